@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How long the machine goes on with a prompt whose client has left: from close() in mid-prefill until sequences_active drops.
+"""Measures how long umad computes a prompt after its client has left: from close() in mid-prefill until sequences_active drops.
 
-Three cases: the prompt alone, beside two streams, and two prompts of which one is closed. Prints median and worst of the rounds, ms.
+Three cases: the prompt alone, beside two streams, and beside another prompt. Prints the rounds' median and worst in ms.
 """
 
 import argparse
@@ -20,7 +20,7 @@ LONG = 6000  # tokens
 
 
 def prompt(seed):
-    return f"{seed} " + " ".join(["word"] * LONG)  # a token each
+    return f"{seed} " + " ".join(["word"] * LONG)  # one token for each word
 
 
 def active(client):
@@ -31,7 +31,7 @@ def wait_for(client, count, limit_s=30):
     deadline = time.monotonic() + limit_s
     while active(client) != count:
         if time.monotonic() > deadline:
-            sys.exit(f"cancel: sequences_active never became {count}")
+            sys.exit(f"cancel: sequences_active did not become {count} within {limit_s} s")
         time.sleep(0.001)
 
 
@@ -49,7 +49,7 @@ def measure(daemon, watcher, seed, streams, others):
         before = watcher.metrics()["prompt_tokens_total"]
         while watcher.metrics()["prompt_tokens_total"] == before:
             time.sleep(0.001)
-        time.sleep(0.1 + 0.037 * (seed % 7))  # somewhere within a call
+        time.sleep(0.1 + 0.037 * (seed % 7))  # each round leaves at another moment of a library call
         began = time.monotonic()
         leaving.close()
         wait_for(watcher, streams + others)
@@ -60,9 +60,9 @@ def measure(daemon, watcher, seed, streams, others):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, required=True)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the 134m model")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds (default 10)")
+    parser.add_argument("--json", type=pathlib.Path, help="write every round's time to this file")
     options = parser.parse_args()
     results = {}
     with uma.Daemon(options.model, "--n-ctx", 4 * 8192, "--slots", 4, config="kv: {layout: split}\n") as daemon, daemon.client(600) as watcher:

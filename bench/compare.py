@@ -32,10 +32,10 @@ N_BATCH = 2048  # umad's defaults, given to the others too
 N_UBATCH = 512
 READY_S = 120
 STOP_S = 10
-QUIET_TOKENS = 100  # uma-bench storm: tokens of each stream before the storm
+QUIET_TOKENS = 100  # default of uma-bench storm: tokens of each stream before the long prompts arrive
 
-# Per scenario: the figures worth comparing, the slots and cells per slot it needs, and whether llama-server keeps its prompt caches
-# (only where coming back to a conversation is the point).
+# For each scenario: the figures to compare, its slots and cells per slot, and whether llama-server keeps its prompt caches. It
+# does only in scenarios that measure the reuse of earlier text.
 SCENARIOS = {
     "burst": dict(
         figures=["tokens_per_s", "ttft_p50_ms", "inter_token_p50_ms", "inter_token_max_ms", "server_cpu_ms_per_token"],
@@ -65,11 +65,11 @@ SCENARIOS = {
 
 
 class ContestantFailed(Exception):
-    """What the person at the terminal needs to read."""
+    """A contestant failed. The message is shown to the user."""
 
 
 def median(values):
-    """The middle value, or the mean of the two middle ones; None of nothing."""
+    """The median of the values that are not None; None if there are no such values."""
     ordered = sorted(value for value in values if value is not None)
     if not ordered:
         return None
@@ -78,7 +78,7 @@ def median(values):
 
 
 def median_ratio(rounds, figure, one, other):
-    """The median over the rounds of one contestant's figure over the other's; None where no round has both."""
+    """The median over the rounds of one contestant's figure divided by the other's; None if no round has both."""
     ratios = []
     for measured in rounds:
         a = measured.get(one, {}).get(figure)
@@ -89,17 +89,17 @@ def median_ratio(rounds, figure, one, other):
 
 
 def library_tokens_per_s(jsonl, tokens):
-    """Generated tokens over the time of prompt and generation together, from the JSON line of `tokens` new tokens."""
+    """Generated tokens divided by the time of prompt and generation together, from the JSON line with `tokens` new tokens."""
     for line in jsonl.splitlines():
         if line.startswith("{"):
             row = json.loads(line)
             if row["tg"] == tokens:
                 return row["pl"] * row["tg"] / (row["t_pp"] + row["t_tg"])
-    raise ContestantFailed("llama-batched-bench printed no result")
+    raise ContestantFailed(f"llama-batched-bench printed no result for {tokens} new tokens")
 
 
 def die_with_parent():
-    """In the child: end when this script is killed without a chance to clean up (prctl PR_SET_PDEATHSIG)."""
+    """Makes the calling child process end with this script, even if the script is killed (prctl PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
@@ -110,7 +110,7 @@ def tail(path, lines=15):
 
 @contextlib.contextmanager
 def running(command, log_path):
-    """Starts a server, ends it by its own pid when the block is left in whatever way."""
+    """Runs a server as a context manager. At the end of the block, also after an exception, it ends this process by its pid."""
     with open(log_path, "wb") as log:
         process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                    env={**os.environ, "GGML_NO_BACKTRACE": "1", "UMA_HTTP": "off"}, preexec_fn=die_with_parent)
@@ -129,7 +129,7 @@ def wait_until_ready(process, log_path, is_ready):
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise ContestantFailed(f"{process.args[0]} ended with {process.returncode}:\n{tail(log_path)}")
+            raise ContestantFailed(f"{process.args[0]} ended with status {process.returncode}:\n{tail(log_path)}")
         try:
             if is_ready():
                 return
@@ -166,12 +166,12 @@ def free_port():
 
 @contextlib.contextmanager
 def running_umad(program, model, folder, config, *flags):
-    """Starts umad on a socket of its own in `folder` and an empty data folder, with the text of a configuration file; gives the
-    process, its socket and its log once it answers."""
+    """Runs umad as a context manager with a socket in `folder` and an empty data folder. `config` is the text of its
+    configuration file. Yields the process, its socket and its log as soon as umad answers."""
     folder = pathlib.Path(folder)
     path, log_path, config_path = str(folder / "uma.sock"), folder / "umad.log", folder / "umad.yaml"
     config_path.write_text(config)
-    with tempfile.TemporaryDirectory(dir=folder) as data:  # of its own: what another run has stored would be found
+    with tempfile.TemporaryDirectory(dir=folder) as data:  # empty, so that nothing from another run is reused
         command = [program, "--model", model, "--socket", path, "--data-dir", data, "--config", config_path, *flags]
         with running(command, log_path) as process:
             wait_until_ready(process, log_path, lambda: answers_ping(path))
@@ -179,17 +179,18 @@ def running_umad(program, model, folder, config, *flags):
 
 
 def run_command(command, statuses=(0,)):
-    """What a program prints; fails with its last words where it ends with a status that is not one of `statuses`."""
+    """Runs a program and returns its output. Raises ContestantFailed, with the end of the output, for a status not in `statuses`."""
     command = [str(part) for part in command]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=die_with_parent,
                           env={**os.environ, "GGML_NO_BACKTRACE": "1"})
     if done.returncode not in statuses:
-        raise ContestantFailed(f"{' '.join(command)}\nended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        raise ContestantFailed(f"{' '.join(command)}\nended with status {done.returncode}: "
+                               f"{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout
 
 
 def read_streams(csv_text):
-    """uma-bench's rows as {session: (is it interactive, [time of each token in ms])}."""
+    """Converts uma-bench's rows to {session: (is_interactive, [time of each token in ms])}."""
     streams = {}
     for row in csv.DictReader(csv_text.splitlines()):
         interactive, times = streams.setdefault(int(row["session_id"]), (row["is_interactive"] == "1", []))
@@ -198,11 +199,11 @@ def read_streams(csv_text):
 
 
 def storm_gaps(csv_text, quiet):
-    """The gaps between tokens of the decoding streams: (seconds since the long prompts were sent, gap in ms), in order of time.
-    They are sent when the last of those streams has had its `quiet` tokens."""
+    """Returns the gaps between tokens of the decoding streams: (seconds since the long prompts were sent, gap in ms), in order
+    of time. uma-bench sends the long prompts when each of these streams has `quiet` tokens."""
     decoding = [times for interactive, times in read_streams(csv_text).values() if interactive]
     if not decoding or min(map(len, decoding)) < quiet:
-        raise ContestantFailed("a stream of the storm ended before its quiet tokens did")
+        raise ContestantFailed(f"a stream of storm ended before it had its {quiet} quiet tokens")
     began = max(times[quiet - 1] for times in decoding)
     return sorted(((later - began) / 1000, later - earlier) for times in decoding for earlier, later in zip(times, times[1:]))
 
@@ -214,8 +215,8 @@ class Bench:
         self.options = options
         self.load_args = load_args  # for uma-bench
         self.folder = pathlib.Path(folder)
-        self.prompt_tokens_known = None  # of one request
-        self.tokens_csv = {}  # contestant → the rows of its first round, where a chart is wanted
+        self.prompt_tokens_known = None  # tokens of one request's prompt
+        self.tokens_csv = {}  # contestant → the rows of its first round, if a chart is requested
 
     def measure(self, contestant, slots, seed):
         run = {"umad": self.run_umad, "before": self.run_before, "llama-server": self.run_llama_server,
@@ -232,7 +233,7 @@ class Bench:
         return self.run_umad(slots, seed, self.options.before)
 
     def run_umad(self, slots, seed, program=None):
-        # Split as the others have it; by itself umad pools where a slot gets few cells.
+        # The others use the split layout. By default umad uses the unified one if a slot gets few cells.
         workers = self.options.workers
         address = f"127.0.0.1:{free_port()}" if self.options.umad_http else "off"
         with running_umad(program or self.options.umad, self.options.model, self.folder, "kv: {layout: split}\n",
@@ -254,10 +255,10 @@ class Bench:
             return self.run_load(["--http", f"127.0.0.1:{port}"], slots, seed, process, log_path, lambda: answers_health(port))
 
     def run_library(self, slots, seed):
-        # How many tokens a word is depends on the model: the library gets as many as the servers' prompts have.
+        # The number of tokens per word depends on the model, so the library gets as many prompt tokens as the servers.
         prompt_tokens = self.prompt_tokens(slots, seed)
-        # llama-batched-bench prints from a thread that its exit may overtake, losing the last line (seen in one of three runs):
-        # so a second point, of one token, comes after the one that counts.
+        # llama-batched-bench prints from a thread and may exit before the last line is out (seen in one of three runs). So a
+        # second point, of one token, follows the one that counts.
         command = [self.options.library, "-m", self.options.model, "-c", self.n_ctx(slots), *self.shared_flags(),
                    "--no-kv-unified", "-npp", prompt_tokens, "-ntg", f"{self.options.tokens},1", "-npl", slots,
                    "--output-format", "jsonl"]
@@ -282,22 +283,23 @@ class Bench:
         try:
             return json.loads(run_command(command + self.load_args))["figures"]
         except ContestantFailed as failure:
-            raise ContestantFailed(f"{failure}\nthe server's last words:\n{tail(log_path)}") from None
+            raise ContestantFailed(f"{failure}\nthe end of the server's log:\n{tail(log_path)}") from None
 
     def run_load_with_restart(self, address, seed, process, log_path, is_ready):
-        """The server is ended and started again, with the same arguments, before everybody's last turn."""
+        """Runs chat, and restarts the server with the same arguments before the last turn of all users."""
         command = [self.options.uma_bench, "chat", *address, "--json", "--pause", "--seed", seed, *self.load_args]
         with subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                               preexec_fn=die_with_parent) as load:
             if load.stdout.readline() != "paused\n":
-                raise ContestantFailed(f"uma-bench ended early; the server's last words:\n{tail(log_path)}")
+                raise ContestantFailed(f"uma-bench ended early; the end of the server's log:\n{tail(log_path)}")
             process.terminate()
             process.wait(STOP_S)
             with running(process.args, log_path) as again:
                 wait_until_ready(again, log_path, is_ready)
                 figures, _ = load.communicate("\n")
         if load.returncode != 0:
-            raise ContestantFailed(f"uma-bench ended with {load.returncode}; the server's last words:\n{tail(log_path)}")
+            raise ContestantFailed(f"uma-bench ended with status {load.returncode}; the end of the server's log:\n"
+                                   f"{tail(log_path)}")
         return json.loads(figures)["figures"]
 
     def shared_flags(self):
@@ -308,14 +310,14 @@ class Bench:
 
 
 def run_rounds(bench, contestants, slots, pairs):
-    """One dictionary per round: contestant → figures. Every second round runs in the opposite order."""
+    """Returns one dictionary for each round: contestant → figures. Every second round runs in the opposite order."""
     rounds = []
     for number in range(pairs):
         order = contestants if number % 2 == 0 else contestants[::-1]
         measured = {}
         for contestant in order:
             say(f"{bench.options.scenario}, {slots} slots, round {number + 1} of {pairs}: {contestant}")
-            # A seed per round: the same prompts for both, but none that an earlier round has sent.
+            # Each round has its own seed: all contestants get the same prompts, and no prompt is sent in two rounds.
             measured[contestant] = bench.measure(contestant, slots, 1000 * (number + 1))
         rounds.append(measured)
     return rounds
@@ -328,7 +330,7 @@ def format_number(value):
 
 
 def format_table(rounds_by_slots, figures, contestants):
-    """Markdown: one line per number of slots and figure, medians, and umad's ratio to each of the others."""
+    """Returns a Markdown table with a row for each number of slots and figure: medians, and umad's ratios to the others."""
     others = [name for name in contestants if name != "umad"] if "umad" in contestants else []
     titles = ["slots", "figure", *contestants, *(f"umad ÷ {name}" for name in others)]
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
@@ -346,7 +348,7 @@ def say(text):
 
 
 def shown_command(name, arguments):
-    """The command that repeats a run, without what says only where things lie."""
+    """The command that repeats a run, without the options that only name files and programs."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in ("--model", "--json", "--chart", "--umad", "--before", "--uma-bench", "--llama-server"):
         parser.add_argument(flag)
@@ -354,13 +356,13 @@ def shown_command(name, arguments):
 
 
 def exit_code_of(work):
-    """Runs a whole script; servers are ended in whatever way it ends. 0 done, 1 usage, 2 a contestant failed, 130 interrupted."""
-    # SIGTERM leaves by the way of Ctrl-C, so that servers are ended; set even where a shell started us with SIGINT ignored.
+    """Runs a script and returns its exit code: 0 done, 1 usage, 2 a contestant failed, 130 interrupted."""
+    # SIGTERM acts like Ctrl-C, so that servers are ended. The handlers are set even if the shell made this script ignore SIGINT.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
         work()
-    except SystemExit as ending:  # argparse ends with 2 where our exit code for usage is 1
+    except SystemExit as ending:  # argparse exits with 2 after a usage error; here that is 1
         return 1 if ending.code else 0
     except ContestantFailed as failure:
         say(str(failure))
@@ -372,15 +374,15 @@ def exit_code_of(work):
 
 
 def system_busy_s(stat_text):
-    """CPU seconds that all processes have used, from /proc/stat: all fields of its first line but idle and iowait, and the guests',
-    which user and nice already hold."""
+    """CPU seconds that all processes have used, from the first line of /proc/stat: all its fields except idle, iowait, and the
+    time of guests, which user and nice include."""
     fields = [int(field) for field in stat_text.splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
 class OthersWatch:
-    """How much of the machine's cores processes that are not ours have used since the watch began. Spinning compute threads slow down
-    by far more than that share."""
+    """Measures the share of the cores that other processes use from now on. Compute threads spin, so they lose far more speed
+    than this share."""
 
     def __init__(self):
         self.began_s = time.monotonic()
@@ -389,52 +391,55 @@ class OthersWatch:
 
     @staticmethod
     def _ours_s():
-        spent = os.times()  # children that were waited for, so every server and uma-bench that has ended
+        spent = os.times()  # children that were waited for: every server and uma-bench that has ended
         return spent.user + spent.system + spent.children_user + spent.children_system
 
     def ratio(self):
-        """0 to 1. Asked once every child has ended, or theirs would count as others'."""
+        """Returns 0 to 1. REQUIRES: every child has ended; the time of running ones would count as that of other processes."""
         busy_s = system_busy_s(pathlib.Path("/proc/stat").read_text()) - self.busy_s - (self._ours_s() - self.ours_s)
         return max(busy_s, 0.0) / ((time.monotonic() - self.began_s) * os.cpu_count())
 
 
 def warn_if_busy():
     if os.getloadavg()[0] > 1:
-        say(f"warning: other programs are busy (load {os.getloadavg()[0]:.1f}), so no figure of this run can be trusted")
+        say(f"warning: other programs are busy (load {os.getloadavg()[0]:.1f}), so the figures of this run cannot be trusted")
 
 
 def positive(text):
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
+        raise argparse.ArgumentTypeError(f"is {value}, must be 1 or more")
     return value
 
 
 def parse_arguments(arguments):
-    """Options of this script, and after a `--` those for uma-bench."""
+    """Returns the options of this script, and the arguments after a `--`, which are for uma-bench."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
     parser = argparse.ArgumentParser(prog="script/bench compare", description=__doc__.splitlines()[0],
-                                     epilog="What follows a -- goes to uma-bench, for example: compare trace -- FILE --limit 50")
+                                     epilog="Arguments after -- go to uma-bench, for example: compare trace -- FILE --limit 50")
     parser.add_argument("scenario", choices=SCENARIOS)
-    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench gives the 134m model")
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the 134m model")
     parser.add_argument("--pairs", type=positive, default=5, help="rounds (default 5)")
     parser.add_argument("--streams", default="1,4,8,16", help="burst: numbers of streams, one slot each (default 1,4,8,16)")
     parser.add_argument("--prompt-words", type=positive, default=31, help="burst: words of a prompt (default 31)")
     parser.add_argument("--tokens", type=positive, default=64, help="burst: new tokens of a stream (default 64)")
-    parser.add_argument("--slots", type=positive, help="other scenarios: slots of both servers")
-    parser.add_argument("--cells-per-slot", type=positive, help="-c is this times the slots")
+    parser.add_argument("--slots", type=positive, help="other scenarios: slots of each server (default: by scenario)")
+    parser.add_argument("--cells-per-slot", type=positive,
+                        help="KV cells of a slot; -c is this times the slots (default: by scenario)")
     parser.add_argument("--threads", type=positive, default=2, help="compute threads of each contestant (default 2)")
     parser.add_argument("--workers", type=positive, default=1,
-                        help="of umad, each with the threads; they share the slots and cells (default 1)")
-    parser.add_argument("--umad-http", action="store_true", help="umad is asked over HTTP too, not over its socket")
-    parser.add_argument("--contestants", help=f"some of {','.join(CONTESTANTS)} (default: all that the scenario has)")
+                        help="workers of umad, each with --threads threads; they share the slots and cells (default 1)")
+    parser.add_argument("--umad-http", action="store_true", help="send requests to umad over HTTP, not over its socket")
+    parser.add_argument("--contestants", help=f"some of {','.join(CONTESTANTS)} (default: all of the scenario)")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's figures to this file")
-    parser.add_argument("--chart", type=pathlib.Path, help="storm: draw the gaps between tokens over time, first round, as SVG")
-    parser.add_argument("--umad", default=BIN / "umad")
-    parser.add_argument("--before", help="the umad of another build, which umad is compared with in place of the others")
-    parser.add_argument("--uma-bench", default=BIN / "uma-bench")
-    parser.add_argument("--llama-server", default="llama-server")
-    parser.add_argument("--library", default="llama-batched-bench", help="the raw library's own benchmark")
+    parser.add_argument("--chart", type=pathlib.Path,
+                        help="storm: draw the gaps between tokens of the first round to this file, as SVG")
+    parser.add_argument("--umad", default=BIN / "umad", help="program (default: that of build/release)")
+    parser.add_argument("--before", help="umad of another build: compare with it instead of llama-server and the library")
+    parser.add_argument("--uma-bench", default=BIN / "uma-bench", help="program (default: that of build/release)")
+    parser.add_argument("--llama-server", default="llama-server", help="program (default llama-server)")
+    parser.add_argument("--library", default="llama-batched-bench",
+                        help="program that measures the raw library (default llama-batched-bench)")
     options = parser.parse_args(arguments[:split])
     scenario = SCENARIOS[options.scenario]
     options.cells_per_slot = options.cells_per_slot or scenario["cells"]
@@ -443,27 +448,27 @@ def parse_arguments(arguments):
         possible = ("umad", "before")
     options.contestants = options.contestants.split(",") if options.contestants else list(possible)
     if not set(options.contestants) <= set(possible):
-        parser.error(f"{options.scenario} has the contestants {', '.join(possible)}")
+        parser.error(f"--contestants is {','.join(options.contestants)}; {options.scenario} has {', '.join(possible)}")
     if options.chart and (options.scenario != "storm" or "library" in options.contestants):
-        parser.error("--chart draws storm only")
+        parser.error(f"--chart draws storm only, not {options.scenario}")
     try:
         options.slots_list = ([positive(n) for n in options.streams.split(",")] if options.scenario == "burst"
                               else [options.slots or scenario["slots"]])
     except (ValueError, argparse.ArgumentTypeError):
-        parser.error("--streams needs numbers such as 1,4,8")
+        parser.error(f"--streams is {options.streams}, must be numbers of 1 or more, such as 1,4,8")
     if any(slots % options.workers for slots in options.slots_list):
-        parser.error(f"{options.workers} workers cannot share these slots evenly")
+        parser.error(f"--workers is {options.workers}, every number of slots must be a multiple of it: {options.slots_list}")
     if not options.model.is_file():
-        parser.error(f"there is no model {options.model}")
+        parser.error(f"--model: there is no file {options.model}")
     programs = {"umad": options.umad, "before": options.before, "llama-server": options.llama_server, "library": options.library}
     for program in [options.uma_bench, *(programs[name] for name in options.contestants)]:
         if shutil.which(program) is None:
-            parser.error(f"there is no program {program}")
+            parser.error(f"there is no program {program}: build or install it")
     return options, arguments[split + 1:]
 
 
 def write_whole(path, text):
-    """Writes a file so that a reader sees the old one or the new one."""
+    """Writes a file so that a reader sees either the old or the new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text)
@@ -471,14 +476,14 @@ def write_whole(path, text):
 
 
 def quiet_tokens(load_args):
-    """What the arguments for uma-bench say about it, else its default."""
+    """Returns the value of --quiet-tokens among the arguments for uma-bench, or uma-bench's default."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--quiet-tokens", type=positive, default=QUIET_TOKENS)
     return parser.parse_known_args([str(argument) for argument in load_args])[0].quiet_tokens
 
 
 def draw_storm(tokens_csv, quiet):
-    """The chart of one round: every gap of the decoding streams, as its later token arrives."""
+    """Draws one round: every gap of the decoding streams, at the time of its later token."""
     series = {name: storm_gaps(text, quiet) for name, text in tokens_csv.items()}
     return svg_chart.log_points("Time between the tokens of decoding streams while long prompts arrive",
                                 "time since the long prompts were sent (s)", "time between two tokens of a stream (ms)", series,

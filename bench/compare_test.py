@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Unit tests of compare.py: its arithmetic, its table, and that it ends what it starts."""
+"""Unit tests of compare.py: its arithmetic, its table, and the end of the processes that it starts."""
 
 import os
 import pathlib
@@ -92,7 +92,7 @@ class Scripts(unittest.TestCase):
 
     def test_a_failed_command_is_reported_unless_its_status_is_expected(self):
         self.assertEqual(compare.run_command(["sh", "-c", "echo out; exit 2"], statuses=(0, 2)), "out\n")
-        with self.assertRaisesRegex(compare.ContestantFailed, "ended with 3"):
+        with self.assertRaisesRegex(compare.ContestantFailed, "ended with status 3"):
             compare.run_command(["sh", "-c", "exit 3"], statuses=(0, 2))
 
 
@@ -111,11 +111,11 @@ class Processes(unittest.TestCase):
             log = f"{folder}/log"
             with compare.running(["sh", "-c", "echo no such model; exit 3"], log) as process:
                 process.wait()
-                with self.assertRaisesRegex(compare.ContestantFailed, "(?s)ended with 3.*no such model"):
+                with self.assertRaisesRegex(compare.ContestantFailed, "(?s)ended with status 3.*no such model"):
                     compare.wait_until_ready(process, log, lambda: False)
 
     def test_another_build_of_umad_takes_the_place_of_the_others(self):
-        here = [sys.executable] * 3  # any program that there is
+        here = [sys.executable] * 3  # any existing program
         options, _ = compare.parse_arguments(["storm", "--model", __file__, "--umad", here[0], "--before", here[1], "--uma-bench", here[2]])
         self.assertEqual(["umad", "before"], options.contestants)
         ratio = compare.format_table({4: [{"umad": {"x": 3}, "before": {"x": 2}}]}, ["x"], options.contestants).splitlines()[-1]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What idle HTTP connections cost: memory of the daemon for each, and whether streams notice them.
+"""Measures what idle HTTP connections cost: the daemon's memory for each, and the effect on streams beside them.
 
-Opens many connections, each with one answered request, and leaves them. Streams run without them and beside them in turn, over
-HTTP, as many at once as there are slots; a ratio is the median of the rounds' ratios.
+Opens many connections, sends one request on each, and leaves them idle. Streams over HTTP run without them and beside them in
+turn, as many at once as there are slots. A ratio is the median of the rounds' ratios.
 """
 
 import argparse
@@ -21,26 +21,26 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import compare  # noqa: E402
 import uma  # noqa: E402
 
-WARM_UP = 200  # connections before the first look, so that pools and tables have their size
+WARM_UP = 200  # connections before the first measurement, so that pools and tables have their size
 REQUEST = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
 FIGURES = ("inter_token_p50_ms", "inter_token_p99_ms", "ttft_p50_ms", "tokens_per_s")
 
 
 def connect(port):
-    """A connection that has been used once and is kept."""
+    """Opens a connection, sends one request on it and returns it open."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=uma.WAIT_S)
     connection.sendall(REQUEST)
     answer = b""
     while not answer.endswith(b"}"):
         part = connection.recv(4096)
         if not part:
-            raise AssertionError("connections: the listener closed a connection")
+            raise AssertionError("connections: the listener closed a new connection")
         answer += part
     return connection
 
 
 def are_open(connections):
-    """Whether none was closed by the other side."""
+    """Whether the daemon has closed none of the connections."""
     for connection in connections:
         connection.setblocking(False)
         try:
@@ -52,7 +52,7 @@ def are_open(connections):
 
 
 def stream(port, options, seed):
-    """One burst of streams; returns its figures."""
+    """Runs one burst of streams and returns its figures."""
     command = [str(uma.BUILD / "bin" / "uma-bench"), "burst", "--http", f"127.0.0.1:{port}", "--streams", str(options.streams),
                "--tokens", str(options.tokens), "--seed", str(seed), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
@@ -79,12 +79,13 @@ def measure(options):
             memory.append((daemon.anonymous_bytes() - before) / options.connections)
             beside = stream(port, options, 11 + 2 * number)
             if not are_open(idle):
-                sys.exit("connections: the listener closed some of them while streams ran: fewer tokens make a round shorter than 75 s")
+                sys.exit("connections: the listener closed idle connections while streams ran: give fewer --tokens, so that a "
+                         "round is shorter than 75 s")
             for connection in idle:
                 connection.close()
             rounds.append((alone, beside))
     ratios = {name: statistics.median(beside[name] / alone[name] for alone, beside in rounds) for name in FIGURES}
-    # Later rounds find the memory of the first.
+    # Only the first round counts: later ones reuse its memory.
     return {"bytes_per_connection": memory[0], "rounds": rounds, "ratios": ratios}
 
 
@@ -99,17 +100,18 @@ def table(options, figures):
 def main():
     parser = argparse.ArgumentParser(prog="script/bench connections", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench gives the tiny model")
-    parser.add_argument("--connections", type=compare.positive, default=5000)
-    parser.add_argument("--streams", type=compare.positive, default=64)
-    parser.add_argument("--tokens", type=compare.positive, default=64, help="of each stream")
-    parser.add_argument("--pairs", type=compare.positive, default=5)
-    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the tiny model")
+    parser.add_argument("--connections", type=compare.positive, default=5000, help="idle connections (default 5000)")
+    parser.add_argument("--streams", type=compare.positive, default=64, help="streams at once, and slots (default 64)")
+    parser.add_argument("--tokens", type=compare.positive, default=64, help="new tokens of each stream (default 64)")
+    parser.add_argument("--pairs", type=compare.positive, default=5, help="rounds (default 5)")
+    parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file")
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard < 2 * options.connections:
-        print(f"connections: this process may have {hard} open files", file=sys.stderr)
+        print(f"connections: this process may open {hard} files, fewer than {2 * options.connections}: raise `ulimit -Hn` or "
+              "give fewer --connections", file=sys.stderr)
     figures = measure(options)
     print(table(options, figures))
     if options.json:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Short texts for an embedding model by many clients at once: umad against llama-server --embedding, both over HTTP.
+"""Compares umad with llama-server --embedding: short texts from many clients at once, both over HTTP.
 
 Each client keeps its connection and sends one text after the other. The contestants take turns in alternating order, each with a
-fresh server with its own defaults for everything but threads, batch and slots; a ratio is the median of the rounds' ratios. Before
-the first round the vectors of both are compared.
+fresh server with its own defaults for everything except threads, batch and slots. A ratio is the median of the rounds' ratios.
+Before the first round the vectors of both are compared.
 Exit codes: 0 measured, 1 usage, 2 a contestant failed.
 """
 
@@ -41,7 +41,7 @@ def ask(connection, texts):
 
 
 def measure(port, texts, clients):
-    """Texts per second, and the times of single requests in ms."""
+    """Returns the texts per second, and the median and 95th percentile of the time of a request in ms."""
     times = []
     problems = []
 
@@ -87,12 +87,12 @@ CONTESTANTS = {"umad": with_umad, "llama-server": with_llama_server}
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--texts", type=int, default=1000)
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--words", type=int, default=16, help="of a text, at most (3 at least)")
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--model", required=True, help="GGUF file; script/bench passes the embed model")
+    parser.add_argument("--texts", type=int, default=1000, help="texts of a round (default 1000)")
+    parser.add_argument("--clients", type=int, default=64, help="clients at once (default 64)")
+    parser.add_argument("--words", type=int, default=16, help="most words of a text, 3 or more (default 16)")
+    parser.add_argument("--pairs", type=int, default=3, help="rounds (default 3)")
+    parser.add_argument("--threads", type=int, default=2, help="compute threads of each contestant (default 2)")
     parser.add_argument("--json", help="write the figures to this file")
     options = parser.parse_args()
     texts = make_texts(options.texts, options.words, random.Random(1))
@@ -102,11 +102,11 @@ def main():
     def vectors(port):
         return ask(http.client.HTTPConnection("127.0.0.1", port, timeout=600), few)
 
-    # Flash attention sums in 16 bits: vectors are compared without it, and speed with both servers' defaults.
+    # Flash attention sums in 16 bits. So vectors are compared without it; speed is measured with both servers' defaults.
     pairs = zip(with_umad(options, vectors, "off"), with_llama_server(options, vectors, "off"))
     difference = max(abs(a - b) for ours, theirs in pairs for a, b in zip(ours, theirs))
     if difference > 1e-3:
-        sys.exit(f"embeddings: the vectors differ by {difference}")
+        sys.exit(f"embeddings: numbers in the vectors of umad and llama-server differ by {difference:.2g}, the limit is 0.001")
 
     rounds = []
     for index in range(options.pairs):
@@ -121,7 +121,7 @@ def main():
                   f"p50 {figures['p50_ms']:7.1f} ms   p95 {figures['p95_ms']:7.1f} ms", flush=True)
     for figure in ("texts_per_s", "p50_ms", "p95_ms"):
         print(f"{figure}: umad / llama-server {compare.median_ratio(rounds, figure, 'umad', 'llama-server'):.2f}")
-    print(f"largest difference of two vectors' numbers: {difference:.2g}")
+    print(f"largest difference between numbers of their vectors: {difference:.2g}")
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(rounds, indent=1) + "\n")
     return 0

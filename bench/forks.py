@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What forks of a session cost, in time and KV cells, against as many sessions of the same length that share nothing.
+"""Measures what forks of a session cost in time and KV cells, compared with as many copies: sessions that share nothing.
 
-Each round starts a umad with one pool of cells, makes a session of --tokens tokens, which is timed, forks it --forks times and has
-each fork say one token after a word of its own. A copy counts as much as the parent took, the only session in the pool: libllama
-looks at all cells of a pool for each token, so real copies would each take longer than the one before. Prints medians, and of the
-rounds' ratios.
+Each round starts umad with one pool of cells, makes a session of --tokens tokens and times it, forks it --forks times, and lets
+each fork generate one token after a different word. A copy is counted with the cost of the parent, which is alone in the pool:
+libllama looks at all cells of a pool for each token, so each real copy would take longer than the one before. Prints medians,
+and the medians of the rounds' ratios.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def generate(client, session, prompt):
 
 
 def measure(client, act):
-    """Seconds that act() takes, and how many more cells are in use after it."""
+    """Returns the seconds that act() takes, and the number of cells that it adds to those in use."""
     before = client.metrics()["workers"][0]["cells_used"]
     began = time.monotonic()
     act()
@@ -36,7 +36,7 @@ def measure(client, act):
 
 
 def run_round(options, seed):
-    """(seconds, cells) of the forks, (seconds, cells) of as many copies."""
+    """Returns (seconds, cells) of the forks, and (seconds, cells) of as many copies."""
     cells = 2 * options.tokens + 100 * options.forks
     flags = ["--n-ctx", cells, "--slots", options.forks + 1, *(["--threads", options.threads] if options.threads else [])]
     with uma.Daemon(options.model, *flags, config="kv: {layout: unified}\nlimits: {max_prompt_bytes: 1000000}\n") as daemon:
@@ -50,7 +50,7 @@ def run_round(options, seed):
                     session = client.call(type="fork_session", session_id=parent)["session_id"]
                     usage = generate(client, session, f" {number}")
                     if usage["recomputed_tokens"] > 16:
-                        sys.exit(f"forks: a fork was computed again: {usage}")
+                        sys.exit(f"forks: a fork computed {usage['recomputed_tokens']} tokens again, the limit is 16: {usage}")
 
             seconds, cells = measure(client, lambda: generate(client, parent, f"{seed}" + " word" * options.tokens))
             return measure(client, fork), (options.forks * seconds, options.forks * cells)
@@ -59,11 +59,11 @@ def run_round(options, seed):
 def main():
     parser = argparse.ArgumentParser(prog="script/bench forks", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench gives the 134m model")
-    parser.add_argument("--forks", type=compare.positive, default=20)
-    parser.add_argument("--tokens", type=compare.positive, default=2000, help="of the parent, about")
-    parser.add_argument("--rounds", type=compare.positive, default=3)
-    parser.add_argument("--threads", type=compare.positive)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the 134m model")
+    parser.add_argument("--forks", type=compare.positive, default=20, help="forks of the session (default 20)")
+    parser.add_argument("--tokens", type=compare.positive, default=2000, help="approximate tokens of the parent (default 2000)")
+    parser.add_argument("--rounds", type=compare.positive, default=3, help="rounds (default 3)")
+    parser.add_argument("--threads", type=compare.positive, help="compute threads (default: umad's)")
     options = parser.parse_args()
     rounds = []
     for seed in range(1, options.rounds + 1):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What sessions cost that do nothing: memory of the daemon, its time to start, and how soon they go on.
+"""Measures what idle sessions cost: the daemon's memory, its time to start, and the time until a session generates again.
 
-Makes many sessions through the socket, each with one short turn, several at a time, on a model so small that its own memory moves
-little. Then reads the daemon's memory (states that the memory tier holds are taken off: they have a limit of their own), resumes
-some sessions at random, ends the daemon, starts it again with the same catalog and does both once more.
+Makes many sessions through the socket, several at a time, each with one short turn, on a model that takes little memory. Then
+reads the daemon's memory (without the snapshots of the warm tier, which has its own limit) and resumes some sessions at random.
+Does both again after a restart of the daemon with the same catalog.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import svg_chart  # noqa: E402
 import uma  # noqa: E402
 
 CONNECTIONS = 16
-WARM_UP = 500  # sessions before the first look, so that buffers and caches have their size
+WARM_UP = 500  # sessions before the first measurement, so that buffers and caches have their size
 REPLY_TOKENS = 8
 FLAGS = ("--n-ctx", "8192", "--slots", "8", "--threads", "1")
 
@@ -47,14 +47,14 @@ def make_sessions(daemon, numbers, words):
 
 
 def look(daemon):
-    """Memory in bytes: resident, and of it what is no file's; without the states of the memory tier."""
+    """Returns the resident and the anonymous memory in bytes, without the snapshots of the warm tier."""
     with daemon.client() as client:
         states = client.metrics()["warm_bytes"]
     return {"resident": daemon.rss_bytes() - states, "anonymous": daemon.anonymous_bytes() - states}
 
 
 def resume(daemon, sessions, count, rng):
-    """Times to first token in ms of sessions drawn at random, and how many came from which tier."""
+    """Returns the sorted times to first token in ms of sessions drawn at random, and the number of sessions by tier."""
     times, tiers = [], collections.Counter()
     with daemon.client(600) as client:
         client.generate("a first request", max_tokens=4)
@@ -66,9 +66,9 @@ def resume(daemon, sessions, count, rng):
 
 
 def start_again(daemon):
-    """Ends the daemon and starts it with what it has kept; returns seconds from its start until it is ready."""
+    """Restarts the daemon with its stored data; returns the seconds from its start until it is ready."""
     if daemon.terminate() != 0:
-        sys.exit(f"idle: umad ended badly:\n{daemon.log()}")
+        sys.exit(f"idle: umad did not end cleanly; its log:\n{daemon.log()}")
     began = time.monotonic()
     daemon.start().wait_ready()
     return time.monotonic() - began
@@ -95,7 +95,7 @@ def measure(options):
         kept = options.sessions + WARM_UP
         figures["bytes_again"] = {kind: (again[kind] - at_start[kind]) / kept for kind in again}
         figures["resumed_again"] = resume(daemon, sessions, options.resumes, rng)
-        start_again(daemon)  # the catalog's pages are in the page cache, and its log is written back
+        start_again(daemon)  # a restart writes the catalog's log back into its file
         figures["catalog_bytes"] = (daemon.data_dir / "catalog.db").stat().st_size
     return figures
 
@@ -105,16 +105,17 @@ def percentile(times, part):
 
 
 def table(figures):
-    lines = ["| | after they were made | after a restart |", "|---|---|---|"]
+    lines = ["| | after creation | after a restart |", "|---|---|---|"]
 
     def row(name, value):
         lines.append(f"| {name} | {value('')} | {value('_again')} |")
     for kind in ("resident", "anonymous"):
         row(f"{kind} memory per idle session, bytes", lambda life, kind=kind: f"{figures['bytes' + life][kind]:,.0f}")
-    row("first token of a resumed one, median, ms",
+    row("first token of a resumed session, median, ms",
         lambda life: svg_chart.format_value(statistics.median(figures["resumed" + life][0])))
-    row("95th percentile, ms", lambda life: svg_chart.format_value(percentile(figures["resumed" + life][0], 0.95)))
-    row("which came from", lambda life: ", ".join(f"{tier} {count}" for tier, count in sorted(figures["resumed" + life][1].items())))
+    row("the same, 95th percentile, ms", lambda life: svg_chart.format_value(percentile(figures["resumed" + life][0], 0.95)))
+    row("tiers of the resumed sessions",
+        lambda life: ", ".join(f"{tier} {count}" for tier, count in sorted(figures["resumed" + life][1].items())))
     text = "\n".join(lines)
     return (f"{text}\n\n{figures['sessions']:,} sessions of {figures['tokens']:.0f} tokens, made in {figures['made_s']:.0f} s; "
             f"umad starts with them in {figures['start_s']:.2f} s; catalog {figures['catalog_bytes'] / 1e6:.1f} MB.")
@@ -122,11 +123,11 @@ def table(figures):
 
 def main():
     parser = argparse.ArgumentParser(prog="script/bench idle", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench gives the tiny model")
-    parser.add_argument("--sessions", type=compare.positive, default=10_000)
-    parser.add_argument("--words", type=compare.positive, default=40, help="of each session's input")
-    parser.add_argument("--resumes", type=compare.positive, default=100)
-    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the tiny model")
+    parser.add_argument("--sessions", type=compare.positive, default=10_000, help="sessions (default 10000)")
+    parser.add_argument("--words", type=compare.positive, default=40, help="words of each session's input (default 40)")
+    parser.add_argument("--resumes", type=compare.positive, default=100, help="sessions that are resumed (default 100)")
+    parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file")
     parser.add_argument("--write-docs", action="store_true", help="also write the table of docs/BENCHMARKS.md")
     options = parser.parse_args()
     figures = measure(options)

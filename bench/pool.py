@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Many models behind one daemon, in three parts.
+"""Measures one daemon with many models, in three parts.
 
-registered  hundreds of models known and three used: memory and start beside a daemon that knows only these three; a model's
-            first request, its next ones, and the same with a reload before each.
-pressure    memory for two of three models under a mixed load: failures, loads a minute, memory, turns of sessions.
-together    a chat's stream alone, then beside embeddings, reranking and images in the same daemon: time between its tokens.
-Exit codes: 0 measured, 1 usage, 2 a promise was broken (a failure that is no deadline, a lost turn, more reserved than may be, or more
-memory taken than that, what a daemon without models takes and 64 MiB).
+registered  hundreds of models are known and three are used: memory and start, compared with a daemon that knows only three;
+            the time of a model's first request, of later ones, and of requests with a reload before each.
+pressure    memory for two of three models under a mixed load: failures, loads per minute, memory, turns of sessions.
+together    a chat stream alone, then beside embeddings, reranking and images in the same daemon: time between its tokens.
+Exit codes: 0 measured, 1 usage, 2 a promise was broken: a request failed for another reason than its deadline, a turn was lost,
+more memory was reserved than allowed, or more was used than this limit, a daemon without models and 64 MiB together.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def ok(reply):
 # --- registered
 
 def start_and_list(folder, names):
-    """Starts a daemon, uses the models; returns figures and the daemon's memory."""
+    """Starts a daemon and sends each model a request; returns the figures, with the daemon's memory."""
     daemon = daemon_of(folder, names[0], "n_ctx: 2048\nslots: 2\n")
     began = time.monotonic()
     with daemon:
@@ -94,24 +94,24 @@ def registered(options):
                 reply = ok(client.generate("a request", model=model, max_tokens=1, progress=True))
                 return (time.monotonic() - began) * 1000, reply
             took, reply = request(names[1])
-            print(f"a cold model's first request: {took:.0f} ms, "
-                  f"{sum(event.get('stage') == 'loading' for event in reply.events)} reports of progress before its token")
+            print(f"first request to a model that is not loaded: {took:.0f} ms, "
+                  f"{sum(event.get('stage') == 'loading' for event in reply.events)} progress events before its token")
             warm = [request(names[1])[0] for _ in range(10)]
             for _ in range(10):
                 reloaded.append(request(names[2])[0])
                 uma.until(lambda: client.call(type="unload_model", model=names[2])["event"] == "ack", "it is unloaded")
-        print(f"a request: {statistics.median(warm):.1f} ms loaded, {statistics.median(reloaded):.1f} ms with a load before each: "
+        print(f"a request: {statistics.median(warm):.1f} ms loaded, {statistics.median(reloaded):.1f} ms with a load before it: "
               f"{statistics.median(reloaded) / statistics.median(warm):.1f} x")
 
 
 # --- pressure
 
-MARGIN = 64 * MIB  # beside what is reserved: stacks of threads, buffers of connections, what the allocator rounds up
+MARGIN = 64 * MIB  # memory that is not reserved: stacks of threads, buffers of connections, rounding of the allocator
 FRACTION = 0.8  # pool.usable_fraction
 
 
 class Group:
-    """A control group with a memory limit, for the daemon alone, below the one of this process; version 2, else 1."""
+    """A control group with a memory limit for the daemon alone, below the group of this process: version 2 or else 1."""
 
     def __init__(self, limit):
         self.limit = limit
@@ -127,13 +127,14 @@ class Group:
                 path.mkdir()
             except OSError:
                 continue
-            # The kernel fills a group's folder; without the file for the limit it does not govern memory there.
+            # The kernel fills a group's folder. Without the file for the limit, this hierarchy does not control memory.
             if (path / name).exists():
                 (path / name).write_text(str(self.limit))
                 self.path = path
                 return self
             path.rmdir()
-        raise SystemExit("pool: no control group for memory can be made here: leave out --cgroup, and the setting is the limit")
+        raise SystemExit("pool: cannot make a control group for memory here: leave out --cgroup, then pool.memory_bytes_max is "
+                         "the limit")
 
     def __exit__(self, *_):
         uma.until(lambda: not (self.path / "cgroup.procs").read_text(), "the group is empty")
@@ -148,7 +149,7 @@ class Group:
 
 
 def taken_by_one(folder, names):
-    """What the governor reserves for one model, and the memory of a daemon whose model was unloaded."""
+    """Returns the bytes that are reserved for one model, and the memory of a daemon after its model was unloaded."""
     with daemon_of(folder, names[0], "n_ctx: 4096\nslots: 4\nkv: {warm_bytes_max: 0}\n") as daemon, daemon.client(600) as client:
         ok(client.generate("hello", max_tokens=1))
         reserved = client.metrics()["memory_reserved_bytes"]
@@ -168,8 +169,8 @@ def pressure(options):
         if group is None:
             pool += f", memory_bytes_max: {limit}"
         settings = f"n_ctx: 4096\nslots: 4\nkv: {{warm_bytes_max: {'4G' if options.fill_warm else '256M'}}}\npool: {{{pool}}}\n"
-        print(f"one model takes {one / MIB:.0f} MiB, {limit / MIB:.0f} MiB may be used"
-              + (f", a group of {group.limit / MIB:.0f} MiB" if group else "") + f"; a daemon without models takes {idle / MIB:.0f} MiB",
+        print(f"one model takes {one / MIB:.0f} MiB, the limit is {limit / MIB:.0f} MiB"
+              + (f", in a group of {group.limit / MIB:.0f} MiB" if group else "") + f"; a daemon without models takes {idle / MIB:.0f} MiB",
               flush=True)
         failures, deadlines, turns, lost = [], [0], {}, []
         peaks = dict.fromkeys(("anonymous", "resident", "reserved", "part", "beside", "warm", "cold"), 0)
@@ -217,21 +218,21 @@ def pressure(options):
                     anonymous, resident = daemon.own_anonymous_bytes(), daemon.rss_bytes()
                     numbers = client.metrics()
                     reserved = numbers["memory_reserved_bytes"]
-                    # Memory is looked at between two looks at what is reserved for it.
+                    # The memory is read between two reads of the reservations.
                     note(anonymous=anonymous, resident=resident, reserved=reserved, part=reserved / numbers["memory_usable_bytes"],
                          beside=anonymous - max(reserved, before["memory_reserved_bytes"]), warm=numbers["warm_bytes"],
                          cold=numbers["cold_bytes"])
                     before = numbers
                     time.sleep(0.1)
                 numbers = client.metrics()
-            print(f"{sum(turns.values())} turns in {len(turns)} sessions, {numbers['requests_total']} requests, {deadlines[0]} past their "
-                  f"deadline, {len(failures)} failures, {len(lost)} sessions with lost turns")
-            print(f"{numbers['model_loads_total'] / options.minutes:.1f} loads a minute, {numbers['memory_decisions_total']} times short of "
-                  f"memory; states: at most {peaks['warm'] / MIB:.0f} MiB in memory and {peaks['cold'] / MIB:.0f} on disk, "
-                  f"{numbers['states_dropped_total']} given up")
-            print(f"at most {peaks['reserved'] / MIB:.0f} MiB reserved, {100 * peaks['part']:.1f} % of what may be; RssAnon "
-                  f"{peaks['anonymous'] / MIB:.0f} MiB, RSS {peaks['resident'] / MIB:.0f}, RssAnon beyond what was reserved "
-                  f"{peaks['beside'] / MIB:.0f}" + (f"; {group.kills()} processes killed for memory" if group else ""))
+            print(f"{sum(turns.values())} turns in {len(turns)} sessions, {numbers['requests_total']} requests, {deadlines[0]} "
+                  f"after their deadline, {len(failures)} failed, {len(lost)} sessions with lost turns")
+            print(f"{numbers['model_loads_total'] / options.minutes:.1f} loads per minute; memory was short "
+                  f"{numbers['memory_decisions_total']} times; snapshots: at most {peaks['warm'] / MIB:.0f} MiB in memory and "
+                  f"{peaks['cold'] / MIB:.0f} MiB on disk, {numbers['states_dropped_total']} dropped")
+            print(f"at most {peaks['reserved'] / MIB:.0f} MiB reserved, {100 * peaks['part']:.1f} % of the limit; at most "
+                  f"RssAnon {peaks['anonymous'] / MIB:.0f} MiB, RSS {peaks['resident'] / MIB:.0f} MiB, RssAnon beyond the reservations "
+                  f"{peaks['beside'] / MIB:.0f} MiB" + (f"; {group.kills()} processes killed for memory" if group else ""))
             for failure in failures[:3] + lost[:3]:
                 print(failure)
             is_over = peaks["part"] > 1 or peaks["anonymous"] > limit + idle + MARGIN
@@ -297,27 +298,28 @@ def together(options):
         print(f"alone:  p50 {statistics.median(ms(each, 0.5) for each in quiet):.1f} ms, p95 {quiet_p95:.1f}, worst "
               f"{statistics.median(max(each) * 1000 for each in quiet):.1f}")
         print(f"beside: p50 {statistics.median(ms(each, 0.5) for each in busy):.1f} ms, p95 "
-              f"{statistics.median(ms(each, 0.95) for each in busy):.1f}, worst {worst:.1f} (contract: {max(64, 4 * quiet_p95):.0f}); meanwhile "
-              f"{done['embed'] * 32} texts embedded, {done['rank'] * 16} scored, {done['see']} images described")
+              f"{statistics.median(ms(each, 0.95) for each in busy):.1f}, worst {worst:.1f} (limit: {max(64, 4 * quiet_p95):.0f}); meanwhile "
+              f"{done['embed'] * 32} texts were embedded, {done['rank'] * 16} documents scored, {done['see']} images described")
     return 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("registered", "pressure", "together"))
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--folder", help="for copies of the model (the system's for temporary files)")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--count", type=int, default=500, help="registered: models")
-    parser.add_argument("--minutes", type=float, default=10, help="pressure: how long")
-    parser.add_argument("--clients", type=int, default=6, help="pressure: how many")
-    parser.add_argument("--think", type=float, default=2, help="pressure: seconds between two requests of a client, at most")
-    parser.add_argument("--min-loaded", type=float, default=5, help="pressure: pool.min_loaded_s")
-    parser.add_argument("--fill-warm", action="store_true", help="pressure: states may take all memory there is, and there are more of them")
+    parser.add_argument("part", choices=("registered", "pressure", "together"), help="the part to run")
+    parser.add_argument("--model", required=True, help="GGUF file; script/bench passes the 134m model")
+    parser.add_argument("--folder", help="folder for copies of the model (default: the system's folder for temporary files)")
+    parser.add_argument("--rounds", type=int, default=5, help="registered, together: rounds (default 5)")
+    parser.add_argument("--count", type=int, default=500, help="registered: known models (default 500)")
+    parser.add_argument("--minutes", type=float, default=10, help="pressure: minutes of load (default 10)")
+    parser.add_argument("--clients", type=int, default=6, help="pressure: clients (default 6)")
+    parser.add_argument("--think", type=float, default=2, help="pressure: longest pause between requests of a client, s (default 2)")
+    parser.add_argument("--min-loaded", type=float, default=5, help="pressure: the setting pool.min_loaded_s, s (default 5)")
+    parser.add_argument("--fill-warm", action="store_true",
+                        help="pressure: use more sessions, and let snapshots take all free memory")
     parser.add_argument("--cgroup", action="store_true",
-                        help="pressure: the limit is that of a control group of the daemon's own (version 2 or 1; this user must be able "
-                             "to make one), not the setting")
-    parser.add_argument("--tokens", type=int, default=400, help="together: of each stream")
+                        help="pressure: limit the daemon by a control group (version 2 or 1; this user must be allowed to make "
+                             "one) instead of by the setting")
+    parser.add_argument("--tokens", type=int, default=400, help="together: new tokens of each stream (default 400)")
     options = parser.parse_args()
     return {"registered": registered, "pressure": pressure, "together": together}[options.part](options) or 0
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What the same bits for everyone cost: umad with scheduler.reproducible on and strict against off, in turn on the same work.
+"""Measures what scheduler.reproducible costs: umad with the settings on and strict against off, in turn on the same work.
 
-N streams of short prompts, one stream that goes on after a long prompt, and one prompt of 1,900 tokens; guessed tokens are off in both, so that only the arithmetic differs.
-Prints medians and the medians of the pairs' ratios.
+N streams of short prompts, one stream after a long prompt, and one prompt of 1,900 tokens. Draft tokens are off in all of them,
+so that only the arithmetic differs. Prints medians, and the medians of the rounds' ratios.
 """
 
 import argparse
@@ -22,19 +22,19 @@ SETTINGS = ("on", "off", "strict")
 
 
 def burst(client, streams, tokens, seed):
-    """Generated tokens a second, from the first request to the last token."""
+    """Generated tokens per second, from the first request to the last token."""
     began = time.monotonic()
     ids = [client.start(type="generate", prompt=f"{seed} {number} " + " ".join(["word"] * 28), max_tokens=tokens, ignore_eos=True)
            for number in range(streams)]
     for request in ids:
         reply = client.finish(request)
         if reply.reason != "length":
-            sys.exit(f"reproducible: {reply.last}")
+            sys.exit(f"reproducible: a request failed: {reply.last}")
     return streams * tokens / (time.monotonic() - began)
 
 
 def deep_stream(client, tokens, seed):
-    """Generated tokens a second after a prompt of 1,000."""
+    """Generated tokens per second after a prompt of 1,000 tokens."""
     request = client.start(type="generate", prompt=f"{seed} deep " + " ".join(["word"] * 1000), max_tokens=tokens, ignore_eos=True)
     client.wait_token(request)
     began = time.monotonic()
@@ -43,18 +43,18 @@ def deep_stream(client, tokens, seed):
 
 
 def long_prompt(client, words, seed):
-    """Prompt tokens a second."""
+    """Prompt tokens per second."""
     reply = client.generate(f"{seed} " + " ".join(["word"] * words), max_tokens=1)
     return reply.usage["prompt_tokens"] / (reply.usage["ttft_ms"] / 1000)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, required=True)
-    parser.add_argument("--streams", default="1,4,8,16")
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the 134m model")
+    parser.add_argument("--streams", default="1,4,8,16", help="numbers of streams, 16 at most (default 1,4,8,16)")
+    parser.add_argument("--tokens", type=int, default=64, help="new tokens of each stream (default 64)")
+    parser.add_argument("--pairs", type=int, default=5, help="rounds (default 5)")
+    parser.add_argument("--json", type=pathlib.Path, help="write every round's figures to this file")
     options = parser.parse_args()
     results = {}
     for pair in range(options.pairs):

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""How soon a session's next reply begins, by where its state is: in the context (hot), in memory (warm), on disk with the file
-dropped from the page cache (cold), or nowhere, so that all of it is computed.
+"""Measures how soon a session's next reply begins, by where its state is: in the context (hot), in memory (warm), on disk with
+the file dropped from the page cache (cold), or nowhere, so that all of it is computed.
 
-Each round starts a umad with two slots, makes a session of every length (its first token is the computed one), asks it once more
-(hot), pushes it out of its slot with other sessions and asks again (warm), then ends the daemon, drops its files from the page
-cache, starts it again and asks (cold). Prints medians of time to first token in ms, and of the rounds' ratios to computing.
+Each round starts umad with two slots and makes a session of every length; the first request to it is the computed case. The
+next request finds it hot. After other sessions have taken its slot, a request finds it warm. Then the daemon ends, its files
+are dropped from the page cache, it starts again, and a request finds the session cold. Prints medians of the time to first
+token in ms, and the medians of the rounds' ratios to computing.
 """
 
 import argparse
@@ -24,12 +25,12 @@ import uma  # noqa: E402
 
 LENGTHS = (256, 512, 1000, 2000, 4000)
 WAYS = ("computed", "hot", "warm", "cold")
-CELLS = 4608  # of a slot
+CELLS = 4608  # KV cells of a slot
 CONFIG = "kv: {layout: split, warm_bytes_max: 4G, cold_bytes_max: 8G, eviction: lru}\nlimits: {max_prompt_bytes: 100000}\n"
 
 
 class Figures:
-    """One round's time to first token in ms, by length and way."""
+    """The times to first token of one round in ms, by length and way."""
 
     def __init__(self):
         self.ttft_ms = {}
@@ -43,7 +44,7 @@ class Figures:
 
 
 def push_out(client, seed):
-    """Two sessions that take both slots."""
+    """Fills both slots with two other sessions."""
     for number in range(2):
         session = client.create_session(mode="text")
         client.generate(f"{seed} {number} " + "other " * 80, session_id=session, max_tokens=1, ignore_eos=True)
@@ -70,7 +71,7 @@ def run_round(model, threads, seed):
                 figures.ask(client, session, length, "warm", " and")
                 push_out(client, seed * 100_000 + length + 50_000)
         if daemon.terminate() != 0:
-            sys.exit(f"resume: umad ended badly:\n{daemon.log()}")
+            sys.exit(f"resume: umad did not end cleanly; its log:\n{daemon.log()}")
         drop_from_page_cache(daemon.data_dir / "kv")
         daemon.start().wait_ready()
         with daemon.client(600) as client:
@@ -104,10 +105,10 @@ def draw(rounds):
 def main():
     parser = argparse.ArgumentParser(prog="script/bench resume", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench gives the 134m model")
-    parser.add_argument("--rounds", type=compare.positive, default=5)
-    parser.add_argument("--threads", type=compare.positive)
-    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the 134m model")
+    parser.add_argument("--rounds", type=compare.positive, default=5, help="rounds (default 5)")
+    parser.add_argument("--threads", type=compare.positive, help="compute threads (default: umad's)")
+    parser.add_argument("--json", type=pathlib.Path, help="write every round's times to this file")
     parser.add_argument("--write-docs", action="store_true", help="also write docs/img/resume.svg and the table of docs/BENCHMARKS.md")
     options = parser.parse_args()
     rounds = []

@@ -1,5 +1,5 @@
-// What choosing the tokens of one tick costs: llm::Sampler against libllama's sampler chain, in turn on the same logits.
-// Both are given freshly written rows before each tick, as a decode call leaves them, and both note the token they chose.
+// Measures how long it takes to choose the tokens of one tick: llm::Sampler against libllama's sampler chain, in turn on the
+// same logits. Both get freshly written rows before each tick, as after a decode call, and both record the token they chose.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -51,7 +51,7 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-// Logits of one tick, row after row: normal with standard deviation 2.5; where peaked, each token in 10,000 is lifted by 16.
+// Logits of one tick, row after row: normal with standard deviation 2.5. If peaked, about one token in 10,000 gets 16 more.
 std::vector<float> make_logits(std::size_t rows, std::size_t vocabulary, bool is_peaked) {
   std::mt19937 engine(7);
   std::normal_distribution<float> normal(0, 2.5f);
@@ -63,7 +63,7 @@ std::vector<float> make_logits(std::size_t rows, std::size_t vocabulary, bool is
   return logits;
 }
 
-// libllama's chain in the order of its own programs, with what llama_sampler_sample() does around it.
+// libllama's chain in the order of llama.cpp's programs, with the rest of the work of llama_sampler_sample().
 class Chain {
  public:
   Chain(const SamplingParams& params, std::uint32_t seed, std::size_t vocabulary)
@@ -134,11 +134,11 @@ void measure(const Case& measured, std::size_t vocabulary, std::size_t batch, bo
   std::vector<double> ours_us, theirs_us, ratios;
   for (int round = -1; round < rounds; ++round) {
     double our_us = 0, their_us = 0;
-    // Each round in the other order, so that neither always comes first.
+    // The order alternates from round to round.
     for (const bool is_ours : {round % 2 == 0, round % 2 != 0}) {
       (is_ours ? our_us : their_us) = is_ours ? time_tick_us(ours, fresh, logits) : time_tick_us(theirs, fresh, logits);
     }
-    if (round < 0) continue;  // the first one touches memory for the first time
+    if (round < 0) continue;  // In the first round, memory is touched for the first time.
     ours_us.push_back(our_us);
     theirs_us.push_back(their_us);
     ratios.push_back(our_us / their_us);
@@ -152,16 +152,18 @@ void measure(const Case& measured, std::size_t vocabulary, std::size_t batch, bo
 }  // namespace uma
 
 int main(int argc, char** argv) {
-  CLI::App app{"sampling of one tick: ours against libllama's chain"};
+  CLI::App app{"Measures the sampling of one tick: umad's sampler against libllama's chain."};
   int rounds = 31;
   std::vector<std::size_t> vocabularies{32'000, 151'936};
   std::vector<std::size_t> batches{1, 16};
-  app.add_option("--rounds", rounds, "ticks of each")->check(CLI::PositiveNumber);
-  app.add_option("--vocabulary", vocabularies, "sizes of the vocabulary")->delimiter(',')->check(CLI::PositiveNumber);
-  app.add_option("--batch", batches, "rows of a tick")->delimiter(',')->check(CLI::PositiveNumber);
+  app.add_option("--rounds", rounds, "ticks of each case (default 31)")->check(CLI::PositiveNumber);
+  app.add_option("--vocabulary", vocabularies, "sizes of the vocabulary (default 32000,151936)")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber);
+  app.add_option("--batch", batches, "rows of a tick (default 1,16)")->delimiter(',')->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   std::puts(
-      "| case | logits | vocabulary | rows | ours, us a tick | libllama, us a tick | ratio |\n|---|---|---|---|---|---|---|");
+      "| case | logits | vocabulary | rows | umad, us a tick | libllama, us a tick | ratio |\n|---|---|---|---|---|---|---|");
   for (const uma::Case& measured : uma::all_cases()) {
     for (const bool is_peaked : {false, true}) {
       for (const std::size_t vocabulary : vocabularies) {

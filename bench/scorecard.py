@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The figures umad reports about itself under a fixed load: burst of 1, 4, 8 and 16 streams, and storm. Makes docs/SCORECARD.md.
+"""Collects the figures that umad reports about itself under a fixed load: burst of 1, 4, 8 and 16 streams, and storm. Makes
+docs/SCORECARD.md.
 
-Each load gets a fresh umad, so that its metrics snapshot, which counts from the start, is about that load and nothing else: no warm-up.
+Each load gets a fresh umad without a warm-up: the metrics snapshot counts from the start, so it is about this load only.
 Exit codes: 0 measured, 1 usage, 2 umad failed, 130 interrupted.
 """
 
@@ -23,29 +24,32 @@ import uma  # noqa: E402
 SAMPLE_EVERY_S = 0.1
 PAGE = compare.ROOT / "docs/SCORECARD.md"
 
-# line, key, digits after the point, what it means
+# Title of the row, key, digits after the point, meaning.
 LINES = [
-    ("inter-token p50, ms", "p50_ms", 1, "Half of the tokens came within this time after the one before them in their stream."),
+    ("inter-token p50, ms", "p50_ms", 1,
+     "Half of the tokens came within this time after the token before them in their stream."),
     ("inter-token p95, ms", "p95_ms", 1, "95 of 100 tokens came within this time."),
-    ("inter-token p99, ms", "p99_ms", 1, "99 of 100 did; what is beyond is seen as a pause."),
-    ("TTFT p50, ms", "ttft_p50_ms", 0, "From the receipt of a request to its first token, the median request."),
-    ("TTFT p95, ms", "ttft_p95_ms", 0, "The same for the request that 95 of 100 do not exceed."),
-    ("tokens/s", "tokens_per_s", 1, "Generated tokens of all streams over the whole time, prompts included."),
-    ("average batch", "avg_batch", 2, "Streams that got a token from the same library call, over the calls with at least one."),
+    ("inter-token p99, ms", "p99_ms", 1, "99 of 100 tokens came within this time; a longer gap is a visible pause."),
+    ("TTFT p50, ms", "ttft_p50_ms", 0, "Time from the receipt of a request to its first token, median."),
+    ("TTFT p95, ms", "ttft_p95_ms", 0, "The same, 95th percentile."),
+    ("tokens/s", "tokens_per_s", 1, "Generated tokens of all streams divided by the whole time, prompts included."),
+    ("average batch", "avg_batch", 2,
+     "Streams that got a token from the same library call, mean of the calls with at least one."),
     ("copy-free ratio", "copy_free_ratio", 2, "Share of the rows of logits that are read where the library wrote them."),
     ("ΣBMT, MB/token", "bmt_mb_per_token", 1,
-     "Bytes moved per token, estimated as weights and cached KV over the streams of a decode call; mean over the load."),
-    ("ΣBMT, GB/s", "bmt_gb_per_s", 2, "Those bytes over the whole time; what prompts move is not in it."),
-    ("device busy ratio", "device_busy_ratio", 3, "CPU time of the daemon over time × compute threads; spinning counts as busy."),
+     "Bytes moved per token, estimated as weights and cached KV divided by the streams of a decode call; mean of the load."),
+    ("ΣBMT, GB/s", "bmt_gb_per_s", 2, "These bytes divided by the whole time, without the bytes that prompts move."),
+    ("device busy ratio", "device_busy_ratio", 3,
+     "CPU time of the daemon divided by time × compute threads; spinning counts as busy."),
     ("promises kept", "promises_kept_total", 0, "Tokens that came within the time promised between two tokens (METRICS.md)."),
-    ("promises broken", "promises_broken_total", 0, "Tokens that came later than that."),
+    ("promises broken", "promises_broken_total", 0, "Tokens that came later than promised."),
     ("other processes, share of cores", "others_busy_ratio", 3,
-     "What was not ours; above a few percent the machine was disturbed and the column says little."),
+     "Use of the cores by other processes; above a few percent the figures of the column are not reliable."),
 ]
 
 
 def moved_mb(samples):
-    """Megabytes moved in all: what each stretch between two samples generated, times the MB per token seen at its end.
+    """Megabytes moved in total: the tokens generated between two samples, multiplied by the MB per token of the later one.
     `samples`: (tokens_total, bmt_mb_per_token) in order of time."""
     return sum((later[0] - earlier[0]) * later[1] for earlier, later in zip(samples, samples[1:]))
 
@@ -58,13 +62,13 @@ def summarize(metrics, samples, wall_s, cpu_s, threads):
     figures["tokens_per_s"] = metrics["tokens_total"] / wall_s
     figures["bmt_mb_per_token"] = mb / tokens if tokens else None
     figures["bmt_gb_per_s"] = mb / 1000 / wall_s
-    if metrics["device_busy_ratio"] is None:  # the daemon does not know it on a CPU
+    if metrics["device_busy_ratio"] is None:  # the daemon does not report it on a CPU
         figures["device_busy_ratio"] = cpu_s / (wall_s * threads)
     return figures
 
 
 class Sampler:
-    """Reads the metrics again and again while a block runs, over a connection of its own."""
+    """Reads the metrics periodically while a block runs, over a separate connection."""
 
     def __init__(self, path):
         self.client = uma.Client(path, 600)
@@ -94,7 +98,7 @@ class Sampler:
 
 
 def measure(options, folder, scenario, slots, cells, runs, arguments):
-    """One column: `runs` loads after each other against a fresh umad."""
+    """Measures one column: `runs` loads, one after the other, on a fresh umad."""
     say(f"{scenario}, {slots} slots")
     others = compare.OthersWatch()
     wall_s = cpu_s = 0.0
@@ -110,7 +114,7 @@ def measure(options, folder, scenario, slots, cells, runs, arguments):
                     wall_s += load["wall_s"]
                     cpu_s += load["server_cpu_s"]
         except (compare.ContestantFailed, AssertionError, OSError, uma.ConnectionClosed) as failure:
-            raise compare.ContestantFailed(f"{scenario}: {failure}\numad's last words:\n{compare.tail(log_path)}") from None
+            raise compare.ContestantFailed(f"{scenario}: {failure}\nthe end of umad's log:\n{compare.tail(log_path)}") from None
     figures = summarize(sampler.last, sampler.samples, wall_s, cpu_s, options.threads)
     figures["others_busy_ratio"] = others.ratio()
     return figures
@@ -122,7 +126,7 @@ def is_loaded(path):
 
 
 def measure_all(options):
-    """Title of a column → its figures."""
+    """Returns the figures of each column by its title."""
     columns = {}
     with tempfile.TemporaryDirectory(prefix="uma-bench-") as folder:
         for streams in options.streams_list:
@@ -136,7 +140,7 @@ def measure_all(options):
 
 
 def format_table(columns):
-    """Markdown: a line per figure, what it means in its last cell."""
+    """Returns a Markdown table with a row for each figure; the last cell has its meaning."""
     lines = ["| figure | " + " | ".join(columns) + " | meaning |", "|" + "---|" * (len(columns) + 2)]
     for title, key, digits, meaning in LINES:
         values = [figures.get(key) for figures in columns.values()]
@@ -146,7 +150,7 @@ def format_table(columns):
 
 
 def format_page(options, columns, command):
-    return (f"# Scorecard\nMade by `{command}`: what umad says about itself in its metrics snapshot ([METRICS.md](METRICS.md)) after a fixed "
+    return (f"# Scorecard\nMade by `{command}`: what umad reports about itself in its metrics snapshot ([METRICS.md](METRICS.md)) after a fixed "
             f"load, each load on a fresh daemon.\n{options.model.name}, {options.threads} compute threads, split KV. `burst N`: N streams "
             f"together, 31 words and {options.tokens} new tokens each, {options.runs} times; `storm`: two streams decode while four prompts "
             f"of {options.long_words:,} words arrive.\nThere is no warm-up, so the first request's cold start is in the figures. Tokens/s and "
@@ -158,28 +162,28 @@ def parse_arguments(arguments):
     parser = argparse.ArgumentParser(prog="script/bench scorecard", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     positive = compare.positive
-    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench gives the 134m model")
-    parser.add_argument("--streams", default="1,4,8,16", help="of burst (default 1,4,8,16)")
-    parser.add_argument("--runs", type=positive, default=4, help="bursts of each number of streams (default 4)")
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the 134m model")
+    parser.add_argument("--streams", default="1,4,8,16", help="burst: numbers of streams (default 1,4,8,16)")
+    parser.add_argument("--runs", type=positive, default=4, help="burst: runs with each number of streams (default 4)")
     parser.add_argument("--tokens", type=positive, default=64, help="burst: new tokens of each stream (default 64)")
     parser.add_argument("--long-words", type=positive, default=1900, help="storm: words of each long prompt (default 1900)")
     parser.add_argument("--no-storm", action="store_true", help="leave storm out")
-    parser.add_argument("--seed", type=positive, default=1, help="of the prompts (default 1)")
+    parser.add_argument("--seed", type=positive, default=1, help="seed of the prompts (default 1)")
     parser.add_argument("--threads", type=positive, default=2, help="compute threads (default 2)")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures to this file")
     parser.add_argument("--write-docs", action="store_true", help="write docs/SCORECARD.md")
-    parser.add_argument("--umad", default=compare.BIN / "umad")
-    parser.add_argument("--uma-bench", default=compare.BIN / "uma-bench")
+    parser.add_argument("--umad", default=compare.BIN / "umad", help="program (default: that of build/release)")
+    parser.add_argument("--uma-bench", default=compare.BIN / "uma-bench", help="program (default: that of build/release)")
     options = parser.parse_args(arguments)
     try:
         options.streams_list = [positive(number) for number in options.streams.split(",")]
     except (ValueError, argparse.ArgumentTypeError):
-        parser.error("--streams needs numbers such as 1,4,8")
+        parser.error(f"--streams is {options.streams}, must be numbers of 1 or more, such as 1,4,8")
     if not options.model.is_file():
-        parser.error(f"there is no model {options.model}")
+        parser.error(f"--model: there is no file {options.model}")
     for program in (options.umad, options.uma_bench):
         if shutil.which(program) is None:
-            parser.error(f"there is no program {program}")
+            parser.error(f"there is no program {program}: build it with script/build")
     return options
 
 

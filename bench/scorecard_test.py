@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Unit tests of scorecard.py: its arithmetic and its page."""
+"""Unit tests of scorecard.py: its arithmetic and the page that it writes."""
 
 import argparse
 import pathlib

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What guessing tokens gains and costs: umad with scheduler.speculation auto against off, in turn, on the same work. With --draft
-also auto with that draft model, and how many of its guesses were right.
+"""Measures what draft tokens gain and cost: umad with scheduler.speculation auto against off, in turn on the same work. With
+--draft also auto with that draft model.
 
-The model has random weights, so how repetitive its text is must be arranged with logit_bias:
-  repeats   one word over and over: every guess is right, the most that can be gained
-  half      two words in an order the model chooses: guesses abound, and about half of them are wrong
-  plain     what the model says by itself, which hardly ever repeats: nothing to gain
-Prints medians of tokens/s and of the rounds' ratios. Exit code 2 if umad fails.
+The model has random weights, so logit_bias determines how repetitive its text is:
+  repeats   one word over and over: every draft token is accepted, the largest possible gain
+  half      two words in an order that the model chooses: many draft tokens, about half of them rejected
+  plain     the model's text without a bias, which hardly ever repeats: nothing to gain
+Prints medians of tokens/s and of the rounds' ratios, and the share of draft tokens that was accepted.
+Exit code 2 if umad fails.
 """
 
 import argparse
@@ -25,7 +26,7 @@ TEXTS = {"repeats": {"700": 100}, "half": {"700": 60, "701": 60}, "plain": {}}
 
 
 def tokens_per_s(daemon, bias, streams, tokens, seed, prompt, temperature=0):
-    """Generated tokens over the time from the first of them to the last, all streams together."""
+    """Generated tokens of all streams divided by the time from the first token to the last."""
     with daemon.client(600) as client:
         ids = [client.start(type="generate", prompt=f"{prompt} {number} and so it goes on", max_tokens=tokens, ignore_eos=True,
                             temperature=temperature, top_k=40, seed=seed + number, logit_bias=bias) for number in range(streams)]
@@ -37,7 +38,7 @@ def tokens_per_s(daemon, bias, streams, tokens, seed, prompt, temperature=0):
                 began = began or time.monotonic()
                 count += 1
             elif event["event"] != "eos" or event["reason"] != "length":
-                sys.exit(f"speculation: {event}")
+                sys.exit(f"speculation: a request failed: {event}")
             else:
                 client.replies.pop(event["id"])
         assert len(ids) * tokens == count
@@ -45,7 +46,7 @@ def tokens_per_s(daemon, bias, streams, tokens, seed, prompt, temperature=0):
 
 
 def guesses(daemon):
-    """How many tokens were guessed so far, and how many of them were right."""
+    """Returns the number of draft tokens so far, and how many of them were accepted."""
     with daemon.client() as client:
         metrics = client.metrics()
         return metrics["drafted_tokens_total"], metrics["drafted_accepted_total"]
@@ -53,14 +54,14 @@ def guesses(daemon):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, required=True)
-    parser.add_argument("--draft", type=pathlib.Path, help="a draft model of the same vocabulary")
-    parser.add_argument("--texts", default=",".join(TEXTS), help="of repeats, half, plain")
-    parser.add_argument("--temperature", type=float, default=0)
-    parser.add_argument("--streams", default="1,4")
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the 134m model")
+    parser.add_argument("--draft", type=pathlib.Path, help="also measure with this draft model of the same vocabulary")
+    parser.add_argument("--texts", default=",".join(TEXTS), help="some of repeats,half,plain (default: all)")
+    parser.add_argument("--temperature", type=float, default=0, help="sampling temperature (default 0: greedy)")
+    parser.add_argument("--streams", default="1,4", help="numbers of streams (default 1,4)")
+    parser.add_argument("--tokens", type=int, default=128, help="new tokens of each stream (default 128)")
+    parser.add_argument("--pairs", type=int, default=5, help="rounds (default 5)")
+    parser.add_argument("--json", type=pathlib.Path, help="write the medians to this file")
     options = parser.parse_args()
     results = {}
     settings = ["auto", "off"] + (["draft"] if options.draft else [])
@@ -81,8 +82,8 @@ def main():
                         results.setdefault((text, streams), {}).setdefault(setting, []).append(speed)
     best = settings[-1] if options.draft else "auto"
     heads = "".join(f"{setting:>10}" for setting in settings)
-    print(f"{'text':<9}{'streams':>8}{heads}{'ratio':>8}{'guesses':>9}{'right':>7}   (medians of {options.pairs} rounds, tokens/s; "
-          f"ratio {best} to off; guesses per token and their share that was right with {best})")
+    print(f"{'text':<9}{'streams':>8}{heads}{'ratio':>8}{'drafted':>9}{'accepted':>10}   (medians of {options.pairs} rounds, "
+          f"tokens/s; ratio {best} to off; with {best}, draft tokens per generated token and the share of them that was accepted)")
     rows = []
     for (text, streams), speeds in results.items():
         ratio = statistics.median(a / b for a, b in zip(speeds[best], speeds["off"]))
@@ -91,7 +92,7 @@ def main():
         row = {"text": text, "streams": streams, "ratio": ratio, "guesses_per_token": per_token, "right": right / max(1, tried)} | {name: statistics.median(values) for name, values in speeds.items()}
         rows.append(row)
         speeds_text = "".join(f"{row[setting]:>10.1f}" for setting in settings)
-        print(f"{text:<9}{streams:>8}{speeds_text}{ratio:>8.2f}{per_token:>9.2f}{row['right']:>7.2f}")
+        print(f"{text:<9}{streams:>8}{speeds_text}{ratio:>8.2f}{per_token:>9.2f}{row['right']:>10.2f}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

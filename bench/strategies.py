@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Ways to serve several requests at once, compared: umad with each policy, with guessed tokens, and with two workers, on the same work.
+"""Compares ways to serve several requests at once, on the same work: umad with each policy, draft tokens, and two workers.
 
-Each contestant gets a fresh umad, then
-  mixed     short and medium prompts that arrive over time (a trace drawn from --seed): throughput, waiting, pauses
-  capacity  1, 2, 4, ... streams together, up to the slots: how many run at the same time at a pace near that of one alone
-  at once   100 requests in the same moment (in the first round only: --at-once-pairs)
-and the contestants take turns, in the opposite order every second round. Figures are medians over the rounds, a ratio is the median
-of the rounds' ratios. Nothing has a deadline, so that all do the same work.
+Each contestant gets a fresh umad and these loads:
+  mixed     short and medium prompts that arrive over time (a trace drawn from --seed): throughput, time to first token, pauses
+  capacity  1, 2, 4, ... streams together, up to the slots: how many run at the same time, nearly as fast as one alone
+  at once   100 requests at the same moment (in the first round only: --at-once-pairs)
+The contestants take turns, in the opposite order every second round. A figure is the median of the rounds, a ratio is the
+median of the rounds' ratios. No request has a deadline, so that all contestants do the same work.
 Exit codes: 0 measured, 1 usage, 2 a contestant failed, 130 interrupted.
 """
 
@@ -29,9 +29,9 @@ import svg_chart
 from compare import say
 
 DOCS = compare.ROOT / "docs"
-BASELINE = "sequential"  # what a server does that knows no concurrency
+BASELINE = "sequential"  # a server without concurrency
 CELLS_PER_SLOT = 1024
-OTHERS_BUSY_MAX = 0.05  # of the cores; beyond it a run says that it was disturbed
+OTHERS_BUSY_MAX = 0.05  # share of the cores; above it a run is marked as disturbed
 
 # The load of one round. Every third request of the mixed load is a medium one.
 SHORT = dict(input_length=24, output_length=32)
@@ -42,19 +42,19 @@ CAPACITY = dict(prompt_words=31, tokens=64)
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """How umad is configured. Slots and cells are of the whole daemon: several workers share them out."""
+    """A configuration of umad. Slots and cells are those of the whole daemon, which several workers share."""
 
     name: str
     policy: str = "continuous"
     workers: int = 1
-    scheduler: tuple = ()  # keys and values of that section
+    scheduler: tuple = ()  # keys and values of the section `scheduler`
 
 
 def strategies(slice_ms):
-    """By the key that --only takes, in the order of the table."""
+    """Returns the strategies by their keys for --only, in the order of the table."""
     return {
         "continuous": Strategy("continuous"),
-        "guessed": Strategy("continuous + guessed tokens", scheduler=(("speculation", "auto"),)),
+        "guessed": Strategy("continuous + draft tokens", scheduler=(("speculation", "auto"),)),
         "static_batch": Strategy("static_batch", policy="static_batch"),
         "iterative": Strategy("iterative", policy="iterative"),
         "time_slice": Strategy(f"time_slice of {slice_ms} ms", policy="time_slice", scheduler=(("slice_ms", slice_ms),)),
@@ -70,7 +70,7 @@ def config_text(strategy):
     return f"policy: {strategy.policy}\nscheduler: {{{scheduler}}}\nkv: {{layout: split}}\nlimits: {{deadline_ms: 0}}\n"
 
 
-# title, key of a figure, shown as
+# Title of the column, key of its figure.
 COLUMNS = [
     ("tokens/s", "tokens_per_s"),
     ("requests/s", "requests_per_s"),
@@ -89,7 +89,7 @@ RATIO_COLUMNS = [("tokens/s ÷ sequential", "tokens_per_s"), ("TTFT p50 ÷ seque
 
 
 def mixed_trace(seed, requests, span_s):
-    """Lines of a trace for uma-bench: short and medium prompts, arriving at random over about `span_s` seconds."""
+    """Returns a trace for uma-bench: short and medium prompts that arrive at random over about `span_s` seconds."""
     chance = random.Random(seed)
     at_ms = 0.0
     lines = []
@@ -100,7 +100,7 @@ def mixed_trace(seed, requests, span_s):
 
 
 def percentile(values, fraction):
-    """The smallest value that at least `fraction` of them do not exceed, as uma-bench has it; None of nothing."""
+    """The smallest value that at least `fraction` of the values do not exceed, as in uma-bench; None without values."""
     ordered = sorted(values)
     return ordered[max(math.ceil(fraction * len(ordered)), 1) - 1] if ordered else None
 
@@ -110,14 +110,14 @@ def gaps(times):
 
 
 def time_per_output_token(times):
-    """The mean time between the tokens of one stream; None of fewer than two tokens."""
+    """The mean time between the tokens of one stream; None for fewer than two tokens."""
     return (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
 
 
 def slowest_pace_ms(streams):
-    """How slow the slowest of some streams (times of the tokens of each) was: the larger of its inter-token p95 and its mean, since
-    time slices may hide their pauses from one of the two. None where they did not run at the same time: a stream that waits for the
-    end of another one is not concurrent."""
+    """The pace of the slowest stream, in ms per token: the larger of its inter-token p95 and its mean, because pauses between
+    time slices may show in only one of the two. `streams` has the times of each stream's tokens. None if the streams did not
+    run at the same time: a stream that waits for the end of another one is not concurrent."""
     if max(times[0] for times in streams) >= min(times[-1] for times in streams):
         return None
     return max(max(percentile(gaps(times), 0.95), time_per_output_token(times)) for times in streams)
@@ -129,8 +129,8 @@ def stream_counts(slots):
 
 
 def capacity(paces, pace_ms_max):
-    """The largest number of streams such that it, and every smaller one that was tried, kept the pace; 0 where not even one did.
-    `paces`: (streams, pace in ms or None) by number of streams."""
+    """The largest number of streams that kept the pace, if every smaller number that was tried did too; 0 if a single stream
+    did not. `paces`: (number of streams, pace in ms or None), in ascending order."""
     kept = 0
     for count, pace_ms in paces:
         if pace_ms is None or pace_ms > pace_ms_max:
@@ -140,20 +140,20 @@ def capacity(paces, pace_ms_max):
 
 
 def add_capacities(measured, factor):
-    """Gives each contestant of a round its capacity, against one bound for all: the pace of a lone stream under the first of them.
-    (Against its own, one that is slow when alone would seem to bear more.)"""
+    """Adds the capacity of each contestant of a round. The bound is the same for all, from the pace of a lone stream under the
+    first contestant: measured by its own pace, a contestant that is slow with one stream would seem to carry more streams."""
     alone_ms = next(iter(measured.values()))["paces"][0][1]
     for figures in measured.values():
         figures["capacity_streams"] = capacity(figures["paces"], factor * alone_ms)
 
 
 def knows_weights(output):
-    """Whether umad, given scheduler.weights and a model that does not exist, complained about the model only."""
+    """Whether umad's output, after a start with scheduler.weights and a missing model, complains about the model only."""
     return "weights" not in output
 
 
 def supports_replication(umad, folder):
-    """Asks umad itself: a key or value that it does not know is an error, or a remark, that names it."""
+    """Asks umad itself: its error or remark names a key or value that it does not know."""
     config = pathlib.Path(folder) / "probe.yaml"
     config.write_text("scheduler: {weights: replicated}\n")
     command = [umad, "--config", config, "--model", "no such model", "--socket", pathlib.Path(folder) / "probe.sock",
@@ -164,7 +164,7 @@ def supports_replication(umad, folder):
 
 
 def pss_mib(pid):
-    """Memory of a process; pages that it shares with others count by its share of them."""
+    """Memory of a process in MiB. A page that several processes share is divided between them."""
     text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
     return int(re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE).group(1)) / 1024
 
@@ -190,12 +190,13 @@ class Bench:
                 if with_at_once:
                     figures |= self.measure_at_once(path, seed)
             except compare.ContestantFailed as failure:
-                raise compare.ContestantFailed(f"{strategy.name}: {failure}\nits last words:\n{compare.tail(log_path)}") from None
+                raise compare.ContestantFailed(f"{strategy.name}: {failure}\nthe end of its log:\n"
+                                               f"{compare.tail(log_path)}") from None
         figures["others_busy_ratio"] = others.ratio()
         return figures
 
     def run_load(self, path, seed, *arguments, may_fail=False):
-        """Figures of one uma-bench run, and the times of each stream's tokens."""
+        """Runs uma-bench once; returns its figures, and the times of each stream's tokens."""
         csv_path = self.folder / "tokens.csv"
         command = [self.options.uma_bench, *arguments, "--socket", path, "--seed", seed, "--json", "--csv", csv_path]
         output = compare.run_command(command, statuses=(0, 2) if may_fail else (0,))
@@ -221,7 +222,7 @@ class Bench:
     def measure_paces(self, path, seed):
         paces = []
         for count in stream_counts(self.options.slots):
-            # Seeds of their own, so that no prompt begins as one that was computed before.
+            # Each number has its own seed, so that no prompt begins like one that was computed before.
             streams = self.run_load(path, seed + 200 + 2 * count, "burst", "--no-warm-up", "--streams", count, "--prompt-words",
                                     CAPACITY["prompt_words"], "--tokens", CAPACITY["tokens"])[1]
             paces.append((count, slowest_pace_ms(streams)))
@@ -236,7 +237,7 @@ class Bench:
 
 
 def run_rounds(bench, contestants):
-    """One dictionary per round: name → figures."""
+    """Returns one dictionary for each round: name → figures."""
     options = bench.options
     rounds = []
     for number in range(options.pairs):
@@ -259,7 +260,7 @@ def write_json(options, rounds):
 
 
 def summarize(rounds, figure, name):
-    """The median over the rounds; of a number of streams the lower of two middle ones, since it doubles."""
+    """The median of the rounds. For a capacity it is the lower of two middle values: a number of streams that was measured."""
     values = [measured[name].get(figure) for measured in rounds]
     if figure == "capacity_streams":
         return statistics.median_low(values)
@@ -267,7 +268,7 @@ def summarize(rounds, figure, name):
 
 
 def format_table(rounds, at_once):
-    """Markdown: a line per strategy. Ratios only where the baseline was measured too."""
+    """Returns a Markdown table with a row for each strategy. It has ratios only if the baseline was measured too."""
     names = list(rounds[0])
     ratios = RATIO_COLUMNS if BASELINE in names else []
     titles = ["strategy", *(title for title, _ in ratios), *(title.format(n=at_once) for title, _ in COLUMNS)]
@@ -280,13 +281,13 @@ def format_table(rounds, at_once):
 
 
 def describe_others(ratio):
-    """What a reader must know about the machine before believing a figure."""
+    """States how much of the cores other processes took, and whether that disturbed the run."""
     mark = ": **disturbed, not to be cited**" if ratio > OTHERS_BUSY_MAX else ""
     return f"Other processes took up to {ratio:.0%} of the cores{mark}."
 
 
 def describe(options, rounds):
-    """What was measured, in words for the head of a table; also whether the machine was ours meanwhile."""
+    """Describes the measurement, for the text above a table, with the share of other processes."""
     rounds_count = len(rounds)
     at_once_rounds = min(options.at_once_pairs, rounds_count)
     others = max(figures["others_busy_ratio"] for measured in rounds for figures in measured.values())
@@ -296,8 +297,8 @@ def describe(options, rounds):
             f"Mixed load: {options.requests} requests over about {options.span_s:g} s, two of three with {SHORT['input_length']} words "
             f"and {SHORT['output_length']} new tokens, the third with {MEDIUM['input_length']} and {MEDIUM['output_length']}. "
             f"At once: {AT_ONCE['prompt_words']} words and {AT_ONCE['tokens']} new tokens each.\n"
-            f"Capacity: streams that run at the same time, each within {options.factor:g} × the pace of one alone under the first "
-            "strategy. "
+            f"Capacity: streams that run at the same time, each within {options.factor:g} × the pace of a lone stream under "
+            "the first strategy. "
             f"{describe_others(others)}")
 
 
@@ -311,7 +312,7 @@ def draw(rounds, at_once):
 
 
 def replace_block(text, name, block):
-    """A document with `block` in place of what stood between the markers of that name."""
+    """Returns the document with `block` in place of the old text between the markers with this name."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise compare.ContestantFailed(f"the document needs one {begin} and, after it, one {end}")
@@ -334,51 +335,52 @@ def parse_arguments(arguments):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     positive = compare.positive
     known = strategies(100)
-    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench gives the 134m model")
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the 134m model")
     parser.add_argument("--pairs", type=positive, default=3, help="rounds (default 3)")
     parser.add_argument("--only", default=",".join(known), help=f"some of {','.join(known)} (default: all)")
-    parser.add_argument("--seed", type=positive, default=1, help="of arrivals and prompts (default 1)")
+    parser.add_argument("--seed", type=positive, default=1, help="seed of arrivals and prompts (default 1)")
     parser.add_argument("--requests", type=positive, default=40,
-                        help="of the mixed load (default 40); enough that sequential cannot keep up, else throughputs are alike")
-    parser.add_argument("--span-s", type=float, default=6, help="seconds in which they arrive, about (default 6)")
-    parser.add_argument("--at-once", type=positive, default=100, help="requests in the same moment (default 100)")
-    parser.add_argument("--at-once-pairs", type=int, default=1, help="rounds that measure them (default 1; 0: none)")
-    parser.add_argument("--factor", type=float, default=2, help="capacity: how much slower than alone still counts (default 2)")
-    parser.add_argument("--slots", type=positive, default=8, help="of the whole daemon (default 8)")
-    parser.add_argument("--slice-ms", type=positive, default=100, help="of time_slice (default 100)")
+                        help="requests of the mixed load (default 40); if sequential can keep up, all throughputs are alike")
+    parser.add_argument("--span-s", type=float, default=6, help="approximate seconds over which they arrive (default 6)")
+    parser.add_argument("--at-once", type=positive, default=100, help="requests at the same moment (default 100)")
+    parser.add_argument("--at-once-pairs", type=int, default=1, help="rounds with these requests (default 1; 0: none)")
+    parser.add_argument("--factor", type=float, default=2,
+                        help="capacity: how many times slower than a lone stream a stream may be (default 2)")
+    parser.add_argument("--slots", type=positive, default=8, help="slots of the whole daemon (default 8)")
+    parser.add_argument("--slice-ms", type=positive, default=100, help="slice of the policy time_slice in ms (default 100)")
     parser.add_argument("--threads", type=positive, default=2, help="compute threads of the whole daemon (default 2)")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's figures to this file")
     parser.add_argument("--chart", type=pathlib.Path, help="draw the medians to this file, as SVG")
     parser.add_argument("--write-docs", action="store_true", help="also measure one round of storm, and write docs/img/*.svg and the "
                         "table of docs/BENCHMARKS.md")
-    parser.add_argument("--umad", default=compare.BIN / "umad")
-    parser.add_argument("--uma-bench", default=compare.BIN / "uma-bench")
-    parser.add_argument("--llama-server", default="llama-server", help="for --write-docs")
+    parser.add_argument("--umad", default=compare.BIN / "umad", help="program (default: that of build/release)")
+    parser.add_argument("--uma-bench", default=compare.BIN / "uma-bench", help="program (default: that of build/release)")
+    parser.add_argument("--llama-server", default="llama-server", help="program, for --write-docs (default llama-server)")
     options = parser.parse_args(arguments)
     options.only = options.only.split(",")
     if not set(options.only) <= set(known):
-        parser.error(f"the strategies are {', '.join(known)}")
+        parser.error(f"--only is {','.join(options.only)}; the strategies are {', '.join(known)}")
     if options.slots % 2 and {"shared", "replicated"} & set(options.only):
-        parser.error("--slots must be even: two workers share them")
+        parser.error(f"--slots is {options.slots}, must be even: two workers share them")
     if options.span_s <= 0 or options.factor < 1:
-        parser.error("--span-s must be above 0, --factor 1 or more")
+        parser.error(f"--span-s is {options.span_s:g}, must be above 0; --factor is {options.factor:g}, must be 1 or more")
     if not options.model.is_file():
-        parser.error(f"there is no model {options.model}")
+        parser.error(f"--model: there is no file {options.model}")
     for program in [options.umad, options.uma_bench, *([options.llama_server] if options.write_docs else [])]:
         if shutil.which(program) is None:
-            parser.error(f"there is no program {program}")
+            parser.error(f"there is no program {program}: build or install it")
     return options
 
 
 def choose_contestants(options, folder):
-    """Those asked for, without what this umad cannot do."""
+    """The requested strategies, without those that this umad does not support."""
     known = strategies(options.slice_ms)
     keys = [key for key in known if key in options.only]
     if "replicated" in keys and not supports_replication(options.umad, folder):
-        say("this umad does not know scheduler.weights: replicated, so the row of replicated weights is left out")
+        say("this umad does not know scheduler.weights: replicated, so the strategy `replicated` is left out")
         keys.remove("replicated")
     if not keys:
-        raise compare.ContestantFailed("nothing is left to compare")
+        raise compare.ContestantFailed("no strategy is left to compare: give others with --only")
     return [known[key] for key in keys]
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Unit tests of strategies.py: its loads, its arithmetic, its table and what it writes into a document."""
+"""Unit tests of strategies.py: its loads, its arithmetic, its table and the block that it writes into a document."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Small charts as SVG text, from values alone. Each brings its own background, light or dark as the reader's system is."""
+"""Draws small charts as SVG text, with the standard library only. They are light or dark like the reader's system."""
 
 import math
 from xml.sax.saxutils import escape
@@ -26,7 +26,7 @@ text { font: 12px system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-seri
 
 
 def format_value(value):
-    """Three digits that matter, never an exponent."""
+    """Formats a value with about three significant digits and without an exponent."""
     if abs(value) >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
@@ -68,9 +68,9 @@ def _document(height, title, parts):
 
 
 def bar_chart(title, names, groups, highlighted):
-    """Groups of horizontal bars, three groups a row, a bar for each of `names`, the one of `highlighted` in another colour.
+    """Draws groups of horizontal bars, three groups in a row. Each name has a bar; that of `highlighted` has another colour.
 
-    `groups`: (axis label with its unit, {name: value}) each; every group has its own scale, and a missing value is a dash."""
+    `groups`: (axis label with its unit, {name: value}) for each. Every group has its own scale; a missing value is a dash."""
     bar, gap, top, left, columns = 14, 5, 44, 206, 3
     body = len(names) * (bar + gap)
     row_height = body + 58
@@ -102,10 +102,10 @@ def bar_chart(title, names, groups, highlighted):
 
 
 def time_line(title, x_label, y_label, points, marks=(), mark_name=""):
-    """A line through points (x, y) from 0 on both axes; `marks`: places on the x axis with a dashed vertical line each, all of one name."""
+    """Draws a line through points (x, y); both axes begin at 0. `marks`: the x of dashed vertical lines; `mark_name`: their label."""
     height, left, right, top, bottom = 320, 76, 20, 62, 52
     if not points:
-        raise ValueError("a chart of no points")
+        raise ValueError("a chart needs at least one point")
     x_ticks = linear_ticks(max(x for x, _ in points), 8)
     y_ticks = linear_ticks(max(y for _, y in points), 5)
 
@@ -130,13 +130,13 @@ def time_line(title, x_label, y_label, points, marks=(), mark_name=""):
 
 
 def log_points(title, x_label, y_label, series, mark=None):
-    """Points (x, y) of one or two named series over each other, y on a logarithmic scale (only y > 0 is drawn); `mark`: (x, text)
+    """Draws the points (x, y) of one or two named series, y on a logarithmic scale (only y > 0 is drawn). `mark`: (x, text)
     of a vertical line."""
     height, left, right, top, bottom = 380, 76, 20, 62, 52
     points = {name: [(x, y) for x, y in values if y > 0] for name, values in series.items()}
     everything = [point for values in points.values() for point in values]
     if not everything:
-        raise ValueError("a chart of no points")
+        raise ValueError("a chart needs at least one point")
     x_low = min(x for x, _ in everything)
     x_ticks = linear_ticks(max(x for x, _ in everything), 8)
     if x_low < 0:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Unit tests of svg_chart.py: round scales, and documents that are XML and show what they were given."""
+"""Unit tests of svg_chart.py: round scales, and documents that are XML and show the given values."""
 
 import pathlib
 import sys

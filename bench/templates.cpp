@@ -1,4 +1,4 @@
-// How long the templates that are made to take a machine's time keep it: CPU of the process, from their text to their error.
+// Measures the CPU time of chat templates that are made to waste it: from parsing the text until the error that ends them.
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -18,7 +18,7 @@ double cpu_ms() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
-// The least of a few runs: what it costs where nobody else has emptied the caches. Negative: it did not end in an error.
+// Returns the least of a few runs, in which the caches are warm; -1 if the template did not end with an error.
 double least_cpu_ms(const std::string& source, const ChatTemplateInput& input) {
   constexpr int kRuns = 5;
   double least = 0;
@@ -44,7 +44,7 @@ int main() {
   for (const std::string& source : sources) {
     const double ms = least_cpu_ms(source, input);
     if (ms < 0) {
-      std::fprintf(stderr, "this template was rendered: %.200s\n", source.c_str());
+      std::fprintf(stderr, "this template must end with an error, but was rendered: %.200s\n", source.c_str());
       return 1;
     }
     std::printf("%8.2f ms  %.160s\n", ms, source.c_str());

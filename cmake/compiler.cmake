@@ -9,15 +9,15 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
-# A unity build compiles the sources of a target in batches: what they include and instantiate is compiled once a batch, not once a
-# file. Names in anonymous namespaces must therefore differ within a module. The presets debug and lint compile file by file.
+# A unity build compiles the sources of a target in batches: headers and templates are compiled once for a batch, not for a
+# file. Therefore names in anonymous namespaces must differ within a module. The presets debug and lint compile file by file.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  # It warns of anonymous namespaces in files that are included, which all sources of a batch are.
+  # GCC warns about anonymous namespaces in included files, and a batch includes its sources.
   add_compile_options(-Wno-subobject-linkage)
 endif()
 
-# Paths in messages and debug information are those of the repository, wherever it lies.
+# Paths in messages and debug information begin at the root of the repository.
 add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
 add_compile_options(-Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual)
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
@@ -30,12 +30,12 @@ if(UMA_SANITIZE)
   add_compile_options(-fsanitize=${UMA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${UMA_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    # The sanitizers make gcc's flow analysis report what cannot happen.
+    # With sanitizers, GCC's flow analysis reports errors that cannot happen.
     add_compile_options(-Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overread -Wno-stringop-overflow -Wno-tsan)
   endif()
 endif()
 if(UMA_SANITIZE MATCHES address AND CMAKE_CXX_COMPILER_ID STREQUAL Clang AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 21)
-  add_compile_definitions(__SANITIZE_ADDRESS__)  # as GCC and later versions say it
+  add_compile_definitions(__SANITIZE_ADDRESS__)  # GCC and later versions of clang define it
 endif()
 if(UMA_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)

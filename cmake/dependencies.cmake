@@ -14,19 +14,19 @@ find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto SSL)
 find_package(SQLite3 3.37 REQUIRED)
 find_package(ZLIB REQUIRED)
 
-# libllama changes its API with every minor version, so exactly one minor is accepted and every other is refused in a sentence.
+# libllama changes its API with every minor version, so exactly one minor version is accepted.
 set(UMA_LLAMA_MINOR 0.7)
 find_package(llama CONFIG QUIET)
 if(NOT llama_FOUND)
-  message(FATAL_ERROR "libllama ${UMA_LLAMA_MINOR} with its headers was not found: run script/bootstrap, which installs it.")
+  message(FATAL_ERROR "libllama ${UMA_LLAMA_MINOR} with its headers was not found: install it with script/bootstrap.")
 endif()
 if(NOT LLAMA_VERSION MATCHES "^${UMA_LLAMA_MINOR}\\.")
   message(FATAL_ERROR
     "uma-serve is written for libllama ${UMA_LLAMA_MINOR}, this system has ${LLAMA_VERSION}: "
-    "install ${UMA_LLAMA_MINOR}, or port src/llm (the only module that sees libllama) and raise UMA_LLAMA_MINOR in cmake/dependencies.cmake.")
+    "install ${UMA_LLAMA_MINOR}, or port src/llm (the only module that uses libllama) and raise UMA_LLAMA_MINOR in cmake/dependencies.cmake.")
 endif()
 add_library(uma_llama INTERFACE)
-# libmtmd, which reads images, comes with libllama, but without a CMake package of its own.
+# libmtmd, which reads images, comes with libllama, but has no CMake package.
 find_library(UMA_MTMD_LIBRARY mtmd)
 find_path(UMA_MTMD_HEADERS mtmd-helper.h)
 if(NOT UMA_MTMD_LIBRARY OR NOT UMA_MTMD_HEADERS)
@@ -35,10 +35,10 @@ endif()
 target_link_libraries(uma_llama INTERFACE llama ggml::ggml ${UMA_MTMD_LIBRARY})
 target_include_directories(uma_llama SYSTEM INTERFACE ${UMA_MTMD_HEADERS})
 
-# Boost is used from its headers. Its functions are compiled once, in src/json/boost_json.cpp and src/wire/boost_asio.cpp.
+# Only the headers of Boost are used. Its functions are compiled once, in src/json/boost_json.cpp and src/wire/boost_asio.cpp.
 add_library(uma_boost INTERFACE)
 target_include_directories(uma_boost SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
 target_compile_definitions(uma_boost INTERFACE BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_JSON_NO_LIB BOOST_ALL_NO_LIB)
-# Asio's coroutines allocate and free their frames through operators of their own; where gcc inlines only one of the two it takes
-# them for a mismatch.
+# Asio's coroutines allocate and free their frames with their own operators. If GCC inlines only one of the two, it reports a
+# mismatch.
 target_compile_options(uma_boost INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-mismatched-new-delete>)

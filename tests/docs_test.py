@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Checks what can be read of the documentation without a build: what it names exists, and what exists is named.
+"""Checks the documentation as far as possible without a build: what it names exists, and what must be listed in it is listed.
 
-(1) Every page, decision, file and link that code, comments or documentation names exists here, headings of links included. (2) Every page
-of docs/ is in docs/README.md, every decision with its title and a status in docs/decisions/README.md, every script in README.md or
-CONTRIBUTING.md; every module and program has a README. (3) Error codes, events and fields of the socket, metrics, and the names of threads,
-are the same in the code and in the pages that list them. tests/e2e/test_docs.py asks the programs for the rest.
+(1) Every page, decision, file and link that is named in code, comments or documentation exists, with the headings of links. (2)
+Every page of docs/ is in docs/README.md, every decision with its title and a status in docs/decisions/README.md, every script
+in README.md or CONTRIBUTING.md; every module and program has a README. (3) Error codes, events and fields of the socket,
+routes, metrics and names of threads are the same in the code and in the pages that list them. tests/e2e/test_docs.py checks the
+rest with the programs.
 
 Run: python3 tests/docs_test.py
 """
@@ -45,7 +46,7 @@ def text_files(root):
 
 
 def anchors_of(path):
-    """The names that a page's headings have in links: lower case, without punctuation, blanks as hyphens."""
+    """Returns the names of a page's headings in links: lower case, without punctuation, hyphens for spaces."""
     found = set()
     for heading in re.findall(r"^#+ +(.*?) *$", FENCE.sub("", path.read_text()), re.MULTILINE):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
@@ -71,7 +72,7 @@ def broken_links(root, path, text):
 
 
 def missing_files(root, text):
-    """Paths of source files and folders that a text names; the ending may be left out."""
+    """Yields the paths of source files and folders that a text names and that do not exist; an ending may be left out."""
     named = set(FILE.findall(text)) | {f"src/{name}" for name in FILE_OF_A_MODULE.findall(text)}
     for name in sorted(named):
         is_decision = re.fullmatch(r"docs/decisions/\d{4}", name)  # checked by its number
@@ -80,7 +81,7 @@ def missing_files(root, text):
 
 
 def references(root):
-    """What texts below `root` name and does not exist, as lines of text."""
+    """Returns everything that texts below `root` name and that does not exist, as lines of text."""
     found = []
     decisions = {path.name[:4] for path in (root / "docs/decisions").glob("0*.md")}
     for path, text in text_files(root):
@@ -105,19 +106,19 @@ def read(name):
 
 
 def protocol(*names):
-    """The text of these pages of docs/protocol, or of all of them."""
+    """Returns the text of these pages of docs/protocol, or of all of them."""
     pages = sorted((ROOT / "docs/protocol").glob("*.md"))
     return "\n".join(page.read_text() for page in pages if not names or page.name in names)
 
 
 def sources(*folders):
-    """The text of all sources of these folders, tests aside."""
+    """Returns the text of all sources of these folders, except tests."""
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.cpp"))]
     return "\n".join(path.read_text() for path in paths if not path.stem.endswith("_test"))
 
 
 def words_in_code(text):
-    """Every word that a page has in code spans and blocks."""
+    """Returns every word in the code spans and blocks of a page."""
     return set(re.findall(r"\w+", " ".join(CODE.findall(text))))
 
 
@@ -126,7 +127,7 @@ class References(unittest.TestCase):
         self.assertEqual([], references(ROOT))
 
     def test_the_tree_was_read(self):
-        """A test that finds nothing to check would pass for ever."""
+        """Otherwise a test that finds nothing to check would always pass."""
         named = [name for _, text in text_files(ROOT) for name in PAGE.findall(text)]
         links = [link for path, text in text_files(ROOT) if path.suffix == ".md" for link in LINK.findall(text)]
         self.assertGreater(len(named), 100)
@@ -231,7 +232,7 @@ class Metrics(unittest.TestCase):
         self.assertEqual(source.count("&MetricsSnapshot::"), sum(len(names.split(", ")) for names, _ in metrics_tables.families(source)))
 
     def test_names_of_snapshots_are_in_the_table(self):
-        """A number that nobody shows is one that was forgotten."""
+        """A number that is not shown was forgotten."""
         source = read("src/core/metrics_snapshot.h").partition("struct MetricsSnapshot {")[2]
         members = set(re.findall(r"^  [\w:<> ]+ (\w+)(?: = .*?)?;", source, re.MULTILINE)) - {"crashes", "progress", "workers"}
         self.assertGreater(len(members), 90)
@@ -251,7 +252,7 @@ class Threads(unittest.TestCase):
 
 
 class PlantedMistakes(unittest.TestCase):
-    """The checker itself: a reference that leads nowhere must be found, and a good one must not."""
+    """Tests the checker itself: it must find a reference to nothing, and must not report a good one."""
 
     def found(self, text, name="src/base/x.h"):
         with tempfile.TemporaryDirectory() as folder:

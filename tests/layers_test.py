@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Reads the #includes of src/ and apps/ and says where one crosses a layer (ARCHITECTURE.md, "Layers").
+"""Reads the #includes of src/ and apps/ and reports each one that crosses a layer (ARCHITECTURE.md, "Layers").
 
 Rules: (1) a module includes modules of lower layers and itself; `pool` may also include `engine`. (2) Only `llm` includes the headers
-of libllama, ggml and libmtmd. (3) uma-cli and uma-bench speak to the daemon, so they include base, core, json and wire only. (4) Only
-tests and `testing` itself include `testing`. (5) Apps do not include each other. (6) Every module here has a layer.
+of libllama, ggml and libmtmd. (3) uma-cli and uma-bench are clients of the daemon, so they include base, core, json and wire
+only. (4) Only tests and `testing` itself include `testing`. (5) Apps do not include each other. (6) Every module here has a
+layer.
 
 Run: python3 tests/layers_test.py
 """
@@ -56,7 +57,7 @@ def app_may_include(app, target, is_test):
 
 
 def includes_of(path):
-    """Yields (line number, quoted or angled header) of one file."""
+    """Yields (line number, header) of each #include of a file, in quotes or angle brackets."""
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         found = INCLUDE.match(line)
         if found:
@@ -69,22 +70,22 @@ def check_file(path, place, unit, is_app):
         where = f"{place}:{number}"
         if LIBRARY_HEADER.match(header.rsplit("/", 1)[-1]) and header.count("/") == 0:
             if is_app or unit != "llm":
-                yield f"{where}: {header}: only src/llm sees the engine library"
+                yield f"{where}: {header}: only src/llm may include headers of libllama, ggml and libmtmd"
             continue
         if header.startswith("../") or "/../" in header:
-            yield f"{where}: {header}: includes start at src/ or apps/"
+            yield f"{where}: {header}: write the path from src/ or apps/"
             continue
         target = header.split("/", 1)[0] if "/" in header else None
         if target not in LAYERS and target != "testing" and target not in APPS:
             continue  # the standard library, the system, other libraries
         if not is_app and target in APPS:
-            yield f"{where}: {unit} includes {header}: modules know no apps"
+            yield f"{where}: {unit} includes {header}: modules may not include apps"
         elif not (app_may_include if is_app else module_may_include)(unit, target, is_test):
             yield f"{where}: {unit} may not include {header}"
 
 
 def documented_layers(page):
-    """Module -> layer, as the drawing of ARCHITECTURE.md has them: a line without a number continues the layer above it."""
+    """Returns module -> layer from the drawing of ARCHITECTURE.md. A line without a number belongs to the layer above it."""
     layers, layer = {}, None
     for line in page.split("```")[1].splitlines():
         layer = int(line[0]) if line[:1].isdigit() else layer
@@ -93,7 +94,7 @@ def documented_layers(page):
 
 
 def violations(root):
-    """All crossings below `root`, as text with file and line."""
+    """Returns all crossings below `root`, as text with file and line."""
     found = []
     for folder, is_app in (("src", False), ("apps", True)):
         known = set(APPS) if is_app else set(LAYERS) | {"testing"}
@@ -117,13 +118,13 @@ class Layers(unittest.TestCase):
         self.assertEqual(LAYERS, documented_layers((ROOT / "ARCHITECTURE.md").read_text()))
 
     def test_this_tree_was_read(self):
-        """A test that finds no file would pass for ever."""
+        """Otherwise a test that finds no files would always pass."""
         counted = sum(1 for path in (ROOT / "src").rglob("*.h") for _ in includes_of(path))
         self.assertGreater(counted, 20)
 
 
 class PlantedCrossings(unittest.TestCase):
-    """The checker itself: a crossing that is planted must be found, and what is allowed must not."""
+    """Tests the checker itself: it must find a planted crossing, and must not report an allowed #include."""
 
     def found(self, name, *includes):
         with tempfile.TemporaryDirectory() as folder:
@@ -176,8 +177,8 @@ class PlantedCrossings(unittest.TestCase):
 
     def test_unknown_modules_and_ways_around(self):
         self.assertEqual(1, len(self.found("src/cellar/x.h", "<string>")))
-        self.assert_crossing("src/core/x.h", '"../engine/engine.h"', "includes start at")
-        self.assert_crossing("src/engine/x.h", '"umad/config.h"', "modules know no apps")
+        self.assert_crossing("src/core/x.h", '"../engine/engine.h"', "write the path from")
+        self.assert_crossing("src/engine/x.h", '"umad/config.h"', "modules may not include apps")
 
     def test_what_is_allowed(self):
         self.assertEqual([], self.found("src/engine/x.cpp", "<vector>", "<boost/asio.hpp>", "<sys/un.h>", '"kv/catalog.h"',

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Figures of the C++ sources, of one commit or of two beside each other.
+"""Counts figures of the C++ sources, for one commit or for two side by side.
 
 Run: tools/code_figures.py [COMMIT] [COMMIT]     (default: the work tree; needs universal-ctags)
 
-Tests are left out. Counted are lines of files, lines of functions (definitions in .cpp files), member functions and data members
-of classes (declarations in headers), lambdas that capture `this`, comments that say "cancelled meanwhile", and what includes the
-hot loop's header.
+Tests are left out. The figures are lines of files, lines of functions, member functions and data
+members of classes (declarations in headers), lambdas that capture `this`, comments with "cancelled meanwhile", and the files
+that include lane.h, the header of the hot loop, or are included by it.
 """
 
 import collections
@@ -24,7 +24,7 @@ MEMBERS_PER_CLASS_MAX = 20
 
 
 def sources(root):
-    """The files of the program, without its tests."""
+    """Yields the sources of src/ and apps/ without tests."""
     for folder in ("src", "apps"):
         for path in sorted((root / folder).rglob("*")):
             is_test = path.stem.endswith("_test") or "test_support" in path.stem or "testing" in path.parts
@@ -33,14 +33,14 @@ def sources(root):
 
 
 def tags(paths):
-    """What universal-ctags finds in the files: dicts with name, kind, line, end, scope, path."""
+    """Returns the tags that universal-ctags finds in the files: dicts with name, kind, line, end, scope, path."""
     command = ["ctags", "--output-format=json", "--languages=C++", "--c++-kinds=fpmcs", "--fields=+neS", "-f", "-", "-L", "-"]
     made = subprocess.run(command, input="\n".join(map(str, paths)), capture_output=True, text=True, check=True)
     return [json.loads(line) for line in made.stdout.splitlines()]
 
 
 def figures(root):
-    """Name to figure; lists are of (size, name), the largest first."""
+    """Returns the figures by name. A figure is a number, or a list of (size, name) with the largest first."""
     paths = list(sources(root))
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     found = tags(paths)

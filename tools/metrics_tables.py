@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the tables of docs/METRICS.md from src/core/metrics_table.h.
 
-Each table stands between two comments, <!-- metrics: GROUP --> and <!-- end -->; what is around them is written by hand.
-tests/docs_test.py fails while the page has other tables than this writes.
+Each table is between two comments, <!-- metrics: GROUP --> and <!-- end -->; the rest of the page is written by hand.
+tests/docs_test.py fails if the tables of the page are not those that this script writes.
 
 Run: python3 tools/metrics_tables.py
 """
@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "src/core/metrics_table.h"
 PAGE = ROOT / "docs/METRICS.md"
 
-TEXT = r'((?:"(?:[^"\\]|\\.)*"\s*)+)'  # a literal, or several that are written after another
+TEXT = r'((?:"(?:[^"\\]|\\.)*"\s*)+)'  # one string literal or several adjacent ones
 ROW = re.compile(r'\{"(\w+)",\s*(counter|gauge|text|list),\s*(\w+),\s*"([^"]*)",\s*' + TEXT + r',\s*(?:read|not_known)')
 FAMILY = re.compile(r'\{"(\w+)",\s*"(\w*)",\s*' + TEXT + r',\s*\{\{(.*?)\}\}\}', re.DOTALL)
 PLACE = re.compile(r"(<!-- metrics: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -25,12 +25,12 @@ def text_of(literals):
 
 
 def rows(source):
-    """(name, kind, group, unit, help) of each metric, in the table's order."""
+    """Returns (name, kind, group, unit, help) of each metric, in the table's order."""
     return [(name, kind, group, unit, text_of(help)) for name, kind, group, unit, help in ROW.findall(source)]
 
 
 def families(source):
-    """(names with labels, help) of each histogram."""
+    """Returns (names with labels, help) of each histogram."""
     found = []
     for name, label, help, places in FAMILY.findall(source.partition("kHistograms")[2]):
         values = re.findall(r'"(\w*)", &', places)
@@ -48,7 +48,7 @@ def table(source, group):
 
 
 def with_tables(page, source):
-    """The page with its tables as they should be."""
+    """Returns the page with new tables from the source."""
     return PLACE.sub(lambda place: place[1] + table(source, place[2]) + place[3], page)
 
 

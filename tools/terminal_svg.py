@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the README's picture: runs umad and a few uma-cli commands for real and prints the terminal session as SVG.
+"""Draws the README's picture: runs umad and a few uma-cli commands, and prints the terminal session as SVG.
 
 Usage: tools/terminal_svg.py BIN_DIR > docs/terminal.svg
 """
@@ -12,17 +12,17 @@ import sys
 import tempfile
 
 COLUMNS = 96
-SHOWN = ("umad ", "socket", "model ", "ready")  # beginnings of the lines of umad's log that the picture has
+SHOWN = ("umad ", "socket", "model ", "ready")  # lines of umad's log that begin with these are shown
 CHARACTER_WIDTH, LINE_HEIGHT, MARGIN = 8.0, 18, 18
 
 
 def wrapped(line):
-    """The line as a terminal of COLUMNS columns shows it."""
+    """Divides a line as a terminal of COLUMNS columns does."""
     return [line[i:i + COLUMNS] for i in range(0, len(line), COLUMNS)] or [""]
 
 
 def record(bin_dir):
-    """Runs the session; returns (kind, text) lines, kind one of command, output, note."""
+    """Runs the session and returns its lines as (kind, text). The kinds are command, output and note."""
     lines = []
     folder = tempfile.mkdtemp()
     socket = os.path.join(folder, "uma.sock")

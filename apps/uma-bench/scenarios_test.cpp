@@ -83,7 +83,7 @@ class TestServer {
 
   const int listener_;
   const Serve serve_;
-  std::vector<std::thread> threads_;  // owned by acceptor_ until it has ended
+  std::vector<std::thread> threads_;  // Owned by acceptor_ until it has ended.
   std::thread acceptor_;
 };
 
@@ -325,13 +325,13 @@ TEST_F(Scenarios, HttpKeepsItsConnectionAndCarriesTheHistory) {
 
 TEST_F(Scenarios, IpcOverheadAsksTheDoorsInTurnAndComparesThem) {
   std::mutex mutex;
-  std::string order;  // of requests: a letter of the listener each
+  std::string order;  // Of requests: a letter of the listener each.
   const auto serve_as = [&](char listener) {
     return [&, listener](int connection) {
       std::string bytes;
       for (std::string part = receive(connection); !part.empty(); part = receive(connection)) {
         bytes += part;
-        if (!bytes.ends_with("}")) continue;  // the body is one object
+        if (!bytes.ends_with("}")) continue;  // The body is one object.
         bytes.clear();
         {
           const std::lock_guard lock(mutex);

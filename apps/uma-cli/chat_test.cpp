@@ -55,7 +55,7 @@ class FakeSessions {
   [[nodiscard]] const boost::json::object& request(std::size_t index) const { return requests_.at(index); }
   [[nodiscard]] const std::vector<std::string>& live() const { return live_; }
   std::vector<std::string> live_;
-  std::string refusal_;  // code with which generations are refused
+  std::string refusal_;  // Code with which generations are refused.
 
  private:
   void answer(FakeConnection& connection, const boost::json::object& request) {

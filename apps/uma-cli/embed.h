@@ -16,8 +16,8 @@ namespace uma::cli {
 struct TextsOptions {
   std::vector<std::string> texts;  // Empty: the texts come from `file`.
   std::string file;                // One text per line; empty: standard input.
-  std::string model;               // empty: the daemon's default
-  std::string long_input;          // empty: the daemon's default
+  std::string model;               // Empty: the daemon's default.
+  std::string long_input;          // Empty: the daemon's default.
   bool is_background = false;      // Lets interactive requests go first, and may wait longer.
   bool as_json = false;            // Prints JSON lines on a terminal, too; files and pipes always get JSON lines.
 };

@@ -39,7 +39,7 @@ inline constexpr int kImageDeadlineMs = 60'000;
 struct DescribeOptions {
   std::string image;
   std::string query = "Describe this image.";
-  std::string model;  // empty: the default model
+  std::string model;  // Empty: the default model.
   GenerationFlags generation;
   bool shows_usage = false;  // Prints the receipt on standard error.
 };

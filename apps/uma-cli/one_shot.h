@@ -13,7 +13,7 @@ namespace uma::cli {
 
 struct OneShot {
   std::string prompt;
-  std::string model;                  // empty: the default model
+  std::string model;                  // Empty: the default model.
   std::string session;                // Id or name; empty: no session. A new name creates a session.
   std::vector<std::string> images{};  // Files and URLs to put before the prompt.
   GenerationFlags generation;

@@ -18,7 +18,7 @@ enum class ExitCode : int {
 struct Failure {
   ExitCode exit_code;
   std::string message;      // Empty: nothing to report, because the user pressed Ctrl-C.
-  std::string server_code;  // "E_SESSION_001" and so on; empty unless the daemon reported it
+  std::string server_code;  // "E_SESSION_001" and so on; empty unless the daemon reported it.
 };
 
 template <class T>

@@ -57,7 +57,7 @@ struct Judgement {
 [[nodiscard]] Result<Judgement> judge(const HttpHead& head, const Plan& plan, const PartState* state, const Wanted& wanted);
 
 struct ContentRange {
-  std::optional<std::uint64_t> first;  // with `last`; both missing in "bytes */TOTAL"
+  std::optional<std::uint64_t> first;  // With `last`; both missing in "bytes */TOTAL".
   std::optional<std::uint64_t> last;
   std::optional<std::uint64_t> total;
 };

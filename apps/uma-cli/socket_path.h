@@ -10,7 +10,7 @@ namespace uma::cli {
 struct SocketPlaces {
   std::string from_flag;         // --socket; empty: absent
   std::string from_environment;  // UMA_SOCKET; empty: absent
-  std::string runtime_folder;    // XDG_RUNTIME_DIR; empty or relative: absent
+  std::string runtime_folder;    // XDG_RUNTIME_DIR; empty or relative: absent.
   uid_t user = 0;                // The user who runs this program.
   std::string default_path = "/tmp/uma.sock";
 };

@@ -130,7 +130,7 @@ TEST_F(TurnTest, AnOutputThatNobodyReadsCancels) {
   auto end = run(
       [&ends](FakeConnection& connection) {
         const boost::json::object request = connection.read();
-        close(ends[0]);  // no token is on its way: the client sees it all the same
+        close(ends[0]);  // No token is on its way: the client sees it all the same.
         const boost::json::object cancel = connection.read();
         EXPECT_EQ(text_field(cancel, "type"), "cancel");
         connection.answer(cancel, "ack");

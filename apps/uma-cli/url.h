@@ -11,7 +11,7 @@ namespace uma::cli {
 
 struct Url {
   std::string text;    // The whole URL without its fragment.
-  std::string origin;  // "https://host:443", lower case
+  std::string origin;  // "https://host:443", lower case.
   std::string host;    // Host name for messages.
   std::string path;    // Path as in the URL, percent-encoded.
   [[nodiscard]] bool is_https() const { return origin.starts_with("https:"); }

@@ -20,7 +20,7 @@ struct Compute {
   llm::ContextOptions context;                     // Context options of each worker.
   std::int32_t threads = 1;                        // Threads of each worker: the most that any of its calls uses.
   bool lanes = true;                               // Long prompts get a second context.
-  std::int32_t decode_threads_beside_prefill = 0;  // 0: lanes take turns
+  std::int32_t decode_threads_beside_prefill = 0;  // 0: lanes take turns.
 };
 
 // A profile is measured with one worker. With several workers, its threads are divided among them and its lane threads are not

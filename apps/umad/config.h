@@ -56,8 +56,8 @@ struct Config {
   std::uint64_t vision_cache_bytes_max = 128ul << 20;  // Limit of the cache of encoded images.
   ImageUrlRules vision_urls;                           // Rules for images that requests name by URL.
   std::string models_dir;  // The user's models: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME.
-  std::string
-      models_file;  // Path of models.yaml, which has settings of single models; default: $XDG_CONFIG_HOME/uma/models.yaml.
+  // Path of models.yaml, which has settings of single models; default: $XDG_CONFIG_HOME/uma/models.yaml.
+  std::string models_file;
   std::vector<std::string> models_dirs;  // More folders of models, searched before models_dir.
   PoolOptions pool;
   std::string data_dir;            // Default: $XDG_STATE_HOME/uma, else ~/.local/state/uma.
@@ -110,7 +110,7 @@ struct Config {
 
   std::optional<TuneOptions> tune;      // Set: measure instead of serving.
   bool supervises = false;              // A supervisor process holds the sockets and restarts the daemon after a crash.
-  std::vector<std::string> keys_given;  // set by any source, as "section.key"; a profile decides about the others
+  std::vector<std::string> keys_given;  // Set by any source, as "section.key"; a profile decides about the others.
   std::vector<std::string> keys_without_effect;  // Settings that were given and are valid, but have no effect in this version.
   std::vector<std::string> keys_superseded;      // Settings of the first design that a better mechanism has replaced.
 

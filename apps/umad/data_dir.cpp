@@ -16,7 +16,7 @@ namespace uma::umad {
 namespace {
 
 std::unexpected<Error> io_failure(const std::string& path, int error_number) {
-  return fail(ErrorCode::io_short_write, std::format("{}: {}", path, std::strerror(error_number)));
+  return fail(ErrorCode::io_failed, std::format("{}: {}", path, std::strerror(error_number)));
 }
 
 // Writes all bytes. Returns 0 or an errno.

@@ -29,7 +29,7 @@ class DataDir : public ::testing::Test {
     return text.str();
   }
   static unsigned mode(const std::filesystem::path& path) {
-    struct stat facts{};
+    struct stat facts {};
     EXPECT_EQ(::stat(path.c_str(), &facts), 0);
     return facts.st_mode & 0777U;
   }
@@ -76,7 +76,7 @@ TEST_F(DataDir, AFailedWriteLeavesWhatWasThere) {
 TEST_F(DataDir, AMissingFolderIsAnErrorWithItsPath) {
   const auto result = write_file_atomically(root_ / "gone" / "metrics.json", "content");
   ASSERT_FALSE(result);
-  EXPECT_EQ(result.error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(result.error().code, ErrorCode::io_failed);
   EXPECT_THAT(result.error().message, HasSubstr("No such file or directory"));
 }
 

@@ -22,7 +22,7 @@ struct Trial {
 struct Choice {
   std::size_t index = 0;
   double gain = 0;          // Share of time saved against the default; 0 if the default is kept.
-  std::string reason = {};  // a sentence's end, as in "kept: the best other, 256, gains 1.2 %"
+  std::string reason = {};  // A sentence's end, as in "kept: the best other, 256, gains 1.2 %".
 };
 
 inline constexpr double kGainMin = 0.03;

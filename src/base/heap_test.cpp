@@ -37,7 +37,7 @@ class Heap : public ::testing::Test {
 
 TEST_F(Heap, LargeBlocksGoBackWhenTheyAreFreedWhateverLiesBetweenThem) {
   std::thread([] {
-    block(24 * kMiB).reset();  // the size up to which blocks would be kept from now on
+    block(24 * kMiB).reset();  // The size up to which blocks would be kept from now on.
     const std::uint64_t before = held();
     std::vector<std::unique_ptr<char[]>> large;
     std::vector<std::unique_ptr<char[]>> small;
@@ -56,7 +56,7 @@ TEST_F(Heap, SmallOnesGoBackWhenThatIsAskedFor) {
     const std::uint64_t before = held();
     std::vector<std::unique_ptr<char[]>> blocks(1000);
     for (auto& each : blocks) each = block(kMiB / 10);
-    const auto last = block(1000);  // behind them all
+    const auto last = block(1000);  // Behind them all.
     blocks.clear();
     give_back_free_memory();
     EXPECT_LT(held(), before + 16 * kMiB);

@@ -68,7 +68,7 @@ TEST_F(MemoryInfoFiles, PagesOfFilesThatNobodyUsesAreNotHeld) {
   write("sys/fs/cgroup/a/memory.current", "650000\n");
   write("sys/fs/cgroup/a/memory.stat", "anon 100000\nfile 540000\ninactive_file 500000\nactive_file 40000\n");
   EXPECT_EQ(read_memory_info(root_).group_left, 550'000u);
-  write("sys/fs/cgroup/a/memory.stat", "inactive_file 900000\n");  // the files are read one after the other
+  write("sys/fs/cgroup/a/memory.stat", "inactive_file 900000\n");  // The files are read one after the other.
   EXPECT_EQ(read_memory_info(root_).group_left, 700'000u);
 }
 

@@ -13,12 +13,12 @@ namespace uma::chat {
 
 // The GBNF of the replies that `options` force (ToolChoice): tool calls in the notation of `format` and nothing else, after
 // optional reasoning. Their arguments follow the schemas of the tools. Marks are spelled out, independent of their tokens.
-// REQUIRES: a choice that is not automatic, and tools. Errors: E_PROTO_003 for a schema that has no grammar.
+// Requires: a choice that is not automatic, and tools. Errors: E_PROTO_003 for a schema that has no grammar.
 [[nodiscard]] Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options);
 
 // The grammar of the text behind the mark of a tool call (ReplyParser::begun_call), to the end of all calls of this mark. It
 // allows names and arguments in both orders, and the whitespace that models write. Arguments follow the schema of their tool;
-// without a schema, or with a schema that has no grammar, they are any object. REQUIRES: tools. Errors: E_PROTO_003 if the tool
+// without a schema, or with a schema that has no grammar, they are any object. Requires: tools. Errors: E_PROTO_003 if the tool
 // of such a schema is `strict`.
 [[nodiscard]] Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const ReplyFormat& format,
                                                                                    const ChatOptions& options);

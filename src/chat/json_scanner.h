@@ -28,7 +28,7 @@ class JsonScanner {
     word,  // In a number, true, false or null.
   };
 
-  // REQUIRES: the value is not complete. A top-level number or word is never complete, because nothing marks its end.
+  // Requires: the value is not complete. A top-level number or word is never complete, because nothing marks its end.
   Result feed(char c);
 
   [[nodiscard]] Place place() const { return place_; }

@@ -38,7 +38,7 @@ std::string_view code_name(ErrorCode code) {
       return "E_SESSION_002";
     case ErrorCode::runtime_decode:
       return "E_RUNTIME_001";
-    case ErrorCode::io_short_write:
+    case ErrorCode::io_failed:
       return "E_IO_001";
     case ErrorCode::auth:
       break;

@@ -12,23 +12,23 @@
 namespace uma {
 
 enum class ErrorCode : std::uint8_t {
-  proto_json,          // E_PROTO_001  not JSON, or not an object
-  proto_frame,         // E_PROTO_002  frame too large
-  proto_field,         // E_PROTO_003  a field is missing, has the wrong type or an impossible value
-  proto_type,          // E_PROTO_004  unknown request type
-  proto_id_in_flight,  // E_PROTO_005  the id of a request that still runs
-  limit_prompt,        // E_LIMIT_001  the prompt alone is too large
-  limit_sessions,      // E_LIMIT_002  too many sessions
-  limit_wait,          // E_LIMIT_003  waited past its deadline, or overloaded
-  limit_context,       // E_LIMIT_004  session and delta exceed the context
+  proto_json,          // E_PROTO_001  not JSON, or not an object.
+  proto_frame,         // E_PROTO_002  frame too large.
+  proto_field,         // E_PROTO_003  a field is missing, has the wrong type or an impossible value.
+  proto_type,          // E_PROTO_004  unknown request type.
+  proto_id_in_flight,  // E_PROTO_005  the id of a request that still runs.
+  limit_prompt,        // E_LIMIT_001  the prompt alone is too large.
+  limit_sessions,      // E_LIMIT_002  too many sessions.
+  limit_wait,          // E_LIMIT_003  waited past its deadline, or overloaded.
+  limit_context,       // E_LIMIT_004  session and delta exceed the context.
   limit_quota,         // E_LIMIT_005
-  model_unknown,       // E_MODEL_001  unknown or not loaded
+  model_unknown,       // E_MODEL_001  unknown or not loaded.
   model_load,          // E_MODEL_002
   model_capability,    // E_MODEL_003
   session_unknown,     // E_SESSION_001
   session_busy,        // E_SESSION_002
   runtime_decode,      // E_RUNTIME_001
-  io_short_write,      // E_IO_001
+  io_failed,           // E_IO_001
   auth,                // E_AUTH_001
 };
 

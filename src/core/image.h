@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "core/tenant_budget.h"
+
 namespace uma {
 
 inline constexpr std::size_t kImagesPerRequestMax = 64;
@@ -47,6 +49,7 @@ struct EmbedImagesRequest {
   std::vector<ImageSource> images;
   std::optional<std::int64_t> deadline_ms;  // Limit for all images; nullopt: limits.deadline_ms; 0: none.
   std::stop_token end{};                    // Requested when nobody waits any more.
+  RequestShare share{};                     // Memory of the request; fetched files are charged to it.
 };
 
 [[nodiscard]] std::size_t memory_of(const EmbedImagesRequest& request);

@@ -1,5 +1,5 @@
-// Jobs for one thread: those of a tenant in the order they came, the tenants in turn. So whoever brings many has only its own
-// wait; what a job of another's costs at most is the job's to bound.
+// Jobs for one thread. Tenants take turns, so a tenant with many jobs delays only its own. A job must bound its cost, since it
+// delays the other tenants. The jobs of one tenant run in the order of their arrival.
 #pragma once
 
 #include <deque>
@@ -19,12 +19,12 @@ class JobQueue {
   using Job = std::move_only_function<void()>;
 
   // --- Any thread.
-  // `tenant`: for whom it is. Dropped after close().
+  // A job of `tenant`; dropped after close().
   void post(TenantId tenant, Job job) { inbox_.push({std::move(tenant), std::move(job)}); }
   void close() { inbox_.close(); }
 
   // --- Owner thread.
-  // Runs the next job, without blocking; what it throws is noted. False: none waits.
+  // Runs the next job, without blocking, and logs what it throws. Returns false if no job waits.
   bool step() {
     inbox_.drain(taken_);
     for (Waiting& waiting : taken_) add(std::move(waiting.tenant), std::move(waiting.job));
@@ -42,9 +42,9 @@ class JobQueue {
     run_noting(job);
     return true;
   }
-  // Waits for a job; false once closed and empty.
+  // Waits for a job. Returns false once the queue is closed and empty.
   bool wait() { return !turns_.empty() || inbox_.wait_drain(taken_, kNever); }
-  // From a job, whose next part it is: also after close().
+  // Called by a running job to queue its next part, even after close().
   void add(TenantId tenant, Job job) {
     std::deque<Job>& jobs = jobs_[tenant];
     if (jobs.empty()) turns_.push_back(std::move(tenant));
@@ -59,8 +59,8 @@ class JobQueue {
 
   Mailbox<Waiting> inbox_;
   std::vector<Waiting> taken_;
-  std::unordered_map<TenantId, std::deque<Job>> jobs_;  // none is empty
-  std::deque<TenantId> turns_;                          // each of those once
+  std::unordered_map<TenantId, std::deque<Job>> jobs_;  // None is empty.
+  std::deque<TenantId> turns_;                          // Each of those once.
 };
 
 }  // namespace uma

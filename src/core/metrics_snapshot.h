@@ -41,7 +41,7 @@ struct WorkerMetrics {
 // Crashes of the daemon's processes, counted by their supervisor; without one there are none.
 struct CrashRecord {
   std::uint64_t count = 0;
-  std::string last_cause;  // "signal 11" or "status 99"; empty: there was none
+  std::string last_cause;  // "signal 11" or "status 99"; empty: there was none.
   std::int64_t last_unix_s = 0;
 };
 

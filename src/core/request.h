@@ -136,6 +136,7 @@ struct ImportRequest {
 struct AppendRequest {
   std::string session;  // Id or name.
   Input input;
+  RequestShare share{};  // Memory of the request.
 };
 
 // Memory of the input in bytes.

@@ -12,7 +12,7 @@
 namespace uma {
 
 struct SamplingParams {
-  double temperature = 0;                           // 0: always the most likely token
+  double temperature = 0;                           // 0: always the most likely token.
   double top_p = 1;                                 // (0, 1]; 1: off
   int top_k = 0;                                    // 0: off
   double min_p = 0;                                 // [0, 1); 0: off

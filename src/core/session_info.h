@@ -108,7 +108,7 @@ struct ModelInfo {
   std::int32_t workers = 0;
   bool has_chat_template = false;
   bool reads_images = false;
-  std::string kv_layout{};      // "split" or "unified"; empty: it has none
+  std::string kv_layout{};      // "split" or "unified"; empty: it has none.
   std::int32_t dimensions = 0;  // Length of its vectors; 0: it computes none.
   std::vector<std::string> aliases{};
   std::string problem{};  // Why it cannot be loaded; empty: no known problem.

@@ -103,7 +103,7 @@ TEST_F(TaskTest, TasksAwaitTasksAndPassErrorsOn) {
   run();
   replies_.at(1)(7);
   run();
-  replies_.at(2)(fail(ErrorCode::io_short_write, "no number"));
+  replies_.at(2)(fail(ErrorCode::io_failed, "no number"));
   run();
   EXPECT_THAT(log_, ElementsAre("ask number", "4", "ask number", "odd", "ask number", "no number"));
 }

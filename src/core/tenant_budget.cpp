@@ -33,10 +33,11 @@ Expected<Unit> TenantBudget::take(Share& share, std::uint64_t bytes) {
   const std::uint64_t left = bytes_max_ - used_;
   // After this, the tenant's bytes do not exceed the free bytes.
   if (own > left || bytes > (left - own) / 2) {
-    return fail(ErrorCode::limit_wait,
-                std::format("{} hold {} bytes, {} of them this tenant's, which may hold no more than it leaves free of {}, {}: "
-                            "{} more are too many, try again later",
-                            holders_, used_, own, setting_, bytes_max_, bytes));
+    return fail(
+        ErrorCode::limit_wait,
+        std::format("this request needs {} more bytes, but {} hold {} of {} ({}), {} of them for this tenant, which may "
+                    "hold at most as many as it leaves free: try again later",
+                    bytes, holders_, used_, bytes_max_, setting_, own));
   }
   used_ += bytes;
   used_by_[share.tenant_] = own + bytes;

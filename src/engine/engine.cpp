@@ -84,7 +84,7 @@ Engine::~Engine() {
 
 void Engine::start() {
   started_ = true;
-  auto sessions = router_.session_ids();  // before the router's thread starts, which may get requests at once
+  auto sessions = router_.session_ids();  // Before the router's thread starts, which may get requests at once.
   source_->start(*this);
   router_thread_ = std::thread([this] {
     set_thread_name("uma-router");
@@ -135,7 +135,7 @@ void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded)
       router_.on_loaded(model, text_model(std::move(embedder), std::move(lanes)));
     });
   }
-  store_is_open_.wait();  // so that the first requests find the states on disk
+  store_is_open_.wait();  // So that the first requests find the states on disk.
   std::shared_ptr<const llm::Model> weights = loaded->model;
   std::shared_ptr<image::ImageEncoder> encoder;
   if (loaded->projector) encoder = workers_.make_image_encoder(model, std::move(loaded->projector));
@@ -240,13 +240,10 @@ std::optional<RequestShare> Engine::hold_or_refuse(const TenantId& tenant, const
   return std::nullopt;
 }
 
-// Returns the reply, with the request's share bound to it. Without free memory it refuses the request and returns nothing.
-template <class T, class RequestT>
-std::optional<Reply<T>> Engine::holding(const TenantId& tenant, const RequestT& request, Reply<T> reply) {
-  auto share = hold_or_refuse(tenant, request, reply);
-  if (!share) return std::nullopt;
-  return Reply<T>(
-      [share = std::move(*share), reply = std::move(reply)](Expected<T> value) mutable { reply(std::move(value)); });
+// Returns the reply, with the request's share bound to it.
+template <class T>
+Reply<T> Engine::holding(RequestShare share, Reply<T> reply) {
+  return Reply<T>([share = std::move(share), reply = std::move(reply)](Expected<T> value) mutable { reply(std::move(value)); });
 }
 
 RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) {
@@ -302,8 +299,10 @@ void Engine::ask(Reply<T> reply, Args... args) {
 // The same, with the request charged to its tenant until the reply.
 template <auto kMethod, class T, class RequestT>
 void Engine::ask_holding(TenantId tenant, RequestT request, Reply<T> reply) {
-  auto held = holding(tenant, request, std::move(reply));
-  if (held) ask<kMethod>(std::move(*held), std::move(tenant), std::move(request));
+  auto share = hold_or_refuse(tenant, request, reply);
+  if (!share) return;
+  if constexpr (requires { request.share; }) request.share = *share;
+  ask<kMethod>(holding(std::move(*share), std::move(reply)), std::move(tenant), std::move(request));
 }
 
 void Engine::cancel(RequestId id, Reply<bool> reply) {

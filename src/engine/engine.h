@@ -96,8 +96,8 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] Expected<RequestShare> hold(const TenantId& tenant, std::size_t bytes);
   template <class T, class RequestT>
   [[nodiscard]] std::optional<RequestShare> hold_or_refuse(const TenantId& tenant, const RequestT& request, Reply<T>& reply);
-  template <class T, class RequestT>
-  [[nodiscard]] std::optional<Reply<T>> holding(const TenantId& tenant, const RequestT& request, Reply<T> reply);
+  template <class T>
+  [[nodiscard]] static Reply<T> holding(RequestShare share, Reply<T> reply);
   template <class T>
   void answer(Reply<T> reply, Task<Expected<T>> task);
   template <auto kMethod, class T, class... Args>
@@ -117,13 +117,13 @@ class Engine final : public Service, private WorkerHost {
   const std::unique_ptr<kv::Catalog> catalog_;
 
   kv::StateStore store_;
-  const std::shared_ptr<TenantBudget> memory_;  // shared with the listeners and their requests
+  const std::shared_ptr<TenantBudget> memory_;  // Shared with the listeners and their requests.
   Preparer preparer_;
   Router router_;
   std::atomic<std::uint64_t> last_request_{0};
   std::promise<void> store_opened_;
   const std::shared_future<void> store_is_open_{store_opened_.get_future()};
-  bool started_ = false;  // owned by the thread that calls start() and stop()
+  bool started_ = false;  // Owned by the thread that calls start() and stop().
   std::thread router_thread_;
   std::vector<std::thread> preparer_threads_;
   std::thread store_thread_;

@@ -49,14 +49,14 @@ class FakeSource final : public WorkerSource {
   }
 
   std::shared_ptr<int> reservation = std::make_shared<int>();
-  std::atomic<int> queues = 0;  // number of report_backlog() calls
+  std::atomic<int> queues = 0;  // Number of report_backlog() calls.
   [[nodiscard]] WorkerHost& host() { return *host_; }
 
  private:
   int workers_;
   bool fails_;
   WorkerHost* host_ = nullptr;
-  std::vector<std::thread> threads_;  // filled by the router's thread, until it ends
+  std::vector<std::thread> threads_;  // Filled by the router's thread, until it ends.
 };
 
 // Collects a stream. The future is ready with the terminal event; the recorded events may be read then.

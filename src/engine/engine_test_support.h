@@ -174,7 +174,7 @@ class EngineBench {
   }
 
   testing::SimClock clock_;
-  Duration step_takes_{};  // how far the clock advances in each step
+  Duration step_takes_{};  // How far the clock advances in each step.
   FakeOptions options_;
   std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(options_);
   testing::FakeCatalog catalog_;
@@ -182,12 +182,12 @@ class EngineBench {
   NamedModels source_;
   Preparer preparer_;
   std::shared_ptr<image::ImageEncoder> encoder_;
-  bool encoder_runs_ = true;  // false: the image encoder pauses
+  bool encoder_runs_ = true;  // False: the image encoder pauses.
   std::unique_ptr<Router> router_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  FakeContext* context_ = nullptr;  // the context of the last lane
+  FakeContext* context_ = nullptr;  // The context of the last lane.
   std::unique_ptr<EmbedLane> embed_lane_;
-  bool embed_lane_runs_ = true;  // false: the embedding lane pauses
+  bool embed_lane_runs_ = true;  // False: the embedding lane pauses.
   RequestId last_id_{0};
 };
 

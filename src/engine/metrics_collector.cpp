@@ -10,13 +10,13 @@ namespace {
 // One row for each number: the counter of a lane or of another part that is added to it.
 template <class Stats>
 struct CounterSum {
-  Counter Stats::* from;
-  std::uint64_t MetricsSnapshot::* to;
+  Counter Stats::*from;
+  std::uint64_t MetricsSnapshot::*to;
 };
 template <class Stats>
 struct GaugeSum {
-  Gauge Stats::* from;
-  std::int64_t MetricsSnapshot::* to;
+  Gauge Stats::*from;
+  std::int64_t MetricsSnapshot::*to;
 };
 
 constexpr CounterSum<LaneStats> kLaneCounters[] = {
@@ -104,7 +104,7 @@ double MergedHistogram::mean_ms() const {
 
 HistogramSnapshot MergedHistogram::snapshot() const {
   constexpr std::size_t kStep = LatencyHistogram::kPerDoubling;
-  constexpr std::size_t kFirst = 7 * kStep;  // the buckets below 128 µs
+  constexpr std::size_t kFirst = 7 * kStep;  // The buckets below 128 µs.
   HistogramSnapshot few;
   few.sum_s = sum_ms_ / 1000;
   for (std::size_t i = 0; i < counts_.size(); ++i) {

@@ -59,7 +59,7 @@ class MetricsCollector {
     std::int64_t cells_used = 0;
     std::int64_t cells = 0;
     double bytes_moved = 0;
-    double bytes_moved_per_token = 0;  // the maximum over the lanes
+    double bytes_moved_per_token = 0;  // The maximum over the lanes.
     double calls_s = 0;
   };
 

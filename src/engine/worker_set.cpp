@@ -14,7 +14,7 @@
 namespace uma::engine {
 namespace {
 
-constexpr int kBesideStreams = 5;  // niceness of threads whose results are not streamed
+constexpr int kBesideStreams = 5;  // Niceness of threads whose results are not streamed.
 
 template <class T>
 std::vector<T*> pointers_to(std::vector<T>& values) {
@@ -23,7 +23,7 @@ std::vector<T*> pointers_to(std::vector<T>& values) {
   return pointers;
 }
 
-// Pointers to the workers from index `first` on.
+// Removes and returns the values from index `first` on, the last one first.
 template <class T>
 std::vector<T> take_from(std::vector<T>& values, std::size_t first) {
   std::vector<T> taken;

@@ -50,16 +50,16 @@ class WorkerSet {
   };
   [[nodiscard]] Added add_workers(const std::string& model, LoadedWorkers more);
   // Frees all workers but the first `count`; retire() frees everything of the model. Returns when their threads have ended and
-  // their states are on disk, or the disk was too slow. REQUIRES: no thread sends them commands any more.
+  // their states are on disk, or the disk was too slow. Requires: no thread sends them commands any more.
   void shrink_workers(const std::string& model, std::size_t count);
   void retire(const std::string& model);
-  // Ends all threads. The workers and their counters stay. REQUIRES: no thread makes or frees workers any more.
+  // Ends all threads. The workers and their counters stay. Requires: no thread makes or frees workers any more.
   void stop();
 
   // --- Any thread.
   // Whether a lane generates tokens for a client.
   [[nodiscard]] bool has_streams() const;
-  // REQUIRES: the model was requested before.
+  // Requires: the model was requested before.
   [[nodiscard]] ModelInfo info(const std::string& model) const;
   // Fills in the details of the models that are loaded, are being loaded, or were.
   void complete(std::vector<ModelInfo>& infos) const;
@@ -68,7 +68,7 @@ class WorkerSet {
  private:
   // A lane, perhaps with a prefill lane, and their threads.
   struct Worker {
-    std::shared_ptr<void> reservation;  // the source's reservation of its memory; null for workers that came with the model
+    std::shared_ptr<void> reservation;  // The source's reservation of its memory; null for workers that came with the model.
     std::unique_ptr<Lane> lane;
     std::vector<std::thread> threads;
   };
@@ -81,16 +81,16 @@ class WorkerSet {
   struct Loaded {
     ModelInfo info;
     std::shared_ptr<image::ImageEncoderStats> image_encoder_stats = std::make_shared<image::ImageEncoderStats>();
-    std::vector<std::shared_ptr<LaneStats>> stats;  // one for each worker there ever was, shared with its lane
+    std::vector<std::shared_ptr<LaneStats>> stats;  // One for each worker there ever was, shared with its lane.
     std::vector<std::shared_ptr<EmbedStats>> embed_stats;
     // Freed in reverse order.
-    std::shared_ptr<void> reservation;        // the source's reservation of the memory of all members below
-    std::shared_ptr<const llm::Model> model;  // null: not loaded
-    std::shared_ptr<image::ImageEncoder>
-        image_encoder;  // shared with its thread and the router; null: the model reads no images
+    std::shared_ptr<void> reservation;        // The source's reservation of the memory of all members below.
+    std::shared_ptr<const llm::Model> model;  // Null: not loaded.
+    // Shared with its thread and the router; null: the model reads no images.
+    std::shared_ptr<image::ImageEncoder> image_encoder;
     std::thread image_encoder_thread;
     std::vector<Worker> workers;
-    std::vector<EmbedWorker> embed_workers;  // for embedding models, in place of `workers`
+    std::vector<EmbedWorker> embed_workers;  // For embedding models, in place of `workers`.
 
     void count_workers() { info.workers = static_cast<std::int32_t>(workers.size() + embed_workers.size()); }
   };
@@ -110,10 +110,10 @@ class WorkerSet {
   const Clock& clock_;
   const std::function<void(GenerationResult)> on_result_;
 
-  const std::shared_ptr<BusyWorkers> busy_workers_ = std::make_shared<BusyWorkers>(options_.threads);  // shared by all lanes
+  const std::shared_ptr<BusyWorkers> busy_workers_ = std::make_shared<BusyWorkers>(options_.threads);  // Shared by all lanes.
 
   mutable Mutex mutex_;
-  std::map<std::string, Loaded> models_ GUARDED_BY(mutex_);  // by name
+  std::map<std::string, Loaded> models_ GUARDED_BY(mutex_);  // By name.
 };
 
 }  // namespace uma::engine

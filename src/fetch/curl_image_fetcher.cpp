@@ -2,15 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <format>
+#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <new>
 #include <optional>
 #include <string_view>
 #include <sys/socket.h>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -83,6 +88,25 @@ AddressBytes bytes_of(const sockaddr& address) {
             sizeof(in6_addr)};
   }
   return {};
+}
+
+// The addresses of this machine, and in IPv6 those of its links: machines behind the same firewall. A failure of the system is
+// an exception, so that nothing is fetched.
+std::vector<Network> own_networks() {
+  ifaddrs* found = nullptr;
+  if (::getifaddrs(&found) != 0) throw std::system_error(errno, std::generic_category(), "getifaddrs");
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> all(found, ::freeifaddrs);
+  std::vector<Network> networks;
+  for (const ifaddrs* each = all.get(); each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr) continue;
+    const AddressBytes address = bytes_of(*each->ifa_addr);
+    if (address.empty()) continue;
+    Network& network = networks.emplace_back(std::vector(address.begin(), address.end()), 8 * address.size());
+    if (address.size() != sizeof(in6_addr) || each->ifa_netmask == nullptr) continue;
+    network.bits = 0;
+    for (const unsigned char byte : bytes_of(*each->ifa_netmask)) network.bits += static_cast<unsigned>(std::popcount(byte));
+  }
+  return networks;
 }
 
 }  // namespace
@@ -197,7 +221,8 @@ class CurlImageFetcher::Batch {
   }
   [[nodiscard]] bool may_connect(const sockaddr& address) {
     answer_.is_looked_up = true;
-    return !has_ended() && is_allowed_at(url_, bytes_of(address), rules_) && ++answer_.addresses_tried <= kAddressesMax;
+    return !has_ended() && is_allowed_at(url_, bytes_of(address), rules_, own_networks()) &&
+           ++answer_.addresses_tried <= kAddressesMax;
   }
   [[nodiscard]] bool take_header(std::string_view line);
   [[nodiscard]] bool take_body(std::string_view piece);
@@ -267,7 +292,10 @@ bool CurlImageFetcher::Batch::take_header(std::string_view line) {
   if (answer_.header_bytes > kHeaderBytesMax) {
     answer_.problem = broken(std::format("the response header has more than {} bytes", kHeaderBytesMax));
   } else if (!answer_.has_header && line.find_first_not_of("\r\n") == std::string_view::npos) {
-    answer_.has_header = true;  // Later lines belong to the trailer.
+    long status = 0;
+    curl_easy_getinfo(easy_.get(), CURLINFO_RESPONSE_CODE, &status);
+    if (status >= 100 && status < 200) return true;  // The header of an interim response.
+    answer_.has_header = true;                       // Later lines belong to the trailer.
     answer_.problem = read_header();
   }
   return !answer_.problem && !answer_.location;
@@ -436,7 +464,9 @@ void CurlImageFetcher::run() {
   set_thread_name("uma-fetch");
   while (take_arrivals()) {
     int count = 0;
-    UMA_CHECK(curl_multi_perform(multi_.get(), &count) == CURLM_OK);
+    if (const CURLMcode result = curl_multi_perform(multi_.get(), &count); result != CURLM_OK) {
+      give_up_all({ErrorCode::io_failed, std::format("fetching images failed: {}", curl_multi_strerror(result))});
+    }
     while (const CURLMsg* message = curl_multi_info_read(multi_.get(), &count)) {
       if (message->msg != CURLMSG_DONE) continue;
       const CURLcode result = message->data.result;
@@ -444,10 +474,15 @@ void CurlImageFetcher::run() {
       UMA_CHECK(curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &batch) == CURLE_OK);
       advance(*batch, [&] { return batch->on_result(result); });
     }
-    curl_multi_poll(multi_.get(), nullptr, 0, sweep(), nullptr);
+    constexpr std::chrono::milliseconds kAfterFault(10);
+    if (curl_multi_poll(multi_.get(), nullptr, 0, sweep(), nullptr) != CURLM_OK) std::this_thread::sleep_for(kAfterFault);
   }
+  give_up_all(stopping());
+}
+
+void CurlImageFetcher::give_up_all(const Error& error) {
   for (const auto& batch : batches_) {
-    run_noting([&] { batch->give_up(stopping()); });
+    run_noting([&] { batch->give_up(error); });
   }
   batches_.clear();
 }

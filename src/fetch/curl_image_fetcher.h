@@ -46,6 +46,7 @@ class CurlImageFetcher final : public ImageFetcher {
   // False: the fetcher is stopped.
   [[nodiscard]] bool take_arrivals();
   [[nodiscard]] int sweep();
+  void give_up_all(const Error& error);
   template <class Step>
   void advance(Batch& batch, Step step);
 

@@ -270,6 +270,14 @@ TEST_F(ImageFetcherTest, EveryAnswerIsBounded) {
   }
 }
 
+TEST_F(ImageFetcherTest, InterimResponsesAreSkipped) {
+  const Server server({{"/hints", response("HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n" + whole("a picture"))}});
+  CurlImageFetcher fetcher(rules_for(server), 1 << 20);
+  const Fetched fetched = fetch(fetcher, {server.url("/hints")});
+  ASSERT_TRUE(fetched) << fetched.error().error.message;
+  EXPECT_EQ(fetched->size(), 1u);
+}
+
 TEST_F(ImageFetcherTest, DropsASlowServer) {
   const Server server({{"/silent", [](const Peer& peer) { peer.wait_for_end(); }},
                        {"/drips", [](const Peer& peer) {

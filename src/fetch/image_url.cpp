@@ -64,7 +64,7 @@ Expected<Unit> read_authority(std::string_view text, ImageUrl& url) {
   return Unit{};
 }
 
-bool begins_with(AddressBytes address, std::initializer_list<unsigned char> network, unsigned bits) {
+bool begins_with(AddressBytes address, AddressBytes network, unsigned bits) {
   unsigned at = 0;
   for (const unsigned char byte : network) {
     const unsigned rest = bits > at * 8 ? std::min(8u, bits - at * 8) : 0;
@@ -75,12 +75,16 @@ bool begins_with(AddressBytes address, std::initializer_list<unsigned char> netw
   return true;
 }
 
+bool begins_with(AddressBytes address, std::initializer_list<unsigned char> network, unsigned bits) {
+  return begins_with(address, AddressBytes(network.begin(), network.size()), bits);
+}
+
 bool is_public_v4(AddressBytes address) {
-  struct Network {
+  struct Special {
     std::array<unsigned char, 3> begin;
     unsigned bits;
   };
-  constexpr std::array<Network, 14> kSpecial = {{{{0, 0, 0}, 8},       // This network.
+  constexpr std::array<Special, 14> kSpecial = {{{{0, 0, 0}, 8},       // This network.
                                                  {{10, 0, 0}, 8},      // Private.
                                                  {{100, 64, 0}, 10},   // Shared by customers of a provider.
                                                  {{127, 0, 0}, 8},     // Loopback.
@@ -94,9 +98,8 @@ bool is_public_v4(AddressBytes address) {
                                                  {{198, 51, 100}, 24},
                                                  {{203, 0, 113}, 24},
                                                  {{224, 0, 0}, 3}}};  // Multicast and reserved.
-  return std::ranges::none_of(kSpecial, [&](const Network& network) {
-    return begins_with(address, {network.begin[0], network.begin[1], network.begin[2]}, network.bits);
-  });
+  return std::ranges::none_of(
+      kSpecial, [&](const Special& network) { return begins_with(address, AddressBytes(network.begin), network.bits); });
 }
 
 bool is_public_v6(AddressBytes address) {
@@ -105,6 +108,10 @@ bool is_public_v6(AddressBytes address) {
          && !begins_with(address, {0x20, 0x01, 0x0d, 0xb8}, 32)  // Documentation.
          && !begins_with(address, {0x20, 0x02}, 16)              // 6to4, which embeds an IPv4 address.
          && !begins_with(address, {0x3f, 0xff, 0x00}, 20);       // Documentation.
+}
+
+bool is_within(AddressBytes address, const Network& network) {
+  return address.size() == network.address.size() && begins_with(address, network.address, network.bits);
 }
 
 bool is_listed(const ImageUrl& url, const ImageUrlRules& rules) {
@@ -174,8 +181,10 @@ bool is_public(AddressBytes address) {
   return (address.size() == 4 && is_public_v4(address)) || (address.size() == 16 && is_public_v6(address));
 }
 
-bool is_allowed_at(const ImageUrl& url, AddressBytes address, const ImageUrlRules& rules) {
-  return is_listed(url, rules) || (check_allowed(url, rules) && is_public(address));
+bool is_allowed_at(const ImageUrl& url, AddressBytes address, const ImageUrlRules& rules, std::span<const Network> own) {
+  if (is_listed(url, rules)) return true;
+  const bool is_own = std::ranges::any_of(own, [&](const Network& network) { return is_within(address, network); });
+  return check_allowed(url, rules) && is_public(address) && !is_own;
 }
 
 }  // namespace uma::fetch

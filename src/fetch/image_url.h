@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/error.h"
 #include "core/image.h"
@@ -40,7 +41,14 @@ using AddressBytes = std::span<const unsigned char>;
 // Whether the address is on the public internet: not loopback, private, shared, link-local, multicast, reserved, for
 // documentation, or an embedding of another address (RFC 6890 and its successors).
 [[nodiscard]] bool is_public(AddressBytes address);
-// Whether the rules allow the URL at this address of its host.
-[[nodiscard]] bool is_allowed_at(const ImageUrl& url, AddressBytes address, const ImageUrlRules& rules);
+// Addresses that begin with the first `bits` of `address`.
+struct Network {
+  std::vector<unsigned char> address;
+  unsigned bits = 0;
+};
+// Whether the rules allow the URL at this address of its host. `own` are the daemon's own addresses and those of its
+// neighbours, which trust it as others do not, although the addresses may be public.
+[[nodiscard]] bool is_allowed_at(const ImageUrl& url, AddressBytes address, const ImageUrlRules& rules,
+                                 std::span<const Network> own);
 
 }  // namespace uma::fetch

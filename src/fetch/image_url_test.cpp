@@ -121,16 +121,26 @@ TEST(ImageUrl, RulesDecideWhichHostsAreAllowed) {
   const ImageUrlRules listed{.hosts = {"host:8080"}};
   EXPECT_TRUE(listed.allow_any());
   EXPECT_TRUE(check_allowed(url("http://host:8080/"), listed));
-  EXPECT_TRUE(is_allowed_at(url("http://HOST:8080/"), loopback, listed)) << "wherever it is";
+  EXPECT_TRUE(is_allowed_at(url("http://HOST:8080/"), loopback, listed, {})) << "wherever it is";
   EXPECT_FALSE(check_allowed(url("http://host/"), listed)) << "another port";
   EXPECT_FALSE(check_allowed(url("http://other:8080/"), listed));
-  EXPECT_FALSE(is_allowed_at(url("http://other/"), open, listed));
+  EXPECT_FALSE(is_allowed_at(url("http://other/"), open, listed, {}));
   const ImageUrlRules on{.allows_public = true, .hosts = {}};
   EXPECT_TRUE(check_allowed(url("https://host/"), on));
   EXPECT_FALSE(check_allowed(url("http://host:22/"), on));
-  EXPECT_TRUE(is_allowed_at(url("https://host/"), open, on));
-  EXPECT_FALSE(is_allowed_at(url("https://host/"), loopback, on)) << "whatever its name is";
-  EXPECT_FALSE(is_allowed_at(url("http://host:22/"), open, on));
+  EXPECT_TRUE(is_allowed_at(url("https://host/"), open, on, {}));
+  EXPECT_FALSE(is_allowed_at(url("https://host/"), loopback, on, {})) << "whatever its name is";
+  EXPECT_FALSE(is_allowed_at(url("http://host:22/"), open, on, {}));
+
+  const auto network = [](const std::vector<unsigned char>& address, unsigned bits) {
+    return std::vector{Network{address, bits}};
+  };
+  EXPECT_FALSE(is_allowed_at(url("https://host/"), open, on, network(open, 32))) << "the daemon's own address";
+  auto neighbour = open;
+  neighbour.back() ^= 1;
+  EXPECT_TRUE(is_allowed_at(url("https://host/"), open, on, network(neighbour, 32)));
+  EXPECT_FALSE(is_allowed_at(url("https://host/"), open, on, network(neighbour, 24))) << "of the same network";
+  EXPECT_TRUE(is_allowed_at(url("http://HOST:8080/"), open, listed, network(open, 32))) << "the configuration names it";
 }
 
 }  // namespace

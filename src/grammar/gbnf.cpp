@@ -309,7 +309,7 @@ class Reader {
     return value;
   }
 
-  // REQUIRES: valid UTF-8.
+  // Requires: valid UTF-8.
   std::uint32_t read_code_point() {
     const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text_[at_ + i])); };
     const std::uint32_t first = byte(0);

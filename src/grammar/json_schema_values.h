@@ -27,7 +27,7 @@ struct Refusal {
 [[nodiscard]] bool is_of_type(const boost::json::value& value, std::string_view type);
 // Whether all numbers in the value are finite.
 [[nodiscard]] bool is_finite(const boost::json::value& value);
-// REQUIRES: is_finite().
+// Requires: is_finite().
 void append_json(std::string& out, const boost::json::value& value);
 
 }  // namespace uma::grammar

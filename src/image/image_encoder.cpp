@@ -85,14 +85,14 @@ Expected<ImagePtr> ImageEncoder::find(const std::string& id) {
     const auto found = known_.find(id);
     if (ImagePtr image = found == known_.end() ? nullptr : found->second.lock()) return image;
   }
-  if (options_.kept == nullptr) return fail(ErrorCode::io_short_write, "the daemon has no folder for images of sessions");
+  if (options_.kept == nullptr) return fail(ErrorCode::io_failed, "the daemon has no folder for images of sessions");
   auto file = options_.kept->read(id);
   if (!file) return std::unexpected(file.error());
   return add(std::move(*file));
 }
 
 Expected<KeptImages::Use> ImageEncoder::keep(const TenantId& tenant, const Image& image) const {
-  if (options_.kept == nullptr) return fail(ErrorCode::io_short_write, "the daemon has no folder for images of sessions");
+  if (options_.kept == nullptr) return fail(ErrorCode::io_failed, "the daemon has no folder for images of sessions");
   return options_.kept->keep(tenant, image.id, image.file);
 }
 

@@ -119,7 +119,7 @@ TEST_F(ImageEncoderTest, AKeptImageIsFoundInALaterLife) {
 
 TEST_F(ImageEncoderTest, AnImageThatIsGoneOrDamagedIsAnError) {
   ASSERT_FALSE(encoder_->find("0123"));
-  EXPECT_EQ(encoder_->find("0123").error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(encoder_->find("0123").error().code, ErrorCode::io_failed);
   std::string id;
   {
     const auto image = *encoder_->take(image_of_one_pixel('a'));
@@ -136,7 +136,7 @@ TEST_F(ImageEncoderTest, AFolderThatCannotBeWrittenIsAnError) {
   std::ofstream(folder_) << "a file";
   const auto kept = encoder_->keep(TenantId{"t"}, **encoder_->take(image_of_one_pixel('a')));
   ASSERT_FALSE(kept);
-  EXPECT_EQ(kept.error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(kept.error().code, ErrorCode::io_failed);
 }
 
 TEST_F(ImageEncoderTest, VectorsAreOfLengthOneAndDifferByImage) {

@@ -97,7 +97,9 @@ std::span<const float> rows_of(const ImageRun& run, std::int32_t begin, std::int
 
 Expected<Unit> check_encoded(const ImageRun& run, const EncodedImage& encoded, std::int32_t rows_max) {
   if (encoded.pieces_end.empty() || run.first_row + run.count > encoded.pieces_end.back()) {
-    return fail(ErrorCode::runtime_decode, "the image now has other rows than in the session");
+    return fail(ErrorCode::runtime_decode,
+                "the projector encodes this image differently than when the session was made: serve the earlier projector to "
+                "continue it");
   }
   std::int32_t begin = 0;
   for (const std::int32_t end : encoded.pieces_end) {

@@ -36,10 +36,10 @@ struct ImageRun {
 // The begin of the first image behind a text token; `length` of the chain if none follows.
 [[nodiscard]] std::int32_t text_end(std::span<const ImageRun> runs, std::int32_t position, std::int32_t length);
 
-// Updates the runs after the tokens [begin, end) were removed from the chain. REQUIRES: no run is split.
+// Updates the runs after the tokens [begin, end) were removed from the chain. Requires: no run is split.
 void drop_runs(std::vector<ImageRun>& runs, std::int32_t begin, std::int32_t end);
 
-// The begin of the call that computes the row at `position`, and the end of a call that begins there. REQUIRES: an encoded run.
+// The begin of the call that computes the row at `position`, and the end of a call that begins there. Requires: an encoded run.
 [[nodiscard]] std::int32_t call_begin(const ImageRun& run, std::int32_t position);
 [[nodiscard]] std::int32_t call_end(const ImageRun& run, std::int32_t position, std::int32_t rows_max);
 // The values of the rows at [begin, end) of the chain.

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 // The error has no path, because it goes to tenants.
 std::unexpected<Error> disk_error(const std::string& path, int problem) {
   log_error("cannot write {}: {}", path, std::strerror(problem));
-  return fail(ErrorCode::io_short_write, std::format("an image of the session cannot be stored: {}", std::strerror(problem)));
+  return fail(ErrorCode::io_failed, std::format("an image of the session cannot be stored: {}", std::strerror(problem)));
 }
 
 bool write_whole(int file, std::span<const std::byte> bytes) {
@@ -102,7 +102,7 @@ Expected<Unit> KeptImages::sync() {
 
 Expected<Bytes> KeptImages::read(const std::string& id) const {
   const auto refuse = [&](std::string_view why) {
-    return fail(ErrorCode::io_short_write, std::format("the image {} of the session cannot be read: {}", id, why));
+    return fail(ErrorCode::io_failed, std::format("the image {} of the session cannot be read: {}", id, why));
   };
   const auto size = size_of(id);
   const UniqueFd file(size ? ::open(path_of(id).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1);

@@ -133,7 +133,7 @@ TEST_F(KeptImagesTest, ErrorsNameNoPath) {
   KeptImages images(folder_.string(), 1000);
   const auto kept = keep(images, "a picture");
   ASSERT_FALSE(kept);
-  EXPECT_EQ(kept.error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(kept.error().code, ErrorCode::io_failed);
   EXPECT_FALSE(kept.error().message.contains("/")) << kept.error().message;
 }
 

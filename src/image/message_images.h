@@ -20,7 +20,7 @@ struct MessageImage {
 [[nodiscard]] std::vector<MessageImage> images_of(const ChatMessage& message);
 // The ids in this extra.
 [[nodiscard]] std::vector<std::string> image_ids(const std::string& extra);
-// The extra of a message with these images and no other fields. REQUIRES: in order.
+// The extra of a message with these images and no other fields. Requires: in order.
 [[nodiscard]] std::string images_extra(std::span<const MessageImage> images);
 
 }  // namespace uma::image

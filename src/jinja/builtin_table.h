@@ -102,7 +102,7 @@ struct Builtin {
 
 // The position of `wanted`, or kNone. Linear in both lengths for any content.
 [[nodiscard]] std::size_t find_text(std::string_view text, std::string_view wanted, std::size_t from, Budget& budget);
-// The begin of the character before `end`. REQUIRES: end > 0.
+// The begin of the character before `end`. Requires: end > 0.
 [[nodiscard]] std::size_t previous_code_point(std::string_view text, std::size_t end);
 [[nodiscard]] Value lower(const Text& text, Budget& budget);
 [[nodiscard]] Value part_value(const Text& text, std::size_t begin, std::size_t end, Budget& budget);

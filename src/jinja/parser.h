@@ -28,19 +28,19 @@ struct Expression {
     dict,         // operands: key, value, key, value ...
     attribute,    // operands[0].name
     item,         // operands[0][operands[1]]
-    slice,        // operands[0][operands[1]:operands[2]:operands[3]], the last three may be null
+    slice,        // operands[0][operands[1]:operands[2]:operands[3]], the last three may be null.
     call,         // operands[0](arguments)
-    filter,       // operands[0] | name(arguments); operands[0] is null for the content of a block
-    test,         // operands[0] is name(arguments)
+    filter,       // operands[0] | name(arguments); operands[0] is null for the content of a block.
+    test,         // operands[0] is name(arguments).
     negate,       // -operands[0]
     plus,         // +operands[0]
-    logical_not,  // not operands[0]
-    arithmetic,   // operands[0] name operands[1]
-    concat,       // operands, each printed
+    logical_not,  // Not operands[0].
+    arithmetic,   // operands[0] name operands[1].
+    concat,       // Operands, each printed.
     compare,      // operands[0] names[0] operands[1] names[1] operands[2] ...
-    logical_and,  // operands[0] and operands[1]
-    logical_or,   // operands[0] or operands[1]
-    conditional,  // operands[0] if operands[1] else operands[2], which may be null
+    logical_and,  // operands[0] and operands[1].
+    logical_or,   // operands[0] or operands[1].
+    conditional,  // operands[0] if operands[1] else operands[2], which may be null.
   };
   Kind kind;
   std::int32_t line = 0;
@@ -65,13 +65,13 @@ struct Statement {
     text,           // text
     output,         // value
     conditional,    // branches
-    loop,           // for names in value if condition: body, else_body
-    assign,         // set names = value
-    assign_member,  // set names[0].names[1] = value
-    capture,        // set names[0] | value: body; value may be null
-    macro,          // macro names[0](parameters): body
+    loop,           // For names in value if condition: body, else_body.
+    assign,         // Set names = value.
+    assign_member,  // Set names[0].names[1] = value.
+    capture,        // Set names[0] | value: body; value may be null.
+    macro,          // Macro names[0](parameters): body.
     call,           // call(parameters) value: body
-    filter,         // filter value: body
+    filter,         // Filter value: body.
     scope,          // generation: body
     leave_loop,     // break
     next_round,     // continue

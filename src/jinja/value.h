@@ -186,7 +186,7 @@ struct JsonStyle {
 // Like Python's json.dumps(); the whole result is input if any text in the value is input.
 [[nodiscard]] Text to_json(const Value& value, const JsonStyle& style, Budget& budget);
 
-// REQUIRES: valid UTF-8.
+// Requires: valid UTF-8.
 [[nodiscard]] std::size_t code_points_count(std::string_view text);
 // Decodes the first character of a text that is not empty, and returns its length in bytes.
 std::size_t decode_code_point(std::string_view text, char32_t& character);

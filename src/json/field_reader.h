@@ -44,7 +44,7 @@ class FieldReader {
   explicit FieldReader(const boost::json::object& object, std::string path = "") : object_(object), path_(std::move(path)) {}
 
   [[nodiscard]] bool ok() const { return !error_.has_value(); }
-  // REQUIRES: !ok().
+  // Requires: !ok().
   [[nodiscard]] Error take_error();
   // The field of the error, with its path ("messages[2].role"); empty if there is none.
   [[nodiscard]] const std::string& failed_field() const { return failed_field_; }
@@ -52,7 +52,7 @@ class FieldReader {
   [[nodiscard]] const std::string& path() const { return path_; }
   // Records `error`, unless there is already one.
   void fail_with(Error error);
-  // As fail_with(), for the error of an object inside this one. REQUIRES: !inner.ok().
+  // As fail_with(), for the error of an object inside this one. Requires: !inner.ok().
   void fail_as(FieldReader& inner);
   // As fail_with(), with the message: field "NAME" WHAT_IS_WRONG.
   void fail_field(std::string_view name, std::string_view what_is_wrong, ErrorCode code = ErrorCode::proto_field);

@@ -92,7 +92,7 @@ void MemoryCatalog::remove(const SessionId& id, Done done) {
 
 void MemoryCatalog::read(const SessionId& id, OnRead on_read) {
   if (RecordPtr record = find(id)) return on_read(std::move(record));
-  on_read(fail(ErrorCode::io_short_write, std::format("session {} is not in the catalog", id.value)));
+  on_read(fail(ErrorCode::io_failed, std::format("session {} is not in the catalog", id.value)));
 }
 
 RecordPtr MemoryCatalog::find(const SessionId& id) const {

@@ -36,7 +36,7 @@ constexpr std::size_t kFirstReadBytes = 16'384;  // The whole head of a state of
 
 std::unexpected<Error> io_failure(const std::string& path, int error_number) {
   const char* reason = error_number == ELOOP ? "is a symbolic link" : std::strerror(error_number);
-  return fail(ErrorCode::io_short_write, std::format("{}: {}", path, reason));
+  return fail(ErrorCode::io_failed, std::format("{}: {}", path, reason));
 }
 
 std::unexpected<Error> file_refused(const std::string& path, std::string_view reason) {
@@ -82,9 +82,9 @@ Expected<OpenState> open_state(const std::string& path, std::string_view name, b
   OpenState state;
   // With O_NONBLOCK, opening a special file does not block.
   state.file = UniqueFd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  struct stat facts{};
+  struct stat facts {};
   if (!state.file.is_open() || ::fstat(state.file.get(), &facts) != 0) return io_failure(path, errno);
-  if (!S_ISREG(facts.st_mode)) return fail(ErrorCode::io_short_write, std::format("{}: is not a regular file", path));
+  if (!S_ISREG(facts.st_mode)) return fail(ErrorCode::io_failed, std::format("{}: is not a regular file", path));
   const auto file_bytes = static_cast<std::uint64_t>(facts.st_size);
   state.last_used_s = facts.st_mtim.tv_sec;
   // Otherwise the system would read ahead beyond the head.
@@ -158,16 +158,15 @@ ColdFiles::ColdFiles(std::string folder, UniqueFd opened) : folder_(std::move(fo
 Expected<std::unique_ptr<ColdFiles>> ColdFiles::open(std::string folder) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return io_failure(folder, errno);
   UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  struct stat facts{};
+  struct stat facts {};
   if (!opened.is_open() || ::fstat(opened.get(), &facts) != 0) return io_failure(folder, errno);
   // The library trusts every byte of a state, and a checksum does not stop an attacker.
   if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return fail(ErrorCode::io_short_write,
-                std::format("{}: other users can write to this folder: run chmod 700 on it", folder));
+    return fail(ErrorCode::io_failed, std::format("{}: other users can write to this folder: run chmod 700 on it", folder));
   }
   // On a file system without locks, other processes are not detected.
   if (::flock(opened.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    return fail(ErrorCode::io_short_write,
+    return fail(ErrorCode::io_failed,
                 std::format("{}: another process uses this folder: give this umad another --data-dir", folder));
   }
   std::unique_ptr<ColdFiles> store(new ColdFiles(std::move(folder), std::move(opened)));
@@ -200,7 +199,7 @@ Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const Snapshot& sna
     if (problem == 0) problem = write_all(file.get(), piece.bytes);
     if (problem == 0) problem = write_all(file.get(), std::span(kBlockOfZeros).first(padded - piece.bytes.size()));
   }
-  struct stat facts{};
+  struct stat facts {};
   if (problem == 0 && (::fdatasync(file.get()) != 0 || ::fstat(file.get(), &facts) != 0)) problem = errno;
   if (problem == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
   if (problem != 0) {
@@ -302,7 +301,7 @@ void ColdFiles::prune_damaged() {
   std::vector<Damaged> files;
   std::error_code problem;
   for (fs::directory_iterator at(folder_, problem); !problem && at != fs::directory_iterator(); at.increment(problem)) {
-    struct stat facts{};
+    struct stat facts {};
     if (name_in(at->path().filename().string(), kDamagedEnd).empty() || ::lstat(at->path().c_str(), &facts) != 0) continue;
     files.push_back({facts.st_ctim, at->path()});
   }

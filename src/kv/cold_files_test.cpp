@@ -154,7 +154,7 @@ TEST_F(ColdFilesTest, RemovedStatesAreGoneAndRemovingTwiceIsNoError) {
   EXPECT_TRUE(store_->remove(head.name));
   const auto read = store_->read(head.name, kOwner, pool_);
   ASSERT_FALSE(read);
-  EXPECT_EQ(read.error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(read.error().code, ErrorCode::io_failed);
   EXPECT_NE(read.error().message.find("No such file"), std::string::npos);
   EXPECT_TRUE(store_->list().value().empty());
 }
@@ -194,7 +194,7 @@ TEST_F(ColdFilesTest, NoFlippedByteIsEverRead) {
   const std::string path = path_of(head.name);
   const std::string right = content(path);
   ASSERT_EQ(right.size(), 3u * 4'096u);
-  for (std::size_t at = 0; at < right.size(); at += at < 4'096 ? 16 : 1) {  // state_file_test has all of the head
+  for (std::size_t at = 0; at < right.size(); at += at < 4'096 ? 16 : 1) {  // state_file_test has all of the head.
     std::string wrong = right;
     wrong[at] = static_cast<char>(wrong[at] ^ (1 << (at % 8)));
     put(path, wrong);
@@ -317,7 +317,7 @@ TEST_F(ColdFilesTest, FoldersPipesAndLinksInAFilesPlaceAreNotFollowed) {
   const auto before = fs::last_write_time(elsewhere);
   store_->touch(head.name);
   EXPECT_EQ(fs::last_write_time(elsewhere), before);
-  EXPECT_TRUE(store_->write(kOwner, snapshot));  // replaces the link, not what it points to
+  EXPECT_TRUE(store_->write(kOwner, snapshot));  // Replaces the link, not what it points to.
   EXPECT_FALSE(fs::is_symlink(path));
   EXPECT_TRUE(store_->remove(head.name));
 
@@ -328,7 +328,7 @@ TEST_F(ColdFilesTest, FoldersPipesAndLinksInAFilesPlaceAreNotFollowed) {
   EXPECT_TRUE(store_->list().value().empty());
   const auto written = store_->write(kOwner, snapshot);
   ASSERT_FALSE(written);
-  EXPECT_EQ(written.error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(written.error().code, ErrorCode::io_failed);
   EXPECT_FALSE(store_->remove(head.name));
   EXPECT_EQ(count(".tmp"), 0u);
   fs::remove(path);
@@ -346,7 +346,7 @@ TEST_F(ColdFilesTest, AFullDiskLeavesTheFormerFileAndNothingElse) {
     const rlimit limit{.rlim_cur = 1'000'000, .rlim_max = 1'000'000};
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
     const auto written = store_->write(kOwner, snapshot);
-    return !written && written.error().code == ErrorCode::io_short_write &&
+    return !written && written.error().code == ErrorCode::io_failed &&
            written.error().message.find("File too large") != std::string::npos;
   }));
   EXPECT_EQ(count(""), 1u);
@@ -365,7 +365,7 @@ TEST_F(ColdFilesTest, AReadOnlyFolderStillGivesItsStates) {
   EXPECT_TRUE(in_child([&] {
     if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) return false;
     const auto written = store_->write(kOwner, snapshot);
-    return !written && written.error().code == ErrorCode::io_short_write &&
+    return !written && written.error().code == ErrorCode::io_failed &&
            written.error().message.find("Permission denied") != std::string::npos && !store_->remove(head.name) &&
            store_->list().value().size() == 1 && store_->read(head.name, kOwner, pool_);
   }));
@@ -377,7 +377,7 @@ TEST_F(ColdFilesTest, FoldersThatAreNoPlaceForStatesAreRefused) {
     const auto opened = ColdFiles::open(folder);
     EXPECT_FALSE(opened);
     if (opened) return std::string();
-    EXPECT_EQ(opened.error().code, ErrorCode::io_short_write);
+    EXPECT_EQ(opened.error().code, ErrorCode::io_failed);
     return opened.error().message;
   };
   EXPECT_NE(refusal(folder_).find("another process"), std::string::npos);

@@ -24,7 +24,7 @@ namespace uma::kv {
 namespace {
 
 std::unexpected<Error> catalog_io_failure(const std::string& path, int error_number) {
-  return fail(ErrorCode::io_short_write, std::format("{}: {}", path, std::strerror(error_number)));
+  return fail(ErrorCode::io_failed, std::format("{}: {}", path, std::strerror(error_number)));
 }
 
 // The error with advice. Clients get the file's name without its folder.
@@ -34,7 +34,7 @@ std::unexpected<Error> failure(const std::string& path, const SqlError& error) {
   if (error.is_full()) advice = ": free some space on the disk of the data directory";
   if (error.is_busy()) advice = ": another process has it open; stop that process, or give this umad another --data-dir";
   if (error.is_damage()) advice = ": restart umad, which saves what can be read";
-  return fail(ErrorCode::io_short_write, std::format("{}: {}{}", path, error.message, advice));
+  return fail(ErrorCode::io_failed, std::format("{}: {}{}", path, error.message, advice));
 }
 
 // A separate lock file, because the lock must hold while a damaged database is replaced.
@@ -44,7 +44,7 @@ Expected<UniqueFd> take_lock(const std::string& catalog) {
   if (!file.is_open()) return catalog_io_failure(path, errno);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
   if (errno != EWOULDBLOCK) return catalog_io_failure(path, errno);
-  return fail(ErrorCode::io_short_write,
+  return fail(ErrorCode::io_failed,
               std::format("{} is in use by another umad: stop that one, or give this one another --data-dir", catalog));
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 TEST_F(SqliteCatalogTest, ADamagedBlockCostsTheTurnsFromItOn) {
   open();
-  SessionRecord record = text_session("a", 6, 50);  // 300 tokens; block 2 has tokens 128 to 191, of turns 2 and 3
+  SessionRecord record = text_session("a", 6, 50);  // 300 tokens; block 2 has tokens 128 to 191, of turns 2 and 3.
   record.pending = {1, 2, 3};
   const SessionRecord whole = text_session("b", 6, 50);
   ASSERT_TRUE(commit(share(record)));
@@ -226,7 +226,7 @@ TEST_F(SqliteCatalogTest, AnEmptyFileIsANewCatalog) {
 void expect_beginnings(const std::map<std::string, SessionRecord>& loaded, const std::map<std::string, SessionRecord>& kept) {
   for (const auto& [id, record] : loaded) {
     const auto found = kept.find(id);
-    if (found == kept.end()) continue;  // its id was damaged
+    if (found == kept.end()) continue;  // Its id was damaged.
     ASSERT_LE(record.chain.size(), found->second.chain.size());
     EXPECT_TRUE(std::ranges::equal(record.chain, std::span(found->second.chain).first(record.chain.size()))) << id;
   }

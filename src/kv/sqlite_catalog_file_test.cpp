@@ -198,7 +198,7 @@ TEST_F(SqliteCatalogTest, WhatDoesNotFitFailsAloneAndTheRestIsKept) {
     EXPECT_TRUE(results[0]);
     EXPECT_TRUE(results[2]);
     ASSERT_FALSE(results[1]);
-    EXPECT_EQ(results[1].error().code, ErrorCode::io_short_write);
+    EXPECT_EQ(results[1].error().code, ErrorCode::io_failed);
     EXPECT_EQ(results[1].error().message, "catalog.db: disk I/O error (File too large): check the disk");
     EXPECT_EQ(catalog_->transactions_count(), 5) << "together, then each alone";
   }

@@ -67,7 +67,7 @@ TEST_F(SqliteCatalogTest, ReadsASessionAsItWasLastChanged) {
   ASSERT_TRUE(remove("a"));
   const auto gone = read("a");
   ASSERT_FALSE(gone);
-  EXPECT_EQ(gone.error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(gone.error().code, ErrorCode::io_failed);
   EXPECT_EQ(*read("b").value(), text_session("b", 1)) << "what follows a failure";
 }
 
@@ -100,7 +100,7 @@ TEST_F(SqliteCatalogTest, WhatRotsWhileItIsOpenIsRefused) {
   write_file(path_, bytes);
   const auto read_again = read("rotten");
   ASSERT_FALSE(read_again);
-  EXPECT_EQ(read_again.error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(read_again.error().code, ErrorCode::io_failed);
   EXPECT_EQ(read_again.error().message,
             "catalog.db: session rotten cannot be read: restart umad, which saves what can be read");
 }
@@ -143,7 +143,7 @@ TEST_F(SqliteCatalogTest, ANameIsUniqueInsideATenant) {
 
 TEST_F(SqliteCatalogTest, WritesOnlyWhatChanged) {
   open();
-  RecordPtr record = share(text_session("a", 40));  // 2,000 tokens in 32 blocks
+  RecordPtr record = share(text_session("a", 40));  // 2,000 tokens in 32 blocks.
   ASSERT_TRUE(commit(record));
   const auto rows_of = [&](auto&& change) {
     SessionRecord next = *record;
@@ -327,7 +327,7 @@ TEST_F(SqliteCatalogTest, GivesBackWhatAnyHistoryOfChangesLeft) {
           put(std::move(record));
           break;
         }
-        case 7: {  // rewind, or regenerate: the input of the dropped turn is pending again
+        case 7: {  // Rewind, or regenerate: the input of the dropped turn is pending again.
           SessionRecord record = *picked->second;
           if (record.turns.empty()) break;
           const std::size_t kept = random.next_below(record.turns.size());

@@ -40,7 +40,7 @@ inline SessionRecord text_session(const std::string& id, std::size_t turns = 0, 
   record.mode = SessionMode::text;
   record.created_s = 1'700'000'000;
   record.last_used_s = 1'700'000'100;
-  Random random(7);  // a longer session begins like a shorter one
+  Random random(7);  // A longer session begins like a shorter one.
   for (std::size_t turn = 0; turn < turns; ++turn) {
     const auto begin = static_cast<std::int32_t>(record.chain.size());
     record.turns.push_back({.tokens_begin = begin, .reply_begin = begin + 5, .messages_begin = 0});

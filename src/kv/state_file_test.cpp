@@ -85,7 +85,7 @@ TEST(StateFile, SaysThatAnotherVersionIsNoDamage) {
 
 TEST(StateFile, RefusesLengthsThatLie) {
   constexpr auto kMost = std::numeric_limits<std::uint32_t>::max();
-  for (const std::size_t at : {12u, 32u, 36u, 40u, 44u, 48u, 52u}) {  // length of the head, flags, five counts
+  for (const std::size_t at : {12u, 32u, 36u, 40u, 44u, 48u, 52u}) {  // Length of the head, flags, five counts.
     for (const std::uint32_t number : {kMost, kMost / 4 + 1, kMost / 12 + 1, 1u << 31, 4'097u}) {
       EXPECT_FALSE(decode_state_head(changed(at, number))) << at << " " << number;
     }

@@ -165,7 +165,7 @@ TEST_F(StateStoreTest, WhatLanesHaveOfStatesTakesRoomFromThoseAtRest) {
   }
   EXPECT_EQ(store.memory_bytes(), 30'000u);
   ByteBudget::Share elsewhere = *store.pool().reserve(0);
-  elsewhere.correct(15'000);  // than was foretold
+  elsewhere.correct(15'000);  // Than was foretold.
   EXPECT_FALSE(store.pool().reserve(1));
   store.put({TenantId{"a"}, SessionId{"2"}, false}, snapshot_of(numbers(3000, 101)));
   EXPECT_EQ(store.stats().warm_states.value(), 2) << "one had to go, not all";

@@ -143,7 +143,7 @@ TEST_F(StateStoreTest, ATenantThatFillsATierTakesNoOthersShare) {
   make(600, 600);
   tenant_ = "b";
   for (int i = 0; i < 2; ++i) put("b" + std::to_string(i), numbers(10'000 + 1000 * i, 100));
-  clock_.advance(std::chrono::hours(10));  // worth less than everything that comes
+  clock_.advance(std::chrono::hours(10));  // Worth less than everything that comes.
   tenant_ = "a";
   for (int i = 0; i < 30; ++i) {
     put("a" + std::to_string(i), numbers(20'000 + 1000 * i, 100));
@@ -197,7 +197,7 @@ TEST_F(StateStoreTest, AForgottenSessionLeavesNothing) {
 TEST_F(StateStoreTest, ASessionThatEndsWhileItIsWrittenLeavesNothing) {
   make(150, 1000);
   put("s", numbers(1, 100));
-  put("t", numbers(500, 100));  // one of them is on its way to disk now
+  put("t", numbers(500, 100));  // One of them is on its way to disk now.
   store_->forget(SessionId{"s"});
   store_->forget(SessionId{"t"});
   work();

@@ -74,12 +74,12 @@ class StateStoreTest : public ::testing::Test {
   Tier tier(const std::string& session) { return store_->states_of(SessionId{session}).tier; }
 
   testing::SimClock clock_;
-  FakeColdStore* cold_ = nullptr;  // the store's own
+  FakeColdStore* cold_ = nullptr;  // The store's own.
   std::unique_ptr<StateStore> store_;
   FamilyId family_ = 0;
   std::string tenant_ = "a";
-  std::size_t tenant_tokens_ = 0;                               // whose states a tenant may have; 0: no quota
-  std::unordered_set<SessionId> sessions_{{"s"}, {"foreign"}};  // at the start
+  std::size_t tenant_tokens_ = 0;                               // Whose states a tenant may have; 0: no quota.
+  std::unordered_set<SessionId> sessions_{{"s"}, {"foreign"}};  // At the start.
 };
 
 }  // namespace uma::kv

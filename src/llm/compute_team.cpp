@@ -66,7 +66,7 @@ class Team {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  // Runs region(data) on `size` threads, including the caller, and returns when all threads have finished. REQUIRES: 2 <= size
+  // Runs region(data) on `size` threads, including the caller, and returns when all threads have finished. Requires: 2 <= size
   // <= kSizeMax.
   void run(Region region, void* data, std::uint32_t size) {
     while (threads_.size() + 1 < size) {

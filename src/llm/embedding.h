@@ -59,7 +59,7 @@ class EmbeddingContext {
   virtual ~EmbeddingContext() = default;
   [[nodiscard]] virtual const EmbeddingShape& shape() const = 0;
   // Writes the outputs of the texts into `out`, one after the other. The other texts of the call change an output by at most
-  // 1e-4 of its length. False: `monitor`, which may be null, ended the computation, and `out` has no results. REQUIRES: the
+  // 1e-4 of its length. False: `monitor`, which may be null, ended the computation, and `out` has no results. Requires: the
   // bounds of shape(); no text is empty. Errors: E_RUNTIME_001.
   [[nodiscard]] virtual Expected<bool> compute(std::span<const std::span<const Token>> texts, CallMonitor* monitor,
                                                std::vector<float>& out) = 0;

@@ -42,7 +42,7 @@ struct GgufHeader {
   std::int64_t expert_used_count = 0;
   std::int64_t sliding_window = 0;
   std::int64_t state_bytes = 0;                 // Bytes per sequence in layers that keep states.
-  std::optional<std::int64_t> pooling_type;     // 0 none, 1 mean, 2 first token, 3 last token, 4 rank
+  std::optional<std::int64_t> pooling_type;     // 0 none, 1 mean, 2 first token, 3 last token, 4 rank.
   std::optional<bool> causal_attention;         // False: an encoder.
   std::optional<std::int64_t> projection_size;  // For a projector: the embedding length of a matching model.
   bool has_chat_template = false;

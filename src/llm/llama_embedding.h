@@ -19,7 +19,7 @@ namespace uma::llm {
 [[nodiscard]] std::optional<Pooling> pooling_of(const llama_model* model);
 
 // The memory of a context, measured on a model that was loaded without its weights (no_alloc). Takes some milliseconds.
-// REQUIRES: pooling_of(model).
+// Requires: pooling_of(model).
 [[nodiscard]] Expected<ContextBytes> embedding_bytes(llama_model* model, const EmbeddingOptions& options);
 
 // The model's special tokens around a text.
@@ -27,7 +27,7 @@ namespace uma::llm {
 
 class LlamaEmbedding final : public EmbeddingContext {
  public:
-  // `model` keeps the weights alive while the context exists. REQUIRES: pooling_of(model).
+  // `model` keeps the weights alive while the context exists. Requires: pooling_of(model).
   static Expected<std::unique_ptr<EmbeddingContext>> create(std::shared_ptr<llama_model> model,
                                                             const EmbeddingOptions& options);
   ~LlamaEmbedding() override;

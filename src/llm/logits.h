@@ -20,7 +20,7 @@ inline constexpr std::size_t kDepthBins = 48 * kDepthBinsPerUnit + 1;
 using DepthBins = std::array<double, kDepthBins>;
 
 // Writes the largest logit of each block of `block_size` logits; the last block may be shorter. NaN counts as -infinity.
-// REQUIRES: block_size is a multiple of 8.
+// Requires: block_size is a multiple of 8.
 void block_maxima(std::span<const float> logits, std::size_t block_size, std::vector<float>& maxima);
 
 // Whether a token can be chosen from the logits: at least one is finite, and none is NaN or +infinity. A model with damaged
@@ -28,15 +28,15 @@ void block_maxima(std::span<const float> logits, std::size_t block_size, std::ve
 [[nodiscard]] bool are_sound(std::span<const float> logits);
 
 // e^-depth to within 1e-13 of its value; 0 for NaN and from depth 48 on, where a draw of 53 bits cannot notice the difference.
-// REQUIRES: depth >= 0 or NaN.
+// Requires: depth >= 0 or NaN.
 [[nodiscard]] double weight_at(double depth);
 
-// The sum of the weights of all logits. REQUIRES: `best` is finite and not below any logit.
+// The sum of the weights of all logits. Requires: `best` is finite and not below any logit.
 [[nodiscard]] double sum_of_weights(std::span<const float> logits, float best, double scale);
 [[nodiscard]] DepthBins weights_by_depth(std::span<const float> logits, float best);
 
 // The distance of two rows of logits: the root mean square of their differences, in standard deviations of `expected`. 0 for
-// equal rows, about 1.4 for unrelated rows, infinite if one row has a number that is not finite. REQUIRES: rows of equal
+// equal rows, about 1.4 for unrelated rows, infinite if one row has a number that is not finite. Requires: rows of equal
 // length, not empty.
 [[nodiscard]] double logits_distance(std::span<const float> logits, std::span<const float> expected);
 

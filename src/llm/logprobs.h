@@ -11,7 +11,7 @@
 namespace uma::llm {
 
 // The log probabilities of `chosen` and of the `top` most likely tokens; equally likely tokens are sorted by their ids. NaN
-// logits count as -infinity. O(V + top log V) for logits in random order. REQUIRES: `chosen` is in the vocabulary.
+// logits count as -infinity. O(V + top log V) for logits in random order. Requires: `chosen` is in the vocabulary.
 [[nodiscard]] TokenLogprobs logprobs_of(std::span<const float> logits, Token chosen, std::int32_t top, const Vocab& vocab);
 
 }  // namespace uma::llm

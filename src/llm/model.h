@@ -130,14 +130,14 @@ class Context {
   // Identifies compatible states: model, library version, cache types and layout.
   [[nodiscard]] virtual const std::string& state_identity() const = 0;
 
-  // Computes the rows and appends them to their sequences. REQUIRES: rows of one sequence are at consecutive positions that
+  // Computes the rows and appends them to their sequences. Requires: rows of one sequence are at consecutive positions that
   // continue it; 1 <= rows.size() <= batch_rows_max. `monitor` may end the computation early; null: no monitor. Errors:
   // E_RUNTIME_001; the caller must then call sequence_length() for every sequence of the batch.
   [[nodiscard]] virtual Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) = 0;
   // As decode(), for 1 to shape().image_rows_max rows.
   [[nodiscard]] virtual Expected<DecodeStatus> decode_image(const ImageRows& rows, CallMonitor* monitor) = 0;
   // The logits of row `row` of the last decode call, one per vocabulary entry, in the library's buffer: valid and writable
-  // until the next decode. Empty if the library has none. REQUIRES: the row wanted logits.
+  // until the next decode. Empty if the library has none. Requires: the row wanted logits.
   [[nodiscard]] virtual std::span<float> logits(std::int32_t row) = 0;
 
   // The cached tokens of the sequence.
@@ -148,12 +148,12 @@ class Context {
   [[nodiscard]] virtual bool truncate(std::int32_t sequence, std::int32_t begin) = 0;
   // Removes the positions [begin, end) and moves up the positions behind them. The result differs from a fresh computation,
   // because the moved values were computed with the removed tokens. The library rotates the keys with the next decode; until
-  // then the sequence must not be saved. REQUIRES: shape().can_shift, begin < end < the sequence's length, and no other
+  // then the sequence must not be saved. Requires: shape().can_shift, begin < end < the sequence's length, and no other
   // sequence shares the cells from `end` on.
   virtual void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) = 0;
   // Shares the first `count` cells of `from` with `to`, which is empty. In a split context a sequence must be copied as a state
   // instead: the library would copy its cells only with the next decode, and states saved or loaded before that would be
-  // silently wrong (docs/LIBLLAMA.md). REQUIRES: shape().is_unified, can_truncate(from, count).
+  // silently wrong (docs/LIBLLAMA.md). Requires: shape().is_unified, can_truncate(from, count).
   virtual void share(std::int32_t from, std::int32_t to, std::int32_t count) = 0;
 
   // Removes all sequences and fills their cells with zeros. Other removals leave the values in the cells, and the library reads
@@ -172,7 +172,7 @@ class Context {
   // Returns the part of `bytes` for load_state(). A state from a split context with another number of sequences is converted in
   // place if the model has one cache; with several caches, load_state() refuses such a state. Other states stay unchanged.
   [[nodiscard]] virtual std::span<const std::byte> fit_state(Bytes& bytes) const { return bytes; }
-  // Loads a state at the end of a sequence; the first piece needs an empty sequence. REQUIRES: a verified checksum, because the
+  // Loads a state at the end of a sequence; the first piece needs an empty sequence. Requires: a verified checksum, because the
   // library accepts damaged values. On failure the sequence is empty. Errors: E_RUNTIME_001, also for a later piece in a
   // context without knows_pieces().
   [[nodiscard]] virtual Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,

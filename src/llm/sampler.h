@@ -35,7 +35,7 @@ class Sampler {
   void accept(Token token);
 
   // Returns a token of the vocabulary, or kNoToken if the constraint forbids all tokens. Changes `logits` (penalties, bias,
-  // constraint). NaN is never chosen. O(V), plus O(c log c) for c candidates. REQUIRES: a span that is not empty.
+  // constraint). NaN is never chosen. O(V), plus O(c log c) for c candidates. Requires: a span that is not empty.
   [[nodiscard]] Token sample(std::span<float> logits);
 
   // Writes the probabilities of sample() after all cuts; one token for greedy sampling. Changes `logits` too. Tokens below

@@ -28,7 +28,7 @@ std::map<Token, double> draw(const SamplingParams& params, const std::vector<flo
   return counts;
 }
 
-// The definition of a draw: sorts the whole vocabulary, then cuts and draws. Without penalties and bias. REQUIRES: at least one
+// The definition of a draw: sorts the whole vocabulary, then cuts and draws. Without penalties and bias. Requires: at least one
 // logit that is not NaN.
 Token sample_by_sorting(const SamplingParams& params, const std::vector<float>& logits, Random& random) {
   struct Entry {

@@ -26,7 +26,7 @@ class TokenConstraint {
   [[nodiscard]] bool allows(Token token);
   // Sets the logits of all forbidden tokens to -infinity. O(V).
   void mask(std::span<float> logits);
-  // Advances behind the token. REQUIRES: an allowed token, no end-of-generation token.
+  // Advances behind the token. Requires: an allowed token, no end-of-generation token.
   void accept(Token token);
   // Advances behind a text. False: the grammar forbids the text, and nothing may follow.
   [[nodiscard]] bool accept_text(std::string_view text);

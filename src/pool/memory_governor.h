@@ -73,7 +73,7 @@ struct GovernorOptions {
 
 // The memory of one place and its holders.
 struct PlaceUse {
-  std::string name;          // "memory", or the device's
+  std::string name;          // "memory", or the device's.
   std::uint64_t usable = 0;  // Limit of all reservations together.
   std::array<std::uint64_t, kMemoryKinds> reserved_by_kind{};
 

@@ -39,7 +39,7 @@ TEST(UsableBytes, AreAFractionOfTheLeastLimit) {
   MemoryInfo info = machine(1000, 800, 100);
   info.group_limit = 600;
   EXPECT_EQ(usable_bytes(info, half), 300u);
-  info.group_left = 100;  // others in the group hold the rest
+  info.group_left = 100;  // Others in the group hold the rest.
   EXPECT_EQ(usable_bytes(info, half), 100u);
   EXPECT_EQ(usable_bytes(machine(1000, 800), {.usable_fraction = 0.5, .bytes_max = 50}), 50u);
   EXPECT_EQ(usable_bytes(machine(1000, 800), {.usable_fraction = 0.5, .bytes_max = 5000}), 400u);
@@ -69,7 +69,7 @@ TEST_F(Governor, AReservationHoldsItsBytesUntilItEnds) {
     EXPECT_EQ(refused.error().message, "memory: b needs 401 bytes (weights), 400 bytes of 1000 bytes are left");
     EXPECT_EQ(governor_.shortage(claim("b", MemoryKind::weights, 401)), 1u);
     Reservation moved = std::move(*weights);
-    weights->release();  // of nothing
+    weights->release();  // Of nothing.
     EXPECT_EQ(reserved(), 600u);
     moved = Reservation();
     EXPECT_EQ(reserved(), 0u);
@@ -132,7 +132,7 @@ TEST_F(Governor, DevicesAreCountedApart) {
   ASSERT_TRUE(weights.has_value());
   EXPECT_FALSE(governor_.reserve(on_device).has_value());
   EXPECT_TRUE(governor_.reserve(claim("a", MemoryKind::weights, 1000)).has_value());
-  devices[0].free = 0;  // it is loaded now
+  devices[0].free = 0;  // It is loaded now.
   governor_.update(machine(1000, 1000), devices);
   EXPECT_EQ(governor_.excess(1), 0u);
   EXPECT_EQ(governor_.use()[1].name, "GPU0");
@@ -294,7 +294,7 @@ class Pool {
 };
 
 TEST(GovernedPool, NeverOverrunsNeverHurtsWhoIsUsedAndNeverThrashes) {
-  init_log(LogLevel::warning);  // thousands of decisions
+  init_log(LogLevel::warning);  // Thousands of decisions.
   std::uint64_t unloads = 0;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     Pool pool(seed, 3 + seed % 8);

@@ -16,10 +16,9 @@ namespace uma::pool {
 
 class WarmMemory {
  public:
-  static constexpr char kName[] = "stored states";            // Name in claims and views.
-  static constexpr std::uint64_t kSpare = std::uint64_t{256}  // Most that the states may grow until the next follow_use(), or
-                                                              // half of the memory left.
-                                          << 20;
+  static constexpr char kName[] = "stored states";  // Name in claims and views.
+  // Most that the states may grow until the next follow_use(), or half of the memory left.
+  static constexpr std::uint64_t kSpare = std::uint64_t{256} << 20;
 
   // `governor` and `clock` outlive it.
   WarmMemory(MemoryGovernor& governor, const Clock& clock);

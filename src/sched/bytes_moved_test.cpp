@@ -18,7 +18,7 @@ TEST(WeightsRead, OfAMixtureTheExpertsThatTheRowsNeed) {
 }
 
 TEST(BandwidthBudget, HoldsCallsToItsRate) {
-  BandwidthBudget budget(1e6);  // a thousand bytes a ms
+  BandwidthBudget budget(1e6);  // A thousand bytes a ms.
   budget.charge(5000, 100);
   EXPECT_DOUBLE_EQ(budget.free_at_ms(), 105);
   budget.charge(5000, 105);

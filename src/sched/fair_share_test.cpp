@@ -45,7 +45,7 @@ TEST(FairShare, WhoComesLateNeitherOwesNorHasSavedUp) {
   share.charge(late, 5);
   share.leave(late);
   share.charge(old, 10);
-  share.enter(late);  // it was gone: the five are forgotten, and so is what the other had meanwhile
+  share.enter(late);  // It was gone: the five are forgotten, and so is what the other had meanwhile.
   EXPECT_EQ(share.rank(old).tenant_work, share.rank(late).tenant_work);
 }
 

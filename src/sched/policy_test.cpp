@@ -47,7 +47,7 @@ class Turns {
 
  private:
   TurnTaker taker_;
-  std::map<std::uint64_t, int> left_;  // ids in order of arrival
+  std::map<std::uint64_t, int> left_;  // Ids in order of arrival.
   std::map<std::uint64_t, double> came_ms_;
   double now_ms_ = 1000;
 };

@@ -90,9 +90,9 @@ class CallCost {
   Terms profile_;
   Terms coefficients_{};
   std::array<Terms, kTerms> information_{};  // Sum of the weighted products of terms.
-  Terms right_side_{};             // Sum of the weighted products of terms and times: information_ * coefficients = right_side_
-  Terms squares_{};                // Means of the squared weighted terms, over the calls that have them.
-  Terms followed_{1, 1, 1, 1, 1};  // Rescaling of each term since a call had it.
+  Terms right_side_{};  // Sum of the weighted products of terms and times: information_ * coefficients = right_side_.
+  Terms squares_{};     // Means of the squared weighted terms, over the calls that have them.
+  Terms followed_{1, 1, 1, 1, 1};         // Rescaling of each term since a call had it.
   double deviation_ = kDeviationAtFirst;  // Deviation of relative errors: 1.4826 * their median size.
   double guard_ = kGuardAtFirst;
   Drift slower_;

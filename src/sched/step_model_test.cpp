@@ -64,7 +64,7 @@ Machine random_machine(Random& random) {
   const auto factor = [&] { return std::exp2(4 * random.next_unit() - 2); };
   Machine machine;
   machine.speed = factor() * factor();
-  for (double Machine::* const cost :
+  for (double Machine::*const cost :
        {&Machine::decode_call, &Machine::decode_row, &Machine::draft_row, &Machine::decode_kv, &Machine::prefill_call,
         &Machine::prefill_row, &Machine::small_row, &Machine::prefill_kv, &Machine::small_kv})
     machine.*cost *= factor();
@@ -435,11 +435,11 @@ struct Loop {
   double noise = 0.1;
   std::uint64_t outlier_every = 100;
 
-  int ticks_mixed = 0;            // with both calls
-  int ticks_promised = 0;         // of them, those that were predicted to keep the target
-  int ticks_late = 0;             // and did not
-  std::int64_t rows = 0;          // of prompts, in ticks_mixed
-  std::int64_t rows_fitting = 0;  // those that would just have kept the target without noise
+  int ticks_mixed = 0;            // With both calls.
+  int ticks_promised = 0;         // Of them, those that were predicted to keep the target.
+  int ticks_late = 0;             // And did not.
+  std::int64_t rows = 0;          // Of prompts, in ticks_mixed.
+  std::int64_t rows_fitting = 0;  // Those that would just have kept the target without noise.
 
   Random random;
   StepModel model;

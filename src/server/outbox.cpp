@@ -13,7 +13,18 @@ void Outbox::append_drawn(const std::string& id, Draw draw) {
     drawn_.push_back({id, std::move(draw)});
     if (std::exchange(wake_sent_, true)) return;
   }
-  wake_();
+  wake();
+}
+
+// If the wake-up fails, the next frame tries again.
+void Outbox::wake() {
+  try {
+    wake_();
+  } catch (...) {
+    const MutexLock lock(mutex_);
+    wake_sent_ = false;
+    throw;
+  }
 }
 
 void Outbox::take(std::string& bytes, std::vector<std::string>& finished_ids) {

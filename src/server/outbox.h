@@ -30,18 +30,18 @@ class Outbox {
       if (unsent_ >= bytes_max_) return false;
       if (!append_locked(std::forward<WriteT>(write))) return true;
     }
-    wake_();
+    wake();
     return true;
   }
 
-  // Like try_append, but ignores the limit.
+  // Like append_unless_full, but ignores the limit.
   template <class WriteT>
   void append(WriteT&& write) {
     {
       const MutexLock lock(mutex_);
       if (!append_locked(std::forward<WriteT>(write))) return;
     }
-    wake_();
+    wake();
   }
 
   // Appends the last frame of the request with the client's `id`. The io thread learns of the end before it writes the frame.
@@ -53,7 +53,7 @@ class Outbox {
       finished_ids_.push_back(id);
       if (!append_locked(std::forward<WriteT>(write))) return;
     }
-    wake_();
+    wake();
   }
 
   // Adds a long answer to the request with the client's `id`, generated as the client reads. Whenever nothing else waits, the
@@ -81,6 +81,8 @@ class Outbox {
     unsent_ += bytes_.size() - before;
     return !std::exchange(wake_sent_, true);
   }
+
+  void wake();
 
   const std::size_t bytes_max_;
   const std::function<void()> wake_;

@@ -26,7 +26,7 @@ union SocketAddress {
 };
 
 std::unexpected<Error> refuse(int fd, std::string_view what) {
-  return fail(ErrorCode::io_short_write, std::format("the service manager passed descriptor {}, {}", fd, what));
+  return fail(ErrorCode::io_failed, std::format("the service manager passed descriptor {}, {}", fd, what));
 }
 
 Expected<int> option_of(int fd, int option) {
@@ -103,7 +103,7 @@ Expected<PassedSockets> take_passed_sockets() {
   const int count = ::sd_listen_fds_with_names(1, &listed);
   if (count < 0) {
     return fail(
-        ErrorCode::io_short_write,
+        ErrorCode::io_failed,
         std::format("the sockets announced by LISTEN_FDS={} cannot be used: {}; start umad by its socket unit, or without "
                     "LISTEN_FDS",
                     count_text, std::generic_category().message(-count)));

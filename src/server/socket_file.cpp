@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
 
 std::unexpected<Error> fail_errno(std::string_view what, const std::string& path, int problem = errno) {
-  return fail(ErrorCode::io_short_write, std::format("{} {}: {}", what, path, std::generic_category().message(problem)));
+  return fail(ErrorCode::io_failed, std::format("{} {}: {}", what, path, std::generic_category().message(problem)));
 }
 
 sockaddr_un address_of(const std::string& path) {
@@ -49,13 +49,13 @@ Expected<UniqueFd> lock_folder(const std::string& path) {
 
 // Removes a socket file without a listener; any other file is an error. Requires the folder's lock.
 Expected<Unit> make_room(const std::string& path) {
-  struct stat status{};
+  struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) {
     if (errno == ENOENT) return Unit{};
     return fail_errno("cannot examine", path);
   }
   if (!S_ISSOCK(status.st_mode)) {
-    return fail(ErrorCode::io_short_write,
+    return fail(ErrorCode::io_failed,
                 std::format("{} exists and is not a socket: remove it, or choose another --socket", path));
   }
   const UniqueFd probe = make_socket();
@@ -63,8 +63,7 @@ Expected<Unit> make_room(const std::string& path) {
   const sockaddr_un address = address_of(path);
   // A full backlog (EAGAIN) also means a live listener.
   if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 || errno == EAGAIN) {
-    return fail(ErrorCode::io_short_write,
-                std::format("another daemon answers on {}: stop it, or choose another --socket", path));
+    return fail(ErrorCode::io_failed, std::format("another daemon answers on {}: stop it, or choose another --socket", path));
   }
   if (errno == ENOENT) return Unit{};
   if (errno != ECONNREFUSED) return fail_errno("cannot determine whether a daemon listens on", path);
@@ -78,7 +77,7 @@ Expected<Unit> make_room(const std::string& path) {
 void SocketFile::remove() {
   if (path_.empty()) return;
   const Expected<UniqueFd> lock = lock_folder(path_);
-  struct stat status{};
+  struct stat status {};
   if (lock && ::lstat(path_.c_str(), &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) {
     ::unlink(path_.c_str());
   }
@@ -86,9 +85,9 @@ void SocketFile::remove() {
 }
 
 Expected<ListeningSocket> listen_at(const std::string& path, int backlog) {
-  if (path.empty()) return fail(ErrorCode::io_short_write, "the socket path is empty: give --socket PATH");
+  if (path.empty()) return fail(ErrorCode::io_failed, "the socket path is empty: give --socket PATH");
   if (path.size() > kPathBytesMax) {
-    return fail(ErrorCode::io_short_write,
+    return fail(ErrorCode::io_failed,
                 std::format("the socket path has {} bytes, but the limit is {}: choose a shorter --socket", path.size(),
                             kPathBytesMax));
   }
@@ -103,7 +102,7 @@ Expected<ListeningSocket> listen_at(const std::string& path, int backlog) {
   const sockaddr_un address = address_of(path);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
     return fail_errno("cannot bind", path);
-  struct stat status{};
+  struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || ::listen(fd.get(), backlog) != 0) {
     const int problem = errno;
     ::unlink(path.c_str());  // Still the file made above, because of the folder's lock.

@@ -18,7 +18,7 @@ TEST(SocketFile, IsPrivateWhateverTheUmask) {
   const auto listening = listen_at(folder.file("s"), 8);
   ::umask(before);
   ASSERT_TRUE(listening.has_value()) << listening.error().message;
-  struct stat status{};
+  struct stat status {};
   ASSERT_EQ(::stat(folder.file("s").c_str(), &status), 0);
   EXPECT_TRUE(S_ISSOCK(status.st_mode));
   EXPECT_EQ(status.st_mode & 0777, 0600u);
@@ -26,9 +26,7 @@ TEST(SocketFile, IsPrivateWhateverTheUmask) {
 
 TEST(SocketFile, IsRemovedAtItsEnd) {
   const TempFolder folder;
-  {
-    ASSERT_TRUE(listen_at(folder.file("s"), 8).has_value());
-  }
+  { ASSERT_TRUE(listen_at(folder.file("s"), 8).has_value()); }
   EXPECT_FALSE(std::filesystem::exists(folder.file("s")));
 }
 
@@ -62,7 +60,7 @@ TEST(SocketFile, LeavesALiveSocketAlone) {
 TEST(SocketFile, OneOfManyThatStartAtOnceWins) {
   const TempFolder folder;
   std::vector<Expected<ListeningSocket>> results;
-  for (int i = 0; i < 8; ++i) results.emplace_back(fail(ErrorCode::io_short_write, "not started"));
+  for (int i = 0; i < 8; ++i) results.emplace_back(fail(ErrorCode::io_failed, "not started"));
   std::vector<std::thread> starters;
   for (auto& result : results) {
     starters.emplace_back([&] {

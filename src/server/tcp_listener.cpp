@@ -33,7 +33,7 @@ Expected<UniqueFd> listen_at_address(const std::string& address, std::uint16_t p
     return fail(ErrorCode::proto_field, std::format("http: {} is not a numeric address", address));
   }
   const auto fail_errno = [&] {
-    return fail(ErrorCode::io_short_write,
+    return fail(ErrorCode::io_failed,
                 std::format("http: cannot listen on {} port {}: {}", address, port, std::generic_category().message(errno)));
   };
   UniqueFd fd(::socket(where.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

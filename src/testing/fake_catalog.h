@@ -16,7 +16,7 @@ class FakeCatalog final : public kv::Catalog {
   [[nodiscard]] std::vector<kv::SessionSummary> load() override { return kept.load(); }
   std::unordered_map<SessionId, std::vector<std::string>> load_image_extras() override { return kept.load_image_extras(); }
   void read(const SessionId& id, OnRead on_read) override {
-    if (!can_read) return on_read(fail(ErrorCode::io_short_write, "the disk cannot be read"));
+    if (!can_read) return on_read(fail(ErrorCode::io_failed, "the disk cannot be read"));
     ++readings;
     kept.read(id, std::move(on_read));
   }
@@ -40,7 +40,7 @@ class FakeCatalog final : public kv::Catalog {
   int commits = 0;  // Attempted commits.
 
  private:
-  static Expected<Unit> full() { return fail(ErrorCode::io_short_write, "the disk is full"); }
+  static Expected<Unit> full() { return fail(ErrorCode::io_failed, "the disk is full"); }
 };
 
 }  // namespace uma::testing

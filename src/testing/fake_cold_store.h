@@ -53,7 +53,7 @@ class FakeColdStore final : public kv::ColdStore {
   static kv::Snapshot copy_of(const kv::Snapshot& snapshot) {
     return {.identity = snapshot.identity, .tokens = snapshot.tokens, .room = {}, .pieces = snapshot.pieces};
   }
-  static std::unexpected<Error> fault() { return fail(ErrorCode::io_short_write, "a fault of the simulation"); }
+  static std::unexpected<Error> fault() { return fail(ErrorCode::io_failed, "a fault of the simulation"); }
 
   int last_name_ = 0;
 };

@@ -111,7 +111,7 @@ void FakeContext::clear() {
   is_spoiled_ = false;
 }
 
-// REQUIRES: a free cell.
+// Requires: a free cell.
 void FakeContext::append(std::size_t sequence, Token token, std::uint32_t seen) {
   if (seen == kNotFinite) is_spoiled_ = true;
   std::vector<std::uint32_t>& free = free_[stream_of(sequence)];

@@ -175,7 +175,7 @@ TEST(CompletionAnswer, OfSeveralChoicesIsTheirsTogether) {
   several.n = 3;
   CompletionAnswer answer(several);
   EosEvent first = eos("one");
-  first.usage.reused_tokens = 2;  // it has computed what the others reuse
+  first.usage.reused_tokens = 2;  // It has computed what the others reuse.
   EXPECT_EQ(answer.whole(2, eos("three", FinishReason::length)), "");
   EXPECT_EQ(answer.whole(0, first), "");
   const boost::json::value made = boost::json::parse(answer.whole(1, eos("two")));

@@ -19,7 +19,7 @@ namespace uma::wire {
 // Why a body was rejected.
 struct RejectedBody {
   Error error;
-  std::string field;  // with its path ("messages[2].role"); empty: no single one
+  std::string field;  // With its path ("messages[2].role"); empty: no single one.
 };
 
 // The body's object, allocated in `memory`.

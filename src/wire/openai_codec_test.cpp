@@ -281,7 +281,7 @@ TEST(DecodeCompletion, ToolsBelongToChats) {
 TEST(ErrorJson, IsOpenAis) {
   EXPECT_EQ(error_json({ErrorCode::proto_field, "no \"x\""}, 400, "x"),
             R"({"error":{"message":"no \"x\"","type":"invalid_request_error","param":"x","code":"E_PROTO_003"}})");
-  EXPECT_THAT(error_json({ErrorCode::io_short_write, ""}, 500, ""), HasSubstr(R"("type":"server_error","param":null)"));
+  EXPECT_THAT(error_json({ErrorCode::io_failed, ""}, 500, ""), HasSubstr(R"("type":"server_error","param":null)"));
 }
 
 }  // namespace

@@ -325,7 +325,7 @@ void refuse_unserved_response_fields(json::FieldReader& fields) {
 // Checks `include`, which asks for additional output. Most values concern features that umad does not have. Reasoning is never
 // encrypted and always included as text.
 void check_include(json::FieldReader& fields) {
-  constexpr std::array<std::string_view, 7> kOfNoUse = {
+  constexpr std::array<std::string_view, 7> kIgnoredIncludes = {
       "reasoning.encrypted_content",    "file_search_call.results",      "web_search_call.results",
       "web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url",
       "code_interpreter_call.outputs"};
@@ -333,7 +333,7 @@ void check_include(json::FieldReader& fields) {
   if (names == nullptr) return;
   for (std::size_t i = 0; i < names->size(); ++i) {
     const std::string name = fields.checked_text("include", (*names)[i], {}).value_or("");
-    if (std::ranges::contains(kOfNoUse, name)) continue;
+    if (std::ranges::contains(kIgnoredIncludes, name)) continue;
     return refuse_response_field(fields, std::format("include[{}]", i));
   }
 }
@@ -396,7 +396,7 @@ void repeat_chat_fields(json::ObjectWriter& object, json::FieldReader& fields, c
   const boost::json::value* effort = given == nullptr ? nullptr : given->if_contains("effort");
   json::ObjectWriter reasoning(object.begin("reasoning"));
   reasoning.begin("effort") += effort == nullptr ? "null" : json_text(fields, "reasoning.effort", *effort);
-  reasoning.null_field("summary");  // umad makes no summaries.
+  reasoning.null_field("summary");  // Umad makes no summaries.
   reasoning.close();
   given = fields.object("text");
   const boost::json::value* format = given == nullptr ? nullptr : given->if_contains("format");

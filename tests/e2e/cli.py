@@ -1,4 +1,4 @@
-"""uma-cli as a program and on a terminal, for the tests that run it."""
+"""Runs uma-cli as a program and on a terminal, for the tests."""
 
 import contextlib
 import fcntl
@@ -17,23 +17,23 @@ import unittest
 import uma
 
 CLI = uma.BUILD / "bin" / "uma-cli"
-LONG = ("--max-tokens", "2000")  # the daemon's limit: far more than any test waits for
+LONG = ("--max-tokens", "2000")  # the daemon's limit: far more tokens than any test waits for
 
 
 def environment(**extra):
-    """No settings and no history of the person who runs the tests."""
+    """An environment without the settings and the history of the person who runs the tests."""
     return uma.clean_environment(TERM="xterm", LC_ALL="C.UTF-8", **extra)
 
 
 def run_cli(*arguments, given=None, **extra):
-    """Runs uma-cli to its end. `given`: bytes for its standard input, which is /dev/null without."""
+    """Runs uma-cli to its end. `given`: bytes for its standard input; absent: /dev/null."""
     source = {"stdin": subprocess.DEVNULL} if given is None else {"input": given}
     return subprocess.run([str(CLI), *map(str, arguments)], capture_output=True, timeout=uma.WAIT_S, env=environment(**extra),
                           check=False, **source)
 
 
 class Terminal:
-    """uma-cli on a pseudo-terminal of its own, as a person sees it. As a context manager the process is gone after."""
+    """uma-cli on a pseudo-terminal, as a person sees it. As a context manager it ends the process at the end of the block."""
 
     def __init__(self, *arguments, **extra):
         try:
@@ -47,7 +47,7 @@ class Terminal:
                                         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         os.close(slave)
         self.seen = b""  # all of the output
-        self.mark = 0  # where the part begins that was not waited for yet
+        self.mark = 0  # the end of the last match
 
     def __enter__(self):
         return self
@@ -62,7 +62,7 @@ class Terminal:
         os.write(self.master, keys.encode())
 
     def read_more(self, timeout_s=0.05):
-        """Reads what is there; False when the terminal was closed by the process."""
+        """Reads the available output; False if the process has closed the terminal."""
         readable, _, _ = select.select([self.master], [], [], timeout_s)
         if not readable:
             return True
@@ -74,7 +74,7 @@ class Terminal:
         return bool(data)
 
     def expect(self, pattern):
-        """Waits for `pattern` in what came since the last match; returns the text up to its end."""
+        """Waits for `pattern` in the output since the last match; returns the text up to the end of the match."""
         found = None
 
         def look():
@@ -94,13 +94,13 @@ class Terminal:
         return text
 
     def prompt(self):
-        """Waits for the next chat prompt, until keys go to the line editor; returns what was shown before it."""
+        """Waits for the next chat prompt, when the line editor takes keys; returns the text before the prompt."""
         shown = self.expect(r"(?:^|[\r\n])(?:\x1b\[[0-9;?]*[A-Za-z])*> ")
         uma.until(lambda: not termios.tcgetattr(self.master)[3] & termios.ICANON, "the line editor reads keys")
         return shown
 
     def wait(self):
-        """The exit status, once the process has ended by itself; its output is read meanwhile."""
+        """Waits until the process has ended by itself, reading its output meanwhile; returns the exit status."""
         deadline = time.monotonic() + uma.WAIT_S
         while self.read_more():
             if self.process.poll() is not None:
@@ -116,7 +116,7 @@ class Terminal:
 
 
 class CliTest(uma.DaemonTest):
-    """Tests whose uma-cli finds the daemon by its environment."""
+    """Tests in which uma-cli finds the daemon by its environment."""
 
     def setUp(self):
         super().setUp()
@@ -128,7 +128,7 @@ class CliTest(uma.DaemonTest):
         return run_cli(*arguments, given=given, **self.extra)
 
     def output_of(self, *arguments, given=None):
-        """Standard output of a run that must succeed and say nothing else."""
+        """The standard output of a run that must succeed and print nothing else."""
         result = self.run_cli(*arguments, given=given)
         self.assertEqual((0, b""), (result.returncode, result.stderr))
         return result.stdout

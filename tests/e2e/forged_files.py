@@ -1,5 +1,5 @@
-"""Session files as somebody with an editor makes them: taken apart, changed, and put together with right checksums
-(docs/SESSION_FILE.md, docs/STATE_FILE.md)."""
+"""Takes session files apart, changes them, and puts them together with right checksums (docs/SESSION_FILE.md,
+docs/STATE_FILE.md)."""
 
 import ctypes
 import struct
@@ -26,7 +26,7 @@ def in_blocks(data):
 
 
 class Conversation:
-    """The first part of a file. Numbers are changed in place, so that nothing else moves."""
+    """The first part of a file. Numbers are changed in place, so nothing else moves."""
 
     COUNTS_AT, ON_FULL_AT, N_KEEP_AT, DROPPED_AT, TEXTS_AT = 44, 84, 88, 92, 96
 
@@ -37,7 +37,7 @@ class Conversation:
         struct.pack_into("<i", self.data, at, value)
 
     def set_turn(self, turn, field, value):
-        """`field`: 0, where its input begins, 1, where its reply begins, 2, its first message."""
+        """Sets a field of a turn. `field`: 0: begin of its input; 1: begin of its reply; 2: its first message."""
         counts = struct.unpack_from("<10I", self.data, self.COUNTS_AT)
         texts = sum(counts[:3]) + counts[8] + counts[9]
         self.set(self.TEXTS_AT + texts + 12 * turn + 4 * field, value)
@@ -51,7 +51,7 @@ class Conversation:
 
 
 class State:
-    """The KV behind a conversation without images."""
+    """The KV that follows a conversation without images."""
 
     def __init__(self, data):
         head_bytes, = struct.unpack_from("<I", data, 12)
@@ -63,7 +63,7 @@ class State:
         at += identity
         self.tokens = list(struct.unpack_from(f"<{tokens}i", data, at))
         at += 4 * tokens
-        self.pieces = []  # (where it ends, bytes)
+        self.pieces = []  # (end, bytes) of each piece
         payload_at = head_bytes
         for piece in range(pieces):
             end, size = struct.unpack_from("<iQ", data, at + 12 * piece)
@@ -86,14 +86,15 @@ class State:
         return head + checksum(head) + b"".join(in_blocks(bytes(data)) for _, data in self.pieces)
 
     def heads(self):
-        """(bytes of the piece, where the numbers begin that say how its keys and values are written): whether values are transposed,
-        layers, by how much keys and values are rotated."""
+        """Yields (bytes of the piece, offset of the numbers that describe its keys and values): whether values are transposed,
+        the layers, and by how much keys and values are rotated."""
         for data, begin, _ in self.tensors():
             if begin == self._first:
                 yield data, begin - 12 - 16
 
     def tensors(self):
-        """(bytes of the piece, begin, end) of the keys and values of each layer, as the library writes them (16-bit floats)."""
+        """Yields (bytes of the piece, begin, end) of the keys and values of each layer, in the library's format (16-bit
+        floats)."""
         for _, data in self.pieces:
             at = 8
             streams, = struct.unpack_from("<I", data, at)
@@ -121,7 +122,7 @@ class State:
             assert at == len(data)
 
     def fill(self, bits):
-        """Every key and value becomes the same number, given as the bits of a 16-bit float."""
+        """Sets every key and value to the same number, given as the bits of a 16-bit float."""
         for data, begin, end in self.tensors():
             data[begin:end] = struct.pack("<H", bits) * ((end - begin) // 2)
 

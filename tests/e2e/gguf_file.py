@@ -1,4 +1,4 @@
-"""Model files as somebody with an editor makes them: metadata that is changed, removed or renamed, with the tensors as they were."""
+"""Changes model files: metadata can be changed, removed or renamed; the tensors stay."""
 
 import struct
 
@@ -12,7 +12,7 @@ def _text(data, at):
 
 
 def _after(data, kind, at):
-    """Where a value ends."""
+    """The offset behind a value."""
     if kind == _STRING:
         return _text(data, at)[1]
     if kind != _ARRAY:
@@ -32,7 +32,7 @@ def _packed(text):
 
 
 class GgufFile:
-    """`pairs`: kind and bytes of each value by its key; `tensors`: name, sizes, type and bytes of each."""
+    """A model file. `pairs`: kind and bytes of each value by its key; `tensors`: name, sizes, type and bytes of each."""
 
     def __init__(self, data):
         magic, version, tensors_count, pairs_count = struct.unpack_from("<4sIQQ", data)
@@ -71,7 +71,7 @@ class GgufFile:
         self.pairs[key] = (_ARRAY, struct.pack(f"<IQ{len(values)}{form}", kind, len(values), *values))
 
     def rename_architecture(self, name):
-        """As a model of another kind with the same numbers."""
+        """Makes it a model of another architecture with the same numbers."""
         old = self.architecture
         self.pairs = {name + key[len(old):] if key.startswith(old + ".") else key: value for key, value in self.pairs.items()}
         self.set_text("general.architecture", name)

@@ -1,8 +1,8 @@
-"""The objects of OpenAI's API as its reference publishes them, as far as umad answers with them: what each must have and may have.
+"""The objects of OpenAI's API that umad answers with, as the API reference defines them: their required and optional fields.
 
-Facts from the API reference (chat completions, completions, responses, models, errors). A shape is a type, a set of constants, a list with the shape
-of its elements, a dict of fields ("name?" may be absent), or a tuple of alternatives. Fields that no shape names are refused, so that a
-client's strict parser has nothing to stumble over; the one exception is our own "uma".
+Facts from the API reference (chat completions, completions, responses, models, errors). A shape is a type, a set of constants,
+a list with the shape of its elements, a dict of fields ("name?" may be absent), or a tuple of alternatives. Fields that no
+shape names are refused, as a client's strict parser refuses them; the one exception is umad's own field "uma".
 """
 
 NULL = type(None)
@@ -21,7 +21,7 @@ USAGE = {
 }
 
 TOOL_CALL = {"id": str, "type": {"function"}, "function": {"name": str, "arguments": str}}
-# reasoning_content is not OpenAI's: DeepSeek began with it, and clients of local servers look for it.
+# reasoning_content is not OpenAI's: DeepSeek introduced it, and clients of local servers read it.
 MESSAGE = {"role": {"assistant"}, "content": (str, NULL), "refusal": (str, NULL), "tool_calls?": [TOOL_CALL], "reasoning_content?": (str, NULL),
            "annotations?": list}
 CHAT = {
@@ -39,7 +39,7 @@ CHAT_CHUNK = {
     "choices": [{"index": int, "delta": DELTA, "finish_reason": (REASONS, NULL), "logprobs?": CHAT_LOGPROBS}],
 }
 
-# The object of a stream has the same shape; its reason is null until the last.
+# The objects of a stream have the same shape; the reason is null in all but the last.
 TEXT = {
     "id": str, "object": {"text_completion"}, "created": int, "model": str, "usage?": (USAGE, NULL), "system_fingerprint?": (str, NULL),
     "choices": [{"index": int, "text": str, "finish_reason": (REASONS, NULL), "logprobs": TEXT_LOGPROBS}],
@@ -76,7 +76,7 @@ ERROR = {"error": {"message": str, "type": str, "param": (str, NULL), "code": (s
 
 
 def mismatch(value, shape, place="$"):
-    """Why `value` is not of the shape, with the place; None where it is."""
+    """Returns why `value` does not have the shape, with the place; None if it has."""
     if isinstance(shape, tuple):
         reasons = [mismatch(value, alternative, place) for alternative in shape]
         return None if None in reasons else reasons[0]
@@ -106,7 +106,7 @@ def mismatch(value, shape, place="$"):
 
 
 def of(value):
-    """The shape that an object claims to have; None of those that are not OpenAI's."""
+    """The shape that an object claims to have; None if the object is not OpenAI's."""
     by_name = {"chat.completion": CHAT, "chat.completion.chunk": CHAT_CHUNK, "text_completion": TEXT, "model": MODEL, "list": MODELS,
                "response": RESPONSE}
     return by_name.get(value.get("object"), ERROR if "error" in value else None)

@@ -5,7 +5,7 @@ import zlib
 
 
 def png(width, height, rows):
-    """A PNG file that claims this size, of rows that each begin with a filter's number, 0: none."""
+    """A PNG file that claims this size. Each of its rows begins with the number of a filter; 0: none."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)

@@ -1,11 +1,11 @@
-"""Random mixed load on one umad, every reply compared with that of an undisturbed one.
+"""Runs a random mixed load on one umad and compares every reply with that of an undisturbed one.
 
-A script is what one client does, and is fixed by a seed: a conversation through one of the listeners, a long prompt, texts to embed,
-a request that is given up. Many clients run scripts at the same time on a daemon whose settings are chosen by chance: slots too
-few for them, every layout, lanes, threads and tier of states. Then a daemon with one slot and no stored states runs the same
-scripts one after another. All replies are greedy. With `scheduler: {reproducible: strict}` they must be equal; otherwise a reply may
-differ where the sums of another batch shape decide between two tokens that are nearly as likely: what both said from there on
-belongs to different conversations, and is not compared.
+A script is the work of one client, fixed by a seed: a conversation through one of the listeners, a long prompt, texts to embed,
+or a request that is cancelled. Many clients run scripts at the same time on a daemon with random settings: too few slots for
+them, every layout, lanes, threads and tier of states. Then a daemon with one slot and no stored states runs the same scripts
+one after another. All replies are greedy. With `scheduler: {reproducible: strict}` they must be equal. Otherwise a reply may
+differ where the sums of another batch shape decide between two tokens that are almost equally likely. From there on the two
+belong to different conversations and are not compared.
 """
 
 import base64
@@ -26,10 +26,10 @@ import time
 import pictures
 import uma
 
-# How much likelier, in nats, the undisturbed daemon may find its own token where the two differ. Where sums of another batch
-# shape decided it was mostly below 0.1, and 0.7 at most: told two names, the shipped model hesitates at the second piece of "Fay"
-# or "Dora", and the shapes of the batches before move the gap between the two from 0.6 to 1.2. Where a copy had the cells of
-# another text it was 8.
+# The largest allowed difference, in nats, by which the undisturbed daemon finds its own token more likely where two replies
+# differ. If sums of another batch shape decided, it was mostly below 0.1, and 0.7 at most: after two names, the shipped model
+# is undecided at the second piece of "Fay" or "Dora", and the shapes of the batches before move the gap between the two from
+# 0.6 to 1.2. If a copy had the cells of another text, it was 8.
 NATS_MAX = 2.0
 NAMES = "Ada Ben Cleo Dora Emil Fay Gus Hana".split()
 QUESTIONS = ("What is my name?", "What is uma-serve?", "What is 17 + 8?", "What happens if I disconnect?", "Who are you?",
@@ -40,7 +40,7 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Of the daemon under load; the undisturbed one shares what its tokens depend on."""
+    """The settings of the daemon under load. The undisturbed one has the same where its tokens depend on them."""
     slots: int = 8
     threads: int = 1
     layout: str = "auto"
@@ -51,7 +51,7 @@ class Settings:
     speculation: str = "off"
     verify: int = 3
     clients: int = 12
-    kinds: tuple = ()  # of scripts; empty: all
+    kinds: tuple = ()  # the kinds of scripts; empty: all
 
     @staticmethod
     def by_chance(rng):
@@ -74,15 +74,15 @@ class Settings:
 
     def flags(self, is_quiet):
         slots = 1 if is_quiet else self.slots
-        # A pool that all share has less than they want; parts of their own are as long as the model reads.
+        # A shared pool has fewer cells than the slots want; a slot's part has as many as the model's length.
         cells = 2048 * slots if self.layout == "split" or is_quiet else 2048 * max(2, slots // 2)
         if self.reproducible != "off":
-            cells = 2048 * slots  # needs parts
+            cells = 2048 * slots  # needs a part for each slot
         return ["--slots", slots, "--threads", self.threads, "--n-ctx", cells]
 
 
 class Listener:
-    """One daemon's listeners: a socket, and HTTP with a key for each of two tenants."""
+    """The listeners of one daemon: a socket, and HTTP with a key for each of two tenants."""
 
     KEYS = ("a", "b")
 
@@ -130,16 +130,16 @@ class Listener:
 
 @dataclasses.dataclass
 class Said:
-    """One reply, and what it was a reply to, as a request without a session that has the same tokens; None: there is none."""
+    """One reply. `asked`: a one-shot request with the same tokens; None: there is none."""
     text: str
     asked: dict | None = None
     usage: dict | None = None
-    tokens: list | None = None  # where the listener tells them
+    tokens: list | None = None  # if the listener reports them
     vectors: list | None = None
 
 
 class Script:
-    """What one client does, fixed by `seed`. run() returns its replies in order."""
+    """The work of one client, fixed by `seed`. run() returns the replies in order."""
 
     def __init__(self, seed, models, only=()):
         self.rng = random.Random(seed)
@@ -168,7 +168,8 @@ class Script:
         return self.rng.choice(QUESTIONS)
 
     def crowd(self, listener, client):
-        """What many do at once: often the same long text, then a conversation of two turns that begins as all of them do."""
+        """Requests of many clients at once: often the same long text, then a conversation of two turns with a shared
+        beginning."""
         said = []
         long = {"prompt": self.long_text(), "max_tokens": 3}
         texts = (f"My name is {self.rng.choice(NAMES)}.", "What is my name?")
@@ -192,7 +193,7 @@ class Script:
         return said
 
     def session(self, _, client):
-        """Turns, some of them taken back, regenerated, or gone on with in a copy."""
+        """Turns of a session, some of them rewound, regenerated, or continued in a fork."""
         said = []
         history = [{"role": "system", "content": "You are brief."}] if self.rng.random() < 0.3 else []
         session = client.create_session(mode="chat", **({"system": history[0]["content"]} if history else {}))
@@ -232,7 +233,7 @@ class Script:
 
     @staticmethod
     def responses(listener, texts):
-        """Turns of the second tenant, each the response to the one before."""
+        """Turns of the second tenant; each continues the response before it."""
         said, history, previous = [], [], {}
         for text in texts:
             history.append({"role": "user", "content": text})
@@ -244,7 +245,7 @@ class Script:
         return said
 
     def chat(self, listener, _):
-        """The whole history with each turn."""
+        """Turns that each send the whole history."""
         said, history, key = [], [], self.rng.choice(Listener.KEYS)
         for _ in range(self.rng.randrange(1, 4)):
             history.append({"role": "user", "content": self.user()})
@@ -255,7 +256,7 @@ class Script:
         return said
 
     def long(self, listener, client):
-        """A long text of the first tenant or of the socket's: often the same, sometimes one of its own."""
+        """A long text of the first tenant or of the socket's tenant: often the shared one, sometimes a unique one."""
         text = self.long_text()
         if self.rng.random() < 0.4:
             words = self.rng.randrange(self.models.words_max // 2)
@@ -273,7 +274,7 @@ class Script:
         return [self.noted(client.generate(**asked, temperature=0), asked)]
 
     def abort(self, _, client):
-        """Leaves or cancels in the middle of the prompt or of the reply; what it has said until then is nobody's."""
+        """Disconnects or cancels in the middle of the prompt or of the reply. The partial reply is not compared."""
         name = {"session_id": client.create_session(mode="chat")} if self.rng.random() < 0.5 else {}
         text = self.user() if self.rng.random() < 0.5 else self.long_text()
         request = client.start(type="generate", messages=[{"role": "user", "content": text}], max_tokens=60, temperature=0, **name)
@@ -308,7 +309,7 @@ class Models:
     embeds: pathlib.Path | None = None  # another model, loaded beside it
     projector: pathlib.Path | None = None
     images: tuple = ()  # PNG files in base64
-    words_max: int = 1000  # that a text may have, about
+    words_max: int = 1000  # approximate limit of a text
 
 
 def shipped_models():
@@ -324,9 +325,9 @@ def vision_models():
 class Outcome:
     replies: int = 0
     equal: int = 0
-    near: int = 0     # differ where two tokens are nearly as likely
-    skipped: int = 0  # come after one of those
-    reused: int = 0   # went on from something that was cached
+    near: int = 0     # differ where two tokens are almost equally likely
+    skipped: int = 0  # came after a reply of that kind
+    reused: int = 0   # continued from cached tokens
     verified: int = 0
     tiers: collections.Counter = dataclasses.field(default_factory=collections.Counter)
     wrong: list = dataclasses.field(default_factory=list)
@@ -337,14 +338,14 @@ class Outcome:
 
 
 def nats_between(listener, said):
-    """How much likelier the undisturbed daemon finds its own next token than that of `said`, where the two part: the most it is
-    on the way there. Infinity where it does not know the other's among its twenty likeliest.
+    """The largest difference, up to and including the place where the two texts part, by which the undisturbed daemon finds its
+    own most likely token more likely than that of `said`. Infinity if the other token is not among its twenty most likely.
     """
-    # A token after the end shows how likely the end was.
+    # Generates past the end, to learn how likely the end was.
     with listener.daemon.client() as client:
         reply = client.generate(**said.asked, temperature=0, logprobs=20, ignore_eos=True)
     if reply.reason != "length":
-        raise AssertionError(f"the undisturbed daemon says {reply.last}")
+        raise AssertionError(f"the undisturbed daemon replies {reply.last}")
     left = said.text.encode()
     tokens = list(said.tokens or [])
     most = 0.0
@@ -367,7 +368,7 @@ def nats_between(listener, said):
 
 
 def is_allowed(said):
-    """Whether a reply that follows the schema is one, or the beginning of one."""
+    """Whether the reply follows the schema, or is the beginning of a text that does."""
     try:
         value = json.loads(said.text)
     except ValueError:
@@ -396,7 +397,7 @@ def compare(listener, script, said, outcome, is_strict):
         if is_strict:
             nats = math.inf
         elif script.kind == "schema":
-            # What the model must say it finds so unlikely that the least rounding decides.
+            # All tokens that the schema allows are so unlikely that the least rounding decides between them.
             nats = 0 if is_allowed(theirs) else math.inf
         else:
             nats = nats_between(listener, theirs)
@@ -409,7 +410,7 @@ def compare(listener, script, said, outcome, is_strict):
 
 
 def run(settings, seed, seconds, models):
-    """Loads one daemon for so long, then compares. Returns an Outcome; raises where the daemon, or a request, failed."""
+    """Loads one daemon for `seconds`, then compares. Returns an Outcome; raises if the daemon or a request failed."""
     busy = Listener(settings, False, models)
     done = []
     problems = []
@@ -420,7 +421,7 @@ def run(settings, seed, seconds, models):
         rng = random.Random(seed * 1000 + number)
         try:
             while time.monotonic() < until:
-                # Of few scripts, so that many begin alike and the undisturbed daemon has less to do.
+                # The scripts are few, so many have equal beginnings and the undisturbed daemon has less to compute.
                 script = Script(seed * 10_000 + rng.randrange(100), models, settings.kinds)
                 said = script.run(busy)
                 with lock:
@@ -447,7 +448,7 @@ def run(settings, seed, seconds, models):
         raise AssertionError(f"{settings}, seed {seed}: umad ended with {status}, {problems[:3]}\n{log[-4000:]}")
     quiet = Listener(settings, True, models)
     try:
-        known = {}  # what was compared already
+        known = {}  # outcomes of scripts that were compared already
         for script, said in done:
             key = (script.seed, json.dumps([reply.text for reply in said]))
             before = known.get(key)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Runs the end-to-end tests, those of tests/hostile among them, several classes at a time, and prints a line for each test as it ends.
+"""Run the end-to-end tests, including those of tests/hostile, several classes at a time. Print a line for each test that ends.
 
   tests/e2e/run.py [--jobs N] [--shuffle SEED] [NAME ...]
 
-NAME is a module (test_http), a class (test_http.Http) or a test (test_http.Http.test_x); without one all of them run. A class runs in
-a process of its own, as its tests share a daemon. --shuffle orders classes, and the tests of each, by a seed, which the last line names.
-The environment is uma.py's. The exit status is 1 where a test failed, or where none ran.
+NAME is a module (test_http), a class (test_http.Http) or a test (test_http.Http.test_x); without a name all tests run. Each
+class runs in a separate process, since its tests share a daemon. --shuffle orders classes, and the tests of each, by a seed,
+which the last line of the output shows. uma.py lists the environment variables. The exit status is 1 if a test failed or
+none ran.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 FOLDERS = (HERE, HERE.parent / "hostile")
-CLASS_SECONDS_MAX = 1800 * float(os.environ.get("UMA_E2E_SLOW", "1"))  # longer than any, so that a hang ends
+CLASS_SECONDS_MAX = 1800 * float(os.environ.get("UMA_E2E_SLOW", "1"))  # longer than any class takes; ends a hang
 
 
 def flat(suite):
@@ -38,7 +39,7 @@ def flat(suite):
 
 
 def find_tests(names):
-    """The ids of the tests by class, in the order of discovery but for classes with `takes_long`: these begin first."""
+    """The ids of the tests by class, in the order of discovery, except that classes with `takes_long` begin first."""
     sys.path[:0] = map(str, FOLDERS)
     loader = unittest.TestLoader()
     if names:
@@ -53,10 +54,10 @@ def find_tests(names):
     return classes
 
 
-# --- in the process of a class
+# --- In the process of a class
 
 class Reporter(unittest.TestResult):
-    """Writes the outcome of each test to a pipe as a line of JSON."""
+    """Writes the outcome of each test to a pipe, as a line of JSON."""
 
     def __init__(self, pipe):
         super().__init__()
@@ -84,7 +85,7 @@ class Reporter(unittest.TestResult):
     def addFailure(self, test, problem):
         self.fail(test, problem)
 
-    def addError(self, test, problem):  # of setUpClass, too
+    def addError(self, test, problem):  # also for setUpClass
         self.fail(test, problem)
 
     def addSubTest(self, test, subtest, problem):
@@ -104,10 +105,10 @@ def run_class(tests, pipe):
     suite.run(Reporter(pipe))
 
 
-# --- in the process of all
+# --- In the process of the runner
 
 def end_group(process):
-    """Ends a class's process and whatever it started: nothing of it may outlive the run."""
+    """Ends the process of a class and all processes that it started: none may outlive the run."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -136,7 +137,7 @@ class Runner:
             worker.join()
 
     def stop(self):
-        """Ends the classes that run; none begins any more."""
+        """Ends the running classes and starts no further ones."""
         self.is_stopped = True
         for process in list(self.running):
             end_group(process)
@@ -149,7 +150,7 @@ class Runner:
                 return
             try:
                 self.run_one(name, tests)
-            except Exception:  # of the runner: the class did not end well, and the next one still runs
+            except Exception:  # an error of the runner: it is reported for this class, and the next class still runs
                 self.tell({"test": name, "outcome": "FAILED", "seconds": 0, "text": traceback.format_exc()})
             with self.lock:
                 self.classes_ended += 1
@@ -163,7 +164,7 @@ class Runner:
         self.running.add(process)
         if self.is_stopped:
             end_group(process)
-        said = []  # what the tests print is shown where one fails
+        said = []  # the output of the tests, shown if one fails
         listener = threading.Thread(target=lambda: said.append(process.stdout.read()), daemon=True)
         listener.start()
         guard = threading.Timer(CLASS_SECONDS_MAX, end_group, [process])
@@ -206,8 +207,10 @@ class Runner:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--jobs", type=int, default=min(4, len(os.sched_getaffinity(0))), help="classes at a time (%(default)s)")
-    parser.add_argument("--shuffle", type=int, metavar="SEED", help="a random order; the same seed gives the same order")
+    parser.add_argument("--jobs", type=int, default=min(4, len(os.sched_getaffinity(0))),
+                        help="run so many classes at a time (default: %(default)s)")
+    parser.add_argument("--shuffle", type=int, metavar="SEED",
+                        help="run in a random order; the same seed gives the same order (default: order of discovery)")
     parser.add_argument("--class-of", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.class_of is not None:

@@ -1,5 +1,5 @@
-"""What the model tiny-register says (tools/make_model/shift_register.h), computed here without any library: the next word follows from
-earlier ones by exclusive or. So a test knows the text that it must get, whatever kind of CPU computes it and in whose company."""
+"""Computes the text of the model tiny-register (tools/make_model/shift_register.h) without any library: the next word follows
+from earlier ones by exclusive or. So a test knows the right text, on every CPU and beside any other sequences."""
 
 import struct
 
@@ -7,7 +7,7 @@ import uma
 
 BITS = 10
 DISTANCES = (2, 13, 67)  # how far back each layer looks
-REACH = sum(DISTANCES) + 1  # the next word follows from so many tokens
+REACH = sum(DISTANCES) + 1  # the number of tokens from which the next word follows
 BEGIN = 1  # the token <s>
 
 
@@ -42,7 +42,7 @@ class Register:
         self.tokens_by_text = {text: token for token, text in enumerate(self.texts)}
 
     def tokens_of(self, text):
-        """The tokens of words that the model has, each behind a space (the first may lack it), and <s> in front."""
+        """<s> and the tokens of words in the vocabulary, each after a space (optional before the first)."""
         return [BEGIN, *(self.tokens_by_text[f"▁{word}"] for word in text.split())]
 
     def text_of(self, tokens):
@@ -53,7 +53,7 @@ class Register:
         def rotated(code):
             return code >> 1 | (code & 1) << BITS - 1
 
-        states = [[] for _ in DISTANCES]  # of each token, by layer
+        states = [[] for _ in DISTANCES]  # the state of each token, by layer
         made = []
         for position, token in enumerate([*tokens, *[None] * count]):
             if token is None:
@@ -65,5 +65,5 @@ class Register:
         return made
 
     def says(self, prompt, count):
-        """The text behind a prompt of words that the model has."""
+        """The text that follows a prompt of words in the vocabulary."""
         return self.text_of(self.continued(self.tokens_of(prompt), count))

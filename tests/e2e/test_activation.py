@@ -1,5 +1,5 @@
-"""Socket activation: a umad whose sockets were opened by somebody else, as systemd opens them (sd_listen_fds(3)), and what it
-tells the service manager (sd_notify(3)).
+"""Socket activation: a umad whose sockets were opened by another process, as by systemd (sd_listen_fds(3)), and its notices to
+the service manager (sd_notify(3)).
 
 Here the test is the service manager: it opens the sockets, starts umad with them as descriptors 3 and up, and keeps them.
 """
@@ -19,7 +19,7 @@ import uma
 
 FIRST = 3  # SD_LISTEN_FDS_START
 
-# Becomes umad with the descriptors that are named first, in their order, as 3 and up, announced to itself.
+# Replaces itself by umad. The descriptors in the first argument become 3 and up, in their order, and are announced to umad.
 LAUNCHER = """
 import os, sys
 descriptors = [int(text) for text in sys.argv[1].split(",") if text]
@@ -34,7 +34,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class ActivatedDaemon(uma.Daemon):
-    """A umad that is started with sockets; its data folder outlives its processes, so it can be started again."""
+    """A umad that is started with open sockets. Its data folder outlives its processes, so it can be started again."""
 
     def __init__(self, model, *flags, sockets, environment=None):
         super().__init__(model, *flags, environment=environment, own_paths=False)
@@ -79,7 +79,7 @@ class ActivationTest(unittest.TestCase):
         return made
 
     def ending(self, *flags, sockets, **environment):
-        """Status and log of a umad that must refuse to start."""
+        """Returns status and log of a umad that must refuse to start."""
         refused = self.daemon(*flags, sockets=sockets, **environment).start()
         return refused.wait(), refused.log()
 
@@ -96,7 +96,7 @@ class Serving(ActivationTest):
     def test_http_on_its_socket(self):
         tcp = self.tcp_socket()
         port = tcp.getsockname()[1]
-        # The passed socket is served though the configuration, as the tests set it, says that HTTP is off.
+        # The passed socket is served although the tests' configuration turns HTTP off.
         with self.daemon(sockets=[tcp, self.unix_socket()]) as daemon:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=uma.WAIT_S)
             self.addCleanup(connection.close)
@@ -181,7 +181,7 @@ class Notifying(ActivationTest):
         self.assertEqual(0, daemon.wait())
 
     def test_a_supervisor_speaks_for_its_daemons(self):
-        """systemd hears only the process that it started."""
+        """systemd accepts notices only from the process that it started."""
         daemon = self.daemon("--supervise", sockets=[self.unix_socket()], NOTIFY_SOCKET=self.folder / "notify").start()
         self.assertEqual("READY=1", self.next_notice())
         daemons = [int(number) for number in re.findall(r"process (\d+) is the daemon", daemon.log())]

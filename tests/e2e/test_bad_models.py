@@ -1,4 +1,4 @@
-"""Model files that end a process: they are tried in one that nobody needs, and refused by name from then on."""
+"""Model files that end a process: they are tried in a separate process, and refused by name from then on."""
 
 import pathlib
 import signal
@@ -25,12 +25,12 @@ def without_experts(file):
 
 
 def of_another_vocabulary(file):
-    """The library ends the process when it reads the vocabulary; nothing in the header is wrong."""
+    """Makes the library end the process when it reads the vocabulary, although nothing in the header is wrong."""
     file.set_text("tokenizer.ggml.model", "bert")
 
 
 def slow(file):
-    """The time of this tokenizer grows with the square of a number's length."""
+    """Selects a tokenizer whose time grows with the square of a number's length."""
     file.set_text("tokenizer.ggml.model", "gpt2")
     file.set_text("tokenizer.ggml.pre", "superbpe")
     file.set_texts("tokenizer.ggml.merges", ["a b"])
@@ -129,20 +129,20 @@ class Refused(BadModelsTest):
 
 
 class Crashing(BadModelsTest):
-    """A model that passes its trial and ends the daemon, as with a driver of a device. A crash while it loads leaves a mark; here
-    the test leaves it, and makes the crash."""
+    """A model that passes its trial and ends the daemon, as a device driver might. A crash during the load leaves a mark; here
+    the test writes the mark and causes the crash."""
 
     make_daemon = staticmethod(SupervisedDaemon)
 
     def crash_while_loading(self, identity, number=signal.SIGABRT):
         (self.daemon.data_dir / "model_loads").write_text(identity + "\n")
         self.daemon.crash(number)
-        # Its own first load is marked, too, until it ends.
+        # The first load of the next daemon is marked too, until it ends.
         self.daemon.wait_ready()
         return self.connect()
 
     def identity_of(self, name):
-        """As the daemon knows a file: the last verdict, since this one is tried last."""
+        """The daemon's identity of a file: that of the newest verdict, since this file was tried last."""
         before = set(self.trials())
         self.assertEqual("ack", self.load(name)["event"])
         (line,) = set(self.trials()) - before

@@ -1,4 +1,4 @@
-"""Ending early: cancel while queued, in the prefill and while streaming; deadlines of waiting; timeouts of the whole."""
+"""Requests that end early: cancelled while queued, prefilling or streaming; deadlines of waiting; timeouts of the whole."""
 
 import unittest
 
@@ -92,7 +92,7 @@ class Cancel(uma.DaemonTest):
 
     def test_a_deadline_does_not_bound_what_has_begun(self):
         reply = self.client.generate("one", max_tokens=1000, ignore_eos=True, deadline_ms=20)
-        if reply.last["event"] == "eos":  # on a busy machine it may have waited too long to begin
+        if reply.last["event"] == "eos":  # on a busy machine it may wait longer than its deadline
             self.assertEqual(1000, reply.usage["completion_tokens"])
         else:
             self.assert_error(reply, "E_LIMIT_003")

@@ -1,4 +1,4 @@
-"""Several choices of one request, several prompts, and how likely each token was: over HTTP, and the latter on the socket too."""
+"""Several choices of one request, several prompts, and logprobs, over HTTP; logprobs on the socket too."""
 
 import json
 import unittest
@@ -96,7 +96,7 @@ class Choices(HttpTest):
         self.assertEqual(cancelled + 3, self.client.metrics()["requests_cancelled_total"])
 
     def test_one_choice_too_late_fails_the_whole(self):
-        # Four slots: of six choices two wait, until their deadline.
+        # There are four slots: two of the six choices wait until their deadline.
         status, answer = self.chat(n=6, max_tokens=2000, uma={"ignore_eos": True, "deadline_ms": 50})
         self.assertEqual((503, "E_LIMIT_003"), (status, answer["error"]["code"]), answer)
         self.wait_idle()
@@ -147,7 +147,7 @@ class Logprobs(HttpTest):
         body = {"prompt": "one two", "temperature": 0, "logprobs": 5, "max_tokens": 1}
         plain = self.request("POST", "/v1/completions", body)[1]["choices"][0]["logprobs"]
         best = plain["tokens"][0]
-        # The same row: hot, cut, and without the token that was likeliest.
+        # The same row with a high temperature, with top-k, and without its most likely token.
         for fields in ({"temperature": 2, "seed": 4}, {"uma": {"top_k": 1}}, {"uma": {"grammar": 'root ::= "zz"'}}):
             other = self.request("POST", "/v1/completions", {**body, **fields})[1]["choices"][0]["logprobs"]
             self.assertAlmostEqual(plain["top_logprobs"][0][best], other["top_logprobs"][0][best], delta=1e-3)

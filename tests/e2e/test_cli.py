@@ -202,7 +202,7 @@ class OneShot(CliTest):
         self.wait_idle()
 
     def test_it_streams(self):
-        # The tiny model says all of it in a fraction of a second; on a busy machine the look at the daemon may come too late.
+        # The tiny model generates all of it in a fraction of a second; on a busy machine the metrics may be read too late.
         for _ in range(10):
             process = self.start("--prompt", "one two three", *LONG, stdout=subprocess.PIPE)
             self.assertEqual(1, len(os.read(process.stdout.fileno(), 1)), "text before the end")
@@ -210,7 +210,7 @@ class OneShot(CliTest):
                 break
             process.communicate(timeout=uma.WAIT_S)
         else:
-            self.fail("no text ever came before the end of its generation")
+            self.fail("in ten tries no text came before the end of its generation")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=uma.WAIT_S)
         self.assertEqual(130, process.returncode)

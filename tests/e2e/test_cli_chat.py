@@ -19,7 +19,7 @@ class Chat(CliTest):
         return [message["content"] for message in self.client.session(session)["messages"] if message["role"] == "user"]
 
     def wait_said(self, session, *texts):
-        """Waits until the user's messages are these. The prompt alone proves nothing: it is drawn again while a line is edited."""
+        """Waits until these are the user's messages. The prompt is no proof: it is drawn again while a line is edited."""
         uma.until(lambda: len(self.said(session)) == len(texts) and not self.sessions()[session]["busy"], f"{len(texts)} messages")
         self.assertEqual(list(texts), self.said(session))
 
@@ -137,7 +137,7 @@ class Chat(CliTest):
             (session,) = self.sessions()
             chat.type("first\\\r")
             chat.expect(r"\. ")
-            chat.type("secnd\x1b[D\x1b[Do\r")  # two steps left, then the letter that was missing
+            chat.type("secnd\x1b[D\x1b[Do\r")  # two steps left, then the missing letter
             self.wait_said(session, "first\nsecond")
             chat.prompt()
             chat.type("caf\u00e9 \U0001F600\r")

@@ -1,10 +1,10 @@
-"""A full context: sessions that end with an error, and sessions that drop their oldest turns and go on (docs/decisions/0018)."""
+"""A full context: sessions that end with an error, and sessions that drop their oldest turns (docs/decisions/0018)."""
 
 import unittest
 
 import uma
 
-CELLS = 256  # of a session
+CELLS = 256  # per session
 LAYOUT = "kv: {layout: split}\n"
 FLAGS = ("--n-ctx", str(4 * CELLS), "--slots", "4")
 OPTIONS = {"max_tokens": 40, "ignore_eos": True}
@@ -17,10 +17,10 @@ def shifts_of(reply):
 class FullContext:
     flags = FLAGS
     config = LAYOUT
-    moves = True  # whether what is left is moved up in the context
+    moves = True  # whether the remaining cells are moved up in the context
 
     def fill(self, client, session, turns=12):
-        """Turns until the session has dropped some; the last one's reply."""
+        """Adds turns until the session has dropped some; returns the reply to the last one."""
         for turn in range(turns):
             reply = client.generate(f" turn {turn}: one two three four five six", session_id=session, **OPTIONS)
             self.assertEqual("length", reply.reason, reply.last)
@@ -155,7 +155,7 @@ class Killed(unittest.TestCase):
         daemon.start().wait_ready()
         with daemon.client() as client:
             detail = client.session(session)
-            if detail["turns"] == before["turns"]:  # else the turn was over and kept before the kill
+            if detail["turns"] == before["turns"]:  # else the turn was committed before the kill
                 self.assertEqual((before["text"], 0), (detail["text"], detail["dropped_turns"]))
                 self.assertGreater(detail["pending_tokens"], 0)
             reply = client.generate_stream(session, max_tokens=150, ignore_eos=True)

@@ -69,7 +69,7 @@ class CommandLine(unittest.TestCase):
                     self.assertFalse(os.path.exists(f"{folder}/s"), "the socket file is gone")
 
     def test_a_model_whose_header_the_library_would_not_survive(self):
-        """Each of these ends the process in libllama itself."""
+        """Each of these changes ends the process if libllama reads the file."""
         whole = uma.TINY.read_bytes()
         u32, f32 = 4, 6
         changes = {
@@ -104,7 +104,7 @@ class CommandLine(unittest.TestCase):
 
 class Configuration(unittest.TestCase):
     def test_the_first_designs_file(self):
-        """The YAML of the seed document starts the daemon once its paths are real ones."""
+        """The YAML of the seed document starts the daemon once its paths exist."""
         with tempfile.TemporaryDirectory(prefix="uma-e2e-") as folder:
             config = f"""
 model: "{uma.TINY}"
@@ -170,7 +170,7 @@ class SocketFile(unittest.TestCase):
         daemon = uma.Daemon()
         dead = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         dead.bind(str(daemon.socket_path))
-        dead.close()  # nobody listens any more, the file stays
+        dead.close()  # no process listens any more; the file stays
         with daemon:
             self.assertEqual(0o600, stat.S_IMODE(os.stat(daemon.socket_path).st_mode))
 
@@ -242,7 +242,7 @@ class Signals(unittest.TestCase):
             client.wait_token(running)
             daemon.signal(signal.SIGTERM)
             refused = None
-            while refused is None:  # until the signal has arrived, new work may still be taken
+            while refused is None:  # until the signal has arrived, new requests may still be accepted
                 reply = client.finish(client.start(type="generate", prompt="two", max_tokens=1, deadline_ms=100))
                 if reply.last["event"] == "error" and "deadline" not in reply.message:
                     refused = reply
@@ -256,13 +256,13 @@ class Signals(unittest.TestCase):
 
     def test_a_second_signal_ends_at_once(self):
         with uma.Daemon(uma.TINY, "--n-ctx", "4096", "--slots", "1", "--max-tokens", "4000") as daemon, daemon.client() as client:
-            # One after the other, far more than is computed between two signals.
+            # They run one after the other and take much longer than the time between the two signals.
             running = [client.start(type="generate", prompt="one", max_tokens=4000, ignore_eos=True, deadline_ms=0) for _ in range(100)]
             client.wait_token(running[0])
             daemon.signal(signal.SIGTERM)
             uma.until(lambda: "finishing" in daemon.log() or not daemon.is_running(), "the drain is logged")
             daemon.signal(signal.SIGTERM)
-            with contextlib.suppress(uma.ConnectionClosed):  # an answer that says so, or none any more
+            with contextlib.suppress(uma.ConnectionClosed):  # the answer may be an error, or the connection may be closed
                 self.assertNotEqual("length", client.finish(running[-1]).last.get("reason"))
             self.assertEqual(0, daemon.wait())
             self.assertIn("second signal: cancelling requests in flight", daemon.log())
@@ -321,7 +321,7 @@ class Numbers(uma.DaemonTest):
         self.client.call(type="end_session", session_id=session)
 
     def test_models(self):
-        model = self.client.models()[0]  # the one that serves by default comes first
+        model = self.client.models()[0]  # the default model comes first
         self.assertEqual(("tiny", "ready", 1536, 8, 1), tuple(model[name] for name in ("name", "state", "vocabulary", "slots", "workers")))
         self.assertGreater(model["parameters"], 100_000)
         self.assertGreater(model["bytes"], 100_000)
@@ -336,7 +336,7 @@ class WeightsOnce(unittest.TestCase):
     def test_a_further_worker_costs_a_context_and_no_weights(self):
         with tempfile.TemporaryDirectory(prefix="uma-e2e-") as folder:
             model = pathlib.Path(folder) / "wide.gguf"
-            # About 40 MB of weights against a context of a few megabytes.
+            # The weights have about 40 MB, a context a few megabytes.
             subprocess.run([uma.MAKE_MODEL, "--layers", "8", "--width", "512", "--heads", "8", "--kv-heads", "1", "--ff", "1536",
                             "--vocab", "4096", "--type", "f16", "--out", model], check=True)
             weights = model.stat().st_size

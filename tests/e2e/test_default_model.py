@@ -1,4 +1,4 @@
-"""The model that ships with umad: found without a flag, right about what it was told, the same through umad as through libllama."""
+"""The model that ships with umad: it is found without a flag, remembers names, and answers as through libllama alone."""
 
 import pathlib
 import shutil
@@ -12,7 +12,7 @@ from cli import run_cli
 
 SHIPPED = uma.BUILD / "share" / "uma-serve" / "models" / "uma-tiny.gguf"
 
-# Talk between the telling and the asking: five turns about other things.
+# Five turns about other things, between the name and the question about it.
 SMALL_TALK = ("What is uma-serve?", "What is 4 + 9?", "Count to 5", "What is the capital of France?", "Thank you")
 
 
@@ -25,7 +25,7 @@ class WithoutAModelFlag(uma.DaemonTest):
         self.assertGreaterEqual(model["train_tokens"], 2048)
 
     def test_a_name_told_five_turns_earlier(self):
-        """Many at once, each with a name of its own: a mistake in whose KV is whose gives a wrong name."""
+        """Many sessions at once, each with another name: KV of another session would give a wrong name."""
         def talk(name):
             with self.daemon.client() as client:
                 session = client.create_session()
@@ -67,7 +67,7 @@ class Places(unittest.TestCase):
             daemon.arguments[0] = str(umad)
             with daemon:
                 self.assertIn(f"loading {folder}/share/uma-serve/models/uma-tiny.gguf", daemon.log())
-            # And says where it looked when it is not there.
+            # If the model is missing, the message names the place.
             shutil.rmtree(pathlib.Path(folder) / "share")
             result = subprocess.run([str(umad), "--socket", f"{folder}/s", "--data-dir", f"{folder}/d"], capture_output=True, text=True,
                                     timeout=uma.WAIT_S, env=uma.clean_environment(), check=False)
@@ -88,8 +88,8 @@ class Examination(unittest.TestCase):
     takes_long = True
 
     def test_umad_answers_as_libllama_does(self):
-        """tools/train/evaluate.py on a few of the development items: it fails where umad's answers differ from the raw library's or
-        from one run to the next."""
+        """Runs tools/train/evaluate.py on a few of the development items. It fails if umad's answers differ from those of the
+        library alone, or from one run to the next."""
         result = subprocess.run([sys.executable, "-B", str(uma.ROOT / "tools" / "train" / "evaluate.py"), "--part", "development",
                                  "--model", str(SHIPPED), "--most", "4"], capture_output=True, text=True, timeout=20 * uma.WAIT_S,
                                 check=False)

@@ -1,6 +1,6 @@
-"""What the documentation lists is what the programs have: paths, request types, metrics, settings and flags.
+"""Compares the documentation with the programs: paths, request types, metrics, settings and flags.
 
-What can be read without a program is checked by tests/docs_test.py.
+tests/docs_test.py makes the checks that need no program.
 """
 
 import http.client
@@ -25,7 +25,7 @@ def first_column(page):
 
 
 def help_of(program, *command):
-    """A program's --help, its commands' included."""
+    """A program's --help, with that of its commands."""
     text = subprocess.run([str(uma.BUILD / "bin" / program), *command, "--help"], capture_output=True, text=True, check=True,
                           timeout=uma.WAIT_S, stdin=subprocess.DEVNULL).stdout
     commands = re.findall(r"^  ([a-z]+) ", text.partition("Subcommands:")[2].partition("\n\n\n")[0], re.MULTILINE)
@@ -82,7 +82,7 @@ class Docs(uma.DaemonTest):
         self.assertGreater(len(examples), 20)
         for example in examples:
             if example["type"] == "import_session":
-                continue  # its answer comes after its parts, which are shortened here
+                continue  # its answer follows its parts, which are shortened on the page
             reply = self.client.finish(self.client.start(example))
             self.assertFalse((reply.code or "").startswith("E_PROTO"), (example, reply.last))
             if f'"id":"{example["id"]}","type":"{example["type"]}"' in sessions:
@@ -90,7 +90,7 @@ class Docs(uma.DaemonTest):
 
 
 class Examples(unittest.TestCase):
-    """The YAML of the documentation is YAML that umad takes."""
+    """umad accepts the YAML of the documentation."""
 
     def blocks(self, *names):
         return [block for name in names for block in re.findall(r"^```yaml\n(.*?)^```$", text_of(name), re.MULTILINE | re.DOTALL)]
@@ -123,7 +123,7 @@ class Examples(unittest.TestCase):
 
 
 class Settings(unittest.TestCase):
-    """docs/CONFIGURATION.md and what umad says of its settings."""
+    """Compares docs/CONFIGURATION.md with the output of umad --print-config."""
 
     def setUp(self):
         self.rows = {}
@@ -134,7 +134,8 @@ class Settings(unittest.TestCase):
         self.printed = uma.run_umad("--print-config", environment=environment).stdout
 
     def settings(self):
-        """(key, value, whether it is a comment, names in the environment and on the command line) of each printed line."""
+        """Yields (key, value, whether it is a comment, names in the environment and on the command line) of each printed
+        line."""
         section = ""
         for line in self.printed.splitlines()[1:]:
             if re.fullmatch(r"\w+:", line):
@@ -196,7 +197,7 @@ class Flags(unittest.TestCase):
                        for path in (uma.ROOT / folder).rglob("*")
                        if path.is_file() and path.suffix in ("", ".py", ".cpp") and path.name != "README.md")):
             known |= set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text))
-        others = re.compile(r"(?:systemctl|journalctl|adduser)\b[^`;]*")  # programs that are not ours, to the end of the command
+        others = re.compile(r"(?:systemctl|journalctl|adduser)\b[^`;]*")  # commands of other programs, to their end
         named = {(flag, str(place)) for place, text in self.documents.items() for text in [others.sub("", text)]
                  for flag in re.findall(r"(?<![\w`|!<-])(?<!-)--[a-z][a-z0-9-]+|(?<=`)--[a-z][a-z0-9-]+", text)}
         self.assertGreater(len(named), 60)

@@ -1,8 +1,8 @@
-"""What is kept across the end of the daemon: sessions after SIGTERM, after kill -9 at any moment, on a full disk, in damaged files.
+"""Sessions across the end of the daemon: after SIGTERM, after kill -9 at any moment, on a full disk, in damaged files.
 
 Environment:
-  UMA_KILLS       how often the kill test kills (default: 8)
-  UMA_KILL_SEED   which events it kills after (default: 1)
+  UMA_KILLS       number of kills in the kill test (default: 8)
+  UMA_KILL_SEED   seed that chooses the events after which it kills (default: 1)
 """
 
 import contextlib
@@ -26,14 +26,14 @@ WORDS = (" and", " then", " one day", " the girl", " saw a", " big", " dog.", " 
 
 
 def shown(detail):
-    """What get_session or list_sessions says of a session that a restart does not change."""
+    """The fields of get_session or list_sessions that a restart does not change."""
     moves = ("id", "tier", "hot_bytes", "warm_bytes", "cold_bytes", "worker", "event")
     return {name: value for name, value in detail.items() if name not in moves}
 
 
 def stored_sessions(data_dir):
-    """The chain, the count of pending tokens and of turns of every session in the catalog, by id (docs/CATALOG.md). Reads a copy:
-    the file itself is left to the daemon."""
+    """The chain, the number of pending tokens and the number of turns of every session in the catalog, by id (docs/CATALOG.md).
+    Reads a copy, because the file belongs to the daemon."""
     with tempfile.TemporaryDirectory(prefix="uma-e2e-") as folder:
         for name in ("catalog.db", "catalog.db-wal"):
             with contextlib.suppress(FileNotFoundError):
@@ -185,17 +185,18 @@ class Durable(unittest.TestCase):
 
 
 class Known:
-    """A session as its client knows it from acknowledgements and events. Of the chain, the tokens of inputs are not told: None."""
+    """A session as its client knows it from acknowledgements and events. These do not have the tokens of inputs: None in the
+    chain."""
 
     def __init__(self, name, tokens_max):
         self.name = name
-        self.tokens_max = tokens_max  # from here on it is rewound to its first turn
+        self.tokens_max = tokens_max  # a longer chain is rewound to its first turn
         self.id = None
-        self.turns = []  # each the tokens of its input and reply
-        self.said = []  # for each turn: the text of its input, how many tokens the reply has
+        self.turns = []  # for each turn: the tokens of its input and reply
+        self.said = []  # for each turn: the text of its input, the number of tokens of its reply
         self.pending = 0
         self.pending_text = ""
-        self.request = None  # what is under way: (type, received token ids, its text)
+        self.request = None  # the request under way: (type, received token ids, its text)
 
     def chain(self):
         return [token for turn in self.turns for token in turn]
@@ -217,7 +218,7 @@ class Known:
         client.start(id=self.name, type=kind, **fields)
 
     def take(self, event):
-        """Notes an event; true when the request has ended."""
+        """Records an event; returns whether the request has ended."""
         kind, tokens, text = self.request
         if event["event"] == "token":
             tokens.append(event["token_id"])
@@ -250,11 +251,12 @@ class Known:
         self.pending = 0
 
     def check(self, stored):
-        """Compares with what is stored after a crash, and goes on from that: what was under way may have been kept or not."""
+        """Compares itself with the stored sessions after a crash and adopts them: the request under way may have been committed
+        or not."""
         kind, tokens, text = self.request or (None, [], None)
         self.request = None
         if self.id is None:
-            return  # its creation was not acknowledged: nothing is promised
+            return  # its creation was not acknowledged, so it need not exist
         chain, pending, turns = stored[self.id]
         kept = self.chain()
         if kind == "append_input" and pending > self.pending:
@@ -267,15 +269,15 @@ class Known:
         assert (len(kept), self.pending, len(self.turns)) == (len(chain), pending, turns), (self.name, kind, len(kept), self.pending,
                                                                                           len(self.turns), stored[self.id])
         wrong = [place for place, token in enumerate(kept) if token is not None and token != chain[place]]
-        assert not wrong, f"{self.name}: other tokens than the events said at {wrong}"
+        assert not wrong, f"{self.name}: the stored tokens differ from the events at {wrong}"
         begin = 0
-        for turn in self.turns:  # now the inputs' tokens are known too
+        for turn in self.turns:  # now the tokens of the inputs are known too
             turn[:] = chain[begin:begin + len(turn)]
             begin += len(turn)
 
 
 class Kills(unittest.TestCase):
-    """Twenty sessions talk, the daemon is killed, what is stored is compared with what was said; again and again."""
+    """Twenty sessions send requests, the daemon is killed, and the catalog is compared with the events; repeatedly."""
 
     model = uma.TINY
     flags = FLAGS
@@ -311,8 +313,8 @@ class Kills(unittest.TestCase):
         pass
 
     def talk_until_killed(self, daemon, sessions, chance):
-        """Every session has a request under way; after some number of events the daemon is killed, and what it had still sent is
-        read to the end."""
+        """Every session has a request under way. After a random number of events the daemon is killed, and the events that it
+        had already sent are read to the end."""
         events_left = chance.randint(1, 400)
         with daemon.client() as client:
             for session in sessions.values():
@@ -332,7 +334,7 @@ class Kills(unittest.TestCase):
         with daemon.client() as client:
             listed = {entry["session_id"]: entry for entry in client.call(type="list_sessions")["sessions"]}
             for session in sessions.values():
-                if session.id is None:  # its creation may have been kept: then its client finds it by its name
+                if session.id is None:  # its creation may have been committed; then its client finds it by its name
                     detail = client.session(session.name)
                     session.id = detail.get("session_id")
                     continue
@@ -343,8 +345,8 @@ class Kills(unittest.TestCase):
 
 
 class KillsAndContinuations(Kills):
-    """The same with conversations that are long enough for files, most of them not in a slot when they go on, where bits depend on
-    the tokens alone: whether restored or computed again, each says what it says undisturbed."""
+    """The same with conversations that are long enough for files; most of them are not in a slot when they continue. The bits
+    depend on the tokens alone: restored or computed again, each session gets the same text as undisturbed."""
     takes_long = True
 
     flags = ("--n-ctx", "4096", "--slots", "4")
@@ -352,14 +354,15 @@ class KillsAndContinuations(Kills):
     tokens_max = 600
 
     def go_on(self, daemon, sessions):
-        """After the last kill each session has one more turn, and another after a clean end, which has put what is long into files."""
+        """After the last kill each session has one more turn, and another after a clean end, which has saved long sessions to
+        files."""
         self.add_turns(daemon, sessions)
         self.assertEqual(0, daemon.terminate())
         daemon.start().wait_ready()
         self.assertIn("cold", self.add_turns(daemon, sessions))
 
     def add_turns(self, daemon, sessions):
-        """Returns the tiers that they came from."""
+        """Returns the tiers of the sessions."""
         tiers = set()
         with daemon.client() as client:
             for session in sessions.values():

@@ -17,9 +17,10 @@ RERANK = uma.BUILD / "models" / "tiny-rerank.gguf"
 WORDPIECE = uma.BUILD / "models" / "tiny-wordpiece.gguf"
 WORDPIECE_RANK = uma.BUILD / "models" / "tiny-wordpiece-rank.gguf"
 
-# Scores are the model's own, of any size. On the variants of the CPU backend the same pair's differed by up to 2.8e-4 with its company.
+# Scores are the model's own, of any size. On the variants of the CPU backend the score of a pair differed by up to 2.8e-4 with
+# the other texts of its call.
 SCORE_DELTA = 1e-3
-EXACT = "kv: {flash_attention: off}\n"  # else a text's vector depends on its company in the fourth digit
+EXACT = "kv: {flash_attention: off}\n"  # else a text's vector depends on the others of its call in the fourth digit
 
 TEXTS = ["the dog sat by the door", "a cat", "x", "Where is the station?", "naïve café ☕ 東京", "word " * 60, "  spaces   and\ttabs "]
 QUERY = "Where is the station?"
@@ -49,7 +50,7 @@ class EmbeddingTest(uma.DaemonTest):
         cls.url = re.search(r"http +(http://127\.0\.0\.1:\d+)/v1", cls.daemon.log()).group(1)
 
     def post(self, path, body):
-        """Status and answer."""
+        """Returns status and answer."""
         request = urllib.request.Request(self.url + path, data=json.dumps(body).encode(),
                                          headers={"Content-Type": "application/json"})
         try:
@@ -261,7 +262,8 @@ class Cli(EmbeddingTest):
 
 
 class AgainstLlamaServer(EmbeddingTest):
-    """The models that the build makes. Without flash attention there too: it sums in 16 bits, which alone moves vectors by more than 1e-4."""
+    """The models that the build makes. llama-server runs without flash attention too: it sums in 16 bits, which alone changes
+    vectors by more than 1e-4."""
 
     rank_model = RERANK
 
@@ -290,7 +292,7 @@ class AgainstLlamaServer(EmbeddingTest):
 
 
 class AgainstLlamaServerOnLastTokens(AgainstLlamaServer):
-    """A model whose vector of a text is that of its last token, with a cache."""
+    """A model with a cache, whose vector of a text is that of the last token."""
 
     model = uma.BUILD / "models" / "tiny-embed-last.gguf"
 

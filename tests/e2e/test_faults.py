@@ -1,4 +1,4 @@
-"""Disks that are full or read-only, seen from a client: small file systems in memory, mounted where only the daemon sees them."""
+"""Disks that are full or read-only, as a client notices them: small file systems in memory, mounted for the daemon only."""
 
 import contextlib
 import json
@@ -14,15 +14,15 @@ PROMPT = "Once upon a time there was a little girl who lived in a house near the
 
 
 class PrivateMounts:
-    """A mount namespace of its own, held by a process that lives until close(). Raises unittest.SkipTest where that is not
-    permitted."""
+    """A separate mount namespace, held by a process until close(). Raises unittest.SkipTest if the system does not permit
+    it."""
 
     def __init__(self):
         problems = []
         for flags, enter in (((), ()), (("--user", "--map-root-user"), ("--user", "--preserve-credentials"))):
             self.holder = subprocess.Popen(["unshare", "--mount", *flags, "--", "sh", "-c", "echo ready; exec cat"], text=True,
                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            # With the holder's root, which is another one than the namespace's where the tests run in a changed root.
+            # Uses the holder's root, which differs from the namespace's root if the tests run in a changed root.
             self.enter = ["nsenter", "--target", str(self.holder.pid), "--mount", "--root", *enter, "--"]
             if self.holder.stdout.readline() == "ready\n":
                 probe = self.run("mount", "-t", "tmpfs", "-o", "size=64k", "none", "/mnt")
@@ -110,7 +110,7 @@ class DataFolder(DiskTest):
             self.assertEqual(before, [self.shown(client, session) for session in (kept, other)])
             self.assertEqual("eos", client.generate("what keeps nothing", **OPTIONS).last["event"])
             self.assertRegex(self.daemon.log(), r"error.*catalog\.db.*(full|space)")
-        # Not even the end of the daemon needs room.
+        # Even the end of the daemon needs no space.
         self.restart()
         with self.daemon.client() as client:
             self.assertEqual(before, [self.shown(client, session) for session in (kept, other)])
@@ -134,12 +134,12 @@ class DataFolder(DiskTest):
 
 
 class Files(DiskTest):
-    """Little memory for states, so that some go to the disk at once; their folder is a file system of its own."""
+    """Little memory for states, so that some go to the disk at once; their folder is a separate file system."""
 
     config = "kv: {layout: split, warm_bytes_max: 150K}\n"
 
     def check_states_without_room(self, why):
-        """States cannot be written: what is said is not changed by that."""
+        """If states cannot be written, the replies are the same."""
         self.daemon.start().wait_ready()
         with self.daemon.client() as client:
             sessions = [self.begin(client, f"{number} {PROMPT}") for number in range(5)]

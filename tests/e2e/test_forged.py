@@ -1,4 +1,4 @@
-"""Session files that were forged: whatever is in them, the daemon lives, and others hear what they would have heard."""
+"""Forged session files: whatever is in them, the daemon keeps running, and others get the same replies as without them."""
 
 import random
 import struct
@@ -11,7 +11,7 @@ import uma
 from test_portable import export, import_file
 
 NOT_A_NUMBER = 0x7e00
-LARGEST = 0x7bff  # finite; sums of it are not
+LARGEST = 0x7bff  # finite, but its sums are not
 
 
 class Forged(test_http.HttpTest):
@@ -25,7 +25,7 @@ class Forged(test_http.HttpTest):
         cls.register = shift_register.Register()
 
     def exported(self, mode="text", **fields):
-        """The file of a session of two turns and pending input, which nobody has computed but it, and which is gone."""
+        """The file of a session with two turns and pending input. No other session has its tokens, and it is ended."""
         session = self.client.create_session(mode=mode, on_full="shift")
         rng = random.Random(self.id())
         for _ in range(2):
@@ -39,7 +39,7 @@ class Forged(test_http.HttpTest):
         return file
 
     def expect_nobody_notices(self):
-        """More requests than there are slots, each with a text of its own, get the text that is computed beforehand."""
+        """More requests than there are slots, each with a unique prompt, get the right text."""
         words = self.register.words
         for number in range(10):
             prompt = [words[(7 * number + i) % len(words)] for i in range(120)]
@@ -81,7 +81,7 @@ class Forged(test_http.HttpTest):
         return self.client.call(type="fork_session", session_id=session)["session_id"]
 
     def goes_on(self, session):
-        """The reply is that of the tokens, not of the numbers that came with them."""
+        """Continues the session. The reply must follow from the tokens, not from the numbers that were imported with them."""
         reply = self.client.generate_stream(session, max_tokens=8)
         self.assertEqual("eos", reply.last["event"], reply.last)
         return reply
@@ -127,7 +127,8 @@ class Forged(test_http.HttpTest):
         _, state = forged_files.parts(file)
         first, second = (import_file(self.client, file, name=f"{name} {self.layout}") for name in ("first", "second"))
         self.assertEqual(("kept", "kept"), (first["kv"], second["kv"]))
-        # Each has its own, and a fork has its parent's; what begins like them but was computed here has none of it.
+        # Each session uses its own KV, and a fork its parent's; a prompt with the same beginning that is computed here uses
+        # none of it.
         for session, reason in ((first, "warm"), (second, "warm")):
             usage = self.goes_on(session["session_id"]).usage
             self.assertEqual((reason, len(state.tokens)), (usage["reuse_reason"], usage["reused_tokens"]))

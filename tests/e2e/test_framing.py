@@ -17,7 +17,7 @@ class Frames(uma.DaemonTest):
         self.assertEqual("pong", (client or self.client).call(type="ping")["event"])
 
     def assert_rejected(self, body, code, *parts):
-        """A whole frame that is refused without an id; the connection is kept."""
+        """A whole frame is refused without an id, and the connection is kept."""
         self.client.send_bytes(uma.frame(body))
         answer = self.client.receive()
         self.assertIsNone(answer["id"])
@@ -60,7 +60,7 @@ class Frames(uma.DaemonTest):
         try:
             client.send_bytes(b"x" * MIB)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # closed already: the answer lies in the receive buffer
+            pass  # closed already: the answer is in the receive buffer
         self.assert_error(client.receive(), "E_PROTO_002")
         self.assertTrue(client.is_closed_by_peer())
         self.assert_works()
@@ -190,7 +190,7 @@ class Frames(uma.DaemonTest):
         self.assert_error(refusals[0], "E_PROTO_005")
         self.assertEqual("length", events[-1]["reason"])
         self.assertEqual(200, events[-1]["usage"]["completion_tokens"])
-        self.assertEqual("pong", self.client.call(id="same", type="ping")["event"])  # free again
+        self.assertEqual("pong", self.client.call(id="same", type="ping")["event"])  # the id is free again
 
     def test_the_same_id_on_two_connections_is_two_requests(self):
         other = self.another_client()

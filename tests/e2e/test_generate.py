@@ -6,7 +6,7 @@ import uma
 
 
 class Generate(uma.DaemonTest):
-    """On the tiny model, whose weights are random: what it says means nothing and is the same every time."""
+    """Generations of the tiny model, whose weights are random: its text means nothing and is the same every time."""
 
     flags = ("--n-ctx", "4096", "--slots", "8")
 
@@ -47,7 +47,7 @@ class Generate(uma.DaemonTest):
 
     def test_max_tokens_defaults_to_512(self):
         reply = self.client.generate("one two", ignore_eos=True)
-        self.assertEqual(512, reply.usage["completion_tokens"])  # it fits: 4096 cells are there
+        self.assertEqual(512, reply.usage["completion_tokens"])  # it fits into the 4096 cells
         self.assertEqual("length", reply.reason)
 
     def test_a_seed_repeats_and_is_returned(self):
@@ -99,7 +99,7 @@ class Generate(uma.DaemonTest):
     def test_a_stop_string_split_across_tokens(self):
         pieces = [event["text"] for event in self.generate(max_tokens=40).tokens]
         text = "".join(pieces)
-        # From inside one token's text to inside the next one's, so that no single token holds the stop string.
+        # The stop string begins inside one token's text and ends inside the next one's, so no single token contains it.
         at = next(i for i in range(3, len(pieces) - 1) if len(pieces[i]) >= 2 and len(pieces[i + 1]) >= 2)
         stop = pieces[at][-1] + pieces[at + 1][0]
         reply = self.generate(max_tokens=40, stop=[stop, "never said"])
@@ -119,7 +119,8 @@ class Generate(uma.DaemonTest):
         self.assertEqual(text[:min(text.index(late), text.index(early))], reply.text)
 
     def test_every_event_is_whole_utf8_and_emojis_survive(self):
-        # receive() decodes strictly, so a torn character fails there. A hot model says many single bytes.
+        # receive() decodes strictly, so a torn character fails there. At a high temperature the model generates many single
+        # bytes.
         reply = self.generate("😀🎉 日本語 Ωμέγα \U0010ffff", max_tokens=40, temperature=2, seed=3)
         self.assertEqual(40, reply.usage["completion_tokens"])
 
@@ -163,7 +164,7 @@ class Limits(uma.DaemonTest):
     config = "limits: {max_prompt_bytes: 3000}\nkv: {layout: split}\n"
 
     def prompt_of(self, tokens_count):
-        """A prompt of exactly so many tokens, by the daemon's own count."""
+        """A prompt of exactly so many tokens, as the daemon counts them."""
         for words in range(1, 400):
             reply = self.client.generate("a" + " b" * words, max_tokens=1)
             if reply.last["event"] == "error":
@@ -194,7 +195,7 @@ class Limits(uma.DaemonTest):
         self.assertIsNotNone(fits, "no prompt near the edge fits")
         self.assertIsNotNone(over, "no prompt near the edge is too long")
         self.assertEqual(fits[0] + 1, over[0], "between fitting and not fitting lies one token")
-        # The longest prompt that fits leaves room for at least one token, and the reply ends where the context does.
+        # The longest prompt that fits leaves a cell for at least one token, and the reply ends at the end of the context.
         self.assertEqual("length", fits[1].reason)
         self.assertGreaterEqual(fits[1].usage["completion_tokens"], 1)
         self.assertLessEqual(fits[1].usage["prompt_tokens"] + fits[1].usage["completion_tokens"], cells + 1)

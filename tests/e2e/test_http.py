@@ -1,4 +1,5 @@
-"""The HTTP listener as OpenAI's clients use it, and as nobody should: Python's http.client, and plain sockets for what that refuses to send."""
+"""The HTTP listener with requests as OpenAI's clients send them, by Python's http.client, and with malformed ones, by plain
+sockets."""
 
 import contextlib
 import http.client
@@ -36,7 +37,7 @@ class HttpTest(uma.DaemonTest):
         return answer.status, self.checked(json.loads(answer.read()))
 
     def checked(self, value):
-        """An object that, where it claims to be one of OpenAI's, is one."""
+        """Returns the object. If it claims to be one of OpenAI's, it must have the shape."""
         if shape := openai_shapes.of(value):
             self.assertIsNone(openai_shapes.mismatch(value, shape), value)
         return value
@@ -46,7 +47,7 @@ class HttpTest(uma.DaemonTest):
         return self.request("POST", "/v1/chat/completions", body, connection=connection)
 
     def start_stream(self, path="/v1/chat/completions", **fields):
-        """A connection and the answer whose events come."""
+        """Returns a connection and the answer, whose events follow."""
         connection = self.connect()
         body = {"messages": [{"role": "user", "content": "Hello"}], "stream": True, "temperature": 0, **fields}
         connection.request("POST", path, json.dumps(body).encode())
@@ -60,7 +61,7 @@ class HttpTest(uma.DaemonTest):
         return [self.checked(json.loads(line.removeprefix("data: "))) for line in lines[:-2]]
 
     def raw(self, data):
-        """Sends bytes, ends the sending side and returns all that comes back."""
+        """Sends bytes, ends the sending side and returns the whole answer."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=uma.WAIT_S) as plain:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 plain.sendall(data)
@@ -186,7 +187,7 @@ class Errors(HttpTest):
         self.assert_refused(400, "E_PROTO_003", self.chat(tools=[{"type": "function"}]), "tools[0].function")
         self.assert_refused(400, "E_PROTO_003", self.chat(n=17), "n")
         self.assert_refused(400, "E_PROTO_003", self.request("POST", "/v1/chat/completions", {}), "messages")
-        # What only the model, or what compiles a schema, can find wrong.
+        # Errors that only the model, or the compiler of schemas, can find.
         self.assert_refused(400, "E_PROTO_003", self.chat(logit_bias={"99999999": 1}), "logit_bias")
         schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array", "uniqueItems": True}}}
         self.assert_refused(400, "E_PROTO_003", self.chat(response_format=schema), "response_format.json_schema.schema")
@@ -251,7 +252,7 @@ class Facts(HttpTest):
         samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         self.assertGreater(float(samples["uma_tokens_total"]), 0)
         self.assertEqual(0, float(samples['uma_worker_queue_depth{worker="0",model="tiny"}']))
-        # What an endpoint picker reads.
+        # These are read by endpoint pickers.
         self.assertEqual(0, float(samples["uma_queue_depth"]))
         self.assertIn("uma_sequences_active", samples)
         self.assertTrue(0 <= float(samples["uma_kv_cache_utilization"]) <= 1)
@@ -367,7 +368,7 @@ class Listener(unittest.TestCase):
 
 
 class Shapes(unittest.TestCase):
-    """What checks every answer above does notice."""
+    """Checks the checker of the answers above: it must notice wrong shapes."""
 
     CHUNK = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m",
              "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]}

@@ -1,4 +1,4 @@
-"""Running the HTTP listener for others: keys and their limits, request ids, the access log."""
+"""The HTTP listener for several users: keys and their limits, request ids, the access log."""
 
 import contextlib
 import http.client
@@ -18,7 +18,7 @@ import uma
 
 
 class Listener:
-    """An umad whose HTTP listener has a configuration of its own."""
+    """A umad whose HTTP listener has the given configuration."""
 
     def __init__(self, test, section):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-e2e-listener-"))
@@ -108,7 +108,7 @@ class Keys(unittest.TestCase):
 
 
 def answer_to_user(uid, port, path, *lines):
-    """What a process of this user is answered: status and body. 0: nothing."""
+    """The answer to a process of this user: status and body. Status 0: there was no answer."""
     receiving, sending = os.pipe()
     child = os.fork()
     if child == 0:
@@ -132,7 +132,7 @@ def answer_to_user(uid, port, path, *lines):
 
 @unittest.skipIf(os.geteuid() != 0, "only root can ask as another user")
 class LocalUsers(unittest.TestCase):
-    """Who is served on the loopback where there are no keys."""
+    """The users that are served on the loopback without keys."""
 
     NOBODY = 65534
     SOMEBODY = 12345
@@ -307,7 +307,8 @@ class HostileJson(unittest.TestCase):
 
 class SlowHeaders(unittest.TestCase):
     def test_clients_that_drip_are_closed_while_others_are_served(self):
-        """A byte of a header every few hundred ms: each resets no clock, so the limit of the whole header ends the request."""
+        """A byte of a header arrives every few hundred ms. It resets no clock, so the limit of the whole header ends the
+        request."""
         listener = Listener(self, {})
         drips = []
         for _ in range(8):
@@ -325,7 +326,7 @@ class SlowHeaders(unittest.TestCase):
                     drip.sendall(header[i:i + 1])
             if len(ended) == len(drips):
                 break
-            # A whole stream in between.
+            # A whole stream runs in between.
             connection = http.client.HTTPConnection("127.0.0.1", listener.port, timeout=uma.WAIT_S)
             connection.request("POST", "/v1/completions", json.dumps(
                 {"prompt": "one two", "max_tokens": 20, "temperature": 0, "stream": True, "uma": {"ignore_eos": True}}))

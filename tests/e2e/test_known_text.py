@@ -1,4 +1,5 @@
-"""The main job, on a model whose text is known: four conversations at once, reuse across turns, two workers on one copy."""
+"""The main tasks of umad, on a model whose text is known: four conversations at once, reuse across turns, two workers on one
+copy."""
 
 import unittest
 
@@ -14,7 +15,7 @@ class KnownTextTest(uma.DaemonTest):
     model = uma.TINY_REGISTER
 
     def at_once(self, *prompts, **fields):
-        """The replies to prompts that clients of their own send while the daemon looks away."""
+        """The replies to prompts that are sent, each by a separate client, while the daemon is paused."""
         clients = [self.another_client() for _ in prompts]
         with self.daemon.paused():
             ids = [client.start({"max_tokens": 150, **fields}, type="generate", prompt=prompt) for client, prompt in zip(clients, prompts)]
@@ -22,7 +23,7 @@ class KnownTextTest(uma.DaemonTest):
 
 
 class FourAtOnce:
-    """The tests of one layout of workers; mixed into classes that choose it."""
+    """Tests for classes that each choose a layout of workers."""
 
     def test_the_known_text(self):
         self.assertEqual(SAID, self.client.generate(PROMPT, max_tokens=150).text)
@@ -61,7 +62,7 @@ class FourAtOnce:
         self.assertGreaterEqual(second.usage["reused_tokens"], first.usage["prompt_tokens"] + first.usage["completion_tokens"] - 1)
         whole = PROMPT + first.text + " one day"
         one_pass = self.client.generate(whole, max_tokens=24)
-        # Only when the text is read as the same tokens are the two runs the same computation.
+        # The two runs are the same computation only if the text is tokenized alike.
         self.assertEqual(second.usage["prompt_tokens"], one_pass.usage["prompt_tokens"])
         self.assertEqual(REGISTER.says(whole, 24), second.text)
         self.assertEqual(one_pass.text, second.text)
@@ -109,7 +110,7 @@ class ShortBesideLong(KnownTextTest):
 
 
 class KvExhaustion(KnownTextTest):
-    """More streams than the cells of a shared cache can hold together: some wait swapped out, all finish."""
+    """More streams than a shared cache has cells for: some wait swapped out, and all finish."""
 
     flags = ("--n-ctx", "512", "--slots", "8")
     config = "kv: {layout: unified}\n"

@@ -1,4 +1,4 @@
-"""Nobody freezes: long prompts beside streams, classes, clients that share, an idle daemon."""
+"""No client waits too long: long prompts beside streams, priority classes, clients that share, an idle daemon."""
 
 import contextlib
 import pathlib
@@ -17,7 +17,7 @@ class LongPrompts(uma.DaemonTest):
 
     @contextlib.contextmanager
     def stream(self, client):
-        """A stream that is under way for seconds; gives a list that has its text, as far as it came, after the block."""
+        """A stream that runs for seconds. Yields a list that has its text so far after the block."""
         text = []
         stream = client.start(type="generate", prompt="a stream", max_tokens=8000, ignore_eos=True)
         client.wait_token(stream)
@@ -74,7 +74,7 @@ class Sharing(uma.DaemonTest):
                     for n in range(50)]
             greedy.finish(many[0])
             self.client.generate("only one", max_tokens=20, ignore_eos=True)
-            # Everything of the greedy client that had ended by then has been read or waits in its socket.
+            # All replies of the greedy client that had ended by then have been read or wait in its socket.
             ended = 1 + sum(1 for _ in self.ended_now(greedy, many[1:]))
             self.assertLess(ended, 10)
             for request in many:
@@ -103,10 +103,10 @@ class Idle(uma.DaemonTest):
         self.wait_idle()
 
         def wakings():
-            """How often each thread has gone to sleep; empty where one is awake. Who spins or polls never keeps the same number."""
+            """How often each thread has gone to sleep; empty if one is awake. The number of a thread that polls changes."""
             counts = {}
             for task in pathlib.Path(f"/proc/{self.daemon.process.pid}/task").iterdir():
-                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
                     status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
                     if status["State"].split()[0] != "S":
                         return {}
@@ -115,7 +115,7 @@ class Idle(uma.DaemonTest):
 
         def rests():
             before = wakings()
-            time.sleep(0.05)  # in which a thread that polls wakes
+            time.sleep(0.05)  # long enough for a thread that polls to wake
             return before and before == wakings()
 
         uma.until(rests, "all threads of the daemon sleep")

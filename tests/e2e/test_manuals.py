@@ -1,6 +1,6 @@
-"""Completions and manual pages, as the build makes them from --help: nothing that a program's help lists is missing.
+"""Completions and manual pages that the build makes from --help: they have everything that a program's help lists.
 
-The help is read here in another way than packaging/help_text.py does, so that what that overlooks is found.
+The help is read in another way than in packaging/help_text.py, to find what that overlooks.
 """
 
 import re
@@ -30,7 +30,7 @@ def commands_of(text):
 
 
 def all_commands(path):
-    """Every command of a program, as its path, with its help."""
+    """The path and the help of every command of a program."""
     text = help_of(path)
     found = [(path, text)]
     for name in commands_of(text):
@@ -46,7 +46,7 @@ class Completions(unittest.TestCase):
         cls.commands = [command for program in PROGRAMS for command in all_commands((program,))]
 
     def bash(self, *words):
-        """What bash offers for the last of the words."""
+        """The completions that bash offers for the last of the words."""
         program = words[0]
         script = ('source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); '
                   f'_{program.replace("-", "_")}; printf "%s\\n" "${{COMPREPLY[@]}}"')

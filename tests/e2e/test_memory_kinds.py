@@ -1,4 +1,5 @@
-"""Models that cannot be cut at any token (docs/decisions/0016), through the daemon: turns, rewinds, repeats, forks, company."""
+"""Models that cannot be cut at any token (docs/decisions/0016), through the daemon: turns, rewinds, repeats, forks, parallel
+sessions."""
 
 import unittest
 
@@ -35,7 +36,7 @@ class MemoryKind:
 
     def test_what_is_taken_back_goes_on_from_the_end_of_a_turn(self):
         session = self.client.create_session(mode="text")
-        lengths = []  # of the chain, after each turn
+        lengths = []  # lengths of the chain, after each turn
         for turn in range(5):
             self.client.generate(f" turn {turn}" + " one two three" * 20, session_id=session, **OPTIONS)
             lengths.append(self.client.session(session)["tokens"])

@@ -1,4 +1,4 @@
-"""Many models behind one daemon: loaded when they are used, freed when memory is short, and their sessions stay."""
+"""Many models behind one daemon: they are loaded when they are used and freed when memory is short, and their sessions stay."""
 
 import os
 import pathlib
@@ -15,11 +15,11 @@ NAMES = ["a", "b", "c"]
 
 
 class ModelsTest(unittest.TestCase):
-    """A folder of models, all the same one by other names, and a daemon that knows them."""
+    """A folder with copies of one model under several names, and a daemon that serves them."""
 
     names = NAMES
     settings = ""
-    cards = ""  # of models.yaml
+    cards = ""  # content of models.yaml
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="uma-models-")
@@ -35,7 +35,7 @@ class ModelsTest(unittest.TestCase):
         self.client = self.connect()
 
     def add(self, name, source=uma.TINY):
-        # Another name of one file is another model: what it computes is that of the first, and takes as much memory.
+        # A copy under another name is another model: it computes the same as the first and takes as much memory.
         (self.folder / f"{name}.gguf").write_bytes(source.read_bytes())
 
     def connect(self):
@@ -148,7 +148,7 @@ class Unloading(ModelsTest):
 
 
 class LittleMemory(ModelsTest):
-    """None for states but what moves."""
+    """No memory for states, except for those that are being moved."""
 
     settings = "slots: 4\nkv: {warm_bytes_max: 0}\n"
 
@@ -168,7 +168,8 @@ class LittleMemory(ModelsTest):
 
 
 class Short(ModelsTest):
-    """Memory for two of three models. Without lanes and with one thread a model takes as much on every machine."""
+    """Memory for two of three models. Without prefill lanes and with one thread a model takes the same memory on every
+    machine."""
 
     settings = ("slots: 4\nthreads: 1\nscheduler: {lanes: off}\nkv: {warm_bytes_max: 1M}\n"
                 "pool: {memory_bytes_max: 16M, min_loaded_s: 0.3, maintenance_s: 0.2}\n")
@@ -186,7 +187,7 @@ class Short(ModelsTest):
             with uma.Client(self.daemon.socket_path) as client:
                 return {client.generate("and ", session_id=sessions[name], max_tokens=3).last["event"] for _ in range(turns)}
 
-        # Who comes third waits until one of the others has nothing more to do.
+        # The third model waits until one of the others is idle.
         for _ in range(rounds):
             self.assertEqual([{"eos"}] * 3, uma.parallel(*(lambda name=name: use(name) for name in NAMES)))
         self.assertGreaterEqual(self.loads(), loads_before + rounds)
@@ -206,7 +207,7 @@ class Short(ModelsTest):
                     reply = client.generate("on and ", model=name, max_tokens=20, **{"class": "background"})
                     replies.append((name, reply.last["event"]))
 
-        # Of each two at a time, so that neither is ever idle by itself.
+        # Each model has two requests at a time, so that neither is ever idle by itself.
         workers = [threading.Thread(target=work, args=(name,)) for name in ("a", "a", "b", "b")]
         for worker in workers:
             worker.start()

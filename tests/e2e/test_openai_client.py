@@ -25,7 +25,7 @@ class OpenAiTest(uma.DaemonTest):
         cls.url = re.search(r"http +(http://127\.0\.0\.1:\d+/v1)", cls.daemon.log()).group(1)
 
     def run_scenario(self, name):
-        """What a scenario of openai/scenarios.mjs saw."""
+        """The output of a scenario of openai/scenarios.mjs."""
         environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
         ran = subprocess.run(
             ["node", FOLDER / "scenarios.mjs", name, self.url],
@@ -138,7 +138,7 @@ class Responses(OpenAiTest):
         self.assertEqual([None, turns[0]["id"], turns[1]["id"]], [turn["previous_response_id"] for turn in turns])
         for before, turn in zip(turns, turns[1:]):
             usage = turn["usage"]
-            # All of the turn before was there but its last token, which had not been computed.
+            # All tokens of the turn before were cached except the last, which had not been computed.
             known = before["usage"]["total_tokens"] - 1
             self.assertGreaterEqual(usage["input_tokens_details"]["cached_tokens"], known)
             self.assertEqual(usage["input_tokens"], turn["uma"]["usage"]["reused_tokens"] + turn["uma"]["usage"]["recomputed_tokens"])
@@ -160,7 +160,8 @@ class Responses(OpenAiTest):
 
     def assert_shaped(self, *responses):
         for response in responses:
-            own = {name: value for name, value in response.items() if name not in ("output_text", "output_parsed")}  # the client's
+            # The client adds two fields.
+            own = {name: value for name, value in response.items() if name not in ("output_text", "output_parsed")}
             self.assertIsNone(openai_shapes.mismatch(own, openai_shapes.RESPONSE), response)
 
     def test_tools_over_two_turns(self):

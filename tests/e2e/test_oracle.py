@@ -1,4 +1,5 @@
-"""A random mixed load, every reply compared with that of an undisturbed daemon (reply_oracle.py). script/soak does the same for longer."""
+"""A random mixed load, with every reply compared with that of an undisturbed daemon (reply_oracle.py). script/soak does the
+same for longer."""
 
 import unittest
 
@@ -17,7 +18,7 @@ class Oracle(unittest.TestCase):
         print(f"\n{settings}: {outcome}")
         self.assertEqual([], outcome.wrong)
         self.assertGreater(outcome.equal, 20)
-        # How many ties there are depends on how a CPU rounds; the comparison says something where most replies have none.
+        # The number of near-ties depends on a CPU's rounding; the comparison is meaningful only if most replies have none.
         self.assertGreater(outcome.equal, outcome.near)
         self.assertGreater(outcome.reused, 0)
         return outcome

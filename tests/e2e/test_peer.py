@@ -1,14 +1,15 @@
-"""The same requests to umad and to the packaged llama-server, on the same trained model with greedy sampling: the same text, the same
-finish reasons, the same stream.
+"""The same requests to umad and to the packaged llama-server, on the same trained model with greedy sampling: the same text,
+the same finish reasons, the same stream.
 
-What differs, and why:
-- llama-server's streams begin with "content": null, ours with "": both are OpenAI's.
-- The last chunk of its text completions carries the usage also where nobody asked for it; ours follows stream_options.
-- Its answers have "timings" and "system_fingerprint", ours a receipt under "uma".
-- It counts the token that ends a reply among completion_tokens; ours are those that the reply has.
-- Our messages also have OpenAI's "refusal".
-- Each chunk of its streams has the time of its own as "created", ours that of the stream.
-- It answers an empty "messages" and types that are wrong in ways of its own, so errors are not compared.
+The differences, and their reasons:
+- llama-server's streams begin with "content": null, umad's with "": OpenAI has both.
+- The last chunk of llama-server's text completions has the usage even if the request did not ask for it; umad follows
+  stream_options.
+- llama-server's answers have "timings" and "system_fingerprint", umad's a receipt under "uma".
+- llama-server counts the token that ends a reply among completion_tokens; umad counts the tokens of the reply only.
+- umad's messages also have OpenAI's "refusal".
+- Each chunk of llama-server's streams has its own time as "created"; all chunks of umad's have that of the stream.
+- llama-server answers an empty "messages" and wrong types differently, so errors are not compared.
 """
 
 import json
@@ -32,14 +33,14 @@ PROMPTS = ("Once upon a time", "The capital of France is", "1, 2, 3, 4,", "Za≈º√
 
 
 def usage_of(answer, reason):
-    """The counts that both have: those of llama-server without the token that ended the reply."""
+    """The counts that both have; llama-server's without the token that ended the reply."""
     usage = answer["usage"]
     ends = 1 if reason == "stop" and "timings" in answer else 0
     return usage["prompt_tokens"], usage["completion_tokens"] - ends, usage["total_tokens"] - ends
 
 
 def objects(stream):
-    """Of a stream of server-sent events, which must end with [DONE]."""
+    """The objects of a stream of server-sent events, which must end with [DONE]."""
     lines = [line.removeprefix("data: ") for line in stream.decode().split("\n\n")]
     assert lines[-2:] == ["[DONE]", ""], lines[-3:]
     return [json.loads(line) for line in lines[:-2]]
@@ -68,7 +69,7 @@ class SameAnswers(HttpTest):
         if "message" in our_choice:
             self.assertIsNone(our_choice["message"].pop("refusal"))
         self.assertEqual(their_choice, {name: our_choice.get(name) for name in their_choice})
-        if "stop" not in body:  # a stop string may end within a token, before which the two stop counting at different places
+        if "stop" not in body:  # a stop string may end within a token; the two then count differently
             reason = our_choice["finish_reason"]
             self.assertEqual(usage_of(theirs, reason), usage_of(ours, reason))
         return our_choice
@@ -88,7 +89,7 @@ class SameAnswers(HttpTest):
         self.assertEqual([place["bytes"] for place in theirs], [place["bytes"] or [] for place in ours])
         for their_place, our_place in zip(theirs, ours):
             self.assertAlmostEqual(their_place["logprob"], our_place["logprob"], delta=1e-3)
-            # Of two that are almost equally likely each may come first.
+            # Two tokens that are almost equally likely may be in either order.
             for their_top, our_top in zip(their_place["top_logprobs"], our_place["top_logprobs"], strict=True):
                 self.assertAlmostEqual(their_top["logprob"], our_top["logprob"], delta=1e-3)
 
@@ -100,7 +101,7 @@ class SameAnswers(HttpTest):
                 self.assert_same_places(theirs[:len(ours)], ours)
 
     def test_how_likely_hot_tokens_are_is_not_changed_by_the_temperature(self):
-        # Which tokens come differs, the first place does not.
+        # The drawn tokens differ, but the probabilities at the first place do not.
         body = {"messages": CHATS["a question"], "temperature": 1.5, "top_p": 0.5, "seed": 1, "max_tokens": 1, "logprobs": True, "top_logprobs": 20}
         theirs, ours = (json.loads(answer)["choices"][0]["logprobs"]["content"][0] for answer in reversed(self.both("/v1/chat/completions", body)))
         for their_top, our_top in zip(theirs["top_logprobs"], ours["top_logprobs"], strict=True):
@@ -129,11 +130,11 @@ class SameAnswers(HttpTest):
                             "stream_options": {"include_usage": wants_usage}}
                     ours, theirs = (objects(stream) for stream in self.both("/v1/chat/completions", body))
                     self.assertEqual(self.shape_of_chat(theirs), self.shape_of_chat(ours))
-                    # llama-server's say when each chunk was made.
+                    # llama-server's chunks have their own times.
                     self.assertEqual(1, len({chunk["created"] for chunk in ours}))
 
     def shape_of_chat(self, chunks):
-        """What a client sees of a stream, whatever its text was cut into."""
+        """The parts of a stream that do not depend on where its text was cut."""
         deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
         reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks if chunk["choices"]]
         self.assertEqual(1, len({(chunk["id"], chunk["model"], chunk["object"]) for chunk in chunks}))

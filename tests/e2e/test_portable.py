@@ -1,4 +1,4 @@
-"""Sessions as files: out of one daemon, into another; what is forged or cut off; the CLI's two commands."""
+"""Sessions as files: exported from one daemon and imported into another; forged and truncated files; the CLI's two commands."""
 
 import base64
 import pathlib
@@ -15,7 +15,7 @@ PART_BYTES = 300_000
 
 
 def export(client, session, **fields):
-    """The file of a session, or the answer that refuses it."""
+    """The file of a session, or the answer if the export is refused."""
     reply = client.finish(client.start(type="export_session", session_id=session, **fields))
     if reply.last["event"] != "exported":
         return reply.last
@@ -25,7 +25,7 @@ def export(client, session, **fields):
 
 
 def send_file(client, file, **fields):
-    """Sends a whole file; returns the id of the import, whose answer is still to come."""
+    """Sends a whole file; returns the id of the import, whose answer follows."""
     imported = client.start(type="import_session", **fields)
     for begin in range(0, max(1, len(file)), PART_BYTES):
         part = file[begin:begin + PART_BYTES]
@@ -142,7 +142,7 @@ class PortableKv(uma.DaemonTest):
 
     def conversation(self, **fields):
         session = self.client.create_session(**fields)
-        # Nobody else's, so that its tokens come from nowhere but its own state.
+        # The text is unique, so its tokens can be found only in its own state.
         self.client.generate(f"{self.id()} {session} {self.text}", session_id=session, **OPTIONS)
         return session
 
@@ -155,7 +155,7 @@ class PortableKv(uma.DaemonTest):
         file = export(self.client, session, kv=True)
         self.assertEqual(plain, file[:len(plain)], "the conversation comes first")
         self.assertGreater(len(file), 2 * len(plain))
-        # It has left the slot's KV where it was.
+        # The export has left the slot's KV where it was.
         reply = self.goes_on(self.client, session)
         self.assertEqual("hot", reply.usage["tier"])
         with uma.Daemon(self.model, "--n-ctx", "4096", "--slots", "2") as other, other.client() as client:
@@ -165,7 +165,7 @@ class PortableKv(uma.DaemonTest):
             self.assertEqual(("warm", "warm"), (there.usage["tier"], there.usage["reuse_reason"]))
             self.assertGreater(there.usage["reused_tokens"], 0.8 * there.usage["prompt_tokens"])
             self.assertEqual((reply.text, reply.usage["prompt_tokens"]), (there.text, there.usage["prompt_tokens"]))
-            # What was imported travels on.
+            # An imported session can be exported again.
             self.assertGreater(len(export(client, "travels", kv=True)), len(file))
 
     def test_from_disk(self):

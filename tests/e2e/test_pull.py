@@ -1,6 +1,6 @@
-"""uma-cli pull against servers that keep the rules, break off, lie and change their minds.
+"""uma-cli pull against servers that follow the rules, disconnect, send wrong headers or change the file.
 
-The rule over all of them: the target is the whole file or it is not there.
+In every case the target is the whole file or it does not exist.
 """
 
 import collections
@@ -34,7 +34,7 @@ def sha256(data):
 
 
 class Served:
-    """What a server says about one path. The defaults keep the rules."""
+    """A server's answers for one path. The defaults follow the rules."""
 
     def __init__(self, data=b"", **settings):
         self.data = data
@@ -42,8 +42,8 @@ class Served:
         self.etag = '"v1"'
         self.takes_ranges = True
         self.minds_if_range = True
-        self.content_range = None  # instead of the right one
-        self.content_length = None  # instead of the right one
+        self.content_range = None  # a value instead of the right one
+        self.content_length = None  # a value instead of the right one
         self.is_chunked = False
         self.is_close_delimited = False
         self.cut_at = None  # the connection ends before this byte of the file
@@ -56,7 +56,7 @@ class Served:
 
 
 class Server:
-    """Serves `paths`. Answers that stand in `next` are given first, one each, whatever was asked for."""
+    """Serves `paths`. Answers in `next` are sent first, one for each request, whatever its path."""
 
     def __init__(self, test):
         self.paths = {}
@@ -76,7 +76,7 @@ class Server:
                 pass
 
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.handle_error = lambda *_: None  # a client that resets its connection
+        self.http.handle_error = lambda *_: None  # a client may reset its connection
         self.url = f"http://127.0.0.1:{self.http.server_port}"
         thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
@@ -115,7 +115,7 @@ class Server:
             handler.end_headers()
             self.send_body(handler, served, body, first)
         except OSError:
-            handler.close_connection = True  # the client went, as some tests want it to
+            handler.close_connection = True  # the client has disconnected, as some tests want
 
     def send_body(self, handler, served, body, first):
         end = served.cut_at if served.cut_at is not None else served.hang_at
@@ -146,7 +146,7 @@ class PullTest(unittest.TestCase):
         self.target = self.folder / "out" / "m.gguf"
         self.target.parent.mkdir()
         self.part = pathlib.Path(f"{self.target}.part")
-        self.contents = [MODEL]  # that the target may have
+        self.contents = [MODEL]  # the contents that the target may have
         self.addCleanup(self.assert_target_whole_or_missing)
 
     def environment(self, **extra):
@@ -159,7 +159,7 @@ class PullTest(unittest.TestCase):
             self.assertIn(sha256(self.target.read_bytes()), [sha256(content) for content in self.contents])
 
     def run_pull(self, *arguments, out=True, preexec_fn=None, **extra):
-        """Runs it to its end and looks at the target."""
+        """Runs uma-cli pull to its end and checks the target."""
         arguments = [CLI, "pull", *arguments, *(["--out", self.target] if out else [])]
         result = subprocess.run(list(map(str, arguments)), capture_output=True, text=True, timeout=uma.WAIT_S, check=False,
                                 stdin=subprocess.DEVNULL, env=self.environment(**extra), preexec_fn=preexec_fn)
@@ -308,7 +308,7 @@ class Broken(PullTest):
                 self.assert_fetched(self.run_pull(self.url))
 
     def test_a_part_that_is_whole(self):
-        self.server.next.append(self.good.but(is_chunked=True, cut_at=SIZE))  # every byte, but not the end of them
+        self.server.next.append(self.good.but(is_chunked=True, cut_at=SIZE))  # every byte, but not the end of the body
         self.assert_fetched(self.run_pull(self.url))
         self.assertEqual([None, f"bytes={SIZE}-"], self.server.ranges())  # 416
         self.assert_no_byte_twice()
@@ -338,7 +338,7 @@ class Broken(PullTest):
 
     def test_no_server(self):
         with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))  # and does not listen
+            unused.bind(("127.0.0.1", 0))  # nothing listens on it
             self.assert_refused(self.run_pull(f"http://127.0.0.1:{unused.getsockname()[1]}/m.gguf"), 2, "cannot fetch m.gguf")
         self.assertEqual([], os.listdir(self.target.parent))
 
@@ -554,7 +554,7 @@ class Hub(PullTest):
         store.paths["/blob"] = self.good
         self.server.paths["/some/model/resolve/main/m.gguf"] = Served(status=307, headers={"Location": "/here"})
         self.server.paths["/here"] = Served(status=302, headers={"Location": store.url + "/blob"})
-        store.next.append(self.good.but(cut_at=FIRST))  # a range is asked for by the same way
+        store.next.append(self.good.but(cut_at=FIRST))  # the range is requested by way of the same redirects
         self.assert_fetched(self.run_pull("some/model", HF_TOKEN="hf_secret"))
         self.assertEqual(["Bearer hf_secret"] * 5, [headers.get("Authorization") for _, headers in self.server.requests])
         self.assertEqual([None, f"bytes={FIRST}-"], store.ranges())
@@ -573,7 +573,7 @@ class Hub(PullTest):
         self.assert_refused(self.run_pull("some/model", HF_TOKEN="x\r\nEvil: 1"), 1, "HF_TOKEN")
 
 
-del PullTest  # what it has is tested by its children
+del PullTest  # a base class only
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The receipt of every reply: what it reused, from where and why, on every way to a reply."""
+"""The receipt of every kind of reply: what was reused, from where and why."""
 
 import unittest
 
@@ -22,7 +22,7 @@ class Receipts(unittest.TestCase):
         self.addCleanup(lambda: self.client.close())
 
     def receipt(self, reply):
-        """Its tier and reason, after a look at everything that holds for each."""
+        """Returns tier and reason, after checks that hold for every receipt."""
         self.assertEqual("length", reply.reason, reply.last)
         usage = reply.usage
         self.assertEqual({"prompt_tokens", "reused_tokens", "recomputed_tokens", "completion_tokens", "reasoning_tokens", "tier", "reuse_reason",
@@ -67,7 +67,7 @@ class Receipts(unittest.TestCase):
         self.say(f"Three {TEXT}", session)
         for number in range(4):
             other = self.client.create_session(mode="text")
-            self.say(f"other {number} {TEXT} {TEXT}", other)  # worth more, as it is longer
+            self.say(f"other {number} {TEXT} {TEXT}", other)  # more valuable, because it is longer
         detail = self.client.session(session)
         self.assertEqual("warm", detail["tier"])
         self.assertEqual((0, True, 0), (detail["hot_bytes"], detail["warm_bytes"] > 0, detail["cold_bytes"]))

@@ -1,5 +1,5 @@
-"""Responses and conversations over HTTP, which are turns of sessions and sessions, and the sessions themselves: continued, forked,
-forgotten, restarted, exported, and asked for by ids that are none."""
+"""Responses (turns of sessions), conversations (sessions), and the sessions themselves, over HTTP: continued, forked, deleted,
+restarted, exported, and requested by invalid ids."""
 
 import http.client
 import json
@@ -38,7 +38,7 @@ class ResponsesTest(unittest.TestCase):
         return connection
 
     def request(self, method, path, body=None):
-        """(status, parsed body), or the bytes of a body that is no JSON."""
+        """Returns (status, parsed body), with the bytes of a body that is not JSON."""
         connection = self.connect()
         connection.request(method, path, body if body is None or isinstance(body, bytes) else json.dumps(body).encode())
         answer = connection.getresponse()
@@ -154,7 +154,7 @@ class Responses(ResponsesTest):
         self.assertEqual(["Hello", self.text(first), "Less"], self.texts(f"/v1/responses/{other['id']}/input_items"))
         self.assertEqual(["Hello", self.text(first), "More"], self.texts(f"/v1/responses/{second['id']}/input_items"))
         self.assertEqual(2, len(self.sessions()))
-        # What is not stored leaves nothing and changes nothing.
+        # A response that is not stored leaves nothing and changes nothing.
         aside = self.respond("Psst", previous_response_id=second["id"], store=False)
         self.assertGreater(aside["usage"]["input_tokens_details"]["cached_tokens"], 0)
         self.assert_unknown(self.request("GET", f"/v1/responses/{aside['id']}"))
@@ -289,7 +289,7 @@ NAMED = {"type": "function", "name": "weather"}
 
 
 class Tools(ResponsesTest):
-    """A call that is forced is one, whatever the weights."""
+    """A forced call is a valid call, whatever the weights."""
 
     def call(self, **fields):
         return self.respond("Weather?", tools=[WEATHER, CLOCK], tool_choice=NAMED, parallel_tool_calls=False, max_output_tokens=200,
@@ -326,7 +326,7 @@ class Tools(ResponsesTest):
         self.assertEqual(call, items[1])
         self.assertEqual((call["call_id"], '{"sky":"clear"}'), (items[2]["call_id"], items[2]["output"]))
 
-        # Other tools, or none, begin the conversation differently.
+        # With other tools, or none, the conversation begins differently.
         other = self.respond("Thanks", previous_response_id=second["id"])
         self.assertLess(other["uma"]["usage"]["reused_tokens"], 20)
         self.assertEqual(first["uma"]["session_id"], other["uma"]["session_id"])
@@ -402,7 +402,7 @@ class Tools(ResponsesTest):
 
 
 class Reasoning(ResponsesTest):
-    """A template that opens a thought before every reply: with random weights the model never ends it."""
+    """A template that opens reasoning before every reply; with random weights the model never ends it."""
 
     CHATML = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
               "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}").encode()

@@ -1,4 +1,4 @@
-"""Clients that come and go, stop reading, vanish or send garbage: the others get the same text, and nothing is left behind."""
+"""Clients that come and go, stop reading, vanish or send garbage: the others get the same text, and no resource is leaked."""
 
 import random
 import signal
@@ -58,7 +58,7 @@ class Robustness(uma.DaemonTest):
         running = [client.start(type="generate", prompt=PROMPT, max_tokens=2000, ignore_eos=True) for _ in range(6)]
         running.append(client.start(type="generate", session_id=session, prompt=PROMPT, max_tokens=2000, ignore_eos=True))
         self.wait_active()
-        self.wait_idle()  # nothing is read until all have ended
+        self.wait_idle()  # the client reads nothing until all have ended
         replies = [client.finish(request_id) for request_id in running]
         reasons = [reply.reason for reply in replies]
         self.assertIn("slow_consumer", reasons)
@@ -114,7 +114,7 @@ class Robustness(uma.DaemonTest):
 
         self.client.call(type="ping")  # the connection of this test counts
         descriptors = self.daemon.descriptors()
-        self.stream_beside(lambda: come_and_go(200))  # what is allocated once is there
+        self.stream_beside(lambda: come_and_go(200))  # first allocates what is allocated once
         self.wait_idle()
         uma.until(lambda: self.daemon.descriptors() == descriptors, "as many descriptors as before")
         rss = self.daemon.rss_bytes()
@@ -161,7 +161,7 @@ class ManyAtOnce(uma.DaemonTest):
             for _ in range(500):
                 connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 self.addCleanup(connection.close)
-                connection.setblocking(False)  # where the backlog is full the kernel says EAGAIN
+                connection.setblocking(False)  # with a full backlog the kernel returns EAGAIN
                 connection.connect(str(self.daemon.socket_path))
                 clients.append(connection)
         finally:
@@ -182,7 +182,7 @@ class OutOfDescriptors(unittest.TestCase):
             first = daemon.client()
             clients = []
             for _ in range(80):
-                clients.append(daemon.client())  # the kernel's backlog takes those the daemon cannot accept
+                clients.append(daemon.client())  # connections that the daemon cannot accept stay in the kernel's backlog
             self.assertEqual("eos", first.generate(PROMPT, max_tokens=5).last["event"])
             for client in clients:
                 client.close()
@@ -204,7 +204,7 @@ class IdleConnections(uma.DaemonTest):
         self.assertTrue(self.client.is_closed_by_peer())
 
     def test_a_connection_that_works_is_not_idle(self):
-        # Longer than the timeout in all, with pauses that are shorter.
+        # The whole takes longer than the timeout, but each pause is shorter.
         replies = 0
         uma.until(lambda: self.client.call(type="ping") and self.client.metrics()["uptime_s"] > 2.5, "2.5 s of use")
         for _ in range(3):

@@ -1,7 +1,8 @@
-"""Grammars of JSON Schemas against python3-jsonschema: what a grammar says is of the schema, what is of the schema it mostly has.
+"""Compares grammars of JSON Schemas with python3-jsonschema: every text of a grammar is valid for its schema, and most valid
+values are texts of the grammar.
 
-Over schemas made by chance, over those of the JSON Schema test suite that can be grammars (it comes with Debian's
-libtest-json-schema-acceptance-perl; other systems skip it), and over replies of a daemon.
+The schemas are random ones, those of the JSON Schema test suite that can be grammars (it comes with Debian's
+libtest-json-schema-acceptance-perl; other systems skip it), and those of replies of a daemon.
 """
 
 import json
@@ -40,7 +41,7 @@ def no_duplicates(pairs):
 
 
 def problem_of(schema, text, unique=True):
-    """Why `text` is no value of the schema; None where it is."""
+    """Returns why `text` is not valid for the schema; None if it is valid."""
     try:
         value = json.loads(text, object_pairs_hook=no_duplicates if unique else None)
     except ValueError as problem:
@@ -51,13 +52,13 @@ def problem_of(schema, text, unique=True):
 
 
 def has_open_objects(schema):
-    """Whether values of it may have properties that are listed nowhere: two of those can have the same name."""
+    """Whether values of the schema may have unlisted properties, two of which can have the same name."""
     text = json.dumps(schema)
     return any(part in text for part in ('"additionalProperties": true', '"additionalProperties": {', '"properties": {}', '"prefixItems"'))
 
 
 class Maker:
-    """Schemas by chance."""
+    """Makes random schemas."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -160,13 +161,14 @@ class Schemas(unittest.TestCase):
 
     @staticmethod
     def suite():
-        """(file, schema, [(value, is valid)]) of the suite's tests for draft 2020-12."""
+        """Yields (file, schema, [(value, is valid)]) of the suite's tests for draft 2020-12."""
         for path in sorted(SUITE.glob("*.json")):
             for group in json.loads(path.read_text(encoding="utf-8")):
                 yield path.stem, group["schema"], [(test["data"], test["valid"]) for test in group["tests"]]
 
     def test_the_suite(self):
-        """Each schema once for each type, said at its top where it says none: without one we take the keywords' own."""
+        """Tests each schema with each value. A schema without a type gets that of the value: umad would imply the type of its
+        keywords."""
         types = [("null", type(None)), ("boolean", bool), ("number", (int, float)), ("string", str), ("array", list), ("object", dict)]
         requests = []
         expected = []

@@ -1,4 +1,4 @@
-"""Sessions: delta input, reuse of KV across turns, fork, rewind, names, and what a disconnect leaves."""
+"""Sessions: delta input, reuse of KV across turns, fork, rewind, names, and the state after a disconnect."""
 
 import unittest
 
@@ -122,7 +122,7 @@ class Sessions(uma.DaemonTest):
         other = self.another_client()
         running = self.client.start(type="generate_stream", session_id=session, max_tokens=1500, ignore_eos=True)
         self.client.wait_token(running)
-        # What the reply itself changes while it runs is left out.
+        # Fields that the running reply itself changes are left out.
         kept = [name for name in other.session(session) if name not in ("id", "tier", "hot_bytes", "warm_bytes", "cold_bytes", "last_used_s")]
         before = {name: other.session(session)[name] for name in kept}
         self.assert_error(other.append(session, " four"), "E_SESSION_002")
@@ -212,7 +212,7 @@ class Sessions(uma.DaemonTest):
 
 
 class MoreSessionsThanSlots(uma.DaemonTest):
-    """One slot for several conversations: KV is only a cache of the tokens, so the text is the same whatever was evicted."""
+    """One slot for several conversations. KV is only a cache of the tokens, so the text is the same whatever was evicted."""
 
     model = uma.TINY_REGISTER
     flags = ("--n-ctx", "1024", "--slots", "1")

@@ -1,4 +1,4 @@
-"""Guessed tokens (scheduler.speculation): the same text as without, fewer calls where it repeats or where a draft model is right."""
+"""Draft tokens (scheduler.speculation): the same text as without, with fewer calls if it repeats or a draft model is right."""
 
 import pathlib
 import subprocess
@@ -9,12 +9,12 @@ import shift_register
 import uma
 
 AUTO = "scheduler: {speculation: auto}\n"
-REPEAT = {"700": 100}  # a logit bias that makes the model say one word over and over
+REPEAT = {"700": 100}  # a logit bias that makes the model repeat one word
 
 
 class Speculation(unittest.TestCase):
     def talk(self, config, model, requests):
-        """The token ids that each request brings, one request after the other, and the metrics at the end."""
+        """The token ids of each reply, with one request after the other, and the metrics at the end."""
         with uma.Daemon(model, config=config) as daemon, daemon.client() as client:
             replies = [client.generate(**request) for request in requests]
             return [[event["token_id"] for event in reply.tokens] for reply in replies], client.metrics()
@@ -34,9 +34,9 @@ class Speculation(unittest.TestCase):
 
     def test_right_and_wrong_guesses_bring_the_known_text(self):
         register = shift_register.Register()
-        # Repeats one word for ever: what came before has left the register.
+        # Repeats one word for ever, because all earlier words have left the register.
         same = register.text_of([register.words[0]]) * (shift_register.REACH + 5)
-        # Tells a story and begins it again with one word changed, which the register comes to after some that are told again.
+        # Tells a story and then again with one word changed, which the register reaches after some repeated words.
         story = register.says("once upon a time", shift_register.REACH + 20).split()
         changed = [*story[:-60], "dog", *story[-59:]]
         again = " ".join(story) + register.says(" ".join(story), 20) + " " + " ".join(changed)
@@ -56,7 +56,7 @@ class Speculation(unittest.TestCase):
         self.assertEqual(turns(None), turns(AUTO))
 
 
-# A pair for speculative decoding: what 11 of the 12 layers add is nothing, and the draft model is the other one.
+# A pair for speculative decoding: 11 of the 12 layers add nothing, and the draft model is the other layer.
 SHAPE = ["--type", "q8_0", "--width", "256", "--heads", "4", "--kv-heads", "4", "--ff", "768"]
 
 
@@ -79,7 +79,7 @@ class DraftModel(unittest.TestCase):
 
     @classmethod
     def talk(cls, draft):
-        """The token ids of a long reply, then of three at once, and the metrics. One thread, for then company changes no bits."""
+        """The token ids of a long reply, then of three at once, and the metrics. One thread: parallel requests change no bits."""
         flags = [] if draft is None else ["--draft-model", draft]
         with uma.Daemon(cls.model, "--threads", "1", *flags, config=AUTO if draft else None) as daemon, daemon.client() as client:
             replies = [client.generate("once upon a time", max_tokens=300, ignore_eos=True)]
@@ -90,7 +90,7 @@ class DraftModel(unittest.TestCase):
     def test_a_right_one_is_believed_and_changes_nothing(self):
         said, metrics = self.talk(self.right)
         self.assertEqual(self.plain, said)
-        # How many are worth their calls depends on what a call takes; the first tries show it.
+        # How many draft tokens pay depends on the time of a call; the first tries show it.
         self.assertGreater(metrics["drafted_tokens_total"], 0)
         self.assertGreater(metrics["drafted_accepted_total"], 0.8 * metrics["drafted_tokens_total"])
 

@@ -1,4 +1,4 @@
-"""umad --supervise: a daemon that crashes is started again by a process that keeps its sockets."""
+"""umad --supervise: after a crash a process that keeps the sockets starts the daemon again."""
 
 import http.client
 import json
@@ -47,7 +47,7 @@ class SupervisedDaemon(uma.Daemon):
         return self.children()[-1]
 
     def crash(self, number=signal.SIGKILL):
-        """Ends the daemon that runs now; the next one may not be there yet."""
+        """Ends the running daemon; the next one may not be running yet."""
         crashes = self.log().count("supervisor: the daemon ended with")
         os.kill(self.child(), number)
         uma.until(lambda: self.log().count("supervisor: the daemon ended with") > crashes, "the supervisor saw the crash")
@@ -129,7 +129,7 @@ class End(SuperviseTest):
         self.assertEqual(1, len(daemon.children()))
 
     def test_one_signal_that_reaches_both_lets_streams_end(self):
-        """A terminal's Ctrl-C and a service manager's end of a group go to every process."""
+        """Ctrl-C in a terminal, and a service manager that ends a group, signal every process."""
         daemon = self.started()
         client = self.connect(daemon)
         stream = client.start(type="generate", prompt="on", max_tokens=1000, ignore_eos=True)
@@ -164,7 +164,7 @@ class End(SuperviseTest):
         daemon.signal(signal.SIGKILL)
         daemon.wait()
         uma.until(lambda: not is_running(child), "the daemon is gone")
-        # Its socket's file is left over, and replaced by the next one.
+        # The socket file is left over, and the next daemon replaces it.
         daemon.start()
         uma.until(lambda: len(daemon.children()) == 2, "the next one started")
         daemon.wait_ready()

@@ -1,4 +1,4 @@
-"""Chat templates against other engines: Jinja2 on templates made by chance, llama-server on those of many families of models."""
+"""Compares chat templates with other engines: with Jinja2 on random templates, with llama-server on those of model families."""
 
 import json
 import os
@@ -13,20 +13,20 @@ import uma
 TEMPLATES = uma.ROOT / "tests" / "templates"
 RENDER = uma.BUILD / "bin" / "render_template"
 sys.path.insert(0, str(TEMPLATES))
-import oracle  # noqa: E402 - lies beside the templates
+import oracle  # noqa: E402 - it is beside the templates
 
 SEED = int(os.environ.get("UMA_E2E_SEED", "1"))
 
 
 def render_all(cases):
-    """Our answers to (template, input) pairs."""
+    """The answers of umad's engine to (template, input) pairs."""
     lines = "".join(json.dumps({"template": source, "input": given}) + "\n" for source, given in cases)
     done = subprocess.run([RENDER], input=lines.encode(), stdout=subprocess.PIPE, timeout=uma.WAIT_S, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 class Maker:
-    """Templates by chance, of what the engine supports. Many of them fail, in both engines alike."""
+    """Makes random templates of the features that the engine supports. Many of them fail, in both engines alike."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -100,7 +100,7 @@ class Maker:
             self.tag("raw") + " {{ x }} " + self.tag("endraw"), self.tag("generation") + inner + self.tag("endgeneration"))
 
     def template(self):
-        # A macro inside a loop is refused by design, so loops come without.
+        # A macro inside a loop is refused by design, so a template has either loops or macros.
         while True:
             source = "{% set ns = namespace(n=0) %}" + self.body(self.pick(0, 0, 1, 2))
             if source.count("macro") == 0 or source.count("for ") == 0:
@@ -119,7 +119,7 @@ class AgainstJinja2(unittest.TestCase):
         for (source, _), ours in zip(cases, render_all(cases)):
             theirs = oracle.render(source, given)
             if "text" not in theirs:
-                continue  # what we make of it is not bound: Jinja2 compiles, so it also refuses what is never run
+                continue  # umad's result is not checked: Jinja2 compiles first, so it also refuses parts that never run
             if self.is_known_difference(theirs["text"], ours):
                 continue
             rendered += 1
@@ -127,7 +127,7 @@ class AgainstJinja2(unittest.TestCase):
         self.assertGreater(rendered, 300, "enough of them must be worth comparing")
 
     def is_known_difference(self, text, ours):
-        """Where we refuse what Jinja2 does, or Python's objects show their addresses and types."""
+        """Whether umad refuses what Jinja2 accepts, or Jinja2 prints addresses or types of Python objects."""
         if " object at 0x" in text or "<built-in" in text or "dict_" in text or "<bound" in text or "<class" in text:
             return True
         return any(reason in ours.get("error", "") for reason in (
@@ -144,8 +144,8 @@ class AgainstJinja2(unittest.TestCase):
 
 
 class AgainstLlamaServer(unittest.TestCase):
-    """Its engine renders the same text, for what both are given. Left out: templates that print the date or the beginning of a text in the
-    middle, or look at tools that are not there; and system messages where the template refuses them."""
+    """llama-server's engine renders the same text from the same input. Left out: templates that print the date, print the
+    beginning of a text in the middle, or read absent tools; and system messages if the template refuses them."""
 
     FAMILIES = ("chatml", "command_r", "deepseek_r1", "deepseek_v3", "falcon", "gemma2", "gemma3", "glm4", "hermes_tools", "llama3",
                 "mistral_nemo", "mistral_v1", "openchat", "phi3", "phi4", "qwen2_5", "qwen3", "smollm2", "smollm3", "vicuna", "yi", "zephyr")

@@ -1,4 +1,4 @@
-"""Where a session's KV is when its slot is needed by others, or the daemon ends: memory, files, and files that are damaged."""
+"""The KV of sessions whose slot is needed by others, or whose daemon ends: in memory, in files, and in damaged files."""
 
 import os
 import pathlib
@@ -30,7 +30,7 @@ class TiersTest(unittest.TestCase):
         self.daemon.start().wait_ready()
 
     def begin(self, client, prompt=PROMPT):
-        """A session with one turn."""
+        """Makes a session with one turn."""
         session = client.create_session(mode="text")
         reply = client.generate(prompt, session_id=session, **OPTIONS)
         self.assertEqual("length", reply.reason, reply.last)
@@ -43,7 +43,7 @@ class TiersTest(unittest.TestCase):
         return reply
 
     def expected(self):
-        """What a session says in its second turn that was never disturbed."""
+        """The tokens of the second reply in a session that was never disturbed."""
         with self.daemon.client() as client:
             session = self.begin(client)
             reply = self.go_on(client, session)
@@ -55,7 +55,7 @@ class TiersTest(unittest.TestCase):
 
 
 class Files:
-    """Tests of states on disk, mixed into the classes below, whatever memory they have before it."""
+    """Tests of states on disk, for the classes below, which have different amounts of memory for states."""
 
     def test_files_are_ours_alone(self):
         with self.daemon.client() as client:
@@ -67,7 +67,7 @@ class Files:
             self.assertRegex(path.name, r"^[0-9a-f]{32}\.kv$")
 
     def damage(self, change):
-        """A session whose file is changed while the daemon is down; returns its next reply, and what an undisturbed one says."""
+        """Changes the file of a session while the daemon is down; returns an undisturbed session's tokens and the next reply."""
         tokens = self.expected()
         with self.daemon.client() as client:
             session = self.begin(client)
@@ -226,7 +226,7 @@ class UnifiedTiers(Files, Memory, TiersTest):
 
 
 class SmallMemory(Files, TiersTest):
-    """So little memory that states go through it to disk at once."""
+    """So little memory that states go to disk at once."""
 
     config = "kv: {layout: split, warm_bytes_max: 50K}\n"
 

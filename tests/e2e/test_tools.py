@@ -1,5 +1,5 @@
-"""Tools and thoughts over both listeners. What a model with random weights says is no call: how replies are read is tested in
-src/chat/reply_parser_test.cpp and src/engine/router/tool_calls_test.cpp."""
+"""Tools and reasoning over both listeners. A model with random weights generates no calls: src/chat/reply_parser_test.cpp and
+src/engine/router/tool_calls_test.cpp test how replies are parsed."""
 
 import json
 import pathlib
@@ -80,7 +80,7 @@ class Tools(test_http.HttpTest):
     def test_a_session_keeps_calls_and_results(self):
         client = self.client
         session = client.create_session(mode="chat")
-        # A question that no other test asks, so that nobody has computed how it begins.
+        # No other test asks this question, so its beginning is not cached.
         history = [{"role": "user", "content": "Does it rain where sessions are kept?"}, *HISTORY[1:]]
         reply = client.generate(messages=history, session_id=session, tools=[WEATHER], max_tokens=4)
         self.assertEqual("eos", reply.last["event"], reply.last)
@@ -88,7 +88,7 @@ class Tools(test_http.HttpTest):
         self.assertEqual([{**HISTORY[1], "content": ""}, HISTORY[2]], kept[1:3])
         again = client.generate(messages=[{"role": "user", "content": "And now?"}], session_id=session, tools=[WEATHER], max_tokens=4)
         self.assertGreater(again.usage["reused_tokens"], reply.usage["prompt_tokens"] - 2)
-        # Without tools the conversation begins differently.
+        # Without tools, the conversation begins differently.
         other = client.generate(messages=[{"role": "user", "content": "And now?"}], session_id=session, max_tokens=4)
         self.assertEqual("eos", other.last["event"], other.last)
         self.assertLess(other.usage["reused_tokens"], 20)
@@ -100,7 +100,7 @@ class Tools(test_http.HttpTest):
 
 
 class Forced(test_http.HttpTest):
-    """A call that is forced follows its schema, whatever the weights."""
+    """A forced call follows its schema, whatever the weights."""
     model = uma.TINY_CHAT
 
     def ask(self, **fields):
@@ -156,7 +156,7 @@ class Forced(test_http.HttpTest):
 
 
 def with_token(model, text, folder):
-    """A copy of the model in which `text` is a token of its own, in the place of a word that has as many bytes; and its id."""
+    """Returns a copy of the model in which `text` is one token, in place of a word with as many bytes, and its id."""
     data = bytearray(model.read_bytes())
     key = b"tokenizer.ggml.tokens"
     at = data.index(key) + len(key)
@@ -176,7 +176,7 @@ def with_token(model, text, folder):
 
 
 class OfTheirOwnAccord(test_http.HttpTest):
-    """Calls that nobody forces: a model that always wants to begin one, by a bias, and then says what its random weights say."""
+    """Optional calls: a bias makes the model always begin one; the rest follows from its random weights."""
 
     @classmethod
     def setUpClass(cls):

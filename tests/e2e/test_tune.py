@@ -1,4 +1,4 @@
-"""umad tune: measures, prints, keeps a profile, and umad reads it at its next start. Workers on copies of the weights."""
+"""umad tune measures, prints and writes a profile, which umad reads at its start. Also: workers on copies of the weights."""
 
 import os
 import pathlib
@@ -24,14 +24,14 @@ class Folder(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
 
     def tune(self, *flags, model=uma.TINY):
-        """A run that minds no other program: those of other tests, say."""
+        """Runs umad tune even beside busy programs, such as other tests."""
         return self.tune_if_quiet("--even-if-busy", *flags, model=model)
 
     def tune_if_quiet(self, *flags, model=uma.TINY):
         return uma.run_umad("tune", "--model", model, "--data-dir", self.folder, *flags, timeout_s=4 * uma.WAIT_S)
 
     def daemon(self, model, *flags, config=None):
-        """A daemon on the data folder that umad tune wrote to."""
+        """A daemon on the data folder to which umad tune wrote."""
         daemon = uma.Daemon(model, *flags, config=config, own_paths=False)
         daemon.arguments += ["--socket", str(daemon.socket_path), "--data-dir", str(self.folder)]
         return daemon
@@ -65,7 +65,7 @@ class Tune(Folder):
         self.check_start(path, text)
 
     def check_start(self, path, text):
-        """What the daemon does with it, whole and not."""
+        """The daemon uses a whole profile and ignores a damaged one."""
         def log_of(*flags, config=None):
             with self.daemon(uma.TINY, *flags, config=config) as daemon, daemon.client() as client:
                 self.assertEqual("length", client.generate("Hello", max_tokens=3, ignore_eos=True).reason)
@@ -75,7 +75,7 @@ class Tune(Folder):
         self.assertIn(f"profile {path}; overridden by settings: threads, kv.layout\n", log_of("--threads", 1, config="kv: {layout: split}\n"))
 
         cores = int(re.search(r"(?m)^  cores: (\d+)$", text)[1])
-        if cores > 1:  # else there is nothing to choose
+        if cores > 1:  # with one core there is nothing to choose
             path.write_text(re.sub(r"(?m)^  prefill_threads: .*", f"  prefill_threads: {cores}",
                                    re.sub(r"(?m)^  decode_threads: .*", "  decode_threads: 1", text)))
             self.assertIn(f"; 1 compute thread(s), {cores} for prompts\n", log_of())
@@ -93,7 +93,7 @@ class Tune(Folder):
         self.assertEqual(0, first.returncode, first.stderr)
         self.assertIn("--allow-quantized-kv allows it", first.stdout)
         self.assertRegex(self.profile().read_text(), r"(?m)^  type: f16$")
-        # Half the memory, give or take the scales of the blocks.
+        # Half the memory, plus the scales of the blocks.
         memory = [float(value) for value in re.findall(r"(?m)^. (?:f16|q8_0).* ([\d.]+) MiB$", first.stdout)]
         self.assertEqual(2, len(memory), first.stdout)
         self.assertAlmostEqual(17 / 32, memory[1] / memory[0], places=2)
@@ -163,7 +163,7 @@ class Replicated(Folder):
         def observe(weights):
             config = f"scheduler: {{weights: {weights}}}\nworkers: 2\nthreads: 2\nslots: 1\nn_ctx: 512\n"
             with uma.Daemon(model, config=config) as daemon, daemon.client() as client:
-                # Sessions at the same time, so that both workers compute.
+                # The sessions run at the same time, so that both workers compute.
                 sessions = [client.create_session() for _ in range(4)]
                 ids = [client.start(type="generate", session_id=session, prompt="The same prompt", max_tokens=24, ignore_eos=True)
                        for session in sessions]
@@ -178,7 +178,7 @@ class Replicated(Folder):
         self.assertEqual(shared_texts, texts)
         self.assertEqual(2 * shared_bytes, copied_bytes)
         if not uma.IS_SANITIZED:
-            # The library may rearrange weights as it loads them: then even the shared ones are in memory of the process's own.
+            # The library may rearrange weights as it loads them: then even shared weights are anonymous memory of the process.
             self.assertGreater(memory - shared_memory, bytes_of_file / 2)
 
 

@@ -1,5 +1,5 @@
-"""Two tenants: one attacks over HTTP with a key, the other talks on the socket and must not notice. What is attacked are the parts that all requests share:
-preparing, following grammars, memory. Afterwards all that was counted is given back."""
+"""Two tenants: one attacks over HTTP with a key, the other uses the socket and must not notice. The attacks aim at the parts
+that all requests share: preparing, following grammars, memory. Afterwards all counted bytes are given back."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 class TwoTenants(test_http.HttpTest):
-    flags = ("--http", "127.0.0.1:0", "--n-ctx", "8192", "--slots", "4", "--threads", "1")
+    flags = ("--http", "127.0.0.1:0", "--n-ctx", "32768", "--slots", "4", "--threads", "1")
     config = "limits: {queue_bytes_max: 16M, deadline_ms: 0}\n"
 
     @classmethod
@@ -32,7 +32,7 @@ class TwoTenants(test_http.HttpTest):
         self.wanted = self.client.generate("Once upon a time", max_tokens=40, ignore_eos=True).text
 
     def tearDown(self):
-        uma.until(lambda: self.client.metrics()["request_bytes"] == 0, "all that was counted to be given back")
+        uma.until(lambda: self.client.metrics()["request_bytes"] == 0, "all counted bytes are given back")
         self.assertEqual(self.wanted, self.client.generate("Once upon a time", max_tokens=40, ignore_eos=True).text)
         super().tearDown()
 
@@ -41,7 +41,7 @@ class TwoTenants(test_http.HttpTest):
         return self.request("POST", path, body, {"Authorization": f"Bearer {self.key}"})
 
     def post_and_stay(self, path, **body):
-        """A connection whose request was sent; nobody reads its answer."""
+        """Sends a request and returns the connection without reading the answer."""
         data = json.dumps(body).encode()
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=uma.WAIT_S)
         self.addCleanup(connection.close)
@@ -51,7 +51,7 @@ class TwoTenants(test_http.HttpTest):
         return connection
 
     def stream_beside(self, attack):
-        """What a stream of the other tenant says while the attack goes on."""
+        """Runs a stream of the other tenant during the attack."""
         attacker = threading.Thread(target=attack)
         stream = self.client.start(type="generate", prompt="Once upon a time", max_tokens=400, ignore_eos=True)
         self.client.wait_token(stream)
@@ -82,23 +82,30 @@ class TwoTenants(test_http.HttpTest):
     def test_a_grammar_that_is_long_to_follow(self):
         alternatives = " | ".join(f"e0 [\\x{32 + i % 90:02x}]" for i in range(2000))
         grammar = f'root ::= {" r" * 200}\nr ::= {alternatives}\ne0 ::= ""\n'
-        self.stream_beside(lambda: self.attack("/v1/completions", prompt="x", n=8, max_tokens=20, temperature=1, top_p=0.9, grammar=grammar))
+        statuses = []
+        self.stream_beside(lambda: statuses.append(self.attack("/v1/completions", prompt="x", n=8, max_tokens=20, temperature=1, top_p=0.9, grammar=grammar)[0]))
+        self.assertIn(statuses, ([200], [400]))
 
     def test_many_biases_are_refused(self):
         status, answer = self.attack("/v1/completions", prompt="x", logit_bias={str(i): 1 for i in range(1025)})
         self.assertEqual((400, "logit_bias"), (status, answer["error"]["param"]))
 
     def test_what_waits_for_a_conversation_is_counted_and_goes_with_its_client(self):
-        conversation, stream = self.stream_in_a_conversation()
+        def wait_and_leave():
+            conversation, stream = self.stream_in_a_conversation()
+            for _ in range(10):
+                waiting = self.post_and_stay("/v1/responses", conversation=conversation, input="and", instructions="x" * (MIB // 2))
+                uma.until(lambda: self.client.metrics()["request_bytes"] > MIB // 2, "the request to be counted")
+                waiting.close()
+                uma.until(lambda: self.client.metrics()["request_bytes"] < MIB // 4, "the request to be gone with its client")
+            stream.close()
+            self.wait_idle()
+
+        wait_and_leave()  # after which the allocator has what it needs
         rss = self.daemon.rss_bytes()
-        for _ in range(60):
-            waiting = self.post_and_stay("/v1/responses", conversation=conversation, input="and", instructions="x" * (MIB // 2))
-            uma.until(lambda: self.client.metrics()["request_bytes"] > MIB // 2, "the request to be counted")
-            waiting.close()
-            uma.until(lambda: self.client.metrics()["request_bytes"] < MIB // 4, "the request to be gone with its client")
-        self.assertLess(self.daemon.rss_bytes() - rss, 24 * MIB)
-        stream.close()
-        self.wait_idle()
+        for _ in range(6):
+            wait_and_leave()
+        self.assertLess(self.daemon.rss_bytes() - rss, 16 * MIB)
 
     def test_one_that_fills_its_share_leaves_room_for_the_other(self):
         conversation, _ = self.stream_in_a_conversation()
@@ -112,16 +119,16 @@ class TwoTenants(test_http.HttpTest):
         self.let_the_attacker_leave()
 
     def stream_in_a_conversation(self):
-        """The attacker's; its id, and the connection that reads a reply in it."""
+        """Starts a stream in a conversation of the attacker; returns its id and the connection that reads the reply."""
         status, conversation = self.attack("/v1/conversations")
         self.assertEqual(200, status, conversation)
         stream = self.post_and_stay("/v1/responses", conversation=conversation["id"], input="go on", stream=True,
-                                    uma={"ignore_eos": True}, max_output_tokens=2048)
+                                    uma={"ignore_eos": True}, max_output_tokens=8000)
         self.assertTrue(stream.recv(1))
         return conversation["id"], stream
 
     def let_the_attacker_leave(self):
-        """Closes its connections."""
+        """Closes the attacker's connections."""
         self.doCleanups()
         self.client = self.daemon.client()
         self.addCleanup(self.client.close)

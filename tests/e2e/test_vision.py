@@ -21,7 +21,7 @@ from vision import CLI, FLAGS, GRAD, MODEL, PROJECTOR, RED, SAME_BITS, data_of, 
 
 
 def hostile_images():
-    """Name and bytes of files that are no images to be read."""
+    """Name and bytes of files that must be refused as images."""
     whole = pictures.GRADIENT
     flipped = bytearray(whole)
     flipped[whole.find(b"IDAT") + 20] ^= 0xFF
@@ -128,12 +128,12 @@ class Vision(DaemonTest):
 
     def test_greedy_text_is_that_of_the_packaged_tool(self):
         def told(path):
-            # Our chats begin without the tokenizer's own space.
+            # umad's chats begin without the tokenizer's leading space.
             ran = subprocess.run(["llama-mtmd-cli", "-m", MODEL, "--mmproj", PROJECTOR, "--image", path, "-p", "<__media__>What is this?",
                                   "--temp", "0", "-n", "200", "-t", "1", "--chat-template", "chatml",
                                   "--override-kv", "tokenizer.ggml.add_space_prefix=bool:false"],
                                  capture_output=True, text=True, timeout=WAIT_S, stdin=subprocess.DEVNULL, check=True)
-            # It ends without waiting for what it prints: sometimes most of the text is missing.
+            # The tool ends without waiting for its output: sometimes most of the text is missing.
             return ran.stdout.strip() if len(ran.stdout) > 100 else None
         for path in (GRAD, RED):
             with self.subTest(path.name):
@@ -225,7 +225,7 @@ class Vision(DaemonTest):
                          [[part["type"] for part in item["content"]] for item in items])
         self.assertEqual(data_uri(GRAD), items[0]["content"][0]["image_url"])
         self.assertEqual(data_uri(RED), items[2]["content"][1]["image_url"])
-        # What is listed can be sent.
+        # Listed items can be sent as input.
         again = self.post("/v1/responses", {"input": items, "store": False, "max_output_tokens": 24, "temperature": 0})
         self.assertEqual(second["output"][0]["content"][0]["text"], again[1]["output"][0]["content"][0]["text"], again)
 
@@ -328,7 +328,7 @@ class Vision(DaemonTest):
 
 
 class VisionLives(unittest.TestCase):
-    """Sessions with images over restarts, and beside others."""
+    """Sessions with images across restarts, and beside others."""
 
     def restart(self, daemon, number):
         if number is not None:
@@ -427,7 +427,8 @@ class VisionLives(unittest.TestCase):
 
 
 class Unloaded(unittest.TestCase):
-    """A large image for a model that is not loaded yet: what it is is known from its file, its card and its neighbours."""
+    """A large image for a model that is not loaded yet. Its file, its card and the files beside it show whether it reads
+    images."""
 
     LARGE = staticmethod(lambda: base64.b64encode(noise()).decode())
 

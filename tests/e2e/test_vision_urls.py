@@ -1,4 +1,4 @@
-"""Images that are named by URLs."""
+"""Images that requests name by URLs."""
 
 import http.server
 import pathlib
@@ -14,7 +14,7 @@ from vision import FLAGS, GRAD, MODEL, RED, data_of, data_uri, noise
 
 
 class PictureServer:
-    """Answers with pictures, and with what a hostile server does; counts who came. With a certificate it speaks TLS."""
+    """Answers with pictures and with hostile answers, and records the requested paths. With a certificate it uses TLS."""
 
     def __init__(self, answers, certificate=None):
         outer = self
@@ -29,7 +29,7 @@ class PictureServer:
                 pass
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
-        self.server.handle_error = lambda *_: None  # the daemon has left, as it may
+        self.server.handle_error = lambda *_: None  # the daemon may disconnect
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)
@@ -62,8 +62,8 @@ def redirect(location):
 
 
 class Urls(DaemonTest):
-    """Images by their URLs, where the configuration names the host: here a server on the loopback that it names, and one that it
-    does not."""
+    """Images by URL if the configuration names the host: one server on the loopback that it names, and one that it does not
+    name."""
 
     model = MODEL
     flags = (*FLAGS, "--http", "127.0.0.1:0")

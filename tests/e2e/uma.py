@@ -1,6 +1,7 @@
-"""What the end-to-end tests stand on: a daemon that is started, watched and ended, and a client of its protocol.
+"""The base of the end-to-end tests: starts, watches and ends a daemon, and has a client of its protocol.
 
-Python's standard library only. Every wait has a bound, every process is ended by its id, every file lies in a temporary folder.
+Needs only Python's standard library. Every wait has a bound, every process is ended by its id, every file is in a temporary
+folder.
 
 Environment:
   UMA_E2E_BUILD    build folder with bin/umad and models/tiny.gguf (default: build/release)
@@ -33,28 +34,28 @@ UMAD = BUILD / "bin" / "umad"
 MAKE_MODEL = BUILD / "bin" / "make_model"
 TINY = BUILD / "models" / "tiny.gguf"
 TINY_CHAT = BUILD / "models" / "tiny-chat.gguf"
-# Texts are compared across different company in a batch on this one: which rows share a library call changes the last bits of the
-# logits, and random weights have near-ties of two tokens everywhere. What it says is known: shift_register.py.
+# The model for tests that compare texts of different batches: the rows that share a library call change the last bits of the
+# logits, and random weights have near-ties of two tokens everywhere. shift_register.py computes the text of this model.
 TINY_REGISTER = BUILD / "models" / "tiny-register.gguf"
 
 IS_SANITIZED = "asan" in BUILD.name or "tsan" in BUILD.name
-WAIT_S = 60 * SLOW  # for what takes milliseconds: long enough that only a hang reaches it
+WAIT_S = 60 * SLOW  # for waits that take milliseconds: only a hang reaches it
 
 
 def until(condition, what, timeout_s=WAIT_S):
-    """Waits until condition() is true and returns its value; fails with `what` when it never is."""
+    """Waits until condition() is true and returns its value; fails with `what` if it does not become true in time."""
     deadline = time.monotonic() + timeout_s
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise AssertionError(f"never happened within {timeout_s:.0f} s: {what}")
+            raise AssertionError(f"did not happen within {timeout_s:.0f} s: {what}")
         time.sleep(0.01)
 
 
 def parallel(*calls):
-    """Runs the calls at the same time, returns their results in order; the first exception is raised here."""
+    """Runs the calls at the same time and returns their results in order; raises the first exception."""
     results = [None] * len(calls)
     problems = []
 
@@ -109,7 +110,7 @@ class Reply:
 
     @property
     def text(self):
-        """What the model said: the tokens' text, then what eos brings."""
+        """The model's text: that of the tokens, then that of eos."""
         return "".join(event["text"] for event in self.tokens) + self.last.get("text", "")
 
     @property
@@ -149,7 +150,7 @@ class Client:
             raise
         self.socket.settimeout(timeout_s)
         self.received = b""
-        self.replies = {}  # by request id; the id None collects answers to what had no id
+        self.replies = {}  # by request id; the id None collects answers to requests without an id
         self.count = 0
 
     def __enter__(self):
@@ -170,7 +171,7 @@ class Client:
         self.send_bytes(frame(request))
 
     def receive(self):
-        """The next frame's object, whosever it is. Raises ConnectionClosed at the end of the stream."""
+        """The object of the next frame, for whichever request. Raises ConnectionClosed at the end of the stream."""
         while True:
             if len(self.received) >= 4:
                 (length,) = struct.unpack_from("<I", self.received)
@@ -187,7 +188,7 @@ class Client:
             self.received += data
 
     def is_closed_by_peer(self):
-        """Waits for the end of the stream; what still arrives before it is dropped."""
+        """Waits for the end of the stream; frames before it are dropped."""
         with contextlib.suppress(ConnectionClosed):
             while True:
                 self.receive()
@@ -196,7 +197,7 @@ class Client:
     # Requests
 
     def start(self, request=None, **fields):
-        """Sends a request under a new id, or its own, and returns the id."""
+        """Sends a request under its own id, or a new one, and returns the id."""
         request = dict(request or {}, **fields)
         if "id" not in request:
             self.count += 1
@@ -206,7 +207,7 @@ class Client:
         return request["id"]
 
     def pump(self):
-        """Reads one event and files it under its request; returns it."""
+        """Reads one event, adds it to its request's reply, and returns it."""
         event = self.receive()
         self.replies.setdefault(event["id"], Reply(event["id"])).add(event)
         return event
@@ -227,11 +228,11 @@ class Client:
         return self.replies.pop(request_id)
 
     def call(self, request=None, **fields):
-        """A request and its one answer, as the event's object."""
+        """Sends a request with one answer and returns the event's object."""
         return self.finish(self.start(request, **fields)).last
 
     def generate(self, prompt=None, **fields):
-        """A generation from start to end."""
+        """Runs a generation from start to end."""
         if prompt is not None:
             fields["prompt"] = prompt
         return self.finish(self.start(type="generate", **fields))
@@ -260,11 +261,11 @@ class Client:
 
 
 def clean_environment(**extra):
-    """The environment of a daemon: this process's without settings of ours, then `extra`."""
+    """The environment of a daemon: this process's without umad's settings, then `extra`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("UMA_")}
-    kept.setdefault("ASAN_OPTIONS", "exitcode=99")  # else a finding looks like a refused start, which is 1 too
-    kept["UMA_HTTP"] = "off"  # the default port is one for all; a test that wants the listener asks with --http 127.0.0.1:0
-    kept["UMA_VERIFY"] = "3"  # of what is reused one in three is computed again and compared; what differs is an error in the log
+    kept.setdefault("ASAN_OPTIONS", "exitcode=99")  # else a finding looks like a refused start, which also exits with 1
+    kept["UMA_HTTP"] = "off"  # all daemons have the same default port; a test that wants the listener uses --http 127.0.0.1:0
+    kept["UMA_VERIFY"] = "3"  # one reuse in three is computed again and compared; a difference is an error in the log
     kept.update({name: str(value) for name, value in extra.items()})
     return kept
 
@@ -276,7 +277,7 @@ def run_umad(*flags, timeout_s=WAIT_S, environment=None):
 
 
 class Daemon:
-    """One umad on a socket, a data folder and a log of its own. As a context manager it is ready inside, and gone after."""
+    """One umad with its own socket, data folder and log. As a context manager it is ready in the block and ended after it."""
 
     def __init__(self, model=TINY, *flags, config=None, environment=None, own_paths=True):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-e2e-"))
@@ -343,7 +344,7 @@ class Daemon:
 
     @contextlib.contextmanager
     def paused(self):
-        """What is sent inside is all there when the daemon goes on."""
+        """Stops the daemon for the block: it then finds all requests of the block at once."""
         self.signal(signal.SIGSTOP)
         try:
             yield
@@ -367,14 +368,14 @@ class Daemon:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def check_reuse(self):
-        """No cells that were reused and verified were those of other tokens."""
+        """Fails if verified cells were those of other tokens."""
         wrong = [line for line in self.log().splitlines() if "are not those of their tokens" in line]
         assert not wrong, wrong[0]
 
     def log(self):
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
-    # What the system knows about the process
+    # Figures of the system about the process
 
     def _memory(self, name, field):
         text = pathlib.Path(f"/proc/{self.process.pid}/{name}").read_text()
@@ -387,11 +388,11 @@ class Daemon:
         return self._memory("smaps_rollup", "Pss")
 
     def anonymous_bytes(self):
-        """Memory that is no file's: what was mapped and not changed is left out."""
+        """Anonymous memory: mapped files without changes are left out."""
         return self._memory("smaps_rollup", "Pss_Anon")
 
     def own_anonymous_bytes(self):
-        """The same, mapped by others too; quick."""
+        """The same, including pages that other processes share; quick."""
         return self._memory("status", "RssAnon")
 
     def descriptors(self):
@@ -434,7 +435,7 @@ class LlamaServer:
             return False
 
     def post(self, path, body):
-        """The bytes of the answer; of an error too."""
+        """Returns the bytes of the answer, also of an error."""
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=json.dumps(body).encode(),
                                          headers={"Content-Type": "application/json"})
         try:
@@ -480,14 +481,14 @@ class DaemonTest(unittest.TestCase):
         until(lambda: self.client.metrics()["sequences_active"] > 0, "an active sequence")
 
     def wait_idle(self):
-        """Waits until no request runs or waits: what was cancelled or dropped has left the engine."""
+        """Waits until no request runs or waits: cancelled and dropped requests have left the engine."""
         def is_idle():
             metrics = self.client.metrics()
             return metrics["sequences_active"] == 0 and metrics["queue_depth"] == 0
         until(is_idle, "no active sequences and an empty queue")
 
     def assert_error(self, answer, code, *parts):
-        """`answer` is an error event with this code whose message has these parts."""
+        """Fails if `answer` is not an error event with this code and these parts in its message."""
         if isinstance(answer, Reply):
             answer = answer.last
         self.assertEqual("error", answer["event"], answer)

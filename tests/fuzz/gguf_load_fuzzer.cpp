@@ -1,7 +1,7 @@
-// Property: for any model file, the daemon's side of its first load survives and has a verdict. Either our header reader
-// refuses the file with a message, or libllama loads the file in a child process, as in ModelTrials, with a known result: it
-// passed, the library refused it, or the process ended. A sanitizer report about our own code in the child is not a known
-// result. The input is the header of the file, followed by zeros as weights.
+// Property: for any model file, the daemon survives its first load and has a result. Either our header reader refuses the file
+// with a message, or libllama loads the file in a child process, as in ModelTrials, with a known result: the file passed, the
+// library refused it, or the process ended. A sanitizer report about our own code in the child is not a known result. The input
+// is the header of the file, followed by zeros as weights.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Properties: any grammar is compiled or refused within a bound of work, and never crashes; with a valid grammar, each byte of
-// the text behind the NUL leads to kNowhere or to a place, and twice to the same place; and a unit of the reader's work, which
-// bounds the wait of other streams (GrammarReader::limit_work), takes a bounded number of memory reads.
+// the text after the NUL leads to kNowhere or to a place, and a second reading leads to the same; and a unit of the reader's
+// work, which bounds the wait of other streams (GrammarReader::limit_work), takes a bounded number of memory reads.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,4 +1,4 @@
-"""Builds the fuzzers, runs them one after another and reports their findings. script/fuzz --help"""
+"""Builds the fuzzers, runs them one after another and reports their findings. Exit code 1: something was found."""
 
 import argparse
 import pathlib
@@ -17,7 +17,7 @@ MAX_LEN = {"gguf_load": 16_384}
 # Limit for one input. A child that loads a model may take a minute of CPU time.
 TIMEOUT_S = {"gguf_load": 120}
 
-# The sources that decode foreign bytes, whose coverage is counted.
+# The coverage of these sources is counted: they decode untrusted bytes.
 DECODERS = """
 src/base/base64.cpp src/base/utf8.cpp src/chat/json_scanner.cpp src/chat/reply_parser.cpp
 src/engine/session/context_shift.cpp src/engine/session/portable_session.cpp src/engine/session/record_input.cpp
@@ -50,7 +50,7 @@ def command(folder, name, *flags):
 
 
 def run(folder, found, name, seconds, fresh):
-    """Prints one line with the result. Returns whether something was found."""
+    """Runs one fuzzer and prints one line with the result. Returns whether something was found."""
     new = found / name
     new.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as empty, open(found / f"{name}.log", "w", encoding="utf-8", errors="replace") as log:
@@ -84,10 +84,10 @@ def search(options):
 
 
 def coverage(options):
-    """Counts the lines of the decoders that the corpora reach, those in the repository and new ones."""
+    """Counts the lines of the decoders that the corpora reach: the corpora in the repository and new inputs."""
     for tool in ("llvm-profdata-19", "llvm-cov-19"):
         if shutil.which(tool) is None:
-            sys.exit(f"fuzz: {tool} is missing: install llvm-19 (script/bootstrap does)")
+            sys.exit(f"fuzz: {tool} is missing: install llvm-19 with script/bootstrap")
     folder = ROOT / "build/fuzz-coverage"
     build(folder, options.names, ["-DUMA_COVERAGE=ON"])
     profiles = folder / "profiles"
@@ -135,7 +135,7 @@ def main():
     options.names = [name.removesuffix("_fuzzer") for name in options.names] or ALL
     unknown = [name for name in options.names if name not in ALL]
     if unknown:
-        parser.error(f"no fuzzer {unknown[0]}; there are {' '.join(ALL)}")
+        parser.error(f"there is no fuzzer {unknown[0]}; the fuzzers are {' '.join(ALL)}")
     return coverage(options) if options.coverage else search(options)
 
 

@@ -1,7 +1,7 @@
 // Property: any session that is accepted from a file survives all operations of clients. The router's commits are valid
 // (kv/record_check.h), the catalog stores them and returns them unchanged, also after a restart; its export is accepted again;
 // every request has one reply; and no invariant is violated, above all no UMA_CHECK.
-// The input: a byte with the number of operations (at most 31) and the template of the model, the operations, and the file.
+// The input has a byte with the number of operations (at most 31) and the template of the model, the operations, and the file.
 // Magic, version, length, vocabulary and checksum of the file's conversation are corrected, unless the first byte requests a
 // foreign vocabulary: then all tokens are computed again.
 #include <cstddef>
@@ -74,7 +74,7 @@ class Folder {
   fs::path path_;
 };
 
-// The real catalog and a copy of its input; both must agree.
+// The real catalog beside a copy of its input; both must agree.
 class WatchedCatalog final : public kv::Catalog {
  public:
   explicit WatchedCatalog(std::string path) : path_(std::move(path)) { open(); }
@@ -108,7 +108,7 @@ class WatchedCatalog final : public kv::Catalog {
   }
   bool step() override { return sqlite_->step(); }
 
-  // REQUIRES: no call waits. Reopens the catalog and checks that everything is there.
+  // Reopens the catalog and checks that it has everything. Requires: no call is pending.
   void reopen() {
     sqlite_.reset();
     open();

@@ -1,9 +1,9 @@
 // Property: any KV in a session file is refused with a message, or it is the state that the file declares: it has this identity
 // and these tokens, has several pieces only if the context supports them, is written again with the same bytes, and an
 // independent parser of the library's format finds every key and value finite.
-// The input: two bytes with the length of the head without padding (12 bits) and four flags, then the head, then the payload,
-// one piece after another without padding. Magic, version, lengths, padding and checksums are corrected; a flag keeps the
-// checksum of the payload unchanged.
+// The input has two bytes with the length of the head without padding (12 bits) and four flags, then the head, then the
+// payload, one piece after another without padding. Magic, version, lengths, padding and checksums are corrected; a flag keeps
+// the checksum of the payload unchanged.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -68,7 +68,7 @@ bool are_numbers_finite(std::span<const std::byte> bytes, std::int32_t type) {
   return true;
 }
 
-// REQUIRES: check_state_values() accepted the state.
+// Requires: check_state_values() accepted the state.
 bool is_state_finite(std::span<const std::byte> state) {
   ByteReader in(state);
   (void)in.take(8);

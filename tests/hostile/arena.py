@@ -1,5 +1,5 @@
-"""The attacked daemon: a chat model with known output and a projector, an embedding model and a reranker; limits low enough
-to be reached; one key for attackers and one for victims."""
+"""The attacked daemon. It has a chat model with known output and a projector, an embedding model and a reranker, limits that
+attackers can reach, one key for attackers and one for victims."""
 
 import contextlib
 import http.client
@@ -21,9 +21,9 @@ from test_supervise import SupervisedDaemon
 
 MIB = 1 << 20
 MODELS = {"embeds": "tiny-embed.gguf", "ranks": "tiny-rerank.gguf"}
-# Allowed growth of memory after an attack: stored states, encoded images, 16 MiB of compiled grammars;
+# After an attack, memory may have grown by stored states, encoded images and 16 MiB of compiled grammars.
 WARM_BYTES, IMAGE_CACHE_BYTES, GRAMMAR_BYTES = 8 * MIB, 4 * MIB, 16 * MIB
-# plus memory that the allocator keeps: arenas of a dozen threads after requests of several megabytes.
+# It may also have grown by memory that the allocator keeps: arenas of a dozen threads after requests of several megabytes.
 SLACK_BYTES = 96 * MIB
 GROWTH_BYTES_MAX = WARM_BYTES + IMAGE_CACHE_BYTES + GRAMMAR_BYTES + SLACK_BYTES
 
@@ -35,7 +35,7 @@ CONFIG = {
 
 
 class Arena:
-    """A daemon as a context manager. `is_supervised`: it is restarted after a kill."""
+    """A daemon as a context manager. With `is_supervised`, a supervisor restarts it after a kill."""
 
     def __init__(self, is_supervised=False):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-hostile-"))
@@ -52,7 +52,7 @@ class Arena:
         kind = SupervisedDaemon if is_supervised else uma.Daemon
         self.daemon = kind(uma.TINY_REGISTER, *flags, "--http", "127.0.0.1:0", config=json.dumps(config), environment={"UMA_VERIFY": 0})
         self.is_supervised = is_supervised
-        self.descriptors_idle = 1 << 20  # that the daemon has without clients
+        self.descriptors_idle = 1 << 20  # descriptors of the daemon without clients
 
     def __enter__(self):
         try:
@@ -91,21 +91,21 @@ class Arena:
             for kind in ("embed", "rerank", "embed_image"):
                 answer = client.call(type=kind, **surface.FRAMES[kind][0])
                 assert answer["event"] != "error", answer
-        self.request("GET", "/v1/models")  # the kernel is asked whose the connection is, from a descriptor that is kept
-        for _ in range(30):  # the connections of this function are closed by and by
+        self.request("GET", "/v1/models")  # opens the descriptor with which the daemon asks the kernel for a connection's user
+        for _ in range(30):  # the daemon closes the connections of this function with a delay
             self.descriptors_idle = min(self.descriptors_idle, self.descriptors())
             time.sleep(0.01)
 
     @contextlib.contextmanager
     def victims(self, *kinds):
-        """Runs the victims as a context manager; afterwards the object has the report of each kind."""
+        """Runs the victims as a context manager. Yields a dictionary, which has the report of each kind after the block."""
         given = {"port": self.port, "key": self.keys["victim"], "kinds": kinds}
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         process = subprocess.Popen([sys.executable, "-B", pathlib.Path(__file__).with_name("victims.py"), json.dumps(given)],
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         heard = {}
         try:
-            assert process.stdout.readline() == "ready\n", "victims that do not know what they must hear"
+            assert process.stdout.readline() == "ready\n", "the victims did not become ready"
             yield heard
             heard |= json.loads(process.communicate(timeout=4 * uma.WAIT_S)[0])
         finally:
@@ -147,7 +147,7 @@ class Arena:
                 assert answer["event"] == "ack", answer
 
     def left_over(self):
-        """The accounts that must be empty without requests, but are not."""
+        """Returns the accounts that are not empty, although there are no requests."""
         metrics = self.metrics()
         names = ("request_bytes", "requests_open", "sequences_active", "queue_depth", "embed_queue_depth", "kept_image_bytes", "sessions",
                  "exceptions_total")
@@ -157,7 +157,8 @@ class Arena:
         return left
 
     def wait_empty(self):
-        """Waits until every account is empty and no additional descriptor is open. Raises an exception after a time limit."""
+        """Ends all sessions, and waits until every account is empty and no additional descriptor is open. Raises AssertionError
+        after a time limit."""
         self.end_all_sessions()
         left = {}
 

@@ -1,5 +1,5 @@
-"""Clients that break the protocols on purpose, each step with its own seed. Violations by the daemon (judge.py) are recorded in the Account
-as faults."""
+"""Clients that break the protocols on purpose. Each step has its own seed. Violations by the daemon (judge.py) are recorded in
+the Account as faults."""
 
 import base64
 import collections
@@ -19,7 +19,7 @@ import surface
 import uma
 from judge import Fault, check_answer, check_event
 
-FRAME_BYTES_MAX = 16 << 20  # With a model that takes images.
+FRAME_BYTES_MAX = 16 << 20  # the daemon's limit with a model that takes images
 
 
 class Account:
@@ -49,19 +49,19 @@ class Account:
 
 
 class Target:
-    """The addresses of the daemon. `epoch` increases before each kill and after each restart: it is odd in between."""
+    """The addresses of the daemon. `epoch` increases before each kill and after each restart, so it is odd in between."""
 
     def __init__(self, socket_path, port, key, others_session=None):
         self.socket_path = socket_path
         self.port = port
         self.key = key
-        self.others_session = others_session  # of a tenant that no attacker is
+        self.others_session = others_session  # a session of a tenant without attackers
         self.epoch = 0
-        self.crowd = threading.Lock()  # who opens very many connections
+        self.crowd = threading.Lock()  # held by the attacker that opens very many connections
 
 
 class Shared:
-    """A byte stream with several answers for http.client's parsers, which cannot close it."""
+    """A byte stream of several answers for http.client's parsers. They cannot close it."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -81,12 +81,12 @@ class _Unclosed:
 
 
 class Refused(Exception):
-    """The daemon closed the connection, as it may here."""
+    """The daemon closed the connection, and is allowed to."""
 
 
 class Attacker:
-    """One hostile client with a connection of each kind and its own sessions. Used by one thread. `patience_s`: the limit for
-    making the daemon wait, or waiting for it, in one step."""
+    """One hostile client with a connection of each kind and its own sessions. Used by one thread. In one step, it waits for the
+    daemon, or makes the daemon wait, for at most `patience_s`."""
 
     SLOW_S = 0.05  # between two bytes of a slow client
 
@@ -97,7 +97,7 @@ class Attacker:
         self.patience_s = patience_s
         self.rng = random.Random(seed)
         self.mutator = mutations.Mutator(self.rng)
-        self.epoch = target.epoch  # of the daemon that the connections are to
+        self.epoch = target.epoch  # epoch of the daemon that has the connections
         self.socket = None
         self.connection = None
         self.held = []  # connections that do nothing
@@ -118,7 +118,7 @@ class Attacker:
     # Steps
 
     def run(self, steps=None, until=None):
-        """Runs this many steps, or steps until the time."""
+        """Runs this number of steps, or steps until this time."""
         number = 0
         while (steps is None or number < steps) and (until is None or time.monotonic() < until):
             self.step(number)
@@ -129,7 +129,7 @@ class Attacker:
         self.rng.seed(f"{self.seed}/{number}")
         attack = self.rng.choices(self.attacks, self.weights)[0]
         epoch = self.target.epoch
-        if epoch != self.epoch:  # connections to a daemon that is no more
+        if epoch != self.epoch:  # the daemon of the connections has ended
             self.leave()
             self.epoch = epoch
         self.sent = b""
@@ -141,13 +141,13 @@ class Attacker:
         except Refused:
             self.account.saw("closed")
             self.leave()
-        except Exception as problem:  # whatever a broken answer leads to
+        except Exception as problem:  # a broken answer may raise anything
             self.leave()
             self.things = {}
             if epoch % 2 == 0 and epoch == self.target.epoch:
                 self.account.fault(f"{attack.__name__}, step {self.seed}/{number}: {type(problem).__name__}: {problem}; sent {self.sent[:700]!r}")
             else:
-                time.sleep(0.2)  # the daemon is being started again
+                time.sleep(0.2)  # the daemon is restarting
 
     def leave(self):
         """Closes all connections."""
@@ -195,7 +195,8 @@ class Attacker:
         self.things = {}
 
     def filled(self, text):
-        """A path or a body with existing names, sometimes names of another tenant or unknown names."""
+        """Replaces the placeholders of a path or a body by existing names, sometimes by names of another tenant or unknown
+        names."""
         def name(found):
             kind = found.group(1).decode()
             self.names += 1
@@ -235,7 +236,7 @@ class Attacker:
             status, headers, answer = self.read_answer(connection, method)
         except OSError as problem:
             if is_too_long and not isinstance(problem, TimeoutError):
-                raise Refused from problem  # the daemon answers and closes before all has come
+                raise Refused from problem  # the daemon answers and closes before it has received everything
             raise
         self.account.saw(status)
         value = check_answer(status, headers, answer, data)
@@ -320,7 +321,7 @@ class Attacker:
             try:
                 body = answer.read()
             except http.client.IncompleteRead:
-                break  # the client ended its side, which cancels what it asked for
+                break  # the client closed its side, which cancels its requests
             self.account.saw(answer.status)
             check_answer(answer.status, answer.headers, body, data)
             if answer.will_close:
@@ -582,7 +583,7 @@ class Attacker:
                                       ("describe_image", {"data": self.picture(), "query": "what", "max_tokens": 2})))
         self.frame_exchange(json.dumps(self.frame_of(kind, body)).encode())
 
-    # Both
+    # Both protocols
 
     def costly(self):
         """Sends constraints that are expensive to compile or to match."""
@@ -608,7 +609,7 @@ class Attacker:
             self.exchange("POST", "/v1/chat/completions", json.dumps(body).encode())
 
     def stall(self):
-        """Sends a part of a header or a body, and never the rest."""
+        """Sends a part of a header or a body, but never the rest."""
         body = b'{"prompt": "the cat", "max_tokens": 2}'
         data = self.sent = self.request_bytes("POST", "/v1/completions", body)
         with self.open_tcp() as connection:
@@ -624,7 +625,8 @@ class Attacker:
         check_answer(status, headers, answer, data)
 
     def crowd(self):
-        """Opens connections that send nothing or half a request; one attacker at a time, to stay below the limit for clients without a key."""
+        """Opens connections that send nothing or half a request. Only one attacker does at a time, to stay below the limit for
+        clients without a key."""
         if not self.target.crowd.acquire(blocking=False):
             return
         try:

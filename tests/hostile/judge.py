@@ -1,6 +1,6 @@
-"""Checks the daemon's answers: they must be well-formed, with a code of docs/protocol/errors.md.
+"""Checks the daemon's answers: they must be well-formed, and errors must have a code of docs/protocol/errors.md.
 
-Every function raises a Fault otherwise.
+The functions raise a Fault otherwise.
 """
 
 import json
@@ -18,7 +18,7 @@ CODES = {code for codes in STATUSES.values() for code in codes}
 CONTINUES = {"token", "progress", "context_shift", "data", "reasoning", "tool_call"}
 ENDS = {"eos", "error", "session", "ack", "sessions", "exported", "embedding", "rerank", "models", "metrics", "pong"}
 REASONS = {"stop", "tool_calls", "length", "cancelled", "timeout", "slow_consumer", "error"}
-# With one of these a reply may reach a place where the grammar allows no token, which is E_RUNTIME_001.
+# Requests with one of these may get E_RUNTIME_001: the reply may reach a place where the grammar allows no token.
 CONSTRAINTS = (b"grammar", b"format", b"schema", b"tool")
 
 
@@ -66,7 +66,7 @@ def check_answer(status, headers, body, sent):
             raise Fault(f"an answer with the wrong form: {reason}")
         return value
     if status == 503 and set(value) >= {"status", "requests_open"}:
-        return value  # of /health
+        return value  # the answer of /health
     may_be_internal = status == 500 and value.get("error", {}).get("code") == "E_RUNTIME_001"
     if status not in STATUSES and not may_be_internal:
         raise Fault(f"status {status}: {body[:300]}")

@@ -1,5 +1,5 @@
-"""Breaks valid requests: values of the wrong type and around the limits, missing, double and unknown fields, damaged text and files. Pure
-functions of their random generator."""
+"""Breaks valid requests: values of the wrong type and around the limits, missing, double and unknown fields, damaged text and
+files. The results depend on the random generator only."""
 
 import copy
 import json
@@ -25,13 +25,13 @@ WRONG = [
     *(b'{"a":' * depth + b"0" + b"}" * depth for depth in (30, 31, 32, 33, 1000)),
     b"[" * 100_000, b'{"a":' * 10_000,
 ]
-# Limit for the growth of a body by one mutation, above every limit of the daemon: long lists of long values
-# would exhaust the attacker's memory.
+# Limit for the size of a body after one mutation, above every limit of the daemon. Without it, long lists of long values would
+# exhaust the attacker's memory.
 BODY_BYTES_MAX = 20 << 20
 
 
 def places(value, place=()):
-    """The paths of all nested values, as tuples of names and indices."""
+    """Yields the paths of all nested values, as tuples of names and indices."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in entries:
         yield (*place, key)
@@ -51,7 +51,7 @@ class Mutator:
         self.rng = rng
 
     def body(self, valid, options):
-        """The bytes of the request `valid` with some of the options, broken in a few places."""
+        """Returns the bytes of the request `valid` with some of the options, broken in a few places."""
         rng = self.rng
         if not isinstance(valid, dict):
             return self.text(json.dumps(valid).encode())
@@ -65,7 +65,8 @@ class Mutator:
         return self.text(text) if rng.random() < 0.15 else text
 
     def field(self, body, options, raws):
-        """Breaks one place of the body. A value that a JSON writer cannot write is stored in `raws`, with a mark in the body."""
+        """Breaks one place of the body. A value that the JSON writer cannot write is added to `raws`, with a mark in the
+        body."""
         rng = self.rng
         inside = [*places(body)]
         place = rng.choice(inside) if inside and rng.random() < 0.7 else (rng.choice(sorted(options) or ["colour"]),)
@@ -125,7 +126,7 @@ class Mutator:
         return bytes(data)
 
     def session_file(self, file):
-        """A session's file with changed bytes; its checksum is mostly valid."""
+        """Returns a session's file with changed bytes. In most cases its checksum is valid."""
         rng = self.rng
         if len(file) < 120 or rng.random() < 0.3:
             return self.flipped(file)
@@ -144,7 +145,7 @@ class Mutator:
         return bytes(conversation) + rest
 
     def image(self, file):
-        """A PNG file with changed chunks and valid checksums, or the header of another format."""
+        """Returns a PNG file with changed chunks and valid checksums, or the header of another format."""
         rng = self.rng
         if rng.random() < 0.3:
             return rng.choice((b"GIF89a" + rng.randbytes(40), b"\xff\xd8\xff" + rng.randbytes(200), b"BM" + rng.randbytes(120),

@@ -24,9 +24,9 @@ import uma
 
 VICTIMS = ("stream", "chat", "agent", "embeds")
 ATTACKERS = 5
-PATIENCE_S = 35  # Longer than the daemon waits for the rest of a request.
-KILLS_S = (40, 80)  # Between two kills; after a minute without a crash the supervisor restarts without delay.
-# Allowed memory of requests, imports and exports, besides stored data.
+PATIENCE_S = 35  # longer than the daemon waits for the rest of a request
+KILLS_S = (40, 80)  # time between two kills; after a minute without a crash the supervisor restarts without delay
+# Under attack, requests, imports and exports also take memory.
 BUSY_BYTES_MAX = arena.GROWTH_BYTES_MAX + (64 + 32 + 32) * arena.MIB
 
 
@@ -52,7 +52,7 @@ class Memory(threading.Thread):
                 try:
                     process, rss = self.ground.pid, self.ground.memory("VmRSS")
                 except (OSError, AttributeError):
-                    continue  # it is being started again
+                    continue  # the daemon is restarting
                 self.samples.append((self.now(), rss))
                 file.write(f"{self.now():.1f},{rss},{process}\n")
                 file.flush()
@@ -77,7 +77,7 @@ def kill_now_and_then(ground, target, memory, rng, until, problems):
 
 
 def hostile(seed, minutes, folder, with_kills):
-    """Prints the results and returns the problems."""
+    """Runs attackers beside victims, prints the results and returns the problems."""
     problems = []
     account = attackers.Account()
     rng = random.Random(seed)

@@ -1,8 +1,8 @@
-"""The whole surface of the daemon: a valid request for every frame type and every route, and the limits of every field.
+"""The whole interface of the daemon: a valid request for every frame type and every route, and the limits of every field.
 
-A text in angle brackets, such as "<session>", is a placeholder for a name; attackers.py fills it in: a session of the
-socket's tenant, an object of the HTTP tenant (<kept> is its conversation as a session), or a new name. test_hostile.py fails if
-the daemon serves a type, a route or a field that is not in these tables.
+A text in angle brackets, such as "<session>", is a placeholder for a name. attackers.py replaces it by a session of the
+socket's tenant, by an object of the HTTP tenant (<kept> is its conversation as a session), or by a new name. test_hostile.py
+fails if the daemon serves a type, a route or a field that is not in these tables.
 """
 
 import base64
@@ -28,7 +28,7 @@ ITEMS = [{"type": "message", "role": "user", "content": [{"type": "input_text", 
          {"type": "function_call", "call_id": "call1", "name": "look", "arguments": "{}"},
          {"type": "function_call_output", "call_id": "call1", "output": "a dog"}]
 
-# Values of every kind for the options of a generation: at the top level, over HTTP also under "uma".
+# Values for the options of a generation. They are at the top level; over HTTP, some are under "uma".
 SAMPLING = {"temperature": 0.5, "top_p": 0.9, "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 7, "stop": ["never"],
             "logit_bias": {"15": 1, "16": False}}
 OWN = {"top_k": 40, "min_p": 0.1, "repeat_penalty": 1.1, "ignore_eos": False, "class": "background", "deadline_ms": 20_000,
@@ -77,7 +77,7 @@ FRAMES = {
 class Route:
     method: str
     path: str
-    body: dict | None = None  # None: it takes none
+    body: dict | None = None  # None: the route takes no body
     options: dict = dataclasses.field(default_factory=dict)
 
 
@@ -142,7 +142,7 @@ def number(least, most):
 
 
 def text(least, most):
-    """Texts of these lengths, and one byte beyond both limits."""
+    """Returns texts of these lengths, and texts one byte beyond the limits."""
     return ["x" * length for length in (least - 1, least, most, most + 1) if length >= 0]
 
 
@@ -154,7 +154,7 @@ YEAR_MS = 365 * 24 * 3600 * 1000
 DEADLINE = whole(0, YEAR_MS)
 INT32 = 2**31 - 1
 FLAG = [0, "true", [True]]
-MANY = 2048  # Texts of an embedding, documents of a reranking.
+MANY = 2048  # texts of an embedding request, documents of a reranking request
 
 # Values around the limits of each field, by its name. A name with several meanings has the values of all.
 FIELDS = {

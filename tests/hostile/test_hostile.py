@@ -14,7 +14,7 @@ import uma
 
 SEED = 1
 ATTACKERS = 4
-STEPS = 500  # Of each attacker.
+STEPS = 500  # steps of each attacker
 
 
 def source(name):
@@ -83,7 +83,7 @@ class Hostile(unittest.TestCase):
             with self.subTest(kind=kind):
                 attacker.make_things()
                 if kind == "import_session":
-                    continue  # is answered after its data
+                    continue  # it is answered only after its data
                 if kind == "import_data":
                     attacker.open_import()
                     attacker.things["import"] = "open"
@@ -91,7 +91,7 @@ class Hostile(unittest.TestCase):
                 attacker.frame_exchange(attacker.filled(json.dumps(attacker.frame_of(kind, body)).encode()).replace(b"<import>", b"open"))
                 self.assertEqual(before, self.account.answers["E_PROTO_003"])
                 attacker.leave()
-        self.assertEqual(set(), set(self.account.answers) - {200} - judge.ENDS, "no codes")
+        self.assertEqual(set(), set(self.account.answers) - {200} - judge.ENDS, "errors of valid requests")
 
     def test_attackers_beside_victims(self):
         with self.arena.victims("stream", "chat", "agent", "embeds") as undisturbed:
@@ -112,7 +112,8 @@ class Hostile(unittest.TestCase):
             self.assertEqual([], victim["wrong"])
             self.assertEqual(0, victim["breaks"])
             self.assertGreater(victim["replies"], 0)
-        self.assertEqual((200, {**others, "messages": []}), self.arena.request("GET", "/v1/sessions/" + others["session_id"]), "nobody else's")
+        self.assertEqual((200, {**others, "messages": []}), self.arena.request("GET", "/v1/sessions/" + others["session_id"]),
+                         "the session of another tenant has changed")
         self.arena.wait_empty()
         grown = self.arena.memory("VmRSS") - rss
         print(f"\n  {self.account.requests_total} requests, RSS {grown / arena.MIB:+.0f} MiB, answers {dict(self.account.answers.most_common(12))}")

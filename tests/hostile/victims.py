@@ -1,9 +1,9 @@
-"""Well-behaved clients of a separate tenant, in a separate process, whose replies must be the same as undisturbed.
+"""Well-behaved clients of a separate tenant, in a separate process. Under attack they must get the same replies as undisturbed.
 
   victims.py '{"port": 8642, "key": "uma-…", "kinds": ["stream"]}'
 
-Writes "ready" when each client knows its expected replies, then works until its input ends, and writes one object with the report of each kind.
-An interrupted reply is requested again, after a check whether the daemon has stored it.
+Writes "ready" when each client knows its expected replies. Then it sends requests until its input ends, and writes one object
+with the report of each kind. An interrupted reply is requested again, after a check whether the daemon has stored it.
 """
 
 import dataclasses
@@ -20,18 +20,18 @@ import uma
 
 NAMES = "once upon a time there was a little girl and her dog and cat live near the water by a small house".split()
 SCRIPTS = 6
-VECTORS_APART_MAX = 5e-3  # For a text's vector beside other texts.
+VECTORS_APART_MAX = 5e-3  # the numbers of a text's vector may differ by this, because other texts are in the batch
 
 
 @dataclasses.dataclass
 class Heard:
     """The report of the victims of a kind."""
     replies: int = 0
-    breaks: int = 0  # Interrupted connections.
-    waited: int = 0  # refused for now: 503
+    breaks: int = 0  # interrupted connections
+    waited: int = 0  # temporary refusals, status 503
     wrong: list = dataclasses.field(default_factory=list)
-    gaps_ms: list = dataclasses.field(default_factory=list)  # the worst between two pieces, of each stream
-    first_ms: list = dataclasses.field(default_factory=list)  # until the first piece
+    gaps_ms: list = dataclasses.field(default_factory=list)  # the longest time between two pieces of each stream
+    first_ms: list = dataclasses.field(default_factory=list)  # the time until the first piece of each reply
 
 
 class Broken(Exception):
@@ -60,7 +60,7 @@ class Listener:
         self.connection.close()
         self.connection = None
         if isinstance(problem, TimeoutError):
-            raise AssertionError(f"nothing came for {uma.WAIT_S:.0f} s") from problem
+            raise AssertionError(f"the daemon sent nothing for {uma.WAIT_S:.0f} s") from problem
         return Broken(repr(problem))
 
     def ask(self, method, path, body=None):
@@ -72,7 +72,7 @@ class Listener:
             raise self.broken(problem) from problem
 
     def stream(self, path, body, heard):
-        """Returns the text of a stream and its terminal object; times are added to `heard`. None: refused for now."""
+        """Returns the text of a stream and its terminal object; adds the times to `heard`. Returns None after a status 503."""
         began = time.monotonic()
         answer = self.send("POST", path, {**body, "stream": True})
         if answer.status != 200:
@@ -103,7 +103,7 @@ class Listener:
 
 
 def piece_of(data):
-    """The text of an event, if any, and the event, if it ends the reply."""
+    """Returns the text of an event or None, and the event itself if it ends the reply, else None."""
     if data == b"[DONE]":
         return None, None
     event = json.loads(data)
@@ -145,7 +145,8 @@ class Victim(threading.Thread):
             self.heard.wrong.append(f"{type(self).__name__}, script {script % SCRIPTS}: {type(problem).__name__}: {problem}")
 
     def reply(self, script, number, call, kept=lambda: None):
-        """Compares the result of call(). Repeats it after a broken connection, unless kept() returns a stored reply."""
+        """Compares the result of call() with the expected one. After a broken connection, repeats the call, unless kept()
+        returns a stored reply."""
         while True:
             try:
                 said = call()
@@ -223,12 +224,12 @@ class Chat(Victim):
             def kept(turn=turn):
                 replies = self.replies(path)
                 if replies[:turn] != said:
-                    self.heard.wrong.append(f"Chat, script {script}: {replies} is kept after {said}")
+                    self.heard.wrong.append(f"Chat, script {script}: stored replies {replies} do not begin with {said}")
                 return replies[turn] if len(replies) > turn else None
             said.append(self.reply(script, turn, call, kept))
         replies = self.persist(lambda: self.replies(path))
         if replies != said:
-            self.heard.wrong.append(f"Chat, script {script}: {replies} is kept of {said}")
+            self.heard.wrong.append(f"Chat, script {script}: stored replies {replies} instead of {said}")
         self.persist(lambda: self.listener.ask("DELETE", path))
         return None
 

@@ -63,12 +63,12 @@ bool SlowCatalog::answer_one(bool with_failure) {
   Call call = std::move(calls_.front());
   calls_.erase(calls_.begin());
   if (call.on_read && with_failure) {
-    call.on_read(fail(ErrorCode::io_short_write, "the simulated disk cannot be read"));
+    call.on_read(fail(ErrorCode::io_failed, "the simulated disk cannot be read"));
   } else if (call.on_read) {
     ++readings_count_;
     kept_.read(call.id, std::move(call.on_read));
   } else if (with_failure) {
-    call.done(fail(ErrorCode::io_short_write, "the simulated disk is full"));
+    call.done(fail(ErrorCode::io_failed, "the simulated disk is full"));
   } else if (call.record != nullptr) {
     kept_.commit(std::move(call.record), std::move(call.before), std::move(call.done));
   } else {

@@ -47,7 +47,7 @@ TEST_P(TemplateFamilies, AreRenderedAsByJinja2) {
     boost::json::object input = given.as_object();
     input["bos_token"] = "<s>";
     input["eos_token"] = "</s>";
-    input["unix_s"] = 43'200;  // 1970-01-01 in every time zone but the last two
+    input["unix_s"] = 43'200;  // 1970-01-01 in every time zone but the last two.
     const auto text = made->render(input_from_json(input));
     const boost::json::object& wanted = expected.at(name).as_object();
     if (const boost::json::value* problem = wanted.if_contains("error")) {

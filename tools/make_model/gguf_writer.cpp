@@ -27,7 +27,7 @@ ggml_type stored_type(const Matrix& matrix, ggml_type type) {
   return matrix.is_f32 ? GGML_TYPE_F32 : type;
 }
 
-// gguf copies what it needs of the tensors, so they live only as long as this call.
+// gguf copies what it needs of the tensors, so they are freed at the end of this call.
 void add_tensors(gguf_context* gguf, ggml_type file_type, std::span<const Matrix> matrices) {
   const ggml_init_params params{
       .mem_size = matrices.size() * ggml_tensor_overhead() + 1024, .mem_buffer = nullptr, .no_alloc = true};
@@ -49,8 +49,8 @@ void add_tensors(gguf_context* gguf, ggml_type file_type, std::span<const Matrix
   }
 }
 
-// A nearly normal number with deviation 1: the sum of four 16-bit uniform ones. Integers until the last step, so every machine
-// and libm gives the same bits, and a draw costs one step of the generator.
+// A nearly normal number with deviation 1: the sum of four uniform 16-bit numbers. All steps but the last use integers, so
+// every machine and libm gives the same bits. A number costs one step of the generator.
 float next_normal(Random& random) {
   constexpr float kMean = 4 * 65535 / 2.0F;
   constexpr float kDeviation = 37837.0F;  // sqrt(4 * (65536^2 - 1) / 12)

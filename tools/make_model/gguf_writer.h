@@ -1,5 +1,5 @@
-// A GGUF file of metadata and matrices whose values are drawn, computed or given. The same input gives the same bytes
-// everywhere.
+// Writes a GGUF file from metadata and matrices, whose values are random, computed or given. The same input gives the same
+// bytes on every machine.
 #pragma once
 
 #include <array>
@@ -19,22 +19,22 @@ namespace uma {
 
 struct Matrix {
   enum class Filling : std::uint8_t {
-    random,    // normal, deviation gain / sqrt(columns)
+    random,    // Normal, deviation gain / sqrt(columns).
     constant,  // gain
-    decays,    // the decay rates of mamba's states, the same in every row
+    decays,    // The decay rates of mamba's states, the same in every row.
     given,     // `values`
   };
   std::string name;
   std::int64_t rows;
   std::int64_t columns;
   float gain = 1;
-  bool is_quiet = false;  // drawn from a generator of its own
+  bool is_quiet = false;  // Drawn from a separate generator.
   Filling filling = Filling::random;
-  bool is_f32 = false;                  // whatever the type of the file
-  std::int64_t special_rows = 0;        // the first rows, which are drawn with `special_gain`
-  float special_gain = 1;               // instead of `gain`
-  std::vector<float> values = {};       // row by row; for Filling::given
-  std::array<std::int64_t, 4> shape{};  // as the file says it, where that is no matrix; zeros: it is one
+  bool is_f32 = false;                  // Stored in 32 bits, for any type of the file.
+  std::int64_t special_rows = 0;        // Number of first rows that are drawn with `special_gain`.
+  float special_gain = 1;               // Replaces `gain` in the special rows.
+  std::vector<float> values = {};       // Row by row; for Filling::given.
+  std::array<std::int64_t, 4> shape{};  // Dimensions in the file, if it is not a matrix there; else zeros.
 };
 
 // A vector with the same value everywhere, in 32 bits.
@@ -50,8 +50,8 @@ struct GgufFree {
 using GgufPtr = std::unique_ptr<gguf_context, GgufFree>;
 
 // Writes to a temporary name beside `path`, then renames: `path` is never half a model, and two writers do not disturb each
-// other. Matrices are stored as `type` unless they are f32. The error is a sentence for a person: what the file system said.
-// Memory: one matrix in its stored form and one row of floats.
+// other. Matrices are stored as `type` unless they are f32. The error is the file system's message, with the name of the file.
+// Uses memory for one matrix in its stored form and one row of floats.
 [[nodiscard]] std::expected<void, std::string> write_gguf(GgufPtr metadata, std::span<const Matrix> matrices, ggml_type type,
                                                           std::uint64_t seed, const std::filesystem::path& path);
 

@@ -25,12 +25,12 @@ uma::ModelSpec tiny_spec() {
           .vocabulary_size = 1536};
 }
 
-// Models that cannot forget the end of a text at any token.
+// The contexts of the next three models cannot be cut back at every token.
 uma::ModelSpec tiny_swa_spec() {
   uma::ModelSpec spec = tiny_spec();
   spec.name = "uma tiny swa";
   spec.architecture = uma::Architecture::gemma3;
-  spec.layers = 6;  // the last of six sees everything
+  spec.layers = 6;  // The last of the six sees every token.
   spec.window = 32;
   return spec;
 }
@@ -59,7 +59,7 @@ uma::ModelSpec tiny_embed_spec() {
   return spec;
 }
 
-// Word pieces and texts of 512 tokens, as most models of this architecture have.
+// A model with word pieces and texts of 512 tokens, like most models of this architecture.
 uma::ModelSpec tiny_wordpiece_spec() {
   uma::ModelSpec spec = tiny_embed_spec();
   spec.name = "uma tiny wordpiece";
@@ -83,7 +83,7 @@ uma::ModelSpec tiny_register_spec() {
           .weights = uma::Weights::shift_register};
 }
 
-// The projector of tiny-register: an image of 32 by 32 pixels is 256 rows.
+// The projector of tiny-register: an image of 32 by 32 pixels becomes 256 rows.
 uma::ProjectorSpec tiny_projector_spec() {
   return {.name = "uma tiny projector",
           .image_size = 32,
@@ -153,18 +153,19 @@ int main(int argc, char** argv) {
   app.add_option("--heads", heads, "attention heads");
   app.add_option("--kv-heads", kv_heads, "key and value heads");
   app.add_option("--ff", feed_forward, "inner width of the feed-forward block");
-  app.add_option("--n-ctx", n_ctx, "context length the model claims");
+  app.add_option("--n-ctx", n_ctx, "context length in tokens that the model declares");
   app.add_option("--vocab", vocabulary_size, "entries of the vocabulary");
-  app.add_option("--window", window, "tokens that layers with a sliding window look at (tiny-swa)");
-  app.add_option("--seed", seed, "of the weights")->capture_default_str();
+  app.add_option("--window", window, "tokens that layers with a sliding window see (tiny-swa)");
+  app.add_option("--seed", seed, "seed of the weights")->capture_default_str();
   app.add_option("--quiet-layers", quiet_layers,
-                 "of the blocks, the last ones that add little: the others are the same without them");
-  app.add_option("--quiet-gain", quiet_gain, "how much of it they add (default 0: nothing)")->check(CLI::Range(0.0, 1.0));
+                 "number of last blocks that add little; all other weights are as without them (default 0)");
+  app.add_option("--quiet-gain", quiet_gain, "factor for the output of the quiet blocks (default 0)")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_flag("--chat-template", chat_template, "add ChatML with <|im_start|> and <|im_end|>");
   app.add_flag("--projector", is_projector,
-               "write the image projector of tiny-register instead; of the other options --seed counts");
+               "write the image projector of tiny-register instead; only --out and --seed apply to it");
   CLI::Option* out_option = app.add_option("--out", out, "file to write");
-  app.add_option("--words", words_count, "print the first N words of the bench instead")
+  app.add_option("--words", words_count, "print this number of words of the bench instead")
       ->check(CLI::Range(std::size_t{1}, uma::kWordsCountMax))
       ->excludes(out_option);
   try {
@@ -180,7 +181,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (out.empty()) {
-    std::println(stderr, "make_model: --out FILE or --words N is needed (--help tells more)");
+    std::println(stderr, "make_model: give --out FILE or --words N (--help explains the options)");
     return 1;
   }
 

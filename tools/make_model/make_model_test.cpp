@@ -1,4 +1,4 @@
-// Made models against the real libllama: what the bench and the other modules' tests rely on.
+// Tests the models with the real libllama, as the bench and the tests of other modules use them.
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -163,7 +163,7 @@ TEST_F(MakeModel, QuietLayersLeaveTheTextAsItIsWithoutThem) {
 TEST_F(MakeModel, RefusesImpossibleShapesInWords) {
   ModelSpec spec = smallest_spec();
   spec.width = 48;
-  EXPECT_EQ(write_model(spec, folder_ / "a.gguf").error(), "width is 48, it must be a multiple of 32");
+  EXPECT_EQ(write_model(spec, folder_ / "a.gguf").error(), "width is 48, must be a multiple of 32");
   spec = smallest_spec();
   spec.vocabulary_size = 10;
   EXPECT_FALSE(write_model(spec, folder_ / "a.gguf"));
@@ -171,7 +171,7 @@ TEST_F(MakeModel, RefusesImpossibleShapesInWords) {
 }
 
 TEST_F(MakeModel, LeavesNothingBehindWhereItCannotWrite) {
-  std::filesystem::create_directory(folder_ / "taken.gguf");  // rename onto a folder fails
+  std::filesystem::create_directory(folder_ / "taken.gguf");  // Rename onto a folder fails.
   EXPECT_FALSE(write_model(smallest_spec(), folder_ / "taken.gguf"));
   EXPECT_FALSE(write_model(smallest_spec(), folder_ / "missing" / "a.gguf"));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
@@ -216,7 +216,7 @@ TEST_F(MakeModel, WritesGreedyTextThatVariesAndDependsOnTheWholePrompt) {
   EXPECT_GE(std::set(second.begin(), second.end()).size(), 16u);
 }
 
-// The rule of shift_register.h, by tokens instead of by weights.
+// Computes the rule of shift_register.h from tokens, without weights.
 std::vector<llama_token> continued_by_rule(std::vector<llama_token> tokens, std::size_t count, const Vocabulary& vocabulary) {
   const std::vector<std::int64_t> words = register_words(vocabulary);
   std::map<llama_token, std::int64_t> codes;
@@ -243,7 +243,7 @@ TEST_F(MakeModel, MakesAShiftRegisterThatSaysWhatItsRuleSays) {
   ASSERT_NE(model, nullptr);
   const Vocabulary vocabulary = make_vocabulary(1536, Markers::image);
   std::string prompt = "the dog and the cat say hello";
-  for (const int repeated : {1, 20}) {  // shorter than the register, and longer
+  for (const int repeated : {1, 20}) {  // Shorter than the register, and longer.
     for (int i = 1; i < repeated; ++i) prompt += " once upon a time";
     std::vector<llama_token> tokens = tokenize(*model, prompt);
     tokens.insert(tokens.begin(), kTokenBos);
@@ -261,14 +261,13 @@ TEST_F(MakeModel, RefusesShapesThatAShiftRegisterCannotHave) {
   spec.vocabulary_size = 1536;
   EXPECT_TRUE(write_model(spec, folder_ / "a.gguf"));
   spec.layers = 2;
-  EXPECT_EQ(write_model(spec, folder_ / "b.gguf").error(), "weights of a shift register need width of 52 at least, it is 32");
+  EXPECT_EQ(write_model(spec, folder_ / "b.gguf").error(), "width is 32, weights of a shift register need 52 or more");
   spec.width = 96;
   spec.layers = 4;
-  EXPECT_EQ(write_model(spec, folder_ / "b.gguf").error(), "weights of a shift register need layers of 3 at most, it is 4");
+  EXPECT_EQ(write_model(spec, folder_ / "b.gguf").error(), "layers is 4, weights of a shift register need 3 or fewer");
   spec.layers = 1;
   spec.vocabulary_size = 1200;
-  EXPECT_EQ(write_model(spec, folder_ / "b.gguf").error(),
-            "weights of a shift register need vocab with 1024 words, it is 1200");
+  EXPECT_EQ(write_model(spec, folder_ / "b.gguf").error(), "vocab is 1200, weights of a shift register need 1024 words in it");
 }
 
 TEST_F(MakeModel, ReadsWordPieces) {
@@ -312,7 +311,7 @@ TEST_F(MakeModel, MakesModelsWithAWindowAndWithStates) {
   }
   ModelSpec spec = smallest_spec();
   spec.window = 32;
-  EXPECT_EQ(write_model(spec, folder_ / "a.gguf").error(), "window is 32, possible are 0 to 0");
+  EXPECT_EQ(write_model(spec, folder_ / "a.gguf").error(), "window is 32, must be from 0 to 0");
 }
 
 TEST_F(MakeModel, OffersAChatTemplateWhoseControlTokensAreWhole) {

@@ -23,25 +23,25 @@ constexpr std::string_view kChatTemplate =
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-// Standard deviations relative to 1/sqrt(columns), where a matrix keeps the size of its input. Attention is sharper than that,
-// so that single earlier tokens matter and greedy text depends on the whole prompt; logits spread enough for temperatures to
-// matter.
+// Standard deviations relative to 1/sqrt(columns), with which a matrix keeps the size of its input. Attention is sharper than
+// that, so that single earlier tokens matter and greedy text depends on the whole prompt. Logits spread enough for temperatures
+// to matter.
 constexpr float kGainQueryKey = 1.7F;
 constexpr float kGainPlain = 1.0F;
 constexpr float kGainAttentionOutput = 2.0F;
 constexpr float kGainLogits = 2.0F;
-// Control and byte tokens get small logits: greedy text goes on for ever and is readable.
+// Control and byte tokens get small logits, so greedy text is readable and has no end.
 constexpr float kGainSpecialLogits = 0.5F;
 
-// Of mamba's layers. A state keeps a token for some 1 / (step * decay) tokens: with steps around 0.05 and decays of 1/4 to 4
-// between 5 and 80, so that text depends on more than the last few.
+// The layers of mamba. A state keeps a token for about 1 / (step * decay) tokens: with steps around 0.05 and decays of 1/4 to
+// 4, these are 5 to 80 tokens, so that text depends on more than the last few.
 constexpr std::uint32_t kStateSize = 16;
 constexpr std::uint32_t kConvolutionTokens = 4;
 constexpr std::uint32_t kInnerPerWidth = 2;
-constexpr float kStepBias = -3.0F;  // softplus of it is 0.049
+constexpr float kStepBias = -3.0F;  // Its softplus is 0.049.
 constexpr float kGainState = 2.0F;
-constexpr std::int64_t kTokenTypes = 2;  // of bert: the first and the second text of a pair
-constexpr float kPassedOn = 0.5F;        // how much of its input a layer gives to its output beside the state
+constexpr std::int64_t kTokenTypes = 2;  // Bert: the first and the second text of a pair.
+constexpr float kPassedOn = 0.5F;        // Part of its input that a layer adds to its output beside the state.
 
 // Whether any layer has attention and a feed-forward block.
 bool has_attention(const ModelSpec& spec) {
@@ -73,21 +73,21 @@ Vocabulary vocabulary_of(const ModelSpec& spec) {
 std::expected<void, std::string> check_register(const ModelSpec& spec) {
   if (spec.weights == Weights::random) return {};
   const auto refuse = [](std::string_view what, std::string_view needed, auto value) {
-    return std::unexpected(std::format("weights of a shift register need {} {}, it is {}", what, needed, value));
+    return std::unexpected(std::format("{} is {}, weights of a shift register need {}", what, value, needed));
   };
   const std::int64_t width_min = register_width_min(spec.layers);
   if (spec.layers > kTapDistances.size())
-    return refuse("layers", std::format("of {} at most", kTapDistances.size()), spec.layers);
-  if (spec.width < width_min) return refuse("width", std::format("of {} at least", width_min), spec.width);
-  if (spec.heads != 1) return refuse("heads", "of 1", spec.heads);
+    return refuse("layers", std::format("{} or fewer", kTapDistances.size()), spec.layers);
+  if (spec.width < width_min) return refuse("width", std::format("{} or more", width_min), spec.width);
+  if (spec.heads != 1) return refuse("heads", "1", spec.heads);
   if (spec.feed_forward < register_feed_forward_min()) {
-    return refuse("ff", std::format("of {} at least", register_feed_forward_min()), spec.feed_forward);
+    return refuse("ff", std::format("{} or more", register_feed_forward_min()), spec.feed_forward);
   }
   if (spec.type != GGML_TYPE_F16) return refuse("type", "f16", ggml_type_name(spec.type));
-  if (spec.n_ctx > 8192) return refuse("n-ctx", "of 8192 at most", spec.n_ctx);
-  if (spec.quiet_layers != 0) return refuse("quiet-layers", "of 0", spec.quiet_layers);
+  if (spec.n_ctx > 8192) return refuse("n-ctx", "8192 or less", spec.n_ctx);
+  if (spec.quiet_layers != 0) return refuse("quiet-layers", "0", spec.quiet_layers);
   if (register_words(vocabulary_of(spec)).size() < 1U << kCodeBits) {
-    return refuse("vocab", std::format("with {} words", 1 << kCodeBits), spec.vocabulary_size);
+    return refuse("vocab", std::format("{} words in it", 1 << kCodeBits), spec.vocabulary_size);
   }
   return {};
 }
@@ -96,13 +96,13 @@ std::expected<void, std::string> check_spec(const ModelSpec& spec) {
   const auto within = [](std::string_view what, std::uint64_t value, std::uint64_t low,
                          std::uint64_t high) -> std::expected<void, std::string> {
     if (value < low || value > high) {
-      return std::unexpected(std::format("{} is {}, possible are {} to {}", what, value, low, high));
+      return std::unexpected(std::format("{} is {}, must be from {} to {}", what, value, low, high));
     }
     return {};
   };
   const auto multiple = [](std::string_view what, std::uint64_t value, std::uint64_t of) -> std::expected<void, std::string> {
     if (value % of != 0) {
-      return std::unexpected(std::format("{} is {}, it must be a multiple of {}", what, value, of));
+      return std::unexpected(std::format("{} is {}, must be a multiple of {}", what, value, of));
     }
     return {};
   };
@@ -117,13 +117,13 @@ std::expected<void, std::string> check_spec(const ModelSpec& spec) {
       .and_then([&] { return multiple("width", spec.width, block); })
       .and_then([&] { return multiple("ff", spec.feed_forward, block); })
       .and_then([&] { return multiple("heads", spec.heads, spec.kv_heads); })
-      .and_then([&] { return multiple("width", spec.width, spec.heads * 2ull); })  // rotary positions need an even head
+      .and_then([&] { return multiple("width", spec.width, spec.heads * 2ull); })  // Rotary positions need an even head.
       .and_then([&] {
         return spec.architecture == Architecture::gemma3 ? within("window", spec.window, 1, 1 << 20)
                                                          : within("window", spec.window, 0, 0);
       })
       .and_then([&] {
-        // gemma3 brings what a layer adds to the same size again.
+        // gemma3 normalizes the output of a layer, so a factor has no effect.
         return within("quiet-layers", spec.quiet_layers, 0, spec.architecture == Architecture::gemma3 ? 0 : spec.layers - 1);
       })
       .and_then([&] { return check_register(spec); });
@@ -225,7 +225,7 @@ std::vector<Matrix> list_matrices(const ModelSpec& spec, const Vocabulary& vocab
   const std::int64_t width = spec.width;
   const std::int64_t tokens = spec.vocabulary_size;
   std::vector<Matrix> list;
-  // Entries around 1; gemma multiplies them by sqrt(width) itself.
+  // The entries are around 1; gemma multiplies them by sqrt(width) itself.
   const float gain_entries = spec.architecture == Architecture::gemma3 ? 1 : std::sqrt(static_cast<float>(width));
   list.push_back({"token_embd.weight", tokens, width, gain_entries});
   for (std::uint32_t layer = 0; layer < spec.layers; ++layer) {
@@ -297,7 +297,7 @@ void set_shape(gguf_context* gguf, const ModelSpec& spec) {
   set_u32("feed_forward_length", has_attention(spec) ? spec.feed_forward : 0);
   set_u32("attention.head_count", has_attention(spec) ? spec.heads : 0);
   if (spec.architecture == Architecture::jamba) {
-    std::vector<std::uint32_t> heads;  // by layer; none where it has a state instead
+    std::vector<std::uint32_t> heads;  // By layer; none where it has a state instead.
     for (std::uint32_t layer = 0; layer < spec.layers; ++layer) heads.push_back(attends(spec, layer) ? spec.kv_heads : 0);
     gguf_set_arr_data(gguf, "jamba.attention.head_count_kv", GGUF_TYPE_UINT32, heads.data(), heads.size());
   } else {
@@ -313,7 +313,7 @@ void set_shape(gguf_context* gguf, const ModelSpec& spec) {
   if (spec.pooled_by != PooledBy::none) set_u32("pooling_type", static_cast<std::uint32_t>(spec.pooled_by));
   if (has_attention(spec) && spec.architecture != Architecture::bert) {
     set_u32("rope.dimension_count", spec.width / spec.heads);
-    set_f32("rope.freq_base", spec.weights == Weights::shift_register ? 1.0F : 10000.0F);  // a register has angles of its own
+    set_f32("rope.freq_base", spec.weights == Weights::shift_register ? 1.0F : 10000.0F);  // A register sets its own angles.
   }
   if (spec.architecture == Architecture::gemma3) {
     set_u32("attention.sliding_window", spec.window);
@@ -335,11 +335,11 @@ void set_word_pieces(gguf_context* gguf) {
   gguf_set_val_u32(gguf, "tokenizer.ggml.unknown_token_id", kPieceUnknown);
   gguf_set_val_u32(gguf, "tokenizer.ggml.cls_token_id", kPieceBegin);
   gguf_set_val_u32(gguf, "tokenizer.ggml.bos_token_id", kPieceBegin);
-  gguf_set_val_u32(gguf, "tokenizer.ggml.seperator_token_id", kPieceEnd);  // the format's spelling
+  gguf_set_val_u32(gguf, "tokenizer.ggml.seperator_token_id", kPieceEnd);  // The format's spelling.
   gguf_set_val_u32(gguf, "tokenizer.ggml.mask_token_id", kPieceMask);
 }
 
-// `ends_texts`: every text gets the end token behind it.
+// `ends_texts`: the end token is added to every text.
 void set_sentence_pieces(gguf_context* gguf, bool chat_template, bool ends_texts) {
   gguf_set_val_u32(gguf, "tokenizer.ggml.unknown_token_id", kTokenUnknown);
   gguf_set_val_u32(gguf, "tokenizer.ggml.bos_token_id", kTokenBos);

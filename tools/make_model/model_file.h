@@ -1,5 +1,5 @@
-// Writes a model with random weights as a GGUF file: any shape, the same bytes from the same spec. Such a model talks nonsense
-// at exactly the speed of a trained one of its shape.
+// Writes a model with random weights as a GGUF file: any shape, the same bytes from the same spec. Such a model generates
+// nonsense, at exactly the speed of a trained model of its shape.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 
 namespace uma {
 
-// What a model remembers of the past: every token, or less.
+// The architectures differ in what they keep of earlier tokens.
 enum class Architecture : std::uint8_t {
-  llama,   // attention over all tokens
-  gemma3,  // five of six layers look at a window of the last tokens only
-  mamba,   // one state of fixed size instead of tokens
-  jamba,   // every second layer attends to all tokens, the others are mamba's
-  bert,    // nothing: every token sees the whole text, of which a vector or a score is made
+  llama,   // Attention over all tokens.
+  gemma3,  // Five of six layers look at a window of the last tokens only.
+  mamba,   // One state of fixed size instead of tokens.
+  jamba,   // Every second layer attends to all tokens, the others are mamba's.
+  bert,    // Nothing: every token sees the whole text, and the result is a vector or a score.
 };
 
 enum class Tokenizer : std::uint8_t { sentence_pieces, word_pieces };
@@ -28,35 +28,35 @@ enum class Weights : std::uint8_t {
   shift_register,  // shift_register.h
 };
 
-// What a model makes of a whole text; the values of llama_pooling_type.
+// How a model reduces a text to one vector or score; the values are those of llama_pooling_type.
 enum class PooledBy : std::uint32_t { none = 0, mean = 1, last = 3, rank = 4 };
 
 struct ModelSpec {
   std::string name;
   Architecture architecture = Architecture::llama;
-  ggml_type type = GGML_TYPE_Q8_0;  // of the matrices: F16, Q8_0 or Q4_0
+  ggml_type type = GGML_TYPE_Q8_0;  // Type of the matrices: F16, Q8_0 or Q4_0.
   std::uint32_t layers = 0;
   std::uint32_t width = 0;
   std::uint32_t heads = 0;
   std::uint32_t kv_heads = 0;
   std::uint32_t feed_forward = 0;
-  std::uint32_t n_ctx = 0;  // context length the model claims to be trained for
+  std::uint32_t n_ctx = 0;  // Training context length that the file declares.
   std::uint32_t vocabulary_size = 0;
-  std::uint32_t window = 0;                          // tokens that a layer with a window looks at, itself included; gemma3 only
-  PooledBy pooled_by = PooledBy::none;               // bert: mean or rank
-  bool chat_template = false;                        // ChatML, with its control tokens
-  bool image_markers = false;                        // control tokens around an image, for a model with a projector
-  Tokenizer tokenizer = Tokenizer::sentence_pieces;  // word pieces: bert only
+  std::uint32_t window = 0;             // Tokens that a layer with a window sees, the current one included; gemma3 only.
+  PooledBy pooled_by = PooledBy::none;  // Bert: mean or rank.
+  bool chat_template = false;           // ChatML, with its control tokens.
+  bool image_markers = false;           // Control tokens around an image, for a model with a projector.
+  Tokenizer tokenizer = Tokenizer::sentence_pieces;  // Word pieces: bert only.
   Weights weights = Weights::random;
   std::uint64_t seed = 1;
-  // The last of the layers say little: what they add is scaled by `quiet_gain`, and all other weights are those of the model
-  // without them. With 0 the two say the same at different costs, a pair for speculative decoding.
+  // The output of the last `quiet_layers` layers is multiplied by `quiet_gain`. All other weights are those of the model
+  // without these layers. With 0, both models generate the same text at different costs: a pair for speculative decoding.
   std::uint32_t quiet_layers = 0;
   float quiet_gain = 0;
 };
 
-// The file is whole or not there (gguf_writer.h). The error is a sentence for a person: an impossible shape, or what the file
-// system said.
+// The file is complete or does not exist (gguf_writer.h). The error names an impossible value of the spec, or has the file
+// system's message.
 [[nodiscard]] std::expected<void, std::string> write_model(const ModelSpec& spec, const std::filesystem::path& path);
 
 }  // namespace uma

@@ -18,7 +18,7 @@ namespace uma {
 namespace {
 
 constexpr std::int64_t kColours = 3;
-constexpr std::int64_t kFirstSign = 1;  // among the numbers of the encoder's last layer
+constexpr std::int64_t kFirstSign = 1;  // Place of the first sign in a row of the encoder's last layer.
 
 void add_linear(const std::string& name, std::int64_t rows, std::int64_t columns, float gain, std::vector<Matrix>& list) {
   list.push_back({.name = name + ".weight", .rows = rows, .columns = columns, .gain = gain});
@@ -30,7 +30,7 @@ void add_norm(const std::string& name, std::int64_t width, std::vector<Matrix>& 
   list.push_back(vector_of(name + ".bias", width, 0));
 }
 
-// The normalization at the end gives 1 at the first place, so that a row can have 1 where a word has it.
+// Adds the last normalization, which gives 1 at the first place: a word has a 1 at kPlaceOne, so a row needs one too.
 void add_norm_with_a_one(const std::string& name, std::int64_t width, std::vector<Matrix>& list) {
   Matrix weight = zeros(name + ".weight", 1, width);
   weight.values.assign(weight.values.size(), 1);
@@ -41,12 +41,12 @@ void add_norm_with_a_one(const std::string& name, std::int64_t width, std::vecto
   list.push_back(std::move(bias));
 }
 
-// The last feed-forward block gives a row its code: at each of the places behind the first a number that is nearly always +s or
-// -s, by the sign of a random sum z over the row. gelu(z + c) - gelu(z - c) - c is c or -c unless z is smaller than c.
+// Adds the last feed-forward block, which gives a row its code: each place of the code gets a number that is nearly always +s
+// or -s, by the sign of a random sum z over the row. gelu(z + c) - gelu(z - c) - c is c or -c unless z is smaller than c.
 void add_signs(const std::string& block, const ProjectorSpec& spec, std::vector<Matrix>& list) {
   constexpr float kSteepness = 200;
   constexpr float kLimit = 4;
-  constexpr float kSize = 32;  // of s: what else is at these places is small against it
+  constexpr float kSize = 32;  // The size s: other numbers at these places are small.
   const std::int64_t inner = spec.feed_forward;
   Matrix up = zeros(block + "ffn_up.weight", inner, spec.width);
   Matrix up_bias = zeros(block + "ffn_up.bias", 1, inner);
@@ -68,7 +68,7 @@ void add_signs(const std::string& block, const ProjectorSpec& spec, std::vector<
   for (Matrix* matrix : {&up, &up_bias, &down, &down_bias}) list.push_back(std::move(*matrix));
 }
 
-// After the normalization the numbers of the code have about this size, since they are most of a row.
+// Returns the approximate size of the code's numbers after the normalization, because they are most of a row.
 float size_of_signs(const ProjectorSpec& spec) {
   return std::sqrt(static_cast<float>(spec.width) / static_cast<float>(kCodeBits));
 }

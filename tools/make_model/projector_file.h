@@ -1,5 +1,5 @@
-// Writes an image projector as a GGUF file: a small vision transformer with random weights, whose last layer makes of each row
-// what a model of shift_register.h reads as a word's code. So text depends on an image as sharply as on words.
+// Writes an image projector as a GGUF file: a small vision transformer with random weights. Its last layer turns each row into
+// the code of a word for a model of shift_register.h, so text depends on an image as sharply as on words.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@ namespace uma {
 
 struct ProjectorSpec {
   std::string name;
-  std::uint32_t image_size = 0;  // pixels of a side: images are scaled to it
-  std::uint32_t patch_size = 0;  // pixels of a side; every patch becomes one row
+  std::uint32_t image_size = 0;  // Side in pixels, to which images are scaled.
+  std::uint32_t patch_size = 0;  // Side in pixels; every patch becomes one row.
   std::uint32_t layers = 0;
   std::uint32_t width = 0;
   std::uint32_t heads = 0;
   std::uint32_t feed_forward = 0;
-  std::uint32_t row_width = 0;  // of the text model
+  std::uint32_t row_width = 0;  // Width of the text model.
   std::uint64_t seed = 1;
 };
 
-// As write_model() does.
+// Writes the file and reports errors like write_model().
 [[nodiscard]] std::expected<void, std::string> write_projector(const ProjectorSpec& spec, const std::filesystem::path& path);
 
 }  // namespace uma

@@ -12,13 +12,13 @@ namespace uma {
 namespace {
 
 constexpr std::int64_t kWordsCount = 1 << kCodeBits;
-constexpr std::int64_t kStillPairs = 4;  // of each head: not turned by the position
+constexpr std::int64_t kStillPairs = 4;  // Pairs of each head that the position does not turn.
 constexpr std::uint64_t kAnglesSeed = 1;
 
-// Scores before the softmax. Where the distance is another one, the turned pairs add up to 36 at most within 8,192 tokens.
+// Scores before the softmax. At every other distance within 8,192 tokens, the turned pairs add up to 36 at most.
 constexpr double kScoreTap = 100;
 constexpr double kScoreBegin = 65;
-constexpr float kLogitOfABit = 8;  // two codes differ in one bit at least, whose logit then changes its sign
+constexpr float kLogitOfABit = 8;  // Two codes differ in at least one bit, so their logits differ by twice this.
 
 std::int64_t place_of_state(std::int64_t layer) {
   return kPlaceCode + 2 * layer * kCodeBits;
@@ -31,15 +31,15 @@ float bit_of(std::int64_t code, std::int64_t bit) {
   return (code >> bit & 1) != 0 ? 1.0F : -1.0F;
 }
 
-// The normalization divides by the root of the mean square; these weights undo it where `used` numbers are 1 or -1, all others
-// 0.
+// The normalization divides by the root of the mean square. These weights undo it if `used` numbers are 1 or -1, and all others
+// are 0.
 Matrix norm_of(std::string name, std::int64_t width, std::int64_t used) {
   return vector_of(std::move(name), width,
                    static_cast<float>(std::sqrt(static_cast<double>(used) / static_cast<double>(width))));
 }
 
-// By how much each turned pair turns from one token to the next. Neither small, so that neighbours are told apart, nor in
-// simple ratios, so that no other distance brings all of them together again.
+// Returns the angle of each turned pair from one token to the next. The angles are not small, so that neighbours differ, and
+// not in simple ratios, so that no other distance makes all pairs match.
 std::vector<double> angles_of_pairs(std::int64_t width) {
   Random random(kAnglesSeed);
   std::vector<double> angles(static_cast<std::size_t>(width / 2 - kStillPairs));
@@ -59,12 +59,12 @@ Matrix frequency_divisors(std::int64_t width) {
 void add_attention(const std::string& block, std::int64_t layer, std::int64_t width, std::vector<Matrix>& list) {
   const std::vector<double> angles = angles_of_pairs(width);
   const double pairs = static_cast<double>(angles.size());
-  const double root = std::sqrt(static_cast<double>(width));  // by which attention divides
+  const double root = std::sqrt(static_cast<double>(width));  // Attention divides by it.
   const double tap = std::sqrt(kScoreTap * root / pairs);
   const double begin = std::sqrt(kScoreBegin * root / static_cast<double>(kStillPairs));
   Matrix query = zeros(block + "attn_q.weight", width, width);
   Matrix key = zeros(block + "attn_k.weight", width, width);
-  // Stored in 16 bits, which the last bits of two libms' sines and cosines do not reach.
+  // The numbers are stored in 16 bits, so the last bits of sines and cosines, in which libms differ, do not matter.
   for (std::size_t i = 0; i < angles.size(); ++i) {
     const std::int64_t row = 2 * static_cast<std::int64_t>(i);
     const double turned = static_cast<double>(kTapDistances[static_cast<std::size_t>(layer)]) * angles[i];
@@ -83,7 +83,7 @@ void add_attention(const std::string& block, std::int64_t layer, std::int64_t wi
     at(value, bit, place_of_state(layer) + bit) = 1;
     at(output, place_of_tap(layer) + bit, bit) = 1;
   }
-  const std::int64_t used = place_of_tap(layer) - 1;  // <s> has one more, which only makes its numbers a little smaller
+  const std::int64_t used = place_of_tap(layer) - 1;  // <s> has one more, so its numbers are a little smaller.
   list.push_back(norm_of(block + "attn_norm.weight", width, used));
   for (Matrix* matrix : {&query, &key, &value, &output}) list.push_back(std::move(*matrix));
 }
@@ -132,7 +132,7 @@ std::vector<Matrix> list_register_matrices(const Vocabulary& vocabulary, std::in
   UMA_CHECK(words.size() == kWordsCount && layers <= std::ssize(kTapDistances));
   UMA_CHECK(width >= register_width_min(layers) && feed_forward >= register_feed_forward_min());
   const auto tokens = static_cast<std::int64_t>(vocabulary.size());
-  // What is never generated has a code too, if it is read: the end of its id.
+  // Tokens that are never generated have a code too, because they may be in a prompt: the last bits of their ids.
   std::vector<std::int64_t> codes;
   for (std::int64_t id = 0; id < tokens; ++id) codes.push_back(id % kWordsCount);
   for (std::int64_t code = 0; code < kWordsCount; ++code)

@@ -15,7 +15,7 @@ namespace uma {
 
 namespace {
 
-constexpr std::string_view kSpace = "\u2581";  // how SentencePiece writes a space
+constexpr std::string_view kSpace = "\u2581";  // How SentencePiece writes a space.
 
 // Enough English for readable prompts in tests and demonstrations.
 constexpr std::string_view kEnglishWords =
@@ -32,10 +32,10 @@ constexpr std::string_view kEnglishWords =
     "went light kind off need house picture try us again animal point mother world near build self earth father once upon time "
     "girl lily dog cat story answer question hello short long user system assistant count";
 
-// Merging by score needs the scores apart: syllables first, then beginnings of words.
+// The tokenizer merges by score: syllables first, then beginnings of words.
 constexpr float kScoreSyllable = -1.0F;
 constexpr float kScoreWord = -1000.0F;
-constexpr float kScoreCharacter = -1e6F;  // characters are where merging starts: never the result of one
+constexpr float kScoreCharacter = -1e6F;  // Merging starts with characters, so none is the result of a merge.
 
 bool is_syllable(std::string_view text) {
   return text.size() >= 2 && kWordConsonants.contains(text[0]) && kWordVowels.contains(text[1]);
@@ -56,7 +56,7 @@ class VocabularyBuilder {
 
   void add_plain(std::string text, float score) { add(std::move(text), score, LLAMA_TOKEN_TYPE_NORMAL); }
 
-  // Adds "▁word" and the beginnings it grows from.
+  // Adds "▁word" and the beginnings of it.
   void add_word(std::string_view word) {
     std::string text(kSpace);
     while (!word.empty()) {
@@ -117,8 +117,8 @@ void add_smallest(VocabularyBuilder& builder, Markers markers) {
   }
 }
 
-// The tokenizer looks for "▁word" and then for what continues it, always the longest; scores play no part. Text is in lower
-// case and without accents by then.
+// The tokenizer searches for the longest "▁word", then for the longest piece that continues it; it ignores scores. Before that
+// it changes text to lower case and removes accents.
 void add_smallest_pieces(VocabularyBuilder& builder) {
   builder.add("[PAD]", 0, LLAMA_TOKEN_TYPE_CONTROL);
   builder.add("[UNK]", 0, LLAMA_TOKEN_TYPE_UNKNOWN);

@@ -1,13 +1,14 @@
-// The vocabulary of a made model: a SentencePiece ("llama") tokenizer that turns every word it holds into exactly one token.
+// The vocabularies of make_model. One kind is for a SentencePiece ("llama") tokenizer that turns every word of the vocabulary
+// into exactly one token.
 //
-// The tokenizer starts from single characters and keeps merging the two neighbours whose union is the token with the highest
-// score. Two kinds of unions exist here, so that every word has exactly one path:
+// The tokenizer starts from single characters and repeatedly merges the two neighbours whose union is the token with the
+// highest score. There are two kinds of unions here, so that every word has exactly one path:
 //   1. syllables ("ke"), with the higher scores: consonant + vowel, which never overlap;
 //   2. beginnings of words ("▁ba", "▁bake", "▁bakedo"), which grow from "▁" to the right, one syllable or letter at a time.
-// Text outside the words falls back to syllables, characters and bytes, so every byte string can be tokenized.
+// Other text is divided into syllables, characters and bytes, so every byte string can be tokenized.
 //
-// The other kind is a WordPiece ("bert") vocabulary: whole words, and pieces that continue a word; a word that cannot be put
-// together of them is one unknown token. No byte tokens: such models read texts and write none.
+// The other kind is a WordPiece ("bert") vocabulary: whole words, and pieces that continue a word. A word that cannot be
+// composed of them is one unknown token. There are no byte tokens, because such models read texts and write none.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +19,10 @@
 namespace uma {
 
 struct Vocabulary {
-  std::vector<std::string> texts;   // by token id
-  std::vector<float> scores;        // by token id; higher is merged first
-  std::vector<std::int32_t> types;  // by token id; llama_token_type
-  std::size_t plain_begin = 0;      // tokens below are control and byte tokens
+  std::vector<std::string> texts;   // By token id.
+  std::vector<float> scores;        // By token id; higher is merged first.
+  std::vector<std::int32_t> types;  // By token id; llama_token_type.
+  std::size_t plain_begin = 0;      // Tokens with smaller ids are control and byte tokens.
   [[nodiscard]] std::size_t size() const { return texts.size(); }
 };
 
@@ -36,7 +37,7 @@ enum class Markers : std::uint8_t {
   image,  // <start_of_image>, <end_of_image>
 };
 
-// The smallest vocabulary there is: control tokens, bytes, characters, syllables and a few hundred English words.
+// Returns the size of the smallest vocabulary: control tokens, bytes, characters, syllables and a few hundred English words.
 [[nodiscard]] std::size_t vocabulary_size_min(Markers markers);
 
 // Fills up to `size` tokens with the words of words.h. Requires size >= vocabulary_size_min(markers) and size <=
@@ -49,7 +50,7 @@ inline constexpr std::int32_t kPieceBegin = 2;
 inline constexpr std::int32_t kPieceEnd = 3;
 inline constexpr std::int32_t kPieceMask = 4;
 
-// The same for word pieces: characters (a few of other scripts too), the same English words, endings and syllables.
+// The same for word pieces: characters (also a few of other scripts), the same English words, endings and syllables.
 [[nodiscard]] std::size_t word_pieces_size_min();
 [[nodiscard]] Vocabulary make_word_pieces(std::size_t size);
 

@@ -12,13 +12,13 @@ std::string make_syllable(std::size_t index) {
 std::string make_word(std::size_t index) {
   UMA_CHECK(index < kWordsCountMax);
   std::size_t syllables = 1;
-  std::size_t words_count = kSyllablesCount;  // words of this many syllables
+  std::size_t words_count = kSyllablesCount;  // Words of this many syllables.
   while (index >= words_count) {
     index -= words_count;
     words_count *= kSyllablesCount;
     ++syllables;
   }
-  // 7919 is prime and shares no factor with a power of 100, so this permutes the words of one length.
+  // 7919 is a prime and no factor of a power of 100, so this permutes the words of one length.
   std::size_t rest = index * 7919 % words_count;
   std::string word;
   for (; syllables > 0; --syllables) {

@@ -1,5 +1,5 @@
 // The words of the bench: pronounceable, numbered, the same everywhere. make_model puts the first of them into its vocabularies
-// as one token each, uma-bench writes prompts of them, so the length of a prompt in tokens is known before it is sent.
+// as one token each, and uma-bench writes prompts of them, so the length of a prompt in tokens is known before it is sent.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +17,9 @@ inline constexpr std::size_t kWordsCountMax =
 // One consonant and one vowel. Requires index < kSyllablesCount.
 [[nodiscard]] std::string make_syllable(std::size_t index);
 
-// First all words of one syllable, then all of two, then those of three; inside a length neighbours look different.
-// Words differ from each other, and what is left of a word without its last syllable is an earlier word.
-// Requires index < kWordsCountMax.
+// First come all words of one syllable, then all of two, then those of three. Words of the same length with neighbouring
+// numbers look different. All words differ, and a word without its last syllable is an earlier word. Requires index <
+// kWordsCountMax.
 [[nodiscard]] std::string make_word(std::size_t index);
 
 }  // namespace uma

@@ -1,4 +1,4 @@
-"""The corpus and what writes conversations from it. Standard library only: it runs wherever the tests run."""
+"""Tests of the corpus and of the writer of conversations. They need the standard library only."""
 
 import random
 import unittest

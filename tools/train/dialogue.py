@@ -1,7 +1,7 @@
-"""Writes the conversations that uma-tiny is trained on, and the held-out ones it is examined with.
+"""Writes the conversations for the training of uma-tiny, and the held-out ones for its examination.
 
 Everything comes from corpus/*.txt and a random generator: the same seed gives the same conversations. A conversation is a list of
-{"role", "content"}; each answer follows from what was said before, so there is exactly one right answer to every turn.
+{"role", "content"}. Each answer follows from the earlier messages, so every turn has exactly one right answer.
 """
 
 import hashlib
@@ -67,25 +67,25 @@ OPPOSITES = [
     ("before", "after"), ("always", "never"), ("true", "false"),
 ]
 
-# Verbs whose last letter is doubled before -ing ("hang" is none of them, but the model that ships was trained so).
+# Verbs that double their last letter before -ing ("hang" does not, but the model that ships was trained with it in this list).
 DOUBLED = set("stop run get set put cut shut quit begin drop let spin swap step plan win sit swim knit wrap hang".split())
 
 NOT_SO_IMPORTANT = {"the", "a", "an", "do", "does", "is", "are", "to", "it", "of", "can", "i", "my", "in", "me"}
 
 
 def held_out(*key):
-    """Whether an item is kept from training: one in ten, by its name alone."""
+    """Whether an item is left out of the training: about one in ten, decided by its name alone."""
     digest = hashlib.sha256(":".join(map(str, key)).encode()).digest()
     return digest[0] % 10 == 0
 
 
 def plain(text):
-    """A question without what does not make it another wording: case, marks, spaces."""
+    """Returns a question without the differences that do not change its wording: case, punctuation, spaces."""
     return " ".join(re.sub(r"[^a-z0-9_+-]+", " ", text.lower()).split())
 
 
 def heldout_wordings():
-    """The examination's questions in plain form."""
+    """Returns the questions of the examination in plain form."""
     lines = HELDOUT_QUESTIONS.read_text(encoding="utf-8").splitlines()
     return {plain(line.split(" | ", 1)[1]) for line in lines if line and not line.startswith("#")}
 
@@ -103,14 +103,14 @@ def gerund(phrase):
 
 
 def fill(sentence, value):
-    """Puts the value for v, with the article that it takes."""
+    """Replaces v by the value, with the right article."""
     if value[0] in "aeiouAEIOU":
         sentence = re.sub(r"\b([aA]) v\b", r"\1n v", sentence)
     return re.sub(r"\bv\b", lambda _: value, sentence)
 
 
 class Corpus:
-    """The files of corpus/, parsed. With heldout=True, names and values come from the lists that training never sees."""
+    """The parsed files of corpus/. With heldout=True, names and values come from the lists that the training does not use."""
 
     def __init__(self, heldout=False):
         self.heldout = heldout
@@ -138,12 +138,12 @@ class Corpus:
         self.undefined_nouns = [noun for noun in self.lists["nouns"] if noun not in defined]
 
     def answers(self):
-        """Every answer the model can give word by word, for the tokenizer and for the evaluation."""
+        """Returns the answers of the facts and definitions, for the tokenizer and for the evaluation."""
         return [answer for answer, _ in self.facts.values()] + [answer for _, answer in self.definitions]
 
 
 def _alternatives(pattern):
-    """Splits a pattern at the bars outside of brackets, so that each alternative is as likely as another."""
+    """Splits a pattern at the bars outside brackets, so that all alternatives are equally likely."""
     parts, depth, start = [], 0, 0
     for at, char in enumerate(pattern):
         depth += (char in "([") - (char in ")]")
@@ -154,7 +154,7 @@ def _alternatives(pattern):
 
 
 class Writer:
-    """Writes conversations turn by turn. `told` is what the user has said about himself so far."""
+    """Writes conversations turn by turn. `told` has the user's statements about themselves so far."""
 
     def __init__(self, corpus, rng):
         self.corpus = corpus
@@ -181,19 +181,19 @@ class Writer:
         self.messages.append({"role": "assistant", "content": answer})
 
     def question(self, write, answer):
-        """Asks what write() makes, in a wording that the examination does not have."""
+        """Adds a question from write(), in a wording that is not in the examination, and its answer."""
         while plain(text := self.rough(write())) in self.corpus.heldout_wordings:
             pass
         self.say(text, answer)
 
     def frame(self, kind, phrase):
-        """A question of that kind about the phrase."""
+        """Returns a question of this kind about the phrase."""
         if kind == "do" and self.chance(0.15):
             kind, phrase = "gerund", gerund(phrase)
         return re.sub(r"\bx\b", lambda _: phrase, self.expand(self.pick(self.corpus.frames[kind])), count=1)
 
     def rough(self, text, is_question=True):
-        """What people make of a sentence: case, marks, a word left out, a slip of the finger."""
+        """Changes a sentence like people do: case, punctuation, a missing word, a typing error."""
         rng = self.rng
         if self.chance(0.12):
             text = self.pick(["please ", "hey, ", "ok, ", "so ", "quick question: ", "tell me, ", "one question: ", "and ", "well, ",
@@ -218,7 +218,7 @@ class Writer:
         return text + (self.pick(["?", "?", ""]) if is_question else self.pick([".", "", "", "!"]))
 
     def made_up_word(self):
-        """A word that nobody has: what is told must be copied, it cannot be guessed."""
+        """Returns an invented word, so that the model must copy it and cannot know it."""
         lists = self.corpus.lists
         while True:
             word = ""
@@ -245,7 +245,7 @@ class Writer:
             return word.capitalize() if name in ("cities", "countries") else word
         return self.pick(self.corpus.lists[name])
 
-    # --- what a turn can be about
+    # --- the subjects of turns
 
     def fact(self, name=None):
         name = name or self.pick(list(self.corpus.facts))
@@ -284,7 +284,7 @@ class Writer:
         self.say(self.rough(self.frame("is", self.pick(things))), answer)
 
     def statement(self, name):
-        """What the user says to tell that attribute, and the answer to it."""
+        """Returns a statement of the user about this attribute, and the answer to it."""
         attribute = self.corpus.attributes[name]
         value = self.value(attribute["values"])
         text = self.expand(attribute["tell"])
@@ -352,7 +352,7 @@ class Writer:
         self.say(text, UNCLEAR)
 
     def arithmetic(self, pair=None):
-        """A sum; `pair` is (a, sign, b). Pairs that are held out are never drawn."""
+        """Adds a sum. `pair` is (a, sign, b); held-out pairs are drawn for the examination only."""
         while pair is None:
             sign = self.pick("++--*/")
             top = 10 if sign in "*/" else 20 if self.chance(0.75) else 99
@@ -438,7 +438,7 @@ class Writer:
                  self.pick([": ", " ", ": "]) + text, text)
 
     def about_me(self):
-        """Everything told, in the order of the telling."""
+        """Adds a question about everything the user has told, answered in the same order."""
         if not self.told or len(self.told) > 3:
             return self.ask()
         known = " ".join(fill(self.corpus.attributes[name]["know"], value) for name, value in self.told.items())
@@ -463,7 +463,7 @@ class Writer:
         self.rng.choices(skills, weights)[0](self)
 
     def system(self):
-        """Perhaps a system message; it may hold facts about the user."""
+        """Sometimes adds a system message, which may have facts about the user."""
         if not self.chance(0.25):
             return
         text = self.pick(SYSTEM_PROMPTS)
@@ -476,7 +476,7 @@ class Writer:
         self.messages.append({"role": "system", "content": text})
 
     def conversation(self, enough):
-        """Messages until enough(messages) is true."""
+        """Writes messages until enough(messages) is true, and returns them."""
         self.begin()
         self.system()
         if self.chance(0.15):
@@ -487,7 +487,7 @@ class Writer:
 
 
 def main():
-    """Prints a few conversations: what the model reads."""
+    """Prints a few conversations of the training data."""
     writer = Writer(Corpus(), random.Random(1))
     for _ in range(6):
         for message in writer.conversation(lambda messages: len(messages) >= 12):

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Examines uma-tiny: through libllama alone (raw_greedy) and through umad's sessions, on items the training data does not have.
+"""Examines uma-tiny: through libllama alone (raw_greedy) and through umad's sessions, on items that are not in the training
+data.
 
-The items are conversations; the model answers every turn itself, and its last answer counts if it is exactly the right one.
-Prints a table; exit code 1 if a share is below what docs/DEFAULT_MODEL.md promises, or if umad, asked one conversation at a time,
-answers anything else than libllama or than itself before. In company the batches are others, and with them the last bits of the
-logits: there only the shares are compared. Python's standard library only; started by ./evaluate, which builds what it needs.
+The items are conversations. The model answers every turn itself; an item is right if the last answer is exactly the expected
+one. Prints a table. Exit code 1: a share is below the promise of docs/DEFAULT_MODEL.md, or umad, with one conversation at a
+time, answers differently from libllama or from its first run. With several conversations at once the batches differ, and so do
+the last bits of the logits: there only the shares are compared. Needs Python's standard library only; ./evaluate builds the
+programs and starts it.
 """
 
 import argparse
@@ -27,7 +29,7 @@ IN_COMPANY = 8  # conversations that umad serves at the same time
 
 
 def as_turns(messages):
-    """A conversation as raw_greedy takes it."""
+    """Converts a conversation to raw_greedy's input."""
     item = {"turns": [message["content"] for message in messages if message["role"] == "user"]}
     if messages[0]["role"] == "system":
         item["system"] = messages[0]["content"]
@@ -43,7 +45,7 @@ def through_libllama(model, conversations):
 
 
 def through_umad(daemon, conversations, at_once):
-    """Every conversation as a session that is sent what is new, `at_once` of them at a time. Returns (replies, usages)."""
+    """Runs every conversation as a session that gets only the new text, `at_once` at a time. Returns (replies, usages)."""
     replies, usages = [None] * len(conversations), []
 
     def some(first):
@@ -62,10 +64,11 @@ def through_umad(daemon, conversations, at_once):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models" / "uma-tiny.gguf")
-    parser.add_argument("--part", choices=("test", "development"), default="test")
-    parser.add_argument("--seed", type=int, default=1, help="of the conversations' held-out names and values")
-    parser.add_argument("--most", type=int, help="at most so many items of a group: too few to judge the shares, which are only printed")
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models" / "uma-tiny.gguf",
+                        help="GGUF file (default models/uma-tiny.gguf)")
+    parser.add_argument("--part", choices=("test", "development"), default="test", help="part of the items (default test)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the held-out names and values (default 1)")
+    parser.add_argument("--most", type=int, help="most items of a group (default: all); the shares are printed but not judged")
     parser.add_argument("--wrong", action="store_true", help="print the items that were answered wrongly")
     options = parser.parse_args()
 
@@ -91,7 +94,7 @@ def main():
         shares = [sum(ok for ok, of in zip(column, names) if of == group) / len(members) for column in right.values()]
         print(f"{group:<14}{len(members):>6}" + "".join(f"{share:>12.1%}" for share in shares))
         if not options.most and min(shares) < PROMISED.get(group, 0):
-            print(f"  below the {PROMISED[group]:.0%} that is promised")
+            print(f"  below the promised {PROMISED[group]:.0%}")
             failed = True
     turns = sum(map(len, raw))
     for name in list(columns)[1:]:
@@ -105,7 +108,7 @@ def main():
     if options.wrong:
         for name, messages, answers, ok in zip(names, conversations, raw, right["libllama"]):
             if not ok:
-                print(f"\n[{name}] {messages[-2]['content']}\n  right: {messages[-1]['content']}\n  said:  {answers[-1]}")
+                print(f"\n[{name}] {messages[-2]['content']}\n  right: {messages[-1]['content']}\n  reply: {answers[-1]}")
     sys.exit(1 if failed else 0)
 
 

@@ -1,14 +1,15 @@
-"""The examination: questions and conversations that the training data does not have."""
+"""The examination: questions and conversations that are not in the training data."""
 
 import random
 
 import dialogue
 
-DEVELOPMENT_EACH = 2  # of the questions of each id; the others are the test's
+DEVELOPMENT_EACH = 2  # questions of each id for development; the others are for the test
 
 
 def questions(part):
-    """The held-out questions about uma-serve and beyond: a list of (id, question). part: "development" or "test"."""
+    """Returns the held-out questions about uma-serve and other things as a list of (id, question). part: "development" or
+    "test"."""
     grouped = {}
     for line in dialogue.HELDOUT_QUESTIONS.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -22,7 +23,7 @@ def questions(part):
 
 
 def recall(writer, turns_between):
-    """A conversation whose last question asks for what was told `turns_between` turns before."""
+    """Returns a conversation whose last question is about a statement of `turns_between` turns before."""
     writer.begin()
     name = writer.pick(list(writer.corpus.attributes))
     writer.tell(name)
@@ -49,7 +50,7 @@ def sums(writer, count):
 
 
 def items(part, seed):
-    """Groups of conversations; the last message of each is the answer that is asked for. Returns {group: [messages]}."""
+    """Returns groups of conversations, {group: [messages]}. The last message of each is the expected answer."""
     corpus = dialogue.Corpus(heldout=True)
     writer = dialogue.Writer(corpus, random.Random(f"{seed} exam {part}"))
     count = 150 if part == "test" else 40

@@ -1,6 +1,7 @@
-"""Examines the network while it trains.
+"""Examines the network during training.
 
-An answer counts if every token of it is the most likely one after those before it: that is exactly when greedy decoding writes it.
+An answer is right if each of its tokens is the most likely one after those before it: then greedy decoding generates this
+answer.
 """
 
 import torch
@@ -9,7 +10,7 @@ import exam_items
 
 
 class Exam:
-    """Runs the development items through the network."""
+    """Examines the network with the development items."""
 
     def __init__(self, chat, seed):
         self.chat = chat
@@ -29,7 +30,7 @@ class Exam:
 
     @torch.no_grad()
     def run(self, network, wrong=None):
-        """The share of right answers of each group. wrong: a list that gets the conversations answered wrongly."""
+        """Returns the share of right answers of each group. Adds those with a wrong answer to the list `wrong`."""
         shares = {}
         for group, conversations in self.groups.items():
             results = [self.right(network, messages) for messages in conversations]

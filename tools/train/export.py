@@ -11,7 +11,7 @@ NAME = "uma-tiny"
 
 
 def _pairs(weight, head_width):
-    """Rows of q or k from halves (model.rotate) to neighbouring pairs, as llama's rotation takes them."""
+    """Reorders the rows of q or k from halves (model.rotate) to the neighbouring pairs of llama's rotation."""
     heads = weight.shape[0] // head_width
     return weight.reshape(heads, 2, head_width // 2, -1).swapaxes(1, 2).reshape(weight.shape)
 
@@ -36,13 +36,13 @@ def _vocabulary(writer, tokenizer):
 
 
 def write(network, tokenizer, path):
-    """Writes to a name beside `path`, then renames."""
+    """Writes to a temporary name beside `path`, then renames."""
     shape = network.shape
     temporary = path.with_suffix(".new")
     writer = gguf.GGUFWriter(temporary, "llama")
     writer.add_name(NAME)
     writer.add_description("The model that ships with uma-serve: made by tools/train, see docs/DEFAULT_MODEL.md")
-    writer.add_license("cc0-1.0")
+    writer.add_license("apache-2.0")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_context_length(shape.context)

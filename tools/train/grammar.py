@@ -1,4 +1,4 @@
-"""Patterns of the corpus: (a|b) chooses one, [a] and (a)? may be left out, <name> is an item of a word list."""
+"""Expands the patterns of the corpus: (a|b) chooses one, [a] and (a)? are optional, <name> is an item of a word list."""
 
 import functools
 import pathlib
@@ -10,7 +10,7 @@ _OPEN = {"(": ")", "[": "]"}
 
 
 def read_lists(path):
-    """Word lists: name -> items."""
+    """Reads word lists; returns name -> items."""
     lists = {}
     for line in _lines(path):
         name, items = line.split(":", 1)
@@ -19,7 +19,7 @@ def read_lists(path):
 
 
 def read_sections(path):
-    """Files of `[id]` sections: id -> lines."""
+    """Reads a file of `[id]` sections; returns id -> lines."""
     sections, current = {}, None
     for line in _lines(path):
         head = re.fullmatch(r"\[([a-z_]+)\]", line)
@@ -61,14 +61,14 @@ def _parse_choice(text, at, closer):
             parts.append(("text", text[at:end]))
             at = end
     if closer and at >= len(text):
-        raise ValueError(f"no {closer!r} in pattern {text!r}")
+        raise ValueError(f"a {closer!r} is missing in the pattern {text!r}")
     options.append(parts)
     return options, at + 1
 
 
 @functools.cache
 def parse(pattern):
-    """The tree of a pattern. ValueError where brackets do not match."""
+    """Returns the tree of a pattern. Raises ValueError if a bracket is not closed."""
     return _parse_choice(pattern, 0, "")[0]
 
 
@@ -85,7 +85,7 @@ def _expand(options, rng, lists, out):
 
 
 def expand(pattern, rng, lists):
-    """One sentence of the pattern, its spaces tidied."""
+    """Returns one sentence of the pattern, with corrected spaces."""
     out = []
     _expand(parse(pattern), rng, lists, out)
     text = " ".join("".join(out).split())

@@ -36,7 +36,7 @@ class Norm(nn.Module):
 
 
 def rotate(x, cos, sin):
-    """Rotates the halves of each head by the position's angles. The exporter turns this into llama's order of pairs."""
+    """Rotates the halves of each head by the angles of the position. The exporter converts them to llama's order of pairs."""
     half = x.shape[-1] // 2
     low, high = x[..., :half], x[..., half:]
     return torch.cat((low * cos - high * sin, low * sin + high * cos), -1).to(x.dtype)
@@ -55,7 +55,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(shape.feed_forward, shape.width, bias=False)
 
     def attend(self, x, cos, sin, mask):
-        # Written out: torch's fused attention is four times slower backwards on a CPU at these sizes.
+        # Not torch's fused attention, whose backward pass is four times slower on a CPU at these sizes.
         shape, (rows, length, _) = self.shape, x.shape
         kv, head, group = shape.kv_heads, shape.head_width, shape.heads // shape.kv_heads
         q, k, v = self.qkv(x).split([shape.width, kv * head, kv * head], -1)
@@ -91,7 +91,7 @@ class Network(nn.Module):
                 nn.init.normal_(parameter, std=0.03 / (2 * shape.layers) ** 0.5 if inner else 0.03)
 
     def forward(self, ids, positions, chosen):
-        """Logits [chosen.sum(), vocabulary] after the tokens where `chosen` is true. ids, positions, chosen: [rows, length]."""
+        """Returns logits [chosen.sum(), vocabulary] after the tokens that `chosen` marks. ids, positions, chosen: [rows, length]."""
         x = self.embedding(ids)
         if torch.is_autocast_enabled("cpu"):
             x = x.to(torch.get_autocast_dtype("cpu"))

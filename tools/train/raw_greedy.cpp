@@ -1,7 +1,7 @@
-// Greedy answers of a chat model through libllama alone, nothing of ours: what umad's answers are compared with.
-// Reads one conversation per line, {"system": "...", "turns": ["...", ...]}, system optional; answers each turn in order and
-// writes {"replies": ["...", ...]}. The history is templated anew for every turn, and what it has more than the text so far is
-// tokenised and computed. Exit code 1 with a sentence on stderr for input or a model that cannot be used.
+// Generates greedy answers of a chat model with libllama alone, to compare them with umad's answers.
+// Reads one conversation per line, {"system": "...", "turns": ["...", ...]}, where system is optional. Answers each turn in
+// order and writes {"replies": ["...", ...]}. For every turn the template is applied to the whole history, and the text beyond
+// the text so far is tokenized and computed. Exit code 1 with a message on stderr: the input or the model cannot be used.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -49,7 +49,7 @@ class Chat {
 
   std::string reply() {
     const std::string prompt = templated();
-    if (!prompt.starts_with(so_far_)) throw std::runtime_error("the template changes what was said before");
+    if (!prompt.starts_with(so_far_)) throw std::runtime_error("the chat template changes the text of earlier messages");
     decode(tokenize(prompt.substr(so_far_.size())));
     std::string text;
     for (int count = 0; count < kReplyTokensMax; ++count) {
@@ -82,7 +82,7 @@ class Chat {
     const int length = llama_chat_apply_template(source, messages.data(), messages.size(), true, text.data(),
                                                  static_cast<std::int32_t>(text.size()));
     if (length < 0 || static_cast<std::size_t>(length) > text.size())
-      throw std::runtime_error("the template cannot be applied");
+      throw std::runtime_error("libllama cannot apply the chat template");
     text.resize(static_cast<std::size_t>(length));
     return text;
   }
@@ -91,7 +91,7 @@ class Chat {
     std::vector<llama_token> tokens(text.size() + 8);
     const int count = llama_tokenize(vocab_, text.data(), static_cast<std::int32_t>(text.size()), tokens.data(),
                                      static_cast<std::int32_t>(tokens.size()), so_far_.empty(), true);
-    if (count < 0) throw std::runtime_error("the text cannot be tokenised");
+    if (count < 0) throw std::runtime_error("libllama cannot tokenize the text");
     tokens.resize(static_cast<std::size_t>(count));
     return tokens;
   }
@@ -117,7 +117,7 @@ class Chat {
   std::unique_ptr<llama_context, Free> context_;
   const llama_vocab* vocab_ = nullptr;
   std::vector<Message> history_;
-  std::string so_far_;  // the text of what the context holds
+  std::string so_far_;  // The text of the tokens in the context.
 };
 
 }  // namespace

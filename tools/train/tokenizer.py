@@ -9,9 +9,9 @@ import dialogue
 VOCABULARY_SIZE = 1536
 START, END = "<|im_start|>", "<|im_end|>"
 CONTROL = [START, END]
-CONVERSATIONS = 6000  # read to learn the merges
+CONVERSATIONS = 6000  # conversations from which the merges are learned
 
-# How text is cut before merging: as llama.cpp's pre-tokenizer "qwen2" does, digits one by one.
+# Text is divided before merging as by llama.cpp's pre-tokenizer "qwen2", which separates digits.
 PRE_TOKENIZER = "qwen2"
 _PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -55,7 +55,7 @@ def train(seed):
 
 
 class Chat:
-    """Turns messages into token ids, and says which of them the model has to learn: what the assistant says."""
+    """Converts messages to token ids, and marks those that the model has to learn: the assistant's."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
@@ -68,7 +68,7 @@ class Chat:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode(self, messages):
-        """(ids, learn): learn[i] says whether token i is an assistant's."""
+        """Returns (ids, learn); learn[i] is true if token i is one of the assistant's."""
         ids, learn = [], []
         encoded = self.tokenizer.encode_batch([message["content"] for message in messages], add_special_tokens=False)
         for message, encoding in zip(messages, encoded):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Trains uma-tiny from a seed and writes it as a GGUF file. Started by ./train, which provides the libraries.
+"""Trains uma-tiny from a seed and writes it as a GGUF file. ./train provides the libraries and starts it.
 
-Every batch follows from (seed, step) alone, so an interrupted run goes on from its last checkpoint as if nothing had happened.
+Every batch follows from (seed, step) alone, so an interrupted run continues from its last checkpoint with the same result.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import export
 import model
 import tokenizer as chat_tokenizer
 
-# Length of the rows of a batch, tokens of a batch, and how often it comes. Short rows teach the questions, long rows the memory.
+# Tokens of a row, tokens of a batch, and the share of such batches. Short rows teach the questions, long rows the memory.
 BUCKETS = [(80, 4096, 0.42), (256, 4096, 0.38), (512, 4096, 0.14), (1024, 4096, 0.06)]
 # Muon for the matrices of the layers, AdamW for the embedding and the norms (Jordan, 2024).
 MUON_RATE, ADAM_RATE = 0.02, 4e-3
@@ -34,7 +34,7 @@ EXAMINE_EVERY = 1000  # steps
 
 
 class Batches:
-    """Makes the batch of a step. One per process."""
+    """Makes the batch of a step. Each process has one."""
 
     def __init__(self, seed, tokenizer_path, context):
         self.seed = seed
@@ -43,15 +43,15 @@ class Batches:
         self.context = context
 
     def row(self, writer, rng, length):
-        """One conversation of `length` + 1 tokens: (ids, positions, learn)."""
+        """Returns one conversation of `length` + 1 tokens: (ids, positions, learn)."""
         ids, learn = [], []
-        while len(ids) <= length:  # a conversation that came out short is begun anew, longer
+        while len(ids) <= length:  # a conversation that is too short is written again
             wanted = length * (1.0 + 0.2 * rng.random()) + 20
             messages = writer.conversation(lambda messages: sum(7 + len(m["content"]) / 3.6 for m in messages) > wanted)
             ids, learn = self.chat.encode(messages)
         ids, learn = ids[: length + 1], learn[: length + 1]
-        # Half of the rows leave gaps in the positions between turns, so that distances up to the whole context are practised
-        # at the price of short rows (Zhu et al., "PoSE", 2023).
+        # Half of the rows leave gaps in the positions between turns. So the model learns distances up to the whole context at
+        # the cost of short rows (Zhu et al., "PoSE", 2023).
         positions, spare, gap = [], self.context - len(ids), 0
         stretched = rng.random() < 0.5
         for token in ids:
@@ -84,7 +84,7 @@ def _make_batch(step):
 
 
 def schedule(step, steps):
-    """The part of the learning rate at a step: linear warm-up, level, then linear to nothing over the last 60 %."""
+    """Returns the factor of the learning rate at a step: linear warm-up, constant, then linear to 0 over the last 60 %."""
     return min(1.0, (step + 1) / WARM_UP) * min(1.0, (steps - step) / (0.6 * steps))
 
 
@@ -112,12 +112,13 @@ def train(options):
     if checkpoint_path.exists():
         saved = torch.load(checkpoint_path)
         if (saved["seed"], saved["steps"]) != (options.seed, options.steps):
-            sys.exit(f"train: {checkpoint_path} is of seed {saved['seed']} and {saved['steps']} steps: remove {out} to begin anew")
+            sys.exit(f"train: {checkpoint_path} is for seed {saved['seed']} and {saved['steps']} steps, not {options.seed} and "
+                     f"{options.steps}: remove {out} to start again")
         network.load_state_dict(saved["network"])
         for optimizer, state in zip(optimizers, saved["optimizers"]):
             optimizer.load_state_dict(state)
         begin, seconds_before, tokens = saved["step"], saved["seconds"], saved["tokens"]
-        print(f"going on from step {begin}", flush=True)
+        print(f"continuing from step {begin}", flush=True)
         lines = log_path.read_text(encoding="utf-8").splitlines(keepends=True)
         log_path.write_text("".join(line for line in lines if json.loads(line)["step"] <= begin), encoding="utf-8")
     else:
@@ -145,7 +146,7 @@ def train(options):
             optimizer.step()
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
-            sys.exit(f"train: the loss of step {step} is {losses[-1]}")
+            sys.exit(f"train: the loss of step {step} is {losses[-1]}, not a finite number")
         tokens += ids.numel()
 
         done = step + 1
@@ -171,10 +172,10 @@ def train(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=6500)
+    parser.add_argument("--seed", type=int, default=1, help="random seed (default 1)")
+    parser.add_argument("--steps", type=int, default=6500, help="training steps (default 6500)")
     parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of checkpoints and the log")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="the GGUF file")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="GGUF file to write")
     train(parser.parse_args())
 
 

@@ -11,7 +11,7 @@
 namespace uma::engine {
 namespace {
 
-constexpr double kKeepsMs = 2000;  // how long a sequence keeps its slot that was urgent when it was placed
+constexpr double kKeepsMs = 2000;  // How long a sequence keeps its slot that was urgent when it was placed.
 
 // Whether the sequence is interactive, or a background one that has waited for long enough.
 bool is_urgent(const Sequence& sequence, TimePoint now) {
@@ -38,15 +38,12 @@ void Admission::expire(TimePoint now) {
 }
 
 void Admission::fail_waiting(Sequence& sequence, std::size_t position) {
-  ends_.finish(
-      sequence, FinishReason::error,
-      Error{
-          ErrorCode::limit_wait,
-          std::format(
-              "the request's deadline passed after {:.0f} ms at position {} of the queue, about {:.0f} ms too early: try again "
-              "later or set a longer deadline_ms",
-              to_ms(parts_.clock.now() - sequence.job.received), position + 1,
-              estimated_wait_ms(static_cast<std::int64_t>(position)))});
+  ends_.finish(sequence, FinishReason::error,
+               Error{ErrorCode::limit_wait, std::format("the request's deadline passed after {:.0f} ms at position {} of the "
+                                                        "queue; it would have waited about {:.0f} ms more: "
+                                                        "try again later or set a longer deadline_ms",
+                                                        to_ms(parts_.clock.now() - sequence.job.received), position + 1,
+                                                        estimated_wait_ms(static_cast<std::int64_t>(position)))});
 }
 
 double Admission::estimated_wait_ms(std::int64_t position) const {

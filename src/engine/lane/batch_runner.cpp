@@ -38,7 +38,7 @@ void BatchRunner::run_decode(sched::BatchPlan& plan) {
   const std::span<const sched::PlanRow> rows(plan.decode);
   bool did_all = together == 0 || run_decode_call(rows.first(together));
   for (std::size_t i = together; did_all && i < rows.size(); ++i) did_all = run_decode_call(rows.subspan(i, 1));
-  if (!did_all) plan.prefill.clear();  // other planned sequences may have ended
+  if (!did_all) plan.prefill.clear();  // Other planned sequences may have ended.
 }
 
 bool BatchRunner::run_decode_call(std::span<const sched::PlanRow> rows) {

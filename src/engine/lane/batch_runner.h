@@ -51,8 +51,8 @@ class BatchRunner {
   Preemption& preemption_;
   ReplySampler& sampler_;
   Speculation& speculation_;
-  std::vector<llm::BatchRow> rows_;       // the rows of the call
-  std::vector<RequestId> interruptible_;  // the requests whose prompts the call computes
+  std::vector<llm::BatchRow> rows_;       // The rows of the call.
+  std::vector<RequestId> interruptible_;  // The requests whose prompts the call computes.
 };
 
 }  // namespace uma::engine

@@ -64,8 +64,8 @@ class CellLedger {
   [[nodiscard]] std::int64_t used() const { return used_; }
 
  private:
-  std::vector<std::vector<std::uint32_t>> held_;  // per slot, in order of position
-  std::vector<std::uint16_t> holders_;            // per cell
+  std::vector<std::vector<std::uint32_t>> held_;  // Per slot, in order of position.
+  std::vector<std::uint16_t> holders_;            // Per cell.
   std::vector<std::uint32_t> free_;
   std::int64_t used_ = 0;
 };

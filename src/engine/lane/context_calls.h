@@ -89,15 +89,15 @@ class ContextCalls {
   const LaneParts& parts_;
   sched::ThreadControl thread_control_;
   TimePoint load_asked_{};
-  std::int32_t threads_ = 0;  // the context's current number of threads; 0: not set yet
-  double gate_ms_ = 0;        // the recent maximum of the time until the prefill lane pauses
+  std::int32_t threads_ = 0;  // The context's current number of threads; 0: not set yet.
+  double gate_ms_ = 0;        // The recent maximum of the time until the prefill lane pauses.
   Span last_;
   bool is_unsound_ = false;
 
   // Shared.
   Interrupt interrupt_;
   Mutex mutex_;
-  std::vector<RequestId> interruptible_ GUARDED_BY(mutex_);  // the requests whose prompts the running call computes
+  std::vector<RequestId> interruptible_ GUARDED_BY(mutex_);  // The requests whose prompts the running call computes.
 };
 
 }  // namespace uma::engine

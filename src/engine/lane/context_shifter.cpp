@@ -49,7 +49,7 @@ void ContextShifter::drop_from_chain(Sequence& sequence, const TurnDrop& drop) {
   sequence.prompt_tokens -= tokens;
   remove_turns(sequence.job.droppable, drop);
   image::drop_runs(sequence.job.images, drop.begin, drop.end);
-  sequence.draft.ngrams = {};  // the drafter refers to tokens by position
+  sequence.draft.ngrams = {};  // The drafter refers to tokens by position.
   sequence.usage.dropped_turns += drop.turns;
   sequence.usage.dropped_tokens += tokens;
   parts_.stats.context_shifts_total.add();

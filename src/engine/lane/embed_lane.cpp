@@ -140,7 +140,7 @@ void EmbedLane::pick_among(bool is_background, std::int32_t rows_max, std::int32
   struct Candidate {
     Job* job;
     sched::FairShare::Rank rank;
-    std::int64_t tokens;  // computed, and taken into the next call
+    std::int64_t tokens;  // Computed, and taken into the next call.
   };
   std::vector<Candidate> candidates;
   for (const auto& job : jobs_) {
@@ -213,9 +213,9 @@ Expected<bool> EmbedLane::run_call(std::span<const Picked> texts) {
 // After a failed call of several texts: computes each text alone; only the requests whose own texts fail again end.
 void EmbedLane::run_one_by_one() {
   for (const Picked& text : picked_) {
-    if (!text.job->asked.done) continue;  // an earlier text of the request has failed
+    if (!text.job->asked.done) continue;  // An earlier text of the request has failed.
     const auto computed = run_call(std::span(&text, 1));
-    if (computed && !*computed) return;  // interrupted: the remaining texts wait
+    if (computed && !*computed) return;  // Interrupted: the remaining texts wait.
     if (computed) {
       keep_outputs(std::span(&text, 1));
     } else {

@@ -34,11 +34,11 @@ struct EmbedTask {
   using Done = std::move_only_function<void(const llm::EmbedTexts& texts, Expected<std::vector<float>> outputs)>;
 
   RequestId id;
-  llm::EmbedTexts texts;       // each fits the context's shape; at least one
-  sched::Flow flow;            // the tenant and client that the work is charged to
-  bool is_background = false;  // runs only in the time that interactive requests leave
+  llm::EmbedTexts texts;       // Each fits the context's shape; at least one.
+  sched::Flow flow;            // The tenant and client that the work is charged to.
+  bool is_background = false;  // Runs only in the time that interactive requests leave.
   TimePoint received{};
-  TimePoint deadline = kNever;  // for the whole request
+  TimePoint deadline = kNever;  // For the whole request.
   Done done;
 
   // The memory that the waiting task counts for.
@@ -47,33 +47,33 @@ struct EmbedTask {
 
 // Written by the lane's thread, read by any.
 struct EmbedStats {
-  Counter requests_total;  // ended requests, with any outcome
+  Counter requests_total;  // Ended requests, with any outcome.
   Counter requests_failed_total;
   Counter requests_cancelled_total;
-  Counter texts_total;   // computed texts
-  Counter tokens_total;  // tokens of the computed texts
+  Counter texts_total;   // Computed texts.
+  Counter tokens_total;  // Tokens of the computed texts.
   Counter calls_total;
-  Gauge queue_depth;  // requests in flight; also written by the threads that post them
-  Gauge queue_bytes;  // written in the same way
+  Gauge queue_depth;  // Requests in flight; also written by the threads that post them.
+  Gauge queue_bytes;  // Written in the same way.
   Gauge threads;
-  Gauge last_call_us;      // when a call last ended, by the engine's clock; 0: never
-  Gauge waiting_since_us;  // when the oldest request without a computed text was received; 0: there is none
+  Gauge last_call_us;      // When a call last ended, by the engine's clock; 0: never.
+  Gauge waiting_since_us;  // When the oldest request without a computed text was received; 0: there is none.
   LatencyHistogram call;
-  LatencyHistogram request;  // from receipt to the result, for successful requests
+  LatencyHistogram request;  // From receipt to the result, for successful requests.
 };
 
 struct EmbedLaneOptions {
   std::int32_t index = 0;
-  std::int32_t threads = 1;            // compute threads
-  double call_ms_max = 250;            // target for a call, because new requests wait for its end
-  double call_ms_beside_streams = 50;  // the same target while other lanes stream tokens
-  std::size_t queue_depth_warn = 50;   // requests; more are logged as a warning; 0: never
+  std::int32_t threads = 1;            // Compute threads.
+  double call_ms_max = 250;            // Target for a call, because new requests wait for its end.
+  double call_ms_beside_streams = 50;  // The same target while other lanes stream tokens.
+  std::size_t queue_depth_warn = 50;   // Requests; more are logged as a warning; 0: never.
   // The lane's counters, which outlive it; null: it makes its own.
-  std::shared_ptr<EmbedStats> stats = nullptr;  // shared with the readers of metrics
+  std::shared_ptr<EmbedStats> stats = nullptr;  // Shared with the readers of metrics.
   // Whether other lanes stream tokens; called before each call. Null: never.
   std::function<bool()> has_streams = nullptr;
   // The workers that share the threads; null: there is no other worker.
-  std::shared_ptr<BusyWorkers> workers = nullptr;  // shared by all workers of the daemon
+  std::shared_ptr<BusyWorkers> workers = nullptr;  // Shared by all workers of the daemon.
 };
 
 class EmbedLane {
@@ -106,9 +106,9 @@ class EmbedLane {
   using Command = std::variant<EmbedTask, Cancel>;
   struct Job {
     EmbedTask asked;
-    std::size_t texts_done = 0;  // number of computed texts, from the first on
+    std::size_t texts_done = 0;  // Number of computed texts, from the first on.
     std::int64_t tokens_done = 0;
-    std::size_t texts_taken = 0;  // number of texts in the next call, behind the computed ones
+    std::size_t texts_taken = 0;  // Number of texts in the next call, behind the computed ones.
     std::vector<float> outputs;
   };
   struct Picked {
@@ -135,20 +135,20 @@ class EmbedLane {
 
   // Owned by the lane's thread.
   std::unique_ptr<llm::EmbeddingContext> context_;
-  std::vector<std::unique_ptr<Job>> jobs_;  // in order of arrival; a job without a `done` has ended
+  std::vector<std::unique_ptr<Job>> jobs_;  // In order of arrival; a job without a `done` has ended.
   sched::FairShare share_;
   std::vector<Picked> picked_;
   std::vector<std::span<const Token>> texts_;
-  std::vector<float> outputs_;  // the outputs of the last call
+  std::vector<float> outputs_;  // The outputs of the last call.
   std::vector<Command> inbox_taken_;
-  double row_ms_ = 0;  // measured; 0: not known yet
+  double row_ms_ = 0;  // Measured; 0: not known yet.
   CoreShare cores_;
-  std::int32_t threads_ = 0;  // the context's current number of threads
-  bool has_warned_ = false;   // the queue's depth was logged since the queue was last shallow
+  std::int32_t threads_ = 0;  // The context's current number of threads.
+  bool has_warned_ = false;   // The queue's depth was logged since the queue was last shallow.
 
   // Shared.
   Mailbox<Command> inbox_;
-  std::atomic<std::uint64_t> alone_id_{0};  // the only request in the running call; 0: several requests, or no call
+  std::atomic<std::uint64_t> alone_id_{0};  // The only request in the running call; 0: several requests, or no call.
   Interrupt interrupt_;
   std::atomic<bool> closed_{false};
   const std::shared_ptr<EmbedStats> stats_;

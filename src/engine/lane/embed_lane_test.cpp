@@ -73,7 +73,7 @@ class EmbedLaneTest : public ::testing::Test {
   std::unique_ptr<EmbedLane> lane_;
   std::map<std::uint64_t, std::vector<std::vector<Token>>> wanted_;
   std::map<std::uint64_t, Result> results_;
-  std::vector<std::vector<Token>> calls_;  // the first tokens of the texts of each call
+  std::vector<std::vector<Token>> calls_;  // The first tokens of the texts of each call.
   std::function<void()> in_call_;
 };
 
@@ -110,7 +110,7 @@ TEST_F(EmbedLaneTest, OneTextDoesNotWaitForAThousand) {
   lane_->post(task(1, std::vector<std::vector<Token>>(1000, text_of_token(1)), {.tenant = "a", .client = 1}));
   EXPECT_TRUE(lane_->step().did_work);
   lane_->post(task(2, {text_of_token(2)}, {.tenant = "a", .client = 2}));
-  lane_->post(task(3, {text_of_token(3)}, {.tenant = "a", .client = 1}));  // another request of the same client
+  lane_->post(task(3, {text_of_token(3)}, {.tenant = "a", .client = 1}));  // Another request of the same client.
   EXPECT_TRUE(lane_->step().did_work);
   expect_whole(2);
   expect_whole(3);
@@ -171,7 +171,7 @@ TEST_F(EmbedLaneTest, WhatIsCancelledIsNotComputed) {
   lane_->post(task(1, {text_of_token(1)}));
   lane_->post(task(2, {text_of_token(2)}));
   lane_->cancel({1});
-  lane_->cancel({7});  // no such request
+  lane_->cancel({7});  // No such request.
   run();
   EXPECT_EQ(error_of(1), ErrorCode::limit_wait);
   EXPECT_THAT(calls_, ElementsAre(ElementsAre(2)));
@@ -196,7 +196,7 @@ TEST_F(EmbedLaneTest, ACancelDoesNotInterruptWhatOthersShare) {
   in_call_ = [this] { lane_->cancel({1}); };
   run();
   EXPECT_EQ(calls_.size(), 1u);
-  expect_whole(1);  // its result came before the cancel
+  expect_whole(1);  // Its result came before the cancel.
   expect_whole(2);
 }
 
@@ -222,7 +222,7 @@ TEST_F(EmbedLaneTest, CallsAreShortWhileOthersStream) {
   start({.has_streams = [&] { return has_streams; }}, embedding);
   lane_->post(task(1, std::vector<std::vector<Token>>(64, text_of_token(1))));
   EXPECT_TRUE(lane_->step().did_work);
-  EXPECT_EQ(calls_.back().size(), 16u);  // the maximum: 64 rows
+  EXPECT_EQ(calls_.back().size(), 16u);  // The maximum: 64 rows.
   has_streams = true;
   EXPECT_TRUE(lane_->step().did_work);
   EXPECT_EQ(calls_.back().size(), 12u);  // 48 rows, 48 ms
@@ -243,7 +243,7 @@ TEST_F(EmbedLaneTest, ATextThatIsLongerThanACallMayTakeIsComputedAlone) {
 
 TEST_F(EmbedLaneTest, SharesTheThreadsWithOthers) {
   const auto workers = std::make_shared<BusyWorkers>(4);
-  workers->add(1);  // another worker
+  workers->add(1);  // Another worker.
   start({.threads = 4, .workers = workers});
   lane_->post(task(1, {text_of_token(1)}));
   run();
@@ -263,7 +263,7 @@ TEST_F(EmbedLaneTest, TheEndOfTheLaneEndsWhatIsLeft) {
   in_call_ = [this] { lane_->close(); };
   EXPECT_TRUE(lane_->step().did_work);
   EXPECT_TRUE(lane_->is_closed());
-  EXPECT_TRUE(results_.empty());  // the call was interrupted
+  EXPECT_TRUE(results_.empty());  // The call was interrupted.
   lane_->cancel_all();
   EXPECT_EQ(error_of(1), ErrorCode::limit_wait);
   EXPECT_EQ(error_of(2), ErrorCode::limit_wait);
@@ -275,7 +275,7 @@ TEST_F(EmbedLaneTest, SaysSinceWhenSomebodyWaits) {
   lane_->post(task(1, std::vector<std::vector<Token>>(40, text_of_token(1))));
   context_->fails = [](FakeEmbedding::Text) { return false; };
   (void)lane_->step();
-  EXPECT_EQ(lane_->stats().waiting_since_us.value(), 0);  // a text of it is computed
+  EXPECT_EQ(lane_->stats().waiting_since_us.value(), 0);  // A text of it is computed.
   lane_->post(task(2, {text_of_token(2)}));
   const TimePoint received = clock_.now();
   in_call_ = [this] { lane_->close(); };

@@ -21,38 +21,38 @@ namespace uma::engine {
 
 struct GenerationJob {
   RequestId id;
-  SessionId session;                      // empty for a one-shot request
-  SessionId forked_from;                  // the session that `session` was forked from; empty: it is not a fork
-  std::vector<Token> tokens;              // the prompt: all tokens before the first new one; at least one
-  std::vector<image::ImageRun> images{};  // the images among `tokens`
-  Droppable droppable;  // the turns that may leave a full context; if there are none, `tokens` leave at least one cell free
-  std::int32_t tokens_max = 0;  // new tokens, >= 1
+  SessionId session;                      // Empty for a one-shot request.
+  SessionId forked_from;                  // The session that `session` was forked from; empty: it is not a fork.
+  std::vector<Token> tokens;              // The prompt: all tokens before the first new one; at least one.
+  std::vector<image::ImageRun> images{};  // The images among `tokens`.
+  Droppable droppable;  // The turns that may leave a full context; if there are none, `tokens` leave at least one cell free.
+  std::int32_t tokens_max = 0;  // New tokens, >= 1.
   SamplingParams sampling;
   std::uint64_t seed = 0;
-  std::shared_ptr<const grammar::Grammar> grammar;  // constrains the whole reply; null: no constraint
+  std::shared_ptr<const grammar::Grammar> grammar;  // Constrains the whole reply; null: no constraint.
   chat::ReplyOptions reply;
-  sched::Flow flow;           // the tenant and client that the work is charged to
-  double target_ttft_ms = 0;  // requested time to the first token; 0: the lane's default
-  double target_tbt_ms = 0;   // requested time between tokens; 0: the lane's default
+  sched::Flow flow;           // The tenant and client that the work is charged to.
+  double target_ttft_ms = 0;  // Requested time to the first token; 0: the lane's default.
+  double target_tbt_ms = 0;   // Requested time between tokens; 0: the lane's default.
   bool is_background = false;
-  bool is_public = false;     // other tenants may reuse the computed cells
-  bool is_private = false;    // only the session and its forks may reuse the computed cells
-  bool is_ephemeral = false;  // the computed cells are never stored
+  bool is_public = false;     // Other tenants may reuse the computed cells.
+  bool is_private = false;    // Only the session and its forks may reuse the computed cells.
+  bool is_ephemeral = false;  // The computed cells are never stored.
   bool wants_progress = false;
   TimePoint received{};
-  TimePoint deadline = kNever;      // for the first batch
-  TimePoint timeout = kNever;       // for the whole reply
-  std::shared_ptr<EventSink> sink;  // shared with the listener
-  RequestShare share{};             // the memory that the request is charged for
+  TimePoint deadline = kNever;      // For the first batch.
+  TimePoint timeout = kNever;       // For the whole reply.
+  std::shared_ptr<EventSink> sink;  // Shared with the listener.
+  RequestShare share{};             // The memory that the request is charged for.
 };
 
 // The router commits a result and then delivers its terminal event.
 struct GenerationResult {
   RequestId id;
-  std::vector<Token> generated;    // without the end-of-generation token
-  std::int32_t dropped_turns = 0;  // number of turns that were dropped before and during the generation
-  std::string reply;               // the whole content that the client has got
-  std::string reply_extra;         // the other fields of its message (ChatMessage)
+  std::vector<Token> generated;    // Without the end-of-generation token.
+  std::int32_t dropped_turns = 0;  // Number of turns that were dropped before and during the generation.
+  std::string reply;               // The whole content that the client has got.
+  std::string reply_extra;         // The other fields of its message (ChatMessage).
   Event terminal;
 };
 

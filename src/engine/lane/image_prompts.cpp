@@ -24,10 +24,15 @@ void ImagePrompts::prepare(Sequence& sequence) {
     if (run.end() <= cached || run.encoded) continue;
     sequence.has_rows = false;
     if (!encoding_.insert(run.image).second) continue;
-    parts_.options.encode({sequence.job.flow.tenant}, run.image,
-                          [inbox = parts_.inbox, image = run.image](Expected<image::EncodedPtr> encoded) {
-                            inbox->push(EncodedReport{image, std::move(encoded)});
-                          });
+    try {
+      parts_.options.encode({sequence.job.flow.tenant}, run.image,
+                            [inbox = parts_.inbox, image = run.image](Expected<image::EncodedPtr> encoded) {
+                              inbox->push(EncodedReport{image, std::move(encoded)});
+                            });
+    } catch (...) {
+      encoding_.erase(run.image);  // The next request for the image asks again.
+      throw;
+    }
   }
 }
 

@@ -30,7 +30,7 @@ class ImagePrompts {
   // Text and images do not share a call: ends each planned prompt before its next image. Returns the first sequence that is at
   // an image; null: there is none.
   [[nodiscard]] Sequence* stop_at_images(std::vector<sched::SequenceView>& views) const;
-  // Computes the next rows of the image at which the sequence is. REQUIRES: the image is encoded.
+  // Computes the next rows of the image at which the sequence is. Requires: the image is encoded.
   void run(Sequence& sequence);
 
  private:
@@ -43,7 +43,7 @@ class ImagePrompts {
   Preemption& preemption_;
   ReplySampler& sampler_;
   BatchRunner& runner_;
-  std::unordered_set<std::string> encoding_;  // images whose encodings were requested
+  std::unordered_set<std::string> encoding_;  // Images whose encodings were requested.
 };
 
 }  // namespace uma::engine

@@ -34,7 +34,7 @@ class Interrupt final : public llm::CallMonitor {
  private:
   Gate* const gate_;
   std::atomic<bool> wanted_{false};
-  Duration waited_{};  // written by the computation's thread
+  Duration waited_{};  // Written by the computation's thread.
 };
 
 }  // namespace uma::engine

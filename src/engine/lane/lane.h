@@ -1,7 +1,7 @@
 // One context and everything that runs in it: the executor of continuous batching. Only the lane touches its context; other
-// threads send it commands. A thread is a loop around step(): commands, deadlines, admission, restores, plan, run. Each part
-// owns one thing; a part uses parts that are declared before it:
-// the members are these parts, hence their number.
+// threads send it commands. A thread is a loop around step(): commands, deadlines, admission, restores, plan, run. The
+// members are the parts of the lane in order of dependency, hence their number; most own one thing, and the others are steps
+// that share LaneParts.
 //
 // Invariants, checked by check_invariants() and by the simulator after every step: those of SlotTable; (1) every posted job
 // gets exactly one result; (2) a sequence whose prompt is offloaded keeps its slot and is in no plan.
@@ -115,7 +115,7 @@ class Lane {
   const std::unique_ptr<llm::Context> context_;
   const std::shared_ptr<Mailbox<LaneCommand>> inbox_ = std::make_shared<Mailbox<LaneCommand>>();
   const std::shared_ptr<LaneStats> stats_;
-  kv::BytePool own_pool_{0};  // for states if there is no store
+  kv::BytePool own_pool_{0};  // For states if there is no store.
   CoreShare cores_;
   sched::BandwidthBudget bandwidth_;
   sched::StepModel step_model_;

@@ -63,7 +63,7 @@ class LaneMemory : public ::testing::TestWithParam<Case> {
     model_ = loaded.model;
     WorkerContexts& worker = loaded.workers.front();
     ASSERT_EQ(worker.prefill != nullptr, has_prefill_lane);
-    if (has_prefill_lane) options.target_tbt_ms = 0.01;  // prompts of more than a few tokens go to the prefill lane
+    if (has_prefill_lane) options.target_tbt_ms = 0.01;  // Prompts of more than a few tokens go to the prefill lane.
     options.speculates = options.test_drafter != nullptr;
     options.on_logits = [this](RequestId id, std::span<const float> logits) {
       logits_[id.value].emplace_back(logits.begin(), logits.end());

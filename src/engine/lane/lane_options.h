@@ -22,27 +22,27 @@
 namespace uma::engine {
 
 struct LaneOptions {
-  std::int32_t index = 0;    // index of the worker, for logs
-  std::int32_t threads = 1;  // compute threads of the worker
+  std::int32_t index = 0;    // Index of the worker, for logs.
+  std::int32_t threads = 1;  // Compute threads of the worker.
   // Threads kept for decoding while the prefill lane computes; 0: the two lanes take turns.
   std::int32_t threads_beside_prefill = 0;
-  double tick_ms = 30;        // minimum time of a tick
-  double target_ttft_ms = 0;  // default time to the first token; 0: none
-  double target_tbt_ms = 0;   // default time between tokens; 0: max(tick_ms, 3 * a decode call)
+  double tick_ms = 30;        // Minimum time of a tick.
+  double target_ttft_ms = 0;  // Default time to the first token; 0: none.
+  double target_tbt_ms = 0;   // Default time between tokens; 0: max(tick_ms, 3 * a decode call).
   sched::WeightBytes weights;
-  double bmt_budget_gbps = 0;  // memory traffic allowed, in 10^9 bytes a second; 0: no limit
+  double bmt_budget_gbps = 0;  // Memory traffic allowed, in 10^9 bytes a second; 0: no limit.
   sched::PolicyOptions policy;
   // A request's logits are the same bits whatever runs beside it (docs/decisions/0014).
   bool is_reproducible = false;
-  bool speculates = true;         // draft tokens are used where they are faster; the text is the same
-  std::int32_t verify_every = 0;  // one in so many reuses is computed again and compared; 0: none
+  bool speculates = true;         // Draft tokens are used where they are faster; the text is the same.
+  std::int32_t verify_every = 0;  // One in so many reuses is computed again and compared; 0: none.
   // Shared by all workers of the daemon, which share its threads; null: there is no other worker.
   std::shared_ptr<BusyWorkers> workers = nullptr;
-  std::shared_ptr<LaneStats> stats = nullptr;  // counters of an earlier worker with this index; null: they begin at zero
+  std::shared_ptr<LaneStats> stats = nullptr;  // Counters of an earlier worker with this index; null: they begin at zero.
   // Stores the states that leave the context; outlives the lane. Null: they are dropped.
   kv::StateStore* store = nullptr;
-  std::int32_t stored_tokens_min = 64;                    // shorter states are not stored
-  kv::EvictionOrder eviction = kv::EvictionOrder::value;  // the order in which idle slots are evicted
+  std::int32_t stored_tokens_min = 64;                    // Shorter states are not stored.
+  kv::EvictionOrder eviction = kv::EvictionOrder::value;  // The order in which idle slots are evicted.
   // Waits, when the lane ends, until `is_done` or until a limit, in case the disk has failed. Null: the lane does not wait.
   std::function<void(const std::function<bool()>& is_done)> wait_for_disk = nullptr;
   // The number of cores that other processes have used recently (CpuLoad); called while there is work. Null: the number of

@@ -29,13 +29,13 @@ struct LaneParts {
   const llm::Vocab& vocab;
   const Clock& clock;
   llm::Context& context;
-  const kv::FamilyId family;  // the family of the lane's states in the store; 0: there is no store
-  kv::BytePool& pool;         // the memory of states: the store's pool, if there is a store
+  const kv::FamilyId family;  // The family of the lane's states in the store; 0: there is no store.
+  kv::BytePool& pool;         // The memory of states: the store's pool, if there is a store.
   LaneStats& stats;
   CoreShare& cores;
   sched::BandwidthBudget& bandwidth;
-  const std::shared_ptr<Mailbox<LaneCommand>>& inbox;  // shared with jobs on other threads, which may outlive the lane
-  const std::unique_ptr<PrefillLane>& prefill;         // null: there is no prefill lane
+  const std::shared_ptr<Mailbox<LaneCommand>>& inbox;  // Shared with jobs on other threads, which may outlive the lane.
+  const std::unique_ptr<PrefillLane>& prefill;         // Null: there is no prefill lane.
   sched::StepModel& step_model;
   sched::FairShare& shares;
   TransferCost& transfer;

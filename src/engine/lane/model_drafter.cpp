@@ -11,9 +11,9 @@
 namespace uma::engine {
 namespace {
 
-constexpr std::int32_t kBehind = 16;  // uncached tokens; with more a sequence catches up in calls of its own
+constexpr std::int32_t kBehind = 16;  // Uncached tokens; with more a sequence catches up in calls of its own.
 constexpr std::int32_t kFeedRowsMax = 512;
-constexpr std::int32_t kPauseMin = 32;  // in ticks
+constexpr std::int32_t kPauseMin = 32;  // In ticks.
 constexpr std::int32_t kPauseMax = 512;
 
 std::int32_t size_of(std::span<const Token> tokens) {
@@ -45,7 +45,7 @@ Expected<std::unique_ptr<llm::Context>> make_draft_context(const llm::Model& dra
   options.has_spare = false;
   options.cells = decodes.cells;
   options.layout = decodes.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
-  options.kv_type = llm::KvType::f16;  // a small model's heads may be too small for quantized blocks
+  options.kv_type = llm::KvType::f16;  // A small model's heads may be too small for quantized blocks.
   options.flash_attention = llm::FlashAttention::automatic;
   return draft.new_context(options);
 }
@@ -190,7 +190,7 @@ void ModelDrafter::catch_up(const Candidate& candidate, double budget_ms) {
 bool ModelDrafter::extend() {
   rows_.clear();
   sched::StepShape call;
-  std::vector<std::pair<Draft*, std::int32_t>> draws;  // drafts and the rows that they draw from
+  std::vector<std::pair<Draft*, std::int32_t>> draws;  // Drafts and the rows that they draw from.
   const auto rows_max = static_cast<std::size_t>(context_->shape().batch_rows_max);
   const auto draws_max = static_cast<std::size_t>(context_->shape().logits_rows_max);
   for (Draft& draft : drafts_) {

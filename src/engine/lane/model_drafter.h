@@ -34,10 +34,10 @@ class ModelDrafter {
   // A decoding sequence without draft tokens.
   struct Candidate {
     std::size_t slot = 0;
-    std::span<const Token> chain;  // not empty
-    std::int32_t tokens_max = 0;   // maximum number of draft tokens
+    std::span<const Token> chain;  // Not empty.
+    std::int32_t tokens_max = 0;   // Maximum number of draft tokens.
     const llm::Sampler* sampler = nullptr;
-    std::uint64_t seed = 0;  // the request's seed
+    std::uint64_t seed = 0;  // The request's seed.
     sched::DraftControl* control = nullptr;
     // Written: the draft tokens, and the distribution that each was drawn from; no distributions if the sampler is greedy.
     std::vector<Token>* draft = nullptr;
@@ -45,9 +45,9 @@ class ModelDrafter {
   };
   // Costs of the model that verifies.
   struct Costs {
-    double call_ms = 0;   // a decode call without draft tokens; 0: not known yet
-    double token_ms = 0;  // value of one more token of a sequence
-    double row_ms = 0;    // cost of one more row; 0: not known yet
+    double call_ms = 0;   // A decode call without draft tokens; 0: not known yet.
+    double token_ms = 0;  // Value of one more token of a sequence.
+    double row_ms = 0;    // Cost of one more row; 0: not known yet.
   };
 
   // `vocab` and `clock` outlive the drafter.
@@ -90,15 +90,15 @@ class ModelDrafter {
   const llm::Vocab& vocab_;
   const Clock& clock_;
   std::unique_ptr<llm::Context> context_;
-  std::vector<std::vector<Token>> cached_;  // per slot
+  std::vector<std::vector<Token>> cached_;  // Per slot.
   sched::StepModel step_model_;
-  std::vector<std::int32_t> wanted_;  // per candidate
+  std::vector<std::int32_t> wanted_;  // Per candidate.
   std::vector<Draft> drafts_;
   std::vector<llm::BatchRow> rows_;
-  std::int32_t unwanted_ticks_ = 0;  // since draft tokens were last worth their costs, or were last tried
-  std::int32_t pause_;               // number of these ticks before the next try
+  std::int32_t unwanted_ticks_ = 0;  // Since draft tokens were last worth their costs, or were last tried.
+  std::int32_t pause_;               // Number of these ticks before the next try.
   std::int32_t threads_ = 0;
-  bool is_off_ = false;  // the context has failed, or cannot drop the end of a sequence
+  bool is_off_ = false;  // The context has failed, or cannot drop the end of a sequence.
 };
 
 }  // namespace uma::engine

@@ -157,7 +157,10 @@ void Placement::write_receipt(Sequence& sequence, const PrefixHit& hit, bool had
   usage.reused_tokens = sequence.restoring ? sequence.restoring->tokens_wanted : size_of(slot.tokens);
   usage.recomputed_tokens = usage.prompt_tokens - usage.reused_tokens;
   if (usage.reused_tokens == 0) {
-    usage.reuse_reason = sequence.resume.is_refused ? "refused" : !is_session ? "one_shot" : had_tokens ? "diverged" : "not_cached";
+    usage.reuse_reason = sequence.resume.is_refused ? "refused"
+                         : !is_session              ? "one_shot"
+                         : had_tokens               ? "diverged"
+                                                    : "not_cached";
     return;
   }
   usage.tier = is_here ? Tier::hot : hit.kind == PrefixHit::Kind::snapshot ? Tier::cold : Tier::warm;
@@ -167,7 +170,7 @@ void Placement::write_receipt(Sequence& sequence, const PrefixHit& hit, bool had
   // The session's slot has later tokens, too, which cannot be cut off.
   const bool is_checkpoint = !is_here && is_own && had_tokens && !parts_.shape().can_truncate;
   usage.reuse_reason = is_moved ? "shifted" : is_checkpoint ? "checkpoint" : is_own ? tier_name(usage.tier) : "prefix";
-  if (!is_here) return;  // counted when the restore has ended
+  if (!is_here) return;  // Counted when the restore has ended.
   parts_.stats.reused_tokens_total.add(static_cast<std::uint64_t>(usage.reused_tokens));
   parts_.stats.hot_hits_total.add();
 }

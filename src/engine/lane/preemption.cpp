@@ -13,7 +13,8 @@ bool Preemption::free_cells(std::int64_t rows) {
   while (parts_.cells_expected() + rows > parts_.shape().cells) {
     if (free_unused_cells()) continue;
     Sequence* victim = choose_victim();
-    if (victim == nullptr) return true;  // a sequence alone fits, because its length is limited to the context's
+    if (victim == nullptr) victim = choose_restoring();
+    if (victim == nullptr) return true;  // A sequence alone fits, because its length is limited to the context's.
     swap_out(*victim);
     return false;
   }
@@ -66,6 +67,15 @@ Sequence* Preemption::choose_victim() const {
   return running > 1 ? victim : nullptr;
 }
 
+// The newest sequence that is being restored and whose snapshot is still complete; null: there is none.
+Sequence* Preemption::choose_restoring() const {
+  for (auto each = parts_.sequences.rbegin(); each != parts_.sequences.rend(); ++each) {
+    const auto& restoring = (*each)->restoring;
+    if ((*each)->is_running() && restoring && (restoring->stored || restoring->pieces_loaded == 0)) return each->get();
+  }
+  return nullptr;
+}
+
 bool Preemption::swap_out_background(RequestId important, TimePoint now) {
   Sequence* victim = choose_background(now);
   if (victim == nullptr) return false;
@@ -90,11 +100,11 @@ Sequence* Preemption::choose_background(TimePoint now) const {
 void Preemption::swap_out(Sequence& sequence) {
   if (sequence.is_offloaded) parts_.recall(sequence);
   reuse_check_.end(sequence);
-  if (sequence.is_unsound) return restart_unsound(sequence);  // its cells must not be reused
+  if (sequence.is_unsound) return restart_unsound(sequence);  // Its cells must not be reused.
   kv::SnapshotPtr kept;
   sequence.resume.id = 0;
   if (sequence.restoring) {
-    // The snapshot is complete, because no piece was loaded yet.
+    // The snapshot is complete: it is shared, or no piece of it was loaded yet.
     Restore restore = std::move(*sequence.restoring);
     sequence.restoring.reset();
     sequence.resume.id = restore.id;

@@ -36,6 +36,7 @@ class Preemption {
  private:
   [[nodiscard]] bool free_unused_cells();
   [[nodiscard]] Sequence* choose_victim() const;
+  [[nodiscard]] Sequence* choose_restoring() const;
   [[nodiscard]] Sequence* choose_background(TimePoint now) const;
   void swap_out(Sequence& sequence);
   [[nodiscard]] kv::SnapshotPtr save(Sequence& sequence);

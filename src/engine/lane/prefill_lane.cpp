@@ -50,7 +50,8 @@ PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, const PrefillOpt
 
 void PrefillLane::cancel(RequestId id) {
   inbox_.push(Cancel{id});
-  if (resident_id_.load() == id.value) interrupt_.set(true);
+  const MutexLock lock(resident_mutex_);
+  if (resident_id_ == id) interrupt_.set(true);
 }
 
 void PrefillLane::close() {
@@ -147,7 +148,9 @@ bool PrefillLane::make_resident(Job& job) {
 
 void PrefillLane::set_resident(Job* job) {
   resident_ = job;
-  resident_id_.store(job == nullptr ? 0 : job->asked.id.value);
+  const MutexLock lock(resident_mutex_);
+  resident_id_ = job == nullptr ? RequestId{} : job->asked.id;
+  interrupt_.set(is_closed());  // An interruption of the former job does not concern this one.
 }
 
 void PrefillLane::save_resident() {
@@ -189,6 +192,9 @@ std::int32_t PrefillLane::chunk_rows(const Job& job) const {
 void PrefillLane::run_chunk(Job& job) {
   const auto length = static_cast<std::int32_t>(job.asked.tokens.size());
   const image::ImageRun* image = image::run_at(job.asked.images, job.tokens_done);
+  // A job that begins again can meet an image of the cached beginning, whose encoding was not needed.
+  if (image != nullptr && !image->encoded)
+    return fail_job(job, {ErrorCode::runtime_decode, "the prompt begins again, with an image that is not encoded"});
   const std::int32_t end = image != nullptr
                                ? image::call_end(*image, job.tokens_done, context_->shape().image_rows_max)
                                : std::min(job.tokens_done + std::min(chunk_rows(job), context_->shape().batch_rows_max),
@@ -296,7 +302,7 @@ void PrefillLane::hand_over(Job& job, std::int32_t row) {
 void PrefillLane::fail_job(Job& job, Error error) {
   PrefillReport report{
       .id = job.asked.id, .tokens_done = 0, .began = job.began, .snapshot = {}, .logits = {}, .error = std::move(error)};
-  set_resident(&job);  // remove() also clears the context of a resident job
+  set_resident(&job);  // remove() also clears the context of a resident job.
   remove(job);
   cores_.handover_sent();
   on_report_(std::move(report));

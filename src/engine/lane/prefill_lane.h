@@ -30,20 +30,20 @@
 namespace uma::engine {
 
 struct StepOutcome {
-  bool did_work = false;  // false: there is no work before `wake`, unless a command comes
+  bool did_work = false;  // False: there is no work before `wake`, unless a command comes.
   TimePoint wake = kNever;
 };
 
 struct PrefillJob {
   RequestId id;
-  std::vector<Token> tokens;              // the whole chain
-  std::vector<image::ImageRun> images{};  // the images among the tokens; those beyond the snapshot are encoded
-  std::optional<kv::Snapshot> snapshot;   // of the beginning of the chain
-  ByteBudget::Share reservation{};        // the memory for the state of the whole chain, including `snapshot`
+  std::vector<Token> tokens;              // The whole chain.
+  std::vector<image::ImageRun> images{};  // The images among the tokens; those beyond the snapshot are encoded.
+  std::optional<kv::Snapshot> snapshot;   // Of the beginning of the chain.
+  ByteBudget::Share reservation{};        // The memory for the state of the whole chain, including `snapshot`.
   bool is_background = false;
   TimePoint received{};
-  TimePoint placed{};      // when it got its slot
-  TimePoint due = kNever;  // when its first token is due
+  TimePoint placed{};      // When it got its slot.
+  TimePoint due = kNever;  // When its first token is due.
 };
 
 struct PrefillReport {
@@ -60,7 +60,7 @@ struct PrefillReport {
 
 struct PrefillOptions {
   sched::WeightBytes weights;
-  bool is_reproducible = false;  // as in LaneOptions
+  bool is_reproducible = false;  // As in LaneOptions.
 };
 
 class PrefillLane {
@@ -95,7 +95,7 @@ class PrefillLane {
   using Command = std::variant<PrefillJob, Cancel>;
   struct Job {
     PrefillJob asked;
-    std::int32_t tokens_done = 0;  // in the context, or in its snapshot
+    std::int32_t tokens_done = 0;  // In the context, or in its snapshot.
     TimePoint began{};
   };
   // A call of the library.
@@ -103,7 +103,7 @@ class PrefillLane {
     Expected<llm::DecodeStatus> status;
     TimePoint began;
     TimePoint ended;
-    double ms;  // without the waits for the streams' cores
+    double ms;  // Without the waits for the streams' cores.
   };
 
   void take_commands();
@@ -138,11 +138,12 @@ class PrefillLane {
   std::vector<llm::BatchRow> rows_;
   std::vector<Command> inbox_taken_;
   sched::StepModel step_model_;
-  std::int32_t threads_ = 0;  // the context's current number of threads
+  std::int32_t threads_ = 0;  // The context's current number of threads.
 
   // Shared.
   Mailbox<Command> inbox_;
-  std::atomic<std::uint64_t> resident_id_{0};  // the request of the resident job; 0: none
+  Mutex resident_mutex_;
+  RequestId resident_id_ GUARDED_BY(resident_mutex_);  // The request of the resident job; 0: none.
   Interrupt interrupt_;
   std::atomic<bool> closed_{false};
 };

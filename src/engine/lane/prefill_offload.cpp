@@ -72,7 +72,7 @@ void PrefillOffload::accept(PrefillReport report) {
   // A report may come from an earlier offload, if the chain has grown meanwhile.
   const bool is_stale = found != nullptr && report.snapshot && report.snapshot->tokens != found->chain;
   if (found == nullptr || !found->is_offloaded || is_stale) {
-    if (report.snapshot) kv::recycle(std::move(*report.snapshot), parts_.pool);  // the request was cancelled meanwhile
+    if (report.snapshot) kv::recycle(std::move(*report.snapshot), parts_.pool);  // The request was cancelled meanwhile.
     return;
   }
   Sequence& sequence = *found;

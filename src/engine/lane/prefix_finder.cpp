@@ -5,8 +5,8 @@
 namespace uma::engine {
 namespace {
 
-constexpr std::int32_t kSharedMin = 16;     // in tokens: a shorter prefix is not worth a copy
-constexpr double kComputeMsPerToken = 0.5;  // used until the first prompt was measured
+constexpr std::int32_t kSharedMin = 16;     // In tokens: a shorter prefix is not worth a copy.
+constexpr double kComputeMsPerToken = 0.5;  // Used until the first prompt was measured.
 
 // The chain without its last token.
 std::span<const Token> wanted_of(const Sequence& sequence) {

@@ -17,10 +17,10 @@ namespace uma::engine {
 // A cached or stored prefix of a chain.
 struct PrefixHit {
   enum class Kind : std::uint8_t { none, slot, snapshot, store } kind = Kind::none;
-  std::int32_t tokens_count = 0;  // tokens of the chain that it covers
-  std::size_t slot = 0;           // for kind `slot`
-  kv::StoredMatch stored{};       // for kind `store`; for kind `snapshot` only its length and is_own
-  kv::SnapshotPtr held{};         // for kind `store`; null: the state is on disk
+  std::int32_t tokens_count = 0;  // Tokens of the chain that it covers.
+  std::size_t slot = 0;           // For kind `slot`.
+  kv::StoredMatch stored{};       // For kind `store`; for kind `snapshot` only its length and is_own.
+  kv::SnapshotPtr held{};         // For kind `store`; null: the state is on disk.
 
   [[nodiscard]] bool is_slot(std::size_t index) const { return kind == Kind::slot && slot == index; }
   [[nodiscard]] bool is_on_disk() const { return kind == Kind::store && held == nullptr; }

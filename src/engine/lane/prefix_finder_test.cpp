@@ -80,7 +80,7 @@ TEST_F(PrefixFinderTest, TenantsShareOnlyWhatIsPublic) {
   make_with_store({.sequences = 2});
   ask(1, kPrompt, "s", "a");
   EXPECT_EQ(ask(2, kPrompt, "", "b").usage.reused_tokens, 0);
-  ask(3, "another", "t", "b");  // takes s's slot, whose state goes to memory
+  ask(3, "another", "t", "b");  // Takes s's slot, whose state goes to memory.
   EXPECT_EQ(ask(4, kPrompt + "?", "", "c").usage.reused_tokens, 0);
   ask(5, "said to everybody, by a", "p", "a", false, true);
   EXPECT_GT(ask(6, "said to everybody, by a and b", "", "b").usage.reused_tokens, 16);

@@ -37,7 +37,7 @@ class ReplySampler {
   SequenceEnds& ends_;
   ContextShifter& shifter_;
   const LatencyTargets& targets_;
-  std::vector<float> raw_logits_;  // a copy of the row before sampling, for log probabilities
+  std::vector<float> raw_logits_;  // A copy of the row before sampling, for log probabilities.
 };
 
 }  // namespace uma::engine

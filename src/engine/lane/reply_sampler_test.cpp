@@ -17,7 +17,7 @@ using ReplySamplerTest = LaneTest;
 TEST_F(ReplySamplerTest, RequestsThatAskForATargetCountAsPromises) {
   make({.row_cost = std::chrono::milliseconds(5)});
   GenerationJob wants = job(1, "quick please", 4);
-  wants.target_ttft_ms = 1;  // impossible: twelve rows of 5 ms
+  wants.target_ttft_ms = 1;  // Impossible: twelve rows of 5 ms.
   wants.target_tbt_ms = 100;
   post(std::move(wants));
   run();
@@ -92,7 +92,7 @@ TEST_F(ReplySamplerTest, TellsTheRestWithTheEnd) {
   const std::vector<Token> all = expected("once upon", 4);
   GenerationJob made = job(1, "once upon", 4);
   made.reply.logprobs = 0;
-  made.reply.stop = {std::string(1, static_cast<char>(all[3])) + "never"};  // a stop text that holds the last token back
+  made.reply.stop = {std::string(1, static_cast<char>(all[3])) + "never"};  // A stop text that holds the last token back.
   post(std::move(made));
   run();
   std::vector<Token> told = chosen_of(sinks_[1]->logprobs);

@@ -20,17 +20,17 @@
 namespace uma::engine {
 namespace {
 
-constexpr std::int32_t kTokens = 40;  // in each reply
+constexpr std::int32_t kTokens = 40;  // In each reply.
 
 // The conditions in which the observed requests run.
 struct Surroundings {
   std::int32_t threads = 1;
   std::int32_t slots = 8;
-  std::int32_t company = 0;   // other requests that come and go meanwhile
-  bool long_prompts = false;  // some of the other requests have long prompts
+  std::int32_t company = 0;   // Other requests that come and go meanwhile.
+  bool long_prompts = false;  // Some of the other requests have long prompts.
   bool prefill_lane = false;
-  bool drafts = false;         // draft tokens are used, half of which are wrong
-  bool is_background = false;  // the observed requests are background requests, whose slots others take
+  bool drafts = false;         // Draft tokens are used, half of which are wrong.
+  bool is_background = false;  // The observed requests are background requests, whose slots others take.
 };
 
 using Bits = std::vector<XXH64_hash_t>;
@@ -100,7 +100,7 @@ class Reproducible : public ::testing::TestWithParam<llm::FlashAttention> {
       context_options.sequences = 1;
       context_options.cells = 1024;
       beside = model()->new_context(context_options).value();
-      options.target_tbt_ms = 0.01;  // prompts of more than a few tokens are offloaded
+      options.target_tbt_ms = 0.01;  // Prompts of more than a few tokens are offloaded.
     }
     std::map<std::uint64_t, GenerationResult> results;
     Lane lane(std::move(options), std::move(context), std::move(beside), model()->vocab(), clock_,
@@ -147,7 +147,7 @@ class Reproducible : public ::testing::TestWithParam<llm::FlashAttention> {
 
   static constexpr std::uint64_t kOthers = 1'000'000;
   SteadyClock clock_;
-  std::map<std::vector<Token>, std::vector<Token>> answers_;  // by the first ten tokens of a prompt
+  std::map<std::vector<Token>, std::vector<Token>> answers_;  // By the first ten tokens of a prompt.
   std::uint64_t preemptions_ = 0;
   std::uint64_t accepted_ = 0;
   std::uint64_t handovers_ = 0;

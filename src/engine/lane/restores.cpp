@@ -26,7 +26,7 @@ bool Restores::advance() {
       if (someone_decodes) continue;
     }
     if (sequence->restoring && sequence->restoring->is_complete()) {
-      end(*sequence);
+      ends_.contain(*sequence, [&] { end(*sequence); });
       did_work = true;
     }
   }

@@ -111,7 +111,7 @@ TEST_F(ReuseCheckTest, AStoredStateThatIsWrongIsThrownAway) {
   make({.cells = 160, .sequences = 2, .has_spare = true}, options);
   std::vector<Token> chain = run_turn("a turn of some length", 8);
   context_->damage(0, 3);
-  for (std::uint64_t id = 2; id < 4; ++id) {  // these take both slots
+  for (std::uint64_t id = 2; id < 4; ++id) {  // These take both slots.
     GenerationJob other = job(id, "something else " + std::to_string(id), 8);
     other.session = {std::to_string(id)};
     post(std::move(other));

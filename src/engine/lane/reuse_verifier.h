@@ -22,9 +22,9 @@ class ReuseVerifier {
 
   // A reuse to verify.
   struct Reuse {
-    kv::StateId state = 0;      // the stored state that was reused; 0: another slot, or a snapshot outside of the store
-    std::vector<Token> tokens;  // the reused tokens and the next one
-    std::vector<float> logits;  // the logits of that next token, computed after the reused cells
+    kv::StateId state = 0;      // The stored state that was reused; 0: another slot, or a snapshot outside of the store.
+    std::vector<Token> tokens;  // The reused tokens and the next one.
+    std::vector<float> logits;  // The logits of that next token, computed after the reused cells.
   };
 
   // Verifies one reuse in `every`; 0: none. A context without a spare sequence is never used.
@@ -32,7 +32,7 @@ class ReuseVerifier {
 
   // Counts a reuse. True: this reuse is to be verified.
   [[nodiscard]] bool takes_next();
-  // REQUIRES: nothing is being verified, and no token stands for an image.
+  // Requires: nothing is being verified, and no token stands for an image.
   void begin(Reuse reuse);
   [[nodiscard]] const std::optional<Reuse>& current() const { return current_; }
   // The number of rows to compute.
@@ -48,7 +48,7 @@ class ReuseVerifier {
  private:
   const std::int32_t every_;
   llm::Context& context_;
-  std::int32_t reuses_ = 0;  // since the last verified reuse
+  std::int32_t reuses_ = 0;  // Since the last verified reuse.
   std::optional<Reuse> current_;
   std::int32_t rows_done_ = 0;
   std::vector<llm::BatchRow> rows_;

@@ -34,10 +34,10 @@ namespace uma::engine {
 struct Restore {
   std::optional<PrefillReport> report;
   kv::SnapshotPtr stored;
-  kv::StateId id = 0;              // its id in the store; 0: it is not stored
-  std::int32_t tokens_wanted = 0;  // the number of its tokens that the sequence uses
+  kv::StateId id = 0;              // Its id in the store; 0: it is not stored.
+  std::int32_t tokens_wanted = 0;  // The number of its tokens that the sequence uses.
   std::size_t pieces_loaded = 0;
-  double ms = 0;  // time of reading and loading so far
+  double ms = 0;  // Time of reading and loading so far.
 
   [[nodiscard]] const kv::Snapshot& snapshot() const { return report ? *report->snapshot : *stored; }
   [[nodiscard]] std::size_t pieces_wanted() const;
@@ -47,12 +47,12 @@ struct Restore {
 
 // The draft tokens of a sequence, and their acceptance so far.
 struct Draft {
-  std::vector<Token> tokens;                     // verified by the next decode call
-  std::vector<llm::Distribution> distributions;  // the distributions from which they were drawn; empty: the drafts were greedy
-  bool is_of_model = false;                      // the draft comes from the draft model
-  sched::NgramDrafter ngrams;                    // drafts from the sequence's own text
-  sched::DraftControl ngram_control;             // acceptance of drafts from the text
-  sched::DraftControl model_control{sched::kDraftModelPrior};  // acceptance of drafts from the draft model
+  std::vector<Token> tokens;                     // Verified by the next decode call.
+  std::vector<llm::Distribution> distributions;  // The distributions from which they were drawn; empty: the drafts were greedy.
+  bool is_of_model = false;                      // The draft comes from the draft model.
+  sched::NgramDrafter ngrams;                    // Drafts from the sequence's own text.
+  sched::DraftControl ngram_control;             // Acceptance of drafts from the text.
+  sched::DraftControl model_control{sched::kDraftModelPrior};  // Acceptance of drafts from the draft model.
 
   [[nodiscard]] sched::DraftControl& control() { return is_of_model ? model_control : ngram_control; }
 };
@@ -61,20 +61,20 @@ struct Draft {
 // read for it.
 struct ResumePoint {
   kv::SnapshotPtr snapshot;
-  kv::StateId id = 0;         // its id in the store; 0: it is not stored
-  bool is_own = false;        // it is the session's own state, not one with a common prefix
-  bool is_refused = false;    // a stored state could not be used, so the tokens are computed
-  double read_ms = 0;         // time of reading it
-  TimePoint reading_since{};  // set while it is being read; the sequence is not placed meanwhile
+  kv::StateId id = 0;         // Its id in the store; 0: it is not stored.
+  bool is_own = false;        // It is the session's own state, not one with a common prefix.
+  bool is_refused = false;    // A stored state could not be used, so the tokens are computed.
+  double read_ms = 0;         // Time of reading it.
+  TimePoint reading_since{};  // Set while it is being read; the sequence is not placed meanwhile.
 };
 
 struct SequenceTimes {
-  TimePoint waits_since{};  // set while the sequence waits
-  TimePoint keeps_until{};  // a background sequence that has waited for long is not swapped out again until then
+  TimePoint waits_since{};  // Set while the sequence waits.
+  TimePoint keeps_until{};  // A background sequence that has waited for long is not swapped out again until then.
   TimePoint placed{};
   TimePoint first_token{};
   TimePoint last_token{};
-  double gap_ms = 0;  // weighted mean of the time between tokens (1/8)
+  double gap_ms = 0;  // Weighted mean of the time between tokens (1/8).
 };
 
 struct Sequence {
@@ -104,24 +104,24 @@ struct Sequence {
 
   GenerationJob job;
   std::int32_t prompt_tokens;
-  std::vector<Token> chain;  // the prompt and the generated tokens; the slot's tokens are its beginning
+  std::vector<Token> chain;  // The prompt and the generated tokens; the slot's tokens are its beginning.
   llm::Sampler sampler;
   chat::ReplyStream reply;
   Draft draft;
   State state = State::waiting;
-  std::size_t slot = 0;  // valid while it runs
+  std::size_t slot = 0;  // Valid while it runs.
   ResumePoint resume;
   Usage usage;
-  bool in_batch = false;          // a batch with one of its tokens has begun
-  bool has_rows = true;           // the next rows can be computed: no image among them waits to be encoded
-  bool is_offloaded = false;      // the prefill lane computes its prompt
-  bool offload_disabled = false;  // its prompt must not be offloaded (again)
-  bool is_verified = false;       // its reuse is being verified
-  bool has_result = false;        // its result was reported
-  bool is_unsound = false;        // its logits were not finite, so it leaves the context
-  bool is_recomputing = false;    // it is being computed again for that reason, and has no new token yet
+  bool in_batch = false;          // A batch with one of its tokens has begun.
+  bool has_rows = true;           // The next rows can be computed: no image among them waits to be encoded.
+  bool is_offloaded = false;      // The prefill lane computes its prompt.
+  bool offload_disabled = false;  // Its prompt must not be offloaded (again).
+  bool is_verified = false;       // Its reuse is being verified.
+  bool has_result = false;        // Its result was reported.
+  bool is_unsound = false;        // Its logits were not finite, so it leaves the context.
+  bool is_recomputing = false;    // It is being computed again for that reason, and has no new token yet.
   std::optional<Restore> restoring;
-  RequestId waits_for{};  // the request that computes a common prefix for it
+  RequestId waits_for{};  // The request that computes a common prefix for it.
   std::int64_t position_reported = -1;
   SequenceTimes times;
 };
@@ -137,7 +137,7 @@ class SequenceList {
   }
   // Null: there is no such sequence.
   [[nodiscard]] Sequence* find(RequestId id) const;
-  // REQUIRES: the sequence is in the list.
+  // Requires: the sequence is in the list.
   [[nodiscard]] std::int32_t index_of(const Sequence& sequence) const;
   // Finds a sequence by the index of a view or of a planned row.
   [[nodiscard]] Sequence& at(std::int32_t index) const { return *all_[static_cast<std::size_t>(index)]; }

@@ -19,8 +19,8 @@ void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional
   // Published before the result, because the session's next request looks for the lane that holds it.
   parts_.slots.publish();
   GenerationResult result = result_of(sequence, reason, std::move(error));
-  sequence.has_result = true;
   on_result_(std::move(result));
+  sequence.has_result = true;
 }
 
 void SequenceEnds::leave_context(Sequence& sequence) {

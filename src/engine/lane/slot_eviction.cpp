@@ -11,7 +11,7 @@
 namespace uma::engine {
 namespace {
 
-constexpr double kWaitMaxMs = 2000;  // how long a request waits until a state is written to disk
+constexpr double kWaitMaxMs = 2000;  // How long a request waits until a state is written to disk.
 
 }  // namespace
 

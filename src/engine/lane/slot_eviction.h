@@ -45,7 +45,7 @@ class SlotEviction {
 
   const LaneParts& parts_;
   bool is_waiting_ = false;
-  TimePoint wanted_since_ = kNever;  // when the wait began
+  TimePoint wanted_since_ = kNever;  // When the wait began.
 };
 
 }  // namespace uma::engine

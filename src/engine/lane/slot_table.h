@@ -28,11 +28,11 @@ namespace uma::engine {
 struct Slot {
   static constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
 
-  std::vector<Token> tokens;  // cached in the context
-  kv::StateOwner owner;       // the owner of the tokens; without a session: an ended one-shot request
+  std::vector<Token> tokens;  // Cached in the context.
+  kv::StateOwner owner;       // The owner of the tokens; without a session: an ended one-shot request.
   bool is_running = false;
-  bool is_ephemeral = false;          // never stored
-  std::size_t moved_from = kNowhere;  // tokens from here on were moved by a context shift
+  bool is_ephemeral = false;          // Never stored.
+  std::size_t moved_from = kNowhere;  // Tokens from here on were moved by a context shift.
   std::uint32_t uses = 0;
   TimePoint last_used{};
 
@@ -77,7 +77,7 @@ class SlotTable {
   // Removes the tokens [begin, end) and moves up the tokens behind them. False, and nothing has changed: the context cannot, or
   // another slot shares cells that would move.
   [[nodiscard]] bool shift(std::size_t index, std::size_t begin, std::size_t end);
-  // The empty slot `to` shares the first `count` cells of `from`. REQUIRES: a unified context.
+  // The empty slot `to` shares the first `count` cells of `from`. Requires: a unified context.
   void share(std::size_t from, std::size_t to, std::size_t count, TimePoint now);
   // Counts a use of the slot's tokens.
   void touch(std::size_t index, TimePoint now);
@@ -110,12 +110,12 @@ class SlotTable {
 
   // Owned by the lane's thread.
   std::vector<Slot> slots_;
-  CellLedger cells_;          // the last entry is the spare sequence's
-  bool has_changed_ = false;  // since publish()
+  CellLedger cells_;          // The last entry is the spare sequence's.
+  bool has_changed_ = false;  // Since publish().
 
   // Shared.
   mutable Mutex mutex_;
-  std::unordered_map<SessionId, std::size_t> published_ GUARDED_BY(mutex_);  // sessions and their cached tokens
+  std::unordered_map<SessionId, std::size_t> published_ GUARDED_BY(mutex_);  // Sessions and their cached tokens.
 };
 
 }  // namespace uma::engine

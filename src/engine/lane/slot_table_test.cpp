@@ -132,7 +132,7 @@ TEST(SlotTable, TakesOverWhatAnInterruptedCallLeft) {
   bench.table.resync(0, chain);
   EXPECT_EQ(bench.table[0].tokens, fake_tokens("hel"));
   bench.table.check_invariants();
-  bench.decode(0, "lo??");  // a draft behind the chain
+  bench.decode(0, "lo??");  // A draft behind the chain.
   bench.table.resync(0, chain);
   EXPECT_EQ(bench.table[0].tokens, fake_tokens("hell")) << "the last token is computed again, for its logits";
   bench.table.check_invariants();

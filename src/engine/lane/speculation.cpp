@@ -8,7 +8,7 @@
 namespace uma::engine {
 
 void Speculation::add_drafts(std::vector<sched::PlanRow>& decode) {
-  constexpr std::uint32_t kPlainEvery = 32;  // in calls: one call without drafts measures their cost
+  constexpr std::uint32_t kPlainEvery = 32;  // In calls: one call without drafts measures their cost.
   const LaneOptions& options = parts_.options;
   // In reproducible mode drafts beside several sequences would leave single rows.
   if (options.is_reproducible && decode.size() > 1) return;
@@ -80,7 +80,7 @@ void Speculation::draft_from_model(std::vector<sched::PlanRow>& decode, double t
 
 void Speculation::verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now) {
   const std::size_t index = sequence.slot;
-  const std::int32_t known = parts_.cached(sequence) - rows + 1;  // cached tokens without the draft
+  const std::int32_t known = parts_.cached(sequence) - rows + 1;  // Cached tokens without the draft.
   const std::int32_t drafted = rows - 1;
   const std::int32_t right = sample_rows(sequence, row, rows, now);
   if (drafted == 0) return;
@@ -88,7 +88,8 @@ void Speculation::verify(Sequence& sequence, std::int32_t row, std::int32_t rows
   parts_.stats.drafted_tokens_total.add(static_cast<std::uint64_t>(drafted));
   parts_.stats.drafted_accepted_total.add(static_cast<std::uint64_t>(right));
   const std::int32_t kept = known + right;
-  if (size_of(parts_.slots[index].tokens) <= kept) return;  // all were accepted, or the sequence has ended and cleared its slot
+  if (size_of(parts_.slots[index].tokens) <= kept)
+    return;  // All were accepted, or the sequence has ended and cleared its slot.
   if (!parts_.slots.cut(index, static_cast<std::size_t>(kept))) can_truncate_ = false;
 }
 

@@ -41,10 +41,10 @@ class Speculation {
   const LaneParts& parts_;
   ContextCalls& calls_;
   ReplySampler& sampler_;
-  std::unique_ptr<ModelDrafter> drafter_;  // null: there is no draft model
+  std::unique_ptr<ModelDrafter> drafter_;  // Null: there is no draft model.
   std::vector<ModelDrafter::Candidate> candidates_;
   std::uint32_t calls_count_ = 0;
-  bool can_truncate_ = true;  // the context can drop the end of a sequence, as rejected draft tokens require
+  bool can_truncate_ = true;  // The context can drop the end of a sequence, as rejected draft tokens require.
 };
 
 }  // namespace uma::engine

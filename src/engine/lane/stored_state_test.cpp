@@ -27,7 +27,7 @@ using Logits = std::vector<float>;
 constexpr double kRounding = 0.05;
 
 struct Answer {
-  Logits first;  // the logits of its first token
+  Logits first;  // The logits of its first token.
   std::vector<Token> tokens;
   Usage usage;
 };
@@ -37,7 +37,7 @@ class StoredState : public ::testing::TestWithParam<llm::KvLayout> {
   static const llm::Model& model() {
     static const std::shared_ptr<const llm::Model> loaded = [] {
       const char* path = std::getenv("UMA_TEST_MODEL");
-      UMA_CHECK(path != nullptr);  // script/test sets it
+      UMA_CHECK(path != nullptr);  // script/test sets it.
       return llm::load_llama_model(path, {}).value();
     }();
     return *loaded;

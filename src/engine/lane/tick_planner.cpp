@@ -8,7 +8,7 @@
 namespace uma::engine {
 namespace {
 
-constexpr std::uint64_t kBackgroundEvery = 4;  // in ticks: after so many, background streams are served even if time is short
+constexpr std::uint64_t kBackgroundEvery = 4;  // In ticks: after so many, background streams are served even if time is short.
 constexpr double kGatherMaxMs = 5;
 constexpr double kGatherQuietMs = 1;
 

@@ -40,7 +40,7 @@ class TickPlanner {
  private:
   // The pause before the first tick after an idle time.
   struct Gather {
-    std::size_t sequences = 0;  // arrived sequences; 0: the pause has not begun
+    std::size_t sequences = 0;  // Arrived sequences; 0: the pause has not begun.
     TimePoint began{};
     TimePoint until{};
   };
@@ -54,7 +54,7 @@ class TickPlanner {
   sched::ChunkSize chunk_size_;
   sched::BatchPlan plan_;
   std::vector<sched::SequenceView> views_;
-  double least_work_of_prompts_ = 0;  // the least work done for a tenant with a prompt among the views
+  double least_work_of_prompts_ = 0;  // The least work done for a tenant with a prompt among the views.
   TimePoint next_tick_{};
   Gather gather_;
 };

@@ -70,7 +70,7 @@ TEST_F(TickPlannerTest, AWantedTimeBetweenTokensShortensTicksByHalfAtMost) {
 TEST_F(TickPlannerTest, ABandwidthBudgetSpacesTheTicks) {
   LaneOptions options;
   options.weights = {.always = 1'000'000};
-  options.bmt_budget_gbps = 0.1;  // 100 kB a ms: a tick every 10 ms
+  options.bmt_budget_gbps = 0.1;  // 100 kB a ms: a tick every 10 ms.
   make({}, std::move(options));
   post(job(1, "hello", 20));
   const TimePoint began = clock_.now();

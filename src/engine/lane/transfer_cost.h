@@ -23,7 +23,7 @@ class TransferCost {
  private:
   static constexpr double kMegabyte = 1e6;
 
-  double ms_per_mb_ = 0.2;  // weighted mean
+  double ms_per_mb_ = 0.2;  // Weighted mean.
 };
 
 }  // namespace uma::engine

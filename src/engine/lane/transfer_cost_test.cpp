@@ -21,7 +21,7 @@ TEST(TransferCost, FollowsLoadsThatTakeOtherTimes) {
 TEST(TransferCost, ASmallStateSaysLittle) {
   TransferCost cost;
   const double before = cost.load_ms(1'000'000);
-  cost.observe_load(100, 1);  // 10 s a megabyte: the thread had to wait for a core
+  cost.observe_load(100, 1);  // 10 s a megabyte: the thread had to wait for a core.
   EXPECT_LT(cost.load_ms(1'000'000), before + 0.1);
   cost.observe_load(0, 1);
   EXPECT_LT(cost.load_ms(1'000'000), before + 0.1);

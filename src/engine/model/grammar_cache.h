@@ -19,8 +19,8 @@ namespace uma::engine {
 
 // The grammars of a reply; null: no constraint.
 struct ReplyGrammars {
-  std::shared_ptr<const grammar::Grammar> whole;  // for the whole text: a grammar, a schema or a forced tool call
-  std::shared_ptr<const grammar::Grammar> calls;  // for the text behind the mark of an optional tool call
+  std::shared_ptr<const grammar::Grammar> whole;  // For the whole text: a grammar, a schema or a forced tool call.
+  std::shared_ptr<const grammar::Grammar> calls;  // For the text behind the mark of an optional tool call.
 
   [[nodiscard]] std::size_t bytes() const { return (whole ? whole->bytes() : 0) + (calls ? calls->bytes() : 0); }
 };
@@ -35,7 +35,7 @@ class GrammarCache {
  public:
   explicit GrammarCache(std::size_t bytes_max = 16ul << 20) : bytes_max_(bytes_max) {}
 
-  // As compile_grammars(). REQUIRES: the same format in every call. Errors are cached, too.
+  // As compile_grammars(). Requires: the same format in every call. Errors are cached, too.
   [[nodiscard]] Expected<ReplyGrammars> compile(const chat::ChatFormat& format, const GenerateOptions& options,
                                                 std::string_view schema_field = "response_format.json_schema.schema");
 
@@ -49,7 +49,7 @@ class GrammarCache {
   const std::size_t bytes_max_;
   Mutex mutex_;
   std::size_t bytes_ GUARDED_BY(mutex_) = 0;
-  std::list<Entry> entries_ GUARDED_BY(mutex_);  // least recently used first
+  std::list<Entry> entries_ GUARDED_BY(mutex_);  // Least recently used first.
   std::unordered_map<std::string, std::list<Entry>::iterator> found_ GUARDED_BY(mutex_);
 };
 

@@ -14,18 +14,18 @@
 namespace uma::engine {
 
 struct LoadWorkersOptions {
-  std::string path;              // a GGUF file
-  std::string draft_path;        // a draft model, whose weights all workers share; empty: none
-  std::string projector_path{};  // a projector, which encodes images; empty: none
+  std::string path;              // A GGUF file.
+  std::string draft_path;        // A draft model, whose weights all workers share; empty: none.
+  std::string projector_path{};  // A projector, which encodes images; empty: none.
   // Weights that are loaded already; null: they are read, as with `replicates`.
   std::shared_ptr<const llm::Model> weights = nullptr;
-  std::map<std::string, std::string> tasks{};  // as in LoadedWorkers
+  std::map<std::string, std::string> tasks{};  // As in LoadedWorkers.
   std::int32_t workers = 1;
-  llm::ContextOptions context;  // for each worker
-  std::int32_t threads = 1;     // as in LoadedWorkers
-  bool replicates = false;      // every worker has its own copy of the weights
-  bool lanes = false;           // each worker gets a second context for prompts, if the model's state can be handed over
-  std::int32_t threads_beside_prefill = 0;  // as in LoadedWorkers
+  llm::ContextOptions context;  // For each worker.
+  std::int32_t threads = 1;     // As in LoadedWorkers.
+  bool replicates = false;      // Every worker has its own copy of the weights.
+  bool lanes = false;           // Each worker gets a second context for prompts, if the model's state can be handed over.
+  std::int32_t threads_beside_prefill = 0;  // As in LoadedWorkers.
 };
 
 // Blocks. `on_progress` is called with values from 0 to 1; it returns false to end the load early, which is then an error.

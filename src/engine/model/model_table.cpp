@@ -9,7 +9,7 @@
 namespace uma::engine {
 namespace {
 
-constexpr Duration kLoadRetry = std::chrono::seconds(5);  // before another load of a model that could not be loaded
+constexpr Duration kLoadRetry = std::chrono::seconds(5);  // Before another load of a model that could not be loaded.
 
 std::int64_t queued_for(const ServedModel& model) {
   std::int64_t queued = 0;

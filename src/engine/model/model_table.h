@@ -34,12 +34,12 @@ namespace uma::engine {
 // `embedder` and at least one embedding lane.
 struct ServedModel {
   std::string name{};
-  std::shared_ptr<const llm::Model> model{};       // shared with the lanes and the preparer's jobs
-  std::shared_ptr<const chat::ChatFormat> chat{};  // shared with the lanes and the preparer's jobs
-  std::shared_ptr<GrammarCache> grammars{};        // shared with the lanes and the preparer's jobs
+  std::shared_ptr<const llm::Model> model{};       // Shared with the lanes and the preparer's jobs.
+  std::shared_ptr<const chat::ChatFormat> chat{};  // Shared with the lanes and the preparer's jobs.
+  std::shared_ptr<GrammarCache> grammars{};        // Shared with the lanes and the preparer's jobs.
   std::vector<Lane*> lanes{};
-  std::shared_ptr<image::ImageEncoder> image_encoder{};  // shared with its thread; null: the model reads no images
-  std::shared_ptr<const llm::TextEmbedder> embedder{};   // shared with the preparer's jobs
+  std::shared_ptr<image::ImageEncoder> image_encoder{};  // Shared with its thread; null: the model reads no images.
+  std::shared_ptr<const llm::TextEmbedder> embedder{};   // Shared with the preparer's jobs.
   std::vector<EmbedLane*> embed_lanes{};
   TimePoint loaded_at{};
 
@@ -92,7 +92,7 @@ class ModelLease {
   ModelLease(const ServedModel& model, std::shared_ptr<ModelLeases> leases, bool is_background);
 
   const ServedModel* model_ = nullptr;
-  std::shared_ptr<ModelLeases> leases_;  // shared with the model's entry: a lease may end after the entry
+  std::shared_ptr<ModelLeases> leases_;  // Shared with the model's entry: a lease may end after the entry.
   bool is_background_ = false;
 };
 
@@ -138,7 +138,7 @@ class ModelTable {
  private:
   struct Waiting {
     bool is_background = false;
-    Reply<ModelLease> reply;  // called once with the lease or an error
+    Reply<ModelLease> reply;  // Called once with the lease or an error.
     bool is_answered = false;
   };
   class WaitingEntry;
@@ -146,11 +146,11 @@ class ModelTable {
     enum class State : std::uint8_t { unloaded, loading, ready, retiring } state = State::unloaded;
     ServedModel model;
     std::shared_ptr<ModelLeases> leases;
-    std::optional<Error> error;      // the error of the last load
-    TimePoint retry_at{};            // until then requests get `error`
-    std::uint64_t bytes_wanted = 0;  // while loading: the memory that the load waits for; 0: it does not wait
+    std::optional<Error> error;      // The error of the last load.
+    TimePoint retry_at{};            // Until then requests get `error`.
+    std::uint64_t bytes_wanted = 0;  // While loading: the memory that the load waits for; 0: it does not wait.
     bool holds_background = false;
-    bool is_wanted = true;  // while loading: false: no request waits any more, and the load is being cancelled
+    bool is_wanted = true;  // While loading: false: no request waits any more, and the load is being cancelled.
     std::list<Waiting> waiting;
   };
 
@@ -162,7 +162,7 @@ class ModelTable {
   WorkerSource& source_;
   TaskRunner& tasks_;
   const Clock& clock_;
-  std::unordered_map<std::string, Entry> entries_;  // never removed, because leases point at the entries
+  std::unordered_map<std::string, Entry> entries_;  // Never removed, because leases point at the entries.
 };
 
 }  // namespace uma::engine

@@ -23,34 +23,34 @@ namespace uma::engine {
 // One worker's contexts.
 struct WorkerContexts {
   std::unique_ptr<llm::Context> decode;
-  std::unique_ptr<llm::Context> prefill;  // for long prompts; null: the worker has one lane
-  std::unique_ptr<llm::Context> draft;    // for a draft model, which it keeps alive; null: there is no draft model
+  std::unique_ptr<llm::Context> prefill;  // For long prompts; null: the worker has one lane.
+  std::unique_ptr<llm::Context> draft;    // For a draft model, which it keeps alive; null: there is no draft model.
 };
 
 // A model and its contexts: `workers` for a chat model, `embeddings` for other models.
 struct LoadedWorkers {
-  std::shared_ptr<void> reservation = nullptr;  // the memory of the contexts; released after all members below
-  std::shared_ptr<const llm::Model> model;  // shared with the lanes and the router, which read it until the last of them ends
+  std::shared_ptr<void> reservation = nullptr;  // The memory of the contexts; released after all members below.
+  std::shared_ptr<const llm::Model> model;  // Shared with the lanes and the router, which read it until the last of them ends.
   std::vector<WorkerContexts> workers;
-  std::unique_ptr<llm::Projector> projector{};  // encodes the model's images; null: the model reads no images
+  std::unique_ptr<llm::Projector> projector{};  // Encodes the model's images; null: the model reads no images.
   std::vector<std::unique_ptr<llm::EmbeddingContext>> embeddings;
-  std::map<std::string, std::string> tasks;  // the tasks of an embedding model: the prefix of each task by its name
-  std::uint64_t weight_bytes = 0;            // size of the weights, without the projector's
-  std::uint64_t context_bytes = 0;           // size of the contexts
-  std::int32_t copies = 1;   // copies of the weights in memory: one, or one for each worker, kept alive by its contexts
-  std::int32_t threads = 1;  // compute threads of each worker
-  std::int32_t threads_beside_prefill = 0;  // threads kept for streams while prompts are computed; 0: the two lanes take turns
+  std::map<std::string, std::string> tasks;  // The tasks of an embedding model: the prefix of each task by its name.
+  std::uint64_t weight_bytes = 0;            // Size of the weights, without the projector's.
+  std::uint64_t context_bytes = 0;           // Size of the contexts.
+  std::int32_t copies = 1;   // Copies of the weights in memory: one, or one for each worker, kept alive by its contexts.
+  std::int32_t threads = 1;  // Compute threads of each worker.
+  std::int32_t threads_beside_prefill = 0;  // Threads kept for streams while prompts are computed; 0: the two lanes take turns.
 };
 
 // The use of a model, from which the source decides what to load and to retire.
 struct ModelUsage {
   std::string name;
   std::int64_t uses = 0;                // leases
-  std::int64_t waiting = 0;             // requests that wait for the model
-  std::int64_t background_uses = 0;     // number of `uses` by background requests
-  std::int64_t background_waiting = 0;  // number of `waiting` background requests
-  std::int64_t queued = 0;              // requests with a lease for which no worker has a free slot
-  double idle_s = 0;                    // time since the last use
+  std::int64_t waiting = 0;             // Requests that wait for the model.
+  std::int64_t background_uses = 0;     // Number of `uses` by background requests.
+  std::int64_t background_waiting = 0;  // Number of `waiting` background requests.
+  std::int64_t queued = 0;              // Requests with a lease for which no worker has a free slot.
+  double idle_s = 0;                    // Time since the last use.
   bool is_loaded = false;
 };
 
@@ -62,8 +62,8 @@ struct ModelUsage {
 
 // Memory of the states in the state store, in bytes.
 struct StoredStates {
-  std::uint64_t bytes = 0;      // current size, including states that are being moved
-  std::uint64_t bytes_max = 0;  // configured maximum, without states that are being moved
+  std::uint64_t bytes = 0;      // Current size, including states that are being moved.
+  std::uint64_t bytes_max = 0;  // Configured maximum, without states that are being moved.
 };
 
 // The engine as the source sees it.
@@ -109,7 +109,7 @@ class WorkerSource {
   virtual void add_metrics(MetricsSnapshot& snapshot) const = 0;
   // Called before all methods below.
   virtual void start(WorkerHost& host) = 0;
-  // Any thread; does not block. Begins to load a model, by its own name. REQUIRES: it is not loaded.
+  // Any thread; does not block. Begins to load a model, by its own name. Requires: it is not loaded.
   virtual void load(const std::string& model) = 0;
   // Any thread; does not block. Retires a model; an error if it is in use.
   virtual void unload(const std::string& model, Reply<Unit> reply) = 0;

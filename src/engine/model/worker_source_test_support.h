@@ -39,7 +39,7 @@ class NamedModels final : public WorkerSource {
   void stop() override {}
 
   bool throws = false;
-  std::vector<std::string> wanted;  // the requested loads, in order
+  std::vector<std::string> wanted;  // The requested loads, in order.
   std::vector<std::string> cancelled;
   std::vector<std::string> queued;
 

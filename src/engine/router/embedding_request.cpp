@@ -33,7 +33,7 @@ std::size_t bytes_of(const RerankRequest& call) {
 
 template <class Call, class Result>
 void EmbeddingRequests::start(RequestId id, const TenantId& tenant, Call call, Reply<Result> reply) {
-  const auto shared = std::make_shared<Reply<Result>>(std::move(reply));  // shared by the request's task and on_abort
+  const auto shared = std::make_shared<Reply<Result>>(std::move(reply));  // Shared by the request's task and on_abort.
   InFlight& request = parts_.in_flight.begin({
       .id = id,
       .flow = {tenant.value, call.options.client},
@@ -46,7 +46,6 @@ void EmbeddingRequests::start(RequestId id, const TenantId& tenant, Call call, R
       .on_abort =
           [this, shared](const Abort& how) {
             if (how.reason != FinishReason::error) return (*shared)(fail(ErrorCode::limit_wait, "the request was cancelled"));
-            refused_.add();
             (*shared)(std::unexpected(how.error));
           },
   });

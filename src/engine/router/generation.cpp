@@ -136,19 +136,12 @@ void Generations::start(RequestId id, const TenantId& tenant, GenerateRequest ca
       .received = now,
       .timeout = timeout_ms > 0 ? now + std::chrono::milliseconds(timeout_ms) : kNever,
       .deadline_ms = call.options.deadline_ms,
-      .sinks = sinks,
+      .sinks = std::move(sinks),
       .wants_progress = call.options.progress,
       .share = call.share,
       .end = {},
       .lease = {},
-      .on_abort =
-          [this, sinks](const Abort& how) {
-            if (how.reason == FinishReason::error) refused_.add();
-            const Event terminal = how.reason == FinishReason::error
-                                       ? Event(FailureEvent{how.error})
-                                       : Event(EosEvent{.reason = how.reason, .usage = {}, .text = {}, .error = std::nullopt});
-            for (const auto& sink : sinks) run_noting([&] { (void)sink->deliver(terminal); });
-          },
+      .on_abort = {},
   });
   parts_.in_flight.start(request, run(request, generate(request, tenant, std::move(call))));
 }
@@ -168,7 +161,7 @@ Task<> Generations::run(InFlight& request, Task<Expected<Unit>> body) {
     done = co_await std::move(body);
   } catch (...) {
     done = std::unexpected(thrown_error(parts_.tasks.place()));
-    has_thrown = static_cast<bool>(request.cancel_in_lane);  // the client may have tokens already
+    has_thrown = static_cast<bool>(request.cancel_in_lane);  // The client may have tokens already.
   }
   if (done) co_return;
   if (request.cancel_in_lane && !request.has_result) {
@@ -278,8 +271,12 @@ Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateR
   const std::vector<RequestId> ids = parts_.in_flight.split(request);
   for (std::size_t i = 1; i < ids.size(); ++i) {
     InFlight& each = *parts_.in_flight.find(ids[i]);
-    Lane& lane = *served.lanes[parts_.access.least_loaded_lane(served)];
-    parts_.in_flight.start(each, run(each, reply_one_shot(each, next_job(each), lane, images)));
+    const auto started = contain([&]() -> Expected<Unit> {
+      Lane& lane = *served.lanes[parts_.access.least_loaded_lane(served)];
+      parts_.in_flight.start(each, run(each, reply_one_shot(each, next_job(each), lane, images)));
+      return Unit{};
+    });
+    if (!started) parts_.in_flight.abort(each, {.reason = FinishReason::error, .error = started.error()});
   }
   Lane& lane = *served.lanes[parts_.access.least_loaded_lane(served)];
   co_return co_await reply_one_shot(request, std::move(first), lane, std::move(images));
@@ -326,18 +323,18 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   if (call.response) (void)request.sinks.front()->deliver(response_begun(*next));
   // The input of a response is committed with its reply; other input while the reply is being made.
   std::optional<Started<Unit>> saving;
-  std::shared_ptr<HeldSink> held;
+  HeldSinkScope held;
   if (!call.response && next != place->record) {
-    held = std::make_shared<HeldSink>(std::move(job->sink));
-    job->sink = held;
-    saving = parts_.tasks.begin(save_input(std::move(place->lock), next, request.id, held));
+    held = HeldSinkScope(std::make_shared<HeldSink>(std::move(job->sink)));
+    job->sink = held.sink();
+    saving = parts_.tasks.begin(save_input(std::move(place->lock), next, request.id, held.sink()));
   } else {
     place->lock.release();
   }
   GenerationResult result = co_await run_in_lane(request, std::move(*job), *served.lanes[session.lane]);
   const auto saved = saving ? co_await std::move(*saving) : Expected<Unit>();
-  if (!saved) co_return saved.error();  // the client has got no event of the reply
-  if (held && !held->keeps_up()) set_slow_consumer(result.terminal);
+  if (!saved) co_return saved.error();  // The client has got no event of the reply.
+  if (held.sink() && !held.sink()->keeps_up()) set_slow_consumer(result.terminal);
   if (!is_turn(result) || (is_new && !call.response->is_kept)) {
     run.end();
     end(request, result.terminal);
@@ -430,12 +427,20 @@ Expected<GenerationJob> Generations::session_job(InFlight& request, Session& ses
 // is cancelled.
 Task<Expected<Unit>> Generations::save_input(SessionLock lock, kv::RecordPtr next, RequestId id,
                                              std::shared_ptr<HeldSink> reply) {
-  auto saved = co_await parts_.sessions.commit(*lock, std::move(next));
+  Expected<Unit> saved;
+  try {
+    saved = co_await parts_.sessions.commit(*lock, std::move(next));
+  } catch (...) {
+    saved = std::unexpected(thrown_error(parts_.tasks.place()));
+  }
   if (saved) {
     reply->release();
-  } else {
-    (void)parts_.in_flight.cancel(id);
+    co_return saved;
   }
+  reply->close();
+  // Its lane ends the request; one that is in no lane yet learns the result before it enters one.
+  if (const InFlight* request = parts_.in_flight.find(id); request != nullptr && request->cancel_in_lane)
+    request->cancel_in_lane();
   co_return saved;
 }
 
@@ -447,7 +452,7 @@ Task<Expected<Unit>> Generations::commit_turn(Session& session, const kv::Sessio
                                       .reply = result.reply,
                                       .reply_extra = result.reply_extra},
                                      parts_.clock.unix_s());
-  if (!response) next.is_of_responses = false;  // from now on the session is a conversation, too
+  if (!response) next.is_of_responses = false;  // From now on the session is a conversation, too.
   if (response && response->is_kept) {
     const EosEvent& eos = std::get<EosEvent>(result.terminal);
     next.responses.push_back(std::make_shared<const ResponseRecord>(

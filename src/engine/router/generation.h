@@ -40,10 +40,10 @@ class Generations {
   void on_result(GenerationResult result);
 
  private:
-  using ImagesPtr = std::shared_ptr<const ImageHold>;  // shared by the replies to one prompt
+  using ImagesPtr = std::shared_ptr<const ImageHold>;  // Shared by the replies to one prompt.
   struct Prepared {
     ReplyGrammars grammars;
-    kv::RecordPtr record;  // with the input pending
+    kv::RecordPtr record;  // With the input pending.
   };
 
   [[nodiscard]] Task<> run(InFlight& request, Task<Expected<Unit>> body);

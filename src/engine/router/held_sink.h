@@ -42,6 +42,14 @@ class HeldSink final : public EventSink {
     is_released_ = true;
   }
 
+  // Drops the held events. The client gets no later ones.
+  void close() {
+    const MutexLock lock(mutex_);
+    held_.clear();
+    is_released_ = true;
+    keeps_up_ = false;
+  }
+
   // False: the client has refused an event, and gets no later ones.
   [[nodiscard]] bool keeps_up() const {
     const MutexLock lock(mutex_);
@@ -61,11 +69,27 @@ class HeldSink final : public EventSink {
     std::vector<TokenLogprobs> logprobs;
   };
 
-  const std::shared_ptr<EventSink> client_;  // shared with the listener and the request
+  const std::shared_ptr<EventSink> client_;  // Shared with the listener and the request.
   mutable Mutex mutex_;
   bool is_released_ GUARDED_BY(mutex_) = false;
   bool keeps_up_ GUARDED_BY(mutex_) = true;
   std::vector<Held> held_ GUARDED_BY(mutex_);
+};
+
+// After the scope the client gets no events of the sink.
+class HeldSinkScope {
+ public:
+  HeldSinkScope() = default;
+  explicit HeldSinkScope(std::shared_ptr<HeldSink> sink) : sink_(std::move(sink)) {}
+  HeldSinkScope(HeldSinkScope&&) = default;
+  HeldSinkScope& operator=(HeldSinkScope&&) = default;
+  ~HeldSinkScope() {
+    if (sink_) sink_->close();
+  }
+  [[nodiscard]] const std::shared_ptr<HeldSink>& sink() const { return sink_; }
+
+ private:
+  std::shared_ptr<HeldSink> sink_;  // Shared with the lane and the task that stores the input; null: nothing is held.
 };
 
 }  // namespace uma::engine

@@ -112,7 +112,11 @@ Task<Expected<ImageHold>> ImageIntake::read(const ServedModel& served, Input& in
 Task<Expected<ImageEmbeddings>> ImageIntake::embed(ModelLease lease, TenantId tenant, EmbedImagesRequest request,
                                                    TimePoint deadline) {
   if (auto may = check(*lease, 0); !may) co_return may.error();
-  if (auto fetched = co_await fetch(tenant, request.images, deadline, request.end); !fetched) co_return fetched.error();
+  const auto fetched = co_await fetch(tenant, request.images, deadline, request.end);
+  if (!fetched) co_return fetched.error();
+  if (*fetched && request.share) {
+    if (auto held = request.share->grow(bytes_of(request.images)); !held) co_return held.error();
+  }
   if (auto may = check(*lease, bytes_of(request.images)); !may) co_return may.error();
   co_return co_await tasks_.ask<ImageEmbeddings>([&](Reply<ImageEmbeddings> reply) {
     lease->image_encoder->embed(tenant, std::move(request), deadline, std::move(reply));

@@ -41,8 +41,8 @@ class ImageRelease {
 
  private:
   const OnImagesFree on_free_;
-  const std::shared_ptr<image::ImageReferences> references_ =
-      std::make_shared<image::ImageReferences>();  // shared with the `is_used` functions
+  // Shared with the `is_used` functions.
+  const std::shared_ptr<image::ImageReferences> references_ = std::make_shared<image::ImageReferences>();
 };
 
 // Keeps images until a request has ended, then releases those that no session uses.
@@ -63,7 +63,7 @@ class ImageHold {
   ~ImageHold();
 
  private:
-  std::shared_ptr<const ImageRelease> release_;  // shared with the intake; null: the hold is empty
+  std::shared_ptr<const ImageRelease> release_;  // Shared with the intake; null: the hold is empty.
   image::TakenImages taken_;
   std::vector<std::string> ids_;
 };
@@ -76,10 +76,10 @@ class ImageIntake {
 
   struct Reading {
     TenantId tenant;
-    bool keeps = false;           // the images belong to a session: their files are kept
-    TimePoint deadline = kNever;  // for fetching
-    std::stop_token end{};        // requested: the result is not needed any more
-    RequestShare share{};         // the request's memory; fetched files are charged to it
+    bool keeps = false;           // The images belong to a session: their files are kept.
+    TimePoint deadline = kNever;  // For fetching.
+    std::stop_token end{};        // Requested: the result is not needed any more.
+    RequestShare share{};         // The request's memory; fetched files are charged to it.
   };
   // Fetches, reads and checks the images of the input, and writes them into its messages. Errors: E_PROTO_003 with the field,
   // E_MODEL_003, E_LIMIT_003.
@@ -101,7 +101,7 @@ class ImageIntake {
                                            std::stop_token end);
 
   ImageFetcher* const fetcher_;
-  const std::shared_ptr<ImageRelease> release_;  // shared with the holds
+  const std::shared_ptr<ImageRelease> release_;  // Shared with the holds.
   const Limits& limits_;
   TaskRunner& tasks_;
 };

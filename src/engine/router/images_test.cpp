@@ -174,14 +174,14 @@ TEST_P(Images, ALostFileEndsTheReplyAndNothingElse) {
   serve();
   fs::remove_all(folder_);
   const auto second = generate(ask("two", {}, session));
-  EXPECT_EQ(second->error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(second->error().code, ErrorCode::io_failed);
   EXPECT_EQ(generate(ask("else", {}))->tokens.size(), 6u);
 }
 
 TEST_P(Images, BeingEncodedDoNotHoldUpStreams) {
   const auto stream = begin(ask("tell me", {}));
   const auto seeing = begin(ask("what?", {'a'}));
-  step();  // this step reads the image
+  step();  // This step reads the image.
   step_without_encoding(200);
   ASSERT_TRUE(stream->terminal) << "its tokens come while nobody encodes";
   EXPECT_FALSE(seeing->terminal);
@@ -191,7 +191,7 @@ TEST_P(Images, BeingEncodedDoNotHoldUpStreams) {
 
 TEST_P(Images, ARequestCanBeCancelledWhileItsImageIsEncoded) {
   const auto sink = begin(ask("what?", {'a'}));
-  step();  // this step reads it
+  step();  // This step reads it.
   step_without_encoding(20);
   (void)router_->cancel(last_id_);
   settle();
@@ -200,7 +200,7 @@ TEST_P(Images, ARequestCanBeCancelledWhileItsImageIsEncoded) {
 }
 
 TEST_P(Images, AreComputedInThePrefillLaneToo) {
-  options_.row_cost = std::chrono::milliseconds(20);  // slow enough to be offloaded
+  options_.row_cost = std::chrono::milliseconds(20);  // Slow enough to be offloaded.
   serve(true);
   const std::string session = begin_chat();
   const auto sink = generate(ask(std::string(150, 'q'), {'a', 'b'}, session));
@@ -344,7 +344,7 @@ TEST_P(Images, GoWithTheirTurnsWhenTheContextIsFull) {
     forget_states();
     serve();
     GenerateRequest last = ask("q", {}, session);
-    last.options.max_tokens = 1;  // so that no turn is dropped during the reply
+    last.options.max_tokens = 1;  // So that no turn is dropped during the reply.
     expect_true_to_the_model(session, *generate(std::move(last)));
   }
 }
@@ -359,7 +359,7 @@ TEST_P(Images, OfAResponseAreThereForTheNextOne) {
   expect_true_to_the_model(session, *told);
   EXPECT_EQ(image::images_of(kept(session)->messages[0]).size(), 1u);
 
-  forget_states();  // so that the image is read from its file
+  forget_states();  // So that the image is read from its file.
   serve();
   GenerateRequest second = ask("z", {'b'}, session);
   second.response.emplace().id = "2222222222222222";

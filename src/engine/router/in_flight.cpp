@@ -35,7 +35,7 @@ InFlight& InFlightTable::begin(InFlight request) {
 void InFlightTable::start(InFlight& request, Task<> task) {
   const RequestId id = request.id;
   const std::uint64_t started = tasks_.start(std::move(task));
-  if (InFlight* left = find(id)) left->task = started;  // the task may have ended the request already
+  if (InFlight* left = find(id)) left->task = started;  // The task may have ended the request already.
 }
 
 InFlight* InFlightTable::find(RequestId id) {
@@ -112,8 +112,14 @@ void InFlightTable::abort(InFlight& request, const Abort& how) {
   UMA_CHECK(!request.cancel_in_lane);
   tasks_.end(request.task);
   auto on_abort = std::move(request.on_abort);
+  const std::vector<std::shared_ptr<EventSink>> sinks = request.sinks;
   end(request);
-  run_noting([&] { on_abort(how); });
+  const bool is_refused = how.reason == FinishReason::error;
+  if (is_refused) refused_.add();
+  if (sinks.empty()) run_noting([&] { on_abort(how); });
+  const Event terminal = is_refused ? Event(FailureEvent{how.error})
+                                    : Event(EosEvent{.reason = how.reason, .usage = {}, .text = {}, .error = std::nullopt});
+  for (const auto& sink : sinks) run_noting([&] { (void)sink->deliver(terminal); });
 }
 
 bool InFlightTable::cancel(RequestId id) {
@@ -130,7 +136,7 @@ bool InFlightTable::cancel(RequestId id) {
 void InFlightTable::abort_all() {
   std::vector<RequestId> left;
   for (auto& [id, request] : requests_) {
-    request.cancel_in_lane = nullptr;  // a lane that was closed before the request came has dropped the request
+    request.cancel_in_lane = nullptr;  // A lane that was closed before the request came has dropped the request.
     if (!request.has_result) left.push_back(id);
   }
   for (const RequestId id : left) abort(requests_.at(id), {.reason = FinishReason::cancelled});

@@ -32,28 +32,28 @@ namespace uma::engine {
 // How a request ends that has not run: a reason, or an error.
 struct Abort {
   FinishReason reason = FinishReason::error;
-  Error error{};  // for reason `error` only
+  Error error{};  // For reason `error` only.
 };
 
 struct InFlight {
   RequestId id;
-  std::uint64_t task = 0;  // its id in the TaskRunner; 0: the request has no task
-  std::string model{};     // the model that the request waits for or uses; empty: not known yet
-  SessionId session{};     // empty: the request has no session
+  std::uint64_t task = 0;  // Its id in the TaskRunner; 0: the request has no task.
+  std::string model{};     // The model that the request waits for or uses; empty: not known yet.
+  SessionId session{};     // Empty: the request has no session.
   sched::Flow flow{};
   TimePoint received{};
-  TimePoint timeout = kNever;                     // for the whole request
+  TimePoint timeout = kNever;                     // For the whole request.
   std::optional<std::int64_t> deadline_ms{};      // GenerateOptions
-  std::vector<std::shared_ptr<EventSink>> sinks;  // for a generation: one for each reply, shared with the listener
+  std::vector<std::shared_ptr<EventSink>> sinks;  // For a generation: one for each reply, shared with the listener.
   bool wants_progress = false;
-  RequestShare share{};  // the memory that the request is charged for
-  std::stop_source end;  // requested when the request ends: work for it on other threads may stop
-  ModelLease lease;      // empty: the request waits for the model
+  RequestShare share{};  // The memory that the request is charged for.
+  std::stop_source end;  // Requested when the request ends: work for it on other threads may stop.
+  ModelLease lease;      // Empty: the request waits for the model.
 
   // Applies while the request waits for memory for its model, or for another reply in its conversation.
   TimePoint deadline = kNever;
 
-  // Reports an end by abort() to the client.
+  // Reports an end by abort() to the client of a request without sinks. Those of others get their terminal event.
   std::move_only_function<void(const Abort& how)> on_abort;
   // Ends the request in its lane, which then reports the end in any case; null: the request is in no lane.
   std::function<void()> cancel_in_lane{};
@@ -65,8 +65,9 @@ struct InFlight {
 class InFlightTable {
  public:
   // The references outlive the table.
-  InFlightTable(const Limits& limits, TaskRunner& tasks, ModelTable& models, const Clock& clock)
-      : limits_(limits), tasks_(tasks), models_(models), clock_(clock) {}
+  // `refused` counts requests that end with an error before they run.
+  InFlightTable(const Limits& limits, TaskRunner& tasks, ModelTable& models, const Clock& clock, Counter& refused)
+      : limits_(limits), tasks_(tasks), models_(models), clock_(clock), refused_(refused) {}
 
   // From now on requests are refused.
   void drain() { is_draining_ = true; }
@@ -78,7 +79,7 @@ class InFlightTable {
   void start(InFlight& request, Task<> task);
   [[nodiscard]] InFlight* find(RequestId id);
   [[nodiscard]] bool contains(RequestId id) const { return requests_.contains(id); }
-  // A request of the session; null: the session has none.
+  // A request of the session, which may wait for another one; null: the session has none.
   [[nodiscard]] InFlight* find_of(const SessionId& session);
   void for_each(auto&& visit) {
     for (auto& [id, request] : requests_) visit(request);
@@ -98,7 +99,7 @@ class InFlightTable {
   void abort(InFlight& request, const Abort& how);
   // Cancels the request in its lane, or by abort(). False: there is no such request.
   bool cancel(RequestId id);
-  // Aborts all requests without a result as cancelled. REQUIRES: the lanes have ended.
+  // Aborts all requests without a result as cancelled. Requires: the lanes have ended.
   void abort_all();
   // Ends requests that are past their timeout or deadline and in no lane. Lanes check their own requests.
   void expire();
@@ -128,12 +129,13 @@ class InFlightTable {
   TaskRunner& tasks_;
   ModelTable& models_;
   const Clock& clock_;
+  Counter& refused_;
 
   std::unordered_map<RequestId, InFlight> requests_;
-  std::int64_t generations_ = 0;                            // replies in flight
-  std::int64_t embeddings_ = 0;                             // embedding and reranking requests in flight
-  std::unordered_map<const Lane*, std::int64_t> count_in_;  // number of requests in each lane; no entry: none
-  std::map<RequestId, TimePoint> unsent_;                   // when the requests that are in no lane were received
+  std::int64_t generations_ = 0;                            // Replies in flight.
+  std::int64_t embeddings_ = 0;                             // Embedding and reranking requests in flight.
+  std::unordered_map<const Lane*, std::int64_t> count_in_;  // Number of requests in each lane; no entry: none.
+  std::map<RequestId, TimePoint> unsent_;                   // When the requests that are in no lane were received.
   TimePoint next_expiry_ = kNever;
   bool is_draining_ = false;
 

@@ -424,7 +424,7 @@ TEST_F(ResponsesTest, WhatIsSaidLastCanBeTakenBack) {
   EXPECT_EQ(kept(session), whole);
 
   catalog_.is_full = true;
-  EXPECT_EQ(remove(session, 1, 1).error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(remove(session, 1, 1).error().code, ErrorCode::io_failed);
   catalog_.is_full = false;
   EXPECT_EQ(kept(session), whole);
   const auto left = remove(session, 1, 1);
@@ -508,6 +508,20 @@ TEST_F(ResponsesTest, OfAForkOfTheSessionTheyAreNone) {
   EXPECT_EQ(get(copy->id.value, "one").error().code, ErrorCode::session_unknown);
   ASSERT_TRUE(forget(session, "one"));
   EXPECT_NE(kept(copy->id.value), nullptr);
+}
+
+TEST_F(ResponsesTest, CancellingASessionEndsTheReplyInProgress) {
+  const std::string conversation = begin_chat();
+  GenerateRequest long_one = request("00000000000000a1", conversation);
+  long_one.options.max_tokens = 400;
+  const SinkPtr running = begin(std::move(long_one));
+  step_until_tokens(*running);
+  const SinkPtr waiting = begin(request("00000000000000a2", conversation));
+  router_->step();
+  EXPECT_TRUE(router_->cancel_session(kTenant, conversation));
+  settle();
+  EXPECT_EQ(running->eos().reason, FinishReason::cancelled);
+  EXPECT_EQ(waiting->eos().reason, FinishReason::length) << "it has only waited";
 }
 
 }  // namespace

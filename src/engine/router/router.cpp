@@ -17,7 +17,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
       tasks_([inbox = inbox_](Command command) { inbox->push(std::move(command)); }),
       models_(source, tasks_, clock),
       session_table_(session_options(), catalog, tasks_, clock),
-      in_flight_(options_.limits, tasks_, models_, clock),
+      in_flight_(options_.limits, tasks_, models_, clock, requests_refused_),
       images_(options_.fetcher, options_.on_images_free, options_.limits, tasks_),
       access_(source, store, models_, session_table_, in_flight_),
       parts_{.limits = options_.limits,
@@ -86,7 +86,10 @@ bool Router::wait() {
 
 bool Router::cancel_session(const TenantId& tenant, const std::string& session) {
   const Session* found = session_table_.find(tenant, session);
-  const InFlight* request = found == nullptr ? nullptr : in_flight_.find_of(found->summary.id);
+  if (found == nullptr) return false;
+  // The reply in progress, before requests that wait for it.
+  if (found->is_running()) return in_flight_.cancel(found->run->request);
+  const InFlight* request = in_flight_.find_of(found->summary.id);
   return request != nullptr && in_flight_.cancel(request->id);
 }
 

@@ -45,11 +45,11 @@ namespace uma::engine {
 
 struct RouterOptions {
   Limits limits;
-  std::uint64_t seed = 0;  // makes the seeds of generations that have none
+  std::uint64_t seed = 0;  // Makes the seeds of generations that have none.
   // Makes the ids of sessions; null: they come from the numbers that the seeds come from.
   std::function<std::uint64_t()> ids = nullptr;
-  std::size_t record_bytes_max = 2u << 20;  // memory for the records of idle sessions
-  ImageFetcher* fetcher = nullptr;          // outlives the router; null: images are not fetched from URLs
+  std::size_t record_bytes_max = 2u << 20;  // Memory for the records of idle sessions.
+  ImageFetcher* fetcher = nullptr;          // Outlives the router; null: images are not fetched from URLs.
   OnImagesFree on_images_free = nullptr;
 };
 
@@ -119,7 +119,7 @@ class Router {
 
   // From now on new requests are refused.
   void drain() { in_flight_.drain(); }
-  // Ends all requests without a result as cancelled, and calls `done` when no request is left. REQUIRES: the lanes have ended.
+  // Ends all requests without a result as cancelled, and calls `done` when no request is left. Requires: the lanes have ended.
   void end_all(Command done);
 
   // For the simulator: checks the invariants of all sessions.

@@ -127,6 +127,22 @@ TEST_F(RouterTest, AGenerationOfSeveralCanBeCancelledAlone) {
   EXPECT_EQ(sinks[0]->tokens.size(), 50u);
 }
 
+TEST_F(RouterTest, GenerationsThatAClosedLaneDroppedEndWithTheDaemon) {
+  start();
+  load();
+  const auto sinks = begin_all(one_shot("once"), 2);
+  router_->step();
+  preparer_.step();
+  close_lanes();
+  router_->step();  // The request is split, and its lane takes neither generation.
+  router_->end_all([] {});
+  router_->step();
+  for (const auto& sink : sinks) {
+    ASSERT_TRUE(sink->terminal);
+    EXPECT_EQ(sink->eos().reason, FinishReason::cancelled);
+  }
+}
+
 TEST_F(RouterTest, ARequestHoldsMemoryUntilTheLastOfItsGenerationsEnds) {
   start();
   load();
@@ -137,7 +153,7 @@ TEST_F(RouterTest, ARequestHoldsMemoryUntilTheLastOfItsGenerationsEnds) {
   router_->step();
   preparer_.step();
   router_->step();
-  const std::uint64_t prompts = 2 * 101 * sizeof(Token);  // including the BOS
+  const std::uint64_t prompts = 2 * 101 * sizeof(Token);  // Including the BOS.
   EXPECT_EQ(memory->bytes_used(), prompts);
   (void)router_->cancel(RequestId{2});
   settle();

@@ -63,7 +63,7 @@ TEST_F(RouterTextsTest, TextsWaitForTheModelAndComeBackAsVectors) {
   settle();
   EXPECT_FALSE(embedded_);
   EXPECT_EQ(router_->requests_open(), 1);
-  clock_.advance(std::chrono::minutes(10));  // time of loading, which does not count for deadlines
+  clock_.advance(std::chrono::minutes(10));  // Time of loading, which does not count for deadlines.
   load();
   settle();
   ASSERT_TRUE(embedded_ && *embedded_) << refusal().message;
@@ -106,7 +106,7 @@ TEST_F(RouterTextsTest, BadRequestsAreRefused) {
   (void)embed(request_of({std::string(60, 'a'), std::string(60, 'b')}));
   EXPECT_EQ(refusal().code, ErrorCode::limit_prompt);
   embedded_.reset();
-  (void)embed(request_of({std::string(40, 'a')}));  // the model accepts 32 tokens
+  (void)embed(request_of({std::string(40, 'a')}));  // The model accepts 32 tokens.
   settle();
   EXPECT_EQ(refusal().code, ErrorCode::limit_prompt);
   EXPECT_EQ(router_->requests_refused(), 3u);
@@ -123,18 +123,18 @@ TEST_F(RouterTextsTest, AFailedLoadAnswersWhatWaits) {
 
 TEST_F(RouterTextsTest, ACancelEndsThemWhereverTheyAre) {
   start();
-  EXPECT_TRUE(router_->cancel(embed(request_of({"a"}))));  // the model is loading
+  EXPECT_TRUE(router_->cancel(embed(request_of({"a"}))));  // The model is loading.
   EXPECT_EQ(refusal().code, ErrorCode::limit_wait);
   embedded_.reset();
   load();
-  EXPECT_TRUE(router_->cancel(embed(request_of({"a"}))));  // the preparer has it
+  EXPECT_TRUE(router_->cancel(embed(request_of({"a"}))));  // The preparer has it.
   EXPECT_EQ(refusal().code, ErrorCode::limit_wait);
   settle();
   embedded_.reset();
   const RequestId id = embed(request_of({"a"}));
   settle_without_computing();
   EXPECT_FALSE(embedded_);
-  EXPECT_TRUE(router_->cancel(id));  // the lane has it
+  EXPECT_TRUE(router_->cancel(id));  // The lane has it.
   settle();
   EXPECT_EQ(refusal().code, ErrorCode::limit_wait);
   EXPECT_EQ(embed_lane_->stats().calls_total.value(), 0u);
@@ -174,7 +174,7 @@ TEST_F(RouterTextsTest, AModelStaysWhileItIsUsed) {
   ASSERT_TRUE(embedded_ && *embedded_);
   EXPECT_TRUE(router_->retire("fake"));
   embedded_.reset();
-  (void)embed(request_of({"a"}));  // waits for another load
+  (void)embed(request_of({"a"}));  // Waits for another load.
   settle();
   EXPECT_FALSE(embedded_);
   router_->on_retired("fake");

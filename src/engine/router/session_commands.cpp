@@ -105,7 +105,7 @@ Task<Expected<SessionInfo>> SessionCommands::append(TenantId tenant, AppendReque
   }
   ImageHold images;
   if (!request.input.images.empty()) {
-    auto held = co_await parts_.images.read(**lease, request.input, {.tenant = tenant, .keeps = true});
+    auto held = co_await parts_.images.read(**lease, request.input, {.tenant = tenant, .keeps = true, .share = request.share});
     if (!held) co_return held.error();
     images = std::move(*held);
   }

@@ -121,7 +121,7 @@ TEST_F(RouterTest, TheirTimeToLiveHasGoneOn) {
   for (const char* id : {"a", "b", "c"}) left_behind(id).ttl_s = 60;
   records_["a"].last_used_s -= 1000;
   records_["b"].last_used_s -= 50;
-  records_["c"].last_used_s += 1000;  // the clock was put back
+  records_["c"].last_used_s += 1000;  // The clock was put back.
   left_behind("d").last_used_s -= 100'000;
   start();
   settle();
@@ -146,7 +146,7 @@ TEST_F(RouterTest, ASessionThatCannotBeForgottenIsWhole) {
   catalog_.is_full = true;
   const auto refused = end("tale");
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(refused.error().code, ErrorCode::io_failed);
   ASSERT_EQ(list().size(), 1u);
   EXPECT_EQ(get("tale")->text, "once");
   catalog_.is_full = false;
@@ -215,7 +215,7 @@ TEST_F(RouterTest, SessionsBeyondTheDaemonsLimitAndATenantsQuotaAreRefused) {
   load();
   EXPECT_TRUE(create_text(kTenant, "b"));
   catalog_.is_full = true;
-  EXPECT_EQ(create_text(kTenant).error().code, ErrorCode::io_short_write) << "what is not kept does not count";
+  EXPECT_EQ(create_text(kTenant).error().code, ErrorCode::io_failed) << "what is not kept does not count";
   catalog_.is_full = false;
   EXPECT_TRUE(fork("a"));
   EXPECT_EQ(create_text(kTenant).error().code, ErrorCode::limit_quota);
@@ -279,7 +279,7 @@ TEST_F(RouterTest, ATouchIsKept) {
 TEST_F(RouterTest, SessionsOfAnotherModelAreKeptAndListedAndSayWhoseTheyAre) {
   left_behind("a").model = "another";
   records_["a"].pending = {1, 2};
-  left_behind("b").pending = {testing::kFakeVocabularySize};  // a file of this name had more tokens
+  left_behind("b").pending = {testing::kFakeVocabularySize};  // A file of this name had more tokens.
   left_behind("c").model = "another";
   records_["c"].mode = SessionMode::chat;
   records_["c"].chain = {1, 2};
@@ -342,9 +342,9 @@ TEST_F(RouterTest, ASessionThatCannotBeReadSaysSoAndGoesOnWhenItCan) {
   load();
   catalog_.can_read = false;
   const auto sink = generate("a");
-  EXPECT_EQ(sink->error().code, ErrorCode::io_short_write);
-  EXPECT_EQ(append("a").error().code, ErrorCode::io_short_write);
-  EXPECT_EQ(get("a").error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(sink->error().code, ErrorCode::io_failed);
+  EXPECT_EQ(append("a").error().code, ErrorCode::io_failed);
+  EXPECT_EQ(get("a").error().code, ErrorCode::io_failed);
   EXPECT_EQ(list().size(), 1u);
   catalog_.can_read = true;
   EXPECT_EQ(generate("a")->tokens.size(), 5u);

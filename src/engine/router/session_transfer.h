@@ -38,7 +38,7 @@ class SessionTransfer {
 
   const RouterParts parts_;
   SessionCommands& commands_;
-  const std::shared_ptr<ByteBudget> exports_;  // memory of KV that clients are reading; shared with the exported files
+  const std::shared_ptr<ByteBudget> exports_;  // Memory of KV that clients are reading; shared with the exported files.
 };
 
 }  // namespace uma::engine

@@ -286,7 +286,7 @@ TEST_F(ToolCalls, OfItsOwnAccordFollowTheirSchemas) {
     ASSERT_EQ(calls.size(), 1u);
     EXPECT_EQ(calls[0].name, "f");
     std::string written = calls[0].text;
-    std::erase(written, ' ');  // blanks between its parts are allowed
+    std::erase(written, ' ');  // Blanks between its parts are allowed.
     EXPECT_EQ(written, R"({"a":"xy"})") << calls[0].text;
     EXPECT_TRUE((streams ? sink->text : sink->eos().text).starts_with("I call."));
   }

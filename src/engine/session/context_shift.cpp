@@ -51,7 +51,7 @@ kv::SessionRecord without_oldest_turns(const kv::SessionRecord& record, std::int
   const auto is_system = [&](std::int32_t at) { return record.messages[static_cast<std::size_t>(at)].role == "system"; };
   while (first.tokens_begin == 0 && messages_kept < end.messages_begin && is_system(messages_kept)) ++messages_kept;
   for (std::size_t turn = 0; turn < count && end_of(turn).tokens_begin <= record.n_keep; ++turn) {
-    messages_kept = end_of(turn).messages_begin;  // all tokens of the turn stay
+    messages_kept = end_of(turn).messages_begin;  // All tokens of the turn stay.
   }
 
   kv::SessionRecord next = record;

@@ -51,7 +51,7 @@ Expected<kv::SessionRecord> retokenized(const chat::ChatFormat& format, kv::Sess
   static_cast<kv::SessionHead&>(made) = static_cast<const kv::SessionHead&>(old);
   made.tools = old.tools;
   made.template_arguments = old.template_arguments;
-  made.n_keep = made.turns_dropped = 0;  // these count tokens and turns, which are made again
+  made.n_keep = made.turns_dropped = 0;  // These count tokens and turns, which are made again.
   if (made.mode != SessionMode::chat) {
     if (file.text.empty()) return made;
     return append_to_record(format, made, {.text = std::move(file.text), .messages = {}});
@@ -132,7 +132,7 @@ class ImagesReader {
     return reader;
   }
   [[nodiscard]] bool is_at_end() const { return left_ == 0; }
-  // Errors: E_PROTO_003. REQUIRES: not at the end.
+  // Errors: E_PROTO_003. Requires: not at the end.
   Expected<Bytes> next() {
     const std::uint64_t length = in_.left() < sizeof(std::uint64_t) ? 0 : read_value<std::uint64_t>(in_);
     if (length == 0 || length > in_.left() || length > image::kImageBytesMax) {
@@ -143,7 +143,7 @@ class ImagesReader {
     in_.read(file);
     return file;
   }
-  // The rest of the file. REQUIRES: at the end.
+  // The rest of the file. Requires: at the end.
   [[nodiscard]] const PortableReader& rest() const { return in_; }
 
  private:

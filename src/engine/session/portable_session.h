@@ -26,7 +26,7 @@ namespace uma::engine {
 // It is equal for models of one family in any quantization. O(vocabulary).
 [[nodiscard]] kv::Checksum vocabulary_of(const llm::Model& model);
 
-// REQUIRES: the record's tokens belong to this model.
+// Requires: the record's tokens belong to this model.
 [[nodiscard]] Bytes export_record(const llm::Model& model, const kv::SessionRecord& record);
 
 // The images of the record's messages, in the format in which they follow the record in a file; empty: there are none. The file
@@ -47,9 +47,9 @@ void import_images(const std::shared_ptr<image::ImageEncoder>& encoder, const Te
                    ImportedImages::Done done);
 
 struct ImportedRecord {
-  kv::SessionRecord record;     // without id and tenant, which the caller sets
-  bool are_tokens_kept = true;  // false: the tokens were from another vocabulary, and the text was tokenized again
-  bool has_state = false;       // KV follows the record; import_state() reads it
+  kv::SessionRecord record;     // Without id and tenant, which the caller sets.
+  bool are_tokens_kept = true;  // False: the tokens were from another vocabulary, and the text was tokenized again.
+  bool has_state = false;       // KV follows the record; import_state() reads it.
 };
 // `images` are the ids of the file's images, which `encoder` keeps. If the tokens are from another vocabulary, or an image from
 // another projector, the text is tokenized again: the finished turns of a chat become one turn, and a text becomes pending
@@ -62,7 +62,7 @@ struct ImportedRecord {
 // The part of a file that has the KV. It holds the snapshot, and `share` until its bytes are read.
 [[nodiscard]] PortableFile export_state(kv::SnapshotPtr snapshot, ByteBudget::Share share);
 // Reads the KV of a file for contexts of this `shape` and `identity`, into the store's memory, from which less valuable states
-// are evicted at once. REQUIRES: `record` was imported from `file`, which has a state. Errors: those of kv::read_state();
+// are evicted at once. Requires: `record` was imported from `file`, which has a state. Errors: those of kv::read_state();
 // E_RUNTIME_001 for a number that is not finite.
 [[nodiscard]] Expected<kv::Snapshot> import_state(const llm::Model& model, const llm::ContextShape& shape,
                                                   const std::string& identity, const kv::SessionRecord& record,

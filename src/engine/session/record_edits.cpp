@@ -9,7 +9,7 @@
 namespace uma::engine {
 namespace {
 
-constexpr std::size_t kBytesPerToken = 4;  // an approximation
+constexpr std::size_t kBytesPerToken = 4;  // An approximation.
 
 std::int32_t turns_end(const kv::SessionRecord& record) {
   return record.turns_dropped + static_cast<std::int32_t>(record.turns.size());

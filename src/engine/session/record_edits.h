@@ -22,7 +22,7 @@ namespace uma::engine {
 
 // The stored response with this id; null: the record has none.
 [[nodiscard]] ResponsePtr find_response(const kv::SessionRecord& record, const std::string& id);
-// The number of turns up to and including the response's. REQUIRES: the response is one of the record's.
+// The number of turns up to and including the response's. Requires: the response is one of the record's.
 [[nodiscard]] std::size_t turns_through(const kv::SessionRecord& record, const ResponseRecord& response);
 // The position of the last message; absent if there is no message, or only messages kept from dropped turns.
 [[nodiscard]] std::optional<MessagePosition> last_message_position(const kv::SessionRecord& record);
@@ -35,15 +35,15 @@ namespace uma::engine {
 [[nodiscard]] kv::SessionRecord forked_for_responses(const kv::SessionRecord& record, std::size_t turns_kept, SessionId id,
                                                      std::int64_t now_s);
 // The record without one response; if only responses use the session, also without the turns that no remaining response needs.
-// REQUIRES: another response is left, or the session is also used as a conversation.
+// Requires: another response is left, or the session is also used as a conversation.
 [[nodiscard]] kv::SessionRecord without_response(const kv::SessionRecord& record, const std::string& id, std::int64_t now_s);
 
 struct FinishedTurn {
-  std::vector<Token> generated;  // without the end-of-generation token
+  std::vector<Token> generated;  // Without the end-of-generation token.
   // Number of oldest turns that were dropped before and during the turn, because the context was full.
   std::int32_t dropped_turns = 0;
-  std::string reply;        // chat: the content of the assistant's message
-  std::string reply_extra;  // chat: its other fields (ChatMessage::extra)
+  std::string reply;        // Chat: the content of the assistant's message.
+  std::string reply_extra;  // Chat: its other fields (ChatMessage::extra).
 };
 // The record with the pending input and the reply as a new turn; without pending input the reply continues the last turn.
 [[nodiscard]] kv::SessionRecord with_turn(const kv::SessionRecord& record, FinishedTurn turn, std::int64_t now_s);

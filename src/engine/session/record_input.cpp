@@ -144,7 +144,7 @@ Expected<kv::SessionRecord> begin_response(const chat::ChatFormat& format, const
   kv::SessionRecord next = record;
   next.mode = SessionMode::chat;
   bool is_changed = replace_instructions(next, response.instructions);
-  if (is_changed && next.turns_dropped == 0) next.n_keep = 0;  // the system prompt has changed
+  if (is_changed && next.turns_dropped == 0) next.n_keep = 0;  // The system prompt has changed.
   if (response.on_full && *response.on_full != next.on_full) {
     if (next.turns_dropped > 0) {
       return fail(
@@ -153,7 +153,7 @@ Expected<kv::SessionRecord> begin_response(const chat::ChatFormat& format, const
                       next.turns_dropped));
     }
     next.on_full = *response.on_full;
-    is_changed = true;  // the length of the system prompt must be computed
+    is_changed = true;  // The length of the system prompt must be computed.
   }
   if (auto done = append_messages(format, next, input.messages, &chat, is_changed); !done) return std::unexpected(done.error());
   return next;
@@ -218,7 +218,7 @@ Expected<kv::SessionRecord> without_last_message(const chat::ChatFormat& format,
   next.pending_messages.pop_back();
   next.pending.clear();
   if (next.messages.empty() && next.has_instructions && next.pending_messages.size() == 1) {
-    next.pending_messages.clear();  // instructions without messages
+    next.pending_messages.clear();  // Instructions without messages.
     next.has_instructions = false;
   }
   if (next.pending_messages.empty()) return next;

@@ -16,13 +16,13 @@ namespace uma::engine {
 [[nodiscard]] Expected<kv::SessionRecord> append_to_record(const chat::ChatFormat& format, const kv::SessionRecord& record,
                                                            const Input& input, const ChatOptions* chat = nullptr);
 
-// The record without the last reply, whose input is pending again. `rewound` is the record without the last turn. REQUIRES: a
+// The record without the last reply, whose input is pending again. `rewound` is the record without the last turn. Requires: a
 // last turn. Errors: as append_to_record.
 [[nodiscard]] Expected<kv::SessionRecord> reopen_last_turn(const chat::ChatFormat& format, const kv::SessionRecord& record,
                                                            const kv::SessionRecord& rewound, const ChatOptions& chat);
 
 // The record without its last message: a pending one, or else the reply of the last turn. `rewound` is the record without the
-// last turn. REQUIRES: the record has such a message. Errors: as append_to_record.
+// last turn. Requires: the record has such a message. Errors: as append_to_record.
 [[nodiscard]] Expected<kv::SessionRecord> without_last_message(const chat::ChatFormat& format, const kv::SessionRecord& record,
                                                                const kv::SessionRecord& rewound);
 

@@ -12,7 +12,7 @@ namespace {
 
 // The time before the next try to remove a session whose time to live is over.
 constexpr Duration kRemoveRetry = std::chrono::minutes(1);
-constexpr std::size_t kWaitingForReplyMax = 64;  // requests that wait for one reply
+constexpr std::size_t kWaitingForReplyMax = 64;  // Requests that wait for one reply.
 
 }  // namespace
 
@@ -85,7 +85,7 @@ SessionLock SessionTable::add(kv::SessionRecord made, std::size_t lane, SessionI
   return lock_now(session);
 }
 
-// REQUIRES: the session is in the account of its tenant.
+// Requires: the session is in the account of its tenant.
 void SessionTable::count_tokens(const kv::SessionSummary& summary, bool has_come) {
   Account& account = accounts_.at(summary.tenant);
   const auto tokens = static_cast<std::size_t>(summary.tokens_count) + static_cast<std::size_t>(summary.pending_tokens_count);
@@ -289,7 +289,7 @@ Task<> SessionTable::remove(SessionLock lock) {
     removed = std::unexpected(thrown_error());
   }
   if (removed) {
-    session.is_new = true;  // the catalog does not have the session, so it ends with its lock
+    session.is_new = true;  // The catalog does not have the session, so it ends with its lock.
     co_return;
   }
   for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(removed.error()));

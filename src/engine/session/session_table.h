@@ -59,13 +59,13 @@ class SessionLock {
 
  private:
   SessionTable* table_ = nullptr;
-  Session* session_ = nullptr;  // null: nothing is locked
+  Session* session_ = nullptr;  // Null: nothing is locked.
 };
 
 // A reply in progress in a session.
 struct SessionRun {
   RequestId request;
-  std::string response;  // its id as a response (ResponseRequest::id); empty: the reply is not a response
+  std::string response;  // Its id as a response (ResponseRequest::id); empty: the reply is not a response.
   // Replies to requests that wait for the end of this one. Shared with those requests: a request that stops waiting removes its
   // own entry.
   std::shared_ptr<std::list<Reply<Unit>>> waiting = std::make_shared<std::list<Reply<Unit>>>();
@@ -79,16 +79,16 @@ struct Session {
     std::size_t bytes = 0;
   };
 
-  kv::SessionSummary summary;       // of the committed record
-  kv::RecordPtr record;             // the committed record; null: only the catalog has it
-  std::size_t lane = 0;             // index of its lane among the lanes of its model, if the model is loaded
-  SessionId forked_from;            // empty: the session is not a fork
-  std::unique_ptr<SessionRun> run;  // null: no reply is in progress
+  kv::SessionSummary summary;       // Of the committed record.
+  kv::RecordPtr record;             // The committed record; null: only the catalog has it.
+  std::size_t lane = 0;             // Index of its lane among the lanes of its model, if the model is loaded.
+  SessionId forked_from;            // Empty: the session is not a fork.
+  std::unique_ptr<SessionRun> run;  // Null: no reply is in progress.
   bool is_locked = false;
-  bool is_new = false;  // not in the catalog yet: the session ends with its lock and its run, if neither has committed it
-  std::vector<Reply<SessionLock>> waiting;  // requests for the lock
+  bool is_new = false;  // Not in the catalog yet: the session ends with its lock and its run, if neither has committed it.
+  std::vector<Reply<SessionLock>> waiting;  // Requests for the lock.
   std::optional<std::list<Unused>::iterator> unused;
-  std::vector<Reply<Unit>> ends;  // requests to end the session, which happens when it is idle
+  std::vector<Reply<Unit>> ends;  // Requests to end the session, which happens when it is idle.
   TimePoint expires = kNever;
 
   [[nodiscard]] bool is_running() const { return run != nullptr; }
@@ -96,8 +96,8 @@ struct Session {
 
 struct SessionTableOptions {
   Limits limits;
-  std::function<std::uint64_t()> random;  // makes ids
-  std::size_t record_bytes_max = 0;       // memory for the records of idle sessions
+  std::function<std::uint64_t()> random;  // Makes ids.
+  std::size_t record_bytes_max = 0;       // Memory for the records of idle sessions.
   // Called when a change of a session is in the catalog, before any request gets a reply to it.
   std::function<void(const kv::SessionRecord&)> on_committed;
   // Called when a session has ended, before any request gets a reply to it.
@@ -148,7 +148,7 @@ class SessionTable {
   [[nodiscard]] SessionLock add(kv::SessionRecord record, std::size_t lane, SessionId forked_from);
 
   // Commits `next` as the session's record. It is counted at once, so that concurrent commits cannot exceed a quota together.
-  // REQUIRES: the caller has the session's lock, and waits for the result. Errors: E_IO_001, and nothing has changed.
+  // Requires: the caller has the session's lock, and waits for the result. Errors: E_IO_001, and nothing has changed.
   [[nodiscard]] Task<Expected<Unit>> commit(Session& session, kv::RecordPtr next);
   [[nodiscard]] Task<Expected<Unit>> commit(Session& session, kv::SessionRecord next) {
     return commit(session, std::make_shared<const kv::SessionRecord>(std::move(next)));
@@ -187,7 +187,7 @@ class SessionTable {
   // The sessions and tokens of a tenant.
   struct Account {
     std::set<const Session*, IsOlder> made;
-    std::size_t tokens = 0;  // including tokens that are being committed
+    std::size_t tokens = 0;  // Including tokens that are being committed.
   };
 
   void adopt(kv::SessionSummary summary);
@@ -206,10 +206,10 @@ class SessionTable {
   const Clock& clock_;
 
   std::unordered_map<SessionId, Session> sessions_;
-  std::list<Session::Unused> unused_;  // least recently used first
+  std::list<Session::Unused> unused_;  // Least recently used first.
   std::size_t unused_bytes_ = 0;
   std::map<std::pair<TenantId, std::string>, SessionId> names_;
-  std::map<TenantId, Account> accounts_;  // of the tenants that have sessions
+  std::map<TenantId, Account> accounts_;  // Of the tenants that have sessions.
   TimePoint next_expiry_ = kNever;
   Gauge count_;
 };

@@ -115,7 +115,7 @@ TEST_F(SessionTableTest, WhoGivesUpHoldsUpNobodyWhoWaitsBehind) {
   const std::uint64_t gives_up_late = tasks_.start(take('b'));
   tasks_.start(take('c'));
   tasks_.end(gives_up);
-  held.release();  // the lock is also offered to requests that have stopped waiting
+  held.release();  // The lock is also offered to requests that have stopped waiting.
   tasks_.end(gives_up_late);
   work();
   EXPECT_EQ(order, "c");

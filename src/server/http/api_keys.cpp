@@ -107,7 +107,7 @@ Expected<std::vector<ApiKey>> parse_api_keys(std::string_view text) {
 
 Expected<std::vector<ApiKey>> read_api_keys(const std::string& path) {
   constexpr std::int64_t kBytesMax = 16 << 20;
-  struct stat facts{};
+  struct stat facts {};
   const auto bad = [&](std::string_view what) { return fail(ErrorCode::proto_field, std::format("{}: {}", path, what)); };
   if (::stat(path.c_str(), &facts) != 0) return bad(std::strerror(errno));
   if (!S_ISREG(facts.st_mode) || facts.st_size > kBytesMax) return bad("not a regular file, or too large for a keys file");
@@ -126,7 +126,7 @@ Expected<NewKey> make_api_key(const std::string& name) {
   if (!is_plain(name, kNameBytesMax)) return fail(ErrorCode::proto_field, "a name has 1 to 64 letters, digits and ._-:@");
   std::array<unsigned char, 32> chance{};
   if (::getrandom(chance.data(), chance.size(), 0) != static_cast<ssize_t>(chance.size())) {
-    return fail(ErrorCode::io_short_write, "the system's random number generator failed");
+    return fail(ErrorCode::io_failed, "the system's random number generator failed");
   }
   NewKey made{.key = "uma-", .line = {}};
   for (const unsigned char byte : chance) made.key += std::format("{:02x}", byte);

@@ -19,7 +19,7 @@ namespace uma::server {
 struct ApiKey {
   std::string name = {};  // Name of the key in the log.
   Sha256Digest digest{};
-  TenantId tenant = {};                  // "key:NAME" where the line names none
+  TenantId tenant = {};                  // "key:NAME" where the line names none.
   std::int64_t requests_per_minute = 0;  // 0: no limit.
   std::int64_t tokens_per_minute = 0;    // Prompt and reply tokens together; 0: no limit.
 };

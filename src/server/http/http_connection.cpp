@@ -447,7 +447,7 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
     append_body_part(out, bytes, is_chunked, is_last);
     if (!co_await write(std::move(out))) co_return false;
     outbox->mark_written(events_bytes);
-    if (is_last) co_return keep_alive&& is_chunked;
+    if (is_last) co_return (keep_alive && is_chunked);
   }
   co_return false;
 }

@@ -255,7 +255,7 @@ TEST_F(HttpServerTest, BoundsTheConnectionsOfAPeerThatHasShownNoKey) {
   HttpClient socket = client();
   EXPECT_TRUE(socket.has_ended());
   crowd.leave();
-  bool is_served = false;  // once the server has noticed that they have left
+  bool is_served = false;  // Once the server has noticed that they have left.
   for (int i = 0; i < 10'000 && !is_served; ++i) is_served = Crowd().add(server_->port());
   EXPECT_TRUE(is_served) << "what it has closed is free";
 }

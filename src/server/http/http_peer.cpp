@@ -23,10 +23,11 @@ std::optional<Error> refusal_without_key(const Expected<uid_t>& user, uid_t own)
   if (user && is_peer_allowed(*user, own)) return std::nullopt;
   const std::string who = user ? std::format("this connection belongs to uid {}", *user)
                                : std::format("it is not known whose connection this is: {}", user.error().message);
-  return Error{ErrorCode::auth,
-               std::format("without keys umad serves only its own user (uid {}) and root, and {}; to serve every user of this "
-                           "machine set http.local_users: true, to serve some of the users give them keys (umad key new NAME)",
-                           own, who)};
+  return Error{
+      ErrorCode::auth,
+      std::format("without keys umad serves only its own user (uid {}) and root, and {}. Set http.local_users: true to serve "
+                  "every user of this machine, or give other users keys (umad key new NAME)",
+                  own, who)};
 }
 
 std::string share_of_address(const ip::address& address) {

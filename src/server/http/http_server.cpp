@@ -66,7 +66,7 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
                             ssl::context::no_tlsv1_1 | SSL_OP_NO_RENEGOTIATION,
                         problem);
     const auto bad = [&](const std::string& path) {
-      return fail(ErrorCode::io_short_write, std::format("http: TLS: {}: {}", path, problem.message()));
+      return fail(ErrorCode::io_failed, std::format("http: TLS: {}: {}", path, problem.message()));
     };
     if (!problem) context.use_certificate_chain_file(options.tls_certificate, problem);
     if (problem) return bad(options.tls_certificate);
@@ -94,7 +94,7 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
     if (!problem) (void)listener.release();  // The acceptor owns it now.
     if (!problem) port_ = acceptor_.local_endpoint(problem).port();
     if (problem) {
-      return fail(ErrorCode::io_short_write,
+      return fail(ErrorCode::io_failed,
                   std::format("http: cannot listen on {} port {}: {}", options.address, options.port, problem.message()));
     }
     if (options.keys.empty() && !options.serves_local_users) {
@@ -171,7 +171,7 @@ Expected<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions option
     server->accept();
     return server;
   } catch (const std::exception& problem) {  // Out of descriptors, threads or memory.
-    return fail(ErrorCode::io_short_write, std::format("http: cannot serve: {}", problem.what()));
+    return fail(ErrorCode::io_failed, std::format("http: cannot serve: {}", problem.what()));
   }
 }
 

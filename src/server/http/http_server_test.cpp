@@ -317,7 +317,7 @@ TEST_F(HttpServerTest, CancelsEmbeddingsThatAClientLeaves) {
   one.close();
   ASSERT_TRUE(service_.wait_cancelled(1));
   EXPECT_EQ(service_.cancelled().back(), embedding.id);
-  embedding.reply(two_numbers());  // to nobody
+  embedding.reply(two_numbers());  // To nobody.
   EXPECT_TRUE(server_->wait_idle(kPatience));
 }
 

@@ -27,9 +27,9 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 struct Answer {
-  int status = 0;  // 0: the stream ended before one
+  int status = 0;  // 0: the stream ended before one.
   std::string head;
-  std::string body;  // of chunks: joined
+  std::string body;  // Of chunks: joined.
 };
 
 // Speaks HTTP as plain bytes. All waits are bounded; what does not come is a test failure.
@@ -57,7 +57,7 @@ class HttpClient {
   void send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (sent <= 0) return;  // refused meanwhile; the answer tells
+      if (sent <= 0) return;  // Refused meanwhile; the answer tells.
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     }
   }
@@ -169,7 +169,7 @@ inline EmbedResult long_result() {
   return result;
 }
 
-inline constexpr std::size_t kLongBytes = 1 << 24;  // at least, as JSON
+inline constexpr std::size_t kLongBytes = 1 << 24;  // At least, as JSON.
 
 inline constexpr int kSmallBuffer = 65'536;
 

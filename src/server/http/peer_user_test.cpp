@@ -52,7 +52,7 @@ class Connected {
     LoopbackAddress bound = listens;
     UMA_CHECK(::bind(listener_.get(), &listens.any, size) == 0 && ::listen(listener_.get(), 8) == 0);
     UMA_CHECK(::getsockname(listener_.get(), &bound.any, &size) == 0);
-    const LoopbackAddress target = reached_at(bound.v4.sin_port);  // the port is at the same place in both kinds
+    const LoopbackAddress target = reached_at(bound.v4.sin_port);  // The port is at the same place in both kinds.
     client = UniqueFd(::socket(target.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     before_connect(client.get());
     UMA_CHECK(::connect(client.get(), &target.any, sizeof(target)) == 0);

@@ -28,7 +28,7 @@ struct HttpRoute {
 struct RouteMatch {
   const HttpRoute* route = nullptr;
   std::vector<std::string> ids;  // Values of the braces.
-  std::string allowed;           // where there is no route: the methods that the path takes, "GET, POST"; empty: no such path
+  std::string allowed;           // Where there is no route: the methods that the path takes, "GET, POST"; empty: no such path.
 };
 
 // Finds the route. Pure.

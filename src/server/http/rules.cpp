@@ -49,7 +49,7 @@ int http_status(ErrorCode code) {
     case ErrorCode::auth:
       return 401;
     case ErrorCode::runtime_decode:
-    case ErrorCode::io_short_write:
+    case ErrorCode::io_failed:
       break;
   }
   return 500;
@@ -123,7 +123,8 @@ bool is_header_list(std::string_view text) {
 std::string loggable(std::string_view text) {
   constexpr std::size_t kBytesMax = 256;
   std::string out(text.substr(0, kBytesMax));
-  std::ranges::replace_if(out, [](char c) { return c <= ' ' || c > '~'; }, '?');
+  std::ranges::replace_if(
+      out, [](char c) { return c <= ' ' || c > '~'; }, '?');
   return out;
 }
 

@@ -103,7 +103,7 @@ void ClientRequests::finish(const std::vector<std::string>& ids) {
 }
 
 void ClientRequests::end_input() {
-  const auto import = import_that_comes();
+  const auto import = pending_import();
   if (import == in_flight_.end()) return;
   const std::string id = import->first;
   in_flight_.erase(import);

@@ -39,7 +39,7 @@ class ClientRequests {
 
   [[nodiscard]] bool empty() const { return in_flight_.empty(); }
   // Whether the rest of an imported file is missing.
-  [[nodiscard]] bool awaits_file() const { return import_that_comes() != in_flight_.end(); }
+  [[nodiscard]] bool awaits_file() const { return pending_import() != in_flight_.end(); }
 
  private:
   class StreamSink;
@@ -54,7 +54,7 @@ class ClientRequests {
   };
 
   using InFlights = std::unordered_map<std::string, InFlight>;
-  [[nodiscard]] InFlights::const_iterator import_that_comes() const {
+  [[nodiscard]] InFlights::const_iterator pending_import() const {
     return std::ranges::find_if(in_flight_, [](const auto& entry) { return entry.second.import.has_value(); });
   }
 

@@ -81,7 +81,7 @@ TEST_F(UnixServerTest, ClosesIdleConnectionsButNotBusyOnes) {
   const FakeService::Generation generation = service_.next_generation();
   TestClient idle(path());
   TestClient stuck(path());
-  stuck.send_bytes("\x05");  // a frame that never goes on
+  stuck.send_bytes("\x05");  // A frame that never goes on.
   EXPECT_TRUE(idle.has_ended());
   EXPECT_TRUE(stuck.has_ended());
   generation.sink->deliver(token("x"));
@@ -108,7 +108,7 @@ TEST_F(UnixServerTest, AThousandConnectionsLeaveNoDescriptorBehind) {
     client.send_json(R"({"id":"p","type":"ping"})");
     client.end_sending();
     ASSERT_EQ(client.receive_field("event"), "pong");
-    ASSERT_TRUE(client.has_ended());  // the server has closed its side
+    ASSERT_TRUE(client.has_ended());  // The server has closed its side.
     if (i % 100 == 0) {
       generation.sink->deliver(token("x"));
       ASSERT_EQ(streaming.receive_field("text"), "x");
@@ -260,7 +260,7 @@ TEST_F(UnixServerTest, StopCancelsWhatStillRuns) {
   EXPECT_EQ(service_.cancelled(), std::vector<RequestId>{generation.id});
   EXPECT_TRUE(client.has_ended());
   server_.reset();
-  generation.sink->deliver(eos(FinishReason::cancelled));  // the engine may be late: nothing is there, nothing breaks
+  generation.sink->deliver(eos(FinishReason::cancelled));  // The engine may be late: nothing is there, nothing breaks.
   reply(FakeService::session_named("n"));
 }
 

@@ -74,7 +74,7 @@ Expected<std::unique_ptr<UnixServer>> UnixServer::start(const UnixServerOptions&
   try {
     return std::make_unique<RunningUnixServer>(options, service, std::move(listening));
   } catch (const std::exception& problem) {  // Out of descriptors, threads or memory.
-    return fail(ErrorCode::io_short_write, std::format("cannot serve {}: {}", options.path, problem.what()));
+    return fail(ErrorCode::io_failed, std::format("cannot serve {}: {}", options.path, problem.what()));
   }
 }
 

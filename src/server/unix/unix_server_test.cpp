@@ -102,7 +102,7 @@ TEST_F(UnixServerTest, RefusesTooLongAFrameFromItsHeaderAndCloses) {
   TestClient client(path());
   client.send_json(generate_frame("a"));
   const FakeService::Generation running = service_.next_generation();
-  client.send_bytes(std::string_view("\xe9\x03\0\0", 4));  // 1001 bytes are announced; none come
+  client.send_bytes(std::string_view("\xe9\x03\0\0", 4));  // 1001 bytes are announced; none come.
   const auto error = client.receive();
   ASSERT_TRUE(error.has_value());
   EXPECT_TRUE(error->at("id").is_null());
@@ -126,7 +126,7 @@ TEST_F(UnixServerTest, AFrameWithImagesMayBeLonger) {
   TestClient client(path());
   client.send_json(R"({"id":"i","type":"embed_image","data":")" + std::string(2'000'000, 'A') + "\"}");
   EXPECT_EQ(client.receive_field("event"), "embedding");
-  client.send_bytes(std::string_view("\x01\0\0\x01", 4));  // 16 MiB and one byte are announced
+  client.send_bytes(std::string_view("\x01\0\0\x01", 4));  // 16 MiB and one byte are announced.
   EXPECT_EQ(client.receive_field("code"), "E_PROTO_002");
   EXPECT_TRUE(client.has_ended());
 }
