@@ -16,6 +16,7 @@
 #include "core/limits.h"
 #include "kv/tier_policy.h"
 #include "llm/model.h"
+#include "pool/unknown_model.h"
 #include "sched/policy.h"
 #include "umad/config_value.h"
 
@@ -45,6 +46,7 @@ struct PoolOptions {
   double maintenance_s = 10;           // Interval between checks of limits, idle models and queues.
   double min_loaded_s = 15;            // A model that was loaded or used within this time is not evicted for another model.
   double idle_unload_s = 0;            // A model that was unused for this time is unloaded; 0: never.
+  pool::UnknownModel unknown = pool::UnknownModel::automatic;
 };
 
 struct Config {
@@ -79,10 +81,10 @@ struct Config {
   bool http_is_insecure = false;         // Other machines may send their keys unencrypted.
   bool http_serves_local_users = false;  // Without keys, every user of this machine is served.
   bool http_serves_metrics_without_key = false;
-  bool http_imports_kv = false;                // Clients may import KV in session files, whose contents cannot be verified.
+  bool http_imports_kv = false;                 // Clients may import KV in session files, whose contents cannot be verified.
   std::vector<std::string> http_allowed_hosts;  // Names of this machine in Host headers, besides localhost.
-  std::vector<std::string> http_cors_origins;  // Origins of web pages that may send requests.
-  std::string http_access_log = "log";         // "log", "off", or a file.
+  std::vector<std::string> http_cors_origins;   // Origins of web pages that may send requests.
+  std::string http_access_log = "log";          // "log", "off", or a file.
   std::size_t http_connections_max = 1024;
   std::int32_t backlog = 1024;             // The kernel refuses further non-blocking connections (EAGAIN).
   std::chrono::seconds idle_timeout{300};  // 0: never

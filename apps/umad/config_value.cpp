@@ -221,6 +221,21 @@ Reader<std::vector<std::string>> hosts() {
   };
 }
 
+Reader<std::vector<std::string>> host_names() {
+  return [](std::string_view text) -> std::expected<std::vector<std::string>, std::string> {
+    std::vector<std::string> list;
+    std::istringstream words{std::string(text)};
+    for (std::string host; words >> host;) {
+      const bool is_name = std::ranges::all_of(host, [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '_';
+      });
+      if (!is_name) return std::unexpected("names of hosts without ports, such as host.docker.internal");
+      list.push_back(std::move(host));
+    }
+    return list;
+  };
+}
+
 Reader<std::vector<std::string>> folders() {
   return [](std::string_view text) -> std::expected<std::vector<std::string>, std::string> {
     std::vector<std::string> list;

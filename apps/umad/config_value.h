@@ -49,6 +49,8 @@ struct HttpAddress {
 [[nodiscard]] Reader<std::vector<std::string>> origins();
 // HOST:PORT of image servers, separated by blanks.
 [[nodiscard]] Reader<std::vector<std::string>> hosts();
+// Names of hosts without ports.
+[[nodiscard]] Reader<std::vector<std::string>> host_names();
 // Absolute paths without blanks, separated by blanks.
 [[nodiscard]] Reader<std::vector<std::string>> folders();
 

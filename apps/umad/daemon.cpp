@@ -81,7 +81,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   const PoolOptions& settings = config_.pool;
   pool::PoolOptions options;
   options.default_model = models_.default_name;
-  options.shipped_model = shipped_model_name(*models_.registry);
+  options.shipped_model = models_.shipped_name;
   options.unknown = settings.unknown;
   options.default_has_projector = !config_.projector.empty();
   options.governor = {.usable_fraction = settings.usable_fraction, .bytes_max = settings.memory_bytes_max};

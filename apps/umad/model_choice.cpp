@@ -59,6 +59,15 @@ Expected<std::shared_ptr<const pool::ModelRegistry>> read_registry(const Config&
   return fail(ErrorCode::model_unknown, "the list of models could not be read: see the errors above");
 }
 
+// The name of the registered model with this file; empty: there is none.
+std::string name_of_file(const pool::ModelRegistry& registry, const std::filesystem::path& path) {
+  const auto found = std::ranges::find_if(registry.models(), [&](const pool::RegisteredModel& model) {
+    std::error_code problem;
+    return model.path == path || std::filesystem::equivalent(model.path, path, problem);
+  });
+  return found == registry.models().end() ? "" : found->card.name;
+}
+
 }  // namespace
 
 Expected<std::string> find_named(const Config& config, const std::string& name) {
@@ -95,19 +104,18 @@ Compute choose_compute_here(const Config& config, const std::string& model_path)
 Expected<Models> find_models(const Config& config) {
   auto registry = read_registry(config, "");
   if (!registry) return std::unexpected(registry.error());
+  const auto choice = [&](const std::string& name) {
+    return Models{.registry = *registry, .default_name = name, .shipped_name = name_of_file(**registry, shipped_with_us())};
+  };
   if (!config.model.empty() && !config.model.contains('/')) {
-    if (const auto found = (*registry)->find(config.model)) return Models{*registry, (*found)->card.name};
+    if (const auto found = (*registry)->find(config.model)) return choice((*found)->card.name);
   }
   auto path = choose_model(config);
   if (!path) return std::unexpected(path.error());
   if (registry = read_registry(config, *path); !registry) return std::unexpected(registry.error());
-  const auto is_it = [&](const pool::RegisteredModel& model) {
-    std::error_code problem;
-    return model.path == *path || std::filesystem::equivalent(model.path, *path, problem);
-  };
-  const auto found = std::ranges::find_if((*registry)->models(), is_it);
-  if (found == (*registry)->models().end()) return fail(ErrorCode::model_unknown, std::format("{}: no such file", *path));
-  return Models{*registry, found->card.name};
+  const std::string name = name_of_file(**registry, *path);
+  if (name.empty()) return fail(ErrorCode::model_unknown, std::format("{}: no such file", *path));
+  return choice(name);
 }
 
 }  // namespace uma::umad

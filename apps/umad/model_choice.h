@@ -16,6 +16,7 @@ namespace uma::umad {
 struct Models {
   std::shared_ptr<const pool::ModelRegistry> registry;
   std::string default_name;
+  std::string shipped_name;  // The model that ships with umad; empty: it is not registered.
 };
 // Errors: mistakes in the list of models, which are also logged; the default model is missing.
 [[nodiscard]] Expected<Models> find_models(const Config& config);

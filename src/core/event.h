@@ -1,6 +1,6 @@
-// Events of a generation. Every accepted request gets any number of Token, ReplyPart, Progress, ContextShift and ResponseBegun
-// events and then exactly one Eos or Failure. Failure comes only before the first token; a later error is an Eos with reason
-// `error`.
+// Events of a generation. Every accepted request gets any number of Token, ReplyPart, Progress, ContextShift, ResponseBegun and
+// PromptReady events and then exactly one Eos or Failure. Failure comes only before the first token; a later error is an Eos
+// with reason `error`.
 #pragma once
 
 #include <cstdint>
@@ -112,7 +112,13 @@ struct ResponseBegunEvent {
   std::int32_t number = 0;  // Index of the reply among the messages of the turn.
 };
 
-using Event = std::variant<TokenEvent, ReplyPart, EosEvent, FailureEvent, ProgressEvent, ContextShiftEvent, ResponseBegunEvent>;
+// The prompt is tokenized, fits the context, and waits for its turn: errors of the request itself are impossible from here on.
+struct PromptReadyEvent {
+  std::int32_t prompt_tokens = 0;
+};
+
+using Event = std::variant<TokenEvent, ReplyPart, EosEvent, FailureEvent, ProgressEvent, ContextShiftEvent, ResponseBegunEvent,
+                           PromptReadyEvent>;
 
 [[nodiscard]] inline bool is_terminal(const Event& event) {
   return std::holds_alternative<EosEvent>(event) || std::holds_alternative<FailureEvent>(event);

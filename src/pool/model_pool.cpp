@@ -11,7 +11,6 @@
 #include "base/thread_name.h"
 #include "base/thrown.h"
 #include "pool/load_files.h"
-#include "pool/vendor_names.h"
 
 namespace uma::pool {
 namespace {
@@ -64,8 +63,7 @@ Expected<std::string> ModelPool::choose(const std::string& name, Capability capa
   const auto first = resolve("");
   const bool is_default_able = first && std::ranges::contains(able, *first);
   if (able.size() != 1 && !is_default_able) return known;
-  const bool is_meant =
-      able.size() == 1 || options_.unknown == UnknownModel::use_default || is_name_of_other_vendor(name);
+  const bool is_meant = able.size() == 1 || options_.unknown == UnknownModel::use_default || is_name_of_other_vendor(name);
   if (!is_meant) return known;
   return is_default_able ? *first : able.front();
 }

@@ -5,8 +5,8 @@
 // Thread rule: the engine's router calls load(), unload() and cancel_load(), which never block; the pool's own threads may wait
 // for the router. Therefore no lock that these three functions take is held while the host is called.
 //
-// The class is large because loading, evicting and growing change the same residents under the same two locks; what needs no lock
-// is elsewhere: plan_evictions(), MemoryNeed, BackgroundHolds, WarmMemory.
+// The class is large because loading, evicting and growing change the same residents under the same two locks; what needs no
+// lock is elsewhere: plan_evictions(), MemoryNeed, BackgroundHolds, WarmMemory.
 #pragma once
 
 #include <atomic>
@@ -31,18 +31,15 @@
 #include "pool/memory_governor.h"
 #include "pool/memory_need.h"
 #include "pool/model_registry.h"
+#include "pool/unknown_model.h"
 #include "pool/warm_memory.h"
 
 namespace uma::pool {
 
-// What a request gets that names an unknown model. `automatic`: the default model for a name of another vendor's model, and if
-// only one model can be meant.
-enum class UnknownModel : std::uint8_t { automatic, use_default, refuse };
-
 struct PoolOptions {
   std::string default_model;           // Model of requests that name none; empty: the first registered one.
   bool default_has_projector = false;  // `prepare` adds a projector that the registry does not know.
-  std::string shipped_model;                          // Name of the model that ships with umad; empty: it is not registered.
+  std::string shipped_model;           // Name of the model that ships with umad; empty: it is not registered.
   UnknownModel unknown = UnknownModel::automatic;
   GovernorOptions governor;
   Duration maintenance = std::chrono::seconds(10);

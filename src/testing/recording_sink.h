@@ -48,6 +48,7 @@ class RecordingSink : public EventSink {
   std::vector<ProgressStage> stages;
   std::vector<Shift> shifts;
   std::optional<ResponseBegunEvent> begun;
+  std::optional<std::int32_t> prompt_tokens;
   std::optional<Event> terminal;
 
  private:
@@ -77,6 +78,11 @@ class RecordingSink : public EventSink {
   bool take(const ContextShiftEvent& shift) {
     if (takes_shifts) shifts.push_back({shift, tokens.size()});
     return takes_shifts;
+  }
+  bool take(const PromptReadyEvent& ready) {
+    EXPECT_FALSE(prompt_tokens) << "a second time";
+    prompt_tokens = ready.prompt_tokens;
+    return true;
   }
   bool take(const ResponseBegunEvent& place) {
     UMA_CHECK(!begun && tokens.empty());  // The queue position is reported once, before the first token.

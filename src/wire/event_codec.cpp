@@ -299,7 +299,8 @@ void append_event(std::string& out, const FrameHead& head, const Event& event, b
   if (const auto* progress = std::get_if<ProgressEvent>(&event)) return append_progress(out, head, *progress);
   if (const auto* shift = std::get_if<ContextShiftEvent>(&event)) return append_context_shift(out, head, *shift);
   if (const auto* eos = std::get_if<EosEvent>(&event)) return append_eos(out, head, *eos, stream);
-  if (std::holds_alternative<ResponseBegunEvent>(event)) return;  // Event for HTTP only.
+  if (std::holds_alternative<ResponseBegunEvent>(event) || std::holds_alternative<PromptReadyEvent>(event))
+    return;  // For HTTP.
   append_error(out, head, std::get<FailureEvent>(event).error);
 }
 

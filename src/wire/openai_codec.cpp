@@ -189,6 +189,14 @@ std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind 
   return decode_body<CompletionRequest>(body, [&](json::FieldReader& fields) { return read_completion(kind, fields); });
 }
 
+bool is_overflow(ErrorCode code) {
+  return code == ErrorCode::limit_prompt || code == ErrorCode::limit_context;
+}
+
+std::string_view openai_code(ErrorCode code) {
+  return is_overflow(code) ? "context_length_exceeded" : code_name(code);
+}
+
 std::string error_json(const Error& error, int status, std::string_view field) {
   std::string out;
   json::ObjectWriter object(out);
@@ -200,7 +208,12 @@ std::string error_json(const Error& error, int status, std::string_view field) {
   } else {
     inner.field("param", field);
   }
-  inner.field("code", code_name(error.code));
+  inner.field("code", openai_code(error.code));
+  if (is_overflow(error.code)) {
+    json::ObjectWriter uma(inner.begin("uma"));
+    uma.field("code", code_name(error.code));
+    uma.close();
+  }
   inner.close();
   object.close();
   return out;

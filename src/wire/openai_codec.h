@@ -32,6 +32,11 @@ struct CompletionRequest {
 // Pure.
 [[nodiscard]] std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind kind, std::string_view body);
 
+// Whether the input is too long, which agents react to by shortening their history.
+[[nodiscard]] bool is_overflow(ErrorCode code);
+// The code in OpenAI's APIs: OpenAI's own if the input is too long, else code_name().
+[[nodiscard]] std::string_view openai_code(ErrorCode code);
+
 // Returns {"error":{"message","type","param","code"}}; `field` may be empty. The status determines the type.
 [[nodiscard]] std::string error_json(const Error& error, int status, std::string_view field);
 

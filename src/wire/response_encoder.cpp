@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "json/json_writer.h"
+#include "wire/openai_codec.h"
 
 namespace uma::wire {
 
@@ -32,7 +33,10 @@ void ResponseEncoder::append_response(std::string& out, const std::vector<Item>&
                       .output = output};
   if (eos != nullptr) {
     facts.reason = eos->reason;
-    if (eos->error) facts.error = eos->error->message;
+    if (eos->error) {
+      facts.error = eos->error->message;
+      if (is_overflow(eos->error->code)) facts.error_code = openai_code(eos->error->code);
+    }
     facts.prompt_tokens = eos->usage.prompt_tokens;
     facts.reused_tokens = eos->usage.reused_tokens;
     facts.completion_tokens = eos->usage.completion_tokens;

@@ -23,6 +23,8 @@ class ResponseEncoder {
   void set_place(const ResponseBegunEvent& place);
 
   void append_first(std::string& out);
+  // Repeats that the response is in progress, with its items so far.
+  void append_in_progress(std::string& out) { append_response_event(out, "response.in_progress", nullptr); }
   void append_text(std::string& out, std::string_view text);
   void append_part(std::string& out, const ReplyPart& part);
   void append_last(std::string& out, const EosEvent& eos);

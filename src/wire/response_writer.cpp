@@ -279,7 +279,7 @@ void append_response(std::string& out, const ResponseFacts& facts) {
   object.field("background", false);
   if (status == "failed") {
     json::ObjectWriter error(object.begin("error"));
-    error.field("code", "server_error");
+    error.field("code", facts.error_code);
     error.field("message", facts.error);
     error.close();
   } else {

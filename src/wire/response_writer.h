@@ -59,6 +59,7 @@ struct ResponseFacts {
   std::span<const Item> output;
   std::optional<FinishReason> reason = std::nullopt;  // Nullopt: the response is in progress.
   std::string_view error = {};
+  std::string_view error_code = "server_error";
   std::int32_t prompt_tokens = 0;
   std::int32_t reused_tokens = 0;
   std::int32_t completion_tokens = 0;

@@ -217,8 +217,8 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
 Expected<Unit> Generations::admit(const GenerateRequest& call, std::int64_t replies) const {
   const std::size_t prompt_bytes = call.input.bytes() + call.options.chat.tools.size();
   if (prompt_bytes > parts_.limits.max_prompt_bytes) {
-    return fail(ErrorCode::limit_prompt, std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}", prompt_bytes,
-                                                     parts_.limits.max_prompt_bytes));
+    return fail(ErrorCode::limit_prompt, std::format("prompt is too long: {} bytes > {} maximum (limits.max_prompt_bytes)",
+                                                     prompt_bytes, parts_.limits.max_prompt_bytes));
   }
   // Requests beyond the number of slots are waiting. The request itself is in the table already. They are counted here and not
   // in the lanes, so that all requests of a burst are judged alike, wherever they are.
@@ -517,6 +517,7 @@ void Generations::read_reply(const ServedModel& served, GenerationJob& job, Chat
 Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob job, Lane& lane) {
   const auto has_queue = [](const Lane* each) { return each->stats().queue_depth.value() > 0; };
   if (std::ranges::all_of(request.lease->lanes, has_queue)) source_.report_backlog(request.lease->name);
+  (void)job.sink->deliver(PromptReadyEvent{.prompt_tokens = static_cast<std::int32_t>(job.tokens.size())});
   auto result = co_await parts_.tasks.ask<GenerationResult>([&](Reply<GenerationResult> reply) {
     request.on_result = std::move(reply);
     lane.stats().queue_depth.add(1);

@@ -14,18 +14,29 @@ Error busy_session(const std::string& session) {
   return {ErrorCode::session_busy, std::format("session \"{}\" is generating: wait for its eos, or cancel it", session)};
 }
 
+namespace {
+
+// Coding agents recognise this text, each by another part of it, and shorten their history. At least one token is left for the
+// reply.
+std::string too_long(std::size_t tokens, std::size_t context) {
+  return std::format(
+      "prompt is too long: {} tokens > {} maximum. This model's maximum context length is {} tokens; the request exceeds the "
+      "available context size",
+      tokens, context - 1, context);
+}
+
+}  // namespace
+
 Expected<Unit> check_fits(const ServedModel& served, std::size_t known, std::size_t added) {
   const auto context = static_cast<std::size_t>(served.shape().sequence_cells_max);
   if (added + 1 > context) {
     return fail(ErrorCode::limit_prompt,
-                std::format("the context is {} tokens, the prompt has {}: shorten it or start umad with a larger --n-ctx{}",
-                            context, added, served.shape().is_unified ? "" : " or fewer --slots"));
+                too_long(added, context) + ". Shorten the prompt, or start umad with a larger --n-ctx");
   }
   if (known + added + 1 > context) {
-    return fail(
-        ErrorCode::limit_context,
-        std::format("the context is {} tokens, the session has {} and the input {}: rewind the session or start a new one",
-                    context, known, added));
+    return fail(ErrorCode::limit_context,
+                std::format("{}: the session has {} tokens and the input {}. Rewind the session or start a new one",
+                            too_long(known + added, context), known, added));
   }
   return Unit{};
 }
@@ -36,9 +47,9 @@ Expected<Unit> check_record_fits(const ServedModel& served, const kv::SessionRec
   const std::size_t stays = static_cast<std::size_t>(shortest) - added;
   auto fits = check_fits(served, stays, added);
   if (!fits && fits.error().code == ErrorCode::limit_context && record.on_full == OnFull::shift) {
-    fits.error().message = std::format(
-        "the context is {} tokens, the session must keep {} when old turns are dropped, and the input has {}: shorten it",
-        served.shape().sequence_cells_max, stays, added);
+    fits.error().message =
+        std::format("{}: the session must keep {} tokens when old turns are dropped, and the input has {}. Shorten it",
+                    too_long(stays + added, static_cast<std::size_t>(served.shape().sequence_cells_max)), stays, added);
   }
   return fits;
 }

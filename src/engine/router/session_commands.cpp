@@ -115,8 +115,8 @@ Task<Expected<SessionInfo>> SessionCommands::append(TenantId tenant, AppendReque
   if (auto known = check_model(**lease, *session.record); !known) co_return known.error();
   const std::size_t bytes = request.input.bytes();
   if (bytes > parts_.limits.max_prompt_bytes) {
-    co_return Error{ErrorCode::limit_prompt, std::format("the input has {} bytes, limits.max_prompt_bytes is {}", bytes,
-                                                         parts_.limits.max_prompt_bytes)};
+    co_return Error{ErrorCode::limit_prompt, std::format("prompt is too long: {} bytes > {} maximum (limits.max_prompt_bytes)",
+                                                         bytes, parts_.limits.max_prompt_bytes)};
   }
   parts_.sessions.touch(session);
   auto next = co_await parts_.preparer.run(parts_.tasks, tenant, bytes,

@@ -407,6 +407,7 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
   const auto sinks = start_generations(std::move(generations), outbox, guard);  // Shared with the engine.
 
   bool has_begun = false;
+  TimePoint last_write = SteadyClock().now();
   std::string bytes;
   std::vector<std::string> ended;
   while (is_open_) {
@@ -431,7 +432,12 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
     }
     const bool is_last = failed != nullptr || have_all_ended;
     if (bytes.empty() && !is_last) {
-      co_await has_events_.wait();
+      const TimePoint silent_until = last_write + server_.options.keep_alive_interval;
+      if (!is_stream) {
+        co_await has_events_.wait();
+      } else if (!co_await has_events_.wait_until(silent_until)) {
+        sinks.front()->keep_alive();
+      }
       continue;
     }
     if (!is_stream) co_return co_await respond(200, kJson, std::move(bytes), keep_alive);
@@ -445,6 +451,7 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
       has_begun = true;
     }
     append_body_part(out, bytes, is_chunked, is_last);
+    last_write = SteadyClock().now();
     if (!co_await write(std::move(out))) co_return false;
     outbox->mark_written(events_bytes);
     if (is_last) co_return (keep_alive && is_chunked);

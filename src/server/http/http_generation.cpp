@@ -15,22 +15,18 @@ std::string random_name() {
 
 GenerationSink::GenerationSink(std::string id, std::shared_ptr<Outbox> outbox, std::unique_ptr<AnswerEncoder> encoder,
                                bool stream)
-    : id_(std::move(id)), outbox_(std::move(outbox)), encoder_(std::move(encoder)), stream_(stream) {}
+    : id_(std::move(id)), outbox_(std::move(outbox)), stream_(stream), encoder_(std::move(encoder)) {}
 
 bool GenerationSink::deliver(const Event& event) {
-  const auto* token = std::get_if<TokenEvent>(&event);
-  const auto* part = std::get_if<ReplyPart>(&event);
-  if (token != nullptr && token->text.empty()) return true;
-  if (token != nullptr || part != nullptr) {
-    return outbox_->append_unless_full([&](std::string& out) {
-      if (!std::exchange(has_text_, true)) encoder_->append_first(out);
-      if (token != nullptr) {
-        encoder_->append_text(out, *token);
-      } else {
-        encoder_->append_part(out, *part);
-      }
-    });
+  const MutexLock lock(mutex_);
+  if (const auto* token = std::get_if<TokenEvent>(&event)) {
+    if (token->text.empty()) return true;
+    return append([&](std::string& out) { encoder_->append_text(out, *token); });
   }
+  if (const auto* part = std::get_if<ReplyPart>(&event)) {
+    return append([&](std::string& out) { encoder_->append_part(out, *part); });
+  }
+  if (std::holds_alternative<PromptReadyEvent>(event)) return !stream_ || append([](std::string&) {});
   if (const auto* place = std::get_if<ResponseBegunEvent>(&event)) {
     encoder_->set_place(*place);
   } else if (const auto* eos = std::get_if<EosEvent>(&event)) {
@@ -41,13 +37,39 @@ bool GenerationSink::deliver(const Event& event) {
   return true;
 }
 
+// Appends to the stream, which begins with its first event.
+template <class WriteT>
+bool GenerationSink::append(WriteT&& write) {
+  return outbox_->append_unless_full([&](std::string& out) {
+    if (!std::exchange(has_begun_, true)) encoder_->append_first(out);
+    write(out);
+  });
+}
+
+void GenerationSink::keep_alive() {
+  const MutexLock lock(mutex_);
+  outbox_->append([&](std::string& out) {
+    if (has_begun_) {
+      encoder_->append_keep_alive(out);
+    } else {
+      out += ": waiting\n\n";
+    }
+  });
+}
+
+void GenerationSink::append_failure(std::string& out) {
+  const MutexLock lock(mutex_);
+  if (!std::exchange(has_begun_, true)) encoder_->append_first(out);
+  encoder_->append_last(out, *failed_);
+}
+
 void GenerationSink::end(const EosEvent& eos) {
   // Encoded before the outbox is locked.
   std::string bytes;
   if (eos.error) {
     failed_ = eos;
   } else if (stream_) {
-    if (!has_text_) encoder_->append_first(bytes);
+    if (!std::exchange(has_begun_, true)) encoder_->append_first(bytes);
     encoder_->append_last(bytes, eos);
   } else {
     bytes = encoder_->whole(eos);

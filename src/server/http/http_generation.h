@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "core/error.h"
 #include "core/event.h"
 #include "core/request.h"
@@ -30,6 +31,8 @@ class AnswerEncoder {
   virtual void append_last(std::string& out, const EosEvent& eos) = 0;
   // Returns an empty string while other generations of the answer have not ended.
   [[nodiscard]] virtual std::string whole(const EosEvent& eos) = 0;
+  // Appends an event that changes nothing, between append_first and append_last: clients end a stream that is silent for long.
+  virtual void append_keep_alive(std::string& out) { out += ": keep-alive\n\n"; }
 };
 
 // One generation of a request, and the encoder for its part of the answer.
@@ -46,21 +49,28 @@ class GenerationSink final : public EventSink {
 
   bool deliver(const Event& event) override;
 
+  // Appends something that keeps the stream alive, also before its first event. Any thread.
+  void keep_alive();
+
   // --- After the outbox said that the generation has ended.
 
   // The error of the generation, or null.
   [[nodiscard]] const Error* failure() const { return failed_ ? &*failed_->error : nullptr; }
   // Writes the end of a stream that failed. Requires failure().
-  void append_failure(std::string& out) { encoder_->append_last(out, *failed_); }
+  void append_failure(std::string& out);
 
  private:
+  template <class WriteT>
+  bool append(WriteT&& write);
   void end(const EosEvent& eos);
 
   const std::string id_;
   const std::shared_ptr<Outbox> outbox_;
-  const std::unique_ptr<AnswerEncoder> encoder_;  // Used by the engine, which delivers one event at a time, until the end.
   const bool stream_;
-  bool has_text_ = false;           // Used by the engine like encoder_.
+  // Guards encoder_ and has_begun_, which are used in functions that the outbox calls; locked before the outbox.
+  Mutex mutex_;
+  const std::unique_ptr<AnswerEncoder> encoder_;
+  bool has_begun_ = false;          // The stream's first event was written.
   std::optional<EosEvent> failed_;  // Written before the outbox learns of the end, read after that.
 };
 

@@ -28,15 +28,16 @@ struct HttpServerOptions {
   Duration idle_timeout = std::chrono::seconds(75);    // Time between two requests of a connection.
   Duration header_timeout = std::chrono::seconds(10);  // Time from the first byte of a request to the end of its header.
   Duration body_timeout = std::chrono::seconds(30);
-  Duration write_timeout = std::chrono::seconds(30);  // Time for a client to read a part of its answer, which has 64 KiB.
-  Limits limits = {};                                 // limits.max_frame_bytes bounds a body.
-  std::vector<ApiKey> keys = {};                      // Empty: callers are this process's user.
+  Duration keep_alive_interval = std::chrono::seconds(10);  // The longest silence of a stream.
+  Duration write_timeout = std::chrono::seconds(30);        // Time for a client to read a part of its answer, which has 64 KiB.
+  Limits limits = {};                                       // limits.max_frame_bytes bounds a body.
+  std::vector<ApiKey> keys = {};                            // Empty: callers are this process's user.
   bool serves_local_users = false;  // Without keys, serves every user of this machine; false: only this user and root.
   bool serves_metrics_without_key = false;
-  bool imports_kv = false;                     // Imports the KV of session files; false: ignores it.
+  bool imports_kv = false;                      // Imports the KV of session files; false: ignores it.
   std::vector<std::string> allowed_hosts = {};  // Names in Host besides those of this machine; for use without keys.
-  std::vector<std::string> cors_origins = {};  // Origins of pages that may send requests, besides the server's own.
-  std::string access_log = "off";              // See AccessLog::open().
+  std::vector<std::string> cors_origins = {};   // Origins of pages that may send requests, besides the server's own.
+  std::string access_log = "off";               // See AccessLog::open().
 };
 
 // stop_accepting() also ends connections that wait for a request.

@@ -33,6 +33,8 @@ class ResponseWriter final : public AnswerEncoder {
   void append_part(std::string& out, const ReplyPart& part) override { encoder_.append_part(out, part); }
   void append_last(std::string& out, const EosEvent& eos) override { encoder_.append_last(out, eos); }
   std::string whole(const EosEvent& eos) override { return encoder_.json(eos); }
+  // Codex counts events, not comments, as signs of life.
+  void append_keep_alive(std::string& out) override { encoder_.append_in_progress(out); }
 
  private:
   wire::ResponseEncoder encoder_;
@@ -98,8 +100,7 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
   const std::string model = connection.choose_model(call->generate.model, Capability::chat);
   if (!call->generate.model.empty()) call->generate.model = model;
   const bool names_response = call->generate.response && !call->generate.response->previous.empty();
-  wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)}, std::move(call->request),
-                                model, unix_time_s());
+  wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)}, std::move(call->request), model, unix_time_s());
   std::vector<HttpGeneration> generations;
   generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<ResponseWriter>(std::move(encoder)));
   co_return co_await connection.generate(std::move(generations), request,

@@ -1,4 +1,4 @@
-#include "pool/vendor_names.h"
+#include "pool/unknown_model.h"
 
 #include <algorithm>
 #include <array>
