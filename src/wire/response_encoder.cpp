@@ -8,11 +8,14 @@
 
 namespace uma::wire {
 
-ResponseEncoder::ResponseEncoder(const ResponseId& id, std::string request, std::string model, std::int64_t created_s)
+ResponseEncoder::ResponseEncoder(const ResponseId& id, std::string request, std::string model, std::int64_t created_s,
+                                 ResponseTools tools, bool seals_reasoning)
     : response_(id.response),
       request_(std::move(request)),
       model_(std::move(model)),
       created_s_(created_s),
+      tools_(std::move(tools)),
+      seals_reasoning_(seals_reasoning),
       id_(response_id_text(id)),
       session_(id.session) {}
 
@@ -77,7 +80,8 @@ Item ResponseEncoder::begun_item(Item::Kind kind, std::int32_t call) const {
   return {.kind = kind,
           .id = item_id(kind, session_, place_, call),
           .text = "",
-          .role = kind == Item::Kind::message ? "assistant" : ""};
+          .role = kind == Item::Kind::message ? "assistant" : "",
+          .seals_reasoning = seals_reasoning_};
 }
 
 void ResponseEncoder::begin_item(std::string& out, Item item) {
@@ -97,6 +101,14 @@ void ResponseEncoder::end_item(std::string& out, ItemStatus status) {
   const Item& item = items_.back();
   switch (item.kind) {
     case Item::Kind::call:
+      if (item.is_custom) {
+        const std::string input = input_of_arguments(item.text);
+        append_item_event(out, "response.custom_tool_call_input.delta",
+                          [&](json::ObjectWriter& object) { object.field("delta", input); });
+        append_item_event(out, "response.custom_tool_call_input.done",
+                          [&](json::ObjectWriter& object) { object.field("input", input); });
+        break;
+      }
       append_item_event(out, "response.function_call_arguments.done", [&](json::ObjectWriter& object) {
         object.field("name", item.name);
         object.field("arguments", item.text);
@@ -127,6 +139,7 @@ void ResponseEncoder::end_item(std::string& out, ItemStatus status) {
 void ResponseEncoder::append_delta(std::string& out, std::string_view text) {
   Item& item = items_.back();
   item.text += text;
+  if (item.is_custom) return;  // The input is known when its JSON is complete.
   const bool is_said = item.kind == Item::Kind::message;
   const std::string_view type = is_said                              ? "response.output_text.delta"
                                 : item.kind == Item::Kind::reasoning ? "response.reasoning_text.delta"
@@ -158,7 +171,7 @@ void ResponseEncoder::append_part(std::string& out, const ReplyPart& part) {
   } else if (!part.id.empty()) {
     Item call = begun_item(Item::Kind::call, part.call);
     call.call_id = part.id;
-    call.name = part.name;
+    set_tool(call, tools_, part.name);
     begin_item(out, std::move(call));
   }
   if (!part.text.empty()) append_delta(out, part.text);
@@ -189,7 +202,7 @@ std::string ResponseEncoder::json(const EosEvent& eos) const {
     if (part.kind != ReplyPart::Kind::tool_call) continue;
     items.push_back(begun_item(Item::Kind::call, part.call));
     items.back().call_id = part.id;
-    items.back().name = part.name;
+    set_tool(items.back(), tools_, part.name);
     items.back().text = part.text;
   }
   if (items.empty()) items.push_back(std::move(said));

@@ -8,6 +8,7 @@
 
 #include "core/event.h"
 #include "wire/response_ids.h"
+#include "wire/response_tools.h"
 #include "wire/response_writer.h"
 
 namespace uma::wire {
@@ -16,8 +17,9 @@ namespace uma::wire {
 // ends before the next one begins: text after a tool call is a separate item.
 class ResponseEncoder {
  public:
-  // `request` is ResponseCall::request; `created_s` is Unix time.
-  ResponseEncoder(const ResponseId& id, std::string request, std::string model, std::int64_t created_s);
+  // `request`, `tools` and `seals_reasoning` are those of ResponseCall; `created_s` is Unix time.
+  ResponseEncoder(const ResponseId& id, std::string request, std::string model, std::int64_t created_s,
+                  ResponseTools tools = {}, bool seals_reasoning = false);
 
   // Sets the session of the response. Called before anything is written; without it the response belongs to no session.
   void set_place(const ResponseBegunEvent& place);
@@ -47,6 +49,8 @@ class ResponseEncoder {
   const std::string request_;
   const std::string model_;
   const std::int64_t created_s_;
+  const ResponseTools tools_;
+  const bool seals_reasoning_;
   std::string id_;
   std::string session_;
   MessagePosition place_;

@@ -11,6 +11,7 @@
 #include "json/field_reader.h"
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
+#include "wire/sealed_reasoning.h"
 
 namespace uma::wire {
 namespace {
@@ -86,7 +87,8 @@ std::vector<ItemImage> images_of(const boost::json::object& extra, std::size_t c
   return images;
 }
 
-void add_calls(std::vector<Item>& items, const boost::json::object& extra, std::string_view session, MessagePosition place) {
+void add_calls(std::vector<Item>& items, const boost::json::object& extra, std::string_view session, MessagePosition place,
+               const ResponseTools& tools) {
   const boost::json::value* value = extra.if_contains("tool_calls");
   const boost::json::array* calls = value == nullptr ? nullptr : value->if_array();
   if (calls == nullptr) return;
@@ -98,8 +100,8 @@ void add_calls(std::vector<Item>& items, const boost::json::object& extra, std::
     items.push_back({.kind = Item::Kind::call,
                      .id = item_id(Item::Kind::call, session, place, static_cast<std::int32_t>(i)),
                      .text = text_of(*function, "arguments"),
-                     .call_id = text_of(*call, "id"),
-                     .name = text_of(*function, "name")});
+                     .call_id = text_of(*call, "id")});
+    set_tool(items.back(), tools, text_of(*function, "name"));
   }
 }
 
@@ -137,7 +139,15 @@ std::string item_id(Item::Kind kind, std::string_view session, MessagePosition p
   return id;
 }
 
-void add_items(std::vector<Item>& items, const ChatMessage& message, std::string_view session, MessagePosition place) {
+void set_tool(Item& call, const ResponseTools& tools, std::string_view function) {
+  ResponseTool tool = tools.find(function);
+  call.name = std::move(tool.name);
+  call.space = std::move(tool.space);
+  call.is_custom = tool.is_custom;
+}
+
+void add_items(std::vector<Item>& items, const ChatMessage& message, std::string_view session, MessagePosition place,
+               const ResponseTools& tools) {
   const boost::json::object extra = extra_of(message);
   if (message.role == "tool") {
     items.push_back({.kind = Item::Kind::call_output,
@@ -157,7 +167,7 @@ void add_items(std::vector<Item>& items, const ChatMessage& message, std::string
             .role = message.role,
             .images = images_of(extra, message.content.size())};
   if (!message.content.empty()) items.push_back(said);
-  add_calls(items, extra, session, place);
+  add_calls(items, extra, session, place, tools);
   if (items.size() == before) items.push_back(std::move(said));  // The message is empty.
 }
 
@@ -224,7 +234,7 @@ void append_item(std::string& out, const Item& item, ItemStatus status) {
   const bool has_content = status != ItemStatus::in_progress;
   json::ObjectWriter object(out);
   object.field("id", item.id);
-  object.field("type", type_of(item.kind));
+  object.field("type", item.is_custom ? "custom_tool_call" : type_of(item.kind));
   object.field("status", status_name(status));
   switch (item.kind) {
     case Item::Kind::message:
@@ -238,12 +248,18 @@ void append_item(std::string& out, const Item& item, ItemStatus status) {
       content += '[';
       if (has_content) append_content(content, item);
       content += ']';
+      if (item.seals_reasoning && has_content) object.field("encrypted_content", sealed_reasoning(item.text));
       break;
     }
     case Item::Kind::call:
       object.field("call_id", item.call_id);
       object.field("name", item.name);
-      object.field("arguments", has_content ? std::string_view(item.text) : "");
+      if (!item.space.empty()) object.field("namespace", item.space);
+      if (item.is_custom) {
+        object.field("input", has_content ? input_of_arguments(item.text) : "");
+      } else {
+        object.field("arguments", has_content ? std::string_view(item.text) : "");
+      }
       break;
     case Item::Kind::call_output:
       object.field("call_id", item.call_id);

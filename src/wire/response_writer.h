@@ -17,6 +17,7 @@
 #include "core/request.h"
 #include "core/session_info.h"
 #include "core/usage.h"
+#include "wire/response_tools.h"
 
 namespace uma::wire {
 
@@ -34,15 +35,21 @@ struct Item {
   std::string text;                 // For a call, its arguments.
   std::string role{};               // Set for a message.
   std::string call_id{};            // Set for a call and its output.
-  std::string name{};               // Set for a call.
+  std::string name{};               // Set for a call: the client's name of the tool.
+  std::string space{};              // Set for a call of a tool in a namespace.
+  bool is_custom = false;           // For a call of a custom tool, whose text has the input as an argument.
+  bool seals_reasoning = false;     // For reasoning: with its encrypted_content.
   std::vector<ItemImage> images{};  // Set for a message; in order.
 };
 
 enum class ItemStatus : std::uint8_t { in_progress, completed, incomplete };
 
 [[nodiscard]] std::string item_id(Item::Kind kind, std::string_view session, MessagePosition place, std::int32_t call = 0);
-// Adds the items of a message in OpenAI's order: reasoning, text, tool calls.
-void add_items(std::vector<Item>& items, const ChatMessage& message, std::string_view session, MessagePosition place);
+// Adds the items of a message in OpenAI's order: reasoning, text, tool calls, which have the names that `tools` knows.
+void add_items(std::vector<Item>& items, const ChatMessage& message, std::string_view session, MessagePosition place,
+               const ResponseTools& tools = {});
+// Names the tool of a call by the name that the model knows.
+void set_tool(Item& call, const ResponseTools& tools, std::string_view function);
 // An item in progress has no content yet.
 void append_item(std::string& out, const Item& item, ItemStatus status);
 // Appends the content of a message or of reasoning.

@@ -20,6 +20,7 @@
 #include "wire/query.h"
 #include "wire/request_codec.h"
 #include "wire/response_ids.h"
+#include "wire/sealed_reasoning.h"
 
 namespace uma::wire {
 namespace {
@@ -128,15 +129,20 @@ std::string item_content(json::FieldReader& item, bool is_users, std::size_t ind
   return text;
 }
 
-// Reads the text of a reasoning item. Its summary and encrypted content are ignored, since the model cannot use them.
+// Reads the text of a reasoning item, which clients that store nothing send as encrypted_content. The summary is ignored.
 std::string reasoning_field(json::FieldReader& item) {
   constexpr std::array<std::string_view, 1> kTypes = {"reasoning_text"};
   const boost::json::array* content = item.array("content");
-  if (content == nullptr) return "";
+  if (content == nullptr || content->empty()) return reasoning_of(item.text("encrypted_content").value_or(""));
   auto text = text_of_parts(item, "content", *content, kTypes);
   if (!text) item.fail_field("content", R"(must be an array of {"type": "reasoning_text", "text": ...})");
   return std::move(text).value_or("");
 }
+
+// Items of calls that OpenAI's servers run; their results are not known here.
+constexpr std::array<std::string_view, 9> kHostedItems = {
+    "web_search_call",      "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call",
+    "computer_call_output", "mcp_call",         "mcp_list_tools",        "local_shell_call"};
 
 // Converts items to messages. Consecutive reasoning, texts and calls of the assistant form one message. Images of users go to
 // `images`.
@@ -150,18 +156,19 @@ class MessageReader {
       read_message(item);
     } else if (type == "reasoning") {
       read_reasoning(item);
-    } else if (type == "function_call") {
-      read_call(item);
-    } else if (type == "function_call_output") {
+    } else if (type == "function_call" || type == "custom_tool_call") {
+      read_call(item, type == "custom_tool_call");
+    } else if (type == "function_call_output" || type == "custom_tool_call_output") {
       end_reply();
       std::string extra;
       json::ObjectWriter object(extra);
       object.field("tool_call_id", item.required_text("call_id", kCallIdBytes));
       object.close();
       messages_.push_back({"tool", text_field(item, "output"), std::move(extra)});
-    } else if (item.ok()) {
-      item.fail_field("type",
-                      R"(must be "message", "reasoning", "function_call" or "function_call_output": others are not supported)");
+    } else if (item.ok() && !std::ranges::contains(kHostedItems, type)) {
+      item.fail_field(
+          "type",
+          R"(must be "message", "reasoning", "function_call", "custom_tool_call", or the output of one of these calls)");
     }
   }
 
@@ -203,15 +210,16 @@ class MessageReader {
     reply_->reasoning = std::move(text);
   }
 
-  void read_call(json::FieldReader& item) {
+  void read_call(json::FieldReader& item, bool is_custom) {
     constexpr json::TextBytes kNameBytes{1, 256};  // As long as a name that a model invents.
     if (!reply_) reply_.emplace();
     if (reply_->calls.size() == kCallsMax)
       item.fail_field("type", std::format("is the {}th call in a row, which exceeds the limit", kCallsMax + 1));
-    reply_->calls.push_back({.kind = ReplyPart::Kind::tool_call,
-                             .text = item.text("arguments").value_or("{}"),
-                             .id = item.required_text("call_id", kCallIdBytes),
-                             .name = item.required_text("name", kNameBytes)});
+    reply_->calls.push_back(
+        {.kind = ReplyPart::Kind::tool_call,
+         .text = is_custom ? arguments_of_input(item.text("input").value_or("")) : item.text("arguments").value_or("{}"),
+         .id = item.required_text("call_id", kCallIdBytes),
+         .name = function_name(item.text("namespace", kNameBytes).value_or(""), item.required_text("name", kNameBytes))});
   }
 
   void end_reply() {
@@ -322,20 +330,18 @@ void refuse_unserved_response_fields(json::FieldReader& fields) {
   }
 }
 
-// Checks `include`, which asks for additional output. Most values concern features that umad does not have. Reasoning is never
-// encrypted and always included as text.
-void check_include(json::FieldReader& fields) {
-  constexpr std::array<std::string_view, 7> kIgnoredIncludes = {
-      "reasoning.encrypted_content",    "file_search_call.results",      "web_search_call.results",
-      "web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url",
-      "code_interpreter_call.outputs"};
+// Reads `include`, which asks for additional output. Most values concern tools that umad does not run. Returns whether
+// reasoning has its encrypted content.
+bool include_field(json::FieldReader& fields) {
+  bool seals_reasoning = false;
   const boost::json::array* names = fields.array("include");
-  if (names == nullptr) return;
+  if (names == nullptr) return false;
   for (std::size_t i = 0; i < names->size(); ++i) {
     const std::string name = fields.checked_text("include", (*names)[i], {}).value_or("");
-    if (std::ranges::contains(kIgnoredIncludes, name)) continue;
-    return refuse_response_field(fields, std::format("include[{}]", i));
+    if (name == "message.output_text.logprobs") refuse_response_field(fields, std::format("include[{}]", i));
+    if (name == "reasoning.encrypted_content") seals_reasoning = true;
   }
+  return seals_reasoning;
 }
 
 // Reads umad's extensions under "uma".
@@ -367,11 +373,40 @@ boost::json::object repeated(const boost::json::object& given, std::initializer_
 boost::json::array repeated_tools(const boost::json::array& tools) {
   boost::json::array all;
   for (const boost::json::value& tool : tools) {
-    boost::json::object known = repeated(tool.as_object(), {"type", "name", "description", "parameters", "strict"});
+    const boost::json::object& given = tool.as_object();
+    if (given.at("type") != "function") {
+      all.push_back(repeated(given, {"type", "name", "description", "format", "tools"}));
+      continue;
+    }
+    boost::json::object known = repeated(given, {"type", "name", "description", "parameters", "strict"});
     for (const std::string_view name : {"parameters", "strict"}) known.emplace(name, nullptr);
     all.push_back(std::move(known));
   }
   return all;
+}
+
+// Reads the options of a chat. The model gets the functions of `tools`, and tool_choice names one of them.
+ChatOptions response_chat_options(json::FieldReader& fields, const ResponseTools& tools) {
+  boost::json::object plain;
+  for (const std::string_view name : {"parallel_tool_calls", "chat_template_kwargs", "reasoning", "tool_choice"}) {
+    if (const boost::json::value* value = fields.find(name)) plain.emplace(name, *value);
+  }
+  plain["tools"] = tools.functions();
+  if (boost::json::value* choice = plain.if_contains("tool_choice"); choice != nullptr && choice->is_object()) {
+    boost::json::object& named = choice->get_object();
+    const auto text = [&](std::string_view name) {
+      const boost::json::value* value = named.if_contains(name);
+      return value != nullptr && value->is_string() ? std::string(value->get_string()) : "";
+    };
+    if (text("type") == "custom" || !text("namespace").empty()) {
+      const std::string function = function_name(text("namespace"), text("name"));
+      named = {{"type", "function"}, {"name", function}};
+    }
+  }
+  json::FieldReader reader(plain);
+  ChatOptions options = chat_options(reader, ToolShape::flat);
+  if (!reader.ok()) fields.fail_as(reader);
+  return options;
 }
 
 std::string_view tool_choice_name(json::FieldReader& fields) {
@@ -380,13 +415,15 @@ std::string_view tool_choice_name(json::FieldReader& fields) {
 }
 
 // Writes the fields for tools, reasoning and text format.
-void repeat_chat_fields(json::ObjectWriter& object, json::FieldReader& fields, const ChatOptions& chat) {
-  const boost::json::array* tools = fields.array("tools");
-  object.begin("tools") += tools == nullptr ? "[]" : json_text(fields, "tools", repeated_tools(*tools));
+void repeat_chat_fields(json::ObjectWriter& object, json::FieldReader& fields, const ChatOptions& chat,
+                        const ResponseTools& tools) {
+  object.begin("tools") += json_text(fields, "tools", repeated_tools(tools.given()));
   if (chat.tool_choice == ToolChoice::named) {
+    const ResponseTool named = tools.find(chat.tool_name);
     json::ObjectWriter choice(object.begin("tool_choice"));
-    choice.field("type", "function");
-    choice.field("name", chat.tool_name);
+    choice.field("type", named.is_custom ? "custom" : "function");
+    choice.field("name", named.name);
+    if (!named.space.empty()) choice.field("namespace", named.space);
     choice.close();
   } else {
     object.field("tool_choice", tool_choice_name(fields));
@@ -411,7 +448,7 @@ void repeat_chat_fields(json::ObjectWriter& object, json::FieldReader& fields, c
 
 // Writes the fields that the response repeats, with OpenAI's defaults for absent fields.
 std::string repeated_fields(json::FieldReader& fields, const GenerateRequest& generate, const ResponseRequest& response,
-                            std::string_view previous, std::string_view metadata) {
+                            const ResponseTools& tools, std::string_view previous, std::string_view metadata) {
   std::string out;
   if (!fields.ok()) return out;
   json::ObjectWriter object(out);
@@ -442,7 +479,7 @@ std::string repeated_fields(json::FieldReader& fields, const GenerateRequest& ge
   object.field("top_p", generate.options.sampling.top_p);
   object.field("truncation", response.on_full == OnFull::shift ? "auto" : "disabled");
   object.begin("metadata") += metadata;
-  repeat_chat_fields(object, fields, generate.options.chat);
+  repeat_chat_fields(object, fields, generate.options.chat, tools);
   return out;
 }
 
@@ -476,15 +513,16 @@ ResponseCall read_response(json::FieldReader& fields, std::string id) {
   options.stop = stop_field(fields);
   options.max_tokens = max_tokens_field(fields, "max_output_tokens");
   options.stream = fields.boolean("stream").value_or(false);
-  options.chat = chat_options(fields, ToolShape::flat);
+  call.tools = ResponseTools(fields);
+  options.chat = response_chat_options(fields, call.tools);
   options.chat.splits_reasoning = true;
   refuse_unserved_response_fields(fields);
-  check_include(fields);
+  call.seals_reasoning = include_field(fields);
   read_response_options(fields, options);
   read_text_format(fields, options);
 
   const std::string metadata = metadata_field(fields);
-  call.request = repeated_fields(fields, generate, response, previous, metadata);
+  call.request = repeated_fields(fields, generate, response, call.tools, previous, metadata);
   if (generate.session.empty() && !response.is_kept) {
     if (response.instructions) {
       generate.input.messages.insert(generate.input.messages.begin(), {"system", *response.instructions});

@@ -9,6 +9,7 @@
 
 #include "core/request.h"
 #include "wire/json_body.h"
+#include "wire/response_tools.h"
 
 namespace uma::wire {
 
@@ -16,6 +17,8 @@ struct ResponseCall {
   GenerateRequest generate;  // Has no `response` if it continues nothing and is not to be stored.
   // Fields of the request that the response repeats: the beginning of a JSON object, as in ResponseRequest::request.
   std::string request;
+  ResponseTools tools;
+  bool seals_reasoning = false;  // Reasoning items have their encrypted_content.
 };
 
 // `id` is the id of the response.

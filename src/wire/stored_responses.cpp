@@ -92,8 +92,8 @@ std::string response_json(const ResponseDetail& detail) {
   const SessionDetail& session = detail.session;
   const std::string id = response_id_text({session.info.id.value, response.id});
   std::vector<Item> output;
-  add_items(output, session.messages.back(), session.info.id.value,
-            {.turn = response.turn, .number = number_of_reply(session)});
+  add_items(output, session.messages.back(), session.info.id.value, {.turn = response.turn, .number = number_of_reply(session)},
+            ResponseTools::of_stored(response.request));
   std::string out;
   append_response(out, {.id = id,
                         .request = response.request,

@@ -99,6 +99,7 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
   if (call->generate.response) call->generate.response->ttl_s = kResponseTtlSeconds;
   const std::string model = connection.choose_model(call->generate.model, Capability::chat);
   if (!call->generate.model.empty()) call->generate.model = model;
+  const std::vector<std::string> left_out = call->tools.left_out();
   const bool names_response = call->generate.response && !call->generate.response->previous.empty();
   wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)}, std::move(call->request), model, unix_time_s());
   std::vector<HttpGeneration> generations;

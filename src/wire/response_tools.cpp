@@ -1,0 +1,151 @@
+#include "wire/response_tools.h"
+
+#include <algorithm>
+#include <array>
+#include <format>
+#include <utility>
+
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+
+#include "json/json_writer.h"
+
+namespace uma::wire {
+namespace {
+
+constexpr std::size_t kToolsInAllMax = 512;  // Of a request, those in namespaces included.
+
+// Tools that OpenAI's servers run, or whose calls need a protocol of their own.
+constexpr std::array<std::string_view, 12> kHostedTools = {"web_search",
+                                                           "web_search_preview",
+                                                           "web_search_2025_08_26",
+                                                           "file_search",
+                                                           "code_interpreter",
+                                                           "image_generation",
+                                                           "local_shell",
+                                                           "shell",
+                                                           "mcp",
+                                                           "tool_search",
+                                                           "computer_use_preview",
+                                                           "computer"};
+
+std::string text_in(const boost::json::object& object, std::string_view name) {
+  const boost::json::value* value = object.if_contains(name);
+  const boost::json::string* text = value == nullptr ? nullptr : value->if_string();
+  return text == nullptr ? "" : std::string(*text);
+}
+
+// The schema of the one argument of a custom tool. A regular expression limits the input; another grammar is only described.
+boost::json::object schema_of_input(const boost::json::object& format) {
+  boost::json::object input{{"type", "string"}};
+  if (text_in(format, "syntax") == "regex") input["pattern"] = "^(?:" + text_in(format, "definition") + ")$";
+  return {{"type", "object"},
+          {"properties", boost::json::object{{"input", std::move(input)}}},
+          {"required", boost::json::array{"input"}},
+          {"additionalProperties", false}};
+}
+
+}  // namespace
+
+std::string function_name(std::string_view space, std::string_view name) {
+  return space.empty() ? std::string(name) : std::format("{}__{}", space, name);
+}
+
+std::string arguments_of_input(std::string_view input) {
+  std::string out;
+  json::ObjectWriter object(out);
+  object.field("input", input);
+  object.close();
+  return out;
+}
+
+std::string input_of_arguments(std::string_view arguments) {
+  boost::system::error_code problem;
+  const boost::json::value value = json::parse(arguments, {}, problem);
+  const boost::json::object* object = problem ? nullptr : value.if_object();
+  const boost::json::value* input = object == nullptr ? nullptr : object->if_contains("input");
+  const boost::json::string* text = input == nullptr ? nullptr : input->if_string();
+  return text == nullptr ? std::string(arguments) : std::string(*text);
+}
+
+ResponseTools::ResponseTools(json::FieldReader& request) {
+  const boost::json::array* tools = request.array("tools");
+  if (tools == nullptr) return;
+  for (std::size_t i = 0; i < tools->size() && request.ok(); ++i) {
+    const std::string path = std::format("tools[{}]", i);
+    const boost::json::object* object = (*tools)[i].if_object();
+    if (object == nullptr) return request.fail_field(path, "must be an object");
+    json::FieldReader tool(*object, path + ".");
+    add(tool, *object, "");
+    if (!tool.ok()) return request.fail_as(tool);
+    given_.push_back(*object);
+    if (functions_.size() > kToolsInAllMax) {
+      return request.fail_field("tools", std::format("has more than {} tools, those in namespaces included", kToolsInAllMax));
+    }
+  }
+}
+
+ResponseTools ResponseTools::of_stored(std::string_view request) {
+  boost::system::error_code problem;
+  const boost::json::value value = json::parse(std::string(request) + "}", {}, problem);
+  if (problem || !value.is_object()) return {};
+  json::FieldReader fields(value.get_object());
+  return ResponseTools(fields);
+}
+
+void ResponseTools::add(json::FieldReader& tool, const boost::json::object& object, const std::string& space) {
+  const std::string type = tool.required_text("type");
+  if (!tool.ok()) return;
+  if (std::ranges::contains(kHostedTools, type)) {
+    left_out_.push_back(type);
+    return;
+  }
+  if (type == "namespace" && space.empty()) {
+    const std::string name = tool.required_text("name", {.min = 1, .max = 128});
+    const boost::json::array* inner = tool.array("tools");
+    for (std::size_t i = 0; inner != nullptr && i < inner->size() && tool.ok(); ++i) {
+      const std::string field = std::format("tools[{}]", i);
+      const boost::json::object* each = (*inner)[i].if_object();
+      if (each == nullptr) return tool.fail_field(field, "must be an object");
+      json::FieldReader reader(*each, tool.path() + field + ".");
+      add(reader, *each, name);
+      if (!reader.ok()) return tool.fail_as(reader);
+    }
+    return;
+  }
+  const std::string name = tool.required_text("name", {.min = 1, .max = 128});
+  if (type == "function") return add_function(object, space, name);
+  if (type == "custom") return add_custom(object, space, name);
+  tool.fail_field("type", R"(must be "function", "custom", "namespace" or a tool of OpenAI's servers, which is left out)");
+}
+
+void ResponseTools::add_function(const boost::json::object& object, const std::string& space, const std::string& name) {
+  boost::json::object function = object;
+  if (!space.empty()) {
+    function["name"] = function_name(space, name);
+    by_function_.insert_or_assign(function_name(space, name), ResponseTool{.space = space, .name = name});
+  }
+  functions_.push_back(std::move(function));
+}
+
+void ResponseTools::add_custom(const boost::json::object& object, const std::string& space, const std::string& name) {
+  const boost::json::value* given = object.if_contains("format");
+  const boost::json::object* stated = given == nullptr ? nullptr : given->if_object();
+  const boost::json::object format = stated == nullptr ? boost::json::object() : *stated;
+  std::string description = text_in(object, "description");
+  if (const std::string definition = text_in(format, "definition"); !definition.empty()) {
+    description += std::format("\n\nThe input follows this {} grammar:\n{}", text_in(format, "syntax"), definition);
+  }
+  functions_.push_back({{"type", "function"},
+                        {"name", function_name(space, name)},
+                        {"description", std::move(description)},
+                        {"parameters", schema_of_input(format)}});
+  by_function_.insert_or_assign(function_name(space, name), ResponseTool{.space = space, .name = name, .is_custom = true});
+}
+
+ResponseTool ResponseTools::find(std::string_view function) const {
+  const auto found = by_function_.find(std::string(function));
+  return found == by_function_.end() ? ResponseTool{.space = "", .name = std::string(function)} : found->second;
+}
+
+}  // namespace uma::wire
