@@ -99,9 +99,12 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
   if (call->generate.response) call->generate.response->ttl_s = kResponseTtlSeconds;
   const std::string model = connection.choose_model(call->generate.model, Capability::chat);
   if (!call->generate.model.empty()) call->generate.model = model;
-  const std::vector<std::string> left_out = call->tools.left_out();
+  for (const std::string& type : call->tools.left_out()) {
+    connection.warn(std::format("the tool {} is not available on this server", type));
+  }
   const bool names_response = call->generate.response && !call->generate.response->previous.empty();
-  wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)}, std::move(call->request), model, unix_time_s());
+  wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)}, std::move(call->request), model, unix_time_s(),
+                                std::move(call->tools), call->seals_reasoning);
   std::vector<HttpGeneration> generations;
   generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<ResponseWriter>(std::move(encoder)));
   co_return co_await connection.generate(std::move(generations), request,
