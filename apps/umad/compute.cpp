@@ -14,7 +14,8 @@ Compute choose_compute(const Config& config, const std::optional<Profile>& profi
   Compute compute;
   const auto of_worker = [&](std::int32_t threads) { return std::max(1, threads / config.workers); };
   llm::ContextOptions& options = compute.context;
-  options.cells = config.context_cells;
+  options.cells = config.kv_cells;
+  options.sequence_cells = config.sequence_cells;
   options.sequences = config.slots;
   options.has_spare = config.verify_every > 0;
 

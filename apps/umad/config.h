@@ -62,10 +62,11 @@ struct Config {
   std::string models_file;
   std::vector<std::string> models_dirs;  // More folders of models, searched before models_dir.
   PoolOptions pool;
-  std::string data_dir;            // Default: $XDG_STATE_HOME/uma, else ~/.local/state/uma.
-  std::int32_t context_cells = 0;  // KV cells of one worker, shared by its slots; 0: chosen from the model.
-  std::int32_t slots = 8;          // Sequences per worker.
-  std::int32_t threads = 0;        // Compute threads of the whole daemon; 0: the physical cores this process may use.
+  std::string data_dir;             // Default: $XDG_STATE_HOME/uma, else ~/.local/state/uma.
+  std::int32_t sequence_cells = 0;  // Most tokens of one conversation; 0: what the model was trained for, if memory allows.
+  std::int32_t kv_cells = 0;        // KV cells of one worker, shared by its slots; 0: chosen by model and free memory.
+  std::int32_t slots = 8;           // Sequences per worker.
+  std::int32_t threads = 0;         // Compute threads of the whole daemon; 0: the physical cores this process may use.
   std::int32_t workers = 1;
   bool replicates_weights = false;   // Each worker gets its own copy of the weights.
   std::int32_t prefill_threads = 0;  // Threads of a worker's calls with prompt tokens; 0: the same as for decoding.

@@ -55,7 +55,7 @@ TEST(Config, HasTheDefaultsOfTheContract) {
   EXPECT_EQ(config->http, (HttpAddress{.address = "127.0.0.1", .port = 8642}));
   EXPECT_EQ(config->backlog, 1024);
   EXPECT_EQ(config->idle_timeout, std::chrono::seconds(300));
-  EXPECT_EQ(config->context_cells, 0);
+  EXPECT_EQ(config->sequence_cells, 0);
   EXPECT_EQ(config->slots, 8);
   EXPECT_EQ(config->threads, 0);
   EXPECT_EQ(config->workers, 1);
@@ -194,7 +194,7 @@ TEST(Config, EverySettingOfTheEnvironmentArrives) {
   ASSERT_TRUE(config);
   EXPECT_EQ(config->model, "e.gguf");
   EXPECT_EQ(config->socket_path, "/run/e.sock");
-  EXPECT_EQ(config->context_cells, 4096);
+  EXPECT_EQ(config->sequence_cells, 4096);
   EXPECT_EQ(config->slots, 16);
   EXPECT_EQ(config->threads, 2);
   EXPECT_EQ(config->workers, 3);
@@ -228,7 +228,7 @@ metrics:   {tick_interval_ms: 1000}
               IsEmpty());
   EXPECT_EQ(config.model, "path/to/m.gguf");
   EXPECT_EQ(config.draft_model, "small");
-  EXPECT_EQ(config.context_cells, 8192);
+  EXPECT_EQ(config.sequence_cells, 8192);
   EXPECT_EQ(config.data_dir, "/tmp/d");
   EXPECT_EQ(config.socket_path, "/tmp/u.sock");
   EXPECT_EQ(config.backlog, 32);

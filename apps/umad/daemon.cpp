@@ -14,6 +14,7 @@
 #include "base/memory_info.h"
 #include "image/kept_images.h"
 #include "kv/cold_files.h"
+#include "llm/footprint.h"
 #include "server/http/api_keys.h"
 #include "umad/compute.h"
 #include "umad/cpu_count.h"
@@ -102,7 +103,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
 Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::RegisteredModel& model) const {
   const pool::ModelCard& card = model.card;
   Config config = config_;
-  if (card.context_cells) config.context_cells = *card.context_cells;
+  if (card.sequence_cells) config.sequence_cells = *card.sequence_cells;
   if (card.slots) config.slots = *card.slots;
   if (card.kv_type) config.kv_type = *card.kv_type;
   const bool is_default = card.name == models_.default_name;
@@ -121,7 +122,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.draft_path = *draft_path;
   options.tasks = card.tasks;
   options.workers = config.workers;
-  options.context = compute.context;
+  options.context = model.header() == nullptr ? compute.context : llm::with_layout(*model.header(), compute.context);
   options.threads = compute.threads;
   options.replicates = config.replicates_weights;
   options.lanes = compute.lanes;

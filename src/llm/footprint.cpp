@@ -6,6 +6,8 @@
 #include <llama.h>
 
 #include "base/log.h"
+#include "base/memory_info.h"
+#include "llm/context_layout.h"
 #include "llm/gguf_files.h"
 #include "llm/llama_context.h"
 #include "llm/llama_embedding.h"
@@ -29,16 +31,28 @@ std::uint64_t amx_bytes(const GgufHeader& header, bool makes_vectors) {
 struct Estimated {
   std::int64_t cells = 0;
   std::int64_t sequences = 1;
+  std::int32_t sequence_cells = 0;
   bool is_unified = false;
 };
 
+std::int64_t kv_bytes_of(const GgufHeader& header, KvType type) {
+  // Numbers in the keys and values of one token; q8_0 stores 32 numbers in 34 bytes.
+  const std::int64_t numbers = header.head_count_kv_sum * (header.key_length + header.value_length);
+  return type == KvType::q8_0 ? numbers * 34 / 32 : numbers * 2;
+}
+
+ContextLayout layout_of(const GgufHeader& header, const ContextOptions& options) {
+  return choose_layout(options, {.train_tokens = header.context_length,
+                                 .kv_bytes_per_token = static_cast<std::uint64_t>(kv_bytes_of(header, options.kv_type)),
+                                 .memory_available = available_memory_bytes()});
+}
+
 Estimated estimate_layout(const GgufHeader& header, const ContextOptions& options) {
-  const std::int64_t train = header.context_length > 0 ? header.context_length : kDefaultSequenceCells;
-  Estimated layout{.cells = options.cells, .sequences = std::max(1, options.sequences)};
-  if (layout.cells <= 0) layout.cells = layout.sequences * std::min<std::int64_t>(train, kDefaultSequenceCells);
-  layout.is_unified = options.layout == KvLayout::unified ||
-                      (options.layout == KvLayout::automatic &&
-                       chooses_unified(layout.cells, static_cast<std::int32_t>(layout.sequences), train));
+  const ContextLayout chosen = layout_of(header, options);
+  Estimated layout{.cells = chosen.cells,
+                   .sequences = std::max(1, options.sequences),
+                   .sequence_cells = chosen.sequence_cells,
+                   .is_unified = chosen.is_unified};
   if (options.has_spare && !layout.is_unified) {
     layout.cells += layout.cells / layout.sequences;
     ++layout.sequences;
@@ -50,16 +64,14 @@ Estimated estimate_layout(const GgufHeader& header, const ContextOptions& option
 ContextOptions one_sequence_of(ContextOptions options, std::int32_t sequence_cells, bool is_unified) {
   options.sequences = 1;
   options.has_spare = false;
-  options.cells = sequence_cells;
+  options.cells = options.sequence_cells = sequence_cells;
   options.layout = is_unified ? KvLayout::unified : KvLayout::split;
   return options;
 }
 
 ContextBytes estimate_context(const GgufHeader& header, const ContextOptions& options) {
-  const auto [cells, sequences, is_unified] = estimate_layout(header, options);
-  // Numbers in the keys and values of one token; q8_0 stores 32 numbers in 34 bytes.
-  const std::int64_t numbers = header.head_count_kv_sum * (header.key_length + header.value_length);
-  const std::int64_t cache = options.kv_type == KvType::q8_0 ? numbers * 34 / 32 : numbers * 2;
+  const auto [cells, sequences, sequence_cells, is_unified] = estimate_layout(header, options);
+  const std::int64_t cache = kv_bytes_of(header, options.kv_type);
   const std::int64_t rows = options.ubatch_rows;
   // The simultaneous tensors of a layer, and the attention mask of each row.
   const std::int64_t wide = 8 * header.embedding_length + 3 * header.feed_forward_length;
@@ -112,6 +124,14 @@ Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, s
 
 }  // namespace
 
+ContextOptions with_layout(const GgufHeader& header, ContextOptions options) {
+  const ContextLayout chosen = layout_of(header, options);
+  options.cells = chosen.cells;
+  options.sequence_cells = chosen.sequence_cells;
+  options.layout = chosen.is_unified ? KvLayout::unified : KvLayout::split;
+  return options;
+}
+
 EmbeddingOptions embedding_options(const ContextOptions& options) {
   return {.text_tokens_max = options.cells,
           .threads = std::max(options.threads, options.threads_batch),
@@ -147,8 +167,8 @@ Footprint estimate_footprint(const GgufHeader& header, std::span<const ContextOp
     footprint.contexts.push_back(estimate_context(header, options));
     if (footprint.makes_vectors) continue;
     const Estimated layout = estimate_layout(header, options);
-    const auto cells = static_cast<std::int32_t>(layout.is_unified ? layout.cells : layout.cells / layout.sequences);
-    footprint.one_sequence.push_back(estimate_context(header, one_sequence_of(options, cells, layout.is_unified)));
+    footprint.one_sequence.push_back(
+        estimate_context(header, one_sequence_of(options, layout.sequence_cells, layout.is_unified)));
   }
   return footprint;
 }

@@ -12,9 +12,6 @@
 
 namespace uma::llm {
 
-// The default cells of a sequence: the model's context length up to this number, and this number for a model without one.
-inline constexpr std::int32_t kDefaultSequenceCells = 4096;
-
 struct ContextBytes {
   std::uint64_t cache = 0;    // Keys and values, or states.
   std::uint64_t compute = 0;  // Tensors of the largest computation.
@@ -41,6 +38,9 @@ struct Footprint {
 // computations on other threads wait for some milliseconds, as they do when a context is made. Errors: E_MODEL_002 for a bad
 // file.
 [[nodiscard]] Expected<Footprint> measure_footprint(const std::string& path, std::span<const ContextOptions> contexts);
+
+// The options with the layout that the model gets with the memory that is free now, so that measuring and loading agree.
+[[nodiscard]] ContextOptions with_layout(const GgufHeader& header, ContextOptions options);
 
 // Converts the options of a chat context to those of an embedding context.
 [[nodiscard]] EmbeddingOptions embedding_options(const ContextOptions& options);

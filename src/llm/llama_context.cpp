@@ -1,13 +1,18 @@
 #include "llm/llama_context.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cstring>
 #include <format>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
 #include "base/memory_info.h"
+#include "llm/context_layout.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
 
@@ -16,7 +21,6 @@ namespace {
 
 constexpr std::uint32_t kBatchRows = 2048;
 constexpr std::uint32_t kDraftRows = 16;  // Rows with logits, beside one row of each sequence.
-constexpr std::int32_t kSplitSequenceCellsMin = 2048;
 constexpr std::int32_t kLibrarySequencesMax = 256;
 
 ggml_type cache_type(KvType type) {
@@ -45,30 +49,20 @@ std::uint64_t kv_bytes_measured(std::uint64_t estimated, std::uint64_t cache_byt
   return has_states ? std::min(estimated, measured) : measured;
 }
 
-// Cells and layout, as requested or chosen. By default each sequence gets the training context up to 4096 tokens, and all
-// sequences together at most a quarter of the free memory. The layout is split if that gives each sequence enough cells (faster
-// on a CPU, docs/decisions/0004), else unified.
+// The layout, and the cells with those of a spare sequence.
 struct Layout {
   std::uint32_t cells;
+  std::int32_t sequence_cells;
   bool unified;
 };
 
-Layout choose_layout(const llama_model* model, const ContextOptions& options) {
-  const std::int32_t train = llama_model_n_ctx_train(model) > 0 ? llama_model_n_ctx_train(model) : kDefaultSequenceCells;
-  auto cells = static_cast<std::uint64_t>(options.cells);
-  if (cells == 0) {
-    const auto sequence_cells = static_cast<std::uint64_t>(std::min(train, kDefaultSequenceCells));
-    cells = sequence_cells * static_cast<std::uint64_t>(options.sequences);
-    const std::uint64_t affordable =
-        available_memory_bytes() / 4 / std::max<std::uint64_t>(1, kv_bytes_estimated(model, options.kv_type));
-    if (affordable > 0) cells = std::max(sequence_cells, std::min(cells, affordable));
-  }
-  bool unified = options.layout == KvLayout::unified;
-  if (options.layout == KvLayout::automatic) {
-    unified = chooses_unified(static_cast<std::int64_t>(cells), options.sequences, train);
-  }
-  if (options.has_spare && !unified) cells += cells / static_cast<std::uint64_t>(options.sequences);
-  return {static_cast<std::uint32_t>(cells), unified};
+Layout layout_of(const llama_model* model, const ContextOptions& options) {
+  const ContextLayout chosen = choose_layout(options, {.train_tokens = llama_model_n_ctx_train(model),
+                                                       .kv_bytes_per_token = kv_bytes_estimated(model, options.kv_type),
+                                                       .memory_available = available_memory_bytes()});
+  auto cells = static_cast<std::uint32_t>(chosen.cells);
+  if (options.has_spare && !chosen.is_unified) cells += cells / static_cast<std::uint32_t>(options.sequences);
+  return {cells, chosen.sequence_cells, chosen.is_unified};
 }
 
 // The library stores the inputs of a graph one behind the other at multiples of 32 bytes, and one input has a word for each row
@@ -142,10 +136,6 @@ std::mutex& making_mutex() {
   return mutex;
 }
 
-bool chooses_unified(std::int64_t cells, std::int32_t sequences, std::int64_t train_tokens) {
-  return cells / sequences < std::min<std::int64_t>(train_tokens, kSplitSequenceCellsMin);
-}
-
 bool has_states(const llama_model* model) {
   return llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
 }
@@ -178,11 +168,28 @@ Expected<llama_context_params> context_params(const Layout& layout, const Contex
   return params;
 }
 
-// The cells of one sequence, at most the model's training context.
-std::int32_t sequence_cells_of(const llama_model* model, const llama_context* context, const Layout& layout) {
-  const auto cells = static_cast<std::int32_t>(layout.unified ? llama_n_ctx(context) : llama_n_ctx_seq(context));
-  const std::int32_t train = llama_model_n_ctx_train(model);
-  return train > 0 ? std::min(cells, train) : cells;
+// The cells of one sequence.
+std::int32_t sequence_cells_of(const llama_context* context, const Layout& layout) {
+  return std::min(static_cast<std::int32_t>(layout.unified ? llama_n_ctx(context) : llama_n_ctx_seq(context)),
+                  layout.sequence_cells);
+}
+
+// The metadata ARCHITECTURE.suffix; empty: there is none.
+std::string meta_of(const llama_model* model, const std::string& suffix) {
+  const auto text = [model](const std::string& key) {
+    std::array<char, 128> buffer{};
+    return llama_model_meta_val_str(model, key.c_str(), buffer.data(), buffer.size()) < 0 ? "" : std::string(buffer.data());
+  };
+  return text(text("general.architecture") + suffix);
+}
+
+// How keys are rotated: models with two sets of factors use the long one in contexts that are longer than the original.
+std::string_view rotation_of(const llama_model* model, std::int32_t sequence_cells) {
+  const std::string original = meta_of(model, ".rope.scaling.original_context_length");
+  const std::string type = meta_of(model, ".rope.scaling.type");
+  std::int64_t tokens = 0;
+  (void)std::from_chars(original.data(), original.data() + original.size(), tokens);
+  return type == "longrope" && sequence_cells > tokens ? "long" : "usual";
 }
 
 // The memory of the last context that this thread made.
@@ -197,7 +204,7 @@ ContextBytes bytes_of_last(const llama_model* model, const llama_context_params&
 
 Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_model> model, const std::string& model_identity,
                                                         const ContextOptions& options) {
-  const Layout layout = choose_layout(model.get(), options);
+  const Layout layout = layout_of(model.get(), options);
   const auto wanted = context_params(layout, options);
   if (!wanted) return std::unexpected(wanted.error());
   const llama_context_params& params = *wanted;
@@ -224,7 +231,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.spare = options.has_spare ? options.sequences : -1;
     const std::int32_t sequences = options.sequences + (options.has_spare ? 1 : 0);
     shape.cells = layout.unified ? cells : cells / sequences * options.sequences;
-    shape.sequence_cells_max = sequence_cells_of(model.get(), context, layout);
+    shape.sequence_cells_max = sequence_cells_of(context, layout);
     shape.batch_rows_max = static_cast<std::int32_t>(llama_n_batch(context));
     shape.ubatch_rows_max = static_cast<std::int32_t>(llama_n_ubatch(context));
     shape.logits_rows_max = static_cast<std::int32_t>(std::min(params.n_outputs_max, llama_n_batch(context)));
@@ -245,15 +252,16 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.kv_bytes_per_token =
         kv_bytes_measured(kv_bytes_estimated(model.get(), options.kv_type), bytes.cache, cells, has_states(model.get()));
     shape.sequence_bytes_max = bytes.cache / (layout.unified ? 1 : static_cast<std::uint64_t>(sequences));
-    std::string identity = std::format("{}|{}|cells {}|{} {}|flash {}|{}", model_identity, llama_version(),
-                                       shape.sequence_cells_max, ggml_type_name(params.type_k), ggml_type_name(params.type_v),
-                                       shape.has_flash_attention ? "on" : "off", layout.unified ? "unified" : "split");
+    std::string identity = std::format("{}|{}|{}|{} {}|flash {}|{}", model_identity, llama_version(),
+                                       rotation_of(model.get(), shape.sequence_cells_max), ggml_type_name(params.type_k),
+                                       ggml_type_name(params.type_v), shape.has_flash_attention ? "on" : "off",
+                                       layout.unified ? "unified" : "split");
     return std::unique_ptr<Context>(new LlamaContext(std::move(model), context, shape, std::move(identity)));
   });
 }
 
 Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptions& options) {
-  const Layout layout = choose_layout(model, options);
+  const Layout layout = layout_of(model, options);
   const auto params = context_params(layout, options);
   if (!params) return std::unexpected(params.error());
   return guarded(ErrorCode::model_load, "measuring a context", [&]() -> Expected<ContextMeasured> {
@@ -264,7 +272,7 @@ Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptio
       return fail(ErrorCode::model_load, std::format("the context cannot be measured: {}", library_log().last_error()));
     }
     return ContextMeasured{.bytes = bytes_of_last(model, *params),
-                           .sequence_cells = sequence_cells_of(model, context.get(), layout),
+                           .sequence_cells = sequence_cells_of(context.get(), layout),
                            .is_unified = layout.unified};
   });
 }

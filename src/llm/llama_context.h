@@ -16,9 +16,6 @@ namespace uma::llm {
 // loaded without weights.
 [[nodiscard]] bool has_states(const llama_model* model);
 
-// The default layout: unified if a split layout would give each sequence too few cells.
-[[nodiscard]] bool chooses_unified(std::int64_t cells, std::int32_t sequences, std::int64_t train_tokens);
-
 // The size and shape of a context, measured on a model that was loaded without its weights (no_alloc). Takes some milliseconds.
 struct ContextMeasured {
   ContextBytes bytes;

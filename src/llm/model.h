@@ -52,10 +52,11 @@ enum class KvType : std::uint8_t {
 };  // Type of keys and values. q8_0 needs flash attention and a head size that is a multiple of 32.
 
 struct ContextOptions {
-  std::int32_t cells = 0;      // KV cells of all sequences together; 0: the model's default.
-  std::int32_t sequences = 8;  // Maximum number of resident sequences.
-  bool has_spare = false;      // True: one more sequence (ContextShape::spare), in a split context with its own cells.
-  std::int32_t threads = 1;    // Compute threads of a call for one row, until set_threads().
+  std::int32_t cells = 0;           // KV cells of all sequences together; 0: chosen (context_layout.h).
+  std::int32_t sequence_cells = 0;  // Limit of one sequence; 0: what the model was trained for.
+  std::int32_t sequences = 8;       // Maximum number of resident sequences.
+  bool has_spare = false;           // True: one more sequence (ContextShape::spare), in a split context with its own cells.
+  std::int32_t threads = 1;         // Compute threads of a call for one row, until set_threads().
   KvLayout layout = KvLayout::automatic;
   std::int32_t threads_batch = 0;  // Compute threads of a call for several rows, until set_threads(); 0: as threads.
   std::int32_t ubatch_rows = 512;  // Rows computed at once.

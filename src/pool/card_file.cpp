@@ -121,7 +121,7 @@ const std::vector<Key>& keys() {
       {"url", text([](ModelCard& card) -> auto& { return card.url; })},
       {"capability", apply_capability},
       {"aliases", apply_aliases},
-      {"n_ctx", number<std::int32_t>(0, 1 << 24, [](ModelCard& card) -> auto& { return card.context_cells; })},
+      {"n_ctx", number<std::int32_t>(0, 1 << 24, [](ModelCard& card) -> auto& { return card.sequence_cells; })},
       {"slots", number<std::int32_t>(1, 256, [](ModelCard& card) -> auto& { return card.slots; })},
       {"kv_type", apply_kv_type},
       {"pin", boolean([](ModelCard& card) -> auto& { return card.is_pinned; })},

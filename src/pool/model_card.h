@@ -23,7 +23,7 @@ struct ModelCard {
   std::string url;   // Source of the file; without a path, the file has the last part of the URL as its name.
   std::optional<Capability> capability;  // Nullopt: as the file says.
   std::vector<std::string> aliases;
-  std::optional<std::int32_t> context_cells;
+  std::optional<std::int32_t> sequence_cells;
   std::optional<std::int32_t> slots;
   std::optional<llm::KvType> kv_type;
   bool is_pinned = false;     // Never unloaded once it is loaded.

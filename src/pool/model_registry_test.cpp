@@ -109,7 +109,7 @@ assistant:
   EXPECT_EQ(found.projector_path, (folder_ / "models/eyes.gguf").string());
   EXPECT_EQ(found.capability, Capability::vision);
   EXPECT_GT(found.weight_bytes(), 0u);
-  EXPECT_EQ(found.card.context_cells, 8192);
+  EXPECT_EQ(found.card.sequence_cells, 8192);
   EXPECT_EQ(found.card.slots, 4);
   EXPECT_EQ(found.card.kv_type, llm::KvType::q8_0);
   EXPECT_TRUE(found.card.is_pinned && found.card.is_preloaded && found.card.replicates_weights);
