@@ -29,7 +29,7 @@ class DataDir : public ::testing::Test {
     return text.str();
   }
   static unsigned mode(const std::filesystem::path& path) {
-    struct stat facts {};
+    struct stat facts{};
     EXPECT_EQ(::stat(path.c_str(), &facts), 0);
     return facts.st_mode & 0777U;
   }

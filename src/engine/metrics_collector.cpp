@@ -10,13 +10,13 @@ namespace {
 // One row for each number: the counter of a lane or of another part that is added to it.
 template <class Stats>
 struct CounterSum {
-  Counter Stats::*from;
-  std::uint64_t MetricsSnapshot::*to;
+  Counter Stats::* from;
+  std::uint64_t MetricsSnapshot::* to;
 };
 template <class Stats>
 struct GaugeSum {
-  Gauge Stats::*from;
-  std::int64_t MetricsSnapshot::*to;
+  Gauge Stats::* from;
+  std::int64_t MetricsSnapshot::* to;
 };
 
 constexpr CounterSum<LaneStats> kLaneCounters[] = {

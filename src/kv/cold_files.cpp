@@ -82,7 +82,7 @@ Expected<OpenState> open_state(const std::string& path, std::string_view name, b
   OpenState state;
   // With O_NONBLOCK, opening a special file does not block.
   state.file = UniqueFd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  struct stat facts {};
+  struct stat facts{};
   if (!state.file.is_open() || ::fstat(state.file.get(), &facts) != 0) return io_failure(path, errno);
   if (!S_ISREG(facts.st_mode)) return fail(ErrorCode::io_failed, std::format("{}: is not a regular file", path));
   const auto file_bytes = static_cast<std::uint64_t>(facts.st_size);
@@ -158,7 +158,7 @@ ColdFiles::ColdFiles(std::string folder, UniqueFd opened) : folder_(std::move(fo
 Expected<std::unique_ptr<ColdFiles>> ColdFiles::open(std::string folder) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return io_failure(folder, errno);
   UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  struct stat facts {};
+  struct stat facts{};
   if (!opened.is_open() || ::fstat(opened.get(), &facts) != 0) return io_failure(folder, errno);
   // The library trusts every byte of a state, and a checksum does not stop an attacker.
   if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
@@ -199,7 +199,7 @@ Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const Snapshot& sna
     if (problem == 0) problem = write_all(file.get(), piece.bytes);
     if (problem == 0) problem = write_all(file.get(), std::span(kBlockOfZeros).first(padded - piece.bytes.size()));
   }
-  struct stat facts {};
+  struct stat facts{};
   if (problem == 0 && (::fdatasync(file.get()) != 0 || ::fstat(file.get(), &facts) != 0)) problem = errno;
   if (problem == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
   if (problem != 0) {
@@ -301,7 +301,7 @@ void ColdFiles::prune_damaged() {
   std::vector<Damaged> files;
   std::error_code problem;
   for (fs::directory_iterator at(folder_, problem); !problem && at != fs::directory_iterator(); at.increment(problem)) {
-    struct stat facts {};
+    struct stat facts{};
     if (name_in(at->path().filename().string(), kDamagedEnd).empty() || ::lstat(at->path().c_str(), &facts) != 0) continue;
     files.push_back({facts.st_ctim, at->path()});
   }

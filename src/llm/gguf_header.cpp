@@ -569,7 +569,7 @@ Expected<GgufHeader> read_gguf_header(std::uint64_t file_bytes, const ReadAt& re
 Expected<GgufHeader> read_gguf_header(const std::string& path) {
   // O_NONBLOCK, because opening a pipe would wait for its other end.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat status {};
+  struct stat status{};
   if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
     return fail(ErrorCode::model_load, std::format("{}: {}", path, std::strerror(errno)));
   }

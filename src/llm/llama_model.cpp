@@ -88,7 +88,7 @@ Expected<std::string> model_identity(const std::string& path) {
   constexpr std::size_t kSamples = 64;
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return fail(ErrorCode::model_load, std::format("{}: {}", path, std::strerror(errno)));
-  struct stat status {};
+  struct stat status{};
   XXH3_state_t* state = XXH3_createState();
   XXH3_128bits_reset(state);
   const bool usable = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);

@@ -5,8 +5,8 @@
 // Thread rule: the engine's router calls load(), unload() and cancel_load(), which never block; the pool's own threads may wait
 // for the router. Therefore no lock that these three functions take is held while the host is called.
 //
-// The class is large because loading, evicting and growing change the same residents under the same two locks; what needs no lock
-// is elsewhere: plan_evictions(), MemoryNeed, BackgroundHolds, WarmMemory.
+// The class is large because loading, evicting and growing change the same residents under the same two locks; what needs no
+// lock is elsewhere: plan_evictions(), MemoryNeed, BackgroundHolds, WarmMemory.
 #pragma once
 
 #include <atomic>

@@ -64,7 +64,7 @@ Machine random_machine(Random& random) {
   const auto factor = [&] { return std::exp2(4 * random.next_unit() - 2); };
   Machine machine;
   machine.speed = factor() * factor();
-  for (double Machine::*const cost :
+  for (double Machine::* const cost :
        {&Machine::decode_call, &Machine::decode_row, &Machine::draft_row, &Machine::decode_kv, &Machine::prefill_call,
         &Machine::prefill_row, &Machine::small_row, &Machine::prefill_kv, &Machine::small_kv})
     machine.*cost *= factor();

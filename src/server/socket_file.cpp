@@ -49,7 +49,7 @@ Expected<UniqueFd> lock_folder(const std::string& path) {
 
 // Removes a socket file without a listener; any other file is an error. Requires the folder's lock.
 Expected<Unit> make_room(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   if (::lstat(path.c_str(), &status) != 0) {
     if (errno == ENOENT) return Unit{};
     return fail_errno("cannot examine", path);
@@ -77,7 +77,7 @@ Expected<Unit> make_room(const std::string& path) {
 void SocketFile::remove() {
   if (path_.empty()) return;
   const Expected<UniqueFd> lock = lock_folder(path_);
-  struct stat status {};
+  struct stat status{};
   if (lock && ::lstat(path_.c_str(), &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) {
     ::unlink(path_.c_str());
   }
@@ -102,7 +102,7 @@ Expected<ListeningSocket> listen_at(const std::string& path, int backlog) {
   const sockaddr_un address = address_of(path);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
     return fail_errno("cannot bind", path);
-  struct stat status {};
+  struct stat status{};
   if (::lstat(path.c_str(), &status) != 0 || ::listen(fd.get(), backlog) != 0) {
     const int problem = errno;
     ::unlink(path.c_str());  // Still the file made above, because of the folder's lock.

@@ -18,7 +18,7 @@ TEST(SocketFile, IsPrivateWhateverTheUmask) {
   const auto listening = listen_at(folder.file("s"), 8);
   ::umask(before);
   ASSERT_TRUE(listening.has_value()) << listening.error().message;
-  struct stat status {};
+  struct stat status{};
   ASSERT_EQ(::stat(folder.file("s").c_str(), &status), 0);
   EXPECT_TRUE(S_ISSOCK(status.st_mode));
   EXPECT_EQ(status.st_mode & 0777, 0600u);
@@ -26,7 +26,9 @@ TEST(SocketFile, IsPrivateWhateverTheUmask) {
 
 TEST(SocketFile, IsRemovedAtItsEnd) {
   const TempFolder folder;
-  { ASSERT_TRUE(listen_at(folder.file("s"), 8).has_value()); }
+  {
+    ASSERT_TRUE(listen_at(folder.file("s"), 8).has_value());
+  }
   EXPECT_FALSE(std::filesystem::exists(folder.file("s")));
 }
 

@@ -34,7 +34,7 @@ Expected<AccessLog> AccessLog::open(const std::string& destination) {
   log.is_off_ = destination == "off";
   if (destination == "off" || destination == "log") return log;
   log.file_ = UniqueFd(::open(destination.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600));
-  struct stat facts {};
+  struct stat facts{};
   if (log.file_.get() < 0 || ::fstat(log.file_.get(), &facts) != 0) {
     return fail(ErrorCode::io_failed, std::format("access log {}: {}", destination, std::strerror(errno)));
   }

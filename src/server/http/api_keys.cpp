@@ -107,7 +107,7 @@ Expected<std::vector<ApiKey>> parse_api_keys(std::string_view text) {
 
 Expected<std::vector<ApiKey>> read_api_keys(const std::string& path) {
   constexpr std::int64_t kBytesMax = 16 << 20;
-  struct stat facts {};
+  struct stat facts{};
   const auto bad = [&](std::string_view what) { return fail(ErrorCode::proto_field, std::format("{}: {}", path, what)); };
   if (::stat(path.c_str(), &facts) != 0) return bad(std::strerror(errno));
   if (!S_ISREG(facts.st_mode) || facts.st_size > kBytesMax) return bad("not a regular file, or too large for a keys file");

@@ -115,8 +115,7 @@ bool is_header_list(std::string_view text) {
 std::string loggable(std::string_view text) {
   constexpr std::size_t kBytesMax = 256;
   std::string out(text.substr(0, kBytesMax));
-  std::ranges::replace_if(
-      out, [](char c) { return c <= ' ' || c > '~'; }, '?');
+  std::ranges::replace_if(out, [](char c) { return c <= ' ' || c > '~'; }, '?');
   return out;
 }
 
