@@ -510,6 +510,21 @@ TEST_F(ResponsesTest, OfAForkOfTheSessionTheyAreNone) {
   EXPECT_NE(kept(copy->id.value), nullptr);
 }
 
+TEST_F(ResponsesTest, AResponseThatIsBeingDeletedIsNotContinued) {
+  const std::string id = "00000000000000a1";
+  const std::string session = session_of(respond(request(id)));
+  // Holds the session until its input is tokenized, and found to be too long.
+  const auto held =
+      begin(sessions().append(kTenant, {.session = session, .input = {.text = std::string(5000, 'x'), .messages = {}}}));
+  const auto deleted = begin(sessions().forget_response(kTenant, session, id));
+  const SinkPtr next = begin(request("00000000000000a2", session, id));
+  settle();
+  EXPECT_FALSE(**held);
+  EXPECT_TRUE(**deleted);
+  EXPECT_TRUE(next->has_failed()) << "its session is gone";
+  EXPECT_FALSE(get(session, id));
+}
+
 TEST_F(ResponsesTest, CancellingASessionEndsTheReplyInProgress) {
   const std::string conversation = begin_chat();
   GenerateRequest long_one = request("00000000000000a1", conversation);

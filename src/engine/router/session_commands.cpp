@@ -301,9 +301,11 @@ Task<Expected<Unit>> SessionCommands::forget_response(TenantId tenant, std::stri
   }
   const kv::SessionRecord& record = *(*lock)->record;
   if (record.is_of_responses && record.responses.size() == 1) {
-    Session& last = **lock;
-    lock->release();
-    co_return co_await end_idle(last);
+    // Under the lock, since a request that waits for it could continue the response otherwise, in a session that then ends.
+    co_return co_await parts_.tasks.ask<Unit>([&](Reply<Unit> reply) {
+      parts_.sessions.end(**lock, std::move(reply));
+      lock->release();
+    });
   }
   auto changed = co_await commit(std::move(*lock), without_response(record, response, parts_.clock.unix_s()));
   if (!changed) co_return changed.error();
