@@ -1,12 +1,21 @@
 #include "engine/lane/prefill_offload.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "engine/lane/state_transfer.h"
 
 namespace uma::engine {
+namespace {
+
+bool is_beginning_of(const std::vector<Token>& tokens, const std::vector<Token>& chain) {
+  return tokens.size() <= chain.size() && std::ranges::equal(tokens, std::span(chain).first(tokens.size()));
+}
+
+}  // namespace
 
 void PrefillOffload::offload_long_prompts() {
   constexpr double kAloneMs = 1000;
@@ -21,20 +30,28 @@ void PrefillOffload::offload_long_prompts() {
 // Whether the prompt takes longer than `stay_ms`; a shorter one is computed in the lane's own context.
 bool PrefillOffload::is_long(const sched::SequenceView& view, double stay_ms) const {
   const Sequence& sequence = parts_.sequences.at(view.index);
-  if (view.decodes || view.pending_tokens < sched::kPrefillChunkMin || sequence.offload_disabled || !sequence.has_rows)
-    return false;
-  const double ms = parts_.step_model.prefill_ms(view.pending_tokens, view.cached_tokens);
-  if (ms == 0) return view.pending_tokens > sched::kFastChunk;
+  const std::int32_t pending = end_of_offload(sequence) - view.cached_tokens;
+  if (view.decodes || pending < sched::kPrefillChunkMin || sequence.offload_disabled || !sequence.has_rows) return false;
+  const double ms = parts_.step_model.prefill_ms(pending, view.cached_tokens);
+  if (ms == 0) return pending > sched::kFastChunk;
   // The cached beginning moves to the prefill context and back, and the rest moves back.
-  const std::size_t tokens = 2 * static_cast<std::size_t>(view.cached_tokens) + static_cast<std::size_t>(view.pending_tokens);
+  const std::size_t tokens = 2 * static_cast<std::size_t>(view.cached_tokens) + static_cast<std::size_t>(pending);
   return ms > stay_ms + 2 * parts_.transfer.load_ms(tokens * parts_.shape().kv_bytes_per_token);
+}
+
+// The end of the part of the chain that the prefill context can compute. It cuts no image.
+std::int32_t PrefillOffload::end_of_offload(const Sequence& sequence) const {
+  const std::int32_t end = std::min(size_of(sequence.chain), parts_.prefill->context().shape().sequence_cells_max);
+  const image::ImageRun* cut =
+      image::is_within_run(sequence.job.images, end) ? image::run_at(sequence.job.images, end) : nullptr;
+  return cut == nullptr ? end : cut->begin;
 }
 
 bool PrefillOffload::offload(Sequence& sequence) {
   const Slot& slot = parts_.slot_of(sequence);
   if (slot.was_moved()) return false;
   PrefillJob job{.id = sequence.job.id,
-                 .tokens = sequence.chain,
+                 .tokens = {sequence.chain.begin(), sequence.chain.begin() + end_of_offload(sequence)},
                  .images = sequence.job.images,
                  .snapshot = std::nullopt,
                  .is_background = sequence.job.is_background,
@@ -42,7 +59,7 @@ bool PrefillOffload::offload(Sequence& sequence) {
                  .placed = sequence.times.placed,
                  .due = planner_.prompt_due(sequence)};
   // The reservation is used for the state of the beginning, of the interrupted prompt and of the result, one after another.
-  auto reserved = parts_.pool.reserve(prompt_reservation_bytes(parts_.prefill->context().shape(), size_of(sequence.chain)));
+  auto reserved = parts_.pool.reserve(prompt_reservation_bytes(parts_.prefill->context().shape(), size_of(job.tokens)));
   if (!reserved) {
     log_debug("request {}: there is no memory for the state of its prompt, so the lane computes it in its own context",
               sequence.job.id.value);
@@ -70,7 +87,7 @@ void PrefillOffload::accept(PrefillReport report) {
   if (report.is_final()) parts_.cores.handover_taken();
   Sequence* found = parts_.sequences.find(report.id);
   // A report may come from an earlier offload, if the chain has grown meanwhile.
-  const bool is_stale = found != nullptr && report.snapshot && report.snapshot->tokens != found->chain;
+  const bool is_stale = found != nullptr && report.snapshot && !is_beginning_of(report.snapshot->tokens, found->chain);
   if (found == nullptr || !found->is_offloaded || is_stale) {
     if (report.snapshot) kv::recycle(std::move(*report.snapshot), parts_.pool);  // The request was cancelled meanwhile.
     return;
@@ -82,6 +99,8 @@ void PrefillOffload::accept(PrefillReport report) {
     return;
   }
   sequence.is_offloaded = false;
+  // The rest of a prompt that is longer than the prefill context is computed here.
+  if (report.snapshot && report.snapshot->tokens.size() < sequence.chain.size()) sequence.offload_disabled = true;
   if (report.snapshot) return accept_prompt(sequence, std::move(report));
   log_warning("request {}: its prompt failed in the prefill lane ({}), so the lane computes it in its own context",
               sequence.job.id.value, report.error->message);
@@ -97,7 +116,7 @@ void PrefillOffload::accept_prompt(Sequence& sequence, PrefillReport report) {
     sequence.restoring = Restore{.report = std::move(report), .stored = nullptr, .tokens_wanted = tokens};
     return;
   }
-  sampler_.sample_first(sequence, report.logits);
+  if (tokens == size_of(sequence.chain)) sampler_.sample_first(sequence, report.logits);
   sequence.resume.id = 0;
   if (sequence.is_running()) {
     preemption_.set_aside(sequence, kv::share_snapshot(std::move(*report.snapshot), parts_.pool));

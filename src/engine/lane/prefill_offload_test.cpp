@@ -1,5 +1,7 @@
 // Long prompts are computed in a prefill lane beside the streams.
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <span>
 
 #include <gtest/gtest.h>
@@ -16,7 +18,7 @@ class PrefillOffloadTest : public LaneTest {
     FakeOptions one = options;
     one.clock = &clock_;
     one.sequences = 1;
-    one.cells = FakeContext(options).shape().sequence_cells_max;
+    one.cells = std::min(FakeContext(options).shape().sequence_cells_max, prefill_cells_);
     auto prefill = std::make_unique<FakeContext>(one);
     prefill_context_ = prefill.get();
     LaneOptions lane_options;
@@ -47,6 +49,7 @@ class PrefillOffloadTest : public LaneTest {
 
   const std::string kLong = std::string(90, 'x') + "what is this?";
   FakeContext* prefill_context_ = nullptr;
+  std::int32_t prefill_cells_ = 1'000'000;
 };
 
 TEST_F(PrefillOffloadTest, ALongPromptIsComputedBesideAStream) {
@@ -124,6 +127,16 @@ TEST_F(PrefillOffloadTest, AShorterPromptTakesThePlaceOfALongerOne) {
   run_both();
   EXPECT_EQ(sinks_[2]->tokens, expected(longest, 6));
   EXPECT_EQ(sinks_[3]->tokens, expected(kLong, 6));
+}
+
+TEST_F(PrefillOffloadTest, TheRestOfAPromptThatIsLongerThanThePrefillContextIsComputedInTheLane) {
+  prefill_cells_ = 80;
+  make_both({.cells = 800, .sequences = 4});
+  start_both();
+  run_both();
+  EXPECT_EQ(sinks_[1]->tokens, expected("a stream", 40));
+  EXPECT_EQ(sinks_[2]->tokens, expected(kLong, 6));
+  EXPECT_EQ(lane_->stats().handover.count(), 1u);
 }
 
 }  // namespace

@@ -73,14 +73,15 @@ void Restores::refuse(Sequence& sequence, const Error& error) {
   sequence.restoring.reset();
 }
 
-// The whole snapshot is in the slot. A prompt comes with the logits for its first token.
+// The whole snapshot is in the slot. A whole prompt comes with the logits for its first token.
 void Restores::end(Sequence& sequence) {
   Restore restore = std::move(*sequence.restoring);
   sequence.restoring.reset();
   (void)parts_.slots.cut(sequence.slot, static_cast<std::size_t>(restore.tokens_wanted));
   if (restore.report) {
     kv::recycle(std::move(*restore.report->snapshot), parts_.pool);
-    return sampler_.sample_first(sequence, restore.report->logits);
+    if (restore.tokens_wanted == size_of(sequence.chain)) sampler_.sample_first(sequence, restore.report->logits);
+    return;
   }
   if (!sequence.in_batch) sequence.usage.restore_ms = restore.ms;
   count_restored(sequence, restore);

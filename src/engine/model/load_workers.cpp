@@ -23,6 +23,9 @@ bool can_hand_over(llm::Context& from, llm::Context& to) {
   return from.truncate(0, 0) && to.truncate(0, 0) && moved;
 }
 
+// Cells of the prefill context: it computes this much of a prompt, and the decode context goes on from there.
+constexpr std::int32_t kPrefillCellsMax = 16'384;
+
 // Makes a context that computes prompts for `decodes`; null if its state cannot be handed over. For most models it has one
 // sequence; models with several caches accept only the state of a context with as many sequences.
 std::unique_ptr<llm::Context> make_prefill_context(const llm::Model& model, llm::ContextOptions options,
@@ -32,7 +35,8 @@ std::unique_ptr<llm::Context> make_prefill_context(const llm::Model& model, llm:
   options.has_spare = false;
   for (const std::int32_t sequences : {1, shape.sequences + (shape.spare >= 0 ? 1 : 0)}) {
     options.sequences = sequences;
-    options.cells = shape.is_unified ? shape.sequence_cells_max : shape.sequence_cells_max * sequences;
+    options.sequence_cells = std::min(shape.sequence_cells_max, kPrefillCellsMax);
+    options.cells = shape.is_unified ? options.sequence_cells : options.sequence_cells * sequences;
     auto context = model.new_context(options);
     if (context && can_hand_over(**context, decodes)) return std::move(*context);
     if (!context)
