@@ -1,5 +1,6 @@
 #include "pool/memory_need.h"
 
+#include <array>
 #include <span>
 
 #include "llm/footprint.h"
@@ -7,15 +8,18 @@
 namespace uma::pool {
 
 Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, std::uint64_t image_cache_bytes_max) {
-  const std::span<const llm::ContextOptions> context(&options.context, 1);
+  // Without a layout the prefill context counts as if it had a whole window.
+  const bool has_layout = options.context.sequence_cells > 0;
+  const std::array both{options.context, has_layout ? engine::prefill_context_options(options.context) : options.context};
+  const std::span<const llm::ContextOptions> context(both.data(), 1);
   const auto workers = static_cast<std::uint64_t>(options.workers);
-  const auto model = llm::measure_footprint(options.path, context);
+  const auto model = llm::measure_footprint(options.path, both);
   if (!model) return std::unexpected(model.error());
   MemoryNeed need{.workers = workers, .weights = model->weights * (options.replicates ? workers : 1)};
   need.contexts = model->contexts.front().total() * workers;
   if (!model->makes_vectors) {
     const bool has_prefill = options.lanes && options.context.sequences > 1;
-    if (has_prefill) need.contexts += model->one_sequence.front().total() * workers;
+    if (has_prefill) need.contexts += model->one_sequence.back().total() * workers;
     // A third more, because the pool of states rounds up and each cell has a position beside its values.
     need.states = model->one_sequence.front().cache / 3 * 4 * workers;
   }

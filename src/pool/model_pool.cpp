@@ -139,6 +139,7 @@ void ModelPool::grow(const std::string& model) {
   const auto found = known->find(model);
   if (!found || (*found)->card.name != model) return;
   std::shared_ptr<const llm::Model> weights;
+  llm::ContextOptions context;
   {
     const MutexLock lock(mutex_);
     const auto resident = residents_.find(model);
@@ -151,10 +152,12 @@ void ModelPool::grow(const std::string& model) {
     }
     if (resident->second.workers >= (*found)->card.workers_max || busy >= options_.cores) return;
     weights = resident->second.weights;
+    context = resident->second.context;
   }
   auto options = options_.prepare(**found);
   if (!options) return;
   options->workers = 1;
+  options->context = context;
   options->projector_path.clear();  // The model's first worker reads the images.
   options->weights = std::move(weights);
   const auto need = need_of(**found, *options);

@@ -94,6 +94,7 @@ class ModelPool final : public engine::WorkerSource {
     std::uint64_t state_bytes = 0;          // Memory per worker for states in transfer.
     TimePoint loaded_at{};
     double load_ms = 0;
+    llm::ContextOptions context;     // The layout that further workers get, too.
     std::int32_t workers = 0;        // Workers that the engine has.
     std::int32_t workers_first = 0;  // Workers of the load.
     bool is_loading = false;         // The model, or another worker, is being loaded.

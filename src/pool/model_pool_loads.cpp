@@ -111,6 +111,7 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   if (loaded->copies == 1) resident.weights = loaded->model;
   resident.loaded_at = clock_.now();
   resident.workers = resident.workers_first = options->workers;
+  resident.context = options->context;
   resident.is_serving = true;
   loaded->reservation = std::make_shared<Reservation>(std::move(*held));
   return loaded;

@@ -23,20 +23,15 @@ bool can_hand_over(llm::Context& from, llm::Context& to) {
   return from.truncate(0, 0) && to.truncate(0, 0) && moved;
 }
 
-// Cells of the prefill context: it computes this much of a prompt, and the decode context goes on from there.
-constexpr std::int32_t kPrefillCellsMax = 16'384;
-
 // Makes a context that computes prompts for `decodes`; null if its state cannot be handed over. For most models it has one
 // sequence; models with several caches accept only the state of a context with as many sequences.
 std::unique_ptr<llm::Context> make_prefill_context(const llm::Model& model, llm::ContextOptions options,
                                                    llm::Context& decodes) {
   const llm::ContextShape& shape = decodes.shape();
+  options.sequence_cells = shape.sequence_cells_max;
   options.layout = shape.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
-  options.has_spare = false;
   for (const std::int32_t sequences : {1, shape.sequences + (shape.spare >= 0 ? 1 : 0)}) {
-    options.sequences = sequences;
-    options.sequence_cells = std::min(shape.sequence_cells_max, kPrefillCellsMax);
-    options.cells = shape.is_unified ? options.sequence_cells : options.sequence_cells * sequences;
+    options = prefill_context_options(options, sequences);
     auto context = model.new_context(options);
     if (context && can_hand_over(**context, decodes)) return std::move(*context);
     if (!context)
@@ -46,6 +41,15 @@ std::unique_ptr<llm::Context> make_prefill_context(const llm::Model& model, llm:
 }
 
 }  // namespace
+
+llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::int32_t sequences) {
+  constexpr std::int32_t kPrefillCellsMax = 16'384;
+  options.sequences = sequences;
+  options.has_spare = false;
+  options.sequence_cells = std::min(options.sequence_cells, kPrefillCellsMax);
+  options.cells = options.layout == llm::KvLayout::unified ? options.sequence_cells : options.sequence_cells * sequences;
+  return options;
+}
 
 Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const std::function<bool(double)>& on_progress) {
   LoadedWorkers loaded;
