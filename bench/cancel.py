@@ -65,7 +65,7 @@ def main():
     parser.add_argument("--json", type=pathlib.Path, help="write every round's time to this file")
     options = parser.parse_args()
     results = {}
-    with uma.Daemon(options.model, "--n-ctx", 4 * 8192, "--slots", 4, config="kv: {layout: split}\n") as daemon, daemon.client(600) as watcher:
+    with uma.Daemon(options.model, "--kv-cells", 4 * 8192, "--slots", 4, config="kv: {layout: split}\n") as daemon, daemon.client(600) as watcher:
         for name, streams, others in (("alone", 0, 0), ("beside two streams", 2, 0), ("beside another prompt", 0, 1)):
             results[name] = [measure(daemon, watcher, seed, streams, others) for seed in range(1, options.rounds + 1)]
             print(f"{name:<24} median {statistics.median(results[name]):6.1f} ms, worst {max(results[name]):6.1f} ms "

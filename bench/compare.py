@@ -164,6 +164,12 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def cells_flag(program):
+    """The flag for the KV cells of a worker; before 0.2 it was --n-ctx."""
+    text = subprocess.run([program, "--help"], capture_output=True, text=True, check=False).stdout
+    return "--kv-cells" if "--kv-cells" in text else "--n-ctx"
+
+
 @contextlib.contextmanager
 def running_umad(program, model, folder, config, *flags):
     """Runs umad as a context manager with a socket in `folder` and an empty data folder. `config` is the text of its
@@ -236,8 +242,8 @@ class Bench:
         # The others use the split layout. By default umad uses the unified one if a slot gets few cells.
         workers = self.options.workers
         address = f"127.0.0.1:{free_port()}" if self.options.umad_http else "off"
-        with running_umad(program or self.options.umad, self.options.model, self.folder, "kv: {layout: split}\n",
-                          "--n-ctx", self.n_ctx(slots) // workers, "--slots", slots // workers,
+        program = program or self.options.umad
+        with running_umad(program, self.options.model, self.folder, "kv: {layout: split}\n", cells_flag(program), self.n_ctx(slots) // workers, "--slots", slots // workers,
                           "--threads", self.options.threads * workers, "--workers", workers,
                           "--http", address) as (process, path, log_path):
             listener = ["--http", address] if self.options.umad_http else ["--socket", path]

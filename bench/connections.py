@@ -63,7 +63,7 @@ def stream(port, options, seed):
 
 def measure(options):
     cells = options.streams * 256
-    flags = ("--http", "127.0.0.1:0", "--slots", str(options.streams), "--n-ctx", str(cells))
+    flags = ("--http", "127.0.0.1:0", "--slots", str(options.streams), "--kv-cells", str(cells))
     config = json.dumps({"http": {"connections_max": options.connections + options.streams + WARM_UP + 16, "access_log": "off"}})
     rounds = []
     with uma.Daemon(options.model, *flags, config=config) as daemon:

@@ -38,7 +38,7 @@ def measure(client, act):
 def run_round(options, seed):
     """Returns (seconds, cells) of the forks, and (seconds, cells) of as many copies."""
     cells = 2 * options.tokens + 100 * options.forks
-    flags = ["--n-ctx", cells, "--slots", options.forks + 1, *(["--threads", options.threads] if options.threads else [])]
+    flags = ["--kv-cells", cells, "--slots", options.forks + 1, *(["--threads", options.threads] if options.threads else [])]
     with uma.Daemon(options.model, *flags, config="kv: {layout: unified}\nlimits: {max_prompt_bytes: 1000000}\n") as daemon:
         daemon.wait_ready()
         with daemon.client(600) as client:

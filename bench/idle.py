@@ -26,7 +26,7 @@ import uma  # noqa: E402
 CONNECTIONS = 16
 WARM_UP = 500  # sessions before the first measurement, so that buffers and caches have their size
 REPLY_TOKENS = 8
-FLAGS = ("--n-ctx", "8192", "--slots", "8", "--threads", "1")
+FLAGS = ("--kv-cells", "8192", "--slots", "8", "--threads", "1")
 
 
 def make_sessions(daemon, numbers, words):

@@ -55,7 +55,7 @@ def ok(reply):
 
 def start_and_list(folder, names):
     """Starts a daemon and sends each model a request; returns the figures, with the daemon's memory."""
-    daemon = daemon_of(folder, names[0], "n_ctx: 2048\nslots: 2\n")
+    daemon = daemon_of(folder, names[0], "kv: {cells: 2048}\nslots: 2\n")
     began = time.monotonic()
     with daemon:
         started = (time.monotonic() - began) * 1000
@@ -88,7 +88,7 @@ def registered(options):
         print(f"memory with {options.count} known / with three known: {ratio:.3f}")
 
         reloaded = []
-        with daemon_of(folder, names[0], "n_ctx: 2048\nslots: 2\n") as daemon, daemon.client(600) as client:
+        with daemon_of(folder, names[0], "kv: {cells: 2048}\nslots: 2\n") as daemon, daemon.client(600) as client:
             def request(model):
                 began = time.monotonic()
                 reply = ok(client.generate("a request", model=model, max_tokens=1, progress=True))
@@ -150,7 +150,7 @@ class Group:
 
 def taken_by_one(folder, names):
     """Returns the bytes that are reserved for one model, and the memory of a daemon after its model was unloaded."""
-    with daemon_of(folder, names[0], "n_ctx: 4096\nslots: 4\nkv: {warm_bytes_max: 0}\n") as daemon, daemon.client(600) as client:
+    with daemon_of(folder, names[0], "slots: 4\nkv: {cells: 4096, warm_bytes_max: 0}\n") as daemon, daemon.client(600) as client:
         ok(client.generate("hello", max_tokens=1))
         reserved = client.metrics()["memory_reserved_bytes"]
         uma.until(lambda: client.call(type="unload_model", model=names[0])["event"] == "ack", "it is unloaded")
@@ -168,7 +168,7 @@ def pressure(options):
         pool = f"min_loaded_s: {options.min_loaded}, maintenance_s: 2, usable_fraction: {FRACTION}"
         if group is None:
             pool += f", memory_bytes_max: {limit}"
-        settings = f"n_ctx: 4096\nslots: 4\nkv: {{warm_bytes_max: {'4G' if options.fill_warm else '256M'}}}\npool: {{{pool}}}\n"
+        settings = f"slots: 4\nkv: {{cells: 4096, warm_bytes_max: {'4G' if options.fill_warm else '256M'}}}\npool: {{{pool}}}\n"
         print(f"one model takes {one / MIB:.0f} MiB, the limit is {limit / MIB:.0f} MiB"
               + (f", in a group of {group.limit / MIB:.0f} MiB" if group else "") + f"; a daemon without models takes {idle / MIB:.0f} MiB",
               flush=True)
@@ -253,7 +253,7 @@ def together(options):
             shutil.copyfile(models / f"{source}.gguf", folder / f"{target}.gguf")
         (folder / "models.yaml").write_text(f"see: {{path: {folder}/see.gguf, projector: {models}/mmproj-tiny-register.gguf}}\n")
         rng = random.Random(1)
-        settings = f"models: {folder}/models.yaml\nn_ctx: 8192\nslots: 4\n"
+        settings = f"models: {folder}/models.yaml\nkv: {{cells: 8192}}\nslots: 4\n"
         with daemon_of(folder, "chat", settings) as daemon:
             def gaps_of_stream(count):
                 with daemon.client(600) as client:

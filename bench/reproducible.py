@@ -60,7 +60,7 @@ def main():
     for pair in range(options.pairs):
         for setting in SETTINGS if pair % 2 == 0 else SETTINGS[::-1]:
             config = f"scheduler: {{reproducible: {setting}, speculation: off}}\nkv: {{layout: split}}\n"
-            with uma.Daemon(options.model, "--n-ctx", 16 * 2048, "--slots", 16, config=config) as daemon, daemon.client(600) as client:
+            with uma.Daemon(options.model, "--kv-cells", 16 * 2048, "--slots", 16, config=config) as daemon, daemon.client(600) as client:
                 burst(client, 2, 8, "warm up")
                 for streams in map(int, options.streams.split(",")):
                     speed = burst(client, streams, options.tokens, pair)

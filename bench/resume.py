@@ -59,7 +59,7 @@ def drop_from_page_cache(folder):
 
 def run_round(model, threads, seed):
     figures = Figures()
-    flags = ["--n-ctx", 2 * CELLS, "--slots", 2, *(["--threads", threads] if threads else [])]
+    flags = ["--kv-cells", 2 * CELLS, "--slots", 2, *(["--threads", threads] if threads else [])]
     with uma.Daemon(model, *flags, config=CONFIG) as daemon:
         sessions = {}
         with daemon.client(600) as client:

@@ -102,7 +102,7 @@ def measure(options, folder, scenario, slots, cells, runs, arguments):
     say(f"{scenario}, {slots} slots")
     others = compare.OthersWatch()
     wall_s = cpu_s = 0.0
-    with compare.running_umad(options.umad, options.model, folder, "kv: {layout: split}\n", "--n-ctx", slots * cells, "--slots",
+    with compare.running_umad(options.umad, options.model, folder, "kv: {layout: split}\n", compare.cells_flag(options.umad), slots * cells, "--slots",
                               slots, "--threads", options.threads) as (process, path, log_path):
         try:
             uma.until(lambda: is_loaded(path), "the model loaded", compare.READY_S)

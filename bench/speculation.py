@@ -71,7 +71,7 @@ def main():
             config = f"scheduler: {{speculation: {'off' if setting == 'off' else 'auto'}}}\nkv: {{layout: split}}\n"
             if setting == "draft":
                 config += f"draft_model: {options.draft}\n"
-            with uma.Daemon(options.model, "--n-ctx", 8192, config=config) as daemon:
+            with uma.Daemon(options.model, "--kv-cells", 8192, config=config) as daemon:
                 tokens_per_s(daemon, {}, 1, 8, 0, "warm up")
                 for streams in map(int, options.streams.split(",")):
                     for text in options.texts.split(","):

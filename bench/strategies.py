@@ -178,7 +178,7 @@ class Bench:
 
     def measure(self, strategy, seed, with_at_once):
         per_worker = self.options.slots // strategy.workers
-        flags = ["--slots", per_worker, "--n-ctx", per_worker * CELLS_PER_SLOT, "--workers", strategy.workers, "--threads",
+        flags = ["--slots", per_worker, "--kv-cells", per_worker * CELLS_PER_SLOT, "--workers", strategy.workers, "--threads",
                  self.options.threads]
         others = compare.OthersWatch()
         with compare.running_umad(self.options.umad, self.options.model, self.folder, config_text(strategy), *flags) as started:

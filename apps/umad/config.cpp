@@ -251,7 +251,7 @@ constexpr const char* kTuneFooter =
     "\nExit codes: 0 measured and stored; 1 a mistake, no such model, no memory, a busy machine; 130 interrupted.";
 
 // The settings that are flags of `umad tune`, too.
-constexpr std::array<std::string_view, 5> kTuneKeys = {"model", "n_ctx", "slots", "threads", "data_dir"};
+constexpr std::array<std::string_view, 6> kTuneKeys = {"model", "n_ctx", "cells", "slots", "threads", "data_dir"};
 
 // The parsed command line: the text of each setting's flag, in the order of settings().
 struct Flags {

@@ -133,7 +133,7 @@ ContextOptions with_layout(const GgufHeader& header, ContextOptions options) {
 }
 
 EmbeddingOptions embedding_options(const ContextOptions& options) {
-  return {.text_tokens_max = options.cells,
+  return {.text_tokens_max = options.sequence_cells > 0 ? options.sequence_cells : options.cells,
           .threads = std::max(options.threads, options.threads_batch),
           .has_flash_attention = options.flash_attention != FlashAttention::off};
 }

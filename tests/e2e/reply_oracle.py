@@ -78,7 +78,7 @@ class Settings:
         cells = 2048 * slots if self.layout == "split" or is_quiet else 2048 * max(2, slots // 2)
         if self.reproducible != "off":
             cells = 2048 * slots  # needs a part for each slot
-        return ["--slots", slots, "--threads", self.threads, "--n-ctx", cells]
+        return ["--slots", slots, "--threads", self.threads, "--kv-cells", cells]
 
 
 class Listener:

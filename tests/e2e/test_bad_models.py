@@ -41,7 +41,7 @@ class BadModelsTest(unittest.TestCase):
 
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="uma-models-")))
-        self.daemon = self.make_daemon(uma.TINY, config=f"models_dirs: [{self.folder}]\nn_ctx: 2048\n")
+        self.daemon = self.make_daemon(uma.TINY, config=f"models_dirs: [{self.folder}]\nkv: {{cells: 2048}}\n")
         self.daemon.__enter__()
         self.addCleanup(self.daemon.kill)
         self.client = self.connect()

@@ -8,7 +8,7 @@ LONG = " ".join(["word"] * 3000)  # a prefill of thousands of tokens
 
 
 class Cancel(uma.DaemonTest):
-    flags = ("--n-ctx", "8192", "--slots", "1")
+    flags = ("--kv-cells", "8192", "--slots", "1")
     config = "kv: {layout: split}\n"
 
     def start_long_stream(self, client=None):
@@ -113,7 +113,7 @@ class Cancel(uma.DaemonTest):
 
 
 class BoundedQueue(uma.DaemonTest):
-    flags = ("--n-ctx", "4096", "--slots", "1")
+    flags = ("--kv-cells", "4096", "--slots", "1")
     config = "limits: {queue_max: 2}\nkv: {layout: split}\n"
 
     def test_a_full_queue_refuses_with_its_length(self):
@@ -130,7 +130,7 @@ class BoundedQueue(uma.DaemonTest):
 
 
 class DefaultDeadline(uma.DaemonTest):
-    flags = ("--n-ctx", "4096", "--slots", "1")
+    flags = ("--kv-cells", "4096", "--slots", "1")
     config = "limits: {deadline_ms: 50}\nkv: {layout: split}\n"
 
     def test_it_is_the_configurations(self):

@@ -97,7 +97,7 @@ class WithoutDaemon(unittest.TestCase):
 
 
 class OneShot(CliTest):
-    flags = ("--n-ctx", "8192", "--slots", "2")
+    flags = ("--kv-cells", "8192", "--slots", "2")
 
     def expected(self, prompt, **fields):
         return self.client.generate(prompt, max_tokens=16, **fields).text.encode()

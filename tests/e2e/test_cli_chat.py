@@ -12,7 +12,7 @@ from cli import LONG, CliTest, Terminal
 
 class Chat(CliTest):
     model = uma.TINY_CHAT
-    flags = ("--n-ctx", "16384", "--slots", "4", "--max-tokens", "4000")
+    flags = ("--kv-cells", "16384", "--slots", "4", "--max-tokens", "4000")
     LONG = ("--max-tokens", "4000")
 
     def said(self, session):
@@ -192,7 +192,7 @@ class Chat(CliTest):
 
 class Faults(unittest.TestCase):
     def test_a_daemon_that_dies_during_a_turn(self):
-        with uma.Daemon(uma.TINY_CHAT, "--max-tokens", "4000", "--n-ctx", "8192") as daemon:
+        with uma.Daemon(uma.TINY_CHAT, "--max-tokens", "4000", "--kv-cells", "8192") as daemon:
             with Terminal("chat", "--max-tokens", "4000", UMA_SOCKET=daemon.socket_path) as chat:
                 chat.prompt()
                 chat.type("Tell me everything\r")

@@ -6,7 +6,7 @@ import uma
 
 CELLS = 256  # per session
 LAYOUT = "kv: {layout: split}\n"
-FLAGS = ("--n-ctx", str(4 * CELLS), "--slots", "4")
+FLAGS = ("--kv-cells", str(4 * CELLS), "--slots", "4")
 OPTIONS = {"max_tokens": 40, "ignore_eos": True}
 
 
@@ -88,7 +88,7 @@ class Moved(FullContext, uma.DaemonTest):
 
 
 class MovedInOnePool(FullContext, uma.DaemonTest):
-    flags = ("--n-ctx", str(CELLS), "--slots", "4")
+    flags = ("--kv-cells", str(CELLS), "--slots", "4")
     config = "kv: {layout: unified}\n"
 
 

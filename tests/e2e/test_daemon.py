@@ -20,7 +20,7 @@ class CommandLine(unittest.TestCase):
     def test_help(self):
         result = uma.run_umad("--help")
         self.assertEqual(0, result.returncode)
-        for flag in ("--model", "--socket", "--config", "--n-ctx", "--slots", "--threads", "--workers", "--max-tokens", "--data-dir",
+        for flag in ("--model", "--socket", "--config", "--kv-cells", "--slots", "--threads", "--workers", "--max-tokens", "--data-dir",
                      "--policy"):
             self.assertIn(flag, result.stdout)
         self.assertEqual("", result.stderr)
@@ -146,7 +146,7 @@ metrics:
             config = pathlib.Path(folder) / "u.yaml"
             config.write_text("limits: {deadline_ms: 60000}\n")
             daemon = uma.Daemon(None, own_paths=False, environment={
-                "UMA_MODEL": uma.TINY, "UMA_SOCKET": f"{folder}/env.sock", "UMA_N_CTX": 1024, "UMA_SLOTS": 2, "UMA_THREADS": 1,
+                "UMA_MODEL": uma.TINY, "UMA_SOCKET": f"{folder}/env.sock", "UMA_KV_CELLS": 1024, "UMA_SLOTS": 2, "UMA_THREADS": 1,
                 "UMA_WORKERS": 1, "UMA_MAX_TOKENS": 3, "UMA_DATA_DIR": f"{folder}/data", "UMA_CONFIG": config, "UMA_DEBUG": 1})
             daemon.socket_path = pathlib.Path(folder) / "env.sock"
             with daemon, daemon.client() as client:
@@ -158,7 +158,7 @@ metrics:
     def test_both_kv_layouts(self):
         texts = set()
         for layout in ("split", "unified"):
-            with uma.Daemon(uma.TINY, "--n-ctx", "1024", "--slots", "2", config=f"kv: {{layout: {layout}}}") as daemon:
+            with uma.Daemon(uma.TINY, "--kv-cells", "1024", "--slots", "2", config=f"kv: {{layout: {layout}}}") as daemon:
                 with daemon.client() as client:
                     self.assertEqual(layout, client.models()[0]["kv_layout"])
                     texts.add(client.generate("one two", max_tokens=5, ignore_eos=True).text)
@@ -237,7 +237,7 @@ class Signals(unittest.TestCase):
                 self.assertEqual(0, daemon.wait())
 
     def test_drain_lets_the_running_stream_finish_and_refuses_new_work(self):
-        with uma.Daemon(uma.TINY, "--n-ctx", "4096", "--slots", "1", config="kv: {layout: split}") as daemon, daemon.client() as client:
+        with uma.Daemon(uma.TINY, "--kv-cells", "4096", "--slots", "1", config="kv: {layout: split}") as daemon, daemon.client() as client:
             running = client.start(type="generate", prompt="one", max_tokens=2000, ignore_eos=True)
             client.wait_token(running)
             daemon.signal(signal.SIGTERM)
@@ -255,7 +255,7 @@ class Signals(unittest.TestCase):
                 self.assertIn(refused.code, ("E_LIMIT_003", "E_MODEL_001"))
 
     def test_a_second_signal_ends_at_once(self):
-        with uma.Daemon(uma.TINY, "--n-ctx", "4096", "--slots", "1", "--max-tokens", "4000") as daemon, daemon.client() as client:
+        with uma.Daemon(uma.TINY, "--kv-cells", "4096", "--slots", "1", "--max-tokens", "4000") as daemon, daemon.client() as client:
             # They run one after the other and take much longer than the time between the two signals.
             running = [client.start(type="generate", prompt="one", max_tokens=4000, ignore_eos=True, deadline_ms=0) for _ in range(100)]
             client.wait_token(running[0])
@@ -342,7 +342,7 @@ class WeightsOnce(unittest.TestCase):
             weights = model.stat().st_size
             pss = []
             for workers in (1, 2, 3):
-                with uma.Daemon(model, "--n-ctx", "1024", "--slots", "2", "--workers", workers) as daemon:
+                with uma.Daemon(model, "--kv-cells", "1024", "--slots", "2", "--workers", workers) as daemon:
                     with daemon.client() as client:
                         def stream(daemon=daemon):
                             with daemon.client() as own:

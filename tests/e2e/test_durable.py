@@ -19,7 +19,7 @@ import unittest
 import uma
 
 OPTIONS = {"max_tokens": 6, "ignore_eos": True}
-FLAGS = ("--n-ctx", "4096", "--slots", "4")
+FLAGS = ("--kv-cells", "4096", "--slots", "4")
 KILLS = int(os.environ.get("UMA_KILLS", "8"))
 SEED = int(os.environ.get("UMA_KILL_SEED", "1"))
 WORDS = (" and", " then", " one day", " the girl", " saw a", " big", " dog.", " She", " said", " hello")
@@ -349,7 +349,7 @@ class KillsAndContinuations(Kills):
     depend on the tokens alone: restored or computed again, each session gets the same text as undisturbed."""
     takes_long = True
 
-    flags = ("--n-ctx", "4096", "--slots", "4")
+    flags = ("--kv-cells", "4096", "--slots", "4")
     config = "kv: {layout: split, warm_bytes_max: 64KiB}\nscheduler: {reproducible: strict}\n"
     tokens_max = 600
 

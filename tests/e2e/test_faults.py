@@ -9,7 +9,7 @@ import unittest
 import uma
 
 OPTIONS = {"max_tokens": 6, "ignore_eos": True}
-FLAGS = ("--n-ctx", "2048", "--slots", "2")
+FLAGS = ("--kv-cells", "2048", "--slots", "2")
 PROMPT = "Once upon a time there was a little girl who lived in a house near the woods. " * 12
 
 

@@ -8,7 +8,7 @@ import uma
 class Generate(uma.DaemonTest):
     """Generations of the tiny model, whose weights are random: its text means nothing and is the same every time."""
 
-    flags = ("--n-ctx", "4096", "--slots", "8")
+    flags = ("--kv-cells", "4096", "--slots", "8")
 
     def generate(self, prompt="one two three", **fields):
         fields.setdefault("max_tokens", 16)
@@ -160,7 +160,7 @@ class Generate(uma.DaemonTest):
 
 
 class Limits(uma.DaemonTest):
-    flags = ("--n-ctx", "256", "--slots", "1", "--max-tokens", "40")
+    flags = ("--kv-cells", "256", "--slots", "1", "--max-tokens", "40")
     config = "limits: {max_prompt_bytes: 3000}\nkv: {layout: split}\n"
 
     def prompt_of(self, tokens_count):

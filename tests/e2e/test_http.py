@@ -15,7 +15,7 @@ LIMIT = 1 << 20  # limits.max_frame_bytes
 
 
 class HttpTest(uma.DaemonTest):
-    flags = ("--http", "127.0.0.1:0", "--n-ctx", "8192", "--slots", "4")
+    flags = ("--http", "127.0.0.1:0", "--kv-cells", "8192", "--slots", "4")
 
     @classmethod
     def setUpClass(cls):

@@ -24,7 +24,7 @@ class Listener:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-e2e-listener-"))
         test.addCleanup(uma.shutil.rmtree, self.folder, ignore_errors=True)
         config = json.dumps({"http": {"access_log": str(self.folder / "access.log"), **section}})
-        self.daemon = uma.Daemon(uma.TINY, "--http", "127.0.0.1:0", "--n-ctx", "2048", "--slots", "4", config=config)
+        self.daemon = uma.Daemon(uma.TINY, "--http", "127.0.0.1:0", "--kv-cells", "2048", "--slots", "4", config=config)
         self.daemon.start().wait_ready()
         test.addCleanup(self.daemon.kill)
         self.port = int(re.search(r"http +http://127\.0\.0\.1:(\d+)/v1", self.daemon.log()).group(1))

@@ -70,11 +70,11 @@ class FourAtOnce:
 
 
 class OneWorker(FourAtOnce, KnownTextTest):
-    flags = ("--n-ctx", "4096")
+    flags = ("--kv-cells", "4096")
 
 
 class TwoWorkers(FourAtOnce, KnownTextTest):
-    flags = ("--n-ctx", "4096", "--workers", "2")
+    flags = ("--kv-cells", "4096", "--workers", "2")
 
     def test_both_workers_work(self):
         self.at_once(*[PROMPT] * 4)
@@ -94,7 +94,7 @@ class TwoWorkers(FourAtOnce, KnownTextTest):
 
 
 class ShortBesideLong(KnownTextTest):
-    flags = ("--n-ctx", "16384", "--slots", "8")
+    flags = ("--kv-cells", "16384", "--slots", "8")
 
     def test_a_short_question_is_answered_in_the_calls_of_a_long_job(self):
         before = self.client.metrics()
@@ -112,7 +112,7 @@ class ShortBesideLong(KnownTextTest):
 class KvExhaustion(KnownTextTest):
     """More streams than a shared cache has cells for: some wait swapped out, and all finish."""
 
-    flags = ("--n-ctx", "512", "--slots", "8")
+    flags = ("--kv-cells", "512", "--slots", "8")
     config = "kv: {layout: unified}\n"
 
     def test_all_streams_finish_with_the_right_text(self):

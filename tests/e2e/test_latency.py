@@ -12,7 +12,7 @@ LONG = " ".join(["word"] * 1500)
 
 class LongPrompts(uma.DaemonTest):
     model = uma.TINY_REGISTER
-    flags = ("--n-ctx", "32768", "--slots", "4", "--threads", "2")
+    flags = ("--kv-cells", "32768", "--slots", "4", "--threads", "2")
     config = "scheduler: {tick_ms: 1}\nkv: {layout: split}\n"  # every prompt of some length is offloaded, however fast the machine is
 
     @contextlib.contextmanager
@@ -65,7 +65,7 @@ class LongPrompts(uma.DaemonTest):
 
 
 class Sharing(uma.DaemonTest):
-    flags = ("--n-ctx", "4096", "--slots", "1")
+    flags = ("--kv-cells", "4096", "--slots", "1")
     config = "kv: {layout: split}\n"
 
     def test_one_request_is_not_behind_fifty_of_another_client(self):
@@ -96,7 +96,7 @@ class Sharing(uma.DaemonTest):
 
 
 class Idle(uma.DaemonTest):
-    flags = ("--n-ctx", "2048", "--threads", "2")
+    flags = ("--kv-cells", "2048", "--threads", "2")
 
     def test_all_threads_of_an_idle_daemon_sleep(self):
         self.client.generate("something to do", max_tokens=50, ignore_eos=True)

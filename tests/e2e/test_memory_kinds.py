@@ -9,7 +9,7 @@ OPTIONS = {"max_tokens": 12, "ignore_eos": True}
 
 
 class MemoryKind:
-    flags = ("--n-ctx", "8192", "--slots", "4")
+    flags = ("--kv-cells", "8192", "--slots", "4")
     takes_back = (("warm", "checkpoint"),)  # tier and reason after a rewind
 
     def test_a_session_lives_through_everything(self):

@@ -28,8 +28,8 @@ class ModelsTest(unittest.TestCase):
         for name in self.names:
             self.add(name)
         (self.folder / "models.yaml").write_text(self.cards)
-        self.daemon = uma.Daemon(self.folder / f"{self.names[0]}.gguf", config=f"models: {self.folder}/models.yaml\n"
-                                 f"models_dirs: [{self.folder}]\nn_ctx: 2048\n{self.settings}")
+        self.daemon = uma.Daemon(self.folder / f"{self.names[0]}.gguf", "--kv-cells", "2048", config=f"models: {self.folder}/models.yaml\n"
+                                 f"models_dirs: [{self.folder}]\n{self.settings}")
         self.daemon.__enter__()
         self.addCleanup(self.daemon.__exit__, None, None, None)
         self.client = self.connect()
@@ -223,7 +223,7 @@ class Short(ModelsTest):
         self.assertEqual({"eos"}, {event for _, event in replies})
 
     def test_what_can_never_fit_is_refused_with_the_numbers(self):
-        small = uma.Daemon(self.folder / "a.gguf", config="n_ctx: 2048\npool: {memory_bytes_max: 1M}\n")
+        small = uma.Daemon(self.folder / "a.gguf", config="kv: {cells: 2048}\npool: {memory_bytes_max: 1M}\n")
         self.addCleanup(small.kill)
         small.start()
         self.assertEqual(1, small.process.wait(uma.WAIT_S), "the model that it is to serve can never be loaded")

@@ -15,7 +15,7 @@ FOLDER = pathlib.Path(__file__).parent / "openai"
 
 
 class OpenAiTest(uma.DaemonTest):
-    flags = ("--http", "127.0.0.1:0", "--n-ctx", "8192", "--slots", "4")
+    flags = ("--http", "127.0.0.1:0", "--kv-cells", "8192", "--slots", "4")
 
     @classmethod
     def setUpClass(cls):

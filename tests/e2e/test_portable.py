@@ -41,7 +41,7 @@ def import_file(client, file, **fields):
 
 class Portable(uma.DaemonTest):
     model = uma.TINY_CHAT
-    flags = ("--n-ctx", "8192", "--slots", "4")
+    flags = ("--kv-cells", "8192", "--slots", "4")
 
     def conversation(self, **fields):
         session = self.client.create_session(**fields)
@@ -92,7 +92,7 @@ class Portable(uma.DaemonTest):
 
     def test_into_a_daemon_of_another_model(self):
         file = export(self.client, self.conversation(name="travels"))
-        with uma.Daemon(uma.TINY, "--n-ctx", "4096", "--slots", "2") as other, other.client() as client:
+        with uma.Daemon(uma.TINY, "--kv-cells", "4096", "--slots", "2") as other, other.client() as client:
             copy = import_file(client, file)
             self.assertEqual(("session", False, "travels"), (copy["event"], copy["tokens_kept"], copy["name"]))
             self.assertEqual(1, copy["turns"])
@@ -137,7 +137,7 @@ class Portable(uma.DaemonTest):
 
 class PortableKv(uma.DaemonTest):
     model = uma.TINY_CHAT
-    flags = ("--n-ctx", "8192", "--slots", "4")
+    flags = ("--kv-cells", "8192", "--slots", "4")
     text = "one two three four five six seven eight nine ten " * 20
 
     def conversation(self, **fields):
@@ -158,7 +158,7 @@ class PortableKv(uma.DaemonTest):
         # The export has left the slot's KV where it was.
         reply = self.goes_on(self.client, session)
         self.assertEqual("hot", reply.usage["tier"])
-        with uma.Daemon(self.model, "--n-ctx", "4096", "--slots", "2") as other, other.client() as client:
+        with uma.Daemon(self.model, "--kv-cells", "4096", "--slots", "2") as other, other.client() as client:
             copy = import_file(client, file)
             self.assertEqual(("session", "kept", "warm"), (copy["event"], copy["kv"], copy["tier"]), copy)
             there = self.goes_on(client, "travels")
@@ -182,7 +182,7 @@ class PortableKv(uma.DaemonTest):
         file = export(self.client, self.conversation(), kv=True)
         for model, config in ((self.model, "kv: {layout: unified}\n"), (uma.TINY, "")):
             with self.subTest(model=model, config=config):
-                with uma.Daemon(model, "--n-ctx", "4096", "--slots", "2", config=config) as other, other.client() as client:
+                with uma.Daemon(model, "--kv-cells", "4096", "--slots", "2", config=config) as other, other.client() as client:
                     copy = import_file(client, file, name="copy")
                     self.assertEqual(("session", "refused", "none"), (copy["event"], copy["kv"], copy["tier"]), copy)
                     reply = self.goes_on(client, "copy")
@@ -243,7 +243,7 @@ class PortableKv(uma.DaemonTest):
 
 class PortableKvLimit(uma.DaemonTest):
     model = uma.TINY_CHAT
-    flags = ("--n-ctx", "8192", "--slots", "4")
+    flags = ("--kv-cells", "8192", "--slots", "4")
     config = "limits: {transfer_bytes_max: 20000}\n"
 
     def test_what_is_too_long_is_refused(self):
@@ -260,7 +260,7 @@ class PortableKvLimit(uma.DaemonTest):
 
 class PortableByCli(uma.DaemonTest):
     model = uma.TINY_CHAT
-    flags = ("--n-ctx", "8192", "--slots", "4")
+    flags = ("--kv-cells", "8192", "--slots", "4")
 
     def setUp(self):
         super().setUp()

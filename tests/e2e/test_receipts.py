@@ -15,7 +15,7 @@ class Receipts(unittest.TestCase):
     config = "kv: {layout: split}\n"
 
     def setUp(self):
-        self.daemon = uma.Daemon(uma.TINY, "--n-ctx", "4096", "--slots", "4", config=self.config)
+        self.daemon = uma.Daemon(uma.TINY, "--kv-cells", "4096", "--slots", "4", config=self.config)
         self.addCleanup(self.daemon.kill)
         self.daemon.start().wait_ready()
         self.client = self.daemon.client()

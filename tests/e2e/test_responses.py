@@ -17,7 +17,7 @@ LAST_EVENTS = ["response.output_text.done", "response.content_part.done", "respo
 
 
 class ResponsesTest(unittest.TestCase):
-    flags = ("--http", "127.0.0.1:0", "--n-ctx", "8192", "--slots", "4")
+    flags = ("--http", "127.0.0.1:0", "--kv-cells", "8192", "--slots", "4")
 
     def setUp(self):
         self.daemon = uma.Daemon(uma.TINY_CHAT, *self.flags)

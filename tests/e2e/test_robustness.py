@@ -17,7 +17,7 @@ SAID = shift_register.Register().says(PROMPT, 600)
 
 class Robustness(uma.DaemonTest):
     model = MODEL
-    flags = ("--n-ctx", "16384", "--slots", "8")
+    flags = ("--kv-cells", "16384", "--slots", "8")
     config = "limits: {tx_bytes_max: 16384}\n"
 
     def stream_beside(self, disturb, streams=4):
@@ -176,7 +176,7 @@ class ManyAtOnce(uma.DaemonTest):
 @unittest.skipIf(uma.IS_SANITIZED, "the sanitizers' own checks need descriptors")
 class OutOfDescriptors(unittest.TestCase):
     def test_the_daemon_serves_those_it_has_and_recovers(self):
-        daemon = uma.Daemon(MODEL, "--n-ctx", "1024")
+        daemon = uma.Daemon(MODEL, "--kv-cells", "1024")
         daemon.arguments = ["/bin/sh", "-c", 'ulimit -n 48; exec "$@"', "sh", *daemon.arguments]
         with daemon:
             first = daemon.client()

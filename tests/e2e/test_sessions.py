@@ -8,7 +8,7 @@ OPTIONS = {"max_tokens": 12, "ignore_eos": True}
 
 
 class Sessions(uma.DaemonTest):
-    flags = ("--n-ctx", "4096", "--slots", "8")
+    flags = ("--kv-cells", "4096", "--slots", "8")
 
     def text_session(self, text="one two three", **fields):
         session = self.client.create_session(mode="text", **fields)
@@ -215,7 +215,7 @@ class MoreSessionsThanSlots(uma.DaemonTest):
     """One slot for several conversations. KV is only a cache of the tokens, so the text is the same whatever was evicted."""
 
     model = uma.TINY_REGISTER
-    flags = ("--n-ctx", "1024", "--slots", "1")
+    flags = ("--kv-cells", "1024", "--slots", "1")
 
     def test_an_evicted_session_continues_the_same(self):
         turns = ("Once upon a time", " Then", " At the end")

@@ -9,7 +9,7 @@ import unittest
 import uma
 
 OPTIONS = {"max_tokens": 6, "ignore_eos": True}
-FLAGS = ("--n-ctx", "2048", "--slots", "2")
+FLAGS = ("--kv-cells", "2048", "--slots", "2")
 PROMPT = "Once upon a time there was a little girl who lived in a house near the woods. " * 12
 
 
@@ -127,7 +127,7 @@ class Files:
             session = self.begin(client)
         self.assertEqual(0, self.daemon.terminate(), self.daemon.log())
         arguments = list(self.daemon.arguments)
-        self.daemon.arguments[self.daemon.arguments.index("--n-ctx") + 1] = "4096"
+        self.daemon.arguments[self.daemon.arguments.index("--kv-cells") + 1] = "4096"
         self.daemon.start().wait_ready()
         with self.daemon.client() as client:
             self.assertEqual("none", client.session(session)["tier"])

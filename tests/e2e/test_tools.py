@@ -233,7 +233,7 @@ class OfTheirOwnAccord(test_http.HttpTest):
 
 class Restart(unittest.TestCase):
     def test_calls_and_results_outlive_the_daemon(self):
-        daemon = uma.Daemon(uma.TINY_CHAT, "--n-ctx", "8192", "--slots", "4")
+        daemon = uma.Daemon(uma.TINY_CHAT, "--kv-cells", "8192", "--slots", "4")
         self.addCleanup(daemon.kill)
         daemon.start().wait_ready()
         with daemon.client() as client:

@@ -115,7 +115,7 @@ class Tune(Folder):
         made = subprocess.run([str(uma.MAKE_MODEL), "--layers", "64", "--width", "256", "--heads", "4", "--kv-heads", "4", "--ff", "64",
                                "--vocab", "1000", "--out", str(huge)], capture_output=True, text=True, check=False)
         self.assertEqual(0, made.returncode, made.stderr)
-        no_memory = self.tune("--n-ctx", 1 << 24, "--slots", 1, model=huge)
+        no_memory = self.tune("--kv-cells", 1 << 24, "--slots", 1, model=huge)
         self.assertEqual(1, no_memory.returncode, no_memory.stdout)
         self.assertIn("memory", no_memory.stderr)
         self.assertEqual([], self.profiles())
@@ -154,14 +154,14 @@ class Replicated(Folder):
     def test_every_worker_has_weights_of_its_own_and_says_the_same(self):
         model = self.folder / "weights.gguf"
         made = subprocess.run([str(uma.MAKE_MODEL), "--type", "f16", "--layers", "8", "--width", "512", "--heads", "8", "--kv-heads", "2",
-                               "--ff", "2048", "--n-ctx", "512", "--vocab", "1536", "--out", str(model)],
+                               "--ff", "2048", "--kv-cells", "512", "--vocab", "1536", "--out", str(model)],
                               capture_output=True, text=True, check=False)
         self.assertEqual(0, made.returncode, made.stderr)
         bytes_of_file = model.stat().st_size
         self.assertGreater(bytes_of_file, 40 << 20, "large against what else differs between two daemons")
 
         def observe(weights):
-            config = f"scheduler: {{weights: {weights}}}\nworkers: 2\nthreads: 2\nslots: 1\nn_ctx: 512\n"
+            config = f"scheduler: {{weights: {weights}}}\nworkers: 2\nthreads: 2\nslots: 1\nkv: {{cells: 512}}\n"
             with uma.Daemon(model, config=config) as daemon, daemon.client() as client:
                 # The sessions run at the same time, so that both workers compute.
                 sessions = [client.create_session() for _ in range(4)]

@@ -301,7 +301,7 @@ class Vision(DaemonTest):
 
     def test_a_session_with_an_image_travels_as_a_file(self):
         with Daemon(MODEL, *FLAGS, config=SAME_BITS) as first, Daemon(MODEL, *FLAGS, config=SAME_BITS) as second, \
-                Daemon(MODEL, "--n-ctx", "4096") as blind, tempfile.TemporaryDirectory() as folder:
+                Daemon(MODEL, "--kv-cells", "4096") as blind, tempfile.TemporaryDirectory() as folder:
             def cli(daemon, *arguments):
                 return subprocess.run([str(CLI), "sessions", *map(str, arguments), "--socket", str(daemon.socket_path)],
                                       capture_output=True, text=True, timeout=WAIT_S, stdin=subprocess.DEVNULL, check=False)
@@ -438,7 +438,7 @@ class Unloaded(unittest.TestCase):
         for target, source in files.items():
             shutil.copy(source, models / target.replace("__", "."))
         config = f"models: {folder}/models.yaml\nmodels_dirs: [{models}]\n"
-        with Daemon(TINY, "--http", "127.0.0.1:0", "--n-ctx", "4096", config=config) as daemon, daemon.client() as client:
+        with Daemon(TINY, "--http", "127.0.0.1:0", "--kv-cells", "4096", config=config) as daemon, daemon.client() as client:
             listed = {model["name"]: model for model in client.models()}
             self.assertEqual(("unloaded", True), (listed[name]["state"], listed[name]["reads_images"]))
             port = int(re.search(r"http://127\.0\.0\.1:(\d+)/v1", daemon.log()).group(1))

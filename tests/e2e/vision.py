@@ -16,7 +16,7 @@ RED = pathlib.Path(FOLDER.name) / "red.png"
 GRAD.write_bytes(pictures.GRADIENT)
 RED.write_bytes(pictures.RED)
 CLI = UMAD.with_name("uma-cli")
-FLAGS = ("--mmproj", PROJECTOR, "--n-ctx", "8192", "--slots", "4", "--threads", "1")
+FLAGS = ("--mmproj", PROJECTOR, "--kv-cells", "8192", "--slots", "4", "--threads", "1")
 
 SAME_BITS = "scheduler: {reproducible: on}\n"
 

@@ -48,7 +48,7 @@ class Arena:
         config = {**CONFIG, "models_dirs": [str(self.folder / "models")],
                   "http": {"address": "127.0.0.1:0", "keys_file": str(self.folder / "keys"), "connections_max": 256,
                            "access_log": str(self.folder / "access.log")}}
-        flags = ("--mmproj", uma.BUILD / "models" / "mmproj-tiny-register.gguf", "--n-ctx", 8192, "--slots", 4, "--threads", 1)
+        flags = ("--mmproj", uma.BUILD / "models" / "mmproj-tiny-register.gguf", "--kv-cells", 8192, "--slots", 4, "--threads", 1)
         kind = SupervisedDaemon if is_supervised else uma.Daemon
         self.daemon = kind(uma.TINY_REGISTER, *flags, "--http", "127.0.0.1:0", config=json.dumps(config), environment={"UMA_VERIFY": 0})
         self.is_supervised = is_supervised
