@@ -196,9 +196,12 @@ class FakeService : public Service {
     reply(Unit{});
   }
   void unload_model(std::string model, Reply<Unit> reply) override { load_model(std::move(model), std::move(reply)); }
-  Expected<std::string> resolve_model(const std::string& name) const override { return name.empty() ? "fake" : name; }
+  Expected<std::string> resolve_model(const std::string& name) const override {
+    if (name.starts_with("gpt-")) return fail(ErrorCode::model_unknown, "no such model");
+    return name.empty() ? "fake" : name;
+  }
   Expected<std::string> choose_model(const std::string& name, Capability) const override {
-    return name.starts_with("gpt-") ? "fake" : resolve_model(name);
+    return name.starts_with("gpt-") ? "fake" : name;
   }
   std::vector<ModelInfo> models() const override {
     ModelInfo model;

@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,6 +27,27 @@ TEST_F(HttpServerTest, RefusesOtherHostsAndOrigins) {
   EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost:1\r\nOrigin: null\r\n\r\n"), 403);
   EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost:1\r\nOrigin: http://localhost:1\r\n\r\n"), 200);
   EXPECT_EQ(status_of("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n\r\n"), 405);
+}
+
+TEST_F(HttpServerTest, ServesContainersByTheNameThatIsAllowed) {
+  start({.allowed_hosts = {"host.docker.internal"}});
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: host.docker.internal:8642\r\n\r\n"), 200);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n"), 403);
+}
+
+TEST_F(HttpServerTest, TakesAKeyAsAnthropicsClientsSendIt) {
+  start({.keys = {key_named("ci")}});
+  for (const auto& [header, status] :
+       std::vector<std::pair<const char*, int>>{{"x-api-key: secret\r\n", 200},
+                                                {"x-api-key: secret\r\nAuthorization: Bearer secret\r\n", 200},
+                                                {"x-api-key: wrong\r\n", 401},
+                                                {"x-api-key: secret\r\nAuthorization: Bearer other\r\n", 401},
+                                                {"x-api-key: secret\r\nx-api-key: secret\r\n", 401},
+                                                {"x-api-key:\r\n", 401}}) {
+    HttpClient one = client();
+    one.get("/v1/models", header);
+    EXPECT_EQ(one.answer().status, status) << header;
+  }
 }
 
 TEST_F(HttpServerTest, RefusesAWrongKeyBeforeTheBodyIsRead) {

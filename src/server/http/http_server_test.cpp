@@ -76,6 +76,68 @@ TEST_F(HttpServerTest, StreamsAGenerationAndKeepsTheConnection) {
   }
 }
 
+TEST_F(HttpServerTest, AStreamBeginsWhenItsPromptIsReady) {
+  start();
+  HttpClient one = client();
+  one.post(kChat, kHelloStream);
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_TRUE(generation.sink->deliver(PromptReadyEvent{.prompt_tokens = 3}));
+  EXPECT_THAT(*one.take_until("\r\n\r\n"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(*one.next_chunk(), HasSubstr(R"("role":"assistant")"));
+  generation.sink->deliver(FailureEvent{{ErrorCode::runtime_decode, "it broke"}});
+  EXPECT_THAT(*one.next_chunk(), HasSubstr("it broke")) << "an event, because the status is sent";
+  EXPECT_EQ(one.next_chunk(), std::nullopt);
+}
+
+TEST_F(HttpServerTest, ASilentStreamGetsSignsOfLife) {
+  start({.keep_alive_interval = milliseconds(1)});
+  HttpClient one = client();
+  one.post(kChat, kHelloStream);
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_THAT(*one.take_until("\r\n\r\n"), StartsWith("HTTP/1.1 200"));
+  EXPECT_EQ(*one.next_chunk(), ": waiting\n\n") << "the prompt is not ready";
+  EXPECT_TRUE(generation.sink->deliver(PromptReadyEvent{.prompt_tokens = 3}));
+  std::string chunk = *one.next_chunk();
+  while (chunk == ": waiting\n\n") chunk = *one.next_chunk();
+  EXPECT_THAT(chunk, HasSubstr(R"("role":"assistant")"));
+  EXPECT_THAT(*one.next_chunk(), StartsWith(": keep-alive\n\n"));
+  generation.sink->deliver(eos());
+}
+
+TEST_F(HttpServerTest, ASilentResponseSaysThatItIsInProgress) {
+  start({.keep_alive_interval = milliseconds(1)});
+  HttpClient one = client();
+  one.post("/v1/responses", R"({"input":"hi","stream":true,"store":false})");
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_TRUE(generation.sink->deliver(PromptReadyEvent{.prompt_tokens = 3}));
+  EXPECT_THAT(*one.take_until("event: response.created"), HasSubstr("HTTP/1.1 200"));
+  // The first one is part of the beginning.
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(one.take_until("event: response.in_progress"));
+  generation.sink->deliver(eos());
+}
+
+TEST_F(HttpServerTest, AnotherVendorsModelNameMeansTheDefaultModel) {
+  start();
+  HttpClient one = client();
+  one.post(kChat, R"({"model":"gpt-5","messages":[{"role":"user","content":"hi"}]})");
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_EQ(generation.request.model, "fake");
+  generation.sink->deliver(eos());
+  const Answer answer = one.answer();
+  EXPECT_THAT(answer.head, HasSubstr("x-uma-warning: model gpt-5 is unknown here; fake answers\r\n"));
+  EXPECT_THAT(answer.body, HasSubstr(R"("model":"fake")"));
+}
+
+TEST_F(HttpServerTest, AWarningIsOneLine) {
+  start();
+  HttpClient one = client();
+  one.post(kChat, R"({"model":"gpt-\r\nSet-Cookie: x","messages":[{"role":"user","content":"hi"}]})");
+  service_.next_generation().sink->deliver(eos());
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_THAT(answer.head, Not(HasSubstr("\nSet-Cookie")));
+}
+
 TEST_F(HttpServerTest, StreamsWithoutChunksToHttp10) {
   start();
   HttpClient one = client();

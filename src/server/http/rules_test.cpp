@@ -1,5 +1,8 @@
 #include "server/http/rules.h"
 
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 namespace uma::server {
@@ -15,6 +18,18 @@ TEST(HttpRules, KnowTheNamesOfThisMachine) {
         "[::1]x", "localhost:80x", "evil@localhost", "127.1", "0.0.0.0", "localhost:80:80"}) {
     EXPECT_FALSE(is_loopback_authority(other)) << other;
   }
+}
+
+TEST(HttpRules, KnowAHostAmongNames) {
+  const std::vector<std::string> names = {"host.docker.internal", "Box"};
+  for (const char* ours : {"host.docker.internal", "HOST.docker.internal:8642", "box", "box:"}) {
+    EXPECT_TRUE(is_host_among(ours, names)) << ours;
+  }
+  for (const char* other :
+       {"", ":80", "docker.internal", "evil.host.docker.internal", "box:80x", "box:80:80", "[box]", "[box", "box ", "box/"}) {
+    EXPECT_FALSE(is_host_among(other, names)) << other;
+  }
+  EXPECT_FALSE(is_host_among("box", {}));
 }
 
 TEST(HttpRules, TakeAPageOfThisServerOnly) {
