@@ -89,6 +89,9 @@ class ModelPoolTest : public ::testing::Test {
       return machine;
     };
     options.guard = guard_;
+    options.default_model = default_model_;
+    options.shipped_model = "shipped";
+    options.unknown = unknown_;
     RegistryOptions registry;
     registry.folders = {folder_.string()};
     pool_.emplace(std::move(options), ModelRegistry::read(registry).value(), clock_);
@@ -132,9 +135,48 @@ class ModelPoolTest : public ::testing::Test {
   std::string draft_path_;
   bool has_lanes_ = false;
   LoadGuard* guard_ = nullptr;
+  std::string default_model_;
+  UnknownModel unknown_ = UnknownModel::automatic;
   FakeHost host_;
   std::optional<ModelPool> pool_;
 };
+
+TEST_F(ModelPoolTest, AnUnknownNameMeansTheOnlyModel) {
+  add("mine");
+  add("shipped");
+  add("vectors", "tiny-embed");
+  start();
+  EXPECT_EQ(pool_->choose("anything", Capability::chat).value_or(""), "mine");
+  EXPECT_EQ(pool_->choose("shipped", Capability::chat).value_or(""), "shipped");
+  EXPECT_EQ(pool_->choose("anything", Capability::text_embedding).value_or(""), "vectors");
+  EXPECT_FALSE(pool_->choose("anything", Capability::rerank));
+  EXPECT_FALSE(pool_->resolve("anything")) << "loading and unloading take known names only";
+}
+
+TEST_F(ModelPoolTest, AmongSeveralModelsOnlyAnotherVendorsNameMeansTheDefault) {
+  add("a");
+  add("b");
+  default_model_ = "b";
+  start();
+  EXPECT_EQ(pool_->choose("gpt-5", Capability::chat).value_or(""), "b");
+  EXPECT_EQ(pool_->choose("", Capability::chat).value_or(""), "b");
+  const auto typo = pool_->choose("c", Capability::chat);
+  ASSERT_FALSE(typo);
+  EXPECT_EQ(typo.error().code, ErrorCode::model_unknown);
+}
+
+TEST_F(ModelPoolTest, TheSettingDecidesWhatAnUnknownNameMeans) {
+  add("a");
+  add("b");
+  default_model_ = "b";
+  unknown_ = UnknownModel::use_default;
+  start();
+  EXPECT_EQ(pool_->choose("c", Capability::chat).value_or(""), "b");
+  pool_->stop();
+  unknown_ = UnknownModel::refuse;
+  start();
+  EXPECT_FALSE(pool_->choose("gpt-5", Capability::chat));
+}
 
 TEST_F(ModelPoolTest, WhatALoadTookIsReservedUntilItIsUnloaded) {
   add("a");
