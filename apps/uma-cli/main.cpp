@@ -20,6 +20,7 @@
 #include "uma-cli/history.h"
 #include "uma-cli/images.h"
 #include "uma-cli/input.h"
+#include "uma-cli/launch.h"
 #include "uma-cli/metrics.h"
 #include "uma-cli/models.h"
 #include "uma-cli/models_file.h"
@@ -58,6 +59,7 @@ struct Flags {
   bool has_prompt = false;
   ChatOptions chat;
   DescribeOptions describe;
+  LaunchOptions launch;
   EmbedOptions embed;
   RerankOptions rerank;
   std::string session;
@@ -294,6 +296,20 @@ void add_pull(CLI::App& app, Flags& flags) {
   });
 }
 
+void add_launch(CLI::App& app, Flags& flags, Action& action) {
+  CLI::App& launch = add_command(
+      app, flags, action, "launch", "Start a coding agent that uses this daemon",
+      [](const Flags& given, Tools& tools) { return run_launch(tools.client, given.launch, tools.output, tools.interrupts); });
+  launch.add_option("agent", flags.launch.agent, "The agent, which must be installed")
+      ->required()
+      ->check(CLI::IsMember(launch_agents()));
+  launch.add_option("arguments", flags.launch.arguments, "Arguments for the agent, after --");
+  launch.add_option("--model", flags.launch.model, "Model to use; left out: the daemon's default");
+  launch.add_option("--url", flags.launch.url, "URL of the daemon's HTTP listener")->capture_default_str();
+  launch.add_option("--key", flags.launch.key, "API key; left out: none is needed")->envname("UMA_API_KEY");
+  launch.add_flag("--print", flags.launch.only_prints, "Only print what the agent would get, as commands for a shell");
+}
+
 void add_one_shot(CLI::App& app, Flags& flags) {
   app.add_option("--prompt", flags.one_shot.prompt, "The prompt; -: read it from standard input");
   app.add_option("--model", flags.one_shot.model, "Model to use; left out: the daemon's default");
@@ -379,6 +395,7 @@ int main_of(int argc, char** argv) {
   add_views(app, flags, action);
   add_texts_commands(app, flags, action);
   add_describe(app, flags, action);
+  add_launch(app, flags, action);
   add_pull(app, flags);
   app.footer(kFooter);  // Added last, because subcommands would inherit it.
   try {

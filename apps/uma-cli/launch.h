@@ -1,0 +1,49 @@
+// `uma-cli launch`: starts a coding agent with the settings by which it uses this daemon. Its own configuration files stay as
+// they are: everything is passed in the environment and on the command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "uma-cli/client.h"
+#include "uma-cli/interrupts.h"
+#include "uma-cli/output.h"
+#include "uma-cli/result.h"
+
+namespace uma::cli {
+
+struct LaunchOptions {
+  std::string agent;  // One of launch_agents().
+  std::string model;  // Empty: the daemon's default.
+  std::string url = "http://127.0.0.1:8642";
+  std::string key;  // The API key; empty: none is needed.
+  bool only_prints = false;
+  std::vector<std::string> arguments;  // For the agent.
+};
+
+// What the agent must know.
+struct LaunchTarget {
+  std::string url;
+  std::string key;
+  std::string model;
+  std::int64_t window = 0;  // The most tokens of one conversation; 0: unknown.
+};
+
+struct LaunchPlan {
+  std::vector<std::pair<std::string, std::string>> environment;
+  std::vector<std::string> command;
+};
+
+[[nodiscard]] std::vector<std::string> launch_agents();
+// Pure. Requires: a name of launch_agents().
+[[nodiscard]] LaunchPlan plan_launch(std::string_view agent, const LaunchTarget& target);
+// The plan as lines for a shell.
+[[nodiscard]] std::string shell_text(const LaunchPlan& plan);
+
+// Shows what the agent gets and becomes the agent.
+Result<void> run_launch(Client& client, const LaunchOptions& options, Output& output, Interrupts& interrupts);
+
+}  // namespace uma::cli
