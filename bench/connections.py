@@ -21,6 +21,8 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import compare  # noqa: E402
 import uma  # noqa: E402
 
+uma.VERIFY_EVERY = 0
+
 WARM_UP = 200  # connections before the first measurement, so that pools and tables have their size
 REQUEST = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
 FIGURES = ("inter_token_p50_ms", "inter_token_p99_ms", "ttft_p50_ms", "tokens_per_s")

@@ -24,6 +24,8 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import compare  # noqa: E402
 import uma  # noqa: E402
 
+uma.VERIFY_EVERY = 0
+
 WORDS = "the of and a to in is you that it he was for on are as with his they at be this have from".split()
 
 

@@ -19,6 +19,8 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import compare  # noqa: E402
 import uma  # noqa: E402
 
+uma.VERIFY_EVERY = 0
+
 
 def generate(client, session, prompt):
     reply = client.generate(prompt, session_id=session, max_tokens=1, ignore_eos=True)

@@ -28,6 +28,8 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import pictures  # noqa: E402
 import uma  # noqa: E402
 
+uma.VERIFY_EVERY = 0
+
 MIB = 1 << 20
 WORDS = "the of and a to in is you that it he was for on are as with his they at".split()
 

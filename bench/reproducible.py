@@ -17,6 +17,8 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
 import uma  # noqa: E402
 
+uma.VERIFY_EVERY = 0
+
 
 SETTINGS = ("on", "off", "strict")
 

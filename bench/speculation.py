@@ -22,6 +22,8 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
 import uma  # noqa: E402
 
+uma.VERIFY_EVERY = 0
+
 TEXTS = {"repeats": {"700": 100}, "half": {"700": 60, "701": 60}, "plain": {}}
 
 

@@ -39,6 +39,8 @@ TINY_CHAT = BUILD / "models" / "tiny-chat.gguf"
 TINY_REGISTER = BUILD / "models" / "tiny-register.gguf"
 
 IS_SANITIZED = "asan" in BUILD.name or "tsan" in BUILD.name
+# One in so many reuses of cached tokens is computed again and compared; a difference is an error in the log. A measurement sets 0.
+VERIFY_EVERY = 3
 WAIT_S = 60 * SLOW  # for waits that take milliseconds: only a hang reaches it
 
 
@@ -265,7 +267,7 @@ def clean_environment(**extra):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("UMA_")}
     kept.setdefault("ASAN_OPTIONS", "exitcode=99")  # else a finding looks like a refused start, which also exits with 1
     kept["UMA_HTTP"] = "off"  # all daemons have the same default port; a test that wants the listener uses --http 127.0.0.1:0
-    kept["UMA_VERIFY"] = "3"  # one reuse in three is computed again and compared; a difference is an error in the log
+    kept["UMA_VERIFY"] = str(VERIFY_EVERY)
     kept.update({name: str(value) for name, value in extra.items()})
     return kept
 
