@@ -121,7 +121,7 @@ class Vectors(EmbeddingTest):
         self.assertGreater(divided["usage"]["prompt_tokens"], 300)
         self.assertLess(cosine(cut, divided["embeddings"][0]), 0.99999)
         status, refused = self.post("/v1/embeddings", {"input": text})
-        self.assertEqual((400, "E_LIMIT_001"), (status, refused["error"]["code"]))
+        self.assertEqual((400, "context_length_exceeded"), (status, refused["error"]["code"]))
         status, _ = self.post("/v1/embeddings", {"input": text, "uma": {"long_input": "chunk"}})
         self.assertEqual(200, status)
 

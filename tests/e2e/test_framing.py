@@ -10,6 +10,7 @@ import unittest
 import uma
 
 MIB = 1 << 20
+LIMIT = 16 * MIB  # limits.max_frame_bytes
 
 
 class Frames(uma.DaemonTest):
@@ -38,14 +39,14 @@ class Frames(uma.DaemonTest):
 
     def test_a_frame_of_exactly_the_limit(self):
         request = {"id": "big", "type": "ping", "padding": ""}
-        request["padding"] = "x" * (MIB - len(json.dumps(request)))
+        request["padding"] = "x" * (LIMIT - len(json.dumps(request)))
         body = json.dumps(request).encode()
-        self.assertEqual(MIB, len(body))
+        self.assertEqual(LIMIT, len(body))
         self.client.send_bytes(uma.frame(body))
         self.assertEqual("pong", self.client.receive()["event"])
 
     def test_an_oversize_frame_is_answered_and_ends_the_connection_though_its_body_never_comes(self):
-        for length in (MIB + 1, 0x7FFFFFFF, 0xFFFFFFFF):
+        for length in (LIMIT + 1, 0x7FFFFFFF, 0xFFFFFFFF):
             client = self.another_client()
             client.send_bytes(struct.pack("<I", length))
             answer = client.receive()
@@ -56,7 +57,7 @@ class Frames(uma.DaemonTest):
 
     def test_an_oversize_frame_is_answered_though_its_body_keeps_coming(self):
         client = self.another_client()
-        client.send_bytes(struct.pack("<I", 4 * MIB))
+        client.send_bytes(struct.pack("<I", 4 * LIMIT))
         try:
             client.send_bytes(b"x" * MIB)
         except (BrokenPipeError, ConnectionResetError):

@@ -290,7 +290,7 @@ class HostileJson(unittest.TestCase):
                 (b'{"prompt":"a","max_tokens":1,"max_tokens":1}', (200, 400)),
                 (b'{"prompt":"a","max_tokens":1,' + b",".join(b'"k%d":0' % i for i in range(50_000)) + b"}", (200,)),
                 (b'{"prompt":"a"} {"prompt":"b"}', (400,)),
-                (b'{"prompt":"' + b"a" * (1 << 20) + b'"}', (413,)),
+                (b'{"prompt":"' + b"a" * (16 << 20) + b'"}', (413,)),
                 (b'{"prompt":"a","stop":' + json.dumps(["x"] * 100_000).encode() + b"}", (400,)),
                 (b'{"prompt":"a","logit_bias":{"-1":1}}', (400,)),
                 (b'{"prompt":"a","stream_options":{"include_usage":"yes"}}', (400,))):

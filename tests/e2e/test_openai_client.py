@@ -126,7 +126,7 @@ class OtherRoutes(OpenAiTest):
         self.assert_api_error(seen["wrongType"], "BadRequestError", 400, "E_PROTO_003", param="temperature")
         self.assert_api_error(seen["noMessages"], "BadRequestError", 400, "E_PROTO_003", param="messages")
         self.assert_api_error(seen["unknownModel"], "NotFoundError", 404, "E_MODEL_001")
-        self.assert_api_error(seen["tooLong"], "BadRequestError", 400, "E_LIMIT_001")
+        self.assert_api_error(seen["tooLong"], "BadRequestError", 400, "context_length_exceeded")
         self.assert_api_error(seen["unknownPath"], "NotFoundError", 404, "E_PROTO_004")
 
 

@@ -240,7 +240,7 @@ class Responses(ResponsesTest):
     def test_a_full_context(self):
         body = {"input": "word " * 3000, "max_output_tokens": 8}
         status, answer = self.request("POST", "/v1/responses", body)
-        self.assertEqual((400, "E_LIMIT_001"), (status, answer["error"]["code"]))
+        self.assertEqual((400, "context_length_exceeded"), (status, answer["error"]["code"]))
         self.assertEqual([], self.sessions())
         last = self.respond("word " * 300, truncation="auto")
         for _ in range(12):

@@ -154,7 +154,7 @@ class Replicated(Folder):
     def test_every_worker_has_weights_of_its_own_and_says_the_same(self):
         model = self.folder / "weights.gguf"
         made = subprocess.run([str(uma.MAKE_MODEL), "--type", "f16", "--layers", "8", "--width", "512", "--heads", "8", "--kv-heads", "2",
-                               "--ff", "2048", "--kv-cells", "512", "--vocab", "1536", "--out", str(model)],
+                               "--ff", "2048", "--n-ctx", "512", "--vocab", "1536", "--out", str(model)],
                               capture_output=True, text=True, check=False)
         self.assertEqual(0, made.returncode, made.stderr)
         bytes_of_file = model.stat().st_size
