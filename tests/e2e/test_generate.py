@@ -45,9 +45,10 @@ class Generate(uma.DaemonTest):
         self.assertEqual(streamed.text, whole.last["text"])
         self.assertEqual(16, whole.usage["completion_tokens"])
 
-    def test_max_tokens_defaults_to_512(self):
+    def test_a_reply_without_max_tokens_ends_when_the_context_is_full(self):
         reply = self.client.generate("one two", ignore_eos=True)
-        self.assertEqual(512, reply.usage["completion_tokens"])  # it fits into the 4096 cells
+        cells = self.client.models()[0]["sequence_tokens_max"]
+        self.assertIn(reply.usage["prompt_tokens"] + reply.usage["completion_tokens"], (cells, cells + 1))
         self.assertEqual("length", reply.reason)
 
     def test_a_seed_repeats_and_is_returned(self):
