@@ -45,10 +45,15 @@ class Account {
   // An account without limits, for a caller without a key.
   explicit Account(TenantId tenant) : tenant_(std::move(tenant)), requests_(0), tokens_(0) {}
   explicit Account(const ApiKey& key)
-      : tenant_(key.tenant), key_name_(key.name), requests_(key.requests_per_minute), tokens_(key.tokens_per_minute) {}
+      : tenant_(key.tenant),
+        key_name_(key.name),
+        deadline_ms_(key.deadline_ms),
+        requests_(key.requests_per_minute),
+        tokens_(key.tokens_per_minute) {}
 
   [[nodiscard]] const TenantId& tenant() const { return tenant_; }
-  [[nodiscard]] const std::string& key_name() const { return key_name_; }  // Empty: no key.
+  [[nodiscard]] const std::string& key_name() const { return key_name_; }                 // Empty: no key.
+  [[nodiscard]] std::optional<std::int64_t> deadline_ms() const { return deadline_ms_; }  // See ApiKey.
 
   // Takes one request. Returns nullopt if it is admitted, else the time to wait; then nothing is taken. With `uses_tokens`, a
   // request also waits until tokens are left.
@@ -60,6 +65,7 @@ class Account {
  private:
   const TenantId tenant_;
   const std::string key_name_;
+  const std::optional<std::int64_t> deadline_ms_;
 
   mutable Mutex mutex_;
   RateLimit requests_ GUARDED_BY(mutex_);

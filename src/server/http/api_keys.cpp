@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kNameBytesMax = 64;
 constexpr std::size_t kTenantBytesMax = 128;
-constexpr std::int64_t kPerMinuteMax = 1'000'000'000;
+constexpr std::int64_t kCountMax = 1'000'000'000;
 constexpr std::string_view kDigestPrefix = "sha256:";
 
 bool is_plain(std::string_view text, std::size_t bytes_max) {
@@ -27,10 +27,10 @@ bool is_plain(std::string_view text, std::size_t bytes_max) {
   return !text.empty() && text.size() <= bytes_max && std::ranges::all_of(text, is_allowed);
 }
 
-std::optional<std::int64_t> parse_per_minute(std::string_view text) {
+std::optional<std::int64_t> parse_count(std::string_view text) {
   std::int64_t value = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (problem != std::errc() || end != text.data() + text.size() || value < 0 || value > kPerMinuteMax) return std::nullopt;
+  if (problem != std::errc() || end != text.data() + text.size() || value < 0 || value > kCountMax) return std::nullopt;
   return value;
 }
 
@@ -56,12 +56,18 @@ std::optional<std::string> read_option(ApiKey& key, std::string_view word) {
     key.tenant.value = value;
     return std::nullopt;
   }
+  if (name == "deadline_ms") {
+    const auto limit = parse_count(value);
+    if (!limit) return std::format("deadline_ms= needs a whole number up to {}", kCountMax);
+    key.deadline_ms = *limit;
+    return std::nullopt;
+  }
   if (name != "requests_per_minute" && name != "tokens_per_minute") {
-    return std::format("unknown option \"{}\": expected tenant=, requests_per_minute= or tokens_per_minute=",
+    return std::format("unknown option \"{}\": expected tenant=, requests_per_minute=, tokens_per_minute= or deadline_ms=",
                        name.substr(0, 40));
   }
-  const auto count = parse_per_minute(value);
-  if (!count) return std::format("{}= needs a whole number up to {}", name, kPerMinuteMax);
+  const auto count = parse_count(value);
+  if (!count) return std::format("{}= needs a whole number up to {}", name, kCountMax);
   (name == "tokens_per_minute" ? key.tokens_per_minute : key.requests_per_minute) = *count;
   return std::nullopt;
 }

@@ -12,7 +12,7 @@ const std::string kDigest = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a39617
 
 TEST(ApiKeys, AreReadWithTheirLimits) {
   const auto keys = parse_api_keys("# keys\n\nci " + kDigest + "  # of the robots\r\n" + "me sha256:" + std::string(64, '0') +
-                                   " tenant=uid:1000 requests_per_minute=60 tokens_per_minute=10000");
+                                   " tenant=uid:1000 requests_per_minute=60 tokens_per_minute=10000 deadline_ms=5000");
   ASSERT_TRUE(keys.has_value()) << keys.error().message;
   ASSERT_EQ(keys->size(), 2U);
   EXPECT_EQ((*keys)[0].name, "ci");
@@ -22,13 +22,15 @@ TEST(ApiKeys, AreReadWithTheirLimits) {
   EXPECT_EQ((*keys)[1].tenant, TenantId{"uid:1000"});
   EXPECT_EQ((*keys)[1].requests_per_minute, 60);
   EXPECT_EQ((*keys)[1].tokens_per_minute, 10'000);
+  EXPECT_EQ((*keys)[0].deadline_ms, std::nullopt);
+  EXPECT_EQ((*keys)[1].deadline_ms, 5000);
 }
 
 TEST(ApiKeys, AreRefusedWithTheirLine) {
   for (const std::string& wrong :
        {std::string("ci"), std::string("ci uma-secret"), "ci " + kDigest.substr(0, 70), "c/i " + kDigest,
-        "ci " + kDigest + " admin=yes", "ci " + kDigest + " requests_per_minute=-1",
-        "ci " + kDigest + " tokens_per_minute=", "ci " + kDigest + " tenant=", "ci " + kDigest + " tenant",
+        "ci " + kDigest + " admin=yes", "ci " + kDigest + " requests_per_minute=-1", "ci " + kDigest + " tokens_per_minute=",
+        "ci " + kDigest + " deadline_ms=soon", "ci " + kDigest + " tenant=", "ci " + kDigest + " tenant",
         "ci " + kDigest + "\nci sha256:" + std::string(64, '0'), "ci " + kDigest + "\nme " + kDigest}) {
     const auto keys = parse_api_keys("# first\n" + wrong);
     ASSERT_FALSE(keys.has_value()) << wrong;

@@ -387,6 +387,8 @@ std::vector<std::shared_ptr<GenerationSink>> HttpConnection::start_generations(s
           std::make_shared<MeteredSink>(sinks.back(), current_.caller, current_.spent, /*charges_prompt=*/metered.empty()));
     }
     generation.request.client = client_;
+    std::optional<std::int64_t>& deadline_ms = generation.request.options.deadline_ms;
+    if (!deadline_ms) deadline_ms = current_.caller->deadline_ms();
     const std::size_t count = metered.size();
     const RequestId first =
         server_.service.generate(current_.caller->tenant(), std::move(generation.request), std::move(metered));
