@@ -188,6 +188,12 @@ void ResponseEncoder::append_last(std::string& out, const EosEvent& eos) {
   append_response_event(out, is_completed ? "response.completed" : "response.incomplete", &eos);
 }
 
+std::string ResponseEncoder::json_in_progress() const {
+  std::string out;
+  append_response(out, {}, nullptr);
+  return out;
+}
+
 std::string ResponseEncoder::json(const EosEvent& eos) const {
   std::vector<Item> items;
   Item said = begun_item(Item::Kind::message);

@@ -31,6 +31,9 @@ class ResponseEncoder {
   void append_part(std::string& out, const ReplyPart& part);
   void append_last(std::string& out, const EosEvent& eos);
   [[nodiscard]] std::string json(const EosEvent& eos) const;
+  // The response before its end, without its items.
+  [[nodiscard]] std::string json_in_progress() const;
+  [[nodiscard]] const std::string& id() const { return id_; }
 
  private:
   template <class WriteT>

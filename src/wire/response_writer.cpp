@@ -292,7 +292,6 @@ void append_response(std::string& out, const ResponseFacts& facts) {
   object.field("created_at", facts.created_s);
   object.field("status", status);
   object.field("model", facts.model);
-  object.field("background", false);
   if (status == "failed") {
     json::ObjectWriter error(object.begin("error"));
     error.field("code", facts.error_code);

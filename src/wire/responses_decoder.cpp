@@ -323,8 +323,7 @@ std::string conversation_field(json::FieldReader& fields) {
 }
 
 void refuse_unserved_response_fields(json::FieldReader& fields) {
-  for (const std::string_view name :
-       {"background", "prompt", "top_logprobs", "max_tool_calls", "moderation", "context_management"}) {
+  for (const std::string_view name : {"prompt", "top_logprobs", "max_tool_calls", "moderation", "context_management"}) {
     if (const boost::json::value* value = fields.find(name); value != nullptr && !is_empty(*value) && *value != 0)
       refuse_response_field(fields, name);
   }
@@ -448,7 +447,8 @@ void repeat_chat_fields(json::ObjectWriter& object, json::FieldReader& fields, c
 
 // Writes the fields that the response repeats, with OpenAI's defaults for absent fields.
 std::string repeated_fields(json::FieldReader& fields, const GenerateRequest& generate, const ResponseRequest& response,
-                            const ResponseTools& tools, std::string_view previous, std::string_view metadata) {
+                            const ResponseTools& tools, bool is_background, std::string_view previous,
+                            std::string_view metadata) {
   std::string out;
   if (!fields.ok()) return out;
   json::ObjectWriter object(out);
@@ -474,6 +474,7 @@ std::string repeated_fields(json::FieldReader& fields, const GenerateRequest& ge
   } else {
     object.null_field("conversation");
   }
+  object.field("background", is_background);
   object.field("store", response.is_kept);
   object.field("temperature", generate.options.sampling.temperature);
   object.field("top_p", generate.options.sampling.top_p);
@@ -513,6 +514,11 @@ ResponseCall read_response(json::FieldReader& fields, std::string id) {
   options.stop = stop_field(fields);
   options.max_tokens = max_tokens_field(fields, "max_output_tokens");
   options.stream = fields.boolean("stream").value_or(false);
+  call.is_background = fields.boolean("background").value_or(false);
+  if (call.is_background && options.stream)
+    fields.fail_field("background", R"(and field "stream" exclude each other: poll the response)");
+  if (call.is_background && !response.is_kept)
+    fields.fail_field("background", R"(needs "store": a response in the background is fetched later)");
   call.tools = ResponseTools(fields);
   options.chat = response_chat_options(fields, call.tools);
   options.chat.splits_reasoning = true;
@@ -522,7 +528,7 @@ ResponseCall read_response(json::FieldReader& fields, std::string id) {
   read_text_format(fields, options);
 
   const std::string metadata = metadata_field(fields);
-  call.request = repeated_fields(fields, generate, response, call.tools, previous, metadata);
+  call.request = repeated_fields(fields, generate, response, call.tools, call.is_background, previous, metadata);
   if (generate.session.empty() && !response.is_kept) {
     if (response.instructions) {
       generate.input.messages.insert(generate.input.messages.begin(), {"system", *response.instructions});

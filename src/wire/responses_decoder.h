@@ -18,6 +18,7 @@ struct ResponseCall {
   // Fields of the request that the response repeats: the beginning of a JSON object, as in ResponseRequest::request.
   std::string request;
   ResponseTools tools;
+  bool is_background = false;    // The reply is made without the connection.
   bool seals_reasoning = false;  // Reasoning items have their encrypted_content.
 };
 

@@ -386,15 +386,26 @@ std::vector<std::shared_ptr<GenerationSink>> HttpConnection::start_generations(s
       metered.push_back(
           std::make_shared<MeteredSink>(sinks.back(), current_.caller, current_.spent, /*charges_prompt=*/metered.empty()));
     }
-    generation.request.client = client_;
-    std::optional<std::int64_t>& deadline_ms = generation.request.options.deadline_ms;
-    if (!deadline_ms) deadline_ms = current_.caller->deadline_ms();
+    set_caller(generation.request);
     const std::size_t count = metered.size();
     const RequestId first =
         server_.service.generate(current_.caller->tenant(), std::move(generation.request), std::move(metered));
     for (std::size_t i = 0; i < count; ++i) guard.add_running({first.value + i});
   }
   return sinks;
+}
+
+void HttpConnection::generate_detached(GenerateRequest request, std::shared_ptr<EventSink> sink) {
+  set_caller(request);
+  std::vector<std::shared_ptr<EventSink>> metered{
+      std::make_shared<MeteredSink>(std::move(sink), current_.caller, current_.spent, /*charges_prompt=*/true)};
+  server_.service.generate(current_.caller->tenant(), std::move(request), std::move(metered));
+}
+
+// Fills in what the connection and the key decide.
+void HttpConnection::set_caller(GenerateRequest& request) const {
+  request.client = client_;
+  if (!request.options.deadline_ms) request.options.deadline_ms = current_.caller->deadline_ms();
 }
 
 Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,

@@ -91,6 +91,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   // `session_field` is the field that named their session, if any.
   Awaitable<bool> generate(std::vector<HttpGeneration> generations, const HttpRequest& request,
                            std::string_view session_field = "");
+  // Starts a generation that does not end with the connection.
+  void generate_detached(GenerateRequest request, std::shared_ptr<EventSink> sink);
   // Calls the service by start(reply) and returns its reply, or nullopt if the connection was closed meanwhile.
   template <class T, class StartT>
   Awaitable<std::optional<Expected<T>>> ask(StartT start);
@@ -165,6 +167,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] bool is_monitoring() const;
   std::optional<Refusal> check_limits(bool uses_tokens);
   void log_access();
+  void set_caller(GenerateRequest& request) const;
 
   [[nodiscard]] std::vector<std::shared_ptr<GenerationSink>> start_generations(std::vector<HttpGeneration> generations,
                                                                                const std::shared_ptr<Outbox>& outbox,

@@ -16,6 +16,7 @@
 #include "core/service.h"
 #include "server/http/access_log.h"
 #include "server/http/account.h"
+#include "server/http/background_responses.h"
 #include "server/http/connection_shares.h"
 #include "server/http/http_server.h"
 #include "server/server_state.h"
@@ -37,6 +38,8 @@ struct HttpState : ServerState<HttpConnection> {
   std::vector<std::pair<Sha256Digest, std::shared_ptr<Account>>> keys;
   ConnectionShares shares{options.connections_max};
   AccessLog access_log;
+  // Shared with generations, which may outlive the server.
+  const std::shared_ptr<BackgroundResponses> background = std::make_shared<BackgroundResponses>();
   std::optional<boost::asio::ssl::context> tls;  // TLS of connections that are not local; nullopt: no TLS.
 };
 

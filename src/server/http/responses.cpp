@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "server/http/background_responses.h"
 #include "server/http/http_connection.h"
 #include "server/http/routes.h"
 #include "wire/image_fields.h"
@@ -105,6 +106,14 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
   const bool names_response = call->generate.response && !call->generate.response->previous.empty();
   wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)}, std::move(call->request), model, unix_time_s(),
                                 std::move(call->tools), call->seals_reasoning);
+  if (call->is_background) {
+    auto begun = co_await connection.ask<std::string>([&](Reply<std::string> reply) {
+      connection.generate_detached(std::move(call->generate),
+                                   std::make_shared<BackgroundSink>(connection.server().background, connection.tenant(),
+                                                                    std::move(encoder), std::move(reply)));
+    });
+    co_return co_await connection.respond_with(std::move(begun), request, [](std::string& json) { return std::move(json); });
+  }
   std::vector<HttpGeneration> generations;
   generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<ResponseWriter>(std::move(encoder)));
   co_return co_await connection.generate(std::move(generations), request,
@@ -115,6 +124,10 @@ Answer handlers::get_response(HttpConnection& connection, const HttpRequest& req
   auto id = wire::parse_response_id(request.ids.front());
   if (!id) co_return co_await respond_unknown(connection, request, "response");
   auto detail = co_await ask_for_response(connection, std::move(*id));
+  if (detail && !*detail && detail->error().code == ErrorCode::session_unknown) {
+    std::string json = connection.server().background->find(request.ids.front(), connection.tenant());
+    if (!json.empty()) co_return co_await connection.respond(200, "application/json", std::move(json), request.keep_alive);
+  }
   co_return co_await connection.respond_with(std::move(detail), request, wire::response_json);
 }
 
