@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "wire/responses_decoder_test_support.h"
+#include "wire/sealed_reasoning.h"
 
 namespace uma::wire {
 namespace {
@@ -169,6 +170,42 @@ TEST(ResponsesDecoder, WhatIsNotStoredAndContinuesNothingIsNoResponseOfASession)
   EXPECT_FALSE(continued.generate.response->is_kept);
 }
 
+TEST(ResponsesDecoder, CallsOfEveryKindAreCallsOfFunctions) {
+  const ResponseCall call = decoded(R"({"input":[{"role":"user","content":"a"},
+      {"type":"function_call","call_id":"1","name":"wait","namespace":"mcp__x","arguments":"{}"},
+      {"type":"custom_tool_call","call_id":"2","name":"patch","input":"*** Begin"},
+      {"type":"web_search_call","id":"ws"},
+      {"type":"function_call_output","call_id":"1","output":"b"},
+      {"type":"custom_tool_call_output","call_id":"2","output":"c"}]})");
+  const std::vector<ChatMessage>& messages = call.generate.input.messages;
+  ASSERT_EQ(messages.size(), 4u);
+  EXPECT_THAT(messages[1].extra, ::testing::HasSubstr(R"("name":"mcp__x__wait")"));
+  EXPECT_THAT(messages[1].extra, ::testing::HasSubstr(R"({\"input\":\"*** Begin\"})"));
+  EXPECT_EQ(messages[3].content, "c");
+}
+
+TEST(ResponsesDecoder, EncryptedReasoningIsReadBack) {
+  const std::string sealed = sealed_reasoning("Let me think");
+  const ResponseCall call = decoded(R"({"include":["reasoning.encrypted_content"],"input":[{"role":"user","content":"a"},
+      {"type":"reasoning","summary":[],"encrypted_content":")" +
+                                    sealed + R"("},{"role":"assistant","content":"b"},
+      {"role":"user","content":"c"}]})");
+  EXPECT_TRUE(call.seals_reasoning);
+  EXPECT_THAT(call.generate.input.messages[1].extra, ::testing::HasSubstr(R"("reasoning_content":"Let me think")"));
+}
+
+TEST(ResponsesDecoder, AToolIsChosenByItsOwnName) {
+  const std::string tools =
+      R"("tools":[{"type":"custom","name":"patch"},{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}])";
+  EXPECT_EQ(
+      decoded(R"({"input":"x","tool_choice":{"type":"custom","name":"patch"},)" + tools + "}").generate.options.chat.tool_name,
+      "patch");
+  const ResponseCall call =
+      decoded(R"({"input":"x","tool_choice":{"type":"function","namespace":"n","name":"f"},)" + tools + "}");
+  EXPECT_EQ(call.generate.options.chat.tool_name, "n__f");
+  EXPECT_EQ(repeated(call).at("tool_choice").at("namespace"), "n");
+}
+
 TEST(ResponsesDecoder, EmptyValuesOfWhatIsNotServedAreAccepted) {
   decoded(R"({"input":"x","tools":[],"tool_choice":"auto","reasoning":{"effort":null},"background":false,
               "include":["reasoning.encrypted_content","code_interpreter_call.outputs"],"max_tool_calls":null,
@@ -179,7 +216,7 @@ TEST(ResponsesDecoder, EmptyValuesOfWhatIsNotServedAreAccepted) {
 
 TEST(ResponsesDecoder, WhatWouldChangeTheAnswerIsRefusedByName) {
   for (const auto& [fields, field] : std::vector<std::pair<std::string, std::string>>{
-           {R"("tools":[{"type":"web_search"}])", "tools[0].type"},
+           {R"("tools":[{"type":"teleport","name":"x"}])", "tools[0].type"},
            {R"("tools":[{"type":"function"}])", "tools[0].name"},
            {R"("tools":[{"type":"function","name":"a b"}])", "tools[0].name"},
            {R"("tools":[{"type":"function","name":"a","parameters":[]}])", "tools[0].parameters"},
@@ -189,9 +226,9 @@ TEST(ResponsesDecoder, WhatWouldChangeTheAnswerIsRefusedByName) {
            {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice"},
            {R"("max_tool_calls":2)", "max_tool_calls"},
            {R"("include":["message.output_text.logprobs"])", "include[0]"},
-           {R"("include":["x"])", "include[0]"},
            {R"("reasoning":{"effort":1})", "reasoning.effort"},
-           {R"("background":true)", "background"},
+           {R"("background":true,"stream":true)", "background"},
+           {R"("background":true,"store":false)", "background"},
            {R"("prompt":{"id":"p"})", "prompt"},
            {R"("top_logprobs":2)", "top_logprobs"},
            {R"("text":{"format":{"type":"xml"}})", "text.format.type"},
@@ -231,7 +268,7 @@ TEST(ResponsesDecoder, WhatWouldChangeTheAnswerIsRefusedByName) {
            {R"([{"type":"function_call","call_id":"a","name":"a","arguments":{}}])", "input[0].arguments"},
            {R"([{"type":"reasoning","content":[{"type":"x"}]}])", "input[0].content"},
            {R"([{"type":"reasoning","summary":[],"encrypted_content":"x"}])", "input"},
-           {R"([{"type":"web_search_call","id":"a"}])", "input[0].type"},
+           {R"([{"type":"web_search_call","id":"a"}])", "input"},
            {R"([{"type":"item_reference","id":"a"}])", "input[0].type"}}) {
     EXPECT_EQ(rejected("{\"input\":" + input + "}"), std::pair(ErrorCode::proto_field, field)) << input;
   }
