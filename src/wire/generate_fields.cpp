@@ -151,8 +151,7 @@ ChatMessage read_message(json::FieldReader& fields, std::size_t index, std::vect
   message.role = role_field(fields);
   message.extra = extra_fields(fields, message.role);
   const bool may_be_silent = message.role == "assistant" && !message.extra.empty();
-  if (fields.find("content") != nullptr || !may_be_silent)
-    message.content = content_field(fields, message.role, index, images);
+  if (fields.find("content") != nullptr || !may_be_silent) message.content = content_field(fields, message.role, index, images);
   return message;
 }
 

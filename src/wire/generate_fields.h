@@ -15,7 +15,7 @@
 
 namespace uma::wire {
 
-inline constexpr std::size_t kCallsMax = 128;           // Tool calls per message.
+inline constexpr std::size_t kCallsMax = 128;  // Tool calls per message.
 inline constexpr std::size_t kToolsMax = 128;
 inline constexpr json::TextBytes kCallIdBytes{1, 256};  // Id of a tool call.
 

@@ -182,8 +182,8 @@ void ConversationReader::read_message(json::FieldReader& message) {
   }
 }
 
-// A message of the system before the first reply belongs to the system prompt. Later ones stay where they are, because templates
-// take no other system message, and a change of the system prompt would change the whole prompt.
+// A message of the system before the first reply belongs to the system prompt. Later ones stay where they are, because
+// templates take no other system message, and a change of the system prompt would change the whole prompt.
 void ConversationReader::read_system_message(json::FieldReader& message) {
   if (message.find("content") == nullptr) message.fail_field("content", "is required");
   const std::string text = without_billing_line(block_texts(message, "content"));
@@ -277,8 +277,7 @@ void ConversationReader::read_result(json::FieldReader& block) {
 void ConversationReader::read_image(json::FieldReader& block) {
   std::string field = block.path();
   field.pop_back();  // The point behind the block's name.
-  user().images.push_back(
-      {.message = 0, .at = user().text.size(), .source = block_image(block), .field = std::move(field)});
+  user().images.push_back({.message = 0, .at = user().text.size(), .source = block_image(block), .field = std::move(field)});
 }
 
 void ConversationReader::add_user_text(std::string_view text) {

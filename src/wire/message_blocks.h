@@ -1,8 +1,8 @@
 // Reads the conversation of Anthropic's Messages API: `system`, and `messages`, which consist of blocks.
 //
 // The result has OpenAI's form: one system message, then messages of the user, the assistant and tools. Messages of one role in
-// a row become one. A user's results of tools come before its text, each as a message of its own. `cache_control` is ignored, so
-// a text and a single block with that text give equal messages.
+// a row become one. A user's results of tools come before its text, each as a message of its own. `cache_control` is ignored,
+// so a text and a single block with that text give equal messages.
 #pragma once
 
 #include <map>

@@ -41,7 +41,8 @@ ToolKind tool_kind(json::FieldReader& tool) {
   constexpr std::array<std::string_view, 4> kRunByClients = {"bash_", "computer_", "memory_", "text_editor_"};
   const std::string type = tool.text("type", {1, 64}).value_or("custom");
   if (type == "custom") return ToolKind::custom;
-  if (type == "function" || std::ranges::any_of(kRunByClients, [&](std::string_view begin) { return type.starts_with(begin); })) {
+  if (type == "function" ||
+      std::ranges::any_of(kRunByClients, [&](std::string_view begin) { return type.starts_with(begin); })) {
     tool.fail_field("type", std::format("is \"{}\", which this server does not know: describe the tool by \"name\" and "
                                         "\"input_schema\", without a type",
                                         type));

@@ -279,8 +279,7 @@ std::string message_error_json(const Error& error, int status, std::string_view 
 }
 
 void append_message_error(std::string& out, const Error& error, int status) {
-  append_message_event(out, "error",
-                       [&](json::ObjectWriter& object) { write_message_error(object, error, status, ""); });
+  append_message_event(out, "error", [&](json::ObjectWriter& object) { write_message_error(object, error, status, ""); });
 }
 
 std::string token_count_json(std::int32_t tokens) {

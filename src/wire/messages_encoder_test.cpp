@@ -13,14 +13,13 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Kind = ReplyPart::Kind;
 
-MessageEncoder encoder(std::int32_t tokens_max = 0) {
+MessageEncoder message_encoder(std::int32_t tokens_max = 0) {
   return MessageEncoder({.id = "1", .model = "tiny", .stop_sequences = {"END"}, .tokens_max = tokens_max});
 }
 
 // A reply of a prompt of 10 tokens, 4 of which were reused.
-EosEvent ended(FinishReason reason = FinishReason::stop) {
+EosEvent ended_reply(FinishReason reason = FinishReason::stop) {
   EosEvent eos;
   eos.reason = reason;
   eos.usage.prompt_tokens = 10;
@@ -29,12 +28,12 @@ EosEvent ended(FinishReason reason = FinishReason::stop) {
   return eos;
 }
 
-boost::json::object whole(const EosEvent& eos, std::int32_t tokens_max = 0) {
-  return boost::json::parse(encoder(tokens_max).json(eos)).as_object();
+boost::json::object whole_message(const EosEvent& eos, std::int32_t tokens_max = 0) {
+  return boost::json::parse(message_encoder(tokens_max).json(eos)).as_object();
 }
 
 // The data of the events, whose names are their types.
-std::vector<boost::json::object> events_of(const std::string& stream) {
+std::vector<boost::json::object> message_events(const std::string& stream) {
   std::vector<boost::json::object> events;
   for (std::size_t at = 0; at < stream.size();) {
     const std::size_t data = stream.find("\ndata: ", at);
@@ -48,18 +47,18 @@ std::vector<boost::json::object> events_of(const std::string& stream) {
   return events;
 }
 
-std::vector<std::string> types_of(const std::vector<boost::json::object>& events) {
+std::vector<std::string> message_types(const std::vector<boost::json::object>& events) {
   std::vector<std::string> types;
   for (const boost::json::object& event : events) types.emplace_back(event.at("type").as_string());
   return types;
 }
 
 TEST(MessageEncoder, AWholeMessage) {
-  EosEvent eos = ended(FinishReason::tool_calls);
+  EosEvent eos = ended_reply(FinishReason::tool_calls);
   eos.text = "I look.";
-  eos.parts = {{.kind = Kind::reasoning, .text = "hm"},
-               {.kind = Kind::tool_call, .text = R"({"a": 1})", .id = "c1", .name = "look"}};
-  const boost::json::object message = whole(eos);
+  eos.parts = {{.kind = ReplyPart::Kind::reasoning, .text = "hm"},
+               {.kind = ReplyPart::Kind::tool_call, .text = R"({"a": 1})", .id = "c1", .name = "look"}};
+  const boost::json::object message = whole_message(eos);
   EXPECT_EQ(message.at("id"), "msg_1");
   EXPECT_EQ(message.at("type"), "message");
   EXPECT_EQ(message.at("role"), "assistant");
@@ -71,50 +70,51 @@ TEST(MessageEncoder, AWholeMessage) {
   EXPECT_FALSE(content[0].at("signature").as_string().empty());
   EXPECT_EQ(content[1], boost::json::parse(R"({"type":"text","text":"I look."})"));
   EXPECT_EQ(content[2], boost::json::parse(R"({"type":"tool_use","id":"c1","name":"look","input":{"a":1}})"));
-  EXPECT_EQ(message.at("usage"), boost::json::parse(R"({"input_tokens":6,"cache_read_input_tokens":4,"cache_creation_input_tokens":0,)"
-                                                    R"("output_tokens":7,"output_tokens_details":{"thinking_tokens":0}})"));
+  EXPECT_EQ(message.at("usage"),
+            boost::json::parse(R"({"input_tokens":6,"cache_read_input_tokens":4,"cache_creation_input_tokens":0,)"
+                               R"("output_tokens":7,"output_tokens_details":{"thinking_tokens":0}})"));
 }
 
 TEST(MessageEncoder, ACallThatWasCutHasNoInput) {
-  EosEvent eos = ended(FinishReason::length);
-  eos.parts = {{.kind = Kind::tool_call, .text = R"({"a": )", .id = "c1", .name = "look"}};
-  EXPECT_EQ(whole(eos).at("content").at(0).at("input"), boost::json::object());
+  EosEvent eos = ended_reply(FinishReason::length);
+  eos.parts = {{.kind = ReplyPart::Kind::tool_call, .text = R"({"a": )", .id = "c1", .name = "look"}};
+  EXPECT_EQ(whole_message(eos).at("content").at(0).at("input"), boost::json::object());
 }
 
 TEST(MessageEncoder, TheReasonOfTheEnd) {
   const auto reason = [](const EosEvent& eos, std::int32_t tokens_max = 0) {
-    return std::string(whole(eos, tokens_max).at("stop_reason").as_string());
+    return std::string(whole_message(eos, tokens_max).at("stop_reason").as_string());
   };
-  EXPECT_EQ(reason(ended()), "end_turn");
-  EXPECT_EQ(reason(ended(FinishReason::length), 7), "max_tokens");
-  EXPECT_EQ(reason(ended(FinishReason::length), 8), "model_context_window_exceeded");
-  EXPECT_EQ(reason(ended(FinishReason::length)), "model_context_window_exceeded");
-  EXPECT_EQ(reason(ended(FinishReason::timeout)), "max_tokens");
-  EosEvent stopped = ended();
+  EXPECT_EQ(reason(ended_reply()), "end_turn");
+  EXPECT_EQ(reason(ended_reply(FinishReason::length), 7), "max_tokens");
+  EXPECT_EQ(reason(ended_reply(FinishReason::length), 8), "model_context_window_exceeded");
+  EXPECT_EQ(reason(ended_reply(FinishReason::length)), "model_context_window_exceeded");
+  EXPECT_EQ(reason(ended_reply(FinishReason::timeout)), "max_tokens");
+  EosEvent stopped = ended_reply();
   stopped.stop_string = "END";
   EXPECT_EQ(reason(stopped), "stop_sequence");
-  EXPECT_EQ(whole(stopped).at("stop_sequence"), "END");
+  EXPECT_EQ(whole_message(stopped).at("stop_sequence"), "END");
   stopped.stop_string = "<|im_end|>";
   EXPECT_EQ(reason(stopped), "end_turn") << "not one of the client's";
 }
 
 TEST(MessageEncoder, AStreamHasOneOpenBlockAtATime) {
-  MessageEncoder stream = encoder();
+  MessageEncoder stream = message_encoder();
   std::string out;
   stream.set_prompt_tokens(10);
   stream.append_first(out);
   stream.append_ping(out);
-  stream.append_part(out, {.kind = Kind::reasoning, .text = "h"});
-  stream.append_part(out, {.kind = Kind::reasoning, .text = "m"});
+  stream.append_part(out, {.kind = ReplyPart::Kind::reasoning, .text = "h"});
+  stream.append_part(out, {.kind = ReplyPart::Kind::reasoning, .text = "m"});
   stream.append_text(out, "I ");
   stream.append_text(out, "look.");
-  stream.append_part(out, {.kind = Kind::tool_call, .text = R"({"a")", .id = "c1", .name = "look"});
-  stream.append_part(out, {.kind = Kind::tool_call, .text = ": 1}"});
-  EosEvent eos = ended(FinishReason::tool_calls);
-  eos.parts = {{.kind = Kind::tool_call, .text = "{}", .call = 1, .id = "c2", .name = "wait"}};
+  stream.append_part(out, {.kind = ReplyPart::Kind::tool_call, .text = R"({"a")", .id = "c1", .name = "look"});
+  stream.append_part(out, {.kind = ReplyPart::Kind::tool_call, .text = ": 1}"});
+  EosEvent eos = ended_reply(FinishReason::tool_calls);
+  eos.parts = {{.kind = ReplyPart::Kind::tool_call, .text = "{}", .call = 1, .id = "c2", .name = "wait"}};
   stream.append_last(out, eos);
-  const std::vector<boost::json::object> events = events_of(out);
-  EXPECT_THAT(types_of(events),
+  const std::vector<boost::json::object> events = message_events(out);
+  EXPECT_THAT(message_types(events),
               ElementsAre("message_start", "ping", "content_block_start", "content_block_delta", "content_block_delta",
                           "content_block_delta", "content_block_stop", "content_block_start", "content_block_delta",
                           "content_block_delta", "content_block_stop", "content_block_start", "content_block_delta",
@@ -150,7 +150,7 @@ TEST(MessageError, TheStatusGivesTheType) {
   }
   std::string out;
   append_message_error(out, error, 503);
-  EXPECT_EQ(types_of(events_of(out)), std::vector<std::string>{"error"});
+  EXPECT_EQ(message_types(message_events(out)), std::vector<std::string>{"error"});
 }
 
 }  // namespace

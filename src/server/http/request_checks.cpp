@@ -41,10 +41,11 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_head(const Parser& 
   // With keys, a page whose name points here (DNS rebinding) has no access, and a proxy may use any name.
   if (hosts == 1 && server_.keys.empty() && !peer_.is_local && !is_loopback_authority(head[http::field::host]) &&
       !is_host_among(head[http::field::host], server_.options.allowed_hosts)) {
-    return Refusal{403,
-                   {ErrorCode::auth,
-                    "without keys the Host header must be localhost, 127.0.0.1, [::1] or one of http.allowed_hosts: add the name "
-                    "there if it is yours"}};
+    return Refusal{
+        403,
+        {ErrorCode::auth,
+         "without keys the Host header must be localhost, 127.0.0.1, [::1] or one of http.allowed_hosts: add the name "
+         "there if it is yours"}};
   }
   // The parser handles chunked only; another coding before it would be taken for the body.
   const bool has_codings = head.count(http::field::transfer_encoding) > 0;
@@ -67,7 +68,8 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_origin(const Parser
   if (head.count(http::field::origin) == 1 && std::ranges::contains(server_.options.cors_origins, origin)) {
     current_.cors_header = std::format(
         "Access-Control-Allow-Origin: {}\r\n"
-        "Access-Control-Expose-Headers: x-request-id, request-id, x-uma-warning, retry-after, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+        "Access-Control-Expose-Headers: x-request-id, request-id, x-uma-warning, retry-after, x-ratelimit-limit-requests, "
+        "x-ratelimit-remaining-requests, "
         "x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens\r\n"
         "Vary: Origin\r\n",
         origin);

@@ -76,7 +76,8 @@ bool is_loopback_authority(std::string_view authority) {
 }
 
 bool is_host_among(std::string_view authority, std::span<const std::string> names) {
-  const std::size_t end = authority.starts_with('[') ? authority.find(']') + 1 : std::min(authority.find(':'), authority.size());
+  const std::size_t end =
+      authority.starts_with('[') ? authority.find(']') + 1 : std::min(authority.find(':'), authority.size());
   const std::string_view port = authority.substr(end);
   if (end == 0 || (!port.empty() && (port.front() != ':' || !is_port(port.substr(1))))) return false;
   return std::ranges::any_of(
@@ -123,8 +124,7 @@ bool is_header_list(std::string_view text) {
 std::string loggable(std::string_view text) {
   constexpr std::size_t kBytesMax = 256;
   std::string out(text.substr(0, kBytesMax));
-  std::ranges::replace_if(
-      out, [](char c) { return c <= ' ' || c > '~'; }, '?');
+  std::ranges::replace_if(out, [](char c) { return c <= ' ' || c > '~'; }, '?');
   return out;
 }
 
