@@ -19,6 +19,8 @@
 namespace uma::wire {
 namespace {
 
+constexpr std::size_t kToolsMax = 128;
+
 // The image in a part of a content: OpenAI's {type: "image_url", image_url: {url}}, or {type: "image"} with path, data or url.
 // Nullopt for another part, or an invalid one.
 std::optional<ImageSource> image_part(json::FieldReader& part) {

@@ -15,8 +15,7 @@
 
 namespace uma::wire {
 
-inline constexpr std::size_t kCallsMax = 128;  // Tool calls per message.
-inline constexpr std::size_t kToolsMax = 128;
+inline constexpr std::size_t kCallsMax = 128;           // Tool calls per message.
 inline constexpr json::TextBytes kCallIdBytes{1, 256};  // Id of a tool call.
 
 // Serializes `value`. Its texts are checked like those of fields.

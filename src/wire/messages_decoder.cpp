@@ -20,6 +20,8 @@
 namespace uma::wire {
 namespace {
 
+constexpr std::size_t kMessageToolsMax = 1024;  // Agents bring the tools of all their servers.
+
 // "a, b, c" with at most `kShownMax` names, which are a client's.
 std::string names_of(const std::vector<std::string>& names) {
   constexpr std::size_t kShownMax = 8;
@@ -75,7 +77,9 @@ std::vector<std::string> read_message_tools(json::FieldReader& fields, ChatOptio
   std::vector<std::string> left_out;
   const boost::json::array* tools = fields.array("tools");
   if (tools == nullptr) return left_out;
-  if (tools->size() > kToolsMax) fields.fail_field("tools", std::format("has more than {} tools", kToolsMax));
+  if (tools->size() > kMessageToolsMax) {
+    fields.fail_field("tools", std::format("has more than {} tools", kMessageToolsMax));
+  }
   std::string written;
   for (std::size_t i = 0; i < tools->size() && fields.ok(); ++i) {
     const boost::json::object* object = (*tools)[i].if_object();

@@ -1,5 +1,5 @@
-// Property: decode_completion and decode_messages never crash; accepted requests satisfy core/request.h, and every refusal has an
-// answer that can be sent. The first byte chooses the form: a chat, a text, or Anthropic's messages.
+// Property: decode_completion and decode_messages never crash; accepted requests satisfy core/request.h, and every refusal has
+// an answer that can be sent. The first byte chooses the form: a chat, a text, or Anthropic's messages.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "json/field_reader.h"
 #include "wire/messages_decoder.h"
 #include "wire/messages_encoder.h"
 #include "wire/openai_codec.h"
@@ -49,7 +50,11 @@ void check_anthropic(std::string_view body) {
   const ChatOptions& chat = request.options.chat;
   UMA_CHECK(chat.tools.empty() == chat.tool_names.empty());
   UMA_CHECK(chat.tool_choice == ToolChoice::automatic || !chat.tools.empty());
-  if (!chat.tools.empty()) check_object(R"({"tools":)" + chat.tools + "}");
+  if (!chat.tools.empty()) {
+    check_text(chat.tools);
+    boost::system::error_code problem;
+    UMA_CHECK(json::parse(chat.tools, {}, problem).is_array() && !problem);
+  }
   if (!chat.template_arguments.empty()) check_object(chat.template_arguments);
   const std::vector<ChatMessage>& messages = request.input.messages;
   for (std::size_t i = 0; i < messages.size(); ++i) UMA_CHECK(messages[i].role != "system" || i == 0);

@@ -6,7 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/capability.h"
+#include "core/limits.h"
+#include "core/request.h"
 #include "server/http/http_connection.h"
+#include "server/http/http_generation.h"
 #include "server/http/routes.h"
 #include "server/http/rules.h"
 #include "wire/messages_decoder.h"
