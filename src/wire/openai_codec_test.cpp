@@ -259,6 +259,18 @@ TEST(DecodeCompletion, MessagesKeepCallsResultsAndThoughts) {
   EXPECT_EQ(messages[2], (ChatMessage{"user", "hi"}));
 }
 
+TEST(DecodeCompletion, DropsTheBillingLineThatRoutersPassOn) {
+  const auto system = [](const std::string& content) {
+    return chat(R"("messages":[{"role":"system","content":)" + content + R"(},{"role":"user","content":"hi"}])")
+        .prompts.front()
+        .messages.front()
+        .content;
+  };
+  EXPECT_EQ(system(R"("x-anthropic-billing-header: a;\nbe brief")"), "be brief");
+  EXPECT_EQ(system(R"([{"type":"text","text":"x-anthropic-billing-header: a;"},{"type":"text","text":"be brief"}])"), "be brief");
+  EXPECT_EQ(system(R"("a x-anthropic-billing-header: b")"), "a x-anthropic-billing-header: b");
+}
+
 TEST(DecodeCompletion, SwitchesOfTheTemplate) {
   const auto arguments = [](const std::string& fields) {
     return chat(std::string(kMessages) + "," + fields).generate.options.chat.template_arguments;
