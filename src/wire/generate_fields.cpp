@@ -486,6 +486,7 @@ void read_text_format(json::FieldReader& fields, GenerateOptions& options) {
     if (object == nullptr) return;
     inside(inner, *object, "text.format.", [&](json::FieldReader& format) {
       read_format(format, options, [&] { options.json_schema = schema_field(format); });
+      options.schema_field = "text.format.schema";
     });
   });
   check_format_alone(fields, "text.format", options);

@@ -162,6 +162,7 @@ void read_output_config(json::FieldReader& fields, GenerateOptions& options) {
     if (const boost::json::object* described = config.object("format")) {
       json::FieldReader format(*described, "output_config.format.");
       options.json_schema = schema_of_format(format);
+      options.schema_field = "output_config.format.schema";
       if (!format.ok()) config.fail_as(format);
     }
     if (!config.ok()) fields.fail_as(config);

@@ -40,6 +40,9 @@ class Anthropic(test_http.HttpTest):
         self.assertEqual((200, "message", "assistant"), (status, answer.get("type"), answer.get("role")), answer)
         return answer
 
+    def text(self, message):
+        return "".join(block["text"] for block in message["content"])
+
     def refused(self, status, kind, messages="Hello", **fields):
         """Returns the message of the error."""
         got, answer = self.ask(messages, **fields)
@@ -104,7 +107,7 @@ class Messages(Anthropic):
     def test_a_message_is_the_reply_to_the_chat(self):
         answer = self.message()
         _, chat = self.chat(max_tokens=16)
-        self.assertEqual([{"type": "text", "text": chat["choices"][0]["message"]["content"]}], answer["content"])
+        self.assertEqual(chat["choices"][0]["message"]["content"], self.text(answer))
         self.assertIn(answer["stop_reason"], ("end_turn", "max_tokens"))
         self.assertIsNone(answer["stop_sequence"])
         self.assertEqual(chat["usage"]["prompt_tokens"], self.prompt_tokens(answer["usage"]))
@@ -125,8 +128,7 @@ class Messages(Anthropic):
         first = [user([{"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}])]
         answer = self.message(first)
         self.assertEqual(self.count(first), self.count(text))
-        said = answer["content"][0]["text"]
-        second = [user(text), assistant([{"type": "text", "text": said}]), user([{"type": "text", "text": "On", "cache_control": {"type": "ephemeral"}}])]
+        second = [user(text), assistant(answer["content"]), user([{"type": "text", "text": "On", "cache_control": {"type": "ephemeral"}}])]
         reused = self.message(second)["usage"]["cache_read_input_tokens"]
         self.assertGreaterEqual(reused, self.prompt_tokens(answer["usage"]) - 1)
 
@@ -150,12 +152,12 @@ class Messages(Anthropic):
         self.message(later)
 
     def test_a_stop_sequence_is_named(self):
-        text = self.message(max_tokens=32)["content"][0]["text"]
+        text = self.text(self.message(max_tokens=32))
         stop = text[len(text) // 2:][:2]
         self.assertTrue(stop, text)
         for answer in (self.message(max_tokens=32, stop_sequences=["never said", stop]), self.stream(max_tokens=32, stop_sequences=[stop])[1]):
             self.assertEqual(("stop_sequence", stop), (answer["stop_reason"], answer["stop_sequence"]))
-            self.assertEqual(text[:text.index(stop)], "".join(block["text"] for block in answer["content"]))
+            self.assertEqual(text[:text.index(stop)], self.text(answer))
 
     def test_models_are_asked_by_any_name(self):
         connection = self.connect()
@@ -180,6 +182,8 @@ class Messages(Anthropic):
                              ("temperature", {"temperature": "hot"})):
             with self.subTest(path=path):
                 self.assertIn(path, self.refused(400, "invalid_request_error", **fields))
+        status, answer = self.ask(output_config={"format": {"type": "json_schema", "schema": {"not": {}}}})
+        self.assertEqual((400, "output_config.format.schema"), (status, answer["error"]["uma"]["param"]), answer)
 
 
 class Window(Anthropic):

@@ -393,8 +393,7 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
        now_s = parts_.clock.unix_s()]() -> Expected<Prepared> {
         if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
         const chat::ChatFormat& format = *lease->chat;
-        auto grammars = response ? lease->grammars->compile(format, options, "text.format.schema")
-                                 : lease->grammars->compile(format, options);
+        auto grammars = lease->grammars->compile(format, options);
         if (!grammars) return std::unexpected(grammars.error());
         if (is_unchanged) return Prepared{.grammars = std::move(*grammars), .record = record};
         const ChatOptions& chat = options.chat;
