@@ -97,6 +97,14 @@ std::string document_text(json::FieldReader& block) {
   return tagged_text(block, "document", "context", text);
 }
 
+// The text of a block; nullopt for a block of another kind.
+std::optional<std::string> block_text(json::FieldReader& block, std::string_view type) {
+  if (type == "text") return block.required_text("text");
+  if (type == "document") return document_text(block);
+  if (type != "search_result") return std::nullopt;
+  return tagged_text(block, "search_result", "source", block_texts(block, "content"));
+}
+
 ImageSource block_image(json::FieldReader& block) {
   ImageSource image;
   inside_field(block, "source", [&](json::FieldReader& source) {
@@ -159,10 +167,10 @@ void ConversationReader::read_message(json::FieldReader& message) {
   if (!is_users && role != "assistant") {
     return message.fail_field("role", R"(must be "user", "assistant" or "system")");
   }
-  if (is_users) {
-    user();
+  if (is_users) {  // Even an empty message is one.
+    (void)user();
   } else {
-    reply();
+    (void)reply();
   }
   const boost::json::value* content = message.find("content");
   if (content != nullptr && content->is_array()) {
@@ -201,17 +209,9 @@ bool ConversationReader::leaves_out(std::string_view type) {
   return true;
 }
 
-// The text of a block; nullopt for a block without text.
-std::optional<std::string> ConversationReader::text_of(json::FieldReader& block, std::string_view type) {
-  if (type == "text") return block.required_text("text");
-  if (type == "document") return document_text(block);
-  if (type != "search_result") return std::nullopt;
-  return tagged_text(block, "search_result", "source", block_texts(block, "content"));
-}
-
 void ConversationReader::read_user_block(json::FieldReader& block) {
   const std::string type = block.required_text("type");
-  if (const auto text = text_of(block, type)) return add_user_text(*text);
+  if (const auto text = block_text(block, type)) return add_user_text(*text);
   if (type == "image") return read_image(block);
   if (type == "tool_result") return read_result(block);
   if (block.ok() && !leaves_out(type)) {
@@ -253,7 +253,7 @@ void ConversationReader::read_result(json::FieldReader& block) {
   if (content != nullptr && content->is_array()) {
     for_each_block(block, "content", content->get_array(), [&](json::FieldReader& part) {
       const std::string type = part.required_text("type");
-      if (const auto said = text_of(part, type)) {
+      if (const auto said = block_text(part, type)) {
         add_line(text, *said);
       } else if (type == "image") {
         add_line(text, "(The image is in the next message.)");

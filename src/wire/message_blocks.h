@@ -44,7 +44,6 @@ class ConversationReader {
   void read_call(json::FieldReader& block);
   void read_result(json::FieldReader& block);
   void read_image(json::FieldReader& block);
-  [[nodiscard]] std::optional<std::string> text_of(json::FieldReader& block, std::string_view type);
   [[nodiscard]] bool leaves_out(std::string_view type);
   void add_user_text(std::string_view text);
   UserTurn& user();

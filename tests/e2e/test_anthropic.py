@@ -148,7 +148,8 @@ class Messages(Anthropic):
         note = {"role": "system", "content": "A note."}
         self.assertEqual(self.count(system="Be brief.\nA note."), self.count([user("Hello"), note], system="Be brief."))
         later = [user("Hello"), assistant("Hi."), note, user("Go on")]
-        self.assertEqual(self.count([user("Hello"), assistant("Hi."), user("<system-reminder>\nA note.\n</system-reminder>\nGo on")]), self.count(later))
+        reminded = "<system-reminder>\nA note.\n</system-reminder>\nGo on"
+        self.assertEqual(self.count([user("Hello"), assistant("Hi."), user(reminded)]), self.count(later))
         self.message(later)
 
     def test_a_stop_sequence_is_named(self):
