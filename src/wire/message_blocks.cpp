@@ -60,7 +60,7 @@ void inside_field(json::FieldReader& fields, std::string_view name, ReadT&& read
 }
 
 // Reads a string, or blocks of text, each as a line.
-std::string block_texts(json::FieldReader& fields, std::string_view name) {
+std::string texts_of_blocks(json::FieldReader& fields, std::string_view name) {
   const boost::json::value* content = fields.find(name);
   if (content == nullptr) return "";
   if (!content->is_array()) return fields.text(name).value_or("");
@@ -89,7 +89,7 @@ std::string document_text(json::FieldReader& block) {
     if (type == "text") {
       text = source.required_text("data");
     } else if (type == "content") {
-      text = block_texts(source, "content");
+      text = texts_of_blocks(source, "content");
     } else {
       source.fail_field("type", R"(must be "text" or "content": send other documents, such as PDF files, as text or images)");
     }
@@ -102,7 +102,7 @@ std::optional<std::string> block_text(json::FieldReader& block, std::string_view
   if (type == "text") return block.required_text("text");
   if (type == "document") return document_text(block);
   if (type != "search_result") return std::nullopt;
-  return tagged_text(block, "search_result", "source", block_texts(block, "content"));
+  return tagged_text(block, "search_result", "source", texts_of_blocks(block, "content"));
 }
 
 ImageSource block_image(json::FieldReader& block) {
@@ -194,7 +194,7 @@ void ConversationReader::read_message(json::FieldReader& message) {
 // templates take no other system message, and a change of the system prompt would change the whole prompt.
 void ConversationReader::read_system_message(json::FieldReader& message) {
   if (message.find("content") == nullptr) message.fail_field("content", "is required");
-  const std::string text = without_billing_line(block_texts(message, "content"));
+  const std::string text = without_billing_line(texts_of_blocks(message, "content"));
   if (text.empty()) return;
   if (has_replied_) {
     add_user_text(std::format("<system-reminder>\n{}\n</system-reminder>", text));
