@@ -98,6 +98,7 @@ ReplyStream::End ReplyStream::finish() {
   }
   take_logprobs(begin);
   if (keeps_content_) content_ += text_;
+  end.stop_string = detokenized_.stop_string();
   end.text = options_.stream ? std::move(text_) : content_;
   end.content = std::move(content_);
   end.logprobs = std::move(options_.stream ? logprobs_ : logprobs_kept_);

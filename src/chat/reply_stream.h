@@ -49,6 +49,7 @@ class ReplyStream {
     std::vector<TokenLogprobs> logprobs;
     std::string content;        // The whole content, if it is kept.
     std::string message_extra;  // The other fields of the message (ChatMessage::extra).
+    std::string stop_string;    // The stop string before which the text ends; empty: none.
     bool has_tool_calls = false;
   };
   // Call once, after the last token.

@@ -28,7 +28,12 @@ bool TextStream::push(Token token, std::string& out) {
   }
   push_text(token, held_);
   std::size_t stop_at = std::string::npos;
-  for (const std::string& stop : stop_strings_) stop_at = std::min(stop_at, held_.find(stop));
+  for (const std::string& stop : stop_strings_) {
+    const std::size_t at = held_.find(stop);
+    if (at >= stop_at) continue;
+    stop_at = at;
+    stop_string_ = stop;
+  }
   if (stop_at != std::string::npos) {
     out.append(held_, 0, stop_at);
     held_.clear();

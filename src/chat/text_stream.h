@@ -25,6 +25,8 @@ class TextStream {
   [[nodiscard]] std::size_t bytes_made() const { return made_; }
   // Text that is not appended yet, without an unfinished character.
   [[nodiscard]] const std::string& held() const { return held_; }
+  // The complete stop string; empty: there is none.
+  [[nodiscard]] const std::string& stop_string() const { return stop_string_; }
 
  private:
   void push_text(Token token, std::string& out);
@@ -35,6 +37,7 @@ class TextStream {
   std::vector<std::pair<Token, std::string>> marks_;
   std::size_t made_ = 0;
   std::string held_;  // Shorter than the longest stop string between calls.
+  std::string stop_string_;
 };
 
 }  // namespace uma::chat

@@ -48,6 +48,17 @@ TEST(TextStream, TheEarliestOfSeveralStopsWins) {
   EXPECT_EQ(show("one two three", {"three", "two"}).text, "one ");
 }
 
+TEST(TextStream, TellsWhichStopStringEndedIt) {
+  const testing::FakeVocab vocab;
+  TextStream stream(vocab, {"three", "wo"});
+  std::string out;
+  EXPECT_FALSE(stream.push('t', out));
+  EXPECT_FALSE(stream.push('w', out));
+  EXPECT_EQ(stream.stop_string(), "");
+  EXPECT_TRUE(stream.push('o', out));
+  EXPECT_EQ(stream.stop_string(), "wo");
+}
+
 TEST(TextStream, ShowsOnlyWholeCharacters) {
   const testing::FakeVocab vocab;
   TextStream stream(vocab, {});

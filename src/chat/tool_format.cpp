@@ -106,6 +106,12 @@ CallSyntax call_syntax_of(std::string_view chat_template) {
   return CallSyntax::none;
 }
 
+bool has_reasoning_marks(std::string_view chat_template) {
+  ReplyFormat format;
+  set_reasoning_marks(chat_template, format);
+  return !format.reasoning_open.empty();
+}
+
 void set_reasoning_marks(std::string_view chat_template, ReplyFormat& format) {
   if (chat_template.contains("</think>")) {
     format.reasoning_open = "<think>";

@@ -16,6 +16,8 @@ namespace uma::chat {
 
 // `none`: the template has no calls, or has a notation without a parser.
 [[nodiscard]] CallSyntax call_syntax_of(std::string_view chat_template);
+// Whether the template has marks around reasoning.
+[[nodiscard]] bool has_reasoning_marks(std::string_view chat_template);
 // Sets the marks around reasoning that appear in the template.
 void set_reasoning_marks(std::string_view chat_template, ReplyFormat& format);
 // Texts that may be control tokens with a meaning in such a reply.

@@ -82,6 +82,7 @@ struct EosEvent {
   std::vector<ReplyPart> parts{};
   // If requested: logprobs of the tokens of `text`.
   std::vector<TokenLogprobs> logprobs{};
+  std::string stop_string{};  // The stop string before which the text ends; empty: none.
 };
 
 struct FailureEvent {

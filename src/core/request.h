@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/ids.h"
@@ -45,6 +46,8 @@ struct GenerateOptions {
   std::vector<std::string> stop;           // Non-empty strings.
   std::string grammar;                     // GBNF grammar of the reply; empty: none.
   std::string json_schema;                 // JSON Schema of the reply, as JSON; empty: none. Excludes grammar.
+  // The request's field with the schema, for errors; static storage.
+  std::string_view schema_field = "response_format.json_schema.schema";
   // Returns logprobs of each content token and of this many of the most likely tokens; nullopt: none.
   std::optional<std::int32_t> logprobs;
   bool stream = true;

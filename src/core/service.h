@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,9 @@ class Service {
   // Computes vectors of texts, or scores of documents for a query. Returns an id for cancel().
   virtual RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) = 0;
   virtual RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) = 0;
+  // Replies with the number of tokens of the request's prompt, with its tools and images. Requires: neither a session nor a
+  // response.
+  virtual void count_tokens(TenantId tenant, GenerateRequest request, Reply<std::int32_t> reply) = 0;
   // Cancels a generation: Eos with reason `cancelled`, and the session keeps its tokens so far. An embedding or rerank request
   // replies with E_LIMIT_003. Until their prompt is prepared, all generations of a prompt end with the first one, and the other
   // ids are unknown. Replies false for an unknown or finished request.

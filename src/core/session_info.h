@@ -107,6 +107,8 @@ struct ModelInfo {
   std::int32_t slots = 0;
   std::int32_t workers = 0;
   bool has_chat_template = false;
+  bool calls_tools = false;  // The chat template has tool calls; known while the model is loaded.
+  bool reasons = false;      // The chat template has marks for reasoning; known while the model is loaded.
   bool reads_images = false;
   std::string kv_layout{};      // "split" or "unified"; empty: it has none.
   std::int32_t dimensions = 0;  // Length of its vectors; 0: it computes none.

@@ -38,6 +38,8 @@ Part& part_with(Router& router, Method Part::* /*method*/) {
     return router.sessions();
   } else if constexpr (std::is_same_v<Part, SessionTransfer>) {
     return router.transfer();
+  } else if constexpr (std::is_same_v<Part, Generations>) {
+    return router.generations();
   } else {
     return router.embeddings();
   }
@@ -303,6 +305,10 @@ void Engine::ask_holding(TenantId tenant, RequestT request, Reply<T> reply) {
   if (!share) return;
   if constexpr (requires { request.share; }) request.share = *share;
   ask<kMethod>(holding(std::move(*share), std::move(reply)), std::move(tenant), std::move(request));
+}
+
+void Engine::count_tokens(TenantId tenant, GenerateRequest request, Reply<std::int32_t> reply) {
+  ask_holding<&Generations::count_tokens>(std::move(tenant), std::move(request), std::move(reply));
 }
 
 void Engine::cancel(RequestId id, Reply<bool> reply) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <future>
 #include <memory>
@@ -51,6 +52,7 @@ class Engine final : public Service, private WorkerHost {
   RequestId generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) override;
   RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) override;
   RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) override;
+  void count_tokens(TenantId tenant, GenerateRequest request, Reply<std::int32_t> reply) override;
   void cancel(RequestId id, Reply<bool> reply) override;
   void cancel_session(TenantId tenant, std::string session, Reply<bool> reply) override;
   void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) override;

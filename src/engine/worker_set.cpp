@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/cpu_load.h"
 #include "base/thread_name.h"
+#include "chat/tool_format.h"
 #include "engine/run_loop.h"
 
 namespace uma::engine {
@@ -105,6 +106,8 @@ std::vector<Lane*> WorkerSet::make_workers(const std::string& model, LoadedWorke
                  .vocabulary = made.model->vocab().size(),
                  .slots = shape.sequences,
                  .has_chat_template = !facts.chat_template.empty(),
+                 .calls_tools = chat::call_syntax_of(facts.chat_template) != chat::CallSyntax::none,
+                 .reasons = chat::has_reasoning_marks(facts.chat_template),
                  .reads_images = loaded.image_encoder != nullptr,
                  .kv_layout = shape.is_unified ? "unified" : "split"};
   loaded.model = made.model;
@@ -327,13 +330,16 @@ void WorkerSet::complete(std::vector<ModelInfo>& infos) const {
   for (ModelInfo& info : infos) {
     const auto found = models_.find(info.name);
     if (found == models_.end() || found->second.info.state == ModelState::unloaded) continue;
-    std::vector<std::string> aliases = std::move(info.aliases);
-    std::string problem = std::move(info.problem);
-    const bool will_read_images = info.reads_images;
-    info = found->second.info;
-    if (info.state != ModelState::ready) info.reads_images = will_read_images;
-    info.aliases = std::move(aliases);
-    if (info.state == ModelState::failed) info.problem = std::move(problem);
+    const ModelInfo& made = found->second.info;
+    if (made.state == ModelState::ready) {
+      std::vector<std::string> aliases = std::move(info.aliases);
+      info = made;
+      info.aliases = std::move(aliases);
+    } else {  // What the file says stays true.
+      info.state = made.state;
+      info.load_progress = made.load_progress;
+      if (info.state != ModelState::failed) info.problem.clear();
+    }
   }
 }
 

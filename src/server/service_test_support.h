@@ -81,6 +81,11 @@ class FakeService : public Service {
     changed_.notify_all();
     return id;
   }
+  // Ten tokens for each message.
+  void count_tokens(TenantId, GenerateRequest request, Reply<std::int32_t> reply) override {
+    if (request.model == "missing") return reply(fail(ErrorCode::model_unknown, "no such model"));
+    reply(static_cast<std::int32_t>(request.input.messages.size() * 10));
+  }
   void cancel(RequestId id, Reply<bool> reply) override {
     {
       const MutexLock lock(mutex_);

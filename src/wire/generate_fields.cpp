@@ -19,7 +19,6 @@
 namespace uma::wire {
 namespace {
 
-constexpr json::TextBytes kNameBytes{1, 128};  // Name of a tool.
 constexpr std::size_t kToolsMax = 128;
 
 // The image in a part of a content: OpenAI's {type: "image_url", image_url: {url}}, or {type: "image"} with path, data or url.
@@ -37,21 +36,25 @@ std::optional<ImageSource> image_part(json::FieldReader& part) {
 }
 
 // Reads OpenAI's two formats of a message's content: a string, or an array of {type: "text", text} and, for a user, images.
-std::string content_field(json::FieldReader& message, bool is_users, std::size_t index, std::vector<InputImage>& images) {
+std::string content_field(json::FieldReader& message, std::string_view role, std::size_t index,
+                          std::vector<InputImage>& images) {
+  const auto cleaned = [is_system = role == "system"](std::string text) {
+    return is_system ? without_billing_line(std::move(text)) : text;
+  };
   const boost::json::value* content = message.find("content");
-  if (content == nullptr || !content->is_array()) return message.required_text("content");
+  if (content == nullptr || !content->is_array()) return cleaned(message.required_text("content"));
   std::string text;
   for (std::size_t i = 0; i < content->get_array().size() && message.ok(); ++i) {
     const boost::json::object* object = content->get_array()[i].if_object();
     const boost::json::value* type = object == nullptr ? nullptr : object->if_contains("type");
     const boost::json::value* part_text = object == nullptr ? nullptr : object->if_contains("text");
     if (type != nullptr && *type == "text" && part_text != nullptr) {
-      text += message.checked_text("content", *part_text, {}).value_or("");
+      text += cleaned(message.checked_text("content", *part_text, {}).value_or(""));
       continue;
     }
     std::optional<ImageSource> image;
     const std::string field = std::format("{}content[{}]", message.path(), i);
-    if (object != nullptr && is_users) {
+    if (object != nullptr && role == "user") {
       json::FieldReader part(*object, field + ".");
       image = image_part(part);
       if (!part.ok()) message.fail_as(part);
@@ -74,15 +77,6 @@ std::string role_field(json::FieldReader& message) {
     message.fail_field("role", R"(must be "system", "user", "assistant", "tool" or "developer")");
   }
   return role;
-}
-
-std::string name_field(json::FieldReader& fields) {
-  std::string name = fields.required_text("name", kNameBytes);
-  const auto is_fine = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || std::string_view("_-.:/").contains(c);
-  };
-  if (!std::ranges::all_of(name, is_fine)) fields.fail_field("name", "may contain only letters, digits and _ - . : /");
-  return name;
 }
 
 // Reads the object `name` of `fields` with read(inner); a failure of the object becomes a failure of `fields`.
@@ -159,8 +153,7 @@ ChatMessage read_message(json::FieldReader& fields, std::size_t index, std::vect
   message.role = role_field(fields);
   message.extra = extra_fields(fields, message.role);
   const bool may_be_silent = message.role == "assistant" && !message.extra.empty();
-  if (fields.find("content") != nullptr || !may_be_silent)
-    message.content = content_field(fields, message.role == "user", index, images);
+  if (fields.find("content") != nullptr || !may_be_silent) message.content = content_field(fields, message.role, index, images);
   return message;
 }
 
@@ -327,6 +320,23 @@ void check_format_alone(json::FieldReader& fields, std::string_view name, const 
 
 }  // namespace
 
+std::string name_field(json::FieldReader& fields) {
+  constexpr json::TextBytes kNameBytes{1, 128};
+  std::string name = fields.required_text("name", kNameBytes);
+  const auto is_fine = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || std::string_view("_-.:/").contains(c);
+  };
+  if (!std::ranges::all_of(name, is_fine)) fields.fail_field("name", "may contain only letters, digits and _ - . : /");
+  return name;
+}
+
+std::string without_billing_line(std::string text) {
+  if (!text.starts_with("x-anthropic-billing-header:")) return text;
+  const std::size_t end = text.find('\n');
+  text.erase(0, end == std::string::npos ? end : end + 1);
+  return text;
+}
+
 std::string json_text(json::FieldReader& fields, std::string_view name, const boost::json::value& value) {
   std::string text = boost::json::serialize(value);
   if (!is_utf8(text)) fields.fail_field(name, "is not valid UTF-8");
@@ -387,19 +397,19 @@ ChatOptions chat_options(json::FieldReader& fields, ToolShape shape) {
   return options;
 }
 
-std::vector<std::string> stop_field(json::FieldReader& fields) {
+std::vector<std::string> stop_field(json::FieldReader& fields, std::string_view name) {
   std::vector<std::string> stop;
-  const boost::json::value* value = fields.find("stop");
+  const boost::json::value* value = fields.find(name);
   if (value == nullptr) return stop;
   const auto add = [&](const boost::json::value& text) {
-    stop.push_back(fields.checked_text("stop", text, {1, kStopBytesMax}).value_or(""));
+    stop.push_back(fields.checked_text(name, text, {1, kStopBytesMax}).value_or(""));
   };
   if (!value->is_array()) {
     add(*value);
     return stop;
   }
   if (value->get_array().size() > kStopStringsMax) {
-    fields.fail_field("stop", std::format("has {} strings, but the limit is {}", value->get_array().size(), kStopStringsMax));
+    fields.fail_field(name, std::format("has {} strings, but the limit is {}", value->get_array().size(), kStopStringsMax));
     return stop;
   }
   for (const boost::json::value& text : value->get_array()) add(text);
@@ -476,6 +486,7 @@ void read_text_format(json::FieldReader& fields, GenerateOptions& options) {
     if (object == nullptr) return;
     inside(inner, *object, "text.format.", [&](json::FieldReader& format) {
       read_format(format, options, [&] { options.json_schema = schema_field(format); });
+      options.schema_field = "text.format.schema";
     });
   });
   check_format_alone(fields, "text.format", options);

@@ -27,8 +27,13 @@ inline constexpr json::TextBytes kCallIdBytes{1, 256};  // Id of a tool call.
 [[nodiscard]] bool normalize_extra(ChatMessage& message);
 // Like normalize_extra(), for ChatOptions::tools and template_arguments.
 [[nodiscard]] bool normalize_context(std::string& tools, std::string& template_arguments);
+// Reads the name of a tool.
+[[nodiscard]] std::string name_field(json::FieldReader& fields);
+// The text of a system message without a first line "x-anthropic-billing-header: …". Claude Code and routers change that line
+// from request to request, so that nothing behind it could be reused.
+[[nodiscard]] std::string without_billing_line(std::string text);
 // Reads a string or an array of strings.
-[[nodiscard]] std::vector<std::string> stop_field(json::FieldReader& fields);
+[[nodiscard]] std::vector<std::string> stop_field(json::FieldReader& fields, std::string_view name = "stop");
 // Reads temperature, top_p, penalties, seed and logit_bias; an absent field leaves its value unchanged.
 void read_common_sampling(json::FieldReader& fields, SamplingParams& sampling);
 // Reads top_k, min_p, repeat_penalty and ignore_eos; an absent field leaves its value unchanged.

@@ -1,6 +1,7 @@
 #include "wire/openai_codec.h"
 
 #include <algorithm>
+#include <chrono>
 #include <format>
 #include <limits>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "json/field_reader.h"
 #include "json/json_writer.h"
+#include "wire/event_codec.h"
 #include "wire/generate_fields.h"
 #include "wire/request_codec.h"
 
@@ -166,6 +168,22 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
 
 // --- answers
 
+// What the model can do, by Ollama's names.
+std::vector<std::string_view> abilities_of(const ModelInfo& model) {
+  if (model.capability == Capability::text_embedding) return {"embedding"};
+  if (model.capability == Capability::rerank) return {"rerank"};
+  std::vector<std::string_view> abilities = {"completion"};
+  if (model.calls_tools) abilities.emplace_back("tools");
+  if (model.reads_images) abilities.emplace_back("vision");
+  if (model.reasons) abilities.emplace_back("thinking");
+  return abilities;
+}
+
+// Unix time as 2026-01-01T12:00:00Z.
+std::string rfc3339(std::int64_t unix_s) {
+  return std::format("{:%FT%TZ}", std::chrono::sys_seconds(std::chrono::seconds(unix_s)));
+}
+
 std::string_view error_type(int status) {
   switch (status) {
     case 401:
@@ -219,6 +237,11 @@ std::string error_json(const Error& error, int status, std::string_view field) {
   return out;
 }
 
+std::int32_t window_tokens(const ModelInfo& model) {
+  constexpr std::int32_t kUsualWindow = 32'768;
+  return model.state == ModelState::ready ? model.sequence_tokens_max : std::min(model.train_tokens, kUsualWindow);
+}
+
 std::string model_json(const ModelInfo& model, std::int64_t created_s) {
   std::string out;
   json::ObjectWriter object(out);
@@ -226,6 +249,22 @@ std::string model_json(const ModelInfo& model, std::int64_t created_s) {
   object.field("object", "model");
   object.field("created", created_s);
   object.field("owned_by", "uma");
+  object.field("type", "model");
+  object.field("display_name", model.name);
+  object.field("created_at", rfc3339(created_s));
+  const std::int32_t window = window_tokens(model);
+  for (const std::string_view name : {"max_input_tokens", "max_tokens", "context_length", "max_model_len"}) {
+    object.field(name, window);
+  }
+  json::ObjectWriter meta(object.begin("meta"));
+  meta.field("n_ctx", window);
+  meta.field("n_ctx_train", model.train_tokens);
+  meta.field("n_params", model.parameters);
+  meta.field("size", model.bytes);
+  meta.close();
+  object.field("state", model_state_name(model.state));
+  json::append_array(object.begin("capabilities"), abilities_of(model),
+                     [&](std::string_view ability) { json::append_string(out, ability); });
   object.close();
   return out;
 }
@@ -235,6 +274,11 @@ std::string models_json(std::span<const ModelInfo> models, std::int64_t created_
   json::ObjectWriter object(out);
   object.field("object", "list");
   json::append_array(object.begin("data"), models, [&](const ModelInfo& model) { out += model_json(model, created_s); });
+  object.field("has_more", false);
+  if (!models.empty()) {
+    object.field("first_id", models.front().name);
+    object.field("last_id", models.back().name);
+  }
   object.close();
   return out;
 }

@@ -259,6 +259,18 @@ TEST(DecodeCompletion, MessagesKeepCallsResultsAndThoughts) {
   EXPECT_EQ(messages[2], (ChatMessage{"user", "hi"}));
 }
 
+TEST(DecodeCompletion, DropsTheBillingLineThatRoutersPassOn) {
+  const auto system = [](const std::string& content) {
+    return chat(R"("messages":[{"role":"system","content":)" + content + R"(},{"role":"user","content":"hi"}])")
+        .prompts.front()
+        .messages.front()
+        .content;
+  };
+  EXPECT_EQ(system(R"("x-anthropic-billing-header: a;\nbe brief")"), "be brief");
+  EXPECT_EQ(system(R"([{"type":"text","text":"x-anthropic-billing-header: a;"},{"type":"text","text":"be brief"}])"), "be brief");
+  EXPECT_EQ(system(R"("a x-anthropic-billing-header: b")"), "a x-anthropic-billing-header: b");
+}
+
 TEST(DecodeCompletion, SwitchesOfTheTemplate) {
   const auto arguments = [](const std::string& fields) {
     return chat(std::string(kMessages) + "," + fields).generate.options.chat.template_arguments;
@@ -274,6 +286,33 @@ TEST(DecodeCompletion, SwitchesOfTheTemplate) {
 
 TEST(DecodeCompletion, ToolsBelongToChats) {
   EXPECT_EQ(rejected(CompletionKind::text, std::string(R"({"prompt":"a","tools":)") + kTools + "}").field, "tools");
+}
+
+// --- models
+
+TEST(ModelJson, HasOneWindowUnderEveryName) {
+  ModelInfo model{.name = "tiny", .state = ModelState::ready, .bytes = 9, .parameters = 7};
+  model.sequence_tokens_max = 4096;
+  model.train_tokens = 131'072;
+  model.calls_tools = model.reads_images = model.reasons = true;
+  EXPECT_EQ(boost::json::parse(model_json(model, 1'767'225'600)),
+            boost::json::parse(R"({"id":"tiny","object":"model","created":1767225600,"owned_by":"uma","type":"model",)"
+                               R"("display_name":"tiny","created_at":"2026-01-01T00:00:00Z","max_input_tokens":4096,)"
+                               R"("max_tokens":4096,"context_length":4096,"max_model_len":4096,"meta":{"n_ctx":4096,)"
+                               R"("n_ctx_train":131072,"n_params":7,"size":9},"state":"ready",)"
+                               R"("capabilities":["completion","tools","vision","thinking"]})"));
+  model.state = ModelState::unloaded;
+  EXPECT_EQ(window_tokens(model), 32'768);
+  model.train_tokens = 512;
+  EXPECT_EQ(window_tokens(model), 512);
+  model.capability = Capability::text_embedding;
+  EXPECT_THAT(model_json(model, 0), HasSubstr(R"("capabilities":["embedding"])"));
+}
+
+TEST(ModelsJson, IsAListOfBothApis) {
+  const std::vector<ModelInfo> models = {{.name = "a"}, {.name = "b"}};
+  EXPECT_THAT(models_json(models, 0), HasSubstr(R"(],"has_more":false,"first_id":"a","last_id":"b"})"));
+  EXPECT_EQ(models_json({}, 0), R"({"object":"list","data":[],"has_more":false})");
 }
 
 // --- errors

@@ -102,13 +102,16 @@ std::optional<ImageSource> item_image(json::FieldReader& part) {
 }
 
 // Reads a string, or parts of text and, for a user, images, which are added to `images` for the message `index`.
-std::string item_content(json::FieldReader& item, bool is_users, std::size_t index, std::vector<InputImage>& images) {
+std::string item_content(json::FieldReader& item, std::string_view role, std::size_t index, std::vector<InputImage>& images) {
+  const auto cleaned = [is_system = role == "system"](std::string text) {
+    return is_system ? without_billing_line(std::move(text)) : text;
+  };
   const boost::json::value* content = item.find("content");
-  if (content == nullptr || !content->is_array()) return item.required_text("content");
+  if (content == nullptr || !content->is_array()) return cleaned(item.required_text("content"));
   std::string text;
   for (std::size_t i = 0; i < content->get_array().size() && item.ok(); ++i) {
     const boost::json::object* object = content->get_array()[i].if_object();
-    if (object != nullptr && is_users) {
+    if (object != nullptr && role == "user") {
       const std::string field = std::format("{}content[{}]", item.path(), i);
       json::FieldReader part(*object, field + ".");
       auto image = item_image(part);
@@ -118,13 +121,13 @@ std::string item_content(json::FieldReader& item, bool is_users, std::size_t ind
         continue;
       }
     }
-    const auto said = object == nullptr ? std::nullopt : text_of_part(item, "content", *object, kTextParts);
+    auto said = object == nullptr ? std::nullopt : text_of_part(item, "content", *object, kTextParts);
     if (!said) {
       item.fail_field("content", R"(must be a string or an array of {"type": "input_text", "text": ...})"
                                  R"( and, for a user, {"type": "input_image", "image_url": ...})");
       return "";
     }
-    text += *said;
+    text += cleaned(std::move(*said));
   }
   return text;
 }
@@ -188,7 +191,7 @@ class MessageReader {
     std::string role = item_role(item);
     // A user's message follows the assistant's message that ends here.
     const std::size_t index = messages_.size() + (reply_ ? 1 : 0);
-    std::string content = item_content(item, role == "user", index, images_);
+    std::string content = item_content(item, role, index, images_);
     if (role == "assistant" && reply_ && !reply_->content && reply_->calls.empty()) {
       reply_->content = std::move(content);
       return;
@@ -492,7 +495,7 @@ ResponseCall read_response(json::FieldReader& fields, std::string id) {
 
   ResponseRequest response;
   response.id = std::move(id);
-  response.instructions = fields.text("instructions");
+  if (auto instructions = fields.text("instructions")) response.instructions = without_billing_line(std::move(*instructions));
   response.is_kept = fields.boolean("store").value_or(true);
   response.on_full = truncation_field(fields);
   generate.session = conversation_field(fields);

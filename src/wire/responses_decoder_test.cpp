@@ -47,6 +47,14 @@ TEST(ResponsesDecoder, ItemsAreMessages) {
               ElementsAre(ChatMessage{"system", "Be brief"}, ChatMessage{"user", "ab"}, ChatMessage{"assistant", "c"}));
 }
 
+TEST(ResponsesDecoder, DropsTheBillingLineThatRoutersPassOn) {
+  const ResponseCall call = decoded(R"({"instructions":"x-anthropic-billing-header: a;\nBe brief","input":[
+      {"role":"developer","content":[{"type":"input_text","text":"x-anthropic-billing-header: b"},{"type":"input_text","text":"c"}]},
+      {"role":"user","content":"hi"}]})");
+  EXPECT_EQ(call.generate.response->instructions, "Be brief");
+  EXPECT_EQ(call.generate.input.messages.front(), (ChatMessage{"system", "c"}));
+}
+
 TEST(ResponsesDecoder, WhatAnAssistantThinksSaysAndCallsIsOneMessage) {
   const ResponseCall call = decoded(R"({"input":[
       {"role":"user","content":"Rain?"},

@@ -2,7 +2,7 @@
 
 Facts from the API reference (chat completions, completions, responses, models, errors). A shape is a type, a set of constants,
 a list with the shape of its elements, a dict of fields ("name?" may be absent), or a tuple of alternatives. Fields that no
-shape names are refused, as a client's strict parser refuses them; the one exception is umad's own field "uma".
+shape names are refused, as a client's strict parser refuses them; exceptions are umad's own field "uma", and models.
 """
 
 NULL = type(None)
@@ -70,8 +70,12 @@ RESPONSE = {
                 "output_tokens_details": {"reasoning_tokens": int}, "total_tokens": int}, NULL),
 }
 
-MODEL = {"id": str, "object": {"model"}, "created": int, "owned_by": str}
-MODELS = {"object": {"list"}, "data": [MODEL]}
+# Behind `owned_by`: fields of Anthropic's API, OpenRouter, vLLM, llama.cpp and Ollama, from which clients learn the window.
+MODEL = {"id": str, "object": {"model"}, "created": int, "owned_by": str, "type": {"model"}, "display_name": str, "created_at": str,
+         "max_input_tokens": int, "max_tokens": int, "context_length": int, "max_model_len": int,
+         "meta": {"n_ctx": int, "n_ctx_train": int, "n_params": int, "size": int},
+         "state": {"unloaded", "loading", "ready", "failed"}, "capabilities": [str]}
+MODELS = {"object": {"list"}, "data": [MODEL], "has_more": bool, "first_id?": str, "last_id?": str}
 ERROR = {"error": {"message": str, "type": str, "param": (str, NULL), "code": (str, NULL)}}
 
 

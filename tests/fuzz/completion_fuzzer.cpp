@@ -1,11 +1,15 @@
-// Property: decode_completion never crashes; accepted requests satisfy core/request.h, and every refusal has an answer that can
-// be sent. The first byte chooses the form.
+// Property: decode_completion and decode_messages never crash; accepted requests satisfy core/request.h, and every refusal has
+// an answer that can be sent. The first byte chooses the form: a chat, a text, or Anthropic's messages.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/check.h"
+#include "json/field_reader.h"
+#include "wire/messages_decoder.h"
+#include "wire/messages_encoder.h"
 #include "wire/openai_codec.h"
 #include "wire/request_codec.h"
 #include "wire_checks.h"
@@ -25,7 +29,7 @@ void check(wire::CompletionKind kind, const GenerateRequest& request) {
             request.input.text.empty() + request.input.tokens.empty() + request.input.messages.empty() == 2);
   for (const Token token : request.input.tokens) UMA_CHECK(kind == wire::CompletionKind::text && token >= 0);
   UMA_CHECK(options.logprobs.value_or(0) >= 0 && options.logprobs.value_or(0) <= wire::kTopLogprobsMax);
-  for (const ChatMessage& message : request.input.messages) check_text(message.content);
+  check_messages(request.input.messages);
   UMA_CHECK(options.sampling.temperature >= 0 && options.sampling.temperature <= wire::kTemperatureMax);
   UMA_CHECK(options.sampling.top_p > 0 && options.sampling.top_p <= 1);
   UMA_CHECK(options.max_tokens.value_or(1) >= 1);
@@ -37,12 +41,42 @@ void check(wire::CompletionKind kind, const GenerateRequest& request) {
   UMA_CHECK(options.deadline_ms.value_or(0) >= 0 && options.timeout_ms >= 0);
 }
 
+void check_anthropic(std::string_view body) {
+  const auto call = wire::decode_messages(body);
+  if (!call) return check_object(wire::message_error_json(call.error().error, 400, call.error().field, "1"));
+  const GenerateRequest& request = call->generate;
+  check(wire::CompletionKind::chat, request);
+  UMA_CHECK(call->warnings.size() <= 2);
+  const ChatOptions& chat = request.options.chat;
+  UMA_CHECK(chat.tools.empty() == chat.tool_names.empty());
+  UMA_CHECK(chat.tool_choice == ToolChoice::automatic || !chat.tools.empty());
+  if (!chat.tools.empty()) {
+    check_text(chat.tools);
+    boost::system::error_code problem;
+    UMA_CHECK(json::parse(chat.tools, {}, problem).is_array() && !problem);
+  }
+  if (!chat.template_arguments.empty()) check_object(chat.template_arguments);
+  const std::vector<ChatMessage>& messages = request.input.messages;
+  for (std::size_t i = 0; i < messages.size(); ++i) UMA_CHECK(messages[i].role != "system" || i == 0);
+  std::size_t last = 0;
+  for (const InputImage& image : request.input.images) {
+    UMA_CHECK(image.message >= last && image.message < messages.size() && messages[image.message].role == "user");
+    UMA_CHECK(image.at <= messages[image.message].content.size());
+    last = image.message;
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
+  const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (data[0] % 4 == 2) {
+    check_anthropic(body);
+    return 0;
+  }
   const auto kind = data[0] % 2 == 0 ? wire::CompletionKind::chat : wire::CompletionKind::text;
-  auto request = wire::decode_completion(kind, {reinterpret_cast<const char*>(data) + 1, size - 1});
+  auto request = wire::decode_completion(kind, body);
   if (is_accepted(request)) {
     UMA_CHECK(request->n >= 1 && request->n * request->prompts.size() <= wire::kAnswerChoicesMax);
     for (Input& prompt : request->prompts) {

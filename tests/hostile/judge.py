@@ -17,6 +17,7 @@ STATUSES = {
 CODES = {code for codes in STATUSES.values() for code in codes}
 CONTINUES = {"token", "progress", "context_shift", "data", "reasoning", "tool_call"}
 ENDS = {"eos", "error", "session", "ack", "sessions", "exported", "embedding", "rerank", "models", "metrics", "pong"}
+ENDS_OF_STREAMS = {"response.completed", "response.incomplete", "response.failed", "message_stop", "error"}
 REASONS = {"stop", "tool_calls", "length", "cancelled", "timeout", "slow_consumer", "error"}
 # Requests with one of these may get E_RUNTIME_001: the reply may reach a place where the grammar allows no token.
 CONSTRAINTS = (b"grammar", b"format", b"schema", b"tool")
@@ -31,7 +32,9 @@ def is_json(headers):
 
 
 def check_error(error, sent, status=None):
-    """Checks an error object of HTTP."""
+    """Checks an error object of HTTP. Errors of Anthropic's API have the code in umad's own field."""
+    if "code" not in error and "uma" in error:
+        error = {**error, "code": error["uma"]["code"], "param": error["uma"].get("param")}
     if reason := openai_shapes.mismatch({"error": error}, openai_shapes.ERROR):
         raise Fault(f"an error with the wrong form: {reason}")
     check_code(error["code"], sent, error["message"], STATUSES.get(status, CODES))
@@ -86,12 +89,12 @@ def check_stream(text, sent):
             continue  # a comment
         last = data if data == "[DONE]" else json.loads(data)
         if isinstance(last, dict):
-            if last.get("error") and "object" not in last and "type" not in last:
+            if last.get("error") and "object" not in last and last.get("type", "error") == "error":
                 check_error(last["error"], sent)
             elif last.get("object") in ("chat.completion.chunk", "text_completion"):
                 if reason := openai_shapes.mismatch(last, openai_shapes.of(last)):
                     raise Fault(f"an event with the wrong form: {reason}")
-    is_end = last == "[DONE]" or isinstance(last, dict) and last.get("type") in ("response.completed", "response.incomplete", "response.failed")
+    is_end = last == "[DONE]" or isinstance(last, dict) and last.get("type") in ENDS_OF_STREAMS
     if not is_end:
         raise Fault(f"a stream without a terminal event: {text[-300:]!r}")
 

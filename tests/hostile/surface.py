@@ -85,6 +85,23 @@ CHAT_BODY = {"messages": [USER], "max_tokens": 4}
 RERANK = {"query": "where", "documents": ["one", "two"], "model": "ranks"}
 RERANK_OPTIONS = {"top_n": 1, "return_documents": True, "uma": {"long_input": "truncate", "class": "background", "deadline_ms": 20_000}}
 
+IMAGE_BLOCK = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": IMAGE}}
+BLOCKS = [
+    {"role": "user", "content": [{"type": "text", "text": "the cat", "cache_control": {"type": "ephemeral"}}, IMAGE_BLOCK,
+                                 {"type": "document", "title": "t", "context": "c", "source": {"type": "text", "data": "the dog"}},
+                                 {"type": "search_result", "title": "t", "source": "s", "content": [{"type": "text", "text": "a dog"}]}]},
+    {"role": "assistant", "content": [{"type": "thinking", "thinking": "Look.", "signature": "x"}, {"type": "server_tool_use"},
+                                      {"type": "tool_use", "id": "call1", "name": "look", "input": {"at": "x"}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call1", "is_error": True, "content": [IMAGE_BLOCK]}]},
+    {"role": "system", "content": "be brief"},
+]
+MESSAGES = {"messages": BLOCKS, "system": [{"type": "text", "text": "be brief"}], "temperature": 0.5, "top_p": 0.9, "top_k": 40, "seed": 7,
+            "stop_sequences": ["never"], "stream": True, "model": "tiny-register", "thinking": {"type": "adaptive"},
+            "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
+            "tools": [{"name": "look", "description": "Looks.", "input_schema": TOOL["function"]["parameters"]},
+                      {"type": "web_search_20250305", "name": "web_search"}],
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+
 ROUTES = (
     Route("POST", "/v1/chat/completions", CHAT_BODY,
           {**OVER_HTTP, **CHAT, "n": 2, "logprobs": True, "top_logprobs": 2, "stream_options": {"include_usage": True},
@@ -92,6 +109,8 @@ ROUTES = (
     Route("POST", "/v1/images/embeddings", {"data": IMAGE}, {"images": [{"data": IMAGE}], "model": "tiny-register"}),
     Route("POST", "/v1/completions", {"prompt": "the cat", "max_tokens": 4},
           {**OVER_HTTP, "n": 2, "best_of": 2, "logprobs": 2, "echo": True, "prompt": [[5, 6], [7]], "grammar": GRAMMAR}),
+    Route("POST", "/v1/messages", {"messages": [USER], "max_tokens": 4}, MESSAGES),
+    Route("POST", "/v1/messages/count_tokens", {"messages": [USER]}, MESSAGES),
     Route("POST", "/v1/embeddings", {"input": ["one", "two"], "model": "embeds"},
           {"dimensions": 8, "encoding_format": "base64", "uma": {"task": "query", "normalize": False, "long_input": "chunk"}}),
     Route("POST", "/v1/rerank", RERANK, RERANK_OPTIONS),
@@ -127,6 +146,8 @@ ROUTES = (
     Route("GET", "/v1/sessions/<kept>/export"),
     Route("GET", "/v1/models"),
     Route("GET", "/v1/models/tiny-register"),
+    Route("GET", "/"),
+    Route("HEAD", "/"),
     Route("GET", "/health"),
     Route("GET", "/ready"),
     Route("GET", "/metrics"),
@@ -201,6 +222,9 @@ FIELDS = {
     "encoding_format": ["", "gold"], "long_input": ["", "eat"], "top_n": whole(1, MANY), "instructions": text(0, 1 << 16),
     "previous_response_id": ["", "resp_", "resp_" + "0" * 48, "resp_" + "g" * 48, "resp_" + "0" * 4000],
     "conversation": ["", "conv_", {"id": ""}, {"id": "conv_" + "0" * 32}, {}], "include": repeated("x", 0, 1, 5000),
+    "thinking": [{"type": "disabled"}, {"type": ""}, "", *text(0, 1 << 16)], "source": [{"type": "file"}, {"type": "url", "url": "file:///etc/passwd"}],
+    "title": text(0, 1 << 14), "context": text(0, 1 << 14), "is_error": FLAG, "tool_use_id": text(1, 256), "input_schema": [{}, {"$ref": "#"}],
+    "stop_sequences": [*text(1, 1024), *repeated("x", 0, 16, 17)], "output_config": [{}, {"effort": "max"}], "disable_parallel_tool_use": FLAG,
     "metadata": [{f"k{i}": "v" for i in range(count)} for count in (0, 16, 17)] + [{"k" * length: "v"} for length in (0, 64, 65)]
     + [{"k": "v" * length} for length in (0, 512, 513)], "truncation": ["", "maybe"], "file_id": text(1, 64), "items": repeated(ITEMS[0], 0, 1, 500),
 }

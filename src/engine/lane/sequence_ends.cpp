@@ -63,7 +63,8 @@ GenerationResult SequenceEnds::result_of(Sequence& sequence, FinishReason reason
                                .text = std::move(reply.text),
                                .error = std::move(error),
                                .parts = std::move(reply.parts),
-                               .logprobs = std::move(reply.logprobs)};
+                               .logprobs = std::move(reply.logprobs),
+                               .stop_string = std::move(reply.stop_string)};
   }
   return result;
 }

@@ -1,6 +1,7 @@
 #include "engine/model/grammar_cache.h"
 
 #include <format>
+#include <string_view>
 #include <utility>
 
 #include "base/sha256.h"
@@ -10,7 +11,7 @@ namespace uma::engine {
 namespace {
 
 // The key of a cache entry: all inputs of the compilation, each with its length before it.
-std::string key_of(const GenerateOptions& options, std::string_view schema_field) {
+std::string key_of(const GenerateOptions& options) {
   Sha256 hash;
   const auto add = [&](std::string_view text) {
     hash.add(std::format("{}:", text.size()));
@@ -18,8 +19,8 @@ std::string key_of(const GenerateOptions& options, std::string_view schema_field
   };
   const ChatOptions& chat = options.chat;
   for (const std::string_view text :
-       {std::string_view(options.grammar), std::string_view(options.json_schema), schema_field, std::string_view(chat.tools),
-        std::string_view(chat.tool_name), std::string_view(chat.template_arguments)}) {
+       {std::string_view(options.grammar), std::string_view(options.json_schema), options.schema_field,
+        std::string_view(chat.tools), std::string_view(chat.tool_name), std::string_view(chat.template_arguments)}) {
     add(text);
   }
   add(std::format("{} {} {}", std::to_underlying(chat.tool_choice), chat.has_parallel_calls, chat.splits_reasoning));
@@ -33,8 +34,7 @@ bool needs_grammars(const GenerateOptions& options) {
   return !options.chat.tools.empty() || !options.grammar.empty() || !options.json_schema.empty();
 }
 
-Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const GenerateOptions& options,
-                                         std::string_view schema_field) {
+Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const GenerateOptions& options) {
   using Compiled = Expected<std::shared_ptr<const grammar::Grammar>>;
   const auto whole = [](const Compiled& grammar, std::string_view field,
                         std::string_view what = "") -> Expected<ReplyGrammars> {
@@ -58,8 +58,8 @@ Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const G
   if (!options.json_schema.empty()) {
     const auto grammar = grammar::json_schema_grammar(options.json_schema);
     if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr};
-    return std::unexpected(
-        Error{grammar.error().code, "the schema of the reply's format: " + grammar.error().message, std::string(schema_field)});
+    return std::unexpected(Error{grammar.error().code, "the schema of the reply's format: " + grammar.error().message,
+                                 std::string(options.schema_field)});
   }
   if (options.chat.tools.empty()) return ReplyGrammars{};
   auto calls = format.begun_call_grammar(options.chat);
@@ -67,10 +67,9 @@ Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const G
   return ReplyGrammars{.whole = nullptr, .calls = std::move(*calls)};
 }
 
-Expected<ReplyGrammars> GrammarCache::compile(const chat::ChatFormat& format, const GenerateOptions& options,
-                                              std::string_view schema_field) {
+Expected<ReplyGrammars> GrammarCache::compile(const chat::ChatFormat& format, const GenerateOptions& options) {
   if (!needs_grammars(options)) return ReplyGrammars{};
-  std::string key = key_of(options, schema_field);
+  std::string key = key_of(options);
   {
     const MutexLock lock(mutex_);
     if (const auto known = found_.find(key); known != found_.end()) {
@@ -79,7 +78,7 @@ Expected<ReplyGrammars> GrammarCache::compile(const chat::ChatFormat& format, co
     }
   }
   // Compiled without the lock; two threads may compile the same grammar once each.
-  auto compiled = compile_grammars(format, options, schema_field);
+  auto compiled = compile_grammars(format, options);
   const std::size_t bytes = sizeof(Entry) + (compiled ? compiled->bytes() : compiled.error().message.size());
   const MutexLock lock(mutex_);
   if (bytes > bytes_max_ || found_.contains(key)) return compiled;

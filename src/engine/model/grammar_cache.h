@@ -6,7 +6,6 @@
 #include <list>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 
 #include "base/mutex.h"
@@ -27,17 +26,15 @@ struct ReplyGrammars {
 
 // Whether a reply with these options needs a grammar.
 [[nodiscard]] bool needs_grammars(const GenerateOptions& options);
-// Compiles the grammars. `schema_field` is the request's name for the schema of its reply. Errors: E_PROTO_003 with the field.
-[[nodiscard]] Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const GenerateOptions& options,
-                                                       std::string_view schema_field);
+// Compiles the grammars. Errors: E_PROTO_003 with the field.
+[[nodiscard]] Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const GenerateOptions& options);
 
 class GrammarCache {
  public:
   explicit GrammarCache(std::size_t bytes_max = 16ul << 20) : bytes_max_(bytes_max) {}
 
   // As compile_grammars(). Requires: the same format in every call. Errors are cached, too.
-  [[nodiscard]] Expected<ReplyGrammars> compile(const chat::ChatFormat& format, const GenerateOptions& options,
-                                                std::string_view schema_field = "response_format.json_schema.schema");
+  [[nodiscard]] Expected<ReplyGrammars> compile(const chat::ChatFormat& format, const GenerateOptions& options);
 
  private:
   struct Entry {

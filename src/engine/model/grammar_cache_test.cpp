@@ -3,6 +3,7 @@
 #include <format>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
@@ -61,14 +62,16 @@ TEST_F(GrammarCacheTest, NothingIsTakenForAnother) {
 
 TEST_F(GrammarCacheTest, WhatIsRefusedStaysSo) {
   GrammarCache cache;
-  const auto first = cache.compile(format(), following("nonsense"), "a");
-  const auto second = cache.compile(format(), following("nonsense"), "a");
+  const auto first = cache.compile(format(), following("nonsense"));
+  const auto second = cache.compile(format(), following("nonsense"));
   ASSERT_FALSE(first || second);
   EXPECT_EQ(first.error().message, second.error().message);
   GenerateOptions schema;
   schema.json_schema = "[]";
-  EXPECT_EQ(cache.compile(format(), schema, "one.field").error().field, "one.field");
-  EXPECT_EQ(cache.compile(format(), schema, "another.field").error().field, "another.field");
+  for (const std::string_view field : {"one.field", "another.field"}) {
+    schema.schema_field = field;
+    EXPECT_EQ(cache.compile(format(), schema).error().field, field);
+  }
 }
 
 TEST_F(GrammarCacheTest, TheLastUsedAreKept) {

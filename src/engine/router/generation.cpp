@@ -243,6 +243,31 @@ Expected<std::string> Generations::model_of(const TenantId& tenant, const Genera
   return session->summary.model;
 }
 
+// --- Counting
+
+Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, GenerateRequest call) {
+  UMA_CHECK(call.session.empty() && !call.response);
+  if (auto admitted = admit(call, 0); !admitted) co_return admitted.error();
+  auto lease = co_await parts_.models.lease_chat(call.model);
+  if (!lease) co_return lease.error();
+  ImageHold images;
+  if (!call.input.images.empty()) {
+    auto held = co_await parts_.images.read(**lease, call.input, {.tenant = tenant, .share = call.share});
+    if (!held) co_return held.error();
+    images = std::move(*held);
+  }
+  kv::SessionRecord empty;
+  empty.created_s = parts_.clock.unix_s();
+  const std::size_t bytes = memory_of(call);
+  co_return co_await parts_.preparer.run(parts_.tasks, std::move(tenant), bytes,
+                                         [lease = lease->share(), empty = std::move(empty), input = std::move(call.input),
+                                          chat = std::move(call.options.chat)]() -> Expected<std::int32_t> {
+                                           const auto written = append_to_record(*lease->chat, empty, input, &chat);
+                                           if (!written) return std::unexpected(written.error());
+                                           return static_cast<std::int32_t>(written->pending.size());
+                                         });
+}
+
 // --- One-shot requests
 
 Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateRequest call, ImagesPtr images) {
@@ -368,8 +393,7 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
        now_s = parts_.clock.unix_s()]() -> Expected<Prepared> {
         if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
         const chat::ChatFormat& format = *lease->chat;
-        auto grammars = response ? lease->grammars->compile(format, options, "text.format.schema")
-                                 : lease->grammars->compile(format, options);
+        auto grammars = lease->grammars->compile(format, options);
         if (!grammars) return std::unexpected(grammars.error());
         if (is_unchanged) return Prepared{.grammars = std::move(*grammars), .record = record};
         const ChatOptions& chat = options.chat;

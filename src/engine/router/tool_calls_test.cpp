@@ -55,6 +55,30 @@ TEST_F(ToolCalls, AreToldAsTheyCome) {
   EXPECT_TRUE(sink->eos().parts.empty()) << "all of it was told";
 }
 
+TEST_F(ToolCalls, TheToolsCountAsPartOfThePrompt) {
+  serve("yes");
+  const auto counted = wait_for(router_->generations().count_tokens(kTenant, ask("what?")));
+  ASSERT_TRUE(counted) << counted.error().message;
+  EXPECT_EQ(generate(ask("what?"))->prompt_tokens, *counted);
+  GenerateRequest plain = ask("what?");
+  plain.options.chat.tools.clear();
+  EXPECT_LT(wait_for(router_->generations().count_tokens(kTenant, plain)).value(), *counted);
+  plain.input.messages.front().content.assign(40'000, 'x');
+  EXPECT_GT(wait_for(router_->generations().count_tokens(kTenant, plain)).value(), 40'000) << "more than the context";
+  plain.model = "unknown";
+  EXPECT_EQ(wait_for(router_->generations().count_tokens(kTenant, plain)).error().code, ErrorCode::model_unknown);
+}
+
+TEST_F(ToolCalls, AReplyTellsItsStopString) {
+  serve("one, two, three");
+  GenerateRequest request = ask("count");
+  request.options.stop = {"three", "two"};
+  const auto sink = generate(request);
+  EXPECT_EQ(sink->eos().reason, FinishReason::stop);
+  EXPECT_EQ(sink->eos().stop_string, "two");
+  EXPECT_EQ(generate(ask("count"))->eos().stop_string, "");
+}
+
 TEST_F(ToolCalls, AreWholeInAnAnswerThatDoesNotStream) {
   serve(kCall);
   GenerateRequest request = ask("what?");

@@ -25,6 +25,7 @@
 #include "server/http/routes.h"
 #include "server/http/rules.h"
 #include "server/outbox.h"
+#include "wire/messages_encoder.h"
 #include "wire/openai_codec.h"
 
 namespace uma::server {
@@ -481,7 +482,10 @@ std::string HttpConnection::choose_model(const std::string& asked, Capability ca
 }
 
 void HttpConnection::warn(std::string_view text) {
-  current_.warnings += std::format("x-uma-warning: {}\r\n", loggable(text));
+  constexpr std::size_t kBytesMax = 256;
+  std::string line(text.substr(0, kBytesMax));
+  std::ranges::replace_if(line, [](char c) { return c < ' ' || c > '~'; }, '?');
+  current_.warnings += std::format("x-uma-warning: {}\r\n", line);
 }
 
 void HttpConnection::charge(std::int64_t tokens) {
@@ -505,8 +509,9 @@ std::string HttpConnection::head_bytes(int status, std::string_view content_type
   current_.status = status;
   const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
   const std::string limits = current_.caller ? current_.caller->header(SteadyClock().now()) : "";
-  return std::format("HTTP/1.1 {} {}\r\nServer: umad\r\nContent-Type: {}\r\nConnection: {}\r\nx-request-id: {}\r\n{}{}{}{}",
-                     status, reason, content_type, keep_alive ? "keep-alive" : "close", current_.id, current_.cors_header,
+  const std::string id = is_messages_path(current_.path) ? std::format("request-id: {}\r\n", current_.id) : "";
+  return std::format("HTTP/1.1 {} {}\r\nServer: umad\r\nContent-Type: {}\r\nConnection: {}\r\nx-request-id: {}\r\n{}{}{}{}{}",
+                     status, reason, content_type, keep_alive ? "keep-alive" : "close", current_.id, id, current_.cors_header,
                      current_.warnings, limits, header);
 }
 
@@ -524,7 +529,9 @@ Awaitable<bool> HttpConnection::respond_rejected(const wire::RejectedBody& rejec
 
 Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bool keep_alive, std::string_view field,
                                               std::string_view header) {
-  co_return co_await respond(status, kJson, wire::error_json(error, status, field), keep_alive, header);
+  std::string body = is_messages_path(current_.path) ? wire::message_error_json(error, status, field, current_.id)
+                                                     : wire::error_json(error, status, field);
+  co_return co_await respond(status, kJson, std::move(body), keep_alive, header);
 }
 
 // Writes in parts, so that a slow client gets the time limit for each part. The body is not copied.

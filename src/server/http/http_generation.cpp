@@ -26,7 +26,10 @@ bool GenerationSink::deliver(const Event& event) {
   if (const auto* part = std::get_if<ReplyPart>(&event)) {
     return append([&](std::string& out) { encoder_->append_part(out, *part); });
   }
-  if (std::holds_alternative<PromptReadyEvent>(event)) return !stream_ || append([](std::string&) {});
+  if (const auto* prompt = std::get_if<PromptReadyEvent>(&event)) {
+    encoder_->set_prompt(*prompt);
+    return !stream_ || append([](std::string&) {});
+  }
   if (const auto* place = std::get_if<ResponseBegunEvent>(&event)) {
     encoder_->set_place(*place);
   } else if (const auto* eos = std::get_if<EosEvent>(&event)) {

@@ -24,6 +24,8 @@ class AnswerEncoder {
   virtual ~AnswerEncoder() = default;
   // Called before all other functions if the generation is a response.
   virtual void set_place(const ResponseBegunEvent&) {}
+  // Called before append_first, unless the generation ends before its prompt is ready.
+  virtual void set_prompt(const PromptReadyEvent&) {}
   virtual void append_first(std::string& out) = 0;
   virtual void append_text(std::string& out, const TokenEvent& token) = 0;
   // Called only if the request asked for parts.

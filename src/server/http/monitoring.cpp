@@ -12,6 +12,11 @@
 
 namespace uma::server {
 
+// Clients ask for it to see whether there is a server.
+handlers::Answer handlers::get_root(HttpConnection& connection, const HttpRequest& request) {
+  return connection.respond(200, "text/plain", "umad is running\n", request.keep_alive);
+}
+
 handlers::Answer handlers::list_models(HttpConnection& connection, const HttpRequest& request) {
   return connection.respond(200, kJson, wire::models_json(connection.service().models(), connection.server().started_s),
                             request.keep_alive);

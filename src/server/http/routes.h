@@ -46,6 +46,10 @@ using Answer = Awaitable<bool>;
 Answer create_chat_completion(HttpConnection& connection, const HttpRequest& request);
 Answer create_completion(HttpConnection& connection, const HttpRequest& request);
 
+// messages.cpp
+Answer create_message(HttpConnection& connection, const HttpRequest& request);
+Answer count_message_tokens(HttpConnection& connection, const HttpRequest& request);
+
 // embeddings.cpp
 Answer create_embeddings(HttpConnection& connection, const HttpRequest& request);
 Answer create_rerank(HttpConnection& connection, const HttpRequest& request);
@@ -80,6 +84,7 @@ Answer export_session(HttpConnection& connection, const HttpRequest& request);
 Answer import_session(HttpConnection& connection, const HttpRequest& request);
 
 // monitoring.cpp
+Answer get_root(HttpConnection& connection, const HttpRequest& request);
 Answer list_models(HttpConnection& connection, const HttpRequest& request);
 Answer get_model(HttpConnection& connection, const HttpRequest& request);
 Answer get_health(HttpConnection& connection, const HttpRequest& request);

@@ -29,6 +29,10 @@ TEST(HttpRoutes, FindTheHandlerAndTheIds) {
   EXPECT_TRUE(is("/v1/sessions/import", post, handlers::import_session));
   EXPECT_TRUE(is("/v1/sessions/import", get, handlers::get_session, {"import"}));
   EXPECT_TRUE(is("/v1/sessions/a b/fork", post, handlers::fork_session, {"a b"}));
+  EXPECT_TRUE(is("/v1/messages", post, handlers::create_message));
+  EXPECT_TRUE(is("/v1/messages/count_tokens", post, handlers::count_message_tokens));
+  EXPECT_TRUE(is("/", get, handlers::get_root));
+  EXPECT_TRUE(is("/", head, handlers::get_root));
   EXPECT_TRUE(is("/v1/models/tiny", get, handlers::get_model, {"tiny"}));
 }
 
@@ -62,7 +66,7 @@ TEST(HttpRoutes, OtherMethodsAreToldWhichOnesThereAre) {
 }
 
 TEST(HttpRoutes, OtherPathsAreNone) {
-  for (const char* path : {"", "/", "v1/responses", "/v1", "/v1/responses/", "/v1/responses//input_items", "/v1/responses/a/b",
+  for (const char* path : {"", "v1/responses", "/v1", "/v1/responses/", "/v1/responses//input_items", "/v1/responses/a/b",
                            "/v1/responses/a/input_items/", "/v1/sessions//fork", "/v1/sessions/a/fork/b", "/v1/models/",
                            "//health", "/health/", "/v1/{id}", "/v1/chat"}) {
     for (const auto method : {get, post, delete_}) {

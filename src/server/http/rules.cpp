@@ -146,6 +146,11 @@ std::string target_path(std::string_view target) {
   return path;
 }
 
+bool is_messages_path(std::string_view path) {
+  constexpr std::string_view kMessages = "/v1/messages";
+  return path == kMessages || (path.starts_with(kMessages) && path[kMessages.size()] == '/');
+}
+
 std::string_view target_query(std::string_view target) {
   const std::size_t at = target.find('?');
   return at == std::string_view::npos ? std::string_view() : target.substr(at + 1);

@@ -47,6 +47,9 @@ namespace uma::server {
 // The path of a request's target without its query, %XX decoded; empty if the target is not a path.
 [[nodiscard]] std::string target_path(std::string_view target);
 
+// Whether the path belongs to Anthropic's Messages API, whose errors have a form of their own.
+[[nodiscard]] bool is_messages_path(std::string_view path);
+
 // The undecoded text after the first question mark.
 [[nodiscard]] std::string_view target_query(std::string_view target);
 

@@ -1,0 +1,154 @@
+// Anthropic's Messages API before a FakeService.
+#include <string>
+#include <string_view>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/http/http_server_test_support.h"
+
+namespace uma::server {
+namespace {
+
+constexpr const char* kMessages = "/v1/messages?beta=true";
+constexpr const char* kCountTokens = "/v1/messages/count_tokens?beta=true";
+constexpr const char* kAsk = R"({"model":"claude-x","max_tokens":8,"messages":[{"role":"user","content":"hi"}]})";
+constexpr const char* kAskForStream =
+    R"({"max_tokens":8,"stream":true,"stop_sequences":["END"],"messages":[{"role":"user","content":"hi"}]})";
+
+TEST_F(HttpServerTest, AnswersAMessage) {
+  start();
+  HttpClient one = client();
+  one.post(kMessages, kAsk);
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_EQ(generation.request.input.messages.front().content, "hi");
+  EXPECT_EQ(generation.request.options.max_tokens, 8);
+  EosEvent eos{FinishReason::length, {}, "hello", std::nullopt};
+  eos.usage.completion_tokens = 8;
+  generation.sink->deliver(eos);
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_THAT(answer.head, HasSubstr("request-id: "));
+  EXPECT_THAT(answer.body, HasSubstr(R"("content":[{"type":"text","text":"hello"}],"stop_reason":"max_tokens")"));
+}
+
+TEST_F(HttpServerTest, TellsAFullContextFromTheDaemonsLimit) {
+  start({.limits = {.max_tokens = 4}});
+  HttpClient one = client();
+  for (const auto& [tokens, reason] : {std::pair{4, "max_tokens"}, {3, "model_context_window_exceeded"}}) {
+    one.post(kMessages, kAsk);
+    EosEvent eos{FinishReason::length, {}, "hello", std::nullopt};
+    eos.usage.completion_tokens = tokens;
+    service_.next_generation().sink->deliver(eos);
+    EXPECT_THAT(one.answer().body, HasSubstr(std::string(R"("stop_reason":")") + reason + "\""));
+  }
+}
+
+TEST_F(HttpServerTest, StreamsAMessage) {
+  start();
+  HttpClient one = client();
+  one.post(kMessages, kAskForStream);
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_TRUE(generation.sink->deliver(PromptReadyEvent{.prompt_tokens = 12}));
+  EXPECT_THAT(*one.take_until("\r\n\r\n"), HasSubstr("Content-Type: text/event-stream"));
+  const std::string first = *one.next_chunk();
+  EXPECT_THAT(first, StartsWith("event: message_start\n"));
+  EXPECT_THAT(first, HasSubstr(R"("input_tokens":12)"));
+  EXPECT_TRUE(generation.sink->deliver(token("a")));
+  EXPECT_THAT(*one.next_chunk(), HasSubstr(R"("delta":{"type":"text_delta","text":"a"})"));
+  EosEvent eos{FinishReason::stop, {}, "", std::nullopt};
+  eos.stop_string = "END";
+  generation.sink->deliver(eos);
+  const std::string last = *one.next_chunk();
+  EXPECT_THAT(last, HasSubstr(R"("delta":{"stop_reason":"stop_sequence","stop_sequence":"END"})"));
+  EXPECT_TRUE(last.ends_with("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n")) << last;
+  EXPECT_EQ(one.next_chunk(), std::nullopt);
+}
+
+TEST_F(HttpServerTest, AStreamThatWaitsIsKeptAlive) {
+  start({.keep_alive_interval = milliseconds(1)});
+  HttpClient one = client();
+  one.post(kMessages, kAskForStream);
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_TRUE(generation.sink->deliver(PromptReadyEvent{.prompt_tokens = 12}));
+  EXPECT_TRUE(one.take_until("event: ping\ndata: {\"type\":\"ping\"}\n\n").has_value());
+  generation.sink->deliver(eos());
+  EXPECT_TRUE(one.take_until("event: message_stop").has_value());
+}
+
+TEST_F(HttpServerTest, AFailureOfAMessageHasAnthropicsForm) {
+  start();
+  HttpClient one = client();
+  one.post(kMessages, kAskForStream);
+  service_.next_generation().sink->deliver(FailureEvent{{ErrorCode::limit_prompt, "prompt is too long: 9 tokens > 7 maximum"}});
+  const Answer refused = one.answer();
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_THAT(refused.head, HasSubstr("request-id: "));
+  EXPECT_THAT(
+      refused.body,
+      StartsWith(R"({"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 tokens > 7)"));
+  EXPECT_THAT(refused.body, HasSubstr(R"("request_id":")"));
+  one.post(kMessages, kAskForStream);
+  const FakeService::Generation generation = service_.next_generation();
+  generation.sink->deliver(token("a"));
+  generation.sink->deliver(EosEvent{FinishReason::error, {}, "", Error{ErrorCode::limit_wait, "too late"}});
+  EXPECT_THAT(
+      one.answer().body,
+      HasSubstr("event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"too late\""));
+  one.post(kMessages, R"({"messages":7})");
+  EXPECT_THAT(one.answer().body, HasSubstr(R"("uma":{"code":"E_PROTO_003","param":"messages"})"));
+}
+
+TEST_F(HttpServerTest, ErrorsOfTheConnectionHaveAnthropicsForm) {
+  HttpServerOptions options{.keys = {key_named("ci")}};
+  options.limits.max_frame_bytes = 100;
+  start(options);
+  HttpClient one = client();
+  one.post(kMessages, kAsk);
+  const Answer unknown = one.answer();
+  EXPECT_EQ(unknown.status, 401);
+  EXPECT_THAT(unknown.body, HasSubstr(R"("type":"authentication_error")"));
+  HttpClient two = client();
+  two.post(kMessages, std::string(101, ' '), "x-api-key: secret\r\n");
+  const Answer large = two.answer();
+  EXPECT_EQ(large.status, 413);
+  EXPECT_THAT(large.body, HasSubstr(R"("type":"request_too_large")"));
+  HttpClient three = client();
+  three.get("/v1/messages/count_tokens/x", "x-api-key: secret\r\n");
+  EXPECT_THAT(three.answer().body, StartsWith(R"({"type":"error","error":{"type":"not_found_error")"));
+  three.get("/v1/messagesx", "x-api-key: secret\r\n");
+  EXPECT_THAT(three.answer().body, StartsWith(R"({"error":{"message":)"));
+}
+
+TEST_F(HttpServerTest, CountsTheTokensOfAMessage) {
+  start();
+  HttpClient one = client();
+  one.post(kCountTokens, R"({"system":"s","messages":[{"role":"user","content":"hi"}]})");
+  EXPECT_EQ(one.answer().body, R"({"input_tokens":20})");
+  one.post(kCountTokens, R"({"model":"missing","messages":[{"role":"user","content":"hi"}]})");
+  const Answer unknown = one.answer();
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_THAT(unknown.body, HasSubstr(R"("type":"not_found_error")"));
+}
+
+TEST_F(HttpServerTest, SaysWhatItLeftOut) {
+  start();
+  HttpClient one = client();
+  one.post(kCountTokens,
+           R"({"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"web_search_20250305","name":"web_search"},)"
+           R"({"name":"look","input_schema":{}}]})");
+  EXPECT_THAT(one.answer().head,
+              HasSubstr("x-uma-warning: tools left out, because Anthropic's servers run them: web_search\r\n"));
+}
+
+TEST_F(HttpServerTest, AnswersWhoAsksWhetherThereIsAServer) {
+  start();
+  HttpClient one = client();
+  one.send("HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(*one.take_until("\r\n\r\n"), StartsWith("HTTP/1.1 200 OK"));
+  one.get("/");
+  EXPECT_EQ(one.answer().body, "umad is running\n");
+}
+
+}  // namespace
+}  // namespace uma::server
