@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/cpu_load.h"
 #include "base/thread_name.h"
+#include "chat/reply_parser.h"
+#include "chat/tool_format.h"
 #include "engine/run_loop.h"
 
 namespace uma::engine {
@@ -90,6 +92,8 @@ std::shared_ptr<image::ImageEncoder> WorkerSet::make_image_encoder(const std::st
 std::vector<Lane*> WorkerSet::make_workers(const std::string& model, LoadedWorkers made) {
   const llm::ModelFacts& facts = made.model->facts();
   const llm::ContextShape shape = made.workers.front().decode->shape();
+  chat::ReplyFormat marks;
+  chat::set_reasoning_marks(facts.chat_template, marks);
   const MutexLock lock(mutex_);
   Loaded& loaded = models_[model];
   UMA_CHECK(loaded.workers.empty());
@@ -105,6 +109,7 @@ std::vector<Lane*> WorkerSet::make_workers(const std::string& model, LoadedWorke
                  .vocabulary = made.model->vocab().size(),
                  .slots = shape.sequences,
                  .has_chat_template = !facts.chat_template.empty(),
+                 .reasons = !marks.reasoning_open.empty(),
                  .reads_images = loaded.image_encoder != nullptr,
                  .kv_layout = shape.is_unified ? "unified" : "split"};
   loaded.model = made.model;
@@ -329,8 +334,12 @@ void WorkerSet::complete(std::vector<ModelInfo>& infos) const {
     if (found == models_.end() || found->second.info.state == ModelState::unloaded) continue;
     std::vector<std::string> aliases = std::move(info.aliases);
     std::string problem = std::move(info.problem);
+    ModelFileInfo file = std::move(info.file);
+    const double idle_unload_s = info.idle_unload_s;
     const bool will_read_images = info.reads_images;
     info = found->second.info;
+    info.file = std::move(file);
+    info.idle_unload_s = idle_unload_s;
     if (info.state != ModelState::ready) info.reads_images = will_read_images;
     info.aliases = std::move(aliases);
     if (info.state == ModelState::failed) info.problem = std::move(problem);
