@@ -188,6 +188,14 @@ const std::vector<Setting>& settings() {
        store(
            socket_path(), [](auto& c) -> auto& { return c.http_socket; }),
        "UMA_HTTP_SOCKET", "--http-socket", "Unix socket of a second HTTP listener, for this user", "none"},
+      {.section = "http",
+       .key = "ollama",
+       .access = store(
+           ollama_address(), [](auto& c) -> auto& { return c.ollama; }),
+       .environment = "UMA_OLLAMA",
+       .flag = "--ollama",
+       .help = "serve HTTP also where Ollama's clients look: 127.0.0.1:11434, or another address and port",
+       .alone = "on"},
       {"http", "keys_file",
        store(
            path(), [](auto& c) -> auto& { return c.http_keys_file; }),

@@ -210,7 +210,7 @@ std::string ollama_embed_json(const EmbedResult& result, std::string_view model,
   return out;
 }
 
-std::string ollama_embeddings_json(const EmbedResult& result) {
+std::string ollama_embeddings_json(const EmbedResult& result, std::string_view /*model*/, Duration /*took*/) {
   std::string out;
   json::ObjectWriter object(out);
   std::string& vector = object.begin("embedding");

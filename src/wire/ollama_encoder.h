@@ -59,6 +59,6 @@ class OllamaAnswer {
 
 [[nodiscard]] std::string ollama_embed_json(const EmbedResult& result, std::string_view model, Duration took);
 // The older form: one vector.
-[[nodiscard]] std::string ollama_embeddings_json(const EmbedResult& result);
+[[nodiscard]] std::string ollama_embeddings_json(const EmbedResult& result, std::string_view model, Duration took);
 
 }  // namespace uma::wire

@@ -25,6 +25,7 @@
 #include "server/http/routes.h"
 #include "server/http/rules.h"
 #include "server/outbox.h"
+#include "wire/ollama_encoder.h"
 #include "wire/openai_codec.h"
 
 namespace uma::server {
@@ -398,6 +399,7 @@ std::vector<std::shared_ptr<GenerationSink>> HttpConnection::start_generations(s
 Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
                                                 std::string_view session_field) {
   const bool is_stream = generations.front().request.options.stream;
+  const std::string_view stream_type = generations.front().encoders.front()->stream_type();
   const bool is_chunked = request.version >= 11;
   const bool keep_alive = request.keep_alive;
   // Engine threads copy the weak pointer and never own the connection, which is destroyed on the server's thread.
@@ -446,7 +448,7 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
     std::string out;
     if (!has_begun) {
       out = head_bytes(
-          200, "text/event-stream", keep_alive && is_chunked,
+          200, stream_type, keep_alive && is_chunked,
           is_chunked ? "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n" : "Cache-Control: no-cache\r\n\r\n");
       has_begun = true;
     }
@@ -511,7 +513,9 @@ Awaitable<bool> HttpConnection::respond_rejected(const wire::RejectedBody& rejec
 
 Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bool keep_alive, std::string_view field,
                                               std::string_view header) {
-  co_return co_await respond(status, kJson, wire::error_json(error, status, field), keep_alive, header);
+  const bool is_ollama = current_.path.starts_with("/api/");
+  std::string body = is_ollama ? wire::ollama_error_json(error) : wire::error_json(error, status, field);
+  co_return co_await respond(status, kJson, std::move(body), keep_alive, header);
 }
 
 // Writes in parts, so that a slow client gets the time limit for each part. The body is not copied.
