@@ -62,7 +62,7 @@ TEST(HttpRoutes, OtherMethodsAreToldWhichOnesThereAre) {
 }
 
 TEST(HttpRoutes, OtherPathsAreNone) {
-  for (const char* path : {"", "/", "v1/responses", "/v1", "/v1/responses/", "/v1/responses//input_items", "/v1/responses/a/b",
+  for (const char* path : {"", "v1/responses", "/v1", "/v1/responses/", "/v1/responses//input_items", "/v1/responses/a/b",
                            "/v1/responses/a/input_items/", "/v1/sessions//fork", "/v1/sessions/a/fork/b", "/v1/models/",
                            "//health", "/health/", "/v1/{id}", "/v1/chat"}) {
     for (const auto method : {get, post, delete_}) {
