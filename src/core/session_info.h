@@ -122,9 +122,9 @@ struct ModelInfo {
   std::string kv_layout{};      // "split" or "unified"; empty: it has none.
   std::int32_t dimensions = 0;  // Length of its vectors; 0: it computes none.
   std::vector<std::string> aliases{};
-  std::string problem{};           // Why it cannot be loaded; empty: no known problem.
+  std::string problem{};  // Why it cannot be loaded; empty: no known problem.
   ModelFileInfo file{};
-  double idle_unload_s = 0;        // Unloaded after this time without a request; 0: never.
+  double idle_unload_s = 0;  // Unloaded after this time without a request; 0: never.
 };
 
 }  // namespace uma

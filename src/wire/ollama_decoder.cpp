@@ -158,9 +158,8 @@ class OllamaMessages {
   std::string result_fields(json::FieldReader& message) {
     std::string id = message.text("tool_call_id", kOptionalIdBytes).value_or("");
     std::string name = message.text("tool_name", kToolNameBytes).value_or("");
-    const auto call = std::ranges::find_if(open_, [&](const OpenCall& open) {
-      return id.empty() ? name.empty() || open.name == name : open.id == id;
-    });
+    const auto call = std::ranges::find_if(
+        open_, [&](const OpenCall& open) { return id.empty() ? name.empty() || open.name == name : open.id == id; });
     if (call != open_.end()) {
       if (id.empty()) id = call->id;
       if (name.empty()) name = call->name;

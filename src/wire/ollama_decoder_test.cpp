@@ -204,12 +204,12 @@ TEST(OllamaGenerate, WithoutAPromptLoads) {
 }
 
 TEST(OllamaGenerate, RefusesWhatItCannotDo) {
-  for (const auto& [body, field] : std::vector<std::pair<std::string_view, std::string_view>>{
-           {R"({"prompt":"a","suffix":"b"})", "suffix"},
-           {R"({"prompt":"a","template":"{{ .Prompt }}"})", "template"},
-           {R"({"prompt":"a","context":[1,2]})", "context"},
-           {R"({"prompt":"a","raw":true,"images":["aGk="]})", "images"},
-           {R"({"prompt":["a"]})", "prompt"}}) {
+  for (const auto& [body, field] :
+       std::vector<std::pair<std::string_view, std::string_view>>{{R"({"prompt":"a","suffix":"b"})", "suffix"},
+                                                                  {R"({"prompt":"a","template":"{{ .Prompt }}"})", "template"},
+                                                                  {R"({"prompt":"a","context":[1,2]})", "context"},
+                                                                  {R"({"prompt":"a","raw":true,"images":["aGk="]})", "images"},
+                                                                  {R"({"prompt":["a"]})", "prompt"}}) {
     EXPECT_EQ(refused_field(OllamaKind::generate, body), field) << body;
   }
 }

@@ -42,7 +42,8 @@ OllamaAnswer answer_of(OllamaKind kind) {
 }
 
 ReplyPart piece(std::string text, std::int32_t call, std::string id = "", std::string name = "") {
-  return {.kind = ReplyPart::Kind::tool_call, .text = std::move(text), .call = call, .id = std::move(id), .name = std::move(name)};
+  return {
+      .kind = ReplyPart::Kind::tool_call, .text = std::move(text), .call = call, .id = std::move(id), .name = std::move(name)};
 }
 
 TEST(OllamaAnswer, IsAStreamOfLines) {
@@ -118,7 +119,8 @@ TEST(OllamaAnswer, OfACallThatWasCutIsText) {
 
 TEST(OllamaAnswer, AsOneObjectHasEverything) {
   EosEvent eos = ollama_eos("text");
-  eos.parts = {{.kind = ReplyPart::Kind::reasoning, .text = "thought"}, piece("{\"a\":1}", 0, "a1", "f"), piece("{\"b", 1, "b2", "g")};
+  eos.parts = {
+      {.kind = ReplyPart::Kind::reasoning, .text = "thought"}, piece("{\"a\":1}", 0, "a1", "f"), piece("{\"b", 1, "b2", "g")};
   const boost::json::value answer = boost::json::parse(answer_of(OllamaKind::chat).whole(eos));
   EXPECT_EQ(answer.at("message"),
             boost::json::parse(R"({"role":"assistant","content":"text{\"b","thinking":"thought",)"

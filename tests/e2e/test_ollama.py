@@ -43,8 +43,12 @@ class OllamaTest(test_http.HttpTest):
         return answer["error"]
 
 
+STRICT = "models: {unknown: refuse}\n"  # else the only model answers to every name
+
+
 class Models(OllamaTest):
     model = uma.TINY_CHAT
+    config = STRICT
 
     def test_programs_find_the_server(self):
         ports = {self.port, int(re.search(r"ollama +http://127\.0\.0\.1:(\d+)", self.daemon.log()).group(1))}
@@ -110,6 +114,7 @@ class Models(OllamaTest):
 
 class Chat(OllamaTest):
     model = uma.TINY_CHAT
+    config = STRICT
 
     def test_a_stream_says_what_the_whole_says(self):
         whole = self.whole("/api/chat", model="tiny-chat", messages=HELLO, options=SHORT)

@@ -28,9 +28,7 @@ class OllamaWriter final : public AnswerEncoder {
   explicit OllamaWriter(wire::OllamaAnswer answer) : answer_(std::move(answer)) {}
 
   void append_first(std::string& out) override { answer_.append_empty(out); }
-  void append_text(std::string& out, const TokenEvent& token) override {
-    answer_.append_text(out, token.text, token.logprobs);
-  }
+  void append_text(std::string& out, const TokenEvent& token) override { answer_.append_text(out, token.text, token.logprobs); }
   void append_part(std::string& out, const ReplyPart& part) override { answer_.append_part(out, part); }
   void append_last(std::string& out, const EosEvent& eos) override { answer_.append_last(out, eos); }
   std::string whole(const EosEvent& eos) override { return answer_.whole(eos); }
@@ -108,8 +106,7 @@ Answer handlers::list_ollama_models(HttpConnection& connection, const HttpReques
 }
 
 Answer handlers::list_ollama_loaded(HttpConnection& connection, const HttpRequest& request) {
-  return connection.respond(200, kJson, wire::ollama_ps_json(connection.service().models(), unix_time_s()),
-                            request.keep_alive);
+  return connection.respond(200, kJson, wire::ollama_ps_json(connection.service().models(), unix_time_s()), request.keep_alive);
 }
 
 Answer handlers::show_ollama_model(HttpConnection& connection, const HttpRequest& request) {
