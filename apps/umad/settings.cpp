@@ -105,46 +105,89 @@ const std::vector<Setting>& settings() {
                                              {"default", pool::UnknownModel::use_default},
                                              {"refuse", pool::UnknownModel::refuse}};
   static const std::vector<Setting> all = {
-      {"", "model", store(path(), [](auto& c) -> auto& { return c.model; }), "UMA_MODEL", "--model",
-       "model to serve: a GGUF file, or the name of a model downloaded by uma-cli pull", "uma-tiny, which ships with umad"},
-      {"", "draft_model", store(path(), [](auto& c) -> auto& { return c.draft_model; }), "UMA_DRAFT_MODEL", "--draft-model",
+      {"", "model",
+       store(
+           path(), [](auto& c) -> auto& { return c.model; }),
+       "UMA_MODEL", "--model", "model to serve: a GGUF file, or the name of a model downloaded by uma-cli pull",
+       "uma-tiny, which ships with umad"},
+      {"", "draft_model",
+       store(
+           path(), [](auto& c) -> auto& { return c.draft_model; }),
+       "UMA_DRAFT_MODEL", "--draft-model",
        "small model with the same vocabulary that drafts tokens; needs scheduler.speculation: auto", "none"},
-      {"", "projector", store(path(), [](auto& c) -> auto& { return c.projector; }), "UMA_MMPROJ", "--mmproj",
-       "projector file that lets the model read images", "none"},
+      {"", "projector",
+       store(
+           path(), [](auto& c) -> auto& { return c.projector; }),
+       "UMA_MMPROJ", "--mmproj", "projector file that lets the model read images", "none"},
       {.section = "vision",
        .key = "allowed_dirs",
-       .access = store(folders(), [](auto& c) -> auto& { return c.vision_allowed_dirs; }),
+       .access = store(
+           folders(), [](auto& c) -> auto& { return c.vision_allowed_dirs; }),
        .takes_list = true},
-      {"vision", "kept_bytes_max", bytes(0, kPiB, [](auto& c) -> auto& { return c.vision_kept_bytes_max; })},
-      {"vision", "cache_bytes_max", bytes(0, kPiB, [](auto& c) -> auto& { return c.vision_cache_bytes_max; })},
-      {"vision", "urls", words(on_off, [](auto& c) -> auto& { return c.vision_urls.allows_public; })},
+      {"vision", "kept_bytes_max",
+       bytes(
+           0, kPiB, [](auto& c) -> auto& { return c.vision_kept_bytes_max; })},
+      {"vision", "cache_bytes_max",
+       bytes(
+           0, kPiB, [](auto& c) -> auto& { return c.vision_cache_bytes_max; })},
+      {"vision", "urls",
+       words(
+           on_off, [](auto& c) -> auto& { return c.vision_urls.allows_public; })},
       {.section = "vision",
        .key = "url_hosts",
-       .access = store(hosts(), [](auto& c) -> auto& { return c.vision_urls.hosts; }),
+       .access = store(
+           hosts(), [](auto& c) -> auto& { return c.vision_urls.hosts; }),
        .takes_list = true},
-      {"vision", "url_bytes_max", bytes(1, 32 << 20, [](auto& c) -> auto& { return c.vision_urls.bytes_max; })},
-      {"vision", "url_timeout", store(duration(), [](auto& c) -> auto& { return c.vision_urls.time_max; })},
-      {.section = "", .key = "models", .access = store(path(), [](auto& c) -> auto& { return c.models_file; })},
-      {"models", "unknown", words(unknown, [](auto& c) -> auto& { return c.pool.unknown; })},
+      {"vision", "url_bytes_max",
+       bytes(
+           1, 32 << 20, [](auto& c) -> auto& { return c.vision_urls.bytes_max; })},
+      {"vision", "url_timeout",
+       store(
+           duration(), [](auto& c) -> auto& { return c.vision_urls.time_max; })},
+      {.section = "",
+       .key = "models",
+       .access = store(
+           path(), [](auto& c) -> auto& { return c.models_file; })},
+      {"models", "unknown",
+       words(
+           unknown, [](auto& c) -> auto& { return c.pool.unknown; })},
       {.section = "",
        .key = "models_dirs",
-       .access = store(paths(), [](auto& c) -> auto& { return c.models_dirs; }),
+       .access = store(
+           paths(), [](auto& c) -> auto& { return c.models_dirs; }),
        .takes_list = true},
-      {"ipc", "uds_path", store(socket_path(), [](auto& c) -> auto& { return c.socket_path; }), "UMA_SOCKET", "--socket",
-       "Unix socket to serve on"},
-      {"", "n_ctx", store(integer(0, 1 << 24), [](auto& c) -> auto& { return c.context_cells; }), "UMA_N_CTX", "--n-ctx",
-       "tokens of KV cache per worker, shared by its slots; 0: chosen by model and free memory"},
-      {"", "slots", store(integer(1, 256), [](auto& c) -> auto& { return c.slots; }), "UMA_SLOTS", "--slots",
-       "conversations that one worker generates at the same time"},
-      {"", "threads", store(integer(0, 256), [](auto& c) -> auto& { return c.threads; }), "UMA_THREADS", "--threads",
+      {"ipc", "uds_path",
+       store(
+           socket_path(), [](auto& c) -> auto& { return c.socket_path; }),
+       "UMA_SOCKET", "--socket", "Unix socket to serve on"},
+      {"", "n_ctx",
+       store(
+           integer(0, 1 << 24), [](auto& c) -> auto& { return c.context_cells; }),
+       "UMA_N_CTX", "--n-ctx", "tokens of KV cache per worker, shared by its slots; 0: chosen by model and free memory"},
+      {"", "slots",
+       store(
+           integer(1, 256), [](auto& c) -> auto& { return c.slots; }),
+       "UMA_SLOTS", "--slots", "conversations that one worker generates at the same time"},
+      {"", "threads",
+       store(
+           integer(0, 256), [](auto& c) -> auto& { return c.threads; }),
+       "UMA_THREADS", "--threads",
        "compute threads of the whole daemon; 0: the physical cores, or one for models under 16 MiB"},
-      {"", "workers", store(integer(1, 64), [](auto& c) -> auto& { return c.workers; }), "UMA_WORKERS", "--workers",
-       "number of workers; each has its own context"},
-      {"", "http", store(http_address(), [](auto& c) -> auto& { return c.http; })},
-      {"http", "address", store(http_address(), [](auto& c) -> auto& { return c.http; }), "UMA_HTTP", "--http",
-       "address and port of the HTTP listener, or off"},
-      {"http", "socket", store(socket_path(), [](auto& c) -> auto& { return c.http_socket; }), "UMA_HTTP_SOCKET",
-       "--http-socket", "Unix socket of a second HTTP listener, for this user", "none"},
+      {"", "workers",
+       store(
+           integer(1, 64), [](auto& c) -> auto& { return c.workers; }),
+       "UMA_WORKERS", "--workers", "number of workers; each has its own context"},
+      {"", "http",
+       store(
+           http_address(), [](auto& c) -> auto& { return c.http; })},
+      {"http", "address",
+       store(
+           http_address(), [](auto& c) -> auto& { return c.http; }),
+       "UMA_HTTP", "--http", "address and port of the HTTP listener, or off"},
+      {"http", "socket",
+       store(
+           socket_path(), [](auto& c) -> auto& { return c.http_socket; }),
+       "UMA_HTTP_SOCKET", "--http-socket", "Unix socket of a second HTTP listener, for this user", "none"},
       {.section = "http",
        .key = "ollama",
        .access = store(ollama_address(), [](auto& c) -> auto& { return c.ollama; }),
@@ -152,96 +195,188 @@ const std::vector<Setting>& settings() {
        .flag = "--ollama",
        .help = "serve HTTP also where Ollama's clients look: 127.0.0.1:11434, or another address and port",
        .alone = "on"},
-      {"http", "keys_file", store(path(), [](auto& c) -> auto& { return c.http_keys_file; }), "UMA_HTTP_KEYS", "--http-keys",
-       "file with the API keys of HTTP clients (umad key new NAME makes a key)",
+      {"http", "keys_file",
+       store(
+           path(), [](auto& c) -> auto& { return c.http_keys_file; }),
+       "UMA_HTTP_KEYS", "--http-keys", "file with the API keys of HTTP clients (umad key new NAME makes a key)",
        "no keys, and only this user on this machine is served"},
-      {"http", "tls_certificate", store(path(), [](auto& c) -> auto& { return c.http_tls_certificate; })},
-      {"http", "tls_key", store(path(), [](auto& c) -> auto& { return c.http_tls_key; })},
-      {"http", "insecure", words(boolean, [](auto& c) -> auto& { return c.http_is_insecure; })},
-      {"http", "local_users", words(boolean, [](auto& c) -> auto& { return c.http_serves_local_users; })},
-      {"http", "import_kv", words(boolean, [](auto& c) -> auto& { return c.http_imports_kv; })},
-      {"http", "metrics_without_key", words(boolean, [](auto& c) -> auto& { return c.http_serves_metrics_without_key; })},
+      {"http", "tls_certificate",
+       store(
+           path(), [](auto& c) -> auto& { return c.http_tls_certificate; })},
+      {"http", "tls_key",
+       store(
+           path(), [](auto& c) -> auto& { return c.http_tls_key; })},
+      {"http", "insecure",
+       words(
+           boolean, [](auto& c) -> auto& { return c.http_is_insecure; })},
+      {"http", "local_users",
+       words(
+           boolean, [](auto& c) -> auto& { return c.http_serves_local_users; })},
+      {"http", "import_kv",
+       words(
+           boolean, [](auto& c) -> auto& { return c.http_imports_kv; })},
+      {"http", "metrics_without_key",
+       words(
+           boolean, [](auto& c) -> auto& { return c.http_serves_metrics_without_key; })},
       {.section = "http",
        .key = "allowed_hosts",
-       .access = store(host_names(), [](auto& c) -> auto& { return c.http_allowed_hosts; }),
+       .access = store(
+           host_names(), [](auto& c) -> auto& { return c.http_allowed_hosts; }),
        .takes_list = true},
       {.section = "http",
        .key = "cors_origins",
-       .access = store(origins(), [](auto& c) -> auto& { return c.http_cors_origins; }),
+       .access = store(
+           origins(), [](auto& c) -> auto& { return c.http_cors_origins; }),
        .takes_list = true},
-      {"http", "access_log", store(path(), [](auto& c) -> auto& { return c.http_access_log; })},
-      {"http", "connections_max", store(integer(1, 1'000'000), [](auto& c) -> auto& { return c.http_connections_max; })},
-      {"limits", "max_tokens", store(integer(0, kInt32Max), [](auto& c) -> auto& { return c.limits.max_tokens; }),
+      {"http", "access_log",
+       store(
+           path(), [](auto& c) -> auto& { return c.http_access_log; })},
+      {"http", "connections_max",
+       store(
+           integer(1, 1'000'000), [](auto& c) -> auto& { return c.http_connections_max; })},
+      {"limits", "max_tokens",
+       store(
+           integer(0, kInt32Max), [](auto& c) -> auto& { return c.limits.max_tokens; }),
        "UMA_MAX_TOKENS", "--max-tokens", "limit of a reply in tokens; 0: none, a reply ends when its context is full"},
-      {"", "data_dir", store(path(), [](auto& c) -> auto& { return c.data_dir; }), "UMA_DATA_DIR", "--data-dir",
-       "folder for sessions, KV states and profiles", "$XDG_STATE_HOME/uma, or ~/.local/state/uma"},
-      {"", "policy", words(policies, [](auto& c) -> auto& { return c.policy.policy; }), nullptr, "--policy",
-       "how requests share a worker: continuous, static_batch, iterative, time_slice or sequential"},
+      {"", "data_dir",
+       store(
+           path(), [](auto& c) -> auto& { return c.data_dir; }),
+       "UMA_DATA_DIR", "--data-dir", "folder for sessions, KV states and profiles",
+       "$XDG_STATE_HOME/uma, or ~/.local/state/uma"},
+      {"", "policy",
+       words(
+           policies, [](auto& c) -> auto& { return c.policy.policy; }),
+       nullptr, "--policy", "how requests share a worker: continuous, static_batch, iterative, time_slice or sequential"},
 
-      {"ipc", "backlog", store(integer(1, 65'535), [](auto& c) -> auto& { return c.backlog; })},
-      {"ipc", "idle_timeout_s", store(integer(0, kInt32Max), [](auto& c) -> auto& { return c.idle_timeout; })},
+      {"ipc", "backlog",
+       store(
+           integer(1, 65'535), [](auto& c) -> auto& { return c.backlog; })},
+      {"ipc", "idle_timeout_s",
+       store(
+           integer(0, kInt32Max), [](auto& c) -> auto& { return c.idle_timeout; })},
 
-      {"limits", "max_sessions", store(integer(1, 100'000'000), [](auto& c) -> auto& { return c.limits.max_sessions; })},
+      {"limits", "max_sessions",
+       store(
+           integer(1, 100'000'000), [](auto& c) -> auto& { return c.limits.max_sessions; })},
       {"limits", "tenant_sessions_max",
-       store(integer(0, 100'000'000), [](auto& c) -> auto& { return c.limits.tenant_sessions_max; })},
-      {"limits", "tenant_tokens_max", store(integer(0, kPiB), [](auto& c) -> auto& { return c.limits.tenant_tokens_max; })},
-      {"limits", "max_prompt_bytes", bytes(1, kGiB, [](auto& c) -> auto& { return c.limits.max_prompt_bytes; })},
-      {"limits", "max_frame_bytes", bytes(1024, kGiB, [](auto& c) -> auto& { return c.limits.max_frame_bytes; })},
-      {"limits", "tx_bytes_max", bytes(1024, kGiB, [](auto& c) -> auto& { return c.limits.tx_bytes_max; })},
-      {"limits", "transfer_bytes_max", bytes(1024, kPiB, [](auto& c) -> auto& { return c.limits.transfer_bytes_max; })},
-      {"limits", "queue_max", store(integer(0, kInt32Max), [](auto& c) -> auto& { return c.limits.queue_max; })},
-      {"limits", "queue_bytes_max", bytes(1024, kPiB, [](auto& c) -> auto& { return c.limits.queue_bytes_max; })},
-      {"limits", "deadline_ms", store(integer(0, kInt32Max), [](auto& c) -> auto& { return c.limits.deadline_ms; })},
+       store(
+           integer(0, 100'000'000), [](auto& c) -> auto& { return c.limits.tenant_sessions_max; })},
+      {"limits", "tenant_tokens_max",
+       store(
+           integer(0, kPiB), [](auto& c) -> auto& { return c.limits.tenant_tokens_max; })},
+      {"limits", "max_prompt_bytes",
+       bytes(
+           1, kGiB, [](auto& c) -> auto& { return c.limits.max_prompt_bytes; })},
+      {"limits", "max_frame_bytes",
+       bytes(
+           1024, kGiB, [](auto& c) -> auto& { return c.limits.max_frame_bytes; })},
+      {"limits", "tx_bytes_max",
+       bytes(
+           1024, kGiB, [](auto& c) -> auto& { return c.limits.tx_bytes_max; })},
+      {"limits", "transfer_bytes_max",
+       bytes(
+           1024, kPiB, [](auto& c) -> auto& { return c.limits.transfer_bytes_max; })},
+      {"limits", "queue_max",
+       store(
+           integer(0, kInt32Max), [](auto& c) -> auto& { return c.limits.queue_max; })},
+      {"limits", "queue_bytes_max",
+       bytes(
+           1024, kPiB, [](auto& c) -> auto& { return c.limits.queue_bytes_max; })},
+      {"limits", "deadline_ms",
+       store(
+           integer(0, kInt32Max), [](auto& c) -> auto& { return c.limits.deadline_ms; })},
 
-      {"scheduler", "tick_ms", store(number(0, 10'000), [](auto& c) -> auto& { return c.tick_ms; })},
-      {"scheduler", "target_tbt_ms", store(number(0, 60'000), [](auto& c) -> auto& { return c.target_tbt_ms; })},
-      {"scheduler", "target_ttft_ms", store(number(0, kDayMs), [](auto& c) -> auto& { return c.target_ttft_ms; })},
+      {"scheduler", "tick_ms",
+       store(
+           number(0, 10'000), [](auto& c) -> auto& { return c.tick_ms; })},
+      {"scheduler", "target_tbt_ms",
+       store(
+           number(0, 60'000), [](auto& c) -> auto& { return c.target_tbt_ms; })},
+      {"scheduler", "target_ttft_ms",
+       store(
+           number(0, kDayMs), [](auto& c) -> auto& { return c.target_ttft_ms; })},
       {"scheduler", "static_batch_wait_ms",
-       store(number(0, kDayMs), [](auto& c) -> auto& { return c.policy.static_batch_wait_ms; })},
-      {"scheduler", "lanes", words(lanes, [](auto& c) -> auto& { return c.lanes; })},
+       store(
+           number(0, kDayMs), [](auto& c) -> auto& { return c.policy.static_batch_wait_ms; })},
+      {"scheduler", "lanes",
+       words(
+           lanes, [](auto& c) -> auto& { return c.lanes; })},
       {"scheduler", "speculation",
-       words<bool>({{"auto", true}, {"off", false}}, [](auto& c) -> auto& { return c.speculates; })},
-      {"scheduler", "reproducible", words(reproducible, [](auto& c) -> auto& { return c.reproducible; })},
-      {"scheduler", "verify", store(integer(0, kInt32Max), [](auto& c) -> auto& { return c.verify_every; }), "UMA_VERIFY"},
-      {"scheduler", "slice_ms", store(number(0, kDayMs), [](auto& c) -> auto& { return c.policy.slice_ms; })},
+       words<bool>(
+           {{"auto", true}, {"off", false}}, [](auto& c) -> auto& { return c.speculates; })},
+      {"scheduler", "reproducible",
+       words(
+           reproducible, [](auto& c) -> auto& { return c.reproducible; })},
+      {"scheduler", "verify",
+       store(
+           integer(0, kInt32Max), [](auto& c) -> auto& { return c.verify_every; }),
+       "UMA_VERIFY"},
+      {"scheduler", "slice_ms",
+       store(
+           number(0, kDayMs), [](auto& c) -> auto& { return c.policy.slice_ms; })},
       {"scheduler", "weights",
-       words<bool>({{"shared", false}, {"replicated", true}}, [](auto& c) -> auto& { return c.replicates_weights; })},
-      {"scheduler", "prefill_threads", store(integer(0, 256), [](auto& c) -> auto& { return c.prefill_threads; })},
-      {"scheduler", "ubatch", store(integer(16, 2048), [](auto& c) -> auto& { return c.ubatch_rows; })},
-      {"scheduler", "bmt_budget_gbps", store(number(0, 1e6), [](auto& c) -> auto& { return c.bmt_budget_gbps; })},
+       words<bool>(
+           {{"shared", false}, {"replicated", true}}, [](auto& c) -> auto& { return c.replicates_weights; })},
+      {"scheduler", "prefill_threads",
+       store(
+           integer(0, 256), [](auto& c) -> auto& { return c.prefill_threads; })},
+      {"scheduler", "ubatch",
+       store(
+           integer(16, 2048), [](auto& c) -> auto& { return c.ubatch_rows; })},
+      {"scheduler", "bmt_budget_gbps",
+       store(
+           number(0, 1e6), [](auto& c) -> auto& { return c.bmt_budget_gbps; })},
       {.section = "scheduler", .key = "max_merge", .access = check_only(integer(0, kInt32Max)), .effect = Effect::superseded},
       {.section = "scheduler", .key = "latency_cap", .access = check_only(number(0, 1e6)), .effect = Effect::superseded},
 
-      {"kv", "layout", words(layouts, [](auto& c) -> auto& { return c.kv_layout; })},
-      {"kv", "type", words(types, [](auto& c) -> auto& { return c.kv_type; })},
-      {"kv", "flash_attention", words(flash, [](auto& c) -> auto& { return c.flash_attention; })},
+      {"kv", "layout",
+       words(
+           layouts, [](auto& c) -> auto& { return c.kv_layout; })},
+      {"kv", "type",
+       words(
+           types, [](auto& c) -> auto& { return c.kv_type; })},
+      {"kv", "flash_attention",
+       words(
+           flash, [](auto& c) -> auto& { return c.flash_attention; })},
       {"kv", "warm_bytes_max", bytes_or_auto([](auto& c) -> auto& { return c.warm_bytes_max; })},
       {"kv", "cold_bytes_max", bytes_or_auto([](auto& c) -> auto& { return c.cold_bytes_max; })},
-      {"kv", "tenant_bytes_max", bytes(0, kPiB, [](auto& c) -> auto& { return c.tenant_bytes_max; })},
-      {"kv", "archive_after", store(duration(), [](auto& c) -> auto& { return c.archive_after; })},
-      {"kv", "eviction", words(evictions, [](auto& c) -> auto& { return c.eviction; })},
+      {"kv", "tenant_bytes_max",
+       bytes(
+           0, kPiB, [](auto& c) -> auto& { return c.tenant_bytes_max; })},
+      {"kv", "archive_after",
+       store(
+           duration(), [](auto& c) -> auto& { return c.archive_after; })},
+      {"kv", "eviction",
+       words(
+           evictions, [](auto& c) -> auto& { return c.eviction; })},
       {"kv", "ttl",
        store(
            duration_or_none(), [](auto& c) -> auto& { return c.state_ttl; }, show_duration_or_none)},
 
       {.section = "pool",
        .key = "usable_fraction",
-       .access = store(number(0.01, 1), [](auto& c) -> auto& { return c.pool.usable_fraction; })},
+       .access = store(
+           number(0.01, 1), [](auto& c) -> auto& { return c.pool.usable_fraction; })},
       {.section = "pool",
        .key = "memory_bytes_max",
-       .access = bytes(0, kPiB, [](auto& c) -> auto& { return c.pool.memory_bytes_max; })},
+       .access = bytes(
+           0, kPiB, [](auto& c) -> auto& { return c.pool.memory_bytes_max; })},
       {.section = "pool",
        .key = "queue_depth_warn",
-       .access = store(integer(0, kInt32Max), [](auto& c) -> auto& { return c.pool.queue_depth_warn; })},
+       .access = store(
+           integer(0, kInt32Max), [](auto& c) -> auto& { return c.pool.queue_depth_warn; })},
       {.section = "pool",
        .key = "maintenance_s",
-       .access = store(number(0.1, 86'400), [](auto& c) -> auto& { return c.pool.maintenance_s; })},
+       .access = store(
+           number(0.1, 86'400), [](auto& c) -> auto& { return c.pool.maintenance_s; })},
       {.section = "pool",
        .key = "min_loaded_s",
-       .access = store(number(0, 86'400), [](auto& c) -> auto& { return c.pool.min_loaded_s; })},
+       .access = store(
+           number(0, 86'400), [](auto& c) -> auto& { return c.pool.min_loaded_s; })},
       {.section = "pool",
        .key = "idle_unload_s",
-       .access = store(number(0, 1e9), [](auto& c) -> auto& { return c.pool.idle_unload_s; })},
+       .access = store(
+           number(0, 1e9), [](auto& c) -> auto& { return c.pool.idle_unload_s; })},
       {.section = "metrics", .key = "tick_interval_ms", .access = check_only(integer(1, kDayMs)), .effect = Effect::not_yet},
   };
   return all;
