@@ -7,7 +7,6 @@
 
 #include "base/clock.h"
 #include "server/http/http_connection.h"
-#include "server/http/ollama.h"
 #include "server/http/routes.h"
 #include "wire/embedding_codec.h"
 #include "wire/ollama_decoder.h"
@@ -49,7 +48,7 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
   const std::string asked = call->embed.options.model;
-  const std::string model = choose_ollama_model(connection, asked, Capability::text_embedding);
+  const std::string model = connection.choose_model(asked, Capability::text_embedding);
   std::optional<Expected<EmbedResult>> result;
   if (call->is_empty) {
     const auto loaded = co_await connection.ask_until_gone<Unit>(

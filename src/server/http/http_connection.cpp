@@ -26,6 +26,7 @@
 #include "server/http/rules.h"
 #include "server/outbox.h"
 #include "wire/ollama_encoder.h"
+#include "wire/ollama_models.h"
 #include "wire/openai_codec.h"
 
 namespace uma::server {
@@ -463,6 +464,8 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
 
 std::string HttpConnection::choose_model(const std::string& asked, Capability capability) {
   if (auto known = server_.service.resolve_model(asked)) return *std::move(known);
+  const std::string_view plain = wire::without_latest_tag(asked);
+  if (plain != asked) return choose_model(std::string(plain), capability);
   auto chosen = server_.service.choose_model(asked, capability);
   if (!chosen) return asked;
   warn(std::format("model {} is unknown here; {} answers", asked, *chosen));

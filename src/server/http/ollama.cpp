@@ -1,6 +1,4 @@
 // Ollama's API, /api/... (docs/protocol/ollama.md), except for embeddings, which are in embeddings.cpp.
-#include "server/http/ollama.h"
-
 #include <algorithm>
 #include <format>
 #include <memory>
@@ -76,7 +74,7 @@ Answer answer_ollama(wire::OllamaKind kind, HttpConnection& connection, const Ht
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   GenerateRequest& generate = call->generate;
   const std::string asked = generate.model;
-  generate.model = choose_ollama_model(connection, asked, Capability::chat);
+  generate.model = connection.choose_model(asked, Capability::chat);
   wire::OllamaAnswer answer(kind, asked.empty() ? generate.model : asked, unix_time_s());
   if (call->is_empty) co_return co_await load_or_unload(connection, request, *call, answer);
   warn_of_window(connection, *call);
@@ -86,11 +84,6 @@ Answer answer_ollama(wire::OllamaKind kind, HttpConnection& connection, const Ht
 }
 
 }  // namespace
-
-std::string choose_ollama_model(HttpConnection& connection, const std::string& asked, Capability capability) {
-  if (auto known = connection.service().resolve_model(asked)) return *std::move(known);
-  return connection.choose_model(std::string(wire::without_latest_tag(asked)), capability);
-}
 
 // Ollama's clients look for this text, Anthropic's for the status.
 Answer handlers::get_root(HttpConnection& connection, const HttpRequest& request) {
@@ -112,7 +105,7 @@ Answer handlers::list_ollama_loaded(HttpConnection& connection, const HttpReques
 Answer handlers::show_ollama_model(HttpConnection& connection, const HttpRequest& request) {
   const auto asked = wire::decode_ollama_show(request.body);
   if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
-  const auto model = find_model(connection, choose_ollama_model(connection, *asked, Capability::chat));
+  const auto model = find_model(connection, connection.choose_model(*asked, Capability::chat));
   if (!model) {
     const Error error{ErrorCode::model_unknown, std::format("no model \"{}\": /api/tags lists the models", *asked)};
     co_return co_await connection.respond_error(404, error, request.keep_alive);
