@@ -41,7 +41,7 @@ OllamaAnswer answer_of(OllamaKind kind) {
   return {kind, "tiny:latest", kCreated_s};
 }
 
-ReplyPart piece(std::string text, std::int32_t call, std::string id = "", std::string name = "") {
+ReplyPart call_piece(std::string text, std::int32_t call, std::string id = "", std::string name = "") {
   return {
       .kind = ReplyPart::Kind::tool_call, .text = std::move(text), .call = call, .id = std::move(id), .name = std::move(name)};
 }
@@ -92,10 +92,10 @@ TEST(OllamaAnswer, HasEveryCallInOneLineWithItsArgumentsAsAnObject) {
   std::string out;
   OllamaAnswer answer = answer_of(OllamaKind::chat);
   answer.append_text(out, "I ask.", {});
-  answer.append_part(out, piece("", 0, "a1", "weather"));
-  answer.append_part(out, piece("{\"city\":\n", 0));
-  answer.append_part(out, piece("\"Köln\"}", 0));
-  answer.append_part(out, piece("", 1, "b2", "clock"));
+  answer.append_part(out, call_piece("", 0, "a1", "weather"));
+  answer.append_part(out, call_piece("{\"city\":\n", 0));
+  answer.append_part(out, call_piece("\"Köln\"}", 0));
+  answer.append_part(out, call_piece("", 1, "b2", "clock"));
   answer.append_last(out, ollama_eos("", FinishReason::tool_calls));
   const auto lines = lines_of(out);
   ASSERT_EQ(lines.size(), 4U);
@@ -109,7 +109,7 @@ TEST(OllamaAnswer, HasEveryCallInOneLineWithItsArgumentsAsAnObject) {
 TEST(OllamaAnswer, OfACallThatWasCutIsText) {
   std::string out;
   OllamaAnswer answer = answer_of(OllamaKind::chat);
-  answer.append_part(out, piece("{\"city\":\"K", 0, "a1", "weather"));
+  answer.append_part(out, call_piece("{\"city\":\"K", 0, "a1", "weather"));
   answer.append_last(out, ollama_eos("", FinishReason::length));
   const auto lines = lines_of(out);
   ASSERT_EQ(lines.size(), 2U);
@@ -119,8 +119,9 @@ TEST(OllamaAnswer, OfACallThatWasCutIsText) {
 
 TEST(OllamaAnswer, AsOneObjectHasEverything) {
   EosEvent eos = ollama_eos("text");
-  eos.parts = {
-      {.kind = ReplyPart::Kind::reasoning, .text = "thought"}, piece("{\"a\":1}", 0, "a1", "f"), piece("{\"b", 1, "b2", "g")};
+  eos.parts = {{.kind = ReplyPart::Kind::reasoning, .text = "thought"},
+               call_piece("{\"a\":1}", 0, "a1", "f"),
+               call_piece("{\"b", 1, "b2", "g")};
   const boost::json::value answer = boost::json::parse(answer_of(OllamaKind::chat).whole(eos));
   EXPECT_EQ(answer.at("message"),
             boost::json::parse(R"({"role":"assistant","content":"text{\"b","thinking":"thought",)"
