@@ -45,6 +45,19 @@ std::optional<std::string> arguments_object(std::string_view text) {
   return boost::json::serialize(arguments);
 }
 
+// Ends the line that begins at `start`. The characters that some clients take for the end of a line, as Python's do, are
+// escaped.
+void end_line(std::string& out, std::size_t start) {
+  static constexpr std::pair<std::string_view, std::string_view> kLineEnds[] = {
+      {"\xC2\x85", "\\u0085"}, {"\xE2\x80\xA8", "\\u2028"}, {"\xE2\x80\xA9", "\\u2029"}};
+  for (const auto& [bytes, escaped] : kLineEnds) {
+    for (std::size_t at = out.find(bytes, start); at != std::string::npos; at = out.find(bytes, at)) {
+      out.replace(at, bytes.size(), escaped);
+    }
+  }
+  out += '\n';
+}
+
 void append_vector_of(std::string& out, const EmbedResult& result, std::size_t index) {
   json::append_array(out, result.vector(index), [&](float value) { json::append_float(out, value); });
 }
@@ -98,12 +111,13 @@ void OllamaAnswer::write_content(json::ObjectWriter& object, const Content& cont
 }
 
 void OllamaAnswer::append_line(std::string& out, const Content& content) const {
+  const std::size_t start = out.size();
   json::ObjectWriter object(out, head_);
   write_content(object, content);
   if (!content.logprobs.empty()) append_logprobs(object.begin("logprobs"), content.logprobs, false);
   object.field("done", false);
   object.close();
-  out += '\n';
+  end_line(out, start);
 }
 
 void OllamaAnswer::append_end(std::string& out, const Content& content, const EosEvent& eos) const {
@@ -155,12 +169,13 @@ void OllamaAnswer::append_last(std::string& out, const EosEvent& eos) {
   for (const ReplyPart& part : eos.parts) append_part(out, part);
   append_call(out);
   if (!eos.text.empty()) append_line(out, {.text = eos.text, .logprobs = eos.logprobs});
+  const std::size_t start = out.size();
   if (eos.error) {
     out += ollama_error_json(*eos.error);
   } else {
     append_end(out, {}, eos);
   }
-  out += '\n';
+  end_line(out, start);
 }
 
 std::string OllamaAnswer::whole(const EosEvent& eos) const {

@@ -1,5 +1,6 @@
 #include "wire/ollama_encoder.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -67,6 +68,19 @@ TEST(OllamaAnswer, IsAStreamOfLines) {
   EXPECT_EQ(lines[3].at("message").at("content"), "lo");
   EXPECT_EQ(lines[4].at("message").at("content"), "");
   EXPECT_EQ(lines[4].at("done_reason"), "stop");
+}
+
+TEST(OllamaAnswer, HasNoLineEndsInItsLines) {
+  std::string out;
+  OllamaAnswer answer = answer_of(OllamaKind::chat);
+  const std::string text = "a\n\x0b\xC2\x85\xC2\x86\xE2\x80\xA8\xE2\x80\xA9\xE2\x80\xA8";
+  answer.append_text(out, text, {});
+  answer.append_text(out, text, {});
+  EXPECT_EQ(std::ranges::count(out, '\n'), 2);
+  EXPECT_FALSE(out.contains("\xC2\x85") || out.contains("\xE2\x80\xA8") || out.contains("\xE2\x80\xA9") ||
+               out.contains('\x0b'));
+  EXPECT_TRUE(out.contains("\xC2\x86"));
+  for (const boost::json::value& line : lines_of(out)) EXPECT_EQ(line.at("message").at("content").as_string(), text);
 }
 
 TEST(OllamaAnswer, CountsInNanoseconds) {

@@ -27,7 +27,7 @@ class OllamaTest(test_http.HttpTest):
         text = answer.read().decode()
         self.assertEqual((200, "application/x-ndjson"), (answer.status, answer.getheader("Content-Type")), text)
         self.assertTrue(text.endswith("\n"))
-        lines = [json.loads(line) for line in text.splitlines()]
+        lines = [json.loads(line) for line in text[:-1].split("\n")]
         self.assertEqual([False] * (len(lines) - 1) + [True], [line["done"] for line in lines])
         return lines
 
