@@ -266,7 +266,7 @@ ChatOptions ollama_chat_options(OllamaKind kind, json::FieldReader& fields) {
     } else if (!think->get_bool()) {
       chat["reasoning_effort"] = "none";
     }
-    if (*think != false && *think != "none") chat["chat_template_kwargs"] = {{"enable_thinking", true}};
+    if (*think != false && *think != "none") chat["chat_template_kwargs"] = boost::json::object{{"enable_thinking", true}};
   }
   json::FieldReader inner(chat);
   ChatOptions options = chat_options(inner);
