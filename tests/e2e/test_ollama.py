@@ -87,6 +87,7 @@ class Models(OllamaTest):
             self.assertGreater(shown["model_info"]["general.parameter_count"], 1000)
             self.assertGreater(shown["model_info"][f"{architecture}.embedding_length"], 1)
             self.assertEqual(f"num_ctx {shown['model_info'][f'{architecture}.context_length']}", shown["parameters"])
+        self.assertEqual(200, self.chat(model=name)[0])  # GitHub Copilot goes on with OpenAI's API
         self.assertIn("model not found", self.refused(404, "/api/show", model="none:1b"))
 
     def test_loaded_models_are_listed_and_can_be_unloaded(self):
