@@ -262,6 +262,20 @@ struct Flags {
   bool supervises = false;
 };
 
+// The arguments with a value behind each flag that was given without its optional one.
+std::vector<std::string> with_values(std::span<const std::string> arguments) {
+  std::vector<std::string> all;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    all.push_back(arguments[i]);
+    const auto setting = std::ranges::find_if(settings(), [&](const Setting& known) {
+      return known.alone != nullptr && known.flag != nullptr && known.flag == arguments[i];
+    });
+    const bool is_alone = i + 1 == arguments.size() || arguments[i + 1].starts_with('-');
+    if (setting != settings().end() && is_alone) all.emplace_back(setting->alone);
+  }
+  return all;
+}
+
 std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   const bool is_tune = !arguments.empty() && arguments.front() == "tune";
   if (is_tune) arguments = arguments.subspan(1);
@@ -301,7 +315,8 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   }
 
   // CLI11 reads a vector from its end.
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  std::vector<std::string> reversed = with_values(arguments);
+  std::ranges::reverse(reversed);
   try {
     app.parse(reversed);
   } catch (const CLI::ParseError& problem) {
@@ -351,17 +366,18 @@ std::vector<std::string> apply_yaml(Config& config, const std::string& yaml, std
 namespace {
 
 // Requires keys and encryption for an address that other machines can reach.
-void check_open_http(const Config& config, std::vector<std::string>& problems) {
+void check_http(const Config& config, const HttpAddress& http, std::vector<std::string>& problems) {
+  if (http.address.empty() || is_loopback(http)) return;
   if (config.http_keys_file.empty()) {
     problems.push_back(
         std::format("http: other machines can reach {}, so clients need keys: give --http-keys FILE "
                     "(umad key new NAME makes one)",
-                    config.http.address));
+                    http.address));
   } else if (!config.http_is_insecure && config.http_tls_certificate.empty()) {
     problems.push_back(std::format(
         "http: at {} keys and texts would cross the network unencrypted: set http.tls_certificate and http.tls_key, or "
         "http.insecure: true if the network is safe",
-        config.http.address));
+        http.address));
   }
 }
 
@@ -414,7 +430,7 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   if (config.kv_type == llm::KvType::q8_0 && config.flash_attention == llm::FlashAttention::off) {
     problems.emplace_back("kv.type q8_0 needs flash attention: leave out kv.flash_attention, or set kv.type f16");
   }
-  if (!config.http.address.empty() && !is_loopback(config.http)) check_open_http(config, problems);
+  for (const HttpAddress& http : {config.http, config.ollama}) check_http(config, http, problems);
   if (config.http_tls_certificate.empty() != config.http_tls_key.empty()) {
     problems.emplace_back("http: TLS needs both http.tls_certificate and http.tls_key");
   }

@@ -74,6 +74,7 @@ struct Config {
 
   std::string socket_path = "/tmp/uma.sock";
   HttpAddress http{.address = "127.0.0.1", .port = 8642};
+  HttpAddress ollama;       // A second listener for HTTP, where Ollama's clients look for one.
   std::string http_socket;  // A Unix socket for HTTP, in addition to the TCP port; empty: none.
   // See server/http/api_keys.h; empty: no keys, and only this user and root on this machine are served.
   std::string http_keys_file;

@@ -166,6 +166,21 @@ TEST(Config, ServesHttpOnAddressesOfThisMachineAlone) {
   }
 }
 
+TEST(Config, ServesOllamasPortIfItIsTold) {
+  EXPECT_EQ(load({})->ollama, HttpAddress{});
+  const HttpAddress usual{.address = "127.0.0.1", .port = 11'434};
+  EXPECT_EQ(load({"--ollama"})->ollama, usual);
+  EXPECT_EQ(load({"--ollama", "--slots", "3"})->ollama, usual);
+  EXPECT_EQ(load({"--ollama", "--slots", "3"})->slots, 3);
+  EXPECT_EQ(load({"--ollama", "127.0.0.1:0"})->ollama, (HttpAddress{.address = "127.0.0.1", .port = 0}));
+  EXPECT_EQ(load({}, {{"UMA_OLLAMA", "on"}})->ollama, usual);
+  EXPECT_EQ(load({"--ollama", "off"}, {{"UMA_OLLAMA", "on"}})->ollama, HttpAddress{});
+  const TemporaryFile file("http: {ollama: on}\n");
+  EXPECT_EQ(load({"--config", file.path()})->ollama, usual);
+  EXPECT_FALSE(load({"--ollama", "0.0.0.0:11434"}));
+  EXPECT_FALSE(load({"--ollama", "11434"}));
+}
+
 TEST(Config, KnowsWhetherTheHttpAddressWasNamed) {
   EXPECT_FALSE(load({})->is_given("http"));
   EXPECT_TRUE(load({}, {{"UMA_HTTP", "127.0.0.1:8642"}})->is_given("http.address"));

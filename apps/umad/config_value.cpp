@@ -185,6 +185,15 @@ Reader<HttpAddress> http_address() {
   };
 }
 
+Reader<HttpAddress> ollama_address() {
+  return [read = http_address()](std::string_view text) -> std::expected<HttpAddress, std::string> {
+    if (text == "on") return HttpAddress{.address = "127.0.0.1", .port = 11'434};
+    auto address = read(text);
+    if (!address) return std::unexpected("on, off, or a numeric address and a port, such as 127.0.0.1:11434");
+    return address;
+  };
+}
+
 bool is_loopback(const HttpAddress& address) {
   in_addr v4{};
   in6_addr v6{};

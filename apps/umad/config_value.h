@@ -43,6 +43,8 @@ struct HttpAddress {
 };
 // ADDRESS:PORT (localhost or a numeric address, IPv6 in brackets), or `off`.
 [[nodiscard]] Reader<HttpAddress> http_address();
+// Like http_address; also accepts `on`, which reads as the address where Ollama's clients look.
+[[nodiscard]] Reader<HttpAddress> ollama_address();
 // Whether only this machine can reach the address.
 [[nodiscard]] bool is_loopback(const HttpAddress& address);
 // Origins of web pages, such as https://chat.example, separated by blanks.

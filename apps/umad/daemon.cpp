@@ -180,7 +180,7 @@ Expected<std::unique_ptr<server::UnixServer>> Daemon::open_socket() {
 
 bool Daemon::open_http() {
   const HttpAddress& http = config_.http;
-  if (http.address.empty() && config_.http_socket.empty()) return true;
+  if (http.address.empty() && config_.ollama.address.empty() && config_.http_socket.empty()) return true;
   std::vector<server::ApiKey> keys;
   if (!config_.http_keys_file.empty()) {
     auto read = server::read_api_keys(config_.http_keys_file);
@@ -197,6 +197,8 @@ bool Daemon::open_http() {
                                            .tls_certificate = config_.http_tls_certificate,
                                            .tls_key = config_.http_tls_key,
                                            .socket_path = config_.http_socket,
+                                           .ollama_address = config_.ollama.address,
+                                           .ollama_port = config_.ollama.port,
                                            .backlog = config_.backlog,
                                            .connections_max = config_.http_connections_max,
                                            .limits = config_.limits,
@@ -206,19 +208,23 @@ bool Daemon::open_http() {
                                            .imports_kv = config_.http_imports_kv,
                                            .allowed_hosts = config_.http_allowed_hosts,
                                            .cors_origins = config_.http_cors_origins,
-                                           .access_log = config_.http_access_log},
+                                           .access_log = config_.http_access_log,
+                                           .version = UMA_VERSION},
                                           engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd(),
                                           passed_.http_socket ? std::move(passed_.http_socket->fd) : UniqueFd());
   if (opened) {
     http_ = std::move(*opened);
-    const bool is_v6 = http.address.contains(':');
     const std::string whom = keys_count > 0                    ? std::format(" for {} keys", keys_count)
                              : config_.http_serves_local_users ? " for every user of this machine"
                                                                : "";
+    const auto url = [&](const HttpAddress& configured, std::uint16_t port) {
+      const HttpAddress address{.address = configured.address, .port = port};
+      return std::format("{}://{}", config_.http_tls_certificate.empty() ? "http" : "https", show_value(address));
+    };
     if (!http.address.empty()) {
-      log_info("http    {}://{}{}{}:{}/v1{}{}", config_.http_tls_certificate.empty() ? "http" : "https", is_v6 ? "[" : "",
-               http.address, is_v6 ? "]" : "", http_->port(), whom, is_passed ? holder() : "");
+      log_info("http    {}/v1{}{}", url(http, http_->port()), whom, is_passed ? holder() : "");
     }
+    if (!config_.ollama.address.empty()) log_info("ollama  {}{}", url(config_.ollama, http_->ollama_port()), whom);
     if (!config_.http_socket.empty()) log_info("http    {}", config_.http_socket);
     return true;
   }

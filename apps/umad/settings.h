@@ -35,6 +35,7 @@ struct Setting {
   const char* flag = nullptr;
   const char* help = nullptr;   // Help text of the flag.
   const char* unset = nullptr;  // Default for --help if the value is empty.
+  const char* alone = nullptr;  // Value of a flag without one; null: it needs one.
   Effect effect = Effect::works;
   bool takes_list = false;  // YAML accepts a list, whose values are joined with newlines.
 

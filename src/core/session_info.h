@@ -90,6 +90,16 @@ struct ImportedSession {
   bool are_tokens_kept = true;  // False: the vocabulary differs, so the conversation was tokenized again.
 };
 
+// Facts of a model's file, which are known before it is loaded.
+struct ModelFileInfo {
+  std::string architecture{};
+  std::string title{};         // The model's name in the file; empty: none.
+  std::string quantization{};  // The format of most weights, such as "Q4_K_M"; empty: unknown.
+  std::int32_t embedding_length = 0;
+  std::uint64_t bytes = 0;
+  std::int64_t modified_s = 0;  // Unix time.
+};
+
 enum class ModelState : std::uint8_t { unloaded, loading, ready, failed };
 
 struct ModelInfo {
@@ -114,6 +124,8 @@ struct ModelInfo {
   std::int32_t dimensions = 0;  // Length of its vectors; 0: it computes none.
   std::vector<std::string> aliases{};
   std::string problem{};  // Why it cannot be loaded; empty: no known problem.
+  ModelFileInfo file{};
+  double idle_unload_s = 0;  // Unloaded after this time without a request; 0: never.
 };
 
 }  // namespace uma

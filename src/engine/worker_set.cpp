@@ -331,15 +331,16 @@ void WorkerSet::complete(std::vector<ModelInfo>& infos) const {
     const auto found = models_.find(info.name);
     if (found == models_.end() || found->second.info.state == ModelState::unloaded) continue;
     const ModelInfo& made = found->second.info;
-    if (made.state == ModelState::ready) {
-      std::vector<std::string> aliases = std::move(info.aliases);
-      info = made;
-      info.aliases = std::move(aliases);
-    } else {  // What the file says stays true.
+    if (made.state != ModelState::ready) {  // What the file says stays true.
       info.state = made.state;
       info.load_progress = made.load_progress;
       if (info.state != ModelState::failed) info.problem.clear();
+      continue;
     }
+    ModelInfo known = std::exchange(info, made);
+    info.aliases = std::move(known.aliases);
+    info.file = std::move(known.file);
+    info.idle_unload_s = known.idle_unload_s;
   }
 }
 

@@ -75,6 +75,8 @@ std::vector<ModelInfo> ModelPool::list() const {
   const auto first = resolve("");
   for (const RegisteredModel& model : known->models()) {
     ModelInfo info = info_of(model);
+    info.idle_unload_s = model.card.is_pinned ? 0 : to_ms(options_.idle_unload) / 1000;
+    if (model.card.idle_unload_s && !model.card.is_pinned) info.idle_unload_s = static_cast<double>(*model.card.idle_unload_s);
     info.reads_images |= options_.default_has_projector && first && info.name == *first;
     // The default model comes first.
     infos.insert(first && info.name == *first ? infos.begin() : infos.end(), std::move(info));

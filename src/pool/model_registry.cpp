@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "llm/file_type.h"
 #include "llm/gguf_files.h"
 #include "pool/card_file.h"
 
@@ -334,6 +335,14 @@ ModelInfo info_of(const RegisteredModel& model) {
     info.train_tokens = static_cast<std::int32_t>(header->context_length);
     info.vocabulary = static_cast<std::int32_t>(header->vocabulary_size);
     info.has_chat_template = header->has_chat_template;
+    info.file.architecture = header->architecture;
+    info.file.title = header->name;
+    if (header->file_type) info.file.quantization = llm::file_type_name(*header->file_type);
+    info.file.embedding_length = static_cast<std::int32_t>(header->embedding_length);
+  }
+  if (model.file) {
+    info.file.bytes = model.file->bytes;
+    info.file.modified_s = model.file->modified_ns / 1'000'000'000;
   }
   info.capability = model.capability;
   info.reads_images = model.capability == Capability::vision || !model.projector_path.empty();

@@ -79,6 +79,19 @@ TEST_F(Registry, WithoutFilesThereAreNoModels) {
   EXPECT_FALSE(ModelRegistry::read(strict).has_value());
 }
 
+TEST_F(Registry, DescribesAFileThatIsNotLoaded) {
+  GgufBytes file = GgufBytes::small_model();
+  file.u32("general.file_type", 15).write(folder_ / "models" / "a.gguf");
+  const auto registry = read();
+  const ModelInfo info = info_of(model(*registry, "a"));
+  EXPECT_EQ(info.file.architecture, "llama");
+  EXPECT_FALSE(info.file.title.empty());
+  EXPECT_EQ(info.file.quantization, "Q4_K_M");
+  EXPECT_GT(info.file.embedding_length, 0);
+  EXPECT_EQ(info.file.bytes, fs::file_size(folder_ / "models" / "a.gguf"));
+  EXPECT_GT(info.file.modified_s, 1'600'000'000);
+}
+
 TEST_F(Registry, ReadsWhatACardSays) {
   write_model("a.gguf");
   write_projector("eyes.gguf", 99);

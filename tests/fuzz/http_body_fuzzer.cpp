@@ -9,12 +9,34 @@
 #include "base/check.h"
 #include "wire/embedding_codec.h"
 #include "wire/image_fields.h"
+#include "wire/ollama_decoder.h"
 #include "wire/openai_codec.h"
 #include "wire/request_codec.h"
 #include "wire_checks.h"
 
 using namespace uma;
 using namespace uma::fuzz;
+
+namespace {
+
+void check_ollama(const wire::OllamaCall& call) {
+  const Input& input = call.generate.input;
+  const GenerateOptions& options = call.generate.options;
+  check_text(call.generate.model);
+  check_text(input.text);
+  check_messages(input.messages);
+  UMA_CHECK(call.is_empty || !input.empty());
+  UMA_CHECK(input.images.size() <= kImagesPerRequestMax);
+  for (const InputImage& image : input.images) {
+    check_text(image.source.text);
+    UMA_CHECK(image.message < input.messages.size());
+  }
+  UMA_CHECK(options.sampling.temperature >= 0 && options.sampling.top_k >= 0);
+  UMA_CHECK(options.sampling.top_p > 0 && options.sampling.top_p <= 1);
+  UMA_CHECK(options.max_tokens.value_or(1) >= 1);
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(data), size);
@@ -40,6 +62,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     UMA_CHECK(!call->images.empty() && call->images.size() <= kImagesPerRequestMax);
     for (const ImageSource& image : call->images) check_text(image.text);
   }
+  for (const auto kind : {wire::OllamaKind::chat, wire::OllamaKind::generate}) {
+    if (const auto call = wire::decode_ollama(kind, body); is_accepted(call)) check_ollama(*call);
+  }
+  for (const auto decode : {wire::decode_ollama_embed, wire::decode_ollama_embeddings}) {
+    const auto call = decode(body);
+    if (!is_accepted(call)) continue;
+    UMA_CHECK(call->embed.inputs.size() <= kEmbedInputsMax && call->is_empty == call->embed.inputs.empty());
+    for (const EmbedInput& input : call->embed.inputs) check_text(std::get<std::string>(input));
+  }
+  (void)is_accepted(wire::decode_ollama_show(body));
   (void)is_accepted(wire::decode_session_request("create_session", "", body));
   (void)is_accepted(wire::decode_session_request("rewind_session", body, "{\"turn\":1}"));
   return 0;

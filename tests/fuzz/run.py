@@ -30,7 +30,7 @@ src/jinja/value_tests.cpp src/json/field_reader.cpp src/kv/portable_state.cpp sr
 src/kv/record_rows.cpp src/kv/session_file.cpp src/kv/state_file.cpp src/llm/gguf_header.cpp src/llm/state_values.cpp
 src/wire/embedding_codec.cpp src/wire/frame.cpp src/wire/generate_fields.cpp src/wire/image_fields.cpp
 src/wire/message_blocks.cpp src/wire/messages_decoder.cpp
-src/wire/openai_codec.cpp src/wire/query.cpp src/wire/request_codec.cpp src/wire/response_ids.cpp src/wire/responses_decoder.cpp
+src/wire/ollama_decoder.cpp src/wire/openai_codec.cpp src/wire/query.cpp src/wire/request_codec.cpp src/wire/response_ids.cpp src/wire/responses_decoder.cpp
 src/wire/stored_responses.cpp
 """.split()
 

@@ -54,6 +54,8 @@ def check_answer(status, headers, body, sent):
         raise Fault(f"status {status} without x-request-id")
     if status == 200 and kind.startswith("text/event-stream"):
         return check_stream(body.decode(), sent)
+    if status == 200 and kind.startswith("application/x-ndjson"):
+        return check_lines(body.decode(), sent)
     if status == 200 and not is_json(headers):
         if not body and not sent.startswith(b"HEAD "):
             raise Fault(f"an empty {kind}")
@@ -70,11 +72,41 @@ def check_answer(status, headers, body, sent):
         return value
     if status == 503 and set(value) >= {"status", "requests_open"}:
         return value  # the answer of /health
+    if is_ollamas(sent):
+        return check_ollama_error(value, sent, status)
     may_be_internal = status == 500 and value.get("error", {}).get("code") == "E_RUNTIME_001"
     if status not in STATUSES and not may_be_internal:
         raise Fault(f"status {status}: {body[:300]}")
     check_error(value.get("error"), sent, status)
     return value
+
+
+def is_ollamas(sent):
+    """Whether the request is one of Ollama's API, where an error is a text without a code."""
+    return b" /api/" in sent.partition(b"\r\n")[0]
+
+
+def check_ollama_error(value, sent, status=None):
+    if list(value) != ["error"] or not isinstance(value["error"], str) or not value["error"]:
+        raise Fault(f"an error with the wrong form: {str(value)[:300]}")
+    may_be_internal = status == 500 and any(word in sent for word in CONSTRAINTS)
+    if status not in {None, 501, *STATUSES} and not may_be_internal:
+        raise Fault(f"status {status}: {value['error']}")
+    return value
+
+
+def check_lines(text, sent):
+    """Checks a complete stream of Ollama's API: an object in each line, the last one with the end or an error."""
+    if not text.endswith("\n"):
+        raise Fault(f"a truncated stream: {text[-200:]!r}")
+    lines = [json.loads(line) for line in text[:-1].split("\n")]
+    if "error" in lines[-1]:
+        check_ollama_error(lines[-1], sent)
+    elif lines[-1].get("done") is not True:
+        raise Fault(f"a stream without its end: {text[-300:]!r}")
+    if any(line.get("done") is not False for line in lines[:-1]):
+        raise Fault(f"a stream that goes on after its end: {text[-300:]!r}")
+    return lines[-1]
 
 
 def check_stream(text, sent):

@@ -79,6 +79,7 @@ class Route:
     path: str
     body: dict | None = None  # None: the route takes no body
     options: dict = dataclasses.field(default_factory=dict)
+    status: int = 200  # of the answer to this body
 
 
 CHAT_BODY = {"messages": [USER], "max_tokens": 4}
@@ -101,6 +102,15 @@ MESSAGES = {"messages": BLOCKS, "system": [{"type": "text", "text": "be brief"}]
             "tools": [{"name": "look", "description": "Looks.", "input_schema": TOOL["function"]["parameters"]},
                       {"type": "web_search_20250305", "name": "web_search"}],
             "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+# Ollama's API.
+OLLAMA_HISTORY = [{**USER, "images": [IMAGE]},
+                  {"role": "assistant", "thinking": "Look.", "tool_calls": [{"function": {"name": "look", "arguments": {"at": "x"}}}]},
+                  {"role": "tool", "tool_name": "look", "content": "a dog"}]
+OLLAMA = {"model": "tiny-register:latest", "stream": False, "format": SCHEMA, "think": "low", "keep_alive": "5m", "logprobs": True,
+          "top_logprobs": 2,
+          "options": {"num_predict": 4, "num_ctx": 4096, "temperature": 0.5, "top_k": 40, "top_p": 0.9, "min_p": 0.1, "repeat_penalty": 1.1,
+                      "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 7, "stop": ["never"]}}
+FOUR = {"num_predict": 4}
 
 ROUTES = (
     Route("POST", "/v1/chat/completions", CHAT_BODY,
@@ -148,6 +158,23 @@ ROUTES = (
     Route("GET", "/v1/models/tiny-register"),
     Route("GET", "/"),
     Route("HEAD", "/"),
+    Route("GET", "/api/version"),
+    Route("HEAD", "/api/version"),
+    Route("GET", "/api/tags"),
+    Route("HEAD", "/api/tags"),
+    Route("GET", "/api/ps"),
+    Route("POST", "/api/show", {"model": "tiny-register"}, {"name": "tiny-register"}),
+    Route("POST", "/api/chat", {"messages": [USER], "options": FOUR},
+          {**OLLAMA, "messages": OLLAMA_HISTORY, "tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": False}),
+    Route("POST", "/api/generate", {"prompt": "the cat", "options": FOUR},
+          {**OLLAMA, "system": "be brief", "raw": True, "images": [IMAGE], "suffix": "x", "template": "x", "context": [1]}),
+    Route("POST", "/api/embed", {"input": ["one", "two"], "model": "embeds"}, {"truncate": False, "dimensions": 8, "keep_alive": 0}),
+    Route("POST", "/api/embeddings", {"prompt": "one", "model": "embeds"}),
+    Route("POST", "/api/pull", {"model": "x"}, status=501),
+    Route("DELETE", "/api/delete", {"model": "x"}, status=501),
+    Route("POST", "/api/copy", {"source": "x", "destination": "y"}, status=501),
+    Route("POST", "/api/create", {"model": "x"}, status=501),
+    Route("POST", "/api/push", {"model": "x"}, status=501),
     Route("GET", "/health"),
     Route("GET", "/ready"),
     Route("GET", "/metrics"),
@@ -215,7 +242,7 @@ FIELDS = {
     "path": ["", "/", "/etc/passwd", "../x", "/proc/self/mem", "/dev/zero", "x" * 5000],
     "url": ["", "file:///etc/passwd", "http://127.0.0.1:9/", "http://[::1]/", "http://169.254.169.254/", "ftp://x/", "https://user:a@b/",
             "x" * 70000],
-    "image_url": ["", {"url": ""}, {"url": "file:///dev/zero"}], "images": repeated({"data": IMAGE}, 0, 64, 65), "query": text(1, 1 << 16),
+    "image_url": ["", {"url": ""}, {"url": "file:///dev/zero"}], "images": [*repeated({"data": IMAGE}, 0, 64, 65), ["!"], [IMAGE] * 65], "query": text(1, 1 << 16),
     "texts": [*text(1, 1 << 16), *repeated("x", 0, MANY, MANY + 1), [[]], [[-1]], [[INT32]], [[5] * 5000]],
     "input": [*text(1, 1 << 16), *repeated("x", 0, MANY, MANY + 1), [[5]], [[-1]], *repeated(ITEMS[0], 0, 1, 500), ITEMS * 40],
     "documents": [*repeated("x", 0, MANY, MANY + 1), [{}], [{"text": 1}]], "task": text(1, 128), "dimensions": whole(1, 64),
@@ -227,4 +254,7 @@ FIELDS = {
     "stop_sequences": [*text(1, 1024), *repeated("x", 0, 16, 17)], "output_config": [{}, {"effort": "max"}], "disable_parallel_tool_use": FLAG,
     "metadata": [{f"k{i}": "v" for i in range(count)} for count in (0, 16, 17)] + [{"k" * length: "v"} for length in (0, 64, 65)]
     + [{"k": "v" * length} for length in (0, 512, 513)], "truncation": ["", "maybe"], "file_id": text(1, 64), "items": repeated(ITEMS[0], 0, 1, 500),
+    "think": [*FLAG, "", "none", "x" * 65], "keep_alive": [-1, 0, "0s", "1h30m", "soon", "1e999h", [], 1e308], "options": [{}, {"num_gpu": 1}],
+    "num_ctx": [-1, 0, 2**53], "num_predict": [-2, -1, 0, 1, INT32 + 1], "raw": FLAG, "truncate": FLAG, "thinking": text(0, 1 << 14),
+    "tool_name": text(0, 128), "tool_call_id": text(0, 256), "suffix": text(0, 10), "template": text(0, 10), "context": [[], [1]],
 }

@@ -1,10 +1,16 @@
-// /v1/embeddings and /v1/rerank.
+// /v1/embeddings and /v1/rerank; of Ollama's API /api/embed and /api/embeddings.
+#include <expected>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "server/http/http_connection.h"
 #include "server/http/routes.h"
 #include "wire/embedding_codec.h"
+#include "wire/ollama_decoder.h"
+#include "wire/ollama_encoder.h"
 
 namespace uma::server {
 namespace {
@@ -22,6 +28,42 @@ Awaitable<std::optional<Expected<T>>> ask_with_id(HttpConnection& connection, St
   co_return answer;
 }
 
+// The vectors of a request; nullopt if the client left. Charges their tokens.
+Awaitable<std::optional<Expected<EmbedResult>>> embed_for(HttpConnection& connection, EmbedRequest embed) {
+  auto result = co_await ask_with_id<EmbedResult>(connection, [&](Reply<EmbedResult> reply) {
+    embed.options.client = connection.client();
+    return connection.service().embed(connection.tenant(), std::move(embed), std::move(reply));
+  });
+  if (result && *result) connection.charge(result->value().tokens);
+  co_return result;
+}
+
+using DecodeOllamaEmbed = std::expected<wire::OllamaEmbedCall, wire::RejectedBody> (*)(std::string_view body);
+using OllamaEmbedJson = std::string (*)(const EmbedResult& result, std::string_view model, Duration took);
+
+handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpRequest& request, DecodeOllamaEmbed decode,
+                                     OllamaEmbedJson json) {
+  const TimePoint began = SteadyClock().now();
+  auto call = decode(request.body);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
+  const std::string asked = call->embed.options.model;
+  const std::string model = connection.choose_model(asked, Capability::text_embedding);
+  std::optional<Expected<EmbedResult>> result;
+  if (call->is_empty) {
+    const auto loaded = co_await connection.ask_until_gone<Unit>(
+        [&](Reply<Unit> reply) { connection.service().load_model(model, std::move(reply)); });
+    if (loaded) result = loaded->transform([](Unit) { return EmbedResult(); });
+  } else {
+    call->embed.options.model = model;
+    result = co_await embed_for(connection, std::move(call->embed));
+  }
+  const Duration took = SteadyClock().now() - began;
+  co_return co_await connection.respond_with(std::move(result), request, [&](const EmbedResult& embedded) {
+    return json(embedded, asked.empty() ? model : asked, took);
+  });
+}
+
 }  // namespace
 
 handlers::Answer handlers::create_embeddings(HttpConnection& connection, const HttpRequest& request) {
@@ -29,11 +71,7 @@ handlers::Answer handlers::create_embeddings(HttpConnection& connection, const H
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
   call->embed.options.model = connection.choose_model(call->embed.options.model, Capability::text_embedding);
-  auto result = co_await ask_with_id<EmbedResult>(connection, [&](Reply<EmbedResult> reply) {
-    call->embed.options.client = connection.client();
-    return connection.service().embed(connection.tenant(), std::move(call->embed), std::move(reply));
-  });
-  if (result && *result) connection.charge(result->value().tokens);
+  auto result = co_await embed_for(connection, std::move(call->embed));
   co_return co_await connection.respond_with(
       std::move(result), request, [&](const EmbedResult& embedded) { return wire::embeddings_json(embedded, call->encoding); });
 }
@@ -50,6 +88,14 @@ handlers::Answer handlers::create_rerank(HttpConnection& connection, const HttpR
   if (result && *result) connection.charge(result->value().tokens);
   co_return co_await connection.respond_with(std::move(result), request,
                                              [&](const RerankResult& ranked) { return wire::rerank_json(ranked, *call); });
+}
+
+handlers::Answer handlers::ollama_embed(HttpConnection& connection, const HttpRequest& request) {
+  return answer_ollama_embed(connection, request, wire::decode_ollama_embed, wire::ollama_embed_json);
+}
+
+handlers::Answer handlers::ollama_embeddings(HttpConnection& connection, const HttpRequest& request) {
+  return answer_ollama_embed(connection, request, wire::decode_ollama_embeddings, wire::ollama_embeddings_json);
 }
 
 }  // namespace uma::server

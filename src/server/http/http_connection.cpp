@@ -26,6 +26,8 @@
 #include "server/http/rules.h"
 #include "server/outbox.h"
 #include "wire/messages_encoder.h"
+#include "wire/ollama_encoder.h"
+#include "wire/ollama_models.h"
 #include "wire/openai_codec.h"
 
 namespace uma::server {
@@ -412,6 +414,7 @@ void HttpConnection::set_caller(GenerateRequest& request) const {
 Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
                                                 std::string_view session_field) {
   const bool is_stream = generations.front().request.options.stream;
+  const std::string_view stream_type = generations.front().encoders.front()->stream_type();
   const bool is_chunked = request.version >= 11;
   const bool keep_alive = request.keep_alive;
   // Engine threads copy the weak pointer and never own the connection, which is destroyed on the server's thread.
@@ -460,7 +463,7 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
     std::string out;
     if (!has_begun) {
       out = head_bytes(
-          200, "text/event-stream", keep_alive && is_chunked,
+          200, stream_type, keep_alive && is_chunked,
           is_chunked ? "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n" : "Cache-Control: no-cache\r\n\r\n");
       has_begun = true;
     }
@@ -475,6 +478,8 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
 
 std::string HttpConnection::choose_model(const std::string& asked, Capability capability) {
   if (auto known = server_.service.resolve_model(asked)) return *std::move(known);
+  const std::string_view plain = wire::without_latest_tag(asked);
+  if (plain != asked) return choose_model(std::string(plain), capability);
   auto chosen = server_.service.choose_model(asked, capability);
   if (!chosen) return asked;
   warn(std::format("model {} is unknown here; {} answers", asked, *chosen));
@@ -529,8 +534,9 @@ Awaitable<bool> HttpConnection::respond_rejected(const wire::RejectedBody& rejec
 
 Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bool keep_alive, std::string_view field,
                                               std::string_view header) {
-  std::string body = is_messages_path(current_.path) ? wire::message_error_json(error, status, field, current_.id)
-                                                     : wire::error_json(error, status, field);
+  std::string body = is_messages_path(current_.path)         ? wire::message_error_json(error, status, field, current_.id)
+                     : current_.path.starts_with("/api/") ? wire::ollama_error_json(error)
+                                                            : wire::error_json(error, status, field);
   co_return co_await respond(status, kJson, std::move(body), keep_alive, header);
 }
 

@@ -75,7 +75,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
 
   [[nodiscard]] std::uint64_t client() const { return client_; }
   // The name of the model that answers a request for `asked`; `asked` itself if there is none. If it is another model, the
-  // answer says so in its header.
+  // answer says so in its header. Ollama's clients write names with a tag: "m:latest" is "m".
   [[nodiscard]] std::string choose_model(const std::string& asked, Capability capability);
   // Adds a line x-uma-warning to the header of the answer: the request is served, but not in every point.
   void warn(std::string_view text);

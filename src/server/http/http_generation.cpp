@@ -55,7 +55,7 @@ void GenerationSink::keep_alive() {
     if (has_begun_) {
       encoder_->append_keep_alive(out);
     } else {
-      out += ": waiting\n\n";
+      encoder_->append_waiting(out);
     }
   });
 }

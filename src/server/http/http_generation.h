@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/mutex.h"
@@ -35,6 +36,10 @@ class AnswerEncoder {
   [[nodiscard]] virtual std::string whole(const EosEvent& eos) = 0;
   // Appends an event that changes nothing, between append_first and append_last: clients end a stream that is silent for long.
   virtual void append_keep_alive(std::string& out) { out += ": keep-alive\n\n"; }
+  // Like append_keep_alive(), before append_first.
+  virtual void append_waiting(std::string& out) { out += ": waiting\n\n"; }
+  // The content type of the stream; static storage.
+  [[nodiscard]] virtual std::string_view stream_type() const { return "text/event-stream"; }
 };
 
 // One generation of a request, and the encoder for its part of the answer.

@@ -4,6 +4,7 @@
 #include <exception>
 #include <format>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,17 +36,29 @@ constexpr std::chrono::milliseconds kHttpAcceptPause{100};
 class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
  public:
   RunningHttpServer(Service& service, HttpServerOptions options, AccessLog access_log)
-      : ServerThread(service, std::move(options), std::move(access_log)), acceptor_(state_.io) {}
+      : ServerThread(service, std::move(options), std::move(access_log)) {}
   ~RunningHttpServer() override { stop(); }
 
-  [[nodiscard]] std::uint16_t port() const override { return port_; }
+  [[nodiscard]] std::uint16_t port() const override { return main_.port; }
+  [[nodiscard]] std::uint16_t ollama_port() const override { return ollama_.port; }
 
   Expected<Unit> listen(UniqueFd listener, UniqueFd local) {
     if (!state_.options.tls_certificate.empty()) {
       if (auto loaded = load_certificate(); !loaded) return loaded;
     }
-    if (!state_.options.address.empty()) {
-      if (auto listening = listen_at_address(std::move(listener)); !listening) return listening;
+    const HttpServerOptions& options = state_.options;
+    if (!options.address.empty()) {
+      if (auto listening = listen_on(main_, options.address, options.port, std::move(listener)); !listening) return listening;
+    }
+    if (!options.ollama_address.empty()) {
+      const auto listening = listen_on(ollama_, options.ollama_address, options.ollama_port, UniqueFd());
+      if (!listening) return listening;
+    }
+    const bool has_tcp = main_.acceptor.is_open() || ollama_.acceptor.is_open();
+    if (has_tcp && options.keys.empty() && !options.serves_local_users) {
+      if (const auto opened = peer_users_.open(); !opened) {
+        log_warning("http: clients without a key are refused: {}", opened.error().message);
+      }
     }
     if (state_.options.socket_path.empty()) return Unit{};
     auto listening = local.is_open() ? Expected<ListeningSocket>({.fd = std::move(local)})
@@ -75,70 +88,77 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
     return Unit{};
   }
 
-  Expected<Unit> listen_at_address(UniqueFd listener) {
-    const HttpServerOptions& options = state_.options;
-    error_code problem;
-    const asio::ip::address address = asio::ip::make_address(options.address, problem);
-    if (problem) return fail(ErrorCode::proto_field, std::format("http: {} is not a numeric address", options.address));
-    if (!address.is_loopback() && options.keys.empty()) {
-      return fail(ErrorCode::proto_field,
-                  std::format("http: {} is not a loopback address: other machines can reach it, so set http.keys_file",
-                              options.address));
-    }
-    if (!listener.is_open()) {
-      auto opened = server::listen_at_address(options.address, options.port, options.backlog);
-      if (!opened) return std::unexpected(opened.error());
-      listener = std::move(*opened);
-    }
-    acceptor_.assign(address.is_v6() ? tcp::v6() : tcp::v4(), listener.get(), problem);
-    if (!problem) (void)listener.release();  // The acceptor owns it now.
-    if (!problem) port_ = acceptor_.local_endpoint(problem).port();
-    if (problem) {
-      return fail(ErrorCode::io_failed,
-                  std::format("http: cannot listen on {} port {}: {}", options.address, options.port, problem.message()));
-    }
-    if (options.keys.empty() && !options.serves_local_users) {
-      if (const auto opened = peer_users_.open(); !opened) {
-        log_warning("http: clients without a key are refused: {}", opened.error().message);
-      }
-    }
-    return Unit{};
-  }
-
   void accept() {
-    if (acceptor_.is_open()) accept_on();
+    for (TcpListener* listener : {&main_, &ollama_}) {
+      if (listener->acceptor.is_open()) accept_on(*listener);
+    }
     if (local_) local_->start();
     run("uma-http");
   }
 
  private:
+  // Owned by the server's thread once it runs; the port is constant then.
+  struct TcpListener {
+    explicit TcpListener(asio::io_context& io) : acceptor(io), pause(io) {}
+    tcp::acceptor acceptor;
+    asio::steady_timer pause;
+    std::uint16_t port = 0;
+  };
+
+  // `opened` is a socket that listens there already; if it is not open, the server opens one.
+  Expected<Unit> listen_on(TcpListener& listener, const std::string& numeric, std::uint16_t port, UniqueFd opened) {
+    const HttpServerOptions& options = state_.options;
+    error_code problem;
+    const asio::ip::address address = asio::ip::make_address(numeric, problem);
+    if (problem) return fail(ErrorCode::proto_field, std::format("http: {} is not a numeric address", numeric));
+    if (!address.is_loopback() && options.keys.empty()) {
+      return fail(
+          ErrorCode::proto_field,
+          std::format("http: {} is not a loopback address: other machines can reach it, so set http.keys_file", numeric));
+    }
+    if (!opened.is_open()) {
+      auto made = listen_at_address(numeric, port, options.backlog);
+      if (!made) return std::unexpected(made.error());
+      opened = std::move(*made);
+    }
+    listener.acceptor.assign(address.is_v6() ? tcp::v6() : tcp::v4(), opened.get(), problem);
+    if (!problem) (void)opened.release();  // The acceptor owns it now.
+    if (!problem) listener.port = listener.acceptor.local_endpoint(problem).port();
+    if (problem) {
+      return fail(ErrorCode::io_failed, std::format("http: cannot listen on {} port {}: {}", numeric, port, problem.message()));
+    }
+    return Unit{};
+  }
+
   // An exception while one client is accepted does not stop the listener.
-  void accept_on() {
-    asio::co_spawn(state_.io, accept_clients(), [this](const std::exception_ptr& problem) {
+  void accept_on(TcpListener& listener) {
+    asio::co_spawn(state_.io, accept_clients(listener), [this, &listener](const std::exception_ptr& problem) {
       if (!problem) return;
       run_noting([&] { std::rethrow_exception(problem); });
-      accept_on();
+      accept_on(listener);
     });
   }
 
   void stop_listening() override {
     error_code ignored;
-    acceptor_.close(ignored);
+    for (TcpListener* listener : {&main_, &ollama_}) {
+      listener->acceptor.close(ignored);
+      listener->pause.cancel();
+    }
     if (local_) local_->close();
-    pause_.cancel();
     close_connections([](const HttpConnection& connection) { return connection.is_idle(); });
   }
 
-  Awaitable<void> accept_clients() {
+  Awaitable<void> accept_clients(TcpListener& listener) {
     bool is_paused = false;  // The last attempt to accept failed, and was logged.
-    while (acceptor_.is_open()) {
-      auto [problem, socket] = co_await acceptor_.async_accept(kAwait);
-      if (!acceptor_.is_open()) break;
+    while (listener.acceptor.is_open()) {
+      auto [problem, socket] = co_await listener.acceptor.async_accept(kAwait);
+      if (!listener.acceptor.is_open()) break;
       if (problem) {
         if (!is_paused) log_warning("http: cannot accept clients for now: {}", problem.message());
         is_paused = true;
-        pause_.expires_after(kHttpAcceptPause);
-        co_await pause_.async_wait(kAwait);
+        listener.pause.expires_after(kHttpAcceptPause);
+        co_await listener.pause.async_wait(kAwait);
         continue;
       }
       is_paused = false;
@@ -149,13 +169,10 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
     }
   }
 
-  // Owned by the server's thread once it runs.
-  tcp::acceptor acceptor_;
-  std::optional<UnixListener> local_;
-  asio::steady_timer pause_{state_.io};
+  TcpListener main_{state_.io};
+  TcpListener ollama_{state_.io};
+  std::optional<UnixListener> local_;  // Owned by the server's thread once it runs.
   PeerUsers peer_users_;
-
-  std::uint16_t port_ = 0;  // Constant after listen().
 };
 
 }  // namespace

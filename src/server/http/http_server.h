@@ -22,6 +22,8 @@ struct HttpServerOptions {
   std::string tls_certificate = {};   // PEM file with the certificate chain; empty: no TLS.
   std::string tls_key = {};           // PEM file.
   std::string socket_path = {};       // A Unix socket for this user, served without keys; empty: none.
+  std::string ollama_address = {};    // Of a second TCP listener, where Ollama's clients look for one; empty: none.
+  std::uint16_t ollama_port = 0;      // 0: any free port.
   int backlog = 1024;
   std::size_t connections_max = 1024;
   std::size_t header_bytes_max = 16'384;
@@ -38,18 +40,20 @@ struct HttpServerOptions {
   std::vector<std::string> allowed_hosts = {};  // Names in Host besides those of this machine; for use without keys.
   std::vector<std::string> cors_origins = {};   // Origins of pages that may send requests, besides the server's own.
   std::string access_log = "off";               // See AccessLog::open().
+  std::string version = {};                     // umad's; empty: not told.
 };
 
 // stop_accepting() also ends connections that wait for a request.
 class HttpServer : public Server {
  public:
   // Accepts connections when it returns. `service` outlives the server. `listener` is an open socket that listens at the
-  // address and port, `local` one that listens at socket_path; without them the server opens its own. Errors: the port is in
-  // use, the address is not a loopback address although there are no keys, or the access log cannot be opened.
+  // address and port, `local` one that listens at socket_path; without them the server opens its own. Errors: a port is in
+  // use, an address is not a loopback address although there are no keys, or the access log cannot be opened.
   [[nodiscard]] static Expected<std::unique_ptr<HttpServer>> start(HttpServerOptions options, Service& service,
                                                                    UniqueFd listener = UniqueFd(), UniqueFd local = UniqueFd());
 
   [[nodiscard]] virtual std::uint16_t port() const = 0;  // 0: no address.
+  [[nodiscard]] virtual std::uint16_t ollama_port() const = 0;
 };
 
 }  // namespace uma::server

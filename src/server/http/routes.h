@@ -53,6 +53,8 @@ Answer count_message_tokens(HttpConnection& connection, const HttpRequest& reque
 // embeddings.cpp
 Answer create_embeddings(HttpConnection& connection, const HttpRequest& request);
 Answer create_rerank(HttpConnection& connection, const HttpRequest& request);
+Answer ollama_embed(HttpConnection& connection, const HttpRequest& request);
+Answer ollama_embeddings(HttpConnection& connection, const HttpRequest& request);
 
 // responses.cpp
 Answer create_response(HttpConnection& connection, const HttpRequest& request);
@@ -82,6 +84,16 @@ Answer rewind_session(HttpConnection& connection, const HttpRequest& request);
 Answer touch_session(HttpConnection& connection, const HttpRequest& request);
 Answer export_session(HttpConnection& connection, const HttpRequest& request);
 Answer import_session(HttpConnection& connection, const HttpRequest& request);
+
+// ollama.cpp
+Answer get_root(HttpConnection& connection, const HttpRequest& request);
+Answer get_ollama_version(HttpConnection& connection, const HttpRequest& request);
+Answer list_ollama_models(HttpConnection& connection, const HttpRequest& request);
+Answer list_ollama_loaded(HttpConnection& connection, const HttpRequest& request);
+Answer show_ollama_model(HttpConnection& connection, const HttpRequest& request);
+Answer ollama_chat(HttpConnection& connection, const HttpRequest& request);
+Answer ollama_generate(HttpConnection& connection, const HttpRequest& request);
+Answer refuse_ollama_change(HttpConnection& connection, const HttpRequest& request);
 
 // monitoring.cpp
 Answer get_root(HttpConnection& connection, const HttpRequest& request);

@@ -1,0 +1,399 @@
+#include "wire/ollama_decoder.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <format>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include <boost/json/array.hpp>
+#include <boost/json/value.hpp>
+
+#include "json/field_reader.h"
+#include "json/json_writer.h"
+#include "wire/generate_fields.h"
+#include "wire/request_codec.h"
+
+namespace uma::wire {
+namespace {
+
+constexpr json::TextBytes kToolNameBytes{0, 128};
+constexpr json::TextBytes kOptionalIdBytes{0, 256};
+
+// Calls read(inner, index) for every object of the array `name`. A failure inside becomes a failure of `fields`.
+template <class ReadT>
+void for_each_object(json::FieldReader& fields, const boost::json::array& array, std::string_view name, ReadT&& read) {
+  for (std::size_t i = 0; i < array.size() && fields.ok(); ++i) {
+    const std::string place = std::format("{}[{}]", name, i);
+    const boost::json::object* object = array[i].if_object();
+    if (object == nullptr) return fields.fail_field(place, "must be an object");
+    json::FieldReader inner(*object, fields.path() + place + ".");
+    read(inner, i);
+    if (!inner.ok()) fields.fail_as(inner);
+  }
+}
+
+// The model's name: `model`, or `name` as in older versions of the API.
+std::string ollama_model(json::FieldReader& fields) {
+  constexpr json::TextBytes kBytes{0, kModelBytesMax};
+  auto model = fields.text("model", kBytes);
+  if (!model || model->empty()) model = fields.text("name", kBytes);
+  return std::move(model).value_or("");
+}
+
+// --- messages
+
+// Reads the messages of a conversation. Calls of tools may have no ids there: they get some, and a result without an id belongs
+// to the first call without a result that has its name.
+class OllamaMessages {
+ public:
+  explicit OllamaMessages(Input& input) : input_(input) {}
+
+  void read(json::FieldReader& fields) {
+    const boost::json::array* messages = fields.array("messages");
+    if (messages == nullptr) return;
+    for_each_object(fields, *messages, "messages",
+                    [&](json::FieldReader& message, std::size_t index) { read_message(message, index); });
+    if (input_.images.size() > kImagesPerRequestMax) {
+      fields.fail_field("messages",
+                        std::format("have {} images, but the limit is {}", input_.images.size(), kImagesPerRequestMax));
+    }
+  }
+
+  // Reads the images of a message; they precede its text.
+  void read_images(json::FieldReader& message, std::size_t index) {
+    const boost::json::array* images = message.array("images");
+    for (std::size_t i = 0; images != nullptr && i < images->size() && message.ok(); ++i) {
+      const std::string name = std::format("images[{}]", i);
+      auto data = message.checked_text(name, (*images)[i], {.min = 1});
+      if (!data) break;
+      input_.images.push_back({.message = index,
+                               .at = 0,
+                               .source = {.kind = ImageSource::Kind::data, .text = *std::move(data)},
+                               .field = message.path() + name});
+    }
+  }
+
+ private:
+  struct OpenCall {
+    std::string id;
+    std::string name;
+  };
+
+  void read_message(json::FieldReader& fields, std::size_t index) {
+    ChatMessage& message = input_.messages.emplace_back();
+    message.role = fields.required_text("role");
+    if (message.role == "developer") message.role = "system";
+    message.content = fields.text("content").value_or("");
+    if (message.role == "assistant") {
+      message.extra = assistant_fields(fields);
+    } else if (message.role == "tool") {
+      message.extra = result_fields(fields);
+    } else if (message.role != "system" && message.role != "user") {
+      fields.fail_field("role", R"(must be "system", "user", "assistant" or "tool")");
+    }
+    const boost::json::array* images = fields.array("images");
+    if (images == nullptr || images->empty()) return;
+    if (message.role != "user") return fields.fail_field("images", "may only be in messages of the user");
+    read_images(fields, index);
+  }
+
+  std::string assistant_fields(json::FieldReader& message) {
+    std::string extra;
+    json::ObjectWriter object(extra);
+    if (const auto thinking = message.text("thinking"); thinking && !thinking->empty()) {
+      object.field("reasoning_content", *thinking);
+    }
+    const boost::json::array* calls = message.array("tool_calls");
+    if (calls != nullptr && !calls->empty()) {
+      if (calls->size() > kCallsMax) message.fail_field("tool_calls", std::format("has more than {} calls", kCallsMax));
+      std::string& out = object.begin("tool_calls");
+      out += '[';
+      for_each_object(message, *calls, "tool_calls", [&](json::FieldReader& call, std::size_t i) {
+        if (i > 0) out += ',';
+        append_call(out, call);
+      });
+      out += ']';
+    }
+    object.close();
+    return extra == "{}" ? "" : extra;
+  }
+
+  // Appends a call in OpenAI's form, where arguments are JSON in a string.
+  void append_call(std::string& out, json::FieldReader& call) {
+    OpenCall made{.id = call.text("id", kOptionalIdBytes).value_or(""), .name = ""};
+    // Nine letters and digits, because the templates of some models take no other ids.
+    if (made.id.empty()) made.id = std::format("call{:05}", calls_);
+    ++calls_;
+    const boost::json::object* function = call.object("function");
+    if (function == nullptr) {
+      if (call.ok()) call.fail_field("function", "is required");
+      return;
+    }
+    json::FieldReader inner(*function, call.path() + "function.");
+    made.name = inner.required_text("name", {1, kToolNameBytes.max});
+    json::ObjectWriter object(out);
+    object.field("id", made.id);
+    object.field("type", "function");
+    json::ObjectWriter described(object.begin("function"));
+    described.field("name", made.name);
+    described.field("arguments", arguments_text(inner));
+    described.close();
+    object.close();
+    if (!inner.ok()) call.fail_as(inner);
+    open_.push_back(std::move(made));
+  }
+
+  static std::string arguments_text(json::FieldReader& function) {
+    const boost::json::value* arguments = function.find("arguments");
+    if (arguments == nullptr) return "{}";
+    if (arguments->is_string()) return function.checked_text("arguments", *arguments, {}).value_or("");
+    if (arguments->is_object()) return json_text(function, "arguments", *arguments);
+    function.fail_field("arguments", "must be an object");
+    return "";
+  }
+
+  std::string result_fields(json::FieldReader& message) {
+    std::string id = message.text("tool_call_id", kOptionalIdBytes).value_or("");
+    std::string name = message.text("tool_name", kToolNameBytes).value_or("");
+    const auto call = std::ranges::find_if(
+        open_, [&](const OpenCall& open) { return id.empty() ? name.empty() || open.name == name : open.id == id; });
+    if (call != open_.end()) {
+      if (id.empty()) id = call->id;
+      if (name.empty()) name = call->name;
+      open_.erase(call);
+    }
+    std::string extra;
+    json::ObjectWriter object(extra);
+    if (!id.empty()) object.field("tool_call_id", id);
+    if (!name.empty()) object.field("name", name);
+    object.close();
+    return extra == "{}" ? "" : extra;
+  }
+
+  Input& input_;
+  std::vector<OpenCall> open_;  // Calls without a result, in order.
+  std::size_t calls_ = 0;
+};
+
+// --- the prompt of /api/generate
+
+void refuse_unless_empty(json::FieldReader& fields, std::string_view name, std::string_view why) {
+  const boost::json::value* value = fields.find(name);
+  const bool is_empty = value == nullptr || (value->is_string() && value->get_string().empty()) ||
+                        (value->is_array() && value->get_array().empty());
+  if (!is_empty) fields.fail_field(name, why);
+}
+
+void read_prompt(json::FieldReader& fields, OllamaCall& call) {
+  refuse_unless_empty(fields, "suffix", "is not supported by this version: leave it out");
+  refuse_unless_empty(fields, "template", "is not supported: the model's own template is used; with \"raw\": true none is");
+  refuse_unless_empty(fields, "context", "is not supported: send the conversation as messages to /api/chat");
+  std::string prompt = fields.text("prompt").value_or("");
+  std::string system = fields.text("system").value_or("");
+  const boost::json::array* images = fields.array("images");
+  const bool has_images = images != nullptr && !images->empty();
+  const bool is_raw = fields.boolean("raw").value_or(false);
+  Input& input = call.generate.input;
+  call.is_empty = prompt.empty() && !has_images;
+  if (is_raw) {
+    if (has_images) fields.fail_field("images", "cannot be used with \"raw\": true");
+    input.text = std::move(prompt);
+    return;
+  }
+  if (!system.empty()) input.messages.push_back({.role = "system", .content = std::move(system)});
+  input.messages.push_back({.role = "user", .content = std::move(prompt)});
+  OllamaMessages(input).read_images(fields, input.messages.size() - 1);
+  if (input.images.size() > kImagesPerRequestMax) {
+    fields.fail_field("images", std::format("has {} images, but the limit is {}", input.images.size(), kImagesPerRequestMax));
+  }
+}
+
+// --- options
+
+void read_ollama_options(json::FieldReader& options, OllamaCall& call) {
+  constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  SamplingParams& sampling = call.generate.options.sampling;
+  sampling.temperature = options.number("temperature", {0, kTemperatureMax}).value_or(sampling.temperature);
+  // 0 keeps only the most likely token.
+  sampling.top_p = std::max(options.number("top_p", {0, 1}).value_or(sampling.top_p), std::numeric_limits<double>::min());
+  const std::int64_t top_k = options.integer("top_k", kMin, json::kInt32Max).value_or(sampling.top_k);
+  sampling.top_k = static_cast<int>(std::max<std::int64_t>(top_k, 0));
+  sampling.min_p = options.number("min_p", {.low = 0, .high = 1, .high_excluded = true}).value_or(sampling.min_p);
+  sampling.repeat_penalty = options.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true})
+                                .value_or(sampling.repeat_penalty);
+  sampling.presence_penalty = options.number("presence_penalty", {-2, 2}).value_or(sampling.presence_penalty);
+  sampling.frequency_penalty = options.number("frequency_penalty", {-2, 2}).value_or(sampling.frequency_penalty);
+  if (const auto seed = options.integer("seed", kMin, kMax); seed && *seed >= 0) {
+    sampling.seed = static_cast<std::uint64_t>(*seed);
+  }
+  // -1 and -2 mean: until the end, or until the window is full.
+  if (const auto count = options.integer("num_predict", kMin, kMax); count && *count > 0) {
+    call.generate.options.max_tokens = static_cast<std::int32_t>(std::min(*count, json::kInt32Max));
+  }
+  call.context_wanted = options.integer("num_ctx", kMin, kMax).value_or(0);
+  call.generate.options.stop = stop_field(options);
+}
+
+void read_ollama_format(json::FieldReader& fields, GenerateOptions& options) {
+  const boost::json::value* format = fields.find("format");
+  if (format == nullptr || *format == "") return;
+  if (*format == "json") {
+    options.json_schema = R"({"type":"object"})";
+  } else if (format->is_object()) {
+    options.json_schema = json_text(fields, "format", *format);
+  } else {
+    fields.fail_field("format", R"(must be "json" or a JSON Schema)");
+  }
+}
+
+// Reads the tools and `think`, whose meanings are those of OpenAI's fields.
+ChatOptions ollama_chat_options(OllamaKind kind, json::FieldReader& fields) {
+  boost::json::object chat;
+  if (kind == OllamaKind::chat) {
+    for (const std::string_view name : {"tools", "tool_choice", "parallel_tool_calls"}) {
+      if (const boost::json::value* value = fields.find(name)) chat[name] = *value;
+    }
+  }
+  if (const boost::json::value* think = fields.find("think"); think != nullptr && *think != "") {
+    if (think->is_string()) {
+      chat["reasoning_effort"] = *think;
+    } else if (!think->is_bool()) {
+      fields.fail_field("think", R"(must be true, false, or a level such as "low", "medium" or "high")");
+    } else if (!think->get_bool()) {
+      chat["reasoning_effort"] = "none";
+    }
+    if (*think != false && *think != "none") chat["chat_template_kwargs"] = boost::json::object{{"enable_thinking", true}};
+  }
+  json::FieldReader inner(chat);
+  ChatOptions options = chat_options(inner);
+  if (!inner.ok()) fields.fail_as(inner);
+  options.splits_reasoning = true;
+  return options;
+}
+
+std::optional<double> keep_alive_field(json::FieldReader& fields) {
+  const boost::json::value* value = fields.find("keep_alive");
+  if (value == nullptr) return std::nullopt;
+  std::optional<double> seconds;
+  if (value->is_number()) {
+    seconds = value->to_number<double>();
+  } else if (value->is_string()) {
+    const boost::json::string& text = value->get_string();
+    seconds = parse_go_duration({text.data(), text.size()});
+  }
+  if (!seconds) fields.fail_field("keep_alive", R"(must be a number of seconds or a duration such as "5m"; -1: for ever)");
+  return seconds;
+}
+
+std::optional<std::int32_t> ollama_logprobs(json::FieldReader& fields) {
+  const bool is_wanted = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", 0, kTopLogprobsMax).value_or(0);
+  return is_wanted ? std::optional(static_cast<std::int32_t>(top)) : std::nullopt;
+}
+
+OllamaCall read_ollama(OllamaKind kind, json::FieldReader& fields) {
+  OllamaCall call;
+  GenerateRequest& generate = call.generate;
+  generate.model = ollama_model(fields);
+  if (kind == OllamaKind::chat) {
+    OllamaMessages(generate.input).read(fields);
+    call.is_empty = generate.input.messages.empty();
+  } else {
+    read_prompt(fields, call);
+  }
+  GenerateOptions& options = generate.options;
+  // Ollama's defaults, except for the repeat penalty: 1.1 there, which harms code and tool calls.
+  options.sampling.temperature = 0.8;
+  options.sampling.top_k = 40;
+  options.sampling.top_p = 0.9;
+  if (const boost::json::object* object = fields.object("options")) {
+    json::FieldReader inner(*object, "options.");
+    read_ollama_options(inner, call);
+    if (!inner.ok()) fields.fail_as(inner);
+  }
+  options.chat = ollama_chat_options(kind, fields);
+  read_ollama_format(fields, options);
+  options.stream = fields.boolean("stream").value_or(true);
+  options.logprobs = ollama_logprobs(fields);
+  call.keep_alive_s = keep_alive_field(fields);
+  return call;
+}
+
+// --- embeddings
+
+OllamaEmbedCall read_ollama_embed(json::FieldReader& fields) {
+  OllamaEmbedCall call;
+  EmbedRequest& embed = call.embed;
+  embed.options.model = ollama_model(fields);
+  const boost::json::value* input = fields.find("input");
+  const boost::json::array* texts = input == nullptr ? nullptr : input->if_array();
+  if (texts != nullptr && texts->size() > kEmbedInputsMax) {
+    fields.fail_field("input", std::format("has {} texts, but the limit is {}", texts->size(), kEmbedInputsMax));
+  }
+  for (std::size_t i = 0; texts != nullptr && i < texts->size() && fields.ok(); ++i) {
+    embed.inputs.emplace_back(fields.checked_text(std::format("input[{}]", i), (*texts)[i], {.min = 1}).value_or(""));
+  }
+  if (texts == nullptr) {
+    if (auto text = fields.text("input"); text && !text->empty()) embed.inputs.emplace_back(*std::move(text));
+  }
+  call.is_empty = embed.inputs.empty();
+  const bool truncates = fields.boolean("truncate").value_or(true);
+  embed.options.long_input = truncates ? LongInput::truncate : LongInput::refuse;
+  embed.dimensions = static_cast<std::int32_t>(fields.integer("dimensions", 0, json::kInt32Max).value_or(0));
+  return call;
+}
+
+}  // namespace
+
+std::expected<OllamaCall, RejectedBody> decode_ollama(OllamaKind kind, std::string_view body) {
+  return decode_body<OllamaCall>(body, [&](json::FieldReader& fields) { return read_ollama(kind, fields); });
+}
+
+std::expected<OllamaEmbedCall, RejectedBody> decode_ollama_embed(std::string_view body) {
+  return decode_body<OllamaEmbedCall>(body, read_ollama_embed);
+}
+
+std::expected<OllamaEmbedCall, RejectedBody> decode_ollama_embeddings(std::string_view body) {
+  return decode_body<OllamaEmbedCall>(body, [](json::FieldReader& fields) {
+    OllamaEmbedCall call;
+    call.embed.options.model = ollama_model(fields);
+    call.embed.options.long_input = LongInput::truncate;
+    std::string prompt = fields.text("prompt").value_or("");
+    call.is_empty = prompt.empty();
+    if (!prompt.empty()) call.embed.inputs.emplace_back(std::move(prompt));
+    return call;
+  });
+}
+
+std::expected<std::string, RejectedBody> decode_ollama_show(std::string_view body) {
+  return decode_body<std::string>(body, ollama_model);
+}
+
+std::optional<double> parse_go_duration(std::string_view text) {
+  static constexpr std::pair<std::string_view, double> kUnits[] = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1},
+                                                                   {"m", 60},    {"h", 3600},  {"", 1}};
+  const bool is_negative = text.starts_with('-');
+  if (is_negative || text.starts_with('+')) text.remove_prefix(1);
+  if (text.empty()) return std::nullopt;
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || c == '.'; };
+  double seconds = 0;
+  while (!text.empty()) {
+    double value = 0;
+    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+    if (!is_digit(text.front()) || problem != std::errc()) return std::nullopt;
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    const auto next = std::ranges::find_if(text, is_digit);
+    const std::string_view unit = text.substr(0, static_cast<std::size_t>(next - text.begin()));
+    const auto known = std::ranges::find(kUnits, unit, &std::pair<std::string_view, double>::first);
+    if (known == std::end(kUnits)) return std::nullopt;
+    seconds += value * known->second;
+    text.remove_prefix(unit.size());
+  }
+  return is_negative ? -seconds : seconds;
+}
+
+}  // namespace uma::wire
