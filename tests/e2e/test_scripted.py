@@ -31,6 +31,7 @@ PLAIN = "A reply without tools."
 
 class Loop(test_http.HttpTest):
     model = uma.TINY_SCRIPTED
+    flags = ("--http", "127.0.0.1:0", "--n-ctx", "32768", "--slots", "4")
     options = {}  # of every request
 
     def reply(self, messages, **fields):
