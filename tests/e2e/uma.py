@@ -37,6 +37,8 @@ TINY_CHAT = BUILD / "models" / "tiny-chat.gguf"
 # The model for tests that compare texts of different batches: the rows that share a library call change the last bits of the
 # logits, and random weights have near-ties of two tokens everywhere. shift_register.py computes the text of this model.
 TINY_REGISTER = BUILD / "models" / "tiny-register.gguf"
+# Calls a tool and quotes the result: the script is tools/make_model/read_file.json.
+TINY_SCRIPTED = BUILD / "models" / "tiny-scripted.gguf"
 
 IS_SANITIZED = "asan" in BUILD.name or "tsan" in BUILD.name
 # One in so many reuses of cached tokens is computed again and compared; a difference is an error in the log. A measurement sets 0.

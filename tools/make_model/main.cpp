@@ -9,6 +9,8 @@
 
 #include "make_model/model_file.h"
 #include "make_model/projector_file.h"
+#include "make_model/script.h"
+#include "make_model/scripted_model.h"
 #include "make_model/words.h"
 
 namespace {
@@ -136,6 +138,7 @@ int main(int argc, char** argv) {
   CLI::App app("Writes a GGUF model with random weights; the same flags give the same bytes.");
   std::string preset = "tiny";
   std::string out;
+  std::string script;
   std::size_t words_count = 0;
   std::optional<ggml_type> type;
   std::optional<std::uint32_t> layers, width, heads, kv_heads, feed_forward, n_ctx, vocabulary_size, window;
@@ -164,6 +167,7 @@ int main(int argc, char** argv) {
   app.add_flag("--chat-template", chat_template, "add ChatML with <|im_start|> and <|im_end|>");
   app.add_flag("--projector", is_projector,
                "write the image projector of tiny-register instead; only --out and --seed apply to it");
+  app.add_option("--script", script, "write a model that follows this script (README.md) instead; only --out applies to it");
   CLI::Option* out_option = app.add_option("--out", out, "file to write");
   app.add_option("--words", words_count, "print this number of words of the bench instead")
       ->check(CLI::Range(std::size_t{1}, uma::kWordsCountMax))
@@ -194,6 +198,11 @@ int main(int argc, char** argv) {
     uma::ProjectorSpec projector = tiny_projector_spec();
     projector.seed = seed;
     return report(uma::write_projector(projector, out));
+  }
+
+  if (!script.empty()) {
+    return report(
+        uma::read_script(script).and_then([&](const uma::Script& read) { return uma::write_scripted_model(read, out); }));
   }
 
   uma::ModelSpec spec = presets().at(preset);

@@ -7,54 +7,22 @@
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <set>
 #include <string>
 #include <unistd.h>
 #include <vector>
 
-#include <ggml-backend.h>
 #include <gtest/gtest.h>
 #include <llama.h>
 
 #include "make_model/model_file.h"
+#include "make_model/model_test_support.h"
 #include "make_model/shift_register.h"
 #include "make_model/vocabulary.h"
 #include "make_model/words.h"
 
 namespace uma {
 namespace {
-
-struct ModelFree {
-  void operator()(llama_model* model) const { llama_model_free(model); }
-};
-struct ContextFree {
-  void operator()(llama_context* context) const { llama_free(context); }
-};
-using ModelPtr = std::unique_ptr<llama_model, ModelFree>;
-using ContextPtr = std::unique_ptr<llama_context, ContextFree>;
-
-ModelPtr load(const std::filesystem::path& path, bool vocabulary_only) {
-  llama_model_params params = llama_model_default_params();
-  params.vocab_only = vocabulary_only;
-  return ModelPtr(llama_model_load_from_file(path.c_str(), params));
-}
-
-std::vector<llama_token> tokenize(const llama_model& model, const std::string& text) {
-  std::vector<llama_token> tokens(text.size() + 8);
-  const int count = llama_tokenize(llama_model_get_vocab(&model), text.data(), static_cast<int>(text.size()), tokens.data(),
-                                   static_cast<int>(tokens.size()), /*add_special=*/false, /*parse_special=*/false);
-  tokens.resize(static_cast<std::size_t>(std::max(count, 0)));
-  return tokens;
-}
-
-std::string detokenize(const llama_model& model, const std::vector<llama_token>& tokens) {
-  std::string text(tokens.size() * 64 + 64, '\0');
-  const int bytes = llama_detokenize(llama_model_get_vocab(&model), tokens.data(), static_cast<int>(tokens.size()), text.data(),
-                                     static_cast<int>(text.size()), /*remove_special=*/false, /*unparse_special=*/false);
-  text.resize(static_cast<std::size_t>(std::max(bytes, 0)));
-  return text;
-}
 
 std::vector<llama_token> generate_greedy(llama_model& model, std::vector<llama_token> batch, int tokens_count) {
   llama_context_params params = llama_context_default_params();
@@ -100,10 +68,7 @@ ModelSpec smallest_spec() {
 
 class MakeModel : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() {
-    ggml_backend_load_all();
-    llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
-  }
+  static void SetUpTestSuite() { set_up_library(); }
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() / std::format("make_model_test.{}", getpid());
     std::filesystem::create_directory(folder_);

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "base/random.h"
+#include "make_model/rotary_angles.h"
 
 namespace uma {
 
@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::int64_t kWordsCount = 1 << kCodeBits;
 constexpr std::int64_t kStillPairs = 4;  // Pairs of each head that the position does not turn.
-constexpr std::uint64_t kAnglesSeed = 1;
 
 // Scores before the softmax. At every other distance within 8,192 tokens, the turned pairs add up to 36 at most.
 constexpr double kScoreTap = 100;
@@ -38,26 +37,8 @@ Matrix norm_of(std::string name, std::int64_t width, std::int64_t used) {
                    static_cast<float>(std::sqrt(static_cast<double>(used) / static_cast<double>(width))));
 }
 
-// Returns the angle of each turned pair from one token to the next. The angles are not small, so that neighbours differ, and
-// not in simple ratios, so that no other distance makes all pairs match.
-std::vector<double> angles_of_pairs(std::int64_t width) {
-  Random random(kAnglesSeed);
-  std::vector<double> angles(static_cast<std::size_t>(width / 2 - kStillPairs));
-  for (double& angle : angles) angle = 0.3 + 2.8 * random.next_unit();
-  return angles;
-}
-
-Matrix frequency_divisors(std::int64_t width) {
-  constexpr float kStands = 1e30F;
-  Matrix divisors = zeros("rope_freqs.weight", 1, width / 2);
-  divisors.values.assign(divisors.values.size(), kStands);
-  const std::vector<double> angles = angles_of_pairs(width);
-  for (std::size_t i = 0; i < angles.size(); ++i) divisors.values[i] = static_cast<float>(1 / angles[i]);
-  return divisors;
-}
-
 void add_attention(const std::string& block, std::int64_t layer, std::int64_t width, std::vector<Matrix>& list) {
-  const std::vector<double> angles = angles_of_pairs(width);
+  const std::vector<double> angles = angles_of_pairs(width / 2 - kStillPairs);
   const double pairs = static_cast<double>(angles.size());
   const double root = std::sqrt(static_cast<double>(width));  // Attention divides by it.
   const double tap = std::sqrt(kScoreTap * root / pairs);
@@ -154,7 +135,7 @@ std::vector<Matrix> list_register_matrices(const Vocabulary& vocabulary, std::in
     }
   }
   list.push_back(std::move(entries));
-  list.push_back(frequency_divisors(width));
+  list.push_back(frequency_divisors(width, width / 2 - kStillPairs));
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     const std::string block = std::format("blk.{}.", layer);
     add_attention(block, layer, width, list);
