@@ -36,9 +36,10 @@ TEST(Compute, WithoutAProfileItIsTheSettingsAndTheirDefaults) {
   EXPECT_EQ(plain.ubatch_rows, 512);
   EXPECT_EQ(plain.sequences, 8);
   const auto set =
-      context_of(given("{n_ctx: 4096, slots: 3, threads: 6, workers: 2, scheduler: {ubatch: 64, prefill_threads: 5}, "
-                       "kv: {layout: split, type: q8_0, flash_attention: on}}"),
+      context_of(given("{n_ctx: 2048, slots: 3, threads: 6, workers: 2, scheduler: {ubatch: 64, prefill_threads: 5}, "
+                       "kv: {cells: 4096, layout: split, type: q8_0, flash_attention: on}}"),
                  std::nullopt, kLarge, kCores);
+  EXPECT_EQ(set.sequence_cells, 2048);
   EXPECT_EQ(set.cells, 4096);
   EXPECT_EQ(set.sequences, 3);
   EXPECT_EQ(set.threads, 3);

@@ -56,19 +56,20 @@ TEST(Config, HasTheDefaultsOfTheContract) {
   EXPECT_EQ(config->backlog, 1024);
   EXPECT_EQ(config->idle_timeout, std::chrono::seconds(300));
   EXPECT_EQ(config->sequence_cells, 0);
+  EXPECT_EQ(config->kv_cells, 0);
   EXPECT_EQ(config->slots, 8);
   EXPECT_EQ(config->threads, 0);
   EXPECT_EQ(config->workers, 1);
   EXPECT_EQ(config->policy.policy, sched::Policy::continuous);
-  EXPECT_EQ(config->limits.max_tokens, 2048);
+  EXPECT_EQ(config->limits.max_tokens, 0);
   EXPECT_EQ(config->limits.max_sessions, 100'000U);
-  EXPECT_EQ(config->limits.max_prompt_bytes, 1'048'576U);
-  EXPECT_EQ(config->limits.max_frame_bytes, 1'048'576U);
+  EXPECT_EQ(config->limits.max_prompt_bytes, 16'777'216U);
+  EXPECT_EQ(config->limits.max_frame_bytes, 16'777'216U);
   EXPECT_EQ(config->limits.tx_bytes_max, 262'144U);
   EXPECT_EQ(config->limits.transfer_bytes_max, 1U << 30);
   EXPECT_EQ(config->limits.queue_max, 0U);
   EXPECT_EQ(config->limits.queue_bytes_max, 268'435'456U);
-  EXPECT_EQ(config->limits.deadline_ms, 30'000);
+  EXPECT_EQ(config->limits.deadline_ms, 0);
   EXPECT_EQ(config->tick_ms, 30);
   EXPECT_EQ(config->target_tbt_ms, 0);
   EXPECT_EQ(config->kv_layout, llm::KvLayout::automatic);
@@ -342,7 +343,7 @@ TEST(Config, AnEmptyFileOrSectionChangesNothing) {
   Config config;
   EXPECT_THAT(apply_yaml(config, "", "c"), IsEmpty());
   EXPECT_THAT(apply_yaml(config, "# only a remark\nlimits:\n", "c"), IsEmpty());
-  EXPECT_EQ(config.limits.max_tokens, 2048);
+  EXPECT_EQ(config.limits.max_tokens, 0);
 }
 
 TEST(Config, ReportsAllMistakesOfAFileWithTheirPlaces) {
@@ -363,7 +364,7 @@ TEST(Config, ReportsAllMistakesOfAFileWithTheirPlaces) {
   EXPECT_THAT(
       problems[0],
       HasSubstr("u.yaml:2:1: unknown key \"slotz\"; known: model, draft_model, projector, vision, models, models_dirs, ipc,"));
-  EXPECT_EQ(problems[1], "u.yaml:4:15: limits.max_tokens: expected an integer from 1 to 2147483647, got \"many\"");
+  EXPECT_EQ(problems[1], "u.yaml:4:15: limits.max_tokens: expected an integer from 0 to 2147483647, got \"many\"");
   EXPECT_THAT(problems[2], HasSubstr("u.yaml:5:3: unknown key \"max_sesions\" in limits; known: max_tokens, max_sessions,"));
   EXPECT_EQ(problems[3], "u.yaml:6:6: ipc: expected keys and values");
   EXPECT_EQ(problems[4], "u.yaml:7:8: slots: expected an integer from 1 to 256, got \"257\"");

@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
 
-ContextOptions options_of(std::int32_t sequences, std::int32_t sequence_cells = 0, std::int32_t cells = 0,
-                          KvLayout layout = KvLayout::automatic) {
+ContextOptions layout_options(std::int32_t sequences, std::int32_t sequence_cells = 0, std::int32_t cells = 0,
+                              KvLayout layout = KvLayout::automatic) {
   ContextOptions options;
   options.sequences = sequences;
   options.sequence_cells = sequence_cells;
@@ -26,47 +26,50 @@ void expect_layout(const ContextLayout& layout, std::int32_t cells, std::int32_t
 }
 
 TEST(ContextLayout, ASmallWindowIsSplit) {
-  expect_layout(choose_layout(options_of(8), {.train_tokens = 4096, .kv_bytes_per_token = 1000, .memory_available = kGib}), 32'768,
-                4096, false);
-  expect_layout(choose_layout(options_of(8), {}), 32'768, 4096, false);
+  expect_layout(choose_layout(layout_options(8), {.train_tokens = 4096, .kv_bytes_per_token = 1000, .memory_available = kGib}),
+                32'768, 4096, false);
+  expect_layout(choose_layout(layout_options(8), {}), 32'768, 4096, false);
 }
 
 TEST(ContextLayout, OneConversationMayUseTheWholeWindow) {
   const LayoutFacts facts{.train_tokens = 32'768, .kv_bytes_per_token = 36'864, .memory_available = 16 * kGib};
-  expect_layout(choose_layout(options_of(8), facts), 32'768, 32'768, true);
-  expect_layout(choose_layout(options_of(8), {.train_tokens = 131'072, .kv_bytes_per_token = 36'864, .memory_available = 64 * kGib}),
-                131'072, 131'072, true);
+  expect_layout(choose_layout(layout_options(8), facts), 32'768, 32'768, true);
+  expect_layout(
+      choose_layout(layout_options(8), {.train_tokens = 131'072, .kv_bytes_per_token = 36'864, .memory_available = 64 * kGib}),
+      131'072, 131'072, true);
 }
 
 TEST(ContextLayout, FreeMemoryLimitsIt) {
   const std::uint64_t per_token = 131'072;  // 8 B parameters.
   const auto with = [&](std::uint64_t gib) {
-    return choose_layout(options_of(8), {.train_tokens = 131'072, .kv_bytes_per_token = per_token, .memory_available = gib * kGib});
+    return choose_layout(layout_options(8),
+                         {.train_tokens = 131'072, .kv_bytes_per_token = per_token, .memory_available = gib * kGib});
   };
   expect_layout(with(24), 49'152, 49'152, true);
   expect_layout(with(10), 32'768, 32'768, true);  // Half of the memory has 40,960 cells, a quarter 20,480.
   expect_layout(with(6), 24'576, 24'576, true);
   expect_layout(with(0), 131'072, 131'072, true);  // It is not known.
-  expect_layout(choose_layout(options_of(8), {.train_tokens = 131'072, .kv_bytes_per_token = per_token, .memory_available = 1}), 4096,
-                4096, true);
+  expect_layout(
+      choose_layout(layout_options(8), {.train_tokens = 131'072, .kv_bytes_per_token = per_token, .memory_available = 1}), 4096,
+      4096, true);
 }
 
 TEST(ContextLayout, AWindowThatIsGivenIsKept) {
   const LayoutFacts facts{.train_tokens = 131'072, .kv_bytes_per_token = 131'072, .memory_available = 4 * kGib};
-  expect_layout(choose_layout(options_of(8, 65'536), facts), 65'536, 65'536, true);
-  expect_layout(choose_layout(options_of(8, 1024), facts), 8192, 1024, false);
-  expect_layout(choose_layout(options_of(8, 500'000), facts), 131'072, 131'072, true);
-  expect_layout(choose_layout(options_of(4, 8192, 0, KvLayout::split), facts), 32'768, 8192, false);
+  expect_layout(choose_layout(layout_options(8, 65'536), facts), 65'536, 65'536, true);
+  expect_layout(choose_layout(layout_options(8, 1024), facts), 8192, 1024, false);
+  expect_layout(choose_layout(layout_options(8, 500'000), facts), 131'072, 131'072, true);
+  expect_layout(choose_layout(layout_options(4, 8192, 0, KvLayout::split), facts), 32'768, 8192, false);
 }
 
 TEST(ContextLayout, CellsThatAreGivenAreKept) {
   const LayoutFacts facts{.train_tokens = 32'768, .kv_bytes_per_token = 1000, .memory_available = kGib};
-  expect_layout(choose_layout(options_of(4, 0, 8192), facts), 8192, 2048, false);
-  expect_layout(choose_layout(options_of(8, 0, 8192), facts), 8192, 8192, true);
-  expect_layout(choose_layout(options_of(8, 0, 8192, KvLayout::split), facts), 8192, 1024, false);
-  expect_layout(choose_layout(options_of(2, 0, 8192, KvLayout::unified), facts), 8192, 8192, true);
-  expect_layout(choose_layout(options_of(4, 4096, 8192), facts), 8192, 4096, true);
-  expect_layout(choose_layout(options_of(2, 4096, 8192), facts), 8192, 4096, false);
+  expect_layout(choose_layout(layout_options(4, 0, 8192), facts), 8192, 2048, false);
+  expect_layout(choose_layout(layout_options(8, 0, 8192), facts), 8192, 8192, true);
+  expect_layout(choose_layout(layout_options(8, 0, 8192, KvLayout::split), facts), 8192, 1024, false);
+  expect_layout(choose_layout(layout_options(2, 0, 8192, KvLayout::unified), facts), 8192, 8192, true);
+  expect_layout(choose_layout(layout_options(4, 4096, 8192), facts), 8192, 4096, true);
+  expect_layout(choose_layout(layout_options(2, 4096, 8192), facts), 8192, 4096, false);
 }
 
 }  // namespace

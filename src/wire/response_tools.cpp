@@ -74,13 +74,19 @@ ResponseTools::ResponseTools(json::FieldReader& request) {
   for (std::size_t i = 0; i < tools->size() && request.ok(); ++i) {
     const std::string path = std::format("tools[{}]", i);
     const boost::json::object* object = (*tools)[i].if_object();
-    if (object == nullptr) return request.fail_field(path, "must be an object");
+    if (object == nullptr) {
+      request.fail_field(path, "must be an object");
+      return;
+    }
     json::FieldReader tool(*object, path + ".");
     add(tool, *object, "");
-    if (!tool.ok()) return request.fail_as(tool);
+    if (!tool.ok()) {
+      request.fail_as(tool);
+      return;
+    }
     given_.push_back(*object);
     if (functions_.size() > kToolsInAllMax) {
-      return request.fail_field("tools", std::format("has more than {} tools, those in namespaces included", kToolsInAllMax));
+      request.fail_field("tools", std::format("has more than {} tools, those in namespaces included", kToolsInAllMax));
     }
   }
 }

@@ -32,10 +32,12 @@ std::string sealed_reasoning(std::string_view text) {
 }
 
 std::string reasoning_of(std::string_view sealed) {
-  if (!sealed.starts_with(kSealPrefix) || sealed.size() < kSealPrefix.size() + 1 + kSealDigits) return "";
+  if (!sealed.starts_with(kSealPrefix)) return "";
   sealed.remove_prefix(kSealPrefix.size());
-  const std::string_view digits = sealed.substr(sealed.size() - kSealDigits);
-  const auto bytes = decode_base64(sealed.substr(0, sealed.size() - kSealDigits - 1));
+  const std::size_t dot = sealed.find('.');
+  if (dot == std::string_view::npos) return "";
+  const std::string_view digits = sealed.substr(dot + 1);
+  const auto bytes = decode_base64(sealed.substr(0, dot));
   if (!bytes) return "";
   std::string text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   const bool is_sound = checksum_of(text) == digits && is_utf8(text) && !text.contains('\0');

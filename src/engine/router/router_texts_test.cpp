@@ -142,7 +142,7 @@ TEST_F(RouterTextsTest, ACancelEndsThemWhereverTheyAre) {
 }
 
 TEST_F(RouterTextsTest, DeadlinesAreOfTheClassUnlessGiven) {
-  start();
+  start(Capability::text_embedding, {.deadline_ms = 30'000});
   load();
   const auto after = [&](RequestClass request_class, std::optional<std::int64_t> deadline_ms, std::chrono::seconds waits) {
     embedded_.reset();

@@ -20,10 +20,11 @@ namespace uma::server {
 struct ApiKey {
   std::string name = {};  // Name of the key in the log.
   Sha256Digest digest{};
-  TenantId tenant = {};                     // "key:NAME" where the line names none.
-  std::int64_t requests_per_minute = 0;     // 0: no limit.
-  std::int64_t tokens_per_minute = 0;       // Prompt and reply tokens together; 0: no limit.
-  std::optional<std::int64_t> deadline_ms;  // For generations that state none; nullopt: limits.deadline_ms; 0: no limit.
+  TenantId tenant = {};                  // "key:NAME" where the line names none.
+  std::int64_t requests_per_minute = 0;  // 0: no limit.
+  std::int64_t tokens_per_minute = 0;    // Prompt and reply tokens together; 0: no limit.
+  std::optional<std::int64_t> deadline_ms =
+      std::nullopt;  // For generations that state none; nullopt: limits.deadline_ms; 0: no limit.
 };
 
 // Parses the text of a keys file. Errors name the line. Pure.

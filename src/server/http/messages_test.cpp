@@ -147,7 +147,7 @@ TEST_F(HttpServerTest, AnswersWhoAsksWhetherThereIsAServer) {
   one.send("HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(*one.take_until("\r\n\r\n"), StartsWith("HTTP/1.1 200 OK"));
   one.get("/");
-  EXPECT_EQ(one.answer().body, "umad is running\n");
+  EXPECT_EQ(one.answer().body, "Ollama is running");
 }
 
 }  // namespace

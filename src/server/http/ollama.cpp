@@ -54,7 +54,7 @@ Answer load_or_unload(HttpConnection& connection, const HttpRequest& request, co
   if (unloads && known && known->state == ModelState::unloaded) {
     co_return co_await connection.respond(200, kJson, body, request.keep_alive);
   }
-  auto done = co_await connection.ask_until_gone<Unit>([&](Reply<Unit> reply) {
+  auto done = co_await connection.ask<Unit>([&](Reply<Unit> reply) {
     if (unloads) return connection.service().unload_model(model, std::move(reply));
     connection.service().load_model(model, std::move(reply));
   });
@@ -84,11 +84,6 @@ Answer answer_ollama(wire::OllamaKind kind, HttpConnection& connection, const Ht
 }
 
 }  // namespace
-
-// Ollama's clients look for this text, Anthropic's for the status.
-Answer handlers::get_root(HttpConnection& connection, const HttpRequest& request) {
-  return connection.respond(200, "text/plain; charset=utf-8", "Ollama is running", request.keep_alive);
-}
 
 Answer handlers::get_ollama_version(HttpConnection& connection, const HttpRequest& request) {
   return connection.respond(200, kJson, wire::ollama_version_json(connection.server().options.version), request.keep_alive);
