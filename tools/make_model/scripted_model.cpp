@@ -166,8 +166,7 @@ std::expected<ScriptedTokens, std::string> place_script(const Script& script, Sc
     if (!*text) return std::unexpected(text->error());
   }
   if (prefix->size() < 2) {
-    return std::unexpected(
-        std::format("answer_prefix is \"{}\", it must have more than {} bytes", script.answer_prefix, kScriptedPieceBytes));
+    return std::unexpected(std::format("answer_prefix is \"{}\", which is one token: make it longer", script.answer_prefix));
   }
   tokenizer.set_next(mark->back(), call->front());
   placed.call = mark->front();

@@ -204,7 +204,7 @@ TEST_F(ScriptedModel, RefusesTextsThatItCannotSay) {
   script = script_of_test();
   script.answer_prefix = "Result: ";
   EXPECT_EQ(write_scripted_model(script, folder_ / "a.gguf").error(),
-            "answer_prefix is \"Result: \", it must have more than 8 bytes");
+            "answer_prefix is \"Result: \", which is one token: make it longer");
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
 }
 
