@@ -33,8 +33,7 @@ ContextLayout choose_layout(const ContextOptions& options, const LayoutFacts& fa
   std::int64_t part = cells / sequences;  // What a sequence has at least if the cells are split.
   bool is_split = options.layout == KvLayout::split;
   if (cells > 0) {
-    if (options.layout == KvLayout::automatic)
-      is_split = part >= (is_window_given ? window : std::min(train, kSplitPartMin));
+    if (options.layout == KvLayout::automatic) is_split = part >= (is_window_given ? window : std::min(train, kSplitPartMin));
   } else {
     const std::int64_t usual = std::min<std::int64_t>(window, kDefaultSequenceCells);
     cells = std::min(std::max(window, usual * sequences), affordable_cells(window, facts));

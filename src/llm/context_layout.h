@@ -27,8 +27,8 @@ struct ContextLayout {
 
 // A sequence may be as long as ContextOptions::sequence_cells, by default as the model was trained for. The cells are
 // ContextOptions::cells; by default as many as one such sequence needs, or 4096 for each sequence if that is more, within a
-// quarter of the free memory, or half of it up to a window of 32,768. They are split if every sequence gets its window, which is
-// faster on a CPU (docs/decisions/0004), else all sequences share them.
+// quarter of the free memory, or half of it up to a window of 32,768. They are split if every sequence gets its window, which
+// is faster on a CPU (docs/decisions/0004), else all sequences share them.
 [[nodiscard]] ContextLayout choose_layout(const ContextOptions& options, const LayoutFacts& facts);
 
 }  // namespace uma::llm

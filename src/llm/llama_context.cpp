@@ -219,7 +219,8 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     }
     if (context == nullptr) {
       return fail(ErrorCode::model_load,
-                  std::format("not enough memory for a context of {} KV cells: try smaller --kv-cells or a smaller --n-ctx", layout.cells));
+                  std::format("not enough memory for a context of {} KV cells: try smaller --kv-cells or a smaller --n-ctx",
+                              layout.cells));
     }
     if (llama_get_memory(context) == nullptr) {
       llama_free(context);

@@ -267,7 +267,8 @@ TEST(DecodeCompletion, DropsTheBillingLineThatRoutersPassOn) {
         .content;
   };
   EXPECT_EQ(system(R"("x-anthropic-billing-header: a;\nbe brief")"), "be brief");
-  EXPECT_EQ(system(R"([{"type":"text","text":"x-anthropic-billing-header: a;"},{"type":"text","text":"be brief"}])"), "be brief");
+  EXPECT_EQ(system(R"([{"type":"text","text":"x-anthropic-billing-header: a;"},{"type":"text","text":"be brief"}])"),
+            "be brief");
   EXPECT_EQ(system(R"("a x-anthropic-billing-header: b")"), "a x-anthropic-billing-header: b");
 }
 

@@ -51,8 +51,8 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
   const std::string model = connection.choose_model(asked, Capability::text_embedding);
   std::optional<Expected<EmbedResult>> result;
   if (call->is_empty) {
-    const auto loaded = co_await connection.ask<Unit>(
-        [&](Reply<Unit> reply) { connection.service().load_model(model, std::move(reply)); });
+    const auto loaded =
+        co_await connection.ask<Unit>([&](Reply<Unit> reply) { connection.service().load_model(model, std::move(reply)); });
     if (loaded) result = loaded->transform([](Unit) { return EmbedResult(); });
   } else {
     call->embed.options.model = model;

@@ -534,9 +534,9 @@ Awaitable<bool> HttpConnection::respond_rejected(const wire::RejectedBody& rejec
 
 Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bool keep_alive, std::string_view field,
                                               std::string_view header) {
-  std::string body = is_messages_path(current_.path)         ? wire::message_error_json(error, status, field, current_.id)
+  std::string body = is_messages_path(current_.path)      ? wire::message_error_json(error, status, field, current_.id)
                      : current_.path.starts_with("/api/") ? wire::ollama_error_json(error)
-                                                            : wire::error_json(error, status, field);
+                                                          : wire::error_json(error, status, field);
   co_return co_await respond(status, kJson, std::move(body), keep_alive, header);
 }
 
