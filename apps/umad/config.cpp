@@ -135,7 +135,7 @@ class YamlReader {
 
   void read_entry(std::string_view section, const YAML::Node& key, const YAML::Node& value) {
     const Setting* setting = find_setting(section, key.Scalar());
-    // `http` is an address or a section.
+    // `http` is an address or a section, `models` a file or a section.
     if (section.empty() && is_section(key.Scalar()) && (setting == nullptr || !value.IsScalar())) {
       if (!value.IsNull()) read_map(value, key.Scalar());
       return;

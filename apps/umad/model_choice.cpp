@@ -50,7 +50,7 @@ std::optional<Profile> find_profile(const Config& config, const std::string& mod
 
 Expected<std::shared_ptr<const pool::ModelRegistry>> read_registry(const Config& config, const std::string& model_path) {
   pool::RegistryOptions options{.cards_file = config.models_file,
-                                .needs_cards_file = config.is_given("models"),
+                                .needs_cards_file = config.is_given("models") || config.is_given("models.file"),
                                 .model_path = model_path,
                                 .folders = model_folders(config)};
   auto registry = pool::ModelRegistry::read(std::move(options));

@@ -125,6 +125,7 @@ const std::vector<Setting>& settings() {
       {"vision", "url_bytes_max", bytes(1, 32 << 20, [](auto& c) -> auto& { return c.vision_urls.bytes_max; })},
       {"vision", "url_timeout", store(duration(), [](auto& c) -> auto& { return c.vision_urls.time_max; })},
       {.section = "", .key = "models", .access = store(path(), [](auto& c) -> auto& { return c.models_file; })},
+      {.section = "models", .key = "file", .access = store(path(), [](auto& c) -> auto& { return c.models_file; })},
       {"models", "unknown", words(unknown, [](auto& c) -> auto& { return c.pool.unknown; })},
       {.section = "",
        .key = "models_dirs",

@@ -114,8 +114,9 @@ class Messages(Anthropic):
         self.assertEqual(chat["usage"]["completion_tokens"], answer["usage"]["output_tokens"])
 
     def test_a_stream_says_what_the_whole_says(self):
-        whole = self.message(system="Be brief.")
-        events, streamed = self.stream(system="Be brief.")
+        system = " ".join(["Be brief."] * 40)
+        whole = self.message(system=system)
+        events, streamed = self.stream(system=system)
         for name in ("content", "stop_reason", "stop_sequence"):
             self.assertEqual(whole[name], streamed[name], name)
         self.assertEqual(whole["usage"]["output_tokens"], streamed["usage"]["output_tokens"])

@@ -126,15 +126,16 @@ class Files:
         with self.daemon.client() as client:
             session = self.begin(client)
         self.assertEqual(0, self.daemon.terminate(), self.daemon.log())
-        arguments = list(self.daemon.arguments)
-        self.daemon.arguments[self.daemon.arguments.index("--kv-cells") + 1] = "4096"
+        config = self.daemon.folder / "umad.yaml"
+        settings = config.read_text()
+        config.write_text(settings.replace("}", ", type: q8_0}"))
         self.daemon.start().wait_ready()
         with self.daemon.client() as client:
             self.assertEqual("none", client.session(session)["tier"])
         self.assertEqual(1, len(self.files))
         self.assertRegex(self.daemon.log(), r"1 stored states of this model are for other settings")
         self.assertEqual(0, self.daemon.terminate(), self.daemon.log())
-        self.daemon.arguments = arguments
+        config.write_text(settings)
         self.daemon.start().wait_ready()
         with self.daemon.client() as client:
             self.assertEqual("cold", self.go_on(client, session).usage["tier"])

@@ -249,12 +249,13 @@ FIELDS = {
     "encoding_format": ["", "gold"], "long_input": ["", "eat"], "top_n": whole(1, MANY), "instructions": text(0, 1 << 16),
     "previous_response_id": ["", "resp_", "resp_" + "0" * 48, "resp_" + "g" * 48, "resp_" + "0" * 4000],
     "conversation": ["", "conv_", {"id": ""}, {"id": "conv_" + "0" * 32}, {}], "include": repeated("x", 0, 1, 5000),
-    "thinking": [{"type": "disabled"}, {"type": ""}, "", *text(0, 1 << 16)], "source": [{"type": "file"}, {"type": "url", "url": "file:///etc/passwd"}],
-    "title": text(0, 1 << 14), "context": text(0, 1 << 14), "is_error": FLAG, "tool_use_id": text(1, 256), "input_schema": [{}, {"$ref": "#"}],
+    "thinking": [{"type": "disabled"}, {"type": ""}, *text(0, 1 << 16)], "source": [{"type": "file"}, {"type": "url", "url": "file:///etc/passwd"}],
+    "title": text(0, 1 << 14), "context": [*text(0, 1 << 14), [], [1]], "is_error": FLAG, "tool_use_id": text(1, 256), "input_schema": [{}, {"$ref": "#"}],
     "stop_sequences": [*text(1, 1024), *repeated("x", 0, 16, 17)], "output_config": [{}, {"effort": "max"}], "disable_parallel_tool_use": FLAG,
     "metadata": [{f"k{i}": "v" for i in range(count)} for count in (0, 16, 17)] + [{"k" * length: "v"} for length in (0, 64, 65)]
     + [{"k": "v" * length} for length in (0, 512, 513)], "truncation": ["", "maybe"], "file_id": text(1, 64), "items": repeated(ITEMS[0], 0, 1, 500),
     "think": [*FLAG, "", "none", "x" * 65], "keep_alive": [-1, 0, "0s", "1h30m", "soon", "1e999h", [], 1e308], "options": [{}, {"num_gpu": 1}],
-    "num_ctx": [-1, 0, 2**53], "num_predict": [-2, -1, 0, 1, INT32 + 1], "raw": FLAG, "truncate": FLAG, "thinking": text(0, 1 << 14),
-    "tool_name": text(0, 128), "tool_call_id": text(0, 256), "suffix": text(0, 10), "template": text(0, 10), "context": [[], [1]],
+    "num_ctx": [-1, 0, 2**53], "num_predict": [-2, -1, 0, 1, INT32 + 1], "raw": FLAG, "truncate": FLAG, "background": FLAG,
+    "tool_name": text(0, 128), "tool_call_id": text(0, 256), "suffix": text(0, 10), "template": text(0, 10), "namespace": text(0, 128),
+    "encrypted_content": ["", "uma1.", "uma1.!.0", "uma1.YQ==.ca978112ca1bbdca", *text(0, 1 << 16)],
 }
