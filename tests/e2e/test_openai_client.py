@@ -108,6 +108,8 @@ class ChatCompletions(OpenAiTest):
 
 
 class OtherRoutes(OpenAiTest):
+    config = "models: {unknown: refuse}\n"  # else the only model answers to every name
+
     def test_completions(self):
         seen = self.run_scenario("completions")
         whole = seen["whole"]["choices"][0]
