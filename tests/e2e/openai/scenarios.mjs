@@ -175,7 +175,7 @@ const scenarios = {
       items: await collect(await client.responses.inputItems.list(two.id, { order: "asc" })),
       alone,
       aloneAfter: await client.responses.create({ ...request, input: past, store: false }),
-      refused: await thrown(client.responses.create({ ...request, input, tools: [{ type: "telepathy" }] })),
+      refused: await thrown(client.responses.create({ ...request, input, tools: [{ type: "telepathy", name: "mind" }] })),
     };
   },
 
