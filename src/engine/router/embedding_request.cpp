@@ -44,7 +44,7 @@ void EmbeddingRequests::start(RequestId id, const TenantId& tenant, Call call, R
       .end = {},
       .lease = {},
       .on_abort =
-          [this, shared](const Abort& how) {
+          [shared](const Abort& how) {
             if (how.reason != FinishReason::error) return (*shared)(fail(ErrorCode::limit_wait, "the request was cancelled"));
             (*shared)(std::unexpected(how.error));
           },
