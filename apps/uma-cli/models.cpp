@@ -114,7 +114,7 @@ Result<void> print_models(Client& client, Output& output, bool as_json) {
                {"STATE"},
                {"CAPABILITY"},
                {"SIZE", Align::right},
-               {"CONTEXT", Align::right},
+               {"WINDOW", Align::right},
                {"SLOTS", Align::right},
                {"WORKERS", Align::right},
                {"ALIASES"},
@@ -123,7 +123,7 @@ Result<void> print_models(Client& client, Output& output, bool as_json) {
     if (!value.is_object()) continue;
     const boost::json::object& model = value.get_object();
     table.add({text_field(model, "name"), state_of(model), capability_of(model), human_bytes(number_field(model, "bytes")),
-               std::to_string(int_field(model, "context_tokens")), std::to_string(int_field(model, "slots")),
+               std::to_string(int_field(model, "sequence_tokens_max")), std::to_string(int_field(model, "slots")),
                std::to_string(int_field(model, "workers")), aliases_of(model), text_field(model, "description")});
   }
   return print(output, table.text());
