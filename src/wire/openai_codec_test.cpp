@@ -26,7 +26,7 @@ CompletionRequest chat(const std::string& fields) {
   return std::move(*request);
 }
 
-RejectedBody rejected(CompletionKind kind, const std::string& body) {
+RejectedBody rejected_body(CompletionKind kind, const std::string& body) {
   auto request = decode_completion(kind, body);
   if (request) {
     ADD_FAILURE() << body << " was accepted";
@@ -179,7 +179,7 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
       {messages + R"(,"max_tokens":0)", "max_tokens"},
   };
   for (const auto& [fields, field] : cases) {
-    const RejectedBody refusal = rejected(CompletionKind::chat, "{" + fields + "}");
+    const RejectedBody refusal = rejected_body(CompletionKind::chat, "{" + fields + "}");
     EXPECT_EQ(refusal.error.code, ErrorCode::proto_field) << fields;
     EXPECT_EQ(refusal.field, field) << fields << ": " << refusal.error.message;
     EXPECT_THAT(refusal.error.message, HasSubstr(field));
@@ -206,7 +206,7 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
                                                         {R"("prompt":[2147483648])", "prompt"},
                                                         {R"("prompt":7)", "prompt"},
                                                         {R"("prompt":[)" + many + "]", "prompt"}}) {
-    const RejectedBody refusal = rejected(CompletionKind::text, "{" + fields + "}");
+    const RejectedBody refusal = rejected_body(CompletionKind::text, "{" + fields + "}");
     EXPECT_EQ(refusal.error.code, ErrorCode::proto_field) << fields;
     EXPECT_EQ(refusal.field, field) << fields << ": " << refusal.error.message;
   }
@@ -216,7 +216,7 @@ TEST(DecodeCompletion, RefusesWhatIsNoObject) {
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += "[";
   for (const std::string& body : {std::string(), std::string("nonsense"), std::string("[]"), std::string("{} {}"), deep}) {
-    const RejectedBody refusal = rejected(CompletionKind::chat, body);
+    const RejectedBody refusal = rejected_body(CompletionKind::chat, body);
     EXPECT_EQ(refusal.error.code, ErrorCode::proto_json);
     EXPECT_EQ(refusal.field, "");
   }
@@ -286,7 +286,7 @@ TEST(DecodeCompletion, SwitchesOfTheTemplate) {
 }
 
 TEST(DecodeCompletion, ToolsBelongToChats) {
-  EXPECT_EQ(rejected(CompletionKind::text, std::string(R"({"prompt":"a","tools":)") + kTools + "}").field, "tools");
+  EXPECT_EQ(rejected_body(CompletionKind::text, std::string(R"({"prompt":"a","tools":)") + kTools + "}").field, "tools");
 }
 
 // --- models
