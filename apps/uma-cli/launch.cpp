@@ -49,6 +49,7 @@ LaunchPlan plan_codex(const LaunchTarget& target) {
 LaunchPlan plan_claude(const LaunchTarget& target) {
   LaunchPlan plan{.environment = {{"ANTHROPIC_BASE_URL", target.url},
                                   {"ANTHROPIC_AUTH_TOKEN", key_or_any(target)},
+                                  {"ANTHROPIC_API_KEY", ""},  // The user's own key stays here.
                                   {"ANTHROPIC_MODEL", target.model},
                                   {"ANTHROPIC_SMALL_FAST_MODEL", target.model},
                                   {"ANTHROPIC_DEFAULT_HAIKU_MODEL", target.model},

@@ -63,7 +63,7 @@ struct Config {
   std::vector<std::string> models_dirs;  // More folders of models, searched before models_dir.
   PoolOptions pool;
   std::string data_dir;             // Default: $XDG_STATE_HOME/uma, else ~/.local/state/uma.
-  std::int32_t sequence_cells = 0;  // Most tokens of one conversation; 0: what the model was trained for, if memory allows.
+  std::int32_t sequence_cells = 0;  // Most tokens of one conversation; 0: what the cells give each slot.
   std::int32_t kv_cells = 0;        // KV cells of one worker, shared by its slots; 0: chosen by model and free memory.
   std::int32_t slots = 8;           // Sequences per worker.
   std::int32_t threads = 0;         // Compute threads of the whole daemon; 0: the physical cores this process may use.

@@ -7,10 +7,8 @@
 
 namespace uma::llm {
 
-// The window of a conversation where nothing states the model's, and what each sequence has at least if many share the memory.
+// The cells of a sequence where nothing states the window.
 inline constexpr std::int32_t kDefaultSequenceCells = 4096;
-// A window that coding agents need: if memory is short, more of it is used to reach this one.
-inline constexpr std::int32_t kAgentSequenceCells = 32'768;
 
 // What the choice depends on. 0: unknown.
 struct LayoutFacts {
@@ -25,10 +23,10 @@ struct ContextLayout {
   bool is_unified = false;
 };
 
-// A sequence may be as long as ContextOptions::sequence_cells, by default as the model was trained for. The cells are
-// ContextOptions::cells; by default as many as one such sequence needs, or 4096 for each sequence if that is more, within a
-// quarter of the free memory, or half of it up to a window of 32,768. They are split if every sequence gets its window, which
-// is faster on a CPU (docs/decisions/0004), else all sequences share them.
+// The cells are ContextOptions::cells; by default 4096 for each sequence, or fewer if the model was trained for fewer, within a
+// quarter of the free memory. A sequence may be as long as ContextOptions::sequence_cells, for which there are then enough
+// cells; by default as its cells allow. They are split if every sequence gets its window, or 2048 cells where none is given,
+// which is faster on a CPU (docs/decisions/0004), else all sequences share them.
 [[nodiscard]] ContextLayout choose_layout(const ContextOptions& options, const LayoutFacts& facts);
 
 }  // namespace uma::llm

@@ -31,27 +31,23 @@ TEST(ContextLayout, ASmallWindowIsSplit) {
   expect_layout(choose_layout(layout_options(8), {}), 32'768, 4096, false);
 }
 
-TEST(ContextLayout, OneConversationMayUseTheWholeWindow) {
+TEST(ContextLayout, WithoutAWindowEachSequenceHasItsPart) {
   const LayoutFacts facts{.train_tokens = 32'768, .kv_bytes_per_token = 36'864, .memory_available = 16 * kGib};
-  expect_layout(choose_layout(layout_options(8), facts), 32'768, 32'768, true);
-  expect_layout(
-      choose_layout(layout_options(8), {.train_tokens = 131'072, .kv_bytes_per_token = 36'864, .memory_available = 64 * kGib}),
-      131'072, 131'072, true);
+  expect_layout(choose_layout(layout_options(8), facts), 32'768, 4096, false);
+  expect_layout(choose_layout(layout_options(8, 0, 0, KvLayout::unified), facts), 32'768, 32'768, true);
 }
 
 TEST(ContextLayout, FreeMemoryLimitsIt) {
   const std::uint64_t per_token = 131'072;  // 8 B parameters.
-  const auto with = [&](std::uint64_t gib) {
+  const auto with = [&](std::uint64_t memory) {
     return choose_layout(layout_options(8),
-                         {.train_tokens = 131'072, .kv_bytes_per_token = per_token, .memory_available = gib * kGib});
+                         {.train_tokens = 131'072, .kv_bytes_per_token = per_token, .memory_available = memory});
   };
-  expect_layout(with(24), 49'152, 49'152, true);
-  expect_layout(with(10), 32'768, 32'768, true);  // Half of the memory has 40,960 cells, a quarter 20,480.
-  expect_layout(with(6), 24'576, 24'576, true);
-  expect_layout(with(0), 131'072, 131'072, true);  // It is not known.
-  expect_layout(
-      choose_layout(layout_options(8), {.train_tokens = 131'072, .kv_bytes_per_token = per_token, .memory_available = 1}), 4096,
-      4096, true);
+  expect_layout(with(24 * kGib), 32'768, 4096, false);
+  expect_layout(with(10 * kGib), 20'480, 2560, false);
+  expect_layout(with(6 * kGib), 12'288, 12'288, true);
+  expect_layout(with(0), 32'768, 4096, false);  // It is not known.
+  expect_layout(with(1), 4096, 4096, true);
 }
 
 TEST(ContextLayout, AWindowThatIsGivenIsKept) {

@@ -184,12 +184,12 @@ std::string meta_of(const llama_model* model, const std::string& suffix) {
 }
 
 // How keys are rotated: models with two sets of factors use the long one in contexts that are longer than the original.
-std::string_view rotation_of(const llama_model* model, std::int32_t sequence_cells) {
+// `part_cells` is what the library takes for the length: all cells if they are shared.
+std::string_view rotation_of(const llama_model* model, std::int32_t part_cells) {
   const std::string original = meta_of(model, ".rope.scaling.original_context_length");
-  const std::string type = meta_of(model, ".rope.scaling.type");
   std::int64_t tokens = 0;
   (void)std::from_chars(original.data(), original.data() + original.size(), tokens);
-  return type == "longrope" && sequence_cells > tokens ? "long" : "usual";
+  return tokens > 0 && part_cells > tokens ? "long" : "usual";
 }
 
 // The memory of the last context that this thread made.
@@ -253,10 +253,11 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.kv_bytes_per_token =
         kv_bytes_measured(kv_bytes_estimated(model.get(), options.kv_type), bytes.cache, cells, has_states(model.get()));
     shape.sequence_bytes_max = bytes.cache / (layout.unified ? 1 : static_cast<std::uint64_t>(sequences));
-    std::string identity = std::format("{}|{}|{}|{} {}|flash {}|{}", model_identity, llama_version(),
-                                       rotation_of(model.get(), shape.sequence_cells_max), ggml_type_name(params.type_k),
-                                       ggml_type_name(params.type_v), shape.has_flash_attention ? "on" : "off",
-                                       layout.unified ? "unified" : "split");
+    const std::int32_t part_cells = layout.unified ? shape.cells : shape.cells / shape.sequences;
+    std::string identity =
+        std::format("{}|{}|{}|{} {}|flash {}|{}", model_identity, llama_version(), rotation_of(model.get(), part_cells),
+                    ggml_type_name(params.type_k), ggml_type_name(params.type_v), shape.has_flash_attention ? "on" : "off",
+                    layout.unified ? "unified" : "split");
     return std::unique_ptr<Context>(new LlamaContext(std::move(model), context, shape, std::move(identity)));
   });
 }

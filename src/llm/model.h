@@ -53,7 +53,7 @@ enum class KvType : std::uint8_t {
 
 struct ContextOptions {
   std::int32_t cells = 0;           // KV cells of all sequences together; 0: chosen (context_layout.h).
-  std::int32_t sequence_cells = 0;  // Limit of one sequence; 0: what the model was trained for.
+  std::int32_t sequence_cells = 0;  // Limit of one sequence; 0: what its cells allow.
   std::int32_t sequences = 8;       // Maximum number of resident sequences.
   bool has_spare = false;           // True: one more sequence (ContextShape::spare), in a split context with its own cells.
   std::int32_t threads = 1;         // Compute threads of a call for one row, until set_threads().

@@ -57,7 +57,9 @@ Expected<std::string> ModelPool::choose(const std::string& name, Capability capa
   const auto models = registry();
   std::vector<std::string> able;
   for (const RegisteredModel& model : models->models()) {
-    if (model.capability == capability) able.push_back(model.card.name);
+    const bool is_able =
+        model.capability == capability || (capability == Capability::chat && model.capability == Capability::vision);
+    if (is_able) able.push_back(model.card.name);
   }
   if (able.size() > 1) std::erase(able, options_.shipped_model);
   const auto first = resolve("");

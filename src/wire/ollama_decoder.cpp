@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <deque>
 #include <format>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include <boost/json/array.hpp>
 #include <boost/json/value.hpp>
@@ -144,6 +144,7 @@ class OllamaMessages {
     object.close();
     if (!inner.ok()) call.fail_as(inner);
     open_.push_back(std::move(made));
+    if (open_.size() > kOpenMax) open_.pop_front();
   }
 
   static std::string arguments_text(json::FieldReader& function) {
@@ -174,7 +175,9 @@ class OllamaMessages {
   }
 
   Input& input_;
-  std::vector<OpenCall> open_;  // Calls without a result, in order.
+  static constexpr std::size_t kOpenMax = 256;  // Each result searches them.
+
+  std::deque<OpenCall> open_;  // The last calls without a result, in order.
   std::size_t calls_ = 0;
 };
 

@@ -238,7 +238,7 @@ std::string error_json(const Error& error, int status, std::string_view field) {
 }
 
 std::int32_t window_tokens(const ModelInfo& model) {
-  constexpr std::int32_t kUsualWindow = 32'768;
+  constexpr std::int32_t kUsualWindow = 4096;
   return model.state == ModelState::ready ? model.sequence_tokens_max : std::min(model.train_tokens, kUsualWindow);
 }
 

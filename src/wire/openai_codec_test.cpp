@@ -303,7 +303,7 @@ TEST(ModelJson, HasOneWindowUnderEveryName) {
                                R"("n_ctx_train":131072,"n_params":7,"size":9},"state":"ready",)"
                                R"("capabilities":["completion","tools","vision","thinking"]})"));
   model.state = ModelState::unloaded;
-  EXPECT_EQ(window_tokens(model), 32'768);
+  EXPECT_EQ(window_tokens(model), 4096);
   model.train_tokens = 512;
   EXPECT_EQ(window_tokens(model), 512);
   model.capability = Capability::text_embedding;

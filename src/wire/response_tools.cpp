@@ -103,7 +103,7 @@ void ResponseTools::add(json::FieldReader& tool, const boost::json::object& obje
   const std::string type = tool.required_text("type");
   if (!tool.ok()) return;
   if (std::ranges::contains(kHostedTools, type)) {
-    left_out_.push_back(type);
+    if (!std::ranges::contains(left_out_, type)) left_out_.push_back(type);
     return;
   }
   if (type == "namespace" && space.empty()) {

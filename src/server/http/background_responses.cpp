@@ -25,10 +25,14 @@ void BackgroundResponses::keep_failed(const std::string& id, std::string json) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
   found->second.json = std::move(json);
+  failed_bytes_ += found->second.json.size();
   failed_.push_back(id);
-  if (failed_.size() <= kFailedMax) return;
-  entries_.erase(failed_.front());
-  failed_.pop_front();
+  while (failed_.size() > kFailedMax || failed_bytes_ > kFailedBytesMax) {
+    const auto oldest = entries_.find(failed_.front());
+    failed_bytes_ -= oldest->second.json.size();
+    entries_.erase(oldest);
+    failed_.pop_front();
+  }
 }
 
 BackgroundSink::BackgroundSink(std::shared_ptr<BackgroundResponses> responses, TenantId tenant, wire::ResponseEncoder encoder,

@@ -22,7 +22,7 @@ class BackgroundResponses {
   void begin(const std::string& id, TenantId tenant, std::string json);
   // The response is stored, so that everybody finds it there.
   void remove(const std::string& id);
-  // The response has ended with an error. The last few hundred are kept.
+  // The response has ended with an error. The last few hundred are kept, within 16 MiB.
   void keep_failed(const std::string& id, std::string json);
 
  private:
@@ -32,10 +32,12 @@ class BackgroundResponses {
   };
 
   static constexpr std::size_t kFailedMax = 256;
+  static constexpr std::size_t kFailedBytesMax = std::size_t{16} << 20;
 
   mutable Mutex mutex_;
   std::unordered_map<std::string, Entry> entries_ GUARDED_BY(mutex_);  // By the response's id.
   std::deque<std::string> failed_ GUARDED_BY(mutex_);                  // The oldest first.
+  std::size_t failed_bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 // Follows one generation. `on_begun` gets the response as soon as it has a place, or the error that it ended with before.

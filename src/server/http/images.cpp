@@ -11,7 +11,7 @@ namespace uma::server {
 handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRequest& request) {
   auto asked = wire::decode_body<EmbedImagesRequest>(request.body, wire::embed_images_fields);
   if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
-  const std::string model = connection.choose_model(asked->model, Capability::chat);
+  const std::string model = connection.choose_model(asked->model, Capability::vision);
   asked->model = model;
   std::stop_source end;
   asked->end = end.get_token();

@@ -48,6 +48,10 @@ std::optional<ModelInfo> find_model(HttpConnection& connection, std::string_view
 Answer load_or_unload(HttpConnection& connection, const HttpRequest& request, const wire::OllamaCall& call,
                       const wire::OllamaAnswer& answer) {
   const std::string& model = call.generate.model;
+  if (const auto known = connection.service().resolve_model(model); !known) {
+    co_return co_await connection.respond_with(std::optional<Expected<Unit>>(std::unexpected(known.error())), request,
+                                               [](Unit) { return std::string(); });
+  }
   const bool unloads = call.keep_alive_s == 0;
   const std::string body = answer.without_reply(unloads ? "unload" : "load");
   const auto known = find_model(connection, model);
@@ -74,7 +78,10 @@ Answer answer_ollama(wire::OllamaKind kind, HttpConnection& connection, const Ht
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   GenerateRequest& generate = call->generate;
   const std::string asked = generate.model;
-  generate.model = connection.choose_model(asked, Capability::chat);
+  // Loading and unloading takes registered names only.
+  const std::string plain(wire::without_latest_tag(asked));
+  generate.model = call->is_empty ? connection.service().resolve_model(plain).value_or(plain)
+                                  : connection.choose_model(asked, Capability::chat);
   wire::OllamaAnswer answer(kind, asked.empty() ? generate.model : asked, unix_time_s());
   if (call->is_empty) co_return co_await load_or_unload(connection, request, *call, answer);
   warn_of_window(connection, *call);

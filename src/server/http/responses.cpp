@@ -123,11 +123,10 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
 Answer handlers::get_response(HttpConnection& connection, const HttpRequest& request) {
   auto id = wire::parse_response_id(request.ids.front());
   if (!id) co_return co_await respond_unknown(connection, request, "response");
+  // In this order, because a response is stored before it leaves the background.
+  std::string json = connection.server().background->find(request.ids.front(), connection.tenant());
+  if (!json.empty()) co_return co_await connection.respond(200, "application/json", std::move(json), request.keep_alive);
   auto detail = co_await ask_for_response(connection, std::move(*id));
-  if (detail && !*detail && detail->error().code == ErrorCode::session_unknown) {
-    std::string json = connection.server().background->find(request.ids.front(), connection.tenant());
-    if (!json.empty()) co_return co_await connection.respond(200, "application/json", std::move(json), request.keep_alive);
-  }
   co_return co_await connection.respond_with(std::move(detail), request, wire::response_json);
 }
 

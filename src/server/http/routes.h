@@ -86,7 +86,6 @@ Answer export_session(HttpConnection& connection, const HttpRequest& request);
 Answer import_session(HttpConnection& connection, const HttpRequest& request);
 
 // ollama.cpp
-Answer get_root(HttpConnection& connection, const HttpRequest& request);
 Answer get_ollama_version(HttpConnection& connection, const HttpRequest& request);
 Answer list_ollama_models(HttpConnection& connection, const HttpRequest& request);
 Answer list_ollama_loaded(HttpConnection& connection, const HttpRequest& request);
