@@ -61,6 +61,14 @@ class ResponsesTest(unittest.TestCase):
         connection.request("POST", "/v1/responses", json.dumps(body).encode())
         return connection, connection.getresponse()
 
+    def read_until_text(self, answer):
+        """Reads the first event of a stream, and on to its first text. Returns the response of the first event."""
+        self.assertEqual(b"event: response.created\n", answer.readline())
+        response = json.loads(answer.readline().removeprefix(b"data: "))["response"]
+        while (line := answer.readline()) != b"event: response.output_text.delta\n":
+            self.assertTrue(line, "the stream ended without a text")
+        return response
+
     def assert_unknown(self, answer):
         status, body = answer
         self.assertEqual(404, status, body)
@@ -200,8 +208,7 @@ class Responses(ResponsesTest):
 
     def test_a_client_that_leaves_keeps_what_it_saw(self):
         connection, answer = self.begin_stream(max_output_tokens=2000, uma={"ignore_eos": True})
-        self.assertEqual(b"event: response.created\n", answer.readline())
-        response = json.loads(answer.readline().removeprefix(b"data: "))["response"]
+        response = self.read_until_text(answer)
         connection.close()
         answer.close()
 
@@ -212,8 +219,7 @@ class Responses(ResponsesTest):
 
     def test_a_response_is_cancelled_from_another_connection(self):
         _, answer = self.begin_stream(max_output_tokens=2000, uma={"ignore_eos": True})
-        answer.readline()
-        response = json.loads(answer.readline().removeprefix(b"data: "))["response"]
+        response = self.read_until_text(answer)
         self.assertEqual("cancelled", self.ok("POST", f"/v1/responses/{response['id']}/cancel")["status"])
         self.assertIn(b"event: response.incomplete\n", answer.read())
         done = self.respond("Hello")
