@@ -463,6 +463,13 @@ void read_grammar(json::FieldReader& fields, GenerateOptions& options) {
   options.grammar = std::move(grammar);
 }
 
+void read_own_options(json::FieldReader& own, GenerateOptions& options) {
+  read_own_sampling(own, options.sampling);
+  read_scheduling(own, options);
+  read_grammar(own, options);
+  if (const auto splits = own.boolean("split_reasoning")) options.chat.splits_reasoning = *splits;
+}
+
 void read_response_format(json::FieldReader& fields, GenerateOptions& options) {
   const boost::json::object* object = fields.object("response_format");
   if (object == nullptr) return;

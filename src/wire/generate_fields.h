@@ -51,6 +51,8 @@ enum class ToolShape : std::uint8_t { nested, flat };
 [[nodiscard]] std::optional<std::int32_t> max_tokens_field(json::FieldReader& fields, std::string_view name);
 // Reads grammar; a second grammar is a failure.
 void read_grammar(json::FieldReader& fields, GenerateOptions& options);
+// Reads the options that OpenAI's requests have under "uma": umad's own sampling, scheduling, grammar and split_reasoning.
+void read_own_options(json::FieldReader& own, GenerateOptions& options);
 // Reads response_format: text, json_object or json_schema. Called after read_grammar, which it excludes.
 void read_response_format(json::FieldReader& fields, GenerateOptions& options);
 // Reads `format` under `text`, where the schema is beside the type.

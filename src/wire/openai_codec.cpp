@@ -122,10 +122,7 @@ void read_completion_options(json::FieldReader& fields, GenerateOptions& options
   const boost::json::object* object = fields.object("uma");
   if (object == nullptr) return;
   json::FieldReader own(*object, "uma.");
-  read_own_sampling(own, options.sampling);
-  read_scheduling(own, options);
-  read_grammar(own, options);
-  if (const auto splits = own.boolean("split_reasoning")) options.chat.splits_reasoning = *splits;
+  read_own_options(own, options);
   for (const std::string_view name : {"session_id", "progress"}) {
     const boost::json::value* value = own.find(name);
     if (value != nullptr && *value != false) refuse_completion_field(own, name);
