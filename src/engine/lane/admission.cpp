@@ -11,7 +11,8 @@
 namespace uma::engine {
 namespace {
 
-constexpr double kKeepsMs = 2000;  // How long a sequence keeps its slot that was urgent when it was placed.
+constexpr double kKeepsMs = 2000;         // How long a sequence keeps its slot that was urgent when it was placed.
+constexpr std::size_t kOvertakenMax = 4;  // Sequences that may wait for cells while one behind them is placed.
 
 // Whether the sequence is interactive, or a background one that has waited for long enough.
 bool is_urgent(const Sequence& sequence, TimePoint now) {
@@ -52,11 +53,21 @@ double Admission::estimated_wait_ms(std::int64_t position) const {
 
 void Admission::admit(TimePoint now) {
   eviction_.begin_admission();
-  while (Sequence* next = next_waiting(now)) {
+  std::vector<RequestId> overtaken;
+  while (Sequence* next = next_waiting(now, overtaken)) {
     Outcome outcome = Outcome::ended;
-    ends_.contain(*next, [&] { outcome = try_to_place(*next, now); });
+    ends_.contain(*next, [&] {
+      outcome = try_to_place(*next, now);
+      // At once, because those that were swapped out for it come first from now on.
+      if (outcome == Outcome::no_cells && give_cells(*next, now)) outcome = try_to_place(*next, now);
+    });
     if (outcome == Outcome::holds_back) break;
     if (outcome == Outcome::placed) eviction_.end_wait();
+    if (outcome == Outcome::no_cells) {
+      const bool has_waited = now >= next->times.waits_since + from_ms(kTurnMs);
+      if (has_waited || overtaken.size() == kOvertakenMax) break;
+      overtaken.push_back(next->job.id);
+    }
     if (outcome != Outcome::no_slot) continue;
     if (eviction_.is_waiting() || !is_urgent(*next, now) || !preemption_.swap_out_background(next->job.id, now)) break;
   }
@@ -76,16 +87,24 @@ Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
   next.waits_for = finder_.find_running(next, hit);
   if (next.waits_for != RequestId{}) return Outcome::waits;
   const bool was_urgent = is_urgent(next, now);
-  if (!placement_.place(next, hit, now)) return Outcome::no_slot;
+  const PlaceOutcome outcome = placement_.place(next, hit, now);
+  if (outcome != PlaceOutcome::placed) return outcome == PlaceOutcome::no_cells ? Outcome::no_cells : Outcome::no_slot;
   if (was_urgent) next.times.keeps_until = now + from_ms(kKeepsMs);
   return Outcome::placed;
 }
 
-Sequence* Admission::next_waiting(TimePoint now) const {
+// Swaps out others for a sequence whose cells are not free. False: it has to wait.
+bool Admission::give_cells(const Sequence& sequence, TimePoint now) {
+  const std::int64_t missing = parts_.cells_of_running() + size_of(sequence.chain) + 1 - parts_.shape().cells;
+  return preemption_.swap_out_for_cells(sequence, is_urgent(sequence, now), missing, now);
+}
+
+Sequence* Admission::next_waiting(TimePoint now, std::span<const RequestId> overtaken) const {
   Sequence* first = nullptr;
   Order least;
   for (const SequencePtr& sequence : parts_.sequences) {
     if (!sequence->is_waiting() || sequence->is_fetching() || waits_for_another(*sequence)) continue;
+    if (std::ranges::contains(overtaken, sequence->job.id)) continue;
     const Order order = order_of(*sequence, now);
     if (first != nullptr && least <= order) continue;
     first = sequence.get();

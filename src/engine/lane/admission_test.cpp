@@ -74,5 +74,82 @@ TEST_F(AdmissionTest, AClientWithManyRequestsDoesNotStarveAnother) {
   run();
 }
 
+// A pool of cells in which a long reply runs and the prompt of request 2 does not fit beside it.
+class PoolAdmissionTest : public AdmissionTest {
+ protected:
+  void start_long_reply(std::int32_t tokens_max = 100) {
+    make({.cells = 120, .sequences = 4, .unified = true, .row_cost = std::chrono::milliseconds(200)});
+    post(job(1, "long reply", tokens_max));
+    while (sinks_[1]->tokens.size() < 5) step();
+    post(job(2, kLarge, 3));
+  }
+  double waited_ms(TimePoint since) { return to_ms(clock_.now() - since); }
+
+  const std::string kLarge = std::string(110, 'p');
+};
+
+TEST_F(PoolAdmissionTest, SmallRequestsPassALargeOneThatHasNoCellsYet) {
+  start_long_reply();
+  post(job(3, "short", 3));
+  while (!results_.contains(3)) step();
+  EXPECT_FALSE(results_.contains(1) || results_.contains(2));
+  run();
+  EXPECT_EQ(sinks_[2]->tokens, expected(kLarge, 3));
+}
+
+TEST_F(PoolAdmissionTest, ALongReplyGivesItsCellsToARequestThatHasWaitedForThem) {
+  start_long_reply();
+  const TimePoint asked = clock_.now();
+  while (!results_.contains(2)) step();
+  EXPECT_GE(waited_ms(asked), kTurnMs);
+  EXPECT_FALSE(results_.contains(1)) << "it is swapped out and goes on afterwards";
+  EXPECT_EQ(lane_->stats().preemptions_total.value(), 1u);
+  run();
+  EXPECT_EQ(sinks_[1]->tokens, expected("long reply", 100));
+  EXPECT_EQ(sinks_[2]->tokens, expected(kLarge, 3));
+}
+
+TEST_F(PoolAdmissionTest, ALargeRequestIsNotOvertakenForEver) {
+  start_long_reply();
+  std::uint64_t id = 3;
+  for (int i = 0; i < 2000 && !results_.contains(2); ++i) {
+    if (lane_->stats().queue_depth.value() < 3) post(job(id++, "short", 3));
+    step();
+  }
+  EXPECT_TRUE(results_.contains(2));
+  EXPECT_GT(id, 10u) << "others were served meanwhile";
+}
+
+TEST_F(PoolAdmissionTest, TwoLongRepliesThatDoNotFitTogetherTakeTurns) {
+  start_long_reply();
+  post(job(3, std::string(60, 'q'), 55));
+  while (!results_.contains(1) || !results_.contains(3)) step();
+  run();
+  EXPECT_EQ(sinks_[1]->tokens, expected("long reply", 100));
+  EXPECT_EQ(sinks_[3]->tokens, expected(std::string(60, 'q'), 55));
+}
+
+TEST_F(PoolAdmissionTest, AReplyWhoseStateCannotBeSavedIsNotInterrupted) {
+  start_long_reply();
+  context_->fail_state = true;
+  while (!results_.contains(1)) step();
+  EXPECT_FALSE(results_.contains(2));
+  EXPECT_EQ(lane_->stats().preemptions_total.value(), 0u);
+  run();
+  EXPECT_EQ(sinks_[2]->tokens, expected(kLarge, 3));
+}
+
+TEST_F(PoolAdmissionTest, ARequestThatDoesNotFitEvictsNothing) {
+  make({.cells = 120, .sequences = 4, .unified = true, .row_cost = std::chrono::milliseconds(20)});
+  (void)run_turn("a session whose tokens stay");
+  post(job(2, "long reply", 60));
+  while (sinks_[2]->tokens.size() < 5) step();
+  const std::int64_t used = lane_->stats().cells_used.value();
+  post(job(3, kLarge, 3));
+  for (int i = 0; i < 5; ++i) step();
+  EXPECT_GE(lane_->stats().cells_used.value(), used);
+  run();
+}
+
 }  // namespace
 }  // namespace uma::engine

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <ranges>
+#include <span>
 #include <vector>
 
 namespace uma::engine {
@@ -58,6 +59,19 @@ class CellLedger {
   // Whether another slot shares a cell of this slot from `begin` on.
   [[nodiscard]] bool is_shared(std::size_t slot, std::size_t begin) const {
     return std::ranges::any_of(held_[slot] | std::views::drop(begin), [&](std::uint32_t cell) { return holders_[cell] > 1; });
+  }
+
+  // The number of cells that these slots hold, shared ones counted once.
+  [[nodiscard]] std::int64_t held_together(std::span<const std::size_t> slots) const {
+    std::vector<bool> is_counted(holders_.size());
+    std::int64_t count = 0;
+    for (const std::size_t slot : slots) {
+      for (const std::uint32_t cell : held_[slot]) {
+        if (!is_counted[cell]) ++count;
+        is_counted[cell] = true;
+      }
+    }
+    return count;
   }
 
   [[nodiscard]] std::size_t held(std::size_t slot) const { return held_[slot].size(); }

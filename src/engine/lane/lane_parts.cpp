@@ -3,7 +3,16 @@
 namespace uma::engine {
 
 std::int64_t LaneParts::cells_reserved() const {
-  std::int64_t cells = slots.cells_used();
+  return slots.cells_used() + cells_to_come();
+}
+
+std::int64_t LaneParts::cells_of_running() const {
+  return slots.cells_of_running() + cells_to_come();
+}
+
+// Cells that are reserved for the prompts of running sequences and not used yet.
+std::int64_t LaneParts::cells_to_come() const {
+  std::int64_t cells = 0;
   for (const SequencePtr& sequence : sequences) {
     if (sequence->is_running()) cells += size_of(sequence->chain) - cached(*sequence);
   }

@@ -49,6 +49,8 @@ struct LaneParts {
 
   // Cells that are used, or reserved for the prompts of running sequences.
   [[nodiscard]] std::int64_t cells_reserved() const;
+  // Cells that running sequences use, or that are reserved for their prompts. Requires: a unified context.
+  [[nodiscard]] std::int64_t cells_of_running() const;
   // Cells that are used, or that restores in progress will use.
   [[nodiscard]] std::int64_t cells_expected() const;
   // Reserves memory for a state; less valuable states are evicted for it at once. Empty: there is not enough memory.
@@ -57,6 +59,9 @@ struct LaneParts {
   [[nodiscard]] kv::PrefixQuery prefix_query_of(const Sequence& sequence) const;
   // Cancels the sequence's job in the prefill lane.
   void recall(Sequence& sequence) const;
+
+ private:
+  [[nodiscard]] std::int64_t cells_to_come() const;
 };
 
 // The session's id in a log line; "-" for none.

@@ -1,5 +1,9 @@
 #include "engine/lane/preemption.h"
 
+#include <algorithm>
+#include <functional>
+#include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -95,6 +99,50 @@ Sequence* Preemption::choose_background(TimePoint now) const {
     if (may_go && blocked == nullptr) blocked = &sequence;
   }
   return blocked;
+}
+
+bool Preemption::swap_out_for_cells(const Sequence& waiting, bool urgent, std::int64_t cells, TimePoint now) {
+  const std::vector<Sequence*> victims = give_way_to(waiting, urgent, now);
+  std::int64_t freed = 0;
+  std::size_t count = 0;
+  while (freed < cells && count < victims.size()) freed += size_of(victims[count++]->chain);
+  if (freed < cells) return false;
+  for (Sequence* victim : std::span(victims).first(count)) {
+    log_info("request {}: swapped out for request {}, which needs its cells", victim->job.id.value, waiting.job.id.value);
+    if (victim->job.is_background) {
+      swap_out(*victim);
+      continue;
+    }
+    kv::SnapshotPtr kept = save(*victim);
+    if (kept == nullptr) {  // It would be computed again at every turn.
+      victim->times.keeps_until = now + from_ms(kTurnMs);
+      return false;
+    }
+    victim->resume.id = 0;
+    set_aside(*victim, std::move(kept));
+  }
+  return true;
+}
+
+// The sequences that give way to a waiting one, in the order in which they do.
+std::vector<Sequence*> Preemption::give_way_to(const Sequence& waiting, bool urgent, TimePoint now) const {
+  const auto is_past = [now](TimePoint since) { return now >= since + from_ms(kTurnMs); };
+  std::vector<Sequence*> found;
+  for (const SequencePtr& pointer : parts_.sequences) {
+    const Sequence& sequence = *pointer;
+    if (!sequence.is_running()) continue;
+    const bool is_less = sequence.job.is_background;
+    const bool may_go = now >= sequence.times.keeps_until;
+    const bool has_had_its_turn =
+        is_past(waiting.times.waits_since) && is_past(std::max(sequence.times.placed, sequence.times.first_token)) &&
+        !sequence.is_blocked() && !sequence.is_unsound && sequence.generated() > 0 && !parts_.slot_of(sequence).was_moved();
+    if (may_go && ((is_less && urgent) || ((is_less || urgent) && has_had_its_turn))) found.push_back(pointer.get());
+  }
+  // An offloaded prompt, which would begin again, is the last of its kind.
+  std::ranges::sort(found, std::greater(), [](const Sequence* sequence) {
+    return std::tuple(sequence->job.is_background, !sequence->is_blocked(), sequence->chain.size());
+  });
+  return found;
 }
 
 void Preemption::swap_out(Sequence& sequence) {

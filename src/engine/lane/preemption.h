@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/clock.h"
 #include "engine/lane/context_calls.h"
@@ -13,6 +14,9 @@
 #include "kv/snapshot.h"
 
 namespace uma::engine {
+
+// How long a sequence generates before another one that needs its cells gets them.
+inline constexpr double kTurnMs = 10'000;
 
 class Preemption {
  public:
@@ -27,6 +31,10 @@ class Preemption {
   [[nodiscard]] bool free_cells_of_others(const Sequence& sequence, std::int32_t tokens);
   // Swaps out the newest background sequence for a more important request. False: there is none that may be swapped out.
   [[nodiscard]] bool swap_out_background(RequestId important, TimePoint now);
+  // Swaps out sequences for a waiting one, so that at least `cells` more cells are free once idle slots are evicted: background
+  // ones if it is `urgent`, and, once it has waited for kTurnMs, those that are no more important and have generated for as
+  // long, the longest first. False: they are not enough, or the states cannot be saved.
+  [[nodiscard]] bool swap_out_for_cells(const Sequence& waiting, bool urgent, std::int64_t cells, TimePoint now);
   // Takes the sequence out of the context; it resumes from `snapshot`, if there is one.
   void set_aside(Sequence& sequence, kv::SnapshotPtr snapshot);
   // Clears the context. Cells with values that are not finite spoil the computation beside them, even after they are freed. All
@@ -38,6 +46,7 @@ class Preemption {
   [[nodiscard]] Sequence* choose_victim() const;
   [[nodiscard]] Sequence* choose_restoring() const;
   [[nodiscard]] Sequence* choose_background(TimePoint now) const;
+  [[nodiscard]] std::vector<Sequence*> give_way_to(const Sequence& waiting, bool urgent, TimePoint now) const;
   void swap_out(Sequence& sequence);
   [[nodiscard]] kv::SnapshotPtr save(Sequence& sequence);
   void restart_unsound(Sequence& sequence);

@@ -70,7 +70,7 @@ struct ResumePoint {
 
 struct SequenceTimes {
   TimePoint waits_since{};  // Set while the sequence waits.
-  TimePoint keeps_until{};  // A background sequence that has waited for long is not swapped out again until then.
+  TimePoint keeps_until{};  // It is not swapped out for a waiting one until then.
   TimePoint placed{};
   TimePoint first_token{};
   TimePoint last_token{};
