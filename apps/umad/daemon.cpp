@@ -122,7 +122,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.draft_path = *draft_path;
   options.tasks = card.tasks;
   options.workers = config.workers;
-  options.context = model.header() == nullptr ? compute.context : llm::with_layout(*model.header(), compute.context);
+  options.context = compute.context;
   options.threads = compute.threads;
   options.replicates = config.replicates_weights;
   options.lanes = compute.lanes;

@@ -134,7 +134,7 @@ const std::vector<Setting>& settings() {
       {"ipc", "uds_path", store(socket_path(), [](auto& c) -> auto& { return c.socket_path; }), "UMA_SOCKET", "--socket",
        "Unix socket to serve on"},
       {"", "n_ctx", store(integer(0, 1 << 24), [](auto& c) -> auto& { return c.sequence_cells; }), "UMA_N_CTX", "--n-ctx",
-       "most tokens of one conversation; 0: what kv.cells gives each slot"},
+       "most tokens of one conversation; 0: what the model was trained for, as memory allows"},
       {"", "slots", store(integer(1, 256), [](auto& c) -> auto& { return c.slots; }), "UMA_SLOTS", "--slots",
        "conversations that one worker generates at the same time"},
       {"", "threads", store(integer(0, 256), [](auto& c) -> auto& { return c.threads; }), "UMA_THREADS", "--threads",

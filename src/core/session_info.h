@@ -111,7 +111,7 @@ struct ModelInfo {
   std::uint64_t bytes = 0;
   std::uint64_t parameters = 0;
   std::int32_t context_tokens = 0;       // KV cells of one worker; for an embedding model, tokens of one call.
-  std::int32_t sequence_tokens_max = 0;  // Longest session, or text.
+  std::int32_t sequence_tokens_max = 0;  // Longest session, or text; before it is loaded: what it usually is.
   std::int32_t train_tokens = 0;         // Context length of the training.
   std::int32_t vocabulary = 0;
   std::int32_t slots = 0;

@@ -2,19 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "llm/model.h"
 
 namespace uma::llm {
 
-// The cells of a sequence where nothing states the window.
-inline constexpr std::int32_t kDefaultSequenceCells = 4096;
+// A window that no memory limits: what a coding agent needs for its instructions and some turns.
+inline constexpr std::int32_t kLongWindow = 32'768;
 
 // What the choice depends on. 0: unknown.
 struct LayoutFacts {
   std::int64_t train_tokens = 0;         // The context that the model was trained with.
   std::uint64_t kv_bytes_per_token = 0;  // Of all layers.
-  std::uint64_t memory_available = 0;    // Free memory of the machine in bytes.
+  std::optional<std::uint64_t> memory;   // Bytes of which a quarter is for the cells; absent: no limit.
 };
 
 struct ContextLayout {
@@ -23,10 +24,14 @@ struct ContextLayout {
   bool is_unified = false;
 };
 
-// The cells are ContextOptions::cells; by default 4096 for each sequence, or fewer if the model was trained for fewer, within a
-// quarter of the free memory. A sequence may be as long as ContextOptions::sequence_cells, for which there are then enough
-// cells; by default as its cells allow. They are split if every sequence gets its window, or 2048 cells where none is given,
-// which is faster on a CPU (docs/decisions/0004), else all sequences share them.
+// The window, the most tokens of a sequence, is ContextOptions::sequence_cells, by default what the model was trained for. The
+// cells are ContextOptions::cells; by default one window, or 4096 for each sequence if that is more and a quarter of the memory
+// has them. A window that is not given may be shorter, as a quarter of the memory has no more, but not shorter than
+// kLongWindow. The cells are split if every sequence gets its window, or 2048 where only the cells are given, else all
+// sequences share them (docs/decisions/0051).
 [[nodiscard]] ContextLayout choose_layout(const ContextOptions& options, const LayoutFacts& facts);
+
+// Half of the cells, shared by all sequences, for options whose layout is chosen; absent: they are few already.
+[[nodiscard]] std::optional<ContextOptions> with_half_the_cells(ContextOptions options);
 
 }  // namespace uma::llm

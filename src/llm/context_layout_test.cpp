@@ -26,32 +26,48 @@ void expect_layout(const ContextLayout& layout, std::int32_t cells, std::int32_t
 }
 
 TEST(ContextLayout, ASmallWindowIsSplit) {
-  expect_layout(choose_layout(layout_options(8), {.train_tokens = 4096, .kv_bytes_per_token = 1000, .memory_available = kGib}),
-                32'768, 4096, false);
+  expect_layout(choose_layout(layout_options(8), {.train_tokens = 4096, .kv_bytes_per_token = 1000, .memory = kGib}), 32'768,
+                4096, false);
   expect_layout(choose_layout(layout_options(8), {}), 32'768, 4096, false);
 }
 
-TEST(ContextLayout, WithoutAWindowEachSequenceHasItsPart) {
-  const LayoutFacts facts{.train_tokens = 32'768, .kv_bytes_per_token = 36'864, .memory_available = 16 * kGib};
-  expect_layout(choose_layout(layout_options(8), facts), 32'768, 4096, false);
-  expect_layout(choose_layout(layout_options(8, 0, 0, KvLayout::unified), facts), 32'768, 32'768, true);
+TEST(ContextLayout, WithoutAWindowAConversationMayBeAsLongAsTheModelAllows) {
+  const LayoutFacts facts{.train_tokens = 32'768, .kv_bytes_per_token = 36'864, .memory = 16 * kGib};
+  expect_layout(choose_layout(layout_options(8), facts), 32'768, 32'768, true);
+  expect_layout(choose_layout(layout_options(8, 0, 0, KvLayout::split), facts), 32'768, 4096, false);
+  expect_layout(choose_layout(layout_options(1), facts), 32'768, 32'768, false);
 }
 
-TEST(ContextLayout, FreeMemoryLimitsIt) {
-  const std::uint64_t per_token = 131'072;  // 8 B parameters.
-  const auto with = [&](std::uint64_t memory) {
-    return choose_layout(layout_options(8),
-                         {.train_tokens = 131'072, .kv_bytes_per_token = per_token, .memory_available = memory});
+TEST(ContextLayout, AWindowBeyondWhatAgentsNeedIsWithinAQuarterOfTheMemory) {
+  const auto with = [&](std::optional<std::uint64_t> memory) {
+    return choose_layout(layout_options(8), {.train_tokens = 131'072, .kv_bytes_per_token = 131'072, .memory = memory});
   };
-  expect_layout(with(24 * kGib), 32'768, 4096, false);
-  expect_layout(with(10 * kGib), 20'480, 2560, false);
-  expect_layout(with(6 * kGib), 12'288, 12'288, true);
-  expect_layout(with(0), 32'768, 4096, false);  // It is not known.
-  expect_layout(with(1), 4096, 4096, true);
+  expect_layout(with(64 * kGib), 131'072, 131'072, true);
+  expect_layout(with(24 * kGib), 49'152, 49'152, true);
+  expect_layout(with(6 * kGib), 32'768, 32'768, true);
+  expect_layout(with(0), 32'768, 32'768, true);
+  expect_layout(with(std::nullopt), 131'072, 131'072, true);
+}
+
+TEST(ContextLayout, CellsThatTakeNoMemoryAreNotShared) {
+  expect_layout(choose_layout(layout_options(4), {.train_tokens = 131'072, .kv_bytes_per_token = 0, .memory = kGib}), 524'288,
+                131'072, false);
+}
+
+TEST(ContextLayout, HalfTheCellsAreShared) {
+  const LayoutFacts facts{.train_tokens = 4096, .kv_bytes_per_token = 1000, .memory = kGib};
+  ContextOptions options = layout_options(8, 4096, 32'768, KvLayout::split);
+  for (const std::int32_t cells : {16'384, 8192, 4096}) {
+    const auto less = with_half_the_cells(options);
+    ASSERT_TRUE(less);
+    options = *less;
+    expect_layout(choose_layout(options, facts), cells, 4096, true);
+  }
+  EXPECT_FALSE(with_half_the_cells(options));
 }
 
 TEST(ContextLayout, AWindowThatIsGivenIsKept) {
-  const LayoutFacts facts{.train_tokens = 131'072, .kv_bytes_per_token = 131'072, .memory_available = 4 * kGib};
+  const LayoutFacts facts{.train_tokens = 131'072, .kv_bytes_per_token = 131'072, .memory = 4 * kGib};
   expect_layout(choose_layout(layout_options(8, 65'536), facts), 65'536, 65'536, true);
   expect_layout(choose_layout(layout_options(8, 1024), facts), 8192, 1024, false);
   expect_layout(choose_layout(layout_options(8, 500'000), facts), 131'072, 131'072, true);
@@ -59,7 +75,7 @@ TEST(ContextLayout, AWindowThatIsGivenIsKept) {
 }
 
 TEST(ContextLayout, CellsThatAreGivenAreKept) {
-  const LayoutFacts facts{.train_tokens = 32'768, .kv_bytes_per_token = 1000, .memory_available = kGib};
+  const LayoutFacts facts{.train_tokens = 32'768, .kv_bytes_per_token = 1000, .memory = kGib};
   expect_layout(choose_layout(layout_options(4, 0, 8192), facts), 8192, 2048, false);
   expect_layout(choose_layout(layout_options(8, 0, 8192), facts), 8192, 8192, true);
   expect_layout(choose_layout(layout_options(8, 0, 8192, KvLayout::split), facts), 8192, 1024, false);

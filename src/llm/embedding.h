@@ -36,8 +36,10 @@ constexpr std::string_view pooling_name(Pooling pooling) {
   return "rank";
 }
 
+inline constexpr std::int32_t kTextTokensMax = 2048;  // The longest text, unless the options ask for more.
+
 struct EmbeddingOptions {
-  std::int32_t text_tokens_max = 0;  // The longest text; 0: the model's limit, at most 2048.
+  std::int32_t text_tokens_max = 0;  // The longest text; 0: the model's limit, at most kTextTokensMax.
   std::int32_t threads = 1;          // Compute threads until set_threads().
   // Flash attention is several times as fast on a CPU, but it sums in 16 bits: the other texts of a call change a vector in the
   // fourth digit.

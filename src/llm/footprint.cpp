@@ -41,14 +41,14 @@ std::int64_t kv_bytes_of(const GgufHeader& header, KvType type) {
   return type == KvType::q8_0 ? numbers * 34 / 32 : numbers * 2;
 }
 
-ContextLayout layout_of(const GgufHeader& header, const ContextOptions& options) {
+ContextLayout layout_of(const GgufHeader& header, const ContextOptions& options, std::uint64_t memory) {
   return choose_layout(options, {.train_tokens = header.context_length,
                                  .kv_bytes_per_token = static_cast<std::uint64_t>(kv_bytes_of(header, options.kv_type)),
-                                 .memory_available = available_memory_bytes()});
+                                 .memory = memory});
 }
 
 Estimated estimate_layout(const GgufHeader& header, const ContextOptions& options) {
-  const ContextLayout chosen = layout_of(header, options);
+  const ContextLayout chosen = layout_of(header, options, available_memory_bytes());
   Estimated layout{.cells = chosen.cells,
                    .sequences = std::max(1, options.sequences),
                    .sequence_cells = chosen.sequence_cells,
@@ -60,11 +60,11 @@ Estimated estimate_layout(const GgufHeader& header, const ContextOptions& option
   return layout;
 }
 
-// A context for one sequence of the longest length.
+// A context for one long sequence.
 ContextOptions one_sequence_of(ContextOptions options, std::int32_t sequence_cells, bool is_unified) {
   options.sequences = 1;
   options.has_spare = false;
-  options.cells = options.sequence_cells = sequence_cells;
+  options.cells = options.sequence_cells = std::min(sequence_cells, kOneSequenceMax);
   options.layout = is_unified ? KvLayout::unified : KvLayout::split;
   return options;
 }
@@ -124,8 +124,8 @@ Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, s
 
 }  // namespace
 
-ContextOptions with_layout(const GgufHeader& header, ContextOptions options) {
-  const ContextLayout chosen = layout_of(header, options);
+ContextOptions with_layout(const GgufHeader& header, ContextOptions options, std::uint64_t memory) {
+  const ContextLayout chosen = layout_of(header, options, memory);
   options.cells = chosen.cells;
   options.sequence_cells = chosen.sequence_cells;
   options.layout = chosen.is_unified ? KvLayout::unified : KvLayout::split;

@@ -21,12 +21,15 @@ struct ContextBytes {
   bool operator==(const ContextBytes&) const = default;
 };
 
+inline constexpr std::int32_t kOneSequenceMax = 16'384;
+
 struct Footprint {
   bool is_measured = false;    // True: measured by a dry run of the library; false: estimated from the file's header.
   bool makes_vectors = false;  // True: the contexts belong to an embedding model or a reranker.
   std::uint64_t weights = 0;
   std::vector<ContextBytes> contexts;  // One entry for each requested context.
-  // For each requested context, the same context for a single sequence; empty if makes_vectors.
+  // For each requested context, the same context for a single sequence of at most kOneSequenceMax tokens; empty if
+  // makes_vectors.
   std::vector<ContextBytes> one_sequence;
 
   [[nodiscard]] std::uint64_t total() const;  // Weights and contexts.
@@ -39,8 +42,9 @@ struct Footprint {
 // file.
 [[nodiscard]] Expected<Footprint> measure_footprint(const std::string& path, std::span<const ContextOptions> contexts);
 
-// The options with the layout that the model gets with the memory that is free now, so that measuring and loading agree.
-[[nodiscard]] ContextOptions with_layout(const GgufHeader& header, ContextOptions options);
+// The options with the layout that the model gets if a quarter of `memory` bytes is for its cells, so that measuring and
+// loading agree.
+[[nodiscard]] ContextOptions with_layout(const GgufHeader& header, ContextOptions options, std::uint64_t memory);
 
 // Converts the options of a chat context to those of an embedding context.
 [[nodiscard]] EmbeddingOptions embedding_options(const ContextOptions& options);

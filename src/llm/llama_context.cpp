@@ -59,7 +59,7 @@ struct Layout {
 Layout layout_of(const llama_model* model, const ContextOptions& options) {
   const ContextLayout chosen = choose_layout(options, {.train_tokens = llama_model_n_ctx_train(model),
                                                        .kv_bytes_per_token = kv_bytes_estimated(model, options.kv_type),
-                                                       .memory_available = available_memory_bytes()});
+                                                       .memory = available_memory_bytes()});
   auto cells = static_cast<std::uint32_t>(chosen.cells);
   if (options.has_spare && !chosen.is_unified) cells += cells / static_cast<std::uint32_t>(options.sequences);
   return {cells, chosen.sequence_cells, chosen.is_unified};

@@ -19,7 +19,8 @@ struct MemoryNeed {
   std::uint64_t weights = 0;
   std::uint64_t contexts = 0;
   std::uint64_t projector = 0;  // Part of `weights` that the library does not report.
-  std::uint64_t states = 0;     // Part of `contexts`: one state per worker in transfer from or to a context.
+  std::uint64_t states = 0;     // Part of `contexts`: one state per worker in transfer from or to a context,
+                                // of at most llm::kOneSequenceMax tokens.
   std::uint64_t images = 0;     // Part of `contexts`: cached encoded images.
   bool operator==(const MemoryNeed&) const = default;
 };

@@ -108,6 +108,7 @@ class ModelPool final : public engine::WorkerSource {
 
   [[nodiscard]] std::shared_ptr<const ModelRegistry> registry() const;
   [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
+  void choose_layout(const RegisteredModel& model, engine::LoadWorkersOptions& options);
   [[nodiscard]] Expected<MemoryNeed> need_of(const RegisteredModel& model, const engine::LoadWorkersOptions& options) const;
   [[nodiscard]] MemoryNeed correct(const RegisteredModel& model, const MemoryNeed& need, const engine::LoadedWorkers& loaded,
                                    Reservation& contexts);

@@ -10,6 +10,8 @@
 #include "base/text.h"
 #include "base/thread_name.h"
 #include "base/thrown.h"
+#include "llm/context_layout.h"
+#include "llm/footprint.h"
 #include "pool/load_files.h"
 #include "pool/model_pool.h"
 
@@ -17,6 +19,17 @@ namespace uma::pool {
 namespace {
 
 constexpr Duration kLookAgain = std::chrono::milliseconds(500);  // Interval of a load that waits for memory.
+
+// The next best options of a load that can never fit. First a window longer than agents need is given up, then the second
+// context, then more of the window. False: there are none.
+bool want_less(engine::LoadWorkersOptions& options, bool is_window_open) {
+  const auto shorter = is_window_open ? llm::with_half_the_cells(options.context) : std::nullopt;
+  if (shorter && (options.context.cells > llm::kLongWindow || !options.lanes)) {
+    options.context = *shorter;
+    return true;
+  }
+  return std::exchange(options.lanes, false);
+}
 
 }  // namespace
 
@@ -54,6 +67,8 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   if (!registered.problem.empty()) return fail(ErrorCode::model_load, registered.problem);
   auto options = options_.prepare(registered);
   if (!options) return std::unexpected(options.error());
+  const bool is_window_open = options->context.cells == 0 && options->context.sequence_cells == 0;
+  choose_layout(registered, *options);
   if (options_.guard != nullptr) {
     const auto checked = options_.guard->check(*options, [&load] { return load.is_cancelled.load(); });
     if (!checked) return std::unexpected(checked.error());
@@ -65,19 +80,27 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   auto need = measure();
   if (!need) return std::unexpected(need.error());
 
+  const engine::LoadWorkersOptions wanted = *options;
   const MemoryNeed all = *need;
+  std::uint64_t states = need->states;
   auto held = acquire(registered, *need, options->weights, load);
-  if (!held && load.is_refused && options->lanes) {
-    options->lanes = false;
+  while (!held && load.is_refused && want_less(*options, is_window_open)) {
+    load.is_refused = false;
     need = measure();
     if (!need) return std::unexpected(need.error());
+    states = need->states;
     held = acquire(registered, *need, options->weights, load);
-    if (held)
-      log_warning("memory: too short for a second context of model {}: long prompts are computed between the tokens of streams",
-                  model);
   }
   if (!held) return std::unexpected(held.error());
-  if (need->states < all.states) {
+  if (options->lanes < wanted.lanes) {
+    log_warning("memory: too short for a second context of model {}: long prompts are computed between the tokens of streams",
+                model);
+  }
+  if (options->context.cells < wanted.context.cells) {
+    log_warning("memory: too short for {} tokens of model {}: a conversation has up to {}", wanted.context.sequence_cells,
+                model, options->context.sequence_cells);
+  }
+  if (need->states < states) {
     log_warning(
         "memory: too short for the longest state of model {}: the KV of long conversations may be dropped when they leave its "
         "contexts",
@@ -115,6 +138,20 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   resident.is_serving = true;
   loaded->reservation = std::make_shared<Reservation>(std::move(*held));
   return loaded;
+}
+
+// Chooses the layout of a chat model's contexts by the memory that would be usable if no other model were loaded.
+void ModelPool::choose_layout(const RegisteredModel& model, engine::LoadWorkersOptions& options) {
+  if (model.header() == nullptr || model.capability != Capability::chat) return;
+  std::uint64_t usable = 0;
+  {
+    const MutexLock eviction_lock(eviction_mutex_);
+    update_governor();
+    usable = governor_.use().front().usable;
+  }
+  const auto workers = static_cast<std::uint64_t>(std::max(1, options.workers));
+  const std::uint64_t weights = model.weight_bytes() * (options.replicates ? workers : 1);
+  options.context = llm::with_layout(*model.header(), options.context, (usable - std::min(usable, weights)) / workers);
 }
 
 // Frees what a failed load has left, and then the reservation of its contexts.

@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "base/text.h"
+#include "llm/context_layout.h"
+#include "llm/embedding.h"
 #include "llm/file_type.h"
 #include "llm/gguf_files.h"
 #include "pool/card_file.h"
@@ -333,6 +335,8 @@ ModelInfo info_of(const RegisteredModel& model) {
     info.bytes = header->weight_bytes;
     info.parameters = header->parameters;
     info.train_tokens = static_cast<std::int32_t>(header->context_length);
+    const std::int32_t usual = model.capability == Capability::chat ? llm::kLongWindow : llm::kTextTokensMax;
+    info.sequence_tokens_max = std::min(info.train_tokens, model.card.sequence_cells.value_or(usual));
     info.vocabulary = static_cast<std::int32_t>(header->vocabulary_size);
     info.has_chat_template = header->has_chat_template;
     info.file.architecture = header->architecture;

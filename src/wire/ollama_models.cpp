@@ -14,11 +14,6 @@ namespace {
 
 constexpr std::string_view kLatest = ":latest";
 
-// What a request can use: known exactly once the model is loaded.
-std::int32_t window_of(const ModelInfo& model) {
-  return model.sequence_tokens_max > 0 ? model.sequence_tokens_max : model.train_tokens;
-}
-
 std::string_view architecture_of(const ModelInfo& model) {
   return model.file.architecture.empty() ? "unknown" : std::string_view(model.file.architecture);
 }
@@ -66,7 +61,7 @@ void write_details(json::ObjectWriter& parent, const ModelInfo& model) {
   out += ']';
   details.field("parameter_size", parameter_size(model.parameters));
   details.field("quantization_level", model.file.quantization.empty() ? "unknown" : std::string_view(model.file.quantization));
-  details.field("context_length", window_of(model));
+  details.field("context_length", model.sequence_tokens_max);
   details.field("embedding_length", model.file.embedding_length);
   details.close();
 }
@@ -132,7 +127,7 @@ std::string ollama_ps_json(std::span<const ModelInfo> models, std::int64_t now_s
     const std::int64_t idle_s = std::llround(std::ceil(model.idle_unload_s));
     row.field("expires_at", rfc3339(idle_s > 0 ? now_s + idle_s : kNever_s));
     row.field("size_vram", 0);
-    row.field("context_length", window_of(model));
+    row.field("context_length", model.sequence_tokens_max);
     row.close();
   });
   object.close();
@@ -141,7 +136,7 @@ std::string ollama_ps_json(std::span<const ModelInfo> models, std::int64_t now_s
 
 std::string ollama_show_json(const ModelInfo& model) {
   const std::string_view architecture = architecture_of(model);
-  const std::string parameters = std::format("num_ctx {}", window_of(model));
+  const std::string parameters = std::format("num_ctx {}", model.sequence_tokens_max);
   std::string out;
   json::ObjectWriter object(out);
   object.field("license", "");
@@ -159,7 +154,7 @@ std::string ollama_show_json(const ModelInfo& model) {
     out += ':';
     json::append_integer(out, static_cast<std::int64_t>(value));
   };
-  of_architecture("context_length", window_of(model));
+  of_architecture("context_length", model.sequence_tokens_max);
   of_architecture("embedding_length", model.file.embedding_length);
   info.close();
   write_capabilities(object, model);

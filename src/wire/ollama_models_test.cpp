@@ -82,11 +82,9 @@ TEST(OllamaModels, ShowTheWindowThatARequestCanUse) {
   EXPECT_EQ(shown.at("model_info").at("qwen3.embedding_length"), 4096);
   EXPECT_EQ(shown.at("parameters"), "num_ctx 8192");
   EXPECT_TRUE(shown.at("capabilities").is_array());
-  model.sequence_tokens_max = 0;
   model.file.title = "";
-  const boost::json::value unloaded = boost::json::parse(ollama_show_json(model));
-  EXPECT_EQ(unloaded.at("model_info").at("qwen3.context_length"), 40'960);
-  EXPECT_EQ(unloaded.at("model_info").at("general.basename"), "small");
+  const boost::json::value untitled = boost::json::parse(ollama_show_json(model));
+  EXPECT_EQ(untitled.at("model_info").at("general.basename"), "small");
 }
 
 TEST(OllamaModels, WithoutFactsAreStillDescribed) {

@@ -234,11 +234,6 @@ std::string error_json(const Error& error, int status, std::string_view field) {
   return out;
 }
 
-std::int32_t window_tokens(const ModelInfo& model) {
-  constexpr std::int32_t kUsualWindow = 4096;
-  return model.state == ModelState::ready ? model.sequence_tokens_max : std::min(model.train_tokens, kUsualWindow);
-}
-
 std::string model_json(const ModelInfo& model, std::int64_t created_s) {
   std::string out;
   json::ObjectWriter object(out);
@@ -249,7 +244,7 @@ std::string model_json(const ModelInfo& model, std::int64_t created_s) {
   object.field("type", "model");
   object.field("display_name", model.name);
   object.field("created_at", rfc3339(created_s));
-  const std::int32_t window = window_tokens(model);
+  const std::int32_t window = model.sequence_tokens_max;
   for (const std::string_view name : {"max_input_tokens", "max_tokens", "context_length", "max_model_len"}) {
     object.field(name, window);
   }

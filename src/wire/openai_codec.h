@@ -40,8 +40,6 @@ struct CompletionRequest {
 // Returns {"error":{"message","type","param","code"}}; `field` may be empty. The status determines the type.
 [[nodiscard]] std::string error_json(const Error& error, int status, std::string_view field);
 
-// The tokens that one request can use now; for a model that is not loaded, what it would probably get.
-[[nodiscard]] std::int32_t window_tokens(const ModelInfo& model);
 // A model as OpenAI's API shows it, with the fields that Anthropic's API and other servers have.
 [[nodiscard]] std::string model_json(const ModelInfo& model, std::int64_t created_s);
 [[nodiscard]] std::string models_json(std::span<const ModelInfo> models, std::int64_t created_s);

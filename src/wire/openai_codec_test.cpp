@@ -302,10 +302,6 @@ TEST(ModelJson, HasOneWindowUnderEveryName) {
                                R"("max_tokens":4096,"context_length":4096,"max_model_len":4096,"meta":{"n_ctx":4096,)"
                                R"("n_ctx_train":131072,"n_params":7,"size":9},"state":"ready",)"
                                R"("capabilities":["completion","tools","vision","thinking"]})"));
-  model.state = ModelState::unloaded;
-  EXPECT_EQ(window_tokens(model), 4096);
-  model.train_tokens = 512;
-  EXPECT_EQ(window_tokens(model), 512);
   model.capability = Capability::text_embedding;
   EXPECT_THAT(model_json(model, 0), HasSubstr(R"("capabilities":["embedding"])"));
 }

@@ -242,7 +242,7 @@ TEST_P(LaneMemory, PromptsOfThePrefillLaneGoOnAndCanBeRewound) {
   EXPECT_EQ(lane_->stats().handover.count(), 1U);
   post(3, "s", chain_after(2, words(3, 200)));
   expect_right(3);
-  EXPECT_EQ(lane_->stats().handover.count(), 2U);
+  EXPECT_GE(lane_->stats().handover.count(), 2U);
   EXPECT_EQ(tier(3), Tier::hot);
   post(4, "s", rewound(chains_.at(3), 300, words(4, 5)));
   expect_right(4);

@@ -11,24 +11,29 @@ namespace uma::engine {
 
 bool Placement::evict_ahead(const Sequence& sequence) {
   const bool has_slot = parts_.slots.find_of(sequence.job.session) || parts_.slots.find_empty();
-  if (!has_slot) (void)eviction_.evict_idle(kv::GiveWay::by_disk);
+  if (has_slot) return true;
+  if (const auto least = eviction_.least_valuable_slot(Slot::kNowhere, 0)) (void)eviction_.evict(*least, kv::GiveWay::by_disk);
   return !eviction_.is_waiting();
 }
 
-// Chooses the session's own slot, else an unowned slot that the sequence continues, else the lowest empty slot, else the least
-// valuable idle one.
+// Chooses the session's own slot, else an unowned slot that the sequence continues, else the lowest empty slot, else the idle
+// one with which least is lost.
 std::optional<std::size_t> Placement::choose_slot(const Sequence& sequence, const PrefixHit& hit) {
   if (const auto own = parts_.slots.find_of(sequence.job.session)) return own;
   const bool is_slot = hit.kind == PrefixHit::Kind::slot;
   if (is_slot && can_take_over(parts_.slots[hit.slot], hit.tokens_count)) return hit.slot;
   if (const auto empty = parts_.slots.find_empty()) return empty;
-  const auto spared = is_slot ? std::span(&hit.slot, 1) : std::span<const std::size_t>();
-  if (eviction_.evict_idle(kv::GiveWay::by_disk, spared)) return choose_slot(sequence, hit);
-  if (eviction_.is_waiting() || !is_slot || parts_.slots[hit.slot].is_running) return std::nullopt;
-  // Only the slot of the hit is left. It gets a new owner, and its earlier owner's state is stored.
-  if (!eviction_.store_by_disk(hit.slot)) return std::nullopt;
-  parts_.slots.disown(hit.slot);
-  return hit.slot;
+  const auto least =
+      eviction_.least_valuable_slot(is_slot ? hit.slot : Slot::kNowhere, static_cast<std::size_t>(hit.tokens_count));
+  if (!least) return std::nullopt;
+  if (is_slot && *least == hit.slot) {
+    // It keeps the tokens of the hit and gets a new owner; its earlier owner's state is stored.
+    if (!eviction_.store_by_disk(hit.slot)) return std::nullopt;
+    parts_.slots.disown(hit.slot);
+  } else if (!eviction_.evict(*least, kv::GiveWay::by_disk)) {
+    return std::nullopt;
+  }
+  return least;
 }
 
 // The cells for the whole chain, beside those of other slots, in a unified context. A hit in another slot shares its cells.

@@ -11,6 +11,9 @@
 namespace uma::engine {
 namespace {
 
+// Tokens without a session that are stored even while others stream: agents send their whole history with every turn, and
+// computing these tokens takes a hundred times as long as storing them.
+constexpr std::int32_t kWorthAPause = 2048;
 constexpr double kWaitMaxMs = 2000;  // How long a request waits until a state is written to disk.
 
 }  // namespace
@@ -19,7 +22,8 @@ bool SlotEviction::is_worth_storing(const Slot& slot) const {
   if (parts_.options.store == nullptr || slot.is_ephemeral || slot.was_moved()) return false;
   if (size_of(slot.tokens) < parts_.options.stored_tokens_min) return false;
   if (!slot.owner.session.empty()) return true;
-  // A state without a session is not worth a pause of streams, and writing to memory for the first time is slow.
+  if (size_of(slot.tokens) >= kWorthAPause) return true;
+  // A short state without a session is not worth a pause of streams, and writing to memory for the first time is slow.
   const StateSize size = state_size(parts_.shape(), size_of(slot.tokens));
   return !parts_.sequences.someone_streams() || parts_.pool.has(size.piece_bytes, size.pieces);
 }
@@ -82,25 +86,44 @@ bool SlotEviction::store_by_disk(std::size_t index) {
   return !is_waiting_;
 }
 
+kv::StateView SlotEviction::view_of(std::size_t index) const {
+  const Slot& slot = parts_.slots[index];
+  return {.id = index,
+          .bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token,
+          .tokens_count = slot.tokens.size(),
+          .uses = slot.uses,
+          .idle_s = to_ms(parts_.clock.now() - slot.last_used) / 1000};
+}
+
 bool SlotEviction::evict_idle(kv::GiveWay how, std::span<const std::size_t> except) {
   std::vector<kv::StateView> idle;
   for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
     const Slot& slot = parts_.slots[i];
-    if (slot.is_running || slot.is_empty() || std::ranges::contains(except, i)) continue;
-    idle.push_back({.id = i,
-                    .bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token,
-                    .tokens_count = slot.tokens.size(),
-                    .uses = slot.uses,
-                    .idle_s = to_ms(parts_.clock.now() - slot.last_used) / 1000});
+    if (!slot.is_running && !slot.is_empty() && !std::ranges::contains(except, i)) idle.push_back(view_of(i));
   }
   const kv::StateView* least = kv::least_valuable(idle, parts_.options.eviction);
-  if (least == nullptr) return false;
+  return least != nullptr && evict(least->id, how);
+}
+
+std::optional<std::size_t> SlotEviction::least_valuable_slot(std::size_t reused, std::size_t kept) const {
+  std::vector<kv::StateView> idle;
+  for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
+    if (parts_.slots[i].is_running || parts_.slots[i].is_empty()) continue;
+    kv::StateView& view = idle.emplace_back(view_of(i));
+    view.bytes = 1;  // Every slot is one slot.
+    if (i == reused && parts_.slots[i].owner.session.empty()) view.tokens_count -= std::min(kept, view.tokens_count);
+  }
+  const kv::StateView* least = kv::least_valuable(idle, parts_.options.eviction);
+  return least == nullptr ? std::nullopt : std::optional<std::size_t>(least->id);
+}
+
+bool SlotEviction::evict(std::size_t index, kv::GiveWay how) {
   if (how == kv::GiveWay::at_once) {
-    store(least->id);
-  } else if (!store_by_disk(least->id)) {
+    store(index);
+  } else if (!store_by_disk(index)) {
     return false;
   }
-  parts_.slots.clear(least->id);
+  parts_.slots.clear(index);
   return true;
 }
 

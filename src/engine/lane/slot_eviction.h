@@ -23,8 +23,13 @@ class SlotEviction {
   // Copies the slot's state to the store for a request that needs the slot: the request waits while other states are written to
   // disk to free memory. False: it has to wait. After a limit the state is dropped.
   [[nodiscard]] bool store_by_disk(std::size_t index);
-  // Frees the least valuable idle slot that is not in `except`. False: there is none, or its state has to wait.
+  // Frees the cells of the idle slot whose tokens are worth least for their size, and which is not in `except`. False: there is
+  // none, or its state has to wait.
   [[nodiscard]] bool evict_idle(kv::GiveWay how, std::span<const std::size_t> except = {});
+  // The idle slot with which least is lost. The first `kept` tokens of slot `reused` are not lost, unless it is a session's.
+  [[nodiscard]] std::optional<std::size_t> least_valuable_slot(std::size_t reused, std::size_t kept) const;
+  // Frees an idle slot. False: its state has to wait.
+  [[nodiscard]] bool evict(std::size_t index, kv::GiveWay how);
   // The sequence has ended. A session keeps its slot for its next turn; the tokens of a one-shot request stay while they may be
   // the prefix of another request. A state that cannot be cut is also stored at the end of each turn, as a checkpoint.
   void leave(const Sequence& sequence);
@@ -38,6 +43,7 @@ class SlotEviction {
   void end_wait() { wanted_since_ = kNever; }
 
  private:
+  [[nodiscard]] kv::StateView view_of(std::size_t index) const;
   [[nodiscard]] bool is_worth_storing(const Slot& slot) const;
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::size_t index, kv::GiveWay how);
   void store(std::size_t index, ByteBudget::Share reserved);

@@ -126,5 +126,16 @@ TEST_F(SlotEvictionTest, AnEphemeralSessionTakesNoRoomOutsideItsSlot) {
   EXPECT_EQ(ask(6, kPrompt, "s", "a", true).usage.reuse_reason, "prefix") << "what the one-shot request computed";
 }
 
+TEST_F(SlotEvictionTest, ShortPromptsWithACommonBeginningTakeEachOthersSlotNotALongOnes) {
+  make_with_store({.sequences = 2});
+  store_.limit_memory({.at_rest = 0, .in_all = 0});  // What leaves its slot is lost.
+  const std::string title = "Say in three words: ";
+  const std::string history(100, 'h');
+  ask(1, history, "");
+  ask(2, title + "what is the weather today?", "");
+  ask(3, title + "who wrote this letter, and when?", "");
+  EXPECT_GE(ask(4, history + "and now?", "").usage.reused_tokens, 100);
+}
+
 }  // namespace
 }  // namespace uma::engine
