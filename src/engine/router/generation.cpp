@@ -198,6 +198,8 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
   request.deadline = kNever;
   if (auto may = check_logit_bias(*request.lease->model, call.options.sampling); !may) co_return may.error();
 
+  if (auto may = check_may_fit(*request.lease, call.input); !may) co_return may.error();
+
   const bool is_of_session = !call.session.empty() || call.response;
   auto images = std::make_shared<ImageHold>();
   if (!call.input.images.empty()) {

@@ -114,6 +114,17 @@ TEST_F(RouterTest, WhatEndsBeforeItsPromptIsPreparedEndsWithAllItsGenerations) {
   for (const auto& sink : refused) EXPECT_TRUE(sink->has_failed());
 }
 
+TEST_F(RouterTest, ATextThatNoTokensMakeFitIsRefusedBeforeItIsTokenized) {
+  start();
+  load();
+  const auto sinks = begin_all(one_shot(std::string(1 << 20, 'x')), 1);
+  router_->step();
+  ASSERT_TRUE(sinks.front()->has_failed()) << "no preparer has run";
+  EXPECT_EQ(sinks.front()->error().code, ErrorCode::limit_prompt);
+  EXPECT_TRUE(sinks.front()->error().message.starts_with("prompt is too long: 1048576 tokens > "))
+      << sinks.front()->error().message;
+}
+
 TEST_F(RouterTest, AGenerationOfSeveralCanBeCancelledAlone) {
   start();
   load();

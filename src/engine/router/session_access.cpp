@@ -27,6 +27,19 @@ std::string too_long(std::size_t tokens, std::size_t context) {
 
 }  // namespace
 
+Expected<Unit> check_may_fit(const ServedModel& served, const Input& input) {
+  const auto context = static_cast<std::size_t>(served.shape().sequence_cells_max);
+  std::size_t bytes = input.text.size();
+  for (const ChatMessage& message : input.messages) bytes += message.content.size();
+  if (bytes < context) return Unit{};  // No token is shorter than a byte.
+  const llm::Vocab& vocab = served.model->vocab();
+  std::size_t longest = 1;
+  for (const llm::OrderedPiece& piece : vocab.ordered_pieces()) longest = std::max(longest, vocab.piece(piece.token).size());
+  const std::size_t least = bytes / longest;
+  if (least < context) return Unit{};
+  return fail(ErrorCode::limit_prompt, too_long(least, context) + ", counted as the fewest that its bytes can be");
+}
+
 Expected<Unit> check_fits(const ServedModel& served, std::size_t known, std::size_t added) {
   const auto context = static_cast<std::size_t>(served.shape().sequence_cells_max);
   if (added + 1 > context) {

@@ -20,6 +20,9 @@
 namespace uma::engine {
 
 [[nodiscard]] Error busy_session(const std::string& session);
+// Refuses an input whose texts have too many bytes for the context, whatever their tokens are: tokenizing megabytes would take
+// seconds, for which other long prompts would wait. Errors: E_LIMIT_001.
+[[nodiscard]] Expected<Unit> check_may_fit(const ServedModel& served, const Input& input);
 // Checks that `known` tokens and `added` new ones leave a cell for one token of reply. Errors: E_LIMIT_001, E_LIMIT_004.
 [[nodiscard]] Expected<Unit> check_fits(const ServedModel& served, std::size_t known, std::size_t added);
 // The same check for a record that has just got `added` tokens, without the turns that a full context may drop.
