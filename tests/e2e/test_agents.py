@@ -95,7 +95,7 @@ class AgentTest(unittest.TestCase):
         notes = cls.work / "notes.txt"
         notes.write_text(f"Notes\nThe codeword is: {CODEWORD}\nend\n")
         script = {"tool": cls.tool(notes), "answer_prefix": "The codeword in the file is", "quote_after": "codeword is:",
-                  "plain_answer": "A reply without tools."}
+                  "thinking": "The file must be read first.", "plain_answer": "A reply without tools."}
         (cls.home / "script.json").write_text(json.dumps(script))
         model = cls.home / "scripted.gguf"
         subprocess.run([uma.MAKE_MODEL, "--script", cls.home / "script.json", "--out", model], check=True, timeout=uma.WAIT_S)
