@@ -119,7 +119,7 @@ class AgentTest(unittest.TestCase):
                 "UMA_SOCKET": str(self.daemon.socket_path)}
 
     def run_agent(self, *arguments):
-        """Runs the agent to its end; returns what it printed."""
+        """Runs the agent to its end; returns its standard output."""
         process = subprocess.Popen([*self.enter, cli.CLI, "launch", self.agent, "--", *arguments], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", cwd=self.work,
                                    env=self.environment(), start_new_session=True)
@@ -142,6 +142,7 @@ class AgentTest(unittest.TestCase):
         requests_before, metrics_before = len(self.requests()), self.client.metrics()
         said = self.run_agent(*arguments, QUESTION)
         self.assertIn(ANSWER, said)
+        self.assertNotIn("export ", said, "what launch shows is not the agent's output")
         requests = self.requests()[requests_before:]
         metrics = self.client.metrics()
         self.assertEqual(metrics_before["requests_failed_total"], metrics["requests_failed_total"], requests)
