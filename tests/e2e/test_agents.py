@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -24,7 +25,7 @@ CONTEXT = ("--n-ctx", "65536")
 QUESTION = "What is the codeword in notes.txt?"
 CODEWORD = "violet heron 4711"
 ANSWER = f"The codeword in the file is {CODEWORD}."
-LOOP_S = 10 * uma.WAIT_S  # for a loop that takes up to a minute, most of it the agent's first prompt of 8,000 to 23,000 tokens
+LOOP_S = 10 * uma.WAIT_S  # a loop takes up to half a minute on an idle machine, most of it for the agent's first prompt
 
 
 class Loopback:
@@ -99,7 +100,8 @@ class AgentTest(unittest.TestCase):
         (cls.home / "script.json").write_text(json.dumps(script))
         model = cls.home / "scripted.gguf"
         subprocess.run([uma.MAKE_MODEL, "--script", cls.home / "script.json", "--out", model], check=True, timeout=uma.WAIT_S)
-        cls.daemon = uma.Daemon(model, "--http", "127.0.0.1:8642", *CONTEXT)  # the default address, which others may have outside
+        # The default address, which others may have outside. A verified reuse would wait until the whole prompt is computed again.
+        cls.daemon = uma.Daemon(model, "--http", "127.0.0.1:8642", *CONTEXT, environment={"UMA_VERIFY": 0})
         cls.daemon.arguments = cls.enter + cls.daemon.arguments
         cls.addClassCleanup(cls.daemon.kill)
         cls.daemon.start().wait_ready()
@@ -180,6 +182,22 @@ class Codex(AgentTest):
 
     def test_a_tool_that_others_run_is_left_out(self):
         self.ask(*self.asks, "-c", 'web_search="live"')
+
+
+class CodexMcp(AgentTest):
+    """Codex offers the tools of a server of the Model Context Protocol in a namespace, and expects the call there."""
+
+    agent = "codex"
+    server = pathlib.Path(__file__).parent / "mcp_server.py"
+    asks = (*Codex.asks, "-c", f"mcp_servers.notes.command={json.dumps(sys.executable)}", "-c",
+            f"mcp_servers.notes.args={json.dumps([str(server)])}")
+
+    @classmethod
+    def tool(cls, notes):
+        return {"name": "mcp__notes__read_notes", "arguments": {"page": 1}}
+
+    def test_a_tool_of_a_namespace_is_called(self):
+        self.ask(*self.asks)
 
 
 class Opencode(AgentTest):
