@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <format>
+#include <iostream>
 #include <unistd.h>
 #include <utility>
 
@@ -21,6 +22,9 @@ namespace {
 
 // Agents insist on a key, and send it to a daemon that needs none.
 constexpr const char* kNoKey = "uma";
+
+// The first requests of the agents had 8,000 to 23,000 tokens (docs/CLIENTS.md), and the work comes on top.
+constexpr std::int64_t kWindowMin = 32'768;
 
 std::string key_or_any(const LaunchTarget& target) {
   return target.key.empty() ? kNoKey : target.key;
@@ -119,6 +123,15 @@ std::string shell_text(const LaunchPlan& plan) {
   return text + '\n';
 }
 
+std::string window_warning(const LaunchTarget& target) {
+  if (target.window == 0 || target.window >= kWindowMin) return "";
+  return std::format(
+      "a conversation with {} has at most {} tokens, and agents need {} or more: start umad with a larger --n-ctx, or a model "
+      "that "
+      "was trained for more",
+      printable_line(target.model), target.window, kWindowMin);
+}
+
 Result<void> run_launch(Client& client, const LaunchOptions& options, Output& output, Interrupts& interrupts) {
   const auto model = find_model(client, options.model, interrupts);
   if (!model) return std::unexpected(model.error());
@@ -137,7 +150,10 @@ Result<void> run_launch(Client& client, const LaunchOptions& options, Output& ou
   };
   LaunchPlan plan = plan_with(target);
   if (!options.key.empty() && !options.only_prints) target.key = "...";  // A key does not belong on the screen.
-  if (auto shown = print(output, printable(shell_text(plan_with(target)))); !shown || options.only_prints) return shown;
+  if (const std::string warning = window_warning(target); !warning.empty()) std::cerr << "uma-cli: " << warning << '\n';
+  const std::string shown = printable(shell_text(plan_with(target)));
+  if (options.only_prints) return print(output, shown);
+  std::cerr << shown << std::flush;
   for (const auto& [name, value] : plan.environment) ::setenv(name.c_str(), value.c_str(), 1);
   std::vector<char*> words;
   for (std::string& word : plan.command) words.push_back(word.data());

@@ -42,8 +42,11 @@ struct LaunchPlan {
 [[nodiscard]] LaunchPlan plan_launch(std::string_view agent, const LaunchTarget& target);
 // The plan as lines for a shell.
 [[nodiscard]] std::string shell_text(const LaunchPlan& plan);
+// What is wrong with a window that is too small for an agent's first request; empty: nothing.
+[[nodiscard]] std::string window_warning(const LaunchTarget& target);
 
-// Shows what the agent gets and becomes the agent.
+// Shows what the agent gets on standard error, and becomes the agent, whose output may be read by a program. With
+// `only_prints`, prints it on standard output.
 Result<void> run_launch(Client& client, const LaunchOptions& options, Output& output, Interrupts& interrupts);
 
 }  // namespace uma::cli

@@ -53,6 +53,15 @@ TEST(Launch, OpencodeGetsItsConfigurationAsJson) {
   EXPECT_EQ(config.at("provider").at("uma").at("models").at(target().model).at("limit").at("context"), 32'768);
 }
 
+TEST(Launch, ASmallWindowIsToldBefore) {
+  LaunchTarget small = target();
+  EXPECT_EQ(window_warning(small), "");
+  small.window = 8'192;
+  EXPECT_THAT(window_warning(small), HasSubstr("at most 8192 tokens"));
+  small.window = 0;
+  EXPECT_EQ(window_warning(small), "");
+}
+
 TEST(Launch, TheShellsTextIsQuoted) {
   EXPECT_EQ(shell_text({.environment = {{"A", "it's $HOME"}}, .command = {"run", "", "a b", "plain-1.0"}}),
             "export A='it'\\''s $HOME'\nrun '' 'a b' plain-1.0\n");

@@ -173,6 +173,10 @@ void read_output_config(json::FieldReader& fields, GenerateOptions& options) {
 
 MessagesCall read_messages_call(json::FieldReader& fields) {
   MessagesCall call;
+  if (fields.object(kThreadField) != nullptr) {
+    fields.fail_field(kThreadField,
+                      "asks for a conversation that the server holds, which this server does not: send all messages");
+  }
   GenerateRequest& generate = call.generate;
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   std::vector<std::string> blocks_left_out;

@@ -11,6 +11,10 @@
 
 namespace uma::wire {
 
+// Asks the server to hold the conversation, which umad does for sessions and responses only. Refused, because a request that
+// goes on in a thread has the last message alone.
+inline constexpr std::string_view kThreadField = "thread";
+
 struct MessagesCall {
   GenerateRequest generate;
   std::vector<std::string> warnings;  // What was left out of the request, as sentences; a few.

@@ -268,6 +268,7 @@ TEST(DecodeMessages, AnErrorNamesItsField) {
       {hi + R"(,"tool_choice":"auto")", "tool_choice"},
       {hi + R"(,"tools":[{"name":"f","input_schema":{}}],"tool_choice":{"type":"tool","name":"g"})", "tool_choice.name"},
       {hi + R"(,"thinking":{})", "thinking.type"},
+      {hi + R"(,"thread":{"type":"create"})", "thread"},
       {hi + R"(,"output_config":{"format":{"type":"yaml"}})", "output_config.format.type"},
       {hi + R"(,"output_config":{"format":{"type":"json_schema"}})", "output_config.format.schema"},
   };

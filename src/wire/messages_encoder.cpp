@@ -9,6 +9,7 @@
 
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
+#include "wire/messages_decoder.h"
 
 namespace uma::wire {
 namespace {
@@ -159,6 +160,11 @@ void write_message_error(json::ObjectWriter& object, const Error& error, int sta
   json::ObjectWriter inner(object.begin("error"));
   inner.field("type", message_error_type(status));
   inner.field("message", error.message);
+  if (field == kThreadField) {  // Anthropic's clients send the whole conversation then.
+    json::ObjectWriter details(inner.begin("details"));
+    details.field("error_code", "thread_unsupported_request");
+    details.close();
+  }
   json::ObjectWriter uma(inner.begin("uma"));
   uma.field("code", code_name(error.code));
   if (!field.empty()) uma.field("param", field);

@@ -148,6 +148,8 @@ TEST(MessageError, TheStatusGivesTheType) {
                                      {503, "overloaded_error"}}) {
     EXPECT_THAT(message_error_json(error, status, "x", ""), HasSubstr("\"" + std::string(type) + "\"")) << status;
   }
+  EXPECT_THAT(message_error_json(error, 400, "thread", ""),
+              HasSubstr(R"("details":{"error_code":"thread_unsupported_request"})"));
   std::string out;
   append_message_error(out, error, 503);
   EXPECT_EQ(message_types(message_events(out)), std::vector<std::string>{"error"});

@@ -175,6 +175,8 @@ class Runner:
                 for line in lines:
                     outcome = json.loads(line)
                     seen.add(outcome["test"])
+                    if outcome["outcome"] == "skipped" and outcome["test"].startswith("setUpClass "):
+                        seen.update(tests)  # all tests of the class
                     has_failed |= outcome["outcome"] == "FAILED"
                     self.tell(outcome)
             status = process.wait()

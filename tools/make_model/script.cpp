@@ -68,7 +68,7 @@ std::expected<Script, std::string> parse_script(std::string_view text) {
   const boost::json::value value = json::parse(text, {}, problem);
   if (problem || !value.is_object()) return std::unexpected("the script is not a JSON object");
   json::FieldReader fields(value.get_object());
-  refuse_unknown_fields(fields, value.get_object(), {"tool", "answer_prefix", "quote_after", "plain_answer"});
+  refuse_unknown_fields(fields, value.get_object(), {"tool", "answer_prefix", "quote_after", "thinking", "plain_answer"});
   Script script;
   if (const boost::json::object* tool = fields.object("tool")) {
     json::FieldReader tool_fields(*tool, "tool.");
@@ -83,6 +83,7 @@ std::expected<Script, std::string> parse_script(std::string_view text) {
   }
   script.answer_prefix = fields.required_text("answer_prefix", kScriptTextBytes);
   script.quote_after = fields.text("quote_after", kScriptTextBytes).value_or("");
+  script.thinking = fields.text("thinking", kScriptTextBytes).value_or("");
   script.plain_answer = fields.required_text("plain_answer", kScriptTextBytes);
   if (!fields.ok()) return std::unexpected("the script's " + fields.take_error().message);
   return script;

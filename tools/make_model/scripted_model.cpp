@@ -27,7 +27,8 @@ constexpr std::size_t kScriptedPieceBytes = 8;
 constexpr std::array<std::string_view, 6> kScriptedControls{"<|system_turn|>", "<|user_turn|>", "<|assistant_turn|>",
                                                             "<|tool_turn|>",   "<|tools|>",     "<|result|>"};
 
-// NAME is replaced by the tool's.
+// NAME is replaced by the tool's, THINKING by kThinkingTemplate if the script has reasoning: from the mark of its end in a
+// template, programs learn that a model reasons.
 constexpr std::string_view kScriptedTemplate = R"({%- set ns = namespace(result=-1, offered=false) -%}
 {%- for tool in tools or [] -%}
 {%- if tool.function.name == 'NAME' -%}{%- set ns.offered = true -%}{%- endif -%}
@@ -45,7 +46,7 @@ constexpr std::string_view kScriptedTemplate = R"({%- set ns = namespace(result=
 {%- for message in messages -%}
 {%- if message.role == 'assistant' -%}
 {{- '<|assistant_turn|>' -}}
-{%- if message.content -%}{{- message.content -}}{%- endif -%}
+THINKING{%- if message.content -%}{{- message.content -}}{%- endif -%}
 {%- for call in message.tool_calls or [] -%}
 {{- '<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' -}}
 {%- if call.function.arguments is string -%}{{- call.function.arguments -}}
@@ -62,6 +63,14 @@ constexpr std::string_view kScriptedTemplate = R"({%- set ns = namespace(result=
 {{- '</s>' -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|assistant_turn|>' -}}{%- endif -%})";
+
+constexpr std::string_view kThinkingTemplate =
+    R"({%- if message.reasoning_content -%}{{- '<think>' + message.reasoning_content + '</think>' -}}{%- endif -%}
+)";
+
+void replace_once(std::string& text, std::string_view part, std::string_view by) {
+  text.replace(text.find(part), part.size(), by);
+}
 
 // Adds the tokens of a script to a vocabulary.
 class ScriptTokenizer {
@@ -155,6 +164,8 @@ std::expected<ScriptedTokens, std::string> place_script(const Script& script, Sc
   placed.full_stop = kTokenOfByteZero + '.';
   tokenizer.set_next(placed.full_stop, placed.end);
 
+  const std::string thinking = script.thinking.empty() ? "" : std::format("<think>{}</think>", script.thinking);
+  const auto reasoning = tokenizer.add_text("thinking", thinking, std::nullopt);
   // The mark has pieces of its own: the grammar of a call begins behind it.
   const auto mark = tokenizer.add_text("tool", "<tool_call>", std::nullopt);
   const auto call = tokenizer.add_text(
@@ -162,14 +173,15 @@ std::expected<ScriptedTokens, std::string> place_script(const Script& script, Sc
       placed.end);
   const auto prefix = tokenizer.add_text("answer_prefix", script.answer_prefix, std::nullopt);
   const auto plain = tokenizer.add_text("plain_answer", script.plain_answer, placed.end);
-  for (const auto* text : {&mark, &call, &prefix, &plain}) {
+  for (const auto* text : {&reasoning, &mark, &call, &prefix, &plain}) {
     if (!*text) return std::unexpected(text->error());
   }
   if (prefix->size() < 2) {
     return std::unexpected(std::format("answer_prefix is \"{}\", which is one token: make it longer", script.answer_prefix));
   }
   tokenizer.set_next(mark->back(), call->front());
-  placed.call = mark->front();
+  if (!reasoning->empty()) tokenizer.set_next(reasoning->back(), mark->front());
+  placed.call = reasoning->empty() ? mark->front() : reasoning->front();
   placed.answer = prefix->front();
   placed.plain_answer = plain->front();
   placed.before_last_of_prefix = (*prefix)[prefix->size() - 2];
@@ -213,8 +225,8 @@ void set_scripted_metadata(gguf_context* gguf, const Script& script, const Vocab
   gguf_set_val_bool(gguf, "tokenizer.ggml.add_eos_token", false);
   gguf_set_val_bool(gguf, "tokenizer.ggml.add_space_prefix", false);
   std::string chat_template(kScriptedTemplate);
-  constexpr std::string_view kName = "NAME";
-  chat_template.replace(chat_template.find(kName), kName.size(), script.tool);
+  replace_once(chat_template, "NAME", script.tool);
+  replace_once(chat_template, "THINKING", script.thinking.empty() ? "" : kThinkingTemplate);
   gguf_set_val_str(gguf, "tokenizer.chat_template", chat_template.c_str());
 }
 

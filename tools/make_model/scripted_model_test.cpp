@@ -28,6 +28,7 @@ Script script_of_test() {
           .arguments = R"({"path": "notes.txt"})",
           .answer_prefix = "The file says: ",
           .quote_after = "",
+          .thinking = "",
           .plain_answer = "A reply without tools."};
 }
 
@@ -83,6 +84,11 @@ class ScriptedModel : public ::testing::Test {
     ASSERT_NE(model_, nullptr);
   }
 
+  std::string chat_template_of(const Script& script) {
+    make(script);
+    return llama_model_chat_template(model_.get(), nullptr);
+  }
+
   // The tokens of a conversation as the template writes it.
   std::vector<llama_token> tokens_of(const std::string& conversation) const {
     std::vector<llama_token> tokens = tokenize(*model_, conversation, /*parse_special=*/true);
@@ -116,6 +122,16 @@ TEST_F(ScriptedModel, CallsItsToolIfThatIsOffered) {
   EXPECT_EQ(reply_to(offered_ + question_), kCall);
   EXPECT_EQ(reply_to(question_), "A reply without tools.");
   EXPECT_EQ(reply_to("<|system_turn|>Name this conversation.</s>" + question_), "A reply without tools.");
+}
+
+TEST_F(ScriptedModel, ReasonsBeforeItsCall) {
+  Script script = script_of_test();
+  EXPECT_FALSE(chat_template_of(script).contains("</think>"));
+  script.thinking = "The file must be read first.";
+  EXPECT_TRUE(chat_template_of(script).contains("'</think>'"));
+  EXPECT_EQ(reply_to(offered_ + question_), "<think>The file must be read first.</think>" + std::string(kCall));
+  EXPECT_EQ(reply_to(question_), "A reply without tools.");
+  EXPECT_EQ(answer_to("x"), "The file says: x.");
 }
 
 TEST_F(ScriptedModel, QuotesTheFirstLineOfTheResult) {
@@ -210,12 +226,13 @@ TEST_F(ScriptedModel, RefusesTextsThatItCannotSay) {
 
 TEST(ParseScript, ReadsAllFields) {
   const auto script = parse_script(R"({"tool": {"name": "shell", "arguments": {"command":["cat","ü.txt"],"all":true,"n":{}}},
-      "answer_prefix": "It is ", "quote_after": "key=", "plain_answer": "Yes."})");
+      "answer_prefix": "It is ", "quote_after": "key=", "thinking": "So.", "plain_answer": "Yes."})");
   ASSERT_TRUE(script) << script.error();
   EXPECT_EQ(script->tool, "shell");
   EXPECT_EQ(script->arguments, R"({"command": ["cat", "ü.txt"], "all": true, "n": {}})");
   EXPECT_EQ(script->answer_prefix, "It is ");
   EXPECT_EQ(script->quote_after, "key=");
+  EXPECT_EQ(script->thinking, "So.");
   EXPECT_EQ(script->plain_answer, "Yes.");
 }
 
