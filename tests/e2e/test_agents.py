@@ -20,8 +20,6 @@ import cli
 import uma
 
 PROGRAMS = pathlib.Path(__file__).parent / "agents" / "node_modules" / ".bin"
-# Remove this line when the whole window that a model was trained for is the default.
-CONTEXT = ("--n-ctx", "65536")
 QUESTION = "What is the codeword in notes.txt?"
 CODEWORD = "violet heron 4711"
 ANSWER = f"The codeword in the file is {CODEWORD}."
@@ -102,7 +100,7 @@ class AgentTest(unittest.TestCase):
         model = cls.home / "scripted.gguf"
         subprocess.run([uma.MAKE_MODEL, "--script", cls.home / "script.json", "--out", model], check=True, timeout=uma.WAIT_S)
         # The default address, which others may have outside. A verified reuse would wait until the whole prompt is computed again.
-        cls.daemon = uma.Daemon(model, "--http", "127.0.0.1:8642", *CONTEXT, environment={"UMA_VERIFY": 0})
+        cls.daemon = uma.Daemon(model, "--http", "127.0.0.1:8642", environment={"UMA_VERIFY": 0})
         cls.daemon.arguments = cls.enter + cls.daemon.arguments
         cls.addClassCleanup(cls.daemon.kill)
         cls.daemon.start().wait_ready()
