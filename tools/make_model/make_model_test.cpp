@@ -62,7 +62,7 @@ ModelSpec smallest_spec() {
           .feed_forward = 32,
           .n_ctx = 256,
           .vocabulary_size = static_cast<std::uint32_t>(vocabulary_size_min(Markers::chat)),
-          .chat_template = true,
+          .chat_template = ChatTemplate::plain,
           .seed = 7};
 }
 
