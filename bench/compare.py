@@ -34,8 +34,8 @@ READY_S = 120
 STOP_S = 10
 QUIET_TOKENS = 100  # default of uma-bench storm: tokens of each stream before the long prompts arrive
 
-# For each scenario: the figures to compare, its slots and cells per slot, and whether llama-server keeps its prompt caches. It
-# does only in scenarios that measure the reuse of earlier text.
+# For each scenario: the figures to compare, its slots and cells per slot, the layout of the cells if it is not split, and whether
+# llama-server keeps its prompt caches. It does only in scenarios that measure the reuse of earlier text.
 SCENARIOS = {
     "burst": dict(
         figures=["tokens_per_s", "ttft_p50_ms", "inter_token_p50_ms", "inter_token_max_ms", "server_cpu_ms_per_token"],
@@ -61,9 +61,10 @@ SCENARIOS = {
                  "side_computed_ratio", "chat_computed_ratio",
                  "first_half_turn_p50_ms", "first_half_turn_max_ms", "first_half_ttft_p50_ms", "first_half_ttft_max_ms",
                  "second_half_turn_p50_ms", "second_half_turn_max_ms", "second_half_ttft_p50_ms", "second_half_ttft_max_ms",
+                 "resumed_turn_max_ms", "resumed_ttft_max_ms",
                  "chat_quiet_p50_ms", "chat_quiet_p95_ms", "chat_busy_p50_ms", "chat_busy_p95_ms", "chat_busy_max_ms",
                  "agent_first_prompt_tokens", "agent_last_prompt_tokens"],
-        slots=4, cells=32768, caches=True),
+        slots=8, cells=8192, layout="unified", caches=True),
     "long_ctx": dict(figures=None, slots=1, cells=32768, caches=False),
     "ipc_overhead": dict(
         figures=["ttft_p50_ms", "inter_token_p50_ms", "server_cpu_ms_per_token", "server_cpu_percent"],
@@ -259,7 +260,7 @@ class Bench:
         flags = [cells_flag(program), self.n_ctx(slots) // workers, "--slots", slots // workers,
                  "--threads", self.options.threads * workers, "--workers", workers, "--http", address]
         if self.options.scenario == "agent":
-            flags += ["--n-ctx", self.options.cells_per_slot]
+            flags += ["--n-ctx", self.options.n_ctx]
         with running_umad(program, self.options.model, self.folder, f"kv: {{layout: {self.options.layout}}}\n",
                           *flags) as (process, path, log_path):
             listener = ["--http", address] if self.options.umad_http else ["--socket", path]
@@ -458,8 +459,10 @@ def parse_arguments(arguments):
     parser.add_argument("--workers", type=positive, default=1,
                         help="workers of umad, each with --threads threads; they share the slots and cells (default 1)")
     parser.add_argument("--umad-http", action="store_true", help="send requests to umad over HTTP, not over its socket")
-    parser.add_argument("--layout", choices=("split", "unified"), default="split",
-                        help="KV cells of both servers: each slot its own, or one pool for all (default split)")
+    parser.add_argument("--n-ctx", type=positive, default=32768,
+                        help="agent: most tokens of one conversation in umad (default 32768)")
+    parser.add_argument("--layout", choices=("split", "unified"),
+                        help="KV cells of both servers: each slot its own, or one pool for all (default: split; agent: unified)")
     parser.add_argument("--contestants", help=f"some of {','.join(CONTESTANTS)} (default: all of the scenario)")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's figures to this file")
     parser.add_argument("--chart", type=pathlib.Path,
@@ -473,6 +476,7 @@ def parse_arguments(arguments):
     options = parser.parse_args(arguments[:split])
     scenario = SCENARIOS[options.scenario]
     options.cells_per_slot = options.cells_per_slot or scenario["cells"]
+    options.layout = options.layout or scenario.get("layout", "split")
     options.umad_http = options.umad_http or options.scenario == "agent"  # agents use OpenAI's API
     possible = CONTESTANTS if options.scenario == "burst" else CONTESTANTS[:2]
     if options.before:

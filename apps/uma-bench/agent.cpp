@@ -35,7 +35,10 @@ struct Answered {
 class Replay {
  public:
   Replay(Run& run, const AgentOptions& options)
-      : run_(run), options_(options), random_(run.seed()), texts_(make_agent_texts(options, run.prompts(), random_)),
+      : run_(run),
+        options_(options),
+        random_(run.seed()),
+        texts_(make_agent_texts(options, run.prompts(), random_)),
         chat_client_(run.add_chat_client()) {
     for (int number = 0; number < options.agents; ++number) {
       Agent& agent = agents_.emplace_back(number, run.add_chat_client(), ChatConversation(texts_.tools, options.restore_space));
@@ -80,6 +83,7 @@ class Replay {
   }
 
   void start_other_agents(int end) {
+    if (std::exchange(others_started_, true)) return;
     for (Agent& agent : agents_) {
       if (agent.number > 0) run_.spawn(work(agent, 0, end));
     }
@@ -95,13 +99,10 @@ class Replay {
         agent.conversation.add_tool_result(turn.call.id, turn.text);
       }
       start_side_requests(agent.number, number, turn);
-      Job job{.session_id = agent.number, .tokens = options_.tokens};
-      if (agent.number == 0 && number == 0) {
-        job.on_token = [this, end, is_first = true]() mutable {
-          if (std::exchange(is_first, false)) start_other_agents(end);
-        };
-      }
+      Job job{.session_id = agent.number, .tokens = scaled(options_.tokens, options_.scale)};
+      if (number == 0) job.on_token = [this, end] { start_other_agents(end); };
       StreamRecord record = co_await agent.client.complete(job, agent.conversation);
+      if (number == 0) start_other_agents(end);  // If there was no token.
       agent.has_failed = record.failure.has_value();
       const AgentTurn* next = number + 1 < options_.turns ? &turns[static_cast<std::size_t>(number) + 1] : nullptr;
       agent.conversation.add_reply(record.reply, next != nullptr && !next->begins_task ? &next->call : nullptr);
@@ -129,15 +130,18 @@ class Replay {
     int turn;
   };
 
-  asio::awaitable<void> ask_beside(Beside which, const std::string& system, const std::string& text, int tokens, int own_words) {
+  asio::awaitable<void> ask_beside(Beside which, const std::string& system, const std::string& text, int tokens,
+                                   int own_words) {
     ChatConversation conversation({}, options_.restore_space);
     conversation.add_message("system", system);
     conversation.add_message("user", text);
     // The instructions of the first request of a kind are those of all others.
     const bool is_first = std::ranges::find(asked_, which.part) == asked_.end();
     asked_.push_back(which.part);
-    const Job job{.session_id = options_.agents + which.agent, .tokens = tokens};
-    StreamRecord record = co_await run_.add_chat_client().complete(job, conversation);
+    const Job job{.session_id = options_.agents + which.agent, .tokens = scaled(tokens, options_.scale)};
+    ChatClient& client = run_.add_chat_client();
+    StreamRecord record = co_await client.complete(job, conversation);
+    client.disconnect();
     const int new_tokens = is_first ? conversation.take_new_tokens(record) : own_words;
     keep(which.part, which.agent, which.turn, new_tokens, std::move(record));
   }
@@ -186,6 +190,7 @@ class Replay {
   bool chat_has_failed_ = false;
   double quiet_end_ms_ = 0;  // The chat was alone until then.
   bool in_second_half_ = false;
+  bool others_started_ = false;
   int working_ = 0;  // Agents that have turns left in this half.
   std::vector<Part> asked_;
   double last_end_ms_ = 0;
@@ -264,6 +269,14 @@ Outcome Replay::make_report() const {
   outcome.figures.push_back({"agents_wall_s", wall_s_[0] + wall_s_[1]});
   add_half(outcome.figures, false);
   add_half(outcome.figures, true);
+  std::vector<double> resumed_ms, resumed_ttft_ms;
+  for (const Answered& each : answered_) {
+    if (each.part != Part::agent || each.turn != options_.turns / 2 || each.record.token_ms.empty()) continue;
+    resumed_ms.push_back(each.record.end_ms - each.record.start_ms);
+    resumed_ttft_ms.push_back(each.record.ttft_ms());
+  }
+  outcome.figures.push_back({"resumed_turn_max_ms", percentile(resumed_ms, 1)});
+  outcome.figures.push_back({"resumed_ttft_max_ms", percentile(resumed_ttft_ms, 1)});
   const auto side = [](const Answered& each) { return each.part == Part::title || each.part == Part::summary; };
   const auto chat = [](const Answered& each) { return each.part == Part::chat; };
   outcome.figures.push_back({"side_computed_ratio", ratio(sum_tokens(answered_, side))});

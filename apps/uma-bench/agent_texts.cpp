@@ -57,8 +57,8 @@ std::string make_tools(const AgentOptions& options, PromptMaker& prompts) {
 
 }  // namespace
 
-int scaled(int words, double scale) {
-  return std::max(1, static_cast<int>(std::lround(words * scale)));
+int scaled(int length, double scale) {
+  return std::max(1, static_cast<int>(std::lround(length * scale)));
 }
 
 int draw_length(int min, int max, Random& random) {

@@ -11,7 +11,8 @@
 
 namespace uma::bench {
 
-// Lengths are words of the whole load; `scale` multiplies those of prompts. Replies keep their lengths.
+// Lengths are those of a real afternoon, in words of prompts and tokens of replies; `scale` multiplies those of the agents and
+// of the requests beside them. The chat keeps its lengths.
 struct AgentOptions {
   int agents = 2;
   int turns = 30;       // Turns of each agent; each ends with a reply.
@@ -23,11 +24,11 @@ struct AgentOptions {
   int task_words = 150;
   int result_words_min = 200;
   int result_words_max = 4000;
-  int tokens = 64;             // New tokens of each reply.
-  int side_system_words = 500; // The instructions of a title or summary request.
+  int tokens = 200;             // New tokens of each turn.
+  int side_system_words = 500;  // The instructions of a title or summary request.
   int summary_words = 1500;
-  int title_tokens = 16;
-  int summary_tokens = 64;
+  int title_tokens = 40;
+  int summary_tokens = 200;
   int chat_words = 30;  // Words of each turn of the chat beside the agents.
   int chat_tokens = 64;
   int chat_turns = 8;          // Then the user of the chat begins a new conversation.
@@ -37,8 +38,8 @@ struct AgentOptions {
 // What one turn of an agent adds to its conversation.
 struct AgentTurn {
   bool begins_task = false;
-  std::string text;  // The user's text, or the tool's result.
-  ToolCall call;     // The call that this result answers; empty if the turn begins a task.
+  std::string text;        // The user's text, or the tool's result.
+  ToolCall call;           // The call that this result answers; empty if the turn begins a task.
   std::string summarized;  // What a summary request beside this turn sends; empty: none.
 };
 
@@ -50,8 +51,8 @@ struct AgentTexts {
   std::vector<std::vector<AgentTurn>> turns;  // Of each agent.
 };
 
-// `words` scaled, at least one.
-[[nodiscard]] int scaled(int words, double scale);
+// `length` × `scale`, at least 1.
+[[nodiscard]] int scaled(int length, double scale);
 
 // A length between `min` and `max` whose logarithm is uniform: most results are short, few are long.
 [[nodiscard]] int draw_length(int min, int max, Random& random);

@@ -39,7 +39,8 @@ awaitable<StreamRecord> HttpStream::post(const Job& job, std::string_view path, 
 
 // Sends the request and reads the head of its answer. The server may have closed an idle connection; only in that case the
 // request is sent once more on a new connection.
-awaitable<std::expected<void, Failure>> HttpStream::start_request(std::string_view path, std::string body, std::optional<Parser>& parser) {
+awaitable<std::expected<void, Failure>> HttpStream::start_request(std::string_view path, std::string body,
+                                                                  std::optional<Parser>& parser) {
   http::request<http::string_body> request(http::verb::post, path, 11);
   request.set(http::field::host, endpoint_.address);
   request.set(http::field::content_type, "application/json");
@@ -87,7 +88,8 @@ awaitable<std::expected<void, Failure>> HttpStream::connect() {
   co_return Result<void>{};
 }
 
-awaitable<std::expected<void, Failure>> HttpStream::read_events(Parser& parser, const ParseEvent& parse, StreamRecorder& recorder) {
+awaitable<std::expected<void, Failure>> HttpStream::read_events(Parser& parser, const ParseEvent& parse,
+                                                                StreamRecorder& recorder) {
   const bool refused = parser.get().result() != http::status::ok;
   std::string error_body;
   SseReader reader;

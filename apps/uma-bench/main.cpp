@@ -104,8 +104,9 @@ void add_scenarios(CLI::App& app, Options& options) {
   CLI::App& agent = *app.add_subcommand("agent", "coding agents with tools, side requests, and a chat beside them (HTTP only)");
   add_count(agent, "--agents", options.agent.agents, "agents");
   add_count(agent, "--turns", options.agent.turns, "turns of each agent");
-  add_count(agent, "--task-turns", options.agent.task_turns, "turns between two texts of an agent's user; the others answer tools");
-  agent.add_option("--scale", options.agent.scale, "factor for the lengths of the agents' prompts")
+  add_count(agent, "--task-turns", options.agent.task_turns,
+            "turns between two texts of an agent's user; the others answer tools");
+  agent.add_option("--scale", options.agent.scale, "factor for the lengths below")
       ->check(CLI::Range(0.001, 10.0))
       ->capture_default_str();
   add_count(agent, "--system-words", options.agent.system_words, "words of the system prompt");
@@ -113,7 +114,7 @@ void add_scenarios(CLI::App& app, Options& options) {
   add_count(agent, "--tool-words", options.agent.tool_words, "words of a tool's description");
   add_count(agent, "--result-words-min", options.agent.result_words_min, "words of the shortest tool result");
   add_count(agent, "--result-words-max", options.agent.result_words_max, "words of the longest tool result");
-  add_count(agent, "--tokens", options.agent.tokens, "new tokens of each turn");
+  add_count(agent, "--tokens", options.agent.tokens, "new tokens of each turn of an agent");
   agent.add_flag("--restore-space", options.agent.restore_space,
                  "put back the space at the beginning of a reply that llama-server removes (models of make_model)");
   agent.add_flag("--pause", options.pauses, "after half of the turns print `paused` and wait for a line of standard input");

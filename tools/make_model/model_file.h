@@ -48,7 +48,7 @@ struct ModelSpec {
   std::uint32_t window = 0;             // Tokens that a layer with a window sees, the current one included; gemma3 only.
   PooledBy pooled_by = PooledBy::none;  // Bert: mean or rank.
   ChatTemplate chat_template = ChatTemplate::none;
-  bool image_markers = false;           // Control tokens around an image, for a model with a projector.
+  bool image_markers = false;                        // Control tokens around an image, for a model with a projector.
   Tokenizer tokenizer = Tokenizer::sentence_pieces;  // Word pieces: bert only.
   Weights weights = Weights::random;
   std::uint64_t seed = 1;
