@@ -55,7 +55,7 @@ SCENARIOS = {
         figures=["last_turn_wall_s", "last_turn_ttft_p50_ms", "later_turns_ttft_max_ms", "reused_tokens"],
         slots=4, cells=2048, caches=True),
     "agent": dict(
-        figures=["agents_wall_s", "first_half_wall_s", "second_half_wall_s",
+        figures=["agents_wall_s", "first_half_wall_s", "second_half_wall_s", "server_cpu_s_before", "server_cpu_s_after",
                  "first_half_computed_ratio", "second_half_computed_ratio",
                  "first_half_agents_computed_ratio", "second_half_agents_computed_ratio",
                  "side_computed_ratio", "chat_computed_ratio",
@@ -170,6 +170,12 @@ def answers_health(port):
         return connection.getresponse().status == 200
     finally:
         connection.close()
+
+
+def cpu_s(pid):
+    """CPU seconds that a process has used, with its threads."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port():
@@ -321,15 +327,17 @@ class Bench:
                               preexec_fn=die_with_parent) as load:
             if load.stdout.readline() != "paused\n":
                 raise ContestantFailed(f"uma-bench ended early; the end of the server's log:\n{tail(log_path)}")
+            cpu_before_s = cpu_s(process.pid)
             process.terminate()
             process.wait(STOP_S)
             with running(process.args, log_path) as again:
                 wait_until_ready(again, log_path, is_ready)
                 figures, _ = load.communicate("\n")
+                cpu_after_s = cpu_s(again.pid)
         if load.returncode != 0:
             raise ContestantFailed(f"uma-bench ended with status {load.returncode}; the end of the server's log:\n"
                                    f"{tail(log_path)}")
-        return json.loads(figures)["figures"]
+        return {**json.loads(figures)["figures"], "server_cpu_s_before": cpu_before_s, "server_cpu_s_after": cpu_after_s}
 
     def shared_flags(self):
         return ["-b", N_BATCH, "-ub", N_UBATCH, "-fa", "auto", "-t", self.options.threads]

@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -77,6 +78,12 @@ class Scripts(unittest.TestCase):
         before = watch._ours_s()
         compare.run_command([sys.executable, "-c", "import time\nwhile time.process_time() < 0.2: pass"])
         self.assertGreaterEqual(watch._ours_s() - before, 0.19)
+
+    def test_the_time_of_a_process_grows_as_it_computes(self):
+        before = compare.cpu_s(os.getpid())
+        while compare.cpu_s(os.getpid()) < before + 0.05:
+            pass
+        self.assertGreaterEqual(time.process_time(), 0.05)
 
     def test_a_command_is_shown_without_its_paths(self):
         self.assertEqual(compare.shown_command("x", ["--model", "m", "--pairs", "2", "--json", "j", "--write-docs"]),
@@ -156,7 +163,8 @@ class Restart(unittest.TestCase):
             with compare.running(server, log) as process:
                 compare.wait_until_ready(process, log, lambda: starts.read_text() == "x")
                 figures = bench.run_load_with_restart(["--http", starts], 1, process, log, lambda: starts.read_text() == "xx")
-            self.assertEqual({"starts": 2}, figures)
+            self.assertEqual(2, figures["starts"])
+            self.assertLess(figures["server_cpu_s_before"], 10)
 
 
 if __name__ == "__main__":
