@@ -1,11 +1,13 @@
 #include "agent.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <format>
-#include <limits>
 #include <list>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace uma::bench {
 
