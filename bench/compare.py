@@ -34,8 +34,8 @@ READY_S = 120
 STOP_S = 10
 QUIET_TOKENS = 100  # default of uma-bench storm: tokens of each stream before the long prompts arrive
 
-# For each scenario: the figures to compare, its slots and cells per slot, and whether llama-server keeps its prompt caches. It
-# does only in scenarios that measure the reuse of earlier text.
+# For each scenario: the figures to compare, its slots and cells per slot, the layout of the cells if it is not split, and whether
+# llama-server keeps its prompt caches. It does only in scenarios that measure the reuse of earlier text.
 SCENARIOS = {
     "burst": dict(
         figures=["tokens_per_s", "ttft_p50_ms", "inter_token_p50_ms", "inter_token_max_ms", "server_cpu_ms_per_token"],
@@ -54,6 +54,17 @@ SCENARIOS = {
     "chat_restart": dict(
         figures=["last_turn_wall_s", "last_turn_ttft_p50_ms", "later_turns_ttft_max_ms", "reused_tokens"],
         slots=4, cells=2048, caches=True),
+    "agent": dict(
+        figures=["agents_wall_s", "first_half_wall_s", "second_half_wall_s", "server_cpu_s_before", "server_cpu_s_after",
+                 "first_half_computed_ratio", "second_half_computed_ratio",
+                 "first_half_agents_computed_ratio", "second_half_agents_computed_ratio",
+                 "side_computed_ratio", "chat_computed_ratio",
+                 "first_half_turn_p50_ms", "first_half_turn_max_ms", "first_half_ttft_p50_ms", "first_half_ttft_max_ms",
+                 "second_half_turn_p50_ms", "second_half_turn_max_ms", "second_half_ttft_p50_ms", "second_half_ttft_max_ms",
+                 "resumed_turn_max_ms", "resumed_ttft_max_ms",
+                 "chat_quiet_p50_ms", "chat_quiet_p95_ms", "chat_busy_p50_ms", "chat_busy_p95_ms", "chat_busy_max_ms",
+                 "agent_first_prompt_tokens", "agent_last_prompt_tokens"],
+        slots=8, cells=8192, layout="unified", caches=True),
     "long_ctx": dict(figures=None, slots=1, cells=32768, caches=False),
     "ipc_overhead": dict(
         figures=["ttft_p50_ms", "inter_token_p50_ms", "server_cpu_ms_per_token", "server_cpu_percent"],
@@ -62,6 +73,9 @@ SCENARIOS = {
         figures=["tokens_per_s", "ttft_p50_ms", "ttft_p95_ms", "inter_token_p95_ms", "inter_token_max_ms", "wall_s"],
         slots=8, cells=4096, caches=True),
 }
+
+# The load of uma-bench for each scenario that restarts the server.
+RESTARTED = {"chat_restart": "chat", "agent": "agent"}
 
 
 class ContestantFailed(Exception):
@@ -158,6 +172,12 @@ def answers_health(port):
         connection.close()
 
 
+def cpu_s(pid):
+    """CPU seconds that a process has used, with its threads."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -243,9 +263,12 @@ class Bench:
         workers = self.options.workers
         address = f"127.0.0.1:{free_port()}" if self.options.umad_http else "off"
         program = program or self.options.umad
-        with running_umad(program, self.options.model, self.folder, "kv: {layout: split}\n", cells_flag(program), self.n_ctx(slots) // workers, "--slots", slots // workers,
-                          "--threads", self.options.threads * workers, "--workers", workers,
-                          "--http", address) as (process, path, log_path):
+        flags = [cells_flag(program), self.n_ctx(slots) // workers, "--slots", slots // workers,
+                 "--threads", self.options.threads * workers, "--workers", workers, "--http", address]
+        if self.options.scenario == "agent":
+            flags += ["--n-ctx", self.options.n_ctx]
+        with running_umad(program, self.options.model, self.folder, f"kv: {{layout: {self.options.layout}}}\n",
+                          *flags) as (process, path, log_path):
             listener = ["--http", address] if self.options.umad_http else ["--socket", path]
             return self.run_load(listener, slots, seed, process, log_path, lambda: answers_ping(path))
 
@@ -253,12 +276,18 @@ class Bench:
         port = free_port()
         log_path = self.folder / "llama-server.log"
         command = [self.options.llama_server, "--model", self.options.model, "--host", "127.0.0.1", "--port", port,
-                   "-c", self.n_ctx(slots), "-np", slots, "--no-kv-unified", *self.shared_flags()]
+                   "-c", self.n_ctx(slots), "-np", slots, "--no-kv-unified" if self.options.layout == "split" else "--kv-unified",
+                   *self.shared_flags()]
+        load_args = []
+        if self.options.scenario == "agent":
+            command += ["--cache-reuse", 256]  # its other caches of prompts are on by default
+            load_args = ["--restore-space"]
         if not SCENARIOS[self.options.scenario]["caches"]:
             command += ["--no-cache-prompt", "--cache-ram", 0]
         with running(command, log_path) as process:
             wait_until_ready(process, log_path, lambda: answers_health(port))
-            return self.run_load(["--http", f"127.0.0.1:{port}"], slots, seed, process, log_path, lambda: answers_health(port))
+            return self.run_load(["--http", f"127.0.0.1:{port}", *load_args], slots, seed, process, log_path,
+                                 lambda: answers_health(port))
 
     def run_library(self, slots, seed):
         # The number of tokens per word depends on the model, so the library gets as many prompt tokens as the servers.
@@ -277,7 +306,7 @@ class Bench:
         return self.prompt_tokens_known
 
     def run_load(self, address, slots, seed, process, log_path, is_ready):
-        if self.options.scenario == "chat_restart":
+        if self.options.scenario in RESTARTED:
             return self.run_load_with_restart(address, seed, process, log_path, is_ready)
         command = [self.options.uma_bench, self.options.scenario, *address, "--json", "--seed", seed, "--server-pid", process.pid]
         if self.options.scenario == "burst":
@@ -292,21 +321,23 @@ class Bench:
             raise ContestantFailed(f"{failure}\nthe end of the server's log:\n{tail(log_path)}") from None
 
     def run_load_with_restart(self, address, seed, process, log_path, is_ready):
-        """Runs chat, and restarts the server with the same arguments before the last turn of all users."""
-        command = [self.options.uma_bench, "chat", *address, "--json", "--pause", "--seed", seed, *self.load_args]
+        """Runs the scenario's load, and restarts the server with the same arguments when the load pauses."""
+        command = [self.options.uma_bench, RESTARTED[self.options.scenario], *address, "--json", "--pause", "--seed", seed, *self.load_args]
         with subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                               preexec_fn=die_with_parent) as load:
             if load.stdout.readline() != "paused\n":
                 raise ContestantFailed(f"uma-bench ended early; the end of the server's log:\n{tail(log_path)}")
+            cpu_before_s = cpu_s(process.pid)
             process.terminate()
             process.wait(STOP_S)
             with running(process.args, log_path) as again:
                 wait_until_ready(again, log_path, is_ready)
                 figures, _ = load.communicate("\n")
+                cpu_after_s = cpu_s(again.pid)
         if load.returncode != 0:
             raise ContestantFailed(f"uma-bench ended with status {load.returncode}; the end of the server's log:\n"
                                    f"{tail(log_path)}")
-        return json.loads(figures)["figures"]
+        return {**json.loads(figures)["figures"], "server_cpu_s_before": cpu_before_s, "server_cpu_s_after": cpu_after_s}
 
     def shared_flags(self):
         return ["-b", N_BATCH, "-ub", N_UBATCH, "-fa", "auto", "-t", self.options.threads]
@@ -436,6 +467,10 @@ def parse_arguments(arguments):
     parser.add_argument("--workers", type=positive, default=1,
                         help="workers of umad, each with --threads threads; they share the slots and cells (default 1)")
     parser.add_argument("--umad-http", action="store_true", help="send requests to umad over HTTP, not over its socket")
+    parser.add_argument("--n-ctx", type=positive, default=32768,
+                        help="agent: most tokens of one conversation in umad (default 32768)")
+    parser.add_argument("--layout", choices=("split", "unified"),
+                        help="KV cells of both servers: each slot its own, or one pool for all (default: split; agent: unified)")
     parser.add_argument("--contestants", help=f"some of {','.join(CONTESTANTS)} (default: all of the scenario)")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's figures to this file")
     parser.add_argument("--chart", type=pathlib.Path,
@@ -449,6 +484,8 @@ def parse_arguments(arguments):
     options = parser.parse_args(arguments[:split])
     scenario = SCENARIOS[options.scenario]
     options.cells_per_slot = options.cells_per_slot or scenario["cells"]
+    options.layout = options.layout or scenario.get("layout", "split")
+    options.umad_http = options.umad_http or options.scenario == "agent"  # agents use OpenAI's API
     possible = CONTESTANTS if options.scenario == "burst" else CONTESTANTS[:2]
     if options.before:
         possible = ("umad", "before")
@@ -515,7 +552,7 @@ def compare(arguments):
         if options.chart:
             write_whole(options.chart, draw_storm(bench.tokens_csv, quiet_tokens(load_args)))
     print(f"{options.scenario}, {options.model.name}: medians of {options.pairs} rounds; -c slots × {options.cells_per_slot}, "
-          f"-b {N_BATCH}, -ub {N_UBATCH}, -fa auto, {options.threads} threads, split KV\n")
+          f"-b {N_BATCH}, -ub {N_UBATCH}, -fa auto, {options.threads} threads, {options.layout} KV\n")
     print(format_table(rounds_by_slots, SCENARIOS[options.scenario]["figures"], options.contestants))
 
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Unit tests of compare.py: its arithmetic, its table, and the end of the processes that it starts."""
 
+import argparse
 import os
 import pathlib
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -77,6 +79,12 @@ class Scripts(unittest.TestCase):
         compare.run_command([sys.executable, "-c", "import time\nwhile time.process_time() < 0.2: pass"])
         self.assertGreaterEqual(watch._ours_s() - before, 0.19)
 
+    def test_the_time_of_a_process_grows_as_it_computes(self):
+        before = compare.cpu_s(os.getpid())
+        while compare.cpu_s(os.getpid()) < before + 0.05:
+            pass
+        self.assertGreaterEqual(time.process_time(), 0.05)
+
     def test_a_command_is_shown_without_its_paths(self):
         self.assertEqual(compare.shown_command("x", ["--model", "m", "--pairs", "2", "--json", "j", "--write-docs"]),
                          "script/bench x --pairs 2 --write-docs")
@@ -121,8 +129,42 @@ class Processes(unittest.TestCase):
         ratio = compare.format_table({4: [{"umad": {"x": 3}, "before": {"x": 2}}]}, ["x"], options.contestants).splitlines()[-1]
         self.assertEqual("| 4 | x | 3 | 2 | 1.5 |", ratio)
 
+    def parse(self, *arguments):
+        here = sys.executable  # any existing program
+        return compare.parse_arguments(["--model", __file__, "--umad", here, "--uma-bench", here, "--llama-server", here, *arguments])
+
+    def test_agents_use_http_and_share_one_pool_of_cells(self):
+        options, load_args = self.parse("agent", "--pairs", "1", "--", "--turns", "4")
+        self.assertTrue(options.umad_http)
+        self.assertEqual(("unified", [8], 8192), (options.layout, options.slots_list, options.cells_per_slot))
+        self.assertEqual(["--turns", "4"], load_args)
+        self.assertEqual("split", self.parse("agent", "--layout", "split")[0].layout)
+        self.assertEqual("split", self.parse("chat")[0].layout)
+        self.assertFalse(self.parse("chat")[0].umad_http)
+
     def test_usage_errors_exit_with_1(self):
         self.assertEqual(compare.main(["nonsense"]), 1)
+
+
+class Restart(unittest.TestCase):
+    # A load that pauses once; a server that counts its starts in a file.
+    LOAD = ("import json, sys\nassert sys.argv[1] == 'agent' and '--pause' in sys.argv, sys.argv\nprint('paused', flush=True)\n"
+            "sys.stdin.readline()\nprint(json.dumps({'figures': {'starts': len(open(sys.argv[3]).read())}}))\n")
+
+    def test_a_load_that_pauses_gets_a_new_server_with_the_same_arguments(self):
+        with tempfile.TemporaryDirectory() as folder:
+            starts, log, load = (pathlib.Path(folder) / name for name in ("starts", "log", "load"))
+            starts.write_text("")
+            load.write_text(f"#!{sys.executable}\n{self.LOAD}")
+            load.chmod(0o755)
+            options = argparse.Namespace(scenario="agent", uma_bench=load)
+            bench = compare.Bench(options, [], folder)
+            server = ["sh", "-c", f"printf x >> {starts}; exec sleep 1000"]
+            with compare.running(server, log) as process:
+                compare.wait_until_ready(process, log, lambda: starts.read_text() == "x")
+                figures = bench.run_load_with_restart(["--http", starts], 1, process, log, lambda: starts.read_text() == "xx")
+            self.assertEqual(2, figures["starts"])
+            self.assertLess(figures["server_cpu_s_before"], 10)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,33 @@ bool is_plain_token(std::string_view bytes, std::string_view field) {
   return bytes.contains(field);
 }
 
+// The object of an event of OpenAI's API; an event with an error becomes Failure::server.
+std::expected<boost::json::object, Failure> parse_openai_object(std::string_view data) {
+  auto event = parse_object(data);
+  if (event && event->contains("error")) {
+    return std::unexpected(Failure{Failure::Kind::server, error_message(data)});
+  }
+  return event;
+}
+
+// Null: the event has no choice, such as the one with the usage.
+const boost::json::object* first_choice(const boost::json::object& event) {
+  const boost::json::value* value = event.if_contains("choices");
+  const boost::json::array* choices = value != nullptr ? value->if_array() : nullptr;
+  return choices != nullptr && !choices->empty() ? choices->front().if_object() : nullptr;
+}
+
+std::optional<UsageReport> usage_of(const boost::json::object& event) {
+  const boost::json::object* usage = object_of(event, "usage");
+  if (usage == nullptr) {
+    return std::nullopt;
+  }
+  const boost::json::object* details = object_of(*usage, "prompt_tokens_details");
+  return UsageReport{.prompt_tokens = count_of(*usage, "prompt_tokens"),
+                     .reused_tokens = details != nullptr ? count_of(*details, "cached_tokens") : 0,
+                     .completion_tokens = count_of(*usage, "completion_tokens")};
+}
+
 std::expected<ServerEvent, Failure> end_of_stream(const boost::json::object& event) {
   const std::string reason = text_of(event, "reason");
   if (reason != "stop" && reason != "length") {
@@ -92,26 +119,32 @@ std::expected<ServerEvent, Failure> parse_completion_event(std::string_view data
   if (!with_text && is_plain_token(data, R"("finish_reason":null)")) {
     return ServerEvent{.is_token = true};
   }
-  const auto event = parse_object(data);
+  const auto event = parse_openai_object(data);
   if (!event) {
     return std::unexpected(event.error());
   }
-  if (event->contains("error")) {
-    return std::unexpected(Failure{Failure::Kind::server, error_message(data)});
-  }
-  ServerEvent result;
-  if (const boost::json::value* choices = event->if_contains("choices");
-      choices != nullptr && choices->is_array() && !choices->get_array().empty() && choices->get_array()[0].is_object()) {
-    const boost::json::object& choice = choices->get_array()[0].get_object();
-    const boost::json::value* finish_reason = choice.if_contains("finish_reason");
+  ServerEvent result{.usage = usage_of(*event)};
+  if (const boost::json::object* choice = first_choice(*event)) {
+    const boost::json::value* finish_reason = choice->if_contains("finish_reason");
     result.is_token = finish_reason == nullptr || finish_reason->is_null();
-    result.text = text_of(choice, "text");
+    result.text = text_of(*choice, "text");
   }
-  if (const boost::json::object* usage = object_of(*event, "usage")) {
-    const boost::json::object* details = object_of(*usage, "prompt_tokens_details");
-    result.usage = UsageReport{.prompt_tokens = count_of(*usage, "prompt_tokens"),
-                               .reused_tokens = details != nullptr ? count_of(*details, "cached_tokens") : 0,
-                               .completion_tokens = count_of(*usage, "completion_tokens")};
+  return result;
+}
+
+std::expected<ServerEvent, Failure> parse_chat_event(std::string_view data) {
+  if (data == "[DONE]") {
+    return ServerEvent{.is_end = true};
+  }
+  const auto event = parse_openai_object(data);
+  if (!event) {
+    return std::unexpected(event.error());
+  }
+  ServerEvent result{.usage = usage_of(*event)};
+  const boost::json::object* choice = first_choice(*event);
+  if (const boost::json::object* delta = choice != nullptr ? object_of(*choice, "delta") : nullptr) {
+    result.text = text_of(*delta, "content");
+    result.is_token = !result.text.empty() || !text_of(*delta, "reasoning_content").empty() || delta->contains("tool_calls");
   }
   return result;
 }

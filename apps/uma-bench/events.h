@@ -32,6 +32,10 @@ struct ServerEvent {
 // Parses the data of one server-sent event of OpenAI's POST /v1/completions.
 [[nodiscard]] std::expected<ServerEvent, Failure> parse_completion_event(std::string_view data, bool with_text);
 
+// Parses the data of one server-sent event of OpenAI's POST /v1/chat/completions. An event with text, reasoning or a part of a
+// tool call is a token event; `text` has the text alone.
+[[nodiscard]] std::expected<ServerEvent, Failure> parse_chat_event(std::string_view data);
+
 // The message of an OpenAI error body, or the body itself.
 [[nodiscard]] std::string error_message(std::string_view body);
 

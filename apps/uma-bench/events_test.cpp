@@ -1,5 +1,6 @@
 #include "events.h"
 
+#include <format>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,38 @@ TEST(ParseCompletionEvent, ReportsErrorsInsideTheStream) {
   EXPECT_EQ(event.error().message, "no room");
   EXPECT_EQ(parse_completion_event("nonsense", false).error().kind, Failure::Kind::protocol);
   EXPECT_EQ(error_message("<html>"), "<html>");
+}
+
+TEST(ParseChatEvent, CountsTextReasoningAndCallsAsTokens) {
+  const auto text =
+      parse_chat_event(R"({"choices":[{"index":0,"delta":{"content":" hi"},"finish_reason":null}],"usage":null})");
+  ASSERT_TRUE(text);
+  EXPECT_TRUE(text->is_token);
+  EXPECT_EQ(text->text, " hi");
+  for (const char* delta : {R"({"reasoning_content":"hm"})", R"({"tool_calls":[{"index":0}]})"}) {
+    const auto event = parse_chat_event(std::format(R"({{"choices":[{{"delta":{}}}]}})", delta));
+    ASSERT_TRUE(event);
+    EXPECT_TRUE(event->is_token) << delta;
+    EXPECT_EQ(event->text, "");
+  }
+  for (const char* delta : {R"({"role":"assistant","content":null})", R"({"role":"assistant","content":""})", "{}"}) {
+    const auto event = parse_chat_event(std::format(R"({{"choices":[{{"delta":{}}}]}})", delta));
+    ASSERT_TRUE(event);
+    EXPECT_FALSE(event->is_token) << delta;
+  }
+}
+
+TEST(ParseChatEvent, ReadsTheUsageBehindTheChoicesAndTheEnd) {
+  const auto usage = parse_chat_event(
+      R"({"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4}}})");
+  ASSERT_TRUE(usage && usage->usage);
+  EXPECT_EQ(usage->usage->prompt_tokens, 9);
+  EXPECT_EQ(usage->usage->reused_tokens, 4);
+  EXPECT_TRUE(parse_chat_event("[DONE]")->is_end);
+  const auto failed = parse_chat_event(R"({"error":{"message":"too long"}})");
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().message, "too long");
+  EXPECT_EQ(parse_chat_event("{").error().kind, Failure::Kind::protocol);
 }
 
 TEST(SseReader, GivesTheSameEventsHoweverTheBytesAreCut) {

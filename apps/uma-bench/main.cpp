@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <expected>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <print>
 #include <span>
@@ -15,6 +16,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "agent.h"
 #include "report.h"
 #include "run.h"
 #include "scenarios.h"
@@ -39,7 +41,8 @@ struct Options {
   StormOptions storm;
   MixedOptions mixed;
   ChatOptions chat;
-  bool pauses = false;
+  AgentOptions agent;
+  bool pauses = false;  // Of chat and agent.
   LongContextOptions long_ctx;
   IpcOverheadOptions ipc_overhead;
   TraceOptions trace_options;
@@ -98,6 +101,24 @@ void add_scenarios(CLI::App& app, Options& options) {
   add_count(chat, "--tokens", options.chat.tokens, "new tokens of each turn");
   chat.add_flag("--pause", options.pauses, "before everybody's last turn print `paused` and wait for a line of standard input");
 
+  CLI::App& agent = *app.add_subcommand("agent", "coding agents with tools, side requests, and a chat beside them (HTTP only)");
+  add_count(agent, "--agents", options.agent.agents, "agents");
+  add_count(agent, "--turns", options.agent.turns, "turns of each agent");
+  add_count(agent, "--task-turns", options.agent.task_turns,
+            "turns between two texts of an agent's user; the others answer tools");
+  agent.add_option("--scale", options.agent.scale, "factor for the lengths below")
+      ->check(CLI::Range(0.001, 10.0))
+      ->capture_default_str();
+  add_count(agent, "--system-words", options.agent.system_words, "words of the system prompt");
+  add_count(agent, "--tools", options.agent.tools, "tools");
+  add_count(agent, "--tool-words", options.agent.tool_words, "words of a tool's description");
+  add_count(agent, "--result-words-min", options.agent.result_words_min, "words of the shortest tool result");
+  add_count(agent, "--result-words-max", options.agent.result_words_max, "words of the longest tool result");
+  add_count(agent, "--tokens", options.agent.tokens, "new tokens of each turn of an agent");
+  agent.add_flag("--restore-space", options.agent.restore_space,
+                 "put back the space at the beginning of a reply that llama-server removes (models of make_model)");
+  agent.add_flag("--pause", options.pauses, "after half of the turns print `paused` and wait for a line of standard input");
+
   CLI::App& long_ctx = *app.add_subcommand("long_ctx", "decoding speed at the end of long contexts");
   long_ctx.add_option("--ctx", options.long_ctx.contexts, "context lengths")->delimiter(',')->check(CLI::Range(128, 1'000'000));
   add_count(long_ctx, "--tokens", options.long_ctx.tokens, "new tokens at each length");
@@ -117,11 +138,21 @@ void add_scenarios(CLI::App& app, Options& options) {
   add_count(trace, "--tokens", options.trace_options.tokens_max, "cut longer answers to this");
 }
 
+// Prints `paused` and waits until a line of standard input has ended.
+void wait_for_line() {
+  std::println("paused");
+  std::fflush(stdout);
+  for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
+}
+
 Outcome run_scenario(const std::string& name, Run& run, const Options& options, std::span<const TraceRequest> trace) {
   if (name == "burst") return run_burst(run, options.burst);
   if (name == "storm") return run_storm(run, options.storm);
   if (name == "mixed") return run_mixed(run, options.mixed);
   if (name == "chat") return run_chat(run, options.chat);
+  if (name == "agent") {
+    return run_agent(run, options.agent, options.pauses ? wait_for_line : std::function<void()>());
+  }
   if (name == "long_ctx") return run_long_ctx(run, options.long_ctx);
   return run_trace(run, options.trace_options, trace);
 }
@@ -149,6 +180,11 @@ std::vector<Endpoint> endpoints_of(const Options& options) {
 std::string_view impossible_option(const Options& options, std::string_view scenario, std::size_t endpoints) {
   if (endpoints == 0 || (endpoints > 1 && scenario != "ipc_overhead")) {
     return "give one server: --socket PATH or --http HOST:PORT (ipc_overhead compares both)";
+  }
+  if (scenario == "agent" && options.http.empty()) return "agent needs --http HOST:PORT, because agents use OpenAI's API";
+  if (options.agent.turns < 2) return "--turns of agent must be 2 or more, because the second half follows a pause";
+  if (options.agent.result_words_min > options.agent.result_words_max) {
+    return "--result-words-min must not be above --result-words-max";
   }
   if (options.storm.quiet_tokens >= options.storm.tokens) {
     return "--quiet-tokens must be below --tokens, because long prompts arrive while streams decode";
@@ -204,13 +240,7 @@ int main(int argc, char** argv) {
   const std::vector<Endpoint> endpoints = endpoints_of(options);
   if (const std::string_view wrong = impossible_option(options, scenario, endpoints.size()); !wrong.empty())
     return usage(wrong);
-  if (options.pauses) {
-    options.chat.before_last_turn = [] {
-      std::println("paused");
-      std::fflush(stdout);
-      for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
-    };
-  }
+  if (options.pauses) options.chat.before_last_turn = wait_for_line;
   std::vector<TraceRequest> trace;
   if (scenario == "trace") {
     auto requests = read_trace_file(options.trace, options.trace_limit);

@@ -40,6 +40,10 @@ Client& Run::add_client() {
   return *clients_.emplace_back(make_client(io_.get_executor(), options_.endpoint, clock_));
 }
 
+ChatClient& Run::add_chat_client() {
+  return chat_clients_.emplace_back(io_.get_executor(), options_.endpoint, clock_);
+}
+
 void Run::start(Job job) {
   start_after(0, std::move(job));
 }

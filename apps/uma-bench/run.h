@@ -12,6 +12,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 
+#include "chat_client.h"
 #include "client.h"
 #include "measure.h"
 #include "prompts.h"
@@ -33,11 +34,14 @@ class Run {
   explicit Run(const RunOptions& options);
 
   [[nodiscard]] const Endpoint& endpoint() const { return options_.endpoint; }
+  [[nodiscard]] std::uint64_t seed() const { return options_.seed; }
   [[nodiscard]] PromptMaker& prompts() { return prompts_; }
   [[nodiscard]] double now_ms() const { return clock_.now_ms(); }
 
   // Adds a client that lives as long as the run.
   Client& add_client();
+  // Like add_client(), for POST /v1/chat/completions. Requires: endpoint().is_http.
+  ChatClient& add_chat_client();
   // Starts one request on a new client and records it when it ends.
   void start(Job job);
   // Like start(), `delay_ms` from now.
@@ -66,6 +70,7 @@ class Run {
   double begin_cpu_s_;
   boost::asio::io_context io_;
   std::list<std::unique_ptr<Client>> clients_;
+  std::list<ChatClient> chat_clients_;
 };
 
 }  // namespace uma::bench

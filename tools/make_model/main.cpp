@@ -109,6 +109,16 @@ uma::ModelSpec spec_134m() {
           .vocabulary_size = 32000};
 }
 
+// For conversations of coding agents: twice the context, a third of the KV bytes per token, and a template that writes tools.
+uma::ModelSpec spec_134m_agent() {
+  uma::ModelSpec spec = spec_134m();
+  spec.name = "uma 134m agent";
+  spec.kv_heads = 4;
+  spec.n_ctx = 65536;
+  spec.chat_template = uma::ChatTemplate::tools;
+  return spec;
+}
+
 const std::map<std::string, uma::ModelSpec>& presets() {
   static const std::map<std::string, uma::ModelSpec> presets = [] {
     std::map<std::string, uma::ModelSpec> made{{"tiny", tiny_spec()},
@@ -122,8 +132,9 @@ const std::map<std::string, uma::ModelSpec>& presets() {
                                                {"tiny-wordpiece", tiny_wordpiece_spec()},
                                                {"tiny-wordpiece-rank", tiny_wordpiece_spec()},
                                                {"tiny-register", tiny_register_spec()},
-                                               {"134m", spec_134m()}};
-    made.at("tiny-chat").chat_template = true;
+                                               {"134m", spec_134m()},
+                                               {"134m-agent", spec_134m_agent()}};
+    made.at("tiny-chat").chat_template = uma::ChatTemplate::plain;
     made.at("tiny-embed-last").pooled_by = uma::PooledBy::last;
     made.at("tiny-rerank").pooled_by = uma::PooledBy::rank;
     made.at("tiny-wordpiece-rank").pooled_by = uma::PooledBy::rank;
@@ -215,7 +226,7 @@ int main(int argc, char** argv) {
   spec.n_ctx = n_ctx.value_or(spec.n_ctx);
   spec.vocabulary_size = vocabulary_size.value_or(spec.vocabulary_size);
   spec.window = window.value_or(spec.window);
-  spec.chat_template = spec.chat_template || chat_template;
+  if (chat_template && spec.chat_template == uma::ChatTemplate::none) spec.chat_template = uma::ChatTemplate::plain;
   spec.seed = seed;
   spec.quiet_layers = quiet_layers;
   spec.quiet_gain = quiet_gain;

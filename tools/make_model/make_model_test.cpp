@@ -62,7 +62,7 @@ ModelSpec smallest_spec() {
           .feed_forward = 32,
           .n_ctx = 256,
           .vocabulary_size = static_cast<std::uint32_t>(vocabulary_size_min(Markers::chat)),
-          .chat_template = true,
+          .chat_template = ChatTemplate::plain,
           .seed = 7};
 }
 
@@ -74,6 +74,15 @@ class MakeModel : public ::testing::Test {
     std::filesystem::create_directory(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // Empty if the model has none.
+  std::string template_of(const ModelSpec& spec) const {
+    const std::filesystem::path path = folder_ / "template.gguf";
+    EXPECT_TRUE(write_model(spec, path));
+    const ModelPtr model = load(path, /*vocabulary_only=*/true);
+    const char* text = llama_model_chat_template(model.get(), nullptr);
+    return text != nullptr ? text : "";
+  }
 
   std::filesystem::path folder_;
   const std::filesystem::path models_ = std::filesystem::path(std::getenv("UMA_TEST_MODEL")).parent_path();
@@ -288,6 +297,15 @@ TEST_F(MakeModel, OffersAChatTemplateWhoseControlTokensAreWhole) {
   llama_token token = -1;
   EXPECT_EQ(llama_tokenize(vocab, "<|im_end|>", 10, &token, 1, false, /*parse_special=*/true), 1);
   EXPECT_TRUE(llama_vocab_is_eog(vocab, token));
+}
+
+TEST_F(MakeModel, OffersAChatTemplateThatWritesTools) {
+  ModelSpec spec = smallest_spec();
+  EXPECT_FALSE(template_of(spec).contains("tool_calls"));
+  spec.chat_template = ChatTemplate::tools;
+  EXPECT_TRUE(template_of(spec).contains("tool_calls"));
+  spec.chat_template = ChatTemplate::none;
+  EXPECT_EQ(template_of(spec), "");
 }
 
 }  // namespace

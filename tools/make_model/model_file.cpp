@@ -23,6 +23,28 @@ constexpr std::string_view kChatTemplate =
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
+// ChatML with tools: their list is the end of the system message, a call is written as JSON behind the text of its reply, and a
+// result is a message with the role tool.
+constexpr std::string_view kToolTemplate = R"({%- if tools -%}
+{{- '<|im_start|>system\n' -}}
+{%- if messages[0].role == 'system' -%}{{- messages[0].content + '\n' -}}{%- endif -%}
+{{- '<tools>\n' -}}{%- for tool in tools -%}{{- tool | tojson + '\n' -}}{%- endfor -%}{{- '</tools><|im_end|>\n' -}}
+{%- endif -%}
+{%- for message in messages -%}
+{%- if not (tools and loop.first and message.role == 'system') -%}
+{{- '<|im_start|>' + message.role + '\n' -}}
+{%- if message.content -%}{{- message.content -}}{%- endif -%}
+{%- for call in message.tool_calls or [] -%}
+{{- '\n<tool_call>\n{"name": "' + call.function.name + '", "arguments": ' -}}
+{%- if call.function.arguments is string -%}{{- call.function.arguments -}}
+{%- else -%}{{- call.function.arguments | tojson -}}{%- endif -%}
+{{- '}\n</tool_call>' -}}
+{%- endfor -%}
+{{- '<|im_end|>\n' -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%})";
+
 // Standard deviations relative to 1/sqrt(columns), with which a matrix keeps the size of its input. Attention is sharper than
 // that, so that single earlier tokens matter and greedy text depends on the whole prompt. Logits spread enough for temperatures
 // to matter.
@@ -57,7 +79,7 @@ std::uint32_t step_rank(const ModelSpec& spec) {
 }
 
 Markers markers_of(const ModelSpec& spec) {
-  if (spec.chat_template) return Markers::chat;
+  if (spec.chat_template != ChatTemplate::none) return Markers::chat;
   return spec.image_markers ? Markers::image : Markers::none;
 }
 
@@ -340,15 +362,16 @@ void set_word_pieces(gguf_context* gguf) {
 }
 
 // `ends_texts`: the end token is added to every text.
-void set_sentence_pieces(gguf_context* gguf, bool chat_template, bool ends_texts) {
+void set_sentence_pieces(gguf_context* gguf, ChatTemplate chat_template, bool ends_texts) {
   gguf_set_val_u32(gguf, "tokenizer.ggml.unknown_token_id", kTokenUnknown);
   gguf_set_val_u32(gguf, "tokenizer.ggml.bos_token_id", kTokenBos);
   gguf_set_val_u32(gguf, "tokenizer.ggml.eos_token_id", kTokenEos);
   gguf_set_val_bool(gguf, "tokenizer.ggml.add_bos_token", true);
   gguf_set_val_bool(gguf, "tokenizer.ggml.add_eos_token", ends_texts);
   gguf_set_val_bool(gguf, "tokenizer.ggml.add_space_prefix", true);
-  if (chat_template) {
-    gguf_set_val_str(gguf, "tokenizer.chat_template", std::string(kChatTemplate).c_str());
+  if (chat_template != ChatTemplate::none) {
+    const std::string_view text = chat_template == ChatTemplate::tools ? kToolTemplate : kChatTemplate;
+    gguf_set_val_str(gguf, "tokenizer.chat_template", std::string(text).c_str());
   }
 }
 

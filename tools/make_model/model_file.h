@@ -28,6 +28,9 @@ enum class Weights : std::uint8_t {
   shift_register,  // shift_register.h
 };
 
+// ChatML with its control tokens; `tools` also writes tools, tool calls and their results.
+enum class ChatTemplate : std::uint8_t { none, plain, tools };
+
 // How a model reduces a text to one vector or score; the values are those of llama_pooling_type.
 enum class PooledBy : std::uint32_t { none = 0, mean = 1, last = 3, rank = 4 };
 
@@ -44,8 +47,8 @@ struct ModelSpec {
   std::uint32_t vocabulary_size = 0;
   std::uint32_t window = 0;             // Tokens that a layer with a window sees, the current one included; gemma3 only.
   PooledBy pooled_by = PooledBy::none;  // Bert: mean or rank.
-  bool chat_template = false;           // ChatML, with its control tokens.
-  bool image_markers = false;           // Control tokens around an image, for a model with a projector.
+  ChatTemplate chat_template = ChatTemplate::none;
+  bool image_markers = false;                        // Control tokens around an image, for a model with a projector.
   Tokenizer tokenizer = Tokenizer::sentence_pieces;  // Word pieces: bert only.
   Weights weights = Weights::random;
   std::uint64_t seed = 1;
