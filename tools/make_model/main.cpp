@@ -113,6 +113,7 @@ const std::map<std::string, uma::ModelSpec>& presets() {
   static const std::map<std::string, uma::ModelSpec> presets = [] {
     std::map<std::string, uma::ModelSpec> made{{"tiny", tiny_spec()},
                                                {"tiny-chat", tiny_spec()},
+                                               {"tiny-code", tiny_spec()},
                                                {"tiny-swa", tiny_swa_spec()},
                                                {"tiny-recurrent", tiny_recurrent_spec()},
                                                {"tiny-hybrid", tiny_hybrid_spec()},
@@ -124,6 +125,7 @@ const std::map<std::string, uma::ModelSpec>& presets() {
                                                {"tiny-register", tiny_register_spec()},
                                                {"134m", spec_134m()}};
     made.at("tiny-chat").chat_template = true;
+    made.at("tiny-code").gap_markers = true;
     made.at("tiny-embed-last").pooled_by = uma::PooledBy::last;
     made.at("tiny-rerank").pooled_by = uma::PooledBy::rank;
     made.at("tiny-wordpiece-rank").pooled_by = uma::PooledBy::rank;
