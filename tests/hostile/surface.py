@@ -266,7 +266,7 @@ FIELDS = {
     "think": [*FLAG, "", "none", "x" * 65], "keep_alive": [-1, 0, "0s", "1h30m", "soon", "1e999h", [], 1e308], "options": [{}, {"num_gpu": 1}],
     "num_ctx": [-1, 0, 2**53], "num_predict": [-2, -1, 0, 1, INT32 + 1], "raw": FLAG, "truncate": FLAG, "background": FLAG,
     "tool_name": text(0, 128), "tool_call_id": text(0, 256), "suffix": text(0, 10), "template": text(0, 10), "namespace": text(0, 128),
-    "input_prefix": text(0, 1 << 16), "input_suffix": text(0, 1 << 16), "filename": text(0, 5000), "n_probs": whole(0, 1),
+    "input_prefix": text(0, 1 << 16), "input_suffix": text(0, 1 << 16), "filename": text(0, 5000), "n_probs": whole(0, 1), "n_predict": [-1, 0, 1, INT32 + 1],
     "input_extra": [{}, [1], [{}], *repeated({"text": "x"}, 0, 256, 257), [{"filename": "x" * 5000, "text": "x" * (1 << 16)}] * 4],
     "tokens": [*repeated(5, 0, 1, 5000), [-1], [INT32], [INT32 + 1], ["x"], [1e300], [[]]], "add_special": FLAG, "parse_special": FLAG,
     "with_pieces": FLAG, "encrypted_content": ["", "uma1.", "uma1.!.0", "uma1.YQ==.ca978112ca1bbdca", *text(0, 1 << 16)],
