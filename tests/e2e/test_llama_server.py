@@ -27,6 +27,7 @@ class LlamaServerTest(test_http.HttpTest):
 
 class Tokens(LlamaServerTest):
     model = uma.TINY_CHAT
+    config = "models: {unknown: refuse}\n"  # else the only model answers to every name
 
     def test_texts_become_tokens_and_texts_again(self):
         for text in TEXTS:
