@@ -249,6 +249,7 @@ class Responses(ResponsesTest):
         body = {"input": "word " * 3000, "max_output_tokens": 8}
         status, answer = self.request("POST", "/v1/responses", body)
         self.assertEqual((400, "context_length_exceeded"), (status, answer["error"]["code"]))
+        self.assertIn("a larger --n-ctx", answer["error"]["message"])
         self.assertEqual([], self.sessions())
         last = self.respond("word " * 300, truncation="auto")
         for _ in range(12):
