@@ -82,10 +82,11 @@ Expected<std::string> arguments_of(const boost::json::object& function, grammar:
   return rules.add(boost::json::serialize(*parameters));
 }
 
-// Adds the place, tools[tool], to an error.
-std::unexpected<Error> refused_schema(std::size_t tool, const Error& error) {
+// Adds the place, tools[tool], to an error, and the tool's name, because some APIs have their tools in another form and order.
+std::unexpected<Error> refused_schema(std::size_t tool, const boost::json::object& function, const Error& error) {
   std::string field = std::format("tools[{}].function.parameters", tool);
-  std::string message = std::format("field \"{}\": {}", field, error.message);
+  std::string message =
+      std::format("field \"{}\": tool \"{}\": {}", field, std::string_view(function.at("name").as_string()), error.message);
   return std::unexpected(Error{error.code, std::move(message), std::move(field)});
 }
 
@@ -114,7 +115,7 @@ Expected<std::vector<Callable>> callables_of(const boost::json::array& tools, bo
     std::string schema = schema_of(function, is_strict || !is_loose);
     if (!is_strict && !grammar::json_schema_gbnf(schema)) schema = schema_of(function, false);
     const auto arguments = rules.add(schema);
-    if (!arguments) return refused_schema(i, arguments.error());
+    if (!arguments) return refused_schema(i, function, arguments.error());
     callables.push_back({std::string(std::string_view(function.at("name").as_string())), *arguments});
   }
   return callables;
@@ -209,7 +210,7 @@ Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions&
     const std::string_view name = function.at("name").as_string();
     if (options.tool_choice == ToolChoice::named && name != options.tool_name) continue;
     const auto arguments = arguments_of(function, rules);
-    if (!arguments) return refused_schema(i, arguments.error());
+    if (!arguments) return refused_schema(i, function, arguments.error());
     calls += std::format("{}{} {} {}", calls.empty() ? "" : " | ",
                          literal(std::format("{}{}{}", notation.before_name, name, notation.before_arguments)), *arguments,
                          literal(notation.after_arguments));

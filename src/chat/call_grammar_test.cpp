@@ -120,7 +120,8 @@ TEST(CallGrammar, ASchemaThatIsNoGrammarIsNamed) {
   const auto refused = call_grammar({.calls = CallSyntax::tagged}, options);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::proto_field);
-  EXPECT_TRUE(refused.error().message.starts_with("field \"tools[0].function.parameters\": ")) << refused.error().message;
+  EXPECT_TRUE(refused.error().message.starts_with("field \"tools[0].function.parameters\": tool \"f\": "))
+      << refused.error().message;
 }
 
 // --- optional calls

@@ -211,10 +211,10 @@ Expected<bool> rewrite_history(const ChatFormat& format, const Conversation& con
 
 }  // namespace
 
-Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_view text, bool at_start) {
-  if (!at_start) return vocab.tokenize(text, false);
+Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_view text, bool at_start, bool parse_special) {
+  if (!at_start) return vocab.tokenize(text, parse_special);
   const std::string with_space = vocab.adds_space_prefix() && !text.empty() ? " " + std::string(text) : std::string(text);
-  auto tokens = vocab.tokenize(with_space, false);
+  auto tokens = vocab.tokenize(with_space, parse_special);
   if (tokens && vocab.bos()) tokens->insert(tokens->begin(), *vocab.bos());
   return tokens;
 }

@@ -23,8 +23,9 @@
 namespace uma::chat {
 
 // Tokenizes `text` for the end of a chain or, if `at_start`, for a new chain, which begins with BOS and the tokenizer's leading
-// space.
-[[nodiscard]] Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_view text, bool at_start);
+// space. `parse_special`: see llm::Vocab::tokenize().
+[[nodiscard]] Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_view text, bool at_start,
+                                                         bool parse_special = false);
 
 // The inputs of a chat template besides the messages.
 struct ChatContext {

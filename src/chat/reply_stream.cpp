@@ -72,7 +72,11 @@ void ReplyStream::take_logprobs(std::size_t begin) {
   } else {
     for (const auto& place : pieces_.content_places) logprobs_waiting_.take(place.begin, place.end, logprobs_);
   }
-  if (!options_.stream) logprobs_kept_.insert(logprobs_kept_.end(), logprobs_.begin(), logprobs_.end());
+  if (options_.stream) return;
+  for (TokenLogprobs& logprobs : logprobs_) {
+    logprobs_kept_bytes_ += chat::logprobs_bytes(logprobs);
+    logprobs_kept_.push_back(std::move(logprobs));
+  }
 }
 
 ReplyStream::End ReplyStream::finish() {

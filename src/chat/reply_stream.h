@@ -58,6 +58,8 @@ class ReplyStream {
   // Control tokens with the texts of marks.
   [[nodiscard]] std::span<const std::pair<Token, std::string>> marks() const { return options_.format.marks; }
   [[nodiscard]] bool wants_logprobs() const { return options_.logprobs.has_value(); }
+  // Bytes of the log probabilities that are not delivered yet (chat::logprobs_bytes).
+  [[nodiscard]] std::size_t logprobs_bytes() const { return logprobs_waiting_.bytes() + logprobs_kept_bytes_; }
   [[nodiscard]] std::int32_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:
@@ -72,7 +74,8 @@ class ReplyStream {
   std::optional<ReplyParser> parser_;  // Absent: the whole text is content.
   bool ignores_grammar_ = false;       // A tool call did not begin as the grammar requires.
   LogprobQueue logprobs_waiting_;
-  std::vector<TokenLogprobs> logprobs_kept_;
+  std::vector<TokenLogprobs> logprobs_kept_;  // Unless the reply is streamed.
+  std::size_t logprobs_kept_bytes_ = 0;
   std::string content_;
   std::size_t text_bytes_ = 0;  // Decided text, whatever its kind.
   std::int32_t reasoning_tokens_ = 0;

@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/ids.h"
+#include "core/tenant_budget.h"
 #include "core/usage.h"
 
 namespace uma {
@@ -83,6 +84,7 @@ struct EosEvent {
   // If requested: logprobs of the tokens of `text`.
   std::vector<TokenLogprobs> logprobs{};
   std::string stop_string{};  // The stop string before which the text ends; empty: none.
+  RequestShare share{};       // Memory of the logprobs and of their JSON, held as long as this event.
 };
 
 struct FailureEvent {
@@ -113,7 +115,8 @@ struct ResponseBegunEvent {
   std::int32_t number = 0;  // Index of the reply among the messages of the turn.
 };
 
-// The prompt is tokenized, fits the context, and waits for its turn: errors of the request itself are impossible from here on.
+// The prompt is tokenized, fits the context, and waits for its turn. The errors that can follow are those of its computation,
+// and of images that cannot be encoded.
 struct PromptReadyEvent {
   std::int32_t prompt_tokens = 0;
 };

@@ -2,6 +2,7 @@
 
 #include "core/embedding.h"
 #include "core/image.h"
+#include "core/text_conversion.h"
 
 namespace uma {
 namespace {
@@ -31,6 +32,9 @@ std::size_t memory_of(const Input& input) {
   std::size_t bytes = input.text.size() + messages_bytes(input.messages) + array_bytes(input.tokens);
   for (const InputImage& image : input.images) {
     bytes += sizeof image + image.source.text.size() + image.field.size();
+  }
+  if (input.infill) {
+    bytes += input.infill->bytes() + input.infill->files.size() * sizeof(InfillFile);
   }
   return bytes;
 }
@@ -67,6 +71,15 @@ std::size_t memory_of(const EmbedRequest& request) {
     bytes += std::visit([](const auto& values) { return values.size() * sizeof values[0]; }, input);
   }
   return bytes;
+}
+
+// The tokenizer needs room for a token of each byte.
+std::size_t memory_of(const TokenizeRequest& request) {
+  return sizeof request + request.text.size() * (1 + sizeof(Token));
+}
+
+std::size_t memory_of(const DetokenizeRequest& request) {
+  return sizeof request + array_bytes(request.tokens);
 }
 
 std::size_t memory_of(const RerankRequest& request) {

@@ -60,6 +60,24 @@ struct GenerateOptions {
   ChatOptions chat;
 };
 
+struct InfillFile {
+  std::string name;
+  std::string text;
+};
+
+// The surroundings of a gap in a text, which the model fills in after Input::text. Only some vocabularies have marks for it.
+struct Infill {
+  std::string suffix;               // The text behind the gap.
+  std::string begun{};              // The beginning of the filling.
+  std::vector<InfillFile> files{};  // Other files that the text belongs to.
+
+  [[nodiscard]] std::size_t bytes() const {
+    std::size_t total = suffix.size() + begun.size();
+    for (const InfillFile& file : files) total += file.name.size() + file.text.size();
+    return total;
+  }
+};
+
 // The input of a session's turn, or the whole prompt of a one-shot request: a text, messages or, for a one-shot request,
 // tokens.
 struct Input {
@@ -67,11 +85,12 @@ struct Input {
   std::vector<ChatMessage> messages;
   std::vector<InputImage> images{};  // Images of the messages, in order; not read yet.
   std::vector<Token> tokens{};       // Not yet checked against the vocabulary.
+  std::optional<Infill> infill{};    // For a one-shot request: `text` ends at a gap; nullopt: there is none.
 
-  [[nodiscard]] bool empty() const { return text.empty() && messages.empty() && tokens.empty(); }
+  [[nodiscard]] bool empty() const { return text.empty() && messages.empty() && tokens.empty() && !infill; }
   // Bytes of the prompt without images.
   [[nodiscard]] std::size_t bytes() const {
-    std::size_t total = text.size() + tokens.size() * sizeof(Token);
+    std::size_t total = text.size() + tokens.size() * sizeof(Token) + (infill ? infill->bytes() : 0);
     for (const ChatMessage& message : messages) {
       total += message.role.size() + message.content.size() + message.extra.size();
     }

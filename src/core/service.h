@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "core/reply.h"
 #include "core/request.h"
 #include "core/session_info.h"
+#include "core/text_conversion.h"
 
 namespace uma {
 
@@ -37,8 +39,13 @@ class Service {
   virtual RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) = 0;
   virtual RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) = 0;
   // Replies with the number of tokens of the request's prompt, with its tools and images. Requires: neither a session nor a
-  // response.
-  virtual void count_tokens(TenantId tenant, GenerateRequest request, Reply<std::int32_t> reply) = 0;
+  // response. `end` is requested when nobody waits any more.
+  virtual void count_tokens(TenantId tenant, GenerateRequest request, std::stop_token end, Reply<std::int32_t> reply) = 0;
+  virtual void tokenize(TenantId tenant, TokenizeRequest request, Reply<TokenizedText> reply) = 0;
+  // Replies with the text of the tokens, with the names of control tokens.
+  virtual void detokenize(TenantId tenant, DetokenizeRequest request, Reply<ConvertedText> reply) = 0;
+  // Replies with the request's prompt as a text. Requires: messages without images, and neither a session nor a response.
+  virtual void format_chat(TenantId tenant, GenerateRequest request, Reply<ConvertedText> reply) = 0;
   // Cancels a generation: Eos with reason `cancelled`, and the session keeps its tokens so far. An embedding or rerank request
   // replies with E_LIMIT_003. Until their prompt is prepared, all generations of a prompt end with the first one, and the other
   // ids are unknown. Replies false for an unknown or finished request.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -120,6 +121,9 @@ struct ModelInfo {
   bool calls_tools = false;  // The chat template has tool calls; known while the model is loaded.
   bool reasons = false;      // The chat template has marks for reasoning; known while the model is loaded.
   bool reads_images = false;
+  bool fills_gaps = false;  // The vocabulary has the marks of Input::infill; known while the model is loaded.
+  // The model's chat template, while it is loaded; null: it has none. Shared, because templates are long.
+  std::shared_ptr<const std::string> chat_template{};
   std::string kv_layout{};      // "split" or "unified"; empty: it has none.
   std::int32_t dimensions = 0;  // Length of its vectors; 0: it computes none.
   std::vector<std::string> aliases{};

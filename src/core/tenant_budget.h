@@ -36,6 +36,8 @@ class TenantBudget : public std::enable_shared_from_this<TenantBudget> {
     // Sets the number of bytes. Errors: E_LIMIT_003; never for a smaller number.
     [[nodiscard]] Expected<Unit> resize(std::uint64_t bytes);
     void give_back();
+    // An empty share of the same tenant, for another holder.
+    [[nodiscard]] std::shared_ptr<Share> open_another() const { return memory_->open(tenant_); }
 
    private:
     friend class TenantBudget;

@@ -40,6 +40,8 @@ Part& part_with(Router& router, Method Part::* /*method*/) {
     return router.transfer();
   } else if constexpr (std::is_same_v<Part, Generations>) {
     return router.generations();
+  } else if constexpr (std::is_same_v<Part, TextConversions>) {
+    return router.texts();
   } else {
     return router.embeddings();
   }
@@ -299,16 +301,28 @@ void Engine::ask(Reply<T> reply, Args... args) {
 }
 
 // The same, with the request charged to its tenant until the reply.
-template <auto kMethod, class T, class RequestT>
-void Engine::ask_holding(TenantId tenant, RequestT request, Reply<T> reply) {
+template <auto kMethod, class T, class RequestT, class... Args>
+void Engine::ask_holding(TenantId tenant, RequestT request, Reply<T> reply, Args... args) {
   auto share = hold_or_refuse(tenant, request, reply);
   if (!share) return;
   if constexpr (requires { request.share; }) request.share = *share;
-  ask<kMethod>(holding(std::move(*share), std::move(reply)), std::move(tenant), std::move(request));
+  ask<kMethod>(holding(std::move(*share), std::move(reply)), std::move(tenant), std::move(request), std::move(args)...);
 }
 
-void Engine::count_tokens(TenantId tenant, GenerateRequest request, Reply<std::int32_t> reply) {
-  ask_holding<&Generations::count_tokens>(std::move(tenant), std::move(request), std::move(reply));
+void Engine::count_tokens(TenantId tenant, GenerateRequest request, std::stop_token end, Reply<std::int32_t> reply) {
+  ask_holding<&Generations::count_tokens>(std::move(tenant), std::move(request), std::move(reply), std::move(end));
+}
+
+void Engine::tokenize(TenantId tenant, TokenizeRequest request, Reply<TokenizedText> reply) {
+  ask_holding<&TextConversions::tokenize>(std::move(tenant), std::move(request), std::move(reply));
+}
+
+void Engine::detokenize(TenantId tenant, DetokenizeRequest request, Reply<ConvertedText> reply) {
+  ask_holding<&TextConversions::detokenize>(std::move(tenant), std::move(request), std::move(reply));
+}
+
+void Engine::format_chat(TenantId tenant, GenerateRequest request, Reply<ConvertedText> reply) {
+  ask_holding<&TextConversions::format_chat>(std::move(tenant), std::move(request), std::move(reply));
 }
 
 void Engine::cancel(RequestId id, Reply<bool> reply) {

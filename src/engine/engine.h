@@ -52,7 +52,10 @@ class Engine final : public Service, private WorkerHost {
   RequestId generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) override;
   RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) override;
   RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) override;
-  void count_tokens(TenantId tenant, GenerateRequest request, Reply<std::int32_t> reply) override;
+  void count_tokens(TenantId tenant, GenerateRequest request, std::stop_token end, Reply<std::int32_t> reply) override;
+  void tokenize(TenantId tenant, TokenizeRequest request, Reply<TokenizedText> reply) override;
+  void detokenize(TenantId tenant, DetokenizeRequest request, Reply<ConvertedText> reply) override;
+  void format_chat(TenantId tenant, GenerateRequest request, Reply<ConvertedText> reply) override;
   void cancel(RequestId id, Reply<bool> reply) override;
   void cancel_session(TenantId tenant, std::string session, Reply<bool> reply) override;
   void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) override;
@@ -104,8 +107,8 @@ class Engine final : public Service, private WorkerHost {
   void answer(Reply<T> reply, Task<Expected<T>> task);
   template <auto kMethod, class T, class... Args>
   void ask(Reply<T> reply, Args... args);
-  template <auto kMethod, class T, class RequestT>
-  void ask_holding(TenantId tenant, RequestT request, Reply<T> reply);
+  template <auto kMethod, class T, class RequestT, class... Args>
+  void ask_holding(TenantId tenant, RequestT request, Reply<T> reply, Args... args);
   template <class T>
   [[nodiscard]] T ask_router(std::move_only_function<T()> question);
   [[nodiscard]] kv::StoreOptions with_engine(kv::StoreOptions options) const;

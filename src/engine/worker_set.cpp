@@ -62,6 +62,10 @@ void run_embed_lane(EmbedLane& lane, std::size_t index) {
   lane.cancel_all();
 }
 
+std::shared_ptr<const std::string> template_of(const llm::ModelFacts& facts) {
+  return facts.chat_template.empty() ? nullptr : std::make_shared<const std::string>(facts.chat_template);
+}
+
 }  // namespace
 
 // --- Making
@@ -109,6 +113,8 @@ std::vector<Lane*> WorkerSet::make_workers(const std::string& model, LoadedWorke
                  .calls_tools = chat::call_syntax_of(facts.chat_template) != chat::CallSyntax::none,
                  .reasons = chat::has_reasoning_marks(facts.chat_template),
                  .reads_images = loaded.image_encoder != nullptr,
+                 .fills_gaps = made.model->vocab().gap_marks().has_value(),
+                 .chat_template = template_of(facts),
                  .kv_layout = shape.is_unified ? "unified" : "split"};
   loaded.model = made.model;
   loaded.reservation = std::move(made.reservation);

@@ -6,6 +6,25 @@
 #include "llm/llama_guard.h"
 
 namespace uma::llm {
+namespace {
+
+std::optional<Token> known(llama_token token) {
+  return token == LLAMA_TOKEN_NULL ? std::nullopt : std::optional<Token>(token);
+}
+
+std::optional<GapMarks> gap_marks_of(const llama_vocab* vocab) {
+  const auto prefix = known(llama_vocab_fim_pre(vocab));
+  const auto suffix = known(llama_vocab_fim_suf(vocab));
+  const auto middle = known(llama_vocab_fim_mid(vocab));
+  if (!prefix || !suffix || !middle) return std::nullopt;
+  return GapMarks{.prefix = *prefix,
+                  .suffix = *suffix,
+                  .middle = *middle,
+                  .repository = known(llama_vocab_fim_rep(vocab)),
+                  .file = known(llama_vocab_fim_sep(vocab))};
+}
+
+}  // namespace
 
 Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* vocab, bool adds_space_prefix) {
   return guarded(ErrorCode::model_load, "reading the vocabulary", [&]() -> Expected<std::unique_ptr<LlamaVocab>> {
@@ -27,6 +46,7 @@ Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* voca
     }
     made->ordered_pieces_ = order_pieces(*made);
     if (llama_vocab_get_add_bos(vocab) && llama_vocab_bos(vocab) != LLAMA_TOKEN_NULL) made->bos_ = llama_vocab_bos(vocab);
+    made->gap_marks_ = gap_marks_of(vocab);
     return made;
   });
 }
@@ -59,6 +79,14 @@ std::string_view LlamaVocab::piece(Token token) const {
   const auto index = static_cast<std::size_t>(token);
   const std::size_t begin = index == 0 ? 0 : piece_ends_[index - 1];
   return std::string_view(pieces_).substr(begin, piece_ends_[index] - begin);
+}
+
+std::string LlamaVocab::text(Token token) const {
+  const std::string_view plain = piece(token);
+  if (!plain.empty()) return std::string(plain);
+  return guarded(ErrorCode::runtime_decode, "reading a token",
+                 [&]() -> Expected<std::string> { return std::string(llama_vocab_get_text(vocab_, token)); })
+      .value_or("");
 }
 
 bool LlamaVocab::is_end_of_generation(Token token) const {

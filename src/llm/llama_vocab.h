@@ -23,6 +23,8 @@ class LlamaVocab final : public Vocab {
   [[nodiscard]] std::span<const Token> end_of_generation() const override { return end_of_generation_; }
   [[nodiscard]] std::optional<Token> bos() const override { return bos_; }
   [[nodiscard]] bool adds_space_prefix() const override { return adds_space_prefix_; }
+  [[nodiscard]] std::string text(Token token) const override;
+  [[nodiscard]] std::optional<GapMarks> gap_marks() const override { return gap_marks_; }
 
  private:
   LlamaVocab(const llama_vocab* vocab, bool adds_space_prefix) : vocab_(vocab), adds_space_prefix_(adds_space_prefix) {}
@@ -30,6 +32,7 @@ class LlamaVocab final : public Vocab {
   const llama_vocab* vocab_;  // Owned by the model.
   bool adds_space_prefix_;
   std::optional<Token> bos_;
+  std::optional<GapMarks> gap_marks_;
   std::vector<Token> end_of_generation_;
   std::string pieces_;                   // All pieces, one after the other.
   std::vector<std::size_t> piece_ends_;  // End of each token's piece in pieces_.

@@ -22,6 +22,15 @@
 
 namespace uma::llm {
 
+// The control tokens around the parts of a text with a gap.
+struct GapMarks {
+  Token prefix = kNoToken;
+  Token suffix = kNoToken;
+  Token middle = kNoToken;
+  std::optional<Token> repository{};  // Before the name of a repository.
+  std::optional<Token> file{};        // Before the name of a file.
+};
+
 // The tokens of a model. Immutable: any thread.
 class Vocab {
  public:
@@ -41,6 +50,10 @@ class Vocab {
   [[nodiscard]] virtual std::optional<Token> bos() const = 0;
   // Whether the tokenizer inserts a space before the first text of a chain (SentencePiece).
   [[nodiscard]] virtual bool adds_space_prefix() const = 0;
+  // The text of a token; for a control token its name, such as "<|im_end|>". Requires: a token of the vocabulary.
+  [[nodiscard]] virtual std::string text(Token token) const { return std::string(piece(token)); }
+  // Nullopt: the model fills no gaps.
+  [[nodiscard]] virtual std::optional<GapMarks> gap_marks() const { return std::nullopt; }
 };
 
 enum class KvLayout : std::uint8_t { automatic, split, unified };

@@ -269,7 +269,7 @@ Error ModelPool::refuse(const std::string& model, std::uint64_t bytes, Load& loa
   load.is_refused = true;
   return {ErrorCode::model_load,
           std::format("model \"{}\" needs {} of memory, but the limit is {}: {}", model, readable_bytes(bytes),
-                      readable_bytes(place.usable), "use a smaller --n-ctx or a smaller model")};
+                      readable_bytes(place.usable), "use a smaller --n-ctx or --kv-cells, or a smaller model")};
 }
 
 // Repeats try_acquire() until there is memory. Errors: E_MODEL_002 with the numbers.

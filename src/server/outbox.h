@@ -5,6 +5,7 @@
 // be taken, except long answers, which are dropped.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -18,8 +19,9 @@ namespace uma::server {
 
 class Outbox {
  public:
-  // `bytes_max` is the limit of unsent bytes for droppable frames. wake() is called from any thread, without a lock, when there
-  // are bytes to take.
+  // `bytes_max` is the limit of unsent bytes for droppable frames, beside the largest of them if that alone is more than half
+  // of the limit: a frame that a fast client needs time for is no sign of a slow one. wake() is called from any thread, without
+  // a lock, when there are bytes to take.
   Outbox(std::size_t bytes_max, std::function<void()> wake) : bytes_max_(bytes_max), wake_(std::move(wake)) {}
 
   // write(std::string& out) appends one frame to `out`. Returns false if the outbox is full; nothing was written then.
@@ -27,8 +29,12 @@ class Outbox {
   bool append_unless_full(WriteT&& write) {
     {
       const MutexLock lock(mutex_);
-      if (unsent_ >= bytes_max_) return false;
-      if (!append_locked(std::forward<WriteT>(write))) return true;
+      if (unsent_ >= bytes_max_ + large_frame_) return false;
+      const std::size_t before = unsent_;
+      const bool must_wake = append_locked(std::forward<WriteT>(write));
+      const std::size_t frame = unsent_ - before;
+      if (frame > bytes_max_ / 2) large_frame_ = std::max(large_frame_, frame);
+      if (!must_wake) return true;
     }
     wake();
     return true;
@@ -96,6 +102,7 @@ class Outbox {
   };
   std::deque<Drawn> drawn_ GUARDED_BY(mutex_);  // Served in turn.
   std::size_t unsent_ GUARDED_BY(mutex_) = 0;
+  std::size_t large_frame_ GUARDED_BY(mutex_) = 0;  // Bytes of the largest droppable frame; 0: none was large.
   bool wake_sent_ GUARDED_BY(mutex_) = false;
   bool sealed_ GUARDED_BY(mutex_) = false;
 };

@@ -40,7 +40,10 @@ TEST(Outbox, ABurstCostsOneWakeUp) {
 
 TEST(Outbox, DropsWhatMayBeDroppedWhileFull) {
   Outbox outbox(4, [] {});
-  EXPECT_TRUE(outbox.append_unless_full(text("12345")));
+  EXPECT_TRUE(outbox.append_unless_full(text("12")));
+  EXPECT_TRUE(outbox.append_unless_full(text("34")));
+  EXPECT_FALSE(outbox.append_unless_full(text("x")));
+  outbox.append(text("5"));
   EXPECT_TRUE(outbox.is_full());
   EXPECT_FALSE(outbox.append_unless_full(text("x")));
   outbox.append_last("r1", text("end"));
@@ -50,6 +53,14 @@ TEST(Outbox, DropsWhatMayBeDroppedWhileFull) {
   EXPECT_FALSE(outbox.is_full());
   EXPECT_EQ(outbox.bytes_unsent(), 3u);
   EXPECT_TRUE(outbox.append_unless_full(text("y")));
+}
+
+TEST(Outbox, HasRoomBesideALargeFrame) {
+  Outbox outbox(10, [] {});
+  EXPECT_TRUE(outbox.append_unless_full(text("a frame of 21 bytes.\n")));
+  EXPECT_TRUE(outbox.append_unless_full(text("12345")));
+  EXPECT_TRUE(outbox.append_unless_full(text("67890")));
+  EXPECT_FALSE(outbox.append_unless_full(text("x"))) << "10 bytes wait besides the frame";
 }
 
 TEST(Outbox, SealedItGivesWhatIsThereAndTakesNoMore) {

@@ -58,7 +58,8 @@ struct ServerState {
   std::unordered_set<std::shared_ptr<ConnectionT>> connections;
   bool draining = false;
 
-  BusyCount busy;           // Any thread.
+  // Any thread. Shared with generations that may outlive the server.
+  const std::shared_ptr<BusyCount> busy = std::make_shared<BusyCount>();
   Gauge connections_count;  // Written by the server's thread, read by any thread.
 };
 

@@ -34,7 +34,7 @@ class ServerThread : public ServerT {
     done.get_future().wait();
   }
 
-  bool wait_idle(Duration limit) final { return state_.busy.wait_zero(SteadyClock().now() + limit); }
+  bool wait_idle(Duration limit) final { return state_.busy->wait_zero(SteadyClock().now() + limit); }
 
   void stop() final {
     const MutexLock lock(control_mutex_);

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -81,10 +83,30 @@ class FakeService : public Service {
     changed_.notify_all();
     return id;
   }
-  // Ten tokens for each message.
-  void count_tokens(TenantId, GenerateRequest request, Reply<std::int32_t> reply) override {
+  // Ten tokens for each message; the model "slow" never replies.
+  void count_tokens(TenantId, GenerateRequest request, std::stop_token end, Reply<std::int32_t> reply) override {
+    if (request.model == "slow") {
+      const MutexLock lock(mutex_);
+      counting_ = std::move(end);
+      counts_.push_back(std::move(reply));
+      return;
+    }
     if (request.model == "missing") return reply(fail(ErrorCode::model_unknown, "no such model"));
     reply(static_cast<std::int32_t>(request.input.messages.size() * 10));
+  }
+  // A token for each byte.
+  void tokenize(TenantId, TokenizeRequest request, Reply<TokenizedText> reply) override {
+    TokenizedText result;
+    for (const char c : request.text) result.tokens.push_back(static_cast<unsigned char>(c));
+    for (std::size_t i = 1; request.wants_texts && i <= request.text.size(); ++i) result.text_ends.push_back(i);
+    if (request.wants_texts) result.text = request.text;
+    reply(std::move(result));
+  }
+  void detokenize(TenantId, DetokenizeRequest request, Reply<ConvertedText> reply) override {
+    reply(ConvertedText{.text = std::string(request.tokens.begin(), request.tokens.end())});
+  }
+  void format_chat(TenantId, GenerateRequest request, Reply<ConvertedText> reply) override {
+    reply(ConvertedText{.text = "[" + request.input.messages.front().content + "]"});
   }
   void cancel(RequestId id, Reply<bool> reply) override {
     {
@@ -248,6 +270,12 @@ class FakeService : public Service {
     return cancelled_;
   }
 
+  // The end of the last count for the model "slow".
+  std::optional<std::stop_token> counting() const {
+    const MutexLock lock(mutex_);
+    return counting_;
+  }
+
   static SessionInfo session_named(const std::string& name) {
     SessionInfo session;
     session.id.value = "id-of-" + name;
@@ -287,6 +315,8 @@ class FakeService : public Service {
   std::deque<Reranking> rerankings_ GUARDED_BY(mutex_);
   std::deque<Reply<SessionInfo>> touches_ GUARDED_BY(mutex_);
   std::vector<RequestId> cancelled_ GUARDED_BY(mutex_);
+  std::optional<std::stop_token> counting_ GUARDED_BY(mutex_);
+  std::vector<Reply<std::int32_t>> counts_ GUARDED_BY(mutex_);
   std::weak_ptr<const Bytes> exported_ GUARDED_BY(mutex_);
   std::uint64_t last_id_ GUARDED_BY(mutex_) = 0;
 };

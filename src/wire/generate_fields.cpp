@@ -19,8 +19,6 @@
 namespace uma::wire {
 namespace {
 
-constexpr std::size_t kToolsMax = 128;
-
 // The image in a part of a content: OpenAI's {type: "image_url", image_url: {url}}, or {type: "image"} with path, data or url.
 // Nullopt for another part, or an invalid one.
 std::optional<ImageSource> image_part(json::FieldReader& part) {
@@ -158,21 +156,19 @@ ChatMessage read_message(json::FieldReader& fields, std::size_t index, std::vect
 }
 
 // Checks the function of a tool.
-void check_function(json::FieldReader& function, std::vector<std::string>& names) {
+void check_named_function(json::FieldReader& function, std::vector<std::string>& names) {
   std::string name = name_field(function);
   if (std::ranges::contains(names, name)) function.fail_field("name", "is also the name of another tool");
   names.push_back(std::move(name));
-  (void)function.text("description");
-  (void)function.object("parameters");
-  (void)function.boolean("strict");
+  check_function(function);
 }
 
 void check_tool(json::FieldReader& tool, ToolShape shape, std::vector<std::string>& names) {
   if (tool.required_text("type") != "function") tool.fail_field("type", R"(must be "function": other tools are not supported)");
-  if (shape == ToolShape::flat) return check_function(tool, names);
+  if (shape == ToolShape::flat) return check_named_function(tool, names);
   const boost::json::object* function = tool.object("function");
   if (function == nullptr) return tool.fail_field("function", "is required");
-  inside(tool, *function, tool.path() + "function.", [&](json::FieldReader& inner) { check_function(inner, names); });
+  inside(tool, *function, tool.path() + "function.", [&](json::FieldReader& inner) { check_named_function(inner, names); });
 }
 
 // The tool in the format that templates expect.
@@ -328,6 +324,12 @@ std::string name_field(json::FieldReader& fields) {
   };
   if (!std::ranges::all_of(name, is_fine)) fields.fail_field("name", "may contain only letters, digits and _ - . : /");
   return name;
+}
+
+void check_function(json::FieldReader& function) {
+  (void)function.text("description");
+  (void)function.object("parameters");
+  (void)function.boolean("strict");
 }
 
 std::string without_billing_line(std::string text) {

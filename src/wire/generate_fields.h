@@ -15,6 +15,7 @@
 
 namespace uma::wire {
 
+inline constexpr std::size_t kToolsMax = 512;           // Tools of a request.
 inline constexpr std::size_t kCallsMax = 128;           // Tool calls per message.
 inline constexpr json::TextBytes kCallIdBytes{1, 256};  // Id of a tool call.
 
@@ -29,6 +30,8 @@ inline constexpr json::TextBytes kCallIdBytes{1, 256};  // Id of a tool call.
 [[nodiscard]] bool normalize_context(std::string& tools, std::string& template_arguments);
 // Reads the name of a tool.
 [[nodiscard]] std::string name_field(json::FieldReader& fields);
+// Checks the fields of a tool's function besides its name.
+void check_function(json::FieldReader& function);
 // The text of a system message without a first line "x-anthropic-billing-header: …". Claude Code and routers change that line
 // from request to request, so that nothing behind it could be reused.
 [[nodiscard]] std::string without_billing_line(std::string text);

@@ -191,7 +191,6 @@ void refuse_unless_empty(json::FieldReader& fields, std::string_view name, std::
 }
 
 void read_prompt(json::FieldReader& fields, OllamaCall& call) {
-  refuse_unless_empty(fields, "suffix", "is not supported by this version: leave it out");
   refuse_unless_empty(fields, "template", "is not supported: the model's own template is used; with \"raw\": true none is");
   refuse_unless_empty(fields, "context", "is not supported: send the conversation as messages to /api/chat");
   std::string prompt = fields.text("prompt").value_or("");
@@ -199,8 +198,17 @@ void read_prompt(json::FieldReader& fields, OllamaCall& call) {
   const boost::json::array* images = fields.array("images");
   const bool has_images = images != nullptr && !images->empty();
   const bool is_raw = fields.boolean("raw").value_or(false);
+  std::string suffix = fields.text("suffix").value_or("");
   Input& input = call.generate.input;
-  call.is_empty = prompt.empty() && !has_images;
+  call.is_empty = prompt.empty() && suffix.empty() && !has_images;
+  if (!suffix.empty()) {
+    // The texts around a gap are no conversation.
+    if (has_images) fields.fail_field("images", "cannot be used with \"suffix\"");
+    if (!system.empty()) fields.fail_field("system", "cannot be used with \"suffix\"");
+    input.text = std::move(prompt);
+    input.infill = Infill{.suffix = std::move(suffix)};
+    return;
+  }
   if (is_raw) {
     if (has_images) fields.fail_field("images", "cannot be used with \"raw\": true");
     input.text = std::move(prompt);

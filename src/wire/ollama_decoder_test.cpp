@@ -197,6 +197,14 @@ TEST(OllamaGenerate, RawIsTheTextItself) {
   EXPECT_THAT(call.generate.input.messages, IsEmpty());
 }
 
+TEST(OllamaGenerate, ASuffixMakesAGap) {
+  const OllamaCall call = generate_of(R"({"prompt":"int a","suffix":"return a;"})");
+  EXPECT_EQ(call.generate.input.text, "int a");
+  EXPECT_EQ(call.generate.input.infill->suffix, "return a;");
+  EXPECT_THAT(call.generate.input.messages, IsEmpty());
+  EXPECT_FALSE(generate_of(R"({"suffix":"return a;"})").is_empty);
+}
+
 TEST(OllamaGenerate, WithoutAPromptLoads) {
   EXPECT_TRUE(generate_of(R"({"model":"m"})").is_empty);
   EXPECT_TRUE(generate_of(R"({"model":"m","prompt":"","raw":true})").is_empty);
@@ -205,7 +213,7 @@ TEST(OllamaGenerate, WithoutAPromptLoads) {
 
 TEST(OllamaGenerate, RefusesWhatItCannotDo) {
   for (const auto& [body, field] :
-       std::vector<std::pair<std::string_view, std::string_view>>{{R"({"prompt":"a","suffix":"b"})", "suffix"},
+       std::vector<std::pair<std::string_view, std::string_view>>{{R"({"prompt":"a","suffix":"b","system":"c"})", "system"},
                                                                   {R"({"prompt":"a","template":"{{ .Prompt }}"})", "template"},
                                                                   {R"({"prompt":"a","context":[1,2]})", "context"},
                                                                   {R"({"prompt":"a","raw":true,"images":["aGk="]})", "images"},

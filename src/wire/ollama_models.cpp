@@ -45,6 +45,7 @@ void write_capabilities(json::ObjectWriter& object, const ModelInfo& model) {
     names = {"completion", "tools"};
     if (model.reads_images) names.push_back("vision");
     if (model.reasons) names.push_back("thinking");
+    if (model.fills_gaps) names.push_back("insert");
   }
   std::string& out = object.begin("capabilities");
   json::append_array(out, names, [&](std::string_view name) { json::append_string(out, name); });

@@ -1,7 +1,6 @@
 #include "wire/openai_codec.h"
 
 #include <algorithm>
-#include <chrono>
 #include <format>
 #include <limits>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
 #include "wire/generate_fields.h"
+#include "wire/ollama_encoder.h"
 #include "wire/request_codec.h"
 
 namespace uma::wire {
@@ -30,15 +30,18 @@ std::optional<std::vector<Token>> tokens_of(const boost::json::array& ids) {
   return tokens;
 }
 
-// Reads a string, an array of token ids, or an array of either.
+// Reads a string, an array of token ids, or an array of either; and the text behind the gap after these texts.
 std::vector<Input> prompts_field(json::FieldReader& fields) {
   std::vector<Input> prompts;
+  const std::string suffix = fields.text("suffix").value_or("");
   const auto add = [&](const boost::json::value& prompt) {
     Input& input = prompts.emplace_back();
     if (prompt.is_string()) {
-      input.text = fields.checked_text("prompt", prompt, {.min = 1}).value_or("");
+      input.text = fields.checked_text("prompt", prompt, {.min = suffix.empty() ? 1U : 0U}).value_or("");
+      if (!suffix.empty()) input.infill = Infill{.suffix = suffix};
     } else if (auto tokens = prompt.is_array() ? tokens_of(prompt.get_array()) : std::nullopt; tokens && !tokens->empty()) {
       input.tokens = std::move(*tokens);
+      if (!suffix.empty()) fields.fail_field("suffix", "requires text prompts");
     } else {
       fields.fail_field("prompt", "must be a string or an array of token ids, or an array of those, none of them empty");
     }
@@ -51,6 +54,8 @@ std::vector<Input> prompts_field(json::FieldReader& fields) {
   } else if (prompt->get_array().size() > kAnswerChoicesMax) {
     fields.fail_field("prompt",
                       std::format("has {} prompts, but the limit is {}", prompt->get_array().size(), kAnswerChoicesMax));
+  } else if (prompt->get_array().size() > 1 && !suffix.empty()) {
+    fields.fail_field("suffix", "requires a single prompt");
   } else {
     for (const boost::json::value& one : prompt->get_array()) add(one);
   }
@@ -88,7 +93,8 @@ bool echo_field(json::FieldReader& fields, const CompletionRequest& request) {
   if (request.generate.options.logprobs) {
     fields.fail_field("echo", "cannot be used with \"logprobs\", because logprobs of a prompt are not computed");
   }
-  if (!std::ranges::all_of(request.prompts, [](const Input& prompt) { return !prompt.text.empty(); })) {
+  const auto is_text = [](const Input& prompt) { return prompt.tokens.empty() && prompt.messages.empty(); };
+  if (!std::ranges::all_of(request.prompts, is_text)) {
     fields.fail_field("echo", "requires text prompts");
   }
   return true;
@@ -100,7 +106,7 @@ void refuse_completion_field(json::FieldReader& fields, std::string_view name) {
 }
 
 void refuse_unserved_completion_fields(json::FieldReader& fields) {
-  for (const std::string_view name : {"suffix", "functions", "audio"}) {
+  for (const std::string_view name : {"functions", "audio"}) {
     const boost::json::value* value = fields.find(name);
     const bool is_empty = value == nullptr || *value == false || (value->is_string() && value->get_string().empty()) ||
                           (value->is_array() && value->get_array().empty());
@@ -140,6 +146,7 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
     input.messages = messages_field(fields, input.images);
     generate.options.chat = chat_options(fields);
     generate.options.chat.splits_reasoning = true;
+    if (!fields.text("suffix").value_or("").empty()) fields.fail_field("suffix", "is only valid for /v1/completions");
   } else {
     request.prompts = prompts_field(fields);
     const boost::json::array* tools = fields.array("tools");
@@ -173,12 +180,8 @@ std::vector<std::string_view> abilities_of(const ModelInfo& model) {
   if (model.calls_tools) abilities.emplace_back("tools");
   if (model.reads_images) abilities.emplace_back("vision");
   if (model.reasons) abilities.emplace_back("thinking");
+  if (model.fills_gaps) abilities.emplace_back("insert");
   return abilities;
-}
-
-// Unix time as 2026-01-01T12:00:00Z.
-std::string rfc3339(std::int64_t unix_s) {
-  return std::format("{:%FT%TZ}", std::chrono::sys_seconds(std::chrono::seconds(unix_s)));
 }
 
 std::string_view error_type(int status) {

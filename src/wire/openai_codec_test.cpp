@@ -110,6 +110,18 @@ TEST(DecodeCompletion, TakesPromptsInEveryForm) {
   EXPECT_EQ(mixed.prompts[1].text, "b");
 }
 
+TEST(DecodeCompletion, ASuffixMakesAGap) {
+  const CompletionRequest request =
+      decode_completion(CompletionKind::text, R"({"prompt":"int a","suffix":"return a;"})").value();
+  EXPECT_EQ(request.prompts.at(0).text, "int a");
+  EXPECT_EQ(request.prompts.at(0).infill->suffix, "return a;");
+  EXPECT_EQ(decode_completion(CompletionKind::text, R"({"prompt":"","suffix":"b"})").value().prompts.at(0).text, "");
+  EXPECT_FALSE(decode_completion(CompletionKind::text, R"({"prompt":["a"],"suffix":""})").value().prompts.at(0).infill);
+  EXPECT_EQ(
+      decode_completion(CompletionKind::chat, R"({"messages":[{"role":"user","content":"a"}],"suffix":"b"})").error().field,
+      "suffix");
+}
+
 TEST(DecodeCompletion, CountsTheChoicesOfEachPrompt) {
   const CompletionRequest request = text(R"("prompt":["a","b"],"n":2,"best_of":2,"seed":7)");
   EXPECT_EQ(request.n, 2U);
@@ -187,7 +199,8 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
   std::string many = "\"a\"";
   for (int i = 0; i < 64; ++i) many += R"(,"a")";
   for (const auto& [fields, field] :
-       std::vector<std::pair<std::string, std::string>>{{R"("prompt":"a","suffix":"x")", "suffix"},
+       std::vector<std::pair<std::string, std::string>>{{R"("prompt":[5],"suffix":"x")", "suffix"},
+                                                        {R"("prompt":["a","b"],"suffix":"x")", "suffix"},
                                                         {R"("prompt":"a","logprobs":6)", "logprobs"},
                                                         {R"("prompt":"a","logprobs":true)", "logprobs"},
                                                         {R"("prompt":"a","best_of":2)", "best_of"},

@@ -4,20 +4,13 @@
 #include <utility>
 
 #include "json/json_writer.h"
+#include "wire/event_codec.h"
 #include "wire/openai_codec.h"
 
 namespace uma::wire {
 
-ResponseEncoder::ResponseEncoder(const ResponseId& id, std::string request, std::string model, std::int64_t created_s,
-                                 ResponseTools tools, bool seals_reasoning)
-    : response_(id.response),
-      request_(std::move(request)),
-      model_(std::move(model)),
-      created_s_(created_s),
-      tools_(std::move(tools)),
-      seals_reasoning_(seals_reasoning),
-      id_(response_id_text(id)),
-      session_(id.session) {}
+ResponseEncoder::ResponseEncoder(const ResponseId& id, ResponseForm form)
+    : response_(id.response), form_(std::move(form)), id_(response_id_text(id)), session_(id.session) {}
 
 void ResponseEncoder::set_place(const ResponseBegunEvent& place) {
   session_ = place.session.value;
@@ -26,11 +19,12 @@ void ResponseEncoder::set_place(const ResponseBegunEvent& place) {
   id_ = response_id_text({session_, response_});
 }
 
-void ResponseEncoder::append_response(std::string& out, const std::vector<Item>& output, const EosEvent* eos) const {
+void ResponseEncoder::append_response(std::string& out, std::string_view request, const std::vector<Item>& output,
+                                      const EosEvent* eos) const {
   ResponseFacts facts{.id = id_,
-                      .request = request_,
-                      .model = model_,
-                      .created_s = created_s_,
+                      .request = request,
+                      .model = form_.model,
+                      .created_s = form_.created_s,
                       .session = has_session_ ? std::string_view(session_) : "",
                       .turn = place_.turn,
                       .output = output};
@@ -72,8 +66,15 @@ void ResponseEncoder::append_item_event(std::string& out, std::string_view type,
   });
 }
 
-void ResponseEncoder::append_response_event(std::string& out, std::string_view type, const EosEvent* eos) {
-  append_event(out, type, [&](json::ObjectWriter& object) { append_response(object.begin("response"), items_, eos); });
+void ResponseEncoder::append_begun_event(std::string& out, std::string_view type) {
+  append_event(out, type, [&](json::ObjectWriter& object) {
+    append_response(object.begin("response"), form_.brief_request, {}, nullptr);
+  });
+}
+
+void ResponseEncoder::append_ended_event(std::string& out, std::string_view type, const EosEvent& eos) {
+  append_event(out, type,
+               [&](json::ObjectWriter& object) { append_response(object.begin("response"), form_.request, items_, &eos); });
 }
 
 Item ResponseEncoder::begun_item(Item::Kind kind, std::int32_t call) const {
@@ -81,7 +82,7 @@ Item ResponseEncoder::begun_item(Item::Kind kind, std::int32_t call) const {
           .id = item_id(kind, session_, place_, call),
           .text = "",
           .role = kind == Item::Kind::message ? "assistant" : "",
-          .seals_reasoning = seals_reasoning_};
+          .seals_reasoning = form_.seals_reasoning};
 }
 
 void ResponseEncoder::begin_item(std::string& out, Item item) {
@@ -136,7 +137,7 @@ void ResponseEncoder::end_item(std::string& out, ItemStatus status) {
 }
 
 // Appends the next piece of the open item.
-void ResponseEncoder::append_delta(std::string& out, std::string_view text) {
+void ResponseEncoder::append_delta(std::string& out, std::string_view text, std::span<const TokenLogprobs> logprobs) {
   Item& item = items_.back();
   item.text += text;
   if (item.is_custom) return;  // The input is known when its JSON is complete.
@@ -146,23 +147,23 @@ void ResponseEncoder::append_delta(std::string& out, std::string_view text) {
                                                                      : "response.function_call_arguments.delta";
   append_item_event(out, type, [&](json::ObjectWriter& object) {
     object.field("delta", text);
-    if (is_said) object.begin("logprobs") += "[]";
+    if (is_said) append_logprobs(object.begin("logprobs"), logprobs, /*with_ids=*/false);
   });
 }
 
 void ResponseEncoder::append_first(std::string& out) {
-  append_response_event(out, "response.created", nullptr);
-  append_response_event(out, "response.in_progress", nullptr);
+  append_begun_event(out, "response.created");
+  append_begun_event(out, "response.in_progress");
 }
 
-void ResponseEncoder::append_text(std::string& out, std::string_view text) {
+void ResponseEncoder::append_text(std::string& out, std::string_view text, std::span<const TokenLogprobs> logprobs) {
   if (!is_in(Item::Kind::message)) {
     Item item = begun_item(Item::Kind::message);
     // The stored conversation has one message with the whole reply.
     if (!items_.empty() && items_.back().kind == Item::Kind::call) item.id += std::format("_{}", items_.size());
     begin_item(out, std::move(item));
   }
-  append_delta(out, text);
+  append_delta(out, text, logprobs);
 }
 
 void ResponseEncoder::append_part(std::string& out, const ReplyPart& part) {
@@ -171,7 +172,7 @@ void ResponseEncoder::append_part(std::string& out, const ReplyPart& part) {
   } else if (!part.id.empty()) {
     Item call = begun_item(Item::Kind::call, part.call);
     call.call_id = part.id;
-    set_tool(call, tools_, part.name);
+    set_tool(call, form_.tools, part.name);
     begin_item(out, std::move(call));
   }
   if (!part.text.empty()) append_delta(out, part.text);
@@ -179,18 +180,18 @@ void ResponseEncoder::append_part(std::string& out, const ReplyPart& part) {
 
 void ResponseEncoder::append_last(std::string& out, const EosEvent& eos) {
   for (const ReplyPart& part : eos.parts) append_part(out, part);
-  if (!eos.text.empty()) append_text(out, eos.text);
+  if (!eos.text.empty()) append_text(out, eos.text, eos.logprobs);
   const std::string_view status = response_status(eos.reason);
-  if (status == "failed") return append_response_event(out, "response.failed", &eos);
+  if (status == "failed") return append_ended_event(out, "response.failed", eos);
   const bool is_completed = status == "completed";
   if (items_.empty()) begin_item(out, begun_item(Item::Kind::message));
   if (is_in_item_) end_item(out, is_completed ? ItemStatus::completed : ItemStatus::incomplete);
-  append_response_event(out, is_completed ? "response.completed" : "response.incomplete", &eos);
+  append_ended_event(out, is_completed ? "response.completed" : "response.incomplete", eos);
 }
 
 std::string ResponseEncoder::json_in_progress() const {
   std::string out;
-  append_response(out, {}, nullptr);
+  append_response(out, form_.request, {}, nullptr);
   return out;
 }
 
@@ -198,6 +199,7 @@ std::string ResponseEncoder::json(const EosEvent& eos) const {
   std::vector<Item> items;
   Item said = begun_item(Item::Kind::message);
   said.text = eos.text;
+  said.logprobs = eos.logprobs;
   for (const ReplyPart& part : eos.parts) {
     if (part.kind != ReplyPart::Kind::reasoning) continue;
     items.push_back(begun_item(Item::Kind::reasoning));
@@ -208,12 +210,12 @@ std::string ResponseEncoder::json(const EosEvent& eos) const {
     if (part.kind != ReplyPart::Kind::tool_call) continue;
     items.push_back(begun_item(Item::Kind::call, part.call));
     items.back().call_id = part.id;
-    set_tool(items.back(), tools_, part.name);
+    set_tool(items.back(), form_.tools, part.name);
     items.back().text = part.text;
   }
   if (items.empty()) items.push_back(std::move(said));
   std::string out;
-  append_response(out, items, &eos);
+  append_response(out, form_.request, items, &eos);
   return out;
 }
 

@@ -1,7 +1,9 @@
 // Writes one response, as an object or as the typed server-sent events of OpenAI's API.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,47 +15,57 @@
 
 namespace uma::wire {
 
+// The fields that a response repeats, and its format; see ResponseCall.
+struct ResponseForm {
+  std::string request;
+  std::string brief_request;
+  std::string model;
+  std::int64_t created_s = 0;  // Unix time.
+  ResponseTools tools{};
+  bool seals_reasoning = false;
+};
+
 // A stream is written in order: append_first, then append_text and append_part as often as needed, then append_last. Every item
-// ends before the next one begins: text after a tool call is a separate item.
+// ends before the next one begins: text after a tool call is a separate item. Events before the last one repeat only short
+// fields of the request.
 class ResponseEncoder {
  public:
-  // `request`, `tools` and `seals_reasoning` are those of ResponseCall; `created_s` is Unix time.
-  ResponseEncoder(const ResponseId& id, std::string request, std::string model, std::int64_t created_s,
-                  ResponseTools tools = {}, bool seals_reasoning = false);
+  ResponseEncoder(const ResponseId& id, ResponseForm form);
 
   // Sets the session of the response. Called before anything is written; without it the response belongs to no session.
   void set_place(const ResponseBegunEvent& place);
 
   void append_first(std::string& out);
-  // Repeats that the response is in progress, with its items so far.
-  void append_in_progress(std::string& out) { append_response_event(out, "response.in_progress", nullptr); }
-  void append_text(std::string& out, std::string_view text);
+  // Repeats that the response is in progress, without its items.
+  void append_in_progress(std::string& out) { append_begun_event(out, "response.in_progress"); }
+  // `logprobs` are those of the text. Only deltas have them.
+  void append_text(std::string& out, std::string_view text, std::span<const TokenLogprobs> logprobs = {});
   void append_part(std::string& out, const ReplyPart& part);
   void append_last(std::string& out, const EosEvent& eos);
   [[nodiscard]] std::string json(const EosEvent& eos) const;
   // The response before its end, without its items.
   [[nodiscard]] std::string json_in_progress() const;
   [[nodiscard]] const std::string& id() const { return id_; }
+  // Memory of the repeated fields.
+  [[nodiscard]] std::size_t bytes() const { return form_.request.size() + form_.brief_request.size(); }
 
  private:
   template <class WriteT>
   void append_event(std::string& out, std::string_view type, WriteT&& write);
   template <class WriteT>
   void append_item_event(std::string& out, std::string_view type, WriteT&& write);
-  void append_delta(std::string& out, std::string_view text);
-  void append_response_event(std::string& out, std::string_view type, const EosEvent* eos);
-  void append_response(std::string& out, const std::vector<Item>& output, const EosEvent* eos) const;
+  void append_delta(std::string& out, std::string_view text, std::span<const TokenLogprobs> logprobs = {});
+  void append_begun_event(std::string& out, std::string_view type);
+  void append_ended_event(std::string& out, std::string_view type, const EosEvent& eos);
+  // `eos` is null before the end.
+  void append_response(std::string& out, std::string_view request, const std::vector<Item>& output, const EosEvent* eos) const;
   [[nodiscard]] Item begun_item(Item::Kind kind, std::int32_t call = 0) const;
   void begin_item(std::string& out, Item item);
   void end_item(std::string& out, ItemStatus status);
   [[nodiscard]] bool is_in(Item::Kind kind) const { return is_in_item_ && items_.back().kind == kind; }
 
   const std::string response_;  // See ResponseId::response.
-  const std::string request_;
-  const std::string model_;
-  const std::int64_t created_s_;
-  const ResponseTools tools_;
-  const bool seals_reasoning_;
+  const ResponseForm form_;
   std::string id_;
   std::string session_;
   MessagePosition place_;

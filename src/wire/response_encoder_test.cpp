@@ -46,8 +46,11 @@ std::vector<std::string> types_of(const std::vector<boost::json::value>& events)
   return types;
 }
 
-ResponseEncoder encoder() {
-  ResponseEncoder made({std::string(32, 'f'), kOwn}, decoded(R"({"input":"x","metadata":{"k":"v"}})").request, "tiny", 1700);
+ResponseEncoder encoder(const std::string& body = R"({"input":"x","metadata":{"k":"v"}})") {
+  ResponseCall call = decoded(body);
+  ResponseEncoder made(
+      {std::string(32, 'f'), kOwn},
+      {.request = std::move(call.request), .brief_request = std::move(call.brief_request), .model = "tiny", .created_s = 1700});
   made.set_place({.session = SessionId{kSession}, .turn = 3, .number = 1});
   return made;
 }
@@ -254,6 +257,45 @@ TEST(ResponseEncoder, TextBehindACallIsAnItemOfItsOwn) {
   EXPECT_EQ(output[0].at("content").at(0).at("text"), "a");
   EXPECT_EQ(output[2].at("content").at(0).at("text"), "b");
   EXPECT_NE(output[0].at("id"), output[2].at("id"));
+}
+
+TEST(ResponseEncoder, EventsBeforeTheEndAreShortWhateverTheRequest) {
+  const std::string long_text(200'000, 'x');
+  ResponseEncoder one = encoder(
+      R"({"input":"x","instructions":")" + long_text + R"(","tools":[{"type":"function","name":"f","description":")" +
+      long_text + R"("}],"text":{"format":{"type":"json_schema","name":"s","schema":{"title":")" + long_text + R"("}}}})");
+  std::string out;
+  one.append_first(out);
+  one.append_text(out, "Hello");
+  one.append_in_progress(out);
+  EXPECT_LT(out.size(), 10'000U);
+  const boost::json::value begun = events_of(out).front().at("response");
+  EXPECT_TRUE(begun.at("instructions").is_null());
+  EXPECT_TRUE(begun.at("tools").as_array().empty());
+  EXPECT_TRUE(events_of(out).back().at("response").at("output").as_array().empty());
+  one.append_last(out, EosEvent{FinishReason::stop, some_usage(), "", std::nullopt});
+  const boost::json::value done = events_of(out).back().at("response");
+  EXPECT_EQ(done.at("instructions"), boost::json::value(long_text));
+  EXPECT_EQ(done.at("tools").as_array().size(), 1U);
+  EXPECT_EQ(boost::json::parse(one.json_in_progress()).at("instructions"), boost::json::value(long_text));
+}
+
+TEST(ResponseEncoder, LogprobsAreInDeltasOrInTheWholeObject) {
+  const std::vector<TokenLogprobs> logprobs{
+      {.chosen = {.token = 5, .logprob = -0.5, .bytes = "Hi"}, .top = {{.token = 5, .logprob = -0.5, .bytes = "Hi"}}}};
+  const std::string written =
+      R"([{"token":"Hi","logprob":-0.5,"bytes":[72,105],"top_logprobs":[{"token":"Hi","logprob":-0.5,"bytes":[72,105]}]}])";
+  ResponseEncoder one = encoder();
+  std::string out;
+  one.append_first(out);
+  one.append_text(out, "Hi", logprobs);
+  one.append_last(out, EosEvent{FinishReason::stop, some_usage(), "", std::nullopt});
+  const std::vector<boost::json::value> events = events_of(out);
+  EXPECT_EQ(boost::json::serialize(events[4].at("logprobs")), boost::json::serialize(boost::json::parse(written)));
+  EosEvent eos{FinishReason::stop, some_usage(), "Hi", std::nullopt};
+  eos.logprobs = logprobs;
+  const boost::json::value whole = boost::json::parse(encoder().json(eos));
+  EXPECT_EQ(whole.at("output").at(0).at("content").at(0).at("logprobs"), boost::json::parse(written));
 }
 
 TEST(ResponseEncoder, AReplyThatSaysNothingIsAnEmptyMessage) {

@@ -9,11 +9,12 @@
 #include <boost/json/serialize.hpp>
 
 #include "json/json_writer.h"
+#include "wire/generate_fields.h"
 
 namespace uma::wire {
 namespace {
 
-constexpr std::size_t kToolsInAllMax = 512;  // Of a request, those in namespaces included.
+constexpr std::size_t kNameBytesMax = 128;  // Of a tool's name for the model.
 
 // Tools that OpenAI's servers run, or whose calls need a protocol of their own.
 constexpr std::array<std::string_view, 12> kHostedTools = {"web_search",
@@ -85,8 +86,8 @@ ResponseTools::ResponseTools(json::FieldReader& request) {
       return;
     }
     given_.push_back(*object);
-    if (functions_.size() > kToolsInAllMax) {
-      request.fail_field("tools", std::format("has more than {} tools, those in namespaces included", kToolsInAllMax));
+    if (functions_.size() > kToolsMax) {
+      request.fail_field("tools", std::format("has more than {} tools, those in namespaces included", kToolsMax));
     }
   }
 }
@@ -107,7 +108,7 @@ void ResponseTools::add(json::FieldReader& tool, const boost::json::object& obje
     return;
   }
   if (type == "namespace" && space.empty()) {
-    const std::string name = tool.required_text("name", {.min = 1, .max = 128});
+    const std::string name = name_field(tool);
     const boost::json::array* inner = tool.array("tools");
     for (std::size_t i = 0; inner != nullptr && i < inner->size() && tool.ok(); ++i) {
       const std::string field = std::format("tools[{}]", i);
@@ -119,22 +120,31 @@ void ResponseTools::add(json::FieldReader& tool, const boost::json::object& obje
     }
     return;
   }
-  const std::string name = tool.required_text("name", {.min = 1, .max = 128});
-  if (type == "function") return add_function(object, space, name);
-  if (type == "custom") return add_custom(object, space, name);
+  if (type == "function") return add_function(tool, object, space);
+  if (type == "custom") return add_custom(tool, object, space);
   tool.fail_field("type", R"(must be "function", "custom", "namespace" or a tool of OpenAI's servers, which is left out)");
 }
 
-void ResponseTools::add_function(const boost::json::object& object, const std::string& space, const std::string& name) {
-  boost::json::object function = object;
-  if (!space.empty()) {
-    function["name"] = function_name(space, name);
-    by_function_.insert_or_assign(function_name(space, name), ResponseTool{.space = space, .name = name});
+std::string ResponseTools::add_name(json::FieldReader& tool, const std::string& space, bool is_custom) {
+  const std::string name = name_field(tool);
+  std::string known = function_name(space, name);
+  if (known.size() > kNameBytesMax) {
+    tool.fail_field("name",
+                    std::format("is too long: {} has {} bytes, but the limit is {}", known, known.size(), kNameBytesMax));
   }
+  const bool is_new = by_function_.emplace(known, ResponseTool{.space = space, .name = name, .is_custom = is_custom}).second;
+  if (!is_new) tool.fail_field("name", "is also the name of another tool");
+  return known;
+}
+
+void ResponseTools::add_function(json::FieldReader& tool, const boost::json::object& object, const std::string& space) {
+  boost::json::object function = object;
+  function["name"] = add_name(tool, space, /*is_custom=*/false);
+  check_function(tool);
   functions_.push_back(std::move(function));
 }
 
-void ResponseTools::add_custom(const boost::json::object& object, const std::string& space, const std::string& name) {
+void ResponseTools::add_custom(json::FieldReader& tool, const boost::json::object& object, const std::string& space) {
   const boost::json::value* given = object.if_contains("format");
   const boost::json::object* stated = given == nullptr ? nullptr : given->if_object();
   const boost::json::object format = stated == nullptr ? boost::json::object() : *stated;
@@ -143,10 +153,14 @@ void ResponseTools::add_custom(const boost::json::object& object, const std::str
     description += std::format("\n\nThe input follows this {} grammar:\n{}", text_in(format, "syntax"), definition);
   }
   functions_.push_back({{"type", "function"},
-                        {"name", function_name(space, name)},
+                        {"name", add_name(tool, space, /*is_custom=*/true)},
                         {"description", std::move(description)},
                         {"parameters", schema_of_input(format)}});
-  by_function_.insert_or_assign(function_name(space, name), ResponseTool{.space = space, .name = name, .is_custom = true});
+}
+
+void ResponseTools::drop_definitions() {
+  functions_ = {};
+  given_ = {};
 }
 
 ResponseTool ResponseTools::find(std::string_view function) const {

@@ -39,18 +39,22 @@ class ResponseTools {
   [[nodiscard]] const boost::json::array& given() const { return given_; }
   // The types of the tools that are left out.
   [[nodiscard]] const std::vector<std::string>& left_out() const { return left_out_; }
+  // Frees functions() and given(); find() needs only the names.
+  void drop_definitions();
   // The client's name of a function that the model calls.
   [[nodiscard]] ResponseTool find(std::string_view function) const;
 
  private:
   void add(json::FieldReader& tool, const boost::json::object& object, const std::string& space);
-  void add_function(const boost::json::object& object, const std::string& space, const std::string& name);
-  void add_custom(const boost::json::object& object, const std::string& space, const std::string& name);
+  // Returns the tool's name for the model.
+  std::string add_name(json::FieldReader& tool, const std::string& space, bool is_custom);
+  void add_function(json::FieldReader& tool, const boost::json::object& object, const std::string& space);
+  void add_custom(json::FieldReader& tool, const boost::json::object& object, const std::string& space);
 
   boost::json::array functions_;
   boost::json::array given_;
   std::vector<std::string> left_out_;
-  std::unordered_map<std::string, ResponseTool> by_function_;  // Without plain functions.
+  std::unordered_map<std::string, ResponseTool> by_function_;
 };
 
 // The name of a client's function for the model; `space` may be empty.

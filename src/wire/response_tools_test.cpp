@@ -93,6 +93,17 @@ TEST(ResponseTools, ErrorsNameTheField) {
   EXPECT_EQ(refused_field(R"({"tools":[{"type":"namespace","name":"n","tools":[{"type":"namespace","name":"m"}]}]})"),
             "tools[0].tools[0].type")
       << "a namespace in a namespace";
+  const auto second_in_namespace = [](std::string_view tool) {
+    return refused_field(std::string(R"({"tools":[{"type":"web_search"},{"type":"namespace","name":"n","tools":[
+        {"type":"function","name":"f"},)") +
+                         std::string(tool) + "]}]}");
+  };
+  EXPECT_EQ(second_in_namespace(R"({"type":"function","name":"a b"})"), "tools[1].tools[1].name");
+  EXPECT_EQ(second_in_namespace(R"({"type":"function","name":"f"})"), "tools[1].tools[1].name") << "twice";
+  EXPECT_EQ(second_in_namespace(R"({"type":"custom","name":"f"})"), "tools[1].tools[1].name") << "twice";
+  EXPECT_EQ(second_in_namespace(R"({"type":"function","name":"g","parameters":[]})"), "tools[1].tools[1].parameters");
+  EXPECT_EQ(second_in_namespace(R"({"type":"function","name":")" + std::string(126, 'x') + "\"}"), "tools[1].tools[1].name")
+      << "too long with its namespace";
 }
 
 }  // namespace

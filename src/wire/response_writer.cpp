@@ -180,7 +180,7 @@ void append_text_part(std::string& out, const Item& item, std::string_view text)
   } else if (item.role == "assistant") {
     part.field("type", "output_text");
     part.begin("annotations") += "[]";
-    part.begin("logprobs") += "[]";
+    append_logprobs(part.begin("logprobs"), item.logprobs, /*with_ids=*/false);
   } else {
     part.field("type", "input_text");
   }

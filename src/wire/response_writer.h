@@ -32,14 +32,15 @@ struct Item {
   enum class Kind : std::uint8_t { message, reasoning, call, call_output };
   Kind kind = Kind::message;
   std::string id;
-  std::string text;                 // For a call, its arguments.
-  std::string role{};               // Set for a message.
-  std::string call_id{};            // Set for a call and its output.
-  std::string name{};               // Set for a call: the client's name of the tool.
-  std::string space{};              // Set for a call of a tool in a namespace.
-  bool is_custom = false;           // For a call of a custom tool, whose text has the input as an argument.
-  bool seals_reasoning = false;     // For reasoning: with its encrypted_content.
-  std::vector<ItemImage> images{};  // Set for a message; in order.
+  std::string text;                           // For a call, its arguments.
+  std::string role{};                         // Set for a message.
+  std::string call_id{};                      // Set for a call and its output.
+  std::string name{};                         // Set for a call: the client's name of the tool.
+  std::string space{};                        // Set for a call of a tool in a namespace.
+  bool is_custom = false;                     // For a call of a custom tool, whose text has the input as an argument.
+  bool seals_reasoning = false;               // For reasoning: with its encrypted_content.
+  std::vector<ItemImage> images{};            // Set for a message; in order.
+  std::span<const TokenLogprobs> logprobs{};  // Of a message that is a reply; borrowed.
 };
 
 enum class ItemStatus : std::uint8_t { in_progress, completed, incomplete };

@@ -96,7 +96,8 @@ std::string text_field(json::FieldReader& item, std::string_view name) {
 std::optional<ImageSource> item_image(json::FieldReader& part) {
   if (part.text("type") != "input_image") return std::nullopt;
   if (part.find("file_id") != nullptr) {
-    part.fail_field("file_id", "is not supported: send the image as a data: URI in image_url");
+    part.fail_field("file_id",
+                    "names an uploaded file, but this server has no /v1/files: send the image as a data: URI in image_url");
   }
   return image_of_url(part.required_text("image_url", {.min = 1}));
 }
@@ -326,24 +327,33 @@ std::string conversation_field(json::FieldReader& fields) {
 }
 
 void refuse_unserved_response_fields(json::FieldReader& fields) {
-  for (const std::string_view name : {"prompt", "top_logprobs", "max_tool_calls", "moderation", "context_management"}) {
+  for (const std::string_view name : {"prompt", "max_tool_calls", "moderation", "context_management"}) {
     if (const boost::json::value* value = fields.find(name); value != nullptr && !is_empty(*value) && *value != 0)
       refuse_response_field(fields, name);
   }
+  if (const boost::json::value* n = fields.find("n"); n != nullptr && *n != 1) {
+    fields.fail_field("n", "does not exist in this API: a response has one reply; /v1/chat/completions has several");
+  }
 }
 
-// Reads `include`, which asks for additional output. Most values concern tools that umad does not run. Returns whether
-// reasoning has its encrypted content.
-bool include_field(json::FieldReader& fields) {
-  bool seals_reasoning = false;
+// Reads `include`, which asks for additional output. Most values concern tools that umad does not run.
+void read_include(json::FieldReader& fields, ResponseCall& call) {
+  bool wants_logprobs = false;
   const boost::json::array* names = fields.array("include");
-  if (names == nullptr) return false;
-  for (std::size_t i = 0; i < names->size(); ++i) {
+  for (std::size_t i = 0; names != nullptr && i < names->size(); ++i) {
     const std::string name = fields.checked_text("include", (*names)[i], {}).value_or("");
-    if (name == "message.output_text.logprobs") refuse_response_field(fields, std::format("include[{}]", i));
-    if (name == "reasoning.encrypted_content") seals_reasoning = true;
+    if (name == "message.output_text.logprobs") wants_logprobs = true;
+    if (name == "reasoning.encrypted_content") call.seals_reasoning = true;
   }
-  return seals_reasoning;
+  const auto top = fields.integer("top_logprobs", 0, kTopLogprobsMax);
+  if (wants_logprobs) {
+    call.generate.options.logprobs = static_cast<std::int32_t>(top.value_or(0));
+    if (call.is_background) {
+      fields.fail_field("include", "cannot have \"message.output_text.logprobs\" with \"background\": they are not stored");
+    }
+  } else if (top.value_or(0) > 0) {
+    fields.fail_field("top_logprobs", "needs \"message.output_text.logprobs\" in \"include\"");
+  }
 }
 
 // Reads umad's extensions under "uma".
@@ -413,10 +423,13 @@ std::string_view tool_choice_name(json::FieldReader& fields) {
   return choice == nullptr ? "auto" : std::string_view(choice->as_string());
 }
 
+// How much of the request a response repeats: events before its end leave out the long fields.
+enum class Repeated : std::uint8_t { all, brief };
+
 // Writes the fields for tools, reasoning and text format.
 void repeat_chat_fields(json::ObjectWriter& object, json::FieldReader& fields, const ChatOptions& chat,
-                        const ResponseTools& tools) {
-  object.begin("tools") += json_text(fields, "tools", repeated_tools(tools.given()));
+                        const ResponseTools& tools, Repeated how) {
+  object.begin("tools") += how == Repeated::brief ? "[]" : json_text(fields, "tools", repeated_tools(tools.given()));
   if (chat.tool_choice == ToolChoice::named) {
     const ResponseTool named = tools.find(chat.tool_name);
     json::ObjectWriter choice(object.begin("tool_choice"));
@@ -436,7 +449,7 @@ void repeat_chat_fields(json::ObjectWriter& object, json::FieldReader& fields, c
   reasoning.close();
   given = fields.object("text");
   const boost::json::value* format = given == nullptr ? nullptr : given->if_contains("format");
-  const bool is_plain = format == nullptr || format->is_null();
+  const bool is_plain = format == nullptr || format->is_null() || how == Repeated::brief;
   json::ObjectWriter text(object.begin("text"));
   text.begin("format") += is_plain
                               ? R"({"type":"text"})"
@@ -448,11 +461,11 @@ void repeat_chat_fields(json::ObjectWriter& object, json::FieldReader& fields, c
 // Writes the fields that the response repeats, with OpenAI's defaults for absent fields.
 std::string repeated_fields(json::FieldReader& fields, const GenerateRequest& generate, const ResponseRequest& response,
                             const ResponseTools& tools, bool is_background, std::string_view previous,
-                            std::string_view metadata) {
+                            std::string_view metadata, Repeated how) {
   std::string out;
   if (!fields.ok()) return out;
   json::ObjectWriter object(out);
-  if (response.instructions) {
+  if (response.instructions && how == Repeated::all) {
     object.field("instructions", *response.instructions);
   } else {
     object.null_field("instructions");
@@ -480,7 +493,7 @@ std::string repeated_fields(json::FieldReader& fields, const GenerateRequest& ge
   object.field("top_p", generate.options.sampling.top_p);
   object.field("truncation", response.on_full == OnFull::shift ? "auto" : "disabled");
   object.begin("metadata") += metadata;
-  repeat_chat_fields(object, fields, generate.options.chat, tools);
+  repeat_chat_fields(object, fields, generate.options.chat, tools, how);
   return out;
 }
 
@@ -523,12 +536,17 @@ ResponseCall read_response(json::FieldReader& fields, std::string id) {
   options.chat = response_chat_options(fields, call.tools);
   options.chat.splits_reasoning = true;
   refuse_unserved_response_fields(fields);
-  call.seals_reasoning = include_field(fields);
+  read_include(fields, call);
   read_response_options(fields, options);
   read_text_format(fields, options);
 
   const std::string metadata = metadata_field(fields);
-  call.request = repeated_fields(fields, generate, response, call.tools, call.is_background, previous, metadata);
+  const auto repeat = [&](Repeated how) {
+    return repeated_fields(fields, generate, response, call.tools, call.is_background, previous, metadata, how);
+  };
+  call.request = repeat(Repeated::all);
+  call.brief_request = repeat(Repeated::brief);
+  call.tools.drop_definitions();
   if (generate.session.empty() && !response.is_kept) {
     if (response.instructions) {
       generate.input.messages.insert(generate.input.messages.begin(), {"system", *response.instructions});

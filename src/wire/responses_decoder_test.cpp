@@ -214,6 +214,23 @@ TEST(ResponsesDecoder, AToolIsChosenByItsOwnName) {
   EXPECT_EQ(repeated(call).at("tool_choice").at("namespace"), "n");
 }
 
+TEST(ResponsesDecoder, LogprobsAreIncludedByName) {
+  EXPECT_EQ(decoded(R"({"input":"x","n":1})").generate.options.logprobs, std::nullopt);
+  EXPECT_EQ(decoded(R"({"input":"x","include":["message.output_text.logprobs"]})").generate.options.logprobs, 0);
+  EXPECT_EQ(decoded(R"({"input":"x","include":["message.output_text.logprobs"],"top_logprobs":3})").generate.options.logprobs,
+            3);
+}
+
+TEST(ResponsesDecoder, ManyToolsInNamespacesArePassedOn) {
+  const auto body_of = [](int count) {
+    std::string tools;
+    for (int i = 0; i < count; ++i) tools += std::format(R"({}{{"type":"function","name":"f{}"}})", i > 0 ? "," : "", i);
+    return R"({"input":"x","tools":[{"type":"web_search"},{"type":"namespace","name":"n","tools":[)" + tools + "]}]}";
+  };
+  EXPECT_EQ(decoded(body_of(512)).generate.options.chat.tool_names.size(), 512U);
+  EXPECT_EQ(rejected(body_of(513)), std::pair(ErrorCode::proto_field, std::string("tools")));
+}
+
 TEST(ResponsesDecoder, EmptyValuesOfWhatIsNotServedAreAccepted) {
   decoded(R"({"input":"x","tools":[],"tool_choice":"auto","reasoning":{"effort":null},"background":false,
               "include":["reasoning.encrypted_content","code_interpreter_call.outputs"],"max_tool_calls":null,
@@ -233,7 +250,11 @@ TEST(ResponsesDecoder, WhatWouldChangeTheAnswerIsRefusedByName) {
            {R"("tool_choice":{"type":"function","name":"a"})", "tool_choice.name"},
            {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice"},
            {R"("max_tool_calls":2)", "max_tool_calls"},
-           {R"("include":["message.output_text.logprobs"])", "include[0]"},
+           {R"("include":["message.output_text.logprobs"],"background":true)", "include"},
+           {R"("include":["message.output_text.logprobs"],"top_logprobs":21)", "top_logprobs"},
+           {R"("n":2)", "n"},
+           {R"("input":[{"role":"user","content":[{"type":"input_image","file_id":"file-1"}]}])",
+            "input[0].content[0].file_id"},
            {R"("reasoning":{"effort":1})", "reasoning.effort"},
            {R"("background":true,"stream":true)", "background"},
            {R"("background":true,"store":false)", "background"},

@@ -9,6 +9,24 @@ from test_http import HttpTest
 TELL = {"max_tokens": 12, "uma": {"ignore_eos": True}}
 
 
+class Memory(HttpTest):
+    config = "limits: {queue_bytes_max: 400000}\n"
+
+    def test_logprobs_that_need_too_much_memory_end_the_reply(self):
+        body = {"prompt": "one two", "max_tokens": 400, "n": 4, "uma": {"ignore_eos": True}, "logprobs": 5}
+        status, answer = self.request("POST", "/v1/completions", body)
+        self.assertEqual((503, "E_LIMIT_003"), (status, answer["error"]["code"]))
+        self.assertIn("log probabilities", answer["error"]["message"])
+        self.wait_idle()
+        status, answer = self.request("POST", "/v1/completions", {**body, "max_tokens": 20})
+        self.assertEqual(200, status, answer)
+        self.assertEqual([20] * 4, [len(choice["logprobs"]["tokens"]) for choice in answer["choices"]])
+        connection = self.connect()
+        connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}).encode())
+        events = self.events(connection.getresponse())
+        self.assertEqual(["length"] * 4, [reason for event in events if (reason := event["choices"][0]["finish_reason"])])
+
+
 class Choices(HttpTest):
     def complete(self, **fields):
         status, answer = self.request("POST", "/v1/completions", {"prompt": "one two", **TELL, **fields})

@@ -181,7 +181,7 @@ class Chat(OllamaTest):
                 ("messages[0].role", "/api/chat", {"messages": [{"role": "robot", "content": ""}]}),
                 ("options.temperature", "/api/chat", {"messages": HELLO, "options": {"temperature": -1}}),
                 ("format", "/api/chat", {"messages": HELLO, "format": "xml"}),
-                ("suffix", "/api/generate", {"prompt": "a", "suffix": "b"}),
+                ("system", "/api/generate", {"prompt": "a", "suffix": "b", "system": "c"}),
                 ("context", "/api/generate", {"prompt": "a", "context": [1]}),
                 ("keep_alive", "/api/generate", {"prompt": "a", "keep_alive": "soon"})):
             self.assertIn(f'"{field}"', self.refused(400, path, **body))

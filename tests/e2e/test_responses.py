@@ -249,6 +249,7 @@ class Responses(ResponsesTest):
         body = {"input": "word " * 3000, "max_output_tokens": 8}
         status, answer = self.request("POST", "/v1/responses", body)
         self.assertEqual((400, "context_length_exceeded"), (status, answer["error"]["code"]))
+        self.assertIn("a larger --n-ctx", answer["error"]["message"])
         self.assertEqual([], self.sessions())
         last = self.respond("word " * 300, truncation="auto")
         for _ in range(12):
@@ -257,9 +258,26 @@ class Responses(ResponsesTest):
         self.assertGreater(session["dropped_turns"], 0)
         self.assertEqual(13, session["turns"])
 
+    def test_logprobs_of_texts(self):
+        fields = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+        whole = self.respond("Hello", **fields)
+        tokens = whole["output"][0]["content"][0]["logprobs"]
+        self.assertEqual(whole["output"][0]["content"][0]["text"], "".join(token["token"] for token in tokens))
+        self.assertEqual([2] * len(tokens), [len(token["top_logprobs"]) for token in tokens])
+        _, answer = self.begin_stream(max_output_tokens=8, **fields)
+        events = [json.loads(line.removeprefix("data: ")) for line in answer.read().decode().split("\n") if line.startswith("data: ")]
+        streamed = [token for event in events if event["type"] == "response.output_text.delta" for token in event["logprobs"]]
+        self.assertEqual([token["token"] for token in tokens], [token["token"] for token in streamed])
+
+    def test_long_requests_are_repeated_at_the_end_only(self):
+        tools = [{"type": "function", "name": f"f{i}", "description": "x" * 10_000, "parameters": {"type": "object"}} for i in range(30)]
+        _, answer = self.begin_stream(max_output_tokens=8, tools=tools, tool_choice="none")
+        data = [line.removeprefix("data: ") for line in answer.read().decode().split("\n") if line.startswith("data: ")]
+        self.assertEqual([], [line[:80] for line in data[:-1] if len(line) > 2000])
+        self.assertEqual(30, len(json.loads(data[-1])["response"]["tools"]))
+
     def test_what_is_not_served_is_refused_by_name(self):
-        for field, value in {"tools": [{"type": "telepathy"}], "max_tool_calls": 3,
-                             "include": ["message.output_text.logprobs"], "text": {"format": {"type": "xml"}},
+        for field, value in {"tools": [{"type": "telepathy"}], "max_tool_calls": 3, "n": 2, "top_logprobs": 2, "text": {"format": {"type": "xml"}},
                              "input": [{"type": "item_reference", "id": "msg_1"}]}.items():
             status, answer = self.request("POST", "/v1/responses", {"input": "x", field: value})
             self.assertEqual((400, "E_PROTO_003"), (status, answer["error"]["code"]), field)
@@ -549,3 +567,50 @@ class Sessions(ResponsesTest):
 
 if __name__ == "__main__":
     unittest.main()
+
+
+class Background(ResponsesTest):
+    flags = ("--http", "127.0.0.1:0", "--kv-cells", "4096", "--slots", "1")
+
+    def begin(self, **fields):
+        answer = self.ok("POST", "/v1/responses", {"input": "Hello", "background": True, "uma": {"ignore_eos": True}, **fields})
+        self.assertEqual("in_progress", answer["status"])
+        return f"/v1/responses/{answer['id']}"
+
+    def occupy(self):
+        """Begins a stream that has the only slot until its connection is closed."""
+        connection, answer = self.begin_stream(store=False, uma={"ignore_eos": True})
+        self.read_until_text(answer)
+        return connection
+
+    def test_it_can_be_cancelled_before_its_first_text(self):
+        running = self.occupy()
+        path = self.begin(max_output_tokens=8)
+        self.assertEqual("in_progress", self.ok("GET", path)["status"])
+        for method, at in (("POST", path + "/cancel"), ("GET", path), ("POST", path + "/cancel")):
+            answer = self.ok(method, at)
+            self.assertEqual(("cancelled", 0), (answer["status"], answer["usage"]["output_tokens"]), at)
+        self.assertTrue(self.ok("DELETE", path)["deleted"])
+        for method, at in (("GET", path), ("DELETE", path), ("POST", path + "/cancel")):
+            self.assert_unknown(self.request(method, at))
+        running.close()
+
+    def test_it_can_be_deleted_before_its_first_text(self):
+        running = self.occupy()
+        path = self.begin(max_output_tokens=8)
+        self.assertTrue(self.ok("DELETE", path)["deleted"])
+        self.assert_unknown(self.request("GET", path))
+        running.close()
+
+    def test_it_can_be_deleted_while_it_is_made(self):
+        path = self.begin()
+        with self.daemon.client() as client:
+            uma.until(lambda: client.metrics()["tokens_total"] > 0, "a token")
+        self.assertTrue(self.ok("DELETE", path)["deleted"])
+        self.assert_unknown(self.request("GET", path))
+
+    def test_the_daemon_ends_behind_it(self):
+        path = self.begin(max_output_tokens=400)
+        self.restart()
+        answer = self.ok("GET", path)
+        self.assertEqual(("incomplete", 400), (answer["status"], answer["usage"]["output_tokens"]))

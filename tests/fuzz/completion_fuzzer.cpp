@@ -25,8 +25,9 @@ void check(wire::CompletionKind kind, const GenerateRequest& request) {
   check_text(request.input.text);
   UMA_CHECK(request.session.empty() && !request.regenerate);
   UMA_CHECK((kind == wire::CompletionKind::text ? request.input.messages.empty() : request.input.text.empty()));
-  UMA_CHECK(!request.input.empty() &&
-            request.input.text.empty() + request.input.tokens.empty() + request.input.messages.empty() == 2);
+  const bool has_text = !request.input.text.empty() || request.input.infill;
+  UMA_CHECK(has_text + !request.input.tokens.empty() + !request.input.messages.empty() == 1);
+  if (request.input.infill) check_text(request.input.infill->suffix);
   for (const Token token : request.input.tokens) UMA_CHECK(kind == wire::CompletionKind::text && token >= 0);
   UMA_CHECK(options.logprobs.value_or(0) >= 0 && options.logprobs.value_or(0) <= wire::kTopLogprobsMax);
   check_messages(request.input.messages);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "wire/embedding_codec.h"
 #include "wire/image_fields.h"
+#include "wire/llama_server_decoder.h"
 #include "wire/ollama_decoder.h"
 #include "wire/openai_codec.h"
 #include "wire/request_codec.h"
@@ -24,12 +25,28 @@ void check_ollama(const wire::OllamaCall& call) {
   const GenerateOptions& options = call.generate.options;
   check_text(call.generate.model);
   check_text(input.text);
+  if (input.infill) check_text(input.infill->suffix);
   check_messages(input.messages);
   UMA_CHECK(call.is_empty || !input.empty());
   UMA_CHECK(input.images.size() <= kImagesPerRequestMax);
   for (const InputImage& image : input.images) {
     check_text(image.source.text);
     UMA_CHECK(image.message < input.messages.size());
+  }
+  UMA_CHECK(options.sampling.temperature >= 0 && options.sampling.top_k >= 0);
+  UMA_CHECK(options.sampling.top_p > 0 && options.sampling.top_p <= 1);
+  UMA_CHECK(options.max_tokens.value_or(1) >= 1);
+}
+
+void check_infill(const wire::InfillCall& call) {
+  const Input& input = call.generate.input;
+  const GenerateOptions& options = call.generate.options;
+  check_text(input.text);
+  check_text(input.infill->suffix);
+  check_text(input.infill->begun);
+  for (const InfillFile& file : input.infill->files) {
+    check_text(file.name);
+    check_text(file.text);
   }
   UMA_CHECK(options.sampling.temperature >= 0 && options.sampling.top_k >= 0);
   UMA_CHECK(options.sampling.top_p > 0 && options.sampling.top_p <= 1);
@@ -44,6 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (const auto call = wire::decode_completion(kind, body); is_accepted(call)) {
       for (const Input& prompt : call->prompts) {
         check_text(prompt.text);
+        if (prompt.infill) check_text(prompt.infill->suffix);
         check_messages(prompt.messages);
       }
     }
@@ -62,6 +80,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     UMA_CHECK(!call->images.empty() && call->images.size() <= kImagesPerRequestMax);
     for (const ImageSource& image : call->images) check_text(image.text);
   }
+  if (const auto call = wire::decode_tokenize(body); is_accepted(call)) check_text(call->text);
+  if (const auto call = wire::decode_detokenize(body); is_accepted(call)) {
+    for (const Token token : call->tokens) UMA_CHECK(token >= 0);
+  }
+  if (const auto call = wire::decode_infill(body); is_accepted(call)) check_infill(*call);
   for (const auto kind : {wire::OllamaKind::chat, wire::OllamaKind::generate}) {
     if (const auto call = wire::decode_ollama(kind, body); is_accepted(call)) check_ollama(*call);
   }

@@ -123,6 +123,7 @@ const std::map<std::string, uma::ModelSpec>& presets() {
   static const std::map<std::string, uma::ModelSpec> presets = [] {
     std::map<std::string, uma::ModelSpec> made{{"tiny", tiny_spec()},
                                                {"tiny-chat", tiny_spec()},
+                                               {"tiny-code", tiny_spec()},
                                                {"tiny-swa", tiny_swa_spec()},
                                                {"tiny-recurrent", tiny_recurrent_spec()},
                                                {"tiny-hybrid", tiny_hybrid_spec()},
@@ -135,6 +136,7 @@ const std::map<std::string, uma::ModelSpec>& presets() {
                                                {"134m", spec_134m()},
                                                {"134m-agent", spec_134m_agent()}};
     made.at("tiny-chat").chat_template = uma::ChatTemplate::plain;
+    made.at("tiny-code").gap_markers = true;
     made.at("tiny-embed-last").pooled_by = uma::PooledBy::last;
     made.at("tiny-rerank").pooled_by = uma::PooledBy::rank;
     made.at("tiny-wordpiece-rank").pooled_by = uma::PooledBy::rank;

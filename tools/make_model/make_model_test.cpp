@@ -227,6 +227,22 @@ TEST_F(MakeModel, MakesAShiftRegisterThatSaysWhatItsRuleSays) {
   }
 }
 
+TEST_F(MakeModel, MarksGapsIfAskedTo) {
+  ModelSpec spec = smallest_spec();
+  spec.chat_template = false;
+  spec.gap_markers = true;
+  spec.vocabulary_size = static_cast<std::uint32_t>(vocabulary_size_min(Markers::gap));
+  ASSERT_TRUE(write_model(spec, folder_ / "gap.gguf"));
+  const ModelPtr model = load(folder_ / "gap.gguf", /*vocabulary_only=*/true);
+  ASSERT_NE(model, nullptr);
+  const llama_vocab* vocabulary = llama_model_get_vocab(model.get());
+  for (const llama_token mark :
+       {llama_vocab_fim_pre(vocabulary), llama_vocab_fim_suf(vocabulary), llama_vocab_fim_mid(vocabulary),
+        llama_vocab_fim_rep(vocabulary), llama_vocab_fim_sep(vocabulary)}) {
+    EXPECT_NE(mark, LLAMA_TOKEN_NULL);
+  }
+}
+
 TEST_F(MakeModel, RefusesShapesThatAShiftRegisterCannotHave) {
   ModelSpec spec = smallest_spec();
   spec.type = GGML_TYPE_F16;

@@ -80,7 +80,8 @@ std::uint32_t step_rank(const ModelSpec& spec) {
 
 Markers markers_of(const ModelSpec& spec) {
   if (spec.chat_template != ChatTemplate::none) return Markers::chat;
-  return spec.image_markers ? Markers::image : Markers::none;
+  if (spec.image_markers) return Markers::image;
+  return spec.gap_markers ? Markers::gap : Markers::none;
 }
 
 std::size_t smallest_vocabulary(const ModelSpec& spec) {

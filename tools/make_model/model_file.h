@@ -49,6 +49,7 @@ struct ModelSpec {
   PooledBy pooled_by = PooledBy::none;  // Bert: mean or rank.
   ChatTemplate chat_template = ChatTemplate::none;
   bool image_markers = false;                        // Control tokens around an image, for a model with a projector.
+  bool gap_markers = false;                          // Control tokens around the parts of a text with a gap.
   Tokenizer tokenizer = Tokenizer::sentence_pieces;  // Word pieces: bert only.
   Weights weights = Weights::random;
   std::uint64_t seed = 1;

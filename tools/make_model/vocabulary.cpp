@@ -103,6 +103,11 @@ void add_smallest(VocabularyBuilder& builder, Markers markers) {
     builder.add("<start_of_image>", 0, LLAMA_TOKEN_TYPE_CONTROL);
     builder.add("<end_of_image>", 0, LLAMA_TOKEN_TYPE_CONTROL);
   }
+  if (markers == Markers::gap) {
+    for (const char* mark : {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"}) {
+      builder.add(mark, 0, LLAMA_TOKEN_TYPE_CONTROL);
+    }
+  }
   builder.end_of_special_tokens();
 
   builder.add_plain(std::string(kSpace), kScoreCharacter);

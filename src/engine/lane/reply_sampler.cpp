@@ -1,5 +1,8 @@
 #include "engine/lane/reply_sampler.h"
 
+#include <format>
+#include <utility>
+
 #include "llm/logits.h"
 #include "llm/token_constraint.h"
 
@@ -53,13 +56,24 @@ void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {
   using Next = chat::ReplyStream::Next;
   const Next next = sequence.reply.push(token, raw_logits_, sequence.sampler, *sequence.job.sink);
   const bool is_full = shifter_.is_full(sequence) && !shifter_.droppable_turns(sequence);
-  if (next == Next::slow_client) {
+  if (auto charged = charge_logprobs(sequence); !charged) {
+    ends_.finish(sequence, FinishReason::error, std::move(charged.error()));
+  } else if (next == Next::slow_client) {
     ends_.finish(sequence, FinishReason::slow_consumer);
   } else if (next == Next::stop || sequence.sampler.is_complete()) {
     ends_.finish(sequence, FinishReason::stop);
   } else if (sequence.generated() >= sequence.job.tokens_max || is_full) {
     ends_.finish(sequence, FinishReason::length);
   }
+}
+
+Expected<Unit> ReplySampler::charge_logprobs(Sequence& sequence) {
+  if (!sequence.reply.wants_logprobs() || !sequence.job.share) return Unit{};
+  if (!sequence.logprobs_share) sequence.logprobs_share = sequence.job.share->open_another();
+  auto charged = sequence.logprobs_share->resize(sequence.reply.logprobs_bytes());
+  if (charged) return charged;
+  return fail(charged.error().code, std::format("the log probabilities of the reply need too much memory after {} tokens: {}",
+                                                sequence.generated(), charged.error().message));
 }
 
 void ReplySampler::record_latency(Sequence& sequence, TimePoint now) {

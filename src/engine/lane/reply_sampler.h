@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "core/error.h"
 #include "engine/lane/context_calls.h"
 #include "engine/lane/context_shifter.h"
 #include "engine/lane/lane_parts.h"
@@ -29,6 +30,8 @@ class ReplySampler {
  private:
   [[nodiscard]] Token choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn);
   void push_token(Sequence& sequence, Token token, TimePoint now);
+  // Charges the reply's log probabilities, which may be a hundred times as large as its text.
+  [[nodiscard]] static Expected<Unit> charge_logprobs(Sequence& sequence);
   void record_latency(Sequence& sequence, TimePoint now);
   void count_slo(bool is_met);
 

@@ -101,6 +101,44 @@ TEST_F(ReplySamplerTest, TellsTheRestWithTheEnd) {
   EXPECT_EQ(told, all);
 }
 
+TEST_F(ReplySamplerTest, ChargesTheTenantForLogprobsThatWait) {
+  make({});
+  const auto memory = std::make_shared<TenantBudget>(1 << 20, "requests in flight", "limits.queue_bytes_max");
+  for (const bool streams : {true, false}) {
+    const std::uint64_t id = streams ? 1 : 2;
+    GenerationJob made = job(id, "once upon", 8);
+    made.reply.stream = streams;
+    made.reply.logprobs = 20;
+    made.share = memory->open(TenantId{"a"});
+    post(std::move(made));
+    run();
+    ASSERT_EQ(eos(id).reason, FinishReason::length);
+    if (streams) {
+      EXPECT_EQ(memory->bytes_used(), 0U) << "the client has them all";
+    } else {
+      EXPECT_GT(memory->bytes_used(), 8 * 20 * sizeof(TokenLogprob));
+    }
+    results_.clear();
+    EXPECT_EQ(memory->bytes_used(), 0U) << "the answer was written";
+  }
+}
+
+TEST_F(ReplySamplerTest, EndsAReplyWhoseLogprobsNeedTooMuchMemory) {
+  make({});
+  const auto memory = std::make_shared<TenantBudget>(40'000, "requests in flight", "limits.queue_bytes_max");
+  GenerationJob made = job(1, "once upon", 64);
+  made.reply.stream = false;
+  made.reply.logprobs = 20;
+  made.share = memory->open(TenantId{"a"});
+  post(std::move(made));
+  run();
+  EXPECT_EQ(eos(1).reason, FinishReason::error);
+  EXPECT_EQ(eos(1).error->code, ErrorCode::limit_wait);
+  EXPECT_TRUE(eos(1).error->message.contains("the log probabilities of the reply need too much memory after "))
+      << eos(1).error->message;
+  EXPECT_LT(eos(1).usage.completion_tokens, 16);
+}
+
 TEST_F(ReplySamplerTest, GuessesChangeNothingOfHowLikelyTheTokensWere) {
   LaneOptions plain;
   plain.speculates = false;

@@ -112,6 +112,7 @@ struct Sequence {
   std::size_t slot = 0;  // Valid while it runs.
   ResumePoint resume;
   Usage usage;
+  RequestShare logprobs_share;    // Memory of the reply's log probabilities; null: there are none, or they are not counted.
   bool in_batch = false;          // A batch with one of its tokens has begun.
   bool has_rows = true;           // The next rows can be computed: no image among them waits to be encoded.
   bool is_offloaded = false;      // The prefill lane computes its prompt.

@@ -64,7 +64,8 @@ GenerationResult SequenceEnds::result_of(Sequence& sequence, FinishReason reason
                                .error = std::move(error),
                                .parts = std::move(reply.parts),
                                .logprobs = std::move(reply.logprobs),
-                               .stop_string = std::move(reply.stop_string)};
+                               .stop_string = std::move(reply.stop_string),
+                               .share = std::move(sequence.logprobs_share)};
   }
   return result;
 }

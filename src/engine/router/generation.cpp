@@ -247,27 +247,33 @@ Expected<std::string> Generations::model_of(const TenantId& tenant, const Genera
 
 // --- Counting
 
-Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, GenerateRequest call) {
+Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, GenerateRequest call, std::stop_token end) {
   UMA_CHECK(call.session.empty() && !call.response);
   if (auto admitted = admit(call, 0); !admitted) co_return admitted.error();
+  const TimePoint received = parts_.clock.now();
   auto lease = co_await parts_.models.lease_chat(call.model);
   if (!lease) co_return lease.error();
   ImageHold images;
   if (!call.input.images.empty()) {
-    auto held = co_await parts_.images.read(**lease, call.input, {.tenant = tenant, .share = call.share});
+    const std::int64_t deadline_ms = call.options.deadline_ms.value_or(parts_.limits.deadline_ms);
+    auto held = co_await parts_.images.read(
+        **lease, call.input,
+        {.tenant = tenant, .deadline = deadline_after(received, deadline_ms, &**lease), .end = end, .share = call.share});
     if (!held) co_return held.error();
     images = std::move(*held);
   }
   kv::SessionRecord empty;
   empty.created_s = parts_.clock.unix_s();
   const std::size_t bytes = memory_of(call);
-  co_return co_await parts_.preparer.run(parts_.tasks, std::move(tenant), bytes,
-                                         [lease = lease->share(), empty = std::move(empty), input = std::move(call.input),
-                                          chat = std::move(call.options.chat)]() -> Expected<std::int32_t> {
-                                           const auto written = append_to_record(*lease->chat, empty, input, &chat);
-                                           if (!written) return std::unexpected(written.error());
-                                           return static_cast<std::int32_t>(written->pending.size());
-                                         });
+  co_return co_await parts_.preparer.run(
+      parts_.tasks, std::move(tenant), bytes,
+      [lease = lease->share(), end = std::move(end), empty = std::move(empty), input = std::move(call.input),
+       chat = std::move(call.options.chat)]() -> Expected<std::int32_t> {
+        if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
+        const auto written = append_to_record(*lease->chat, empty, input, &chat);
+        if (!written) return std::unexpected(written.error());
+        return static_cast<std::int32_t>(written->pending.size());
+      });
 }
 
 // --- One-shot requests

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,7 @@ class Generations {
   // Accepts the request and starts it. Each sink gets one reply. Several sinks need a request without session and response.
   void start(RequestId id, const TenantId& tenant, GenerateRequest call, std::vector<std::shared_ptr<EventSink>> sinks);
   // The number of tokens of the request's prompt. Errors: those of the request before it enters a lane, except for its length.
-  [[nodiscard]] Task<Expected<std::int32_t>> count_tokens(TenantId tenant, GenerateRequest call);
+  [[nodiscard]] Task<Expected<std::int32_t>> count_tokens(TenantId tenant, GenerateRequest call, std::stop_token end);
   // A lane reports the end of a generation.
   void on_result(GenerationResult result);
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <unistd.h>
 
@@ -110,6 +111,15 @@ class Images : public ::testing::TestWithParam<bool>, protected EngineBench {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, Images, ::testing::Bool(),
                          [](const auto& layout) { return layout.param ? "unified" : "split"; });
+
+TEST_P(Images, CountAndAreNotReadForARequestThatHasEnded) {
+  std::stop_source end;
+  const auto counted = wait_for(router_->generations().count_tokens(kTenant, ask("what?", {'r'}), end.get_token()));
+  ASSERT_TRUE(counted) << counted.error().message;
+  EXPECT_GT(*counted, wait_for(router_->generations().count_tokens(kTenant, ask("what?", {}), {})).value());
+  (void)end.request_stop();
+  EXPECT_FALSE(wait_for(router_->generations().count_tokens(kTenant, ask("what?", {'g'}), end.get_token())));
+}
 
 TEST_P(Images, StandInTheChainWhereTheMessageHasThem) {
   const std::string session = begin_chat();

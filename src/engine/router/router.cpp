@@ -33,7 +33,8 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
       generations_(parts_, source, random_, requests_refused_),
       embeddings_(parts_, source, requests_refused_),
       sessions_(parts_),
-      transfer_(parts_, sessions_) {
+      transfer_(parts_, sessions_),
+      texts_(parts_) {
   for (const auto& [id, extras] : catalog.load_image_extras()) images_.release().set(id, extras);
 }
 

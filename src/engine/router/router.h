@@ -37,6 +37,7 @@
 #include "engine/router/session_access.h"
 #include "engine/router/session_commands.h"
 #include "engine/router/session_transfer.h"
+#include "engine/router/text_conversions.h"
 #include "engine/session/session_table.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
@@ -87,6 +88,7 @@ class Router {
   [[nodiscard]] EmbeddingRequests& embeddings() { return embeddings_; }
   [[nodiscard]] SessionCommands& sessions() { return sessions_; }
   [[nodiscard]] SessionTransfer& transfer() { return transfer_; }
+  [[nodiscard]] TextConversions& texts() { return texts_; }
   // Cancels a request; cancel_session() cancels the request of a session. False: there is no such request.
   bool cancel(RequestId id) { return in_flight_.cancel(id); }
   bool cancel_session(const TenantId& tenant, const std::string& session);
@@ -148,6 +150,7 @@ class Router {
   EmbeddingRequests embeddings_;
   SessionCommands sessions_;
   SessionTransfer transfer_;
+  TextConversions texts_;
   std::vector<Command> taken_;
   Command on_all_ended_;
   bool is_destroyed_ = false;

@@ -25,6 +25,20 @@ std::string too_long(std::size_t tokens, std::size_t context) {
       tokens, context - 1, context);
 }
 
+// What gives a conversation more tokens than the context's: it depends on what limits them.
+std::string remedy(const ServedModel& served) {
+  const llm::ContextShape& shape = served.shape();
+  const std::int32_t trained = served.model->facts().train_tokens;
+  if (trained > 0 && shape.sequence_cells_max >= trained) {
+    return std::format("Shorten the prompt: the model was trained for {} tokens", trained);
+  }
+  if (shape.sequence_cells_max >= shape.cells) {
+    return std::format("Shorten the prompt, or give umad more than {} KV cells: --kv-cells and --n-ctx, if the memory suffices",
+                       shape.cells);
+  }
+  return "Shorten the prompt, or start umad with a larger --n-ctx";
+}
+
 }  // namespace
 
 Expected<Unit> check_may_fit(const ServedModel& served, const Input& input) {
@@ -43,8 +57,7 @@ Expected<Unit> check_may_fit(const ServedModel& served, const Input& input) {
 Expected<Unit> check_fits(const ServedModel& served, std::size_t known, std::size_t added) {
   const auto context = static_cast<std::size_t>(served.shape().sequence_cells_max);
   if (added + 1 > context) {
-    return fail(ErrorCode::limit_prompt,
-                too_long(added, context) + ". Shorten the prompt, or start umad with a larger --n-ctx");
+    return fail(ErrorCode::limit_prompt, std::format("{}. {}", too_long(added, context), remedy(served)));
   }
   if (known + added + 1 > context) {
     return fail(ErrorCode::limit_context,

@@ -57,16 +57,16 @@ TEST_F(ToolCalls, AreToldAsTheyCome) {
 
 TEST_F(ToolCalls, TheToolsCountAsPartOfThePrompt) {
   serve("yes");
-  const auto counted = wait_for(router_->generations().count_tokens(kTenant, ask("what?")));
+  const auto counted = wait_for(router_->generations().count_tokens(kTenant, ask("what?"), {}));
   ASSERT_TRUE(counted) << counted.error().message;
   EXPECT_EQ(generate(ask("what?"))->prompt_tokens, *counted);
   GenerateRequest plain = ask("what?");
   plain.options.chat.tools.clear();
-  EXPECT_LT(wait_for(router_->generations().count_tokens(kTenant, plain)).value(), *counted);
+  EXPECT_LT(wait_for(router_->generations().count_tokens(kTenant, plain, {})).value(), *counted);
   plain.input.messages.front().content.assign(40'000, 'x');
-  EXPECT_GT(wait_for(router_->generations().count_tokens(kTenant, plain)).value(), 40'000) << "more than the context";
+  EXPECT_GT(wait_for(router_->generations().count_tokens(kTenant, plain, {})).value(), 40'000) << "more than the context";
   plain.model = "unknown";
-  EXPECT_EQ(wait_for(router_->generations().count_tokens(kTenant, plain)).error().code, ErrorCode::model_unknown);
+  EXPECT_EQ(wait_for(router_->generations().count_tokens(kTenant, plain, {})).error().code, ErrorCode::model_unknown);
 }
 
 TEST_F(ToolCalls, AReplyTellsItsStopString) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "chat/infill.h"
 #include "llm/image_tokens.h"
 
 namespace uma::engine {
@@ -23,6 +24,14 @@ Expected<Unit> append_text(const llm::Model& model, kv::SessionRecord& record, c
   if (!tokens) return std::unexpected(tokens.error());
   if (at_start && chooses_kept_tokens(record)) record.n_keep = std::max(record.n_keep, model.vocab().bos() ? 1 : 0);
   record.pending.insert(record.pending.end(), tokens->begin(), tokens->end());
+  return Unit{};
+}
+
+Expected<Unit> append_infill(const llm::Model& model, kv::SessionRecord& record, const std::string& prefix,
+                             const Infill& infill) {
+  auto tokens = chat::tokenize_infill(model.vocab(), prefix, infill);
+  if (!tokens) return std::unexpected(tokens.error());
+  record.pending = std::move(*tokens);
   return Unit{};
 }
 
@@ -175,8 +184,12 @@ Expected<kv::SessionRecord> append_to_record(const chat::ChatFormat& format, con
     if (chat != nullptr && !chat->tools.empty()) {
       return fail(ErrorCode::proto_field, "field \"tools\" belongs to a chat: send \"messages\", to a session of mode chat");
     }
-    done = input.tokens.empty() ? append_text(format.model(), next, input.text)
-                                : append_tokens(format.model(), next, input.tokens);
+    if (input.infill) {
+      done = append_infill(format.model(), next, input.text, *input.infill);
+    } else {
+      done = input.tokens.empty() ? append_text(format.model(), next, input.text)
+                                  : append_tokens(format.model(), next, input.tokens);
+    }
   } else {
     const bool is_text = input.messages.empty() && !input.text.empty();
     done = append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat);

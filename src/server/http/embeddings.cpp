@@ -11,6 +11,7 @@
 #include "wire/embedding_codec.h"
 #include "wire/ollama_decoder.h"
 #include "wire/ollama_encoder.h"
+#include "wire/ollama_models.h"
 
 namespace uma::server {
 namespace {
@@ -48,7 +49,10 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
   const std::string asked = call->embed.options.model;
-  const std::string model = connection.choose_model(asked, Capability::text_embedding);
+  // Without a text the request loads the model, which takes registered names only.
+  const std::string plain(wire::without_latest_tag(asked));
+  const std::string model = call->is_empty ? connection.service().resolve_model(plain).value_or(plain)
+                                           : connection.choose_model(asked, Capability::text_embedding);
   std::optional<Expected<EmbedResult>> result;
   if (call->is_empty) {
     const auto loaded =

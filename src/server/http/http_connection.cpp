@@ -117,11 +117,11 @@ class HttpConnection::BusyMark {
  public:
   explicit BusyMark(HttpConnection& connection) : connection_(connection) {
     connection_.is_answering_ = true;
-    connection_.server_.busy.add(1);
+    connection_.server_.busy->add(1);
   }
   ~BusyMark() {
     connection_.is_answering_ = false;
-    connection_.server_.busy.add(-1);
+    connection_.server_.busy->add(-1);
   }
   BusyMark(const BusyMark&) = delete;
   BusyMark& operator=(const BusyMark&) = delete;

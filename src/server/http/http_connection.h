@@ -249,7 +249,7 @@ Awaitable<bool> HttpConnection::respond_with(std::optional<Expected<T>> value, c
     co_return co_await respond(200, kJson, std::move(*body), request.keep_alive);
   }
   const Error& error = value->error();
-  co_return co_await respond_error(http_status(error.code), error, request.keep_alive, "", retry_header(error.code));
+  co_return co_await respond_error(http_status(error.code), error, request.keep_alive, error.field, retry_header(error.code));
 }
 
 }  // namespace uma::server

@@ -77,6 +77,7 @@ void GenerationSink::end(const EosEvent& eos) {
   } else {
     bytes = encoder_->whole(eos);
   }
+  share_ = eos.share;
   outbox_->append_last(id_, [&](std::string& out) { out += bytes; });
 }
 

@@ -78,6 +78,7 @@ class GenerationSink final : public EventSink {
   Mutex mutex_;
   const std::unique_ptr<AnswerEncoder> encoder_;
   bool has_begun_ = false;          // The stream's first event was written.
+  RequestShare share_;              // EosEvent::share, held until the answer is written.
   std::optional<EosEvent> failed_;  // Written before the outbox learns of the end, read after that.
 };
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,9 +72,11 @@ handlers::Answer handlers::count_message_tokens(HttpConnection& connection, cons
   auto call = wire::decode_messages(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   prepare_message(connection, *call);
+  std::stop_source end;
   auto tokens = co_await connection.ask_until_gone<std::int32_t>([&](Reply<std::int32_t> reply) {
-    connection.service().count_tokens(connection.tenant(), std::move(call->generate), std::move(reply));
+    connection.service().count_tokens(connection.tenant(), std::move(call->generate), end.get_token(), std::move(reply));
   });
+  if (!tokens) (void)end.request_stop();
   co_return co_await connection.respond_with(std::move(tokens), request, wire::token_count_json);
 }
 

@@ -131,6 +131,17 @@ TEST_F(HttpServerTest, CountsTheTokensOfAMessage) {
   EXPECT_THAT(unknown.body, HasSubstr(R"("type":"not_found_error")"));
 }
 
+TEST_F(HttpServerTest, CountsNoTokensForAClientThatLeft) {
+  start();
+  {
+    HttpClient one = client();
+    one.post(kCountTokens, R"({"model":"slow","messages":[{"role":"user","content":"hi"}]})");
+    EXPECT_TRUE(becomes([&] { return service_.counting().has_value(); }));
+    EXPECT_FALSE(service_.counting()->stop_requested());
+  }
+  EXPECT_TRUE(becomes([&] { return service_.counting()->stop_requested(); }));
+}
+
 TEST_F(HttpServerTest, SaysWhatItLeftOut) {
   start();
   HttpClient one = client();

@@ -69,8 +69,9 @@ void warn_of_window(HttpConnection& connection, const wire::OllamaCall& call) {
   if (call.context_wanted <= 0) return;
   const auto model = find_model(connection, call.generate.model);
   if (!model || model->sequence_tokens_max <= 0 || call.context_wanted <= model->sequence_tokens_max) return;
-  connection.warn(std::format("num_ctx {} is larger than the window of {} tokens, which is used; umad's n_ctx sets it",
-                              call.context_wanted, model->sequence_tokens_max));
+  connection.warn(std::format(
+      "num_ctx {} is larger than the window of {} tokens, which is used; n_ctx, kv.cells and the free memory set it",
+      call.context_wanted, model->sequence_tokens_max));
 }
 
 Answer answer_ollama(wire::OllamaKind kind, HttpConnection& connection, const HttpRequest& request) {

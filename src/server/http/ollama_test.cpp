@@ -126,6 +126,9 @@ TEST_F(OllamaTest, EmbedsTexts) {
   EXPECT_EQ(one.answer().body, R"({"embedding":[0.5,1]})");
   one.post("/api/embeddings", R"({"model":"fake","prompt":""})");
   EXPECT_EQ(one.answer().body, R"({"embedding":[]})");
+  one.post("/api/embed", R"({"model":"gpt-5","input":[]})");
+  const Answer unknown = one.answer();
+  EXPECT_EQ(unknown.status, 404) << "a request that loads a model means this one";
 }
 
 TEST_F(OllamaTest, DoesNotChangeModels) {

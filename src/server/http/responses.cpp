@@ -11,6 +11,7 @@
 #include "server/http/background_responses.h"
 #include "server/http/http_connection.h"
 #include "server/http/routes.h"
+#include "server/http/rules.h"
 #include "wire/image_fields.h"
 #include "wire/response_encoder.h"
 #include "wire/response_ids.h"
@@ -30,7 +31,9 @@ class ResponseWriter final : public AnswerEncoder {
 
   void set_place(const ResponseBegunEvent& place) override { encoder_.set_place(place); }
   void append_first(std::string& out) override { encoder_.append_first(out); }
-  void append_text(std::string& out, const TokenEvent& token) override { encoder_.append_text(out, token.text); }
+  void append_text(std::string& out, const TokenEvent& token) override {
+    encoder_.append_text(out, token.text, token.logprobs);
+  }
   void append_part(std::string& out, const ReplyPart& part) override { encoder_.append_part(out, part); }
   void append_last(std::string& out, const EosEvent& eos) override { encoder_.append_last(out, eos); }
   std::string whole(const EosEvent& eos) override { return encoder_.json(eos); }
@@ -49,6 +52,13 @@ Answer respond_unknown(HttpConnection& connection, const HttpRequest& request, s
 auto ask_for_response(HttpConnection& connection, wire::ResponseId id) {
   return connection.ask<ResponseDetail>([&connection, id = std::move(id)](Reply<ResponseDetail> reply) mutable {
     connection.service().get_response(connection.tenant(), std::move(id.session), std::move(id.response), std::move(reply));
+  });
+}
+
+// Cancels the response if it is in progress. Its end has been told everywhere when the answer comes.
+auto ask_to_cancel(HttpConnection& connection, wire::ResponseId id) {
+  return connection.ask<ResponseDetail>([&connection, id = std::move(id)](Reply<ResponseDetail> reply) mutable {
+    connection.service().cancel_response(connection.tenant(), std::move(id.session), std::move(id.response), std::move(reply));
   });
 }
 
@@ -78,6 +88,26 @@ Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> it
   }
 }
 
+// Starts a response whose reply is made without the connection, and answers with it as soon as it has a place.
+Answer begin_in_background(HttpConnection& connection, const HttpRequest& request, GenerateRequest generate,
+                           wire::ResponseEncoder encoder) {
+  HttpState& server = connection.server();
+  if (server.draining) {
+    const Error error{ErrorCode::limit_wait, "the daemon is stopping and accepts no new generations"};
+    co_return co_await connection.respond_error(503, error, false);
+  }
+  RequestShare share = connection.service().open_share(connection.tenant());
+  if (const auto held = share->grow(encoder.bytes() * 2); !held) {  // The encoder, and the JSON for clients that ask.
+    co_return co_await connection.respond_error(503, held.error(), request.keep_alive, "", retry_header(held.error().code));
+  }
+  auto begun = co_await connection.ask<std::string>([&](Reply<std::string> reply) {
+    connection.generate_detached(std::move(generate),
+                                 std::make_shared<BackgroundSink>(server.background, server.busy, std::move(share),
+                                                                  connection.tenant(), std::move(encoder), std::move(reply)));
+  });
+  co_return co_await connection.respond_with(std::move(begun), request, [](std::string& json) { return std::move(json); });
+}
+
 // Answers with a part of a list, which page_of(value) selects.
 template <class T, class PageT>
 Answer respond_with_page(HttpConnection& connection, std::optional<Expected<T>> value, const HttpRequest& request,
@@ -104,15 +134,15 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
     connection.warn(std::format("the tool {} is not available on this server", type));
   }
   const bool names_response = call->generate.response && !call->generate.response->previous.empty();
-  wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)}, std::move(call->request), model, unix_time_s(),
-                                std::move(call->tools), call->seals_reasoning);
+  wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)},
+                                {.request = std::move(call->request),
+                                 .brief_request = std::move(call->brief_request),
+                                 .model = model,
+                                 .created_s = unix_time_s(),
+                                 .tools = std::move(call->tools),
+                                 .seals_reasoning = call->seals_reasoning});
   if (call->is_background) {
-    auto begun = co_await connection.ask<std::string>([&](Reply<std::string> reply) {
-      connection.generate_detached(std::move(call->generate),
-                                   std::make_shared<BackgroundSink>(connection.server().background, connection.tenant(),
-                                                                    std::move(encoder), std::move(reply)));
-    });
-    co_return co_await connection.respond_with(std::move(begun), request, [](std::string& json) { return std::move(json); });
+    co_return co_await begin_in_background(connection, request, std::move(call->generate), std::move(encoder));
   }
   std::vector<HttpGeneration> generations;
   generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<ResponseWriter>(std::move(encoder)));
@@ -133,6 +163,16 @@ Answer handlers::get_response(HttpConnection& connection, const HttpRequest& req
 Answer handlers::delete_response(HttpConnection& connection, const HttpRequest& request) {
   auto id = wire::parse_response_id(request.ids.front());
   if (!id) co_return co_await respond_unknown(connection, request, "response");
+  BackgroundResponses& background = *connection.server().background;
+  if (!background.find(request.ids.front(), connection.tenant()).empty()) {
+    // Nobody waits for the reply any more.
+    const auto ended = co_await ask_to_cancel(connection, *id);
+    if (!ended) co_return false;
+    if (background.forget_ended(request.ids.front(), connection.tenant())) {
+      co_return co_await connection.respond(200, kJson, wire::deleted_json(request.ids.front(), "response"),
+                                            request.keep_alive);
+    }
+  }
   auto done = co_await connection.ask<Unit>([&](Reply<Unit> reply) {
     connection.service().forget_response(connection.tenant(), std::move(id->session), std::move(id->response),
                                          std::move(reply));
@@ -144,10 +184,13 @@ Answer handlers::delete_response(HttpConnection& connection, const HttpRequest& 
 Answer handlers::cancel_response(HttpConnection& connection, const HttpRequest& request) {
   auto id = wire::parse_response_id(request.ids.front());
   if (!id) co_return co_await respond_unknown(connection, request, "response");
-  auto detail = co_await connection.ask<ResponseDetail>([&](Reply<ResponseDetail> reply) {
-    connection.service().cancel_response(connection.tenant(), std::move(id->session), std::move(id->response),
-                                         std::move(reply));
-  });
+  auto detail = co_await ask_to_cancel(connection, std::move(*id));
+  if (!detail) co_return false;
+  if (!*detail) {
+    // A response that was cancelled before its first token is not stored.
+    std::string json = connection.server().background->find(request.ids.front(), connection.tenant());
+    if (!json.empty()) co_return co_await connection.respond(200, kJson, std::move(json), request.keep_alive);
+  }
   co_return co_await connection.respond_with(std::move(detail), request, wire::response_json);
 }
 

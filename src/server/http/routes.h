@@ -94,6 +94,13 @@ Answer ollama_chat(HttpConnection& connection, const HttpRequest& request);
 Answer ollama_generate(HttpConnection& connection, const HttpRequest& request);
 Answer refuse_ollama_change(HttpConnection& connection, const HttpRequest& request);
 
+// llama_server.cpp
+Answer tokenize(HttpConnection& connection, const HttpRequest& request);
+Answer detokenize(HttpConnection& connection, const HttpRequest& request);
+Answer apply_template(HttpConnection& connection, const HttpRequest& request);
+Answer create_infill(HttpConnection& connection, const HttpRequest& request);
+Answer get_props(HttpConnection& connection, const HttpRequest& request);
+
 // monitoring.cpp
 Answer get_root(HttpConnection& connection, const HttpRequest& request);
 Answer list_models(HttpConnection& connection, const HttpRequest& request);

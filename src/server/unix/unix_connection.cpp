@@ -238,7 +238,7 @@ void UnixConnection::update_busy() {
   const bool busy = is_open_ && (!requests_->empty() || outbox_->bytes_unsent() > 0);
   if (busy == is_busy_) return;
   is_busy_ = busy;
-  server_.busy.add(busy ? 1 : -1);
+  server_.busy->add(busy ? 1 : -1);
 }
 
 }  // namespace uma::server

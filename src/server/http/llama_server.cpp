@@ -1,0 +1,107 @@
+// llama-server's paths that other APIs do not have (docs/protocol/llama-server.md).
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/capability.h"
+#include "core/text_conversion.h"
+#include "server/http/http_connection.h"
+#include "server/http/http_generation.h"
+#include "server/http/routes.h"
+#include "wire/llama_server_decoder.h"
+#include "wire/llama_server_encoder.h"
+#include "wire/openai_codec.h"
+#include "wire/query.h"
+
+namespace uma::server {
+namespace {
+
+using handlers::Answer;
+
+class InfillWriter final : public AnswerEncoder {
+ public:
+  explicit InfillWriter(wire::InfillAnswer answer) : answer_(std::move(answer)) {}
+
+  void append_first(std::string& out) override { out += ": the prompt is ready\n\n"; }
+  void append_text(std::string& out, const TokenEvent& token) override { answer_.append_text(out, token.text); }
+  void append_last(std::string& out, const EosEvent& eos) override { answer_.append_last(out, eos); }
+  std::string whole(const EosEvent& eos) override { return answer_.whole(eos); }
+
+ private:
+  wire::InfillAnswer answer_;
+};
+
+std::string text_of(const ConvertedText& converted) {
+  return wire::text_json("content", converted.text);
+}
+
+std::string prompt_of(const ConvertedText& converted) {
+  return wire::text_json("prompt", converted.text);
+}
+
+}  // namespace
+
+Answer handlers::tokenize(HttpConnection& connection, const HttpRequest& request) {
+  auto asked = wire::decode_tokenize(request.body);
+  if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
+  asked->model = connection.choose_model(asked->model, Capability::chat);
+  auto made = co_await connection.ask_until_gone<TokenizedText>([&](Reply<TokenizedText> reply) {
+    connection.service().tokenize(connection.tenant(), std::move(*asked), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(made), request, wire::tokens_json);
+}
+
+Answer handlers::detokenize(HttpConnection& connection, const HttpRequest& request) {
+  auto asked = wire::decode_detokenize(request.body);
+  if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
+  asked->model = connection.choose_model(asked->model, Capability::chat);
+  auto made = co_await connection.ask_until_gone<ConvertedText>([&](Reply<ConvertedText> reply) {
+    connection.service().detokenize(connection.tenant(), std::move(*asked), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(made), request, text_of);
+}
+
+Answer handlers::apply_template(HttpConnection& connection, const HttpRequest& request) {
+  auto call = wire::decode_completion(wire::CompletionKind::chat, request.body);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  GenerateRequest& generate = call->generate;
+  generate.input = std::move(call->prompts.front());
+  if (!generate.input.images.empty()) {
+    const Error error{ErrorCode::proto_field,
+                      "field \"messages\" has an image, but the prompt as a text has none: leave the images out"};
+    co_return co_await connection.respond_error(400, error, request.keep_alive, "messages");
+  }
+  generate.model = connection.choose_model(generate.model, Capability::chat);
+  auto made = co_await connection.ask_until_gone<ConvertedText>([&](Reply<ConvertedText> reply) {
+    connection.service().format_chat(connection.tenant(), std::move(generate), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(made), request, prompt_of);
+}
+
+Answer handlers::create_infill(HttpConnection& connection, const HttpRequest& request) {
+  auto call = wire::decode_infill(request.body);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  call->generate.model = connection.choose_model(call->generate.model, Capability::chat);
+  wire::InfillAnswer answer(call->generate.model, call->has_content);
+  std::vector<HttpGeneration> generations;
+  generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<InfillWriter>(std::move(answer)));
+  co_return co_await connection.generate(std::move(generations), request);
+}
+
+// Loads no model: clients ask from time to time, also while they do nothing.
+Answer handlers::get_props(HttpConnection& connection, const HttpRequest& request) {
+  const std::string name = connection.choose_model(wire::query_value(request.query, "model"), Capability::chat);
+  const std::vector<ModelInfo> models = connection.service().models();
+  const auto model = std::ranges::find(models, name, &ModelInfo::name);
+  if (model == models.end()) {
+    const Error error{ErrorCode::model_unknown, "no such model: /v1/models lists the models"};
+    co_return co_await connection.respond_error(404, error, request.keep_alive);
+  }
+  co_return co_await connection.respond(200, kJson, wire::props_json(*model, connection.server().options.version),
+                                        request.keep_alive);
+}
+
+}  // namespace uma::server

@@ -1,0 +1,140 @@
+#include "wire/llama_server_decoder.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <format>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
+
+#include "json/field_reader.h"
+#include "wire/generate_fields.h"
+#include "wire/request_codec.h"
+
+namespace uma::wire {
+namespace {
+
+constexpr std::size_t kInfillFilesMax = 256;
+constexpr std::int64_t kInt64Min = std::numeric_limits<std::int64_t>::min();
+constexpr std::int64_t kInt64Max = std::numeric_limits<std::int64_t>::max();
+
+std::string model_field(json::FieldReader& fields) {
+  return fields.text("model", {0, kModelBytesMax}).value_or("");
+}
+
+TokenizeRequest read_tokenize(json::FieldReader& fields) {
+  TokenizeRequest request;
+  request.model = model_field(fields);
+  request.text = fields.required_text("content");
+  request.adds_special = fields.boolean("add_special").value_or(false);
+  request.parses_special = fields.boolean("parse_special").value_or(true);
+  request.wants_texts = fields.boolean("with_pieces").value_or(false);
+  return request;
+}
+
+DetokenizeRequest read_detokenize(json::FieldReader& fields) {
+  DetokenizeRequest request;
+  request.model = model_field(fields);
+  const boost::json::array* tokens = fields.array("tokens");
+  if (tokens == nullptr) {
+    fields.fail_field("tokens", "is required");
+    return request;
+  }
+  request.tokens.reserve(tokens->size());
+  for (const boost::json::value& token : *tokens) {
+    if (!token.is_int64() || token.get_int64() < 0 || token.get_int64() > std::numeric_limits<Token>::max()) {
+      fields.fail_field(std::format("tokens[{}]", request.tokens.size()), "must be the id of a token");
+      break;
+    }
+    request.tokens.push_back(static_cast<Token>(token.get_int64()));
+  }
+  return request;
+}
+
+std::vector<InfillFile> files_field(json::FieldReader& fields) {
+  std::vector<InfillFile> files;
+  const boost::json::array* given = fields.array("input_extra");
+  if (given == nullptr) return files;
+  if (given->size() > kInfillFilesMax) {
+    fields.fail_field("input_extra", std::format("has {} files, but the limit is {}", given->size(), kInfillFilesMax));
+  }
+  for (std::size_t i = 0; i < given->size() && fields.ok(); ++i) {
+    const boost::json::object* object = (*given)[i].if_object();
+    const std::string field = std::format("input_extra[{}]", i);
+    if (object == nullptr) {
+      fields.fail_field(field, R"(must be {"filename": ..., "text": ...})");
+      break;
+    }
+    json::FieldReader file(*object, field + ".");
+    InfillFile& read = files.emplace_back();
+    read.name = file.text("filename").value_or("tmp");
+    read.text = file.required_text("text");
+    if (!file.ok()) fields.fail_as(file);
+  }
+  return files;
+}
+
+// Llama-server's defaults.
+SamplingParams infill_sampling(json::FieldReader& fields) {
+  SamplingParams sampling;
+  sampling.temperature = std::max(0.0, fields.number("temperature", {-kTemperatureMax, kTemperatureMax}).value_or(0.8));
+  sampling.top_k =
+      static_cast<int>(std::max<std::int64_t>(0, fields.integer("top_k", kInt64Min, json::kInt32Max).value_or(40)));
+  sampling.top_p = std::max(fields.number("top_p", {0, 1}).value_or(0.95), std::numeric_limits<double>::min());
+  sampling.min_p = fields.number("min_p", {.low = 0, .high = 1, .high_excluded = true}).value_or(0.05);
+  sampling.repeat_penalty = fields.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true})
+                                .value_or(sampling.repeat_penalty);
+  sampling.presence_penalty = fields.number("presence_penalty", {-2, 2}).value_or(0);
+  sampling.frequency_penalty = fields.number("frequency_penalty", {-2, 2}).value_or(0);
+  if (const auto seed = fields.integer("seed", kInt64Min, kInt64Max); seed && *seed >= 0) {
+    sampling.seed = static_cast<std::uint64_t>(*seed);
+  }
+  sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
+  return sampling;
+}
+
+InfillCall read_infill(json::FieldReader& fields) {
+  InfillCall call;
+  GenerateRequest& generate = call.generate;
+  generate.model = model_field(fields);
+  generate.input.text = fields.text("input_prefix").value_or("");
+  generate.input.infill = Infill{.suffix = fields.text("input_suffix").value_or(""),
+                                 .begun = fields.text("prompt").value_or(""),
+                                 .files = files_field(fields)};
+  GenerateOptions& options = generate.options;
+  options.sampling = infill_sampling(fields);
+  // Negative: until the model ends the text.
+  if (const auto count = fields.integer("n_predict", kInt64Min, kInt64Max); count && *count >= 0) {
+    call.has_content = *count > 0;
+    options.max_tokens = static_cast<std::int32_t>(std::clamp<std::int64_t>(*count, 1, json::kInt32Max));
+  }
+  options.stop = stop_field(fields);
+  options.stream = fields.boolean("stream").value_or(false);
+  read_grammar(fields, options);
+  if (fields.integer("n_probs", 0, json::kInt32Max).value_or(0) > 0) {
+    fields.fail_field("n_probs", "is not supported here: /v1/completions has \"logprobs\"");
+  }
+  return call;
+}
+
+}  // namespace
+
+std::expected<TokenizeRequest, RejectedBody> decode_tokenize(std::string_view body) {
+  return decode_body<TokenizeRequest>(body, read_tokenize);
+}
+
+std::expected<DetokenizeRequest, RejectedBody> decode_detokenize(std::string_view body) {
+  return decode_body<DetokenizeRequest>(body, read_detokenize);
+}
+
+std::expected<InfillCall, RejectedBody> decode_infill(std::string_view body) {
+  return decode_body<InfillCall>(body, read_infill);
+}
+
+}  // namespace uma::wire

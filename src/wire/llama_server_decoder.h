@@ -1,0 +1,23 @@
+// Decodes llama-server's requests that other APIs do not have: /tokenize, /detokenize and /infill. Pure.
+// docs/protocol/llama-server.md lists the fields.
+#pragma once
+
+#include <expected>
+#include <string_view>
+
+#include "core/request.h"
+#include "core/text_conversion.h"
+#include "wire/json_body.h"
+
+namespace uma::wire {
+
+struct InfillCall {
+  GenerateRequest generate;
+  bool has_content = true;  // False: only the prompt is computed (n_predict 0).
+};
+
+[[nodiscard]] std::expected<TokenizeRequest, RejectedBody> decode_tokenize(std::string_view body);
+[[nodiscard]] std::expected<DetokenizeRequest, RejectedBody> decode_detokenize(std::string_view body);
+[[nodiscard]] std::expected<InfillCall, RejectedBody> decode_infill(std::string_view body);
+
+}  // namespace uma::wire
