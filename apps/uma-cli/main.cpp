@@ -282,12 +282,14 @@ void add_pull(CLI::App& app, Flags& flags) {
   CLI::App& pull = *app.add_subcommand("pull", "Download a model from the hub or a URL");
   pull.add_option("source", flags.pull.source, "URL, or OWNER/REPO[:FILE-OR-QUANT][@REVISION]")->required();
   pull.add_option("--out", flags.pull.out, "File to write; left out: its own name, in the models folder");
+  pull.add_option("--folder", flags.pull.folder, "Folder to write to, under the file's own name; left out: the models folder");
   pull.add_option("--sha256", flags.pull.sha256, "Checksum that the file must have; left out: the one that the hub states");
   pull.add_option("--stall-timeout", flags.pull.stall_timeout_s, "Give up a connection after this many seconds without a byte")
       ->check(CLI::Range(1, 3600))
       ->capture_default_str();
   pull.add_flag("--force", flags.pull.is_forced, "Replace an existing file");
   pull.add_flag("--quiet", flags.pull.is_quiet, "Print only errors");
+  pull.add_flag("--json", flags.pull.as_json, "Print progress and result as lines of JSON on standard output");
   pull.footer(kPullFooter);
   pull.callback([&flags] {
     flags.local = [](const Flags& given, Output& output, Interrupts& interrupts) {

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <format>
 #include <string>
+#include <system_error>
 #include <systemd/sd-daemon.h>
 #include <utility>
 
@@ -43,6 +45,12 @@ kv::StoreOptions store_options(const Config& config) {
           .eviction = config.eviction,
           .archive_after = config.archive_after,
           .ttl = config.state_ttl};
+}
+
+// uma-cli is installed beside umad.
+std::string client_program() {
+  std::error_code problem;
+  return (std::filesystem::read_symlink("/proc/self/exe", problem).parent_path() / "uma-cli").string();
 }
 
 void log_ready(const Config& config, Duration since_start) {
@@ -84,6 +92,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   options.default_model = models_.default_name;
   options.shipped_model = models_.shipped_name;
   options.unknown = settings.unknown;
+  options.own_folder = config_.models_dir;
   options.default_has_projector = !config_.projector.empty();
   options.governor = {.usable_fraction = settings.usable_fraction, .bytes_max = settings.memory_bytes_max};
   options.maintenance = seconds(settings.maintenance_s);
@@ -97,6 +106,10 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   auto made = std::make_unique<pool::ModelPool>(std::move(options), models_.registry, clock_);
   pool_ = made.get();
   return made;
+}
+
+LocalModelsOptions Daemon::library_options() const {
+  return {.folder = config_.models_dir, .program = client_program(), .aliases_file = aliases_path(config_)};
 }
 
 // Combines the settings of the model's card with those of the configuration.
@@ -160,6 +173,7 @@ int Daemon::run() {
   if (!open_http()) return 1;
   engine_.start();
   const int status = serve();
+  library_.stop();
   if (http_) http_->stop();
   server_->stop();
   engine_.stop();
@@ -209,7 +223,8 @@ bool Daemon::open_http() {
                                            .allowed_hosts = config_.http_allowed_hosts,
                                            .cors_origins = config_.http_cors_origins,
                                            .access_log = config_.http_access_log,
-                                           .version = UMA_VERSION},
+                                           .version = UMA_VERSION,
+                                           .library = &library_},
                                           engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd(),
                                           passed_.http_socket ? std::move(passed_.http_socket->fd) : UniqueFd());
   if (opened) {
@@ -288,6 +303,7 @@ void Daemon::drain(const SignalReceived& first) {
            first.number == SIGINT ? "INT" : "TERM", std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count());
   ::sd_notify(0, "STOPPING=1");
   stop_accepting();
+  library_.stop();
   engine_.drain();
   std::array<int, 2> counts{};
   ++counts[first.is_passed_on ? 1 : 0];

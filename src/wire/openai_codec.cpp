@@ -13,6 +13,7 @@
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
 #include "wire/generate_fields.h"
+#include "wire/ollama_encoder.h"
 #include "wire/request_codec.h"
 
 namespace uma::wire {
@@ -176,11 +177,6 @@ std::vector<std::string_view> abilities_of(const ModelInfo& model) {
   return abilities;
 }
 
-// Unix time as 2026-01-01T12:00:00Z.
-std::string rfc3339(std::int64_t unix_s) {
-  return std::format("{:%FT%TZ}", std::chrono::sys_seconds(std::chrono::seconds(unix_s)));
-}
-
 std::string_view error_type(int status) {
   switch (status) {
     case 401:
@@ -196,6 +192,16 @@ std::string_view error_type(int status) {
     default:
       return status < 500 ? "invalid_request_error" : "server_error";
   }
+}
+
+// The state as llama-server's router tells it.
+void write_status(json::ObjectWriter& object, const ModelInfo& model) {
+  json::ObjectWriter status(object.begin("status"));
+  const bool has_failed = model.state == ModelState::failed;
+  status.field("value", model.state == ModelState::ready ? "loaded" : has_failed ? "unloaded" : model_state_name(model.state));
+  if (model.state == ModelState::loading) status.field("progress", model.load_progress);
+  if (has_failed) status.field("failed", true);
+  status.close();
 }
 
 }  // namespace
@@ -260,6 +266,7 @@ std::string model_json(const ModelInfo& model, std::int64_t created_s) {
   meta.field("size", model.bytes);
   meta.close();
   object.field("state", model_state_name(model.state));
+  write_status(object, model);
   json::append_array(object.begin("capabilities"), abilities_of(model),
                      [&](std::string_view ability) { json::append_string(out, ability); });
   object.close();
