@@ -182,8 +182,11 @@ int Daemon::run() {
 }
 
 Expected<std::unique_ptr<server::UnixServer>> Daemon::open_socket() {
-  const server::UnixServerOptions options{
-      .path = config_.socket_path, .backlog = config_.backlog, .idle_timeout = config_.idle_timeout, .limits = config_.limits};
+  const server::UnixServerOptions options{.path = config_.socket_path,
+                                          .backlog = config_.backlog,
+                                          .idle_timeout = config_.idle_timeout,
+                                          .limits = config_.limits,
+                                          .library = &library_};
   if (!passed_.unix_socket) return server::UnixServer::start(options, engine_);
   // A socket made by a service manager has permissions that the administrator chose; they decide who may connect.
   const bool is_ours = supervised_ && supervised_->made_socket;

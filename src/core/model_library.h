@@ -2,6 +2,7 @@
 // a sink come from other threads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,6 +12,8 @@
 #include "core/reply.h"
 
 namespace uma {
+
+inline constexpr std::size_t kPullSourceBytesMax = 2048;  // Of a source; it may be a URL.
 
 struct PullProgress {
   std::string file{};  // Name of the file that is being fetched or checked; empty: the hub is asked for it.

@@ -9,7 +9,7 @@
 namespace uma::wire {
 namespace {
 
-constexpr json::TextBytes kNameBytes{1, 2048};  // A source may be a URL.
+constexpr json::TextBytes kNameBytes{1, kPullSourceBytesMax};
 
 std::string ollama_name(json::FieldReader& fields) {
   const std::string name = fields.find("model") == nullptr && fields.find("name") != nullptr

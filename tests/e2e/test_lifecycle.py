@@ -6,13 +6,15 @@ import os
 import pathlib
 import re
 import shutil
+import signal
+import subprocess
 import tempfile
 import unittest
 
 import test_http_operations
 import test_pull
 import uma
-from cli import run_cli
+from cli import CLI, Terminal, environment, run_cli
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "temperature": 0}
 
@@ -182,15 +184,11 @@ class Delete(LifecycleTest):
         with self.daemon.client() as client:
             request = client.start(type="generate", prompt="hello", model="a", max_tokens=100_000, ignore_eos=True)
             client.wait_token(request)
-            with self.daemon.paused():
-                pass
             status, text = self.request("DELETE", "/api/delete", {"model": "a"})
-            still_runs = not client.replies[request].events or client.replies[request].last["event"] == "token"
-            if still_runs and status != 200:
-                self.assertEqual(409, status, text)
-                self.assertTrue((self.models / "a.gguf").exists())
-            client.call(type="cancel", target=request)
-            client.finish(request)
+            client.start(type="cancel", target=request)
+            self.assertIn(client.finish(request).reason, ("cancelled", "length"), "the reply was not disturbed")
+            self.assertIn(status, (200, 409), text)  # 200: the reply had ended before
+            self.assertEqual(status == 409, (self.models / "a.gguf").exists())
 
     def test_files_elsewhere_are_not_deleted(self):
         for name in ("tiny", "uma-tiny"):
@@ -244,6 +242,60 @@ class Folder(LifecycleTest):
         self.add("a", data)
         uma.until(lambda: self.rows()["a"]["status"] == {"value": "unloaded"}, "the whole file is seen")
         self.assertEqual(200, self.chat_status("a"))
+
+
+class Cli(LifecycleTest):
+    def test_run_pulls_loads_and_answers(self):
+        first = self.cli("run", "some/model:q8_0", "Hello", "there", "--max-tokens", "4")
+        self.assertEqual(0, first.returncode, first.stderr)
+        self.assertIn(b"m-Q8_0.gguf: 100 %", first.stderr)
+        requests = len(self.hub.requests)
+        again = self.cli("run", "some/model:q8_0", "--max-tokens", "4", given=b"Hello there")
+        self.assertEqual((0, first.stdout), (again.returncode, again.stdout), again.stderr)
+        self.assertEqual(requests, len(self.hub.requests), "it was pulled once")
+
+    def test_run_begins_a_chat_at_a_terminal(self):
+        with Terminal("--socket", self.daemon.socket_path, "run", "tiny", "--max-tokens", "4", **self.environment) as terminal:
+            terminal.prompt()
+            terminal.type("/quit\r")
+            self.assertEqual(0, terminal.wait())
+
+    def test_what_cannot_be_run_is_told(self):
+        for model, code in (("none", b"E_MODEL_001"), ("some/other", b"E_IO_001"), ("some/model:", b"E_PROTO_003")):
+            result = self.cli("run", model, "Hello")
+            self.assertEqual(2, result.returncode, model)
+            self.assertIn(code, result.stderr)
+
+    def test_load_ps_and_stop(self):
+        self.add("a")
+        self.assertNotIn(b"\na ", self.cli("ps").stdout)
+        self.assertEqual(0, self.cli("load", "a").returncode)
+        lines = self.cli("ps").stdout.decode().splitlines()
+        self.assertEqual(["NAME", "STATE", "SIZE", "WINDOW", "SLOTS", "UNTIL"], lines[0].split())
+        row = next(line for line in lines if line.startswith("a "))
+        self.assertIn(" ready ", row)
+        self.assertTrue(row.endswith("stopped"), row)
+        models = json.loads(self.cli("ps", "--json").stdout)["models"]
+        self.assertEqual({"a", "tiny"}, {model["name"] for model in models})
+        self.assertEqual(0, self.cli("stop", "a").returncode)
+        self.assertNotIn(b"\na ", self.cli("ps").stdout)
+        stopped = self.cli("stop", "a")
+        self.assertEqual(2, stopped.returncode)
+        self.assertIn(b"E_SESSION_002", stopped.stderr)
+
+    def test_ctrl_c_ends_a_pull_and_keeps_its_part(self):
+        self.hub.next += [self.hub.paths["/api/models/some/model/tree/main"], self.good.but(hang_at=30_000)]
+        process = subprocess.Popen([str(CLI), "--socket", str(self.daemon.socket_path), "run", "some/model", "Hello"],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env=environment(**self.environment))
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        part = self.models / "m-Q8_0.gguf.part"
+        uma.until(lambda: part.exists() and part.stat().st_size == 30_000, "a part of the file")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(130, process.wait(uma.WAIT_S))
+        uma.until(lambda: "the download was cancelled" in self.daemon.log(), "the download has ended")
+        self.assertTrue(part.exists())
 
 
 class WhoMay(unittest.TestCase):

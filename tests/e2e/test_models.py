@@ -101,8 +101,8 @@ class OnDemand(ModelsTest):
         os.kill(self.daemon.process.pid, signal.SIGHUP)
         uma.until(lambda: self.daemon.log().count("models are registered") > lines, "the registry was read again")
 
-    def test_hup_finds_new_models(self):
-        self.add("d")
+    def test_hup_finds_new_cards(self):
+        (self.folder / "models.yaml").write_text("d: {path: a.gguf}\n")
         self.assertEqual("E_MODEL_001", self.client.generate("hi", model="d", max_tokens=3).code)
         self.reload()
         self.assertEqual("eos", self.client.generate("hi", model="d", max_tokens=3).last["event"])

@@ -514,7 +514,7 @@ Awaitable<bool> HttpConnection::refuse_administration(bool keep_alive) {
                     std::format("only the user whom umad runs as (uid {}) may change models, without a key from this machine, "
                                 "or with a key that has admin=true",
                                 ::geteuid())};
-  return respond_error(403, error, keep_alive);
+  co_return co_await respond_error(403, error, keep_alive);
 }
 
 std::string HttpConnection::choose_model(const std::string& asked, Capability capability) {

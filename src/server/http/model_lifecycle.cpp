@@ -90,7 +90,8 @@ class PullGuard {
 };
 
 Answer respond_without_library(HttpConnection& connection, const HttpRequest& request) {
-  return connection.respond_error(501, {ErrorCode::model_capability, "this server does not manage models"}, request.keep_alive);
+  const Error error{ErrorCode::model_capability, "this server does not manage models"};
+  co_return co_await connection.respond_error(501, error, request.keep_alive);
 }
 
 // The next lines of a pull; false after the last one.
