@@ -119,6 +119,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   if (card.sequence_cells) config.sequence_cells = *card.sequence_cells;
   if (card.slots) config.slots = *card.slots;
   if (card.kv_type) config.kv_type = *card.kv_type;
+  config.speculates = card.defaults.speculates.value_or(config.speculates);
   const bool is_default = card.name == models_.default_name;
   if (!is_default || !card.draft_model.empty()) config.draft_model = card.draft_model;
   config.replicates_weights = config.replicates_weights || card.replicates_weights;
@@ -134,6 +135,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.projector_path = *projector_path;
   options.draft_path = *draft_path;
   options.tasks = card.tasks;
+  options.defaults = card.defaults;
   options.workers = config.workers;
   options.context = model.header() == nullptr ? compute.context : llm::with_layout(*model.header(), compute.context);
   options.threads = compute.threads;
