@@ -31,7 +31,7 @@ TEST(ApplyDefaults, ARequestsOwnValuesWin) {
 TEST(ApplyDefaults, TheSystemMessageBeginsConversationsWithoutOne) {
   const ModelDefaults defaults{.system = "Be brief."};
   GenerateRequest request = chat({{"user", "What is this?"}});
-  request.input.images.push_back({.message = 0, .at = 3});
+  request.input.images.emplace_back();
   apply_defaults(defaults, request);
   ASSERT_EQ(request.input.messages.size(), 2u);
   EXPECT_EQ(request.input.messages[0], (ChatMessage{"system", "Be brief."}));
