@@ -67,10 +67,11 @@ void LocalModels::pull(std::string source, std::shared_ptr<PullSink> sink) {
 
 void LocalModels::run_pull(const std::string& source, PullSink& sink, Pull& mine) {
   auto fetched = contain([&] { return fetch(source, sink); });
+  const std::string shown = source.substr(0, source.find('?'));  // What follows may be a secret.
   if (fetched) {
-    log_info("model   {}: pulled from {}", *fetched, source);
+    log_info("model   {}: pulled from {}", *fetched, shown);
   } else {
-    log_warning("pull of {}: {}", source, fetched.error().message);
+    log_warning("pull of {}: {}", shown, fetched.error().message);
   }
   run_noting([&] { sink.end(std::move(fetched)); });
   const MutexLock lock(mutex_);
@@ -82,7 +83,8 @@ Expected<std::string> LocalModels::fetch(const std::string& source, PullSink& si
                                      [&](const PullProgress& progress) { return sink.update(progress) && !is_stopped(); });
   if (!path) return path;
   auto name = pool_.name_of_file(*path);
-  if (!name || !pool::is_model_name(source) || pool_.resolve(source)) return name;
+  const bool is_name = pool::is_model_name(source) && !source.contains('?');
+  if (!name || !is_name || pool_.resolve(source)) return name;
   if (const auto named = name_model(*name, source); !named) return std::unexpected(named.error());
   return name;
 }

@@ -100,7 +100,8 @@ bool is_recent(std::int64_t time_ns) {
   constexpr std::int64_t kStep_ns = 100'000'000;
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec - time_ns < kStep_ns;
+  const std::int64_t age_ns = now.tv_sec * 1'000'000'000 + now.tv_nsec - time_ns;
+  return age_ns >= 0 && age_ns < kStep_ns;
 }
 
 std::string file_name_of_url(std::string_view url) {
