@@ -25,7 +25,8 @@ constexpr std::size_t kAliasesMax = 1024;
 
 std::string why_not_a_source(std::string_view source) {
   const auto is_bad = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == '\x7f'; };
-  if (source.size() > kPullSourceBytesMax) return std::format("it has {} bytes, more than {}", source.size(), kPullSourceBytesMax);
+  if (source.size() > kPullSourceBytesMax)
+    return std::format("it has {} bytes, more than {}", source.size(), kPullSourceBytesMax);
   if (!is_utf8(source) || std::ranges::any_of(source, is_bad)) return "it has blanks or control characters";
   const bool is_url = source.starts_with("http://") || source.starts_with("https://");
   if (is_url || (source.contains('/') && !source.starts_with('-'))) return {};
