@@ -21,6 +21,7 @@
 #include "uma-cli/images.h"
 #include "uma-cli/input.h"
 #include "uma-cli/launch.h"
+#include "uma-cli/lifecycle.h"
 #include "uma-cli/metrics.h"
 #include "uma-cli/models.h"
 #include "uma-cli/models_file.h"
@@ -64,6 +65,8 @@ struct Flags {
   RerankOptions rerank;
   std::string session;
   std::string name;
+  std::string model;
+  std::vector<std::string> words;
   std::string file;
   bool with_kv = false;
   std::int64_t turn = 0;
@@ -234,6 +237,59 @@ void add_models(CLI::App& app, Flags& flags, Action& action) {
   }
 }
 
+// The prompt from --prompt, standard input, or both.
+Result<std::string> whole_prompt(const Flags& flags, Interrupts& interrupts) {
+  const std::string& given = flags.one_shot.prompt;
+  const bool is_from_input_only = !flags.has_prompt || given == "-";
+  if (!is_from_input_only) {
+    if (auto good = check_text(given, "--prompt"); !good) return std::unexpected(good.error());
+  }
+  std::string prompt = is_from_input_only ? "" : given;
+  if (is_from_input_only || is_piped(STDIN_FILENO)) {
+    auto input = read_prompt(STDIN_FILENO, !is_from_input_only, interrupts);
+    if (!input) return input;
+    if (!prompt.empty() && !input->empty()) prompt += "\n\n";
+    prompt += *input;
+  }
+  if (prompt.empty()) return fail(ExitCode::usage, "the prompt is empty: give --prompt TEXT, or text on standard input");
+  return prompt;
+}
+
+// Loads the model, then answers the prompt or begins a chat.
+Result<void> run_command(const Flags& flags, Tools& tools) {
+  auto model = load_or_pull(tools.client, flags.model, tools.interrupts);
+  if (!model) return std::unexpected(model.error());
+  Flags with_model = flags;
+  with_model.chat.model = *model;
+  if (flags.words.empty() && !is_piped(STDIN_FILENO)) return chat_command(with_model, tools);
+  OneShot& command = with_model.one_shot;
+  command.model = *model;
+  command.generation = flags.chat.generation;
+  for (const std::string& word : flags.words) command.prompt += (command.prompt.empty() ? "" : " ") + word;
+  with_model.has_prompt = !flags.words.empty();
+  auto prompt = whole_prompt(with_model, tools.interrupts);
+  if (!prompt) return std::unexpected(prompt.error());
+  command.prompt = *std::move(prompt);
+  return run_one_shot(tools.client, command, tools.output, tools.interrupts);
+}
+
+void add_lifecycle(CLI::App& app, Flags& flags, Action& action) {
+  CLI::App& run =
+      add_command(app, flags, action, "run", "Load a model, which is pulled if it is not here, and chat with it", run_command);
+  run.add_option("model", flags.model, "Name of the model, or its source: OWNER/REPO[:FILE-OR-QUANT], or a URL")->required();
+  run.add_option("prompt", flags.words, "Print the answer to this instead of beginning a chat");
+  add_generation_flags(run, flags.chat.generation);
+  CLI::App& load = add_command(app, flags, action, "load", "Load a model",
+                               [](const Flags& given, Tools& tools) { return load_model(tools.client, given.model); });
+  CLI::App& stop = add_command(app, flags, action, "stop", "Unload a model; its sessions stay",
+                               [](const Flags& given, Tools& tools) { return stop_model(tools.client, given.model); });
+  for (CLI::App* command : {&load, &stop}) command->add_option("model", flags.model, "Name of the model")->required();
+  add_json_flag(
+      add_command(app, flags, action, "ps", "List the models in memory",
+                  [](const Flags& given, Tools& tools) { return print_loaded(tools.client, tools.output, given.as_json); }),
+      flags);
+}
+
 void add_texts_flags(CLI::App& app, TextsOptions& options, const char* texts, std::vector<std::string> long_inputs) {
   app.add_option("texts", options.texts, std::format("{}; without any, the lines of --file or of standard input", texts));
   app.add_option("--file", options.file, "Read them from this file, one per line; -: standard input");
@@ -282,12 +338,14 @@ void add_pull(CLI::App& app, Flags& flags) {
   CLI::App& pull = *app.add_subcommand("pull", "Download a model from the hub or a URL");
   pull.add_option("source", flags.pull.source, "URL, or OWNER/REPO[:FILE-OR-QUANT][@REVISION]")->required();
   pull.add_option("--out", flags.pull.out, "File to write; left out: its own name, in the models folder");
+  pull.add_option("--folder", flags.pull.folder, "Folder to write to, under the file's own name; left out: the models folder");
   pull.add_option("--sha256", flags.pull.sha256, "Checksum that the file must have; left out: the one that the hub states");
   pull.add_option("--stall-timeout", flags.pull.stall_timeout_s, "Give up a connection after this many seconds without a byte")
       ->check(CLI::Range(1, 3600))
       ->capture_default_str();
   pull.add_flag("--force", flags.pull.is_forced, "Replace an existing file");
   pull.add_flag("--quiet", flags.pull.is_quiet, "Print only errors");
+  pull.add_flag("--json", flags.pull.as_json, "Print progress and result as lines of JSON on standard output");
   pull.footer(kPullFooter);
   pull.callback([&flags] {
     flags.local = [](const Flags& given, Output& output, Interrupts& interrupts) {
@@ -327,24 +385,6 @@ void refuse_one_shot_flags(const CLI::App& app) {
       throw CLI::ValidationError(option->get_name(), "does not belong before a command: give the command's own flags after it");
     }
   }
-}
-
-// The prompt from --prompt, standard input, or both.
-Result<std::string> whole_prompt(const Flags& flags, Interrupts& interrupts) {
-  const std::string& given = flags.one_shot.prompt;
-  const bool is_from_input_only = !flags.has_prompt || given == "-";
-  if (!is_from_input_only) {
-    if (auto good = check_text(given, "--prompt"); !good) return std::unexpected(good.error());
-  }
-  std::string prompt = is_from_input_only ? "" : given;
-  if (is_from_input_only || is_piped(STDIN_FILENO)) {
-    auto input = read_prompt(STDIN_FILENO, !is_from_input_only, interrupts);
-    if (!input) return input;
-    if (!prompt.empty() && !input->empty()) prompt += "\n\n";
-    prompt += *input;
-  }
-  if (prompt.empty()) return fail(ExitCode::usage, "the prompt is empty: give --prompt TEXT, or text on standard input");
-  return prompt;
 }
 
 Result<void> run(Flags& flags, Action action) {
@@ -390,6 +430,7 @@ int main_of(int argc, char** argv) {
   add_socket_flag(app, flags);
   add_one_shot(app, flags);
   add_chat(app, flags, action);
+  add_lifecycle(app, flags, action);
   add_sessions(app, flags, action);
   add_models(app, flags, action);
   add_views(app, flags, action);

@@ -1,5 +1,6 @@
 #include "uma-cli/models.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <format>
 #include <fstream>
@@ -24,7 +25,7 @@ constexpr int kLoadPollMs = 200;
 
 boost::json::object entry_called(const boost::json::object& answer, const std::string& name) {
   for (const boost::json::value& entry : array_field(answer, "models")) {
-    if (entry.is_object() && (name.empty() || text_field(entry.get_object(), "name") == name)) return entry.get_object();
+    if (entry.is_object() && (name.empty() || is_called(entry.get_object(), name))) return entry.get_object();
   }
   return {};
 }
@@ -93,6 +94,11 @@ Result<std::string> checked_file(const std::string& path) {
 }
 
 }  // namespace
+
+bool is_called(const boost::json::object& model, const std::string& name) {
+  const auto is_same = [&](const boost::json::value& alias) { return alias.is_string() && alias.get_string() == name; };
+  return text_field(model, "name") == name || std::ranges::any_of(array_field(model, "aliases"), is_same);
+}
 
 Result<boost::json::object> find_model(Client& client, const std::string& name, Interrupts& interrupts) {
   LoadLine line;

@@ -12,6 +12,9 @@
 
 namespace uma::cli {
 
+// Whether `name` is the name of this entry of `models`, or an alias.
+[[nodiscard]] bool is_called(const boost::json::object& model, const std::string& name);
+
 // Returns the entry of `models` called `name`, or the default model (the first entry) if `name` is empty. Waits while the model
 // is loading and shows the progress if standard error is a terminal. Returns an empty object for an unknown model, which the
 // daemon itself will refuse.

@@ -1,12 +1,14 @@
 #include "uma-cli/progress.h"
 
 #include <algorithm>
+#include <csignal>
 #include <format>
 #include <iostream>
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include <vector>
 
+#include "json/json_writer.h"
 #include "uma-cli/format.h"
 #include "uma-cli/printable.h"
 
@@ -15,6 +17,7 @@ namespace {
 
 constexpr Duration kRedrawEvery = std::chrono::milliseconds(100);
 constexpr Duration kPlainEvery = std::chrono::seconds(10);
+constexpr Duration kJsonEvery = std::chrono::milliseconds(250);
 constexpr Duration kRateOver = std::chrono::seconds(5);
 constexpr Duration kSampleEvery = std::chrono::milliseconds(100);
 constexpr std::size_t kBarColumnsMin = 10;
@@ -23,6 +26,11 @@ constexpr std::size_t kNameColumnsMin = 12;
 
 std::string bytes_text(std::uint64_t bytes) {
   return human_bytes(static_cast<double>(bytes));
+}
+
+Duration interval_of(ProgressStyle style) {
+  if (style == ProgressStyle::bar) return kRedrawEvery;
+  return style == ProgressStyle::json ? kJsonEvery : kPlainEvery;
 }
 
 double share(const ProgressView& view) {
@@ -95,6 +103,16 @@ std::string plain_line(const ProgressView& view) {
   return line;
 }
 
+std::string json_line(const ProgressView& view) {
+  std::string line;
+  json::ObjectWriter object(line);
+  object.field("name", view.name);
+  object.field("done", view.done);
+  if (view.total) object.field("total", *view.total);
+  object.close();
+  return line;
+}
+
 std::string human_duration(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::clamp(seconds, 0.0, 359999.0));
   if (whole < 3600) return std::format("{}:{:02}", whole / 60, whole % 60);
@@ -133,7 +151,7 @@ void Progress::update(std::uint64_t done) {
   view_.done = done;
   view_.bytes_per_s = rate_.bytes_per_s();
   is_stale_ = true;
-  if (drawn_at_ == kNever || now - drawn_at_ >= (style_ == ProgressStyle::bar ? kRedrawEvery : kPlainEvery)) draw();
+  if (drawn_at_ == kNever || now - drawn_at_ >= interval_of(style_)) draw();
 }
 
 void Progress::note(const std::string& text) {
@@ -153,6 +171,11 @@ void Progress::draw() {
   drawn_at_ = clock_.now();
   is_stale_ = false;
   if (style_ == ProgressStyle::quiet) return;
+  if (style_ == ProgressStyle::json) {
+    std::cout << json_line(view_) << std::endl;
+    if (!std::cout) std::raise(SIGTERM);  // The program that reads the progress has ended, so nobody waits for the file.
+    return;
+  }
   if (style_ == ProgressStyle::plain) {
     std::cerr << plain_line(view_) << std::endl;
     return;
@@ -167,7 +190,8 @@ void Progress::leave_line() {
   is_on_line_ = false;
 }
 
-ProgressStyle progress_style(bool is_quiet) {
+ProgressStyle progress_style(bool is_quiet, bool as_json) {
+  if (as_json) return ProgressStyle::json;
   if (is_quiet) return ProgressStyle::quiet;
   return isatty(STDERR_FILENO) != 0 ? ProgressStyle::bar : ProgressStyle::plain;
 }

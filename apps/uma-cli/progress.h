@@ -1,5 +1,5 @@
 // Shows the progress of a download on standard error: one line that is redrawn on a terminal, a plain line now and then
-// elsewhere.
+// elsewhere. For programs, it goes to standard output as lines of JSON.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,8 @@ struct ProgressView {
 [[nodiscard]] std::string bar_line(const ProgressView& view, std::size_t columns);
 // The same as one line of a log.
 [[nodiscard]] std::string plain_line(const ProgressView& view);
+// The same for a program: {"name": "m.gguf", "done": 100, "total": 200}, without `total` if that is unknown.
+[[nodiscard]] std::string json_line(const ProgressView& view);
 [[nodiscard]] std::string human_duration(double seconds);  // "0:07", "12:30", "1:02:03"
 
 // Computes bytes per second over the last few seconds.
@@ -41,7 +43,7 @@ class RateMeter {
   std::deque<Sample> samples_;
 };
 
-enum class ProgressStyle { quiet, plain, bar };
+enum class ProgressStyle { quiet, plain, bar, json };
 
 class Progress {
  public:
@@ -70,7 +72,7 @@ class Progress {
   bool is_stale_ = false;        // The last state has not been drawn.
 };
 
-// Chooses by standard error and --quiet.
-[[nodiscard]] ProgressStyle progress_style(bool is_quiet);
+// Chooses by standard error and the flags --quiet and --json.
+[[nodiscard]] ProgressStyle progress_style(bool is_quiet, bool as_json);
 
 }  // namespace uma::cli

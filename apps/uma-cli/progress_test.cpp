@@ -16,6 +16,13 @@ TEST(BarLine, ShowsEverythingWhereThereIsRoom) {
   EXPECT_EQ(bar_line(kView, 80), "model.gguf  [####-------------]   25 %  5.0 MiB / 20.0 MiB  1.0 MiB/s  0:15 left");
 }
 
+TEST(JsonLine, HasTheTotalOnceItIsKnown) {
+  ProgressView view = kView;
+  EXPECT_EQ(json_line(view), R"({"name":"model.gguf","done":5242880,"total":20971520})");
+  view.total.reset();
+  EXPECT_EQ(json_line(view), R"({"name":"model.gguf","done":5242880})");
+}
+
 TEST(BarLine, FitsEveryWidth) {
   ASSERT_NE(std::setlocale(LC_CTYPE, "C.UTF-8"), nullptr);
   for (const char* name :

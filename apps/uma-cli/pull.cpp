@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "base/clock.h"
+#include "json/json_writer.h"
 #include "uma-cli/download.h"
 #include "uma-cli/format.h"
 #include "uma-cli/http.h"
@@ -109,7 +110,8 @@ Result<std::string> target_for(const PullOptions& options, const Result<std::str
     return path.string();
   }
   if (!name) return name;
-  const std::string folder = models_folder(from_environment("XDG_DATA_HOME"), from_environment("HOME"));
+  std::string folder = options.folder;
+  if (folder.empty()) folder = models_folder(from_environment("XDG_DATA_HOME"), from_environment("HOME"));
   if (folder.empty()) return fail(ExitCode::usage, "neither XDG_DATA_HOME nor HOME is set: give --out FILE");
   if (auto made = make_private_folders(folder); !made) return std::unexpected(made.error());
   return folder + '/' + *name;
@@ -148,9 +150,14 @@ Result<bool> is_here(const std::string& target, const Wanted& wanted, bool is_fo
                                            wanted.sha256.empty() ? "" : " with different contents"));
 }
 
-}  // namespace
+// The file of a pull.
+struct Pulled {
+  std::string path;
+  std::string sha256;
+  std::string checked;  // What the checksum was compared with.
+};
 
-Result<void> run_pull(const PullOptions& options, Output& output, Interrupts& interrupts) {
+Result<Pulled> fetch_file(const PullOptions& options, Interrupts& interrupts) {
   // With SIGXFSZ ignored, a file beyond a limit of this process fails with EFBIG, which has a message.
   std::signal(SIGXFSZ, SIG_IGN);
   auto source = parse_source(options.source);
@@ -164,7 +171,7 @@ Result<void> run_pull(const PullOptions& options, Output& output, Interrupts& in
   auto hub = hub_of_environment();
   if (!hub) return std::unexpected(hub.error());
   const SteadyClock clock;
-  Progress progress(progress_style(options.is_quiet), clock);
+  Progress progress(progress_style(options.is_quiet, options.as_json), clock);
   Http http(hub->credentials, options.stall_timeout_s, interrupts);
 
   Wanted wanted;
@@ -198,11 +205,32 @@ Result<void> run_pull(const PullOptions& options, Output& output, Interrupts& in
     auto fetched = download(wanted, **part, http, progress, interrupts);
     if (!fetched) return std::unexpected(fetched.error());
     sum = std::move(*fetched);
-    if (auto published = (*part)->publish(options.is_forced); !published) return published;
+    if (auto published = (*part)->publish(options.is_forced); !published) return std::unexpected(published.error());
+  }
+  return Pulled{.path = *target,
+                .sha256 = sum,
+                .checked = *here ? std::format("{}; the file was already here", checked) : std::string(checked)};
+}
+
+}  // namespace
+
+Result<std::string> pull_file(const PullOptions& options, Interrupts& interrupts) {
+  return fetch_file(options, interrupts).transform([](const Pulled& pulled) { return pulled.path; });
+}
+
+Result<void> run_pull(const PullOptions& options, Output& output, Interrupts& interrupts) {
+  const auto pulled = fetch_file(options, interrupts);
+  if (!pulled) return std::unexpected(pulled.error());
+  if (options.as_json) {
+    std::string line;
+    json::ObjectWriter object(line);
+    object.field("path", pulled->path);
+    object.field("sha256", pulled->sha256);
+    object.close();
+    return print(output, line + '\n');
   }
   if (options.is_quiet) return {};
-  return print(output,
-               summary(*target, sum, *here ? std::format("{}; the file was already here", checked) : std::string(checked)));
+  return print(output, summary(pulled->path, pulled->sha256, pulled->checked));
 }
 
 }  // namespace uma::cli

@@ -11,7 +11,8 @@
 namespace uma::cli {
 namespace {
 
-constexpr std::size_t kNameBytesMax = 200;  // The file system's 255, less the length of .part.json and similar endings.
+constexpr std::string_view kHubPrefix = "hf.co/";  // As Ollama's users write models of the hub.
+constexpr std::size_t kNameBytesMax = 200;         // The file system's 255, less the length of .part.json and similar endings.
 
 bool is_alnum(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0;
@@ -40,6 +41,7 @@ Result<Source> parse_source(const std::string& text) {
   }
   HubName name;
   std::string_view rest = text;
+  if (rest.starts_with(kHubPrefix)) rest.remove_prefix(kHubPrefix.size());
   if (const std::size_t at = rest.rfind('@'); at != std::string_view::npos) {
     name.revision = rest.substr(at + 1);
     rest = rest.substr(0, at);

@@ -5,8 +5,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <format>
 #include <string>
+#include <system_error>
 #include <systemd/sd-daemon.h>
 #include <utility>
 
@@ -43,6 +45,12 @@ kv::StoreOptions store_options(const Config& config) {
           .eviction = config.eviction,
           .archive_after = config.archive_after,
           .ttl = config.state_ttl};
+}
+
+// uma-cli is installed beside umad.
+std::string client_program() {
+  std::error_code problem;
+  return (std::filesystem::read_symlink("/proc/self/exe", problem).parent_path() / "uma-cli").string();
 }
 
 void log_ready(const Config& config, Duration since_start) {
@@ -84,6 +92,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   options.default_model = models_.default_name;
   options.shipped_model = models_.shipped_name;
   options.unknown = settings.unknown;
+  options.own_folder = config_.models_dir;
   options.default_has_projector = !config_.projector.empty();
   options.governor = {.usable_fraction = settings.usable_fraction, .bytes_max = settings.memory_bytes_max};
   options.maintenance = seconds(settings.maintenance_s);
@@ -99,6 +108,10 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   return made;
 }
 
+LocalModelsOptions Daemon::library_options() const {
+  return {.folder = config_.models_dir, .program = client_program(), .aliases_file = aliases_path(config_)};
+}
+
 // Combines the settings of the model's card with those of the configuration.
 Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::RegisteredModel& model) const {
   const pool::ModelCard& card = model.card;
@@ -106,6 +119,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   if (card.sequence_cells) config.sequence_cells = *card.sequence_cells;
   if (card.slots) config.slots = *card.slots;
   if (card.kv_type) config.kv_type = *card.kv_type;
+  config.speculates = card.defaults.speculates.value_or(config.speculates);
   const bool is_default = card.name == models_.default_name;
   if (!is_default || !card.draft_model.empty()) config.draft_model = card.draft_model;
   config.replicates_weights = config.replicates_weights || card.replicates_weights;
@@ -121,6 +135,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.projector_path = *projector_path;
   options.draft_path = *draft_path;
   options.tasks = card.tasks;
+  options.defaults = card.defaults;
   options.workers = config.workers;
   options.context = compute.context;
   options.threads = compute.threads;
@@ -160,6 +175,7 @@ int Daemon::run() {
   if (!open_http()) return 1;
   engine_.start();
   const int status = serve();
+  library_.stop();
   if (http_) http_->stop();
   server_->stop();
   engine_.stop();
@@ -168,8 +184,11 @@ int Daemon::run() {
 }
 
 Expected<std::unique_ptr<server::UnixServer>> Daemon::open_socket() {
-  const server::UnixServerOptions options{
-      .path = config_.socket_path, .backlog = config_.backlog, .idle_timeout = config_.idle_timeout, .limits = config_.limits};
+  const server::UnixServerOptions options{.path = config_.socket_path,
+                                          .backlog = config_.backlog,
+                                          .idle_timeout = config_.idle_timeout,
+                                          .limits = config_.limits,
+                                          .library = &library_};
   if (!passed_.unix_socket) return server::UnixServer::start(options, engine_);
   // A socket made by a service manager has permissions that the administrator chose; they decide who may connect.
   const bool is_ours = supervised_ && supervised_->made_socket;
@@ -209,7 +228,8 @@ bool Daemon::open_http() {
                                            .allowed_hosts = config_.http_allowed_hosts,
                                            .cors_origins = config_.http_cors_origins,
                                            .access_log = config_.http_access_log,
-                                           .version = UMA_VERSION},
+                                           .version = UMA_VERSION,
+                                           .library = &library_},
                                           engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd(),
                                           passed_.http_socket ? std::move(passed_.http_socket->fd) : UniqueFd());
   if (opened) {
@@ -288,6 +308,7 @@ void Daemon::drain(const SignalReceived& first) {
            first.number == SIGINT ? "INT" : "TERM", std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count());
   ::sd_notify(0, "STOPPING=1");
   stop_accepting();
+  library_.stop();
   engine_.drain();
   std::array<int, 2> counts{};
   ++counts[first.is_passed_on ? 1 : 0];

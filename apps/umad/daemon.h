@@ -20,6 +20,7 @@
 #include "server/passed_sockets.h"
 #include "server/unix/unix_server.h"
 #include "umad/config.h"
+#include "umad/local_models.h"
 #include "umad/model_choice.h"
 #include "umad/model_trials.h"
 #include "umad/supervised.h"
@@ -44,7 +45,8 @@ class Daemon {
         models_(std::move(models)),
         trials_(config.data_dir, "/proc/self/exe", supervised.has_value(), supervised && supervised->ended_by_fault()),
         fetcher_(image_fetcher()),
-        engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_) {}
+        engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_),
+        library_(library_options(), *pool_) {}
 
   // Returns the exit code.
   int run();
@@ -52,6 +54,7 @@ class Daemon {
  private:
   engine::EngineOptions engine_options();
   std::unique_ptr<engine::WorkerSource> worker_source();
+  LocalModelsOptions library_options() const;
   Expected<engine::LoadWorkersOptions> load_options(const pool::RegisteredModel& model) const;
   std::unique_ptr<kv::ColdStore> cold_store() const;
   std::unique_ptr<ImageFetcher> image_fetcher() const;
@@ -83,7 +86,8 @@ class Daemon {
   pool::ModelPool* pool_ = nullptr;              // Owned by the engine.
   const std::unique_ptr<ImageFetcher> fetcher_;  // Null: URLs of images are not allowed.
   engine::Engine engine_;
-  // The servers use engine_ and are destroyed before it.
+  LocalModels library_;
+  // The servers use engine_ and library_, and are destroyed before them.
   std::unique_ptr<server::UnixServer> server_;
   std::unique_ptr<server::HttpServer> http_;  // Null: HTTP is off, or the default port is in use.
 };

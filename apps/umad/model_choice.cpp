@@ -52,7 +52,8 @@ Expected<std::shared_ptr<const pool::ModelRegistry>> read_registry(const Config&
   pool::RegistryOptions options{.cards_file = config.models_file,
                                 .needs_cards_file = config.is_given("models") || config.is_given("models.file"),
                                 .model_path = model_path,
-                                .folders = model_folders(config)};
+                                .folders = model_folders(config),
+                                .aliases_file = aliases_path(config)};
   auto registry = pool::ModelRegistry::read(std::move(options));
   if (registry) return *std::move(registry);
   for (const std::string& problem : registry.error()) log_error("{}", problem);
@@ -69,6 +70,10 @@ std::string name_of_file(const pool::ModelRegistry& registry, const std::filesys
 }
 
 }  // namespace
+
+std::string aliases_path(const Config& config) {
+  return config.data_dir + "/model_aliases";
+}
 
 Expected<std::string> find_named(const Config& config, const std::string& name) {
   const std::vector<std::string> folders = model_folders(config);

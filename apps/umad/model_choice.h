@@ -21,6 +21,8 @@ struct Models {
 // Errors: mistakes in the list of models, which are also logged; the default model is missing.
 [[nodiscard]] Expected<Models> find_models(const Config& config);
 
+// The file with further names of models (local_models.h).
+[[nodiscard]] std::string aliases_path(const Config& config);
 // The file of a model that the configuration names.
 [[nodiscard]] Expected<std::string> find_named(const Config& config, const std::string& name);
 // The configured model's file, else the model that ships with umad.

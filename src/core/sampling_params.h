@@ -22,6 +22,17 @@ struct SamplingParams {
   std::optional<std::uint64_t> seed;                // Nullopt: drawn at random and returned in usage.
   std::vector<std::pair<Token, float>> logit_bias;  // Added to the logit of each token; -inf forbids it.
   bool ignore_eos = false;                          // End-of-generation tokens are never chosen.
+
+  // Values that the request states; the card of a model may set the others (ModelDefaults).
+  struct Given {
+    bool temperature = false;
+    bool top_p = false;
+    bool top_k = false;
+    bool min_p = false;
+    bool repeat_penalty = false;
+    bool presence_penalty = false;
+    bool frequency_penalty = false;
+  } given{};
 };
 
 }  // namespace uma

@@ -143,9 +143,13 @@ void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded)
   std::shared_ptr<const llm::Model> weights = loaded->model;
   std::shared_ptr<image::ImageEncoder> encoder;
   if (loaded->projector) encoder = workers_.make_image_encoder(model, std::move(loaded->projector));
+  ModelDefaults defaults = loaded->defaults;
   std::vector<Lane*> lanes = workers_.make_workers(model, std::move(*loaded));
-  router_.post([this, model, weights = std::move(weights), lanes = std::move(lanes), encoder = std::move(encoder)]() mutable {
-    router_.on_loaded(model, chat_model(std::move(weights), std::move(lanes), std::move(encoder)));
+  router_.post([this, model, weights = std::move(weights), lanes = std::move(lanes), encoder = std::move(encoder),
+                defaults = std::move(defaults)]() mutable {
+    ServedModel served = chat_model(std::move(weights), std::move(lanes), std::move(encoder));
+    served.defaults = std::move(defaults);
+    router_.on_loaded(model, std::move(served));
   });
 }
 

@@ -161,7 +161,7 @@ LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& m
                       .bmt_budget_gbps = options_.bmt_budget_gbps,
                       .policy = options_.policy,
                       .is_reproducible = options_.is_reproducible,
-                      .speculates = options_.speculates,
+                      .speculates = made.defaults.speculates.value_or(options_.speculates),
                       .verify_every = options_.verify_every,
                       .workers = busy_workers_,
                       .stats = loaded.stats[index],

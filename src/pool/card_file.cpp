@@ -5,6 +5,7 @@
 #include <charconv>
 #include <format>
 #include <functional>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -17,6 +18,12 @@ namespace {
 
 constexpr std::size_t kNameBytesMax = 128;
 constexpr std::size_t kAliasesMax = 64;
+// Limits of the values that requests may state, too.
+constexpr double kTemperatureMax = 100;
+constexpr double kRepeatPenaltyMax = 100;
+constexpr double kLeast = 1e-6;  // Of values that must not be 0.
+constexpr std::int64_t kTimeMsMax = 31'536'000'000;
+constexpr std::size_t kEffortBytesMax = 64;
 
 // Stores a node's value; returns a description of the expected value on failure.
 using Apply = std::function<std::optional<std::string>(ModelCard& card, const YAML::Node& node)>;
@@ -114,6 +121,28 @@ std::optional<std::string> apply_tasks(ModelCard& card, const YAML::Node& node) 
   return std::nullopt;
 }
 
+std::optional<std::string> apply_system(ModelCard& card, const YAML::Node& node) {
+  const auto value = scalar(node);
+  if (!value || value->contains('\0') || !is_utf8(*value)) return "a text";
+  card.defaults.system = *value;
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_effort(ModelCard& card, const YAML::Node& node) {
+  const auto value = scalar(node);
+  if (!value || value->empty() || value->size() > kEffortBytesMax || !is_utf8(*value) || value->contains('\0'))
+    return std::format("a word of at most {} bytes, such as low, medium or high", kEffortBytesMax);
+  card.defaults.reasoning_effort = *value;
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_speculation(ModelCard& card, const YAML::Node& node) {
+  const auto value = scalar(node);
+  if (value != "auto" && value != "off") return "auto or off";
+  card.defaults.speculates = value == "auto";
+  return std::nullopt;
+}
+
 // The complete table of a card's keys.
 const std::vector<Key>& keys() {
   static const std::vector<Key> all = {
@@ -132,6 +161,19 @@ const std::vector<Key>& keys() {
       {"draft_model", text([](ModelCard& card) -> auto& { return card.draft_model; })},
       {"projector", text([](ModelCard& card) -> auto& { return card.projector; })},
       {"tasks", apply_tasks},
+      {"temperature", number(0.0, kTemperatureMax, [](ModelCard& card) -> auto& { return card.defaults.temperature; })},
+      {"top_p", number(kLeast, 1.0, [](ModelCard& card) -> auto& { return card.defaults.top_p; })},
+      {"top_k", number<int>(0, std::numeric_limits<int>::max(), [](ModelCard& card) -> auto& { return card.defaults.top_k; })},
+      {"min_p", number(0.0, 0.999, [](ModelCard& card) -> auto& { return card.defaults.min_p; })},
+      {"repeat_penalty",
+       number(kLeast, kRepeatPenaltyMax, [](ModelCard& card) -> auto& { return card.defaults.repeat_penalty; })},
+      {"presence_penalty", number(-2.0, 2.0, [](ModelCard& card) -> auto& { return card.defaults.presence_penalty; })},
+      {"frequency_penalty", number(-2.0, 2.0, [](ModelCard& card) -> auto& { return card.defaults.frequency_penalty; })},
+      {"system", apply_system},
+      {"thinking", boolean([](ModelCard& card) -> auto& { return card.defaults.thinking; })},
+      {"reasoning_effort", apply_effort},
+      {"deadline_ms", number<std::int64_t>(0, kTimeMsMax, [](ModelCard& card) -> auto& { return card.defaults.deadline_ms; })},
+      {"speculation", apply_speculation},
       {"idle_unload_s", number<std::int64_t>(0, 1'000'000'000, [](ModelCard& card) -> auto& { return card.idle_unload_s; })},
   };
   return all;

@@ -1,7 +1,9 @@
 #include "pool/model_pool.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <format>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -10,6 +12,7 @@
 #include "base/text.h"
 #include "base/thread_name.h"
 #include "base/thrown.h"
+#include "llm/gguf_files.h"
 #include "pool/load_files.h"
 
 namespace uma::pool {
@@ -39,10 +42,50 @@ std::shared_ptr<const ModelRegistry> ModelPool::registry() const {
   return registry_;
 }
 
-Expected<std::string> ModelPool::resolve(const std::string& name) const {
+void ModelPool::look_at_folders() const {
+  constexpr Duration kInvalidEvery = std::chrono::seconds(1);  // A file that is being written changes all the time.
   const auto known = registry();
+  bool looks_at_invalid = false;
+  {
+    const MutexLock lock(mutex_);
+    looks_at_invalid = clock_.now() - invalid_seen_at_ >= kInvalidEvery;
+    if (looks_at_invalid) invalid_seen_at_ = clock_.now();
+  }
+  if (!known->have_folders_changed() && !(looks_at_invalid && known->have_invalid_files_changed())) return;
+  auto next = known->rescan();
+  const MutexLock lock(mutex_);
+  if (registry_ == known) registry_ = std::move(next);  // Otherwise another thread was faster.
+}
+
+void ModelPool::rescan() {
+  auto next = registry()->rescan();
+  const MutexLock lock(mutex_);
+  registry_ = std::move(next);
+}
+
+Expected<std::string> ModelPool::name_of_file(const std::string& path) const {
+  look_at_folders();
+  const auto known = registry();
+  const auto found = std::ranges::find_if(known->models(), [&](const RegisteredModel& model) {
+    std::error_code problem;
+    return model.path == path || std::filesystem::equivalent(model.path, path, problem);
+  });
+  if (found == known->models().end())
+    return fail(ErrorCode::model_load, "the file is not a model that can be served: the log says why");
+  if (!found->problem.empty()) return fail(ErrorCode::model_load, found->problem);
+  return found->card.name;
+}
+
+Expected<std::string> ModelPool::resolve(const std::string& name) const {
+  auto known = registry();
   if (!name.empty() || !options_.default_model.empty()) {
-    const auto found = known->find(name.empty() ? options_.default_model : name);
+    const std::string& wanted = name.empty() ? options_.default_model : name;
+    auto found = known->find(wanted);
+    if (!found) {
+      look_at_folders();
+      known = registry();
+      found = known->find(wanted);
+    }
     if (!found) return std::unexpected(found.error());
     return (*found)->card.name;
   }
@@ -72,6 +115,7 @@ Expected<std::string> ModelPool::choose(const std::string& name, Capability capa
 
 std::vector<ModelInfo> ModelPool::list() const {
   std::vector<ModelInfo> infos;
+  look_at_folders();
   const auto known = registry();
   infos.reserve(known->models().size());
   const auto first = resolve("");
@@ -374,17 +418,59 @@ void ModelPool::run_maintenance() {
     }
     for (UnloadRequest& request : requests) {
       const MutexLock eviction_lock(eviction_mutex_);
-      request.reply(contain([&]() -> Expected<Unit> {
-        keep_warm(request.model);
-        if (unload_now(request.model, false)) return Unit{};
-        return fail(ErrorCode::session_busy, std::format("model \"{}\" is in use, or not loaded", request.model));
-      }));
+      request.reply(contain([&] { return unload_as_asked(request); }));
     }
     if (clock_.now() >= next) {
       run_noting([this] { maintain(); });
       next = clock_.now() + options_.maintenance;
     }
   }
+}
+
+// Requires eviction_mutex_, so that no load of the model begins meanwhile.
+Expected<Unit> ModelPool::unload_as_asked(const UnloadRequest& request) {
+  const auto known = registry();
+  const auto found = known->find(request.model);
+  if (request.deletes_files) {
+    if (!found) return std::unexpected(found.error());
+    std::error_code problem;
+    const std::filesystem::path folder = std::filesystem::path((*found)->path).parent_path();
+    if ((*found)->path.empty() || options_.own_folder.empty() ||
+        !std::filesystem::equivalent(folder, options_.own_folder, problem)) {
+      return fail(ErrorCode::model_capability,
+                  std::format("model \"{}\" is not deleted, because its file is not in the folder of pulled models: delete it "
+                              "by hand",
+                              request.model));
+    }
+  }
+  bool has_memory = false;
+  {
+    const MutexLock lock(mutex_);
+    has_memory = residents_.contains(request.model);
+  }
+  if (has_memory || !request.deletes_files) {
+    keep_warm(request.model);
+    if (!unload_now(request.model, false))
+      return fail(ErrorCode::session_busy, std::format("model \"{}\" is in use, or not loaded", request.model));
+  }
+  return request.deletes_files ? delete_files(**found) : Expected<Unit>(Unit{});
+}
+
+Expected<Unit> ModelPool::delete_files(const RegisteredModel& model) {
+  std::vector<std::string> paths;
+  if (const auto split = llm::parse_split_name(model.path)) {
+    for (std::int64_t part = 0; part < split->count; ++part) paths.push_back(split->file(part));
+  } else {
+    paths.push_back(model.path);
+  }
+  for (const std::string& path : paths) {
+    std::error_code problem;
+    std::filesystem::remove(path, problem);
+    if (problem) return fail(ErrorCode::io_failed, std::format("{}: {}", path, problem.message()));
+  }
+  log_info("model   {}: its file was deleted", model.card.name);
+  look_at_folders();
+  return Unit{};
 }
 
 void ModelPool::maintain() {
@@ -415,7 +501,9 @@ void ModelPool::maintain() {
     const double limit_s =
         card != nullptr && card->idle_unload_s ? static_cast<double>(*card->idle_unload_s) : to_ms(options_.idle_unload) / 1000;
     const bool is_pinned = card != nullptr && card->is_pinned;
-    if (limit_s > 0 && !is_pinned && usage.is_loaded && usage.uses == 0 && usage.waiting == 0 && usage.idle_s >= limit_s) {
+    const bool is_gone = !found;  // Its file has left its folder.
+    if ((limit_s > 0 || is_gone) && !is_pinned && usage.is_loaded && usage.uses == 0 && usage.waiting == 0 &&
+        (is_gone || usage.idle_s >= limit_s)) {
       keep_warm(usage.name);
       (void)unload_now(usage.name, false);
     }
@@ -425,7 +513,14 @@ void ModelPool::maintain() {
 void ModelPool::unload(const std::string& model, Reply<Unit> reply) {
   const MutexLock lock(mutex_);
   if (is_stopped_) return reply(fail(ErrorCode::limit_wait, "the daemon is stopping"));
-  unloads_.push_back({model, std::move(reply)});
+  unloads_.push_back({.model = model, .reply = std::move(reply)});
+  changed_.notify_all();
+}
+
+void ModelPool::remove(const std::string& model, Reply<Unit> reply) {
+  const MutexLock lock(mutex_);
+  if (is_stopped_) return reply(fail(ErrorCode::limit_wait, "the daemon is stopping"));
+  unloads_.push_back({.model = model, .deletes_files = true, .reply = std::move(reply)});
   changed_.notify_all();
 }
 

@@ -41,6 +41,7 @@ struct PoolOptions {
   bool default_has_projector = false;  // `prepare` adds a projector that the registry does not know.
   std::string shipped_model;           // Name of the model that ships with umad; empty: it is not registered.
   UnknownModel unknown = UnknownModel::automatic;
+  std::string own_folder;  // Folder whose models remove() may delete; empty: none.
   GovernorOptions governor;
   Duration maintenance = std::chrono::seconds(10);
   Duration min_loaded = std::chrono::seconds(15);  // See EvictionOptions.
@@ -69,6 +70,16 @@ class ModelPool final : public engine::WorkerSource {
   void cancel_load(const std::string& model) override;
   void report_backlog(const std::string& model) override;
   void stop() override;
+
+  // Deletes the files of a model in own_folder, after unloading it. Does not block. Errors: E_MODEL_001; E_SESSION_002 if it is
+  // in use; E_MODEL_003 if its file lies elsewhere; E_IO_001.
+  void remove(const std::string& model, Reply<Unit> reply);
+  // Notices files that have been added to the folders or removed. A few system calls if nothing has changed.
+  void look_at_folders() const;
+  // Looks at all files again, but not at models.yaml.
+  void rescan();
+  // The model with this file, as its name. Notices a new file. Errors: E_MODEL_002 if no model has it, or if it is invalid.
+  [[nodiscard]] Expected<std::string> name_of_file(const std::string& path) const;
 
   // Reads the registry again; loaded models are unaffected. Any thread; reads files. Errors: every mistake in models.yaml; the
   // registry is unchanged then.
@@ -102,6 +113,7 @@ class ModelPool final : public engine::WorkerSource {
   };
   struct UnloadRequest {
     std::string model;
+    bool deletes_files = false;  // Afterwards.
     Reply<Unit> reply;
   };
   struct LoadWait;
@@ -127,6 +139,8 @@ class ModelPool final : public engine::WorkerSource {
   [[nodiscard]] std::vector<ModelView> views(const std::string& asking, std::span<const engine::ModelUsage> usages) const;
   [[nodiscard]] bool take(const EvictionStep& step);
   [[nodiscard]] bool unload_now(const std::string& model, bool keeps_weights);
+  [[nodiscard]] Expected<Unit> unload_as_asked(const UnloadRequest& request);
+  [[nodiscard]] Expected<Unit> delete_files(const RegisteredModel& model);
   void grow(const std::string& model);
   void add_worker(const std::string& model, const engine::LoadWorkersOptions& options, Reservation held, Load& load);
   void shrink(const engine::ModelUsage& usage);
@@ -148,7 +162,8 @@ class ModelPool final : public engine::WorkerSource {
   mutable Mutex mutex_;
   CondVar changed_;
   std::uint64_t changes_ GUARDED_BY(mutex_) = 0;
-  std::shared_ptr<const ModelRegistry> registry_ GUARDED_BY(mutex_);
+  mutable std::shared_ptr<const ModelRegistry> registry_ GUARDED_BY(mutex_);
+  mutable TimePoint invalid_seen_at_ GUARDED_BY(mutex_){};                 // When invalid files were looked at last.
   std::map<std::string, std::unique_ptr<Load>> loads_ GUARDED_BY(mutex_);  // The last load of each model.
   std::uint64_t last_load_ GUARDED_BY(mutex_) = 0;
   std::map<std::string, Resident> residents_ GUARDED_BY(mutex_);

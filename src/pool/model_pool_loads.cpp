@@ -60,6 +60,7 @@ void ModelPool::load(const std::string& model) {
 
 Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Load& load) {
   const TimePoint began = clock_.now();
+  look_at_folders();
   const auto known = registry();
   const auto found = known->find(model);
   if (!found) return std::unexpected(found.error());

@@ -90,6 +90,7 @@ class ModelPoolTest : public ::testing::Test {
     };
     options.guard = guard_;
     options.default_model = default_model_;
+    options.own_folder = own_folder_;
     options.shipped_model = "shipped";
     options.unknown = unknown_;
     RegistryOptions registry;
@@ -122,6 +123,16 @@ class ModelPoolTest : public ::testing::Test {
     until([&] { return *answer == 1; }, "an answer");
     return *said;
   }
+  Expected<Unit> remove(const std::string& name) {
+    auto answer = std::make_shared<std::atomic<int>>(0);
+    auto said = std::make_shared<Expected<Unit>>();
+    pool_->remove(name, [answer, said](Expected<Unit> done) {
+      *said = std::move(done);
+      *answer = 1;
+    });
+    until([&] { return *answer == 1; }, "an answer");
+    return *said;
+  }
   [[nodiscard]] std::uint64_t held(const std::string& name, MemoryKind kind) const {
     return pool_->governor().held_by(name, kHostMemory)[static_cast<std::size_t>(kind)];
   }
@@ -136,6 +147,7 @@ class ModelPoolTest : public ::testing::Test {
   bool has_lanes_ = false;
   LoadGuard* guard_ = nullptr;
   std::string default_model_;
+  std::string own_folder_ = folder_.string();
   UnknownModel unknown_ = UnknownModel::automatic;
   FakeHost host_;
   std::optional<ModelPool> pool_;
@@ -189,6 +201,47 @@ TEST_F(ModelPoolTest, WhatALoadTookIsReservedUntilItIsUnloaded) {
   EXPECT_TRUE(unload("a"));
   EXPECT_EQ(reserved(), 0u);
   EXPECT_FALSE(unload("a")) << "it is not loaded";
+}
+
+TEST_F(ModelPoolTest, AModelIsUnloadedBeforeItIsDeleted) {
+  add("a");
+  add("b");
+  start();
+  load_and_wait("a");
+  host_.set_uses("a", 1);
+  const auto used = remove("a");
+  ASSERT_FALSE(used);
+  EXPECT_EQ(used.error().code, ErrorCode::session_busy);
+  EXPECT_TRUE(fs::exists(folder_ / "a.gguf"));
+  host_.set_uses("a", 0);
+  EXPECT_TRUE(remove("a"));
+  EXPECT_FALSE(fs::exists(folder_ / "a.gguf"));
+  EXPECT_EQ(reserved(), 0u);
+  EXPECT_FALSE(pool_->resolve("a"));
+  EXPECT_TRUE(remove("b")) << "one that was never loaded";
+  EXPECT_EQ(remove("b").error().code, ErrorCode::model_unknown);
+}
+
+TEST_F(ModelPoolTest, OnlyFilesOfItsOwnFolderAreDeleted) {
+  add("a");
+  own_folder_ = (folder_ / "pulled").string();
+  fs::create_directories(own_folder_);
+  start();
+  EXPECT_EQ(remove("a").error().code, ErrorCode::model_capability);
+  EXPECT_TRUE(fs::exists(folder_ / "a.gguf"));
+}
+
+TEST_F(ModelPoolTest, AModelWhoseFileIsGoneIsUnloadedOnceItIsIdle) {
+  add("a");
+  add("b");
+  start();
+  load_and_wait("a");
+  host_.set_uses("a", 1);
+  fs::remove(folder_ / "a.gguf");
+  until([&] { return pool_->list().size() == 1; }, "the file is missed");
+  EXPECT_GT(weights("a"), 0u);
+  host_.set_uses("a", 0);
+  until([&] { return reserved() == 0; }, "its memory is free");
 }
 
 TEST_F(ModelPoolTest, TheGuardHearsOfEveryLoadAndMayRefuseIt) {

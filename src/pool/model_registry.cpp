@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <format>
 #include <fstream>
@@ -86,6 +87,25 @@ std::string stem_of(const std::string& path) {
   return fs::path(path).stem().string();
 }
 
+std::int64_t modified_ns(const struct stat& status) {
+  return status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
+
+// When entries were added to the folder or removed last; 0: there is no such folder.
+std::int64_t folder_modified_ns(const std::string& folder) {
+  struct stat status{};
+  return ::stat(folder.c_str(), &status) == 0 ? modified_ns(status) : 0;
+}
+
+// Whether later changes may have the same time: file systems count time in steps.
+bool is_recent(std::int64_t time_ns) {
+  constexpr std::int64_t kStep_ns = 100'000'000;
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  const std::int64_t age_ns = now.tv_sec * 1'000'000'000 + now.tv_nsec - time_ns;
+  return age_ns >= 0 && age_ns < kStep_ns;
+}
+
 std::string file_name_of_url(std::string_view url) {
   url = url.substr(0, std::min(url.find('?'), url.find('#')));
   return std::string(url.substr(url.rfind('/') + 1));
@@ -101,15 +121,27 @@ class RegistryReader {
 
   std::expected<std::shared_ptr<const ModelRegistry>, Problems> read() {
     if (auto problems = read_cards(); !problems.empty()) return std::unexpected(std::move(problems));
+    return read_files();
+  }
+
+  // Requires a previous snapshot, whose cards are kept.
+  std::shared_ptr<const ModelRegistry> read_with_known_cards() {
+    next_->cards_text_ = previous_->cards_text_;
+    next_->cards_ = previous_->cards_;
+    return read_files();
+  }
+
+ private:
+  std::shared_ptr<const ModelRegistry> read_files() {
     for (const std::string& folder : next_->options_.folders) scan(folder);
     add_given();
     for (const ModelCard& card : next_->cards_) add_card(card);
     add_files();
+    add_aliases();
     pair_projectors();
     return std::shared_ptr<const ModelRegistry>(std::move(next_));
   }
 
- private:
   // Cards with unchanged text are not parsed again, because parsing takes longer than the rest.
   Problems read_cards() {
     auto text = read_cards_file(next_->options_);
@@ -132,19 +164,21 @@ class RegistryReader {
     std::shared_ptr<const ModelFile>& entry = next_->files_[path];
     if (entry) return entry;
     const auto bytes = static_cast<std::uint64_t>(status.st_size);
-    const std::int64_t modified_ns = status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
     if (previous_ != nullptr) {
       const auto known = previous_->files_.find(path);
-      // The other files of a split model may have been added since.
+      // The other files of a split model may have been added since, and an invalid file may have been incomplete.
       const bool is_same = known != previous_->files_.end() && known->second->bytes == bytes &&
-                           known->second->modified_ns == modified_ns && !llm::parse_split_name(path);
+                           known->second->modified_ns == modified_ns(status) && known->second->header &&
+                           !llm::parse_split_name(path);
       if (is_same) return entry = known->second;
     }
-    entry = std::make_shared<const ModelFile>(bytes, modified_ns, llm::read_model_header(path));
+    entry = std::make_shared<const ModelFile>(bytes, modified_ns(status), llm::read_model_header(path));
     return entry;
   }
 
   void scan(const std::string& folder) {
+    const std::int64_t changed_ns = folder_modified_ns(folder);
+    next_->folders_modified_ns_.push_back(is_recent(changed_ns) ? std::nullopt : std::optional(changed_ns));
     std::error_code problem;
     std::vector<std::string> paths;
     for (auto entry = fs::directory_iterator(folder, problem); !problem && entry != fs::directory_iterator();
@@ -259,6 +293,20 @@ class RegistryReader {
     next_->models_.push_back(std::move(model));
   }
 
+  void add_aliases() {
+    std::ifstream file(next_->options_.aliases_file);
+    for (std::string line; std::getline(file, line);) {
+      std::istringstream words(line);
+      std::string alias;
+      std::string model;
+      words >> alias >> model;
+      const auto found = next_->by_name_.find(model);
+      if (!is_model_name(alias) || found == next_->by_name_.end() || next_->by_name_.contains(alias)) continue;
+      next_->models_[found->second].card.aliases.push_back(alias);
+      next_->by_name_.emplace(alias, found->second);
+    }
+  }
+
   // Assigns a projector to the only model in its folder that matches in name and width.
   void pair_projectors() {
     for (const auto& [path, file] : projectors_) {
@@ -306,6 +354,25 @@ std::expected<std::shared_ptr<const ModelRegistry>, Problems> ModelRegistry::rea
 
 std::expected<std::shared_ptr<const ModelRegistry>, Problems> ModelRegistry::reload() const {
   return RegistryReader(options_, this).read();
+}
+
+std::shared_ptr<const ModelRegistry> ModelRegistry::rescan() const {
+  return RegistryReader(options_, this).read_with_known_cards();
+}
+
+bool ModelRegistry::have_folders_changed() const {
+  return !std::ranges::equal(options_.folders, folders_modified_ns_, [](const std::string& folder, const auto& known) {
+    return known && folder_modified_ns(folder) == *known;
+  });
+}
+
+bool ModelRegistry::have_invalid_files_changed() const {
+  return std::ranges::any_of(files_, [](const auto& entry) {
+    const auto& [path, file] = entry;
+    struct stat status{};
+    if (file->header || ::stat(path.c_str(), &status) != 0) return false;
+    return static_cast<std::uint64_t>(status.st_size) != file->bytes || modified_ns(status) != file->modified_ns;
+  });
 }
 
 Expected<const RegisteredModel*> ModelRegistry::find(std::string_view name) const {

@@ -27,6 +27,8 @@ struct RegistryOptions {
   bool needs_cards_file = false;     // Whether a missing file is an error.
   std::string model_path{};          // A file that is always a model; empty: none.
   std::vector<std::string> folders;  // Folders whose *.gguf files are models. If two have one name, the first folder wins.
+  // Further names of models, one `ALIAS MODEL` a line; empty: none. A name that another model has is ignored.
+  std::string aliases_file{};
 };
 
 // A file and its header, read once until its size or time changes.
@@ -57,8 +59,14 @@ class ModelRegistry {
   // problem.
   [[nodiscard]] static std::expected<std::shared_ptr<const ModelRegistry>, std::vector<std::string>> read(
       RegistryOptions options);
-  // A new snapshot of the present files.
+  // A new snapshot of the present files and of models.yaml.
   [[nodiscard]] std::expected<std::shared_ptr<const ModelRegistry>, std::vector<std::string>> reload() const;
+  // A new snapshot of the present files, with the cards as they were read.
+  [[nodiscard]] std::shared_ptr<const ModelRegistry> rescan() const;
+  // Whether files have been added to the folders, or removed, since the snapshot was made. A few system calls.
+  [[nodiscard]] bool have_folders_changed() const;
+  // Whether an invalid file has changed: it may have been incomplete. A system call for each invalid file.
+  [[nodiscard]] bool have_invalid_files_changed() const;
 
   // The models: first that of model_path, then those of models.yaml in its order, then those of the folders by name.
   [[nodiscard]] std::span<const RegisteredModel> models() const { return models_; }
@@ -75,6 +83,8 @@ class ModelRegistry {
   std::string cards_text_;  // Text of models.yaml as it was read.
   std::vector<ModelCard> cards_;
   std::map<std::string, std::shared_ptr<const ModelFile>> files_;  // Keyed by path.
+  // When each folder was changed last; nullopt: unknown, because it changed while it was read.
+  std::vector<std::optional<std::int64_t>> folders_modified_ns_;
   std::vector<RegisteredModel> models_;
   std::unordered_map<std::string, std::size_t> by_name_;  // From names and aliases to indices in models_.
   std::vector<std::string> remarks_;

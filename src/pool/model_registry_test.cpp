@@ -112,6 +112,18 @@ assistant:
   projector: models/eyes.gguf
   tasks: {query: "search: ", document: ""}
   idle_unload_s: 600
+  temperature: 0.6
+  top_p: 0.95
+  top_k: 20
+  min_p: 0.05
+  repeat_penalty: 1.1
+  presence_penalty: 0.5
+  frequency_penalty: -0.5
+  system: "You are brief: always."
+  thinking: false
+  reasoning_effort: low
+  deadline_ms: 5000
+  speculation: off
 )");
   const auto registry = read();
   EXPECT_EQ(names(*registry), (std::vector<std::string>{"assistant"}));
@@ -132,12 +144,27 @@ assistant:
   EXPECT_EQ(found.card.tasks.at("query"), "search: ");
   EXPECT_EQ(found.card.tasks.at("document"), "");
   EXPECT_EQ(found.card.idle_unload_s, 600);
+  const ModelDefaults& defaults = found.card.defaults;
+  EXPECT_EQ(defaults.temperature, 0.6);
+  EXPECT_EQ(defaults.top_p, 0.95);
+  EXPECT_EQ(defaults.top_k, 20);
+  EXPECT_EQ(defaults.min_p, 0.05);
+  EXPECT_EQ(defaults.repeat_penalty, 1.1);
+  EXPECT_EQ(defaults.presence_penalty, 0.5);
+  EXPECT_EQ(defaults.frequency_penalty, -0.5);
+  EXPECT_EQ(defaults.system, "You are brief: always.");
+  EXPECT_EQ(defaults.thinking, false);
+  EXPECT_EQ(defaults.reasoning_effort, "low");
+  EXPECT_EQ(defaults.deadline_ms, 5000);
+  EXPECT_EQ(defaults.speculates, false);
 }
 
 TEST_F(Registry, SaysEveryMistakeWithItsLine) {
   EXPECT_EQ(mistake("a: {path: x, colour: red}"),
             "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, pin, "
-            "preload, workers_max, weights, weight, draft_model, projector, tasks, idle_unload_s");
+            "preload, workers_max, weights, weight, draft_model, projector, tasks, temperature, top_p, top_k, min_p, "
+            "repeat_penalty, presence_penalty, frequency_penalty, system, thinking, reasoning_effort, deadline_ms, "
+            "speculation, idle_unload_s");
   EXPECT_EQ(mistake("a:\n  path: x\n  n_ctx: many\n"), "3:10: a.n_ctx: expected a number from 0 to 16777216, got \"many\"");
   EXPECT_EQ(mistake("a:\n  path: x\n  slots: 0\n"), "3:10: a.slots: expected a number from 1 to 256, got \"0\"");
   EXPECT_EQ(mistake("a: {path: x, weight: nan}"), "1:22: a.weight: expected a number from 0.001 to 1000, got \"nan\"");
@@ -310,6 +337,62 @@ TEST_F(Registry, AReloadReadsOnlyWhatHasChanged) {
   const auto third = (*second)->reload();
   ASSERT_TRUE(third.has_value());
   EXPECT_EQ(names(**third), (std::vector<std::string>{"a"}));
+}
+
+TEST_F(Registry, FilesThatComeAndGoAreSeen) {
+  const auto age = [&] {  // Of a change that is not so young that a later one could have the same time.
+    fs::last_write_time(folder_ / "models", fs::last_write_time(folder_ / "models") - std::chrono::hours(1));
+  };
+  write_model("a.gguf");
+  age();
+  const auto first = read();
+  EXPECT_FALSE(first->have_folders_changed());
+  write_model("b.gguf");
+  EXPECT_TRUE(first->have_folders_changed());
+  const auto second = first->rescan();
+  EXPECT_EQ(names(*second), (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(second->have_folders_changed()) << "another file may have come in the same instant";
+  age();
+  const auto third = second->rescan();
+  EXPECT_FALSE(third->have_folders_changed());
+  fs::remove(folder_ / "models/a.gguf");
+  EXPECT_EQ(names(*third->rescan()), (std::vector<std::string>{"b"}));
+  fs::remove_all(folder_ / "models");
+  EXPECT_TRUE(third->have_folders_changed());
+  const auto none = third->rescan();
+  EXPECT_TRUE(none->models().empty());
+  EXPECT_FALSE(none->have_folders_changed());
+  fs::create_directories(folder_ / "models");
+  EXPECT_TRUE(none->have_folders_changed()) << "also a folder that did not exist";
+}
+
+TEST_F(Registry, AFileThatWasIncompleteIsReadAgain) {
+  write_model("a.gguf");
+  const auto whole = fs::file_size(folder_ / "models/a.gguf");
+  fs::resize_file(folder_ / "models/a.gguf", 20);
+  const auto first = read();
+  EXPECT_NE(model(*first, "a").problem, "");
+  EXPECT_FALSE(first->have_invalid_files_changed());
+  write_model("a.gguf");
+  ASSERT_EQ(fs::file_size(folder_ / "models/a.gguf"), whole);
+  EXPECT_TRUE(first->have_invalid_files_changed());
+  const auto second = first->rescan();
+  EXPECT_EQ(model(*second, "a").problem, "");
+  EXPECT_FALSE(second->have_invalid_files_changed());
+}
+
+TEST_F(Registry, FurtherNamesNeedAModelAndAreFree) {
+  write_model("a.gguf");
+  write_model("b.gguf");
+  RegistryOptions with_names = options();
+  with_names.aliases_file = (folder_ / "names").string();
+  std::ofstream(with_names.aliases_file) << "owner/repo:q4 a\nb a\nx gone\n\nbroken\n";
+  const auto registry = ModelRegistry::read(with_names).value();
+  EXPECT_EQ(model(*registry, "owner/repo:q4").card.name, "a");
+  EXPECT_EQ(model(*registry, "b").card.name, "b");
+  EXPECT_FALSE(registry->find("x").has_value());
+  EXPECT_FALSE(registry->find("broken").has_value());
+  EXPECT_EQ(model(*registry, "a").card.aliases, (std::vector<std::string>{"owner/repo:q4"}));
 }
 
 // Thousands of cards and hundreds of files; what it takes is recorded, not judged.

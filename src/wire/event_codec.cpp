@@ -215,6 +215,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   object.field("reads_images", model.reads_images);
   object.field("kv_layout", model.kv_layout);
   object.field("dimensions", model.dimensions);
+  object.field("idle_unload_s", model.idle_unload_s);
   json::append_array(object.begin("aliases"), model.aliases,
                      [&](const std::string& alias) { json::append_string(out, alias); });
   if (!model.problem.empty()) object.field("problem", model.problem);
@@ -318,6 +319,19 @@ void append_embeddings(std::string& out, const FrameHead& head, const ImageEmbed
 
 void append_ack(std::string& out, const FrameHead& head) {
   append_reply(out, head, "ack", [](json::ObjectWriter&) {});
+}
+
+void append_pull_progress(std::string& out, const FrameHead& head, const PullProgress& progress) {
+  append_reply(out, head, "progress", [&](json::ObjectWriter& object) {
+    object.field("stage", "pull");
+    object.field("file", progress.file);
+    object.field("done", progress.bytes_done);
+    object.field("total", progress.bytes_total.value_or(0));
+  });
+}
+
+void append_pulled(std::string& out, const FrameHead& head, const std::string& model) {
+  append_reply(out, head, "ack", [&](json::ObjectWriter& object) { object.field("model", model); });
 }
 
 void append_cancel_ack(std::string& out, const FrameHead& head, bool cancelled) {

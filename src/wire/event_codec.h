@@ -10,6 +10,7 @@
 #include "core/event.h"
 #include "core/image.h"
 #include "core/metrics_snapshot.h"
+#include "core/model_library.h"
 #include "core/session_info.h"
 #include "json/json_writer.h"
 
@@ -37,6 +38,9 @@ void append_logprobs(std::string& out, std::span<const TokenLogprobs> logprobs, 
 inline constexpr int kLogprobDecimals = 6;
 void append_error(std::string& out, const FrameHead& head, const Error& error);
 void append_ack(std::string& out, const FrameHead& head);
+// Appends the progress of pull_model, and its end with the model's name.
+void append_pull_progress(std::string& out, const FrameHead& head, const PullProgress& progress);
+void append_pulled(std::string& out, const FrameHead& head, const std::string& model);
 void append_cancel_ack(std::string& out, const FrameHead& head, bool cancelled);
 // Appends an acknowledged change of a session, with the changed session.
 void append_session_ack(std::string& out, const FrameHead& head, const SessionInfo& session);

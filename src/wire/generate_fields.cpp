@@ -419,20 +419,23 @@ std::vector<std::string> stop_field(json::FieldReader& fields, std::string_view 
 }
 
 void read_common_sampling(json::FieldReader& fields, SamplingParams& sampling) {
-  sampling.temperature = fields.number("temperature", {0, kTemperatureMax}).value_or(sampling.temperature);
+  SamplingParams::Given& given = sampling.given;
+  set_given(fields.number("temperature", {0, kTemperatureMax}), sampling.temperature, given.temperature);
+  set_given(fields.number("top_p", {0, 1}), sampling.top_p, given.top_p);
   // 0 keeps only the most likely token, which OpenAI's clients expect.
-  sampling.top_p = std::max(fields.number("top_p", {0, 1}).value_or(sampling.top_p), std::numeric_limits<double>::min());
-  sampling.presence_penalty = fields.number("presence_penalty", {-2, 2}).value_or(sampling.presence_penalty);
-  sampling.frequency_penalty = fields.number("frequency_penalty", {-2, 2}).value_or(sampling.frequency_penalty);
+  sampling.top_p = std::max(sampling.top_p, std::numeric_limits<double>::min());
+  set_given(fields.number("presence_penalty", {-2, 2}), sampling.presence_penalty, given.presence_penalty);
+  set_given(fields.number("frequency_penalty", {-2, 2}), sampling.frequency_penalty, given.frequency_penalty);
   sampling.seed = fields.unsigned_integer("seed");
   sampling.logit_bias = logit_bias_field(fields);
 }
 
 void read_own_sampling(json::FieldReader& fields, SamplingParams& sampling) {
-  sampling.top_k = static_cast<int>(fields.integer("top_k", 0, json::kInt32Max).value_or(sampling.top_k));
-  sampling.min_p = fields.number("min_p", {.low = 0, .high = 1, .high_excluded = true}).value_or(sampling.min_p);
-  sampling.repeat_penalty = fields.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true})
-                                .value_or(sampling.repeat_penalty);
+  SamplingParams::Given& given = sampling.given;
+  set_given(fields.integer("top_k", 0, json::kInt32Max), sampling.top_k, given.top_k);
+  set_given(fields.number("min_p", {.low = 0, .high = 1, .high_excluded = true}), sampling.min_p, given.min_p);
+  set_given(fields.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true}),
+            sampling.repeat_penalty, given.repeat_penalty);
   sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
 }
 

@@ -37,6 +37,13 @@ void check_function(json::FieldReader& function);
 [[nodiscard]] std::string without_billing_line(std::string text);
 // Reads a string or an array of strings.
 [[nodiscard]] std::vector<std::string> stop_field(json::FieldReader& fields, std::string_view name = "stop");
+// Sets a sampling value that the request states.
+template <class T, class U>
+void set_given(std::optional<T> stated, U& value, bool& is_given) {
+  if (!stated) return;
+  value = static_cast<U>(*stated);
+  is_given = true;
+}
 // Reads temperature, top_p, penalties, seed and logit_bias; an absent field leaves its value unchanged.
 void read_common_sampling(json::FieldReader& fields, SamplingParams& sampling);
 // Reads top_k, min_p, repeat_penalty and ignore_eos; an absent field leaves its value unchanged.

@@ -188,7 +188,7 @@ MessagesCall read_messages_call(json::FieldReader& fields) {
   options.chat.splits_reasoning = true;
   options.sampling.temperature = 1;
   read_common_sampling(fields, options.sampling);
-  options.sampling.top_k = static_cast<int>(fields.integer("top_k", 0, json::kInt32Max).value_or(0));
+  set_given(fields.integer("top_k", 0, json::kInt32Max), options.sampling.top_k, options.sampling.given.top_k);
   options.stop = stop_field(fields, "stop_sequences");
   options.max_tokens = max_tokens_field(fields, "max_tokens");
   options.stream = fields.boolean("stream").value_or(false);

@@ -228,16 +228,20 @@ void read_ollama_options(json::FieldReader& options, OllamaCall& call) {
   constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   SamplingParams& sampling = call.generate.options.sampling;
-  sampling.temperature = options.number("temperature", {0, kTemperatureMax}).value_or(sampling.temperature);
+  SamplingParams::Given& given = sampling.given;
+  set_given(options.number("temperature", {0, kTemperatureMax}), sampling.temperature, given.temperature);
+  set_given(options.number("top_p", {0, 1}), sampling.top_p, given.top_p);
   // 0 keeps only the most likely token.
-  sampling.top_p = std::max(options.number("top_p", {0, 1}).value_or(sampling.top_p), std::numeric_limits<double>::min());
-  const std::int64_t top_k = options.integer("top_k", kMin, json::kInt32Max).value_or(sampling.top_k);
-  sampling.top_k = static_cast<int>(std::max<std::int64_t>(top_k, 0));
-  sampling.min_p = options.number("min_p", {.low = 0, .high = 1, .high_excluded = true}).value_or(sampling.min_p);
-  sampling.repeat_penalty = options.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true})
-                                .value_or(sampling.repeat_penalty);
-  sampling.presence_penalty = options.number("presence_penalty", {-2, 2}).value_or(sampling.presence_penalty);
-  sampling.frequency_penalty = options.number("frequency_penalty", {-2, 2}).value_or(sampling.frequency_penalty);
+  sampling.top_p = std::max(sampling.top_p, std::numeric_limits<double>::min());
+  if (const auto top_k = options.integer("top_k", kMin, json::kInt32Max)) {
+    sampling.top_k = static_cast<int>(std::max<std::int64_t>(*top_k, 0));
+    given.top_k = true;
+  }
+  set_given(options.number("min_p", {.low = 0, .high = 1, .high_excluded = true}), sampling.min_p, given.min_p);
+  set_given(options.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true}),
+            sampling.repeat_penalty, given.repeat_penalty);
+  set_given(options.number("presence_penalty", {-2, 2}), sampling.presence_penalty, given.presence_penalty);
+  set_given(options.number("frequency_penalty", {-2, 2}), sampling.frequency_penalty, given.frequency_penalty);
   if (const auto seed = options.integer("seed", kMin, kMax); seed && *seed >= 0) {
     sampling.seed = static_cast<std::uint64_t>(*seed);
   }

@@ -201,6 +201,16 @@ std::string_view error_type(int status) {
   }
 }
 
+// The state as llama-server's router tells it.
+void write_status(json::ObjectWriter& object, const ModelInfo& model) {
+  json::ObjectWriter status(object.begin("status"));
+  const bool has_failed = model.state == ModelState::failed;
+  status.field("value", model.state == ModelState::ready ? "loaded" : has_failed ? "unloaded" : model_state_name(model.state));
+  if (model.state == ModelState::loading) status.field("progress", model.load_progress);
+  if (has_failed) status.field("failed", true);
+  status.close();
+}
+
 }  // namespace
 
 std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind kind, std::string_view body) {
@@ -258,6 +268,7 @@ std::string model_json(const ModelInfo& model, std::int64_t created_s) {
   meta.field("size", model.bytes);
   meta.close();
   object.field("state", model_state_name(model.state));
+  write_status(object, model);
   json::append_array(object.begin("capabilities"), abilities_of(model),
                      [&](std::string_view ability) { json::append_string(out, ability); });
   object.close();

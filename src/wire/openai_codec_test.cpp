@@ -313,8 +313,12 @@ TEST(ModelJson, HasOneWindowUnderEveryName) {
             boost::json::parse(R"({"id":"tiny","object":"model","created":1767225600,"owned_by":"uma","type":"model",)"
                                R"("display_name":"tiny","created_at":"2026-01-01T00:00:00Z","max_input_tokens":4096,)"
                                R"("max_tokens":4096,"context_length":4096,"max_model_len":4096,"meta":{"n_ctx":4096,)"
-                               R"("n_ctx_train":131072,"n_params":7,"size":9},"state":"ready",)"
+                               R"("n_ctx_train":131072,"n_params":7,"size":9},"state":"ready","status":{"value":"loaded"},)"
                                R"("capabilities":["completion","tools","vision","thinking"]})"));
+  model.state = ModelState::unloaded;
+  EXPECT_THAT(model_json(model, 0), HasSubstr(R"("status":{"value":"unloaded"})"));
+  model.state = ModelState::failed;
+  EXPECT_THAT(model_json(model, 0), HasSubstr(R"("status":{"value":"unloaded","failed":true})"));
   model.capability = Capability::text_embedding;
   EXPECT_THAT(model_json(model, 0), HasSubstr(R"("capabilities":["embedding"])"));
 }

@@ -65,6 +65,10 @@ struct UnloadModelRequest {
   std::string model;
 };
 
+struct PullModelRequest {
+  std::string source;  // See ModelLibrary::pull().
+};
+
 struct ModelsRequest {};
 struct MetricsRequest {};
 struct PingRequest {};
@@ -74,7 +78,7 @@ using RequestBody =
     std::variant<GenerateRequest, EmbedImagesRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest,
                  ForkSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest, SessionListRequest,
                  ExportSessionRequest, ImportSessionRequest, ImportDataRequest, EmbeddingCall, RerankCall, LoadModelRequest,
-                 UnloadModelRequest, ModelsRequest, MetricsRequest, PingRequest>;
+                 UnloadModelRequest, PullModelRequest, ModelsRequest, MetricsRequest, PingRequest>;
 
 struct Request {
   std::string id;  // The client's id: 1 to 128 bytes of UTF-8 without NUL.

@@ -13,6 +13,7 @@
 
 #include "base/base64.h"
 #include "base/check.h"
+#include "core/model_library.h"
 #include "json/field_reader.h"
 #include "wire/generate_fields.h"
 #include "wire/image_fields.h"
@@ -226,6 +227,10 @@ RequestBody decode_model(json::FieldReader& fields) {
   return BodyT{fields.text("model", {0, kModelBytesMax}).value_or("")};
 }
 
+RequestBody decode_pull(json::FieldReader& fields) {
+  return PullModelRequest{fields.required_text("source", {1, kPullSourceBytesMax})};
+}
+
 template <class BodyT>
 RequestBody decode_plain(json::FieldReader&) {
   return BodyT{};
@@ -236,7 +241,7 @@ struct TypeDecoder {
   RequestBody (*decode)(json::FieldReader& fields);
 };
 
-constexpr std::array<TypeDecoder, 24> kDecoders = {{
+constexpr std::array<TypeDecoder, 25> kDecoders = {{
     {"generate", decode_generate},
     {"generate_stream", decode_generate_stream},
     {"regenerate", decode_regenerate},
@@ -258,6 +263,7 @@ constexpr std::array<TypeDecoder, 24> kDecoders = {{
     {"rerank", decode_rerank_request},
     {"load_model", decode_model<LoadModelRequest>},
     {"unload_model", decode_model<UnloadModelRequest>},
+    {"pull_model", decode_pull},
     {"models", decode_plain<ModelsRequest>},
     {"metrics", decode_plain<MetricsRequest>},
     {"ping", decode_plain<PingRequest>},

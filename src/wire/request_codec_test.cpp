@@ -105,7 +105,7 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
   const std::string known =
       "; known: generate, generate_stream, regenerate, create_session, append_input, cancel, end_session, fork_session, "
       "rewind_session, touch, get_session, list_sessions, export_session, import_session, import_data, embed_image, "
-      "describe_image, embed, rerank, load_model, unload_model, models, metrics, ping";
+      "describe_image, embed, rerank, load_model, unload_model, pull_model, models, metrics, ping";
   expect_refusals({
       {R"("x":1)", "E_PROTO_003 field \"type\" is required"},
       {R"("session_id":"s")", "E_PROTO_003 field \"type\" is required"},
@@ -515,6 +515,14 @@ TEST(DecodeRequest, PlainTypesNeedNothingElse) {
   decode<ModelsRequest>(R"("type":"models")");
   decode<MetricsRequest>(R"("type":"metrics")");
   decode<PingRequest>(R"("type":"ping")");
+}
+
+TEST(DecodeRequest, APullNeedsASource) {
+  const auto pull = decode_request(R"({"id":"1","type":"pull_model","source":"owner/repo:q4_k_m"})");
+  ASSERT_TRUE(pull.has_value());
+  EXPECT_EQ(std::get<PullModelRequest>(pull->body).source, "owner/repo:q4_k_m");
+  EXPECT_FALSE(decode_request(R"({"id":"1","type":"pull_model"})").has_value());
+  EXPECT_FALSE(decode_request(R"({"id":"1","type":"pull_model","source":""})").has_value());
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ class Keys(unittest.TestCase):
         self.assertEqual(1, uma.run_umad("key", "new", "two words").returncode)
 
 
-def answer_to_user(uid, port, path, *lines):
+def answer_to_user(uid, port, path, *lines, method="GET", body=""):
     """The answer to a process of this user: status and body. Status 0: there was no answer."""
     receiving, sending = os.pipe()
     child = os.fork()
@@ -118,8 +118,8 @@ def answer_to_user(uid, port, path, *lines):
             with socket.socket() as plain:
                 plain.settimeout(uma.WAIT_S)
                 plain.connect(("127.0.0.1", port))
-                head = (f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close", *lines)
-                plain.sendall(("\r\n".join(head) + "\r\n\r\n").encode())
+                head = (f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close", f"Content-Length: {len(body)}", *lines)
+                plain.sendall(("\r\n".join(head) + "\r\n\r\n" + body).encode())
                 while data := plain.recv(1 << 16):
                     os.write(sending, data)
         os._exit(0)

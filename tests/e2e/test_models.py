@@ -101,11 +101,52 @@ class OnDemand(ModelsTest):
         os.kill(self.daemon.process.pid, signal.SIGHUP)
         uma.until(lambda: self.daemon.log().count("models are registered") > lines, "the registry was read again")
 
-    def test_hup_finds_new_models(self):
-        self.add("d")
+    def test_hup_finds_new_cards(self):
+        (self.folder / "models.yaml").write_text("d: {path: a.gguf}\n")
         self.assertEqual("E_MODEL_001", self.client.generate("hi", model="d", max_tokens=3).code)
         self.reload()
         self.assertEqual("eos", self.client.generate("hi", model="d", max_tokens=3).last["event"])
+
+
+class Defaults(ModelsTest):
+    """Values of a card, for requests that do not state them."""
+
+    names = ["a", "chat"]
+    cards = ("a: {path: a.gguf, temperature: 100, deadline_ms: 60000}\n"
+             "chat: {path: chat.gguf, system: 'Be brief.', speculation: off, thinking: false}\n")
+
+    def add(self, name, source=uma.TINY):
+        super().add(name, uma.TINY_CHAT if name == "chat" else source)
+
+    def test_a_requests_own_temperature_wins(self):
+        texts = {self.client.generate("hello", model="a", max_tokens=12).text for _ in range(3)}
+        self.assertEqual(3, len(texts), "at this temperature every text is another one")
+        own = {self.client.generate("hello", model="a", max_tokens=12, temperature=0).text for _ in range(3)}
+        self.assertEqual(1, len(own))
+
+    def test_the_system_message_is_for_conversations_without_one(self):
+        def prompt_tokens(*messages):
+            reply = self.client.generate(model="chat", messages=list(messages), max_tokens=1)
+            self.assertEqual("eos", reply.last["event"], reply.last)
+            return reply.usage["prompt_tokens"]
+
+        user = {"role": "user", "content": "Hello"}
+        brief = {"role": "system", "content": "Be brief."}
+        self.assertEqual(prompt_tokens(brief, user), prompt_tokens(user))
+        self.assertLess(prompt_tokens({"role": "system", "content": "B"}, user), prompt_tokens(user))
+        raw = self.client.generate("Hello", model="chat", max_tokens=1).usage["prompt_tokens"]
+        self.assertLess(raw, prompt_tokens(user))
+
+    def test_a_session_begins_with_it(self):
+        def prompt_tokens(**fields):
+            session = self.client.create_session(model="chat", **fields)
+            reply = self.client.generate("Hello", session_id=session, max_tokens=1)
+            self.assertEqual("eos", reply.last["event"], reply.last)
+            return reply.usage["prompt_tokens"]
+
+        self.assertEqual(prompt_tokens(system="Be brief."), prompt_tokens())
+        self.assertLess(prompt_tokens(system="B"), prompt_tokens())
+        self.assertLess(prompt_tokens(mode="text"), prompt_tokens(system="B"))
 
 
 class Unloading(ModelsTest):

@@ -10,6 +10,7 @@
 #include "wire/embedding_codec.h"
 #include "wire/image_fields.h"
 #include "wire/llama_server_decoder.h"
+#include "wire/model_calls.h"
 #include "wire/ollama_decoder.h"
 #include "wire/openai_codec.h"
 #include "wire/request_codec.h"
@@ -95,6 +96,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const EmbedInput& input : call->embed.inputs) check_text(std::get<std::string>(input));
   }
   (void)is_accepted(wire::decode_ollama_show(body));
+  (void)is_accepted(wire::decode_ollama_pull(body));
+  (void)is_accepted(wire::decode_ollama_copy(body));
+  (void)is_accepted(wire::decode_ollama_delete(body));
+  (void)is_accepted(wire::decode_model_call(body));
   (void)is_accepted(wire::decode_session_request("create_session", "", body));
   (void)is_accepted(wire::decode_session_request("rewind_session", body, "{\"turn\":1}"));
   return 0;

@@ -49,8 +49,10 @@ class Arena:
                   "http": {"address": "127.0.0.1:0", "keys_file": str(self.folder / "keys"), "connections_max": 256,
                            "access_log": str(self.folder / "access.log")}}
         flags = ("--mmproj", uma.BUILD / "models" / "mmproj-tiny-register.gguf", "--kv-cells", 8192, "--slots", 4, "--threads", 1)
+        # No pull leaves the machine, and none reaches the models of the person who runs the tests.
+        environment = {"UMA_VERIFY": 0, "XDG_DATA_HOME": self.folder / "data", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": ""}
         kind = SupervisedDaemon if is_supervised else uma.Daemon
-        self.daemon = kind(uma.TINY_REGISTER, *flags, "--http", "127.0.0.1:0", config=json.dumps(config), environment={"UMA_VERIFY": 0})
+        self.daemon = kind(uma.TINY_REGISTER, *flags, "--http", "127.0.0.1:0", config=json.dumps(config), environment=environment)
         self.is_supervised = is_supervised
         self.descriptors_idle = 1 << 20  # descriptors of the daemon without clients
 

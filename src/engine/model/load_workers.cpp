@@ -56,6 +56,7 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
   loaded.copies = options.replicates ? options.workers : 1;
   loaded.threads = options.threads;
   loaded.tasks = options.tasks;
+  loaded.defaults = options.defaults;
   loaded.threads_beside_prefill = options.threads_beside_prefill;
   std::shared_ptr<const llm::Model> model;
   const bool drafts = !options.draft_path.empty();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/model_defaults.h"
 #include "engine/model/worker_source.h"
 #include "llm/model.h"
 
@@ -20,6 +21,7 @@ struct LoadWorkersOptions {
   // Weights that are loaded already; null: they are read, as with `replicates`.
   std::shared_ptr<const llm::Model> weights = nullptr;
   std::map<std::string, std::string> tasks{};  // As in LoadedWorkers.
+  ModelDefaults defaults{};                    // As in LoadedWorkers.
   std::int32_t workers = 1;
   llm::ContextOptions context;  // For each worker.
   std::int32_t threads = 1;     // As in LoadedWorkers.

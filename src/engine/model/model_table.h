@@ -18,6 +18,7 @@
 #include "chat/chat.h"
 #include "core/error.h"
 #include "core/ids.h"
+#include "core/model_defaults.h"
 #include "core/reply.h"
 #include "core/task.h"
 #include "engine/lane/embed_lane.h"
@@ -42,6 +43,7 @@ struct ServedModel {
   std::shared_ptr<const llm::TextEmbedder> embedder{};   // Shared with the preparer's jobs.
   std::vector<EmbedLane*> embed_lanes{};
   TimePoint loaded_at{};
+  ModelDefaults defaults{};  // For requests to a chat model.
 
   [[nodiscard]] const llm::ContextShape& shape() const { return lanes.front()->shape(); }
 };

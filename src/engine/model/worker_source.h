@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/model_defaults.h"
 #include "core/service.h"
 #include "core/session_info.h"
 #include "kv/state_store.h"
@@ -35,6 +36,7 @@ struct LoadedWorkers {
   std::unique_ptr<llm::Projector> projector{};  // Encodes the model's images; null: the model reads no images.
   std::vector<std::unique_ptr<llm::EmbeddingContext>> embeddings;
   std::map<std::string, std::string> tasks;  // The tasks of an embedding model: the prefix of each task by its name.
+  ModelDefaults defaults{};                  // For requests to a chat model.
   std::uint64_t weight_bytes = 0;            // Size of the weights, without the projector's.
   std::uint64_t context_bytes = 0;           // Size of the contexts.
   std::int32_t copies = 1;   // Copies of the weights in memory: one, or one for each worker, kept alive by its contexts.

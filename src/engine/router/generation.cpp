@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/thrown.h"
+#include "engine/router/apply_defaults.h"
 #include "engine/router/held_sink.h"
 #include "engine/router/session_commands.h"
 #include "engine/session/record_edits.h"
@@ -196,6 +197,8 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
   if (!lease) co_return lease.error();
   request.lease = std::move(*lease);
   request.deadline = kNever;
+  apply_defaults(request.lease->defaults, call);
+  request.deadline_ms = call.options.deadline_ms;
   if (auto may = check_logit_bias(*request.lease->model, call.options.sampling); !may) co_return may.error();
 
   if (auto may = check_may_fit(*request.lease, call.input); !may) co_return may.error();
@@ -253,6 +256,7 @@ Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, Generate
   const TimePoint received = parts_.clock.now();
   auto lease = co_await parts_.models.lease_chat(call.model);
   if (!lease) co_return lease.error();
+  apply_defaults((*lease)->defaults, call);
   ImageHold images;
   if (!call.input.images.empty()) {
     const std::int64_t deadline_ms = call.options.deadline_ms.value_or(parts_.limits.deadline_ms);

@@ -31,7 +31,9 @@ kv::SessionRecord first_record(SessionId id, TenantId tenant, const CreateSessio
   record.created_s = now_s;
   record.last_used_s = now_s;
   record.metadata = request.metadata;
-  if (record.mode == SessionMode::chat && !request.system.empty()) record.pending_messages = {{"system", request.system}};
+  const bool begins_empty = request.messages.empty() && request.metadata.empty();
+  const std::string& system = request.system.empty() && begins_empty ? served.defaults.system : request.system;
+  if (record.mode == SessionMode::chat && !system.empty()) record.pending_messages = {{"system", system}};
   return record;
 }
 

@@ -48,12 +48,15 @@ class Account {
       : tenant_(key.tenant),
         key_name_(key.name),
         deadline_ms_(key.deadline_ms),
+        is_admin_(key.is_admin),
         requests_(key.requests_per_minute),
         tokens_(key.tokens_per_minute) {}
 
   [[nodiscard]] const TenantId& tenant() const { return tenant_; }
   [[nodiscard]] const std::string& key_name() const { return key_name_; }                 // Empty: no key.
   [[nodiscard]] std::optional<std::int64_t> deadline_ms() const { return deadline_ms_; }  // See ApiKey.
+
+  [[nodiscard]] bool is_admin() const { return is_admin_; }  // See ApiKey.
 
   // Takes one request. Returns nullopt if it is admitted, else the time to wait; then nothing is taken. With `uses_tokens`, a
   // request also waits until tokens are left.
@@ -66,6 +69,7 @@ class Account {
   const TenantId tenant_;
   const std::string key_name_;
   const std::optional<std::int64_t> deadline_ms_;
+  const bool is_admin_ = false;
 
   mutable Mutex mutex_;
   RateLimit requests_ GUARDED_BY(mutex_);

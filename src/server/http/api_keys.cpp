@@ -62,9 +62,15 @@ std::optional<std::string> read_option(ApiKey& key, std::string_view word) {
     key.deadline_ms = *limit;
     return std::nullopt;
   }
+  if (name == "admin") {
+    if (value != "true" && value != "false") return "admin= needs true or false";
+    key.is_admin = value == "true";
+    return std::nullopt;
+  }
   if (name != "requests_per_minute" && name != "tokens_per_minute") {
-    return std::format("unknown option \"{}\": expected tenant=, requests_per_minute=, tokens_per_minute= or deadline_ms=",
-                       name.substr(0, 40));
+    return std::format(
+        "unknown option \"{}\": expected tenant=, requests_per_minute=, tokens_per_minute=, deadline_ms= or admin=",
+        name.substr(0, 40));
   }
   const auto count = parse_count(value);
   if (!count) return std::format("{}= needs a whole number up to {}", name, kCountMax);

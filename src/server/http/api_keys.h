@@ -2,7 +2,7 @@
 // reveals nothing.
 //
 // One key per line; `#` begins a comment:
-//   NAME sha256:64-HEX-DIGITS [tenant=NAME] [requests_per_minute=N] [tokens_per_minute=N] [deadline_ms=N]
+//   NAME sha256:64-HEX-DIGITS [tenant=NAME] [requests_per_minute=N] [tokens_per_minute=N] [deadline_ms=N] [admin=true]
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct ApiKey {
   std::int64_t requests_per_minute = 0;  // 0: no limit.
   std::int64_t tokens_per_minute = 0;    // Prompt and reply tokens together; 0: no limit.
   std::optional<std::int64_t> deadline_ms =
-      std::nullopt;  // For generations that state none; nullopt: limits.deadline_ms; 0: no limit.
+      std::nullopt;       // For generations that state none; nullopt: limits.deadline_ms; 0: no limit.
+  bool is_admin = false;  // May load, unload, pull, name and delete models.
 };
 
 // Parses the text of a keys file. Errors name the line. Pure.

@@ -11,8 +11,9 @@ using ::testing::HasSubstr;
 const std::string kDigest = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";  // of "abc"
 
 TEST(ApiKeys, AreReadWithTheirLimits) {
-  const auto keys = parse_api_keys("# keys\n\nci " + kDigest + "  # of the robots\r\n" + "me sha256:" + std::string(64, '0') +
-                                   " tenant=uid:1000 requests_per_minute=60 tokens_per_minute=10000 deadline_ms=5000");
+  const auto keys =
+      parse_api_keys("# keys\n\nci " + kDigest + "  # of the robots\r\n" + "me sha256:" + std::string(64, '0') +
+                     " tenant=uid:1000 requests_per_minute=60 tokens_per_minute=10000 deadline_ms=5000 admin=true");
   ASSERT_TRUE(keys.has_value()) << keys.error().message;
   ASSERT_EQ(keys->size(), 2U);
   EXPECT_EQ((*keys)[0].name, "ci");
@@ -24,6 +25,8 @@ TEST(ApiKeys, AreReadWithTheirLimits) {
   EXPECT_EQ((*keys)[1].tokens_per_minute, 10'000);
   EXPECT_EQ((*keys)[0].deadline_ms, std::nullopt);
   EXPECT_EQ((*keys)[1].deadline_ms, 5000);
+  EXPECT_FALSE((*keys)[0].is_admin);
+  EXPECT_TRUE((*keys)[1].is_admin);
 }
 
 TEST(ApiKeys, AreRefusedWithTheirLine) {

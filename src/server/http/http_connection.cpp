@@ -6,6 +6,7 @@
 #include <format>
 #include <optional>
 #include <tuple>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -331,6 +332,7 @@ Awaitable<bool> HttpConnection::serve_request() {
     const Error error{ErrorCode::proto_type, std::format("this path accepts only {}", match.allowed)};
     co_return co_await respond_error(405, error, may_stay, "", std::format("Allow: {}\r\n", match.allowed));
   }
+  if (match.route->is_administrative && !is_administrator()) co_return co_await refuse_administration(may_stay);
   const bool has_images = match.route->takes_images && std::ranges::any_of(server_.service.models(), &ModelInfo::reads_images);
   if (!match.route->takes_file && !has_images) {
     body_bytes_max_ = server_.options.limits.max_frame_bytes;
@@ -461,12 +463,7 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
     const std::size_t events_bytes = bytes.size();
     if (failed != nullptr) failed->append_failure(bytes);
     std::string out;
-    if (!has_begun) {
-      out = head_bytes(
-          200, stream_type, keep_alive && is_chunked,
-          is_chunked ? "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n" : "Cache-Control: no-cache\r\n\r\n");
-      has_begun = true;
-    }
+    if (!std::exchange(has_begun, true)) out = stream_head(stream_type, request);
     append_body_part(out, bytes, is_chunked, is_last);
     last_write = SteadyClock().now();
     if (!co_await write(std::move(out))) co_return false;
@@ -474,6 +471,50 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
     if (is_last) co_return (keep_alive && is_chunked);
   }
   co_return false;
+}
+
+Awaitable<bool> HttpConnection::stream(std::string_view content_type, std::move_only_function<bool(std::string& out)> next,
+                                       const HttpRequest& request) {
+  drop_body();
+  const auto goes_on = co_await until_gone(write_stream(content_type, std::move(next), request));
+  co_return goes_on.value_or(false);
+}
+
+Awaitable<bool> HttpConnection::write_stream(std::string_view content_type,
+                                             std::move_only_function<bool(std::string& out)> next, const HttpRequest& request) {
+  const bool is_chunked = request.version >= 11;
+  std::string out = stream_head(content_type, request);
+  while (is_open_) {
+    std::string bytes;
+    const bool is_last = !next(bytes);
+    if (bytes.empty() && !is_last) {
+      co_await has_events_.wait();
+      continue;
+    }
+    append_body_part(out, bytes, is_chunked, is_last);
+    if (!co_await write(std::exchange(out, {}))) co_return false;
+    if (is_last) co_return (request.keep_alive && is_chunked);
+  }
+  co_return false;
+}
+
+std::function<void()> HttpConnection::waker() {
+  return [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); };
+}
+
+std::string HttpConnection::stream_head(std::string_view content_type, const HttpRequest& request) {
+  const bool is_chunked = request.version >= 11;
+  return head_bytes(
+      200, content_type, request.keep_alive && is_chunked,
+      is_chunked ? "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n" : "Cache-Control: no-cache\r\n\r\n");
+}
+
+Awaitable<bool> HttpConnection::refuse_administration(bool keep_alive) {
+  const Error error{ErrorCode::auth,
+                    std::format("only the user whom umad runs as (uid {}) may change models, without a key from this machine, "
+                                "or with a key that has admin=true",
+                                ::geteuid())};
+  co_return co_await respond_error(403, error, keep_alive);
 }
 
 std::string HttpConnection::choose_model(const std::string& asked, Capability capability) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,6 +74,14 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] Service& service() { return server_.service; }
   [[nodiscard]] const TenantId& tenant() const { return current_.caller->tenant(); }
 
+  // Whether the caller may change which models there are and which are loaded: this server's own user without a key, or a key
+  // with admin=true.
+  [[nodiscard]] bool is_administrator() const {
+    return needs_no_key() ? peer_.is_own_user : current_.caller && current_.caller->is_admin();
+  }
+  // Answers a caller who is not the administrator.
+  Awaitable<bool> refuse_administration(bool keep_alive);
+
   [[nodiscard]] std::uint64_t client() const { return client_; }
   // The name of the model that answers a request for `asked`; `asked` itself if there is none. If it is another model, the
   // answer says so in its header. Ollama's clients write names with a tag: "m:latest" is "m".
@@ -91,6 +100,12 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   // `session_field` is the field that named their session, if any.
   Awaitable<bool> generate(std::vector<HttpGeneration> generations, const HttpRequest& request,
                            std::string_view session_field = "");
+  // Answers with a stream of `content_type`. next(out) appends what there is to send and returns false after the last of it;
+  // it is called again after each wake-up (waker()). Ends early if the client leaves.
+  Awaitable<bool> stream(std::string_view content_type, std::move_only_function<bool(std::string& out)> next,
+                         const HttpRequest& request);
+  // Wakes the connection, from any thread; does nothing after its end.
+  [[nodiscard]] std::function<void()> waker();
   // Starts a generation that does not end with the connection.
   void generate_detached(GenerateRequest request, std::shared_ptr<EventSink> sink);
   // Calls the service by start(reply) and returns its reply, or nullopt if the connection was closed meanwhile.
@@ -172,6 +187,9 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] std::vector<std::shared_ptr<GenerationSink>> start_generations(std::vector<HttpGeneration> generations,
                                                                                const std::shared_ptr<Outbox>& outbox,
                                                                                GenerationGuard& guard);
+  Awaitable<bool> write_stream(std::string_view content_type, std::move_only_function<bool(std::string& out)> next,
+                               const HttpRequest& request);
+  [[nodiscard]] std::string stream_head(std::string_view content_type, const HttpRequest& request);
   Awaitable<bool> run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
                                   std::string_view session_field);
 

@@ -47,7 +47,7 @@ std::optional<HttpPeer> find_peer(ip::tcp::socket& connection, const HttpServerO
   if (has_keys && !without_mapping(address).is_loopback()) return HttpPeer{.share = share_of_address(address)};
   const Expected<uid_t> user = users.user_of(connection.native_handle());
   std::optional<Error> refusal = refusal_without_key(user, ::geteuid());
-  HttpPeer peer;
+  HttpPeer peer{.is_own_user = !refusal};
   if (has_keys || refusal) peer.share = user ? std::format("uid {}", *user) : "unknown users";
   if (!has_keys && !options.serves_local_users) peer.refusal = std::move(refusal);
   return peer;

@@ -15,6 +15,7 @@ namespace uma::server {
 
 struct HttpPeer {
   bool is_local = false;              // Connected over a Unix socket, whose file permissions decide who may connect.
+  bool is_own_user = false;           // Its user is the server's own, or root.
   std::optional<Error> refusal = {};  // Why the peer is not served without a key, if the server has no keys.
   // The share that the connection counts against (ConnectionShares); nullopt: none, because the peer may send requests.
   std::optional<std::string> share = {};

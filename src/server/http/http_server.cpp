@@ -5,6 +5,7 @@
 #include <format>
 #include <optional>
 #include <string>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -64,8 +65,8 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
     auto listening = local.is_open() ? Expected<ListeningSocket>({.fd = std::move(local)})
                                      : listen_at(state_.options.socket_path, state_.options.backlog);
     if (!listening) return std::unexpected(listening.error());
-    local_.emplace(state_.io, std::move(*listening), [this](UnixListener::Socket socket, uid_t) {
-      HttpConnection::start(std::move(socket), {.is_local = true}, state_);
+    local_.emplace(state_.io, std::move(*listening), [this](UnixListener::Socket socket, uid_t user) {
+      HttpConnection::start(std::move(socket), {.is_local = true, .is_own_user = is_peer_allowed(user, ::geteuid())}, state_);
     });
     return Unit{};
   }

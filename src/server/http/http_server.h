@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/unique_fd.h"
 #include "core/limits.h"
+#include "core/model_library.h"
 #include "core/service.h"
 #include "server/http/api_keys.h"
 #include "server/server.h"
@@ -41,6 +42,7 @@ struct HttpServerOptions {
   std::vector<std::string> cors_origins = {};   // Origins of pages that may send requests, besides the server's own.
   std::string access_log = "off";               // See AccessLog::open().
   std::string version = {};                     // umad's; empty: not told.
+  ModelLibrary* library = nullptr;              // Outlives the server; null: models cannot be pulled, named or deleted.
 };
 
 // stop_accepting() also ends connections that wait for a request.

@@ -53,6 +53,7 @@ Answer load_or_unload(HttpConnection& connection, const HttpRequest& request, co
                                                [](Unit) { return std::string(); });
   }
   const bool unloads = call.keep_alive_s == 0;
+  if (unloads && !connection.is_administrator()) co_return co_await connection.refuse_administration(request.keep_alive);
   const std::string body = answer.without_reply(unloads ? "unload" : "load");
   const auto known = find_model(connection, model);
   if (unloads && known && known->state == ModelState::unloaded) {
@@ -125,8 +126,7 @@ Answer handlers::ollama_generate(HttpConnection& connection, const HttpRequest& 
 }
 
 Answer handlers::refuse_ollama_change(HttpConnection& connection, const HttpRequest& request) {
-  const Error error{ErrorCode::model_capability,
-                    "this version of umad does not change its models by this API: use uma-cli pull and uma-cli models"};
+  const Error error{ErrorCode::model_capability, "umad does not make models and uploads none: POST /api/pull downloads one"};
   co_return co_await connection.respond_error(501, error, request.keep_alive);
 }
 

@@ -21,8 +21,9 @@ struct HttpRoute {
   boost::beast::http::verb method;
   std::string_view path;  // A component in braces matches any component.
   HttpHandler handler;
-  bool takes_images = false;  // The body may hold images if a model reads them.
-  bool takes_file = false;    // The body is a session's file; otherwise it is JSON.
+  bool takes_images = false;       // The body may hold images if a model reads them.
+  bool takes_file = false;         // The body is a session's file; otherwise it is JSON.
+  bool is_administrative = false;  // Only for HttpConnection::is_administrator().
 };
 
 struct RouteMatch {
@@ -100,6 +101,13 @@ Answer detokenize(HttpConnection& connection, const HttpRequest& request);
 Answer apply_template(HttpConnection& connection, const HttpRequest& request);
 Answer create_infill(HttpConnection& connection, const HttpRequest& request);
 Answer get_props(HttpConnection& connection, const HttpRequest& request);
+
+// model_lifecycle.cpp
+Answer load_model(HttpConnection& connection, const HttpRequest& request);
+Answer unload_model(HttpConnection& connection, const HttpRequest& request);
+Answer ollama_pull(HttpConnection& connection, const HttpRequest& request);
+Answer ollama_delete(HttpConnection& connection, const HttpRequest& request);
+Answer ollama_copy(HttpConnection& connection, const HttpRequest& request);
 
 // monitoring.cpp
 Answer get_root(HttpConnection& connection, const HttpRequest& request);

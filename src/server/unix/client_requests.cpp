@@ -1,6 +1,7 @@
 #include "server/unix/client_requests.h"
 
 #include <algorithm>
+#include <atomic>
 #include <format>
 #include <utility>
 #include <variant>
@@ -63,9 +64,36 @@ class ClientRequests::ExportFrames {
   std::size_t offset_ = 0;
 };
 
-ClientRequests::ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox,
+// The output of one download.
+class ClientRequests::PullFrames final : public PullSink {
+ public:
+  PullFrames(std::shared_ptr<Outbox> outbox, const std::string& id) : outbox_(std::move(outbox)), id_(id), head_(id) {}
+
+  bool update(const PullProgress& progress) override {
+    if (is_cancelled_.load()) return false;
+    // A client that reads slowly misses some.
+    (void)outbox_->append_unless_full([&](std::string& out) { wire::append_pull_progress(out, head_, progress); });
+    return true;
+  }
+  void end(Expected<std::string> model) override {
+    outbox_->append_last(id_, [&](std::string& out) {
+      if (model) return wire::append_pulled(out, head_, *model);
+      wire::append_error(out, head_, model.error());
+    });
+  }
+  void cancel() { is_cancelled_.store(true); }
+
+ private:
+  const std::shared_ptr<Outbox> outbox_;
+  const std::string id_;
+  const wire::FrameHead head_;
+  std::atomic<bool> is_cancelled_{false};
+};
+
+ClientRequests::ClientRequests(Service& service, ModelLibrary* library, TenantId tenant, std::shared_ptr<Outbox> outbox,
                                std::shared_ptr<ByteBudget> imports)
     : service_(service),
+      library_(library),
       tenant_(std::move(tenant)),
       client_(next_client_number()),
       outbox_(std::move(outbox)),
@@ -113,6 +141,7 @@ void ClientRequests::end_input() {
 void ClientRequests::cancel_all() {
   for (const auto& [id, request] : in_flight_) {
     if (request.generation) service_.cancel(*request.generation, [](Expected<bool>) {});
+    if (request.pull) request.pull->cancel();
   }
   in_flight_.clear();
 }
@@ -167,6 +196,11 @@ void ClientRequests::run(const std::string& id, wire::CancelRequest request) {
     return;
   }
   const auto target = in_flight_.find(request.target);
+  if (target != in_flight_.end() && target->second.pull) {
+    target->second.pull->cancel();
+    outbox_->append([&](std::string& out) { wire::append_cancel_ack(out, wire::FrameHead(id), true); });
+    return;
+  }
   if (target == in_flight_.end() || !target->second.generation) {
     outbox_->append([&](std::string& out) { wire::append_cancel_ack(out, wire::FrameHead(id), false); });
     return;
@@ -270,6 +304,15 @@ void ClientRequests::run(const std::string& id, wire::LoadModelRequest request) 
 void ClientRequests::run(const std::string& id, wire::UnloadModelRequest request) {
   const auto append = [](std::string& out, const wire::FrameHead& head, Unit) { wire::append_ack(out, head); };
   service_.unload_model(std::move(request.model), reply_to<Unit>(id, append));
+}
+
+void ClientRequests::run(const std::string& id, wire::PullModelRequest request) {
+  if (library_ == nullptr) {
+    return answer_error(id, {ErrorCode::auth, "only the user whom umad runs as may pull models: run uma-cli pull instead"});
+  }
+  const auto frames = std::make_shared<PullFrames>(outbox_, id);
+  in_flight_[id].pull = frames;
+  library_->pull(std::move(request.source), frames);
 }
 
 void ClientRequests::run(const std::string& id, wire::ModelsRequest) {

@@ -12,6 +12,7 @@
 
 #include "base/byte_budget.h"
 #include "core/ids.h"
+#include "core/model_library.h"
 #include "core/portable_file.h"
 #include "core/service.h"
 #include "server/outbox.h"
@@ -26,7 +27,9 @@ inline constexpr std::size_t kRequestsInFlightMax = 1024;
 // at once or later, unless cancel_all() was called first.
 class ClientRequests {
  public:
-  ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports);
+  // `library` is null for a client that may not change which models there are.
+  ClientRequests(Service& service, ModelLibrary* library, TenantId tenant, std::shared_ptr<Outbox> outbox,
+                 std::shared_ptr<ByteBudget> imports);
 
   // Starts the request of one frame, or answers with an error. While `draining`, new generations are refused.
   void start(std::string_view frame_body, bool draining);
@@ -34,7 +37,7 @@ class ClientRequests {
   void finish(const std::vector<std::string>& ids);
   // The client has ended its input: an import whose file is incomplete ends with an error.
   void end_input();
-  // The client is gone: cancels every generation. Sessions stay.
+  // The client is gone: cancels every generation and download. Sessions stay.
   void cancel_all();
 
   [[nodiscard]] bool empty() const { return in_flight_.empty(); }
@@ -44,6 +47,7 @@ class ClientRequests {
  private:
   class StreamSink;
   class ExportFrames;
+  class PullFrames;
   struct Import {
     std::string name;
     PortableWriter file;
@@ -51,6 +55,7 @@ class ClientRequests {
   struct InFlight {
     std::optional<RequestId> generation;  // Id of a request that can be cancelled; nullopt: a command.
     std::optional<Import> import;         // An import whose file is still arriving; at most one.
+    std::shared_ptr<PullFrames> pull;     // A download, shared with the thread that follows it; null: another request.
   };
 
   using InFlights = std::unordered_map<std::string, InFlight>;
@@ -77,6 +82,7 @@ class ClientRequests {
   void run(const std::string& id, wire::RerankCall call);
   void run(const std::string& id, wire::LoadModelRequest request);
   void run(const std::string& id, wire::UnloadModelRequest request);
+  void run(const std::string& id, wire::PullModelRequest request);
   void run(const std::string& id, wire::ModelsRequest request);
   void run(const std::string& id, wire::MetricsRequest request);
   void run(const std::string& id, wire::PingRequest request);
@@ -87,6 +93,7 @@ class ClientRequests {
   void answer_error(std::optional<std::string_view> id, const Error& error);
 
   Service& service_;
+  ModelLibrary* const library_;
   const TenantId tenant_;
   const std::uint64_t client_;  // Unique number of the connection.
   const std::shared_ptr<Outbox> outbox_;

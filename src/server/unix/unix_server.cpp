@@ -32,8 +32,10 @@ class RunningUnixServer final : public ServerThread<UnixServer, UnixState> {
   RunningUnixServer(const UnixServerOptions& options, Service& service, ListeningSocket listening)
       : ServerThread(service, options.limits),
         idle_timeout_(options.idle_timeout),
+        library_(options.library),
         listener_(state_.io, std::move(listening), [this](UnixConnection::Socket socket, uid_t peer) {
-          UnixConnection::start(std::move(socket), tenant_of(peer, ::geteuid()), state_);
+          const bool is_own_user = is_peer_allowed(peer, ::geteuid());
+          UnixConnection::start(std::move(socket), tenant_of(peer, ::geteuid()), is_own_user ? library_ : nullptr, state_);
         }) {
     listener_.start();
     if (idle_timeout_ > Duration::zero()) sweep_later();
@@ -56,6 +58,7 @@ class RunningUnixServer final : public ServerThread<UnixServer, UnixState> {
   }
 
   const Duration idle_timeout_;
+  ModelLibrary* const library_;
   // Owned by the server's thread.
   UnixListener listener_;
   std::optional<boost::asio::steady_timer> sweep_timer_;  // Nullopt: the server is stopping.

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "core/limits.h"
+#include "core/model_library.h"
 #include "core/service.h"
 #include "server/server.h"
 #include "server/socket_file.h"
@@ -19,6 +20,7 @@ struct UnixServerOptions {
   // Limit for a connection without requests in flight and without traffic; 0: none.
   Duration idle_timeout = std::chrono::seconds(300);
   Limits limits = {};
+  ModelLibrary* library = nullptr;  // Outlives the server; null: models cannot be pulled.
 };
 
 // stop_accepting() removes the socket file if the daemon created it.

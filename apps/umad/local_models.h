@@ -1,0 +1,73 @@
+// The models of this machine: downloads by run_pull_process() into the folder of pulled models, and names in a file of the data
+// folder:
+//
+//   model_aliases    ALIAS MODEL    one per line
+//
+// Thread rule: calls come from any thread; the pool's replies come from its own. Each download has a thread ("uma-pull").
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "core/model_library.h"
+#include "pool/model_pool.h"
+
+namespace uma::umad {
+
+struct LocalModelsOptions {
+  std::string folder;   // The folder of pulled models; empty: nothing can be downloaded.
+  std::string program;  // Path of uma-cli.
+  std::string aliases_file;
+};
+
+class LocalModels final : public ModelLibrary {
+ public:
+  // Requires: the pool is stopped, so that it replies no more, before the object is destroyed.
+  LocalModels(LocalModelsOptions options, pool::ModelPool& pool) : options_(std::move(options)), pool_(pool) {}
+  ~LocalModels() override { stop(); }
+
+  void pull(std::string source, std::shared_ptr<PullSink> sink) override;
+  void remove(std::string name, Reply<Unit> reply) override;
+  void add_alias(std::string model, std::string alias, Reply<Unit> reply) override;
+
+  // Cancels the downloads and refuses further ones. Returns when none is left.
+  void stop();
+
+ private:
+  struct Pull {
+    std::thread thread;
+    bool has_ended = false;
+  };
+  struct Alias {
+    std::string name;
+    std::string model;
+  };
+
+  void run_pull(const std::string& source, PullSink& sink, Pull& mine);
+  [[nodiscard]] Expected<std::string> fetch(const std::string& source, PullSink& sink);
+  [[nodiscard]] bool is_stopped() const;
+  [[nodiscard]] Expected<Unit> name_model(const std::string& model, const std::string& alias);
+  [[nodiscard]] std::vector<Alias> read_aliases() const REQUIRES_LOCK(names_mutex_);
+  [[nodiscard]] Expected<Unit> write_aliases(const std::vector<Alias>& aliases) REQUIRES_LOCK(names_mutex_);
+  // Removes the aliases that `is_dropped` selects. Returns whether there was one.
+  template <class PredicateT>
+  [[nodiscard]] Expected<bool> drop_aliases(PredicateT is_dropped);
+
+  const LocalModelsOptions options_;
+  pool::ModelPool& pool_;
+
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<Pull>> pulls_ GUARDED_BY(mutex_);
+  bool is_stopped_ GUARDED_BY(mutex_) = false;
+
+  Mutex names_mutex_;  // Held while the aliases' file is changed.
+};
+
+// Why `source` is not one that can be pulled; empty: it may be. Pure.
+[[nodiscard]] std::string why_not_a_source(std::string_view source);
+
+}  // namespace uma::umad

@@ -1,0 +1,142 @@
+#include "umad/pull_process.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <format>
+#include <poll.h>
+#include <spawn.h>
+#include <string_view>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include <boost/json/value.hpp>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "json/field_reader.h"
+
+namespace uma::umad {
+namespace {
+
+constexpr int kPollMs = 250;
+constexpr std::size_t kLineBytesMax = 16'384;
+
+// Starts the process with its output and errors in `output`. Returns its id, or a negative errno.
+pid_t spawn_pull(const std::string& program, const std::string& folder, const std::string& source, UniqueFd& output) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return -errno;
+  output = UniqueFd(ends[0]);
+  const UniqueFd input(ends[1]);
+  ::fcntl(output.get(), F_SETFL, O_NONBLOCK);
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_adddup2(&files, input.get(), STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&files, input.get(), STDERR_FILENO);
+  ::posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  // The source cannot be taken for a flag, because it follows "--".
+  std::vector<std::string> arguments = {"uma-cli", "pull", "--json", "--folder", folder, "--", source};
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  pid_t pid = 0;
+  const int problem = ::posix_spawn(&pid, program.c_str(), &files, &attributes, pointers.data(), ::environ);
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&files);
+  return problem == 0 ? pid : -problem;
+}
+
+// What the process has told, from its lines: objects with progress or the path, and texts, of which the last is its error.
+class PullOutput {
+ public:
+  void read_from(int fd) {
+    std::array<char, 4096> buffer{};
+    for (ssize_t got = 0; (got = ::read(fd, buffer.data(), buffer.size())) > 0;) {
+      text_.append(buffer.data(), static_cast<std::size_t>(got));
+      for (std::size_t end = text_.find('\n'); end != std::string::npos; end = text_.find('\n')) {
+        take_line(std::string_view(text_).substr(0, end));
+        text_.erase(0, end + 1);
+      }
+      if (text_.size() > kLineBytesMax) text_.clear();
+    }
+  }
+
+  [[nodiscard]] const PullProgress& progress() const { return progress_; }
+  [[nodiscard]] const std::string& path() const { return path_; }  // Empty until the download is complete.
+  [[nodiscard]] const std::string& message() const { return message_; }
+
+ private:
+  void take_line(std::string_view line) {
+    constexpr std::string_view kName = "uma-cli: ";
+    boost::system::error_code problem;
+    const boost::json::value value = json::parse(line, {}, problem);
+    if (problem || !value.is_object()) {
+      if (line.starts_with(kName)) message_ = line.substr(kName.size());
+      return;
+    }
+    json::FieldReader fields(value.get_object());
+    path_ = fields.text("path").value_or("");
+    if (!path_.empty()) return;
+    progress_.file = fields.text("name").value_or("");
+    progress_.bytes_done = static_cast<std::uint64_t>(fields.integer("done", 0, INT64_MAX).value_or(0));
+    const auto total = fields.integer("total", 0, INT64_MAX);
+    progress_.bytes_total = total ? std::optional(static_cast<std::uint64_t>(*total)) : std::nullopt;
+  }
+
+  std::string text_;  // The beginning of a line.
+  PullProgress progress_;
+  std::string path_;
+  std::string message_;
+};
+
+int wait_for(pid_t pid) {
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status;
+}
+
+}  // namespace
+
+Expected<std::string> run_pull_process(const std::string& program, const std::string& folder, const std::string& source,
+                                       const std::function<bool(const PullProgress&)>& on_progress) {
+  constexpr int kUsage = 1;  // uma-cli's exit status for a mistake in what it was asked for.
+  UniqueFd output;
+  const pid_t pid = spawn_pull(program, folder, source, output);
+  if (pid < 0) return fail(ErrorCode::io_failed, std::format("{} cannot be started: {}", program, std::strerror(-pid)));
+  PullOutput told;
+  bool is_wanted = true;
+  for (bool is_open = true; is_open;) {
+    pollfd ready{.fd = output.get(), .events = POLLIN, .revents = 0};
+    (void)::poll(&ready, 1, kPollMs);
+    told.read_from(output.get());
+    is_open = (ready.revents & POLLHUP) == 0;
+    if (is_wanted && !on_progress(told.progress())) {
+      is_wanted = false;
+      ::kill(pid, SIGTERM);  // It keeps what it has, and closes its output.
+    }
+  }
+  told.read_from(output.get());
+  const int status = wait_for(pid);
+  if (!is_wanted) return fail(ErrorCode::limit_wait, "the download was cancelled: repeat it to resume it");
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && !told.path().empty()) return told.path();
+  const bool is_refused = WIFEXITED(status) && WEXITSTATUS(status) == kUsage;
+  return fail(is_refused ? ErrorCode::proto_field : ErrorCode::io_failed,
+              told.message().empty() ? std::format("uma-cli pull ended with status {}", status) : told.message());
+}
+
+}  // namespace uma::umad

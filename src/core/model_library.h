@@ -1,0 +1,47 @@
+// Downloads, names and deletes models. Thread rule: calls may come from any thread and return at once; replies and the calls of
+// a sink come from other threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/error.h"
+#include "core/reply.h"
+
+namespace uma {
+
+inline constexpr std::size_t kPullSourceBytesMax = 2048;  // Of a source; it may be a URL.
+
+struct PullProgress {
+  std::string file{};  // Name of the file that is being fetched or checked; empty: the hub is asked for it.
+  std::uint64_t bytes_done = 0;
+  std::optional<std::uint64_t> bytes_total{};
+};
+
+// Follows one download. Called by one thread at a time.
+class PullSink {
+ public:
+  virtual ~PullSink() = default;
+  // Called every second or more often. Returns false to cancel the download; what was fetched is kept for the next attempt.
+  virtual bool update(const PullProgress& progress) = 0;
+  // Called exactly once, at the end, with the name of the model.
+  virtual void end(Expected<std::string> model) = 0;
+};
+
+class ModelLibrary {
+ public:
+  virtual ~ModelLibrary() = default;
+  // Downloads `source`: a URL, or OWNER/REPO[:FILE-OR-QUANT] on the hub. The model is known by its file's name, and by `source`
+  // if that may be a name. Errors: E_PROTO_003 for another text, E_LIMIT_003 if too many downloads are in progress, E_IO_001.
+  virtual void pull(std::string source, std::shared_ptr<PullSink> sink) = 0;
+  // Deletes the files of a model in the models folder, after unloading it, and all names that add_alias() gave it; or only the
+  // alias that `name` is. Errors: E_MODEL_001, E_SESSION_002 while the model is in use, E_MODEL_003 if it lies elsewhere.
+  virtual void remove(std::string name, Reply<Unit> reply) = 0;
+  // Gives a model another name, until it is removed. Errors: E_MODEL_001, E_PROTO_003 if `alias` is no name or is taken.
+  virtual void add_alias(std::string model, std::string alias, Reply<Unit> reply) = 0;
+};
+
+}  // namespace uma

@@ -1,0 +1,63 @@
+#include "engine/router/apply_defaults.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <boost/json/serialize.hpp>
+#include <boost/json/value.hpp>
+
+#include "json/field_reader.h"
+
+namespace uma::engine {
+namespace {
+
+void apply_sampling(const ModelDefaults& defaults, SamplingParams& sampling) {
+  const SamplingParams::Given& given = sampling.given;
+  if (!given.temperature) sampling.temperature = defaults.temperature.value_or(sampling.temperature);
+  if (!given.top_p) sampling.top_p = defaults.top_p.value_or(sampling.top_p);
+  if (!given.top_k) sampling.top_k = defaults.top_k.value_or(sampling.top_k);
+  if (!given.min_p) sampling.min_p = defaults.min_p.value_or(sampling.min_p);
+  if (!given.repeat_penalty) sampling.repeat_penalty = defaults.repeat_penalty.value_or(sampling.repeat_penalty);
+  if (!given.presence_penalty) sampling.presence_penalty = defaults.presence_penalty.value_or(sampling.presence_penalty);
+  if (!given.frequency_penalty) sampling.frequency_penalty = defaults.frequency_penalty.value_or(sampling.frequency_penalty);
+}
+
+// A request that says anything about thinking decides it alone.
+void apply_thinking(const ModelDefaults& defaults, ChatOptions& chat) {
+  if (!defaults.thinking && defaults.reasoning_effort.empty()) return;
+  boost::json::object arguments;
+  if (!chat.template_arguments.empty()) {
+    boost::system::error_code problem;
+    const boost::json::value given = json::parse(chat.template_arguments, {}, problem);
+    if (problem || !given.is_object()) return;
+    arguments = given.get_object();
+  }
+  if (arguments.contains("enable_thinking") || arguments.contains("reasoning_effort")) return;
+  if (defaults.thinking) arguments["enable_thinking"] = *defaults.thinking;
+  if (!defaults.reasoning_effort.empty()) arguments["reasoning_effort"] = defaults.reasoning_effort;
+  chat.template_arguments = boost::json::serialize(arguments);
+}
+
+bool begins_conversation(const GenerateRequest& request) {
+  if (!request.session.empty() || request.input.messages.empty()) return false;
+  return !request.response || (request.response->previous.empty() && !request.response->instructions);
+}
+
+void apply_system(const std::string& system, GenerateRequest& request) {
+  Input& input = request.input;
+  if (system.empty() || !begins_conversation(request) || std::ranges::contains(input.messages, "system", &ChatMessage::role))
+    return;
+  input.messages.insert(input.messages.begin(), {.role = "system", .content = system});
+  for (InputImage& image : input.images) ++image.message;
+}
+
+}  // namespace
+
+void apply_defaults(const ModelDefaults& defaults, GenerateRequest& request) {
+  apply_sampling(defaults, request.options.sampling);
+  apply_system(defaults.system, request);
+  if (!request.input.messages.empty() || !request.session.empty()) apply_thinking(defaults, request.options.chat);
+  if (!request.options.deadline_ms) request.options.deadline_ms = defaults.deadline_ms;
+}
+
+}  // namespace uma::engine
