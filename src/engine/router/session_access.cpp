@@ -43,7 +43,7 @@ std::string remedy(const ServedModel& served) {
 
 Expected<Unit> check_may_fit(const ServedModel& served, const Input& input) {
   const auto context = static_cast<std::size_t>(served.shape().sequence_cells_max);
-  std::size_t bytes = input.text.size();
+  std::size_t bytes = input.text.size() + (input.infill ? input.infill->bytes() : 0);
   for (const ChatMessage& message : input.messages) bytes += message.content.size();
   if (bytes < context) return Unit{};  // No token is shorter than a byte.
   const llm::Vocab& vocab = served.model->vocab();
