@@ -79,15 +79,18 @@ TEST_F(BackgroundTest, IsChargedToItsTenantAndKeepsTheServerBusy) {
   EXPECT_TRUE(server_->wait_idle(kPatience));
 }
 
-TEST_F(BackgroundTest, IsRefusedWithoutMemoryAndAfterTheEndOfAcceptance) {
+TEST(Responses, AreRefusedWithoutMemory) {
   FakeService small(700'000);
   auto server = HttpServer::start({}, small);
   ASSERT_TRUE(server.has_value());
   HttpClient one((*server)->port());
-  one.post("/v1/responses", R"({"input":"hi","background":true,"instructions":")" + std::string(300'000, 'x') + "\"}");
-  const Answer answer = one.answer();
-  EXPECT_EQ(answer.status, 503);
-  EXPECT_THAT(answer.body, HasSubstr("more bytes"));
+  for (const char* where : {"true", "false"}) {
+    one.post("/v1/responses",
+             R"({"input":"hi","instructions":")" + std::string(300'000, 'x') + R"(","background":)" + where + "}");
+    const Answer answer = one.answer();
+    EXPECT_EQ(answer.status, 503) << where;
+    EXPECT_THAT(answer.body, HasSubstr("more bytes"));
+  }
 }
 
 TEST_F(BackgroundTest, CancelledBeforeItsFirstTextItIsCancelledForEverybody) {

@@ -90,15 +90,11 @@ Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> it
 
 // Starts a response whose reply is made without the connection, and answers with it as soon as it has a place.
 Answer begin_in_background(HttpConnection& connection, const HttpRequest& request, GenerateRequest generate,
-                           wire::ResponseEncoder encoder) {
+                           wire::ResponseEncoder encoder, RequestShare share) {
   HttpState& server = connection.server();
   if (server.draining) {
     const Error error{ErrorCode::limit_wait, "the daemon is stopping and accepts no new generations"};
     co_return co_await connection.respond_error(503, error, false);
-  }
-  RequestShare share = connection.service().open_share(connection.tenant());
-  if (const auto held = share->grow(encoder.bytes() * 2); !held) {  // The encoder, and the JSON for clients that ask.
-    co_return co_await connection.respond_error(503, held.error(), request.keep_alive, "", retry_header(held.error().code));
   }
   auto begun = co_await connection.ask<std::string>([&](Reply<std::string> reply) {
     connection.generate_detached(std::move(generate),
@@ -141,8 +137,16 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
                                  .created_s = unix_time_s(),
                                  .tools = std::move(call->tools),
                                  .seals_reasoning = call->seals_reasoning});
+  // The encoder, and in the background the JSON for clients that ask.
+  RequestShare share = connection.service().open_share(connection.tenant());
+  if (const auto held = share->grow(encoder.bytes() * (call->is_background ? 2 : 1)); !held) {
+    const Error& error = held.error();
+    co_return co_await connection.respond_error(http_status(error.code), error, request.keep_alive, "",
+                                                retry_header(error.code));
+  }
   if (call->is_background) {
-    co_return co_await begin_in_background(connection, request, std::move(call->generate), std::move(encoder));
+    co_return co_await begin_in_background(connection, request, std::move(call->generate), std::move(encoder),
+                                           std::move(share));
   }
   std::vector<HttpGeneration> generations;
   generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<ResponseWriter>(std::move(encoder)));
