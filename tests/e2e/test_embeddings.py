@@ -178,7 +178,7 @@ class Vectors(EmbeddingTest):
         with uma.Daemon(EMBED, config=EXACT) as daemon:
             client = daemon.client()
             self.addCleanup(client.close)
-            request = client.start(type="embed", texts=["word " * 100] * 2048)
+            request = client.start(type="embed", texts=["word " * 100] * 512)
             uma.until(lambda: self.metrics_of(daemon)["embed_calls_total"] > 0, "it is computed")
             daemon.signal(uma.signal.SIGTERM)
             reply = client.finish(request)
