@@ -265,8 +265,6 @@ class Bench:
         program = program or self.options.umad
         flags = [cells_flag(program), self.n_ctx(slots) // workers, "--slots", slots // workers,
                  "--threads", self.options.threads * workers, "--workers", workers, "--http", address]
-        if self.options.scenario == "agent":
-            flags += ["--n-ctx", self.options.n_ctx]
         with running_umad(program, self.options.model, self.folder, f"kv: {{layout: {self.options.layout}}}\n",
                           *flags) as (process, path, log_path):
             listener = ["--http", address] if self.options.umad_http else ["--socket", path]
@@ -467,8 +465,6 @@ def parse_arguments(arguments):
     parser.add_argument("--workers", type=positive, default=1,
                         help="workers of umad, each with --threads threads; they share the slots and cells (default 1)")
     parser.add_argument("--umad-http", action="store_true", help="send requests to umad over HTTP, not over its socket")
-    parser.add_argument("--n-ctx", type=positive, default=32768,
-                        help="agent: most tokens of one conversation in umad (default 32768)")
     parser.add_argument("--layout", choices=("split", "unified"),
                         help="KV cells of both servers: each slot its own, or one pool for all (default: split; agent: unified)")
     parser.add_argument("--contestants", help=f"some of {','.join(CONTESTANTS)} (default: all of the scenario)")
