@@ -62,7 +62,7 @@ std::string props_json(const ModelInfo& model, std::string_view umad_version) {
   std::string out;
   json::ObjectWriter object(out);
   json::ObjectWriter settings(object.begin("default_generation_settings"));
-  settings.field("n_ctx", window_tokens(model));
+  settings.field("n_ctx", model.sequence_tokens_max);
   settings.close();
   object.field("total_slots", model.slots * std::max(model.workers, 1));
   object.field("model_alias", model.name);

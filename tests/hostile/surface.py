@@ -229,6 +229,7 @@ FIELDS = {
     "stop": [*text(1, 1024), *repeated("x", 0, 16, 17)],
     "logit_bias": [{str(token): 1 for token in range(count)} for count in (0, 1023, 1024, 1025)]
     + [{"15": value} for value in (-101, -100, 100, 101, True, False, None)] + [{"-1": 1}, {"511": 1}, {"512": 1}, {str(INT32 + 1): 1}],
+    "destination": text(1, 2048),
     "ignore_eos": FLAG, "stream": FLAG, "progress": FLAG, "split_reasoning": FLAG, "ephemeral": FLAG, "public": FLAG, "kv": FLAG, "last": FLAG,
     "strict": FLAG, "echo": FLAG, "store": FLAG, "normalize": FLAG, "return_documents": FLAG, "parallel_tool_calls": FLAG,
     "include_usage": FLAG, "grammar": ["", "root ::=", "root ::= root", 'root ::= "a"{4096}', 'root ::= "a"{4097}', 'root ::= "' + "a" * (1 << 18),

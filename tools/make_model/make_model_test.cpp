@@ -229,7 +229,7 @@ TEST_F(MakeModel, MakesAShiftRegisterThatSaysWhatItsRuleSays) {
 
 TEST_F(MakeModel, MarksGapsIfAskedTo) {
   ModelSpec spec = smallest_spec();
-  spec.chat_template = false;
+  spec.chat_template = ChatTemplate::none;
   spec.gap_markers = true;
   spec.vocabulary_size = static_cast<std::uint32_t>(vocabulary_size_min(Markers::gap));
   ASSERT_TRUE(write_model(spec, folder_ / "gap.gguf"));

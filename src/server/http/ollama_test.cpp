@@ -131,13 +131,13 @@ TEST_F(OllamaTest, EmbedsTexts) {
   EXPECT_EQ(unknown.status, 404) << "a request that loads a model means this one";
 }
 
-TEST_F(OllamaTest, DoesNotChangeModels) {
+TEST_F(OllamaTest, MakesNoModels) {
   start();
   HttpClient one = client();
-  one.post("/api/pull", R"({"model":"x"})");
+  one.post("/api/create", R"({"model":"x"})");
   const Answer answer = one.answer();
   EXPECT_EQ(answer.status, 501);
-  EXPECT_THAT(answer.body, StartsWith(R"({"error":"this version)"));
+  EXPECT_THAT(answer.body, StartsWith(R"({"error":"umad does not make models)"));
 }
 
 TEST_F(OllamaTest, HasAPortOfItsOwn) {
