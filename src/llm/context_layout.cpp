@@ -48,7 +48,8 @@ ContextLayout choose_layout(const ContextOptions& options, const LayoutFacts& fa
 
 std::optional<ContextOptions> with_half_the_cells(ContextOptions options) {
   if (options.cells / 2 < kCellsMin) return std::nullopt;
-  options.cells /= 2;
+  const bool is_long = options.cells > kLongWindow;
+  options.cells = is_long ? std::max(options.cells / 2, kLongWindow) : options.cells / 2;
   options.sequence_cells = std::min(options.sequence_cells, options.cells);
   options.layout = KvLayout::unified;
   return options;

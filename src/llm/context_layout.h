@@ -11,10 +11,10 @@ namespace uma::llm {
 // A window that no memory limits: what a coding agent needs for its instructions and some turns.
 inline constexpr std::int32_t kLongWindow = 32'768;
 
-// What the choice depends on. 0: unknown.
+// What the choice depends on.
 struct LayoutFacts {
-  std::int64_t train_tokens = 0;         // The context that the model was trained with.
-  std::uint64_t kv_bytes_per_token = 0;  // Of all layers.
+  std::int64_t train_tokens = 0;         // The context that the model was trained with; 0: unknown.
+  std::uint64_t kv_bytes_per_token = 0;  // Of all layers; 0: a cell takes no memory.
   std::optional<std::uint64_t> memory;   // Bytes of which a quarter is for the cells; absent: no limit.
 };
 
@@ -31,7 +31,8 @@ struct ContextLayout {
 // sequences share them (docs/decisions/0051).
 [[nodiscard]] ContextLayout choose_layout(const ContextOptions& options, const LayoutFacts& facts);
 
-// Half of the cells, shared by all sequences, for options whose layout is chosen; absent: they are few already.
+// Half of the cells, but kLongWindow before fewer, shared by all sequences, for options whose layout is chosen; absent: they
+// are few already.
 [[nodiscard]] std::optional<ContextOptions> with_half_the_cells(ContextOptions options);
 
 }  // namespace uma::llm

@@ -15,7 +15,7 @@
 namespace uma::llm {
 namespace {
 
-constexpr std::int32_t kRows = 512;            // Rows of a call, unless the texts need more.
+constexpr std::int32_t kRows = 512;  // Rows of a call, unless the texts need more.
 constexpr std::int32_t kTextsMax = 128;
 
 std::string meta_text(const llama_model* model, const std::string& key) {

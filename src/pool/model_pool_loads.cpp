@@ -68,7 +68,10 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   if (!registered.problem.empty()) return fail(ErrorCode::model_load, registered.problem);
   auto options = options_.prepare(registered);
   if (!options) return std::unexpected(options.error());
-  const bool is_window_open = options->context.cells == 0 && options->context.sequence_cells == 0;
+  const llm::ContextOptions given = options->context;
+  const bool has_cells = registered.header() == nullptr || registered.header()->head_count_kv_sum > 0;
+  const bool is_window_open =
+      has_cells && given.cells == 0 && given.sequence_cells == 0 && given.layout == llm::KvLayout::automatic;
   choose_layout(registered, *options);
   if (options_.guard != nullptr) {
     const auto checked = options_.guard->check(*options, [&load] { return load.is_cancelled.load(); });
@@ -98,8 +101,8 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
                 model);
   }
   if (options->context.cells < wanted.context.cells) {
-    log_warning("memory: too short for {} tokens of model {}: a conversation has up to {}", wanted.context.sequence_cells,
-                model, options->context.sequence_cells);
+    log_warning("memory: too short for {} KV cells of model {}: its conversations share {}", wanted.context.cells, model,
+                options->context.cells);
   }
   if (need->states < states) {
     log_warning(

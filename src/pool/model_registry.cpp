@@ -402,8 +402,9 @@ ModelInfo info_of(const RegisteredModel& model) {
     info.bytes = header->weight_bytes;
     info.parameters = header->parameters;
     info.train_tokens = static_cast<std::int32_t>(header->context_length);
+    const std::int32_t given = model.card.sequence_cells.value_or(0);
     const std::int32_t usual = model.capability == Capability::chat ? llm::kLongWindow : llm::kTextTokensMax;
-    info.sequence_tokens_max = std::min(info.train_tokens, model.card.sequence_cells.value_or(usual));
+    info.sequence_tokens_max = std::min(info.train_tokens, given > 0 ? given : usual);
     info.vocabulary = static_cast<std::int32_t>(header->vocabulary_size);
     info.has_chat_template = header->has_chat_template;
     info.file.architecture = header->architecture;

@@ -176,6 +176,9 @@ void check(const wire::ImportDataRequest& request) {
 }
 void check(const wire::LoadModelRequest&) {}
 void check(const wire::UnloadModelRequest&) {}
+void check(const wire::PullModelRequest& request) {
+  UMA_CHECK(!request.source.empty() && request.source.size() <= kPullSourceBytesMax);
+}
 void check(const wire::ModelsRequest&) {}
 void check(const wire::MetricsRequest&) {}
 void check(const wire::PingRequest&) {}

@@ -12,11 +12,17 @@ namespace uma::engine {
 namespace {
 
 constexpr double kKeepsMs = 2000;         // How long a sequence keeps its slot that was urgent when it was placed.
-constexpr std::size_t kOvertakenMax = 4;  // Sequences that may wait for cells while one behind them is placed.
+constexpr std::size_t kOvertakenMax = 8;  // Sequences that may wait for cells while one behind them is placed.
 
 // Whether the sequence is interactive, or a background one that has waited for long enough.
 bool is_urgent(const Sequence& sequence, TimePoint now) {
   return !sequence.job.is_background || to_ms(now - sequence.times.waits_since) >= sched::kBackgroundWaitMaxMs;
+}
+
+// Whether the sequence has lacked cells for long enough.
+bool is_overdue(const Sequence& sequence, TimePoint now) {
+  const TimePoint since = sequence.times.lacks_cells_since;
+  return since != kNever && now >= since + from_ms(kTurnMs);
 }
 
 }  // namespace
@@ -56,20 +62,16 @@ void Admission::admit(TimePoint now) {
   std::vector<RequestId> overtaken;
   while (Sequence* next = next_waiting(now, overtaken)) {
     Outcome outcome = Outcome::ended;
-    ends_.contain(*next, [&] {
-      outcome = try_to_place(*next, now);
-      // At once, because those that were swapped out for it come first from now on.
-      if (outcome == Outcome::no_cells && give_cells(*next, now)) outcome = try_to_place(*next, now);
-    });
+    ends_.contain(*next, [&] { outcome = try_to_place(*next, now); });
     if (outcome == Outcome::holds_back) break;
     if (outcome == Outcome::placed) eviction_.end_wait();
     if (outcome == Outcome::no_cells) {
-      const bool has_waited = now >= next->times.waits_since + from_ms(kTurnMs);
-      if (has_waited || overtaken.size() == kOvertakenMax) break;
+      if (overtaken.size() == kOvertakenMax) break;
       overtaken.push_back(next->job.id);
     }
     if (outcome != Outcome::no_slot) continue;
-    if (eviction_.is_waiting() || !is_urgent(*next, now) || !preemption_.swap_out_background(next->job.id, now)) break;
+    const bool takes_slot = !eviction_.is_waiting() && !next->job.is_background;
+    if (!takes_slot || !preemption_.swap_out_background(next->job.id, now)) break;
   }
   if (!eviction_.is_waiting()) eviction_.end_wait();
   if (parts_.sequences.take_reordered()) report_positions(now);
@@ -87,16 +89,18 @@ Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
   next.waits_for = finder_.find_running(next, hit);
   if (next.waits_for != RequestId{}) return Outcome::waits;
   const bool was_urgent = is_urgent(next, now);
-  const PlaceOutcome outcome = placement_.place(next, hit, now);
-  if (outcome != PlaceOutcome::placed) return outcome == PlaceOutcome::no_cells ? Outcome::no_cells : Outcome::no_slot;
+  if (const std::int64_t missing = placement_.cells_missing(next, hit); missing > 0) {
+    next.times.lacks_cells_since = std::min(next.times.lacks_cells_since, now);
+    const std::size_t reused = hit.kind == PrefixHit::Kind::slot ? hit.slot : Slot::kNowhere;
+    if (!preemption_.swap_out_for_cells(next, was_urgent, missing, reused, now)) {
+      const bool may_be_overtaken = !is_overdue(next, now) || preemption_.must_wait_for_others(next, was_urgent, missing, now);
+      return may_be_overtaken ? Outcome::no_cells : Outcome::holds_back;
+    }
+  }
+  if (!placement_.place(next, hit, now)) return Outcome::no_slot;
   if (was_urgent) next.times.keeps_until = now + from_ms(kKeepsMs);
+  next.times.lacks_cells_since = kNever;
   return Outcome::placed;
-}
-
-// Swaps out others for a sequence whose cells are not free. False: it has to wait.
-bool Admission::give_cells(const Sequence& sequence, TimePoint now) {
-  const std::int64_t missing = parts_.cells_of_running() + size_of(sequence.chain) + 1 - parts_.shape().cells;
-  return preemption_.swap_out_for_cells(sequence, is_urgent(sequence, now), missing, now);
 }
 
 Sequence* Admission::next_waiting(TimePoint now, std::span<const RequestId> overtaken) const {
@@ -114,7 +118,8 @@ Sequence* Admission::next_waiting(TimePoint now, std::span<const RequestId> over
 }
 
 Admission::Order Admission::order_of(const Sequence& sequence, TimePoint now) const {
-  return {!is_urgent(sequence, now), !sequence.was_placed(), parts_.shares.rank(sequence.job.flow)};
+  const TimePoint overdue_since = is_overdue(sequence, now) ? sequence.times.lacks_cells_since : kNever;
+  return {!is_urgent(sequence, now), overdue_since, !sequence.was_placed(), parts_.shares.rank(sequence.job.flow)};
 }
 
 // Whether the sequence waits for another one's prompt. It waits until that prompt is computed, or the other sequence has left

@@ -34,23 +34,23 @@ class Admission {
   // Ends sequences past their timeout, and sequences past their deadline that have not been in a batch.
   void expire(TimePoint now);
   // Places the sequences that are next. Order: urgent ones first; among those, swapped-out ones before new ones; then the
-  // client for which the least work was done. The first that does not get a slot blocks all behind it. One whose cells are not
-  // free is overtaken by those that fit, for kTurnMs; then generating sequences are swapped out for it and get their turn again
-  // later. A background sequence is swapped out for an urgent one at once.
+  // client for which the least work was done. The first that does not get a slot blocks all behind it. One that lacks cells is
+  // overtaken by those that fit, for kTurnMs; then it is the first, and generating sequences are swapped out for it, which get
+  // their turn again in the same way. It is overtaken for longer while it waits for another's turn to end. A background
+  // sequence is swapped out for an interactive one at once.
   void admit(TimePoint now);
   // The stored state that a sequence resumes from has been read, or reading has failed.
   void accept_fetched(FetchReport report);
 
  private:
-  // `waits`: for a state that is being read or a prompt that is being computed; `holds_back`: the same, and the sequences
-  // behind it wait too; `ended`: without having been placed.
+  // `waits`: for a state that is being read or a prompt that is being computed; `no_cells`: it may be overtaken; `holds_back`:
+  // the sequences behind it wait, too; `ended`: without having been placed.
   enum class Outcome : std::uint8_t { placed, waits, holds_back, no_slot, no_cells, ended };
   // The smallest goes first.
-  using Order = std::tuple<bool, bool, sched::FairShare::Rank>;
+  using Order = std::tuple<bool, TimePoint, bool, sched::FairShare::Rank>;
 
   [[nodiscard]] Outcome try_to_place(Sequence& next, TimePoint now);
   [[nodiscard]] Sequence* next_waiting(TimePoint now, std::span<const RequestId> overtaken) const;
-  [[nodiscard]] bool give_cells(const Sequence& sequence, TimePoint now);
   [[nodiscard]] Order order_of(const Sequence& sequence, TimePoint now) const;
   [[nodiscard]] bool waits_for_another(Sequence& sequence) const;
   void begin_fetch(Sequence& sequence, const PrefixHit& hit);

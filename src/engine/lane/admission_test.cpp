@@ -129,6 +129,44 @@ TEST_F(PoolAdmissionTest, TwoLongRepliesThatDoNotFitTogetherTakeTurns) {
   EXPECT_EQ(sinks_[3]->tokens, expected(std::string(60, 'q'), 55));
 }
 
+TEST_F(PoolAdmissionTest, ARequestThatWaitedForCellsComesBeforeThoseThatHadTheirTurn) {
+  start_long_reply();
+  post(job(3, std::string(60, 'q'), 40));
+  while (lane_->stats().preemptions_total.value() == 0) step();
+  post(job(4, "small", 3));
+  while (!results_.contains(2) || !results_.contains(3)) step();
+  EXPECT_FALSE(results_.contains(1)) << "its second turn is after them";
+  EXPECT_TRUE(results_.contains(4)) << "which may pass them all";
+  run();
+  EXPECT_EQ(sinks_[1]->tokens, expected("long reply", 100));
+}
+
+TEST_F(PoolAdmissionTest, BackgroundPromptsDoNotTakeEachOthersCells) {
+  make({.cells = 120, .sequences = 4, .unified = true, .row_cost = std::chrono::milliseconds(200)});
+  for (std::uint64_t id = 1; id <= 2; ++id) {
+    GenerationJob nightly = job(id, kLarge, 5);
+    nightly.is_background = true;
+    post(std::move(nightly));
+  }
+  run();
+  EXPECT_EQ(lane_->stats().preemptions_total.value(), 0u);
+}
+
+TEST_F(PoolAdmissionTest, TokensThatARunningSequenceSharesAreCountedOnce) {
+  make({.cells = 140, .sequences = 4, .unified = true});
+  const std::string instructions(60, 'p');
+  (void)run_turn(instructions + " first x");
+  post(job(2, instructions + " other", 40));
+  while (sinks_[2]->tokens.size() < 5) step();
+  std::vector<Token> longer = chain_after(1);
+  longer.push_back('y');
+  post(next_turn(3, longer, 4));
+  while (!results_.contains(3)) step();
+  EXPECT_FALSE(results_.contains(2)) << "both fit";
+  EXPECT_EQ(lane_->stats().preemptions_total.value(), 0u);
+  run();
+}
+
 TEST_F(PoolAdmissionTest, AReplyWhoseStateCannotBeSavedIsNotInterrupted) {
   start_long_reply();
   context_->fail_state = true;

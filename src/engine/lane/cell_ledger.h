@@ -61,12 +61,17 @@ class CellLedger {
     return std::ranges::any_of(held_[slot] | std::views::drop(begin), [&](std::uint32_t cell) { return holders_[cell] > 1; });
   }
 
-  // The number of cells that these slots hold, shared ones counted once.
-  [[nodiscard]] std::int64_t held_together(std::span<const std::size_t> slots) const {
+  // The first cells of a slot.
+  struct Part {
+    std::size_t slot = 0;
+    std::size_t count = 0;
+  };
+  // The number of cells in these parts of slots, shared ones counted once.
+  [[nodiscard]] std::int64_t held_together(std::span<const Part> parts) const {
     std::vector<bool> is_counted(holders_.size());
     std::int64_t count = 0;
-    for (const std::size_t slot : slots) {
-      for (const std::uint32_t cell : held_[slot]) {
+    for (const Part& part : parts) {
+      for (const std::uint32_t cell : held_[part.slot] | std::views::take(part.count)) {
         if (!is_counted[cell]) ++count;
         is_counted[cell] = true;
       }

@@ -1,6 +1,8 @@
 #include "engine/lane/cell_ledger.h"
 
+#include <initializer_list>
 #include <map>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -20,6 +22,18 @@ TEST(CellLedger, ASharedCellIsFreeWhenNobodyHoldsIt) {
   EXPECT_EQ(cells.used(), 3);
   cells.keep(1, 0);
   EXPECT_EQ(cells.used(), 1);
+}
+
+TEST(CellLedger, SharedCellsAreCountedOnce) {
+  CellLedger cells(3);
+  cells.add(0, 10);
+  cells.share(0, 1, 6);
+  cells.add(1, 2);
+  cells.add(2, 1);
+  const auto together = [&](std::initializer_list<CellLedger::Part> parts) { return cells.held_together(std::vector(parts)); };
+  EXPECT_EQ(together({{.slot = 0, .count = 10}, {.slot = 1, .count = 8}}), 12);
+  EXPECT_EQ(together({{.slot = 1, .count = 8}, {.slot = 0, .count = 7}}), 9);
+  EXPECT_EQ(together({{.slot = 2, .count = 1}, {.slot = 0, .count = 0}}), 1);
 }
 
 TEST(CellLedger, ASlotGivesUpItsMiddle) {

@@ -1,22 +1,27 @@
 #include "engine/lane/lane_parts.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace uma::engine {
 
 std::int64_t LaneParts::cells_reserved() const {
-  return slots.cells_used() + cells_to_come();
-}
-
-std::int64_t LaneParts::cells_of_running() const {
-  return slots.cells_of_running() + cells_to_come();
-}
-
-// Cells that are reserved for the prompts of running sequences and not used yet.
-std::int64_t LaneParts::cells_to_come() const {
-  std::int64_t cells = 0;
+  std::int64_t cells = slots.cells_used();
   for (const SequencePtr& sequence : sequences) {
     if (sequence->is_running()) cells += size_of(sequence->chain) - cached(*sequence);
   }
   return cells;
+}
+
+std::int64_t LaneParts::cells_of_running(std::span<const Sequence* const> except, CellLedger::Part also) const {
+  std::vector<CellLedger::Part> used = {also};
+  std::int64_t to_come = 0;
+  for (const SequencePtr& sequence : sequences) {
+    if (!sequence->is_running() || std::ranges::contains(except, sequence.get())) continue;
+    used.push_back({.slot = sequence->slot, .count = slot_of(*sequence).tokens.size()});
+    to_come += size_of(sequence->chain) - cached(*sequence);
+  }
+  return slots.cells_of(used) + to_come;
 }
 
 std::int64_t LaneParts::cells_expected() const {

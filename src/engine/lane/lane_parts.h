@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "base/clock.h"
 #include "base/mailbox.h"
+#include "engine/lane/cell_ledger.h"
 #include "engine/lane/core_share.h"
 #include "engine/lane/lane_command.h"
 #include "engine/lane/lane_options.h"
@@ -49,8 +51,9 @@ struct LaneParts {
 
   // Cells that are used, or reserved for the prompts of running sequences.
   [[nodiscard]] std::int64_t cells_reserved() const;
-  // Cells that running sequences use, or that are reserved for their prompts. Requires: a unified context.
-  [[nodiscard]] std::int64_t cells_of_running() const;
+  // Cells that the running sequences use, or that are reserved for their prompts, without those of `except`, and with the cells
+  // of `also`. Requires: a unified context.
+  [[nodiscard]] std::int64_t cells_of_running(std::span<const Sequence* const> except = {}, CellLedger::Part also = {}) const;
   // Cells that are used, or that restores in progress will use.
   [[nodiscard]] std::int64_t cells_expected() const;
   // Reserves memory for a state; less valuable states are evicted for it at once. Empty: there is not enough memory.
@@ -59,9 +62,6 @@ struct LaneParts {
   [[nodiscard]] kv::PrefixQuery prefix_query_of(const Sequence& sequence) const;
   // Cancels the sequence's job in the prefill lane.
   void recall(Sequence& sequence) const;
-
- private:
-  [[nodiscard]] std::int64_t cells_to_come() const;
 };
 
 // The session's id in a log line; "-" for none.

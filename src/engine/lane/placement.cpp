@@ -44,12 +44,14 @@ std::int64_t Placement::cells_needed(const Sequence& sequence, std::size_t index
   return hit.is_loaded() ? std::max<std::int64_t>(cells, reserved + hit.stored.tokens_stored) : cells;
 }
 
-// Whether the chain fits beside the running sequences once all other cells are free.
-bool Placement::may_fit(const Sequence& sequence, const PrefixHit& hit) const {
-  if (!parts_.shape().is_unified) return true;
-  const bool shares = hit.kind == PrefixHit::Kind::slot && parts_.slots[hit.slot].is_running;
-  const std::int64_t own = size_of(sequence.chain) + 1 - (shares ? hit.tokens_count : 0);
-  return parts_.cells_of_running() + own <= parts_.shape().cells;
+std::int64_t Placement::cells_missing(const Sequence& sequence, const PrefixHit& hit) const {
+  if (!parts_.shape().is_unified) return 0;
+  // The tokens of the hit are in cells already, which running sequences may share.
+  const CellLedger::Part reused = hit.kind == PrefixHit::Kind::slot
+                                      ? CellLedger::Part{.slot = hit.slot, .count = static_cast<std::size_t>(hit.tokens_count)}
+                                      : CellLedger::Part{};
+  const std::int64_t added = size_of(sequence.chain) + 1 - static_cast<std::int64_t>(reused.count);
+  return parts_.cells_of_running({}, reused) + added - parts_.shape().cells;
 }
 
 // Frees cells for the chain. Drops the hit if the chain needs fewer cells without it. False: there are too few cells.
@@ -70,14 +72,13 @@ bool Placement::free_cells(const Sequence& sequence, std::size_t index, PrefixHi
   return true;
 }
 
-PlaceOutcome Placement::place(Sequence& sequence, PrefixHit hit, TimePoint now) {
-  if (!may_fit(sequence, hit)) return PlaceOutcome::no_cells;
+bool Placement::place(Sequence& sequence, PrefixHit hit, TimePoint now) {
   const auto index = choose_slot(sequence, hit);
-  if (!index) return PlaceOutcome::no_slot;
+  if (!index) return false;
   const Slot& slot = parts_.slots[*index];
   const bool had_tokens = !slot.is_empty() && slot.owner.session == sequence.job.session;
   if (!parts_.slots.cut(*index, hit.is_slot(*index) ? static_cast<std::size_t>(hit.tokens_count) : 0)) hit = {};
-  if (!free_cells(sequence, *index, hit)) return PlaceOutcome::no_slot;
+  if (!free_cells(sequence, *index, hit)) return false;
   enter_slot(sequence, *index);
   fill_slot(sequence, hit);
   if (kv::StateStore* store = parts_.options.store) {
@@ -91,7 +92,7 @@ PlaceOutcome Placement::place(Sequence& sequence, PrefixHit hit, TimePoint now) 
             log_name(sequence.job.session), *index, slot.tokens.size(), sequence.chain.size(),
             sequence.restoring ? sequence.restoring->tokens_wanted : 0);
   if (!sequence.restoring) reuse_check_.begin(sequence, 0);
-  return PlaceOutcome::placed;
+  return true;
 }
 
 void Placement::enter_slot(Sequence& sequence, std::size_t index) {

@@ -13,12 +13,6 @@
 
 namespace uma::engine {
 
-enum class PlaceOutcome : std::uint8_t {
-  placed,
-  no_slot,   // All slots are in use, or the state in the one that it would get has to be stored first.
-  no_cells,  // Its chain does not fit beside the running sequences, even if all idle slots were evicted.
-};
-
 class Placement {
  public:
   Placement(const LaneParts& parts, SlotEviction& eviction, ReuseCheck& reuse_check)
@@ -27,12 +21,14 @@ class Placement {
   // Called before the sequence's state is read from disk: evicts the state in the slot that the sequence will need, before its
   // own state takes memory. False: the eviction has to wait.
   [[nodiscard]] bool evict_ahead(const Sequence& sequence);
-  // Places the sequence, or changes nothing if it has no_cells.
-  [[nodiscard]] PlaceOutcome place(Sequence& sequence, PrefixHit hit, TimePoint now);
+  // Cells that running sequences must free before the chain fits, if all idle slots are evicted; 0 or less: it fits.
+  [[nodiscard]] std::int64_t cells_missing(const Sequence& sequence, const PrefixHit& hit) const;
+  // Places the sequence. False: all slots are in use, or the state in the one that it would get has to be stored first.
+  // Requires: no cells are missing.
+  [[nodiscard]] bool place(Sequence& sequence, PrefixHit hit, TimePoint now);
 
  private:
   [[nodiscard]] std::optional<std::size_t> choose_slot(const Sequence& sequence, const PrefixHit& hit);
-  [[nodiscard]] bool may_fit(const Sequence& sequence, const PrefixHit& hit) const;
   [[nodiscard]] bool free_cells(const Sequence& sequence, std::size_t index, PrefixHit& hit);
   [[nodiscard]] std::int64_t cells_needed(const Sequence& sequence, std::size_t index, const PrefixHit& hit) const;
   void enter_slot(Sequence& sequence, std::size_t index);

@@ -101,48 +101,60 @@ Sequence* Preemption::choose_background(TimePoint now) const {
   return blocked;
 }
 
-bool Preemption::swap_out_for_cells(const Sequence& waiting, bool urgent, std::int64_t cells, TimePoint now) {
-  const std::vector<Sequence*> victims = give_way_to(waiting, urgent, now);
-  std::int64_t freed = 0;
-  std::size_t count = 0;
-  while (freed < cells && count < victims.size()) freed += size_of(victims[count++]->chain);
-  if (freed < cells) return false;
-  for (Sequence* victim : std::span(victims).first(count)) {
-    log_info("request {}: swapped out for request {}, which needs its cells", victim->job.id.value, waiting.job.id.value);
-    if (victim->job.is_background) {
-      swap_out(*victim);
-      continue;
-    }
-    kv::SnapshotPtr kept = save(*victim);
-    if (kept == nullptr) {  // It would be computed again at every turn.
-      victim->times.keeps_until = now + from_ms(kTurnMs);
-      return false;
-    }
-    victim->resume.id = 0;
-    set_aside(*victim, std::move(kept));
-  }
-  return true;
-}
-
-// The sequences that give way to a waiting one, in the order in which they do.
-std::vector<Sequence*> Preemption::give_way_to(const Sequence& waiting, bool urgent, TimePoint now) const {
-  const auto is_past = [now](TimePoint since) { return now >= since + from_ms(kTurnMs); };
+bool Preemption::swap_out_for_cells(const Sequence& waiting, bool urgent, std::int64_t cells, std::size_t spared,
+                                    TimePoint now) {
   std::vector<Sequence*> found;
-  for (const SequencePtr& pointer : parts_.sequences) {
-    const Sequence& sequence = *pointer;
-    if (!sequence.is_running()) continue;
-    const bool is_less = sequence.job.is_background;
-    const bool may_go = now >= sequence.times.keeps_until;
-    const bool has_had_its_turn =
-        is_past(waiting.times.waits_since) && is_past(std::max(sequence.times.placed, sequence.times.first_token)) &&
-        !sequence.is_blocked() && !sequence.is_unsound && sequence.generated() > 0 && !parts_.slot_of(sequence).was_moved();
-    if (may_go && ((is_less && urgent) || ((is_less || urgent) && has_had_its_turn))) found.push_back(pointer.get());
+  for (const SequencePtr& sequence : parts_.sequences) {
+    if (sequence->is_running() && sequence->slot != spared && gives_way_to(waiting, urgent, *sequence, now)) {
+      found.push_back(sequence.get());
+    }
   }
   // An offloaded prompt, which would begin again, is the last of its kind.
   std::ranges::sort(found, std::greater(), [](const Sequence* sequence) {
     return std::tuple(sequence->job.is_background, !sequence->is_blocked(), sequence->chain.size());
   });
-  return found;
+  const std::int64_t used = parts_.cells_of_running();
+  std::vector<const Sequence*> victims;
+  std::size_t count = 0;
+  while (count < found.size() && used - parts_.cells_of_running(victims) < cells) victims.push_back(found[count++]);
+  if (used - parts_.cells_of_running(victims) < cells) return false;
+  for (Sequence* victim : std::span(found).first(count)) {
+    if (victim->job.is_background && !waiting.job.is_background) {
+      swap_out(*victim);
+    } else {
+      kv::SnapshotPtr kept = save(*victim);
+      if (kept == nullptr) {  // It would be computed again at every turn.
+        victim->times.keeps_until = now + from_ms(kTurnMs);
+        return false;
+      }
+      victim->resume.id = 0;
+      set_aside(*victim, std::move(kept));
+    }
+    log_info("request {}: gives its cells to request {}", victim->job.id.value, waiting.job.id.value);
+  }
+  return true;
+}
+
+bool Preemption::must_wait_for_others(const Sequence& waiting, bool urgent, std::int64_t cells, TimePoint now) const {
+  std::int64_t held = 0;
+  for (const SequencePtr& sequence : parts_.sequences) {
+    const bool was_before = sequence->is_running() && sequence->times.placed <= waiting.times.lacks_cells_since;
+    if (was_before && !gives_way_to(waiting, urgent, *sequence, now)) held += size_of(sequence->chain);
+  }
+  return held >= cells;
+}
+
+// Whether a running sequence gives its cells to a waiting one now.
+bool Preemption::gives_way_to(const Sequence& waiting, bool urgent, const Sequence& running, TimePoint now) const {
+  const auto is_past = [now](TimePoint since) { return now >= since + from_ms(kTurnMs); };
+  if (now < running.times.keeps_until) return false;
+  if (running.job.is_background && !waiting.job.is_background) return true;
+  if (!running.job.is_background && !urgent) return false;
+  const Slot& slot = parts_.slot_of(running);
+  const bool generates = !running.is_blocked() && !running.is_unsound && running.generated() > 0 &&
+                         parts_.cached(running) + 1 >= size_of(running.chain);
+  return generates && !slot.was_moved() && is_past(waiting.times.lacks_cells_since) &&
+         is_past(std::max(running.times.placed, running.times.first_token));
 }
 
 void Preemption::swap_out(Sequence& sequence) {

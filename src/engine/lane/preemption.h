@@ -32,9 +32,13 @@ class Preemption {
   // Swaps out the newest background sequence for a more important request. False: there is none that may be swapped out.
   [[nodiscard]] bool swap_out_background(RequestId important, TimePoint now);
   // Swaps out sequences for a waiting one, so that at least `cells` more cells are free once idle slots are evicted: background
-  // ones if it is `urgent`, and, once it has waited for kTurnMs, those that are no more important and have generated for as
-  // long, the longest first. False: they are not enough, or the states cannot be saved.
-  [[nodiscard]] bool swap_out_for_cells(const Sequence& waiting, bool urgent, std::int64_t cells, TimePoint now);
+  // ones for an interactive one, and, once it has lacked cells for kTurnMs, those that are no more important and have generated
+  // for as long, the longest first. Slot `spared` stays. False: they are not enough, or the states cannot be saved.
+  [[nodiscard]] bool swap_out_for_cells(const Sequence& waiting, bool urgent, std::int64_t cells, std::size_t spared,
+                                        TimePoint now);
+  // Whether the waiting sequence lacks cells because of others that were placed before it began to, and that do not give way
+  // yet. `cells`: those that it lacks.
+  [[nodiscard]] bool must_wait_for_others(const Sequence& waiting, bool urgent, std::int64_t cells, TimePoint now) const;
   // Takes the sequence out of the context; it resumes from `snapshot`, if there is one.
   void set_aside(Sequence& sequence, kv::SnapshotPtr snapshot);
   // Clears the context. Cells with values that are not finite spoil the computation beside them, even after they are freed. All
@@ -46,7 +50,7 @@ class Preemption {
   [[nodiscard]] Sequence* choose_victim() const;
   [[nodiscard]] Sequence* choose_restoring() const;
   [[nodiscard]] Sequence* choose_background(TimePoint now) const;
-  [[nodiscard]] std::vector<Sequence*> give_way_to(const Sequence& waiting, bool urgent, TimePoint now) const;
+  [[nodiscard]] bool gives_way_to(const Sequence& waiting, bool urgent, const Sequence& running, TimePoint now) const;
   void swap_out(Sequence& sequence);
   [[nodiscard]] kv::SnapshotPtr save(Sequence& sequence);
   void restart_unsound(Sequence& sequence);

@@ -69,8 +69,9 @@ struct ResumePoint {
 };
 
 struct SequenceTimes {
-  TimePoint waits_since{};  // Set while the sequence waits.
-  TimePoint keeps_until{};  // It is not swapped out for a waiting one until then.
+  TimePoint waits_since{};               // Set while the sequence waits.
+  TimePoint lacks_cells_since = kNever;  // When it had no cells for the first time since it was last placed; kNever: it had.
+  TimePoint keeps_until{};               // It is not swapped out for a waiting one until then.
   TimePoint placed{};
   TimePoint first_token{};
   TimePoint last_token{};

@@ -40,14 +40,6 @@ std::int64_t SlotTable::cells_used() const {
   return cells;
 }
 
-std::int64_t SlotTable::cells_of_running() const {
-  std::vector<std::size_t> running;
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].is_running) running.push_back(i);
-  }
-  return cells_.held_together(running);
-}
-
 void SlotTable::claim(std::size_t index, kv::StateOwner owner, bool is_ephemeral) {
   Slot& slot = slots_[index];
   UMA_CHECK(!slot.is_running);

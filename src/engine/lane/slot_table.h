@@ -58,8 +58,8 @@ class SlotTable {
   [[nodiscard]] std::optional<std::size_t> find_empty() const;
   // The number of used cells.
   [[nodiscard]] std::int64_t cells_used() const;
-  // The number of cells that running sequences use. Requires: a unified context.
-  [[nodiscard]] std::int64_t cells_of_running() const;
+  // The number of cells in these parts of slots, shared ones counted once. Requires: a unified context.
+  [[nodiscard]] std::int64_t cells_of(std::span<const CellLedger::Part> parts) const { return cells_.held_together(parts); }
 
   // --- Ownership
   // A sequence begins to run in the slot.
