@@ -4,6 +4,8 @@
 #include <format>
 #include <utility>
 
+#include "engine/router/apply_defaults.h"
+
 namespace uma::engine {
 namespace {
 
@@ -46,9 +48,14 @@ Expected<ConvertedText> detokenized(const llm::Vocab& vocab, const DetokenizeReq
                                              *unknown, vocab.size() - 1),
                                  "tokens"});
   }
-  std::string text;
-  for (const Token token : request.tokens) text += vocab.text(token);
-  return converted(std::move(text), request.share);
+  // Charged before it is made: a token of four bytes in the request may have a text of hundreds.
+  std::size_t bytes = 0;
+  for (const Token token : request.tokens) bytes += vocab.text(token).size();
+  if (auto may = charge(request.share, bytes * kTextFactor); !may) return std::unexpected(std::move(may.error()));
+  ConvertedText result{.text = {}, .share = request.share};
+  result.text.reserve(bytes);
+  for (const Token token : request.tokens) result.text += vocab.text(token);
+  return result;
 }
 
 }  // namespace
@@ -85,6 +92,7 @@ Task<Expected<ConvertedText>> TextConversions::format_chat(TenantId tenant, Gene
   if (auto admitted = admit(request.input.bytes() + request.options.chat.tools.size()); !admitted) co_return admitted.error();
   auto lease = co_await parts_.models.lease_chat(request.model);
   if (!lease) co_return lease.error();
+  apply_defaults((*lease)->defaults, request);
   const std::size_t bytes = memory_of(request);
   co_return co_await parts_.preparer.run(
       parts_.tasks, std::move(tenant), bytes,

@@ -69,6 +69,16 @@ TEST_F(TextConversionsTest, AConversationBecomesItsPrompt) {
   EXPECT_EQ(prompt->text, "<|im_start|>user\nwhat?<|im_end|>\n<|im_start|>assistant\n");
 }
 
+TEST_F(TextConversionsTest, AConversationHasTheDefaultsOfItsModel) {
+  serve_lanes("other", {.system = "Be brief."});
+  GenerateRequest request;
+  request.model = "other";
+  request.input.messages = {{"user", "what?"}};
+  const auto prompt = wait_for(router_->texts().format_chat(kTenant, request));
+  ASSERT_TRUE(prompt) << prompt.error().message;
+  EXPECT_THAT(prompt->text, HasSubstr("<|im_start|>system\nBe brief.<|im_end|>"));
+}
+
 TEST_F(TextConversionsTest, AGapNeedsMarks) {
   GenerateRequest request;
   request.input.text = "int a";
