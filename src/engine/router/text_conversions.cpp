@@ -13,6 +13,8 @@ namespace {
 constexpr std::size_t kTokenBytes = sizeof(Token) + 12;
 constexpr std::size_t kTextedTokenBytes = kTokenBytes + sizeof(std::size_t) + 28;
 constexpr std::size_t kTextFactor = 3;  // A text, and its JSON.
+// Of a text to tokenize: the answer is encoded on the thread that serves all connections.
+constexpr std::size_t kTokenizeBytesMax = 1ul << 20;
 
 Expected<Unit> charge(const RequestShare& share, std::size_t bytes) {
   return share ? share->grow(bytes) : Unit{};
@@ -70,6 +72,12 @@ Expected<Unit> TextConversions::admit(std::size_t bytes) const {
 
 Task<Expected<TokenizedText>> TextConversions::tokenize(TenantId tenant, TokenizeRequest request) {
   if (auto admitted = admit(request.text.size()); !admitted) co_return admitted.error();
+  if (request.text.size() > kTokenizeBytesMax) {
+    co_return Error{ErrorCode::limit_prompt,
+                    std::format("the text has {} bytes, but one request is answered with the tokens of "
+                                "at most {}: send it in parts",
+                                request.text.size(), kTokenizeBytesMax)};
+  }
   auto lease = co_await parts_.models.lease_chat(request.model);
   if (!lease) co_return lease.error();
   const std::size_t bytes = request.text.size();

@@ -41,6 +41,7 @@ TEST_F(TextConversionsTest, TextsBecomeTokens) {
   EXPECT_EQ(with_texts.text, "ab");
   EXPECT_THAT(with_texts.text_ends, ElementsAre(1, 2));
   EXPECT_EQ(tokenize({.model = "unknown", .text = "a"}).error().code, ErrorCode::model_unknown);
+  EXPECT_EQ(tokenize({.model = "", .text = std::string((1 << 20) + 1, 'x')}).error().code, ErrorCode::limit_prompt);
 }
 
 TEST_F(TextConversionsTest, TokensBecomeTexts) {
