@@ -63,7 +63,7 @@ std::string shown_source(std::string_view source) {
 
 // --- Threads
 
-Expected<Unit> LocalModels::start(const std::string& source, const char* thread_name, std::function<void(Work&)> work) {
+Expected<Unit> LocalModels::start(const std::string& source, std::function<void(Work&)> work) {
   return contain([&]() -> Expected<Unit> {
     const MutexLock lock(mutex_);
     if (is_stopped_) return fail(ErrorCode::limit_wait, "the daemon is stopping");
@@ -93,8 +93,7 @@ Expected<Unit> LocalModels::start(const std::string& source, const char* thread_
     }
     works_.reserve(works_.size() + 1);  // So that a thread that has begun is kept.
     auto begun = std::make_unique<Work>(source);
-    begun->thread = std::thread([this, thread_name, work = std::move(work), mine = begun.get()] {
-      set_thread_name(thread_name);
+    begun->thread = std::thread([this, work = std::move(work), mine = begun.get()] {
       run_noting([&] { work(*mine); });
       const MutexLock end_lock(mutex_);
       mine->has_ended = true;
@@ -141,7 +140,10 @@ void LocalModels::pull(std::string source, std::shared_ptr<PullSink> sink) {
     return sink->end(
         fail(ErrorCode::io_failed, "there is no folder for models, because neither XDG_DATA_HOME nor HOME is set for umad"));
   }
-  const auto started = start(source, "uma-pull", [this, source, sink](Work& mine) { run_pull(source, *sink, mine); });
+  const auto started = start(source, [this, source, sink](Work& mine) {
+    set_thread_name("uma-pull");
+    run_pull(source, *sink, mine);
+  });
   if (!started) sink->end(std::unexpected(started.error()));
 }
 
@@ -233,7 +235,8 @@ Expected<Unit> LocalModels::name_model(const std::string& model, const std::stri
 
 void LocalModels::change_names(std::function<Expected<Unit>()> change, Reply<Unit> reply) {
   const auto shared = std::make_shared<Reply<Unit>>(std::move(reply));  // The thread's, unless it cannot be started.
-  const auto started = start("", "uma-names", [this, change = std::move(change), shared](Work& mine) {
+  const auto started = start("", [this, change = std::move(change), shared](Work& mine) {
+    set_thread_name("uma-names");
     auto changed = contain(change);
     set_done(mine);
     (*shared)(std::move(changed));

@@ -53,7 +53,7 @@ class LocalModels final : public ModelLibrary {
   };
 
   // Runs `work` on a thread of its own. Errors: E_LIMIT_003.
-  [[nodiscard]] Expected<Unit> start(const std::string& source, const char* thread_name, std::function<void(Work&)> work);
+  [[nodiscard]] Expected<Unit> start(const std::string& source, std::function<void(Work&)> work);
   void set_done(Work& work);  // Before anybody is told, so that who is told may begin it again.
   void change_names(std::function<Expected<Unit>()> change, Reply<Unit> reply);
   void run_pull(const std::string& source, PullSink& sink, Work& mine);
