@@ -18,7 +18,7 @@ using testing::kFakeImEnd;
 
 class TextConversionsTest : public ::testing::Test, protected EngineBench {
  protected:
-  TextConversionsTest() : EngineBench({.cells = 1024, .sequences = 4, .has_chat_template = true}) {
+  TextConversionsTest() : EngineBench({.cells = 1024, .sequences = 4, .has_chat_template = true}, {"fake", "other"}) {
     start_router();
     load();
   }
