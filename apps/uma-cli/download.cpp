@@ -91,9 +91,8 @@ class Fetch final : public HttpHandler {
 
   [[nodiscard]] Result<void> refuse(const std::string& why) const {
     const std::string type = head_.content_type.empty() ? "none" : printable_line(head_.content_type);
-    return fail(ExitCode::protocol,
-                std::format("{} did not send a GGUF model: {} (status {}, content type: {})",
-                            printable_line(head_.url.substr(0, head_.url.find('?'))), why, head_.status, type));
+    return fail(ExitCode::protocol, std::format("{} did not send a GGUF model: {} (status {}, content type: {})",
+                                                shown_url(head_.url), why, head_.status, type));
   }
 
   const Wanted& wanted_;

@@ -141,7 +141,7 @@ Result<HttpEnd> Http::get(const Url& url, const std::vector<std::string>& header
       return fail(ExitCode::server, std::format("{} redirects from https to http, which pull refuses", at.host));
     at = std::move(*next);
   }
-  return fail(ExitCode::server, std::format("{} has more than {} redirects", printable_line(url.text), kRedirectsMax));
+  return fail(ExitCode::server, std::format("{} has more than {} redirects", shown_url(url.text), kRedirectsMax));
 }
 
 Result<HttpEnd> Http::get_once(const Url& url, std::vector<std::string> headers, HttpHandler& handler, std::string& redirect) {

@@ -125,7 +125,7 @@ std::string summary(const std::string& target, const std::string& sum, std::stri
 }
 
 // Whether the wanted file already exists. A different file of that name is a failure, unless is_forced is set.
-Result<bool> is_here(const std::string& target, const Wanted& wanted, bool is_forced, Progress& progress,
+Result<bool> is_here(const std::string& target, const Wanted& wanted, const PullOptions& options, Progress& progress,
                      Interrupts& interrupts) {
   switch (presence_of(target)) {
     case Presence::missing:
@@ -136,7 +136,7 @@ Result<bool> is_here(const std::string& target, const Wanted& wanted, bool is_fo
     case Presence::file:
       break;
   }
-  if (is_forced) return false;
+  if (options.is_forced) return false;
   std::error_code problem;
   const auto size = fs::file_size(target, problem);
   if (!wanted.sha256.empty() && (!wanted.size || *wanted.size == size)) {
@@ -146,8 +146,10 @@ Result<bool> is_here(const std::string& target, const Wanted& wanted, bool is_fo
     if (!sum) return std::unexpected(sum.error());
     if (*sum == wanted.sha256) return true;
   }
-  return fail(ExitCode::usage, std::format("{} already exists{}: --force replaces it, --out FILE keeps both", target,
-                                           wanted.sha256.empty() ? "" : " with different contents"));
+  // With --folder the caller is umad, whose clients have no flags.
+  return fail(ExitCode::usage,
+              std::format("{} already exists{}: {}", target, wanted.sha256.empty() ? "" : " with different contents",
+                          options.folder.empty() ? "--force replaces it, --out FILE keeps both" : "delete that model first"));
 }
 
 // The file of a pull.
@@ -195,7 +197,7 @@ Result<Pulled> fetch_file(const PullOptions& options, Interrupts& interrupts) {
   auto part = PartFile::open(*target);
   if (!part) return std::unexpected(part.error());
   // Checked under the lock, so that no other process creates it now.
-  auto here = is_here(*target, wanted, options.is_forced, progress, interrupts);
+  auto here = is_here(*target, wanted, options, progress, interrupts);
   if (!here) return std::unexpected(here.error());
   const std::string_view checked = wanted.sha256.empty() ? "computed here; no checksum to compare with"
                                    : given_sum.empty()   ? "matches the hub"

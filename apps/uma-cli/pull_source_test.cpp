@@ -36,6 +36,11 @@ TEST(Url, ComparesOriginsWithTheirPorts) {
   EXPECT_EQ(parse_url("HTTPS://Host/x")->origin, "https://host:443");
   EXPECT_EQ(parse_url("https://host:443/y?z#f")->origin, "https://host:443");
   EXPECT_EQ(parse_url("https://host:443/y?z#f")->text, "https://host:443/y?z");
+  EXPECT_EQ(shown_url("https://host:443/y/m.gguf?token=secret#f"), "https://host:443/y/m.gguf");
+  EXPECT_EQ(shown_url("https://me:secret@host/a@b"), "https://host/a@b");
+  EXPECT_EQ(shown_url("owner/repo"), "owner/repo");
+  EXPECT_EQ(parse_url("https://me:secret@host/x?token=secret").error().message,
+            "https://host/x contains a user name: give a URL without one");
   EXPECT_NE(parse_url("http://host/")->origin, parse_url("http://host:81/")->origin);
   EXPECT_EQ(parse_url("https://hub@evil/").has_value(), false);
 }

@@ -171,7 +171,7 @@ std::optional<ContentRange> parse_content_range(std::string_view text) {
 }
 
 Failure http_failure(const HttpHead& head, const Wanted& wanted) {
-  const std::string url = printable_line(head.url);
+  const std::string url = shown_url(head.url);
   const auto because = [](std::string message) { return Failure{ExitCode::server, std::move(message), ""}; };
   switch (head.status) {
     case 401:

@@ -170,7 +170,7 @@ TEST_F(Judge, AsksBusyServersAgainAndSaysWhatOthersMean) {
   EXPECT_THAT(judged(on_hub).error().message, ::testing::HasSubstr("HF_TOKEN"));
   EXPECT_THAT(judged().error().message, ::testing::Not(::testing::HasSubstr("HF_TOKEN")));
   head.status = 404;
-  head.url = "https://h/\x1b[2J";
+  head.url = "https://h/\x1b[2J?token=secret";
   EXPECT_EQ(judged().error().message, "https://h/^[[2J does not exist on the server (404)");
   EXPECT_EQ(judged().error().exit_code, ExitCode::server);
 }

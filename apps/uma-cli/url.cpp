@@ -30,9 +30,7 @@ std::string part_of(CURLU* url, CURLUPart part, unsigned flags = 0) {
 
 Result<Url> parse_url(const std::string& text) {
   const std::unique_ptr<CURLU, FreeUrl> url(curl_url());
-  const auto refuse = [&](std::string_view why) {
-    return fail(ExitCode::usage, std::format("{} {}", printable_line(text), why));
-  };
+  const auto refuse = [&](std::string_view why) { return fail(ExitCode::usage, std::format("{} {}", shown_url(text), why)); };
   const CURLUcode code = curl_url_set(url.get(), CURLUPART_URL, text.c_str(), CURLU_DISALLOW_USER);
   if (code == CURLUE_USER_NOT_ALLOWED) return refuse("contains a user name: give a URL without one");
   const std::string scheme = lower_ascii(part_of(url.get(), CURLUPART_SCHEME));
@@ -46,6 +44,15 @@ Result<Url> parse_url(const std::string& text) {
   result.path = part_of(url.get(), CURLUPART_PATH);
   result.origin = std::format("{}://{}:{}", scheme, result.host, part_of(url.get(), CURLUPART_PORT, CURLU_DEFAULT_PORT));
   return result;
+}
+
+std::string shown_url(std::string_view text) {
+  text = text.substr(0, text.find_first_of("?#"));
+  const std::size_t scheme = text.find("://");
+  const std::size_t host = scheme == std::string_view::npos ? 0 : scheme + 3;
+  const std::size_t user_end = text.substr(0, text.find('/', host)).rfind('@');
+  if (user_end == std::string_view::npos || user_end < host) return printable_line(text);
+  return printable_line(std::format("{}{}", text.substr(0, host), text.substr(user_end + 1)));
 }
 
 bool may_follow(const Url& from, const Url& to) {

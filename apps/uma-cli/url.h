@@ -20,6 +20,10 @@ struct Url {
 // Accepts only http and https, and no URL with a user name or password.
 [[nodiscard]] Result<Url> parse_url(const std::string& text);
 
+// A URL, or what should be one, as messages show it: without its query, its fragment, and a user name with a password, which
+// may be secret.
+[[nodiscard]] std::string shown_url(std::string_view text);
+
 // False for a redirect from https to http.
 [[nodiscard]] bool may_follow(const Url& from, const Url& to);
 

@@ -308,7 +308,7 @@ void Daemon::drain(const SignalReceived& first) {
            first.number == SIGINT ? "INT" : "TERM", std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count());
   ::sd_notify(0, "STOPPING=1");
   stop_accepting();
-  library_.stop();
+  library_.cancel();
   engine_.drain();
   std::array<int, 2> counts{};
   ++counts[first.is_passed_on ? 1 : 0];

@@ -1,13 +1,18 @@
 #include "umad/local_models.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <format>
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "base/thread_name.h"
 #include "base/thrown.h"
 #include "base/utf8.h"
@@ -18,8 +23,22 @@
 namespace uma::umad {
 namespace {
 
-constexpr std::size_t kPullsMax = 4;
+constexpr std::ptrdiff_t kPullsMax = 4;
+constexpr std::ptrdiff_t kChangesMax = 16;  // Changes of names in progress.
 constexpr std::size_t kAliasesMax = 1024;
+
+bool is_url(std::string_view source) {
+  return source.contains("://");
+}
+
+// The error without the path of the folder, which is no client's business.
+Error without_folder(Error error, const std::string& folder) {
+  const std::string prefix = folder + '/';
+  for (std::size_t at = error.message.find(prefix); at != std::string::npos; at = error.message.find(prefix, at)) {
+    error.message.erase(at, prefix.size());
+  }
+  return error;
+}
 
 }  // namespace
 
@@ -28,66 +47,80 @@ std::string why_not_a_source(std::string_view source) {
   if (source.size() > kPullSourceBytesMax)
     return std::format("it has {} bytes, more than {}", source.size(), kPullSourceBytesMax);
   if (!is_utf8(source) || std::ranges::any_of(source, is_bad)) return "it has blanks or control characters";
-  const bool is_url = source.starts_with("http://") || source.starts_with("https://");
-  if (is_url || (source.contains('/') && !source.starts_with('-'))) return {};
+  const std::string shown = lower_ascii(shown_source(source));
+  if (is_url(shown) && std::string_view(shown).substr(0, shown.find('/', shown.find("://") + 3)).contains('@'))
+    return "it has a user name or a password: give a URL without them";
+  if (is_url(shown) ? shown.starts_with("http://") || shown.starts_with("https://")
+                    : shown.contains('/') && !shown.starts_with('-')) {
+    return {};
+  }
   return "it is neither OWNER/REPO[:FILE-OR-QUANT] nor an http(s) URL";
 }
 
-// --- Downloads
+std::string shown_source(std::string_view source) {
+  return std::string(source.substr(0, is_url(source) ? source.find_first_of("?#") : source.size()));
+}
 
-void LocalModels::pull(std::string source, std::shared_ptr<PullSink> sink) {
-  if (const auto known = pool_.resolve(source); known && !source.empty()) return sink->end(*known);
-  if (const std::string why = why_not_a_source(source); !why.empty())
-    return sink->end(fail(ErrorCode::proto_field, std::format("\"{}\" cannot be pulled: {}", source.substr(0, 100), why)));
-  if (options_.folder.empty()) {
-    return sink->end(
-        fail(ErrorCode::io_failed, "there is no folder for models, because neither XDG_DATA_HOME nor HOME is set for umad"));
-  }
-  const auto started = contain([&]() -> Expected<Unit> {
+// --- Threads
+
+Expected<Unit> LocalModels::start(const std::string& source, std::function<void(Work&)> work) {
+  return contain([&]() -> Expected<Unit> {
     const MutexLock lock(mutex_);
     if (is_stopped_) return fail(ErrorCode::limit_wait, "the daemon is stopping");
-    std::erase_if(pulls_, [](const std::unique_ptr<Pull>& pull) {
-      if (pull->has_ended) pull->thread.join();
-      return pull->has_ended;
+    std::erase_if(works_, [](const std::unique_ptr<Work>& other) {
+      if (other->has_ended) other->thread.join();
+      return other->has_ended;
     });
-    if (pulls_.size() >= kPullsMax) {
+    const auto is_same = [&](const auto& other) { return other->is_under_way && other->source == source; };
+    if (!source.empty() && std::ranges::any_of(works_, is_same)) {
       return fail(ErrorCode::limit_wait,
-                  std::format("{} downloads are in progress, and the limit is {}: try again later", pulls_.size(), kPullsMax));
+                  std::format("{} is being downloaded for another request: try again later", shown_source(source)));
     }
-    pulls_.reserve(kPullsMax);
-    auto pull = std::make_unique<Pull>();
-    pull->thread = std::thread([this, source, sink, mine = pull.get()] {
-      set_thread_name("uma-pull");
-      run_pull(source, *sink, *mine);
+    const auto count = [&](bool are_pulls) REQUIRES_LOCK(mutex_) {
+      return std::ranges::count_if(
+          works_, [&](const auto& other) { return other->is_under_way && other->source.empty() != are_pulls; });
+    };
+    const std::ptrdiff_t pulls = count(true);
+    if (!source.empty() && pulls >= kPullsMax) {
+      return fail(ErrorCode::limit_wait,
+                  std::format("{} downloads are in progress, and the limit is {}: try again later", pulls, kPullsMax));
+    }
+    const std::ptrdiff_t changes = count(false);
+    if (source.empty() && changes >= kChangesMax) {
+      return fail(
+          ErrorCode::limit_wait,
+          std::format("{} changes of names are in progress, and the limit is {}: try again later", changes, kChangesMax));
+    }
+    works_.reserve(works_.size() + 1);  // So that a thread that has begun is kept.
+    auto begun = std::make_unique<Work>(source);
+    begun->thread = std::thread([this, work = std::move(work), mine = begun.get()] {
+      run_noting([&] { work(*mine); });
+      const MutexLock end_lock(mutex_);
+      mine->has_ended = true;
     });
-    pulls_.push_back(std::move(pull));
+    works_.push_back(std::move(begun));
     return Unit{};
   });
-  if (!started) sink->end(std::unexpected(started.error()));
 }
 
-void LocalModels::run_pull(const std::string& source, PullSink& sink, Pull& mine) {
-  auto fetched = contain([&] { return fetch(source, sink); });
-  const std::string shown = source.substr(0, source.find('?'));  // What follows may be a secret.
-  if (fetched) {
-    log_info("model   {}: pulled from {}", *fetched, shown);
-  } else {
-    log_warning("pull of {}: {}", shown, fetched.error().message);
-  }
-  run_noting([&] { sink.end(std::move(fetched)); });
+void LocalModels::set_done(Work& work) {
   const MutexLock lock(mutex_);
-  mine.has_ended = true;
+  work.is_under_way = false;
 }
 
-Expected<std::string> LocalModels::fetch(const std::string& source, PullSink& sink) {
-  const auto path = run_pull_process(options_.program, options_.folder, source,
-                                     [&](const PullProgress& progress) { return sink.update(progress) && !is_stopped(); });
-  if (!path) return path;
-  auto name = pool_.name_of_file(*path);
-  const bool is_name = pool::is_model_name(source) && !source.contains('?');
-  if (!name || !is_name || pool_.resolve(source)) return name;
-  if (const auto named = name_model(*name, source); !named) return std::unexpected(named.error());
-  return name;
+void LocalModels::cancel() {
+  const MutexLock lock(mutex_);
+  is_stopped_ = true;
+}
+
+void LocalModels::stop() {
+  std::vector<std::unique_ptr<Work>> works;
+  {
+    const MutexLock lock(mutex_);
+    is_stopped_ = true;
+    works = std::exchange(works_, {});
+  }
+  for (const auto& work : works) work->thread.join();
 }
 
 bool LocalModels::is_stopped() const {
@@ -95,26 +128,63 @@ bool LocalModels::is_stopped() const {
   return is_stopped_;
 }
 
-void LocalModels::stop() {
-  std::vector<std::unique_ptr<Pull>> pulls;
-  {
-    const MutexLock lock(mutex_);
-    is_stopped_ = true;
-    pulls = std::exchange(pulls_, {});
+// --- Downloads
+
+void LocalModels::pull(std::string source, std::shared_ptr<PullSink> sink) {
+  if (const auto known = pool_.resolve(shown_source(source)); known && !source.empty()) return sink->end(*known);
+  if (const std::string why = why_not_a_source(source); !why.empty()) {
+    const std::string what = is_url(source) ? "the URL" : std::format("\"{}\"", source.substr(0, 100));
+    return sink->end(fail(ErrorCode::proto_field, std::format("{} cannot be pulled: {}", what, why)));
   }
-  for (const auto& pull : pulls) pull->thread.join();
+  if (options_.folder.empty()) {
+    return sink->end(
+        fail(ErrorCode::io_failed, "there is no folder for models, because neither XDG_DATA_HOME nor HOME is set for umad"));
+  }
+  const auto started = start(source, [this, source, sink](Work& mine) {
+    set_thread_name("uma-pull");
+    run_pull(source, *sink, mine);
+  });
+  if (!started) sink->end(std::unexpected(started.error()));
+}
+
+void LocalModels::run_pull(const std::string& source, PullSink& sink, Work& mine) {
+  auto fetched = contain([&] { return fetch(source, sink); });
+  set_done(mine);
+  run_noting([&] {
+    if (fetched) return log_info("model   {}: pulled from {}", *fetched, shown_source(source));
+    const std::string& message = fetched.error().message;  // Of several lines, the first.
+    log_warning("pull of {}: {}", shown_source(source), message.substr(0, message.find('\n')));
+  });
+  sink.end(std::move(fetched));
+}
+
+Expected<std::string> LocalModels::fetch(const std::string& source, PullSink& sink) {
+  const auto path = run_pull_process(options_.program, options_.folder, source,
+                                     [&](const PullProgress& progress) { return sink.update(progress) && !is_stopped(); });
+  if (!path) return std::unexpected(without_folder(path.error(), options_.folder));
+  auto name = pool_.name_of_file(*path);
+  if (!name) return std::unexpected(without_folder(name.error(), options_.folder));
+  const std::string alias = shown_source(source);
+  if (!pool::is_model_name(alias) || pool_.resolve(alias)) return name;
+  if (const auto named = name_model(*name, alias); !named) return std::unexpected(named.error());
+  return name;
 }
 
 // --- Names
 
-std::vector<LocalModels::Alias> LocalModels::read_aliases() const {
+Expected<std::vector<LocalModels::Alias>> LocalModels::read_aliases() const {
   std::vector<Alias> aliases;
+  std::error_code problem;
+  if (!std::filesystem::exists(options_.aliases_file, problem) && !problem) return aliases;
   std::ifstream file(options_.aliases_file);
+  if (!file)
+    return fail(ErrorCode::io_failed, std::format("the further names of models cannot be read: {}", std::strerror(errno)));
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     Alias alias;
     if (words >> alias.name >> alias.model) aliases.push_back(std::move(alias));
   }
+  if (file.bad()) return fail(ErrorCode::io_failed, "the further names of models cannot be read to their end");
   return aliases;
 }
 
@@ -129,9 +199,10 @@ Expected<Unit> LocalModels::write_aliases(const std::vector<Alias>& aliases) {
 template <class PredicateT>
 Expected<bool> LocalModels::drop_aliases(PredicateT is_dropped) {
   const MutexLock lock(names_mutex_);
-  std::vector<Alias> aliases = read_aliases();
-  if (std::erase_if(aliases, is_dropped) == 0) return false;
-  if (auto written = write_aliases(aliases); !written) return std::unexpected(written.error());
+  auto aliases = read_aliases();
+  if (!aliases) return std::unexpected(aliases.error());
+  if (std::erase_if(*aliases, is_dropped) == 0) return false;
+  if (auto written = write_aliases(*aliases); !written) return std::unexpected(written.error());
   return true;
 }
 
@@ -142,35 +213,54 @@ Expected<Unit> LocalModels::name_model(const std::string& model, const std::stri
     return fail(ErrorCode::proto_field,
                 std::format("\"{}\" is not a name: 1 to 128 bytes without blanks", alias.substr(0, 100)));
   }
+  if (!pool::is_model_name(*known)) {
+    return fail(ErrorCode::proto_field,
+                std::format("the model \"{}\" cannot have a further name, because its own has blanks", *known));
+  }
   const MutexLock lock(names_mutex_);
   if (const auto taken = pool_.resolve(alias)) {
     if (*taken == *known) return Unit{};
     return fail(ErrorCode::proto_field, std::format("the name {} belongs to the model {}", alias, *taken));
   }
-  std::vector<Alias> aliases = read_aliases();
-  std::erase_if(aliases, [&](const Alias& other) { return other.name == alias; });  // Of a model that is gone.
-  if (aliases.size() >= kAliasesMax) {
+  auto aliases = read_aliases();
+  if (!aliases) return std::unexpected(aliases.error());
+  std::erase_if(*aliases, [&](const Alias& other) { return other.name == alias; });  // Of a model that is gone.
+  if (aliases->size() >= kAliasesMax) {
     return fail(ErrorCode::proto_field,
-                std::format("there are {} further names, and the limit is {}: remove some", aliases.size(), kAliasesMax));
+                std::format("there are {} further names, and the limit is {}: remove some", aliases->size(), kAliasesMax));
   }
-  aliases.push_back({alias, *known});
-  return write_aliases(aliases);
+  aliases->push_back({alias, *known});
+  return write_aliases(*aliases);
+}
+
+void LocalModels::change_names(std::function<Expected<Unit>()> change, Reply<Unit> reply) {
+  const auto shared = std::make_shared<Reply<Unit>>(std::move(reply));  // The thread's, unless it cannot be started.
+  const auto started = start("", [this, change = std::move(change), shared](Work& mine) {
+    set_thread_name("uma-names");
+    auto changed = contain(change);
+    set_done(mine);
+    (*shared)(std::move(changed));
+  });
+  if (!started) (*shared)(std::unexpected(started.error()));
 }
 
 void LocalModels::add_alias(std::string model, std::string alias, Reply<Unit> reply) {
-  reply(contain([&] { return name_model(model, alias); }));
+  change_names([this, model = std::move(model), alias = std::move(alias)] { return name_model(model, alias); },
+               std::move(reply));
+}
+
+Expected<Unit> LocalModels::drop_alias(const std::string& alias, const std::string& model) {
+  const auto dropped = drop_aliases([&](const Alias& other) { return other.name == alias; });
+  if (!dropped) return std::unexpected(dropped.error());
+  if (*dropped) return Unit{};
+  return fail(ErrorCode::model_capability,
+              std::format("{} is an alias of {} in models.yaml: edit that file, or delete {}", alias, model, model));
 }
 
 void LocalModels::remove(std::string name, Reply<Unit> reply) {
   const auto known = pool_.resolve(name);
   if (!known) return reply(std::unexpected(known.error()));
-  if (*known != name) {
-    const auto dropped = contain([&] { return drop_aliases([&](const Alias& alias) { return alias.name == name; }); });
-    if (!dropped) return reply(std::unexpected(dropped.error()));
-    if (*dropped) return reply(Unit{});
-    return reply(fail(ErrorCode::model_capability,
-                      std::format("{} is an alias of {} in models.yaml: edit that file, or delete {}", name, *known, *known)));
-  }
+  if (*known != name) return change_names([this, name, model = *known] { return drop_alias(name, model); }, std::move(reply));
   pool_.remove(name, [this, name, reply = std::move(reply)](Expected<Unit> removed) mutable {
     if (removed) {
       const auto dropped = contain([&] { return drop_aliases([&](const Alias& alias) { return alias.model == name; }); });

@@ -3,10 +3,11 @@
 //
 //   model_aliases    ALIAS MODEL    one per line
 //
-// Thread rule: calls come from any thread; the pool's replies come from its own. Each download has a thread ("uma-pull").
+// Thread rule: calls come from any thread; the pool's replies come from its own. Each download has a thread ("uma-pull"), and
+// so has each change of names while it lasts ("uma-names"), because it waits for the disk.
 #pragma once
 
-#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -34,24 +35,34 @@ class LocalModels final : public ModelLibrary {
   void remove(std::string name, Reply<Unit> reply) override;
   void add_alias(std::string model, std::string alias, Reply<Unit> reply) override;
 
-  // Cancels the downloads and refuses further ones. Returns when none is left.
+  // Cancels the downloads, and refuses further ones and changes of names. Does not block.
+  void cancel();
+  // Like cancel(), and returns when none is left: a download ends within some seconds.
   void stop();
 
  private:
-  struct Pull {
+  struct Work {
+    std::string source;  // Of a download; empty: a change of names.
     std::thread thread;
-    bool has_ended = false;
+    bool is_under_way = true;  // Its outcome is not known yet.
+    bool has_ended = false;    // Its thread ends now.
   };
   struct Alias {
     std::string name;
     std::string model;
   };
 
-  void run_pull(const std::string& source, PullSink& sink, Pull& mine);
+  // Runs `work` on a thread of its own. Errors: E_LIMIT_003.
+  [[nodiscard]] Expected<Unit> start(const std::string& source, std::function<void(Work&)> work);
+  void set_done(Work& work);  // Before anybody is told, so that who is told may begin it again.
+  void change_names(std::function<Expected<Unit>()> change, Reply<Unit> reply);
+  void run_pull(const std::string& source, PullSink& sink, Work& mine);
   [[nodiscard]] Expected<std::string> fetch(const std::string& source, PullSink& sink);
   [[nodiscard]] bool is_stopped() const;
   [[nodiscard]] Expected<Unit> name_model(const std::string& model, const std::string& alias);
-  [[nodiscard]] std::vector<Alias> read_aliases() const REQUIRES_LOCK(names_mutex_);
+  [[nodiscard]] Expected<Unit> drop_alias(const std::string& alias, const std::string& model);
+  // Errors: E_IO_001 if there is a file that cannot be read.
+  [[nodiscard]] Expected<std::vector<Alias>> read_aliases() const REQUIRES_LOCK(names_mutex_);
   [[nodiscard]] Expected<Unit> write_aliases(const std::vector<Alias>& aliases) REQUIRES_LOCK(names_mutex_);
   // Removes the aliases that `is_dropped` selects. Returns whether there was one.
   template <class PredicateT>
@@ -61,7 +72,7 @@ class LocalModels final : public ModelLibrary {
   pool::ModelPool& pool_;
 
   mutable Mutex mutex_;
-  std::vector<std::unique_ptr<Pull>> pulls_ GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Work>> works_ GUARDED_BY(mutex_);
   bool is_stopped_ GUARDED_BY(mutex_) = false;
 
   Mutex names_mutex_;  // Held while the aliases' file is changed.
@@ -69,5 +80,7 @@ class LocalModels final : public ModelLibrary {
 
 // Why `source` is not one that can be pulled; empty: it may be. Pure.
 [[nodiscard]] std::string why_not_a_source(std::string_view source);
+// `source` as logs and names have it: without the query of a URL, which may be secret. Pure.
+[[nodiscard]] std::string shown_source(std::string_view source);
 
 }  // namespace uma::umad

@@ -2,13 +2,19 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
+#include <memory>
+#include <new>
 #include <string>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/clock.h"
+#include "pool/model_pool.h"
 #include "umad/pull_process.h"
 
 namespace uma::umad {
@@ -21,7 +27,8 @@ TEST(PullSource, IsOfAHubOrAUrl) {
   for (const char* good : {"owner/repo", "owner/repo:q4_k_m@main", "hf.co/owner/repo", "https://host.example/m.gguf"}) {
     EXPECT_EQ(why_not_a_source(good), "") << good;
   }
-  for (const char* bad : {"", "llama3", "--out=/x/y", "-o/r", "owner/re po", "owner/repo\n", "owner/\xff"}) {
+  for (const char* bad : {"", "llama3", "--out=/x/y", "-o/r", "owner/re po", "owner/repo\n", "owner/\xff",
+                          "https://me:secret@host.example/m.gguf", "ftp://host.example/m.gguf"}) {
     EXPECT_NE(why_not_a_source(bad), "") << bad;
   }
   EXPECT_THAT(why_not_a_source("a/" + std::string(4000, 'b')), HasSubstr("2048"));
@@ -84,6 +91,18 @@ TEST_F(PullProcess, AFailureHasItsMessage) {
               HasSubstr("cannot be started"));
 }
 
+TEST_F(PullProcess, AnErrorMayHaveSeveralLines) {
+  const auto refused = run("echo 'uma-cli: which one?' >&2; echo '  a' >&2; echo '  b' >&2; echo '{\"name\":\"x\"}'; exit 1");
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().message, "which one?\n  a\n  b");
+  const auto long_one = run("echo 'uma-cli: which one?'; yes 0123456789 | head -n 1000; exit 1");
+  EXPECT_LE(long_one.error().message.size(), 4096u);
+}
+
+TEST_F(PullProcess, WhatTheCallerThrowsEndsTheProcess) {
+  EXPECT_THROW((void)run("exec sleep 600", [](const PullProgress&) -> bool { throw std::bad_alloc(); }), std::bad_alloc);
+}
+
 TEST_F(PullProcess, AnUnwantedDownloadIsEnded) {
   const auto cancelled = run("exec sleep 600", [](const PullProgress&) { return false; });
   ASSERT_FALSE(cancelled.has_value());
@@ -92,6 +111,88 @@ TEST_F(PullProcess, AnUnwantedDownloadIsEnded) {
 
 TEST_F(PullProcess, OutputThatIsNoLineIsBounded) {
   EXPECT_EQ(run("head -c 1000000 /dev/zero; echo; echo '{\"path\":\"/m\"}'").value(), "/m");
+}
+
+class KeptEnd final : public PullSink {
+ public:
+  bool update(const PullProgress&) override { return true; }
+  void end(Expected<std::string> model) override { end_.set_value(std::move(model)); }
+  [[nodiscard]] Expected<std::string> wait() { return end_.get_future().get(); }
+
+ private:
+  std::promise<Expected<std::string>> end_;
+};
+
+// A library whose folder is empty, with one model elsewhere: "two words".
+class Library : public PullProcess {
+ protected:
+  // `script` runs in place of uma-cli.
+  void start(const std::string& script) {
+    const fs::path program = folder_ / "uma-cli";
+    std::ofstream(program) << "#!/bin/sh\n" << script;
+    fs::permissions(program, fs::perms::owner_all);
+    const std::string aliases = (folder_ / "model_aliases").string();
+    auto registry = pool::ModelRegistry::read({.cards_file = "",
+                                               .model_path = (folder_ / "two words.gguf").string(),
+                                               .folders = {folder_.string()},
+                                               .aliases_file = aliases});
+    pool_ = std::make_unique<pool::ModelPool>(pool::PoolOptions{}, *registry, clock_);
+    models_ = std::make_unique<LocalModels>(
+        LocalModelsOptions{.folder = folder_.string(), .program = program.string(), .aliases_file = aliases}, *pool_);
+  }
+  std::shared_ptr<KeptEnd> pull(const std::string& source) {
+    auto sink = std::make_shared<KeptEnd>();
+    models_->pull(source, sink);
+    return sink;
+  }
+
+  const SteadyClock clock_;
+  std::unique_ptr<pool::ModelPool> pool_;
+  std::unique_ptr<LocalModels> models_;
+};
+
+TEST_F(Library, ASourceIsPulledOnceAtATime) {
+  start("until [ -e '" + (folder_ / "go").string() + "' ]; do sleep 0.01; done; echo 'uma-cli: no'; exit 1\n");
+  const auto first = pull("owner/repo");
+  EXPECT_EQ(pull("owner/repo")->wait().error().code, ErrorCode::limit_wait);
+  const auto other = pull("owner/other");
+  std::ofstream(folder_ / "go") << "yes";
+  EXPECT_EQ(first->wait().error().message, "no");
+  EXPECT_EQ(other->wait().error().message, "no");
+  EXPECT_EQ(pull("owner/repo")->wait().error().message, "no") << "it may be tried again";
+}
+
+TEST_F(Library, AnErrorShowsNeitherTheFolderNorTheSourcesSecrets) {
+  start("echo \"uma-cli: $4/m.gguf already exists\"; exit 1\n");
+  EXPECT_EQ(pull("owner/repo")->wait().error().message, "m.gguf already exists");
+  const std::string refused = pull("https://me:secret@host.example/m.gguf")->wait().error().message;
+  EXPECT_THAT(refused, HasSubstr("user name"));
+  EXPECT_THAT(refused, testing::Not(HasSubstr("secret")));
+}
+
+TEST_F(Library, AModelWhoseNameHasBlanksGetsNoOther) {
+  start("exit 1");
+  std::promise<Expected<Unit>> named;
+  models_->add_alias("two words", "two", [&](Expected<Unit> result) { named.set_value(std::move(result)); });
+  EXPECT_EQ(named.get_future().get().error().code, ErrorCode::proto_field);
+  EXPECT_FALSE(fs::exists(folder_ / "model_aliases"));
+}
+
+TEST_F(Library, ANameIsGivenAndTaken) {
+  start("exit 1");
+  fs::copy_file(UMA_SHIPPED_MODEL, folder_ / "a.gguf");
+  const auto change = [&](auto call) {
+    std::promise<Expected<Unit>> done;
+    call([&](Expected<Unit> result) { done.set_value(std::move(result)); });
+    return done.get_future().get();
+  };
+  EXPECT_TRUE(change([&](Reply<Unit> reply) { models_->add_alias("a", "b", std::move(reply)); }));
+  EXPECT_EQ(pool_->resolve("b").value(), "a");
+  EXPECT_TRUE(change([&](Reply<Unit> reply) { models_->remove("b", std::move(reply)); }));
+  EXPECT_FALSE(pool_->resolve("b"));
+  models_->cancel();
+  const auto late = change([&](Reply<Unit> reply) { models_->add_alias("a", "c", std::move(reply)); });
+  EXPECT_EQ(late.error().code, ErrorCode::limit_wait);
 }
 
 }  // namespace

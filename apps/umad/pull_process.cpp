@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <format>
+#include <optional>
 #include <poll.h>
 #include <spawn.h>
 #include <string_view>
@@ -28,6 +29,8 @@ namespace {
 
 constexpr int kPollMs = 250;
 constexpr std::size_t kLineBytesMax = 16'384;
+constexpr std::size_t kMessageBytesMax = 4'096;
+constexpr std::chrono::seconds kGrace{5};  // For a process that was asked to end.
 
 // Starts the process with its output and errors in `output`. Returns its id, or a negative errno.
 pid_t spawn_pull(const std::string& program, const std::string& folder, const std::string& source, UniqueFd& output) {
@@ -60,7 +63,8 @@ pid_t spawn_pull(const std::string& program, const std::string& folder, const st
   return problem == 0 ? pid : -problem;
 }
 
-// What the process has told, from its lines: objects with progress or the path, and texts, of which the last is its error.
+// What the process has told, from its lines: objects with progress or the path, and texts, of which the last is its error. An
+// error may have several lines, such as the files to choose from.
 class PullOutput {
  public:
   void read_from(int fd) {
@@ -85,7 +89,11 @@ class PullOutput {
     boost::system::error_code problem;
     const boost::json::value value = json::parse(line, {}, problem);
     if (problem || !value.is_object()) {
-      if (line.starts_with(kName)) message_ = line.substr(kName.size());
+      if (line.starts_with(kName)) {
+        message_ = line.substr(kName.size(), kMessageBytesMax);
+      } else if (!message_.empty() && message_.size() + 1 + line.size() <= kMessageBytesMax) {
+        message_ += std::format("\n{}", line);
+      }
       return;
     }
     json::FieldReader fields(value.get_object());
@@ -103,12 +111,31 @@ class PullOutput {
   std::string message_;
 };
 
-int wait_for(pid_t pid) {
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+// A child process. It is killed if nobody has waited for its end.
+class Child {
+ public:
+  explicit Child(pid_t pid) : pid_(pid) {}
+  ~Child() {
+    if (pid_ == 0) return;
+    send(SIGKILL);
+    (void)wait();
   }
-  return status;
-}
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  void send(int signal) const { ::kill(pid_, signal); }
+  // Blocks until it has ended. Returns its status. Called once.
+  int wait() {
+    int status = 0;
+    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    pid_ = 0;
+    return status;
+  }
+
+ private:
+  pid_t pid_;
+};
 
 }  // namespace
 
@@ -118,21 +145,26 @@ Expected<std::string> run_pull_process(const std::string& program, const std::st
   UniqueFd output;
   const pid_t pid = spawn_pull(program, folder, source, output);
   if (pid < 0) return fail(ErrorCode::io_failed, std::format("{} cannot be started: {}", program, std::strerror(-pid)));
+  Child child(pid);
   PullOutput told;
-  bool is_wanted = true;
+  const SteadyClock clock;
+  std::optional<TimePoint> unwanted_at;
   for (bool is_open = true; is_open;) {
     pollfd ready{.fd = output.get(), .events = POLLIN, .revents = 0};
     (void)::poll(&ready, 1, kPollMs);
     told.read_from(output.get());
     is_open = (ready.revents & POLLHUP) == 0;
-    if (is_wanted && !on_progress(told.progress())) {
-      is_wanted = false;
-      ::kill(pid, SIGTERM);  // It keeps what it has, and closes its output.
+    if (!unwanted_at && !on_progress(told.progress())) {
+      unwanted_at = clock.now();
+      child.send(SIGTERM);  // It keeps what it has, and closes its output.
     }
+    if (unwanted_at && clock.now() - *unwanted_at >= kGrace) break;
   }
+  // Killed at last, it keeps the part that it has written, too.
+  if (unwanted_at) child.send(SIGKILL);
   told.read_from(output.get());
-  const int status = wait_for(pid);
-  if (!is_wanted) return fail(ErrorCode::limit_wait, "the download was cancelled: repeat it to resume it");
+  const int status = child.wait();
+  if (unwanted_at) return fail(ErrorCode::limit_wait, "the download was cancelled: repeat it to resume it");
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && !told.path().empty()) return told.path();
   const bool is_refused = WIFEXITED(status) && WEXITSTATUS(status) == kUsage;
   return fail(is_refused ? ErrorCode::proto_field : ErrorCode::io_failed,

@@ -35,7 +35,8 @@ class ModelLibrary {
  public:
   virtual ~ModelLibrary() = default;
   // Downloads `source`: a URL, or OWNER/REPO[:FILE-OR-QUANT] on the hub. The model is known by its file's name, and by `source`
-  // if that may be a name. Errors: E_PROTO_003 for another text, E_LIMIT_003 if too many downloads are in progress, E_IO_001.
+  // without the query of a URL, if that may be a name. Errors: E_PROTO_003 for another text, E_LIMIT_003 if too many downloads
+  // are in progress or one of this source is, E_IO_001.
   virtual void pull(std::string source, std::shared_ptr<PullSink> sink) = 0;
   // Deletes the files of a model in the models folder, after unloading it, and all names that add_alias() gave it; or only the
   // alias that `name` is. Errors: E_MODEL_001, E_SESSION_002 while the model is in use, E_MODEL_003 if it lies elsewhere.

@@ -60,10 +60,12 @@ class EngineBench {
     return *lanes_.back();
   }
   // Serves the model with all lanes of this daemon.
-  void serve_lanes(const std::string& name = "fake") {
+  void serve_lanes(const std::string& name = "fake", ModelDefaults defaults = {}) {
     std::vector<Lane*> lanes;
     for (const auto& lane : lanes_) lanes.push_back(lane.get());
-    router_->on_loaded(name, chat_model(model_, std::move(lanes), encoder_));
+    ServedModel served = chat_model(model_, std::move(lanes), encoder_);
+    served.defaults = std::move(defaults);
+    router_->on_loaded(name, std::move(served));
   }
   void load(std::size_t lanes = 1) {
     while (lanes_.size() < lanes) add_lane();

@@ -571,15 +571,19 @@ Expected<GgufHeader> read_gguf_header(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status{};
   if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
-    return fail(ErrorCode::model_load, std::format("{}: {}", path, std::strerror(errno)));
+    const ErrorCode code = errno == ENOENT ? ErrorCode::model_load : ErrorCode::io_failed;
+    return fail(code, std::format("{}: {}", path, std::strerror(errno)));
   }
   if (!S_ISREG(status.st_mode)) return fail(ErrorCode::model_load, std::format("{}: not a regular file", path));
+  bool is_readable = true;
   auto header = read_gguf_header(
       static_cast<std::uint64_t>(status.st_size), [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
         const ssize_t got = ::pread(file.get(), into.data(), into.size(), static_cast<off_t>(offset));
+        is_readable &= got >= 0;
         return got > 0 ? static_cast<std::size_t>(got) : 0;
       });
   if (!header) header.error().message = std::format("{}: {}", path, header.error().message);
+  if (!header && !is_readable) header.error().code = ErrorCode::io_failed;
   return header;
 }
 

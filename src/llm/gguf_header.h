@@ -65,7 +65,7 @@ using ReadAt = std::function<std::size_t(std::uint64_t offset, std::span<std::by
 
 // Errors: E_MODEL_002 with the reason and the position, without the file's name.
 [[nodiscard]] Expected<GgufHeader> read_gguf_header(std::uint64_t file_bytes, const ReadAt& read);
-// Reads a regular file. An error begins with its path.
+// Reads a regular file. An error begins with its path; E_IO_001 if the file is there and cannot be read.
 [[nodiscard]] Expected<GgufHeader> read_gguf_header(const std::string& path);
 
 }  // namespace uma::llm

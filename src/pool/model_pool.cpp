@@ -44,20 +44,26 @@ std::shared_ptr<const ModelRegistry> ModelPool::registry() const {
 
 void ModelPool::look_at_folders() const {
   constexpr Duration kInvalidEvery = std::chrono::seconds(1);  // A file that is being written changes all the time.
-  const auto known = registry();
   bool looks_at_invalid = false;
   {
     const MutexLock lock(mutex_);
     looks_at_invalid = clock_.now() - invalid_seen_at_ >= kInvalidEvery;
     if (looks_at_invalid) invalid_seen_at_ = clock_.now();
   }
-  if (!known->have_folders_changed() && !(looks_at_invalid && known->have_invalid_files_changed())) return;
+  const auto has_changed = [looks_at_invalid](const ModelRegistry& known) {
+    return known.have_folders_changed() || (looks_at_invalid && known.have_invalid_files_changed());
+  };
+  if (!has_changed(*registry())) return;
+  const MutexLock reading_lock(reading_mutex_);
+  const auto known = registry();
+  if (!has_changed(*known)) return;  // Another thread was faster.
   auto next = known->rescan();
   const MutexLock lock(mutex_);
-  if (registry_ == known) registry_ = std::move(next);  // Otherwise another thread was faster.
+  registry_ = std::move(next);
 }
 
 void ModelPool::rescan() {
+  const MutexLock reading_lock(reading_mutex_);
   auto next = registry()->rescan();
   const MutexLock lock(mutex_);
   registry_ = std::move(next);
@@ -148,6 +154,7 @@ void ModelPool::add_metrics(MetricsSnapshot& snapshot) const {
 }
 
 std::expected<std::size_t, std::vector<std::string>> ModelPool::reload() {
+  const MutexLock reading_lock(reading_mutex_);
   auto next = registry()->reload();
   if (!next) return std::unexpected(std::move(next.error()));
   const MutexLock lock(mutex_);
@@ -417,8 +424,11 @@ void ModelPool::run_maintenance() {
       run_noting([&] { grow(model); });
     }
     for (UnloadRequest& request : requests) {
-      const MutexLock eviction_lock(eviction_mutex_);
-      request.reply(contain([&] { return unload_as_asked(request); }));
+      const auto do_now = [&] {
+        const MutexLock eviction_lock(eviction_mutex_);
+        return unload_as_asked(request);
+      };
+      request.reply(contain(do_now));  // With no lock held, because the reply may write files.
     }
     if (clock_.now() >= next) {
       run_noting([this] { maintain(); });
@@ -466,7 +476,10 @@ Expected<Unit> ModelPool::delete_files(const RegisteredModel& model) {
   for (const std::string& path : paths) {
     std::error_code problem;
     std::filesystem::remove(path, problem);
-    if (problem) return fail(ErrorCode::io_failed, std::format("{}: {}", path, problem.message()));
+    if (problem) {
+      return fail(ErrorCode::io_failed,
+                  std::format("{}: {}", std::filesystem::path(path).filename().string(), problem.message()));
+    }
   }
   log_info("model   {}: its file was deleted", model.card.name);
   look_at_folders();

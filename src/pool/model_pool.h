@@ -158,7 +158,8 @@ class ModelPool final : public engine::WorkerSource {
   BackgroundHolds holds_;
   engine::WorkerHost* host_ = nullptr;
 
-  Mutex eviction_mutex_;  // Held while memory is freed for a claim; locked before mutex_.
+  Mutex eviction_mutex_;         // Held while memory is freed for a claim; locked before mutex_.
+  mutable Mutex reading_mutex_;  // Held while the next registry is read, so that none is lost; locked before mutex_.
   mutable Mutex mutex_;
   CondVar changed_;
   std::uint64_t changes_ GUARDED_BY(mutex_) = 0;

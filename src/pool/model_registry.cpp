@@ -106,6 +106,11 @@ bool is_recent(std::int64_t time_ns) {
   return age_ns >= 0 && age_ns < kStep_ns;
 }
 
+// Whether there is no such file or folder; another problem may pass.
+bool is_gone(const std::error_code& problem) {
+  return problem == std::errc::no_such_file_or_directory || problem == std::errc::not_a_directory;
+}
+
 std::string file_name_of_url(std::string_view url) {
   url = url.substr(0, std::min(url.find('?'), url.find('#')));
   return std::string(url.substr(url.rfind('/') + 1));
@@ -160,7 +165,12 @@ class RegistryReader {
   // The present file; null if it does not exist or cannot be a model.
   std::shared_ptr<const ModelFile> file_at(const std::string& path) {
     struct stat status{};
-    if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
+    if (::stat(path.c_str(), &status) != 0) {
+      const bool is_known =
+          !is_gone(std::error_code(errno, std::generic_category())) && previous_ != nullptr && previous_->files_.contains(path);
+      return is_known ? next_->files_[path] = previous_->files_.at(path) : nullptr;
+    }
+    if (!S_ISREG(status.st_mode)) return nullptr;
     std::shared_ptr<const ModelFile>& entry = next_->files_[path];
     if (entry) return entry;
     const auto bytes = static_cast<std::uint64_t>(status.st_size);
@@ -172,8 +182,21 @@ class RegistryReader {
                            !llm::parse_split_name(path);
       if (is_same) return entry = known->second;
     }
-    entry = std::make_shared<const ModelFile>(bytes, modified_ns(status), llm::read_model_header(path));
+    auto header = llm::read_model_header(path);
+    // A file that could not be read is read again, as if it had changed.
+    const bool is_unread = !header && header.error().code == ErrorCode::io_failed;
+    entry = std::make_shared<const ModelFile>(bytes, is_unread ? 0 : modified_ns(status), std::move(header));
     return entry;
+  }
+
+  // The files of a folder that cannot be read now, as they were known before.
+  std::vector<std::string> known_paths(const std::string& folder) const {
+    std::vector<std::string> paths;
+    if (previous_ == nullptr) return paths;
+    for (const auto& [path, file] : previous_->files_) {
+      if (fs::path(path).parent_path() == fs::path(folder)) paths.push_back(path);
+    }
+    return paths;
   }
 
   void scan(const std::string& folder) {
@@ -188,6 +211,10 @@ class RegistryReader {
       // The first file of a split model represents it.
       if (const auto split = llm::parse_split_name(path); split && split->index > 0) continue;
       paths.push_back(std::move(path));
+    }
+    if (problem && !is_gone(problem)) {
+      next_->folders_modified_ns_.back() = std::nullopt;  // It is read again.
+      paths = known_paths(folder);
     }
     std::ranges::sort(paths);
     for (std::string& path : paths) {

@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <format>
 #include <fstream>
+#include <memory>
 #include <string>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <vector>
 
@@ -364,6 +366,50 @@ TEST_F(Registry, FilesThatComeAndGoAreSeen) {
   EXPECT_FALSE(none->have_folders_changed());
   fs::create_directories(folder_ / "models");
   EXPECT_TRUE(none->have_folders_changed()) << "also a folder that did not exist";
+}
+
+// While it lives, the process can open no further file.
+class NoFilesCanBeOpened {
+ public:
+  NoFilesCanBeOpened() {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit none{.rlim_cur = 0, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoFilesCanBeOpened() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+  NoFilesCanBeOpened(const NoFilesCanBeOpened&) = delete;
+  NoFilesCanBeOpened& operator=(const NoFilesCanBeOpened&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(Registry, AFolderThatCannotBeReadNowKeepsItsModels) {
+  write_model("a.gguf");
+  const auto first = read();
+  write_model("b.gguf");
+  std::shared_ptr<const ModelRegistry> second;
+  {
+    const NoFilesCanBeOpened limit;
+    second = first->rescan();
+  }
+  EXPECT_EQ(names(*second), (std::vector<std::string>{"a"}));
+  EXPECT_EQ(model(*second, "a").problem, "");
+  EXPECT_TRUE(second->have_folders_changed());
+  EXPECT_EQ(names(*second->rescan()), (std::vector<std::string>{"a", "b"}));
+}
+
+TEST_F(Registry, AFileThatCannotBeReadNowIsReadAgain) {
+  write_model("a.gguf");
+  const RegistryOptions one{.cards_file = "", .model_path = (folder_ / "models/a.gguf").string(), .folders = {}};
+  std::shared_ptr<const ModelRegistry> unread;
+  {
+    const NoFilesCanBeOpened limit;
+    unread = ModelRegistry::read(one).value();
+  }
+  EXPECT_NE(model(*unread, "a").problem, "");
+  EXPECT_TRUE(unread->have_invalid_files_changed());
+  EXPECT_EQ(model(*unread->rescan(), "a").problem, "");
 }
 
 TEST_F(Registry, AFileThatWasIncompleteIsReadAgain) {

@@ -163,9 +163,13 @@ class FakeService : public Service {
     detail.info = session_named(session);
     reply(detail);
   }
-  // Every session has one response, "0123456789abcdef", which is its second turn.
+  // Every session has one response until it is deleted, which is its second turn.
+  void store_response(std::string response) {
+    const MutexLock lock(mutex_);
+    stored_response_ = std::move(response);
+  }
   void get_response(TenantId, std::string session, std::string response, Reply<ResponseDetail> reply) override {
-    if (response != "0123456789abcdef") return reply(fail(ErrorCode::session_unknown, "no such response"));
+    if (!is_stored(response)) return reply(fail(ErrorCode::session_unknown, "no such response"));
     ResponseDetail detail;
     detail.session.info.id.value = session;
     detail.session.messages = {{"user", "one"}, {"assistant", "two"}, {"user", "three"}, {"assistant", "four"}};
@@ -177,7 +181,9 @@ class FakeService : public Service {
     get_response(std::move(tenant), std::move(session), std::move(response), std::move(reply));
   }
   void forget_response(TenantId, std::string, std::string response, Reply<Unit> reply) override {
-    if (response != "0123456789abcdef") return reply(fail(ErrorCode::session_unknown, "no such response"));
+    if (!is_stored(response)) return reply(fail(ErrorCode::session_unknown, "no such response"));
+    const MutexLock lock(mutex_);
+    stored_response_.clear();
     reply(Unit{});
   }
   void export_session(TenantId, std::string session, bool with_kv, Reply<ExportedSession> reply) override {
@@ -284,6 +290,10 @@ class FakeService : public Service {
   }
 
  private:
+  [[nodiscard]] bool is_stored(const std::string& response) {
+    const MutexLock lock(mutex_);
+    return response == stored_response_;
+  }
   const std::shared_ptr<TenantBudget> memory_;
   // `queue` is a member that the mutex guards.
   template <class SelfT, class T>
@@ -310,6 +320,7 @@ class FakeService : public Service {
 
   mutable Mutex mutex_;
   CondVar changed_;
+  std::string stored_response_ GUARDED_BY(mutex_) = "0123456789abcdef";
   std::deque<Generation> generations_ GUARDED_BY(mutex_);
   std::deque<Embedding> embeddings_ GUARDED_BY(mutex_);
   std::deque<Reranking> rerankings_ GUARDED_BY(mutex_);

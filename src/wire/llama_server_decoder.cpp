@@ -80,18 +80,27 @@ std::vector<InfillFile> files_field(json::FieldReader& fields) {
   return files;
 }
 
-// Llama-server's defaults.
+// Llama-server's defaults, which a model's card replaces, and what the request states.
 SamplingParams infill_sampling(json::FieldReader& fields) {
   SamplingParams sampling;
-  sampling.temperature = std::max(0.0, fields.number("temperature", {-kTemperatureMax, kTemperatureMax}).value_or(0.8));
-  sampling.top_k =
-      static_cast<int>(std::max<std::int64_t>(0, fields.integer("top_k", kInt64Min, json::kInt32Max).value_or(40)));
-  sampling.top_p = std::max(fields.number("top_p", {0, 1}).value_or(0.95), std::numeric_limits<double>::min());
-  sampling.min_p = fields.number("min_p", {.low = 0, .high = 1, .high_excluded = true}).value_or(0.05);
-  sampling.repeat_penalty = fields.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true})
-                                .value_or(sampling.repeat_penalty);
-  sampling.presence_penalty = fields.number("presence_penalty", {-2, 2}).value_or(0);
-  sampling.frequency_penalty = fields.number("frequency_penalty", {-2, 2}).value_or(0);
+  sampling.temperature = 0.8;
+  sampling.top_k = 40;
+  sampling.top_p = 0.95;
+  sampling.min_p = 0.05;
+  SamplingParams::Given& given = sampling.given;
+  set_given(fields.number("temperature", {-kTemperatureMax, kTemperatureMax}), sampling.temperature, given.temperature);
+  sampling.temperature = std::max(0.0, sampling.temperature);
+  if (const auto top_k = fields.integer("top_k", kInt64Min, json::kInt32Max)) {
+    sampling.top_k = static_cast<int>(std::max<std::int64_t>(*top_k, 0));
+    given.top_k = true;
+  }
+  set_given(fields.number("top_p", {0, 1}), sampling.top_p, given.top_p);
+  sampling.top_p = std::max(sampling.top_p, std::numeric_limits<double>::min());
+  set_given(fields.number("min_p", {.low = 0, .high = 1, .high_excluded = true}), sampling.min_p, given.min_p);
+  set_given(fields.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true}),
+            sampling.repeat_penalty, given.repeat_penalty);
+  set_given(fields.number("presence_penalty", {-2, 2}), sampling.presence_penalty, given.presence_penalty);
+  set_given(fields.number("frequency_penalty", {-2, 2}), sampling.frequency_penalty, given.frequency_penalty);
   if (const auto seed = fields.integer("seed", kInt64Min, kInt64Max); seed && *seed >= 0) {
     sampling.seed = static_cast<std::uint64_t>(*seed);
   }

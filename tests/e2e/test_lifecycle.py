@@ -117,6 +117,18 @@ class Pull(LifecycleTest):
         self.assertIn("error", self.pull(model=self.hub.url + "/bad.gguf")[-1])
         self.assertEqual({"tiny", "uma-tiny"}, set(self.rows()))
 
+    def test_the_query_of_a_url_is_told_to_nobody(self):
+        self.hub.paths["/u.gguf"] = self.good
+        for _ in range(2):  # the second time it is here
+            self.assertEqual({"status": "success"}, self.pull(model=self.hub.url + "/u.gguf?token=hidden")[-1])
+        self.assertEqual(200, self.chat_status(self.hub.url + "/u.gguf"))
+        missing = self.pull(model=self.hub.url + "/none.gguf?token=hidden")[-1]["error"]
+        self.assertIn("/none.gguf does not exist", missing)
+        taken = self.pull(model=self.hub.url + "/folder/u.gguf?token=hidden")[-1]["error"]
+        for text in (missing, taken, self.daemon.log()):
+            self.assertNotIn("hidden", text)
+        self.assertNotIn(str(self.models), taken)
+
     def test_who_leaves_ends_the_download_and_it_is_resumed(self):
         self.hub.next += [self.hub.paths["/api/models/some/model/tree/main"], self.good.but(hang_at=30_000)]
         connection = self.connect()

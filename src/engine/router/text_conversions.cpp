@@ -4,6 +4,8 @@
 #include <format>
 #include <utility>
 
+#include "engine/router/apply_defaults.h"
+
 namespace uma::engine {
 namespace {
 
@@ -11,6 +13,8 @@ namespace {
 constexpr std::size_t kTokenBytes = sizeof(Token) + 12;
 constexpr std::size_t kTextedTokenBytes = kTokenBytes + sizeof(std::size_t) + 28;
 constexpr std::size_t kTextFactor = 3;  // A text, and its JSON.
+// Of a text to tokenize: the answer is encoded on the thread that serves all connections.
+constexpr std::size_t kTokenizeBytesMax = 1ul << 20;
 
 Expected<Unit> charge(const RequestShare& share, std::size_t bytes) {
   return share ? share->grow(bytes) : Unit{};
@@ -46,9 +50,14 @@ Expected<ConvertedText> detokenized(const llm::Vocab& vocab, const DetokenizeReq
                                              *unknown, vocab.size() - 1),
                                  "tokens"});
   }
-  std::string text;
-  for (const Token token : request.tokens) text += vocab.text(token);
-  return converted(std::move(text), request.share);
+  // Charged before it is made: a token of four bytes in the request may have a text of hundreds.
+  std::size_t bytes = 0;
+  for (const Token token : request.tokens) bytes += vocab.text(token).size();
+  if (auto may = charge(request.share, bytes * kTextFactor); !may) return std::unexpected(std::move(may.error()));
+  ConvertedText result{.text = {}, .share = request.share};
+  result.text.reserve(bytes);
+  for (const Token token : request.tokens) result.text += vocab.text(token);
+  return result;
 }
 
 }  // namespace
@@ -63,6 +72,12 @@ Expected<Unit> TextConversions::admit(std::size_t bytes) const {
 
 Task<Expected<TokenizedText>> TextConversions::tokenize(TenantId tenant, TokenizeRequest request) {
   if (auto admitted = admit(request.text.size()); !admitted) co_return admitted.error();
+  if (request.text.size() > kTokenizeBytesMax) {
+    co_return Error{ErrorCode::limit_prompt,
+                    std::format("the text has {} bytes, but one request is answered with the tokens of "
+                                "at most {}: send it in parts",
+                                request.text.size(), kTokenizeBytesMax)};
+  }
   auto lease = co_await parts_.models.lease_chat(request.model);
   if (!lease) co_return lease.error();
   const std::size_t bytes = request.text.size();
@@ -85,6 +100,7 @@ Task<Expected<ConvertedText>> TextConversions::format_chat(TenantId tenant, Gene
   if (auto admitted = admit(request.input.bytes() + request.options.chat.tools.size()); !admitted) co_return admitted.error();
   auto lease = co_await parts_.models.lease_chat(request.model);
   if (!lease) co_return lease.error();
+  apply_defaults((*lease)->defaults, request);
   const std::size_t bytes = memory_of(request);
   co_return co_await parts_.preparer.run(
       parts_.tasks, std::move(tenant), bytes,

@@ -18,7 +18,7 @@ using testing::kFakeImEnd;
 
 class TextConversionsTest : public ::testing::Test, protected EngineBench {
  protected:
-  TextConversionsTest() : EngineBench({.cells = 1024, .sequences = 4, .has_chat_template = true}) {
+  TextConversionsTest() : EngineBench({.cells = 1024, .sequences = 4, .has_chat_template = true}, {"fake", "other"}) {
     start_router();
     load();
   }
@@ -41,6 +41,7 @@ TEST_F(TextConversionsTest, TextsBecomeTokens) {
   EXPECT_EQ(with_texts.text, "ab");
   EXPECT_THAT(with_texts.text_ends, ElementsAre(1, 2));
   EXPECT_EQ(tokenize({.model = "unknown", .text = "a"}).error().code, ErrorCode::model_unknown);
+  EXPECT_EQ(tokenize({.model = "", .text = std::string((1 << 20) + 1, 'x')}).error().code, ErrorCode::limit_prompt);
 }
 
 TEST_F(TextConversionsTest, TokensBecomeTexts) {
@@ -67,6 +68,16 @@ TEST_F(TextConversionsTest, AConversationBecomesItsPrompt) {
   const auto prompt = wait_for(router_->texts().format_chat(kTenant, request));
   ASSERT_TRUE(prompt) << prompt.error().message;
   EXPECT_EQ(prompt->text, "<|im_start|>user\nwhat?<|im_end|>\n<|im_start|>assistant\n");
+}
+
+TEST_F(TextConversionsTest, AConversationHasTheDefaultsOfItsModel) {
+  serve_lanes("other", {.system = "Be brief."});
+  GenerateRequest request;
+  request.model = "other";
+  request.input.messages = {{"user", "what?"}};
+  const auto prompt = wait_for(router_->texts().format_chat(kTenant, request));
+  ASSERT_TRUE(prompt) << prompt.error().message;
+  EXPECT_THAT(prompt->text, HasSubstr("<|im_start|>system\nBe brief.<|im_end|>"));
 }
 
 TEST_F(TextConversionsTest, AGapNeedsMarks) {

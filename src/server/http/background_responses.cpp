@@ -90,7 +90,8 @@ bool BackgroundSink::deliver(const Event& event) {
 }
 
 void BackgroundSink::end(const EosEvent& eos) {
-  // The engine stores a reply with tokens, and an empty one that the model has ended.
+  // The engine stores a reply with tokens, and an empty one that the model has ended. One that failed after its first token is
+  // stored, too, but its turn does not tell the failure: this answer is kept beside it.
   const bool is_stored = !eos.error && (eos.usage.completion_tokens > 0 || eos.reason == FinishReason::stop);
   if (!has_begun_) {
     on_begun_(std::unexpected(eos.error.value_or(Error{ErrorCode::limit_wait, "the response was cancelled"})));

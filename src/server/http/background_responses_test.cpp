@@ -122,5 +122,22 @@ TEST_F(BackgroundTest, StoredOnesAreFoundWhereTheyAreStored) {
   EXPECT_EQ(one.answer().status, 404) << "the service does not know it";
 }
 
+TEST_F(BackgroundTest, AReplyThatFailedAfterItsFirstTextIsDeletedWhereverItIs) {
+  start();
+  HttpClient one = client();
+  FakeService::Generation generation = begin(one);
+  service_.store_response(id_.substr(id_.size() - 16));
+  Event ended = eos(FinishReason::error);
+  std::get<EosEvent>(ended).usage.completion_tokens = 1;
+  std::get<EosEvent>(ended).error = Error{ErrorCode::runtime_decode, "decode failed"};
+  generation.sink->deliver(ended);
+  one.get(path());
+  EXPECT_EQ(boost::json::parse(one.answer().body).at("status"), "failed");
+  one.send("DELETE " + path() + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(one.answer().body, HasSubstr(R"("deleted":true)"));
+  one.get(path());
+  EXPECT_EQ(one.answer().status, 404) << "its turn is forgotten, too";
+}
+
 }  // namespace
 }  // namespace uma::server

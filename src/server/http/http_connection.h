@@ -74,10 +74,11 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] Service& service() { return server_.service; }
   [[nodiscard]] const TenantId& tenant() const { return current_.caller->tenant(); }
 
-  // Whether the caller may change which models there are and which are loaded: this server's own user without a key, or a key
-  // with admin=true.
+  // Whether the caller may change which models there are and which are loaded: a program of this server's own user without a
+  // key, or a key with admin=true. A page of another origin is not that user, though it runs in their browser.
   [[nodiscard]] bool is_administrator() const {
-    return needs_no_key() ? peer_.is_own_user : current_.caller && current_.caller->is_admin();
+    if (needs_no_key()) return peer_.is_own_user && current_.cors_header.empty();
+    return current_.caller && current_.caller->is_admin();
   }
   // Answers a caller who is not the administrator.
   Awaitable<bool> refuse_administration(bool keep_alive);

@@ -143,6 +143,7 @@ TEST_F(LifecycleTest, AnOrdinaryKeyMayChangeNothing) {
     const Answer answer = one.answer();
     EXPECT_EQ(answer.status, 403) << path;
     EXPECT_THAT(answer.body, HasSubstr("admin=true")) << path;
+    EXPECT_THAT(answer.body, Not(HasSubstr("uid"))) << "a key's holder may be remote";
   }
 }
 
@@ -153,6 +154,15 @@ TEST_F(LifecycleTest, AnAdministratorsKeyMay) {
   HttpClient one = client();
   one.post("/api/copy", R"({"source":"a","destination":"b"})", "Authorization: Bearer secret\r\n");
   EXPECT_EQ(one.answer().status, 200);
+}
+
+TEST_F(LifecycleTest, APageOfAnotherOriginNeedsAKey) {
+  start({.cors_origins = {"https://chat.example"}, .library = &library_});
+  for (const auto& [header, status] : {std::pair{"", 200}, std::pair{"Origin: https://chat.example\r\n", 403}}) {
+    HttpClient one = client();
+    one.post("/api/copy", R"({"source":"a","destination":"b"})", header);
+    EXPECT_EQ(one.answer().status, status) << header;
+  }
 }
 
 TEST_F(LifecycleTest, WithoutALibraryNothingIsChanged) {

@@ -172,7 +172,9 @@ Answer handlers::delete_response(HttpConnection& connection, const HttpRequest& 
     // Nobody waits for the reply any more.
     const auto ended = co_await ask_to_cancel(connection, *id);
     if (!ended) co_return false;
-    if (background.forget_ended(request.ids.front(), connection.tenant())) {
+    // A reply that failed after its first token is kept there and is a turn of its session, too: `*ended` has a value.
+    const bool was_kept = background.forget_ended(request.ids.front(), connection.tenant());
+    if (was_kept && !*ended) {
       co_return co_await connection.respond(200, kJson, wire::deleted_json(request.ids.front(), "response"),
                                             request.keep_alive);
     }

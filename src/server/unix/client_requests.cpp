@@ -90,10 +90,11 @@ class ClientRequests::PullFrames final : public PullSink {
   std::atomic<bool> is_cancelled_{false};
 };
 
-ClientRequests::ClientRequests(Service& service, ModelLibrary* library, TenantId tenant, std::shared_ptr<Outbox> outbox,
-                               std::shared_ptr<ByteBudget> imports)
+ClientRequests::ClientRequests(Service& service, ModelLibrary* library, bool is_administrator, TenantId tenant,
+                               std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports)
     : service_(service),
       library_(library),
+      is_administrator_(is_administrator),
       tenant_(std::move(tenant)),
       client_(next_client_number()),
       outbox_(std::move(outbox)),
@@ -302,12 +303,13 @@ void ClientRequests::run(const std::string& id, wire::LoadModelRequest request) 
 }
 
 void ClientRequests::run(const std::string& id, wire::UnloadModelRequest request) {
+  if (!is_administrator_) return answer_error(id, {ErrorCode::auth, "only the user whom umad runs as may unload models"});
   const auto append = [](std::string& out, const wire::FrameHead& head, Unit) { wire::append_ack(out, head); };
   service_.unload_model(std::move(request.model), reply_to<Unit>(id, append));
 }
 
 void ClientRequests::run(const std::string& id, wire::PullModelRequest request) {
-  if (library_ == nullptr) {
+  if (!is_administrator_ || library_ == nullptr) {
     return answer_error(id, {ErrorCode::auth, "only the user whom umad runs as may pull models: run uma-cli pull instead"});
   }
   const auto frames = std::make_shared<PullFrames>(outbox_, id);

@@ -27,9 +27,9 @@ inline constexpr std::size_t kRequestsInFlightMax = 1024;
 // at once or later, unless cancel_all() was called first.
 class ClientRequests {
  public:
-  // `library` is null for a client that may not change which models there are.
-  ClientRequests(Service& service, ModelLibrary* library, TenantId tenant, std::shared_ptr<Outbox> outbox,
-                 std::shared_ptr<ByteBudget> imports);
+  // `library` is null if models cannot be pulled. `is_administrator`: whether the client may pull and unload models.
+  ClientRequests(Service& service, ModelLibrary* library, bool is_administrator, TenantId tenant,
+                 std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports);
 
   // Starts the request of one frame, or answers with an error. While `draining`, new generations are refused.
   void start(std::string_view frame_body, bool draining);
@@ -94,6 +94,7 @@ class ClientRequests {
 
   Service& service_;
   ModelLibrary* const library_;
+  const bool is_administrator_;
   const TenantId tenant_;
   const std::uint64_t client_;  // Unique number of the connection.
   const std::shared_ptr<Outbox> outbox_;

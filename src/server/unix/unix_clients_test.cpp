@@ -222,6 +222,8 @@ TEST_F(PassedSocketTest, ServesEachUserAsATenantOfHisOwn) {
   }).join();
   other->send_json(generate_frame("a"));
   EXPECT_EQ(service_.next_generation().tenant, TenantId{"uid:65534"});
+  other->send_json(R"({"id":"u","type":"unload_model","model":"m"})");
+  EXPECT_EQ(other->receive_field("code"), "E_AUTH_001") << "another user may ask, but not take a model away";
   TestClient own(path());
   own.send_json(generate_frame("b"));
   EXPECT_EQ(service_.next_generation().tenant, TenantId{"uid:0"});

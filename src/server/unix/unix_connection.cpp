@@ -35,9 +35,9 @@ TimePoint now() {
 
 }  // namespace
 
-void UnixConnection::start(Socket socket, TenantId tenant, ModelLibrary* library, UnixState& server) {
+void UnixConnection::start(Socket socket, TenantId tenant, ModelLibrary* library, bool is_administrator, UnixState& server) {
   const std::shared_ptr<UnixConnection> connection(new UnixConnection(std::move(socket), server));
-  connection->open(std::move(tenant), library);
+  connection->open(std::move(tenant), library, is_administrator);
 }
 
 UnixConnection::UnixConnection(Socket socket, UnixState& server)
@@ -48,12 +48,12 @@ UnixConnection::UnixConnection(Socket socket, UnixState& server)
       has_room_(server.io),
       last_byte_at_(now()) {}
 
-void UnixConnection::open(TenantId tenant, ModelLibrary* library) {
+void UnixConnection::open(TenantId tenant, ModelLibrary* library, bool is_administrator) {
   // Engine threads copy the weak pointer and never own the connection, which is destroyed on the server's thread.
   outbox_ = std::make_shared<Outbox>(server_.limits.tx_bytes_max,
                                      [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
   share_ = server_.service.open_share(tenant);
-  requests_.emplace(server_.service, library, std::move(tenant), outbox_, server_.imports);
+  requests_.emplace(server_.service, library, is_administrator, std::move(tenant), outbox_, server_.imports);
   server_.connections.insert(shared_from_this());
   server_.connections_count.add(1);
   error_code problem;

@@ -32,8 +32,8 @@ class UnixConnection final : public Flushable, public std::enable_shared_from_th
  public:
   using Socket = boost::asio::local::stream_protocol::socket;
 
-  // `library` is null for a client that may not change which models there are.
-  static void start(Socket socket, TenantId tenant, ModelLibrary* library, UnixState& server);
+  // `library` is null if models cannot be pulled. `is_administrator`: whether the client may pull and unload models.
+  static void start(Socket socket, TenantId tenant, ModelLibrary* library, bool is_administrator, UnixState& server);
   UnixConnection(const UnixConnection&) = delete;
   UnixConnection& operator=(const UnixConnection&) = delete;
 
@@ -52,7 +52,7 @@ class UnixConnection final : public Flushable, public std::enable_shared_from_th
   enum class Input : std::uint8_t { open, refused, ended };
 
   UnixConnection(Socket socket, UnixState& server);
-  void open(TenantId tenant, ModelLibrary* library);
+  void open(TenantId tenant, ModelLibrary* library, bool is_administrator);
   void spawn(Awaitable<void> coroutine);
 
   Awaitable<void> read();

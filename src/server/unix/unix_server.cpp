@@ -34,8 +34,8 @@ class RunningUnixServer final : public ServerThread<UnixServer, UnixState> {
         idle_timeout_(options.idle_timeout),
         library_(options.library),
         listener_(state_.io, std::move(listening), [this](UnixConnection::Socket socket, uid_t peer) {
-          const bool is_own_user = is_peer_allowed(peer, ::geteuid());
-          UnixConnection::start(std::move(socket), tenant_of(peer, ::geteuid()), is_own_user ? library_ : nullptr, state_);
+          UnixConnection::start(std::move(socket), tenant_of(peer, ::geteuid()), library_,
+                                /*is_administrator=*/is_peer_allowed(peer, ::geteuid()), state_);
         }) {
     listener_.start();
     if (idle_timeout_ > Duration::zero()) sweep_later();
