@@ -6,23 +6,21 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <fcntl.h>
 #include <format>
 #include <optional>
 #include <poll.h>
-#include <spawn.h>
 #include <string_view>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
-#include <vector>
 
 #include <boost/json/value.hpp>
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
 #include "json/field_reader.h"
+#include "umad/child_process.h"
 
 namespace uma::umad {
 namespace {
@@ -31,37 +29,6 @@ constexpr int kPollMs = 250;
 constexpr std::size_t kLineBytesMax = 16'384;
 constexpr std::size_t kMessageBytesMax = 4'096;
 constexpr std::chrono::seconds kGrace{5};  // For a process that was asked to end.
-
-// Starts the process with its output and errors in `output`. Returns its id, or a negative errno.
-pid_t spawn_pull(const std::string& program, const std::string& folder, const std::string& source, UniqueFd& output) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return -errno;
-  output = UniqueFd(ends[0]);
-  const UniqueFd input(ends[1]);
-  ::fcntl(output.get(), F_SETFL, O_NONBLOCK);
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&files);
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_adddup2(&files, input.get(), STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&files, input.get(), STDERR_FILENO);
-  ::posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  // The source cannot be taken for a flag, because it follows "--".
-  std::vector<std::string> arguments = {"uma-cli", "pull", "--json", "--folder", folder, "--", source};
-  std::vector<char*> pointers;
-  for (std::string& argument : arguments) pointers.push_back(argument.data());
-  pointers.push_back(nullptr);
-  pid_t pid = 0;
-  const int problem = ::posix_spawn(&pid, program.c_str(), &files, &attributes, pointers.data(), ::environ);
-  ::posix_spawnattr_destroy(&attributes);
-  ::posix_spawn_file_actions_destroy(&files);
-  return problem == 0 ? pid : -problem;
-}
 
 // What the process has told, from its lines: objects with progress or the path, and texts, of which the last is its error. An
 // error may have several lines, such as the files to choose from.
@@ -143,7 +110,9 @@ Expected<std::string> run_pull_process(const std::string& program, const std::st
                                        const std::function<bool(const PullProgress&)>& on_progress) {
   constexpr int kUsage = 1;  // uma-cli's exit status for a mistake in what it was asked for.
   UniqueFd output;
-  const pid_t pid = spawn_pull(program, folder, source, output);
+  // The source cannot be taken for a flag, because it follows "--".
+  const pid_t pid =
+      spawn_child(program, {"uma-cli", "pull", "--json", "--folder", folder, "--", source}, own_environment(), output);
   if (pid < 0) return fail(ErrorCode::io_failed, std::format("{} cannot be started: {}", program, std::strerror(-pid)));
   Child child(pid);
   PullOutput told;

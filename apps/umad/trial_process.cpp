@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <fcntl.h>
 #include <format>
 #include <poll.h>
-#include <spawn.h>
 #include <string_view>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -23,6 +20,7 @@
 #include "base/thread_name.h"
 #include "base/unique_fd.h"
 #include "llm/trial_load.h"
+#include "umad/child_process.h"
 
 namespace uma::umad {
 namespace {
@@ -45,51 +43,13 @@ constexpr std::array<const char*, 5> kNoDevices = {"CUDA_VISIBLE_DEVICES=-1", "H
                                                    "GGML_VK_VISIBLE_DEVICES=", "GGML_NO_BACKTRACE=1"};
 
 std::vector<std::string> trial_environment() {
-  std::vector<std::string> environment;
-  for (char** entry = ::environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const bool is_set = std::ranges::any_of(
-        kNoDevices, [&](std::string_view own) { return text.starts_with(own.substr(0, own.find('=') + 1)); });
-    if (!is_set) environment.emplace_back(text);
-  }
+  std::vector<std::string> environment = own_environment();
+  std::erase_if(environment, [](const std::string& text) {
+    return std::ranges::any_of(kNoDevices,
+                               [&](std::string_view own) { return text.starts_with(own.substr(0, own.find('=') + 1)); });
+  });
   for (const char* own : kNoDevices) environment.emplace_back(own);
   return environment;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-// Starts the process with its output and errors in `output`. Returns its id, or a negative errno.
-pid_t spawn_trial(const std::string& program, const std::string& path, UniqueFd& output) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return -errno;
-  output = UniqueFd(ends[0]);
-  const UniqueFd input(ends[1]);
-  ::fcntl(output.get(), F_SETFL, O_NONBLOCK);
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&files);
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_adddup2(&files, input.get(), STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&files, input.get(), STDERR_FILENO);
-  ::posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  std::vector<std::string> arguments = {"umad", kTrialCommand, std::to_string(::getpid()), path};
-  std::vector<std::string> environment = trial_environment();
-  pid_t pid = 0;
-  const int problem =
-      ::posix_spawn(&pid, program.c_str(), &files, &attributes, pointers_to(arguments).data(), pointers_to(environment).data());
-  ::posix_spawnattr_destroy(&attributes);
-  ::posix_spawn_file_actions_destroy(&files);
-  return problem == 0 ? pid : -problem;
 }
 
 // The last few KiB of the process's output.
@@ -141,7 +101,8 @@ TrialOutcome judge(int status, const std::string& last_line) {
 
 TrialOutcome run_trial(const std::string& program, const std::string& path, const std::function<bool()>& is_cancelled) {
   UniqueFd output;
-  const pid_t pid = spawn_trial(program, path, output);
+  const pid_t pid =
+      spawn_child(program, {"umad", kTrialCommand, std::to_string(::getpid()), path}, trial_environment(), output);
   if (pid < 0) {
     return {.kind = TrialOutcome::Kind::unknown,
             .reason = std::format("the trial process could not be started: {}", std::strerror(-pid))};

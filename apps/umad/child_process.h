@@ -1,0 +1,20 @@
+// Starts programs whose output the daemon reads.
+#pragma once
+
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+#include "base/unique_fd.h"
+
+namespace uma::umad {
+
+// The environment of this process.
+[[nodiscard]] std::vector<std::string> own_environment();
+
+// Starts the program with its output and errors in `output`, which does not block, no input, no other open file, and no blocked
+// signal. `arguments` begin with the program's name. Returns its process id, or a negative errno.
+[[nodiscard]] pid_t spawn_child(const std::string& program, std::vector<std::string> arguments,
+                                std::vector<std::string> environment, UniqueFd& output);
+
+}  // namespace uma::umad
