@@ -262,6 +262,16 @@ void append_calls(std::string& out, std::span<const ReplyPart> parts) {
                      });
 }
 
+std::string reply_extra(std::string_view reasoning, std::span<const ReplyPart> calls) {
+  std::string extra;
+  if (reasoning.empty() && calls.empty()) return extra;
+  json::ObjectWriter object(extra);
+  if (!reasoning.empty()) object.field("reasoning_content", reasoning);
+  if (!calls.empty()) append_calls(object.begin("tool_calls"), calls);
+  object.close();
+  return extra;
+}
+
 void append_logprobs(std::string& out, std::span<const TokenLogprobs> logprobs, bool with_ids) {
   json::append_array(out, logprobs, [&](const TokenLogprobs& place) {
     json::ObjectWriter object(out);

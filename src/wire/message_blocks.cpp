@@ -314,14 +314,7 @@ void ConversationReader::end_turn() {
     user_.reset();
   }
   if (reply_) {
-    std::string extra;
-    if (!reply_->reasoning.empty() || !reply_->calls.empty()) {
-      json::ObjectWriter object(extra);
-      if (!reply_->reasoning.empty()) object.field("reasoning_content", reply_->reasoning);
-      if (!reply_->calls.empty()) append_calls(object.begin("tool_calls"), reply_->calls);
-      object.close();
-    }
-    messages_.push_back({"assistant", std::move(reply_->text), std::move(extra)});
+    messages_.push_back({"assistant", std::move(reply_->text), reply_extra(reply_->reasoning, reply_->calls)});
     reply_.reset();
   }
 }

@@ -15,6 +15,7 @@
 #include <boost/json/value.hpp>
 
 #include "json/json_writer.h"
+#include "wire/event_codec.h"
 #include "wire/generate_fields.h"
 #include "wire/image_fields.h"
 #include "wire/query.h"
@@ -228,14 +229,7 @@ class MessageReader {
 
   void end_reply() {
     if (!reply_) return;
-    std::string extra;
-    if (!reply_->reasoning.empty() || !reply_->calls.empty()) {
-      json::ObjectWriter object(extra);
-      if (!reply_->reasoning.empty()) object.field("reasoning_content", reply_->reasoning);
-      if (!reply_->calls.empty()) append_calls(object.begin("tool_calls"), reply_->calls);
-      object.close();
-    }
-    messages_.push_back({"assistant", std::move(reply_->content).value_or(""), std::move(extra)});
+    messages_.push_back({"assistant", std::move(reply_->content).value_or(""), reply_extra(reply_->reasoning, reply_->calls)});
     reply_.reset();
   }
 
