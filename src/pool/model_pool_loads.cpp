@@ -84,7 +84,8 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   auto need = measure();
   if (!need) return std::unexpected(need.error());
 
-  const engine::LoadWorkersOptions wanted = *options;
+  const bool wants_lanes = options->lanes;
+  const std::int32_t cells_wanted = options->context.cells;
   const MemoryNeed all = *need;
   std::uint64_t states = need->states;
   auto held = acquire(registered, *need, options->weights, load);
@@ -96,12 +97,12 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     held = acquire(registered, *need, options->weights, load);
   }
   if (!held) return std::unexpected(held.error());
-  if (options->lanes < wanted.lanes) {
+  if (wants_lanes && !options->lanes) {
     log_warning("memory: too short for a second context of model {}: long prompts are computed between the tokens of streams",
                 model);
   }
-  if (options->context.cells < wanted.context.cells) {
-    log_warning("memory: too short for {} KV cells of model {}: its conversations share {}", wanted.context.cells, model,
+  if (options->context.cells < cells_wanted) {
+    log_warning("memory: too short for {} KV cells of model {}: its conversations share {}", cells_wanted, model,
                 options->context.cells);
   }
   if (need->states < states) {

@@ -51,6 +51,8 @@ std::int64_t Placement::cells_missing(const Sequence& sequence, const PrefixHit&
                                       ? CellLedger::Part{.slot = hit.slot, .count = static_cast<std::size_t>(hit.tokens_count)}
                                       : CellLedger::Part{};
   const std::int64_t added = size_of(sequence.chain) + 1 - static_cast<std::int64_t>(reused.count);
+  const std::int64_t beside_all = parts_.cells_reserved() + added - parts_.shape().cells;
+  if (beside_all <= 0) return beside_all;  // Usually; counting shared cells takes a pass over all of them.
   return parts_.cells_of_running({}, reused) + added - parts_.shape().cells;
 }
 

@@ -109,6 +109,7 @@ bool Preemption::swap_out_for_cells(const Sequence& waiting, bool urgent, std::i
       found.push_back(sequence.get());
     }
   }
+  if (found.empty()) return false;
   // An offloaded prompt, which would begin again, is the last of its kind.
   std::ranges::sort(found, std::greater(), [](const Sequence* sequence) {
     return std::tuple(sequence->job.is_background, !sequence->is_blocked(), sequence->chain.size());
