@@ -63,7 +63,7 @@ class Request:
         return f"{self.path} {self.status} {self.prompt}+{self.reply}"
 
 
-class AgentTest(unittest.TestCase):
+class AgentTest(uma.DaemonTest):
     """Asks an agent twice. Subclasses say how."""
 
     agent = None
@@ -104,16 +104,6 @@ class AgentTest(unittest.TestCase):
         cls.daemon.arguments = cls.enter + cls.daemon.arguments
         cls.addClassCleanup(cls.daemon.kill)
         cls.daemon.start().wait_ready()
-
-    @classmethod
-    def tearDownClass(cls):
-        status = cls.daemon.terminate()
-        assert status == 0, f"umad ended with {status}:\n{cls.daemon.log()[-8000:]}"
-        cls.daemon.check_reuse()
-
-    def setUp(self):
-        self.client = self.daemon.client()
-        self.addCleanup(self.client.close)
 
     def environment(self):
         return {"PATH": f"{self.program().parent}:{os.environ['PATH']}", "HOME": str(self.home), "LC_ALL": "C.UTF-8", "TERM": "dumb",
