@@ -27,6 +27,13 @@ ggml_type cache_type(KvType type) {
   return type == KvType::q8_0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
 }
 
+// The products of a query and one cached key, and of its weight and the value, in all layers, for as many products with
+// weights. A mixture's rows use a part of the weights, and layers with a window attend to fewer tokens, so it is approximate.
+double attention_share_of(const llama_model* model) {
+  const double products = 2.0 * llama_model_n_layer(model) * llama_model_n_embd(model);
+  return products / static_cast<double>(std::max<std::uint64_t>(1, llama_model_n_params(model)));
+}
+
 // The keys and values of all layers for one token, if all heads have them and share the embedding's width.
 std::uint64_t kv_bytes_estimated(const llama_model* model, KvType type) {
   if (llama_model_is_recurrent(model)) return 0;
@@ -238,6 +245,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.logits_rows_max = static_cast<std::int32_t>(std::min(params.n_outputs_max, llama_n_batch(context)));
     shape.image_rows_max = std::min(shape.batch_rows_max, shape.ubatch_rows_max);
     shape.layers = std::max(1, llama_model_n_layer(model.get()));
+    shape.attention_share = attention_share_of(model.get());
     shape.is_unified = layout.unified;
     // A window as long as the context never drops a token.
     shape.can_truncate = !has_states(model.get()) &&

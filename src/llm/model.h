@@ -88,7 +88,9 @@ struct ContextShape {
   std::int32_t logits_rows_max = 0;     // Rows with logits in one decode call.
   std::int32_t image_rows_max = 0;      // Rows of one decode_image call.
   std::int32_t layers = 1;              // Layers of the model; a computation can be interrupted between layers.
-  bool is_unified = false;              // True: one pool of cells; false: equal parts.
+  // Arithmetic of a row's attention to one cached token, relative to the row's arithmetic with all weights; 0: unknown.
+  double attention_share = 0;
+  bool is_unified = false;  // True: one pool of cells; false: equal parts.
   bool has_flash_attention = false;
   // True: any sequence can be truncated at any token at any time, and saved in pieces. False: some layers keep a state of the
   // past, or only a window of it, so truncate() fails always or sometimes (docs/decisions/0016).

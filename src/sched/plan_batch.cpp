@@ -114,6 +114,19 @@ double prefill_rank(const SequenceView& view, const StepModel& model) {
   return view.is_background && view.waited_ms < kBackgroundWaitMaxMs ? rank + kLast : rank;
 }
 
+std::int32_t aligned_rows(const StepModel& model, double budget_ms, std::int32_t cached, std::int32_t pending,
+                          std::int32_t rows_max) {
+  constexpr std::int32_t kGrid = kFastChunk;
+  if (pending <= kGrid) return pending;
+  const std::int32_t rest = pending % kGrid;
+  const bool is_alone =
+      rest > 0 && (rest + kGrid > rows_max || model.prefill_ms(rest, cached) < model.prefill_ms(kGrid, cached));
+  if (is_alone) return rest;
+  const std::int32_t fitting = model.rows_within(budget_ms, cached, rows_max);
+  const std::int32_t grid_rows = std::max((fitting - rest) / kGrid * kGrid, kGrid);
+  return std::min(rest + grid_rows, pending);
+}
+
 void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, ChunkSize& chunk,
                 BatchPlan& plan) {
   plan.clear();

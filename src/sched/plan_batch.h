@@ -93,6 +93,13 @@ inline constexpr std::int32_t kPrefillChunkMin = kChunkStep;
   return std::clamp(rows_fitting, kFastChunk, pending) / kFastChunk * kFastChunk;
 }
 
+// Rows of the next call for a prompt that is computed alone, of which `pending` >= 1 tokens remain behind `cached` ones. From
+// the second call on they are multiples of kFastChunk, at which the library computes fastest. The remainder comes first, behind
+// the fewest tokens: in a call of its own if that costs less than kFastChunk rows, as the library computes the remainder of a
+// large call like so many. Behind 6,900 tokens 60 rows alone take 2.0 s, and 64 rows 0.74 s (one core, 134 M Q8_0).
+[[nodiscard]] std::int32_t aligned_rows(const StepModel& model, double budget_ms, std::int32_t cached, std::int32_t pending,
+                                        std::int32_t rows_max);
+
 // Writes the next plan into `plan`, whose memory is reused, and stores the fitting rows in `chunk`. Ensures: every decoding
 // sequence is in plan.decode, up to rows_max, except background ones if the limits say so; each call has at most rows_max rows;
 // pending prompts get at least min(kPrefillChunkMin, pending) rows. Beyond that minimum, the guarded time of both calls stays

@@ -197,6 +197,46 @@ TEST(PlanBatch, BackgroundPrefillsAfterInteractiveUnlessItWaitedLong) {
   EXPECT_EQ(plan({background, prefilling(2, 4000)}).prefill.at(0).index, 1);
 }
 
+// A machine with tiled attention: rows of small chunks attend three times as slowly.
+StepModel model_with_tiles() {
+  StepModel model;
+  for (int round = 0; round < 20; ++round) {
+    for (const std::int32_t cached : {0, 500, 7000}) {
+      for (const std::int32_t rows : {20, 40, 60}) model.observe(chunk(rows, cached), rows * (1.2 + 0.003 * cached));
+      for (const std::int32_t rows : {64, 128, 512}) model.observe(chunk(rows, cached), rows * (1 + 0.001 * cached));
+    }
+  }
+  return model;
+}
+
+TEST(AlignedRows, TheRemainderIsComputedWhereItIsCheapest) {
+  const StepModel model = model_with_tiles();
+  const auto rows = [&](std::int32_t cached, std::int32_t pending) { return aligned_rows(model, 300, cached, pending, 512); };
+  EXPECT_EQ(rows(0, 316), 60 + 192) << "with as many multiples of 64 as fit";
+  EXPECT_EQ(rows(0, 280), 24) << "alone it costs 29 ms, in a large call 64";
+  EXPECT_EQ(rows(7000, 124), 124) << "alone, 60 rows cost as much as 170";
+  EXPECT_EQ(rows(7000, 78), 14) << "few rows are cheaper alone";
+  EXPECT_EQ(rows(0, 256), 256) << "without a remainder";
+  EXPECT_EQ(rows(7000, 256), 64) << "although it takes longer than the budget";
+  EXPECT_EQ(rows(7000, 60), 60) << "less than a multiple";
+  EXPECT_EQ(aligned_rows(model, 300, 7000, 124, 64), 60) << "both together are more than one call may have";
+}
+
+TEST(AlignedRows, OnlyTheFirstCallHasARemainder) {
+  const StepModel model = model_with_tiles();
+  for (std::int32_t pending = 1; pending <= 1000; ++pending) {
+    std::int32_t left = pending;
+    std::int32_t cached = 3000;
+    while (left > 0) {
+      const std::int32_t rows = aligned_rows(model, 200, cached, left, 512);
+      ASSERT_TRUE(rows >= 1 && rows <= left) << pending;
+      ASSERT_TRUE(left == pending || rows % kFastChunk == 0) << pending;
+      left -= rows;
+      cached += rows;
+    }
+  }
+}
+
 TEST(PlanBatch, HoldsItsPromisesForRandomLoads) {
   Random random(7);
   for (int round = 0; round < 2000; ++round) {

@@ -40,6 +40,9 @@ constexpr double kPrefillKvUnit = kFastChunk * 1024.0;
 // much (docs/MEASUREMENTS.md).
 constexpr Terms kDecodeProfile{1, 0.5, 0.5, 0, 0};
 constexpr Terms kPrefillProfile{0, 0.7, 0.3, 0, 0};
+// How much slower the library's attention is than its multiplication by weights, for the same arithmetic: measured 11 with
+// AMX, where the difference is greatest (docs/MEASUREMENTS.md). Too much only makes the first chunks behind many tokens small.
+constexpr double kAttentionSlowdown = 12;
 
 double dot(const Terms& a, const Terms& b) {
   double sum = 0;
@@ -89,6 +92,12 @@ Terms solve_for(const Matrix& matrix, const Terms& right_side, const std::array<
     result[i] = sum / lower[i][i];
   }
   return result;
+}
+
+Terms prefill_profile(double attention_share) {
+  Terms profile = kPrefillProfile;
+  profile[3] = profile[1] * kAttentionSlowdown * attention_share * (kPrefillKvUnit / kPrefillRowsUnit);
+  return profile;
 }
 
 constexpr std::array<bool, kTerms> kAllTerms{true, true, true, true, true};
@@ -280,14 +289,19 @@ void CallCost::assume(const CallCost& other, double factor) {
 
 // --- StepModel
 
-StepModel::Costs::Costs(std::int32_t threads_count)
-    : threads(threads_count), decode(kDecodeProfile), prefill(kPrefillProfile) {}
+StepModel::StepModel(double attention_share) : attention_share_(attention_share) {
+  UMA_CHECK(std::isfinite(attention_share) && attention_share >= 0);
+  set_threads(1);
+}
+
+StepModel::Costs::Costs(std::int32_t threads_count, double attention_share)
+    : threads(threads_count), decode(kDecodeProfile), prefill(prefill_profile(attention_share)) {}
 
 void StepModel::set_threads(std::int32_t threads) {
   UMA_CHECK(threads >= 1);
   const auto found = std::ranges::find(by_threads_, threads, &Costs::threads);
   current_ = static_cast<std::size_t>(found - by_threads_.begin());
-  if (found == by_threads_.end()) by_threads_.emplace_back(threads);
+  if (found == by_threads_.end()) by_threads_.emplace_back(threads, attention_share_);
   for (CallCost Costs::* const kind : {&Costs::decode, &Costs::prefill}) {
     CallCost& cost = by_threads_[current_].*kind;
     if (cost.observed_count() > 0) continue;

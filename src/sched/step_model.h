@@ -105,7 +105,8 @@ class CallCost {
 
 class StepModel {
  public:
-  StepModel() { set_threads(1); }
+  // `attention_share`: ContextShape::attention_share; 0: unknown, so that cached tokens cost nothing until measured.
+  explicit StepModel(double attention_share = 0);
 
   // Sets the threads of later calls and predictions, `threads` >= 1. Each number of threads has separate coefficients; before
   // its first call they are those of the nearest number, scaled by the ratio of the two.
@@ -138,7 +139,7 @@ class StepModel {
 
  private:
   struct Costs {
-    explicit Costs(std::int32_t threads_count);
+    Costs(std::int32_t threads_count, double attention_share);
     std::int32_t threads;
     CallCost decode;
     CallCost prefill;
@@ -146,6 +147,7 @@ class StepModel {
 
   [[nodiscard]] const CallCost& cost_of(const StepShape& shape) const;
 
+  double attention_share_;
   std::vector<Costs> by_threads_;  // In the order of first use.
   std::size_t current_ = 0;
   StepShape last_decode_;  // Without its drafts.

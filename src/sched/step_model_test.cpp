@@ -136,6 +136,22 @@ TEST(StepModel, OneCallOfEachKindIsEnoughForAGuess) {
   EXPECT_LT(model.predict_ms(decode_step(4)), 40) << "rows share a call";
 }
 
+TEST(StepModel, ExpectsCostlyAttentionUntilItIsMeasured) {
+  constexpr double kAttentionShare = 1.4e-4;  // 134 M parameters, 12 layers, 768 wide.
+  StepModel model(kAttentionShare);
+  Machine machine;
+  machine.prefill_kv = 1.5 * kAttentionShare * machine.prefill_row;
+  for (const std::int32_t rows : {64, 20, 64}) model.observe(chunk_step(rows), machine.ms(chunk_step(rows)));
+  const double budget_ms = machine.ms(chunk_step(512, 6000));
+  EXPECT_GT(model.predict_ms(chunk_step(512, 6000)), 3 * budget_ms);
+  const std::int32_t first_rows = model.rows_within(budget_ms, 6000, 2048);
+  EXPECT_GE(first_rows, kFastChunk) << "a state that comes back behind 6,000 tokens";
+  EXPECT_LT(first_rows, 512);
+
+  model.observe(chunk_step(first_rows, 6000), machine.ms(chunk_step(first_rows, 6000)));
+  EXPECT_NEAR(model.predict_ms(chunk_step(512, 6000)), budget_ms, 0.1 * budget_ms) << "one such call is enough";
+}
+
 TEST(StepModel, IgnoresTimesThatAreNone) {
   StepModel model;
   for (const double ms : {0.0, -1.0, std::nan("")}) model.observe(decode_step(1), ms);

@@ -118,7 +118,7 @@ class Lane {
   kv::BytePool own_pool_{0};  // For states if there is no store.
   CoreShare cores_;
   sched::BandwidthBudget bandwidth_;
-  sched::StepModel step_model_;
+  sched::StepModel step_model_{context_->shape().attention_share};
   sched::FairShare shares_;
   TransferCost transfer_;
   SequenceList sequences_;

@@ -91,7 +91,7 @@ class ModelDrafter {
   const Clock& clock_;
   std::unique_ptr<llm::Context> context_;
   std::vector<std::vector<Token>> cached_;  // Per slot.
-  sched::StepModel step_model_;
+  sched::StepModel step_model_{context_->shape().attention_share};
   std::vector<std::int32_t> wanted_;  // Per candidate.
   std::vector<Draft> drafts_;
   std::vector<llm::BatchRow> rows_;

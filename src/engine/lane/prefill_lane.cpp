@@ -173,20 +173,13 @@ void PrefillLane::save_resident() {
   UMA_CHECK(context_->truncate(0, 0));
 }
 
-// The number of rows of the next chunk: a multiple of 64, at which the library computes fastest. The remainder comes first,
-// behind few tokens: at the end of 1,900 tokens 45 rows take as long as 64 (190 ms on one core, 134 M Q8_0). In reproducible
-// mode it comes last.
 std::int32_t PrefillLane::chunk_rows(const Job& job) const {
-  constexpr std::int32_t kGrid = sched::kFastChunk;
   const std::int32_t left = static_cast<std::int32_t>(job.asked.tokens.size()) - job.tokens_done;
-  if (left < kGrid) return left;
   const bool holds_up_streams = cores_.decode_is_busy() && !cores_.is_split();
   const double chunk_ms = holds_up_streams ? std::min(kChunkMs, kLayerMs * context_->shape().layers) : kChunkMs;
   const std::int32_t rows_max = std::min(context_->shape().ubatch_rows_max, context_->shape().batch_rows_max);
-  const std::int32_t fitting = step_model_.rows_within(chunk_ms, job.tokens_done, std::max(rows_max, kGrid));
-  if (options_.is_reproducible) return sched::grid_rows(left, fitting);
-  const std::int32_t rest = left % kGrid;
-  return rest > 0 ? rest : std::min(std::max(fitting / kGrid * kGrid, kGrid), left);
+  if (options_.is_reproducible) return sched::grid_rows(left, step_model_.rows_within(chunk_ms, job.tokens_done, rows_max));
+  return sched::aligned_rows(step_model_, chunk_ms, job.tokens_done, left, rows_max);
 }
 
 void PrefillLane::run_chunk(Job& job) {

@@ -137,7 +137,7 @@ class PrefillLane {
   Job* resident_ = nullptr;
   std::vector<llm::BatchRow> rows_;
   std::vector<Command> inbox_taken_;
-  sched::StepModel step_model_;
+  sched::StepModel step_model_{context_->shape().attention_share};
   std::int32_t threads_ = 0;  // The context's current number of threads.
 
   // Shared.
