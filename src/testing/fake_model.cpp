@@ -243,6 +243,7 @@ Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin
   UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(held.size()));
   UMA_CHECK((begin == 0 && end == static_cast<std::int32_t>(held.size())) || (options_.unified && options_.can_truncate));
   bytes.clear();
+  if (options_.clock != nullptr) options_.clock->advance(options_.state_cost * (end - begin));
   for (std::int32_t i = begin; i < end; ++i) {
     const Cell& cell = cells_[held[static_cast<std::size_t>(i)]];
     const auto token = std::as_bytes(std::span(&cell.token, 1));
@@ -264,6 +265,8 @@ Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin
     keep(index, 0);
     return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   }
+  if (options_.clock != nullptr) options_.clock->advance(options_.state_cost * (end - begin));
+  cells_loaded += end - begin;
   for (std::size_t at = 0; at < bytes.size(); at += kCellBytes) {
     Token token = 0;
     std::uint32_t seen = 0;

@@ -52,9 +52,10 @@ struct FakeOptions {
   bool can_truncate = true;  // False: truncate() works only at 0 and at the end, and an interrupted call loses its sequences.
   bool can_shift = true;     // Moved cells give the same logits as cells that were computed again.
   Capability capability = Capability::chat;
-  SimClock* clock = nullptr;  // Advanced by decode(), if set.
+  SimClock* clock = nullptr;  // Advanced by decode(), save_state() and load_state(), if set.
   Duration decode_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);
+  Duration state_cost{};  // Of saving or loading one cell.
 };
 
 // Decides before each decode whether it fails; absent: never. decode() returns the fault without computing, except for
@@ -106,7 +107,8 @@ class FakeContext final : public llm::Context {
     is_spoiled_ = true;
   }
   std::function<FakeFault(std::span<const llm::BatchRow>)> fault;
-  bool fail_state = false;  // Makes save_state and load_state fail.
+  bool fail_state = false;        // Makes save_state and load_state fail.
+  std::int64_t cells_loaded = 0;  // By load_state.
 
  private:
   struct Cell {

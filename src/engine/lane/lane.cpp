@@ -49,7 +49,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       planner_(parts_, targets_),
       speculation_(parts_, calls_, sampler_),
       runner_(parts_, calls_, ends_, preemption_, sampler_, speculation_),
-      offload_(parts_, planner_, preemption_, sampler_, runner_),
+      offload_(parts_, ends_, planner_, preemption_, sampler_, runner_),
       images_(parts_, calls_, ends_, preemption_, sampler_, runner_) {
   stats_->threads.set(options_.threads);
   if (prefill_context == nullptr) return;
@@ -106,16 +106,17 @@ StepOutcome Lane::tick() {
   images_.prepare();
   planner_.build_views(clock_.now());
   offload_.offload_long_prompts();
+  const bool has_moved = offload_.advance() || has_restored;
   Sequence* image = images_.stop_at_images(planner_.views());
   const auto until = planner_.waits_until(clock_.now(), image != nullptr);
-  if (until && image == nullptr) return end_step(has_restored, *until);
+  if (until && image == nullptr) return end_step(has_moved, *until);
   calls_.watch_load(clock_.now());
   const double verified_ms = reuse_check_.run(planner_.tick_target_ms());
   sched::BatchPlan& plan = planner_.plan(verified_ms, until.has_value());
   if (runner_.run(plan)) planner_.set_next_tick(clock_.now() + from_ms(calls_.prefill_slice_ms(planner_.tick_target_ms())));
   if (image != nullptr && image->is_running()) images_.run(*image);
   if (calls_.take_unsound()) preemption_.clear_context();
-  return end_step(has_restored || verified_ms > 0 || !plan.is_empty() || image != nullptr, kNever);
+  return end_step(has_moved || verified_ms > 0 || !plan.is_empty() || image != nullptr, kNever);
 }
 
 StepOutcome Lane::end_step(bool did_work, TimePoint wake) {

@@ -45,8 +45,9 @@ kv::PrefixQuery LaneParts::prefix_query_of(const Sequence& sequence) const {
 }
 
 void LaneParts::recall(Sequence& sequence) const {
-  prefill->cancel(sequence.job.id);
+  if (sequence.is_offloaded) prefill->cancel(sequence.job.id);
   sequence.is_offloaded = false;
+  sequence.leaving.reset();
 }
 
 std::string_view log_name(const SessionId& session) {

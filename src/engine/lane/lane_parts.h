@@ -60,7 +60,7 @@ struct LaneParts {
   [[nodiscard]] std::optional<ByteBudget::Share> reserve_at_once(std::uint64_t bytes) const;
   // The query for stored states that the sequence may use.
   [[nodiscard]] kv::PrefixQuery prefix_query_of(const Sequence& sequence) const;
-  // Cancels the sequence's job in the prefill lane.
+  // Cancels the sequence's job in the prefill lane, if it has one there or is on its way.
   void recall(Sequence& sequence) const;
 };
 

@@ -75,7 +75,7 @@ Sequence* Preemption::choose_victim() const {
 Sequence* Preemption::choose_restoring() const {
   for (auto each = parts_.sequences.rbegin(); each != parts_.sequences.rend(); ++each) {
     const auto& restoring = (*each)->restoring;
-    if ((*each)->is_running() && restoring && (restoring->stored || restoring->pieces_loaded == 0)) return each->get();
+    if ((*each)->is_running() && restoring && (restoring->stored || restoring->pieces_loaded == restoring->pieces_kept)) return each->get();
   }
   return nullptr;
 }
@@ -159,7 +159,7 @@ bool Preemption::gives_way_to(const Sequence& waiting, bool urgent, const Sequen
 }
 
 void Preemption::swap_out(Sequence& sequence) {
-  if (sequence.is_offloaded) parts_.recall(sequence);
+  parts_.recall(sequence);
   reuse_check_.end(sequence);
   if (sequence.is_unsound) return restart_unsound(sequence);  // Its cells must not be reused.
   kv::SnapshotPtr kept;

@@ -68,19 +68,50 @@ bool PrefillOffload::offload(Sequence& sequence) {
   }
   if (slot.is_empty()) {
     job.reservation = std::move(*reserved);
+    post(sequence, std::move(job));
   } else {
-    auto snapshot =
-        save_sequence(parts_.context, static_cast<std::int32_t>(sequence.slot), slot.tokens, parts_.pool, std::move(*reserved));
-    if (!snapshot) {
-      sequence.offload_disabled = true;
-      return false;
-    }
-    job.snapshot = std::move(*snapshot);
+    sequence.leaving.emplace(std::move(job), SequenceSave(parts_.context, slot.tokens, std::move(*reserved)));
   }
+  return true;
+}
+
+void PrefillOffload::post(Sequence& sequence, PrefillJob job) {
   sequence.is_offloaded = true;
   parts_.cores.prefill_job_sent();
   parts_.prefill->post(std::move(job));
-  return true;
+}
+
+bool PrefillOffload::advance() {
+  constexpr double kSaveMs = 5;
+  const bool someone_decodes = planner_.someone_decodes();
+  const TimePoint until = someone_decodes ? parts_.clock.now() + from_ms(kSaveMs) : kNever;
+  bool did_work = false;
+  for (const SequencePtr& sequence : parts_.sequences) {
+    if (!sequence->leaving || (did_work && parts_.clock.now() >= until)) continue;
+    did_work = true;
+    ends_.contain(*sequence, [&] { save(*sequence, until); });
+  }
+  return did_work;
+}
+
+// Saves at least one piece.
+void PrefillOffload::save(Sequence& sequence, TimePoint until) {
+  Leaving& leaving = *sequence.leaving;
+  do {
+    const auto slot = static_cast<std::int32_t>(sequence.slot);
+    if (auto saved = leaving.save.save_piece(parts_.context, slot, parts_.pool); !saved) {
+      log_warning("request {}: its state could not be saved ({}), so the lane computes the prompt in its own context",
+                  sequence.job.id.value, saved.error().message);
+      sequence.offload_disabled = true;
+      sequence.leaving.reset();
+      return;
+    }
+  } while (!leaving.save.is_complete() && parts_.clock.now() < until);
+  if (!leaving.save.is_complete()) return;
+  PrefillJob job = std::move(leaving.job);
+  job.snapshot = leaving.save.take(parts_.pool);
+  sequence.leaving.reset();
+  post(sequence, std::move(job));
 }
 
 void PrefillOffload::accept(PrefillReport report) {
@@ -107,13 +138,17 @@ void PrefillOffload::accept(PrefillReport report) {
   sequence.offload_disabled = true;
 }
 
-// Frees cells for the state of a whole prompt and begins to load it. If other returning prompts have taken the cells, this
-// sequence resumes later like a swapped-out one.
+// Frees cells for the state of a whole prompt and begins to load it, behind the pieces that the slot holds still. If other
+// returning prompts have taken the cells, this sequence resumes later like a swapped-out one.
 void PrefillOffload::accept_prompt(Sequence& sequence, PrefillReport report) {
-  parts_.slots.drop(sequence.slot);
   const std::int32_t tokens = size_of(report.snapshot->tokens);
-  if (preemption_.free_cells_of_others(sequence, tokens)) {
-    sequence.restoring = Restore{.report = std::move(report), .stored = nullptr, .tokens_wanted = tokens};
+  std::size_t kept = 0;
+  for (const kv::SnapshotPiece& piece : report.snapshot->pieces) kept += piece.end <= parts_.cached(sequence) ? 1 : 0;
+  const std::int32_t tokens_kept = kept == 0 ? 0 : report.snapshot->pieces[kept - 1].end;
+  if (!parts_.slots.cut(sequence.slot, static_cast<std::size_t>(tokens_kept))) kept = 0;
+  if (preemption_.free_cells_of_others(sequence, tokens - parts_.cached(sequence))) {
+    sequence.restoring = Restore{
+        .report = std::move(report), .stored = nullptr, .tokens_wanted = tokens, .pieces_kept = kept, .pieces_loaded = kept};
     return;
   }
   if (tokens == size_of(sequence.chain)) sampler_.sample_first(sequence, report.logits);

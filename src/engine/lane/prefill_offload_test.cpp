@@ -129,6 +129,52 @@ TEST_F(PrefillOffloadTest, AShorterPromptTakesThePlaceOfALongerOne) {
   EXPECT_EQ(sinks_[3]->tokens, expected(kLong, 6));
 }
 
+TEST_F(PrefillOffloadTest, TheCachedBeginningLeavesInPiecesAndStaysInTheSlot) {
+  make_both({.cells = 1600, .sequences = 4, .unified = true, .state_cost = std::chrono::microseconds(50)});
+  post(of_session("s", job(1, std::string(450, 'x'))));
+  lane_->step();
+  run_both();
+  std::vector<Token> chain = chain_after(1);
+  const std::vector<Token> added = fake_tokens(std::string(150, 'y'));
+  chain.insert(chain.end(), added.begin(), added.end());
+  post(job(2, "a stream", 60));
+  while (sinks_[2]->tokens.size() < 3) step();
+  const std::int64_t loaded_before = context_->cells_loaded;
+  post(next_turn(3, chain, 6));
+  int ticks = 0;
+  while (!lane_->prefill_lane()->step().did_work) {
+    const std::size_t before = sinks_[2]->tokens.size();
+    lane_->step();
+    lane_->check_invariants();
+    ASSERT_EQ(sinks_[2]->tokens.size(), before + 1) << "the stream goes on";
+    ASSERT_LT(++ticks, 10);
+  }
+  EXPECT_EQ(ticks, 3) << "457 tokens in pieces of 200, 10 ms each";
+  run_both();
+  EXPECT_EQ(sinks_[2]->tokens, expected("a stream", 60));
+  EXPECT_EQ(results_.at(3).generated, fake_continuation(options_, chain, 6));
+  EXPECT_EQ(context_->cells_loaded - loaded_before, std::int64_t(chain.size()) - 400) << "the first two pieces are there already";
+}
+
+TEST_F(PrefillOffloadTest, ARequestIsCancelledWhileItsStateLeaves) {
+  make_both({.cells = 1600, .sequences = 4, .unified = true, .state_cost = std::chrono::microseconds(50)});
+  post(of_session("s", job(1, std::string(450, 'x'))));
+  lane_->step();
+  run_both();
+  std::vector<Token> chain = chain_after(1);
+  const std::vector<Token> added = fake_tokens(std::string(150, 'y'));
+  chain.insert(chain.end(), added.begin(), added.end());
+  post(job(2, "a stream", 20));
+  while (sinks_[2]->tokens.size() < 3) step();
+  post(next_turn(3, chain, 6));
+  lane_->step();
+  lane_->post(CancelCommand{RequestId{3}});
+  run_both();
+  EXPECT_EQ(eos(3).reason, FinishReason::cancelled);
+  EXPECT_EQ(sinks_[2]->tokens, expected("a stream", 20));
+  EXPECT_FALSE(lane_->prefill_lane()->step().did_work) << "it never had the prompt";
+}
+
 TEST_F(PrefillOffloadTest, TheRestOfAPromptThatIsLongerThanThePrefillContextIsComputedInTheLane) {
   prefill_cells_ = 80;
   make_both({.cells = 800, .sequences = 4});

@@ -16,6 +16,7 @@
 #include "engine/lane/generation_job.h"
 #include "engine/lane/lane_stats.h"
 #include "engine/lane/prefill_lane.h"
+#include "engine/lane/state_transfer.h"
 #include "kv/snapshot.h"
 #include "kv/state_store.h"
 #include "llm/distribution.h"
@@ -36,13 +37,20 @@ struct Restore {
   kv::SnapshotPtr stored;
   kv::StateId id = 0;              // Its id in the store; 0: it is not stored.
   std::int32_t tokens_wanted = 0;  // The number of its tokens that the sequence uses.
-  std::size_t pieces_loaded = 0;
-  double ms = 0;  // Time of reading and loading so far.
+  std::size_t pieces_kept = 0;     // The first pieces, which the slot holds already.
+  std::size_t pieces_loaded = 0;   // With those.
+  double ms = 0;                   // Time of reading and loading so far.
 
   [[nodiscard]] const kv::Snapshot& snapshot() const { return report ? *report->snapshot : *stored; }
   [[nodiscard]] std::size_t pieces_wanted() const;
   [[nodiscard]] bool is_complete() const { return pieces_loaded == pieces_wanted(); }
   [[nodiscard]] std::int32_t tokens_loaded_at_end() const { return snapshot().pieces[pieces_wanted() - 1].end; }
+};
+
+// A sequence on its way to the prefill lane: its slot is being saved, one piece at a time.
+struct Leaving {
+  PrefillJob job;
+  SequenceSave save;
 };
 
 // The draft tokens of a sequence, and their acceptance so far.
@@ -93,7 +101,7 @@ struct Sequence {
   [[nodiscard]] bool was_placed() const { return times.placed != TimePoint{}; }
   [[nodiscard]] bool is_fetching() const { return resume.reading_since != TimePoint{}; }
   // Its prompt is offloaded, its state is being restored, or its reuse is being verified: it is in no plan.
-  [[nodiscard]] bool is_blocked() const { return is_offloaded || restoring || is_verified; }
+  [[nodiscard]] bool is_blocked() const { return leaving || is_offloaded || restoring || is_verified; }
   // Its snapshot is the only copy of its state.
   [[nodiscard]] bool is_swapped_out() const { return resume.snapshot != nullptr && resume.id == 0; }
   // The reused tokens count as computed, because they could not be used.
@@ -122,6 +130,7 @@ struct Sequence {
   bool has_result = false;        // Its result was reported.
   bool is_unsound = false;        // Its logits were not finite, so it leaves the context.
   bool is_recomputing = false;    // It is being computed again for that reason, and has no new token yet.
+  std::optional<Leaving> leaving;
   std::optional<Restore> restoring;
   RequestId waits_for{};  // The request that computes a common prefix for it.
   std::int64_t position_reported = -1;

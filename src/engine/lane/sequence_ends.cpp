@@ -8,7 +8,7 @@ namespace uma::engine {
 
 void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
   UMA_CHECK(!sequence.is_finished());
-  if (sequence.is_offloaded) parts_.recall(sequence);
+  parts_.recall(sequence);
   sequence.restoring.reset();
   reuse_check_.end(sequence);
   leave_context(sequence);

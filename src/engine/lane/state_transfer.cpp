@@ -43,24 +43,37 @@ std::uint64_t state_reservation_bytes(llm::Context& context, std::int32_t sequen
   return kv::BytePool::room_for(context.state_bytes(sequence)) + static_cast<std::uint64_t>(tokens) * sizeof(Token);
 }
 
+SequenceSave::SequenceSave(const llm::Context& context, std::span<const Token> tokens, ByteBudget::Share reservation) {
+  UMA_CHECK(!tokens.empty());
+  snapshot_.identity = context.state_identity();
+  snapshot_.tokens.assign(tokens.begin(), tokens.end());
+  snapshot_.room = std::move(reservation);
+}
+
+Expected<Unit> SequenceSave::save_piece(llm::Context& context, std::int32_t sequence, kv::BytePool& pool) {
+  const auto length = static_cast<std::int32_t>(snapshot_.tokens.size());
+  UMA_CHECK(!is_complete() && context.sequence_length(sequence) == length);
+  const std::int32_t begin = snapshot_.pieces.empty() ? 0 : snapshot_.pieces.back().end;
+  const std::int32_t end = std::min(length, begin + piece_tokens(context.shape(), length));
+  const std::size_t bytes = context.shape().can_truncate ? piece_bytes(context.shape(), end - begin)
+                                                         : static_cast<std::size_t>(context.state_bytes(sequence));
+  kv::SnapshotPiece& piece = snapshot_.pieces.emplace_back(begin, end, pool.take(bytes));
+  return context.save_state(sequence, begin, end, piece.bytes);
+}
+
+kv::Snapshot SequenceSave::take(const kv::BytePool& pool) {
+  UMA_CHECK(is_complete());
+  if (snapshot_.room.bytes() < snapshot_.bytes()) pool.correct(snapshot_.room, snapshot_.bytes());
+  return std::move(snapshot_);
+}
+
 Expected<kv::Snapshot> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
                                      kv::BytePool& pool, ByteBudget::Share reservation) {
-  const auto length = static_cast<std::int32_t>(tokens.size());
-  UMA_CHECK(length > 0 && context.sequence_length(sequence) == length);
-  kv::Snapshot snapshot;
-  snapshot.identity = context.state_identity();
-  snapshot.tokens.assign(tokens.begin(), tokens.end());
-  const std::int32_t step = piece_tokens(context.shape(), length);
-  for (std::int32_t begin = 0; begin < length; begin += step) {
-    const std::int32_t end = std::min(length, begin + step);
-    const std::size_t bytes = context.shape().can_truncate ? piece_bytes(context.shape(), end - begin)
-                                                           : static_cast<std::size_t>(context.state_bytes(sequence));
-    kv::SnapshotPiece& piece = snapshot.pieces.emplace_back(begin, end, pool.take(bytes));
-    if (auto saved = context.save_state(sequence, begin, end, piece.bytes); !saved) return std::unexpected(saved.error());
+  SequenceSave save(context, tokens, std::move(reservation));
+  while (!save.is_complete()) {
+    if (auto saved = save.save_piece(context, sequence, pool); !saved) return std::unexpected(saved.error());
   }
-  snapshot.room = std::move(reservation);
-  if (snapshot.room.bytes() < snapshot.bytes()) pool.correct(snapshot.room, snapshot.bytes());
-  return snapshot;
+  return save.take(pool);
 }
 
 Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::SnapshotPiece& piece) {

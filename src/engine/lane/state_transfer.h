@@ -10,9 +10,27 @@
 
 namespace uma::engine {
 
-// Saves a sequence whose cache holds exactly `tokens`, in memory of the pool that `reservation` covers. In a unified context
-// that can be cut anywhere the snapshot has pieces of at most 512 tokens, which can be loaded between ticks; other contexts
-// save whole sequences only. The sequence stays.
+// Saves a sequence one piece at a time. In a unified context that can be cut anywhere pieces have at most 512 tokens, so they
+// can be saved and loaded between ticks; other contexts save whole sequences only. The sequence stays, and must not change
+// before the last piece is saved.
+class SequenceSave {
+ public:
+  // `tokens`: exactly those that the sequence's cache holds, at least one. `reservation` covers the memory.
+  SequenceSave(const llm::Context& context, std::span<const Token> tokens, ByteBudget::Share reservation);
+
+  [[nodiscard]] bool is_complete() const {
+    return !snapshot_.pieces.empty() && snapshot_.pieces.back().end == static_cast<std::int32_t>(snapshot_.tokens.size());
+  }
+  // Saves the next piece of `sequence`, in memory of the pool.
+  [[nodiscard]] Expected<Unit> save_piece(llm::Context& context, std::int32_t sequence, kv::BytePool& pool);
+  // Requires: it is complete.
+  [[nodiscard]] kv::Snapshot take(const kv::BytePool& pool);
+
+ private:
+  kv::Snapshot snapshot_;
+};
+
+// Saves a whole sequence at once.
 [[nodiscard]] Expected<kv::Snapshot> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
                                                    kv::BytePool& pool, ByteBudget::Share reservation);
 // The approximate bytes of the state of so many tokens in a pool, and the number of its pieces.
