@@ -83,4 +83,23 @@ std::string replace_invalid_utf8(std::string_view text) {
   return out;
 }
 
+void append_utf8(std::string& out, char32_t c) {
+  const auto add = [&](char32_t byte) { out += static_cast<char>(static_cast<unsigned char>(byte)); };
+  if (c < 0x80) {
+    add(c);
+  } else if (c < 0x800) {
+    add(0xc0 | (c >> 6));
+    add(0x80 | (c & 0x3f));
+  } else if (c < 0x10000) {
+    add(0xe0 | (c >> 12));
+    add(0x80 | ((c >> 6) & 0x3f));
+    add(0x80 | (c & 0x3f));
+  } else {
+    add(0xf0 | (c >> 18));
+    add(0x80 | ((c >> 12) & 0x3f));
+    add(0x80 | ((c >> 6) & 0x3f));
+    add(0x80 | (c & 0x3f));
+  }
+}
+
 }  // namespace uma

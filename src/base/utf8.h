@@ -16,4 +16,7 @@ namespace uma {
 // Copies `text` and replaces each byte outside of a valid character by U+FFFD.
 [[nodiscard]] std::string replace_invalid_utf8(std::string_view text);
 
+// Appends the character. Requires: a Unicode scalar value.
+void append_utf8(std::string& out, char32_t c);
+
 }  // namespace uma

@@ -1,5 +1,6 @@
 #include "chat/call_grammar.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <format>
 #include <string_view>
@@ -9,6 +10,8 @@
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 
+#include "chat/call_pattern.h"
+#include "chat/parameter_types.h"
 #include "grammar/json_schema.h"
 #include "json/field_reader.h"
 
@@ -17,44 +20,11 @@ namespace {
 
 constexpr int kGrammarCallsMax = 16;  // Calls of one reply.
 
-// The text around the names and arguments of calls.
-struct Notation {
-  std::string_view begin{};
-  std::string_view before_name{};
-  std::string_view before_arguments{};
-  std::string_view after_arguments{};
-  std::string_view between{};
-  std::string_view end{};
+// How a grammar is meant.
+enum class Use : std::uint8_t {
+  forced,  // One way to write each call.
+  begun,   // All ways in which models write them.
 };
-
-Notation notation_of(CallSyntax syntax) {
-  switch (syntax) {
-    case CallSyntax::llama3:
-      return {
-          .before_name = "{\"name\": \"", .before_arguments = "\", \"parameters\": ", .after_arguments = "}", .between = "; "};
-    case CallSyntax::mistral:
-      return {.begin = "[TOOL_CALLS][",
-              .before_name = "{\"name\": \"",
-              .before_arguments = "\", \"arguments\": ",
-              .after_arguments = "}",
-              .between = ", ",
-              .end = "]"};
-    case CallSyntax::deepseek:
-      return {.begin = "<｜tool▁calls▁begin｜>",
-              .before_name = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-              .before_arguments = "\n```json\n",
-              .after_arguments = "\n```<｜tool▁call▁end｜>",
-              .between = "\n",
-              .end = "<｜tool▁calls▁end｜>"};
-    case CallSyntax::tagged:
-    case CallSyntax::none:
-      break;
-  }
-  return {.before_name = "<tool_call>\n{\"name\": \"",
-          .before_arguments = "\", \"arguments\": ",
-          .after_arguments = "}\n</tool_call>",
-          .between = "\n"};
-}
 
 std::string literal(std::string_view text) {
   std::string quoted = "\"";
@@ -69,17 +39,36 @@ std::string literal(std::string_view text) {
   return quoted + "\"";
 }
 
-// Any text without `close`, followed by `close`, which must begin with two ASCII characters.
-std::string reasoning_until(std::string_view close) {
-  const std::string_view first = close.front() == '[' ? "\\[" : "<";
-  return std::format("([^{}] | {} [^{}])* {} [ \\n]*", first, literal(close.substr(0, 1)), close[1], literal(close));
+std::vector<std::string_view> characters_of(std::string_view text) {
+  std::vector<std::string_view> characters;
+  while (!text.empty()) {
+    std::size_t size = 1;
+    while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) ++size;
+    characters.push_back(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  return characters;
 }
 
-// The rule for the arguments of a tool; "{}" if it takes none.
-Expected<std::string> arguments_of(const boost::json::object& function, grammar::JsonRules& rules) {
-  const boost::json::value* parameters = function.if_contains("parameters");
-  if (parameters == nullptr || parameters->is_null()) return literal("{}");
-  return rules.add(boost::json::serialize(*parameters));
+// In a class of characters.
+std::string class_member(std::string_view character) {
+  return (std::string_view("[]^\\-").contains(character) ? "\\" : "") + std::string(character);
+}
+
+// Any text without `close`. Requires: the first character of `close` is nowhere else in it.
+std::string text_without(std::string_view close) {
+  const std::vector<std::string_view> characters = characters_of(close);
+  const std::string first = class_member(characters.front());
+  std::string begun;  // The begins of `close`.
+  std::string broken;
+  for (std::size_t i = 1; i < characters.size(); ++i) {
+    const auto begin = static_cast<std::size_t>(characters[i].data() - close.data());
+    const std::string prefix = literal(close.substr(0, begin));
+    begun += (begun.empty() ? "" : " | ") + prefix;
+    broken += std::format("{}{} [^{}{}]", broken.empty() ? "" : " | ", prefix, class_member(characters[i]), first);
+  }
+  if (begun.empty()) return std::format("[^{}]*", first);
+  return std::format("([^{0}] | ({1})* ({2}))* ({1})*", first, begun, broken);
 }
 
 // Adds the place, tools[tool], to an error, and the tool's name, because some APIs have their tools in another form and order.
@@ -96,91 +85,203 @@ struct Callable {
   std::string arguments;
 };
 
-// The schema of a tool's arguments; without one, the schema of all objects.
-std::string schema_of(const boost::json::object& function, bool is_wanted) {
-  const boost::json::value* parameters = function.if_contains("parameters");
-  boost::json::object schema =
-      is_wanted && parameters != nullptr && parameters->is_object() ? parameters->get_object() : boost::json::object();
-  if (!schema.contains("type")) schema["type"] = "object";
-  return boost::json::serialize(schema);
-}
+// Collects the rules of a grammar.
+class CallRules {
+ public:
+  // `is_loose`: use the schemas of strict tools only.
+  CallRules(const Family& family, Use use, bool is_loose) : family_(family), use_(use), is_loose_(is_loose) {}
 
-// `is_loose`: use the schemas of strict tools only.
-Expected<std::vector<Callable>> callables_of(const boost::json::array& tools, bool is_loose, grammar::JsonRules& rules) {
-  std::vector<Callable> callables;
-  for (std::size_t i = 0; i < tools.size(); ++i) {
-    const boost::json::object& function = tools[i].at("function").as_object();
-    const boost::json::value* strict = function.if_contains("strict");
-    const bool is_strict = strict != nullptr && *strict == true;
-    std::string schema = schema_of(function, is_strict || !is_loose);
-    if (!is_strict && !grammar::json_schema_gbnf(schema)) schema = schema_of(function, false);
-    const auto arguments = rules.add(schema);
-    if (!arguments) return refused_schema(i, function, arguments.error());
-    callables.push_back({std::string(std::string_view(function.at("name").as_string())), *arguments});
+  [[nodiscard]] Expected<Unit> add_tool(std::size_t index, const boost::json::object& function) {
+    const bool needs_elements =
+        std::ranges::any_of(family_.calls, [](const CallForm& form) { return form.style == ArgumentStyle::elements; });
+    const auto arguments = needs_elements ? elements_of(index, function) : arguments_of(function);
+    if (!arguments) return refused_schema(index, function, arguments.error());
+    tools_.push_back({std::string(std::string_view(function.at("name").as_string())), *arguments});
+    return Unit{};
   }
-  return callables;
-}
 
-// The grammar of begun_call_grammar() around the rules of the arguments.
-std::string begun_calls(CallSyntax syntax, bool are_parallel, const std::vector<Callable>& callables,
-                        const grammar::JsonRules& rules) {
-  // Each rule has one alternative per tool.
-  const auto each = [&](auto&& write) {
+  // The calls of one form, 1 to `calls_max`.
+  [[nodiscard]] std::string calls(const CallForm& form, int calls_max) {
+    const Pattern call = pattern_of(form.call);
     std::string alternatives;
-    for (const Callable& callable : callables) {
-      if (!alternatives.empty()) alternatives += " | ";
-      alternatives += write(callable);
-    }
-    return alternatives;
-  };
-  const std::string objects = each([](const Callable& callable) {
-    const std::string name = "named " + literal(std::format("\"{}\"", callable.name));
-    return std::format(R"("{{" ws type? ({0} ws "," ws with {1} | with {1} ws "," ws {0}) id? ws "}}")", name,
-                       callable.arguments);
-  });
-  const std::string grammar = std::format(R"(object ::= {}
-named ::= "\"name\"" ws ":" ws
-with ::= ("\"arguments\"" | "\"parameters\"") ws ":" ws
-type ::= "\"type\"" ws ":" ws "\"function\"" ws "," ws
-id ::= ws "," ws "\"id\"" ws ":" ws "\"" [a-zA-Z0-9_-]{{1,64}} "\""
-ws ::= [ \t\n]{{0,16}}
-{})",
-                                          objects, rules.gbnf());
-  const int more = are_parallel ? kGrammarCallsMax - 1 : 0;
-  switch (syntax) {
-    case CallSyntax::llama3:
-      return "root ::= ws object\n" + grammar;
-    case CallSyntax::mistral: {
-      const std::string plain = each([](const Callable& callable) {
-        return std::format(R"({} call-id? "[ARGS]"? ws {})", literal(callable.name), callable.arguments);
-      });
-      return std::format(R"(root ::= ws ("[" ws object (ws "," ws object){{0,{}}} ws "]" | object | {})
-call-id ::= "[CALL_ID]" [a-zA-Z0-9_-]{{1,64}}
-{})",
-                         more, plain, grammar);
-    }
-    case CallSyntax::deepseek: {
-      const std::string fenced = each([](const Callable& callable) {
-        return std::format(R"({} ws "\n" ws "```json" ws {} ws "```")", literal(callable.name), callable.arguments);
-      });
-      const std::string plain = each([](const Callable& callable) {
-        return std::format("{} ws {} ws", literal(callable.name + "<｜tool▁sep｜>"), callable.arguments);
-      });
-      return std::format(R"(root ::= ws call (ws call){{0,{}}} ws "<｜tool▁calls▁end｜>"
-call ::= "<｜tool▁call▁begin｜>" ("function<｜tool▁sep｜>" fenced | plain) "<｜tool▁call▁end｜>"
-fenced ::= {}
-plain ::= {}
-{})",
-                         more, fenced, plain, grammar);
-    }
-    case CallSyntax::tagged:
-    case CallSyntax::none:
-      break;
+    for (const Callable& tool : tools_)
+      alternatives += (alternatives.empty() ? "" : " | ") + text_of(call, form, &tool);
+    const std::string name = std::format("call-{}", forms_++);
+    extra_ += std::format("{} ::= {}\n", name, alternatives);
+    const bool is_one_block = !form.open.empty() || !form.close.empty() || use_ == Use::forced || form.needs_known_name;
+    const std::string between = text_of(pattern_of(form.between), form, nullptr);
+    const std::string more = is_one_block && calls_max > 1
+                                 ? std::format("({} {}){{0,{}}}", between.empty() ? blanks("") : between, name, calls_max - 1)
+                                 : "";
+    return std::format("{} {} {} {}", text_of(pattern_of(form.open), form, nullptr), name, more,
+                       text_of(pattern_of(form.close), form, nullptr));
   }
-  return std::format(R"(root ::= ws object ws "</tool_call>"
-{})",
-                     grammar);
-}
+
+  [[nodiscard]] std::string gbnf() const {
+    constexpr std::string_view kShared = R"(ws ::= [ \t\n]{0,16}
+id ::= [a-zA-Z0-9_.:-]{1,64}
+member ::= ("\"type\"" ws ":" ws "\"function\"" | ("\"id\"" | "\"tool_call_id\"") ws ":" ws "\"" id "\"")
+loose ::= "{" ws (pair (ws "," ws pair)*)? ws "}" | "(" ws (pair (ws "," ws pair)*)? ws ")"
+pair ::= (word | quoted) ws [:=] ws value
+value ::= quoted | word | "{" ws (pair (ws "," ws pair)*)? ws "}" | "[" ws (value (ws "," ws value)*)? ws "]"
+word ::= [a-zA-Z0-9_.+-]{1,64}
+)";
+    const std::string quote = family_.quote.empty()
+                                  ? std::string(R"("'" ([^'\\] | "\\" [^\n])* "'" | "\"" ([^"\\] | "\\" [^\n])* "\"")")
+                                  : std::format("{0} {1} {0}", literal(family_.quote), text_without(family_.quote));
+    return std::format("{}quoted ::= {}\n{}{}", kShared, quote, extra_, rules_.gbnf());
+  }
+
+ private:
+  [[nodiscard]] std::string blanks(std::string_view written) const {
+    if (use_ == Use::begun) return "ws";
+    return written.contains('\t') || written.empty() ? "" : literal(written);
+  }
+
+  // `tool` may be null in texts without placeholders.
+  [[nodiscard]] std::string text_of(const Pattern& pattern, const CallForm& form, const Callable* tool) const {
+    const bool has_name =
+        std::ranges::any_of(pattern, [](const PatternPart& part) { return part.kind == PatternPart::Kind::name; });
+    std::string text;
+    const auto add = [&](const std::string& part) { text += part.empty() ? "" : (text.empty() ? "" : " ") + part; };
+    for (const PatternPart& part : pattern) {
+      switch (part.kind) {
+        case PatternPart::Kind::text:
+          // A mark that ends the reply is no text of it.
+          add(literal(part.text) + (std::ranges::contains(family_.ends, part.text) ? "?" : ""));
+          break;
+        case PatternPart::Kind::blanks:
+          add(blanks(part.text));
+          break;
+        case PatternPart::Kind::name:
+          add(literal(tool->name));
+          break;
+        case PatternPart::Kind::id:
+          add(has_name ? "id" : literal("functions." + tool->name + ":") + " [0-9]{1,4}");
+          break;
+        case PatternPart::Kind::any:
+          add("[^<\\n]{0,64}");
+          break;
+        case PatternPart::Kind::arguments:
+          add(form.style == ArgumentStyle::loose ? "loose" : tool->arguments);
+          break;
+        case PatternPart::Kind::function:
+          add(function_of(*tool));
+          break;
+      }
+    }
+    return text;
+  }
+
+  // The object with the name and the arguments.
+  [[nodiscard]] std::string function_of(const Callable& tool) const {
+    if (use_ == Use::forced) {
+      return std::format("{} {} {}",
+                         literal(std::format("{{\"{}\": \"{}\", \"{}\": ", family_.name_key, tool.name, family_.arguments_key)),
+                         tool.arguments, literal("}"));
+    }
+    const std::string name = literal(std::format("\"{}\"", family_.name_key)) + R"( ws ":" ws )" +
+                             literal(std::format("\"{}\"", tool.name));
+    const std::string arguments = R"(("\"arguments\"" | "\"parameters\"") ws ":" ws )" + tool.arguments;
+    return std::format(R"("{{" ws (member ws "," ws){{0,2}} ({0} ws "," ws {1} | {1} ws "," ws {0}) (ws "," ws member){{0,2}} ws "}}")",
+                       name, arguments);
+  }
+
+  // The rule for arguments as one object.
+  [[nodiscard]] Expected<std::string> arguments_of(const boost::json::object& function) {
+    const boost::json::value* parameters = function.if_contains("parameters");
+    if (use_ == Use::forced) {
+      if (parameters == nullptr || parameters->is_null()) return literal("{}");
+      return rules_.add(boost::json::serialize(*parameters));
+    }
+    const bool is_wanted = is_strict(function) || !is_loose_;
+    const auto schema = [&](bool is_used) {
+      boost::json::object object =
+          is_used && parameters != nullptr && parameters->is_object() ? parameters->get_object() : boost::json::object();
+      if (!object.contains("type")) object["type"] = "object";
+      return boost::json::serialize(object);
+    };
+    std::string wanted = schema(is_wanted);
+    if (!is_strict(function) && !grammar::json_schema_gbnf(wanted)) wanted = schema(false);
+    return rules_.add(wanted);
+  }
+
+  [[nodiscard]] static bool is_strict(const boost::json::object& function) {
+    const boost::json::value* strict = function.if_contains("strict");
+    return strict != nullptr && *strict == true;
+  }
+
+  // The rule for arguments as elements: those of the schema in its order, or any.
+  [[nodiscard]] Expected<std::string> elements_of(std::size_t index, const boost::json::object& function) {
+    const boost::json::value* schema = function.if_contains("parameters");
+    const boost::json::object* fields = schema == nullptr ? nullptr : schema->if_object();
+    const boost::json::value* properties = fields == nullptr ? nullptr : fields->if_contains("properties");
+    const bool uses_schema = use_ == Use::forced || is_strict(function) || !is_loose_;
+    const std::string between = use_ == Use::forced ? literal("\n") : "ws";
+    std::string rule;
+    if (uses_schema && properties != nullptr && properties->is_object()) {
+      const boost::json::value* required = fields->if_contains("required");
+      for (const auto& [name, property] : properties->get_object()) {
+        const auto element = element_of(name, property, *schema, is_strict(function));
+        if (!element) return std::unexpected(element.error());
+        const bool is_required = required != nullptr && required->is_array() &&
+                                 std::ranges::contains(required->get_array(), boost::json::value(name));
+        rule += std::format(is_required ? "{} {} " : "({} {})? ", *element, between);
+      }
+    } else if (use_ == Use::begun) {
+      rule = std::format("({} [^<>\\n\"]{{1,64}} {} {} {} ws){{0,64}}", literal(family_.element.open),
+                         element_begin(""), text_without(family_.element.close), literal(family_.element.close));
+    }
+    if (rule.empty()) return std::string();
+    const std::string name = std::format("elements-{}", index);
+    extra_ += std::format("{} ::= {}\n", name, rule);
+    return name;
+  }
+
+  // The text between an element's name and its value.
+  [[nodiscard]] std::string element_begin(std::string_view attribute) const {
+    const ElementMarks& marks = family_.element;
+    std::string text = literal(marks.name_end);
+    if (!attribute.empty()) {
+      text += " " + literal(std::string(" ") + std::string(attribute));
+    } else if (!marks.text_attribute.empty()) {
+      text += std::format(" {} ({} | {})", literal(" "), literal(marks.text_attribute), literal(marks.other_attribute));
+    } else if (!marks.value_begin.empty() && use_ == Use::begun) {
+      text += " ws";
+    }
+    return marks.value_begin.empty() ? text : text + " " + literal(marks.value_begin);
+  }
+
+  [[nodiscard]] Expected<std::string> element_of(std::string_view name, const boost::json::value& property,
+                                                 const boost::json::value& schema, bool is_strict) {
+    const ElementMarks& marks = family_.element;
+    const TypeSet types = types_of(property, schema);
+    const std::string quote = marks.quotes_name ? "\"" : "";
+    const std::string begin = literal(std::format("{}{}{}{}", marks.open, quote, name, quote)) + " " +
+                              element_begin(types.is_text() ? marks.text_attribute : marks.other_attribute);
+    if (types.is_text()) return std::format("{} {} {}", begin, text_without(marks.close), literal(marks.close));
+    // The place of a reference is relative to the whole schema.
+    boost::json::object alone = property.is_object() ? property.get_object() : boost::json::object();
+    for (const std::string_view definitions : {"$defs", "definitions"}) {
+      const boost::json::value* shared = schema.get_object().if_contains(definitions);
+      if (shared != nullptr) alone[definitions] = *shared;
+    }
+    std::string text = boost::json::serialize(alone);
+    if (use_ == Use::begun && !is_strict && !grammar::json_schema_gbnf(text)) text = "{}";
+    const auto value = rules_.add(text);
+    if (!value) return std::unexpected(value.error());
+    const std::string space = use_ == Use::begun ? "ws" : literal(marks.padding);
+    return std::format("{} {} {} {} {}", begin, space, *value, space, literal(marks.close));
+  }
+
+  const Family& family_;
+  const Use use_;
+  const bool is_loose_;
+  grammar::JsonRules rules_;
+  std::vector<Callable> tools_;
+  std::string extra_;
+  int forms_ = 0;
+};
 
 }  // namespace
 
@@ -189,10 +290,15 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
   const boost::json::value tools = json::parse(options.tools, {}, problem);
   if (problem) return fail(ErrorCode::proto_field, "field \"tools\" is not valid JSON");
   const auto make = [&](bool is_loose) -> Expected<std::shared_ptr<const grammar::Grammar>> {
-    grammar::JsonRules rules;
-    const auto callables = callables_of(tools.as_array(), is_loose, rules);
-    if (!callables) return std::unexpected(callables.error());
-    return grammar::Grammar::parse(begun_calls(format.calls, options.has_parallel_calls, *callables, rules));
+    CallRules rules(*format.family, Use::begun, is_loose);
+    for (std::size_t i = 0; i < tools.as_array().size(); ++i) {
+      if (auto added = rules.add_tool(i, tools.as_array()[i].at("function").as_object()); !added)
+        return std::unexpected(added.error());
+    }
+    std::string root;
+    for (const CallForm& form : format.family->calls)
+      root += (root.empty() ? "" : " | ") + rules.calls(form, options.has_parallel_calls ? kGrammarCallsMax : 1);
+    return grammar::Grammar::parse(std::format("root ::= ws ({})\n{}", root, rules.gbnf()));
   };
   // Schemas that have grammars alone may exceed the limits together.
   if (auto grammar = make(false)) return grammar;
@@ -200,31 +306,24 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
 }
 
 Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options) {
-  const Notation notation = notation_of(format.calls);
   boost::system::error_code problem;
   const boost::json::value tools = json::parse(options.tools, {}, problem);
-  grammar::JsonRules rules;
-  std::string calls;
+  CallRules rules(*format.family, Use::forced, false);
   for (std::size_t i = 0; !problem && i < tools.as_array().size(); ++i) {
     const boost::json::object& function = tools.as_array()[i].at("function").as_object();
     const std::string_view name = function.at("name").as_string();
     if (options.tool_choice == ToolChoice::named && name != options.tool_name) continue;
-    const auto arguments = arguments_of(function, rules);
-    if (!arguments) return refused_schema(i, function, arguments.error());
-    calls += std::format("{}{} {} {}", calls.empty() ? "" : " | ",
-                         literal(std::format("{}{}{}", notation.before_name, name, notation.before_arguments)), *arguments,
-                         literal(notation.after_arguments));
-  }
-  std::string reasoning;
-  if (format.begins_with_reasoning) {
-    reasoning = reasoning_until(format.reasoning_close);
-  } else if (!format.reasoning_open.empty()) {
-    reasoning = std::format("({} {})?", literal(format.reasoning_open), reasoning_until(format.reasoning_close));
+    if (auto added = rules.add_tool(i, function); !added) return std::unexpected(added.error());
   }
   const bool is_one = options.tool_choice == ToolChoice::named || !options.has_parallel_calls;
-  const std::string more = is_one ? "" : std::format("({} call){{0,{}}}", literal(notation.between), kGrammarCallsMax - 1);
-  return std::format("root ::= {} {} call {} {}\ncall ::= {}\n{}", reasoning, literal(notation.begin), more,
-                     literal(notation.end), calls, rules.gbnf());
+  const std::string calls = rules.calls(format.family->calls.front(), is_one ? 1 : kGrammarCallsMax);
+  std::string reasoning;
+  if (!format.thoughts.open.empty()) {
+    reasoning = std::format("{} {} [ \\n]*", text_without(format.thoughts.close), literal(format.thoughts.close));
+    if (!format.family->next_message.empty()) reasoning += " " + literal(format.family->next_message);
+    if (!format.begins_with_reasoning) reasoning = std::format("({} {})?", literal(format.thoughts.open), reasoning);
+  }
+  return std::format("root ::= {} {}\n{}", reasoning, calls, rules.gbnf());
 }
 
 }  // namespace uma::chat

@@ -1,4 +1,5 @@
-// Grammars of tool calls: for a reply that must call a tool, and for a call that the model begins by itself.
+// Grammars of tool calls, from the notation of the model's family (family.h): for a reply that must call a tool, and for a call
+// that the model begins by itself.
 #pragma once
 
 #include <memory>
@@ -11,15 +12,15 @@
 
 namespace uma::chat {
 
-// The GBNF of the replies that `options` force (ToolChoice): tool calls in the notation of `format` and nothing else, after
+// The GBNF of the replies that `options` force (ToolChoice): tool calls in the first form of the family and nothing else, after
 // optional reasoning. Their arguments follow the schemas of the tools. Marks are spelled out, independent of their tokens.
-// Requires: a choice that is not automatic, and tools. Errors: E_PROTO_003 for a schema that has no grammar.
+// Requires: a family, a choice that is not automatic, and tools. Errors: E_PROTO_003 for a schema that has no grammar.
 [[nodiscard]] Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options);
 
-// The grammar of the text behind the mark of a tool call (ReplyParser::begun_call), to the end of all calls of this mark. It
-// allows names and arguments in both orders, and the whitespace that models write. Arguments follow the schema of their tool;
-// without a schema, or with a schema that has no grammar, they are any object. Requires: tools. Errors: E_PROTO_003 if the tool
-// of such a schema is `strict`.
+// The grammar of a tool call (ReplyParser::begun_call), from its mark to the end of all calls of this mark. It allows all forms,
+// names and arguments in both orders, and the whitespace that models write. Arguments follow the schema of their tool; without a
+// schema, or with a schema that has no grammar, they are any object. Requires: a family and tools. Errors: E_PROTO_003 if the
+// tool of such a schema is `strict`.
 [[nodiscard]] Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const ReplyFormat& format,
                                                                                    const ChatOptions& options);
 

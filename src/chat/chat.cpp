@@ -231,16 +231,22 @@ ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens imag
       log_warning("{}: {}; libllama's version of the template is used if it has one", model_->facts().name, problem_);
     }
   }
-  set_reasoning_marks(source, reply_);
-  if (template_) reply_.calls = call_syntax_of(source);
-  template_knows_tools_ = reply_.calls != CallSyntax::none;
-  if (!template_knows_tools_) reply_.calls = CallSyntax::tagged;
+  const Family* family = template_ ? family_of(source) : nullptr;
+  template_knows_tools_ = family != nullptr;
+  reply_.family = template_knows_tools_ ? family : &general_family();
+  reply_.thoughts = thoughts_of(source, family);
   const llm::Vocab& vocab = model_->vocab();
-  for (const std::string_view mark : marks_of(reply_)) {
+  const auto token_of = [&](std::string_view mark) -> std::optional<Token> {
     const auto tokens = vocab.tokenize(mark, true);
-    if (tokens && tokens->size() == 1 && vocab.piece(tokens->front()).empty()) {
-      reply_.marks.emplace_back(tokens->front(), mark);
-    }
+    return tokens && tokens->size() == 1 ? std::optional(tokens->front()) : std::nullopt;
+  };
+  for (const std::string_view mark : marks_of(reply_)) {
+    const auto token = token_of(mark);
+    const bool is_new = token && !std::ranges::contains(reply_.marks, *token, &std::pair<Token, std::string>::first);
+    if (is_new && vocab.piece(*token).empty()) reply_.marks.emplace_back(*token, mark);
+  }
+  for (const std::string_view end : reply_.family->ends) {
+    if (const auto token = token_of(end)) reply_.ends.push_back(*token);
   }
 }
 
@@ -280,20 +286,23 @@ std::string ChatFormat::text_of(std::span<const Token> tokens) const {
   return text;
 }
 
+bool ChatFormat::opens_thoughts(std::string_view prompt) const {
+  const std::string_view open = trimmed(reply_.thoughts.open);
+  return !open.empty() && trimmed(prompt).ends_with(open);
+}
+
 ReplyFormat ChatFormat::reply_format(const ChatOptions& options, std::span<const Token> prompt) const {
   ReplyFormat format = reply_;
-  if (options.tools.empty()) {
-    format.calls = CallSyntax::none;
-  } else {
-    format.tools = options.tool_names;
+  if (!options.tools.empty()) {
+    format.tools = std::make_shared<const Tools>(tools_of(options.tools));
     format.has_parallel_calls = options.has_parallel_calls;
   }
   if (options.splits_reasoning) {
     constexpr std::size_t kMarkTokensMax = 16;  // Limit for a mark that is several tokens.
     const std::string end = text_of(prompt.last(std::min(prompt.size(), kMarkTokensMax)));
-    format.begins_with_reasoning = !format.reasoning_open.empty() && trimmed(end).ends_with(format.reasoning_open);
+    format.begins_with_reasoning = opens_thoughts(end);
   } else {
-    format.reasoning_open = format.reasoning_close = {};
+    format.thoughts = {};
   }
   return format;
 }
@@ -304,7 +313,7 @@ Expected<std::string> ChatFormat::forced_grammar(const ChatOptions& options) con
   const std::vector<ChatMessage> question{{"user", "?"}};
   const auto prompt = write(question, true, {.tools = options.tools, .template_arguments = options.template_arguments});
   if (!prompt) return std::unexpected(prompt.error());
-  format.begins_with_reasoning = !format.reasoning_open.empty() && trimmed(prompt->bytes()).ends_with(format.reasoning_open);
+  format.begins_with_reasoning = opens_thoughts(prompt->bytes());
   return call_grammar(format, options);
 }
 

@@ -65,6 +65,8 @@ class ChatFormat {
   [[nodiscard]] Expected<jinja::Text> write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                                         const ChatContext& context) const;
 
+  // Whether the prompt ends with the begin of thoughts.
+  [[nodiscard]] bool opens_thoughts(std::string_view prompt) const;
   [[nodiscard]] std::vector<ChatMessage> with_image_marks(std::span<const ChatMessage> messages) const;
 
   const ImageTokens images_;

@@ -12,48 +12,13 @@
 namespace uma::chat {
 namespace {
 
-constexpr std::size_t kIntroBytesMax = 1024;
-constexpr std::size_t kNameBytesMax = 256;
+constexpr std::size_t kHeadBytesMax = 1024;
 constexpr std::size_t kParsedCallsMax = 128;
 
-constexpr std::string_view kTaggedEnd = "</tool_call>";
-constexpr std::string_view kCallBegin = "<｜tool▁call▁begin｜>";
-constexpr std::string_view kCallEnd = "<｜tool▁call▁end｜>";
-constexpr std::string_view kCallsEnd = "<｜tool▁calls▁end｜>";
-constexpr std::string_view kSeparator = "<｜tool▁sep｜>";
-
-constexpr std::string_view kBlanks = " \t\r\n";
-
-std::size_t blanks_at_begin(std::string_view text) {
-  return std::min(text.find_first_not_of(kBlanks), text.size());
-}
-std::string_view without_blanks_at_end(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
-}
-
-// The bytes at the end of `text` that may be the beginning of `mark`.
-std::size_t begun_at_end(std::string_view text, std::string_view mark) {
-  for (std::size_t length = std::min(mark.size() - 1, text.size()); length > 0; --length) {
-    if (text.ends_with(mark.substr(0, length))) return length;
-  }
-  return 0;
-}
-
-// The mark before a call.
-std::string_view opening_mark(CallSyntax syntax) {
-  switch (syntax) {
-    case CallSyntax::tagged:
-      return "<tool_call>";
-    case CallSyntax::llama3:
-      return "<|python_tag|>";
-    case CallSyntax::mistral:
-      return "[TOOL_CALLS]";
-    case CallSyntax::deepseek:
-      return "<｜tool▁calls▁begin｜>";
-    case CallSyntax::none:
-      break;
-  }
-  return "";
+// The characters with which the arguments or the object of a call may begin.
+std::string_view begins_of(const CallForm& form, bool is_function) {
+  if (is_function || form.style == ArgumentStyle::json) return "{";
+  return form.style == ArgumentStyle::loose ? "({" : "<";
 }
 
 // Nine letters and digits, the form that the strictest template takes.
@@ -65,13 +30,20 @@ std::string call_id(std::uint64_t seed, std::size_t call) {
   return id;
 }
 
-// Escapes a control character that the model wrote unescaped in a JSON string.
-void append_escaped(std::string& out, char control) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  const auto value = static_cast<unsigned char>(control);
-  out += "\\u00";
-  out += kHex[value >> 4];
-  out += kHex[value & 0xf];
+// The name in an id like functions.name:0; the id itself if it is none.
+std::string name_in(std::string_view id) {
+  constexpr std::string_view kBegin = "functions.";
+  if (id.starts_with(kBegin)) id.remove_prefix(kBegin.size());
+  return std::string(id.substr(0, std::min(id.rfind(':'), id.size())));
+}
+
+// Takes `mark` from the begin of `text`.
+Found take(std::string_view& text, std::string_view mark) {
+  if (text.starts_with(mark)) {
+    text.remove_prefix(mark.size());
+    return Found::yes;
+  }
+  return mark.starts_with(text) ? Found::maybe : Found::no;
 }
 
 }  // namespace
@@ -83,13 +55,49 @@ void ReplyPieces::clear() {
   after.clear();
 }
 
-ReplyParser::ReplyParser(ReplyFormat format, std::uint64_t seed)
-    : format_(std::move(format)),
-      seed_(seed),
-      state_(format_.begins_with_reasoning    ? State::reasoning
-             : format_.reasoning_open.empty() ? State::content
-                                              : State::start),
-      skips_blanks_(format_.begins_with_reasoning) {}
+ReplyParser::ReplyParser(ReplyFormat format, std::uint64_t seed) : format_(std::move(format)), seed_(seed) {
+  if (format_.begins_with_reasoning) {
+    state_ = State::reasoning;
+    skips_blanks_ = true;
+    is_first_thought_ = true;
+  }
+  add_openers();
+}
+
+// In the order in which they are compared.
+void ReplyParser::add_openers() {
+  const auto add = [&](Opener opener) {
+    const char first = opener.pattern.front().text.front();  // Of {function} too, an object.
+    if (!first_bytes_.contains(first)) first_bytes_ += first;
+    openers_.push_back(std::move(opener));
+  };
+  if (!format_.thoughts.open.empty()) add({Opener::Kind::thoughts, pattern_of(format_.thoughts.open), nullptr});
+  if (format_.family == nullptr) return;
+  if (format_.tools != nullptr) {
+    for (const CallForm& form : format_.family->calls) {
+      Form divided{.form = &form};
+      const Pattern call = pattern_of(form.call);
+      const auto arguments = std::ranges::find_if(call, [](const PatternPart& part) {
+        return part.kind == PatternPart::Kind::arguments || part.kind == PatternPart::Kind::function;
+      });
+      divided.head.assign(call.begin(), arguments + 1);
+      divided.separator = without_blanks(form.between);
+      const auto add_texts = [&](const Pattern& pattern, std::size_t from) {
+        for (std::size_t i = from; i < pattern.size(); ++i) {
+          if (pattern[i].kind == PatternPart::Kind::text) divided.closers.push_back(pattern[i].text);
+        }
+      };
+      add_texts(call, divided.head.size());
+      divided.closers_of_call = divided.closers.size();
+      add_texts(pattern_of(form.close), 0);
+      Pattern opener = pattern_of(form.open);
+      opener.insert(opener.end(), divided.head.begin(), divided.head.end());
+      forms_.push_back(std::move(divided));
+      add({Opener::Kind::call, std::move(opener), &form});
+    }
+  }
+  for (const std::string_view mark : format_.family->dropped) add({Opener::Kind::dropped, pattern_of(mark), nullptr});
+}
 
 void ReplyParser::push(std::string_view text, ReplyPieces& out) {
   held_ += text;
@@ -101,419 +109,303 @@ void ReplyParser::push(std::string_view text, ReplyPieces& out) {
 
 // Takes text in the current state. True: the state changed, call again.
 bool ReplyParser::step(ReplyPieces& out) {
+  undecided_.reset();
   switch (state_) {
-    case State::start:
-      return step_start();
     case State::reasoning:
       return step_reasoning(out);
     case State::content:
       return step_content(out);
-    case State::intro:
-      return step_intro(out);
-    case State::body:
-      return step_body(out);
+    case State::call:
+      return step_call(out);
     case State::after_call:
       break;
   }
   return step_after_call();
 }
 
-bool ReplyParser::step_start() {
-  const std::size_t blanks = blanks_at_begin(held_);
-  const std::string_view rest = std::string_view(held_).substr(blanks);
-  if (format_.reasoning_open.starts_with(rest) && rest.size() < format_.reasoning_open.size()) return false;
-  if (rest.starts_with(format_.reasoning_open)) {
-    held_.erase(0, blanks + format_.reasoning_open.size());
-    state_ = State::reasoning;
-    skips_blanks_ = true;
-  } else {
-    state_ = State::content;
-  }
-  return true;
-}
-
-bool ReplyParser::step_reasoning(ReplyPieces& out) {
-  if (skips_blanks_) {
-    held_.erase(0, blanks_at_begin(held_));
-    if (held_.empty()) return false;
-    skips_blanks_ = false;
-  }
-  const std::string_view held = held_;
-  const std::size_t end = held.find(format_.reasoning_close);
-  const bool is_over = end != std::string_view::npos;
-  const std::string_view reasoning =
-      without_blanks_at_end(held.substr(0, is_over ? end : held.size() - begun_at_end(held, format_.reasoning_close)));
-  add_reasoning(reasoning, out);
-  held_.erase(0, is_over ? end + format_.reasoning_close.size() : reasoning.size());
-  if (!is_over) return false;
-  state_ = State::content;
-  skips_blanks_ = true;
-  return true;
-}
-
 bool ReplyParser::finds_calls() const {
-  return format_.calls != CallSyntax::none && calls_.size() < kParsedCallsMax;
+  return format_.tools != nullptr && calls_.size() < kParsedCallsMax;
 }
 
-bool ReplyParser::step_content(ReplyPieces& out) {
-  if (skips_blanks_) {
-    held_.erase(0, blanks_at_begin(held_));
-    if (held_.empty()) return false;
-    skips_blanks_ = false;
+// Whether this mark means anything in the current state.
+bool ReplyParser::may_open(const Opener& opener) const {
+  const bool is_in_reasoning = state_ == State::reasoning;
+  switch (opener.kind) {
+    case Opener::Kind::thoughts:
+      return !is_in_reasoning && (may_think_ || format_.family->thinks_anywhere);
+    case Opener::Kind::dropped:
+      return !is_in_reasoning;
+    case Opener::Kind::call:
+      break;
   }
-  if (!finds_calls()) {
-    add_content(held_, out, taken());
-    held_.clear();
-    return false;
-  }
-  if (is_at_start_ && format_.calls == CallSyntax::llama3) {
-    const std::size_t blanks = blanks_at_begin(held_);
-    if (blanks == held_.size()) return false;
-    if (held_[blanks] == '{') {
-      call_text_.clear();
-      mark_bytes_ = 0;
-      begin_call({.found = Found::yes, .length = blanks});
-      return true;
+  if (!finds_calls()) return false;
+  if (is_in_reasoning) return format_.family->may_call_in_thoughts && !opener.form->begins_reply;
+  return is_at_start_ || !opener.form->begins_reply;
+}
+
+CallHead ReplyParser::head_at(const Opener& opener, std::string_view text) const {
+  const bool is_call = opener.kind == Opener::Kind::call;
+  const bool is_function = is_call && opener.pattern.back().kind == PatternPart::Kind::function;
+  CallHead head = match_head(opener.pattern, text, is_call ? begins_of(*opener.form, is_function) : "");
+  if (head.found == Found::maybe && text.size() > kHeadBytesMax) head.found = Found::no;
+  if (head.found != Found::yes || !is_call) return head;
+  if (head.name.empty() && !head.id.empty()) head.name = name_in(head.id);
+  const bool needs_known = opener.form->needs_known_name || state_ == State::reasoning;
+  if (needs_known && !is_function && !is_known(head.name)) head.found = Found::no;
+  return head;
+}
+
+// Finds the first mark. One that may begin at the end of the text is found too.
+ReplyParser::Place ReplyParser::find_opener(std::string_view text) const {
+  for (std::size_t at = text.find_first_of(first_bytes_); at != std::string_view::npos;
+       at = text.find_first_of(first_bytes_, at + 1)) {
+    for (const Opener& opener : openers_) {
+      if (!may_open(opener)) continue;
+      CallHead head = head_at(opener, text.substr(at));
+      if (head.found != Found::no) return {.at = at, .found = head.found, .opener = &opener, .head = std::move(head)};
     }
   }
-  const std::string_view held = held_;
-  const std::string_view mark = opening_mark(format_.calls);
-  const std::size_t at = held.find(mark);
-  const bool is_call = at != std::string_view::npos;
-  // Whitespace before a call is dropped.
-  const std::string_view content = without_blanks_at_end(held.substr(0, is_call ? at : held.size() - begun_at_end(held, mark)));
-  add_content(content, out, taken());
-  const std::size_t end = is_call ? at + mark.size() : content.size();
-  if (is_call) {
-    call_text_ = held.substr(content.size(), end - content.size());
-    mark_bytes_ = call_text_.size();
-    state_ = State::intro;
-  }
-  held_.erase(0, end);
-  return is_call;
+  return {.at = text.size()};
 }
 
-bool ReplyParser::step_intro(ReplyPieces& out) {
-  const Intro intro = read_intro();
-  if (intro.found == Found::maybe && held_.size() <= kIntroBytesMax) return false;
-  if (intro.found == Found::yes && intro.length <= kIntroBytesMax) {
-    begin_call(intro);
-  } else {
-    give_up_call(out);
-  }
-  return true;
-}
-
-ReplyParser::Intro ReplyParser::read_intro() const {
-  const std::size_t blanks = blanks_at_begin(held_);
-  if (format_.calls == CallSyntax::mistral) return read_mistral_intro(blanks);
-  if (format_.calls == CallSyntax::deepseek) return read_deepseek_intro(blanks);
-  if (blanks == held_.size()) return {.found = Found::maybe};
-  return {.found = held_[blanks] == '{' ? Found::yes : Found::no, .length = blanks};
-}
-
-// Forms: "[{", "{", "name[ARGS]{", "name[CALL_ID]id[ARGS]{", "name{".
-ReplyParser::Intro ReplyParser::read_mistral_intro(std::size_t blanks) const {
-  constexpr std::string_view kCallId = "[CALL_ID]";
-  constexpr std::string_view kArguments = "[ARGS]";
-  std::string_view rest = std::string_view(held_).substr(blanks);
-  const auto yes_at_brace = [&](Intro intro) -> Intro {
-    rest.remove_prefix(blanks_at_begin(rest));
-    if (rest.empty()) return {.found = Found::maybe};
-    intro.found = rest.front() == '{' ? Found::yes : Found::no;
-    intro.length = held_.size() - rest.size();
-    return intro;
-  };
-  if (rest.empty() || rest.front() == '{') return yes_at_brace({});
-  if (rest.front() == '[') {
-    rest.remove_prefix(1);
-    return yes_at_brace({.is_list = true});
-  }
-  const std::size_t name_end = rest.find_first_of(" \t\r\n[{");
-  if (name_end == std::string_view::npos) return {.found = rest.size() <= kNameBytesMax ? Found::maybe : Found::no};
-  Intro intro{.name = std::string(rest.substr(0, name_end))};
-  if (name_end > kNameBytesMax) return {};
-  rest.remove_prefix(name_end);
-  rest.remove_prefix(blanks_at_begin(rest));
-  if (!rest.starts_with('[')) return yes_at_brace(std::move(intro));
-  const bool may_be_either = (kCallId.starts_with(rest) && rest.size() < kCallId.size()) ||
-                             (kArguments.starts_with(rest) && rest.size() < kArguments.size());
-  if (may_be_either) return {.found = Found::maybe};
-  if (rest.starts_with(kCallId)) {
-    const std::size_t arguments = rest.find(kArguments);
-    if (arguments == std::string_view::npos) return {.found = Found::maybe};
-    rest.remove_prefix(arguments);
-  }
-  if (!rest.starts_with(kArguments)) return {};
-  rest.remove_prefix(kArguments.size());
-  return yes_at_brace(std::move(intro));
-}
-
-// Forms: the mark of one call, "function", a separator, the name and a line with ```json; or the mark, the name and the
-// separator.
-ReplyParser::Intro ReplyParser::read_deepseek_intro(std::size_t blanks) const {
-  constexpr std::string_view kFence = "```json";
-  std::string_view rest = std::string_view(held_).substr(blanks);
-  if (kCallBegin.starts_with(rest) && rest.size() < kCallBegin.size()) return {.found = Found::maybe};
-  if (!rest.starts_with(kCallBegin)) return {};
-  rest.remove_prefix(kCallBegin.size());
-  const std::size_t separator = rest.find(kSeparator);
-  if (separator == std::string_view::npos) return {.found = Found::maybe};
-  Intro intro{.name = std::string(rest.substr(0, separator))};
-  rest.remove_prefix(separator + kSeparator.size());
-  if (intro.name == "function") {
-    const std::size_t line_end = rest.find('\n');
-    if (line_end == std::string_view::npos) return {.found = Found::maybe};
-    intro.name = std::string(rest.substr(0, line_end));
-    rest.remove_prefix(line_end);
-  }
-  rest.remove_prefix(blanks_at_begin(rest));
-  if (rest.starts_with(kFence)) {
-    rest.remove_prefix(kFence.size());
-  } else if (kFence.starts_with(rest)) {
-    return {.found = Found::maybe};
-  }
-  rest.remove_prefix(blanks_at_begin(rest));
-  if (rest.empty()) return {.found = Found::maybe};
-  const bool is_name = !intro.name.empty() && intro.name.size() <= kNameBytesMax && !intro.name.contains('<');
-  intro.found = is_name && rest.front() == '{' ? Found::yes : Found::no;
-  intro.length = held_.size() - rest.size();
-  return intro;
-}
-
-void ReplyParser::begin_call(const Intro& intro) {
-  call_text_.append(held_, 0, intro.length);
-  held_.erase(0, intro.length);
-  state_ = State::body;
-  is_in_list_ = intro.is_list;
-  is_emitted_ = false;
-  scanner_ = {};
-  name_ = intro.name;
-  is_arguments_alone_ = !intro.name.empty();
-  member_ = is_arguments_alone_ ? Member::arguments : Member::none;
-  is_body_complete_ = false;
-  has_arguments_ = false;
-  arguments_.clear();
-  arguments_emitted_ = 0;
-}
-
-bool ReplyParser::step_body(ReplyPieces& out) {
-  for (std::size_t i = 0; i < held_.size(); ++i) {
-    if (!take_body(held_[i])) {
-      held_.erase(0, i);
-      give_up_call(out);
-      return true;
-    }
-    if (!is_emitted_) call_text_ += held_[i];
-    if (!is_body_complete_) continue;
-    held_.erase(0, i + 1);
-    if (end_call()) {
-      flush_arguments(out);
-      is_at_start_ = false;
-      state_ = State::after_call;
-    } else {
-      give_up_call(out);
-    }
-    return true;
-  }
-  held_.clear();
+// Drops whitespace where it does not count. True: there is nothing else.
+bool ReplyParser::skips_blanks() {
+  if (!skips_blanks_) return false;
+  held_.erase(0, blanks_at_begin(held_));
+  if (held_.empty()) return true;
+  skips_blanks_ = false;
   return false;
 }
 
-bool ReplyParser::take_body(char c) {
-  const JsonScanner::Place before = scanner_.place();
-  const bool is_outside = scanner_.depth() == 0;
-  const JsonScanner::Result result = scanner_.feed(c);
-  if (result == JsonScanner::Result::malformed) return false;
-  is_body_complete_ = result == JsonScanner::Result::complete;
-  if (member_ == Member::arguments) {
-    // A bare control character is valid inside a string or as whitespace only.
-    if (static_cast<unsigned char>(c) < 0x20 && before == JsonScanner::Place::string) {
-      append_escaped(arguments_, c);
-    } else {
-      arguments_ += c;
+bool ReplyParser::step_reasoning(ReplyPieces& out) {
+  if (skips_blanks()) return false;
+  if (is_first_thought_) {
+    // Some models open their thoughts although the prompt has done so.
+    const CallHead again = match_head(pattern_of(format_.thoughts.open), held_, "");
+    if (again.found == Found::maybe) return false;
+    is_first_thought_ = false;
+    if (again.found == Found::yes) {
+      held_.erase(0, again.length);
+      skips_blanks_ = true;
+      return true;
     }
-    const bool is_end =
-        scanner_.place() == JsonScanner::Place::end_of_value && scanner_.depth() == (is_arguments_alone_ ? 0 : 1);
-    if (is_end) {
-      has_arguments_ = true;
-      member_ = Member::none;
-    }
-    return is_emitted_ || name_.empty() || emit_call();
   }
-  return is_outside || take_member(c, before);
+  const std::string_view held = held_;
+  const std::size_t close = held.find(format_.thoughts.close);
+  const bool has_close = close != std::string_view::npos;
+  const std::size_t end = has_close ? close : held.size() - begun_at_end(held, format_.thoughts.close);
+  const Place place = find_opener(held.substr(0, close));
+  const bool is_call = place.found == Found::yes;
+  const bool is_over = !is_call && has_close;
+  const std::string_view reasoning = without_blanks_at_end(held.substr(0, is_over ? close : std::min(end, place.at)));
+  add_reasoning(reasoning, out);
+  if (is_call) {
+    is_in_thoughts_ = true;
+    begin_call(*place.opener->form, place.head, reasoning.size(), place.at + place.head.length);
+    return true;
+  }
+  held_.erase(0, is_over ? close + format_.thoughts.close.size() : reasoning.size());
+  if (!is_over) return false;
+  state_ = State::content;
+  skips_blanks_ = true;
+  may_think_ = false;
+  return true;
 }
 
-// Takes a character of the object around the arguments.
-bool ReplyParser::take_member(char c, JsonScanner::Place before) {
-  using Place = JsonScanner::Place;
-  const Place place = scanner_.place();
-  if (member_ == Member::key || member_ == Member::name) {
-    string_ += c;
-    if (string_.size() > kIntroBytesMax) return false;
-    if (place == Place::string || place == Place::escape || place == Place::hex) return true;
-    const auto text = jinja::read_json(string_, jinja::kOtherInput);
-    if (!text) return false;
-    const std::string& read = text->as_text()->bytes();
-    if (member_ == Member::key) {
-      key_ = read;
-    } else {
-      if (read.empty() || read.size() > kNameBytesMax || !name_.empty()) return false;
-      name_ = read;
-      if (has_arguments_ && !emit_call()) return false;
+bool ReplyParser::step_content(ReplyPieces& out) {
+  if (skips_blanks()) return false;
+  Place place = find_opener(held_);
+  const std::string_view held = held_;
+  // Whitespace before a mark is dropped.
+  const bool holds_blanks = finds_calls() || (format_.family != nullptr && !format_.family->dropped.empty()) ||
+                            (is_at_start_ && !format_.thoughts.open.empty());
+  std::string_view content = held.substr(0, place.at);
+  if (holds_blanks) content = without_blanks_at_end(content);
+  const std::size_t length = content.size();
+  add_content(content, out, taken());
+  if (place.found == Found::yes) {
+    const std::size_t end = place.at + place.head.length;
+    if (place.opener->kind == Opener::Kind::call) {
+      is_in_thoughts_ = false;
+      begin_call(*place.opener->form, place.head, length, end);
+      return true;
     }
-    member_ = Member::none;
+    if (place.opener->kind == Opener::Kind::thoughts) state_ = State::reasoning;
+    held_.erase(0, end);
+    skips_blanks_ = true;
     return true;
   }
-  if (scanner_.depth() == 1 && place == Place::string && scanner_.is_key()) {
-    member_ = Member::key;
-    string_ = c;
+  held_.erase(0, length);
+  if (place.found == Found::maybe) {
+    place.at -= length;
+    undecided_ = std::move(place);
+  }
+  return false;
+}
+
+const ReplyParser::Form& ReplyParser::form_of(const CallForm& form) const {
+  return *std::ranges::find(forms_, &form, &Form::form);
+}
+
+// Takes the head of the call, which lies in held_ from `begin` to `end`, and what precedes it.
+void ReplyParser::begin_call(const CallForm& form, CallHead head, std::size_t begin, std::size_t end) {
+  call_text_.assign(held_, begin, end - begin);
+  held_.erase(0, end);
+  state_ = State::call;
+  form_ = &form_of(form);
+  call_ = {.name = std::move(head.name), .id = std::move(head.id), .arguments = {}};
+  is_emitted_ = false;
+  arguments_emitted_ = 0;
+  reader_ = make_reader(*form_);
+}
+
+std::unique_ptr<ArgumentReader> ReplyParser::make_reader(const Form& form) const {
+  if (form.head.back().kind == PatternPart::Kind::function) return std::make_unique<FunctionReader>();
+  switch (form.form->style) {
+    case ArgumentStyle::json:
+      break;
+    case ArgumentStyle::elements: {
+      const auto tool = format_.tools->find(call_.name);
+      return std::make_unique<ElementReader>(format_.family->element, form.closers,
+                                             tool == format_.tools->end() ? nullptr : &tool->second);
+    }
+    case ArgumentStyle::loose:
+      return std::make_unique<LooseReader>(format_.family->quote);
+  }
+  return std::make_unique<JsonReader>();
+}
+
+bool ReplyParser::step_call(ReplyPieces& out) {
+  std::string_view rest = held_;
+  const ArgumentReader::Result result = reader_->read(rest, call_);
+  if (!is_emitted_) call_text_.append(held_, 0, held_.size() - rest.size());
+  held_.erase(0, held_.size() - rest.size());
+  const bool is_whole = result == ArgumentReader::Result::complete;
+  const bool is_decided = !call_.name.empty() && !call_.arguments.empty();
+  if (result == ArgumentReader::Result::malformed || (is_decided && !is_emitted_ && !emit_call())) {
+    give_up_call(out);
     return true;
   }
-  // The first character of a member's value.
-  const bool is_object = before == Place::value && place == Place::first_key && scanner_.depth() == 2;
-  const bool is_value = (before == Place::value && place != Place::value && scanner_.depth() == 1) || is_object ||
-                        (before == Place::value && place == Place::first_value && scanner_.depth() == 2);
-  if (!is_value) return true;
-  if (key_ == "name") {
-    if (place != Place::string) return false;
-    member_ = Member::name;
-    string_ = c;
-  } else if (key_ == "arguments" || key_ == "parameters") {
-    if (!is_object || has_arguments_) return false;
-    member_ = Member::arguments;
-    arguments_ = c;
-    return name_.empty() || emit_call();
-  }
+  if (!is_whole) return false;
+  flush_arguments(out);
+  end_call();
   return true;
 }
 
 // Emits the call once it is decided. False: the text is not a call.
 bool ReplyParser::emit_call() {
-  const bool is_known = std::ranges::contains(format_.tools, name_);
-  if ((format_.calls == CallSyntax::llama3 && !is_known) || !finds_calls()) return false;
+  if (!finds_calls()) return false;
+  if ((form_->form->needs_known_name || is_in_thoughts_) && !is_known(call_.name)) return false;
   calls_.push_back({.kind = ReplyPart::Kind::tool_call,
                     .call = static_cast<std::int32_t>(calls_.size()),
-                    .id = call_id(seed_, calls_.size()),
-                    .name = name_});
+                    .id = call_.id.empty() ? call_id(seed_, calls_.size()) : call_.id,
+                    .name = call_.name});
   is_emitted_ = true;
   call_text_.clear();
   return true;
 }
 
-std::optional<std::string> ReplyParser::begun_call() const {
-  const bool has_begun = state_ == State::intro || (state_ == State::body && !is_emitted_);
-  if (!has_begun || (mark_bytes_ == 0 && !std::ranges::contains(format_.tools, name_))) return std::nullopt;
-  return call_text_.substr(mark_bytes_) + held_;
+void ReplyParser::end_call() {
+  is_at_start_ = false;
+  may_think_ = true;
+  state_ = State::after_call;
 }
 
-// Ends a call with complete JSON. False: the text is not a call.
-bool ReplyParser::end_call() {
-  if (name_.empty()) return false;
-  if (!has_arguments_) arguments_ = "{}";
-  return is_emitted_ || emit_call();
+std::optional<std::string> ReplyParser::begun_call() const {
+  if (state_ == State::call) {
+    const bool has_mark = !form_->form->needs_known_name || (!call_.name.empty() && is_known(call_.name));
+    return is_emitted_ || is_in_thoughts_ || !has_mark ? std::nullopt : std::optional(call_text_ + held_);
+  }
+  if (state_ != State::content || !undecided_ || undecided_->opener->kind != Opener::Kind::call) return std::nullopt;
+  const std::string_view text = std::string_view(held_).substr(undecided_->at);
+  if (undecided_->opener->form->needs_known_name) return std::nullopt;
+  const std::string_view trigger = format_.family->call_trigger;
+  const bool has_begun =
+      trigger.empty() ? text.starts_with(undecided_->opener->pattern.front().text) : text.contains(trigger);
+  return has_begun ? std::optional(std::string(text)) : std::nullopt;
 }
 
 void ReplyParser::give_up_call(ReplyPieces& out) {
   flush_arguments(out);
-  is_emitted_ = false;
-  state_ = State::content;
-  skips_blanks_ = false;
-  add_content(call_text_, out, taken() - call_text_.size());
+  if (is_in_thoughts_ && !is_emitted_) {
+    state_ = State::reasoning;
+    add_reasoning(call_text_, out);
+  } else {
+    state_ = State::content;
+    skips_blanks_ = false;
+    add_content(call_text_, out, taken() - call_text_.size());
+  }
   call_text_.clear();
 }
 
 void ReplyParser::flush_arguments(ReplyPieces& out) {
-  if (!is_emitted_ || arguments_emitted_ == arguments_.size()) return;
+  if (!is_emitted_ || arguments_emitted_ == call_.arguments.size()) return;
   ReplyPart part = calls_.back();
   if (arguments_emitted_ > 0) {
     part.id.clear();
     part.name.clear();
   }
-  part.text = arguments_.substr(arguments_emitted_);
+  part.text = call_.arguments.substr(arguments_emitted_);
   calls_.back().text += part.text;
-  arguments_emitted_ = arguments_.size();
+  arguments_emitted_ = call_.arguments.size();
   add_part(std::move(part), out);
 }
 
+// Skips the closing marks of the call, any of which may be missing, and begins the next call of the same form if one follows.
 bool ReplyParser::step_after_call() {
   std::string_view rest = held_;
-  const auto skip_blanks = [&] { rest.remove_prefix(blanks_at_begin(rest)); };
-  const auto take = [&](std::string_view mark) {
-    if (rest.starts_with(mark)) {
-      rest.remove_prefix(mark.size());
-      return Found::yes;
+  bool has_closed_all = false;
+  for (bool is_changed = true; is_changed;) {
+    is_changed = false;
+    rest.remove_prefix(blanks_at_begin(rest));
+    if (rest.empty()) return false;
+    for (std::size_t i = 0; i < form_->closers.size(); ++i) {
+      const Found found = take(rest, form_->closers[i]);
+      if (found == Found::maybe) return false;
+      is_changed = is_changed || found == Found::yes;
+      has_closed_all = has_closed_all || (found == Found::yes && i >= form_->closers_of_call);
     }
-    return mark.starts_with(rest) ? Found::maybe : Found::no;
-  };
-  // The following text is content or the next call's mark.
-  const auto go_on = [&] {
-    held_.erase(0, held_.size() - rest.size());
-    state_ = State::content;
-    skips_blanks_ = true;
-    return true;
-  };
-  const auto begin_next = [&](bool is_list) {
-    call_text_.clear();
-    mark_bytes_ = held_.size() - rest.size();
-    begin_call({.found = Found::yes, .length = mark_bytes_, .is_list = is_list});
-    return true;
-  };
-  skip_blanks();
-  switch (format_.calls) {
-    case CallSyntax::tagged:
-      return take(kTaggedEnd) != Found::maybe && go_on();
-    case CallSyntax::llama3:
-      while (rest.starts_with(';') || rest.starts_with(',')) {
-        rest.remove_prefix(1);
-        skip_blanks();
-      }
-      if (rest.empty()) return false;
-      return rest.front() == '{' ? begin_next(false) : go_on();
-    case CallSyntax::mistral:
-      if (!is_in_list_) return go_on();
-      if (rest.empty()) return false;
-      if (rest.front() == ',') {
-        rest.remove_prefix(1);
-        skip_blanks();
-        if (rest.empty()) return false;
-        return rest.front() == '{' ? begin_next(true) : go_on();
-      }
-      (void)take("]");
-      return go_on();
-    case CallSyntax::deepseek:
-      for (const std::string_view mark : {std::string_view("```"), kCallEnd}) {
-        if (take(mark) == Found::maybe) return false;
-        skip_blanks();
-      }
-      if (const Found end = take(kCallsEnd); end != Found::no) return end == Found::yes && go_on();
-      if (kCallBegin.starts_with(rest)) return false;
-      if (!rest.starts_with(kCallBegin)) return go_on();
-      held_.erase(0, held_.size() - rest.size());
-      call_text_.clear();
-      mark_bytes_ = 0;
-      state_ = State::intro;
-      return true;
-    case CallSyntax::none:
-      break;
   }
-  return go_on();
+  if (!has_closed_all) {
+    if (!form_->separator.empty()) {
+      if (take(rest, form_->separator) == Found::maybe) return false;
+      rest.remove_prefix(blanks_at_begin(rest));
+      if (rest.empty()) return false;
+    }
+    const bool is_function = form_->head.back().kind == PatternPart::Kind::function;
+    CallHead head = match_head(form_->head, rest, begins_of(*form_->form, is_function));
+    if (head.found == Found::maybe && rest.size() <= kHeadBytesMax) return false;
+    if (head.name.empty() && !head.id.empty()) head.name = name_in(head.id);
+    const bool is_call = head.found == Found::yes && finds_calls() &&
+                         (is_function || !form_->form->needs_known_name || is_known(head.name));
+    if (is_call) {
+      const std::size_t begin = held_.size() - rest.size();
+      const std::size_t end = begin + head.length;
+      begin_call(*form_->form, std::move(head), begin, end);
+      return true;
+    }
+  }
+  // The following text is content or the next call's mark.
+  held_.erase(0, held_.size() - rest.size());
+  state_ = State::content;
+  skips_blanks_ = true;
+  return true;
 }
 
-void ReplyParser::finish(ReplyPieces& out) {
+void ReplyParser::finish(ReplyPieces& out, bool is_cut) {
   switch (state_) {
     case State::reasoning:
       add_reasoning(without_blanks_at_end(held_), out);
       break;
-    case State::intro:
-    case State::body:
+    case State::call:
+      if (!is_cut && !call_.name.empty() && reader_->finish(call_) && (is_emitted_ || emit_call())) {
+        flush_arguments(out);
+        break;
+      }
       add_content(call_text_ + held_, out, taken() - call_text_.size());
       break;
     case State::content:
       if (!skips_blanks_) add_content(held_, out, taken());
-      break;
-    case State::start:
-      add_content(held_, out, taken());
       break;
     case State::after_call:  // Only whitespace and the beginning of a closing mark.
       break;
@@ -524,8 +416,11 @@ void ReplyParser::finish(ReplyPieces& out) {
 
 void ReplyParser::add_content(std::string_view text, ReplyPieces& out, std::size_t begin) {
   out.content += text;
-  if (!text.empty()) out.content_places.push_back({begin, begin + text.size()});
-  is_at_start_ = is_at_start_ && text.empty();
+  if (text.empty()) return;
+  out.content_places.push_back({begin, begin + text.size()});
+  if (without_blanks(text).empty()) return;
+  is_at_start_ = false;
+  may_think_ = false;
 }
 
 void ReplyParser::add_reasoning(std::string_view text, ReplyPieces& out) {

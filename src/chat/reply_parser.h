@@ -1,5 +1,5 @@
-// Splits the streamed text of a reply into reasoning, content and tool calls. It holds back only undecided text: the beginning
-// of a mark, and a call until its function's name is known.
+// Splits the streamed text of a reply into reasoning, content and tool calls, by the notation of the model's family (family.h).
+// It holds back only undecided text: the beginning of a mark, and a call until its function's name is known.
 // Malformed calls are content, unchanged. If a call goes wrong after its arguments have begun, the emitted part remains a call,
 // and the rest is content. The result does not depend on how the text is divided into pieces.
 // The members are the state of one reader of characters; it is not divided, since each state leads to any other.
@@ -7,39 +7,39 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "chat/json_scanner.h"
+#include "chat/argument_reader.h"
+#include "chat/call_pattern.h"
+#include "chat/family.h"
 #include "core/event.h"
 #include "core/ids.h"
 
 namespace uma::chat {
 
-// The notation of a model's tool calls.
-enum class CallSyntax : std::uint8_t {
-  none,      // The model has no tools.
-  tagged,    // <tool_call>{"name": …, "arguments": {…}}</tool_call>: Hermes, Qwen, and models whose prompt explains it.
-  llama3,    // {"name": …, "parameters": {…}}, the whole reply or behind <|python_tag|>
-  mistral,   // [TOOL_CALLS][{"name": …, "arguments": {…}}, …], and [TOOL_CALLS]name[ARGS]{…}
-  deepseek,  // <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>…
-};
+// Tools by name, with the types of their parameters.
+using Tools = std::map<std::string, ParameterTypes, std::less<>>;
 
-// The parts of a reply that the parser recognises.
+// What the parser recognises.
 struct ReplyFormat {
-  CallSyntax calls = CallSyntax::none;
-  std::vector<std::string> tools{};  // Names of the tools.
+  const Family* family = nullptr;        // Null: thoughts only.
+  std::shared_ptr<const Tools> tools{};  // Null: there are no calls.
   bool has_parallel_calls = true;
-  std::string_view reasoning_open{};  // Marks around the reasoning; empty: the model has none. Static storage.
-  std::string_view reasoning_close{};
+  Marks thoughts{};                    // Empty: thoughts are content.
   bool begins_with_reasoning = false;  // The prompt has opened the reasoning.
   // Control tokens with the texts of marks; a detokenizer hides them.
   std::vector<std::pair<Token, std::string>> marks{};
+  std::vector<Token> ends{};  // Tokens that end the reply (Family::ends).
 
-  [[nodiscard]] bool is_plain() const { return calls == CallSyntax::none && reasoning_open.empty(); }
+  [[nodiscard]] bool is_plain() const {
+    return tools == nullptr && thoughts.open.empty() && (family == nullptr || family->dropped.empty());
+  }
 };
 
 // The decided parts of a reply, in order.
@@ -64,8 +64,9 @@ class ReplyParser {
 
   // Takes whole UTF-8 characters.
   void push(std::string_view text, ReplyPieces& out);
-  // Adds the text that was held back, at the end of the reply.
-  void finish(ReplyPieces& out);
+  // Adds the text that was held back, at the end of the reply. `is_cut`: the reply ended at a limit, so an unfinished call stays
+  // unfinished; otherwise a call that lacks only its closing marks is whole.
+  void finish(ReplyPieces& out, bool is_cut = false);
 
   [[nodiscard]] bool is_reasoning() const { return state_ == State::reasoning; }
   // Whether a reply without parallel calls has had its only call.
@@ -73,8 +74,7 @@ class ReplyParser {
     return !format_.has_parallel_calls && !calls_.empty() && (state_ == State::after_call || state_ == State::content);
   }
 
-  // The text behind the mark of a tool call that is not emitted yet. A call without a mark begins with the name of a tool.
-  // Nothing: there is no such call.
+  // The text of a tool call that has begun and is not emitted yet, from its mark on. Nothing: there is no such call.
   [[nodiscard]] std::optional<std::string> begun_call() const;
 
   // The whole reasoning so far, and all calls so far, each with the arguments so far.
@@ -85,41 +85,54 @@ class ReplyParser {
 
  private:
   enum class State : std::uint8_t {
-    start,      // Only whitespace so far.
-    reasoning,  // Inside the reasoning section.
+    reasoning,
     content,
-    intro,       // Behind the mark of a call, before its JSON.
-    body,        // In the JSON of a call.
+    call,        // In the arguments of a call.
     after_call,  // Behind a call, before a possible next call.
   };
-  enum class Found : std::uint8_t { no, maybe, yes };
-  // The text between a mark and a call's JSON.
-  struct Intro {
+  // A mark that the parser looks for.
+  struct Opener {
+    enum class Kind : std::uint8_t { thoughts, call, dropped };
+    Kind kind = Kind::thoughts;
+    Pattern pattern;
+    const CallForm* form = nullptr;
+  };
+  // A form of calls, divided into its parts.
+  struct Form {
+    const CallForm* form = nullptr;
+    Pattern head;                           // The call up to its arguments.
+    std::string_view separator;             // Between two calls, without whitespace.
+    std::vector<std::string_view> closers;  // Texts that may follow the arguments, in order.
+    std::size_t closers_of_call = 0;        // The first of them end the call, the others all calls.
+  };
+  // The first opener in a text.
+  struct Place {
+    std::size_t at = 0;  // The text before it is decided.
     Found found = Found::no;
-    std::size_t length = 0;
-    std::string name{};    // Empty if the JSON has the name.
-    bool is_list = false;  // The JSON is in an array.
+    const Opener* opener = nullptr;
+    CallHead head{};
   };
 
+  void add_openers();
   [[nodiscard]] bool step(ReplyPieces& out);
-  [[nodiscard]] bool step_start();
   [[nodiscard]] bool step_reasoning(ReplyPieces& out);
   [[nodiscard]] bool step_content(ReplyPieces& out);
-  [[nodiscard]] bool step_intro(ReplyPieces& out);
-  [[nodiscard]] bool step_body(ReplyPieces& out);
+  [[nodiscard]] bool step_call(ReplyPieces& out);
   [[nodiscard]] bool step_after_call();
 
   [[nodiscard]] bool finds_calls() const;
+  [[nodiscard]] bool is_known(std::string_view name) const { return format_.tools->contains(name); }
+  [[nodiscard]] bool may_open(const Opener& opener) const;
+  [[nodiscard]] CallHead head_at(const Opener& opener, std::string_view text) const;
+  [[nodiscard]] Place find_opener(std::string_view text) const;
+  [[nodiscard]] bool skips_blanks();
+  [[nodiscard]] const Form& form_of(const CallForm& form) const;
   [[nodiscard]] std::size_t taken() const { return pushed_ - held_.size(); }
-  [[nodiscard]] Intro read_intro() const;
-  [[nodiscard]] Intro read_mistral_intro(std::size_t blanks) const;
-  [[nodiscard]] Intro read_deepseek_intro(std::size_t blanks) const;
-  // Takes one character of a call's JSON. False: it is malformed.
-  [[nodiscard]] bool take_body(char c);
-  [[nodiscard]] bool take_member(char c, JsonScanner::Place before);
+
+  void begin_call(const CallForm& form, CallHead head, std::size_t begin, std::size_t end);
+  [[nodiscard]] std::unique_ptr<ArgumentReader> make_reader(const Form& form) const;
   [[nodiscard]] bool emit_call();
-  [[nodiscard]] bool end_call();
-  void begin_call(const Intro& intro);
+  void end_call();
   void give_up_call(ReplyPieces& out);
   void flush_arguments(ReplyPieces& out);
   // `begin` is the position of the text in the whole pushed text.
@@ -129,28 +142,29 @@ class ReplyParser {
 
   const ReplyFormat format_;
   const std::uint64_t seed_;
-  State state_;
-  std::string held_;          // Undecided text.
-  std::size_t pushed_ = 0;    // Bytes of all pushed text, including held_.
-  bool skips_blanks_ = true;  // Skip whitespace before the following reasoning or content.
-  bool is_at_start_ = true;   // No content so far.
+  std::vector<Opener> openers_;
+  std::vector<Form> forms_;
+  std::string first_bytes_;  // Of all openers.
+
+  State state_ = State::content;
+  std::string held_;                   // Undecided text.
+  std::size_t pushed_ = 0;             // Bytes of all pushed text, including held_.
+  bool skips_blanks_ = false;          // Skip whitespace before the following reasoning or content.
+  bool is_at_start_ = true;            // No content and no call so far.
+  bool may_think_ = true;              // Thoughts may begin here.
+  bool is_first_thought_ = false;      // The reasoning has no text so far.
+  std::optional<Place> undecided_{};   // The opener that may begin in held_.
 
   std::string reasoning_;
   std::vector<ReplyPart> calls_;
 
-  std::string call_text_;  // The whole text of the current call, which becomes content if it is malformed; empty once emitted.
-  std::size_t mark_bytes_ = 0;  // Length up to the end of the mark; 0: no mark.
-  bool is_in_list_ = false;
+  // The current call.
+  const Form* form_ = nullptr;
+  std::unique_ptr<ArgumentReader> reader_;
+  CallText call_;
+  std::string call_text_;  // All its text so far, which becomes content if it is malformed; empty once emitted.
+  bool is_in_thoughts_ = false;
   bool is_emitted_ = false;
-  JsonScanner scanner_;
-  std::string name_;
-  std::string key_;     // Key of the current member of the JSON.
-  std::string string_;  // The current key or name, still escaped.
-  enum class Member : std::uint8_t { none, key, name, arguments } member_ = Member::none;
-  bool is_arguments_alone_ = false;  // The JSON has the arguments only.
-  bool is_body_complete_ = false;
-  bool has_arguments_ = false;
-  std::string arguments_;
   std::size_t arguments_emitted_ = 0;
 };
 

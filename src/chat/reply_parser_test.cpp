@@ -103,19 +103,27 @@ void expect_reply(const ReplyFormat& format, std::string_view text, const Reply&
   }
 }
 
-ReplyFormat calls(CallSyntax syntax) {
-  return {.calls = syntax, .tools = {"f", "get weather"}};
+// A reply of the family, with tools of these names.
+ReplyFormat calls(std::string_view family, const std::vector<std::string>& names = {"f", "get weather"}) {
+  Tools tools;
+  for (const std::string& name : names) tools.emplace(name, ParameterTypes());
+  return {.family = family_named(family), .tools = std::make_shared<const Tools>(std::move(tools))};
 }
 
 ReplyFormat reasoning_format(bool begins_with_reasoning = false) {
-  return {.reasoning_open = "<think>", .reasoning_close = "</think>", .begins_with_reasoning = begins_with_reasoning};
+  return {.thoughts = {"<think>", "</think>"}, .begins_with_reasoning = begins_with_reasoning};
+}
+
+ReplyFormat thinking_calls(std::string_view family, const std::vector<std::string>& names = {"f"}) {
+  ReplyFormat format = calls(family, names);
+  format.thoughts = {"<think>", "</think>"};
+  return format;
 }
 
 TEST(ReplyParser, TextWithoutMarksIsContentAsItIs) {
-  for (const CallSyntax syntax :
-       {CallSyntax::none, CallSyntax::tagged, CallSyntax::llama3, CallSyntax::mistral, CallSyntax::deepseek}) {
+  for (const Family& family : families()) {
     for (const std::string_view text : {"", " ", "\n a\n\nb \n", "a < b, [1, 2] and <too", "größe €", "x {\"name\": \"f\"}"}) {
-      expect_reply(calls(syntax), text, {.reasoning = "", .content = std::string(text), .calls = {}});
+      expect_reply(calls(family.name), text, {.reasoning = "", .content = std::string(text), .calls = {}});
     }
   }
   expect_reply(reasoning_format(), " \n a\n", {.reasoning = "", .content = " \n a\n", .calls = {}});
@@ -141,7 +149,7 @@ TEST(ReplyParser, ReasoningIsOnlyAtTheBeginningOfAReply) {
 }
 
 TEST(ReplyParser, TaggedCalls) {
-  const ReplyFormat format = calls(CallSyntax::tagged);
+  const ReplyFormat format = calls("hermes");
   expect_reply(format, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": \"}\"}]}}\n</tool_call>",
                {.reasoning = "", .content = "", .calls = {{"f", R"({"a": [1, {"b": "}"}]})"}}});
   expect_reply(format,
@@ -155,14 +163,13 @@ TEST(ReplyParser, TaggedCalls) {
 }
 
 TEST(ReplyParser, ReasoningBeforeACall) {
-  ReplyFormat format = reasoning_format();
-  format.calls = CallSyntax::tagged;
+  const ReplyFormat format = thinking_calls("hermes");
   expect_reply(format, "<think>\nI need f.\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
                {.reasoning = "I need f.", .content = "", .calls = {{"f", "{}"}}});
 }
 
 TEST(ReplyParser, LlamasCalls) {
-  const ReplyFormat format = calls(CallSyntax::llama3);
+  const ReplyFormat format = calls("llama3");
   expect_reply(format, R"({"name": "f", "parameters": {"a": "1"}})",
                {.reasoning = "", .content = "", .calls = {{"f", R"({"a": "1"})"}}});
   expect_reply(format, R"(<|python_tag|>{"type": "function", "name": "get weather", "parameters": {"a": 1}}; {"name": "f"})",
@@ -171,7 +178,7 @@ TEST(ReplyParser, LlamasCalls) {
 }
 
 TEST(ReplyParser, JsonThatIsNoCallOfLlamaIsContent) {
-  const ReplyFormat format = calls(CallSyntax::llama3);
+  const ReplyFormat format = calls("llama3");
   for (const std::string_view text :
        {R"({"name": "Ada", "parameters": {"born": 1815}})", R"({"a": 1})", " {}\n", R"({"name": "Ada"} was born)", "{'name'"}) {
     expect_reply(format, text, {.reasoning = "", .content = std::string(text), .calls = {}});
@@ -179,7 +186,7 @@ TEST(ReplyParser, JsonThatIsNoCallOfLlamaIsContent) {
 }
 
 TEST(ReplyParser, MistralsCalls) {
-  const ReplyFormat format = calls(CallSyntax::mistral);
+  const ReplyFormat format = calls("mistral");
   expect_reply(format,
                R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}, "id": "123456789"}, {"name": "g", "arguments": {}}])",
                {.reasoning = "", .content = "", .calls = {{"f", R"({"a": 1})"}, {"g", "{}"}}});
@@ -189,7 +196,7 @@ TEST(ReplyParser, MistralsCalls) {
 }
 
 TEST(ReplyParser, DeepSeeksCalls) {
-  const ReplyFormat format = calls(CallSyntax::deepseek);
+  const ReplyFormat format = calls("deepseek");
   expect_reply(
       format,
       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": 1}\n```<｜tool▁call▁end｜>\n"
@@ -205,32 +212,32 @@ TEST(ReplyParser, WhatIsMalformedBeforeItsArgumentsIsContent) {
   for (const std::string_view body :
        {"", "{", "x", "{\"name\": \"f\"", "{\"name\": f}", "{\"name\": 1, \"arguments\": {}}", "{\"arguments\": {}}",
         "{\"name\": \"\", \"arguments\": {}}", "{\"name\": \"f\", \"arguments\": [1]}",
-        "{\"name\": \"f\", \"arguments\": \"{}\"}", "{\"arguments\": {\"a\": 01}, \"name\": \"f\"}",
+        "{\"name\": \"f\", \"arguments\": \"{\"}", "{\"arguments\": {\"a\": 01}, \"name\": \"f\"}",
         "{\"name\": \"a\", \"name\": \"b\", \"arguments\": {}}", "[]", "{\"name\": \"f\", }"}) {
     const std::string text = std::format("so <tool_call>{} </tool_call>", body);
-    expect_reply(calls(CallSyntax::tagged), text, {.reasoning = "", .content = text, .calls = {}});
+    expect_reply(calls("hermes"), text, {.reasoning = "", .content = text, .calls = {}});
   }
 }
 
 TEST(ReplyParser, AMarkInsteadOfJsonBeginsAnew) {
-  expect_reply(calls(CallSyntax::tagged), R"(<tool_call><tool_call>{"name": "f"}</tool_call>)",
+  expect_reply(calls("hermes"), R"(<tool_call><tool_call>{"name": "f"}</tool_call>)",
                {.reasoning = "", .content = "<tool_call>", .calls = {{"f", "{}"}}});
 }
 
 TEST(ReplyParser, ArgumentsThatGoWrongEndTheCallThere) {
-  expect_reply(calls(CallSyntax::tagged), R"(<tool_call>{"name": "f", "arguments": {"a": nope}}</tool_call>)",
+  expect_reply(calls("hermes"), R"(<tool_call>{"name": "f", "arguments": {"a": nope}}</tool_call>)",
                {.reasoning = "", .content = "}}</tool_call>", .calls = {{"f", R"({"a": nope)"}}});
-  expect_reply(calls(CallSyntax::tagged), R"(<tool_call>{"name": "f", "arguments": {"a": "b)",
+  expect_reply(calls("hermes"), R"(<tool_call>{"name": "f", "arguments": {"a": "b)",
                {.reasoning = "", .content = "", .calls = {{"f", R"({"a": "b)"}}});
 }
 
 TEST(ReplyParser, BareControlCharactersInArgumentsAreEscaped) {
-  expect_reply(calls(CallSyntax::tagged), "<tool_call>{\"name\": \"f\", \"arguments\": {\n\"a\": \"1\n\t2\"}}</tool_call>",
-               {.reasoning = "", .content = "", .calls = {{"f", "{\n\"a\": \"1\\u000a\\u00092\"}"}}});
+  expect_reply(calls("hermes"), "<tool_call>{\"name\": \"f\", \"arguments\": {\n\"a\": \"1\n\t2\"}}</tool_call>",
+               {.reasoning = "", .content = "", .calls = {{"f", "{\n\"a\": \"1\\n\\t2\"}"}}});
 }
 
 TEST(ReplyParser, EmitsArgumentsAsTheyCome) {
-  ReplyParser parser(calls(CallSyntax::tagged), kSeed);
+  ReplyParser parser(calls("hermes"), kSeed);
   ReplyPieces pieces;
   parser.push("<tool_call>{\"name\": \"f\", \"arguments\": ", pieces);
   EXPECT_TRUE(pieces.before.empty()) << "its arguments have not begun";
@@ -245,7 +252,7 @@ TEST(ReplyParser, EmitsArgumentsAsTheyCome) {
 }
 
 TEST(ReplyParser, ContentIsHeldBackOnlyWhereItCouldBeAMark) {
-  ReplyParser parser(calls(CallSyntax::tagged), kSeed);
+  ReplyParser parser(calls("hermes"), kSeed);
   ReplyPieces pieces;
   parser.push("one <tool", pieces);
   EXPECT_EQ(pieces.content, "one");
@@ -254,7 +261,7 @@ TEST(ReplyParser, ContentIsHeldBackOnlyWhereItCouldBeAMark) {
 }
 
 TEST(ReplyParser, CallsHaveIdsOfTheirOwn) {
-  ReplyParser parser(calls(CallSyntax::mistral), kSeed);
+  ReplyParser parser(calls("mistral"), kSeed);
   ReplyPieces pieces;
   parser.push("[TOOL_CALLS][{\"name\": \"f\"}, {\"name\": \"f\"}]", pieces);
   ASSERT_EQ(parser.calls().size(), 2u);
@@ -262,7 +269,7 @@ TEST(ReplyParser, CallsHaveIdsOfTheirOwn) {
 }
 
 TEST(ReplyParser, WithoutParallelCallsTheFirstEndsTheReply) {
-  ReplyFormat format = calls(CallSyntax::tagged);
+  ReplyFormat format = calls("hermes");
   format.has_parallel_calls = false;
   ReplyParser parser(format, kSeed);
   ReplyPieces pieces;
@@ -273,8 +280,7 @@ TEST(ReplyParser, WithoutParallelCallsTheFirstEndsTheReply) {
 }
 
 TEST(ReplyParser, TheMessageOfAReplyHasItsFields) {
-  ReplyFormat format = reasoning_format();
-  format.calls = CallSyntax::tagged;
+  const ReplyFormat format = thinking_calls("hermes");
   ReplyParser parser(format, kSeed);
   ReplyPieces pieces;
   EXPECT_EQ(parser.message_extra(), "");
@@ -290,13 +296,13 @@ TEST(ReplyParser, EndlessOutputIsBounded) {
   const std::string many(10'000, 'x');
   for (const std::string& text : {"[TOOL_CALLS]" + std::string(2000, ' ') + "{\"name\": \"f\"}", "[TOOL_CALLS]" + many,
                                   "[TOOL_CALLS]f[CALL_ID]" + many, "[TOOL_CALLS]" + std::string(10'000, ' ')}) {
-    expect_reply(calls(CallSyntax::mistral), text, {.reasoning = "", .content = text, .calls = {}});
+    expect_reply(calls("mistral"), text, {.reasoning = "", .content = text, .calls = {}});
   }
   std::string deep = "<tool_call>{\"name\": \"f\", \"x\": " + std::string(1000, '[');
-  expect_reply(calls(CallSyntax::tagged), deep, {.reasoning = "", .content = deep, .calls = {}});
+  expect_reply(calls("hermes"), deep, {.reasoning = "", .content = deep, .calls = {}});
   std::string calls_text;
   for (int i = 0; i < 200; ++i) calls_text += "<tool_call>{\"name\": \"f\"}</tool_call>";
-  EXPECT_EQ(parse(calls(CallSyntax::tagged), calls_text, 50).calls.size(), 128u);
+  EXPECT_EQ(parse(calls("hermes"), calls_text, 50).calls.size(), 128u);
 }
 
 // No text is lost: everything outside marks and calls appears in the result.
@@ -332,11 +338,10 @@ TEST(ReplyParser, AnyTextComesOutTheSameHoweverItIsCut) {
                                        "```json\n"};
   Random random(11);
   for (int round = 0; round < 3000; ++round) {
-    ReplyFormat format = reasoning_format(random.next_below(4) == 0);
-    if (random.next_below(3) == 0) format.reasoning_open = format.reasoning_close = "";
-    format.calls = static_cast<CallSyntax>(random.next_below(5));
-    format.begins_with_reasoning = format.begins_with_reasoning && !format.reasoning_open.empty();
-    format.tools = {"f"};
+    const Family& family = families()[random.next_below(families().size())];
+    ReplyFormat format = calls(family.name, {"f"});
+    if (random.next_below(3) > 0) format.thoughts = thoughts_of("</think>", &family);
+    format.begins_with_reasoning = !format.thoughts.open.empty() && random.next_below(4) == 0;
     std::string text;
     for (std::uint64_t left = random.next_below(20); left > 0; --left) text += words[random.next_below(words.size())];
     const Reply whole = parse(format, text, text.size() + 1);
@@ -389,7 +394,7 @@ std::string at_places(const ReplyFormat& format, std::string_view text, std::siz
 }
 
 TEST(ReplyParser, ReportsTheRangesOfItsContent) {
-  ReplyFormat format{.calls = CallSyntax::tagged, .tools = {"f"}, .reasoning_open = "<think>", .reasoning_close = "</think>"};
+  const ReplyFormat format = thinking_calls("hermes");
   for (const std::string_view text :
        {"<think>hm</think>\n\nfirst <tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\nthen",
         "a <tool_call> no call</tool_call>", "x<tool_call>{\"name\": 7}</tool_call>y", "<tool_call>{\"name\": \"f\"", "a <tool",
@@ -414,25 +419,30 @@ std::vector<std::string> begun_calls(const ReplyFormat& format, std::string_view
   return begun;
 }
 
-TEST(ReplyParser, ReportsTheTextOfACallBehindItsMark) {
-  const ReplyFormat tagged{.calls = CallSyntax::tagged, .tools = {"f"}};
+TEST(ReplyParser, ReportsTheTextOfACallFromItsMark) {
+  const ReplyFormat hermes = calls("hermes");
   const std::vector<std::string> begun =
-      begun_calls(tagged, "see <tool_call>\n{\"name\": \"f\", \"arguments\": {}}</tool_call> then");
+      begun_calls(hermes, "see <tool_call>\n{\"name\": \"f\", \"arguments\": {}}</tool_call> then");
   ASSERT_FALSE(begun.empty());
-  EXPECT_EQ(begun.front(), "") << "the mark is complete";
-  EXPECT_EQ(begun[2], "\n{");
-  EXPECT_EQ(begun.back(), "\n{\"name\": \"f\", \"arguments\": ") << "the next character emits the call";
-  EXPECT_TRUE(begun_calls(tagged, "see <tool").empty());
+  EXPECT_EQ(begun.front(), "<tool_call>") << "the mark is complete";
+  EXPECT_EQ(without_blanks(begun[2]), "<tool_call>\n{");
+  EXPECT_EQ(without_blanks(begun.back()), "<tool_call>\n{\"name\": \"f\", \"arguments\":") << "the next character emits the call";
+  EXPECT_TRUE(begun_calls(hermes, "see <tool").empty());
   EXPECT_TRUE(begun_calls({}, "<tool_call>{").empty());
 }
 
+TEST(ReplyParser, APreambleIsNoBegunCall) {
+  const ReplyFormat harmony = calls("gpt-oss");
+  EXPECT_TRUE(begun_calls(harmony, "<|channel|>commentary<|message|>I look.<|end|>").empty());
+  EXPECT_EQ(begun_calls(harmony, "<|channel|>commentary to=functions.f").front(), "<|channel|>commentary to=functions.");
+}
+
 TEST(ReplyParser, ACallWithoutAMarkHasBegunWithTheNameOfATool) {
-  const ReplyFormat format{.calls = CallSyntax::llama3, .tools = {"f", "g"}};
+  const ReplyFormat format = calls("llama3", {"f", "g"});
   const std::vector<std::string> begun =
       begun_calls(format, R"({"name": "f", "parameters": {}}; {"name": "g", "parameters": {}})");
   ASSERT_FALSE(begun.empty());
   EXPECT_EQ(begun.front(), R"({"name": "f")");
-  EXPECT_TRUE(std::ranges::contains(begun, "{")) << "of the second one";
   EXPECT_TRUE(begun_calls(format, R"({"name": "Ada", "age": 36})").empty());
 }
 

@@ -79,7 +79,7 @@ void ReplyStream::take_logprobs(std::size_t begin) {
   }
 }
 
-ReplyStream::End ReplyStream::finish() {
+ReplyStream::End ReplyStream::finish(bool is_cut) {
   text_.clear();
   detokenized_.finish(text_);  // Empty after a stop string.
   const std::size_t begin = std::exchange(text_bytes_, text_bytes_ + text_.size());
@@ -87,7 +87,7 @@ ReplyStream::End ReplyStream::finish() {
   End end;
   if (parser_) {
     parser_->push(text_, pieces_);
-    parser_->finish(pieces_);
+    parser_->finish(pieces_, is_cut);
     text_ = pieces_.content;
     end.has_tool_calls = !parser_->calls().empty();
     end.message_extra = parser_->message_extra();

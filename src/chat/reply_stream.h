@@ -2,6 +2,7 @@
 // each part is delivered as soon as it is decided. One per request; owned by the thread that generates it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -52,11 +53,13 @@ class ReplyStream {
     std::string stop_string;    // The stop string before which the text ends; empty: none.
     bool has_tool_calls = false;
   };
-  // Call once, after the last token.
-  [[nodiscard]] End finish();
+  // Call once, after the last token. `is_cut`: the model has not ended the reply itself.
+  [[nodiscard]] End finish(bool is_cut = false);
 
   // Control tokens with the texts of marks.
   [[nodiscard]] std::span<const std::pair<Token, std::string>> marks() const { return options_.format.marks; }
+  // Whether the token ends the reply in the model's family.
+  [[nodiscard]] bool is_end(Token token) const { return std::ranges::contains(options_.format.ends, token); }
   [[nodiscard]] bool wants_logprobs() const { return options_.logprobs.has_value(); }
   // Bytes of the log probabilities that are not delivered yet (chat::logprobs_bytes).
   [[nodiscard]] std::size_t logprobs_bytes() const { return logprobs_waiting_.bytes() + logprobs_kept_bytes_; }

@@ -6,7 +6,10 @@
 #include <optional>
 #include <utility>
 
+#include <boost/json/value.hpp>
+
 #include "jinja/json_reader.h"
+#include "json/field_reader.h"
 
 namespace uma::chat {
 namespace {
@@ -93,56 +96,42 @@ Value with_arguments_as_objects(const Value& call, Source source) {
 
 }  // namespace
 
-CallSyntax call_syntax_of(std::string_view chat_template) {
-  const auto has = [&](std::string_view text) { return chat_template.contains(text); };
-  if (!has("tools")) return CallSyntax::none;
-  if (has("[TOOL_CALLS]")) return CallSyntax::mistral;
-  if (has("<｜tool▁calls▁begin｜>")) return CallSyntax::deepseek;
-  if (has("<tool_call>")) {
-    const bool is_json = !has("<function=") && !has("<arg_key>");  // Otherwise calls are written as XML.
-    return is_json ? CallSyntax::tagged : CallSyntax::none;
-  }
-  if (has("<|python_tag|>") || (has("ipython") && has("parameters"))) return CallSyntax::llama3;
-  return CallSyntax::none;
-}
-
-bool has_reasoning_marks(std::string_view chat_template) {
-  ReplyFormat format;
-  set_reasoning_marks(chat_template, format);
-  return !format.reasoning_open.empty();
-}
-
-void set_reasoning_marks(std::string_view chat_template, ReplyFormat& format) {
-  if (chat_template.contains("</think>")) {
-    format.reasoning_open = "<think>";
-    format.reasoning_close = "</think>";
-  } else if (chat_template.contains("[/THINK]")) {
-    format.reasoning_open = "[THINK]";
-    format.reasoning_close = "[/THINK]";
-  }
-}
-
 std::vector<std::string_view> marks_of(const ReplyFormat& format) {
   std::vector<std::string_view> marks;
-  switch (format.calls) {
-    case CallSyntax::tagged:
-      marks = {"<tool_call>", "</tool_call>"};
-      break;
-    case CallSyntax::llama3:
-      marks = {"<|python_tag|>"};
-      break;
-    case CallSyntax::mistral:
-      marks = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"};
-      break;
-    case CallSyntax::deepseek:
-      marks = {"<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
-               "<｜tool▁calls▁end｜>"};
-      break;
-    case CallSyntax::none:
-      break;
+  const auto add = [&](std::string_view text) {
+    constexpr std::pair<std::string_view, std::string_view> kBrackets[] = {{"<", ">"}, {"[", "]"}, {"｜", "｜"}};
+    for (const auto& [open, close] : kBrackets) {
+      for (std::size_t at = text.find(open); at != std::string_view::npos; at = text.find(open, at + open.size())) {
+        const std::size_t end = text.find(close, at + open.size());
+        if (end == std::string_view::npos) break;
+        marks.push_back(text.substr(at, end + close.size() - at));
+      }
+    }
+  };
+  add(format.thoughts.open);
+  add(format.thoughts.close);
+  if (format.family == nullptr) return marks;
+  const Family& family = *format.family;
+  for (const CallForm& form : family.calls) {
+    for (const std::string_view text : {form.open, form.call, form.between, form.close}) add(text);
   }
-  if (!format.reasoning_open.empty()) marks.insert(marks.end(), {format.reasoning_open, format.reasoning_close});
+  for (const std::string_view text : family.dropped) add(text);
+  const ElementMarks& element = family.element;
+  for (const std::string_view text : {element.open, element.name_end, element.value_begin, element.close, family.quote}) add(text);
   return marks;
+}
+
+Tools tools_of(std::string_view tools) {
+  Tools known;
+  boost::system::error_code problem;
+  const boost::json::value list = json::parse(tools, {}, problem);
+  if (problem || !list.is_array()) return known;
+  for (const boost::json::value& tool : list.get_array()) {
+    const boost::json::object& function = tool.at("function").as_object();
+    const boost::json::value* schema = function.if_contains("parameters");
+    known.emplace(function.at("name").as_string(), schema == nullptr ? ParameterTypes() : parameter_types_of(*schema));
+  }
+  return known;
 }
 
 std::vector<WrittenMessage> spell_out_tools(std::span<const ChatMessage> messages, std::string_view tools) {

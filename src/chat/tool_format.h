@@ -1,5 +1,5 @@
-// The notation of tools and tool calls in a model's family, derived from its template. For other templates there is a general
-// notation that instructed models can follow.
+// Tools and tool calls in a conversation's text. For templates without tools there is a general notation that instructed models
+// can follow.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,10 @@
 
 namespace uma::chat {
 
-// `none`: the template has no calls, or has a notation without a parser.
-[[nodiscard]] CallSyntax call_syntax_of(std::string_view chat_template);
-// Whether the template has marks around reasoning.
-[[nodiscard]] bool has_reasoning_marks(std::string_view chat_template);
-// Sets the marks around reasoning that appear in the template.
-void set_reasoning_marks(std::string_view chat_template, ReplyFormat& format);
 // Texts that may be control tokens with a meaning in such a reply.
 [[nodiscard]] std::vector<std::string_view> marks_of(const ReplyFormat& format);
+// The names of tools and the types of their parameters, from ChatOptions::tools.
+[[nodiscard]] Tools tools_of(std::string_view tools);
 
 // A message in the form that templates take.
 struct WrittenMessage {
@@ -29,7 +25,7 @@ struct WrittenMessage {
   jinja::Text content;
 };
 // For templates without tools: describes the tools in the system message, writes calls as part of replies, and writes results
-// of tools as user messages. The reply is parsed as CallSyntax::tagged.
+// of tools as user messages. The reply is parsed as one of general_family().
 [[nodiscard]] std::vector<WrittenMessage> spell_out_tools(std::span<const ChatMessage> messages, std::string_view tools);
 
 // The representation of calls and empty contents, which differs between families of templates.

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/cpu_load.h"
 #include "base/thread_name.h"
-#include "chat/tool_format.h"
+#include "chat/family.h"
 #include "engine/run_loop.h"
 
 namespace uma::engine {
@@ -95,6 +95,7 @@ std::shared_ptr<image::ImageEncoder> WorkerSet::make_image_encoder(const std::st
 std::vector<Lane*> WorkerSet::make_workers(const std::string& model, LoadedWorkers made) {
   const llm::ModelFacts& facts = made.model->facts();
   const llm::ContextShape shape = made.workers.front().decode->shape();
+  const chat::Family* const family = chat::family_of(facts.chat_template);
   const MutexLock lock(mutex_);
   Loaded& loaded = models_[model];
   UMA_CHECK(loaded.workers.empty());
@@ -110,8 +111,8 @@ std::vector<Lane*> WorkerSet::make_workers(const std::string& model, LoadedWorke
                  .vocabulary = made.model->vocab().size(),
                  .slots = shape.sequences,
                  .has_chat_template = !facts.chat_template.empty(),
-                 .calls_tools = chat::call_syntax_of(facts.chat_template) != chat::CallSyntax::none,
-                 .reasons = chat::has_reasoning_marks(facts.chat_template),
+                 .calls_tools = family != nullptr,
+                 .reasons = !chat::thoughts_of(facts.chat_template, family).open.empty(),
                  .reads_images = loaded.image_encoder != nullptr,
                  .fills_gaps = made.model->vocab().gap_marks().has_value(),
                  .chat_template = template_of(facts),

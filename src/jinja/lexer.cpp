@@ -6,6 +6,7 @@
 #include <format>
 #include <utility>
 
+#include "base/utf8.h"
 #include "jinja/value.h"
 
 namespace uma::jinja {
@@ -33,25 +34,6 @@ std::string with_unix_lines(std::string_view source) {
   }
   if (result.ends_with('\n')) result.pop_back();
   return result;
-}
-
-void append_utf8(std::string& out, char32_t c) {
-  const auto add = [&](char32_t byte) { out += static_cast<char>(static_cast<unsigned char>(byte)); };
-  if (c < 0x80) {
-    add(c);
-  } else if (c < 0x800) {
-    add(0xc0 | (c >> 6));
-    add(0x80 | (c & 0x3f));
-  } else if (c < 0x10000) {
-    add(0xe0 | (c >> 12));
-    add(0x80 | ((c >> 6) & 0x3f));
-    add(0x80 | (c & 0x3f));
-  } else {
-    add(0xf0 | (c >> 18));
-    add(0x80 | ((c >> 12) & 0x3f));
-    add(0x80 | ((c >> 6) & 0x3f));
-    add(0x80 | (c & 0x3f));
-  }
 }
 
 class Lexer {

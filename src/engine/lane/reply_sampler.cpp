@@ -46,7 +46,8 @@ void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {
         sequence, FinishReason::error,
         Error{ErrorCode::runtime_decode, "no token of the model can continue the reply according to its grammar"});
   }
-  if (parts_.vocab.is_end_of_generation(token)) return ends_.finish(sequence, FinishReason::stop);
+  if (parts_.vocab.is_end_of_generation(token) || sequence.reply.is_end(token))
+    return ends_.finish(sequence, FinishReason::stop);
   sequence.chain.push_back(token);
   sequence.sampler.accept(token);
   parts_.stats.tokens_total.add();

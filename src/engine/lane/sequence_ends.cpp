@@ -38,7 +38,7 @@ void SequenceEnds::leave_context(Sequence& sequence) {
 }
 
 GenerationResult SequenceEnds::result_of(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
-  chat::ReplyStream::End reply = sequence.reply.finish();
+  chat::ReplyStream::End reply = sequence.reply.finish(reason != FinishReason::stop);
   if (reason == FinishReason::stop && reply.has_tool_calls) reason = FinishReason::tool_calls;
   const std::int32_t generated = sequence.generated();
   Usage& usage = sequence.usage;

@@ -1,0 +1,120 @@
+#include "chat/call_pattern.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace uma::chat {
+namespace {
+
+using Kind = PatternPart::Kind;
+
+constexpr std::string_view kBlanks = " \t\r\n";
+constexpr std::string_view kNoName = " \t\r\n<>[](){}\"'=`,;";  // Characters that end a name or an id.
+constexpr std::size_t kAnyBytesMax = 64;
+
+constexpr std::array<std::pair<std::string_view, Kind>, 5> kPlaceholders{{
+    {"{name}", Kind::name},
+    {"{id}", Kind::id},
+    {"{any}", Kind::any},
+    {"{arguments}", Kind::arguments},
+    {"{function}", Kind::function},
+}};
+
+}  // namespace
+
+Pattern pattern_of(std::string_view text) {
+  Pattern pattern;
+  const auto take = [&](Kind kind, std::size_t length) {
+    pattern.push_back({kind, text.substr(0, length)});
+    text.remove_prefix(length);
+  };
+  while (!text.empty()) {
+    const auto placeholder = std::ranges::find_if(kPlaceholders, [&](const auto& one) { return text.starts_with(one.first); });
+    if (placeholder != kPlaceholders.end()) {
+      take(placeholder->second, placeholder->first.size());
+    } else if (const std::size_t blanks = blanks_at_begin(text); blanks > 0) {
+      take(Kind::blanks, blanks);
+    } else {
+      std::size_t end = 1;
+      const auto begins_placeholder = [&] {
+        return std::ranges::any_of(kPlaceholders, [&](const auto& one) { return text.substr(end).starts_with(one.first); });
+      };
+      while (end < text.size() && !kBlanks.contains(text[end]) && !begins_placeholder()) ++end;
+      take(Kind::text, end);
+    }
+  }
+  return pattern;
+}
+
+CallHead match_head(std::span<const PatternPart> pattern, std::string_view text, std::string_view begins) {
+  CallHead head;
+  std::string_view rest = text;
+  const auto ended = [&](Found found) {
+    head.found = found;
+    head.length = text.size() - rest.size();
+    return head;
+  };
+  for (const PatternPart& part : pattern) {
+    switch (part.kind) {
+      case Kind::text:
+        if (!rest.starts_with(part.text)) return ended(part.text.starts_with(rest) ? Found::maybe : Found::no);
+        rest.remove_prefix(part.text.size());
+        break;
+      case Kind::blanks:
+        rest.remove_prefix(blanks_at_begin(rest));
+        break;
+      case Kind::name:
+      case Kind::id: {
+        const std::size_t length = std::min(rest.find_first_of(kNoName), rest.size());
+        if (length > kNameBytesMax) return ended(Found::no);
+        if (length == rest.size()) return ended(Found::maybe);
+        if (length == 0) return ended(Found::no);
+        (part.kind == Kind::name ? head.name : head.id) = rest.substr(0, length);
+        rest.remove_prefix(length);
+        break;
+      }
+      case Kind::any: {
+        const std::string_view until = pattern[static_cast<std::size_t>(&part - pattern.data()) + 1].text;
+        const std::size_t length = rest.find(until);
+        const bool is_whole = length != std::string_view::npos;
+        const std::string_view skipped = rest.substr(0, is_whole ? length : rest.size() - begun_at_end(rest, until));
+        if (skipped.size() > kAnyBytesMax || skipped.find_first_of("<\n") != std::string_view::npos) return ended(Found::no);
+        if (!is_whole) return ended(Found::maybe);
+        rest.remove_prefix(length);
+        break;
+      }
+      case Kind::arguments:
+      case Kind::function:
+        if (rest.empty()) return ended(Found::maybe);
+        return ended(begins.empty() || begins.contains(rest.front()) ? Found::yes : Found::no);
+    }
+  }
+  return ended(Found::yes);
+}
+
+bool is_function_name(std::string_view name) {
+  return !name.empty() && name.size() <= kNameBytesMax;
+}
+
+std::size_t blanks_at_begin(std::string_view text) {
+  return std::min(text.find_first_not_of(kBlanks), text.size());
+}
+
+std::string_view without_blanks_at_end(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
+}
+
+std::string_view without_blanks(std::string_view text) {
+  text.remove_prefix(blanks_at_begin(text));
+  return without_blanks_at_end(text);
+}
+
+std::size_t begun_at_end(std::string_view text, std::string_view mark) {
+  for (std::size_t length = std::min(mark.size() - 1, text.size()); length > 0; --length) {
+    if (text.ends_with(mark.substr(0, length))) return length;
+  }
+  return 0;
+}
+
+}  // namespace uma::chat

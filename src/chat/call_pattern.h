@@ -1,0 +1,55 @@
+// The texts of CallForm: their parts, and how far a reply agrees with them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace uma::chat {
+
+inline constexpr std::size_t kNameBytesMax = 256;  // The name of a function.
+
+struct PatternPart {
+  enum class Kind : std::uint8_t {
+    text,
+    blanks,  // Any whitespace, or none.
+    name,
+    id,
+    any,
+    arguments,
+    function,
+  };
+  Kind kind = Kind::text;
+  std::string_view text{};  // As it is written.
+  bool operator==(const PatternPart&) const = default;
+};
+using Pattern = std::vector<PatternPart>;
+
+[[nodiscard]] Pattern pattern_of(std::string_view text);
+
+enum class Found : std::uint8_t { no, maybe, yes };
+
+// The part of a call before its arguments.
+struct CallHead {
+  Found found = Found::no;  // `maybe`: more text decides.
+  std::size_t length = 0;
+  std::string name{};  // Empty if {function} has it.
+  std::string id{};
+};
+
+// Compares `text` with the parts, whose {any} stands before a text, up to {arguments} or {function}, which must begin with one of `begins`, or to the end.
+[[nodiscard]] CallHead match_head(std::span<const PatternPart> pattern, std::string_view text, std::string_view begins);
+
+// Whether a model may name a function so.
+[[nodiscard]] bool is_function_name(std::string_view name);
+
+[[nodiscard]] std::size_t blanks_at_begin(std::string_view text);
+[[nodiscard]] std::string_view without_blanks_at_end(std::string_view text);
+[[nodiscard]] std::string_view without_blanks(std::string_view text);
+// The bytes at the end of `text` that may be the begin of `mark`.
+[[nodiscard]] std::size_t begun_at_end(std::string_view text, std::string_view mark);
+
+}  // namespace uma::chat

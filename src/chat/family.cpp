@@ -1,0 +1,344 @@
+#include "chat/family.h"
+
+#include <algorithm>
+#include <array>
+
+namespace uma::chat {
+namespace {
+
+using Texts = std::span<const std::string_view>;
+
+template <std::size_t count>
+using TextArray = std::array<std::string_view, count>;
+
+constexpr auto kJson = ArgumentStyle::json;
+constexpr auto kElements = ArgumentStyle::elements;
+constexpr auto kLoose = ArgumentStyle::loose;
+
+// --- gpt-oss
+
+constexpr TextArray<2> kHarmonyHas{"<|channel|>", "<|message|>"};
+constexpr std::array<CallForm, 5> kHarmonyCalls{{
+    {.call = "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>"},
+    {.call = "<|channel|>{any}to=functions.{name}{any}<|message|>{arguments}<|call|>"},
+    {.call = "<|channel|>{any}to=functions.{name}{any}<|constrain|>{any}<|message|>{arguments}<|call|>"},
+    {.call = "to=functions.{name}<|channel|>{any}<|message|>{arguments}<|call|>", .needs_known_name = true},
+    {.call = "to=functions.{name}<|channel|>{any}<|constrain|>{any}<|message|>{arguments}<|call|>", .needs_known_name = true},
+}};
+constexpr TextArray<5> kHarmonyDropped{"<|start|>assistant", "<|channel|>{any}<|message|>", "<|end|>", "<|return|>", "<|call|>"};
+constexpr TextArray<2> kHarmonyEnds{"<|return|>", "<|call|>"};
+
+// --- elements
+
+constexpr TextArray<2> kQwenHas{"<function=", "<parameter="};
+constexpr TextArray<1> kSeedMark{"<seed:"};
+constexpr std::array<CallForm, 2> kQwenCalls{{
+    {.call = "<tool_call>\n<function={name}>\n{arguments}\n</function>\n</tool_call>", .between = "\n", .style = kElements},
+    {.call = "<function={name}>\n{arguments}\n</function>", .style = kElements, .needs_known_name = true},
+}};
+constexpr ElementMarks kQwenElement{.open = "<parameter=", .name_end = ">", .close = "</parameter>", .padding = "\n"};
+constexpr ElementMarks kSeedElement{.open = "<parameter=", .name_end = ">", .close = "</parameter>"};
+
+constexpr std::array<CallForm, 2> kSeedCalls{{
+    {.call = "<seed:tool_call>\n<function={name}>\n{arguments}\n</function>\n</seed:tool_call>",
+     .between = "\n",
+     .style = kElements},
+    {.call = "<function={name}>\n{arguments}\n</function>", .style = kElements, .needs_known_name = true},
+}};
+
+constexpr TextArray<2> kGlmHas{"<tool_call>", "<arg_key>"};
+constexpr std::array<CallForm, 1> kGlmCalls{{
+    {.call = "<tool_call>{name}\n{arguments}\n</tool_call>", .between = "\n", .style = kElements},
+}};
+constexpr ElementMarks kGlmElement{.open = "<arg_key>",
+                                   .name_end = "</arg_key>",
+                                   .value_begin = "<arg_value>",
+                                   .close = "</arg_value>",
+                                   .trims_blanks = true};
+constexpr TextArray<2> kGlmEnds{"<|user|>", "<|observation|>"};
+
+constexpr TextArray<1> kMiniMaxHas{"<minimax:tool_call>"};
+constexpr std::array<CallForm, 2> kMiniMaxCalls{{
+    {.open = "<minimax:tool_call>\n",
+     .call = "<invoke name=\"{name}\">\n{arguments}\n</invoke>",
+     .between = "\n",
+     .close = "\n</minimax:tool_call>",
+     .style = kElements},
+    {.open = "<minimax:tool_call>\n",
+     .call = "<invoke name='{name}'>\n{arguments}\n</invoke>",
+     .between = "\n",
+     .close = "\n</minimax:tool_call>",
+     .style = kElements},
+}};
+constexpr ElementMarks kMiniMaxElement{.open = "<parameter name=",
+                                       .name_end = ">",
+                                       .close = "</parameter>",
+                                       .trims_blanks = true,
+                                       .quotes_name = true};
+
+constexpr TextArray<1> kDsmlHas{"<｜DSML｜"};
+constexpr std::array<CallForm, 2> kDsmlCalls{{
+    {.open = "<｜DSML｜function_calls>\n",
+     .call = "<｜DSML｜invoke name=\"{name}\">\n{arguments}\n</｜DSML｜invoke>",
+     .between = "\n",
+     .close = "\n</｜DSML｜function_calls>",
+     .style = kElements},
+    {.open = "<｜DSML｜tool_calls>\n",
+     .call = "<｜DSML｜invoke name=\"{name}\">\n{arguments}\n</｜DSML｜invoke>",
+     .between = "\n",
+     .close = "\n</｜DSML｜tool_calls>",
+     .style = kElements},
+}};
+constexpr ElementMarks kDsmlElement{.open = "<｜DSML｜parameter name=\"",
+                                    .name_end = "\"",
+                                    .value_begin = ">",
+                                    .close = "</｜DSML｜parameter>",
+                                    .text_attribute = "string=\"true\"",
+                                    .other_attribute = "string=\"false\""};
+
+// --- a mark, a name, a mark and JSON
+
+constexpr TextArray<2> kMistralArgsHas{"[TOOL_CALLS]", "[ARGS]"};
+constexpr TextArray<1> kMistralHas{"[TOOL_CALLS]"};
+constexpr TextArray<1> kMistralIdMark{"[CALL_ID]"};
+constexpr CallForm kMistralList{.open = "[TOOL_CALLS]\t[\t", .call = "{function}", .between = ", ", .close = "]"};
+constexpr CallForm kMistralOne{.call = "[TOOL_CALLS]\t{function}"};
+constexpr CallForm kMistralPlain{.call = "[TOOL_CALLS]\t{name}\t{arguments}"};
+constexpr CallForm kMistralArgs{.call = "[TOOL_CALLS]\t{name}\t[ARGS]\t{arguments}"};
+constexpr CallForm kMistralId{.call = "[TOOL_CALLS]\t{name}\t[CALL_ID]\t{id}\t[ARGS]\t{arguments}"};
+constexpr std::array<CallForm, 5> kMistralCalls{{kMistralList, kMistralOne, kMistralArgs, kMistralId, kMistralPlain}};
+constexpr std::array<CallForm, 5> kMistralArgsCalls{{kMistralArgs, kMistralId, kMistralList, kMistralOne, kMistralPlain}};
+constexpr std::array<CallForm, 5> kMistralIdCalls{{kMistralId, kMistralArgs, kMistralList, kMistralOne, kMistralPlain}};
+
+constexpr TextArray<1> kKimiHas{"<|tool_call_argument_begin|>"};
+constexpr std::string_view kKimiCall =
+    "<|tool_call_begin|>{id}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>";
+constexpr std::array<CallForm, 2> kKimiCalls{{
+    {.open = "<|tool_calls_section_begin|>", .call = kKimiCall, .close = "<|tool_calls_section_end|>"},
+    {.call = kKimiCall},
+}};
+constexpr TextArray<1> kKimiEnds{"<|tool_calls_section_end|>"};
+
+constexpr TextArray<1> kDeepSeekHas{"<｜tool▁calls▁begin｜>"};
+constexpr TextArray<1> kFence{"```json"};
+constexpr CallForm kDeepSeekFenced{
+    .open = "<｜tool▁calls▁begin｜>\t",
+    .call = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>",
+    .between = "\n",
+    .close = "<｜tool▁calls▁end｜>"};
+constexpr CallForm kDeepSeekPlain{.open = "<｜tool▁calls▁begin｜>\t",
+                                  .call = "<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>",
+                                  .close = "<｜tool▁calls▁end｜>"};
+constexpr CallForm kDeepSeekMixed{
+    .open = "<｜tool▁calls▁begin｜>\t",
+    .call = "<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>\n```json\n{arguments}\n```<｜tool▁call▁end｜>",
+    .close = "<｜tool▁calls▁end｜>"};
+constexpr std::array<CallForm, 3> kDeepSeekCalls{{kDeepSeekFenced, kDeepSeekPlain, kDeepSeekMixed}};
+constexpr std::array<CallForm, 3> kDeepSeek31Calls{{kDeepSeekPlain, kDeepSeekFenced, kDeepSeekMixed}};
+
+constexpr TextArray<2> kFunctionaryHas{"<function=", "<|python_tag|>"};
+constexpr std::array<CallForm, 1> kFunctionaryCalls{{{.call = "<function={name}>{arguments}</function>"}}};
+
+// --- JSON with the name, between marks
+
+constexpr TextArray<1> kHermesHas{"<tool_call>"};
+constexpr std::array<CallForm, 1> kHermesCalls{{{.call = "<tool_call>\n{function}\n</tool_call>", .between = "\n"}}};
+
+constexpr TextArray<2> kErnieHas{"<tool_call>", "<response>"};
+constexpr TextArray<2> kResponseMarks{"<response>", "</response>"};
+
+constexpr TextArray<2> kSmolHas{"xml_tools", "python_tools"};
+constexpr std::array<CallForm, 2> kSmolCalls{{
+    {.call = "<tool_call>{function}</tool_call>", .between = "\n"},
+    {.open = "<code>", .call = "{name}{arguments}", .between = "\n", .close = "</code>", .style = kLoose, .needs_known_name = true},
+}};
+
+constexpr TextArray<1> kNemotronHas{"<TOOLCALL>"};
+constexpr std::array<CallForm, 1> kNemotronCalls{
+    {{.open = "<TOOLCALL>[\t", .call = "{function}", .between = ", ", .close = "]</TOOLCALL>"}}};
+
+constexpr TextArray<2> kGraniteHas{"<|start_of_role|>", "<|tool_call|>"};
+constexpr std::array<CallForm, 1> kGraniteCalls{
+    {{.open = "<|tool_call|>[\t", .call = "{function}", .between = ", ", .close = "]"}}};
+
+constexpr TextArray<2> kPhiHas{"<|tool|>", "<|/tool|>"};
+constexpr std::array<CallForm, 2> kPhiCalls{{
+    {.open = "<|tool_call|>[\t", .call = "{function}", .between = ", ", .close = "]<|/tool_call|>"},
+    {.open = "functools[\t", .call = "{function}", .between = ", ", .close = "]"},
+}};
+
+constexpr TextArray<1> kFireHas{"functools"};
+constexpr std::array<CallForm, 1> kFireCalls{{{.open = "functools[\t", .call = "{function}", .between = ", ", .close = "]"}}};
+
+constexpr TextArray<1> kToolCallsHas{"<tool_calls>"};
+constexpr std::array<CallForm, 1> kToolCallsCalls{
+    {{.open = "<tool_calls>[\t", .call = "{function}", .between = ", ", .close = "]</tool_calls>"}}};
+constexpr TextArray<4> kToolCallsDropped{"<answer>", "</answer>", "[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"};
+
+constexpr TextArray<1> kCommandHas{"<|START_ACTION|>"};
+constexpr std::array<CallForm, 2> kCommandCalls{{
+    {.open = "<|START_ACTION|>[\n    ", .call = "{function}", .between = ",\n    ", .close = "\n]<|END_ACTION|>"},
+    {.open = "<|START_ACTION|>", .call = "{function}", .close = "<|END_ACTION|>"},
+}};
+constexpr TextArray<4> kCommandDropped{"<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"};
+
+constexpr TextArray<1> kInternHas{"<|action_start|>"};
+constexpr std::array<CallForm, 1> kInternCalls{
+    {{.open = "<|action_start|><|plugin|>\n", .call = "{function}", .close = "<|action_end|>"}}};
+
+constexpr TextArray<1> kApertusHas{"<|tools_prefix|>"};
+constexpr std::array<CallForm, 1> kApertusCalls{
+    {{.open = "<|tools_prefix|>[\t", .call = "{\"{name}\": {arguments}}", .between = ", ", .close = "]<|tools_suffix|>"}}};
+
+constexpr TextArray<1> kGigaHas{"<|function_call|>"};
+constexpr std::array<CallForm, 1> kGigaCalls{{{.call = "<|function_call|>{function}"}}};
+
+constexpr TextArray<1> kPythonTagHas{"<|python_tag|>"};
+constexpr TextArray<2> kLlamaHas{"ipython", "parameters"};
+constexpr std::array<CallForm, 2> kLlamaCalls{{
+    {.call = "{function}", .between = "; ", .begins_reply = true, .needs_known_name = true},
+    {.call = "<|python_tag|>{function}", .between = "; ", .needs_known_name = true},
+}};
+
+// --- calls as in Python
+
+constexpr TextArray<2> kLlama4Has{"<|header_start|>", "ipython"};
+constexpr std::array<CallForm, 2> kLlama4Calls{{
+    {.open = "[\t", .call = "{name}{arguments}", .between = ", ", .close = "]", .style = kLoose, .begins_reply = true,
+     .needs_known_name = true},
+    {.open = "<|python_start|>[\t", .call = "{name}{arguments}", .between = ", ", .close = "]<|python_end|>", .style = kLoose},
+}};
+
+constexpr TextArray<1> kLfmHas{"<|tool_call_start|>"};
+constexpr TextArray<1> kLfmListHas{"List of tools: ["};
+constexpr std::array<CallForm, 2> kLfmCalls{{
+    {.open = "<|tool_call_start|>[\t", .call = "{name}{arguments}", .between = ", ", .close = "]<|tool_call_end|>", .style = kLoose},
+    {.open = "[\t", .call = "{name}{arguments}", .between = ", ", .close = "]", .style = kLoose, .needs_known_name = true},
+}};
+
+constexpr TextArray<1> kOlmoHas{"<function_calls>"};
+constexpr std::array<CallForm, 1> kOlmoCalls{
+    {{.open = "<function_calls>", .call = "{name}{arguments}", .between = "\n", .close = "</function_calls>", .style = kLoose}}};
+
+// --- Gemma
+
+constexpr TextArray<1> kGemmaHas{"<|tool_call>"};
+constexpr std::array<CallForm, 1> kGemmaCalls{{{.call = "<|tool_call>call:{name}{arguments}<tool_call|>", .style = kLoose}}};
+constexpr TextArray<1> kGemmaDropped{"<channel|>"};
+constexpr TextArray<2> kGemmaEnds{"<turn|>", "<|tool_response>"};
+
+constexpr TextArray<1> kFunctionGemmaHas{"<start_function_call>"};
+constexpr std::array<CallForm, 1> kFunctionGemmaCalls{
+    {{.call = "<start_function_call>call:{name}{arguments}<end_function_call>", .style = kLoose}}};
+constexpr TextArray<1> kFunctionGemmaEnds{"<start_function_response>"};
+
+
+constexpr std::array kFamilies = std::to_array<Family>({
+    {.name = "gpt-oss",
+     .has = kHarmonyHas,
+     .calls = kHarmonyCalls,
+     .thoughts = {"<|channel|>analysis<|message|>", "<|end|>"},
+     .thinks_anywhere = true,
+     .dropped = kHarmonyDropped,
+     .ends = kHarmonyEnds,
+     .next_message = "<|start|>assistant",
+     .call_trigger = "to=functions."},
+    {.name = "seed-oss",
+     .has = kSeedMark,
+     .calls = kSeedCalls,
+     .thoughts = {"<seed:think>", "</seed:think>"},
+     .element = kSeedElement},
+    {.name = "functionary-3.1", .has = kFunctionaryHas, .calls = kFunctionaryCalls},
+    {.name = "qwen3-coder", .has = kQwenHas, .lacks = kSeedMark, .calls = kQwenCalls, .element = kQwenElement},
+    {.name = "glm", .has = kGlmHas, .calls = kGlmCalls, .ends = kGlmEnds, .element = kGlmElement},
+    {.name = "minimax", .has = kMiniMaxHas, .calls = kMiniMaxCalls, .element = kMiniMaxElement},
+    {.name = "deepseek-dsml", .has = kDsmlHas, .calls = kDsmlCalls, .element = kDsmlElement},
+    {.name = "mistral-id",
+     .has = kMistralIdMark,
+     .calls = kMistralIdCalls,
+     .may_call_in_thoughts = false},
+    {.name = "mistral-args", .has = kMistralArgsHas, .calls = kMistralArgsCalls, .may_call_in_thoughts = false},
+    {.name = "mistral", .has = kMistralHas, .calls = kMistralCalls, .may_call_in_thoughts = false},
+    {.name = "kimi", .has = kKimiHas, .calls = kKimiCalls, .ends = kKimiEnds},
+    {.name = "deepseek-3.1", .has = kDeepSeekHas, .lacks = kFence, .calls = kDeepSeek31Calls},
+    {.name = "deepseek", .has = kDeepSeekHas, .calls = kDeepSeekCalls},
+    {.name = "gemma4",
+     .has = kGemmaHas,
+     .calls = kGemmaCalls,
+     .thoughts = {"<|channel>thought\n", "<channel|>"},
+     .thinks_anywhere = true,
+     .dropped = kGemmaDropped,
+     .ends = kGemmaEnds,
+     .quote = "<|\"|>"},
+    {.name = "functiongemma",
+     .has = kFunctionGemmaHas,
+     .calls = kFunctionGemmaCalls,
+     .ends = kFunctionGemmaEnds,
+     .quote = "<escape>"},
+    {.name = "command",
+     .has = kCommandHas,
+     .calls = kCommandCalls,
+     .thoughts = {"<|START_THINKING|>", "<|END_THINKING|>"},
+     .dropped = kCommandDropped,
+     .name_key = "tool_name",
+     .arguments_key = "parameters"},
+    {.name = "granite-3", .has = kGraniteHas, .calls = kGraniteCalls, .dropped = kResponseMarks},
+    {.name = "phi-4-mini", .has = kPhiHas, .calls = kPhiCalls},
+    {.name = "nemotron-nano-2", .has = kNemotronHas, .calls = kNemotronCalls},
+    {.name = "internlm", .has = kInternHas, .calls = kInternCalls, .arguments_key = "parameters"},
+    {.name = "apertus", .has = kApertusHas, .calls = kApertusCalls, .thoughts = {"<|inner_prefix|>", "<|inner_suffix|>"}},
+    {.name = "gigachat", .has = kGigaHas, .calls = kGigaCalls},
+    {.name = "lfm2", .has = kLfmHas, .calls = kLfmCalls},
+    {.name = "lfm2.5", .has = kLfmListHas, .calls = kLfmCalls},
+    {.name = "olmo-3", .has = kOlmoHas, .calls = kOlmoCalls},
+    {.name = "smollm3", .has = kSmolHas, .calls = kSmolCalls},
+    {.name = "ernie", .has = kErnieHas, .calls = kHermesCalls, .dropped = kResponseMarks},
+    {.name = "hermes", .has = kHermesHas, .calls = kHermesCalls},
+    {.name = "tool-calls-list", .has = kToolCallsHas, .calls = kToolCallsCalls, .dropped = kToolCallsDropped},
+    {.name = "firefunction", .has = kFireHas, .calls = kFireCalls},
+    {.name = "llama4", .has = kLlama4Has, .calls = kLlama4Calls},
+    {.name = "llama3", .has = kPythonTagHas, .calls = kLlamaCalls, .arguments_key = "parameters"},
+    {.name = "llama3.2", .has = kLlamaHas, .calls = kLlamaCalls, .arguments_key = "parameters"},
+});
+
+// In the order in which a template is searched.
+constexpr std::array<Marks, 2> kThoughts{{{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}}};
+
+bool has_all(std::string_view text, Texts parts) {
+  return std::ranges::all_of(parts, [&](std::string_view part) { return text.contains(part); });
+}
+
+bool has_any(std::string_view text, Texts parts) {
+  return std::ranges::any_of(parts, [&](std::string_view part) { return text.contains(part); });
+}
+
+}  // namespace
+
+std::span<const Family> families() {
+  return kFamilies;
+}
+
+const Family* family_of(std::string_view chat_template) {
+  if (!chat_template.contains("tools")) return nullptr;
+  const auto found = std::ranges::find_if(kFamilies, [&](const Family& family) {
+    return has_all(chat_template, family.has) && !has_any(chat_template, family.lacks);
+  });
+  return found == kFamilies.end() ? nullptr : &*found;
+}
+
+const Family* family_named(std::string_view name) {
+  const auto found = std::ranges::find(kFamilies, name, &Family::name);
+  return found == kFamilies.end() ? nullptr : &*found;
+}
+
+const Family& general_family() {
+  return *family_named("hermes");
+}
+
+Marks thoughts_of(std::string_view chat_template, const Family* family) {
+  if (family != nullptr && !family->thoughts.open.empty()) return family->thoughts;
+  const auto found = std::ranges::find_if(kThoughts, [&](const Marks& marks) { return chat_template.contains(marks.close); });
+  return found == kThoughts.end() ? Marks() : *found;
+}
+
+}  // namespace uma::chat

@@ -1,0 +1,83 @@
+// Families of models: how their replies write thoughts and tool calls. A family is a row of a table, which the parser of replies
+// (reply_parser.h) and the grammars of calls (call_grammar.h) read; a new family needs a row and its tests, no code. The facts are
+// from the vendors' documents and templates (docs/MODELS.md).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace uma::chat {
+
+// How the arguments of a call are written.
+enum class ArgumentStyle : std::uint8_t {
+  json,      // {"a": 1}
+  elements,  // <parameter=a>1</parameter>: Family::element.
+  loose,     // (a=1, b='x') or {a:1,b:<|"|>x<|"|>}: Family::quote.
+};
+
+// The marks of one argument. What stands between the end of the name and the begin of the value are attributes.
+struct ElementMarks {
+  std::string_view open{};
+  std::string_view name_end{};
+  std::string_view value_begin{};  // Empty: the value follows the name.
+  std::string_view close{};
+  // Whitespace around a value does not belong to it; false: one line feed at each side does not.
+  bool trims_blanks = false;
+  std::string_view padding{};  // Around values that are no texts, in forced calls.
+  bool quotes_name = false;    // The name has quotes of either kind.
+  // The attribute that says whether the value is a text; empty: the tool's schema says it.
+  std::string_view text_attribute{};
+  std::string_view other_attribute{};  // The same, for all other values.
+};
+
+// One way to write calls: open, call, between, call, ..., close. In these texts a blank or line feed stands for any whitespace or
+// none, and forced calls have it as it is here; a tab stands for the same, and forced calls have none. {name}, {id}, {arguments} and {function}, an object with the name and the arguments,
+// stand for parts of a call, and {any} for up to 64 bytes without <.
+struct CallForm {
+  std::string_view open{};  // May be empty, as the next two.
+  std::string_view call{};
+  std::string_view between{};
+  std::string_view close{};
+  ArgumentStyle style = ArgumentStyle::json;
+  // The text is a call only if it begins the reply, or only if it names a known tool: it has no mark of its own.
+  bool begins_reply = false;
+  bool needs_known_name = false;
+};
+
+struct Marks {
+  std::string_view open{};
+  std::string_view close{};
+};
+
+struct Family {
+  std::string_view name{};
+  // A template of the family has all of the first texts, and none of the second.
+  std::span<const std::string_view> has{};
+  std::span<const std::string_view> lacks{};
+  std::span<const CallForm> calls{};  // Forced calls have the first form.
+  Marks thoughts{};                   // Empty: those of kThoughts that the template has.
+  bool thinks_anywhere = false;       // Thoughts may begin behind content; else at the begin of a reply or behind a call.
+  bool may_call_in_thoughts = true;   // A call inside of thoughts ends them.
+  std::span<const std::string_view> dropped{};  // Marks around content, as the texts of CallForm.
+  std::span<const std::string_view> ends{};     // Tokens that end a reply, beside those that the file names.
+  ElementMarks element{};
+  std::string_view quote{};                         // The mark around texts of ArgumentStyle::loose; empty: Python's quotes.
+  std::string_view name_key = "name";               // The keys of {function}.
+  std::string_view arguments_key = "arguments";
+  std::string_view next_message{};  // Between thoughts and a forced call.
+  std::string_view call_trigger{};  // What shows that a call has begun; empty: the begin of a form up to its first blank.
+};
+
+// All families, in the order in which a template is compared with them. The last one is for templates without tools.
+[[nodiscard]] std::span<const Family> families();
+// The family of a template; null: its calls are not known.
+[[nodiscard]] const Family* family_of(std::string_view chat_template);
+// The family with this name; null: there is none.
+[[nodiscard]] const Family* family_named(std::string_view name);
+// The notation that models without tools in their template are asked for.
+[[nodiscard]] const Family& general_family();
+// The marks around thoughts in replies of such a template; empty: none are known. `family` may be null.
+[[nodiscard]] Marks thoughts_of(std::string_view chat_template, const Family* family);
+
+}  // namespace uma::chat
