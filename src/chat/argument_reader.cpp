@@ -16,8 +16,8 @@ using Result = ArgumentReader::Result;
 constexpr std::size_t kMemberBytesMax = 1024;  // A key or a name in an object around the arguments.
 constexpr std::size_t kAttributeBytesMax = 256;
 constexpr std::size_t kElementsMax = 1024;
-constexpr std::size_t kWordBytesMax = 1024;
-constexpr std::size_t kLooseDepthMax = 32;
+constexpr std::size_t kLooseWordBytesMax = 1024;
+constexpr std::size_t kLooseDepthMax = 30;
 constexpr std::size_t kLookaheadBytesMax = 64;
 
 // Whether `text` begins with `mark`, or may do so when more comes.
@@ -483,9 +483,9 @@ LooseReader::Step LooseReader::take_escape(std::string_view& text, std::string& 
 
 LooseReader::Step LooseReader::take_word(std::string_view& text, std::string& json) {
   const std::size_t end = text.find_first_of(",:=()[]{}\n");
-  if (end == std::string_view::npos) return text.size() > kWordBytesMax ? Step::malformed : Step::wait;
+  if (end == std::string_view::npos) return text.size() > kLooseWordBytesMax ? Step::malformed : Step::wait;
   const std::string_view word = without_blanks_at_end(text.substr(0, end));
-  if (word.empty() || word.size() > kWordBytesMax) return Step::malformed;
+  if (word.empty() || word.size() > kLooseWordBytesMax) return Step::malformed;
   if (is_key_) {
     pending_ += '"';
     append_json_text(pending_, word);

@@ -118,16 +118,16 @@ class CallRules {
   }
 
   [[nodiscard]] std::string gbnf() const {
-    constexpr std::string_view kShared = R"(ws ::= [ \t\n]{0,16}
+    constexpr std::string_view kShared = R"gbnf(ws ::= [ \t\n]{0,16}
 id ::= [a-zA-Z0-9_.:-]{1,64}
 member ::= ("\"type\"" ws ":" ws "\"function\"" | ("\"id\"" | "\"tool_call_id\"") ws ":" ws "\"" id "\"")
 loose ::= "{" ws (pair (ws "," ws pair)*)? ws "}" | "(" ws (pair (ws "," ws pair)*)? ws ")"
 pair ::= (word | quoted) ws [:=] ws value
 value ::= quoted | word | "{" ws (pair (ws "," ws pair)*)? ws "}" | "[" ws (value (ws "," ws value)*)? ws "]"
 word ::= [a-zA-Z0-9_.+-]{1,64}
-)";
+)gbnf";
     const std::string quote = family_.quote.empty()
-                                  ? std::string(R"("'" ([^'\\] | "\\" [^\n])* "'" | "\"" ([^"\\] | "\\" [^\n])* "\"")")
+                                  ? std::string(R"gbnf("'" ([^'\\] | "\\" [^\n])* "'" | "\"" ([^"\\] | "\\" [^\n])* "\"")gbnf")
                                   : std::format("{0} {1} {0}", literal(family_.quote), text_without(family_.quote));
     return std::format("{}quoted ::= {}\n{}{}", kShared, quote, extra_, rules_.gbnf());
   }
@@ -144,14 +144,17 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
         std::ranges::any_of(pattern, [](const PatternPart& part) { return part.kind == PatternPart::Kind::name; });
     std::string text;
     const auto add = [&](const std::string& part) { text += part.empty() ? "" : (text.empty() ? "" : " ") + part; };
-    for (const PatternPart& part : pattern) {
+    const bool ends_lines = use_ == Use::forced && form.style == ArgumentStyle::elements;
+    for (std::size_t i = 0; i < pattern.size(); ++i) {
+      const PatternPart& part = pattern[i];
       switch (part.kind) {
         case PatternPart::Kind::text:
           // A mark that ends the reply is no text of it.
           add(literal(part.text) + (std::ranges::contains(family_.ends, part.text) ? "?" : ""));
           break;
         case PatternPart::Kind::blanks:
-          add(blanks(part.text));
+          // Each element ends its line.
+          if (!ends_lines || i == 0 || pattern[i - 1].kind != PatternPart::Kind::arguments) add(blanks(part.text));
           break;
         case PatternPart::Kind::name:
           add(literal(tool->name));
@@ -183,7 +186,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const std::string name = literal(std::format("\"{}\"", family_.name_key)) + R"( ws ":" ws )" +
                              literal(std::format("\"{}\"", tool.name));
     const std::string arguments = R"(("\"arguments\"" | "\"parameters\"") ws ":" ws )" + tool.arguments;
-    return std::format(R"("{{" ws (member ws "," ws){{0,2}} ({0} ws "," ws {1} | {1} ws "," ws {0}) (ws "," ws member){{0,2}} ws "}}")",
+    return std::format(R"gbnf("{{" ws (member ws "," ws){{0,2}} ({0} ws "," ws {1} | {1} ws "," ws {0}) (ws "," ws member){{0,2}} ws "}}")gbnf",
                        name, arguments);
   }
 
@@ -226,10 +229,10 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
         if (!element) return std::unexpected(element.error());
         const bool is_required = required != nullptr && required->is_array() &&
                                  std::ranges::contains(required->get_array(), boost::json::value(name));
-        rule += std::format(is_required ? "{} {} " : "({} {})? ", *element, between);
+        rule += std::format("({} {}){} ", *element, between, is_required ? "" : "?");
       }
     } else if (use_ == Use::begun) {
-      rule = std::format("({} [^<>\\n\"]{{1,64}} {} {} {} ws){{0,64}}", literal(family_.element.open),
+      rule = std::format("({} [^<>\\n\"]{{1,64}} {} {} {} ws)*", literal(family_.element.open),
                          element_begin(""), text_without(family_.element.close), literal(family_.element.close));
     }
     if (rule.empty()) return std::string();
@@ -298,7 +301,7 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
     std::string root;
     for (const CallForm& form : format.family->calls)
       root += (root.empty() ? "" : " | ") + rules.calls(form, options.has_parallel_calls ? kGrammarCallsMax : 1);
-    return grammar::Grammar::parse(std::format("root ::= ws ({})\n{}", root, rules.gbnf()));
+    return grammar::Grammar::parse(std::format("root ::= {}\n{}", root, rules.gbnf()));
   };
   // Schemas that have grammars alone may exceed the limits together.
   if (auto grammar = make(false)) return grammar;

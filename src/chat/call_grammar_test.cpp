@@ -1,12 +1,14 @@
 #include "chat/call_grammar.h"
 
 #include <format>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "chat/tool_format.h"
 #include "grammar/grammar.h"
 
 namespace uma::chat {
@@ -33,9 +35,13 @@ bool takes(const ReplyFormat& format, const ChatOptions& options, std::string_vi
   return reader.can_end(reader.next(grammar::GrammarReader::kStart, text));
 }
 
+ReplyFormat of(std::string_view family) {
+  return {.family = family_named(family)};
+}
+
 // The number of calls that the parser of the same notation finds.
 std::size_t calls_in(ReplyFormat format, std::string_view text) {
-  format.tools = {"f", "g"};
+  format.tools = std::make_shared<const Tools>(tools_of(forced().tools));
   ReplyParser parser(format, 1);
   ReplyPieces pieces;
   parser.push(text, pieces);
@@ -44,21 +50,21 @@ std::size_t calls_in(ReplyFormat format, std::string_view text) {
   return parser.calls().size();
 }
 
-struct Family {
-  CallSyntax syntax;
+struct Notation {
+  std::string_view family;
   std::string_view one;   // A call of f.
   std::string_view both;  // Calls of f and g.
 };
 
-constexpr Family kFamilies[] = {
-    {CallSyntax::tagged, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": true}}\n</tool_call>",
+constexpr Notation kNotations[] = {
+    {"hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": true}}\n</tool_call>",
      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": true}}\n</tool_call>\n"
      "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"},
-    {CallSyntax::llama3, R"({"name": "f", "parameters": {"a": true}})",
+    {"llama3", R"({"name": "f", "parameters": {"a": true}})",
      R"({"name": "f", "parameters": {"a": true}}; {"name": "g", "parameters": {}})"},
-    {CallSyntax::mistral, R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}}])",
+    {"mistral", R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}}])",
      R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}}, {"name": "g", "arguments": {}}])"},
-    {CallSyntax::deepseek,
+    {"deepseek",
      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": true}\n```<｜tool▁call▁end｜>"
      "<｜tool▁calls▁end｜>",
      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": true}\n```<｜tool▁call▁end｜>\n"
@@ -66,8 +72,8 @@ constexpr Family kFamilies[] = {
 };
 
 TEST(CallGrammar, TakesTheCallsOfAFamilyAsItsReaderDoes) {
-  for (const Family& family : kFamilies) {
-    const ReplyFormat format{.calls = family.syntax};
+  for (const Notation& family : kNotations) {
+    const ReplyFormat format = of(family.family);
     EXPECT_TRUE(takes(format, forced(), family.one)) << family.one;
     EXPECT_EQ(calls_in(format, family.one), 1u) << family.one;
     EXPECT_TRUE(takes(format, forced(), family.both)) << family.both;
@@ -76,8 +82,8 @@ TEST(CallGrammar, TakesTheCallsOfAFamilyAsItsReaderDoes) {
 }
 
 TEST(CallGrammar, TakesNothingElse) {
-  for (const Family& family : kFamilies) {
-    const ReplyFormat format{.calls = family.syntax};
+  for (const Notation& family : kNotations) {
+    const ReplyFormat format = of(family.family);
     std::string wrong(family.one);
     wrong.replace(wrong.find("true"), 4, "1234");
     for (const std::string& text : {std::string(), std::string("no"), std::string(family.one) + "!", wrong}) {
@@ -87,8 +93,8 @@ TEST(CallGrammar, TakesNothingElse) {
 }
 
 TEST(CallGrammar, ANamedToolIsCalledOnce) {
-  for (const Family& family : kFamilies) {
-    const ReplyFormat format{.calls = family.syntax};
+  for (const Notation& family : kNotations) {
+    const ReplyFormat format = of(family.family);
     EXPECT_TRUE(takes(format, forced(ToolChoice::named), family.one));
     EXPECT_FALSE(takes(format, forced(ToolChoice::named), family.both));
     ChatOptions one = forced();
@@ -101,23 +107,23 @@ TEST(CallGrammar, ANamedToolIsCalledOnce) {
 }
 
 TEST(CallGrammar, ReasoningMayComeFirst) {
-  const std::string call(kFamilies[0].one);
-  ReplyFormat format{.calls = CallSyntax::tagged, .reasoning_open = "<think>", .reasoning_close = "</think>"};
+  const std::string call(kNotations[0].one);
+  ReplyFormat format = of("hermes");
+  format.thoughts = {"<think>", "</think>"};
   EXPECT_TRUE(takes(format, forced(), call));
   EXPECT_TRUE(takes(format, forced(), "<think>1 < 2</think>\n\n" + call));
   EXPECT_FALSE(takes(format, forced(), "1 < 2</think>" + call)) << "it has not begun";
   format.begins_with_reasoning = true;
   EXPECT_TRUE(takes(format, forced(), "1 < 2\n</think>\n\n" + call));
   EXPECT_FALSE(takes(format, forced(), call)) << "it would be a thought";
-  format.reasoning_open = "[THINK]";
-  format.reasoning_close = "[/THINK]";
+  format.thoughts = {"[THINK]", "[/THINK]"};
   EXPECT_TRUE(takes(format, forced(), "[1, 2][/THINK]" + call));
 }
 
 TEST(CallGrammar, ASchemaThatIsNoGrammarIsNamed) {
   ChatOptions options = forced();
   options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","not":{}}}}])";
-  const auto refused = call_grammar({.calls = CallSyntax::tagged}, options);
+  const auto refused = call_grammar(of("hermes"), options);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::proto_field);
   EXPECT_TRUE(refused.error().message.starts_with("field \"tools[0].function.parameters\": tool \"f\": "))
@@ -127,8 +133,8 @@ TEST(CallGrammar, ASchemaThatIsNoGrammarIsNamed) {
 // --- optional calls
 
 // The part of the text behind a mark that the grammar accepts: "whole", "part" if more must follow, or nothing.
-std::string begun(CallSyntax syntax, const ChatOptions& options, std::string_view text) {
-  const auto grammar = begun_call_grammar({.calls = syntax}, options);
+std::string begun(std::string_view family, const ChatOptions& options, std::string_view text) {
+  const auto grammar = begun_call_grammar(of(family), options);
   EXPECT_TRUE(grammar) << (grammar ? "" : grammar.error().message);
   if (!grammar) return "";
   grammar::GrammarReader reader(*grammar);
@@ -148,11 +154,11 @@ TEST(BegunCallGrammar, TakesACallAsModelsWriteIt) {
                                       "{\"name\":\"f\",\"arguments\":{\"a\":true}}</tool_call>",
                                       " {\"arguments\": {\"a\": false}, \"name\": \"f\"} </tool_call>",
                                       "\n{\"name\": \"g\", \"arguments\": {\"anything\": [1, {\"b\": null}]}}\n</tool_call>"}) {
-    EXPECT_EQ(begun(CallSyntax::tagged, offered(), text), "whole") << text;
+    EXPECT_EQ(begun("hermes", offered(), "<tool_call>" + std::string(text)), "whole") << text;
     for (std::size_t i = 0; i < text.size(); ++i) {
-      EXPECT_EQ(begun(CallSyntax::tagged, offered(), text.substr(0, i)), "part") << text.substr(0, i);
+      EXPECT_EQ(begun("hermes", offered(), "<tool_call>" + std::string(text.substr(0, i))), "part") << text.substr(0, i);
     }
-    EXPECT_EQ(calls_in({.calls = CallSyntax::tagged}, "<tool_call>" + std::string(text)), 1u) << text;
+    EXPECT_EQ(calls_in(of("hermes"), "<tool_call>" + std::string(text)), 1u) << text;
   }
 }
 
@@ -160,46 +166,46 @@ TEST(BegunCallGrammar, TakesNoOtherToolAndNoOtherArguments) {
   for (const std::string_view text :
        {"\n{\"name\": \"h", "\n{\"name\": \"f\", \"arguments\": {\"a\": 1", "\n{\"name\": \"f\", \"arguments\": {}",
         "\n{\"name\": \"f\", \"arguments\": \"", "no", "\n{\"name\": \"g\", \"arguments\": []"}) {
-    EXPECT_EQ(begun(CallSyntax::tagged, offered(), text), "") << text;
+    EXPECT_EQ(begun("hermes", offered(), "<tool_call>" + std::string(text)), "") << text;
   }
 }
 
 TEST(BegunCallGrammar, OfEachFamily) {
-  for (const auto& [syntax, mark, text] : std::vector<std::tuple<CallSyntax, std::string, std::string>>{
-           {CallSyntax::llama3, "<|python_tag|>", R"({"name": "f", "parameters": {"a": true}})"},
-           {CallSyntax::llama3, "<|python_tag|>", R"({"type": "function", "name": "f", "parameters": {"a": true}})"},
-           {CallSyntax::mistral, "[TOOL_CALLS]", R"( [{"name": "f", "arguments": {"a": true}, "id": "abc123def"}])"},
-           {CallSyntax::mistral, "[TOOL_CALLS]", R"(f[ARGS]{"a": true})"},
-           {CallSyntax::mistral, "[TOOL_CALLS]", R"(f[CALL_ID]abc123def[ARGS]{"a": true})"},
-           {CallSyntax::deepseek, "<｜tool▁calls▁begin｜>",
+  for (const auto& [family, mark, text] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"llama3", "<|python_tag|>", R"({"name": "f", "parameters": {"a": true}})"},
+           {"llama3", "<|python_tag|>", R"({"type": "function", "name": "f", "parameters": {"a": true}})"},
+           {"mistral", "[TOOL_CALLS]", R"( [{"name": "f", "arguments": {"a": true}, "id": "abc123def"}])"},
+           {"mistral", "[TOOL_CALLS]", R"(f[ARGS]{"a": true})"},
+           {"mistral", "[TOOL_CALLS]", R"(f[CALL_ID]abc123def[ARGS]{"a": true})"},
+           {"deepseek", "<｜tool▁calls▁begin｜>",
             "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": true}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
-           {CallSyntax::deepseek, "<｜tool▁calls▁begin｜>",
+           {"deepseek", "<｜tool▁calls▁begin｜>",
             "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": true}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"}}) {
-    EXPECT_EQ(begun(syntax, offered(), text), "whole") << text;
-    EXPECT_EQ(calls_in({.calls = syntax}, mark + text), 1u) << text;
+    EXPECT_EQ(begun(family, offered(), mark + text), "whole") << text;
+    EXPECT_EQ(calls_in(of(family), mark + text), 1u) << text;
     std::string wrong = text;
     wrong.replace(wrong.find("true"), 4, "1234");
-    EXPECT_EQ(begun(syntax, offered(), wrong), "") << wrong;
+    EXPECT_EQ(begun(family, offered(), mark + wrong), "") << wrong;
   }
 }
 
 TEST(BegunCallGrammar, AListHasOneCallWhereTheyAreNotParallel) {
-  const std::string two = R"([{"name": "g", "arguments": {}}, {"name": "g", "arguments": {}}])";
+  const std::string two = R"([TOOL_CALLS][{"name": "g", "arguments": {}}, {"name": "g", "arguments": {}}])";
   ChatOptions options = offered();
-  EXPECT_EQ(begun(CallSyntax::mistral, options, two), "whole");
+  EXPECT_EQ(begun("mistral", options, two), "whole");
   options.has_parallel_calls = false;
-  EXPECT_EQ(begun(CallSyntax::mistral, options, two), "");
+  EXPECT_EQ(begun("mistral", options, two), "");
 }
 
 TEST(BegunCallGrammar, ASchemaThatIsNoGrammarCountsWhereItsToolIsStrict) {
   ChatOptions options = offered();
   options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","not":{}}}},)"
                   R"({"type":"function","function":{"name":"g","strict":true,"parameters":{"properties":{"b":{"const":1}}}}}])";
-  EXPECT_EQ(begun(CallSyntax::llama3, options, R"({"name": "f", "parameters": {"anything": 1}})"), "whole");
-  EXPECT_EQ(begun(CallSyntax::llama3, options, R"({"name": "g", "parameters": {"b": 1}})"), "whole");
-  EXPECT_EQ(begun(CallSyntax::llama3, options, R"({"name": "g", "parameters": {"b": 2)"), "");
+  EXPECT_EQ(begun("llama3", options, R"({"name": "f", "parameters": {"anything": 1}})"), "whole");
+  EXPECT_EQ(begun("llama3", options, R"({"name": "g", "parameters": {"b": 1}})"), "whole");
+  EXPECT_EQ(begun("llama3", options, R"({"name": "g", "parameters": {"b": 2)"), "");
   options.tools = R"([{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","not":{}}}}])";
-  const auto refused = begun_call_grammar({.calls = CallSyntax::tagged}, options);
+  const auto refused = begun_call_grammar(of("hermes"), options);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().field, "tools[0].function.parameters");
 }
@@ -217,7 +223,38 @@ TEST(BegunCallGrammar, ManySchemasThatAreTooMuchTogetherAreLetGo) {
     options.tools += "}}}}";
   }
   options.tools += "]";
-  EXPECT_EQ(begun(CallSyntax::llama3, options, R"({"name": "f7", "parameters": {"anything": 1}})"), "whole");
+  EXPECT_EQ(begun("llama3", options, R"({"name": "f7", "parameters": {"anything": 1}})"), "whole");
+}
+
+// Every family: a call in its first form is taken by both grammars and read by the parser.
+TEST(CallGrammar, TheFirstFormOfEveryFamily) {
+  for (const Family& family : families()) {
+    const CallForm& form = family.calls.front();
+    std::string text = std::string(form.open) + std::string(form.call) + std::string(form.close);
+    const std::string function = std::format(R"({{"{}": "f", "{}": {{"a": true}}}})", family.name_key, family.arguments_key);
+    const ElementMarks& marks = family.element;
+    std::string arguments = R"({"a": true})";
+    if (form.style == ArgumentStyle::elements) {
+      const std::string quote = marks.quotes_name ? "\"" : "";
+      const std::string attribute = marks.other_attribute.empty() ? "" : " " + std::string(marks.other_attribute);
+      arguments = std::format("{}{}a{}{}{}{}{}true{}{}", marks.open, quote, quote, marks.name_end, attribute, marks.value_begin,
+                              marks.padding, marks.padding, marks.close);
+    } else if (form.style == ArgumentStyle::loose) {
+      arguments = family.quote.empty() ? "(a=True)" : "{a:true}";
+    }
+    const auto put = [&](std::string_view place, std::string_view value) {
+      if (const std::size_t at = text.find(place); at != std::string::npos) text.replace(at, place.size(), value);
+    };
+    std::erase(text, '\t');
+    put("{name}", "f");
+    put("{id}", form.call.contains("{name}") ? "123456789" : "functions.f:0");
+    put("{function}", function);
+    put("{arguments}", arguments);
+    EXPECT_TRUE(takes(of(family.name), forced(), text)) << family.name << ": " << text;
+    EXPECT_EQ(begun(family.name, offered(), text), "whole") << family.name << ": " << text;
+    EXPECT_EQ(calls_in(of(family.name), text), 1u) << family.name << ": " << text;
+    EXPECT_FALSE(takes(of(family.name), forced(), text + "!")) << family.name;
+  }
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace {
 
 using Kind = PatternPart::Kind;
 
-constexpr std::string_view kBlanks = " \t\r\n";
+constexpr std::string_view kPatternBlanks = " \t\r\n";
 constexpr std::string_view kNoName = " \t\r\n<>[](){}\"'=`,;";  // Characters that end a name or an id.
 constexpr std::size_t kAnyBytesMax = 64;
 
@@ -40,7 +40,7 @@ Pattern pattern_of(std::string_view text) {
       const auto begins_placeholder = [&] {
         return std::ranges::any_of(kPlaceholders, [&](const auto& one) { return text.substr(end).starts_with(one.first); });
       };
-      while (end < text.size() && !kBlanks.contains(text[end]) && !begins_placeholder()) ++end;
+      while (end < text.size() && !kPatternBlanks.contains(text[end]) && !begins_placeholder()) ++end;
       take(Kind::text, end);
     }
   }
@@ -98,11 +98,11 @@ bool is_function_name(std::string_view name) {
 }
 
 std::size_t blanks_at_begin(std::string_view text) {
-  return std::min(text.find_first_not_of(kBlanks), text.size());
+  return std::min(text.find_first_not_of(kPatternBlanks), text.size());
 }
 
 std::string_view without_blanks_at_end(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
+  return text.substr(0, text.find_last_not_of(kPatternBlanks) + 1);
 }
 
 std::string_view without_blanks(std::string_view text) {

@@ -300,15 +300,15 @@ TEST(ChatFormatTools, TheTemplateDecidesTheNotationOfCalls) {
     options.tools = kTools;
     options.tool_names = {"f"};
     const ReplyFormat format = format_of(chat_template).reply_format(options, {});
-    EXPECT_EQ(format.tools, std::vector<std::string>{"f"});
-    return format.calls;
+    EXPECT_TRUE(format.tools->contains("f"));
+    return format.family->name;
   };
-  EXPECT_EQ(syntax("{{ tools }}<tool_call>"), CallSyntax::tagged);
-  EXPECT_EQ(syntax("{{ tools }}[TOOL_CALLS]"), CallSyntax::mistral);
-  EXPECT_EQ(syntax("{{ tools }}ipython \"parameters\""), CallSyntax::llama3);
-  EXPECT_EQ(syntax("{{ tools }}<｜tool▁calls▁begin｜>"), CallSyntax::deepseek);
-  EXPECT_EQ(syntax("{{ tools }}<tool_call><function=f>"), CallSyntax::tagged) << "spelled out";
-  EXPECT_EQ(syntax("{{ messages }}"), CallSyntax::tagged) << "spelled out";
+  EXPECT_EQ(syntax("{{ tools }}<tool_call>"), "hermes");
+  EXPECT_EQ(syntax("{{ tools }}[TOOL_CALLS]"), "mistral");
+  EXPECT_EQ(syntax("{{ tools }}ipython \"parameters\""), "llama3.2");
+  EXPECT_EQ(syntax("{{ tools }}<｜tool▁calls▁begin｜>```json"), "deepseek");
+  EXPECT_EQ(syntax("{{ tools }}<tool_call><function=f><parameter="), "qwen3-coder");
+  EXPECT_EQ(syntax("{{ messages }}"), "hermes") << "spelled out";
   EXPECT_TRUE(chat_format().reply_format({}, {}).is_plain());
 }
 
@@ -324,7 +324,7 @@ TEST(ChatFormatTools, APromptMayHaveBegunTheReasoning) {
   };
   EXPECT_TRUE(format_with(R"({"open": true})").begins_with_reasoning);
   EXPECT_FALSE(format_with("").begins_with_reasoning);
-  EXPECT_EQ(format_with("").reasoning_close, "</think>");
+  EXPECT_EQ(format_with("").thoughts.close, "</think>");
   options.splits_reasoning = false;
   EXPECT_TRUE(format_with("").is_plain());
 }

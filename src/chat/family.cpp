@@ -34,7 +34,10 @@ constexpr TextArray<2> kQwenHas{"<function=", "<parameter="};
 constexpr TextArray<1> kSeedMark{"<seed:"};
 constexpr std::array<CallForm, 2> kQwenCalls{{
     {.call = "<tool_call>\n<function={name}>\n{arguments}\n</function>\n</tool_call>", .between = "\n", .style = kElements},
-    {.call = "<function={name}>\n{arguments}\n</function>", .style = kElements, .needs_known_name = true},
+    {.call = "<function={name}>\n{arguments}\n</function>",
+     .close = "\n</tool_call>",
+     .style = kElements,
+     .needs_known_name = true},
 }};
 constexpr ElementMarks kQwenElement{.open = "<parameter=", .name_end = ">", .close = "</parameter>", .padding = "\n"};
 constexpr ElementMarks kSeedElement{.open = "<parameter=", .name_end = ">", .close = "</parameter>"};
@@ -43,7 +46,10 @@ constexpr std::array<CallForm, 2> kSeedCalls{{
     {.call = "<seed:tool_call>\n<function={name}>\n{arguments}\n</function>\n</seed:tool_call>",
      .between = "\n",
      .style = kElements},
-    {.call = "<function={name}>\n{arguments}\n</function>", .style = kElements, .needs_known_name = true},
+    {.call = "<function={name}>\n{arguments}\n</function>",
+     .close = "\n</seed:tool_call>",
+     .style = kElements,
+     .needs_known_name = true},
 }};
 
 constexpr TextArray<2> kGlmHas{"<tool_call>", "<arg_key>"};
@@ -197,7 +203,7 @@ constexpr TextArray<1> kPythonTagHas{"<|python_tag|>"};
 constexpr TextArray<2> kLlamaHas{"ipython", "parameters"};
 constexpr std::array<CallForm, 2> kLlamaCalls{{
     {.call = "{function}", .between = "; ", .begins_reply = true, .needs_known_name = true},
-    {.call = "<|python_tag|>{function}", .between = "; ", .needs_known_name = true},
+    {.open = "<|python_tag|>", .call = "{function}", .between = "; ", .needs_known_name = true},
 }};
 
 // --- calls as in Python

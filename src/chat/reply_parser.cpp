@@ -127,12 +127,12 @@ bool ReplyParser::finds_calls() const {
   return format_.tools != nullptr && calls_.size() < kParsedCallsMax;
 }
 
-// Whether this mark means anything in the current state.
-bool ReplyParser::may_open(const Opener& opener) const {
+// Whether this mark means anything in the current state. `is_next`: only whitespace stands before it.
+bool ReplyParser::may_open(const Opener& opener, bool is_next) const {
   const bool is_in_reasoning = state_ == State::reasoning;
   switch (opener.kind) {
     case Opener::Kind::thoughts:
-      return !is_in_reasoning && (may_think_ || format_.family->thinks_anywhere);
+      return !is_in_reasoning && ((may_think_ && is_next) || (format_.family != nullptr && format_.family->thinks_anywhere));
     case Opener::Kind::dropped:
       return !is_in_reasoning;
     case Opener::Kind::call:
@@ -140,7 +140,7 @@ bool ReplyParser::may_open(const Opener& opener) const {
   }
   if (!finds_calls()) return false;
   if (is_in_reasoning) return format_.family->may_call_in_thoughts && !opener.form->begins_reply;
-  return is_at_start_ || !opener.form->begins_reply;
+  return (is_at_start_ && is_next) || !opener.form->begins_reply;
 }
 
 CallHead ReplyParser::head_at(const Opener& opener, std::string_view text) const {
@@ -159,8 +159,9 @@ CallHead ReplyParser::head_at(const Opener& opener, std::string_view text) const
 ReplyParser::Place ReplyParser::find_opener(std::string_view text) const {
   for (std::size_t at = text.find_first_of(first_bytes_); at != std::string_view::npos;
        at = text.find_first_of(first_bytes_, at + 1)) {
+    const bool is_next = blanks_at_begin(text) >= at;
     for (const Opener& opener : openers_) {
-      if (!may_open(opener)) continue;
+      if (!may_open(opener, is_next)) continue;
       CallHead head = head_at(opener, text.substr(at));
       if (head.found != Found::no) return {.at = at, .found = head.found, .opener = &opener, .head = std::move(head)};
     }
@@ -282,7 +283,8 @@ bool ReplyParser::step_call(ReplyPieces& out) {
   held_.erase(0, held_.size() - rest.size());
   const bool is_whole = result == ArgumentReader::Result::complete;
   const bool is_decided = !call_.name.empty() && !call_.arguments.empty();
-  if (result == ArgumentReader::Result::malformed || (is_decided && !is_emitted_ && !emit_call())) {
+  const bool is_call = is_emitted_ || !is_decided || emit_call();
+  if (!is_call || result == ArgumentReader::Result::malformed) {
     give_up_call(out);
     return true;
   }
@@ -314,7 +316,8 @@ void ReplyParser::end_call() {
 std::optional<std::string> ReplyParser::begun_call() const {
   if (state_ == State::call) {
     const bool has_mark = !form_->form->needs_known_name || (!call_.name.empty() && is_known(call_.name));
-    return is_emitted_ || is_in_thoughts_ || !has_mark ? std::nullopt : std::optional(call_text_ + held_);
+    if (is_emitted_ || is_in_thoughts_ || !has_mark) return std::nullopt;
+    return call_text_.substr(blanks_at_begin(call_text_)) + held_;
   }
   if (state_ != State::content || !undecided_ || undecided_->opener->kind != Opener::Kind::call) return std::nullopt;
   const std::string_view text = std::string_view(held_).substr(undecided_->at);

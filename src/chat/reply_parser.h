@@ -100,10 +100,10 @@ class ReplyParser {
   // A form of calls, divided into its parts.
   struct Form {
     const CallForm* form = nullptr;
-    Pattern head;                           // The call up to its arguments.
-    std::string_view separator;             // Between two calls, without whitespace.
-    std::vector<std::string_view> closers;  // Texts that may follow the arguments, in order.
-    std::size_t closers_of_call = 0;        // The first of them end the call, the others all calls.
+    Pattern head{};                           // The call up to its arguments.
+    std::string_view separator{};             // Between two calls, without whitespace.
+    std::vector<std::string_view> closers{};  // Texts that may follow the arguments, in order.
+    std::size_t closers_of_call = 0;          // The first of them end the call, the others all calls.
   };
   // The first opener in a text.
   struct Place {
@@ -122,7 +122,7 @@ class ReplyParser {
 
   [[nodiscard]] bool finds_calls() const;
   [[nodiscard]] bool is_known(std::string_view name) const { return format_.tools->contains(name); }
-  [[nodiscard]] bool may_open(const Opener& opener) const;
+  [[nodiscard]] bool may_open(const Opener& opener, bool is_next) const;
   [[nodiscard]] CallHead head_at(const Opener& opener, std::string_view text) const;
   [[nodiscard]] Place find_opener(std::string_view text) const;
   [[nodiscard]] bool skips_blanks();

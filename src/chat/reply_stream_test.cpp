@@ -51,8 +51,9 @@ class ReplyStreamTest : public ::testing::Test {
   const testing::FakeVocab vocab_;
   llm::Sampler sampler_{SamplingParams{}, 1, {}};
   Client client_;
-  const ReplyFormat reasoning_and_calls_{
-      .calls = CallSyntax::tagged, .tools = {"look"}, .reasoning_open = "<think>", .reasoning_close = "</think>"};
+  const ReplyFormat reasoning_and_calls_{.family = family_named("hermes"),
+                                         .tools = std::make_shared<const Tools>(Tools{{"look", {}}}),
+                                         .thoughts = {"<think>", "</think>"}};
   static constexpr std::string_view kReply =
       R"(<think>hm</think>yes <tool_call>{"name":"look","arguments":{"a":1}}</tool_call>)";
 };
@@ -121,7 +122,7 @@ TEST_F(ReplyStreamTest, StopsAfterTheOnlyToolCallThatIsAllowed) {
 }
 
 TEST_F(ReplyStreamTest, AToolCallFollowsItsGrammarFromItsMarkToItsEnd) {
-  auto grammar = grammar::Grammar::parse(R"(root ::= "{\"name\":\"look\",\"arguments\":{\"a\":1}}" "</tool_call>")");
+  auto grammar = grammar::Grammar::parse(R"(root ::= "<tool_call>" "{\"name\":\"look\",\"arguments\":{\"a\":1}}" "</tool_call>")");
   ASSERT_TRUE(grammar.has_value());
   ReplyStream reply({.format = reasoning_and_calls_, .call_grammar = *grammar}, vocab_, false);
   EXPECT_EQ(push(reply, "yes <tool_call>"), Next::more);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,18 +12,25 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "base/utf8.h"
+#include "chat/family.h"
 #include "chat/json_scanner.h"
 #include "chat/reply_parser.h"
+#include "chat/tool_format.h"
 
 using uma::Random;
 using uma::ReplyPart;
-using uma::chat::CallSyntax;
+using uma::chat::families;
 using uma::chat::JsonScanner;
 using uma::chat::ReplyFormat;
 using uma::chat::ReplyParser;
 using uma::chat::ReplyPieces;
+using uma::chat::Tools;
+using uma::chat::tools_of;
 
 namespace {
+
+constexpr std::string_view kTools = R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {
+  "a": {"type": "integer"}, "s": {"type": "string"}, "n": {"type": ["string", "null"]}, "o": {"type": "object"}}}}}])";
 
 struct Told {
   std::string content;
@@ -73,11 +81,11 @@ Told parse(const ReplyFormat& format, std::string_view text, Random& random, std
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
-  ReplyFormat format{.calls = static_cast<CallSyntax>(data[0] % 5), .tools = {"f"}};
-  if ((data[0] & 0x20) != 0) {
-    format.reasoning_open = "<think>";
-    format.reasoning_close = "</think>";
-    format.begins_with_reasoning = (data[0] & 0x40) != 0;
+  static const auto tools = std::make_shared<const Tools>(tools_of(kTools));
+  ReplyFormat format{.family = &families()[data[0] % families().size()], .tools = tools};
+  if ((data[1] & 1) != 0) {
+    format.thoughts = uma::chat::thoughts_of("</think>", format.family);
+    format.begins_with_reasoning = (data[1] & 2) != 0;
   }
   Random random(data[1]);
   const std::string text = uma::replace_invalid_utf8({reinterpret_cast<const char*>(data) + 2, size - 2});
