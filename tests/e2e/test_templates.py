@@ -13,7 +13,8 @@ import uma
 TEMPLATES = uma.ROOT / "tests" / "templates"
 RENDER = uma.BUILD / "bin" / "render_template"
 sys.path.insert(0, str(TEMPLATES))
-import oracle  # noqa: E402 - it is beside the templates
+import expect  # noqa: E402 - it is beside the templates
+import oracle  # noqa: E402
 
 SEED = int(os.environ.get("UMA_E2E_SEED", "1"))
 
@@ -134,13 +135,12 @@ class AgainstJinja2(unittest.TestCase):
             "cannot be printed", "cannot be an item", "cannot be put into", "keys of a dict must be texts", "is not supported", "inside a loop", "is not a function"))
 
     def test_the_families(self):
-        conversations = json.loads((TEMPLATES / "conversations.json").read_text(encoding="utf-8"))
+        basic, by_form = expect.read(TEMPLATES / "conversations.json"), expect.inputs()
+        self.assertEqual(expect.read(TEMPLATES / "inputs.json"), by_form, "tests/templates/expect.py writes this file")
         for path in sorted((TEMPLATES / "families").glob("*.jinja")):
-            expected = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-            for name, given in conversations.items():
-                with self.subTest(family=path.stem, conversation=name):
-                    self.assertEqual(expected[name], oracle.render(path.read_text(encoding="utf-8"), oracle.with_tokens(given)),
-                                     "tests/templates/expect.py writes these files")
+            with self.subTest(family=path.stem):
+                self.assertEqual(expect.read(path.with_suffix(".json")), expect.expected(path, basic, by_form),
+                                 "tests/templates/expect.py writes these files")
 
 
 class AgainstLlamaServer(unittest.TestCase):

@@ -322,6 +322,8 @@ TEST_F(MakeModel, OffersAChatTemplateThatWritesTools) {
   EXPECT_TRUE(template_of(spec).contains("tool_calls"));
   spec.chat_template = ChatTemplate::none;
   EXPECT_EQ(template_of(spec), "");
+  spec.chat_template_text = "{{ messages }}";
+  EXPECT_EQ(template_of(spec), "{{ messages }}");
 }
 
 }  // namespace
