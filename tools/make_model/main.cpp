@@ -6,6 +6,7 @@
 #include <optional>
 #include <print>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -167,6 +168,7 @@ int main(int argc, char** argv) {
   float quiet_gain = 0;
   bool chat_template = false;
   std::string chat_template_file;
+  std::vector<std::string> control_tokens;
   bool is_projector = false;
   const std::map<std::string, ggml_type> types{{"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}};
 
@@ -189,6 +191,8 @@ int main(int argc, char** argv) {
   app.add_option("--chat-template-file", chat_template_file,
                  "file with the chat template to write, such as one of tests/templates")
       ->check(CLI::ExistingFile);
+  app.add_option("--control-token", control_tokens, "mark that is one token, which replies do not show; may be repeated")
+      ->allow_extra_args(false);
   app.add_flag("--projector", is_projector,
                "write the image projector of tiny-register instead; only --out and --seed apply to it");
   app.add_option("--script", script, "write a model that follows this script (README.md) instead; only --out applies to it");
@@ -247,6 +251,7 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
+  spec.control_tokens = control_tokens;
   spec.seed = seed;
   spec.quiet_layers = quiet_layers;
   spec.quiet_gain = quiet_gain;

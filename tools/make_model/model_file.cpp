@@ -85,12 +85,19 @@ Markers markers_of(const ModelSpec& spec) {
 }
 
 std::size_t smallest_vocabulary(const ModelSpec& spec) {
-  return spec.tokenizer == Tokenizer::word_pieces ? word_pieces_size_min() : vocabulary_size_min(markers_of(spec));
+  if (spec.tokenizer == Tokenizer::word_pieces) return word_pieces_size_min();
+  return vocabulary_size_min(markers_of(spec)) + spec.control_tokens.size();
 }
 
 Vocabulary vocabulary_of(const ModelSpec& spec) {
-  return spec.tokenizer == Tokenizer::word_pieces ? make_word_pieces(spec.vocabulary_size)
-                                                  : make_vocabulary(spec.vocabulary_size, markers_of(spec));
+  if (spec.tokenizer == Tokenizer::word_pieces) return make_word_pieces(spec.vocabulary_size);
+  Vocabulary vocabulary = make_vocabulary(spec.vocabulary_size - spec.control_tokens.size(), markers_of(spec));
+  for (const std::string& text : spec.control_tokens) {
+    vocabulary.texts.push_back(text);
+    vocabulary.scores.push_back(0);
+    vocabulary.types.push_back(LLAMA_TOKEN_TYPE_CONTROL);
+  }
+  return vocabulary;
 }
 
 std::expected<void, std::string> check_register(const ModelSpec& spec) {
