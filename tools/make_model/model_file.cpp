@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <gguf.h>
+#include <llama.h>
 
 #include "base/check.h"
 #include "make_model/gguf_writer.h"
