@@ -39,7 +39,7 @@ class Maker:
 
     def literal(self):
         return self.pick("0", "1", "-3", "7", "2.5", "true", "none", "'a'", "'Hello World'", "' x '", "''", "'—,b,c'", '"it\'s"', "'a\\nb'",
-                         "[]", "[1, 2, 3]", "['b', 'A', 'c']", "{}", "{'a': 1, 'b': [2]}", "(1, 'z')")
+                         "[]", "[1, 2, 3]", "['b', 'A', 'c']", "{}", "{'a': 1, 'b': [2]}", "{1: 'a', 0: [2], '1': 3}", "(1, 'z')", "[ns]")
 
     def atom(self, depth):
         if depth <= 0 or self.random.random() < 0.25:
