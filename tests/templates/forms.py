@@ -22,10 +22,11 @@ FORMS = {
 # The families whose templates write tools, calls or thoughts.
 FAMILIES = {
     "openai": (
-        "apertus apriel_1_5 apriel_1_6 command_r_plus deepseek_v3_2 deepseek_v4 ernie4_5_thinking exaone4 functiongemma "
-        "functionary_3_1 gemma4 gigachat_3 gigachat_3_1 glm_4_6 glm_4_7 glm_5_2 granite3_3 granite4 hermes_tools hunyuan_a13b internlm3 jamba "
-        "kimi_k3 lfm2 lfm2_5 llama3_1 llama4 minimax_m2 minimax_m3 mirothinker mistral_v11 mistral_v13 mistral_v3 nemotron_3 nemotron_nano_v2 olmo3 phi4_mini "
-        "qwen2_5 qwen3 qwen3_5 qwen3_coder qwen3_thinking seed_oss smollm3 step_3_5 xlam2"),
+        "apertus apriel_1_5 apriel_1_6 command_r_plus deepseek_v3_2 deepseek_v4 ernie4_5_thinking exaone4 functionary_3_1 "
+        "functiongemma gemma4 gigachat_3 gigachat_3_1 glm_4_6 glm_4_7 glm_5_2 granite3_3 granite4 hermes_tools hunyuan_a13b "
+        "internlm3 jamba kimi_k3 lfm2 lfm2_5 llama3_1 llama4 minimax_m2 minimax_m3 mirothinker mistral_v11 mistral_v13 mistral_v3 "
+        "nemotron_3 nemotron_nano_v2 olmo3 phi4_mini qwen2_5 qwen3 qwen3_5 qwen3_coder qwen3_thinking seed_oss smollm3 step_3_5 "
+        "xlam2"),
     "arguments_as_text": "deepseek_v3_1 functionary_3_2",
     "firefunction": "firefunction_v2",
     "harmony": "gpt_oss",
