@@ -95,8 +95,8 @@ Value call_function(std::string_view name, const Arguments& arguments, std::int6
     budget.take_steps(given.text(0).size() * 4);
     return formatted_time(given.text(0).bytes(), unix_s);
   }
-  // namespace(x=1), dict(a=2), and either with a dict to begin with.
-  std::vector<std::pair<TextPtr, Value>> entries;
+  // dict(a=2) or dict({'a': 2}, b=3)
+  std::vector<std::pair<Key, Value>> entries;
   if (arguments.positional.size() > 1) throw TemplateError{std::format("{} takes one dict", name)};
   if (arguments.positional.size() == 1) {
     const Dict* first = arguments.positional.front().as_dict();
@@ -104,13 +104,11 @@ Value call_function(std::string_view name, const Arguments& arguments, std::int6
       throw TemplateError{std::format("{} takes a dict, got {}", name, type_name(arguments.positional.front()))};
     entries = first->entries;
   }
-  for (const auto& [key, value] : arguments.named) entries.emplace_back(std::make_shared<const Text>(std::string(key)), value);
+  for (const auto& [key, value] : arguments.named) {
+    entries.emplace_back(Key(std::make_shared<const Text>(std::string(key))), value);
+  }
   budget.take_steps(entries.size());
-  Value dict = Value::dict(std::move(entries));
-  if (name == "dict") return dict;
-  auto made = std::make_shared<Namespace>();
-  for (const auto& [key, value] : dict.as_dict()->entries) made->entries.emplace_back(key->bytes(), value);
-  return Value(Value::Variant(std::move(made)));
+  return Value::dict(std::move(entries));
 }
 
 Value call_method(const Value& self, std::string_view name, const Arguments& arguments, Budget& budget) {
@@ -154,6 +152,11 @@ Value get_item(const Value& value, const Value& key, Budget& budget) {
     throw TemplateError{std::format("\"{}\" is undefined, so it has no items", std::get<Undefined>(value.data()).name)};
   }
   const std::string missing = std::format("an item of a {}", type_name(value));
+  if (const Dict* dict = value.as_dict()) {
+    budget.take_steps(dict->entries.size() / 8);
+    const Value* found = dict->find(key);
+    return found == nullptr ? Value::undefined(missing) : *found;
+  }
   std::int64_t index = 0;
   if (!as_integer(key, index)) return Value::undefined(missing);
   if (const List* list = value.as_list()) {
@@ -257,7 +260,7 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
   }
   if (const Dict* dict = container.as_dict()) {
     budget.take_steps(dict->entries.size() / 8);
-    return item.as_text() != nullptr && dict->find(item.as_text()->bytes()) != nullptr;
+    return dict->find(item) != nullptr;
   }
   const auto items = items_of(container, budget);
   return std::ranges::any_of(items->items, [&](const Value& one) { return are_equal(one, item, budget); });

@@ -26,7 +26,8 @@ struct Arguments {
 
 [[nodiscard]] Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget);
 [[nodiscard]] bool apply_test(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget);
-// `unix_s` is the time of strftime_now().
+// `unix_s` is the time of strftime_now(). For "namespace", the result is a dict of its names; the rendering makes the
+// namespace.
 [[nodiscard]] Value call_function(std::string_view name, const Arguments& arguments, std::int64_t unix_s, Budget& budget);
 [[nodiscard]] Value call_method(const Value& self, std::string_view name, const Arguments& arguments, Budget& budget);
 

@@ -204,6 +204,30 @@ TEST(ChatTemplate, FunctionsMakeValues) {
   });
 }
 
+TEST(ChatTemplate, KeysMayBeIntegers) {
+  check({
+      {R"({% set d = {512: 'b', 0: 'a', '0': 'text', 0: 'again'} %}{{ d }} {{ d[0] }} {{ d['0'] }} {{ d[true - 1] }} [{{ d[7] }}] {{ d.get(512) }} {{ d.get(7) }} {{ d | length }})",
+       R"({512: 'b', 0: 'again', '0': 'text'} again text again [] b None 3)"},
+      {R"({% set d = {512: 'b', 0: 'a'} %}{% for k, v in d | dictsort %}{{ k + 1 }}{{ v }} {% endfor %}{{ 512 in d }} {{ '512' in d }} {{ d | tojson }} {{ d | tojson(sort_keys=true) }} {{ d == {0: 'a', 512: 'b'} }} {{ d == {'0': 'a', '512': 'b'} }} {{ d.keys() | list }} {{ d | list }})",
+       R"(1a 513b True False {"512": "b", "0": "a"} {"0": "a", "512": "b"} True False [512, 0] [512, 0])"},
+  });
+}
+
+TEST(ChatTemplate, NamespacesMayBeItems) {
+  check({
+      {R"({% set a = namespace(n=1) %}{% set list = [a, {'in': a}] %}{% set a.n = 2 %}{{ list[0].n }} {{ list[1]['in'].n }} {{ list[0] == a }} {{ a in list }} {{ namespace() in list }})",
+       R"(2 2 True True False)"},
+      {R"({% for m in [namespace(role='system', content='s')] + messages %}{{ m.role }} {% endfor %})",
+       R"(system system user assistant )"},
+      {R"({% set ns = namespace() %}{% set ns.me = ns %}{% set ns.list = [ns, ns] %}{{ ns.me.me.list[1].list | length }})",
+       R"(2)"},
+  });
+}
+
+TEST(ChatTemplate, SafeChangesNothing) {
+  check({{R"({{ '<a>'|safe + '&' }} {{ "it's"|safe ~ '"' }})", R"(<a>& it's")"}});
+}
+
 TEST(ChatTemplate, LoopsReportTheirPosition) {
   check({
       {R"({% for m in messages %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }} {{ loop.first }} {{ loop.last }} {{ loop.length }} {{ loop.depth }} {{ loop.previtem.role if loop.previtem is defined }} {{ loop.nextitem is defined }} {{ loop.cycle('odd', 'even') }};{% endfor %})",
@@ -362,10 +386,13 @@ TEST(ChatTemplate, RefusesByNameAndLine) {
       {"{% for a, b in [1] %}{% endfor %}", "line 1: a value of type int has no items"},
       {"{% for a, b in [[1]] %}{% endfor %}", "line 1: 1 values for 2 names"},
       {"{{ 'a' < 1 }}", "line 1: str and int have no order"},
-      {"{{ {1: 2} }}", "line 1: the keys of a dict must be texts, got int"},
+      {"{{ {1.5: 2} }}", "line 1: the keys of a dict must be texts or integers, got float"},
       {"{% set x = 1 %}{% set x.y = 2 %}", "line 1: \"x\" is not a namespace, so \"x.y\" cannot be set"},
-      {"{% set ns = namespace() %}{% set ns.me = ns %}", "line 1: a namespace cannot be put into a namespace"},
-      {"{% set ns = namespace() %}{{ [ns] }}", "line 1: a namespace cannot be an item of a list or a dict"},
+      {"{% set ns = namespace() %}{{ [ns] }}", "line 1: a namespace cannot be printed"},
+      {"{% set ns = namespace() %}{{ {'a': ns} | tojson }}", "line 1: tojson: a value of type namespace has no JSON form"},
+      {"{% for x in [1] %}{{ [loop] }}{% endfor %}", "line 1: a loop cannot be an item of a list or a dict"},
+      {"{% set ns = namespace() %}{% for x in [1] %}{% set ns.x = loop %}{% endfor %}",
+       "line 1: a loop cannot be put into a namespace"},
       {"{{ messages[0].content.upper(1) }}", "line 1: upper takes 0 arguments, got 1"},
       {"{{ 'a' | replace('b') }}", "line 1: replace needs more arguments"},
       {"{{ 'a' | trim(x=1) }}", "line 1: trim has no argument \"x\""},

@@ -12,7 +12,7 @@ Value dict_keys(const Dict& dict, Budget& budget) {
   std::vector<Value> keys;
   keys.reserve(dict.entries.size());
   budget.take_steps(dict.entries.size());
-  for (const auto& entry : dict.entries) keys.emplace_back(Value::Variant(entry.first));
+  for (const auto& entry : dict.entries) keys.push_back(entry.first.value());
   return Value::list(std::move(keys));
 }
 
@@ -31,8 +31,8 @@ std::size_t length_of(const Value& value, Budget& budget) {
 
 namespace {
 
-Value pair_value(const TextPtr& key, const Value& value) {
-  return Value::list({Value(Value::Variant(key)), value}, /*is_tuple=*/true);
+Value pair_value(const Key& key, const Value& value) {
+  return Value::list({key.value(), value}, /*is_tuple=*/true);
 }
 
 Value dict_items(const Dict& dict, Budget& budget) {
@@ -104,7 +104,7 @@ Value sort_dict(const Value& self, const Parameters& given, Budget& budget) {
   std::vector<std::pair<Value, std::size_t>> keyed;
   for (std::size_t i = 0; i < dict.entries.size(); ++i) {
     const auto& [key, value] = dict.entries[i];
-    keyed.emplace_back(sort_key(by_value ? value : Value(Value::Variant(key)), given.flag(0), budget), i);
+    keyed.emplace_back(sort_key(by_value ? value : key.value(), given.flag(0), budget), i);
   }
   const bool is_reverse = given.flag(2);
   std::ranges::stable_sort(keyed, [&](const auto& a, const auto& b) {

@@ -63,6 +63,7 @@ inline std::vector<std::string> endless_templates() {
       forever + "{% set x = 1 %}" + ends,
       forever + "{% if i %}{% continue %}{% endif %}" + ends,
       doubled,
+      "{% set ns = namespace() %}" + forever + "{% set ns.next = namespace(next=ns.next, all=[ns, ns.next]) %}" + ends,
       std::string("{{ 'a' * 9999999999 }}"),
       std::string("{{ [1] * 9999999999 }}"),
       std::string("{{ 2 ** 9223372036854775807 }}"),

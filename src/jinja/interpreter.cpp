@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <format>
 #include <memory>
 #include <optional>
@@ -190,7 +191,7 @@ class Interpreter {
     if (space == nullptr)
       throw TemplateError{std::format("\"{}\" is not a namespace, so \"{}.{}\" cannot be set", name, name, statement.names[1])};
     Value value = evaluate(*statement.value, scope);
-    if (value.as_namespace() != nullptr || value.as_loop() != nullptr || value.as_callable() != nullptr) {
+    if (value.as_loop() != nullptr || value.as_callable() != nullptr) {
       throw TemplateError{std::format("a {} cannot be put into a namespace", type_name(value))};
     }
     const auto found = std::ranges::find(space->entries, statement.names[1], &Value::Entry::first);
@@ -345,14 +346,24 @@ class Interpreter {
   }
 
   Value dict_value(const Expression& expression, Scope& scope) {
-    std::vector<std::pair<TextPtr, Value>> entries;
+    std::vector<std::pair<Key, Value>> entries;
     for (std::size_t i = 0; i < expression.operands.size(); i += 2) {
       const Value key = evaluate(*expression.operands[i], scope);
-      if (key.as_text() == nullptr)
-        throw TemplateError{std::format("the keys of a dict must be texts, got {}", type_name(key))};
-      entries.emplace_back(std::get<TextPtr>(key.data()), evaluate(*expression.operands[i + 1], scope));
+      entries.emplace_back(key_of(key), evaluate(*expression.operands[i + 1], scope));
     }
     return Value::dict(std::move(entries));
+  }
+
+  static Key key_of(const Value& value) {
+    if (value.is_integer()) return Key::integer(std::get<std::int64_t>(value.data()));
+    if (value.as_text() != nullptr) return Key(std::get<TextPtr>(value.data()));
+    throw TemplateError{std::format("the keys of a dict must be texts or integers, got {}", type_name(value))};
+  }
+
+  Value namespace_of(const Dict& dict) {
+    Namespace& made = namespaces_.emplace_back();
+    for (const auto& [key, value] : dict.entries) made.entries.emplace_back(key->bytes(), value);
+    return Value(Value::Variant(&made));
   }
 
   Value item_value(const Expression& expression, Scope& scope) {
@@ -382,6 +393,9 @@ class Interpreter {
     line_ = expression.line;
     switch (callable->kind) {
       case Callable::Kind::function:
+        if (callable->name == "namespace") {
+          return namespace_of(*call_function("namespace", arguments, unix_s_, budget_).as_dict());
+        }
         return call_function(callable->name, arguments, unix_s_, budget_);
       case Callable::Kind::method:
         return call_method(callable->self, callable->name, arguments, budget_);
@@ -556,6 +570,7 @@ class Interpreter {
 
   Budget& budget_;
   std::int64_t unix_s_;
+  std::deque<Namespace> namespaces_;  // Values point to them until the rendering ends.
   Scope root_;
   std::int32_t depth_ = 0;
   std::int32_t line_ = 0;  // The current line, for messages.

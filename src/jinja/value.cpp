@@ -17,10 +17,10 @@ std::int32_t depth_of(const Value& value) {
   return 0;
 }
 
-// Adds an item to the depth of its container. Namespaces are refused because they could contain themselves; loops and macros
-// because they refer to objects with a shorter lifetime.
+// Adds an item to the depth of its container. Loops and macros are refused because they refer to objects with a shorter
+// lifetime.
 void count_item(const Value& item, std::int32_t& depth) {
-  if (item.as_namespace() != nullptr || item.as_loop() != nullptr || item.as_callable() != nullptr) {
+  if (item.as_loop() != nullptr || item.as_callable() != nullptr) {
     throw TemplateError{std::format("a {} cannot be an item of a list or a dict", type_name(item))};
   }
   depth = std::max(depth, depth_of(item) + 1);
@@ -73,7 +73,7 @@ class Writer {
       out_ += '{';
       for (std::size_t i = 0; i < dict->entries.size(); ++i) {
         if (i > 0) out_ += ", ";
-        quote(*dict->entries[i].first);
+        write_repr(dict->entries[i].first.value());
         out_ += ": ";
         write_repr(dict->entries[i].second);
       }
@@ -101,12 +101,13 @@ class Writer {
       write_items(list->items.size(), '[', ']', style, level,
                   [&](std::size_t i) { write_json(list->items[i], style, level + 1); });
     } else if (const Dict* dict = value.as_dict()) {
-      std::vector<const std::pair<TextPtr, Value>*> entries;
+      std::vector<const std::pair<Key, Value>*> entries;
       entries.reserve(dict->entries.size());
       for (const auto& entry : dict->entries) entries.push_back(&entry);
       if (style.sorts_keys) {
         budget_.take_steps(entries.size());
-        std::ranges::stable_sort(entries, [](const auto* a, const auto* b) { return a->first->bytes() < b->first->bytes(); });
+        std::ranges::stable_sort(
+            entries, [&](const auto* a, const auto* b) { return compare(a->first.value(), b->first.value(), budget_) < 0; });
       }
       write_items(entries.size(), '{', '}', style, level, [&](std::size_t i) {
         quote_json(*entries[i]->first, style.ascii_only);
@@ -248,13 +249,27 @@ Value Value::list(std::vector<Value> items, bool is_tuple) {
   return Value(std::make_shared<const List>(std::move(list)));
 }
 
-Value Value::dict(std::vector<std::pair<TextPtr, Value>> entries) {
+Key Key::integer(std::int64_t number) {
+  Key key(std::make_shared<const Text>(std::format("{}", number)));
+  key.is_integer_ = true;
+  return key;
+}
+
+Value Key::value() const {
+  if (!is_integer_) return Value(Value::Variant(text_));
+  std::int64_t number = 0;
+  std::from_chars(text_->bytes().data(), text_->bytes().data() + text_->size(), number);
+  return Value::integer(number);
+}
+
+Value Value::dict(std::vector<std::pair<Key, Value>> entries) {
   Dict dict;
   dict.entries.reserve(entries.size());
-  std::unordered_map<std::string_view, std::size_t> places;  // The keys belong to the entries.
+  std::unordered_map<std::string_view, std::size_t> texts;  // The keys belong to the entries.
+  std::unordered_map<std::string_view, std::size_t> integers;
   for (auto& [key, value] : entries) {
     count_item(value, dict.depth);
-    const auto [place, is_new] = places.try_emplace(key->bytes(), dict.entries.size());
+    const auto [place, is_new] = (key.is_integer() ? integers : texts).try_emplace(key->bytes(), dict.entries.size());
     if (is_new) {
       dict.entries.emplace_back(std::move(key), std::move(value));
     } else {
@@ -264,10 +279,19 @@ Value Value::dict(std::vector<std::pair<TextPtr, Value>> entries) {
   return Value(std::make_shared<const Dict>(std::move(dict)));
 }
 
-Value Value::dict(std::vector<Entry> entries) {
-  std::vector<std::pair<TextPtr, Value>> with_keys;
+Value Value::dict(std::vector<std::pair<TextPtr, Value>> entries) {
+  std::vector<std::pair<Key, Value>> with_keys;
   with_keys.reserve(entries.size());
-  for (auto& [key, value] : entries) with_keys.emplace_back(std::make_shared<const Text>(std::move(key)), std::move(value));
+  for (auto& [key, value] : entries) with_keys.emplace_back(Key(std::move(key)), std::move(value));
+  return dict(std::move(with_keys));
+}
+
+Value Value::dict(std::vector<Entry> entries) {
+  std::vector<std::pair<Key, Value>> with_keys;
+  with_keys.reserve(entries.size());
+  for (auto& [key, value] : entries) {
+    with_keys.emplace_back(Key(std::make_shared<const Text>(std::move(key))), std::move(value));
+  }
   return dict(std::move(with_keys));
 }
 
@@ -284,8 +308,8 @@ const Dict* Value::as_dict() const {
   return found == nullptr ? nullptr : found->get();
 }
 Namespace* Value::as_namespace() const {
-  const auto* found = std::get_if<std::shared_ptr<Namespace>>(&data_);
-  return found == nullptr ? nullptr : found->get();
+  const auto* found = std::get_if<Namespace*>(&data_);
+  return found == nullptr ? nullptr : *found;
 }
 const Loop* Value::as_loop() const {
   const auto* found = std::get_if<std::shared_ptr<const Loop>>(&data_);
@@ -297,7 +321,18 @@ const Callable* Value::as_callable() const {
 }
 
 const Value* Dict::find(std::string_view key) const {
-  const auto found = std::ranges::find_if(entries, [&](const auto& entry) { return entry.first->bytes() == key; });
+  const auto found = std::ranges::find_if(
+      entries, [&](const auto& entry) { return !entry.first.is_integer() && entry.first->bytes() == key; });
+  return found == entries.end() ? nullptr : &found->second;
+}
+
+const Value* Dict::find(const Value& key) const {
+  if (const Text* text = key.as_text()) return find(text->bytes());
+  std::int64_t number = 0;
+  if (!as_integer(key, number)) return nullptr;
+  const std::string digits = std::format("{}", number);
+  const auto found = std::ranges::find_if(
+      entries, [&](const auto& entry) { return entry.first.is_integer() && entry.first->bytes() == digits; });
   return found == entries.end() ? nullptr : &found->second;
 }
 
@@ -365,7 +400,7 @@ bool are_equal(const Value& left, const Value& right, Budget& budget) {
     if (dict->entries.size() != other->entries.size()) return false;
     for (const auto& [key, value] : dict->entries) {
       budget.take_steps(1 + other->entries.size() / 4);
-      const Value* same = other->find(key->bytes());
+      const Value* same = other->find(key.value());
       if (same == nullptr || !are_equal(value, *same, budget)) return false;
     }
     return true;

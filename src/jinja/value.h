@@ -1,6 +1,8 @@
 // The values of a chat template, modelled on Python: the inputs of a rendering and the results of expressions. Immutable,
-// except for namespaces and loops, which exist inside one rendering. Every text knows which of its parts are user input,
-// through all operations, so that in the end only the template's own words become special tokens.
+// except for namespaces and loops, which exist inside one rendering. The rendering owns its namespaces, so values that contain
+// themselves through a namespace are freed like others, and nothing that walks a value enters a namespace. Every text knows
+// which of its parts are user input, through all operations, so that in the end only the template's own words become special
+// tokens.
 #pragma once
 
 #include <cstddef>
@@ -85,14 +87,33 @@ struct None {};
 
 using TextPtr = std::shared_ptr<const Text>;  // Shared, because every use of a name copies the value.
 
+class Value;
+
+// A key of a dict: a text, or an integer as its digits.
+class Key {
+ public:
+  explicit Key(TextPtr text) : text_(std::move(text)) {}
+  static Key integer(std::int64_t number);
+
+  [[nodiscard]] bool is_integer() const { return is_integer_; }
+  const Text* operator->() const { return text_.get(); }
+  const Text& operator*() const { return *text_; }
+  operator const TextPtr&() const { return text_; }  // NOLINT(google-explicit-constructor): keys of JSON are texts.
+  [[nodiscard]] Value value() const;
+
+ private:
+  TextPtr text_;
+  bool is_integer_ = false;
+};
+
 // Limit for the nesting of lists and dicts, so that recursion over a value cannot exhaust the stack.
 inline constexpr std::int32_t kValueDepthMax = 64;
 
 class Value {
  public:
-  using Variant = std::variant<Undefined, None, bool, std::int64_t, double, TextPtr, std::shared_ptr<const List>,
-                               std::shared_ptr<const Dict>, std::shared_ptr<Namespace>, std::shared_ptr<const Loop>,
-                               std::shared_ptr<const Callable>>;
+  using Variant =
+      std::variant<Undefined, None, bool, std::int64_t, double, TextPtr, std::shared_ptr<const List>,
+                   std::shared_ptr<const Dict>, Namespace*, std::shared_ptr<const Loop>, std::shared_ptr<const Callable>>;
   using Entry = std::pair<std::string, Value>;
 
   Value() = default;  // Undefined.
@@ -104,9 +125,10 @@ class Value {
   static Value number(double value) { return Value(Variant(value)); }
   static Value text(Text text) { return Value(Variant(std::make_shared<const Text>(std::move(text)))); }
   static Value text(std::string_view template_text) { return text(Text(std::string(template_text))); }
-  // Throws TemplateError if the nesting exceeds kValueDepthMax, or if an item is a namespace, a loop or a macro.
+  // Throws TemplateError if the nesting exceeds kValueDepthMax, or if an item is a loop or a macro.
   static Value list(std::vector<Value> items, bool is_tuple = false);
   // Of entries with equal keys, the last value counts, at the place of the first.
+  static Value dict(std::vector<std::pair<Key, Value>> entries);
   static Value dict(std::vector<std::pair<TextPtr, Value>> entries);
   static Value dict(std::vector<Entry> entries);  // The keys are the template's own.
 
@@ -135,11 +157,14 @@ struct List {
 };
 
 struct Dict {
-  std::vector<std::pair<TextPtr, Value>> entries;  // In order of insertion.
+  std::vector<std::pair<Key, Value>> entries;  // In order of insertion.
   std::int32_t depth = 1;
   [[nodiscard]] const Value* find(std::string_view key) const;
+  // Null also for a key that no dict has, such as a list.
+  [[nodiscard]] const Value* find(const Value& key) const;
 };
 
+// Counted as a value without depth.
 struct Namespace {
   std::vector<Value::Entry> entries;
 };

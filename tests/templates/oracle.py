@@ -2,6 +2,7 @@
 
 import copy
 import datetime
+import functools
 import json
 
 import jinja2
@@ -44,6 +45,11 @@ def _environment():
 _ENVIRONMENT = _environment()
 
 
+@functools.lru_cache(maxsize=1)
+def _compiled(source):
+    return _ENVIRONMENT.from_string(source)
+
+
 def with_tokens(given):
     """An input with the names of a model's tokens."""
     return dict({"bos_token": "<s>", "eos_token": "</s>"}, **given)
@@ -53,6 +59,6 @@ def render(source, given):
     """{"text": ...} or {"error": ...}. `given` is what tests/templates/json_input.h takes."""
     context = dict({"messages": [], "tools": None, "documents": None, "add_generation_prompt": True}, **copy.deepcopy(given))  # some filters change lists
     try:
-        return {"text": _ENVIRONMENT.from_string(source).render(**context)}
+        return {"text": _compiled(source).render(**context)}
     except Exception as problem:  # noqa: B902 - templates fail in every way that Python knows
         return {"error": str(problem)}

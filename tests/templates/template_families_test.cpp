@@ -1,5 +1,6 @@
 // Templates of many families of models (families/*.jinja, written for these tests from what the formats are known to look
-// like), each with the conversations of conversations.json; what Jinja2 makes of them lies beside (expect.py wrote it).
+// like), each with the conversations of conversations.json, and with calls and thoughts in its form of inputs.json. What Jinja2
+// makes of them lies beside (expect.py wrote it).
 #include <algorithm>
 #include <filesystem>
 #include <format>
@@ -34,22 +35,31 @@ std::vector<std::string> families() {
   return names;
 }
 
+// The inputs of a family by their names. `file` lies beside its template.
+boost::json::object conversations_of(const boost::json::object& file) {
+  boost::json::object all = boost::json::parse(read(kFolder / "conversations.json")).as_object();
+  const boost::json::value* form = file.if_contains("form");
+  if (form == nullptr) return all;
+  const boost::json::value inputs = boost::json::parse(read(kFolder / "inputs.json"));
+  for (const auto& [name, given] : inputs.as_object().at(form->as_string()).as_object()) all[name] = given;
+  return all;
+}
+
 class TemplateFamilies : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TemplateFamilies, AreRenderedAsByJinja2) {
   const fs::path path = kFolder / "families" / GetParam();
   const auto made = jinja::ChatTemplate::parse(read(path.string() + ".jinja"));
   ASSERT_TRUE(made) << made.error().message;
-  const boost::json::object conversations = boost::json::parse(read(kFolder / "conversations.json")).as_object();
-  const boost::json::object expected = boost::json::parse(read(path.string() + ".json")).as_object();
-  ASSERT_EQ(expected.size(), conversations.size());
-  for (const auto& [name, given] : conversations) {
-    boost::json::object input = given.as_object();
+  const boost::json::object file = boost::json::parse(read(path.string() + ".json")).as_object();
+  const boost::json::object conversations = conversations_of(file);
+  for (const auto& [name, wanted_value] : file.at("conversations").as_object()) {
+    boost::json::object input = conversations.at(name).as_object();
     input["bos_token"] = "<s>";
     input["eos_token"] = "</s>";
     input["unix_s"] = 43'200;  // 1970-01-01 in every time zone but the last two.
     const auto text = made->render(input_from_json(input));
-    const boost::json::object& wanted = expected.at(name).as_object();
+    const boost::json::object& wanted = wanted_value.as_object();
     if (const boost::json::value* problem = wanted.if_contains("error")) {
       ASSERT_FALSE(text) << std::string(name) << ": " << text->bytes();
       EXPECT_TRUE(text.error().message.contains(std::string_view(problem->as_string()))) << text.error().message;

@@ -1,9 +1,12 @@
 // make_model: writes a random-weight model. Exit codes: 0 written, 1 usage, 2 not written.
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <print>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -145,6 +148,11 @@ const std::map<std::string, uma::ModelSpec>& presets() {
   return presets;
 }
 
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -159,6 +167,8 @@ int main(int argc, char** argv) {
   std::uint32_t quiet_layers = 0;
   float quiet_gain = 0;
   bool chat_template = false;
+  std::string chat_template_file;
+  std::vector<std::string> control_tokens;
   bool is_projector = false;
   const std::map<std::string, ggml_type> types{{"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}};
 
@@ -178,6 +188,11 @@ int main(int argc, char** argv) {
   app.add_option("--quiet-gain", quiet_gain, "factor for the output of the quiet blocks (default 0)")
       ->check(CLI::Range(0.0, 1.0));
   app.add_flag("--chat-template", chat_template, "add ChatML with <|im_start|> and <|im_end|>");
+  app.add_option("--chat-template-file", chat_template_file,
+                 "file with the chat template to write, such as one of tests/templates")
+      ->check(CLI::ExistingFile);
+  app.add_option("--control-token", control_tokens, "mark that is one token, which replies do not show; may be repeated")
+      ->allow_extra_args(false);
   app.add_flag("--projector", is_projector,
                "write the image projector of tiny-register instead; only --out and --seed apply to it");
   app.add_option("--script", script, "write a model that follows this script (README.md) instead; only --out applies to it");
@@ -229,6 +244,14 @@ int main(int argc, char** argv) {
   spec.vocabulary_size = vocabulary_size.value_or(spec.vocabulary_size);
   spec.window = window.value_or(spec.window);
   if (chat_template && spec.chat_template == uma::ChatTemplate::none) spec.chat_template = uma::ChatTemplate::plain;
+  if (!chat_template_file.empty()) {
+    spec.chat_template_text = read_file(chat_template_file);
+    if (spec.chat_template_text.empty()) {
+      std::println(stderr, "make_model: {} is empty or cannot be read", chat_template_file);
+      return 1;
+    }
+  }
+  spec.control_tokens = control_tokens;
   spec.seed = seed;
   spec.quiet_layers = quiet_layers;
   spec.quiet_gain = quiet_gain;

@@ -322,6 +322,23 @@ TEST_F(MakeModel, OffersAChatTemplateThatWritesTools) {
   EXPECT_TRUE(template_of(spec).contains("tool_calls"));
   spec.chat_template = ChatTemplate::none;
   EXPECT_EQ(template_of(spec), "");
+  spec.chat_template_text = "{{ messages }}";
+  EXPECT_EQ(template_of(spec), "{{ messages }}");
+}
+
+TEST_F(MakeModel, AddsControlTokens) {
+  ModelSpec spec = smallest_spec();
+  spec.control_tokens = {"<|channel|>", "<|call|>"};
+  const std::filesystem::path path = folder_ / "control.gguf";
+  EXPECT_FALSE(write_model(spec, path)) << "they do not fit into the smallest vocabulary";
+  spec.vocabulary_size += 2;
+  ASSERT_TRUE(write_model(spec, path));
+  const ModelPtr model = load(path, /*vocabulary_only=*/true);
+  ASSERT_NE(model, nullptr);
+  const auto last = static_cast<llama_token>(spec.vocabulary_size) - 1;
+  EXPECT_EQ(tokenize(*model, "<|channel|><|call|>", /*parse_special=*/true), (std::vector<llama_token>{last - 1, last}));
+  EXPECT_GT(tokenize(*model, "<|call|>").size(), 1U);
+  EXPECT_TRUE(llama_vocab_is_control(llama_model_get_vocab(model.get()), last));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <gguf.h>
+#include <llama.h>
 
 #include "base/check.h"
 #include "make_model/gguf_writer.h"
@@ -85,12 +86,19 @@ Markers markers_of(const ModelSpec& spec) {
 }
 
 std::size_t smallest_vocabulary(const ModelSpec& spec) {
-  return spec.tokenizer == Tokenizer::word_pieces ? word_pieces_size_min() : vocabulary_size_min(markers_of(spec));
+  if (spec.tokenizer == Tokenizer::word_pieces) return word_pieces_size_min();
+  return vocabulary_size_min(markers_of(spec)) + spec.control_tokens.size();
 }
 
 Vocabulary vocabulary_of(const ModelSpec& spec) {
-  return spec.tokenizer == Tokenizer::word_pieces ? make_word_pieces(spec.vocabulary_size)
-                                                  : make_vocabulary(spec.vocabulary_size, markers_of(spec));
+  if (spec.tokenizer == Tokenizer::word_pieces) return make_word_pieces(spec.vocabulary_size);
+  Vocabulary vocabulary = make_vocabulary(spec.vocabulary_size - spec.control_tokens.size(), markers_of(spec));
+  for (const std::string& text : spec.control_tokens) {
+    vocabulary.texts.push_back(text);
+    vocabulary.scores.push_back(0);
+    vocabulary.types.push_back(LLAMA_TOKEN_TYPE_CONTROL);
+  }
+  return vocabulary;
 }
 
 std::expected<void, std::string> check_register(const ModelSpec& spec) {
@@ -363,17 +371,27 @@ void set_word_pieces(gguf_context* gguf) {
 }
 
 // `ends_texts`: the end token is added to every text.
-void set_sentence_pieces(gguf_context* gguf, ChatTemplate chat_template, bool ends_texts) {
+std::string chat_template_of(const ModelSpec& spec) {
+  if (!spec.chat_template_text.empty()) return spec.chat_template_text;
+  switch (spec.chat_template) {
+    case ChatTemplate::none:
+      return "";
+    case ChatTemplate::plain:
+      return std::string(kChatTemplate);
+    case ChatTemplate::tools:
+      return std::string(kToolTemplate);
+  }
+  return "";
+}
+
+void set_sentence_pieces(gguf_context* gguf, const std::string& chat_template, bool ends_texts) {
   gguf_set_val_u32(gguf, "tokenizer.ggml.unknown_token_id", kTokenUnknown);
   gguf_set_val_u32(gguf, "tokenizer.ggml.bos_token_id", kTokenBos);
   gguf_set_val_u32(gguf, "tokenizer.ggml.eos_token_id", kTokenEos);
   gguf_set_val_bool(gguf, "tokenizer.ggml.add_bos_token", true);
   gguf_set_val_bool(gguf, "tokenizer.ggml.add_eos_token", ends_texts);
   gguf_set_val_bool(gguf, "tokenizer.ggml.add_space_prefix", true);
-  if (chat_template != ChatTemplate::none) {
-    const std::string_view text = chat_template == ChatTemplate::tools ? kToolTemplate : kChatTemplate;
-    gguf_set_val_str(gguf, "tokenizer.chat_template", std::string(text).c_str());
-  }
+  if (!chat_template.empty()) gguf_set_val_str(gguf, "tokenizer.chat_template", chat_template.c_str());
 }
 
 void set_vocabulary(gguf_context* gguf, const ModelSpec& spec, const Vocabulary& vocabulary) {
@@ -390,7 +408,7 @@ void set_vocabulary(gguf_context* gguf, const ModelSpec& spec, const Vocabulary&
   if (is_word_pieces) {
     set_word_pieces(gguf);
   } else {
-    set_sentence_pieces(gguf, spec.chat_template, spec.pooled_by != PooledBy::none);
+    set_sentence_pieces(gguf, chat_template_of(spec), spec.pooled_by != PooledBy::none);
   }
 }
 

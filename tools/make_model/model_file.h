@@ -7,6 +7,7 @@
 #include <expected>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include <ggml.h>
 
@@ -48,8 +49,10 @@ struct ModelSpec {
   std::uint32_t window = 0;             // Tokens that a layer with a window sees, the current one included; gemma3 only.
   PooledBy pooled_by = PooledBy::none;  // Bert: mean or rank.
   ChatTemplate chat_template = ChatTemplate::none;
-  bool image_markers = false;                        // Control tokens around an image, for a model with a projector.
-  bool gap_markers = false;                          // Control tokens around the parts of a text with a gap.
+  std::string chat_template_text = {};           // Written instead of `chat_template`, unless empty; adds no control tokens.
+  std::vector<std::string> control_tokens = {};  // Further ones, the last of the vocabulary; not for word pieces.
+  bool image_markers = false;                    // Control tokens around an image, for a model with a projector.
+  bool gap_markers = false;                      // Control tokens around the parts of a text with a gap.
   Tokenizer tokenizer = Tokenizer::sentence_pieces;  // Word pieces: bert only.
   Weights weights = Weights::random;
   std::uint64_t seed = 1;
