@@ -86,7 +86,7 @@ struct ContextShape {
   std::int32_t batch_rows_max = 0;      // Rows of one decode call.
   std::int32_t ubatch_rows_max = 0;     // Rows that the library computes at once.
   std::int32_t logits_rows_max = 0;     // Rows with logits in one decode call.
-  std::int32_t image_rows_max = 0;      // Rows of one decode_image call.
+  std::int32_t image_rows_max = 0;      // Rows of one decode_image call without a grid; with a grid: batch_rows_max.
   std::int32_t layers = 1;              // Layers of the model; a computation can be interrupted between layers.
   // Arithmetic of a row's attention to one cached token, relative to the row's arithmetic with all weights; 0: unknown.
   double attention_share = 0;
@@ -114,7 +114,14 @@ struct BatchRow {
   bool wants_logits = false;
 };
 
-// The rows of an image, at consecutive positions that continue one sequence.
+// The positions of the rows of one piece (ImageGrid).
+struct GridView {
+  std::span<const GridPlace> places;  // Empty: consecutive positions of one dimension.
+  GridPlace moves{};
+  std::int32_t advance = 0;
+};
+
+// The rows of an image, which continue one sequence.
 struct ImageRows {
   std::span<const Token> tokens;  // The image tokens of the rows in the chain.
   std::span<const float> values;  // The result of Projector::encode().
@@ -122,6 +129,7 @@ struct ImageRows {
   std::int32_t sequence = 0;
   bool is_causal = true;      // False: each row attends to all rows.
   bool wants_logits = false;  // Logits of the last row.
+  GridView grid{};
 };
 
 // Asked between the steps of a computation, on one of the library's threads. It may block, which delays the computation.
