@@ -31,6 +31,7 @@ struct Image {
   Bytes file;
   std::vector<Token> tokens;             // Marks and image tokens (llm/image_tokens.h) in a chain.
   std::vector<std::int32_t> pieces_end;  // End of each piece, in rows.
+  llm::ImageGrid grid{};
 };
 using ImagePtr = std::shared_ptr<const Image>;  // Shared by the requests with this image.
 
@@ -39,8 +40,11 @@ struct EncodedImage {
   std::vector<float> rows;
   std::int32_t row_width = 0;
   std::vector<std::int32_t> pieces_end;  // End of each piece, in rows.
-  bool is_causal = true;                 // False: the rows of a piece must be computed in one call.
+  bool is_causal = true;                 // False: the rows of a piece attend to each other.
+  llm::ImageGrid grid{};
 
+  // Whether one call must compute all rows of a piece.
+  [[nodiscard]] bool is_whole() const { return !is_causal || !grid.places.empty(); }
   [[nodiscard]] std::size_t bytes() const { return rows.size() * sizeof(float); }
 };
 using EncodedPtr = std::shared_ptr<const EncodedImage>;  // Shared by the cache and the requests that compute it.

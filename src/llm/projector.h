@@ -17,6 +17,7 @@ struct ProjectorFacts {
   std::string identity;        // Differs between projectors that compute other rows for the same image.
   std::int32_t row_width = 0;  // Numbers of a row.
   bool is_causal = true;       // False: the rows of a piece attend to each other, so one call must compute them all.
+  bool has_grids = false;      // Images have an ImageGrid.
 };
 
 // A position of several dimensions (M-RoPE), in the library's order: time, line, column, and a spare one.

@@ -331,7 +331,8 @@ Expected<Unit> FakeModel::check_state(std::span<const std::byte> state) const {
   return Unit{};
 }
 
-Expected<std::unique_ptr<llm::Projector>> FakeModel::load_projector(const std::string& path, std::int32_t) const {
+Expected<std::unique_ptr<llm::Projector>> FakeModel::load_projector(const std::string& path,
+                                                                    const llm::ProjectorOptions&) const {
   return fail(ErrorCode::model_load, path + ": a fake model has no files");
 }
 

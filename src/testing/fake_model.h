@@ -177,7 +177,7 @@ class FakeModel final : public llm::Model {
   [[nodiscard]] Expected<std::unique_ptr<llm::Context>> new_context(const llm::ContextOptions& options) const override;
   [[nodiscard]] Expected<Unit> check_state(std::span<const std::byte> state) const override;
   [[nodiscard]] Expected<std::unique_ptr<llm::Projector>> load_projector(const std::string& path,
-                                                                         std::int32_t threads) const override;
+                                                                         const llm::ProjectorOptions& options) const override;
   // The same for embedding contexts (fake_embedding.h).
   [[nodiscard]] Expected<std::unique_ptr<llm::EmbeddingContext>> new_embedding(
       const llm::EmbeddingOptions& options) const override;

@@ -51,8 +51,9 @@ Expected<kv::Snapshot> save_sequence(llm::Context& context, std::int32_t sequenc
   snapshot.identity = context.state_identity();
   snapshot.tokens.assign(tokens.begin(), tokens.end());
   const std::int32_t step = piece_tokens(context.shape(), length);
-  for (std::int32_t begin = 0; begin < length; begin += step) {
-    const std::int32_t end = std::min(length, begin + step);
+  for (std::int32_t begin = 0, end = 0; begin < length; begin = end) {
+    end = std::min(length, begin + step);
+    while (end < length && !context.can_truncate(sequence, end)) ++end;  // To the end of an image.
     const std::size_t bytes = context.shape().can_truncate ? piece_bytes(context.shape(), end - begin)
                                                            : static_cast<std::size_t>(context.state_bytes(sequence));
     kv::SnapshotPiece& piece = snapshot.pieces.emplace_back(begin, end, pool.take(bytes));

@@ -11,8 +11,8 @@
 namespace uma::engine {
 
 // Saves a sequence whose cache holds exactly `tokens`, in memory of the pool that `reservation` covers. In a unified context
-// that can be cut anywhere the snapshot has pieces of at most 512 tokens, which can be loaded between ticks; other contexts
-// save whole sequences only. The sequence stays.
+// that can be cut anywhere the snapshot has pieces of at most 512 tokens, or to the end of an image, which can be loaded
+// between ticks; other contexts save whole sequences only. The sequence stays.
 [[nodiscard]] Expected<kv::Snapshot> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
                                                    kv::BytePool& pool, ByteBudget::Share reservation);
 // The approximate bytes of the state of so many tokens in a pool, and the number of its pieces.
