@@ -75,7 +75,7 @@ Expected<ImagePtr> ImageEncoder::add(Bytes file) {
 }
 
 Expected<ImagePtr> ImageEncoder::take(const ImageSource& source) {
-  auto file = read_image(source, options_.allowed_dirs);
+  auto file = read_image(source, options_.allowed_dirs, options_.pixels_max);
   if (!file) return std::unexpected(file.error());
   return add(std::move(*file));
 }

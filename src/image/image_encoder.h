@@ -21,6 +21,7 @@
 #include "core/job_queue.h"
 #include "core/request.h"
 #include "core/service.h"
+#include "image/image_header.h"
 #include "image/kept_images.h"
 #include "llm/projector.h"
 
@@ -58,6 +59,7 @@ struct TakenImages {
 struct ImageEncoderOptions {
   std::vector<std::string> allowed_dirs;  // Allowed folders for images given by a path.
   std::uint64_t cache_bytes_max = 128ul << 20;
+  std::int64_t pixels_max = kImagePixelsMax;  // Larger images are refused.
   // Images of sessions, shared by the encoders of all models; null: images cannot be kept.
   std::shared_ptr<KeptImages> kept = nullptr;
 };

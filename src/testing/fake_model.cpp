@@ -66,7 +66,8 @@ FakeContext::FakeContext(const FakeOptions& options)
   shape_.logits_rows_max = std::min(options_.batch_rows_max, options_.sequences + 8);
   shape_.is_unified = options_.unified;
   shape_.can_truncate = options_.can_truncate;
-  shape_.can_shift = options_.can_truncate && options_.can_shift;
+  shape_.can_shift = options_.can_truncate && options_.can_shift && !options_.has_grids;
+  shape_.has_grids = options_.has_grids;
   shape_.kv_bytes_per_token = kCellBytes;
   const auto stream_cells = static_cast<std::uint32_t>(shape_.sequence_cells_max);
   free_.resize(options_.unified ? 1 : held_.size());
@@ -178,7 +179,21 @@ Expected<llm::DecodeStatus> FakeContext::decode_image(const llm::ImageRows& rows
                      .sequence = rows.sequence,
                      .wants_logits = rows.wants_logits && i + 1 == rows.tokens.size()});
   }
-  return decode(batch, monitor);
+  if (!options_.has_grids) return decode(batch, monitor);
+  UMA_CHECK(rows.grid.places.size() == rows.tokens.size() && rows.grid.advance == 1);
+  for (std::size_t i = 0; i < rows.tokens.size(); ++i) UMA_CHECK(rows.grid.places[i][2] == static_cast<std::int32_t>(i));
+  auto status = decode(batch, monitor);
+  if ((!status || *status != llm::DecodeStatus::done) && sequence_length(rows.sequence) > rows.position) {
+    keep(static_cast<std::size_t>(rows.sequence), static_cast<std::size_t>(rows.position));
+  }
+  return status;
+}
+
+bool FakeContext::divides_image(std::int32_t sequence, std::int32_t position) const {
+  const Held& held = held_[static_cast<std::size_t>(sequence)];
+  const auto at = static_cast<std::size_t>(position);
+  return options_.has_grids && at > 0 && at < held.size() && llm::is_image_token(cells_[held[at - 1]].token) &&
+         llm::is_image_token(cells_[held[at]].token);
 }
 
 std::span<float> FakeContext::logits(std::int32_t row) {
@@ -191,7 +206,7 @@ std::int32_t FakeContext::sequence_length(std::int32_t sequence) {
 }
 
 bool FakeContext::can_truncate(std::int32_t sequence, std::int32_t begin) {
-  return options_.can_truncate || begin == 0 || begin >= sequence_length(sequence);
+  return (options_.can_truncate && !divides_image(sequence, begin)) || begin == 0 || begin >= sequence_length(sequence);
 }
 
 bool FakeContext::truncate(std::int32_t sequence, std::int32_t begin) {
@@ -242,6 +257,7 @@ Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin
   const Held& held = held_[static_cast<std::size_t>(sequence)];
   UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(held.size()));
   UMA_CHECK((begin == 0 && end == static_cast<std::int32_t>(held.size())) || (options_.unified && options_.can_truncate));
+  UMA_CHECK(!divides_image(sequence, begin) && !divides_image(sequence, end));
   bytes.clear();
   for (std::int32_t i = begin; i < end; ++i) {
     const Cell& cell = cells_[held[static_cast<std::size_t>(i)]];
@@ -337,7 +353,14 @@ Expected<std::unique_ptr<llm::Projector>> FakeModel::load_projector(const std::s
 }
 
 Expected<llm::ImageLayout> FakeProjector::layout(std::span<const std::byte>) const {
-  return llm::ImageLayout{.tokens = {'[', kNoToken, kNoToken, kNoToken, ',', kNoToken, kNoToken, ']'}, .pieces = {3, 2}};
+  llm::ImageLayout layout{
+      .tokens = {'[', kNoToken, kNoToken, kNoToken, ',', kNoToken, kNoToken, ']'}, .pieces = {3, 2}, .grid = {}};
+  if (facts_.has_grids) {
+    layout.grid = {.places = {{0, 0, 0, 0}, {0, 0, 1, 0}, {0, 0, 2, 0}, {0, 0, 0, 0}, {0, 0, 1, 0}},
+                   .moves = {1, 1, 1, 0},
+                   .advance = {1, 1}};
+  }
+  return layout;
 }
 
 Expected<std::vector<float>> FakeProjector::encode(std::span<const std::byte> image) {
