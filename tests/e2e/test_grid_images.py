@@ -91,6 +91,13 @@ class GridImages(DaemonTest):
                     {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded}"}}]}])
                 self.assert_error(reply, "E_PROTO_003", "image")
 
+    def test_images_of_extreme_shapes_are_read_or_refused(self):
+        for name, width, height in (("line", 4000, 1), ("column", 1, 4000), ("ribbon", 16_000, 30), ("dot", 1, 1)):
+            with self.subTest(name):
+                reply = self.ask(picture(name, width, height), max_tokens=4)
+                self.assertIn(reply.last["event"], ("eos", "error"), reply.last)
+        self.assertEqual("eos", self.ask(WIDE, max_tokens=4).last["event"])
+
     def test_many_at_once_beside_a_stream(self):
         def start(path):
             return self.client.start(type="generate", messages=[question(path)], max_tokens=24)
