@@ -459,7 +459,8 @@ TEST_P(Images, ThatNeedMoreRowsThanACallHasAreRefused) {
   serve();
   const auto sink = generate(ask("what?", {'a'}));
   EXPECT_EQ(sink->error().code, ErrorCode::limit_prompt);
-  EXPECT_TRUE(sink->error().message.contains("scheduler.ubatch 3")) << sink->error().message;
+  const char* setting = options_.has_grids ? "vision.image_tokens_max to 2" : "scheduler.ubatch 3";
+  EXPECT_TRUE(sink->error().message.contains(setting)) << sink->error().message;
 }
 
 TEST_P(Images, AppendedInputHasThem) {
