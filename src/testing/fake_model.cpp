@@ -47,12 +47,12 @@ std::vector<float> fake_logits(std::uint64_t hash, std::span<const Token> tokens
   return logits;
 }
 
-// Integers up to here are exact.
-float fake_row_value(Token token) {
-  return static_cast<float>(token % (1 << 24));
-}
-
 }  // namespace
+
+float fake_row_value(Token token) {
+  constexpr Token kExactMax = 1 << 24;  // Integers up to here are exact.
+  return static_cast<float>(token % kExactMax);
+}
 
 FakeContext::FakeContext(const FakeOptions& options)
     : options_(options), held_(static_cast<std::size_t>(options_.sequences + (options_.has_spare ? 1 : 0))) {

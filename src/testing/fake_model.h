@@ -34,6 +34,9 @@ inline constexpr std::int32_t kFakeVocabularySize = 260;
   return tokens;
 }
 
+// The first number of a FakeProjector's row for this image token.
+[[nodiscard]] float fake_row_value(Token token);
+
 struct FakeOptions {
   std::int32_t cells = 256;
   std::int32_t sequences = 4;
