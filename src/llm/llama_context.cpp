@@ -82,14 +82,14 @@ std::uint32_t whole_cache_lines(std::uint32_t words) {
 
 // A state begins with a magic number, the id of its sequence and the number of streams of its cache. Then each stream has its
 // number of cells, followed by the cells unless the number is 0 (32-bit words; libllama 0.7.0). Each cell has its position, the
-// number of its sequences, which is 1, with M-RoPE its column and line, and the id of the sequence; the keys and values follow
-// the last cell. A sequence is in one stream, and any stream will do: here it is the last one, so that nothing follows its
-// values. Only for models with a single cache; other models have a second cache or a state behind it, or only a state.
+// number of its sequences, which is 1, with M-RoPE its column, line and token, and the id of the sequence; the keys and values
+// follow the last cell. A sequence is in one stream, and any stream will do: here it is the last one, so that nothing follows
+// its values. Only for models with a single cache; other models have a second cache or a state behind it, or only a state.
 constexpr std::size_t kWord = sizeof(std::uint32_t);
 constexpr std::size_t kStreamsAt = 2 * kWord;
 constexpr std::size_t kCountsAt = 3 * kWord;
 constexpr std::size_t kCellWords = 3;
-constexpr std::size_t kGridCellWords = 5;
+constexpr std::size_t kGridCellWords = 6;
 
 std::uint32_t word_at(std::span<const std::byte> bytes, std::size_t at) {
   std::uint32_t word = 0;

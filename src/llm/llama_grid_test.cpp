@@ -7,6 +7,7 @@
 #include <mtmd-helper.h>
 #include <mtmd.h>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -174,6 +175,16 @@ TEST_P(GridTest, LogitsAreTheLibrarys) {
   const std::vector<float> logits = compute(*context_, 1);
   EXPECT_EQ(context_->sequence_length(1), length());
   EXPECT_LT(distance(logits, by_library()), kRounding);
+}
+
+TEST_P(GridTest, LogitsDependOnTheGrid) {
+  const std::vector<float> logits = compute(*context_, 0);
+  ImageGrid& grid = layout_.grid;
+  grid.advance.front() = rows_count();  // The tokens behind the image are further away.
+  EXPECT_GT(distance(compute(*context_, 1), logits), 4 * kRounding);
+  grid.advance.front() = 10;
+  for (GridPlace& place : grid.places) std::swap(place[1], place[2]);
+  EXPECT_GT(distance(compute(*context_, 2), logits), 4 * kRounding);
 }
 
 TEST_P(GridTest, TheLibraryMayDivideTheRowsOfACall) {

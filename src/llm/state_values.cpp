@@ -68,7 +68,7 @@ Expected<Unit> check_state_values(std::span<const std::byte> state, bool has_gri
     if (!parts) return cannot_be_checked();
     state = parts->library;
   }
-  const std::uint64_t cell_words = has_grids ? 5 : 3;  // Position, one sequence, column and line of a grid, its number.
+  const std::uint64_t cell_words = has_grids ? 6 : 3;  // Position, one sequence; column, line and token with grids; its number.
   ByteReader in(state);
   (void)in.take(2 * sizeof(std::uint32_t));  // A magic number and the sequence.
   const auto streams = in.take_number<std::uint32_t>();
