@@ -16,6 +16,9 @@
 namespace uma::llm {
 namespace {
 
+// Memory and time of encoding grow with the square of an image's rows.
+constexpr std::int32_t kGridTokensMax = 1024;
+
 template <auto free>
 struct Freed {
   template <class T>
@@ -163,7 +166,7 @@ Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& pat
     const bool has_grids = has_grid_positions(model.get());
     std::int32_t tokens_max = options.image_tokens_max;
     // One call computes all rows of an image with a grid.
-    if (has_grids) tokens_max = tokens_max > 0 ? std::min(tokens_max, kBatchRows) : kBatchRows;
+    if (has_grids) tokens_max = tokens_max > 0 ? std::min(tokens_max, kBatchRows) : kGridTokensMax;
     if (tokens_max > 0) params.image_max_tokens = tokens_max;
     const auto make = [&] {
       const std::lock_guard lock(making_mutex());

@@ -46,7 +46,8 @@ struct ImageLayout {
 
 struct ProjectorOptions {
   std::int32_t threads = 1;
-  std::int32_t image_tokens_max = 0;  // Larger images are scaled down, if the projector can; 0: its own limit.
+  // Larger images are scaled down, if the projector can; 0: its own limit, or 1,024 with grids. With grids at most 2,048.
+  std::int32_t image_tokens_max = 0;
 };
 
 // Every `image` parameter is a PNG, JPEG, BMP or GIF file with a checked header (image/image_header.h).
