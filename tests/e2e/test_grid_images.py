@@ -206,6 +206,24 @@ class GridSessions(unittest.TestCase):
                     self.assertNotEqual("error", answer["event"], answer)
                     self.assert_same(config, texts[turn + 1], again(twin).text)
 
+    def test_images_of_a_long_prompt_are_computed_in_the_prefill_lane(self):
+        content = [question(path)["content"][0] for path in (WIDE, TALL)] + [{"type": "text", "text": "the dog and the cat " * 150}]
+        texts = []
+        for lanes in ("off", "turns"):
+            config = f"scheduler: {{reproducible: on, lanes: {lanes}, tick_ms: 1}}\n"
+            with Daemon(MODEL, *FLAGS, config=config) as daemon, daemon.client() as client:
+                story = client.start(type="generate", messages=[{"role": "user", "content": "Tell me a story."}], max_tokens=1500,
+                                     ignore_eos=True)
+                client.wait_token(story)
+                reply = client.generate(messages=[{"role": "user", "content": content}], max_tokens=16)
+                self.assertEqual("eos", reply.last["event"], reply.last)
+                texts.append(reply.text)
+                client.call(type="cancel", target=story)
+                client.finish(story)
+                if lanes == "turns":
+                    self.assertGreater(client.metrics()["handovers_total"], 0)
+        self.assertEqual(*texts)
+
     def test_a_full_context_goes_on_without_the_oldest_images(self):
         flags = ("--mmproj", PROJECTOR, "--kv-cells", "1024", "--slots", "2", "--threads", "1")
         with Daemon(MODEL, *flags, config=SAME_BITS) as daemon, daemon.client() as client:
