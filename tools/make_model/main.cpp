@@ -200,8 +200,9 @@ int main(int argc, char** argv) {
   app.add_option("--quiet-gain", quiet_gain, "factor for the output of the quiet blocks (default 0)")
       ->check(CLI::Range(0.0, 1.0));
   app.add_flag("--chat-template", chat_template, "add ChatML with <|im_start|> and <|im_end|>");
-  app.add_flag("--projector", is_projector,
-               "write the image projector of tiny-register, or of tiny-grid with that preset; only --out and --seed apply to it");
+  app.add_flag(
+      "--projector", is_projector,
+      "write the image projector of tiny-register, or of tiny-grid with that preset; only --out and --seed apply to it");
   app.add_option("--script", script, "write a model that follows this script (README.md) instead; only --out applies to it");
   CLI::Option* out_option = app.add_option("--out", out, "file to write");
   app.add_option("--words", words_count, "print this number of words of the bench instead")

@@ -9,10 +9,12 @@
 namespace uma {
 
 enum class ProjectorKind : std::uint8_t {
-  // Images of one size. The last layer turns each row into the code of a word for a model of shift_register.h, so text depends on
+  // Images of one size. The last layer turns each row into the code of a word for a model of shift_register.h, so text depends
+  // on
   // an image as sharply as on words.
   gemma3,
-  // Images of any size: four patches become one row, and rows have positions of several dimensions. Every second layer attends to
+  // Images of any size: four patches become one row, and rows have positions of several dimensions. Every second layer attends
+  // to
   // a window of patches only.
   qwen25vl,
 };
