@@ -14,6 +14,7 @@
 
 #include "core/image.h"
 #include "core/limits.h"
+#include "image/image_header.h"
 #include "kv/tier_policy.h"
 #include "llm/model.h"
 #include "pool/unknown_model.h"
@@ -56,7 +57,9 @@ struct Config {
   std::vector<std::string> vision_allowed_dirs;        // Folders of images that requests may name by path; empty: none.
   std::uint64_t vision_kept_bytes_max = 8ul << 30;     // Limit of the image files that sessions keep.
   std::uint64_t vision_cache_bytes_max = 128ul << 20;  // Limit of the cache of encoded images.
-  ImageUrlRules vision_urls;                           // Rules for images that requests name by URL.
+  std::int64_t vision_image_pixels_max = image::kImagePixelsMax;  // Larger images are refused.
+  std::int32_t vision_image_tokens_max = 0;  // Larger images are scaled down; 0: the projector's limit (ProjectorOptions).
+  ImageUrlRules vision_urls;                 // Rules for images that requests name by URL.
   std::string models_dir;  // The user's models: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME.
   // Path of models.yaml, which has settings of single models; default: $XDG_CONFIG_HOME/uma/models.yaml.
   std::string models_file;

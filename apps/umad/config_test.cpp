@@ -116,6 +116,17 @@ http:
   }
 }
 
+TEST(Config, ImagesHaveLimits) {
+  Config config;
+  EXPECT_THAT(apply_yaml(config, "vision: {image_pixels_max: 1000000, image_tokens_max: 512}", "f"), IsEmpty());
+  EXPECT_EQ(config.vision_image_pixels_max, 1'000'000);
+  EXPECT_EQ(config.vision_image_tokens_max, 512);
+  for (const char* wrong : {"vision: {image_pixels_max: 0}", "vision: {image_pixels_max: 64000001}",
+                            "vision: {image_tokens_max: -1}", "vision: {image_tokens_max: many}"}) {
+    EXPECT_THAT(apply_yaml(config, wrong, "f"), SizeIs(1)) << wrong;
+  }
+}
+
 TEST(Config, ImagesAreFetchedFromUrlsOnlyWhereItSaysSo) {
   Config config;
   EXPECT_FALSE(config.vision_urls.allow_any());

@@ -77,6 +77,7 @@ engine::EngineOptions Daemon::engine_options() {
   options.image_encoder = {
       .allowed_dirs = config_.vision_allowed_dirs,
       .cache_bytes_max = config_.vision_cache_bytes_max,
+      .pixels_max = config_.vision_image_pixels_max,
       .kept = std::make_shared<image::KeptImages>(config_.data_dir + "/images", config_.vision_kept_bytes_max)};
   options.fetcher = fetcher_.get();
   options.queue_depth_warn = config_.pool.queue_depth_warn;
@@ -133,6 +134,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   engine::LoadWorkersOptions options;
   options.path = model.path;
   options.projector_path = *projector_path;
+  options.image_tokens_max = config.vision_image_tokens_max;
   options.draft_path = *draft_path;
   options.tasks = card.tasks;
   options.defaults = card.defaults;

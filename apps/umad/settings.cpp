@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "image/image_header.h"
 #include "umad/config_value.h"
 
 namespace uma::umad {
@@ -117,6 +118,9 @@ const std::vector<Setting>& settings() {
        .takes_list = true},
       {"vision", "kept_bytes_max", bytes(0, kPiB, [](auto& c) -> auto& { return c.vision_kept_bytes_max; })},
       {"vision", "cache_bytes_max", bytes(0, kPiB, [](auto& c) -> auto& { return c.vision_cache_bytes_max; })},
+      {"vision", "image_pixels_max",
+       store(integer(1, image::kImagePixelsMax), [](auto& c) -> auto& { return c.vision_image_pixels_max; })},
+      {"vision", "image_tokens_max", store(integer(0, 1 << 16), [](auto& c) -> auto& { return c.vision_image_tokens_max; })},
       {"vision", "urls", words(on_off, [](auto& c) -> auto& { return c.vision_urls.allows_public; })},
       {.section = "vision",
        .key = "url_hosts",

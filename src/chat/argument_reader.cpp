@@ -30,7 +30,8 @@ bool is_json_number(std::string_view text) {
   JsonScanner list;  // Only a bracket ends a number.
   (void)list.feed('[');
   const bool is_word = std::ranges::none_of(text, [&](char c) { return list.feed(c) == JsonScanner::Result::malformed; });
-  return is_word && !text.empty() && list.place() == JsonScanner::Place::word && list.feed(']') == JsonScanner::Result::complete;
+  return is_word && !text.empty() && list.place() == JsonScanner::Place::word &&
+         list.feed(']') == JsonScanner::Result::complete;
 }
 
 }  // namespace

@@ -104,8 +104,7 @@ class CallRules {
   [[nodiscard]] std::string calls(const CallForm& form, int calls_max) {
     const Pattern call = pattern_of(form.call);
     std::string alternatives;
-    for (const Callable& tool : tools_)
-      alternatives += (alternatives.empty() ? "" : " | ") + text_of(call, form, &tool);
+    for (const Callable& tool : tools_) alternatives += (alternatives.empty() ? "" : " | ") + text_of(call, form, &tool);
     const std::string name = std::format("call-{}", forms_++);
     extra_ += std::format("{} ::= {}\n", name, alternatives);
     const bool is_one_block = !form.open.empty() || !form.close.empty() || use_ == Use::forced || form.needs_known_name;
@@ -183,11 +182,12 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
                          literal(std::format("{{\"{}\": \"{}\", \"{}\": ", family_.name_key, tool.name, family_.arguments_key)),
                          tool.arguments, literal("}"));
     }
-    const std::string name = literal(std::format("\"{}\"", family_.name_key)) + R"( ws ":" ws )" +
-                             literal(std::format("\"{}\"", tool.name));
+    const std::string name =
+        literal(std::format("\"{}\"", family_.name_key)) + R"( ws ":" ws )" + literal(std::format("\"{}\"", tool.name));
     const std::string arguments = R"(("\"arguments\"" | "\"parameters\"") ws ":" ws )" + tool.arguments;
-    return std::format(R"gbnf("{{" ws (member ws "," ws){{0,2}} ({0} ws "," ws {1} | {1} ws "," ws {0}) (ws "," ws member){{0,2}} ws "}}")gbnf",
-                       name, arguments);
+    return std::format(
+        R"gbnf("{{" ws (member ws "," ws){{0,2}} ({0} ws "," ws {1} | {1} ws "," ws {0}) (ws "," ws member){{0,2}} ws "}}")gbnf",
+        name, arguments);
   }
 
   // The rule for arguments as one object.
@@ -232,8 +232,8 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
         rule += std::format("({} {}){} ", *element, between, is_required ? "" : "?");
       }
     } else if (use_ == Use::begun) {
-      rule = std::format("({} [^<>\\n\"]{{1,64}} {} {} {} ws)*", literal(family_.element.open),
-                         element_begin(""), text_without(family_.element.close), literal(family_.element.close));
+      rule = std::format("({} [^<>\\n\"]{{1,64}} {} {} {} ws)*", literal(family_.element.open), element_begin(""),
+                         text_without(family_.element.close), literal(family_.element.close));
     }
     if (rule.empty()) return std::string();
     const std::string name = std::format("elements-{}", index);

@@ -17,10 +17,10 @@ namespace uma::chat {
 // Requires: a family, a choice that is not automatic, and tools. Errors: E_PROTO_003 for a schema that has no grammar.
 [[nodiscard]] Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options);
 
-// The grammar of a tool call (ReplyParser::begun_call), from its mark to the end of all calls of this mark. It allows all forms,
-// names and arguments in both orders, and the whitespace that models write. Arguments follow the schema of their tool; without a
-// schema, or with a schema that has no grammar, they are any object. Requires: a family and tools. Errors: E_PROTO_003 if the
-// tool of such a schema is `strict`.
+// The grammar of a tool call (ReplyParser::begun_call), from its mark to the end of all calls of this mark. It allows all
+// forms, names and arguments in both orders, and the whitespace that models write. Arguments follow the schema of their tool;
+// without a schema, or with a schema that has no grammar, they are any object. Requires: a family and tools. Errors:
+// E_PROTO_003 if the tool of such a schema is `strict`.
 [[nodiscard]] Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const ReplyFormat& format,
                                                                                    const ChatOptions& options);
 

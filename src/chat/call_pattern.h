@@ -40,7 +40,8 @@ struct CallHead {
   std::string id{};
 };
 
-// Compares `text` with the parts, whose {any} stands before a text, up to {arguments} or {function}, which must begin with one of `begins`, or to the end.
+// Compares `text` with the parts, whose {any} stands before a text, up to {arguments} or {function}, which must begin with one
+// of `begins`, or to the end.
 [[nodiscard]] CallHead match_head(std::span<const PatternPart> pattern, std::string_view text, std::string_view begins);
 
 // Whether a model may name a function so.

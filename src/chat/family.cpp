@@ -25,7 +25,8 @@ constexpr std::array<CallForm, 5> kHarmonyCalls{{
     {.call = "to=functions.{name}<|channel|>{any}<|message|>{arguments}<|call|>", .needs_known_name = true},
     {.call = "to=functions.{name}<|channel|>{any}<|constrain|>{any}<|message|>{arguments}<|call|>", .needs_known_name = true},
 }};
-constexpr TextArray<5> kHarmonyDropped{"<|start|>assistant", "<|channel|>{any}<|message|>", "<|end|>", "<|return|>", "<|call|>"};
+constexpr TextArray<5> kHarmonyDropped{"<|start|>assistant", "<|channel|>{any}<|message|>", "<|end|>", "<|return|>",
+                                       "<|call|>"};
 constexpr TextArray<2> kHarmonyEnds{"<|return|>", "<|call|>"};
 
 // --- elements
@@ -56,11 +57,8 @@ constexpr TextArray<2> kGlmHas{"<tool_call>", "<arg_key>"};
 constexpr std::array<CallForm, 1> kGlmCalls{{
     {.call = "<tool_call>{name}\n{arguments}\n</tool_call>", .between = "\n", .style = kElements},
 }};
-constexpr ElementMarks kGlmElement{.open = "<arg_key>",
-                                   .name_end = "</arg_key>",
-                                   .value_begin = "<arg_value>",
-                                   .close = "</arg_value>",
-                                   .trims_blanks = true};
+constexpr ElementMarks kGlmElement{
+    .open = "<arg_key>", .name_end = "</arg_key>", .value_begin = "<arg_value>", .close = "</arg_value>", .trims_blanks = true};
 constexpr TextArray<2> kGlmEnds{"<|user|>", "<|observation|>"};
 
 constexpr TextArray<1> kMiniMaxHas{"<minimax:tool_call>"};
@@ -76,11 +74,8 @@ constexpr std::array<CallForm, 2> kMiniMaxCalls{{
      .close = "\n</minimax:tool_call>",
      .style = kElements},
 }};
-constexpr ElementMarks kMiniMaxElement{.open = "<parameter name=",
-                                       .name_end = ">",
-                                       .close = "</parameter>",
-                                       .trims_blanks = true,
-                                       .quotes_name = true};
+constexpr ElementMarks kMiniMaxElement{
+    .open = "<parameter name=", .name_end = ">", .close = "</parameter>", .trims_blanks = true, .quotes_name = true};
 
 constexpr TextArray<1> kDsmlHas{"<｜DSML｜"};
 constexpr std::array<CallForm, 2> kDsmlCalls{{
@@ -117,8 +112,7 @@ constexpr std::array<CallForm, 5> kMistralArgsCalls{{kMistralArgs, kMistralId, k
 constexpr std::array<CallForm, 5> kMistralIdCalls{{kMistralId, kMistralArgs, kMistralList, kMistralOne, kMistralPlain}};
 
 constexpr TextArray<1> kKimiHas{"<|tool_call_argument_begin|>"};
-constexpr std::string_view kKimiCall =
-    "<|tool_call_begin|>{id}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>";
+constexpr std::string_view kKimiCall = "<|tool_call_begin|>{id}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>";
 constexpr std::array<CallForm, 2> kKimiCalls{{
     {.open = "<|tool_calls_section_begin|>", .call = kKimiCall, .close = "<|tool_calls_section_end|>"},
     {.call = kKimiCall},
@@ -156,7 +150,12 @@ constexpr TextArray<2> kResponseMarks{"<response>", "</response>"};
 constexpr TextArray<2> kSmolHas{"xml_tools", "python_tools"};
 constexpr std::array<CallForm, 2> kSmolCalls{{
     {.call = "<tool_call>{function}</tool_call>", .between = "\n"},
-    {.open = "<code>", .call = "{name}{arguments}", .between = "\n", .close = "</code>", .style = kLoose, .needs_known_name = true},
+    {.open = "<code>",
+     .call = "{name}{arguments}",
+     .between = "\n",
+     .close = "</code>",
+     .style = kLoose,
+     .needs_known_name = true},
 }};
 
 constexpr TextArray<1> kNemotronHas{"<TOOLCALL>"};
@@ -210,7 +209,12 @@ constexpr std::array<CallForm, 2> kLlamaCalls{{
 
 constexpr TextArray<2> kLlama4Has{"<|header_start|>", "ipython"};
 constexpr std::array<CallForm, 2> kLlama4Calls{{
-    {.open = "[\t", .call = "{name}{arguments}", .between = ", ", .close = "]", .style = kLoose, .begins_reply = true,
+    {.open = "[\t",
+     .call = "{name}{arguments}",
+     .between = ", ",
+     .close = "]",
+     .style = kLoose,
+     .begins_reply = true,
      .needs_known_name = true},
     {.open = "<|python_start|>[\t", .call = "{name}{arguments}", .between = ", ", .close = "]<|python_end|>", .style = kLoose},
 }};
@@ -218,13 +222,20 @@ constexpr std::array<CallForm, 2> kLlama4Calls{{
 constexpr TextArray<1> kLfmHas{"<|tool_call_start|>"};
 constexpr TextArray<1> kLfmListHas{"List of tools: ["};
 constexpr std::array<CallForm, 2> kLfmCalls{{
-    {.open = "<|tool_call_start|>[\t", .call = "{name}{arguments}", .between = ", ", .close = "]<|tool_call_end|>", .style = kLoose},
+    {.open = "<|tool_call_start|>[\t",
+     .call = "{name}{arguments}",
+     .between = ", ",
+     .close = "]<|tool_call_end|>",
+     .style = kLoose},
     {.open = "[\t", .call = "{name}{arguments}", .between = ", ", .close = "]", .style = kLoose, .needs_known_name = true},
 }};
 
 constexpr TextArray<1> kOlmoHas{"<function_calls>"};
-constexpr std::array<CallForm, 1> kOlmoCalls{
-    {{.open = "<function_calls>", .call = "{name}{arguments}", .between = "\n", .close = "</function_calls>", .style = kLoose}}};
+constexpr std::array<CallForm, 1> kOlmoCalls{{{.open = "<function_calls>",
+                                               .call = "{name}{arguments}",
+                                               .between = "\n",
+                                               .close = "</function_calls>",
+                                               .style = kLoose}}};
 
 // --- Gemma
 
@@ -237,7 +248,6 @@ constexpr TextArray<1> kFunctionGemmaHas{"<start_function_call>"};
 constexpr std::array<CallForm, 1> kFunctionGemmaCalls{
     {{.call = "<start_function_call>call:{name}{arguments}<end_function_call>", .style = kLoose}}};
 constexpr TextArray<1> kFunctionGemmaEnds{"<start_function_response>"};
-
 
 constexpr std::array kFamilies = std::to_array<Family>({
     {.name = "gpt-oss",
@@ -259,10 +269,7 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.name = "glm", .has = kGlmHas, .calls = kGlmCalls, .ends = kGlmEnds, .element = kGlmElement},
     {.name = "minimax", .has = kMiniMaxHas, .calls = kMiniMaxCalls, .element = kMiniMaxElement},
     {.name = "deepseek-dsml", .has = kDsmlHas, .calls = kDsmlCalls, .element = kDsmlElement},
-    {.name = "mistral-id",
-     .has = kMistralIdMark,
-     .calls = kMistralIdCalls,
-     .may_call_in_thoughts = false},
+    {.name = "mistral-id", .has = kMistralIdMark, .calls = kMistralIdCalls, .may_call_in_thoughts = false},
     {.name = "mistral-args", .has = kMistralArgsHas, .calls = kMistralArgsCalls, .may_call_in_thoughts = false},
     {.name = "mistral", .has = kMistralHas, .calls = kMistralCalls, .may_call_in_thoughts = false},
     {.name = "kimi", .has = kKimiHas, .calls = kKimiCalls, .ends = kKimiEnds},

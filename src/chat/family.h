@@ -1,6 +1,6 @@
-// Families of models: how their replies write thoughts and tool calls. A family is a row of a table, which the parser of replies
-// (reply_parser.h) and the grammars of calls (call_grammar.h) read; a new family needs a row and its tests, no code. The facts are
-// from the vendors' documents and templates (docs/MODELS.md).
+// Families of models: how their replies write thoughts and tool calls. A family is a row of a table, which the parser of
+// replies (reply_parser.h) and the grammars of calls (call_grammar.h) read; a new family needs a row and its tests, no code.
+// The facts are from the vendors' documents and templates (docs/MODELS.md).
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,10 @@ struct ElementMarks {
   std::string_view other_attribute{};  // The same, for all other values.
 };
 
-// One way to write calls: open, call, between, call, ..., close. In these texts a blank or line feed stands for any whitespace or
-// none, and forced calls have it as it is here; a tab stands for the same, and forced calls have none. {name}, {id}, {arguments} and {function}, an object with the name and the arguments,
-// stand for parts of a call, and {any} for up to 64 bytes without <.
+// One way to write calls: open, call, between, call, ..., close. In these texts a blank or line feed stands for any whitespace
+// or none, and forced calls have it as it is here; a tab stands for the same, and forced calls have none. {name}, {id},
+// {arguments} and {function}, an object with the name and the arguments, stand for parts of a call, and {any} for up to 64
+// bytes without <.
 struct CallForm {
   std::string_view open{};  // May be empty, as the next two.
   std::string_view call{};
@@ -62,8 +63,8 @@ struct Family {
   std::span<const std::string_view> dropped{};  // Marks around content, as the texts of CallForm.
   std::span<const std::string_view> ends{};     // Tokens that end a reply, beside those that the file names.
   ElementMarks element{};
-  std::string_view quote{};                         // The mark around texts of ArgumentStyle::loose; empty: Python's quotes.
-  std::string_view name_key = "name";               // The keys of {function}.
+  std::string_view quote{};            // The mark around texts of ArgumentStyle::loose; empty: Python's quotes.
+  std::string_view name_key = "name";  // The keys of {function}.
   std::string_view arguments_key = "arguments";
   std::string_view next_message{};  // Between thoughts and a forced call.
   std::string_view call_trigger{};  // What shows that a call has begun; empty: the begin of a form up to its first blank.

@@ -1,5 +1,5 @@
-// Replies of each family of models, as docs/MODELS.md describes them: thoughts and content, one call, several, and content before
-// a call, in pieces of every size.
+// Replies of each family of models, as docs/MODELS.md describes them: thoughts and content, one call, several, and content
+// before a call, in pieces of every size.
 #include "chat/family.h"
 
 #include <format>
@@ -72,9 +72,11 @@ FamilyReply parse_reply(const ReplyFormat& format, std::string_view text, std::s
   return reply;
 }
 
-void expect_parts(std::string_view family, std::string_view text, const FamilyReply& wanted, bool begins_with_thoughts = false) {
+void expect_parts(std::string_view family, std::string_view text, const FamilyReply& wanted,
+                  bool begins_with_thoughts = false) {
   const ReplyFormat format = family_format(family, begins_with_thoughts);
-  for (const std::size_t step : {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{5}, std::size_t{17}, text.size() + 1})
+  for (const std::size_t step :
+       {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{5}, std::size_t{17}, text.size() + 1})
     EXPECT_EQ(parse_reply(format, text, step), wanted) << family << ", in pieces of " << step << ": " << text;
 }
 
@@ -116,8 +118,9 @@ TEST(Families, Harmony) {
   const std::string think = "<|channel|>analysis<|message|>R<|end|><|start|>assistant";
   for (const std::string_view head :
        {"<|channel|>commentary to=functions.f <|constrain|>json<|message|>", "<|channel|>commentary to=functions.f<|message|>",
-        "<|channel|>analysis to=functions.f <|constrain|>json<|message|>", " to=functions.f<|channel|>commentary json<|message|>",
-        "<|channel|>commentary to=functions.f json<|message|>", " to=functions.f<|channel|>commentary <|constrain|>json<|message|>"}) {
+        "<|channel|>analysis to=functions.f <|constrain|>json<|message|>",
+        " to=functions.f<|channel|>commentary json<|message|>", "<|channel|>commentary to=functions.f json<|message|>",
+        " to=functions.f<|channel|>commentary <|constrain|>json<|message|>"}) {
     expect_parts("gpt-oss", think + std::string(head) + R"({"a": 1}<|call|>)", {"R", "", {R"(f{"a": 1})"}});
   }
   expect_parts("gpt-oss",
@@ -161,9 +164,9 @@ TEST(Families, SeedOss) {
 TEST(Families, Glm) {
   expect_parts("glm", "\n<think>R</think>\nC\n<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
                {"R", "C", {R"(f{"a": 1})"}});
-  expect_parts("glm",
-               "R</think><tool_call>f<arg_key>s</arg_key><arg_value> two\nlines </arg_value></tool_call><tool_call>g</tool_call>",
-               {"R", "", {R"(f{"s": "two\nlines"})", "g{}"}}, true);
+  expect_parts(
+      "glm", "R</think><tool_call>f<arg_key>s</arg_key><arg_value> two\nlines </arg_value></tool_call><tool_call>g</tool_call>",
+      {"R", "", {R"(f{"s": "two\nlines"})", "g{}"}}, true);
   expect_parts("glm", "<tool_call>g\n</tool_call>\n", {"", "", {"g{}"}});
 }
 
@@ -190,7 +193,8 @@ TEST(Families, MistralWithArgs) {
   expect_parts("mistral-args", R"(C[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{})", {"", "C", {R"(f{"a": 1})", "g{}"}});
   ReplyFormat format = family_format("mistral-args", false);
   format.thoughts = {"[THINK]", "[/THINK]"};
-  EXPECT_EQ(parse_reply(format, R"([THINK]R[TOOL_CALLS]f[ARGS]{}[/THINK]C)", 3), (FamilyReply{"R[TOOL_CALLS]f[ARGS]{}", "C", {}}));
+  EXPECT_EQ(parse_reply(format, R"([THINK]R[TOOL_CALLS]f[ARGS]{}[/THINK]C)", 3),
+            (FamilyReply{"R[TOOL_CALLS]f[ARGS]{}", "C", {}}));
 }
 
 TEST(Families, MistralWithIds) {
@@ -234,7 +238,8 @@ TEST(Families, JsonInMarks) {
   expect_parts("internlm", "C<|action_start|><|plugin|>\n{\"name\": \"f\", \"parameters\": {\"a\": 1}}<|action_end|>",
                {"", "C", {R"(f{"a": 1})"}});
   expect_parts("gigachat", "C<|function_call|>" + one, {"", "C", {R"(f{"a": 1})"}});
-  expect_parts("apertus", "<|inner_prefix|>R<|inner_suffix|>C<|tools_prefix|>[{\"f\": {\"a\": 1}}, {\"g\": {}}]<|tools_suffix|>",
+  expect_parts("apertus",
+               "<|inner_prefix|>R<|inner_suffix|>C<|tools_prefix|>[{\"f\": {\"a\": 1}}, {\"g\": {}}]<|tools_suffix|>",
                {"R", "C", {R"(f{"a": 1})", "g{}"}});
   expect_parts("command",
                "<|START_THINKING|>R<|END_THINKING|><|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", "
@@ -255,7 +260,8 @@ TEST(Families, CallsAsInPython) {
   expect_parts("lfm2", "a list [1, 2] and [x(y=1)]", {"", "a list [1, 2] and [x(y=1)]", {}});
   expect_parts("llama4", "[f(a='x\\n\\'', b=1), g()]", {"", "", {R"(f{"a": "x\n'", "b": 1})", "g{}"}});
   expect_parts("llama4", "see [f(a=1)]", {"", "see [f(a=1)]", {}});
-  expect_parts("olmo-3", "<think>R</think>C<function_calls>f(a=\"x\")\ng()</function_calls>", {"R", "C", {R"(f{"a": "x"})", "g{}"}});
+  expect_parts("olmo-3", "<think>R</think>C<function_calls>f(a=\"x\")\ng()</function_calls>",
+               {"R", "C", {R"(f{"a": "x"})", "g{}"}});
   expect_parts("smollm3", "<think>\nR\n</think>\n<code>f(a=1)</code>", {"R", "", {R"(f{"a": 1})"}});
   expect_parts("llama4", "[f(x)]", {"", "[f(x)]", {}});
 }
@@ -277,7 +283,8 @@ TEST(Families, Gemma) {
 TEST(Families, AMarkAloneIsContent) {
   for (const Family& family : families()) {
     const CallForm& form = family.calls.front();
-    const std::string text = "so " + std::string(form.open.empty() ? form.call.substr(0, 4) : form.open.substr(0, 4)) + " and on";
+    const std::string text =
+        "so " + std::string(form.open.empty() ? form.call.substr(0, 4) : form.open.substr(0, 4)) + " and on";
     expect_parts(family.name, text, {"", text, {}});
   }
 }

@@ -323,8 +323,7 @@ std::optional<std::string> ReplyParser::begun_call() const {
   const std::string_view text = std::string_view(held_).substr(undecided_->at);
   if (undecided_->opener->form->needs_known_name) return std::nullopt;
   const std::string_view trigger = format_.family->call_trigger;
-  const bool has_begun =
-      trigger.empty() ? text.starts_with(undecided_->opener->pattern.front().text) : text.contains(trigger);
+  const bool has_begun = trigger.empty() ? text.starts_with(undecided_->opener->pattern.front().text) : text.contains(trigger);
   return has_begun ? std::optional(std::string(text)) : std::nullopt;
 }
 
@@ -379,8 +378,8 @@ bool ReplyParser::step_after_call() {
     CallHead head = match_head(form_->head, rest, begins_of(*form_->form, is_function));
     if (head.found == Found::maybe && rest.size() <= kHeadBytesMax) return false;
     if (head.name.empty() && !head.id.empty()) head.name = name_in(head.id);
-    const bool is_call = head.found == Found::yes && finds_calls() &&
-                         (is_function || !form_->form->needs_known_name || is_known(head.name));
+    const bool is_call =
+        head.found == Found::yes && finds_calls() && (is_function || !form_->form->needs_known_name || is_known(head.name));
     if (is_call) {
       const std::size_t begin = held_.size() - rest.size();
       const std::size_t end = begin + head.length;

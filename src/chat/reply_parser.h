@@ -64,8 +64,8 @@ class ReplyParser {
 
   // Takes whole UTF-8 characters.
   void push(std::string_view text, ReplyPieces& out);
-  // Adds the text that was held back, at the end of the reply. `is_cut`: the reply ended at a limit, so an unfinished call stays
-  // unfinished; otherwise a call that lacks only its closing marks is whole.
+  // Adds the text that was held back, at the end of the reply. `is_cut`: the reply ended at a limit, so an unfinished call
+  // stays unfinished; otherwise a call that lacks only its closing marks is whole.
   void finish(ReplyPieces& out, bool is_cut = false);
 
   [[nodiscard]] bool is_reasoning() const { return state_ == State::reasoning; }
@@ -147,13 +147,13 @@ class ReplyParser {
   std::string first_bytes_;  // Of all openers.
 
   State state_ = State::content;
-  std::string held_;                   // Undecided text.
-  std::size_t pushed_ = 0;             // Bytes of all pushed text, including held_.
-  bool skips_blanks_ = false;          // Skip whitespace before the following reasoning or content.
-  bool is_at_start_ = true;            // No content and no call so far.
-  bool may_think_ = true;              // Thoughts may begin here.
-  bool is_first_thought_ = false;      // The reasoning has no text so far.
-  std::optional<Place> undecided_{};   // The opener that may begin in held_.
+  std::string held_;                  // Undecided text.
+  std::size_t pushed_ = 0;            // Bytes of all pushed text, including held_.
+  bool skips_blanks_ = false;         // Skip whitespace before the following reasoning or content.
+  bool is_at_start_ = true;           // No content and no call so far.
+  bool may_think_ = true;             // Thoughts may begin here.
+  bool is_first_thought_ = false;     // The reasoning has no text so far.
+  std::optional<Place> undecided_{};  // The opener that may begin in held_.
 
   std::string reasoning_;
   std::vector<ReplyPart> calls_;

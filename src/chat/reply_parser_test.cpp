@@ -426,7 +426,8 @@ TEST(ReplyParser, ReportsTheTextOfACallFromItsMark) {
   ASSERT_FALSE(begun.empty());
   EXPECT_EQ(begun.front(), "<tool_call>") << "the mark is complete";
   EXPECT_EQ(without_blanks(begun[2]), "<tool_call>\n{");
-  EXPECT_EQ(without_blanks(begun.back()), "<tool_call>\n{\"name\": \"f\", \"arguments\":") << "the next character emits the call";
+  EXPECT_EQ(without_blanks(begun.back()), "<tool_call>\n{\"name\": \"f\", \"arguments\":")
+      << "the next character emits the call";
   EXPECT_TRUE(begun_calls(hermes, "see <tool").empty());
   EXPECT_TRUE(begun_calls({}, "<tool_call>{").empty());
 }

@@ -122,7 +122,8 @@ TEST_F(ReplyStreamTest, StopsAfterTheOnlyToolCallThatIsAllowed) {
 }
 
 TEST_F(ReplyStreamTest, AToolCallFollowsItsGrammarFromItsMarkToItsEnd) {
-  auto grammar = grammar::Grammar::parse(R"(root ::= "<tool_call>" "{\"name\":\"look\",\"arguments\":{\"a\":1}}" "</tool_call>")");
+  auto grammar =
+      grammar::Grammar::parse(R"(root ::= "<tool_call>" "{\"name\":\"look\",\"arguments\":{\"a\":1}}" "</tool_call>")");
   ASSERT_TRUE(grammar.has_value());
   ReplyStream reply({.format = reasoning_and_calls_, .call_grammar = *grammar}, vocab_, false);
   EXPECT_EQ(push(reply, "yes <tool_call>"), Next::more);

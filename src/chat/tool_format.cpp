@@ -117,7 +117,8 @@ std::vector<std::string_view> marks_of(const ReplyFormat& format) {
   }
   for (const std::string_view text : family.dropped) add(text);
   const ElementMarks& element = family.element;
-  for (const std::string_view text : {element.open, element.name_end, element.value_begin, element.close, family.quote}) add(text);
+  for (const std::string_view text : {element.open, element.name_end, element.value_begin, element.close, family.quote})
+    add(text);
   return marks;
 }
 

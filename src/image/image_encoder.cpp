@@ -57,7 +57,8 @@ Expected<ImagePtr> ImageEncoder::add(Bytes file) {
   auto layout = projector_->layout(file);
   if (!layout) return std::unexpected(layout.error());
   std::string id = hash_of(file);
-  auto image = std::make_shared<Image>(std::move(id), std::move(file), std::move(layout->tokens), std::vector<std::int32_t>());
+  auto image = std::make_shared<Image>(std::move(id), std::move(file), std::move(layout->tokens), std::vector<std::int32_t>(),
+                                       std::move(layout->grid));
   std::int32_t end = 0;
   for (const std::int32_t piece : layout->pieces) image->pieces_end.push_back(end += piece);
   std::int32_t row = 0;
@@ -74,7 +75,7 @@ Expected<ImagePtr> ImageEncoder::add(Bytes file) {
 }
 
 Expected<ImagePtr> ImageEncoder::take(const ImageSource& source) {
-  auto file = read_image(source, options_.allowed_dirs);
+  auto file = read_image(source, options_.allowed_dirs, options_.pixels_max);
   if (!file) return std::unexpected(file.error());
   return add(std::move(*file));
 }
@@ -172,7 +173,8 @@ Expected<EncodedPtr> ImageEncoder::encode(const std::string& id) {
   auto encoded = std::make_shared<const EncodedImage>(EncodedImage{.rows = std::move(*rows),
                                                                    .row_width = facts.row_width,
                                                                    .pieces_end = (*image)->pieces_end,
-                                                                   .is_causal = facts.is_causal});
+                                                                   .is_causal = facts.is_causal,
+                                                                   .grid = (*image)->grid});
   stats_.images_encoded_total.add();
   stats_.encode.record_ms(to_ms(clock_.now() - began));
   log_debug("image {}: {} rows encoded in {:.1f} ms", id, encoded->pieces_end.back(), to_ms(clock_.now() - began));

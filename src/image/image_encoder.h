@@ -21,6 +21,7 @@
 #include "core/job_queue.h"
 #include "core/request.h"
 #include "core/service.h"
+#include "image/image_header.h"
 #include "image/kept_images.h"
 #include "llm/projector.h"
 
@@ -31,6 +32,7 @@ struct Image {
   Bytes file;
   std::vector<Token> tokens;             // Marks and image tokens (llm/image_tokens.h) in a chain.
   std::vector<std::int32_t> pieces_end;  // End of each piece, in rows.
+  llm::ImageGrid grid{};
 };
 using ImagePtr = std::shared_ptr<const Image>;  // Shared by the requests with this image.
 
@@ -39,8 +41,11 @@ struct EncodedImage {
   std::vector<float> rows;
   std::int32_t row_width = 0;
   std::vector<std::int32_t> pieces_end;  // End of each piece, in rows.
-  bool is_causal = true;                 // False: the rows of a piece must be computed in one call.
+  bool is_causal = true;                 // False: the rows of a piece attend to each other.
+  llm::ImageGrid grid{};
 
+  // Whether one call must compute all rows of a piece.
+  [[nodiscard]] bool is_whole() const { return !is_causal || !grid.places.empty(); }
   [[nodiscard]] std::size_t bytes() const { return rows.size() * sizeof(float); }
 };
 using EncodedPtr = std::shared_ptr<const EncodedImage>;  // Shared by the cache and the requests that compute it.
@@ -54,6 +59,7 @@ struct TakenImages {
 struct ImageEncoderOptions {
   std::vector<std::string> allowed_dirs;  // Allowed folders for images given by a path.
   std::uint64_t cache_bytes_max = 128ul << 20;
+  std::int64_t pixels_max = kImagePixelsMax;  // Larger images are refused.
   // Images of sessions, shared by the encoders of all models; null: images cannot be kept.
   std::shared_ptr<KeptImages> kept = nullptr;
 };

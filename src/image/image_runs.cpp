@@ -78,7 +78,7 @@ void drop_runs(std::vector<ImageRun>& runs, std::int32_t begin, std::int32_t end
 }
 
 std::int32_t call_begin(const ImageRun& run, std::int32_t position) {
-  if (run.encoded->is_causal) return position;
+  if (!run.encoded->is_whole()) return position;
   const std::int32_t row = run.first_row + position - run.begin;
   return std::max(run.begin, run.begin + piece_of(*run.encoded, row).begin - run.first_row);
 }
@@ -95,6 +95,21 @@ std::span<const float> rows_of(const ImageRun& run, std::int32_t begin, std::int
   return std::span(run.encoded->rows).subspan(first * width, static_cast<std::size_t>(end - begin) * width);
 }
 
+llm::GridView grid_of(const ImageRun& run, std::int32_t begin, std::int32_t end) {
+  const llm::ImageGrid& grid = run.encoded->grid;
+  if (grid.places.empty()) return {};
+  const std::int32_t row = run.first_row + begin - run.begin;
+  const auto piece = std::ranges::upper_bound(run.encoded->pieces_end, row) - run.encoded->pieces_end.begin();
+  return {.places = std::span(grid.places).subspan(static_cast<std::size_t>(row), static_cast<std::size_t>(end - begin)),
+          .moves = grid.moves,
+          .advance = grid.advance[static_cast<std::size_t>(piece)]};
+}
+
+std::int32_t call_rows_max(const EncodedImage& encoded, const llm::ContextShape& shape) {
+  // The library divides the rows of a call, unless they attend to each other.
+  return encoded.is_causal && encoded.is_whole() ? shape.batch_rows_max : shape.image_rows_max;
+}
+
 Expected<Unit> check_encoded(const ImageRun& run, const EncodedImage& encoded, std::int32_t rows_max) {
   if (encoded.pieces_end.empty() || run.first_row + run.count > encoded.pieces_end.back()) {
     return fail(ErrorCode::runtime_decode,
@@ -102,14 +117,21 @@ Expected<Unit> check_encoded(const ImageRun& run, const EncodedImage& encoded, s
                 "continue it");
   }
   std::int32_t begin = 0;
+  bool has_begin = run.first_row == 0;
+  bool has_end = false;
   for (const std::int32_t end : encoded.pieces_end) {
     const std::int32_t rows = end - std::exchange(begin, end);
-    if (!encoded.is_causal && rows > rows_max) {
-      return fail(ErrorCode::limit_prompt,
-                  std::format("an image needs {} rows in one call, but the context computes at most {}: start umad with "
-                              "scheduler.ubatch {}",
-                              rows, rows_max, rows));
-    }
+    has_begin |= run.first_row == end;
+    has_end |= run.first_row + run.count == end;
+    if (!encoded.is_whole() || rows <= rows_max) continue;
+    const std::string remedy = encoded.is_causal ? std::format("set vision.image_tokens_max to {} or less", rows_max)
+                                                 : std::format("start umad with scheduler.ubatch {}", rows);
+    return fail(
+        ErrorCode::limit_prompt,
+        std::format("an image needs {} rows in one call, but the context computes at most {}: {}", rows, rows_max, remedy));
+  }
+  if (!encoded.grid.places.empty() && !(has_begin && has_end)) {
+    return fail(ErrorCode::runtime_decode, "the session has only a part of an image, which this model cannot compute");
   }
   return Unit{};
 }

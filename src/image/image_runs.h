@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "image/image_encoder.h"
+#include "llm/model.h"
 
 namespace uma::image {
 
@@ -45,6 +46,11 @@ void drop_runs(std::vector<ImageRun>& runs, std::int32_t begin, std::int32_t end
 // The values of the rows at [begin, end) of the chain.
 [[nodiscard]] std::span<const float> rows_of(const ImageRun& run, std::int32_t begin, std::int32_t end);
 
+// The positions of the rows at [begin, end) of the chain, which are a whole piece; empty: positions of one dimension.
+[[nodiscard]] llm::GridView grid_of(const ImageRun& run, std::int32_t begin, std::int32_t end);
+
+// The most rows of a call for the image in a context of this shape.
+[[nodiscard]] std::int32_t call_rows_max(const EncodedImage& encoded, const llm::ContextShape& shape);
 // Checks that calls of this many rows can compute the run. Errors: E_LIMIT_001 for a larger piece; E_RUNTIME_001 if the image
 // has other rows than the chain.
 [[nodiscard]] Expected<Unit> check_encoded(const ImageRun& run, const EncodedImage& encoded, std::int32_t rows_max);

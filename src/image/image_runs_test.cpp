@@ -81,6 +81,52 @@ TEST(ImageRuns, FindTheRunAtAPosition) {
   EXPECT_EQ(text_end(runs, 9, 20), 20);
 }
 
+// Two pieces: a grid of two lines and two columns, and one of a line.
+ImageRun run_with_grid() {
+  ImageRun run = run_of({4, 6}, true);
+  EncodedImage encoded = *run.encoded;
+  encoded.grid = {.places = {{0, 0, 0, 0}, {0, 0, 1, 0}, {0, 1, 0, 0}, {0, 1, 1, 0}, {0, 0, 0, 0}, {0, 0, 1, 0}},
+                  .moves = {1, 1, 1, 0},
+                  .advance = {2, 2}};
+  run.encoded = std::make_shared<EncodedImage>(std::move(encoded));
+  return run;
+}
+
+TEST(ImageRuns, RowsWithAGridAreComputedByPiece) {
+  const ImageRun run = run_with_grid();
+  EXPECT_EQ(call_begin(run, 12), 10);
+  EXPECT_EQ(call_end(run, 10, 100), 14);
+  EXPECT_EQ(call_end(run, 14, 100), 16);
+  const llm::GridView second = grid_of(run, 14, 16);
+  EXPECT_EQ(second.places.size(), 2u);
+  EXPECT_EQ(second.places[1][2], 1);
+  EXPECT_EQ(second.advance, 2);
+  EXPECT_EQ(second.moves, (llm::GridPlace{1, 1, 1, 0}));
+  EXPECT_TRUE(grid_of(run_of({4, 6}, true), 14, 16).places.empty());
+}
+
+TEST(ImageRuns, ACallForAGridIsAsLongAsTheContextsCalls) {
+  llm::ContextShape shape;
+  shape.batch_rows_max = 100;
+  shape.image_rows_max = 10;
+  EXPECT_EQ(call_rows_max(*run_with_grid().encoded, shape), 100);
+  EXPECT_EQ(call_rows_max(*run_of({4, 6}, true).encoded, shape), 10);
+  EXPECT_EQ(call_rows_max(*run_of({4, 6}, false).encoded, shape), 10);
+}
+
+TEST(ImageRuns, AGridThatIsTooLargeOrIncompleteIsRefused) {
+  ImageRun run = run_with_grid();
+  EXPECT_TRUE(check_encoded(run, *run.encoded, 4));
+  const auto large = check_encoded(run, *run.encoded, 3);
+  ASSERT_FALSE(large);
+  EXPECT_NE(large.error().message.find("vision.image_tokens_max"), std::string::npos) << large.error().message;
+  run.count = 5;
+  EXPECT_FALSE(check_encoded(run, *run.encoded, 4));
+  run.count = 2;
+  run.first_row = 4;
+  EXPECT_TRUE(check_encoded(run, *run.encoded, 4));
+}
+
 TEST(ImageRuns, RowsThatAreNotCausalAreComputedByPiece) {
   const ImageRun run = run_of({3, 5}, false);
   EXPECT_EQ(call_begin(run, 10), 10);

@@ -112,10 +112,15 @@ Expected<Bytes> read_source(const ImageSource& source, std::span<const std::stri
 
 }  // namespace
 
-Expected<Bytes> read_image(const ImageSource& source, std::span<const std::string> allowed_dirs) {
+Expected<Bytes> read_image(const ImageSource& source, std::span<const std::string> allowed_dirs, std::int64_t pixels_max) {
   auto bytes = read_source(source, allowed_dirs);
   if (!bytes) return bytes;
-  if (auto header = check_image(*bytes); !header) return std::unexpected(header.error());
+  const auto header = check_image(*bytes);
+  if (!header) return std::unexpected(header.error());
+  if (header->width * header->height > pixels_max) {
+    return image_refused(std::format("the image has {} by {} pixels; vision.image_pixels_max allows {}", header->width,
+                                     header->height, pixels_max));
+  }
   return bytes;
 }
 

@@ -102,6 +102,15 @@ TEST_F(ImagePaths, AreOfRegularFilesOnly) {
   EXPECT_TRUE(is_refused("/dev/zero"));
 }
 
+TEST_F(ImagePaths, LeadToImagesOfLimitedSize) {
+  const ImageSource source{.kind = ImageSource::Kind::path, .text = (root_ / "allowed/a.bmp").string()};
+  const std::vector<std::string> allowed{(root_ / "allowed").string()};
+  EXPECT_TRUE(read_image(source, allowed));
+  const auto bytes = read_image(source, allowed, 0);
+  ASSERT_FALSE(bytes);
+  EXPECT_TRUE(bytes.error().message.contains("vision.image_pixels_max")) << bytes.error().message;
+}
+
 TEST_F(ImagePaths, AreRefusedWhereNoFolderIsAllowed) {
   const auto bytes = read_image({.kind = ImageSource::Kind::path, .text = (root_ / "allowed/a.bmp").string()}, {});
   ASSERT_FALSE(bytes);

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstring>
 #include <format>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -19,7 +20,6 @@
 namespace uma::llm {
 namespace {
 
-constexpr std::uint32_t kBatchRows = 2048;
 constexpr std::uint32_t kDraftRows = 16;  // Rows with logits, beside one row of each sequence.
 constexpr std::int32_t kLibrarySequencesMax = 256;
 
@@ -82,13 +82,14 @@ std::uint32_t whole_cache_lines(std::uint32_t words) {
 
 // A state begins with a magic number, the id of its sequence and the number of streams of its cache. Then each stream has its
 // number of cells, followed by the cells unless the number is 0 (32-bit words; libllama 0.7.0). Each cell has its position, the
-// number of its sequences, which is 1, and the id of the sequence; the keys and values follow the last cell. A sequence is in
-// one stream, and any stream will do: here it is the last one, so that nothing follows its values. Only for models with a
-// single cache; other models have a second cache or a state behind it, or only a state.
+// number of its sequences, which is 1, with M-RoPE its column, line and token, and the id of the sequence; the keys and values
+// follow the last cell. A sequence is in one stream, and any stream will do: here it is the last one, so that nothing follows
+// its values. Only for models with a single cache; other models have a second cache or a state behind it, or only a state.
 constexpr std::size_t kWord = sizeof(std::uint32_t);
 constexpr std::size_t kStreamsAt = 2 * kWord;
 constexpr std::size_t kCountsAt = 3 * kWord;
 constexpr std::size_t kCellWords = 3;
+constexpr std::size_t kGridCellWords = 6;
 
 std::uint32_t word_at(std::span<const std::byte> bytes, std::size_t at) {
   std::uint32_t word = 0;
@@ -108,27 +109,37 @@ std::span<const std::byte> with_streams(Bytes& bytes, std::uint32_t wanted) {
   return std::span<const std::byte>(bytes).subspan(begin);
 }
 
-// Whether a state of one cache has the positions [begin, end) in its last stream, each once. The library accepts any positions,
-// but a state that it refuses later can leave cells behind, and some numbers end the process.
-bool has_positions(std::span<const std::byte> state, std::int32_t begin, std::int32_t end) {
+// Whether a state of one cache has cells in its last stream only, namely the tokens [begin, end) with these images: one cell at
+// each position of text, and all rows of an image at its positions. The library accepts any positions, but a state that it
+// refuses later can leave cells behind, and some numbers end the process.
+bool has_positions(std::span<const std::byte> state, std::int32_t begin, std::int32_t end, const PositionMap& map,
+                   std::size_t cell_words) {
   if (state.size() < kCountsAt + kWord) return false;
   const std::size_t streams = word_at(state, kStreamsAt);
   const auto cells = static_cast<std::size_t>(end - begin);
   if (streams == 0 || streams > kLibrarySequencesMax) return false;
-  if (state.size() < kCountsAt + (streams + cells * kCellWords) * kWord) return false;
+  if (state.size() < kCountsAt + (streams + cells * cell_words) * kWord) return false;
   std::size_t at = kCountsAt;
   for (std::size_t stream = 0; stream + 1 < streams; ++stream, at += kWord) {
     if (word_at(state, at) != 0) return false;
   }
   if (word_at(state, at) != cells) return false;
   at += kWord;
-  std::vector<bool> seen(cells);
-  for (std::size_t cell = 0; cell < cells; ++cell, at += kCellWords * kWord) {
-    const std::uint32_t place = word_at(state, at) - static_cast<std::uint32_t>(begin);
-    if (place >= cells || seen[place] || word_at(state, at + kWord) != 1) return false;
-    seen[place] = true;
+  const std::int32_t first = map.position_of(begin);
+  std::vector<std::int32_t> counts(static_cast<std::size_t>(map.position_of(end) - first));
+  for (std::size_t cell = 0; cell < cells; ++cell, at += cell_words * kWord) {
+    const std::uint32_t place = word_at(state, at) - static_cast<std::uint32_t>(first);
+    if (place >= counts.size() || word_at(state, at + kWord) != 1) return false;
+    ++counts[place];
   }
-  return true;
+  for (const ImageSpan& image : map.images()) {
+    if (image.begin < begin) continue;
+    const auto of_image = std::span(counts).subspan(static_cast<std::size_t>(map.position_of(image.begin) - first),
+                                                    static_cast<std::size_t>(image.advance));
+    if (std::ranges::fold_left(of_image, 0, std::plus()) != image.rows) return false;
+    std::ranges::fill(of_image, 1);
+  }
+  return std::ranges::all_of(counts, [](std::int32_t count) { return count == 1; });
 }
 
 }  // namespace
@@ -147,6 +158,11 @@ bool has_states(const llama_model* model) {
   return llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
 }
 
+bool has_grid_positions(const llama_model* model) {
+  const llama_rope_type type = llama_model_rope_type(model);
+  return type == LLAMA_ROPE_TYPE_MROPE || type == LLAMA_ROPE_TYPE_IMROPE;
+}
+
 namespace {
 
 // The library's parameters for the requested context.
@@ -159,11 +175,12 @@ Expected<llama_context_params> context_params(const Layout& layout, const Contex
   }
   llama_context_params params = llama_context_default_params();
   params.n_ctx = layout.cells;
-  params.n_batch = kBatchRows;
+  params.n_batch = static_cast<std::uint32_t>(kBatchRows);
   params.n_ubatch = static_cast<std::uint32_t>(options.ubatch_rows);
   params.n_seq_max = static_cast<std::uint32_t>(sequences);
   // Each row takes a vocabulary of floats. A value below n_seq_max aborts the process.
-  params.n_outputs_max = std::min(kBatchRows, whole_cache_lines(static_cast<std::uint32_t>(sequences) + kDraftRows));
+  params.n_outputs_max =
+      std::min<std::uint32_t>(kBatchRows, whole_cache_lines(static_cast<std::uint32_t>(sequences) + kDraftRows));
   params.n_threads = options.threads;
   params.n_threads_batch = options.threads_batch > 0 ? options.threads_batch : options.threads;
   params.kv_unified = layout.unified;
@@ -252,7 +269,8 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
                          (llama_model_n_swa(model.get()) == 0 || llama_model_n_swa(model.get()) >= shape.sequence_cells_max);
     shape.checks_states = !has_states(model.get()) && llama_model_n_swa(model.get()) == 0;
     // The library also reports true for states, which cannot drop a part.
-    shape.can_shift = shape.can_truncate && llama_memory_can_shift(llama_get_memory(context));
+    shape.has_grids = has_grid_positions(model.get());
+    shape.can_shift = shape.can_truncate && !shape.has_grids && llama_memory_can_shift(llama_get_memory(context));
     // The library enables it by itself for quantized values.
     shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_type != KvType::f16 ||
                                 (options.flash_attention == FlashAttention::automatic && library_log().chose_flash_attention());
@@ -263,9 +281,9 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.sequence_bytes_max = bytes.cache / (layout.unified ? 1 : static_cast<std::uint64_t>(sequences));
     const std::int32_t part_cells = layout.unified ? shape.cells : shape.cells / shape.sequences;
     std::string identity =
-        std::format("{}|{}|{}|{} {}|flash {}|{}", model_identity, llama_version(), rotation_of(model.get(), part_cells),
+        std::format("{}|{}|{}|{} {}|flash {}|{}{}", model_identity, llama_version(), rotation_of(model.get(), part_cells),
                     ggml_type_name(params.type_k), ggml_type_name(params.type_v), shape.has_flash_attention ? "on" : "off",
-                    layout.unified ? "unified" : "split");
+                    layout.unified ? "unified" : "split", shape.has_grids ? "|grids" : "");
     return std::unique_ptr<Context>(new LlamaContext(std::move(model), context, shape, std::move(identity)));
   });
 }
@@ -298,6 +316,7 @@ LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* co
       sequences_(shape.sequences + (shape.spare >= 0 ? 1 : 0)),
       streams_(shape.is_unified ? 1 : static_cast<std::uint32_t>(sequences_)),
       scratch_(shape.is_unified ? sequences_ : -1),
+      maps_(static_cast<std::size_t>(sequences_)),
       batch_(llama_batch_init(shape.batch_rows_max, 0, 1)) {
   llama_set_abort_callback(context_, ask_monitor, &monitor_);
 }
@@ -315,7 +334,7 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, Call
     const BatchRow& row = rows[i];
     UMA_CHECK(row.token >= 0 && row.token < vocabulary_ && row.sequence >= 0 && row.sequence < sequences_);
     batch_.token[i] = row.token;
-    batch_.pos[i] = row.position;
+    batch_.pos[i] = map_of(row.sequence).position_of(row.position);
     batch_.n_seq_id[i] = 1;
     batch_.seq_id[i][0] = row.sequence;
     batch_.logits[i] = static_cast<std::int8_t>(row.wants_logits);
@@ -347,28 +366,60 @@ Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* 
   if (status) is_shifted_ = false;
   // After an interruption, states are partly changed, and the library reports too long sequences.
   if (has_states_ && (!status || *status == DecodeStatus::interrupted)) {
-    for (std::int32_t i = 0; i < batch.n_tokens; ++i) llama_memory_seq_rm(memory(), batch.seq_id[i][0], -1, -1);
+    for (std::int32_t i = 0; i < batch.n_tokens; ++i) empty(batch.seq_id[i][0]);
   }
   return status;
+}
+
+void LlamaContext::empty(std::int32_t sequence) {
+  llama_memory_seq_rm(memory(), sequence, -1, -1);
+  map_of(sequence).cut(0);
+}
+
+void LlamaContext::place_rows(const ImageRows& rows, std::int32_t position) {
+  const std::size_t count = rows.tokens.size();
+  const std::size_t dimensions = shape_.has_grids ? GridPlace{}.size() : 1;
+  grid_positions_.resize(count * dimensions);
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t dimension = 0; dimension < dimensions; ++dimension) {
+      grid_positions_[dimension * count + i] = rows.grid.places.empty()
+                                                   ? position + static_cast<std::int32_t>(i)
+                                                   : rows.grid.places[i][dimension] + rows.grid.moves[dimension] * position;
+    }
+  }
 }
 
 Expected<DecodeStatus> LlamaContext::decode_image(const ImageRows& rows, CallMonitor* monitor) {
   const std::size_t count = rows.tokens.size();
   const auto width = static_cast<std::size_t>(llama_model_n_embd_inp(model_.get()));
-  UMA_CHECK(count > 0 && count <= static_cast<std::size_t>(shape_.image_rows_max) && rows.values.size() == count * width);
+  const bool has_grid = !rows.grid.places.empty();
+  const std::int32_t rows_max = has_grid && rows.is_causal ? shape_.batch_rows_max : shape_.image_rows_max;
+  UMA_CHECK(count > 0 && count <= static_cast<std::size_t>(rows_max) && rows.values.size() == count * width);
   UMA_CHECK(rows.sequence >= 0 && rows.sequence < shape_.sequences);
+  UMA_CHECK(!has_grid || (shape_.has_grids && rows.grid.places.size() == count));
+  PositionMap& map = map_of(rows.sequence);
+  const std::int32_t position = map.position_of(rows.position);
+  place_rows(rows, position);
   // The arrays of batch_ have tokens; the library refuses a batch with both tokens and embeddings.
   llama_batch batch = batch_;
   batch.n_tokens = static_cast<std::int32_t>(count);
   batch.token = nullptr;
   batch.embd = const_cast<float*>(rows.values.data());
+  batch.pos = grid_positions_.data();
   for (std::size_t i = 0; i < count; ++i) {
-    batch.pos[i] = rows.position + static_cast<std::int32_t>(i);
     batch.n_seq_id[i] = 1;
     batch.seq_id[i][0] = rows.sequence;
     batch.logits[i] = static_cast<std::int8_t>(rows.wants_logits && i + 1 == count);
   }
-  return run(batch, monitor, !rows.is_causal);
+  auto status = run(batch, monitor, !rows.is_causal);
+  if (!has_grid) return status;
+  if (status && *status == DecodeStatus::done) {
+    map.add({.begin = rows.position, .rows = static_cast<std::int32_t>(count), .advance = rows.grid.advance});
+  } else if (!has_states_) {
+    // Some of its rows may have been computed, all at the same position.
+    llama_memory_seq_rm(memory(), rows.sequence, position, -1);
+  }
+  return status;
 }
 
 std::span<float> LlamaContext::logits(std::int32_t row) {
@@ -378,19 +429,24 @@ std::span<float> LlamaContext::logits(std::int32_t row) {
 }
 
 std::int32_t LlamaContext::sequence_length(std::int32_t sequence) {
-  return llama_memory_seq_pos_max(memory(), sequence) + 1;
+  return map_of(sequence).tokens_before(llama_memory_seq_pos_max(memory(), sequence) + 1);
 }
 
 bool LlamaContext::can_truncate(std::int32_t sequence, std::int32_t begin) {
   if (begin == 0 || begin >= sequence_length(sequence)) return true;
-  if (has_states_) return false;
+  if (has_states_ || map_of(sequence).divides_image(begin)) return false;
   // A saved sequence has only the window at its end. The library would truncate at `begin` even if the window before it is
   // missing.
-  return window_ == 0 || llama_memory_seq_pos_min(memory(), sequence) <= std::max(0, begin + 1 - window_);
+  const std::int32_t position = map_of(sequence).position_of(begin);
+  return window_ == 0 || llama_memory_seq_pos_min(memory(), sequence) <= std::max(0, position + 1 - window_);
 }
 
 bool LlamaContext::truncate(std::int32_t sequence, std::int32_t begin) {
-  return can_truncate(sequence, begin) && llama_memory_seq_rm(memory(), sequence, begin, -1);
+  if (!can_truncate(sequence, begin)) return false;
+  PositionMap& map = map_of(sequence);
+  if (!llama_memory_seq_rm(memory(), sequence, map.position_of(begin), -1)) return false;
+  map.cut(begin);
+  return true;
 }
 
 void LlamaContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) {
@@ -403,11 +459,14 @@ void LlamaContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t
 void LlamaContext::share(std::int32_t from, std::int32_t to, std::int32_t count) {
   UMA_CHECK(shape_.is_unified && can_truncate(from, count) && sequence_length(to) == 0);
   // A model with states cannot copy a part of a sequence.
-  llama_memory_seq_cp(memory(), from, to, -1, count >= sequence_length(from) ? -1 : count);
+  llama_memory_seq_cp(memory(), from, to, -1, count >= sequence_length(from) ? -1 : map_of(from).position_of(count));
+  map_of(to) = map_of(from);
+  map_of(to).cut(count);
 }
 
 void LlamaContext::clear() {
   llama_memory_clear(memory(), true);
+  for (PositionMap& map : maps_) map.cut(0);
   is_shifted_ = false;
 }
 
@@ -416,7 +475,7 @@ void LlamaContext::set_threads(std::int32_t threads) {
 }
 
 std::uint64_t LlamaContext::state_bytes(std::int32_t sequence) const {
-  return llama_state_seq_get_size(context_, sequence);
+  return llama_state_seq_get_size(context_, sequence) + images_bytes(maps_[static_cast<std::size_t>(sequence)].images().size());
 }
 
 Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
@@ -424,9 +483,11 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
   UMA_CHECK(0 <= begin && begin < end && end <= length);
   const bool is_whole = begin == 0 && end == length;
   UMA_CHECK(is_whole || shape_.knows_pieces());  // A partial copy in a split context aborts the process.
+  const PositionMap& map = map_of(sequence);
+  UMA_CHECK(!map.divides_image(begin) && !map.divides_image(end));
   return guarded(ErrorCode::runtime_decode, "saving a sequence", [&]() -> Expected<Unit> {
     const std::int32_t source = is_whole ? sequence : scratch_;
-    if (!is_whole) llama_memory_seq_cp(memory(), sequence, scratch_, begin, end);
+    if (!is_whole) llama_memory_seq_cp(memory(), sequence, scratch_, map.position_of(begin), map.position_of(end));
     const std::size_t size = llama_state_seq_get_size(context_, source);
     // The empty streams that the library writes behind the cells must come before them.
     const std::size_t streams_behind =
@@ -444,6 +505,7 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
       std::memset(bytes.data() + kCountsAt, 0, offset);
       bytes.resize(size);
     }
+    if (shape_.has_grids) append_images(map.images_within(begin, end), bytes);
     return Unit{};
   });
 }
@@ -459,22 +521,32 @@ Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begi
     if (begin != 0 && !shape_.knows_pieces()) {
       return fail(ErrorCode::runtime_decode, "the stored state is in pieces, but this context takes whole states only");
     }
-    if (has_one_cache() && !has_positions(state, begin, end)) {
+    PositionMap map = map_of(sequence);
+    std::span<const std::byte> library = state;
+    if (shape_.has_grids) {
+      const auto parts = split_images(state, begin, end);
+      if (!parts) return fail(ErrorCode::runtime_decode, "the stored state has an invalid table of images");
+      for (const ImageSpan& image : parts->images) map.add(image);
+      library = parts->library;
+    }
+    if (has_one_cache() && !has_positions(library, begin, end, map, shape_.has_grids ? kGridCellWords : kCellWords)) {
       return fail(ErrorCode::runtime_decode, "the stored state has unexpected positions");
     }
     const std::int32_t target = begin == 0 ? sequence : scratch_;
     const std::size_t read =
-        llama_state_seq_set_data(context_, reinterpret_cast<const std::uint8_t*>(state.data()), state.size(), target);
+        llama_state_seq_set_data(context_, reinterpret_cast<const std::uint8_t*>(library.data()), library.size(), target);
     if (begin != 0) {
-      if (read == state.size()) llama_memory_seq_cp(memory(), scratch_, sequence, begin, end);
+      if (read == library.size())
+        llama_memory_seq_cp(memory(), scratch_, sequence, map.position_of(begin), map.position_of(end));
       llama_memory_seq_rm(memory(), scratch_, -1, -1);
     }
-    if (read != state.size() || sequence_length(sequence) != end) {
+    map_of(sequence) = std::move(map);
+    if (read != library.size() || sequence_length(sequence) != end) {
       return fail(ErrorCode::runtime_decode, "libllama refused the stored state");
     }
     return Unit{};
   });
-  if (!loaded) llama_memory_seq_rm(memory(), sequence, -1, -1);
+  if (!loaded) empty(sequence);
   return loaded;
 }
 

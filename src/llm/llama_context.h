@@ -9,12 +9,19 @@
 
 #include "llm/footprint.h"
 #include "llm/model.h"
+#include "llm/position_map.h"
 
 namespace uma::llm {
+
+// Most rows of one decode call.
+inline constexpr std::int32_t kBatchRows = 2048;
 
 // Whether some layers keep a state that each token changes, instead of the tokens' keys and values. Also works for a model
 // loaded without weights.
 [[nodiscard]] bool has_states(const llama_model* model);
+
+// Whether embeddings have positions of several dimensions (M-RoPE).
+[[nodiscard]] bool has_grid_positions(const llama_model* model);
 
 // The size and shape of a context, measured on a model that was loaded without its weights (no_alloc). Takes some milliseconds.
 struct ContextMeasured {
@@ -57,6 +64,11 @@ class LlamaContext final : public Context {
   // `sees_ahead`: every row attends to the whole batch.
   [[nodiscard]] Expected<DecodeStatus> run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead);
   [[nodiscard]] llama_memory_t memory() const { return llama_get_memory(context_); }
+  // Removes all tokens of the sequence.
+  void empty(std::int32_t sequence);
+  [[nodiscard]] PositionMap& map_of(std::int32_t sequence) { return maps_[static_cast<std::size_t>(sequence)]; }
+  // Writes the positions of the rows into grid_positions_, one dimension after the other.
+  void place_rows(const ImageRows& rows, std::int32_t position);
   // Whether all layers have keys and values in one cache, so that the content of a state can be checked.
   [[nodiscard]] bool has_one_cache() const { return shape_.checks_states; }
 
@@ -65,12 +77,14 @@ class LlamaContext final : public Context {
   ContextShape shape_;
   std::string identity_;
   std::int32_t vocabulary_;
-  bool has_states_;          // Some layers keep a state of the past instead of tokens.
-  std::int32_t window_;      // Length of the attention window, including the current token; 0: no window.
-  std::int32_t sequences_;   // Number of sequences in a batch.
-  std::uint32_t streams_;    // Parts of the cache with cells of their own: one per sequence in a split context, else one.
-  std::int32_t scratch_;     // An internal sequence of a unified context, used to load states in pieces.
-  bool is_shifted_ = false;  // The next decode must rotate the keys.
+  bool has_states_;                // Some layers keep a state of the past instead of tokens.
+  std::int32_t window_;            // Length of the attention window, including the current token; 0: no window.
+  std::int32_t sequences_;         // Number of sequences in a batch.
+  std::uint32_t streams_;          // Parts of the cache with cells of their own: one per sequence in a split context, else one.
+  std::int32_t scratch_;           // An internal sequence of a unified context, used to load states in pieces.
+  bool is_shifted_ = false;        // The next decode must rotate the keys.
+  std::vector<PositionMap> maps_;  // By sequence; empty maps for models without grids.
+  std::vector<llama_pos> grid_positions_;  // Of the rows of the running call for an image.
   llama_batch batch_;
   std::atomic<CallMonitor*> monitor_{nullptr};  // Monitor of the running decode; read by the library's threads.
 };

@@ -122,9 +122,11 @@ class LlamaModel final : public Model {
   Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const override {
     return LlamaContext::create(model_, facts_.identity, options);
   }
-  Expected<Unit> check_state(std::span<const std::byte> state) const override { return check_state_values(state); }
-  Expected<std::unique_ptr<Projector>> load_projector(const std::string& path, std::int32_t threads) const override {
-    return load_llama_projector(path, model_, threads);
+  Expected<Unit> check_state(std::span<const std::byte> state) const override {
+    return check_state_values(state, has_grid_positions(model_.get()));
+  }
+  Expected<std::unique_ptr<Projector>> load_projector(const std::string& path, const ProjectorOptions& options) const override {
+    return load_llama_projector(path, model_, options);
   }
   Expected<std::unique_ptr<EmbeddingContext>> new_embedding(const EmbeddingOptions& options) const override {
     if (facts_.capability == Capability::chat) {

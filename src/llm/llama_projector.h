@@ -11,9 +11,9 @@
 namespace uma::llm {
 
 // Loads the file for `model`; the projector keeps the model's weights alive. Errors: E_MODEL_002 for a file that is not a
-// projector, that does not fit the model, or whose images need positions of several dimensions (M-RoPE).
+// projector, or that does not fit the model.
 [[nodiscard]] Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& path,
                                                                         std::shared_ptr<llama_model> model,
-                                                                        std::int32_t threads);
+                                                                        const ProjectorOptions& options);
 
 }  // namespace uma::llm

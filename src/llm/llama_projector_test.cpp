@@ -42,7 +42,7 @@ class ProjectorTest : public ::testing::Test {
     auto model = load_llama_model((folder_ / "tiny-register.gguf").string(), {});
     ASSERT_TRUE(model) << model.error().message;
     model_ = *model;
-    auto projector = model_->load_projector((folder_ / "mmproj-tiny-register.gguf").string(), 1);
+    auto projector = model_->load_projector((folder_ / "mmproj-tiny-register.gguf").string(), {});
     ASSERT_TRUE(projector) << projector.error().message;
     projector_ = std::move(*projector);
   }
@@ -87,10 +87,10 @@ TEST_F(ProjectorTest, RefusesWhatIsNoImage) {
 }
 
 TEST_F(ProjectorTest, IsRefusedWhereItIsNone) {
-  const auto none = model_->load_projector((folder_ / "tiny-register.gguf").string(), 1);
+  const auto none = model_->load_projector((folder_ / "tiny-register.gguf").string(), {});
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::model_load);
-  EXPECT_FALSE(model_->load_projector((folder_ / "absent.gguf").string(), 1));
+  EXPECT_FALSE(model_->load_projector((folder_ / "absent.gguf").string(), {}));
 }
 
 // The rows of an image without causal attention go into one call, and later tokens depend on them.

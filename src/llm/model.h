@@ -86,7 +86,7 @@ struct ContextShape {
   std::int32_t batch_rows_max = 0;      // Rows of one decode call.
   std::int32_t ubatch_rows_max = 0;     // Rows that the library computes at once.
   std::int32_t logits_rows_max = 0;     // Rows with logits in one decode call.
-  std::int32_t image_rows_max = 0;      // Rows of one decode_image call.
+  std::int32_t image_rows_max = 0;      // Rows of one decode_image call without a grid; with a grid: batch_rows_max.
   std::int32_t layers = 1;              // Layers of the model; a computation can be interrupted between layers.
   // Arithmetic of a row's attention to one cached token, relative to the row's arithmetic with all weights; 0: unknown.
   double attention_share = 0;
@@ -97,6 +97,8 @@ struct ContextShape {
   bool can_truncate = true;
   // After a part in the middle is removed, the tokens behind it can move up.
   bool can_shift = true;
+  // The model has positions of several dimensions (M-RoPE): a sequence cannot be cut within an image.
+  bool has_grids = false;
   // True: load_state() refuses bytes that are not a state of this model. False: it must only be given states of this model.
   bool checks_states = true;
   std::uint64_t kv_bytes_per_token = 0;  // For a model that also keeps states: an approximation.
@@ -114,7 +116,14 @@ struct BatchRow {
   bool wants_logits = false;
 };
 
-// The rows of an image, at consecutive positions that continue one sequence.
+// The positions of the rows of one piece (ImageGrid).
+struct GridView {
+  std::span<const GridPlace> places;  // Empty: consecutive positions of one dimension.
+  GridPlace moves{};
+  std::int32_t advance = 0;
+};
+
+// The rows of an image, which continue one sequence.
 struct ImageRows {
   std::span<const Token> tokens;  // The image tokens of the rows in the chain.
   std::span<const float> values;  // The result of Projector::encode().
@@ -122,6 +131,7 @@ struct ImageRows {
   std::int32_t sequence = 0;
   bool is_causal = true;      // False: each row attends to all rows.
   bool wants_logits = false;  // Logits of the last row.
+  GridView grid{};
 };
 
 // Asked between the steps of a computation, on one of the library's threads. It may block, which delays the computation.
@@ -138,7 +148,8 @@ enum class DecodeStatus : std::uint8_t {
   interrupted,   // Some rows may be in the cache, or a sequence of the call may have lost everything: call sequence_length().
 };
 
-// The KV cache of several sequences and the computation on it. Owned by one lane: one thread at a time.
+// The KV cache of several sequences and the computation on it. Owned by one lane: one thread at a time. A position in this
+// interface is a number of tokens; the context knows the library's positions (position_map.h).
 class Context {
  public:
   virtual ~Context() = default;
@@ -150,7 +161,8 @@ class Context {
   // continue it; 1 <= rows.size() <= batch_rows_max. `monitor` may end the computation early; null: no monitor. Errors:
   // E_RUNTIME_001; the caller must then call sequence_length() for every sequence of the batch.
   [[nodiscard]] virtual Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) = 0;
-  // As decode(), for 1 to shape().image_rows_max rows.
+  // As decode(), for 1 to shape().image_rows_max rows, or for all rows of a piece with a grid, up to batch_rows_max. Of a piece
+  // with a grid, all rows are in the cache after the call, or none.
   [[nodiscard]] virtual Expected<DecodeStatus> decode_image(const ImageRows& rows, CallMonitor* monitor) = 0;
   // The logits of row `row` of the last decode call, one per vocabulary entry, in the library's buffer: valid and writable
   // until the next decode. Empty if the library has none. Requires: the row wanted logits.
@@ -158,7 +170,8 @@ class Context {
 
   // The cached tokens of the sequence.
   [[nodiscard]] virtual std::int32_t sequence_length(std::int32_t sequence) = 0;
-  // Whether the cache still has the state before `begin` (ContextShape::can_truncate). Always true at 0 and at the end.
+  // Whether the cache still has the state before `begin` (ContextShape::can_truncate). Always true at 0 and at the end; false
+  // within an image with a grid.
   [[nodiscard]] virtual bool can_truncate(std::int32_t sequence, std::int32_t begin) = 0;
   // Removes the positions from `begin` on. False: impossible, and nothing has changed.
   [[nodiscard]] virtual bool truncate(std::int32_t sequence, std::int32_t begin) = 0;
@@ -182,7 +195,8 @@ class Context {
   // The state size of a whole sequence, which is not empty.
   [[nodiscard]] virtual std::uint64_t state_bytes(std::int32_t sequence) const = 0;
   // Writes the state of positions [begin, end) into `bytes`, whose memory is reused. Parts of a sequence need a unified context
-  // with can_truncate; in others, begin is 0 and end is the length of the sequence.
+  // with can_truncate, and do not begin or end within an image with a grid; in others, begin is 0 and end is the length of the
+  // sequence.
   [[nodiscard]] virtual Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                                   Bytes& bytes) = 0;
   // Returns the part of `bytes` for load_state(). A state from a split context with another number of sequences is converted in
@@ -231,9 +245,9 @@ class Model {
   [[nodiscard]] virtual Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const = 0;
   // Checks that every number in a state is finite; for states from other sources (state_values.h). Any thread.
   [[nodiscard]] virtual Expected<Unit> check_state(std::span<const std::byte> state) const = 0;
-  // Loads a projector file for this model; it computes with `threads`. Errors: E_MODEL_002.
+  // Loads a projector file for this model. Errors: E_MODEL_002.
   [[nodiscard]] virtual Expected<std::unique_ptr<Projector>> load_projector(const std::string& path,
-                                                                            std::int32_t threads) const = 0;
+                                                                            const ProjectorOptions& options) const = 0;
   // Errors: E_MODEL_003 for a chat model.
   [[nodiscard]] virtual Expected<std::unique_ptr<EmbeddingContext>> new_embedding(const EmbeddingOptions& options) const = 0;
   // Formats messages with the model's template if the library knows it, and with ChatML if the model has no template. Errors:

@@ -1,6 +1,7 @@
 // The interface of an image encoder (libmtmd). The rows of an image take the place of token embeddings.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,18 +17,37 @@ struct ProjectorFacts {
   std::string identity;        // Differs between projectors that compute other rows for the same image.
   std::int32_t row_width = 0;  // Numbers of a row.
   bool is_causal = true;       // False: the rows of a piece attend to each other, so one call must compute them all.
+  bool has_grids = false;      // Images have an ImageGrid.
+};
+
+// A position of several dimensions (M-RoPE), in the library's order: time, line, column, and a spare one.
+using GridPlace = std::array<std::int32_t, 4>;
+
+// The positions of an image's rows in a model with M-RoPE. All rows of a piece must be computed in one call.
+struct ImageGrid {
+  std::vector<GridPlace> places;      // Of each row, if its piece begins at position 0; empty: positions of one dimension.
+  GridPlace moves{};                  // 1 for each dimension that grows with the position at which a piece begins, else 0.
+  std::vector<std::int32_t> advance;  // Of each piece: the positions that it takes, fewer than its rows.
+  bool operator==(const ImageGrid&) const = default;
 };
 
 // The place of an image in a chain.
 struct ImageLayout {
   std::vector<Token> tokens;         // Marker tokens around the pieces, and kNoToken for each row.
   std::vector<std::int32_t> pieces;  // Row count of each piece, in order.
+  ImageGrid grid{};
 
   [[nodiscard]] std::int32_t rows_count() const {
     std::int32_t rows = 0;
     for (const std::int32_t piece : pieces) rows += piece;
     return rows;
   }
+};
+
+struct ProjectorOptions {
+  std::int32_t threads = 1;
+  // Larger images are scaled down, if the projector can; 0: its own limit, or 1,024 with grids. With grids at most 2,048.
+  std::int32_t image_tokens_max = 0;
 };
 
 // Every `image` parameter is a PNG, JPEG, BMP or GIF file with a checked header (image/image_header.h).

@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "base/byte_reader.h"
+#include "llm/position_map.h"
 
 namespace uma::llm {
 namespace {
@@ -57,10 +59,16 @@ Expected<Unit> check_rows(std::span<const std::byte> bytes, std::int32_t type) {
 
 }  // namespace
 
-Expected<Unit> check_state_values(std::span<const std::byte> state) {
+Expected<Unit> check_state_values(std::span<const std::byte> state, bool has_grids) {
   constexpr std::uint32_t kStreamsMax = 1024;
   constexpr std::uint32_t kLayersMax = 4096;
   constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 32;  // Limit of a row, so that products stay within 64 bits.
+  if (has_grids) {
+    const auto parts = split_images(state, 0, std::numeric_limits<std::int32_t>::max());
+    if (!parts) return cannot_be_checked();
+    state = parts->library;
+  }
+  const std::uint64_t cell_words = has_grids ? 6 : 3;  // Position, one sequence; column, line and token with grids; its number.
   ByteReader in(state);
   (void)in.take(2 * sizeof(std::uint32_t));  // A magic number and the sequence.
   const auto streams = in.take_number<std::uint32_t>();
@@ -68,7 +76,7 @@ Expected<Unit> check_state_values(std::span<const std::byte> state) {
   for (std::uint32_t stream = 0; stream < streams && !in.is_short(); ++stream) {
     const auto cells = in.take_number<std::uint32_t>();
     if (cells == 0) continue;
-    (void)in.take(std::uint64_t{cells} * 3 * sizeof(std::uint32_t));  // Position, one sequence, its number.
+    (void)in.take(cells * cell_words * sizeof(std::uint32_t));
     const bool is_transposed = in.take_number<std::uint32_t>() != 0;
     const auto layers = in.take_number<std::uint32_t>();
     (void)in.take(2 * sizeof(std::uint32_t));  // The rotation of keys and values, if they are quantized.

@@ -50,7 +50,8 @@ class TemplateModel final : public Model {
   }
 
   [[nodiscard]] Expected<Unit> check_state(std::span<const std::byte>) const override { return Unit{}; }
-  [[nodiscard]] Expected<std::unique_ptr<Projector>> load_projector(const std::string&, std::int32_t) const override {
+  [[nodiscard]] Expected<std::unique_ptr<Projector>> load_projector(const std::string&,
+                                                                    const ProjectorOptions&) const override {
     return fail(ErrorCode::model_load, "none");
   }
 

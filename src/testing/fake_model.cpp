@@ -47,12 +47,12 @@ std::vector<float> fake_logits(std::uint64_t hash, std::span<const Token> tokens
   return logits;
 }
 
-// Integers up to here are exact.
-float fake_row_value(Token token) {
-  return static_cast<float>(token % (1 << 24));
-}
-
 }  // namespace
+
+float fake_row_value(Token token) {
+  constexpr Token kExactMax = 1 << 24;  // Integers up to here are exact.
+  return static_cast<float>(token % kExactMax);
+}
 
 FakeContext::FakeContext(const FakeOptions& options)
     : options_(options), held_(static_cast<std::size_t>(options_.sequences + (options_.has_spare ? 1 : 0))) {
@@ -66,7 +66,8 @@ FakeContext::FakeContext(const FakeOptions& options)
   shape_.logits_rows_max = std::min(options_.batch_rows_max, options_.sequences + 8);
   shape_.is_unified = options_.unified;
   shape_.can_truncate = options_.can_truncate;
-  shape_.can_shift = options_.can_truncate && options_.can_shift;
+  shape_.can_shift = options_.can_truncate && options_.can_shift && !options_.has_grids;
+  shape_.has_grids = options_.has_grids;
   shape_.kv_bytes_per_token = kCellBytes;
   const auto stream_cells = static_cast<std::uint32_t>(shape_.sequence_cells_max);
   free_.resize(options_.unified ? 1 : held_.size());
@@ -178,7 +179,21 @@ Expected<llm::DecodeStatus> FakeContext::decode_image(const llm::ImageRows& rows
                      .sequence = rows.sequence,
                      .wants_logits = rows.wants_logits && i + 1 == rows.tokens.size()});
   }
-  return decode(batch, monitor);
+  if (!options_.has_grids) return decode(batch, monitor);
+  UMA_CHECK(rows.grid.places.size() == rows.tokens.size() && rows.grid.advance == 1);
+  for (std::size_t i = 0; i < rows.tokens.size(); ++i) UMA_CHECK(rows.grid.places[i][2] == static_cast<std::int32_t>(i));
+  auto status = decode(batch, monitor);
+  if ((!status || *status != llm::DecodeStatus::done) && sequence_length(rows.sequence) > rows.position) {
+    keep(static_cast<std::size_t>(rows.sequence), static_cast<std::size_t>(rows.position));
+  }
+  return status;
+}
+
+bool FakeContext::divides_image(std::int32_t sequence, std::int32_t position) const {
+  const Held& held = held_[static_cast<std::size_t>(sequence)];
+  const auto at = static_cast<std::size_t>(position);
+  return options_.has_grids && at > 0 && at < held.size() && llm::is_image_token(cells_[held[at - 1]].token) &&
+         llm::is_image_token(cells_[held[at]].token);
 }
 
 std::span<float> FakeContext::logits(std::int32_t row) {
@@ -191,7 +206,7 @@ std::int32_t FakeContext::sequence_length(std::int32_t sequence) {
 }
 
 bool FakeContext::can_truncate(std::int32_t sequence, std::int32_t begin) {
-  return options_.can_truncate || begin == 0 || begin >= sequence_length(sequence);
+  return (options_.can_truncate && !divides_image(sequence, begin)) || begin == 0 || begin >= sequence_length(sequence);
 }
 
 bool FakeContext::truncate(std::int32_t sequence, std::int32_t begin) {
@@ -242,6 +257,7 @@ Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin
   const Held& held = held_[static_cast<std::size_t>(sequence)];
   UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(held.size()));
   UMA_CHECK((begin == 0 && end == static_cast<std::int32_t>(held.size())) || (options_.unified && options_.can_truncate));
+  UMA_CHECK(!divides_image(sequence, begin) && !divides_image(sequence, end));
   bytes.clear();
   if (options_.clock != nullptr) options_.clock->advance(options_.state_cost * (end - begin));
   for (std::int32_t i = begin; i < end; ++i) {
@@ -334,12 +350,20 @@ Expected<Unit> FakeModel::check_state(std::span<const std::byte> state) const {
   return Unit{};
 }
 
-Expected<std::unique_ptr<llm::Projector>> FakeModel::load_projector(const std::string& path, std::int32_t) const {
+Expected<std::unique_ptr<llm::Projector>> FakeModel::load_projector(const std::string& path,
+                                                                    const llm::ProjectorOptions&) const {
   return fail(ErrorCode::model_load, path + ": a fake model has no files");
 }
 
 Expected<llm::ImageLayout> FakeProjector::layout(std::span<const std::byte>) const {
-  return llm::ImageLayout{.tokens = {'[', kNoToken, kNoToken, kNoToken, ',', kNoToken, kNoToken, ']'}, .pieces = {3, 2}};
+  llm::ImageLayout layout{
+      .tokens = {'[', kNoToken, kNoToken, kNoToken, ',', kNoToken, kNoToken, ']'}, .pieces = {3, 2}, .grid = {}};
+  if (facts_.has_grids) {
+    layout.grid = {.places = {{0, 0, 0, 0}, {0, 0, 1, 0}, {0, 0, 2, 0}, {0, 0, 0, 0}, {0, 0, 1, 0}},
+                   .moves = {1, 1, 1, 0},
+                   .advance = {1, 1}};
+  }
+  return layout;
 }
 
 Expected<std::vector<float>> FakeProjector::encode(std::span<const std::byte> image) {

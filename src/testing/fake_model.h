@@ -34,6 +34,9 @@ inline constexpr std::int32_t kFakeVocabularySize = 260;
   return tokens;
 }
 
+// The first number of a FakeProjector's row for this image token.
+[[nodiscard]] float fake_row_value(Token token);
+
 struct FakeOptions {
   std::int32_t cells = 256;
   std::int32_t sequences = 4;
@@ -51,6 +54,7 @@ struct FakeOptions {
   std::uint32_t differs_every = 0;
   bool can_truncate = true;  // False: truncate() works only at 0 and at the end, and an interrupted call loses its sequences.
   bool can_shift = true;     // Moved cells give the same logits as cells that were computed again.
+  bool has_grids = false;    // See ContextShape; images must come from a FakeProjector with grids.
   Capability capability = Capability::chat;
   SimClock* clock = nullptr;  // Advanced by decode(), save_state() and load_state(), if set.
   Duration decode_cost = std::chrono::milliseconds(1);
@@ -123,6 +127,7 @@ class FakeContext final : public llm::Context {
   [[nodiscard]] std::size_t stream_of(std::size_t sequence) const { return options_.unified ? 0 : sequence; }
   [[nodiscard]] std::uint64_t digest_of(const Held& held) const;
   [[nodiscard]] std::vector<Token> tokens_of(const Held& held) const;
+  [[nodiscard]] bool divides_image(std::int32_t sequence, std::int32_t position) const;
   void append(std::size_t sequence, Token token, std::uint32_t seen);
   [[nodiscard]] bool is_spoiled(std::size_t stream) const;
   void keep(std::size_t sequence, std::size_t count);
@@ -140,10 +145,13 @@ class FakeContext final : public llm::Context {
 };
 
 // Reads any bytes as an image of two pieces, of three rows and two rows, with marks around them: [ rows , rows ]. Each row
-// contains its image token (llm/image_tokens.h; the hash is SHA-256), so that a context notices a foreign row.
+// contains its image token (llm/image_tokens.h; the hash is SHA-256), so that a context notices a foreign row. With `has_grids`
+// the rows are columns of one line, and do not see each other.
 class FakeProjector final : public llm::Projector {
  public:
-  FakeProjector() { facts_ = {.identity = "fake projector", .row_width = 2, .is_causal = false}; }
+  explicit FakeProjector(bool has_grids = false) {
+    facts_ = {.identity = "fake projector", .row_width = 2, .is_causal = has_grids, .has_grids = has_grids};
+  }
   [[nodiscard]] const llm::ProjectorFacts& facts() const override { return facts_; }
   [[nodiscard]] Expected<llm::ImageLayout> layout(std::span<const std::byte> image) const override;
   [[nodiscard]] Expected<std::vector<float>> encode(std::span<const std::byte> image) override;
@@ -179,7 +187,7 @@ class FakeModel final : public llm::Model {
   [[nodiscard]] Expected<std::unique_ptr<llm::Context>> new_context(const llm::ContextOptions& options) const override;
   [[nodiscard]] Expected<Unit> check_state(std::span<const std::byte> state) const override;
   [[nodiscard]] Expected<std::unique_ptr<llm::Projector>> load_projector(const std::string& path,
-                                                                         std::int32_t threads) const override;
+                                                                         const llm::ProjectorOptions& options) const override;
   // The same for embedding contexts (fake_embedding.h).
   [[nodiscard]] Expected<std::unique_ptr<llm::EmbeddingContext>> new_embedding(
       const llm::EmbeddingOptions& options) const override;

@@ -95,6 +95,7 @@ bool is_state_finite(std::span<const std::byte> state) {
 }
 
 void check_values(std::span<const std::byte> state) {
+  (void)llm::check_state_values(state, true);  // With a table of images behind it.
   const auto checked = llm::check_state_values(state);
   if (checked) {
     UMA_CHECK(is_state_finite(state));

@@ -100,6 +100,27 @@ uma::ProjectorSpec tiny_projector_spec() {
           .row_width = tiny_register_spec().width};
 }
 
+// A model whose images have positions of several dimensions, and its projector: an image of 84 by 84 pixels becomes 9 rows.
+uma::ModelSpec tiny_grid_spec() {
+  uma::ModelSpec spec = tiny_spec();
+  spec.name = "uma tiny grid";
+  spec.architecture = uma::Architecture::qwen2vl;
+  spec.image_markers = true;
+  return spec;
+}
+
+uma::ProjectorSpec tiny_grid_projector_spec() {
+  return {.name = "uma tiny grid projector",
+          .kind = uma::ProjectorKind::qwen25vl,
+          .image_size = 560,
+          .patch_size = 14,
+          .layers = 2,
+          .width = 32,
+          .heads = 2,
+          .feed_forward = 64,
+          .row_width = tiny_grid_spec().width};
+}
+
 uma::ModelSpec spec_134m() {
   return {.name = "uma 134m",
           .type = GGML_TYPE_Q8_0,
@@ -136,6 +157,7 @@ const std::map<std::string, uma::ModelSpec>& presets() {
                                                {"tiny-wordpiece", tiny_wordpiece_spec()},
                                                {"tiny-wordpiece-rank", tiny_wordpiece_spec()},
                                                {"tiny-register", tiny_register_spec()},
+                                               {"tiny-grid", tiny_grid_spec()},
                                                {"134m", spec_134m()},
                                                {"134m-agent", spec_134m_agent()}};
     made.at("tiny-chat").chat_template = uma::ChatTemplate::plain;
@@ -193,8 +215,9 @@ int main(int argc, char** argv) {
       ->check(CLI::ExistingFile);
   app.add_option("--control-token", control_tokens, "mark that is one token, which replies do not show; may be repeated")
       ->allow_extra_args(false);
-  app.add_flag("--projector", is_projector,
-               "write the image projector of tiny-register instead; only --out and --seed apply to it");
+  app.add_flag(
+      "--projector", is_projector,
+      "write the image projector of tiny-register, or of tiny-grid with that preset; only --out and --seed apply to it");
   app.add_option("--script", script, "write a model that follows this script (README.md) instead; only --out applies to it");
   CLI::Option* out_option = app.add_option("--out", out, "file to write");
   app.add_option("--words", words_count, "print this number of words of the bench instead")
@@ -223,7 +246,7 @@ int main(int argc, char** argv) {
     return 2;
   };
   if (is_projector) {
-    uma::ProjectorSpec projector = tiny_projector_spec();
+    uma::ProjectorSpec projector = preset == "tiny-grid" ? tiny_grid_projector_spec() : tiny_projector_spec();
     projector.seed = seed;
     return report(uma::write_projector(projector, out));
   }

@@ -1,6 +1,7 @@
 #include "make_model/model_file.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <format>
 #include <string_view>
@@ -81,7 +82,7 @@ std::uint32_t step_rank(const ModelSpec& spec) {
 
 Markers markers_of(const ModelSpec& spec) {
   if (spec.chat_template != ChatTemplate::none) return Markers::chat;
-  if (spec.image_markers) return Markers::image;
+  if (spec.image_markers) return spec.architecture == Architecture::qwen2vl ? Markers::grid : Markers::image;
   return spec.gap_markers ? Markers::gap : Markers::none;
 }
 
@@ -167,6 +168,11 @@ void add_attention(const ModelSpec& spec, const std::string& block, float added,
   list.push_back({block + "attn_q.weight", width, width, kGainQueryKey});
   list.push_back({block + "attn_k.weight", kv_width, width, kGainQueryKey});
   list.push_back({block + "attn_v.weight", kv_width, width, kGainPlain});
+  if (spec.architecture == Architecture::qwen2vl) {
+    list.push_back(vector_of(block + "attn_q.bias", width, 0));
+    list.push_back(vector_of(block + "attn_k.bias", kv_width, 0));
+    list.push_back(vector_of(block + "attn_v.bias", kv_width, 0));
+  }
   list.push_back({block + "attn_output.weight", width, width, kGainAttentionOutput * added});
   if (spec.architecture == Architecture::gemma3) {
     list.push_back(vector_of(block + "attn_q_norm.weight", head, kGainQueryKey));
@@ -298,6 +304,8 @@ const char* name_of(Architecture architecture) {
   switch (architecture) {
     case Architecture::llama:
       return "llama";
+    case Architecture::qwen2vl:
+      return "qwen2vl";
     case Architecture::gemma3:
       return "gemma3";
     case Architecture::mamba:
@@ -345,6 +353,13 @@ void set_shape(gguf_context* gguf, const ModelSpec& spec) {
   if (has_attention(spec) && spec.architecture != Architecture::bert) {
     set_u32("rope.dimension_count", spec.width / spec.heads);
     set_f32("rope.freq_base", spec.weights == Weights::shift_register ? 1.0F : 10000.0F);  // A register sets its own angles.
+  }
+  if (spec.architecture == Architecture::qwen2vl) {
+    // Pairs of a head's numbers that are rotated by time, line and column.
+    const auto pairs = static_cast<std::int32_t>(spec.width / spec.heads / 2);
+    const std::int32_t side = pairs / 3;
+    const std::array<std::int32_t, 4> sections{pairs - 2 * side, side, side, 0};
+    gguf_set_arr_data(gguf, "qwen2vl.rope.dimension_sections", GGUF_TYPE_INT32, sections.data(), sections.size());
   }
   if (spec.architecture == Architecture::gemma3) {
     set_u32("attention.sliding_window", spec.window);

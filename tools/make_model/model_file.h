@@ -15,11 +15,12 @@ namespace uma {
 
 // The architectures differ in what they keep of earlier tokens.
 enum class Architecture : std::uint8_t {
-  llama,   // Attention over all tokens.
-  gemma3,  // Five of six layers look at a window of the last tokens only.
-  mamba,   // One state of fixed size instead of tokens.
-  jamba,   // Every second layer attends to all tokens, the others are mamba's.
-  bert,    // Nothing: every token sees the whole text, and the result is a vector or a score.
+  llama,    // Attention over all tokens.
+  qwen2vl,  // The same, with positions of several dimensions for images (M-RoPE).
+  gemma3,   // Five of six layers look at a window of the last tokens only.
+  mamba,    // One state of fixed size instead of tokens.
+  jamba,    // Every second layer attends to all tokens, the others are mamba's.
+  bert,     // Nothing: every token sees the whole text, and the result is a vector or a score.
 };
 
 enum class Tokenizer : std::uint8_t { sentence_pieces, word_pieces };

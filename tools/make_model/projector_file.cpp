@@ -80,8 +80,40 @@ Matrix projection(const ProjectorSpec& spec) {
   return matrix;
 }
 
+constexpr float kProjectorQueryKeyGain = 1.7F;
+
+std::vector<Matrix> list_grid_matrices(const ProjectorSpec& spec) {
+  constexpr std::int64_t kPatchesPerRow = 4;
+  const std::int64_t width = spec.width;
+  const std::int64_t patch = spec.patch_size;
+  std::vector<Matrix> list;
+  for (const char* frame : {"v.patch_embd.weight", "v.patch_embd.weight.1"}) {
+    list.push_back({.name = frame,
+                    .rows = width,
+                    .columns = kColours * patch * patch,
+                    .gain = 4,
+                    .shape = {patch, patch, kColours, width}});
+  }
+  for (std::uint32_t layer = 0; layer < spec.layers; ++layer) {
+    const std::string block = std::format("v.blk.{}.", layer);
+    list.push_back(vector_of(block + "ln1.weight", width, 1));
+    add_linear(block + "attn_q", width, width, kProjectorQueryKeyGain, list);
+    add_linear(block + "attn_k", width, width, kProjectorQueryKeyGain, list);
+    add_linear(block + "attn_v", width, width, 1, list);
+    add_linear(block + "attn_out", width, width, 1, list);
+    list.push_back(vector_of(block + "ln2.weight", width, 1));
+    add_linear(block + "ffn_gate", spec.feed_forward, width, 1, list);
+    add_linear(block + "ffn_up", spec.feed_forward, width, 1, list);
+    add_linear(block + "ffn_down", width, spec.feed_forward, 1, list);
+  }
+  list.push_back(vector_of("v.post_ln.weight", width, 1));
+  add_linear("mm.0", kPatchesPerRow * width, kPatchesPerRow * width, 1, list);
+  add_linear("mm.2", spec.row_width, kPatchesPerRow * width, 2, list);
+  return list;
+}
+
 std::vector<Matrix> list_projector_matrices(const ProjectorSpec& spec) {
-  constexpr float kProjectorQueryKeyGain = 1.7F;
+  if (spec.kind == ProjectorKind::qwen25vl) return list_grid_matrices(spec);
   const std::int64_t width = spec.width;
   const std::int64_t patch = spec.patch_size;
   const std::int64_t side = spec.image_size / spec.patch_size;
@@ -117,8 +149,10 @@ std::vector<Matrix> list_projector_matrices(const ProjectorSpec& spec) {
 }  // namespace
 
 std::expected<void, std::string> write_projector(const ProjectorSpec& spec, const std::filesystem::path& path) {
-  UMA_CHECK(spec.image_size % spec.patch_size == 0 && spec.width % spec.heads == 0 && spec.row_width >= kPlaceCode + kCodeBits);
-  UMA_CHECK(spec.width > kCodeBits && spec.feed_forward >= 2 * kCodeBits);
+  const bool has_grid = spec.kind == ProjectorKind::qwen25vl;
+  UMA_CHECK(spec.image_size % spec.patch_size == 0 && spec.width % spec.heads == 0);
+  UMA_CHECK(has_grid || (spec.row_width >= kPlaceCode + kCodeBits && spec.width > kCodeBits));
+  UMA_CHECK(has_grid || spec.feed_forward >= 2 * kCodeBits);
   GgufPtr gguf(gguf_init_empty());
   const auto set_u32 = [&](const char* key, std::uint32_t value) {
     gguf_set_val_u32(gguf.get(), std::format("clip.vision.{}", key).c_str(), value);
@@ -128,8 +162,9 @@ std::expected<void, std::string> write_projector(const ProjectorSpec& spec, cons
   gguf_set_val_str(gguf.get(), "general.name", spec.name.c_str());
   gguf_set_val_u32(gguf.get(), "general.file_type", 0);
   gguf_set_val_bool(gguf.get(), "clip.has_vision_encoder", true);
-  gguf_set_val_str(gguf.get(), "clip.projector_type", "gemma3");
-  gguf_set_val_bool(gguf.get(), "clip.use_gelu", true);
+  gguf_set_val_str(gguf.get(), "clip.projector_type", has_grid ? "qwen2.5vl_merger" : "gemma3");
+  gguf_set_val_bool(gguf.get(), has_grid ? "clip.use_silu" : "clip.use_gelu", true);
+  if (has_grid) set_u32("n_wa_pattern", 2);
   set_u32("projection_dim", spec.row_width);
   set_u32("image_size", spec.image_size);
   set_u32("patch_size", spec.patch_size);
@@ -137,7 +172,7 @@ std::expected<void, std::string> write_projector(const ProjectorSpec& spec, cons
   set_u32("feed_forward_length", spec.feed_forward);
   set_u32("block_count", spec.layers);
   set_u32("attention.head_count", spec.heads);
-  set_u32("projector.scale_factor", 1);
+  if (!has_grid) set_u32("projector.scale_factor", 1);
   gguf_set_val_f32(gguf.get(), "clip.vision.attention.layer_norm_epsilon", 1e-6F);
   const std::array<float, kColours> half{0.5F, 0.5F, 0.5F};
   gguf_set_arr_data(gguf.get(), "clip.vision.image_mean", GGUF_TYPE_FLOAT32, half.data(), half.size());

@@ -1,5 +1,4 @@
-// Writes an image projector as a GGUF file: a small vision transformer with random weights. Its last layer turns each row into
-// the code of a word for a model of shift_register.h, so text depends on an image as sharply as on words.
+// Writes an image projector as a GGUF file: a small vision transformer with random weights.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +8,22 @@
 
 namespace uma {
 
+enum class ProjectorKind : std::uint8_t {
+  // Images of one size. The last layer turns each row into the code of a word for a model of shift_register.h, so text depends
+  // on
+  // an image as sharply as on words.
+  gemma3,
+  // Images of any size: four patches become one row, and rows have positions of several dimensions. Every second layer attends
+  // to
+  // a window of patches only.
+  qwen25vl,
+};
+
 struct ProjectorSpec {
   std::string name;
+  ProjectorKind kind = ProjectorKind::gemma3;
   std::uint32_t image_size = 0;  // Side in pixels, to which images are scaled.
-  std::uint32_t patch_size = 0;  // Side in pixels; every patch becomes one row.
+  std::uint32_t patch_size = 0;  // Side in pixels.
   std::uint32_t layers = 0;
   std::uint32_t width = 0;
   std::uint32_t heads = 0;

@@ -103,6 +103,11 @@ void add_smallest(VocabularyBuilder& builder, Markers markers) {
     builder.add("<start_of_image>", 0, LLAMA_TOKEN_TYPE_CONTROL);
     builder.add("<end_of_image>", 0, LLAMA_TOKEN_TYPE_CONTROL);
   }
+  if (markers == Markers::grid) {
+    for (const char* mark : {"<|vision_start|>", "<|vision_end|>", "<|image_pad|>"}) {
+      builder.add(mark, 0, LLAMA_TOKEN_TYPE_CONTROL);
+    }
+  }
   if (markers == Markers::gap) {
     for (const char* mark : {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>"}) {
       builder.add(mark, 0, LLAMA_TOKEN_TYPE_CONTROL);

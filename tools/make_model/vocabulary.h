@@ -35,6 +35,7 @@ enum class Markers : std::uint8_t {
   none,
   chat,   // <|im_start|>, <|im_end|>
   image,  // <start_of_image>, <end_of_image>
+  grid,   // <|vision_start|>, <|vision_end|>, <|image_pad|>
   gap,    // <|fim_prefix|>, <|fim_suffix|>, <|fim_middle|>, <|repo_name|>, <|file_sep|>
 };
 

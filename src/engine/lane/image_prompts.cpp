@@ -47,8 +47,9 @@ void ImagePrompts::accept_encoded(Sequence& sequence, const EncodedReport& repor
   Expected<Unit> all_fit;
   for (image::ImageRun& run : sequence.job.images) {
     if (run.image != report.image) continue;
-    const auto fits = report.encoded ? image::check_encoded(run, **report.encoded, parts_.shape().image_rows_max)
-                                     : Expected<Unit>(std::unexpected(report.encoded.error()));
+    const auto fits = report.encoded
+                          ? image::check_encoded(run, **report.encoded, image::call_rows_max(**report.encoded, parts_.shape()))
+                          : Expected<Unit>(std::unexpected(report.encoded.error()));
     if (fits) {
       run.encoded = *report.encoded;
     } else {
@@ -76,7 +77,7 @@ Sequence* ImagePrompts::stop_at_images(std::vector<sched::SequenceView>& views) 
 void ImagePrompts::run(Sequence& sequence) {
   const std::int32_t cached = parts_.cached(sequence);
   const image::ImageRun& run = *image::run_at(sequence.job.images, cached);
-  const std::int32_t end = image::call_end(run, cached, parts_.shape().image_rows_max);
+  const std::int32_t end = image::call_end(run, cached, image::call_rows_max(*run.encoded, parts_.shape()));
   const std::int32_t rows = end - cached;
   if (!preemption_.free_cells(rows)) return;
   const ContextCalls::PrefillPause pause(calls_);
@@ -88,7 +89,8 @@ void ImagePrompts::run(Sequence& sequence) {
       .position = cached,
       .sequence = static_cast<std::int32_t>(sequence.slot),
       .is_causal = run.encoded->is_causal,
-      .wants_logits = end == size_of(sequence.chain)};
+      .wants_logits = end == size_of(sequence.chain),
+      .grid = image::grid_of(run, cached, end)};
   const auto status = calls_.run(false, std::span(&sequence.job.id, 1),
                                  [&](llm::CallMonitor* monitor) { return parts_.context.decode_image(image, monitor); });
   if (!status) {

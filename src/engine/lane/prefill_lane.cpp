@@ -188,10 +188,10 @@ void PrefillLane::run_chunk(Job& job) {
   // A job that begins again can meet an image of the cached beginning, whose encoding was not needed.
   if (image != nullptr && !image->encoded)
     return fail_job(job, {ErrorCode::runtime_decode, "the prompt begins again, with an image that is not encoded"});
-  const std::int32_t end = image != nullptr
-                               ? image::call_end(*image, job.tokens_done, context_->shape().image_rows_max)
-                               : std::min(job.tokens_done + std::min(chunk_rows(job), context_->shape().batch_rows_max),
-                                          image::text_end(job.asked.images, job.tokens_done, length));
+  const std::int32_t end =
+      image != nullptr ? image::call_end(*image, job.tokens_done, image::call_rows_max(*image->encoded, context_->shape()))
+                       : std::min(job.tokens_done + std::min(chunk_rows(job), context_->shape().batch_rows_max),
+                                  image::text_end(job.asked.images, job.tokens_done, length));
   const std::int32_t rows = end - job.tokens_done;
   const Call call = decode_chunk(job, image, end);
   stats_.record_call_ended(call.ended, false);
@@ -242,7 +242,8 @@ PrefillLane::Call PrefillLane::decode_chunk(Job& job, const image::ImageRun* ima
                                                            .position = begin,
                                                            .sequence = 0,
                                                            .is_causal = image->encoded->is_causal,
-                                                           .wants_logits = end == length},
+                                                           .wants_logits = end == length,
+                                                           .grid = image::grid_of(*image, begin, end)},
                                                           &interrupt_);
   const TimePoint ended = clock_.now();
   return {.status = std::move(status), .began = began, .ended = ended, .ms = to_ms(ended - began - interrupt_.take_waited())};

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "llm/image_tokens.h"
+
 namespace uma::engine {
 namespace {
 
@@ -37,15 +39,24 @@ class PrefixFinder::Search {
     const bool is_faster = ready_ms <= finder_.compute_ms(added, best_.tokens_count);
     if (is_faster || finder_.parts_.options.is_reproducible) best_ = hit;
   }
+  // The begin of the image that this prefix of the chain divides, if it has a grid: a context cannot be cut there. Otherwise
+  // the prefix.
+  [[nodiscard]] std::int32_t before_image(std::size_t prefix) const {
+    const std::vector<Token>& chain = sequence_.chain;
+    const bool has_grids = finder_.parts_.shape().has_grids;
+    while (has_grids && prefix > 0 && llm::is_image_token(chain[prefix]) && llm::is_image_token(chain[prefix - 1])) --prefix;
+    return static_cast<std::int32_t>(prefix);
+  }
   // The number of stored tokens that can be used.
   [[nodiscard]] std::int32_t usable(std::span<const Token> stored) const {
-    const std::size_t common = kv::common_prefix(stored, wanted_);
-    const bool can_cut = finder_.parts_.shape().can_truncate || common == stored.size();
-    return can_cut ? static_cast<std::int32_t>(common) : 0;
+    const llm::ContextShape& shape = finder_.parts_.shape();
+    const std::int32_t common = before_image(kv::common_prefix(stored, wanted_));
+    const bool can_cut = shape.can_truncate || static_cast<std::size_t>(common) == stored.size();
+    return can_cut ? common : 0;
   }
   // The number of the slot's tokens that can be used.
   [[nodiscard]] std::int32_t usable_of_slot(std::size_t index, std::span<const Token> tokens) const {
-    const auto common = static_cast<std::int32_t>(kv::common_prefix(tokens, wanted_));
+    const std::int32_t common = before_image(kv::common_prefix(tokens, wanted_));
     return finder_.parts_.context.can_truncate(static_cast<std::int32_t>(index), common) ? common : 0;
   }
 
@@ -83,7 +94,8 @@ void PrefixFinder::consider_stored(Search& search) const {
   }
   kv::StateStore* store = parts_.options.store;
   if (store == nullptr || sequence.resume.is_refused) return;
-  const auto match = store->find(parts_.prefix_query_of(sequence), search.wanted());
+  auto match = store->find(parts_.prefix_query_of(sequence), search.wanted());
+  if (match) match->tokens_count = search.before_image(static_cast<std::size_t>(match->tokens_count));
   if (!match || match->tokens_count < kSharedMin) return;
   PrefixHit hit{.kind = PrefixHit::Kind::store, .tokens_count = match->tokens_count, .stored = *match};
   // Held until it is loaded, so that it is not evicted for this request.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/lane/lane_test_support.h"
+#include "llm/image_tokens.h"
 
 namespace uma::engine {
 namespace {
@@ -50,6 +51,54 @@ TEST_F(PrefixFinderTest, AModelThatCannotBeCutGoesOnHotAndComputesARewrittenChai
     run();
     EXPECT_EQ(sinks_[3]->tokens, expected("abcxyz"));
     EXPECT_EQ(eos(3).usage.reused_tokens, 0);
+  }
+}
+
+// Chains with the rows of two images behind 20 tokens of text, which differ in the last row.
+TEST_F(PrefixFinderTest, APrefixThatEndsWithinAnImageWithAGridIsReusedUpToTheImage) {
+  constexpr Token kRows = llm::kImageTokensBegin;
+  const auto with_image = [&](std::uint64_t id, const std::vector<Token>& rows) {
+    GenerationJob made = job(id, "a text of 20 letters");
+    auto encoded = std::make_shared<image::EncodedImage>();
+    encoded->row_width = 1;
+    encoded->pieces_end = {static_cast<std::int32_t>(rows.size())};
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      encoded->rows.push_back(testing::fake_row_value(rows[i]));
+      encoded->grid.places.push_back({0, 0, static_cast<std::int32_t>(i), 0});
+    }
+    encoded->grid.advance = {1};
+    made.images = {{.image = "i",
+                    .begin = 20,
+                    .count = static_cast<std::int32_t>(rows.size()),
+                    .first_row = 0,
+                    .encoded = std::move(encoded)}};
+    made.tokens.insert(made.tokens.end(), rows.begin(), rows.end());
+    made.tokens.push_back('?');
+    return made;
+  };
+  const std::vector<Token> first{kRows, kRows + 1, kRows + 2};
+  const std::vector<Token> second{kRows, kRows + 1, kRows + 7};
+  for (const bool unified : {false, true}) {
+    for (const bool is_stored : {false, true}) {
+      const FakeOptions options{.unified = unified, .has_grids = true};
+      is_stored ? make_with_store(options) : make(options);
+      post(of_session("s", with_image(1, first)));
+      run();
+      if (is_stored) {
+        lane_->cancel_all();  // Stores the session's tokens.
+        make_with_store(options);
+      }
+      post(of_session("s", with_image(2, second)));
+      run();
+      const std::vector<Token> chain = chain_after(2);
+      EXPECT_EQ(eos(2).usage.reused_tokens, 20);
+      EXPECT_EQ(results_.at(2).generated,
+                fake_continuation(options_, {chain.begin(), chain.begin() + 24}, static_cast<std::int32_t>(chain.size()) - 24));
+      // The whole image is reused.
+      post(of_session("s", with_image(3, second)));
+      run();
+      EXPECT_EQ(eos(3).usage.reused_tokens, 23);
+    }
   }
 }
 

@@ -54,7 +54,8 @@ Expected<Unit> SequenceSave::save_piece(llm::Context& context, std::int32_t sequ
   const auto length = static_cast<std::int32_t>(snapshot_.tokens.size());
   UMA_CHECK(!is_complete() && context.sequence_length(sequence) == length);
   const std::int32_t begin = snapshot_.pieces.empty() ? 0 : snapshot_.pieces.back().end;
-  const std::int32_t end = std::min(length, begin + piece_tokens(context.shape(), length));
+  std::int32_t end = std::min(length, begin + piece_tokens(context.shape(), length));
+  while (end < length && !context.can_truncate(sequence, end)) ++end;  // To the end of an image.
   const std::size_t bytes = context.shape().can_truncate ? piece_bytes(context.shape(), end - begin)
                                                          : static_cast<std::size_t>(context.state_bytes(sequence));
   kv::SnapshotPiece& piece = snapshot_.pieces.emplace_back(begin, end, pool.take(bytes));

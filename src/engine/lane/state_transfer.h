@@ -10,9 +10,9 @@
 
 namespace uma::engine {
 
-// Saves a sequence one piece at a time. In a unified context that can be cut anywhere pieces have at most 512 tokens, so they
-// can be saved and loaded between ticks; other contexts save whole sequences only. The sequence stays, and must not change
-// before the last piece is saved.
+// Saves a sequence one piece at a time. In a unified context that can be cut anywhere pieces have at most 512 tokens, or to the
+// end of an image, so they can be saved and loaded between ticks; other contexts save whole sequences only. The sequence stays,
+// and must not change before the last piece is saved.
 class SequenceSave {
  public:
   // `tokens`: exactly those that the sequence's cache holds, at least one. `reservation` covers the memory.

@@ -93,7 +93,8 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
   }
   if (!options.projector_path.empty()) {
     // Images are encoded while others stream, so half of a worker's threads are left for the streams.
-    auto projector = loaded.model->load_projector(options.projector_path, std::max(1, options.context.threads / 2));
+    auto projector = loaded.model->load_projector(options.projector_path, {.threads = std::max(1, options.context.threads / 2),
+                                                                           .image_tokens_max = options.image_tokens_max});
     if (!projector) return std::unexpected(projector.error());
     loaded.projector = std::move(*projector);
   }

@@ -22,12 +22,18 @@ namespace fs = std::filesystem;
 using testing::fake_continuation;
 using testing::image_of_one_pixel;
 
-class Images : public ::testing::TestWithParam<bool>, protected EngineBench {
+struct ImagesCase {
+  bool is_unified = false;
+  bool has_grids = false;
+};
+
+class Images : public ::testing::TestWithParam<ImagesCase>, protected EngineBench {
  protected:
   Images() : EngineBench({.cells = 2'048, .sequences = 4, .batch_rows_max = 64, .has_chat_template = true}) {
     folder_ = fs::temp_directory_path() / ("uma-images-test-" + std::to_string(::getpid()));
     step_takes_ = std::chrono::milliseconds(1);
-    options_.unified = GetParam();
+    options_.unified = GetParam().is_unified;
+    options_.has_grids = GetParam().has_grids;
     options_.clock = &clock_;
     forget_states();
     serve();
@@ -50,7 +56,7 @@ class Images : public ::testing::TestWithParam<bool>, protected EngineBench {
     };
     start_router(router);
     encoder_ = std::make_shared<image::ImageEncoder>(
-        std::make_unique<testing::FakeProjector>(),
+        std::make_unique<testing::FakeProjector>(options_.has_grids),
         image::ImageEncoderOptions{.allowed_dirs = {}, .cache_bytes_max = 1000, .kept = kept_images_}, clock_);
     LaneOptions lane;
     lane.store = store_.get();
@@ -109,8 +115,13 @@ class Images : public ::testing::TestWithParam<bool>, protected EngineBench {
   std::shared_ptr<image::KeptImages> kept_images_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Images, ::testing::Bool(),
-                         [](const auto& layout) { return layout.param ? "unified" : "split"; });
+INSTANTIATE_TEST_SUITE_P(Layouts, Images,
+                         ::testing::Values(ImagesCase{false, false}, ImagesCase{true, false}, ImagesCase{false, true},
+                                           ImagesCase{true, true}),
+                         [](const auto& layout) {
+                           return std::string(layout.param.is_unified ? "unified" : "split") +
+                                  (layout.param.has_grids ? "_with_grids" : "");
+                         });
 
 TEST_P(Images, CountAndAreNotReadForARequestThatHasEnded) {
   std::stop_source end;
@@ -448,7 +459,8 @@ TEST_P(Images, ThatNeedMoreRowsThanACallHasAreRefused) {
   serve();
   const auto sink = generate(ask("what?", {'a'}));
   EXPECT_EQ(sink->error().code, ErrorCode::limit_prompt);
-  EXPECT_TRUE(sink->error().message.contains("scheduler.ubatch 3")) << sink->error().message;
+  const char* setting = options_.has_grids ? "vision.image_tokens_max to 2" : "scheduler.ubatch 3";
+  EXPECT_TRUE(sink->error().message.contains(setting)) << sink->error().message;
 }
 
 TEST_P(Images, AppendedInputHasThem) {
