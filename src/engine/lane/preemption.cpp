@@ -75,7 +75,8 @@ Sequence* Preemption::choose_victim() const {
 Sequence* Preemption::choose_restoring() const {
   for (auto each = parts_.sequences.rbegin(); each != parts_.sequences.rend(); ++each) {
     const auto& restoring = (*each)->restoring;
-    if ((*each)->is_running() && restoring && (restoring->stored || restoring->pieces_loaded == restoring->pieces_kept)) return each->get();
+    if ((*each)->is_running() && restoring && (restoring->stored || restoring->pieces_loaded == restoring->pieces_kept))
+      return each->get();
   }
   return nullptr;
 }

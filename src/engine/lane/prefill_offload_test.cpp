@@ -153,7 +153,8 @@ TEST_F(PrefillOffloadTest, TheCachedBeginningLeavesInPiecesAndStaysInTheSlot) {
   run_both();
   EXPECT_EQ(sinks_[2]->tokens, expected("a stream", 60));
   EXPECT_EQ(results_.at(3).generated, fake_continuation(options_, chain, 6));
-  EXPECT_EQ(context_->cells_loaded - loaded_before, std::int64_t(chain.size()) - 400) << "the first two pieces are there already";
+  EXPECT_EQ(context_->cells_loaded - loaded_before, std::int64_t(chain.size()) - 400)
+      << "the first two pieces are there already";
 }
 
 TEST_F(PrefillOffloadTest, ARequestIsCancelledWhileItsStateLeaves) {
