@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <format>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -91,6 +92,11 @@ class CallRules {
   // `is_loose`: use the schemas of strict tools only.
   CallRules(const Family& family, Use use, bool is_loose) : family_(family), use_(use), is_loose_(is_loose) {}
 
+  [[nodiscard]] static bool is_strict(const boost::json::object& function) {
+    const boost::json::value* strict = function.if_contains("strict");
+    return strict != nullptr && *strict == true;
+  }
+
   [[nodiscard]] Expected<Unit> add_tool(std::size_t index, const boost::json::object& function) {
     const bool needs_elements =
         std::ranges::any_of(family_.calls, [](const CallForm& form) { return form.style == ArgumentStyle::elements; });
@@ -119,6 +125,7 @@ class CallRules {
   [[nodiscard]] std::string gbnf() const {
     constexpr std::string_view kShared = R"gbnf(ws ::= [ \t\n]{0,16}
 id ::= [a-zA-Z0-9_.:-]{1,64}
+any ::= [^<\n]{0,64}
 member ::= ("\"type\"" ws ":" ws "\"function\"" | ("\"id\"" | "\"tool_call_id\"") ws ":" ws "\"" id "\"")
 loose ::= "{" ws (pair (ws "," ws pair)*)? ws "}" | "(" ws (pair (ws "," ws pair)*)? ws ")"
 pair ::= (word | quoted) ws [:=] ws value
@@ -128,7 +135,12 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const std::string quote = family_.quote.empty()
                                   ? std::string(R"gbnf("'" ([^'\\] | "\\" [^\n])* "'" | "\"" ([^"\\] | "\\" [^\n])* "\"")gbnf")
                                   : std::format("{0} {1} {0}", literal(family_.quote), text_without(family_.quote));
-    return std::format("{}quoted ::= {}\n{}{}", kShared, quote, extra_, rules_.gbnf());
+    std::string elements;
+    if (const std::string_view close = family_.element.close; !close.empty()) {
+      elements = std::format("element-text ::= {} {}\nelement ::= {} [^<>\\n\"]{{1,64}} {} element-text\n", text_without(close),
+                             literal(close), literal(family_.element.open), element_begin(""));
+    }
+    return std::format("{}{}quoted ::= {}\n{}{}", kShared, elements, quote, extra_, rules_.gbnf());
   }
 
  private:
@@ -162,7 +174,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
           add(has_name ? "id" : literal("functions." + tool->name + ":") + " [0-9]{1,4}");
           break;
         case PatternPart::Kind::any:
-          add("[^<\\n]{0,64}");
+          add("any");
           break;
         case PatternPart::Kind::arguments:
           add(form.style == ArgumentStyle::loose ? "loose" : tool->arguments);
@@ -209,11 +221,6 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     return rules_.add(wanted);
   }
 
-  [[nodiscard]] static bool is_strict(const boost::json::object& function) {
-    const boost::json::value* strict = function.if_contains("strict");
-    return strict != nullptr && *strict == true;
-  }
-
   // The rule for arguments as elements: those of the schema in its order, or any.
   [[nodiscard]] Expected<std::string> elements_of(std::size_t index, const boost::json::object& function) {
     const boost::json::value* schema = function.if_contains("parameters");
@@ -223,17 +230,19 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const std::string between = use_ == Use::forced ? literal("\n") : "ws";
     std::string rule;
     if (uses_schema && properties != nullptr && properties->is_object()) {
-      const boost::json::value* required = fields->if_contains("required");
+      std::set<std::string_view> required;
+      if (const boost::json::value* names = fields->if_contains("required"); names != nullptr && names->is_array()) {
+        for (const boost::json::value& one : names->get_array()) {
+          if (one.is_string()) required.insert(one.get_string());
+        }
+      }
       for (const auto& [name, property] : properties->get_object()) {
         const auto element = element_of(name, property, *schema, is_strict(function));
         if (!element) return std::unexpected(element.error());
-        const bool is_required = required != nullptr && required->is_array() &&
-                                 std::ranges::contains(required->get_array(), boost::json::value(name));
-        rule += std::format("({} {}){} ", *element, between, is_required ? "" : "?");
+        rule += std::format("({} {}){} ", *element, between, required.contains(name) ? "" : "?");
       }
     } else if (use_ == Use::begun) {
-      rule = std::format("({} [^<>\\n\"]{{1,64}} {} {} {} ws)*", literal(family_.element.open), element_begin(""),
-                         text_without(family_.element.close), literal(family_.element.close));
+      rule = "(element ws)*";
     }
     if (rule.empty()) return std::string();
     const std::string name = std::format("elements-{}", index);
@@ -262,14 +271,17 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const std::string quote = marks.quotes_name ? "\"" : "";
     const std::string begin = literal(std::format("{}{}{}{}", marks.open, quote, name, quote)) + " " +
                               element_begin(types.is_text() ? marks.text_attribute : marks.other_attribute);
-    if (types.is_text()) return std::format("{} {} {}", begin, text_without(marks.close), literal(marks.close));
+    if (types.is_text()) return begin + " element-text";
     // The place of a reference is relative to the whole schema.
     boost::json::object alone = property.is_object() ? property.get_object() : boost::json::object();
-    for (const std::string_view definitions : {"$defs", "definitions"}) {
-      const boost::json::value* shared = schema.get_object().if_contains(definitions);
-      if (shared != nullptr) alone[definitions] = *shared;
-    }
     std::string text = boost::json::serialize(alone);
+    if (text.contains("\"$ref\"")) {
+      for (const std::string_view definitions : {"$defs", "definitions"}) {
+        const boost::json::value* shared = schema.get_object().if_contains(definitions);
+        if (shared != nullptr) alone[definitions] = *shared;
+      }
+      text = boost::json::serialize(alone);
+    }
     if (use_ == Use::begun && !is_strict && !grammar::json_schema_gbnf(text)) text = "{}";
     const auto value = rules_.add(text);
     if (!value) return std::unexpected(value.error());
@@ -305,7 +317,10 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
   };
   // Schemas that have grammars alone may exceed the limits together.
   if (auto grammar = make(false)) return grammar;
-  return make(true);
+  auto loose = make(true);
+  const bool has_strict = std::ranges::any_of(
+      tools.as_array(), [](const boost::json::value& tool) { return CallRules::is_strict(tool.at("function").as_object()); });
+  return loose || has_strict ? loose : nullptr;
 }
 
 Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options) {

@@ -19,8 +19,8 @@ namespace uma::chat {
 
 // The grammar of a tool call (ReplyParser::begun_call), from its mark to the end of all calls of this mark. It allows all
 // forms, names and arguments in both orders, and the whitespace that models write. Arguments follow the schema of their tool;
-// without a schema, or with a schema that has no grammar, they are any object. Requires: a family and tools. Errors:
-// E_PROTO_003 if the tool of such a schema is `strict`.
+// without a schema, or with a schema that has no grammar, they are any object. Null: the tools are too many for a grammar.
+// Requires: a family and tools. Errors: E_PROTO_003 for such a schema or so many tools, if one of them is `strict`.
 [[nodiscard]] Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const ReplyFormat& format,
                                                                                    const ChatOptions& options);
 

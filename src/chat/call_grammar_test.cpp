@@ -257,5 +257,27 @@ TEST(CallGrammar, TheFirstFormOfEveryFamily) {
   }
 }
 
+// As coding agents send them.
+TEST(BegunCallGrammar, ManyToolsOfEveryFamily) {
+  ChatOptions options = offered();
+  options.tools = "[";
+  for (int i = 0; i < 250; ++i) {
+    options.tools +=
+        std::format(R"({}{{"type":"function","function":{{"name":"f{}","parameters":{{"type":"object","properties":{{)",
+                    i == 0 ? "" : ",", i);
+    for (int j = 0; j < 8; ++j)
+      options.tools += std::format(R"({}"p{}":{{"type":"{}"}})", j == 0 ? "" : ",", j, j % 3 == 0 ? "integer" : "string");
+    options.tools += "}}}}";
+  }
+  options.tools += "]";
+  for (const Family& family : families()) {
+    const auto grammar = begun_call_grammar(of(family.name), options);
+    ASSERT_TRUE(grammar) << family.name << ": a request is not refused for its number of tools";
+    const bool has_many_forms =
+        family.name == "gpt-oss" || family.name.starts_with("mistral") || family.name.starts_with("deepseek");
+    EXPECT_TRUE(*grammar != nullptr || has_many_forms) << family.name;
+  }
+}
+
 }  // namespace
 }  // namespace uma::chat

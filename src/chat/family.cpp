@@ -208,7 +208,8 @@ constexpr std::array<CallForm, 2> kLlamaCalls{{
 // --- calls as in Python
 
 constexpr TextArray<2> kLlama4Has{"<|header_start|>", "ipython"};
-constexpr std::array<CallForm, 2> kLlama4Calls{{
+constexpr std::array<CallForm, 3> kLlama4Calls{{
+    {.call = "{function}", .between = "; ", .begins_reply = true, .needs_known_name = true},
     {.open = "[\t",
      .call = "{name}{arguments}",
      .between = ", ",
@@ -309,7 +310,7 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.name = "hermes", .has = kHermesHas, .calls = kHermesCalls},
     {.name = "tool-calls-list", .has = kToolCallsHas, .calls = kToolCallsCalls, .dropped = kToolCallsDropped},
     {.name = "firefunction", .has = kFireHas, .calls = kFireCalls},
-    {.name = "llama4", .has = kLlama4Has, .calls = kLlama4Calls},
+    {.name = "llama4", .has = kLlama4Has, .calls = kLlama4Calls, .arguments_key = "parameters"},
     {.name = "llama3", .has = kPythonTagHas, .calls = kLlamaCalls, .arguments_key = "parameters"},
     {.name = "llama3.2", .has = kLlamaHas, .calls = kLlamaCalls, .arguments_key = "parameters"},
 });

@@ -266,6 +266,10 @@ TEST(Families, CallsAsInPython) {
   expect_parts("llama4", "[f(x)]", {"", "[f(x)]", {}});
 }
 
+TEST(Families, Llama4WritesJsonToo) {
+  expect_parts("llama4", R"({"name": "f", "parameters": {"a": 1}})", {"", "", {R"(f{"a": 1})"}});
+}
+
 // --- Gemma
 
 TEST(Families, Gemma) {
@@ -301,6 +305,19 @@ TEST(Families, ALimitDoesNotCloseACall) {
   parser.push("<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n", pieces);
   parser.finish(pieces, true);
   EXPECT_EQ(parser.calls().at(0).text, R"({"a": 1)");
+}
+
+TEST(Families, ACallWithoutANameIsContent) {
+  const std::string text = "<|tool_call_begin|>functions.:0<|tool_call_argument_begin|>{}<|tool_call_end|>";
+  expect_parts("kimi", text, {"", text, {}});
+}
+
+TEST(Families, ASchemaWhosePartsReferToEachOtherIsReadInBoundedTime) {
+  std::string parts;
+  for (int i = 0; i < 1000; ++i) parts += std::string(i == 0 ? "" : ",") + R"({"$ref": "#/$defs/a"})";
+  const Tools tools = tools_of(R"([{"type": "function", "function": {"name": "f", "parameters": {"$defs": {"a": {"anyOf": [)" +
+                               parts + R"(]}}, "properties": {"p": {"$ref": "#/$defs/a"}, "q": {"type": "integer"}}}}}])");
+  EXPECT_EQ(tools.at("f").at("p"), TypeSet());
 }
 
 TEST(Families, LongTextsStream) {

@@ -15,6 +15,7 @@ namespace uma::chat {
 namespace {
 
 constexpr int kSchemaDepthMax = 8;
+constexpr int kSchemaVisitsMax = 1000;  // Parts of all schemas of a tool; alternatives can refer to each other.
 
 TypeSet type_named(std::string_view name) {
   if (name == "string") return {TypeSet::string};
@@ -52,10 +53,10 @@ void add_types(TypeSet& types, TypeSet more) {
   types.bits = static_cast<std::uint8_t>(types.bits | more.bits);
 }
 
-TypeSet types_within(const boost::json::value& schema, const boost::json::value& root, int depth) {
+TypeSet types_within(const boost::json::value& schema, const boost::json::value& root, int depth, int& visits) {
   TypeSet types;
   const boost::json::object* fields = schema.if_object();
-  if (fields == nullptr || depth > kSchemaDepthMax) return types;
+  if (fields == nullptr || depth > kSchemaDepthMax || --visits < 0) return types;
   if (const boost::json::value* type = fields->if_contains("type")) {
     if (type->is_string()) add_types(types, type_named(type->get_string()));
     if (const boost::json::array* several = type->if_array()) {
@@ -73,13 +74,13 @@ TypeSet types_within(const boost::json::value& schema, const boost::json::value&
   for (const std::string_view key : {"anyOf", "oneOf", "allOf"}) {
     const boost::json::value* parts = fields->if_contains(key);
     if (parts == nullptr || !parts->is_array()) continue;
-    for (const boost::json::value& part : parts->get_array()) add_types(types, types_within(part, root, depth + 1));
+    for (const boost::json::value& part : parts->get_array()) add_types(types, types_within(part, root, depth + 1, visits));
   }
   if (const boost::json::value* reference = fields->if_contains("$ref"); reference != nullptr && reference->is_string()) {
     const std::string_view path = reference->get_string();
     boost::system::error_code problem;
     const boost::json::value* target = path.starts_with('#') ? root.find_pointer(path.substr(1), problem) : nullptr;
-    if (target != nullptr) add_types(types, types_within(*target, root, depth + 1));
+    if (target != nullptr) add_types(types, types_within(*target, root, depth + 1, visits));
   }
   if (types.bits == 0 && fields->contains("properties")) types.bits = TypeSet::object;
   if (types.bits == 0 && fields->contains("items")) types.bits = TypeSet::array;
@@ -105,7 +106,8 @@ bool is_json_of(std::string_view text, TypeSet types) {
 }  // namespace
 
 TypeSet types_of(const boost::json::value& schema, const boost::json::value& root) {
-  return types_within(schema, root, 0);
+  int visits = kSchemaVisitsMax;
+  return types_within(schema, root, 0, visits);
 }
 
 ParameterTypes parameter_types_of(const boost::json::value& schema) {
@@ -113,7 +115,8 @@ ParameterTypes parameter_types_of(const boost::json::value& schema) {
   const boost::json::object* fields = schema.if_object();
   const boost::json::value* properties = fields == nullptr ? nullptr : fields->if_contains("properties");
   if (properties == nullptr || !properties->is_object()) return types;
-  for (const auto& [name, property] : properties->get_object()) types.emplace(name, types_of(property, schema));
+  int visits = kSchemaVisitsMax;
+  for (const auto& [name, property] : properties->get_object()) types.emplace(name, types_within(property, schema, 0, visits));
   return types;
 }
 

@@ -284,7 +284,7 @@ bool ReplyParser::step_call(ReplyPieces& out) {
   const bool is_whole = result == ArgumentReader::Result::complete;
   const bool is_decided = !call_.name.empty() && !call_.arguments.empty();
   const bool is_call = is_emitted_ || !is_decided || emit_call();
-  if (!is_call || result == ArgumentReader::Result::malformed) {
+  if (!is_call || result == ArgumentReader::Result::malformed || (is_whole && !is_emitted_)) {
     give_up_call(out);
     return true;
   }

@@ -59,7 +59,8 @@ bool Preemption::free_unused_cells() {
   return false;
 }
 
-// The newest of the least important running sequences; null: only one runs.
+// The newest of the least important running sequences. If only one runs, the newest one on its way to the prefill lane; null:
+// there is none.
 Sequence* Preemption::choose_victim() const {
   Sequence* victim = nullptr;
   std::size_t running = 0;
@@ -68,7 +69,10 @@ Sequence* Preemption::choose_victim() const {
     ++running;
     if (victim == nullptr || sequence->job.is_background >= victim->job.is_background) victim = sequence.get();
   }
-  return running > 1 ? victim : nullptr;
+  if (running > 1) return victim;
+  const auto leaving = std::find_if(parts_.sequences.rbegin(), parts_.sequences.rend(),
+                                    [](const SequencePtr& sequence) { return sequence->leaving.has_value(); });
+  return leaving == parts_.sequences.rend() ? nullptr : leaving->get();
 }
 
 // The newest sequence that is being restored and whose snapshot is still complete; null: there is none.
