@@ -16,7 +16,7 @@ namespace {
 // computation step, and the attention of a layer is the longest one. Larger calls are faster (134 M Q8_0, a prompt of 1,920
 // tokens, calls of 64 / 128 / 256 / 512 rows: 480 / 482 / 509 / 538 tokens/s on one thread, 759 / 927 / 1,021 / 1,017 on two).
 constexpr double kChunkMs = 400;
-constexpr double kAloneMs = 1000;  // While there is no stream and no other prompt.
+constexpr double kLoneChunkMs = 1000;  // While there is no stream and no other prompt.
 constexpr double kLayerMs = 12;
 
 // The scope of a call: inside the gate, with cores reserved for the call.
@@ -178,7 +178,7 @@ std::int32_t PrefillLane::chunk_rows(const Job& job) const {
   const std::int32_t left = static_cast<std::int32_t>(job.asked.tokens.size()) - job.tokens_done;
   const bool holds_up_streams = cores_.decode_is_busy() && !cores_.is_split();
   const bool is_alone = jobs_.size() == 1 && !cores_.decode_is_busy();
-  const double chunk_ms = is_alone           ? kAloneMs
+  const double chunk_ms = is_alone           ? kLoneChunkMs
                           : holds_up_streams ? std::min(kChunkMs, kLayerMs * context_->shape().layers)
                                              : kChunkMs;
   const std::int32_t rows_max = std::min(context_->shape().ubatch_rows_max, context_->shape().batch_rows_max);
