@@ -20,10 +20,10 @@ constexpr std::size_t kLooseWordBytesMax = 1024;
 constexpr std::size_t kLooseDepthMax = 30;
 constexpr std::size_t kLookaheadBytesMax = 64;
 
-// Whether `text` begins with `mark`, or may do so when more comes.
-Found begins_with(std::string_view text, std::string_view mark) {
-  if (text.starts_with(mark)) return Found::yes;
-  return mark.starts_with(text) ? Found::maybe : Found::no;
+// Appends a character of JSON as it stands, but control characters in strings, which models write, escaped.
+void append_json_character(std::string& json, char c, bool is_in_string) {
+  if (static_cast<unsigned char>(c) < 0x20 && is_in_string) return append_json_text(json, {&c, 1});
+  json += c;
 }
 
 bool is_json_number(std::string_view text) {
@@ -47,12 +47,7 @@ Result JsonReader::read(std::string_view& text, CallText& call) {
       text.remove_prefix(i);
       return Result::malformed;
     }
-    // Models write line feeds in strings as they are.
-    if (static_cast<unsigned char>(c) < 0x20 && is_in_string) {
-      append_json_text(call.arguments, {&c, 1});
-    } else {
-      call.arguments += c;
-    }
+    append_json_character(call.arguments, c, is_in_string);
     if (result == JsonScanner::Result::complete) {
       text.remove_prefix(i + 1);
       return Result::complete;
@@ -79,11 +74,7 @@ Result FunctionReader::take(char c, CallText& call) {
   const JsonScanner::Result result = scanner_.feed(c);
   if (result == JsonScanner::Result::malformed) return Result::malformed;
   if (member_ == Member::arguments) {
-    if (static_cast<unsigned char>(c) < 0x20 && before == JsonScanner::Place::string) {
-      append_json_text(call.arguments, {&c, 1});
-    } else {
-      call.arguments += c;
-    }
+    append_json_character(call.arguments, c, before == JsonScanner::Place::string);
     if (scanner_.place() == JsonScanner::Place::end_of_value && scanner_.depth() == 1) {
       has_arguments_ = true;
       member_ = Member::none;
@@ -179,7 +170,7 @@ Result ElementReader::read(std::string_view& text, CallText& call) {
       case State::attributes:
         if (text.find(marks_.value_begin) == std::string_view::npos && text.size() > kAttributeBytesMax)
           return Result::malformed;
-        is_changed = read_attributes(text, call);
+        is_changed = read_attributes(text);
         break;
       case State::value:
         is_changed = read_value(text, call);
@@ -229,7 +220,7 @@ bool ElementReader::read_name(std::string_view& text, CallText& call) {
   return true;
 }
 
-bool ElementReader::read_attributes(std::string_view& text, CallText& /*call*/) {
+bool ElementReader::read_attributes(std::string_view& text) {
   const std::size_t end = text.find(marks_.value_begin);
   if (end == std::string_view::npos) return false;
   const std::string_view attributes = text.substr(0, end);

@@ -83,7 +83,7 @@ class ElementReader final : public ArgumentReader {
 
   [[nodiscard]] Result read_between(std::string_view& text, CallText& call);
   [[nodiscard]] bool read_name(std::string_view& text, CallText& call);
-  [[nodiscard]] bool read_attributes(std::string_view& text, CallText& call);
+  [[nodiscard]] bool read_attributes(std::string_view& text);
   [[nodiscard]] bool read_value(std::string_view& text, CallText& call);
 
   const ElementMarks& marks_;

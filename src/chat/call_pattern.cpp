@@ -47,6 +47,11 @@ Pattern pattern_of(std::string_view text) {
   return pattern;
 }
 
+Found begins_with(std::string_view text, std::string_view mark) {
+  if (text.starts_with(mark)) return Found::yes;
+  return mark.starts_with(text) ? Found::maybe : Found::no;
+}
+
 CallHead match_head(std::span<const PatternPart> pattern, std::string_view text, std::string_view begins) {
   CallHead head;
   std::string_view rest = text;

@@ -32,6 +32,9 @@ using Pattern = std::vector<PatternPart>;
 
 enum class Found : std::uint8_t { no, maybe, yes };
 
+// Whether `text` begins with `mark`, or may do so when more comes.
+[[nodiscard]] Found begins_with(std::string_view text, std::string_view mark);
+
 // The part of a call before its arguments.
 struct CallHead {
   Found found = Found::no;  // `maybe`: more text decides.

@@ -39,11 +39,9 @@ std::string name_in(std::string_view id) {
 
 // Takes `mark` from the begin of `text`.
 Found take(std::string_view& text, std::string_view mark) {
-  if (text.starts_with(mark)) {
-    text.remove_prefix(mark.size());
-    return Found::yes;
-  }
-  return mark.starts_with(text) ? Found::maybe : Found::no;
+  const Found found = begins_with(text, mark);
+  if (found == Found::yes) text.remove_prefix(mark.size());
+  return found;
 }
 
 }  // namespace
@@ -143,14 +141,14 @@ bool ReplyParser::may_open(const Opener& opener, bool is_next) const {
   return (is_at_start_ && is_next) || !opener.form->begins_reply;
 }
 
-CallHead ReplyParser::head_at(const Opener& opener, std::string_view text) const {
-  const bool is_call = opener.kind == Opener::Kind::call;
-  const bool is_function = is_call && opener.pattern.back().kind == PatternPart::Kind::function;
-  CallHead head = match_head(opener.pattern, text, is_call ? begins_of(*opener.form, is_function) : "");
+// Compares the text with a mark, or, if `form` is not null, with the head of a call.
+CallHead ReplyParser::head_of(const Pattern& pattern, const CallForm* form, std::string_view text) const {
+  const bool is_function = form != nullptr && pattern.back().kind == PatternPart::Kind::function;
+  CallHead head = match_head(pattern, text, form == nullptr ? "" : begins_of(*form, is_function));
   if (head.found == Found::maybe && text.size() > kHeadBytesMax) head.found = Found::no;
-  if (head.found != Found::yes || !is_call) return head;
+  if (head.found != Found::yes || form == nullptr) return head;
   if (head.name.empty() && !head.id.empty()) head.name = name_in(head.id);
-  const bool needs_known = opener.form->needs_known_name || state_ == State::reasoning;
+  const bool needs_known = form->needs_known_name || state_ == State::reasoning;
   if (needs_known && !is_function && !is_known(head.name)) head.found = Found::no;
   return head;
 }
@@ -162,7 +160,7 @@ ReplyParser::Place ReplyParser::find_opener(std::string_view text) const {
     const bool is_next = blanks_at_begin(text) >= at;
     for (const Opener& opener : openers_) {
       if (!may_open(opener, is_next)) continue;
-      CallHead head = head_at(opener, text.substr(at));
+      CallHead head = head_of(opener.pattern, opener.form, text.substr(at));
       if (head.found != Found::no) return {.at = at, .found = head.found, .opener = &opener, .head = std::move(head)};
     }
   }
@@ -374,13 +372,9 @@ bool ReplyParser::step_after_call() {
       rest.remove_prefix(blanks_at_begin(rest));
       if (rest.empty()) return false;
     }
-    const bool is_function = form_->head.back().kind == PatternPart::Kind::function;
-    CallHead head = match_head(form_->head, rest, begins_of(*form_->form, is_function));
-    if (head.found == Found::maybe && rest.size() <= kHeadBytesMax) return false;
-    if (head.name.empty() && !head.id.empty()) head.name = name_in(head.id);
-    const bool is_call =
-        head.found == Found::yes && finds_calls() && (is_function || !form_->form->needs_known_name || is_known(head.name));
-    if (is_call) {
+    CallHead head = head_of(form_->head, form_->form, rest);
+    if (head.found == Found::maybe) return false;
+    if (head.found == Found::yes && finds_calls()) {
       const std::size_t begin = held_.size() - rest.size();
       const std::size_t end = begin + head.length;
       begin_call(*form_->form, std::move(head), begin, end);

@@ -123,7 +123,7 @@ class ReplyParser {
   [[nodiscard]] bool finds_calls() const;
   [[nodiscard]] bool is_known(std::string_view name) const { return format_.tools->contains(name); }
   [[nodiscard]] bool may_open(const Opener& opener, bool is_next) const;
-  [[nodiscard]] CallHead head_at(const Opener& opener, std::string_view text) const;
+  [[nodiscard]] CallHead head_of(const Pattern& pattern, const CallForm* form, std::string_view text) const;
   [[nodiscard]] Place find_opener(std::string_view text) const;
   [[nodiscard]] bool skips_blanks();
   [[nodiscard]] const Form& form_of(const CallForm& form) const;

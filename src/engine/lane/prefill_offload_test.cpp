@@ -47,6 +47,18 @@ class PrefillOffloadTest : public LaneTest {
     ASSERT_TRUE(lane_->is_idle());
   }
 
+  // Makes lanes where moving a state takes time, and a conversation of 457 tokens. Returns its next prompt of 150 more.
+  std::vector<Token> make_with_long_conversation() {
+    make_both({.cells = 1600, .sequences = 4, .unified = true, .state_cost = std::chrono::microseconds(50)});
+    post(of_session("s", job(1, std::string(450, 'x'))));
+    lane_->step();
+    run_both();
+    std::vector<Token> chain = chain_after(1);
+    const std::vector<Token> added = fake_tokens(std::string(150, 'y'));
+    chain.insert(chain.end(), added.begin(), added.end());
+    return chain;
+  }
+
   const std::string kLong = std::string(90, 'x') + "what is this?";
   FakeContext* prefill_context_ = nullptr;
   std::int32_t prefill_cells_ = 1'000'000;
@@ -130,13 +142,7 @@ TEST_F(PrefillOffloadTest, AShorterPromptTakesThePlaceOfALongerOne) {
 }
 
 TEST_F(PrefillOffloadTest, TheCachedBeginningLeavesInPiecesAndStaysInTheSlot) {
-  make_both({.cells = 1600, .sequences = 4, .unified = true, .state_cost = std::chrono::microseconds(50)});
-  post(of_session("s", job(1, std::string(450, 'x'))));
-  lane_->step();
-  run_both();
-  std::vector<Token> chain = chain_after(1);
-  const std::vector<Token> added = fake_tokens(std::string(150, 'y'));
-  chain.insert(chain.end(), added.begin(), added.end());
+  const std::vector<Token> chain = make_with_long_conversation();
   post(job(2, "a stream", 60));
   while (sinks_[2]->tokens.size() < 3) step();
   const std::int64_t loaded_before = context_->cells_loaded;
@@ -158,13 +164,7 @@ TEST_F(PrefillOffloadTest, TheCachedBeginningLeavesInPiecesAndStaysInTheSlot) {
 }
 
 TEST_F(PrefillOffloadTest, ARequestIsCancelledWhileItsStateLeaves) {
-  make_both({.cells = 1600, .sequences = 4, .unified = true, .state_cost = std::chrono::microseconds(50)});
-  post(of_session("s", job(1, std::string(450, 'x'))));
-  lane_->step();
-  run_both();
-  std::vector<Token> chain = chain_after(1);
-  const std::vector<Token> added = fake_tokens(std::string(150, 'y'));
-  chain.insert(chain.end(), added.begin(), added.end());
+  const std::vector<Token> chain = make_with_long_conversation();
   post(job(2, "a stream", 20));
   while (sinks_[2]->tokens.size() < 3) step();
   post(next_turn(3, chain, 6));
