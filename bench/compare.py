@@ -62,7 +62,7 @@ SCENARIOS = {
                  "first_half_turn_p50_ms", "first_half_turn_max_ms", "first_half_ttft_p50_ms", "first_half_ttft_max_ms",
                  "second_half_turn_p50_ms", "second_half_turn_max_ms", "second_half_ttft_p50_ms", "second_half_ttft_max_ms",
                  "resumed_turn_max_ms", "resumed_ttft_max_ms",
-                 "chat_quiet_p50_ms", "chat_quiet_p95_ms", "chat_busy_p50_ms", "chat_busy_p95_ms", "chat_busy_max_ms",
+                 "chat_quiet_p50_ms", "chat_quiet_p95_ms", "chat_busy_p50_ms", "chat_busy_p95_ms", "chat_busy_max_ms", "chat_tokens",
                  "agent_first_prompt_tokens", "agent_last_prompt_tokens"],
         slots=8, cells=8192, layout="unified", caches=True),
     "long_ctx": dict(figures=None, slots=1, cells=32768, caches=False),

@@ -1,6 +1,10 @@
 #include "agent.h"
 
 #include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
 #include <cstdint>
 #include <format>
 #include <list>
@@ -153,9 +157,15 @@ class Replay {
     quiet_end_ms_ = run_.now_ms();
   }
 
-  // One reply after another, as long as an agent works.
+  // As long as an agent works. Turns at fixed times make servers of different speed generate the same number of tokens for it.
   asio::awaitable<void> chat() {
-    while (working_ > 0 && !chat_has_failed_) co_await ask_chat();
+    const std::chrono::duration<double, std::milli> interval(options_.chat_every_s * 1000);
+    asio::steady_timer timer(co_await asio::this_coro::executor);
+    while (working_ > 0 && !chat_has_failed_) {
+      timer.expires_after(std::chrono::duration_cast<asio::steady_timer::duration>(interval));
+      co_await ask_chat();
+      co_await timer.async_wait(asio::use_awaitable);
+    }
   }
 
   asio::awaitable<void> ask_chat() {
@@ -242,15 +252,18 @@ void Replay::add_half(Figures& figures, bool second) const {
 
 void Replay::add_chat(Figures& figures) const {
   std::vector<double> quiet, busy, ttft;
+  int tokens = 0;
   for (const Answered& each : answered_) {
     if (each.part != Part::chat || each.record.token_ms.empty()) continue;
     const bool is_quiet = each.record.start_ms < quiet_end_ms_;
+    if (!is_quiet) tokens += each.record.completion_tokens;
     const std::vector<double> gaps = token_gaps(each.record);
     (is_quiet ? quiet : busy).insert((is_quiet ? quiet : busy).end(), gaps.begin(), gaps.end());
     if (!is_quiet) ttft.push_back(each.record.ttft_ms());
   }
   add_distribution(figures, "chat_quiet", quiet);
   add_distribution(figures, "chat_busy", busy);
+  figures.push_back({"chat_tokens", static_cast<double>(tokens)});
   figures.push_back({"chat_ttft_p50_ms", percentile(ttft, 0.5)});
   figures.push_back({"chat_ttft_max_ms", percentile(ttft, 1)});
 }

@@ -113,7 +113,8 @@ constexpr AgentOptions kShort{.agents = 2,
                               .title_tokens = 2,
                               .summary_tokens = 3,
                               .chat_words = 5,
-                              .chat_tokens = 4};
+                              .chat_tokens = 4,
+                              .chat_every_s = 0};
 
 RunOptions over_http(const TestServer& server) {
   return {

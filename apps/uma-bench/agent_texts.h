@@ -31,6 +31,7 @@ struct AgentOptions {
   int summary_tokens = 200;
   int chat_words = 30;  // Words of each turn of the chat beside the agents.
   int chat_tokens = 64;
+  double chat_every_s = 10;    // A turn of the chat begins this long after the last one began, or as soon as that one ends.
   int chat_turns = 8;          // Then the user of the chat begins a new conversation.
   bool restore_space = false;  // See ChatConversation.
 };
