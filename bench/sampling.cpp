@@ -20,6 +20,8 @@
 namespace uma {
 namespace {
 
+constexpr int kTextTokens = 64;  // Recorded before the first tick.
+
 struct Case {
   const char* name;
   SamplingParams params;
@@ -48,6 +50,22 @@ std::vector<Case> all_cases() {
   SamplingParams min_p = sampled;
   min_p.min_p = 0.05;
   cases.push_back({"min_p 0.05", min_p});
+  SamplingParams dry = usual;
+  dry.min_p = 0;
+  dry.dry_multiplier = 0.8;
+  dry.dry_penalty_last_n = kTextTokens;
+  cases.push_back({"dry, top_k 40, top_p 0.95", dry});
+  SamplingParams xtc = min_p;
+  xtc.xtc_probability = 0.5;
+  cases.push_back({"min_p 0.05, xtc 0.5", xtc});
+  SamplingParams typical = sampled;
+  typical.typical_p = 0.9;
+  cases.push_back({"typical_p 0.9", typical});
+  SamplingParams mirostat = sampled;
+  mirostat.mirostat = 1;
+  cases.push_back({"mirostat 1", mirostat});
+  mirostat.mirostat = 2;
+  cases.push_back({"mirostat 2", mirostat});
   return cases;
 }
 
@@ -73,13 +91,30 @@ class Chain {
       add(llama_sampler_init_penalties(static_cast<std::int32_t>(vocabulary), 64, static_cast<float>(params.repeat_penalty), 0,
                                        0));
     }
+    if (params.dry_multiplier > 0) {
+      add(llama_sampler_init_dry(nullptr, static_cast<float>(params.dry_multiplier), static_cast<float>(params.dry_base),
+                                 params.dry_allowed_length, params.dry_penalty_last_n, nullptr, 0));
+    }
     if (params.temperature <= 0) {
       add(llama_sampler_init_greedy());
       return;
     }
+    if (params.mirostat > 0) {
+      const auto tau = static_cast<float>(params.mirostat_tau);
+      const auto eta = static_cast<float>(params.mirostat_eta);
+      add(llama_sampler_init_temp(static_cast<float>(params.temperature)));
+      add(params.mirostat == 1 ? llama_sampler_init_mirostat(static_cast<std::int32_t>(vocabulary), seed, tau, eta, 100)
+                               : llama_sampler_init_mirostat_v2(seed, tau, eta));
+      return;
+    }
     if (params.top_k > 0) add(llama_sampler_init_top_k(params.top_k));
+    if (params.typical_p < 1) add(llama_sampler_init_typical(static_cast<float>(params.typical_p), 1));
     if (params.top_p < 1) add(llama_sampler_init_top_p(static_cast<float>(params.top_p), 1));
     if (params.min_p > 0) add(llama_sampler_init_min_p(static_cast<float>(params.min_p), 1));
+    if (params.xtc_probability > 0) {
+      add(llama_sampler_init_xtc(static_cast<float>(params.xtc_probability), static_cast<float>(params.xtc_threshold), 1,
+                                 seed));
+    }
     add(llama_sampler_init_temp(static_cast<float>(params.temperature)));
     add(llama_sampler_init_dist(seed));
   }
@@ -125,7 +160,7 @@ void measure(const Case& measured, std::size_t vocabulary, std::size_t batch, bo
   for (std::size_t row = 0; row < batch; ++row) {
     ours.emplace_back(measured.params, row, std::span<const Token>());
     theirs.emplace_back(measured.params, static_cast<std::uint32_t>(row), vocabulary);
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < kTextTokens; ++i) {
       const auto token = static_cast<Token>(random.next_below(vocabulary));
       ours.back().accept(token);
       theirs.back().accept(token);

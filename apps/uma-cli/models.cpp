@@ -68,6 +68,19 @@ std::string aliases_of(const boost::json::object& model) {
   return text;
 }
 
+// The model's defaults of sampling, such as "temperature 0.6 (file), top_k 20 (family)".
+std::string sampling_of(const boost::json::object& model) {
+  std::string text;
+  for (const auto& [name, value] : object_field(model, "sampling")) {
+    const boost::json::object* setting = value.if_object();
+    const boost::json::value* number = setting == nullptr ? nullptr : setting->if_contains("value");
+    if (number == nullptr || !number->is_number()) continue;
+    text += std::format("{}{} {:.9g} ({})", text.empty() ? "" : ", ", std::string_view(name), number->to_number<double>(),
+                        text_field(*setting, "source"));
+  }
+  return text;
+}
+
 Result<std::string> models_file(const std::string& given) {
   return given.empty() ? default_models_file() : Result<std::string>(given);
 }
@@ -124,13 +137,15 @@ Result<void> print_models(Client& client, Output& output, bool as_json) {
                {"SLOTS", Align::right},
                {"WORKERS", Align::right},
                {"ALIASES"},
-               {"DESCRIPTION"}});
+               {"DESCRIPTION"},
+               {"SAMPLING"}});
   for (const boost::json::value& value : array_field(*answer, "models")) {
     if (!value.is_object()) continue;
     const boost::json::object& model = value.get_object();
     table.add({text_field(model, "name"), state_of(model), capability_of(model), human_bytes(number_field(model, "bytes")),
                std::to_string(int_field(model, "sequence_tokens_max")), std::to_string(int_field(model, "slots")),
-               std::to_string(int_field(model, "workers")), aliases_of(model), text_field(model, "description")});
+               std::to_string(int_field(model, "workers")), aliases_of(model), text_field(model, "description"),
+               sampling_of(model)});
   }
   return print(output, table.text());
 }

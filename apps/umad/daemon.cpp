@@ -137,7 +137,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.image_tokens_max = config.vision_image_tokens_max;
   options.draft_path = *draft_path;
   options.tasks = card.tasks;
-  options.defaults = card.defaults;
+  options.defaults = pool::defaults_of(model);
   options.workers = config.workers;
   options.context = compute.context;
   options.threads = compute.threads;

@@ -1,20 +1,19 @@
-// What the card of a model sets for the requests that do not set it themselves.
+// What a model sets for the requests that do not set it themselves: by its card, and sampling also by the metadata of its file
+// or by its family.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "core/sampling_fields.h"
 
 namespace uma {
 
 struct ModelDefaults {
-  std::optional<double> temperature{};
-  std::optional<double> top_p{};
-  std::optional<int> top_k{};
-  std::optional<double> min_p{};
-  std::optional<double> repeat_penalty{};
-  std::optional<double> presence_penalty{};
-  std::optional<double> frequency_penalty{};
+  SamplingValues sampling{};  // Each value is one that its field accepts.
+  std::optional<std::vector<std::string>> dry_sequence_breakers{};
   std::string system{};  // System message of conversations that begin without one; empty: none.
   // Arguments of the chat template; nullopt: as the template does by itself.
   std::optional<bool> thinking{};

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "core/portable_file.h"
 #include "core/request.h"
 #include "core/response.h"
+#include "core/sampling_fields.h"
 #include "core/usage.h"
 
 namespace uma {
@@ -101,6 +103,13 @@ struct ModelFileInfo {
   std::int64_t modified_s = 0;  // Unix time.
 };
 
+// The sampling of requests to a model that do not state it themselves. What is missing is as the API has it.
+struct ModelSampling {
+  std::vector<SamplingDefault> values{};                            // In the order of SamplingField.
+  std::optional<std::vector<std::string>> dry_sequence_breakers{};  // Of the model's card.
+  std::string family{};                                             // Empty: unknown.
+};
+
 enum class ModelState : std::uint8_t { unloaded, loading, ready, failed };
 
 struct ModelInfo {
@@ -129,6 +138,7 @@ struct ModelInfo {
   std::vector<std::string> aliases{};
   std::string problem{};  // Why it cannot be loaded; empty: no known problem.
   ModelFileInfo file{};
+  ModelSampling sampling{};
   double idle_unload_s = 0;  // Unloaded after this time without a request; 0: never.
 };
 

@@ -137,7 +137,7 @@ std::vector<float> random_logits(Random& random, std::size_t count) {
 
 // Parameters with every kind of cut, and with bias and penalties.
 std::vector<SamplingParams> kinds_of_sampling() {
-  std::vector<SamplingParams> made(7);
+  std::vector<SamplingParams> made(11);
   for (SamplingParams& params : made) params.temperature = 0.8;
   made[1].top_k = 5;
   made[2].top_p = 0.7;
@@ -149,6 +149,14 @@ std::vector<SamplingParams> kinds_of_sampling() {
   made[6].top_p = 0.9;
   made[6].min_p = 0.1;
   made[6].temperature = 1.7;
+  made[7].typical_p = 0.6;
+  made[8].xtc_probability = 1;
+  made[8].xtc_threshold = 0.05;
+  made[8].dry_multiplier = 1;
+  made[9].mirostat = 1;
+  made[10].mirostat = 2;
+  made[9].mirostat_tau = made[10].mirostat_tau = 1.5;
+  made[9].mirostat_eta = made[10].mirostat_eta = 0;  // Else every draw changes the distribution of the next.
   return made;
 }
 
@@ -179,6 +187,38 @@ TEST(SamplerDistribution, GreedyIsOneToken) {
   ASSERT_EQ(chances.size(), 1u);
   EXPECT_EQ(chances.front().token, 1);
   EXPECT_EQ(chances.front().chance, 1);
+}
+
+TEST(SamplerVerify, XtcActsByChanceWhateverTheDraftModelSays) {
+  Random random(13);
+  const std::vector<float> logits = random_logits(random, 8);
+  SamplingParams params;
+  params.temperature = 1;
+  params.xtc_threshold = 0.1;
+  // The mean of the distributions with and without XTC.
+  std::map<Token, double> chances;
+  for (const double probability : {0.0, 1.0}) {
+    params.xtc_probability = probability;
+    Distribution one;
+    std::vector<float> copy = logits;
+    Sampler(params, 1, {}).distribution(copy, one);
+    for (const auto& [token, chance] : one) chances[token] += chance / 2;
+  }
+  Distribution expected;
+  for (const auto& [token, chance] : chances) expected.push_back({token, chance});
+  params.xtc_probability = 0.5;
+  Sampler sampler(params, 14, {});
+  Sampler drafter = sampler.drafting(2);
+  Random drafting(15);
+  std::map<Token, int> counts;
+  for (int i = 0; i < kDraws; ++i) {
+    Distribution draft;
+    std::vector<float> copy = random_logits(random, 8);
+    drafter.distribution(copy, draft);
+    copy = logits;
+    ++counts[sampler.verify(copy, draw(draft, drafting), draft)];
+  }
+  EXPECT_LT(misfit(counts, expected), 1);
 }
 
 TEST(SamplerVerify, DrawsAsSampleDoesWhateverTheDraftModelSays) {

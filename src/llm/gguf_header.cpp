@@ -4,6 +4,8 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <charconv>
+#include <cmath>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -18,6 +20,8 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "core/sampling_fields.h"
+#include "llm/head_reader.h"
 
 namespace uma::llm {
 namespace {
@@ -72,6 +76,8 @@ bool must_be_f32(std::string_view name, std::span<const std::uint64_t> sizes) {
 constexpr std::string_view kKeptSuffixes[] = {
     "general.architecture",
     "general.name",
+    "general.basename",
+    "general.finetune",
     "general.size_label",
     "general.file_type",
     "general.alignment",
@@ -101,7 +107,13 @@ constexpr std::string_view kKeptSuffixes[] = {
     "_epsilon",
 };
 
+constexpr std::string_view kSamplingPrefix = "general.sampling.";
+
 bool is_kept(std::string_view key) {
+  if (key.starts_with(kSamplingPrefix)) {
+    key.remove_prefix(kSamplingPrefix.size());
+    return std::ranges::contains(sampling_fields(), key, &SamplingFieldInfo::file_key) && !key.empty();
+  }
   return std::ranges::any_of(kKeptSuffixes, [&](std::string_view suffix) {
     return suffix.front() == '.' || suffix.front() == '_' ? key.ends_with(suffix) : key == suffix;
   });
@@ -113,79 +125,6 @@ std::optional<std::uint64_t> multiply(std::uint64_t a, std::uint64_t b) {
 }
 
 using Value = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>>;
-
-// Reads forwards in pieces. The first problem is kept; every later read returns zeros.
-class HeadReader {
- public:
-  HeadReader(std::uint64_t file_bytes, const ReadAt& read)
-      : end_(std::min(file_bytes, kGgufHeadBytesMax)), file_bytes_(file_bytes), read_(read) {}
-
-  [[nodiscard]] bool is_ok() const { return problem_.empty(); }
-  [[nodiscard]] const std::string& problem() const { return problem_; }
-  [[nodiscard]] std::uint64_t position() const { return position_; }
-  void refuse(std::string problem) {
-    if (is_ok()) problem_ = std::move(problem);
-  }
-
-  std::uint64_t unsigned_number(std::uint64_t width) {
-    std::array<std::byte, 8> bytes{};
-    take(std::span(bytes).first(width));
-    std::uint64_t value = 0;
-    for (std::size_t i = width; i-- > 0;) value = value << 8 | static_cast<std::uint64_t>(bytes[i]);
-    return value;
-  }
-  std::uint32_t u32() { return static_cast<std::uint32_t>(unsigned_number(4)); }
-  std::uint64_t u64() { return unsigned_number(8); }
-
-  // Reads a text of at most `bytes_max` bytes. A longer text is a problem.
-  std::string text(std::uint64_t bytes_max, std::string_view what) {
-    const std::uint64_t size = u64();
-    if (is_ok() && size > bytes_max) refuse(std::format("{} of {} bytes", what, size));
-    if (!is_ok() || !has(size)) return {};
-    std::string text(size, '\0');
-    take(std::as_writable_bytes(std::span(text)));
-    return text;
-  }
-
-  void skip(std::uint64_t bytes) {
-    if (has(bytes)) position_ += bytes;
-  }
-
- private:
-  // Whether this many bytes are left. Records a problem if not.
-  bool has(std::uint64_t bytes) {
-    if (is_ok() && bytes > end_ - position_) {
-      refuse(end_ < file_bytes_ ? std::format("its metadata is larger than {} MiB", kGgufHeadBytesMax >> 20)
-                                : std::format("the file is truncated in its metadata, after {} bytes", file_bytes_));
-    }
-    return is_ok();
-  }
-
-  void take(std::span<std::byte> into) {
-    if (!has(into.size())) return;
-    while (!into.empty()) {
-      if (position_ < window_begin_ || position_ >= window_begin_ + window_bytes_) {
-        window_begin_ = position_;
-        window_bytes_ = read_(position_, std::span(window_).first(std::min<std::uint64_t>(window_.size(), end_ - position_)));
-        if (window_bytes_ == 0) return refuse(std::format("it cannot be read at byte {}", position_));
-      }
-      const std::uint64_t at = position_ - window_begin_;
-      const std::uint64_t count = std::min<std::uint64_t>(into.size(), window_bytes_ - at);
-      std::memcpy(into.data(), window_.data() + at, count);
-      into = into.subspan(count);
-      position_ += count;
-    }
-  }
-
-  const std::uint64_t end_;
-  const std::uint64_t file_bytes_;
-  const ReadAt& read_;
-  std::string problem_;
-  std::uint64_t position_ = 0;
-  std::vector<std::byte> window_ = std::vector<std::byte>(std::size_t{1} << 16);
-  std::uint64_t window_begin_ = 0;
-  std::uint64_t window_bytes_ = 0;
-};
 
 // Reads the key-value pairs and the list of tensors, and keeps the values of GgufHeader.
 class HeaderParser {
@@ -349,7 +288,10 @@ class HeaderParser {
       alignment_ = value;
     }
     header_.name = text_of("general.name");
+    header_.base_name = text_of("general.basename");
+    header_.finetune = text_of("general.finetune");
     header_.size_label = text_of("general.size_label");
+    read_sampling();
     if (const auto* type = find<std::int64_t>("general.file_type")) header_.file_type = *type;
     read_split();
     if (header_.architecture.empty()) {
@@ -367,6 +309,30 @@ class HeaderParser {
     if (const auto* size = find<std::int64_t>(header_.architecture + ".vision.projection_dim")) {
       header_.projection_size = *size;
     }
+  }
+
+  // Reads the defaults of sampling. A value of the wrong type or outside its range is as good as none.
+  void read_sampling() {
+    for (const SamplingFieldInfo& field : sampling_fields()) {
+      if (field.file_key.empty()) continue;
+      const std::string key = std::string(kSamplingPrefix) + std::string(field.file_key);
+      std::optional<double> value;
+      if (const auto* whole = find<std::int64_t>(key)) value = static_cast<double>(*whole);
+      if (const auto* number = find<double>(key)) value = as_written(*number);
+      // Other programs turn top-k off with a negative number.
+      if (value && field.field == SamplingField::top_k) value = std::max(*value, 0.0);
+      if (value && field.accepts(*value)) header_.sampling[field.field] = value;
+    }
+  }
+
+  // The number that somebody has written for a value in single precision: 0.7 instead of 0.699999988.
+  static double as_written(double value) {
+    const auto narrow = static_cast<float>(value);
+    if (!std::isfinite(narrow) || static_cast<double>(narrow) != value) return value;
+    const std::string text = std::format("{}", narrow);
+    double written = value;
+    std::from_chars(text.data(), text.data() + text.size(), written);
+    return written;
   }
 
   // Checks numbers that the library uses unchecked. Some would end the process, some take for ever.

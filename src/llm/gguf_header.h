@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/sampling_fields.h"
 
 namespace uma::llm {
 
@@ -26,8 +27,11 @@ struct GgufHeader {
   std::uint64_t data_offset = 0;  // Position of the first tensor.
 
   std::string architecture;
-  std::string name;        // general.name, cut to 256 bytes.
-  std::string size_label;  // For example "7B".
+  std::string name;         // general.name, cut to 256 bytes.
+  std::string base_name;    // general.basename, for example "Qwen3".
+  std::string finetune;     // For example "Instruct-2507".
+  std::string size_label;   // For example "7B".
+  SamplingValues sampling;  // Of general.sampling.*: the valid values.
   std::optional<std::int64_t> file_type;
   std::int64_t context_length = 0;
   std::int64_t block_count = 0;

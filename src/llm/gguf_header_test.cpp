@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <format>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <unistd.h>
@@ -46,6 +47,34 @@ std::string refusal(const Expected<GgufHeader>& header) {
 void expect_refused(const GgufBytes& file, std::string_view part) {
   const std::string message = refusal(read(file));
   EXPECT_TRUE(message.contains(part)) << message;
+}
+
+TEST(GgufHeader, ReadsTheDefaultsOfSamplingThatAreInRange) {
+  GgufBytes file = GgufBytes::small_model();
+  file.text("general.basename", "Small").text("general.finetune", "Instruct");
+  file.f32("general.sampling.temp", 0.7F).u32("general.sampling.top_k", 20).f32("general.sampling.penalty_repeat", 1.05F);
+  file.f32("general.sampling.mirostat", 2).text("general.sampling.sequence", "tk").u32("general.sampling.unknown", 3);
+  // Out of range, no number, no integer, and of the wrong type.
+  file.f32("general.sampling.top_p", 1.01F).f32("general.sampling.min_p", std::numeric_limits<float>::quiet_NaN());
+  file.f32("general.sampling.penalty_last_n", 1.5F).texts("general.sampling.xtc_threshold", {"0.1"});
+  file.u64("general.sampling.mirostat_tau", ~0ULL).boolean("general.sampling.mirostat_eta", true);
+  file.f32("general.sampling.xtc_probability", std::numeric_limits<float>::infinity());
+  const auto header = read(file);
+  ASSERT_TRUE(header.has_value()) << header.error().message;
+  EXPECT_EQ(header->base_name, "Small");
+  EXPECT_EQ(header->finetune, "Instruct");
+  SamplingValues expected;
+  expected[SamplingField::temperature] = 0.7;
+  expected[SamplingField::top_k] = 20;
+  expected[SamplingField::repeat_penalty] = 1.05;
+  expected[SamplingField::mirostat] = 2;
+  EXPECT_EQ(header->sampling, expected);
+}
+
+TEST(GgufHeader, ANegativeTopKOfSamplingIsOff) {
+  GgufBytes file = GgufBytes::small_model();
+  file.f32("general.sampling.top_k", -1);
+  EXPECT_EQ(read(file)->sampling[SamplingField::top_k], 0);
 }
 
 TEST(GgufHeader, ReadsWhatAModelIs) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numbers>
 #include <numeric>
 
 #include "base/check.h"
@@ -13,8 +14,6 @@
 
 namespace uma::llm {
 namespace {
-
-constexpr std::size_t kPenaltyWindow = 64;
 
 constexpr auto kByLogitDescending = [](const auto& a, const auto& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
@@ -31,16 +30,15 @@ std::uint32_t descending_key(float logit) {
 
 }  // namespace
 
-Sampler::Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const Token> banned)
-    : params_(params), banned_(banned.begin(), banned.end()), random_(seed) {}
+Sampler::Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const Token> banned, const Vocab* vocab)
+    : params_(params),
+      banned_(banned.begin(), banned.end()),
+      random_(seed),
+      penalties_(params, vocab),
+      mirostat_mu_(2 * params.mirostat_tau) {}
 
 void Sampler::accept(Token token) {
-  if (recent_.size() < kPenaltyWindow) {
-    recent_.push_back(token);
-  } else {
-    recent_[recent_next_] = token;
-    recent_next_ = (recent_next_ + 1) % kPenaltyWindow;
-  }
+  penalties_.accept(token);
   if (constraint_) constraint_->accept(token);
 }
 
@@ -52,24 +50,7 @@ void Sampler::adjust(std::span<float> logits) {
   for (const Token token : banned_) {
     if (in_vocabulary(token)) logits[static_cast<std::size_t>(token)] = kNegativeInfinity;
   }
-  if (params_.repeat_penalty == 1 && params_.presence_penalty == 0 && params_.frequency_penalty == 0) return;
-  counts_.clear();
-  for (const Token token : recent_) {
-    const auto known = std::ranges::find(counts_, token, &std::pair<Token, int>::first);
-    if (known == counts_.end()) {
-      counts_.emplace_back(token, 1);
-    } else {
-      ++known->second;
-    }
-  }
-  for (const auto& [token, count] : counts_) {
-    if (!in_vocabulary(token)) continue;
-    float& logit = logits[static_cast<std::size_t>(token)];
-    // Dividing a positive logit and multiplying a negative one both make the token less likely (Keskar et al. 2019, CTRL).
-    const auto repeat = static_cast<float>(params_.repeat_penalty);
-    logit = logit > 0 ? logit / repeat : logit * repeat;
-    logit -= static_cast<float>(params_.presence_penalty + params_.frequency_penalty * count);
-  }
+  penalties_.apply(logits);
 }
 
 std::size_t Sampler::index_of(std::span<const float> logits, float best) const {
@@ -170,6 +151,86 @@ void Sampler::cut_min_p() {
   candidates_.resize(keep);
 }
 
+void Sampler::cut_typical_p() {
+  // The surprise of a token is its depth plus a constant, so the distances from the mean are those of the depths.
+  const float best = candidates_.front().logit;
+  const auto depth = [&](std::size_t i) { return static_cast<double>(best - candidates_[i].logit); };
+  double mass = 0;
+  double sum = 0;
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    const double weight = weight_at(depth(i));
+    mass += weight;
+    if (weight > 0) sum += weight * depth(i);
+  }
+  const double mean = sum / mass;
+  // The nearest tokens are neighbours, because the candidates are sorted by depth.
+  const auto nearest = std::ranges::lower_bound(
+      candidates_, mean, {}, [&](const Candidate& candidate) { return static_cast<double>(best - candidate.logit); });
+  auto first = static_cast<std::size_t>(nearest - candidates_.begin());
+  std::size_t last = first;
+  double seen = 0;
+  while (last - first < candidates_.size() && seen <= params_.typical_p * mass) {
+    const bool takes_better = last == candidates_.size() || (first > 0 && mean - depth(first - 1) <= depth(last) - mean);
+    const std::size_t taken = takes_better ? --first : last++;
+    seen += weight_at(depth(taken));
+  }
+  candidates_.resize(last);
+  candidates_.erase(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(first));
+}
+
+void Sampler::cut_xtc() {
+  const double least = params_.xtc_threshold * mass_of_candidates();
+  const float best = candidates_.front().logit;
+  std::size_t likely = 0;
+  while (likely < candidates_.size() && weight_at(static_cast<double>(best - candidates_[likely].logit)) >= least) ++likely;
+  if (likely > 1) candidates_.erase(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(likely - 1));
+}
+
+// Basu et al., "Mirostat: a neural text decoding algorithm that directly controls perplexity" (ICLR 2021).
+void Sampler::cut_mirostat(std::span<const float> logits, float best) {
+  if (params_.mirostat == 1) {
+    constexpr std::size_t kEstimated = 100;  // The tokens from which the shape of the distribution is estimated.
+    select_top_k(logits, kEstimated);
+    sort_candidates();
+    candidates_.resize(std::min(candidates_.size(), kEstimated));
+    const std::size_t kept = mirostat_top_k(logits.size());
+    if (kept > kEstimated) {
+      select_top_k(logits, kept);
+      sort_candidates();
+    }
+    candidates_.resize(std::min(candidates_.size(), kept));
+    return;
+  }
+  // The surprise of a token in bits is the logarithm of the mass plus its depth.
+  const double mass = sum_of_weights(logits, best, 1 / params_.temperature);
+  const double depth = (mirostat_mu_ - std::log2(mass)) * std::numbers::ln2 * params_.temperature;
+  select_from(logits, best - static_cast<float>(std::max(0.0, depth)));
+  sort_candidates();
+  if (depth < 0) candidates_.resize(1);
+}
+
+std::size_t Sampler::mirostat_top_k(std::size_t vocabulary) const {
+  double products = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i + 1 < candidates_.size(); ++i) {
+    const double rank = std::log(static_cast<double>(i + 2) / static_cast<double>(i + 1));
+    const double step = static_cast<double>(candidates_[i].logit - candidates_[i + 1].logit) / params_.temperature;
+    products += rank * step;
+    squares += rank * rank;
+  }
+  const double exponent = products / squares;  // Of the law of Zipf; NaN for one candidate.
+  const double excess = exponent - 1;
+  const auto size = static_cast<double>(vocabulary);
+  // The fraction tends to 1 / ln(size).
+  const double share = std::abs(excess) < 1e-9 ? 1 / std::log(size) : excess / (1 - std::pow(size, -excess));
+  const double kept = std::pow(share * std::exp2(mirostat_mu_), 1 / exponent);
+  return kept >= 1 ? static_cast<std::size_t>(std::min(kept, size)) : 1;
+}
+
+void Sampler::observe_chance(double chance) {
+  mirostat_mu_ -= params_.mirostat_eta * (-std::log2(chance) - params_.mirostat_tau);
+}
+
 Token Sampler::draw_from_candidates() {
   const float best = candidates_.front().logit;
   const double scale = 1.0 / params_.temperature;
@@ -179,11 +240,15 @@ Token Sampler::draw_from_candidates() {
   double total = 0;
   for (const Candidate& candidate : candidates_) total += weight(candidate);
   double left = random_.next_unit() * total;
+  const Candidate* drawn = &candidates_.front();
   for (const Candidate& candidate : candidates_) {
     left -= weight(candidate);
-    if (left < 0) return candidate.token;
+    if (left >= 0) continue;
+    drawn = &candidate;
+    break;
   }
-  return candidates_.front().token;
+  if (uses_mirostat()) observe_chance(weight(*drawn) / total);
+  return drawn->token;
 }
 
 Token Sampler::draw_from_all(std::span<const float> logits, float best) {
@@ -212,27 +277,40 @@ Token Sampler::draw_from_all(std::span<const float> logits, float best) {
   return static_cast<Token>(index_of(logits, best));
 }
 
+Sampler::Cuts Sampler::cuts_of(std::size_t vocabulary) const {
+  constexpr double kXtcThresholdMax = 0.5;  // At most one token can be more likely.
+  return {.top_k = params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < vocabulary,
+          .typical_p = params_.typical_p < 1,
+          .top_p = params_.top_p < 1,
+          .min_p = params_.min_p > 0,
+          .xtc = params_.xtc_probability > 0 && params_.xtc_threshold <= kXtcThresholdMax};
+}
+
 bool Sampler::cut(std::span<const float> logits, float best) {
-  const bool cuts_top_k = params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < logits.size();
-  const bool cuts_top_p = params_.top_p < 1;
-  const bool cuts_min_p = params_.min_p > 0;
-  if (!cuts_top_k && !cuts_top_p && !cuts_min_p) return false;
+  if (params_.mirostat > 0) {
+    cut_mirostat(logits, best);
+    return true;
+  }
+  Cuts cuts = cuts_of(logits.size());
+  if (cuts.xtc) cuts.xtc = random_.next_unit() < params_.xtc_probability;
+  if (!cuts.any()) return false;
 
   double mass = 0;
-  if (cuts_top_k) {
+  if (cuts.top_k) {
     select_top_k(logits, static_cast<std::size_t>(params_.top_k));
-  } else if (cuts_top_p) {
+  } else if (cuts.typical_p || (!cuts.top_p && !cuts.min_p)) {
+    select_from(logits, std::numeric_limits<float>::lowest());
+  } else if (cuts.top_p) {
     mass = select_top_p(logits, best);
   } else {
     select_from(logits, best + static_cast<float>(std::log(params_.min_p)));
   }
   sort_candidates();
-  if (cuts_top_k) {
-    candidates_.resize(std::min(candidates_.size(), static_cast<std::size_t>(params_.top_k)));
-    mass = mass_of_candidates();
-  }
-  if (cuts_top_p) cut_top_p(mass);
-  if (cuts_min_p) cut_min_p();
+  if (cuts.top_k) candidates_.resize(std::min(candidates_.size(), static_cast<std::size_t>(params_.top_k)));
+  if (cuts.typical_p) cut_typical_p();
+  if (cuts.top_p) cut_top_p(mass > 0 ? mass : mass_of_candidates());
+  if (cuts.min_p) cut_min_p();
+  if (cuts.xtc) cut_xtc();
   return true;
 }
 
@@ -249,19 +327,19 @@ Token Sampler::choose(std::span<float> logits) {
   block_maxima(logits, kLogitBlock, maxima_);
   const float best = *std::ranges::max_element(maxima_);
   if (constraint_ && best == kNegativeInfinity) return kNoToken;
-  if (params_.temperature <= 0 || !std::isfinite(best)) return static_cast<Token>(index_of(logits, best));
+  if (is_greedy() || !std::isfinite(best)) return static_cast<Token>(index_of(logits, best));
   return cut(logits, best) ? draw_from_candidates() : draw_from_all(logits, best);
 }
 
 // Drawing without replacement until an allowed token appears is equivalent to a draw from the allowed tokens alone. Cuts depend
 // on rank and distance from the best logit: repeated without the forbidden tokens until all their inputs are allowed, they
-// equal the cuts of the allowed tokens. Top-p alone does not work this way, because it depends on the mass of all allowed
-// tokens.
+// equal the cuts of the allowed tokens. Cuts that depend on the mass of all allowed tokens, such as top-p alone, do not work
+// this way.
 Token Sampler::choose_allowed(std::span<float> logits) {
   constexpr int kTries = 8;
-  const bool cuts_top_k = params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < logits.size();
-  if (!is_greedy() && params_.top_p < 1 && !cuts_top_k) return kNoToken;
-  const bool cuts = !is_greedy() && (cuts_top_k || params_.min_p > 0);
+  const Cuts wanted = cuts_of(logits.size());
+  if (uses_mirostat() || (!is_greedy() && wanted.depend_on_mass())) return kNoToken;
+  const bool cuts = !is_greedy() && wanted.any();
   for (int i = 0; i < kTries; ++i) {
     if (cuts && !are_all_allowed(logits)) continue;
     const Token token = choose(logits);
@@ -325,15 +403,17 @@ void Sampler::distribution(std::span<float> logits, Distribution& chances) {
 Token Sampler::verify(std::span<float> logits, Token drafted, const Distribution& draft) {
   distribution(logits, wanted_);
   if (wanted_.empty()) return kNoToken;
-  return verify_drafted(wanted_, draft, drafted, random_);
+  const Token token = verify_drafted(wanted_, draft, drafted, random_);
+  if (uses_mirostat()) observe_chance(chance_of(wanted_, token));
+  return token;
 }
 
 Sampler Sampler::drafting(std::uint64_t seed) const {
   SamplingParams params = params_;
   if (!is_greedy()) params.top_k = params.top_k > 0 ? std::min(params.top_k, kDraftCandidates) : kDraftCandidates;
+  params.mirostat = 0;
   Sampler made(params, seed, banned_);
-  made.recent_ = recent_;
-  made.recent_next_ = recent_next_;
+  made.penalties_ = penalties_;
   return made;
 }
 

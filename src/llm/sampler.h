@@ -1,10 +1,11 @@
 // Chooses the next token of one sequence from its logits. One per generation; owned by its lane. The order is that of
-// llama.cpp: logit bias and end-of-generation ban, penalties over the last 64 tokens, top-k, top-p, min-p, temperature, draw.
-// Only candidates are sorted, not the vocabulary: a first pass finds a threshold from the maxima of blocks (top-k, min-p) or
-// from the mass by depth (top-p), and only blocks above it are read again. A constraint acts before any cut, as if forbidden
-// tokens had no logit.
+// llama.cpp: logit bias and end-of-generation ban, penalties and DRY, top-k, typical-p, top-p, min-p, XTC, temperature, draw.
+// Mirostat takes the place of all cuts and comes after the temperature. Only candidates are sorted, not the vocabulary: a first
+// pass finds a threshold from the maxima of blocks (top-k, min-p), from the mass by depth (top-p) or from the total mass
+// (mirostat), and only blocks above it are read again. A constraint acts before any cut, as if forbidden tokens had no logit.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -14,6 +15,8 @@
 #include "core/ids.h"
 #include "core/sampling_params.h"
 #include "llm/distribution.h"
+#include "llm/model.h"
+#include "llm/repetition_penalties.h"
 #include "llm/token_constraint.h"
 
 namespace uma::llm {
@@ -21,8 +24,9 @@ namespace uma::llm {
 class Sampler {
  public:
   // Tokens in `banned` are never chosen (the end-of-generation tokens if ignore_eos is set). Tokens outside the vocabulary in
-  // params.logit_bias and `banned` are ignored.
-  Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const Token> banned);
+  // params.logit_bias and `banned` are ignored. `vocab` has the texts of DRY's sequence breakers and outlives the sampler;
+  // null: there are no breakers.
+  Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const Token> banned, const Vocab* vocab = nullptr);
 
   // Constrains all later tokens; null: no constraint. Call it after accept() of the whole prompt.
   void constrain(std::unique_ptr<TokenConstraint> constraint) { constraint_ = std::move(constraint); }
@@ -31,28 +35,44 @@ class Sampler {
   // Null if there is no constraint.
   [[nodiscard]] TokenConstraint* constraint() const { return constraint_.get(); }
 
-  // Records a token of the prompt or the reply for the penalties and the constraint.
+  // Records a token of the prompt or the reply for the penalties and the constraint. Only the last tokens_counted() tokens of
+  // a prompt have an effect.
   void accept(Token token);
+  [[nodiscard]] std::size_t tokens_counted() const { return penalties_.window(); }
 
   // Returns a token of the vocabulary, or kNoToken if the constraint forbids all tokens. Changes `logits` (penalties, bias,
   // constraint). NaN is never chosen. O(V), plus O(c log c) for c candidates. Requires: a span that is not empty.
   [[nodiscard]] Token sample(std::span<float> logits);
 
-  // Writes the probabilities of sample() after all cuts; one token for greedy sampling. Changes `logits` too. Tokens below
-  // e^-48 of the best one's probability are left out, as in a draw. Empty if the constraint forbids all tokens.
+  // Writes the probabilities of sample() after all cuts, with or without XTC by chance; one token for greedy sampling. Changes
+  // `logits` too. Tokens below e^-48 of the best one's probability are left out, as in a draw. Empty if the constraint forbids
+  // all tokens.
   void distribution(std::span<float> logits, Distribution& chances);
 
   // Chooses with the distribution of sample(), given that `drafted` was drawn from `draft`: see verify_drafted().
   [[nodiscard]] Token verify(std::span<float> logits, Token drafted, const Distribution& draft);
 
   // Returns a sampler for draft tokens that this one verifies: it has the same parameters and recorded tokens, no constraint,
-  // its own random numbers, and draws from at most kDraftCandidates tokens, which bounds the stored distributions.
+  // its own random numbers and no mirostat, and draws from at most kDraftCandidates tokens, which bounds the stored
+  // distributions.
   [[nodiscard]] Sampler drafting(std::uint64_t seed) const;
   static constexpr int kDraftCandidates = 64;
 
   [[nodiscard]] bool is_greedy() const { return params_.temperature <= 0; }
 
  private:
+  // The cuts that the parameters ask for.
+  struct Cuts {
+    bool top_k = false;
+    bool typical_p = false;
+    bool top_p = false;
+    bool min_p = false;
+    bool xtc = false;
+    [[nodiscard]] bool any() const { return top_k || typical_p || top_p || min_p || xtc; }
+    // Whether the candidates depend on the mass of all allowed tokens, not only on ranks and distances from the best.
+    [[nodiscard]] bool depend_on_mass() const { return !top_k && (typical_p || top_p || (xtc && !min_p)); }
+  };
+
   struct Candidate {
     float logit;
     Token token;
@@ -66,6 +86,7 @@ class Sampler {
   [[nodiscard]] Token choose_allowed(std::span<float> logits);
   // Removes the logits of forbidden candidates. True: all candidates are allowed.
   [[nodiscard]] bool are_all_allowed(std::span<float> logits);
+  [[nodiscard]] Cuts cuts_of(std::size_t vocabulary) const;
   // Sets candidates_ to the result of all cuts, in their order. False: there is no cut.
   [[nodiscard]] bool cut(std::span<const float> logits, float best);
   // The first index of the largest logit `best`.
@@ -81,6 +102,16 @@ class Sampler {
   [[nodiscard]] double mass_of_candidates() const;
   void cut_top_p(double total_mass);
   void cut_min_p();
+  // Keeps the tokens whose surprise is nearest to its mean, until they have typical_p of the mass.
+  void cut_typical_p();
+  // Removes the tokens of at least xtc_threshold but the least likely of them.
+  void cut_xtc();
+  void cut_mirostat(std::span<const float> logits, float best);
+  // The number of tokens that version 1 of mirostat keeps. Requires: candidates_ has the best tokens, sorted.
+  [[nodiscard]] std::size_t mirostat_top_k(std::size_t vocabulary) const;
+  [[nodiscard]] bool uses_mirostat() const { return params_.mirostat > 0 && !is_greedy(); }
+  // Moves the cut of mirostat after a token of this probability was chosen.
+  void observe_chance(double chance);
   [[nodiscard]] Token draw_from_candidates();
   [[nodiscard]] Token draw_from_all(std::span<const float> logits, float best);
 
@@ -88,9 +119,8 @@ class Sampler {
   std::vector<Token> banned_;
   Random random_;
   std::unique_ptr<TokenConstraint> constraint_;
-  std::vector<Token> recent_;  // A ring of the last kPenaltyWindow tokens.
-  std::size_t recent_next_ = 0;
-  std::vector<std::pair<Token, int>> counts_;  // Reused by adjust().
+  RepetitionPenalties penalties_;
+  double mirostat_mu_;  // The most bits of surprise that mirostat allows.
   // Reused by sample().
   std::vector<float> maxima_;  // Maximum of each block.
   std::vector<float> ranked_maxima_;

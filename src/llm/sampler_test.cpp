@@ -40,7 +40,8 @@ Token sample_by_sorting(const SamplingParams& params, const std::vector<float>& 
     if (logits[i] > -std::numeric_limits<float>::infinity()) entries.push_back({logits[i], static_cast<Token>(i)});
   }
   const bool cuts_top_k = params.top_k > 0 && static_cast<std::size_t>(params.top_k) < logits.size();
-  const bool cuts = cuts_top_k || params.top_p < 1 || params.min_p > 0;
+  const bool excludes = params.xtc_probability > 0 && random.next_unit() < params.xtc_probability;
+  const bool cuts = cuts_top_k || params.typical_p < 1 || params.top_p < 1 || params.min_p > 0 || excludes;
   const float best = std::ranges::max(entries, {}, &Entry::logit).logit;
   if (cuts || params.temperature <= 0) std::ranges::stable_sort(entries, std::greater(), &Entry::logit);
   if (params.temperature <= 0) return entries.front().token;
@@ -53,6 +54,20 @@ Token sample_by_sorting(const SamplingParams& params, const std::vector<float>& 
     return sum;
   };
   if (cuts_top_k) entries.resize(std::min(entries.size(), static_cast<std::size_t>(params.top_k)));
+  if (params.typical_p < 1) {
+    const double all = mass(1);
+    const auto surprise = [&](const Entry& entry) { return std::log(all) + static_cast<double>(best - entry.logit); };
+    double entropy = 0;
+    for (const Entry& entry : entries) {
+      if (weight(entry, 1) > 0) entropy += weight(entry, 1) / all * surprise(entry);
+    }
+    std::ranges::sort(entries, {}, [&](const Entry& entry) { return std::abs(surprise(entry) - entropy); });
+    double seen = 0;
+    std::size_t keep = 0;
+    while (keep < entries.size() && seen <= params.typical_p) seen += weight(entries[keep++], 1) / all;
+    entries.resize(keep);
+    std::ranges::sort(entries, std::greater(), &Entry::logit);
+  }
   if (params.top_p < 1) {
     const double wanted = params.top_p * mass(1);
     double seen = 0;
@@ -60,7 +75,15 @@ Token sample_by_sorting(const SamplingParams& params, const std::vector<float>& 
     while (keep < entries.size() && seen < wanted) seen += weight(entries[keep++], 1);
     entries.resize(keep);
   }
-  std::erase_if(entries, [&](const Entry& entry) { return weight(entry, 1) < params.min_p; });
+  const float best_left = entries.front().logit;
+  std::erase_if(entries,
+                [&](const Entry& entry) { return std::exp(static_cast<double>(entry.logit - best_left)) < params.min_p; });
+  if (excludes) {
+    const double least = params.xtc_threshold * mass(1);
+    std::size_t likely = 0;
+    while (likely < entries.size() && weight(entries[likely], 1) >= least) ++likely;
+    if (likely > 1) entries.erase(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(likely - 1));
+  }
   double left = random.next_unit() * mass(params.temperature);
   for (const Entry& entry : entries) {
     left -= weight(entry, params.temperature);
@@ -95,6 +118,9 @@ TEST(Sampler, DrawsAsIfItHadSortedTheVocabulary) {
     params.top_k = pick(0, 0, 1, 5, 40, 1000, 5000);
     params.top_p = pick(1.0, 1.0, 0.1, 0.5, 0.95, 0.9999);
     params.min_p = pick(0.0, 0.0, 0.01, 0.3);
+    if (!has_ties) params.typical_p = pick(1.0, 1.0, 1.0, 0.2, 0.9);
+    params.xtc_probability = params.temperature > 0 ? pick(0.0, 0.0, 0.0, 0.5, 1.0) : 0.0;
+    params.xtc_threshold = pick(0.001, 0.1, 0.5);
     Sampler sampler(params, 7, {});
     Random for_reference(7);
     for (int i = 0; i < 3; ++i) {
@@ -102,7 +128,8 @@ TEST(Sampler, DrawsAsIfItHadSortedTheVocabulary) {
       ASSERT_EQ(sampler.sample(copy), sample_by_sorting(params, logits, for_reference))
           << "round " << round << ": " << vocabulary << " logits, spread " << spread << ", ties " << has_ties << ", holes "
           << holes << ", temperature " << params.temperature << ", top_k " << params.top_k << ", top_p " << params.top_p
-          << ", min_p " << params.min_p;
+          << ", min_p " << params.min_p << ", typical_p " << params.typical_p << ", xtc " << params.xtc_probability << " "
+          << params.xtc_threshold;
     }
   }
 }
@@ -173,6 +200,8 @@ TEST(Sampler, TopPKeepsTheSmallestSetThatHoldsTheMass) {
   EXPECT_EQ(draw(params, logits_of({0.5, 0.3, 0.2})).size(), 2u);
   params.top_p = 0.4;
   EXPECT_EQ(draw(params, logits_of({0.5, 0.3, 0.2})).size(), 1u);
+  params.top_p = 0;
+  EXPECT_EQ(draw(params, logits_of({0.3, 0.5, 0.2})).size(), 1u) << "0 keeps the most likely token";
 }
 
 TEST(Sampler, TopPCountsTheTailOfAFlatDistribution) {
@@ -190,6 +219,118 @@ TEST(Sampler, MinPDropsWhatIsFarBelowTheBest) {
   params.temperature = 1;
   params.min_p = 0.5;
   EXPECT_EQ(draw(params, logits_of({0.5, 0.3, 0.2})).size(), 2u);
+}
+
+TEST(Sampler, XtcRemovesTheTopChoicesButTheLeastLikelyOfThem) {
+  SamplingParams params;
+  params.temperature = 1;
+  params.xtc_probability = 1;
+  params.xtc_threshold = 0.2;
+  const auto seen = draw(params, logits_of({0.4, 0.3, 0.2001, 0.0999}));
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_NEAR(seen.at(2), 2.0 / 3, 0.02);
+  params.xtc_probability = 0.5;
+  EXPECT_NEAR(draw(params, logits_of({0.4, 0.3, 0.2001, 0.0999})).at(0), 0.2, 0.02);
+  params.xtc_threshold = 0.51;
+  EXPECT_NEAR(draw(params, logits_of({0.6, 0.4})).at(0), 0.6, 0.02);
+}
+
+// The two versions of mirostat by their definition: one draw, and the new limit `mu`.
+Token mirostat_by_definition(const SamplingParams& params, const std::vector<float>& logits, double& mu, Random& random) {
+  std::vector<std::pair<double, Token>> entries;
+  double total = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    entries.emplace_back(std::exp(static_cast<double>(logits[i]) / params.temperature), static_cast<Token>(i));
+    total += entries.back().first;
+  }
+  std::ranges::stable_sort(entries, std::greater(), &std::pair<double, Token>::first);
+  std::size_t kept = 0;
+  if (params.mirostat == 2) {
+    while (kept < entries.size() && -std::log2(entries[kept].first / total) <= mu) ++kept;
+  } else {
+    double products = 0, squares = 0;
+    for (std::size_t i = 0; i < 99 && i + 1 < entries.size(); ++i) {
+      const double rank = std::log(static_cast<double>(i + 2) / static_cast<double>(i + 1));
+      products += rank * std::log(entries[i].first / entries[i + 1].first);
+      squares += rank * rank;
+    }
+    const double s = products / squares;
+    const auto size = static_cast<double>(logits.size());
+    kept = static_cast<std::size_t>(
+        std::clamp(std::pow((s - 1) * std::pow(2, mu) / (1 - std::pow(size, 1 - s)), 1 / s), 1.0, size));
+  }
+  entries.resize(std::max<std::size_t>(kept, 1));
+  double mass = 0;
+  for (const auto& [weight, token] : entries) mass += weight;
+  double left = random.next_unit() * mass;
+  for (const auto& [weight, token] : entries) {
+    left -= weight;
+    if (left >= 0) continue;
+    mu -= params.mirostat_eta * (-std::log2(weight / mass) - params.mirostat_tau);
+    return token;
+  }
+  return kNoToken;
+}
+
+TEST(Sampler, MirostatFollowsItsDefinition) {
+  Random random(11);
+  for (const int version : {1, 2}) {
+    for (const double temperature : {0.7, 1.0, 1.5}) {
+      SamplingParams params;
+      params.temperature = temperature;
+      params.mirostat = version;
+      params.mirostat_tau = 3;
+      params.mirostat_eta = 0.3;
+      params.top_k = 1;  // Has no effect beside mirostat.
+      Sampler sampler(params, 21, {});
+      Random for_reference(21);
+      double mu = 6;
+      for (int i = 0; i < 300; ++i) {
+        std::vector<float> logits(800);
+        for (float& logit : logits) logit = static_cast<float>(random.next_unit() * 9);
+        const Token expected = mirostat_by_definition(params, logits, mu, for_reference);
+        ASSERT_EQ(sampler.sample(logits), expected) << "version " << version << ", token " << i;
+      }
+    }
+  }
+}
+
+TEST(Sampler, MirostatKeepsItsStateWhenDraftsAreVerified) {
+  SamplingParams params;
+  params.temperature = 1;
+  params.mirostat = 2;
+  params.mirostat_tau = 1;
+  params.mirostat_eta = 1;
+  Sampler sampler(params, 5, {});
+  // Of two equal tokens, each is a surprise of one bit, which is what is wanted: all of the logits stay possible.
+  for (int i = 0; i < 50; ++i) {
+    std::vector<float> logits(2, 0.0f);
+    EXPECT_NE(sampler.verify(logits, 0, {{0, 1.0}}), kNoToken);
+  }
+  // A certain token is no surprise, so the limit rises by one bit with each, beginning at two.
+  const auto count = [&] {
+    std::vector<float> logits(64, 0.0f);
+    Distribution chances;
+    sampler.distribution(logits, chances);
+    return chances.size();
+  };
+  EXPECT_EQ(count(), 1u) << "six bits are more than the limit";
+  for (int i = 0; i < 5; ++i) {
+    std::vector<float> logits{0.0f, -100.0f};
+    EXPECT_EQ(sampler.verify(logits, 0, {{0, 1.0}}), 0);
+  }
+  EXPECT_EQ(count(), 64u);
+}
+
+TEST(Sampler, GreedyIgnoresTheOtherSamplers) {
+  SamplingParams params;
+  params.mirostat = 2;
+  params.typical_p = 0.1;
+  params.xtc_probability = 1;
+  params.xtc_threshold = 0;
+  Sampler sampler(params, 1, {});
+  std::vector<float> logits{0.5f, 3.0f, 2.9f, -1.0f};
+  EXPECT_EQ(sampler.sample(logits), 1);
 }
 
 TEST(Sampler, SameSeedSameTokens) {

@@ -5,23 +5,19 @@
 #include <charconv>
 #include <format>
 #include <functional>
-#include <limits>
 #include <map>
 #include <utility>
 
 #include <yaml-cpp/yaml.h>
 
 #include "base/utf8.h"
+#include "core/sampling_fields.h"
 
 namespace uma::pool {
 namespace {
 
 constexpr std::size_t kNameBytesMax = 128;
 constexpr std::size_t kAliasesMax = 64;
-// Limits of the values that requests may state, too.
-constexpr double kTemperatureMax = 100;
-constexpr double kRepeatPenaltyMax = 100;
-constexpr double kLeast = 1e-6;  // Of values that must not be 0.
 constexpr std::int64_t kTimeMsMax = 31'536'000'000;
 constexpr std::size_t kEffortBytesMax = 64;
 
@@ -143,9 +139,37 @@ std::optional<std::string> apply_speculation(ModelCard& card, const YAML::Node& 
   return std::nullopt;
 }
 
-// The complete table of a card's keys.
-const std::vector<Key>& keys() {
-  static const std::vector<Key> all = {
+// Describes the range of a setting: "a number from 0 to 1", "a number from 0 to below 1".
+std::string range_of(const SamplingFieldInfo& info) {
+  return std::format("{} from {}{} to {}{}", info.is_whole() ? "an integer" : "a number", info.low_excluded ? "above " : "",
+                     info.low, info.high_excluded ? "below " : "", info.high);
+}
+
+Apply sampling(const SamplingFieldInfo& info) {
+  return [&info](ModelCard& card, const YAML::Node& node) -> std::optional<std::string> {
+    const auto value = number_in<double>(node, info.low, info.high);
+    if (!value || !info.accepts(*value)) return range_of(info);
+    card.defaults.sampling[info.field] = *value;
+    return std::nullopt;
+  };
+}
+
+std::optional<std::string> apply_breakers(ModelCard& card, const YAML::Node& node) {
+  const std::string expected = std::format("a list of at most {} texts of 1 to {} bytes", kDryBreakersMax, kDryBreakerBytesMax);
+  if (!node.IsSequence() || node.size() > kDryBreakersMax) return expected;
+  std::vector<std::string> breakers;
+  for (const YAML::Node& item : node) {
+    const auto text = scalar(item);
+    if (!text || text->empty() || text->size() > kDryBreakerBytesMax || !is_utf8(*text)) return expected;
+    breakers.push_back(*text);
+  }
+  card.defaults.dry_sequence_breakers = std::move(breakers);
+  return std::nullopt;
+}
+
+// A card's keys without those of sampling.
+std::vector<Key> other_keys() {
+  return {
       {"path", text([](ModelCard& card) -> auto& { return card.path; })},
       {"url", text([](ModelCard& card) -> auto& { return card.url; })},
       {"capability", apply_capability},
@@ -161,14 +185,7 @@ const std::vector<Key>& keys() {
       {"draft_model", text([](ModelCard& card) -> auto& { return card.draft_model; })},
       {"projector", text([](ModelCard& card) -> auto& { return card.projector; })},
       {"tasks", apply_tasks},
-      {"temperature", number(0.0, kTemperatureMax, [](ModelCard& card) -> auto& { return card.defaults.temperature; })},
-      {"top_p", number(kLeast, 1.0, [](ModelCard& card) -> auto& { return card.defaults.top_p; })},
-      {"top_k", number<int>(0, std::numeric_limits<int>::max(), [](ModelCard& card) -> auto& { return card.defaults.top_k; })},
-      {"min_p", number(0.0, 0.999, [](ModelCard& card) -> auto& { return card.defaults.min_p; })},
-      {"repeat_penalty",
-       number(kLeast, kRepeatPenaltyMax, [](ModelCard& card) -> auto& { return card.defaults.repeat_penalty; })},
-      {"presence_penalty", number(-2.0, 2.0, [](ModelCard& card) -> auto& { return card.defaults.presence_penalty; })},
-      {"frequency_penalty", number(-2.0, 2.0, [](ModelCard& card) -> auto& { return card.defaults.frequency_penalty; })},
+      {"dry_sequence_breakers", apply_breakers},
       {"system", apply_system},
       {"thinking", boolean([](ModelCard& card) -> auto& { return card.defaults.thinking; })},
       {"reasoning_effort", apply_effort},
@@ -176,6 +193,15 @@ const std::vector<Key>& keys() {
       {"speculation", apply_speculation},
       {"idle_unload_s", number<std::int64_t>(0, 1'000'000'000, [](ModelCard& card) -> auto& { return card.idle_unload_s; })},
   };
+}
+
+// All keys of a card.
+const std::vector<Key>& keys() {
+  static const std::vector<Key> all = [] {
+    std::vector<Key> made = other_keys();
+    for (const SamplingFieldInfo& info : sampling_fields()) made.push_back({info.name, sampling(info)});
+    return made;
+  }();
   return all;
 }
 

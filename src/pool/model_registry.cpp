@@ -20,6 +20,7 @@
 #include "llm/file_type.h"
 #include "llm/gguf_files.h"
 #include "pool/card_file.h"
+#include "pool/family_sampling.h"
 
 namespace uma::pool {
 
@@ -314,10 +315,29 @@ class RegistryReader {
         model.problem = std::format("{}: a projector; choose the model that belongs to it", model.path);
     }
     if (model.card.capability) model.capability = *model.card.capability;
+    add_sampling(model);
     const std::size_t index = next_->models_.size();
     next_->by_name_.emplace(model.card.name, index);
     for (const std::string& alias : model.card.aliases) next_->by_name_.emplace(alias, index);
     next_->models_.push_back(std::move(model));
+  }
+
+  // Collects the defaults of sampling: the card's, else the file's, else the family's.
+  static void add_sampling(RegisteredModel& model) {
+    const llm::GgufHeader* header = model.header();
+    const bool generates = model.capability == Capability::chat || model.capability == Capability::vision;
+    const auto family = header != nullptr && generates ? family_sampling(*header) : std::nullopt;
+    if (family) model.family = family->family;
+    for (const SamplingFieldInfo& info : sampling_fields()) {
+      const SamplingField field = info.field;
+      const auto add = [&](const std::optional<double>& value, SamplingSource source) {
+        if (value) model.sampling.push_back({field, *value, source});
+        return value.has_value();
+      };
+      if (add(model.card.defaults.sampling[field], SamplingSource::card)) continue;
+      if (header != nullptr && add(header->sampling[field], SamplingSource::file)) continue;
+      if (family) add(family->values[field], SamplingSource::family);
+    }
   }
 
   void add_aliases() {
@@ -422,6 +442,12 @@ Expected<const RegisteredModel*> ModelRegistry::find(std::string_view name) cons
                           names.empty() ? ": list the models to see their names" : "; similar names: " + names));
 }
 
+ModelDefaults defaults_of(const RegisteredModel& model) {
+  ModelDefaults defaults = model.card.defaults;
+  for (const SamplingDefault& value : model.sampling) defaults.sampling[value.field] = value.value;
+  return defaults;
+}
+
 ModelInfo info_of(const RegisteredModel& model) {
   ModelInfo info{.name = model.card.name};
   if (const llm::GgufHeader* header = model.header()) {
@@ -446,6 +472,9 @@ ModelInfo info_of(const RegisteredModel& model) {
   info.capability = model.capability;
   info.reads_images = model.capability == Capability::vision || !model.projector_path.empty();
   info.aliases = model.card.aliases;
+  info.sampling = {.values = model.sampling,
+                   .dry_sequence_breakers = model.card.defaults.dry_sequence_breakers,
+                   .family = std::string(model.family)};
   info.problem = model.problem;
   if (!model.problem.empty()) info.state = ModelState::failed;
   return info;

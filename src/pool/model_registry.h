@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/model_defaults.h"
+#include "core/sampling_fields.h"
 #include "core/session_info.h"
 #include "llm/gguf_header.h"
 #include "pool/model_card.h"
@@ -44,6 +46,8 @@ struct RegisteredModel {
   std::string projector_path;  // Empty: none.
   Capability capability = Capability::chat;
   std::shared_ptr<const ModelFile> file;  // Shared between snapshots; null: no file.
+  std::vector<SamplingDefault> sampling;  // Of its card, its file and its family.
+  std::string_view family;                // The family that has defaults; empty: none, or it is unknown.
   bool is_from_folder = false;
   std::string problem;  // Why it cannot be loaded; empty: no known problem.
 
@@ -89,6 +93,9 @@ class ModelRegistry {
   std::unordered_map<std::string, std::size_t> by_name_;  // From names and aliases to indices in models_.
   std::vector<std::string> remarks_;
 };
+
+// The defaults for requests to the model.
+[[nodiscard]] ModelDefaults defaults_of(const RegisteredModel& model);
 
 // Description of a model that is not loaded, for clients.
 [[nodiscard]] ModelInfo info_of(const RegisteredModel& model);

@@ -121,6 +121,10 @@ assistant:
   repeat_penalty: 1.1
   presence_penalty: 0.5
   frequency_penalty: -0.5
+  repeat_last_n: -1
+  dry_multiplier: 0.8
+  dry_sequence_breakers: ["\n", "."]
+  mirostat: 2
   system: "You are brief: always."
   thinking: false
   reasoning_effort: low
@@ -147,13 +151,19 @@ assistant:
   EXPECT_EQ(found.card.tasks.at("document"), "");
   EXPECT_EQ(found.card.idle_unload_s, 600);
   const ModelDefaults& defaults = found.card.defaults;
-  EXPECT_EQ(defaults.temperature, 0.6);
-  EXPECT_EQ(defaults.top_p, 0.95);
-  EXPECT_EQ(defaults.top_k, 20);
-  EXPECT_EQ(defaults.min_p, 0.05);
-  EXPECT_EQ(defaults.repeat_penalty, 1.1);
-  EXPECT_EQ(defaults.presence_penalty, 0.5);
-  EXPECT_EQ(defaults.frequency_penalty, -0.5);
+  SamplingValues sampling;
+  sampling[SamplingField::temperature] = 0.6;
+  sampling[SamplingField::top_p] = 0.95;
+  sampling[SamplingField::top_k] = 20;
+  sampling[SamplingField::min_p] = 0.05;
+  sampling[SamplingField::repeat_penalty] = 1.1;
+  sampling[SamplingField::presence_penalty] = 0.5;
+  sampling[SamplingField::frequency_penalty] = -0.5;
+  sampling[SamplingField::repeat_last_n] = -1;
+  sampling[SamplingField::dry_multiplier] = 0.8;
+  sampling[SamplingField::mirostat] = 2;
+  EXPECT_EQ(defaults.sampling, sampling);
+  EXPECT_EQ(defaults.dry_sequence_breakers, (std::vector<std::string>{"\n", "."}));
   EXPECT_EQ(defaults.system, "You are brief: always.");
   EXPECT_EQ(defaults.thinking, false);
   EXPECT_EQ(defaults.reasoning_effort, "low");
@@ -161,12 +171,41 @@ assistant:
   EXPECT_EQ(defaults.speculates, false);
 }
 
+TEST_F(Registry, SamplingIsTheCardsElseTheFilesElseTheFamilys) {
+  GgufBytes file = GgufBytes::small_model("Magistral Small");
+  file.f32("general.sampling.top_p", 0.9F).f32("general.sampling.min_p", 0.01F).u32("general.sampling.top_k", 30);
+  file.write(folder_ / "models/a.gguf");
+  write_cards("assistant: {path: models/a.gguf, top_k: 7, system: x}");
+  const auto registry = read();
+  const RegisteredModel& found = model(*registry, "assistant");
+  EXPECT_EQ(found.family, "Magistral");
+  EXPECT_EQ(found.sampling, (std::vector<SamplingDefault>{{SamplingField::temperature, 0.7, SamplingSource::family},
+                                                          {SamplingField::top_p, 0.9, SamplingSource::file},
+                                                          {SamplingField::top_k, 7, SamplingSource::card},
+                                                          {SamplingField::min_p, 0.01, SamplingSource::file}}));
+  const ModelDefaults defaults = defaults_of(found);
+  EXPECT_EQ(defaults.sampling[SamplingField::temperature], 0.7);
+  EXPECT_EQ(defaults.sampling[SamplingField::top_k], 7);
+  EXPECT_EQ(defaults.sampling[SamplingField::repeat_penalty], std::nullopt);
+  EXPECT_EQ(defaults.system, "x");
+  EXPECT_EQ(info_of(found).sampling.values, found.sampling);
+  EXPECT_EQ(info_of(found).sampling.family, "Magistral");
+}
+
 TEST_F(Registry, SaysEveryMistakeWithItsLine) {
-  EXPECT_EQ(mistake("a: {path: x, colour: red}"),
-            "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, pin, "
-            "preload, workers_max, weights, weight, draft_model, projector, tasks, temperature, top_p, top_k, min_p, "
-            "repeat_penalty, presence_penalty, frequency_penalty, system, thinking, reasoning_effort, deadline_ms, "
-            "speculation, idle_unload_s");
+  EXPECT_EQ(
+      mistake("a: {path: x, colour: red}"),
+      "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, pin, "
+      "preload, workers_max, weights, weight, draft_model, projector, tasks, dry_sequence_breakers, system, thinking, "
+      "reasoning_effort, "
+      "deadline_ms, speculation, idle_unload_s, temperature, top_p, top_k, min_p, typical_p, repeat_penalty, repeat_last_n, "
+      "presence_penalty, frequency_penalty, dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, "
+      "xtc_probability, xtc_threshold, mirostat, mirostat_tau, mirostat_eta");
+  EXPECT_EQ(mistake("a: {path: x, mirostat: 1.5}"), "1:24: a.mirostat: expected an integer from 0 to 2, got \"1.5\"");
+  EXPECT_EQ(mistake("a: {path: x, min_p: 1}"), "1:21: a.min_p: expected a number from 0 to below 1, got \"1\"");
+  EXPECT_EQ(mistake("a: {path: x, typical_p: 0}"), "1:25: a.typical_p: expected a number from above 0 to 1, got \"0\"");
+  EXPECT_EQ(mistake("a: {path: x, dry_sequence_breakers: [\"\"]}"),
+            "1:37: a.dry_sequence_breakers: expected a list of at most 32 texts of 1 to 64 bytes");
   EXPECT_EQ(mistake("a:\n  path: x\n  n_ctx: many\n"), "3:10: a.n_ctx: expected a number from 0 to 16777216, got \"many\"");
   EXPECT_EQ(mistake("a:\n  path: x\n  slots: 0\n"), "3:10: a.slots: expected a number from 1 to 256, got \"0\"");
   EXPECT_EQ(mistake("a: {path: x, weight: nan}"), "1:22: a.weight: expected a number from 0.001 to 1000, got \"nan\"");

@@ -8,6 +8,7 @@
 #include "wire/frame.h"
 #include "wire/image_fields.h"
 #include "wire/metrics_codec.h"
+#include "wire/sampling_writer.h"
 
 namespace uma::wire {
 namespace {
@@ -218,6 +219,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   object.field("idle_unload_s", model.idle_unload_s);
   json::append_array(object.begin("aliases"), model.aliases,
                      [&](const std::string& alias) { json::append_string(out, alias); });
+  write_sampling_sources(object, model.sampling);
   if (!model.problem.empty()) object.field("problem", model.problem);
   object.close();
 }

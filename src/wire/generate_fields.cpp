@@ -12,6 +12,7 @@
 #include <boost/json/value.hpp>
 
 #include "base/utf8.h"
+#include "core/sampling_fields.h"
 #include "json/json_writer.h"
 #include "wire/image_fields.h"
 #include "wire/request_codec.h"
@@ -287,6 +288,21 @@ std::vector<std::pair<Token, float>> logit_bias_field(json::FieldReader& fields)
   return biases;
 }
 
+std::optional<std::vector<std::string>> breakers_field(json::FieldReader& fields) {
+  constexpr std::string_view kName = "dry_sequence_breakers";
+  const boost::json::array* array = fields.array(kName);
+  if (array == nullptr) return std::nullopt;
+  if (array->size() > kDryBreakersMax) {
+    fields.fail_field(kName, std::format("has {} strings, but the limit is {}", array->size(), kDryBreakersMax));
+    return std::nullopt;
+  }
+  std::vector<std::string> breakers;
+  for (const boost::json::value& text : *array) {
+    breakers.push_back(fields.checked_text(kName, text, {1, kDryBreakerBytesMax}).value_or(""));
+  }
+  return fields.ok() ? std::optional(std::move(breakers)) : std::nullopt;
+}
+
 // Reads the description of a schema.
 std::string schema_field(json::FieldReader& fields) {
   (void)fields.text("name");
@@ -418,25 +434,45 @@ std::vector<std::string> stop_field(json::FieldReader& fields, std::string_view 
   return stop;
 }
 
+void read_sampling_fields(json::FieldReader& fields, std::span<const SamplingField> wanted, SamplingParams& sampling) {
+  for (const SamplingField field : wanted) {
+    const SamplingFieldInfo& info = info_of(field);
+    std::optional<double> value;
+    if (info.is_whole()) {
+      const auto whole = fields.integer(info.name, static_cast<std::int64_t>(info.low), static_cast<std::int64_t>(info.high));
+      if (whole) value = static_cast<double>(*whole);
+    } else {
+      value = fields.number(info.name, {info.low, info.high, info.low_excluded, info.high_excluded});
+    }
+    if (!value) continue;
+    set_value(sampling, field, *value);
+    set_given(sampling, field);
+  }
+}
+
 void read_common_sampling(json::FieldReader& fields, SamplingParams& sampling) {
-  SamplingParams::Given& given = sampling.given;
-  set_given(fields.number("temperature", {0, kTemperatureMax}), sampling.temperature, given.temperature);
-  set_given(fields.number("top_p", {0, 1}), sampling.top_p, given.top_p);
-  // 0 keeps only the most likely token, which OpenAI's clients expect.
-  sampling.top_p = std::max(sampling.top_p, std::numeric_limits<double>::min());
-  set_given(fields.number("presence_penalty", {-2, 2}), sampling.presence_penalty, given.presence_penalty);
-  set_given(fields.number("frequency_penalty", {-2, 2}), sampling.frequency_penalty, given.frequency_penalty);
+  using enum SamplingField;
+  read_sampling_fields(fields, std::array{temperature, top_p, presence_penalty, frequency_penalty}, sampling);
   sampling.seed = fields.unsigned_integer("seed");
   sampling.logit_bias = logit_bias_field(fields);
 }
 
-void read_own_sampling(json::FieldReader& fields, SamplingParams& sampling) {
-  SamplingParams::Given& given = sampling.given;
-  set_given(fields.integer("top_k", 0, json::kInt32Max), sampling.top_k, given.top_k);
-  set_given(fields.number("min_p", {.low = 0, .high = 1, .high_excluded = true}), sampling.min_p, given.min_p);
-  set_given(fields.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true}),
-            sampling.repeat_penalty, given.repeat_penalty);
-  sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
+void read_own_sampling(json::FieldReader& fields, SamplingParams& sampling, NegativeTopK negative) {
+  using enum SamplingField;
+  if (negative == NegativeTopK::off) {
+    if (const auto count = fields.integer("top_k", std::numeric_limits<std::int64_t>::min(), json::kInt32Max)) {
+      set_value(sampling, top_k, static_cast<double>(std::max<std::int64_t>(*count, 0)));
+      set_given(sampling, top_k);
+    }
+  } else {
+    read_sampling_fields(fields, std::array{top_k}, sampling);
+  }
+  constexpr std::array kOwn = {min_p,    typical_p,          repeat_penalty,     repeat_last_n,   dry_multiplier,
+                               dry_base, dry_allowed_length, dry_penalty_last_n, xtc_probability, xtc_threshold,
+                               mirostat, mirostat_tau,       mirostat_eta};
+  read_sampling_fields(fields, kOwn, sampling);
+  if (auto breakers = breakers_field(fields)) sampling.dry_sequence_breakers = std::move(breakers);
+  sampling.ignore_eos = fields.boolean("ignore_eos").value_or(sampling.ignore_eos);
 }
 
 RequestClass class_field(json::FieldReader& fields) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,17 +38,15 @@ void check_function(json::FieldReader& function);
 [[nodiscard]] std::string without_billing_line(std::string text);
 // Reads a string or an array of strings.
 [[nodiscard]] std::vector<std::string> stop_field(json::FieldReader& fields, std::string_view name = "stop");
-// Sets a sampling value that the request states.
-template <class T, class U>
-void set_given(std::optional<T> stated, U& value, bool& is_given) {
-  if (!stated) return;
-  value = static_cast<U>(*stated);
-  is_given = true;
-}
-// Reads temperature, top_p, penalties, seed and logit_bias; an absent field leaves its value unchanged.
+// Reads these settings by their names and ranges; an absent field leaves its value unchanged.
+void read_sampling_fields(json::FieldReader& fields, std::span<const SamplingField> wanted, SamplingParams& sampling);
+// Reads temperature, top_p, the two penalties of OpenAI, seed and logit_bias; an absent field leaves its value unchanged.
 void read_common_sampling(json::FieldReader& fields, SamplingParams& sampling);
-// Reads top_k, min_p, repeat_penalty and ignore_eos; an absent field leaves its value unchanged.
-void read_own_sampling(json::FieldReader& fields, SamplingParams& sampling);
+// Whether a negative top_k is refused, or means "off" as in other servers.
+enum class NegativeTopK : std::uint8_t { refused, off };
+// Reads the settings that OpenAI's API does not have: those of SamplingField that read_common_sampling() does not read,
+// dry_sequence_breakers and ignore_eos. An absent field leaves its value unchanged.
+void read_own_sampling(json::FieldReader& fields, SamplingParams& sampling, NegativeTopK top_k = NegativeTopK::refused);
 [[nodiscard]] RequestClass class_field(json::FieldReader& fields);
 // Reads class, deadline_ms, timeout_ms, target_ttft_ms and target_tbt_ms.
 void read_scheduling(json::FieldReader& fields, GenerateOptions& options);

@@ -1,6 +1,7 @@
 #include "wire/llama_server_decoder.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <format>
@@ -13,6 +14,7 @@
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 
+#include "core/sampling_fields.h"
 #include "json/field_reader.h"
 #include "wire/generate_fields.h"
 #include "wire/request_codec.h"
@@ -87,24 +89,16 @@ SamplingParams infill_sampling(json::FieldReader& fields) {
   sampling.top_k = 40;
   sampling.top_p = 0.95;
   sampling.min_p = 0.05;
-  SamplingParams::Given& given = sampling.given;
-  set_given(fields.number("temperature", {-kTemperatureMax, kTemperatureMax}), sampling.temperature, given.temperature);
-  sampling.temperature = std::max(0.0, sampling.temperature);
-  if (const auto top_k = fields.integer("top_k", kInt64Min, json::kInt32Max)) {
-    sampling.top_k = static_cast<int>(std::max<std::int64_t>(*top_k, 0));
-    given.top_k = true;
+  if (const auto temperature = fields.number("temperature", {-kTemperatureMax, kTemperatureMax})) {
+    sampling.temperature = std::max(0.0, *temperature);
+    set_given(sampling, SamplingField::temperature);
   }
-  set_given(fields.number("top_p", {0, 1}), sampling.top_p, given.top_p);
-  sampling.top_p = std::max(sampling.top_p, std::numeric_limits<double>::min());
-  set_given(fields.number("min_p", {.low = 0, .high = 1, .high_excluded = true}), sampling.min_p, given.min_p);
-  set_given(fields.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true}),
-            sampling.repeat_penalty, given.repeat_penalty);
-  set_given(fields.number("presence_penalty", {-2, 2}), sampling.presence_penalty, given.presence_penalty);
-  set_given(fields.number("frequency_penalty", {-2, 2}), sampling.frequency_penalty, given.frequency_penalty);
+  using enum SamplingField;
+  read_sampling_fields(fields, std::array{top_p, presence_penalty, frequency_penalty}, sampling);
+  read_own_sampling(fields, sampling, NegativeTopK::off);
   if (const auto seed = fields.integer("seed", kInt64Min, kInt64Max); seed && *seed >= 0) {
     sampling.seed = static_cast<std::uint64_t>(*seed);
   }
-  sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
   return sampling;
 }
 

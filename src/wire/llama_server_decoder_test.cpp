@@ -78,14 +78,17 @@ TEST(LlamaServerDecoder, AGapIsSampledAsItsRequestSays) {
   const SamplingParams none = infill_of("{}").generate.options.sampling;
   EXPECT_EQ(none.top_k, 40);
   EXPECT_EQ(none.temperature, 0.8);
-  EXPECT_FALSE(none.given.top_k || none.given.temperature || none.given.top_p || none.given.min_p);
+  EXPECT_TRUE(none.given.none());
   const SamplingParams all = infill_of(R"({"temperature":0.1,"top_k":5,"top_p":0.5,"min_p":0.2,"repeat_penalty":1.2,
       "presence_penalty":1,"frequency_penalty":1})")
                                  .generate.options.sampling;
   EXPECT_EQ(all.top_k, 5);
   EXPECT_EQ(all.min_p, 0.2);
-  EXPECT_TRUE(all.given.temperature && all.given.top_k && all.given.top_p && all.given.min_p);
-  EXPECT_TRUE(all.given.repeat_penalty && all.given.presence_penalty && all.given.frequency_penalty);
+  EXPECT_EQ(all.given.count(), 7U);
+  for (const SamplingField field : {SamplingField::temperature, SamplingField::top_k, SamplingField::top_p,
+                                    SamplingField::min_p, SamplingField::repeat_penalty, SamplingField::presence_penalty}) {
+    EXPECT_TRUE(is_given(all, field));
+  }
 }
 
 TEST(LlamaServerDecoder, ErrorsNameTheField) {

@@ -8,6 +8,7 @@
 #include "base/utf8.h"
 #include "json/json_writer.h"
 #include "wire/openai_codec.h"
+#include "wire/sampling_writer.h"
 
 namespace uma::wire {
 namespace {
@@ -63,7 +64,9 @@ std::string props_json(const ModelInfo& model, std::string_view umad_version) {
   json::ObjectWriter object(out);
   json::ObjectWriter settings(object.begin("default_generation_settings"));
   settings.field("n_ctx", model.sequence_tokens_max);
+  write_sampling_params(settings, model.sampling);
   settings.close();
+  write_sampling_sources(object, model.sampling);
   object.field("total_slots", model.slots * std::max(model.workers, 1));
   object.field("model_alias", model.name);
   object.field("model_path", model.name);  // Clients show it; where the file is concerns nobody.

@@ -41,6 +41,23 @@ TEST(LlamaServerEncoder, WritesTheProperties) {
   EXPECT_EQ(boost::json::parse(props_json({}, "1.2")).at("is_sleeping"), true);
 }
 
+TEST(LlamaServerEncoder, WritesTheSamplingInForceAndItsSources) {
+  ModelInfo model;
+  model.sampling.family = "Qwen3";
+  model.sampling.values = {{SamplingField::temperature, 0.6, SamplingSource::file},
+                           {SamplingField::top_k, 20, SamplingSource::family}};
+  model.sampling.dry_sequence_breakers = {"\n"};
+  const boost::json::value props = boost::json::parse(props_json(model, "1.2"));
+  const boost::json::value& params = props.at("default_generation_settings").at("params");
+  EXPECT_EQ(params.at("temperature"), 0.6);
+  EXPECT_EQ(params.at("top_k"), 20);
+  EXPECT_EQ(params.at("top_p"), 1);
+  EXPECT_EQ(params.at("repeat_last_n"), 64);
+  EXPECT_EQ(props.at("sampling"), boost::json::parse(R"({"temperature":{"value":0.6,"source":"file"},
+      "top_k":{"value":20,"source":"family"},"dry_sequence_breakers":{"value":["\n"],"source":"card"},"family":"Qwen3"})"));
+  EXPECT_EQ(boost::json::parse(props_json({}, "1.2")).at("sampling"), boost::json::object());
+}
+
 TEST(LlamaServerEncoder, WritesAFillingWholeOrInPieces) {
   EosEvent eos{FinishReason::stop, {}, "b", std::nullopt};
   eos.usage.completion_tokens = 3;

@@ -188,7 +188,7 @@ MessagesCall read_messages_call(json::FieldReader& fields) {
   options.chat.splits_reasoning = true;
   options.sampling.temperature = 1;
   read_common_sampling(fields, options.sampling);
-  set_given(fields.integer("top_k", 0, json::kInt32Max), options.sampling.top_k, options.sampling.given.top_k);
+  read_sampling_fields(fields, std::array{SamplingField::top_k}, options.sampling);
   options.stop = stop_field(fields, "stop_sequences");
   options.max_tokens = max_tokens_field(fields, "max_tokens");
   options.stream = fields.boolean("stream").value_or(false);

@@ -1,6 +1,7 @@
 #include "wire/ollama_decoder.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <deque>
@@ -228,20 +229,9 @@ void read_ollama_options(json::FieldReader& options, OllamaCall& call) {
   constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
   SamplingParams& sampling = call.generate.options.sampling;
-  SamplingParams::Given& given = sampling.given;
-  set_given(options.number("temperature", {0, kTemperatureMax}), sampling.temperature, given.temperature);
-  set_given(options.number("top_p", {0, 1}), sampling.top_p, given.top_p);
-  // 0 keeps only the most likely token.
-  sampling.top_p = std::max(sampling.top_p, std::numeric_limits<double>::min());
-  if (const auto top_k = options.integer("top_k", kMin, json::kInt32Max)) {
-    sampling.top_k = static_cast<int>(std::max<std::int64_t>(*top_k, 0));
-    given.top_k = true;
-  }
-  set_given(options.number("min_p", {.low = 0, .high = 1, .high_excluded = true}), sampling.min_p, given.min_p);
-  set_given(options.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true}),
-            sampling.repeat_penalty, given.repeat_penalty);
-  set_given(options.number("presence_penalty", {-2, 2}), sampling.presence_penalty, given.presence_penalty);
-  set_given(options.number("frequency_penalty", {-2, 2}), sampling.frequency_penalty, given.frequency_penalty);
+  using enum SamplingField;
+  read_sampling_fields(options, std::array{temperature, top_p, presence_penalty, frequency_penalty}, sampling);
+  read_own_sampling(options, sampling, NegativeTopK::off);
   if (const auto seed = options.integer("seed", kMin, kMax); seed && *seed >= 0) {
     sampling.seed = static_cast<std::uint64_t>(*seed);
   }

@@ -67,7 +67,8 @@ TEST(OllamaChat, TakesTheOlderNameOfTheModel) {
 TEST(OllamaChat, ReadsTheOptions) {
   const OllamaCall call = chat_of(R"({"messages":[{"role":"user","content":"hi"}],"stream":false,"options":{"num_ctx":8192,
     "num_predict":12,"temperature":0,"top_k":5,"top_p":0.5,"min_p":0.25,"repeat_penalty":1.5,"repeat_last_n":33,
-    "presence_penalty":0.5,"frequency_penalty":-1,"seed":42,"stop":["a","b"],"num_keep":5,"num_gpu":1,"mirostat":"x"}})");
+    "presence_penalty":0.5,"frequency_penalty":-1,"seed":42,"stop":["a","b"],"num_keep":5,"num_gpu":"x","mirostat":2,"mirostat_tau":3,
+    "typical_p":0.9}})");
   const GenerateOptions& options = call.generate.options;
   EXPECT_FALSE(options.stream);
   EXPECT_EQ(call.context_wanted, 8192);
@@ -77,6 +78,10 @@ TEST(OllamaChat, ReadsTheOptions) {
   EXPECT_EQ(options.sampling.top_p, 0.5);
   EXPECT_EQ(options.sampling.min_p, 0.25);
   EXPECT_EQ(options.sampling.repeat_penalty, 1.5);
+  EXPECT_EQ(options.sampling.repeat_last_n, 33);
+  EXPECT_EQ(options.sampling.mirostat, 2);
+  EXPECT_EQ(options.sampling.mirostat_tau, 3);
+  EXPECT_EQ(options.sampling.typical_p, 0.9);
   EXPECT_EQ(options.sampling.presence_penalty, 0.5);
   EXPECT_EQ(options.sampling.frequency_penalty, -1);
   EXPECT_EQ(options.sampling.seed, 42U);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "core/sampling_fields.h"
 #include "json/json_writer.h"
 #include "wire/ollama_encoder.h"
 
@@ -137,11 +138,17 @@ std::string ollama_ps_json(std::span<const ModelInfo> models, std::int64_t now_s
 
 std::string ollama_show_json(const ModelInfo& model) {
   const std::string_view architecture = architecture_of(model);
-  const std::string parameters = std::format("num_ctx {}", model.sequence_tokens_max);
+  std::string parameters = std::format("num_ctx {}", model.sequence_tokens_max);
+  std::string modelfile = std::format("FROM {}\nPARAMETER {}\n", with_tag(model.name), parameters);
+  for (const SamplingDefault& known : model.sampling.values) {
+    const std::string parameter = std::format("{} {}", info_of(known.field).name, known.value);
+    parameters += '\n' + parameter;
+    modelfile += std::format("PARAMETER {}\n", parameter);
+  }
   std::string out;
   json::ObjectWriter object(out);
   object.field("license", "");
-  object.field("modelfile", std::format("FROM {}\nPARAMETER {}\n", with_tag(model.name), parameters));
+  object.field("modelfile", modelfile);
   object.field("parameters", parameters);
   object.field("template", "");
   write_details(object, model);

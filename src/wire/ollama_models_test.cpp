@@ -83,6 +83,9 @@ TEST(OllamaModels, ShowTheWindowThatARequestCanUse) {
   EXPECT_EQ(shown.at("parameters"), "num_ctx 8192");
   EXPECT_TRUE(shown.at("capabilities").is_array());
   model.file.title = "";
+  model.sampling.values = {{SamplingField::temperature, 0.6, SamplingSource::file},
+                           {SamplingField::top_k, 20, SamplingSource::card}};
+  EXPECT_EQ(boost::json::parse(ollama_show_json(model)).at("parameters"), "num_ctx 8192\ntemperature 0.6\ntop_k 20");
   const boost::json::value untitled = boost::json::parse(ollama_show_json(model));
   EXPECT_EQ(untitled.at("model_info").at("general.basename"), "small");
 }

@@ -155,6 +155,7 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
   GenerateOptions& options = generate.options;
   options.sampling.temperature = 1;
   read_common_sampling(fields, options.sampling);
+  read_own_sampling(fields, options.sampling, NegativeTopK::off);
   options.stop = stop_field(fields);
   options.max_tokens = max_tokens_field(fields, "max_tokens");
   if (const auto count = max_tokens_field(fields, "max_completion_tokens")) options.max_tokens = count;

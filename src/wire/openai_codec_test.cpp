@@ -47,6 +47,19 @@ TEST(DecodeCompletion, TakesOpenAisDefaults) {
   EXPECT_EQ(request.generate.options.max_tokens, std::nullopt);
 }
 
+TEST(DecodeCompletion, TakesSamplersAtTheTopLevelAndUnderUma) {
+  const SamplingParams sampling =
+      chat(std::string(kMessages) + R"(,"top_k":-1,"min_p":0.1,"mirostat":2,"ignore_eos":true,"xtc_probability":0.5,)"
+                                    R"("uma":{"min_p":0.2})")
+          .generate.options.sampling;
+  EXPECT_EQ(sampling.top_k, 0);
+  EXPECT_TRUE(is_given(sampling, SamplingField::top_k));
+  EXPECT_EQ(sampling.min_p, 0.2);
+  EXPECT_EQ(sampling.mirostat, 2);
+  EXPECT_EQ(sampling.xtc_probability, 0.5);
+  EXPECT_TRUE(sampling.ignore_eos);
+}
+
 TEST(DecodeCompletion, ReadsEveryOption) {
   const CompletionRequest request =
       chat(std::string(kMessages) +
@@ -153,6 +166,8 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
       {messages + R"(,"temperature":"hot")", "temperature"},
       {messages + R"(,"stream_options":{"include_usage":1})", "stream_options.include_usage"},
       {messages + R"(,"uma":{"top_k":-1})", "uma.top_k"},
+      {messages + R"(,"mirostat":3)", "mirostat"},
+      {messages + R"(,"dry_sequence_breakers":[""])", "dry_sequence_breakers"},
       {messages + R"(,"uma":{"session_id":"s"})", "uma.session_id"},
       {messages + R"(,"grammar":"a","uma":{"grammar":"b"})", "uma.grammar"},
       {messages + R"(,"n":17)", "n"},

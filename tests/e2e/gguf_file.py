@@ -63,6 +63,9 @@ class GgufFile:
     def set_number(self, key, value):
         self.pairs[key] = (_U32, struct.pack("<I", value))
 
+    def set_float(self, key, value):
+        self.pairs[key] = (6, struct.pack("<f", value))
+
     def set_texts(self, key, values):
         self.pairs[key] = (_ARRAY, struct.pack("<IQ", _STRING, len(values)) + b"".join(map(_packed, values)))
 

@@ -24,6 +24,9 @@ class Speculation(unittest.TestCase):
             {"prompt": "again and again and again", "max_tokens": 80, "ignore_eos": True, "logit_bias": REPEAT},
             {"prompt": "two words", "max_tokens": 80, "ignore_eos": True, "logit_bias": {"700": 60, "701": 60}, "temperature": 1, "seed": 3},
         ]
+        two = {"prompt": "two words", "max_tokens": 60, "ignore_eos": True, "logit_bias": {"700": 60, "701": 60}, "temperature": 1, "seed": 4}
+        requests += [{**two, "mirostat": 2, "mirostat_tau": 0.8, "mirostat_eta": 0.5}, {**two, "xtc_probability": 0.5, "xtc_threshold": 0.2},
+                     {**two, "dry_multiplier": 2, "dry_allowed_length": 6, "repeat_last_n": 9, "frequency_penalty": 1}]
         plain, before = self.talk(None, uma.TINY, requests)
         guessed, after = self.talk(AUTO, uma.TINY, requests)
         self.assertEqual(plain, guessed)

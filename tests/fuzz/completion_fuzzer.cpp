@@ -31,8 +31,7 @@ void check(wire::CompletionKind kind, const GenerateRequest& request) {
   for (const Token token : request.input.tokens) UMA_CHECK(kind == wire::CompletionKind::text && token >= 0);
   UMA_CHECK(options.logprobs.value_or(0) >= 0 && options.logprobs.value_or(0) <= wire::kTopLogprobsMax);
   check_messages(request.input.messages);
-  UMA_CHECK(options.sampling.temperature >= 0 && options.sampling.temperature <= wire::kTemperatureMax);
-  UMA_CHECK(options.sampling.top_p > 0 && options.sampling.top_p <= 1);
+  check_sampling(options.sampling);
   UMA_CHECK(options.max_tokens.value_or(1) >= 1);
   UMA_CHECK(options.stop.size() <= wire::kStopStringsMax);
   for (const std::string& stop : options.stop) {

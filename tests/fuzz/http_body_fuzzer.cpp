@@ -34,8 +34,7 @@ void check_ollama(const wire::OllamaCall& call) {
     check_text(image.source.text);
     UMA_CHECK(image.message < input.messages.size());
   }
-  UMA_CHECK(options.sampling.temperature >= 0 && options.sampling.top_k >= 0);
-  UMA_CHECK(options.sampling.top_p > 0 && options.sampling.top_p <= 1);
+  check_sampling(options.sampling);
   UMA_CHECK(options.max_tokens.value_or(1) >= 1);
 }
 
@@ -49,8 +48,7 @@ void check_infill(const wire::InfillCall& call) {
     check_text(file.name);
     check_text(file.text);
   }
-  UMA_CHECK(options.sampling.temperature >= 0 && options.sampling.top_k >= 0);
-  UMA_CHECK(options.sampling.top_p > 0 && options.sampling.top_p <= 1);
+  check_sampling(options.sampling);
   UMA_CHECK(options.max_tokens.value_or(1) >= 1);
 }
 

@@ -1,10 +1,8 @@
 // Property: decode_request never crashes, accepted requests satisfy core/request.h, and every refusal has a message that can be
 // sent.
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -47,20 +45,6 @@ void check_input(const Input& input) {
   for (const ChatMessage& message : input.messages) {
     UMA_CHECK(message.role == "system" || message.role == "user" || message.role == "assistant" || message.role == "tool");
     check_text(message.content);
-  }
-}
-
-void check_sampling(const SamplingParams& sampling) {
-  UMA_CHECK(sampling.temperature >= 0 && sampling.temperature <= wire::kTemperatureMax);
-  UMA_CHECK(sampling.top_p > 0 && sampling.top_p <= 1);
-  UMA_CHECK(sampling.top_k >= 0);
-  UMA_CHECK(sampling.min_p >= 0 && sampling.min_p < 1);
-  UMA_CHECK(sampling.repeat_penalty > 0 && sampling.repeat_penalty <= wire::kRepeatPenaltyMax);
-  UMA_CHECK(std::abs(sampling.presence_penalty) <= 2);
-  UMA_CHECK(std::abs(sampling.frequency_penalty) <= 2);
-  for (const auto& [token, bias] : sampling.logit_bias) {
-    UMA_CHECK(token >= 0);
-    UMA_CHECK(bias == -std::numeric_limits<float>::infinity() || (bias > -100.01f && bias <= 100.0f));
   }
 }
 

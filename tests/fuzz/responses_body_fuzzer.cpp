@@ -120,8 +120,7 @@ void check_response(std::string_view body, std::size_t turns, std::size_t limit)
   UMA_CHECK(!generate.input.messages.empty() && generate.input.text.empty() && generate.input.tokens.empty());
   UMA_CHECK(generate.session.empty() || generate.response.has_value());
   UMA_CHECK(generate.options.max_tokens.value_or(1) >= 1 && generate.options.timeout_ms >= 0);
-  UMA_CHECK(generate.options.sampling.temperature >= 0 && generate.options.sampling.temperature <= wire::kTemperatureMax);
-  UMA_CHECK(generate.options.sampling.top_p > 0 && generate.options.sampling.top_p <= 1);
+  check_sampling(generate.options.sampling);
   if (generate.response && generate.response->instructions) check_text(*generate.response->instructions);
 
   SessionDetail session = conversation_of(generate.input.messages, turns, 0);

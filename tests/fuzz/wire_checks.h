@@ -2,12 +2,15 @@
 #pragma once
 
 #include <expected>
+#include <limits>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/check.h"
 #include "base/utf8.h"
 #include "core/request.h"
+#include "core/sampling_fields.h"
 #include "json/field_reader.h"
 #include "wire/json_body.h"
 #include "wire/openai_codec.h"
@@ -31,6 +34,21 @@ inline void check_messages(const std::vector<ChatMessage>& messages) {
     check_text(message.role);
     check_text(message.content);
     if (!message.extra.empty()) check_object(message.extra);
+  }
+}
+
+inline void check_sampling(const SamplingParams& sampling) {
+  for (const SamplingFieldInfo& info : sampling_fields()) UMA_CHECK(info.accepts(value_of(sampling, info.field)));
+  if (sampling.dry_sequence_breakers) {
+    UMA_CHECK(sampling.dry_sequence_breakers->size() <= kDryBreakersMax);
+    for (const std::string& breaker : *sampling.dry_sequence_breakers) {
+      check_text(breaker);
+      UMA_CHECK(!breaker.empty() && breaker.size() <= kDryBreakerBytesMax);
+    }
+  }
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    UMA_CHECK(token >= 0);
+    UMA_CHECK(bias == -std::numeric_limits<float>::infinity() || (bias > -100.01f && bias <= 100.0f));
   }
 }
 

@@ -31,12 +31,16 @@ ITEMS = [{"type": "message", "role": "user", "content": [{"type": "input_text", 
 # Values for the options of a generation. They are at the top level; over HTTP, some are under "uma".
 SAMPLING = {"temperature": 0.5, "top_p": 0.9, "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 7, "stop": ["never"],
             "logit_bias": {"15": 1, "16": False}}
-OWN = {"top_k": 40, "min_p": 0.1, "repeat_penalty": 1.1, "ignore_eos": False, "class": "background", "deadline_ms": 20_000,
+SAMPLERS = {"top_k": 40, "min_p": 0.1, "repeat_penalty": 1.1, "repeat_last_n": 32, "typical_p": 0.9, "dry_multiplier": 0.8, "dry_base": 1.75,
+            "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n", ":"], "xtc_probability": 0.5,
+            "xtc_threshold": 0.1, "mirostat": 2, "mirostat_tau": 5, "mirostat_eta": 0.1, "ignore_eos": False}
+OWN = {**SAMPLERS, "class": "background", "deadline_ms": 20_000,
        "timeout_ms": 20_000, "target_ttft_ms": 100, "target_tbt_ms": 10, "split_reasoning": True, "grammar": GRAMMAR}
 CHAT = {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False},
         "reasoning_effort": "low", "response_format": FORMAT}
 GENERATION = {**SAMPLING, **OWN, **CHAT, "stream": True, "progress": True, "logprobs": 2, "model": "tiny-register"}
 OVER_HTTP = {**SAMPLING, "stream": True, "model": "tiny-register", "uma": OWN}
+COMPLETION = {**OVER_HTTP, **SAMPLERS}
 
 # By type: the required fields of a frame, and its options.
 FRAMES = {
@@ -109,17 +113,17 @@ OLLAMA_HISTORY = [{**USER, "images": [IMAGE]},
                   {"role": "tool", "tool_name": "look", "content": "a dog"}]
 OLLAMA = {"model": "tiny-register:latest", "stream": False, "format": SCHEMA, "think": "low", "keep_alive": "5m", "logprobs": True,
           "top_logprobs": 2,
-          "options": {"num_predict": 4, "num_ctx": 4096, "temperature": 0.5, "top_k": 40, "top_p": 0.9, "min_p": 0.1, "repeat_penalty": 1.1,
+          "options": {"num_predict": 4, "num_ctx": 4096, "temperature": 0.5, "top_p": 0.9, **SAMPLERS,
                       "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 7, "stop": ["never"]}}
 FOUR = {"num_predict": 4}
 
 ROUTES = (
     Route("POST", "/v1/chat/completions", CHAT_BODY,
-          {**OVER_HTTP, **CHAT, "n": 2, "logprobs": True, "top_logprobs": 2, "stream_options": {"include_usage": True},
+          {**COMPLETION, **CHAT, "n": 2, "logprobs": True, "top_logprobs": 2, "stream_options": {"include_usage": True},
            "max_completion_tokens": 4, "messages": [*HISTORY, {"role": "user", "content": [IMAGE_PART, {"type": "text", "text": "x"}]}]}),
     Route("POST", "/v1/images/embeddings", {"data": IMAGE}, {"images": [{"data": IMAGE}], "model": "tiny-register"}),
     Route("POST", "/v1/completions", {"prompt": "the cat", "max_tokens": 4},
-          {**OVER_HTTP, "n": 2, "best_of": 2, "logprobs": 2, "echo": True, "prompt": [[5, 6], [7]], "grammar": GRAMMAR, "suffix": ""}),
+          {**COMPLETION, "n": 2, "best_of": 2, "logprobs": 2, "echo": True, "prompt": [[5, 6], [7]], "grammar": GRAMMAR, "suffix": ""}),
     Route("POST", "/v1/messages", {"messages": [USER], "max_tokens": 4}, MESSAGES),
     Route("POST", "/v1/messages/count_tokens", {"messages": [USER]}, MESSAGES),
     Route("POST", "/v1/embeddings", {"input": ["one", "two"], "model": "embeds"},
@@ -184,9 +188,9 @@ ROUTES = (
     Route("POST", "/detokenize", {"tokens": [5, 6]}, {"model": "tiny-register"}),
     Route("POST", "/apply-template", {"messages": [USER]}, {**CHAT, "messages": HISTORY}),
     Route("POST", "/infill", {"input_prefix": "the cat", "input_suffix": "a dog"},
-          {"input_extra": [{"filename": "a.h", "text": "x"}], "prompt": "is", "n_predict": 4, "temperature": 0.5, "top_k": 40, "top_p": 0.9,
-           "min_p": 0.1, "repeat_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 7, "stop": ["never"],
-           "stream": True, "ignore_eos": True, "grammar": GRAMMAR, "n_probs": 0}, status=400),
+          {"input_extra": [{"filename": "a.h", "text": "x"}], "prompt": "is", "n_predict": 4, "temperature": 0.5, "top_p": 0.9,
+           **SAMPLERS, "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 7, "stop": ["never"],
+           "stream": True, "grammar": GRAMMAR, "n_probs": 0}, status=400),
     Route("GET", "/props"),
     Route("GET", "/health"),
     Route("GET", "/ready"),
@@ -225,6 +229,10 @@ FIELDS = {
     "content": [[], *repeated({"type": "text", "text": "x"}, 1, 2000)], "role": ["", "king", "system", "tool"],
     "max_tokens": whole(1, INT32), "max_completion_tokens": whole(1, INT32), "max_output_tokens": whole(1, INT32),
     "temperature": number(0, 100), "top_p": number(0, 1), "top_k": whole(0, INT32), "min_p": number(0, 1), "repeat_penalty": number(0, 100),
+    "repeat_last_n": whole(-1, INT32), "typical_p": number(0, 1), "dry_multiplier": number(0, 100), "dry_base": number(1, 100),
+    "dry_allowed_length": whole(1, INT32), "dry_penalty_last_n": whole(-1, INT32), "xtc_probability": number(0, 1), "xtc_threshold": number(0, 1),
+    "dry_sequence_breakers": [*([value] for value in text(1, 64)), *repeated("x", 0, 32, 33), "x", [1], ["\x00"]],
+    "mirostat": whole(0, 2), "mirostat_tau": number(0, 100), "mirostat_eta": number(0, 1),
     "presence_penalty": number(-2, 2), "frequency_penalty": number(-2, 2), "seed": whole(0, 2**64 - 1),
     "stop": [*text(1, 1024), *repeated("x", 0, 16, 17)],
     "logit_bias": [{str(token): 1 for token in range(count)} for count in (0, 1023, 1024, 1025)]

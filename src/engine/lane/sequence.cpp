@@ -1,5 +1,8 @@
 #include "engine/lane/sequence.h"
 
+#include <algorithm>
+#include <span>
+
 #include "base/check.h"
 #include "llm/token_constraint.h"
 
@@ -15,11 +18,11 @@ Sequence::Sequence(GenerationJob from, const llm::Vocab& vocab, std::span<const 
     : job(std::move(from)),
       prompt_tokens(size_of(job.tokens)),
       chain(std::move(job.tokens)),
-      sampler(job.sampling, job.seed, banned),
+      sampler(job.sampling, job.seed, banned, &vocab),
       reply(std::move(job.reply), vocab, !job.session.empty()) {
   chain.reserve(chain.size() + static_cast<std::size_t>(job.tokens_max));
-  const std::size_t known = chain.size() > 64 ? chain.size() - 64 : 0;
-  for (std::size_t i = known; i < chain.size(); ++i) sampler.accept(chain[i]);
+  const std::size_t counted = std::min(chain.size(), sampler.tokens_counted());
+  for (const Token token : std::span(chain).last(counted)) sampler.accept(token);
   if (job.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(job.grammar, vocab, reply.marks()));
   usage.seed = job.seed;
 }

@@ -6,20 +6,18 @@
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 
+#include "core/sampling_fields.h"
 #include "json/field_reader.h"
 
 namespace uma::engine {
 namespace {
 
 void apply_sampling(const ModelDefaults& defaults, SamplingParams& sampling) {
-  const SamplingParams::Given& given = sampling.given;
-  if (!given.temperature) sampling.temperature = defaults.temperature.value_or(sampling.temperature);
-  if (!given.top_p) sampling.top_p = defaults.top_p.value_or(sampling.top_p);
-  if (!given.top_k) sampling.top_k = defaults.top_k.value_or(sampling.top_k);
-  if (!given.min_p) sampling.min_p = defaults.min_p.value_or(sampling.min_p);
-  if (!given.repeat_penalty) sampling.repeat_penalty = defaults.repeat_penalty.value_or(sampling.repeat_penalty);
-  if (!given.presence_penalty) sampling.presence_penalty = defaults.presence_penalty.value_or(sampling.presence_penalty);
-  if (!given.frequency_penalty) sampling.frequency_penalty = defaults.frequency_penalty.value_or(sampling.frequency_penalty);
+  for (const SamplingFieldInfo& info : sampling_fields()) {
+    const auto& value = defaults.sampling[info.field];
+    if (value && !is_given(sampling, info.field)) set_value(sampling, info.field, *value);
+  }
+  if (!sampling.dry_sequence_breakers) sampling.dry_sequence_breakers = defaults.dry_sequence_breakers;
 }
 
 // A request that says anything about thinking decides it alone.

@@ -1,4 +1,4 @@
-// Completes requests with the values of the model's card.
+// Completes requests with the defaults of the model.
 #pragma once
 
 #include "core/model_defaults.h"

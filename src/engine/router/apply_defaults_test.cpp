@@ -12,16 +12,23 @@ GenerateRequest chat(std::vector<ChatMessage> messages) {
 }
 
 TEST(ApplyDefaults, ARequestsOwnValuesWin) {
-  const ModelDefaults defaults{.temperature = 0.6, .top_p = 0.8, .top_k = 20, .deadline_ms = 500};
+  ModelDefaults defaults{.deadline_ms = 500};
+  defaults.sampling[SamplingField::temperature] = 0.6;
+  defaults.sampling[SamplingField::top_p] = 0.8;
+  defaults.sampling[SamplingField::top_k] = 20;
+  defaults.sampling[SamplingField::mirostat] = 2;
+  defaults.dry_sequence_breakers = {"\n"};
   GenerateRequest request = chat({{"user", "Hi"}});
   request.options.sampling.temperature = 1;
   request.options.sampling.top_k = 7;
-  request.options.sampling.given.top_k = true;
+  set_given(request.options.sampling, SamplingField::top_k);
   apply_defaults(defaults, request);
   EXPECT_EQ(request.options.sampling.temperature, 0.6);
   EXPECT_EQ(request.options.sampling.top_p, 0.8);
   EXPECT_EQ(request.options.sampling.top_k, 7);
   EXPECT_EQ(request.options.sampling.min_p, 0);
+  EXPECT_EQ(request.options.sampling.mirostat, 2);
+  EXPECT_EQ(request.options.sampling.dry_sequence_breakers, (std::vector<std::string>{"\n"}));
   EXPECT_EQ(request.options.deadline_ms, 500);
   request.options.deadline_ms = 0;
   apply_defaults(defaults, request);

@@ -13,6 +13,7 @@
 #include "engine/session/record_input.h"
 #include "image/message_images.h"
 #include "llm/image_tokens.h"
+#include "llm/repetition_penalties.h"
 
 namespace uma::engine {
 namespace {
@@ -40,10 +41,12 @@ Expected<std::vector<image::ImageRun>> images_of(const ServedModel& served, cons
   return image::find_image_runs(tokens, ids, served.image_encoder->identity());
 }
 
-// Charges the request for its tokens and grammars.
-Expected<Unit> charge(const InFlight& request, const ReplyGrammars& grammars, std::size_t tokens) {
+// Charges the request for its grammars and, for each reply, for the tokens of the prompt and what the sampler records of them.
+Expected<Unit> charge(const InFlight& request, const ReplyGrammars& grammars, std::size_t tokens,
+                      const SamplingParams& sampling) {
   if (!request.share) return Unit{};
-  return request.share->grow(tokens * sizeof(Token) + grammars.bytes());
+  const std::size_t each = tokens * sizeof(Token) + llm::RepetitionPenalties::bytes_of(sampling, tokens);
+  return request.share->grow(request.sinks.size() * each + grammars.bytes());
 }
 
 Expected<Unit> check_logit_bias(const llm::Model& model, const SamplingParams& sampling) {
@@ -295,7 +298,7 @@ Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateR
   if (prompt.empty()) co_return Error{ErrorCode::proto_field, "field \"prompt\" has no tokens for this model"};
   auto runs = images_of(served, *prepared->record, prompt);
   if (!runs) co_return runs.error();
-  if (auto may = charge(request, prepared->grammars, prompt.size() * request.sinks.size()); !may) co_return may.error();
+  if (auto may = charge(request, prepared->grammars, prompt.size(), options.sampling); !may) co_return may.error();
   if (has_messages) options = chat_options(*served.model, std::move(options));
   const auto next_job = [&](const InFlight& each) {
     GenerationJob job = make_job(each, prepared->grammars, options, prompt);
@@ -445,7 +448,8 @@ Expected<GenerationJob> Generations::session_job(InFlight& request, Session& ses
   std::vector<Token> tokens = kv::all_tokens(record);
   auto images = images_of(served, record, tokens);
   if (!images) return std::unexpected(images.error());
-  if (auto may = charge(request, prepared.grammars, tokens.size()); !may) return std::unexpected(may.error());
+  if (auto may = charge(request, prepared.grammars, tokens.size(), call.options.sampling); !may)
+    return std::unexpected(may.error());
   const GenerateOptions options = is_chat(record) ? chat_options(*served.model, call.options) : call.options;
   GenerationJob job = make_job(request, prepared.grammars, options, std::move(tokens), droppable_of(record));
   job.images = std::move(*images);
