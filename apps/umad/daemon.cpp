@@ -136,6 +136,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.projector_path = *projector_path;
   options.image_tokens_max = config.vision_image_tokens_max;
   options.draft_path = *draft_path;
+  options.adapters = model.adapters;
   options.tasks = card.tasks;
   options.defaults = pool::defaults_of(model);
   options.workers = config.workers;

@@ -165,19 +165,29 @@ Expected<Unit> ModelTrials::check(const engine::LoadWorkersOptions& options, con
   return fail(ErrorCode::model_load, std::format("this model is refused: {}; try another file of the model", refusal));
 }
 
-Expected<Unit> ModelTrials::check_file(const std::string& path, const std::function<bool()>& is_cancelled) {
-  const auto identity = identity_of(path);
+Expected<Unit> ModelTrials::check_adapter(const engine::LoadWorkersOptions& options, const llm::AdapterSource& adapter,
+                                          const std::function<bool()>& is_cancelled) {
+  return check_file(options.path, is_cancelled, adapter.path);
+}
+
+// The model's file, or, with `adapter_path`, an adapter of the model.
+Expected<Unit> ModelTrials::check_file(const std::string& path, const std::function<bool()>& is_cancelled,
+                                       const std::string& adapter_path) {
+  const auto identity = adapter_path.empty() ? identity_of(path) : llm::adapter_trial_identity(path, adapter_path);
   if (!identity) return Unit{};  // The load reports the problem.
-  const auto refuse = [](const std::string& reason) {
-    return fail(ErrorCode::model_load, std::format("this model's file is refused: {}; try another file of the model", reason));
+  const std::string_view what = adapter_path.empty() ? "model" : "adapter";
+  const auto refuse = [what](const std::string& reason) {
+    return fail(ErrorCode::model_load,
+                std::format("this {0}'s file is refused: {1}; try another file of the {0}", what, reason));
   };
   {
     const MutexLock lock(mutex_);
     if (const std::string refusal = record_.refusal(*identity); !refusal.empty()) return refuse(refusal);
     if (record_.has_passed(*identity)) return Unit{};
   }
-  log_debug("models: {} is tried in a separate process", path);
-  const TrialOutcome outcome = run_trial(program_, path, is_cancelled);
+  const std::string& tried = adapter_path.empty() ? path : adapter_path;
+  log_debug("models: {} is tried in a separate process", tried);
+  const TrialOutcome outcome = run_trial(program_, path, is_cancelled, adapter_path);
   switch (outcome.kind) {
     case TrialOutcome::Kind::passed: {
       const MutexLock lock(mutex_);
@@ -185,7 +195,7 @@ Expected<Unit> ModelTrials::check_file(const std::string& path, const std::funct
       return Unit{};
     }
     case TrialOutcome::Kind::refused: {
-      log_error("models: {} is refused until it changes: {}{}{}", path, outcome.reason, outcome.last_words.empty() ? "" : ": ",
+      log_error("models: {} is refused until it changes: {}{}{}", tried, outcome.reason, outcome.last_words.empty() ? "" : ": ",
                 outcome.last_words);
       const MutexLock lock(mutex_);
       record_.note_refused(*identity, outcome.reason);
@@ -196,10 +206,10 @@ Expected<Unit> ModelTrials::check_file(const std::string& path, const std::funct
     case TrialOutcome::Kind::unknown:
       break;
   }
-  log_warning("models: {} could not be tried: {}{}{}", path, outcome.reason, outcome.last_words.empty() ? "" : ": ",
+  log_warning("models: {} could not be tried: {}{}{}", tried, outcome.reason, outcome.last_words.empty() ? "" : ": ",
               outcome.last_words);
   return fail(ErrorCode::model_load,
-              std::format("this model's file could not be tried: {}; repeat the request", outcome.reason));
+              std::format("this {}'s file could not be tried: {}; repeat the request", what, outcome.reason));
 }
 
 void ModelTrials::begin(const engine::LoadWorkersOptions& options) {

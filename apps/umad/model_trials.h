@@ -71,6 +71,8 @@ class ModelTrials final : public pool::LoadGuard {
 
   [[nodiscard]] Expected<Unit> check(const engine::LoadWorkersOptions& options,
                                      const std::function<bool()>& is_cancelled) override;
+  [[nodiscard]] Expected<Unit> check_adapter(const engine::LoadWorkersOptions& options, const llm::AdapterSource& adapter,
+                                             const std::function<bool()>& is_cancelled) override;
   void begin(const engine::LoadWorkersOptions& options) override;
   void end(const engine::LoadWorkersOptions& options, bool is_loaded) override;
 
@@ -81,7 +83,8 @@ class ModelTrials final : public pool::LoadGuard {
     std::string identity;
   };
   [[nodiscard]] Expected<std::string> identity_of(const std::string& path);
-  [[nodiscard]] Expected<Unit> check_file(const std::string& path, const std::function<bool()>& is_cancelled);
+  [[nodiscard]] Expected<Unit> check_file(const std::string& path, const std::function<bool()>& is_cancelled,
+                                          const std::string& adapter_path = "");
   [[nodiscard]] std::string identities_of(const engine::LoadWorkersOptions& options);
 
   const std::string program_;

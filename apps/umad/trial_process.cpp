@@ -99,10 +99,12 @@ TrialOutcome judge(int status, const std::string& last_line) {
 
 }  // namespace
 
-TrialOutcome run_trial(const std::string& program, const std::string& path, const std::function<bool()>& is_cancelled) {
+TrialOutcome run_trial(const std::string& program, const std::string& path, const std::function<bool()>& is_cancelled,
+                       const std::string& adapter_path) {
   UniqueFd output;
-  const pid_t pid =
-      spawn_child(program, {"umad", kTrialCommand, std::to_string(::getpid()), path}, trial_environment(), output);
+  std::vector<std::string> arguments{"umad", kTrialCommand, std::to_string(::getpid()), path};
+  if (!adapter_path.empty()) arguments.push_back(adapter_path);
+  const pid_t pid = spawn_child(program, arguments, trial_environment(), output);
   if (pid < 0) {
     return {.kind = TrialOutcome::Kind::unknown,
             .reason = std::format("the trial process could not be started: {}", std::strerror(-pid))};
@@ -129,7 +131,9 @@ TrialOutcome run_trial(const std::string& program, const std::string& path, cons
 }
 
 int run_trial_command(const std::vector<std::string>& arguments) {
-  const auto is_child = [&] { return arguments.size() == 3 && std::to_string(::getppid()) == arguments[1]; };
+  const auto is_child = [&] {
+    return (arguments.size() == 3 || arguments.size() == 4) && std::to_string(::getppid()) == arguments[1];
+  };
   if (!is_child()) {
     std::fputs("umad: try-model is an internal command of umad\n", stderr);
     return 1;
@@ -147,7 +151,8 @@ int run_trial_command(const std::vector<std::string>& arguments) {
   const rlimit data{.rlim_cur = kDataBytesMax, .rlim_max = kDataBytesMax};
   ::setrlimit(RLIMIT_DATA, &data);
 #endif
-  const auto tried = llm::try_model(arguments[2]);
+  const auto tried = arguments.size() == 3 ? llm::try_model(arguments[2]).transform([](const auto&) { return Unit{}; })
+                                           : llm::try_adapter(arguments[2], arguments[3]);
   std::string answer(kPassed);
   if (!tried) {
     const bool is_verdict = tried.error().code == ErrorCode::model_capability;

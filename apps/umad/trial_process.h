@@ -25,10 +25,10 @@ struct TrialOutcome {
   std::string last_words = {};  // Last output of the process, for the log.
 };
 
-// Runs `program try-model path`. Blocks until the process ends, is_cancelled() returns true, or ten minutes have passed; polls
-// every few milliseconds.
+// Runs `program try-model path`, or, for an adapter of this model, `program try-model path adapter_path`. Blocks until the
+// process ends, is_cancelled() returns true, or ten minutes have passed; polls every few milliseconds.
 [[nodiscard]] TrialOutcome run_trial(const std::string& program, const std::string& path,
-                                     const std::function<bool()>& is_cancelled);
+                                     const std::function<bool()>& is_cancelled, const std::string& adapter_path = "");
 
 // main() of a trial process; `arguments` excludes the program's name.
 [[nodiscard]] int run_trial_command(const std::vector<std::string>& arguments);

@@ -77,6 +77,8 @@ struct MetricsSnapshot {
   std::int64_t queue_depth = 0;
   std::uint64_t preemptions_total = 0;
   std::uint64_t context_shifts_total = 0;
+  std::uint64_t adapter_requests_total = 0;
+  std::uint64_t adapter_changes_total = 0;
   std::uint64_t reuses_verified_total = 0;
   std::uint64_t reuses_wrong_total = 0;
   std::uint64_t not_finite_total = 0;

@@ -39,6 +39,15 @@ struct ChatOptions {
   bool splits_reasoning = false;   // Separates reasoning from the content if the template supports it.
 };
 
+inline constexpr double kAdapterScaleMax = 100;  // Largest size of an adapter's scale.
+
+// A LoRA adapter of the model.
+struct AdapterChoice {
+  std::string name{};             // Empty: `number` counts.
+  std::int32_t number = 0;        // Its place among the adapters of the model, from 0.
+  std::optional<double> scale{};  // Nullopt: that of the model's card.
+};
+
 // Options of one generation.
 struct GenerateOptions {
   SamplingParams sampling;
@@ -57,6 +66,7 @@ struct GenerateOptions {
   double target_ttft_ms = 0;                // Target for the first token; 0: scheduler.target_ttft_ms.
   double target_tbt_ms = 0;                 // Target between two tokens; 0: scheduler.target_tbt_ms.
   bool progress = false;
+  std::vector<AdapterChoice> adapters;  // Beside one that GenerateRequest::model names.
   ChatOptions chat;
 };
 

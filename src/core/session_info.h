@@ -110,6 +110,12 @@ struct ModelSampling {
   std::string family{};                                             // Empty: unknown.
 };
 
+// A LoRA adapter of a model.
+struct AdapterInfo {
+  std::string name;
+  double scale = 1;  // For requests that state none.
+};
+
 enum class ModelState : std::uint8_t { unloaded, loading, ready, failed };
 
 struct ModelInfo {
@@ -136,6 +142,8 @@ struct ModelInfo {
   std::string kv_layout{};      // "split" or "unified"; empty: it has none.
   std::int32_t dimensions = 0;  // Length of its vectors; 0: it computes none.
   std::vector<std::string> aliases{};
+  std::vector<AdapterInfo> adapters{};
+  std::string parent{};   // Of an adapter that is listed as a model, "MODEL:ADAPTER": the model.
   std::string problem{};  // Why it cannot be loaded; empty: no known problem.
   ModelFileInfo file{};
   ModelSampling sampling{};

@@ -29,6 +29,8 @@ constexpr CounterSum<LaneStats> kLaneCounters[] = {
     {&LaneStats::ticks_total, &MetricsSnapshot::ticks_total},
     {&LaneStats::preemptions_total, &MetricsSnapshot::preemptions_total},
     {&LaneStats::context_shifts_total, &MetricsSnapshot::context_shifts_total},
+    {&LaneStats::adapter_requests_total, &MetricsSnapshot::adapter_requests_total},
+    {&LaneStats::adapter_changes_total, &MetricsSnapshot::adapter_changes_total},
     {&LaneStats::reuses_verified_total, &MetricsSnapshot::reuses_verified_total},
     {&LaneStats::reuses_wrong_total, &MetricsSnapshot::reuses_wrong_total},
     {&LaneStats::not_finite_total, &MetricsSnapshot::not_finite_total},

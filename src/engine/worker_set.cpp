@@ -346,6 +346,7 @@ void WorkerSet::complete(std::vector<ModelInfo>& infos) const {
     }
     ModelInfo known = std::exchange(info, made);
     info.aliases = std::move(known.aliases);
+    info.adapters = std::move(known.adapters);
     info.file = std::move(known.file);
     info.sampling = std::move(known.sampling);
     info.idle_unload_s = known.idle_unload_s;

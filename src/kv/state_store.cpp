@@ -88,6 +88,7 @@ void StateStore::delete_later(std::string file) {
 
 std::optional<StoredMatch> StateStore::find(const PrefixQuery& query, std::span<const Token> chain) const {
   const MutexLock lock(mutex_);
+  if (query.family == 0) return std::nullopt;
   const auto best = table_.find(query, chain);
   if (!best) return std::nullopt;
   const Entry& entry = *table_.find(best->id);

@@ -28,6 +28,11 @@ std::string_view model_of(std::string_view identity) {
   return identity.substr(0, identity.find('|'));
 }
 
+// The settings of a context; what follows in the identity of a state are the adapters that it was computed with.
+std::string_view settings_of(std::string_view identity) {
+  return identity.substr(0, identity.find("|lora "));
+}
+
 }  // namespace
 
 StateTable::Families::pointer StateTable::family_of(std::string identity) {
@@ -52,6 +57,7 @@ std::ptrdiff_t StateTable::join(const std::string& identity, bool can_cut) {
   std::ptrdiff_t outdated = 0;
   for (auto& [other_identity, other] : families_) {
     if (other.is_joined || other.is_outdated || model_of(other_identity) != model_of(identity)) continue;
+    if (settings_of(other_identity) == settings_of(identity)) continue;
     other.is_outdated = true;
     const Family* const family_now = &other;
     outdated +=

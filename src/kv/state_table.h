@@ -29,7 +29,7 @@ using FamilyId = std::uint32_t;
 
 // The requester of a state.
 struct PrefixQuery {
-  FamilyId family = 0;
+  FamilyId family = 0;  // 0: its states are not stored.
   TenantId tenant;
   SessionId session;         // Empty: a one-shot request.
   SessionId forked_from;     // Empty: none.
@@ -42,7 +42,7 @@ class StateTable {
   struct Family {
     FamilyId id = 0;
     bool is_joined = false;
-    bool is_outdated = false;  // The model was loaded with other settings.
+    bool is_outdated = false;  // The model was loaded with other settings; other adapters are not other settings.
     bool can_cut = true;
   };
   using Families = std::map<std::string, Family>;  // Keyed by identity, so that many states share one long text.

@@ -47,6 +47,14 @@ TEST_F(StateTableTest, ABeginningIsFoundForItsTenantOnly) {
   EXPECT_FALSE(find("b", "other", {1, 2, 9}));
 }
 
+TEST_F(StateTableTest, StatesWithAdaptersAreNotOfOtherSettings) {
+  const auto family = table_.family_of("model|settings|lora 1*1");
+  EXPECT_EQ(table_.join("model|settings", true), 0);
+  EXPECT_FALSE(family->second.is_outdated);
+  (void)table_.join("model|other settings|lora 1*1", true);
+  EXPECT_TRUE(family->second.is_outdated);
+}
+
 TEST_F(StateTableTest, BytesAreCountedForEachTenantAndShownInTheGauges) {
   const StateId id = add("a", "s", {1}, 7);
   add("b", "t", {2}, 5);

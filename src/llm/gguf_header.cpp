@@ -75,6 +75,7 @@ bool must_be_f32(std::string_view name, std::span<const std::uint64_t> sizes) {
 // Values of these keys are kept. A leading dot or underscore matches every key with this ending.
 constexpr std::string_view kKeptSuffixes[] = {
     "general.architecture",
+    "general.type",
     "general.name",
     "general.basename",
     "general.finetune",
@@ -82,6 +83,7 @@ constexpr std::string_view kKeptSuffixes[] = {
     "general.file_type",
     "general.alignment",
     "tokenizer.ggml.model",
+    "adapter.type",
     "split.count",
     "split.no",
     ".context_length",
@@ -129,7 +131,8 @@ using Value = std::variant<std::int64_t, double, bool, std::string, std::vector<
 // Reads the key-value pairs and the list of tensors, and keeps the values of GgufHeader.
 class HeaderParser {
  public:
-  HeaderParser(std::uint64_t file_bytes, const ReadAt& read) : reader_(file_bytes, read), file_bytes_(file_bytes) {}
+  HeaderParser(std::uint64_t file_bytes, const ReadAt& read, GgufKind kind)
+      : kind_(kind), reader_(file_bytes, read), file_bytes_(file_bytes) {}
 
   Expected<GgufHeader> parse() {
     read_counts();
@@ -170,11 +173,20 @@ class HeaderParser {
     const auto type = read_type();
     if (!reader_.is_ok()) return;
     if (key == "tokenizer.chat_template") header_.has_chat_template = *type == ValueType::text;
+    if (kind_ == GgufKind::adapter) check_adapter_pair(key, *type);
     if (!is_kept(key)) return skip_value(*type, key);
     auto value = read_value(*type);
     if (!reader_.is_ok()) return;
     if (values_.contains(key)) return reader_.refuse(std::format("the key {} appears twice", key));
     if (value) values_.emplace(std::move(key), *std::move(value));
+  }
+
+  // The library ends the process on another type of this number.
+  void check_adapter_pair(std::string_view key, ValueType type) {
+    if (key == "adapter.lora.alpha" && type != ValueType::f32) reader_.refuse("adapter.lora.alpha is not a 32-bit float");
+    if (key == "adapter.alora.invocation_tokens") {
+      reader_.refuse("it is an activated adapter (aLoRA), which begins at tokens of its own: these are not supported");
+    }
   }
 
   void skip_value(ValueType type, std::string_view key) {
@@ -294,6 +306,7 @@ class HeaderParser {
     read_sampling();
     if (const auto* type = find<std::int64_t>("general.file_type")) header_.file_type = *type;
     read_split();
+    if (!check_file_kind()) return;
     if (header_.architecture.empty()) {
       // In a split model, only the first file has the metadata.
       if (header_.split_index == 0) reader_.refuse("general.architecture is missing");
@@ -333,6 +346,25 @@ class HeaderParser {
     double written = value;
     std::from_chars(text.data(), text.data() + text.size(), written);
     return written;
+  }
+
+  // Whether the file is a model. An adapter has no shape of its own.
+  bool check_file_kind() {
+    const std::string type = text_of("general.type");
+    if (kind_ == GgufKind::model) {
+      if (type == "adapter") reader_.refuse("it is a LoRA adapter, not a model: name it under `adapters` in a model's card");
+      return reader_.is_ok();
+    }
+    if (type != "adapter") {
+      reader_.refuse("it is not an adapter: general.type is not \"adapter\"");
+    } else if (text_of("adapter.type") != "lora") {
+      reader_.refuse("adapter.type is not \"lora\", the only supported type");
+    } else if (header_.architecture.empty()) {
+      reader_.refuse("general.architecture is missing");
+    } else if (header_.split_count > 1) {
+      reader_.refuse("it is one of several files: an adapter is one file");
+    }
+    return false;
   }
 
   // Checks numbers that the library uses unchecked. Some would end the process, some take for ever.
@@ -458,8 +490,12 @@ class HeaderParser {
       return reader_.refuse(
           std::format("tensor {} has rows of {} numbers, but blocks of {}", name, sizes.front(), type->block));
     }
-    if (!header_.is_projector()) check_tensor(name, sizes, number);
-    add_tensor(name, offset, numbers, numbers / type->block * type->bytes);
+    if (kind_ == GgufKind::model && !header_.is_projector()) check_tensor(name, sizes, number);
+    const std::uint64_t bytes = numbers / type->block * type->bytes;
+    if (kind_ == GgufKind::adapter) {
+      header_.adapter_tensors.push_back({.name = name, .sizes = sizes, .type = number, .offset = offset, .bytes = bytes});
+    }
+    add_tensor(name, offset, numbers, bytes);
   }
 
   // Checks the library's assumptions about a model's tensors.
@@ -516,6 +552,7 @@ class HeaderParser {
   // Larger numbers are refused later, with the number in the message.
   static constexpr std::uint64_t kTokensBound = std::uint64_t{1} << 40;
 
+  const GgufKind kind_;
   HeadReader reader_;
   const std::uint64_t file_bytes_;
   GgufHeader header_;
@@ -528,11 +565,11 @@ class HeaderParser {
 
 }  // namespace
 
-Expected<GgufHeader> read_gguf_header(std::uint64_t file_bytes, const ReadAt& read) {
-  return HeaderParser(file_bytes, read).parse();
+Expected<GgufHeader> read_gguf_header(std::uint64_t file_bytes, const ReadAt& read, GgufKind kind) {
+  return HeaderParser(file_bytes, read, kind).parse();
 }
 
-Expected<GgufHeader> read_gguf_header(const std::string& path) {
+Expected<GgufHeader> read_gguf_header(const std::string& path, GgufKind kind) {
   // O_NONBLOCK, because opening a pipe would wait for its other end.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status{};
@@ -543,11 +580,13 @@ Expected<GgufHeader> read_gguf_header(const std::string& path) {
   if (!S_ISREG(status.st_mode)) return fail(ErrorCode::model_load, std::format("{}: not a regular file", path));
   bool is_readable = true;
   auto header = read_gguf_header(
-      static_cast<std::uint64_t>(status.st_size), [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
+      static_cast<std::uint64_t>(status.st_size),
+      [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
         const ssize_t got = ::pread(file.get(), into.data(), into.size(), static_cast<off_t>(offset));
         is_readable &= got >= 0;
         return got > 0 ? static_cast<std::size_t>(got) : 0;
-      });
+      },
+      kind);
   if (!header) header.error().message = std::format("{}: {}", path, header.error().message);
   if (!header && !is_readable) header.error().code = ErrorCode::io_failed;
   return header;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "core/sampling_fields.h"
@@ -17,6 +18,17 @@
 namespace uma::llm {
 
 inline constexpr std::uint64_t kGgufHeadBytesMax = 256ul << 20;  // Metadata and the list of tensors.
+
+// The kind of file that is expected. A projector is read as a model.
+enum class GgufKind : std::uint8_t { model, adapter };
+
+struct GgufTensor {
+  std::string name;
+  std::vector<std::uint64_t> sizes;  // 1 to 4 dimensions, none of them 0.
+  std::uint32_t type = 0;            // The number of the library's type.
+  std::uint64_t offset = 0;          // From GgufHeader::data_offset on.
+  std::uint64_t bytes = 0;
+};
 
 // A number is 0 if the file does not state it. Numbers of a model's shape come from the keys of its architecture
 // ("llama.block_count").
@@ -60,6 +72,8 @@ struct GgufHeader {
   bool has_output = false;         // False: the token embeddings also compute the logits.
   std::uint64_t parameters = 0;    // Tensors of this file.
 
+  std::vector<GgufTensor> adapter_tensors;  // Of an adapter; empty for a model.
+
   // A projector ("mmproj") has image or audio encoders for a text model and is not a model itself.
   [[nodiscard]] bool is_projector() const { return architecture == "clip"; }
 };
@@ -68,8 +82,9 @@ struct GgufHeader {
 using ReadAt = std::function<std::size_t(std::uint64_t offset, std::span<std::byte> into)>;
 
 // Errors: E_MODEL_002 with the reason and the position, without the file's name.
-[[nodiscard]] Expected<GgufHeader> read_gguf_header(std::uint64_t file_bytes, const ReadAt& read);
+[[nodiscard]] Expected<GgufHeader> read_gguf_header(std::uint64_t file_bytes, const ReadAt& read,
+                                                    GgufKind kind = GgufKind::model);
 // Reads a regular file. An error begins with its path; E_IO_001 if the file is there and cannot be read.
-[[nodiscard]] Expected<GgufHeader> read_gguf_header(const std::string& path);
+[[nodiscard]] Expected<GgufHeader> read_gguf_header(const std::string& path, GgufKind kind = GgufKind::model);
 
 }  // namespace uma::llm

@@ -227,7 +227,8 @@ ContextBytes bytes_of_last(const llama_model* model, const llama_context_params&
 }  // namespace
 
 Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_model> model, const std::string& model_identity,
-                                                        const ContextOptions& options) {
+                                                        const ContextOptions& options,
+                                                        std::vector<llama_adapter_lora*> adapters) {
   const Layout layout = layout_of(model.get(), options);
   const auto wanted = context_params(layout, options);
   if (!wanted) return std::unexpected(wanted.error());
@@ -284,7 +285,8 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
         std::format("{}|{}|{}|{} {}|flash {}|{}{}", model_identity, llama_version(), rotation_of(model.get(), part_cells),
                     ggml_type_name(params.type_k), ggml_type_name(params.type_v), shape.has_flash_attention ? "on" : "off",
                     layout.unified ? "unified" : "split", shape.has_grids ? "|grids" : "");
-    return std::unique_ptr<Context>(new LlamaContext(std::move(model), context, shape, std::move(identity)));
+    return std::unique_ptr<Context>(
+        new LlamaContext(std::move(model), context, shape, std::move(identity), std::move(adapters)));
   });
 }
 
@@ -305,11 +307,13 @@ Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptio
   });
 }
 
-LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity)
+LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity,
+                           std::vector<llama_adapter_lora*> adapters)
     : model_(std::move(model)),
       context_(context),
       shape_(shape),
       identity_(std::move(identity)),
+      adapters_(std::move(adapters)),
       vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model_.get()))),
       has_states_(has_states(model_.get())),
       window_(shape.can_truncate ? 0 : llama_model_n_swa(model_.get())),
@@ -472,6 +476,20 @@ void LlamaContext::clear() {
 
 void LlamaContext::set_threads(std::int32_t threads) {
   llama_set_n_threads(context_, threads, threads);
+}
+
+void LlamaContext::use_adapters(const AdapterSet& set) {
+  if (set == used_) return;
+  std::vector<llama_adapter_lora*> adapters;
+  std::vector<float> scales;
+  for (const AdapterUse& use : set.uses) {
+    UMA_CHECK(use.index >= 0 && static_cast<std::size_t>(use.index) < adapters_.size());
+    adapters.push_back(adapters_[static_cast<std::size_t>(use.index)]);
+    UMA_CHECK(adapters.back() != nullptr);
+    scales.push_back(use.scale);
+  }
+  UMA_CHECK(llama_set_adapters_lora(context_, adapters.data(), adapters.size(), scales.data()) == 0);
+  used_ = set;
 }
 
 std::uint64_t LlamaContext::state_bytes(std::int32_t sequence) const {

@@ -36,9 +36,9 @@ struct ContextMeasured {
 
 class LlamaContext final : public Context {
  public:
-  // `model` keeps the weights alive while the context exists.
+  // `model` keeps the weights and its adapters alive while the context exists.
   static Expected<std::unique_ptr<Context>> create(std::shared_ptr<llama_model> model, const std::string& model_identity,
-                                                   const ContextOptions& options);
+                                                   const ContextOptions& options, std::vector<llama_adapter_lora*> adapters);
   ~LlamaContext() override;
 
   [[nodiscard]] const ContextShape& shape() const override { return shape_; }
@@ -53,6 +53,7 @@ class LlamaContext final : public Context {
   void share(std::int32_t from, std::int32_t to, std::int32_t count) override;
   void clear() override;
   void set_threads(std::int32_t threads) override;
+  void use_adapters(const AdapterSet& set) override;
   [[nodiscard]] std::uint64_t state_bytes(std::int32_t sequence) const override;
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
   [[nodiscard]] std::span<const std::byte> fit_state(Bytes& bytes) const override;
@@ -60,7 +61,8 @@ class LlamaContext final : public Context {
                                           std::span<const std::byte> state) override;
 
  private:
-  LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity);
+  LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity,
+               std::vector<llama_adapter_lora*> adapters);
   // `sees_ahead`: every row attends to the whole batch.
   [[nodiscard]] Expected<DecodeStatus> run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead);
   [[nodiscard]] llama_memory_t memory() const { return llama_get_memory(context_); }
@@ -76,6 +78,8 @@ class LlamaContext final : public Context {
   llama_context* context_;
   ContextShape shape_;
   std::string identity_;
+  std::vector<llama_adapter_lora*> adapters_;  // Owned by the model; null: cannot be used.
+  AdapterSet used_;
   std::int32_t vocabulary_;
   bool has_states_;                // Some layers keep a state of the past instead of tokens.
   std::int32_t window_;            // Length of the attention window, including the current token; 0: no window.

@@ -9,14 +9,18 @@
 #include <filesystem>
 #include <format>
 #include <mutex>
+#include <span>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 #include <ggml-backend.h>
 #include <llama.h>
 #include <xxhash.h>
 
+#include "base/log.h"
+#include "llm/adapter_file.h"
 #include "llm/footprint.h"
 #include "llm/gguf_files.h"
 #include "llm/gguf_header.h"
@@ -114,13 +118,14 @@ namespace {
 
 class LlamaModel final : public Model {
  public:
-  LlamaModel(std::shared_ptr<llama_model> model, std::unique_ptr<LlamaVocab> vocab, ModelFacts facts)
-      : model_(std::move(model)), vocab_(std::move(vocab)), facts_(std::move(facts)) {}
+  LlamaModel(std::shared_ptr<llama_model> model, std::unique_ptr<LlamaVocab> vocab, ModelFacts facts,
+             std::vector<llama_adapter_lora*> adapters)
+      : model_(std::move(model)), vocab_(std::move(vocab)), facts_(std::move(facts)), adapters_(std::move(adapters)) {}
 
   const ModelFacts& facts() const override { return facts_; }
   const Vocab& vocab() const override { return *vocab_; }
   Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const override {
-    return LlamaContext::create(model_, facts_.identity, options);
+    return LlamaContext::create(model_, facts_.identity, options, adapters_);
   }
   Expected<Unit> check_state(std::span<const std::byte> state) const override {
     return check_state_values(state, has_grid_positions(model_.get()));
@@ -141,6 +146,7 @@ class LlamaModel final : public Model {
   std::shared_ptr<llama_model> model_;  // Shared, because contexts may outlive this object while a worker shuts down.
   std::unique_ptr<LlamaVocab> vocab_;
   ModelFacts facts_;
+  std::vector<llama_adapter_lora*> adapters_;  // As in facts_.adapters; owned by the model.
 };
 
 Expected<std::string> LlamaModel::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
@@ -169,6 +175,55 @@ Expected<std::string> LlamaModel::apply_chat_template(std::span<const ChatMessag
     text.resize(static_cast<std::size_t>(length));
     return text;
   });
+}
+
+// Loads an adapter and completes its facts.
+Expected<llama_adapter_lora*> load_adapter(llama_model& model, const GgufHeader& header, Capability capability,
+                                           AdapterFacts& facts) {
+  const std::string& path = facts.source.path;
+  if (!facts.source.problem.empty()) return fail(ErrorCode::model_load, facts.source.problem);
+  if (capability != Capability::chat) return fail(ErrorCode::model_load, "only chat models have adapters");
+  const auto adapter = read_adapter_header(path);
+  if (!adapter) return std::unexpected(adapter.error());
+  if (const auto fits = check_adapter_fits(*adapter, header); !fits) return std::unexpected(fits.error());
+  if (const auto finite = check_adapter_values(path, *adapter); !finite) return std::unexpected(finite.error());
+  auto identity = model_identity(path);
+  if (!identity) return std::unexpected(identity.error());
+  library_log().forget();
+  llama_adapter_lora* const loaded = llama_adapter_lora_init(&model, path.c_str());
+  if (loaded == nullptr) {
+    const std::string reason = library_log().last_error();
+    return fail(ErrorCode::model_load, std::format("it does not fit the model{}{}", reason.empty() ? "" : ": ", reason));
+  }
+  facts.identity = std::move(*identity);
+  facts.bytes = adapter->weight_bytes;
+  return loaded;
+}
+
+std::string without_folder(std::string message, const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  for (std::size_t at = 0; !folder.empty() && (at = message.find(folder, at)) != std::string::npos;) {
+    message.erase(at, folder.size());
+  }
+  return message;
+}
+
+// Loads the adapters that can be used, and adds all to the facts. Null stands for an adapter that cannot.
+std::vector<llama_adapter_lora*> load_adapters(llama_model& model, const GgufHeader& header,
+                                               std::span<const AdapterSource> sources, ModelFacts& facts) {
+  std::vector<llama_adapter_lora*> adapters;
+  for (const AdapterSource& source : sources) {
+    AdapterFacts& adapter = facts.adapters.emplace_back(AdapterFacts{.source = source});
+    const auto loaded = guarded(ErrorCode::model_load, "loading an adapter",
+                                [&] { return load_adapter(model, header, facts.capability, adapter); });
+    adapters.push_back(loaded.value_or(nullptr));
+    if (!loaded) {
+      adapter.problem = without_folder(loaded.error().message, source.path);
+      log_warning("adapter {}: {} cannot be used: {}", source.name, source.path, adapter.problem);
+    }
+    facts.memory_bytes += adapter.bytes;
+  }
+  return adapters;
 }
 
 // What the loaded model and its header say; without its identity and the memory that it takes.
@@ -268,7 +323,8 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     facts.identity = *identity;
     // The mapped range may include copied weights.
     facts.memory_bytes = own_bytes + std::min(mapped_bytes, facts.bytes) + table_bytes(*header);
-    return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts));
+    auto adapters = load_adapters(*model, *header, options.adapters, facts);
+    return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts), std::move(adapters));
   });
 }
 

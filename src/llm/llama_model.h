@@ -4,7 +4,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "llm/adapters.h"
 #include "llm/model.h"
 
 namespace uma::llm {
@@ -17,6 +19,8 @@ struct LoadOptions {
   bool shares_file = true;
   // False: the weights stay in the mapped file, in its order and on no device. Each weight is read by its first computation.
   bool reads_weights = true;
+  // LoRA adapters to load with the model. One that cannot be loaded is left out (AdapterFacts::problem).
+  std::vector<AdapterSource> adapters{};
 };
 
 // Initialises the library: loads its compute back ends and redirects its log to ours. Idempotent. Call it before every other
@@ -32,7 +36,7 @@ void init_llama();
 // samples of 64 KiB spread over the rest. Errors: E_MODEL_002 with the file and the reason.
 [[nodiscard]] Expected<std::string> model_identity(const std::string& path);
 
-// Loads a GGUF file; blocks until it is loaded. Errors: E_MODEL_002 with the file and the library's reason.
+// Loads a GGUF file and its adapters; blocks until they are loaded. Errors: E_MODEL_002 with the file and the library's reason.
 [[nodiscard]] Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path, const LoadOptions& options);
 
 }  // namespace uma::llm

@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/request.h"
+#include "llm/adapters.h"
 #include "llm/embedding.h"
 #include "llm/piece_order.h"
 #include "llm/projector.h"
@@ -154,7 +155,8 @@ class Context {
  public:
   virtual ~Context() = default;
   [[nodiscard]] virtual const ContextShape& shape() const = 0;
-  // Identifies compatible states: model, library version, cache types and layout.
+  // Identifies compatible states: model, library version, cache types and layout. The identity of a state that was computed
+  // with adapters continues with AdapterSet::identity.
   [[nodiscard]] virtual const std::string& state_identity() const = 0;
 
   // Computes the rows and appends them to their sequences. Requires: rows of one sequence are at consecutive positions that
@@ -191,6 +193,9 @@ class Context {
 
   // Sets the compute threads of later calls.
   virtual void set_threads(std::int32_t threads) = 0;
+  // Sets the adapters of later calls; at first there are none. A change costs the next call a few milliseconds. Requires: the
+  // set was made for this context's model.
+  virtual void use_adapters(const AdapterSet& set) = 0;
 
   // The state size of a whole sequence, which is not empty.
   [[nodiscard]] virtual std::uint64_t state_bytes(std::int32_t sequence) const = 0;
@@ -234,6 +239,7 @@ struct ModelFacts {
   std::string rerank_template;  // The format of {query} and {document}; empty: a pair.
   std::string bos_text;         // The text of the BOS token in templates; empty: none.
   std::string eos_text;
+  std::vector<AdapterFacts> adapters;  // Their memory is part of `memory_bytes`.
 };
 
 // Loaded weights. Immutable: any thread. Contexts may be made and used on several threads at once.

@@ -41,8 +41,8 @@ class Digest {
 };
 
 // Adds the file's size and everything before its weights.
-Expected<Unit> add_head(const std::string& path, Digest& digest) {
-  const auto header = read_gguf_header(path);
+Expected<Unit> add_head(const std::string& path, Digest& digest, GgufKind kind = GgufKind::model) {
+  const auto header = read_gguf_header(path, kind);
   if (!header) return std::unexpected(header.error());
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status{};
@@ -60,6 +60,25 @@ Expected<Unit> add_head(const std::string& path, Digest& digest) {
   }
   return Unit{};
 }
+
+std::string trial_versions() {
+  return std::format("{} trial {}", llama_version_text(), kTrialVersion);
+}
+
+// A small context of a model in a trial.
+ContextOptions trial_context() {
+  ContextOptions context;
+  context.cells = 64;
+  context.sequences = 2;
+  context.ubatch_rows = 16;
+  return context;
+}
+
+// Ends every computation at once.
+class EndAtOnce final : public CallMonitor {
+ public:
+  bool wants_end() override { return true; }
+};
 
 double cpu_s() {
   timespec time{};
@@ -111,8 +130,17 @@ Expected<std::string> trial_identity(const std::string& path) {
   for (std::int64_t i = 0; i < (split ? split->count : 1); ++i) {
     if (auto added = add_head(split ? split->file(i) : path, digest); !added) return std::unexpected(added.error());
   }
-  const std::string versions = std::format("{} trial {}", llama_version_text(), kTrialVersion);
+  const std::string versions = trial_versions();
   digest.add(versions.data(), versions.size());
+  return digest.text();
+}
+
+Expected<std::string> adapter_trial_identity(const std::string& path, const std::string& adapter_path) {
+  const auto model = trial_identity(path);
+  if (!model) return model;
+  Digest digest;
+  digest.add(model->data(), model->size());
+  if (auto added = add_head(adapter_path, digest, GgufKind::adapter); !added) return std::unexpected(added.error());
   return digest.text();
 }
 
@@ -120,16 +148,32 @@ Expected<std::shared_ptr<const Model>> try_model(const std::string& path, const 
   auto model = load_llama_model(path, {.reads_weights = false});
   if (!model) return model;
   if (const auto tokenizer = try_tokenizer((*model)->vocab(), limits); !tokenizer) return std::unexpected(tokenizer.error());
-  ContextOptions context;
-  context.cells = 64;
-  context.sequences = 2;
-  context.ubatch_rows = 16;
+  const ContextOptions context = trial_context();
   if ((*model)->facts().capability == Capability::chat) {
     if (const auto made = (*model)->new_context(context); !made) return std::unexpected(made.error());
     return model;
   }
   if (const auto made = (*model)->new_embedding(embedding_options(context)); !made) return std::unexpected(made.error());
   return model;
+}
+
+Expected<Unit> try_adapter(const std::string& path, const std::string& adapter_path) {
+  const auto model = load_llama_model(path, {.reads_weights = false, .adapters = {{.name = "trial", .path = adapter_path}}});
+  if (!model) return std::unexpected(model.error());
+  if (const std::string& problem = (*model)->facts().adapters.front().problem; !problem.empty()) {
+    return fail(ErrorCode::model_load, problem);
+  }
+  auto context = (*model)->new_context(trial_context());
+  if (!context) return std::unexpected(context.error());
+  (*context)->use_adapters(make_adapter_set((*model)->facts().adapters, {{.index = 0, .scale = 1}}));
+  EndAtOnce monitor;
+  for (const std::int32_t rows : {1, 8}) {
+    std::vector<BatchRow> batch;
+    for (std::int32_t i = 0; i < rows; ++i) batch.push_back({.position = i, .wants_logits = i + 1 == rows});
+    if (const auto begun = (*context)->decode(batch, &monitor); !begun) return std::unexpected(begun.error());
+    if (!(*context)->truncate(0, 0)) return fail(ErrorCode::model_load, "a computation with the adapter cannot be ended");
+  }
+  return Unit{};
 }
 
 }  // namespace uma::llm

@@ -14,6 +14,8 @@ namespace uma::llm {
 // Identifies the outcome of a trial: the metadata and tensor lists of the model's files, their sizes, and the versions of
 // library and trial. Reads the metadata, at most 256 MiB per file. Errors: as read_model_header().
 [[nodiscard]] Expected<std::string> trial_identity(const std::string& path);
+// The same for the trial of an adapter of the model.
+[[nodiscard]] Expected<std::string> adapter_trial_identity(const std::string& path, const std::string& adapter_path);
 
 // Limits of try_model(). A good tokenizer takes milliseconds for a sample; a tokenizer with quadratic time takes seconds.
 struct TrialLimits {
@@ -26,5 +28,9 @@ struct TrialLimits {
 // or run for ever, so call it in a child process with limits. The child need not free the returned model. Errors: E_MODEL_003
 // for a tokenizer that is too slow; those of load_llama_model() for a file that the library refuses.
 [[nodiscard]] Expected<std::shared_ptr<const Model>> try_model(const std::string& path, const TrialLimits& limits = {});
+
+// Loads the model likewise, and the adapter with all its numbers, and begins a computation with them, which plans every product
+// and ends before the second. Like try_model(), it may end the process.
+[[nodiscard]] Expected<Unit> try_adapter(const std::string& path, const std::string& adapter_path);
 
 }  // namespace uma::llm

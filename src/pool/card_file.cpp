@@ -12,6 +12,7 @@
 
 #include "base/utf8.h"
 #include "core/sampling_fields.h"
+#include "core/request.h"
 
 namespace uma::pool {
 namespace {
@@ -117,6 +118,48 @@ std::optional<std::string> apply_tasks(ModelCard& card, const YAML::Node& node) 
   return std::nullopt;
 }
 
+// An adapter is {path: FILE, scale: NUMBER}, or just its path.
+std::optional<llm::AdapterSource> read_adapter(const YAML::Node& value) {
+  llm::AdapterSource adapter;
+  const auto is_path = [](const YAML::Node& node) {
+    return scalar(node) && !node.Scalar().empty() && !node.Scalar().contains('\0');
+  };
+  if (is_path(value)) {
+    adapter.path = value.Scalar();
+    return adapter;
+  }
+  if (!value.IsMap()) return std::nullopt;
+  for (const auto& entry : value) {
+    const std::string key = scalar(entry.first).value_or("");
+    const auto number = number_in(entry.second, -kAdapterScaleMax, kAdapterScaleMax);
+    if (key == "path" && adapter.path.empty() && is_path(entry.second)) {
+      adapter.path = entry.second.Scalar();
+    } else if (key == "scale" && number) {
+      adapter.scale = *number;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return adapter.path.empty() ? std::nullopt : std::optional(adapter);
+}
+
+std::optional<std::string> apply_adapters(ModelCard& card, const YAML::Node& node) {
+  const std::string expected = std::format(
+      "a map of at most {} adapters, each a name without blanks and {{path: file.gguf, scale: number}} with a scale "
+      "from -{} to {}",
+      llm::kAdaptersMax, kAdapterScaleMax, kAdapterScaleMax);
+  if (!node.IsMap() || node.size() > llm::kAdaptersMax) return expected;
+  for (const auto& entry : node) {
+    const auto name = scalar(entry.first);
+    auto adapter = read_adapter(entry.second);
+    if (!name || !is_model_name(*name) || !adapter) return expected;
+    if (std::ranges::contains(card.adapters, *name, &llm::AdapterSource::name)) return expected + ", none of them twice";
+    adapter->name = *name;
+    card.adapters.push_back(std::move(*adapter));
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> apply_system(ModelCard& card, const YAML::Node& node) {
   const auto value = scalar(node);
   if (!value || value->contains('\0') || !is_utf8(*value)) return "a text";
@@ -184,6 +227,7 @@ std::vector<Key> other_keys() {
       {"weight", number(0.001, 1000.0, [](ModelCard& card) -> auto& { return card.weight; })},
       {"draft_model", text([](ModelCard& card) -> auto& { return card.draft_model; })},
       {"projector", text([](ModelCard& card) -> auto& { return card.projector; })},
+      {"adapters", apply_adapters},
       {"tasks", apply_tasks},
       {"dry_sequence_breakers", apply_breakers},
       {"system", apply_system},

@@ -16,6 +16,10 @@ class LoadGuard {
   // without paths, because clients read it.
   [[nodiscard]] virtual Expected<Unit> check(const engine::LoadWorkersOptions& options,
                                              const std::function<bool()>& is_cancelled) = 0;
+  // The same for an adapter of the model.
+  [[nodiscard]] virtual Expected<Unit> check_adapter(const engine::LoadWorkersOptions& options,
+                                                     const llm::AdapterSource& adapter,
+                                                     const std::function<bool()>& is_cancelled) = 0;
   // The library reads the files between begin() and end(). A process that crashes in between never calls end().
   virtual void begin(const engine::LoadWorkersOptions& options) = 0;
   // `is_loaded` is true after a whole load, successful or not, and false after reading only the beginning, as for measuring

@@ -3,6 +3,7 @@
 #include <array>
 #include <span>
 
+#include "llm/adapter_file.h"
 #include "llm/footprint.h"
 
 namespace uma::pool {
@@ -22,6 +23,11 @@ Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, st
     if (has_prefill) need.contexts += model->one_sequence.back().total() * workers;
     // A third more, because the pool of states rounds up and each cell has a position beside its values.
     need.states = model->one_sequence.front().cache / 3 * 4 * workers;
+  }
+  for (const llm::AdapterSource& adapter : options.adapters) {
+    const auto header = llm::read_adapter_header(adapter.path);
+    if (!header || !adapter.problem.empty()) continue;  // It is not loaded.
+    need.weights += header->weight_bytes * (options.replicates ? workers : 1);
   }
   if (!options.projector_path.empty()) {
     const auto projector = llm::read_gguf_header(options.projector_path);

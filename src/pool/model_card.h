@@ -10,6 +10,7 @@
 
 #include "core/capability.h"
 #include "core/model_defaults.h"
+#include "llm/adapters.h"
 #include "llm/model.h"
 
 namespace uma::pool {
@@ -34,6 +35,7 @@ struct ModelCard {
   double weight = 1;  // Of two idle models, the one with less weight is unloaded first.
   std::string draft_model;
   std::string projector;
+  std::vector<llm::AdapterSource> adapters;   // Paths as written.
   std::map<std::string, std::string> tasks;   // Prefix of an embedding's text, by task.
   ModelDefaults defaults;                     // For requests that do not set these values themselves.
   std::optional<std::int64_t> idle_unload_s;  // Unloaded after this time without a request; 0: never.

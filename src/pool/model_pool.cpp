@@ -199,7 +199,8 @@ void ModelPool::grow(const std::string& model) {
     const MutexLock lock(mutex_);
     const auto resident = residents_.find(model);
     if (resident == residents_.end() || !resident->second.is_serving || resident->second.is_loading) return;
-    if (resident->second.file != (*found)->file) return;  // The name means another file now.
+    // The name means another file now, or other adapters.
+    if (resident->second.file != (*found)->file || resident->second.adapters != (*found)->adapters) return;
     std::int32_t busy = 0;
     for (const engine::ModelUsage& each : usages) {
       const auto other = residents_.find(each.name);

@@ -99,10 +99,11 @@ class ModelPool final : public engine::WorkerSource {
     Reservation weights_held;  // Declared before `weights`, so that it is released after them.
     // Kept also while there are no contexts; null during a load, and if the weights belong to workers.
     std::shared_ptr<const llm::Model> weights;
-    std::shared_ptr<const ModelFile> file;  // The file that they were loaded from.
-    std::uint64_t context_bytes = 0;        // Contexts of all workers.
-    std::uint64_t further_bytes = 0;        // Part of context_bytes for workers that were added later.
-    std::uint64_t state_bytes = 0;          // Memory per worker for states in transfer.
+    std::shared_ptr<const ModelFile> file;     // The file that they were loaded from.
+    std::vector<llm::AdapterSource> adapters;  // The adapters that the card had then.
+    std::uint64_t context_bytes = 0;           // Contexts of all workers.
+    std::uint64_t further_bytes = 0;           // Part of context_bytes for workers that were added later.
+    std::uint64_t state_bytes = 0;             // Memory per worker for states in transfer.
     TimePoint loaded_at{};
     double load_ms = 0;
     llm::ContextOptions context;     // The layout that further workers get, too.
@@ -120,6 +121,7 @@ class ModelPool final : public engine::WorkerSource {
 
   [[nodiscard]] std::shared_ptr<const ModelRegistry> registry() const;
   [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
+  void refuse_adapters(engine::LoadWorkersOptions& options, const Load& load) const;
   void choose_layout(const RegisteredModel& model, engine::LoadWorkersOptions& options);
   [[nodiscard]] Expected<MemoryNeed> need_of(const RegisteredModel& model, const engine::LoadWorkersOptions& options) const;
   [[nodiscard]] MemoryNeed correct(const RegisteredModel& model, const MemoryNeed& need, const engine::LoadedWorkers& loaded,

@@ -77,6 +77,7 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     const auto checked = options_.guard->check(*options, [&load] { return load.is_cancelled.load(); });
     if (!checked) return std::unexpected(checked.error());
   }
+  refuse_adapters(*options, load);
   const auto measure = [&] {
     const GuardedLoad guarded(options_.guard, *options, false);
     return need_of(registered, *options);
@@ -143,6 +144,15 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   resident.is_serving = true;
   loaded->reservation = std::make_shared<Reservation>(std::move(*held));
   return loaded;
+}
+
+// Leaves out the files of adapters that the library may not read.
+void ModelPool::refuse_adapters(engine::LoadWorkersOptions& options, const Load& load) const {
+  for (llm::AdapterSource& adapter : options.adapters) {
+    if (options_.guard == nullptr || !adapter.problem.empty()) continue;
+    const auto checked = options_.guard->check_adapter(options, adapter, [&load] { return load.is_cancelled.load(); });
+    if (!checked) adapter.problem = checked.error().message;
+  }
 }
 
 // Chooses the layout of a chat model's contexts by the memory that would be usable if no other model were loaded.
@@ -244,7 +254,8 @@ Expected<Unit> ModelPool::look_for_kept_weights(const RegisteredModel& registere
     }
     wait.changes_seen = changes_;
     const auto kept = residents_.find(registered.card.name);
-    is_of_another_file = kept != residents_.end() && kept->second.file != registered.file;
+    is_of_another_file =
+        kept != residents_.end() && (kept->second.file != registered.file || kept->second.adapters != registered.adapters);
     weights = kept == residents_.end() || is_of_another_file ? nullptr : kept->second.weights;
   }
   if (is_of_another_file) (void)take_resident(registered.card.name);
@@ -259,6 +270,7 @@ Reservation ModelPool::begin_load(const RegisteredModel& registered, const Memor
   Resident& resident = residents_[registered.card.name];
   if (!has_weights) resident.weights_held = std::move(all);
   resident.file = registered.file;
+  resident.adapters = registered.adapters;
   resident.context_bytes = need.contexts;
   resident.state_bytes = need.states / need.workers;
   resident.further_bytes = 0;

@@ -33,6 +33,10 @@ class FakeGuard final : public LoadGuard {
     if (!refused.empty() && options.path.ends_with(refused)) return fail(ErrorCode::model_load, "it is bad");
     return Unit{};
   }
+  Expected<Unit> check_adapter(const engine::LoadWorkersOptions&, const llm::AdapterSource&,
+                               const std::function<bool()>&) override {
+    return Unit{};
+  }
   void begin(const engine::LoadWorkersOptions& options) override { note("begin", options); }
   void end(const engine::LoadWorkersOptions& options, bool is_loaded) override { note(is_loaded ? "end" : "pause", options); }
   [[nodiscard]] std::vector<std::string> taken() {

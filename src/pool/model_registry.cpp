@@ -92,6 +92,13 @@ std::int64_t modified_ns(const struct stat& status) {
   return status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
+// Changes with the file; empty: there is none.
+std::string version_of(const std::string& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0) return {};
+  return std::format("{} {}", status.st_size, modified_ns(status));
+}
+
 // When entries were added to the folder or removed last; 0: there is no such folder.
 std::int64_t folder_modified_ns(const std::string& folder) {
   struct stat status{};
@@ -144,6 +151,7 @@ class RegistryReader {
     for (const ModelCard& card : next_->cards_) add_card(card);
     add_files();
     add_aliases();
+    add_adapter_names();
     pair_projectors();
     return std::shared_ptr<const ModelRegistry>(std::move(next_));
   }
@@ -222,6 +230,10 @@ class RegistryReader {
       auto file = file_at(path);
       if (!file) continue;
       const bool is_projector = file->header ? file->header->is_projector() : lower_ascii(stem_of(path)).contains("mmproj");
+      if (!file->header && llm::read_gguf_header(path, llm::GgufKind::adapter)) {
+        adapters_.push_back(path);
+        continue;
+      }
       (is_projector ? projectors_ : found_).emplace_back(std::move(path), std::move(file));
     }
   }
@@ -282,6 +294,12 @@ class RegistryReader {
       const auto projector = file_at(model.projector_path);
       if (!projector) model.problem = std::format("its projector {}: no such file", model.projector_path);
       if (projector && !projector->header) model.problem = projector->header.error().message;
+    }
+    for (llm::AdapterSource adapter : card.adapters) {
+      adapter.path = resolve(adapter.path);
+      adapter.version = version_of(adapter.path);
+      used_.insert(adapter.path);
+      model.adapters.push_back(std::move(adapter));
     }
     used_.insert(model.path);
     used_.insert(model.projector_path);
@@ -354,6 +372,21 @@ class RegistryReader {
     }
   }
 
+  // A name that another model has means that model.
+  void add_adapter_names() {
+    for (std::size_t index = 0; index < next_->models_.size(); ++index) {
+      const RegisteredModel& model = next_->models_[index];
+      for (const llm::AdapterSource& adapter : model.adapters) {
+        next_->by_name_.emplace(model.card.name + ":" + adapter.name, index);
+        for (const std::string& alias : model.card.aliases) next_->by_name_.emplace(alias + ":" + adapter.name, index);
+      }
+    }
+    for (const std::string& path : adapters_) {
+      if (used_.contains(path)) continue;
+      next_->remarks_.push_back(std::format("{}: a LoRA adapter: name it under `adapters` in the card of its model", path));
+    }
+  }
+
   // Assigns a projector to the only model in its folder that matches in name and width.
   void pair_projectors() {
     for (const auto& [path, file] : projectors_) {
@@ -392,7 +425,8 @@ class RegistryReader {
   std::shared_ptr<ModelRegistry> next_{new ModelRegistry};
   std::vector<std::pair<std::string, std::shared_ptr<const ModelFile>>> found_;
   std::vector<std::pair<std::string, std::shared_ptr<const ModelFile>>> projectors_;
-  std::set<std::string> used_;  // Paths in cards.
+  std::vector<std::string> adapters_;  // Paths of adapters in the folders.
+  std::set<std::string> used_;         // Paths in cards.
 };
 
 std::expected<std::shared_ptr<const ModelRegistry>, Problems> ModelRegistry::read(RegistryOptions options) {
@@ -475,6 +509,7 @@ ModelInfo info_of(const RegisteredModel& model) {
   info.sampling = {.values = model.sampling,
                    .dry_sequence_breakers = model.card.defaults.dry_sequence_breakers,
                    .family = std::string(model.family)};
+  for (const llm::AdapterSource& adapter : model.adapters) info.adapters.push_back({adapter.name, adapter.scale});
   info.problem = model.problem;
   if (!model.problem.empty()) info.state = ModelState::failed;
   return info;

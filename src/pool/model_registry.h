@@ -44,6 +44,7 @@ struct RegisteredModel {
   ModelCard card;
   std::string path;            // Path of its first file; empty: not downloaded yet.
   std::string projector_path;  // Empty: none.
+  std::vector<llm::AdapterSource> adapters{};
   Capability capability = Capability::chat;
   std::shared_ptr<const ModelFile> file;  // Shared between snapshots; null: no file.
   std::vector<SamplingDefault> sampling;  // Of its card, its file and its family.

@@ -171,6 +171,47 @@ assistant:
   EXPECT_EQ(defaults.speculates, false);
 }
 
+TEST_F(Registry, KnowsTheAdaptersOfACard) {
+  write_model("a.gguf");
+  GgufBytes adapter;
+  adapter.text("general.type", "adapter").text("general.architecture", "llama").text("adapter.type", "lora");
+  adapter.write(folder_ / "models/sql.gguf");
+  adapter.write(folder_ / "models/unused.gguf");
+  write_cards(R"(
+base:
+  path: models/a.gguf
+  aliases: [other]
+  adapters:
+    sql: {path: models/sql.gguf, scale: 0.5}
+    fr: models/fr.gguf
+)");
+  const auto registry = read();
+  EXPECT_EQ(names(*registry), (std::vector<std::string>{"base"})) << "an adapter is no model";
+  const RegisteredModel& found = model(*registry, "base");
+  EXPECT_EQ(found.problem, "");
+  ASSERT_EQ(found.adapters.size(), 2u);
+  EXPECT_EQ(found.adapters[0].name, "sql");
+  EXPECT_EQ(found.adapters[0].path, (folder_ / "models/sql.gguf").string());
+  EXPECT_EQ(found.adapters[0].scale, 0.5);
+  EXPECT_NE(found.adapters[0].version, "");
+  EXPECT_EQ(found.adapters[1].scale, 1);
+  EXPECT_EQ(found.adapters[1].version, "") << "there is no such file";
+  EXPECT_EQ(&model(*registry, "base:sql"), &found);
+  EXPECT_EQ(&model(*registry, "other:fr"), &found);
+  ASSERT_EQ(info_of(found).adapters.size(), 2u);
+  EXPECT_EQ(info_of(found).adapters[0].name, "sql");
+  const auto says = [&](std::string_view part) {
+    return std::ranges::any_of(registry->remarks(), [&](const std::string& remark) { return remark.contains(part); });
+  };
+  EXPECT_TRUE(says("unused.gguf: a LoRA adapter: name it under `adapters`"));
+  EXPECT_FALSE(says("sql.gguf"));
+  for (const char* wrong :
+       {"x", "[x]", "{a b: x}", "{a: {scale: 1}}", "{a: {path: x, scale: 101}}", "{a: {path: x, colour: 1}}"}) {
+    const std::string message = mistake(std::format("a: {{path: x, adapters: {}}}", wrong));
+    EXPECT_TRUE(message.contains("a.adapters: expected a map of at most 64 adapters")) << message;
+  }
+}
+
 TEST_F(Registry, SamplingIsTheCardsElseTheFilesElseTheFamilys) {
   GgufBytes file = GgufBytes::small_model("Magistral Small");
   file.f32("general.sampling.top_p", 0.9F).f32("general.sampling.min_p", 0.01F).u32("general.sampling.top_k", 30);
@@ -196,7 +237,7 @@ TEST_F(Registry, SaysEveryMistakeWithItsLine) {
   EXPECT_EQ(
       mistake("a: {path: x, colour: red}"),
       "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, pin, "
-      "preload, workers_max, weights, weight, draft_model, projector, tasks, dry_sequence_breakers, system, thinking, "
+      "preload, workers_max, weights, weight, draft_model, projector, adapters, tasks, dry_sequence_breakers, system, thinking, "
       "reasoning_effort, "
       "deadline_ms, speculation, idle_unload_s, temperature, top_p, top_k, min_p, typical_p, repeat_penalty, repeat_last_n, "
       "presence_penalty, frequency_penalty, dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, "

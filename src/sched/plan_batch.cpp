@@ -1,6 +1,8 @@
 #include "sched/plan_batch.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace uma::sched {
@@ -9,35 +11,70 @@ namespace {
 constexpr double kFirst = -1e12;  // Ranks of prompts whose first token is due.
 constexpr double kLast = 4e12;
 
+// The decode calls of a tick, one for each group.
+class DecodeCalls {
+ public:
+  explicit DecodeCalls(const StepModel& model) : model_(model) {}
+
+  void add(const SequenceView& view) {
+    auto call = std::ranges::find(calls_, view.group, &Call::group);
+    if (call == calls_.end()) call = calls_.insert(calls_.end(), {.group = view.group, .shape = {}});
+    call->shape.add_decode(view.cached_tokens);
+  }
+  // The guarded time of all calls together.
+  [[nodiscard]] double ms() const { return (calls_.empty() ? 0 : model_.guarded_ms(calls_.front().shape)) + others_ms(); }
+  // One of the calls; empty: there is none.
+  [[nodiscard]] StepShape first() const { return calls_.empty() ? StepShape() : calls_.front().shape; }
+  // The guarded time of all but the first.
+  [[nodiscard]] double others_ms() const {
+    double ms = 0;
+    for (std::size_t i = 1; i < calls_.size(); ++i) ms += model_.guarded_ms(calls_[i].shape);
+    return ms;
+  }
+
+ private:
+  struct Call {
+    std::int32_t group = 0;
+    StepShape shape;
+  };
+
+  const StepModel& model_;
+  std::vector<Call> calls_;
+};
+
 // A prompt that waits for its tokens to be computed.
 struct Candidate {
   const SequenceView* view;
   double rank;  // A smaller rank goes first.
 };
 
+// The prompts of the first one's group, in their order.
 std::vector<Candidate> ranked_prompts(std::span<const SequenceView> sequences, const StepModel& model) {
   std::vector<Candidate> waiting;
   for (const SequenceView& view : sequences) {
     if (!view.decodes) waiting.push_back({&view, prefill_rank(view, model)});
   }
   std::ranges::stable_sort(waiting, {}, &Candidate::rank);
+  std::erase_if(waiting, [group = waiting.empty() ? 0 : waiting.front().view->group](const Candidate& candidate) {
+    return candidate.view->group != group;
+  });
   return waiting;
 }
 
-// Adds the decoding sequences of one class and returns `decode` with their rows. `may_yield`: those that do not fit into the
-// tick are left out.
-StepShape plan_decoding(std::span<const SequenceView> sequences, bool background, bool may_yield, const StepModel& model,
-                        const BatchLimits& limits, StepShape decode, BatchPlan& plan) {
+// Adds the decoding sequences of one class. `may_yield`: those that do not fit into the tick are left out.
+void plan_decoding(std::span<const SequenceView> sequences, bool background, bool may_yield, const BatchLimits& limits,
+                   DecodeCalls& decode, BatchPlan& plan) {
   for (const SequenceView& view : sequences) {
     if (!view.decodes || view.is_background != background) continue;
-    if (static_cast<std::int32_t>(plan.decode.size()) == limits.rows_max) return decode;
-    StepShape with = decode;
-    with.add_decode(view.cached_tokens);
-    if (may_yield && model.guarded_ms(with) > limits.tick_ms) return decode;
-    plan.decode.push_back({view.index, view.slot, 1});
-    decode = with;
+    if (static_cast<std::int32_t>(plan.decode.size()) == limits.rows_max) return;
+    if (may_yield) {
+      DecodeCalls with = decode;
+      with.add(view);
+      if (with.ms() > limits.tick_ms) return;
+    }
+    plan.decode.push_back({view.index, view.slot, view.group, 1});
+    decode.add(view);
   }
-  return decode;
 }
 
 // Divides the prompts at the fixed grid: BatchLimits::fixed_grid. Short prompts may share a call: the library computes their
@@ -51,7 +88,7 @@ void plan_on_grid(std::span<const Candidate> waiting, std::int32_t rows_left, st
     const SequenceView& view = *candidate.view;
     if (rows_planned > 0 && (!is_short(view) || rows_planned + view.pending_tokens > rows_left)) continue;
     const std::int32_t rows = std::min(grid_rows(view.pending_tokens, rows_left), rows_max);
-    plan.prefill.push_back({view.index, view.slot, rows});
+    plan.prefill.push_back({view.index, view.slot, view.group, rows});
     rows_planned += rows;
     if (!is_short(view)) return;
   }
@@ -84,7 +121,7 @@ void plan_prompts(std::span<const Candidate> waiting, const StepModel& model, co
       const bool is_short = pending - rows < kPrefillChunkMin && whole.prefill_rows <= rows_max;
       if (is_short && (is_late_anyway || model.guarded_ms(decode, whole) <= tick_ms)) rows = pending;
     }
-    plan.prefill.push_back({candidate.view->index, candidate.view->slot, rows});
+    plan.prefill.push_back({candidate.view->index, candidate.view->slot, candidate.view->group, rows});
     prefill.add_chunk(rows, cached);
     rows_left -= rows;
   }
@@ -130,13 +167,15 @@ std::int32_t aligned_rows(const StepModel& model, double budget_ms, std::int32_t
 void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, ChunkSize& chunk,
                 BatchPlan& plan) {
   plan.clear();
-  StepShape decode = plan_decoding(sequences, false, false, model, limits, {}, plan);
+  DecodeCalls calls(model);
+  plan_decoding(sequences, false, false, limits, calls, plan);
   const bool background_yields = !plan.decode.empty() && !limits.serves_background;
-  decode = plan_decoding(sequences, true, background_yields, model, limits, decode, plan);
+  plan_decoding(sequences, true, background_yields, limits, calls, plan);
 
   if (const std::vector<Candidate> waiting = ranked_prompts(sequences, model); !waiting.empty()) {
     const bool someone_decodes = !plan.decode.empty();
-    const double tick_ms = someone_decodes ? limits.tick_ms : limits.prefill_tick_ms;
+    const double tick_ms = someone_decodes ? limits.tick_ms - calls.others_ms() : limits.prefill_tick_ms;
+    const StepShape decode = calls.first();
     const std::int32_t rows_max = std::min(limits.rows_max, limits.ubatch_rows);
     const std::int32_t fitting = model.rows_within(tick_ms, waiting.front().view->cached_tokens, rows_max, decode);
     std::int32_t rows_left = std::max(fitting, std::min(kPrefillChunkMin, rows_max));
@@ -148,7 +187,7 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
     }
   }
 
-  std::ranges::sort(plan.decode, {}, &PlanRow::slot);
+  std::ranges::sort(plan.decode, {}, [](const PlanRow& row) { return std::pair(row.group, row.slot); });
   std::ranges::sort(plan.prefill, {}, &PlanRow::slot);
 }
 

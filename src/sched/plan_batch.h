@@ -19,6 +19,7 @@ struct SequenceView {
   std::uint64_t id = 0;             // Constant from tick to tick.
   std::int32_t index = 0;           // The caller's index, returned in the plan.
   std::int32_t slot = 0;            // Its slot in the context.
+  std::int32_t group = 0;           // Only sequences of one group can share a call.
   std::int32_t pending_tokens = 0;  // Tokens not yet in the cache, >= 1.
   std::int32_t cached_tokens = 0;   // Tokens in the cache.
   bool decodes = false;             // Its only pending token was sampled in the last tick.
@@ -43,15 +44,16 @@ struct BatchLimits {
 struct PlanRow {
   std::int32_t index = 0;         // See SequenceView::index.
   std::int32_t slot = 0;          // See SequenceView::slot.
+  std::int32_t group = 0;         // See SequenceView::group.
   std::int32_t tokens_count = 0;  // Taken from the front of the pending tokens.
 };
 
-// The tokens of one tick in two library calls. Decode rows and prefill chunks never share a call, because the library splits
-// mixed rows and then misses its fast path. Both lists are in ascending order of slots, the only order that the library
-// computes as one unit (docs/MEASUREMENTS.md).
+// The tokens of one tick: a library call for the decode rows of each group, and one call for prompts. Decode rows and prefill
+// chunks never share a call, because the library splits mixed rows and then misses its fast path. The rows of a call are in
+// ascending order of slots, the only order that the library computes as one unit (docs/MEASUREMENTS.md).
 struct BatchPlan {
-  std::vector<PlanRow> decode;   // One token each.
-  std::vector<PlanRow> prefill;  // A sequence appears once.
+  std::vector<PlanRow> decode;   // One token each, group by group.
+  std::vector<PlanRow> prefill;  // A sequence appears once; all rows are of one group.
 
   void clear() {
     decode.clear();
@@ -101,10 +103,10 @@ inline constexpr std::int32_t kPrefillChunkMin = kChunkStep;
                                         std::int32_t rows_max);
 
 // Writes the next plan into `plan`, whose memory is reused, and stores the fitting rows in `chunk`. Ensures: every decoding
-// sequence is in plan.decode, up to rows_max, except background ones if the limits say so; each call has at most rows_max rows;
-// pending prompts get at least min(kPrefillChunkMin, pending) rows. Beyond that minimum, the guarded time of both calls stays
-// within the tick's; if the minimum alone exceeds it, a remainder shorter than the minimum is added. Prompts are taken in the
-// order of prefill_rank.
+// sequence is in plan.decode, up to rows_max, except background ones if the limits say so, so that no group waits for another;
+// each call has at most rows_max rows; pending prompts of the first one's group get at least min(kPrefillChunkMin, pending)
+// rows. Beyond that minimum, the guarded time of all calls stays within the tick's; if the minimum alone exceeds it, a
+// remainder shorter than the minimum is added. Prompts are taken in the order of prefill_rank.
 void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, ChunkSize& chunk,
                 BatchPlan& plan);
 

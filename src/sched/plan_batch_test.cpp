@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -45,6 +47,51 @@ BatchPlan plan(std::vector<SequenceView> sequences, const StepModel& model = mea
   ChunkSize fresh;
   plan_batch(sequences, model, limits, fresh, made);
   return made;
+}
+
+SequenceView of_group(std::int32_t group, SequenceView view) {
+  view.group = group;
+  return view;
+}
+
+TEST(PlanBatch, EveryGroupDecodesInEveryTick) {
+  const BatchPlan made = plan({of_group(1, decoding(0, 5)), decoding(1, 2), of_group(1, decoding(2, 3)), decoding(3, 7)});
+  ASSERT_EQ(made.decode.size(), 4u);
+  std::vector<std::pair<std::int32_t, std::int32_t>> order;
+  for (const PlanRow& row : made.decode) order.emplace_back(row.group, row.slot);
+  EXPECT_EQ(order, (std::vector<std::pair<std::int32_t, std::int32_t>>{{0, 2}, {0, 7}, {1, 3}, {1, 5}}));
+}
+
+TEST(PlanBatch, PromptsOfOneGroupShareACallAndTheFirstPromptChoosesIt) {
+  const BatchPlan made =
+      plan({of_group(1, prefilling(0, 40)), prefilling(1, 20), of_group(1, prefilling(2, 30)), prefilling(3, 50)});
+  ASSERT_EQ(made.prefill.size(), 2u);
+  EXPECT_EQ(made.prefill[0].index, 1);
+  EXPECT_EQ(made.prefill[1].index, 3);
+  const BatchPlan aged = plan({of_group(1, prefilling(0, 40, 100)), prefilling(1, 20), of_group(1, prefilling(2, 30))});
+  ASSERT_EQ(aged.prefill.size(), 2u);
+  EXPECT_EQ(aged.prefill[0].index, 0);
+  EXPECT_EQ(aged.prefill[1].index, 2);
+}
+
+TEST(PlanBatch, PromptsGetTheTimeThatTheCallsOfAllGroupsLeave) {
+  const std::vector<SequenceView> together{decoding(0, 0), decoding(1, 1), prefilling(2, 1000)};
+  std::vector<SequenceView> apart = together;
+  apart[1].group = 1;
+  const BatchLimits limits{.tick_ms = 60};
+  const BatchPlan one_call = plan(together, measured_model(), limits);
+  const BatchPlan two_calls = plan(apart, measured_model(), limits);
+  ASSERT_EQ(one_call.prefill.size(), 1u);
+  ASSERT_EQ(two_calls.prefill.size(), 1u);
+  EXPECT_GE(one_call.prefill[0].tokens_count, two_calls.prefill[0].tokens_count + kChunkStep / 2) << "10 ms less";
+}
+
+TEST(PlanBatch, BackgroundStreamsYieldIfTheirGroupNeedsAnotherCall) {
+  SequenceView background = decoding(1, 1);
+  background.is_background = true;
+  const BatchLimits limits{.tick_ms = 15, .serves_background = false};
+  EXPECT_EQ(plan({decoding(0, 0), background}, measured_model(), limits).decode.size(), 2u);
+  EXPECT_EQ(plan({decoding(0, 0), of_group(1, background)}, measured_model(), limits).decode.size(), 1u);
 }
 
 TEST(PlanBatch, NothingToDoIsAnEmptyPlan) {

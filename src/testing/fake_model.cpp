@@ -22,8 +22,25 @@ std::uint64_t digest_with(std::uint64_t digest, Token token) {
   return Random(digest ^ static_cast<std::uint64_t>(token + 1)).next_u64();
 }
 
-std::uint64_t digest_of(std::span<const Token> tokens) {
-  return std::ranges::fold_left(tokens, kNothingSeen, digest_with);
+// The number of a set of adapters, which is part of every cell; 0 for none.
+std::uint32_t salt_of(const llm::AdapterSet& adapters) {
+  if (adapters.is_empty()) return 0;
+  const std::uint64_t hash = std::ranges::fold_left(adapters.identity, kNothingSeen, digest_with);
+  return 1 + static_cast<std::uint32_t>(hash % 255);
+}
+
+// The digest before the first token.
+std::uint64_t first_digest(std::uint32_t salt) {
+  return kNothingSeen + salt;
+}
+
+// The part of a digest that a cell keeps.
+std::uint32_t seen_of(std::uint64_t digest, std::uint32_t salt) {
+  return (static_cast<std::uint32_t>(digest) & ~0xffU) | salt;
+}
+
+std::uint64_t digest_of(std::span<const Token> tokens, const llm::AdapterSet& adapters) {
+  return std::ranges::fold_left(tokens, first_digest(salt_of(adapters)), digest_with);
 }
 
 // Letters and spaces are likely, so that replies look like text; the other bytes are possible. `hash` is the digest of the
@@ -77,13 +94,13 @@ FakeContext::FakeContext(const FakeOptions& options)
   }
 }
 
-// Equals digest_of(tokens) if every cell was computed from the cells before it.
-std::uint64_t FakeContext::digest_of(const Held& held) const {
-  std::uint64_t digest = kNothingSeen;
+// Equals digest_of(tokens) if every cell was computed from the cells before it, with the adapters of `salt`.
+std::uint64_t FakeContext::digest_of(const Held& held, std::uint32_t salt) const {
+  std::uint64_t digest = first_digest(salt);
   for (const std::uint32_t index : held) {
     const Cell& cell = cells_[index];
     digest = digest_with(digest, cell.token);
-    if (cell.seen != static_cast<std::uint32_t>(digest)) digest ^= cell.seen;
+    if (cell.seen != seen_of(digest, salt)) digest ^= cell.seen;
   }
   return digest;
 }
@@ -146,6 +163,7 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
     if (wanted[stream] > free_[stream].size()) return llm::DecodeStatus::out_of_cells;
   }
   const std::size_t computed = fault_now == FakeFault::interrupted_half ? rows.size() / 2 : rows.size();
+  const std::uint32_t salt = salt_of(adapters_);
   std::map<std::int32_t, std::uint64_t> digests;  // Per sequence.
   for (std::size_t i = 0; i < computed; ++i) {
     const llm::BatchRow& row = rows[i];
@@ -153,9 +171,9 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
     UMA_CHECK(row.position == static_cast<std::int32_t>(held_[sequence].size()));
     const auto [known, is_first] = digests.try_emplace(row.sequence);
     std::uint64_t& digest = known->second;
-    digest = digest_with(is_first ? digest_of(held_[sequence]) : digest, row.token);
+    digest = digest_with(is_first ? digest_of(held_[sequence], salt) : digest, row.token);
     const bool is_finite = fault_now != FakeFault::not_finite && !is_spoiled(stream_of(sequence));
-    append(sequence, row.token, is_finite ? static_cast<std::uint32_t>(digest) : kNotFinite);
+    append(sequence, row.token, is_finite ? seen_of(digest, salt) : kNotFinite);
     if (!row.wants_logits) continue;
     std::vector<float>& logits = logits_[static_cast<std::int32_t>(i)];
     logits = fake_logits(digest, tokens_of(held_[sequence]), options_);
@@ -221,15 +239,16 @@ void FakeContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t 
   const auto index = static_cast<std::size_t>(sequence);
   Held& held = held_[index];
   UMA_CHECK(shape_.can_shift && 0 <= begin && begin < end && static_cast<std::size_t>(end) < held.size());
+  const std::uint32_t salt = cells_[held.front()].seen & 0xffU;  // Moving cells has nothing to do with the adapters in use.
   const Held behind(held.begin() + end, held.end());
   for (const std::uint32_t cell : behind) UMA_CHECK(cells_[cell].holders == 1);
   held.resize(static_cast<std::size_t>(end));
   keep(index, static_cast<std::size_t>(begin));
   // The cells become equal to cells that were computed again.
-  std::uint64_t digest = digest_of(held);
+  std::uint64_t digest = digest_of(held, salt);
   for (const std::uint32_t cell : behind) {
     digest = digest_with(digest, cells_[cell].token);
-    cells_[cell].seen = static_cast<std::uint32_t>(digest);
+    cells_[cell].seen = seen_of(digest, salt);
     cells_[cell].is_moved = true;
     held.push_back(cell);
   }
@@ -330,6 +349,10 @@ FakeModel::FakeModel(const FakeOptions& options) : options_(options) {
   facts_.capability = options_.capability;
   facts_.text_frame = {.before = {kFakeBos}, .after = {kFakeEos}, .between = {kFakeEos}, .after_pair = {kFakeEos}};
   facts_.chat_template = options_.chat_template;
+  for (std::int32_t i = 0; i < options_.adapters; ++i) {
+    const std::string name(1, static_cast<char>('a' + i));
+    facts_.adapters.push_back({.source = {.name = name, .path = name + ".gguf"}, .identity = "fake " + name, .bytes = 0});
+  }
   if (options_.has_chat_template && facts_.chat_template.empty()) {
     facts_.chat_template =
         "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -391,11 +414,11 @@ Expected<std::string> FakeModel::apply_chat_template(std::span<const ChatMessage
 }
 
 std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Token> tokens, std::int32_t tokens_max,
-                                     llm::TokenConstraint* constraint) {
+                                     llm::TokenConstraint* constraint, const llm::AdapterSet& adapters) {
   const FakeVocab vocab;
   std::vector<Token> made;
   while (static_cast<std::int32_t>(made.size()) < tokens_max) {
-    std::vector<float> logits = fake_logits(digest_of(tokens), tokens, options);
+    std::vector<float> logits = fake_logits(digest_of(tokens, adapters), tokens, options);
     if (constraint != nullptr) constraint->mask(logits);
     const auto token = static_cast<Token>(std::ranges::max_element(logits) - logits.begin());
     if (vocab.is_end_of_generation(token)) break;

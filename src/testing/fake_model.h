@@ -50,6 +50,8 @@ struct FakeOptions {
   std::uint32_t end_every = 0;
   // The text of each reply in a ChatML chat, before its end; empty: pseudo-random.
   std::string_view says = {};
+  // The model has this many adapters, named a, b, c and so on. Each set gives other logits.
+  std::int32_t adapters = 0;
   // One position in this many (chosen by content) has other logits, as in a model that disagrees there; 0: none.
   std::uint32_t differs_every = 0;
   bool can_truncate = true;  // False: truncate() works only at 0 and at the end, and an interrupted call loses its sequences.
@@ -83,6 +85,8 @@ class FakeContext final : public llm::Context {
   void share(std::int32_t from, std::int32_t to, std::int32_t count) override;
   void clear() override;
   void set_threads(std::int32_t threads) override { threads_ = threads; }
+  // Cells that were computed with other adapters count as wrong.
+  void use_adapters(const llm::AdapterSet& set) override { adapters_ = set; }
   [[nodiscard]] std::uint64_t state_bytes(std::int32_t sequence) const override {
     return held_[static_cast<std::size_t>(sequence)].size() * kCellBytes;
   }
@@ -117,7 +121,7 @@ class FakeContext final : public llm::Context {
  private:
   struct Cell {
     Token token = 0;
-    std::uint32_t seen = 0;  // Digest of all tokens up to and including this one.
+    std::uint32_t seen = 0;  // Digest of all tokens up to and including this one, and the number of the adapters.
     bool is_moved = false;   // Moved by a shift.
     std::uint16_t holders = 0;
   };
@@ -125,7 +129,7 @@ class FakeContext final : public llm::Context {
   using Held = std::vector<std::uint32_t>;
 
   [[nodiscard]] std::size_t stream_of(std::size_t sequence) const { return options_.unified ? 0 : sequence; }
-  [[nodiscard]] std::uint64_t digest_of(const Held& held) const;
+  [[nodiscard]] std::uint64_t digest_of(const Held& held, std::uint32_t salt) const;
   [[nodiscard]] std::vector<Token> tokens_of(const Held& held) const;
   [[nodiscard]] bool divides_image(std::int32_t sequence, std::int32_t position) const;
   void append(std::size_t sequence, Token token, std::uint32_t seen);
@@ -134,6 +138,7 @@ class FakeContext final : public llm::Context {
 
   FakeOptions options_;
   llm::ContextShape shape_;
+  llm::AdapterSet adapters_;
   std::int32_t threads_ = 1;
   std::string identity_ = "fake";
   std::vector<Cell> cells_;                       // The cells of one stream follow those of another.
@@ -203,6 +208,7 @@ class FakeModel final : public llm::Model {
 // The greedy continuation of `tokens` by a model with these options: the oracle for the engine's output. Ends before an
 // end-of-generation token, or after `tokens_max` new tokens. Follows and advances `constraint`, if there is one.
 [[nodiscard]] std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Token> tokens,
-                                                   std::int32_t tokens_max, llm::TokenConstraint* constraint = nullptr);
+                                                   std::int32_t tokens_max, llm::TokenConstraint* constraint = nullptr,
+                                                   const llm::AdapterSet& adapters = {});
 
 }  // namespace uma::testing

@@ -220,6 +220,12 @@ void append_model(std::string& out, const ModelInfo& model) {
   json::append_array(object.begin("aliases"), model.aliases,
                      [&](const std::string& alias) { json::append_string(out, alias); });
   write_sampling_sources(object, model.sampling);
+  json::append_array(object.begin("adapters"), model.adapters, [&](const AdapterInfo& adapter) {
+    json::ObjectWriter entry(out);
+    entry.field("name", adapter.name);
+    entry.field("scale", adapter.scale);
+    entry.close();
+  });
   if (!model.problem.empty()) object.field("problem", model.problem);
   object.close();
 }

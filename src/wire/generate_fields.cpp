@@ -497,6 +497,29 @@ std::optional<std::int32_t> max_tokens_field(json::FieldReader& fields, std::str
   return static_cast<std::int32_t>(std::min(*count, json::kInt32Max));
 }
 
+void read_adapters(json::FieldReader& fields, GenerateOptions& options) {
+  constexpr json::TextBytes kNameBytes{1, 128};
+  const boost::json::array* list = fields.array("lora");
+  if (list == nullptr || list->empty()) return;
+  if (!options.adapters.empty()) fields.fail_field("lora", "is given twice: leave one out");
+  if (list->size() > kAdaptersPerRequestMax) {
+    fields.fail_field("lora", std::format("has {} adapters, but the limit is {}", list->size(), kAdaptersPerRequestMax));
+  }
+  for (std::size_t i = 0; i < list->size() && fields.ok(); ++i) {
+    const boost::json::object* object = object_at(fields, *list, "lora", i);
+    if (object == nullptr) return;
+    inside(fields, *object, std::format("{}lora[{}].", fields.path(), i), [&](json::FieldReader& inner) {
+      AdapterChoice choice;
+      choice.name = inner.text("name", kNameBytes).value_or("");
+      const auto number = inner.integer("id", 0, json::kInt32Max);
+      choice.number = static_cast<std::int32_t>(number.value_or(0));
+      choice.scale = inner.number("scale", {-kAdapterScaleMax, kAdapterScaleMax});
+      if (choice.name.empty() != number.has_value()) inner.fail_field("name", "or \"id\" must be given, and not both");
+      options.adapters.push_back(std::move(choice));
+    });
+  }
+}
+
 void read_grammar(json::FieldReader& fields, GenerateOptions& options) {
   std::string grammar = fields.text("grammar", {0, kGrammarBytesMax}).value_or("");
   if (grammar.empty()) return;
@@ -508,6 +531,7 @@ void read_own_options(json::FieldReader& own, GenerateOptions& options) {
   read_own_sampling(own, options.sampling);
   read_scheduling(own, options);
   read_grammar(own, options);
+  read_adapters(own, options);
   if (const auto splits = own.boolean("split_reasoning")) options.chat.splits_reasoning = *splits;
 }
 

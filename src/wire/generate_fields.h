@@ -16,8 +16,9 @@
 
 namespace uma::wire {
 
-inline constexpr std::size_t kToolsMax = 512;           // Tools of a request.
-inline constexpr std::size_t kCallsMax = 128;           // Tool calls per message.
+inline constexpr std::size_t kToolsMax = 512;  // Tools of a request.
+inline constexpr std::size_t kCallsMax = 128;  // Tool calls per message.
+inline constexpr std::size_t kAdaptersPerRequestMax = 16;
 inline constexpr json::TextBytes kCallIdBytes{1, 256};  // Id of a tool call.
 
 // Serializes `value`. Its texts are checked like those of fields.
@@ -58,9 +59,13 @@ enum class ToolShape : std::uint8_t { nested, flat };
 [[nodiscard]] ChatOptions chat_options(json::FieldReader& fields, ToolShape shape = ToolShape::nested);
 // Reads a number of tokens, without an upper bound, because the engine applies limits.max_tokens.
 [[nodiscard]] std::optional<std::int32_t> max_tokens_field(json::FieldReader& fields, std::string_view name);
+// Reads lora, a list of adapters: [{"name", "scale"}], or with "id" instead of "name", as llama-server has it. A second list is
+// a failure.
+void read_adapters(json::FieldReader& fields, GenerateOptions& options);
 // Reads grammar; a second grammar is a failure.
 void read_grammar(json::FieldReader& fields, GenerateOptions& options);
-// Reads the options that OpenAI's requests have under "uma": umad's own sampling, scheduling, grammar and split_reasoning.
+// Reads the options that OpenAI's requests have under "uma": umad's own sampling, scheduling, grammar, adapters and
+// split_reasoning.
 void read_own_options(json::FieldReader& own, GenerateOptions& options);
 // Reads response_format: text, json_object or json_schema. Called after read_grammar, which it excludes.
 void read_response_format(json::FieldReader& fields, GenerateOptions& options);

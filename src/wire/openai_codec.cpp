@@ -165,6 +165,7 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
   request.echoes = echo_field(fields, request);
   request.includes_usage = include_usage_field(fields);
   read_grammar(fields, options);
+  read_adapters(fields, options);
   refuse_unserved_completion_fields(fields);
   read_completion_options(fields, options);
   read_response_format(fields, options);
@@ -268,12 +269,26 @@ std::string model_json(const ModelInfo& model, std::int64_t created_s) {
   meta.field("n_params", model.parameters);
   meta.field("size", model.bytes);
   meta.close();
+  if (!model.parent.empty()) object.field("parent", model.parent);
   object.field("state", model_state_name(model.state));
   write_status(object, model);
   json::append_array(object.begin("capabilities"), abilities_of(model),
                      [&](std::string_view ability) { json::append_string(out, ability); });
   object.close();
   return out;
+}
+
+std::vector<ModelInfo> with_adapters(std::span<const ModelInfo> models) {
+  std::vector<ModelInfo> all;
+  for (const ModelInfo& model : models) {
+    all.push_back(model);
+    for (const AdapterInfo& adapter : model.adapters) {
+      ModelInfo& each = all.emplace_back(model);
+      each.name = std::format("{}:{}", model.name, adapter.name);
+      each.parent = model.name;
+    }
+  }
+  return all;
 }
 
 std::string models_json(std::span<const ModelInfo> models, std::int64_t created_s) {

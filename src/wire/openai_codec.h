@@ -42,6 +42,8 @@ struct CompletionRequest {
 
 // A model as OpenAI's API shows it, with the fields that Anthropic's API and other servers have.
 [[nodiscard]] std::string model_json(const ModelInfo& model, std::int64_t created_s);
+// The models, and each of their adapters as a model "MODEL:ADAPTER" behind its model.
+[[nodiscard]] std::vector<ModelInfo> with_adapters(std::span<const ModelInfo> models);
 [[nodiscard]] std::string models_json(std::span<const ModelInfo> models, std::int64_t created_s);
 
 }  // namespace uma::wire

@@ -60,6 +60,42 @@ TEST(DecodeCompletion, TakesSamplersAtTheTopLevelAndUnderUma) {
   EXPECT_TRUE(sampling.ignore_eos);
 }
 
+TEST(DecodeCompletion, ReadsAdapters) {
+  const auto of = [](const std::string& list) { return chat(kMessages + (", \"lora\":" + list)).generate.options.adapters; };
+  EXPECT_TRUE(of("[]").empty());
+  const auto both = of(R"([{"name":"sql","scale":0.5},{"id":2}])");
+  ASSERT_EQ(both.size(), 2U);
+  EXPECT_EQ(both[0].name, "sql");
+  EXPECT_EQ(both[0].scale, 0.5);
+  EXPECT_EQ(both[1].name, "");
+  EXPECT_EQ(both[1].number, 2);
+  EXPECT_EQ(both[1].scale, std::nullopt);
+  EXPECT_EQ(chat(kMessages + std::string(R"(,"uma":{"lora":[{"name":"sql"}]})")).generate.options.adapters.size(), 1U);
+  const auto field_of = [](const std::string& rest) {
+    return rejected_body(CompletionKind::chat, "{" + std::string(kMessages) + "," + rest + "}").field;
+  };
+  EXPECT_EQ(field_of(R"("lora":{})"), "lora");
+  EXPECT_EQ(field_of(R"("lora":[1])"), "lora[0]");
+  EXPECT_EQ(field_of(R"("lora":[{"scale":1}])"), "lora[0].name");
+  EXPECT_EQ(field_of(R"("lora":[{"name":"a","id":1}])"), "lora[0].name");
+  EXPECT_EQ(field_of(R"("lora":[{"id":-1}])"), "lora[0].id");
+  EXPECT_EQ(field_of(R"("lora":[{"id":0,"scale":101}])"), "lora[0].scale");
+  EXPECT_EQ(field_of(R"("uma":{"lora":[{"id":0,"scale":"1"}]})"), "uma.lora[0].scale");
+  EXPECT_EQ(field_of(R"("lora":[{"id":0}],"uma":{"lora":[{"id":1}]})"), "uma.lora");
+  std::string many = "\"lora\":[{\"id\":0}";
+  for (int i = 0; i < 16; ++i) many += ",{\"id\":0}";
+  EXPECT_EQ(field_of(many + "]"), "lora");
+}
+
+TEST(ModelsJson, AnAdapterIsAModelToo) {
+  ModelInfo model{.name = "base"};
+  model.adapters = {{.name = "sql"}};
+  const auto all = with_adapters(std::vector{model});
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[1].name, "base:sql");
+  EXPECT_THAT(model_json(all[1], 0), HasSubstr(R"("parent":"base")"));
+}
+
 TEST(DecodeCompletion, ReadsEveryOption) {
   const CompletionRequest request =
       chat(std::string(kMessages) +

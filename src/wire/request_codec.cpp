@@ -65,6 +65,7 @@ GenerateOptions option_fields(json::FieldReader& fields) {
   options.chat = chat_options(fields);
   options.chat.splits_reasoning = fields.boolean("split_reasoning").value_or(false);
   read_grammar(fields, options);
+  read_adapters(fields, options);
   read_response_format(fields, options);
   return options;
 }

@@ -531,6 +531,7 @@ ResponseCall read_response(json::FieldReader& fields, std::string id) {
   options.chat.splits_reasoning = true;
   refuse_unserved_response_fields(fields);
   read_include(fields, call);
+  read_adapters(fields, options);
   read_response_options(fields, options);
   read_text_format(fields, options);
 

@@ -1,5 +1,6 @@
 // Property: the GGUF header reader returns a result for any bytes, and an accepted header is consistent: the tensors are inside
-// the file, and the numbers are within the limits of models. The first byte determines the claimed length of the file.
+// the file, and the numbers are within the limits of models; the same for an adapter. The first byte determines the claimed
+// length of the file.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -7,19 +8,34 @@
 #include <span>
 
 #include "base/check.h"
+#include "llm/adapter_file.h"
 #include "llm/gguf_header.h"
+
+namespace {
+
+// An accepted adapter has only pairs of matrices within its bytes.
+void check_adapter(const uma::llm::GgufHeader& adapter) {
+  if (!uma::llm::check_adapter_tensors(adapter)) return;
+  std::uint64_t bytes = 0;
+  for (const uma::llm::GgufTensor& tensor : adapter.adapter_tensors) bytes += tensor.bytes;
+  UMA_CHECK(bytes == adapter.weight_bytes && bytes <= uma::llm::kAdapterBytesMax);
+  UMA_CHECK(adapter.adapter_tensors.size() >= 2);
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::uint64_t file_bytes = (size - 1) << (data[0] % 40);
   const std::span<const std::uint8_t> bytes(data + 1, size - 1);
-  const auto header =
-      uma::llm::read_gguf_header(file_bytes, [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
-        if (offset >= bytes.size()) return 0;
-        const std::size_t count = std::min<std::size_t>(into.size(), bytes.size() - offset);
-        std::memcpy(into.data(), bytes.data() + offset, count);
-        return count;
-      });
+  const uma::llm::ReadAt read = [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
+    if (offset >= bytes.size()) return 0;
+    const std::size_t count = std::min<std::size_t>(into.size(), bytes.size() - offset);
+    std::memcpy(into.data(), bytes.data() + offset, count);
+    return count;
+  };
+  if (const auto adapter = uma::llm::read_gguf_header(file_bytes, read, uma::llm::GgufKind::adapter)) check_adapter(*adapter);
+  const auto header = uma::llm::read_gguf_header(file_bytes, read);
   if (!header) {
     UMA_CHECK(header.error().code == uma::ErrorCode::model_load && !header.error().message.empty());
     return 0;

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/utf8.h"
 #include "wire/event_codec.h"
+#include "wire/generate_fields.h"
 #include "wire/request_codec.h"
 #include "wire_checks.h"
 
@@ -64,6 +65,11 @@ void check(const GenerateRequest& request) {
   }
   UMA_CHECK(options.deadline_ms.value_or(0) >= 0 && options.deadline_ms.value_or(0) <= wire::kTimeMsMax);
   UMA_CHECK(options.timeout_ms >= 0 && options.timeout_ms <= wire::kTimeMsMax);
+  UMA_CHECK(options.adapters.size() <= wire::kAdaptersPerRequestMax);
+  for (const AdapterChoice& choice : options.adapters) {
+    check_name(choice.name, 128);
+    UMA_CHECK(choice.number >= 0 && std::abs(choice.scale.value_or(0)) <= kAdapterScaleMax);
+  }
 }
 
 void check(const EmbedImagesRequest& request) {

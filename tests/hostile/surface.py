@@ -35,7 +35,7 @@ SAMPLERS = {"top_k": 40, "min_p": 0.1, "repeat_penalty": 1.1, "repeat_last_n": 3
             "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n", ":"], "xtc_probability": 0.5,
             "xtc_threshold": 0.1, "mirostat": 2, "mirostat_tau": 5, "mirostat_eta": 0.1, "ignore_eos": False}
 OWN = {**SAMPLERS, "class": "background", "deadline_ms": 20_000,
-       "timeout_ms": 20_000, "target_ttft_ms": 100, "target_tbt_ms": 10, "split_reasoning": True, "grammar": GRAMMAR}
+       "timeout_ms": 20_000, "target_ttft_ms": 100, "target_tbt_ms": 10, "split_reasoning": True, "grammar": GRAMMAR, "lora": []}
 CHAT = {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False},
         "reasoning_effort": "low", "response_format": FORMAT}
 GENERATION = {**SAMPLING, **OWN, **CHAT, "stream": True, "progress": True, "logprobs": 2, "model": "tiny-register"}
@@ -123,7 +123,7 @@ ROUTES = (
            "max_completion_tokens": 4, "messages": [*HISTORY, {"role": "user", "content": [IMAGE_PART, {"type": "text", "text": "x"}]}]}),
     Route("POST", "/v1/images/embeddings", {"data": IMAGE}, {"images": [{"data": IMAGE}], "model": "tiny-register"}),
     Route("POST", "/v1/completions", {"prompt": "the cat", "max_tokens": 4},
-          {**COMPLETION, "n": 2, "best_of": 2, "logprobs": 2, "echo": True, "prompt": [[5, 6], [7]], "grammar": GRAMMAR, "suffix": ""}),
+          {**COMPLETION, "n": 2, "best_of": 2, "logprobs": 2, "echo": True, "prompt": [[5, 6], [7]], "grammar": GRAMMAR, "lora": [], "suffix": ""}),
     Route("POST", "/v1/messages", {"messages": [USER], "max_tokens": 4}, MESSAGES),
     Route("POST", "/v1/messages/count_tokens", {"messages": [USER]}, MESSAGES),
     Route("POST", "/v1/embeddings", {"input": ["one", "two"], "model": "embeds"},
@@ -190,7 +190,7 @@ ROUTES = (
     Route("POST", "/infill", {"input_prefix": "the cat", "input_suffix": "a dog"},
           {"input_extra": [{"filename": "a.h", "text": "x"}], "prompt": "is", "n_predict": 4, "temperature": 0.5, "top_p": 0.9,
            **SAMPLERS, "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 7, "stop": ["never"],
-           "stream": True, "grammar": GRAMMAR, "n_probs": 0}, status=400),
+           "stream": True, "grammar": GRAMMAR, "lora": [], "n_probs": 0}, status=400),
     Route("GET", "/props"),
     Route("GET", "/health"),
     Route("GET", "/ready"),
@@ -242,7 +242,8 @@ FIELDS = {
     "strict": FLAG, "echo": FLAG, "store": FLAG, "normalize": FLAG, "return_documents": FLAG, "parallel_tool_calls": FLAG,
     "include_usage": FLAG, "grammar": ["", "root ::=", "root ::= root", 'root ::= "a"{4096}', 'root ::= "a"{4097}', 'root ::= "' + "a" * (1 << 18),
                                        "root ::= ((()*)*)*", "root ::= (((){4096}){4096}){4096}", 'root ::= "\\U00110000"', "a ::= b\nroot ::= a"],
-    "logprobs": whole(0, 20), "top_logprobs": whole(0, 20), "n": whole(1, 16), "best_of": whole(1, 16),
+    "lora": [{}, [1], [{}], [{"name": "x", "id": 0}], *repeated({"id": 0}, 1, 16, 17), [{"name": "x" * 129}], [{"id": -1}]],
+    "scale": number(-100, 100), "logprobs": whole(0, 20), "top_logprobs": whole(0, 20), "n": whole(1, 16), "best_of": whole(1, 16),
     "class": ["", "royal"], "deadline_ms": DEADLINE, "timeout_ms": DEADLINE,
     "target_ttft_ms": number(0, 3_600_000), "target_tbt_ms": number(0, 3_600_000),
     "response_format": [{"type": "text"}, {"type": "json_object"}, {"type": "song"}, {"type": "json_schema"}], "format": [{"type": "text"}, {}],

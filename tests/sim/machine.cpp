@@ -68,6 +68,7 @@ class Machine::PricedContext final : public llm::Context {
   void share(std::int32_t from, std::int32_t to, std::int32_t count) override { inner_.share(from, to, count); }
   void clear() override { inner_.clear(); }
   void set_threads(std::int32_t threads) override { inner_.set_threads(threads); }
+  void use_adapters(const llm::AdapterSet& set) override { inner_.use_adapters(set); }
   [[nodiscard]] std::uint64_t state_bytes(std::int32_t sequence) const override { return inner_.state_bytes(sequence); }
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override {
     move_state(end - begin);

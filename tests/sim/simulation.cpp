@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/thrown.h"
 #include "grammar/grammar.h"
+#include "llm/adapters.h"
 #include "llm/token_constraint.h"
 
 namespace uma::sim {
@@ -114,6 +115,7 @@ class Simulation::Sink final : public EventSink {
   RequestId id;
   bool ended = false;
   bool wants_logprobs = false;
+  llm::AdapterSet adapters{};
 
  private:
   void note_logprobs(std::span<const TokenLogprobs> logprobs) {
@@ -212,7 +214,8 @@ class Simulation::Sink final : public EventSink {
     if (grammar_ != nullptr) constraint.emplace(grammar_, vocab_);
     const auto say_until = [&](std::size_t end) {
       const auto count = static_cast<std::int32_t>(end - said);
-      const auto part = fake_continuation(simulation_.model_options_, chain, count, constraint ? &*constraint : nullptr);
+      const auto part =
+          fake_continuation(simulation_.model_options_, chain, count, constraint ? &*constraint : nullptr, adapters);
       UMA_CHECK(std::ranges::equal(part, std::span(tokens_).subspan(said, end - said)));
       chain.insert(chain.end(), part.begin(), part.end());
       said = end;
@@ -312,6 +315,7 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   model_options_.can_truncate = random_.next_below(4) != 0;
   model_options_.can_shift = random_.next_below(4) != 0;
   model_options_.end_every = 40;
+  model_options_.adapters = 2;
   model_options_.clock = &clock_;
   model_ = std::make_shared<const testing::FakeModel>(model_options_);
 
@@ -699,6 +703,12 @@ void Simulation::generate(bool in_session) {
   auto sink = std::make_shared<Sink>(*this, request.session, request.input.text, request.options.grammar, patience);
   sink->wants_logprobs = request.options.max_tokens.value_or(0) % 3 == 0;
   if (sink->wants_logprobs) request.options.logprobs = 2;
+  // Two of five requests have adapters.
+  const std::int32_t kind = request.options.max_tokens.value_or(0) % 5;
+  if (kind < 2) {
+    request.options.adapters = {{.name = kind == 0 ? "a" : "b", .scale = 0.5}};
+    sink->adapters = llm::make_adapter_set(model_->facts().adapters, {{.index = kind, .scale = 0.5F}});
+  }
   sink->id = RequestId{++last_request_};
   sinks_.push_back(sink);
   ++outcome_.generations;

@@ -192,6 +192,7 @@ int main(int argc, char** argv) {
   std::string chat_template_file;
   std::vector<std::string> control_tokens;
   bool is_projector = false;
+  std::uint32_t adapter_rank = 0;
   const std::map<std::string, ggml_type> types{{"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}};
 
   app.add_option("--preset", preset, "shape to start from")->check(CLI::IsMember(presets()))->capture_default_str();
@@ -218,6 +219,8 @@ int main(int argc, char** argv) {
   app.add_flag(
       "--projector", is_projector,
       "write the image projector of tiny-register, or of tiny-grid with that preset; only --out and --seed apply to it");
+  app.add_option("--adapter", adapter_rank, "write a LoRA adapter of this rank for the model instead")
+      ->check(CLI::Range(1U, 256U));
   app.add_option("--script", script, "write a model that follows this script (README.md) instead; only --out applies to it");
   CLI::Option* out_option = app.add_option("--out", out, "file to write");
   app.add_option("--words", words_count, "print this number of words of the bench instead")
@@ -279,5 +282,5 @@ int main(int argc, char** argv) {
   spec.quiet_layers = quiet_layers;
   spec.quiet_gain = quiet_gain;
 
-  return report(uma::write_model(spec, out));
+  return report(adapter_rank > 0 ? uma::write_adapter(spec, adapter_rank, out) : uma::write_model(spec, out));
 }

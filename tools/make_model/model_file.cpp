@@ -429,6 +429,30 @@ void set_vocabulary(gguf_context* gguf, const ModelSpec& spec, const Vocabulary&
 
 }  // namespace
 
+std::expected<void, std::string> write_adapter(const ModelSpec& spec, std::uint32_t rank, const std::filesystem::path& path) {
+  constexpr std::uint32_t kRankMax = 256;
+  if (rank == 0 || rank > kRankMax) {
+    return std::unexpected(std::format("the rank of the adapter is {}, must be from 1 to {}", rank, kRankMax));
+  }
+  if (auto possible = check_spec(spec); !possible) {
+    return possible;
+  }
+  GgufPtr gguf(gguf_init_empty());
+  gguf_set_val_str(gguf.get(), "general.type", "adapter");
+  gguf_set_val_str(gguf.get(), "general.architecture", name_of(spec.architecture));
+  gguf_set_val_str(gguf.get(), "general.name", std::format("{} adapter", spec.name).c_str());
+  gguf_set_val_str(gguf.get(), "adapter.type", "lora");
+  gguf_set_val_f32(gguf.get(), "adapter.lora.alpha", static_cast<float>(rank));  // The library divides it by the rank.
+  std::vector<Matrix> factors;
+  for (const Matrix& matrix : list_matrices(spec, vocabulary_of(spec))) {
+    const bool is_changed = matrix.name.contains(".attn_") || matrix.name.contains(".ffn_");
+    if (!is_changed || matrix.rows == 1 || !matrix.name.ends_with(".weight")) continue;
+    factors.push_back({matrix.name + ".lora_a", rank, matrix.columns, kGainPlain});
+    factors.push_back({matrix.name + ".lora_b", matrix.rows, rank, kGainPlain});
+  }
+  return write_gguf(std::move(gguf), factors, GGML_TYPE_F16, spec.seed, path);
+}
+
 std::expected<void, std::string> write_model(const ModelSpec& spec, const std::filesystem::path& path) {
   if (auto possible = check_spec(spec); !possible) {
     return possible;

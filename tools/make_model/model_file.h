@@ -67,4 +67,9 @@ struct ModelSpec {
 // system's message.
 [[nodiscard]] std::expected<void, std::string> write_model(const ModelSpec& spec, const std::filesystem::path& path);
 
+// Writes a LoRA adapter with random weights for the attention and the feed-forward blocks of a model with this spec, which they
+// change a lot. `rank`: 1 to 256. Errors: as write_model().
+[[nodiscard]] std::expected<void, std::string> write_adapter(const ModelSpec& spec, std::uint32_t rank,
+                                                             const std::filesystem::path& path);
+
 }  // namespace uma

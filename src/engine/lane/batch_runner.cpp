@@ -34,11 +34,22 @@ void BatchRunner::run_decode(sched::BatchPlan& plan) {
   speculation_.add_drafts(plan.decode);
   parts_.stats.decode_ticks_total.add();
   parts_.stats.decode_rows_total.add(plan.decode.size());
-  const std::size_t together = put_lone_rows_last(plan.decode);
-  const std::span<const sched::PlanRow> rows(plan.decode);
+  std::span<sched::PlanRow> rows(plan.decode);
+  bool did_all = true;
+  while (did_all && !rows.empty()) {
+    const auto next = std::ranges::find_if(rows, [&](const sched::PlanRow& row) { return row.group != rows.front().group; });
+    const auto count = static_cast<std::size_t>(next - rows.begin());
+    did_all = run_decode_group(rows.first(count));
+    rows = rows.subspan(count);
+  }
+  if (!did_all) plan.prefill.clear();  // Other planned sequences may have ended.
+}
+
+bool BatchRunner::run_decode_group(std::span<sched::PlanRow> rows) {
+  const std::size_t together = put_lone_rows_last(rows);
   bool did_all = together == 0 || run_decode_call(rows.first(together));
   for (std::size_t i = together; did_all && i < rows.size(); ++i) did_all = run_decode_call(rows.subspan(i, 1));
-  if (!did_all) plan.prefill.clear();  // Other planned sequences may have ended.
+  return did_all;
 }
 
 bool BatchRunner::run_decode_call(std::span<const sched::PlanRow> rows) {
@@ -68,7 +79,7 @@ void BatchRunner::run_prefill(std::span<const sched::PlanRow> rows) {
 
 // In reproducible mode, rows without a neighbouring slot in the call get calls of their own, as the library would compute them
 // alone. Returns the number of rows before them.
-std::size_t BatchRunner::put_lone_rows_last(std::vector<sched::PlanRow>& rows) const {
+std::size_t BatchRunner::put_lone_rows_last(std::span<sched::PlanRow> rows) const {
   if (!parts_.options.is_reproducible) return rows.size();
   const auto is_lone = [&, slots = occupied_slots(rows)](const sched::PlanRow& row) {
     return !slots.contains(row.slot - 1) && !slots.contains(row.slot + 1);
@@ -109,8 +120,8 @@ sched::StepShape BatchRunner::append_rows(std::span<const sched::PlanRow> rows, 
 bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill) {
   const sched::StepShape shape = append_rows(rows, is_prefill);
   calls_.set_threads(needs_one_thread(rows) ? 1 : parts_.cores.decode_threads());
-  const auto status =
-      calls_.run(!is_prefill, interruptible_, [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
+  const auto status = calls_.run(!is_prefill, sequence_of(rows.front()).job.adapters, interruptible_,
+                                 [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
   if (!status) {
     run_one_by_one(rows, status.error());
     return false;
@@ -162,7 +173,8 @@ void BatchRunner::run_one_by_one(std::span<const sched::PlanRow> rows, const Err
     alone.tokens_count = std::min(row.tokens_count, size_of(sequence.chain) - parts_.cached(sequence));
     const std::span<const sched::PlanRow> one(&alone, 1);
     (void)append_rows(one, false);
-    const auto status = calls_.run(true, {}, [&](llm::CallMonitor*) { return parts_.context.decode(rows_, nullptr); });
+    const auto status =
+        calls_.run(true, sequence.job.adapters, {}, [&](llm::CallMonitor*) { return parts_.context.decode(rows_, nullptr); });
     if (status && *status == llm::DecodeStatus::done) {
       add_computed(one, false);
       if (!rows_.back().wants_logits) continue;

@@ -36,12 +36,13 @@ class BatchRunner {
 
  private:
   void run_decode(sched::BatchPlan& plan);
+  [[nodiscard]] bool run_decode_group(std::span<sched::PlanRow> rows);
   [[nodiscard]] bool run_decode_call(std::span<const sched::PlanRow> rows);
   void run_prefill(std::span<const sched::PlanRow> rows);
   [[nodiscard]] bool run_call(std::span<const sched::PlanRow> rows, bool is_prefill);
   [[nodiscard]] sched::StepShape append_rows(std::span<const sched::PlanRow> rows, bool is_prefill);
   void run_one_by_one(std::span<const sched::PlanRow> rows, const Error& first_error);
-  [[nodiscard]] std::size_t put_lone_rows_last(std::vector<sched::PlanRow>& rows) const;
+  [[nodiscard]] std::size_t put_lone_rows_last(std::span<sched::PlanRow> rows) const;
   [[nodiscard]] bool needs_one_thread(std::span<const sched::PlanRow> rows) const;
   [[nodiscard]] Sequence& sequence_of(const sched::PlanRow& row) const { return parts_.sequences.at(row.index); }
 

@@ -16,6 +16,13 @@ void ContextCalls::set_interruptible(std::span<const RequestId> of) {
   interruptible_.assign(of.begin(), of.end());
 }
 
+void ContextCalls::use_adapters(const llm::AdapterSet& adapters) {
+  if (adapters == adapters_) return;
+  parts_.context.use_adapters(adapters);
+  adapters_ = adapters;
+  parts_.stats.adapter_changes_total.add();
+}
+
 void ContextCalls::watch_load(TimePoint now) {
   const LaneOptions& options = parts_.options;
   if (!options.others_busy || now < load_asked_ + from_ms(sched::ThreadControl::kSampleMs)) return;
@@ -64,8 +71,8 @@ double ContextCalls::charge(std::int32_t rows, double kv_tokens) {
 
 // The time that the tick leaves, but at least a quarter of a decode call, and at most the usual time of a tick if the streams
 // would wait longer.
-double ContextCalls::prefill_slice_ms(double tick_ms) const {
-  const double call_ms = parts_.step_model.decode_ms();
+double ContextCalls::prefill_slice_ms(double tick_ms, std::int32_t decode_calls) const {
+  const double call_ms = parts_.step_model.decode_ms() * decode_calls;
   return std::max(call_ms / 4, std::min(tick_ms, std::max(parts_.options.tick_ms, 1.5 * call_ms)) - call_ms - gate_ms_);
 }
 

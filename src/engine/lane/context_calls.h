@@ -14,6 +14,7 @@
 #include "core/ids.h"
 #include "engine/lane/interrupt.h"
 #include "engine/lane/lane_parts.h"
+#include "llm/adapters.h"
 #include "llm/model.h"
 #include "sched/plan_batch.h"
 #include "sched/thread_control.h"
@@ -58,10 +59,11 @@ class ContextCalls {
     TimePoint ended{};
     [[nodiscard]] double ms() const { return to_ms(ended - began); }
   };
-  // Runs `call`, which computes in the context. `of`: the requests whose cancellation ends the call early.
+  // Runs `call`, which computes in the context with `adapters`. `of`: the requests whose cancellation ends the call early.
   template <class Call>
-  auto run(bool has_decode_rows, std::span<const RequestId> of, Call&& call) {
+  auto run(bool has_decode_rows, const llm::AdapterSet& adapters, std::span<const RequestId> of, Call&& call) {
     set_interruptible(of);
+    use_adapters(adapters);
     last_.began = parts_.clock.now();
     auto done = std::forward<Call>(call)(of.empty() ? nullptr : &interrupt_);
     last_.ended = parts_.clock.now();
@@ -76,8 +78,9 @@ class ContextCalls {
   // bytes.
   double charge(std::int32_t rows, double kv_tokens);
 
-  // How long the prefill lane may compute before the streams' next tick. `tick_ms` limits how long the streams wait.
-  [[nodiscard]] double prefill_slice_ms(double tick_ms) const;
+  // How long the prefill lane may compute before the streams' next tick. `tick_ms` limits how long the streams wait;
+  // a tick has `decode_calls` calls for streams.
+  [[nodiscard]] double prefill_slice_ms(double tick_ms, std::int32_t decode_calls) const;
 
   // Logits were not finite, so the context must be cleared.
   void set_unsound() { is_unsound_ = true; }
@@ -85,6 +88,7 @@ class ContextCalls {
 
  private:
   void set_interruptible(std::span<const RequestId> of);
+  void use_adapters(const llm::AdapterSet& adapters);
 
   const LaneParts& parts_;
   sched::ThreadControl thread_control_;
@@ -92,6 +96,7 @@ class ContextCalls {
   std::int32_t threads_ = 0;  // The context's current number of threads; 0: not set yet.
   double gate_ms_ = 0;        // The recent maximum of the time until the prefill lane pauses.
   Span last_;
+  llm::AdapterSet adapters_;  // Of the last call.
   bool is_unsound_ = false;
 
   // Shared.

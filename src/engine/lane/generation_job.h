@@ -15,6 +15,7 @@
 #include "engine/session/context_shift.h"
 #include "grammar/grammar.h"
 #include "image/image_runs.h"
+#include "llm/adapters.h"
 #include "sched/fair_share.h"
 
 namespace uma::engine {
@@ -25,6 +26,7 @@ struct GenerationJob {
   SessionId forked_from;                  // The session that `session` was forked from; empty: it is not a fork.
   std::vector<Token> tokens;              // The prompt: all tokens before the first new one; at least one.
   std::vector<image::ImageRun> images{};  // The images among `tokens`.
+  llm::AdapterSet adapters{};             // For all tokens, those of the prompt, too.
   Droppable droppable;  // The turns that may leave a full context; if there are none, `tokens` leave at least one cell free.
   std::int32_t tokens_max = 0;  // New tokens, >= 1.
   SamplingParams sampling;

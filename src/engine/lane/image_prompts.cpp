@@ -91,7 +91,7 @@ void ImagePrompts::run(Sequence& sequence) {
       .is_causal = run.encoded->is_causal,
       .wants_logits = end == size_of(sequence.chain),
       .grid = image::grid_of(run, cached, end)};
-  const auto status = calls_.run(false, std::span(&sequence.job.id, 1),
+  const auto status = calls_.run(false, sequence.job.adapters, std::span(&sequence.job.id, 1),
                                  [&](llm::CallMonitor* monitor) { return parts_.context.decode_image(image, monitor); });
   if (!status) {
     parts_.slots.clear(sequence.slot);

@@ -18,11 +18,12 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       cores_(options_.threads, options_.threads_beside_prefill, options_.workers),
       bandwidth_(options_.bmt_budget_gbps * 1e9),
       slots_(*context_, !options_.is_reproducible),
+      families_(options_.store, state_identity(), shape().can_truncate),
       parts_{.options = options_,
              .vocab = vocab,
              .clock = clock_,
              .context = *context_,
-             .family = options_.store != nullptr ? options_.store->join(state_identity(), shape().can_truncate) : 0,
+             .families = families_,
              .pool = options_.store != nullptr ? options_.store->pool() : own_pool_,
              .stats = *stats_,
              .cores = cores_,
@@ -113,7 +114,8 @@ StepOutcome Lane::tick() {
   calls_.watch_load(clock_.now());
   const double verified_ms = reuse_check_.run(planner_.tick_target_ms());
   sched::BatchPlan& plan = planner_.plan(verified_ms, until.has_value());
-  if (runner_.run(plan)) planner_.set_next_tick(clock_.now() + from_ms(calls_.prefill_slice_ms(planner_.tick_target_ms())));
+  if (runner_.run(plan))
+    planner_.set_next_tick(clock_.now() + from_ms(calls_.prefill_slice_ms(planner_.tick_target_ms(), targets_.decode_calls())));
   if (image != nullptr && image->is_running()) images_.run(*image);
   if (calls_.take_unsound()) preemption_.clear_context();
   return end_step(has_moved || verified_ms > 0 || !plan.is_empty() || image != nullptr, kNever);
@@ -177,6 +179,7 @@ void Lane::add_sequence(GenerationJob job) {
   auto sequence = std::make_unique<Sequence>(std::move(job), parts_.vocab, banned);
   sequence->times.waits_since = clock_.now();
   stats_->requests_total.add();
+  if (!sequence->job.adapters.is_empty()) stats_->adapter_requests_total.add();
   shares_.enter(sequence->job.flow);
   sequences_.add(std::move(sequence));
   sequences_.set_reordered();
@@ -226,6 +229,7 @@ void Lane::check_invariants() {
     UMA_CHECK(owners == (slots_[i].is_running ? 1 : 0));
   }
   for (const SequencePtr& sequence : sequences_) {
+    UMA_CHECK(!sequence->is_running() || slots_[sequence->slot].adapters == sequence->job.adapters);
     if (!sequence->is_running() || sequence->restoring) continue;
     const std::vector<Token>& cached = slots_[sequence->slot].tokens;
     UMA_CHECK(cached.size() < sequence->chain.size());

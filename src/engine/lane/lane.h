@@ -4,7 +4,8 @@
 // that share LaneParts.
 //
 // Invariants, checked by check_invariants() and by the simulator after every step: those of SlotTable; (1) every posted job
-// gets exactly one result; (2) a sequence whose prompt is offloaded keeps its slot and is in no plan.
+// gets exactly one result; (2) a sequence whose prompt is offloaded keeps its slot and is in no plan; (3) a running sequence
+// has the adapters that its slot's tokens were computed with.
 #pragma once
 
 #include <atomic>
@@ -40,6 +41,7 @@
 #include "engine/lane/slot_eviction.h"
 #include "engine/lane/slot_table.h"
 #include "engine/lane/speculation.h"
+#include "engine/lane/state_families.h"
 #include "engine/lane/tick_planner.h"
 
 namespace uma::engine {
@@ -84,8 +86,9 @@ class Lane {
   [[nodiscard]] LaneStats& stats() { return *stats_; }
   [[nodiscard]] const llm::ContextShape& shape() const { return context_->shape(); }
   [[nodiscard]] const std::string& state_identity() const { return context_->state_identity(); }
-  // The family of the lane's states in the store; 0: there is no store.
-  [[nodiscard]] kv::FamilyId family() const { return parts_.family; }
+
+  // The family of the lane's states without adapters in the store; 0: there is no store. Any thread.
+  [[nodiscard]] kv::FamilyId family() const { return families_.base(); }
 
   // --- Owner thread, for tests.
   void check_invariants();
@@ -123,10 +126,11 @@ class Lane {
   TransferCost transfer_;
   SequenceList sequences_;
   SlotTable slots_;
+  StateFamilies families_;
   std::unique_ptr<PrefillLane> prefill_lane_;
   const LaneParts parts_;
 
-  const LatencyTargets targets_;
+  LatencyTargets targets_;
   ContextCalls calls_;
   SlotEviction eviction_;
   ReuseCheck reuse_check_;

@@ -37,7 +37,7 @@ std::optional<ByteBudget::Share> LaneParts::reserve_at_once(std::uint64_t bytes)
 }
 
 kv::PrefixQuery LaneParts::prefix_query_of(const Sequence& sequence) const {
-  return {.family = family,
+  return {.family = families.of(sequence.job.adapters),
           .tenant = TenantId{sequence.job.flow.tenant},
           .session = sequence.job.session,
           .forked_from = sequence.job.forked_from,

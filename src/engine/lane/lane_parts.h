@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/clock.h"
@@ -17,6 +18,7 @@
 #include "engine/lane/prefill_lane.h"
 #include "engine/lane/sequence.h"
 #include "engine/lane/slot_table.h"
+#include "engine/lane/state_families.h"
 #include "engine/lane/transfer_cost.h"
 #include "kv/byte_pool.h"
 #include "llm/model.h"
@@ -31,8 +33,8 @@ struct LaneParts {
   const llm::Vocab& vocab;
   const Clock& clock;
   llm::Context& context;
-  const kv::FamilyId family;  // The family of the lane's states in the store; 0: there is no store.
-  kv::BytePool& pool;         // The memory of states: the store's pool, if there is a store.
+  StateFamilies& families;
+  kv::BytePool& pool;  // The memory of states: the store's pool, if there is a store.
   LaneStats& stats;
   CoreShare& cores;
   sched::BandwidthBudget& bandwidth;
@@ -46,6 +48,10 @@ struct LaneParts {
 
   [[nodiscard]] const llm::ContextShape& shape() const { return context.shape(); }
   [[nodiscard]] const Slot& slot_of(const Sequence& sequence) const { return slots[sequence.slot]; }
+  // The identity of states that were computed with `adapters`.
+  [[nodiscard]] std::string identity_of(const llm::AdapterSet& adapters) const {
+    return context.state_identity() + adapters.identity;
+  }
   // The number of cached tokens of the sequence's chain.
   [[nodiscard]] std::int32_t cached(const Sequence& sequence) const { return size_of(slots[sequence.slot].tokens); }
 

@@ -22,6 +22,8 @@ struct LaneStats {
   Counter batch_calls_total;
   Counter preemptions_total;
   Counter context_shifts_total;
+  Counter adapter_requests_total;  // Requests with adapters.
+  Counter adapter_changes_total;   // Calls with other adapters than the call before.
   Counter drafted_tokens_total;    // Verified draft tokens.
   Counter drafted_accepted_total;  // Accepted draft tokens.
   Counter logits_rows_total;       // Rows from which tokens were sampled.

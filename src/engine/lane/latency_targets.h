@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
 #include "base/clock.h"
 #include "engine/lane/lane_options.h"
@@ -14,8 +15,12 @@ class LatencyTargets {
  public:
   LatencyTargets(const LaneOptions& options, const sched::StepModel& step_model) : options_(options), step_model_(step_model) {}
 
+  // Sets the number of decode calls of a tick, `count` >= 1: one for each set of adapters.
+  void set_decode_calls(std::int32_t count) { decode_calls_ = count; }
+  [[nodiscard]] std::int32_t decode_calls() const { return decode_calls_; }
   [[nodiscard]] double default_tbt_ms() const {
-    return options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(options_.tick_ms, 3 * step_model_.decode_ms());
+    if (options_.target_tbt_ms > 0) return options_.target_tbt_ms;
+    return std::max(options_.tick_ms, 3 * step_model_.decode_ms() * decode_calls_);
   }
   // The target between two tokens of the sequence.
   [[nodiscard]] double tbt_ms(const Sequence& sequence) const {
@@ -32,6 +37,7 @@ class LatencyTargets {
  private:
   const LaneOptions& options_;
   const sched::StepModel& step_model_;
+  std::int32_t decode_calls_ = 1;
 };
 
 }  // namespace uma::engine

@@ -103,7 +103,7 @@ void Placement::enter_slot(Sequence& sequence, std::size_t index) {
                       .session = sequence.job.session,
                       .is_public = sequence.job.is_public,
                       .is_private = sequence.job.is_private},
-                     sequence.job.is_ephemeral);
+                     sequence.job.is_ephemeral, sequence.job.adapters);
   parts_.sequences.set_reordered();
   if (!sequence.was_placed()) parts_.shares.charge(sequence.job.flow, size_of(sequence.chain));
   sequence.state = Sequence::State::running;

@@ -185,8 +185,9 @@ void Preemption::swap_out(Sequence& sequence) {
 kv::SnapshotPtr Preemption::save(Sequence& sequence) {
   const auto slot = static_cast<std::int32_t>(sequence.slot);
   auto reserved = parts_.reserve_at_once(state_reservation_bytes(parts_.context, slot));
+  const std::vector<Token>& tokens = parts_.slot_of(sequence).tokens;
   auto snapshot = reserved
-                      ? save_sequence(parts_.context, slot, parts_.slot_of(sequence).tokens, parts_.pool, std::move(*reserved))
+                      ? save_sequence(parts_.context, slot, tokens, sequence.job.adapters, parts_.pool, std::move(*reserved))
                       : fail(ErrorCode::limit_wait, "there is no free memory for it");
   if (snapshot) return kv::share_snapshot(std::move(*snapshot), parts_.pool);
   log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.job.id.value,

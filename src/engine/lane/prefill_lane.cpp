@@ -137,7 +137,7 @@ bool PrefillLane::make_resident(Job& job) {
     kv::Snapshot snapshot = std::move(*job.asked.snapshot);
     job.asked.snapshot.reset();
     job.asked.reservation = std::move(snapshot.room);
-    if (auto restored = restore_sequence(*context_, 0, snapshot); !restored) {
+    if (auto restored = restore_sequence(*context_, 0, job.asked.adapters, snapshot); !restored) {
       fail_job(job, restored.error());
       return false;
     }
@@ -160,8 +160,8 @@ void PrefillLane::save_resident() {
   // Without a snapshot the job begins again.
   if (const std::int32_t done = std::exchange(job.tokens_done, 0); done > 0) {
     auto snapshot = contain([&] {
-      return save_sequence(*context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(done)), pool_,
-                           std::move(job.asked.reservation));
+      return save_sequence(*context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(done)),
+                           job.asked.adapters, pool_, std::move(job.asked.reservation));
     });
     if (snapshot) {
       job.asked.snapshot = std::move(*snapshot);
@@ -238,6 +238,7 @@ PrefillLane::Call PrefillLane::decode_chunk(Job& job, const image::ImageRun* ima
     step_model_.set_threads(threads);
   }
   cores_.set_prefill_call(threads_);
+  context_->use_adapters(job.asked.adapters);
   const TimePoint began = clock_.now();
   if (job.began == TimePoint{}) job.began = began;
   auto status = image == nullptr ? context_->decode(rows_, &interrupt_)
@@ -284,7 +285,7 @@ void PrefillLane::hand_over(Job& job, std::int32_t row) {
     fail_job(job, {ErrorCode::runtime_decode, "the logits of the prompt are not finite"});
     return context_->clear();
   }
-  auto snapshot = save_sequence(*context_, 0, job.asked.tokens, pool_, std::move(job.asked.reservation));
+  auto snapshot = save_sequence(*context_, 0, job.asked.tokens, job.asked.adapters, pool_, std::move(job.asked.reservation));
   if (!snapshot) return fail_job(job, snapshot.error());
   PrefillReport report{.id = job.asked.id,
                        .tokens_done = job.tokens_done,

@@ -23,6 +23,7 @@
 #include "engine/lane/lane_stats.h"
 #include "image/image_runs.h"
 #include "kv/snapshot.h"
+#include "llm/adapters.h"
 #include "llm/model.h"
 #include "sched/bytes_moved.h"
 #include "sched/step_model.h"
@@ -38,8 +39,9 @@ struct PrefillJob {
   RequestId id;
   std::vector<Token> tokens;              // The whole chain.
   std::vector<image::ImageRun> images{};  // The images among the tokens; those beyond the snapshot are encoded.
-  std::optional<kv::Snapshot> snapshot;   // Of the beginning of the chain.
-  ByteBudget::Share reservation{};        // The memory for the state of the whole chain, including `snapshot`.
+  llm::AdapterSet adapters{};
+  std::optional<kv::Snapshot> snapshot;  // Of the beginning of the chain.
+  ByteBudget::Share reservation{};       // The memory for the state of the whole chain, including `snapshot`.
   bool is_background = false;
   TimePoint received{};
   TimePoint placed{};      // When it got its slot.

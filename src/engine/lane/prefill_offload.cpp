@@ -53,6 +53,7 @@ bool PrefillOffload::offload(Sequence& sequence) {
   PrefillJob job{.id = sequence.job.id,
                  .tokens = {sequence.chain.begin(), sequence.chain.begin() + end_of_offload(sequence)},
                  .images = sequence.job.images,
+                 .adapters = sequence.job.adapters,
                  .snapshot = std::nullopt,
                  .is_background = sequence.job.is_background,
                  .received = sequence.job.received,
@@ -70,7 +71,7 @@ bool PrefillOffload::offload(Sequence& sequence) {
     job.reservation = std::move(*reserved);
     post(sequence, std::move(job));
   } else {
-    sequence.leaving.emplace(std::move(job), SequenceSave(parts_.context, slot.tokens, std::move(*reserved)));
+    sequence.leaving.emplace(std::move(job), SequenceSave(parts_.context, slot.tokens, slot.adapters, std::move(*reserved)));
   }
   return true;
 }

@@ -79,7 +79,7 @@ PrefixHit PrefixFinder::find(const Sequence& sequence) const {
 
 void PrefixFinder::consider_own_slot(Search& search) const {
   const auto own = parts_.slots.find_of(search.sequence().job.session);
-  if (!own) return;
+  if (!own || parts_.slots[*own].adapters != search.sequence().job.adapters) return;
   const std::int32_t usable = search.usable_of_slot(*own, parts_.slots[*own].tokens);
   search.consider({.kind = PrefixHit::Kind::slot, .tokens_count = usable, .slot = *own}, 0);
 }
@@ -126,7 +126,7 @@ void PrefixFinder::consider_other_slots(Search& search) const {
 // Whether the sequence may use the tokens of another sequence's slot. In reproducible mode only the session that it was forked
 // from has computed them in the same way.
 bool PrefixFinder::may_share(const Sequence& sequence, const Slot& slot) const {
-  if (slot.is_ephemeral) return false;
+  if (slot.is_ephemeral || slot.adapters != sequence.job.adapters) return false;
   if (parts_.options.is_reproducible || slot.owner.is_private) return slot.is_of(sequence.job.forked_from);
   return slot.owner.is_public || slot.owner.tenant.value == sequence.job.flow.tenant;
 }

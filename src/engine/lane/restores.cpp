@@ -42,9 +42,9 @@ void Restores::load(Sequence& sequence, TimePoint until) {
   const TimePoint began = parts_.clock.now();
   do {
     const kv::SnapshotPiece& piece = restore.snapshot().pieces[restore.pieces_loaded];
-    auto loaded = restore.report
-                      ? restore_piece(parts_.context, slot, restore.report->snapshot->pieces[restore.pieces_loaded])
-                      : restore_shared_piece(parts_.context, slot, *restore.stored, restore.pieces_loaded, parts_.pool);
+    auto loaded = restore.report ? restore_piece(parts_.context, slot, restore.report->snapshot->pieces[restore.pieces_loaded])
+                                 : restore_shared_piece(parts_.context, slot, sequence.job.adapters, *restore.stored,
+                                                        restore.pieces_loaded, parts_.pool);
     if (!loaded) {
       parts_.slots.keep(index, 0);
       return refuse(sequence, loaded.error());

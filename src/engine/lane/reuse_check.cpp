@@ -45,8 +45,8 @@ void ReuseCheck::begin(Sequence& sequence, kv::StateId state) {
   const llm::BatchRow row{.token = tokens.back(), .position = reused, .sequence = slot_number, .wants_logits = true};
   const ContextCalls::PrefillPause pause(calls_);
   calls_.set_decode_threads();
-  const auto status =
-      calls_.run(false, {}, [&](llm::CallMonitor*) { return parts_.context.decode(std::span(&row, 1), nullptr); });
+  const auto status = calls_.run(false, sequence.job.adapters, {},
+                                 [&](llm::CallMonitor*) { return parts_.context.decode(std::span(&row, 1), nullptr); });
   if (!status || *status != llm::DecodeStatus::done) return parts_.slots.resync(sequence.slot, sequence.chain);
   const std::span<const float> logits = parts_.context.logits(0);
   ReuseVerifier::Reuse reuse{
@@ -78,7 +78,7 @@ double ReuseCheck::run(double tick_ms) {
   const ContextCalls::PrefillPause pause(calls_);
   calls_.set_decode_threads();
   const bool has_cells = !parts_.shape().is_unified || parts_.cells_expected() + rows <= parts_.shape().cells;
-  const auto distance = calls_.run(false, {}, [&](llm::CallMonitor*) {
+  const auto distance = calls_.run(false, sequence.job.adapters, {}, [&](llm::CallMonitor*) {
     return has_cells ? verifier_.step(rows) : fail(ErrorCode::runtime_decode, "the context has no free cells for it");
   });
   const double took_ms = std::max(calls_.last().ms(), 1e-3);

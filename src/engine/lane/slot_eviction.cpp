@@ -19,7 +19,7 @@ constexpr double kWaitMaxMs = 2000;  // How long a request waits until a state i
 }  // namespace
 
 bool SlotEviction::is_worth_storing(const Slot& slot) const {
-  if (parts_.options.store == nullptr || slot.is_ephemeral || slot.was_moved()) return false;
+  if (slot.is_ephemeral || slot.was_moved() || parts_.families.of(slot.adapters) == 0) return false;
   if (size_of(slot.tokens) < parts_.options.stored_tokens_min) return false;
   if (!slot.owner.session.empty()) return true;
   if (size_of(slot.tokens) >= kWorthAPause) return true;
@@ -47,8 +47,8 @@ void SlotEviction::store(std::size_t index) {
 void SlotEviction::store(std::size_t index, ByteBudget::Share reserved) {
   const Slot& slot = parts_.slots[index];
   const TimePoint began = parts_.clock.now();
-  auto snapshot =
-      save_sequence(parts_.context, static_cast<std::int32_t>(index), slot.tokens, parts_.pool, std::move(reserved));
+  auto snapshot = save_sequence(parts_.context, static_cast<std::int32_t>(index), slot.tokens, slot.adapters, parts_.pool,
+                                std::move(reserved));
   if (!snapshot) {
     log_warning("session {}: its state could not be saved and will be computed again: {}", log_name(slot.owner.session),
                 snapshot.error().message);

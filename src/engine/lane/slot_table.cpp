@@ -40,9 +40,10 @@ std::int64_t SlotTable::cells_used() const {
   return cells;
 }
 
-void SlotTable::claim(std::size_t index, kv::StateOwner owner, bool is_ephemeral) {
+void SlotTable::claim(std::size_t index, kv::StateOwner owner, bool is_ephemeral, llm::AdapterSet adapters) {
   Slot& slot = slots_[index];
-  UMA_CHECK(!slot.is_running);
+  UMA_CHECK(!slot.is_running && (slot.is_empty() || slot.adapters == adapters));
+  slot.adapters = std::move(adapters);
   slot.owner = std::move(owner);
   slot.is_running = true;
   slot.is_ephemeral = is_ephemeral;
@@ -95,6 +96,7 @@ void SlotTable::share(std::size_t from, std::size_t to, std::size_t count, TimeP
   touch(from, now);
   context_.share(as_sequence(from), as_sequence(to), static_cast<std::int32_t>(count));
   cells_.share(from, to, count);
+  UMA_CHECK(slots_[from].adapters == slots_[to].adapters);
   const std::vector<Token>& source = slots_[from].tokens;
   slots_[to].tokens.assign(source.begin(), source.begin() + static_cast<std::ptrdiff_t>(count));
 }

@@ -2,9 +2,10 @@
 // the caches go through this table. Owned by the lane's thread, except for the published part.
 //
 // Invariants: (1) A slot's tokens are exactly those that the context has cached for its sequence. (2) A slot belongs to at most
-// one running sequence, or to one idle session, or is empty, or has the tokens of an ended one-shot request. (3) In a unified
-// context the number of used cells, with shared ones counted once, never exceeds the context's. (4) Cells that a context shift
-// has moved stay in their session's slot: they are neither saved nor shared (docs/decisions/0018).
+// one running sequence, or to one idle session, or is empty, or has the tokens of an ended one-shot request. All its tokens
+// were computed with the same adapters. (3) In a unified context the number of used cells, with shared ones counted once, never
+// exceeds the context's. (4) Cells that a context shift has moved stay in their session's slot: they are neither saved nor
+// shared (docs/decisions/0018).
 #pragma once
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include "core/ids.h"
 #include "engine/lane/cell_ledger.h"
 #include "kv/state_owner.h"
+#include "llm/adapters.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -30,6 +32,7 @@ struct Slot {
 
   std::vector<Token> tokens;  // Cached in the context.
   kv::StateOwner owner;       // The owner of the tokens; without a session: an ended one-shot request.
+  llm::AdapterSet adapters;   // The adapters that the tokens were computed with.
   bool is_running = false;
   bool is_ephemeral = false;          // Never stored.
   std::size_t moved_from = kNowhere;  // Tokens from here on were moved by a context shift.
@@ -62,8 +65,8 @@ class SlotTable {
   [[nodiscard]] std::int64_t cells_of(std::span<const CellLedger::Part> parts) const { return cells_.held_together(parts); }
 
   // --- Ownership
-  // A sequence begins to run in the slot.
-  void claim(std::size_t index, kv::StateOwner owner, bool is_ephemeral);
+  // A sequence begins to run in the slot. Requires: the slot is empty, or its tokens were computed with the same adapters.
+  void claim(std::size_t index, kv::StateOwner owner, bool is_ephemeral, llm::AdapterSet adapters = {});
   // The slot's sequence has ended or leaves the context; the tokens stay.
   void release(std::size_t index, TimePoint now);
   // Removes the owner of the tokens.

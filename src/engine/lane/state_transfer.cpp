@@ -43,9 +43,10 @@ std::uint64_t state_reservation_bytes(llm::Context& context, std::int32_t sequen
   return kv::BytePool::room_for(context.state_bytes(sequence)) + static_cast<std::uint64_t>(tokens) * sizeof(Token);
 }
 
-SequenceSave::SequenceSave(const llm::Context& context, std::span<const Token> tokens, ByteBudget::Share reservation) {
+SequenceSave::SequenceSave(const llm::Context& context, std::span<const Token> tokens, const llm::AdapterSet& adapters,
+                           ByteBudget::Share reservation) {
   UMA_CHECK(!tokens.empty());
-  snapshot_.identity = context.state_identity();
+  snapshot_.identity = context.state_identity() + adapters.identity;
   snapshot_.tokens.assign(tokens.begin(), tokens.end());
   snapshot_.room = std::move(reservation);
 }
@@ -69,8 +70,8 @@ kv::Snapshot SequenceSave::take(const kv::BytePool& pool) {
 }
 
 Expected<kv::Snapshot> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
-                                     kv::BytePool& pool, ByteBudget::Share reservation) {
-  SequenceSave save(context, tokens, std::move(reservation));
+                                     const llm::AdapterSet& adapters, kv::BytePool& pool, ByteBudget::Share reservation) {
+  SequenceSave save(context, tokens, adapters, std::move(reservation));
   while (!save.is_complete()) {
     if (auto saved = save.save_piece(context, sequence, pool); !saved) return std::unexpected(saved.error());
   }
@@ -81,10 +82,10 @@ Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::S
   return context.load_state(sequence, piece.begin, piece.end, context.fit_state(piece.bytes));
 }
 
-Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence, const kv::Snapshot& snapshot,
-                                    std::size_t piece, const kv::BytePool& pool) {
+Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence, const llm::AdapterSet& adapters,
+                                    const kv::Snapshot& snapshot, std::size_t piece, const kv::BytePool& pool) {
   if (piece == 0) {
-    if (auto fits = kv::check_fits(snapshot, context.state_identity()); !fits) return fits;
+    if (auto fits = kv::check_fits(snapshot, context.state_identity() + adapters.identity); !fits) return fits;
   }
   const kv::SnapshotPiece& next = snapshot.pieces[piece];
   auto loaded = context.load_state(sequence, next.begin, next.end, next.bytes);
@@ -98,15 +99,16 @@ Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence
 
 Expected<Unit> copy_sequence(llm::Context& context, std::int32_t from, std::int32_t to, std::span<const Token> tokens,
                              kv::BytePool& pool, ByteBudget::Share reservation) {
-  auto snapshot = save_sequence(context, from, tokens, pool, std::move(reservation));
+  auto snapshot = save_sequence(context, from, tokens, {}, pool, std::move(reservation));
   if (!snapshot) return std::unexpected(snapshot.error());
-  auto restored = restore_sequence(context, to, *snapshot);
+  auto restored = restore_sequence(context, to, {}, *snapshot);
   kv::recycle(std::move(*snapshot), pool);
   return restored;
 }
 
-Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::Snapshot& snapshot) {
-  if (auto verdict = kv::check_fits(snapshot, context.state_identity()); !verdict) return verdict;
+Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, const llm::AdapterSet& adapters,
+                                kv::Snapshot& snapshot) {
+  if (auto verdict = kv::check_fits(snapshot, context.state_identity() + adapters.identity); !verdict) return verdict;
   for (kv::SnapshotPiece& piece : snapshot.pieces) {
     if (auto loaded = restore_piece(context, sequence, piece); !loaded) return loaded;
   }

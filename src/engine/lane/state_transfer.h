@@ -15,8 +15,10 @@ namespace uma::engine {
 // and must not change before the last piece is saved.
 class SequenceSave {
  public:
-  // `tokens`: exactly those that the sequence's cache holds, at least one. `reservation` covers the memory.
-  SequenceSave(const llm::Context& context, std::span<const Token> tokens, ByteBudget::Share reservation);
+  // `tokens`: exactly those that the sequence's cache holds, at least one. `adapters`: those that it was
+  // computed with. `reservation` covers the memory.
+  SequenceSave(const llm::Context& context, std::span<const Token> tokens, const llm::AdapterSet& adapters,
+               ByteBudget::Share reservation);
 
   [[nodiscard]] bool is_complete() const {
     return !snapshot_.pieces.empty() && snapshot_.pieces.back().end == static_cast<std::int32_t>(snapshot_.tokens.size());
@@ -32,7 +34,8 @@ class SequenceSave {
 
 // Saves a whole sequence at once.
 [[nodiscard]] Expected<kv::Snapshot> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
-                                                   kv::BytePool& pool, ByteBudget::Share reservation);
+                                                   const llm::AdapterSet& adapters, kv::BytePool& pool,
+                                                   ByteBudget::Share reservation);
 // The approximate bytes of the state of so many tokens in a pool, and the number of its pieces.
 struct StateSize {
   std::size_t piece_bytes = 0;
@@ -48,16 +51,19 @@ struct StateSize {
 // failure the sequence is empty.
 [[nodiscard]] Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::SnapshotPiece& piece);
 // Loads a piece of a shared snapshot, which does not change. If the snapshot comes from a context with another number of
-// sequences, a copy is loaded, for which the pool must have memory.
-[[nodiscard]] Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence, const kv::Snapshot& snapshot,
-                                                  std::size_t piece, const kv::BytePool& pool);
+// sequences, a copy is loaded, for which the pool must have memory. Errors: also a snapshot that was not computed with
+// `adapters`.
+[[nodiscard]] Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence, const llm::AdapterSet& adapters,
+                                                  const kv::Snapshot& snapshot, std::size_t piece, const kv::BytePool& pool);
 
 // Makes the empty sequence `to` a copy of `from`, whose cache holds exactly `tokens`, by way of the pool, in memory that
 // `reservation` covers. Takes as long as saving and loading. On failure `to` is empty.
 [[nodiscard]] Expected<Unit> copy_sequence(llm::Context& context, std::int32_t from, std::int32_t to,
                                            std::span<const Token> tokens, kv::BytePool& pool, ByteBudget::Share reservation);
 
-// Loads a snapshot into the empty `sequence`. The format of the snapshot may change. On failure the sequence is empty.
-[[nodiscard]] Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::Snapshot& snapshot);
+// Loads a snapshot into the empty `sequence`. The format of the snapshot may change. On failure the sequence is empty. Errors:
+// also a snapshot that was not computed with `adapters`.
+[[nodiscard]] Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, const llm::AdapterSet& adapters,
+                                              kv::Snapshot& snapshot);
 
 }  // namespace uma::engine

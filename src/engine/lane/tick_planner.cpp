@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -21,6 +23,7 @@ void TickPlanner::build_views(TimePoint now) {
     least_work_of_prompts_ = std::min(least_work_of_prompts_, parts_.shares.rank(sequence->job.flow).tenant_work);
   }
   views_.clear();
+  groups_.resize(1);
   std::int32_t index = -1;
   for (const SequencePtr& pointer : parts_.sequences) {
     ++index;
@@ -32,6 +35,7 @@ void TickPlanner::build_views(TimePoint now) {
     views_.push_back({.id = sequence.job.id.value,
                       .index = index,
                       .slot = static_cast<std::int32_t>(sequence.slot),
+                      .group = group_of(sequence.job.adapters),
                       .pending_tokens = pending,
                       .cached_tokens = cached,
                       .decodes = pending == 1 && sequence.generated() > 0,
@@ -40,6 +44,18 @@ void TickPlanner::build_views(TimePoint now) {
                       .placed_ms = to_ms(now - sequence.times.placed),
                       .due_ms = time_left_ms(sequence, now)});
   }
+  std::vector<bool> decodes(groups_.size());
+  for (const sched::SequenceView& view : views_) {
+    if (view.decodes) decodes[static_cast<std::size_t>(view.group)] = true;
+  }
+  targets_.set_decode_calls(std::max(1, static_cast<std::int32_t>(std::ranges::count(decodes, true))));
+}
+
+std::int32_t TickPlanner::group_of(const llm::AdapterSet& adapters) {
+  const auto found = std::ranges::find(groups_, adapters);
+  const auto group = static_cast<std::int32_t>(found - groups_.begin());
+  if (found == groups_.end()) groups_.push_back(adapters);
+  return group;
 }
 
 bool TickPlanner::someone_decodes() const {
@@ -85,6 +101,10 @@ sched::BatchPlan& TickPlanner::plan(double spent_ms, bool is_idle) {
   limits.serves_background = parts_.stats.ticks_total.value() % kBackgroundEvery == 0;
   if (is_idle) views_.clear();
   sched::plan_batch(views_, parts_.step_model, limits, chunk_size_, plan_);
+  if (!plan_.is_empty()) {
+    const sched::PlanRow& last = plan_.prefill.empty() ? plan_.decode.back() : plan_.prefill.back();
+    std::swap(groups_.front(), groups_[static_cast<std::size_t>(last.group)]);
+  }
   return plan_;
 }
 

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/latency_targets.h"
+#include "llm/adapters.h"
 #include "sched/plan_batch.h"
 #include "sched/policy.h"
 
@@ -15,7 +16,7 @@ namespace uma::engine {
 
 class TickPlanner {
  public:
-  TickPlanner(const LaneParts& parts, const LatencyTargets& targets)
+  TickPlanner(const LaneParts& parts, LatencyTargets& targets)
       : parts_(parts), targets_(targets), turns_(parts.options.policy, parts.shape().sequences) {}
 
   // Makes the views of the running sequences that can be computed.
@@ -45,15 +46,18 @@ class TickPlanner {
     TimePoint until{};
   };
 
+  [[nodiscard]] std::int32_t group_of(const llm::AdapterSet& adapters);
   [[nodiscard]] double time_left_ms(const Sequence& sequence, TimePoint now) const;
   [[nodiscard]] bool should_gather(TimePoint now);
 
   const LaneParts& parts_;
-  const LatencyTargets& targets_;
+  LatencyTargets& targets_;
   sched::TurnTaker turns_;
   sched::ChunkSize chunk_size_;
   sched::BatchPlan plan_;
   std::vector<sched::SequenceView> views_;
+  // The adapters of each group of views. The first are those of the last call, so that the context keeps them for the next one.
+  std::vector<llm::AdapterSet> groups_{1};
   double least_work_of_prompts_ = 0;  // The least work done for a tenant with a prompt among the views.
   TimePoint next_tick_{};
   Gather gather_;

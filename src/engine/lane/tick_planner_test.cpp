@@ -124,11 +124,12 @@ class TickPlannerAlone : public ::testing::Test {
   TransferCost transfer_;
   SequenceList sequences_;
   SlotTable slots_{context_, true};
+  StateFamilies families_{nullptr, "", true};
   const LaneParts parts_{.options = options_,
                          .vocab = vocab_,
                          .clock = clock_,
                          .context = context_,
-                         .family = 0,
+                         .families = families_,
                          .pool = pool_,
                          .stats = stats_,
                          .cores = cores_,
@@ -140,7 +141,7 @@ class TickPlannerAlone : public ::testing::Test {
                          .transfer = transfer_,
                          .sequences = sequences_,
                          .slots = slots_};
-  const LatencyTargets targets_{options_, step_model_};
+  LatencyTargets targets_{options_, step_model_};
   TickPlanner planner_{parts_, targets_};
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "engine/lane/model_drafter.h"
@@ -61,15 +62,16 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
   std::shared_ptr<const llm::Model> model;
   const bool drafts = !options.draft_path.empty();
   const double loads = loaded.copies + (drafts ? 1 : 0);
-  const auto load_model = [&](const std::string& path, std::int32_t index, bool shares_file) {
+  const auto load_model = [&](const std::string& path, std::int32_t index, bool shares_file,
+                              std::vector<llm::AdapterSource> adapters = {}) {
     const auto report = [&, index](double progress) { return on_progress((index + progress) / loads); };
-    return llm::load_llama_model(path, {.on_progress = report, .shares_file = shares_file});
+    return llm::load_llama_model(path, {.on_progress = report, .shares_file = shares_file, .adapters = std::move(adapters)});
   };
   for (std::int32_t i = 0; i < options.workers; ++i) {
     if (i == 0 && options.weights != nullptr && !options.replicates) {
       model = options.weights;
     } else if (i < loaded.copies) {
-      auto copy = load_model(options.path, i, !options.replicates);
+      auto copy = load_model(options.path, i, !options.replicates, options.adapters);
       if (!copy) return std::unexpected(copy.error());
       model = std::move(*copy);
     }

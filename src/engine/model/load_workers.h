@@ -6,10 +6,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "core/model_defaults.h"
 #include "engine/model/worker_source.h"
+#include "llm/adapters.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -18,6 +20,7 @@ struct LoadWorkersOptions {
   std::string path;                   // A GGUF file.
   std::string draft_path;             // A draft model, whose weights all workers share; empty: none.
   std::string projector_path{};       // A projector, which encodes images; empty: none.
+  std::vector<llm::AdapterSource> adapters{};
   std::int32_t image_tokens_max = 0;  // As in llm::ProjectorOptions.
   // Weights that are loaded already; null: they are read, as with `replicates`.
   std::shared_ptr<const llm::Model> weights = nullptr;

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/thrown.h"
+#include "engine/router/adapter_choice.h"
 #include "engine/router/apply_defaults.h"
 #include "engine/router/held_sink.h"
 #include "engine/router/session_commands.h"
@@ -203,6 +204,9 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
   apply_defaults(request.lease->defaults, call);
   request.deadline_ms = call.options.deadline_ms;
   if (auto may = check_logit_bias(*request.lease->model, call.options.sampling); !may) co_return may.error();
+  auto adapters = adapters_of(*request.lease, call);
+  if (!adapters) co_return adapters.error();
+  request.adapters = std::move(*adapters);
 
   if (auto may = check_may_fit(*request.lease, call.input); !may) co_return may.error();
 
@@ -249,6 +253,28 @@ Expected<std::string> Generations::model_of(const TenantId& tenant, const Genera
                                                     session->summary.model));
   }
   return session->summary.model;
+}
+
+// The adapters that the request chooses. A model's own name may look like that of an adapter.
+Expected<llm::AdapterSet> Generations::adapters_of(const ServedModel& served, const GenerateRequest& call) const {
+  const llm::ModelFacts& facts = served.model->facts();
+  std::string_view named = call.model == served.name ? std::string_view() : adapter_in_name(call.model, facts);
+  if (!named.empty()) {
+    const auto before = source_.resolve(call.model.substr(0, call.model.size() - named.size() - 1));
+    if (!before || *before != served.name) named = {};
+  }
+  // The card may have got the adapter after the model was loaded.
+  if (named.empty() && call.model != served.name && call.model.contains(':')) {
+    const std::vector<ModelInfo> models = source_.list();
+    const auto info = std::ranges::find(models, served.name, &ModelInfo::name);
+    if (info != models.end() && !std::ranges::contains(info->aliases, call.model)) {
+      for (const AdapterInfo& adapter : info->adapters) {
+        if (!call.model.ends_with(":" + adapter.name)) continue;
+        named = std::string_view(call.model).substr(call.model.size() - adapter.name.size());
+      }
+    }
+  }
+  return choose_adapters(call.options, named, served.name, facts);
 }
 
 // --- Counting
@@ -522,6 +548,7 @@ GenerationJob Generations::make_job(const InFlight& request, const ReplyGrammars
   for (const std::int32_t limit : {options.max_tokens.value_or(0), parts_.limits.max_tokens}) {
     if (limit > 0) job.tokens_max = std::min(job.tokens_max, limit);
   }
+  job.adapters = request.adapters;
   job.tokens = std::move(tokens);
   job.droppable = std::move(droppable);
   job.sampling = options.sampling;

@@ -24,6 +24,7 @@
 #include "engine/router/router_parts.h"
 #include "engine/session/context_shift.h"
 #include "image/image_runs.h"
+#include "llm/adapters.h"
 
 namespace uma::engine {
 
@@ -52,6 +53,7 @@ class Generations {
   [[nodiscard]] Task<> run(InFlight& request, Task<Expected<Unit>> body);
   [[nodiscard]] Task<Expected<Unit>> generate(InFlight& request, TenantId tenant, GenerateRequest call);
   [[nodiscard]] Expected<Unit> admit(const GenerateRequest& call, std::int64_t replies) const;
+  [[nodiscard]] Expected<llm::AdapterSet> adapters_of(const ServedModel& served, const GenerateRequest& call) const;
   [[nodiscard]] Expected<std::string> model_of(const TenantId& tenant, const GenerateRequest& call) const;
 
   [[nodiscard]] Task<Expected<Unit>> generate_one_shot(InFlight& request, GenerateRequest call, ImagesPtr images);

@@ -66,6 +66,7 @@ std::vector<RequestId> InFlightTable::split(InFlight& request) {
            .share = request.share,
            .end = {},
            .lease = request.lease.share(),
+           .adapters = request.adapters,
            .on_abort = {}});
     ids.push_back(id);
   }

@@ -25,6 +25,7 @@
 #include "core/task.h"
 #include "engine/lane/lane.h"
 #include "engine/model/model_table.h"
+#include "llm/adapters.h"
 #include "sched/fair_share.h"
 
 namespace uma::engine {
@@ -46,9 +47,10 @@ struct InFlight {
   std::optional<std::int64_t> deadline_ms{};      // GenerateOptions
   std::vector<std::shared_ptr<EventSink>> sinks;  // For a generation: one for each reply, shared with the listener.
   bool wants_progress = false;
-  RequestShare share{};  // The memory that the request is charged for.
-  std::stop_source end;  // Requested when the request ends: work for it on other threads may stop.
-  ModelLease lease;      // Empty: the request waits for the model.
+  RequestShare share{};        // The memory that the request is charged for.
+  std::stop_source end;        // Requested when the request ends: work for it on other threads may stop.
+  ModelLease lease;            // Empty: the request waits for the model.
+  llm::AdapterSet adapters{};  // For a generation.
 
   // Applies while the request waits for memory for its model, or for another reply in its conversation.
   TimePoint deadline = kNever;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/router/adapter_choice.h"
 #include "engine/session/portable_session.h"
 #include "engine/session/record_edits.h"
 #include "engine/session/record_input.h"
@@ -58,6 +59,10 @@ Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessi
   if (request.n_keep >= served.shape().sequence_cells_max) {
     co_return Error{ErrorCode::proto_field, std::format("field \"n_keep\" is {}, the context is {} tokens", request.n_keep,
                                                         served.shape().sequence_cells_max)};
+  }
+  if (request.model != served.name && !adapter_in_name(request.model, served.model->facts()).empty()) {
+    co_return Error{ErrorCode::proto_field,
+                    "field \"model\" names an adapter, which a session does not keep: choose it for each reply, with \"lora\""};
   }
   kv::SessionRecord record = first_record(parts_.sessions.new_id(), tenant, request, served, parts_.clock.unix_s());
   Input input{.text = {}, .messages = std::move(request.messages)};

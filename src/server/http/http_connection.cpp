@@ -521,13 +521,30 @@ Awaitable<bool> HttpConnection::refuse_administration(bool keep_alive) {
 }
 
 std::string HttpConnection::choose_model(const std::string& asked, Capability capability) {
-  if (auto known = server_.service.resolve_model(asked)) return *std::move(known);
+  if (const auto known = server_.service.resolve_model(asked)) {
+    return capability == Capability::chat ? with_adapter(*known, asked) : *known;
+  }
   const std::string_view plain = wire::without_latest_tag(asked);
   if (plain != asked) return choose_model(std::string(plain), capability);
   auto chosen = server_.service.choose_model(asked, capability);
   if (!chosen) return asked;
   warn(std::format("model {} is unknown here; {} answers", asked, *chosen));
   return *std::move(chosen);
+}
+
+// The model's name, followed by the adapter that the request means by "MODEL:ADAPTER".
+std::string HttpConnection::with_adapter(const std::string& model, std::string_view asked) const {
+  if (asked == model || !asked.contains(':')) return model;
+  const std::vector<ModelInfo> models = server_.service.models();
+  const auto info = std::ranges::find(models, model, &ModelInfo::name);
+  if (info == models.end()) return model;
+  for (const AdapterInfo& adapter : info->adapters) {
+    const std::string end = ":" + adapter.name;
+    if (!asked.ends_with(end)) continue;
+    const auto before = server_.service.resolve_model(std::string(asked.substr(0, asked.size() - end.size())));
+    if (before && *before == model) return model + end;
+  }
+  return model;
 }
 
 void HttpConnection::warn(std::string_view text) {

@@ -85,7 +85,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
 
   [[nodiscard]] std::uint64_t client() const { return client_; }
   // The name of the model that answers a request for `asked`; `asked` itself if there is none. If it is another model, the
-  // answer says so in its header. Ollama's clients write names with a tag: "m:latest" is "m".
+  // answer says so in its header. A chat model is followed by the adapter that `asked` means, as in "m:sql". Ollama's clients
+  // write names with a tag: "m:latest" is "m".
   [[nodiscard]] std::string choose_model(const std::string& asked, Capability capability);
   // Adds a line x-uma-warning to the header of the answer: the request is served, but not in every point.
   void warn(std::string_view text);
@@ -125,6 +126,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   Awaitable<bool> respond_rejected(const wire::RejectedBody& rejected, const HttpRequest& request);
 
  private:
+  [[nodiscard]] std::string with_adapter(const std::string& model, std::string_view asked) const;
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   class BusyMark;
 

@@ -94,7 +94,7 @@ Answer handlers::create_infill(HttpConnection& connection, const HttpRequest& re
 // Loads no model: clients ask from time to time, also while they do nothing.
 Answer handlers::get_props(HttpConnection& connection, const HttpRequest& request) {
   const std::string name = connection.choose_model(wire::query_value(request.query, "model"), Capability::chat);
-  const std::vector<ModelInfo> models = connection.service().models();
+  const std::vector<ModelInfo> models = wire::with_adapters(connection.service().models());
   const auto model = std::ranges::find(models, name, &ModelInfo::name);
   if (model == models.end()) {
     const Error error{ErrorCode::model_unknown, "no such model: /v1/models lists the models"};

@@ -18,12 +18,13 @@ handlers::Answer handlers::get_root(HttpConnection& connection, const HttpReques
 }
 
 handlers::Answer handlers::list_models(HttpConnection& connection, const HttpRequest& request) {
-  return connection.respond(200, kJson, wire::models_json(connection.service().models(), connection.server().started_s),
-                            request.keep_alive);
+  return connection.respond(
+      200, kJson, wire::models_json(wire::with_adapters(connection.service().models()), connection.server().started_s),
+      request.keep_alive);
 }
 
 handlers::Answer handlers::get_model(HttpConnection& connection, const HttpRequest& request) {
-  const std::vector<ModelInfo> models = connection.service().models();
+  const std::vector<ModelInfo> models = wire::with_adapters(connection.service().models());
   const auto model = std::ranges::find(models, request.ids.at(0), &ModelInfo::name);
   if (model == models.end()) {
     co_return co_await connection.respond_error(404, {ErrorCode::model_unknown, "no such model"}, request.keep_alive);

@@ -14,6 +14,7 @@
 #include "wire/ollama_decoder.h"
 #include "wire/ollama_encoder.h"
 #include "wire/ollama_models.h"
+#include "wire/openai_codec.h"
 
 namespace uma::server {
 namespace {
@@ -39,7 +40,7 @@ class OllamaWriter final : public AnswerEncoder {
 };
 
 std::optional<ModelInfo> find_model(HttpConnection& connection, std::string_view name) {
-  std::vector<ModelInfo> models = connection.service().models();
+  std::vector<ModelInfo> models = wire::with_adapters(connection.service().models());
   const auto found = std::ranges::find(models, name, &ModelInfo::name);
   return found == models.end() ? std::nullopt : std::optional(std::move(*found));
 }
