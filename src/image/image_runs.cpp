@@ -64,6 +64,10 @@ bool is_within_run(std::span<const ImageRun> runs, std::int32_t position) {
   return found != runs.end() && found->begin < position;
 }
 
+std::int32_t before_run(std::span<const ImageRun> runs, std::int32_t position) {
+  return is_within_run(runs, position) ? run_at(runs, position)->begin : position;
+}
+
 std::int32_t text_end(std::span<const ImageRun> runs, std::int32_t position, std::int32_t length) {
   const auto found = std::ranges::find_if(runs, [&](const ImageRun& run) { return position < run.end(); });
   return found == runs.end() ? length : std::max(found->begin, position);

@@ -34,6 +34,8 @@ struct ImageRun {
 [[nodiscard]] const ImageRun* run_at(std::span<const ImageRun> runs, std::int32_t position);
 // Whether cutting the chain at the position splits a run.
 [[nodiscard]] bool is_within_run(std::span<const ImageRun> runs, std::int32_t position);
+// The position, or the begin of the run that cutting there splits.
+[[nodiscard]] std::int32_t before_run(std::span<const ImageRun> runs, std::int32_t position);
 // The begin of the first image behind a text token; `length` of the chain if none follows.
 [[nodiscard]] std::int32_t text_end(std::span<const ImageRun> runs, std::int32_t position, std::int32_t length);
 

@@ -29,6 +29,14 @@ ImageRun run_of(std::vector<std::int32_t> pieces_end, bool is_causal) {
   return {.image = "a", .begin = 10, .count = count, .first_row = 0, .encoded = std::move(encoded)};
 }
 
+TEST(ImageRuns, ACutIsMovedToTheBeginOfTheRunThatItSplits) {
+  const std::vector<std::string> images{"a", "b"};
+  const auto runs = find_image_runs(joined({{1, 2}, rows("a", 0, 3), rows("b", 0, 3), {7}}), images, "p");
+  ASSERT_TRUE(runs);
+  const std::int32_t expected[] = {0, 1, 2, 2, 2, 5, 5, 5, 8, 9};
+  for (std::int32_t i = 0; i < 10; ++i) EXPECT_EQ(before_run(*runs, i), expected[i]) << i;
+}
+
 TEST(ImageRuns, AreFoundWhereTheirTokensAre) {
   const std::vector<std::string> images{"b", "a"};
   const auto chain = joined({{1, 2}, rows("a", 0, 3), {7}, rows("a", 3, 2), {8}, rows("b", 0, 2), rows("a", 0, 5)});

@@ -142,6 +142,22 @@ bool has_positions(std::span<const std::byte> state, std::int32_t begin, std::in
   return std::ranges::all_of(counts, [](std::int32_t count) { return count == 1; });
 }
 
+// Empties the scratch sequence at the end of a save or load, whatever the library has thrown; none if it is negative. Cells
+// that it kept would be in the next states.
+class ScratchUse {
+ public:
+  ScratchUse(llama_memory_t memory, std::int32_t scratch) : memory_(memory), scratch_(scratch) {}
+  ~ScratchUse() {
+    if (scratch_ >= 0) llama_memory_seq_rm(memory_, scratch_, -1, -1);
+  }
+  ScratchUse(const ScratchUse&) = delete;
+  ScratchUse& operator=(const ScratchUse&) = delete;
+
+ private:
+  llama_memory_t memory_;
+  std::int32_t scratch_;
+};
+
 }  // namespace
 
 bool ask_monitor(void* data) {
@@ -505,6 +521,7 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
   UMA_CHECK(!map.divides_image(begin) && !map.divides_image(end));
   return guarded(ErrorCode::runtime_decode, "saving a sequence", [&]() -> Expected<Unit> {
     const std::int32_t source = is_whole ? sequence : scratch_;
+    const ScratchUse use(memory(), is_whole ? -1 : scratch_);
     if (!is_whole) llama_memory_seq_cp(memory(), sequence, scratch_, map.position_of(begin), map.position_of(end));
     const std::size_t size = llama_state_seq_get_size(context_, source);
     // The empty streams that the library writes behind the cells must come before them.
@@ -514,7 +531,6 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
     bytes.resize(offset + size);
     const std::size_t written =
         llama_state_seq_get_data(context_, reinterpret_cast<std::uint8_t*>(bytes.data() + offset), size, source);
-    if (!is_whole) llama_memory_seq_rm(memory(), scratch_, -1, -1);
     if (written == 0 || written != size) {
       return fail(ErrorCode::runtime_decode, std::format("libllama saved {} of {} state bytes", written, size));
     }
@@ -551,12 +567,11 @@ Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begi
       return fail(ErrorCode::runtime_decode, "the stored state has unexpected positions");
     }
     const std::int32_t target = begin == 0 ? sequence : scratch_;
+    const ScratchUse use(memory(), begin == 0 ? -1 : scratch_);
     const std::size_t read =
         llama_state_seq_set_data(context_, reinterpret_cast<const std::uint8_t*>(library.data()), library.size(), target);
-    if (begin != 0) {
-      if (read == library.size())
-        llama_memory_seq_cp(memory(), scratch_, sequence, map.position_of(begin), map.position_of(end));
-      llama_memory_seq_rm(memory(), scratch_, -1, -1);
+    if (begin != 0 && read == library.size()) {
+      llama_memory_seq_cp(memory(), scratch_, sequence, map.position_of(begin), map.position_of(end));
     }
     map_of(sequence) = std::move(map);
     if (read != library.size() || sequence_length(sequence) != end) {

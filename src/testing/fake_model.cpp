@@ -272,12 +272,14 @@ void FakeContext::share(std::int32_t from, std::int32_t to, std::int32_t count) 
 }
 
 Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
+  if (on_state) on_state();
   if (fail_state) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   const Held& held = held_[static_cast<std::size_t>(sequence)];
   UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(held.size()));
   UMA_CHECK((begin == 0 && end == static_cast<std::int32_t>(held.size())) || (options_.unified && options_.can_truncate));
   UMA_CHECK(!divides_image(sequence, begin) && !divides_image(sequence, end));
   bytes.clear();
+  cells_saved += end - begin;
   if (options_.clock != nullptr) options_.clock->advance(options_.state_cost * (end - begin));
   for (std::int32_t i = begin; i < end; ++i) {
     const Cell& cell = cells_[held[static_cast<std::size_t>(i)]];
@@ -293,6 +295,7 @@ Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin
 
 Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                        std::span<const std::byte> bytes) {
+  if (on_state) on_state();
   const auto index = static_cast<std::size_t>(sequence);
   const auto count = static_cast<std::size_t>(end - begin);
   UMA_CHECK(begin == static_cast<std::int32_t>(held_[index].size()));

@@ -115,8 +115,10 @@ class FakeContext final : public llm::Context {
     is_spoiled_ = true;
   }
   std::function<FakeFault(std::span<const llm::BatchRow>)> fault;
-  bool fail_state = false;        // Makes save_state and load_state fail.
-  std::int64_t cells_loaded = 0;  // By load_state.
+  bool fail_state = false;         // Makes save_state and load_state fail.
+  std::function<void()> on_state;  // Called before a state is saved or loaded.
+  std::int64_t cells_saved = 0;    // By save_state.
+  std::int64_t cells_loaded = 0;   // By load_state.
 
  private:
   struct Cell {

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "agents_sim.h"
 #include "base/log.h"
 #include "scheduling_sim.h"
 #include "simulation.h"
@@ -146,6 +147,28 @@ TEST(Scheduling, KeepsItsPromisesUnderEverySeed) {
   EXPECT_GT(total.contests, seeds / 4);
   EXPECT_GT(total.preemptions_checked, seeds / 8);
   EXPECT_GT(total.handovers, seeds / 4);
+}
+
+TEST(Agents, LongConversationsDoNotStallAStreamAndAreComputedOnce) {
+  init_log(LogLevel::error);
+  for (const std::int32_t cells : {60'000, 36'000}) {
+    for (const bool takes_turns : {false, true}) {
+      for (const double state_token_ms : {0.004, 0.02}) {
+        const AgentsOutcome outcome =
+            AgentsSim({.cells = cells, .takes_turns = takes_turns, .state_token_ms = state_token_ms}).run();
+        const std::string line = std::format(
+            "{} cells, {}, {} ms a token of state: {} turns, pauses of the stream {:.0f} ms at most ({:.0f} at 99 %, {} "
+            "tokens), first "
+            "token of a turn after {:.0f} ms at most, {} tokens computed of {} needed, handovers {}, preemptions {}, {:.0f} s",
+            cells, takes_turns ? "turns" : "split", state_token_ms, outcome.turns, outcome.pause_ms_max, outcome.pause_ms_99,
+            outcome.stream_tokens, outcome.first_token_ms_max, outcome.tokens_computed, outcome.tokens_needed,
+            outcome.handovers, outcome.preemptions, outcome.ms / 1000);
+        std::puts(line.c_str());
+        EXPECT_EQ(outcome.wrong, 0u) << line;
+        EXPECT_EQ(outcome.tokens_computed, outcome.tokens_needed) << line;
+      }
+    }
+  }
 }
 
 }  // namespace

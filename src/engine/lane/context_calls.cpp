@@ -48,8 +48,10 @@ void ContextCalls::set_threads(std::int32_t threads) {
   parts_.step_model.set_threads(threads);
 }
 
-ContextCalls::PrefillPause::PrefillPause(ContextCalls& calls) : calls_(calls), is_taken_(calls.parts_.cores.takes_turns()) {
+ContextCalls::PrefillPause::PrefillPause(ContextCalls& calls)
+    : calls_(calls), is_taken_(!calls.is_pausing_ && calls.parts_.cores.takes_turns()) {
   if (!is_taken_) return;
+  calls_.is_pausing_ = true;
   const LaneParts& parts = calls_.parts_;
   const TimePoint began = parts.clock.now();
   parts.cores.gate().close();
@@ -59,7 +61,9 @@ ContextCalls::PrefillPause::PrefillPause(ContextCalls& calls) : calls_(calls), i
 }
 
 ContextCalls::PrefillPause::~PrefillPause() {
-  if (is_taken_) calls_.parts_.cores.gate().open();
+  if (!is_taken_) return;
+  calls_.is_pausing_ = false;
+  calls_.parts_.cores.gate().open();
 }
 
 double ContextCalls::charge(std::int32_t rows, double kv_tokens) {

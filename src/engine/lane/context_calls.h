@@ -40,7 +40,7 @@ class ContextCalls {
   void set_decode_threads() { set_threads(parts_.cores.decode_threads()); }
   [[nodiscard]] std::int32_t threads() const { return threads_; }
 
-  // Pauses the prefill lane for its lifetime, if the two lanes take turns.
+  // Pauses the prefill lane for its lifetime, if the two lanes take turns and it is not paused already.
   class PrefillPause {
    public:
     explicit PrefillPause(ContextCalls& calls);
@@ -94,6 +94,7 @@ class ContextCalls {
   sched::ThreadControl thread_control_;
   TimePoint load_asked_{};
   std::int32_t threads_ = 0;  // The context's current number of threads; 0: not set yet.
+  bool is_pausing_ = false;   // There is a PrefillPause.
   double gate_ms_ = 0;        // The recent maximum of the time until the prefill lane pauses.
   Span last_;
   llm::AdapterSet adapters_;  // Of the last call.

@@ -40,17 +40,17 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       eviction_(parts_),
       reuse_check_(parts_, calls_),
       ends_(parts_, eviction_, reuse_check_, std::move(on_result)),
-      preemption_(parts_, eviction_, reuse_check_, ends_),
       shifter_(parts_, ends_),
+      sampler_(parts_, calls_, ends_, shifter_, targets_),
+      preemption_(parts_, eviction_, reuse_check_, ends_, sampler_),
       finder_(parts_, reuse_check_),
       placement_(parts_, eviction_, reuse_check_),
       admission_(parts_, eviction_, ends_, preemption_, shifter_, finder_, placement_),
-      sampler_(parts_, calls_, ends_, shifter_, targets_),
-      restores_(parts_, calls_, reuse_check_, ends_, sampler_),
       planner_(parts_, targets_),
+      moves_(parts_, calls_, reuse_check_, ends_, sampler_, planner_),
       speculation_(parts_, calls_, sampler_),
       runner_(parts_, calls_, ends_, preemption_, sampler_, speculation_),
-      offload_(parts_, ends_, planner_, preemption_, sampler_, runner_),
+      offload_(parts_, planner_, preemption_, runner_),
       images_(parts_, calls_, ends_, preemption_, sampler_, runner_) {
   stats_->threads.set(options_.threads);
   if (prefill_context == nullptr) return;
@@ -98,27 +98,27 @@ StepOutcome Lane::step() {
 }
 
 StepOutcome Lane::tick() {
+  const TimePoint began = clock_.now();
   calls_.begin_step(is_closed());
   take_commands();
   admission_.expire(clock_.now());
   admission_.admit(clock_.now());
-  const bool has_restored = restores_.advance();
   shifter_.shorten_running();
   images_.prepare();
   planner_.build_views(clock_.now());
   offload_.offload_long_prompts();
-  const bool has_moved = offload_.advance() || has_restored;
+  const bool has_moved = moves_.advance();
   Sequence* image = images_.stop_at_images(planner_.views());
-  const auto until = planner_.waits_until(clock_.now(), image != nullptr);
+  const auto until = planner_.waits_until(clock_.now(), image != nullptr || has_moved);
   if (until && image == nullptr) return end_step(has_moved, *until);
   calls_.watch_load(clock_.now());
-  const double verified_ms = reuse_check_.run(planner_.tick_target_ms());
-  sched::BatchPlan& plan = planner_.plan(verified_ms, until.has_value());
+  const bool has_verified = reuse_check_.run(planner_.tick_target_ms());
+  sched::BatchPlan& plan = planner_.plan(to_ms(clock_.now() - began), until.has_value());
   if (runner_.run(plan))
     planner_.set_next_tick(clock_.now() + from_ms(calls_.prefill_slice_ms(planner_.tick_target_ms(), targets_.decode_calls())));
   if (image != nullptr && image->is_running()) images_.run(*image);
   if (calls_.take_unsound()) preemption_.clear_context();
-  return end_step(has_moved || verified_ms > 0 || !plan.is_empty() || image != nullptr, kNever);
+  return end_step(has_moved || has_verified || !plan.is_empty() || image != nullptr, kNever);
 }
 
 StepOutcome Lane::end_step(bool did_work, TimePoint wake) {

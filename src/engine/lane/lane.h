@@ -1,11 +1,12 @@
 // One context and everything that runs in it: the executor of continuous batching. Only the lane touches its context; other
-// threads send it commands. A thread is a loop around step(): commands, deadlines, admission, restores, plan, run. The
+// threads send it commands. A thread is a loop around step(): commands, deadlines, admission, moves, plan, run. The
 // members are the parts of the lane in order of dependency, hence their number; most own one thing, and the others are steps
 // that share LaneParts.
 //
 // Invariants, checked by check_invariants() and by the simulator after every step: those of SlotTable; (1) every posted job
-// gets exactly one result; (2) a sequence whose prompt is offloaded keeps its slot and is in no plan; (3) a running sequence
-// has the adapters that its slot's tokens were computed with.
+// gets exactly one result; (2) a sequence whose prompt is offloaded, or on its way there or back, keeps its slot and is in no
+// plan; its cells stay too, until others need them; (3) a running sequence has the adapters that
+// its slot's tokens were computed with.
 #pragma once
 
 #include <atomic>
@@ -35,13 +36,13 @@
 #include "engine/lane/prefill_offload.h"
 #include "engine/lane/prefix_finder.h"
 #include "engine/lane/reply_sampler.h"
-#include "engine/lane/restores.h"
 #include "engine/lane/reuse_check.h"
 #include "engine/lane/sequence_ends.h"
 #include "engine/lane/slot_eviction.h"
 #include "engine/lane/slot_table.h"
 #include "engine/lane/speculation.h"
 #include "engine/lane/state_families.h"
+#include "engine/lane/state_moves.h"
 #include "engine/lane/tick_planner.h"
 
 namespace uma::engine {
@@ -135,14 +136,14 @@ class Lane {
   SlotEviction eviction_;
   ReuseCheck reuse_check_;
   SequenceEnds ends_;
-  Preemption preemption_;
   ContextShifter shifter_;
+  ReplySampler sampler_;
+  Preemption preemption_;
   const PrefixFinder finder_;
   Placement placement_;
   Admission admission_;
-  ReplySampler sampler_;
-  Restores restores_;
   TickPlanner planner_;
+  StateMoves moves_;
   Speculation speculation_;
   BatchRunner runner_;
   PrefillOffload offload_;

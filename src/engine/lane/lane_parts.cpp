@@ -1,6 +1,7 @@
 #include "engine/lane/lane_parts.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace uma::engine {
@@ -32,8 +33,8 @@ std::int64_t LaneParts::cells_expected() const {
   return cells;
 }
 
-std::optional<ByteBudget::Share> LaneParts::reserve_at_once(std::uint64_t bytes) const {
-  return options.store != nullptr ? options.store->make_room(bytes, kv::GiveWay::at_once) : pool.reserve(bytes);
+std::optional<ByteBudget::Share> LaneParts::reserve(std::uint64_t bytes, kv::GiveWay how) const {
+  return options.store != nullptr ? options.store->make_room(bytes, how) : pool.reserve(bytes);
 }
 
 kv::PrefixQuery LaneParts::prefix_query_of(const Sequence& sequence) const {
@@ -42,6 +43,12 @@ kv::PrefixQuery LaneParts::prefix_query_of(const Sequence& sequence) const {
           .session = sequence.job.session,
           .forked_from = sequence.job.forked_from,
           .takes_others = !options.is_reproducible};
+}
+
+void LaneParts::send(Sequence& sequence, PrefillJob job) const {
+  sequence.is_offloaded = true;
+  cores.prefill_job_sent();
+  prefill->post(std::move(job));
 }
 
 void LaneParts::recall(Sequence& sequence) const {

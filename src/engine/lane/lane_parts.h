@@ -21,6 +21,7 @@
 #include "engine/lane/state_families.h"
 #include "engine/lane/transfer_cost.h"
 #include "kv/byte_pool.h"
+#include "kv/state_store.h"
 #include "llm/model.h"
 #include "sched/bytes_moved.h"
 #include "sched/fair_share.h"
@@ -62,10 +63,12 @@ struct LaneParts {
   [[nodiscard]] std::int64_t cells_of_running(std::span<const Sequence* const> except = {}, CellLedger::Part also = {}) const;
   // Cells that are used, or that restores in progress will use.
   [[nodiscard]] std::int64_t cells_expected() const;
-  // Reserves memory for a state; less valuable states are evicted for it at once. Empty: there is not enough memory.
-  [[nodiscard]] std::optional<ByteBudget::Share> reserve_at_once(std::uint64_t bytes) const;
+  // Reserves memory for a state; less valuable states are evicted for it. Empty: there is not enough memory, or not yet.
+  [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::uint64_t bytes, kv::GiveWay how) const;
   // The query for stored states that the sequence may use.
   [[nodiscard]] kv::PrefixQuery prefix_query_of(const Sequence& sequence) const;
+  // Sends the sequence's prompt to the prefill lane.
+  void send(Sequence& sequence, PrefillJob job) const;
   // Cancels the sequence's job in the prefill lane, if it has one there or is on its way.
   void recall(Sequence& sequence) const;
 };

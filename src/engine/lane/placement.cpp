@@ -148,7 +148,7 @@ void Placement::copy_slot(std::size_t from, std::size_t to, std::size_t count, b
   const auto from_sequence = static_cast<std::int32_t>(from);
   const std::vector<Token>& tokens = parts_.slots[from].tokens;
   const std::uint64_t bytes = state_reservation_bytes(parts_.context, from_sequence);
-  auto reserved = is_one_shot ? parts_.pool.reserve(bytes) : parts_.reserve_at_once(bytes);
+  auto reserved = is_one_shot ? parts_.pool.reserve(bytes) : parts_.reserve(bytes, kv::GiveWay::at_once);
   if (!reserved) {
     log_debug("lane {}: there is no memory to copy the {} tokens of slot {}, which are computed again", parts_.options.index,
               tokens.size(), from);

@@ -27,7 +27,9 @@ bool Preemption::free_cells(std::int64_t rows) {
 
 void Preemption::free_cells_for(Sequence& sequence) {
   if (free_unused_cells()) return;
-  if (Sequence* victim = choose_victim()) {
+  Sequence* victim = choose_victim();
+  if (victim == nullptr) victim = choose_restoring();
+  if (victim != nullptr) {
     swap_out(*victim);
   } else {
     ends_.finish(
@@ -75,14 +77,11 @@ Sequence* Preemption::choose_victim() const {
   return leaving == parts_.sequences.rend() ? nullptr : leaving->get();
 }
 
-// The newest sequence that is being restored and whose snapshot is still complete; null: there is none.
+// The newest sequence that is being restored; null: there is none.
 Sequence* Preemption::choose_restoring() const {
-  for (auto each = parts_.sequences.rbegin(); each != parts_.sequences.rend(); ++each) {
-    const auto& restoring = (*each)->restoring;
-    if ((*each)->is_running() && restoring && (restoring->stored || restoring->pieces_loaded == restoring->pieces_kept))
-      return each->get();
-  }
-  return nullptr;
+  const auto found = std::find_if(parts_.sequences.rbegin(), parts_.sequences.rend(),
+                                  [](const SequencePtr& sequence) { return sequence->is_running() && sequence->restoring; });
+  return found == parts_.sequences.rend() ? nullptr : found->get();
 }
 
 bool Preemption::swap_out_background(RequestId important, TimePoint now) {
@@ -164,31 +163,42 @@ bool Preemption::gives_way_to(const Sequence& waiting, bool urgent, const Sequen
 }
 
 void Preemption::swap_out(Sequence& sequence) {
-  parts_.recall(sequence);
   reuse_check_.end(sequence);
   if (sequence.is_unsound) return restart_unsound(sequence);  // Its cells must not be reused.
   kv::SnapshotPtr kept;
   sequence.resume.id = 0;
   if (sequence.restoring) {
-    // The snapshot is complete: it is shared, or no piece of it was loaded yet.
     Restore restore = std::move(*sequence.restoring);
     sequence.restoring.reset();
+    if (restore.report) return set_aside_prompt(sequence, std::move(*restore.report));
     sequence.resume.id = restore.id;
-    kept = restore.report ? kv::share_snapshot(std::move(*restore.report->snapshot), parts_.pool) : std::move(restore.stored);
+    kept = std::move(restore.stored);
   } else if (const Slot& slot = parts_.slot_of(sequence); !slot.is_empty() && !slot.was_moved()) {
     kept = save(sequence);
   }
+  parts_.recall(sequence);
   set_aside(sequence, std::move(kept));
+}
+
+void Preemption::set_aside_prompt(Sequence& sequence, PrefillReport report) {
+  // The logits are not kept.
+  if (report.snapshot->tokens.size() == sequence.chain.size()) sampler_.sample_first(sequence, report.logits);
+  if (!sequence.is_running()) return kv::recycle(std::move(*report.snapshot), parts_.pool);
+  sequence.resume.id = 0;
+  set_aside(sequence, kv::share_snapshot(std::move(*report.snapshot), parts_.pool));
 }
 
 // Null: there is no free memory for the state, or the context has failed.
 kv::SnapshotPtr Preemption::save(Sequence& sequence) {
   const auto slot = static_cast<std::int32_t>(sequence.slot);
-  auto reserved = parts_.reserve_at_once(state_reservation_bytes(parts_.context, slot));
-  const std::vector<Token>& tokens = parts_.slot_of(sequence).tokens;
-  auto snapshot = reserved
-                      ? save_sequence(parts_.context, slot, tokens, sequence.job.adapters, parts_.pool, std::move(*reserved))
-                      : fail(ErrorCode::limit_wait, "there is no free memory for it");
+  const auto save_now = [&]() -> Expected<kv::Snapshot> {
+    if (sequence.leaving) return sequence.leaving->save.finish(parts_.context, slot, parts_.pool);
+    auto reserved = parts_.reserve(state_reservation_bytes(parts_.context, slot), kv::GiveWay::at_once);
+    if (!reserved) return fail(ErrorCode::limit_wait, "there is no free memory for it");
+    return save_sequence(parts_.context, slot, parts_.slot_of(sequence).tokens, sequence.job.adapters, parts_.pool,
+                         std::move(*reserved));
+  };
+  auto snapshot = save_now();
   if (snapshot) return kv::share_snapshot(std::move(*snapshot), parts_.pool);
   log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.job.id.value,
               snapshot.error().message);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "engine/lane/context_calls.h"
 #include "engine/lane/lane_parts.h"
+#include "engine/lane/reply_sampler.h"
 #include "engine/lane/reuse_check.h"
 #include "engine/lane/sequence_ends.h"
 #include "engine/lane/slot_eviction.h"
@@ -20,8 +21,8 @@ inline constexpr double kTurnMs = 10'000;
 
 class Preemption {
  public:
-  Preemption(const LaneParts& parts, SlotEviction& eviction, ReuseCheck& reuse_check, SequenceEnds& ends)
-      : parts_(parts), eviction_(eviction), reuse_check_(reuse_check), ends_(ends) {}
+  Preemption(const LaneParts& parts, SlotEviction& eviction, ReuseCheck& reuse_check, SequenceEnds& ends, ReplySampler& sampler)
+      : parts_(parts), eviction_(eviction), reuse_check_(reuse_check), ends_(ends), sampler_(sampler) {}
 
   // Frees cells until at least `rows` are free. False: a sequence was swapped out for them, so the current plan may be invalid.
   [[nodiscard]] bool free_cells(std::int64_t rows);
@@ -39,8 +40,9 @@ class Preemption {
   // Whether the waiting sequence lacks cells because of others that were placed before it began to, and that do not give way
   // yet. `cells`: those that it lacks.
   [[nodiscard]] bool must_wait_for_others(const Sequence& waiting, bool urgent, std::int64_t cells, TimePoint now) const;
-  // Takes the sequence out of the context; it resumes from `snapshot`, if there is one.
-  void set_aside(Sequence& sequence, kv::SnapshotPtr snapshot);
+  // Takes the sequence out of the context; it resumes from the report's state. The first token of a whole prompt is sampled
+  // now.
+  void set_aside_prompt(Sequence& sequence, PrefillReport report);
   // Clears the context. Cells with values that are not finite spoil the computation beside them, even after they are freed. All
   // sequences leave the context, unsound ones without their cells, and the context begins with zeros.
   void clear_context();
@@ -52,6 +54,8 @@ class Preemption {
   [[nodiscard]] Sequence* choose_background(TimePoint now) const;
   [[nodiscard]] bool gives_way_to(const Sequence& waiting, bool urgent, const Sequence& running, TimePoint now) const;
   void swap_out(Sequence& sequence);
+  // Takes the sequence out of the context; it resumes from `snapshot`, if there is one.
+  void set_aside(Sequence& sequence, kv::SnapshotPtr snapshot);
   [[nodiscard]] kv::SnapshotPtr save(Sequence& sequence);
   void restart_unsound(Sequence& sequence);
 
@@ -59,6 +63,7 @@ class Preemption {
   SlotEviction& eviction_;
   ReuseCheck& reuse_check_;
   SequenceEnds& ends_;
+  ReplySampler& sampler_;
 };
 
 }  // namespace uma::engine

@@ -106,12 +106,14 @@ void PrefillLane::forget_all() {
   while (!jobs_.empty()) remove(*jobs_.front());
 }
 
-void PrefillLane::remove(const Job& job) {
+void PrefillLane::remove(Job& job) {
   if (&job == resident_) {
     UMA_CHECK(context_->truncate(0, 0));
     set_resident(nullptr);
   }
-  std::erase_if(jobs_, [&](const auto& other) { return other.get() == &job; });
+  const auto found = std::ranges::find(jobs_, &job, &std::unique_ptr<Job>::get);
+  drop_snapshot(**found);
+  jobs_.erase(found);
   cores_.prefill_job_ended();
 }
 
@@ -134,14 +136,11 @@ bool PrefillLane::make_resident(Job& job) {
   if (resident_ == &job) return true;
   if (resident_ != nullptr) save_resident();
   if (job.asked.snapshot) {
-    kv::Snapshot snapshot = std::move(*job.asked.snapshot);
-    job.asked.snapshot.reset();
-    job.asked.reservation = std::move(snapshot.room);
-    if (auto restored = restore_sequence(*context_, 0, job.asked.adapters, snapshot); !restored) {
+    if (auto restored = restore_sequence(*context_, 0, job.asked.adapters, *job.asked.snapshot); !restored) {
       fail_job(job, restored.error());
       return false;
     }
-    kv::recycle(std::move(snapshot), pool_);
+    if (!context_->shape().knows_pieces()) drop_snapshot(job);
   }
   set_resident(&job);
   return true;
@@ -159,10 +158,7 @@ void PrefillLane::save_resident() {
   set_resident(nullptr);
   // Without a snapshot the job begins again.
   if (const std::int32_t done = std::exchange(job.tokens_done, 0); done > 0) {
-    auto snapshot = contain([&] {
-      return save_sequence(*context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(done)),
-                           job.asked.adapters, pool_, std::move(job.asked.reservation));
-    });
+    auto snapshot = contain([&] { return save(job, done); });
     if (snapshot) {
       job.asked.snapshot = std::move(*snapshot);
       job.tokens_done = done;
@@ -172,6 +168,26 @@ void PrefillLane::save_resident() {
     }
   }
   UMA_CHECK(context_->truncate(0, 0));
+}
+
+// Saves the state of the job's first `count` tokens, which are in the context.
+Expected<kv::Snapshot> PrefillLane::save(Job& job, std::int32_t count) {
+  kv::Snapshot begun;
+  if (job.asked.snapshot) {
+    begun = std::move(*job.asked.snapshot);
+    job.asked.snapshot.reset();
+  } else {
+    begun.room = std::move(job.asked.reservation);
+  }
+  const auto tokens = std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(count));
+  return SequenceSave(*context_, tokens, job.asked.adapters, std::move(begun)).finish(*context_, 0, pool_);
+}
+
+void PrefillLane::drop_snapshot(Job& job) {
+  if (!job.asked.snapshot) return;
+  job.asked.reservation = std::move(job.asked.snapshot->room);
+  kv::recycle(std::move(*job.asked.snapshot), pool_);
+  job.asked.snapshot.reset();
 }
 
 std::int32_t PrefillLane::chunk_rows(const Job& job) const {
@@ -264,6 +280,7 @@ void PrefillLane::keep_computed_rows(Job& job) {
     UMA_CHECK(context_->truncate(0, 0));
     job.tokens_done = 0;
   }
+  if (job.asked.snapshot && job.tokens_done < static_cast<std::int32_t>(job.asked.snapshot->tokens.size())) drop_snapshot(job);
 }
 
 void PrefillLane::record_chunk(const Job& job, std::int32_t rows, const Call& call) {
@@ -285,7 +302,7 @@ void PrefillLane::hand_over(Job& job, std::int32_t row) {
     fail_job(job, {ErrorCode::runtime_decode, "the logits of the prompt are not finite"});
     return context_->clear();
   }
-  auto snapshot = save_sequence(*context_, 0, job.asked.tokens, job.asked.adapters, pool_, std::move(job.asked.reservation));
+  auto snapshot = save(job, job.tokens_done);
   if (!snapshot) return fail_job(job, snapshot.error());
   PrefillReport report{.id = job.asked.id,
                        .tokens_done = job.tokens_done,
@@ -311,9 +328,8 @@ void PrefillLane::check_invariants() {
   UMA_CHECK(context_->sequence_length(0) == (resident_ == nullptr ? 0 : resident_->tokens_done));
   for (const auto& job : jobs_) {
     UMA_CHECK(job->tokens_done < static_cast<std::int32_t>(job->asked.tokens.size()));
-    if (job.get() != resident_) {
-      UMA_CHECK(job->tokens_done == (job->asked.snapshot ? static_cast<std::int32_t>(job->asked.snapshot->tokens.size()) : 0));
-    }
+    const auto saved = job->asked.snapshot ? static_cast<std::int32_t>(job->asked.snapshot->tokens.size()) : 0;
+    UMA_CHECK(job.get() == resident_ ? saved <= job->tokens_done : saved == job->tokens_done);
   }
 }
 

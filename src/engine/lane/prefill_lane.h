@@ -96,7 +96,7 @@ class PrefillLane {
   };
   using Command = std::variant<PrefillJob, Cancel>;
   struct Job {
-    PrefillJob asked;
+    PrefillJob asked;  // The snapshot of the resident job stays, if it has pieces: others are added when the job is saved.
     std::int32_t tokens_done = 0;  // In the context, or in its snapshot.
     TimePoint began{};
   };
@@ -114,6 +114,8 @@ class PrefillLane {
   // Makes `job` the resident one. False: a state could not be moved, and the job was reported as failed.
   [[nodiscard]] bool make_resident(Job& job);
   void save_resident();
+  [[nodiscard]] Expected<kv::Snapshot> save(Job& job, std::int32_t count);
+  void drop_snapshot(Job& job);
   void set_resident(Job* job);
   void run_chunk(Job& job);
   [[nodiscard]] Call decode_chunk(Job& job, const image::ImageRun* image, std::int32_t end);
@@ -122,7 +124,7 @@ class PrefillLane {
   [[nodiscard]] std::int32_t chunk_rows(const Job& job) const;
   void hand_over(Job& job, std::int32_t row);
   void fail_job(Job& job, Error error);
-  void remove(const Job& job);
+  void remove(Job& job);
 
   // Constant after construction.
   const PrefillOptions options_;

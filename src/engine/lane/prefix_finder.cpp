@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "llm/image_tokens.h"
+#include "image/image_runs.h"
 
 namespace uma::engine {
 namespace {
@@ -42,10 +42,8 @@ class PrefixFinder::Search {
   // The begin of the image that this prefix of the chain divides, if it has a grid: a context cannot be cut there. Otherwise
   // the prefix.
   [[nodiscard]] std::int32_t before_image(std::size_t prefix) const {
-    const std::vector<Token>& chain = sequence_.chain;
-    const bool has_grids = finder_.parts_.shape().has_grids;
-    while (has_grids && prefix > 0 && llm::is_image_token(chain[prefix]) && llm::is_image_token(chain[prefix - 1])) --prefix;
-    return static_cast<std::int32_t>(prefix);
+    const auto end = static_cast<std::int32_t>(prefix);
+    return finder_.parts_.shape().has_grids ? image::before_run(sequence_.job.images, end) : end;
   }
   // The number of stored tokens that can be used.
   [[nodiscard]] std::int32_t usable(std::span<const Token> stored) const {
@@ -137,7 +135,7 @@ double PrefixFinder::compute_ms(std::int32_t tokens, std::int32_t cached) const 
 }
 
 double PrefixFinder::copy_ms(std::size_t tokens) const {
-  return parts_.transfer.copy_ms(tokens * parts_.shape().kv_bytes_per_token);
+  return parts_.transfer.move_ms(tokens * parts_.shape().kv_bytes_per_token);
 }
 
 // Waits only if the common prefix is at least half of the other prompt. An interactive request does not wait for a background

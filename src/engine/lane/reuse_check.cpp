@@ -67,8 +67,8 @@ Sequence& ReuseCheck::verified() const {
   return **found;
 }
 
-double ReuseCheck::run(double tick_ms) {
-  if (!verifier_.current()) return 0;
+bool ReuseCheck::run(double tick_ms) {
+  if (!verifier_.current()) return false;
   Sequence& sequence = verified();
   const sched::StepModel& step_model = parts_.step_model;
   const double ms = std::max(tick_ms - step_model.decode_ms(), 0.0) / 2;
@@ -81,16 +81,15 @@ double ReuseCheck::run(double tick_ms) {
   const auto distance = calls_.run(false, sequence.job.adapters, {}, [&](llm::CallMonitor*) {
     return has_cells ? verifier_.step(rows) : fail(ErrorCode::runtime_decode, "the context has no free cells for it");
   });
-  const double took_ms = std::max(calls_.last().ms(), 1e-3);
   if (!distance) {
     log_info("request {}: the verification of its reuse failed: {}", sequence.job.id.value, distance.error().message);
     end(sequence);
-    return took_ms;
+    return true;
   }
   (void)calls_.charge(rows, static_cast<double>(verifier_.rows_done()) * sched::attention_tiles(rows));
   parts_.slots.set_spare_rows(static_cast<std::size_t>(verifier_.rows_done()));
   if (*distance) take_outcome(sequence, **distance);
-  return took_ms;
+  return true;
 }
 
 void ReuseCheck::take_outcome(Sequence& sequence, double distance) {
@@ -159,9 +158,24 @@ void ReuseCheck::forget_prefix(std::span<const Token> tokens, const kv::PrefixQu
     if (!parts_.slots[i].is_running && has_them(parts_.slots[i])) parts_.slots.clear(i);
   }
   for (const SequencePtr& one : parts_.sequences) {
-    const bool is_silent = one->is_running() && !one->is_blocked() && one->generated() == 0;
-    if (is_silent && one->job.images.empty() && has_them(parts_.slot_of(*one))) parts_.slots.drop(one->slot);
+    if (!may_use(*one, tokens)) continue;
+    parts_.recall(*one);
+    one->restoring.reset();
+    parts_.slots.drop(one->slot);
+    if (one->usage.reused_tokens > 0) one->count_recomputed();
   }
+}
+
+// Whether cells or a state of these tokens are in use by a sequence that can still be computed again.
+bool ReuseCheck::may_use(const Sequence& sequence, std::span<const Token> tokens) const {
+  if (!sequence.is_running() || sequence.is_verified || sequence.generated() > 0 || !sequence.job.images.empty()) return false;
+  std::int32_t reused = parts_.cached(sequence);
+  if (sequence.is_offloaded || (sequence.restoring && sequence.restoring->report)) {
+    reused = sequence.usage.reused_tokens;
+  } else if (sequence.restoring) {
+    reused = sequence.restoring->tokens_wanted;
+  }
+  return reused >= static_cast<std::int32_t>(tokens.size()) && kv::common_prefix(sequence.chain, tokens) == tokens.size();
 }
 
 void ReuseCheck::check_invariants() const {

@@ -20,9 +20,9 @@ class ReuseCheck {
   // The sequence's slot is complete. If its reuse is to be verified, takes the logits of the first token after the reused
   // cells; the sequence is blocked until the comparison has ended. `state`: the stored state that was reused; 0: another slot.
   void begin(Sequence& sequence, kv::StateId state);
-  // Computes a part of the verification, within about half of the time that a tick of `tick_ms` leaves. Returns the time in ms;
-  // 0: there is no verification.
-  [[nodiscard]] double run(double tick_ms);
+  // Computes a part of the verification, within about half of the time that a tick of `tick_ms` leaves. False: there is no
+  // verification.
+  [[nodiscard]] bool run(double tick_ms);
   // Ends the verification of this sequence's reuse, if it is in progress.
   void end(Sequence& sequence);
   // Ends the verification in progress to free its cells for requests. False: there is no verification.
@@ -38,6 +38,7 @@ class ReuseCheck {
   [[nodiscard]] Sequence& verified() const;
   void take_outcome(Sequence& sequence, double distance);
   void reject(Sequence& sequence, double distance);
+  [[nodiscard]] bool may_use(const Sequence& sequence, std::span<const Token> tokens) const;
 
   const LaneParts& parts_;
   ContextCalls& calls_;

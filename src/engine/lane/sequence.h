@@ -37,8 +37,7 @@ struct Restore {
   kv::SnapshotPtr stored;
   kv::StateId id = 0;              // Its id in the store; 0: it is not stored.
   std::int32_t tokens_wanted = 0;  // The number of its tokens that the sequence uses.
-  std::size_t pieces_kept = 0;     // The first pieces, which the slot holds already.
-  std::size_t pieces_loaded = 0;   // With those.
+  std::size_t pieces_loaded = 0;   // With those that were in the slot before.
   double ms = 0;                   // Time of reading and loading so far.
 
   [[nodiscard]] const kv::Snapshot& snapshot() const { return report ? *report->snapshot : *stored; }
@@ -122,7 +121,7 @@ struct Sequence {
   ResumePoint resume;
   Usage usage;
   RequestShare logprobs_share;    // Memory of the reply's log probabilities; null: there are none, or they are not counted.
-  bool in_batch = false;          // A batch with one of its tokens has begun.
+  bool in_batch = false;          // A batch with one of its tokens has begun, or its slot is on the way to one.
   bool has_rows = true;           // The next rows can be computed: no image among them waits to be encoded.
   bool is_offloaded = false;      // The prefill lane computes its prompt.
   bool offload_disabled = false;  // Its prompt must not be offloaded (again).

@@ -21,6 +21,19 @@ std::size_t piece_bytes(const llm::ContextShape& shape, std::int32_t tokens) {
   return static_cast<std::size_t>(tokens) * (shape.kv_bytes_per_token + kPerCell) + kFixed;
 }
 
+// The end of a piece that begins at `begin` and has `step` tokens if possible: an image that cannot be divided is in the next
+// piece, or is a piece of its own.
+std::int32_t piece_end(llm::Context& context, std::int32_t sequence, std::int32_t begin, std::int32_t step) {
+  const std::int32_t length = context.sequence_length(sequence);
+  const std::int32_t wanted = std::min(length, begin + step);
+  std::int32_t end = wanted;
+  while (end > begin && !context.can_truncate(sequence, end)) --end;
+  if (end > begin) return end;
+  end = wanted;
+  while (end < length && !context.can_truncate(sequence, end)) ++end;
+  return end;
+}
+
 }  // namespace
 
 StateSize state_size(const llm::ContextShape& shape, std::int32_t tokens) {
@@ -44,23 +57,29 @@ std::uint64_t state_reservation_bytes(llm::Context& context, std::int32_t sequen
 }
 
 SequenceSave::SequenceSave(const llm::Context& context, std::span<const Token> tokens, const llm::AdapterSet& adapters,
-                           ByteBudget::Share reservation) {
+                           ByteBudget::Share reservation)
+    : SequenceSave(context, tokens, adapters,
+                   kv::Snapshot{.identity = {}, .tokens = {}, .room = std::move(reservation), .pieces = {}}) {}
+
+SequenceSave::SequenceSave(const llm::Context& context, std::span<const Token> tokens, const llm::AdapterSet& adapters,
+                           kv::Snapshot begun)
+    : snapshot_(std::move(begun)) {
   UMA_CHECK(!tokens.empty());
   snapshot_.identity = context.state_identity() + adapters.identity;
   snapshot_.tokens.assign(tokens.begin(), tokens.end());
-  snapshot_.room = std::move(reservation);
 }
 
-Expected<Unit> SequenceSave::save_piece(llm::Context& context, std::int32_t sequence, kv::BytePool& pool) {
+Expected<std::size_t> SequenceSave::save_piece(llm::Context& context, std::int32_t sequence, kv::BytePool& pool) {
   const auto length = static_cast<std::int32_t>(snapshot_.tokens.size());
   UMA_CHECK(!is_complete() && context.sequence_length(sequence) == length);
   const std::int32_t begin = snapshot_.pieces.empty() ? 0 : snapshot_.pieces.back().end;
-  std::int32_t end = std::min(length, begin + piece_tokens(context.shape(), length));
-  while (end < length && !context.can_truncate(sequence, end)) ++end;  // To the end of an image.
+  const std::int32_t end =
+      context.shape().knows_pieces() ? piece_end(context, sequence, begin, piece_tokens(context.shape(), length)) : length;
   const std::size_t bytes = context.shape().can_truncate ? piece_bytes(context.shape(), end - begin)
                                                          : static_cast<std::size_t>(context.state_bytes(sequence));
   kv::SnapshotPiece& piece = snapshot_.pieces.emplace_back(begin, end, pool.take(bytes));
-  return context.save_state(sequence, begin, end, piece.bytes);
+  if (auto saved = context.save_state(sequence, begin, end, piece.bytes); !saved) return std::unexpected(saved.error());
+  return piece.bytes.size();
 }
 
 kv::Snapshot SequenceSave::take(const kv::BytePool& pool) {
@@ -69,13 +88,16 @@ kv::Snapshot SequenceSave::take(const kv::BytePool& pool) {
   return std::move(snapshot_);
 }
 
+Expected<kv::Snapshot> SequenceSave::finish(llm::Context& context, std::int32_t sequence, kv::BytePool& pool) {
+  while (!is_complete()) {
+    if (auto saved = save_piece(context, sequence, pool); !saved) return std::unexpected(saved.error());
+  }
+  return take(pool);
+}
+
 Expected<kv::Snapshot> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
                                      const llm::AdapterSet& adapters, kv::BytePool& pool, ByteBudget::Share reservation) {
-  SequenceSave save(context, tokens, adapters, std::move(reservation));
-  while (!save.is_complete()) {
-    if (auto saved = save.save_piece(context, sequence, pool); !saved) return std::unexpected(saved.error());
-  }
-  return save.take(pool);
+  return SequenceSave(context, tokens, adapters, std::move(reservation)).finish(context, sequence, pool);
 }
 
 Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::SnapshotPiece& piece) {

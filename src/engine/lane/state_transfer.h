@@ -1,6 +1,8 @@
 // Saves and restores a sequence of a context as a Snapshot. Called by the lane that owns the context.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "core/error.h"
@@ -10,23 +12,27 @@
 
 namespace uma::engine {
 
-// Saves a sequence one piece at a time. In a unified context that can be cut anywhere pieces have at most 512 tokens, or to the
-// end of an image, so they can be saved and loaded between ticks; other contexts save whole sequences only. The sequence stays,
+// Saves a sequence one piece at a time. In a unified context that can be cut anywhere pieces have at most 512 tokens, or those
+// of one image, so they can be saved and loaded between ticks; other contexts save whole sequences only. The sequence stays,
 // and must not change before the last piece is saved.
 class SequenceSave {
  public:
-  // `tokens`: exactly those that the sequence's cache holds, at least one. `adapters`: those that it was
-  // computed with. `reservation` covers the memory.
+  // `tokens`: exactly those that the sequence's cache holds, at least one. `adapters`: those that it was computed with.
+  // `reservation` covers the memory.
   SequenceSave(const llm::Context& context, std::span<const Token> tokens, const llm::AdapterSet& adapters,
                ByteBudget::Share reservation);
+  // Goes on behind the pieces that `begun` has of the first tokens; its reservation covers the whole.
+  SequenceSave(const llm::Context& context, std::span<const Token> tokens, const llm::AdapterSet& adapters, kv::Snapshot begun);
 
   [[nodiscard]] bool is_complete() const {
     return !snapshot_.pieces.empty() && snapshot_.pieces.back().end == static_cast<std::int32_t>(snapshot_.tokens.size());
   }
-  // Saves the next piece of `sequence`, in memory of the pool.
-  [[nodiscard]] Expected<Unit> save_piece(llm::Context& context, std::int32_t sequence, kv::BytePool& pool);
+  // Saves the next piece of `sequence`, in memory of the pool. Returns its bytes.
+  [[nodiscard]] Expected<std::size_t> save_piece(llm::Context& context, std::int32_t sequence, kv::BytePool& pool);
   // Requires: it is complete.
   [[nodiscard]] kv::Snapshot take(const kv::BytePool& pool);
+  // Saves all pieces that are missing.
+  [[nodiscard]] Expected<kv::Snapshot> finish(llm::Context& context, std::int32_t sequence, kv::BytePool& pool);
 
  private:
   kv::Snapshot snapshot_;

@@ -62,8 +62,8 @@ bool TickPlanner::someone_decodes() const {
   return std::ranges::any_of(views_, &sched::SequenceView::decodes);
 }
 
-std::optional<TimePoint> TickPlanner::waits_until(TimePoint now, bool has_image) {
-  parts_.cores.set_decode_busy(!views_.empty() || has_image);
+std::optional<TimePoint> TickPlanner::waits_until(TimePoint now, bool is_busy) {
+  parts_.cores.set_decode_busy(!views_.empty() || is_busy);
   if (should_gather(now)) return gather_.until;
   if (now < next_tick_ && someone_decodes() && parts_.cores.takes_turns()) return next_tick_;
   const TimePoint free_at = TimePoint() + from_ms(parts_.bandwidth.free_at_ms());
@@ -122,6 +122,15 @@ double TickPlanner::tick_target_ms() const {
 double TickPlanner::time_left_ms(const Sequence& sequence, TimePoint now) const {
   const TimePoint due = prompt_due(sequence);
   return due == kNever || sequence.generated() > 0 ? sched::kNotDue : to_ms(due - now);
+}
+
+double TickPlanner::prompt_rank(const Sequence& sequence, std::int32_t pending, TimePoint now) const {
+  return sched::prefill_rank({.pending_tokens = pending,
+                              .is_background = sequence.job.is_background,
+                              .waited_ms = to_ms(now - sequence.job.received),
+                              .placed_ms = to_ms(now - sequence.times.placed),
+                              .due_ms = time_left_ms(sequence, now)},
+                             parts_.step_model);
 }
 
 // A client's target orders the prompts of its tenant, and puts them before prompts of tenants for which as much work was done.

@@ -5,11 +5,19 @@
 namespace uma::engine {
 namespace {
 
-TEST(TransferCost, IsProportionalToTheBytesAndACopyIsTwoTransfers) {
+TEST(TransferCost, IsProportionalToTheBytesAndAMoveIsASaveAndALoad) {
   const TransferCost cost;
   EXPECT_GT(cost.load_ms(1'000'000), 0);
   EXPECT_DOUBLE_EQ(cost.load_ms(3'000'000), 3 * cost.load_ms(1'000'000));
-  EXPECT_DOUBLE_EQ(cost.copy_ms(1'000'000), 2 * cost.load_ms(1'000'000));
+  EXPECT_DOUBLE_EQ(cost.move_ms(1'000'000), 2 * cost.load_ms(1'000'000)) << "until a save was seen";
+}
+
+TEST(TransferCost, SavesThatAreSlowerThanLoadsMakeMovesDearer) {
+  TransferCost cost;
+  const double load_ms = cost.load_ms(1'000'000);
+  for (int i = 0; i < 50; ++i) cost.observe_save(100'000'000, 300);
+  EXPECT_DOUBLE_EQ(cost.load_ms(1'000'000), load_ms);
+  EXPECT_NEAR(cost.move_ms(1'000'000), 3 + load_ms, 0.05);
 }
 
 TEST(TransferCost, FollowsLoadsThatTakeOtherTimes) {
