@@ -167,6 +167,9 @@ std::string receipt_line(const boost::json::object& usage) {
                         int_field(usage, "recomputed_tokens"));
   }
   line += std::format(", {} new", int_field(usage, "completion_tokens"));
+  if (const std::int64_t reasoning = int_field(usage, "reasoning_tokens"); reasoning > 0)
+    line += std::format(" ({} of reasoning)", reasoning);
+  if (text_field(usage, "reuse_reason") == "rewritten") line += ", the template rewrote the past";
   if (const std::int64_t turns = int_field(usage, "dropped_turns"); turns > 0) {
     line += std::format(", context full: the {} dropped",
                         turns == 1 ? "oldest turn was" : std::format("{} oldest turns were", turns));

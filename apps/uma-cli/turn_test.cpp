@@ -186,6 +186,9 @@ TEST(ReceiptLine, SaysWhatWasReusedAndHowFastItWent) {
       receipt_line(usage),
       "34 prompt tokens (30 reused from hot, 4 computed), 25 new, first after 12 ms, 85.3 tokens/s, seed 18446744073709551615");
   EXPECT_EQ(receipt_line({{"prompt_tokens", 1}, {"completion_tokens", 0}}), "1 prompt token, 0 new");
+  EXPECT_EQ(
+      receipt_line({{"prompt_tokens", 9}, {"completion_tokens", 2}, {"reasoning_tokens", 1}, {"reuse_reason", "rewritten"}}),
+      "9 prompt tokens, 2 new (1 of reasoning), the template rewrote the past");
   EXPECT_EQ(receipt_line({{"prompt_tokens", 9}, {"completion_tokens", 2}, {"dropped_turns", 3}}),
             "9 prompt tokens, 2 new, context full: the 3 oldest turns were dropped");
   EXPECT_EQ(receipt_line({{"prompt_tokens", 9}, {"completion_tokens", 2}, {"dropped_turns", 1}}),

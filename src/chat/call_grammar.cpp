@@ -12,6 +12,8 @@
 #include <boost/json/value.hpp>
 
 #include "chat/call_pattern.h"
+#include "chat/call_rules.h"
+#include "chat/element_reader.h"
 #include "chat/parameter_types.h"
 #include "grammar/json_schema.h"
 #include "json/field_reader.h"
@@ -27,51 +29,6 @@ enum class Use : std::uint8_t {
   begun,   // All ways in which models write them.
 };
 
-std::string literal(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '\n') {
-      quoted += "\\n";
-    } else {
-      if (c == '"' || c == '\\') quoted += '\\';
-      quoted += c;
-    }
-  }
-  return quoted + "\"";
-}
-
-std::vector<std::string_view> characters_of(std::string_view text) {
-  std::vector<std::string_view> characters;
-  while (!text.empty()) {
-    std::size_t size = 1;
-    while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) ++size;
-    characters.push_back(text.substr(0, size));
-    text.remove_prefix(size);
-  }
-  return characters;
-}
-
-// In a class of characters.
-std::string class_member(std::string_view character) {
-  return (std::string_view("[]^\\-").contains(character) ? "\\" : "") + std::string(character);
-}
-
-// Any text without `close`. Requires: the first character of `close` is nowhere else in it.
-std::string text_without(std::string_view close) {
-  const std::vector<std::string_view> characters = characters_of(close);
-  const std::string first = class_member(characters.front());
-  std::string begun;  // The begins of `close`.
-  std::string broken;
-  for (std::size_t i = 1; i < characters.size(); ++i) {
-    const auto begin = static_cast<std::size_t>(characters[i].data() - close.data());
-    const std::string prefix = literal(close.substr(0, begin));
-    begun += (begun.empty() ? "" : " | ") + prefix;
-    broken += std::format("{}{} [^{}{}]", broken.empty() ? "" : " | ", prefix, class_member(characters[i]), first);
-  }
-  if (begun.empty()) return std::format("[^{}]*", first);
-  return std::format("([^{0}] | ({1})* ({2}))* ({1})*", first, begun, broken);
-}
-
 // Adds the place, tools[tool], to an error, and the tool's name, because some APIs have their tools in another form and order.
 std::unexpected<Error> refused_schema(std::size_t tool, const boost::json::object& function, const Error& error) {
   std::string field = std::format("tools[{}].function.parameters", tool);
@@ -80,10 +37,12 @@ std::unexpected<Error> refused_schema(std::size_t tool, const boost::json::objec
   return std::unexpected(Error{error.code, std::move(message), std::move(field)});
 }
 
-// A tool and the rule for its arguments.
+// A tool and the rules for its arguments.
 struct Callable {
   std::string name;
   std::string arguments;
+  std::string loose_arguments;
+  std::string function;  // The object with the name and the arguments.
 };
 
 // Collects the rules of a grammar.
@@ -98,11 +57,21 @@ class CallRules {
   }
 
   [[nodiscard]] Expected<Unit> add_tool(std::size_t index, const boost::json::object& function) {
-    const bool needs_elements =
-        std::ranges::any_of(family_.calls, [](const CallForm& form) { return form.style == ArgumentStyle::elements; });
-    const auto arguments = needs_elements ? elements_of(index, function) : arguments_of(function);
+    const auto has_style = [&](ArgumentStyle style) { return std::ranges::contains(family_.calls, style, &CallForm::style); };
+    const auto arguments = has_style(ArgumentStyle::elements) ? elements_of(index, function) : arguments_of(function);
     if (!arguments) return refused_schema(index, function, arguments.error());
-    tools_.push_back({std::string(std::string_view(function.at("name").as_string())), *arguments});
+    std::string loose = "loose";
+    if (const boost::json::value* schema = function.if_contains("parameters");
+        has_style(ArgumentStyle::loose) && uses_schema(function) && schema != nullptr)
+      loose = LooseRules(family_.quote, rules_, extra_).arguments(std::format("loose-{}", index), *schema);
+    Callable tool{.name = std::string(std::string_view(function.at("name").as_string())),
+                  .arguments = *arguments,
+                  .loose_arguments = std::move(loose),
+                  .function = std::format("function-{}", index)};
+    const auto has_function = [](const CallForm& form) { return form.call.contains("{function}"); };
+    if (std::ranges::any_of(family_.calls, has_function))
+      extra_ += std::format("{} ::= {}\n", tool.function, function_of(tool));
+    tools_.push_back(std::move(tool));
     return Unit{};
   }
 
@@ -124,7 +93,6 @@ class CallRules {
 
   [[nodiscard]] std::string gbnf() const {
     constexpr std::string_view kShared = R"gbnf(ws ::= [ \t\n]{0,16}
-id ::= [a-zA-Z0-9_.:-]{1,64}
 any ::= [^<\n]{0,64}
 member ::= ("\"type\"" ws ":" ws "\"function\"" | ("\"id\"" | "\"tool_call_id\"") ws ":" ws "\"" id "\"")
 loose ::= "{" ws (pair (ws "," ws pair)*)? ws "}" | "(" ws (pair (ws "," ws pair)*)? ws ")"
@@ -132,15 +100,23 @@ pair ::= (word | quoted) ws [:=] ws value
 value ::= quoted | word | "{" ws (pair (ws "," ws pair)*)? ws "}" | "[" ws (value (ws "," ws value)*)? ws "]"
 word ::= [a-zA-Z0-9_.+-]{1,64}
 )gbnf";
-    const std::string quote = family_.quote.empty()
-                                  ? std::string(R"gbnf("'" ([^'\\] | "\\" [^\n])* "'" | "\"" ([^"\\] | "\\" [^\n])* "\"")gbnf")
-                                  : std::format("{0} {1} {0}", literal(family_.quote), text_without(family_.quote));
-    std::string elements;
+    std::string marks;
+    const std::string quote =
+        family_.quote.empty()
+            ? std::string(R"gbnf("'" ([^'\\] | "\\" [^\n])* "'" | "\"" ([^"\\] | "\\" [^\n])* "\"")gbnf")
+            : std::format("{0} {1} {0}", literal(family_.quote), text_without(family_.quote, "quoted-text", marks));
     if (const std::string_view close = family_.element.close; !close.empty()) {
-      elements = std::format("element-text ::= {} {}\nelement ::= {} [^<>\\n\"]{{1,64}} {} element-text\n", text_without(close),
-                             literal(close), literal(family_.element.open), element_begin(""));
+      const std::size_t name = std::min(close.find("{name}"), close.size());
+      const std::string text = text_without(close.substr(0, name), "unmarked", marks);
+      const std::string end = name == close.size()
+                                  ? literal(close)
+                                  : std::format("{} any {}", literal(close.substr(0, name)), literal(close.substr(name + 6)));
+      marks += std::format("element-body ::= {}\nelement-text ::= element-body {}\n", text, end);
+      marks +=
+          std::format("element ::= {} [^<>\\n\"]{{1,64}} {} element-text\n", literal(family_.element.open), element_begin(""));
     }
-    return std::format("{}{}quoted ::= {}\n{}{}", kShared, elements, quote, extra_, rules_.gbnf());
+    const std::string id = family_.ids == CallIds::nine ? "[a-zA-Z0-9]{9}" : "[a-zA-Z0-9_.:-]{1,64}";
+    return std::format("{}id ::= {}\n{}quoted ::= {}\n{}{}", kShared, id, marks, quote, extra_, rules_.gbnf());
   }
 
  private:
@@ -177,10 +153,10 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
           add("any");
           break;
         case PatternPart::Kind::arguments:
-          add(form.style == ArgumentStyle::loose ? "loose" : tool->arguments);
+          add(form.style == ArgumentStyle::loose ? tool->loose_arguments : tool->arguments);
           break;
         case PatternPart::Kind::function:
-          add(function_of(*tool));
+          add(tool->function);
           break;
       }
     }
@@ -202,6 +178,11 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
         name, arguments);
   }
 
+  // Whether arguments follow the tool's schema.
+  [[nodiscard]] bool uses_schema(const boost::json::object& function) const {
+    return use_ == Use::forced || is_strict(function) || !is_loose_;
+  }
+
   // The rule for arguments as one object.
   [[nodiscard]] Expected<std::string> arguments_of(const boost::json::object& function) {
     const boost::json::value* parameters = function.if_contains("parameters");
@@ -209,45 +190,36 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
       if (parameters == nullptr || parameters->is_null()) return literal("{}");
       return rules_.add(boost::json::serialize(*parameters));
     }
-    const bool is_wanted = is_strict(function) || !is_loose_;
     const auto schema = [&](bool is_used) {
       boost::json::object object =
           is_used && parameters != nullptr && parameters->is_object() ? parameters->get_object() : boost::json::object();
       if (!object.contains("type")) object["type"] = "object";
       return boost::json::serialize(object);
     };
-    std::string wanted = schema(is_wanted);
+    std::string wanted = schema(uses_schema(function));
     if (!is_strict(function) && !grammar::json_schema_gbnf(wanted)) wanted = schema(false);
     return rules_.add(wanted);
   }
 
-  // The rule for arguments as elements: those of the schema in its order, or any.
+  // The rule for arguments as elements: those of the schema, or any.
   [[nodiscard]] Expected<std::string> elements_of(std::size_t index, const boost::json::object& function) {
     const boost::json::value* schema = function.if_contains("parameters");
     const boost::json::object* fields = schema == nullptr ? nullptr : schema->if_object();
     const boost::json::value* properties = fields == nullptr ? nullptr : fields->if_contains("properties");
-    const bool uses_schema = use_ == Use::forced || is_strict(function) || !is_loose_;
     const std::string between = use_ == Use::forced ? literal("\n") : "ws";
-    std::string rule;
-    if (uses_schema && properties != nullptr && properties->is_object()) {
-      std::set<std::string_view> required;
-      if (const boost::json::value* names = fields->if_contains("required"); names != nullptr && names->is_array()) {
-        for (const boost::json::value& one : names->get_array()) {
-          if (one.is_string()) required.insert(one.get_string());
-        }
-      }
-      for (const auto& [name, property] : properties->get_object()) {
-        const auto element = element_of(name, property, *schema, is_strict(function));
-        if (!element) return std::unexpected(element.error());
-        rule += std::format("({} {}){} ", *element, between, required.contains(name) ? "" : "?");
-      }
-    } else if (use_ == Use::begun) {
-      rule = "(element ws)*";
-    }
-    if (rule.empty()) return std::string();
     const std::string name = std::format("elements-{}", index);
-    extra_ += std::format("{} ::= {}\n", name, rule);
-    return name;
+    if (!uses_schema(function) || properties == nullptr || !properties->is_object()) {
+      if (use_ == Use::begun) extra_ += std::format("{} ::= (element ws)*\n", name);
+      return use_ == Use::begun ? name : std::string();
+    }
+    const std::set<std::string_view> required = required_of(*fields);
+    std::vector<CallMember> members;
+    for (const auto& [key, property] : properties->get_object()) {
+      const auto element = element_of(key, property, *schema, is_strict(function));
+      if (!element) return std::unexpected(element.error());
+      members.push_back({.rule = std::format("{} {}", *element, between), .is_required = required.contains(key)});
+    }
+    return members.empty() ? std::string() : any_order(name, members, "", extra_);
   }
 
   // The text between an element's name and its value.
@@ -271,7 +243,13 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const std::string quote = marks.quotes_name ? "\"" : "";
     const std::string begin = literal(std::format("{}{}{}{}", marks.open, quote, name, quote)) + " " +
                               element_begin(types.is_text() ? marks.text_attribute : marks.other_attribute);
-    if (types.is_text()) return begin + " element-text";
+    const std::string values = types.is_text() ? listed_values(property, schema) : "";
+    const std::string close = literal(close_of(marks, name));
+    if (types.is_text() && values.empty()) return std::format("{} element-body {}", begin, close);
+    // Whitespace that the reader takes for no part of a text.
+    const std::string text_space = marks.trims_blanks ? "ws" : "\"\\n\"?";
+    const std::string around = use_ == Use::forced ? literal(marks.padding) : text_space;
+    if (!values.empty()) return std::format("{} {} {} {} {}", begin, around, values, around, close);
     // The place of a reference is relative to the whole schema.
     boost::json::object alone = property.is_object() ? property.get_object() : boost::json::object();
     std::string text = boost::json::serialize(alone);
@@ -286,7 +264,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const auto value = rules_.add(text);
     if (!value) return std::unexpected(value.error());
     const std::string space = use_ == Use::begun ? "ws" : literal(marks.padding);
-    return std::format("{} {} {} {} {}", begin, space, *value, space, literal(marks.close));
+    return std::format("{} {} {} {} {}", begin, space, *value, space, close);
   }
 
   const Family& family_;
@@ -335,13 +313,14 @@ Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions&
   }
   const bool is_one = options.tool_choice == ToolChoice::named || !options.has_parallel_calls;
   const std::string calls = rules.calls(format.family->calls.front(), is_one ? 1 : kGrammarCallsMax);
-  std::string reasoning;
+  std::string reasoning, marks;
   if (!format.thoughts.open.empty()) {
-    reasoning = std::format("{} {} [ \\n]*", text_without(format.thoughts.close), literal(format.thoughts.close));
+    reasoning =
+        std::format("{} {} [ \\n]*", text_without(format.thoughts.close, "reasoning", marks), literal(format.thoughts.close));
     if (!format.family->next_message.empty()) reasoning += " " + literal(format.family->next_message);
     if (!format.begins_with_reasoning) reasoning = std::format("({} {})?", literal(format.thoughts.open), reasoning);
   }
-  return std::format("root ::= {} {}\n{}", reasoning, calls, rules.gbnf());
+  return std::format("root ::= {} {}\n{}{}", reasoning, calls, marks, rules.gbnf());
 }
 
 }  // namespace uma::chat

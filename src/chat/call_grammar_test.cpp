@@ -4,10 +4,12 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "chat/element_reader.h"
 #include "chat/tool_format.h"
 #include "grammar/grammar.h"
 
@@ -238,7 +240,7 @@ TEST(CallGrammar, TheFirstFormOfEveryFamily) {
       const std::string quote = marks.quotes_name ? "\"" : "";
       const std::string attribute = marks.other_attribute.empty() ? "" : " " + std::string(marks.other_attribute);
       arguments = std::format("{}{}a{}{}{}{}{}true{}{}", marks.open, quote, quote, marks.name_end, attribute, marks.value_begin,
-                              marks.padding, marks.padding, marks.close);
+                              marks.padding, marks.padding, close_of(marks, "a"));
     } else if (form.style == ArgumentStyle::loose) {
       arguments = family.quote.empty() ? "(a=True)" : "{a:true}";
     }
@@ -254,6 +256,93 @@ TEST(CallGrammar, TheFirstFormOfEveryFamily) {
     EXPECT_EQ(begun(family.name, offered(), text), "whole") << family.name << ": " << text;
     EXPECT_EQ(calls_in(of(family.name), text), 1u) << family.name << ": " << text;
     EXPECT_FALSE(takes(of(family.name), forced(), text + "!")) << family.name;
+  }
+}
+
+// --- parameters
+
+ChatOptions strict_tool(ToolChoice choice) {
+  ChatOptions options;
+  options.tools = R"([{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","properties":{)"
+                  R"("p":{"type":"string"},"m":{"$ref":"#/$defs/mode"},"n":{"type":"integer","minimum":1,"maximum":9},)"
+                  R"("l":{"type":"array","items":{"type":"boolean"}},"o":{"type":"object","properties":{"k":{"const":"v"}},)"
+                  R"("required":["k"],"additionalProperties":false}},"required":["p","m"],"additionalProperties":false,)"
+                  R"("$defs":{"mode":{"type":"string","enum":["read","write"]}}}}}])";
+  options.tool_names = {"f"};
+  options.tool_choice = choice;
+  options.has_parallel_calls = false;
+  return options;
+}
+
+// Whether the grammars of forced and of begun calls accept the whole text.
+bool takes_both(std::string_view family, std::string_view text) {
+  const bool is_taken = begun(family, strict_tool(ToolChoice::automatic), text) == "whole";
+  EXPECT_EQ(takes(of(family), strict_tool(ToolChoice::required), text), is_taken) << family << ": " << text;
+  return is_taken;
+}
+
+TEST(CallGrammar, ElementsComeInAnyOrderAndFollowTheirSchema) {
+  const auto call = [](std::string_view elements) {
+    return std::format("<tool_call>\n<function=f>\n{}</function>\n</tool_call>", elements);
+  };
+  const std::string p = "<parameter=p>\na\n</parameter>\n";
+  const std::string m = "<parameter=m>\nread\n</parameter>\n";
+  const std::string n = "<parameter=n>\n5\n</parameter>\n";
+  for (const std::string& elements : {p + m, m + p, p + n + m, n + m + p, m + p + n})
+    EXPECT_TRUE(takes_both("qwen3-coder", call(elements))) << elements;
+  for (const std::string& elements : {std::string(), p, n + m, p + m + m, p + m + "<parameter=q>\n5\n</parameter>\n",
+                                      p + "<parameter=m>\nbe\n</parameter>\n", p + m + "<parameter=n>\n10\n</parameter>\n"})
+    EXPECT_FALSE(takes_both("qwen3-coder", call(elements))) << elements;
+}
+
+TEST(CallGrammar, LooseArgumentsFollowTheirSchema) {
+  const auto python = [](std::string_view arguments) {
+    return std::format("<|tool_call_start|>[f({})]<|tool_call_end|>", arguments);
+  };
+  for (const std::string_view arguments : {"p='a', m='read'", "m=\"write\", p=\"it's\", n=9",
+                                           "p='a', l=[True, false], m='read', o={'k': 'v'}", "p='', m='read', l=[]"})
+    EXPECT_TRUE(takes_both("lfm2", python(arguments))) << arguments;
+  for (const std::string_view arguments :
+       {"", "p='a'", "p='a', m='be'", "p=1, m='read'", "p='a', m='read', n=10", "p='a', m='read', q=1",
+        "p='a', m='read', l=[1]", "p='a', m='read', o={}", "p='a', m='read', o={'k': 'w'}", "p='a' m='read'"})
+    EXPECT_FALSE(takes_both("lfm2", python(arguments))) << arguments;
+  const auto gemma = [](std::string_view arguments) { return std::format("<|tool_call>call:f{{{}}}<tool_call|>", arguments); };
+  EXPECT_TRUE(takes_both("gemma4", gemma("m:<|\"|>read<|\"|>,p:<|\"|>it's, {a}<|\"|>,l:[true],o:{k:<|\"|>v<|\"|>}")));
+  EXPECT_FALSE(takes_both("gemma4", gemma("m:<|\"|>be<|\"|>,p:<|\"|>a<|\"|>")));
+}
+
+TEST(CallGrammar, ManyRequiredParametersKeepTheirOrder) {
+  ChatOptions options = forced();
+  std::string properties, required, in_order, reversed;
+  for (int i = 0; i < 40; ++i) {
+    properties += std::format(R"({}"p{}":{{"type":"integer"}})", i == 0 ? "" : ",", i);
+    required += std::format(R"({}"p{}")", i == 0 ? "" : ",", i);
+    const std::string element = std::format("<parameter=p{}>\n1\n</parameter>\n", i);
+    in_order += element;
+    reversed = element + reversed;
+  }
+  options.tools = std::format(
+      R"([{{"type":"function","function":{{"name":"f","parameters":{{"type":"object","properties":{{{}}},"required":[{}]}}}}}}])",
+      properties, required);
+  const auto call = [](std::string_view elements) {
+    return std::format("<tool_call>\n<function=f>\n{}</function>\n</tool_call>", elements);
+  };
+  EXPECT_TRUE(takes(of("qwen3-coder"), options, call(in_order)));
+  EXPECT_FALSE(takes(of("qwen3-coder"), options, call(reversed)));
+}
+
+TEST(CallGrammar, IdsHaveTheFormOfTheFamily) {
+  EXPECT_EQ(begun("mistral-id", offered(), R"([TOOL_CALLS]f[CALL_ID]123456789[ARGS]{"a": true})"), "whole");
+  EXPECT_EQ(begun("mistral-id", offered(), R"([TOOL_CALLS]f[CALL_ID]1234[)"), "");
+}
+
+TEST(BegunCallGrammar, TakesTheWhitespaceThatTheReaderSkips) {
+  for (const auto& [family, text] : std::vector<std::pair<std::string, std::string>>{
+           {"tool-calls-list", "<tool_calls>\n[\n    {\"name\": \"f\", \"arguments\": {\"a\": true}}\n]\n</tool_calls>"},
+           {"glm", "<tool_call>\nf\n<arg_key>a</arg_key>\n<arg_value>true</arg_value>\n</tool_call>"},
+           {"lfm2", "<|tool_call_start|>[{\"name\": \"f\", \"arguments\": {\"a\": true}}]<|tool_call_end|>"}}) {
+    EXPECT_EQ(begun(family, offered(), text), "whole") << text;
+    EXPECT_EQ(calls_in(of(family), text), 1u) << text;
   }
 }
 

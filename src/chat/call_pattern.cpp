@@ -12,6 +12,7 @@ using Kind = PatternPart::Kind;
 constexpr std::string_view kPatternBlanks = " \t\r\n";
 constexpr std::string_view kNoName = " \t\r\n<>[](){}\"'=`,;";  // Characters that end a name or an id.
 constexpr std::size_t kAnyBytesMax = 64;
+constexpr std::size_t kHeadBytesMax = 1024;
 
 constexpr std::array<std::pair<std::string_view, Kind>, 5> kPlaceholders{{
     {"{name}", Kind::name},
@@ -52,12 +53,21 @@ Found begins_with(std::string_view text, std::string_view mark) {
   return mark.starts_with(text) ? Found::maybe : Found::no;
 }
 
+MarkPlace find_mark(std::string_view text, std::string_view mark, std::size_t bytes_before_max) {
+  const std::size_t at = text.find(mark);
+  const bool is_there = at != std::string_view::npos;
+  const std::size_t before = is_there ? at : text.size() - begun_at_end(text, mark);
+  if (before > bytes_before_max) return {.found = Found::no, .at = before};
+  return {.found = is_there ? Found::yes : Found::maybe, .at = before};
+}
+
 CallHead match_head(std::span<const PatternPart> pattern, std::string_view text, std::string_view begins) {
   CallHead head;
   std::string_view rest = text;
   const auto ended = [&](Found found) {
-    head.found = found;
     head.length = text.size() - rest.size();
+    const std::size_t bytes = found == Found::maybe ? text.size() : head.length;
+    head.found = bytes > kHeadBytesMax ? Found::no : found;
     return head;
   };
   for (const PatternPart& part : pattern) {
@@ -81,12 +91,10 @@ CallHead match_head(std::span<const PatternPart> pattern, std::string_view text,
       }
       case Kind::any: {
         const std::string_view until = pattern[static_cast<std::size_t>(&part - pattern.data()) + 1].text;
-        const std::size_t length = rest.find(until);
-        const bool is_whole = length != std::string_view::npos;
-        const std::string_view skipped = rest.substr(0, is_whole ? length : rest.size() - begun_at_end(rest, until));
-        if (skipped.size() > kAnyBytesMax || skipped.find_first_of("<\n") != std::string_view::npos) return ended(Found::no);
-        if (!is_whole) return ended(Found::maybe);
-        rest.remove_prefix(length);
+        const MarkPlace place = find_mark(rest, until, kAnyBytesMax);
+        const bool is_plain = rest.substr(0, place.at).find_first_of("<\n") == std::string_view::npos;
+        if (place.found != Found::yes || !is_plain) return ended(is_plain ? place.found : Found::no);
+        rest.remove_prefix(place.at);
         break;
       }
       case Kind::arguments:

@@ -35,6 +35,14 @@ enum class Found : std::uint8_t { no, maybe, yes };
 // Whether `text` begins with `mark`, or may do so when more comes.
 [[nodiscard]] Found begins_with(std::string_view text, std::string_view mark);
 
+// The place of a mark that stands at most a number of bytes behind the begin of a text. `no`: it is not there; `maybe`: more
+// text decides.
+struct MarkPlace {
+  Found found = Found::no;
+  std::size_t at = 0;  // The text before it is no part of the mark.
+};
+[[nodiscard]] MarkPlace find_mark(std::string_view text, std::string_view mark, std::size_t bytes_before_max);
+
 // The part of a call before its arguments.
 struct CallHead {
   Found found = Found::no;  // `maybe`: more text decides.
@@ -44,7 +52,7 @@ struct CallHead {
 };
 
 // Compares `text` with the parts, whose {any} stands before a text, up to {arguments} or {function}, which must begin with one
-// of `begins`, or to the end.
+// of `begins`, or to the end. What is longer than 1024 bytes is none.
 [[nodiscard]] CallHead match_head(std::span<const PatternPart> pattern, std::string_view text, std::string_view begins);
 
 // Whether a model may name a function so.

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <format>
+#include <limits>
 #include <utility>
 
 #include "base/log.h"
 #include "base/random.h"
 #include "base/utf8.h"
 #include "chat/call_grammar.h"
+#include "chat/message_style.h"
 #include "chat/tool_format.h"
 #include "image/message_images.h"
 #include "jinja/json_reader.h"
@@ -219,7 +221,7 @@ Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_
   return tokens;
 }
 
-ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images)
+ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images, std::string_view family)
     : images_(std::move(images)), image_mark_(new_image_mark()), model_(std::move(model)) {
   const std::string& source = model_->facts().chat_template;
   if (!source.empty()) {
@@ -231,10 +233,16 @@ ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens imag
       log_warning("{}: {}; libllama's version of the template is used if it has one", model_->facts().name, problem_);
     }
   }
-  const Family* family = template_ ? family_of(source) : nullptr;
-  template_knows_tools_ = family != nullptr;
-  reply_.family = template_knows_tools_ ? family : &general_family();
-  reply_.thoughts = thoughts_of(source, family);
+  if (!family.empty()) {
+    family_ = family_named(family);
+  } else if (template_) {
+    family_ = family_of(source);
+  }
+  template_knows_tools_ = template_ && family_ != nullptr && source.contains("tools");
+  reply_.family = template_knows_tools_ ? family_ : &general_family();
+  reply_.thoughts = thoughts_of(source, family_);
+  history_variables_ = history_variables(source);
+  if (template_) style_ = message_style_of(*template_, family_, model_->facts().bos_text, model_->facts().eos_text);
   const llm::Vocab& vocab = model_->vocab();
   const auto token_of = [&](std::string_view mark) -> std::optional<Token> {
     const auto tokens = vocab.tokenize(mark, true);
@@ -291,20 +299,38 @@ bool ChatFormat::opens_thoughts(std::string_view prompt) const {
   return !open.empty() && trimmed(prompt).ends_with(open);
 }
 
-ReplyFormat ChatFormat::reply_format(const ChatOptions& options, std::span<const Token> prompt) const {
+ReplyFormat ChatFormat::reply_format(const ChatOptions& options, std::span<const Token> prompt,
+                                     std::shared_ptr<const Tools> tools) const {
   ReplyFormat format = reply_;
-  if (!options.tools.empty()) {
-    format.tools = std::make_shared<const Tools>(tools_of(options.tools));
-    format.has_parallel_calls = options.has_parallel_calls;
-  }
-  if (options.splits_reasoning) {
-    constexpr std::size_t kMarkTokensMax = 16;  // Limit for a mark that is several tokens.
-    const std::string end = text_of(prompt.last(std::min(prompt.size(), kMarkTokensMax)));
-    format.begins_with_reasoning = opens_thoughts(end);
-  } else {
-    format.thoughts = {};
-  }
+  format.has_parallel_calls = tools == nullptr || options.has_parallel_calls;
+  format.tools = std::move(tools);
+  constexpr std::size_t kMarkTokensMax = 16;  // Limit for a mark that is several tokens.
+  const std::string end = text_of(prompt.last(std::min(prompt.size(), kMarkTokensMax)));
+  format.begins_with_reasoning = opens_thoughts(end);
+  format.keeps_thoughts = !options.splits_reasoning;
   return format;
+}
+
+void ChatFormat::settle_thinking(ChatOptions& options) const {
+  chat::settle_thinking(model_->facts().chat_template, family_, options);
+}
+
+std::vector<Token> ChatFormat::tokens_of(std::string_view marks) const {
+  return model_->vocab().tokenize(marks, true).value_or(std::vector<Token>());
+}
+
+std::optional<ThinkingLimit> ChatFormat::thinking_limit(const ChatOptions& options) const {
+  if (reply_.thoughts.close.empty()) return std::nullopt;
+  const std::int32_t budget = options.thinking_budget.value_or(-1);
+  // Without tools only the answer can follow. The grammar of a forced call has what precedes the call.
+  const std::string close(reply_.thoughts.close);
+  const bool is_forced = options.tool_choice != ToolChoice::automatic;
+  const std::string_view next = is_forced ? "" : !options.tools.empty() ? reply_.family->next_message : reply_.family->answer;
+  ThinkingLimit limit{.tokens_max = budget < 0 ? std::numeric_limits<std::int32_t>::max() : budget,
+                      .closing = tokens_of(close + std::string(next)),
+                      .answer = tokens_of(close + std::string(reply_.family->answer))};
+  if (limit.closing.empty()) return std::nullopt;
+  return limit;
 }
 
 Expected<std::string> ChatFormat::forced_grammar(const ChatOptions& options) const {
@@ -321,7 +347,6 @@ Expected<std::shared_ptr<const grammar::Grammar>> ChatFormat::begun_call_grammar
   return chat::begun_call_grammar(reply_, options);
 }
 
-// Tries the forms of messages that templates take, until one works.
 Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                                     const ChatContext& context) const {
   jinja::ChatTemplateInput input;
@@ -332,6 +357,10 @@ Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage>
   if (const auto arguments = jinja::read_json(context.template_arguments, jinja::kOtherInput);
       arguments && arguments->as_dict()) {
     for (const auto& [name, value] : arguments->as_dict()->entries) input.variables.emplace_back(name->bytes(), value);
+  }
+  for (const auto& [name, value] : history_variables_) {
+    const auto is_given = [&](const jinja::Value::Entry& entry) { return entry.first == name; };
+    if (std::ranges::none_of(input.variables, is_given)) input.variables.emplace_back(name, jinja::Value::boolean(value));
   }
   const bool has_calls =
       std::ranges::any_of(messages, [](const ChatMessage& message) { return message.extra.contains("\"tool_calls\""); });
@@ -344,22 +373,13 @@ Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage>
     input.messages = jinja::Value::list(std::move(values));
     return template_->render(input);
   }
-  if (auto tools = jinja::read_json(context.tools, jinja::kOtherInput)) input.tools = std::move(*tools);
-  Expected<jinja::Text> first = fail(ErrorCode::model_capability, "");
-  for (const bool are_objects : {true, false}) {
-    for (const bool is_none : {true, false}) {
-      std::vector<jinja::Value> values;
-      for (const ChatMessage& message : messages) {
-        values.push_back(message_value(message, static_cast<jinja::Source>(values.size()),
-                                       {.is_empty_content_none = is_none, .are_arguments_objects = are_objects}));
-      }
-      input.messages = jinja::Value::list(std::move(values));
-      auto text = template_->render(input);
-      if (text || !has_calls) return text;
-      if (are_objects && is_none) first = std::move(text);
-    }
+  if (auto tools = jinja::read_json(context.tools, jinja::kOtherInput)) {
+    const std::string_view variable = reply_.family->tools_variable;
+    if (!variable.empty()) input.variables.emplace_back(std::string(variable), jinja::Value::text(indented_json(*tools)));
+    input.tools = std::move(*tools);
   }
-  return first;
+  input.messages = jinja::Value::list(message_values(messages, style_));
+  return template_->render(input);
 }
 
 Expected<jinja::Text> ChatFormat::write(std::span<const ChatMessage> messages, bool add_generation_prompt,

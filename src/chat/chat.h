@@ -11,9 +11,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "chat/message_values.h"
 #include "chat/reply_parser.h"
+#include "chat/thinking.h"
 #include "core/error.h"
 #include "core/request.h"
 #include "grammar/grammar.h"
@@ -41,8 +44,9 @@ using ImageTokens = std::function<Expected<std::vector<Token>>(const std::string
 // model without a template, as ChatML.
 class ChatFormat {
  public:
-  // `images` is null if the model takes no images.
-  explicit ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images = nullptr);
+  // `images` is null if the model takes no images. `family` is the name of the family of its replies; empty: as its template
+  // shows.
+  explicit ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images = nullptr, std::string_view family = {});
 
   [[nodiscard]] const llm::Model& model() const { return *model_; }
   // Formats the messages. Errors: E_MODEL_003 if neither template works.
@@ -52,8 +56,13 @@ class ChatFormat {
   [[nodiscard]] Expected<Unit> append_input(std::string_view input, std::vector<Token>& tokens) const;
   // The placeholder of an image in the formatted text. It is random, so a user's text cannot contain it.
   [[nodiscard]] std::string image_mark(const std::string& id) const { return image_mark_ + id; }
-  // The format of the reply to a prompt with these options.
-  [[nodiscard]] ReplyFormat reply_format(const ChatOptions& options, std::span<const Token> prompt) const;
+  // The format of the reply to a prompt with these options. `tools` are theirs (tools_of()); null: they have none.
+  [[nodiscard]] ReplyFormat reply_format(const ChatOptions& options, std::span<const Token> prompt,
+                                         std::shared_ptr<const Tools> tools) const;
+  // Completes what the options say about thoughts (thinking.h).
+  void settle_thinking(ChatOptions& options) const;
+  // The limit of thoughts in a reply with these options, which are settled; nullopt: its thoughts have no known marks.
+  [[nodiscard]] std::optional<ThinkingLimit> thinking_limit(const ChatOptions& options) const;
   // The GBNF of the replies that the options force (call_grammar.h).
   [[nodiscard]] Expected<std::string> forced_grammar(const ChatOptions& options) const;
   // The grammar of the text behind the mark of an optional tool call (call_grammar.h).
@@ -65,6 +74,7 @@ class ChatFormat {
   [[nodiscard]] Expected<jinja::Text> write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                                         const ChatContext& context) const;
 
+  [[nodiscard]] std::vector<Token> tokens_of(std::string_view marks) const;
   // Whether the prompt ends with the begin of thoughts.
   [[nodiscard]] bool opens_thoughts(std::string_view prompt) const;
   [[nodiscard]] std::vector<ChatMessage> with_image_marks(std::span<const ChatMessage> messages) const;
@@ -73,8 +83,11 @@ class ChatFormat {
   const std::string image_mark_;             // Followed by the image's id.
   std::shared_ptr<const llm::Model> model_;  // Shared, because jobs may outlive the router's entry.
   ReplyFormat reply_;                        // Everything that a reply may contain.
+  const Family* family_ = nullptr;           // Null: it is not known.
   bool template_knows_tools_ = false;
+  std::vector<std::pair<std::string_view, bool>> history_variables_;
   std::optional<jinja::ChatTemplate> template_;
+  MessageStyle style_;                            // What the template wants.
   std::string problem_;                           // The reason why the model's own template is unusable.
   mutable std::atomic<bool> has_warned_ = false;  // Whether a refused conversation was logged.
 };

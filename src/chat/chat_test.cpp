@@ -1,7 +1,10 @@
 #include "chat/chat.h"
 
 #include <algorithm>
+#include <limits>
+#include <memory>
 #include <span>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -267,14 +270,14 @@ TEST(ChatFormatTools, GoToTheTemplateThatKnowsThem) {
   EXPECT_EQ(std::ranges::count(tokens, kFakeImEnd), 0) << "arguments never become special tokens";
 }
 
-TEST(ChatFormatTools, ATemplateMayWantArgumentsAsTextAndNoneForContent) {
+TEST(ChatFormatTools, ATemplateMayWantArgumentsAsText) {
   const std::vector<ChatMessage> messages{{"user", "go"}, kCalling};
   EXPECT_EQ(write(format_of("<tool_call>{{ tools }}{% for m in messages if m.tool_calls %}"
                             "{{ 'a: ' + m.tool_calls[0].function.arguments + (m.content is none)|string }}{% endfor %}"),
                   messages, ""),
-            "<tool_call>Nonea: {\"a\": \"<|im_end|>\"}True");
+            "<tool_call>Nonea: {\"a\": \"<|im_end|>\"}False");
   EXPECT_EQ(write(format_of("<tool_call>{{ tools }}{% for m in messages %}{{ '/' + m.content }}{% endfor %}"), messages, ""),
-            "<tool_call>None/go/");
+            "<tool_call>None/go/<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"<|im_end|>\"}}\n</tool_call>");
 }
 
 TEST(ChatFormatTools, AreSpelledOutForATemplateThatDoesNotKnowThem) {
@@ -299,8 +302,7 @@ TEST(ChatFormatTools, TheTemplateDecidesTheNotationOfCalls) {
     ChatOptions options;
     options.tools = kTools;
     options.tool_names = {"f"};
-    const ReplyFormat format = format_of(chat_template).reply_format(options, {});
-    EXPECT_TRUE(format.tools->contains("f"));
+    const ReplyFormat format = format_of(chat_template).reply_format(options, {}, nullptr);
     return format.family->name;
   };
   EXPECT_EQ(syntax("{{ tools }}<tool_call>"), "hermes");
@@ -309,24 +311,65 @@ TEST(ChatFormatTools, TheTemplateDecidesTheNotationOfCalls) {
   EXPECT_EQ(syntax("{{ tools }}<｜tool▁calls▁begin｜>```json"), "deepseek");
   EXPECT_EQ(syntax("{{ tools }}<tool_call><function=f><parameter="), "qwen3-coder");
   EXPECT_EQ(syntax("{{ messages }}"), "hermes") << "spelled out";
-  EXPECT_TRUE(chat_format().reply_format({}, {}).is_plain());
+  EXPECT_TRUE(chat_format().reply_format({}, {}, nullptr).is_plain());
 }
 
 TEST(ChatFormatTools, APromptMayHaveBegunTheReasoning) {
-  ChatOptions options;
-  options.splits_reasoning = true;
+  const ChatOptions options;
   const ChatFormat format = format_of("{{ messages[0].content.split('</think>')[-1] }}{% if open %}<think>\n{% endif %}");
   const std::vector<ChatMessage> messages{{"user", "hi"}};
   const auto format_with = [&](std::string_view arguments) {
     const auto prompt =
         tokenize_chat(format, {.messages = {}, .tokens = {}, .replies = {}, .template_arguments = arguments}, messages);
-    return format.reply_format(options, prompt.value().tokens);
+    return format.reply_format(options, prompt.value().tokens, nullptr);
   };
   EXPECT_TRUE(format_with(R"({"open": true})").begins_with_reasoning);
   EXPECT_FALSE(format_with("").begins_with_reasoning);
   EXPECT_EQ(format_with("").thoughts.close, "</think>");
-  options.splits_reasoning = false;
-  EXPECT_TRUE(format_with("").is_plain());
+}
+
+TEST(ChatFormatTools, TheFamilyMayBeNamed) {
+  const auto named = [](std::string_view family, std::string_view chat_template) {
+    ChatOptions options;
+    options.tools = kTools;
+    const FakeOptions fake{.has_chat_template = true, .chat_template = chat_template};
+    return ChatFormat(std::make_shared<const FakeModel>(fake), nullptr, family).reply_format(options, {}, nullptr);
+  };
+  EXPECT_EQ(named("qwen3-coder", "{{ tools }}<tool_call>").family->name, "qwen3-coder");
+  EXPECT_EQ(named("", "{{ tools }}<tool_call>").family->name, "hermes");
+  const ReplyFormat without_tools = named("seed-oss", "{{ messages }}");
+  EXPECT_EQ(without_tools.family->name, "hermes") << "umad describes the tools";
+  EXPECT_EQ(without_tools.thoughts.close, "</seed:think>");
+}
+
+TEST(ChatFormatTools, ThoughtsEndWithTheirMarkAndWhatLeadsToTheAnswer) {
+  const auto closing = [](std::string_view chat_template, const ChatOptions& options) {
+    const ChatFormat format = format_of(chat_template);
+    const auto limit = format.thinking_limit(options);
+    return limit ? format.text_of(limit->closing) + "|" + format.text_of(limit->answer) : "none";
+  };
+  ChatOptions options;
+  options.thinking_budget = 3;
+  EXPECT_EQ(closing("{{ tools }}", options), "none");
+  EXPECT_EQ(closing("{{ tools }}</think>", options), "</think>|</think>");
+  const std::string_view harmony = "{{ tools }}<|channel|><|message|>";
+  const std::string final = "<|end|><|start|>assistant<|channel|>final<|message|>";
+  EXPECT_EQ(closing(harmony, options), final + "|" + final);
+  options.tools = kTools;
+  EXPECT_EQ(closing(harmony, options), "<|end|><|start|>assistant|" + final) << "it may call";
+  options.tool_choice = ToolChoice::required;
+  EXPECT_EQ(closing(harmony, options), "<|end|>|" + final) << "the grammar has the rest";
+  const ChatFormat format = format_of("</think>");
+  EXPECT_EQ(format.thinking_limit(options)->tokens_max, 3);
+  options.thinking_budget = -1;
+  EXPECT_EQ(format.thinking_limit(options)->tokens_max, std::numeric_limits<std::int32_t>::max());
+}
+
+TEST(ChatFormat, ThoughtsOfThePastStayWhereATemplateAsks) {
+  const ChatFormat format = format_of("{{ clear_thinking }} {{ preserve_thinking }} {{ drop_thinking }}");
+  const std::vector<ChatMessage> messages{{"user", "hi"}};
+  EXPECT_EQ(format.write(messages, true, {})->bytes(), "False True False");
+  EXPECT_EQ(format.write(messages, true, {.template_arguments = R"({"clear_thinking":true})"})->bytes(), "True True False");
 }
 
 TEST(ChatFormatTools, ControlTokensAmongTheMarksHaveTheirText) {
@@ -334,7 +377,7 @@ TEST(ChatFormatTools, ControlTokensAmongTheMarksHaveTheirText) {
   options.tools = kTools;
   // The fake vocabulary hides <|im_start|>; a mark of several tokens is plain text.
   const ChatFormat format = format_of("{{ tools }}<tool_call>");
-  EXPECT_TRUE(format.reply_format(options, {}).marks.empty());
+  EXPECT_TRUE(format.reply_format(options, {}, nullptr).marks.empty());
   EXPECT_EQ(format.text_of(letters("<tool_call>")), "<tool_call>");
 }
 

@@ -25,9 +25,16 @@ constexpr std::array<CallForm, 5> kHarmonyCalls{{
     {.call = "to=functions.{name}<|channel|>{any}<|message|>{arguments}<|call|>", .needs_known_name = true},
     {.call = "to=functions.{name}<|channel|>{any}<|constrain|>{any}<|message|>{arguments}<|call|>", .needs_known_name = true},
 }};
-constexpr TextArray<5> kHarmonyDropped{"<|start|>assistant", "<|channel|>{any}<|message|>", "<|end|>", "<|return|>",
+constexpr TextArray<7> kHarmonyDropped{"<|start|>assistant",
+                                       "<|channel|>{any}<|message|>",
+                                       "<|channel|>{any}<|constrain|>{any}<|message|>",
+                                       "<|channel|>commentary to=assistant",
+                                       "<|end|>",
+                                       "<|return|>",
                                        "<|call|>"};
 constexpr TextArray<2> kHarmonyEnds{"<|return|>", "<|call|>"};
+constexpr TextArray<3> kHarmonyEfforts{"low", "medium", "high"};
+constexpr TextArray<2> kHighEfforts{"high", "max"};
 
 // --- elements
 
@@ -55,10 +62,14 @@ constexpr std::array<CallForm, 2> kSeedCalls{{
 
 constexpr TextArray<2> kGlmHas{"<tool_call>", "<arg_key>"};
 constexpr std::array<CallForm, 1> kGlmCalls{{
-    {.call = "<tool_call>{name}\n{arguments}\n</tool_call>", .between = "\n", .style = kElements},
+    {.call = "<tool_call>\t{name}\n{arguments}\n</tool_call>", .between = "\n", .style = kElements},
 }};
-constexpr ElementMarks kGlmElement{
-    .open = "<arg_key>", .name_end = "</arg_key>", .value_begin = "<arg_value>", .close = "</arg_value>", .trims_blanks = true};
+constexpr ElementMarks kGlmElement{.open = "<arg_key>",
+                                   .name_end = "</arg_key>",
+                                   .value_begin = "<arg_value>",
+                                   .close = "</arg_value>",
+                                   .trims_blanks = true,
+                                   .begins_line = false};
 constexpr TextArray<2> kGlmEnds{"<|user|>", "<|observation|>"};
 
 constexpr TextArray<1> kMiniMaxHas{"<minimax:tool_call>"};
@@ -77,19 +88,32 @@ constexpr std::array<CallForm, 2> kMiniMaxCalls{{
 constexpr ElementMarks kMiniMaxElement{
     .open = "<parameter name=", .name_end = ">", .close = "</parameter>", .trims_blanks = true, .quotes_name = true};
 
-constexpr TextArray<1> kDsmlHas{"<｜DSML｜"};
-constexpr std::array<CallForm, 2> kDsmlCalls{{
-    {.open = "<｜DSML｜function_calls>\n",
-     .call = "<｜DSML｜invoke name=\"{name}\">\n{arguments}\n</｜DSML｜invoke>",
+constexpr TextArray<1> kMiniMax3Has{"]<]minimax[>["};
+constexpr std::array<CallForm, 1> kMiniMax3Calls{{
+    {.open = "]<]minimax[>[<tool_call>\n",
+     .call = "]<]minimax[>[<invoke name=\"{name}\">\n{arguments}\n]<]minimax[>[</invoke>",
      .between = "\n",
-     .close = "\n</｜DSML｜function_calls>",
-     .style = kElements},
-    {.open = "<｜DSML｜tool_calls>\n",
-     .call = "<｜DSML｜invoke name=\"{name}\">\n{arguments}\n</｜DSML｜invoke>",
-     .between = "\n",
-     .close = "\n</｜DSML｜tool_calls>",
+     .close = "\n]<]minimax[>[</tool_call>",
      .style = kElements},
 }};
+constexpr ElementMarks kMiniMax3Element{
+    .open = "]<]minimax[>[<", .name_end = ">", .close = "]<]minimax[>[</{name}>", .trims_blanks = true, .begins_line = false};
+
+// Templates may join the marks from parts.
+constexpr TextArray<1> kDsmlHas{"｜DSML｜"};
+constexpr TextArray<1> kDsmlOldBlock{"function_calls"};
+constexpr CallForm kDsmlFunctionCalls{.open = "<｜DSML｜function_calls>\n",
+                                      .call = "<｜DSML｜invoke name=\"{name}\">\n{arguments}\n</｜DSML｜invoke>",
+                                      .between = "\n",
+                                      .close = "\n</｜DSML｜function_calls>",
+                                      .style = kElements};
+constexpr CallForm kDsmlToolCalls{.open = "<｜DSML｜tool_calls>\n",
+                                  .call = "<｜DSML｜invoke name=\"{name}\">\n{arguments}\n</｜DSML｜invoke>",
+                                  .between = "\n",
+                                  .close = "\n</｜DSML｜tool_calls>",
+                                  .style = kElements};
+constexpr std::array<CallForm, 2> kDsmlCalls{{kDsmlFunctionCalls, kDsmlToolCalls}};
+constexpr std::array<CallForm, 2> kDsml4Calls{{kDsmlToolCalls, kDsmlFunctionCalls}};
 constexpr ElementMarks kDsmlElement{.open = "<｜DSML｜parameter name=\"",
                                     .name_end = "\"",
                                     .value_begin = ">",
@@ -102,7 +126,7 @@ constexpr ElementMarks kDsmlElement{.open = "<｜DSML｜parameter name=\"",
 constexpr TextArray<2> kMistralArgsHas{"[TOOL_CALLS]", "[ARGS]"};
 constexpr TextArray<1> kMistralHas{"[TOOL_CALLS]"};
 constexpr TextArray<1> kMistralIdMark{"[CALL_ID]"};
-constexpr CallForm kMistralList{.open = "[TOOL_CALLS]\t[\t", .call = "{function}", .between = ", ", .close = "]"};
+constexpr CallForm kMistralList{.open = "[TOOL_CALLS]\t[\t", .call = "{function}", .between = "\t, ", .close = "\t]"};
 constexpr CallForm kMistralOne{.call = "[TOOL_CALLS]\t{function}"};
 constexpr CallForm kMistralPlain{.call = "[TOOL_CALLS]\t{name}\t{arguments}"};
 constexpr CallForm kMistralArgs{.call = "[TOOL_CALLS]\t{name}\t[ARGS]\t{arguments}"};
@@ -145,7 +169,7 @@ constexpr TextArray<1> kHermesHas{"<tool_call>"};
 constexpr std::array<CallForm, 1> kHermesCalls{{{.call = "<tool_call>\n{function}\n</tool_call>", .between = "\n"}}};
 
 constexpr TextArray<2> kErnieHas{"<tool_call>", "<response>"};
-constexpr TextArray<2> kResponseMarks{"<response>", "</response>"};
+constexpr std::array<Marks, 1> kResponseMarks{{{"<response>", "</response>"}}};
 
 constexpr TextArray<2> kSmolHas{"xml_tools", "python_tools"};
 constexpr std::array<CallForm, 2> kSmolCalls{{
@@ -160,25 +184,31 @@ constexpr std::array<CallForm, 2> kSmolCalls{{
 
 constexpr TextArray<1> kNemotronHas{"<TOOLCALL>"};
 constexpr std::array<CallForm, 1> kNemotronCalls{
-    {{.open = "<TOOLCALL>[\t", .call = "{function}", .between = ", ", .close = "]</TOOLCALL>"}}};
+    {{.open = "<TOOLCALL>[\t", .call = "{function}", .between = "\t, ", .close = "\t]\t</TOOLCALL>"}}};
 
 constexpr TextArray<2> kGraniteHas{"<|start_of_role|>", "<|tool_call|>"};
 constexpr std::array<CallForm, 1> kGraniteCalls{
-    {{.open = "<|tool_call|>[\t", .call = "{function}", .between = ", ", .close = "]"}}};
+    {{.open = "<|tool_call|>[\t", .call = "{function}", .between = "\t, ", .close = "\t]"}}};
 
 constexpr TextArray<2> kPhiHas{"<|tool|>", "<|/tool|>"};
 constexpr std::array<CallForm, 2> kPhiCalls{{
-    {.open = "<|tool_call|>[\t", .call = "{function}", .between = ", ", .close = "]<|/tool_call|>"},
-    {.open = "functools[\t", .call = "{function}", .between = ", ", .close = "]"},
+    {.open = "<|tool_call|>[\t", .call = "{function}", .between = "\t, ", .close = "\t]\t<|/tool_call|>"},
+    {.open = "functools[\t", .call = "{function}", .between = "\t, ", .close = "\t]"},
 }};
 
 constexpr TextArray<1> kFireHas{"functools"};
-constexpr std::array<CallForm, 1> kFireCalls{{{.open = "functools[\t", .call = "{function}", .between = ", ", .close = "]"}}};
+constexpr std::array<CallForm, 1> kFireCalls{
+    {{.open = "functools[\t", .call = "{function}", .between = "\t, ", .close = "\t]"}}};
 
 constexpr TextArray<1> kToolCallsHas{"<tool_calls>"};
 constexpr std::array<CallForm, 1> kToolCallsCalls{
-    {{.open = "<tool_calls>[\t", .call = "{function}", .between = ", ", .close = "]</tool_calls>"}}};
-constexpr TextArray<4> kToolCallsDropped{"<answer>", "</answer>", "[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"};
+    {{.open = "<tool_calls>\t[\t", .call = "{function}", .between = "\t, ", .close = "\t]\t</tool_calls>"}}};
+
+constexpr TextArray<2> kHunyuanHas{"<|extra_0|>", "<tool_calls>"};
+constexpr std::array<Marks, 2> kHunyuanAround{{{"<answer>", "</answer>"}, {"助手：", ""}}};
+
+constexpr TextArray<2> kAprielHas{"<tool_calls>", "[BEGIN FINAL RESPONSE]"};
+constexpr TextArray<2> kAprielDropped{"[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"};
 
 constexpr TextArray<1> kCommandHas{"<|START_ACTION|>"};
 constexpr std::array<CallForm, 2> kCommandCalls{{
@@ -192,8 +222,10 @@ constexpr std::array<CallForm, 1> kInternCalls{
     {{.open = "<|action_start|><|plugin|>\n", .call = "{function}", .close = "<|action_end|>"}}};
 
 constexpr TextArray<1> kApertusHas{"<|tools_prefix|>"};
-constexpr std::array<CallForm, 1> kApertusCalls{
-    {{.open = "<|tools_prefix|>[\t", .call = "{\"{name}\": {arguments}}", .between = ", ", .close = "]<|tools_suffix|>"}}};
+constexpr std::array<CallForm, 1> kApertusCalls{{{.open = "<|tools_prefix|>[\t",
+                                                  .call = "{\"{name}\": {arguments}}",
+                                                  .between = "\t, ",
+                                                  .close = "\t]\t<|tools_suffix|>"}}};
 
 constexpr TextArray<1> kGigaHas{"<|function_call|>"};
 constexpr std::array<CallForm, 1> kGigaCalls{{{.call = "<|function_call|>{function}"}}};
@@ -212,23 +244,29 @@ constexpr std::array<CallForm, 3> kLlama4Calls{{
     {.call = "{function}", .between = "; ", .begins_reply = true, .needs_known_name = true},
     {.open = "[\t",
      .call = "{name}{arguments}",
-     .between = ", ",
-     .close = "]",
+     .between = "\t, ",
+     .close = "\t]",
      .style = kLoose,
      .begins_reply = true,
      .needs_known_name = true},
-    {.open = "<|python_start|>[\t", .call = "{name}{arguments}", .between = ", ", .close = "]<|python_end|>", .style = kLoose},
+    {.open = "<|python_start|>[\t",
+     .call = "{name}{arguments}",
+     .between = "\t, ",
+     .close = "\t]\t<|python_end|>",
+     .style = kLoose},
 }};
 
-constexpr TextArray<1> kLfmHas{"<|tool_call_start|>"};
+constexpr TextArray<1> kLfmHas{"<|tool_list_start|>"};
 constexpr TextArray<1> kLfmListHas{"List of tools: ["};
-constexpr std::array<CallForm, 2> kLfmCalls{{
-    {.open = "<|tool_call_start|>[\t",
+constexpr TextArray<1> kLfmCallHas{"<|tool_call_start|>"};
+constexpr std::array<CallForm, 3> kLfmCalls{{
+    {.open = "<|tool_call_start|>\t[\t",
      .call = "{name}{arguments}",
-     .between = ", ",
-     .close = "]<|tool_call_end|>",
+     .between = "\t, ",
+     .close = "\t]\t<|tool_call_end|>",
      .style = kLoose},
-    {.open = "[\t", .call = "{name}{arguments}", .between = ", ", .close = "]", .style = kLoose, .needs_known_name = true},
+    {.open = "<|tool_call_start|>\t[\t", .call = "{function}", .between = "\t, ", .close = "\t]\t<|tool_call_end|>"},
+    {.open = "[\t", .call = "{name}{arguments}", .between = "\t, ", .close = "\t]", .style = kLoose, .needs_known_name = true},
 }};
 
 constexpr TextArray<1> kOlmoHas{"<function_calls>"};
@@ -241,13 +279,20 @@ constexpr std::array<CallForm, 1> kOlmoCalls{{{.open = "<function_calls>",
 // --- Gemma
 
 constexpr TextArray<1> kGemmaHas{"<|tool_call>"};
-constexpr std::array<CallForm, 1> kGemmaCalls{{{.call = "<|tool_call>call:{name}{arguments}<tool_call|>", .style = kLoose}}};
+constexpr std::array<CallForm, 1> kGemmaCalls{{{.open = "<|tool_call>",
+                                                .call = "call:{name}{arguments}",
+                                                .between = "<tool_call|><|tool_call>",
+                                                .close = "<tool_call|>",
+                                                .style = kLoose}}};
 constexpr TextArray<1> kGemmaDropped{"<channel|>"};
 constexpr TextArray<2> kGemmaEnds{"<turn|>", "<|tool_response>"};
 
 constexpr TextArray<1> kFunctionGemmaHas{"<start_function_call>"};
-constexpr std::array<CallForm, 1> kFunctionGemmaCalls{
-    {{.call = "<start_function_call>call:{name}{arguments}<end_function_call>", .style = kLoose}}};
+constexpr std::array<CallForm, 1> kFunctionGemmaCalls{{{.open = "<start_function_call>",
+                                                        .call = "call:{name}{arguments}",
+                                                        .between = "<end_function_call><start_function_call>",
+                                                        .close = "<end_function_call>",
+                                                        .style = kLoose}}};
 constexpr TextArray<1> kFunctionGemmaEnds{"<start_function_response>"};
 
 constexpr std::array kFamilies = std::to_array<Family>({
@@ -259,6 +304,8 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .dropped = kHarmonyDropped,
      .ends = kHarmonyEnds,
      .next_message = "<|start|>assistant",
+     .answer = "<|start|>assistant<|channel|>final<|message|>",
+     .efforts = kHarmonyEfforts,
      .call_trigger = "to=functions."},
     {.name = "seed-oss",
      .has = kSeedMark,
@@ -267,13 +314,32 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .element = kSeedElement},
     {.name = "functionary-3.1", .has = kFunctionaryHas, .calls = kFunctionaryCalls},
     {.name = "qwen3-coder", .has = kQwenHas, .lacks = kSeedMark, .calls = kQwenCalls, .element = kQwenElement},
-    {.name = "glm", .has = kGlmHas, .calls = kGlmCalls, .ends = kGlmEnds, .element = kGlmElement},
+    {.name = "glm", .has = kGlmHas, .calls = kGlmCalls, .ends = kGlmEnds, .element = kGlmElement, .efforts = kHighEfforts},
+    {.name = "minimax-m3",
+     .has = kMiniMax3Has,
+     .calls = kMiniMax3Calls,
+     .thoughts = {"<mm:think>", "</mm:think>"},
+     .element = kMiniMax3Element},
     {.name = "minimax", .has = kMiniMaxHas, .calls = kMiniMaxCalls, .element = kMiniMaxElement},
-    {.name = "deepseek-dsml", .has = kDsmlHas, .calls = kDsmlCalls, .element = kDsmlElement},
-    {.name = "mistral-id", .has = kMistralIdMark, .calls = kMistralIdCalls, .may_call_in_thoughts = false},
-    {.name = "mistral-args", .has = kMistralArgsHas, .calls = kMistralArgsCalls, .may_call_in_thoughts = false},
-    {.name = "mistral", .has = kMistralHas, .calls = kMistralCalls, .may_call_in_thoughts = false},
-    {.name = "kimi", .has = kKimiHas, .calls = kKimiCalls, .ends = kKimiEnds},
+    {.name = "deepseek-v4",
+     .has = kDsmlHas,
+     .lacks = kDsmlOldBlock,
+     .calls = kDsml4Calls,
+     .element = kDsmlElement,
+     .efforts = kHighEfforts},
+    {.name = "deepseek-dsml", .has = kDsmlHas, .calls = kDsmlCalls, .element = kDsmlElement, .efforts = kHighEfforts},
+    {.name = "mistral-id",
+     .has = kMistralIdMark,
+     .calls = kMistralIdCalls,
+     .may_call_in_thoughts = false,
+     .ids = CallIds::nine},
+    {.name = "mistral-args",
+     .has = kMistralArgsHas,
+     .calls = kMistralArgsCalls,
+     .may_call_in_thoughts = false,
+     .ids = CallIds::nine},
+    {.name = "mistral", .has = kMistralHas, .calls = kMistralCalls, .may_call_in_thoughts = false, .ids = CallIds::nine},
+    {.name = "kimi", .has = kKimiHas, .calls = kKimiCalls, .ends = kKimiEnds, .ids = CallIds::named},
     {.name = "deepseek-3.1", .has = kDeepSeekHas, .lacks = kFence, .calls = kDeepSeek31Calls},
     {.name = "deepseek", .has = kDeepSeekHas, .calls = kDeepSeekCalls},
     {.name = "gemma4",
@@ -295,8 +361,9 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .thoughts = {"<|START_THINKING|>", "<|END_THINKING|>"},
      .dropped = kCommandDropped,
      .name_key = "tool_name",
-     .arguments_key = "parameters"},
-    {.name = "granite-3", .has = kGraniteHas, .calls = kGraniteCalls, .dropped = kResponseMarks},
+     .arguments_key = "parameters",
+     .ids = CallIds::counted},
+    {.name = "granite-3", .has = kGraniteHas, .calls = kGraniteCalls, .around = kResponseMarks},
     {.name = "phi-4-mini", .has = kPhiHas, .calls = kPhiCalls},
     {.name = "nemotron-nano-2", .has = kNemotronHas, .calls = kNemotronCalls},
     {.name = "internlm", .has = kInternHas, .calls = kInternCalls, .arguments_key = "parameters"},
@@ -304,12 +371,19 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.name = "gigachat", .has = kGigaHas, .calls = kGigaCalls},
     {.name = "lfm2", .has = kLfmHas, .calls = kLfmCalls},
     {.name = "lfm2.5", .has = kLfmListHas, .calls = kLfmCalls},
+    {.name = "lfm2-calls", .has = kLfmCallHas, .calls = kLfmCalls},
     {.name = "olmo-3", .has = kOlmoHas, .calls = kOlmoCalls},
     {.name = "smollm3", .has = kSmolHas, .calls = kSmolCalls},
-    {.name = "ernie", .has = kErnieHas, .calls = kHermesCalls, .dropped = kResponseMarks},
+    {.name = "ernie", .has = kErnieHas, .calls = kHermesCalls, .around = kResponseMarks},
     {.name = "hermes", .has = kHermesHas, .calls = kHermesCalls},
-    {.name = "tool-calls-list", .has = kToolCallsHas, .calls = kToolCallsCalls, .dropped = kToolCallsDropped},
-    {.name = "firefunction", .has = kFireHas, .calls = kFireCalls},
+    {.name = "hunyuan", .has = kHunyuanHas, .calls = kToolCallsCalls, .may_call_in_thoughts = false, .around = kHunyuanAround},
+    {.name = "apriel",
+     .has = kAprielHas,
+     .calls = kToolCallsCalls,
+     .thoughts = {"Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"},
+     .dropped = kAprielDropped},
+    {.name = "tool-calls-list", .has = kToolCallsHas, .calls = kToolCallsCalls},
+    {.name = "firefunction", .has = kFireHas, .calls = kFireCalls, .tools_variable = "functions"},
     {.name = "llama4", .has = kLlama4Has, .calls = kLlama4Calls, .arguments_key = "parameters"},
     {.name = "llama3", .has = kPythonTagHas, .calls = kLlamaCalls, .arguments_key = "parameters"},
     {.name = "llama3.2", .has = kLlamaHas, .calls = kLlamaCalls, .arguments_key = "parameters"},

@@ -21,11 +21,14 @@ struct ElementMarks {
   std::string_view open{};
   std::string_view name_end{};
   std::string_view value_begin{};  // Empty: the value follows the name.
+  // {name} in it stands for the name. Then a list or an object may consist of such elements, those of a list named "item".
   std::string_view close{};
   // Whitespace around a value does not belong to it; false: one line feed at each side does not.
   bool trims_blanks = false;
   std::string_view padding{};  // Around values that are no texts, in forced calls.
   bool quotes_name = false;    // The name has quotes of either kind.
+  // The marks begin a line, so only there they end a value whose own end is missing.
+  bool begins_line = true;
   // The attribute that says whether the value is a text; empty: the tool's schema says it.
   std::string_view text_attribute{};
   std::string_view other_attribute{};  // The same, for all other values.
@@ -46,6 +49,14 @@ struct CallForm {
   bool needs_known_name = false;
 };
 
+// The ids of calls that models of a family know.
+enum class CallIds : std::uint8_t {
+  any,
+  nine,     // Nine letters and digits.
+  named,    // functions.NAME:INDEX; the index counts the calls of the conversation from 0.
+  counted,  // The index alone.
+};
+
 struct Marks {
   std::string_view open{};
   std::string_view close{};
@@ -60,13 +71,20 @@ struct Family {
   Marks thoughts{};                   // Empty: those of kThoughts that the template has.
   bool thinks_anywhere = false;       // Thoughts may begin behind content; else at the begin of a reply or behind a call.
   bool may_call_in_thoughts = true;   // A call inside of thoughts ends them.
-  std::span<const std::string_view> dropped{};  // Marks around content, as the texts of CallForm.
-  std::span<const std::string_view> ends{};     // Tokens that end a reply, beside those that the file names.
+  std::span<const std::string_view> dropped{};  // Marks that are no content, as the texts of CallForm.
+  // Marks around the whole content, likewise: the first at its begin, the second behind the first; the second may be empty.
+  std::span<const Marks> around{};
+  std::span<const std::string_view> ends{};  // Tokens that end a reply, beside those that the file names.
   ElementMarks element{};
   std::string_view quote{};            // The mark around texts of ArgumentStyle::loose; empty: Python's quotes.
   std::string_view name_key = "name";  // The keys of {function}.
   std::string_view arguments_key = "arguments";
-  std::string_view next_message{};  // Between thoughts and a forced call.
+  CallIds ids = CallIds::any;
+  std::string_view tools_variable{};  // A variable of the template that has the tools as indented JSON; empty: none.
+  std::string_view next_message{};    // Between thoughts and a forced call.
+  std::string_view answer{};          // Between thoughts and the answer, if a model may think again there instead.
+  // The values of `reasoning_effort` that its templates know, from the least; empty: any.
+  std::span<const std::string_view> efforts{};
   std::string_view call_trigger{};  // What shows that a call has begun; empty: the begin of a form up to its first blank.
 };
 

@@ -92,7 +92,15 @@ TEST(Families, ATemplateShowsItsFamily) {
   EXPECT_EQ(name("<seed:tool_call><function=x><parameter=y>"), "seed-oss");
   EXPECT_EQ(name("[gMASK]<sop><tool_call><arg_key>"), "glm");
   EXPECT_EQ(name("<minimax:tool_call><invoke"), "minimax");
+  EXPECT_EQ(name("]<]minimax[>[ <tool_call> <response>"), "minimax-m3");
   EXPECT_EQ(name("<｜DSML｜function_calls>"), "deepseek-dsml");
+  EXPECT_EQ(name("'<' ~ '｜DSML｜' ~ 'function_calls>'"), "deepseek-dsml");
+  EXPECT_EQ(name("message.tool_calls <｜DSML｜tool_calls>"), "deepseek-v4");
+  EXPECT_EQ(name("<|extra_0|><tool_calls>"), "hunyuan");
+  EXPECT_EQ(name("<tool_calls>[BEGIN FINAL RESPONSE]"), "apriel");
+  EXPECT_EQ(name("<tool_calls><|bom|>"), "tool-calls-list");
+  EXPECT_EQ(name("List of tools: <|tool_list_start|>["), "lfm2");
+  EXPECT_EQ(name("List of tools: ["), "lfm2.5");
   EXPECT_EQ(name("[TOOL_CALLS][CALL_ID][ARGS]"), "mistral-id");
   EXPECT_EQ(name("[TOOL_CALLS][ARGS]"), "mistral-args");
   EXPECT_EQ(name("[TOOL_CALLS]"), "mistral");
@@ -128,8 +136,6 @@ TEST(Families, Harmony) {
                "<|constrain|>json<|message|>{}<|call|>",
                {"", "I look.", {"g{}"}});
   expect_parts("gpt-oss", "no header at all", {"", "no header at all", {}});
-  expect_parts("gpt-oss", "<|channel|>commentary to=assistant<|channel|>analysis<|message|>x",
-               {"x", "<|channel|>commentary to=assistant", {}});
   expect_parts("gpt-oss", "<|channel|>analysis<|message|>one<|end|><|start|>assistant<|channel|>analysis<|message|>two<|end|>",
                {"onetwo", "", {}});
 }
@@ -187,6 +193,34 @@ TEST(Families, DeepSeekDsml) {
                {"R", "", {R"(f{"a": 1, "s": "1"})"}}, true);
 }
 
+TEST(Families, DeepSeek4) {
+  expect_parts("deepseek-v4",
+               "R</think>\n\nC\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" "
+               "string=\"false\">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>\n"
+               "</｜DSML｜tool_calls>",
+               {"R", "C", {R"(f{"a": 1})", "g{}"}}, true);
+}
+
+TEST(Families, MiniMax3) {
+  const std::string n = "]<]minimax[>[";
+  expect_parts("minimax-m3",
+               "R</mm:think>C\n" + n + "<tool_call>\n" + n + "<invoke name=\"f\">" + n + "<s>a[i]<b, <x>\n" + n + "</s>" + n +
+                   "<a>1" + n + "</a>\n" + n + "</invoke>\n" + n + "<invoke name=\"g\">" + n + "</invoke>\n" + n +
+                   "</tool_call>",
+               {"R", "C", {R"(f{"s": "a[i]<b, <x>", "a": 1})", "g{}"}}, true);
+  const auto element = [&](const std::string& name, const std::string& value) {
+    return n + "<" + name + ">" + value + n + "</" + name + ">";
+  };
+  const std::string numbers = element("l", element("item", "1") + "\n" + element("item", "2.5"));
+  const std::string object = element("o", element("k", "x y") + element("m", element("k", "true")) + element("e", ""));
+  expect_parts("minimax-m3",
+               n + "<tool_call>\n" + n + "<invoke name=\"f\">\n" + numbers + "\n" + object + "\n" + n + "</invoke>",
+               {"", "", {R"(f{"l": [1, 2.5], "o": {"k": "x y", "m": {"k": true}, "e": ""}})"}});
+  expect_parts("minimax-m3",
+               n + "<tool_call>\n" + n + "<invoke name=\"f\">" + n + "<s>x" + n + "</invoke>\n" + n + "</tool_call>C",
+               {"", "C", {R"(f{"s": "x"})"}});
+}
+
 // --- JSON behind a name
 
 TEST(Families, MistralWithArgs) {
@@ -234,7 +268,7 @@ TEST(Families, JsonInMarks) {
   expect_parts("granite-3", "C<|tool_call|>[" + two + "]", wanted);
   expect_parts("phi-4-mini", "C<|tool_call|>[" + two + "]<|/tool_call|>", wanted);
   expect_parts("phi-4-mini", "C functools[" + two + "]", wanted);
-  expect_parts("tool-calls-list", "<answer>\nC\n</answer><tool_calls>[" + two + "]</tool_calls>", wanted);
+  expect_parts("tool-calls-list", "C\n<tool_calls>[" + two + "]</tool_calls>", wanted);
   expect_parts("internlm", "C<|action_start|><|plugin|>\n{\"name\": \"f\", \"parameters\": {\"a\": 1}}<|action_end|>",
                {"", "C", {R"(f{"a": 1})"}});
   expect_parts("gigachat", "C<|function_call|>" + one, {"", "C", {R"(f{"a": 1})"}});
@@ -248,6 +282,26 @@ TEST(Families, JsonInMarks) {
   expect_parts("command", "<|START_RESPONSE|>C<|END_RESPONSE|>", {"", "C", {}});
   expect_parts("ernie", "R\n</think>\n\n<response>\nC\n</response>\n", {"R", "C", {}}, true);
   expect_parts("hermes", R"(<tool_call>{"name": "f", "arguments": "{\"a\": 1}"}</tool_call>)", {"", "", {R"(f{"a": 1})"}});
+}
+
+TEST(Families, Hunyuan) {
+  const std::string call = R"(<tool_calls>[{"name": "f", "arguments": {"a": 1}}]</tool_calls>)";
+  expect_parts("hunyuan", "<think>\nR " + call + "\n</think>\n<answer>\nC </think>\n</answer>",
+               {"R " + call, "C </think>", {}});
+  expect_parts("hunyuan", "<think>\n\n</think>\n<answer>助手：C\n" + call + "</answer>\n", {"", "C", {R"(f{"a": 1})"}});
+  expect_parts("hunyuan", "C 助手： and <answer>", {"", "C 助手： and <answer>", {}});
+}
+
+TEST(Families, Apriel) {
+  const std::string call = R"(<tool_calls>[{"name": "f", "arguments": {"a": 1}, "id": "0"}]</tool_calls>)";
+  expect_parts("apriel", "Here are my reasoning steps:\nR\n[BEGIN FINAL RESPONSE]\nC\n[END FINAL RESPONSE]", {"R", "C", {}});
+  expect_parts("apriel", "R\n[BEGIN FINAL RESPONSE]\nC\n" + call, {"R", "C", {R"(f{"a": 1})"}}, true);
+  expect_parts("apriel", "Here are two.", {"", "Here are two.", {}});
+}
+
+TEST(Families, Lfm2WritesJsonToo) {
+  expect_parts("lfm2", R"(<|tool_call_start|>[{"name": "f", "arguments": {"a": 1}}, {"name": "g"}]<|tool_call_end|>then)",
+               {"", "then", {R"(f{"a": 1})", "g{}"}});
 }
 
 // --- as in Python
@@ -318,6 +372,174 @@ TEST(Families, ASchemaWhosePartsReferToEachOtherIsReadInBoundedTime) {
   const Tools tools = tools_of(R"([{"type": "function", "function": {"name": "f", "parameters": {"$defs": {"a": {"anyOf": [)" +
                                parts + R"(]}}, "properties": {"p": {"$ref": "#/$defs/a"}, "q": {"type": "integer"}}}}}])");
   EXPECT_EQ(tools.at("f").at("p"), TypeSet());
+}
+
+// --- limits and missing marks
+
+TEST(Families, LimitsDoNotDependOnThePieces) {
+  const std::string head = "<tool_call>" + std::string(1100, '\n') + R"({"name": "f", "arguments": {}}</tool_call>)";
+  expect_parts("hermes", head, {"", head, {}});
+  const std::string name = "<parameter=" + std::string(300, 'x') + ">\n2\n</parameter>\n</function>\n</tool_call>";
+  expect_parts("qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n" + name,
+               {"", name, {R"(f{"a": 1})"}});
+  const std::string attribute = "<｜DSML｜parameter name=\"s\" " + std::string(300, 'x') + ">2</｜DSML｜parameter>";
+  expect_parts("deepseek-dsml", "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n" + attribute,
+               {"", "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n" + attribute, {}});
+  expect_parts("lfm2", "<|tool_call_start|>[f(s='a'" + std::string(100, ' ') + "b')]", {"", "b')]", {R"(f{"s": "a")"}});
+  const std::string word = "<|tool_call_start|>[f(a=1" + std::string(2000, ' ') + ")]";
+  expect_parts("lfm2", word, {"", word, {}});
+}
+
+TEST(Families, AValueWithoutItsEndEndsBeforeTheNextElement) {
+  const std::string begin = "<tool_call>\n<function=f>\n<parameter=s>\nline";
+  const std::string end = "\n</function>\n</tool_call>";
+  expect_parts("qwen3-coder", begin + "\n<parameter=a>\n1\n</parameter>" + end, {"", "", {R"(f{"s": "line", "a": 1})"}});
+  expect_parts("qwen3-coder", begin + "\n\n  <parameter=a>\n1" + end, {"", "", {R"(f{"s": "line\n", "a": 1})"}});
+  expect_parts("qwen3-coder", begin + end + "\nC", {"", "C", {R"(f{"s": "line"})"}});
+  expect_parts("qwen3-coder", "<tool_call>\n<function=f>\n<parameter=s>\n<parameter=a>\n1\n</parameter>" + end,
+               {"", "", {R"(f{"s": "", "a": 1})"}});
+  expect_parts("glm", "<tool_call>f<arg_key>s</arg_key><arg_value>x<arg_key>a</arg_key><arg_value>1</tool_call>",
+               {"", "", {R"(f{"s": "x", "a": 1})"}});
+  expect_parts("minimax",
+               "<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"s\">x\n<parameter name=\"a\">1\n</invoke>\n"
+               "</minimax:tool_call>",
+               {"", "", {R"(f{"s": "x", "a": 1})"}});
+}
+
+TEST(Families, MarksWithinAValueAreText) {
+  const std::string begin = "<tool_call>\n<function=f>\n<parameter=s>\n";
+  const std::string end = "\n</parameter>\n</function>\n</tool_call>";
+  expect_parts("qwen3-coder", begin + "x <parameter=a> y\n</function>\nz\n<parameter=new>\n<b>" + end,
+               {"", "", {R"(f{"s": "x <parameter=a> y\n</function>\nz\n<parameter=new>\n<b>"})"}});
+  expect_parts("qwen3-coder", begin + "\n    indented\n  " + end, {"", "", {R"(f{"s": "\n    indented\n  "})"}});
+}
+
+TEST(Families, TheEndOfAReplyEndsAValue) {
+  const std::string begin = "<tool_call>\n<function=f>\n<parameter=s>\nline 1\nline 2";
+  for (const std::string_view end : {"", "\n", "\n</par", "\n</function>", "\n</parameter>\n</fun"})
+    expect_parts("qwen3-coder", begin + std::string(end), {"", "", {R"(f{"s": "line 1\nline 2"})"}});
+  expect_parts("qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a>\n12", {"", "", {R"(f{"a": 12})"}});
+}
+
+TEST(Families, ALimitDropsTheBegunMarksOfACall) {
+  for (const std::string_view text :
+       {"<tool_call>\n<function=f>\n<parameter=s>\nline\n</para", "<tool_call>\n<function=f>\n<parameter=s>\nline\n",
+        "<tool_call>\n<function=f>\n<parameter=s>\nline\n</parameter>\n</func",
+        "<tool_call>\n<function=f>\n<parameter=s>\nline\n</parameter>\n</function>\n</tool_c"}) {
+    ReplyParser parser(family_format("qwen3-coder", false), 1);
+    ReplyPieces pieces;
+    parser.push(text, pieces);
+    parser.finish(pieces, true);
+    EXPECT_EQ(pieces.content, "") << text;
+    EXPECT_TRUE(parser.calls().at(0).text.starts_with(R"({"s": "line)")) << text;
+  }
+}
+
+TEST(Families, WhatGoesWrongBehindAnElementClosesTheArguments) {
+  expect_parts("qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\njunk </function>",
+               {"", "junk </function>", {R"(f{"a": 1})"}});
+  expect_parts("lfm2", "<|tool_call_start|>[f(a=1 {b})]", {"", "{b})]", {R"(f{"a": 1)"}});
+}
+
+TEST(Families, AnObjectMayLackItsLastBrace) {
+  const FamilyReply wanted{"", "", {R"(f{"a": 1})"}};
+  expect_parts("hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}\n</tool_call>", wanted);
+  expect_parts("hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}", wanted);
+}
+
+TEST(Families, TextBehindACallIsNotLost) {
+  const std::string call = "<|tool_call_start|>[f(a=1)";
+  const std::vector<std::string> calls{R"(f{"a": 1})"};
+  expect_parts("lfm2", call + ", go", {"", ", go", calls});
+  expect_parts("lfm2", call + ", then", {"", ", then", calls});
+  expect_parts("lfm2", call + ", ", {"", "", calls});
+  expect_parts("hermes", "<tool_call>{\"name\": \"g\"}</tool_call>\n<tool_c", {"", "<tool_c", {"g{}"}});
+  expect_parts("hermes", "<tool_call>{\"name\": \"g\"}</tool_call></tool_call>C", {"", "C", {"g{}"}});
+  expect_parts("mistral", "[TOOL_CALLS][{\"name\": \"g\"}]] C", {"", "] C", {"g{}"}});
+}
+
+// --- marks around thoughts and content
+
+TEST(Families, MarksAroundContentCountOnlyThere) {
+  const std::string text = "Use <response> and </response>, <answer> and </answer>.";
+  for (const std::string_view family : {"ernie", "granite-3", "tool-calls-list"})
+    expect_parts(family, "<think>R</think>\n\n" + text, {"R", text, {}});
+  expect_parts("ernie", "R\n</think>\n\n<response>\nThe <response> tag\n</response>\n", {"R", "The <response> tag", {}}, true);
+}
+
+TEST(Families, HeadersStayWhereThoughtsAreContent) {
+  const auto expect_content = [](std::string_view family, std::string_view text, std::string_view content,
+                                 const std::vector<std::string>& calls = {}, bool begins_with_thoughts = false) {
+    ReplyFormat format = family_format(family, begins_with_thoughts);
+    format.keeps_thoughts = true;
+    for (const std::size_t step : {std::size_t{1}, std::size_t{3}, text.size()})
+      EXPECT_EQ(parse_reply(format, text, step), (FamilyReply{"", std::string(content), calls})) << family << ", " << step;
+  };
+  expect_content("gpt-oss", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes",
+                 "<|channel|>analysis<|message|>hm<|end|>yes");
+  expect_content("ernie", "\nR\n</think>\n\n<response>\nC\n</response>\n", "\nR\n</think>C", {}, true);
+  expect_content("command", "<|START_RESPONSE|>C<|END_RESPONSE|>", "C");
+  expect_content("hermes", " <think>\nR\n</think>\n\nC", " <think>\nR\n</think>\n\nC");
+  expect_content("hermes", "R \n<tool_call>{\"name\": \"g\"}</tool_call>\n</think>C", "R</think>C", {"g{}"}, true);
+}
+
+TEST(Families, AnUnfinishedCallWithinThoughtsIsAThought) {
+  expect_parts("hermes", "R <tool_call>\n{\"name\": \"f\"", {"R <tool_call>\n{\"name\": \"f\"", "", {}}, true);
+  ReplyParser parser(family_format("qwen3-coder", true), 1);
+  ReplyPieces pieces;
+  parser.push("R <tool_call>\n<function=g>\n", pieces);
+  parser.finish(pieces, true);
+  EXPECT_EQ(pieces.content, "");
+  EXPECT_EQ(parser.reasoning(), "R <tool_call>\n<function=g>");
+}
+
+TEST(Families, TheEndOfThoughtsMayComeBehindACallWithinThem) {
+  const std::string call = "R<tool_call>\n<function=g>\n</function>\n</tool_call>";
+  expect_parts("qwen3-coder", call + "\n</think>\n\nC", {"R", "C", {"g{}"}}, true);
+  expect_parts("qwen3-coder", call + "\nC </think>\nD </think>", {"R", "CD </think>", {"g{}"}}, true);
+}
+
+// --- ids
+
+TEST(Families, AnIdOfAnotherFormIsReplaced) {
+  expect_parts("mistral-id", R"([TOOL_CALLS]f[CALL_ID]abc[ARGS]{})", {"", "", {"f{}"}});
+  expect_parts("mistral-id", R"([TOOL_CALLS]f[CALL_ID]123456789[ARGS]{}[TOOL_CALLS]g[CALL_ID]123456789[ARGS]{})",
+               {"", "", {"f#123456789{}", "g{}"}});
+}
+
+// --- escapes and quotes
+
+TEST(Families, EscapesInPythonTexts) {
+  expect_parts("lfm2", R"(<|tool_call_start|>[f(s='\U0001F600 \ud83d\ude00 \x41 \u00e9')]<|tool_call_end|>)",
+               {"", "", {R"(f{"s": "😀 😀 A é"})"}});
+  expect_parts("lfm2", R"(<|tool_call_start|>[f(s='C:\Users\x \ud83d! \ud83d\u0041 \u12')]<|tool_call_end|>)",
+               {"", "", {"f{\"s\": \"C:\\\\Users\\\\x \ufffd! \ufffdA \\\\u12\"}"}});
+}
+
+TEST(Families, GemmaMayForgetAQuote) {
+  const std::string end = "<tool_call|>";
+  expect_parts("gemma4", "<|tool_call>call:f{s:Paris, France<|\"|>,a:5}" + end,
+               {"", "", {R"(f{"s": "Paris, France", "a": 5})"}});
+  expect_parts("gemma4", "<|tool_call>call:f{s:https://a.b/(c)<|\"|>}" + end, {"", "", {R"-(f{"s": "https://a.b/(c)"})-"}});
+  expect_parts("gemma4", "<|tool_call>call:f{s:Paris,a:5}" + end, {"", "", {R"(f{"s": "Paris", "a": 5})"}});
+  expect_parts("gemma4", "<|tool_call>call:f{s:Paris}" + end, {"", "", {R"(f{"s": "Paris"})"}});
+  expect_parts("gemma4", "<|tool_call>call:f{l:[one, two],s:x<|\"|>}" + end, {"", "", {R"(f{"l": ["one", "two"], "s": "x"})"}});
+}
+
+TEST(Families, BlocksOfCalls) {
+  const FamilyReply wanted{"", "", {R"(f{"a": 1})", "g{}"}};
+  expect_parts("gemma4", "<|tool_call>call:f{a:1}call:g{}<tool_call|>", wanted);
+  expect_parts("glm", "<tool_call>\nf\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call><tool_call>\ng</tool_call>",
+               wanted);
+  expect_parts("tool-calls-list",
+               "<tool_calls>[\n    {\"name\": \"f\", \"arguments\": {\"a\": 1}},\n    {\"name\": \"g\", \"arguments\": {}}\n]\n"
+               "</tool_calls>",
+               wanted);
+}
+
+TEST(Families, HarmonysHeadersAreNoContent) {
+  expect_parts("gpt-oss", "<|channel|>final <|constrain|>json<|message|>{}<|return|>", {"", "{}", {}});
+  expect_parts("gpt-oss", "<|channel|>commentary to=assistant<|channel|>analysis<|message|>x", {"x", "", {}});
 }
 
 TEST(Families, LongTextsStream) {

@@ -8,7 +8,8 @@
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 
-#include "chat/argument_reader.h"
+#include "chat/call_pattern.h"
+#include "chat/loose_reader.h"
 #include "json/field_reader.h"
 
 namespace uma::chat {
@@ -53,6 +54,15 @@ void add_types(TypeSet& types, TypeSet more) {
   types.bits = static_cast<std::uint8_t>(types.bits | more.bits);
 }
 
+// What the schema refers to; null: nothing within `root`.
+const boost::json::value* target_of(const boost::json::object& schema, const boost::json::value& root) {
+  const boost::json::value* reference = schema.if_contains("$ref");
+  if (reference == nullptr || !reference->is_string()) return nullptr;
+  const std::string_view path = reference->get_string();
+  boost::system::error_code problem;
+  return path.starts_with('#') ? root.find_pointer(path.substr(1), problem) : nullptr;
+}
+
 TypeSet types_within(const boost::json::value& schema, const boost::json::value& root, int depth, int& visits) {
   TypeSet types;
   const boost::json::object* fields = schema.if_object();
@@ -76,12 +86,8 @@ TypeSet types_within(const boost::json::value& schema, const boost::json::value&
     if (parts == nullptr || !parts->is_array()) continue;
     for (const boost::json::value& part : parts->get_array()) add_types(types, types_within(part, root, depth + 1, visits));
   }
-  if (const boost::json::value* reference = fields->if_contains("$ref"); reference != nullptr && reference->is_string()) {
-    const std::string_view path = reference->get_string();
-    boost::system::error_code problem;
-    const boost::json::value* target = path.starts_with('#') ? root.find_pointer(path.substr(1), problem) : nullptr;
-    if (target != nullptr) add_types(types, types_within(*target, root, depth + 1, visits));
-  }
+  if (const boost::json::value* target = target_of(*fields, root))
+    add_types(types, types_within(*target, root, depth + 1, visits));
   if (types.bits == 0 && fields->contains("properties")) types.bits = TypeSet::object;
   if (types.bits == 0 && fields->contains("items")) types.bits = TypeSet::array;
   return types;
@@ -108,6 +114,16 @@ bool is_json_of(std::string_view text, TypeSet types) {
 TypeSet types_of(const boost::json::value& schema, const boost::json::value& root) {
   int visits = kSchemaVisitsMax;
   return types_within(schema, root, 0, visits);
+}
+
+const boost::json::value& resolved(const boost::json::value& schema, const boost::json::value& root) {
+  const boost::json::value* at = &schema;
+  for (int depth = 0; depth < kSchemaDepthMax && at->is_object(); ++depth) {
+    const boost::json::value* target = target_of(at->get_object(), root);
+    if (target == nullptr) break;
+    at = target;
+  }
+  return *at;
 }
 
 ParameterTypes parameter_types_of(const boost::json::value& schema) {

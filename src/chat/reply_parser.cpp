@@ -6,28 +6,35 @@
 #include <optional>
 
 #include "base/random.h"
+#include "chat/element_reader.h"
+#include "chat/loose_reader.h"
 #include "jinja/json_reader.h"
 #include "jinja/value.h"
 
 namespace uma::chat {
 namespace {
 
-constexpr std::size_t kHeadBytesMax = 1024;
 constexpr std::size_t kParsedCallsMax = 128;
 
 // The characters with which the arguments or the object of a call may begin.
-std::string_view begins_of(const CallForm& form, bool is_function) {
+std::string_view begins_of(const Family& family, const CallForm& form, bool is_function) {
   if (is_function || form.style == ArgumentStyle::json) return "{";
-  return form.style == ArgumentStyle::loose ? "({" : "<";
+  return form.style == ArgumentStyle::loose ? "({" : family.element.open.substr(0, 1);
 }
 
-// Nine letters and digits, the form that the strictest template takes.
+constexpr std::size_t kIdBytes = 9;
+
+// Letters and digits, the form that the strictest template takes (CallIds::nine).
 std::string call_id(std::uint64_t seed, std::size_t call) {
   constexpr std::string_view kCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
   Random random(seed + call);
-  std::string id(9, ' ');
+  std::string id(kIdBytes, ' ');
   for (char& c : id) c = kCharacters[random.next_below(kCharacters.size())];
   return id;
+}
+
+bool is_letter_or_digit(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
 // The name in an id like functions.name:0; the id itself if it is none.
@@ -56,45 +63,57 @@ void ReplyPieces::clear() {
 ReplyParser::ReplyParser(ReplyFormat format, std::uint64_t seed) : format_(std::move(format)), seed_(seed) {
   if (format_.begins_with_reasoning) {
     state_ = State::reasoning;
-    skips_blanks_ = true;
-    is_first_thought_ = true;
+    skips_blanks_ = !format_.keeps_thoughts;
+    is_first_thought_ = !format_.keeps_thoughts;
   }
   add_openers();
 }
 
+void ReplyParser::add_opener(Opener opener) {
+  const char first = opener.pattern.front().text.front();  // Of {function} too, an object.
+  if (!first_bytes_.contains(first)) first_bytes_ += first;
+  openers_.push_back(std::move(opener));
+}
+
 // In the order in which they are compared.
 void ReplyParser::add_openers() {
-  const auto add = [&](Opener opener) {
-    const char first = opener.pattern.front().text.front();  // Of {function} too, an object.
-    if (!first_bytes_.contains(first)) first_bytes_ += first;
-    openers_.push_back(std::move(opener));
-  };
-  if (!format_.thoughts.open.empty()) add({Opener::Kind::thoughts, pattern_of(format_.thoughts.open), nullptr});
+  using Kind = Opener::Kind;
+  const bool has_thoughts = !format_.thoughts.open.empty();
+  if (has_thoughts) add_opener({.kind = Kind::thoughts, .pattern = pattern_of(format_.thoughts.open)});
   if (format_.family == nullptr) return;
   if (format_.tools != nullptr) {
-    for (const CallForm& form : format_.family->calls) {
-      Form divided{.form = &form};
-      const Pattern call = pattern_of(form.call);
-      const auto arguments = std::ranges::find_if(call, [](const PatternPart& part) {
-        return part.kind == PatternPart::Kind::arguments || part.kind == PatternPart::Kind::function;
-      });
-      divided.head.assign(call.begin(), arguments + 1);
-      divided.separator = without_blanks(form.between);
-      const auto add_texts = [&](const Pattern& pattern, std::size_t from) {
-        for (std::size_t i = from; i < pattern.size(); ++i) {
-          if (pattern[i].kind == PatternPart::Kind::text) divided.closers.push_back(pattern[i].text);
-        }
-      };
-      add_texts(call, divided.head.size());
-      divided.closers_of_call = divided.closers.size();
-      add_texts(pattern_of(form.close), 0);
-      Pattern opener = pattern_of(form.open);
-      opener.insert(opener.end(), divided.head.begin(), divided.head.end());
-      forms_.push_back(std::move(divided));
-      add({Opener::Kind::call, std::move(opener), &form});
-    }
+    for (const CallForm& form : format_.family->calls) add_form(form);
+    if (has_thoughts) add_opener({.kind = Kind::thoughts_end, .pattern = pattern_of(format_.thoughts.close)});
   }
-  for (const std::string_view mark : format_.family->dropped) add({Opener::Kind::dropped, pattern_of(mark), nullptr});
+  for (const std::string_view mark : format_.family->dropped) add_opener({.kind = Kind::dropped, .pattern = pattern_of(mark)});
+  for (const Marks& marks : format_.family->around) {
+    add_opener({.kind = Kind::around_begin, .pattern = pattern_of(marks.open), .around = &marks});
+    if (!marks.close.empty()) add_opener({.kind = Kind::around_end, .pattern = pattern_of(marks.close), .around = &marks});
+  }
+  drops_marks_ = !format_.family->dropped.empty() || !format_.family->around.empty();
+}
+
+void ReplyParser::add_form(const CallForm& form) {
+  Form divided{.form = &form};
+  const Pattern call = pattern_of(form.call);
+  const auto arguments = std::ranges::find_if(call, [](const PatternPart& part) {
+    return part.kind == PatternPart::Kind::arguments || part.kind == PatternPart::Kind::function;
+  });
+  divided.head.assign(call.begin(), arguments + 1);
+  divided.tail.assign(arguments + 1, call.end());
+  divided.separator = without_blanks(form.between);
+  const auto add_texts = [&](const Pattern& pattern) {
+    for (const PatternPart& part : pattern) {
+      if (part.kind == PatternPart::Kind::text) divided.closers.push_back(part.text);
+    }
+  };
+  add_texts(divided.tail);
+  divided.closers_of_call = divided.closers.size();
+  add_texts(pattern_of(form.close));
+  Pattern opener = pattern_of(form.open);
+  opener.insert(opener.end(), divided.head.begin(), divided.head.end());
+  forms_.push_back(std::move(divided));
+  add_opener({.kind = Opener::Kind::call, .pattern = std::move(opener), .form = &form});
 }
 
 void ReplyParser::push(std::string_view text, ReplyPieces& out) {
@@ -131,8 +150,14 @@ bool ReplyParser::may_open(const Opener& opener, bool is_next) const {
   switch (opener.kind) {
     case Opener::Kind::thoughts:
       return !is_in_reasoning && ((may_think_ && is_next) || (format_.family != nullptr && format_.family->thinks_anywhere));
+    case Opener::Kind::thoughts_end:
+      return !is_in_reasoning && has_open_thoughts_ && !format_.keeps_thoughts;
     case Opener::Kind::dropped:
       return !is_in_reasoning;
+    case Opener::Kind::around_begin:
+      return !is_in_reasoning && is_at_start_ && is_next;
+    case Opener::Kind::around_end:
+      return !is_in_reasoning && around_ == opener.around;
     case Opener::Kind::call:
       break;
   }
@@ -144,8 +169,7 @@ bool ReplyParser::may_open(const Opener& opener, bool is_next) const {
 // Compares the text with a mark, or, if `form` is not null, with the head of a call.
 CallHead ReplyParser::head_of(const Pattern& pattern, const CallForm* form, std::string_view text) const {
   const bool is_function = form != nullptr && pattern.back().kind == PatternPart::Kind::function;
-  CallHead head = match_head(pattern, text, form == nullptr ? "" : begins_of(*form, is_function));
-  if (head.found == Found::maybe && text.size() > kHeadBytesMax) head.found = Found::no;
+  CallHead head = match_head(pattern, text, form == nullptr ? "" : begins_of(*format_.family, *form, is_function));
   if (head.found != Found::yes || form == nullptr) return head;
   if (head.name.empty() && !head.id.empty()) head.name = name_in(head.id);
   const bool needs_known = form->needs_known_name || state_ == State::reasoning;
@@ -196,8 +220,11 @@ bool ReplyParser::step_reasoning(ReplyPieces& out) {
   const Place place = find_opener(held.substr(0, close));
   const bool is_call = place.found == Found::yes;
   const bool is_over = !is_call && has_close;
-  const std::string_view reasoning = without_blanks_at_end(held.substr(0, is_over ? close : std::min(end, place.at)));
-  add_reasoning(reasoning, out);
+  const bool keeps_end = is_over && format_.keeps_thoughts;
+  const std::string_view reasoning = keeps_end
+                                         ? held.substr(0, close + format_.thoughts.close.size())
+                                         : without_blanks_at_end(held.substr(0, is_over ? close : std::min(end, place.at)));
+  add_reasoning(reasoning, out, taken());
   if (is_call) {
     is_in_thoughts_ = true;
     begin_call(*place.opener->form, place.head, reasoning.size(), place.at + place.head.length);
@@ -206,7 +233,7 @@ bool ReplyParser::step_reasoning(ReplyPieces& out) {
   held_.erase(0, is_over ? close + format_.thoughts.close.size() : reasoning.size());
   if (!is_over) return false;
   state_ = State::content;
-  skips_blanks_ = true;
+  skips_blanks_ = !format_.keeps_thoughts;
   may_think_ = false;
   return true;
 }
@@ -216,8 +243,7 @@ bool ReplyParser::step_content(ReplyPieces& out) {
   Place place = find_opener(held_);
   const std::string_view held = held_;
   // Whitespace before a mark is dropped.
-  const bool holds_blanks = finds_calls() || (format_.family != nullptr && !format_.family->dropped.empty()) ||
-                            (is_at_start_ && !format_.thoughts.open.empty());
+  const bool holds_blanks = finds_calls() || drops_marks_ || (is_at_start_ && !format_.thoughts.open.empty());
   std::string_view content = held.substr(0, place.at);
   if (holds_blanks) content = without_blanks_at_end(content);
   const std::size_t length = content.size();
@@ -229,9 +255,11 @@ bool ReplyParser::step_content(ReplyPieces& out) {
       begin_call(*place.opener->form, place.head, length, end);
       return true;
     }
-    if (place.opener->kind == Opener::Kind::thoughts) state_ = State::reasoning;
+    take_mark(*place.opener);
+    const bool is_kept = state_ == State::reasoning && format_.keeps_thoughts;
+    if (is_kept) add_reasoning(held.substr(length, end - length), out, taken() + length);
     held_.erase(0, end);
-    skips_blanks_ = true;
+    skips_blanks_ = !is_kept;
     return true;
   }
   held_.erase(0, length);
@@ -240,6 +268,28 @@ bool ReplyParser::step_content(ReplyPieces& out) {
     undecided_ = std::move(place);
   }
   return false;
+}
+
+// Notes a mark that is no call.
+void ReplyParser::take_mark(const Opener& opener) {
+  switch (opener.kind) {
+    case Opener::Kind::thoughts:
+      state_ = State::reasoning;
+      has_open_thoughts_ = false;
+      break;
+    case Opener::Kind::thoughts_end:
+      has_open_thoughts_ = false;
+      break;
+    case Opener::Kind::around_begin:
+      around_ = opener.around->close.empty() ? around_ : opener.around;
+      break;
+    case Opener::Kind::around_end:
+      around_ = nullptr;
+      break;
+    case Opener::Kind::dropped:
+    case Opener::Kind::call:
+      break;
+  }
 }
 
 const ReplyParser::Form& ReplyParser::form_of(const CallForm& form) const {
@@ -265,7 +315,7 @@ std::unique_ptr<ArgumentReader> ReplyParser::make_reader(const Form& form) const
       break;
     case ArgumentStyle::elements: {
       const auto tool = format_.tools->find(call_.name);
-      return std::make_unique<ElementReader>(format_.family->element, form.closers,
+      return std::make_unique<ElementReader>(format_.family->element, form.tail, form.closers,
                                              tool == format_.tools->end() ? nullptr : &tool->second);
     }
     case ArgumentStyle::loose:
@@ -298,16 +348,26 @@ bool ReplyParser::emit_call() {
   if ((form_->form->needs_known_name || is_in_thoughts_) && !is_known(call_.name)) return false;
   calls_.push_back({.kind = ReplyPart::Kind::tool_call,
                     .call = static_cast<std::int32_t>(calls_.size()),
-                    .id = call_.id.empty() ? call_id(seed_, calls_.size()) : call_.id,
+                    .id = id_of_call(),
                     .name = call_.name});
   is_emitted_ = true;
   call_text_.clear();
   return true;
 }
 
+// The model's id, if it has the family's form and no call before has it; else a new one.
+std::string ReplyParser::id_of_call() const {
+  const bool has_form = format_.family->ids != CallIds::nine ||
+                        (call_.id.size() == kIdBytes && std::ranges::all_of(call_.id, is_letter_or_digit));
+  const bool is_new = !std::ranges::contains(calls_, call_.id, &ReplyPart::id);
+  return !call_.id.empty() && has_form && is_new ? call_.id : call_id(seed_, calls_.size());
+}
+
 void ReplyParser::end_call() {
   is_at_start_ = false;
   may_think_ = true;
+  has_open_thoughts_ = has_open_thoughts_ || is_in_thoughts_;
+  closers_found_ = 0;
   state_ = State::after_call;
 }
 
@@ -325,14 +385,19 @@ std::optional<std::string> ReplyParser::begun_call() const {
   return has_begun ? std::optional(std::string(text)) : std::nullopt;
 }
 
+// Adds the text of a call that is none, or ends the arguments that were emitted.
 void ReplyParser::give_up_call(ReplyPieces& out) {
-  flush_arguments(out);
+  if (is_emitted_) {
+    (void)reader_->finish("", call_);
+    flush_arguments(out);
+    end_call();
+  }
+  skips_blanks_ = false;
   if (is_in_thoughts_ && !is_emitted_) {
     state_ = State::reasoning;
-    add_reasoning(call_text_, out);
+    add_reasoning(call_text_, out, taken() - call_text_.size());
   } else {
     state_ = State::content;
-    skips_blanks_ = false;
     add_content(call_text_, out, taken() - call_text_.size());
   }
   call_text_.clear();
@@ -351,21 +416,35 @@ void ReplyParser::flush_arguments(ReplyPieces& out) {
   add_part(std::move(part), out);
 }
 
-// Skips the closing marks of the call, any of which may be missing, and begins the next call of the same form if one follows.
-bool ReplyParser::step_after_call() {
-  std::string_view rest = held_;
-  bool has_closed_all = false;
+// Skips the closing marks of the call, any of which may be missing. A bracket counts once, since it may be text. False: there
+// may be more.
+bool ReplyParser::skip_closers() {
   for (bool is_changed = true; is_changed;) {
     is_changed = false;
+    std::string_view rest = held_;
     rest.remove_prefix(blanks_at_begin(rest));
     if (rest.empty()) return false;
-    for (std::size_t i = 0; i < form_->closers.size(); ++i) {
+    for (std::size_t i = 0; i < form_->closers.size() && !is_changed; ++i) {
+      const std::uint64_t bit = std::uint64_t{1} << i;
+      if ((closers_found_ & bit) != 0 && !form_->closers[i].contains('<')) continue;
       const Found found = take(rest, form_->closers[i]);
       if (found == Found::maybe) return false;
-      is_changed = is_changed || found == Found::yes;
-      has_closed_all = has_closed_all || (found == Found::yes && i >= form_->closers_of_call);
+      if (found == Found::no) continue;
+      is_changed = true;
+      closers_found_ |= bit;
+      held_.erase(0, held_.size() - rest.size());
     }
   }
+  return true;
+}
+
+// Begins the next call of the same form if one follows the closing marks.
+bool ReplyParser::step_after_call() {
+  if (!skip_closers()) return false;
+  std::string_view rest = held_;
+  rest.remove_prefix(blanks_at_begin(rest));
+  const std::size_t begin = held_.size() - rest.size();
+  const bool has_closed_all = closers_found_ >> form_->closers_of_call != 0;
   if (!has_closed_all) {
     if (!form_->separator.empty()) {
       if (take(rest, form_->separator) == Found::maybe) return false;
@@ -375,52 +454,59 @@ bool ReplyParser::step_after_call() {
     CallHead head = head_of(form_->head, form_->form, rest);
     if (head.found == Found::maybe) return false;
     if (head.found == Found::yes && finds_calls()) {
-      const std::size_t begin = held_.size() - rest.size();
-      const std::size_t end = begin + head.length;
+      const std::size_t end = held_.size() - rest.size() + head.length;
       begin_call(*form_->form, std::move(head), begin, end);
       return true;
     }
   }
   // The following text is content or the next call's mark.
-  held_.erase(0, held_.size() - rest.size());
+  held_.erase(0, begin);
   state_ = State::content;
   skips_blanks_ = true;
   return true;
 }
 
 void ReplyParser::finish(ReplyPieces& out, bool is_cut) {
-  switch (state_) {
-    case State::reasoning:
-      add_reasoning(without_blanks_at_end(held_), out);
-      break;
-    case State::call:
-      if (!is_cut && !call_.name.empty() && reader_->finish(call_) && (is_emitted_ || emit_call())) {
-        flush_arguments(out);
-        break;
-      }
-      add_content(call_text_ + held_, out, taken() - call_text_.size());
-      break;
-    case State::content:
-      if (!skips_blanks_) add_content(held_, out, taken());
-      break;
-    case State::after_call:  // Only whitespace and the beginning of a closing mark.
-      break;
+  if (state_ == State::call) {
+    const bool is_whole = !is_cut && !call_.name.empty() && reader_->finish(held_, call_) && (is_emitted_ || emit_call());
+    flush_arguments(out);
+    if (is_whole || (is_cut && is_emitted_)) held_.clear();
+    held_.insert(0, call_text_);  // Empty once the call is emitted.
+    state_ = is_in_thoughts_ && !is_emitted_ ? State::reasoning : State::content;
+    skips_blanks_ = false;
+  } else if (state_ == State::after_call) {
+    // Whitespace, and the begin of a mark or of another call.
+    std::string_view rest = without_blanks(held_);
+    if (is_cut || rest == form_->separator) rest = {};
+    held_ = std::string(rest);
+    state_ = State::content;
+    skips_blanks_ = false;
+  }
+  if (state_ == State::reasoning) {
+    add_reasoning(format_.keeps_thoughts ? std::string_view(held_) : without_blanks_at_end(held_), out, taken());
+  } else if (!skips_blanks_) {
+    add_content(held_, out, taken());
   }
   held_.clear();
   call_text_.clear();
 }
 
-void ReplyParser::add_content(std::string_view text, ReplyPieces& out, std::size_t begin) {
+void ReplyParser::append_content(std::string_view text, ReplyPieces& out, std::size_t begin) {
   out.content += text;
-  if (text.empty()) return;
   out.content_places.push_back({begin, begin + text.size()});
+}
+
+void ReplyParser::add_content(std::string_view text, ReplyPieces& out, std::size_t begin) {
+  if (text.empty()) return;
+  append_content(text, out, begin);
   if (without_blanks(text).empty()) return;
   is_at_start_ = false;
   may_think_ = false;
 }
 
-void ReplyParser::add_reasoning(std::string_view text, ReplyPieces& out) {
+void ReplyParser::add_reasoning(std::string_view text, ReplyPieces& out, std::size_t begin) {
   if (text.empty()) return;
+  if (format_.keeps_thoughts) return append_content(text, out, begin);
   reasoning_ += text;
   add_part({.kind = ReplyPart::Kind::reasoning, .text = std::string(text)}, out);
 }

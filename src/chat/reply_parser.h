@@ -18,6 +18,7 @@
 #include "chat/argument_reader.h"
 #include "chat/call_pattern.h"
 #include "chat/family.h"
+#include "chat/parameter_types.h"
 #include "core/event.h"
 #include "core/ids.h"
 
@@ -31,14 +32,16 @@ struct ReplyFormat {
   const Family* family = nullptr;        // Null: thoughts only.
   std::shared_ptr<const Tools> tools{};  // Null: there are no calls.
   bool has_parallel_calls = true;
-  Marks thoughts{};                    // Empty: thoughts are content.
+  Marks thoughts{};                    // Empty: there are none.
+  bool keeps_thoughts = false;         // Thoughts are content, with their marks.
   bool begins_with_reasoning = false;  // The prompt has opened the reasoning.
   // Control tokens with the texts of marks; a detokenizer hides them.
   std::vector<std::pair<Token, std::string>> marks{};
   std::vector<Token> ends{};  // Tokens that end the reply (Family::ends).
 
   [[nodiscard]] bool is_plain() const {
-    return tools == nullptr && thoughts.open.empty() && (family == nullptr || family->dropped.empty());
+    return tools == nullptr && thoughts.open.empty() &&
+           (family == nullptr || (family->dropped.empty() && family->around.empty()));
   }
 };
 
@@ -65,15 +68,21 @@ class ReplyParser {
   // Takes whole UTF-8 characters.
   void push(std::string_view text, ReplyPieces& out);
   // Adds the text that was held back, at the end of the reply. `is_cut`: the reply ended at a limit, so an unfinished call
-  // stays unfinished; otherwise a call that lacks only its closing marks is whole.
+  // stays unfinished, without its undecided text; otherwise a call that lacks only its closing marks is whole.
   void finish(ReplyPieces& out, bool is_cut = false);
 
+  // Whether the text so far ends in thoughts, also if they are kept as content.
   [[nodiscard]] bool is_reasoning() const { return state_ == State::reasoning; }
   // Whether a reply without parallel calls has had its only call.
   [[nodiscard]] bool has_ended() const {
     return !format_.has_parallel_calls && !calls_.empty() && (state_ == State::after_call || state_ == State::content);
   }
 
+  // Whether the last text may belong to a tool call.
+  [[nodiscard]] bool may_be_in_call() const {
+    return state_ == State::call || state_ == State::after_call ||
+           (undecided_ && undecided_->opener->kind == Opener::Kind::call);
+  }
   // The text of a tool call that has begun and is not emitted yet, from its mark on. Nothing: there is no such call.
   [[nodiscard]] std::optional<std::string> begun_call() const;
 
@@ -92,15 +101,24 @@ class ReplyParser {
   };
   // A mark that the parser looks for.
   struct Opener {
-    enum class Kind : std::uint8_t { thoughts, call, dropped };
+    enum class Kind : std::uint8_t {
+      thoughts,
+      thoughts_end,  // Of thoughts that a call has ended.
+      call,
+      dropped,
+      around_begin,
+      around_end,
+    };
     Kind kind = Kind::thoughts;
     Pattern pattern;
     const CallForm* form = nullptr;
+    const Marks* around = nullptr;
   };
   // A form of calls, divided into its parts.
   struct Form {
     const CallForm* form = nullptr;
     Pattern head{};                           // The call up to its arguments.
+    Pattern tail{};                           // The call behind its arguments.
     std::string_view separator{};             // Between two calls, without whitespace.
     std::vector<std::string_view> closers{};  // Texts that may follow the arguments, in order.
     std::size_t closers_of_call = 0;          // The first of them end the call, the others all calls.
@@ -114,6 +132,8 @@ class ReplyParser {
   };
 
   void add_openers();
+  void add_form(const CallForm& form);
+  void add_opener(Opener opener);
   [[nodiscard]] bool step(ReplyPieces& out);
   [[nodiscard]] bool step_reasoning(ReplyPieces& out);
   [[nodiscard]] bool step_content(ReplyPieces& out);
@@ -129,22 +149,27 @@ class ReplyParser {
   [[nodiscard]] const Form& form_of(const CallForm& form) const;
   [[nodiscard]] std::size_t taken() const { return pushed_ - held_.size(); }
 
+  void take_mark(const Opener& opener);
   void begin_call(const CallForm& form, CallHead head, std::size_t begin, std::size_t end);
   [[nodiscard]] std::unique_ptr<ArgumentReader> make_reader(const Form& form) const;
   [[nodiscard]] bool emit_call();
+  [[nodiscard]] std::string id_of_call() const;
   void end_call();
   void give_up_call(ReplyPieces& out);
+  [[nodiscard]] bool skip_closers();
   void flush_arguments(ReplyPieces& out);
   // `begin` is the position of the text in the whole pushed text.
   void add_content(std::string_view text, ReplyPieces& out, std::size_t begin);
-  void add_reasoning(std::string_view text, ReplyPieces& out);
+  void add_reasoning(std::string_view text, ReplyPieces& out, std::size_t begin);
+  static void append_content(std::string_view text, ReplyPieces& out, std::size_t begin);
   static void add_part(ReplyPart part, ReplyPieces& out);
 
   const ReplyFormat format_;
   const std::uint64_t seed_;
   std::vector<Opener> openers_;
   std::vector<Form> forms_;
-  std::string first_bytes_;  // Of all openers.
+  std::string first_bytes_;   // Of all openers.
+  bool drops_marks_ = false;  // There are marks in or around content.
 
   State state_ = State::content;
   std::string held_;                  // Undecided text.
@@ -153,6 +178,8 @@ class ReplyParser {
   bool is_at_start_ = true;           // No content and no call so far.
   bool may_think_ = true;             // Thoughts may begin here.
   bool is_first_thought_ = false;     // The reasoning has no text so far.
+  bool has_open_thoughts_ = false;    // A call has ended thoughts, whose own end may follow.
+  const Marks* around_ = nullptr;     // The marks around the content whose first was found and whose second was not.
   std::optional<Place> undecided_{};  // The opener that may begin in held_.
 
   std::string reasoning_;
@@ -166,6 +193,7 @@ class ReplyParser {
   bool is_in_thoughts_ = false;
   bool is_emitted_ = false;
   std::size_t arguments_emitted_ = 0;
+  std::uint64_t closers_found_ = 0;  // Bit n: Form::closers[n] was found behind the call.
 };
 
 }  // namespace uma::chat

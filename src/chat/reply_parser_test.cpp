@@ -330,6 +330,18 @@ TEST(ReplyParser, AnyTextComesOutTheSameHoweverItIsCut) {
                                        "<",
                                        "1",
                                        "<|python_tag|>",
+                                       "<response>",
+                                       "</response>",
+                                       "<function=f>\n",
+                                       "<parameter=a>",
+                                       "</parameter>",
+                                       "</function>",
+                                       "<|tool_call>call:f",
+                                       "<|\"|>",
+                                       "'",
+                                       "(",
+                                       ")",
+                                       "f(a=",
                                        "<｜tool▁calls▁begin｜>",
                                        "<｜tool▁call▁begin｜>",
                                        "<｜tool▁sep｜>",
@@ -342,6 +354,7 @@ TEST(ReplyParser, AnyTextComesOutTheSameHoweverItIsCut) {
     ReplyFormat format = calls(family.name, {"f"});
     if (random.next_below(3) > 0) format.thoughts = thoughts_of("</think>", &family);
     format.begins_with_reasoning = !format.thoughts.open.empty() && random.next_below(4) == 0;
+    format.keeps_thoughts = random.next_below(4) == 0;
     std::string text;
     for (std::uint64_t left = random.next_below(20); left > 0; --left) text += words[random.next_below(words.size())];
     const Reply whole = parse(format, text, text.size() + 1);

@@ -14,6 +14,21 @@ ReplyStream::ReplyStream(ReplyOptions options, const llm::Vocab& vocab, bool kee
       keeps_content_(keeps_content || !options_.stream),
       detokenized_(vocab, options_.stop, options_.format.marks) {
   if (!options_.format.is_plain()) parser_.emplace(options_.format, options_.call_seed);
+  if (options_.thinking) thinking_.emplace(*options_.thinking);
+}
+
+bool ReplyStream::is_thinking() const {
+  return parser_ && parser_->is_reasoning();
+}
+
+std::optional<Token> ReplyStream::forced_token() {
+  // A character is completed first, unless the mark has begun.
+  if (!thinking_ || (detokenized_.is_inside_character() && !thinking_->is_closing())) return std::nullopt;
+  return thinking_->next(is_thinking());
+}
+
+std::optional<Token> ReplyStream::instead_of_end() {
+  return options_.answer_grammar && is_thinking() ? std::optional(thinking_->close()) : std::nullopt;
 }
 
 ReplyStream::Next ReplyStream::push(Token token, std::span<const float> logits, llm::Sampler& sampler, EventSink& sink) {
@@ -24,14 +39,16 @@ ReplyStream::Next ReplyStream::push(Token token, std::span<const float> logits, 
     logprobs_waiting_.push(llm::logprobs_of(logits, token, *options_.logprobs, vocab_), token_begin, detokenized_.bytes_made());
   }
   const std::size_t begin = std::exchange(text_bytes_, text_bytes_ + text_.size());
+  const bool was_thinking = is_thinking();
   pieces_.clear();
+  if (thinking_) thinking_->push(token, was_thinking);
   if (parser_) {
-    const bool was_reasoning = parser_->is_reasoning();
     parser_->push(text_, pieces_);
-    if (was_reasoning || parser_->is_reasoning()) ++reasoning_tokens_;
     text_ = pieces_.content;
     if (options_.call_grammar) constrain_call(sampler);
   }
+  if (was_thinking || is_thinking()) ++reasoning_tokens_;
+  if (options_.answer_grammar && was_thinking && !is_thinking()) constrain_answer(sampler);
   take_logprobs(begin);
   if (keeps_content_) content_ += text_;
   if (options_.stream && !deliver(token, sink)) return Next::slow_client;
@@ -45,22 +62,32 @@ bool ReplyStream::deliver(Token token, EventSink& sink) {
          std::ranges::all_of(pieces_.after, deliver_part);
 }
 
-// A tool call follows its grammar from its mark to its end. If a call does not begin as the grammar requires, this and later
-// calls are only parsed.
+// A tool call follows its grammar from its mark to its end, also where the parser finds an end before the grammar does. If a
+// call does not begin as the grammar requires, this and later calls are only parsed.
 void ReplyStream::constrain_call(llm::Sampler& sampler) {
   if (sampler.constraint() != nullptr) {
-    if (sampler.is_complete()) sampler.constrain(nullptr);
+    if (sampler.is_complete() || !parser_->may_be_in_call()) sampler.constrain(nullptr);
     return;
   }
   if (ignores_grammar_) return;
   const auto begun = parser_->begun_call();
   if (!begun) return;
-  auto constraint = std::make_unique<llm::TokenConstraint>(options_.call_grammar, vocab_, options_.format.marks);
+  auto constraint =
+      std::make_unique<llm::TokenConstraint>(options_.call_grammar, vocab_, options_.format.marks, options_.format.ends);
   if (constraint->accept_text(*begun + detokenized_.held())) {
     sampler.constrain(std::move(constraint));
   } else {
     ignores_grammar_ = true;
   }
+}
+
+// The content follows its grammar from the end of the thoughts. A token may have the end of their mark and the beginning of the
+// content.
+void ReplyStream::constrain_answer(llm::Sampler& sampler) {
+  auto constraint =
+      std::make_unique<llm::TokenConstraint>(options_.answer_grammar, vocab_, options_.format.marks, options_.format.ends);
+  (void)constraint->accept_text(pieces_.content);
+  sampler.constrain(std::move(constraint));
 }
 
 // Moves the log probabilities of the newly decided content, whose text began at `begin`, to logprobs_.

@@ -15,6 +15,7 @@
 #include "chat/logprob_queue.h"
 #include "chat/reply_parser.h"
 #include "chat/text_stream.h"
+#include "chat/thinking.h"
 #include "core/event.h"
 #include "core/ids.h"
 #include "grammar/grammar.h"
@@ -27,9 +28,12 @@ struct ReplyOptions {
   ReplyFormat format{};
   std::vector<std::string> stop{};                         // The reply ends before the first of these strings.
   std::shared_ptr<const grammar::Grammar> call_grammar{};  // Constrains each tool call behind its mark; null: no constraint.
-  std::uint64_t call_seed = 0;                             // Seed for the ids of tool calls.
-  std::optional<std::int32_t> logprobs{};  // Number of alternatives reported with each content token; absent: none.
-  bool stream = true;                      // False: everything is reported at the end.
+  // Constrains the content behind thoughts that the prompt has opened, which `thinking` must then limit; null: no constraint.
+  std::shared_ptr<const grammar::Grammar> answer_grammar{};
+  std::optional<ThinkingLimit> thinking{};  // Absent: thoughts have no limit.
+  std::uint64_t call_seed = 0;              // Seed for the ids of tool calls.
+  std::optional<std::int32_t> logprobs{};   // Number of alternatives reported with each content token; absent: none.
+  bool stream = true;                       // False: everything is reported at the end.
 };
 
 class ReplyStream {
@@ -37,10 +41,16 @@ class ReplyStream {
   // `keeps_content`: End::content is wanted although the reply is streamed. `vocab` must outlive the stream.
   ReplyStream(ReplyOptions options, const llm::Vocab& vocab, bool keeps_content);
 
+  // The next token, if it closes thoughts that have used up their budget; nullopt: the model chooses.
+  [[nodiscard]] std::optional<Token> forced_token();
+  // The model has chosen to end the reply. Returns the token that closes the thoughts instead, if an answer must follow them.
+  [[nodiscard]] std::optional<Token> instead_of_end();
+
   enum class Next : std::uint8_t { more, stop, slow_client };
   // Takes the next token of the reply and delivers the decided parts. `logits` are the model's own for this token's row; they
   // are read only if log probabilities are wanted. At the beginning and end of a tool call, the call's grammar is added to
-  // `sampler` or removed. Returns `stop` after a stop string or the last allowed tool call.
+  // `sampler` or removed; at the end of thoughts, the answer's is added. Returns `stop` after a stop string or the last allowed
+  // tool call.
   [[nodiscard]] Next push(Token token, std::span<const float> logits, llm::Sampler& sampler, EventSink& sink);
 
   // Everything not delivered yet; the whole reply if it is not streamed.
@@ -58,7 +68,8 @@ class ReplyStream {
 
   // Control tokens with the texts of marks.
   [[nodiscard]] std::span<const std::pair<Token, std::string>> marks() const { return options_.format.marks; }
-  // Whether the token ends the reply in the model's family.
+  // The tokens that end a reply in the model's family.
+  [[nodiscard]] std::span<const Token> ends() const { return options_.format.ends; }
   [[nodiscard]] bool is_end(Token token) const { return std::ranges::contains(options_.format.ends, token); }
   [[nodiscard]] bool wants_logprobs() const { return options_.logprobs.has_value(); }
   // Bytes of the log probabilities that are not delivered yet (chat::logprobs_bytes).
@@ -66,7 +77,9 @@ class ReplyStream {
   [[nodiscard]] std::int32_t reasoning_tokens() const { return reasoning_tokens_; }
 
  private:
+  [[nodiscard]] bool is_thinking() const;
   void constrain_call(llm::Sampler& sampler);
+  void constrain_answer(llm::Sampler& sampler);
   void take_logprobs(std::size_t begin);
   [[nodiscard]] bool deliver(Token token, EventSink& sink);
 
@@ -75,7 +88,8 @@ class ReplyStream {
   const bool keeps_content_;
   TextStream detokenized_;
   std::optional<ReplyParser> parser_;  // Absent: the whole text is content.
-  bool ignores_grammar_ = false;       // A tool call did not begin as the grammar requires.
+  std::optional<ThinkingBudget> thinking_;
+  bool ignores_grammar_ = false;  // A tool call did not begin as the grammar requires.
   LogprobQueue logprobs_waiting_;
   std::vector<TokenLogprobs> logprobs_kept_;  // Unless the reply is streamed.
   std::size_t logprobs_kept_bytes_ = 0;

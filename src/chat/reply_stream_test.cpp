@@ -67,6 +67,62 @@ TEST_F(ReplyStreamTest, DeliversTheTextOfEachTokenAndTheRestAtTheEnd) {
   EXPECT_EQ(end.content, "") << "the content is not kept";
 }
 
+TEST_F(ReplyStreamTest, ClosesThoughtsWhoseBudgetIsUsedUp) {
+  for (const bool splits : {true, false}) {
+    client_ = {};
+    ReplyFormat format = reasoning_and_calls_;
+    format.keeps_thoughts = !splits;
+    ReplyStream reply(
+        {.format = format, .thinking = ThinkingLimit{.tokens_max = 2, .closing = testing::fake_tokens("</think>")}}, vocab_,
+        true);
+    EXPECT_EQ(push(reply, "<think>hm"), Next::more);
+    std::string forced;
+    for (auto token = reply.forced_token(); token; token = reply.forced_token()) {
+      forced += static_cast<char>(*token);
+      EXPECT_EQ(push(reply, forced.substr(forced.size() - 1)), Next::more);
+    }
+    EXPECT_EQ(forced, "</think>");
+    EXPECT_EQ(push(reply, "yes"), Next::more);
+    EXPECT_EQ(reply.forced_token(), std::nullopt);
+    EXPECT_EQ(client_.text, splits ? "yes" : "<think>hm</think>yes");
+    EXPECT_EQ(reply.reasoning_tokens(), 11);
+    EXPECT_EQ(reply.finish().message_extra, splits ? R"({"reasoning_content":"hm"})" : "");
+  }
+}
+
+TEST_F(ReplyStreamTest, ACharacterIsWholeBeforeThoughtsAreClosed) {
+  ReplyFormat format = reasoning_and_calls_;
+  format.begins_with_reasoning = true;
+  ReplyStream reply({.format = format, .thinking = ThinkingLimit{.tokens_max = 1, .closing = testing::fake_tokens("</think>")}},
+                    vocab_, true);
+  EXPECT_EQ(push(reply, "\xc3"), Next::more);
+  EXPECT_EQ(reply.forced_token(), std::nullopt);
+  EXPECT_EQ(push(reply, "\xa4"), Next::more);
+  EXPECT_EQ(reply.forced_token(), Token{'<'});
+}
+
+TEST_F(ReplyStreamTest, TheGrammarOfAnAnswerBeginsBehindItsThoughts) {
+  ReplyFormat format = reasoning_and_calls_;
+  format.tools = nullptr;
+  format.begins_with_reasoning = true;
+  ReplyStream reply({.format = format,
+                     .answer_grammar = grammar::Grammar::parse(R"(root ::= "{}")").value(),
+                     .thinking = ThinkingLimit{.tokens_max = 100, .closing = testing::fake_tokens("</think>")}},
+                    vocab_, true);
+  EXPECT_EQ(push(reply, "hm"), Next::more);
+  EXPECT_EQ(sampler_.constraint(), nullptr);
+  std::string closing;
+  for (auto token = reply.instead_of_end(); token; token = reply.forced_token()) {
+    closing += static_cast<char>(*token);
+    EXPECT_EQ(push(reply, closing.substr(closing.size() - 1)), Next::more);
+  }
+  EXPECT_EQ(closing, "</think>") << "the model has ended its reply too early";
+  ASSERT_NE(sampler_.constraint(), nullptr);
+  EXPECT_TRUE(sampler_.constraint()->allows('{'));
+  EXPECT_FALSE(sampler_.constraint()->allows('\n'));
+  EXPECT_EQ(reply.instead_of_end(), std::nullopt);
+}
+
 TEST_F(ReplyStreamTest, StopsBeforeAStopString) {
   ReplyStream reply({.stop = {"END"}}, vocab_, true);
   EXPECT_EQ(push(reply, "some text END more"), Next::stop);
@@ -142,6 +198,16 @@ TEST_F(ReplyStreamTest, AToolCallThatBeginsOtherwiseIsOnlyParsed) {
   EXPECT_EQ(push(reply, R"("name":"look","arguments":{}}</tool_call>)"), Next::more);
   EXPECT_EQ(sampler_.constraint(), nullptr);
   EXPECT_TRUE(reply.finish().has_tool_calls);
+}
+
+TEST_F(ReplyStreamTest, AToolCallThatTheParserEndsEarlierIsNotHeldByItsGrammar) {
+  auto grammar = grammar::Grammar::parse(R"(root ::= "<tool_call>" [^#]* "#")");
+  ASSERT_TRUE(grammar.has_value());
+  ReplyStream reply({.format = reasoning_and_calls_, .call_grammar = *grammar}, vocab_, false);
+  EXPECT_EQ(push(reply, R"(<tool_call>{"name":"look","arguments":{}})"), Next::more);
+  ASSERT_NE(sampler_.constraint(), nullptr);
+  EXPECT_EQ(push(reply, "</tool_call> y"), Next::more);
+  EXPECT_EQ(sampler_.constraint(), nullptr);
 }
 
 TEST_F(ReplyStreamTest, ReportsASlowClient) {

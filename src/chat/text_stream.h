@@ -25,6 +25,7 @@ class TextStream {
   [[nodiscard]] std::size_t bytes_made() const { return made_; }
   // Text that is not appended yet, without an unfinished character.
   [[nodiscard]] const std::string& held() const { return held_; }
+  [[nodiscard]] bool is_inside_character() const { return detokenizer_.is_inside_character(); }
   // The complete stop string; empty: there is none.
   [[nodiscard]] const std::string& stop_string() const { return stop_string_; }
 

@@ -74,32 +74,13 @@ std::string with_calls(const ChatMessage& message) {
   return text;
 }
 
-Value with_arguments_as_objects(const Value& call, Source source) {
-  std::vector<std::pair<jinja::TextPtr, Value>> entries;
-  for (const auto& [key, item] : call.as_dict()->entries) {
-    const Dict* function = item.as_dict();
-    if (key->bytes() != "function" || function == nullptr) {
-      entries.emplace_back(key, item);
-      continue;
-    }
-    std::vector<std::pair<jinja::TextPtr, Value>> fields;
-    for (const auto& [name, field] : function->entries) {
-      const auto arguments = name->bytes() == "arguments" && field.as_text() != nullptr
-                                 ? jinja::read_json(field.as_text()->bytes(), source)
-                                 : std::nullopt;
-      fields.emplace_back(name, arguments && arguments->as_dict() != nullptr ? *arguments : field);
-    }
-    entries.emplace_back(key, Value::dict(std::move(fields)));
-  }
-  return Value::dict(std::move(entries));
-}
-
 }  // namespace
 
 std::vector<std::string_view> marks_of(const ReplyFormat& format) {
   std::vector<std::string_view> marks;
   const auto add = [&](std::string_view text) {
-    constexpr std::pair<std::string_view, std::string_view> kBrackets[] = {{"<", ">"}, {"[", "]"}, {"｜", "｜"}};
+    constexpr std::pair<std::string_view, std::string_view> kBrackets[] = {
+        {"<", ">"}, {"[", "]"}, {"｜", "｜"}, {"]<]", "[>["}};
     for (const auto& [open, close] : kBrackets) {
       for (std::size_t at = text.find(open); at != std::string_view::npos; at = text.find(open, at + open.size())) {
         const std::size_t end = text.find(close, at + open.size());
@@ -116,6 +97,10 @@ std::vector<std::string_view> marks_of(const ReplyFormat& format) {
     for (const std::string_view text : {form.open, form.call, form.between, form.close}) add(text);
   }
   for (const std::string_view text : family.dropped) add(text);
+  for (const Marks& around : family.around) {
+    add(around.open);
+    add(around.close);
+  }
   const ElementMarks& element = family.element;
   for (const std::string_view text : {element.open, element.name_end, element.value_begin, element.close, family.quote})
     add(text);
@@ -133,6 +118,16 @@ Tools tools_of(std::string_view tools) {
     known.emplace(function.at("name").as_string(), schema == nullptr ? ParameterTypes() : parameter_types_of(*schema));
   }
   return known;
+}
+
+std::size_t bytes_of(const Tools& tools) {
+  constexpr std::size_t kNodeBytes = 96;  // An entry of a map, with a short name.
+  std::size_t bytes = sizeof(Tools);
+  for (const auto& [name, parameters] : tools) {
+    bytes += kNodeBytes + name.size();
+    for (const auto& [parameter, types] : parameters) bytes += kNodeBytes + parameter.size();
+  }
+  return bytes;
 }
 
 std::vector<WrittenMessage> spell_out_tools(std::span<const ChatMessage> messages, std::string_view tools) {
@@ -165,26 +160,9 @@ std::vector<WrittenMessage> spell_out_tools(std::span<const ChatMessage> message
   return written;
 }
 
-Value message_value(const ChatMessage& message, Source source, MessageStyle style) {
-  const bool is_none = style.is_empty_content_none && message.content.empty() && has_calls(message);
-  std::vector<Value::Entry> fields{
-      {"role", Value::text(message.role)},
-      {"content", is_none ? Value::none() : Value::text(Text::input(message.content, source))},
-  };
-  const auto extra = message.extra.empty() ? std::nullopt : jinja::read_json(message.extra, source);
-  if (!extra || extra->as_dict() == nullptr) return Value::dict(std::move(fields));
-  for (const auto& [key, field] : extra->as_dict()->entries) {
-    if (key->bytes() == "tool_calls" && field.as_list() != nullptr && style.are_arguments_objects) {
-      std::vector<Value> calls;
-      for (const Value& call : field.as_list()->items) {
-        calls.push_back(call.as_dict() == nullptr ? call : with_arguments_as_objects(call, source));
-      }
-      fields.emplace_back("tool_calls", Value::list(std::move(calls)));
-    } else {
-      fields.emplace_back(key->bytes(), field);
-    }
-  }
-  return Value::dict(std::move(fields));
+Text indented_json(const Value& tools) {
+  jinja::Budget budget(UINT64_MAX, UINT64_MAX);  // Unlimited, because the request's size is bounded.
+  return jinja::to_json(tools, {.indent = "    ", .is_indented = true, .between_items = ","}, budget);
 }
 
 }  // namespace uma::chat

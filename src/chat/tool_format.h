@@ -2,6 +2,7 @@
 // can follow.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -18,6 +19,8 @@ namespace uma::chat {
 [[nodiscard]] std::vector<std::string_view> marks_of(const ReplyFormat& format);
 // The names of tools and the types of their parameters, from ChatOptions::tools.
 [[nodiscard]] Tools tools_of(std::string_view tools);
+// Their memory.
+[[nodiscard]] std::size_t bytes_of(const Tools& tools);
 
 // A message in the form that templates take.
 struct WrittenMessage {
@@ -28,12 +31,7 @@ struct WrittenMessage {
 // of tools as user messages. The reply is parsed as one of general_family().
 [[nodiscard]] std::vector<WrittenMessage> spell_out_tools(std::span<const ChatMessage> messages, std::string_view tools);
 
-// The representation of calls and empty contents, which differs between families of templates.
-struct MessageStyle {
-  bool is_empty_content_none = true;  // Beside calls; false: an empty text.
-  bool are_arguments_objects = true;  // False: their JSON.
-};
-// A dict with the message's role, content and other fields. The source of its texts is `source`.
-[[nodiscard]] jinja::Value message_value(const ChatMessage& message, jinja::Source source, MessageStyle style);
+// The JSON of the tools with four spaces for each level.
+[[nodiscard]] jinja::Text indented_json(const jinja::Value& tools);
 
 }  // namespace uma::chat

@@ -17,9 +17,11 @@ struct ModelDefaults {
   std::string system{};  // System message of conversations that begin without one; empty: none.
   // Arguments of the chat template; nullopt: as the template does by itself.
   std::optional<bool> thinking{};
-  std::string reasoning_effort{};  // Empty: not set.
+  std::string reasoning_effort{};                 // Empty: not set.
+  std::optional<std::int32_t> thinking_budget{};  // As ChatOptions::thinking_budget.
   std::optional<std::int64_t> deadline_ms{};
   std::optional<bool> speculates{};  // Nullopt: as the daemon's setting.
+  std::string family{};              // The family of its replies (chat::family_named); empty: as its template shows.
 };
 
 }  // namespace uma

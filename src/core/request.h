@@ -37,6 +37,8 @@ struct ChatOptions {
   bool has_parallel_calls = true;
   std::string template_arguments;  // JSON object with options of the template, such as enable_thinking; empty: none.
   bool splits_reasoning = false;   // Separates reasoning from the content if the template supports it.
+  // The most tokens of reasoning, which is closed then; 0: no reasoning; negative: no limit; nullopt: as the model's card says.
+  std::optional<std::int32_t> thinking_budget{};
 };
 
 inline constexpr double kAdapterScaleMax = 100;  // Largest size of an adapter's scale.

@@ -147,9 +147,7 @@ void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded)
   std::vector<Lane*> lanes = workers_.make_workers(model, std::move(*loaded));
   router_.post([this, model, weights = std::move(weights), lanes = std::move(lanes), encoder = std::move(encoder),
                 defaults = std::move(defaults)]() mutable {
-    ServedModel served = chat_model(std::move(weights), std::move(lanes), std::move(encoder));
-    served.defaults = std::move(defaults);
-    router_.on_loaded(model, std::move(served));
+    router_.on_loaded(model, chat_model(std::move(weights), std::move(lanes), std::move(encoder), std::move(defaults)));
   });
 }
 

@@ -95,7 +95,9 @@ std::shared_ptr<image::ImageEncoder> WorkerSet::make_image_encoder(const std::st
 std::vector<Lane*> WorkerSet::make_workers(const std::string& model, LoadedWorkers made) {
   const llm::ModelFacts& facts = made.model->facts();
   const llm::ContextShape shape = made.workers.front().decode->shape();
-  const chat::Family* const family = chat::family_of(facts.chat_template);
+  const std::string& family_name = made.defaults.family;
+  const chat::Family* const family =
+      family_name.empty() ? chat::family_of(facts.chat_template) : chat::family_named(family_name);
   const MutexLock lock(mutex_);
   Loaded& loaded = models_[model];
   UMA_CHECK(loaded.workers.empty());

@@ -1,5 +1,6 @@
 #include "jinja/chat_template.h"
 
+#include <algorithm>
 #include <format>
 #include <utility>
 
@@ -55,7 +56,8 @@ Expected<ChatTemplate> ChatTemplate::parse(std::string_view source) {
 Expected<Text> ChatTemplate::render(const ChatTemplateInput& input) const {
   const std::uint64_t bytes = bytes_in(input.messages) + bytes_in(input.tools);
   const std::uint64_t messages = input.messages.as_list() == nullptr ? 0 : input.messages.as_list()->items.size();
-  Budget budget(kSteps + kStepsPerMessage * messages + bytes / 2, kBytes + kBytesPerInputByte * bytes);
+  const std::uint64_t steps = kSteps + kStepsPerMessage * messages + bytes / 2;
+  Budget budget(std::min(steps, input.steps_max), kBytes + kBytesPerInputByte * bytes);
   Environment environment{.variables = input.variables, .unix_s = input.unix_s};
   environment.variables.emplace_back("messages", input.messages);
   // Like in transformers, missing values are none.

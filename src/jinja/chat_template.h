@@ -21,8 +21,9 @@ struct ChatTemplateInput {
   bool add_generation_prompt = true;
   std::string bos_token;  // Empty: the model has none.
   std::string eos_token;
-  std::int64_t unix_s = 0;              // The time of strftime_now().
-  std::vector<Value::Entry> variables;  // The template's own options, such as enable_thinking.
+  std::int64_t unix_s = 0;               // The time of strftime_now().
+  std::vector<Value::Entry> variables;   // The template's own options, such as enable_thinking.
+  std::uint64_t steps_max = UINT64_MAX;  // Below the limit that the size of the input gives.
 };
 
 // Immutable: any thread.

@@ -17,6 +17,7 @@ class Detokenizer {
   void push(Token token, std::string& out);
   // Appends U+FFFD for an unfinished character at the end of the text.
   void finish(std::string& out);
+  [[nodiscard]] bool is_inside_character() const { return !pending_.empty(); }
 
  private:
   const Vocab& vocab_;

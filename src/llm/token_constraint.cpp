@@ -14,7 +14,7 @@ std::string_view TokenConstraint::text_of(Token token) const {
 
 bool TokenConstraint::allows(Token token) {
   reader_.limit_work(kWorkMax);
-  if (vocab_.is_end_of_generation(token)) return can_end();
+  if (vocab_.is_end_of_generation(token) || std::ranges::contains(ends_, token)) return can_end();
   const std::string_view piece = text_of(token);
   return !piece.empty() && reader_.next(place_, piece) != grammar::GrammarReader::kNowhere;
 }
@@ -38,9 +38,10 @@ void TokenConstraint::mask(std::span<float> logits) {
     const auto index = static_cast<std::size_t>(token);
     if (index < allowed_.size()) allowed_[index] = reader_.next(place_, text) != grammar::GrammarReader::kNowhere;
   }
-  if (can_end()) {
-    for (const Token token : vocab_.end_of_generation()) {
-      if (static_cast<std::size_t>(token) < allowed_.size()) allowed_[static_cast<std::size_t>(token)] = true;
+  const bool may_end = can_end();
+  for (const std::span<const Token> ends : {vocab_.end_of_generation(), ends_}) {
+    for (const Token token : ends) {
+      if (static_cast<std::size_t>(token) < allowed_.size()) allowed_[static_cast<std::size_t>(token)] = may_end;
     }
   }
   for (std::size_t i = 0; i < logits.size(); ++i) {

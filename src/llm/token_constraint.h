@@ -16,10 +16,11 @@ namespace uma::llm {
 
 class TokenConstraint {
  public:
-  // `marks` gives control tokens a text. It and `vocab` must outlive this object.
+  // `marks` gives control tokens a text; `ends` are end-of-generation tokens beside the vocabulary's. They and `vocab` must
+  // outlive this object.
   TokenConstraint(std::shared_ptr<const grammar::Grammar> grammar, const Vocab& vocab,
-                  std::span<const std::pair<Token, std::string>> marks = {})
-      : reader_(std::move(grammar)), vocab_(vocab), marks_(marks) {}
+                  std::span<const std::pair<Token, std::string>> marks = {}, std::span<const Token> ends = {})
+      : reader_(std::move(grammar)), vocab_(vocab), marks_(marks), ends_(ends) {}
 
   // End-of-generation tokens are allowed where the text may end. Tokens without text, such as other control tokens, are never
   // allowed. O(bytes of the token).
@@ -45,6 +46,7 @@ class TokenConstraint {
   grammar::GrammarReader reader_;
   const Vocab& vocab_;
   const std::span<const std::pair<Token, std::string>> marks_;
+  const std::span<const Token> ends_;
   grammar::GrammarReader::Place place_ = grammar::GrammarReader::kStart;
   // Reused by mask().
   std::vector<bool> allowed_;

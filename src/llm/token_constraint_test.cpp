@@ -68,6 +68,16 @@ TEST(OrderPieces, HasEveryPieceAfterThoseThatItBeginsWith) {
   }
 }
 
+TEST(TokenConstraint, AllowsFurtherEndsWhereTheTextMayEnd) {
+  constexpr std::array<Token, 1> kFurther = {6};  // It has no text.
+  TokenConstraint constraint(grammar::Grammar::parse(R"(root ::= "a" "b"?)").value(), kVocab, {}, kFurther);
+  EXPECT_EQ(allowed_by_mask(constraint), (std::vector<Token>{0, 1, 9}));
+  EXPECT_FALSE(constraint.allows(6));
+  constraint.accept(0);
+  EXPECT_EQ(allowed_by_mask(constraint), (std::vector<Token>{3, 6, 7}));
+  EXPECT_TRUE(constraint.allows(6));
+}
+
 TEST(TokenConstraint, AllowsTokensWhoseWholeTextMayCome) {
   TokenConstraint constraint = constraint_of(R"(root ::= "abc" [ab]* "é"?)");
   EXPECT_EQ(allowed_by_mask(constraint), (std::vector<Token>{0, 1, 2, 9}));

@@ -11,8 +11,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include "base/utf8.h"
-#include "core/sampling_fields.h"
+#include "chat/family.h"
 #include "core/request.h"
+#include "core/sampling_fields.h"
 
 namespace uma::pool {
 namespace {
@@ -175,6 +176,14 @@ std::optional<std::string> apply_effort(ModelCard& card, const YAML::Node& node)
   return std::nullopt;
 }
 
+std::optional<std::string> apply_family(ModelCard& card, const YAML::Node& node) {
+  card.defaults.family = scalar(node).value_or("");
+  if (chat::family_named(card.defaults.family) != nullptr) return std::nullopt;
+  std::string names;
+  for (const chat::Family& family : chat::families()) names += std::format("{}{}", names.empty() ? "" : ", ", family.name);
+  return "one of " + names;
+}
+
 std::optional<std::string> apply_speculation(ModelCard& card, const YAML::Node& node) {
   const auto value = scalar(node);
   if (value != "auto" && value != "off") return "auto or off";
@@ -233,6 +242,9 @@ std::vector<Key> other_keys() {
       {"system", apply_system},
       {"thinking", boolean([](ModelCard& card) -> auto& { return card.defaults.thinking; })},
       {"reasoning_effort", apply_effort},
+      {"thinking_budget", number<std::int32_t>(-1, std::numeric_limits<std::int32_t>::max(),
+                                               [](ModelCard& card) -> auto& { return card.defaults.thinking_budget; })},
+      {"family", apply_family},
       {"deadline_ms", number<std::int64_t>(0, kTimeMsMax, [](ModelCard& card) -> auto& { return card.defaults.deadline_ms; })},
       {"speculation", apply_speculation},
       {"idle_unload_s", number<std::int64_t>(0, 1'000'000'000, [](ModelCard& card) -> auto& { return card.idle_unload_s; })},

@@ -128,6 +128,8 @@ assistant:
   system: "You are brief: always."
   thinking: false
   reasoning_effort: low
+  thinking_budget: 2000
+  family: gpt-oss
   deadline_ms: 5000
   speculation: off
 )");
@@ -167,6 +169,8 @@ assistant:
   EXPECT_EQ(defaults.system, "You are brief: always.");
   EXPECT_EQ(defaults.thinking, false);
   EXPECT_EQ(defaults.reasoning_effort, "low");
+  EXPECT_EQ(defaults.thinking_budget, 2000);
+  EXPECT_EQ(defaults.family, "gpt-oss");
   EXPECT_EQ(defaults.deadline_ms, 5000);
   EXPECT_EQ(defaults.speculates, false);
 }
@@ -237,8 +241,9 @@ TEST_F(Registry, SaysEveryMistakeWithItsLine) {
   EXPECT_EQ(
       mistake("a: {path: x, colour: red}"),
       "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, pin, "
-      "preload, workers_max, weights, weight, draft_model, projector, adapters, tasks, dry_sequence_breakers, system, thinking, "
-      "reasoning_effort, "
+      "preload, workers_max, weights, weight, draft_model, projector, adapters, tasks, dry_sequence_breakers, system, "
+      "thinking, "
+      "reasoning_effort, thinking_budget, family, "
       "deadline_ms, speculation, idle_unload_s, temperature, top_p, top_k, min_p, typical_p, repeat_penalty, repeat_last_n, "
       "presence_penalty, frequency_penalty, dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, "
       "xtc_probability, xtc_threshold, mirostat, mirostat_tau, mirostat_eta");
@@ -255,6 +260,11 @@ TEST_F(Registry, SaysEveryMistakeWithItsLine) {
   EXPECT_EQ(mistake("a: {path: x, pin: true, pin: true}"), "1:25: a.pin is set twice");
   EXPECT_TRUE(mistake("a: {path: x, capability: magic}").contains("expected chat, text_embedding, rerank or vision"));
   EXPECT_TRUE(mistake("a: {path: x, aliases: [\"b c\"]}").contains("a list of names without blanks"));
+  const std::string family = mistake("a: {path: x, family: gpt-9}");
+  EXPECT_TRUE(family.starts_with("1:22: a.family: expected one of gpt-oss, seed-oss, ")) << family;
+  EXPECT_TRUE(family.ends_with(", llama3.2, got \"gpt-9\"")) << family;
+  EXPECT_EQ(mistake("a: {path: x, thinking_budget: -2}"),
+            "1:31: a.thinking_budget: expected a number from -1 to 2147483647, got \"-2\"");
   EXPECT_EQ(mistake("a: {pin: true}"), "1:1: a: expected the key path or url");
   EXPECT_EQ(mistake("a: file.gguf"), "1:4: a: expected a map, such as {path: file.gguf}");
   EXPECT_EQ(mistake("\"a b\": {path: x}"), "1:1: expected a model name of at most 128 bytes without blanks");

@@ -94,6 +94,15 @@ void plan_on_grid(std::span<const Candidate> waiting, std::int32_t rows_left, st
   }
 }
 
+// The rows of a chunk that is late in any case. Behind many tokens, a chunk with the library's tiled attention takes hardly
+// longer than the smallest one.
+std::int32_t least_rows(const StepModel& model, std::int32_t cached, std::int32_t rows_max) {
+  constexpr double kHardlyLonger = 1.5;
+  const std::int32_t least = std::min(kPrefillChunkMin, rows_max);
+  if (rows_max < kFastChunk) return least;
+  return model.prefill_ms(kFastChunk, cached) <= kHardlyLonger * model.prefill_ms(least, cached) ? kFastChunk : least;
+}
+
 // Fills the tick with the prompts in their order, at most `rows_left` rows beside `decode`. Whole prompts may take longer than
 // a tick as long as no one decodes.
 void plan_prompts(std::span<const Candidate> waiting, const StepModel& model, const BatchLimits& limits, double tick_ms,
@@ -115,7 +124,7 @@ void plan_prompts(std::span<const Candidate> waiting, const StepModel& model, co
       if (rows_allowed <= 0) return;
       rows = model.rows_within(tick_ms, cached, rows_allowed, decode, prefill);
       const bool is_late_anyway = rows == 0 && plan.prefill.empty();
-      if (is_late_anyway) rows = std::min(kPrefillChunkMin, rows_allowed);
+      if (is_late_anyway) rows = std::min(least_rows(model, cached, rows_max), pending);
       if (rows == 0) return;
       // A separate call for a short remainder would cost more than its rows do here.
       const bool is_short = pending - rows < kPrefillChunkMin && whole.prefill_rows <= rows_max;

@@ -208,6 +208,26 @@ TEST(PlanBatch, PrefillAlwaysProgresses) {
   EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 1000)}, slow).prefill.at(0).tokens_count, kPrefillChunkMin);
 }
 
+TEST(PlanBatch, ALateChunkIsOneOfTheFastAttentionIfThatTakesHardlyLonger) {
+  constexpr std::int32_t kDeep = 13'000;
+  const auto deep = [](std::int32_t rows) {
+    StepShape shape;
+    shape.add_chunk(rows, kDeep);
+    return shape;
+  };
+  StepModel model;
+  for (int i = 0; i < 50; ++i) {
+    model.observe(decodes(1), 20);
+    model.observe(chunk(16), 16);
+    model.observe(chunk(64), 50);
+    model.observe(deep(16), 600);
+    model.observe(deep(64), 830);
+  }
+  SequenceView prompt = prefilling(1, 1000);
+  prompt.cached_tokens = kDeep;
+  EXPECT_EQ(plan({decoding(0, 0), prompt}, model, {.tick_ms = 60}).prefill.at(0).tokens_count, kFastChunk);
+}
+
 TEST(PlanBatch, AShortRemainderGoesWithTheChunk) {
   StepModel slow;
   slow.observe(decodes(1), 500);

@@ -16,6 +16,7 @@
 #include "json/json_writer.h"
 #include "wire/image_fields.h"
 #include "wire/request_codec.h"
+#include "wire/thinking_fields.h"
 
 namespace uma::wire {
 namespace {
@@ -229,18 +230,8 @@ void read_tool_choice(json::FieldReader& fields, ToolShape shape, ChatOptions& o
   }
 }
 
-std::optional<std::string> effort_field(json::FieldReader& fields, ToolShape shape) {
-  constexpr json::TextBytes kEffortBytes{1, 64};
-  if (shape == ToolShape::nested) return fields.text("reasoning_effort", kEffortBytes);
-  std::optional<std::string> effort;
-  if (const boost::json::object* reasoning = fields.object("reasoning")) {
-    inside(fields, *reasoning, "reasoning.", [&](json::FieldReader& inner) { effort = inner.text("effort", kEffortBytes); });
-  }
-  return effort;
-}
-
-// Reads options for the template. Names that umad sets itself have their own fields.
-std::string template_arguments(json::FieldReader& fields, const std::optional<std::string>& effort) {
+// Reads options for the template, and those of thoughts. Names that umad sets itself have their own fields.
+void read_template_arguments(json::FieldReader& fields, ChatOptions& options) {
   constexpr std::array<std::string_view, 6> kOurs = {"messages",  "tools",     "add_generation_prompt",
                                                      "documents", "bos_token", "eos_token"};
   const boost::json::object* given = fields.object("chat_template_kwargs");
@@ -249,11 +240,8 @@ std::string template_arguments(json::FieldReader& fields, const std::optional<st
     if (arguments.contains(name))
       fields.fail_field(std::format("chat_template_kwargs.{}", name), "cannot be set here: umad sets it itself");
   }
-  if (effort) {
-    if (!arguments.contains("reasoning_effort")) arguments["reasoning_effort"] = *effort;
-    if (*effort == "none" && !arguments.contains("enable_thinking")) arguments["enable_thinking"] = false;
-  }
-  return arguments.empty() ? "" : json_text(fields, "chat_template_kwargs", arguments);
+  read_thinking(fields, arguments, options);
+  if (!arguments.empty()) options.template_arguments = json_text(fields, "chat_template_kwargs", arguments);
 }
 
 // The bias of one token: a number to add to its logit. False, and numbers up to -100, forbid the token.
@@ -411,7 +399,7 @@ ChatOptions chat_options(json::FieldReader& fields, ToolShape shape) {
   read_tools(fields, shape, options);
   read_tool_choice(fields, shape, options);
   options.has_parallel_calls = fields.boolean("parallel_tool_calls").value_or(true);
-  options.template_arguments = template_arguments(fields, effort_field(fields, shape));
+  read_template_arguments(fields, options);
   return options;
 }
 

@@ -16,6 +16,7 @@
 #include "wire/generate_fields.h"
 #include "wire/message_blocks.h"
 #include "wire/request_codec.h"
+#include "wire/thinking_fields.h"
 
 namespace uma::wire {
 namespace {
@@ -127,16 +128,6 @@ void read_message_tool_choice(json::FieldReader& fields, ChatOptions& options) {
 
 // --- Reasoning and format
 
-// Whether the model should reason; nullopt: as its template has it. The budget of tokens is a hint that umad does not use.
-std::optional<bool> thinking_field(json::FieldReader& fields) {
-  const boost::json::object* object = fields.object("thinking");
-  if (object == nullptr) return std::nullopt;
-  json::FieldReader thinking(*object, "thinking.");
-  const std::string type = thinking.required_text("type");
-  if (!thinking.ok()) fields.fail_as(thinking);
-  return type != "disabled";
-}
-
 std::string schema_of_format(json::FieldReader& format) {
   const std::string type = format.required_text("type");
   if (type != "json_schema") {
@@ -150,15 +141,10 @@ std::string schema_of_format(json::FieldReader& format) {
 
 // Reads `thinking` and `output_config`: the arguments of the template, and the schema of the reply.
 void read_output_config(json::FieldReader& fields, GenerateOptions& options) {
-  std::string arguments;
-  json::ObjectWriter object(arguments);
-  if (const auto thinks = thinking_field(fields)) object.field("enable_thinking", *thinks);
+  boost::json::object arguments;
   if (const boost::json::object* given = fields.object("output_config")) {
     json::FieldReader config(*given, "output_config.");
-    if (std::string effort = config.text("effort", {1, 64}).value_or(""); !effort.empty()) {
-      if (effort == "xhigh" || effort == "max") effort = "high";  // The highest that templates know.
-      object.field("reasoning_effort", effort);
-    }
+    if (const auto effort = config.text("effort", {1, 64})) arguments["reasoning_effort"] = *effort;
     if (const boost::json::object* described = config.object("format")) {
       json::FieldReader format(*described, "output_config.format.");
       options.json_schema = schema_of_format(format);
@@ -167,8 +153,8 @@ void read_output_config(json::FieldReader& fields, GenerateOptions& options) {
     }
     if (!config.ok()) fields.fail_as(config);
   }
-  object.close();
-  if (arguments != "{}") options.chat.template_arguments = std::move(arguments);
+  read_thinking(fields, arguments, options.chat);
+  if (!arguments.empty()) options.chat.template_arguments = json_text(fields, "thinking", arguments);
 }
 
 MessagesCall read_messages_call(json::FieldReader& fields) {

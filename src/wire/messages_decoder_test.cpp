@@ -204,9 +204,12 @@ TEST(DecodeMessages, ThinkingEffortAndFormat) {
   EXPECT_EQ(arguments(R"("max_tokens":1)"), "");
   EXPECT_EQ(arguments(R"("thinking":{"type":"enabled","budget_tokens":1024})"), R"({"enable_thinking":true})");
   EXPECT_EQ(arguments(R"("thinking":{"type":"adaptive"},"output_config":{"effort":"low"})"),
-            R"({"enable_thinking":true,"reasoning_effort":"low"})");
+            R"({"reasoning_effort":"low","enable_thinking":true})");
   EXPECT_EQ(arguments(R"("thinking":{"type":"disabled"})"), R"({"enable_thinking":false})");
-  EXPECT_EQ(arguments(R"("output_config":{"effort":"max"})"), R"({"reasoning_effort":"high"})");
+  EXPECT_EQ(arguments(R"("output_config":{"effort":"max"})"), R"({"reasoning_effort":"max"})");
+  const auto budget = [](const std::string& fields) { return options_of(fields).chat.thinking_budget; };
+  EXPECT_EQ(budget(R"("thinking":{"type":"enabled","budget_tokens":1024})"), 1024);
+  EXPECT_EQ(budget(R"("thinking":{"type":"adaptive"})"), std::nullopt);
   EXPECT_EQ(options_of(R"("output_config":{"format":{"type":"json_schema","schema":{"type":"object"}}})").json_schema,
             R"({"type":"object"})");
 }

@@ -1,5 +1,8 @@
 #include "wire/openai_codec.h"
 
+#include <format>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +10,8 @@
 #include <boost/json.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "wire/thinking_fields.h"
 
 namespace uma::wire {
 namespace {
@@ -336,6 +341,23 @@ TEST(DecodeCompletion, DropsTheBillingLineThatRoutersPassOn) {
   EXPECT_EQ(system(R"("a x-anthropic-billing-header: b")"), "a x-anthropic-billing-header: b");
 }
 
+TEST(DecodeCompletion, ABudgetOfThoughtsHasManyNames) {
+  const auto budget = [](const std::string& fields) {
+    return chat(std::string(kMessages) + "," + fields).generate.options.chat.thinking_budget;
+  };
+  EXPECT_EQ(budget(R"("n":1)"), std::nullopt);
+  for (const std::string_view name : std::span(kThinkingFields).first(kBudgetFields)) {
+    EXPECT_EQ(budget(std::format(R"("{}":100)", name)), 100) << name;
+    EXPECT_EQ(budget(std::format(R"("{}":-1)", name)), -1) << name;
+    EXPECT_EQ(budget(std::format(R"("{}":null)", name)), std::nullopt) << name;
+    EXPECT_EQ(rejected_body(CompletionKind::chat, std::format(R"({{{},"{}":-2}})", kMessages, name)).field, name);
+  }
+  EXPECT_EQ(budget(R"("thinking_token_budget":2,"thinking_budget":1)"), 1) << "the first in the list";
+  EXPECT_EQ(budget(R"("reasoning":{"max_tokens":2000})"), 2000);
+  EXPECT_EQ(budget(R"("thinking":{"type":"enabled","budget_tokens":1024})"), 1024);
+  EXPECT_EQ(budget(R"("thinking":{"type":"disabled","budget_tokens":1024})"), std::nullopt);
+}
+
 TEST(DecodeCompletion, SwitchesOfTheTemplate) {
   const auto arguments = [](const std::string& fields) {
     return chat(std::string(kMessages) + "," + fields).generate.options.chat.template_arguments;
@@ -346,6 +368,10 @@ TEST(DecodeCompletion, SwitchesOfTheTemplate) {
   EXPECT_EQ(arguments(R"("reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high"})"),
             R"({"reasoning_effort":"high"})");
   EXPECT_EQ(arguments(R"("chat_template_kwargs":{})"), "");
+  EXPECT_EQ(arguments(R"("enable_thinking":false)"), R"({"enable_thinking":false})");
+  EXPECT_EQ(arguments(R"("thinking":{"type":"enabled"})"), R"({"enable_thinking":true})");
+  EXPECT_EQ(arguments(R"("thinking":{"type":"disabled"},"reasoning":{"enabled":true})"), R"({"enable_thinking":true})");
+  EXPECT_EQ(arguments(R"("reasoning":{"effort":"high","exclude":true})"), R"({"reasoning_effort":"high"})");
   EXPECT_FALSE(chat(std::string(kMessages) + R"(,"uma":{"split_reasoning":false})").generate.options.chat.splits_reasoning);
 }
 

@@ -22,6 +22,7 @@
 #include "wire/request_codec.h"
 #include "wire/response_ids.h"
 #include "wire/sealed_reasoning.h"
+#include "wire/thinking_fields.h"
 
 namespace uma::wire {
 namespace {
@@ -391,9 +392,11 @@ boost::json::array repeated_tools(const boost::json::array& tools) {
 // Reads the options of a chat. The model gets the functions of `tools`, and tool_choice names one of them.
 ChatOptions response_chat_options(json::FieldReader& fields, const ResponseTools& tools) {
   boost::json::object plain;
-  for (const std::string_view name : {"parallel_tool_calls", "chat_template_kwargs", "reasoning", "tool_choice"}) {
+  const auto keep = [&](std::string_view name) {
     if (const boost::json::value* value = fields.find(name)) plain.emplace(name, *value);
-  }
+  };
+  for (const std::string_view name : {"parallel_tool_calls", "chat_template_kwargs", "tool_choice"}) keep(name);
+  for (const std::string_view name : kThinkingFields) keep(name);
   plain["tools"] = tools.functions();
   if (boost::json::value* choice = plain.if_contains("tool_choice"); choice != nullptr && choice->is_object()) {
     boost::json::object& named = choice->get_object();

@@ -134,6 +134,8 @@ TEST(ResponsesDecoder, EffortIsASwitchOfTheTemplate) {
   const ResponseCall none = decoded(R"({"input":"x","reasoning":{"effort":"none","summary":"auto"}})");
   EXPECT_EQ(none.generate.options.chat.template_arguments, R"({"reasoning_effort":"none","enable_thinking":false})");
   EXPECT_EQ(boost::json::serialize(repeated(none).at("reasoning")), R"({"effort":"none","summary":null})");
+  EXPECT_EQ(decoded(R"({"input":"x","reasoning":{"effort":"low","max_tokens":64}})").generate.options.chat.thinking_budget, 64);
+  EXPECT_EQ(decoded(R"({"input":"x","thinking_budget":32})").generate.options.chat.thinking_budget, 32);
   EXPECT_EQ(decoded(R"({"input":"x","reasoning":{"effort":"low"}})").generate.options.chat.template_arguments,
             R"({"reasoning_effort":"low"})");
   EXPECT_FALSE(decoded(R"({"input":"x","uma":{"split_reasoning":false}})").generate.options.chat.splits_reasoning);

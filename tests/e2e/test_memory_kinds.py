@@ -5,7 +5,7 @@ import unittest
 
 import uma
 
-OPTIONS = {"max_tokens": 12, "ignore_eos": True}
+OPTIONS = {"max_tokens": 12, "ignore_eos": True, "temperature": 0}
 
 
 class MemoryKind:

@@ -18,6 +18,7 @@ import expect  # noqa: E402 - it is beside the templates
 import forms  # noqa: E402
 import oracle  # noqa: E402
 
+FAMILY_TABLE = uma.BUILD / "bin" / "family_table"
 SEED = int(os.environ.get("UMA_E2E_SEED", "1"))
 
 
@@ -145,6 +146,12 @@ class AgainstJinja2(unittest.TestCase):
                                  "tests/templates/expect.py writes these files")
 
 
+class Table(unittest.TestCase):
+    def test_the_table_of_the_docs_is_what_the_templates_show(self):
+        done = subprocess.run([FAMILY_TABLE, "--check", uma.ROOT / "docs" / "MODELS.md"], capture_output=True, text=True, timeout=uma.WAIT_S)
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
+
+
 class AgainstLlamaServer(unittest.TestCase):
     """llama-server's engine renders the same text from the same input. Left out: templates that print the date, print the
     beginning of a text in the middle, or read absent tools; and system messages if the template refuses them."""
@@ -182,14 +189,16 @@ class AgainstLlamaServer(unittest.TestCase):
         return {**{name: made[name] for name in ("messages", "tools") if name in made}, "chat_template_kwargs": switches}
 
     def test_calls_and_thoughts(self):
-        """llama-server brings the neutral form into that of the template, but for the ids of calls."""
+        """llama-server brings the neutral form into that of the template, but for the ids of calls, several calls if the template
+        takes one, and calls that the template leaves out."""
         every = forms.with_tools(expect.read(TEMPLATES / "calls.json"))
         for path in sorted((TEMPLATES / "families").glob("*.jinja")):
             form = forms.form_of(path.stem)
             if form is None or path.stem in self.LEFT_OUT:
                 continue
-            form = "openai" if "ids" in forms.FORMS[form] else form
-            conversations = {name: given for name, given in every.items() if name not in self.DIFFERENT.get(path.stem, ())}
+            form = "openai" if forms.FORMS[form].keys() & {"ids", "calls"} else form
+            left_out = self.DIFFERENT.get(path.stem, ()) + (("parallel",) if forms.FORMS[form].get("one_call") else ())
+            conversations = {name: given for name, given in every.items() if name not in left_out}
             # Some templates print the date.
             before = int(time.time())
             theirs = self.ask(path, {name: self.request(given) for name, given in conversations.items()})

@@ -56,6 +56,7 @@ void check_anthropic(std::string_view body) {
     UMA_CHECK(json::parse(chat.tools, {}, problem).is_array() && !problem);
   }
   if (!chat.template_arguments.empty()) check_object(chat.template_arguments);
+  UMA_CHECK(chat.thinking_budget.value_or(0) >= -1);
   const std::vector<ChatMessage>& messages = request.input.messages;
   for (std::size_t i = 0; i < messages.size(); ++i) UMA_CHECK(messages[i].role != "system" || i == 0);
   std::size_t last = 0;

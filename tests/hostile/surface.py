@@ -37,7 +37,9 @@ SAMPLERS = {"top_k": 40, "min_p": 0.1, "repeat_penalty": 1.1, "repeat_last_n": 3
 OWN = {**SAMPLERS, "class": "background", "deadline_ms": 20_000,
        "timeout_ms": 20_000, "target_ttft_ms": 100, "target_tbt_ms": 10, "split_reasoning": True, "grammar": GRAMMAR, "lora": []}
 CHAT = {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False},
-        "reasoning_effort": "low", "response_format": FORMAT}
+        "reasoning_effort": "low", "response_format": FORMAT, "enable_thinking": True, "reasoning": {"effort": "low", "max_tokens": 2, "enabled": True},
+        "thinking": {"type": "enabled", "budget_tokens": 2}, "thinking_budget": 2, "thinking_budget_tokens": 2, "thinking_token_budget": 2,
+        "reasoning_budget": 2, "reasoning_budget_tokens": 2}
 GENERATION = {**SAMPLING, **OWN, **CHAT, "stream": True, "progress": True, "logprobs": 2, "model": "tiny-register"}
 OVER_HTTP = {**SAMPLING, "stream": True, "model": "tiny-register", "uma": OWN}
 COMPLETION = {**OVER_HTTP, **SAMPLERS}
@@ -102,7 +104,7 @@ BLOCKS = [
     {"role": "system", "content": "be brief"},
 ]
 MESSAGES = {"messages": BLOCKS, "system": [{"type": "text", "text": "be brief"}], "temperature": 0.5, "top_p": 0.9, "top_k": 40, "seed": 7,
-            "stop_sequences": ["never"], "stream": True, "model": "tiny-register", "thinking": {"type": "adaptive"},
+            "stop_sequences": ["never"], "stream": True, "model": "tiny-register", "thinking": {"type": "enabled", "budget_tokens": 2},
             "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
             "tools": [{"name": "look", "description": "Looks.", "input_schema": TOOL["function"]["parameters"]},
                       {"type": "web_search_20250305", "name": "web_search"}],
@@ -134,7 +136,7 @@ ROUTES = (
     Route("POST", "/v1/responses", {"input": "the cat", "max_output_tokens": 4},
           {**OVER_HTTP, "tools": [FLAT_TOOL], "tool_choice": {"type": "function", "name": "look"}, "parallel_tool_calls": False,
            "instructions": "be brief", "previous_response_id": "<response>", "conversation": {"id": "<conversation>"}, "store": False,
-           "metadata": {"a": "b"}, "truncation": "auto", "reasoning": {"effort": "low"}, "background": True, "top_logprobs": 2, "n": 1,
+           "metadata": {"a": "b"}, "truncation": "auto", "reasoning": {"effort": "low", "max_tokens": 2}, "background": True, "top_logprobs": 2, "n": 1,
            "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
            "text": {"format": {"type": "json_schema", "name": "s", "schema": SCHEMA}}, "input": ITEMS,
            "chat_template_kwargs": {"enable_thinking": False}}),
@@ -259,6 +261,9 @@ FIELDS = {
     "tool_calls": [*repeated(HISTORY[1]["tool_calls"][0], 0, 128, 129)], "call_id": text(1, 256), "arguments": ["", "{", "[]", '{"a":' * 40],
     "function": [{}, {"name": "x" * 65}], "description": text(0, 1 << 14), "parameters": [{}, {"type": "string"}, {"$ref": "#"}],
     "chat_template_kwargs": [{"messages": []}, {f"k{i}": i for i in range(1000)}], "reasoning_effort": text(1, 64), "effort": text(1, 64),
+    "enable_thinking": FLAG, "enabled": FLAG, "budget_tokens": whole(0, INT32), "thinking_budget": whole(-1, INT32),
+    "thinking_budget_tokens": whole(-1, INT32), "thinking_token_budget": whole(-1, INT32), "reasoning_budget": whole(-1, INT32),
+    "reasoning_budget_tokens": whole(-1, INT32),
     "reasoning": [{}], "uma": [{}, {"session_id": "x"}, {"progress": True}], "stream_options": [{}],
     "after": text(1, 128), "limit": whole(1, 10_000), "mode": ["", "song"], "ttl_s": whole(0, 2**53), "on_full": ["", "lose"], "n_keep": whole(0, INT32), "system": text(0, 1 << 16),
     "turn": whole(0, INT32), "target": text(1, 128), "data": ["", "A", "A===", "!", "data:,x", "data:image/png;base64,!", "A" * (1 << 18)],

@@ -164,8 +164,14 @@ std::expected<ScriptedTokens, std::string> place_script(const Script& script, Sc
   placed.full_stop = kTokenOfByteZero + '.';
   tokenizer.set_next(placed.full_stop, placed.end);
 
-  const std::string thinking = script.thinking.empty() ? "" : std::format("<think>{}</think>", script.thinking);
-  const auto reasoning = tokenizer.add_text("thinking", thinking, std::nullopt);
+  // The marks of the reasoning are tokens of their own, as in trained models, so that a program can close it.
+  std::optional<std::int64_t> thinking_open;
+  std::optional<std::int64_t> thinking_close;
+  if (!script.thinking.empty()) {
+    thinking_open = tokenizer.add_mark("<think>");
+    thinking_close = tokenizer.add_mark("</think>");
+  }
+  const auto reasoning = tokenizer.add_text("thinking", script.thinking, thinking_close);
   // The mark has pieces of its own: the grammar of a call begins behind it.
   const auto mark = tokenizer.add_text("tool", "<tool_call>", std::nullopt);
   const auto call = tokenizer.add_text(
@@ -180,8 +186,11 @@ std::expected<ScriptedTokens, std::string> place_script(const Script& script, Sc
     return std::unexpected(std::format("answer_prefix is \"{}\", which is one token: make it longer", script.answer_prefix));
   }
   tokenizer.set_next(mark->back(), call->front());
-  if (!reasoning->empty()) tokenizer.set_next(reasoning->back(), mark->front());
-  placed.call = reasoning->empty() ? mark->front() : reasoning->front();
+  if (thinking_open) {
+    tokenizer.set_next(*thinking_open, reasoning->front());
+    tokenizer.set_next(*thinking_close, mark->front());
+  }
+  placed.call = thinking_open.value_or(mark->front());
   placed.answer = prefix->front();
   placed.plain_answer = plain->front();
   placed.before_last_of_prefix = (*prefix)[prefix->size() - 2];

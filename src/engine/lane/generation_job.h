@@ -40,6 +40,7 @@ struct GenerationJob {
   bool is_public = false;     // Other tenants may reuse the computed cells.
   bool is_private = false;    // Only the session and its forks may reuse the computed cells.
   bool is_ephemeral = false;  // The computed cells are never stored.
+  bool is_rewritten = false;  // The chat template has written the session's past differently since its last reply.
   bool wants_progress = false;
   TimePoint received{};
   TimePoint deadline = kNever;      // For the first batch.

@@ -108,8 +108,13 @@ StepOutcome Lane::tick() {
   planner_.build_views(clock_.now());
   offload_.offload_long_prompts();
   const bool has_moved = moves_.advance();
+  if (has_moved && !planner_.someone_decodes()) {
+    // A sequence whose state has come decodes next, beside which prompts have less time.
+    cores_.set_decode_busy(true);
+    return end_step(true, kNever);
+  }
   Sequence* image = images_.stop_at_images(planner_.views());
-  const auto until = planner_.waits_until(clock_.now(), image != nullptr || has_moved);
+  const auto until = planner_.waits_until(clock_.now(), image != nullptr);
   if (until && image == nullptr) return end_step(has_moved, *until);
   calls_.watch_load(clock_.now());
   const bool has_verified = reuse_check_.run(planner_.tick_target_ms());

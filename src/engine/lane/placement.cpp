@@ -186,7 +186,11 @@ void Placement::write_receipt(Sequence& sequence, const PrefixHit& hit, bool had
   const bool is_moved = is_here && slot.was_moved();
   // The session's slot has later tokens, too, which cannot be cut off.
   const bool is_checkpoint = !is_here && is_own && had_tokens && !parts_.shape().can_truncate;
-  usage.reuse_reason = is_moved ? "shifted" : is_checkpoint ? "checkpoint" : is_own ? tier_name(usage.tier) : "prefix";
+  usage.reuse_reason = is_moved                              ? "shifted"
+                       : is_checkpoint                       ? "checkpoint"
+                       : is_own && sequence.job.is_rewritten ? "rewritten"
+                       : is_own                              ? tier_name(usage.tier)
+                                                             : "prefix";
   if (!is_here) return;  // Counted when the restore has ended.
   parts_.stats.reused_tokens_total.add(static_cast<std::uint64_t>(usage.reused_tokens));
   parts_.stats.hot_hits_total.add();

@@ -34,6 +34,9 @@ void ReplySampler::sample_first(Sequence& sequence, std::span<float> logits) {
 Token ReplySampler::choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn) {
   // Copied, because the sampler changes the logits.
   if (sequence.reply.wants_logprobs()) raw_logits_.assign(logits.begin(), logits.end());
+  llm::TokenConstraint* const constraint = sequence.sampler.constraint();
+  const auto forced = sequence.reply.forced_token();
+  if (forced && (constraint == nullptr || constraint->allows(*forced))) return *forced;
   if (drawn < 0) return sequence.sampler.sample(logits);
   const auto row = static_cast<std::size_t>(drawn);
   return sequence.sampler.verify(logits, sequence.draft.tokens[row], sequence.draft.distributions[row]);
@@ -46,8 +49,11 @@ void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {
         sequence, FinishReason::error,
         Error{ErrorCode::runtime_decode, "no token of the model can continue the reply according to its grammar"});
   }
-  if (parts_.vocab.is_end_of_generation(token) || sequence.reply.is_end(token))
-    return ends_.finish(sequence, FinishReason::stop);
+  if (parts_.vocab.is_end_of_generation(token) || sequence.reply.is_end(token)) {
+    const auto closing = sequence.reply.instead_of_end();
+    if (!closing) return ends_.finish(sequence, FinishReason::stop);
+    token = *closing;
+  }
   sequence.chain.push_back(token);
   sequence.sampler.accept(token);
   parts_.stats.tokens_total.add();

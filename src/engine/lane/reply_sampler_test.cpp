@@ -166,5 +166,54 @@ TEST_F(ReplySamplerTest, GuessesChangeNothingOfHowLikelyTheTokensWere) {
   }
 }
 
+TEST_F(ReplySamplerTest, ForcesTheEndOfThoughtsWithAndWithoutDrafts) {
+  const std::vector<Token> closing = fake_tokens("</think>");
+  const auto thinking = [&](std::uint64_t id) {
+    GenerationJob made = job(id, "abcabcabc", 20);
+    made.reply.format = {.thoughts = {"<think>", "</think>"}, .begins_with_reasoning = true};
+    made.reply.thinking = chat::ThinkingLimit{.tokens_max = 3, .closing = closing};
+    return made;
+  };
+  LaneOptions plain;
+  plain.speculates = false;
+  make({}, plain);
+  std::vector<Token> right = fake_tokens("abcabcabc");
+  const std::size_t prompt = right.size();
+  const auto append = [&right](const std::vector<Token>& more) { right.insert(right.end(), more.begin(), more.end()); };
+  append(fake_continuation(options_, right, 3));
+  append(closing);
+  append(fake_continuation(options_, right, 20 - 3 - static_cast<std::int32_t>(closing.size())));
+  post(thinking(1));
+  run();
+  EXPECT_EQ(chain_after(1), right);
+  EXPECT_EQ(eos(1).usage.completion_tokens, 20);
+  EXPECT_EQ(eos(1).usage.reasoning_tokens, 11);
+  LaneOptions drafting;
+  drafting.test_drafter = [&](std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft) {
+    // The model's own continuation, which goes on to think, or the right one.
+    if (chain.size() < prompt + 5) {
+      draft = fake_continuation(options_, {chain.begin(), chain.end()}, count);
+    } else {
+      for (std::size_t i = chain.size(); i < right.size() && std::ssize(draft) < count; ++i) draft.push_back(right[i]);
+    }
+  };
+  make({}, drafting);
+  post(thinking(2));
+  run();
+  EXPECT_GT(lane_->stats().drafted_accepted_total.value(), 0U);
+  EXPECT_EQ(chain_after(2), right);
+}
+
+TEST_F(ReplySamplerTest, ThoughtsThatReachTheLimitOfTokensAreCut) {
+  make({});
+  GenerationJob made = job(1, "abcabcabc", 5);
+  made.reply.format = {.thoughts = {"<think>", "</think>"}, .begins_with_reasoning = true};
+  made.reply.thinking = chat::ThinkingLimit{.tokens_max = 3, .closing = fake_tokens("</think>")};
+  post(std::move(made));
+  run();
+  EXPECT_EQ(eos(1).reason, FinishReason::length);
+  EXPECT_EQ(eos(1).usage.completion_tokens, 5);
+}
+
 }  // namespace
 }  // namespace uma::engine

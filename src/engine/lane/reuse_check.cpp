@@ -56,7 +56,10 @@ void ReuseCheck::begin(Sequence& sequence, kv::StateId state) {
   } else {
     parts_.slots.append(sequence.slot, tokens.last(1));
   }
-  if (!llm::are_sound(reuse.logits)) return calls_.set_unsound();
+  if (!llm::are_sound(reuse.logits)) {
+    sequence.is_unsound = true;
+    return calls_.set_unsound();
+  }
   verifier_.begin(std::move(reuse));
   sequence.is_verified = true;
 }

@@ -23,7 +23,7 @@ Sequence::Sequence(GenerationJob from, const llm::Vocab& vocab, std::span<const 
   chain.reserve(chain.size() + static_cast<std::size_t>(job.tokens_max));
   const std::size_t counted = std::min(chain.size(), sampler.tokens_counted());
   for (const Token token : std::span(chain).last(counted)) sampler.accept(token);
-  if (job.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(job.grammar, vocab, reply.marks()));
+  if (job.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(job.grammar, vocab, reply.marks(), reply.ends()));
   usage.seed = job.seed;
 }
 

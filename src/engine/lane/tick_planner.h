@@ -25,8 +25,8 @@ class TickPlanner {
   // Whether a view decodes.
   [[nodiscard]] bool someone_decodes() const;
   // The time until which the tick is put off; absent: it begins now. Removes the views that the policy does not choose. Sets
-  // for the prefill lane whether the streams are about to compute; `is_busy`: they are, even if no view shows it.
-  [[nodiscard]] std::optional<TimePoint> waits_until(TimePoint now, bool is_busy);
+  // for the prefill lane whether the streams are about to compute; `has_image`: an image is about to be computed.
+  [[nodiscard]] std::optional<TimePoint> waits_until(TimePoint now, bool has_image);
   // Chooses the rows of the tick. `spent_ms`: the part of the tick's time that is used already; `is_idle`: no time is left for
   // rows.
   [[nodiscard]] sched::BatchPlan& plan(double spent_ms, bool is_idle);

@@ -27,18 +27,12 @@ std::string key_of(const GenerateOptions& options) {
   return hash.hex();
 }
 
-}  // namespace
-
-bool needs_grammars(const GenerateOptions& options) {
-  // A forced tool call has tools, too.
-  return !options.chat.tools.empty() || !options.grammar.empty() || !options.json_schema.empty();
-}
-
-Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const GenerateOptions& options) {
+// Without the tools.
+Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, const GenerateOptions& options) {
   using Compiled = Expected<std::shared_ptr<const grammar::Grammar>>;
   const auto whole = [](const Compiled& grammar, std::string_view field,
                         std::string_view what = "") -> Expected<ReplyGrammars> {
-    if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr};
+    if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr, .tools = nullptr};
     const Error& error = grammar.error();
     return std::unexpected(
         Error{error.code, std::format("field \"{}\": {}{}", field, what, error.message), std::string(field)});
@@ -57,14 +51,28 @@ Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const G
   if (!options.grammar.empty()) return whole(grammar::Grammar::parse(options.grammar), "grammar");
   if (!options.json_schema.empty()) {
     const auto grammar = grammar::json_schema_grammar(options.json_schema);
-    if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr};
+    if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr, .tools = nullptr};
     return std::unexpected(Error{grammar.error().code, "the schema of the reply's format: " + grammar.error().message,
                                  std::string(options.schema_field)});
   }
   if (options.chat.tools.empty()) return ReplyGrammars{};
   auto calls = format.begun_call_grammar(options.chat);
   if (!calls) return std::unexpected(calls.error());
-  return ReplyGrammars{.whole = nullptr, .calls = std::move(*calls)};
+  return ReplyGrammars{.whole = nullptr, .calls = std::move(*calls), .tools = nullptr};
+}
+
+}  // namespace
+
+bool needs_grammars(const GenerateOptions& options) {
+  // A forced tool call has tools, too.
+  return !options.chat.tools.empty() || !options.grammar.empty() || !options.json_schema.empty();
+}
+
+Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const GenerateOptions& options) {
+  auto compiled = compile_constraints(format, options);
+  if (compiled && !options.chat.tools.empty())
+    compiled->tools = std::make_shared<const chat::Tools>(chat::tools_of(options.chat.tools));
+  return compiled;
 }
 
 Expected<ReplyGrammars> GrammarCache::compile(const chat::ChatFormat& format, const GenerateOptions& options) {

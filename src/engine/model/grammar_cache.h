@@ -1,5 +1,5 @@
-// A cache of compiled grammars for one model: clients send the same tools and schemas again and again, and all choices of a
-// request share theirs. Any thread.
+// A cache of compiled grammars and tools for one model: clients send the same tools and schemas again and again, and all
+// choices of a request share theirs. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +10,22 @@
 
 #include "base/mutex.h"
 #include "chat/chat.h"
+#include "chat/tool_format.h"
 #include "core/error.h"
 #include "core/request.h"
 #include "grammar/grammar.h"
 
 namespace uma::engine {
 
-// The grammars of a reply; null: no constraint.
+// The grammars of a reply, where null is no constraint, and the tools that it may call.
 struct ReplyGrammars {
   std::shared_ptr<const grammar::Grammar> whole;  // For the whole text: a grammar, a schema or a forced tool call.
   std::shared_ptr<const grammar::Grammar> calls;  // For the text behind the mark of an optional tool call.
+  std::shared_ptr<const chat::Tools> tools;       // Null: there are none.
 
-  [[nodiscard]] std::size_t bytes() const { return (whole ? whole->bytes() : 0) + (calls ? calls->bytes() : 0); }
+  [[nodiscard]] std::size_t bytes() const {
+    return (whole ? whole->bytes() : 0) + (calls ? calls->bytes() : 0) + (tools ? chat::bytes_of(*tools) : 0);
+  }
 };
 
 // Whether a reply with these options needs a grammar.

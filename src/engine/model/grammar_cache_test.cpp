@@ -60,6 +60,18 @@ TEST_F(GrammarCacheTest, NothingIsTakenForAnother) {
   EXPECT_NE(whole(cache, calls), required);
 }
 
+TEST_F(GrammarCacheTest, TheToolsAreReadOnce) {
+  GrammarCache cache;
+  GenerateOptions calls;
+  calls.chat.tools = R"([{"type":"function","function":{"name":"f"}}])";
+  calls.chat.tool_names = {"f"};
+  const auto tools = cache.compile(format(), calls)->tools;
+  ASSERT_NE(tools, nullptr);
+  EXPECT_TRUE(tools->contains("f"));
+  EXPECT_EQ(cache.compile(format(), calls)->tools, tools);
+  EXPECT_EQ(cache.compile(format(), following("root ::= \"a\""))->tools, nullptr);
+}
+
 TEST_F(GrammarCacheTest, WhatIsRefusedStaysSo) {
   GrammarCache cache;
   const auto first = cache.compile(format(), following("nonsense"));

@@ -17,9 +17,9 @@
 namespace uma::engine {
 
 struct LoadWorkersOptions {
-  std::string path;                   // A GGUF file.
-  std::string draft_path;             // A draft model, whose weights all workers share; empty: none.
-  std::string projector_path{};       // A projector, which encodes images; empty: none.
+  std::string path;              // A GGUF file.
+  std::string draft_path;        // A draft model, whose weights all workers share; empty: none.
+  std::string projector_path{};  // A projector, which encodes images; empty: none.
   std::vector<llm::AdapterSource> adapters{};
   std::int32_t image_tokens_max = 0;  // As in llm::ProjectorOptions.
   // Weights that are loaded already; null: they are read, as with `replicates`.

@@ -29,7 +29,7 @@ TimePoint deadline_after(TimePoint received, std::int64_t deadline_ms, const Ser
 }
 
 ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
-                       std::shared_ptr<image::ImageEncoder> encoder) {
+                       std::shared_ptr<image::ImageEncoder> encoder, ModelDefaults defaults) {
   UMA_CHECK(model != nullptr && !lanes.empty());
   chat::ImageTokens images = nullptr;
   if (encoder) {
@@ -39,12 +39,13 @@ ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane
       return (*image)->tokens;
     };
   }
-  auto chat = std::make_shared<const chat::ChatFormat>(model, std::move(images));
+  auto chat = std::make_shared<const chat::ChatFormat>(model, std::move(images), defaults.family);
   return {.model = std::move(model),
           .chat = std::move(chat),
           .grammars = std::make_shared<GrammarCache>(),
           .lanes = std::move(lanes),
-          .image_encoder = std::move(encoder)};
+          .image_encoder = std::move(encoder),
+          .defaults = std::move(defaults)};
 }
 
 ServedModel text_model(std::shared_ptr<const llm::TextEmbedder> embedder, std::vector<EmbedLane*> lanes) {

@@ -54,7 +54,7 @@ struct ServedModel {
 
 // Makes a chat model. `encoder` encodes its images; null: it reads no images.
 [[nodiscard]] ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
-                                     std::shared_ptr<image::ImageEncoder> encoder = nullptr);
+                                     std::shared_ptr<image::ImageEncoder> encoder = nullptr, ModelDefaults defaults = {});
 // Makes an embedding model or reranker.
 [[nodiscard]] ServedModel text_model(std::shared_ptr<const llm::TextEmbedder> embedder, std::vector<EmbedLane*> lanes);
 

@@ -1,6 +1,7 @@
 #include "engine/router/apply_defaults.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include <boost/json/serialize.hpp>
@@ -20,9 +21,10 @@ void apply_sampling(const ModelDefaults& defaults, SamplingParams& sampling) {
   if (!sampling.dry_sequence_breakers) sampling.dry_sequence_breakers = defaults.dry_sequence_breakers;
 }
 
-// A request that says anything about thinking decides it alone.
+// A request that says whether or how hard to think decides it alone. A budget limits its thoughts, unless it is 0: that would
+// refuse them.
 void apply_thinking(const ModelDefaults& defaults, ChatOptions& chat) {
-  if (!defaults.thinking && defaults.reasoning_effort.empty()) return;
+  if (!defaults.thinking && defaults.reasoning_effort.empty() && !defaults.thinking_budget) return;
   boost::json::object arguments;
   if (!chat.template_arguments.empty()) {
     boost::system::error_code problem;
@@ -30,7 +32,11 @@ void apply_thinking(const ModelDefaults& defaults, ChatOptions& chat) {
     if (problem || !given.is_object()) return;
     arguments = given.get_object();
   }
-  if (arguments.contains("enable_thinking") || arguments.contains("reasoning_effort")) return;
+  bool decides = chat.thinking_budget == 0;
+  for (const std::string_view name : {"enable_thinking", "thinking", "reasoning_effort"})
+    decides = decides || arguments.contains(name);
+  if (!chat.thinking_budget && !(decides && defaults.thinking_budget == 0)) chat.thinking_budget = defaults.thinking_budget;
+  if (decides || (!defaults.thinking && defaults.reasoning_effort.empty())) return;
   if (defaults.thinking) arguments["enable_thinking"] = *defaults.thinking;
   if (!defaults.reasoning_effort.empty()) arguments["reasoning_effort"] = defaults.reasoning_effort;
   chat.template_arguments = boost::json::serialize(arguments);

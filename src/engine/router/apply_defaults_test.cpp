@@ -1,5 +1,10 @@
 #include "engine/router/apply_defaults.h"
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
 #include <gtest/gtest.h>
 
 namespace uma::engine {
@@ -80,6 +85,28 @@ TEST(ApplyDefaults, WhoSaysAnythingAboutThinkingDecidesIt) {
   request.options.chat.template_arguments = R"({"x":1})";
   apply_defaults(ModelDefaults{.thinking = true}, request);
   EXPECT_EQ(request.options.chat.template_arguments, R"({"x":1,"enable_thinking":true})");
+}
+
+TEST(ApplyDefaults, ABudgetLimitsThoughtsThatARequestAsksFor) {
+  const auto budget = [](const ModelDefaults& defaults, std::optional<std::int32_t> own, std::string arguments) {
+    GenerateRequest request = chat({{"user", "Hi"}});
+    request.options.chat.thinking_budget = own;
+    request.options.chat.template_arguments = std::move(arguments);
+    apply_defaults(defaults, request);
+    return request.options.chat.thinking_budget;
+  };
+  const ModelDefaults some{.thinking_budget = 100};
+  EXPECT_EQ(budget(some, {}, ""), 100);
+  EXPECT_EQ(budget(some, {}, R"({"reasoning_effort":"high"})"), 100);
+  EXPECT_EQ(budget(some, 7, ""), 7);
+  EXPECT_EQ(budget(some, -1, ""), -1);
+  const ModelDefaults none{.thinking_budget = 0};
+  EXPECT_EQ(budget(none, {}, ""), 0);
+  EXPECT_EQ(budget(none, {}, R"({"enable_thinking":true})"), std::nullopt) << "the request decides";
+  GenerateRequest request = chat({{"user", "Hi"}});
+  request.options.chat.thinking_budget = 0;
+  apply_defaults(ModelDefaults{.thinking = true}, request);
+  EXPECT_EQ(request.options.chat.template_arguments, "") << "the request has no thoughts";
 }
 
 }  // namespace

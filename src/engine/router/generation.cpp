@@ -23,6 +23,11 @@ bool is_chat(const kv::SessionRecord& record) {
   return record.mode == SessionMode::chat;
 }
 
+// Whether the request may be one to a chat: the session of a request is not known yet.
+bool is_chat(const GenerateRequest& call) {
+  return !call.input.messages.empty() || !call.session.empty();
+}
+
 // The options of a reply in a chat, which also ends at the end marks of the model's tool call notation.
 GenerateOptions chat_options(const llm::Model& model, GenerateOptions options) {
   for (std::string& stop : chat::chat_stop_strings(model)) options.stop.push_back(std::move(stop));
@@ -202,6 +207,7 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
   request.lease = std::move(*lease);
   request.deadline = kNever;
   apply_defaults(request.lease->defaults, call);
+  if (is_chat(call)) request.lease->chat->settle_thinking(call.options.chat);
   request.deadline_ms = call.options.deadline_ms;
   if (auto may = check_logit_bias(*request.lease->model, call.options.sampling); !may) co_return may.error();
   auto adapters = adapters_of(*request.lease, call);
@@ -286,6 +292,7 @@ Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, Generate
   auto lease = co_await parts_.models.lease_chat(call.model);
   if (!lease) co_return lease.error();
   apply_defaults((*lease)->defaults, call);
+  (*lease)->chat->settle_thinking(call.options.chat);
   ImageHold images;
   if (!call.input.images.empty()) {
     const std::int64_t deadline_ms = call.options.deadline_ms.value_or(parts_.limits.deadline_ms);
@@ -329,7 +336,7 @@ Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateR
   const auto next_job = [&](const InFlight& each) {
     GenerationJob job = make_job(each, prepared->grammars, options, prompt);
     job.images = *runs;
-    if (has_messages) read_reply(served, job, options.chat);
+    if (has_messages) read_reply(served, job, options.chat, prepared->grammars);
     if (options.sampling.seed) ++*options.sampling.seed;
     return job;
   };
@@ -380,6 +387,7 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   Session& session = *place->lock;
   auto job = session_job(request, session, {.grammars = prepared->grammars, .record = next}, call);
   if (!job) co_return job.error();
+  job->is_rewritten = std::exchange(session.is_rewritten, false) || is_rewritten(*place->record, *next);
 
   RunGuard run(parts_.sessions, session, request.id, call.response ? call.response->id : "");
   // A stored session can continue in any lane.
@@ -480,7 +488,7 @@ Expected<GenerationJob> Generations::session_job(InFlight& request, Session& ses
   GenerationJob job = make_job(request, prepared.grammars, options, std::move(tokens), droppable_of(record));
   job.images = std::move(*images);
   // A continued reply is plain content, because its beginning is not parsed.
-  if (is_chat(record) && !record.pending.empty()) read_reply(served, job, call.options.chat);
+  if (is_chat(record) && !record.pending.empty()) read_reply(served, job, call.options.chat, prepared.grammars);
   job.session = record.id;
   job.forked_from = session.forked_from;
   job.is_public = record.is_public && !record.has_foreign_kv;
@@ -573,11 +581,23 @@ GenerationJob Generations::make_job(const InFlight& request, const ReplyGrammars
 }
 
 // Sets the options with which the reply to a chat is parsed.
-void Generations::read_reply(const ServedModel& served, GenerationJob& job, ChatOptions chat) {
-  // The whole reply follows the client's grammar, so it has no reasoning.
-  if (job.grammar && chat.tool_choice == ToolChoice::automatic) chat.splits_reasoning = false;
-  job.reply.format = served.chat->reply_format(chat, job.tokens);
-  if (!chat.tools.empty()) job.reply.call_seed = random_.next_u64();
+void Generations::read_reply(const ServedModel& served, GenerationJob& job, const ChatOptions& chat,
+                             const ReplyGrammars& grammars) {
+  chat::ReplyOptions& reply = job.reply;
+  reply.format = served.chat->reply_format(chat, job.tokens, grammars.tools);
+  reply.thinking = served.chat->thinking_limit(chat);
+  if (!chat.tools.empty()) reply.call_seed = random_.next_u64();
+  if (!job.grammar || chat.tool_choice != ToolChoice::automatic) return;
+  if (chat.splits_reasoning && reply.format.begins_with_reasoning && reply.thinking) {
+    // The client's grammar is one of the answer.
+    reply.answer_grammar = std::exchange(job.grammar, nullptr);
+    reply.format.tools = nullptr;
+  } else {
+    // The whole reply follows it, so there is no reasoning.
+    reply.thinking.reset();
+    reply.format.keeps_thoughts = true;
+    reply.format.begins_with_reasoning = false;
+  }
 }
 
 // Runs the job in the lane and waits for its result, which comes in any case.

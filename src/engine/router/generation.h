@@ -72,7 +72,7 @@ class Generations {
 
   [[nodiscard]] GenerationJob make_job(const InFlight& request, const ReplyGrammars& grammars, const GenerateOptions& options,
                                        std::vector<Token> tokens, Droppable droppable = {});
-  void read_reply(const ServedModel& served, GenerationJob& job, ChatOptions chat);
+  void read_reply(const ServedModel& served, GenerationJob& job, const ChatOptions& chat, const ReplyGrammars& grammars);
   [[nodiscard]] Task<GenerationResult> run_in_lane(InFlight& request, GenerationJob job, Lane& lane);
   void end(InFlight& request, const Event& terminal);
 

@@ -133,6 +133,7 @@ Task<Expected<SessionInfo>> SessionCommands::append(TenantId tenant, AppendReque
   if (!next) co_return next.error();
   if (auto may = parts_.access.check_next(**lease, *session.record, *next); !may) co_return may.error();
   next->last_used_s = parts_.clock.unix_s();
+  session.is_rewritten = session.is_rewritten || is_rewritten(*session.record, *next);
   co_return co_await commit(std::move(*lock), std::move(*next));
 }
 

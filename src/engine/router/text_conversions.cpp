@@ -101,6 +101,7 @@ Task<Expected<ConvertedText>> TextConversions::format_chat(TenantId tenant, Gene
   auto lease = co_await parts_.models.lease_chat(request.model);
   if (!lease) co_return lease.error();
   apply_defaults((*lease)->defaults, request);
+  (*lease)->chat->settle_thinking(request.options.chat);
   const std::size_t bytes = memory_of(request);
   co_return co_await parts_.preparer.run(
       parts_.tasks, std::move(tenant), bytes,

@@ -25,6 +25,12 @@ std::size_t text_bytes(const kv::SessionRecord& record) {
   return tokens_count(record) * kBytesPerToken;
 }
 
+bool is_rewritten(const kv::SessionRecord& before, const kv::SessionRecord& after) {
+  const std::vector<Token> now = kv::all_tokens(after);
+  const auto differing = std::ranges::mismatch(before.chain, now);
+  return differing.in1 != before.chain.end() && differing.in2 != now.end();
+}
+
 ResponsePtr find_response(const kv::SessionRecord& record, const std::string& id) {
   const auto found = std::ranges::find(record.responses, id, [](const ResponsePtr& response) { return response->id; });
   return found == record.responses.end() ? nullptr : *found;

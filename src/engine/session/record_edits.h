@@ -20,6 +20,9 @@ namespace uma::engine {
 // The approximate size in bytes of the text behind those tokens: the work of a job that reads all of it.
 [[nodiscard]] std::size_t text_bytes(const kv::SessionRecord& record);
 
+// Whether tokens that a reply ended with have changed, because the template has written the past differently.
+[[nodiscard]] bool is_rewritten(const kv::SessionRecord& before, const kv::SessionRecord& after);
+
 // The stored response with this id; null: the record has none.
 [[nodiscard]] ResponsePtr find_response(const kv::SessionRecord& record, const std::string& id);
 // The number of turns up to and including the response's. Requires: the response is one of the record's.

@@ -85,6 +85,7 @@ struct Session {
   SessionId forked_from;            // Empty: the session is not a fork.
   std::unique_ptr<SessionRun> run;  // Null: no reply is in progress.
   bool is_locked = false;
+  bool is_rewritten = false;  // Input that waits has made the template write the past differently.
   bool is_new = false;  // Not in the catalog yet: the session ends with its lock and its run, if neither has committed it.
   std::vector<Reply<SessionLock>> waiting;  // Requests for the lock.
   std::optional<std::list<Unused>::iterator> unused;

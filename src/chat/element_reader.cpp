@@ -1,0 +1,259 @@
+#include "chat/element_reader.h"
+
+#include <cstdint>
+#include <optional>
+
+namespace uma::chat {
+namespace {
+
+constexpr std::size_t kAttributeBytesMax = 256;
+constexpr std::size_t kElementsMax = 1024;
+
+constexpr std::size_t kNestedDepthMax = 30;
+constexpr std::string_view kNameInMark = "{name}";  // In ElementMarks::close.
+
+// Reads a value that consists of elements: those of a list are named "item".
+class NestedElements {
+ public:
+  NestedElements(const ElementMarks& marks, std::string_view text) : marks_(marks), text_(text) {}
+
+  // The JSON of the whole text; empty: it is something else.
+  [[nodiscard]] std::optional<std::string> read() {
+    auto json = children("", 0);
+    return text_.empty() ? std::move(json) : std::nullopt;
+  }
+
+ private:
+  // The elements up to `close`, which is taken; empty: up to the end.
+  [[nodiscard]] std::optional<std::string> children(std::string_view close, std::size_t depth) {
+    std::string json;
+    std::optional<bool> is_list;
+    for (;;) {
+      text_.remove_prefix(blanks_at_begin(text_));
+      if (close.empty() ? text_.empty() : text_.starts_with(close)) break;
+      const std::size_t name_end = text_.find(marks_.name_end, marks_.open.size());
+      if (!text_.starts_with(marks_.open) || name_end == std::string_view::npos || depth == kNestedDepthMax)
+        return std::nullopt;
+      const std::string_view name = text_.substr(marks_.open.size(), name_end - marks_.open.size());
+      text_.remove_prefix(name_end + marks_.name_end.size());
+      if (!is_list) is_list = name == "item";
+      json += json.empty() ? "" : ", ";
+      if (!*is_list) {
+        json += '"';
+        append_json_text(json, name);
+        json += "\": ";
+      }
+      const auto value = value_of(name, depth);
+      if (!value) return std::nullopt;
+      json += *value;
+    }
+    if (!is_list) return std::nullopt;
+    text_.remove_prefix(close.size());
+    return *is_list ? "[" + json + "]" : "{" + json + "}";
+  }
+
+  [[nodiscard]] std::optional<std::string> value_of(std::string_view name, std::size_t depth) {
+    const std::string close = close_of(marks_, name);
+    text_.remove_prefix(blanks_at_begin(text_));
+    if (text_.starts_with(marks_.open) && !text_.starts_with(close)) return children(close, depth + 1);
+    const std::size_t end = text_.find(close);
+    if (end == std::string_view::npos) return std::nullopt;
+    constexpr TypeSet kScalar{TypeSet::integer | TypeSet::number | TypeSet::boolean | TypeSet::null};
+    const std::string json = typed_json(without_blanks(text_.substr(0, end)), kScalar);
+    text_.remove_prefix(end + close.size());
+    return json;
+  }
+
+  const ElementMarks& marks_;
+  std::string_view text_;
+};
+
+// A name that may have quotes of either kind.
+std::string_view without_quotes(std::string_view name) {
+  const bool has_quotes = name.size() >= 2 && (name.front() == '"' || name.front() == '\'') && name.back() == name.front();
+  return has_quotes ? name.substr(1, name.size() - 2) : name;
+}
+
+std::string_view without_indentation(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(" \t") + 1);
+}
+
+// The marks before the value of an element.
+Pattern element_begin(const ElementMarks& marks) {
+  const PatternPart open{PatternPart::Kind::text, marks.open};
+  const PatternPart name{PatternPart::Kind::name, kNameInMark};
+  const PatternPart end{PatternPart::Kind::text, marks.name_end};
+  const PatternPart quote{PatternPart::Kind::text, "\""};
+  return marks.quotes_name ? Pattern{open, quote, name, quote, end} : Pattern{open, name, end};
+}
+
+}  // namespace
+
+std::string close_of(const ElementMarks& marks, std::string_view name) {
+  std::string close(marks.close);
+  if (const std::size_t at = close.find(kNameInMark); at != std::string::npos) close.replace(at, kNameInMark.size(), name);
+  return close;
+}
+
+ElementReader::ElementReader(const ElementMarks& marks, Pattern call_end, std::vector<std::string_view> ends,
+                             const ParameterTypes* types)
+    : marks_(marks),
+      has_named_ends_(marks.close.contains(kNameInMark)),
+      call_end_(std::move(call_end)),
+      ends_(std::move(ends)),
+      types_(types),
+      next_element_(element_begin(marks)) {}
+
+ArgumentReader::Result ElementReader::read(std::string_view& text, CallText& call) {
+  for (;;) {
+    if (is_in_value_) {
+      if (!read_value(text, call, false)) return Result::more;
+    } else if (const Result result = read_between(text, call); result != Result::more || !is_in_value_) {
+      return result;
+    }
+  }
+}
+
+ArgumentReader::Result ElementReader::read_between(std::string_view& text, CallText& call) {
+  text.remove_prefix(blanks_at_begin(text));
+  if (text.empty()) return Result::more;
+  bool may_go_on = false;
+  for (const std::string_view end : ends_) {
+    const Found found = begins_with(text, end);
+    if (found == Found::yes) {
+      call.arguments += call.arguments.empty() ? "{}" : "}";
+      return Result::complete;
+    }
+    may_go_on = may_go_on || found == Found::maybe;
+  }
+  const Found element = count_ < kElementsMax ? begin_element(text, call) : Found::no;
+  return element != Found::no || may_go_on ? Result::more : Result::malformed;
+}
+
+// Takes the marks before a value, once they are whole.
+Found ElementReader::begin_element(std::string_view& text, CallText& call) {
+  if (const Found open = begins_with(text, marks_.open); open != Found::yes) return open;
+  std::string_view rest = text.substr(marks_.open.size());
+  const MarkPlace name_end = find_mark(rest, marks_.name_end, kNameBytesMax);
+  if (name_end.found != Found::yes) return name_end.found;
+  std::string_view name = without_blanks(rest.substr(0, name_end.at));
+  if (marks_.quotes_name) name = without_quotes(name);
+  if (name.starts_with('/')) return Found::no;
+  rest.remove_prefix(name_end.at + marks_.name_end.size());
+  std::string_view attributes;
+  if (!marks_.value_begin.empty()) {
+    const MarkPlace value_begin = find_mark(rest, marks_.value_begin, kAttributeBytesMax);
+    if (value_begin.found != Found::yes) return value_begin.found;
+    attributes = rest.substr(0, value_begin.at);
+    rest.remove_prefix(value_begin.at + marks_.value_begin.size());
+  }
+  begin_value(name, attributes, call);
+  text = rest;
+  return Found::yes;
+}
+
+void ElementReader::begin_value(std::string_view name, std::string_view attributes, CallText& call) {
+  call.arguments += count_++ > 0 ? ", \"" : "{\"";
+  append_json_text(call.arguments, name);
+  call.arguments += "\": ";
+  is_in_value_ = true;
+  close_ = close_of(marks_, name);
+  value_.clear();
+  has_begun_ = false;
+  has_skipped_ = false;
+  if (!marks_.text_attribute.empty()) {
+    constexpr TypeSet kText{TypeSet::string};
+    constexpr TypeSet kNoText{TypeSet::integer | TypeSet::number | TypeSet::boolean | TypeSet::null | TypeSet::array |
+                              TypeSet::object};
+    type_ = attributes.contains(marks_.text_attribute) ? kText : kNoText;
+  } else {
+    type_ = {};
+    if (types_ != nullptr) {
+      if (const auto found = types_->find(name); found != types_->end()) type_ = found->second;
+    }
+  }
+  is_streamed_ = type_.is_text() && !type_.has(TypeSet::null);
+}
+
+// Whether the next element of a known parameter begins here, or the end of the call.
+Found ElementReader::next_mark(std::string_view text) const {
+  if (const Found end = match_head(call_end_, text, "").found; end != Found::no) return end;
+  if (has_named_ends_) return Found::no;  // It is a part of the value.
+  const CallHead element = match_head(next_element_, text, "");
+  const bool is_unknown =
+      element.found == Found::yes && types_ != nullptr && !types_->empty() && !types_->contains(element.name);
+  return is_unknown ? Found::no : element.found;
+}
+
+// The mark of its end or, if that is missing, the next mark, which begins a line where the family writes lines.
+ElementReader::End ElementReader::find_end(std::string_view text) const {
+  const std::size_t close = text.find(close_);
+  const bool is_whole = close != std::string_view::npos;
+  const End end{.found = is_whole ? Found::yes : Found::maybe,
+                .at = is_whole ? close : text.size() - begun_at_end(text, close_),
+                .mark_bytes = is_whole ? close_.size() : 0};
+  const char first = marks_.open.front();
+  for (std::size_t at = text.find(first); at < end.at; at = text.find(first, at + 1)) {
+    const std::size_t line = marks_.begins_line ? without_indentation(text.substr(0, at)).size() : at;
+    const bool begins_line = !marks_.begins_line || (line > 0 ? text[line - 1] == '\n' : !has_begun_);
+    if (!begins_line) continue;
+    if (const Found found = next_mark(text.substr(at)); found != Found::no) return {.found = found, .at = line};
+  }
+  return end;
+}
+
+// Removes the whitespace before a value, and returns its length.
+std::size_t ElementReader::skip_begin(std::string_view& part) {
+  if (has_begun_ || has_skipped_) return 0;
+  const std::size_t skipped = marks_.trims_blanks ? blanks_at_begin(part) : part.starts_with('\n') ? 1 : 0;
+  part.remove_prefix(skipped);
+  has_skipped_ = !part.empty() || (!marks_.trims_blanks && skipped > 0);
+  return skipped;
+}
+
+void ElementReader::add(std::string_view part, CallText& call) {
+  if (is_streamed_) {
+    if (!has_begun_) call.arguments += '"';
+    append_json_text(call.arguments, part);
+  } else {
+    value_ += part;
+  }
+  has_begun_ = true;
+}
+
+// Adds what is decided of a value. At its end stands whitespace that may not belong to it, and perhaps the begin of a mark.
+bool ElementReader::read_value(std::string_view& text, CallText& call, bool is_last) {
+  const End end = find_end(text);
+  std::string_view part = text.substr(0, end.at);
+  const std::size_t skipped = skip_begin(part);
+  const bool is_whole = end.found == Found::yes || is_last;
+  std::string_view kept = part;
+  if (marks_.trims_blanks) {
+    kept = without_blanks_at_end(part);
+  } else if (is_whole) {
+    if (part.ends_with('\n')) kept.remove_suffix(1);
+  } else {
+    // The line of the next mark may have begun.
+    const std::string_view lines = without_indentation(part);
+    if (lines.ends_with('\n') || (lines.empty() && !has_begun_)) kept = lines.substr(0, lines.empty() ? 0 : lines.size() - 1);
+  }
+  if (!is_whole) {
+    if (!kept.empty()) add(kept, call);
+    text.remove_prefix(skipped + kept.size());
+    return false;
+  }
+  add(kept, call);
+  const auto nested = has_named_ends_ && !is_streamed_ ? NestedElements(marks_, value_).read() : std::nullopt;
+  call.arguments += is_streamed_ ? "\"" : nested ? *nested : typed_json(value_, type_);
+  text.remove_prefix(end.at + end.mark_bytes);
+  is_in_value_ = false;
+  return true;
+}
+
+bool ElementReader::finish(std::string_view rest, CallText& call) {
+  if (is_in_value_) (void)read_value(rest, call, true);
+  call.arguments += call.arguments.empty() ? "{}" : "}";
+  return true;
+}
+
+}  // namespace uma::chat

@@ -1,0 +1,331 @@
+#include "chat/message_values.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <format>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "chat/written_calls.h"
+#include "jinja/json_reader.h"
+
+namespace uma::chat {
+namespace {
+
+using jinja::Source;
+using jinja::Text;
+using jinja::Value;
+
+// A message before it gets its style.
+struct Draft {
+  std::string role;
+  std::string content;
+  Source source = 0;
+  std::optional<Value> extra;  // A dict.
+  bool has_system_text = false;
+};
+
+// What a result says about its call.
+struct CallName {
+  std::string id;  // In the family's form.
+  std::string name;
+};
+
+struct WrittenCall {
+  std::string given_id;
+  CallName name;
+  Value arguments;
+  const Draft* result = nullptr;
+};
+
+const Value* field_of(const Value& value, std::string_view name) {
+  const jinja::Dict* dict = value.as_dict();
+  return dict == nullptr ? nullptr : dict->find(name);
+}
+
+std::string text_field_of(const Value& value, std::string_view name) {
+  const Value* field = field_of(value, name);
+  return field == nullptr || field->as_text() == nullptr ? "" : field->as_text()->bytes();
+}
+
+// The id of the call that a result names; empty: none.
+std::string given_id_of(const Draft& result) {
+  return result.extra ? text_field_of(*result.extra, "tool_call_id") : "";
+}
+
+Value input_of(std::string_view text, Source source) {
+  return Value::text(Text::input(std::string(text), source));
+}
+
+Value call_value(const WrittenCall& call, Source source) {
+  std::vector<Value::Entry> fields;
+  if (!call.name.id.empty()) fields.emplace_back("id", input_of(call.name.id, source));
+  fields.emplace_back("type", Value::text("function"));
+  fields.emplace_back("function", Value::dict(std::vector<Value::Entry>{{"name", input_of(call.name.name, source)},
+                                                                        {"arguments", call.arguments}}));
+  return Value::dict(std::move(fields));
+}
+
+void join_line(std::string& text, std::string_view line) {
+  if (!text.empty()) text += '\n';
+  text += line;
+}
+
+// --- system messages
+
+// Adds a message for a template that takes one system message. Anthropic's clients mark later ones in the same way, so that one
+// conversation has one text through all APIs.
+void add_with_one_system(Draft draft, std::vector<Draft>& drafts) {
+  Draft* last = drafts.empty() ? nullptr : &drafts.back();
+  const bool is_system = draft.role == "system";
+  bool joins = is_system && last != nullptr && last->role == "system";
+  if (is_system && last != nullptr && !joins) {
+    draft.role = "user";
+    draft.content = std::format("<system-reminder>\n{}\n</system-reminder>", draft.content);
+    draft.has_system_text = true;
+  }
+  if (last != nullptr && draft.role == "user" && last->role == "user") joins = draft.has_system_text || last->has_system_text;
+  if (!joins) {
+    drafts.push_back(std::move(draft));
+    return;
+  }
+  join_line(last->content, draft.content);
+  last->source = draft.source;
+  last->has_system_text = last->has_system_text || draft.has_system_text;
+}
+
+std::vector<Draft> drafts_of(std::span<const ChatMessage> messages, const MessageStyle& style) {
+  std::vector<Draft> drafts;
+  drafts.reserve(messages.size());
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const ChatMessage& message = messages[i];
+    const auto source = static_cast<Source>(i);
+    Draft draft{message.role, message.content, source, {}};
+    if (!message.extra.empty()) draft.extra = jinja::read_json(message.extra, source);
+    if (draft.extra && draft.extra->as_dict() == nullptr) draft.extra.reset();
+    if (style.has_system_messages) {
+      drafts.push_back(std::move(draft));
+    } else {
+      add_with_one_system(std::move(draft), drafts);
+    }
+  }
+  return drafts;
+}
+
+// --- ids of calls
+
+bool is_digits(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// Nine letters and digits that depend on the id alone, so that they stay the same when a conversation grows.
+std::string nine_of(std::string_view id) {
+  constexpr std::string_view kLetters = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a.
+  for (const char c : id) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  std::string made;
+  for (int i = 0; i < 9; ++i, hash /= kLetters.size()) made += kLetters[hash % kLetters.size()];
+  return made;
+}
+
+// The id in the family's form. Ids that have this form are kept, because the model wrote them.
+std::string id_in_form(CallIds form, const std::string& id, std::string_view name, std::size_t index) {
+  switch (form) {
+    case CallIds::any:
+      return id;
+    case CallIds::nine: {
+      const auto is_known = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); };
+      return id.size() == 9 && std::ranges::all_of(id, is_known) ? id : nine_of(id.empty() ? std::format("{}", index) : id);
+    }
+    case CallIds::named: {
+      const std::size_t colon = id.rfind(':');
+      const bool is_named = id.starts_with("functions.") && colon != std::string::npos && is_digits(id.substr(colon + 1));
+      return is_named ? id : std::format("functions.{}:{}", name, index);
+    }
+    case CallIds::counted:
+      return is_digits(id) ? id : std::format("{}", index);
+  }
+  return id;
+}
+
+// --- messages
+
+class ConversationWriter {
+ public:
+  explicit ConversationWriter(const MessageStyle& style) : style_(style) {}
+
+  std::vector<Value> write(std::span<const Draft> drafts);
+
+ private:
+  [[nodiscard]] Value arguments_of(const Value& function, Source source) const;
+  [[nodiscard]] const CallName* known_call(const Draft& result) const;
+  [[nodiscard]] WrittenCall call_of(const Value& given, Source source);
+  [[nodiscard]] Value content_of(std::string_view content, std::string_view thoughts, bool has_calls, Source source) const;
+  [[nodiscard]] Value content_with_calls(std::string_view content, std::span<const WrittenCall> calls, Source source) const;
+  // Writes the reply, and the results behind it. Returns their number.
+  std::size_t add_calls(const Draft& reply, const jinja::List& given, std::span<const Draft> following);
+  // `is_first`: the message has the reply's content and thoughts.
+  void add_reply(const Draft& reply, std::span<const WrittenCall> calls, bool is_first);
+  // `call` is null if the result belongs to no known call.
+  void add_result(const Draft& result, const CallName* call);
+
+  const MessageStyle& style_;
+  std::vector<Value> values_;
+  std::map<std::string, CallName, std::less<>> known_;  // The calls so far by the ids that the client knows.
+  std::size_t calls_count_ = 0;
+};
+
+Value ConversationWriter::arguments_of(const Value& function, Source source) const {
+  const Value* given = field_of(function, "arguments");
+  if (given == nullptr || given->as_text() == nullptr)
+    return given == nullptr ? Value::dict(std::vector<Value::Entry>()) : *given;
+  const std::string& text = given->as_text()->bytes();
+  const bool is_blank = text.find_first_not_of(" \t\n\r") == std::string::npos;
+  const auto object = jinja::read_json(is_blank ? std::string_view("{}") : std::string_view(text), source);
+  if (!object || object->as_dict() == nullptr) {
+    if (style_.takes_broken_arguments) return *given;
+    return Value::dict(std::vector<Value::Entry>{{"arguments", *given}});
+  }
+  if (style_.are_arguments_objects) return *object;
+  // Written again, so that a conversation has one text whatever the spaces of the client's JSON.
+  jinja::Budget budget(UINT64_MAX, UINT64_MAX);  // Unlimited, because the request's size is bounded.
+  return input_of(jinja::to_json(*object, {}, budget).bytes(), source);
+}
+
+const CallName* ConversationWriter::known_call(const Draft& result) const {
+  const auto known = known_.find(given_id_of(result));
+  return known == known_.end() ? nullptr : &known->second;
+}
+
+WrittenCall ConversationWriter::call_of(const Value& given, Source source) {
+  WrittenCall call;
+  const Value* function = field_of(given, "function");
+  call.given_id = text_field_of(given, "id");
+  if (function != nullptr) call.name.name = text_field_of(*function, "name");
+  call.name.id = id_in_form(style_.ids, call.given_id, call.name.name, calls_count_++);
+  known_.insert_or_assign(call.given_id, call.name);
+  call.arguments = function == nullptr ? Value::dict(std::vector<Value::Entry>()) : arguments_of(*function, source);
+  return call;
+}
+
+Value ConversationWriter::content_of(std::string_view content, std::string_view thoughts, bool has_calls, Source source) const {
+  if (!thoughts.empty() && has_calls && !style_.has_content_beside_thoughts) content = {};
+  if (style_.thoughts_field.empty() && !thoughts.empty()) {
+    std::vector<Value> parts;
+    parts.push_back(
+        Value::dict(std::vector<Value::Entry>{{"type", Value::text("thinking")}, {"thinking", input_of(thoughts, source)}}));
+    if (!content.empty()) {
+      parts.push_back(
+          Value::dict(std::vector<Value::Entry>{{"type", Value::text("text")}, {"text", input_of(content, source)}}));
+    }
+    return Value::list(std::move(parts));
+  }
+  if (content.empty() && has_calls && style_.is_empty_content_none) return Value::none();
+  return input_of(content, source);
+}
+
+Value ConversationWriter::content_with_calls(std::string_view content, std::span<const WrittenCall> calls,
+                                             Source source) const {
+  std::vector<CalledFunction> functions;
+  for (const WrittenCall& call : calls) functions.push_back({call.name.id, call.name.name, call.arguments});
+  Text text = Text::input(std::string(content), source);
+  if (!content.empty()) text.append("\n");
+  text.append(written_calls(*style_.calls_in_content, functions, source));
+  return Value::text(std::move(text));
+}
+
+void ConversationWriter::add_reply(const Draft& reply, std::span<const WrittenCall> calls, bool is_first) {
+  constexpr std::string_view kThoughts = "reasoning_content";
+  const std::string thoughts = is_first && reply.extra ? text_field_of(*reply.extra, kThoughts) : "";
+  std::vector<Value::Entry> fields;
+  fields.emplace_back("role", Value::text(reply.role));
+  const std::string_view content = is_first ? std::string_view(reply.content) : std::string_view();
+  if (!calls.empty() && style_.calls_in_content != nullptr) {
+    fields.emplace_back("content", content_with_calls(content, calls, reply.source));
+    calls = {};
+  } else {
+    fields.emplace_back("content", content_of(content, thoughts, !calls.empty(), reply.source));
+  }
+  if (!thoughts.empty() && !style_.thoughts_field.empty())
+    fields.emplace_back(std::string(style_.thoughts_field), input_of(thoughts, reply.source));
+  if (!calls.empty()) {
+    std::vector<Value> list;
+    for (const WrittenCall& call : calls) list.push_back(call_value(call, reply.source));
+    fields.emplace_back("tool_calls", Value::list(std::move(list)));
+  }
+  if (reply.extra) {
+    for (const auto& [key, field] : reply.extra->as_dict()->entries) {
+      if (key->bytes() != kThoughts && key->bytes() != "tool_calls") fields.emplace_back(key->bytes(), field);
+    }
+  }
+  values_.push_back(Value::dict(std::move(fields)));
+}
+
+void ConversationWriter::add_result(const Draft& result, const CallName* call) {
+  std::vector<Value::Entry> fields;
+  fields.emplace_back("role", Value::text(result.role));
+  fields.emplace_back("content", input_of(result.content, result.source));
+  // Of entries with equal keys, the last value counts: the name that the client gave, but not its id.
+  if (call != nullptr && !call->name.empty()) fields.emplace_back("name", input_of(call->name, result.source));
+  if (result.extra) {
+    for (const auto& [key, field] : result.extra->as_dict()->entries) fields.emplace_back(key->bytes(), field);
+  }
+  if (call != nullptr && !call->id.empty()) fields.emplace_back("tool_call_id", input_of(call->id, result.source));
+  values_.push_back(Value::dict(std::move(fields)));
+}
+
+std::size_t ConversationWriter::add_calls(const Draft& reply, const jinja::List& given, std::span<const Draft> following) {
+  std::vector<WrittenCall> calls;
+  for (const Value& call : given.items) calls.push_back(call_of(call, reply.source));
+  std::vector<const Draft*> others;  // Results of no call of this reply.
+  std::size_t results = 0;
+  for (; results < following.size() && following[results].role == "tool"; ++results) {
+    const Draft& result = following[results];
+    const std::string id = given_id_of(result);
+    const auto call = std::ranges::find_if(
+        calls, [&](const WrittenCall& made) { return made.result == nullptr && (id.empty() || made.given_id == id); });
+    if (call != calls.end()) {
+      call->result = &result;
+    } else {
+      others.push_back(&result);
+    }
+  }
+  const std::size_t calls_per_message = style_.has_parallel_calls ? calls.size() : 1;
+  for (std::size_t i = 0; i < calls.size(); i += calls_per_message) {
+    const auto part = std::span(calls).subspan(i, calls_per_message);
+    add_reply(reply, part, i == 0);
+    for (const WrittenCall& call : part) {
+      if (call.result != nullptr) add_result(*call.result, &call.name);
+    }
+  }
+  for (const Draft* other : others) add_result(*other, known_call(*other));
+  return results;
+}
+
+std::vector<Value> ConversationWriter::write(std::span<const Draft> drafts) {
+  for (std::size_t i = 0; i < drafts.size(); ++i) {
+    const Draft& draft = drafts[i];
+    const Value* calls = draft.extra ? field_of(*draft.extra, "tool_calls") : nullptr;
+    if (calls != nullptr && calls->as_list() != nullptr && !calls->as_list()->items.empty()) {
+      i += add_calls(draft, *calls->as_list(), drafts.subspan(i + 1));
+    } else if (draft.role == "tool") {
+      add_result(draft, known_call(draft));
+    } else {
+      add_reply(draft, {}, true);
+    }
+  }
+  return std::move(values_);
+}
+
+}  // namespace
+
+std::vector<Value> message_values(std::span<const ChatMessage> messages, const MessageStyle& style) {
+  const std::vector<Draft> drafts = drafts_of(messages, style);
+  return ConversationWriter(style).write(drafts);
+}
+
+}  // namespace uma::chat

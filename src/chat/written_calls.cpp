@@ -1,0 +1,98 @@
+#include "chat/written_calls.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "chat/call_pattern.h"
+
+namespace uma::chat {
+namespace {
+
+using jinja::Text;
+using jinja::Value;
+
+std::string as_json(const Value& value) {
+  jinja::Budget budget(UINT64_MAX, UINT64_MAX);  // Unlimited, because the request's size is bounded.
+  return jinja::to_json(value, {}, budget).bytes();
+}
+
+// A literal of Python, with texts in double quotes.
+std::string as_python(const Value& value) {
+  const auto joined = [](std::string text, std::string item) { return text.empty() ? item : text + ", " + item; };
+  std::string items;
+  if (const bool* boolean = value.as_boolean()) return *boolean ? "True" : "False";
+  if (value.is_none()) return "None";
+  if (const jinja::List* list = value.as_list()) {
+    for (const Value& item : list->items) items = joined(std::move(items), as_python(item));
+    return "[" + items + "]";
+  }
+  const jinja::Dict* dict = value.as_dict();
+  if (dict == nullptr) return as_json(value);
+  for (const auto& [key, item] : dict->entries) items = joined(std::move(items), as_json(key.value()) + ": " + as_python(item));
+  return "{" + items + "}";
+}
+
+std::string arguments_text(const CallForm& form, const Value& arguments) {
+  const jinja::Dict* dict = arguments.as_dict();
+  if (dict == nullptr) return arguments.as_text() == nullptr ? "" : arguments.as_text()->bytes();
+  if (form.style == ArgumentStyle::json) return as_json(arguments);
+  UMA_CHECK(form.style == ArgumentStyle::loose);
+  std::string text = "(";
+  for (const auto& [key, item] : dict->entries) text += (text.size() == 1 ? "" : ", ") + key->bytes() + "=" + as_python(item);
+  return text + ")";
+}
+
+std::string function_text(const Family& family, const CallForm& form, const CalledFunction& call) {
+  std::string text = "{" + as_json(Value::text(family.name_key)) + ": " + as_json(Value::text(std::string_view(call.name)));
+  return text + ", " + as_json(Value::text(family.arguments_key)) + ": " + arguments_text(form, call.arguments) + "}";
+}
+
+// `call` is null beside a call.
+void append_form(Text& out, const Family& family, const CallForm& form, std::string_view form_text, const CalledFunction* call,
+                 jinja::Source source) {
+  for (const PatternPart& part : pattern_of(form_text)) {
+    const auto append_input = [&](std::string text) { out.append(Text::input(std::move(text), source)); };
+    switch (part.kind) {
+      case PatternPart::Kind::text:
+        out.append(part.text);
+        break;
+      case PatternPart::Kind::blanks:
+        for (const char c : part.text) {
+          if (c != '\t') out.append(std::string_view(&c, 1));
+        }
+        break;
+      case PatternPart::Kind::name:
+        append_input(call->name);
+        break;
+      case PatternPart::Kind::id:
+        append_input(call->id);
+        break;
+      case PatternPart::Kind::any:
+        break;
+      case PatternPart::Kind::arguments:
+        append_input(arguments_text(form, call->arguments));
+        break;
+      case PatternPart::Kind::function:
+        append_input(function_text(family, form, *call));
+        break;
+    }
+  }
+}
+
+}  // namespace
+
+Text written_calls(const Family& family, std::span<const CalledFunction> calls, jinja::Source source) {
+  const CallForm& form = family.calls.front();
+  Text text;
+  append_form(text, family, form, form.open, nullptr, source);
+  for (const CalledFunction& call : calls) {
+    if (&call != calls.data()) append_form(text, family, form, form.between, nullptr, source);
+    append_form(text, family, form, form.call, &call, source);
+  }
+  append_form(text, family, form, form.close, nullptr, source);
+  return text;
+}
+
+}  // namespace uma::chat
