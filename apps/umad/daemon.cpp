@@ -72,6 +72,7 @@ engine::EngineOptions Daemon::engine_options() {
   options.bmt_budget_gbps = config_.bmt_budget_gbps;
   options.is_reproducible = config_.reproducible == Reproducible::on;
   options.speculates = config_.speculates;
+  options.warms_up = true;
   options.verify_every = config_.verify_every;
   options.store = store_options(config_);
   options.image_encoder = {

@@ -27,6 +27,7 @@ struct EngineOptions {
   double bmt_budget_gbps = 0;                // The limit of memory traffic in 10^9 bytes a second; 0: no limit.
   bool is_reproducible = false;              // LaneOptions has the details.
   std::int32_t verify_every = 0;             // LaneOptions has the details.
+  bool warms_up = false;                     // LaneOptions has the details.
   bool speculates = false;                   // Drafts tokens from a sequence's own text where that is faster.
   kv::StoreOptions store;                    // The store of states that are in no context.
   image::ImageEncoderOptions image_encoder;  // For models that have a projector.

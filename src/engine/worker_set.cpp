@@ -164,6 +164,7 @@ LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& m
                       .bmt_budget_gbps = options_.bmt_budget_gbps,
                       .policy = options_.policy,
                       .is_reproducible = options_.is_reproducible,
+                      .warms_up = options_.warms_up,
                       .speculates = made.defaults.speculates.value_or(options_.speculates),
                       .verify_every = options_.verify_every,
                       .workers = busy_workers_,

@@ -22,6 +22,7 @@ class BusyWorkers {
 
   // A worker begins to compute (1) or has ended (-1).
   void add(std::int32_t change) { count_.fetch_add(change); }
+  [[nodiscard]] std::int32_t count() const { return count_.load(); }
   // The number of a worker's `wanted` threads that it may use now: an equal part of all threads, if that is less, and at least
   // one.
   [[nodiscard]] std::int32_t part_of(std::int32_t wanted) const {
@@ -68,6 +69,10 @@ class CoreShare {
   void handover_sent() { handovers_.fetch_add(1); }
   void handover_taken() { handovers_.fetch_sub(1); }
 
+  // Whether another worker computes.
+  [[nodiscard]] bool others_compute() const {
+    return workers_ != nullptr && workers_->count() > (busy_parts_.load() > 0 ? 1 : 0);
+  }
   // Whether a call of the prefill lane that begins now leaves cores for the decode lane.
   [[nodiscard]] bool is_split() const { return beside_prefill(fair_threads()) > 0; }
   // Whether the decode lane must close the gate around its calls.

@@ -51,7 +51,8 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       speculation_(parts_, calls_, sampler_),
       runner_(parts_, calls_, ends_, preemption_, sampler_, speculation_),
       offload_(parts_, planner_, preemption_, runner_),
-      images_(parts_, calls_, ends_, preemption_, sampler_, runner_) {
+      images_(parts_, calls_, ends_, preemption_, sampler_, runner_),
+      warm_up_(parts_, calls_) {
   stats_->threads.set(options_.threads);
   if (prefill_context == nullptr) return;
   UMA_CHECK(prefill_context->state_identity() == state_identity());
@@ -64,6 +65,7 @@ Lane::~Lane() = default;
 
 void Lane::post(LaneCommand command) {
   if (const auto* cancelled = std::get_if<CancelCommand>(&command)) calls_.cancel(cancelled->id);
+  if (std::holds_alternative<StartCommand>(command)) calls_.cancel(WarmUp::kId);
   inbox_->push(std::move(command));
 }
 
@@ -101,6 +103,7 @@ StepOutcome Lane::tick() {
   const TimePoint began = clock_.now();
   calls_.begin_step(is_closed());
   take_commands();
+  if (!warm_up_.is_done() && warm()) return end_step(true, kNever);
   admission_.expire(clock_.now());
   admission_.admit(clock_.now());
   shifter_.shorten_running();
@@ -124,6 +127,16 @@ StepOutcome Lane::tick() {
   if (image != nullptr && image->is_running()) images_.run(*image);
   if (calls_.take_unsound()) preemption_.clear_context();
   return end_step(has_moved || has_verified || !plan.is_empty() || image != nullptr, kNever);
+}
+
+// False: there is work, of this worker or of another one.
+bool Lane::warm() {
+  if (!sequences_.is_empty() || cores_.others_compute()) {
+    warm_up_.stop();
+    return false;
+  }
+  warm_up_.advance();
+  return true;
 }
 
 StepOutcome Lane::end_step(bool did_work, TimePoint wake) {

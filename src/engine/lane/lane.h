@@ -44,6 +44,7 @@
 #include "engine/lane/state_families.h"
 #include "engine/lane/state_moves.h"
 #include "engine/lane/tick_planner.h"
+#include "engine/lane/warm_up.h"
 
 namespace uma::engine {
 
@@ -99,6 +100,7 @@ class Lane {
 
  private:
   [[nodiscard]] StepOutcome tick();
+  [[nodiscard]] bool warm();
   void take_commands();
   void run(StartCommand& command);
   void run(const CancelCommand& command);
@@ -148,6 +150,7 @@ class Lane {
   BatchRunner runner_;
   PrefillOffload offload_;
   ImagePrompts images_;
+  WarmUp warm_up_;
 
   std::vector<LaneCommand> inbox_taken_;
   std::atomic<bool> closed_{false};

@@ -34,6 +34,8 @@ struct LaneOptions {
   sched::PolicyOptions policy;
   // A request's logits are the same bits whatever runs beside it (docs/decisions/0014).
   bool is_reproducible = false;
+  // Computes a few meaningless calls before the first request (warm_up.h).
+  bool warms_up = false;
   bool speculates = true;         // Draft tokens are used where they are faster; the text is the same.
   std::int32_t verify_every = 0;  // One in so many reuses is computed again and compared; 0: none.
   // Shared by all workers of the daemon, which share its threads; null: there is no other worker.

@@ -1,0 +1,46 @@
+#include "engine/lane/warm_up.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "llm/logits.h"
+#include "sched/step_model.h"
+
+namespace uma::engine {
+
+WarmUp::WarmUp(const LaneParts& parts, ContextCalls& calls) : parts_(parts), calls_(calls) {
+  const llm::ContextShape& shape = parts.shape();
+  if (!parts.options.warms_up) return;
+  const std::int32_t prompt = std::min({sched::kFastChunk, shape.batch_rows_max, shape.sequence_cells_max});
+  steps_.push_back({.is_first = true});
+  steps_.push_back({.rows = prompt, .is_first = true});
+  steps_.push_back({.rows = prompt});
+  for (std::int32_t width = 1; width <= std::min(shape.sequences, shape.logits_rows_max); ++width) {
+    steps_.push_back({.sequences = width});
+  }
+}
+
+void WarmUp::advance() {
+  const Step step = steps_[next_++];
+  const Token token = parts_.vocab.bos().value_or(0);
+  rows_.clear();
+  sched::StepShape shape;
+  for (std::int32_t sequence = 0; sequence < step.sequences; ++sequence) {
+    for (std::int32_t position = 0; position < step.rows; ++position) {
+      rows_.push_back({.token = token, .position = position, .sequence = sequence, .wants_logits = position + 1 == step.rows});
+    }
+    step.rows == 1 ? shape.add_decode(0) : shape.add_chunk(step.rows, 0);
+  }
+  calls_.set_decode_threads();
+  const auto status = calls_.run(false, {}, std::span(&kId, 1),
+                                 [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
+  const bool is_complete = status && *status == llm::DecodeStatus::done;
+  if (is_complete && !step.is_first) parts_.step_model.observe(shape, calls_.last().ms());
+  const bool is_sound = is_complete && llm::are_sound(parts_.context.logits(static_cast<std::int32_t>(rows_.size()) - 1));
+  if (!is_sound) stop();
+  if (is_complete && !is_sound) parts_.context.clear();
+  for (std::int32_t sequence = 0; sequence < step.sequences; ++sequence) (void)parts_.context.truncate(sequence, 0);
+  log_debug("lane {}: a warm-up call of {} rows took {:.2f} ms", parts_.options.index, rows_.size(), calls_.last().ms());
+}
+
+}  // namespace uma::engine
