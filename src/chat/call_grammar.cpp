@@ -241,11 +241,15 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const ElementMarks& marks = family_.element;
     const TypeSet types = types_of(property, schema);
     const std::string quote = marks.quotes_name ? "\"" : "";
-    const std::string begin = literal(std::format("{}{}{}{}", marks.open, quote, name, quote)) + " " +
-                              element_begin(types.is_text() ? marks.text_attribute : marks.other_attribute);
+    const std::string named = literal(std::format("{}{}{}{}", marks.open, quote, name, quote)) + " ";
+    const std::string begin = named + element_begin(types.is_text() ? marks.text_attribute : marks.other_attribute);
     const std::string values = types.is_text() ? listed_values(property, schema) : "";
     const std::string close = literal(close_of(marks, name));
-    if (types.is_text() && values.empty()) return std::format("{} element-body {}", begin, close);
+    if (types.is_text() && values.empty()) {
+      const std::string text = std::format("{} element-body {}", begin, close);
+      if (!types.has(TypeSet::null) || marks.text_attribute.empty()) return text;
+      return std::format("({} | {}{} {} {})", text, named, element_begin(marks.other_attribute), literal("null"), close);
+    }
     // Whitespace that the reader takes for no part of a text.
     const std::string text_space = marks.trims_blanks ? "ws" : "\"\\n\"?";
     const std::string around = use_ == Use::forced ? literal(marks.padding) : text_space;
