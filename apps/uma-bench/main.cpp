@@ -115,8 +115,9 @@ void add_scenarios(CLI::App& app, Options& options) {
   add_count(agent, "--result-words-min", options.agent.result_words_min, "words of the shortest tool result");
   add_count(agent, "--result-words-max", options.agent.result_words_max, "words of the longest tool result");
   add_count(agent, "--tokens", options.agent.tokens, "new tokens of each turn of an agent");
-  agent.add_option("--chat-every-s", options.agent.chat_every_s,
-                   "seconds between the turns of the chat; 0: each begins when the last one has ended")
+  agent
+      .add_option("--chat-every-s", options.agent.chat_every_s,
+                  "seconds between the turns of the chat; 0: each begins when the last one has ended")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   agent.add_flag("--restore-space", options.agent.restore_space,
