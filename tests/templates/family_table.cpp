@@ -21,7 +21,9 @@
 
 #include <boost/json.hpp>
 
+#include "base/utf8.h"
 #include "chat/call_grammar.h"
+#include "chat/call_pattern.h"
 #include "chat/family.h"
 #include "chat/reply_parser.h"
 #include "chat/tool_format.h"
@@ -34,6 +36,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using chat::Family;
+using chat::without_blanks;
 
 const fs::path kFolder = UMA_TEMPLATES_FOLDER;
 constexpr std::string_view kBegin = "<!-- families: begin -->\n";
@@ -56,15 +59,9 @@ std::string read(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-std::string_view trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \n");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \n") + 1 - begin);
-}
-
 // Only marks such as <|im_end|> and whitespace.
 bool is_marks(std::string_view text) {
-  while (!(text = trimmed(text)).empty()) {
+  while (!(text = without_blanks(text)).empty()) {
     const std::string_view close = text.front() == '<'        ? ">"
                                    : text.starts_with("[e~[") ? "[e~["
                                    : text.front() == '['      ? "]"
@@ -84,11 +81,12 @@ struct Reply {
 
 class TemplateTrial {
  public:
-  TemplateTrial(const std::string& name, std::string_view form)
-      : source_(read(kFolder / "families" / (name + ".jinja"))), family_(chat::family_of(source_)) {
-    const auto inputs = boost::json::parse(read(kFolder / "inputs.json"));
-    conversations_ = inputs.as_object().at(form).as_object();
-    neutral_ = inputs.as_object().at("openai").as_object();
+  // `inputs`, those of inputs.json, outlive the trial.
+  TemplateTrial(const std::string& name, const boost::json::object& inputs, std::string_view form)
+      : source_(read(kFolder / "families" / (name + ".jinja"))),
+        family_(chat::family_of(source_)),
+        conversations_(inputs.at(form).as_object()),
+        neutral_(inputs.at("openai").as_object()) {
     auto made = jinja::ChatTemplate::parse(source_);
     if (!made) throw std::runtime_error(name + ": " + made.error().message);
     template_ = std::move(*made);
@@ -115,10 +113,10 @@ class TemplateTrial {
     if (!prompt || !full) return std::nullopt;
     const chat::Marks thoughts = chat::thoughts_of(source_, family_);
     std::string_view before = *prompt;
-    const bool opens_thoughts = !thoughts.open.empty() && trimmed(before).ends_with(trimmed(thoughts.open));
+    const bool opens_thoughts = !thoughts.open.empty() && without_blanks(before).ends_with(without_blanks(thoughts.open));
     if (full->starts_with(before)) return Reply{full->substr(before.size()), opens_thoughts};
     // The template has closed or left out the thoughts that the prompt opens.
-    if (!thoughts.open.empty()) before = before.substr(0, before.rfind(trimmed(thoughts.open)));
+    if (!thoughts.open.empty()) before = before.substr(0, before.rfind(without_blanks(thoughts.open)));
     if (full->starts_with(before)) return Reply{full->substr(before.size()), false};
     return std::nullopt;
   }
@@ -142,6 +140,19 @@ class TemplateTrial {
             .begins_with_reasoning = reply.begins_with_thoughts};
   }
 
+  struct Parsed {
+    std::string content;
+    std::string thoughts;
+    std::vector<ReplyPart> calls;
+  };
+  Parsed parse(const boost::json::object& conversation, const Reply& reply) const {
+    chat::ReplyParser parser(format_of(conversation, reply), 1);
+    chat::ReplyPieces pieces;
+    parser.push(reply.text, pieces);
+    parser.finish(pieces);
+    return {.content = pieces.content, .thoughts = parser.reasoning(), .calls = parser.calls()};
+  }
+
   void try_calls(std::string_view name, Result& result) {
     const boost::json::object& conversation = conversations_.at(name).as_object();
     const auto reply = written(conversation);
@@ -149,11 +160,8 @@ class TemplateTrial {
     // Some forms have the calls in the content; some have one call a message.
     const boost::json::object& wanted = calls_count(conversation) == 0 ? neutral_.at(name).as_object() : conversation;
     if (name == "parallel" && calls_count(wanted) < 2) return;
-    chat::ReplyParser parser(format_of(conversation, *reply), 1);
-    chat::ReplyPieces pieces;
-    parser.push(reply->text, pieces);
-    parser.finish(pieces);
-    result = is_marks(pieces.content) && has_calls(parser.calls(), wanted) ? Result::passed : Result::failed;
+    const Parsed parsed = parse(conversation, *reply);
+    result = is_marks(parsed.content) && has_calls(parsed.calls, wanted) ? Result::passed : Result::failed;
     if (result == Result::passed) add(row_.constrained, is_accepted(conversation, *reply));
   }
 
@@ -198,10 +206,11 @@ class TemplateTrial {
     chat::ReplyPieces pieces;
     std::optional<std::string> begun;
     std::size_t at = 0;
-    while (!begun && at < reply.text.size()) {
-      const std::size_t size = utf8_size(reply.text, at);
-      parser.push(std::string_view(reply.text).substr(at, size), pieces);
-      at += size;
+    for (std::size_t end = 1; !begun && end <= reply.text.size(); ++end) {
+      const std::string_view character = std::string_view(reply.text).substr(at, end - at);
+      if (incomplete_utf8_tail(character) > 0) continue;
+      parser.push(character, pieces);
+      at = end;
       begun = parser.begun_call();
     }
     if (!begun) return accepts_own_form(*grammar);
@@ -212,7 +221,7 @@ class TemplateTrial {
     while (rest.contains("weather") || rest.contains("now")) {
       const std::size_t size = accepted_size(*grammar, rest);
       if (size == 0) return false;
-      rest = trimmed(rest.substr(size));
+      rest = without_blanks(rest.substr(size));
     }
     return is_marks(rest);
   }
@@ -246,11 +255,8 @@ class TemplateTrial {
       const auto reply = written(conversation);
       const std::string_view wanted = name == "call" ? "A call is needed." : "Decimals.";
       if (!reply || !reply->text.contains(wanted)) continue;
-      chat::ReplyParser parser(format_of(conversation, *reply), 1);
-      chat::ReplyPieces pieces;
-      parser.push(reply->text, pieces);
-      parser.finish(pieces);
-      add(row_.thoughts, trimmed(parser.reasoning()) == wanted && !pieces.content.contains(wanted));
+      const Parsed parsed = parse(conversation, *reply);
+      add(row_.thoughts, without_blanks(parsed.thoughts) == wanted && !parsed.content.contains(wanted));
     }
   }
 
@@ -258,16 +264,10 @@ class TemplateTrial {
     if (result != Result::failed) result = is_right ? Result::passed : Result::failed;
   }
 
-  static std::size_t utf8_size(std::string_view text, std::size_t at) {
-    std::size_t size = 1;
-    while (at + size < text.size() && (static_cast<unsigned char>(text[at + size]) & 0xc0) == 0x80) ++size;
-    return size;
-  }
-
   const std::string source_;
   const Family* const family_;
-  boost::json::object conversations_;
-  boost::json::object neutral_;  // With all calls apart from the content.
+  const boost::json::object& conversations_;
+  const boost::json::object& neutral_;  // With all calls apart from the content.
   std::optional<jinja::ChatTemplate> template_;
   Row row_;
 };
@@ -297,6 +297,7 @@ std::string_view shown(Result result) {
 }
 
 std::string table() {
+  const boost::json::object inputs = boost::json::parse(read(kFolder / "inputs.json")).as_object();
   std::map<std::string_view, Row> rows;
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(kFolder / "families")) {
@@ -307,7 +308,7 @@ std::string table() {
     const boost::json::object facts = boost::json::parse(read(file)).as_object();
     const boost::json::value* form = facts.if_contains("form");
     if (form == nullptr) continue;
-    TemplateTrial trial(file.stem().string(), form->as_string());
+    TemplateTrial trial(file.stem().string(), inputs, form->as_string());
     if (trial.family() != nullptr) merge(rows[trial.family()->name], trial.run());
   }
   std::string text = "| family | calls | parallel calls | thoughts | constrained | templates tried |\n";
