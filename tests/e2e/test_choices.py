@@ -21,7 +21,7 @@ class Memory(HttpTest):
         status, answer = self.request("POST", "/v1/completions", {**body, "max_tokens": 20})
         self.assertEqual(200, status, answer)
         self.assertEqual([20] * 4, [len(choice["logprobs"]["tokens"]) for choice in answer["choices"]])
-        self.wait_idle()
+        uma.until(lambda: self.client.metrics()["request_bytes"] == 0, "no memory held by the answer before")
         connection = self.connect()
         connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}).encode())
         events = self.events(connection.getresponse())
