@@ -141,7 +141,9 @@ std::vector<Lane*> WorkerSet::add_lanes(Loaded& loaded, LoadedWorkers& made) {
 
 std::unique_ptr<Lane> WorkerSet::make_lane(const Loaded& loaded, const LoadedWorkers& made, WorkerContexts contexts,
                                            std::size_t index) const {
-  auto lane = std::make_unique<Lane>(lane_options(loaded, made, index), std::move(contexts.decode), std::move(contexts.prefill),
+  LaneOptions options = lane_options(loaded, made, index);
+  options.make_prefill_context = std::move(contexts.make_prefill);
+  auto lane = std::make_unique<Lane>(std::move(options), std::move(contexts.decode), std::move(contexts.prefill),
                                      loaded.model->vocab(), clock_, on_result_);
   if (contexts.draft) {
     lane->draft_with(std::make_unique<ModelDrafter>(std::move(contexts.draft), loaded.model->vocab(), clock_));
@@ -173,6 +175,7 @@ LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& m
                       .eviction = options_.store.eviction,
                       .wait_for_disk = [this](const std::function<bool()>& is_done) { wait_for_disk(is_done); },
                       .others_busy = nullptr,
+                      .make_prefill_context = nullptr,
                       .encode = nullptr,
                       .test_drafter = nullptr,
                       .on_logits = nullptr};

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -241,6 +242,9 @@ struct ModelFacts {
   std::string eos_text;
   std::vector<AdapterFacts> adapters;  // Their memory is part of `memory_bytes`.
 };
+
+// Makes a context of a model in which a sequence can have up to `cells` tokens. Any thread.
+using MakeContext = std::function<Expected<std::unique_ptr<Context>>(std::int32_t cells)>;
 
 // Loaded weights. Immutable: any thread. Contexts may be made and used on several threads at once.
 class Model {

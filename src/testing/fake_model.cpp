@@ -86,6 +86,7 @@ FakeContext::FakeContext(const FakeOptions& options)
   shape_.can_shift = options_.can_truncate && options_.can_shift && !options_.has_grids;
   shape_.has_grids = options_.has_grids;
   shape_.kv_bytes_per_token = kCellBytes;
+  shape_.memory_bytes = static_cast<std::uint64_t>(shape_.cells) * kCellBytes;
   const auto stream_cells = static_cast<std::uint32_t>(shape_.sequence_cells_max);
   free_.resize(options_.unified ? 1 : held_.size());
   for (std::vector<std::uint32_t>& free : free_) {

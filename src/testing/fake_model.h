@@ -68,7 +68,7 @@ struct FakeOptions {
 // not_finite: then the whole call is computed, and its values are not finite.
 enum class FakeFault : std::uint8_t { none, decode_error, out_of_cells, interrupted_half, not_finite, throws };
 
-class FakeContext final : public llm::Context {
+class FakeContext : public llm::Context {
  public:
   explicit FakeContext(const FakeOptions& options);
 

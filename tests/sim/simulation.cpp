@@ -29,6 +29,19 @@ std::string text_of(std::span<const Token> tokens) {
   return text;
 }
 
+// A context in `list` as long as it lives.
+class ListedContext final : public testing::FakeContext {
+ public:
+  ListedContext(std::vector<testing::FakeContext*>& list, const testing::FakeOptions& options)
+      : FakeContext(options), list_(list) {
+    list_.push_back(this);
+  }
+  ~ListedContext() override { std::erase(list_, this); }
+
+ private:
+  std::vector<testing::FakeContext*>& list_;
+};
+
 }  // namespace
 
 // --- The catalog
@@ -380,9 +393,15 @@ void Simulation::make_lanes() {
       testing::FakeOptions one = model_options_;
       one.sequences = 1;
       one.has_spare = false;
-      one.cells = context->shape().sequence_cells_max;
-      prefill_context = std::make_unique<testing::FakeContext>(one);
-      contexts_.push_back(prefill_context.get());
+      // In half of the lanes it is too narrow for most prompts at first.
+      one.cells = context->shape().sequence_cells_max / (random_.next_below(2) == 0 ? 1 : 4);
+      prefill_context = std::make_unique<ListedContext>(contexts_, one);
+      lane_options_.make_prefill_context = [this, one](std::int32_t cells) mutable -> Expected<std::unique_ptr<llm::Context>> {
+        if (has_faults_ && random_.next_below(10) == 0) return fail(ErrorCode::model_load, "a fault of the simulation");
+        ++outcome_.widened;
+        one.cells = cells;
+        return std::make_unique<ListedContext>(contexts_, one);
+      };
     }
     lanes_.push_back(std::make_unique<engine::Lane>(lane_options_, std::move(context), std::move(prefill_context),
                                                     model_->vocab(), clock_, [this](engine::GenerationResult result) {

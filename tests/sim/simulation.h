@@ -63,6 +63,7 @@ struct Outcome {
   std::uint64_t retirements = 0;  // Unloads of the model.
   std::uint64_t preemptions = 0;
   std::uint64_t handovers = 0;  // Prompts that were computed in a prefill lane.
+  std::uint64_t widened = 0;    // Contexts of prefill lanes that became wider.
   std::uint64_t reused_tokens = 0;
   std::uint64_t warm_hits = 0;
   std::uint64_t cold_hits = 0;
@@ -157,8 +158,8 @@ class Simulation {
   engine::NamedModels source_;
   std::unique_ptr<engine::Preparer> preparer_;
   std::unique_ptr<engine::Router> router_;
-  std::vector<std::unique_ptr<engine::Lane>> lanes_;
   std::vector<testing::FakeContext*> contexts_;
+  std::vector<std::unique_ptr<engine::Lane>> lanes_;
   bool is_loaded_ = false;
   bool has_faults_ = false;
 

@@ -56,9 +56,13 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
   stats_->threads.set(options_.threads);
   if (prefill_context == nullptr) return;
   UMA_CHECK(prefill_context->state_identity() == state_identity());
-  prefill_lane_ = std::make_unique<PrefillLane>(
-      std::move(prefill_context), PrefillOptions{options_.weights, options_.is_reproducible}, parts_.pool, cores_, bandwidth_,
-      *stats_, clock_, [this](PrefillReport report) { inbox_->push(std::move(report)); });
+  prefill_lane_ = std::make_unique<PrefillLane>(std::move(prefill_context),
+                                                PrefillOptions{.weights = options_.weights,
+                                                               .is_reproducible = options_.is_reproducible,
+                                                               .make_wider = options_.make_prefill_context,
+                                                               .cells_max = shape().sequence_cells_max},
+                                                parts_.pool, cores_, bandwidth_, *stats_, clock_,
+                                                [this](PrefillReport report) { inbox_->push(std::move(report)); });
 }
 
 Lane::~Lane() = default;

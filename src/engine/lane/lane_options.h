@@ -50,6 +50,8 @@ struct LaneOptions {
   // The number of cores that other processes have used recently (CpuLoad); called while there is work. Null: the number of
   // threads is fixed.
   std::function<std::optional<double>()> others_busy = nullptr;
+  // Makes the prefill lane's context anew for a longer prompt (PrefillOptions::make_wider). Null: it keeps its first one.
+  llm::MakeContext make_prefill_context = nullptr;
   // Encodes an image on another thread and calls `then` there. Null: jobs have no images.
   std::function<void(const TenantId& tenant, const std::string& image,
                      std::move_only_function<void(Expected<image::EncodedPtr>)> then)>

@@ -19,6 +19,11 @@ constexpr double kChunkMs = 400;
 constexpr double kLoneChunkMs = 1000;  // While there is no stream and no other prompt.
 constexpr double kLayerMs = 12;
 
+// A wider context has room for a prompt a quarter longer than the one it is made for, so that a conversation does not need a
+// new one at each turn, and stays for this time after the last prompt that needed it.
+constexpr std::int32_t kWiderShare = 4;
+constexpr double kWideMs = 5 * 60 * 1000;
+
 // The scope of a call: inside the gate, with cores reserved for the call.
 class InCall {
  public:
@@ -46,8 +51,22 @@ PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, const PrefillOpt
       stats_(stats),
       clock_(clock),
       on_report_(std::move(on_report)),
+      first_shape_(context->shape()),
       context_(std::move(context)),
+      cells_(first_shape_.sequence_cells_max),
       interrupt_(&cores.gate()) {}
+
+llm::ContextShape PrefillLane::shape_for(std::int32_t tokens) const {
+  llm::ContextShape shape = first_shape_;
+  const std::int32_t first = shape.sequence_cells_max;
+  if (tokens <= first) return shape;
+  shape.sequence_cells_max = std::max(tokens, std::min(cells_max(), tokens + tokens / kWiderShare));
+  const double wider = static_cast<double>(shape.sequence_cells_max) / first;
+  shape.cells = static_cast<std::int32_t>(shape.cells * wider);
+  shape.sequence_bytes_max = static_cast<std::uint64_t>(static_cast<double>(shape.sequence_bytes_max) * wider);
+  shape.memory_bytes = static_cast<std::uint64_t>(static_cast<double>(shape.memory_bytes) * wider);
+  return shape;
+}
 
 void PrefillLane::cancel(RequestId id) {
   inbox_.push(Cancel{id});
@@ -64,7 +83,7 @@ void PrefillLane::close() {
 StepOutcome PrefillLane::step() {
   interrupt_.set(is_closed());
   take_commands();
-  if (jobs_.empty()) return {};
+  if (jobs_.empty()) return rest();
   if (const TimePoint free_at = TimePoint() + from_ms(bandwidth_.free_at_ms()); clock_.now() < free_at) {
     return {.did_work = false, .wake = free_at};
   }
@@ -135,6 +154,16 @@ PrefillLane::Job& PrefillLane::choose() const {
 bool PrefillLane::make_resident(Job& job) {
   if (resident_ == &job) return true;
   if (resident_ != nullptr) save_resident();
+  const auto length = static_cast<std::int32_t>(job.asked.tokens.size());
+  if (length > cells()) {
+    const std::int32_t cells_wanted = shape_for(length).sequence_cells_max;
+    if (auto wider = replace_context(cells_wanted, std::move(job.asked.wider_context)); !wider) {
+      fail_job(job, wider.error());
+      return false;
+    }
+  }
+  if (length > first_shape_.sequence_cells_max) wide_until_ = clock_.now() + from_ms(kWideMs);
+  job.asked.wider_context = {};
   if (job.asked.snapshot) {
     if (auto restored = restore_sequence(*context_, 0, job.asked.adapters, *job.asked.snapshot); !restored) {
       fail_job(job, restored.error());
@@ -144,6 +173,32 @@ bool PrefillLane::make_resident(Job& job) {
   }
   set_resident(&job);
   return true;
+}
+
+// Puts a context of so many cells in place of the present one, which is empty. `room` is the memory for the new one; its part
+// beyond the first context's memory, which belongs to the model, is kept.
+Expected<Unit> PrefillLane::replace_context(std::int32_t cells, ByteBudget::Share room) {
+  UMA_CHECK(resident_ == nullptr && options_.make_wider);
+  auto made = contain([&] { return options_.make_wider(cells); });
+  if (!made) return std::unexpected(made.error());
+  UMA_CHECK((*made)->state_identity() == context_->state_identity());
+  log_debug("prefill lane: a context of {} cells replaces one of {}", cells, context_->shape().sequence_cells_max);
+  context_ = std::move(*made);
+  const std::uint64_t bytes = context_->shape().memory_bytes;
+  pool_.correct(room, bytes - std::min(bytes, first_shape_.memory_bytes));
+  wider_room_ = std::move(room);
+  threads_ = 0;
+  cells_.store(context_->shape().sequence_cells_max);
+  return Unit{};
+}
+
+// Without jobs: returns the memory of a wider context that has not been needed for a while.
+StepOutcome PrefillLane::rest() {
+  if (cells() <= first_shape_.sequence_cells_max) return {};
+  if (clock_.now() < wide_until_) return {.did_work = false, .wake = wide_until_};
+  if (auto narrow = replace_context(first_shape_.sequence_cells_max, {}); narrow) return {.did_work = true, .wake = kNever};
+  wide_until_ = clock_.now() + from_ms(kWideMs);
+  return {.did_work = false, .wake = wide_until_};
 }
 
 void PrefillLane::set_resident(Job* job) {

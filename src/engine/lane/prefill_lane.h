@@ -42,6 +42,7 @@ struct PrefillJob {
   llm::AdapterSet adapters{};
   std::optional<kv::Snapshot> snapshot;  // Of the beginning of the chain.
   ByteBudget::Share reservation{};       // The memory for the state of the whole chain, including `snapshot`.
+  ByteBudget::Share wider_context{};     // The memory for a wider context, if the chain needs one (PrefillLane::wider_bytes).
   bool is_background = false;
   TimePoint received{};
   TimePoint placed{};      // When it got its slot.
@@ -62,14 +63,17 @@ struct PrefillReport {
 
 struct PrefillOptions {
   sched::WeightBytes weights;
-  bool is_reproducible = false;  // As in LaneOptions.
+  bool is_reproducible = false;   // As in LaneOptions.
+  llm::MakeContext make_wider{};  // Null: the context never becomes wider.
+  std::int32_t cells_max = 0;     // Limit of a wider context.
 };
 
 class PrefillLane {
  public:
   using OnReport = std::function<void(PrefillReport)>;
 
-  // `context` has one sequence. The references outlive the lane. `on_report` is called from step().
+  // `context` computes one sequence. It becomes wider for a longer prompt, and narrow again after a while without one. The
+  // references outlive the lane. `on_report` is called from step().
   PrefillLane(std::unique_ptr<llm::Context> context, const PrefillOptions& options, kv::BytePool& pool, CoreShare& cores,
               sched::BandwidthBudget& bandwidth, LaneStats& stats, const Clock& clock, OnReport on_report);
 
@@ -79,6 +83,17 @@ class PrefillLane {
   void cancel(RequestId id);
   void close();
   [[nodiscard]] bool is_closed() const { return closed_.load(); }
+  // The tokens of the longest prompt, in the present context and in the widest one.
+  [[nodiscard]] std::int32_t cells() const { return cells_.load(); }
+  [[nodiscard]] std::int32_t cells_max() const {
+    return options_.make_wider ? options_.cells_max : first_shape_.sequence_cells_max;
+  }
+  // The shape of the context that will compute a prompt of so many tokens, with its approximate size.
+  [[nodiscard]] llm::ContextShape shape_for(std::int32_t tokens) const;
+  // The memory to reserve for a wider context before a prompt of so many tokens is posted; 0: the present one is wide enough.
+  [[nodiscard]] std::uint64_t wider_bytes(std::int32_t tokens) const {
+    return tokens <= cells() ? 0 : shape_for(tokens).memory_bytes;
+  }
 
   // --- Owner thread.
   // Computes one chunk of one prompt.
@@ -114,6 +129,8 @@ class PrefillLane {
   // Makes `job` the resident one. False: a state could not be moved, and the job was reported as failed.
   [[nodiscard]] bool make_resident(Job& job);
   void save_resident();
+  [[nodiscard]] Expected<Unit> replace_context(std::int32_t cells, ByteBudget::Share room);
+  [[nodiscard]] StepOutcome rest();
   [[nodiscard]] Expected<kv::Snapshot> save(Job& job, std::int32_t count);
   void drop_snapshot(Job& job);
   void set_resident(Job* job);
@@ -134,9 +151,12 @@ class PrefillLane {
   LaneStats& stats_;
   const Clock& clock_;
   const OnReport on_report_;
+  const llm::ContextShape first_shape_;
 
   // Owned by the lane's thread.
+  ByteBudget::Share wider_room_;  // The memory by which the context is larger than the first one.
   std::unique_ptr<llm::Context> context_;
+  TimePoint wide_until_{};  // When a wider context is replaced if no prompt needs it.
   std::vector<std::unique_ptr<Job>> jobs_;
   Job* resident_ = nullptr;
   std::vector<llm::BatchRow> rows_;
@@ -145,6 +165,7 @@ class PrefillLane {
   std::int32_t threads_ = 0;  // The context's current number of threads.
 
   // Shared.
+  std::atomic<std::int32_t> cells_;
   Mailbox<Command> inbox_;
   Mutex resident_mutex_;
   RequestId resident_id_ GUARDED_BY(resident_mutex_);  // The request of the resident job; 0: none.

@@ -19,6 +19,14 @@ class PrefillLaneTest : public ::testing::Test {
     cores_.prefill_job_sent();
     lane_.post(std::move(job));
   }
+  // A prompt of so many tokens, with the memory for a wider context.
+  void post_prompt(std::uint64_t id, std::size_t tokens) {
+    PrefillJob job;
+    job.id = RequestId{id};
+    job.tokens.assign(tokens, 'y');
+    job.wider_context = pool_.reserve(lane_.wider_bytes(static_cast<std::int32_t>(tokens))).value();
+    post(std::move(job));
+  }
   void step_until_final() {
     for (int i = 0; i < 1000 && (reports_.empty() || !reports_.back().is_final()); ++i) {
       (void)lane_.step();
@@ -34,8 +42,14 @@ class PrefillLaneTest : public ::testing::Test {
   sched::BandwidthBudget bandwidth_{0};
   LaneStats stats_;
   std::vector<PrefillReport> reports_;
+  bool makes_wider_ = true;
   PrefillLane lane_{std::make_unique<testing::FakeContext>(testing::FakeOptions{.cells = 400, .sequences = 1}),
-                    {},
+                    {.weights = {},
+                     .make_wider = [this](std::int32_t cells) -> Expected<std::unique_ptr<llm::Context>> {
+                       if (!makes_wider_) return fail(ErrorCode::model_load, "no memory");
+                       return std::make_unique<testing::FakeContext>(testing::FakeOptions{.cells = cells, .sequences = 1});
+                     },
+                     .cells_max = 1000},
                     pool_,
                     cores_,
                     bandwidth_,
@@ -65,6 +79,51 @@ TEST_F(PrefillLaneTest, APromptWithAnImageThatIsNotEncodedIsGivenBack) {
   step_until_final();
   EXPECT_FALSE(reports_.back().error) << "the next prompt";
   EXPECT_EQ(reports_.back().snapshot->tokens.size(), 40u);
+}
+
+TEST_F(PrefillLaneTest, AWiderContextStaysForTheNextTurnsAndReturnsItsMemoryWhenItIsNotNeeded) {
+  post_prompt(1, 500);
+  step_until_final();
+  ASSERT_TRUE(reports_.back().snapshot);
+  EXPECT_EQ(lane_.cells(), 625) << "a quarter more";
+  const std::uint64_t beyond_first = lane_.context().shape().memory_bytes * (625 - 400) / 625;
+  reports_.clear();
+  EXPECT_EQ(pool_.bytes_reserved(), beyond_first);
+
+  EXPECT_EQ(lane_.wider_bytes(600), 0u) << "the next turn";
+  post_prompt(2, 900);
+  step_until_final();
+  ASSERT_TRUE(reports_.back().snapshot);
+  EXPECT_EQ(lane_.cells(), 1000) << "not beyond the limit";
+  reports_.clear();
+
+  post_prompt(3, 40);
+  step_until_final();
+  ASSERT_TRUE(reports_.back().snapshot);
+  reports_.clear();
+  StepOutcome outcome = lane_.step();
+  EXPECT_FALSE(outcome.did_work);
+  ASSERT_NE(outcome.wake, kNever);
+  clock_.advance(outcome.wake - clock_.now());
+  EXPECT_TRUE(lane_.step().did_work);
+  EXPECT_EQ(lane_.cells(), 400);
+  EXPECT_EQ(pool_.bytes_reserved(), 0u);
+  outcome = lane_.step();
+  EXPECT_FALSE(outcome.did_work);
+  EXPECT_EQ(outcome.wake, kNever);
+}
+
+TEST_F(PrefillLaneTest, APromptForWhichNoWiderContextCanBeMadeIsGivenBack) {
+  makes_wider_ = false;
+  post_prompt(1, 500);
+  step_until_final();
+  ASSERT_TRUE(reports_.back().error);
+  EXPECT_EQ(reports_.back().error->message, "no memory");
+  EXPECT_EQ(pool_.bytes_reserved(), 0u);
+  reports_.clear();
+  post_prompt(2, 400);
+  step_until_final();
+  EXPECT_TRUE(reports_.back().snapshot) << "the next prompt";
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ void PrefillOffload::offload_long_prompts() {
 // Whether the prompt takes longer than `stay_ms`; a shorter one is computed in the lane's own context.
 bool PrefillOffload::is_long(const sched::SequenceView& view, double stay_ms) const {
   const Sequence& sequence = parts_.sequences.at(view.index);
-  const std::int32_t pending = end_of_offload(sequence) - view.cached_tokens;
+  const std::int32_t pending = end_of_offload(sequence, parts_.prefill->cells_max()) - view.cached_tokens;
   if (view.decodes || pending < sched::kPrefillChunkMin || sequence.offload_disabled || !sequence.has_rows) return false;
   const double ms = parts_.step_model.prefill_ms(pending, view.cached_tokens);
   if (ms == 0) return pending > sched::kFastChunk;
@@ -39,18 +39,27 @@ bool PrefillOffload::is_long(const sched::SequenceView& view, double stay_ms) co
   return ms > stay_ms + parts_.transfer.move_ms(static_cast<std::size_t>(moved) * parts_.shape().kv_bytes_per_token);
 }
 
-// The end of the part of the chain that the prefill context can compute. It cuts no image.
-std::int32_t PrefillOffload::end_of_offload(const Sequence& sequence) const {
-  const std::int32_t end = std::min(size_of(sequence.chain), parts_.prefill->context().shape().sequence_cells_max);
-  return image::before_run(sequence.job.images, end);
+// The end of the part of the chain that a prefill context of so many cells can compute. It cuts no image.
+std::int32_t PrefillOffload::end_of_offload(const Sequence& sequence, std::int32_t cells) const {
+  return image::before_run(sequence.job.images, std::min(size_of(sequence.chain), cells));
 }
 
 bool PrefillOffload::offload(Sequence& sequence) {
   const Slot& slot = parts_.slot_of(sequence);
   if (slot.was_moved()) return false;
-  const std::int32_t end = end_of_offload(sequence);
+  const PrefillLane& prefill = *parts_.prefill;
+  std::int32_t end = end_of_offload(sequence, prefill.cells_max());
+  ByteBudget::Share wider_context;
+  if (const std::uint64_t bytes = prefill.wider_bytes(end); bytes > 0) {
+    if (auto room = parts_.reserve(bytes, kv::GiveWay::by_disk)) {
+      wider_context = std::move(*room);
+    } else {
+      end = end_of_offload(sequence, prefill.cells());
+      if (end - size_of(slot.tokens) < sched::kPrefillChunkMin) return false;
+    }
+  }
   // It is used for the state of the beginning, of the interrupted prompt and of the result, one after another.
-  auto reserved = parts_.reserve(prompt_reservation_bytes(parts_.prefill->context().shape(), end), kv::GiveWay::by_disk);
+  auto reserved = parts_.reserve(prompt_reservation_bytes(prefill.shape_for(end), end), kv::GiveWay::by_disk);
   if (!reserved) {
     log_debug("request {}: there is no memory for the state of its prompt now, so the lane goes on in its own context",
               sequence.job.id.value);
@@ -65,6 +74,7 @@ bool PrefillOffload::offload(Sequence& sequence) {
                  .received = sequence.job.received,
                  .placed = sequence.times.placed,
                  .due = planner_.prompt_due(sequence)};
+  job.wider_context = std::move(wider_context);
   if (slot.is_empty()) {
     job.reservation = std::move(*reserved);
     parts_.send(sequence, std::move(job));
@@ -94,8 +104,6 @@ void PrefillOffload::accept(PrefillReport report) {
     return;
   }
   parts_.recall(sequence);  // From a later offload.
-  // The rest of a prompt that is longer than the prefill context is computed here.
-  if (report.snapshot && report.snapshot->tokens.size() < sequence.chain.size()) sequence.offload_disabled = true;
   if (report.snapshot) return accept_prompt(sequence, std::move(report));
   log_warning("request {}: its prompt failed in the prefill lane ({}), so the lane computes it in its own context",
               sequence.job.id.value, report.error->message);

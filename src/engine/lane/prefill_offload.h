@@ -21,7 +21,7 @@ class PrefillOffload {
 
  private:
   [[nodiscard]] bool is_long(const sched::SequenceView& view, double stay_ms) const;
-  [[nodiscard]] std::int32_t end_of_offload(const Sequence& sequence) const;
+  [[nodiscard]] std::int32_t end_of_offload(const Sequence& sequence, std::int32_t cells) const;
   [[nodiscard]] bool offload(Sequence& sequence);
   void accept_prompt(Sequence& sequence, PrefillReport report);
 

@@ -399,5 +399,30 @@ TEST_F(PrefillOffloadTest, TheRestOfAPromptThatIsLongerThanThePrefillContextIsCo
   EXPECT_EQ(lane_->stats().handover.count(), 1u);
 }
 
+TEST_F(PrefillOffloadTest, ThePrefillContextBecomesWiderForALongerPrompt) {
+  prefill_cells_ = 80;
+  LaneOptions widens = split();
+  widens.make_prefill_context = [this](std::int32_t cells) {
+    FakeOptions wider = options_;
+    wider.sequences = 1;
+    wider.cells = cells;
+    return std::make_unique<FakeContext>(wider);
+  };
+  make_both({.cells = 800, .sequences = 4}, std::move(widens));
+  std::size_t rows_beside_stream = 0;
+  context_->fault = [&](std::span<const llm::BatchRow> rows) {
+    rows_beside_stream = std::max(rows_beside_stream, rows.size());
+    return FakeFault::none;
+  };
+  start_both();
+  run_both();
+  EXPECT_EQ(sinks_[1]->tokens, expected("a stream", 40));
+  EXPECT_EQ(sinks_[2]->tokens, expected(kLong, 6));
+  EXPECT_EQ(lane_->stats().handover.count(), 1u);
+  EXPECT_GT(lane_->prefill_lane()->cells(), 80);
+  EXPECT_LE(lane_->prefill_lane()->cells(), 200) << "a sequence has 200 cells";
+  EXPECT_LT(rows_beside_stream, 20u) << "no part of the prompt is computed in the lane's own context";
+}
+
 }  // namespace
 }  // namespace uma::engine

@@ -24,30 +24,33 @@ bool can_hand_over(llm::Context& from, llm::Context& to) {
   return from.truncate(0, 0) && to.truncate(0, 0) && moved;
 }
 
-// Makes a context that computes prompts for `decodes`; null if its state cannot be handed over. For most models it has one
+// Gives the worker a context that computes prompts, unless its state cannot be handed over. For most models it has one
 // sequence; models with several caches accept only the state of a context with as many sequences.
-std::unique_ptr<llm::Context> make_prefill_context(const llm::Model& model, llm::ContextOptions options,
-                                                   llm::Context& decodes) {
-  const llm::ContextShape& shape = decodes.shape();
+void add_prefill_context(const std::shared_ptr<const llm::Model>& model, llm::ContextOptions options, WorkerContexts& worker) {
+  const llm::ContextShape& shape = worker.decode->shape();
   options.sequence_cells = shape.sequence_cells_max;
   options.layout = shape.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
   for (const std::int32_t sequences : {1, shape.sequences + (shape.spare >= 0 ? 1 : 0)}) {
-    options = prefill_context_options(options, sequences);
-    auto context = model.new_context(options);
-    if (context && can_hand_over(**context, decodes)) return std::move(*context);
+    const auto make = [model, options, sequences](std::int32_t cells) {
+      return model->new_context(prefill_context_options(options, sequences, cells));
+    };
+    auto context = model->new_context(prefill_context_options(options, sequences));
+    if (context && can_hand_over(**context, *worker.decode)) {
+      worker.prefill = std::move(*context);
+      worker.make_prefill = make;
+      return;
+    }
     if (!context)
       log_warning("prompts are computed beside streams: the second context for them failed: {}", context.error().message);
   }
-  return nullptr;
 }
 
 }  // namespace
 
-llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::int32_t sequences) {
-  constexpr std::int32_t kPrefillCellsMax = 16'384;
+llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::int32_t sequences, std::int32_t cells_max) {
   options.sequences = sequences;
   options.has_spare = false;
-  options.sequence_cells = std::min(options.sequence_cells, kPrefillCellsMax);
+  options.sequence_cells = std::min(options.sequence_cells, cells_max);
   options.cells = options.layout == llm::KvLayout::unified ? options.sequence_cells : options.sequence_cells * sequences;
   return options;
 }
@@ -89,7 +92,7 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
     WorkerContexts& worker = loaded.workers.emplace_back(std::move(*context));
     loaded.context_bytes += worker.decode->shape().memory_bytes;
     if (options.lanes && options.context.sequences > 1) {
-      worker.prefill = make_prefill_context(*model, options.context, *worker.decode);
+      add_prefill_context(model, options.context, worker);
       if (worker.prefill) loaded.context_bytes += worker.prefill->shape().memory_bytes;
     }
   }

@@ -35,8 +35,9 @@ struct LoadWorkersOptions {
 };
 
 // The options of the context that computes long prompts for a context with these options, whose layout is chosen
-// (ContextOptions::sequence_cells is not 0): it has at most 16,384 cells, and longer prompts go on in the decode context.
-[[nodiscard]] llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::int32_t sequences = 1);
+// (ContextOptions::sequence_cells is not 0), with at most `cells_max` cells: it is made anew for longer prompts.
+[[nodiscard]] llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::int32_t sequences = 1,
+                                                          std::int32_t cells_max = 16'384);
 
 // Blocks. `on_progress` is called with values from 0 to 1; it returns false to end the load early, which is then an error.
 [[nodiscard]] Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options,

@@ -25,6 +25,7 @@ namespace uma::engine {
 struct WorkerContexts {
   std::unique_ptr<llm::Context> decode;
   std::unique_ptr<llm::Context> prefill;  // For long prompts; null: the worker has one lane.
+  llm::MakeContext make_prefill{};        // Makes a wider `prefill`.
   std::unique_ptr<llm::Context> draft;    // For a draft model, which it keeps alive; null: there is no draft model.
 };
 
