@@ -161,7 +161,7 @@ double prefill_rank(const SequenceView& view, const StepModel& model) {
 }
 
 std::int32_t aligned_rows(const StepModel& model, double budget_ms, std::int32_t cached, std::int32_t pending,
-                          std::int32_t rows_max) {
+                          std::int32_t rows_max, std::int32_t rows_least) {
   constexpr std::int32_t kGrid = kFastChunk;
   if (pending <= kGrid) return pending;
   const std::int32_t rest = pending % kGrid;
@@ -169,7 +169,8 @@ std::int32_t aligned_rows(const StepModel& model, double budget_ms, std::int32_t
       rest > 0 && (rest + kGrid > rows_max || model.prefill_ms(rest, cached) < model.prefill_ms(kGrid, cached));
   if (is_alone) return rest;
   const std::int32_t fitting = model.rows_within(budget_ms, cached, rows_max);
-  const std::int32_t grid_rows = std::max((fitting - rest) / kGrid * kGrid, kGrid);
+  const std::int32_t least = std::clamp((rows_max - rest) / kGrid * kGrid, kGrid, rows_least);
+  const std::int32_t grid_rows = std::max((fitting - rest) / kGrid * kGrid, least);
   return std::min(rest + grid_rows, pending);
 }
 

@@ -98,9 +98,10 @@ inline constexpr std::int32_t kPrefillChunkMin = kChunkStep;
 // Rows of the next call for a prompt that is computed alone, of which `pending` >= 1 tokens remain behind `cached` ones. From
 // the second call on they are multiples of kFastChunk, at which the library computes fastest. The remainder comes first, behind
 // the fewest tokens: in a call of its own if that costs less than kFastChunk rows, as the library computes the remainder of a
-// large call like so many. Behind 6,900 tokens 60 rows alone take 2.0 s, and 64 rows 0.74 s (one core, 134 M Q8_0).
+// large call like so many. Behind 6,900 tokens 60 rows alone take 2.0 s, and 64 rows 0.74 s (one core, 134 M Q8_0). If not even
+// `rows_least`, a multiple of kFastChunk, keep the budget, the call has that many.
 [[nodiscard]] std::int32_t aligned_rows(const StepModel& model, double budget_ms, std::int32_t cached, std::int32_t pending,
-                                        std::int32_t rows_max);
+                                        std::int32_t rows_max, std::int32_t rows_least = kFastChunk);
 
 // Writes the next plan into `plan`, whose memory is reused, and stores the fitting rows in `chunk`. Ensures: every decoding
 // sequence is in plan.decode, up to rows_max, except background ones if the limits say so, so that no group waits for another;

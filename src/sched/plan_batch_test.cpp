@@ -286,6 +286,9 @@ TEST(AlignedRows, TheRemainderIsComputedWhereItIsCheapest) {
   EXPECT_EQ(rows(0, 256), 256) << "without a remainder";
   EXPECT_EQ(rows(7000, 256), 64) << "although it takes longer than the budget";
   EXPECT_EQ(rows(7000, 60), 60) << "less than a multiple";
+  EXPECT_EQ(aligned_rows(model, 300, 7000, 256, 512, 128), 128) << "two multiples at least";
+  EXPECT_EQ(aligned_rows(model, 300, 7000, 124, 128, 128), 124) << "no more than are left";
+  EXPECT_EQ(aligned_rows(model, 300, 7000, 188, 160, 128), 124) << "nor than a call may have";
   EXPECT_EQ(aligned_rows(model, 300, 7000, 124, 64), 60) << "both together are more than one call may have";
 }
 
