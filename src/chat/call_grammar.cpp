@@ -15,6 +15,7 @@
 #include "chat/call_rules.h"
 #include "chat/element_reader.h"
 #include "chat/parameter_types.h"
+#include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
 #include "json/field_reader.h"
 
@@ -71,6 +72,7 @@ class CallRules {
     const auto has_function = [](const CallForm& form) { return form.call.contains("{function}"); };
     if (std::ranges::any_of(family_.calls, has_function))
       extra_ += std::format("{} ::= {}\n", tool.function, function_of(tool));
+    if (extra_.size() > grammar::gbnf::kBytesMax) return refused_schema(index, function, too_large());
     tools_.push_back(std::move(tool));
     return Unit{};
   }
@@ -120,6 +122,12 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
   }
 
  private:
+  static Error too_large() {
+    return {ErrorCode::proto_field, std::format("the tools up to this one need a grammar of more than {} bytes: send fewer "
+                                                "tools, or smaller schemas",
+                                                grammar::gbnf::kBytesMax)};
+  }
+
   [[nodiscard]] std::string blanks(std::string_view written) const {
     if (use_ == Use::begun) return "ws";
     return written.contains('\t') || written.empty() ? "" : literal(written);
@@ -196,9 +204,8 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
       if (!object.contains("type")) object["type"] = "object";
       return boost::json::serialize(object);
     };
-    std::string wanted = schema(uses_schema(function));
-    if (!is_strict(function) && !grammar::json_schema_gbnf(wanted)) wanted = schema(false);
-    return rules_.add(wanted);
+    auto rule = rules_.add(schema(uses_schema(function)));
+    return rule || is_strict(function) ? rule : rules_.add(schema(false));
   }
 
   // The rule for arguments as elements: those of the schema, or any.
@@ -213,10 +220,15 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
       return use_ == Use::begun ? name : std::string();
     }
     const std::set<std::string_view> required = required_of(*fields);
+    const ParameterTypes types = parameter_types_of(*schema);
     std::vector<CallMember> members;
+    std::size_t bytes = 0;
     for (const auto& [key, property] : properties->get_object()) {
-      const auto element = element_of(key, property, *schema, is_strict(function));
+      const auto element = element_of(key, property, types.find(std::string_view(key))->second, *schema, is_strict(function));
       if (!element) return std::unexpected(element.error());
+      // Properties may refer to the same long list of values.
+      bytes += element->size();
+      if (bytes > grammar::gbnf::kBytesMax) return std::unexpected(too_large());
       members.push_back({.rule = std::format("{} {}", *element, between), .is_required = required.contains(key)});
     }
     return members.empty() ? std::string() : any_order(name, members, "", extra_);
@@ -236,10 +248,9 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     return marks.value_begin.empty() ? text : text + " " + literal(marks.value_begin);
   }
 
-  [[nodiscard]] Expected<std::string> element_of(std::string_view name, const boost::json::value& property,
+  [[nodiscard]] Expected<std::string> element_of(std::string_view name, const boost::json::value& property, TypeSet types,
                                                  const boost::json::value& schema, bool is_strict) {
     const ElementMarks& marks = family_.element;
-    const TypeSet types = types_of(property, schema);
     const std::string quote = marks.quotes_name ? "\"" : "";
     const std::string named = literal(std::format("{}{}{}{}", marks.open, quote, name, quote)) + " ";
     const std::string begin = named + element_begin(types.is_text() ? marks.text_attribute : marks.other_attribute);
@@ -254,18 +265,9 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const std::string text_space = marks.trims_blanks ? "ws" : "\"\\n\"?";
     const std::string around = use_ == Use::forced ? literal(marks.padding) : text_space;
     if (!values.empty()) return std::format("{} {} {} {} {}", begin, around, values, around, close);
-    // The place of a reference is relative to the whole schema.
-    boost::json::object alone = property.is_object() ? property.get_object() : boost::json::object();
-    std::string text = boost::json::serialize(alone);
-    if (text.contains("\"$ref\"")) {
-      for (const std::string_view definitions : {"$defs", "definitions"}) {
-        const boost::json::value* shared = schema.get_object().if_contains(definitions);
-        if (shared != nullptr) alone[definitions] = *shared;
-      }
-      text = boost::json::serialize(alone);
-    }
-    if (use_ == Use::begun && !is_strict && !grammar::json_schema_gbnf(text)) text = "{}";
-    const auto value = rules_.add(text);
+    const boost::json::value any = boost::json::object();
+    auto value = rules_.add(property.is_object() ? property : any, schema);
+    if (!value && use_ == Use::begun && !is_strict) value = rules_.add(any, any);
     if (!value) return std::unexpected(value.error());
     const std::string space = use_ == Use::begun ? "ws" : literal(marks.padding);
     return std::format("{} {} {} {} {}", begin, space, *value, space, close);

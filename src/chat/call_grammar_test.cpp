@@ -311,6 +311,91 @@ TEST(CallGrammar, LooseArgumentsFollowTheirSchema) {
   EXPECT_FALSE(takes_both("gemma4", gemma("m:<|\"|>be<|\"|>,p:<|\"|>a<|\"|>")));
 }
 
+// --- schemas that are made to be too large
+
+ChatOptions with_schema(std::string_view schema, ToolChoice choice) {
+  ChatOptions options;
+  options.tools = std::format(R"([{{"type":"function","function":{{"name":"f","parameters":{}}}}}])", schema);
+  options.tool_names = {"f"};
+  options.tool_choice = choice;
+  return options;
+}
+
+std::string repeated(int count, std::string_view element) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += (i == 0 ? "" : ",") + std::string(element);
+  return all;
+}
+
+TEST(CallGrammar, ASchemaThatRefersToItselfOftenHasFewRules) {
+  const std::string itself = repeated(8, R"({"$ref":"#/$defs/t"})");
+  const std::string schema = std::format(
+      R"({{"type":"object","properties":{{"a":{{"$ref":"#/$defs/t"}},"b":{{"$ref":"#/$defs/t"}}}},"$defs":{{"t":{{"anyOf":[{},)"
+      R"({{"type":"integer"}},{{"type":"object","properties":{{"c":{{"$ref":"#/$defs/t"}}}}}}]}}}}}})",
+      itself);
+  for (const std::string_view family : {"lfm2", "gemma4", "qwen3-coder", "hermes"}) {
+    const auto gbnf = call_grammar(of(family), with_schema(schema, ToolChoice::required));
+    ASSERT_TRUE(gbnf) << gbnf.error().message;
+    EXPECT_LT(gbnf->size(), 10'000u) << family;
+    EXPECT_NE(begun_call_grammar(of(family), with_schema(schema, ToolChoice::automatic)).value(), nullptr) << family;
+  }
+  const auto call = [](std::string_view value) { return std::format("<|tool_call_start|>[f(a={})]<|tool_call_end|>", value); };
+  const ChatOptions options = with_schema(schema, ToolChoice::required);
+  EXPECT_TRUE(takes(of("lfm2"), options, call("1")));
+  EXPECT_FALSE(takes(of("lfm2"), options, call("'1'")));
+  // Deeper than any limit of nesting that a schema without references has.
+  std::string deep = "1", wrong = "'1'";
+  for (int i = 0; i < 40; ++i) {
+    deep = std::format("{{'c': {}}}", deep);
+    wrong = std::format("{{'c': {}}}", wrong);
+  }
+  EXPECT_TRUE(takes(of("lfm2"), options, call(deep)));
+  EXPECT_FALSE(takes(of("lfm2"), options, call(wrong)));
+}
+
+TEST(CallGrammar, AValueHasEachOfItsTypesOnce) {
+  const std::string schema = std::format(
+      R"({{"type":"object","properties":{{"a":{{"type":["string",{}],"properties":{{"b":{{"type":"string"}}}}}}}}}})",
+      repeated(2000, R"("object")"));
+  const auto grammar = begun_call_grammar(of("gemma4"), with_schema(schema, ToolChoice::automatic));
+  ASSERT_TRUE(grammar);
+  ASSERT_NE(*grammar, nullptr);
+  EXPECT_LT((*grammar)->bytes(), 100'000u);
+}
+
+TEST(CallGrammar, AListOfValuesThatIsUsedTooOftenIsRefused) {
+  std::string properties;
+  for (int i = 0; i < 300; ++i) properties += std::format(R"({}"p{}":{{"$ref":"#/$defs/v"}})", i == 0 ? "" : ",", i);
+  std::string values;
+  for (int i = 0; i < 1000; ++i) values += std::format(R"({}"value {}")", i == 0 ? "" : ",", i);
+  const std::string schema =
+      std::format(R"({{"type":"object","properties":{{{}}},"$defs":{{"v":{{"enum":[{}]}}}}}})", properties, values);
+  const auto refused = call_grammar(of("qwen3-coder"), with_schema(schema, ToolChoice::required));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::proto_field);
+  EXPECT_EQ(refused.error().message,
+            "field \"tools[0].function.parameters\": tool \"f\": the tools up to this one need a grammar of more than 262144 "
+            "bytes: send fewer tools, or smaller schemas");
+  EXPECT_EQ(begun("qwen3-coder", with_schema(schema, ToolChoice::automatic),
+                  "<tool_call>\n<function=f>\n<parameter=p7>\nanything\n</parameter>\n</function>\n</tool_call>"),
+            "whole")
+      << "without its schema";
+}
+
+TEST(CallGrammar, APropertyRefersToAnyPartOfItsSchema) {
+  const ChatOptions options =
+      with_schema(R"({"type":"object","properties":{"a":{"type":"object","properties":{"n":{"type":"integer"}}},)"
+                  R"("b":{"$ref":"#/properties/a"},"c":{"type":"object","properties":{"whole":{"$ref":"#"}}}}})",
+                  ToolChoice::required);
+  const auto call = [](std::string_view name, std::string_view value) {
+    return std::format("<tool_call>\n<function=f>\n<parameter={0}>\n{1}\n</parameter>\n</function>\n</tool_call>", name, value);
+  };
+  EXPECT_TRUE(takes(of("qwen3-coder"), options, call("b", R"({"n": 1})")));
+  EXPECT_FALSE(takes(of("qwen3-coder"), options, call("b", R"({"n": "1"})")));
+  EXPECT_TRUE(takes(of("qwen3-coder"), options, call("c", R"({"whole": {"b": {"n": 1}}})")));
+  EXPECT_FALSE(takes(of("qwen3-coder"), options, call("c", R"({"whole": {"b": {"n": []}}})")));
+}
+
 TEST(CallGrammar, ManyRequiredParametersKeepTheirOrder) {
   ChatOptions options = forced();
   std::string properties, required, in_order, reversed;

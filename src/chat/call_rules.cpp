@@ -1,6 +1,7 @@
 #include "chat/call_rules.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <format>
 #include <set>
@@ -10,13 +11,15 @@
 #include <boost/json/value.hpp>
 
 #include "chat/parameter_types.h"
+#include "grammar/gbnf.h"
 
 namespace uma::chat {
 namespace {
 
 constexpr std::size_t kOrderedMembersMax = 4;
-constexpr int kLooseSchemaDepthMax = 8;
 constexpr int kLooseRulesMax = 1000;  // Of one tool.
+// Types whose values need no rule.
+constexpr std::array<std::string_view, 3> kSimpleTypes = {"string", "boolean", "null"};
 
 std::vector<std::string_view> characters_of(std::string_view text) {
   std::vector<std::string_view> characters;
@@ -40,11 +43,9 @@ void add_alternative(std::string& alternatives, std::string_view more) {
 }
 
 // The values that a schema lists; empty: it lists none.
-boost::json::array values_of(const boost::json::value& schema) {
-  const boost::json::object* fields = schema.if_object();
-  if (fields == nullptr) return {};
-  if (const boost::json::value* value = fields->if_contains("const")) return {*value};
-  const boost::json::value* values = fields->if_contains("enum");
+boost::json::array values_of(const boost::json::object& schema) {
+  if (const boost::json::value* value = schema.if_contains("const")) return {*value};
+  const boost::json::value* values = schema.if_contains("enum");
   return values == nullptr || !values->is_array() ? boost::json::array() : values->get_array();
 }
 
@@ -126,9 +127,10 @@ std::string any_order(const std::string& name, std::span<const CallMember> membe
       add_alternative(alternatives, std::format("{} {} {}-{}", before, member, name, next));
     };
     if (!others.empty()) add(more, state);
-    for (std::size_t i = 0; i < required.size(); ++i) {
-      const std::size_t bit = std::size_t{1} << (keeps_order ? 0 : i);
-      if (keeps_order ? i == state : (state & bit) == 0) add(required[i], state + bit);
+    if (keeps_order && state < all) add(required[state], state + 1);
+    for (std::size_t i = 0; i < required.size() && !keeps_order; ++i) {
+      const std::size_t bit = std::size_t{1} << i;
+      if ((state & bit) == 0) add(required[i], state + bit);
     }
     if (alternatives.empty()) return literal("");
     return state == all ? std::format("({})?", alternatives) : alternatives;
@@ -151,7 +153,8 @@ std::set<std::string_view> required_of(const boost::json::object& schema) {
 
 std::string listed_values(const boost::json::value& schema, const boost::json::value& root) {
   std::string alternatives;
-  for (const boost::json::value& value : values_of(resolved(schema, root))) {
+  const boost::json::object* fields = resolved(schema, root).if_object();
+  for (const boost::json::value& value : fields == nullptr ? boost::json::array() : values_of(*fields)) {
     add_alternative(alternatives, literal(value.is_string() ? std::string(std::string_view(value.get_string()))
                                                             : boost::json::serialize(value)));
   }
@@ -164,16 +167,24 @@ std::string LooseRules::arguments(const std::string& name, const boost::json::va
   name_ = name;
   root_ = &schema;
   rules_ = 0;
+  known_.clear();
+  open_.clear();
   const boost::json::object* fields = schema.if_object();
   if (fields == nullptr) return "loose";
-  const std::string members = members_of(*fields, 0);
+  const std::string members = members_of(*fields, true);
   if (members.empty()) return "loose";
   gbnf_ += std::format("{0} ::= \"{{\" ws {1} ws \"}}\" | \"(\" ws {1} ws \")\"\n", name, members);
+  while (!open_.empty()) {
+    const boost::json::value* part = open_.front();
+    open_.pop_front();
+    const bool is_too_large = gbnf_.size() > grammar::gbnf::kBytesMax;
+    gbnf_ += std::format("{} ::= {}\n", known_.at(part), is_too_large ? "value" : body_of(part->get_object()));
+  }
   return name;
 }
 
 // A rule for the members of an object; empty: it may have any.
-std::string LooseRules::members_of(const boost::json::object& schema, int depth) {
+std::string LooseRules::members_of(const boost::json::object& schema, bool is_top) {
   const boost::json::value* properties = schema.if_contains("properties");
   const boost::json::object* named = properties == nullptr ? nullptr : properties->if_object();
   const boost::json::value* others = schema.if_contains("additionalProperties");
@@ -182,39 +193,53 @@ std::string LooseRules::members_of(const boost::json::object& schema, int depth)
   const std::set<std::string_view> required = required_of(schema);
   std::vector<CallMember> members;
   for (const auto& [name, property] : *named) {
-    const std::string value = value_of(property, depth + 1);
-    members.push_back(
-        {.rule = std::format("{} ws [:=] ws {}", key_of(name, depth), value), .is_required = required.contains(name)});
+    members.push_back({.rule = std::format("{} ws [:=] ws {}", key_of(name, is_top), value_of(property)),
+                       .is_required = required.contains(name)});
   }
   return any_order(std::format("{}-members-{}", name_, rules_++), members, "ws \",\" ws", gbnf_);
 }
 
-std::string LooseRules::value_of(const boost::json::value& schema, int depth) {
+std::string LooseRules::value_of(const boost::json::value& schema) {
   const boost::json::value& whole = resolved(schema, *root_);
   const boost::json::object* fields = whole.if_object();
-  if (fields == nullptr || depth > kLooseSchemaDepthMax || rules_ > kLooseRulesMax) return "value";
-  std::string alternatives;
-  if (const boost::json::array values = values_of(whole); !values.empty()) {
-    for (const boost::json::value& value : values) add_alternative(alternatives, spelled(value));
-    return "(" + alternatives + ")";
+  if (fields == nullptr) return "value";
+  if (const boost::json::value* type = fields->if_contains("type"); type != nullptr && type->is_string()) {
+    const bool is_simple =
+        values_of(*fields).empty() && std::ranges::contains(kSimpleTypes, std::string_view(type->get_string()));
+    if (is_simple) return body_of_type(type->get_string(), *fields);
   }
-  if (const boost::json::value* type = fields->if_contains("type")) {
-    if (type->is_string()) return value_of_type(type->get_string(), *fields, depth);
+  if (const auto known = known_.find(&whole); known != known_.end()) return known->second;
+  if (rules_ >= kLooseRulesMax) return "value";
+  open_.push_back(&whole);
+  return known_[&whole] = std::format("{}-value-{}", name_, rules_++);
+}
+
+std::string LooseRules::body_of(const boost::json::object& schema) {
+  std::string alternatives;
+  if (const boost::json::array values = values_of(schema); !values.empty()) {
+    for (const boost::json::value& value : values) add_alternative(alternatives, spelled(value));
+    return alternatives;
+  }
+  if (const boost::json::value* type = schema.if_contains("type")) {
+    if (type->is_string()) return body_of_type(type->get_string(), schema);
     if (type->is_array()) {
-      for (const boost::json::value& one : type->get_array())
-        add_alternative(alternatives, one.is_string() ? value_of_type(one.get_string(), *fields, depth) : "value");
+      std::set<std::string_view> types;
+      for (const boost::json::value& one : type->get_array()) {
+        const std::string_view name = one.is_string() ? std::string_view(one.get_string()) : std::string_view();
+        if (types.insert(name).second) add_alternative(alternatives, body_of_type(name, schema));
+      }
     }
   }
   for (const std::string_view key : {"anyOf", "oneOf"}) {
-    const boost::json::value* parts = fields->if_contains(key);
+    const boost::json::value* parts = schema.if_contains(key);
     if (!alternatives.empty() || parts == nullptr || !parts->is_array()) continue;
-    for (const boost::json::value& part : parts->get_array()) add_alternative(alternatives, value_of(part, depth + 1));
+    for (const boost::json::value& part : parts->get_array()) add_alternative(alternatives, value_of(part));
   }
-  if (!alternatives.empty()) return "(" + alternatives + ")";
-  return fields->contains("properties") ? value_of_type("object", *fields, depth) : "value";
+  if (!alternatives.empty()) return alternatives;
+  return schema.contains("properties") ? body_of_type("object", schema) : "value";
 }
 
-std::string LooseRules::value_of_type(std::string_view type, const boost::json::object& schema, int depth) {
+std::string LooseRules::body_of_type(std::string_view type, const boost::json::object& schema) {
   if (type == "string") return "quoted";
   if (type == "boolean") return R"(("true" | "false" | "True" | "False"))";
   if (type == "null") return R"(("null" | "None"))";
@@ -227,16 +252,11 @@ std::string LooseRules::value_of_type(std::string_view type, const boost::json::
   }
   if (type == "array") {
     const boost::json::value* items = schema.if_contains("items");
-    std::string item = "value";
-    if (items != nullptr) {
-      const std::string rule = value_of(*items, depth + 1);
-      item = std::format("{}-item-{}", name_, rules_++);
-      gbnf_ += std::format("{} ::= {}\n", item, rule);
-    }
+    const std::string item = items == nullptr ? "value" : value_of(*items);
     return std::format("\"[\" ws ({0} (ws \",\" ws {0})*)? ws \"]\"", item);
   }
   if (type != "object") return "value";
-  const std::string members = members_of(schema, depth);
+  const std::string members = members_of(schema, false);
   return std::format("\"{{\" ws {} ws \"}}\"", members.empty() ? "(pair (ws \",\" ws pair)*)?" : members);
 }
 
@@ -253,9 +273,9 @@ std::string LooseRules::spelled(const boost::json::value& value) const {
 }
 
 // A parameter's name; within values also in quotes.
-std::string LooseRules::key_of(std::string_view name, int depth) const {
+std::string LooseRules::key_of(std::string_view name, bool is_top) const {
   const std::string key(name);
-  if (depth == 0) return literal(key);
+  if (is_top) return literal(key);
   return std::format("({} | {} | {})", literal(key), literal("\"" + key + "\""),
                      literal(quote_.empty() ? "'" + key + "'" : std::string(quote_) + key + std::string(quote_)));
 }

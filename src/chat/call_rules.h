@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -37,7 +39,8 @@ struct CallMember {
 [[nodiscard]] std::string listed_values(const boost::json::value& schema, const boost::json::value& root);
 
 // Makes rules for arguments by a schema. They keep its types, properties and listed values; of numbers also the bounds. They
-// use the rules `ws`, `loose`, `value`, `pair` and `quoted` of the caller.
+// use the rules `ws`, `loose`, `value`, `pair` and `quoted` of the caller. Each part of a schema has one rule, however often it
+// is referred to; beyond a number of rules, or where the grammar is too large already, parts are any value.
 class LooseRules {
  public:
   // `quote`: see Family::quote. `numbers` and `gbnf` get the rules. All must outlive this object.
@@ -48,11 +51,14 @@ class LooseRules {
   [[nodiscard]] std::string arguments(const std::string& name, const boost::json::value& schema);
 
  private:
-  [[nodiscard]] std::string value_of(const boost::json::value& schema, int depth);
-  [[nodiscard]] std::string value_of_type(std::string_view type, const boost::json::object& schema, int depth);
-  [[nodiscard]] std::string members_of(const boost::json::object& schema, int depth);
+  // A rule, or a short text for simple values.
+  [[nodiscard]] std::string value_of(const boost::json::value& schema);
+  [[nodiscard]] std::string body_of(const boost::json::object& schema);
+  [[nodiscard]] std::string body_of_type(std::string_view type, const boost::json::object& schema);
+  // `is_top`: of the arguments themselves.
+  [[nodiscard]] std::string members_of(const boost::json::object& schema, bool is_top);
   [[nodiscard]] std::string spelled(const boost::json::value& value) const;
-  [[nodiscard]] std::string key_of(std::string_view name, int depth) const;
+  [[nodiscard]] std::string key_of(std::string_view name, bool is_top) const;
 
   const std::string_view quote_;
   grammar::JsonRules& numbers_;
@@ -61,6 +67,8 @@ class LooseRules {
   std::string name_;
   const boost::json::value* root_ = nullptr;
   int rules_ = 0;
+  std::map<const boost::json::value*, std::string> known_;  // The rules of the parts of the schema.
+  std::deque<const boost::json::value*> open_;              // Parts whose rules have a name, but no body yet.
 };
 
 }  // namespace uma::chat

@@ -111,11 +111,6 @@ bool is_json_of(std::string_view text, TypeSet types) {
 
 }  // namespace
 
-TypeSet types_of(const boost::json::value& schema, const boost::json::value& root) {
-  int visits = kSchemaVisitsMax;
-  return types_within(schema, root, 0, visits);
-}
-
 const boost::json::value& resolved(const boost::json::value& schema, const boost::json::value& root) {
   const boost::json::value* at = &schema;
   for (int depth = 0; depth < kSchemaDepthMax && at->is_object(); ++depth) {

@@ -22,13 +22,11 @@ struct TypeSet {
   bool operator==(const TypeSet&) const = default;
 };
 
-// The types that a schema allows: of its type, values, alternatives and references within `root`.
-[[nodiscard]] TypeSet types_of(const boost::json::value& schema, const boost::json::value& root);
-
 // The schema that this one refers to within `root`; itself if it refers to none.
 [[nodiscard]] const boost::json::value& resolved(const boost::json::value& schema, const boost::json::value& root);
 
-// The types of parameters by name; a tool without a schema has none.
+// The types of parameters by name, as their schemas' types, values, alternatives and references within the tool's schema allow;
+// a tool without a schema has none.
 using ParameterTypes = std::map<std::string, TypeSet, std::less<>>;
 [[nodiscard]] ParameterTypes parameter_types_of(const boost::json::value& schema);
 

@@ -38,17 +38,18 @@ constexpr std::int64_t kItemsMax = 1024;  // Items of arrays with a limit, in th
 class JsonRules::Compiler {
  public:
   // Returns the rule of the schema's values.
-  std::string add(const boost::json::value& root) {
-    flattener_.begin(root);
-    known_.clear();
-    open_.clear();
-    const std::string rule = rule_of(root, "#");
-    while (!open_.empty()) {
-      const Open open = std::move(open_.front());
-      open_.pop_front();
-      define(open.rule, body_of(flattener_.flatten(open.schema, open.path, 0), open.path));
+  std::string add(const boost::json::value& schema, const boost::json::value& root) {
+    const std::size_t bytes = gbnf.size();
+    const std::size_t rules = rules_count_;
+    const std::set<std::string> shared = shared_;
+    try {
+      return add_rules(schema, root);
+    } catch (const Refusal&) {
+      gbnf.resize(bytes);
+      rules_count_ = rules;
+      shared_ = shared;
+      throw;
     }
-    return rule;
   }
 
   std::string gbnf;
@@ -59,6 +60,19 @@ class JsonRules::Compiler {
     boost::json::value schema;
     std::string path;
   };
+
+  std::string add_rules(const boost::json::value& schema, const boost::json::value& root) {
+    flattener_.begin(root);
+    known_.clear();
+    open_.clear();
+    const std::string rule = rule_of(schema, "#");
+    while (!open_.empty()) {
+      const Open open = std::move(open_.front());
+      open_.pop_front();
+      define(open.rule, body_of(flattener_.flatten(open.schema, open.path, 0), open.path));
+    }
+    return rule;
+  }
 
   void define(const std::string& rule, std::string_view body) {
     gbnf += rule;
@@ -436,8 +450,12 @@ Expected<std::string> JsonRules::add(std::string_view schema) {
   boost::system::error_code problem;
   const boost::json::value root = json::parse(schema, {}, problem);
   if (problem) return fail(ErrorCode::proto_field, "the schema is not valid JSON: " + problem.message());
+  return add(root, root);
+}
+
+Expected<std::string> JsonRules::add(const boost::json::value& schema, const boost::json::value& root) {
   try {
-    return compiler_->add(root);
+    return compiler_->add(schema, root);
   } catch (const Refusal& refusal) {
     return fail(ErrorCode::proto_field, std::format("{}: {}", refusal.path, refusal.what));
   }

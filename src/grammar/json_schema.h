@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include <boost/json/fwd.hpp>
+
 #include "core/error.h"
 #include "grammar/grammar.h"
 
@@ -28,8 +30,10 @@ class JsonRules {
   JsonRules& operator=(const JsonRules&) = delete;
 
   // Adds the rules for the JSON text `schema` and returns the name of the rule for its values; `$ref` is relative to `schema`.
-  // Errors: E_PROTO_003, with the place in the schema ("#/properties/a: ...").
+  // Errors: E_PROTO_003, with the place in the schema ("#/properties/a: ..."); then no rule is added.
   [[nodiscard]] Expected<std::string> add(std::string_view schema);
+  // The same for a part of a schema, `root`, to which `$ref` is relative.
+  [[nodiscard]] Expected<std::string> add(const boost::json::value& schema, const boost::json::value& root);
   // All rules so far, one per line.
   [[nodiscard]] const std::string& gbnf() const;
 

@@ -15,7 +15,9 @@ namespace {
 constexpr int kFlattenDepthMax = 48;
 constexpr std::size_t kFlattenedMax = 50'000;
 constexpr std::size_t kBranchesMax = 256;
-constexpr std::uint64_t kWorkMax = 1u << 20;  // Values that are read, compared or copied.
+// Values that are read, compared or copied, for one schema and for all.
+constexpr std::uint64_t kWorkMax = 1u << 20;
+constexpr std::uint64_t kWorkOfAllMax = 2 * kWorkMax;
 
 constexpr std::array<std::string_view, 7> kTypes = {"null", "boolean", "integer", "number", "string", "array", "object"};
 
@@ -46,9 +48,15 @@ bool has(const std::array<std::string_view, N>& names, std::string_view name) {
 
 }  // namespace
 
+void SchemaFlattener::begin(const boost::json::value& root) {
+  root_ = &root;
+  flattened_ = 0;
+  work_max_ = std::min(work_ + kWorkMax, kWorkOfAllMax);
+}
+
 void SchemaFlattener::charge(std::uint64_t units, const std::string& path) {
   work_ += units;
-  if (work_ > kWorkMax) refuse(path, "is too large after merging");
+  if (work_ > work_max_) refuse(path, "is too large after merging");
 }
 
 void SchemaFlattener::charge_all_of(const boost::json::value& value, const std::string& path) {

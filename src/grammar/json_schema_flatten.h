@@ -13,8 +13,9 @@ namespace uma::grammar {
 
 class SchemaFlattener {
  public:
-  // References are relative to `root`, which must outlive their use. The work so far stays counted.
-  void begin(const boost::json::value& root) { root_ = &root; }
+  // References are relative to `root`, which must outlive their use. The work so far stays counted: each schema has a limit,
+  // and all schemas together have another.
+  void begin(const boost::json::value& root);
   // Counts work before it is done, because merging and comparing can take much more work than the length of the schema.
   void charge(std::uint64_t units, const std::string& path);
   void charge_all_of(const boost::json::value& value, const std::string& path);
@@ -44,6 +45,7 @@ class SchemaFlattener {
   const boost::json::value* root_ = nullptr;
   std::size_t flattened_ = 0;
   std::uint64_t work_ = 0;
+  std::uint64_t work_max_ = 0;  // For the present schema.
 };
 
 }  // namespace uma::grammar

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include <boost/json/parse.hpp>
+#include <boost/json/value.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -305,6 +307,47 @@ TEST(JsonSchema, WorkIsBounded) {
   const auto required = json_schema_grammar(
       std::format(R"({{"type":"object","allOf":[{{"required":[{}]}},{{"required":[{}]}}]}})", names("a"), names("b")));
   EXPECT_FALSE(required) << "but soon";
+}
+
+TEST(JsonRules, ARefusedSchemaLeavesNoRule) {
+  JsonRules rules;
+  ASSERT_TRUE(rules.add(R"({"type":"string"})"));
+  const std::string before = rules.gbnf();
+  EXPECT_FALSE(rules.add(R"({"type":"object","properties":{"a":{"type":"array"},"b":{"not":{}}}})"));
+  EXPECT_EQ(rules.gbnf(), before);
+  const auto later = rules.add(R"({"type":"object","properties":{"a":{"type":"array"}}})");
+  ASSERT_TRUE(later);
+  EXPECT_TRUE(Grammar::parse(std::format("root ::= {}\n{}", *later, rules.gbnf()))) << rules.gbnf();
+}
+
+TEST(JsonRules, APartOfASchemaRefersToTheWhole) {
+  const boost::json::value whole = boost::json::parse(
+      R"({"type":"object","properties":{"next":{"$ref":"#"},"n":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"integer"}}})");
+  JsonRules rules;
+  const auto next = rules.add(whole.at("properties").at("next"), whole);
+  ASSERT_TRUE(next) << next.error().message;
+  GrammarReader reader(Grammar::parse(std::format("root ::= {}\n{}", *next, rules.gbnf())).value());
+  const auto accepts = [&](std::string_view text) { return reader.can_end(reader.next(GrammarReader::kStart, text)); };
+  EXPECT_TRUE(accepts(R"({"next": {"next": {"n": 1}, "n": 2}})"));
+  EXPECT_FALSE(accepts(R"({"next": {"n": "1"}})"));
+}
+
+// Otherwise each tool of a request could cost as much as one schema may.
+TEST(JsonRules, TheWorkOfAllSchemasIsBounded) {
+  std::string parts;
+  for (int i = 0; i < 200; ++i) parts += R"(,{"$ref":"#/$defs/p"})";
+  std::string properties;
+  for (int i = 0; i < 2000; ++i) properties += std::format(R"({}"p{}":{{}})", i == 0 ? "" : ",", i);
+  const std::string costly = std::format(R"({{"$defs":{{"p":{{"properties":{{{}}}}}}},"allOf":[{{}}{}]}})", properties, parts);
+  JsonRules rules;
+  for (int i = 0; i < 3; ++i) {
+    const auto refused = rules.add(costly);
+    ASSERT_FALSE(refused);
+    EXPECT_THAT(refused.error().message, HasSubstr("is too large after merging"));
+  }
+  const auto refused = rules.add(R"({"type":"string"})");
+  ASSERT_FALSE(refused) << "no work is left";
+  EXPECT_THAT(refused.error().message, HasSubstr("is too large after merging"));
 }
 
 TEST(JsonRules, StandBesideOthersInOneGrammar) {
