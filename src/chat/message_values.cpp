@@ -42,6 +42,35 @@ struct WrittenCall {
   const Draft* result = nullptr;
 };
 
+// The calls of one reply that have no result yet.
+class OpenCalls {
+ public:
+  // `calls` must stay in their place.
+  explicit OpenCalls(std::span<WrittenCall> calls) {
+    for (WrittenCall& call : calls) {
+      all_.calls.push_back(&call);
+      by_id_[call.given_id].calls.push_back(&call);
+    }
+  }
+
+  // The first one with this id, or the first of all if it is empty; null: there is none.
+  [[nodiscard]] WrittenCall* next(const std::string& id) {
+    const auto found = by_id_.find(id);
+    if (!id.empty() && found == by_id_.end()) return nullptr;
+    Queue& queue = id.empty() ? all_ : found->second;
+    while (queue.next < queue.calls.size() && queue.calls[queue.next]->result != nullptr) ++queue.next;
+    return queue.next == queue.calls.size() ? nullptr : queue.calls[queue.next];
+  }
+
+ private:
+  struct Queue {
+    std::vector<WrittenCall*> calls;
+    std::size_t next = 0;  // Those before it have a result.
+  };
+  Queue all_;
+  std::map<std::string_view, Queue> by_id_;
+};
+
 const Value* field_of(const Value& value, std::string_view name) {
   const jinja::Dict* dict = value.as_dict();
   return dict == nullptr ? nullptr : dict->find(name);
@@ -281,14 +310,12 @@ void ConversationWriter::add_result(const Draft& result, const CallName* call) {
 std::size_t ConversationWriter::add_calls(const Draft& reply, const jinja::List& given, std::span<const Draft> following) {
   std::vector<WrittenCall> calls;
   for (const Value& call : given.items) calls.push_back(call_of(call, reply.source));
+  OpenCalls open(calls);
   std::vector<const Draft*> others;  // Results of no call of this reply.
   std::size_t results = 0;
   for (; results < following.size() && following[results].role == "tool"; ++results) {
     const Draft& result = following[results];
-    const std::string id = given_id_of(result);
-    const auto call = std::ranges::find_if(
-        calls, [&](const WrittenCall& made) { return made.result == nullptr && (id.empty() || made.given_id == id); });
-    if (call != calls.end()) {
+    if (WrittenCall* call = open.next(given_id_of(result))) {
       call->result = &result;
     } else {
       others.push_back(&result);

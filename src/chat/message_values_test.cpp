@@ -1,6 +1,9 @@
 #include "chat/message_values.h"
 
+#include <cstddef>
+#include <format>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -81,6 +84,55 @@ TEST(MessageValues, CallsMayStandInTheContent) {
   EXPECT_EQ(python.bytes(),
             "so\n<|tool_call_start|>[f(a=[1.5, True], b=None, c={\"d\": \"it's \\\"so\\\"\"}), f()]<|tool_call_end|>");
   EXPECT_EQ(python.inputs().front().end, 2u) << "the mark is the family's";
+}
+
+// Long inputs, for which a walk of the rest for each item would take minutes.
+TEST(MessageValues, LongArgumentsAreWrittenItemByItem) {
+  constexpr int kItems = 300'000;
+  std::string list = "[1", dict = R"({\"k0\":1)", nested = "1";
+  for (int i = 1; i < kItems; ++i) {
+    list += ",1";
+    dict += std::format(R"(,\"k{}\":1)", i);
+  }
+  for (int i = 0; i < 20; ++i) nested = "[" + nested + "]";
+  const std::string arguments = std::format(R"({{\"a\":{}],\"b\":{}}},\"c\":{}}})", list, dict, nested);
+  const auto values =
+      message_values(std::vector{caller(call_of_f("1", arguments))}, {.calls_in_content = family_named("lfm2")});
+  const std::string& python = values[0].as_dict()->find("content")->as_text()->bytes();
+  EXPECT_TRUE(python.starts_with("<|tool_call_start|>[f(a=[1, 1, ")) << python.substr(0, 60);
+  EXPECT_TRUE(python.contains(R"(], b={"k0": 1, "k1": 1, )"));
+  EXPECT_TRUE(python.ends_with("}, c=[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]])]<|tool_call_end|>"));
+}
+
+TEST(MessageValues, ManyResultsFindTheirCalls) {
+  constexpr int kCalls = 50'000;
+  std::string calls;
+  std::vector<ChatMessage> messages(1);
+  for (int i = 0; i < kCalls; ++i) {
+    const std::string id = std::format("{:05}", i);
+    calls += (i == 0 ? "" : ",") + call_of_f(id);
+    messages.push_back(answer_to(std::format("{:05}", kCalls - 1 - i), "r"));
+  }
+  messages[0] = caller(calls);
+  messages.push_back({"tool", "stray", ""});
+  const std::vector<jinja::Value> values = message_values(messages, {});
+  ASSERT_EQ(values.size(), kCalls + 2u);
+  for (int i = 0; i < kCalls; ++i) {
+    const jinja::Dict& result = *values[static_cast<std::size_t>(i) + 1].as_dict();
+    ASSERT_EQ(result.find("tool_call_id")->as_text()->bytes(), std::format("{:05}", i));
+  }
+  EXPECT_EQ(values.back().as_dict()->find("tool_call_id"), nullptr);
+}
+
+TEST(MessageValues, AResultWithoutAnIdBelongsToTheFirstCallThatHasNone) {
+  const auto values =
+      message_values(std::vector{caller(call_of_f("a") + "," + call_of_f("b") + "," + call_of_f("b")), answer_to("b", "two"),
+                                 ChatMessage{"tool", "one"}, ChatMessage{"tool", "three"}, answer_to("b", "stray")},
+                     {});
+  ASSERT_EQ(values.size(), 5u);
+  std::string contents;
+  for (std::size_t i = 1; i < 5; ++i) contents += values[i].as_dict()->find("content")->as_text()->bytes() + " ";
+  EXPECT_EQ(contents, "one two three stray ");
 }
 
 TEST(MessageValues, ResultsHaveTheNameOfTheirToolAndTheOrderOfTheCalls) {

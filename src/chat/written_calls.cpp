@@ -1,5 +1,6 @@
 #include "chat/written_calls.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -18,20 +19,30 @@ std::string as_json(const Value& value) {
   return jinja::to_json(value, {}, budget).bytes();
 }
 
-// A literal of Python, with texts in double quotes.
-std::string as_python(const Value& value) {
-  const auto joined = [](std::string text, std::string item) { return text.empty() ? item : text + ", " + item; };
-  std::string items;
-  if (const bool* boolean = value.as_boolean()) return *boolean ? "True" : "False";
-  if (value.is_none()) return "None";
-  if (const jinja::List* list = value.as_list()) {
-    for (const Value& item : list->items) items = joined(std::move(items), as_python(item));
-    return "[" + items + "]";
+// Appends a literal of Python, with texts in double quotes.
+void append_python(std::string& out, const Value& value) {
+  if (const bool* boolean = value.as_boolean()) {
+    out += *boolean ? "True" : "False";
+  } else if (value.is_none()) {
+    out += "None";
+  } else if (const jinja::List* list = value.as_list()) {
+    out += '[';
+    for (std::size_t i = 0; i < list->items.size(); ++i) {
+      if (i > 0) out += ", ";
+      append_python(out, list->items[i]);
+    }
+    out += ']';
+  } else if (const jinja::Dict* dict = value.as_dict()) {
+    out += '{';
+    for (std::size_t i = 0; i < dict->entries.size(); ++i) {
+      const auto& [key, item] = dict->entries[i];
+      out += (i == 0 ? "" : ", ") + as_json(key.value()) + ": ";
+      append_python(out, item);
+    }
+    out += '}';
+  } else {
+    out += as_json(value);
   }
-  const jinja::Dict* dict = value.as_dict();
-  if (dict == nullptr) return as_json(value);
-  for (const auto& [key, item] : dict->entries) items = joined(std::move(items), as_json(key.value()) + ": " + as_python(item));
-  return "{" + items + "}";
 }
 
 std::string arguments_text(const CallForm& form, const Value& arguments) {
@@ -40,7 +51,10 @@ std::string arguments_text(const CallForm& form, const Value& arguments) {
   if (form.style == ArgumentStyle::json) return as_json(arguments);
   UMA_CHECK(form.style == ArgumentStyle::loose);
   std::string text = "(";
-  for (const auto& [key, item] : dict->entries) text += (text.size() == 1 ? "" : ", ") + key->bytes() + "=" + as_python(item);
+  for (const auto& [key, item] : dict->entries) {
+    text += (text.size() == 1 ? "" : ", ") + key->bytes() + "=";
+    append_python(text, item);
+  }
   return text + ")";
 }
 
