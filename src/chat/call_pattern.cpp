@@ -114,8 +114,10 @@ std::size_t blanks_at_begin(std::string_view text) {
   return std::min(text.find_first_not_of(kPatternBlanks), text.size());
 }
 
-std::string_view without_blanks_at_end(std::string_view text) {
-  return text.substr(0, text.find_last_not_of(kPatternBlanks) + 1);
+std::string_view without_blanks_at_end(std::string_view text, std::size_t blanks_known) {
+  const std::size_t blanks = std::min(blanks_known, text.size());
+  const std::size_t last = text.substr(blanks).find_last_not_of(kPatternBlanks);
+  return text.substr(0, last == std::string_view::npos ? 0 : blanks + last + 1);
 }
 
 std::string_view without_blanks(std::string_view text) {

@@ -59,7 +59,8 @@ struct CallHead {
 [[nodiscard]] bool is_function_name(std::string_view name);
 
 [[nodiscard]] std::size_t blanks_at_begin(std::string_view text);
-[[nodiscard]] std::string_view without_blanks_at_end(std::string_view text);
+// `blanks_known`: so many bytes at its begin are whitespace, and are not read.
+[[nodiscard]] std::string_view without_blanks_at_end(std::string_view text, std::size_t blanks_known = 0);
 [[nodiscard]] std::string_view without_blanks(std::string_view text);
 // The bytes at the end of `text` that may be the begin of `mark`.
 [[nodiscard]] std::size_t begun_at_end(std::string_view text, std::string_view mark);

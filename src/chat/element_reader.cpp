@@ -1,7 +1,9 @@
 #include "chat/element_reader.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 namespace uma::chat {
 namespace {
@@ -161,6 +163,7 @@ void ElementReader::begin_value(std::string_view name, std::string_view attribut
   value_.clear();
   has_begun_ = false;
   has_skipped_ = false;
+  blanks_ = 0;
   if (!marks_.text_attribute.empty()) {
     constexpr TypeSet kText{TypeSet::string};
     constexpr TypeSet kNoText{TypeSet::integer | TypeSet::number | TypeSet::boolean | TypeSet::null | TypeSet::array |
@@ -186,14 +189,14 @@ Found ElementReader::next_mark(std::string_view text) const {
 }
 
 // The mark of its end or, if that is missing, the next mark, which begins a line where the family writes lines.
-ElementReader::End ElementReader::find_end(std::string_view text) const {
-  const std::size_t close = text.find(close_);
+ElementReader::End ElementReader::find_end(std::string_view text, std::size_t blanks) const {
+  const std::size_t close = text.find(close_, blanks);
   const bool is_whole = close != std::string_view::npos;
   const End end{.found = is_whole ? Found::yes : Found::maybe,
                 .at = is_whole ? close : text.size() - begun_at_end(text, close_),
                 .mark_bytes = is_whole ? close_.size() : 0};
   const char first = marks_.open.front();
-  for (std::size_t at = text.find(first); at < end.at; at = text.find(first, at + 1)) {
+  for (std::size_t at = text.find(first, blanks); at < end.at; at = text.find(first, at + 1)) {
     const std::size_t line = marks_.begins_line ? without_indentation(text.substr(0, at)).size() : at;
     const bool begins_line = !marks_.begins_line || (line > 0 ? text[line - 1] == '\n' : !has_begun_);
     if (!begins_line) continue;
@@ -223,23 +226,27 @@ void ElementReader::add(std::string_view part, CallText& call) {
 
 // Adds what is decided of a value. At its end stands whitespace that may not belong to it, and perhaps the begin of a mark.
 bool ElementReader::read_value(std::string_view& text, CallText& call, bool is_last) {
-  const End end = find_end(text);
+  const std::size_t blanks = std::exchange(blanks_, 0);
+  const End end = find_end(text, blanks);
   std::string_view part = text.substr(0, end.at);
   const std::size_t skipped = skip_begin(part);
   const bool is_whole = end.found == Found::yes || is_last;
   std::string_view kept = part;
   if (marks_.trims_blanks) {
-    kept = without_blanks_at_end(part);
+    kept = without_blanks_at_end(part, blanks);
   } else if (is_whole) {
     if (part.ends_with('\n')) kept.remove_suffix(1);
   } else {
     // The line of the next mark may have begun.
-    const std::string_view lines = without_indentation(part);
-    if (lines.ends_with('\n') || (lines.empty() && !has_begun_)) kept = lines.substr(0, lines.empty() ? 0 : lines.size() - 1);
+    const std::size_t held = std::min(blanks, part.size());
+    const std::string_view lines = without_indentation(part.substr(held));
+    if (lines.empty() && (held > 0 || !has_begun_)) kept = {};
+    if (lines.ends_with('\n')) kept = part.substr(0, held + lines.size() - 1);
   }
   if (!is_whole) {
     if (!kept.empty()) add(kept, call);
     text.remove_prefix(skipped + kept.size());
+    blanks_ = part.size() - kept.size();
     return false;
   }
   add(kept, call);

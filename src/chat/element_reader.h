@@ -39,7 +39,8 @@ class ElementReader final : public ArgumentReader {
   [[nodiscard]] Found begin_element(std::string_view& text, CallText& call);
   void begin_value(std::string_view name, std::string_view attributes, CallText& call);
   [[nodiscard]] Found next_mark(std::string_view text) const;
-  [[nodiscard]] End find_end(std::string_view text) const;
+  // `blanks`: so many bytes at the begin of `text` are known to be whitespace.
+  [[nodiscard]] End find_end(std::string_view text, std::size_t blanks) const;
   [[nodiscard]] std::size_t skip_begin(std::string_view& part);
   void add(std::string_view part, CallText& call);
   // False: the value goes on.
@@ -60,6 +61,7 @@ class ElementReader final : public ArgumentReader {
   bool is_streamed_ = false;  // It is a text, and is added as it comes.
   bool has_begun_ = false;    // Some of it was added.
   bool has_skipped_ = false;  // The whitespace before it was skipped.
+  std::size_t blanks_ = 0;    // Whitespace at the begin of the text that read() has left; it is not read again.
   std::string value_;         // As far as it came, unless it is streamed.
 };
 

@@ -118,6 +118,24 @@ TEST(Families, HaveNamesOfTheirOwn) {
   for (const Family& family : families()) EXPECT_EQ(family_named(family.name), &family);
 }
 
+// The parser skips whitespace before it looks for a mark.
+TEST(Families, NoMarkBeginsWithWhitespace) {
+  const auto check = [](std::string_view mark) { EXPECT_EQ(blanks_at_begin(mark), 0u) << mark; };
+  for (const Family& family : families()) {
+    for (const CallForm& form : family.calls) check(std::string(form.open) + std::string(form.call));
+    for (const std::string_view mark : family.dropped) check(mark);
+    for (const Marks& marks : family.around) {
+      check(marks.open);
+      check(marks.close);
+    }
+    const Marks thoughts = thoughts_of("<think></think>", &family);
+    check(thoughts.open);
+    check(thoughts.close);
+    check(family.element.open);
+    check(family.element.close);
+  }
+}
+
 // --- gpt-oss
 
 TEST(Families, Harmony) {

@@ -15,6 +15,7 @@ namespace uma::chat {
 namespace {
 
 constexpr std::size_t kParsedCallsMax = 128;
+constexpr std::size_t kBlanksBetweenMax = 1024;  // Behind the text between two calls.
 
 // The characters with which the arguments or the object of a call may begin.
 std::string_view begins_of(const Family& family, const CallForm& form, bool is_function) {
@@ -177,11 +178,11 @@ CallHead ReplyParser::head_of(const Pattern& pattern, const CallForm* form, std:
   return head;
 }
 
-// Finds the first mark. One that may begin at the end of the text is found too.
-ReplyParser::Place ReplyParser::find_opener(std::string_view text) const {
-  for (std::size_t at = text.find_first_of(first_bytes_); at != std::string_view::npos;
+// Finds the first mark; none begins with whitespace. One that may begin at the end of the text is found too.
+ReplyParser::Place ReplyParser::find_opener(std::string_view text, std::size_t blanks) const {
+  for (std::size_t at = text.find_first_of(first_bytes_, blanks); at != std::string_view::npos;
        at = text.find_first_of(first_bytes_, at + 1)) {
-    const bool is_next = blanks_at_begin(text) >= at;
+    const bool is_next = blanks >= at;
     for (const Opener& opener : openers_) {
       if (!may_open(opener, is_next)) continue;
       CallHead head = head_of(opener.pattern, opener.form, text.substr(at));
@@ -194,10 +195,20 @@ ReplyParser::Place ReplyParser::find_opener(std::string_view text) const {
 // Drops whitespace where it does not count. True: there is nothing else.
 bool ReplyParser::skips_blanks() {
   if (!skips_blanks_) return false;
-  held_.erase(0, blanks_at_begin(held_));
+  drop_held(held_blanks());
   if (held_.empty()) return true;
   skips_blanks_ = false;
   return false;
+}
+
+std::size_t ReplyParser::held_blanks() {
+  blanks_known_ += blanks_at_begin(std::string_view(held_).substr(blanks_known_));
+  return blanks_known_;
+}
+
+void ReplyParser::drop_held(std::size_t bytes) {
+  held_.erase(0, bytes);
+  blanks_known_ -= std::min(blanks_known_, bytes);
 }
 
 bool ReplyParser::step_reasoning(ReplyPieces& out) {
@@ -208,29 +219,30 @@ bool ReplyParser::step_reasoning(ReplyPieces& out) {
     if (again.found == Found::maybe) return false;
     is_first_thought_ = false;
     if (again.found == Found::yes) {
-      held_.erase(0, again.length);
+      drop_held(again.length);
       skips_blanks_ = true;
       return true;
     }
   }
+  const std::size_t blanks = held_blanks();
   const std::string_view held = held_;
-  const std::size_t close = held.find(format_.thoughts.close);
+  const std::size_t close = held.find(format_.thoughts.close, blanks);
   const bool has_close = close != std::string_view::npos;
   const std::size_t end = has_close ? close : held.size() - begun_at_end(held, format_.thoughts.close);
-  const Place place = find_opener(held.substr(0, close));
+  const Place place = find_opener(held.substr(0, close), blanks);
   const bool is_call = place.found == Found::yes;
   const bool is_over = !is_call && has_close;
   const bool keeps_end = is_over && format_.keeps_thoughts;
-  const std::string_view reasoning = keeps_end
-                                         ? held.substr(0, close + format_.thoughts.close.size())
-                                         : without_blanks_at_end(held.substr(0, is_over ? close : std::min(end, place.at)));
+  const std::string_view reasoning =
+      keeps_end ? held.substr(0, close + format_.thoughts.close.size())
+                : without_blanks_at_end(held.substr(0, is_over ? close : std::min(end, place.at)), blanks);
   add_reasoning(reasoning, out, taken());
   if (is_call) {
     is_in_thoughts_ = true;
     begin_call(*place.opener->form, place.head, reasoning.size(), place.at + place.head.length);
     return true;
   }
-  held_.erase(0, is_over ? close + format_.thoughts.close.size() : reasoning.size());
+  drop_held(is_over ? close + format_.thoughts.close.size() : reasoning.size());
   if (!is_over) return false;
   state_ = State::content;
   skips_blanks_ = !format_.keeps_thoughts;
@@ -240,12 +252,13 @@ bool ReplyParser::step_reasoning(ReplyPieces& out) {
 
 bool ReplyParser::step_content(ReplyPieces& out) {
   if (skips_blanks()) return false;
-  Place place = find_opener(held_);
+  const std::size_t blanks = held_blanks();
+  Place place = find_opener(held_, blanks);
   const std::string_view held = held_;
   // Whitespace before a mark is dropped.
   const bool holds_blanks = finds_calls() || drops_marks_ || (is_at_start_ && !format_.thoughts.open.empty());
   std::string_view content = held.substr(0, place.at);
-  if (holds_blanks) content = without_blanks_at_end(content);
+  if (holds_blanks) content = without_blanks_at_end(content, blanks);
   const std::size_t length = content.size();
   add_content(content, out, taken());
   if (place.found == Found::yes) {
@@ -258,11 +271,11 @@ bool ReplyParser::step_content(ReplyPieces& out) {
     take_mark(*place.opener);
     const bool is_kept = state_ == State::reasoning && format_.keeps_thoughts;
     if (is_kept) add_reasoning(held.substr(length, end - length), out, taken() + length);
-    held_.erase(0, end);
+    drop_held(end);
     skips_blanks_ = !is_kept;
     return true;
   }
-  held_.erase(0, length);
+  drop_held(length);
   if (place.found == Found::maybe) {
     place.at -= length;
     undecided_ = std::move(place);
@@ -299,7 +312,7 @@ const ReplyParser::Form& ReplyParser::form_of(const CallForm& form) const {
 // Takes the head of the call, which lies in held_ from `begin` to `end`, and what precedes it.
 void ReplyParser::begin_call(const CallForm& form, CallHead head, std::size_t begin, std::size_t end) {
   call_text_.assign(held_, begin, end - begin);
-  held_.erase(0, end);
+  drop_held(end);
   state_ = State::call;
   form_ = &form_of(form);
   call_ = {.name = std::move(head.name), .id = std::move(head.id), .arguments = {}};
@@ -328,7 +341,7 @@ bool ReplyParser::step_call(ReplyPieces& out) {
   std::string_view rest = held_;
   const ArgumentReader::Result result = reader_->read(rest, call_);
   if (!is_emitted_) call_text_.append(held_, 0, held_.size() - rest.size());
-  held_.erase(0, held_.size() - rest.size());
+  drop_held(held_.size() - rest.size());
   const bool is_whole = result == ArgumentReader::Result::complete;
   const bool is_decided = !call_.name.empty() && !call_.arguments.empty();
   const bool is_call = is_emitted_ || !is_decided || emit_call();
@@ -405,13 +418,13 @@ void ReplyParser::give_up_call(ReplyPieces& out) {
 
 void ReplyParser::flush_arguments(ReplyPieces& out) {
   if (!is_emitted_ || arguments_emitted_ == call_.arguments.size()) return;
-  ReplyPart part = calls_.back();
-  if (arguments_emitted_ > 0) {
-    part.id.clear();
-    part.name.clear();
+  ReplyPart& call = calls_.back();
+  ReplyPart part{.kind = call.kind, .text = call_.arguments.substr(arguments_emitted_), .call = call.call};
+  if (arguments_emitted_ == 0) {
+    part.id = call.id;
+    part.name = call.name;
   }
-  part.text = call_.arguments.substr(arguments_emitted_);
-  calls_.back().text += part.text;
+  call.text += part.text;
   arguments_emitted_ = call_.arguments.size();
   add_part(std::move(part), out);
 }
@@ -422,7 +435,7 @@ bool ReplyParser::skip_closers() {
   for (bool is_changed = true; is_changed;) {
     is_changed = false;
     std::string_view rest = held_;
-    rest.remove_prefix(blanks_at_begin(rest));
+    rest.remove_prefix(held_blanks());
     if (rest.empty()) return false;
     for (std::size_t i = 0; i < form_->closers.size() && !is_changed; ++i) {
       const std::uint64_t bit = std::uint64_t{1} << i;
@@ -432,7 +445,7 @@ bool ReplyParser::skip_closers() {
       if (found == Found::no) continue;
       is_changed = true;
       closers_found_ |= bit;
-      held_.erase(0, held_.size() - rest.size());
+      drop_held(held_.size() - rest.size());
     }
   }
   return true;
@@ -442,16 +455,18 @@ bool ReplyParser::skip_closers() {
 bool ReplyParser::step_after_call() {
   if (!skip_closers()) return false;
   std::string_view rest = held_;
-  rest.remove_prefix(blanks_at_begin(rest));
-  const std::size_t begin = held_.size() - rest.size();
+  const std::size_t begin = held_blanks();
+  rest.remove_prefix(begin);
   const bool has_closed_all = closers_found_ >> form_->closers_of_call != 0;
   if (!has_closed_all) {
+    std::size_t blanks = 0;
     if (!form_->separator.empty()) {
       if (take(rest, form_->separator) == Found::maybe) return false;
-      rest.remove_prefix(blanks_at_begin(rest));
-      if (rest.empty()) return false;
+      blanks = blanks_at_begin(rest);
+      rest.remove_prefix(blanks);
+      if (rest.empty() && blanks <= kBlanksBetweenMax) return false;
     }
-    CallHead head = head_of(form_->head, form_->form, rest);
+    CallHead head = blanks <= kBlanksBetweenMax ? head_of(form_->head, form_->form, rest) : CallHead();
     if (head.found == Found::maybe) return false;
     if (head.found == Found::yes && finds_calls()) {
       const std::size_t end = held_.size() - rest.size() + head.length;
@@ -460,7 +475,7 @@ bool ReplyParser::step_after_call() {
     }
   }
   // The following text is content or the next call's mark.
-  held_.erase(0, begin);
+  drop_held(begin);
   state_ = State::content;
   skips_blanks_ = true;
   return true;
@@ -472,6 +487,7 @@ void ReplyParser::finish(ReplyPieces& out, bool is_cut) {
     flush_arguments(out);
     if (is_whole || (is_cut && is_emitted_)) held_.clear();
     held_.insert(0, call_text_);  // Empty once the call is emitted.
+    blanks_known_ = 0;
     state_ = is_in_thoughts_ && !is_emitted_ ? State::reasoning : State::content;
     skips_blanks_ = false;
   } else if (state_ == State::after_call) {
@@ -479,6 +495,7 @@ void ReplyParser::finish(ReplyPieces& out, bool is_cut) {
     std::string_view rest = without_blanks(held_);
     if (is_cut || rest == form_->separator) rest = {};
     held_ = std::string(rest);
+    blanks_known_ = 0;
     state_ = State::content;
     skips_blanks_ = false;
   }
@@ -488,6 +505,7 @@ void ReplyParser::finish(ReplyPieces& out, bool is_cut) {
     add_content(held_, out, taken());
   }
   held_.clear();
+  blanks_known_ = 0;
   call_text_.clear();
 }
 

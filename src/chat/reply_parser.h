@@ -144,8 +144,13 @@ class ReplyParser {
   [[nodiscard]] bool is_known(std::string_view name) const { return format_.tools->contains(name); }
   [[nodiscard]] bool may_open(const Opener& opener, bool is_next) const;
   [[nodiscard]] CallHead head_of(const Pattern& pattern, const CallForm* form, std::string_view text) const;
-  [[nodiscard]] Place find_opener(std::string_view text) const;
+  // `blanks`: the whitespace at the begin of `text`.
+  [[nodiscard]] Place find_opener(std::string_view text, std::size_t blanks) const;
   [[nodiscard]] bool skips_blanks();
+  // The length of the whitespace at the begin of held_. A model can write much of it, which is held back until something
+  // follows, so it is read once.
+  [[nodiscard]] std::size_t held_blanks();
+  void drop_held(std::size_t bytes);
   [[nodiscard]] const Form& form_of(const CallForm& form) const;
   [[nodiscard]] std::size_t taken() const { return pushed_ - held_.size(); }
 
@@ -173,6 +178,7 @@ class ReplyParser {
 
   State state_ = State::content;
   std::string held_;                  // Undecided text.
+  std::size_t blanks_known_ = 0;      // Bytes at the begin of held_ that are known to be whitespace.
   std::size_t pushed_ = 0;            // Bytes of all pushed text, including held_.
   bool skips_blanks_ = false;         // Skip whitespace before the following reasoning or content.
   bool is_at_start_ = true;           // No content and no call so far.

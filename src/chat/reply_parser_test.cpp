@@ -305,6 +305,50 @@ TEST(ReplyParser, EndlessOutputIsBounded) {
   EXPECT_EQ(parse(calls("hermes"), calls_text, 50).calls.size(), 128u);
 }
 
+// Whitespace that is held back, which would take minutes if each character read it again.
+TEST(ReplyParser, MuchWhitespaceIsReadOnce) {
+  const std::string blanks = "\n" + std::string(300'000, ' ');
+  const std::string call = R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)";
+  const std::string qwen = "<tool_call>\n<function=f>\n<parameter=a>\n";
+  const std::string glm = "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>";
+  struct Case {
+    ReplyFormat format;
+    std::string before;
+    std::string after;
+  };
+  for (const auto& [format, before, after] :
+       std::vector<Case>{{calls("hermes"), "a", "b"},
+                         {calls("hermes"), "", call},
+                         {calls("hermes"), call, "b"},
+                         {calls("hermes"), call, call},
+                         {calls("hermes"), "a", "<tool"},
+                         {calls("llama3"), R"({"name": "f", "parameters": {}})", R"(; {"name": "f"})"},
+                         {calls("llama3"), R"({"name": "f", "parameters": {}};)", R"({"name": "f"})"},
+                         {thinking_calls("hermes"), "<think>a", "b</think>c"},
+                         {thinking_calls("hermes"), "<think>a", "</think>c"},
+                         {thinking_calls("hermes"), "<think>a</think>", "c"},
+                         {thinking_calls("hermes"), "<think>a", call},
+                         {calls("qwen3-coder"), qwen + "x", "y\n</parameter>\n</function>\n</tool_call>"},
+                         {calls("qwen3-coder"), qwen, "y\n</parameter>\n</function>\n</tool_call>"},
+                         {calls("qwen3-coder"), qwen + "x", "</function>\n</tool_call>"},
+                         {calls("qwen3-coder"), qwen + "x\n</parameter>", "</function>\n</tool_call>"},
+                         {calls("glm"), glm + "x", "y</arg_value>\n</tool_call>"},
+                         {calls("glm"), glm, "y</arg_value>\n</tool_call>"},
+                         {calls("glm"), glm + "x", "</arg_value>\n</tool_call>"}}) {
+    const std::string text = before + blanks + after;
+    const Reply whole = parse(format, text, text.size() + 1);
+    EXPECT_TRUE(parse(format, text, 1) == whole) << before << " ... " << after;
+  }
+}
+
+TEST(ReplyParser, LongArgumentsAreEmittedOnce) {
+  const std::string value(500'000, 'x');
+  const std::string text = R"(<tool_call>{"name": "f", "arguments": {"a": ")" + value + R"("}}</tool_call>)";
+  const Reply reply = parse(calls("hermes"), text, 1);
+  ASSERT_EQ(reply.calls.size(), 1u);
+  EXPECT_EQ(reply.calls[0].arguments.size(), value.size() + 9);
+}
+
 // No text is lost: everything outside marks and calls appears in the result.
 TEST(ReplyParser, AnyTextComesOutTheSameHoweverItIsCut) {
   const std::vector<std::string> words{"<tool_call>",
