@@ -211,6 +211,26 @@ void ReplyParser::drop_held(std::size_t bytes) {
   blanks_known_ -= std::min(blanks_known_, bytes);
 }
 
+std::optional<std::string> ReplyParser::behind_thoughts(std::string_view coming) const {
+  const std::string_view close = format_.thoughts.close;
+  // held_ has not the whole mark.
+  const std::size_t begin = held_.size() - std::min(held_.size(), close.size() - 1);
+  const std::string text = held_.substr(begin) + std::string(coming);
+  const std::size_t at = text.find(close);
+  return at == std::string::npos ? std::nullopt : std::optional(text.substr(at + close.size()));
+}
+
+bool ReplyParser::is_reasoning(std::string_view coming) const {
+  return state_ == State::reasoning && (coming.empty() || !behind_thoughts(coming));
+}
+
+std::string ReplyParser::undecided_content(std::string_view coming) const {
+  const bool has_thoughts = state_ == State::reasoning;
+  std::string text = has_thoughts ? behind_thoughts(coming).value_or("") : held_ + std::string(coming);
+  if (has_thoughts ? !format_.keeps_thoughts : skips_blanks_) text.erase(0, blanks_at_begin(text));
+  return text;
+}
+
 bool ReplyParser::step_reasoning(ReplyPieces& out) {
   if (skips_blanks()) return false;
   if (is_first_thought_) {

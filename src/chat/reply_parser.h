@@ -71,8 +71,11 @@ class ReplyParser {
   // stays unfinished, without its undecided text; otherwise a call that lacks only its closing marks is whole.
   void finish(ReplyPieces& out, bool is_cut = false);
 
-  // Whether the text so far ends in thoughts, also if they are kept as content.
-  [[nodiscard]] bool is_reasoning() const { return state_ == State::reasoning; }
+  // Whether the text so far, with `coming` behind it, ends in thoughts, also if they are kept as content. Calls in `coming` do
+  // not count.
+  [[nodiscard]] bool is_reasoning(std::string_view coming = {}) const;
+  // The content in the text that is held back, with `coming` behind it. Requires: no thoughts, as above, and no call.
+  [[nodiscard]] std::string undecided_content(std::string_view coming) const;
   // Whether a reply without parallel calls has had its only call.
   [[nodiscard]] bool has_ended() const {
     return !format_.has_parallel_calls && !calls_.empty() && (state_ == State::after_call || state_ == State::content);
@@ -136,6 +139,8 @@ class ReplyParser {
   void add_opener(Opener opener);
   [[nodiscard]] bool step(ReplyPieces& out);
   [[nodiscard]] bool step_reasoning(ReplyPieces& out);
+  // What follows the end of the thoughts; nothing: they go on.
+  [[nodiscard]] std::optional<std::string> behind_thoughts(std::string_view coming) const;
   [[nodiscard]] bool step_content(ReplyPieces& out);
   [[nodiscard]] bool step_call(ReplyPieces& out);
   [[nodiscard]] bool step_after_call();

@@ -17,8 +17,9 @@ ReplyStream::ReplyStream(ReplyOptions options, const llm::Vocab& vocab, bool kee
   if (options_.thinking) thinking_.emplace(*options_.thinking);
 }
 
+// The end of the thoughts counts as soon as it is there, although it may be held back for a stop string.
 bool ReplyStream::is_thinking() const {
-  return parser_ && parser_->is_reasoning();
+  return parser_ && parser_->is_reasoning(detokenized_.held());
 }
 
 std::optional<Token> ReplyStream::forced_token() {
@@ -33,13 +34,13 @@ std::optional<Token> ReplyStream::instead_of_end() {
 
 ReplyStream::Next ReplyStream::push(Token token, std::span<const float> logits, llm::Sampler& sampler, EventSink& sink) {
   const std::size_t token_begin = detokenized_.bytes_made();
+  const bool was_thinking = is_thinking();
   text_.clear();
   const bool is_stopped = detokenized_.push(token, text_);
   if (wants_logprobs()) {
     logprobs_waiting_.push(llm::logprobs_of(logits, token, *options_.logprobs, vocab_), token_begin, detokenized_.bytes_made());
   }
   const std::size_t begin = std::exchange(text_bytes_, text_bytes_ + text_.size());
-  const bool was_thinking = is_thinking();
   pieces_.clear();
   if (thinking_) thinking_->push(token, was_thinking);
   if (parser_) {
@@ -82,11 +83,11 @@ void ReplyStream::constrain_call(llm::Sampler& sampler) {
 }
 
 // The content follows its grammar from the end of the thoughts. A token may have the end of their mark and the beginning of the
-// content.
+// content, some of which may be held back.
 void ReplyStream::constrain_answer(llm::Sampler& sampler) {
   auto constraint =
       std::make_unique<llm::TokenConstraint>(options_.answer_grammar, vocab_, options_.format.marks, options_.format.ends);
-  (void)constraint->accept_text(pieces_.content);
+  (void)constraint->accept_text(pieces_.content + parser_->undecided_content(detokenized_.held()));
   sampler.constrain(std::move(constraint));
 }
 

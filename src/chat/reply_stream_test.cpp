@@ -123,6 +123,89 @@ TEST_F(ReplyStreamTest, TheGrammarOfAnAnswerBeginsBehindItsThoughts) {
   EXPECT_EQ(reply.instead_of_end(), std::nullopt);
 }
 
+// Whose thoughts are closed by the model, or by their budget.
+TEST_F(ReplyStreamTest, AStopStringDoesNotMoveTheGrammarOfAnAnswer) {
+  ReplyFormat format = reasoning_and_calls_;
+  format.tools = nullptr;
+  format.begins_with_reasoning = true;
+  // Each may begin with the end of the mark, with a blank behind it, or with the answer.
+  for (const std::string_view stop : {">>", ">{!", "> ", "</think>\n\n!", "\n!", "{!", "{ !", "\"END\""}) {
+    for (const std::int32_t budget : {2, 100}) {
+      sampler_.constrain(nullptr);
+      client_ = {};
+      ReplyStream reply({.format = format,
+                         .stop = {std::string(stop)},
+                         .answer_grammar = grammar::Grammar::parse(R"(root ::= "{" " "? "\"END" "\""? "}")").value(),
+                         .thinking = ThinkingLimit{.tokens_max = budget, .closing = testing::fake_tokens("</think>")}},
+                        vocab_, true);
+      EXPECT_EQ(push(reply, "hm"), Next::more);
+      for (const char c : std::string_view("</think>")) {
+        ASSERT_EQ(sampler_.constraint(), nullptr);
+        EXPECT_EQ(reply.forced_token(), budget == 2 ? std::optional<Token>(c) : std::nullopt) << stop;
+        EXPECT_EQ(push(reply, std::string(1, c)), Next::more);
+      }
+      ASSERT_NE(sampler_.constraint(), nullptr) << stop;
+      EXPECT_EQ(reply.forced_token(), std::nullopt) << stop;
+      EXPECT_EQ(reply.instead_of_end(), std::nullopt) << stop;
+      Next next = Next::more;
+      for (const char c : std::string_view("{ \"END\"}")) {
+        ASSERT_TRUE(sampler_.constraint()->allows(c)) << stop << " at " << c;
+        EXPECT_FALSE(sampler_.constraint()->allows('x')) << stop;
+        sampler_.accept(c);
+        next = push(reply, std::string(1, c));
+        if (next != Next::more) break;
+      }
+      const bool is_in_answer = stop == "\"END\"";
+      EXPECT_EQ(next, is_in_answer ? Next::stop : Next::more);
+      EXPECT_EQ(reply.finish().content, is_in_answer ? "{ " : "{ \"END\"}") << stop;
+      EXPECT_EQ(reply.reasoning_tokens(), std::ssize(std::string_view("hm</think>"))) << stop;
+    }
+  }
+}
+
+TEST_F(ReplyStreamTest, TheAnswersGrammarKnowsWhatCameWithTheEndOfTheThoughts) {
+  ReplyFormat format = reasoning_and_calls_;
+  format.tools = nullptr;
+  format.begins_with_reasoning = true;
+  // Held back by the stop string, or as a blank that may stand before a mark.
+  for (const auto& [mark, stop] : {std::pair("</think>\n{", "{!"), {"</think>{ ", "!"}, {"</think>\n", "\n\n"}}) {
+    sampler_.constrain(nullptr);
+    format.marks = {{testing::kFakeImStart, mark}};
+    ReplyStream reply({.format = format,
+                       .stop = {stop},
+                       .answer_grammar = grammar::Grammar::parse(R"(root ::= "{" " "? "}")").value(),
+                       .thinking = ThinkingLimit{.tokens_max = 100, .closing = testing::fake_tokens("</think>")}},
+                      vocab_, true);
+    EXPECT_EQ(push(reply, "hm"), Next::more);
+    EXPECT_EQ(reply.push(testing::kFakeImStart, {}, sampler_, client_), Next::more);
+    ASSERT_NE(sampler_.constraint(), nullptr);
+    const bool has_brace = std::string_view(mark).contains('{');
+    const bool has_blank = std::string_view(mark).ends_with(' ');
+    EXPECT_EQ(sampler_.constraint()->allows('{'), !has_brace) << mark;
+    EXPECT_EQ(sampler_.constraint()->allows(' '), has_brace && !has_blank) << mark;
+    EXPECT_EQ(sampler_.constraint()->allows('}'), has_brace) << mark;
+  }
+}
+
+TEST_F(ReplyStreamTest, AStopStringInThoughtsEndsTheReply) {
+  ReplyFormat format = reasoning_and_calls_;
+  format.tools = nullptr;
+  format.begins_with_reasoning = true;
+  for (const bool has_grammar : {false, true}) {
+    client_ = {};
+    ReplyStream reply({.format = format,
+                       .stop = {"END"},
+                       .answer_grammar = has_grammar ? grammar::Grammar::parse(R"(root ::= "{}")").value() : nullptr,
+                       .thinking = ThinkingLimit{.tokens_max = 100, .closing = testing::fake_tokens("</think>")}},
+                      vocab_, true);
+    EXPECT_EQ(push(reply, "hm END</think>{}"), Next::stop);
+    const ReplyStream::End end = reply.finish();
+    EXPECT_EQ(end.content, "");
+    EXPECT_EQ(end.stop_string, "END");
+    EXPECT_EQ(end.message_extra, R"({"reasoning_content":"hm"})");
+  }
+}
+
 TEST_F(ReplyStreamTest, StopsBeforeAStopString) {
   ReplyStream reply({.stop = {"END"}}, vocab_, true);
   EXPECT_EQ(push(reply, "some text END more"), Next::stop);
