@@ -89,12 +89,13 @@ void RepetitionPenalties::apply(std::span<float> logits) {
 }
 
 void RepetitionPenalties::apply_penalties(std::span<float> logits) const {
+  using Limits = std::numeric_limits<float>;
+  const float repeat = std::max(static_cast<float>(repeat_), Limits::min());  // Not 0, for logits that are infinite.
   for (const auto& [token, count] : counts_) {
     if (!is_in(token, logits)) continue;
     float& logit = logits[static_cast<std::size_t>(token)];
     // Dividing a positive logit and multiplying a negative one both make the token less likely (Keskar et al. 2019, CTRL).
-    const auto repeat = static_cast<float>(repeat_);
-    logit = logit > 0 ? logit / repeat : logit * repeat;
+    logit = logit > 0 ? std::min(logit / repeat, Limits::max()) : logit * repeat;
     logit -= static_cast<float>(presence_ + frequency_ * count);
   }
 }

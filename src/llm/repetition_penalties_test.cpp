@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -68,6 +69,19 @@ TEST(RepetitionPenalties, SeeNothingWhenTheyAreOff) {
   EXPECT_EQ(RepetitionPenalties::bytes_of({}, 1000), 0U);
   EXPECT_GT(RepetitionPenalties::bytes_of(params, 1000), 1000 * sizeof(Token));
   EXPECT_EQ(RepetitionPenalties::bytes_of(params, 1 << 20), RepetitionPenalties::bytes_of(params, 1 << 16));
+}
+
+TEST(RepetitionPenalties, TheSmallestPenaltyLeavesLogitsFinite) {
+  SamplingParams params;
+  params.repeat_penalty = 1e-310;
+  RepetitionPenalties penalties(params, nullptr);
+  for (const Token token : {0, 1, 2}) penalties.accept(token);
+  constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+  std::vector<float> logits{5.0f, -5.0f, kForbidden, 1.0f};
+  penalties.apply(logits);
+  EXPECT_TRUE(std::isfinite(logits[0]));
+  EXPECT_GT(logits[0], 1e30f);
+  EXPECT_EQ(logits[2], kForbidden);
 }
 
 TEST(RepetitionPenalties, DryGrowsWithTheLengthOfTheRepetition) {

@@ -35,7 +35,10 @@ Sampler::Sampler(const SamplingParams& params, std::uint64_t seed, std::span<con
       banned_(banned.begin(), banned.end()),
       random_(seed),
       penalties_(params, vocab),
-      mirostat_mu_(2 * params.mirostat_tau) {}
+      mirostat_mu_(2 * params.mirostat_tau) {
+  // Logits are divided by the temperature, by way of its reciprocal.
+  if (!std::isfinite(1 / params_.temperature)) params_.temperature = 0;
+}
 
 void Sampler::accept(Token token) {
   penalties_.accept(token);
@@ -385,13 +388,15 @@ void Sampler::distribution(std::span<float> logits, Distribution& chances) {
   }
   const double scale = 1.0 / params_.temperature;
   double total = 0;
+  float largest = best;
   const auto add = [&](Token token, float logit) {
-    const double weight = weight_at(static_cast<double>(best - logit) * scale);
+    const double weight = weight_at(static_cast<double>(largest - logit) * scale);
     if (weight <= 0) return;
     chances.push_back({token, weight});
     total += weight;
   };
   if (cut(logits, best)) {
+    largest = candidates_.front().logit;  // Some cuts remove the best token.
     for (const Candidate& candidate : candidates_) add(candidate.token, candidate.logit);
     std::ranges::sort(chances, {}, &TokenChance::token);
   } else {

@@ -24,8 +24,8 @@ namespace uma::llm {
 class Sampler {
  public:
   // Tokens in `banned` are never chosen (the end-of-generation tokens if ignore_eos is set). Tokens outside the vocabulary in
-  // params.logit_bias and `banned` are ignored. `vocab` has the texts of DRY's sequence breakers and outlives the sampler;
-  // null: there are no breakers.
+  // params.logit_bias and `banned` are ignored. A temperature whose reciprocal is infinite counts as 0. `vocab` has the texts
+  // of DRY's sequence breakers and outlives the sampler; null: there are no breakers.
   Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const Token> banned, const Vocab* vocab = nullptr);
 
   // Constrains all later tokens; null: no constraint. Call it after accept() of the whole prompt.

@@ -5,8 +5,11 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <vector>
 
 #include <gtest/gtest.h>
+
+#include "core/sampling_fields.h"
 
 namespace uma::llm {
 namespace {
@@ -331,6 +334,70 @@ TEST(Sampler, GreedyIgnoresTheOtherSamplers) {
   Sampler sampler(params, 1, {});
   std::vector<float> logits{0.5f, 3.0f, 2.9f, -1.0f};
   EXPECT_EQ(sampler.sample(logits), 1);
+}
+
+TEST(Sampler, TheSmallestTemperatureIsGreedy) {
+  for (const double temperature : {std::numeric_limits<double>::denorm_min(), 1e-310, 1e-307}) {
+    for (const int mirostat : {0, 1, 2}) {
+      SamplingParams params;
+      params.temperature = temperature;
+      params.mirostat = mirostat;
+      Sampler sampler(params, 1, {});
+      EXPECT_EQ(sampler.is_greedy(), temperature < 1e-308);
+      std::vector<float> logits{0.5f, 3.0f, 2.9f, -1.0f};
+      EXPECT_EQ(sampler.sample(logits), 1) << temperature;
+      Distribution chances;
+      sampler.distribution(logits, chances);
+      ASSERT_EQ(chances.size(), 1u) << temperature;
+      EXPECT_EQ(chances.front().token, 1);
+      EXPECT_EQ(sampler.verify(logits, 2, {{2, 1.0}}), 1);
+    }
+  }
+}
+
+// Every setting at the ends of its range, as requests may have it.
+TEST(Sampler, AlwaysHasADistributionToVerifyDraftsWith) {
+  constexpr double kDenormal = 1e-310;
+  std::vector<SamplingParams> all;
+  for (const double temperature : {1e-307, 0.001, 1.0, 100.0}) {
+    SamplingParams params;
+    params.temperature = temperature;
+    all.push_back(params);
+    for (const SamplingFieldInfo& field : sampling_fields()) {
+      if (field.field == SamplingField::temperature) continue;
+      for (const double value : {field.low, field.high, kDenormal, 0.5}) {
+        if (!field.accepts(value)) continue;
+        SamplingParams changed = params;
+        set_value(changed, field.field, value);
+        if (field.field == SamplingField::xtc_threshold) changed.xtc_probability = 1;
+        if (field.field == SamplingField::dry_base) changed.dry_multiplier = kDenormal;
+        all.push_back(changed);
+      }
+    }
+    params.xtc_probability = 1;
+    params.typical_p = kDenormal;
+    params.logit_bias = {{1, -std::numeric_limits<float>::infinity()}, {3, 100.0f}};
+    all.push_back(params);
+  }
+  Random random(3);
+  for (const SamplingParams& params : all) {
+    Sampler sampler(params, 7, {});
+    Sampler drafting = sampler.drafting(8);
+    for (int i = 0; i < 20; ++i) {
+      std::vector<float> logits(300);
+      for (float& logit : logits) logit = static_cast<float>(random.next_unit() * 40 - 20);
+      std::vector<float> of_draft(logits);
+      Distribution draft;
+      drafting.distribution(of_draft, draft);
+      ASSERT_FALSE(draft.empty());
+      const Token drafted = uma::llm::draw(draft, random);
+      const Token token = sampler.verify(logits, drafted, draft);
+      ASSERT_GE(token, 0);
+      for (const float logit : logits) ASSERT_FALSE(std::isnan(logit) || logit == std::numeric_limits<float>::infinity());
+      sampler.accept(token);
+      drafting.accept(drafted);
+    }
+  }
 }
 
 TEST(Sampler, SameSeedSameTokens) {
