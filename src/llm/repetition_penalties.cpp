@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 
 namespace uma::llm {
 namespace {
@@ -36,8 +37,8 @@ RepetitionPenalties::RepetitionPenalties(const SamplingParams& params, const Voc
   penalty_window_ = penalizes ? window_of(params.repeat_last_n) : 0;
   dry_window_ = dry_multiplier_ > 0 ? window_of(params.dry_penalty_last_n) : 0;
   if (dry_window_ == 0 || vocab == nullptr) return;
-  breakers_ = breakers_of(params);
-  for (const std::string& breaker : breakers_) breaker_bytes_max_ = std::max(breaker_bytes_max_, breaker.size());
+  if (const std::vector<std::string> breakers = breakers_of(params); !breakers.empty())
+    breakers_ = std::make_shared<const TextFinder>(breakers);
 }
 
 std::size_t RepetitionPenalties::bytes_of(const SamplingParams& params, std::size_t tokens) {
@@ -64,23 +65,13 @@ void RepetitionPenalties::accept(Token token) {
     tokens_.erase(tokens_.begin(), tokens_.end() - static_cast<std::ptrdiff_t>(window()));
   }
   tokens_.push_back(token);
-  if (!breakers_.empty()) follow_breakers(token);
-}
-
-bool RepetitionPenalties::contains_breaker(std::string_view text) const {
-  return std::ranges::any_of(breakers_, [&](const std::string& breaker) { return text.contains(breaker); });
+  if (breakers_) follow_breakers(token);
 }
 
 void RepetitionPenalties::follow_breakers(Token token) {
-  const std::size_t known = tail_.size();
   // Rows of images have no text.
-  if (token < vocab_->size()) tail_ += vocab_->piece(token);
-  const auto ends_here = [&](const std::string& breaker) {
-    return tail_.find(breaker, known - std::min(known, breaker.size() - 1)) != std::string::npos;
-  };
-  since_breaker_ = std::ranges::any_of(breakers_, ends_here) ? 0 : std::min(since_breaker_ + 1, kWindowMax);
-  const std::size_t kept = breaker_bytes_max_ - 1;
-  if (tail_.size() > kept) tail_.erase(0, tail_.size() - kept);
+  const bool ends_here = token < vocab_->size() && breakers_->read(breaker_begun_, vocab_->piece(token));
+  since_breaker_ = ends_here ? 0 : std::min(since_breaker_ + 1, kWindowMax);
 }
 
 void RepetitionPenalties::apply(std::span<float> logits) {
@@ -132,7 +123,7 @@ void RepetitionPenalties::apply_dry(std::span<float> logits) {
     known = std::max(known, length);
   }
   for (const auto& [token, length] : repeated_) {
-    if (!is_in(token, logits) || (!breakers_.empty() && contains_breaker(vocab_->piece(token)))) continue;
+    if (!is_in(token, logits) || (breakers_ && breakers_->is_in(vocab_->piece(token)))) continue;
     constexpr double kPenaltyMax = std::numeric_limits<float>::max();
     const double penalty = dry_multiplier_ * std::pow(dry_base_, static_cast<double>(length - dry_allowed_length_));
     logits[static_cast<std::size_t>(token)] -= static_cast<float>(std::min(penalty, kPenaltyMax));

@@ -6,15 +6,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <string>
-#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "core/ids.h"
 #include "core/sampling_params.h"
 #include "llm/model.h"
+#include "llm/text_finder.h"
 
 namespace uma::llm {
 
@@ -40,7 +40,6 @@ class RepetitionPenalties {
   void apply_dry(std::span<float> logits);
   // Writes to lengths_[i] how many tokens before and at the i-th last token are equal to the last tokens of the text.
   void match_suffix(std::span<const Token> tokens);
-  [[nodiscard]] bool contains_breaker(std::string_view text) const;
   // Counts the tokens since the last breaker.
   void follow_breakers(Token token);
 
@@ -51,14 +50,13 @@ class RepetitionPenalties {
   double dry_multiplier_;
   double dry_base_;
   std::size_t dry_allowed_length_;
-  std::size_t penalty_window_;  // 0: the penalties are off.
-  std::size_t dry_window_;      // 0: DRY is off.
-  std::vector<std::string> breakers_;
-  std::size_t breaker_bytes_max_ = 0;
+  std::size_t penalty_window_;                  // 0: the penalties are off.
+  std::size_t dry_window_;                      // 0: DRY is off.
+  std::shared_ptr<const TextFinder> breakers_;  // Null: there are none. Shared with the samplers of draft tokens.
 
-  std::vector<Token> tokens_;                        // The last tokens; at least window() of them, if there are so many.
-  std::unordered_map<Token, int> counts_;            // Of the last penalty_window_ tokens.
-  std::string tail_;                                 // The last bytes of the text, one fewer than the longest breaker has.
+  std::vector<Token> tokens_;              // The last tokens; at least window() of them, if there are so many.
+  std::unordered_map<Token, int> counts_;  // Of the last penalty_window_ tokens.
+  TextFinder::State breaker_begun_ = TextFinder::kStart;
   std::size_t since_breaker_ = kWindowMax;           // Tokens behind the last breaker; kWindowMax: there was none.
   std::vector<std::size_t> lengths_;                 // Reused by apply_dry().
   std::unordered_map<Token, std::size_t> repeated_;  // Reused by apply_dry().
