@@ -217,7 +217,7 @@ void PrefillLane::save_resident() {
   set_resident(nullptr);
   // Without a snapshot the job begins again.
   if (const std::int32_t done = std::exchange(job.tokens_done, 0); done > 0) {
-    auto snapshot = contain([&] { return save(job, done); });
+    auto snapshot = save(job, done);
     if (snapshot) {
       job.asked.snapshot = std::move(*snapshot);
       job.tokens_done = done;
@@ -229,7 +229,7 @@ void PrefillLane::save_resident() {
   UMA_CHECK(context_->truncate(0, 0));
 }
 
-// Saves the state of the job's first `count` tokens, which are in the context.
+// Saves the state of the job's first `count` tokens, which are in the context. After a failure the job keeps its reservation.
 Expected<kv::Snapshot> PrefillLane::save(Job& job, std::int32_t count) {
   kv::Snapshot begun;
   if (job.asked.snapshot) {
@@ -239,7 +239,10 @@ Expected<kv::Snapshot> PrefillLane::save(Job& job, std::int32_t count) {
     begun.room = std::move(job.asked.reservation);
   }
   const auto tokens = std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(count));
-  return SequenceSave(*context_, tokens, job.asked.adapters, std::move(begun)).finish(*context_, 0, pool_);
+  SequenceSave save(*context_, tokens, job.asked.adapters, std::move(begun));
+  auto snapshot = contain([&] { return save.finish(*context_, 0, pool_); });
+  if (!snapshot) job.asked.reservation = save.give_up(pool_);
+  return snapshot;
 }
 
 void PrefillLane::drop_snapshot(Job& job) {

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/lane/state_transfer.h"
 #include "llm/image_tokens.h"
 #include "testing/fake_model.h"
 #include "testing/sim_clock.h"
@@ -43,7 +44,10 @@ class PrefillLaneTest : public ::testing::Test {
   LaneStats stats_;
   std::vector<PrefillReport> reports_;
   bool makes_wider_ = true;
-  PrefillLane lane_{std::make_unique<testing::FakeContext>(testing::FakeOptions{.cells = 400, .sequences = 1}),
+  std::unique_ptr<testing::FakeContext> first_context_ =
+      std::make_unique<testing::FakeContext>(testing::FakeOptions{.cells = 400, .sequences = 1});
+  testing::FakeContext* const context_ = first_context_.get();
+  PrefillLane lane_{std::move(first_context_),
                     {.weights = {},
                      .make_wider = [this](std::int32_t cells) -> Expected<std::unique_ptr<llm::Context>> {
                        if (!makes_wider_) return fail(ErrorCode::model_load, "no memory");
@@ -79,6 +83,36 @@ TEST_F(PrefillLaneTest, APromptWithAnImageThatIsNotEncodedIsGivenBack) {
   step_until_final();
   EXPECT_FALSE(reports_.back().error) << "the next prompt";
   EXPECT_EQ(reports_.back().snapshot->tokens.size(), 40u);
+}
+
+TEST_F(PrefillLaneTest, APromptWhoseStateCannotBeSavedKeepsItsMemory) {
+  PrefillJob job;
+  job.id = RequestId{1};
+  job.tokens.assign(300, 'x');
+  job.is_background = true;
+  const std::uint64_t bytes = prompt_reservation_bytes(lane_.shape_for(300), 300);
+  job.reservation = pool_.reserve(bytes).value();
+  post(std::move(job));
+  (void)lane_.step();
+  ASSERT_EQ(reports_.size(), 1u) << "a part of the prompt";
+
+  context_->fail_state = true;
+  PrefillJob urgent;
+  urgent.id = RequestId{2};
+  urgent.tokens.assign(40, 'y');
+  post(std::move(urgent));
+  while (context_->sequence_length(0) >= 40) (void)lane_.step();
+  context_->fail_state = false;
+  EXPECT_GE(pool_.bytes_reserved(), bytes) << "the first one begins again, with its memory";
+  pool_.limit(pool_.bytes_reserved());
+  reports_.clear();
+  for (int i = 0; i < 100 && (reports_.empty() || !reports_.back().snapshot || reports_.back().id != RequestId{1}); ++i) {
+    (void)lane_.step();
+    lane_.check_invariants();
+  }
+  ASSERT_FALSE(reports_.empty());
+  ASSERT_TRUE(reports_.back().snapshot);
+  EXPECT_LE(pool_.bytes_reserved(), pool_.bytes_max());
 }
 
 TEST_F(PrefillLaneTest, AWiderContextStaysForTheNextTurnsAndReturnsItsMemoryWhenItIsNotNeeded) {

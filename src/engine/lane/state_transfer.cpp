@@ -88,6 +88,12 @@ kv::Snapshot SequenceSave::take(const kv::BytePool& pool) {
   return std::move(snapshot_);
 }
 
+ByteBudget::Share SequenceSave::give_up(kv::BytePool& pool) {
+  ByteBudget::Share room = std::move(snapshot_.room);
+  kv::recycle(std::move(snapshot_), pool);
+  return room;
+}
+
 Expected<kv::Snapshot> SequenceSave::finish(llm::Context& context, std::int32_t sequence, kv::BytePool& pool) {
   while (!is_complete()) {
     if (auto saved = save_piece(context, sequence, pool); !saved) return std::unexpected(saved.error());

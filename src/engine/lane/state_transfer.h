@@ -31,6 +31,8 @@ class SequenceSave {
   [[nodiscard]] Expected<std::size_t> save_piece(llm::Context& context, std::int32_t sequence, kv::BytePool& pool);
   // Requires: it is complete.
   [[nodiscard]] kv::Snapshot take(const kv::BytePool& pool);
+  // Drops what was saved. Returns the memory that covers the save.
+  [[nodiscard]] ByteBudget::Share give_up(kv::BytePool& pool);
   // Saves all pieces that are missing.
   [[nodiscard]] Expected<kv::Snapshot> finish(llm::Context& context, std::int32_t sequence, kv::BytePool& pool);
 
