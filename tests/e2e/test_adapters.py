@@ -38,7 +38,7 @@ class AdaptersTest(uma.DaemonTest):
         make_adapter(cls.folder / "b.gguf", 3)
         adapters = {"a": "{path: a.gguf, scale: 1}", "b": "b.gguf", **cls.more_adapters()}
         lines = "".join(f"    {name}: {value}\n" for name, value in adapters.items())
-        (cls.folder / "models.yaml").write_text(f"base:\n  path: base.gguf\n  aliases: [alias]\n  preload: true\n  adapters:\n{lines}")
+        (cls.folder / "models.yaml").write_text(f"base:\n  path: base.gguf\n  aliases: [alias, 'as:a']\n  preload: true\n  adapters:\n{lines}")
         cls.config = f"models: {cls.folder}/models.yaml\nscheduler: {{reproducible: on}}\n"
         super().setUpClass()
 
@@ -87,6 +87,9 @@ class Texts(AdaptersTest):
 
     def test_a_session_keeps_no_adapter(self):
         self.assert_error(self.client.call(type="create_session", model="base:a"), "E_PROTO_003", "does not keep")
+        self.assert_error(self.client.call(type="create_session", model="alias:a"), "E_PROTO_003", "does not keep")
+        made = self.client.call(type="create_session", mode="text", model="as:a")
+        self.assertEqual("base", made["model"], "an alias may end like an adapter")
         session = self.client.create_session(mode="text", model="alias")
         expected = self.say([{"name": "a"}], "One day").text
         self.assertEqual(expected, self.say(None, "One day", session_id=session, model="base:a").text)

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/adapter_name.h"
+
 namespace uma::engine {
 namespace {
 
@@ -40,14 +42,11 @@ Expected<std::size_t> find_adapter(const AdapterChoice& choice, std::string_view
 
 }  // namespace
 
-std::string_view adapter_in_name(std::string_view name, const llm::ModelFacts& facts) {
-  std::string_view longest;
-  for (const llm::AdapterFacts& adapter : facts.adapters) {
-    const std::string& own = adapter.source.name;
-    const bool is_end = name.size() > own.size() + 1 && name.ends_with(own) && name[name.size() - own.size() - 1] == ':';
-    if (is_end && own.size() > longest.size()) longest = own;
-  }
-  return longest;
+std::string_view named_adapter(const WorkerSource& source, std::string_view model, std::string_view asked) {
+  if (asked == model || !asked.contains(':')) return {};
+  const std::vector<ModelInfo> models = source.list();
+  const auto info = std::ranges::find(models, model, &ModelInfo::name);
+  return info == models.end() ? std::string_view() : adapter_in_name(*info, asked);
 }
 
 Expected<llm::AdapterSet> choose_adapters(const GenerateOptions& options, std::string_view named, std::string_view model,

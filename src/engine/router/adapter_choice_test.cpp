@@ -40,14 +40,5 @@ TEST(ChooseAdapters, RefusesWhatTheModelDoesNotHave) {
   EXPECT_EQ(choose({{.name = "bad"}}).error().code, ErrorCode::model_load);
 }
 
-TEST(AdapterInName, IsWhatFollowsTheModel) {
-  const llm::ModelFacts facts = facts_with_adapters();
-  EXPECT_EQ(adapter_in_name("base:sql", facts), "sql");
-  EXPECT_EQ(adapter_in_name("base:tone:formal", facts), "tone:formal");
-  EXPECT_EQ(adapter_in_name("base", facts), "");
-  EXPECT_EQ(adapter_in_name(":sql", facts), "");
-  EXPECT_EQ(adapter_in_name("basesql", facts), "");
-}
-
 }  // namespace
 }  // namespace uma::engine

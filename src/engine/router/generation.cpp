@@ -261,26 +261,9 @@ Expected<std::string> Generations::model_of(const TenantId& tenant, const Genera
   return session->summary.model;
 }
 
-// The adapters that the request chooses. A model's own name may look like that of an adapter.
+// The adapters that the request chooses. The card may have got one after the model was loaded.
 Expected<llm::AdapterSet> Generations::adapters_of(const ServedModel& served, const GenerateRequest& call) const {
-  const llm::ModelFacts& facts = served.model->facts();
-  std::string_view named = call.model == served.name ? std::string_view() : adapter_in_name(call.model, facts);
-  if (!named.empty()) {
-    const auto before = source_.resolve(call.model.substr(0, call.model.size() - named.size() - 1));
-    if (!before || *before != served.name) named = {};
-  }
-  // The card may have got the adapter after the model was loaded.
-  if (named.empty() && call.model != served.name && call.model.contains(':')) {
-    const std::vector<ModelInfo> models = source_.list();
-    const auto info = std::ranges::find(models, served.name, &ModelInfo::name);
-    if (info != models.end() && !std::ranges::contains(info->aliases, call.model)) {
-      for (const AdapterInfo& adapter : info->adapters) {
-        if (!call.model.ends_with(":" + adapter.name)) continue;
-        named = std::string_view(call.model).substr(call.model.size() - adapter.name.size());
-      }
-    }
-  }
-  return choose_adapters(call.options, named, served.name, facts);
+  return choose_adapters(call.options, named_adapter(source_, served.name, call.model), served.name, served.model->facts());
 }
 
 // --- Counting

@@ -32,7 +32,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
              .access = access_},
       generations_(parts_, source, random_, requests_refused_),
       embeddings_(parts_, source, requests_refused_),
-      sessions_(parts_),
+      sessions_(parts_, source),
       transfer_(parts_, sessions_),
       texts_(parts_) {
   for (const auto& [id, extras] : catalog.load_image_extras()) images_.release().set(id, extras);

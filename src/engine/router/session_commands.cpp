@@ -60,7 +60,7 @@ Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessi
     co_return Error{ErrorCode::proto_field, std::format("field \"n_keep\" is {}, the context is {} tokens", request.n_keep,
                                                         served.shape().sequence_cells_max)};
   }
-  if (request.model != served.name && !adapter_in_name(request.model, served.model->facts()).empty()) {
+  if (!named_adapter(source_, served.name, request.model).empty()) {
     co_return Error{ErrorCode::proto_field,
                     "field \"model\" names an adapter, which a session does not keep: choose it for each reply, with \"lora\""};
   }

@@ -11,6 +11,7 @@
 #include "core/service.h"
 #include "core/session_info.h"
 #include "core/task.h"
+#include "engine/model/worker_source.h"
 #include "engine/router/router_parts.h"
 #include "engine/session/session_table.h"
 #include "kv/catalog.h"
@@ -20,7 +21,7 @@ namespace uma::engine {
 // Each command is described in core::Service, with its errors.
 class SessionCommands {
  public:
-  explicit SessionCommands(const RouterParts& parts) : parts_(parts) {}
+  SessionCommands(const RouterParts& parts, const WorkerSource& source) : parts_(parts), source_(source) {}
 
   [[nodiscard]] Task<Expected<SessionInfo>> create(TenantId tenant, CreateSessionRequest request);
   [[nodiscard]] Task<Expected<SessionInfo>> append(TenantId tenant, AppendRequest request);
@@ -44,6 +45,7 @@ class SessionCommands {
   [[nodiscard]] Task<Expected<Unit>> end_idle(Session& session);
 
   const RouterParts parts_;
+  const WorkerSource& source_;
 };
 
 [[nodiscard]] Error unknown_response(const std::string& response);

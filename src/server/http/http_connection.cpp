@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thrown.h"
+#include "core/adapter_name.h"
 #include "core/limits.h"
 #include "server/http/http_generation.h"
 #include "server/http/routes.h"
@@ -538,13 +539,8 @@ std::string HttpConnection::with_adapter(const std::string& model, std::string_v
   const std::vector<ModelInfo> models = server_.service.models();
   const auto info = std::ranges::find(models, model, &ModelInfo::name);
   if (info == models.end()) return model;
-  for (const AdapterInfo& adapter : info->adapters) {
-    const std::string end = ":" + adapter.name;
-    if (!asked.ends_with(end)) continue;
-    const auto before = server_.service.resolve_model(std::string(asked.substr(0, asked.size() - end.size())));
-    if (before && *before == model) return model + end;
-  }
-  return model;
+  const std::string_view adapter = adapter_in_name(*info, asked);
+  return adapter.empty() ? model : std::format("{}:{}", model, adapter);
 }
 
 void HttpConnection::warn(std::string_view text) {
