@@ -50,7 +50,11 @@ struct Callable {
 class CallRules {
  public:
   // `is_loose`: use the schemas of strict tools only.
-  CallRules(const Family& family, Use use, bool is_loose) : family_(family), use_(use), is_loose_(is_loose) {}
+  CallRules(const Family& family, Use use, bool is_loose)
+      : family_(family),
+        use_(use),
+        is_loose_(is_loose),
+        rules_(use == Use::forced ? grammar::JsonBlanks::python : grammar::JsonBlanks::any) {}
 
   [[nodiscard]] static bool is_strict(const boost::json::object& function) {
     const boost::json::value* strict = function.if_contains("strict");
@@ -174,8 +178,12 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
   // The object with the name and the arguments.
   [[nodiscard]] std::string function_of(const Callable& tool) const {
     if (use_ == Use::forced) {
-      return std::format("{} {} {}",
-                         literal(std::format("{{\"{}\": \"{}\", \"{}\": ", family_.name_key, tool.name, family_.arguments_key)),
+      const std::string id =
+          family_.id_key.empty()
+              ? ""
+              : std::format(R"({} [0-9]{{1,4}} {} )", literal(std::format("\"{}\": \"", family_.id_key)), literal("\", "));
+      return std::format("{} {}{} {} {}", literal("{"), id,
+                         literal(std::format("\"{}\": \"{}\", \"{}\": ", family_.name_key, tool.name, family_.arguments_key)),
                          tool.arguments, literal("}"));
     }
     const std::string name =
@@ -213,7 +221,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const boost::json::value* schema = function.if_contains("parameters");
     const boost::json::object* fields = schema == nullptr ? nullptr : schema->if_object();
     const boost::json::value* properties = fields == nullptr ? nullptr : fields->if_contains("properties");
-    const std::string between = use_ == Use::forced ? literal("\n") : "ws";
+    const std::string between = use_ == Use::forced ? literal(family_.element.between) : "ws";
     const std::string name = std::format("elements-{}", index);
     if (!uses_schema(function) || properties == nullptr || !properties->is_object()) {
       if (use_ == Use::begun) extra_ += std::format("{} ::= (element ws)*\n", name);
@@ -242,8 +250,8 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
       text += " " + literal(std::string(" ") + std::string(attribute));
     } else if (!marks.text_attribute.empty()) {
       text += std::format(" {} ({} | {})", literal(" "), literal(marks.text_attribute), literal(marks.other_attribute));
-    } else if (!marks.value_begin.empty() && use_ == Use::begun) {
-      text += " ws";
+    } else if (!marks.value_begin.empty()) {
+      text += " " + (use_ == Use::begun ? "ws" : literal(marks.before_value));
     }
     return marks.value_begin.empty() ? text : text + " " + literal(marks.value_begin);
   }
@@ -270,7 +278,19 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     if (!value && use_ == Use::begun && !is_strict) value = rules_.add(any, any);
     if (!value) return std::unexpected(value.error());
     const std::string space = use_ == Use::begun ? "ws" : literal(marks.padding);
-    return std::format("{} {} {} {} {}", begin, space, *value, space, close);
+    return std::format("{} {} {} {} {}", begin, space, with_python_words(*value, types), space, close);
+  }
+
+  // A value that is no text: `rule`, or a word of Python.
+  [[nodiscard]] std::string with_python_words(const std::string& rule, TypeSet types) const {
+    if (!family_.python_words) return rule;
+    const bool is_boolean = types.has(TypeSet::boolean);
+    const bool is_null = types.has(TypeSet::null);
+    std::string words = is_boolean ? R"("True" | "False")" : "";
+    if (is_null) words += std::string(is_boolean ? " | " : "") + R"("None")";
+    if (words.empty()) return rule;
+    const bool has_others = (types.bits & ~(TypeSet::boolean | TypeSet::null)) != 0;
+    return use_ == Use::forced && !has_others ? "(" + words + ")" : std::format("({} | {})", rule, words);
   }
 
   const Family& family_;
@@ -321,12 +341,12 @@ Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions&
   const std::string calls = rules.calls(format.family->calls.front(), is_one ? 1 : kGrammarCallsMax);
   std::string reasoning, marks;
   if (!format.thoughts.open.empty()) {
-    reasoning =
-        std::format("{} {} [ \\n]*", text_without(format.thoughts.close, "reasoning", marks), literal(format.thoughts.close));
-    if (!format.family->next_message.empty()) reasoning += " " + literal(format.family->next_message);
+    reasoning = std::format("{} {}", text_without(format.thoughts.close, "reasoning", marks), literal(format.thoughts.close));
+    if (!format.family->next_message.empty()) reasoning += " [ \\n]* " + literal(format.family->next_message);
     if (!format.begins_with_reasoning) reasoning = std::format("({} {})?", literal(format.thoughts.open), reasoning);
   }
-  return std::format("root ::= {} {}\n{}{}", reasoning, calls, marks, rules.gbnf());
+  // Some models write blanks or line feeds before thoughts and calls.
+  return std::format("root ::= [ \\n]{{0,2}} {} [ \\n]{{0,2}} {}\n{}{}", reasoning, calls, marks, rules.gbnf());
 }
 
 }  // namespace uma::chat

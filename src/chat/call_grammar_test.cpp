@@ -233,14 +233,17 @@ TEST(CallGrammar, TheFirstFormOfEveryFamily) {
   for (const Family& family : families()) {
     const CallForm& form = family.calls.front();
     std::string text = std::string(form.open) + std::string(form.call) + std::string(form.close);
-    const std::string function = std::format(R"({{"{}": "f", "{}": {{"a": true}}}})", family.name_key, family.arguments_key);
+    const std::string id = family.id_key.empty() ? "" : std::format(R"("{}": "0", )", family.id_key);
+    const std::string function =
+        std::format(R"({{{}"{}": "f", "{}": {{"a": true}}}})", id, family.name_key, family.arguments_key);
     const ElementMarks& marks = family.element;
     std::string arguments = R"({"a": true})";
     if (form.style == ArgumentStyle::elements) {
       const std::string quote = marks.quotes_name ? "\"" : "";
       const std::string attribute = marks.other_attribute.empty() ? "" : " " + std::string(marks.other_attribute);
-      arguments = std::format("{}{}a{}{}{}{}{}true{}{}", marks.open, quote, quote, marks.name_end, attribute, marks.value_begin,
-                              marks.padding, marks.padding, close_of(marks, "a"));
+      arguments = std::format("{}{}a{}{}{}{}{}{}{}{}{}", marks.open, quote, quote, marks.name_end, attribute,
+                              marks.before_value, marks.value_begin, marks.padding, family.python_words ? "True" : "true",
+                              marks.padding, close_of(marks, "a"));
     } else if (form.style == ArgumentStyle::loose) {
       arguments = family.quote.empty() ? "(a=True)" : "{a:true}";
     }
@@ -256,6 +259,47 @@ TEST(CallGrammar, TheFirstFormOfEveryFamily) {
     EXPECT_EQ(begun(family.name, offered(), text), "whole") << family.name << ": " << text;
     EXPECT_EQ(calls_in(of(family.name), text), 1u) << family.name << ": " << text;
     EXPECT_FALSE(takes(of(family.name), forced(), text + "!")) << family.name;
+  }
+}
+
+// As the templates write them, so that the call comes back as it was.
+TEST(CallGrammar, ForcedCallsHaveTheBlanksAndWordsOfTheirTemplates) {
+  ChatOptions options = forced();
+  options.tools =
+      R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"a":{"type":"boolean"},)"
+      R"("b":{"type":"array","items":{"type":"integer"}}},"required":["a","b"]}}}])";
+  const auto hermes = [](std::string_view arguments) {
+    return std::format("<tool_call>\n{{\"name\": \"f\", \"arguments\": {}}}\n</tool_call>", arguments);
+  };
+  EXPECT_TRUE(takes(of("hermes"), options, hermes(R"({"a": true, "b": [1, 2]})")));
+  for (const std::string_view arguments :
+       {R"({"a":true,"b":[1,2]})", R"({ "a": true, "b": [1, 2] })", R"({"a": true, "b": [1,2]})", "{\n\"a\": true, \"b\": []}"})
+    EXPECT_FALSE(takes(of("hermes"), options, hermes(arguments))) << arguments;
+  EXPECT_TRUE(takes(
+      of("command"), options,
+      "<|START_ACTION|>[\n    {\"tool_call_id\": \"12\", \"tool_name\": \"f\", \"parameters\": {\"a\": true, \"b\": []}}\n]"
+      "<|END_ACTION|>"));
+  EXPECT_TRUE(
+      takes(of("glm-4.7"), options,
+            "<tool_call>f<arg_key>a</arg_key><arg_value>true</arg_value><arg_key>b</arg_key><arg_value>[1, 2]</arg_value>"
+            "</tool_call>"));
+  EXPECT_TRUE(takes(of("glm"), options,
+                    "\n<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>true</arg_value>\n<arg_key>b</arg_key>\n<arg_value>[1, 2]"
+                    "</arg_value>\n</tool_call>"));
+  const auto qwen = [](std::string_view word) {
+    return std::format(
+        "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n<parameter=b>\n[]\n</parameter>\n</function>\n"
+        "</tool_call>",
+        word);
+  };
+  EXPECT_TRUE(takes(of("qwen3-coder"), options, qwen("True")));
+  EXPECT_FALSE(takes(of("qwen3-coder"), options, qwen("true")));
+  EXPECT_TRUE(takes(of("step-3.5"), options, qwen("true")));
+  EXPECT_FALSE(takes(of("step-3.5"), options, qwen("True")));
+  options.tool_choice = ToolChoice::automatic;
+  for (const std::string_view word : {"True", "true"}) {
+    EXPECT_EQ(begun("qwen3-coder", options, qwen(word)), "whole") << word;
+    EXPECT_EQ(calls_in(of("qwen3-coder"), qwen(word)), 1u) << word;
   }
 }
 

@@ -39,6 +39,7 @@ constexpr TextArray<2> kHighEfforts{"high", "max"};
 // --- elements
 
 constexpr TextArray<2> kQwenHas{"<function=", "<parameter="};
+constexpr TextArray<3> kStepHas{"<function=", "<parameter=", "<|im_start|>tool_response"};
 constexpr TextArray<1> kSeedMark{"<seed:"};
 constexpr std::array<CallForm, 2> kQwenCalls{{
     {.call = "<tool_call>\n<function={name}>\n{arguments}\n</function>\n</tool_call>", .between = "\n", .style = kElements},
@@ -69,7 +70,20 @@ constexpr ElementMarks kGlmElement{.open = "<arg_key>",
                                    .value_begin = "<arg_value>",
                                    .close = "</arg_value>",
                                    .trims_blanks = true,
+                                   .before_value = "\n",
                                    .begins_line = false};
+// Since GLM 4.7 the marks are not on lines of their own.
+constexpr TextArray<2> kGlm47Has{"<tool_call>", "</arg_key><arg_value>"};
+constexpr std::array<CallForm, 1> kGlm47Calls{{
+    {.call = "<tool_call>\t{name}\t{arguments}\t</tool_call>", .between = "\t", .style = kElements},
+}};
+constexpr ElementMarks kGlm47Element{.open = "<arg_key>",
+                                     .name_end = "</arg_key>",
+                                     .value_begin = "<arg_value>",
+                                     .close = "</arg_value>",
+                                     .trims_blanks = true,
+                                     .between = "",
+                                     .begins_line = false};
 constexpr TextArray<2> kGlmEnds{"<|user|>", "<|observation|>"};
 
 constexpr TextArray<1> kMiniMaxHas{"<minimax:tool_call>"};
@@ -91,13 +105,17 @@ constexpr ElementMarks kMiniMaxElement{
 constexpr TextArray<1> kMiniMax3Has{"]<]minimax[>["};
 constexpr std::array<CallForm, 1> kMiniMax3Calls{{
     {.open = "]<]minimax[>[<tool_call>\n",
-     .call = "]<]minimax[>[<invoke name=\"{name}\">\n{arguments}\n]<]minimax[>[</invoke>",
+     .call = "]<]minimax[>[<invoke name=\"{name}\">\t{arguments}\t]<]minimax[>[</invoke>",
      .between = "\n",
      .close = "\n]<]minimax[>[</tool_call>",
      .style = kElements},
 }};
-constexpr ElementMarks kMiniMax3Element{
-    .open = "]<]minimax[>[<", .name_end = ">", .close = "]<]minimax[>[</{name}>", .trims_blanks = true, .begins_line = false};
+constexpr ElementMarks kMiniMax3Element{.open = "]<]minimax[>[<",
+                                        .name_end = ">",
+                                        .close = "]<]minimax[>[</{name}>",
+                                        .trims_blanks = true,
+                                        .between = "",
+                                        .begins_line = false};
 
 // Templates may join the marks from parts.
 constexpr TextArray<1> kDsmlHas{"｜DSML｜"};
@@ -168,6 +186,9 @@ constexpr std::array<CallForm, 1> kFunctionaryCalls{{{.call = "<function={name}>
 constexpr TextArray<1> kHermesHas{"<tool_call>"};
 constexpr std::array<CallForm, 1> kHermesCalls{{{.call = "<tool_call>\n{function}\n</tool_call>", .between = "\n"}}};
 
+constexpr TextArray<2> kExaoneHas{"<tool_call>", "[|assistant|]"};
+constexpr std::array<CallForm, 1> kExaoneCalls{{{.call = "<tool_call>\t{function}\t</tool_call>", .between = "\n"}}};
+
 constexpr TextArray<2> kErnieHas{"<tool_call>", "<response>"};
 constexpr std::array<Marks, 1> kResponseMarks{{{"<response>", "</response>"}}};
 
@@ -204,6 +225,10 @@ constexpr TextArray<1> kToolCallsHas{"<tool_calls>"};
 constexpr std::array<CallForm, 1> kToolCallsCalls{
     {{.open = "<tool_calls>\t[\t", .call = "{function}", .between = "\t, ", .close = "\t]\t</tool_calls>"}}};
 
+constexpr TextArray<2> kJambaHas{"<tool_calls>", "<|bom|>"};
+constexpr std::array<CallForm, 1> kJambaCalls{
+    {{.open = "<tool_calls>[\n    ", .call = "{function}", .between = ",\n    ", .close = "\n]</tool_calls>"}}};
+
 constexpr TextArray<2> kHunyuanHas{"<|extra_0|>", "<tool_calls>"};
 constexpr std::array<Marks, 2> kHunyuanAround{{{"<answer>", "</answer>"}, {"助手：", ""}}};
 
@@ -239,35 +264,39 @@ constexpr std::array<CallForm, 2> kLlamaCalls{{
 
 // --- calls as in Python
 
-constexpr TextArray<2> kLlama4Has{"<|header_start|>", "ipython"};
-constexpr std::array<CallForm, 3> kLlama4Calls{{
-    {.call = "{function}", .between = "; ", .begins_reply = true, .needs_known_name = true},
-    {.open = "[\t",
-     .call = "{name}{arguments}",
-     .between = "\t, ",
-     .close = "\t]",
-     .style = kLoose,
-     .begins_reply = true,
-     .needs_known_name = true},
-    {.open = "<|python_start|>[\t",
-     .call = "{name}{arguments}",
-     .between = "\t, ",
-     .close = "\t]\t<|python_end|>",
-     .style = kLoose},
-}};
+constexpr TextArray<3> kLlama4Has{"<|header_start|>", "ipython", "<|python_start|>"};
+constexpr TextArray<2> kLlama4JsonHas{"<|header_start|>", "ipython"};
+constexpr CallForm kLlama4Marked{.open = "<|python_start|>[\t",
+                                 .call = "{name}{arguments}",
+                                 .between = "\t, ",
+                                 .close = "\t]\t<|python_end|>",
+                                 .style = kLoose};
+constexpr CallForm kLlama4Bare{.open = "[\t",
+                               .call = "{name}{arguments}",
+                               .between = "\t, ",
+                               .close = "\t]",
+                               .style = kLoose,
+                               .begins_reply = true,
+                               .needs_known_name = true};
+constexpr CallForm kLlama4Json{.call = "{function}", .between = "; ", .begins_reply = true, .needs_known_name = true};
+constexpr std::array<CallForm, 3> kLlama4Calls{{kLlama4Marked, kLlama4Bare, kLlama4Json}};
+constexpr std::array<CallForm, 3> kLlama4JsonCalls{{kLlama4Json, kLlama4Bare, kLlama4Marked}};
 
 constexpr TextArray<1> kLfmHas{"<|tool_list_start|>"};
 constexpr TextArray<1> kLfmListHas{"List of tools: ["};
 constexpr TextArray<1> kLfmCallHas{"<|tool_call_start|>"};
-constexpr std::array<CallForm, 3> kLfmCalls{{
-    {.open = "<|tool_call_start|>\t[\t",
-     .call = "{name}{arguments}",
-     .between = "\t, ",
-     .close = "\t]\t<|tool_call_end|>",
-     .style = kLoose},
-    {.open = "<|tool_call_start|>\t[\t", .call = "{function}", .between = "\t, ", .close = "\t]\t<|tool_call_end|>"},
-    {.open = "[\t", .call = "{name}{arguments}", .between = "\t, ", .close = "\t]", .style = kLoose, .needs_known_name = true},
-}};
+constexpr CallForm kLfmMarked{.open = "<|tool_call_start|>\t[\t",
+                              .call = "{name}{arguments}",
+                              .between = "\t, ",
+                              .close = "\t]\t<|tool_call_end|>",
+                              .style = kLoose};
+constexpr CallForm kLfmJson{
+    .open = "<|tool_call_start|>\t[\t", .call = "{function}", .between = "\t, ", .close = "\t]\t<|tool_call_end|>"};
+constexpr CallForm kLfmBare{
+    .open = "[\t", .call = "{name}{arguments}", .between = "\t, ", .close = "\t]", .style = kLoose, .needs_known_name = true};
+constexpr std::array<CallForm, 3> kLfmCalls{{kLfmMarked, kLfmJson, kLfmBare}};
+// The templates of LFM2.5 write calls without marks.
+constexpr std::array<CallForm, 3> kLfmBareCalls{{kLfmBare, kLfmMarked, kLfmJson}};
 
 constexpr TextArray<1> kOlmoHas{"<function_calls>"};
 constexpr std::array<CallForm, 1> kOlmoCalls{{{.open = "<function_calls>",
@@ -311,9 +340,22 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .has = kSeedMark,
      .calls = kSeedCalls,
      .thoughts = {"<seed:think>", "</seed:think>"},
-     .element = kSeedElement},
+     .element = kSeedElement,
+     .python_words = true},
     {.name = "functionary-3.1", .has = kFunctionaryHas, .calls = kFunctionaryCalls},
-    {.name = "qwen3-coder", .has = kQwenHas, .lacks = kSeedMark, .calls = kQwenCalls, .element = kQwenElement},
+    {.name = "step-3.5", .has = kStepHas, .lacks = kSeedMark, .calls = kQwenCalls, .element = kQwenElement},
+    {.name = "qwen3-coder",
+     .has = kQwenHas,
+     .lacks = kSeedMark,
+     .calls = kQwenCalls,
+     .element = kQwenElement,
+     .python_words = true},
+    {.name = "glm-4.7",
+     .has = kGlm47Has,
+     .calls = kGlm47Calls,
+     .ends = kGlmEnds,
+     .element = kGlm47Element,
+     .efforts = kHighEfforts},
     {.name = "glm", .has = kGlmHas, .calls = kGlmCalls, .ends = kGlmEnds, .element = kGlmElement, .efforts = kHighEfforts},
     {.name = "minimax-m3",
      .has = kMiniMax3Has,
@@ -362,6 +404,7 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .dropped = kCommandDropped,
      .name_key = "tool_name",
      .arguments_key = "parameters",
+     .id_key = "tool_call_id",
      .ids = CallIds::counted},
     {.name = "granite-3", .has = kGraniteHas, .calls = kGraniteCalls, .around = kResponseMarks},
     {.name = "phi-4-mini", .has = kPhiHas, .calls = kPhiCalls},
@@ -370,11 +413,12 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.name = "apertus", .has = kApertusHas, .calls = kApertusCalls, .thoughts = {"<|inner_prefix|>", "<|inner_suffix|>"}},
     {.name = "gigachat", .has = kGigaHas, .calls = kGigaCalls},
     {.name = "lfm2", .has = kLfmHas, .calls = kLfmCalls},
-    {.name = "lfm2.5", .has = kLfmListHas, .calls = kLfmCalls},
+    {.name = "lfm2.5", .has = kLfmListHas, .calls = kLfmBareCalls},
     {.name = "lfm2-calls", .has = kLfmCallHas, .calls = kLfmCalls},
     {.name = "olmo-3", .has = kOlmoHas, .calls = kOlmoCalls},
     {.name = "smollm3", .has = kSmolHas, .calls = kSmolCalls},
     {.name = "ernie", .has = kErnieHas, .calls = kHermesCalls, .around = kResponseMarks},
+    {.name = "exaone", .has = kExaoneHas, .calls = kExaoneCalls},
     {.name = "hermes", .has = kHermesHas, .calls = kHermesCalls},
     {.name = "hunyuan", .has = kHunyuanHas, .calls = kToolCallsCalls, .may_call_in_thoughts = false, .around = kHunyuanAround},
     {.name = "apriel",
@@ -382,9 +426,11 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .calls = kToolCallsCalls,
      .thoughts = {"Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"},
      .dropped = kAprielDropped},
+    {.name = "jamba", .has = kJambaHas, .calls = kJambaCalls},
     {.name = "tool-calls-list", .has = kToolCallsHas, .calls = kToolCallsCalls},
     {.name = "firefunction", .has = kFireHas, .calls = kFireCalls, .tools_variable = "functions"},
     {.name = "llama4", .has = kLlama4Has, .calls = kLlama4Calls, .arguments_key = "parameters"},
+    {.name = "llama4-json", .has = kLlama4JsonHas, .calls = kLlama4JsonCalls, .arguments_key = "parameters"},
     {.name = "llama3", .has = kPythonTagHas, .calls = kLlamaCalls, .arguments_key = "parameters"},
     {.name = "llama3.2", .has = kLlamaHas, .calls = kLlamaCalls, .arguments_key = "parameters"},
 });

@@ -25,8 +25,11 @@ struct ElementMarks {
   std::string_view close{};
   // Whitespace around a value does not belong to it; false: one line feed at each side does not.
   bool trims_blanks = false;
-  std::string_view padding{};  // Around values that are no texts, in forced calls.
-  bool quotes_name = false;    // The name has quotes of either kind.
+  // In forced calls: around values that are no texts, before `value_begin`, and behind each element.
+  std::string_view padding{};
+  std::string_view before_value{};
+  std::string_view between = "\n";
+  bool quotes_name = false;  // The name has quotes of either kind.
   // The marks begin a line, so only there they end a value whose own end is missing.
   bool begins_line = true;
   // The attribute that says whether the value is a text; empty: the tool's schema says it.
@@ -79,6 +82,9 @@ struct Family {
   std::string_view quote{};            // The mark around texts of ArgumentStyle::loose; empty: Python's quotes.
   std::string_view name_key = "name";  // The keys of {function}.
   std::string_view arguments_key = "arguments";
+  std::string_view id_key{};  // Before the others, in forced calls; empty: none.
+  // Booleans and null are Python's words, as the templates write them; false: JSON's. Not within JSON.
+  bool python_words = false;
   CallIds ids = CallIds::any;
   std::string_view tools_variable{};  // A variable of the template that has the tools as indented JSON; empty: none.
   std::string_view next_message{};    // Between thoughts and a forced call.

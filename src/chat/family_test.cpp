@@ -91,6 +91,11 @@ TEST(Families, ATemplateShowsItsFamily) {
   EXPECT_EQ(name("<tool_call>\n<function=x>\n<parameter=y>"), "qwen3-coder");
   EXPECT_EQ(name("<seed:tool_call><function=x><parameter=y>"), "seed-oss");
   EXPECT_EQ(name("[gMASK]<sop><tool_call><arg_key>"), "glm");
+  EXPECT_EQ(name("[gMASK]<sop><tool_call><arg_key>{k}</arg_key><arg_value>{v}</arg_value>"), "glm-4.7");
+  EXPECT_EQ(name("<tool_call>\n<function=x>\n<parameter=y> <|im_start|>tool_response"), "step-3.5");
+  EXPECT_EQ(name("[|assistant|]<tool_call>"), "exaone");
+  EXPECT_EQ(name("<|header_start|>ipython<|header_end|><|python_start|>"), "llama4");
+  EXPECT_EQ(name("<|header_start|>ipython<|header_end|>"), "llama4-json");
   EXPECT_EQ(name("<minimax:tool_call><invoke"), "minimax");
   EXPECT_EQ(name("]<]minimax[>[ <tool_call> <response>"), "minimax-m3");
   EXPECT_EQ(name("<｜DSML｜function_calls>"), "deepseek-dsml");
@@ -98,7 +103,8 @@ TEST(Families, ATemplateShowsItsFamily) {
   EXPECT_EQ(name("message.tool_calls <｜DSML｜tool_calls>"), "deepseek-v4");
   EXPECT_EQ(name("<|extra_0|><tool_calls>"), "hunyuan");
   EXPECT_EQ(name("<tool_calls>[BEGIN FINAL RESPONSE]"), "apriel");
-  EXPECT_EQ(name("<tool_calls><|bom|>"), "tool-calls-list");
+  EXPECT_EQ(name("<tool_calls><|bom|>"), "jamba");
+  EXPECT_EQ(name("<tool_calls>"), "tool-calls-list");
   EXPECT_EQ(name("List of tools: <|tool_list_start|>["), "lfm2");
   EXPECT_EQ(name("List of tools: ["), "lfm2.5");
   EXPECT_EQ(name("[TOOL_CALLS][CALL_ID][ARGS]"), "mistral-id");

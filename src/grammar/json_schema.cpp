@@ -37,6 +37,8 @@ constexpr std::int64_t kItemsMax = 1024;  // Items of arrays with a limit, in th
 
 class JsonRules::Compiler {
  public:
+  explicit Compiler(JsonBlanks blanks) : blanks_(blanks) {}
+
   // Returns the rule of the schema's values.
   std::string add(const boost::json::value& schema, const boost::json::value& root) {
     const std::size_t bytes = gbnf.size();
@@ -255,7 +257,9 @@ class JsonRules::Compiler {
 
   // --- arrays
 
-  std::string blank_rule() { return shared("blank", R"((" " | "\n" [ \t]{0,20})?)"); }
+  std::string blank_rule() { return blanks_ == JsonBlanks::python ? R"("")" : shared("blank", R"((" " | "\n" [ \t]{0,20})?)"); }
+  std::string comma_rule() { return blanks_ == JsonBlanks::python ? R"(", ")" : std::format(R"("," {})", blank_rule()); }
+  [[nodiscard]] std::string_view after_colon() const { return blanks_ == JsonBlanks::python ? R"(" ")" : R"(" "?)"; }
 
   std::string array(const boost::json::object& schema, const std::string& path) {
     if (const boost::json::value* unique = schema.if_contains("uniqueItems"); unique != nullptr && *unique == true) {
@@ -280,7 +284,7 @@ class JsonRules::Compiler {
       return items == nullptr ? value_rule() : rule_of(*items, below(path, "items"));
     };
     if (max == 0) return std::format(R"("[" {} "]")", blank);
-    const std::string comma = std::format(R"("," {})", blank);
+    const std::string comma = comma_rule();
     // Built from the end: `rest` may follow the items before it.
     std::string rest;
     if (max > prefix_count) {
@@ -319,14 +323,14 @@ class JsonRules::Compiler {
     check_counts(schema, path, properties.size(), required.size(), is_open);
 
     const std::string blank = blank_rule();
-    const std::string comma = std::format(R"("," {})", blank);
+    const std::string comma = comma_rule();
     std::string rest;   // Behind a member.
     std::string first;  // Before the first member.
     if (is_open) {
       const std::string value =
           additional == nullptr ? value_rule() : rule_of(*additional, below(path, "additionalProperties"));
       const std::string member = new_rule();
-      define(member, std::format(R"({} ":" " "? {})", key_rule(properties), value));
+      define(member, std::format(R"({} ":" {} {})", key_rule(properties), after_colon(), value));
       const std::int64_t most =
           std::min(count(schema, "maxProperties", kItemsMax), kItemsMax) - static_cast<std::int64_t>(properties.size());
       const bool has_max = schema.contains("maxProperties");
@@ -342,8 +346,8 @@ class JsonRules::Compiler {
       const std::string key(property->key());
       const bool is_required = required.contains(key);
       const std::string member = new_rule();
-      define(member, std::format(R"({} " "? {})", gbnf_literal(boost::json::serialize(boost::json::string_view(key)) + ":"),
-                                 rule_of(property->value(), below(below(path, "properties"), key))));
+      define(member, std::format("{} {} {}", gbnf_literal(boost::json::serialize(boost::json::string_view(key)) + ":"),
+                                 after_colon(), rule_of(property->value(), below(below(path, "properties"), key))));
       // Rules, so that the following text is not repeated twice each time.
       const std::string first_rule = new_rule();
       const std::string alone = rest.empty() ? member : std::format("{} {}", member, rest);
@@ -420,13 +424,15 @@ class JsonRules::Compiler {
       const std::string character = character_rule();
       define("json-value", std::format(R"(json-object | json-array | "\"" {}* "\"" | {} | "true" | "false" | "null")",
                                        character, numbers({})));
-      define("json-object", std::format(R"("{{" {0} (json-member ("," {0} json-member)*)? {0} "}}")", blank));
-      define("json-member", std::format(R"("\"" {}* "\":" " "? json-value)", character));
-      define("json-array", std::format(R"("[" {0} (json-value ("," {0} json-value)*)? {0} "]")", blank));
+      const std::string comma = comma_rule();
+      define("json-object", std::format(R"("{{" {0} (json-member ({1} json-member)*)? {0} "}}")", blank, comma));
+      define("json-member", std::format(R"("\"" {}* "\":" {} json-value)", character, after_colon()));
+      define("json-array", std::format(R"("[" {0} (json-value ({1} json-value)*)? {0} "]")", blank, comma));
     }
     return "json-value";
   }
 
+  const JsonBlanks blanks_;
   SchemaFlattener flattener_;
   std::map<std::string, std::string> known_;  // The rule of each schema, indexed by its text.
   std::deque<Open> open_;
@@ -434,7 +440,7 @@ class JsonRules::Compiler {
   std::size_t rules_count_ = 0;
 };
 
-JsonRules::JsonRules() : compiler_(std::make_unique<Compiler>()) {}
+JsonRules::JsonRules(JsonBlanks blanks) : compiler_(std::make_unique<Compiler>(blanks)) {}
 JsonRules::~JsonRules() = default;
 
 const std::string& JsonRules::gbnf() const {

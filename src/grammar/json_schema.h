@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,11 +21,16 @@ namespace uma::grammar {
 inline constexpr std::size_t kSchemaBytesMax = 262'144;
 inline constexpr std::size_t kSchemaRulesMax = 4000;
 
+enum class JsonBlanks : std::uint8_t {
+  any,     // A blank or a line behind brackets and commas, a blank behind colons, or none.
+  python,  // One blank behind each comma and colon, as Python writes JSON, and chat templates do.
+};
+
 // Collects the rules of several schemas for one grammar. Their names begin with "json-", so that the caller can add rules. Not
 // thread-safe.
 class JsonRules {
  public:
-  JsonRules();
+  explicit JsonRules(JsonBlanks blanks = JsonBlanks::any);
   ~JsonRules();
   JsonRules(const JsonRules&) = delete;
   JsonRules& operator=(const JsonRules&) = delete;

@@ -455,10 +455,11 @@ class DaemonTest(unittest.TestCase):
     model = TINY
     flags = ()
     config = None
+    environment = None
 
     @classmethod
     def setUpClass(cls):
-        cls.daemon = Daemon(cls.model, *cls.flags, config=cls.config)
+        cls.daemon = Daemon(cls.model, *cls.flags, config=cls.config, environment=cls.environment)
         cls.addClassCleanup(cls.daemon.kill)
         cls.daemon.start().wait_ready()
 

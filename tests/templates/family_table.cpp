@@ -1,5 +1,6 @@
 // Prints the table of docs/MODELS.md: what umad reads of each family's replies. Everything in it is tried: the template writes
-// the replies of calls.json, umad's parser reads them, and its grammar of calls accepts them.
+// the replies of calls.json, umad's parser reads them, and its grammar of calls accepts them. What conversations of twenty
+// turns keep of their past is tried by tests/e2e/test_turns.py, which stores it in turns.json.
 //
 //     family_table docs/MODELS.md            writes the table between the page's marks
 //     family_table --check docs/MODELS.md    fails if the page has another table
@@ -214,9 +215,7 @@ class TemplateTrial {
       begun = parser.begun_call();
     }
     if (!begun) return accepts_own_form(*grammar);
-    std::string calls = *begun + reply.text.substr(at);
-    // Some templates write true as Python does, which the parser takes too.
-    if (const std::size_t python = calls.find("True"); python != std::string::npos) calls.replace(python, 4, "true");
+    const std::string calls = *begun + reply.text.substr(at);
     std::string_view rest = calls;
     while (rest.contains("weather") || rest.contains("now")) {
       const std::size_t size = accepted_size(*grammar, rest);
@@ -296,7 +295,24 @@ std::string_view shown(Result result) {
   return "–";
 }
 
+// What these templates keep of the past: one word if it is the same for all.
+std::string turns_of(const std::vector<std::string>& templates, const boost::json::object& turns) {
+  std::map<std::string, std::string> by_verdict;
+  for (const std::string& name : templates) {
+    const boost::json::value* entry = turns.if_contains(name);
+    if (entry == nullptr) continue;
+    std::string& names = by_verdict[std::string(std::string_view(entry->at("verdict").as_string()))];
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  if (by_verdict.empty()) return "–";
+  if (by_verdict.size() == 1) return by_verdict.begin()->first;
+  std::string text;
+  for (const auto& [verdict, names] : by_verdict) text += std::format("{}{}: {}", text.empty() ? "" : "; ", names, verdict);
+  return text;
+}
+
 std::string table() {
+  const boost::json::object turns = boost::json::parse(read(kFolder / "turns.json")).as_object();
   const boost::json::object inputs = boost::json::parse(read(kFolder / "inputs.json")).as_object();
   std::map<std::string_view, Row> rows;
   std::vector<fs::path> files;
@@ -311,16 +327,16 @@ std::string table() {
     TemplateTrial trial(file.stem().string(), inputs, form->as_string());
     if (trial.family() != nullptr) merge(rows[trial.family()->name], trial.run());
   }
-  std::string text = "| family | calls | parallel calls | thoughts | constrained | templates tried |\n";
-  text += "|---|---|---|---|---|---|\n";
+  std::string text = "| family | calls | parallel calls | thoughts | constrained | 20 turns | templates tried |\n";
+  text += "|---|---|---|---|---|---|---|\n";
   const auto add_row = [&](std::string_view family) {
     const auto found = rows.find(family);
     if (found == rows.end()) return;
     const Row& row = found->second;
     std::string templates;
     for (const std::string& name : row.templates) templates += (templates.empty() ? "" : ", ") + name;
-    text += std::format("| {} | {} | {} | {} | {} | {} |\n", family, shown(row.call), shown(row.parallel), shown(row.thoughts),
-                        shown(row.constrained), templates);
+    text += std::format("| {} | {} | {} | {} | {} | {} | {} |\n", family, shown(row.call), shown(row.parallel),
+                        shown(row.thoughts), shown(row.constrained), turns_of(row.templates, turns), templates);
   };
   for (const Family& family : chat::families()) add_row(family.name);
   return text;

@@ -12,6 +12,7 @@
 
 #include "make_model/model_file.h"
 #include "make_model/projector_file.h"
+#include "make_model/replies.h"
 #include "make_model/script.h"
 #include "make_model/scripted_model.h"
 #include "make_model/words.h"
@@ -182,6 +183,7 @@ int main(int argc, char** argv) {
   std::string preset = "tiny";
   std::string out;
   std::string script;
+  std::string replies;
   std::size_t words_count = 0;
   std::optional<ggml_type> type;
   std::optional<std::uint32_t> layers, width, heads, kv_heads, feed_forward, n_ctx, vocabulary_size, window;
@@ -221,6 +223,8 @@ int main(int argc, char** argv) {
       "write the image projector of tiny-register, or of tiny-grid with that preset; only --out and --seed apply to it");
   app.add_option("--adapter", adapter_rank, "write a LoRA adapter of this rank for the model instead")
       ->check(CLI::Range(1U, 256U));
+  app.add_option("--replies", replies,
+                 "write a model that plays these replies (replies.h) instead; --out and --chat-template-file apply to it");
   app.add_option("--script", script, "write a model that follows this script (README.md) instead; only --out applies to it");
   CLI::Option* out_option = app.add_option("--out", out, "file to write");
   app.add_option("--words", words_count, "print this number of words of the bench instead")
@@ -259,6 +263,16 @@ int main(int argc, char** argv) {
         uma::read_script(script).and_then([&](const uma::Script& read) { return uma::write_scripted_model(read, out); }));
   }
 
+  const std::string template_text = chat_template_file.empty() ? "" : read_file(chat_template_file);
+  if (!chat_template_file.empty() && template_text.empty()) {
+    std::println(stderr, "make_model: {} is empty or cannot be read", chat_template_file);
+    return 1;
+  }
+  if (!replies.empty()) {
+    return report(uma::read_replies(replies).and_then(
+        [&](const uma::Replies& read) { return uma::write_played_model(read, template_text, out); }));
+  }
+
   uma::ModelSpec spec = presets().at(preset);
   spec.type = type.value_or(spec.type);
   spec.layers = layers.value_or(spec.layers);
@@ -270,13 +284,7 @@ int main(int argc, char** argv) {
   spec.vocabulary_size = vocabulary_size.value_or(spec.vocabulary_size);
   spec.window = window.value_or(spec.window);
   if (chat_template && spec.chat_template == uma::ChatTemplate::none) spec.chat_template = uma::ChatTemplate::plain;
-  if (!chat_template_file.empty()) {
-    spec.chat_template_text = read_file(chat_template_file);
-    if (spec.chat_template_text.empty()) {
-      std::println(stderr, "make_model: {} is empty or cannot be read", chat_template_file);
-      return 1;
-    }
-  }
+  spec.chat_template_text = template_text;
   spec.control_tokens = control_tokens;
   spec.seed = seed;
   spec.quiet_layers = quiet_layers;

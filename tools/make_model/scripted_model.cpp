@@ -15,6 +15,7 @@
 #include <llama.h>
 
 #include "make_model/gguf_writer.h"
+#include "make_model/hand_metadata.h"
 #include "make_model/prose_vocabulary.h"
 #include "make_model/scripted_weights.h"
 #include "make_model/vocabulary.h"
@@ -202,41 +203,11 @@ std::expected<ScriptedTokens, std::string> place_script(const Script& script, Sc
   return placed;
 }
 
-void set_scripted_metadata(gguf_context* gguf, const Script& script, const Vocabulary& vocabulary) {
-  gguf_set_val_str(gguf, "general.architecture", "llama");
-  gguf_set_val_str(gguf, "general.name", "uma scripted");
-  gguf_set_val_u32(gguf, "general.file_type", LLAMA_FTYPE_MOSTLY_F16);
-  gguf_set_val_u32(gguf, "general.quantization_version", GGML_QNT_VERSION);
-  const auto set_u32 = [&](const char* key, std::uint32_t value) {
-    gguf_set_val_u32(gguf, std::format("llama.{}", key).c_str(), value);
-  };
-  set_u32("context_length", kScriptedContextTokens);
-  set_u32("embedding_length", kScriptedWidth);
-  set_u32("block_count", kScriptedLayers);
-  set_u32("feed_forward_length", kScriptedFeedForward);
-  set_u32("attention.head_count", 1);
-  set_u32("attention.head_count_kv", 1);
-  set_u32("rope.dimension_count", kScriptedWidth);
-  set_u32("vocab_size", static_cast<std::uint32_t>(vocabulary.size()));
-  gguf_set_val_f32(gguf, "llama.rope.freq_base", 1);  // rotary_angles.h
-  gguf_set_val_f32(gguf, "llama.attention.layer_norm_rms_epsilon", 1e-5F);
-
-  std::vector<const char*> texts;
-  for (const std::string& text : vocabulary.texts) texts.push_back(text.c_str());
-  gguf_set_val_str(gguf, "tokenizer.ggml.model", "llama");
-  gguf_set_arr_str(gguf, "tokenizer.ggml.tokens", texts.data(), texts.size());
-  gguf_set_arr_data(gguf, "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, vocabulary.scores.data(), vocabulary.size());
-  gguf_set_arr_data(gguf, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, vocabulary.types.data(), vocabulary.size());
-  gguf_set_val_u32(gguf, "tokenizer.ggml.unknown_token_id", kTokenUnknown);
-  gguf_set_val_u32(gguf, "tokenizer.ggml.bos_token_id", kTokenBos);
-  gguf_set_val_u32(gguf, "tokenizer.ggml.eos_token_id", kTokenEos);
-  gguf_set_val_bool(gguf, "tokenizer.ggml.add_bos_token", true);
-  gguf_set_val_bool(gguf, "tokenizer.ggml.add_eos_token", false);
-  gguf_set_val_bool(gguf, "tokenizer.ggml.add_space_prefix", false);
+std::string scripted_template(const Script& script) {
   std::string chat_template(kScriptedTemplate);
   replace_once(chat_template, "NAME", script.tool);
   replace_once(chat_template, "THINKING", script.thinking.empty() ? "" : kThinkingTemplate);
-  gguf_set_val_str(gguf, "tokenizer.chat_template", chat_template.c_str());
+  return chat_template;
 }
 
 }  // namespace
@@ -246,7 +217,12 @@ std::expected<void, std::string> write_scripted_model(const Script& script, cons
   const auto placed = place_script(script, tokenizer);
   if (!placed) return std::unexpected(placed.error());
   GgufPtr gguf(gguf_init_empty());
-  set_scripted_metadata(gguf.get(), script, tokenizer.vocabulary());
+  set_hand_metadata(gguf.get(),
+                    {.name = "uma scripted",
+                     .layers = kScriptedLayers,
+                     .feed_forward = kScriptedFeedForward,
+                     .chat_template = scripted_template(script)},
+                    tokenizer.vocabulary());
   return write_gguf(std::move(gguf), list_scripted_matrices(*placed), GGML_TYPE_F16, /*seed=*/1, path);
 }
 

@@ -14,8 +14,6 @@
 
 namespace uma {
 
-inline constexpr int kScriptedContextTokens = 131072;
-
 // The file is complete or does not exist (gguf_writer.h). The error names the text of the script that is impossible, or has the
 // file system's message.
 [[nodiscard]] std::expected<void, std::string> write_scripted_model(const Script& script, const std::filesystem::path& path);

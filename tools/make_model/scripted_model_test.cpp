@@ -1,11 +1,9 @@
 // Lets scripted models reply with the real libllama.
 #include "make_model/scripted_model.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <format>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <unistd.h>
@@ -34,39 +32,6 @@ Script script_of_test() {
 
 constexpr std::string_view kCall =
     "<tool_call>\n{\"name\": \"read_file\", \"arguments\": {\"path\": \"notes.txt\"}}\n</tool_call>";
-
-struct Said {
-  std::string text{};    // Up to the end of the message.
-  float margin = 0;      // The smallest distance between the best two logits.
-  bool has_end = false;  // The model ended its message.
-};
-
-Said say(llama_model& model, std::vector<llama_token> batch) {
-  constexpr int kGeneratedMax = 200;
-  llama_context_params params = llama_context_default_params();
-  params.n_ctx = static_cast<std::uint32_t>(batch.size() + kGeneratedMax);
-  params.n_batch = params.n_ctx;
-  params.n_threads = 1;
-  params.n_threads_batch = 1;
-  const ContextPtr context(llama_init_from_model(&model, params));
-  const llama_vocab* vocab = llama_model_get_vocab(&model);
-  const int vocabulary_size = llama_vocab_n_tokens(vocab);
-  Said said{.margin = std::numeric_limits<float>::max()};
-  std::vector<llama_token> generated;
-  while (generated.size() < kGeneratedMax && !said.has_end) {
-    if (llama_decode(context.get(), llama_batch_get_one(batch.data(), static_cast<int>(batch.size()))) != 0) break;
-    float* logits = llama_get_logits_ith(context.get(), -1);
-    float* best = std::max_element(logits, logits + vocabulary_size);
-    batch = {static_cast<llama_token>(best - logits)};
-    const float logit = *best;
-    *best = -std::numeric_limits<float>::max();
-    said.margin = std::min(said.margin, logit - *std::max_element(logits, logits + vocabulary_size));
-    said.has_end = llama_vocab_is_eog(vocab, batch[0]);
-    if (!said.has_end) generated.push_back(batch[0]);
-  }
-  said.text = detokenize(model, generated);
-  return said;
-}
 
 class ScriptedModel : public ::testing::Test {
  protected:

@@ -22,9 +22,7 @@
 // instead. The same follows if there is no quote's mark in the result, because then <s> has the highest score, and at
 // distance 63.
 //
-// The residual stream has the numbers 0, 1 and -1, and one number 256. Normalization divides by the root of the mean square,
-// which the large number determines up to a thousandth, so the weights of the norms undo it.
-// The neurons compute conjunctions: silu(40 * (a + b - 1.5)) is 20 if both flags are set, and else 0 up to 1e-7.
+// hand_layer.h has what layers with weights set by hand share.
 #pragma once
 
 #include <cstdint>
