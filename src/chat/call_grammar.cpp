@@ -345,8 +345,8 @@ Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions&
     if (!format.family->next_message.empty()) reasoning += " [ \\n]* " + literal(format.family->next_message);
     if (!format.begins_with_reasoning) reasoning = std::format("({} {})?", literal(format.thoughts.open), reasoning);
   }
-  // Some models write blanks or line feeds before thoughts and calls.
-  return std::format("root ::= [ \\n]{{0,2}} {} [ \\n]{{0,2}} {}\n{}{}", reasoning, calls, marks, rules.gbnf());
+  // Some models write blanks or line feeds before thoughts, before calls and behind them.
+  return std::format("root ::= edge {} edge {} edge\nedge ::= [ \\n]{{0,2}}\n{}{}", reasoning, calls, marks, rules.gbnf());
 }
 
 }  // namespace uma::chat

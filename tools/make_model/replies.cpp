@@ -90,12 +90,15 @@ class PlayedVocabulary {
 };
 
 std::expected<PlayedTokens, std::string> place_replies(const Replies& replies, const PlayedVocabulary& vocabulary) {
-  PlayedTokens placed{.tokens_count = std::ssize(vocabulary.vocabulary().texts), .begin = kTokenBos, .end = kTokenEos};
+  PlayedTokens placed{.tokens_count = std::ssize(vocabulary.vocabulary().texts), .begin = kTokenBos};
   if (placed.tokens_count > kHandTokensMax)
     return std::unexpected(std::format("there are {} tokens, at most {} are possible", placed.tokens_count, kHandTokensMax));
   if (std::ssize(replies.replies) > kPlayedKindsMax)
     return std::unexpected(
         std::format("there are {} replies, at most {} are possible", replies.replies.size(), kPlayedKindsMax));
+  const auto end = vocabulary.id_of(replies.end);
+  if (!end) return std::unexpected(end.error());
+  placed.end = *end;
   for (const Replies::Cue& cue : replies.cues) {
     const auto token = vocabulary.id_of(cue.text);
     const auto echo = vocabulary.id_of(cue.echo);
@@ -137,6 +140,7 @@ std::expected<Replies, std::string> parse_replies(std::string_view text) {
                             .reply = static_cast<std::size_t>(cue.integer("reply", 0, kPlayedKindsMax - 1).value_or(0))});
   });
   read_each(fields, "replies", [&](json::FieldReader& reply) { replies.replies.push_back(read_reply(reply)); });
+  replies.end = fields.text("end", kReplyTextBytes).value_or(replies.end);
   if (!fields.ok()) return std::unexpected("the replies' " + fields.take_error().message);
   return replies;
 }

@@ -1,10 +1,11 @@
 // The replies of a model that plays them (played_weights.h), as JSON:
 //     {"tokens": [{"text": "<|call|>", "is_control": true}, {"text": "ask7"}, ...],
 //      "cues": [{"text": "ask7", "echo": "7", "reply": 0}, ...],
-//      "replies": [{"after": 9, "tokens": ["<|call|>", "k", null]}]}
-// `tokens` adds tokens to those of all bytes and of the printable ASCII characters; a token that is no control token is found
-// in every text. Reply `reply` follows a cue after this number of tokens; null is the place of the cue's echo. In the replies,
-// "▁" is a space, and "<0xE2>" a byte.
+//      "replies": [{"after": 9, "tokens": ["<|call|>", "k", null]}],
+//      "end": "<|im_end|>"}
+// `tokens` adds tokens to those of all bytes and of the printable ASCII characters; a token that is no control token is found in
+// every text. Reply `reply` follows a cue after this number of tokens; null is the place of the cue's echo. Then comes `end`,
+// which may be absent: "</s>". In the replies, "▁" is a space, and "<0xE2>" a byte.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +35,7 @@ struct Replies {
   std::vector<Token> tokens;
   std::vector<Cue> cues;
   std::vector<Reply> replies;
+  std::string end = "</s>";
 };
 
 // The error names the field.

@@ -83,6 +83,12 @@ TEST_F(PlayedModel, KeepsItsTemplate) {
   EXPECT_STREQ(llama_model_chat_template(model_.get(), nullptr), "{{ messages[0].content }}");
 }
 
+TEST_F(PlayedModel, EndsWithItsOwnToken) {
+  make(R"({"tokens": [{"text": "<|im_end|>", "is_control": true}, {"text": "ask0"}], "cues": [{"text": "ask0", "echo": "0"}],
+           "replies": [{"after": 0, "tokens": ["k"]}], "end": "<|im_end|>"})");
+  EXPECT_EQ(reply_to("ask0"), "k");
+}
+
 TEST_F(PlayedModel, SaysWhatIsImpossible) {
   const auto with = [](std::string_view replies) {
     return std::format(R"({{"tokens":[],"cues":[],"replies":[{}]}})", replies);
