@@ -144,7 +144,8 @@ std::optional<std::size_t> end_but_for_blanks(std::string_view full, std::string
 bool can_be(const ChatFormat& format, std::span<const Token> tokens, std::string_view content) {
   std::string shown;  // Without the texts of marks.
   for (const Token token : tokens) shown += format.model().vocab().piece(token);
-  return shown.starts_with(content) || format.text_of(tokens).starts_with(content) || !is_utf8(shown);
+  const auto begins = [&](const std::string& text) { return trimmed(text).starts_with(trimmed(content)); };
+  return begins(shown) || begins(format.text_of(tokens)) || !is_utf8(shown);
 }
 
 ChatContext context_of(const Conversation& conversation) {
@@ -179,6 +180,21 @@ std::optional<std::size_t> delta_begin(const ChatFormat& format, const Conversat
                                                                                          : std::nullopt;
 }
 
+// The range of a reply in `full`, with the blanks around it that its own text has, too, so that they are not written twice.
+// Nothing before `at` belongs to it.
+jinja::SourceRange with_blanks_of(std::string_view text, std::string_view full, std::size_t at, jinja::SourceRange range) {
+  const auto core = trimmed(text);
+  const auto written = trimmed(full.substr(range.begin, range.end - range.begin));
+  if (core.empty() || core != written) return range;
+  const auto before = text.substr(0, static_cast<std::size_t>(core.data() - text.data()));
+  const auto behind = text.substr(before.size() + core.size());
+  const auto begin = static_cast<std::size_t>(written.data() - full.data());
+  const std::size_t end = begin + written.size();
+  if (full.substr(at, begin - at).ends_with(before)) range.begin = begin - before.size();
+  if (full.substr(end).starts_with(behind)) range.end = std::max(range.end, end + behind.size());
+  return range;
+}
+
 // Makes the chain from `full`. Replies with unchanged text keep their tokens, so the new chain equals the old one up to the
 // first difference. False: a reply was not found.
 Expected<bool> rewrite_history(const ChatFormat& format, const Conversation& conversation, const jinja::Text& full,
@@ -186,18 +202,20 @@ Expected<bool> rewrite_history(const ChatFormat& format, const Conversation& con
   std::vector<Token>& chain = result.history;
   std::size_t at = 0;
   for (const MessagePlace& reply : conversation.replies) {
-    const auto range = find_message(full, reply.message);
+    auto range = find_message(full, reply.message);
     if (!range || range->begin < at) return false;
+    const ChatMessage& message = conversation.messages[reply.message];
+    const auto original = conversation.tokens.subspan(reply.begin, reply.end - reply.begin);
+    const std::string text = format.text_of(original);
+    const auto written = trimmed(std::string_view(full.bytes()).substr(range->begin, range->end - range->begin));
+    const bool is_unchanged = message.extra.empty()
+                                  ? written == trimmed(message.content) && can_be(format, original, message.content)
+                                  : written == trimmed(text);
+    if (is_unchanged) *range = with_blanks_of(text, full.bytes(), at, *range);
     const auto done = at == 0 ? append_tokens_at_start(format, full, range->begin, chain)
                               : append_tokens(format, full, at, range->begin, chain);
     if (!done) return std::unexpected(done.error());
     const std::size_t begin = chain.size();
-    const ChatMessage& message = conversation.messages[reply.message];
-    const auto original = conversation.tokens.subspan(reply.begin, reply.end - reply.begin);
-    const auto written = trimmed(std::string_view(full.bytes()).substr(range->begin, range->end - range->begin));
-    const bool is_unchanged = message.extra.empty()
-                                  ? written == trimmed(message.content) && can_be(format, original, message.content)
-                                  : written == trimmed(format.text_of(original));
     if (is_unchanged) {
       chain.insert(chain.end(), original.begin(), original.end());
     } else if (auto tokens = append_tokens(format, full, range->begin, range->end, chain); !tokens) {
@@ -243,6 +261,7 @@ ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens imag
   reply_.thoughts = thoughts_of(source, family_);
   history_variables_ = history_variables(source);
   if (template_) style_ = message_style_of(*template_, family_, model_->facts().bos_text, model_->facts().eos_text);
+  reply_.begins_with_blanks = style_.has_blanks_before_replies;
   const llm::Vocab& vocab = model_->vocab();
   const auto token_of = [&](std::string_view mark) -> std::optional<Token> {
     const auto tokens = vocab.tokenize(mark, true);

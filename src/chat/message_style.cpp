@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "chat/call_pattern.h"
 #include "chat/tool_format.h"
 #include "jinja/json_reader.h"
 
@@ -102,6 +103,7 @@ class StyleProbe {
       style_.has_content_beside_thoughts = text && shows_thoughts(*text);
     }
     find_system_style();
+    find_blanks();
     return style_;
   }
 
@@ -194,6 +196,14 @@ class StyleProbe {
     one.has_system_messages = false;
     // Some templates write the system message into the last message of the user.
     if (!shows_all(style_, true) && shows_all(one, false)) style_ = one;
+  }
+
+  void find_blanks() {
+    const auto prompt = render({kQuestion}, style_, true);
+    const auto full = render({kQuestion, {"assistant", std::string(kReply)}, kQuestion}, style_, true);
+    if (!prompt || !full || !full->starts_with(*prompt)) return;
+    const std::string_view rest = std::string_view(*full).substr(prompt->size());
+    style_.has_blanks_before_replies = rest.starts_with(' ') && without_blanks(rest).starts_with(kReply);
   }
 
   const jinja::ChatTemplate& template_;

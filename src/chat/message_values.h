@@ -25,6 +25,8 @@ struct MessageStyle {
   bool has_parallel_calls = true;           // False: a message has one call, and the call's result follows it.
   // False: system messages at the beginning are one, and a later one is a part of a user's message.
   bool has_system_messages = true;
+  // The template writes blanks before a reply that are not in the prompt, so the model writes them.
+  bool has_blanks_before_replies = false;
   bool operator==(const MessageStyle&) const = default;
 };
 

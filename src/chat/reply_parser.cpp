@@ -66,6 +66,8 @@ ReplyParser::ReplyParser(ReplyFormat format, std::uint64_t seed) : format_(std::
     state_ = State::reasoning;
     skips_blanks_ = !format_.keeps_thoughts;
     is_first_thought_ = !format_.keeps_thoughts;
+  } else {
+    skips_blanks_ = format_.begins_with_blanks;
   }
   add_openers();
 }

@@ -35,12 +35,13 @@ struct ReplyFormat {
   Marks thoughts{};                    // Empty: there are none.
   bool keeps_thoughts = false;         // Thoughts are content, with their marks.
   bool begins_with_reasoning = false;  // The prompt has opened the reasoning.
+  bool begins_with_blanks = false;     // Blanks before the content are the template's.
   // Control tokens with the texts of marks; a detokenizer hides them.
   std::vector<std::pair<Token, std::string>> marks{};
   std::vector<Token> ends{};  // Tokens that end the reply (Family::ends).
 
   [[nodiscard]] bool is_plain() const {
-    return tools == nullptr && thoughts.open.empty() &&
+    return tools == nullptr && thoughts.open.empty() && !begins_with_blanks &&
            (family == nullptr || (family->dropped.empty() && family->around.empty()));
   }
 };
