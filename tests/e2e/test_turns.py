@@ -25,7 +25,7 @@ import forms  # noqa: E402
 TURNS = 20
 FORCED_EVERY = 5  # In the last of so many turns, the client asks for a call.
 REUSED_MIN = 0.95  # Of the tokens of all prompts behind the first, where a template keeps the past.
-ARGUMENTS = {"city": "k#", "days": 2, "exact": True}  # "#" is the number of the turn.
+ARGUMENTS = {"city": "k#", "days": 2, "exact": True}  # "#" is the label of the turn.
 ANSWER = "The key k# fits."
 THOUGHTS = "Hm."
 LOOK = {"type": "function",
@@ -33,7 +33,7 @@ LOOK = {"type": "function",
                      "parameters": {"type": "object",
                                     "properties": {"city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"}},
                                     "required": ["city"]}}}
-QUESTION, RESULT = "Look up ask", "Found got"  # The number follows.
+QUESTION, RESULT = "Look up ask", "Found got"  # The label follows.
 CUES = (QUESTION.split()[-1], RESULT.split()[-1])
 SYSTEMS = ("Be brief.", "Be quick.")  # Of the session and of the histories, so that neither finds the other's tokens.
 MARK = re.compile(r"\]<\]minimax\[>\[|\]~b\]|\]~!b\[|\[e~\[|\[/?[A-Z_]{3,}\]|</?[|｜]?[\w:｜▁]+[|｜]?>|<\|\"\|>")
@@ -43,27 +43,31 @@ def read_turns():
     return expect.read(test_templates.TEMPLATES / "turns.json")
 
 
-def question(turn):
-    return {"role": "user", "content": f"{QUESTION}{turn}"}
+def label(entry, turn):
+    """What the replies of a turn have of it: its number if the family counts its calls, else a letter."""
+    return str(turn) if entry.get("counts") else chr(ord("a") + turn)
 
 
-def result(turn, call_id):
-    return {"role": "tool", "tool_call_id": call_id, "content": f"{RESULT}{turn}"}
+def question(name):
+    return {"role": "user", "content": f"{QUESTION}{name}"}
+
+
+def result(name, call_id):
+    return {"role": "tool", "tool_call_id": call_id, "content": f"{RESULT}{name}"}
 
 
 class Tokens:
     """The vocabulary of a model that plays replies: characters, bytes, and the words and marks of its texts."""
 
-    def __init__(self, texts, has_control_marks):
+    def __init__(self, texts, labels, has_control_marks):
         # The names of arguments are no part of a mark.
         found = {mark for text in texts for mark in MARK.findall(text) if not any(name in mark for name in ARGUMENTS)}
         # The library takes the mark of the end of a Harmony message for the end of a reply where there is no other.
         found |= {"<|return|>"} if "<|call|>" in found else set()
         self.controls = {mark for mark in found if has_control_marks and re.search("[|｜[]|^<(start|end)_|escape", mark)}
         words = {word for text in texts for word in re.findall("[A-Za-z]{4,}", text)}
-        cues = {f"{cue}{turn}" for cue in CUES for turn in range(TURNS)}
-        numbers = {str(turn) for turn in range(10, TURNS)}
-        self.texts = sorted(found | words | cues | numbers | {"<s>"}, key=lambda text: (-len(text), text))
+        cues = {f"{cue}{name}" for cue in CUES for name in labels}
+        self.texts = sorted(found | words | cues | {name for name in labels if len(name) > 1} | {"<s>"}, key=lambda text: (-len(text), text))
 
     def of(self, text):
         """The tokens of a text as the library finds them: the longest ones first, then characters and bytes."""
@@ -93,7 +97,7 @@ class Tokens:
         return [f"<0x{byte:02X}>" for byte in character.encode()]
 
     def of_reply(self, text):
-        """None stands for the number of the turn."""
+        """None stands for the label of the turn."""
         tokens = []
         for i, part in enumerate(text.split("#")):
             tokens += [None] if i > 0 else []
@@ -110,9 +114,10 @@ def template_of(family, entry):
 def prompts_of_a_turn(family, entry):
     """What the template writes up to the call, and up to the answer."""
     template = template_of(family, entry)
-    call = {"id": "a1b2c3d4e", "type": "function", "function": {"name": "look", "arguments": dict(ARGUMENTS, city="k0")}}
-    messages = [{"role": "system", "content": SYSTEMS[0]}, question(0),
-                {"role": "assistant", "content": "", "reasoning_content": THOUGHTS, "tool_calls": [call]}, result(0, "a1b2c3d4e")]
+    first = label(entry, 0)
+    call = {"id": "a1b2c3d4e", "type": "function", "function": {"name": "look", "arguments": json.loads(json.dumps(ARGUMENTS).replace("#", first))}}
+    messages = [{"role": "system", "content": SYSTEMS[0]}, question(first),
+                {"role": "assistant", "content": "", "reasoning_content": THOUGHTS, "tool_calls": [call]}, result(first, "a1b2c3d4e")]
     inputs = []
     for count in (2, 4):
         given = {"messages": messages[:count], "tools": [LOOK], "add_generation_prompt": True, **entry.get("arguments", {})}
@@ -125,13 +130,15 @@ def write_model(family, entry, has_control_marks, folder):
     """Writes the model, and returns its tokens."""
     prompts = prompts_of_a_turn(family, entry)
     texts = [entry.get("thoughts", "") + entry[part] for part in ("call", "answer")]
-    tokens = Tokens([*prompts, *texts, *SYSTEMS], has_control_marks)
+    labels = [label(entry, turn) for turn in range(TURNS)]
+    tokens = Tokens([*prompts, *texts, *SYSTEMS], labels, has_control_marks)
     replies = []
     for prompt, cue, text in zip(prompts, CUES, texts):
-        behind = prompt[prompt.rindex(f"{cue}0") + len(f"{cue}0"):]
+        cue += labels[0]
+        behind = prompt[prompt.rindex(cue) + len(cue):]
         replies.append({"after": len(tokens.of(behind)), "tokens": tokens.of_reply(text)})
     script = {"tokens": [{"text": text, "is_control": text in tokens.controls} for text in tokens.texts],
-              "cues": [{"text": f"{cue}{turn}", "echo": str(turn), "reply": i} for i, cue in enumerate(CUES) for turn in range(TURNS)],
+              "cues": [{"text": f"{cue}{name}", "echo": name, "reply": i} for i, cue in enumerate(CUES) for name in labels],
               "replies": replies, "end": entry.get("end", "</s>")}
     path = folder / f"{family}.json"
     path.write_text(json.dumps(script))
@@ -153,16 +160,18 @@ class Reply:
 
 
 class Turns(test_http.HttpTest):
+    """The marks in bars and brackets are control tokens, which replies do not show."""
+
     flags = ("--http", "127.0.0.1:0", "--n-ctx", "4096", "--kv-cells", "8192", "--slots", "2")
     environment = {"UMA_VERIFY": 50}  # Each check computes the whole conversation.
-    has_control_marks = False
+    has_control_marks = True
+    families = None  # All.
 
     @classmethod
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        only = os.environ.get("UMA_E2E_FAMILY")
-        cls.entries = {family: entry for family, entry in read_turns().items() if only in (None, family)}
+        cls.entries = {family: entry for family, entry in read_turns().items() if cls.families is None or family in cls.families}
         cls.tokens = {family: write_model(family, entry, cls.has_control_marks, pathlib.Path(folder.name)) for family, entry in cls.entries.items()}
         # A session and its histories have a slot each, so neither pays for the other's cells.
         cls.config = f"models_dirs: [{folder.name}]\nkv: {{layout: split}}\n"
@@ -217,14 +226,15 @@ class Turns(test_http.HttpTest):
 
         for turn in range(TURNS):
             is_forced = turn % FORCED_EVERY == FORCED_EVERY - 1 and entry.get("forced", True)
-            called = say(question(turn), tool_choice="required" if is_forced else "auto")
+            name = label(entry, turn)
+            called = say(question(name), tool_choice="required" if is_forced else "auto")
             assert called.calls and not called.content, (called.content, called.calls)
             (call,) = called.calls
             assert call["function"]["name"] == "look", call
-            wanted = json.loads(json.dumps(ARGUMENTS).replace("#", str(turn)))
+            wanted = json.loads(json.dumps(ARGUMENTS).replace("#", name))
             assert json.loads(call["function"]["arguments"]) == wanted, call
-            answered = say(result(turn, call["id"]))
-            assert not answered.calls and answered.content.strip() == ANSWER.replace("#", str(turn)), (answered.content, answered.calls)
+            answered = say(result(name, call["id"]))
+            assert not answered.calls and answered.content.strip() == ANSWER.replace("#", name), (answered.content, answered.calls)
         return messages, replies
 
     def prompt_of(self, family, entry, messages, connection):
@@ -237,7 +247,7 @@ class Turns(test_http.HttpTest):
     def cut_at(entry, prompts, texts, at):
         """The part of a reply where the past was written differently."""
         for i in reversed(range(len(texts))):
-            cue = f"{CUES[i % 2]}{i // 2}"
+            cue = f"{CUES[i % 2]}{label(entry, i // 2)}"
             begin = prompts[i].rindex(cue) + len(cue)
             if at < begin or not prompts[-1].startswith(prompts[i][:begin]):
                 continue
@@ -260,7 +270,7 @@ class Turns(test_http.HttpTest):
                 kept.append(len(os.path.commonprefix([self.tokens[family].of(text) for text in (before, prompts[-1])])))
                 if not prompts[-1].startswith(before):
                     parts.add(self.cut_at(entry, prompts, texts, len(os.path.commonprefix([before, prompts[-1]]))))
-            texts.append((entry.get("thoughts", "") + entry[("call", "answer")[i % 2]]).replace("#", str(i // 2)))
+            texts.append((entry.get("thoughts", "") + entry[("call", "answer")[i % 2]]).replace("#", label(entry, i // 2)))
         return "cut at " + " and ".join(sorted(parts, reverse=True)) if parts else "kept", kept
 
     def try_family(self, family):
@@ -285,7 +295,7 @@ class Turns(test_http.HttpTest):
             if verdict == "kept" and ratio < REUSED_MIN:
                 problems.append(f"{way}: {ratio:.3f} of the tokens were reused")
         # The session's chain is that of its history: all of it is found.
-        messages = ways["session"][0] + [question(0)]
+        messages = ways["session"][0] + [question(label(entry, 0))]
         last = session(None, messages[-1:], max_tokens=1)
         again = self.history(family, entry, connection)(messages, None, max_tokens=1)
         if (again.prompt_tokens, again.reused_tokens) != (last.prompt_tokens, last.prompt_tokens - 1):
@@ -313,10 +323,11 @@ class Turns(test_http.HttpTest):
                 self.assertEqual(entry["verdict"], found[family])
 
 
-class MarksAreTokens(Turns):
-    """The marks in bars and brackets are control tokens, which replies do not show."""
+class MarksAreTexts(Turns):
+    """All marks are visible, as in files whose marks were not declared control tokens."""
 
-    has_control_marks = True
+    has_control_marks = False
+    families = ("deepseek_v3_1", "gemma4", "gpt_oss", "kimi_k2", "mistral_v13", "seed_oss")
 
 
 if __name__ == "__main__":

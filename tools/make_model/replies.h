@@ -3,9 +3,9 @@
 //      "cues": [{"text": "ask7", "echo": "7", "reply": 0}, ...],
 //      "replies": [{"after": 9, "tokens": ["<|call|>", "k", null]}],
 //      "end": "<|im_end|>"}
-// `tokens` adds tokens to those of all bytes and of the printable ASCII characters; a token that is no control token is found in
-// every text. Reply `reply` follows a cue after this number of tokens; null is the place of the cue's echo. Then comes `end`,
-// which may be absent: "</s>". In the replies, "▁" is a space, and "<0xE2>" a byte.
+// `tokens` adds tokens to those of all bytes and of the printable ASCII characters; a token that is no control token is found
+// in every text. Reply `reply` follows a cue after this number of tokens; null is the place of the cue's echo. Then comes
+// `end`, which may be absent: "</s>". In the replies, "▁" is a space, and "<0xE2>" a byte.
 #pragma once
 
 #include <cstddef>
