@@ -164,6 +164,7 @@ class Turns(test_http.HttpTest):
 
     flags = ("--http", "127.0.0.1:0", "--n-ctx", "4096", "--kv-cells", "8192", "--slots", "2")
     environment = {"UMA_VERIFY": 50}  # Each check computes the whole conversation.
+    takes_long = True
     has_control_marks = True
     families = None  # All.
 
@@ -262,12 +263,13 @@ class Turns(test_http.HttpTest):
     def verdict(self, family, entry, messages, replies, connection):
         """What the template cuts; and for each prompt, the tokens that it has in common with the text before."""
         parts, kept = set(), []
-        prompts, texts = [], []
+        prompts, texts, tokens = [], [], []
         for i, (count, _) in enumerate(replies):
             prompts.append(self.prompt_of(family, entry, messages[:count], connection))
+            tokens_before, tokens = tokens, self.tokens[family].of(prompts[-1])
             if i > 0:
                 before = prompts[-2] + texts[-1]
-                kept.append(len(os.path.commonprefix([self.tokens[family].of(text) for text in (before, prompts[-1])])))
+                kept.append(len(os.path.commonprefix([tokens_before + self.tokens[family].of(texts[-1]), tokens])))
                 if not prompts[-1].startswith(before):
                     parts.add(self.cut_at(entry, prompts, texts, len(os.path.commonprefix([before, prompts[-1]]))))
             texts.append((entry.get("thoughts", "") + entry[("call", "answer")[i % 2]]).replace("#", label(entry, i // 2)))
