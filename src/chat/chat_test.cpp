@@ -184,6 +184,23 @@ TEST(TokenizeChat, ReasoningThatTheTemplateDropsIsCutFromTheChain) {
   }
 }
 
+TEST(TokenizeChat, BlanksThatTheTemplateWritesAroundRepliesAreNotDoubled) {
+  // The tools stand before the last question, so every question changes the past.
+  const ChatFormat format = format_of(
+      "{% for m in messages %}{{ '[tools]' if m.role == 'user' and loop.last }}<|im_start|>{{ ' ' if m.role == 'assistant' }}"
+      "{{ m.content | trim }}<|im_end|>{% endfor %}<|im_start|>");
+  Talk talk(format);
+  talk.ask("one");
+  talk.answer(" 1");
+  talk.messages.back().content = "1";  // As the reply's reader leaves it.
+  EXPECT_EQ(talk.ask("two").history_change, ChatTokens::History::rewritten);
+  EXPECT_EQ(text_of(format, talk.chain), "<one>< 1>[tools]<two><");
+  EXPECT_EQ(talk.chain, whole(format, talk.messages));
+  talk.answer(" 2");
+  EXPECT_EQ(talk.ask("three").history_change, ChatTokens::History::rewritten);
+  EXPECT_EQ(talk.chain, whole(format, talk.messages));
+}
+
 TEST(TokenizeChat, TheSameInputAppendedInPartsRewritesOnce) {
   const ChatFormat format = format_of(kDropsReasoning);
   Talk talk(format);

@@ -112,6 +112,18 @@ TEST(MessageStyle, SystemMessagesAreOneIfTheTemplateTakesOnlyTheFirst) {
       << "a later one would change the beginning of the prompt";
 }
 
+TEST(MessageStyle, BlanksBeforeRepliesAreTheTemplates) {
+  const auto of = [](std::string_view before) {
+    return style_of("{% for m in messages %}<{{ m.role }}>" + std::string(before) + "{{ m.content }}{% endfor %}" +
+                        "{{ '<assistant>' if add_generation_prompt }}",
+                    nullptr)
+        .has_blanks_before_replies;
+  };
+  EXPECT_TRUE(of("{{ ' ' if m.role == 'assistant' }}"));
+  EXPECT_FALSE(of(""));
+  EXPECT_FALSE(of("{{ '\n' if m.role == 'assistant' }}")) << "a line feed is often the model's own";
+}
+
 TEST(MessageStyle, TheFamilyHasWhatNoRenderingShows) {
   EXPECT_EQ(style_of("{{ messages }}", family_named("kimi")).ids, CallIds::named);
   EXPECT_EQ(style_of("{{ messages }}", family_named("command")).ids, CallIds::counted);

@@ -127,6 +127,7 @@ TEST(ReplyParser, TextWithoutMarksIsContentAsItIs) {
     }
   }
   expect_reply(reasoning_format(), " \n a\n", {.reasoning = "", .content = " \n a\n", .calls = {}});
+  expect_reply({.begins_with_blanks = true}, "  a b ", {.reasoning = "", .content = "a b ", .calls = {}});
   expect_reply(reasoning_format(), "\n<thin", {.reasoning = "", .content = "\n<thin", .calls = {}});
 }
 
