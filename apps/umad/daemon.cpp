@@ -17,6 +17,7 @@
 #include "image/kept_images.h"
 #include "kv/cold_files.h"
 #include "llm/footprint.h"
+#include "llm/gguf_header.h"
 #include "server/http/api_keys.h"
 #include "umad/compute.h"
 #include "umad/cpu_count.h"
@@ -45,6 +46,14 @@ kv::StoreOptions store_options(const Config& config) {
           .eviction = config.eviction,
           .archive_after = config.archive_after,
           .ttl = config.state_ttl};
+}
+
+// What the projector of the configuration encodes. A file that cannot be read is reported by its load.
+llm::Encoders default_encoders(const Config& config) {
+  if (config.projector.empty()) return {};
+  const auto path = find_named(config, config.projector);
+  const auto header = path ? llm::read_gguf_header(*path) : Expected<llm::GgufHeader>(std::unexpected(path.error()));
+  return header ? header->encoders : llm::Encoders{.images = true};
 }
 
 // uma-cli is installed beside umad.
@@ -95,7 +104,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   options.shipped_model = models_.shipped_name;
   options.unknown = settings.unknown;
   options.own_folder = config_.models_dir;
-  options.default_has_projector = !config_.projector.empty();
+  options.default_encoders = default_encoders(config_);
   options.governor = {.usable_fraction = settings.usable_fraction, .bytes_max = settings.memory_bytes_max};
   options.maintenance = seconds(settings.maintenance_s);
   options.min_loaded = seconds(settings.min_loaded_s);

@@ -1,4 +1,4 @@
-// Images in requests.
+// Images in requests. A clip of sound takes the same way and the same types: it becomes rows in a chain as an image does.
 #pragma once
 
 #include <chrono>
@@ -15,6 +15,9 @@ namespace uma {
 
 inline constexpr std::size_t kImagesPerRequestMax = 64;
 
+// What a file must be.
+enum class Media : std::uint8_t { image, audio, any };
+
 struct ImageSource {
   enum class Kind : std::uint8_t {
     path,  // Path of a file on the daemon's machine.
@@ -24,6 +27,7 @@ struct ImageSource {
   };
   Kind kind = Kind::data;
   std::string text;
+  Media media = Media::image;
 };
 
 // The http and https URLs from which images may be fetched; none by default.
@@ -36,7 +40,7 @@ struct ImageUrlRules {
   [[nodiscard]] bool allow_any() const { return allows_public || !hosts.empty(); }
 };
 
-// An image of a message.
+// An image or a clip of a message.
 struct InputImage {
   std::size_t message = 0;  // Index of the message.
   std::size_t at = 0;       // The image precedes this byte of the message's content.

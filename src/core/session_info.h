@@ -136,6 +136,7 @@ struct ModelInfo {
   bool calls_tools = false;  // The chat template has tool calls; known while the model is loaded.
   bool reasons = false;      // The chat template has marks for reasoning; known while the model is loaded.
   bool reads_images = false;
+  bool reads_audio = false;
   bool fills_gaps = false;  // The vocabulary has the marks of Input::infill; known while the model is loaded.
   // The model's chat template, while it is loaded; null: it has none. Shared, because templates are long.
   std::shared_ptr<const std::string> chat_template{};
@@ -148,6 +149,9 @@ struct ModelInfo {
   ModelFileInfo file{};
   ModelSampling sampling{};
   double idle_unload_s = 0;  // Unloaded after this time without a request; 0: never.
+
+  // Requests for it may be as large as files.
+  [[nodiscard]] bool reads_files() const { return reads_images || reads_audio; }
 };
 
 }  // namespace uma

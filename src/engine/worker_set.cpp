@@ -115,7 +115,8 @@ std::vector<Lane*> WorkerSet::make_workers(const std::string& model, LoadedWorke
                  .has_chat_template = !facts.chat_template.empty(),
                  .calls_tools = family != nullptr,
                  .reasons = !chat::thoughts_of(facts.chat_template, family).open.empty(),
-                 .reads_images = loaded.image_encoder != nullptr,
+                 .reads_images = loaded.image_encoder != nullptr && loaded.image_encoder->reads(Media::image),
+                 .reads_audio = loaded.image_encoder != nullptr && loaded.image_encoder->reads(Media::audio),
                  .fills_gaps = made.model->vocab().gap_marks().has_value(),
                  .chat_template = template_of(facts),
                  .kv_layout = shape.is_unified ? "unified" : "split"};
@@ -180,10 +181,10 @@ LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& m
                       .test_drafter = nullptr,
                       .on_logits = nullptr};
   if (loaded.image_encoder) {
-    options.encode = [encoder = loaded.image_encoder](const TenantId& tenant, const std::string& image,
+    options.encode = [encoder = loaded.image_encoder](const TenantId& tenant, const std::string& image, std::stop_token end,
                                                       std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
-      encoder->post(tenant, [encoder, image, then = std::move(then)]() mutable {
-        then(contain([&] { return encoder->encode(image); }));
+      encoder->post(tenant, [encoder, image, end = std::move(end), then = std::move(then)]() mutable {
+        then(contain([&] { return encoder->encode(image, end); }));
       });
     };
   }

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/sha256.h"
+#include "image/audio_header.h"
 #include "image/image_source.h"
 #include "image/message_images.h"
 #include "llm/image_tokens.h"
@@ -21,6 +22,17 @@ std::string hash_of(std::span<const std::byte> bytes) {
   hash.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   return hash.hex();
 }
+
+// Ends an encoding whose result nobody waits for any more.
+class EndOnRequest final : public llm::CallMonitor {
+ public:
+  EndOnRequest(const std::stop_token& end, const std::atomic<bool>& closed) : end_(end), closed_(closed) {}
+  bool wants_end() override { return end_.stop_requested() || closed_.load(); }
+
+ private:
+  const std::stop_token& end_;
+  const std::atomic<bool>& closed_;
+};
 
 // The mean of the rows, scaled to length 1.
 std::vector<float> pooled(const EncodedImage& image) {
@@ -54,11 +66,16 @@ void ImageEncoder::close() {
 // --- Images
 
 Expected<ImagePtr> ImageEncoder::add(Bytes file) {
+  const Media media = is_audio(file) ? Media::audio : Media::image;
+  if (!reads(media)) {
+    return fail(ErrorCode::model_capability,
+                std::format("the model's projector reads no {}", media == Media::audio ? "audio" : "images"));
+  }
   auto layout = projector_->layout(file);
   if (!layout) return std::unexpected(layout.error());
   std::string id = hash_of(file);
   auto image = std::make_shared<Image>(std::move(id), std::move(file), std::move(layout->tokens), std::vector<std::int32_t>(),
-                                       std::move(layout->grid));
+                                       std::move(layout->grid), layout->is_causal);
   std::int32_t end = 0;
   for (const std::int32_t piece : layout->pieces) image->pieces_end.push_back(end += piece);
   std::int32_t row = 0;
@@ -157,23 +174,25 @@ void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {
 
 // --- Encoding
 
-Expected<EncodedPtr> ImageEncoder::encode(const std::string& id) {
+Expected<EncodedPtr> ImageEncoder::encode(const std::string& id, const std::stop_token& end) {
   if (const auto found = cached_.find(id); found != cached_.end()) {
     cache_.splice(cache_.end(), cache_, found->second);
     stats_.cache_hits_total.add();
     return found->second->image;
   }
   if (closed_.load()) return fail(ErrorCode::limit_wait, "the daemon is stopping and encodes no more images");
+  if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
   const auto image = find(id);
   if (!image) return std::unexpected(image.error());
   const TimePoint began = clock_.now();
-  auto rows = projector_->encode((*image)->file);
+  EndOnRequest monitor(end, closed_);
+  auto rows = projector_->encode((*image)->file, &monitor);
   if (!rows) return std::unexpected(rows.error());
   const llm::ProjectorFacts& facts = projector_->facts();
   auto encoded = std::make_shared<const EncodedImage>(EncodedImage{.rows = std::move(*rows),
                                                                    .row_width = facts.row_width,
                                                                    .pieces_end = (*image)->pieces_end,
-                                                                   .is_causal = facts.is_causal,
+                                                                   .is_causal = (*image)->is_causal,
                                                                    .grid = (*image)->grid});
   stats_.images_encoded_total.add();
   stats_.encode.record_ms(to_ms(clock_.now() - began));
@@ -225,7 +244,7 @@ void ImageEncoder::embed_next(std::shared_ptr<Embedding> embedding) {
   stats_.waiting_bytes.add(-static_cast<std::int64_t>(source.text.size()));
   const auto encoded = contain([&]() -> Expected<EncodedPtr> {
     const auto image = take(source);
-    return image ? encode((*image)->id) : std::unexpected(image.error());
+    return image ? encode((*image)->id, embedding->request.end) : std::unexpected(image.error());
   });
   if (!encoded) {
     const Error& error = encoded.error();

@@ -1,5 +1,6 @@
-// The images of one model: reads their sources, makes tokens for a chain, rows for a context, and vectors. Encoding runs on its
-// own thread ("uma-vision"), one image after the other, with tenants in turn. Recently encoded images are cached in memory.
+// The images and clips of one model: reads their sources, makes tokens for a chain, rows for a context, and vectors. Encoding
+// runs on its own thread ("uma-vision"), one image after the other, with tenants in turn. Recently encoded images are cached in
+// memory.
 #pragma once
 
 #include <atomic>
@@ -33,6 +34,7 @@ struct Image {
   std::vector<Token> tokens;             // Marks and image tokens (llm/image_tokens.h) in a chain.
   std::vector<std::int32_t> pieces_end;  // End of each piece, in rows.
   llm::ImageGrid grid{};
+  bool is_causal = true;  // False: the rows of a piece attend to each other.
 };
 using ImagePtr = std::shared_ptr<const Image>;  // Shared by the requests with this image.
 
@@ -82,6 +84,11 @@ class ImageEncoder {
   void post(TenantId tenant, JobQueue::Job job) { jobs_.post(std::move(tenant), std::move(job)); }
   // Queued jobs still run, but no image is encoded any more.
   void close();
+  // Whether it encodes files of this kind.
+  [[nodiscard]] bool reads(Media media) const {
+    const llm::ProjectorFacts& facts = projector_->facts();
+    return (media != Media::audio && facts.reads_images) || (media != Media::image && facts.reads_audio);
+  }
   // Identifies the projector in image tokens.
   [[nodiscard]] const std::string& identity() const { return projector_->facts().identity; }
   // Reads, checks and decodes an image. Blocks on the disk. Errors: E_PROTO_003.
@@ -109,8 +116,8 @@ class ImageEncoder {
   void add(TenantId tenant, JobQueue::Job job) { jobs_.add(std::move(tenant), std::move(job)); }
   // Waits for work; false once closed and empty.
   bool wait() { return jobs_.wait(); }
-  // Encodes an image, or returns it from the cache. Errors: as find(); E_RUNTIME_001.
-  [[nodiscard]] Expected<EncodedPtr> encode(const std::string& id);
+  // Encodes an image, or returns it from the cache. Errors: as find(); E_RUNTIME_001; E_LIMIT_003 after `end` was requested.
+  [[nodiscard]] Expected<EncodedPtr> encode(const std::string& id, const std::stop_token& end = {});
 
  private:
   struct Embedding;

@@ -100,6 +100,18 @@ TEST_F(ImageEncoderTest, EncodesAnImageOnceWhileItFitsIntoTheCache) {
   EXPECT_EQ(encoder_->stats().cache_bytes.value(), 40);
 }
 
+TEST_F(ImageEncoderTest, AnEncodingThatNobodyWaitsForEnds) {
+  const auto image = *encoder_->take(image_of_one_pixel('a'));
+  std::stop_source end;
+  end.request_stop();
+  const auto ended = encoder_->encode(image->id, end.get_token());
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().code, ErrorCode::limit_wait);
+  EXPECT_EQ(encoded(), 0u);
+  EXPECT_TRUE(encoder_->encode(image->id));
+  EXPECT_TRUE(encoder_->encode(image->id, end.get_token())) << "it is there";
+}
+
 TEST_F(ImageEncoderTest, AKeptImageIsFoundInALaterLife) {
   std::string id;
   std::vector<Token> tokens;

@@ -9,32 +9,10 @@
 #include <string_view>
 #include <zlib.h>
 
+#include "image/file_bytes.h"
+
 namespace uma::image {
 namespace {
-
-using File = std::span<const std::byte>;
-
-std::uint32_t byte_at(File file, std::size_t at) {
-  return std::to_integer<std::uint32_t>(file[at]);
-}
-std::uint32_t big16(File file, std::size_t at) {
-  return byte_at(file, at) << 8 | byte_at(file, at + 1);
-}
-std::uint32_t big32(File file, std::size_t at) {
-  return big16(file, at) << 16 | big16(file, at + 2);
-}
-std::uint32_t little16(File file, std::size_t at) {
-  return byte_at(file, at + 1) << 8 | byte_at(file, at);
-}
-std::uint32_t little32(File file, std::size_t at) {
-  return little16(file, at + 2) << 16 | little16(file, at);
-}
-
-bool begins_with(File file, std::string_view magic) {
-  return file.size() >= magic.size() && std::ranges::equal(file.first(magic.size()), magic, [](std::byte left, char right) {
-           return left == static_cast<std::byte>(right);
-         });
-}
 
 std::unexpected<Error> refuse(std::string_view why) {
   return fail(ErrorCode::proto_field, std::format("the image cannot be read: {}", why));

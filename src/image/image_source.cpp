@@ -11,6 +11,7 @@
 
 #include "base/base64.h"
 #include "base/unique_fd.h"
+#include "image/audio_header.h"
 #include "image/image_header.h"
 
 namespace uma::image {
@@ -20,20 +21,26 @@ std::unexpected<Error> image_refused(std::string message) {
   return fail(ErrorCode::proto_field, std::move(message));
 }
 
-Expected<Bytes> decode_data(std::string_view text) {
+static_assert(kAudioBytesMax == kImageBytesMax);
+
+std::string_view noun_of(Media media) {
+  return media == Media::audio ? "clip" : "image";
+}
+
+Expected<Bytes> decode_data(std::string_view text, std::string_view noun) {
   if (text.starts_with("data:")) {
     const std::size_t comma = text.find(',');
     constexpr std::string_view kBase64 = ";base64";
     if (comma == std::string_view::npos || !text.substr(0, comma).ends_with(kBase64)) {
-      return image_refused("the image's data: URI must have base64 data, as in data:image/png;base64,...");
+      return image_refused(std::format("the {}'s data: URI must have base64 data, as in data:image/png;base64,...", noun));
     }
     text.remove_prefix(comma + 1);
   }
   if (text.size() / 4 * 3 > kImageBytesMax + 3) {
-    return image_refused(std::format("the image has about {} bytes; the limit is {}", text.size() / 4 * 3, kImageBytesMax));
+    return image_refused(std::format("the {} has about {} bytes; the limit is {}", noun, text.size() / 4 * 3, kImageBytesMax));
   }
   auto bytes = decode_base64(text);
-  if (!bytes) return image_refused("the image's data is not base64");
+  if (!bytes) return image_refused(std::format("the {}'s data is not base64", noun));
   return std::move(*bytes);
 }
 
@@ -97,7 +104,7 @@ Expected<Bytes> read_path(const std::string& path, std::span<const std::string> 
 Expected<Bytes> read_source(const ImageSource& source, std::span<const std::string> allowed_dirs) {
   switch (source.kind) {
     case ImageSource::Kind::data:
-      return decode_data(source.text);
+      return decode_data(source.text, noun_of(source.media));
     case ImageSource::Kind::path:
       return read_path(source.text, allowed_dirs);
     case ImageSource::Kind::file: {
@@ -115,6 +122,10 @@ Expected<Bytes> read_source(const ImageSource& source, std::span<const std::stri
 Expected<Bytes> read_image(const ImageSource& source, std::span<const std::string> allowed_dirs, std::int64_t pixels_max) {
   auto bytes = read_source(source, allowed_dirs);
   if (!bytes) return bytes;
+  if (source.media == Media::audio || (source.media == Media::any && is_audio(*bytes))) {
+    if (const auto header = check_audio(*bytes); !header) return std::unexpected(header.error());
+    return bytes;
+  }
   const auto header = check_image(*bytes);
   if (!header) return std::unexpected(header.error());
   if (header->width * header->height > pixels_max) {

@@ -1,4 +1,4 @@
-// Reads the bytes of an image from its source in a request.
+// Reads the bytes of an image or a clip from its source in a request.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace uma::image {
 
-// Reads an image's file and checks it (image_header.h). It may have `pixels_max` pixels. Paths must be below `allowed_dirs`.
+// Reads the file of an image or a clip and checks it (image_header.h, audio_header.h). An image may have `pixels_max` pixels.
+// Paths must be below `allowed_dirs`.
 // Every step is opened relative to the folder before it without following symbolic links, so neither a link nor a concurrent
 // rename leads out. Only regular files are read. Blocks on the disk. Errors: E_PROTO_003 with the reason; a missing file and a
 // forbidden file have the same error.

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "testing/audio_bytes.h"
 #include "testing/image_bytes.h"
 
 namespace uma::image {
@@ -19,6 +20,21 @@ namespace fs = std::filesystem;
 
 using testing::base64_of;
 using testing::bmp_of_one_pixel;
+
+TEST(ImageSource, IsWhatItClaimsToBe) {
+  const std::string clip = testing::tone(100);
+  const auto is_read = [](const std::string& file, Media media) {
+    return read_image({.kind = ImageSource::Kind::file, .text = file, .media = media}, {}).has_value();
+  };
+  EXPECT_TRUE(is_read(clip, Media::audio));
+  EXPECT_TRUE(is_read(clip, Media::any));
+  EXPECT_FALSE(is_read(clip, Media::image));
+  EXPECT_TRUE(is_read(testing::bmp_of_one_pixel(), Media::any));
+  EXPECT_FALSE(is_read(testing::bmp_of_one_pixel(), Media::audio));
+  const auto text = read_image({.kind = ImageSource::Kind::data, .text = "data:audio/wav;base64,!", .media = Media::audio}, {});
+  ASSERT_FALSE(text);
+  EXPECT_EQ(text.error().message, "the clip's data is not base64");
+}
 
 class ImagePaths : public ::testing::Test {
  protected:

@@ -104,6 +104,9 @@ constexpr std::string_view kKeptSuffixes[] = {
     ".ssm.state_size",
     ".ssm.group_count",
     ".vision.projection_dim",
+    ".audio.projection_dim",
+    "clip.has_vision_encoder",
+    "clip.has_audio_encoder",
     ".vocab_size",
     ".rope.dimension_count",
     "_epsilon",
@@ -319,9 +322,14 @@ class HeaderParser {
     check_kind();
     if (const auto* pooling = find<std::int64_t>(header_.architecture + ".pooling_type")) header_.pooling_type = *pooling;
     if (const auto* causal = find<bool>(header_.architecture + ".attention.causal")) header_.causal_attention = *causal;
-    if (const auto* size = find<std::int64_t>(header_.architecture + ".vision.projection_dim")) {
-      header_.projection_size = *size;
+    for (const std::string_view key : {".audio.projection_dim", ".vision.projection_dim"}) {
+      if (const auto* size = find<std::int64_t>(header_.architecture + std::string(key))) header_.projection_size = *size;
     }
+    if (!header_.is_projector()) return;
+    const auto* audio = find<bool>("clip.has_audio_encoder");
+    const auto* images = find<bool>("clip.has_vision_encoder");
+    header_.encoders.audio = audio != nullptr && *audio;
+    header_.encoders.images = images == nullptr ? !header_.encoders.audio : *images;
   }
 
   // Reads the defaults of sampling. A value of the wrong type or outside its range is as good as none.

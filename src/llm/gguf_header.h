@@ -22,6 +22,12 @@ inline constexpr std::uint64_t kGgufHeadBytesMax = 256ul << 20;  // Metadata and
 // The kind of file that is expected. A projector is read as a model.
 enum class GgufKind : std::uint8_t { model, adapter };
 
+// What a projector encodes.
+struct Encoders {
+  bool images = false;
+  bool audio = false;
+};
+
 struct GgufTensor {
   std::string name;
   std::vector<std::uint64_t> sizes;  // 1 to 4 dimensions, none of them 0.
@@ -61,6 +67,7 @@ struct GgufHeader {
   std::optional<std::int64_t> pooling_type;     // 0 none, 1 mean, 2 first token, 3 last token, 4 rank.
   std::optional<bool> causal_attention;         // False: an encoder.
   std::optional<std::int64_t> projection_size;  // For a projector: the embedding length of a matching model.
+  Encoders encoders;                            // Of a projector.
   bool has_chat_template = false;
 
   std::int64_t split_count = 1;  // Number of files of the model.

@@ -130,6 +130,14 @@ TEST(GgufHeader, KnowsEncodersAndProjectors) {
   ASSERT_TRUE(other.has_value()) << other.error().message;
   EXPECT_TRUE(other->is_projector());
   EXPECT_EQ(other->projection_size, 128);
+  EXPECT_TRUE(other->encoders.images && !other->encoders.audio);
+
+  GgufBytes hears;
+  hears.text("general.architecture", "clip").boolean("clip.has_audio_encoder", true).u32("clip.audio.projection_dim", 64);
+  const auto audio = read(hears.tensor("a.blk.0.ln1.bias", {8}, 1, 2));
+  ASSERT_TRUE(audio.has_value()) << audio.error().message;
+  EXPECT_EQ(audio->projection_size, 64);
+  EXPECT_TRUE(!audio->encoders.images && audio->encoders.audio);
 }
 
 TEST(GgufHeader, TheLibraryReadsTheSame) {

@@ -53,7 +53,7 @@ class GridTest : public ::testing::TestWithParam<KvLayout> {
     ASSERT_TRUE(projector) << projector.error().message;
     projector_ = std::move(*projector);
     layout_ = *projector_->layout(image_);
-    rows_ = *projector_->encode(image_);
+    rows_ = *projector_->encode(image_, nullptr);
     context_ = new_context();
   }
 
@@ -159,7 +159,7 @@ constexpr float kRounding = 0.05F;
 
 TEST_P(GridTest, AnImageHasLinesAndColumns) {
   EXPECT_TRUE(projector_->facts().has_grids);
-  EXPECT_TRUE(projector_->facts().is_causal);
+  EXPECT_TRUE(projector_->layout(image_)->is_causal);
   EXPECT_TRUE(context_->shape().has_grids);
   EXPECT_FALSE(context_->shape().can_shift);
   EXPECT_EQ(rows_count(), 50);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <format>
 #include <mtmd-helper.h>
 #include <mtmd.h>
@@ -18,6 +20,11 @@ namespace {
 
 // Memory and time of encoding grow with the square of an image's rows.
 constexpr std::int32_t kGridTokensMax = 1024;
+// Shorter clips, and shorter rests of a clip behind its last half minute, are continued with silence: some encoders end the
+// process on them. Encoders divide a clip into half minutes.
+constexpr double kClipSecondsMin = 0.5;
+constexpr std::size_t kPieceSeconds = 30;
+constexpr const char* kEnded = "the encoding was ended early";
 
 template <auto free>
 struct Freed {
@@ -35,6 +42,17 @@ GridPlace place_of(const mtmd_image_tokens* image, llama_pos begin, std::size_t 
   // In the order of a batch.
   return {static_cast<std::int32_t>(place.t), static_cast<std::int32_t>(place.y), static_cast<std::int32_t>(place.x),
           static_cast<std::int32_t>(place.z)};
+}
+
+// The positions of a clip's rows, which follow one another like those of text.
+Expected<Unit> add_line(std::int32_t rows, ImageGrid& grid) {
+  constexpr GridPlace kMoves{1, 1, 1, 0};
+  if (grid.places.empty()) grid.moves = kMoves;
+  if (grid.moves != kMoves)
+    return fail(ErrorCode::model_capability, "the projector gives the clip positions of an unknown kind");
+  for (std::int32_t row = 0; row < rows; ++row) grid.places.push_back({row, row, row, 0});
+  grid.advance.push_back(rows);
+  return Unit{};
 }
 
 // Adds the positions of a piece's rows. They depend on the place of the piece in a chain, which is not known here: each
@@ -59,10 +77,41 @@ Expected<Unit> add_grid(const mtmd_input_chunk* chunk, std::int32_t advance, Ima
   return Unit{};
 }
 
+// Asks a monitor between the nodes of an encoder's graph.
+class EncodingWatch {
+ public:
+  void begin(CallMonitor* monitor) {
+    monitor_ = monitor;
+    nodes_ = 0;
+    is_ended_ = false;
+  }
+  [[nodiscard]] bool is_ended() const { return is_ended_; }
+
+  // The library asks before a node whether to call again behind it, and then whether to go on with the next one.
+  static bool on_node(ggml_tensor*, bool is_before, void* watch) {
+    return static_cast<EncodingWatch*>(watch)->on_node(is_before);
+  }
+
+ private:
+  static constexpr std::uint32_t kNodesPerLook = 16;  // A layer has about 30.
+
+  bool on_node(bool is_before) {
+    // The library computes each part of a graph, on one device, up to the first node behind which it is told to end.
+    if (is_before) return monitor_ != nullptr && (is_ended_ || ++nodes_ % kNodesPerLook == 0);
+    is_ended_ = is_ended_ || monitor_->wants_end();
+    return !is_ended_;
+  }
+
+  CallMonitor* monitor_ = nullptr;
+  std::uint32_t nodes_ = 0;
+  bool is_ended_ = false;
+};
+
 class LlamaProjector final : public Projector {
  public:
-  LlamaProjector(std::shared_ptr<llama_model> model, ContextPtr context, ProjectorFacts facts)
-      : model_(std::move(model)), context_(std::move(context)), facts_(std::move(facts)) {}
+  LlamaProjector(std::shared_ptr<llama_model> model, std::unique_ptr<EncodingWatch> watch, ContextPtr context,
+                 ProjectorFacts facts)
+      : model_(std::move(model)), watch_(std::move(watch)), context_(std::move(context)), facts_(std::move(facts)) {}
   ~LlamaProjector() override {
     const std::lock_guard lock(making_mutex());
     context_.reset();
@@ -70,32 +119,60 @@ class LlamaProjector final : public Projector {
 
   const ProjectorFacts& facts() const override { return facts_; }
   Expected<ImageLayout> layout(std::span<const std::byte> image) const override;
-  Expected<std::vector<float>> encode(std::span<const std::byte> image) override;
+  Expected<std::vector<float>> encode(std::span<const std::byte> image, CallMonitor* monitor) override;
 
  private:
   // Decodes the image and converts it to the encoder's input.
   [[nodiscard]] Expected<ChunksPtr> cut(std::span<const std::byte> image) const;
+  [[nodiscard]] Expected<Unit> check_clip(BitmapPtr& clip) const;
 
-  std::shared_ptr<llama_model> model_;  // Shared, because the projector may outlive the model's other users.
+  std::shared_ptr<llama_model> model_;    // Shared, because the projector may outlive the model's other users.
+  std::unique_ptr<EncodingWatch> watch_;  // The library's context has its address.
   ContextPtr context_;
   ProjectorFacts facts_;
 };
 
 Expected<ChunksPtr> LlamaProjector::cut(std::span<const std::byte> image) const {
-  const BitmapPtr bitmap(mtmd_helper_bitmap_init_from_buf(context_.get(), reinterpret_cast<const unsigned char*>(image.data()),
-                                                          image.size(), false, mtmd_helper_init_opt_default())
-                             .bitmap);
-  if (bitmap == nullptr || mtmd_bitmap_is_audio(bitmap.get())) {
-    return fail(ErrorCode::proto_field, "the image cannot be decoded: it is damaged or has an unsupported format");
+  BitmapPtr bitmap(mtmd_helper_bitmap_init_from_buf(context_.get(), reinterpret_cast<const unsigned char*>(image.data()),
+                                                    image.size(), false, mtmd_helper_init_opt_default())
+                       .bitmap);
+  if (bitmap == nullptr) {
+    return fail(ErrorCode::proto_field, "the image or clip cannot be decoded: it is damaged or has an unsupported format");
+  }
+  const bool is_clip = mtmd_bitmap_is_audio(bitmap.get());
+  if (is_clip ? !facts_.reads_audio : !facts_.reads_images) {
+    return fail(ErrorCode::model_capability, std::format("the model's projector reads no {}", is_clip ? "audio" : "images"));
+  }
+  if (is_clip) {
+    if (const auto checked = check_clip(bitmap); !checked) return std::unexpected(checked.error());
   }
   // The image is a part of its own, so no text is searched for a marker.
   const mtmd_input_part part{.text = nullptr, .bitmap = bitmap.get()};
   const mtmd_input_part* const parts[] = {&part};
   ChunksPtr chunks(mtmd_input_chunks_init());
   if (mtmd_tokenize_from_parts(context_.get(), chunks.get(), parts, 1, false) != 0) {
-    return fail(ErrorCode::proto_field, "the image cannot be converted to the input of the model");
+    return fail(ErrorCode::proto_field,
+                std::format("the {} cannot be converted to the input of the model", is_clip ? "clip" : "image"));
   }
   return chunks;
+}
+
+// Continues a short clip with silence.
+Expected<Unit> LlamaProjector::check_clip(BitmapPtr& clip) const {
+  const std::size_t count = mtmd_bitmap_get_n_bytes(clip.get()) / sizeof(float);
+  if (count == 0) return fail(ErrorCode::proto_field, "the clip has no samples");
+  std::vector<float> samples(count);
+  std::memcpy(samples.data(), mtmd_bitmap_get_data(clip.get()), count * sizeof(float));
+  if (!std::ranges::all_of(samples, [](float value) { return std::isfinite(value); })) {
+    return fail(ErrorCode::proto_field, "the clip has samples that are not finite");
+  }
+  const auto rate = static_cast<std::size_t>(std::max(1, mtmd_get_audio_sample_rate(context_.get())));
+  const auto least = static_cast<std::size_t>(kClipSecondsMin * static_cast<double>(rate));
+  const std::size_t rest = count % (kPieceSeconds * rate);
+  if (rest == 0 || rest >= least) return Unit{};
+  samples.resize(count - rest + least);
+  clip.reset(mtmd_bitmap_init_from_audio(samples.size(), samples.data()));
+  return Unit{};
 }
 
 Expected<ImageLayout> LlamaProjector::layout(std::span<const std::byte> image) const {
@@ -113,7 +190,10 @@ Expected<ImageLayout> LlamaProjector::layout(std::span<const std::byte> image) c
       }
       const std::size_t rows = mtmd_input_chunk_get_n_tokens(chunk);
       const std::int32_t advance = mtmd_input_chunk_get_n_pos(chunk);
-      if (facts_.has_grids) {
+      layout.is_causal = layout.is_causal && !mtmd_decode_use_non_causal(context_.get(), chunk);
+      if (facts_.has_grids && mtmd_input_chunk_get_type(chunk) == MTMD_INPUT_CHUNK_TYPE_AUDIO) {
+        if (auto added = add_line(static_cast<std::int32_t>(rows), layout.grid); !added) return std::unexpected(added.error());
+      } else if (facts_.has_grids) {
         if (auto added = add_grid(chunk, advance, layout.grid); !added) return std::unexpected(added.error());
       } else if (static_cast<std::size_t>(advance) != rows) {
         return fail(ErrorCode::model_capability, "the image needs positions of several dimensions, which the model has not");
@@ -126,15 +206,18 @@ Expected<ImageLayout> LlamaProjector::layout(std::span<const std::byte> image) c
   });
 }
 
-Expected<std::vector<float>> LlamaProjector::encode(std::span<const std::byte> image) {
+Expected<std::vector<float>> LlamaProjector::encode(std::span<const std::byte> image, CallMonitor* monitor) {
   return guarded(ErrorCode::runtime_decode, "encoding an image", [&]() -> Expected<std::vector<float>> {
     const auto chunks = cut(image);
     if (!chunks) return std::unexpected(chunks.error());
     std::vector<float> rows;
+    watch_->begin(monitor);
     for (std::size_t i = 0; i < mtmd_input_chunks_size(chunks->get()); ++i) {
       const mtmd_input_chunk* chunk = mtmd_input_chunks_get(chunks->get(), i);
       if (mtmd_input_chunk_get_type(chunk) == MTMD_INPUT_CHUNK_TYPE_TEXT) continue;
+      if (monitor != nullptr && monitor->wants_end()) return fail(ErrorCode::limit_wait, kEnded);
       const bool is_done = mtmd_encode_chunk(context_.get(), chunk) == 0;
+      if (watch_->is_ended()) return fail(ErrorCode::limit_wait, kEnded);
       const float* values = is_done ? mtmd_get_output_embd(context_.get()) : nullptr;
       if (values == nullptr) return fail(ErrorCode::runtime_decode, "the image could not be encoded");
       rows.insert(rows.end(), values,
@@ -168,6 +251,9 @@ Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& pat
     // One call computes all rows of an image with a grid.
     if (has_grids) tokens_max = tokens_max > 0 ? std::min(tokens_max, kBatchRows) : kGridTokensMax;
     if (tokens_max > 0) params.image_max_tokens = tokens_max;
+    auto watch = std::make_unique<EncodingWatch>();
+    params.cb_eval = &EncodingWatch::on_node;
+    params.cb_eval_user_data = watch.get();
     const auto make = [&] {
       const std::lock_guard lock(making_mutex());
       library_log().forget();
@@ -179,16 +265,19 @@ Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& pat
       return fail(ErrorCode::model_load,
                   std::format("{}: not a projector for this model{}{}", path, reason.empty() ? "" : ": ", reason));
     }
-    if (!mtmd_support_vision(context.get())) return fail(ErrorCode::model_load, path + ": this projector has no image encoder");
+    const bool reads_images = mtmd_support_vision(context.get());
+    const bool reads_audio = mtmd_support_audio(context.get());
+    if (!reads_images && !reads_audio) return fail(ErrorCode::model_load, path + ": this projector has no encoder");
     if (mtmd_decode_use_mrope(context.get()) != has_grids) {
       return fail(ErrorCode::model_load, path + ": the projector and the model disagree about positions of several dimensions");
     }
     ProjectorFacts facts{.identity = std::format("{}|{}", *identity, llama_version()),
                          .row_width = llama_model_n_embd_inp(model.get()),
-                         .is_causal = !mtmd_decode_use_non_causal(context.get(), nullptr),
-                         .has_grids = has_grids};
+                         .has_grids = has_grids,
+                         .reads_images = reads_images,
+                         .reads_audio = reads_audio};
     if (tokens_max > 0) facts.identity += std::format("|{} tokens", tokens_max);
-    return std::make_unique<LlamaProjector>(std::move(model), std::move(context), std::move(facts));
+    return std::make_unique<LlamaProjector>(std::move(model), std::move(watch), std::move(context), std::move(facts));
   });
 }
 

@@ -3,12 +3,15 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "llm/image_tokens.h"
 #include "llm/llama_model.h"
+#include "testing/audio_bytes.h"
 
 namespace uma::llm {
 namespace {
@@ -70,12 +73,101 @@ TEST_F(ProjectorTest, LaysOutAndEncodesAnImage) {
   EXPECT_EQ(layout->rows_count(), 256);
   EXPECT_EQ(std::ranges::count(layout->tokens, kNoToken), 256);
   EXPECT_NE(layout->tokens.front(), kNoToken);
-  EXPECT_FALSE(projector_->facts().is_causal);
-  const auto rows = projector_->encode(gradient_);
+  EXPECT_FALSE(layout->is_causal);
+  const auto rows = projector_->encode(gradient_, nullptr);
   ASSERT_TRUE(rows) << rows.error().message;
   EXPECT_EQ(rows->size(), 256u * static_cast<std::size_t>(projector_->facts().row_width));
-  EXPECT_EQ(*rows, *projector_->encode(gradient_));
-  EXPECT_NE(*rows, *projector_->encode(red_));
+  EXPECT_EQ(*rows, *projector_->encode(gradient_, nullptr));
+  EXPECT_NE(*rows, *projector_->encode(red_, nullptr));
+}
+
+TEST_F(ProjectorTest, AnEncodingCanBeEndedEarly) {
+  // Ends at the given question.
+  class EndAt final : public CallMonitor {
+   public:
+    explicit EndAt(int question) : left_(question) {}
+    bool wants_end() override { return left_-- <= 0; }
+
+   private:
+    int left_;
+  };
+  const auto rows = projector_->encode(gradient_, nullptr);
+  for (const int question : {0, 1, 2}) {
+    EndAt monitor(question);
+    const auto ended = projector_->encode(gradient_, &monitor);
+    ASSERT_FALSE(ended) << question;
+    EXPECT_EQ(ended.error().code, ErrorCode::limit_wait);
+  }
+  EndAt never(1'000'000);
+  EXPECT_EQ(*rows, *projector_->encode(gradient_, &never)) << "looking changes nothing";
+  EXPECT_EQ(*rows, *projector_->encode(gradient_, nullptr));
+}
+
+class SoundProjectorTest : public ::testing::Test {
+ protected:
+  void load(const std::string& model) {
+    const std::filesystem::path folder = std::filesystem::path(std::getenv("UMA_TEST_MODEL")).parent_path();
+    model_ = load_llama_model((folder / model).string(), {}).value();
+    auto projector = model_->load_projector((folder / "mmproj-tiny-sound.gguf").string(), {});
+    ASSERT_TRUE(projector) << projector.error().message;
+    projector_ = std::move(*projector);
+  }
+  static std::span<const std::byte> bytes_of(const std::string& file) { return std::as_bytes(std::span(file)); }
+
+  const std::string low_ = testing::tone(16'000, 400);
+  const std::string high_ = testing::tone(16'000, 3000);
+  std::shared_ptr<const Model> model_;
+  std::unique_ptr<Projector> projector_;
+};
+
+TEST_F(SoundProjectorTest, LaysOutAndEncodesAClip) {
+  load("tiny.gguf");
+  EXPECT_TRUE(projector_->facts().reads_audio);
+  EXPECT_FALSE(projector_->facts().reads_images);
+  const auto layout = projector_->layout(bytes_of(low_));
+  ASSERT_TRUE(layout) << layout.error().message;
+  EXPECT_EQ(layout->pieces, (std::vector<std::int32_t>{30}));
+  EXPECT_TRUE(layout->is_causal);
+  EXPECT_TRUE(layout->grid.places.empty());
+  const auto rows = projector_->encode(bytes_of(low_), nullptr);
+  ASSERT_TRUE(rows) << rows.error().message;
+  EXPECT_EQ(rows->size(), 30u * static_cast<std::size_t>(projector_->facts().row_width));
+  EXPECT_EQ(*rows, *projector_->encode(bytes_of(low_), nullptr));
+  EXPECT_NE(*rows, *projector_->encode(bytes_of(high_), nullptr));
+}
+
+TEST_F(SoundProjectorTest, AClipIsALineOfAGrid) {
+  load("tiny-grid.gguf");
+  const auto layout = projector_->layout(bytes_of(testing::tone(31 * 16'000)));
+  ASSERT_TRUE(layout) << layout.error().message;
+  EXPECT_EQ(layout->grid.advance, (std::vector<std::int32_t>{30, 30}));
+  EXPECT_EQ(layout->grid.moves, (GridPlace{1, 1, 1, 0}));
+  ASSERT_EQ(layout->grid.places.size(), 60u);
+  EXPECT_EQ(layout->grid.places[7], (GridPlace{7, 7, 7, 0}));
+  EXPECT_EQ(layout->grid.places[37], (GridPlace{7, 7, 7, 0}));
+}
+
+TEST_F(SoundProjectorTest, TheShortestClipIsContinuedWithSilence) {
+  load("tiny.gguf");
+  const std::string one = testing::wav_of(std::string(2, '\x11'));
+  const std::string half_second = testing::wav_of(std::string(2, '\x11') + std::string(2 * 7'999, '\0'));
+  EXPECT_EQ(*projector_->encode(bytes_of(one), nullptr), *projector_->encode(bytes_of(half_second), nullptr));
+  EXPECT_TRUE(projector_->layout(bytes_of(testing::tone(30 * 16'000 + 1))));
+}
+
+TEST_F(SoundProjectorTest, RefusesWhatItCannotRead) {
+  load("tiny.gguf");
+  const Bytes image = picture([](int, int) { return std::array{40, 30, 230}; });
+  ASSERT_FALSE(projector_->layout(image));
+  EXPECT_EQ(projector_->layout(image).error().code, ErrorCode::model_capability);
+  const std::string not_finite = testing::wav_of(std::string(4 * 9'000, '\xFF'), {.tag = 3, .bits = 32});
+  ASSERT_FALSE(projector_->layout(bytes_of(not_finite)));
+  EXPECT_EQ(projector_->layout(bytes_of(not_finite)).error().code, ErrorCode::proto_field);
+}
+
+TEST_F(ProjectorTest, RefusesAClip) {
+  const std::string clip = testing::tone(8'000);
+  EXPECT_FALSE(projector_->layout(std::as_bytes(std::span(clip))));
 }
 
 TEST_F(ProjectorTest, RefusesWhatIsNoImage) {
@@ -83,7 +175,7 @@ TEST_F(ProjectorTest, RefusesWhatIsNoImage) {
   const auto bytes = std::as_bytes(std::span(text));
   ASSERT_FALSE(projector_->layout(bytes));
   EXPECT_EQ(projector_->layout(bytes).error().code, ErrorCode::proto_field);
-  EXPECT_FALSE(projector_->encode(bytes));
+  EXPECT_FALSE(projector_->encode(bytes, nullptr));
 }
 
 TEST_F(ProjectorTest, IsRefusedWhereItIsNone) {
@@ -98,7 +190,7 @@ TEST_F(ProjectorTest, RowsAreComputedInAContext) {
   const auto logits_for = [&](const Bytes& image, const char* name) {
     auto context = model_->new_context({.cells = 1024, .sequences = 2, .layout = KvLayout::split});
     EXPECT_TRUE(context);
-    const auto rows = *projector_->encode(image);
+    const auto rows = *projector_->encode(image, nullptr);
     std::vector<Token> tokens;
     for (std::int32_t i = 0; i < 256; ++i) tokens.push_back(image_token(name, "p", i));
     const BatchRow first{.token = 1, .position = 0, .sequence = 1, .wants_logits = false};

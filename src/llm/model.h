@@ -18,6 +18,7 @@
 #include "core/ids.h"
 #include "core/request.h"
 #include "llm/adapters.h"
+#include "llm/call_monitor.h"
 #include "llm/embedding.h"
 #include "llm/piece_order.h"
 #include "llm/projector.h"
@@ -134,14 +135,6 @@ struct ImageRows {
   bool is_causal = true;      // False: each row attends to all rows.
   bool wants_logits = false;  // Logits of the last row.
   GridView grid{};
-};
-
-// Asked between the steps of a computation, on one of the library's threads. It may block, which delays the computation.
-class CallMonitor {
- public:
-  virtual ~CallMonitor() = default;
-  // True: end the computation early.
-  virtual bool wants_end() = 0;
 };
 
 enum class DecodeStatus : std::uint8_t {

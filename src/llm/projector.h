@@ -1,4 +1,4 @@
-// The interface of an image encoder (libmtmd). The rows of an image take the place of token embeddings.
+// The interface of an encoder of images and clips of sound (libmtmd). The rows of an image take the place of token embeddings.
 #pragma once
 
 #include <array>
@@ -10,14 +10,16 @@
 
 #include "core/error.h"
 #include "core/ids.h"
+#include "llm/call_monitor.h"
 
 namespace uma::llm {
 
 struct ProjectorFacts {
   std::string identity;        // Differs between projectors that compute other rows for the same image.
   std::int32_t row_width = 0;  // Numbers of a row.
-  bool is_causal = true;       // False: the rows of a piece attend to each other, so one call must compute them all.
   bool has_grids = false;      // Images have an ImageGrid.
+  bool reads_images = true;
+  bool reads_audio = false;
 };
 
 // A position of several dimensions (M-RoPE), in the library's order: time, line, column, and a spare one.
@@ -36,6 +38,7 @@ struct ImageLayout {
   std::vector<Token> tokens;         // Marker tokens around the pieces, and kNoToken for each row.
   std::vector<std::int32_t> pieces;  // Row count of each piece, in order.
   ImageGrid grid{};
+  bool is_causal = true;  // False: the rows of a piece attend to each other, so one call must compute them all.
 
   [[nodiscard]] std::int32_t rows_count() const {
     std::int32_t rows = 0;
@@ -50,15 +53,18 @@ struct ProjectorOptions {
   std::int32_t image_tokens_max = 0;
 };
 
-// Every `image` parameter is a PNG, JPEG, BMP or GIF file with a checked header (image/image_header.h).
+// Every `image` parameter is a PNG, JPEG, BMP or GIF file with a checked header (image/image_header.h), or a WAV, MP3 or FLAC
+// file (image/audio_header.h).
 class Projector {
  public:
   virtual ~Projector() = default;
   [[nodiscard]] virtual const ProjectorFacts& facts() const = 0;
-  // Decodes the image. Any thread. Errors: E_PROTO_003 for an image that cannot be decoded.
+  // Decodes the image; of a clip, it also computes the spectrogram, on five threads. Any thread. Errors: E_PROTO_003 for an
+  // image that cannot be decoded; E_MODEL_003 for an image or a clip that the projector does not read.
   [[nodiscard]] virtual Expected<ImageLayout> layout(std::span<const std::byte> image) const = 0;
-  // Computes rows_count() rows of row_width numbers. One thread at a time. Errors: as layout(); E_RUNTIME_001.
-  [[nodiscard]] virtual Expected<std::vector<float>> encode(std::span<const std::byte> image) = 0;
+  // Computes rows_count() rows of row_width numbers. One thread at a time. `monitor` may end the computation early; null: no
+  // monitor. Errors: as layout(); E_LIMIT_003 if it was ended early; E_RUNTIME_001.
+  [[nodiscard]] virtual Expected<std::vector<float>> encode(std::span<const std::byte> image, CallMonitor* monitor) = 0;
 };
 
 }  // namespace uma::llm

@@ -129,7 +129,10 @@ std::vector<ModelInfo> ModelPool::list() const {
     ModelInfo info = info_of(model);
     info.idle_unload_s = model.card.is_pinned ? 0 : to_ms(options_.idle_unload) / 1000;
     if (model.card.idle_unload_s && !model.card.is_pinned) info.idle_unload_s = static_cast<double>(*model.card.idle_unload_s);
-    info.reads_images |= options_.default_has_projector && first && info.name == *first;
+    if (first && info.name == *first) {
+      info.reads_images |= options_.default_encoders.images;
+      info.reads_audio |= options_.default_encoders.audio;
+    }
     // The default model comes first.
     infos.insert(first && info.name == *first ? infos.begin() : infos.end(), std::move(info));
   }

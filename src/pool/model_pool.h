@@ -37,9 +37,9 @@
 namespace uma::pool {
 
 struct PoolOptions {
-  std::string default_model;           // Model of requests that name none; empty: the first registered one.
-  bool default_has_projector = false;  // `prepare` adds a projector that the registry does not know.
-  std::string shipped_model;           // Name of the model that ships with umad; empty: it is not registered.
+  std::string default_model;         // Model of requests that name none; empty: the first registered one.
+  llm::Encoders default_encoders{};  // Of the projector that `prepare` adds to it, which the registry does not know.
+  std::string shipped_model;         // Name of the model that ships with umad; empty: it is not registered.
   UnknownModel unknown = UnknownModel::automatic;
   std::string own_folder;  // Folder whose models remove() may delete; empty: none.
   GovernorOptions governor;

@@ -294,6 +294,7 @@ class RegistryReader {
       const auto projector = file_at(model.projector_path);
       if (!projector) model.problem = std::format("its projector {}: no such file", model.projector_path);
       if (projector && !projector->header) model.problem = projector->header.error().message;
+      if (projector && projector->header) model.encoders = projector->header->encoders;
     }
     for (llm::AdapterSource adapter : card.adapters) {
       adapter.path = resolve(adapter.path);
@@ -398,7 +399,9 @@ class RegistryReader {
       const std::vector<RegisteredModel*> fitting = models_for(path, *file->header);
       if (fitting.size() == 1 && fitting.front()->projector_path.empty()) {
         fitting.front()->projector_path = path;
-        if (!fitting.front()->card.capability) fitting.front()->capability = Capability::vision;
+        fitting.front()->encoders = file->header->encoders;
+        if (!fitting.front()->card.capability && file->header->encoders.images)
+          fitting.front()->capability = Capability::vision;
         continue;
       }
       next_->remarks_.push_back(fitting.empty()
@@ -504,7 +507,8 @@ ModelInfo info_of(const RegisteredModel& model) {
     info.file.modified_s = model.file->modified_ns / 1'000'000'000;
   }
   info.capability = model.capability;
-  info.reads_images = model.capability == Capability::vision || !model.projector_path.empty();
+  info.reads_images = model.capability == Capability::vision || model.encoders.images;
+  info.reads_audio = model.encoders.audio;
   info.aliases = model.card.aliases;
   info.sampling = {.values = model.sampling,
                    .dry_sequence_breakers = model.card.defaults.dry_sequence_breakers,

@@ -44,6 +44,7 @@ struct RegisteredModel {
   ModelCard card;
   std::string path;            // Path of its first file; empty: not downloaded yet.
   std::string projector_path;  // Empty: none.
+  llm::Encoders encoders{};    // Of its projector.
   std::vector<llm::AdapterSource> adapters{};
   Capability capability = Capability::chat;
   std::shared_ptr<const ModelFile> file;  // Shared between snapshots; null: no file.

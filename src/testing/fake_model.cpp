@@ -383,8 +383,9 @@ Expected<std::unique_ptr<llm::Projector>> FakeModel::load_projector(const std::s
 }
 
 Expected<llm::ImageLayout> FakeProjector::layout(std::span<const std::byte>) const {
-  llm::ImageLayout layout{
-      .tokens = {'[', kNoToken, kNoToken, kNoToken, ',', kNoToken, kNoToken, ']'}, .pieces = {3, 2}, .grid = {}};
+  llm::ImageLayout layout{.tokens = {'[', kNoToken, kNoToken, kNoToken, ',', kNoToken, kNoToken, ']'},
+                          .pieces = {3, 2},
+                          .is_causal = facts_.has_grids};
   if (facts_.has_grids) {
     layout.grid = {.places = {{0, 0, 0, 0}, {0, 0, 1, 0}, {0, 0, 2, 0}, {0, 0, 0, 0}, {0, 0, 1, 0}},
                    .moves = {1, 1, 1, 0},
@@ -393,7 +394,8 @@ Expected<llm::ImageLayout> FakeProjector::layout(std::span<const std::byte>) con
   return layout;
 }
 
-Expected<std::vector<float>> FakeProjector::encode(std::span<const std::byte> image) {
+Expected<std::vector<float>> FakeProjector::encode(std::span<const std::byte> image, llm::CallMonitor* monitor) {
+  if (monitor != nullptr && monitor->wants_end()) return fail(ErrorCode::limit_wait, "the encoding was ended early");
   Sha256 hash;
   hash.add({reinterpret_cast<const char*>(image.data()), image.size()});
   std::vector<float> rows;

@@ -157,11 +157,11 @@ class FakeContext : public llm::Context {
 class FakeProjector final : public llm::Projector {
  public:
   explicit FakeProjector(bool has_grids = false) {
-    facts_ = {.identity = "fake projector", .row_width = 2, .is_causal = has_grids, .has_grids = has_grids};
+    facts_ = {.identity = "fake projector", .row_width = 2, .has_grids = has_grids};
   }
   [[nodiscard]] const llm::ProjectorFacts& facts() const override { return facts_; }
   [[nodiscard]] Expected<llm::ImageLayout> layout(std::span<const std::byte> image) const override;
-  [[nodiscard]] Expected<std::vector<float>> encode(std::span<const std::byte> image) override;
+  [[nodiscard]] Expected<std::vector<float>> encode(std::span<const std::byte> image, llm::CallMonitor* monitor) override;
 
  private:
   llm::ProjectorFacts facts_;

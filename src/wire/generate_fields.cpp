@@ -21,11 +21,12 @@
 namespace uma::wire {
 namespace {
 
-// The image in a part of a content: OpenAI's {type: "image_url", image_url: {url}}, or {type: "image"} with path, data or url.
-// Nullopt for another part, or an invalid one.
+// The image or clip in a part of a content: OpenAI's {type: "image_url", image_url: {url}} and {type: "input_audio",
+// input_audio: {data, format}}, or {type: "image"} with path, data or url. Nullopt for another part, or an invalid one.
 std::optional<ImageSource> image_part(json::FieldReader& part) {
   const std::string type = part.text("type").value_or("");
   if (type == "image") return image_field(part);
+  if (type == "input_audio") return audio_part(part);
   const boost::json::value* address = part.find("image_url");
   if (type != "image_url" || address == nullptr) return std::nullopt;
   if (!address->is_object()) return image_of_url(part.required_text("image_url", {.min = 1}));
@@ -35,7 +36,8 @@ std::optional<ImageSource> image_part(json::FieldReader& part) {
   return image;
 }
 
-// Reads OpenAI's two formats of a message's content: a string, or an array of {type: "text", text} and, for a user, images.
+// Reads OpenAI's two formats of a message's content: a string, or an array of {type: "text", text} and, for a user, images and
+// clips.
 std::string content_field(json::FieldReader& message, std::string_view role, std::size_t index,
                           std::vector<InputImage>& images) {
   const auto cleaned = [is_system = role == "system"](std::string text) {
@@ -61,7 +63,8 @@ std::string content_field(json::FieldReader& message, std::string_view role, std
     }
     if (!image) {
       message.fail_field("content", R"(must be a string or an array of {"type": "text", "text": ...})"
-                                    R"( and, for a user, {"type": "image_url", "image_url": {"url": ...}})");
+                                    R"( and, for a user, {"type": "image_url", "image_url": {"url": ...}})"
+                                    R"( or {"type": "input_audio", "input_audio": {"data": ..., "format": ...}})");
       return "";
     }
     images.push_back({.message = index, .at = text.size(), .source = std::move(*image), .field = field});
@@ -365,7 +368,8 @@ std::vector<ChatMessage> messages_field(json::FieldReader& fields, std::vector<I
            [&](json::FieldReader& message) { messages.push_back(read_message(message, i, images)); });
   }
   if (images.size() > kImagesPerRequestMax) {
-    fields.fail_field("messages", std::format("have {} images, but the limit is {}", images.size(), kImagesPerRequestMax));
+    fields.fail_field("messages",
+                      std::format("have {} images and clips, but the limit is {}", images.size(), kImagesPerRequestMax));
   }
   return messages;
 }

@@ -1,5 +1,6 @@
 #include "wire/image_fields.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
@@ -40,7 +41,11 @@ std::string_view image_type(std::span<const std::byte> file) {
   if (begins_with("\x89PNG")) return "image/png";
   if (begins_with("\xFF\xD8\xFF")) return "image/jpeg";
   if (begins_with("GIF8")) return "image/gif";
-  return begins_with("BM") ? "image/bmp" : "";
+  if (begins_with("BM")) return "image/bmp";
+  if (begins_with("RIFF")) return "audio/wav";
+  if (begins_with("fLaC")) return "audio/flac";
+  const bool is_mp3 = begins_with("ID3") || (file.size() > 1 && file[0] == std::byte{0xFF} && file[1] >= std::byte{0xE0});
+  return is_mp3 ? "audio/mp3" : "";
 }
 
 std::string data_uri(std::span<const std::byte> file) {
@@ -60,6 +65,28 @@ ImageSource image_field(json::FieldReader& fields) {
   if (auto path = fields.text("path", {.min = 1})) return {.kind = ImageSource::Kind::path, .text = std::move(*path)};
   if (auto data = fields.text("data", {.min = 1})) return {.kind = ImageSource::Kind::data, .text = std::move(*data)};
   return image_of_url(fields.text("url", {.min = 1}).value_or(""));
+}
+
+ImageSource audio_field(json::FieldReader& fields) {
+  constexpr std::array<std::string_view, 3> kFormats = {"wav", "mp3", "flac"};
+  std::string data = fields.required_text("data", {.min = 1});
+  const std::string format = fields.required_text("format");
+  if (fields.ok() && !std::ranges::contains(kFormats, format)) fields.fail_field("format", R"(must be "wav", "mp3" or "flac")");
+  if (data.starts_with("data:")) data.erase(0, data.find(',') + 1);
+  if (fields.ok()) data.insert(0, std::format("data:audio/{};base64,", format));
+  return {.kind = ImageSource::Kind::data, .text = std::move(data), .media = Media::audio};
+}
+
+ImageSource audio_part(json::FieldReader& part) {
+  const boost::json::object* object = part.object("input_audio");
+  if (object == nullptr) {
+    part.fail_field("input_audio", "is required");
+    return {};
+  }
+  json::FieldReader inner(*object, part.path() + "input_audio.");
+  ImageSource clip = audio_field(inner);
+  if (!inner.ok()) part.fail_as(inner);
+  return clip;
 }
 
 EmbedImagesRequest embed_images_fields(json::FieldReader& fields) {

@@ -14,13 +14,17 @@ namespace uma::wire {
 
 // Reads exactly one of {"path": ...}, {"data": base64} and {"url": ...}. A url may be a data: URI, or file:// and a path.
 [[nodiscard]] ImageSource image_field(json::FieldReader& fields);
+// Reads {"data": base64, "format": "wav" | "mp3" | "flac"}, which OpenAI calls input_audio, as a clip with a data: URI.
+[[nodiscard]] ImageSource audio_field(json::FieldReader& fields);
+// The clip in a part of a content that is {type: "input_audio", input_audio: {data, format}}.
+[[nodiscard]] ImageSource audio_part(json::FieldReader& part);
 // Reads one image, or several in "images", and the other fields of a request for image embeddings.
 [[nodiscard]] EmbedImagesRequest embed_images_fields(json::FieldReader& fields);
 // The image of a URL in OpenAI's content; the URL begins with data:, file:// or http.
 [[nodiscard]] ImageSource image_of_url(std::string url);
 // The inverse of image_of_url().
 [[nodiscard]] std::string url_of_image(const ImageSource& image);
-// The media type of an image file by its first bytes, such as "image/png"; empty for unsupported types.
+// The media type of the file of an image or a clip by its first bytes, such as "image/png"; empty for unsupported types.
 [[nodiscard]] std::string_view image_type(std::span<const std::byte> file);
 // Requires: image_type(file) is not empty.
 [[nodiscard]] std::string data_uri(std::span<const std::byte> file);

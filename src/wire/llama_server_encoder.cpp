@@ -73,7 +73,7 @@ std::string props_json(const ModelInfo& model, std::string_view umad_version) {
   object.field("chat_template", model.chat_template ? std::string_view(*model.chat_template) : "");
   json::ObjectWriter modalities(object.begin("modalities"));
   modalities.field("vision", model.reads_images);
-  modalities.field("audio", false);
+  modalities.field("audio", model.reads_audio);
   modalities.close();
   object.field("build_info", std::format("umad {}", umad_version));
   object.field("is_sleeping", model.state != ModelState::ready);

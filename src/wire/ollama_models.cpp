@@ -45,6 +45,7 @@ void write_capabilities(json::ObjectWriter& object, const ModelInfo& model) {
   } else if (model.capability != Capability::rerank) {
     names = {"completion", "tools"};
     if (model.reads_images) names.push_back("vision");
+    if (model.reads_audio) names.push_back("audio");
     if (model.reasons) names.push_back("thinking");
     if (model.fills_gaps) names.push_back("insert");
   }

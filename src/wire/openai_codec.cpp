@@ -181,6 +181,7 @@ std::vector<std::string_view> abilities_of(const ModelInfo& model) {
   std::vector<std::string_view> abilities = {"completion"};
   if (model.calls_tools) abilities.emplace_back("tools");
   if (model.reads_images) abilities.emplace_back("vision");
+  if (model.reads_audio) abilities.emplace_back("audio");
   if (model.reasons) abilities.emplace_back("thinking");
   if (model.fills_gaps) abilities.emplace_back("insert");
   return abilities;

@@ -70,6 +70,8 @@ boost::json::object extra_of(const ChatMessage& message) {
   return extra.is_object() ? std::move(extra.get_object()) : boost::json::object();
 }
 
+constexpr std::string_view kAudioUrl = "data:audio/";
+
 // The images of a message with a content of `content_bytes`, in the format of capability/message_images.h.
 std::vector<ItemImage> images_of(const boost::json::object& extra, std::size_t content_bytes) {
   std::vector<ItemImage> images;
@@ -188,7 +190,20 @@ void append_text_part(std::string& out, const Item& item, std::string_view text)
   part.close();
 }
 
+// Appends the clip of the URL "data:audio/FORMAT;base64,DATA".
+void append_audio_part(std::string& out, std::string_view url) {
+  const std::size_t comma = url.find(',');
+  json::ObjectWriter part(out);
+  part.field("type", "input_audio");
+  json::ObjectWriter clip(part.begin("input_audio"));
+  clip.field("data", url.substr(comma + 1));
+  clip.field("format", url.substr(kAudioUrl.size(), url.find(';') - kAudioUrl.size()));
+  clip.close();
+  part.close();
+}
+
 void append_image_part(std::string& out, const ItemImage& image) {
+  if (image.url.starts_with(kAudioUrl)) return append_audio_part(out, image.url);
   json::ObjectWriter part(out);
   part.field("type", "input_image");
   part.field("detail", "auto");

@@ -94,8 +94,10 @@ std::string text_field(json::FieldReader& item, std::string_view name) {
   return std::move(text).value_or("");
 }
 
-// The image of {"type": "input_image", "image_url": ...}; nullopt for another part.
+// The image of {"type": "input_image", "image_url": ...}, or the clip of {"type": "input_audio", ...}; nullopt for another
+// part.
 std::optional<ImageSource> item_image(json::FieldReader& part) {
+  if (part.text("type") == "input_audio") return audio_part(part);
   if (part.text("type") != "input_image") return std::nullopt;
   if (part.find("file_id") != nullptr) {
     part.fail_field("file_id",
@@ -127,7 +129,8 @@ std::string item_content(json::FieldReader& item, std::string_view role, std::si
     auto said = object == nullptr ? std::nullopt : text_of_part(item, "content", *object, kTextParts);
     if (!said) {
       item.fail_field("content", R"(must be a string or an array of {"type": "input_text", "text": ...})"
-                                 R"( and, for a user, {"type": "input_image", "image_url": ...})");
+                                 R"( and, for a user, {"type": "input_image", "image_url": ...})"
+                                 R"( or {"type": "input_audio", "input_audio": {"data": ..., "format": ...}})");
       return "";
     }
     text += cleaned(std::move(*said));
@@ -256,7 +259,7 @@ std::vector<ChatMessage> items_field(json::FieldReader& fields, std::string_view
   std::vector<ChatMessage> messages = reader.take();
   if (messages.empty() && !items->empty()) fields.fail_field(name, "has no text: only the text of reasoning items is used");
   if (images.size() > kImagesPerRequestMax) {
-    fields.fail_field(name, std::format("has {} images, but the limit is {}", images.size(), kImagesPerRequestMax));
+    fields.fail_field(name, std::format("has {} images and clips, but the limit is {}", images.size(), kImagesPerRequestMax));
   }
   return messages;
 }
@@ -570,7 +573,7 @@ std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::strin
     std::vector<InputImage> images;
     request.messages = items_field(fields, "items", images);
     if (!images.empty())
-      fields.fail_field("items", "must not have images in this request: add them after the conversation was created");
+      fields.fail_field("items", "must not have images or clips in this request: add them after the conversation was created");
     request.metadata = metadata_field(fields);
     return request;
   });

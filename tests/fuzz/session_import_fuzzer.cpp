@@ -190,9 +190,11 @@ class Life {
     engine::LaneOptions lane;
     lane.store = &store_;
     lane.stored_tokens_min = 1;
-    lane.encode = [vision = vision_](const TenantId& tenant, const std::string& image,
+    lane.encode = [vision = vision_](const TenantId& tenant, const std::string& image, std::stop_token end,
                                      std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
-      vision->post(tenant, [vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
+      vision->post(tenant, [vision, image, end = std::move(end), then = std::move(then)]() mutable {
+        then(vision->encode(image, end));
+      });
     };
     lane_ = std::make_unique<engine::Lane>(
         std::move(lane), std::make_unique<testing::FakeContext>(options_), nullptr, model_->vocab(), clock_,

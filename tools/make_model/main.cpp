@@ -122,6 +122,25 @@ uma::ProjectorSpec tiny_grid_projector_spec() {
           .row_width = tiny_grid_spec().width};
 }
 
+// A projector of sound for tiny and tiny-grid: a half minute becomes 30 rows.
+uma::ProjectorSpec tiny_sound_projector_spec() {
+  return {.name = "uma tiny sound projector",
+          .kind = uma::ProjectorKind::ultravox,
+          .layers = 1,
+          .width = 16,
+          .heads = 1,
+          .feed_forward = 32,
+          .row_width = tiny_spec().width,
+          .stack = 50};
+}
+
+const std::map<std::string, uma::ProjectorSpec>& projectors() {
+  static const std::map<std::string, uma::ProjectorSpec> projectors{{"tiny-register", tiny_projector_spec()},
+                                                                    {"tiny-grid", tiny_grid_projector_spec()},
+                                                                    {"tiny-sound", tiny_sound_projector_spec()}};
+  return projectors;
+}
+
 uma::ModelSpec spec_134m() {
   return {.name = "uma 134m",
           .type = GGML_TYPE_Q8_0,
@@ -193,7 +212,7 @@ int main(int argc, char** argv) {
   bool chat_template = false;
   std::string chat_template_file;
   std::vector<std::string> control_tokens;
-  bool is_projector = false;
+  std::string projector_name;
   std::uint32_t adapter_rank = 0;
   const std::map<std::string, ggml_type> types{{"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}};
 
@@ -218,9 +237,8 @@ int main(int argc, char** argv) {
       ->check(CLI::ExistingFile);
   app.add_option("--control-token", control_tokens, "mark that is one token, which replies do not show; may be repeated")
       ->allow_extra_args(false);
-  app.add_flag(
-      "--projector", is_projector,
-      "write the image projector of tiny-register, or of tiny-grid with that preset; only --out and --seed apply to it");
+  app.add_option("--projector", projector_name, "write this projector instead; only --out and --seed apply to it")
+      ->check(CLI::IsMember(projectors()));
   app.add_option("--adapter", adapter_rank, "write a LoRA adapter of this rank for the model instead")
       ->check(CLI::Range(1U, 256U));
   app.add_option("--replies", replies,
@@ -252,8 +270,8 @@ int main(int argc, char** argv) {
     std::println(stderr, "make_model: {}", written.error());
     return 2;
   };
-  if (is_projector) {
-    uma::ProjectorSpec projector = preset == "tiny-grid" ? tiny_grid_projector_spec() : tiny_projector_spec();
+  if (!projector_name.empty()) {
+    uma::ProjectorSpec projector = projectors().at(projector_name);
     projector.seed = seed;
     return report(uma::write_projector(projector, out));
   }

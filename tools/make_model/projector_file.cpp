@@ -112,6 +112,75 @@ std::vector<Matrix> list_grid_matrices(const ProjectorSpec& spec) {
   return list;
 }
 
+// A convolution over three neighbours in time; the library wants the bias as a column.
+void add_convolution(const std::string& name, std::int64_t inputs, std::int64_t outputs, std::vector<Matrix>& list) {
+  constexpr std::int64_t kNeighbours = 3;
+  list.push_back({.name = name + ".weight",
+                  .rows = outputs,
+                  .columns = kNeighbours * inputs,
+                  .gain = 2,
+                  .shape = {kNeighbours, inputs, outputs, 1}});
+  Matrix bias = vector_of(name + ".bias", outputs, 0);
+  bias.shape = {1, outputs, 1, 1};
+  list.push_back(std::move(bias));
+}
+
+constexpr std::int64_t kMelBands = 80;
+
+std::vector<Matrix> list_sound_matrices(const ProjectorSpec& spec) {
+  constexpr std::int64_t kStates = 1500;
+  const std::int64_t width = spec.width;
+  const std::int64_t stacked = width * spec.stack;
+  std::vector<Matrix> list;
+  add_convolution("a.conv1d.1", kMelBands, width, list);
+  add_convolution("a.conv1d.2", width, width, list);
+  list.push_back({.name = "a.position_embd.weight", .rows = kStates, .columns = width, .gain = 2, .is_f32 = true});
+  for (std::uint32_t layer = 0; layer < spec.layers; ++layer) {
+    const std::string block = std::format("a.blk.{}.", layer);
+    add_norm(block + "ln1", width, list);
+    add_linear(block + "attn_q", width, width, kProjectorQueryKeyGain, list);
+    list.push_back({.name = block + "attn_k.weight", .rows = width, .columns = width, .gain = kProjectorQueryKeyGain});
+    add_linear(block + "attn_v", width, width, 1, list);
+    add_linear(block + "attn_out", width, width, 1, list);
+    add_norm(block + "ln2", width, list);
+    add_linear(block + "ffn_up", spec.feed_forward, width, 1, list);
+    add_linear(block + "ffn_down", width, spec.feed_forward, 1, list);
+  }
+  add_norm("a.post_ln", width, list);
+  list.push_back(vector_of("mm.a.norm_pre.weight", stacked, 1));
+  // One half of the first product gates the other one.
+  list.push_back({.name = "mm.a.mlp.1.weight", .rows = 2 * spec.feed_forward, .columns = stacked});
+  list.push_back(vector_of("mm.a.norm_mid.weight", spec.feed_forward, 1));
+  list.push_back({.name = "mm.a.mlp.2.weight", .rows = spec.row_width, .columns = spec.feed_forward, .gain = 2});
+  return list;
+}
+
+std::expected<void, std::string> write_sound_projector(const ProjectorSpec& spec, const std::filesystem::path& path) {
+  UMA_CHECK(spec.width % spec.heads == 0 && spec.stack > 0);
+  GgufPtr gguf(gguf_init_empty());
+  const auto set_u32 = [&](const char* key, std::uint32_t value) {
+    gguf_set_val_u32(gguf.get(), std::format("clip.audio.{}", key).c_str(), value);
+  };
+  gguf_set_val_str(gguf.get(), "general.architecture", "clip");
+  gguf_set_val_str(gguf.get(), "general.type", "mmproj");
+  gguf_set_val_str(gguf.get(), "general.name", spec.name.c_str());
+  gguf_set_val_u32(gguf.get(), "general.file_type", 1);
+  gguf_set_val_bool(gguf.get(), "clip.has_audio_encoder", true);
+  gguf_set_val_bool(gguf.get(), "clip.has_vision_encoder", false);
+  gguf_set_val_str(gguf.get(), "clip.projector_type", "ultravox");
+  gguf_set_val_bool(gguf.get(), "clip.use_gelu", true);
+  set_u32("projection_dim", spec.row_width);
+  set_u32("num_mel_bins", kMelBands);
+  set_u32("embedding_length", spec.width);
+  set_u32("feed_forward_length", spec.feed_forward);
+  set_u32("block_count", spec.layers);
+  set_u32("attention.head_count", spec.heads);
+  set_u32("projector.stack_factor", spec.stack);
+  gguf_set_val_f32(gguf.get(), "clip.audio.attention.layer_norm_epsilon", 1e-5F);
+  // The library convolves with 16-bit numbers only.
+  return write_gguf(std::move(gguf), list_sound_matrices(spec), GGML_TYPE_F16, spec.seed, path);
+}
+
 std::vector<Matrix> list_projector_matrices(const ProjectorSpec& spec) {
   if (spec.kind == ProjectorKind::qwen25vl) return list_grid_matrices(spec);
   const std::int64_t width = spec.width;
@@ -149,6 +218,7 @@ std::vector<Matrix> list_projector_matrices(const ProjectorSpec& spec) {
 }  // namespace
 
 std::expected<void, std::string> write_projector(const ProjectorSpec& spec, const std::filesystem::path& path) {
+  if (spec.kind == ProjectorKind::ultravox) return write_sound_projector(spec, path);
   const bool has_grid = spec.kind == ProjectorKind::qwen25vl;
   UMA_CHECK(spec.image_size % spec.patch_size == 0 && spec.width % spec.heads == 0);
   UMA_CHECK(has_grid || (spec.row_width >= kPlaceCode + kCodeBits && spec.width > kCodeBits));

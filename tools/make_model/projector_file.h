@@ -1,4 +1,4 @@
-// Writes an image projector as a GGUF file: a small vision transformer with random weights.
+// Writes a projector for images or for sound as a GGUF file: a small transformer with random weights.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,8 @@ enum class ProjectorKind : std::uint8_t {
   // to
   // a window of patches only.
   qwen25vl,
+  // Sound: Whisper's encoder, which reads half minutes; `stack` of its 1,500 states become one row.
+  ultravox,
 };
 
 struct ProjectorSpec {
@@ -29,6 +31,7 @@ struct ProjectorSpec {
   std::uint32_t heads = 0;
   std::uint32_t feed_forward = 0;
   std::uint32_t row_width = 0;  // Width of the text model.
+  std::uint32_t stack = 0;      // For sound; image and patch size are not used.
   std::uint64_t seed = 1;
 };
 

@@ -1,5 +1,6 @@
 #include "engine/lane/image_prompts.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -10,6 +11,17 @@ void ImagePrompts::prepare() {
   for (const SequencePtr& sequence : parts_.sequences) {
     if (sequence->is_running() && !sequence->is_blocked() && !sequence->job.images.empty()) prepare(*sequence);
   }
+  for (auto& [image, end] : encoding_) {
+    if (!is_needed(image)) end.request_stop();
+  }
+}
+
+bool ImagePrompts::is_needed(const std::string& image) const {
+  return std::ranges::any_of(parts_.sequences, [&](const SequencePtr& sequence) {
+    return !sequence->is_finished() && std::ranges::any_of(sequence->job.images, [&](const image::ImageRun& run) {
+      return run.image == image && !run.encoded;
+    });
+  });
 }
 
 void ImagePrompts::prepare(Sequence& sequence) {
@@ -23,9 +35,10 @@ void ImagePrompts::prepare(Sequence& sequence) {
   for (const image::ImageRun& run : sequence.job.images) {
     if (run.end() <= cached || run.encoded) continue;
     sequence.has_rows = false;
-    if (!encoding_.insert(run.image).second) continue;
+    const auto [asked, is_new] = encoding_.try_emplace(run.image);
+    if (!is_new) continue;
     try {
-      parts_.options.encode({sequence.job.flow.tenant}, run.image,
+      parts_.options.encode({sequence.job.flow.tenant}, run.image, asked->second.get_token(),
                             [inbox = parts_.inbox, image = run.image](Expected<image::EncodedPtr> encoded) {
                               inbox->push(EncodedReport{image, std::move(encoded)});
                             });
@@ -37,7 +50,11 @@ void ImagePrompts::prepare(Sequence& sequence) {
 }
 
 void ImagePrompts::accept_encoded(const EncodedReport& report) {
-  encoding_.erase(report.image);
+  const auto asked = encoding_.find(report.image);
+  const bool was_ended = asked != encoding_.end() && asked->second.stop_requested();
+  if (asked != encoding_.end()) encoding_.erase(asked);
+  // A sequence that came meanwhile asks again.
+  if (was_ended && !report.encoded) return;
   for (const SequencePtr& sequence : parts_.sequences) {
     if (!sequence->is_finished()) ends_.contain(*sequence, [&] { accept_encoded(*sequence, report); });
   }

@@ -2,8 +2,9 @@
 // own. Owned by the lane's thread.
 #pragma once
 
+#include <stop_token>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/lane/batch_runner.h"
@@ -23,9 +24,10 @@ class ImagePrompts {
                BatchRunner& runner)
       : parts_(parts), calls_(calls), ends_(ends), preemption_(preemption), sampler_(sampler), runner_(runner) {}
 
-  // Moves running sequences back to a position where a call can begin, and requests the encodings that they need next.
+  // Moves running sequences back to a position where a call can begin, requests the encodings that they need next, and ends
+  // those that no sequence needs any more.
   void prepare();
-  // A requested image has been encoded, or encoding has failed.
+  // A requested image has been encoded, or encoding has failed or ended.
   void accept_encoded(const EncodedReport& report);
   // Text and images do not share a call: ends each planned prompt before its next image. Returns the first sequence that is at
   // an image; null: there is none.
@@ -35,6 +37,7 @@ class ImagePrompts {
 
  private:
   void prepare(Sequence& sequence);
+  [[nodiscard]] bool is_needed(const std::string& image) const;
   void accept_encoded(Sequence& sequence, const EncodedReport& report);
 
   const LaneParts& parts_;
@@ -43,7 +46,7 @@ class ImagePrompts {
   Preemption& preemption_;
   ReplySampler& sampler_;
   BatchRunner& runner_;
-  std::unordered_set<std::string> encoding_;  // Images whose encodings were requested.
+  std::unordered_map<std::string, std::stop_source> encoding_;  // Images whose encodings were requested; ends them.
 };
 
 }  // namespace uma::engine

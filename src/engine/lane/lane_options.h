@@ -52,8 +52,9 @@ struct LaneOptions {
   std::function<std::optional<double>()> others_busy = nullptr;
   // Makes the prefill lane's context anew for a longer prompt (PrefillOptions::make_wider). Null: it keeps its first one.
   llm::MakeContext make_prefill_context = nullptr;
-  // Encodes an image on another thread and calls `then` there. Null: jobs have no images.
-  std::function<void(const TenantId& tenant, const std::string& image,
+  // Encodes an image on another thread and calls `then` there, soon and with an error after `end` was requested. Null: jobs
+  // have no images.
+  std::function<void(const TenantId& tenant, const std::string& image, std::stop_token end,
                      std::move_only_function<void(Expected<image::EncodedPtr>)> then)>
       encode = nullptr;
   // For tests: writes up to `count` draft tokens for `chain`, in place of the n-gram drafter.

@@ -1,6 +1,7 @@
 #include "engine/router/image_intake.h"
 
 #include <format>
+#include <string_view>
 #include <utility>
 
 #include "base/thrown.h"
@@ -16,6 +17,14 @@ const std::string& text_of(const ImageSource& image) {
 
 const std::string& text_of(const InputImage& image) {
   return image.source.text;
+}
+
+Media media_of(const ImageSource& image) {
+  return image.media;
+}
+
+Media media_of(const InputImage& image) {
+  return image.source.media;
 }
 
 // The total size of the images as the client sent them.
@@ -58,13 +67,19 @@ ImageHold::~ImageHold() {
   });
 }
 
-// Checks that the model reads images, and that the queue has memory for `bytes` more of them.
-Expected<Unit> ImageIntake::check(const ServedModel& served, std::size_t bytes) const {
-  if (served.image_encoder == nullptr) {
+// Checks that the model reads the images and clips, and that the queue has memory for them.
+template <class ImageT>
+Expected<Unit> ImageIntake::check(const ServedModel& served, const std::vector<ImageT>& images) const {
+  if (images.empty()) return Unit{};
+  const image::ImageEncoder* encoder = served.image_encoder.get();
+  for (const ImageT& image : images) {
+    if (encoder != nullptr && encoder->reads(media_of(image))) continue;
+    const std::string_view what = media_of(image) == Media::audio ? "audio" : "images";
     return fail(ErrorCode::model_capability,
-                std::format("model \"{}\" reads no images: start umad with --mmproj and the model's projector", served.name));
+                std::format("model \"{}\" reads no {}: start umad with --mmproj and the model's projector{}", served.name, what,
+                            encoder == nullptr ? "" : std::format(", if it has one that reads {}", what)));
   }
-  bytes += static_cast<std::size_t>(served.image_encoder->stats().waiting_bytes.value());
+  const std::size_t bytes = bytes_of(images) + static_cast<std::size_t>(encoder->stats().waiting_bytes.value());
   if (bytes > limits_.queue_bytes_max) {
     return fail(ErrorCode::limit_wait,
                 std::format("the images in the queue hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
@@ -88,13 +103,13 @@ Task<Expected<bool>> ImageIntake::fetch(TenantId tenant, std::vector<ImageT>& im
 }
 
 Task<Expected<ImageHold>> ImageIntake::read(const ServedModel& served, Input& input, Reading how) {
-  if (auto may = check(served, bytes_of(input.images)); !may) co_return may.error();
+  if (auto may = check(served, input.images); !may) co_return may.error();
   const auto fetched = co_await fetch(how.tenant, input.images, how.deadline, how.end);
   if (!fetched) co_return fetched.error();
   if (*fetched && how.share) {
     if (auto held = how.share->grow(memory_of(input)); !held) co_return held.error();
   }
-  if (auto may = check(served, bytes_of(input.images)); !may) co_return may.error();
+  if (auto may = check(served, input.images); !may) co_return may.error();
   auto taken = co_await tasks_.ask<TakenInput>([&](Reply<TakenInput> reply) {
     served.image_encoder->take_all(
         how.tenant, std::exchange(input, {}), how.keeps, how.end,
@@ -111,13 +126,13 @@ Task<Expected<ImageHold>> ImageIntake::read(const ServedModel& served, Input& in
 
 Task<Expected<ImageEmbeddings>> ImageIntake::embed(ModelLease lease, TenantId tenant, EmbedImagesRequest request,
                                                    TimePoint deadline) {
-  if (auto may = check(*lease, 0); !may) co_return may.error();
+  if (auto may = check(*lease, request.images); !may) co_return may.error();
   const auto fetched = co_await fetch(tenant, request.images, deadline, request.end);
   if (!fetched) co_return fetched.error();
   if (*fetched && request.share) {
     if (auto held = request.share->grow(bytes_of(request.images)); !held) co_return held.error();
   }
-  if (auto may = check(*lease, bytes_of(request.images)); !may) co_return may.error();
+  if (auto may = check(*lease, request.images); !may) co_return may.error();
   co_return co_await tasks_.ask<ImageEmbeddings>([&](Reply<ImageEmbeddings> reply) {
     lease->image_encoder->embed(tenant, std::move(request), deadline, std::move(reply));
   });

@@ -95,7 +95,8 @@ class ImageIntake {
   }
 
  private:
-  [[nodiscard]] Expected<Unit> check(const ServedModel& served, std::size_t bytes) const;
+  template <class ImageT>
+  [[nodiscard]] Expected<Unit> check(const ServedModel& served, const std::vector<ImageT>& images) const;
   template <class ImageT>
   [[nodiscard]] Task<Expected<bool>> fetch(TenantId tenant, std::vector<ImageT>& images, TimePoint deadline,
                                            std::stop_token end);

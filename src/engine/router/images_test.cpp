@@ -61,9 +61,11 @@ class Images : public ::testing::TestWithParam<ImagesCase>, protected EngineBenc
     LaneOptions lane;
     lane.store = store_.get();
     lane.stored_tokens_min = 1;
-    lane.encode = [encoder = encoder_](const TenantId& tenant, const std::string& image,
+    lane.encode = [encoder = encoder_](const TenantId& tenant, const std::string& image, std::stop_token end,
                                        std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
-      encoder->post(tenant, [encoder, image, then = std::move(then)]() mutable { then(encoder->encode(image)); });
+      encoder->post(tenant, [encoder, image, end = std::move(end), then = std::move(then)]() mutable {
+        then(encoder->encode(image, end));
+      });
     };
     FakeOptions alone = options_;
     alone.sequences = 1;
@@ -217,7 +219,34 @@ TEST_P(Images, ARequestCanBeCancelledWhileItsImageIsEncoded) {
   (void)router_->cancel(last_id_);
   settle();
   EXPECT_EQ(sink->eos().reason, FinishReason::cancelled);
+  EXPECT_EQ(encoded(), 0u) << "nobody waits for it";
   EXPECT_EQ(generate(ask("else", {'a'}))->tokens.size(), 6u);
+}
+
+TEST_P(Images, AnEncodingEndsWhenItsLastRequestHasEnded) {
+  const auto first = begin(ask("what?", {'a'}));
+  const RequestId first_id = last_id_;
+  step();
+  const auto second = begin(ask("who?", {'a'}));
+  step_without_encoding(20);
+  (void)router_->cancel(first_id);
+  settle();
+  EXPECT_EQ(first->eos().reason, FinishReason::cancelled);
+  EXPECT_EQ(second->tokens.size(), 6u);
+  EXPECT_EQ(encoded(), 1u);
+}
+
+TEST_P(Images, ARequestAsksAgainForAnEncodingThatHasEnded) {
+  const auto first = begin(ask("what?", {'a'}));
+  step();
+  step_without_encoding(20);
+  (void)router_->cancel(last_id_);
+  step_without_encoding(20);
+  const auto second = begin(ask("who?", {'a'}));
+  settle();
+  EXPECT_EQ(first->eos().reason, FinishReason::cancelled);
+  EXPECT_EQ(second->tokens.size(), 6u);
+  EXPECT_EQ(encoded(), 1u);
 }
 
 TEST_P(Images, AreComputedInThePrefillLaneToo) {

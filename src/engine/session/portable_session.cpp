@@ -284,8 +284,9 @@ struct ImageImport {
 Expected<Unit> import_image(ImageImport& import) {
   auto file = import.in->next();
   if (!file) return std::unexpected(file.error());
-  const auto image = import.encoder->take(
-      {.kind = ImageSource::Kind::file, .text = std::string(reinterpret_cast<const char*>(file->data()), file->size())});
+  const auto image = import.encoder->take({.kind = ImageSource::Kind::file,
+                                           .text = std::string(reinterpret_cast<const char*>(file->data()), file->size()),
+                                           .media = Media::any});
   if (!image) return std::unexpected(image.error());
   if (import.wanted.erase((*image)->id) == 0) return refuse_images("it has an image that no message uses");
   auto use = import.encoder->keep(import.tenant, **image);

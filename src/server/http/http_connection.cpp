@@ -334,7 +334,7 @@ Awaitable<bool> HttpConnection::serve_request() {
     co_return co_await respond_error(405, error, may_stay, "", std::format("Allow: {}\r\n", match.allowed));
   }
   if (match.route->is_administrative && !is_administrator()) co_return co_await refuse_administration(may_stay);
-  const bool has_images = match.route->takes_images && std::ranges::any_of(server_.service.models(), &ModelInfo::reads_images);
+  const bool has_images = match.route->takes_images && std::ranges::any_of(server_.service.models(), &ModelInfo::reads_files);
   if (!match.route->takes_file && !has_images) {
     body_bytes_max_ = server_.options.limits.max_frame_bytes;
     parser.body_limit(body_bytes_max_);

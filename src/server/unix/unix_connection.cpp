@@ -144,7 +144,7 @@ Awaitable<Expected<Unit>> UnixConnection::start_whole_frames() {
 
 Expected<std::optional<std::string_view>> UnixConnection::next_frame() {
   auto frame = reader_.next();
-  if (!frame && std::ranges::any_of(server_.service.models(), &ModelInfo::reads_images)) {
+  if (!frame && std::ranges::any_of(server_.service.models(), &ModelInfo::reads_files)) {
     reader_.raise_limit(kConversationBytesMax);  // The frame holds images.
     frame = reader_.next();
   }
