@@ -21,6 +21,10 @@ namespace {
 constexpr const char* kTrialsFile = "/model_trials";
 constexpr const char* kLoadsFile = "/model_loads";
 
+TrialFile projector_of(const engine::LoadWorkersOptions& options) {
+  return {.model_path = options.path, .kind = TrialFile::Kind::projector, .other_path = options.projector_path};
+}
+
 std::vector<std::string> lines_of(const std::string& path) {
   std::vector<std::string> lines;
   std::ifstream file(path);
@@ -156,7 +160,11 @@ ModelTrials::ModelTrials(std::string folder, std::string program, bool marks_loa
 Expected<Unit> ModelTrials::check(const engine::LoadWorkersOptions& options, const std::function<bool()>& is_cancelled) {
   for (const std::string& path : {options.path, options.draft_path}) {
     if (path.empty()) continue;
-    if (auto checked = check_file(path, is_cancelled); !checked) return checked;
+    if (auto checked = check_file({.model_path = path}, is_cancelled); !checked) return checked;
+  }
+  if (!options.projector_path.empty()) {
+    auto checked = check_file(projector_of(options), is_cancelled);
+    if (!checked) return checked;
   }
   const std::string identities = identities_of(options);
   const MutexLock lock(mutex_);
@@ -167,15 +175,13 @@ Expected<Unit> ModelTrials::check(const engine::LoadWorkersOptions& options, con
 
 Expected<Unit> ModelTrials::check_adapter(const engine::LoadWorkersOptions& options, const llm::AdapterSource& adapter,
                                           const std::function<bool()>& is_cancelled) {
-  return check_file(options.path, is_cancelled, adapter.path);
+  return check_file({.model_path = options.path, .kind = TrialFile::Kind::adapter, .other_path = adapter.path}, is_cancelled);
 }
 
-// The model's file, or, with `adapter_path`, an adapter of the model.
-Expected<Unit> ModelTrials::check_file(const std::string& path, const std::function<bool()>& is_cancelled,
-                                       const std::string& adapter_path) {
-  const auto identity = adapter_path.empty() ? identity_of(path) : llm::adapter_trial_identity(path, adapter_path);
+Expected<Unit> ModelTrials::check_file(const TrialFile& file, const std::function<bool()>& is_cancelled) {
+  const auto identity = identity_of(file);
   if (!identity) return Unit{};  // The load reports the problem.
-  const std::string_view what = adapter_path.empty() ? "model" : "adapter";
+  const std::string_view what = trial_kind_name(file.kind);
   const auto refuse = [what](const std::string& reason) {
     return fail(ErrorCode::model_load,
                 std::format("this {0}'s file is refused: {1}; try another file of the {0}", what, reason));
@@ -185,9 +191,9 @@ Expected<Unit> ModelTrials::check_file(const std::string& path, const std::funct
     if (const std::string refusal = record_.refusal(*identity); !refusal.empty()) return refuse(refusal);
     if (record_.has_passed(*identity)) return Unit{};
   }
-  const std::string& tried = adapter_path.empty() ? path : adapter_path;
+  const std::string& tried = file.path();
   log_debug("models: {} is tried in a separate process", tried);
-  const TrialOutcome outcome = run_trial(program_, path, is_cancelled, adapter_path);
+  const TrialOutcome outcome = run_trial(program_, file, is_cancelled);
   switch (outcome.kind) {
     case TrialOutcome::Kind::passed: {
       const MutexLock lock(mutex_);
@@ -246,12 +252,27 @@ Expected<std::string> ModelTrials::identity_of(const std::string& path) {
   return identity;
 }
 
+Expected<std::string> ModelTrials::identity_of(const TrialFile& file) {
+  switch (file.kind) {
+    case TrialFile::Kind::adapter:
+      return llm::adapter_trial_identity(file.model_path, file.other_path);
+    case TrialFile::Kind::projector:
+      return llm::projector_trial_identity(file.model_path, file.other_path);
+    case TrialFile::Kind::model:
+      break;
+  }
+  return identity_of(file.model_path);
+}
+
 std::string ModelTrials::identities_of(const engine::LoadWorkersOptions& options) {
   std::string identities;
-  for (const std::string& path : {options.path, options.draft_path, options.projector_path}) {
-    if (path.empty()) continue;
-    identities += std::format("{}{}", identities.empty() ? "load:" : "+", identity_of(path).value_or("none"));
-  }
+  const auto add = [&](const TrialFile& file) {
+    if (file.path().empty()) return;
+    identities += std::format("{}{}", identities.empty() ? "load:" : "+", identity_of(file).value_or("none"));
+  };
+  add({.model_path = options.path});
+  add({.model_path = options.draft_path});
+  add(projector_of(options));
   return identities;
 }
 

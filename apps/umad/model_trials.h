@@ -4,8 +4,8 @@
 //   model_trials    IDENTITY passed | IDENTITY refused REASON | IDENTITY crashed COUNT     one per line, the latest last
 //   model_loads     IDENTITY                                                               one line for each load in progress
 //
-// Identities are those of llm::trial_identity(), so a change of the file's head, or a new library, voids a verdict. A draft
-// model and a projector that are loaded with a model count as crashed with it, but do not fail its trial.
+// Identities are those of llm::trial_identity(), so a change of the file's head, or a new library, voids a verdict. A projector
+// is tried with its model. A draft model and a projector that are loaded with a model count as crashed with it.
 //
 // If a daemon finds loads in progress at its start, its predecessor ended unexpectedly: by a fault, a kill or a power failure.
 // Only a fault seen by the supervisor (supervised.h) counts, and only after kCrashesMax in a row, since another thread may have
@@ -83,8 +83,8 @@ class ModelTrials final : public pool::LoadGuard {
     std::string identity;
   };
   [[nodiscard]] Expected<std::string> identity_of(const std::string& path);
-  [[nodiscard]] Expected<Unit> check_file(const std::string& path, const std::function<bool()>& is_cancelled,
-                                          const std::string& adapter_path = "");
+  [[nodiscard]] Expected<std::string> identity_of(const TrialFile& file);
+  [[nodiscard]] Expected<Unit> check_file(const TrialFile& file, const std::function<bool()>& is_cancelled);
   [[nodiscard]] std::string identities_of(const engine::LoadWorkersOptions& options);
 
   const std::string program_;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -29,6 +30,8 @@ namespace {
 constexpr rlim_t kCpuSecondsMax = 60;
 // Memory besides mapped files. A vocabulary of a million tokens takes 300 MiB.
 constexpr rlim_t kDataBytesMax = rlim_t{2} << 30;
+// The same for a projector, besides the file itself, which is not mapped: attention takes gigabytes at high resolutions.
+constexpr rlim_t kEncodingBytesMax = rlim_t{4} << 30;
 constexpr Duration kPatience = std::chrono::minutes(10);
 constexpr int kTrialNiceness = 15;
 
@@ -75,6 +78,18 @@ class Tail {
   std::string text_;
 };
 
+[[maybe_unused]] rlim_t data_bytes_max(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 3 || arguments[3] != trial_kind_name(TrialFile::Kind::projector)) return kDataBytesMax;
+  struct stat status{};
+  return kEncodingBytesMax + (::stat(arguments[4].c_str(), &status) == 0 ? static_cast<rlim_t>(status.st_size) : 0);
+}
+
+Expected<Unit> try_file(const std::vector<std::string>& arguments) {
+  if (arguments.size() == 3) return llm::try_model(arguments[2]).transform([](const auto&) { return Unit{}; });
+  if (arguments[3] == trial_kind_name(TrialFile::Kind::projector)) return llm::try_projector(arguments[2], arguments[4]);
+  return llm::try_adapter(arguments[2], arguments[4]);
+}
+
 TrialOutcome judge(int status, const std::string& last_line) {
   using enum TrialOutcome::Kind;
   if (WIFSIGNALED(status)) {
@@ -99,11 +114,25 @@ TrialOutcome judge(int status, const std::string& last_line) {
 
 }  // namespace
 
-TrialOutcome run_trial(const std::string& program, const std::string& path, const std::function<bool()>& is_cancelled,
-                       const std::string& adapter_path) {
+std::string_view trial_kind_name(TrialFile::Kind kind) {
+  switch (kind) {
+    case TrialFile::Kind::adapter:
+      return "adapter";
+    case TrialFile::Kind::projector:
+      return "projector";
+    case TrialFile::Kind::model:
+      break;
+  }
+  return "model";
+}
+
+TrialOutcome run_trial(const std::string& program, const TrialFile& file, const std::function<bool()>& is_cancelled) {
   UniqueFd output;
-  std::vector<std::string> arguments{"umad", kTrialCommand, std::to_string(::getpid()), path};
-  if (!adapter_path.empty()) arguments.push_back(adapter_path);
+  std::vector<std::string> arguments{"umad", kTrialCommand, std::to_string(::getpid()), file.model_path};
+  if (file.kind != TrialFile::Kind::model) {
+    arguments.emplace_back(trial_kind_name(file.kind));
+    arguments.push_back(file.other_path);
+  }
   const pid_t pid = spawn_child(program, arguments, trial_environment(), output);
   if (pid < 0) {
     return {.kind = TrialOutcome::Kind::unknown,
@@ -132,7 +161,7 @@ TrialOutcome run_trial(const std::string& program, const std::string& path, cons
 
 int run_trial_command(const std::vector<std::string>& arguments) {
   const auto is_child = [&] {
-    return (arguments.size() == 3 || arguments.size() == 4) && std::to_string(::getppid()) == arguments[1];
+    return (arguments.size() == 3 || arguments.size() == 5) && std::to_string(::getppid()) == arguments[1];
   };
   if (!is_child()) {
     std::fputs("umad: try-model is an internal command of umad\n", stderr);
@@ -148,11 +177,11 @@ int run_trial_command(const std::vector<std::string>& arguments) {
   const rlimit cpu{.rlim_cur = kCpuSecondsMax, .rlim_max = kCpuSecondsMax + 1};
   ::setrlimit(RLIMIT_CPU, &cpu);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // Their shadow memory would count.
-  const rlimit data{.rlim_cur = kDataBytesMax, .rlim_max = kDataBytesMax};
+  const rlim_t bytes_max = data_bytes_max(arguments);
+  const rlimit data{.rlim_cur = bytes_max, .rlim_max = bytes_max};
   ::setrlimit(RLIMIT_DATA, &data);
 #endif
-  const auto tried = arguments.size() == 3 ? llm::try_model(arguments[2]).transform([](const auto&) { return Unit{}; })
-                                           : llm::try_adapter(arguments[2], arguments[3]);
+  const auto tried = try_file(arguments);
   std::string answer(kPassed);
   if (!tried) {
     const bool is_verdict = tried.error().code == ErrorCode::model_capability;

@@ -1,9 +1,11 @@
-// A trial: a child process of umad that loads one model file and exits (llm/trial_load.h), so that a crash of the library on
-// that file harms no other process.
+// A trial: a child process of umad that loads one model file, or one with an adapter or a projector, and exits
+// (llm/trial_load.h), so that a crash of the library on that file harms no other process.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.h"
@@ -25,10 +27,22 @@ struct TrialOutcome {
   std::string last_words = {};  // Last output of the process, for the log.
 };
 
-// Runs `program try-model path`, or, for an adapter of this model, `program try-model path adapter_path`. Blocks until the
-// process ends, is_cancelled() returns true, or ten minutes have passed; polls every few milliseconds.
-[[nodiscard]] TrialOutcome run_trial(const std::string& program, const std::string& path,
-                                     const std::function<bool()>& is_cancelled, const std::string& adapter_path = "");
+// The file that is tried: a model's, or another one with its model.
+struct TrialFile {
+  enum class Kind : std::uint8_t { model, adapter, projector };
+  std::string model_path;
+  Kind kind = Kind::model;
+  std::string other_path = {};  // The path of the adapter or the projector.
+
+  [[nodiscard]] const std::string& path() const { return kind == Kind::model ? model_path : other_path; }
+};
+// For example "adapter".
+[[nodiscard]] std::string_view trial_kind_name(TrialFile::Kind kind);
+
+// Runs `program try-model PID MODEL`, followed by `adapter FILE` or `projector FILE`. Blocks until the process ends,
+// is_cancelled() returns true, or ten minutes have passed; polls every few milliseconds.
+[[nodiscard]] TrialOutcome run_trial(const std::string& program, const TrialFile& file,
+                                     const std::function<bool()>& is_cancelled);
 
 // main() of a trial process; `arguments` excludes the program's name.
 [[nodiscard]] int run_trial_command(const std::vector<std::string>& arguments);

@@ -20,9 +20,10 @@ class TrialProcess : public testing::Test {
   [[nodiscard]] TrialOutcome run(const std::string& script, bool is_cancelled = false) const {
     std::ofstream(program_, std::ios::trunc) << "#!/bin/sh\n" << script << "\n";
     fs::permissions(program_, fs::perms::owner_all);
-    return run_trial(program_, "/folder/a model.gguf", [is_cancelled] { return is_cancelled; });
+    return run_trial(program_, file_, [is_cancelled] { return is_cancelled; });
   }
 
+  TrialFile file_{.model_path = "/folder/a model.gguf"};
   const std::string program_ = fs::path(testing::TempDir()) / ("uma-trial-" + std::to_string(::getpid()) + ".sh");
 };
 
@@ -35,7 +36,15 @@ TEST_F(TrialProcess, ItsLastLineIsTheOutcome) {
 }
 
 TEST_F(TrialProcess, IsToldTheFile) {
-  EXPECT_EQ(run("test \"$1\" = try-model && test \"$3\" = '/folder/a model.gguf' && echo passed").kind, Kind::passed);
+  const std::string is_told = "test \"$1\" = try-model && test \"$3\" = '/folder/a model.gguf' && ";
+  EXPECT_EQ(run(is_told + "test $# = 3 && echo passed").kind, Kind::passed);
+  file_.other_path = "/folder/an other.gguf";
+  for (const auto kind : {TrialFile::Kind::adapter, TrialFile::Kind::projector}) {
+    file_.kind = kind;
+    const std::string name(trial_kind_name(kind));
+    EXPECT_EQ(run(is_told + "test $4 = " + name + " && test \"$5\" = '/folder/an other.gguf' && echo passed").kind,
+              Kind::passed);
+  }
 }
 
 TEST_F(TrialProcess, AFaultRefusesTheFile) {
@@ -52,7 +61,7 @@ TEST_F(TrialProcess, NothingFollowsFromAnEndThatSomebodyElseMakes) {
     EXPECT_EQ(run(end).kind, Kind::unknown) << end;
   }
   EXPECT_EQ(run("exec sleep 600", true).kind, Kind::unknown);
-  EXPECT_EQ(run_trial("/nonexistent", "x", [] { return false; }).kind, Kind::unknown);
+  EXPECT_EQ(run_trial("/nonexistent", {.model_path = "x"}, [] { return false; }).kind, Kind::unknown);
 }
 
 TEST_F(TrialProcess, TalksAsMuchAsItLikes) {

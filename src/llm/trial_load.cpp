@@ -5,6 +5,7 @@
 #include <ctime>
 #include <fcntl.h>
 #include <format>
+#include <span>
 #include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 
 #include <xxhash.h>
 
+#include "base/bytes.h"
 #include "base/unique_fd.h"
 #include "llm/footprint.h"
 #include "llm/gguf_files.h"
@@ -80,9 +82,9 @@ class EndAtOnce final : public CallMonitor {
   bool wants_end() override { return true; }
 };
 
-double cpu_s() {
+double cpu_s(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
   timespec time{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  ::clock_gettime(clock, &time);
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
@@ -120,6 +122,84 @@ Expected<Unit> try_tokenizer(const Vocab& vocab, const TrialLimits& limits) {
   return Unit{};
 }
 
+// Ends a computation after a CPU time of the process.
+class EndAfter final : public CallMonitor {
+ public:
+  explicit EndAfter(double s) : end_s_(cpu_s(CLOCK_PROCESS_CPUTIME_ID) + s) {}
+  bool wants_end() override { return is_over_ = is_over_ || cpu_s(CLOCK_PROCESS_CPUTIME_ID) >= end_s_; }
+  [[nodiscard]] bool is_over() const { return is_over_; }
+
+ private:
+  const double end_s_;
+  bool is_over_ = false;
+};
+
+void append_numbers(Bytes& file, std::span<const std::uint32_t> numbers, int bytes) {
+  for (const std::uint32_t number : numbers) {
+    for (int i = 0; i < bytes; ++i) file.push_back(static_cast<std::byte>(number >> (8 * i)));
+  }
+}
+
+// A BMP file with a gradient.
+Bytes sample_picture() {
+  constexpr std::uint32_t kSide = 32;
+  constexpr std::uint32_t kHeadBytes = 54;
+  constexpr std::uint32_t kPixelBytes = kSide * kSide * 3;
+  Bytes file{std::byte{'B'}, std::byte{'M'}};
+  append_numbers(file, std::array{kHeadBytes + kPixelBytes, 0U, kHeadBytes, 40U, kSide, kSide}, 4);
+  append_numbers(file, std::array{1U, 24U}, 2);  // Planes and bits per pixel.
+  append_numbers(file, std::array{0U, kPixelBytes, 0U, 0U, 0U, 0U}, 4);
+  for (std::uint32_t y = 0; y < kSide; ++y) {
+    for (std::uint32_t x = 0; x < kSide; ++x) append_numbers(file, std::array{8 * x, 8 * y, 255 - 4 * (x + y)}, 1);
+  }
+  return file;
+}
+
+// A WAV file of half a second with a tone.
+Bytes sample_clip() {
+  constexpr std::uint32_t kRate = 16'000;
+  constexpr std::uint32_t kClipSamples = kRate / 2;
+  constexpr std::uint32_t kSampleBytes = 2;
+  Bytes file;
+  const auto append_name = [&](std::string_view name) {
+    for (const char letter : name) file.push_back(static_cast<std::byte>(letter));
+  };
+  append_name("RIFF");
+  append_numbers(file, std::array{36 + kClipSamples * kSampleBytes}, 4);
+  append_name("WAVEfmt ");
+  append_numbers(file, std::array{16U}, 4);
+  append_numbers(file, std::array{1U, 1U}, 2);  // Integers in one channel.
+  append_numbers(file, std::array{kRate, kRate * kSampleBytes}, 4);
+  append_numbers(file, std::array{kSampleBytes, 16U}, 2);
+  append_name("data");
+  append_numbers(file, std::array{kClipSamples * kSampleBytes}, 4);
+  for (std::uint32_t i = 0; i < kClipSamples; ++i) append_numbers(file, std::array{i * 400 & 0x3FFF}, 2);
+  return file;
+}
+
+Expected<Unit> try_encoding(Projector& projector, std::string_view what, const Bytes& file, double s_max) {
+  const auto layout = projector.layout(file);
+  // A model that is refused for each image, with a reason, does no harm.
+  if (!layout && layout.error().code == ErrorCode::model_capability) return Unit{};
+  if (layout) {
+    EndAfter monitor(s_max);
+    const auto rows = projector.encode(file, &monitor);
+    if (rows || monitor.is_over()) return Unit{};
+    return fail(ErrorCode::model_capability, std::format("it cannot encode {}: {}", what, rows.error().message));
+  }
+  return fail(ErrorCode::model_capability, std::format("it cannot encode {}: {}", what, layout.error().message));
+}
+
+// The identity of a trial of the model with another file.
+Expected<std::string> pair_identity(const std::string& path, const std::string& other_path, GgufKind kind) {
+  const auto model = trial_identity(path);
+  if (!model) return model;
+  Digest digest;
+  digest.add(model->data(), model->size());
+  if (auto added = add_head(other_path, digest, kind); !added) return std::unexpected(added.error());
+  return digest.text();
+}
+
 }  // namespace
 
 Expected<std::string> trial_identity(const std::string& path) {
@@ -136,12 +216,11 @@ Expected<std::string> trial_identity(const std::string& path) {
 }
 
 Expected<std::string> adapter_trial_identity(const std::string& path, const std::string& adapter_path) {
-  const auto model = trial_identity(path);
-  if (!model) return model;
-  Digest digest;
-  digest.add(model->data(), model->size());
-  if (auto added = add_head(adapter_path, digest, GgufKind::adapter); !added) return std::unexpected(added.error());
-  return digest.text();
+  return pair_identity(path, adapter_path, GgufKind::adapter);
+}
+
+Expected<std::string> projector_trial_identity(const std::string& path, const std::string& projector_path) {
+  return pair_identity(path, projector_path, GgufKind::model);
 }
 
 Expected<std::shared_ptr<const Model>> try_model(const std::string& path, const TrialLimits& limits) {
@@ -174,6 +253,19 @@ Expected<Unit> try_adapter(const std::string& path, const std::string& adapter_p
     if (!(*context)->truncate(0, 0)) return fail(ErrorCode::model_load, "a computation with the adapter cannot be ended");
   }
   return Unit{};
+}
+
+Expected<Unit> try_projector(const std::string& path, const std::string& projector_path, const ProjectorTrialLimits& limits) {
+  const auto model = load_llama_model(path, {.reads_weights = false});
+  if (!model) return std::unexpected(model.error());
+  auto projector = (*model)->load_projector(projector_path, {});
+  if (!projector) return std::unexpected(projector.error());
+  const ProjectorFacts& facts = (*projector)->facts();
+  if (facts.reads_images) {
+    const auto tried = try_encoding(**projector, "a picture of 32 by 32 pixels", sample_picture(), limits.encoding_s_max);
+    if (!tried) return tried;
+  }
+  return facts.reads_audio ? try_encoding(**projector, "half a second of sound", sample_clip(), limits.encoding_s_max) : Unit{};
 }
 
 }  // namespace uma::llm

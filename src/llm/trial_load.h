@@ -14,8 +14,9 @@ namespace uma::llm {
 // Identifies the outcome of a trial: the metadata and tensor lists of the model's files, their sizes, and the versions of
 // library and trial. Reads the metadata, at most 256 MiB per file. Errors: as read_model_header().
 [[nodiscard]] Expected<std::string> trial_identity(const std::string& path);
-// The same for the trial of an adapter of the model.
+// The same for the trial of an adapter, or of a projector, with the model.
 [[nodiscard]] Expected<std::string> adapter_trial_identity(const std::string& path, const std::string& adapter_path);
+[[nodiscard]] Expected<std::string> projector_trial_identity(const std::string& path, const std::string& projector_path);
 
 // Limits of try_model(). A good tokenizer takes milliseconds for a sample; a tokenizer with quadratic time takes seconds.
 struct TrialLimits {
@@ -32,5 +33,15 @@ struct TrialLimits {
 // Loads the model likewise, and the adapter with all its numbers, and begins a computation with them, which plans every product
 // and ends before the second. Like try_model(), it may end the process.
 [[nodiscard]] Expected<Unit> try_adapter(const std::string& path, const std::string& adapter_path);
+
+struct ProjectorTrialLimits {
+  double encoding_s_max = 4;  // CPU time after which an encoding is ended; a large encoder takes longer for any picture.
+};
+
+// Loads the model likewise, and the projector with its weights, and encodes a small picture and a short clip, as far as it
+// reads them, up to the limit. Like try_model(), it may end the process. Errors: E_MODEL_003 for a projector that loads but
+// cannot encode; E_MODEL_002 for one that the library refuses.
+[[nodiscard]] Expected<Unit> try_projector(const std::string& path, const std::string& projector_path,
+                                           const ProjectorTrialLimits& limits = {});
 
 }  // namespace uma::llm

@@ -16,12 +16,8 @@ namespace fs = std::filesystem;
 
 class TrialLoad : public ::testing::Test {
  protected:
-  TrialLoad() {
-    const char* path = std::getenv("UMA_TEST_MODEL");
-    EXPECT_NE(path, nullptr);
-    model_ = path == nullptr ? "" : path;
-  }
   ~TrialLoad() override { fs::remove(copy_); }
+  [[nodiscard]] std::string at(const std::string& name) const { return folder_ / name; }
   // Writes the model with `change` applied to its bytes.
   template <class ChangeT>
   std::string changed(ChangeT&& change) {
@@ -32,7 +28,8 @@ class TrialLoad : public ::testing::Test {
     return copy_;
   }
 
-  std::string model_;
+  std::string model_ = std::getenv("UMA_TEST_MODEL");
+  const fs::path folder_ = fs::path(model_).parent_path();
   const std::string copy_ = fs::path(::testing::TempDir()) / ("uma-trial-" + std::to_string(::getpid()) + ".gguf");
 };
 
@@ -52,6 +49,43 @@ TEST_F(TrialLoad, WhatIsNoModelIsRefusedInOrder) {
   const auto tried = try_model(changed([](std::string& bytes) { bytes.resize(100); }));
   ASSERT_FALSE(tried.has_value());
   EXPECT_EQ(tried.error().code, ErrorCode::model_load);
+}
+
+TEST_F(TrialLoad, AGoodProjectorPasses) {
+  const auto tried = try_projector(at("tiny-register.gguf"), at("mmproj-tiny-register.gguf"));
+  EXPECT_TRUE(tried.has_value()) << tried.error().message;
+}
+
+TEST_F(TrialLoad, AProjectorOfSoundPasses) {
+  const auto tried = try_projector(at("tiny.gguf"), at("mmproj-tiny-sound.gguf"));
+  EXPECT_TRUE(tried.has_value()) << tried.error().message;
+}
+
+TEST_F(TrialLoad, AProjectorThatTakesLongPasses) {
+  EXPECT_TRUE(try_projector(at("tiny-register.gguf"), at("mmproj-tiny-register.gguf"), {.encoding_s_max = 0}));
+}
+
+TEST_F(TrialLoad, AProjectorWhoseRowsAreNotFiniteDoesNot) {
+  model_ = at("mmproj-tiny-register.gguf");
+  const std::string damaged = changed([](std::string& bytes) { bytes.replace(bytes.size() - 4, 4, "\xff\xff\xff\x7f"); });
+  const auto tried = try_projector(at("tiny-register.gguf"), damaged);
+  ASSERT_FALSE(tried.has_value());
+  EXPECT_EQ(tried.error().code, ErrorCode::model_capability);
+  EXPECT_TRUE(tried.error().message.contains("32 by 32 pixels")) << tried.error().message;
+}
+
+TEST_F(TrialLoad, WhatIsNoProjectorIsRefusedInOrder) {
+  const auto tried = try_projector(at("tiny-register.gguf"), at("tiny-register.gguf"));
+  ASSERT_FALSE(tried.has_value());
+  EXPECT_EQ(tried.error().code, ErrorCode::model_load);
+}
+
+TEST_F(TrialLoad, TheIdentityOfAProjectorIsThatOfBothHeads) {
+  const auto identity = projector_trial_identity(model_, at("mmproj-tiny-register.gguf"));
+  ASSERT_TRUE(identity.has_value()) << identity.error().message;
+  EXPECT_NE(projector_trial_identity(model_, at("mmproj-tiny-grid.gguf")).value(), *identity);
+  EXPECT_NE(projector_trial_identity(at("tiny-register.gguf"), at("mmproj-tiny-register.gguf")).value(), *identity);
+  EXPECT_FALSE(projector_trial_identity(model_, at("none.gguf")).has_value());
 }
 
 TEST_F(TrialLoad, TheIdentityIsThatOfTheHead) {

@@ -128,6 +128,52 @@ class Refused(BadModelsTest):
         self.assertEqual(1, len(daemon.children()), daemon.log())
 
 
+def without_heads(file):
+    """Makes the library divide by zero."""
+    file.set_number("clip.vision.attention.head_count", 0)
+
+
+def without_layers(file):
+    file.set_number("clip.vision.block_count", 0)
+
+
+def of_large_pictures(file):
+    """Makes the library scale each picture up to gigabytes."""
+    file.set_number("clip.vision.image_size", 60_000)
+
+
+class RefusedProjectors(BadModelsTest):
+    MODELS = uma.BUILD / "models"
+
+    def pair(self, name, change, projector="tiny-register"):
+        file = GgufFile((self.MODELS / f"mmproj-{projector}.gguf").read_bytes())
+        change(file)
+        (self.folder / f"mmproj-{name}.gguf").write_bytes(bytes(file))
+        self.add(name, uma.TINY_REGISTER.read_bytes())
+
+    def test_by_a_process_that_ends(self):
+        self.pair("seer", without_heads)
+        message = self.assert_refused("seer", "this projector's file is refused: a process that tried to load it was ended by signal")
+        self.assertNotIn(str(self.folder), message)
+        tries = self.daemon.log().count("is refused until it changes")
+        self.assertEqual(message, self.assert_refused("seer", "signal"))
+        self.assertEqual(tries, self.daemon.log().count("is refused until it changes"), "the verdict is kept")
+        self.assertEqual("eos", self.ask("tiny").last["event"])
+
+    def test_by_what_it_takes_to_encode(self):
+        self.pair("giant", of_large_pictures)
+        self.assert_refused("giant", "this projector's file is refused")
+        self.assertEqual("eos", self.ask("tiny").last["event"])
+
+    def test_until_the_file_changes(self):
+        self.pair("seer", without_heads)
+        self.assert_refused("seer", "signal")
+        self.pair("seer", lambda file: None)
+        uma.until(lambda: self.load("seer")["event"] == "ack", "a load that failed is tried again")
+        self.assertEqual("eos", self.ask("seer").last["event"])
+        self.assertEqual(1, sum("mmproj-seer" in line for line in self.daemon.log().splitlines() if "is refused until" in line))
+
+
 class Crashing(BadModelsTest):
     """A model that passes its trial and ends the daemon, as a device driver might. A crash during the load leaves a mark; here
     the test writes the mark and causes the crash."""

@@ -1,7 +1,8 @@
 // Property: for any model file, the daemon survives its first load and has a result. Either our header reader refuses the file
 // with a message, or libllama loads the file in a child process, as in ModelTrials, with a known result: the file passed, the
-// library refused it, or the process ended. A sanitizer report about our own code in the child is not a known result. The input
-// is the header of the file, followed by zeros as weights.
+// library refused it, or the process ended. A projector is loaded with a model of random weights, and encodes. A sanitizer
+// report about our own code in the child is not a known result. The input is the header of the file, followed by zeros as
+// weights.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include "base/unique_fd.h"
 #include "llm/gguf_header.h"
 #include "llm/trial_load.h"
+#include "make_model/model_file.h"
 #include "umad/trial_process.h"
 
 namespace {
@@ -37,8 +39,28 @@ std::string& model_file() {
   return path;
 }
 
-void remove_model_file() {
+// The model of the projectors.
+std::string& text_model_file() {
+  static std::string path;
+  return path;
+}
+
+void remove_model_files() {
   ::unlink(model_file().c_str());
+  ::unlink(text_model_file().c_str());
+}
+
+void write_text_model() {
+  const ModelSpec spec{.name = "text",
+                       .type = GGML_TYPE_F16,
+                       .layers = 1,
+                       .width = 64,
+                       .heads = 4,
+                       .kv_heads = 2,
+                       .feed_forward = 64,
+                       .n_ctx = 512,
+                       .vocabulary_size = 1536};
+  UMA_CHECK(write_model(spec, text_model_file()).has_value());
 }
 
 void write_model_file(std::span<const std::uint8_t> header) {
@@ -62,11 +84,15 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   // The program starts itself, as umad does.
   if (!arguments.empty() && arguments[0] == umad::kTrialCommand) std::exit(umad::run_trial_command(arguments));
   ::setenv("ASAN_OPTIONS",
-           "handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0:detect_leaks=0:exitcode=99", 1);
+           "handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0:detect_leaks=0:exitcode=99:"
+           "max_allocation_size_mb=4096",
+           1);
   init_log(LogLevel::error);
   const fs::path folder = fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path();
   model_file() = (folder / ("uma-fuzz-" + std::to_string(::getpid()) + ".gguf")).string();
-  std::atexit(remove_model_file);
+  text_model_file() = (folder / ("uma-fuzz-text-" + std::to_string(::getpid()) + ".gguf")).string();
+  std::atexit(remove_model_files);
+  write_text_model();
   return 0;
 }
 
@@ -84,12 +110,18 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   write_model_file(bytes);
-  if (const auto identity = llm::trial_identity(model_file()); !identity) {
-    UMA_CHECK(!identity.error().message.empty());  // A projector, or a part of a model.
+  umad::TrialFile file{.model_path = model_file()};
+  if (header->is_projector()) {
+    file = {.model_path = text_model_file(), .kind = umad::TrialFile::Kind::projector, .other_path = model_file()};
+  }
+  const auto identity = header->is_projector() ? llm::projector_trial_identity(file.model_path, file.other_path)
+                                               : llm::trial_identity(file.model_path);
+  if (!identity) {
+    UMA_CHECK(!identity.error().message.empty());  // A part of a model.
     return 0;
   }
   static const std::string kProgram = fs::read_symlink("/proc/self/exe").string();
-  const umad::TrialOutcome outcome = umad::run_trial(kProgram, model_file(), [] { return false; });
+  const umad::TrialOutcome outcome = umad::run_trial(kProgram, file, [] { return false; });
   UMA_CHECK(outcome.kind != umad::TrialOutcome::Kind::unknown);
   UMA_CHECK(outcome.kind == umad::TrialOutcome::Kind::passed || !outcome.reason.empty());
   if (std::getenv("UMA_FUZZ_COST") != nullptr) {
