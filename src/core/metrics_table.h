@@ -218,7 +218,7 @@ constexpr auto make_metrics() {
       {"save_ms_avg", gauge, kv, "ms", "Time of copying a state out of a context: mean.", read<&S::save_ms_avg>},
       {"cold_read_ms_avg", gauge, kv, "ms", "Time of reading a state's file: mean.", read<&S::cold_read_ms_avg>},
       {"cold_write_ms_avg", gauge, kv, "ms", "Time of writing a state's file: mean.", read<&S::cold_write_ms_avg>},
-      {"images_encoded_total", counter, images, "images", "Images that the projector has encoded.",
+      {"images_encoded_total", counter, images, "images", "Images and clips of sound that the projector has encoded.",
        read<&S::images_encoded_total>},
       {"image_cache_hits_total", counter, images, "images", "Images that were needed and still in memory, encoded.",
        read<&S::image_cache_hits_total>},
