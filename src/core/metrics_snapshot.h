@@ -76,6 +76,8 @@ struct MetricsSnapshot {
   std::int64_t sequences_active = 0;
   std::int64_t queue_depth = 0;
   std::uint64_t preemptions_total = 0;
+  std::uint64_t moved_cells_total = 0;
+  std::uint64_t idle_stored_total = 0;
   std::uint64_t context_shifts_total = 0;
   std::uint64_t adapter_requests_total = 0;
   std::uint64_t adapter_changes_total = 0;

@@ -28,6 +28,8 @@ constexpr CounterSum<LaneStats> kLaneCounters[] = {
     {&LaneStats::batch_calls_total, &MetricsSnapshot::batch_calls_total},
     {&LaneStats::ticks_total, &MetricsSnapshot::ticks_total},
     {&LaneStats::preemptions_total, &MetricsSnapshot::preemptions_total},
+    {&LaneStats::moved_cells_total, &MetricsSnapshot::moved_cells_total},
+    {&LaneStats::idle_stored_total, &MetricsSnapshot::idle_stored_total},
     {&LaneStats::context_shifts_total, &MetricsSnapshot::context_shifts_total},
     {&LaneStats::adapter_requests_total, &MetricsSnapshot::adapter_requests_total},
     {&LaneStats::adapter_changes_total, &MetricsSnapshot::adapter_changes_total},

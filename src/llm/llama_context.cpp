@@ -583,4 +583,21 @@ Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begi
   return loaded;
 }
 
+// The library gives new tokens, and those of a loaded state, its lowest free cells.
+Expected<Unit> LlamaContext::move_cells(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
+  UMA_CHECK(shape_.can_move_cells());
+  if (auto saved = save_state(sequence, begin, end, bytes); !saved) return saved;
+  auto moved = guarded(ErrorCode::runtime_decode, "moving cells", [&]() -> Expected<Unit> {
+    UMA_CHECK(llama_memory_seq_rm(memory(), sequence, begin, end));
+    const ScratchUse use(memory(), scratch_);
+    const std::size_t read =
+        llama_state_seq_set_data(context_, reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size(), scratch_);
+    if (read != bytes.size()) return fail(ErrorCode::runtime_decode, "libllama refused the state of moved cells");
+    llama_memory_seq_cp(memory(), scratch_, sequence, begin, end);
+    return Unit{};
+  });
+  if (!moved) (void)llama_memory_seq_rm(memory(), sequence, begin, -1);
+  return moved;
+}
+
 }  // namespace uma::llm

@@ -59,6 +59,7 @@ class LlamaContext final : public Context {
   [[nodiscard]] std::span<const std::byte> fit_state(Bytes& bytes) const override;
   [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                           std::span<const std::byte> state) override;
+  [[nodiscard]] Expected<Unit> move_cells(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
 
  private:
   LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity,

@@ -241,6 +241,24 @@ TEST_P(OneCache, RefusesForgedPiecesAndKeepsNothingOfThem) {
   EXPECT_LT(distance(feed(*target, 2, next_), expected), kClose);
 }
 
+TEST_P(OneCache, MovedCellsKeepTheirValues) {
+  const auto target = context();
+  if (!target->shape().can_move_cells()) GTEST_SKIP() << "it has no free cells before others";
+  using Range = std::pair<std::int32_t, std::int32_t>;
+  for (const auto& [begin, end] : {Range(0, kLength), Range(70, 130), Range(kLength - 1, kLength)}) {
+    feed(*target, 1, random_tokens(7, 150));
+    feed(*target, 2, tokens_);
+    ASSERT_TRUE(target->truncate(1, 0));
+    Bytes bytes;
+    ASSERT_TRUE(target->move_cells(2, begin, end, bytes));
+    EXPECT_EQ(target->sequence_length(2), kLength);
+    feed(*target, 1, random_tokens(8, 150));  // Takes what has become free.
+    EXPECT_LT(distance(feed(*target, 2, next_), fresh(tokens_, next_)), kClose) << begin << " " << end;
+    ASSERT_TRUE(target->truncate(1, 0));
+    ASSERT_TRUE(target->truncate(2, 0));
+  }
+}
+
 // In the library's format, for every type of keys and values.
 TEST_P(OneCache, FindsEveryNumberThatIsNotFinite) {
   constexpr std::int32_t kCells = 6;

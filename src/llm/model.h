@@ -110,6 +110,7 @@ struct ContextShape {
 
   // Whether load_state() accepts a sequence in several pieces.
   [[nodiscard]] bool knows_pieces() const { return is_unified && can_truncate; }
+  [[nodiscard]] bool can_move_cells() const { return knows_pieces() && !has_grids; }
 };
 
 struct BatchRow {
@@ -206,6 +207,11 @@ class Context {
   // context without knows_pieces().
   [[nodiscard]] virtual Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                                   std::span<const std::byte> bytes) = 0;
+  // Moves the cells of positions [begin, end) to the lowest free ones; `bytes` is memory for the work. The values stay the
+  // same. Requires: shape().can_move_cells(), and no other sequence shares the cells. On failure the sequence may end at
+  // `begin`. Errors: E_RUNTIME_001.
+  [[nodiscard]] virtual Expected<Unit> move_cells(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                                  Bytes& bytes) = 0;
 };
 
 // Special tokens around the text of a vector or a score.

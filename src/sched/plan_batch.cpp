@@ -14,12 +14,13 @@ constexpr double kLast = 4e12;
 // The decode calls of a tick, one for each group.
 class DecodeCalls {
  public:
-  explicit DecodeCalls(const StepModel& model) : model_(model) {}
+  // `cells`: see StepShape::add_decode.
+  DecodeCalls(const StepModel& model, std::int64_t cells) : model_(model), cells_(cells) {}
 
   void add(const SequenceView& view) {
     auto call = std::ranges::find(calls_, view.group, &Call::group);
     if (call == calls_.end()) call = calls_.insert(calls_.end(), {.group = view.group, .shape = {}});
-    call->shape.add_decode(view.cached_tokens);
+    call->shape.add_decode(view.cached_tokens, 0, cells_);
   }
   // The guarded time of all calls together.
   [[nodiscard]] double ms() const { return (calls_.empty() ? 0 : model_.guarded_ms(calls_.front().shape)) + others_ms(); }
@@ -39,6 +40,7 @@ class DecodeCalls {
   };
 
   const StepModel& model_;
+  const std::int64_t cells_;
   std::vector<Call> calls_;
 };
 
@@ -177,7 +179,7 @@ std::int32_t aligned_rows(const StepModel& model, double budget_ms, std::int32_t
 void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, ChunkSize& chunk,
                 BatchPlan& plan) {
   plan.clear();
-  DecodeCalls calls(model);
+  DecodeCalls calls(model, limits.cells);
   plan_decoding(sequences, false, false, limits, calls, plan);
   const bool background_yields = !plan.decode.empty() && !limits.serves_background;
   plan_decoding(sequences, true, background_yields, limits, calls, plan);

@@ -32,6 +32,7 @@ struct SequenceView {
 struct BatchLimits {
   std::int32_t rows_max = 512;     // Limit of one library call.
   std::int32_t ubatch_rows = 512;  // Rows that the library computes at once.
+  std::int64_t cells = 0;          // See StepShape::add_decode.
   double tick_ms = 30;             // Time of a tick while sequences decode.
   // Groups rows so that each has the same bits regardless of other requests: a multiple of kFastChunk of one prompt, or its
   // last rows; or all rows of several short prompts (docs/decisions/0014).

@@ -33,6 +33,7 @@ constexpr double kFollowMax = 16;  // How far the cost of an absent term follows
 
 // Units of the terms: an ordinary call has about one of each.
 constexpr double kDecodeKvUnit = 4096;
+constexpr double kSkippedUnit = 16384;
 constexpr double kPrefillRowsUnit = kFastChunk;
 constexpr double kPrefillKvUnit = kFastChunk * 1024.0;
 
@@ -105,7 +106,7 @@ constexpr std::array<bool, kTerms> kAllTerms{true, true, true, true, true};
 Terms terms_of(const StepShape& shape) {
   if (shape.prefill_rows == 0) {
     return {1, static_cast<double>(shape.decode_rows), static_cast<double>(shape.draft_rows),
-            static_cast<double>(shape.kv_tokens) / kDecodeKvUnit, 0};
+            static_cast<double>(shape.kv_tokens) / kDecodeKvUnit, static_cast<double>(shape.skipped_cells) / kSkippedUnit};
   }
   return {1, shape.prefill_rows / kPrefillRowsUnit, shape.small_rows / kPrefillRowsUnit,
           static_cast<double>(shape.kv_tokens) / kPrefillKvUnit, static_cast<double>(shape.small_kv_tokens) / kPrefillKvUnit};
@@ -119,11 +120,12 @@ bool is_empty(const StepShape& shape) {
 
 // --- StepShape
 
-void StepShape::add_decode(std::int64_t cached, std::int32_t drafts) {
+void StepShape::add_decode(std::int64_t cached, std::int32_t drafts, std::int64_t cells) {
   decode_rows += 1;
   draft_rows += drafts;
   const std::int64_t rows = 1 + drafts;
   kv_tokens += rows * cached + rows * (rows - 1) / 2;
+  skipped_cells += rows * std::max<std::int64_t>(0, cells - cached);
 }
 
 void StepShape::add_chunk(std::int32_t rows, std::int64_t cached) {
@@ -332,8 +334,12 @@ void StepModel::observe(const StepShape& shape, double ms) {
   }
   costs.decode.observe(terms_of(shape), ms);
   has_drafted_ = has_drafted_ || shape.draft_rows > 0;
+  const auto of_decode_rows = [&](std::int64_t sum) {
+    return sum * shape.decode_rows / (shape.decode_rows + shape.draft_rows);
+  };
   last_decode_ = {.decode_rows = shape.decode_rows,
-                  .kv_tokens = shape.kv_tokens * shape.decode_rows / (shape.decode_rows + shape.draft_rows)};
+                  .kv_tokens = of_decode_rows(shape.kv_tokens),
+                  .skipped_cells = of_decode_rows(shape.skipped_cells)};
 }
 
 double StepModel::predict_ms(const StepShape& shape) const {
@@ -360,9 +366,14 @@ double StepModel::draft_row_ms() const {
   StepShape one_more = last_decode_;
   one_more.draft_rows += 1;
   one_more.kv_tokens += last_decode_.kv_tokens / last_decode_.decode_rows;
+  one_more.skipped_cells += last_decode_.skipped_cells / last_decode_.decode_rows;
   // A row is never free; a smaller measurement is noise.
   constexpr double kShareMin = 0.01;
   return std::max(predict_ms(one_more) - decode_ms(), kShareMin * decode_ms());
+}
+
+double StepModel::skipped_cell_ms() const {
+  return by_threads_[current_].decode.predict_ms({0, 0, 0, 0, 1 / kSkippedUnit});
 }
 
 double StepModel::prefill_ms(std::int32_t rows, std::int64_t cached) const {

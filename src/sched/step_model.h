@@ -1,10 +1,11 @@
 // Predicts the time of a library call from earlier calls: for each number of threads and kind of call, a linear model of its
 // rows and of the cached tokens they attend to, fitted online. Owned by one lane.
 //
-//   decode   t = a + b * decode rows + c * draft rows + d * n_past summed over the rows
-//   prefill  t = a + b * rows + c * rows of small chunks + d * n_past summed over the rows + e * the same of small chunks
+//   decode   t = a + b * decode rows + c * draft rows + d * n_past summed over the rows + e * skipped cells summed over the
+//   rows prefill  t = a + b * rows + c * rows of small chunks + d * n_past summed over the rows + e * the same of small chunks
 //
 // Chunks of fewer than kFastChunk rows miss the library's tiled attention (docs/MEASUREMENTS.md); c and e are their extra cost.
+// Skipped cells are those of other sequences, and free ones before the last used one: the library looks at each.
 #pragma once
 
 #include <array>
@@ -25,9 +26,11 @@ struct StepShape {
   std::int32_t small_rows = 0;       // Rows of chunks < kFastChunk.
   std::int64_t kv_tokens = 0;        // n_past summed over all rows: the number of tokens before each row.
   std::int64_t small_kv_tokens = 0;  // The same over rows of chunks < kFastChunk.
+  std::int64_t skipped_cells = 0;    // Of decode and draft rows.
 
-  // Adds a sequence's next token and `drafts` draft tokens after `cached` tokens.
-  void add_decode(std::int64_t cached, std::int32_t drafts = 0);
+  // Adds a sequence's next token and `drafts` draft tokens after `cached` tokens. `cells`: those that the library looks at for
+  // a row, the sequence's and others; 0: only its own.
+  void add_decode(std::int64_t cached, std::int32_t drafts = 0, std::int64_t cells = 0);
   // Adds the next `rows` tokens of a prompt after `cached` tokens.
   void add_chunk(std::int32_t rows, std::int64_t cached);
 };
@@ -126,6 +129,8 @@ class StepModel {
   [[nodiscard]] double decode_ms() const;
   // Cost of one more draft row in such a call; 0 before the first was seen.
   [[nodiscard]] double draft_row_ms() const;
+  // Cost of a cell that a decode row skips; 0 before a call skipped some.
+  [[nodiscard]] double skipped_cell_ms() const;
   // Expected time of a chunk with `cached` tokens before it; 0 before the first. Requires rows > 0.
   [[nodiscard]] double prefill_ms(std::int32_t rows, std::int64_t cached) const;
   // Prompt tokens per ms in calls of the largest size seen, at the depth of the last one; 0 before the first.

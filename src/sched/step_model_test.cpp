@@ -46,11 +46,14 @@ struct Machine {
   double small_row = 0.3;
   double prefill_kv = 0.0002;
   double small_kv = 0.0003;
+  double skipped_cell = 0.0004;
 
   [[nodiscard]] double ms(const StepShape& shape) const {
     const auto kv = static_cast<double>(shape.kv_tokens);
     if (shape.prefill_rows == 0)
-      return (decode_call + decode_row * shape.decode_rows + draft_row * shape.draft_rows + decode_kv * kv) / speed;
+      return (decode_call + decode_row * shape.decode_rows + draft_row * shape.draft_rows + decode_kv * kv +
+              skipped_cell * static_cast<double>(shape.skipped_cells)) /
+             speed;
     return (prefill_call + prefill_row * shape.prefill_rows + small_row * shape.small_rows + prefill_kv * kv +
             small_kv * static_cast<double>(shape.small_kv_tokens)) /
            speed;
@@ -103,6 +106,9 @@ TEST(StepShape, CountsTheTokensBeforeEachRow) {
   EXPECT_EQ(decode.decode_rows, 2);
   EXPECT_EQ(decode.draft_rows, 2);
   EXPECT_EQ(decode.kv_tokens, 10 + 20 + 21 + 22);
+  EXPECT_EQ(decode.skipped_cells, 0);
+  decode.add_decode(20, 2, 100);
+  EXPECT_EQ(decode.skipped_cells, 3 * 80);
   StepShape prefill;
   prefill.add_chunk(3, 10);
   prefill.add_chunk(64, 0);
@@ -423,6 +429,27 @@ TEST(StepModel, DraftRowsHaveTheirOwnPrice) {
   model.observe(decode_step(2, 300, 3), machine.ms(decode_step(2, 300, 3)));
   EXPECT_NEAR(model.decode_ms(), machine.ms(decode_step(2, 300)), 0.05 * machine.ms(decode_step(2, 300)))
       << "without the drafts";
+}
+
+TEST(StepModel, SkippedCellsHaveTheirOwnPrice) {
+  Random random(10);
+  const Machine machine;
+  StepModel model;
+  const auto step = [&](std::int64_t cells) {
+    StepShape shape;
+    shape.add_decode(300, 0, cells);
+    return shape;
+  };
+  for (int i = 0; i < 100; ++i) model.observe(step(0), machine.noisy_ms(step(0), random, 0.02));
+  EXPECT_EQ(model.skipped_cell_ms(), 0);
+  for (int i = 0; i < 200; ++i) {
+    const StepShape shape = step(pick(random, 0, 60'000));
+    model.observe(shape, machine.noisy_ms(shape, random, 0.02));
+  }
+  model.observe(step(30'000), machine.ms(step(30'000)));
+  EXPECT_NEAR(model.skipped_cell_ms(), machine.skipped_cell, 0.1 * machine.skipped_cell);
+  EXPECT_NEAR(model.decode_ms(), machine.ms(step(30'000)), 0.05 * machine.ms(step(30'000)));
+  EXPECT_NEAR(model.predict_ms(step(0)), machine.ms(step(0)), 0.1 * machine.ms(step(0)));
 }
 
 TEST(StepModel, OneCallInTwentyTakesLongerThanItsGuardedTime) {

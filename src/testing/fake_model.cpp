@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <new>
+#include <ranges>
 #include <utility>
 
 #include "base/check.h"
@@ -142,16 +144,35 @@ void FakeContext::append(std::size_t sequence, Token token, std::uint32_t seen) 
 void FakeContext::keep(std::size_t sequence, std::size_t count) {
   Held& held = held_[sequence];
   while (held.size() > count) {
-    if (--cells_[held.back()].holders == 0) free_[stream_of(sequence)].push_back(held.back());
+    if (--cells_[held.back()].holders == 0) set_free(stream_of(sequence), held.back());
     held.pop_back();
   }
+}
+
+// As in the library, new tokens get the lowest free cells.
+void FakeContext::set_free(std::size_t stream, std::uint32_t cell) {
+  std::vector<std::uint32_t>& free = free_[stream];
+  free.insert(std::ranges::lower_bound(free, cell, std::greater()), cell);
+}
+
+std::size_t FakeContext::top() const {
+  const auto last = std::ranges::find_if(cells_ | std::views::reverse, [](const Cell& cell) { return cell.holders > 0; });
+  return static_cast<std::size_t>(last.base() - cells_.begin());
+}
+
+std::int64_t FakeContext::skipped_by(std::span<const llm::BatchRow> rows) const {
+  if (!options_.unified) return 0;
+  std::int64_t skipped = 0;
+  for (const llm::BatchRow& row : rows) skipped += std::max<std::int64_t>(0, static_cast<std::int64_t>(top()) - row.position);
+  return skipped;
 }
 
 Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> rows, llm::CallMonitor* monitor) {
   UMA_CHECK(!rows.empty() && rows.size() <= static_cast<std::size_t>(shape_.batch_rows_max));
   logits_.clear();
   if (options_.clock != nullptr) {
-    options_.clock->advance(options_.decode_cost + options_.row_cost * static_cast<std::int64_t>(rows.size()));
+    options_.clock->advance(options_.decode_cost + options_.row_cost * static_cast<std::int64_t>(rows.size()) +
+                            options_.skip_cost * skipped_by(rows));
   }
   FakeFault fault_now = fault ? fault(rows) : FakeFault::none;
   if (monitor != nullptr && monitor->wants_end()) fault_now = FakeFault::interrupted_half;
@@ -312,6 +333,33 @@ Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin
     std::memcpy(&token, bytes.data() + at, sizeof token);
     std::memcpy(&seen, bytes.data() + at + sizeof token, sizeof seen);
     append(index, token, seen);
+  }
+  return Unit{};
+}
+
+Expected<Unit> FakeContext::move_cells(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes&) {
+  if (on_state) on_state();
+  UMA_CHECK(shape_.can_move_cells());
+  Held& held = held_[static_cast<std::size_t>(sequence)];
+  UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(held.size()));
+  if (fail_state) {
+    keep(static_cast<std::size_t>(sequence), static_cast<std::size_t>(begin));
+    return fail(ErrorCode::runtime_decode, "a fault of the simulation");
+  }
+  if (options_.clock != nullptr) options_.clock->advance(2 * options_.state_cost * (end - begin));
+  cells_moved += end - begin;
+  const auto moving = std::span(held).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  std::vector<Cell> values;
+  for (const std::uint32_t cell : moving) {
+    UMA_CHECK(cells_[cell].holders == 1 && !cells_[cell].is_moved);
+    values.push_back(cells_[cell]);
+    cells_[cell].holders = 0;
+    set_free(0, cell);
+  }
+  for (std::size_t i = 0; i < moving.size(); ++i) {
+    moving[i] = free_[0].back();
+    free_[0].pop_back();
+    cells_[moving[i]] = values[i];
   }
   return Unit{};
 }

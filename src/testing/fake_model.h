@@ -62,6 +62,7 @@ struct FakeOptions {
   Duration decode_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);
   Duration state_cost{};  // Of saving or loading one cell.
+  Duration skip_cost{};   // Of a cell that a row skips (sched::StepShape).
 };
 
 // Decides before each decode whether it fails; absent: never. decode() returns the fault without computing, except for
@@ -93,6 +94,7 @@ class FakeContext : public llm::Context {
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
   [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                           std::span<const std::byte> bytes) override;
+  [[nodiscard]] Expected<Unit> move_cells(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
 
   // Size of a cell in a saved state: its token and its digest.
   static constexpr std::size_t kCellBytes = sizeof(Token) + sizeof(std::uint32_t);
@@ -104,6 +106,8 @@ class FakeContext : public llm::Context {
   [[nodiscard]] std::vector<Token> cached(std::int32_t sequence, std::size_t count) const;
   [[nodiscard]] std::int32_t threads() const { return threads_; }
   [[nodiscard]] std::int64_t shifts() const { return shifts_; }
+  // The number of cells up to the last used one.
+  [[nodiscard]] std::size_t top() const;
   // Number of moved cells in the sequence.
   [[nodiscard]] std::int64_t moved_cells(std::int32_t sequence) const;
   // Changes a cell, so that it no longer matches its token.
@@ -119,6 +123,7 @@ class FakeContext : public llm::Context {
   std::function<void()> on_state;  // Called before a state is saved or loaded.
   std::int64_t cells_saved = 0;    // By save_state.
   std::int64_t cells_loaded = 0;   // By load_state.
+  std::int64_t cells_moved = 0;    // By move_cells.
 
  private:
   struct Cell {
@@ -136,6 +141,8 @@ class FakeContext : public llm::Context {
   [[nodiscard]] bool divides_image(std::int32_t sequence, std::int32_t position) const;
   void append(std::size_t sequence, Token token, std::uint32_t seen);
   [[nodiscard]] bool is_spoiled(std::size_t stream) const;
+  void set_free(std::size_t stream, std::uint32_t cell);
+  [[nodiscard]] std::int64_t skipped_by(std::span<const llm::BatchRow> rows) const;
   void keep(std::size_t sequence, std::size_t count);
 
   FakeOptions options_;
@@ -144,7 +151,7 @@ class FakeContext : public llm::Context {
   std::int32_t threads_ = 1;
   std::string identity_ = "fake";
   std::vector<Cell> cells_;                       // The cells of one stream follow those of another.
-  std::vector<std::vector<std::uint32_t>> free_;  // Per stream: free cells; the next one is the last.
+  std::vector<std::vector<std::uint32_t>> free_;  // Per stream: free cells; the lowest is the last.
   std::vector<Held> held_;                        // Per sequence.
   std::int64_t shifts_ = 0;
   bool is_spoiled_ = false;  // Some cell may be not finite.

@@ -79,6 +79,10 @@ class Machine::PricedContext final : public llm::Context {
     move_state(end - begin);
     return inner_.load_state(sequence, begin, end, bytes);
   }
+  [[nodiscard]] Expected<Unit> move_cells(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override {
+    move_state(2 * (end - begin));
+    return inner_.move_cells(sequence, begin, end, bytes);
+  }
 
  private:
   // A part belongs to a request if the number of its sequence is known.

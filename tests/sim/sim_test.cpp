@@ -56,6 +56,8 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.preemptions += outcome.preemptions;
     total.handovers += outcome.handovers;
     total.widened += outcome.widened;
+    total.cells_moved += outcome.cells_moved;
+    total.idle_stored += outcome.idle_stored;
     total.reused_tokens += outcome.reused_tokens;
     total.warm_hits += outcome.warm_hits;
     total.cold_hits += outcome.cold_hits;
@@ -75,13 +77,14 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
       "%s\n",
       std::format(
           "generations {}, finished turns {}, failures {}, cancelled {}, crashes {}, models unloaded {}, preemptions {}, "
-          "handovers {}, contexts widened {}, reused tokens {}, restored from memory {}, from disk {}, shared {}, "
+          "handovers {}, contexts widened {}, cells moved {}, idle slots stored {}, reused tokens {}, restored from memory {}, "
+          "from disk {}, shared {}, "
           "context shifts {}, of them in place {}, records read {}, sessions imported {}, {} with KV, "
           "responses {}, of them in forks {}, reuses verified {}, not finite {}",
           total.generations, total.finished_turns, total.failures, total.cancelled, total.crashes, total.retirements,
-          total.preemptions, total.handovers, total.widened, total.reused_tokens, total.warm_hits, total.cold_hits,
-          total.shared, total.shifts, total.moves, total.readings, total.imports, total.imports_with_kv, total.responses,
-          total.forks, total.verified, total.not_finite)
+          total.preemptions, total.handovers, total.widened, total.cells_moved, total.idle_stored, total.reused_tokens,
+          total.warm_hits, total.cold_hits, total.shared, total.shifts, total.moves, total.readings, total.imports,
+          total.imports_with_kv, total.responses, total.forks, total.verified, total.not_finite)
           .c_str());
   if (seeds_to_run.is_one) return;
   // Checks that every kind of event occurs, so that the simulation is meaningful.
@@ -106,6 +109,8 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   EXPECT_GT(total.preemptions, seeds / 10);
   EXPECT_GT(total.handovers, seeds / 4);
   EXPECT_GT(total.widened, seeds / 20);
+  EXPECT_GT(total.cells_moved, seeds);
+  EXPECT_GT(total.idle_stored, seeds / 20);
   EXPECT_GT(total.reused_tokens, seeds * 5);
 }
 

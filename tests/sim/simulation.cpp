@@ -349,6 +349,8 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   // A third of the seeds has the default policy, a third has it with a prefill lane, and the rest has one of the four policies.
   lane_options_.threads = 2;
   lane_options_.stored_tokens_min = 4;
+  model_options_.skip_cost = std::chrono::microseconds(10 * random_.next_below(2));
+  lane_options_.skipped_cells_max = 8;
   const auto kind = random_.next_below(3);
   has_prefill_lanes_ = kind == 1;
   if (has_prefill_lanes_) lane_options_.target_tbt_ms = 2;  // So short that most prompts are computed in the prefill lane.
@@ -479,6 +481,8 @@ void Simulation::count_lanes() {
     outcome_.cold_hits += lane->stats().cold_hits_total.value();
     outcome_.handovers += lane->stats().handover.count();
     outcome_.preemptions += lane->stats().preemptions_total.value();
+    outcome_.cells_moved += lane->stats().moved_cells_total.value();
+    outcome_.idle_stored += lane->stats().idle_stored_total.value();
     outcome_.verified += lane->stats().reuses_verified_total.value();
     outcome_.not_finite += lane->stats().not_finite_total.value();
     UMA_CHECK(lane->stats().reuses_wrong_total.value() == 0);

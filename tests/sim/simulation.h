@@ -62,8 +62,10 @@ struct Outcome {
   std::uint64_t crashes = 0;
   std::uint64_t retirements = 0;  // Unloads of the model.
   std::uint64_t preemptions = 0;
-  std::uint64_t handovers = 0;  // Prompts that were computed in a prefill lane.
-  std::uint64_t widened = 0;    // Contexts of prefill lanes that became wider.
+  std::uint64_t handovers = 0;    // Prompts that were computed in a prefill lane.
+  std::uint64_t widened = 0;      // Contexts of prefill lanes that became wider.
+  std::uint64_t cells_moved = 0;  // Cells that were moved to the place of free ones.
+  std::uint64_t idle_stored = 0;  // Idle slots that were stored because rows skipped their cells.
   std::uint64_t reused_tokens = 0;
   std::uint64_t warm_hits = 0;
   std::uint64_t cold_hits = 0;

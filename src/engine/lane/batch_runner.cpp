@@ -110,7 +110,7 @@ sched::StepShape BatchRunner::append_rows(std::span<const sched::PlanRow> rows, 
       shape.add_chunk(row.tokens_count, cached);
       interruptible_.push_back(sequence.job.id);
     } else {
-      shape.add_decode(cached, row.tokens_count - 1);
+      shape.add_decode(cached, row.tokens_count - 1, static_cast<std::int64_t>(parts_.slots.cells_top()));
     }
   }
   return shape;
@@ -135,6 +135,7 @@ bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill
     return false;
   }
   parts_.step_model.observe(shape, ms);
+  if (!is_prefill) tidier_.charge(shape.decode_rows + shape.draft_rows);
   (is_prefill ? parts_.stats.prefill_call : parts_.stats.decode_call).record_ms(ms);
   if (is_prefill) parts_.stats.prompt_tokens_total.add(rows_.size());
   add_computed(rows, is_prefill);

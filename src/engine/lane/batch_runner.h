@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "core/error.h"
 #include "core/ids.h"
+#include "engine/lane/cell_tidier.h"
 #include "engine/lane/context_calls.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/preemption.h"
@@ -23,8 +24,14 @@ namespace uma::engine {
 class BatchRunner {
  public:
   BatchRunner(const LaneParts& parts, ContextCalls& calls, SequenceEnds& ends, Preemption& preemption, ReplySampler& sampler,
-              Speculation& speculation)
-      : parts_(parts), calls_(calls), ends_(ends), preemption_(preemption), sampler_(sampler), speculation_(speculation) {}
+              Speculation& speculation, CellTidier& tidier)
+      : parts_(parts),
+        calls_(calls),
+        ends_(ends),
+        preemption_(preemption),
+        sampler_(sampler),
+        speculation_(speculation),
+        tidier_(tidier) {}
 
   // Frees the cells that the plan needs and runs it. False: there was no row to run, or a sequence was swapped out instead.
   bool run(sched::BatchPlan& plan);
@@ -52,6 +59,7 @@ class BatchRunner {
   Preemption& preemption_;
   ReplySampler& sampler_;
   Speculation& speculation_;
+  CellTidier& tidier_;
   std::vector<llm::BatchRow> rows_;       // The rows of the call.
   std::vector<RequestId> interruptible_;  // The requests whose prompts the call computes.
 };

@@ -1,10 +1,14 @@
-// Counts the KV cells that the slots of a unified context hold, because the library does not report them. A copied prefix
-// shares its cells with its origin; a cell is free when no slot holds it. Owned by a lane.
+// Knows which KV cells the slots of a unified context hold, because the library does not report them: like the library it gives
+// new tokens the lowest free cells (docs/LIBLLAMA.md). A copied prefix shares its cells with its origin; a cell is free when no
+// slot holds it. Owned by a lane.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <queue>
 #include <ranges>
 #include <span>
 #include <vector>
@@ -17,16 +21,7 @@ class CellLedger {
 
   // Adds `count` new cells to the end of the slot.
   void add(std::size_t slot, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) {
-      if (free_.empty()) {
-        free_.push_back(static_cast<std::uint32_t>(holders_.size()));
-        holders_.push_back(0);
-      }
-      ++holders_[free_.back()];
-      held_[slot].push_back(free_.back());
-      free_.pop_back();
-      ++used_;
-    }
+    for (std::size_t i = 0; i < count; ++i) held_[slot].push_back(take_lowest());
   }
 
   // The empty slot `to` shares the first `count` cells of `from`.
@@ -41,9 +36,7 @@ class CellLedger {
     while (held.size() > count) {
       const std::uint32_t cell = held.back();
       held.pop_back();
-      if (--holders_[cell] > 0) continue;
-      free_.push_back(cell);
-      --used_;
+      release(cell);
     }
   }
 
@@ -54,6 +47,46 @@ class CellLedger {
     for (const std::uint32_t cell : behind) ++holders_[cell];
     keep(slot, begin);
     held.insert(held.end(), behind.begin(), behind.end());
+  }
+
+  // Cells [begin, end) of a slot.
+  struct Range {
+    std::size_t slot = 0;
+    std::size_t begin = 0;
+    std::size_t end = 0;
+  };
+  // The last used cell and the slot's cells before it, at most `count`, as far as they lie behind the first used() cells and no
+  // other slot shares them. Nullopt: no cell lies there, or the last one is shared.
+  [[nodiscard]] std::optional<Range> last_cells(std::size_t count) const {
+    const std::size_t last = top();
+    if (last <= static_cast<std::size_t>(used_)) return std::nullopt;
+    for (std::size_t slot = 0; slot < held_.size(); ++slot) {
+      const std::vector<std::uint32_t>& held = held_[slot];
+      const auto found = std::ranges::find(held | std::views::reverse, static_cast<std::uint32_t>(last - 1));
+      if (found == held.rend()) continue;
+      const auto can_move = [&](std::uint32_t cell) { return cell >= static_cast<std::size_t>(used_) && holders_[cell] == 1; };
+      Range range{.slot = slot, .begin = static_cast<std::size_t>(found.base() - held.begin()), .end = 0};
+      range.end = range.begin;
+      while (range.begin > 0 && range.end - range.begin < count && can_move(held[range.begin - 1])) --range.begin;
+      return range.begin < range.end ? std::optional(range) : std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  // The cells of the range are given up, and the slot gets the lowest free ones in their place.
+  void move_down(const Range& range) {
+    const std::span<std::uint32_t> cells = std::span(held_[range.slot]).subspan(range.begin, range.end - range.begin);
+    for (const std::uint32_t cell : cells) release(cell);
+    for (std::uint32_t& cell : cells) cell = take_lowest();
+  }
+
+  // The number of cells up to the last used one, which the library reads for each row.
+  [[nodiscard]] std::size_t top() const { return top_; }
+
+  // The number of the slot's cells that no other slot shares.
+  [[nodiscard]] std::size_t held_alone(std::size_t slot) const {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(held_[slot], [&](std::uint32_t cell) { return holders_[cell] == 1; }));
   }
 
   // Whether another slot shares a cell of this slot from `begin` on.
@@ -83,10 +116,31 @@ class CellLedger {
   [[nodiscard]] std::int64_t used() const { return used_; }
 
  private:
+  std::uint32_t take_lowest() {
+    if (free_.empty()) {
+      free_.push(static_cast<std::uint32_t>(holders_.size()));
+      holders_.push_back(0);
+    }
+    const std::uint32_t cell = free_.top();
+    free_.pop();
+    ++holders_[cell];
+    ++used_;
+    top_ = std::max<std::size_t>(top_, cell + 1);
+    return cell;
+  }
+
+  void release(std::uint32_t cell) {
+    if (--holders_[cell] > 0) return;
+    free_.push(cell);
+    --used_;
+    while (top_ > 0 && holders_[top_ - 1] == 0) --top_;
+  }
+
   std::vector<std::vector<std::uint32_t>> held_;  // Per slot, in order of position.
   std::vector<std::uint16_t> holders_;            // Per cell.
-  std::vector<std::uint32_t> free_;
+  std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> free_;
   std::int64_t used_ = 0;
+  std::size_t top_ = 0;
 };
 
 }  // namespace uma::engine

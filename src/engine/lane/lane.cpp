@@ -49,7 +49,8 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       planner_(parts_, targets_),
       moves_(parts_, calls_, reuse_check_, ends_, sampler_, planner_),
       speculation_(parts_, calls_, sampler_),
-      runner_(parts_, calls_, ends_, preemption_, sampler_, speculation_),
+      tidier_(parts_, calls_, eviction_),
+      runner_(parts_, calls_, ends_, preemption_, sampler_, speculation_, tidier_),
       offload_(parts_, planner_, preemption_, runner_),
       images_(parts_, calls_, ends_, preemption_, sampler_, runner_),
       warm_up_(parts_, calls_) {
@@ -85,6 +86,7 @@ void Lane::cancel_all() {
   for (const SequencePtr& sequence : sequences_) {
     if (!sequence->is_finished()) ends_.finish(*sequence, FinishReason::cancelled);
   }
+  tidier_.stop();
   eviction_.store_all();
   (void)end_step(true, kNever);
 }
@@ -112,6 +114,7 @@ StepOutcome Lane::tick() {
   admission_.admit(clock_.now());
   shifter_.shorten_running();
   images_.prepare();
+  const bool has_tidied = tidier_.advance();
   planner_.build_views(clock_.now());
   offload_.offload_long_prompts();
   const bool has_moved = moves_.advance();
@@ -122,7 +125,7 @@ StepOutcome Lane::tick() {
   }
   Sequence* image = images_.stop_at_images(planner_.views());
   const auto until = planner_.waits_until(clock_.now(), image != nullptr);
-  if (until && image == nullptr) return end_step(has_moved, *until);
+  if (until && image == nullptr) return end_step(has_moved || has_tidied, *until);
   calls_.watch_load(clock_.now());
   const bool has_verified = reuse_check_.run(planner_.tick_target_ms());
   sched::BatchPlan& plan = planner_.plan(to_ms(clock_.now() - began), until.has_value());
@@ -130,7 +133,7 @@ StepOutcome Lane::tick() {
     planner_.set_next_tick(clock_.now() + from_ms(calls_.prefill_slice_ms(planner_.tick_target_ms(), targets_.decode_calls())));
   if (image != nullptr && image->is_running()) images_.run(*image);
   if (calls_.take_unsound()) preemption_.clear_context();
-  return end_step(has_moved || has_verified || !plan.is_empty() || image != nullptr, kNever);
+  return end_step(has_moved || has_tidied || has_verified || !plan.is_empty() || image != nullptr, kNever);
 }
 
 // False: there is work, of this worker or of another one.

@@ -20,6 +20,7 @@
 #include "core/ids.h"
 #include "engine/lane/admission.h"
 #include "engine/lane/batch_runner.h"
+#include "engine/lane/cell_tidier.h"
 #include "engine/lane/context_calls.h"
 #include "engine/lane/context_shifter.h"
 #include "engine/lane/core_share.h"
@@ -147,6 +148,7 @@ class Lane {
   TickPlanner planner_;
   StateMoves moves_;
   Speculation speculation_;
+  CellTidier tidier_;
   BatchRunner runner_;
   PrefillOffload offload_;
   ImagePrompts images_;

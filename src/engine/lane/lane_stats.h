@@ -21,6 +21,8 @@ struct LaneStats {
   Counter decode_rows_total;   // Tokens of these ticks.
   Counter batch_calls_total;
   Counter preemptions_total;
+  Counter moved_cells_total;  // Cells that were moved to the place of free ones.
+  Counter idle_stored_total;  // Idle slots that were stored because rows skipped their cells.
   Counter context_shifts_total;
   Counter adapter_requests_total;  // Requests with adapters.
   Counter adapter_changes_total;   // Calls with other adapters than the call before.

@@ -105,6 +105,31 @@ bool SlotEviction::evict_idle(kv::GiveWay how, std::span<const std::size_t> exce
   return least != nullptr && evict(least->id, how);
 }
 
+std::optional<std::size_t> SlotEviction::find_idle(std::size_t tokens) const {
+  if (parts_.options.store == nullptr) return std::nullopt;
+  std::vector<kv::StateView> idle;
+  for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
+    const Slot& slot = parts_.slots[i];
+    const bool is_large = !slot.is_running && parts_.slots.tokens_alone(i) > tokens;
+    if (is_large && is_worth_storing(slot)) idle.push_back(view_of(i));
+  }
+  const kv::StateView* least = kv::least_valuable(idle, parts_.options.eviction);
+  return least == nullptr ? std::nullopt : std::optional<std::size_t>(least->id);
+}
+
+std::optional<SequenceSave> SlotEviction::begin_store(std::size_t index) {
+  auto reserved = reserve(index, kv::GiveWay::by_disk);
+  if (!reserved) return std::nullopt;
+  const Slot& slot = parts_.slots[index];
+  return SequenceSave(parts_.context, slot.tokens, slot.adapters, std::move(*reserved));
+}
+
+void SlotEviction::end_store(std::size_t index, kv::Snapshot snapshot) {
+  parts_.options.store->put(parts_.slots[index].owner, std::move(snapshot));
+  parts_.slots.clear(index);
+  parts_.stats.idle_stored_total.add();
+}
+
 std::optional<std::size_t> SlotEviction::least_valuable_slot(std::size_t reused, std::size_t kept) const {
   std::vector<kv::StateView> idle;
   for (std::size_t i = 0; i < parts_.slots.size(); ++i) {

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "core/ids.h"
 #include "engine/lane/lane_parts.h"
+#include "engine/lane/state_transfer.h"
 #include "kv/state_store.h"
 
 namespace uma::engine {
@@ -30,6 +31,13 @@ class SlotEviction {
   [[nodiscard]] std::optional<std::size_t> least_valuable_slot(std::size_t reused, std::size_t kept) const;
   // Frees an idle slot. False: its state has to wait.
   [[nodiscard]] bool evict(std::size_t index, kv::GiveWay how);
+  // The idle slot with which least is lost, among those with more than `tokens` tokens that are worth storing and are not
+  // shared. Nullopt: there is none.
+  [[nodiscard]] std::optional<std::size_t> find_idle(std::size_t tokens) const;
+  // Reserves memory for the state of an idle slot, so that it can be saved piece by piece. Nullopt: there is none now.
+  [[nodiscard]] std::optional<SequenceSave> begin_store(std::size_t index);
+  // The saved state goes to the store, and the slot is freed.
+  void end_store(std::size_t index, kv::Snapshot snapshot);
   // The sequence has ended. A session keeps its slot for its next turn; the tokens of a one-shot request stay while they may be
   // the prefix of another request. A state that cannot be cut is also stored at the end of each turn, as a checkpoint.
   void leave(const Sequence& sequence);

@@ -106,6 +106,25 @@ void SlotTable::touch(std::size_t index, TimePoint now) {
   slots_[index].last_used = now;
 }
 
+std::optional<CellLedger::Range> SlotTable::last_cells(std::size_t count) const {
+  const auto range = cells_.last_cells(count);
+  const bool is_free = range && range->slot < slots_.size() && range->end <= slots_[range->slot].unmoved().size();
+  return is_free ? range : std::nullopt;
+}
+
+Expected<Unit> SlotTable::move_down(const CellLedger::Range& range, kv::BytePool& pool) {
+  Bytes bytes = pool.take((range.end - range.begin) * shape().kv_bytes_per_token);
+  auto moved = context_.move_cells(as_sequence(range.slot), static_cast<std::int32_t>(range.begin),
+                                   static_cast<std::int32_t>(range.end), bytes);
+  pool.give(std::move(bytes));
+  if (moved) {
+    cells_.move_down(range);
+  } else {
+    keep(range.slot, static_cast<std::size_t>(context_.sequence_length(as_sequence(range.slot))));
+  }
+  return moved;
+}
+
 void SlotTable::drop(std::size_t index) {
   UMA_CHECK(context_.truncate(as_sequence(index), 0));
   keep(index, 0);

@@ -19,8 +19,10 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "core/error.h"
 #include "core/ids.h"
 #include "engine/lane/cell_ledger.h"
+#include "kv/byte_pool.h"
 #include "kv/state_owner.h"
 #include "llm/adapters.h"
 #include "llm/model.h"
@@ -61,6 +63,11 @@ class SlotTable {
   [[nodiscard]] std::optional<std::size_t> find_empty() const;
   // The number of used cells.
   [[nodiscard]] std::int64_t cells_used() const;
+  // The number of cells up to the last used one; 0 in a split context.
+  [[nodiscard]] std::size_t cells_top() const { return shape().is_unified ? cells_.top() : 0; }
+  // The last of the cells behind the first cells_used(), at most `count` of one slot. Nullopt: there are none, or the last one
+  // cannot be moved. Requires: a unified context.
+  [[nodiscard]] std::optional<CellLedger::Range> last_cells(std::size_t count) const;
   // The number of cells in these parts of slots, shared ones counted once. Requires: a unified context.
   [[nodiscard]] std::int64_t cells_of(std::span<const CellLedger::Part> parts) const { return cells_.held_together(parts); }
 
@@ -86,6 +93,13 @@ class SlotTable {
   void share(std::size_t from, std::size_t to, std::size_t count, TimePoint now);
   // Counts a use of the slot's tokens.
   void touch(std::size_t index, TimePoint now);
+  // The number of the slot's tokens whose cells no other slot shares.
+  [[nodiscard]] std::size_t tokens_alone(std::size_t index) const {
+    return shape().is_unified ? cells_.held_alone(index) : slots_[index].tokens.size();
+  }
+  // Moves last_cells() to the lowest free cells, by way of the pool. On failure the slot may have fewer tokens. Requires: the
+  // context can move cells.
+  [[nodiscard]] Expected<Unit> move_down(const CellLedger::Range& range, kv::BytePool& pool);
   // Empties the slot; its owner keeps it.
   void drop(std::size_t index);
   // Empties the slot and removes its owner.

@@ -27,6 +27,7 @@ class SequenceSave {
   [[nodiscard]] bool is_complete() const {
     return !snapshot_.pieces.empty() && snapshot_.pieces.back().end == static_cast<std::int32_t>(snapshot_.tokens.size());
   }
+  [[nodiscard]] std::size_t tokens_count() const { return snapshot_.tokens.size(); }
   // Saves the next piece of `sequence`, in memory of the pool. Returns its bytes.
   [[nodiscard]] Expected<std::size_t> save_piece(llm::Context& context, std::int32_t sequence, kv::BytePool& pool);
   // Requires: it is complete.

@@ -96,6 +96,7 @@ sched::BatchPlan& TickPlanner::plan(double spent_ms, bool is_idle) {
   sched::BatchLimits limits;
   limits.rows_max = parts_.shape().batch_rows_max;
   limits.ubatch_rows = parts_.shape().ubatch_rows_max;
+  limits.cells = static_cast<std::int64_t>(parts_.slots.cells_top());
   limits.tick_ms = tick_target_ms() - spent_ms;
   limits.fixed_grid = parts_.options.is_reproducible;
   limits.serves_background = parts_.stats.ticks_total.value() % kBackgroundEvery == 0;
