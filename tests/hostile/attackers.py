@@ -107,7 +107,7 @@ class Attacker:
         self.sent = b""
         attacks = {
             self.http_field: 30, self.http_valid: 4, self.http_path: 6, self.http_header: 4, self.http_framing: 5, self.http_early_close: 5,
-            self.http_slow_writer: 1, self.http_slow_reader: 1, self.http_pipelining: 1, self.http_import: 4, self.http_image: 3,
+            self.http_slow_writer: 1, self.http_slow_reader: 1, self.http_pipelining: 1, self.http_import: 4, self.http_image: 3, self.http_audio: 2,
             self.frame_field: 30, self.frame_valid: 4, self.frame_framing: 4, self.frame_early_close: 4, self.frame_slow_writer: 1,
             self.frame_slow_reader: 1, self.frame_many_in_flight: 1, self.frame_import: 4, self.frame_half_import: 1, self.frame_image: 3,
             self.costly: 2, self.crowd: 1, self.stall: 1,
@@ -414,6 +414,11 @@ class Attacker:
 
     def picture(self):
         return base64.b64encode(self.mutator.image(self.rng.choice((pictures.RED, pictures.GRADIENT)))).decode()
+
+    def http_audio(self):
+        clip = base64.b64encode(self.mutator.flipped(base64.b64decode(surface.AUDIO_PART["input_audio"]["data"]))).decode()
+        part = {**surface.AUDIO_PART, "input_audio": {"data": clip, "format": self.rng.choice(("wav", "mp3", "flac"))}}
+        self.exchange("POST", "/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": [part]}], "max_tokens": 2}).encode())
 
     def http_image(self):
         part = {"type": "image_url", "image_url": {"url": self.rng.choice(("data:image/png;base64,", "data:;base64,")) + self.picture()}}

@@ -9,8 +9,10 @@ import base64
 import dataclasses
 
 import pictures
+import sounds
 
 IMAGE = base64.b64encode(pictures.RED).decode()
+AUDIO_PART = {"type": "input_audio", "input_audio": {"data": base64.b64encode(sounds.wav(sounds.tone(0.1, 440))).decode(), "format": "wav"}}
 IMAGE_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + IMAGE}}
 TOOL = {"type": "function", "function": {"name": "look", "description": "Looks.", "strict": False,
                                          "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}}
@@ -270,6 +272,7 @@ FIELDS = {
     "path": ["", "/", "/etc/passwd", "../x", "/proc/self/mem", "/dev/zero", "x" * 5000],
     "url": ["", "file:///etc/passwd", "http://127.0.0.1:9/", "http://[::1]/", "http://169.254.169.254/", "ftp://x/", "https://user:a@b/",
             "x" * 70000],
+    "input_audio": [{}, {"data": "", "format": "wav"}, {"data": "!", "format": "mp3"}, {"data": IMAGE, "format": "flac"}, {"data": "UklGRg==", "format": "x"}],
     "image_url": ["", {"url": ""}, {"url": "file:///dev/zero"}], "images": [*repeated({"data": IMAGE}, 0, 64, 65), ["!"], [IMAGE] * 65], "query": text(1, 1 << 16),
     "texts": [*text(1, 1 << 16), *repeated("x", 0, MANY, MANY + 1), [[]], [[-1]], [[INT32]], [[5] * 5000]],
     "input": [*text(1, 1 << 16), *repeated("x", 0, MANY, MANY + 1), [[5]], [[-1]], *repeated(ITEMS[0], 0, 1, 500), ITEMS * 40],
