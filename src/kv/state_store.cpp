@@ -142,6 +142,16 @@ void StateStore::prefetch(const SessionId& session) {
   if (!owned.empty() && !table_.at(owned.back()).snapshot) inbox_.push({.kind = JobKind::read, .id = owned.back()});
 }
 
+bool StateStore::has_place_for(const TenantId& tenant, std::size_t tokens, std::uint64_t bytes) const {
+  const MutexLock lock(mutex_);
+  const auto used = table_.tenants().find(tenant);
+  const std::uint64_t of_tenant = used == table_.tenants().end() ? 0 : used->second.total();
+  if (options_.tenant_bytes_max > 0 && of_tenant + bytes > options_.tenant_bytes_max) return false;
+  const bool may_write = cold_ != nullptr && clock_.now() >= writes_from_ && tokens >= options_.cold_tokens_min &&
+                         table_.bytes().cold + bytes <= options_.cold_bytes_max;
+  return may_write || bytes_at_rest() + bytes <= limit_.at_rest;
+}
+
 void StateStore::put(StateOwner owner, Snapshot snapshot) {
   const MutexLock lock(mutex_);
   const auto family = table_.family_of(snapshot.identity);

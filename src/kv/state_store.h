@@ -116,6 +116,8 @@ class StateStore {
   // Reserves memory for a state that will be saved or read, and evicts less valuable states if necessary. Nullopt: there is no
   // memory, or not yet if states first move to disk.
   [[nodiscard]] std::optional<ByteBudget::Share> make_room(std::uint64_t bytes, GiveWay how);
+  // Whether put() keeps a state of this tenant, of so many tokens and bytes, without dropping it or another one.
+  [[nodiscard]] bool has_place_for(const TenantId& tenant, std::size_t tokens, std::uint64_t bytes) const;
   // Stores a state of a joined family in place of the session's former one.
   void put(StateOwner owner, Snapshot snapshot);
   // Counts a state that a lane had to drop for lack of memory.

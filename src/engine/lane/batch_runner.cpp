@@ -135,7 +135,7 @@ bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill
     return false;
   }
   parts_.step_model.observe(shape, ms);
-  if (!is_prefill) tidier_.charge(shape.decode_rows + shape.draft_rows);
+  if (!is_prefill) tidier_.charge(shape.decode_rows + shape.draft_rows, ms);
   (is_prefill ? parts_.stats.prefill_call : parts_.stats.decode_call).record_ms(ms);
   if (is_prefill) parts_.stats.prompt_tokens_total.add(rows_.size());
   add_computed(rows, is_prefill);

@@ -73,6 +73,15 @@ class CellLedger {
     return std::nullopt;
   }
 
+  // The slot that alone holds the last used cell. Nullopt: no cell is used, or several slots hold it.
+  [[nodiscard]] std::optional<std::size_t> last_holder() const {
+    if (top_ == 0 || holders_[top_ - 1] != 1) return std::nullopt;
+    const auto holds = [&](const std::vector<std::uint32_t>& held) {
+      return std::ranges::contains(held, static_cast<std::uint32_t>(top_ - 1));
+    };
+    return static_cast<std::size_t>(std::ranges::find_if(held_, holds) - held_.begin());
+  }
+
   // The cells of the range are given up, and the slot gets the lowest free ones in their place.
   void move_down(const Range& range) {
     const std::span<std::uint32_t> cells = std::span(held_[range.slot]).subspan(range.begin, range.end - range.begin);

@@ -1,15 +1,16 @@
 #include "engine/lane/cell_tidier.h"
 
 #include <algorithm>
-#include <utility>
+#include <optional>
 
 #include "base/log.h"
+#include "base/thrown.h"
 
 namespace uma::engine {
 namespace {
 
 constexpr double kSliceMs = 4;  // For how long the streams wait.
-constexpr double kNoMemoryMs = 10000;
+constexpr double kPauseMs = 10000;
 constexpr std::int32_t kMovedAtOnce = 256;
 
 }  // namespace
@@ -29,103 +30,95 @@ std::int64_t CellTidier::skipped_by_all() const {
   return cells;
 }
 
-void CellTidier::charge(std::int32_t rows) {
-  if (!is_enabled_) return;
+void CellTidier::charge(std::int32_t rows, double ms) {
+  if (!is_enabled_ || parts_.clock.now() < pauses_until_) return;
   const std::int64_t skipped = skipped_by_all();
   if (skipped < parts_.options.skipped_cells_max) return;
-  rent_ms_ += static_cast<double>(rows) * static_cast<double>(skipped) * parts_.step_model.skipped_cell_ms();
+  const double cost_ms = static_cast<double>(rows) * static_cast<double>(skipped) * parts_.step_model.skipped_cell_ms();
+  rent_ms_ += std::min(cost_ms, ms);
 }
 
 bool CellTidier::advance() {
-  if (!is_enabled_ || (!storing_ && rent_ms_ <= 0)) return false;
+  if (!is_enabled_ || (!eviction_.is_storing() && rent_ms_ <= 0)) return false;
+  bool did_work = false;
+  bool has_failed = true;
+  run_noting([&] {
+    did_work = work();
+    has_failed = false;
+  });
+  if (!has_failed) return did_work;
+  eviction_.give_up_store();
+  rent_ms_ = 0;
+  pauses_until_ = parts_.clock.now() + from_ms(kPauseMs);
+  return false;
+}
+
+bool CellTidier::work() {
   const TimePoint until = parts_.clock.now() + from_ms(kSliceMs);
-  if (!storing_ && move_cells(until)) return true;
-  if (!storing_) begin_storing();
-  if (!storing_) return false;
-  store(until);
+  if (!eviction_.is_storing() && move_cells(until)) return true;
+  if (!eviction_.is_storing() && !begin_storing()) return false;
+  const ContextCalls::PrefillPause pause(calls_);
+  eviction_.continue_store(until);
   return true;
 }
 
 // False: no cells were moved.
 bool CellTidier::move_cells(TimePoint until) {
-  if (static_cast<std::int64_t>(parts_.slots.cells_top()) - parts_.slots.cells_used() < parts_.options.skipped_cells_max) {
-    return false;
-  }
+  const std::int64_t free = static_cast<std::int64_t>(parts_.slots.cells_top()) - parts_.slots.cells_used();
+  if (free < parts_.options.skipped_cells_max) return false;
   const std::size_t cell_bytes = parts_.shape().kv_bytes_per_token;
   const auto room = parts_.pool.reserve(kMovedAtOnce * cell_bytes);
   if (!room) return false;
   std::optional<ContextCalls::PrefillPause> pause;
   bool has_moved = false;
   while (const auto range = parts_.slots.last_cells(kMovedAtOnce)) {
-    const std::size_t bytes = (range->end - range->begin) * cell_bytes;
-    const double price_ms = parts_.transfer.move_ms(bytes);
-    const TimePoint began = parts_.clock.now();
-    if (rent_ms_ < price_ms || !may_move(*range) || (has_moved && began >= until)) break;
+    const double price_ms = parts_.transfer.move_ms((range->end - range->begin) * cell_bytes);
+    if (rent_ms_ < price_ms || is_blocked(range->slot) || (has_moved && parts_.clock.now() >= until)) break;
     if (!pause) pause.emplace(calls_);
-    rent_ms_ -= price_ms;
     has_moved = true;
+    const TimePoint began = parts_.clock.now();
     if (auto moved = parts_.slots.move_down(*range, parts_.pool); !moved) {
       log_warning("lane {}: cells of slot {} could not be moved ({}), so its last tokens are computed again",
                   parts_.options.index, range->slot, moved.error().message);
+      rent_ms_ = 0;
+      pauses_until_ = began + from_ms(kPauseMs);
       break;
     }
+    const double ms = to_ms(parts_.clock.now() - began);
+    rent_ms_ -= std::max(price_ms, ms);
     parts_.stats.moved_cells_total.add(range->end - range->begin);
     log_debug("lane {}: moved {} cells of slot {} in {:.1f} ms; {} of {} cells are used", parts_.options.index,
-              range->end - range->begin, range->slot, to_ms(parts_.clock.now() - began), parts_.slots.cells_used(),
-              parts_.slots.cells_top());
+              range->end - range->begin, range->slot, ms, parts_.slots.cells_used(), parts_.slots.cells_top());
   }
   return has_moved;
 }
 
 // The state of a sequence that is being saved or loaded must not become shorter, which it does if moving cells fails.
-bool CellTidier::may_move(const CellLedger::Range& range) const {
-  const auto sequence = std::ranges::find_if(
-      parts_.sequences, [&](const SequencePtr& each) { return each->is_running() && each->slot == range.slot; });
-  return sequence == parts_.sequences.end() || !(*sequence)->is_blocked();
+bool CellTidier::is_blocked(std::size_t slot) const {
+  return std::ranges::any_of(parts_.sequences, [&](const SequencePtr& sequence) {
+    return sequence->is_running() && sequence->slot == slot && sequence->is_blocked();
+  });
 }
 
-void CellTidier::begin_storing() {
+// False: nothing is worth storing, or has to wait.
+bool CellTidier::begin_storing() {
   const auto price_ms = [&](std::size_t tokens) { return parts_.transfer.move_ms(tokens * parts_.shape().kv_bytes_per_token); };
   const auto tokens_min = static_cast<std::size_t>(parts_.options.skipped_cells_max);
-  if (rent_ms_ < price_ms(tokens_min) || parts_.clock.now() < no_memory_until_) return;
+  if (rent_ms_ < price_ms(tokens_min)) return false;
+  // Without its cells, the last used one must be able to move down.
   const auto index = eviction_.find_idle(tokens_min);
-  if (!index) {
+  const auto last = parts_.slots.last_slot();
+  if (!index || !last || (*last != *index && is_blocked(*last))) {
     rent_ms_ = 0;  // What nobody could save is not charged to conversations that become idle later.
-    return;
+    return false;
   }
-  const Slot& slot = parts_.slots[*index];
-  if (rent_ms_ < price_ms(slot.tokens.size())) return;
-  rent_ms_ -= price_ms(slot.tokens.size());
-  if (auto save = eviction_.begin_store(*index)) {
-    storing_ = Storing{.slot = *index, .uses = slot.uses, .last_used = slot.last_used, .save = std::move(*save)};
-  } else {
-    no_memory_until_ = parts_.clock.now() + from_ms(kNoMemoryMs);
-  }
-}
-
-void CellTidier::store(TimePoint until) {
-  const Slot& slot = parts_.slots[storing_->slot];
-  const bool was_used = slot.is_running || slot.uses != storing_->uses || slot.last_used != storing_->last_used;
-  if (was_used || slot.tokens.size() != storing_->save.tokens_count()) return stop();
-  const ContextCalls::PrefillPause pause(calls_);
-  const TimePoint began = parts_.clock.now();
-  std::size_t bytes = 0;
-  do {
-    const auto saved = storing_->save.save_piece(parts_.context, static_cast<std::int32_t>(storing_->slot), parts_.pool);
-    if (!saved) {
-      log_warning("lane {}: the idle slot {} stays in the context: {}", parts_.options.index, storing_->slot,
-                  saved.error().message);
-      no_memory_until_ = began + from_ms(kNoMemoryMs);
-      return stop();
-    }
-    bytes += *saved;
-  } while (!storing_->save.is_complete() && parts_.clock.now() < until);
-  parts_.transfer.observe_save(bytes, to_ms(parts_.clock.now() - began));
-  if (!storing_->save.is_complete()) return;
-  log_debug("lane {}: {} tokens of the idle slot {} have left the context", parts_.options.index, slot.tokens.size(),
-            storing_->slot);
-  eviction_.end_store(storing_->slot, storing_->save.take(parts_.pool));
-  stop();
+  const std::size_t tokens = parts_.slots[*index].tokens.size();
+  if (rent_ms_ < price_ms(tokens)) return false;
+  rent_ms_ -= price_ms(tokens);
+  if (eviction_.begin_store(*index)) return true;
+  rent_ms_ = 0;
+  pauses_until_ = parts_.clock.now() + from_ms(kPauseMs);
+  return false;
 }
 
 }  // namespace uma::engine

@@ -6,13 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "base/clock.h"
 #include "engine/lane/context_calls.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/slot_eviction.h"
-#include "engine/lane/state_transfer.h"
 
 namespace uma::engine {
 
@@ -20,35 +18,24 @@ class CellTidier {
  public:
   CellTidier(const LaneParts& parts, ContextCalls& calls, SlotEviction& eviction);
 
-  // Adds the rent of a decode call with so many rows.
-  void charge(std::int32_t rows);
+  // Adds the rent of a decode call with so many rows, which took `ms`.
+  void charge(std::int32_t rows, double ms);
   // Does a part of the work that is paid for, for a few ms. False: there is none.
   bool advance();
-  // Gives up a state that is not stored completely.
-  void stop() { storing_.reset(); }
 
  private:
-  // An idle slot whose state is being stored, and its uses when that began.
-  struct Storing {
-    std::size_t slot = 0;
-    std::uint32_t uses = 0;
-    TimePoint last_used{};
-    SequenceSave save;
-  };
-
+  bool work();
   bool move_cells(TimePoint until);
-  void begin_storing();
-  void store(TimePoint until);
+  bool begin_storing();
   [[nodiscard]] std::int64_t skipped_by_all() const;
-  [[nodiscard]] bool may_move(const CellLedger::Range& range) const;
+  [[nodiscard]] bool is_blocked(std::size_t slot) const;
 
   const LaneParts& parts_;
   ContextCalls& calls_;
   SlotEviction& eviction_;
   const bool is_enabled_;
   double rent_ms_ = 0;
-  std::optional<Storing> storing_;
-  TimePoint no_memory_until_{};
+  TimePoint pauses_until_{};  // After a failure.
 };
 
 }  // namespace uma::engine

@@ -86,7 +86,7 @@ void Lane::cancel_all() {
   for (const SequencePtr& sequence : sequences_) {
     if (!sequence->is_finished()) ends_.finish(*sequence, FinishReason::cancelled);
   }
-  tidier_.stop();
+  eviction_.give_up_store();
   eviction_.store_all();
   (void)end_step(true, kNever);
 }

@@ -190,6 +190,7 @@ void Preemption::set_aside_prompt(Sequence& sequence, PrefillReport report) {
 
 // Null: there is no free memory for the state, or the context has failed.
 kv::SnapshotPtr Preemption::save(Sequence& sequence) {
+  eviction_.give_up_store();
   const auto slot = static_cast<std::int32_t>(sequence.slot);
   const auto save_now = [&]() -> Expected<kv::Snapshot> {
     if (sequence.leaving) return sequence.leaving->save.finish(parts_.context, slot, parts_.pool);

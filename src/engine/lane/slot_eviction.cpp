@@ -30,6 +30,7 @@ bool SlotEviction::is_worth_storing(const Slot& slot) const {
 
 // No other state is evicted from memory for a state without a session.
 std::optional<ByteBudget::Share> SlotEviction::reserve(std::size_t index, kv::GiveWay how) {
+  give_up_store();
   const std::uint64_t bytes = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index));
   const bool is_of_session = !parts_.slots[index].owner.session.empty();
   return is_of_session ? parts_.options.store->make_room(bytes, how) : parts_.pool.reserve(bytes);
@@ -117,17 +118,49 @@ std::optional<std::size_t> SlotEviction::find_idle(std::size_t tokens) const {
   return least == nullptr ? std::nullopt : std::optional<std::size_t>(least->id);
 }
 
-std::optional<SequenceSave> SlotEviction::begin_store(std::size_t index) {
-  auto reserved = reserve(index, kv::GiveWay::by_disk);
-  if (!reserved) return std::nullopt;
+bool SlotEviction::begin_store(std::size_t index) {
   const Slot& slot = parts_.slots[index];
-  return SequenceSave(parts_.context, slot.tokens, slot.adapters, std::move(*reserved));
+  const std::uint64_t bytes = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index));
+  if (!parts_.options.store->has_place_for(slot.owner.tenant, slot.tokens.size(), bytes)) return false;
+  auto reserved = reserve(index, kv::GiveWay::by_disk);
+  if (!reserved) return false;
+  storing_ = Storing{.slot = index,
+                     .uses = slot.uses,
+                     .last_used = slot.last_used,
+                     .session = slot.owner.session,
+                     .save = SequenceSave(parts_.context, slot.tokens, slot.adapters, std::move(*reserved))};
+  return true;
 }
 
-void SlotEviction::end_store(std::size_t index, kv::Snapshot snapshot) {
-  parts_.options.store->put(parts_.slots[index].owner, std::move(snapshot));
+void SlotEviction::continue_store(TimePoint until) {
+  const std::size_t index = storing_->slot;
+  const Slot& slot = parts_.slots[index];
+  const bool is_same = !slot.is_running && slot.uses == storing_->uses && slot.last_used == storing_->last_used &&
+                       slot.owner.session == storing_->session && slot.tokens.size() == storing_->save.tokens_count();
+  if (!is_same) return give_up_store();
+  const TimePoint began = parts_.clock.now();
+  std::size_t bytes = 0;
+  do {
+    const auto saved = storing_->save.save_piece(parts_.context, static_cast<std::int32_t>(index), parts_.pool);
+    if (!saved) {
+      log_warning("lane {}: the idle slot {} stays in the context: {}", parts_.options.index, index, saved.error().message);
+      return give_up_store();
+    }
+    bytes += *saved;
+  } while (!storing_->save.is_complete() && parts_.clock.now() < until);
+  parts_.transfer.observe_save(bytes, to_ms(parts_.clock.now() - began));
+  if (!storing_->save.is_complete()) return;
+  log_debug("lane {}: {} tokens of the idle slot {} have left the context", parts_.options.index, slot.tokens.size(), index);
+  kv::Snapshot snapshot = storing_->save.take(parts_.pool);
+  storing_.reset();
+  parts_.options.store->put(slot.owner, std::move(snapshot));
   parts_.slots.clear(index);
   parts_.stats.idle_stored_total.add();
+}
+
+void SlotEviction::give_up_store() {
+  if (storing_) (void)storing_->save.give_up(parts_.pool);
+  storing_.reset();
 }
 
 std::optional<std::size_t> SlotEviction::least_valuable_slot(std::size_t reused, std::size_t kept) const {

@@ -34,10 +34,13 @@ class SlotEviction {
   // The idle slot with which least is lost, among those with more than `tokens` tokens that are worth storing and are not
   // shared. Nullopt: there is none.
   [[nodiscard]] std::optional<std::size_t> find_idle(std::size_t tokens) const;
-  // Reserves memory for the state of an idle slot, so that it can be saved piece by piece. Nullopt: there is none now.
-  [[nodiscard]] std::optional<SequenceSave> begin_store(std::size_t index);
-  // The saved state goes to the store, and the slot is freed.
-  void end_store(std::size_t index, kv::Snapshot snapshot);
+  // Begins to store the state of an idle slot piece by piece. False: memory or the store have no place for it now.
+  [[nodiscard]] bool begin_store(std::size_t index);
+  [[nodiscard]] bool is_storing() const { return storing_.has_value(); }
+  // Saves at least one piece. After the last one the slot is freed. Gives up if the slot was used meanwhile.
+  void continue_store(TimePoint until);
+  // Gives up, and returns the memory. Every other state that leaves the context goes first.
+  void give_up_store();
   // The sequence has ended. A session keeps its slot for its next turn; the tokens of a one-shot request stay while they may be
   // the prefix of another request. A state that cannot be cut is also stored at the end of each turn, as a checkpoint.
   void leave(const Sequence& sequence);
@@ -51,6 +54,15 @@ class SlotEviction {
   void end_wait() { wanted_since_ = kNever; }
 
  private:
+  // An idle slot whose state is being stored, as it was when that began.
+  struct Storing {
+    std::size_t slot = 0;
+    std::uint32_t uses = 0;
+    TimePoint last_used{};
+    SessionId session;
+    SequenceSave save;
+  };
+
   [[nodiscard]] kv::StateView view_of(std::size_t index) const;
   [[nodiscard]] bool is_worth_storing(const Slot& slot) const;
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::size_t index, kv::GiveWay how);
@@ -58,6 +70,7 @@ class SlotEviction {
   void report_not_stored(std::size_t index);
 
   const LaneParts& parts_;
+  std::optional<Storing> storing_;
   bool is_waiting_ = false;
   TimePoint wanted_since_ = kNever;  // When the wait began.
 };

@@ -112,16 +112,21 @@ std::optional<CellLedger::Range> SlotTable::last_cells(std::size_t count) const 
   return is_free ? range : std::nullopt;
 }
 
+std::optional<std::size_t> SlotTable::last_slot() const {
+  const auto slot = cells_.last_holder();
+  return slot && *slot < slots_.size() && !slots_[*slot].was_moved() ? slot : std::nullopt;
+}
+
 Expected<Unit> SlotTable::move_down(const CellLedger::Range& range, kv::BytePool& pool) {
   Bytes bytes = pool.take((range.end - range.begin) * shape().kv_bytes_per_token);
   auto moved = context_.move_cells(as_sequence(range.slot), static_cast<std::int32_t>(range.begin),
                                    static_cast<std::int32_t>(range.end), bytes);
-  pool.give(std::move(bytes));
   if (moved) {
     cells_.move_down(range);
   } else {
     keep(range.slot, static_cast<std::size_t>(context_.sequence_length(as_sequence(range.slot))));
   }
+  pool.give(std::move(bytes));
   return moved;
 }
 

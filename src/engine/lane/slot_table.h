@@ -93,6 +93,8 @@ class SlotTable {
   void share(std::size_t from, std::size_t to, std::size_t count, TimePoint now);
   // Counts a use of the slot's tokens.
   void touch(std::size_t index, TimePoint now);
+  // The slot that holds the last used cell, if that can be moved or freed. Requires: a unified context.
+  [[nodiscard]] std::optional<std::size_t> last_slot() const;
   // The number of the slot's tokens whose cells no other slot shares.
   [[nodiscard]] std::size_t tokens_alone(std::size_t index) const {
     return shape().is_unified ? cells_.held_alone(index) : slots_[index].tokens.size();
