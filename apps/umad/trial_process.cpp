@@ -78,16 +78,30 @@ class Tail {
   std::string text_;
 };
 
-[[maybe_unused]] rlim_t data_bytes_max(const std::vector<std::string>& arguments) {
-  if (arguments.size() == 3 || arguments[3] != trial_kind_name(TrialFile::Kind::projector)) return kDataBytesMax;
-  struct stat status{};
-  return kEncodingBytesMax + (::stat(arguments[4].c_str(), &status) == 0 ? static_cast<rlim_t>(status.st_size) : 0);
+// What run_trial() has told the process to try. Requires: three arguments or five.
+TrialFile file_of(const std::vector<std::string>& arguments) {
+  using enum TrialFile::Kind;
+  if (arguments.size() == 3) return {.model_path = arguments[2]};
+  const auto kind = arguments[3] == trial_kind_name(projector) ? projector : adapter;
+  return {.model_path = arguments[2], .kind = kind, .other_path = arguments[4]};
 }
 
-Expected<Unit> try_file(const std::vector<std::string>& arguments) {
-  if (arguments.size() == 3) return llm::try_model(arguments[2]).transform([](const auto&) { return Unit{}; });
-  if (arguments[3] == trial_kind_name(TrialFile::Kind::projector)) return llm::try_projector(arguments[2], arguments[4]);
-  return llm::try_adapter(arguments[2], arguments[4]);
+[[maybe_unused]] rlim_t data_bytes_max(const TrialFile& file) {
+  if (file.kind != TrialFile::Kind::projector) return kDataBytesMax;
+  struct stat status{};
+  return kEncodingBytesMax + (::stat(file.other_path.c_str(), &status) == 0 ? static_cast<rlim_t>(status.st_size) : 0);
+}
+
+Expected<Unit> try_file(const TrialFile& file) {
+  switch (file.kind) {
+    case TrialFile::Kind::projector:
+      return llm::try_projector(file.model_path, file.other_path);
+    case TrialFile::Kind::adapter:
+      return llm::try_adapter(file.model_path, file.other_path);
+    case TrialFile::Kind::model:
+      break;
+  }
+  return llm::try_model(file.model_path).transform([](const auto&) { return Unit{}; });
 }
 
 TrialOutcome judge(int status, const std::string& last_line) {
@@ -170,6 +184,7 @@ int run_trial_command(const std::vector<std::string>& arguments) {
   // The process ends with the daemon's loading thread. The check below detects a thread that ended before this call.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (!is_child()) return 1;
+  const TrialFile file = file_of(arguments);
   set_thread_name("umad-trial");
   yield_to_others(kTrialNiceness);
   const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};
@@ -177,11 +192,11 @@ int run_trial_command(const std::vector<std::string>& arguments) {
   const rlimit cpu{.rlim_cur = kCpuSecondsMax, .rlim_max = kCpuSecondsMax + 1};
   ::setrlimit(RLIMIT_CPU, &cpu);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // Their shadow memory would count.
-  const rlim_t bytes_max = data_bytes_max(arguments);
+  const rlim_t bytes_max = data_bytes_max(file);
   const rlimit data{.rlim_cur = bytes_max, .rlim_max = bytes_max};
   ::setrlimit(RLIMIT_DATA, &data);
 #endif
-  const auto tried = try_file(arguments);
+  const auto tried = try_file(file);
   std::string answer(kPassed);
   if (!tried) {
     const bool is_verdict = tried.error().code == ErrorCode::model_capability;

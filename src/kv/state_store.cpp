@@ -147,9 +147,8 @@ bool StateStore::has_place_for(const TenantId& tenant, std::size_t tokens, std::
   const auto used = table_.tenants().find(tenant);
   const std::uint64_t of_tenant = used == table_.tenants().end() ? 0 : used->second.total();
   if (options_.tenant_bytes_max > 0 && of_tenant + bytes > options_.tenant_bytes_max) return false;
-  const bool may_write = cold_ != nullptr && clock_.now() >= writes_from_ && tokens >= options_.cold_tokens_min &&
-                         table_.bytes().cold + bytes <= options_.cold_bytes_max;
-  return may_write || bytes_at_rest() + bytes <= limit_.at_rest;
+  const bool fits_on_disk = can_write(tokens, table_.bytes().cold + bytes);
+  return fits_on_disk || bytes_at_rest() + bytes <= limit_.at_rest;
 }
 
 void StateStore::put(StateOwner owner, Snapshot snapshot) {
@@ -248,8 +247,12 @@ void StateStore::make_tenant_room(const TenantId& tenant) {
 }
 
 bool StateStore::can_write(const Entry& entry) const {
-  return cold_ != nullptr && clock_.now() >= writes_from_ && entry.tokens.size() >= options_.cold_tokens_min &&
-         entry.warm_bytes() <= options_.cold_bytes_max;
+  return can_write(entry.tokens.size(), entry.warm_bytes());
+}
+
+bool StateStore::can_write(std::size_t tokens, std::uint64_t bytes) const {
+  return cold_ != nullptr && clock_.now() >= writes_from_ && tokens >= options_.cold_tokens_min &&
+         bytes <= options_.cold_bytes_max;
 }
 
 // Returns false if the store is closed.

@@ -189,6 +189,7 @@ class StateStore {
   [[nodiscard]] bool make_cold_room(StateId incoming) REQUIRES_LOCK(mutex_);
   void drop_from_disk(StateId id) REQUIRES_LOCK(mutex_);
   [[nodiscard]] bool can_write(const Entry& entry) const REQUIRES_LOCK(mutex_);
+  [[nodiscard]] bool can_write(std::size_t tokens, std::uint64_t bytes) const REQUIRES_LOCK(mutex_);
   [[nodiscard]] std::optional<StateView> least_valuable_in_memory(bool is_nowhere_else = false) const REQUIRES_LOCK(mutex_) {
     return table_.least_valuable_in(StateTable::Place::memory, limit_.at_rest, is_nowhere_else);
   }

@@ -161,9 +161,10 @@ std::size_t FakeContext::top() const {
 }
 
 std::int64_t FakeContext::skipped_by(std::span<const llm::BatchRow> rows) const {
-  if (!options_.unified) return 0;
+  if (!options_.unified || options_.skip_cost == Duration(0)) return 0;
+  const auto end = static_cast<std::int64_t>(top());
   std::int64_t skipped = 0;
-  for (const llm::BatchRow& row : rows) skipped += std::max<std::int64_t>(0, static_cast<std::int64_t>(top()) - row.position);
+  for (const llm::BatchRow& row : rows) skipped += std::max<std::int64_t>(0, end - row.position);
   return skipped;
 }
 

@@ -1,12 +1,12 @@
 #include "make_model/hand_metadata.h"
 
 #include <format>
-#include <vector>
 
 #include <ggml.h>
 #include <llama.h>
 
 #include "make_model/hand_layer.h"
+#include "make_model/vocabulary_metadata.h"
 
 namespace uma {
 
@@ -29,18 +29,8 @@ void set_hand_metadata(gguf_context* gguf, const HandModel& model, const Vocabul
   gguf_set_val_f32(gguf, "llama.rope.freq_base", 1);  // rotary_angles.h
   gguf_set_val_f32(gguf, "llama.attention.layer_norm_rms_epsilon", 1e-5F);
 
-  std::vector<const char*> texts;
-  for (const std::string& text : vocabulary.texts) texts.push_back(text.c_str());
-  gguf_set_val_str(gguf, "tokenizer.ggml.model", "llama");
-  gguf_set_arr_str(gguf, "tokenizer.ggml.tokens", texts.data(), texts.size());
-  gguf_set_arr_data(gguf, "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, vocabulary.scores.data(), vocabulary.size());
-  gguf_set_arr_data(gguf, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, vocabulary.types.data(), vocabulary.size());
-  gguf_set_val_u32(gguf, "tokenizer.ggml.unknown_token_id", kTokenUnknown);
-  gguf_set_val_u32(gguf, "tokenizer.ggml.bos_token_id", kTokenBos);
-  gguf_set_val_u32(gguf, "tokenizer.ggml.eos_token_id", kTokenEos);
-  gguf_set_val_bool(gguf, "tokenizer.ggml.add_bos_token", true);
-  gguf_set_val_bool(gguf, "tokenizer.ggml.add_eos_token", false);
-  gguf_set_val_bool(gguf, "tokenizer.ggml.add_space_prefix", false);
+  set_tokens(gguf, "llama", vocabulary);
+  set_sentence_pieces(gguf, {});
   gguf_set_val_str(gguf, "tokenizer.chat_template", model.chat_template.c_str());
 }
 

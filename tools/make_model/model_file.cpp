@@ -15,6 +15,7 @@
 #include "make_model/gguf_writer.h"
 #include "make_model/shift_register.h"
 #include "make_model/vocabulary.h"
+#include "make_model/vocabulary_metadata.h"
 #include "make_model/words.h"
 
 namespace uma {
@@ -399,32 +400,13 @@ std::string chat_template_of(const ModelSpec& spec) {
   return "";
 }
 
-void set_sentence_pieces(gguf_context* gguf, const std::string& chat_template, bool ends_texts) {
-  gguf_set_val_u32(gguf, "tokenizer.ggml.unknown_token_id", kTokenUnknown);
-  gguf_set_val_u32(gguf, "tokenizer.ggml.bos_token_id", kTokenBos);
-  gguf_set_val_u32(gguf, "tokenizer.ggml.eos_token_id", kTokenEos);
-  gguf_set_val_bool(gguf, "tokenizer.ggml.add_bos_token", true);
-  gguf_set_val_bool(gguf, "tokenizer.ggml.add_eos_token", ends_texts);
-  gguf_set_val_bool(gguf, "tokenizer.ggml.add_space_prefix", true);
-  if (!chat_template.empty()) gguf_set_val_str(gguf, "tokenizer.chat_template", chat_template.c_str());
-}
-
 void set_vocabulary(gguf_context* gguf, const ModelSpec& spec, const Vocabulary& vocabulary) {
-  std::vector<const char*> texts;
-  texts.reserve(vocabulary.size());
-  for (const std::string& text : vocabulary.texts) {
-    texts.push_back(text.c_str());
-  }
   const bool is_word_pieces = spec.tokenizer == Tokenizer::word_pieces;
-  gguf_set_val_str(gguf, "tokenizer.ggml.model", is_word_pieces ? "bert" : "llama");
-  gguf_set_arr_str(gguf, "tokenizer.ggml.tokens", texts.data(), texts.size());
-  gguf_set_arr_data(gguf, "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, vocabulary.scores.data(), vocabulary.size());
-  gguf_set_arr_data(gguf, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, vocabulary.types.data(), vocabulary.size());
-  if (is_word_pieces) {
-    set_word_pieces(gguf);
-  } else {
-    set_sentence_pieces(gguf, chat_template_of(spec), spec.pooled_by != PooledBy::none);
-  }
+  set_tokens(gguf, is_word_pieces ? "bert" : "llama", vocabulary);
+  if (is_word_pieces) return set_word_pieces(gguf);
+  set_sentence_pieces(gguf, {.ends_texts = spec.pooled_by != PooledBy::none, .adds_space = true});
+  const std::string chat_template = chat_template_of(spec);
+  if (!chat_template.empty()) gguf_set_val_str(gguf, "tokenizer.chat_template", chat_template.c_str());
 }
 
 }  // namespace

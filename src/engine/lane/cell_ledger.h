@@ -58,19 +58,16 @@ class CellLedger {
   // The last used cell and the slot's cells before it, at most `count`, as far as they lie behind the first used() cells and no
   // other slot shares them. Nullopt: no cell lies there, or the last one is shared.
   [[nodiscard]] std::optional<Range> last_cells(std::size_t count) const {
-    const std::size_t last = top();
-    if (last <= static_cast<std::size_t>(used_)) return std::nullopt;
-    for (std::size_t slot = 0; slot < held_.size(); ++slot) {
-      const std::vector<std::uint32_t>& held = held_[slot];
-      const auto found = std::ranges::find(held | std::views::reverse, static_cast<std::uint32_t>(last - 1));
-      if (found == held.rend()) continue;
-      const auto can_move = [&](std::uint32_t cell) { return cell >= static_cast<std::size_t>(used_) && holders_[cell] == 1; };
-      Range range{.slot = slot, .begin = static_cast<std::size_t>(found.base() - held.begin()), .end = 0};
-      range.end = range.begin;
-      while (range.begin > 0 && range.end - range.begin < count && can_move(held[range.begin - 1])) --range.begin;
-      return range.begin < range.end ? std::optional(range) : std::nullopt;
-    }
-    return std::nullopt;
+    if (top_ <= static_cast<std::size_t>(used_)) return std::nullopt;
+    const auto slot = last_holder();
+    if (!slot) return std::nullopt;
+    const std::vector<std::uint32_t>& held = held_[*slot];
+    const auto last = std::ranges::find(held | std::views::reverse, static_cast<std::uint32_t>(top_ - 1));
+    const auto can_move = [&](std::uint32_t cell) { return cell >= static_cast<std::size_t>(used_) && holders_[cell] == 1; };
+    const auto end = static_cast<std::size_t>(last.base() - held.begin());
+    std::size_t begin = end;
+    while (begin > 0 && end - begin < count && can_move(held[begin - 1])) --begin;
+    return Range{.slot = *slot, .begin = begin, .end = end};
   }
 
   // The slot that alone holds the last used cell. Nullopt: no cell is used, or several slots hold it.

@@ -40,17 +40,20 @@ void CellTidier::charge(std::int32_t rows, double ms) {
 
 bool CellTidier::advance() {
   if (!is_enabled_ || (!eviction_.is_storing() && rent_ms_ <= 0)) return false;
-  bool did_work = false;
-  bool has_failed = true;
-  run_noting([&] {
-    did_work = work();
-    has_failed = false;
-  });
-  if (!has_failed) return did_work;
-  eviction_.give_up_store();
+  try {
+    return work();
+  } catch (...) {
+    note_thrown();
+    eviction_.give_up_store();
+    wait_after_failure();
+    return false;
+  }
+}
+
+// Something failed: for a while nothing is charged.
+void CellTidier::wait_after_failure() {
   rent_ms_ = 0;
   pauses_until_ = parts_.clock.now() + from_ms(kPauseMs);
-  return false;
 }
 
 bool CellTidier::work() {
@@ -80,8 +83,7 @@ bool CellTidier::move_cells(TimePoint until) {
     if (auto moved = parts_.slots.move_down(*range, parts_.pool); !moved) {
       log_warning("lane {}: cells of slot {} could not be moved ({}), so its last tokens are computed again",
                   parts_.options.index, range->slot, moved.error().message);
-      rent_ms_ = 0;
-      pauses_until_ = began + from_ms(kPauseMs);
+      wait_after_failure();
       break;
     }
     const double ms = to_ms(parts_.clock.now() - began);
@@ -116,8 +118,7 @@ bool CellTidier::begin_storing() {
   if (rent_ms_ < price_ms(tokens)) return false;
   rent_ms_ -= price_ms(tokens);
   if (eviction_.begin_store(*index)) return true;
-  rent_ms_ = 0;
-  pauses_until_ = parts_.clock.now() + from_ms(kPauseMs);
+  wait_after_failure();
   return false;
 }
 

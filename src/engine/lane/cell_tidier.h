@@ -27,6 +27,7 @@ class CellTidier {
   bool work();
   bool move_cells(TimePoint until);
   bool begin_storing();
+  void wait_after_failure();
   [[nodiscard]] std::int64_t skipped_by_all() const;
   [[nodiscard]] bool is_blocked(std::size_t slot) const;
 

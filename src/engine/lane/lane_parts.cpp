@@ -37,6 +37,18 @@ std::optional<ByteBudget::Share> LaneParts::reserve(std::uint64_t bytes, kv::Giv
   return options.store != nullptr ? options.store->make_room(bytes, how) : pool.reserve(bytes);
 }
 
+Expected<Unit> LaneParts::save_pieces(SequenceSave& save, std::size_t slot, TimePoint until) const {
+  const TimePoint began = clock.now();
+  std::size_t bytes = 0;
+  do {
+    const auto saved = save.save_piece(context, static_cast<std::int32_t>(slot), pool);
+    if (!saved) return std::unexpected(saved.error());
+    bytes += *saved;
+  } while (!save.is_complete() && clock.now() < until);
+  transfer.observe_save(bytes, to_ms(clock.now() - began));
+  return Unit{};
+}
+
 kv::PrefixQuery LaneParts::prefix_query_of(const Sequence& sequence) const {
   return {.family = families.of(sequence.job.adapters),
           .tenant = TenantId{sequence.job.flow.tenant},

@@ -65,6 +65,8 @@ struct LaneParts {
   [[nodiscard]] std::int64_t cells_expected() const;
   // Reserves memory for a state; less valuable states are evicted for it. Empty: there is not enough memory, or not yet.
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::uint64_t bytes, kv::GiveWay how) const;
+  // Saves at least one piece of the slot's state, and others until `until`. `save` is not complete.
+  [[nodiscard]] Expected<Unit> save_pieces(SequenceSave& save, std::size_t slot, TimePoint until) const;
   // The query for stored states that the sequence may use.
   [[nodiscard]] kv::PrefixQuery prefix_query_of(const Sequence& sequence) const;
   // Sends the sequence's prompt to the prefill lane.

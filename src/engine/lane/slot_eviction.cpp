@@ -96,26 +96,28 @@ kv::StateView SlotEviction::view_of(std::size_t index) const {
           .idle_s = to_ms(parts_.clock.now() - slot.last_used) / 1000};
 }
 
-bool SlotEviction::evict_idle(kv::GiveWay how, std::span<const std::size_t> except) {
+// The idle slot that is least valuable among those that `may_go` allows.
+std::optional<std::size_t> SlotEviction::least_valuable(const std::function<bool(std::size_t)>& may_go) const {
   std::vector<kv::StateView> idle;
   for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
     const Slot& slot = parts_.slots[i];
-    if (!slot.is_running && !slot.is_empty() && !std::ranges::contains(except, i)) idle.push_back(view_of(i));
+    if (!slot.is_running && !slot.is_empty() && may_go(i)) idle.push_back(view_of(i));
   }
   const kv::StateView* least = kv::least_valuable(idle, parts_.options.eviction);
-  return least != nullptr && evict(least->id, how);
+  return least == nullptr ? std::nullopt : std::optional<std::size_t>(least->id);
+}
+
+bool SlotEviction::evict_idle(kv::GiveWay how, std::span<const std::size_t> except) {
+  const auto index = least_valuable([&](std::size_t i) { return !std::ranges::contains(except, i); });
+  return index && evict(*index, how);
 }
 
 std::optional<std::size_t> SlotEviction::find_idle(std::size_t tokens) const {
   if (parts_.options.store == nullptr) return std::nullopt;
-  std::vector<kv::StateView> idle;
-  for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
+  return least_valuable([&](std::size_t i) {
     const Slot& slot = parts_.slots[i];
-    const bool is_large = !slot.is_running && parts_.slots.tokens_alone(i) > tokens;
-    if (is_large && is_worth_storing(slot)) idle.push_back(view_of(i));
-  }
-  const kv::StateView* least = kv::least_valuable(idle, parts_.options.eviction);
-  return least == nullptr ? std::nullopt : std::optional<std::size_t>(least->id);
+    return slot.tokens.size() > tokens && parts_.slots.tokens_alone(i) > tokens && is_worth_storing(slot);
+  });
 }
 
 bool SlotEviction::begin_store(std::size_t index) {
@@ -138,17 +140,10 @@ void SlotEviction::continue_store(TimePoint until) {
   const bool is_same = !slot.is_running && slot.uses == storing_->uses && slot.last_used == storing_->last_used &&
                        slot.owner.session == storing_->session && slot.tokens.size() == storing_->save.tokens_count();
   if (!is_same) return give_up_store();
-  const TimePoint began = parts_.clock.now();
-  std::size_t bytes = 0;
-  do {
-    const auto saved = storing_->save.save_piece(parts_.context, static_cast<std::int32_t>(index), parts_.pool);
-    if (!saved) {
-      log_warning("lane {}: the idle slot {} stays in the context: {}", parts_.options.index, index, saved.error().message);
-      return give_up_store();
-    }
-    bytes += *saved;
-  } while (!storing_->save.is_complete() && parts_.clock.now() < until);
-  parts_.transfer.observe_save(bytes, to_ms(parts_.clock.now() - began));
+  if (const auto saved = parts_.save_pieces(storing_->save, index, until); !saved) {
+    log_warning("lane {}: the idle slot {} stays in the context: {}", parts_.options.index, index, saved.error().message);
+    return give_up_store();
+  }
   if (!storing_->save.is_complete()) return;
   log_debug("lane {}: {} tokens of the idle slot {} have left the context", parts_.options.index, slot.tokens.size(), index);
   kv::Snapshot snapshot = storing_->save.take(parts_.pool);

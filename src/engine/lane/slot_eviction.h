@@ -63,6 +63,7 @@ class SlotEviction {
     SequenceSave save;
   };
 
+  [[nodiscard]] std::optional<std::size_t> least_valuable(const std::function<bool(std::size_t)>& may_go) const;
   [[nodiscard]] kv::StateView view_of(std::size_t index) const;
   [[nodiscard]] bool is_worth_storing(const Slot& slot) const;
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::size_t index, kv::GiveWay how);

@@ -35,23 +35,15 @@ bool StateMoves::advance() {
 // Saves at least one piece. After the last one the prompt is sent to the prefill lane.
 void StateMoves::save(Sequence& sequence, TimePoint until) {
   Leaving& leaving = *sequence.leaving;
-  const auto slot = static_cast<std::int32_t>(sequence.slot);
-  const TimePoint began = parts_.clock.now();
   // The deadline is only for waiting in the queue.
-  sequence.enter_batch(began, parts_.stats);
-  std::size_t bytes = 0;
-  do {
-    const auto saved = contain([&] { return leaving.save.save_piece(parts_.context, slot, parts_.pool); });
-    if (!saved) {
-      log_warning("request {}: its state could not be saved ({}), so the lane computes the prompt in its own context",
-                  sequence.job.id.value, saved.error().message);
-      sequence.offload_disabled = true;
-      sequence.leaving.reset();
-      return;
-    }
-    bytes += *saved;
-  } while (!leaving.save.is_complete() && parts_.clock.now() < until);
-  parts_.transfer.observe_save(bytes, to_ms(parts_.clock.now() - began));
+  sequence.enter_batch(parts_.clock.now(), parts_.stats);
+  if (const auto saved = contain([&] { return parts_.save_pieces(leaving.save, sequence.slot, until); }); !saved) {
+    log_warning("request {}: its state could not be saved ({}), so the lane computes the prompt in its own context",
+                sequence.job.id.value, saved.error().message);
+    sequence.offload_disabled = true;
+    sequence.leaving.reset();
+    return;
+  }
   if (!leaving.save.is_complete()) return;
   PrefillJob job = std::move(leaving.job);
   job.snapshot = leaving.save.take(parts_.pool);
