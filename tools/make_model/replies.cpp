@@ -1,12 +1,8 @@
 #include "make_model/replies.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <format>
-#include <fstream>
-#include <iterator>
 #include <unordered_map>
 #include <utility>
 
@@ -18,6 +14,7 @@
 #include "json/field_reader.h"
 #include "make_model/gguf_writer.h"
 #include "make_model/hand_metadata.h"
+#include "make_model/input_file.h"
 #include "make_model/played_weights.h"
 #include "make_model/vocabulary.h"
 
@@ -146,11 +143,7 @@ std::expected<Replies, std::string> parse_replies(std::string_view text) {
 }
 
 std::expected<Replies, std::string> read_replies(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::unexpected(std::format("cannot read {}: {}", path.string(), std::strerror(errno)));
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return parse_replies(text).transform_error(
-      [&](const std::string& problem) { return std::format("{}: {}", path.string(), problem); });
+  return parse_file(path, parse_replies);
 }
 
 std::expected<void, std::string> write_played_model(const Replies& replies, const std::string& chat_template,

@@ -1,12 +1,7 @@
 #include "make_model/script.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
-#include <cstring>
-#include <format>
-#include <fstream>
-#include <iterator>
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
@@ -14,6 +9,7 @@
 #include <boost/json/value.hpp>
 
 #include "json/field_reader.h"
+#include "make_model/input_file.h"
 
 namespace uma {
 
@@ -90,11 +86,7 @@ std::expected<Script, std::string> parse_script(std::string_view text) {
 }
 
 std::expected<Script, std::string> read_script(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::unexpected(std::format("cannot read {}: {}", path.string(), std::strerror(errno)));
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return parse_script(text).transform_error(
-      [&](const std::string& problem) { return std::format("{}: {}", path.string(), problem); });
+  return parse_file(path, parse_script);
 }
 
 }  // namespace uma
