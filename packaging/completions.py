@@ -10,7 +10,7 @@ import sys
 import help_text
 
 # Flags whose values are files or folders; everywhere else a value is the user's own words.
-FILE_FLAGS = {"--config", "--csv", "--data-dir", "--draft-model", "--file", "--http-keys", "--http-socket", "--image", "--mmproj",
+FILE_FLAGS = {"--audio", "--config", "--csv", "--data-dir", "--draft-model", "--file", "--http-keys", "--http-socket", "--image", "--mmproj",
               "--out", "--socket"}
 # The same, of one program: the daemon's model is a file, a client's a name.
 FILE_FLAGS_OF = {"umad": {"--model"}}

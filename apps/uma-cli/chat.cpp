@@ -14,7 +14,6 @@
 #include "base/clock.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
-#include "uma-cli/images.h"
 #include "uma-cli/input.h"
 #include "uma-cli/models.h"
 #include "uma-cli/print.h"
@@ -52,15 +51,18 @@ class Chat {
     std::string_view help;
     Result<void> (Chat::*run)(const std::string& argument);
   };
-  static const std::array<Command, 12> kCommands;
+  static const std::array<Command, 13> kCommands;
 
   // --- the conversation
 
   Result<void> begin() {
     auto model = find_model(client_, options_.model, interrupts_);
     if (!model) return std::unexpected(model.error());
-    for (const std::string& name : options_.images) {
-      if (auto added = add_image(name); !added) return added;
+    for (const std::string& name : options_.attachments.images) {
+      if (auto added = attach(name, Media::image); !added) return added;
+    }
+    for (const std::string& name : options_.attachments.clips) {
+      if (auto added = attach(name, Media::audio); !added) return added;
     }
     if (options_.session.empty()) {
       if (auto started = start_session("", options_.system); !started) return started;
@@ -116,10 +118,10 @@ class Chat {
     if (text.starts_with('/')) return obey(text);
     if (auto good = check_text(text, "this line"); !good) return std::unexpected(refused(good.error()));
     boost::json::object request = {{"type", "generate"}, {"session_id", id_}};
-    if (images_.empty()) {
+    if (parts_.empty()) {
       request["prompt"] = text;
     } else {
-      request["messages"] = messages_with(std::exchange(images_, {}), text);
+      request["messages"] = messages_with(std::exchange(parts_, {}), text);
       request["deadline_ms"] = kImageDeadlineMs;
     }
     return generate(std::move(request));
@@ -137,18 +139,16 @@ class Chat {
     return {};
   }
 
-  // Attaches the image to the next message.
-  Result<void> add_image(const std::string& name) {
-    auto image = read_images(std::span(&name, 1));
-    if (!image) return std::unexpected(image.error());
-    if (auto sees = check_any_reads_images(client_); !sees) return sees;
-    std::size_t chars = text_field(image->front(), "data").size();
-    for (const boost::json::object& other : images_) chars += text_field(other, "data").size();
-    if (chars / 4 * 3 > kImageBytesPerRequest) {
-      return fail(ExitCode::usage, std::format("{}: the images of one message may have {} together", printable_line(name),
-                                               human_bytes(kImageBytesPerRequest)));
+  // Adds a file, or the URL of an image, to the next message.
+  Result<void> attach(const std::string& name, Media media) {
+    auto parts = read_parts(media == Media::image ? Attachments{.images = {name}} : Attachments{.clips = {name}});
+    if (!parts) return std::unexpected(parts.error());
+    if (auto reads = check_any_reads(client_, media); !reads) return reads;
+    if (bytes_of_parts(*parts) + bytes_of_parts(parts_) > kFileBytesPerRequest) {
+      return fail(ExitCode::usage, std::format("{}: the files of one message may have {} together", printable_line(name),
+                                               human_bytes(kFileBytesPerRequest)));
     }
-    images_.push_back(std::move(image->front()));
+    parts_.push_back(std::move(parts->front()));
     return {};
   }
 
@@ -252,8 +252,17 @@ class Chat {
 
   Result<void> image(const std::string& name) {
     if (name.empty()) return refuse("/image needs a file or an http(s) URL");
-    if (auto added = add_image(name); !added) return std::unexpected(refused(added.error()));
-    return say(std::format("{} with the next message\n", count_of(static_cast<std::int64_t>(images_.size()), "image")));
+    return attach_and_say(name, Media::image);
+  }
+
+  Result<void> audio(const std::string& name) {
+    if (name.empty()) return refuse("/audio needs a WAV, MP3 or FLAC file");
+    return attach_and_say(name, Media::audio);
+  }
+
+  Result<void> attach_and_say(const std::string& name, Media media) {
+    if (auto added = attach(name, media); !added) return std::unexpected(refused(added.error()));
+    return say(std::format("{} with the next message\n", count_of(static_cast<std::int64_t>(parts_.size()), "file")));
   }
 
   Result<void> new_session(const std::string& name) { return start_session(name, options_.system); }
@@ -302,16 +311,17 @@ class Chat {
   LineReader& lines_;
   Output& output_;
   Interrupts& interrupts_;
-  std::string id_;                           // Id of the current session.
-  std::vector<boost::json::object> images_;  // Images to send with the next message.
-  std::vector<std::string> unnamed_ids_;     // Sessions that are deleted when this chat ends.
+  std::string id_;                        // Id of the current session.
+  boost::json::array parts_;              // Images and clips to send with the next message.
+  std::vector<std::string> unnamed_ids_;  // Sessions that are deleted when this chat ends.
   bool shows_usage_;
   bool is_over_ = false;
 };
 
-constexpr std::array<Chat::Command, 12> Chat::kCommands = {{
+constexpr std::array<Chat::Command, 13> Chat::kCommands = {{
     {"help", "", "show this list", &Chat::help},
     {"image", "FILE", "attach an image to the next message", &Chat::image},
+    {"audio", "FILE", "attach a clip of sound to the next message", &Chat::audio},
     {"new", "[NAME]", "start a session; without a name it is deleted when the chat ends", &Chat::new_session},
     {"system", "TEXT", "start a session with this system message", &Chat::new_system},
     {"sessions", "", "list all sessions", &Chat::list_sessions},

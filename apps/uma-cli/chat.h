@@ -3,8 +3,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
+#include "uma-cli/attachments.h"
 #include "uma-cli/client.h"
 #include "uma-cli/generation_flags.h"
 #include "uma-cli/line_reader.h"
@@ -14,11 +14,11 @@
 namespace uma::cli {
 
 struct ChatOptions {
-  std::string session;                // Id or name to resume, or the name of a new session; empty: an unnamed session.
-  std::string system;                 // System message of a new session.
-  std::string model;                  // Model of a new session; empty: the default model.
-  std::string on_full;                // "error" or "shift", for a new session; empty: the daemon's default.
-  std::vector<std::string> images{};  // Files and URLs to attach to the first message.
+  std::string session;        // Id or name to resume, or the name of a new session; empty: an unnamed session.
+  std::string system;         // System message of a new session.
+  std::string model;          // Model of a new session; empty: the default model.
+  std::string on_full;        // "error" or "shift", for a new session; empty: the daemon's default.
+  Attachments attachments{};  // For the first message.
   GenerationFlags generation;
   bool shows_usage = false;
 };

@@ -167,7 +167,7 @@ TEST_F(ChatTest, AWrongCommandIsToldAndNothingIsSent) {
 }
 
 TEST_F(ChatTest, ImagesGoWithTheNextMessage) {
-  options_.images = {"https://host/a.png"};
+  options_.attachments.images = {"https://host/a.png"};
   ::testing::internal::CaptureStderr();
   ASSERT_TRUE(chat({typed("What?"), typed("/image http://host/b.png"), typed("/image /absent/c.png"), typed("/image"),
                     typed("And this?"), typed("Well.")}));
@@ -182,7 +182,7 @@ TEST_F(ChatTest, ImagesGoWithTheNextMessage) {
   EXPECT_EQ(content(3), R"([{"url":"https://host/a.png","type":"image"},{"type":"text","text":"What?"}])");
   EXPECT_EQ(content(5), R"([{"url":"http://host/b.png","type":"image"},{"type":"text","text":"And this?"}])");
   EXPECT_EQ(text_field(sessions_.request(6), "prompt"), "Well.");
-  EXPECT_THAT(screen_.text(), ::testing::HasSubstr("1 image with the next message"));
+  EXPECT_THAT(screen_.text(), ::testing::HasSubstr("1 file with the next message"));
 }
 
 TEST_F(ChatTest, ASpaceInFrontSendsASlashAsText) {

@@ -14,8 +14,8 @@
 
 #include "base/unique_fd.h"
 #include "json/json_writer.h"
+#include "uma-cli/attachments.h"
 #include "uma-cli/fields.h"
-#include "uma-cli/images.h"
 #include "uma-cli/input.h"
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
@@ -158,7 +158,7 @@ Result<void> embed_images(Client& client, const EmbedOptions& options, Output& o
     return fail(ExitCode::usage,
                 "--task, --dimensions, --raw and --long-input work with texts only: leave them out for images");
   }
-  if (auto sees = check_reads_images(client, common.model); !sees) return sees;
+  if (auto sees = check_reads(client, common.model, Media::image); !sees) return sees;
   VectorPrinter printer(client, output, "image", common.as_json);
   for (std::size_t begin = 0; begin < options.images.size();) {
     boost::json::array images;
@@ -166,7 +166,7 @@ Result<void> embed_images(Client& client, const EmbedOptions& options, Output& o
       auto image = read_images(std::span(&options.images[begin + images.size()], 1));
       if (!image) return std::unexpected(image.error());
       chars += text_field(image->front(), "data").size();
-      if (!images.empty() && chars / 4 * 3 > kImageBytesPerRequest) break;
+      if (!images.empty() && chars / 4 * 3 > kFileBytesPerRequest) break;
       images.push_back(std::move(image->front()));
     }
     const std::span names = std::span(options.images).subspan(begin, images.size());

@@ -15,10 +15,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "uma-cli/attachments.h"
 #include "uma-cli/chat.h"
 #include "uma-cli/embed.h"
 #include "uma-cli/history.h"
-#include "uma-cli/images.h"
 #include "uma-cli/input.h"
 #include "uma-cli/launch.h"
 #include "uma-cli/lifecycle.h"
@@ -146,7 +146,8 @@ void add_chat(CLI::App& app, Flags& flags, Action& action) {
                   "What happens when the context of a new session is full: error, or shift (drop the oldest turns)")
       ->check(CLI::IsMember({"error", "shift"}))
       ->default_str("error");
-  chat.add_option("--image", flags.chat.images, "Images for the first message: files, or http(s) URLs");
+  chat.add_option("--image", flags.chat.attachments.images, "Images for the first message: files, or http(s) URLs");
+  chat.add_option("--audio", flags.chat.attachments.clips, "Clips of sound for the first message: WAV, MP3 or FLAC files");
   chat.add_flag("--usage", flags.chat.shows_usage, "Print each answer's receipt to standard error");
   add_generation_flags(chat, flags.chat.generation);
 }
@@ -371,7 +372,8 @@ void add_launch(CLI::App& app, Flags& flags, Action& action) {
 void add_one_shot(CLI::App& app, Flags& flags) {
   app.add_option("--prompt", flags.one_shot.prompt, "The prompt; -: read it from standard input");
   app.add_option("--model", flags.one_shot.model, "Model to use; left out: the daemon's default");
-  app.add_option("--image", flags.one_shot.images, "Images to ask about: files, or http(s) URLs");
+  app.add_option("--image", flags.one_shot.attachments.images, "Images to ask about: files, or http(s) URLs");
+  app.add_option("--audio", flags.one_shot.attachments.clips, "Clips of sound to ask about: WAV, MP3 or FLAC files");
   app.add_option("--session", flags.one_shot.session, "Ask within this session, by id or name; a new name creates it");
   app.add_flag("--raw", flags.one_shot.is_raw, "Continue the prompt as a text, without the model's chat template");
   app.add_flag("--usage", flags.one_shot.shows_usage, "Print the receipt to standard error: tokens, reuse, speed");

@@ -8,7 +8,6 @@
 #include <boost/json/array.hpp>
 
 #include "uma-cli/fields.h"
-#include "uma-cli/images.h"
 #include "uma-cli/models.h"
 #include "uma-cli/sessions.h"
 #include "uma-cli/turn.h"
@@ -20,24 +19,30 @@ namespace {
 Result<boost::json::object> one_shot_request(Client& client, const OneShot& command, Interrupts& interrupts) {
   boost::json::object request = {{"type", "generate"}};
   command.generation.add_to(request);
-  if (!command.images.empty()) {
-    if (command.is_raw)
-      return fail(ExitCode::usage, "--raw continues a text, which cannot have images: leave out --raw or --image");
-    const auto images = read_images(command.images);
-    if (!images) return std::unexpected(images.error());
-    const bool is_sessions = !command.session.empty() && command.model.empty();
-    auto sees = is_sessions ? check_any_reads_images(client) : check_reads_images(client, command.model);
-    if (!sees) return std::unexpected(sees.error());
-    request["messages"] = messages_with(*images, command.prompt);
+  const Attachments& attachments = command.attachments;
+  if (!attachments.empty()) {
+    if (command.is_raw) {
+      return fail(ExitCode::usage,
+                  "--raw continues a text, which has neither images nor sound: leave out --raw, or --image and --audio");
+    }
+    auto parts = read_parts(attachments);
+    if (!parts) return std::unexpected(parts.error());
+    for (const Media media : {Media::image, Media::audio}) {
+      if ((media == Media::image ? attachments.images : attachments.clips).empty()) continue;
+      const bool is_sessions = !command.session.empty() && command.model.empty();
+      auto reads = is_sessions ? check_any_reads(client, media) : check_reads(client, command.model, media);
+      if (!reads) return std::unexpected(reads.error());
+    }
+    request["messages"] = messages_with(std::move(*parts), command.prompt);
     request["deadline_ms"] = kImageDeadlineMs;
   }
   if (!command.session.empty()) {
     request["session_id"] = command.session;
-    if (command.images.empty()) request["prompt"] = command.prompt;
+    if (attachments.empty()) request["prompt"] = command.prompt;
     return request;
   }
   if (!command.model.empty()) request["model"] = command.model;
-  if (!command.images.empty()) return request;
+  if (!attachments.empty()) return request;
   bool is_chat = false;
   if (!command.is_raw) {
     auto model = find_model(client, command.model, interrupts);

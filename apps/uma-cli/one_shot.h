@@ -2,8 +2,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
+#include "uma-cli/attachments.h"
 #include "uma-cli/client.h"
 #include "uma-cli/generation_flags.h"
 #include "uma-cli/output.h"
@@ -13,9 +13,9 @@ namespace uma::cli {
 
 struct OneShot {
   std::string prompt;
-  std::string model;                  // Empty: the default model.
-  std::string session;                // Id or name; empty: no session. A new name creates a session.
-  std::vector<std::string> images{};  // Files and URLs to put before the prompt.
+  std::string model;          // Empty: the default model.
+  std::string session;        // Id or name; empty: no session. A new name creates a session.
+  Attachments attachments{};  // To put before the prompt.
   GenerationFlags generation;
   bool is_raw = false;       // Continues the text, even if the model has a chat template.
   bool shows_usage = false;  // Prints the receipt on standard error.

@@ -11,7 +11,7 @@ import unittest
 import sounds
 import test_http
 from uma import BUILD, TINY, WAIT_S, Daemon, until
-from vision import GRAD, SAME_BITS, question
+from vision import CLI, GRAD, SAME_BITS, question
 
 PROJECTOR = BUILD / "models" / "mmproj-tiny-sound.gguf"
 FLAGS = ("--mmproj", PROJECTOR, "--kv-cells", "8192", "--slots", "4", "--threads", "1")
@@ -54,6 +54,17 @@ class Audio(test_http.HttpTest):
             with self.subTest(name):
                 text = until(lambda clips=clips: self.told(*clips), "llama-mtmd-cli prints a hundred bytes")
                 self.assertTrue(self.ask(*clips, max_tokens=120).text.strip().startswith(text), text)
+
+    def test_the_terminal_asks_about_clips(self):
+        path = pathlib.Path(FOLDER.name) / "low.wav"
+        path.write_bytes(sounds.LOW)
+        wanted = self.ask(sounds.LOW).text
+
+        def cli(*arguments, typed=None):
+            return subprocess.run([str(CLI), *arguments, "--max-tokens", "24", "--socket", self.daemon.socket_path], input=typed,
+                                  capture_output=True, text=True, timeout=WAIT_S, check=True).stdout
+        self.assertEqual(wanted.strip(), cli("--prompt", "What is this?", "--audio", str(path)).strip())
+        self.assertIn(wanted.strip(), cli("chat", typed=f"/audio {path}\nWhat is this?\n"))
 
     def test_text_depends_on_the_clip(self):
         self.assertNotEqual(self.ask(sounds.LOW).text, self.ask(sounds.HIGH).text)

@@ -1,6 +1,7 @@
-#include "uma-cli/images.h"
+#include "uma-cli/attachments.h"
 
 #include <filesystem>
+#include <format>
 #include <fstream>
 #include <string>
 #include <sys/stat.h>
@@ -24,6 +25,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 const std::string kPng = "\x89PNG\r\n\x1a\nrest";
+const std::string kWav = "RIFFrest";
 
 std::string base64(std::string_view text) {
   std::string out;
@@ -43,7 +45,8 @@ FakeDaemon::Script serve_images(bool sees, std::vector<boost::json::object>& req
                                            boost::json::object{{"name", "eyes"},
                                                                {"aliases", boost::json::array{"look"}},
                                                                {"state", "unloaded"},
-                                                               {"reads_images", sees}}}}});
+                                                               {"reads_images", sees},
+                                                               {"reads_audio", sees}}}}});
         continue;
       }
       if (type == "embed_image") {
@@ -60,7 +63,7 @@ FakeDaemon::Script serve_images(bool sees, std::vector<boost::json::object>& req
   };
 }
 
-class ImagesTest : public ::testing::Test {
+class AttachmentsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("uma-cli-images-" + std::to_string(::getpid()));
@@ -93,7 +96,7 @@ class ImagesTest : public ::testing::Test {
   std::vector<boost::json::object> requests_;
 };
 
-TEST_F(ImagesTest, AFileGoesAsItsBytesAndAnAddressAsItself) {
+TEST_F(AttachmentsTest, AFileGoesAsItsBytesAndAnAddressAsItself) {
   const std::vector<std::string> names = {file("a.png", kPng), "https://host/b.png"};
   const auto images = read_images(names);
   ASSERT_TRUE(images) << images.error().message;
@@ -101,7 +104,7 @@ TEST_F(ImagesTest, AFileGoesAsItsBytesAndAnAddressAsItself) {
   EXPECT_EQ(boost::json::serialize(images->at(1)), R"({"url":"https://host/b.png"})");
 }
 
-TEST_F(ImagesTest, WhatDoesNotFitIsNamedByItsPath) {
+TEST_F(AttachmentsTest, WhatDoesNotFitIsNamedByItsPath) {
   const std::string large = kPng + std::string(6u << 20, 'x');
   file("first.png", large);
   const std::vector<std::string> names = {folder_ / "first.png", file("second.png", large), file("third.png", kPng)};
@@ -112,7 +115,7 @@ TEST_F(ImagesTest, WhatDoesNotFitIsNamedByItsPath) {
   EXPECT_TRUE(images->at(2).contains("data"));
 }
 
-TEST_F(ImagesTest, WhatIsNoImageIsRefusedByItsName) {
+TEST_F(AttachmentsTest, WhatIsNoImageIsRefusedByItsName) {
   EXPECT_THAT(refusal(folder_ / "absent.png"), HasSubstr("absent.png: No such file"));
   EXPECT_THAT(refusal(folder_), HasSubstr("is not a regular file"));
   EXPECT_THAT(refusal(file("notes.txt", "hello")), HasSubstr("notes.txt: is not a PNG, JPEG, BMP or GIF file"));
@@ -125,11 +128,11 @@ TEST_F(ImagesTest, WhatIsNoImageIsRefusedByItsName) {
   EXPECT_THAT(refusal(folder_ / "huge.png"), HasSubstr("at most"));
 }
 
-TEST_F(ImagesTest, AQuestionHasItsImagesBeforeIt) {
+TEST_F(AttachmentsTest, AQuestionHasItsImagesBeforeIt) {
   OneShot command;
   command.prompt = "What?";
   command.model = "look";
-  command.images = {file("a.png", kPng), "http://host/b"};
+  command.attachments.images = {file("a.png", kPng), "http://host/b"};
   ASSERT_TRUE(with_client(true, [&](Client& client) { return run_one_shot(client, command, screen_.output(), interrupts_); }));
   ASSERT_EQ(requests_.size(), 1u);
   EXPECT_EQ(boost::json::serialize(array_field(requests_[0], "messages")),
@@ -144,10 +147,41 @@ TEST_F(ImagesTest, AQuestionHasItsImagesBeforeIt) {
   EXPECT_EQ(raw.error().exit_code, ExitCode::usage);
 }
 
-TEST_F(ImagesTest, AModelThatReadsNoneIsNotAsked) {
+TEST_F(AttachmentsTest, ClipsComeBehindImages) {
   OneShot command;
   command.prompt = "What?";
-  command.images = {file("a.png", kPng)};
+  command.model = "look";
+  command.attachments = {.images = {"http://host/b"},
+                         .clips = {file("a.wav", kWav), file("b", "fLaC rest"), file("c", "ID3 rest")}};
+  ASSERT_TRUE(with_client(true, [&](Client& client) { return run_one_shot(client, command, screen_.output(), interrupts_); }));
+  ASSERT_EQ(requests_.size(), 1u);
+  const auto clip = [](std::string_view bytes, std::string_view format) {
+    return std::format(R"({{"type":"input_audio","input_audio":{{"data":"{}","format":"{}"}}}},)", base64(bytes), format);
+  };
+  EXPECT_EQ(boost::json::serialize(array_field(requests_[0], "messages")),
+            R"([{"role":"user","content":[{"url":"http://host/b","type":"image"},)" + clip(kWav, "wav") +
+                clip("fLaC rest", "flac") + clip("ID3 rest", "mp3") + R"({"type":"text","text":"What?"}]}])");
+  EXPECT_EQ(int_field(requests_[0], "deadline_ms"), 60'000);
+  command.attachments = {.clips = {file("large.wav", kWav + std::string(6u << 20, 'x')), folder_ / "large.wav"}};
+  const auto large =
+      with_client(true, [&](Client& client) { return run_one_shot(client, command, screen_.output(), interrupts_); });
+  ASSERT_FALSE(large);
+  EXPECT_EQ(large.error().exit_code, ExitCode::usage);
+  EXPECT_THAT(large.error().message, HasSubstr("may have 11534336 together"));
+}
+
+TEST_F(AttachmentsTest, AFileIsWhatItWasGivenAs) {
+  EXPECT_THAT(refusal(file("a.wav", kWav)), HasSubstr("is not a PNG, JPEG, BMP or GIF file"));
+  const auto parts = read_parts({.clips = {file("a.png", kPng)}});
+  ASSERT_FALSE(parts);
+  EXPECT_EQ(parts.error().exit_code, ExitCode::usage);
+  EXPECT_THAT(parts.error().message, HasSubstr("a.png: is not a WAV, MP3 or FLAC file"));
+}
+
+TEST_F(AttachmentsTest, AModelThatReadsNoneIsNotAsked) {
+  OneShot command;
+  command.prompt = "What?";
+  command.attachments.images = {file("a.png", kPng)};
   const auto ask = [&](bool sees) {
     const auto asked =
         with_client(sees, [&](Client& client) { return run_one_shot(client, command, screen_.output(), interrupts_); });
@@ -158,10 +192,12 @@ TEST_F(ImagesTest, AModelThatReadsNoneIsNotAsked) {
   EXPECT_THAT(ask(false), HasSubstr("--mmproj"));
   command.session = "work";
   EXPECT_THAT(ask(false), HasSubstr("--mmproj"));
+  command.attachments = {.clips = {file("a.wav", kWav)}};
+  EXPECT_THAT(ask(false), HasSubstr("this daemon cannot read sound: no model of this daemon reads sound"));
   EXPECT_TRUE(requests_.empty());
 }
 
-TEST_F(ImagesTest, AreDescribed) {
+TEST_F(AttachmentsTest, AreDescribed) {
   DescribeOptions options;
   options.image = file("a.png", kPng);
   options.model = "eyes";
@@ -175,7 +211,7 @@ TEST_F(ImagesTest, AreDescribed) {
   EXPECT_EQ(screen_.text(), "a cat\n");
 }
 
-TEST_F(ImagesTest, HaveVectorsAsManyAsFitInARequest) {
+TEST_F(AttachmentsTest, HaveVectorsAsManyAsFitInARequest) {
   EmbedOptions options;
   options.common.model = "eyes";
   options.images.assign(70, file("a.png", kPng));
