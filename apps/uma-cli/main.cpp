@@ -72,6 +72,7 @@ struct Flags {
   std::int64_t turn = 0;
   bool as_json = false;
   double interval_s = 1;
+  double trace_s = 10;
   PullOptions pull;
   NewModel new_model;
   std::string models_file;
@@ -203,6 +204,12 @@ void add_views(CLI::App& app, Flags& flags, Action& action) {
       [](const Flags& given, Tools& tools) { return run_top(tools.client, tools.output, tools.interrupts, given.interval_s); });
   top.add_option("--interval", flags.interval_s, "Seconds between refreshes")
       ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  CLI::App& trace = add_command(
+      app, flags, action, "trace", "Print what the daemon's threads did lately, as JSON for https://ui.perfetto.dev",
+      [](const Flags& given, Tools& tools) { return print_trace(tools.client, given.trace_s, tools.output); });
+  trace.add_option("--seconds", flags.trace_s, "How far back the trace goes")
+      ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
   add_command(app, flags, action, "ping", "Check that the daemon answers",
               [](const Flags&, Tools& tools) { return print_ping(tools.client, tools.output); });

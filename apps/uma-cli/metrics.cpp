@@ -57,6 +57,12 @@ Result<void> print_metrics(Client& client, Output& output, bool as_json) {
   return print(output, as_json ? boost::json::serialize(*answer) + '\n' : metrics_text(object_field(*answer, "metrics")));
 }
 
+Result<void> print_trace(Client& client, double seconds, Output& output) {
+  auto answer = client.call({{"type", "trace"}, {"seconds", seconds}}, "trace");
+  if (!answer) return std::unexpected(answer.error());
+  return print(output, boost::json::serialize(object_field(*answer, "trace")) + '\n');
+}
+
 Result<void> print_ping(Client& client, Output& output) {
   const SteadyClock clock;
   const TimePoint start = clock.now();

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/sha256.h"
+#include "base/trace.h"
 #include "image/audio_header.h"
 #include "image/image_source.h"
 #include "image/message_images.h"
@@ -16,6 +17,8 @@
 
 namespace uma::image {
 namespace {
+
+constexpr TraceKind kEncodeSpan{.name = "encode image"};
 
 std::string hash_of(std::span<const std::byte> bytes) {
   Sha256 hash;
@@ -195,7 +198,9 @@ Expected<EncodedPtr> ImageEncoder::encode(const std::string& id, const std::stop
                                                                    .is_causal = (*image)->is_causal,
                                                                    .grid = (*image)->grid});
   stats_.images_encoded_total.add();
-  stats_.encode.record_ms(to_ms(clock_.now() - began));
+  const TimePoint ended = clock_.now();
+  stats_.encode.record_ms(to_ms(ended - began));
+  record_span(kEncodeSpan, began, ended);
   log_debug("image {}: {} rows encoded in {:.1f} ms", id, encoded->pieces_end.back(), to_ms(clock_.now() - began));
 
   cached_[id] = cache_.insert(cache_.end(), {id, encoded});

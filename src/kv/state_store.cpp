@@ -8,9 +8,13 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/thrown.h"
+#include "base/trace.h"
 
 namespace uma::kv {
 namespace {
+
+constexpr TraceKind kReadSpan{.name = "read state", .numbers = {"bytes"}};
+constexpr TraceKind kWriteSpan{.name = "write state", .numbers = {"bytes"}};
 
 constexpr Duration kMaintenance = std::chrono::minutes(1);
 constexpr Duration kWritePause = std::chrono::minutes(1);  // Pause after a failed write.
@@ -450,7 +454,9 @@ void StateStore::write(StateId id) {
   }
   const TimePoint began = clock_.now();
   auto written = contain([&] { return cold_->write(owner, *snapshot); });
-  stats_.write.record_ms(to_ms(clock_.now() - began));
+  const TimePoint ended = clock_.now();
+  stats_.write.record_ms(to_ms(ended - began));
+  record_span(kWriteSpan, began, ended, {static_cast<std::int64_t>(snapshot->bytes())});
   snapshot.reset();  // Its memory is freed with the entry's.
 
   const MutexLock lock(mutex_);
@@ -512,8 +518,10 @@ Expected<SnapshotPtr> StateStore::read(StateId id, ByteBudget::Share room) {
   }
   const TimePoint began = clock_.now();
   auto snapshot = contain([&] { return cold_->read(file, owner, pool_); });
-  const double ms = to_ms(clock_.now() - began);
+  const TimePoint ended = clock_.now();
+  const double ms = to_ms(ended - began);
   if (snapshot) cold_->touch(file);
+  record_span(kReadSpan, began, ended, {snapshot ? static_cast<std::int64_t>(snapshot->bytes()) : 0});
 
   const MutexLock lock(mutex_);
   Entry& entry = table_.at(id);

@@ -9,6 +9,7 @@
 #include "wire/image_fields.h"
 #include "wire/metrics_codec.h"
 #include "wire/sampling_writer.h"
+#include "wire/trace_json.h"
 
 namespace uma::wire {
 namespace {
@@ -407,6 +408,10 @@ void append_models(std::string& out, const FrameHead& head, std::span<const Mode
 void append_metrics(std::string& out, const FrameHead& head, const MetricsSnapshot& metrics) {
   append_reply(out, head, "metrics",
                [&](json::ObjectWriter& object) { append_metrics_object(object.begin("metrics"), metrics); });
+}
+
+void append_trace(std::string& out, const FrameHead& head, std::span<const ThreadTrace> threads) {
+  append_reply(out, head, "trace", [&](json::ObjectWriter& object) { append_trace(object.begin("trace"), threads); });
 }
 
 void append_pong(std::string& out, const FrameHead& head) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/trace.h"
 #include "core/event.h"
 #include "core/image.h"
 #include "core/metrics_snapshot.h"
@@ -57,6 +58,7 @@ void append_received_ack(std::string& out, const FrameHead& head, std::size_t by
 void append_imported(std::string& out, const FrameHead& head, const ImportedSession& session);
 void append_models(std::string& out, const FrameHead& head, std::span<const ModelInfo> models);
 void append_metrics(std::string& out, const FrameHead& head, const MetricsSnapshot& metrics);
+void append_trace(std::string& out, const FrameHead& head, std::span<const ThreadTrace> threads);
 void append_embeddings(std::string& out, const FrameHead& head, const ImageEmbeddings& embeddings);
 void append_pong(std::string& out, const FrameHead& head);
 

@@ -1,6 +1,7 @@
 // A client's request as a value. Every field has been validated.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "core/image.h"
 #include "core/request.h"
 #include "wire/embedding_codec.h"
+#include "wire/trace_json.h"
 
 namespace uma::wire {
 
@@ -71,6 +73,9 @@ struct PullModelRequest {
 
 struct ModelsRequest {};
 struct MetricsRequest {};
+struct TraceRequest {
+  std::chrono::milliseconds span{kTraceDefault};  // How far back the trace goes.
+};
 struct PingRequest {};
 
 // generate, generate_stream and regenerate are all decoded to a core GenerateRequest.
@@ -78,7 +83,7 @@ using RequestBody =
     std::variant<GenerateRequest, EmbedImagesRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest,
                  ForkSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest, SessionListRequest,
                  ExportSessionRequest, ImportSessionRequest, ImportDataRequest, EmbeddingCall, RerankCall, LoadModelRequest,
-                 UnloadModelRequest, PullModelRequest, ModelsRequest, MetricsRequest, PingRequest>;
+                 UnloadModelRequest, PullModelRequest, ModelsRequest, MetricsRequest, TraceRequest, PingRequest>;
 
 struct Request {
   std::string id;  // The client's id: 1 to 128 bytes of UTF-8 without NUL.

@@ -232,6 +232,14 @@ RequestBody decode_pull(json::FieldReader& fields) {
   return PullModelRequest{fields.required_text("source", {1, kPullSourceBytesMax})};
 }
 
+RequestBody decode_trace(json::FieldReader& fields) {
+  constexpr auto kMax = static_cast<double>(kTraceMax.count());
+  TraceRequest trace;
+  if (const auto seconds = fields.number("seconds", {.low = 0, .high = kMax, .low_excluded = true}))
+    trace.span = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(*seconds));
+  return trace;
+}
+
 template <class BodyT>
 RequestBody decode_plain(json::FieldReader&) {
   return BodyT{};
@@ -242,7 +250,7 @@ struct TypeDecoder {
   RequestBody (*decode)(json::FieldReader& fields);
 };
 
-constexpr std::array<TypeDecoder, 25> kDecoders = {{
+constexpr std::array<TypeDecoder, 26> kDecoders = {{
     {"generate", decode_generate},
     {"generate_stream", decode_generate_stream},
     {"regenerate", decode_regenerate},
@@ -267,6 +275,7 @@ constexpr std::array<TypeDecoder, 25> kDecoders = {{
     {"pull_model", decode_pull},
     {"models", decode_plain<ModelsRequest>},
     {"metrics", decode_plain<MetricsRequest>},
+    {"trace", decode_trace},
     {"ping", decode_plain<PingRequest>},
 }};
 

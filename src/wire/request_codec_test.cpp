@@ -1,6 +1,7 @@
 #include "wire/request_codec.h"
 
 #include <cmath>
+#include <format>
 #include <limits>
 #include <string>
 #include <vector>
@@ -105,7 +106,7 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
   const std::string known =
       "; known: generate, generate_stream, regenerate, create_session, append_input, cancel, end_session, fork_session, "
       "rewind_session, touch, get_session, list_sessions, export_session, import_session, import_data, embed_image, "
-      "describe_image, embed, rerank, load_model, unload_model, pull_model, models, metrics, ping";
+      "describe_image, embed, rerank, load_model, unload_model, pull_model, models, metrics, trace, ping";
   expect_refusals({
       {R"("x":1)", "E_PROTO_003 field \"type\" is required"},
       {R"("session_id":"s")", "E_PROTO_003 field \"type\" is required"},
@@ -540,6 +541,13 @@ TEST(DecodeRequest, PlainTypesNeedNothingElse) {
   decode<ModelsRequest>(R"("type":"models")");
   decode<MetricsRequest>(R"("type":"metrics")");
   decode<PingRequest>(R"("type":"ping")");
+}
+
+TEST(DecodeRequest, ATraceGoesBackForSomeSeconds) {
+  EXPECT_EQ(decode<TraceRequest>(R"("type":"trace")").span, kTraceDefault);
+  EXPECT_EQ(decode<TraceRequest>(R"("type":"trace","seconds":0.5)").span, std::chrono::milliseconds(500));
+  for (const char* seconds : {"0", "-1", "3601", "\"1\""})
+    EXPECT_FALSE(decode_request(std::format(R"({{"id":"1","type":"trace","seconds":{}}})", seconds)).has_value()) << seconds;
 }
 
 TEST(DecodeRequest, APullNeedsASource) {

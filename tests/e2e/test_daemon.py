@@ -286,6 +286,23 @@ class Signals(unittest.TestCase):
             self.assertEqual(0o600, stat.S_IMODE(path.stat().st_mode))
             self.assertEqual([], [name for name in os.listdir(daemon.data_dir) if "tmp" in name])
 
+    def test_a_trace_shows_what_a_reply_took(self):
+        with uma.Daemon() as daemon, daemon.client() as client:
+            client.generate("one", max_tokens=5, ignore_eos=True)
+            printed = subprocess.run([str(uma.CLI), "trace", "--seconds", "60", "--socket", str(daemon.socket_path)], capture_output=True,
+                                     text=True, timeout=uma.WAIT_S, check=True).stdout
+            events = json.loads(printed)["traceEvents"]
+            threads = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+            decodes = [event for event in events if event["name"] == "decode"]
+            self.assertEqual([1] * 4, [event["args"]["rows"] for event in decodes], "the first token comes from the prompt's call")
+            self.assertEqual({"uma-lane-0"}, {threads[event["tid"]] for event in decodes})
+            self.assertTrue(all(event["dur"] > 0 for event in decodes))
+            stages = [event["name"] for event in events if event["ph"] == "b"]
+            self.assertEqual(["prepare", "queue", "prompt", "reply"], stages)
+            ends = [event["ts"] for event in events if event["ph"] == "e"]
+            self.assertEqual(sorted(ends), ends, "each stage ends before the next one does")
+            self.assertEqual("E_PROTO_003", client.call(type="trace", seconds=0)["code"])
+
     def test_usr1_with_a_vanished_folder_is_logged_and_survived(self):
         with uma.Daemon() as daemon, daemon.client() as client:
             shutil.rmtree(daemon.data_dir)

@@ -311,7 +311,7 @@ class Cli(LifecycleTest):
 
 
 class WhoMay(unittest.TestCase):
-    CALLS = (("POST", "/models/load", {"model": "tiny"}), ("POST", "/models/unload", {"model": "tiny"}),
+    CALLS = (("GET", "/v1/trace", None), ("POST", "/models/load", {"model": "tiny"}), ("POST", "/models/unload", {"model": "tiny"}),
              ("POST", "/api/pull", {"model": "some/model"}), ("DELETE", "/api/delete", {"model": "tiny"}),
              ("POST", "/api/copy", {"source": "tiny", "destination": "x"}),
              ("POST", "/api/generate", {"model": "tiny", "keep_alive": 0}))
@@ -336,7 +336,7 @@ class WhoMay(unittest.TestCase):
         listener = test_http_operations.Listener(self, {"local_users": True})
         self.assertEqual(200, test_http_operations.answer_to_user(12345, listener.port, "/models")[0])
         for method, path, body in self.CALLS:
-            status, text = test_http_operations.answer_to_user(12345, listener.port, path, method=method, body=json.dumps(body))
+            status, text = test_http_operations.answer_to_user(12345, listener.port, path, method=method, body=json.dumps(body) if body else "")
             self.assertEqual(403, status, text)
         self.assertEqual(200, listener.request("POST", "/models/unload", {"model": "tiny"})[0])
 

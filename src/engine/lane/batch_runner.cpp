@@ -5,10 +5,15 @@
 #include <unordered_set>
 
 #include "base/log.h"
+#include "base/trace.h"
 #include "sched/bytes_moved.h"
 
 namespace uma::engine {
 namespace {
+
+constexpr TraceKind kDecodeSpan{.name = "decode", .numbers = {"rows", "sequences", "predicted_us"}};
+constexpr TraceKind kPrefillSpan{.name = "prefill", .numbers = {"rows", "sequences", "predicted_us", "request"}};
+constexpr TraceKind kSampleSpan{.name = "sample", .numbers = {"sequences"}};
 
 std::unordered_set<std::int32_t> occupied_slots(std::span<const sched::PlanRow> rows) {
   std::unordered_set<std::int32_t> slots;
@@ -60,7 +65,9 @@ bool BatchRunner::run_decode_call(std::span<const sched::PlanRow> rows) {
     speculation_.verify(sequence_of(planned), row, planned.tokens_count, now);
     row += planned.tokens_count;
   }
-  parts_.stats.sampling.record_ms(to_ms(parts_.clock.now() - now));
+  const TimePoint ended = parts_.clock.now();
+  parts_.stats.sampling.record_ms(to_ms(ended - now));
+  record_span(kSampleSpan, now, ended, {static_cast<std::int64_t>(rows.size())});
   return true;
 }
 
@@ -127,8 +134,13 @@ bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill
     return false;
   }
   const double ms = calls_.last().ms();
+  const double predicted_ms = parts_.step_model.predict_ms(shape);
   log_debug("lane {}: {} call of {} rows for {} sequences took {:.2f} ms, {:.2f} were predicted", parts_.options.index,
-            is_prefill ? "prefill" : "decode", rows_.size(), rows.size(), ms, parts_.step_model.predict_ms(shape));
+            is_prefill ? "prefill" : "decode", rows_.size(), rows.size(), ms, predicted_ms);
+  record_span(is_prefill ? kPrefillSpan : kDecodeSpan, calls_.last().began, calls_.last().ended,
+              {static_cast<std::int64_t>(rows_.size()), static_cast<std::int64_t>(rows.size()),
+               static_cast<std::int64_t>(predicted_ms * 1000),
+               is_prefill ? static_cast<std::int64_t>(sequence_of(rows.front()).job.id.value) : 0});
   if (*status != llm::DecodeStatus::done) {
     for (const sched::PlanRow& row : rows) parts_.slots.resync(sequence_of(row).slot, sequence_of(row).chain);
     if (*status == llm::DecodeStatus::out_of_cells) preemption_.free_cells_for(sequence_of(rows.front()));

@@ -3,8 +3,14 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace uma::engine {
+namespace {
+
+constexpr TraceKind kPauseSpan{.name = "wait for the prefill lane"};
+
+}  // namespace
 
 void ContextCalls::cancel(RequestId id) {
   const MutexLock lock(mutex_);
@@ -55,7 +61,9 @@ ContextCalls::PrefillPause::PrefillPause(ContextCalls& calls)
   const LaneParts& parts = calls_.parts_;
   const TimePoint began = parts.clock.now();
   parts.cores.gate().close();
-  const double ms = to_ms(parts.clock.now() - began);
+  const TimePoint ended = parts.clock.now();
+  record_span(kPauseSpan, began, ended);
+  const double ms = to_ms(ended - began);
   log_debug("lane {}: waited {:.2f} ms for the prefill lane to pause", parts.options.index, ms);
   calls_.gate_ms_ = std::max(0.9 * calls_.gate_ms_, ms);
 }

@@ -8,9 +8,12 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/thrown.h"
+#include "base/trace.h"
 
 namespace uma::engine {
 namespace {
+
+constexpr TraceKind kEmbedSpan{.name = "embed", .numbers = {"rows", "texts"}};
 
 // The minimum size of a call in rows. With fewer rows the fixed cost of a call would count as the cost of rows, and calls would
 // become ever smaller.
@@ -204,6 +207,7 @@ Expected<bool> EmbedLane::run_call(std::span<const Picked> texts) {
   const double row_ms = ms / static_cast<double>(rows);
   row_ms_ = row_ms_ <= 0 ? row_ms : row_ms_ + kNewest * (row_ms - row_ms_);
   stats_->call.record_ms(ms);
+  record_span(kEmbedSpan, began, ended, {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(texts.size())});
   stats_->calls_total.add();
   stats_->texts_total.add(texts.size());
   stats_->tokens_total.add(rows);

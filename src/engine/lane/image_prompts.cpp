@@ -4,8 +4,14 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace uma::engine {
+namespace {
+
+constexpr TraceKind kImageSpan{.name = "prefill image", .numbers = {"rows", "request"}};
+
+}  // namespace
 
 void ImagePrompts::prepare() {
   for (const SequencePtr& sequence : parts_.sequences) {
@@ -120,6 +126,7 @@ void ImagePrompts::run(Sequence& sequence) {
     return;
   }
   const double ms = calls_.last().ms();
+  record_span(kImageSpan, calls_.last().began, calls_.last().ended, {rows, static_cast<std::int64_t>(sequence.job.id.value)});
   log_debug("lane {}: {} rows of an image took {:.2f} ms", parts_.options.index, rows, ms);
   parts_.stats.prefill_call.record_ms(ms);
   parts_.stats.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));

@@ -6,8 +6,14 @@
 
 #include "base/check.h"
 #include "base/thrown.h"
+#include "base/trace.h"
 
 namespace uma::engine {
+namespace {
+
+constexpr TraceKind kTickSpan{.name = "tick", .numbers = {"sequences", "running", "cells_used"}};
+
+}  // namespace
 
 Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::unique_ptr<llm::Context> prefill_context,
            const llm::Vocab& vocab, const Clock& clock, OnResult on_result)
@@ -94,8 +100,14 @@ void Lane::cancel_all() {
 // --- Steps
 
 StepOutcome Lane::step() {
+  const TimePoint began = clock_.now();
   try {
-    return tick();
+    const StepOutcome outcome = tick();
+    if (outcome.did_work) {
+      record_span(kTickSpan, began, clock_.now(),
+                  {static_cast<std::int64_t>(sequences_.size()), slots_.running(), slots_.cells_used()});
+    }
+    return outcome;
   } catch (...) {
     // It is not known for which sequence the failed work was.
     const Error error = thrown_error();
@@ -202,7 +214,7 @@ void Lane::add_sequence(GenerationJob job) {
   UMA_CHECK(shortest_length(job.droppable, size_of(job.tokens)) < shape().sequence_cells_max);
   const std::span<const Token> banned = job.sampling.ignore_eos ? parts_.vocab.end_of_generation() : std::span<const Token>();
   auto sequence = std::make_unique<Sequence>(std::move(job), parts_.vocab, banned);
-  sequence->times.waits_since = clock_.now();
+  sequence->times.arrived = sequence->times.waits_since = clock_.now();
   stats_->requests_total.add();
   if (!sequence->job.adapters.is_empty()) stats_->adapter_requests_total.add();
   shares_.enter(sequence->job.flow);

@@ -4,7 +4,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/trace.h"
+
 namespace uma::engine {
+namespace {
+
+constexpr TraceKind kSaveSpan{.name = "save", .numbers = {"bytes"}};
+
+}  // namespace
 
 std::int64_t LaneParts::cells_reserved() const {
   std::int64_t cells = slots.cells_used();
@@ -45,7 +52,9 @@ Expected<Unit> LaneParts::save_pieces(SequenceSave& save, std::size_t slot, Time
     if (!saved) return std::unexpected(saved.error());
     bytes += *saved;
   } while (!save.is_complete() && clock.now() < until);
-  transfer.observe_save(bytes, to_ms(clock.now() - began));
+  const TimePoint ended = clock.now();
+  record_span(kSaveSpan, began, ended, {static_cast<std::int64_t>(bytes)});
+  transfer.observe_save(bytes, to_ms(ended - began));
   return Unit{};
 }
 

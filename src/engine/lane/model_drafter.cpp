@@ -7,9 +7,12 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace uma::engine {
 namespace {
+
+constexpr TraceKind kDraftSpan{.name = "draft", .numbers = {"rows", "sequences"}};
 
 constexpr std::int32_t kBehind = 16;  // Uncached tokens; with more a sequence catches up in calls of its own.
 constexpr std::int32_t kFeedRowsMax = 512;
@@ -217,7 +220,9 @@ bool ModelDrafter::extend() {
   const TimePoint began = clock_.now();
   if (!run()) return false;
   for (const auto& [draft, row] : draws) draw(*draft, row);
-  const double ms = to_ms(clock_.now() - began);
+  const TimePoint ended = clock_.now();
+  record_span(kDraftSpan, began, ended, {static_cast<std::int64_t>(rows_.size()), static_cast<std::int64_t>(draws.size())});
+  const double ms = to_ms(ended - began);
   log_debug("draft call of {} rows for {} sequences took {:.2f} ms, {:.2f} were predicted", rows_.size(), draws.size(), ms,
             step_model_.predict_ms(call));
   step_model_.observe(call, ms);

@@ -5,12 +5,15 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "engine/lane/state_transfer.h"
 #include "llm/logits.h"
 #include "sched/plan_batch.h"
 
 namespace uma::engine {
 namespace {
+
+constexpr TraceKind kChunkSpan{.name = "prefill", .numbers = {"rows", "tokens_before", "without_waits_us", "request"}};
 
 // The maximum time of a call, and of one layer in it while streams wait for its cores: the streams wait for the end of a
 // computation step, and the attention of a layer is the longest one. Larger calls are faster (134 M Q8_0, a prompt of 1,920
@@ -355,6 +358,9 @@ void PrefillLane::record_chunk(const Job& job, std::int32_t rows, const Call& ca
   stats_.record_bytes_moved(bytes, call.ms);
   bandwidth_.charge(bytes, to_ms(call.began.time_since_epoch()));
   stats_.prefill_call.record_ms(call.ms);
+  record_span(
+      kChunkSpan, call.began, call.ended,
+      {rows, job.tokens_done, static_cast<std::int64_t>(call.ms * 1000), static_cast<std::int64_t>(job.asked.id.value)});
   stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
 }
 

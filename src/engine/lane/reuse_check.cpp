@@ -8,12 +8,15 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "llm/image_tokens.h"
 #include "llm/logits.h"
 #include "sched/plan_batch.h"
 
 namespace uma::engine {
 namespace {
+
+constexpr TraceKind kVerifySpan{.name = "verify reuse", .numbers = {"rows"}};
 
 std::string list_of(std::span<const Token> tokens) {
   constexpr std::size_t kTokensShownMax = 512;
@@ -89,6 +92,7 @@ bool ReuseCheck::run(double tick_ms) {
     end(sequence);
     return true;
   }
+  record_span(kVerifySpan, calls_.last().began, calls_.last().ended, {rows});
   (void)calls_.charge(rows, static_cast<double>(verifier_.rows_done()) * sched::attention_tiles(rows));
   parts_.slots.set_spare_rows(static_cast<std::size_t>(verifier_.rows_done()));
   if (*distance) take_outcome(sequence, **distance);

@@ -76,6 +76,7 @@ struct ResumePoint {
 };
 
 struct SequenceTimes {
+  TimePoint arrived{};                   // In the lane.
   TimePoint waits_since{};               // Set while the sequence waits.
   TimePoint lacks_cells_since = kNever;  // When it had no cells for the first time since it was last placed; kNever: it had.
   TimePoint keeps_until{};               // It is not swapped out for a waiting one until then.

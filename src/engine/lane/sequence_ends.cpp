@@ -1,10 +1,36 @@
 #include "engine/lane/sequence_ends.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "base/check.h"
+#include "base/trace.h"
 
 namespace uma::engine {
+namespace {
+
+// The stages of a request, one after the other.
+constexpr TraceKind kPrepareStage{.name = "prepare", .numbers = {"request", "prompt_tokens"}, .is_of_request = true};
+constexpr TraceKind kQueueStage{.name = "queue", .numbers = {"request"}, .is_of_request = true};
+constexpr TraceKind kPromptStage{.name = "prompt", .numbers = {"request", "reused_tokens"}, .is_of_request = true};
+constexpr TraceKind kReplyStage{.name = "reply", .numbers = {"request", "tokens"}, .is_of_request = true};
+
+void record_stages(const Sequence& sequence, TimePoint ended) {
+  const auto id = static_cast<std::int64_t>(sequence.job.id.value);
+  const SequenceTimes& times = sequence.times;
+  record_span(kPrepareStage, sequence.job.received, times.arrived, {id, sequence.prompt_tokens});
+  const bool has_tokens = sequence.generated() > 0;
+  // One that was swapped out was placed again behind its first token.
+  const TimePoint placed = !sequence.was_placed() ? ended
+                           : has_tokens           ? std::min(times.placed, times.first_token)
+                                                  : times.placed;
+  record_span(kQueueStage, times.arrived, placed, {id});
+  if (!sequence.was_placed()) return;
+  record_span(kPromptStage, placed, has_tokens ? times.first_token : ended, {id, sequence.usage.reused_tokens});
+  if (has_tokens) record_span(kReplyStage, times.first_token, ended, {id, sequence.generated()});
+}
+
+}  // namespace
 
 void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
   UMA_CHECK(!sequence.is_finished());
@@ -13,6 +39,7 @@ void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional
   reuse_check_.end(sequence);
   leave_context(sequence);
   sequence.state = Sequence::State::finished;
+  record_stages(sequence, parts_.clock.now());
   parts_.shares.leave(sequence.job.flow);
   parts_.sequences.set_reordered();
   if (error) parts_.stats.requests_failed_total.add();

@@ -5,11 +5,14 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/trace.h"
 #include "engine/lane/state_transfer.h"
 #include "kv/tier_policy.h"
 
 namespace uma::engine {
 namespace {
+
+constexpr TraceKind kStoreSpan{.name = "store", .numbers = {"tokens"}};
 
 // Tokens without a session that are stored even while others stream: agents send their whole history with every turn, and
 // computing these tokens takes a hundred times as long as storing them.
@@ -56,7 +59,9 @@ void SlotEviction::store(std::size_t index, ByteBudget::Share reserved) {
     return;
   }
   parts_.options.store->put(slot.owner, std::move(*snapshot));
-  const double ms = to_ms(parts_.clock.now() - began);
+  const TimePoint ended = parts_.clock.now();
+  record_span(kStoreSpan, began, ended, {static_cast<std::int64_t>(slot.tokens.size())});
+  const double ms = to_ms(ended - began);
   log_debug("lane {}: stored {} tokens of slot {} in {:.1f} ms", parts_.options.index, slot.tokens.size(), index, ms);
   parts_.stats.save.record_ms(ms);
 }

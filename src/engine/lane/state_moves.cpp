@@ -6,10 +6,16 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/trace.h"
 #include "core/error.h"
 #include "engine/lane/state_transfer.h"
 
 namespace uma::engine {
+namespace {
+
+constexpr TraceKind kRestoreSpan{.name = "restore", .numbers = {"bytes", "request"}};
+
+}  // namespace
 
 bool StateMoves::advance() {
   constexpr double kBesideStreamsMs = 5;
@@ -76,7 +82,9 @@ void StateMoves::load(Sequence& sequence, TimePoint until) {
     bytes += piece.bytes.size();
     ++restore.pieces_loaded;
   } while (restore.pieces_loaded < wanted && parts_.clock.now() < until);
-  const double ms = to_ms(parts_.clock.now() - began);
+  const TimePoint ended = parts_.clock.now();
+  record_span(kRestoreSpan, began, ended, {static_cast<std::int64_t>(bytes), static_cast<std::int64_t>(sequence.job.id.value)});
+  const double ms = to_ms(ended - began);
   restore.ms += ms;
   parts_.transfer.observe_load(bytes, ms);
   log_debug("request {}: restored {} of {} tokens in {:.2f} ms", sequence.job.id.value, parts_.cached(sequence),

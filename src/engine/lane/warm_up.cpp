@@ -3,10 +3,16 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/trace.h"
 #include "llm/logits.h"
 #include "sched/step_model.h"
 
 namespace uma::engine {
+namespace {
+
+constexpr TraceKind kWarmUpSpan{.name = "warm up", .numbers = {"rows"}};
+
+}  // namespace
 
 WarmUp::WarmUp(const LaneParts& parts, ContextCalls& calls) : parts_(parts), calls_(calls) {
   const llm::ContextShape& shape = parts.shape();
@@ -40,6 +46,7 @@ void WarmUp::advance() {
   if (!is_sound) stop();
   if (is_complete && !is_sound) parts_.context.clear();
   for (std::int32_t sequence = 0; sequence < step.sequences; ++sequence) (void)parts_.context.truncate(sequence, 0);
+  record_span(kWarmUpSpan, calls_.last().began, calls_.last().ended, {static_cast<std::int64_t>(rows_.size())});
   log_debug("lane {}: a warm-up call of {} rows took {:.2f} ms", parts_.options.index, rows_.size(), calls_.last().ms());
 }
 

@@ -1,14 +1,20 @@
-// Models, health and metrics of the daemon.
+// Models, health, metrics and the trace of the daemon.
 #include "wire/monitoring.h"
 
 #include <algorithm>
+#include <chrono>
+#include <format>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/trace.h"
 #include "server/http/http_connection.h"
 #include "server/http/routes.h"
 #include "wire/metrics_codec.h"
 #include "wire/openai_codec.h"
+#include "wire/query.h"
+#include "wire/trace_json.h"
 
 namespace uma::server {
 
@@ -54,6 +60,18 @@ handlers::Answer handlers::get_readiness(HttpConnection& connection, const HttpR
 handlers::Answer handlers::get_metrics(HttpConnection& connection, const HttpRequest& request) {
   return connection.respond(200, "text/plain; version=0.0.4", wire::metrics_text(connection.service().metrics()),
                             request.keep_alive);
+}
+
+handlers::Answer handlers::get_trace(HttpConnection& connection, const HttpRequest& request) {
+  const std::string stated = wire::query_value(request.query, "seconds");
+  const std::int64_t seconds = stated.empty() ? wire::kTraceDefault.count() : wire::query_integer(stated).value_or(0);
+  if (seconds < 1 || seconds > wire::kTraceMax.count()) {
+    const std::string problem = std::format("seconds must be a number from 1 to {}", wire::kTraceMax.count());
+    co_return co_await connection.respond_error(400, {ErrorCode::proto_field, problem}, request.keep_alive);
+  }
+  std::string body;
+  wire::append_trace(body, read_trace(SteadyClock().now() - std::chrono::seconds(seconds), wire::kTraceSpansMax));
+  co_return co_await connection.respond(200, kJson, body, request.keep_alive);
 }
 
 }  // namespace uma::server

@@ -116,6 +116,7 @@ Answer get_model(HttpConnection& connection, const HttpRequest& request);
 Answer get_health(HttpConnection& connection, const HttpRequest& request);
 Answer get_readiness(HttpConnection& connection, const HttpRequest& request);
 Answer get_metrics(HttpConnection& connection, const HttpRequest& request);
+Answer get_trace(HttpConnection& connection, const HttpRequest& request);
 
 }  // namespace handlers
 

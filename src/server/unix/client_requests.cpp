@@ -6,6 +6,8 @@
 #include <utility>
 #include <variant>
 
+#include "base/clock.h"
+#include "base/trace.h"
 #include "core/limits.h"
 #include "server/server_state.h"
 #include "wire/event_codec.h"
@@ -325,6 +327,12 @@ void ClientRequests::run(const std::string& id, wire::ModelsRequest) {
 void ClientRequests::run(const std::string& id, wire::MetricsRequest) {
   const MetricsSnapshot metrics = service_.metrics();
   outbox_->append([&](std::string& out) { wire::append_metrics(out, wire::FrameHead(id), metrics); });
+}
+
+void ClientRequests::run(const std::string& id, wire::TraceRequest request) {
+  if (!is_administrator_) return answer_error(id, {ErrorCode::auth, "only the user whom umad runs as may read its trace"});
+  const std::vector<ThreadTrace> threads = read_trace(SteadyClock().now() - request.span, wire::kTraceSpansMax);
+  outbox_->append([&](std::string& out) { wire::append_trace(out, wire::FrameHead(id), threads); });
 }
 
 void ClientRequests::run(const std::string& id, wire::PingRequest) {

@@ -85,6 +85,7 @@ class ClientRequests {
   void run(const std::string& id, wire::PullModelRequest request);
   void run(const std::string& id, wire::ModelsRequest request);
   void run(const std::string& id, wire::MetricsRequest request);
+  void run(const std::string& id, wire::TraceRequest request);
   void run(const std::string& id, wire::PingRequest request);
 
   // A Reply for the engine that appends its value as the last frame of `id` by calling append(out, head, value).

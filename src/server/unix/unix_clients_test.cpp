@@ -224,6 +224,8 @@ TEST_F(PassedSocketTest, ServesEachUserAsATenantOfHisOwn) {
   EXPECT_EQ(service_.next_generation().tenant, TenantId{"uid:65534"});
   other->send_json(R"({"id":"u","type":"unload_model","model":"m"})");
   EXPECT_EQ(other->receive_field("code"), "E_AUTH_001") << "another user may ask, but not take a model away";
+  other->send_json(R"({"id":"t","type":"trace"})");
+  EXPECT_EQ(other->receive_field("code"), "E_AUTH_001") << "nor see what others do";
   TestClient own(path());
   own.send_json(generate_frame("b"));
   EXPECT_EQ(service_.next_generation().tenant, TenantId{"uid:0"});

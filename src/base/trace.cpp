@@ -1,0 +1,135 @@
+#include "base/trace.h"
+
+#include <algorithm>
+#include <memory>
+#include <pthread.h>
+#include <utility>
+
+#include "base/mutex.h"
+
+namespace uma {
+namespace {
+
+// The latest spans of one thread.
+class SpanRing {
+ public:
+  explicit SpanRing(std::uint32_t number) : number_(number) {
+    std::array<char, 16> name{};
+    if (::pthread_getname_np(::pthread_self(), name.data(), name.size()) == 0) name_ = name.data();
+  }
+
+  void add(const TraceSpan& span) {
+    const MutexLock lock(mutex_);
+    if (spans_.size() < kTraceSpansPerThread) {
+      spans_.push_back(span);
+    } else {
+      spans_[oldest_] = span;
+      oldest_ = (oldest_ + 1) % kTraceSpansPerThread;
+    }
+  }
+  void end() {
+    const MutexLock lock(mutex_);
+    has_ended_ = true;
+  }
+  [[nodiscard]] bool has_ended() {
+    const MutexLock lock(mutex_);
+    return has_ended_;
+  }
+  [[nodiscard]] ThreadTrace read(TimePoint since) {
+    ThreadTrace trace{.name = name_, .number = number_, .spans = {}};
+    const MutexLock lock(mutex_);
+    for (std::size_t i = 0; i < spans_.size(); ++i) {
+      const TraceSpan& span = spans_[(oldest_ + i) % spans_.size()];
+      if (span.ended >= since) trace.spans.push_back(span);
+    }
+    return trace;
+  }
+
+ private:
+  // Constant after construction.
+  const std::uint32_t number_;
+  std::string name_;
+
+  Mutex mutex_;
+  std::vector<TraceSpan> spans_ GUARDED_BY(mutex_);
+  std::size_t oldest_ GUARDED_BY(mutex_) = 0;  // Once the ring is full.
+  bool has_ended_ GUARDED_BY(mutex_) = false;
+};
+
+// Shared by the thread and the list of all rings, which keeps it for a while after the thread has ended.
+using SpanRingPtr = std::shared_ptr<SpanRing>;
+
+class SpanRings {
+ public:
+  [[nodiscard]] SpanRingPtr add() {
+    const MutexLock lock(mutex_);
+    if (rings_.size() >= kTraceThreadsMax) {
+      const auto ended = std::ranges::find_if(rings_, [](const SpanRingPtr& ring) { return ring->has_ended(); });
+      if (ended != rings_.end()) rings_.erase(ended);
+    }
+    rings_.push_back(std::make_shared<SpanRing>(++last_number_));
+    return rings_.back();
+  }
+  [[nodiscard]] std::vector<SpanRingPtr> all() {
+    const MutexLock lock(mutex_);
+    return rings_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<SpanRingPtr> rings_ GUARDED_BY(mutex_);
+  std::uint32_t last_number_ GUARDED_BY(mutex_) = 0;
+};
+
+// It is never destroyed, because threads may end after the static objects.
+SpanRings& span_rings() {
+  static auto& rings = *new SpanRings;
+  return rings;
+}
+
+// The calling thread's ring.
+class OwnSpanRing {
+ public:
+  OwnSpanRing() : ring_(span_rings().add()) {}
+  ~OwnSpanRing() { ring_->end(); }
+  OwnSpanRing(const OwnSpanRing&) = delete;
+  OwnSpanRing& operator=(const OwnSpanRing&) = delete;
+  void add(const TraceSpan& span) { ring_->add(span); }
+
+ private:
+  const SpanRingPtr ring_;
+};
+
+}  // namespace
+
+void record_span(const TraceKind& kind, TimePoint began, TimePoint ended,
+                 std::array<std::int64_t, TraceKind::kNumbers> numbers) {
+  thread_local OwnSpanRing ring;
+  ring.add({.kind = &kind, .began = began, .ended = ended, .numbers = numbers});
+}
+
+std::vector<ThreadTrace> read_trace(TimePoint since, std::size_t spans_max) {
+  std::vector<ThreadTrace> threads;
+  std::vector<TimePoint> ends;
+  for (const SpanRingPtr& ring : span_rings().all()) {
+    threads.push_back(ring->read(since));
+    for (const TraceSpan& span : threads.back().spans) ends.push_back(span.ended);
+  }
+  if (ends.size() > spans_max) {
+    const auto first_kept = ends.end() - static_cast<std::ptrdiff_t>(spans_max);
+    std::ranges::nth_element(ends, first_kept);
+    const TimePoint kept_since = spans_max == 0 ? kNever : *first_kept;
+    // Of those that ended at this moment, as many as there is room for.
+    auto room =
+        static_cast<std::ptrdiff_t>(spans_max) - std::ranges::count_if(ends, [&](TimePoint end) { return end > kept_since; });
+    for (ThreadTrace& thread : threads) {
+      std::erase_if(thread.spans, [&](const TraceSpan& span) {
+        return span.ended < kept_since || (span.ended == kept_since && room-- <= 0);
+      });
+    }
+  }
+  std::erase_if(threads, [](const ThreadTrace& thread) { return thread.spans.empty(); });
+  return threads;
+}
+
+}  // namespace uma

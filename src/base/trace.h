@@ -1,0 +1,50 @@
+// What the threads of this process did lately: spans of time with a few numbers, for a person who looks for the cause of a
+// delay. Each thread keeps its latest spans, so a trace can be read after something was slow. Thread-safe. Recording a span
+// takes well under a microsecond; a thread's memory grows to 0.9 MB.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace uma {
+
+inline constexpr std::size_t kTraceSpansPerThread = 16'384;
+inline constexpr std::size_t kTraceThreadsMax = 64;  // Of those beyond, the ones that ended first are forgotten.
+
+// A kind of spans. Objects live as long as the process.
+struct TraceKind {
+  static constexpr std::size_t kNumbers = 4;
+
+  std::string_view name{};
+  std::array<std::string_view, kNumbers> numbers{};  // What the numbers of a span mean; empty: there are fewer.
+  bool is_of_request = false;  // A stage of the request that the first number is the id of. Stages of several requests overlap.
+};
+
+struct TraceSpan {
+  const TraceKind* kind = nullptr;
+  TimePoint began{};
+  TimePoint ended{};
+  std::array<std::int64_t, TraceKind::kNumbers> numbers{};
+};
+
+// The spans of a thread in the order in which they were recorded.
+struct ThreadTrace {
+  std::string name;
+  std::uint32_t number = 0;  // Tells apart threads of one name.
+  std::vector<TraceSpan> spans;
+};
+
+// Records a span of the calling thread.
+void record_span(const TraceKind& kind, TimePoint began, TimePoint ended,
+                 std::array<std::int64_t, TraceKind::kNumbers> numbers = {});
+
+// The spans that ended at `since` or later, at most `spans_max`, of which the oldest are left out first.
+[[nodiscard]] std::vector<ThreadTrace> read_trace(TimePoint since, std::size_t spans_max);
+
+}  // namespace uma
