@@ -33,10 +33,10 @@ Compute choose_compute(const Config& config, const std::optional<Profile>& profi
   const bool is_flash_given = config.is_given("kv.flash_attention");
   const bool is_type_given = config.is_given("kv.type");
   options.flash_attention = profile && !is_flash_given ? profile->flash_attention : config.flash_attention;
-  options.kv_type = profile && !is_type_given ? profile->kv_type : config.kv_type;
+  options.kv_types = profile && !is_type_given ? profile->kv_types : config.kv_types;
   // Quantized values need flash attention. If one of the two settings was given, it overrides the profile's value of the other.
-  if (options.kv_type != llm::KvType::f16 && options.flash_attention == llm::FlashAttention::off) {
-    if (is_flash_given) options.kv_type = llm::KvType::f16;
+  if (options.kv_types.is_quantized() && options.flash_attention == llm::FlashAttention::off) {
+    if (is_flash_given) options.kv_types = {};
     if (is_type_given) options.flash_attention = llm::FlashAttention::automatic;
   }
 

@@ -46,7 +46,7 @@ TEST(Compute, WithoutAProfileItIsTheSettingsAndTheirDefaults) {
   EXPECT_EQ(set.threads_batch, 5);
   EXPECT_EQ(set.ubatch_rows, 64);
   EXPECT_EQ(set.layout, llm::KvLayout::split);
-  EXPECT_EQ(set.kv_type, llm::KvType::q8_0);
+  EXPECT_EQ(set.kv_types, llm::KvTypes::both(llm::KvType::q8_0));
   EXPECT_EQ(set.flash_attention, llm::FlashAttention::on);
 }
 
@@ -108,9 +108,9 @@ TEST(Compute, NeverQuantizedValuesWithoutFlashAttention) {
             llm::FlashAttention::automatic);
   std::optional<Profile> quantized = compute_profile();
   quantized->flash_attention = llm::FlashAttention::automatic;
-  quantized->kv_type = llm::KvType::q8_0;
-  EXPECT_EQ(context_of(Config(), quantized, kLarge, kCores).kv_type, llm::KvType::q8_0);
-  EXPECT_EQ(context_of(given("kv: {flash_attention: off}"), quantized, kLarge, kCores).kv_type, llm::KvType::f16);
+  quantized->kv_types = llm::KvTypes::both(llm::KvType::q8_0);
+  EXPECT_EQ(context_of(Config(), quantized, kLarge, kCores).kv_types, llm::KvTypes::both(llm::KvType::q8_0));
+  EXPECT_EQ(context_of(given("kv: {flash_attention: off}"), quantized, kLarge, kCores).kv_types, llm::KvTypes());
 }
 
 }  // namespace

@@ -394,7 +394,7 @@ void make_reproducible(Config& config, std::vector<std::string>& problems) {
   if (is_strict && config.is_given("kv.flash_attention") && config.flash_attention == llm::FlashAttention::on) {
     refuse("works without flash attention: leave out kv.flash_attention: on");
   }
-  if (config.kv_type != llm::KvType::f16) refuse("needs kv.type: f16");
+  if (config.kv_types.is_quantized()) refuse("needs kv.type: f16");
   if (!config.draft_model.empty()) refuse("drafts tokens from the text only: leave out draft_model");
   config.kv_layout = llm::KvLayout::split;
   if (is_strict) config.flash_attention = llm::FlashAttention::off;
@@ -427,8 +427,9 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   if (passed.socket_path) config.socket_path = *passed.socket_path;
   if (passed.http) config.http = *passed.http;
   if (passed.http_socket) config.http_socket = *passed.http_socket;
-  if (config.kv_type == llm::KvType::q8_0 && config.flash_attention == llm::FlashAttention::off) {
-    problems.emplace_back("kv.type q8_0 needs flash attention: leave out kv.flash_attention, or set kv.type f16");
+  if (config.kv_types.is_quantized() && config.flash_attention == llm::FlashAttention::off) {
+    problems.push_back(std::format("kv.type {} needs flash attention: leave out kv.flash_attention, or set kv.type f16",
+                                   llm::kv_types_text(config.kv_types)));
   }
   for (const HttpAddress& http : {config.http, config.ollama}) check_http(config, http, problems);
   if (config.http_tls_certificate.empty() != config.http_tls_key.empty()) {

@@ -107,7 +107,7 @@ struct Config {
   double target_tbt_ms = 0;       // Target for the time between two tokens of a stream; 0: automatic.
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
   llm::FlashAttention flash_attention = llm::FlashAttention::automatic;
-  llm::KvType kv_type = llm::KvType::f16;
+  llm::KvTypes kv_types{};
   std::int64_t warm_bytes_max = -1;    // Limit of states in memory; -1: a quarter of the available memory.
   std::int64_t cold_bytes_max = -1;    // Limit of states on disk; -1: a quarter of the free space, at most 32 GiB.
   std::uint64_t tenant_bytes_max = 0;  // Limit of one tenant's states in memory and on disk together; 0: no quota.

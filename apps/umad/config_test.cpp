@@ -73,7 +73,7 @@ TEST(Config, HasTheDefaultsOfTheContract) {
   EXPECT_EQ(config->tick_ms, 30);
   EXPECT_EQ(config->target_tbt_ms, 0);
   EXPECT_EQ(config->kv_layout, llm::KvLayout::automatic);
-  EXPECT_EQ(config->kv_type, llm::KvType::f16);
+  EXPECT_EQ(config->kv_types, llm::KvTypes());
   EXPECT_EQ(config->flash_attention, llm::FlashAttention::automatic);
   EXPECT_EQ(config->ubatch_rows, 512);
   EXPECT_EQ(config->prefill_threads, 0);
@@ -278,7 +278,7 @@ metrics:   {tick_interval_ms: 1000}
   EXPECT_EQ(config.policy.slice_ms, 250);
   EXPECT_TRUE(config.speculates);
   EXPECT_EQ(config.kv_layout, llm::KvLayout::unified);
-  EXPECT_EQ(config.kv_type, llm::KvType::q8_0);
+  EXPECT_EQ(config.kv_types, llm::KvTypes::both(llm::KvType::q8_0));
   EXPECT_EQ(config.flash_attention, llm::FlashAttention::on);
   EXPECT_EQ(config.ubatch_rows, 128);
   EXPECT_EQ(config.prefill_threads, 3);
@@ -414,7 +414,7 @@ TEST(Config, ValuesOutsideTheirRangeAreRefusedInEverySource) {
            Case{"kv: {ttl: -1s}", "kv.ttl: expected none, or a duration"},
            Case{"kv: {eviction: random}", "kv.eviction: expected value or lru"},
            Case{"kv: {layout: paged}", "kv.layout: expected auto, split or unified"},
-           Case{"kv: {type: q4_0}", "kv.type: expected f16 or q8_0"},
+           Case{"kv: {type: q3_0}", "kv.type: expected f16, q8_0, q5_1, q5_0, q4_1, q4_0, or two of them as KEYS/VALUES"},
            Case{"kv: {flash_attention: yes}", "kv.flash_attention: expected auto, on or off"},
            Case{"scheduler: {weights: copied}", "scheduler.weights: expected shared or replicated"},
            Case{"scheduler: {ubatch: 8}", "scheduler.ubatch: expected an integer from 16 to 2048"},

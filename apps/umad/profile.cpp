@@ -96,7 +96,8 @@ std::expected<Profile, std::string> read_root(const YAML::Node& root) {
   profile.ubatch_rows = static_cast<std::int32_t>(choice.take("ubatch", integer(16, kUbatchRowsMax)));
   const std::string flash = choice.take("flash_attention", one_of({"auto", "on", "off"}));
   const std::string layout = choice.take("layout", one_of({"auto", "split", "unified"}));
-  const std::string type = choice.take("type", one_of({"f16", "q8_0"}));
+  const std::string type = choice.take("type", any_text());
+  const auto types = llm::kv_types_of(type);
   profile.lanes = choice.take("lanes", one_of({"on", "off"})) == "on";
   profile.decode_threads_beside_prefill = take_threads(choice, "decode_threads_beside_prefill");
   profile.prefill_threads_beside_decode = take_threads(choice, "prefill_threads_beside_decode");
@@ -107,8 +108,9 @@ std::expected<Profile, std::string> read_root(const YAML::Node& root) {
   profile.kv_layout = layout == "split"     ? llm::KvLayout::split
                       : layout == "unified" ? llm::KvLayout::unified
                                             : llm::KvLayout::automatic;
-  profile.kv_type = type == "q8_0" ? llm::KvType::q8_0 : llm::KvType::f16;
-  if (problem.empty() && type == "q8_0" && flash == "off") problem = "type q8_0 needs flash attention";
+  profile.kv_types = types.value_or(llm::KvTypes());
+  if (problem.empty() && !types) problem = std::format("choice.type is not {}", llm::kv_types_expected());
+  if (problem.empty() && types->is_quantized() && flash == "off") problem = std::format("type {} needs flash attention", type);
 
   MapReader model(root["model"], problem);
   profile.model_name = model.take("name", any_text());
@@ -160,10 +162,6 @@ std::string_view word_of(llm::KvLayout value) {
   std::unreachable();
 }
 
-std::string_view word_of(llm::KvType value) {
-  return value == llm::KvType::q8_0 ? "q8_0" : "f16";
-}
-
 std::string profile_path(const std::string& data_dir, const std::string& model_identity, const Machine& machine) {
   return std::format("{}/profiles/{}-{}-{}.yaml", data_dir, model_identity, slug(machine.cpu), machine.cores);
 }
@@ -191,9 +189,10 @@ std::string profile_text(const Profile& profile) {
       "  cores: {}\n"
       "  library: {}\n",
       kVersion, profile.decode_threads, profile.prefill_threads, profile.ubatch_rows, word_of(profile.flash_attention),
-      word_of(profile.kv_layout), word_of(profile.kv_type), profile.lanes ? "on" : "off", profile.decode_threads_beside_prefill,
-      profile.prefill_threads_beside_decode, yaml_string(profile.model_name), yaml_string(profile.model_identity),
-      yaml_string(profile.machine.cpu), profile.machine.cores, yaml_string(profile.machine.library));
+      word_of(profile.kv_layout), llm::kv_types_text(profile.kv_types), profile.lanes ? "on" : "off",
+      profile.decode_threads_beside_prefill, profile.prefill_threads_beside_decode, yaml_string(profile.model_name),
+      yaml_string(profile.model_identity), yaml_string(profile.machine.cpu), profile.machine.cores,
+      yaml_string(profile.machine.library));
 }
 
 std::expected<Profile, std::string> parse_profile(const std::string& text, const std::string& model_identity,

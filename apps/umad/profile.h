@@ -24,7 +24,7 @@ struct Profile {
   std::int32_t ubatch_rows = 512;
   llm::FlashAttention flash_attention = llm::FlashAttention::automatic;
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
-  llm::KvType kv_type = llm::KvType::f16;
+  llm::KvTypes kv_types{};
   bool lanes = false;  // Long prompts get a separate lane.
   // Threads of the two lanes while both work; 1 each if there is only one lane.
   std::int32_t decode_threads_beside_prefill = 1;
@@ -39,7 +39,6 @@ struct Profile {
 // Value names in the file, which equal those of the configuration.
 [[nodiscard]] std::string_view word_of(llm::FlashAttention value);
 [[nodiscard]] std::string_view word_of(llm::KvLayout value);
-[[nodiscard]] std::string_view word_of(llm::KvType value);
 
 [[nodiscard]] std::string profile_text(const Profile& profile);
 // Parses a profile. The error says whether it is damaged, made by a newer version, or made for another model, machine or

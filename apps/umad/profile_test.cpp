@@ -27,7 +27,7 @@ Profile a_profile() {
           .ubatch_rows = 256,
           .flash_attention = llm::FlashAttention::off,
           .kv_layout = llm::KvLayout::unified,
-          .kv_type = llm::KvType::f16,
+          .kv_types = llm::KvTypes(),
           .lanes = true,
           .decode_threads_beside_prefill = 2,
           .prefill_threads_beside_decode = 4};
@@ -49,7 +49,7 @@ TEST(Profile, ComesBackAsItWasWritten) {
   Profile other = a_profile();
   other.flash_attention = llm::FlashAttention::on;
   other.kv_layout = llm::KvLayout::split;
-  other.kv_type = llm::KvType::q8_0;
+  other.kv_types = llm::KvTypes::both(llm::KvType::q8_0);
   other.lanes = false;
   EXPECT_EQ(parse_profile(profile_text(other), kIdentity, kMachine).value(), other);
 }

@@ -71,6 +71,11 @@ Access words(Words<T> names, Field field) {
           .show = show};
 }
 
+std::expected<llm::KvTypes, std::string> read_kv_types(std::string_view text) {
+  const auto types = llm::kv_types_of(text);
+  return types ? std::expected<llm::KvTypes, std::string>(*types) : std::unexpected(llm::kv_types_expected());
+}
+
 // For settings without a function in this version: their values are validated, but not stored.
 template <class T>
 Access check_only(Reader<T> read) {
@@ -100,7 +105,6 @@ const std::vector<Setting>& settings() {
       {"auto", llm::KvLayout::automatic}, {"split", llm::KvLayout::split}, {"unified", llm::KvLayout::unified}};
   const Words<llm::FlashAttention> flash = {
       {"auto", llm::FlashAttention::automatic}, {"on", llm::FlashAttention::on}, {"off", llm::FlashAttention::off}};
-  const Words<llm::KvType> types = {{"f16", llm::KvType::f16}, {"q8_0", llm::KvType::q8_0}};
   const Words<kv::EvictionOrder> evictions = {{"value", kv::EvictionOrder::value}, {"lru", kv::EvictionOrder::lru}};
   const Words<pool::UnknownModel> unknown = {{"auto", pool::UnknownModel::automatic},
                                              {"default", pool::UnknownModel::use_default},
@@ -220,7 +224,9 @@ const std::vector<Setting>& settings() {
       {"kv", "cells", store(integer(0, 1 << 24), [](auto& c) -> auto& { return c.kv_cells; }), "UMA_KV_CELLS", "--kv-cells",
        "KV cells of one worker, which its conversations share; 0: chosen by model and free memory"},
       {"kv", "layout", words(layouts, [](auto& c) -> auto& { return c.kv_layout; })},
-      {"kv", "type", words(types, [](auto& c) -> auto& { return c.kv_type; })},
+      {"kv", "type",
+       store(
+           Reader<llm::KvTypes>(read_kv_types), [](auto& c) -> auto& { return c.kv_types; }, llm::kv_types_text)},
       {"kv", "flash_attention", words(flash, [](auto& c) -> auto& { return c.flash_attention; })},
       {"kv", "warm_bytes_max", bytes_or_auto([](auto& c) -> auto& { return c.warm_bytes_max; })},
       {"kv", "cold_bytes_max", bytes_or_auto([](auto& c) -> auto& { return c.cold_bytes_max; })},

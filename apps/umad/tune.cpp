@@ -71,7 +71,7 @@ std::string choices(const Profile& profile) {
   return std::format(
       "chosen: {} thread(s) for decoding, {} for prompts; ubatch {}; flash attention {}; KV layout {}, type {}; {}\n",
       profile.decode_threads, profile.prefill_threads, profile.ubatch_rows, word_of(profile.flash_attention),
-      word_of(profile.kv_layout), word_of(profile.kv_type),
+      word_of(profile.kv_layout), llm::kv_types_text(profile.kv_types),
       profile.lanes ? std::format("lanes on, {} + {} threads while a prompt is computed beside streams",
                                   profile.decode_threads_beside_prefill, profile.prefill_threads_beside_decode)
                     : std::string("lanes off"));
@@ -133,7 +133,7 @@ Profile profile_of(const TuneResult& result, const llm::ModelFacts& model, const
           .ubatch_rows = result.context.ubatch_rows,
           .flash_attention = result.context.flash_attention,
           .kv_layout = result.context.layout,
-          .kv_type = result.context.kv_type,
+          .kv_types = result.context.kv_types,
           .lanes = result.lanes,
           .decode_threads_beside_prefill = result.decode_threads_beside_prefill,
           .prefill_threads_beside_decode = result.prefill_threads_beside_decode};

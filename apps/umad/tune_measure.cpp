@@ -316,11 +316,15 @@ Expected<Unit> Tuner::compare_types() {
   Comparison comparison{.title = "KV type"};
   std::vector<Candidate> candidates;
   const auto cells = static_cast<std::uint64_t>(result_.shape.cells);
-  for (const llm::KvType type : {llm::KvType::f16, llm::KvType::q8_0}) {
-    comparison.trials.push_back({.name = type == llm::KvType::f16 ? "f16" : "q8_0"});
+  // Another type than f16 is configured, or the one that costs least.
+  const llm::KvTypes configured = settings_.base.kv_types;
+  const llm::KvTypes quantized_types = configured.is_quantized() ? configured : llm::KvTypes::both(llm::KvType::q8_0);
+  const std::string quantized_name = llm::kv_types_text(quantized_types);
+  for (const llm::KvTypes types : {llm::KvTypes(), quantized_types}) {
+    comparison.trials.push_back({.name = llm::kv_types_text(types)});
     candidates.push_back(chosen());
-    candidates.back().options.kv_type = type;
-    if (type != llm::KvType::f16 && candidates.back().options.flash_attention == llm::FlashAttention::off) {
+    candidates.back().options.kv_types = types;
+    if (types.is_quantized() && candidates.back().options.flash_attention == llm::FlashAttention::off) {
       comparison.trials.back().impossible = "it needs flash attention, which is slower here";
     }
     comparison.kv_bytes.push_back(0);
@@ -328,36 +332,37 @@ Expected<Unit> Tuner::compare_types() {
     auto context = make_context(candidates.back(), 1, kCalibrationRows);
     if (context) {
       comparison.kv_bytes.back() = cells * (*context)->shape().kv_bytes_per_token;
-    } else if (type != llm::KvType::f16) {
+    } else if (types.is_quantized()) {
       comparison.trials.back().impossible = context.error().message;
     } else {
       return std::unexpected(context.error());
     }
   }
-  comparison.default_index = settings_.base.kv_type == llm::KvType::f16 ? 0 : 1;
+  comparison.default_index = configured.is_quantized() ? 1 : 0;
   if (auto done = repeat(comparison, candidates, {}, 0.84); !done) return done;
   comparison.columns = all_columns();
   if (comparison.default_index == 0) {
     const Trial& quantized = comparison.trials[1];
     const double gain = gain_of(quantized, comparison.trials[0], comparison.columns);
     if (!quantized.impossible.empty()) {
-      comparison.choice = {.index = 0, .gain = 0, .reason = "kept: q8_0 does not work here"};
+      comparison.choice = {.index = 0, .gain = 0, .reason = std::format("kept: {} does not work here", quantized_name)};
     } else if (!settings_.allows_quantized_kv) {
       comparison.choice = {
           .index = 0,
           .gain = 0,
-          .reason = std::format("kept: q8_0 ({:+.1f} % time) changes answers slightly; --allow-quantized-kv allows "
+          .reason = std::format("kept: {} ({:+.1f} % time) changes answers slightly; --allow-quantized-kv allows "
                                 "it",
-                                -100 * gain)};
+                                quantized_name, -100 * gain)};
     } else if (gain < -kGainMin) {
-      comparison.choice = {.index = 0, .gain = 0, .reason = std::format("kept: q8_0 takes {:.1f} % more time", -100 * gain)};
+      comparison.choice = {
+          .index = 0, .gain = 0, .reason = std::format("kept: {} takes {:.1f} % more time", quantized_name, -100 * gain)};
     } else {
       comparison.choice = {.index = 1, .gain = gain, .reason = "half the memory, not slower, and allowed"};
     }
   } else {
     comparison.choice = {.index = 1, .gain = 0, .reason = "kept: it was configured"};
   }
-  result_.context.kv_type = candidates[comparison.choice.index].options.kv_type;
+  result_.context.kv_types = candidates[comparison.choice.index].options.kv_types;
   result_.comparisons.push_back(std::move(comparison));
   return Unit{};
 }

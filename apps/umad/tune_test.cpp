@@ -63,14 +63,14 @@ TEST_F(TuneFake, EqualWaysKeepEveryDefault) {
   EXPECT_EQ(result->context.ubatch_rows, 512);
   EXPECT_EQ(result->context.flash_attention, llm::FlashAttention::automatic);
   EXPECT_EQ(result->context.layout, llm::KvLayout::automatic);
-  EXPECT_EQ(result->context.kv_type, llm::KvType::f16);
+  EXPECT_EQ(result->context.kv_types, llm::KvTypes());
   EXPECT_FALSE(result->lanes);
 }
 
 TEST_F(TuneFake, QuantizedKeysAndValuesAreChosenOnlyWhereAllowed) {
   EXPECT_THAT(find(*run(), "KV type").choice.reason, HasSubstr("--allow-quantized-kv"));
   settings_.allows_quantized_kv = true;
-  EXPECT_EQ(run()->context.kv_type, llm::KvType::q8_0);
+  EXPECT_EQ(run()->context.kv_types, llm::KvTypes::both(llm::KvType::q8_0));
 }
 
 TEST_F(TuneFake, StaysNearItsTimeAndRepeatsMoreInMore) {

@@ -35,15 +35,16 @@ struct Estimated {
   bool is_unified = false;
 };
 
-std::int64_t kv_bytes_of(const GgufHeader& header, KvType type) {
-  // Numbers in the keys and values of one token; q8_0 stores 32 numbers in 34 bytes.
-  const std::int64_t numbers = header.head_count_kv_sum * (header.key_length + header.value_length);
-  return type == KvType::q8_0 ? numbers * 34 / 32 : numbers * 2;
+// The keys and values of one token.
+std::int64_t kv_bytes_of(const GgufHeader& header, KvTypes types) {
+  const std::int64_t head =
+      header.key_length * facts_of(types.keys).block_bytes + header.value_length * facts_of(types.values).block_bytes;
+  return header.head_count_kv_sum * head / kKvBlock;
 }
 
 ContextLayout layout_of(const GgufHeader& header, const ContextOptions& options, std::uint64_t memory) {
   return choose_layout(options, {.train_tokens = header.context_length,
-                                 .kv_bytes_per_token = static_cast<std::uint64_t>(kv_bytes_of(header, options.kv_type)),
+                                 .kv_bytes_per_token = static_cast<std::uint64_t>(kv_bytes_of(header, options.kv_types)),
                                  .memory = memory});
 }
 
@@ -71,7 +72,7 @@ ContextOptions one_sequence_of(ContextOptions options, std::int32_t sequence_cel
 
 ContextBytes estimate_context(const GgufHeader& header, const ContextOptions& options) {
   const auto [cells, sequences, sequence_cells, is_unified] = estimate_layout(header, options);
-  const std::int64_t cache = kv_bytes_of(header, options.kv_type);
+  const std::int64_t cache = kv_bytes_of(header, options.kv_types);
   const std::int64_t rows = options.ubatch_rows;
   // The simultaneous tensors of a layer, and the attention mask of each row.
   const std::int64_t wide = 8 * header.embedding_length + 3 * header.feed_forward_length;

@@ -91,7 +91,7 @@ TEST_P(FootprintOf, TheEstimateIsNotFarOff) {
 TEST(Footprint, FollowsWhatIsAskedFor) {
   const std::string path = model_path("tiny");
   ContextOptions quantized = options_of(32'768, 8);
-  quantized.kv_type = KvType::q8_0;
+  quantized.kv_types = KvTypes::both(KvType::q8_0);
   ContextOptions unified = options_of(32'768, 8);
   unified.layout = KvLayout::unified;
   const std::vector<ContextOptions> contexts = {options_of(32'768, 8), options_of(16'384, 8), quantized, unified};

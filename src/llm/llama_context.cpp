@@ -24,7 +24,21 @@ constexpr std::uint32_t kDraftRows = 16;  // Rows with logits, beside one row of
 constexpr std::int32_t kLibrarySequencesMax = 256;
 
 ggml_type cache_type(KvType type) {
-  return type == KvType::q8_0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
+  switch (type) {
+    case KvType::f16:
+      return GGML_TYPE_F16;
+    case KvType::q8_0:
+      return GGML_TYPE_Q8_0;
+    case KvType::q5_1:
+      return GGML_TYPE_Q5_1;
+    case KvType::q5_0:
+      return GGML_TYPE_Q5_0;
+    case KvType::q4_1:
+      return GGML_TYPE_Q4_1;
+    case KvType::q4_0:
+      return GGML_TYPE_Q4_0;
+  }
+  std::unreachable();
 }
 
 // The products of a query and one cached key, and of its weight and the value, in all layers, for as many products with
@@ -35,13 +49,14 @@ double attention_share_of(const llama_model* model) {
 }
 
 // The keys and values of all layers for one token, if all heads have them and share the embedding's width.
-std::uint64_t kv_bytes_estimated(const llama_model* model, KvType type) {
+std::uint64_t kv_bytes_estimated(const llama_model* model, KvTypes types) {
   if (llama_model_is_recurrent(model)) return 0;
   const auto heads = static_cast<std::uint64_t>(std::max(1, llama_model_n_head(model)));
   const auto heads_kv = static_cast<std::uint64_t>(std::max(1, llama_model_n_head_kv(model)));
   const auto width = static_cast<std::uint64_t>(llama_model_n_embd(model));
-  const std::uint64_t numbers = static_cast<std::uint64_t>(llama_model_n_layer(model)) * (width / heads * heads_kv) * 2;
-  return numbers * ggml_type_size(cache_type(type)) / static_cast<std::uint64_t>(ggml_blck_size(cache_type(type)));
+  const std::uint64_t numbers = static_cast<std::uint64_t>(llama_model_n_layer(model)) * (width / heads * heads_kv);
+  const std::int64_t bytes = facts_of(types.keys).block_bytes + facts_of(types.values).block_bytes;
+  return numbers * static_cast<std::uint64_t>(bytes) / static_cast<std::uint64_t>(kKvBlock);
 }
 
 // The same, computed from the measured cache size, which the library reports in hundredths of a MiB. It includes heads of
@@ -65,7 +80,7 @@ struct Layout {
 
 Layout layout_of(const llama_model* model, const ContextOptions& options) {
   const ContextLayout chosen = choose_layout(options, {.train_tokens = llama_model_n_ctx_train(model),
-                                                       .kv_bytes_per_token = kv_bytes_estimated(model, options.kv_type),
+                                                       .kv_bytes_per_token = kv_bytes_estimated(model, options.kv_types),
                                                        .memory = available_memory_bytes()});
   auto cells = static_cast<std::uint32_t>(chosen.cells);
   if (options.has_spare && !chosen.is_unified) cells += cells / static_cast<std::uint32_t>(options.sequences);
@@ -203,7 +218,8 @@ Expected<llama_context_params> context_params(const Layout& layout, const Contex
   params.flash_attn_type = options.flash_attention == FlashAttention::on    ? LLAMA_FLASH_ATTN_TYPE_ENABLED
                            : options.flash_attention == FlashAttention::off ? LLAMA_FLASH_ATTN_TYPE_DISABLED
                                                                             : LLAMA_FLASH_ATTN_TYPE_AUTO;
-  params.type_k = params.type_v = cache_type(options.kv_type);
+  params.type_k = cache_type(options.kv_types.keys);
+  params.type_v = cache_type(options.kv_types.values);
   params.no_perf = true;
   return params;
 }
@@ -253,7 +269,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     const std::lock_guard lock(making_mutex());
     library_log().forget();
     llama_context* context = llama_init_from_model(model.get(), params);
-    if (context == nullptr && options.kv_type != KvType::f16) {
+    if (context == nullptr && options.kv_types.is_quantized()) {
       return fail(ErrorCode::model_load,
                   std::format("cannot make a context with quantized keys and values ({}): use kv.type f16",
                               library_log().last_error()));
@@ -289,12 +305,12 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.has_grids = has_grid_positions(model.get());
     shape.can_shift = shape.can_truncate && !shape.has_grids && llama_memory_can_shift(llama_get_memory(context));
     // The library enables it by itself for quantized values.
-    shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_type != KvType::f16 ||
+    shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_types.is_quantized() ||
                                 (options.flash_attention == FlashAttention::automatic && library_log().chose_flash_attention());
     const ContextBytes bytes = bytes_of_last(model.get(), params);
     shape.memory_bytes = bytes.total();
     shape.kv_bytes_per_token =
-        kv_bytes_measured(kv_bytes_estimated(model.get(), options.kv_type), bytes.cache, cells, has_states(model.get()));
+        kv_bytes_measured(kv_bytes_estimated(model.get(), options.kv_types), bytes.cache, cells, has_states(model.get()));
     shape.sequence_bytes_max = bytes.cache / (layout.unified ? 1 : static_cast<std::uint64_t>(sequences));
     const std::int32_t part_cells = layout.unified ? shape.cells : shape.cells / shape.sequences;
     std::string identity =

@@ -265,11 +265,13 @@ TEST_P(OneCache, FindsEveryNumberThatIsNotFinite) {
   constexpr std::size_t kHeadBytes = 256;  // The upper bound of the bytes before the first key.
   const auto model = load_llama_model(path_of("tiny-register"), {}).value();  // A model whose heads can be quantized.
   struct Storage {
-    KvType type;
-    FlashAttention flash;
+    KvTypes types;
+    FlashAttention flash = FlashAttention::on;
   };
-  for (const Storage kind : {Storage{KvType::f16, FlashAttention::on}, Storage{KvType::f16, FlashAttention::off},
-                             Storage{KvType::q8_0, FlashAttention::on}}) {
+  std::vector<Storage> kinds{{KvTypes(), FlashAttention::off}, {{KvType::q8_0, KvType::q4_1}}};
+  for (const KvTypeFacts& facts : kKvTypes) kinds.push_back({KvTypes::both(facts.type)});
+  for (const Storage kind : kinds) {
+    SCOPED_TRACE(kv_types_text(kind.types));
     const auto target = model
                             ->new_context({.cells = 2048,
                                            .sequences = 4,
@@ -277,7 +279,7 @@ TEST_P(OneCache, FindsEveryNumberThatIsNotFinite) {
                                            .layout = GetParam().layout,
                                            .ubatch_rows = 64,
                                            .flash_attention = kind.flash,
-                                           .kv_type = kind.type})
+                                           .kv_types = kind.types})
                             .value();
     feed(*target, 1, part(tokens_, 0, kCells));
     Bytes saved;
@@ -295,8 +297,15 @@ TEST_P(OneCache, FindsEveryNumberThatIsNotFinite) {
       state[at] = state[at + 1] = std::byte{0xff};
       found += model->check_state(state) ? 0 : 1;
     }
-    // Quantized: a block of 34 bytes has one scale, and its other bytes may have any value.
-    EXPECT_GE(found, kind.type == KvType::f16 ? tried : tried / 17 - 8);
+    // A quantized block has a scale, maybe a least number, and other bytes, which may have any value.
+    const auto checked_bytes = [](KvType type) {
+      const bool has_least = type == KvType::q5_1 || type == KvType::q4_1;
+      return type == KvType::f16 ? facts_of(type).block_bytes : std::int64_t{has_least ? 4 : 2};
+    };
+    const std::int64_t block = facts_of(kind.types.keys).block_bytes + facts_of(kind.types.values).block_bytes;
+    const std::int64_t known = checked_bytes(kind.types.keys) + checked_bytes(kind.types.values);
+    EXPECT_GE(found, kind.types.is_quantized() ? tried * static_cast<std::size_t>(known) / static_cast<std::size_t>(block) - 16
+                                               : tried);
   }
 }
 

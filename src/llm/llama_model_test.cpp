@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <format>
 #include <fstream>
+#include <set>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -154,17 +155,52 @@ TEST(LlamaContext, StateIdentityIncludesTheActualFlashAttention) {
 }
 
 TEST(LlamaContext, QuantizedKeysAndValuesAreSmallerAndHaveAnIdentityOfTheirOwn) {
-  const auto loaded = load_llama_model(UMA_SHIPPED_MODEL, {}).value();  // A model whose heads are 32 wide, one block of q8_0.
-  const auto with = [&](KvType type) { return loaded->new_context({.cells = 1024, .sequences = 2, .kv_type = type}).value(); };
-  const auto plain = with(KvType::f16);
-  const auto quantized = with(KvType::q8_0);
-  EXPECT_EQ(quantized->shape().kv_bytes_per_token * 32, plain->shape().kv_bytes_per_token * 17);
-  EXPECT_TRUE(quantized->shape().has_flash_attention);
-  EXPECT_NE(quantized->state_identity(), plain->state_identity());
+  const auto loaded = load_llama_model(UMA_SHIPPED_MODEL, {}).value();  // A model whose heads are 32 wide, one block.
+  const auto with = [&](KvTypes types) {
+    return loaded->new_context({.cells = 1024, .sequences = 2, .threads = 1, .kv_types = types}).value();
+  };
+  const auto plain = with({});
+  std::vector<KvTypes> all{{KvType::q8_0, KvType::q4_0}, {KvType::f16, KvType::q5_1}};
+  for (const KvTypeFacts& facts : kKvTypes) {
+    if (facts.type != KvType::f16) all.push_back(KvTypes::both(facts.type));
+  }
+  std::set<std::string> identities{plain->state_identity()};
+  for (const KvTypes types : all) {
+    SCOPED_TRACE(kv_types_text(types));
+    const auto quantized = with(types);
+    const auto block = static_cast<std::uint64_t>(facts_of(types.keys).block_bytes + facts_of(types.values).block_bytes);
+    EXPECT_EQ(quantized->shape().kv_bytes_per_token * 128, plain->shape().kv_bytes_per_token * block);
+    EXPECT_TRUE(quantized->shape().has_flash_attention);
+    EXPECT_TRUE(identities.insert(quantized->state_identity()).second);
+  }
+}
+
+TEST(LlamaContext, AStateOfQuantizedKeysAndValuesContinuesInAnotherContext) {
+  const auto loaded = load_llama_model(UMA_SHIPPED_MODEL, {}).value();
+  const std::vector<Token> tokens = loaded->vocab().tokenize("What is a session? A session is", false).value();
+  const auto length = static_cast<std::int32_t>(tokens.size());
+  for (const KvTypes types : {KvTypes::both(KvType::q4_0), KvTypes{KvType::q8_0, KvType::q5_1}}) {
+    SCOPED_TRACE(kv_types_text(types));
+    const auto with = [&] {
+      return loaded->new_context({.cells = 1024, .sequences = 2, .threads = 1, .layout = KvLayout::split, .kv_types = types})
+          .value();
+    };
+    const auto from = with();
+    const auto to = with();
+    feed(*from, 0, tokens);
+    Bytes state;
+    ASSERT_TRUE(from->save_state(0, 0, length, state));
+    ASSERT_TRUE(loaded->check_state(state));
+    ASSERT_TRUE(to->load_state(1, 0, length, to->fit_state(state)));
+    const std::vector<Token> next{tokens.back()};
+    feed(*from, 0, next);
+    feed(*to, 1, next);
+    EXPECT_EQ(last_logits(*from, 1), last_logits(*to, 1));
+  }
 }
 
 TEST(LlamaContext, QuantizedKeysThatDoNotFitTheModelAreAnErrorThatSaysWhy) {
-  const auto refused = model()->new_context({.cells = 1024, .sequences = 2, .kv_type = KvType::q8_0});
+  const auto refused = model()->new_context({.cells = 1024, .sequences = 2, .kv_types = KvTypes::both(KvType::q8_0)});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("does not divide"), std::string::npos) << refused.error().message;
   EXPECT_NE(refused.error().message.find("kv.type f16"), std::string::npos);

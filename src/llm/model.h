@@ -20,6 +20,7 @@
 #include "llm/adapters.h"
 #include "llm/call_monitor.h"
 #include "llm/embedding.h"
+#include "llm/kv_types.h"
 #include "llm/piece_order.h"
 #include "llm/projector.h"
 
@@ -62,10 +63,6 @@ class Vocab {
 enum class KvLayout : std::uint8_t { automatic, split, unified };
 
 enum class FlashAttention : std::uint8_t { automatic, on, off };
-enum class KvType : std::uint8_t {
-  f16,
-  q8_0
-};  // Type of keys and values. q8_0 needs flash attention and a head size that is a multiple of 32.
 
 struct ContextOptions {
   std::int32_t cells = 0;           // KV cells of all sequences together; 0: chosen (context_layout.h).
@@ -77,7 +74,7 @@ struct ContextOptions {
   std::int32_t threads_batch = 0;  // Compute threads of a call for several rows, until set_threads(); 0: as threads.
   std::int32_t ubatch_rows = 512;  // Rows computed at once.
   FlashAttention flash_attention = FlashAttention::automatic;
-  KvType kv_type = KvType::f16;
+  KvTypes kv_types{};
 };
 
 // The actual shape of a context, after the library's rounding and limits.

@@ -3,15 +3,17 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "base/byte_reader.h"
+#include "llm/kv_types.h"
 #include "llm/position_map.h"
 
 namespace uma::llm {
 namespace {
 
 // Numbers of ggml's types (ggml.h), which are equal in every version.
-enum class GgmlType : std::int32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
+enum class GgmlType : std::int32_t { f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q5_0 = 6, q5_1 = 7, q8_0 = 8, bf16 = 30 };
 
 // Whether no number has the exponent of infinity and NaN. `stride` is the distance of two numbers in bytes.
 template <class Bits>
@@ -25,14 +27,50 @@ bool are_finite(std::span<const std::byte> bytes, std::size_t stride, Bits expon
   return found == 0;
 }
 
+// The blocks of a quantized type, which begin with a scale, and maybe the least number, as f16.
+struct Blocks {
+  std::size_t bytes = 0;
+  bool has_least = false;
+};
+
+std::optional<Blocks> blocks_of(std::int32_t type) {
+  const auto bytes = [](KvType of) { return static_cast<std::size_t>(facts_of(of).block_bytes); };
+  switch (static_cast<GgmlType>(type)) {
+    case GgmlType::q8_0:
+      return Blocks{bytes(KvType::q8_0)};
+    case GgmlType::q5_1:
+      return Blocks{bytes(KvType::q5_1), true};
+    case GgmlType::q5_0:
+      return Blocks{bytes(KvType::q5_0)};
+    case GgmlType::q4_1:
+      return Blocks{bytes(KvType::q4_1), true};
+    case GgmlType::q4_0:
+      return Blocks{bytes(KvType::q4_0)};
+    default:
+      return std::nullopt;
+  }
+}
+
 std::unexpected<Error> cannot_be_checked() {
   return fail(ErrorCode::runtime_decode, "the keys and values of the state cannot be checked");
 }
 
+std::unexpected<Error> not_finite() {
+  return fail(ErrorCode::runtime_decode, "a key or value of the state is not finite");
+}
+
 // Checks the rows of a tensor: all `bytes` must belong to finite numbers.
 Expected<Unit> check_rows(std::span<const std::byte> bytes, std::int32_t type) {
-  constexpr std::size_t kQ8Block = 34;  // A scale and 32 numbers of one byte.
+  constexpr std::uint16_t kHalfExponent = 0x7c00;
   bool is_finite = false;
+  if (const auto blocks = blocks_of(type)) {
+    if (bytes.size() % blocks->bytes != 0) return cannot_be_checked();
+    is_finite = are_finite<std::uint16_t>(bytes, blocks->bytes, kHalfExponent);
+    if (blocks->has_least && !bytes.empty())
+      is_finite = is_finite && are_finite<std::uint16_t>(bytes.subspan(sizeof(std::uint16_t)), blocks->bytes, kHalfExponent);
+    if (!is_finite) return not_finite();
+    return Unit{};
+  }
   switch (static_cast<GgmlType>(type)) {
     case GgmlType::f32:
       if (bytes.size() % sizeof(float) != 0) return cannot_be_checked();
@@ -40,20 +78,16 @@ Expected<Unit> check_rows(std::span<const std::byte> bytes, std::int32_t type) {
       break;
     case GgmlType::f16:
       if (bytes.size() % sizeof(std::uint16_t) != 0) return cannot_be_checked();
-      is_finite = are_finite<std::uint16_t>(bytes, sizeof(std::uint16_t), 0x7c00);
+      is_finite = are_finite<std::uint16_t>(bytes, sizeof(std::uint16_t), kHalfExponent);
       break;
     case GgmlType::bf16:
       if (bytes.size() % sizeof(std::uint16_t) != 0) return cannot_be_checked();
       is_finite = are_finite<std::uint16_t>(bytes, sizeof(std::uint16_t), 0x7f80);
       break;
-    case GgmlType::q8_0:
-      if (bytes.size() % kQ8Block != 0) return cannot_be_checked();
-      is_finite = are_finite<std::uint16_t>(bytes, kQ8Block, 0x7c00);
-      break;
     default:
       return cannot_be_checked();
   }
-  if (!is_finite) return fail(ErrorCode::runtime_decode, "a key or value of the state is not finite");
+  if (!is_finite) return not_finite();
   return Unit{};
 }
 

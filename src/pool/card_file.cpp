@@ -96,9 +96,8 @@ std::optional<std::string> apply_aliases(ModelCard& card, const YAML::Node& node
 
 std::optional<std::string> apply_kv_type(ModelCard& card, const YAML::Node& node) {
   const auto value = scalar(node);
-  if (value != "f16" && value != "q8_0") return "f16 or q8_0";
-  card.kv_type = value == "q8_0" ? llm::KvType::q8_0 : llm::KvType::f16;
-  return std::nullopt;
+  if (value) card.kv_types = llm::kv_types_of(*value);
+  return card.kv_types ? std::nullopt : std::optional(llm::kv_types_expected());
 }
 
 std::optional<std::string> apply_weights(ModelCard& card, const YAML::Node& node) {

@@ -27,7 +27,7 @@ struct ModelCard {
   std::vector<std::string> aliases;
   std::optional<std::int32_t> sequence_cells;
   std::optional<std::int32_t> slots;
-  std::optional<llm::KvType> kv_type;
+  std::optional<llm::KvTypes> kv_types;
   bool is_pinned = false;     // Never unloaded once it is loaded.
   bool is_preloaded = false;  // Loaded at the daemon's start.
   std::int32_t workers_max = 1;

@@ -144,7 +144,7 @@ assistant:
   EXPECT_GT(found.weight_bytes(), 0u);
   EXPECT_EQ(found.card.sequence_cells, 8192);
   EXPECT_EQ(found.card.slots, 4);
-  EXPECT_EQ(found.card.kv_type, llm::KvType::q8_0);
+  EXPECT_EQ(found.card.kv_types, llm::KvTypes::both(llm::KvType::q8_0));
   EXPECT_TRUE(found.card.is_pinned && found.card.is_preloaded && found.card.replicates_weights);
   EXPECT_EQ(found.card.workers_max, 3);
   EXPECT_EQ(found.card.weight, 2.5);

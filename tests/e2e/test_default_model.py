@@ -56,6 +56,17 @@ class WithoutAModelFlag(uma.DaemonTest):
         self.assertEqual("Your name is Ada.", replies[-1])
 
 
+class QuantizedKeysAndValues(unittest.TestCase):
+    def test_a_name_is_known_five_turns_later(self):
+        for types in ("q8_0", "q8_0/q4_0", "q5_1"):
+            with self.subTest(types), uma.Daemon(None, config=f"kv: {{type: {types}}}\n") as daemon, daemon.client() as client:
+                session = client.create_session()
+                for turn in ("My name is Ada.", *SMALL_TALK):
+                    client.generate(turn, session_id=session)
+                reply = client.generate("What is my name?", session_id=session)
+                self.assertEqual(("Your name is Ada.", "hot"), (reply.text, reply.usage["tier"]))
+
+
 class Places(unittest.TestCase):
     def test_an_installation_finds_its_own(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -48,7 +48,7 @@ Expected<std::unique_ptr<llm::Context>> make_draft_context(const llm::Model& dra
   options.has_spare = false;
   options.cells = decodes.cells;
   options.layout = decodes.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
-  options.kv_type = llm::KvType::f16;  // A small model's heads may be too small for quantized blocks.
+  options.kv_types = {};  // A small model's heads may be too small for quantized blocks.
   options.flash_attention = llm::FlashAttention::automatic;
   return draft.new_context(options);
 }
