@@ -13,6 +13,10 @@ namespace uma::engine {
 
 namespace {
 
+// Some models rotate keys in another way where the context is longer than their original one, so their prefill context must be
+// long, too.
+constexpr std::int32_t kPrefillCellsLong = 16'384;
+
 // Whether a sequence computed in `from` can continue in `to`. Both contexts are empty before and after.
 bool can_hand_over(llm::Context& from, llm::Context& to) {
   if (from.state_identity() != to.state_identity()) return false;
@@ -30,18 +34,21 @@ void add_prefill_context(const std::shared_ptr<const llm::Model>& model, llm::Co
   const llm::ContextShape& shape = worker.decode->shape();
   options.sequence_cells = shape.sequence_cells_max;
   options.layout = shape.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
-  for (const std::int32_t sequences : {1, shape.sequences + (shape.spare >= 0 ? 1 : 0)}) {
-    const auto make = [model, options, sequences](std::int32_t cells) {
-      return model->new_context(prefill_context_options(options, sequences, cells));
-    };
-    auto context = model->new_context(prefill_context_options(options, sequences));
-    if (context && can_hand_over(**context, *worker.decode)) {
-      worker.prefill = std::move(*context);
-      worker.make_prefill = make;
-      return;
+  for (const std::int32_t cells_first : {kPrefillCellsFirst, kPrefillCellsLong}) {
+    for (const std::int32_t sequences : {1, shape.sequences + (shape.spare >= 0 ? 1 : 0)}) {
+      const auto make = [model, options, sequences](std::int32_t cells) {
+        return model->new_context(prefill_context_options(options, sequences, cells));
+      };
+      auto context = make(cells_first);
+      if (context && can_hand_over(**context, *worker.decode)) {
+        worker.prefill = std::move(*context);
+        worker.make_prefill = make;
+        return;
+      }
+      if (!context)
+        log_warning("prompts are computed beside streams: the second context for them failed: {}", context.error().message);
     }
-    if (!context)
-      log_warning("prompts are computed beside streams: the second context for them failed: {}", context.error().message);
+    if (shape.sequence_cells_max <= cells_first) return;
   }
 }
 

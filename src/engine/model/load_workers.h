@@ -34,10 +34,14 @@ struct LoadWorkersOptions {
   std::int32_t threads_beside_prefill = 0;  // As in LoadedWorkers.
 };
 
+// The cells of a sequence in the context that computes long prompts, at first: most prompts are shorter, and of an 8 B model
+// they take 256 MiB.
+inline constexpr std::int32_t kPrefillCellsFirst = 2048;
+
 // The options of the context that computes long prompts for a context with these options, whose layout is chosen
 // (ContextOptions::sequence_cells is not 0), with at most `cells_max` cells: it is made anew for longer prompts.
 [[nodiscard]] llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::int32_t sequences = 1,
-                                                          std::int32_t cells_max = 16'384);
+                                                          std::int32_t cells_max = kPrefillCellsFirst);
 
 // Blocks. `on_progress` is called with values from 0 to 1; it returns false to end the load early, which is then an error.
 [[nodiscard]] Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options,
