@@ -44,6 +44,10 @@ class DecodeCalls {
   std::vector<Call> calls_;
 };
 
+// The rows of whole prompts in a call whose time is not known: the first one after a load whose warm-up was interrupted. With
+// fewer, the first prompts of a burst become streams, beside which the others are computed slowly.
+constexpr std::int32_t kUnknownRows = 4 * kFastChunk;
+
 // A prompt that waits for its tokens to be computed.
 struct Candidate {
   const SequenceView* view;
@@ -110,7 +114,8 @@ std::int32_t least_rows(const StepModel& model, std::int32_t cached, std::int32_
 void plan_prompts(std::span<const Candidate> waiting, const StepModel& model, const BatchLimits& limits, double tick_ms,
                   const StepShape& decode, std::int32_t rows_left, std::int32_t rows_max, BatchPlan& plan) {
   StepShape prefill;
-  bool completes_prompts = plan.decode.empty() && model.prefill_tokens_per_ms() > 0;
+  bool completes_prompts = plan.decode.empty();
+  const bool is_known = model.prefill_tokens_per_ms() > 0;
   for (const Candidate& candidate : waiting) {
     // An interactive prompt's first token does not wait for background ones in the same call.
     if (candidate.rank > kLast / 2 && waiting.front().rank <= kLast / 2 && !plan.prefill.empty()) return;
@@ -118,8 +123,8 @@ void plan_prompts(std::span<const Candidate> waiting, const StepModel& model, co
     const std::int32_t cached = candidate.view->cached_tokens;
     StepShape whole = prefill;
     whole.add_chunk(pending, cached);
-    completes_prompts =
-        completes_prompts && whole.prefill_rows <= rows_max && model.predict_ms(whole) <= limits.whole_prompts_ms;
+    const bool is_in_time = is_known ? model.predict_ms(whole) <= limits.whole_prompts_ms : whole.prefill_rows <= kUnknownRows;
+    completes_prompts = completes_prompts && whole.prefill_rows <= rows_max && is_in_time;
     std::int32_t rows = pending;
     if (!completes_prompts) {
       const std::int32_t rows_allowed = std::min(rows_left, pending);

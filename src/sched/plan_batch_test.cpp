@@ -49,6 +49,12 @@ BatchPlan plan(std::vector<SequenceView> sequences, const StepModel& model = mea
   return made;
 }
 
+std::int32_t rows_of(const std::vector<PlanRow>& rows) {
+  std::int32_t sum = 0;
+  for (const PlanRow& row : rows) sum += row.tokens_count;
+  return sum;
+}
+
 SequenceView of_group(std::int32_t group, SequenceView view) {
   view.group = group;
   return view;
@@ -120,6 +126,16 @@ TEST(PlanBatch, ABurstOfShortPromptsIsCompletedTogether) {
   ASSERT_EQ(made.prefill.size(), 16u) << "512 ms, more than a tick of one long prompt, but everyone gets a first token";
   burst.push_back(decoding(16, 16));
   EXPECT_EQ(plan(burst).prefill.size(), 1u) << "not where a stream would wait for it";
+}
+
+TEST(PlanBatch, ABurstBeforeAnythingIsKnownIsCompletedTogetherToo) {
+  std::vector<SequenceView> burst;
+  for (std::int32_t i = 0; i < 9; ++i) burst.push_back(prefilling(i, 32));
+  const BatchPlan made = plan(burst, StepModel());
+  EXPECT_EQ(made.prefill.size(), 8u) << "of 256 rows";
+  EXPECT_EQ(rows_of(plan({prefilling(0, 400)}, StepModel()).prefill), kFastChunk) << "a long prompt shows what rows cost";
+  const BatchPlan beside = plan({decoding(0, 0), prefilling(1, 32), prefilling(2, 32), prefilling(3, 32)}, StepModel());
+  EXPECT_LE(rows_of(beside.prefill), kFastChunk) << "a stream does not wait for more";
 }
 
 TEST(PlanBatch, PrefillTakesLargeChunksWhenNobodyDecodes) {
