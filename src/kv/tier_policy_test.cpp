@@ -51,5 +51,14 @@ TEST(TierPolicy, TakesFromThoseWhoHaveMoreThanTheirShare) {
   EXPECT_EQ(first_to_go({state(2, 100, 5000), greedy, foreign}), 3u);
 }
 
+TEST(TierPolicy, StoresWhatTakesLongToComputeUnlessManyWaitForIt) {
+  EXPECT_TRUE(is_worth_the_wait(0, 5, 1)) << "nobody waits";
+  EXPECT_TRUE(is_worth_the_wait(8, 5, 0)) << "nothing is known";
+  EXPECT_TRUE(is_worth_the_wait(1, 2, 50));
+  EXPECT_FALSE(is_worth_the_wait(8, 2, 50));
+  EXPECT_TRUE(is_worth_the_wait(8, 15, 600));
+  EXPECT_FALSE(is_worth_the_wait(1, 20, 50));
+}
+
 }  // namespace
 }  // namespace uma::kv

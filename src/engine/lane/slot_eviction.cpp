@@ -28,7 +28,17 @@ bool SlotEviction::is_worth_storing(const Slot& slot) const {
   if (size_of(slot.tokens) >= kWorthAPause) return true;
   // A short state without a session is not worth a pause of streams, and writing to memory for the first time is slow.
   const StateSize size = state_size(parts_.shape(), size_of(slot.tokens));
-  return !parts_.sequences.someone_streams() || parts_.pool.has(size.piece_bytes, size.pieces);
+  const bool is_cheap = !parts_.sequences.someone_streams() || parts_.pool.has(size.piece_bytes, size.pieces);
+  return is_cheap && is_worth_the_wait(slot);
+}
+
+// In a burst of prompts every one waits for all states that are stored before it.
+bool SlotEviction::is_worth_the_wait(const Slot& slot) const {
+  const auto waiting = std::ranges::count_if(parts_.sequences, [](const SequencePtr& each) { return each->is_waiting(); });
+  const std::uint64_t bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token;
+  const std::int32_t tokens = size_of(slot.tokens);
+  return kv::is_worth_the_wait(static_cast<std::size_t>(waiting), parts_.transfer.save_ms(bytes),
+                               tokens == 0 ? 0 : parts_.step_model.prefill_ms(tokens, 0));
 }
 
 // No other state is evicted from memory for a state without a session.
@@ -62,6 +72,7 @@ void SlotEviction::store(std::size_t index, ByteBudget::Share reserved) {
   const TimePoint ended = parts_.clock.now();
   record_span(kStoreSpan, began, ended, {static_cast<std::int64_t>(slot.tokens.size())});
   const double ms = to_ms(ended - began);
+  parts_.transfer.observe_save(slot.tokens.size() * parts_.shape().kv_bytes_per_token, ms);
   log_debug("lane {}: stored {} tokens of slot {} in {:.1f} ms", parts_.options.index, slot.tokens.size(), index, ms);
   parts_.stats.save.record_ms(ms);
 }

@@ -66,6 +66,7 @@ class SlotEviction {
   [[nodiscard]] std::optional<std::size_t> least_valuable(const std::function<bool(std::size_t)>& may_go) const;
   [[nodiscard]] kv::StateView view_of(std::size_t index) const;
   [[nodiscard]] bool is_worth_storing(const Slot& slot) const;
+  [[nodiscard]] bool is_worth_the_wait(const Slot& slot) const;
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::size_t index, kv::GiveWay how);
   void store(std::size_t index, ByteBudget::Share reserved);
   void report_not_stored(std::size_t index);

@@ -9,6 +9,8 @@ namespace uma::engine {
 
 class TransferCost {
  public:
+  // The time to save so many bytes of a context.
+  [[nodiscard]] double save_ms(std::size_t bytes) const { return save_ms_per_mb_ * megabytes(bytes); }
   // The time to load so many bytes into a context.
   [[nodiscard]] double load_ms(std::size_t bytes) const { return load_ms_per_mb_ * megabytes(bytes); }
   // The time to move so many bytes from one context, or one sequence of a split context, to another: they are saved and loaded.
