@@ -13,7 +13,8 @@
 
 #include "chat/call_pattern.h"
 #include "chat/call_rules.h"
-#include "chat/element_reader.h"
+#include "chat/nested_elements.h"
+#include "chat/nested_rules.h"
 #include "chat/parameter_types.h"
 #include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
@@ -120,6 +121,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
       marks += std::format("element-body ::= {}\nelement-text ::= element-body {}\n", text, end);
       marks +=
           std::format("element ::= {} [^<>\\n\"]{{1,64}} {} element-text\n", literal(family_.element.open), element_begin(""));
+      if (name != close.size()) marks += NestedRules::shared(family_.element, blanks(""));
     }
     const std::string id = family_.ids == CallIds::nine ? "[a-zA-Z0-9]{9}" : "[a-zA-Z0-9_.:-]{1,64}";
     return std::format("{}id ::= {}\n{}quoted ::= {}\n{}{}", kShared, id, marks, quote, extra_, rules_.gbnf());
@@ -224,21 +226,25 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const std::string between = use_ == Use::forced ? literal(family_.element.between) : "ws";
     const std::string name = std::format("elements-{}", index);
     if (!uses_schema(function) || properties == nullptr || !properties->is_object()) {
-      if (use_ == Use::begun) extra_ += std::format("{} ::= (element ws)*\n", name);
+      const std::string_view any = family_.element.close.contains("{name}") ? "nested-element" : "element";
+      if (use_ == Use::begun) extra_ += std::format("{} ::= ({} ws)*\n", name, any);
       return use_ == Use::begun ? name : std::string();
     }
     const std::set<std::string_view> required = required_of(*fields);
     const ParameterTypes types = parameter_types_of(*schema);
     std::vector<CallMember> members;
+    NestedRules nested(family_.element, *schema, blanks(""), std::format("nested-{}", index), rules_, extra_);
     std::size_t bytes = 0;
     for (const auto& [key, property] : properties->get_object()) {
-      const auto element = element_of(key, property, types.find(std::string_view(key))->second, *schema, is_strict(function));
+      const TypeSet type = types.find(std::string_view(key))->second;
+      const auto element = element_of(key, property, type, *schema, is_strict(function), nested);
       if (!element) return std::unexpected(element.error());
       // Properties may refer to the same long list of values.
       bytes += element->size();
       if (bytes > grammar::gbnf::kBytesMax) return std::unexpected(too_large());
       members.push_back({.rule = std::format("{} {}", *element, between), .is_required = required.contains(key)});
     }
+    nested.add_bodies();
     return members.empty() ? std::string() : any_order(name, members, "", extra_);
   }
 
@@ -257,7 +263,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
   }
 
   [[nodiscard]] Expected<std::string> element_of(std::string_view name, const boost::json::value& property, TypeSet types,
-                                                 const boost::json::value& schema, bool is_strict) {
+                                                 const boost::json::value& schema, bool is_strict, NestedRules& nested) {
     const ElementMarks& marks = family_.element;
     const std::string quote = marks.quotes_name ? "\"" : "";
     const std::string named = literal(std::format("{}{}{}{}", marks.open, quote, name, quote)) + " ";
@@ -268,6 +274,13 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
       const std::string text = std::format("{} element-body {}", begin, close);
       if (!types.has(TypeSet::null) || marks.text_attribute.empty()) return text;
       return std::format("({} | {}{} {} {})", text, named, element_begin(marks.other_attribute), literal("null"), close);
+    }
+    if (has_nested_values(marks, types)) {
+      // The same schemas are refused as elsewhere.
+      grammar::JsonRules checked;
+      const auto rule = checked.add(property, schema);
+      if (!rule && (use_ == Use::forced || is_strict)) return std::unexpected(rule.error());
+      return std::format("{} {} {}", begin, nested.value_of(property), close);
     }
     // Whitespace that the reader takes for no part of a text.
     const std::string text_space = marks.trims_blanks ? "ws" : "\"\\n\"?";

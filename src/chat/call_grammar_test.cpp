@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "chat/element_reader.h"
+#include "chat/nested_elements.h"
 #include "chat/tool_format.h"
 #include "grammar/grammar.h"
 
@@ -355,8 +355,6 @@ TEST(CallGrammar, LooseArgumentsFollowTheirSchema) {
   EXPECT_FALSE(takes_both("gemma4", gemma("m:<|\"|>be<|\"|>,p:<|\"|>a<|\"|>")));
 }
 
-// --- schemas that are made to be too large
-
 ChatOptions with_schema(std::string_view schema, ToolChoice choice) {
   ChatOptions options;
   options.tools = std::format(R"([{{"type":"function","function":{{"name":"f","parameters":{}}}}}])", schema);
@@ -364,6 +362,51 @@ ChatOptions with_schema(std::string_view schema, ToolChoice choice) {
   options.tool_choice = choice;
   return options;
 }
+
+// --- elements within elements
+
+TEST(CallGrammar, ElementsOfElementsFollowTheirSchema) {
+  const std::string n = "]<]minimax[>[";
+  const auto element = [&](std::string_view name, const std::string& value) {
+    return std::format("{0}<{1}>{2}{0}</{1}>", n, name, value);
+  };
+  const auto call = [&](const std::string& arguments) {
+    return std::format("{0}<tool_call>\n{0}<invoke name=\"f\">{1}{0}</invoke>\n{0}</tool_call>", n, arguments);
+  };
+  const std::string both = element("p", "a [1] ]<] b") + element("m", "read");
+  EXPECT_TRUE(takes_both("minimax-m3", call(both)));
+  const std::string one = element("item", "true"), two = one + element("item", "false");
+  for (const std::string& more : {element("l", ""), element("l", one), element("l", two), element("o", element("k", "v"))})
+    EXPECT_TRUE(takes_both("minimax-m3", call(both + more))) << more;
+  for (const std::string& more :
+       {element("l", "[true]"), element("l", element("item", "1")), element("l", element("k", "true")), element("o", ""),
+        element("o", element("k", "w")), element("o", element("k", "v") + one), element("n", "10"),
+        element("n", element("item", "1"))})
+    EXPECT_FALSE(takes_both("minimax-m3", call(both + more))) << more;
+  const ChatOptions automatic = strict_tool(ToolChoice::automatic);
+  EXPECT_EQ(begun("minimax-m3", automatic, call(both + "\n" + element("l", "\n" + one + "\n  " + one + "\n"))), "whole");
+}
+
+TEST(CallGrammar, ElementsWhoseSchemaSaysNothingAreAny) {
+  const std::string n = "]<]minimax[>[";
+  const auto element = [&](std::string_view name, const std::string& value) {
+    return std::format("{0}<{1}>{2}{0}</{1}>", n, name, value);
+  };
+  const auto call = [&](const std::string& arguments) {
+    return std::format("{0}<tool_call>\n{0}<invoke name=\"f\">{1}{0}</invoke>\n{0}</tool_call>", n, arguments);
+  };
+  const ChatOptions options =
+      with_schema(R"({"type":"object","properties":{"o":{"type":"object"},"l":{"type":"array"}}})", ToolChoice::required);
+  const std::string deep = element("x", element("y", element("item", "1") + element("item", "a b")) + element("z", ""));
+  EXPECT_TRUE(takes(of("minimax-m3"), options, call(element("o", deep))));
+  EXPECT_TRUE(takes(of("minimax-m3"), options, call(element("l", element("item", deep) + element("item", "")))));
+  EXPECT_FALSE(takes(of("minimax-m3"), options, call(element("o", "text"))));
+  EXPECT_FALSE(takes(of("minimax-m3"), options, call(element("l", deep))));
+  const ChatOptions unknown = with_schema(R"({"type":"object"})", ToolChoice::automatic);
+  EXPECT_EQ(begun("minimax-m3", unknown, call(element("o", deep) + element("a", "1"))), "whole");
+}
+
+// --- schemas that are made to be too large
 
 std::string repeated(int count, std::string_view element) {
   std::string all;
@@ -377,7 +420,7 @@ TEST(CallGrammar, ASchemaThatRefersToItselfOftenHasFewRules) {
       R"({{"type":"object","properties":{{"a":{{"$ref":"#/$defs/t"}},"b":{{"$ref":"#/$defs/t"}}}},"$defs":{{"t":{{"anyOf":[{},)"
       R"({{"type":"integer"}},{{"type":"object","properties":{{"c":{{"$ref":"#/$defs/t"}}}}}}]}}}}}})",
       itself);
-  for (const std::string_view family : {"lfm2", "gemma4", "qwen3-coder", "hermes"}) {
+  for (const std::string_view family : {"lfm2", "gemma4", "qwen3-coder", "hermes", "minimax-m3"}) {
     const auto gbnf = call_grammar(of(family), with_schema(schema, ToolChoice::required));
     ASSERT_TRUE(gbnf) << gbnf.error().message;
     EXPECT_LT(gbnf->size(), 10'000u) << family;

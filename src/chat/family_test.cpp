@@ -2,6 +2,7 @@
 // before a call, in pieces of every size.
 #include "chat/family.h"
 
+#include <algorithm>
 #include <format>
 #include <memory>
 #include <ostream>
@@ -46,13 +47,14 @@ ReplyFormat family_format(std::string_view family, bool begins_with_thoughts) {
           .begins_with_reasoning = begins_with_thoughts};
 }
 
-FamilyReply parse_reply(const ReplyFormat& format, std::string_view text, std::size_t step) {
+// In pieces of `step` characters, the first one of `first`.
+FamilyReply parse_reply(const ReplyFormat& format, std::string_view text, std::size_t step, std::size_t first) {
   ReplyParser parser(format, 1);
   std::string content;
   ReplyPieces pieces;
-  while (!text.empty()) {
+  for (std::size_t count = first; !text.empty(); count = step) {
     std::size_t size = 0;
-    for (std::size_t i = 0; i < step && size < text.size(); ++i) {
+    for (std::size_t i = 0; i < count && size < text.size(); ++i) {
       do ++size;
       while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80);
     }
@@ -72,12 +74,23 @@ FamilyReply parse_reply(const ReplyFormat& format, std::string_view text, std::s
   return reply;
 }
 
-void expect_parts(std::string_view family, std::string_view text, const FamilyReply& wanted,
-                  bool begins_with_thoughts = false) {
-  const ReplyFormat format = family_format(family, begins_with_thoughts);
+FamilyReply parse_reply(const ReplyFormat& format, std::string_view text, std::size_t step) {
+  return parse_reply(format, text, step, step);
+}
+
+// Cut at every character, and in pieces of several sizes.
+void expect_parts(const ReplyFormat& format, std::string_view text, const FamilyReply& wanted) {
+  for (std::size_t first = 0; first <= std::min(text.size(), std::size_t{1000}); ++first)
+    EXPECT_EQ(parse_reply(format, text, text.size() + 1, first), wanted)
+        << format.family->name << ", " << first << ": " << text;
   for (const std::size_t step :
        {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{5}, std::size_t{17}, text.size() + 1})
-    EXPECT_EQ(parse_reply(format, text, step), wanted) << family << ", in pieces of " << step << ": " << text;
+    EXPECT_EQ(parse_reply(format, text, step), wanted) << format.family->name << ", in pieces of " << step << ": " << text;
+}
+
+void expect_parts(std::string_view family, std::string_view text, const FamilyReply& wanted,
+                  bool begins_with_thoughts = false) {
+  expect_parts(family_format(family, begins_with_thoughts), text, wanted);
 }
 
 // --- recognised by their templates
@@ -243,6 +256,52 @@ TEST(Families, MiniMax3) {
   expect_parts("minimax-m3",
                n + "<tool_call>\n" + n + "<invoke name=\"f\">" + n + "<s>x" + n + "</invoke>\n" + n + "</tool_call>C",
                {"", "C", {R"(f{"s": "x"})"}});
+  expect_parts("minimax-m3",
+               n + "<tool_call>\n" + n + "<invoke name=\"f\">" + element("o", "") + element("l", "\n") + n + "</invoke>",
+               {"", "", {R"(f{"o": {}, "l": []})"}});
+}
+
+TEST(Families, MiniMax3TypesTheElementsOfElementsByTheirSchemas) {
+  ReplyFormat format = family_format("minimax-m3", false);
+  format.tools = std::make_shared<const Tools>(tools_of(
+      R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "$defs": {"d": {"type": "object",
+         "properties": {"s": {"type": "string"}, "n": {"type": "integer"}, "next": {"$ref": "#/$defs/d"}}}},
+         "properties": {"o": {"$ref": "#/$defs/d"}, "l": {"type": "array", "items": {"type": "string"}},
+         "ll": {"type": "array", "items": {"type": "array", "items": {"type": "boolean"}}},
+         "i": {"type": "object", "properties": {"item": {"type": "string"}}},
+         "m": {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"s": {"type": ["string", "null"]}}}]}}}}}])"));
+  const std::string n = "]<]minimax[>[";
+  const auto element = [&](const std::string& name, const std::string& value) {
+    return n + "<" + name + ">" + value + n + "</" + name + ">";
+  };
+  const auto call = [&](const std::string& arguments) {
+    return n + "<tool_call>\n" + n + "<invoke name=\"f\">" + arguments + n + "</invoke>\n" + n + "</tool_call>";
+  };
+  expect_parts(format, call(element("o", element("s", "5") + element("n", "5") + element("next", element("s", "true")))),
+               {"", "", {R"(f{"o": {"s": "5", "n": 5, "next": {"s": "true"}}})"}});
+  expect_parts(format, call(element("l", element("item", "1") + element("item", "null"))),
+               {"", "", {R"(f{"l": ["1", "null"]})"}});
+  expect_parts(format, call(element("ll", element("item", element("item", "true")) + element("item", ""))),
+               {"", "", {R"(f{"ll": [[true], []]})"}});
+  expect_parts(format, call(element("i", element("item", "1"))), {"", "", {R"(f{"i": {"item": "1"}})"}});
+  expect_parts(format, call(element("m", element("s", "null")) + element("m", "null")),
+               {"", "", {R"(f{"m": {"s": null}, "m": null})"}});
+  expect_parts(format, call(element("l", "[\"a\"]")), {"", "", {R"(f{"l": ["a"]})"}});
+}
+
+TEST(Families, MiniMax3ReadsDeepElementsInBoundedTime) {
+  const std::string n = "]<]minimax[>[";
+  std::string deep;
+  for (int i = 0; i < 20'000; ++i) deep += n + "<k>";
+  const ReplyFormat format = family_format("minimax-m3", false);
+  const std::string text = n + "<tool_call>\n" + n + "<invoke name=\"f\">" + n + "<o>" + deep + n + "</o>" + n + "</invoke>";
+  EXPECT_EQ(parse_reply(format, text, text.size()).calls.size(), 1u);
+  std::string wide;
+  for (int i = 0; i < 20'000; ++i) wide += n + "<k>1" + n + "</k>";
+  EXPECT_EQ(parse_reply(format, n + "<tool_call>" + n + "<invoke name=\"f\">" + n + "<o>" + wide + n + "</o>" + n + "</invoke>",
+                        text.size())
+                .calls.size(),
+            1u);
 }
 
 // --- JSON behind a name

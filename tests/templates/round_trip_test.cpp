@@ -139,6 +139,12 @@ constexpr RoundTrip kRoundTrips[] = {
     {.family = "step_3_5",
      .reply =
          "Hm.\n</think>\n<tool_call>\n<function=weather>\n<parameter=exact>\ntrue\n</parameter>\n</function>\n</tool_call>"},
+    {.family = "minimax_m3",
+     .reply =
+         "Hm.</mm:think>C\n]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"weather\">]<]minimax[>[<city>Köln]<]minimax[>["
+         "</city>]<]minimax[>[<tags>]<]minimax[>[<item>1]<]minimax[>[</item>]<]minimax[>[<item>b]<]minimax[>[</item>]<]minimax"
+         "[>[</tags>]<]minimax[>[<near>]<]minimax[>[<lat>-23.5]<]minimax[>[</lat>]<]minimax[>[</near>]<]minimax[>[</invoke>\n"
+         "]<]minimax[>[<invoke name=\"now\">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"},
     {.family = "apertus",
      .reply = "<|inner_prefix|>Hm.<|inner_suffix|>C<|tools_prefix|>[{\"weather\": {\"city\": \"Köln\"}}, {\"now\": {}}]"
               "<|tools_suffix|>"},
