@@ -40,6 +40,28 @@ Result JsonReader::read(std::string_view& text, CallText& call) {
   return Result::more;
 }
 
+// --- a text
+
+RawReader::RawReader(const ParameterTypes& types) : begin_("{\"") {
+  append_json_text(begin_, types.size() == 1 ? std::string_view(types.begin()->first) : "code");
+  begin_ += "\": \"";
+}
+
+Result RawReader::read(std::string_view& text, CallText& call) {
+  if (!text.empty() && call.arguments.empty()) call.arguments = begin_;
+  append_json_text(call.arguments, text);
+  text = {};
+  return Result::more;
+}
+
+bool RawReader::finish(std::string_view /*rest*/, CallText& call) {
+  if (call.arguments.empty()) return false;
+  call.arguments += "\"}";
+  return true;
+}
+
+// --- an object with the name and the arguments
+
 Result FunctionReader::read(std::string_view& text, CallText& call) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const bool was_whole = is_whole(call);

@@ -71,6 +71,27 @@ constexpr Notation kNotations[] = {
      "<｜tool▁calls▁end｜>",
      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": true}\n```<｜tool▁call▁end｜>\n"
      "<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+    {"command-r-plus", "Action:\n```json\n[\n    {\"tool_name\": \"f\", \"parameters\": {\"a\": true}}\n]\n```",
+     "Action:\n```json\n[\n    {\"tool_name\": \"f\", \"parameters\": {\"a\": true}},\n    {\"tool_name\": \"g\", "
+     "\"parameters\": {}}\n]\n```"},
+    {"functionary-3.2", "f\n{\"a\": true}", "f\n{\"a\": true}>>>g\n{}"},
+    {"gigachat-3", "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"a\": true}}",
+     "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"a\": true}}"
+     "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"g\", \"arguments\": {}}"},
+    {"kimi-k3",
+     "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"a\" type=\"boolean\"<|sep|>true"
+     "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
+     "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"a\" type=\"boolean\"<|sep|>true"
+     "<|close|>argument<|sep|><|close|>call<|sep|><|open|>call tool=\"g\" index=\"2\"<|sep|><|close|>call<|sep|><|close|>tools"
+     "<|sep|><|close|>message<|sep|>"},
+    {"mirothinker",
+     "<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>f</tool_name>\n<arguments>\n{\"a\": true}\n</arguments>\n"
+     "</use_mcp_tool>",
+     "<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>f</tool_name>\n<arguments>\n{\"a\": true}\n</arguments>\n"
+     "</use_mcp_tool>\n<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>g</tool_name>\n<arguments>\n{}\n"
+     "</arguments>\n</use_mcp_tool>"},
+    {"xlam-2", R"([{"name": "f", "arguments": {"a": true}}])",
+     R"([{"name": "f", "arguments": {"a": true}}, {"name": "g", "arguments": {}}])"},
 };
 
 TEST(CallGrammar, TakesTheCallsOfAFamilyAsItsReaderDoes) {
@@ -233,14 +254,12 @@ TEST(CallGrammar, TheFirstFormOfEveryFamily) {
   for (const Family& family : families()) {
     const CallForm& form = family.calls.front();
     std::string text = std::string(form.open) + std::string(form.call) + std::string(form.close);
-    const std::string id = family.id_key.empty() ? "" : std::format(R"("{}": "0", )", family.id_key);
-    const std::string function =
-        std::format(R"({{{}"{}": "f", "{}": {{"a": true}}}})", id, family.name_key, family.arguments_key);
     const ElementMarks& marks = family.element;
     std::string arguments = R"({"a": true})";
     if (form.style == ArgumentStyle::elements) {
       const std::string quote = marks.quotes_name ? "\"" : "";
-      const std::string attribute = marks.other_attribute.empty() ? "" : " " + std::string(marks.other_attribute);
+      std::string attribute = marks.other_attribute.empty() ? "" : " " + std::string(marks.other_attribute);
+      if (const std::size_t at = attribute.find("{type}"); at != std::string::npos) attribute.replace(at, 6, "boolean");
       arguments = std::format("{}{}a{}{}{}{}{}{}{}{}{}", marks.open, quote, quote, marks.name_end, attribute,
                               marks.before_value, marks.value_begin, marks.padding, family.python_words ? "True" : "true",
                               marks.padding, close_of(marks, "a"));
@@ -251,9 +270,12 @@ TEST(CallGrammar, TheFirstFormOfEveryFamily) {
       if (const std::size_t at = text.find(place); at != std::string::npos) text.replace(at, place.size(), value);
     };
     std::erase(text, '\t');
+    put("{function}", family.function);
     put("{name}", "f");
-    put("{id}", form.call.contains("{name}") ? "123456789" : "functions.f:0");
-    put("{function}", function);
+    put("{id}", family.ids == CallIds::named ? "functions.f:0" : family.ids == CallIds::nine ? "123456789" : "12");
+    put("{line}", "\n");
+    put("{index}", "1");
+    put("{server}", "tools");
     put("{arguments}", arguments);
     EXPECT_TRUE(takes(of(family.name), forced(), text)) << family.name << ": " << text;
     EXPECT_EQ(begun(family.name, offered(), text), "whole") << family.name << ": " << text;
@@ -361,6 +383,56 @@ ChatOptions with_schema(std::string_view schema, ToolChoice choice) {
   options.tool_names = {"f"};
   options.tool_choice = choice;
   return options;
+}
+
+TEST(CallGrammar, AnArgumentsTypeIsItsAttribute) {
+  const auto call = [](std::string_view key, std::string_view type, std::string_view value) {
+    return std::format("<|open|>argument key=\"{}\" type=\"{}\"<|sep|>{}<|close|>argument<|sep|>", key, type, value);
+  };
+  const auto with = [](const std::string& arguments) {
+    return std::format(
+        "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|>{}<|close|>call<|sep|><|close|>tools<|sep|>"
+        "<|close|>message<|sep|>",
+        arguments);
+  };
+  const std::string both = call("p", "string", "<|close|> a\n") + call("m", "string", "read");
+  EXPECT_TRUE(takes_both("kimi-k3", with(both)));
+  for (const std::string& more :
+       {call("n", "number", "5"), call("l", "array", "[true, false]"), call("o", "object", R"({"k": "v"})")})
+    EXPECT_TRUE(takes_both("kimi-k3", with(both + more))) << more;
+  for (const std::string& more : {call("n", "number", "10"), call("n", "string", "5"), call("n", "integer", "5"),
+                                  call("l", "array", "[1]"), call("o", "object", "{}"), call("q", "number", "1")})
+    EXPECT_FALSE(takes_both("kimi-k3", with(both + more))) << more;
+  EXPECT_FALSE(takes_both("kimi-k3", with(call("p", "string", "a") + call("m", "string", "be"))));
+}
+
+TEST(CallGrammar, AForcedCallNamesTheServerOfItsTool) {
+  ChatOptions options = forced();
+  options.tools = R"([{"type":"function","function":{"name":"files__read"}}])";
+  const auto call = [](std::string_view server) {
+    return std::format(
+        "<use_mcp_tool>\n<server_name>{}</server_name>\n<tool_name>files__read</tool_name>\n<arguments>\n{{}}\n"
+        "</arguments>\n</use_mcp_tool>",
+        server);
+  };
+  EXPECT_TRUE(takes(of("mirothinker"), options, call("files")));
+  EXPECT_FALSE(takes(of("mirothinker"), options, call("tools")));
+  options.tool_choice = ToolChoice::automatic;
+  EXPECT_EQ(begun("mirothinker", options, call("tools")), "whole");
+}
+
+TEST(BegunCallGrammar, ACallThatStandsForNoneIsTaken) {
+  const std::string none = "Action:\n```json\n[{\"tool_name\": \"directly_answer\", \"parameters\": {}}]\n```";
+  EXPECT_EQ(begun("command-r-plus", offered(), none), "whole");
+  EXPECT_FALSE(takes(of("command-r-plus"), forced(), none));
+}
+
+TEST(BegunCallGrammar, PythonMayBeAnyText) {
+  ChatOptions options = offered();
+  EXPECT_EQ(begun("functionary-3.2", options, "python\nx"), "");
+  options.tools = R"([{"type":"function","function":{"name":"python"}}])";
+  EXPECT_EQ(begun("functionary-3.2", options, "python\nprint(\"a\")\n>>> b"), "whole");
+  EXPECT_EQ(begun("functionary-3.2", options, ">>>python\nx"), "whole");
 }
 
 // --- elements within elements

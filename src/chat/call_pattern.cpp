@@ -14,9 +14,12 @@ constexpr std::string_view kNoName = " \t\r\n<>[](){}\"'=`,;";  // Characters th
 constexpr std::size_t kAnyBytesMax = 64;
 constexpr std::size_t kHeadBytesMax = 1024;
 
-constexpr std::array<std::pair<std::string_view, Kind>, 5> kPlaceholders{{
+constexpr std::array<std::pair<std::string_view, Kind>, 8> kPlaceholders{{
+    {"{line}", Kind::line},
     {"{name}", Kind::name},
     {"{id}", Kind::id},
+    {"{index}", Kind::index},
+    {"{server}", Kind::server},
     {"{any}", Kind::any},
     {"{arguments}", Kind::arguments},
     {"{function}", Kind::function},
@@ -79,6 +82,10 @@ CallHead match_head(std::span<const PatternPart> pattern, std::string_view text,
       case Kind::blanks:
         rest.remove_prefix(blanks_at_begin(rest));
         break;
+      case Kind::line:
+        if (!rest.starts_with('\n')) return ended(rest.empty() ? Found::maybe : Found::no);
+        rest.remove_prefix(1);
+        break;
       case Kind::name:
       case Kind::id: {
         const std::size_t length = std::min(rest.find_first_of(kNoName), rest.size());
@@ -89,6 +96,8 @@ CallHead match_head(std::span<const PatternPart> pattern, std::string_view text,
         rest.remove_prefix(length);
         break;
       }
+      case Kind::index:
+      case Kind::server:
       case Kind::any: {
         const std::string_view until = pattern[static_cast<std::size_t>(&part - pattern.data()) + 1].text;
         const MarkPlace place = find_mark(rest, until, kAnyBytesMax);
@@ -104,6 +113,11 @@ CallHead match_head(std::span<const PatternPart> pattern, std::string_view text,
     }
   }
   return ended(Found::yes);
+}
+
+std::string_view server_of(std::string_view name) {
+  const std::size_t end = name.find("__");
+  return end == std::string_view::npos ? "tools" : name.substr(0, end);
 }
 
 bool is_function_name(std::string_view name) {

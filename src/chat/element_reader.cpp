@@ -146,6 +146,7 @@ ElementReader::End ElementReader::find_end(std::string_view text, std::size_t bl
 // Removes the whitespace before a value, and returns its length.
 std::size_t ElementReader::skip_begin(std::string_view& part) {
   if (has_begun_ || has_skipped_) return 0;
+  if (marks_.keeps_blanks) return 0;
   const std::size_t skipped = marks_.trims_blanks ? blanks_at_begin(part) : part.starts_with('\n') ? 1 : 0;
   part.remove_prefix(skipped);
   has_skipped_ = !part.empty() || (!marks_.trims_blanks && skipped > 0);
@@ -172,6 +173,8 @@ bool ElementReader::read_value(std::string_view& text, CallText& call, bool is_l
   std::string_view kept = part;
   if (marks_.trims_blanks) {
     kept = without_blanks_at_end(part, blanks);
+  } else if (marks_.keeps_blanks) {
+    // All of it is decided.
   } else if (is_whole) {
     if (part.ends_with('\n')) kept.remove_suffix(1);
   } else {

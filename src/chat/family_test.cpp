@@ -129,6 +129,15 @@ TEST(Families, ATemplateShowsItsFamily) {
   EXPECT_EQ(name("<|turn>model<|tool_call>call:"), "gemma4");
   EXPECT_EQ(name("<tool_call>\n{\"name\""), "hermes");
   EXPECT_EQ(name("<|python_tag|>"), "llama3");
+  EXPECT_EQ(name("Action:\n```json or directly_answer"), "command-r-plus");
+  EXPECT_EQ(name("<|start_header_id|>>>>all\n"), "functionary-3.2");
+  EXPECT_EQ(name("'function call' ~ '<|role_sep|>\n'"), "gigachat-3");
+  EXPECT_EQ(name("<|function_call|><|role_sep|>"), "gigachat");
+  EXPECT_EQ(name("'<|open|>' ~ 'argument key=' ~ '<|sep|>'"), "kimi-k3");
+  EXPECT_EQ(name("<use_mcp_tool>\n<server_name>"), "mirothinker");
+  EXPECT_EQ(name("ipython parameters [{\"name\": NAME}]"), "xlam-2");
+  EXPECT_EQ(name("<|python_tag|> ipython parameters [{\"name\": NAME}]"), "llama3");
+  EXPECT_EQ(name("ipython parameters {\"name\": NAME}"), "llama3.2");
   EXPECT_EQ(name("nothing of it"), "none");
   EXPECT_EQ(family_of("<tool_call>"), nullptr) << "a template that takes no tools";
 }
@@ -385,6 +394,164 @@ TEST(Families, Apriel) {
 TEST(Families, Lfm2WritesJsonToo) {
   expect_parts("lfm2", R"(<|tool_call_start|>[{"name": "f", "arguments": {"a": 1}}, {"name": "g"}]<|tool_call_end|>then)",
                {"", "then", {R"(f{"a": 1})", "g{}"}});
+}
+
+// --- families whose calls have no mark, or one that is also something else
+
+TEST(Families, CommandRPlus) {
+  const auto action = [](const std::string& calls) { return "Action:\n```json\n[\n    " + calls + "\n]\n```"; };
+  const std::string f = R"({"tool_name": "f", "parameters": {"a": 1}})";
+  const std::string none = R"({"tool_name": "directly_answer", "parameters": {}})";
+  expect_parts("command-r-plus", action(f), {"", "", {R"(f{"a": 1})"}});
+  expect_parts("command-r-plus", "C\n" + action(f + ",\n    " + R"({"tool_name": "g", "parameters": {}})"),
+               {"", "C", {R"(f{"a": 1})", "g{}"}});
+  expect_parts("command-r-plus", action(none), {"", "", {}});
+  expect_parts("command-r-plus", action(R"({"tool_name": "directly-answer", "parameters": {"why": "[{}]"}})") + "\nC",
+               {"", "C", {}});
+  expect_parts("command-r-plus", action(none + ",\n    " + f), {"", "", {R"(f{"a": 1})"}});
+  for (const std::string_view text : {"Action: wait.", "Action:\n```json\n{\"a\": 1}\n```", "Action:\n```json\n[1, 2]\n```",
+                                      "Action:\n```json\n[\n    {\"tool_name\": 1}\n]\n```"})
+    expect_parts("command-r-plus", text, {"", std::string(text), {}});
+  expect_parts("command-r-plus", "Action:\n```json\n[{\"tool_name\": \"directly_answer\", \"parameters\": {\"a\": ]}",
+               {"", "Action:\n```json\n[{\"tool_name\": \"directly_answer\", \"parameters\": {\"a\": ]}", {}});
+}
+
+TEST(Families, ACallThatStandsForNoneMayBeATool) {
+  ReplyFormat format = family_format("command-r-plus", false);
+  format.tools = std::make_shared<const Tools>(Tools{{"directly_answer", {}}});
+  expect_parts(format, "Action:\n```json\n[{\"tool_name\": \"directly_answer\", \"parameters\": {}}]\n```",
+               {"", "", {"directly_answer{}"}});
+}
+
+TEST(Families, Functionary32) {
+  expect_parts("functionary-3.2", "f\n{\"a\": 1}", {"", "", {R"(f{"a": 1})"}});
+  expect_parts("functionary-3.2", "f\n{\"a\": 1}>>>g\n{}", {"", "", {R"(f{"a": 1})", "g{}"}});
+  expect_parts("functionary-3.2", "all\nC", {"", "C", {}});
+  expect_parts("functionary-3.2", "all\nC >>> D>>>f\n{\"a\": 1}", {"", "C >>> D", {R"(f{"a": 1})"}});
+  expect_parts("functionary-3.2", "g\n{}>>>all\nC", {"", "C", {"g{}"}});
+  expect_parts("functionary-3.2", ">>>get_weather\n{\"city\": \"K\"}", {"", "", {R"(get_weather{"city": "K"})"}});
+  // What has another recipient, or none, is content.
+  for (const std::string_view text :
+       {"allow it\n", "f is\n{}", "unknown\n{\"a\": 1}", "get\n{}", "f\n[1]", "f", "so f\n{}", "all"})
+    expect_parts("functionary-3.2", text, {"", std::string(text), {}});
+  expect_parts("functionary-3.2", "all\nf\n{}", {"", "f\n{}", {}});
+  expect_parts("functionary-3.2", "g\n{\"x\": nope}", {"", "}", {R"(g{"x": nope)"}});
+}
+
+TEST(Families, Functionary32WritesPythonAsItIs) {
+  ReplyFormat format = family_format("functionary-3.2", false);
+  format.tools = std::make_shared<const Tools>(tools_of(
+      R"([{"type": "function", "function": {"name": "python", "parameters": {"type": "object", "properties": {"source": {"type":
+         "string"}}}}}, {"type": "function", "function": {"name": "f"}}])"));
+  expect_parts(format, "python\nprint(\"a\")\n", {"", "", {R"(python{"source": "print(\"a\")\n"})"}});
+  expect_parts(format, "f\n{}>>>python\nx = [1]", {"", "", {"f{}", R"(python{"source": "x = [1]"})"}});
+  expect_parts(format, "python\n{\"source\": \"1\"}", {"", "", {R"(python{"source": "1"})"}});
+  expect_parts(format, "python is a snake\n", {"", "python is a snake\n", {}});
+  expect_parts("functionary-3.2", "python\nx", {"", "python\nx", {}});
+}
+
+TEST(Families, GigaChat3) {
+  const std::string call = "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}";
+  expect_parts("gigachat-3", call, {"", "", {R"(f{"a": 1})"}});
+  expect_parts("gigachat-3", "C" + call + "<|message_sep|>\n\n", {"", "C", {R"(f{"a": 1})"}});
+  expect_parts("gigachat-3", call.substr(call.find("function")), {"", "", {R"(f{"a": 1})"}});
+  expect_parts("gigachat-3", "C<|message_sep|>", {"", "C", {}});
+  expect_parts("gigachat-3", "C\n<|message_sep|>\n\n", {"", "C", {}});
+  expect_parts("gigachat-3", "a function call\n{}", {"", "a function call\n{}", {}});
+  expect_parts("gigachat-3", "C<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": 1}",
+               {"", "C<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": 1}", {}});
+}
+
+TEST(Families, KimiK3) {
+  const auto part = [](const std::string& name, const std::string& text) {
+    return "<|open|>" + name + "<|sep|>" + text + "<|close|>" + name.substr(0, name.find(' ')) + "<|sep|>";
+  };
+  const auto call = [&](const std::string& name, int index, const std::string& arguments) {
+    return part(std::format("call tool=\"{}\" index=\"{}\"", name, index), arguments);
+  };
+  const auto argument = [&](const std::string& key, const std::string& type, const std::string& value) {
+    return part(std::format("argument key=\"{}\" type=\"{}\"", key, type), value);
+  };
+  const std::string end = "<|close|>message<|sep|>";
+  const std::string think = part("think", "R");
+  expect_parts("kimi-k3", think + part("response", "C") + end, {"R", "C", {}});
+  expect_parts(
+      "kimi-k3",
+      think + part("response", "C") +
+          part("tools", call("f", 1, argument("a", "number", "1") + argument("s", "string", "1\n")) + call("g", 2, "")) + end,
+      {"R", "C", {R"(f{"a": 1, "s": "1\n"})", "g{}"}});
+  // The attribute says the type, whatever the schema.
+  expect_parts("kimi-k3",
+               part("tools", call("g", 1,
+                                  argument("o", "object", R"({"k": [1]})") + argument("n", "null", "null") +
+                                      argument("b", "boolean", "true") + argument("l", "array", "[]") +
+                                      argument("s", "string", "null"))),
+               {"", "", {R"(g{"o": {"k": [1]}, "n": null, "b": true, "l": [], "s": "null"})"}});
+  expect_parts("kimi-k3", "no parts", {"", "no parts", {}});
+  const std::string wrong = "<|open|>tools<|sep|><|open|>call index=\"1\"<|sep|>";
+  expect_parts("kimi-k3", wrong, {"", wrong, {}});
+  // A value without its end ends before the next one.
+  expect_parts("kimi-k3",
+               part("tools", "<|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"s\" type=\"string\"<|sep|>x" +
+                                 argument("a", "number", "2") + "<|close|>call<|sep|>"),
+               {"", "", {R"(f{"s": "x", "a": 2})"}});
+}
+
+TEST(Families, MiroThinker) {
+  const auto call = [](const std::string& name, const std::string& arguments) {
+    return "\n<use_mcp_tool>\n<server_name>s</server_name>\n<tool_name>" + name + "</tool_name>\n<arguments>\n" + arguments +
+           "\n</arguments>\n</use_mcp_tool>";
+  };
+  expect_parts("mirothinker", call("f", R"({"a": 1})"), {"", "", {R"(f{"a": 1})"}});
+  expect_parts("mirothinker", "<think>\nR\n</think>\n\nC\n" + call("f", R"({"a": 1})") + call("g", "{}"),
+               {"R", "C", {R"(f{"a": 1})", "g{}"}});
+  expect_parts("mirothinker", call("g", "{}") + "\nC", {"", "C", {"g{}"}});
+  for (const std::string& text :
+       {std::string("<use_mcp_tool>\n<tool_name>f</tool_name>"), call("f", "[1]").substr(1),
+        std::string("<use_mcp_tool>\n<server_name>a\nb</server_name>\n<tool_name>f</tool_name>\n<arguments>\n{}"),
+        "<use_mcp_tool>\n<server_name>" + std::string(80, 's') + "</server_name>\n<tool_name>f</tool_name>\n<arguments>\n{}"})
+    expect_parts("mirothinker", text, {"", text, {}});
+}
+
+TEST(Families, Xlam2) {
+  const std::string f = R"({"name": "f", "arguments": {"a": 1}})";
+  expect_parts("xlam-2", "[" + f + "]", {"", "", {R"(f{"a": 1})"}});
+  expect_parts("xlam-2", "[" + f + R"(, {"name": "g", "arguments": {}}])", {"", "", {R"(f{"a": 1})", "g{}"}});
+  expect_parts("xlam-2", "```json\n[" + f + "]\n```", {"", "", {R"(f{"a": 1})"}});
+  expect_parts("xlam-2", "<think>R</think>\n[" + f + "]", {"R", "", {R"(f{"a": 1})"}});
+  for (const std::string& text : {std::string("[1, 2]"), std::string(R"([{"name": "unknown", "arguments": {}}])"),
+                                  std::string(R"([{"a": {"name": "f"}}])"), "C [" + f + "]", std::string("```json\n{}\n```"),
+                                  std::string("[{\"name\": \"f\"")})
+    expect_parts("xlam-2", text, {"", text, {}});
+}
+
+// Whatever a limit cuts, what was emitted stays the begin of the call, and no mark becomes content.
+TEST(Families, ALimitCutsACallAnywhere) {
+  const std::vector<std::pair<std::string_view, std::string_view>> replies{
+      {"command-r-plus", "Action:\n```json\n[\n    {\"tool_name\": \"f\", \"parameters\": {\"s\": \"x\"}}\n]\n```"},
+      {"functionary-3.2", "f\n{\"s\": \"x\"}"},
+      {"gigachat-3", "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"s\": \"x\"}}"},
+      {"kimi-k3",
+       "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"s\" type=\"string\"<|sep|>x"
+       "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"},
+      {"mirothinker",
+       "<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>f</tool_name>\n<arguments>\n{\"s\": \"x\"}\n"
+       "</arguments>\n</use_mcp_tool>"},
+      {"xlam-2", "[{\"name\": \"f\", \"arguments\": {\"s\": \"x\"}}]"}};
+  for (const auto& [family, reply] : replies) {
+    for (std::size_t size = 0; size <= reply.size(); ++size) {
+      ReplyParser parser(family_format(family, false), 1);
+      ReplyPieces pieces;
+      parser.push(reply.substr(0, size), pieces);
+      const bool is_emitted = !parser.calls().empty();
+      parser.finish(pieces, true);
+      ASSERT_EQ(parser.calls().size(), is_emitted ? 1u : 0u) << family << ", " << size;
+      if (is_emitted) {
+        EXPECT_EQ(pieces.content, "") << family << ", " << size;
+        EXPECT_TRUE(std::string_view(R"({"s": "x"})").starts_with(parser.calls().front().text)) << family << ", " << size;
+      }
+    }
+  }
 }
 
 // --- as in Python

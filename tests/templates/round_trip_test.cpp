@@ -139,6 +139,34 @@ constexpr RoundTrip kRoundTrips[] = {
     {.family = "step_3_5",
      .reply =
          "Hm.\n</think>\n<tool_call>\n<function=weather>\n<parameter=exact>\ntrue\n</parameter>\n</function>\n</tool_call>"},
+    {.family = "command_r_plus",
+     .reply =
+         "C\nAction:\n```json\n[\n    {\"tool_name\": \"weather\", \"parameters\": {\"city\": \"Köln\"}},\n    {\"tool_name\": "
+         "\"now\", \"parameters\": {}}\n]\n```",
+     .becomes =
+         "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>C\nAction:\n```json\n[\n    {\"tool_name\": \"weather\", \"parameters\": "
+         "{\"city\": \"Köln\"}},\n    {\"tool_name\": \"now\", \"parameters\": {}}\n]\n```",
+     .reopened = "<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>Write 'Action:' and a list of calls, or directly_answer."
+                 "<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"},
+    {.family = "functionary_3_2", .reply = "weather\n{\"city\": \"Köln\", \"days\": 2}>>>now\n{}"},
+    {.family = "functionary_3_2", .reply = "all\nC>>>now\n{}"},
+    {.family = "gigachat_3",
+     .reply = "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}"},
+    {.family = "gigachat_3",
+     .reply = "C<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"now\", \"arguments\": {}}<|message_sep|>\n\n"},
+    {.family = "kimi_k3",
+     .reply = "<|open|>think<|sep|>Hm.<|close|>think<|sep|><|open|>response<|sep|>C<|close|>response<|sep|><|open|>tools<|sep|>"
+              "<|open|>call tool=\"weather\" index=\"1\"<|sep|><|open|>argument key=\"city\" type=\"string\"<|sep|>\nKöln\n"
+              "<|close|>argument<|sep|><|open|>argument key=\"tags\" type=\"array\"<|sep|>[\"a\"]<|close|>argument<|sep|>"
+              "<|open|>argument key=\"days\" type=\"number\"<|sep|>2<|close|>argument<|sep|><|close|>call<|sep|><|open|>call "
+              "tool=\"now\" index=\"2\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"},
+    {.family = "mirothinker",
+     .reply =
+         "<think>\nHm.\n</think>\n\nC\n<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>weather</tool_name>\n"
+         "<arguments>\n{\"city\": \"Köln\", \"days\": 2}\n</arguments>\n</use_mcp_tool>\n<use_mcp_tool>\n<server_name>tools"
+         "</server_name>\n<tool_name>now</tool_name>\n<arguments>\n{}\n</arguments>\n</use_mcp_tool>"},
+    {.family = "xlam2",
+     .reply = "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}, {\"name\": \"now\", \"arguments\": {}}]"},
     {.family = "minimax_m3",
      .reply =
          "Hm.</mm:think>C\n]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"weather\">]<]minimax[>[<city>Köln]<]minimax[>["
