@@ -117,7 +117,7 @@ bool FunctionReader::take_member(char c, JsonScanner::Place before, CallText& ca
     member_ = Member::name;
   } else if (key_ == "id" || key_ == "tool_call_id") {
     // A call with a name and arguments may have been emitted.
-    const bool is_early = call.name.empty() || call.arguments.empty();
+    const bool is_early = waits_for_id_ || call.name.empty() || call.arguments.empty();
     if (place == Place::string && is_early) member_ = Member::id;
   } else if (key_ == "arguments" || key_ == "parameters") {
     // Some models write the object as a string.

@@ -59,10 +59,12 @@ class RawReader final : public ArgumentReader {
   std::string begin_;  // The arguments before the text.
 };
 
-// A JSON object with the name and the arguments of the call, in any order, and perhaps an id, which counts before
-// them. Its last brace may be missing.
+// A JSON object with the name and the arguments of the call, in any order, and perhaps an id. Its last brace may be missing.
 class FunctionReader final : public ArgumentReader {
  public:
+  // `waits_for_id`: the id counts behind the name and the arguments, too.
+  explicit FunctionReader(bool waits_for_id) : waits_for_id_(waits_for_id) {}
+
   [[nodiscard]] Result read(std::string_view& text, CallText& call) override;
   [[nodiscard]] bool finish(std::string_view rest, CallText& call) override;
 
@@ -77,6 +79,7 @@ class FunctionReader final : public ArgumentReader {
     return has_arguments_ && member_ == Member::none && !call.name.empty() && scanner_.depth() == 1;
   }
 
+  const bool waits_for_id_;
   JsonScanner scanner_;
   Member member_ = Member::none;
   std::string key_;   // The key of the current member.

@@ -64,13 +64,20 @@ constexpr Notation kNotations[] = {
      "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"},
     {"llama3", R"({"name": "f", "parameters": {"a": true}})",
      R"({"name": "f", "parameters": {"a": true}}; {"name": "g", "parameters": {}})"},
-    {"mistral", R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}}])",
-     R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}}, {"name": "g", "arguments": {}}])"},
+    {"mistral", R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}, "id": "a1b2c3d4e"}])",
+     R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}, "id": "a1b2c3d4e"}, )"
+     R"({"name": "g", "arguments": {}, "id": "a1b2c3d4f"}])"},
     {"deepseek",
      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": true}\n```<｜tool▁call▁end｜>"
      "<｜tool▁calls▁end｜>",
      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": true}\n```<｜tool▁call▁end｜>\n"
      "<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+    {"hermes-arguments-first", "<tool_call>\n{\"arguments\": {\"a\": true}, \"name\": \"f\"}\n</tool_call>",
+     "<tool_call>\n{\"arguments\": {\"a\": true}, \"name\": \"f\"}\n</tool_call>\n"
+     "<tool_call>\n{\"arguments\": {}, \"name\": \"g\"}\n</tool_call>"},
+    {"mistral-3", R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": true}, "id": "a1b2c3d4e"}])",
+     R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": true}, "id": "a1b2c3d4e"}, )"
+     R"({"name": "g", "arguments": {}, "id": "a1b2c3d4f"}])"},
     {"command-r-plus", "Action:\n```json\n[\n    {\"tool_name\": \"f\", \"parameters\": {\"a\": true}}\n]\n```",
      "Action:\n```json\n[\n    {\"tool_name\": \"f\", \"parameters\": {\"a\": true}},\n    {\"tool_name\": \"g\", "
      "\"parameters\": {}}\n]\n```"},

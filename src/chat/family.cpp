@@ -162,13 +162,18 @@ constexpr ElementMarks kDsmlElement{.open = "<｜DSML｜parameter name=\"",
 
 constexpr TextArray<2> kMistralArgsHas{"[TOOL_CALLS]", "[ARGS]"};
 constexpr TextArray<1> kMistralHas{"[TOOL_CALLS]"};
+constexpr TextArray<1> kMistral3Has{"[TOOL_CALLS] ["};
 constexpr TextArray<1> kMistralIdMark{"[CALL_ID]"};
 constexpr CallForm kMistralList{.open = "[TOOL_CALLS]\t[\t", .call = "{function}", .between = "\t, ", .close = "\t]"};
+constexpr CallForm kMistral3List{.open = "[TOOL_CALLS] [\t", .call = "{function}", .between = "\t, ", .close = "\t]"};
 constexpr CallForm kMistralOne{.call = "[TOOL_CALLS]\t{function}"};
 constexpr CallForm kMistralPlain{.call = "[TOOL_CALLS]\t{name}\t{arguments}"};
 constexpr CallForm kMistralArgs{.call = "[TOOL_CALLS]\t{name}\t[ARGS]\t{arguments}"};
 constexpr CallForm kMistralId{.call = "[TOOL_CALLS]\t{name}\t[CALL_ID]\t{id}\t[ARGS]\t{arguments}"};
 constexpr std::array<CallForm, 5> kMistralCalls{{kMistralList, kMistralOne, kMistralArgs, kMistralId, kMistralPlain}};
+constexpr std::array<CallForm, 5> kMistral3Calls{{kMistral3List, kMistralOne, kMistralArgs, kMistralId, kMistralPlain}};
+// The templates refuse calls without ids.
+constexpr std::string_view kMistralFunction = R"({"name": "{name}", "arguments": {arguments}, "id": "{id}"})";
 constexpr std::array<CallForm, 5> kMistralArgsCalls{{kMistralArgs, kMistralId, kMistralList, kMistralOne, kMistralPlain}};
 constexpr std::array<CallForm, 5> kMistralIdCalls{{kMistralId, kMistralArgs, kMistralList, kMistralOne, kMistralPlain}};
 
@@ -223,6 +228,7 @@ constexpr std::array<CallForm, 1> kMcpCalls{{
 constexpr std::string_view kParametersFunction = R"({"name": "{name}", "parameters": {arguments}})";
 
 constexpr TextArray<1> kHermesHas{"<tool_call>"};
+constexpr TextArray<2> kHermesArgumentsFirstHas{"<tool_call>", R"({"arguments": )"};
 constexpr std::array<CallForm, 1> kHermesCalls{{{.call = "<tool_call>\n{function}\n</tool_call>", .between = "\n"}}};
 
 constexpr TextArray<2> kExaoneHas{"<tool_call>", "[|assistant|]"};
@@ -449,7 +455,18 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .calls = kMistralArgsCalls,
      .may_call_in_thoughts = false,
      .ids = CallIds::nine},
-    {.name = "mistral", .has = kMistralHas, .calls = kMistralCalls, .may_call_in_thoughts = false, .ids = CallIds::nine},
+    {.name = "mistral-3",
+     .has = kMistral3Has,
+     .calls = kMistral3Calls,
+     .may_call_in_thoughts = false,
+     .function = kMistralFunction,
+     .ids = CallIds::nine},
+    {.name = "mistral",
+     .has = kMistralHas,
+     .calls = kMistralCalls,
+     .may_call_in_thoughts = false,
+     .function = kMistralFunction,
+     .ids = CallIds::nine},
     {.name = "kimi", .has = kKimiHas, .calls = kKimiCalls, .ends = kKimiEnds, .ids = CallIds::named},
     {.name = "kimi-k3",
      .has = kKimi3Has,
@@ -504,6 +521,10 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.name = "smollm3", .has = kSmolHas, .calls = kSmolCalls},
     {.name = "ernie", .has = kErnieHas, .calls = kHermesCalls, .around = kResponseMarks},
     {.name = "exaone", .has = kExaoneHas, .calls = kExaoneCalls},
+    {.name = "hermes-arguments-first",
+     .has = kHermesArgumentsFirstHas,
+     .calls = kHermesCalls,
+     .function = R"({"arguments": {arguments}, "name": "{name}"})"},
     {.name = "hermes", .has = kHermesHas, .calls = kHermesCalls},
     {.name = "hunyuan", .has = kHunyuanHas, .calls = kToolCallsCalls, .may_call_in_thoughts = false, .around = kHunyuanAround},
     {.name = "apriel",
@@ -549,6 +570,11 @@ const Family* family_of(std::string_view chat_template) {
 const Family* family_named(std::string_view name) {
   const auto found = std::ranges::find(kFamilies, name, &Family::name);
   return found == kFamilies.end() ? nullptr : &*found;
+}
+
+bool has_late_id(const Family& family) {
+  const std::size_t id = family.function.find("{id}");
+  return id != std::string_view::npos && id > family.function.find("{arguments}");
 }
 
 const Family& general_family() {

@@ -105,6 +105,8 @@ struct Family {
 [[nodiscard]] const Family* family_of(std::string_view chat_template);
 // The family with this name; null: there is none.
 [[nodiscard]] const Family* family_named(std::string_view name);
+// Whether the id of a forced call stands behind its arguments.
+[[nodiscard]] bool has_late_id(const Family& family);
 // The notation that models without tools in their template are asked for.
 [[nodiscard]] const Family& general_family();
 // The marks around thoughts in replies of such a template; empty: none are known. `family` may be null.

@@ -138,6 +138,8 @@ TEST(Families, ATemplateShowsItsFamily) {
   EXPECT_EQ(name("ipython parameters [{\"name\": NAME}]"), "xlam-2");
   EXPECT_EQ(name("<|python_tag|> ipython parameters [{\"name\": NAME}]"), "llama3");
   EXPECT_EQ(name("ipython parameters {\"name\": NAME}"), "llama3.2");
+  EXPECT_EQ(name("<tool_call>\n{\"arguments\": ARGUMENTS, \"name\""), "hermes-arguments-first");
+  EXPECT_EQ(name("[TOOL_CALLS] [{"), "mistral-3");
   EXPECT_EQ(name("nothing of it"), "none");
   EXPECT_EQ(family_of("<tool_call>"), nullptr) << "a template that takes no tools";
 }
@@ -552,6 +554,23 @@ TEST(Families, ALimitCutsACallAnywhere) {
       }
     }
   }
+}
+
+TEST(Families, TheIdBehindTheArgumentsOfAForcedCallCounts) {
+  ReplyFormat format = family_format("mistral-3", false);
+  EXPECT_TRUE(has_late_id(*format.family));
+  const std::string reply = R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}, "id": "123456789"}])";
+  expect_parts(format, reply, {"", "", {R"(f{"a": 1})"}});
+  format.waits_for_ids = true;
+  expect_parts(format, reply, {"", "", {R"(f#123456789{"a": 1})"}});
+  expect_parts(format, R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}, "id": "1"}])", {"", "", {R"(f{"a": 1})"}});
+  // A limit leaves what has come.
+  ReplyParser parser(format, 1);
+  ReplyPieces pieces;
+  parser.push(R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1)", pieces);
+  parser.finish(pieces, true);
+  EXPECT_EQ(pieces.content, "");
+  EXPECT_EQ(parser.calls().at(0).text, R"({"a": 1)");
 }
 
 // --- as in Python

@@ -353,7 +353,7 @@ void ReplyParser::begin_call(const CallForm& form, CallHead head, std::size_t be
 }
 
 std::unique_ptr<ArgumentReader> ReplyParser::make_reader(const Form& form) const {
-  if (form.head.back().kind == PatternPart::Kind::function) return std::make_unique<FunctionReader>();
+  if (form.head.back().kind == PatternPart::Kind::function) return std::make_unique<FunctionReader>(format_.waits_for_ids);
   const auto tool = format_.tools->find(call_.name);
   const ParameterTypes* const types = tool == format_.tools->end() ? nullptr : &tool->second;
   switch (form.form->style) {
@@ -376,7 +376,7 @@ bool ReplyParser::step_call(ReplyPieces& out) {
   drop_held(held_.size() - rest.size());
   const bool is_whole = result == ArgumentReader::Result::complete;
   const bool is_none = stands_for_none();
-  const bool is_decided = !call_.name.empty() && !call_.arguments.empty();
+  const bool is_decided = !call_.name.empty() && !call_.arguments.empty() && (is_whole || !format_.waits_for_ids);
   const bool is_call = is_emitted_ || !is_decided || is_none || emit_call();
   if (!is_call || result == ArgumentReader::Result::malformed || (is_whole && !is_emitted_ && !is_none)) {
     give_up_call(out);
@@ -536,8 +536,9 @@ void ReplyParser::finish(ReplyPieces& out, bool is_cut) {
     held_.resize(without_blanks_at_end(std::string_view(held_).substr(0, undecided_->at)).size());
   if (state_ == State::call) {
     const bool is_none = stands_for_none();
-    const bool may_end = !is_cut && !is_none && !call_.name.empty();
-    const bool is_whole = may_end && reader_->finish(held_, call_) && (is_emitted_ || emit_call());
+    // A call that has waited for its id has no other end at a limit.
+    const bool may_end = is_cut ? format_.waits_for_ids && !call_.arguments.empty() : reader_->finish(held_, call_);
+    const bool is_whole = may_end && !is_none && !call_.name.empty() && (is_emitted_ || emit_call());
     flush_arguments(out);
     if (is_none) call_text_.clear();
     if (is_whole || (is_cut && is_emitted_) || is_none) held_.clear();

@@ -32,6 +32,7 @@ struct ReplyFormat {
   const Family* family = nullptr;        // Null: thoughts only.
   std::shared_ptr<const Tools> tools{};  // Null: there are no calls.
   bool has_parallel_calls = true;
+  bool waits_for_ids = false;          // A call is emitted once it is whole, since its id stands behind its arguments.
   Marks thoughts{};                    // Empty: there are none.
   bool keeps_thoughts = false;         // Thoughts are content, with their marks.
   bool begins_with_reasoning = false;  // The prompt has opened the reasoning.

@@ -226,7 +226,7 @@ class Turns(test_http.HttpTest):
             return reply
 
         for turn in range(TURNS):
-            is_forced = turn % FORCED_EVERY == FORCED_EVERY - 1 and entry.get("forced", True)
+            is_forced = turn % FORCED_EVERY == FORCED_EVERY - 1
             name = label(entry, turn)
             called = say(question(name), tool_choice="required" if is_forced else "auto")
             assert called.calls and not called.content, (called.content, called.calls)

@@ -41,6 +41,7 @@ struct RoundTrip {
   std::string_view template_arguments = R"({"enable_thinking": true, "thinking": true})";
   // How much of the prompt's end the template writes differently behind a reply. It has opened the thoughts that are left out.
   std::string_view reopened{};
+  bool is_forced = false;  // The request forces calls.
 };
 
 std::ostream& operator<<(std::ostream& out, const RoundTrip& trip) {
@@ -167,6 +168,14 @@ constexpr RoundTrip kRoundTrips[] = {
          "</server_name>\n<tool_name>now</tool_name>\n<arguments>\n{}\n</arguments>\n</use_mcp_tool>"},
     {.family = "xlam2",
      .reply = "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}, {\"name\": \"now\", \"arguments\": {}}]"},
+    {.family = "hermes_tools",
+     .reply =
+         "<tool_call>\n{\"arguments\": {\"city\": \"Köln\", \"days\": 2}, \"name\": \"weather\"}\n</tool_call>\n<tool_call>\n"
+         "{\"arguments\": {}, \"name\": \"now\"}\n</tool_call>"},
+    {.family = "mistral_v3",
+     .reply = "[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}, \"id\": \"a1b2c3d4e\"}, {\"name\": "
+              "\"now\", \"arguments\": {}, \"id\": \"a1b2c3d4f\"}]",
+     .is_forced = true},
     {.family = "minimax_m3",
      .reply =
          "Hm.</mm:think>C\n]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"weather\">]<]minimax[>[<city>Köln]<]minimax[>["
@@ -188,6 +197,7 @@ class RoundTrips : public ::testing::TestWithParam<RoundTrip> {
     options_.tools = boost::json::serialize(calls.at("tools"));
     options_.splits_reasoning = true;
     options_.template_arguments = GetParam().template_arguments;
+    if (GetParam().is_forced) options_.tool_choice = ToolChoice::required;
   }
 
   [[nodiscard]] Conversation conversation(std::span<const ChatMessage> messages) const {
