@@ -333,10 +333,9 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
                          close);
     }
     if (has_nested_values(marks, types)) {
-      // The same schemas are refused as elsewhere.
-      grammar::JsonRules checked;
-      const auto rule = checked.add(property, schema);
-      if (!rule && (use_ == Use::forced || is_strict)) return std::unexpected(rule.error());
+      if (use_ == Use::forced || is_strict) {
+        if (const auto rule = checked_.add(property, schema); !rule) return std::unexpected(rule.error());
+      }
       return std::format("{} {} {}", begin, nested.value_of(property), close);
     }
     // Whitespace that the reader takes for no part of a text.
@@ -367,6 +366,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
   const Use use_;
   const bool is_loose_;
   grammar::JsonRules rules_;
+  grammar::JsonRules checked_;  // The schemas of nested elements, so that the same ones are refused as for other families.
   std::vector<Callable> tools_;
   std::string extra_;
   int forms_ = 0;
