@@ -194,9 +194,6 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
         case PatternPart::Kind::index:
           add(std::string(index));
           break;
-        case PatternPart::Kind::server:
-          add(use_ == Use::forced ? literal(server_of(tool->name)) : "any");
-          break;
         case PatternPart::Kind::id:
           add(has_name ? "id" : literal("functions." + tool->name + ":") + " [0-9]{1,4}");
           break;

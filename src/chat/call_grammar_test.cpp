@@ -86,9 +86,11 @@ constexpr Notation kNotations[] = {
      "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"a\": true}}"
      "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"g\", \"arguments\": {}}"},
     {"kimi-k3",
-     "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"a\" type=\"boolean\"<|sep|>true"
+     "<|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=\"f\" "
+     "index=\"1\"<|sep|><|open|>argument key=\"a\" type=\"boolean\"<|sep|>true"
      "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
-     "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"a\" type=\"boolean\"<|sep|>true"
+     "<|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=\"f\" "
+     "index=\"1\"<|sep|><|open|>argument key=\"a\" type=\"boolean\"<|sep|>true"
      "<|close|>argument<|sep|><|close|>call<|sep|><|open|>call tool=\"g\" index=\"2\"<|sep|><|close|>call<|sep|><|close|>tools"
      "<|sep|><|close|>message<|sep|>"},
     {"mirothinker",
@@ -282,7 +284,6 @@ TEST(CallGrammar, TheFirstFormOfEveryFamily) {
     put("{id}", family.ids == CallIds::named ? "functions.f:0" : family.ids == CallIds::nine ? "123456789" : "12");
     put("{line}", "\n");
     put("{index}", "1");
-    put("{server}", "tools");
     put("{arguments}", arguments);
     EXPECT_TRUE(takes(of(family.name), forced(), text)) << family.name << ": " << text;
     EXPECT_EQ(begun(family.name, offered(), text), "whole") << family.name << ": " << text;
@@ -398,7 +399,8 @@ TEST(CallGrammar, AnArgumentsTypeIsItsAttribute) {
   };
   const auto with = [](const std::string& arguments) {
     return std::format(
-        "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|>{}<|close|>call<|sep|><|close|>tools<|sep|>"
+        "<|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=\"f\" "
+        "index=\"1\"<|sep|>{}<|close|>call<|sep|><|close|>tools<|sep|>"
         "<|close|>message<|sep|>",
         arguments);
   };
@@ -411,21 +413,6 @@ TEST(CallGrammar, AnArgumentsTypeIsItsAttribute) {
                                   call("l", "array", "[1]"), call("o", "object", "{}"), call("q", "number", "1")})
     EXPECT_FALSE(takes_both("kimi-k3", with(both + more))) << more;
   EXPECT_FALSE(takes_both("kimi-k3", with(call("p", "string", "a") + call("m", "string", "be"))));
-}
-
-TEST(CallGrammar, AForcedCallNamesTheServerOfItsTool) {
-  ChatOptions options = forced();
-  options.tools = R"([{"type":"function","function":{"name":"files__read"}}])";
-  const auto call = [](std::string_view server) {
-    return std::format(
-        "<use_mcp_tool>\n<server_name>{}</server_name>\n<tool_name>files__read</tool_name>\n<arguments>\n{{}}\n"
-        "</arguments>\n</use_mcp_tool>",
-        server);
-  };
-  EXPECT_TRUE(takes(of("mirothinker"), options, call("files")));
-  EXPECT_FALSE(takes(of("mirothinker"), options, call("tools")));
-  options.tool_choice = ToolChoice::automatic;
-  EXPECT_EQ(begun("mirothinker", options, call("tools")), "whole");
 }
 
 TEST(BegunCallGrammar, ACallThatStandsForNoneIsTaken) {

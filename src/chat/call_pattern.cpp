@@ -14,12 +14,11 @@ constexpr std::string_view kNoName = " \t\r\n<>[](){}\"'=`,;";  // Characters th
 constexpr std::size_t kAnyBytesMax = 64;
 constexpr std::size_t kHeadBytesMax = 1024;
 
-constexpr std::array<std::pair<std::string_view, Kind>, 8> kPlaceholders{{
+constexpr std::array<std::pair<std::string_view, Kind>, 7> kPlaceholders{{
     {"{line}", Kind::line},
     {"{name}", Kind::name},
     {"{id}", Kind::id},
     {"{index}", Kind::index},
-    {"{server}", Kind::server},
     {"{any}", Kind::any},
     {"{arguments}", Kind::arguments},
     {"{function}", Kind::function},
@@ -97,7 +96,6 @@ CallHead match_head(std::span<const PatternPart> pattern, std::string_view text,
         break;
       }
       case Kind::index:
-      case Kind::server:
       case Kind::any: {
         const std::string_view until = pattern[static_cast<std::size_t>(&part - pattern.data()) + 1].text;
         const MarkPlace place = find_mark(rest, until, kAnyBytesMax);
@@ -113,11 +111,6 @@ CallHead match_head(std::span<const PatternPart> pattern, std::string_view text,
     }
   }
   return ended(Found::yes);
-}
-
-std::string_view server_of(std::string_view name) {
-  const std::size_t end = name.find("__");
-  return end == std::string_view::npos ? "tools" : name.substr(0, end);
 }
 
 bool is_function_name(std::string_view name) {

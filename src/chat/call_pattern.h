@@ -20,7 +20,6 @@ struct PatternPart {
     name,
     id,
     index,
-    server,
     any,
     arguments,
     function,
@@ -54,12 +53,9 @@ struct CallHead {
   std::string id{};
 };
 
-// Compares `text` with the parts, whose {any}, {index} and {server} stand before a text, up to {arguments} or {function}, which
+// Compares `text` with the parts, whose {any} and {index} stand before a text, up to {arguments} or {function}, which
 // must begin with one of `begins`, or to the end. What is longer than 1024 bytes is none.
 [[nodiscard]] CallHead match_head(std::span<const PatternPart> pattern, std::string_view text, std::string_view begins);
-
-// The server of an MCP tool: what its name has before "__"; else "tools".
-[[nodiscard]] std::string_view server_of(std::string_view name);
 
 // Whether a model may name a function so.
 [[nodiscard]] bool is_function_name(std::string_view name);

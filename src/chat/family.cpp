@@ -118,13 +118,19 @@ constexpr ElementMarks kMiniMax3Element{.open = "]<]minimax[>[<",
                                         .between = "",
                                         .begins_line = false};
 
-constexpr TextArray<2> kKimi3Has{"<|open|>", "argument key="};
-constexpr std::array<CallForm, 1> kKimi3Calls{{
-    {.open = "<|open|>tools<|sep|>",
-     .call = "<|open|>call tool=\"{name}\" index=\"{index}\"<|sep|>\t{arguments}\t<|close|>call<|sep|>",
-     .close = "<|close|>tools<|sep|>\t<|close|>message<|sep|>",
+constexpr TextArray<2> kKimi3Has{"<|open|>", "<|close|>"};
+constexpr std::string_view kKimi3Call =
+    "<|open|>call tool=\"{name}\" index=\"{index}\"<|sep|>\t{arguments}\t<|close|>call<|sep|>";
+constexpr std::string_view kKimi3End = "<|close|>tools<|sep|>\t<|close|>message<|sep|>";
+// A reply has a response before its calls, which may be empty.
+constexpr std::array<CallForm, 2> kKimi3Calls{{
+    {.open = "<|open|>response<|sep|>\t<|close|>response<|sep|>\t<|open|>tools<|sep|>",
+     .call = kKimi3Call,
+     .close = kKimi3End,
      .style = kElements},
+    {.open = "<|open|>tools<|sep|>", .call = kKimi3Call, .close = kKimi3End, .style = kElements},
 }};
+constexpr TextArray<1> kKimi3Ends{"<|end_of_msg|>"};
 constexpr ElementMarks kKimi3Element{.open = "<|open|>argument key=\"",
                                      .name_end = "\"",
                                      .value_begin = "<|sep|>",
@@ -218,7 +224,7 @@ constexpr std::array<Marks, 1> kFunctionary32Around{{{"all{line}", ""}}};
 
 constexpr TextArray<1> kMcpHas{"<use_mcp_tool>"};
 constexpr std::array<CallForm, 1> kMcpCalls{{
-    {.call = "<use_mcp_tool>\n<server_name>{server}</server_name>\n<tool_name>{name}</tool_name>\n<arguments>\n{arguments}\n"
+    {.call = "<use_mcp_tool>\n<server_name>{any}</server_name>\n<tool_name>{name}</tool_name>\n<arguments>\n{arguments}\n"
              "</arguments>\n</use_mcp_tool>",
      .between = "\n"},
 }};
@@ -473,7 +479,9 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .calls = kKimi3Calls,
      .thoughts = {"<|open|>think<|sep|>", "<|close|>think<|sep|>"},
      .dropped = kKimi3Dropped,
-     .element = kKimi3Element},
+     .ends = kKimi3Ends,
+     .element = kKimi3Element,
+     .call_trigger = "<|open|>tools<|sep|>"},
     {.name = "deepseek-3.1", .has = kDeepSeekHas, .lacks = kFence, .calls = kDeepSeek31Calls},
     {.name = "deepseek", .has = kDeepSeekHas, .calls = kDeepSeekCalls},
     {.name = "gemma4",

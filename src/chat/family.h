@@ -42,9 +42,8 @@ struct ElementMarks {
 
 // One way to write calls: open, call, between, call, ..., close. In these texts a blank or line feed stands for any whitespace
 // or none, and forced calls have it as it is here; a tab stands for the same, and forced calls have none. {line} stands for one
-// line feed. {name}, {id}, {arguments} and {function}, an object with the name and the arguments, stand for parts of a call;
-// {index} for its number in the reply, from 1; {server} for the server of an MCP tool, which its name has before "__", else
-// "tools"; {any} for up to 64 bytes without <.
+// line feed. {name}, {id}, {arguments} and {function}, an object with the name and the arguments, stand for parts of a call,
+// {index} for its number in the reply, from 1, and {any} for up to 64 bytes without <.
 struct CallForm {
   std::string_view open{};  // May be empty, as the next two.
   std::string_view call{};

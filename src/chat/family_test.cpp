@@ -133,7 +133,7 @@ TEST(Families, ATemplateShowsItsFamily) {
   EXPECT_EQ(name("<|start_header_id|>>>>all\n"), "functionary-3.2");
   EXPECT_EQ(name("'function call' ~ '<|role_sep|>\n'"), "gigachat-3");
   EXPECT_EQ(name("<|function_call|><|role_sep|>"), "gigachat");
-  EXPECT_EQ(name("'<|open|>' ~ 'argument key=' ~ '<|sep|>'"), "kimi-k3");
+  EXPECT_EQ(name("'<|open|>' ~ 'argument' ~ '<|sep|>' ~ '<|close|>'"), "kimi-k3");
   EXPECT_EQ(name("<use_mcp_tool>\n<server_name>"), "mirothinker");
   EXPECT_EQ(name("ipython parameters [{\"name\": NAME}]"), "xlam-2");
   EXPECT_EQ(name("<|python_tag|> ipython parameters [{\"name\": NAME}]"), "llama3");
@@ -489,6 +489,14 @@ TEST(Families, KimiK3) {
                                       argument("b", "boolean", "true") + argument("l", "array", "[]") +
                                       argument("s", "string", "null"))),
                {"", "", {R"(g{"o": {"k": [1]}, "n": null, "b": true, "l": [], "s": "null"})"}});
+  // Without content, the response is empty; the prompt may have begun the thoughts, or the response.
+  expect_parts(
+      "kimi-k3",
+      "R<|close|>think<|sep|>" + part("response", "") + part("tools", call("f", 1, argument("a", "number", "1"))) + end,
+      {"R", "", {R"(f{"a": 1})"}}, true);
+  expect_parts("kimi-k3", "<|close|>response<|sep|>" + part("tools", call("g", 1, "")) + end, {"", "", {"g{}"}});
+  expect_parts("kimi-k3", "C<|close|>response<|sep|>" + end, {"", "C", {}});
+  expect_parts("kimi-k3", part("response", "") + end, {"", "", {}});
   expect_parts("kimi-k3", "no parts", {"", "no parts", {}});
   const std::string wrong = "<|open|>tools<|sep|><|open|>call index=\"1\"<|sep|>";
   expect_parts("kimi-k3", wrong, {"", wrong, {}});

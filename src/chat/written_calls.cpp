@@ -94,9 +94,6 @@ void append_form(Text& out, const Family& family, const CallForm& form, std::str
       case PatternPart::Kind::index:
         out.append(std::to_string(index));
         break;
-      case PatternPart::Kind::server:
-        append_input(std::string(server_of(call->name)));
-        break;
       case PatternPart::Kind::name:
         append_input(call->name);
         break;

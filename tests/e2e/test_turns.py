@@ -162,7 +162,7 @@ class Reply:
 class Turns(test_http.HttpTest):
     """The marks in bars and brackets are control tokens, which replies do not show."""
 
-    flags = ("--http", "127.0.0.1:0", "--n-ctx", "4096", "--kv-cells", "8192", "--slots", "2")
+    flags = ("--http", "127.0.0.1:0", "--n-ctx", "6144", "--kv-cells", "12288", "--slots", "2")
     environment = {"UMA_VERIFY": 50}  # Each check computes the whole conversation.
     takes_long = True
     has_control_marks = True

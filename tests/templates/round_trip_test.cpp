@@ -156,11 +156,15 @@ constexpr RoundTrip kRoundTrips[] = {
     {.family = "gigachat_3",
      .reply = "C<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"now\", \"arguments\": {}}<|message_sep|>\n\n"},
     {.family = "kimi_k3",
-     .reply = "<|open|>think<|sep|>Hm.<|close|>think<|sep|><|open|>response<|sep|>C<|close|>response<|sep|><|open|>tools<|sep|>"
-              "<|open|>call tool=\"weather\" index=\"1\"<|sep|><|open|>argument key=\"city\" type=\"string\"<|sep|>\nKöln\n"
-              "<|close|>argument<|sep|><|open|>argument key=\"tags\" type=\"array\"<|sep|>[\"a\"]<|close|>argument<|sep|>"
-              "<|open|>argument key=\"days\" type=\"number\"<|sep|>2<|close|>argument<|sep|><|close|>call<|sep|><|open|>call "
-              "tool=\"now\" index=\"2\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"},
+     .reply =
+         "Hm.<|close|>think<|sep|><|open|>response<|sep|>C<|close|>response<|sep|><|open|>tools<|sep|><|open|>call "
+         "tool=\"weather\" index=\"1\"<|sep|><|open|>argument key=\"city\" type=\"string\"<|sep|>\nKöln\n<|close|>argument"
+         "<|sep|><|open|>argument key=\"tags\" type=\"array\"<|sep|>[\"a\"]<|close|>argument<|sep|><|open|>argument "
+         "key=\"days\" type=\"number\"<|sep|>2<|close|>argument<|sep|><|close|>call<|sep|><|open|>call tool=\"now\" index=\"2\""
+         "<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"},
+    {.family = "kimi_k3",
+     .reply = "Hm.<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|><|open|>call "
+              "tool=\"now\" index=\"1\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"},
     {.family = "mirothinker",
      .reply =
          "<think>\nHm.\n</think>\n\nC\n<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>weather</tool_name>\n"
