@@ -506,6 +506,19 @@ TEST(CallGrammar, ASchemaThatRefersToItselfOftenHasFewRules) {
   EXPECT_FALSE(takes(of("lfm2"), options, call(wrong)));
 }
 
+TEST(CallGrammar, ManyElementsOfOneLargeSchemaAreRefusedOrShareItsRules) {
+  std::string properties, inner;
+  for (int i = 0; i < 2000; ++i) properties += std::format(R"({}"p{}":{{"$ref":"#/$defs/o"}})", i == 0 ? "" : ",", i);
+  for (int i = 0; i < 1000; ++i)
+    inner += std::format(R"({}"k{}":{{"type":"array","items":{{"type":"integer"}}}})", i == 0 ? "" : ",", i);
+  const std::string schema = std::format(
+      R"({{"type":"object","properties":{{{}}},"$defs":{{"o":{{"type":"object","properties":{{{}}}}}}}}})", properties, inner);
+  const auto forced_grammar = call_grammar(of("minimax-m3"), with_schema(schema, ToolChoice::required));
+  EXPECT_TRUE(!forced_grammar || forced_grammar->size() < 1'000'000);
+  EXPECT_TRUE(begun_call_grammar(of("minimax-m3"), with_schema(schema, ToolChoice::automatic)).has_value());
+  EXPECT_LT(tools_of(with_schema(schema, ToolChoice::required).tools).at("f").size(), 4000u);
+}
+
 TEST(CallGrammar, AValueHasEachOfItsTypesOnce) {
   const std::string schema = std::format(
       R"({{"type":"object","properties":{{"a":{{"type":["string",{}],"properties":{{"b":{{"type":"string"}}}}}}}}}})",

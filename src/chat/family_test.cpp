@@ -11,6 +11,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/random.h"
+#include "chat/nested_elements.h"
 #include "chat/reply_parser.h"
 #include "chat/tool_format.h"
 
@@ -665,6 +667,39 @@ TEST(Families, LimitsDoNotDependOnThePieces) {
   expect_parts("lfm2", "<|tool_call_start|>[f(s='a'" + std::string(100, ' ') + "b')]", {"", "b')]", {R"(f{"s": "a")"}});
   const std::string word = "<|tool_call_start|>[f(a=1" + std::string(2000, ' ') + ")]";
   expect_parts("lfm2", word, {"", word, {}});
+}
+
+// Texts by chance, of the marks of a family and what stands between them.
+TEST(Families, NoReplyDependsOnItsPieces) {
+  Random random(7);
+  for (const Family& family : families()) {
+    std::vector<std::string> parts{"f",  "g", "a",  "s", "1",          "true",
+                                   "\n", " ", "\"", "{", "}",          "[",
+                                   "]",  "x", ",",  ":", "{\"a\": 1}", R"({"name": "f", "arguments": {"a": 1}})"};
+    const auto add = [&](std::string_view text) {
+      for (const PatternPart& part : pattern_of(text)) {
+        if (part.kind == PatternPart::Kind::text) parts.emplace_back(part.text);
+      }
+    };
+    for (const CallForm& form : family.calls) {
+      for (const std::string_view text : {form.open, form.call, form.between, form.close}) add(text);
+    }
+    for (const std::string_view mark : family.dropped) add(mark);
+    for (const Marks& marks : family.around) add(marks.open);
+    const ElementMarks& element = family.element;
+    for (const std::string_view mark : {element.open, element.name_end, element.value_begin, element.text_attribute}) {
+      if (!mark.empty()) parts.emplace_back(mark);
+    }
+    for (const std::string_view name : {"a", "o", "item"}) parts.push_back(close_of(element, name));
+    const ReplyFormat format = family_format(family.name, false);
+    for (int i = 0; i < 100; ++i) {
+      std::string text;
+      while (random.next_below(12) != 0) text += parts[random.next_below(parts.size())];
+      const FamilyReply whole = parse_reply(format, text, text.size() + 1);
+      for (const std::size_t step : {std::size_t{1}, std::size_t{3}})
+        ASSERT_EQ(parse_reply(format, text, step), whole) << family.name << ", in pieces of " << step << ": " << text;
+    }
+  }
 }
 
 TEST(Families, AValueWithoutItsEndEndsBeforeTheNextElement) {
