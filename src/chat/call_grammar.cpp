@@ -324,7 +324,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const std::string values = types.is_text() ? listed_values(property, schema) : "";
     const std::string close = literal(close_of(marks, name));
     if (types.is_text() && values.empty()) {
-      const std::string text = std::format("{} element-body {}", begin, close);
+      std::string text = std::format("{} element-body {}", begin, close);
       if (!types.has(TypeSet::null) || marks.text_attribute.empty()) return text;
       return std::format("({} | {}{} {} {})", text, named, element_begin(other_attribute({TypeSet::null})), literal("null"),
                          close);

@@ -73,7 +73,7 @@ class NestedElements {
     const std::size_t end = text_.find(close);
     if (end == std::string_view::npos) return std::nullopt;
     constexpr TypeSet kScalar{TypeSet::integer | TypeSet::number | TypeSet::boolean | TypeSet::null};
-    const std::string json = typed_json(without_blanks(text_.substr(0, end)), is_known ? type : kScalar);
+    std::string json = typed_json(without_blanks(text_.substr(0, end)), is_known ? type : kScalar);
     text_.remove_prefix(end + close.size());
     return json;
   }

@@ -197,7 +197,7 @@ void append_json_text(std::string& json, std::string_view text) {
 
 std::string typed_json(std::string_view text, TypeSet types) {
   const std::string_view value = without_blanks(text);
-  const std::string word = lower(value.substr(0, 8));
+  std::string word = lower(value.substr(0, 8));
   const bool is_null = word == "null" || word == "none";
   if (types.has(TypeSet::null) && is_null) return "null";
   if (!types.is_text()) {
