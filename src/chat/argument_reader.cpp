@@ -40,6 +40,28 @@ Result JsonReader::read(std::string_view& text, CallText& call) {
   return Result::more;
 }
 
+// --- a text
+
+RawReader::RawReader(const ParameterTypes& types) : begin_("{\"") {
+  append_json_text(begin_, types.size() == 1 ? std::string_view(types.begin()->first) : "code");
+  begin_ += "\": \"";
+}
+
+Result RawReader::read(std::string_view& text, CallText& call) {
+  if (!text.empty() && call.arguments.empty()) call.arguments = begin_;
+  append_json_text(call.arguments, text);
+  text = {};
+  return Result::more;
+}
+
+bool RawReader::finish(std::string_view /*rest*/, CallText& call) {
+  if (call.arguments.empty()) return false;
+  call.arguments += "\"}";
+  return true;
+}
+
+// --- an object with the name and the arguments
+
 Result FunctionReader::read(std::string_view& text, CallText& call) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const bool was_whole = is_whole(call);
@@ -95,7 +117,7 @@ bool FunctionReader::take_member(char c, JsonScanner::Place before, CallText& ca
     member_ = Member::name;
   } else if (key_ == "id" || key_ == "tool_call_id") {
     // A call with a name and arguments may have been emitted.
-    const bool is_early = call.name.empty() || call.arguments.empty();
+    const bool is_early = waits_for_id_ || call.name.empty() || call.arguments.empty();
     if (place == Place::string && is_early) member_ = Member::id;
   } else if (key_ == "arguments" || key_ == "parameters") {
     // Some models write the object as a string.

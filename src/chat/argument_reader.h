@@ -1,6 +1,6 @@
-// Readers of the arguments of one tool call, in the ways in which families of models write them: as JSON here, as elements in
-// element_reader.h, as in Python in loose_reader.h. They make JSON of them while the text comes in, so long texts stream. The
-// result does not depend on how the text is divided.
+// Readers of the arguments of one tool call, in the ways in which families of models write them: as JSON or a text here, as
+// elements in element_reader.h, as in Python in loose_reader.h. They make JSON of them while the text comes in, so long texts
+// stream. The result does not depend on how the text is divided.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "chat/json_scanner.h"
+#include "chat/parameter_types.h"
 
 namespace uma::chat {
 
@@ -46,10 +47,24 @@ class JsonReader final : public ArgumentReader {
   JsonScanner scanner_;
 };
 
-// A JSON object with the name and the arguments of the call, in any order, and perhaps an id, which counts before
-// them. Its last brace may be missing.
+// The text of a tool's only parameter, up to the end of the reply.
+class RawReader final : public ArgumentReader {
+ public:
+  explicit RawReader(const ParameterTypes& types);
+
+  [[nodiscard]] Result read(std::string_view& text, CallText& call) override;
+  [[nodiscard]] bool finish(std::string_view rest, CallText& call) override;
+
+ private:
+  std::string begin_;  // The arguments before the text.
+};
+
+// A JSON object with the name and the arguments of the call, in any order, and perhaps an id. Its last brace may be missing.
 class FunctionReader final : public ArgumentReader {
  public:
+  // `waits_for_id`: the id counts behind the name and the arguments, too.
+  explicit FunctionReader(bool waits_for_id) : waits_for_id_(waits_for_id) {}
+
   [[nodiscard]] Result read(std::string_view& text, CallText& call) override;
   [[nodiscard]] bool finish(std::string_view rest, CallText& call) override;
 
@@ -64,6 +79,7 @@ class FunctionReader final : public ArgumentReader {
     return has_arguments_ && member_ == Member::none && !call.name.empty() && scanner_.depth() == 1;
   }
 
+  const bool waits_for_id_;
   JsonScanner scanner_;
   Member member_ = Member::none;
   std::string key_;   // The key of the current member.

@@ -1,7 +1,9 @@
 #include "chat/call_grammar.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <format>
 #include <set>
 #include <string_view>
@@ -13,7 +15,8 @@
 
 #include "chat/call_pattern.h"
 #include "chat/call_rules.h"
-#include "chat/element_reader.h"
+#include "chat/nested_elements.h"
+#include "chat/nested_rules.h"
 #include "chat/parameter_types.h"
 #include "grammar/gbnf.h"
 #include "grammar/json_schema.h"
@@ -36,6 +39,13 @@ std::unexpected<Error> refused_schema(std::size_t tool, const boost::json::objec
   std::string message =
       std::format("field \"{}\": tool \"{}\": {}", field, std::string_view(function.at("name").as_string()), error.message);
   return std::unexpected(Error{error.code, std::move(message), std::move(field)});
+}
+
+// The key of a value in Family::function.
+std::string_view key_of(std::string_view function, std::string_view value) {
+  const std::size_t end = function.rfind("\": ", function.find(value));
+  const std::size_t begin = function.rfind('"', end - 1) + 1;
+  return function.substr(begin, end - begin);
 }
 
 // A tool and the rules for its arguments.
@@ -81,11 +91,26 @@ class CallRules {
     return Unit{};
   }
 
-  // The calls of one form, 1 to `calls_max`.
+  // Adds the calls that stand for none, beside the tools.
+  [[nodiscard]] Expected<Unit> add_no_calls() {
+    for (const std::string_view name : family_.no_calls) {
+      if (std::ranges::contains(tools_, name, &Callable::name)) continue;
+      const boost::json::object function{{"name", boost::json::string(name)}};
+      if (auto added = add_tool(tools_.size(), function); !added) return added;
+    }
+    return Unit{};
+  }
+
+  // The calls of one form, 1 to `calls_max`; empty: no tool can be called in it.
   [[nodiscard]] std::string calls(const CallForm& form, int calls_max) {
     const Pattern call = pattern_of(form.call);
+    const std::string index = calls_max == 1 && use_ == Use::forced ? literal("1") : "[0-9]{1,4}";
     std::string alternatives;
-    for (const Callable& tool : tools_) alternatives += (alternatives.empty() ? "" : " | ") + text_of(call, form, &tool);
+    for (const Callable& tool : tools_) {
+      if (!form.name.empty() && form.name != tool.name) continue;
+      alternatives += (alternatives.empty() ? "" : " | ") + text_of(call, form, &tool, index);
+    }
+    if (alternatives.empty()) return "";
     const std::string name = std::format("call-{}", forms_++);
     extra_ += std::format("{} ::= {}\n", name, alternatives);
     const bool is_one_block = !form.open.empty() || !form.close.empty() || use_ == Use::forced || form.needs_known_name;
@@ -103,6 +128,7 @@ any ::= [^<\n]{0,64}
 member ::= ("\"type\"" ws ":" ws "\"function\"" | ("\"id\"" | "\"tool_call_id\"") ws ":" ws "\"" id "\"")
 loose ::= "{" ws (pair (ws "," ws pair)*)? ws "}" | "(" ws (pair (ws "," ws pair)*)? ws ")"
 pair ::= (word | quoted) ws [:=] ws value
+raw ::= .*
 value ::= quoted | word | "{" ws (pair (ws "," ws pair)*)? ws "}" | "[" ws (value (ws "," ws value)*)? ws "]"
 word ::= [a-zA-Z0-9_.+-]{1,64}
 )gbnf";
@@ -118,10 +144,13 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
                                   ? literal(close)
                                   : std::format("{} any {}", literal(close.substr(0, name)), literal(close.substr(name + 6)));
       marks += std::format("element-body ::= {}\nelement-text ::= element-body {}\n", text, end);
-      marks +=
-          std::format("element ::= {} [^<>\\n\"]{{1,64}} {} element-text\n", literal(family_.element.open), element_begin(""));
+      marks += std::format("element ::= {} [^<>\\n\"]{{1,64}} {} element-text\n", literal(family_.element.open),
+                           element_begin(any_attribute()));
+      if (name != close.size()) marks += NestedRules::shared(family_.element, blanks(""));
     }
-    const std::string id = family_.ids == CallIds::nine ? "[a-zA-Z0-9]{9}" : "[a-zA-Z0-9_.:-]{1,64}";
+    const std::string_view id = family_.ids == CallIds::nine                             ? "[a-zA-Z0-9]{9}"
+                                : family_.ids == CallIds::counted && use_ == Use::forced ? "[0-9]{1,4}"
+                                                                                         : "[a-zA-Z0-9_.:-]{1,64}";
     return std::format("{}id ::= {}\n{}quoted ::= {}\n{}{}", kShared, id, marks, quote, extra_, rules_.gbnf());
   }
 
@@ -137,8 +166,9 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     return written.contains('\t') || written.empty() ? "" : literal(written);
   }
 
-  // `tool` may be null in texts without placeholders.
-  [[nodiscard]] std::string text_of(const Pattern& pattern, const CallForm& form, const Callable* tool) const {
+  // `tool` may be null in texts without placeholders. `index`: the rule for {index}.
+  [[nodiscard]] std::string text_of(const Pattern& pattern, const CallForm& form, const Callable* tool,
+                                    std::string_view index = {}) const {
     const bool has_name =
         std::ranges::any_of(pattern, [](const PatternPart& part) { return part.kind == PatternPart::Kind::name; });
     std::string text;
@@ -155,8 +185,14 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
           // Each element ends its line.
           if (!ends_lines || i == 0 || pattern[i - 1].kind != PatternPart::Kind::arguments) add(blanks(part.text));
           break;
+        case PatternPart::Kind::line:
+          add(literal("\n"));
+          break;
         case PatternPart::Kind::name:
           add(literal(tool->name));
+          break;
+        case PatternPart::Kind::index:
+          add(std::string(index));
           break;
         case PatternPart::Kind::id:
           add(has_name ? "id" : literal("functions." + tool->name + ":") + " [0-9]{1,4}");
@@ -165,7 +201,9 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
           add("any");
           break;
         case PatternPart::Kind::arguments:
-          add(form.style == ArgumentStyle::loose ? tool->loose_arguments : tool->arguments);
+          add(form.style == ArgumentStyle::loose ? tool->loose_arguments
+              : form.style == ArgumentStyle::raw ? "raw"
+                                                 : tool->arguments);
           break;
         case PatternPart::Kind::function:
           add(tool->function);
@@ -177,17 +215,9 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
 
   // The object with the name and the arguments.
   [[nodiscard]] std::string function_of(const Callable& tool) const {
-    if (use_ == Use::forced) {
-      const std::string id =
-          family_.id_key.empty()
-              ? ""
-              : std::format(R"({} [0-9]{{1,4}} {} )", literal(std::format("\"{}\": \"", family_.id_key)), literal("\", "));
-      return std::format("{} {}{} {} {}", literal("{"), id,
-                         literal(std::format("\"{}\": \"{}\", \"{}\": ", family_.name_key, tool.name, family_.arguments_key)),
-                         tool.arguments, literal("}"));
-    }
-    const std::string name =
-        literal(std::format("\"{}\"", family_.name_key)) + R"( ws ":" ws )" + literal(std::format("\"{}\"", tool.name));
+    if (use_ == Use::forced) return text_of(pattern_of(family_.function), {}, &tool);
+    const std::string name = literal(std::format("\"{}\"", key_of(family_.function, "\"{name}"))) + R"( ws ":" ws )" +
+                             literal(std::format("\"{}\"", tool.name));
     const std::string arguments = R"(("\"arguments\"" | "\"parameters\"") ws ":" ws )" + tool.arguments;
     return std::format(
         R"gbnf("{{" ws (member ws "," ws){{0,2}} ({0} ws "," ws {1} | {1} ws "," ws {0}) (ws "," ws member){{0,2}} ws "}}")gbnf",
@@ -224,32 +254,61 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const std::string between = use_ == Use::forced ? literal(family_.element.between) : "ws";
     const std::string name = std::format("elements-{}", index);
     if (!uses_schema(function) || properties == nullptr || !properties->is_object()) {
-      if (use_ == Use::begun) extra_ += std::format("{} ::= (element ws)*\n", name);
+      const std::string_view any = family_.element.close.contains("{name}") ? "nested-element" : "element";
+      if (use_ == Use::begun) extra_ += std::format("{} ::= ({} ws)*\n", name, any);
       return use_ == Use::begun ? name : std::string();
     }
     const std::set<std::string_view> required = required_of(*fields);
     const ParameterTypes types = parameter_types_of(*schema);
     std::vector<CallMember> members;
+    NestedRules nested(family_.element, *schema, blanks(""), std::format("nested-{}", index), rules_, extra_);
     std::size_t bytes = 0;
     for (const auto& [key, property] : properties->get_object()) {
-      const auto element = element_of(key, property, types.find(std::string_view(key))->second, *schema, is_strict(function));
+      const TypeSet type = types.find(std::string_view(key))->second;
+      const auto element = element_of(key, property, type, *schema, is_strict(function), nested);
       if (!element) return std::unexpected(element.error());
       // Properties may refer to the same long list of values.
       bytes += element->size();
       if (bytes > grammar::gbnf::kBytesMax) return std::unexpected(too_large());
       members.push_back({.rule = std::format("{} {}", *element, between), .is_required = required.contains(key)});
     }
+    nested.add_bodies();
     return members.empty() ? std::string() : any_order(name, members, "", extra_);
   }
 
-  // The text between an element's name and its value.
-  [[nodiscard]] std::string element_begin(std::string_view attribute) const {
+  // The rules for the attribute of a text, of a value of these types, and of any value; empty: elements have none.
+  [[nodiscard]] std::string text_attribute() const {
+    const std::string_view attribute = family_.element.text_attribute;
+    return attribute.empty() ? "" : literal(std::format(" {}", attribute));
+  }
+  [[nodiscard]] std::string other_attribute(TypeSet types) const {
+    constexpr std::array<std::pair<std::uint8_t, std::string_view>, 5> kTypes{{{TypeSet::integer | TypeSet::number, "number"},
+                                                                               {TypeSet::boolean, "boolean"},
+                                                                               {TypeSet::null, "null"},
+                                                                               {TypeSet::array, "array"},
+                                                                               {TypeSet::object, "object"}}};
+    constexpr std::string_view kPlace = "{type}";
+    const std::string attribute = std::format(" {}", family_.element.other_attribute);
+    const std::size_t at = attribute.find(kPlace);
+    if (at == std::string::npos) return attribute.size() == 1 ? "" : literal(attribute);
+    std::string alternatives;
+    for (const auto& [bits, word] : kTypes) {
+      if ((types.bits & bits) == 0) continue;
+      alternatives += (alternatives.empty() ? "" : " | ") + literal(std::string(attribute).replace(at, kPlace.size(), word));
+    }
+    return "(" + alternatives + ")";
+  }
+  [[nodiscard]] std::string any_attribute() const {
+    const std::string text = text_attribute();
+    return text.empty() ? "" : std::format("({} | {})", text, other_attribute({0xff}));
+  }
+
+  // The text between an element's name and its value. `attribute`: a rule; may be empty.
+  [[nodiscard]] std::string element_begin(const std::string& attribute) const {
     const ElementMarks& marks = family_.element;
     std::string text = literal(marks.name_end);
     if (!attribute.empty()) {
-      text += " " + literal(std::string(" ") + std::string(attribute));
-    } else if (!marks.text_attribute.empty()) {
-      text += std::format(" {} ({} | {})", literal(" "), literal(marks.text_attribute), literal(marks.other_attribute));
+      text += " " + attribute;
     } else if (!marks.value_begin.empty()) {
       text += " " + (use_ == Use::begun ? "ws" : literal(marks.before_value));
     }
@@ -257,20 +316,27 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
   }
 
   [[nodiscard]] Expected<std::string> element_of(std::string_view name, const boost::json::value& property, TypeSet types,
-                                                 const boost::json::value& schema, bool is_strict) {
+                                                 const boost::json::value& schema, bool is_strict, NestedRules& nested) {
     const ElementMarks& marks = family_.element;
     const std::string quote = marks.quotes_name ? "\"" : "";
     const std::string named = literal(std::format("{}{}{}{}", marks.open, quote, name, quote)) + " ";
-    const std::string begin = named + element_begin(types.is_text() ? marks.text_attribute : marks.other_attribute);
+    const std::string begin = named + element_begin(types.is_text() ? text_attribute() : other_attribute(types));
     const std::string values = types.is_text() ? listed_values(property, schema) : "";
     const std::string close = literal(close_of(marks, name));
     if (types.is_text() && values.empty()) {
-      const std::string text = std::format("{} element-body {}", begin, close);
+      std::string text = std::format("{} element-body {}", begin, close);
       if (!types.has(TypeSet::null) || marks.text_attribute.empty()) return text;
-      return std::format("({} | {}{} {} {})", text, named, element_begin(marks.other_attribute), literal("null"), close);
+      return std::format("({} | {}{} {} {})", text, named, element_begin(other_attribute({TypeSet::null})), literal("null"),
+                         close);
+    }
+    if (has_nested_values(marks, types)) {
+      if (use_ == Use::forced || is_strict) {
+        if (const auto rule = checked_.add(property, schema); !rule) return std::unexpected(rule.error());
+      }
+      return std::format("{} {} {}", begin, nested.value_of(property), close);
     }
     // Whitespace that the reader takes for no part of a text.
-    const std::string text_space = marks.trims_blanks ? "ws" : "\"\\n\"?";
+    const std::string text_space = marks.trims_blanks ? "ws" : marks.keeps_blanks ? "" : "\"\\n\"?";
     const std::string around = use_ == Use::forced ? literal(marks.padding) : text_space;
     if (!values.empty()) return std::format("{} {} {} {} {}", begin, around, values, around, close);
     const boost::json::value any = boost::json::object();
@@ -297,6 +363,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
   const Use use_;
   const bool is_loose_;
   grammar::JsonRules rules_;
+  grammar::JsonRules checked_;  // The schemas of nested elements, so that the same ones are refused as for other families.
   std::vector<Callable> tools_;
   std::string extra_;
   int forms_ = 0;
@@ -314,9 +381,12 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
       if (auto added = rules.add_tool(i, tools.as_array()[i].at("function").as_object()); !added)
         return std::unexpected(added.error());
     }
+    if (auto added = rules.add_no_calls(); !added) return std::unexpected(added.error());
     std::string root;
-    for (const CallForm& form : format.family->calls)
-      root += (root.empty() ? "" : " | ") + rules.calls(form, options.has_parallel_calls ? kGrammarCallsMax : 1);
+    for (const CallForm& form : format.family->calls) {
+      const std::string calls = rules.calls(form, options.has_parallel_calls ? kGrammarCallsMax : 1);
+      if (!calls.empty()) root += (root.empty() ? "" : " | ") + calls;
+    }
     return grammar::Grammar::parse(std::format("root ::= {}\n{}", root, rules.gbnf()));
   };
   // Schemas that have grammars alone may exceed the limits together.
@@ -346,7 +416,7 @@ Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions&
     if (!format.begins_with_reasoning) reasoning = std::format("({} {})?", literal(format.thoughts.open), reasoning);
   }
   // Some models write blanks or line feeds before thoughts, before calls and behind them.
-  return std::format("root ::= edge {} edge {} edge\nedge ::= [ \\n]{{0,2}}\n{}{}", reasoning, calls, marks, rules.gbnf());
+  return std::format("root ::= edge {} edge {} edge\nedge ::= [ \\n]{{0,3}}\n{}{}", reasoning, calls, marks, rules.gbnf());
 }
 
 }  // namespace uma::chat

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "chat/element_reader.h"
+#include "chat/nested_elements.h"
 #include "chat/tool_format.h"
 #include "grammar/grammar.h"
 
@@ -64,13 +64,43 @@ constexpr Notation kNotations[] = {
      "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"},
     {"llama3", R"({"name": "f", "parameters": {"a": true}})",
      R"({"name": "f", "parameters": {"a": true}}; {"name": "g", "parameters": {}})"},
-    {"mistral", R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}}])",
-     R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}}, {"name": "g", "arguments": {}}])"},
+    {"mistral", R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}, "id": "a1b2c3d4e"}])",
+     R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}, "id": "a1b2c3d4e"}, )"
+     R"({"name": "g", "arguments": {}, "id": "a1b2c3d4f"}])"},
     {"deepseek",
      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": true}\n```<｜tool▁call▁end｜>"
      "<｜tool▁calls▁end｜>",
      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": true}\n```<｜tool▁call▁end｜>\n"
      "<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+    {"hermes-arguments-first", "<tool_call>\n{\"arguments\": {\"a\": true}, \"name\": \"f\"}\n</tool_call>",
+     "<tool_call>\n{\"arguments\": {\"a\": true}, \"name\": \"f\"}\n</tool_call>\n"
+     "<tool_call>\n{\"arguments\": {}, \"name\": \"g\"}\n</tool_call>"},
+    {"mistral-3", R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": true}, "id": "a1b2c3d4e"}])",
+     R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": true}, "id": "a1b2c3d4e"}, )"
+     R"({"name": "g", "arguments": {}, "id": "a1b2c3d4f"}])"},
+    {"command-r-plus", "Action:\n```json\n[\n    {\"tool_name\": \"f\", \"parameters\": {\"a\": true}}\n]\n```",
+     "Action:\n```json\n[\n    {\"tool_name\": \"f\", \"parameters\": {\"a\": true}},\n    {\"tool_name\": \"g\", "
+     "\"parameters\": {}}\n]\n```"},
+    {"functionary-3.2", "f\n{\"a\": true}", "f\n{\"a\": true}>>>g\n{}"},
+    {"gigachat-3", "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"a\": true}}",
+     "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"f\", \"arguments\": {\"a\": true}}"
+     "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"g\", \"arguments\": {}}"},
+    {"kimi-k3",
+     "<|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=\"f\" "
+     "index=\"1\"<|sep|><|open|>argument key=\"a\" type=\"boolean\"<|sep|>true"
+     "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
+     "<|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=\"f\" "
+     "index=\"1\"<|sep|><|open|>argument key=\"a\" type=\"boolean\"<|sep|>true"
+     "<|close|>argument<|sep|><|close|>call<|sep|><|open|>call tool=\"g\" index=\"2\"<|sep|><|close|>call<|sep|><|close|>tools"
+     "<|sep|><|close|>message<|sep|>"},
+    {"mirothinker",
+     "<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>f</tool_name>\n<arguments>\n{\"a\": true}\n</arguments>\n"
+     "</use_mcp_tool>",
+     "<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>f</tool_name>\n<arguments>\n{\"a\": true}\n</arguments>\n"
+     "</use_mcp_tool>\n<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>g</tool_name>\n<arguments>\n{}\n"
+     "</arguments>\n</use_mcp_tool>"},
+    {"xlam-2", R"([{"name": "f", "arguments": {"a": true}}])",
+     R"([{"name": "f", "arguments": {"a": true}}, {"name": "g", "arguments": {}}])"},
 };
 
 TEST(CallGrammar, TakesTheCallsOfAFamilyAsItsReaderDoes) {
@@ -233,14 +263,12 @@ TEST(CallGrammar, TheFirstFormOfEveryFamily) {
   for (const Family& family : families()) {
     const CallForm& form = family.calls.front();
     std::string text = std::string(form.open) + std::string(form.call) + std::string(form.close);
-    const std::string id = family.id_key.empty() ? "" : std::format(R"("{}": "0", )", family.id_key);
-    const std::string function =
-        std::format(R"({{{}"{}": "f", "{}": {{"a": true}}}})", id, family.name_key, family.arguments_key);
     const ElementMarks& marks = family.element;
     std::string arguments = R"({"a": true})";
     if (form.style == ArgumentStyle::elements) {
       const std::string quote = marks.quotes_name ? "\"" : "";
-      const std::string attribute = marks.other_attribute.empty() ? "" : " " + std::string(marks.other_attribute);
+      std::string attribute = marks.other_attribute.empty() ? "" : " " + std::string(marks.other_attribute);
+      if (const std::size_t at = attribute.find("{type}"); at != std::string::npos) attribute.replace(at, 6, "boolean");
       arguments = std::format("{}{}a{}{}{}{}{}{}{}{}{}", marks.open, quote, quote, marks.name_end, attribute,
                               marks.before_value, marks.value_begin, marks.padding, family.python_words ? "True" : "true",
                               marks.padding, close_of(marks, "a"));
@@ -251,9 +279,11 @@ TEST(CallGrammar, TheFirstFormOfEveryFamily) {
       if (const std::size_t at = text.find(place); at != std::string::npos) text.replace(at, place.size(), value);
     };
     std::erase(text, '\t');
+    put("{function}", family.function);
     put("{name}", "f");
-    put("{id}", form.call.contains("{name}") ? "123456789" : "functions.f:0");
-    put("{function}", function);
+    put("{id}", family.ids == CallIds::named ? "functions.f:0" : family.ids == CallIds::nine ? "123456789" : "12");
+    put("{line}", "\n");
+    put("{index}", "1");
     put("{arguments}", arguments);
     EXPECT_TRUE(takes(of(family.name), forced(), text)) << family.name << ": " << text;
     EXPECT_EQ(begun(family.name, offered(), text), "whole") << family.name << ": " << text;
@@ -355,8 +385,6 @@ TEST(CallGrammar, LooseArgumentsFollowTheirSchema) {
   EXPECT_FALSE(takes_both("gemma4", gemma("m:<|\"|>be<|\"|>,p:<|\"|>a<|\"|>")));
 }
 
-// --- schemas that are made to be too large
-
 ChatOptions with_schema(std::string_view schema, ToolChoice choice) {
   ChatOptions options;
   options.tools = std::format(R"([{{"type":"function","function":{{"name":"f","parameters":{}}}}}])", schema);
@@ -364,6 +392,87 @@ ChatOptions with_schema(std::string_view schema, ToolChoice choice) {
   options.tool_choice = choice;
   return options;
 }
+
+TEST(CallGrammar, AnArgumentsTypeIsItsAttribute) {
+  const auto call = [](std::string_view key, std::string_view type, std::string_view value) {
+    return std::format("<|open|>argument key=\"{}\" type=\"{}\"<|sep|>{}<|close|>argument<|sep|>", key, type, value);
+  };
+  const auto with = [](const std::string& arguments) {
+    return std::format(
+        "<|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=\"f\" "
+        "index=\"1\"<|sep|>{}<|close|>call<|sep|><|close|>tools<|sep|>"
+        "<|close|>message<|sep|>",
+        arguments);
+  };
+  const std::string both = call("p", "string", "<|close|> a\n") + call("m", "string", "read");
+  EXPECT_TRUE(takes_both("kimi-k3", with(both)));
+  for (const std::string& more :
+       {call("n", "number", "5"), call("l", "array", "[true, false]"), call("o", "object", R"({"k": "v"})")})
+    EXPECT_TRUE(takes_both("kimi-k3", with(both + more))) << more;
+  for (const std::string& more : {call("n", "number", "10"), call("n", "string", "5"), call("n", "integer", "5"),
+                                  call("l", "array", "[1]"), call("o", "object", "{}"), call("q", "number", "1")})
+    EXPECT_FALSE(takes_both("kimi-k3", with(both + more))) << more;
+  EXPECT_FALSE(takes_both("kimi-k3", with(call("p", "string", "a") + call("m", "string", "be"))));
+}
+
+TEST(BegunCallGrammar, ACallThatStandsForNoneIsTaken) {
+  const std::string none = "Action:\n```json\n[{\"tool_name\": \"directly_answer\", \"parameters\": {}}]\n```";
+  EXPECT_EQ(begun("command-r-plus", offered(), none), "whole");
+  EXPECT_FALSE(takes(of("command-r-plus"), forced(), none));
+}
+
+TEST(BegunCallGrammar, PythonMayBeAnyText) {
+  ChatOptions options = offered();
+  EXPECT_EQ(begun("functionary-3.2", options, "python\nx"), "");
+  options.tools = R"([{"type":"function","function":{"name":"python"}}])";
+  EXPECT_EQ(begun("functionary-3.2", options, "python\nprint(\"a\")\n>>> b"), "whole");
+  EXPECT_EQ(begun("functionary-3.2", options, ">>>python\nx"), "whole");
+}
+
+// --- elements within elements
+
+TEST(CallGrammar, ElementsOfElementsFollowTheirSchema) {
+  const std::string n = "]<]minimax[>[";
+  const auto element = [&](std::string_view name, const std::string& value) {
+    return std::format("{0}<{1}>{2}{0}</{1}>", n, name, value);
+  };
+  const auto call = [&](const std::string& arguments) {
+    return std::format("{0}<tool_call>\n{0}<invoke name=\"f\">{1}{0}</invoke>\n{0}</tool_call>", n, arguments);
+  };
+  const std::string both = element("p", "a [1] ]<] b") + element("m", "read");
+  EXPECT_TRUE(takes_both("minimax-m3", call(both)));
+  const std::string one = element("item", "true"), two = one + element("item", "false");
+  for (const std::string& more : {element("l", ""), element("l", one), element("l", two), element("o", element("k", "v"))})
+    EXPECT_TRUE(takes_both("minimax-m3", call(both + more))) << more;
+  for (const std::string& more :
+       {element("l", "[true]"), element("l", element("item", "1")), element("l", element("k", "true")), element("o", ""),
+        element("o", element("k", "w")), element("o", element("k", "v") + one), element("n", "10"),
+        element("n", element("item", "1"))})
+    EXPECT_FALSE(takes_both("minimax-m3", call(both + more))) << more;
+  const ChatOptions automatic = strict_tool(ToolChoice::automatic);
+  EXPECT_EQ(begun("minimax-m3", automatic, call(both + "\n" + element("l", "\n" + one + "\n  " + one + "\n"))), "whole");
+}
+
+TEST(CallGrammar, ElementsWhoseSchemaSaysNothingAreAny) {
+  const std::string n = "]<]minimax[>[";
+  const auto element = [&](std::string_view name, const std::string& value) {
+    return std::format("{0}<{1}>{2}{0}</{1}>", n, name, value);
+  };
+  const auto call = [&](const std::string& arguments) {
+    return std::format("{0}<tool_call>\n{0}<invoke name=\"f\">{1}{0}</invoke>\n{0}</tool_call>", n, arguments);
+  };
+  const ChatOptions options =
+      with_schema(R"({"type":"object","properties":{"o":{"type":"object"},"l":{"type":"array"}}})", ToolChoice::required);
+  const std::string deep = element("x", element("y", element("item", "1") + element("item", "a b")) + element("z", ""));
+  EXPECT_TRUE(takes(of("minimax-m3"), options, call(element("o", deep))));
+  EXPECT_TRUE(takes(of("minimax-m3"), options, call(element("l", element("item", deep) + element("item", "")))));
+  EXPECT_FALSE(takes(of("minimax-m3"), options, call(element("o", "text"))));
+  EXPECT_FALSE(takes(of("minimax-m3"), options, call(element("l", deep))));
+  const ChatOptions unknown = with_schema(R"({"type":"object"})", ToolChoice::automatic);
+  EXPECT_EQ(begun("minimax-m3", unknown, call(element("o", deep) + element("a", "1"))), "whole");
+}
+
+// --- schemas that are made to be too large
 
 std::string repeated(int count, std::string_view element) {
   std::string all;
@@ -377,7 +486,7 @@ TEST(CallGrammar, ASchemaThatRefersToItselfOftenHasFewRules) {
       R"({{"type":"object","properties":{{"a":{{"$ref":"#/$defs/t"}},"b":{{"$ref":"#/$defs/t"}}}},"$defs":{{"t":{{"anyOf":[{},)"
       R"({{"type":"integer"}},{{"type":"object","properties":{{"c":{{"$ref":"#/$defs/t"}}}}}}]}}}}}})",
       itself);
-  for (const std::string_view family : {"lfm2", "gemma4", "qwen3-coder", "hermes"}) {
+  for (const std::string_view family : {"lfm2", "gemma4", "qwen3-coder", "hermes", "minimax-m3"}) {
     const auto gbnf = call_grammar(of(family), with_schema(schema, ToolChoice::required));
     ASSERT_TRUE(gbnf) << gbnf.error().message;
     EXPECT_LT(gbnf->size(), 10'000u) << family;
@@ -395,6 +504,19 @@ TEST(CallGrammar, ASchemaThatRefersToItselfOftenHasFewRules) {
   }
   EXPECT_TRUE(takes(of("lfm2"), options, call(deep)));
   EXPECT_FALSE(takes(of("lfm2"), options, call(wrong)));
+}
+
+TEST(CallGrammar, ManyElementsOfOneLargeSchemaAreRefusedOrShareItsRules) {
+  std::string properties, inner;
+  for (int i = 0; i < 2000; ++i) properties += std::format(R"({}"p{}":{{"$ref":"#/$defs/o"}})", i == 0 ? "" : ",", i);
+  for (int i = 0; i < 1000; ++i)
+    inner += std::format(R"({}"k{}":{{"type":"array","items":{{"type":"integer"}}}})", i == 0 ? "" : ",", i);
+  const std::string schema = std::format(
+      R"({{"type":"object","properties":{{{}}},"$defs":{{"o":{{"type":"object","properties":{{{}}}}}}}}})", properties, inner);
+  const auto forced_grammar = call_grammar(of("minimax-m3"), with_schema(schema, ToolChoice::required));
+  EXPECT_TRUE(!forced_grammar || forced_grammar->size() < 1'000'000);
+  EXPECT_TRUE(begun_call_grammar(of("minimax-m3"), with_schema(schema, ToolChoice::automatic)).has_value());
+  EXPECT_LT(tools_of(with_schema(schema, ToolChoice::required).tools).at("f").size(), 4000u);
 }
 
 TEST(CallGrammar, AValueHasEachOfItsTypesOnce) {

@@ -14,9 +14,11 @@ constexpr std::string_view kNoName = " \t\r\n<>[](){}\"'=`,;";  // Characters th
 constexpr std::size_t kAnyBytesMax = 64;
 constexpr std::size_t kHeadBytesMax = 1024;
 
-constexpr std::array<std::pair<std::string_view, Kind>, 5> kPlaceholders{{
+constexpr std::array<std::pair<std::string_view, Kind>, 7> kPlaceholders{{
+    {"{line}", Kind::line},
     {"{name}", Kind::name},
     {"{id}", Kind::id},
+    {"{index}", Kind::index},
     {"{any}", Kind::any},
     {"{arguments}", Kind::arguments},
     {"{function}", Kind::function},
@@ -79,6 +81,10 @@ CallHead match_head(std::span<const PatternPart> pattern, std::string_view text,
       case Kind::blanks:
         rest.remove_prefix(blanks_at_begin(rest));
         break;
+      case Kind::line:
+        if (!rest.starts_with('\n')) return ended(rest.empty() ? Found::maybe : Found::no);
+        rest.remove_prefix(1);
+        break;
       case Kind::name:
       case Kind::id: {
         const std::size_t length = std::min(rest.find_first_of(kNoName), rest.size());
@@ -89,6 +95,7 @@ CallHead match_head(std::span<const PatternPart> pattern, std::string_view text,
         rest.remove_prefix(length);
         break;
       }
+      case Kind::index:
       case Kind::any: {
         const std::string_view until = pattern[static_cast<std::size_t>(&part - pattern.data()) + 1].text;
         const MarkPlace place = find_mark(rest, until, kAnyBytesMax);

@@ -16,8 +16,10 @@ struct PatternPart {
   enum class Kind : std::uint8_t {
     text,
     blanks,  // Any whitespace, or none.
+    line,    // One line feed.
     name,
     id,
+    index,
     any,
     arguments,
     function,
@@ -51,8 +53,8 @@ struct CallHead {
   std::string id{};
 };
 
-// Compares `text` with the parts, whose {any} stands before a text, up to {arguments} or {function}, which must begin with one
-// of `begins`, or to the end. What is longer than 1024 bytes is none.
+// Compares `text` with the parts, whose {any} and {index} stand before a text, up to {arguments} or {function}, which
+// must begin with one of `begins`, or to the end. What is longer than 1024 bytes is none.
 [[nodiscard]] CallHead match_head(std::span<const PatternPart> pattern, std::string_view text, std::string_view begins);
 
 // Whether a model may name a function so.

@@ -37,18 +37,6 @@ std::string class_member(std::string_view character) {
   return (std::string_view("[]^\\-").contains(character) ? "\\" : "") + std::string(character);
 }
 
-void add_alternative(std::string& alternatives, std::string_view more) {
-  alternatives += alternatives.empty() ? "" : " | ";
-  alternatives += more;
-}
-
-// The values that a schema lists; empty: it lists none.
-boost::json::array values_of(const boost::json::object& schema) {
-  if (const boost::json::value* value = schema.if_contains("const")) return {*value};
-  const boost::json::value* values = schema.if_contains("enum");
-  return values == nullptr || !values->is_array() ? boost::json::array() : values->get_array();
-}
-
 // One rule for each number of characters of the mark that the text ends with (Knuth, Morris, Pratt, "Fast Pattern Matching in
 // Strings", 1977).
 std::string rules_without(std::span<const std::string_view> mark, std::string_view name, std::string& gbnf) {
@@ -104,6 +92,11 @@ std::string text_without(std::string_view close, std::string_view name, std::str
   return std::format("([^{0}] | ({1})* ({2}))* ({1})*", first, begun, broken);
 }
 
+void add_alternative(std::string& alternatives, std::string_view more) {
+  alternatives += alternatives.empty() ? "" : " | ";
+  alternatives += more;
+}
+
 std::string any_order(const std::string& name, std::span<const CallMember> members, std::string_view separator,
                       std::string& gbnf) {
   std::vector<std::string> required;
@@ -139,6 +132,31 @@ std::string any_order(const std::string& name, std::span<const CallMember> membe
     gbnf += std::format("{}-{} ::= {}\n", name, state, rule_of(state, separator));
   gbnf += std::format("{} ::= {}\n", name, rule_of(0, ""));
   return name;
+}
+
+boost::json::array values_of(const boost::json::object& schema) {
+  if (const boost::json::value* value = schema.if_contains("const")) return {*value};
+  const boost::json::value* values = schema.if_contains("enum");
+  return values == nullptr || !values->is_array() ? boost::json::array() : values->get_array();
+}
+
+std::set<std::string> types_of(const boost::json::object& schema) {
+  std::set<std::string> types;
+  const boost::json::value* type = schema.if_contains("type");
+  if (type != nullptr && type->is_string()) types.emplace(std::string_view(type->get_string()));
+  if (type != nullptr && type->is_array()) {
+    for (const boost::json::value& one : type->get_array())
+      types.emplace(one.is_string() ? std::string_view(one.get_string()) : std::string_view());
+  }
+  return types;
+}
+
+std::string number_rule(std::string_view type, const boost::json::object& schema, grammar::JsonRules& rules) {
+  boost::json::object number{{"type", boost::json::string(type)}};
+  for (const std::string_view key : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}) {
+    if (const boost::json::value* bound = schema.if_contains(key)) number[key] = *bound;
+  }
+  return rules.add(boost::json::serialize(number)).value_or("word");
 }
 
 std::set<std::string_view> required_of(const boost::json::object& schema) {
@@ -220,16 +238,7 @@ std::string LooseRules::body_of(const boost::json::object& schema) {
     for (const boost::json::value& value : values) add_alternative(alternatives, spelled(value));
     return alternatives;
   }
-  if (const boost::json::value* type = schema.if_contains("type")) {
-    if (type->is_string()) return body_of_type(type->get_string(), schema);
-    if (type->is_array()) {
-      std::set<std::string_view> types;
-      for (const boost::json::value& one : type->get_array()) {
-        const std::string_view name = one.is_string() ? std::string_view(one.get_string()) : std::string_view();
-        if (types.insert(name).second) add_alternative(alternatives, body_of_type(name, schema));
-      }
-    }
-  }
+  for (const std::string& type : types_of(schema)) add_alternative(alternatives, body_of_type(type, schema));
   for (const std::string_view key : {"anyOf", "oneOf"}) {
     const boost::json::value* parts = schema.if_contains(key);
     if (!alternatives.empty() || parts == nullptr || !parts->is_array()) continue;
@@ -244,11 +253,7 @@ std::string LooseRules::body_of_type(std::string_view type, const boost::json::o
   if (type == "boolean") return R"(("true" | "false" | "True" | "False"))";
   if (type == "null") return R"(("null" | "None"))";
   if (type == "integer" || type == "number") {
-    boost::json::object number{{"type", boost::json::string(type)}};
-    for (const std::string_view key : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}) {
-      if (const boost::json::value* bound = schema.if_contains(key)) number[key] = *bound;
-    }
-    return numbers_.add(boost::json::serialize(number)).value_or("word");
+    return number_rule(type, schema, numbers_);
   }
   if (type == "array") {
     const boost::json::value* items = schema.if_contains("items");

@@ -1,5 +1,5 @@
 // Rules of GBNF for the parts of tool calls (call_grammar.h): texts up to a mark, members in any order, and arguments in the
-// notation of loose_reader.h.
+// notation of loose_reader.h; nested_rules.h has those of elements within elements.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,9 @@ namespace uma::chat {
 // to `gbnf`.
 [[nodiscard]] std::string text_without(std::string_view close, std::string_view name, std::string& gbnf);
 
+// Appends one of the alternatives of a rule.
+void add_alternative(std::string& alternatives, std::string_view more);
+
 // A member of an object: its rule, with its name.
 struct CallMember {
   std::string rule;
@@ -33,6 +36,12 @@ struct CallMember {
 [[nodiscard]] std::string any_order(const std::string& name, std::span<const CallMember> members, std::string_view separator,
                                     std::string& gbnf);
 
+// The values that a schema lists; empty: it lists none.
+[[nodiscard]] boost::json::array values_of(const boost::json::object& schema);
+// The types that a schema names, each once; "" stands for what is no name.
+[[nodiscard]] std::set<std::string> types_of(const boost::json::object& schema);
+// The rule for a number of this type within the schema's bounds; `word` if they have no grammar.
+[[nodiscard]] std::string number_rule(std::string_view type, const boost::json::object& schema, grammar::JsonRules& rules);
 // The names in `required` of an object's schema.
 [[nodiscard]] std::set<std::string_view> required_of(const boost::json::object& schema);
 // The alternatives of an enum or a const as they are written without quotes; empty: the schema lists no values.

@@ -322,6 +322,7 @@ ReplyFormat ChatFormat::reply_format(const ChatOptions& options, std::span<const
                                      std::shared_ptr<const Tools> tools) const {
   ReplyFormat format = reply_;
   format.has_parallel_calls = tools == nullptr || options.has_parallel_calls;
+  format.waits_for_ids = tools != nullptr && options.tool_choice != ToolChoice::automatic && has_late_id(*reply_.family);
   format.tools = std::move(tools);
   constexpr std::size_t kMarkTokensMax = 16;  // Limit for a mark that is several tokens.
   const std::string end = text_of(prompt.last(std::min(prompt.size(), kMarkTokensMax)));

@@ -2,73 +2,16 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <utility>
+
+#include "chat/nested_elements.h"
 
 namespace uma::chat {
 namespace {
 
 constexpr std::size_t kAttributeBytesMax = 256;
 constexpr std::size_t kElementsMax = 1024;
-
-constexpr std::size_t kNestedDepthMax = 30;
 constexpr std::string_view kNameInMark = "{name}";  // In ElementMarks::close.
-
-// Reads a value that consists of elements: those of a list are named "item".
-class NestedElements {
- public:
-  NestedElements(const ElementMarks& marks, std::string_view text) : marks_(marks), text_(text) {}
-
-  // The JSON of the whole text; empty: it is something else.
-  [[nodiscard]] std::optional<std::string> read() {
-    auto json = children("", 0);
-    return text_.empty() ? std::move(json) : std::nullopt;
-  }
-
- private:
-  // The elements up to `close`, which is taken; empty: up to the end.
-  [[nodiscard]] std::optional<std::string> children(std::string_view close, std::size_t depth) {
-    std::string json;
-    std::optional<bool> is_list;
-    for (;;) {
-      text_.remove_prefix(blanks_at_begin(text_));
-      if (close.empty() ? text_.empty() : text_.starts_with(close)) break;
-      const std::size_t name_end = text_.find(marks_.name_end, marks_.open.size());
-      if (!text_.starts_with(marks_.open) || name_end == std::string_view::npos || depth == kNestedDepthMax)
-        return std::nullopt;
-      const std::string_view name = text_.substr(marks_.open.size(), name_end - marks_.open.size());
-      text_.remove_prefix(name_end + marks_.name_end.size());
-      if (!is_list) is_list = name == "item";
-      json += json.empty() ? "" : ", ";
-      if (!*is_list) {
-        json += '"';
-        append_json_text(json, name);
-        json += "\": ";
-      }
-      const auto value = value_of(name, depth);
-      if (!value) return std::nullopt;
-      json += *value;
-    }
-    if (!is_list) return std::nullopt;
-    text_.remove_prefix(close.size());
-    return *is_list ? "[" + json + "]" : "{" + json + "}";
-  }
-
-  [[nodiscard]] std::optional<std::string> value_of(std::string_view name, std::size_t depth) {
-    const std::string close = close_of(marks_, name);
-    text_.remove_prefix(blanks_at_begin(text_));
-    if (text_.starts_with(marks_.open) && !text_.starts_with(close)) return children(close, depth + 1);
-    const std::size_t end = text_.find(close);
-    if (end == std::string_view::npos) return std::nullopt;
-    constexpr TypeSet kScalar{TypeSet::integer | TypeSet::number | TypeSet::boolean | TypeSet::null};
-    const std::string json = typed_json(without_blanks(text_.substr(0, end)), kScalar);
-    text_.remove_prefix(end + close.size());
-    return json;
-  }
-
-  const ElementMarks& marks_;
-  std::string_view text_;
-};
 
 // A name that may have quotes of either kind.
 std::string_view without_quotes(std::string_view name) {
@@ -90,12 +33,6 @@ Pattern element_begin(const ElementMarks& marks) {
 }
 
 }  // namespace
-
-std::string close_of(const ElementMarks& marks, std::string_view name) {
-  std::string close(marks.close);
-  if (const std::size_t at = close.find(kNameInMark); at != std::string::npos) close.replace(at, kNameInMark.size(), name);
-  return close;
-}
 
 ElementReader::ElementReader(const ElementMarks& marks, Pattern call_end, std::vector<std::string_view> ends,
                              const ParameterTypes* types)
@@ -159,6 +96,7 @@ void ElementReader::begin_value(std::string_view name, std::string_view attribut
   append_json_text(call.arguments, name);
   call.arguments += "\": ";
   is_in_value_ = true;
+  name_ = name;
   close_ = close_of(marks_, name);
   value_.clear();
   has_begun_ = false;
@@ -208,6 +146,7 @@ ElementReader::End ElementReader::find_end(std::string_view text, std::size_t bl
 // Removes the whitespace before a value, and returns its length.
 std::size_t ElementReader::skip_begin(std::string_view& part) {
   if (has_begun_ || has_skipped_) return 0;
+  if (marks_.keeps_blanks) return 0;
   const std::size_t skipped = marks_.trims_blanks ? blanks_at_begin(part) : part.starts_with('\n') ? 1 : 0;
   part.remove_prefix(skipped);
   has_skipped_ = !part.empty() || (!marks_.trims_blanks && skipped > 0);
@@ -234,6 +173,8 @@ bool ElementReader::read_value(std::string_view& text, CallText& call, bool is_l
   std::string_view kept = part;
   if (marks_.trims_blanks) {
     kept = without_blanks_at_end(part, blanks);
+  } else if (marks_.keeps_blanks) {
+    // All of it is decided.
   } else if (is_whole) {
     if (part.ends_with('\n')) kept.remove_suffix(1);
   } else {
@@ -250,7 +191,7 @@ bool ElementReader::read_value(std::string_view& text, CallText& call, bool is_l
     return false;
   }
   add(kept, call);
-  const auto nested = has_named_ends_ && !is_streamed_ ? NestedElements(marks_, value_).read() : std::nullopt;
+  const auto nested = has_nested_values(marks_, type_) ? nested_json(marks_, value_, name_, types_) : std::nullopt;
   call.arguments += is_streamed_ ? "\"" : nested ? *nested : typed_json(value_, type_);
   text.remove_prefix(end.at + end.mark_bytes);
   is_in_value_ = false;

@@ -15,9 +15,6 @@
 
 namespace uma::chat {
 
-// The mark behind the value of an element of this name.
-[[nodiscard]] std::string close_of(const ElementMarks& marks, std::string_view name);
-
 class ElementReader final : public ArgumentReader {
  public:
   // The texts that follow the arguments: `call_end` at the end of this call, and any of `ends` where elements may follow.
@@ -57,6 +54,7 @@ class ElementReader final : public ArgumentReader {
   // The current value.
   bool is_in_value_ = false;
   TypeSet type_;
+  std::string name_;          // The parameter.
   std::string close_;         // The mark behind it.
   bool is_streamed_ = false;  // It is a text, and is added as it comes.
   bool has_begun_ = false;    // Some of it was added.

@@ -14,6 +14,7 @@ using TextArray = std::array<std::string_view, count>;
 constexpr auto kJson = ArgumentStyle::json;
 constexpr auto kElements = ArgumentStyle::elements;
 constexpr auto kLoose = ArgumentStyle::loose;
+constexpr auto kRaw = ArgumentStyle::raw;
 
 // --- gpt-oss
 
@@ -117,6 +118,30 @@ constexpr ElementMarks kMiniMax3Element{.open = "]<]minimax[>[<",
                                         .between = "",
                                         .begins_line = false};
 
+constexpr TextArray<2> kKimi3Has{"<|open|>", "<|close|>"};
+constexpr std::string_view kKimi3Call =
+    "<|open|>call tool=\"{name}\" index=\"{index}\"<|sep|>\t{arguments}\t<|close|>call<|sep|>";
+constexpr std::string_view kKimi3End = "<|close|>tools<|sep|>\t<|close|>message<|sep|>";
+// A reply has a response before its calls, which may be empty.
+constexpr std::array<CallForm, 2> kKimi3Calls{{
+    {.open = "<|open|>response<|sep|>\t<|close|>response<|sep|>\t<|open|>tools<|sep|>",
+     .call = kKimi3Call,
+     .close = kKimi3End,
+     .style = kElements},
+    {.open = "<|open|>tools<|sep|>", .call = kKimi3Call, .close = kKimi3End, .style = kElements},
+}};
+constexpr TextArray<1> kKimi3Ends{"<|end_of_msg|>"};
+constexpr ElementMarks kKimi3Element{.open = "<|open|>argument key=\"",
+                                     .name_end = "\"",
+                                     .value_begin = "<|sep|>",
+                                     .close = "<|close|>argument<|sep|>",
+                                     .keeps_blanks = true,
+                                     .between = "",
+                                     .begins_line = false,
+                                     .text_attribute = "type=\"string\"",
+                                     .other_attribute = "type=\"{type}\""};
+constexpr TextArray<3> kKimi3Dropped{"<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"};
+
 // Templates may join the marks from parts.
 constexpr TextArray<1> kDsmlHas{"｜DSML｜"};
 constexpr TextArray<1> kDsmlOldBlock{"function_calls"};
@@ -143,13 +168,18 @@ constexpr ElementMarks kDsmlElement{.open = "<｜DSML｜parameter name=\"",
 
 constexpr TextArray<2> kMistralArgsHas{"[TOOL_CALLS]", "[ARGS]"};
 constexpr TextArray<1> kMistralHas{"[TOOL_CALLS]"};
+constexpr TextArray<1> kMistral3Has{"[TOOL_CALLS] ["};
 constexpr TextArray<1> kMistralIdMark{"[CALL_ID]"};
 constexpr CallForm kMistralList{.open = "[TOOL_CALLS]\t[\t", .call = "{function}", .between = "\t, ", .close = "\t]"};
+constexpr CallForm kMistral3List{.open = "[TOOL_CALLS] [\t", .call = "{function}", .between = "\t, ", .close = "\t]"};
 constexpr CallForm kMistralOne{.call = "[TOOL_CALLS]\t{function}"};
 constexpr CallForm kMistralPlain{.call = "[TOOL_CALLS]\t{name}\t{arguments}"};
 constexpr CallForm kMistralArgs{.call = "[TOOL_CALLS]\t{name}\t[ARGS]\t{arguments}"};
 constexpr CallForm kMistralId{.call = "[TOOL_CALLS]\t{name}\t[CALL_ID]\t{id}\t[ARGS]\t{arguments}"};
 constexpr std::array<CallForm, 5> kMistralCalls{{kMistralList, kMistralOne, kMistralArgs, kMistralId, kMistralPlain}};
+constexpr std::array<CallForm, 5> kMistral3Calls{{kMistral3List, kMistralOne, kMistralArgs, kMistralId, kMistralPlain}};
+// The templates refuse calls without ids.
+constexpr std::string_view kMistralFunction = R"({"name": "{name}", "arguments": {arguments}, "id": "{id}"})";
 constexpr std::array<CallForm, 5> kMistralArgsCalls{{kMistralArgs, kMistralId, kMistralList, kMistralOne, kMistralPlain}};
 constexpr std::array<CallForm, 5> kMistralIdCalls{{kMistralId, kMistralArgs, kMistralList, kMistralOne, kMistralPlain}};
 
@@ -181,9 +211,30 @@ constexpr std::array<CallForm, 3> kDeepSeek31Calls{{kDeepSeekPlain, kDeepSeekFen
 constexpr TextArray<2> kFunctionaryHas{"<function=", "<|python_tag|>"};
 constexpr std::array<CallForm, 1> kFunctionaryCalls{{{.call = "<function={name}>{arguments}</function>"}}};
 
+// The prompt ends with the mark of the first recipient.
+constexpr TextArray<1> kFunctionary32Has{">>>all"};
+constexpr std::array<CallForm, 4> kFunctionary32Calls{{
+    {.call = "{name}{line}{arguments}", .between = ">>>", .begins_reply = true, .needs_known_name = true},
+    {.call = ">>>{name}{line}{arguments}", .needs_known_name = true},
+    {.call = "python{line}{arguments}", .style = kRaw, .begins_reply = true, .needs_known_name = true, .name = "python"},
+    {.call = ">>>python{line}{arguments}", .style = kRaw, .needs_known_name = true, .name = "python"},
+}};
+constexpr TextArray<1> kFunctionary32Dropped{">>>all{line}"};
+constexpr std::array<Marks, 1> kFunctionary32Around{{{"all{line}", ""}}};
+
+constexpr TextArray<1> kMcpHas{"<use_mcp_tool>"};
+constexpr std::array<CallForm, 1> kMcpCalls{{
+    {.call = "<use_mcp_tool>\n<server_name>{any}</server_name>\n<tool_name>{name}</tool_name>\n<arguments>\n{arguments}\n"
+             "</arguments>\n</use_mcp_tool>",
+     .between = "\n"},
+}};
+
 // --- JSON with the name, between marks
 
+constexpr std::string_view kParametersFunction = R"({"name": "{name}", "parameters": {arguments}})";
+
 constexpr TextArray<1> kHermesHas{"<tool_call>"};
+constexpr TextArray<2> kHermesArgumentsFirstHas{"<tool_call>", R"({"arguments": )"};
 constexpr std::array<CallForm, 1> kHermesCalls{{{.call = "<tool_call>\n{function}\n</tool_call>", .between = "\n"}}};
 
 constexpr TextArray<2> kExaoneHas{"<tool_call>", "[|assistant|]"};
@@ -242,6 +293,13 @@ constexpr std::array<CallForm, 2> kCommandCalls{{
 }};
 constexpr TextArray<4> kCommandDropped{"<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"};
 
+constexpr std::string_view kCommandFunction = R"({"tool_call_id": "{id}", "tool_name": "{name}", "parameters": {arguments}})";
+
+constexpr TextArray<2> kCommandPlusHas{"Action:", "directly_answer"};
+constexpr std::array<CallForm, 1> kCommandPlusCalls{
+    {{.open = "Action:\n```json\n[\n    ", .call = "{function}", .between = ",\n    ", .close = "\n]\n```"}}};
+constexpr TextArray<2> kCommandPlusNoCalls{"directly_answer", "directly-answer"};
+
 constexpr TextArray<1> kInternHas{"<|action_start|>"};
 constexpr std::array<CallForm, 1> kInternCalls{
     {{.open = "<|action_start|><|plugin|>\n", .call = "{function}", .close = "<|action_end|>"}}};
@@ -254,6 +312,24 @@ constexpr std::array<CallForm, 1> kApertusCalls{{{.open = "<|tools_prefix|>[\t",
 
 constexpr TextArray<1> kGigaHas{"<|function_call|>"};
 constexpr std::array<CallForm, 1> kGigaCalls{{{.call = "<|function_call|>{function}"}}};
+
+constexpr TextArray<2> kGiga3Has{"function call", "<|role_sep|>"};
+constexpr std::array<CallForm, 2> kGiga3Calls{{
+    {.call = "<|message_sep|>\n\nfunction call<|role_sep|>\n{function}"},
+    {.call = "function call<|role_sep|>\n{function}"},
+}};
+constexpr TextArray<1> kGiga3Dropped{"<|message_sep|>"};
+
+constexpr TextArray<1> kXlamHas{R"([{"name": )"};
+constexpr std::array<CallForm, 2> kXlamCalls{{
+    {.open = "[\t", .call = "{function}", .between = "\t, ", .close = "\t]", .begins_reply = true, .needs_known_name = true},
+    {.open = "```json\n[\t",
+     .call = "{function}",
+     .between = "\t, ",
+     .close = "\t]\n```",
+     .begins_reply = true,
+     .needs_known_name = true},
+}};
 
 constexpr TextArray<1> kPythonTagHas{"<|python_tag|>"};
 constexpr TextArray<2> kLlamaHas{"ipython", "parameters"};
@@ -343,6 +419,11 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .element = kSeedElement,
      .python_words = true},
     {.name = "functionary-3.1", .has = kFunctionaryHas, .calls = kFunctionaryCalls},
+    {.name = "functionary-3.2",
+     .has = kFunctionary32Has,
+     .calls = kFunctionary32Calls,
+     .dropped = kFunctionary32Dropped,
+     .around = kFunctionary32Around},
     {.name = "step-3.5", .has = kStepHas, .lacks = kSeedMark, .calls = kQwenCalls, .element = kQwenElement},
     {.name = "qwen3-coder",
      .has = kQwenHas,
@@ -380,8 +461,27 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .calls = kMistralArgsCalls,
      .may_call_in_thoughts = false,
      .ids = CallIds::nine},
-    {.name = "mistral", .has = kMistralHas, .calls = kMistralCalls, .may_call_in_thoughts = false, .ids = CallIds::nine},
+    {.name = "mistral-3",
+     .has = kMistral3Has,
+     .calls = kMistral3Calls,
+     .may_call_in_thoughts = false,
+     .function = kMistralFunction,
+     .ids = CallIds::nine},
+    {.name = "mistral",
+     .has = kMistralHas,
+     .calls = kMistralCalls,
+     .may_call_in_thoughts = false,
+     .function = kMistralFunction,
+     .ids = CallIds::nine},
     {.name = "kimi", .has = kKimiHas, .calls = kKimiCalls, .ends = kKimiEnds, .ids = CallIds::named},
+    {.name = "kimi-k3",
+     .has = kKimi3Has,
+     .calls = kKimi3Calls,
+     .thoughts = {"<|open|>think<|sep|>", "<|close|>think<|sep|>"},
+     .dropped = kKimi3Dropped,
+     .ends = kKimi3Ends,
+     .element = kKimi3Element,
+     .call_trigger = "<|open|>tools<|sep|>"},
     {.name = "deepseek-3.1", .has = kDeepSeekHas, .lacks = kFence, .calls = kDeepSeek31Calls},
     {.name = "deepseek", .has = kDeepSeekHas, .calls = kDeepSeekCalls},
     {.name = "gemma4",
@@ -402,16 +502,26 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .calls = kCommandCalls,
      .thoughts = {"<|START_THINKING|>", "<|END_THINKING|>"},
      .dropped = kCommandDropped,
-     .name_key = "tool_name",
-     .arguments_key = "parameters",
-     .id_key = "tool_call_id",
+     .function = kCommandFunction,
      .ids = CallIds::counted},
+    {.name = "command-r-plus",
+     .has = kCommandPlusHas,
+     .calls = kCommandPlusCalls,
+     .function = R"({"tool_name": "{name}", "parameters": {arguments}})",
+     .no_calls = kCommandPlusNoCalls,
+     .call_trigger = "```json"},
     {.name = "granite-3", .has = kGraniteHas, .calls = kGraniteCalls, .around = kResponseMarks},
     {.name = "phi-4-mini", .has = kPhiHas, .calls = kPhiCalls},
     {.name = "nemotron-nano-2", .has = kNemotronHas, .calls = kNemotronCalls},
-    {.name = "internlm", .has = kInternHas, .calls = kInternCalls, .arguments_key = "parameters"},
+    {.name = "internlm", .has = kInternHas, .calls = kInternCalls, .function = kParametersFunction},
     {.name = "apertus", .has = kApertusHas, .calls = kApertusCalls, .thoughts = {"<|inner_prefix|>", "<|inner_suffix|>"}},
     {.name = "gigachat", .has = kGigaHas, .calls = kGigaCalls},
+    {.name = "gigachat-3",
+     .has = kGiga3Has,
+     .calls = kGiga3Calls,
+     .dropped = kGiga3Dropped,
+     .call_trigger = "function call<|role_sep|>"},
+    {.name = "mirothinker", .has = kMcpHas, .calls = kMcpCalls},
     {.name = "lfm2", .has = kLfmHas, .calls = kLfmCalls},
     {.name = "lfm2.5", .has = kLfmListHas, .calls = kLfmBareCalls},
     {.name = "lfm2-calls", .has = kLfmCallHas, .calls = kLfmCalls},
@@ -419,6 +529,10 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.name = "smollm3", .has = kSmolHas, .calls = kSmolCalls},
     {.name = "ernie", .has = kErnieHas, .calls = kHermesCalls, .around = kResponseMarks},
     {.name = "exaone", .has = kExaoneHas, .calls = kExaoneCalls},
+    {.name = "hermes-arguments-first",
+     .has = kHermesArgumentsFirstHas,
+     .calls = kHermesCalls,
+     .function = R"({"arguments": {arguments}, "name": "{name}"})"},
     {.name = "hermes", .has = kHermesHas, .calls = kHermesCalls},
     {.name = "hunyuan", .has = kHunyuanHas, .calls = kToolCallsCalls, .may_call_in_thoughts = false, .around = kHunyuanAround},
     {.name = "apriel",
@@ -429,10 +543,11 @@ constexpr std::array kFamilies = std::to_array<Family>({
     {.name = "jamba", .has = kJambaHas, .calls = kJambaCalls},
     {.name = "tool-calls-list", .has = kToolCallsHas, .calls = kToolCallsCalls},
     {.name = "firefunction", .has = kFireHas, .calls = kFireCalls, .tools_variable = "functions"},
-    {.name = "llama4", .has = kLlama4Has, .calls = kLlama4Calls, .arguments_key = "parameters"},
-    {.name = "llama4-json", .has = kLlama4JsonHas, .calls = kLlama4JsonCalls, .arguments_key = "parameters"},
-    {.name = "llama3", .has = kPythonTagHas, .calls = kLlamaCalls, .arguments_key = "parameters"},
-    {.name = "llama3.2", .has = kLlamaHas, .calls = kLlamaCalls, .arguments_key = "parameters"},
+    {.name = "llama4", .has = kLlama4Has, .calls = kLlama4Calls, .function = kParametersFunction},
+    {.name = "llama4-json", .has = kLlama4JsonHas, .calls = kLlama4JsonCalls, .function = kParametersFunction},
+    {.name = "llama3", .has = kPythonTagHas, .calls = kLlamaCalls, .function = kParametersFunction},
+    {.name = "xlam-2", .has = kXlamHas, .calls = kXlamCalls},
+    {.name = "llama3.2", .has = kLlamaHas, .calls = kLlamaCalls, .function = kParametersFunction},
 });
 
 // In the order in which a template is searched.
@@ -463,6 +578,11 @@ const Family* family_of(std::string_view chat_template) {
 const Family* family_named(std::string_view name) {
   const auto found = std::ranges::find(kFamilies, name, &Family::name);
   return found == kFamilies.end() ? nullptr : &*found;
+}
+
+bool has_late_id(const Family& family) {
+  const std::size_t id = family.function.find("{id}");
+  return id != std::string_view::npos && id > family.function.find("{arguments}");
 }
 
 const Family& general_family() {

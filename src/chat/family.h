@@ -14,6 +14,7 @@ enum class ArgumentStyle : std::uint8_t {
   json,      // {"a": 1}
   elements,  // <parameter=a>1</parameter>: Family::element.
   loose,     // (a=1, b='x') or {a:1,b:<|"|>x<|"|>}: Family::quote.
+  raw,       // The rest of the reply is the text of the only parameter.
 };
 
 // The marks of one argument. What stands between the end of the name and the begin of the value are attributes.
@@ -25,6 +26,7 @@ struct ElementMarks {
   std::string_view close{};
   // Whitespace around a value does not belong to it; false: one line feed at each side does not.
   bool trims_blanks = false;
+  bool keeps_blanks = false;  // All whitespace around a value belongs to it.
   // In forced calls: around values that are no texts, before `value_begin`, and behind each element.
   std::string_view padding{};
   std::string_view before_value{};
@@ -34,13 +36,14 @@ struct ElementMarks {
   bool begins_line = true;
   // The attribute that says whether the value is a text; empty: the tool's schema says it.
   std::string_view text_attribute{};
-  std::string_view other_attribute{};  // The same, for all other values.
+  // The same, for all other values. {type} in it stands for their type: number, boolean, null, array or object.
+  std::string_view other_attribute{};
 };
 
 // One way to write calls: open, call, between, call, ..., close. In these texts a blank or line feed stands for any whitespace
-// or none, and forced calls have it as it is here; a tab stands for the same, and forced calls have none. {name}, {id},
-// {arguments} and {function}, an object with the name and the arguments, stand for parts of a call, and {any} for up to 64
-// bytes without <.
+// or none, and forced calls have it as it is here; a tab stands for the same, and forced calls have none. {line} stands for one
+// line feed. {name}, {id}, {arguments} and {function}, an object with the name and the arguments, stand for parts of a call,
+// {index} for its number in the reply, from 1, and {any} for up to 64 bytes without <.
 struct CallForm {
   std::string_view open{};  // May be empty, as the next two.
   std::string_view call{};
@@ -50,6 +53,7 @@ struct CallForm {
   // The text is a call only if it begins the reply, or only if it names a known tool: it has no mark of its own.
   bool begins_reply = false;
   bool needs_known_name = false;
+  std::string_view name{};  // The function, if the texts have no name.
 };
 
 // The ids of calls that models of a family know.
@@ -79,10 +83,10 @@ struct Family {
   std::span<const Marks> around{};
   std::span<const std::string_view> ends{};  // Tokens that end a reply, beside those that the file names.
   ElementMarks element{};
-  std::string_view quote{};            // The mark around texts of ArgumentStyle::loose; empty: Python's quotes.
-  std::string_view name_key = "name";  // The keys of {function}.
-  std::string_view arguments_key = "arguments";
-  std::string_view id_key{};  // Before the others, in forced calls; empty: none.
+  std::string_view quote{};  // The mark around texts of ArgumentStyle::loose; empty: Python's quotes.
+  // {function} as forced calls have it, with the placeholders of CallForm.
+  std::string_view function = R"({"name": "{name}", "arguments": {arguments}})";
+  std::span<const std::string_view> no_calls{};  // The names of calls that stand for none.
   // Booleans and null are Python's words, as the templates write them; false: JSON's. Not within JSON.
   bool python_words = false;
   CallIds ids = CallIds::any;
@@ -100,6 +104,8 @@ struct Family {
 [[nodiscard]] const Family* family_of(std::string_view chat_template);
 // The family with this name; null: there is none.
 [[nodiscard]] const Family* family_named(std::string_view name);
+// Whether the id of a forced call stands behind its arguments.
+[[nodiscard]] bool has_late_id(const Family& family);
 // The notation that models without tools in their template are asked for.
 [[nodiscard]] const Family& general_family();
 // The marks around thoughts in replies of such a template; empty: none are known. `family` may be null.

@@ -2,83 +2,18 @@
 // before a call, in pieces of every size.
 #include "chat/family.h"
 
-#include <format>
-#include <memory>
-#include <ostream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "chat/call_pattern.h"
+#include "chat/family_test_support.h"
 #include "chat/reply_parser.h"
 #include "chat/tool_format.h"
 
 namespace uma::chat {
 namespace {
-
-struct FamilyReply {
-  std::string thoughts;
-  std::string content;
-  std::vector<std::string> calls;  // Name, id if the model gives one, arguments.
-  bool operator==(const FamilyReply&) const = default;
-};
-
-std::ostream& operator<<(std::ostream& out, const FamilyReply& reply) {
-  out << "thoughts \"" << reply.thoughts << "\", content \"" << reply.content << "\"";
-  for (const std::string& call : reply.calls) out << ", call " << call;
-  return out;
-}
-
-constexpr std::string_view kFamilyTools = R"([
-  {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {
-    "a": {"type": "integer"}, "s": {"type": "string"}, "b": {"type": "boolean"}, "n": {"type": ["string", "null"]},
-    "o": {"type": "object"}, "l": {"type": "array", "items": {"type": "number"}}}}}},
-  {"type": "function", "function": {"name": "g"}},
-  {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object",
-    "properties": {"city": {"type": "string"}, "days": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}}}}])";
-
-ReplyFormat family_format(std::string_view family, bool begins_with_thoughts) {
-  const Family* row = family_named(family);
-  EXPECT_NE(row, nullptr) << family;
-  return {.family = row,
-          .tools = std::make_shared<const Tools>(tools_of(kFamilyTools)),
-          .thoughts = thoughts_of("<think></think>", row),
-          .begins_with_reasoning = begins_with_thoughts};
-}
-
-FamilyReply parse_reply(const ReplyFormat& format, std::string_view text, std::size_t step) {
-  ReplyParser parser(format, 1);
-  std::string content;
-  ReplyPieces pieces;
-  while (!text.empty()) {
-    std::size_t size = 0;
-    for (std::size_t i = 0; i < step && size < text.size(); ++i) {
-      do ++size;
-      while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80);
-    }
-    pieces.clear();
-    parser.push(text.substr(0, size), pieces);
-    content += pieces.content;
-    text.remove_prefix(size);
-  }
-  pieces.clear();
-  parser.finish(pieces);
-  content += pieces.content;
-  FamilyReply reply{.thoughts = parser.reasoning(), .content = content, .calls = {}};
-  for (const ReplyPart& call : parser.calls()) {
-    const bool has_own_id = call.id.contains(':') || call.id.size() != 9 || call.id == "123456789";
-    reply.calls.push_back(call.name + (has_own_id ? "#" + call.id : "") + call.text);
-  }
-  return reply;
-}
-
-void expect_parts(std::string_view family, std::string_view text, const FamilyReply& wanted,
-                  bool begins_with_thoughts = false) {
-  const ReplyFormat format = family_format(family, begins_with_thoughts);
-  for (const std::size_t step :
-       {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{5}, std::size_t{17}, text.size() + 1})
-    EXPECT_EQ(parse_reply(format, text, step), wanted) << family << ", in pieces of " << step << ": " << text;
-}
 
 // --- recognised by their templates
 
@@ -116,6 +51,17 @@ TEST(Families, ATemplateShowsItsFamily) {
   EXPECT_EQ(name("<|turn>model<|tool_call>call:"), "gemma4");
   EXPECT_EQ(name("<tool_call>\n{\"name\""), "hermes");
   EXPECT_EQ(name("<|python_tag|>"), "llama3");
+  EXPECT_EQ(name("Action:\n```json or directly_answer"), "command-r-plus");
+  EXPECT_EQ(name("<|start_header_id|>>>>all\n"), "functionary-3.2");
+  EXPECT_EQ(name("'function call' ~ '<|role_sep|>\n'"), "gigachat-3");
+  EXPECT_EQ(name("<|function_call|><|role_sep|>"), "gigachat");
+  EXPECT_EQ(name("'<|open|>' ~ 'argument' ~ '<|sep|>' ~ '<|close|>'"), "kimi-k3");
+  EXPECT_EQ(name("<use_mcp_tool>\n<server_name>"), "mirothinker");
+  EXPECT_EQ(name("ipython parameters [{\"name\": NAME}]"), "xlam-2");
+  EXPECT_EQ(name("<|python_tag|> ipython parameters [{\"name\": NAME}]"), "llama3");
+  EXPECT_EQ(name("ipython parameters {\"name\": NAME}"), "llama3.2");
+  EXPECT_EQ(name("<tool_call>\n{\"arguments\": ARGUMENTS, \"name\""), "hermes-arguments-first");
+  EXPECT_EQ(name("[TOOL_CALLS] [{"), "mistral-3");
   EXPECT_EQ(name("nothing of it"), "none");
   EXPECT_EQ(family_of("<tool_call>"), nullptr) << "a template that takes no tools";
 }
@@ -243,6 +189,9 @@ TEST(Families, MiniMax3) {
   expect_parts("minimax-m3",
                n + "<tool_call>\n" + n + "<invoke name=\"f\">" + n + "<s>x" + n + "</invoke>\n" + n + "</tool_call>C",
                {"", "C", {R"(f{"s": "x"})"}});
+  expect_parts("minimax-m3",
+               n + "<tool_call>\n" + n + "<invoke name=\"f\">" + element("o", "") + element("l", "\n") + n + "</invoke>",
+               {"", "", {R"(f{"o": {}, "l": []})"}});
 }
 
 // --- JSON behind a name

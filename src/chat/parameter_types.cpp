@@ -17,6 +17,8 @@ namespace {
 
 constexpr int kSchemaDepthMax = 8;
 constexpr int kSchemaVisitsMax = 1000;  // Parts of all schemas of a tool; alternatives can refer to each other.
+constexpr int kPartsMax = 256;          // The same, within objects and lists.
+constexpr std::size_t kPathBytesMax = 512;
 
 TypeSet type_named(std::string_view name) {
   if (name == "string") return {TypeSet::string};
@@ -93,6 +95,35 @@ TypeSet types_within(const boost::json::value& schema, const boost::json::value&
   return types;
 }
 
+// Adds the types of the parts of what stands at `path`.
+void add_parts(ParameterTypes& types, std::string_view path, const boost::json::value& schema, const boost::json::value& root,
+               int depth, int& visits) {
+  const boost::json::object* fields = resolved(schema, root).if_object();
+  if (fields == nullptr || depth > kSchemaDepthMax) return;
+  const auto add = [&](std::string_view name, const boost::json::value& part) {
+    if (--visits < 0 || path.size() + name.size() >= kPathBytesMax) return;
+    const std::string within = part_of(path, name);
+    types.emplace(within, types_within(part, root, depth, visits));
+    add_parts(types, within, part, root, depth + 1, visits);
+  };
+  if (const boost::json::value* items = fields->if_contains("items")) add("item", *items);
+  const boost::json::value* properties = fields->if_contains("properties");
+  if (properties != nullptr && properties->is_object()) {
+    for (const auto& [name, property] : properties->get_object()) {
+      if (visits < 0) return;
+      add(name, property);
+    }
+  }
+  for (const std::string_view key : {"anyOf", "oneOf", "allOf"}) {
+    const boost::json::value* alternatives = fields->if_contains(key);
+    if (alternatives == nullptr || !alternatives->is_array()) continue;
+    for (const boost::json::value& one : alternatives->get_array()) {
+      if (--visits < 0) return;
+      add_parts(types, path, one, root, depth + 1, visits);
+    }
+  }
+}
+
 std::string lower(std::string_view text) {
   std::string result(text);
   std::ranges::transform(result, result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -128,7 +159,19 @@ ParameterTypes parameter_types_of(const boost::json::value& schema) {
   if (properties == nullptr || !properties->is_object()) return types;
   int visits = kSchemaVisitsMax;
   for (const auto& [name, property] : properties->get_object()) types.emplace(name, types_within(property, schema, 0, visits));
+  int parts = kPartsMax;
+  for (const auto& [name, property] : properties->get_object()) {
+    if (parts < 0) break;
+    add_parts(types, name, property, schema, 1, parts);
+  }
   return types;
+}
+
+std::string part_of(std::string_view path, std::string_view name) {
+  std::string part(path);
+  if (path.size() > kPathBytesMax) return part;
+  part += '\n';
+  return part += name;
 }
 
 void append_json_text(std::string& json, std::string_view text) {
@@ -154,7 +197,7 @@ void append_json_text(std::string& json, std::string_view text) {
 
 std::string typed_json(std::string_view text, TypeSet types) {
   const std::string_view value = without_blanks(text);
-  const std::string word = lower(value.substr(0, 8));
+  std::string word = lower(value.substr(0, 8));
   const bool is_null = word == "null" || word == "none";
   if (types.has(TypeSet::null) && is_null) return "null";
   if (!types.is_text()) {

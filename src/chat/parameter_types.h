@@ -26,8 +26,11 @@ struct TypeSet {
 [[nodiscard]] const boost::json::value& resolved(const boost::json::value& schema, const boost::json::value& root);
 
 // The types of parameters by name, as their schemas' types, values, alternatives and references within the tool's schema allow;
-// a tool without a schema has none.
+// a tool without a schema has none. The first parts of objects and lists have types too, by their path (part_of); the items of
+// a list are named "item".
 using ParameterTypes = std::map<std::string, TypeSet, std::less<>>;
+// The path of a part of what stands at `path`; paths beyond 512 bytes, which have no types, do not grow.
+[[nodiscard]] std::string part_of(std::string_view path, std::string_view name);
 [[nodiscard]] ParameterTypes parameter_types_of(const boost::json::value& schema);
 
 // The JSON of a value that a model wrote as `text` for a parameter of these types: a text stays as it is, unless it is the word

@@ -17,8 +17,9 @@ namespace {
 constexpr std::size_t kParsedCallsMax = 128;
 constexpr std::size_t kBlanksBetweenMax = 1024;  // Behind the text between two calls.
 
-// The characters with which the arguments or the object of a call may begin.
+// The characters with which the arguments or the object of a call may begin; empty: any.
 std::string_view begins_of(const Family& family, const CallForm& form, bool is_function) {
+  if (form.style == ArgumentStyle::raw) return "";
   if (is_function || form.style == ArgumentStyle::json) return "{";
   return form.style == ArgumentStyle::loose ? "({" : family.element.open.substr(0, 1);
 }
@@ -73,8 +74,14 @@ ReplyParser::ReplyParser(ReplyFormat format, std::uint64_t seed) : format_(std::
 }
 
 void ReplyParser::add_opener(Opener opener) {
-  const char first = opener.pattern.front().text.front();  // Of {function} too, an object.
-  if (!first_bytes_.contains(first)) first_bytes_ += first;
+  const auto add_first = [&](std::string_view text) {
+    if (!text.empty() && !first_bytes_.contains(text.front())) first_bytes_ += text.front();
+  };
+  if (const PatternPart& first = opener.pattern.front(); first.kind == PatternPart::Kind::name) {
+    for (const auto& [name, types] : *format_.tools) add_first(name);
+  } else {
+    add_first(first.text);  // Of {function} too, an object.
+  }
   openers_.push_back(std::move(opener));
 }
 
@@ -166,7 +173,7 @@ bool ReplyParser::may_open(const Opener& opener, bool is_next) const {
   }
   if (!finds_calls()) return false;
   if (is_in_reasoning) return format_.family->may_call_in_thoughts && !opener.form->begins_reply;
-  return (is_at_start_ && is_next) || !opener.form->begins_reply;
+  return (is_at_start_ && is_next && !has_content_mark_) || !opener.form->begins_reply;
 }
 
 // Compares the text with a mark, or, if `form` is not null, with the head of a call.
@@ -175,6 +182,7 @@ CallHead ReplyParser::head_of(const Pattern& pattern, const CallForm* form, std:
   CallHead head = match_head(pattern, text, form == nullptr ? "" : begins_of(*format_.family, *form, is_function));
   if (head.found != Found::yes || form == nullptr) return head;
   if (head.name.empty() && !head.id.empty()) head.name = name_in(head.id);
+  if (head.name.empty()) head.name = form->name;
   const bool needs_known = form->needs_known_name || state_ == State::reasoning;
   if (needs_known && !is_function && !is_known(head.name)) head.found = Found::no;
   return head;
@@ -317,6 +325,7 @@ void ReplyParser::take_mark(const Opener& opener) {
       break;
     case Opener::Kind::around_begin:
       around_ = opener.around->close.empty() ? around_ : opener.around;
+      has_content_mark_ = true;
       break;
     case Opener::Kind::around_end:
       around_ = nullptr;
@@ -344,17 +353,18 @@ void ReplyParser::begin_call(const CallForm& form, CallHead head, std::size_t be
 }
 
 std::unique_ptr<ArgumentReader> ReplyParser::make_reader(const Form& form) const {
-  if (form.head.back().kind == PatternPart::Kind::function) return std::make_unique<FunctionReader>();
+  if (form.head.back().kind == PatternPart::Kind::function) return std::make_unique<FunctionReader>(format_.waits_for_ids);
+  const auto tool = format_.tools->find(call_.name);
+  const ParameterTypes* const types = tool == format_.tools->end() ? nullptr : &tool->second;
   switch (form.form->style) {
     case ArgumentStyle::json:
       break;
-    case ArgumentStyle::elements: {
-      const auto tool = format_.tools->find(call_.name);
-      return std::make_unique<ElementReader>(format_.family->element, form.tail, form.closers,
-                                             tool == format_.tools->end() ? nullptr : &tool->second);
-    }
+    case ArgumentStyle::elements:
+      return std::make_unique<ElementReader>(format_.family->element, form.tail, form.closers, types);
     case ArgumentStyle::loose:
       return std::make_unique<LooseReader>(format_.family->quote);
+    case ArgumentStyle::raw:
+      return std::make_unique<RawReader>(types == nullptr ? ParameterTypes() : *types);
   }
   return std::make_unique<JsonReader>();
 }
@@ -365,16 +375,22 @@ bool ReplyParser::step_call(ReplyPieces& out) {
   if (!is_emitted_) call_text_.append(held_, 0, held_.size() - rest.size());
   drop_held(held_.size() - rest.size());
   const bool is_whole = result == ArgumentReader::Result::complete;
-  const bool is_decided = !call_.name.empty() && !call_.arguments.empty();
-  const bool is_call = is_emitted_ || !is_decided || emit_call();
-  if (!is_call || result == ArgumentReader::Result::malformed || (is_whole && !is_emitted_)) {
+  const bool is_none = stands_for_none();
+  const bool is_decided = !call_.name.empty() && !call_.arguments.empty() && (is_whole || !format_.waits_for_ids);
+  const bool is_call = is_emitted_ || !is_decided || is_none || emit_call();
+  if (!is_call || result == ArgumentReader::Result::malformed || (is_whole && !is_emitted_ && !is_none)) {
     give_up_call(out);
     return true;
   }
   if (!is_whole) return false;
+  call_text_.clear();
   flush_arguments(out);
   end_call();
   return true;
+}
+
+bool ReplyParser::stands_for_none() const {
+  return std::ranges::contains(format_.family->no_calls, call_.name) && !is_known(call_.name);
 }
 
 // Emits the call once it is decided. False: the text is not a call.
@@ -414,9 +430,12 @@ std::optional<std::string> ReplyParser::begun_call() const {
   }
   if (state_ != State::content || !undecided_ || undecided_->opener->kind != Opener::Kind::call) return std::nullopt;
   const std::string_view text = std::string_view(held_).substr(undecided_->at);
-  if (undecided_->opener->form->needs_known_name) return std::nullopt;
+  if (undecided_->opener->form->needs_known_name && !is_known(undecided_->head.name)) return std::nullopt;
   const std::string_view trigger = format_.family->call_trigger;
-  const bool has_begun = trigger.empty() ? text.starts_with(undecided_->opener->pattern.front().text) : text.contains(trigger);
+  const PatternPart& first = undecided_->opener->pattern.front();
+  const bool has_begun = !trigger.empty()                        ? text.contains(trigger)
+                         : first.kind == PatternPart::Kind::text ? text.starts_with(first.text)
+                                                                 : is_known(undecided_->head.name);
   return has_begun ? std::optional(std::string(text)) : std::nullopt;
 }
 
@@ -503,11 +522,26 @@ bool ReplyParser::step_after_call() {
   return true;
 }
 
+// Whether the text is a mark that is no content, although a call may begin with it.
+bool ReplyParser::is_dropped_mark(std::string_view text) const {
+  return std::ranges::any_of(openers_, [&](const Opener& opener) {
+    if (opener.kind != Opener::Kind::dropped) return false;
+    const CallHead head = match_head(opener.pattern, text, "");
+    return head.found == Found::yes && without_blanks(text.substr(head.length)).empty();
+  });
+}
+
 void ReplyParser::finish(ReplyPieces& out, bool is_cut) {
+  if (state_ == State::content && undecided_ && is_dropped_mark(std::string_view(held_).substr(undecided_->at)))
+    held_.resize(without_blanks_at_end(std::string_view(held_).substr(0, undecided_->at)).size());
   if (state_ == State::call) {
-    const bool is_whole = !is_cut && !call_.name.empty() && reader_->finish(held_, call_) && (is_emitted_ || emit_call());
+    const bool is_none = stands_for_none();
+    // A call that has waited for its id has no other end at a limit.
+    const bool may_end = is_cut ? format_.waits_for_ids && !call_.arguments.empty() : reader_->finish(held_, call_);
+    const bool is_whole = may_end && !is_none && !call_.name.empty() && (is_emitted_ || emit_call());
     flush_arguments(out);
-    if (is_whole || (is_cut && is_emitted_)) held_.clear();
+    if (is_none) call_text_.clear();
+    if (is_whole || (is_cut && is_emitted_) || is_none) held_.clear();
     held_.insert(0, call_text_);  // Empty once the call is emitted.
     blanks_known_ = 0;
     state_ = is_in_thoughts_ && !is_emitted_ ? State::reasoning : State::content;
@@ -515,7 +549,7 @@ void ReplyParser::finish(ReplyPieces& out, bool is_cut) {
   } else if (state_ == State::after_call) {
     // Whitespace, and the begin of a mark or of another call.
     std::string_view rest = without_blanks(held_);
-    if (is_cut || rest == form_->separator) rest = {};
+    if (is_cut || rest == form_->separator || is_dropped_mark(rest)) rest = {};
     held_ = std::string(rest);
     blanks_known_ = 0;
     state_ = State::content;

@@ -32,6 +32,7 @@ struct ReplyFormat {
   const Family* family = nullptr;        // Null: thoughts only.
   std::shared_ptr<const Tools> tools{};  // Null: there are no calls.
   bool has_parallel_calls = true;
+  bool waits_for_ids = false;          // A call is emitted once it is whole, since its id stands behind its arguments.
   Marks thoughts{};                    // Empty: there are none.
   bool keeps_thoughts = false;         // Thoughts are content, with their marks.
   bool begins_with_reasoning = false;  // The prompt has opened the reasoning.
@@ -163,9 +164,12 @@ class ReplyParser {
   void take_mark(const Opener& opener);
   void begin_call(const CallForm& form, CallHead head, std::size_t begin, std::size_t end);
   [[nodiscard]] std::unique_ptr<ArgumentReader> make_reader(const Form& form) const;
+  // Whether the current call means that nothing is called (Family::no_calls).
+  [[nodiscard]] bool stands_for_none() const;
   [[nodiscard]] bool emit_call();
   [[nodiscard]] std::string id_of_call() const;
   void end_call();
+  [[nodiscard]] bool is_dropped_mark(std::string_view text) const;
   void give_up_call(ReplyPieces& out);
   [[nodiscard]] bool skip_closers();
   void flush_arguments(ReplyPieces& out);
@@ -191,6 +195,7 @@ class ReplyParser {
   bool may_think_ = true;             // Thoughts may begin here.
   bool is_first_thought_ = false;     // The reasoning has no text so far.
   bool has_open_thoughts_ = false;    // A call has ended thoughts, whose own end may follow.
+  bool has_content_mark_ = false;     // The content has begun with a mark of Family::around.
   const Marks* around_ = nullptr;     // The marks around the content whose first was found and whose second was not.
   std::optional<Place> undecided_{};  // The opener that may begin in held_.
 

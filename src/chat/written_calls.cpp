@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -59,13 +60,23 @@ std::string arguments_text(const CallForm& form, const Value& arguments) {
 }
 
 std::string function_text(const Family& family, const CallForm& form, const CalledFunction& call) {
-  std::string text = "{" + as_json(Value::text(family.name_key)) + ": " + as_json(Value::text(std::string_view(call.name)));
-  return text + ", " + as_json(Value::text(family.arguments_key)) + ": " + arguments_text(form, call.arguments) + "}";
+  std::string text;
+  for (const PatternPart& part : pattern_of(family.function)) {
+    if (part.kind == PatternPart::Kind::name) {
+      const std::string name = as_json(Value::text(std::string_view(call.name)));
+      text += name.substr(1, name.size() - 2);  // The object has the quotes.
+    } else if (part.kind == PatternPart::Kind::id) {
+      text += call.id;
+    } else {
+      text += part.kind == PatternPart::Kind::arguments ? arguments_text(form, call.arguments) : part.text;
+    }
+  }
+  return text;
 }
 
 // `call` is null beside a call.
 void append_form(Text& out, const Family& family, const CallForm& form, std::string_view form_text, const CalledFunction* call,
-                 jinja::Source source) {
+                 std::size_t index, jinja::Source source) {
   for (const PatternPart& part : pattern_of(form_text)) {
     const auto append_input = [&](std::string text) { out.append(Text::input(std::move(text), source)); };
     switch (part.kind) {
@@ -76,6 +87,12 @@ void append_form(Text& out, const Family& family, const CallForm& form, std::str
         for (const char c : part.text) {
           if (c != '\t') out.append(std::string_view(&c, 1));
         }
+        break;
+      case PatternPart::Kind::line:
+        out.append("\n");
+        break;
+      case PatternPart::Kind::index:
+        out.append(std::to_string(index));
         break;
       case PatternPart::Kind::name:
         append_input(call->name);
@@ -100,12 +117,12 @@ void append_form(Text& out, const Family& family, const CallForm& form, std::str
 Text written_calls(const Family& family, std::span<const CalledFunction> calls, jinja::Source source) {
   const CallForm& form = family.calls.front();
   Text text;
-  append_form(text, family, form, form.open, nullptr, source);
-  for (const CalledFunction& call : calls) {
-    if (&call != calls.data()) append_form(text, family, form, form.between, nullptr, source);
-    append_form(text, family, form, form.call, &call, source);
+  append_form(text, family, form, form.open, nullptr, 0, source);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (i > 0) append_form(text, family, form, form.between, nullptr, 0, source);
+    append_form(text, family, form, form.call, &calls[i], i + 1, source);
   }
-  append_form(text, family, form, form.close, nullptr, source);
+  append_form(text, family, form, form.close, nullptr, 0, source);
   return text;
 }
 

@@ -17,8 +17,6 @@ sys.path.insert(0, str(test_templates.TEMPLATES))
 import expect  # noqa: E402 - it is beside the templates
 import forms  # noqa: E402
 
-# Families whose calls umad cannot read in a reply. Their tools and calls are spelled out in words.
-UNKNOWN_CALLS = ("command_r_plus", "functionary_3_2", "gigachat_3", "kimi_k3", "mirothinker", "xlam2")
 # Thoughts of earlier replies stay where a template asks.
 HISTORY = {"preserve_thinking": True, "clear_thinking": False, "truncate_history_thinking": False, "drop_thinking": False}
 
@@ -80,8 +78,7 @@ class Families(FamilyTest):
 
     def test_calls(self):
         for family in self.families:
-            if family not in UNKNOWN_CALLS:
-                self.check(family, ("tools_offered", "call", "content_and_call", "parallel", "next_turn"))
+            self.check(family, ("tools_offered", "call", "content_and_call", "parallel", "next_turn"))
 
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}

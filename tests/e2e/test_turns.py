@@ -162,7 +162,7 @@ class Reply:
 class Turns(test_http.HttpTest):
     """The marks in bars and brackets are control tokens, which replies do not show."""
 
-    flags = ("--http", "127.0.0.1:0", "--n-ctx", "4096", "--kv-cells", "8192", "--slots", "2")
+    flags = ("--http", "127.0.0.1:0", "--n-ctx", "6144", "--kv-cells", "12288", "--slots", "2")
     environment = {"UMA_VERIFY": 50}  # Each check computes the whole conversation.
     takes_long = True
     has_control_marks = True
@@ -226,7 +226,7 @@ class Turns(test_http.HttpTest):
             return reply
 
         for turn in range(TURNS):
-            is_forced = turn % FORCED_EVERY == FORCED_EVERY - 1 and entry.get("forced", True)
+            is_forced = turn % FORCED_EVERY == FORCED_EVERY - 1
             name = label(entry, turn)
             called = say(question(name), tool_choice="required" if is_forced else "auto")
             assert called.calls and not called.content, (called.content, called.calls)

@@ -119,6 +119,11 @@ class TemplateTrial {
     // The template has closed or left out the thoughts that the prompt opens.
     if (!thoughts.open.empty()) before = before.substr(0, before.rfind(without_blanks(thoughts.open)));
     if (full->starts_with(before)) return Reply{full->substr(before.size()), false};
+    // The prompt has a turn more, which the template has left out.
+    const auto common = static_cast<std::size_t>(std::ranges::mismatch(*prompt, *full).in1 - prompt->begin());
+    for (std::size_t size = std::min(prompt->size() - common, full->size() - common); size > 0; --size) {
+      if (prompt->ends_with(full->substr(common, size))) return Reply{full->substr(common + size), false};
+    }
     return std::nullopt;
   }
 
@@ -232,6 +237,7 @@ class TemplateTrial {
       if (const std::size_t at = call.find(part); at != std::string::npos) call.replace(at, part.size(), text);
     };
     put("{name}", "weather");
+    put("{line}", "\n");
     put("{arguments}", R"({"city": "x", "days": 2})");
     return accepted_size(grammar, call) == call.size();
   }

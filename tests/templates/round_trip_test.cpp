@@ -41,6 +41,7 @@ struct RoundTrip {
   std::string_view template_arguments = R"({"enable_thinking": true, "thinking": true})";
   // How much of the prompt's end the template writes differently behind a reply. It has opened the thoughts that are left out.
   std::string_view reopened{};
+  bool is_forced = false;  // The request forces calls.
 };
 
 std::ostream& operator<<(std::ostream& out, const RoundTrip& trip) {
@@ -139,6 +140,52 @@ constexpr RoundTrip kRoundTrips[] = {
     {.family = "step_3_5",
      .reply =
          "Hm.\n</think>\n<tool_call>\n<function=weather>\n<parameter=exact>\ntrue\n</parameter>\n</function>\n</tool_call>"},
+    {.family = "command_r_plus",
+     .reply =
+         "C\nAction:\n```json\n[\n    {\"tool_name\": \"weather\", \"parameters\": {\"city\": \"Köln\"}},\n    {\"tool_name\": "
+         "\"now\", \"parameters\": {}}\n]\n```",
+     .becomes =
+         "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>C\nAction:\n```json\n[\n    {\"tool_name\": \"weather\", \"parameters\": "
+         "{\"city\": \"Köln\"}},\n    {\"tool_name\": \"now\", \"parameters\": {}}\n]\n```",
+     .reopened = "<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>Write 'Action:' and a list of calls, or directly_answer."
+                 "<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"},
+    {.family = "functionary_3_2", .reply = "weather\n{\"city\": \"Köln\", \"days\": 2}>>>now\n{}"},
+    {.family = "functionary_3_2", .reply = "all\nC>>>now\n{}"},
+    {.family = "gigachat_3",
+     .reply = "<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}"},
+    {.family = "gigachat_3",
+     .reply = "C<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"now\", \"arguments\": {}}<|message_sep|>\n\n"},
+    {.family = "kimi_k3",
+     .reply =
+         "Hm.<|close|>think<|sep|><|open|>response<|sep|>C<|close|>response<|sep|><|open|>tools<|sep|><|open|>call "
+         "tool=\"weather\" index=\"1\"<|sep|><|open|>argument key=\"city\" type=\"string\"<|sep|>\nKöln\n<|close|>argument"
+         "<|sep|><|open|>argument key=\"tags\" type=\"array\"<|sep|>[\"a\"]<|close|>argument<|sep|><|open|>argument "
+         "key=\"days\" type=\"number\"<|sep|>2<|close|>argument<|sep|><|close|>call<|sep|><|open|>call tool=\"now\" index=\"2\""
+         "<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"},
+    {.family = "kimi_k3",
+     .reply = "Hm.<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|><|open|>tools<|sep|><|open|>call "
+              "tool=\"now\" index=\"1\"<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"},
+    {.family = "mirothinker",
+     .reply =
+         "<think>\nHm.\n</think>\n\nC\n<use_mcp_tool>\n<server_name>tools</server_name>\n<tool_name>weather</tool_name>\n"
+         "<arguments>\n{\"city\": \"Köln\", \"days\": 2}\n</arguments>\n</use_mcp_tool>\n<use_mcp_tool>\n<server_name>tools"
+         "</server_name>\n<tool_name>now</tool_name>\n<arguments>\n{}\n</arguments>\n</use_mcp_tool>"},
+    {.family = "xlam2",
+     .reply = "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}, {\"name\": \"now\", \"arguments\": {}}]"},
+    {.family = "hermes_tools",
+     .reply =
+         "<tool_call>\n{\"arguments\": {\"city\": \"Köln\", \"days\": 2}, \"name\": \"weather\"}\n</tool_call>\n<tool_call>\n"
+         "{\"arguments\": {}, \"name\": \"now\"}\n</tool_call>"},
+    {.family = "mistral_v3",
+     .reply = "[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}, \"id\": \"a1b2c3d4e\"}, {\"name\": "
+              "\"now\", \"arguments\": {}, \"id\": \"a1b2c3d4f\"}]",
+     .is_forced = true},
+    {.family = "minimax_m3",
+     .reply =
+         "Hm.</mm:think>C\n]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"weather\">]<]minimax[>[<city>Köln]<]minimax[>["
+         "</city>]<]minimax[>[<tags>]<]minimax[>[<item>1]<]minimax[>[</item>]<]minimax[>[<item>b]<]minimax[>[</item>]<]minimax"
+         "[>[</tags>]<]minimax[>[<near>]<]minimax[>[<lat>-23.5]<]minimax[>[</lat>]<]minimax[>[</near>]<]minimax[>[</invoke>\n"
+         "]<]minimax[>[<invoke name=\"now\">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"},
     {.family = "apertus",
      .reply = "<|inner_prefix|>Hm.<|inner_suffix|>C<|tools_prefix|>[{\"weather\": {\"city\": \"Köln\"}}, {\"now\": {}}]"
               "<|tools_suffix|>"},
@@ -154,6 +201,7 @@ class RoundTrips : public ::testing::TestWithParam<RoundTrip> {
     options_.tools = boost::json::serialize(calls.at("tools"));
     options_.splits_reasoning = true;
     options_.template_arguments = GetParam().template_arguments;
+    if (GetParam().is_forced) options_.tool_choice = ToolChoice::required;
   }
 
   [[nodiscard]] Conversation conversation(std::span<const ChatMessage> messages) const {
