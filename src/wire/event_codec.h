@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/embedding.h"
 #include "core/event.h"
-#include "core/image.h"
 #include "core/metrics_snapshot.h"
 #include "core/model_library.h"
 #include "core/session_info.h"
