@@ -12,6 +12,7 @@ import unittest
 import urllib.error
 import urllib.request
 
+import vision
 from test_grid_images import PROJECTOR, TALL, WIDE, picture
 from test_vision import hostile_images
 from uma import BUILD, WAIT_S, Daemon, DaemonTest
@@ -45,13 +46,13 @@ def post(daemon, path, body):
         return error.code, json.loads(error.read())
 
 
-def by_library(model, *parts):
+def by_library(model, *parts, projector=PROJECTOR):
     """The vector of these parts by embed_by_library.cpp: the path of an image, "eos", words of a template, or another text."""
     def argument(part):
         if isinstance(part, pathlib.Path):
             return f"image:{part}"
         return part if part == "eos" or part.startswith("template:") else f"text:{part}"
-    ran = subprocess.run([str(REFERENCE), str(model), str(PROJECTOR), *map(argument, parts)], capture_output=True, text=True,
+    ran = subprocess.run([str(REFERENCE), str(model), str(projector), *map(argument, parts)], capture_output=True, text=True,
                          timeout=WAIT_S, check=False)
     if ran.returncode != 0:
         raise AssertionError(ran.stderr[-2000:])
@@ -203,11 +204,11 @@ class Cards(unittest.TestCase):
             self.assertEqual("embedding", answer["event"], answer)
             return answer["embeddings"], client.models()[0]
 
-    def daemon_with(self, model, card):
+    def daemon_with(self, model, card, projector=PROJECTOR):
         folder = tempfile.TemporaryDirectory(prefix="uma-cards-")
         self.addCleanup(folder.cleanup)
         cards = pathlib.Path(folder.name) / "models.yaml"
-        cards.write_text(f"m: {{path: {model}, projector: {PROJECTOR}, {card}}}\n")
+        cards.write_text(f"m: {{path: {model}, {f'projector: {projector}, ' if projector else ''}{card}}}\n")
         return Daemon("m", "--threads", "1", config=f"{EXACT}models: {cards}\n")
 
     def assert_same(self, one, other):
@@ -234,6 +235,18 @@ class Cards(unittest.TestCase):
         self.assertEqual(("text_embedding", "shared"), (model["capability"], model["image_vectors"]))
         self.assert_same(vectors[0], by_library(CHAT, " a dog"))
         self.assert_same(vectors[1], by_library(CHAT, WIDE))
+
+    def test_rows_may_see_each_other(self):
+        with self.daemon_with(vision.MODEL, "pooling: last", vision.PROJECTOR) as daemon, daemon.client() as client:
+            vectors = client.call(type="embed", texts=[image(vision.GRAD), [image(vision.RED), text("a dog")]])["embeddings"]
+        for vector, parts in zip(vectors, ((vision.GRAD,), (vision.RED, "a dog"))):
+            self.assert_same(vector, by_library(vision.MODEL, *parts, projector=vision.PROJECTOR))
+
+    def test_a_frame_may_be_given_without_a_projector(self):
+        for frame, parts in (("chat", question("a dog")), ("plain", (" a dog", "eos"))):
+            with self.daemon_with(MODEL, f"frame: {frame}", None) as daemon, daemon.client() as client:
+                self.assertEqual("none", client.models()[0]["image_vectors"])
+                self.assert_same(client.call(type="embed", texts=["a dog"])["embeddings"][0], by_library(MODEL, *parts))
 
     def test_another_pooling_leaves_the_projectors_vectors(self):
         with self.daemon_with(CHAT, "pooling: mean") as daemon, daemon.client() as client:
