@@ -121,11 +121,11 @@ Expected<TextEmbedder::Framed> TextEmbedder::token_input(const EmbedRequest& req
 Expected<TextEmbedder::Framed> TextEmbedder::text_input(const EmbedRequest& request, std::size_t index) const {
   const auto& text = std::get<std::string>(request.inputs[index]);
   const std::string& task = request.task.empty() ? request.task : tasks_.at(request.task);
-  ChatMessage message{.role = "user", .content = format_.is_chat ? text : task + text};
+  ChatMessage message{.role = "user", .content = text};
   if (!request.extras.empty()) message.extra = request.extras[index];
   if (format_.is_chat) return chat_input(request.task.empty() ? format_.instruction : task, message);
   const TextFrame& frame = model_->facts().text_frame;
-  auto tokens = message.extra.empty() ? tokenize(message.content) : format_.write("", message);
+  auto tokens = message.extra.empty() ? tokenize(task + text) : format_.write(task, message);
   if (!tokens) return std::unexpected(tokens.error());
   return Framed{.before = frame.before, .text = std::move(*tokens), .after = frame.after};
 }

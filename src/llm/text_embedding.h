@@ -32,7 +32,7 @@ struct EmbedTexts {
 
 // How the inputs of a model that also reads images become tokens.
 struct InputFormat {
-  // Returns the tokens of a message of the user, with its images, behind an instruction that may be empty.
+  // Returns the tokens of a message of the user, with its images, behind an instruction or a prefix that may be empty.
   using Write = std::function<Expected<std::vector<Token>>(const std::string& instruction, const ChatMessage& message)>;
 
   Write write{};         // Null: the model reads texts only, each in its frame.

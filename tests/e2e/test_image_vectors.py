@@ -218,6 +218,9 @@ class Cards(unittest.TestCase):
         vectors, _ = self.vectors("frame: plain", ["a dog", image(WIDE)])
         self.assert_same(vectors[0], by_library(MODEL, " a dog", "eos"))
         self.assert_same(vectors[1], by_library(MODEL, WIDE, "eos"))
+        vectors, _ = self.vectors("frame: plain, tasks: {query: Find it.}", ["a dog", [image(WIDE), text("a dog")]], task="query")
+        self.assert_same(vectors[0], by_library(MODEL, " Find it.a dog", "eos"))
+        self.assert_same(vectors[1], by_library(MODEL, " Find it.", WIDE, "a dog", "eos"))
 
     def test_the_instruction_is_the_system_message(self):
         def asked(instruction, part):

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/thrown.h"
+#include "image/message_images.h"
 
 namespace uma::engine {
 namespace {
@@ -40,6 +41,13 @@ chat::ImageTokens image_tokens_by(const std::shared_ptr<image::ImageEncoder>& en
   };
 }
 
+// The message with this text before its content.
+ChatMessage behind_prefix(const std::string& prefix, const ChatMessage& message) {
+  std::vector<image::MessageImage> images = image::images_of(message);
+  for (image::MessageImage& image : images) image.at += prefix.size();
+  return {.role = message.role, .content = prefix + message.content, .extra = image::images_extra(images)};
+}
+
 }  // namespace
 
 ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
@@ -71,7 +79,7 @@ llm::InputFormat input_format(const std::shared_ptr<const llm::Model>& model, co
       std::make_shared<const chat::ChatFormat>(model, image_tokens_by(encoder));  // Shared by the format's copies.
   format.write = [chat, is_chat = format.is_chat](const std::string& instruction,
                                                   const ChatMessage& message) -> Expected<std::vector<Token>> {
-    if (!is_chat) return chat->tokenize_content(message);
+    if (!is_chat) return chat->tokenize_content(behind_prefix(instruction, message));
     std::vector<ChatMessage> messages;
     if (!instruction.empty()) messages.push_back({.role = "system", .content = instruction});
     messages.push_back(message);
