@@ -151,6 +151,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.defaults = pool::defaults_of(model);
   options.workers = config.workers;
   options.context = compute.context;
+  options.context.pooling = card.pooling;
   options.threads = compute.threads;
   options.replicates = config.replicates_weights;
   options.lanes = compute.lanes;

@@ -304,6 +304,15 @@ Expected<Unit> ChatFormat::append_input(std::string_view input, std::vector<Toke
   return append_text(model_->vocab(), input, false, tokens);
 }
 
+Expected<std::vector<Token>> ChatFormat::tokenize_content(const ChatMessage& message) const {
+  const std::string content = with_image_marks(std::span(&message, 1)).front().content;
+  std::vector<Token> tokens;
+  const bool begins_with_text = !content.empty() && !content.starts_with(image_mark_);
+  const bool has_space = model_->vocab().adds_space_prefix() && begins_with_text;
+  if (auto done = append_input(has_space ? " " + content : content, tokens); !done) return std::unexpected(done.error());
+  return tokens;
+}
+
 std::string ChatFormat::text_of(std::span<const Token> tokens) const {
   std::string text;
   for (const Token token : tokens) {

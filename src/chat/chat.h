@@ -54,6 +54,8 @@ class ChatFormat {
                                             const ChatContext& context) const;
   // Appends the tokens of user input: text, and images in place of their marks.
   [[nodiscard]] Expected<Unit> append_input(std::string_view input, std::vector<Token>& tokens) const;
+  // The tokens of a message's content with its images, without the template; as a text of its own.
+  [[nodiscard]] Expected<std::vector<Token>> tokenize_content(const ChatMessage& message) const;
   // The placeholder of an image in the formatted text. It is random, so a user's text cannot contain it.
   [[nodiscard]] std::string image_mark(const std::string& id) const { return image_mark_ + id; }
   // The format of the reply to a prompt with these options. `tools` are theirs (tools_of()); null: they have none.

@@ -38,9 +38,13 @@ using EmbedInput = std::variant<std::string, std::vector<Token>>;  // Tokens are
 struct EmbedRequest {
   TextOptions options;
   std::vector<EmbedInput> inputs;  // 1 to kEmbedInputsMax.
-  std::string task;                // Task whose prefix is put before each text; empty: none.
-  std::int32_t dimensions = 0;     // Length to cut each vector to; 0: all.
-  bool normalize = true;           // Scales vectors to length 1.
+  // Images within the texts of inputs, in order; not read yet. InputImage::message is the index of the input.
+  std::vector<InputImage> images{};
+  // Once the images are read: those of each input, as in ChatMessage::extra; empty: no input has images.
+  std::vector<std::string> extras{};
+  std::string task;             // Task whose prefix is put before each text; empty: none.
+  std::int32_t dimensions = 0;  // Length to cut each vector to; 0: all.
+  bool normalize = true;        // Scales vectors to length 1.
 };
 
 struct EmbedResult {
@@ -56,6 +60,16 @@ struct EmbedResult {
   }
 };
 
+struct EmbedImagesRequest {
+  TextOptions options;
+  std::vector<ImageSource> images;  // 1 to kImagesPerRequestMax.
+};
+
+struct ImageEmbeddings {
+  std::vector<std::vector<float>> embeddings;  // Of length 1, in the order of the images.
+  std::int64_t rows = 0;                       // Rows of images, and tokens beside them, that were computed.
+};
+
 struct RerankRequest {
   TextOptions options;
   std::string query;
@@ -66,6 +80,7 @@ struct RerankRequest {
 // Memory of the request in bytes.
 [[nodiscard]] std::size_t memory_of(const EmbedRequest& request);
 [[nodiscard]] std::size_t memory_of(const RerankRequest& request);
+[[nodiscard]] std::size_t memory_of(const EmbedImagesRequest& request);
 
 struct RerankScore {
   std::size_t index = 0;  // Index of the document.

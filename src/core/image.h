@@ -4,12 +4,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <stop_token>
 #include <string>
+#include <string_view>
 #include <vector>
-
-#include "core/tenant_budget.h"
 
 namespace uma {
 
@@ -48,19 +45,23 @@ struct InputImage {
   std::string field{};  // The request's field with its path; empty: errors need no name.
 };
 
-struct EmbedImagesRequest {
-  std::string model;  // Empty: the default model.
-  std::vector<ImageSource> images;
-  std::optional<std::int64_t> deadline_ms;  // Limit for all images; nullopt: limits.deadline_ms; 0: none.
-  std::stop_token end{};                    // Requested when nobody waits any more.
-  RequestShare share{};                     // Memory of the request; fetched files are charged to it.
+// What a model's vectors of images can be compared with.
+enum class ImageVectors : std::uint8_t {
+  none,       // The model computes none.
+  projector,  // The mean of the projector's rows: vectors of other images.
+  shared,     // The language model computes them as it computes those of texts: vectors of images and of texts.
 };
 
-[[nodiscard]] std::size_t memory_of(const EmbedImagesRequest& request);
-
-struct ImageEmbeddings {
-  std::vector<std::vector<float>> embeddings;  // Of length 1, in the order of the images.
-  std::int64_t rows = 0;                       // Rows of image embeddings that were computed.
-};
+constexpr std::string_view image_vectors_name(ImageVectors kind) {
+  switch (kind) {
+    case ImageVectors::projector:
+      return "projector";
+    case ImageVectors::shared:
+      return "shared";
+    case ImageVectors::none:
+      break;
+  }
+  return "none";
+}
 
 }  // namespace uma

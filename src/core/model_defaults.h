@@ -21,7 +21,10 @@ struct ModelDefaults {
   std::optional<std::int32_t> thinking_budget{};  // As ChatOptions::thinking_budget.
   std::optional<std::int64_t> deadline_ms{};
   std::optional<bool> speculates{};  // Nullopt: as the daemon's setting.
-  std::string family{};              // The family of its replies (chat::family_named); empty: as its template shows.
+  // Whether an embedding model's inputs are written as messages, with its chat template; nullopt: if it has a template and a
+  // projector.
+  std::optional<bool> has_chat_frame{};
+  std::string family{};  // The family of its replies (chat::family_named); empty: as its template shows.
 };
 
 }  // namespace uma

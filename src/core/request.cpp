@@ -26,13 +26,17 @@ std::size_t messages_bytes(const std::vector<ChatMessage>& messages) {
   return bytes;
 }
 
+std::size_t images_bytes(const std::vector<InputImage>& images) {
+  std::size_t bytes = array_bytes(images);
+  for (const InputImage& image : images) bytes += image.source.text.size() + image.field.size();
+  return bytes;
+}
+
 }  // namespace
 
 std::size_t memory_of(const Input& input) {
-  std::size_t bytes = input.text.size() + messages_bytes(input.messages) + array_bytes(input.tokens);
-  for (const InputImage& image : input.images) {
-    bytes += sizeof image + image.source.text.size() + image.field.size();
-  }
+  std::size_t bytes =
+      input.text.size() + messages_bytes(input.messages) + array_bytes(input.tokens) + images_bytes(input.images);
   if (input.infill) {
     bytes += input.infill->bytes() + input.infill->files.size() * sizeof(InfillFile);
   }
@@ -70,6 +74,7 @@ std::size_t memory_of(const EmbedRequest& request) {
   for (const EmbedInput& input : request.inputs) {
     bytes += std::visit([](const auto& values) { return values.size() * sizeof values[0]; }, input);
   }
+  bytes += images_bytes(request.images) + array_bytes(request.extras);
   return bytes;
 }
 

@@ -85,8 +85,8 @@ class Service {
   // Creates a session from an exported file; has no effect if any part is invalid.
   virtual void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) = 0;
 
-  // Computes a vector for each image.
-  virtual void embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) = 0;
+  // Computes a vector for each image, of the kind ModelInfo::image_vectors. Returns the id for cancel(), as embed().
+  virtual RequestId embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) = 0;
   // Reads image files of the caller's sessions, by SHA-256. An empty result means that the file is gone, or that it would
   // exceed `bytes_max` together with the files before it.
   virtual void read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) = 0;

@@ -137,6 +137,7 @@ struct ModelInfo {
   bool reasons = false;      // The chat template has marks for reasoning; known while the model is loaded.
   bool reads_images = false;
   bool reads_audio = false;
+  ImageVectors image_vectors = ImageVectors::none;
   bool fills_gaps = false;  // The vocabulary has the marks of Input::infill; known while the model is loaded.
   // The model's chat template, while it is loaded; null: it has none. Shared, because templates are long.
   std::shared_ptr<const std::string> chat_template{};

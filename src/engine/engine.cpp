@@ -132,12 +132,16 @@ void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded)
     return router_.post([this, model, error = loaded.error()] { router_.on_load_failed(model, error); });
   }
   if (!loaded->embeddings.empty()) {
-    auto embedder = std::make_shared<const llm::TextEmbedder>(loaded->model, loaded->embeddings.front()->shape(),
-                                                              std::exchange(loaded->tasks, {}));
-    auto lanes = workers_.make_embed_workers(model, std::move(*loaded), embedder->shape());
-    return router_.post([this, model, embedder = std::move(embedder), lanes = std::move(lanes)]() mutable {
-      router_.on_loaded(model, text_model(std::move(embedder), std::move(lanes)));
-    });
+    std::shared_ptr<image::ImageEncoder> encoder;
+    if (loaded->projector) encoder = workers_.make_image_encoder(model, std::move(loaded->projector));
+    const llm::EmbeddingShape shape = loaded->embeddings.front()->shape();
+    auto embedder = std::make_shared<const llm::TextEmbedder>(loaded->model, shape, std::exchange(loaded->tasks, {}),
+                                                              input_format(loaded->model, shape, encoder, loaded->defaults));
+    auto lanes = workers_.make_embed_workers(model, std::move(*loaded), shape);
+    return router_.post(
+        [this, model, embedder = std::move(embedder), lanes = std::move(lanes), encoder = std::move(encoder)]() mutable {
+          router_.on_loaded(model, text_model(std::move(embedder), std::move(lanes), std::move(encoder)));
+        });
   }
   store_is_open_.wait();  // So that the first requests find the states on disk.
   std::shared_ptr<const llm::Model> weights = loaded->model;
@@ -393,8 +397,15 @@ void Engine::import_session(TenantId tenant, ImportRequest request, Reply<Import
   ask<&SessionTransfer::import_session>(std::move(reply), std::move(tenant), std::move(request));
 }
 
-void Engine::embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) {
-  ask_holding<&EmbeddingRequests::embed_images>(std::move(tenant), std::move(request), std::move(reply));
+RequestId Engine::embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) {
+  const RequestId id{last_request_.fetch_add(1) + 1};
+  auto share = hold_or_refuse(tenant, request, reply);
+  if (!share) return id;
+  request.options.share = std::move(*share);
+  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.embeddings().embed_images(id, tenant, std::move(request), std::move(reply));
+  });
+  return id;
 }
 
 void Engine::list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) {

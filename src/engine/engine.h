@@ -73,7 +73,7 @@ class Engine final : public Service, private WorkerHost {
   void forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) override;
   void export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) override;
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) override;
-  void embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override;
+  RequestId embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override;
   void read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) override;
   void load_model(std::string model, Reply<Unit> reply) override;
   void unload_model(std::string model, Reply<Unit> reply) override;

@@ -62,6 +62,17 @@ void run_embed_lane(EmbedLane& lane, std::size_t index) {
   lane.cancel_all();
 }
 
+// Null: the model reads no images.
+EncodeImage encode_by(const std::shared_ptr<image::ImageEncoder>& encoder) {
+  if (!encoder) return nullptr;
+  return [encoder](const TenantId& tenant, const std::string& image, std::stop_token end,
+                   std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
+    encoder->post(tenant, [encoder, image, end = std::move(end), then = std::move(then)]() mutable {
+      then(contain([&] { return encoder->encode(image, end); }));
+    });
+  };
+}
+
 std::shared_ptr<const std::string> template_of(const llm::ModelFacts& facts) {
   return facts.chat_template.empty() ? nullptr : std::make_shared<const std::string>(facts.chat_template);
 }
@@ -117,6 +128,9 @@ std::vector<Lane*> WorkerSet::make_workers(const std::string& model, LoadedWorke
                  .reasons = !chat::thoughts_of(facts.chat_template, family).open.empty(),
                  .reads_images = loaded.image_encoder != nullptr && loaded.image_encoder->reads(Media::image),
                  .reads_audio = loaded.image_encoder != nullptr && loaded.image_encoder->reads(Media::audio),
+                 .image_vectors = loaded.image_encoder != nullptr && loaded.image_encoder->reads(Media::image)
+                                      ? ImageVectors::projector
+                                      : ImageVectors::none,
                  .fills_gaps = made.model->vocab().gap_marks().has_value(),
                  .chat_template = template_of(facts),
                  .kv_layout = shape.is_unified ? "unified" : "split"};
@@ -177,17 +191,9 @@ LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& m
                       .wait_for_disk = [this](const std::function<bool()>& is_done) { wait_for_disk(is_done); },
                       .others_busy = nullptr,
                       .make_prefill_context = nullptr,
-                      .encode = nullptr,
+                      .encode = encode_by(loaded.image_encoder),
                       .test_drafter = nullptr,
                       .on_logits = nullptr};
-  if (loaded.image_encoder) {
-    options.encode = [encoder = loaded.image_encoder](const TenantId& tenant, const std::string& image, std::stop_token end,
-                                                      std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
-      encoder->post(tenant, [encoder, image, end = std::move(end), then = std::move(then)]() mutable {
-        then(contain([&] { return encoder->encode(image, end); }));
-      });
-    };
-  }
   if (options.threads > 1) {
     options.others_busy = [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
   }
@@ -219,7 +225,12 @@ std::vector<EmbedLane*> WorkerSet::make_embed_workers(const std::string& model, 
                  .train_tokens = facts.train_tokens,
                  .vocabulary = made.model->vocab().size(),
                  .slots = shape.batch_texts_max,
+                 .reads_images = loaded.image_encoder != nullptr && loaded.image_encoder->reads(Media::image),
+                 .reads_audio = loaded.image_encoder != nullptr && loaded.image_encoder->reads(Media::audio),
                  .dimensions = facts.capability == Capability::text_embedding ? shape.dimensions : 0};
+  if (loaded.info.reads_images) {
+    loaded.info.image_vectors = shape.reads_images ? ImageVectors::shared : ImageVectors::projector;
+  }
   loaded.model = made.model;
   loaded.reservation = std::move(made.reservation);
   return add_embed_lanes(loaded, made);
@@ -235,7 +246,8 @@ std::vector<EmbedLane*> WorkerSet::add_embed_lanes(Loaded& loaded, LoadedWorkers
                              .queue_depth_warn = options_.queue_depth_warn,
                              .stats = loaded.embed_stats[i],
                              .has_streams = [this] { return has_streams(); },
-                             .workers = busy_workers_};
+                             .workers = busy_workers_,
+                             .encode = encode_by(loaded.image_encoder)};
     auto lane = std::make_unique<EmbedLane>(std::move(options), std::move(context), clock_);
     lanes.push_back(lane.get());
     loaded.embed_workers.push_back(

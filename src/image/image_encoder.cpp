@@ -217,27 +217,29 @@ Expected<EncodedPtr> ImageEncoder::encode(const std::string& id, const std::stop
 
 struct ImageEncoder::Embedding {
   TenantId tenant;
-  EmbedImagesRequest request;
+  std::vector<ImageSource> images;
+  std::stop_token end;
   TimePoint deadline;
   Reply<ImageEmbeddings> reply;
   ImageEmbeddings made{};
 };
 
-void ImageEncoder::embed(TenantId tenant, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply) {
-  for (const ImageSource& source : request.images) stats_.waiting_bytes.add(static_cast<std::int64_t>(source.text.size()));
-  auto embedding = std::make_shared<Embedding>(tenant, std::move(request), deadline, std::move(reply));
+void ImageEncoder::embed(TenantId tenant, std::vector<ImageSource> images, std::stop_token end, TimePoint deadline,
+                         Reply<ImageEmbeddings> reply) {
+  for (const ImageSource& source : images) stats_.waiting_bytes.add(static_cast<std::int64_t>(source.text.size()));
+  auto embedding = std::make_shared<Embedding>(tenant, std::move(images), std::move(end), deadline, std::move(reply));
   post(std::move(tenant), [this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });
 }
 
 // Each image is a job, so that other tenants have their turn in between.
 void ImageEncoder::embed_next(std::shared_ptr<Embedding> embedding) {
   auto& vectors = embedding->made.embeddings;
-  auto& images = embedding->request.images;
+  auto& images = embedding->images;
   const auto end = [&](Expected<ImageEmbeddings> made) {
     for (const ImageSource& image : images) stats_.waiting_bytes.add(-static_cast<std::int64_t>(image.text.size()));
     embedding->reply(std::move(made));
   };
-  if (embedding->request.end.stop_requested()) return end(fail(ErrorCode::limit_wait, "the request has ended"));
+  if (embedding->end.stop_requested()) return end(fail(ErrorCode::limit_wait, "the request has ended"));
   if (clock_.now() >= embedding->deadline) {
     return end(fail(ErrorCode::limit_wait,
                     std::format("{} of {} images were encoded by the request's deadline: try again later or set a longer "
@@ -249,7 +251,7 @@ void ImageEncoder::embed_next(std::shared_ptr<Embedding> embedding) {
   stats_.waiting_bytes.add(-static_cast<std::int64_t>(source.text.size()));
   const auto encoded = contain([&]() -> Expected<EncodedPtr> {
     const auto image = take(source);
-    return image ? encode((*image)->id, embedding->request.end) : std::unexpected(image.error());
+    return image ? encode((*image)->id, embedding->end) : std::unexpected(image.error());
   });
   if (!encoded) {
     const Error& error = encoded.error();

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/mutex.h"
+#include "core/embedding.h"
 #include "core/error.h"
 #include "core/image.h"
 #include "core/job_queue.h"
@@ -104,9 +105,10 @@ class ImageEncoder {
   // Errors: as take() and keep(), with the field; `images` then has the images before the failed one.
   using Taken = std::move_only_function<void(Input input, TakenImages images, Expected<Unit> outcome)>;
   void take_all(TenantId tenant, Input input, bool keeps, std::stop_token end, Taken done);
-  // Replies with one vector per image, the mean of its rows scaled to length 1, or with the first error. Errors: as take();
-  // E_LIMIT_003 after the deadline.
-  void embed(TenantId tenant, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply);
+  // Replies with one vector per image, the mean of its rows scaled to length 1, or with the first error. `end` is requested
+  // when nobody waits any more. Errors: as take(); E_LIMIT_003 after the deadline.
+  void embed(TenantId tenant, std::vector<ImageSource> images, std::stop_token end, TimePoint deadline,
+             Reply<ImageEmbeddings> reply);
   [[nodiscard]] ImageEncoderStats& stats() { return *kept_stats_; }
   [[nodiscard]] const ImageEncoderStats& stats() const { return *kept_stats_; }
 

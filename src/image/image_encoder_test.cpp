@@ -38,7 +38,7 @@ class ImageEncoderTest : public ::testing::Test {
   }
   Expected<ImageEmbeddings> embed(std::vector<ImageSource> images, TimePoint deadline = kNever) {
     std::optional<Expected<ImageEmbeddings>> made;
-    encoder_->embed(TenantId{"t"}, {.model = "", .images = std::move(images), .deadline_ms = {}}, deadline,
+    encoder_->embed(TenantId{"t"}, std::move(images), {}, deadline,
                     [&](Expected<ImageEmbeddings> embeddings) { made = std::move(embeddings); });
     while (encoder_->step()) {
     }
@@ -181,7 +181,7 @@ TEST_F(ImageEncoderTest, EndsAtTheDeadline) {
 TEST_F(ImageEncoderTest, OneWithManyImagesDoesNotHoldUpOneWithFew) {
   std::vector<std::string> ended;
   const auto ask = [&](const char* name, std::vector<ImageSource> images) {
-    encoder_->embed(TenantId{"t"}, {.model = "", .images = std::move(images), .deadline_ms = {}}, kNever,
+    encoder_->embed(TenantId{"t"}, std::move(images), {}, kNever,
                     [&ended, name](const Expected<ImageEmbeddings>&) { ended.emplace_back(name); });
   };
   ask("many", {image_of_one_pixel('a'), image_of_one_pixel('b'), image_of_one_pixel('c')});

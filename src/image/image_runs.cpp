@@ -114,7 +114,19 @@ std::int32_t call_rows_max(const EncodedImage& encoded, const llm::ContextShape&
   return encoded.is_causal && encoded.is_whole() ? shape.batch_rows_max : shape.image_rows_max;
 }
 
-Expected<Unit> check_encoded(const ImageRun& run, const EncodedImage& encoded, std::int32_t rows_max) {
+std::int32_t call_rows_max(const EncodedImage& encoded, const llm::EmbeddingShape& shape) {
+  return encoded.is_causal ? shape.batch_rows_max : shape.image_rows_max;
+}
+
+llm::ImageRows call_rows(const ImageRun& run, std::span<const Token> chain, std::int32_t begin, std::int32_t end) {
+  return {.tokens = chain.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
+          .values = rows_of(run, begin, end),
+          .position = begin,
+          .is_causal = run.encoded->is_causal,
+          .grid = grid_of(run, begin, end)};
+}
+
+Expected<Unit> check_encoded(const ImageRun& run, const EncodedImage& encoded, std::int32_t rows_max, bool can_widen) {
   if (encoded.pieces_end.empty() || run.first_row + run.count > encoded.pieces_end.back()) {
     return fail(ErrorCode::runtime_decode,
                 "the projector encodes this image differently than when the session was made: serve the earlier projector to "
@@ -128,8 +140,9 @@ Expected<Unit> check_encoded(const ImageRun& run, const EncodedImage& encoded, s
     has_begin |= run.first_row == end;
     has_end |= run.first_row + run.count == end;
     if (!encoded.is_whole() || rows <= rows_max) continue;
-    const std::string remedy = encoded.is_causal ? std::format("set vision.image_tokens_max to {} or less", rows_max)
-                                                 : std::format("start umad with scheduler.ubatch {}", rows);
+    const std::string remedy = encoded.is_causal || !can_widen
+                                   ? std::format("set vision.image_tokens_max to {} or less", rows_max)
+                                   : std::format("start umad with scheduler.ubatch {}", rows);
     return fail(
         ErrorCode::limit_prompt,
         std::format("an image needs {} rows in one call, but the context computes at most {}: {}", rows, rows_max, remedy));

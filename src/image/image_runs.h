@@ -53,8 +53,12 @@ void drop_runs(std::vector<ImageRun>& runs, std::int32_t begin, std::int32_t end
 
 // The most rows of a call for the image in a context of this shape.
 [[nodiscard]] std::int32_t call_rows_max(const EncodedImage& encoded, const llm::ContextShape& shape);
-// Checks that calls of this many rows can compute the run. Errors: E_LIMIT_001 for a larger piece; E_RUNTIME_001 if the image
-// has other rows than the chain.
-[[nodiscard]] Expected<Unit> check_encoded(const ImageRun& run, const EncodedImage& encoded, std::int32_t rows_max);
+[[nodiscard]] std::int32_t call_rows_max(const EncodedImage& encoded, const llm::EmbeddingShape& shape);
+// The rows of one call, [begin, end) of the chain. Requires: an encoded run.
+[[nodiscard]] llm::ImageRows call_rows(const ImageRun& run, std::span<const Token> chain, std::int32_t begin, std::int32_t end);
+// Checks that calls of this many rows can compute the run; `can_widen`: the setting scheduler.ubatch allows more. Errors:
+// E_LIMIT_001 for a larger piece; E_RUNTIME_001 if the image has other rows than the chain.
+[[nodiscard]] Expected<Unit> check_encoded(const ImageRun& run, const EncodedImage& encoded, std::int32_t rows_max,
+                                           bool can_widen = true);
 
 }  // namespace uma::image

@@ -1,14 +1,16 @@
-// The interface for vectors and scores of whole texts. Implementations: llama_embedding.h, and testing/fake_embedding.h for
-// tests.
+// The interface for vectors and scores of whole texts, and of texts with images. Implementations: llama_embedding.h, and
+// testing/fake_embedding.h for tests.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "core/error.h"
 #include "core/ids.h"
+#include "llm/image_rows.h"
 
 namespace uma::llm {
 
@@ -36,6 +38,14 @@ constexpr std::string_view pooling_name(Pooling pooling) {
   return "rank";
 }
 
+// As models.yaml names it; nullopt: no pooling for vectors.
+constexpr std::optional<Pooling> parse_vector_pooling(std::string_view name) {
+  for (const Pooling pooling : {Pooling::mean, Pooling::cls, Pooling::last}) {
+    if (pooling_name(pooling) == name) return pooling;
+  }
+  return std::nullopt;
+}
+
 inline constexpr std::int32_t kTextTokensMax = 2048;  // The longest text, unless the options ask for more.
 
 struct EmbeddingOptions {
@@ -44,6 +54,7 @@ struct EmbeddingOptions {
   // Flash attention is several times as fast on a CPU, but it sums in 16 bits: the other texts of a call change a vector in the
   // fourth digit.
   bool has_flash_attention = false;
+  std::optional<Pooling> pooling{};  // Nullopt: as the file says.
 };
 
 struct EmbeddingShape {
@@ -52,7 +63,10 @@ struct EmbeddingShape {
   std::int32_t batch_texts_max = 0;  // Texts of one call.
   std::int32_t dimensions = 0;       // Numbers of one output.
   Pooling pooling = Pooling::mean;
-  std::uint64_t memory_bytes = 0;  // Memory of the context.
+  // Whether texts may contain rows of images: the vector is that of the last token, and tokens attend backwards only.
+  bool reads_images = false;
+  std::int32_t image_rows_max = 0;  // Rows of an image that attend to each other.
+  std::uint64_t memory_bytes = 0;   // Memory of the context.
 };
 
 // A context that keeps no KV between calls. Owned by one lane: one thread at a time.
@@ -65,6 +79,11 @@ class EmbeddingContext {
   // bounds of shape(); no text is empty. Errors: E_RUNTIME_001.
   [[nodiscard]] virtual Expected<bool> compute(std::span<const std::span<const Token>> texts, CallMonitor* monitor,
                                                std::vector<float>& out) = 0;
+  // Writes the output of one text into `out`. `images` are the places of the text with rows of images, in order, without
+  // overlaps; `position` is their place in the text, and `sequence` is not used. False: as compute(). Requires:
+  // shape().reads_images, and the bounds of shape(). Errors: E_RUNTIME_001.
+  [[nodiscard]] virtual Expected<bool> compute_with_images(std::span<const Token> text, std::span<const ImageRows> images,
+                                                           CallMonitor* monitor, std::vector<float>& out) = 0;
   // Sets the compute threads of later calls.
   virtual void set_threads(std::int32_t threads) = 0;
 };

@@ -85,6 +85,11 @@ ContextBytes estimate_context(const GgufHeader& header, const ContextOptions& op
           .output = static_cast<std::uint64_t>(logits * kWord)};
 }
 
+// All contexts are of one model.
+std::optional<Pooling> given_pooling(std::span<const ContextOptions> contexts) {
+  return contexts.empty() ? std::nullopt : contexts.front().pooling;
+}
+
 // Measured with the library's own arithmetic.
 Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, std::span<const ContextOptions> contexts) {
   init_llama();
@@ -97,7 +102,7 @@ Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, s
                                                                           llama_model_free);
     if (model == nullptr) return fail(ErrorCode::model_load, library_log().last_error());
     Footprint footprint{.is_measured = true,
-                        .makes_vectors = pooling_of(model.get()).has_value(),
+                        .makes_vectors = pooling_of(model.get(), given_pooling(contexts)).has_value(),
                         .weights = header.weight_bytes + table_bytes(header),
                         .contexts = {},
                         .one_sequence = {}};
@@ -136,7 +141,8 @@ ContextOptions with_layout(const GgufHeader& header, ContextOptions options, std
 EmbeddingOptions embedding_options(const ContextOptions& options) {
   return {.text_tokens_max = options.sequence_cells > 0 ? options.sequence_cells : options.cells,
           .threads = std::max(options.threads, options.threads_batch),
-          .has_flash_attention = options.flash_attention != FlashAttention::off};
+          .has_flash_attention = options.flash_attention != FlashAttention::off,
+          .pooling = options.pooling};
 }
 
 std::uint64_t table_bytes(const GgufHeader& header) {
@@ -160,7 +166,8 @@ Expected<Footprint> measure_footprint(const std::string& path, std::span<const C
 
 Footprint estimate_footprint(const GgufHeader& header, std::span<const ContextOptions> contexts) {
   Footprint footprint{.is_measured = false,
-                      .makes_vectors = header.pooling_type.value_or(0) > 0 || header.causal_attention == false,
+                      .makes_vectors = header.pooling_type.value_or(0) > 0 || header.causal_attention == false ||
+                                       given_pooling(contexts).has_value(),
                       .weights = header.weight_bytes + table_bytes(header),
                       .contexts = {},
                       .one_sequence = {}};

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/memory_info.h"
 #include "llm/context_layout.h"
+#include "llm/image_batch.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
 
@@ -412,19 +413,6 @@ void LlamaContext::empty(std::int32_t sequence) {
   map_of(sequence).cut(0);
 }
 
-void LlamaContext::place_rows(const ImageRows& rows, std::int32_t position) {
-  const std::size_t count = rows.tokens.size();
-  const std::size_t dimensions = shape_.has_grids ? GridPlace{}.size() : 1;
-  grid_positions_.resize(count * dimensions);
-  for (std::size_t i = 0; i < count; ++i) {
-    for (std::size_t dimension = 0; dimension < dimensions; ++dimension) {
-      grid_positions_[dimension * count + i] = rows.grid.places.empty()
-                                                   ? position + static_cast<std::int32_t>(i)
-                                                   : rows.grid.places[i][dimension] + rows.grid.moves[dimension] * position;
-    }
-  }
-}
-
 Expected<DecodeStatus> LlamaContext::decode_image(const ImageRows& rows, CallMonitor* monitor) {
   const std::size_t count = rows.tokens.size();
   const auto width = static_cast<std::size_t>(llama_model_n_embd_inp(model_.get()));
@@ -435,18 +423,7 @@ Expected<DecodeStatus> LlamaContext::decode_image(const ImageRows& rows, CallMon
   UMA_CHECK(!has_grid || (shape_.has_grids && rows.grid.places.size() == count));
   PositionMap& map = map_of(rows.sequence);
   const std::int32_t position = map.position_of(rows.position);
-  place_rows(rows, position);
-  // The arrays of batch_ have tokens; the library refuses a batch with both tokens and embeddings.
-  llama_batch batch = batch_;
-  batch.n_tokens = static_cast<std::int32_t>(count);
-  batch.token = nullptr;
-  batch.embd = const_cast<float*>(rows.values.data());
-  batch.pos = grid_positions_.data();
-  for (std::size_t i = 0; i < count; ++i) {
-    batch.n_seq_id[i] = 1;
-    batch.seq_id[i][0] = rows.sequence;
-    batch.logits[i] = static_cast<std::int8_t>(rows.wants_logits && i + 1 == count);
-  }
+  const llama_batch batch = image_batch(rows, position, shape_.has_grids, batch_, image_positions_);
   auto status = run(batch, monitor, !rows.is_causal);
   if (!has_grid) return status;
   if (status && *status == DecodeStatus::done) {

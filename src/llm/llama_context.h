@@ -70,8 +70,6 @@ class LlamaContext final : public Context {
   // Removes all tokens of the sequence.
   void empty(std::int32_t sequence);
   [[nodiscard]] PositionMap& map_of(std::int32_t sequence) { return maps_[static_cast<std::size_t>(sequence)]; }
-  // Writes the positions of the rows into grid_positions_, one dimension after the other.
-  void place_rows(const ImageRows& rows, std::int32_t position);
   // Whether all layers have keys and values in one cache, so that the content of a state can be checked.
   [[nodiscard]] bool has_one_cache() const { return shape_.checks_states; }
 
@@ -89,7 +87,7 @@ class LlamaContext final : public Context {
   std::int32_t scratch_;           // An internal sequence of a unified context, used to load states in pieces.
   bool is_shifted_ = false;        // The next decode must rotate the keys.
   std::vector<PositionMap> maps_;  // By sequence; empty maps for models without grids.
-  std::vector<llama_pos> grid_positions_;  // Of the rows of the running call for an image.
+  std::vector<llama_pos> image_positions_;  // Of the rows of the running call for an image.
   llama_batch batch_;
   std::atomic<CallMonitor*> monitor_{nullptr};  // Monitor of the running decode; read by the library's threads.
 };

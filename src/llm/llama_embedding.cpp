@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "llm/image_batch.h"
 #include "llm/llama_context.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
@@ -51,7 +52,8 @@ void append_unless_none(std::vector<Token>& tokens, llama_token token) {
 
 }  // namespace
 
-std::optional<Pooling> pooling_of(const llama_model* model) {
+std::optional<Pooling> pooling_of(const llama_model* model, std::optional<Pooling> given) {
+  if (given) return given;
   const std::string stated = meta_text(model, architecture_of(model) + ".pooling_type");
   if (stated == std::to_string(LLAMA_POOLING_TYPE_MEAN)) return Pooling::mean;
   if (stated == std::to_string(LLAMA_POOLING_TYPE_CLS)) return Pooling::cls;
@@ -91,7 +93,7 @@ struct Wanted {
 };
 
 Expected<Wanted> wanted_of(const llama_model* model, const EmbeddingOptions& options) {
-  const auto pooling = pooling_of(model);
+  const auto pooling = pooling_of(model, options.pooling);
   UMA_CHECK(pooling.has_value());
   Wanted wanted{.params = llama_context_default_params(), .pooling = *pooling};
   wanted.dimensions =
@@ -168,6 +170,9 @@ Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(std::shared_p
     shape.batch_texts_max = static_cast<std::int32_t>(llama_n_seq_max(context));
     shape.dimensions = wanted->dimensions;
     shape.pooling = wanted->pooling;
+    // In other models the rows of an image would not be in the text's mean, or would not see the tokens behind them.
+    shape.reads_images = wanted->has_parts && wanted->pooling == Pooling::last && llama_get_memory(context) != nullptr;
+    shape.image_rows_max = std::min(shape.batch_rows_max, static_cast<std::int32_t>(llama_n_ubatch(context)));
     shape.memory_bytes = bytes_of_last(model.get(), wanted->params, wanted->has_parts).total();
     return std::unique_ptr<EmbeddingContext>(new LlamaEmbedding(std::move(model), context, shape));
   });
@@ -177,6 +182,7 @@ LlamaEmbedding::LlamaEmbedding(std::shared_ptr<llama_model> model, llama_context
     : model_(std::move(model)),
       context_(context),
       shape_(shape),
+      has_grids_(has_grid_positions(model_.get())),
       vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model_.get()))),
       batch_(llama_batch_init(shape.batch_rows_max, 0, 1)) {
   llama_set_abort_callback(context_, ask_monitor, &monitor_);
@@ -192,47 +198,105 @@ void LlamaEmbedding::set_threads(std::int32_t threads) {
   llama_set_n_threads(context_, threads, threads);
 }
 
+void LlamaEmbedding::add_row(Token token, std::int32_t position, std::int32_t sequence) {
+  UMA_CHECK(token >= 0 && token < vocabulary_ && batch_.n_tokens < shape_.batch_rows_max);
+  const std::int32_t row = batch_.n_tokens++;
+  batch_.token[row] = token;
+  batch_.pos[row] = position;
+  batch_.n_seq_id[row] = 1;
+  batch_.seq_id[row][0] = sequence;
+  batch_.logits[row] = 1;
+}
+
+Expected<bool> LlamaEmbedding::run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead) {
+  monitor_.store(monitor, std::memory_order_release);
+  if (sees_ahead) llama_set_causal_attn(context_, false);
+  auto done = guarded(ErrorCode::runtime_decode, "embedding", [&]() -> Expected<bool> {
+    const bool has_memory = llama_get_memory(context_) != nullptr;
+    const std::int32_t result = has_memory ? llama_decode(context_, batch) : llama_encode(context_, batch);
+    if (result == 0 || result == 2) return result == 0;
+    return fail(ErrorCode::runtime_decode,
+                std::format("libllama failed to compute {} tokens of texts (code {})", batch.n_tokens, result));
+  });
+  if (sees_ahead) llama_set_causal_attn(context_, true);
+  monitor_.store(nullptr, std::memory_order_release);
+  return done;
+}
+
+Expected<Unit> LlamaEmbedding::append_output(std::int32_t sequence, std::vector<float>& out) const {
+  return guarded(ErrorCode::runtime_decode, "reading a vector", [&]() -> Expected<Unit> {
+    const float* values = llama_get_embeddings_seq(context_, sequence);
+    if (values == nullptr) return fail(ErrorCode::runtime_decode, "libllama returned no vector for a computed text");
+    out.insert(out.end(), values, values + shape_.dimensions);
+    return Unit{};
+  });
+}
+
+void LlamaEmbedding::forget(std::size_t sequences) {
+  auto* const memory = llama_get_memory(context_);
+  if (memory == nullptr) return;
+  for (std::size_t i = 0; i < sequences; ++i) llama_memory_seq_rm(memory, static_cast<llama_seq_id>(i), -1, -1);
+}
+
 Expected<bool> LlamaEmbedding::compute(std::span<const std::span<const Token>> texts, CallMonitor* monitor,
                                        std::vector<float>& out) {
   UMA_CHECK(!texts.empty() && texts.size() <= static_cast<std::size_t>(shape_.batch_texts_max));
-  std::int32_t rows = 0;
+  batch_.n_tokens = 0;
   for (std::size_t text = 0; text < texts.size(); ++text) {
     UMA_CHECK(!texts[text].empty() && texts[text].size() <= static_cast<std::size_t>(shape_.text_tokens_max));
-    UMA_CHECK(static_cast<std::size_t>(rows) + texts[text].size() <= static_cast<std::size_t>(shape_.batch_rows_max));
-    for (std::size_t position = 0; position < texts[text].size(); ++position, ++rows) {
-      const Token token = texts[text][position];
-      UMA_CHECK(token >= 0 && token < vocabulary_);
-      batch_.token[rows] = token;
-      batch_.pos[rows] = static_cast<llama_pos>(position);
-      batch_.n_seq_id[rows] = 1;
-      batch_.seq_id[rows][0] = static_cast<llama_seq_id>(text);
-      batch_.logits[rows] = 1;
+    std::int32_t position = 0;
+    for (const Token token : texts[text]) add_row(token, position++, static_cast<std::int32_t>(text));
+  }
+  auto done = run(batch_, monitor, false);
+  out.clear();
+  for (std::size_t text = 0; done && *done && text < texts.size(); ++text) {
+    if (auto added = append_output(static_cast<std::int32_t>(text), out); !added) done = std::unexpected(added.error());
+  }
+  forget(texts.size());
+  return done;
+}
+
+Expected<bool> LlamaEmbedding::compute_with_images(std::span<const Token> text, std::span<const ImageRows> images,
+                                                   CallMonitor* monitor, std::vector<float>& out) {
+  UMA_CHECK(shape_.reads_images && !text.empty() && text.size() <= static_cast<std::size_t>(shape_.text_tokens_max));
+  PositionMap map;
+  Expected<bool> done = true;
+  const auto size = static_cast<std::int32_t>(text.size());
+  for (std::int32_t at = 0; done && *done && at < size;) {
+    if (images.empty() || images.front().position > at) {
+      const std::int32_t end = images.empty() ? size : images.front().position;
+      batch_.n_tokens = 0;
+      for (; at < end; ++at) add_row(text[static_cast<std::size_t>(at)], map.position_of(at), 0);
+      done = run(batch_, monitor, false);
+    } else {
+      done = run_image(images.front(), map, monitor);
+      at += static_cast<std::int32_t>(images.front().tokens.size());
+      images = images.subspan(1);
     }
   }
-  batch_.n_tokens = rows;
+  out.clear();
+  if (done && *done) {
+    if (auto added = append_output(0, out); !added) done = std::unexpected(added.error());
+  }
+  forget(1);
+  return done;
+}
 
-  monitor_.store(monitor, std::memory_order_release);
-  auto* const memory = llama_get_memory(context_);
-  auto done = guarded(ErrorCode::runtime_decode, "embedding", [&]() -> Expected<bool> {
-    const std::int32_t result = memory == nullptr ? llama_encode(context_, batch_) : llama_decode(context_, batch_);
-    if (result == 2) return false;
-    if (result != 0) {
-      return fail(ErrorCode::runtime_decode,
-                  std::format("libllama failed to compute {} texts of {} tokens (code {})", texts.size(), rows, result));
-    }
-    out.clear();
-    for (std::size_t text = 0; text < texts.size(); ++text) {
-      const float* values = llama_get_embeddings_seq(context_, static_cast<llama_seq_id>(text));
-      if (values == nullptr) return fail(ErrorCode::runtime_decode, "libllama returned no vector for a computed text");
-      out.insert(out.end(), values, values + shape_.dimensions);
-    }
-    return true;
-  });
-  monitor_.store(nullptr, std::memory_order_release);
-  if (memory != nullptr) {
-    for (std::size_t text = 0; text < texts.size(); ++text) {
-      llama_memory_seq_rm(memory, static_cast<llama_seq_id>(text), -1, -1);
-    }
+Expected<bool> LlamaEmbedding::run_image(const ImageRows& image, PositionMap& map, CallMonitor* monitor) {
+  const std::size_t count = image.tokens.size();
+  const bool has_grid = !image.grid.places.empty();
+  const std::int32_t rows_max = image.is_causal ? shape_.batch_rows_max : shape_.image_rows_max;
+  UMA_CHECK(count > 0 && count <= static_cast<std::size_t>(rows_max));
+  UMA_CHECK(image.values.size() == count * static_cast<std::size_t>(llama_model_n_embd_inp(model_.get())));
+  UMA_CHECK(!has_grid || (has_grids_ && image.grid.places.size() == count));
+  const llama_batch batch = image_batch(image, map.position_of(image.position), has_grids_, batch_, image_positions_);
+  for (std::size_t i = 0; i < count; ++i) {
+    batch.seq_id[i][0] = 0;
+    batch.logits[i] = 1;  // A pooled context computes all outputs.
+  }
+  auto done = run(batch, monitor, !image.is_causal);
+  if (has_grid && done && *done) {
+    map.add({.begin = image.position, .rows = static_cast<std::int32_t>(count), .advance = image.grid.advance});
   }
   return done;
 }

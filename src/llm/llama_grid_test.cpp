@@ -1,47 +1,22 @@
 // Images whose rows have positions of several dimensions, compared with the library's own evaluation.
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <mtmd-helper.h>
-#include <mtmd.h>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <llama.h>
 
 #include "llm/image_tokens.h"
+#include "llm/llama_grid_test_support.h"
 #include "llm/llama_model.h"
 
 namespace uma::llm {
 namespace {
 
 constexpr std::int32_t kBefore = 3;  // Tokens before the image.
-
-// A BMP file of this size with a gradient.
-Bytes bmp_of(int width, int height) {
-  constexpr int kHead = 54;
-  const int line_bytes = (width * 3 + 3) / 4 * 4;
-  Bytes file;
-  const auto put = [&](int value, int bytes) {
-    for (int i = 0; i < bytes; ++i) file.push_back(static_cast<std::byte>(value >> (8 * i)));
-  };
-  put('B' | 'M' << 8, 2);
-  for (const int value : {kHead + line_bytes * height, 0, kHead, 40, width, height}) put(value, 4);
-  put(1, 2);   // Planes.
-  put(24, 2);  // Bits per pixel.
-  for (const int value : {0, line_bytes * height, 0, 0, 0, 0}) put(value, 4);
-  for (int y = 0; y < height; ++y) {
-    for (int x = 0; x < width; ++x) {
-      for (const int colour : {3 * x, 5 * y, x * y}) put(colour, 1);
-    }
-    put(0, line_bytes - 3 * width);
-  }
-  return file;
-}
 
 class GridTest : public ::testing::TestWithParam<KvLayout> {
  protected:
@@ -90,49 +65,15 @@ class GridTest : public ::testing::TestWithParam<KvLayout> {
   [[nodiscard]] std::int32_t length() const { return kBefore + rows_count() + 2; }
 
   // The logits of the same tokens by mtmd's own evaluation.
-  std::vector<float> by_library() const {
-    const std::unique_ptr<llama_model, decltype(&llama_model_free)> model(
-        llama_model_load_from_file((folder_ / "tiny-grid.gguf").c_str(), llama_model_default_params()), llama_model_free);
+  [[nodiscard]] std::vector<float> by_library() const {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = 1024;
-    params.n_threads = params.n_threads_batch = 1;
-    const std::unique_ptr<llama_context, decltype(&llama_free)> context(llama_init_from_model(model.get(), params), llama_free);
-    mtmd_context_params how = mtmd_context_params_default();
-    how.warmup = false;
-    how.n_threads = 1;
-    const std::unique_ptr<mtmd_context, decltype(&mtmd_free)> mtmd(
-        mtmd_init_from_file((folder_ / "mmproj-tiny-grid.gguf").c_str(), model.get(), how), mtmd_free);
-    const std::unique_ptr<mtmd_bitmap, decltype(&mtmd_bitmap_free)> bitmap(
-        mtmd_helper_bitmap_init_from_buf(mtmd.get(), reinterpret_cast<const unsigned char*>(image_.data()), image_.size(),
-                                         false, mtmd_helper_init_opt_default())
-            .bitmap,
-        mtmd_bitmap_free);
-    const std::unique_ptr<mtmd_input_chunks, decltype(&mtmd_input_chunks_free)> chunks(mtmd_input_chunks_init(),
-                                                                                       mtmd_input_chunks_free);
-    const mtmd_input_part part{.text = nullptr, .bitmap = bitmap.get()};
-    const mtmd_input_part* const parts[] = {&part};
-    EXPECT_EQ(mtmd_tokenize_from_parts(mtmd.get(), chunks.get(), parts, 1, false), 0);
-    std::vector<llama_token> before{1, 400, 401};
-    EXPECT_EQ(llama_decode(context.get(), llama_batch_get_one(before.data(), kBefore)), 0);
-    llama_pos past = kBefore;
-    for (std::size_t i = 0; i < mtmd_input_chunks_size(chunks.get()); ++i) {
-      const mtmd_input_chunk* chunk = mtmd_input_chunks_get(chunks.get(), i);
-      if (mtmd_input_chunk_get_type(chunk) == MTMD_INPUT_CHUNK_TYPE_TEXT) continue;  // The marks are not in this test.
-      EXPECT_EQ(mtmd_helper_eval_chunk_single(mtmd.get(), context.get(), chunk, past, 0, 512, false, &past), 0);
-    }
-    llama_batch batch = llama_batch_init(2, 0, 1);
-    batch.n_tokens = 2;
-    for (std::int32_t i = 0; i < 2; ++i) {
-      batch.token[i] = 500 + i;
-      batch.pos[i] = past + i;
-      batch.n_seq_id[i] = 1;
-      batch.seq_id[i][0] = 0;
-      batch.logits[i] = static_cast<std::int8_t>(i == 1);
-    }
-    EXPECT_EQ(llama_decode(context.get(), batch), 0);
-    llama_batch_free(batch);
-    const float* logits = llama_get_logits_ith(context.get(), 1);
-    return {logits, logits + llama_vocab_n_tokens(llama_model_get_vocab(model.get()))};
+    LibraryEvaluation library("tiny-grid.gguf", "mmproj-tiny-grid.gguf", params);
+    library.add_tokens(std::vector<Token>{1, 400, 401}, false);
+    library.add_image(image_);
+    library.add_tokens(std::vector<Token>{500, 501}, false);
+    const float* logits = llama_get_logits_ith(library.context(), 1);
+    return {logits, logits + library.vocabulary()};
   }
 
   static float distance(const std::vector<float>& a, const std::vector<float>& b) {
@@ -142,8 +83,8 @@ class GridTest : public ::testing::TestWithParam<KvLayout> {
     return largest;
   }
 
-  const Bytes image_ = bmp_of(280, 140);
-  const std::filesystem::path folder_ = std::filesystem::path(std::getenv("UMA_TEST_MODEL")).parent_path();
+  const Bytes image_ = bmp_with_gradient(280, 140);
+  const std::filesystem::path folder_ = test_models();
   std::shared_ptr<const Model> model_;
   std::unique_ptr<Projector> projector_;
   ImageLayout layout_;

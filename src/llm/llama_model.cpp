@@ -119,8 +119,12 @@ namespace {
 class LlamaModel final : public Model {
  public:
   LlamaModel(std::shared_ptr<llama_model> model, std::unique_ptr<LlamaVocab> vocab, ModelFacts facts,
-             std::vector<llama_adapter_lora*> adapters)
-      : model_(std::move(model)), vocab_(std::move(vocab)), facts_(std::move(facts)), adapters_(std::move(adapters)) {}
+             std::vector<llama_adapter_lora*> adapters, std::optional<Pooling> pooling)
+      : model_(std::move(model)),
+        vocab_(std::move(vocab)),
+        facts_(std::move(facts)),
+        adapters_(std::move(adapters)),
+        pooling_(pooling) {}
 
   const ModelFacts& facts() const override { return facts_; }
   const Vocab& vocab() const override { return *vocab_; }
@@ -138,7 +142,9 @@ class LlamaModel final : public Model {
       return fail(ErrorCode::model_capability,
                   std::format("model \"{}\" is a chat model, which computes no embeddings", facts_.name));
     }
-    return LlamaEmbedding::create(model_, options);
+    EmbeddingOptions own = options;
+    own.pooling = pooling_;
+    return LlamaEmbedding::create(model_, own);
   }
   Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const override;
 
@@ -147,6 +153,7 @@ class LlamaModel final : public Model {
   std::unique_ptr<LlamaVocab> vocab_;
   ModelFacts facts_;
   std::vector<llama_adapter_lora*> adapters_;  // As in facts_.adapters; owned by the model.
+  std::optional<Pooling> pooling_;             // Given at the load.
 };
 
 Expected<std::string> LlamaModel::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
@@ -227,7 +234,8 @@ std::vector<llama_adapter_lora*> load_adapters(llama_model& model, const GgufHea
 }
 
 // What the loaded model and its header say; without its identity and the memory that it takes.
-ModelFacts facts_of(const llama_model& model, const GgufHeader& header, const std::string& path) {
+ModelFacts facts_of(const llama_model& model, const GgufHeader& header, const std::string& path,
+                    std::optional<Pooling> given_pooling) {
   ModelFacts facts;
   facts.name = std::filesystem::path(path).stem().string();
   facts.description = describe(&model);
@@ -240,7 +248,7 @@ ModelFacts facts_of(const llama_model& model, const GgufHeader& header, const st
   facts.parameters = llama_model_n_params(&model);
   facts.train_tokens = llama_model_n_ctx_train(&model);
   if (const char* chat_template = llama_model_chat_template(&model, nullptr)) facts.chat_template = chat_template;
-  if (const auto pooling = pooling_of(&model)) {
+  if (const auto pooling = pooling_of(&model, given_pooling)) {
     facts.capability = *pooling == Pooling::rank ? Capability::rerank : Capability::text_embedding;
     facts.text_frame = text_frame_of(llama_model_get_vocab(&model));
     if (const char* text = llama_model_chat_template(&model, "rerank")) facts.rerank_template = text;
@@ -319,12 +327,13 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     auto vocab = LlamaVocab::create(llama_model_get_vocab(model.get()), prefix.empty() ? is_spm : prefix == "true");
     if (!vocab) return std::unexpected(vocab.error());
 
-    ModelFacts facts = facts_of(*model, *header, path);
+    ModelFacts facts = facts_of(*model, *header, path, options.pooling);
     facts.identity = *identity;
     // The mapped range may include copied weights.
     facts.memory_bytes = own_bytes + std::min(mapped_bytes, facts.bytes) + table_bytes(*header);
     auto adapters = load_adapters(*model, *header, options.adapters, facts);
-    return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts), std::move(adapters));
+    return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts), std::move(adapters),
+                                        options.pooling);
   });
 }
 

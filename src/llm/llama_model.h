@@ -21,6 +21,8 @@ struct LoadOptions {
   bool reads_weights = true;
   // LoRA adapters to load with the model. One that cannot be loaded is left out (AdapterFacts::problem).
   std::vector<AdapterSource> adapters{};
+  // How the model makes a vector of a text, whatever the file says; nullopt: as the file says.
+  std::optional<Pooling> pooling{};
 };
 
 // Initialises the library: loads its compute back ends and redirects its log to ours. Idempotent. Call it before every other

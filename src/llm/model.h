@@ -75,6 +75,7 @@ struct ContextOptions {
   std::int32_t ubatch_rows = 512;  // Rows computed at once.
   FlashAttention flash_attention = FlashAttention::automatic;
   KvTypes kv_types{};
+  std::optional<Pooling> pooling{};  // Given: the context is one of an embedding model (EmbeddingOptions::pooling).
 };
 
 // The actual shape of a context, after the library's rounding and limits.
@@ -115,24 +116,6 @@ struct BatchRow {
   std::int32_t position = 0;
   std::int32_t sequence = 0;
   bool wants_logits = false;
-};
-
-// The positions of the rows of one piece (ImageGrid).
-struct GridView {
-  std::span<const GridPlace> places;  // Empty: consecutive positions of one dimension.
-  GridPlace moves{};
-  std::int32_t advance = 0;
-};
-
-// The rows of an image, which continue one sequence.
-struct ImageRows {
-  std::span<const Token> tokens;  // The image tokens of the rows in the chain.
-  std::span<const float> values;  // The result of Projector::encode().
-  std::int32_t position = 0;      // Position of the first row.
-  std::int32_t sequence = 0;
-  bool is_causal = true;      // False: each row attends to all rows.
-  bool wants_logits = false;  // Logits of the last row.
-  GridView grid{};
 };
 
 enum class DecodeStatus : std::uint8_t {

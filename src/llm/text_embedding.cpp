@@ -49,8 +49,8 @@ void EmbedTexts::add(std::vector<Token> text, std::size_t input) {
 }
 
 TextEmbedder::TextEmbedder(std::shared_ptr<const Model> model, const EmbeddingShape& shape,
-                           std::map<std::string, std::string> tasks)
-    : model_(std::move(model)), shape_(shape), tasks_(std::move(tasks)) {
+                           std::map<std::string, std::string> tasks, InputFormat format)
+    : model_(std::move(model)), shape_(shape), tasks_(std::move(tasks)), format_(std::move(format)) {
   constexpr std::string_view kQuery = "{query}";
   constexpr std::string_view kDocument = "{document}";
   std::string_view rest = model_->facts().rerank_template;
@@ -103,44 +103,81 @@ Expected<EmbedTexts> TextEmbedder::texts_of(const EmbedRequest& request) const {
   return texts;
 }
 
-Expected<Unit> TextEmbedder::add_input(const EmbedRequest& request, std::size_t index, EmbedTexts& texts) const {
-  const TextFrame& frame = model_->facts().text_frame;
-  std::span<const Token> before = frame.before;
-  std::span<const Token> after = frame.after;
-  std::vector<Token> tokens;
-  if (const auto* given = std::get_if<std::vector<Token>>(&request.inputs[index])) {
-    // An input of tokens is complete: the client adds the frame itself.
-    before = after = {};
-    tokens = *given;
-    const auto is_known = [size = model_->vocab().size()](Token token) { return token >= 0 && token < size; };
-    if (const auto unknown = std::ranges::find_if_not(tokens, is_known); unknown != tokens.end()) {
-      return fail(ErrorCode::proto_field, std::format("text {}: token {} is not in the vocabulary, which has 0 to {}", index,
-                                                      *unknown, model_->vocab().size() - 1));
-    }
-    if (!request.task.empty()) {
-      return fail(ErrorCode::proto_field,
-                  "field \"task\" works with texts only: put the tokens of its prefix before the input instead");
-    }
-  } else {
-    const auto& text = std::get<std::string>(request.inputs[index]);
-    auto made = tokenize(request.task.empty() ? text : tasks_.at(request.task) + text);
-    if (!made) return std::unexpected(made.error());
-    tokens = std::move(*made);
+// An input of tokens is complete: the client adds the frame itself.
+Expected<TextEmbedder::Framed> TextEmbedder::token_input(const EmbedRequest& request, std::size_t index) const {
+  const auto& tokens = std::get<std::vector<Token>>(request.inputs[index]);
+  const auto is_known = [size = model_->vocab().size()](Token token) { return token >= 0 && token < size; };
+  if (const auto unknown = std::ranges::find_if_not(tokens, is_known); unknown != tokens.end()) {
+    return fail(ErrorCode::proto_field, std::format("text {}: token {} is not in the vocabulary, which has 0 to {}", index,
+                                                    *unknown, model_->vocab().size() - 1));
   }
-  const std::size_t framed_size = before.size() + tokens.size() + after.size();
+  if (!request.task.empty()) {
+    return fail(ErrorCode::proto_field,
+                "field \"task\" works with texts only: put the tokens of its prefix before the input instead");
+  }
+  return Framed{.before = {}, .text = tokens, .after = {}};
+}
+
+Expected<TextEmbedder::Framed> TextEmbedder::text_input(const EmbedRequest& request, std::size_t index) const {
+  const auto& text = std::get<std::string>(request.inputs[index]);
+  const std::string& task = request.task.empty() ? request.task : tasks_.at(request.task);
+  ChatMessage message{.role = "user", .content = text};
+  if (!request.extras.empty()) message.extra = request.extras[index];
+  if (format_.is_chat) return chat_input(request.task.empty() ? format_.instruction : task, message);
+  const TextFrame& frame = model_->facts().text_frame;
+  auto tokens = message.extra.empty() ? tokenize(task + text) : format_.write(task, message);
+  if (!tokens) return std::unexpected(tokens.error());
+  return Framed{.before = frame.before, .text = std::move(*tokens), .after = frame.after};
+}
+
+// The frame is what an input shares with an empty one, at its begin and at its end.
+Expected<TextEmbedder::Framed> TextEmbedder::chat_input(const std::string& instruction, const ChatMessage& message) const {
+  auto tokens = format_.write(instruction, message);
+  if (!tokens) return std::unexpected(tokens.error());
+  const std::vector<Token>& end = model_->facts().text_frame.after;
+  Framed framed{.before = {}, .text = std::move(*tokens), .after = end};
+  if (framed.text.size() + end.size() <= static_cast<std::size_t>(shape_.text_tokens_max)) return framed;
+  const auto empty = format_.write(instruction, {.role = message.role, .content = ""});
+  if (!empty) return std::unexpected(empty.error());
+  const std::vector<Token>& text = framed.text;
+  const auto begin = std::ranges::mismatch(text, *empty).in1;
+  const auto begin_size = begin - text.begin();
+  auto rest = text.end();
+  auto rest_of_empty = empty->end();
+  while (rest != begin && rest_of_empty - empty->begin() > begin_size && *(rest - 1) == *(rest_of_empty - 1)) {
+    --rest;
+    --rest_of_empty;
+  }
+  framed.before.assign(text.begin(), begin);
+  framed.after.assign(rest, text.end());
+  append(framed.after, end);
+  framed.text = std::vector<Token>(begin, rest);
+  return framed;
+}
+
+Expected<Unit> TextEmbedder::add_input(const EmbedRequest& request, std::size_t index, EmbedTexts& texts) const {
+  const bool is_text = std::holds_alternative<std::string>(request.inputs[index]);
+  const auto input = is_text ? text_input(request, index) : token_input(request, index);
+  if (!input) return std::unexpected(input.error());
+  const auto& [before, text, after] = *input;
+  const std::size_t frame_size = before.size() + after.size();
+  const std::size_t framed_size = frame_size + text.size();
   if (framed_size == 0) {
     return fail(ErrorCode::proto_field, std::format("text {} has no tokens for this model", index));
   }
-  const std::size_t frame_size = before.size() + after.size();
   const auto longest = static_cast<std::size_t>(shape_.text_tokens_max);
   if (framed_size <= longest) {
-    texts.add(framed(before, tokens, after), index);
+    texts.add(framed(before, text, after), index);
     return Unit{};
+  }
+  if (!request.extras.empty() && !request.extras[index].empty()) {
+    // A part of an image is none.
+    return std::unexpected(too_long("input", index, framed_size, "n_ctx, or vision.image_tokens_max for smaller images"));
   }
   if (request.options.long_input == LongInput::refuse || frame_size >= longest) {
     return std::unexpected(too_long("text", index, framed_size, R"(long_input "truncate" or "chunk")"));
   }
-  std::span<const Token> rest = tokens;
+  std::span<const Token> rest = text;
   do {
     const std::span<const Token> part = rest.first(std::min(rest.size(), longest - frame_size));
     texts.add(framed(before, part, after), index);

@@ -1,8 +1,9 @@
 // Converts embedding and reranking requests to tokens, and the outputs of the model to results. Text of users never becomes
-// special tokens; only the model's own frame has them. Pure; any thread.
+// special tokens; only the model's own frame has them. Pure, except for the given InputFormat; any thread.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -29,13 +30,26 @@ struct EmbedTexts {
   void add(std::vector<Token> text, std::size_t input);
 };
 
-// Tokenizes texts for one model. `tasks` maps each task name to its prefix.
+// How the inputs of a model that also reads images become tokens.
+struct InputFormat {
+  // Returns the tokens of a message of the user, with its images, behind an instruction or a prefix that may be empty.
+  using Write = std::function<Expected<std::vector<Token>>(const std::string& instruction, const ChatMessage& message)>;
+
+  Write write{};         // Null: the model reads texts only, each in its frame.
+  bool is_chat = false;  // `write` applies the model's chat template, which begins with BOS. Then the task is an instruction.
+  std::string instruction{};  // For a chat template: the instruction of requests without a task; empty: the template's own.
+};
+
+// Tokenizes texts for one model. `tasks` maps each task name to its prefix, or its instruction.
 class TextEmbedder {
  public:
-  TextEmbedder(std::shared_ptr<const Model> model, const EmbeddingShape& shape, std::map<std::string, std::string> tasks);
+  TextEmbedder(std::shared_ptr<const Model> model, const EmbeddingShape& shape, std::map<std::string, std::string> tasks,
+               InputFormat format = {});
 
   [[nodiscard]] const Model& model() const { return *model_; }
   [[nodiscard]] const EmbeddingShape& shape() const { return shape_; }
+  // Whether inputs may have images.
+  [[nodiscard]] bool reads_images() const { return shape_.reads_images && format_.write != nullptr; }
 
   // Errors: E_MODEL_003 for a model without this capability; E_PROTO_003 for an unknown task, tokens outside the vocabulary, a
   // wrong number of dimensions, or a text without tokens; E_LIMIT_001 for a text that is too long.
@@ -66,6 +80,15 @@ class TextEmbedder {
   [[nodiscard]] Error too_long(std::string_view what, std::size_t index, std::size_t tokens, std::string_view ways) const;
   [[nodiscard]] Expected<std::vector<Token>> tokenize(std::string_view text) const;
   [[nodiscard]] Expected<bool> is_plain(std::string_view text, std::span<const Token> tokens) const;
+  // The tokens of an input, and those of the frame around the part of them that may be cut.
+  struct Framed {
+    std::vector<Token> before;
+    std::vector<Token> text;
+    std::vector<Token> after;
+  };
+  [[nodiscard]] Expected<Framed> text_input(const EmbedRequest& request, std::size_t index) const;
+  [[nodiscard]] Expected<Framed> token_input(const EmbedRequest& request, std::size_t index) const;
+  [[nodiscard]] Expected<Framed> chat_input(const std::string& instruction, const ChatMessage& message) const;
   [[nodiscard]] Expected<Unit> add_input(const EmbedRequest& request, std::size_t index, EmbedTexts& texts) const;
   [[nodiscard]] Expected<std::vector<Token>> pair_of(const Query& query, std::string_view document) const;
   [[nodiscard]] Expected<std::vector<Token>> template_of(const Query& query, std::string_view document,
@@ -75,6 +98,7 @@ class TextEmbedder {
   const std::shared_ptr<const Model> model_;  // Shared, because jobs may outlive the router's entry.
   const EmbeddingShape shape_;
   const std::map<std::string, std::string> tasks_;
+  const InputFormat format_;
   std::vector<TemplatePart> template_;  // The template of a pair; empty: the model's text frame.
 };
 

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "llm/image_tokens.h"
 #include "llm/projector.h"
 #include "testing/fake_model.h"
 
@@ -113,6 +114,71 @@ TEST(TextEmbedder, ALongTextIsRefusedCutOrDivided) {
   EXPECT_THAT(divided->texts[3].tokens, ElementsAre(kFakeBos, 'm', kFakeEos));
   EXPECT_EQ(divided->texts[3].input, 1u);
   EXPECT_EQ(divided->tokens, 3 + 8 + 8 + 3);
+}
+
+// "[instruction|" before a text and "|]" behind it; an image is one token.
+InputFormat chat_format() {
+  const auto write = [](const std::string& instruction, const ChatMessage& message) -> Expected<std::vector<Token>> {
+    const std::string text = "[" + instruction + "|" + message.content;
+    std::vector<Token> tokens(text.begin(), text.end());
+    if (!message.extra.empty()) tokens.push_back(kImageTokensBegin);
+    tokens.insert(tokens.end(), {'|', ']'});
+    return tokens;
+  };
+  return {.write = write, .is_chat = true, .instruction = "i"};
+}
+
+std::string shown(const std::vector<Token>& tokens) {
+  std::string text;
+  for (const Token token : tokens) text += token == kFakeEos ? '$' : is_image_token(token) ? '#' : static_cast<char>(token);
+  return text;
+}
+
+std::vector<std::string> all_shown(const Expected<EmbedTexts>& texts) {
+  std::vector<std::string> all;
+  for (const auto& tokens : tokens_of(texts)) all.push_back(shown(tokens));
+  return all;
+}
+
+TextEmbedder chat_embedder(std::int32_t text_tokens_max) {
+  FakeOptions options;
+  options.capability = Capability::text_embedding;
+  const EmbeddingShape shape{.text_tokens_max = text_tokens_max, .dimensions = 2, .reads_images = true};
+  return {std::make_shared<FakeModel>(options), shape, {{"query", "q"}}, chat_format()};
+}
+
+TEST(TextEmbedder, AChatTemplateWritesTheInstructionAndTheInput) {
+  const TextEmbedder made = chat_embedder(16);
+  EXPECT_TRUE(made.reads_images());
+  EmbedRequest request = request_of({"ab", ""});
+  request.extras = {"", "an image"};
+  EXPECT_THAT(all_shown(made.texts_of(request)), ElementsAre("[i|ab|]$", "[i|#|]$"));
+  request.task = "query";
+  EXPECT_THAT(all_shown(made.texts_of(request)), ElementsAre("[q|ab|]$", "[q|#|]$"));
+  EXPECT_THAT(tokens_of(made.texts_of(request_of({std::vector<Token>{7, 8}}))), ElementsAre(ElementsAre(7, 8)));
+}
+
+TEST(TextEmbedder, ALongTextIsCutWithinTheFrameOfItsTemplate) {
+  const TextEmbedder made = chat_embedder(9);
+  EmbedRequest request = request_of({"abcdefgh"});
+  EXPECT_EQ(made.texts_of(request).error().code, ErrorCode::limit_prompt);
+  request.options.long_input = LongInput::truncate;
+  EXPECT_THAT(all_shown(made.texts_of(request)), ElementsAre("[i|abc|]$"));
+  request.options.long_input = LongInput::chunk;
+  EXPECT_THAT(all_shown(made.texts_of(request)), ElementsAre("[i|abc|]$", "[i|def|]$", "[i|gh|]$"));
+  request = request_of({"|||||||||"});  // Looks like the frame.
+  request.options.long_input = LongInput::truncate;
+  EXPECT_THAT(all_shown(made.texts_of(request)), ElementsAre("[i|||||]$"));
+}
+
+TEST(TextEmbedder, AnInputWithAnImageIsNotCut) {
+  EmbedRequest request = request_of({"abcdefgh"});
+  request.extras = {"an image"};
+  request.options.long_input = LongInput::truncate;
+  const auto refused = chat_embedder(9).texts_of(request);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::limit_prompt);
+  EXPECT_THAT(refused.error().message, HasSubstr("input 0 has 15 tokens, the limit of the model is 9"));
 }
 
 TEST(TextEmbedder, WhatTheModelDoesNotHaveIsRefused) {

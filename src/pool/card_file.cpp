@@ -118,6 +118,18 @@ std::optional<std::string> apply_tasks(ModelCard& card, const YAML::Node& node) 
   return std::nullopt;
 }
 
+std::optional<std::string> apply_pooling(ModelCard& card, const YAML::Node& node) {
+  card.pooling = llm::parse_vector_pooling(scalar(node).value_or(""));
+  return card.pooling ? std::nullopt : std::optional<std::string>("mean, cls or last");
+}
+
+std::optional<std::string> apply_frame(ModelCard& card, const YAML::Node& node) {
+  const auto value = scalar(node);
+  if (value != "chat" && value != "plain") return "chat or plain";
+  card.defaults.has_chat_frame = value == "chat";
+  return std::nullopt;
+}
+
 // An adapter is {path: FILE, scale: NUMBER}, or just its path.
 std::optional<llm::AdapterSource> read_adapter(const YAML::Node& value) {
   llm::AdapterSource adapter;
@@ -237,6 +249,8 @@ std::vector<Key> other_keys() {
       {"projector", text([](ModelCard& card) -> auto& { return card.projector; })},
       {"adapters", apply_adapters},
       {"tasks", apply_tasks},
+      {"pooling", apply_pooling},
+      {"frame", apply_frame},
       {"dry_sequence_breakers", apply_breakers},
       {"system", apply_system},
       {"thinking", boolean([](ModelCard& card) -> auto& { return card.defaults.thinking; })},

@@ -36,7 +36,8 @@ struct ModelCard {
   std::string draft_model;
   std::string projector;
   std::vector<llm::AdapterSource> adapters;   // Paths as written.
-  std::map<std::string, std::string> tasks;   // Prefix of an embedding's text, by task.
+  std::map<std::string, std::string> tasks;   // Prefix of an embedding's text, or its instruction, by task.
+  std::optional<llm::Pooling> pooling;        // Makes it an embedding model; nullopt: as the file says.
   ModelDefaults defaults;                     // For requests that do not set these values themselves.
   std::optional<std::int64_t> idle_unload_s;  // Unloaded after this time without a request; 0: never.
 };

@@ -105,10 +105,19 @@ Expected<std::string> ModelPool::choose(const std::string& name, Capability capa
   if (known || name.empty() || options_.unknown == UnknownModel::refuse) return known;
   const auto models = registry();
   std::vector<std::string> able;
-  for (const RegisteredModel& model : models->models()) {
-    const bool is_able =
-        model.capability == capability || (capability == Capability::chat && model.capability == Capability::vision);
-    if (is_able) able.push_back(model.card.name);
+  const auto add_able = [&](auto is_able) {
+    for (const RegisteredModel& model : models->models()) {
+      if (is_able(model)) able.push_back(model.card.name);
+    }
+  };
+  // Vectors of images are best made by a model that was trained for them.
+  if (capability == Capability::vision) {
+    add_able([](const auto& model) { return image_vectors_of(model, model.encoders) == ImageVectors::shared; });
+  }
+  if (able.empty()) {
+    add_able([&](const auto& model) {
+      return model.capability == capability || (capability == Capability::chat && model.capability == Capability::vision);
+    });
   }
   if (able.size() > 1) std::erase(able, options_.shipped_model);
   const auto first = resolve("");
@@ -132,6 +141,7 @@ std::vector<ModelInfo> ModelPool::list() const {
     if (first && info.name == *first) {
       info.reads_images |= options_.default_encoders.images;
       info.reads_audio |= options_.default_encoders.audio;
+      if (info.image_vectors == ImageVectors::none) info.image_vectors = image_vectors_of(model, options_.default_encoders);
     }
     // The default model comes first.
     infos.insert(first && info.name == *first ? infos.begin() : infos.end(), std::move(info));

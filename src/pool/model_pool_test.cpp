@@ -81,6 +81,7 @@ class ModelPoolTest : public ::testing::Test {
     options.prepare = [this](const RegisteredModel& model) -> Expected<engine::LoadWorkersOptions> {
       engine::LoadWorkersOptions load;
       load.path = model.path;
+      load.projector_path = model.projector_path;
       load.context.cells = 1024;
       load.context.sequences = 2;
       load.draft_path = draft_path_;
@@ -167,6 +168,31 @@ TEST_F(ModelPoolTest, AnUnknownNameMeansTheOnlyModel) {
   EXPECT_EQ(pool_->choose("anything", Capability::text_embedding).value_or(""), "vectors");
   EXPECT_FALSE(pool_->choose("anything", Capability::rerank));
   EXPECT_FALSE(pool_->resolve("anything")) << "loading and unloading take known names only";
+}
+
+TEST_F(ModelPoolTest, AnUnknownNameMeansTheModelWhoseImagesAndTextsShareASpace) {
+  add("eyes", "tiny-grid");
+  add("mmproj-eyes", "mmproj-tiny-grid");
+  add("vectors", "tiny-grid-embed");
+  start();
+  EXPECT_EQ(pool_->choose("anything", Capability::vision).value_or(""), "eyes");
+  add("mmproj-vectors", "mmproj-tiny-grid");
+  EXPECT_EQ(pool_->choose("anything", Capability::vision).value_or(""), "vectors");
+  const std::vector<ModelInfo> infos = pool_->list();
+  ASSERT_EQ(infos.size(), 2u);
+  EXPECT_EQ(infos[0].image_vectors, ImageVectors::projector);
+  EXPECT_EQ(infos[1].image_vectors, ImageVectors::shared);
+}
+
+TEST_F(ModelPoolTest, AnEmbeddingModelReservesItsProjector) {
+  add("a", "tiny-grid-embed");
+  add("mmproj-a", "mmproj-tiny-grid");
+  add("b", "tiny-grid-embed");
+  start();
+  load_and_wait("a");
+  load_and_wait("b");
+  EXPECT_GT(weights("a"), weights("b"));
+  EXPECT_GT(contexts("a"), 0u);
 }
 
 TEST_F(ModelPoolTest, AmongSeveralModelsOnlyAnotherVendorsNameMeansTheDefault) {

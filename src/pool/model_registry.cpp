@@ -333,6 +333,7 @@ class RegistryReader {
       if (header->is_projector())
         model.problem = std::format("{}: a projector; choose the model that belongs to it", model.path);
     }
+    if (model.card.pooling) model.capability = Capability::text_embedding;
     if (model.card.capability) model.capability = *model.card.capability;
     add_sampling(model);
     const std::size_t index = next_->models_.size();
@@ -400,7 +401,8 @@ class RegistryReader {
       if (fitting.size() == 1 && fitting.front()->projector_path.empty()) {
         fitting.front()->projector_path = path;
         fitting.front()->encoders = file->header->encoders;
-        if (!fitting.front()->card.capability && file->header->encoders.images)
+        if (fitting.front()->capability == Capability::chat && !fitting.front()->card.capability &&
+            file->header->encoders.images)
           fitting.front()->capability = Capability::vision;
         continue;
       }
@@ -485,6 +487,15 @@ ModelDefaults defaults_of(const RegisteredModel& model) {
   return defaults;
 }
 
+ImageVectors image_vectors_of(const RegisteredModel& model, const llm::Encoders& encoders) {
+  constexpr std::int64_t kLast = 3;
+  if (model.capability != Capability::vision && !encoders.images) return ImageVectors::none;
+  const llm::GgufHeader* header = model.header();
+  if (header == nullptr || model.capability != Capability::text_embedding) return ImageVectors::projector;
+  const bool is_last = model.card.pooling ? *model.card.pooling == llm::Pooling::last : header->pooling_type == kLast;
+  return is_last && header->causal_attention != false ? ImageVectors::shared : ImageVectors::projector;
+}
+
 ModelInfo info_of(const RegisteredModel& model) {
   ModelInfo info{.name = model.card.name};
   if (const llm::GgufHeader* header = model.header()) {
@@ -509,6 +520,7 @@ ModelInfo info_of(const RegisteredModel& model) {
   info.capability = model.capability;
   info.reads_images = model.capability == Capability::vision || model.encoders.images;
   info.reads_audio = model.encoders.audio;
+  info.image_vectors = image_vectors_of(model, model.encoders);
   info.aliases = model.card.aliases;
   info.sampling = {.values = model.sampling,
                    .dry_sequence_breakers = model.card.defaults.dry_sequence_breakers,

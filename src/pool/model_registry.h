@@ -99,6 +99,9 @@ class ModelRegistry {
 // The defaults for requests to the model.
 [[nodiscard]] ModelDefaults defaults_of(const RegisteredModel& model);
 
+// What the model's vectors of images can be compared with, if its projector is this one.
+[[nodiscard]] ImageVectors image_vectors_of(const RegisteredModel& model, const llm::Encoders& encoders);
+
 // Description of a model that is not loaded, for clients.
 [[nodiscard]] ModelInfo info_of(const RegisteredModel& model);
 

@@ -241,7 +241,8 @@ TEST_F(Registry, SaysEveryMistakeWithItsLine) {
   EXPECT_EQ(
       mistake("a: {path: x, colour: red}"),
       "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, pin, "
-      "preload, workers_max, weights, weight, draft_model, projector, adapters, tasks, dry_sequence_breakers, system, "
+      "preload, workers_max, weights, weight, draft_model, projector, adapters, tasks, pooling, frame, dry_sequence_breakers, "
+      "system, "
       "thinking, "
       "reasoning_effort, thinking_budget, family, "
       "deadline_ms, speculation, idle_unload_s, temperature, top_p, top_k, min_p, typical_p, repeat_penalty, repeat_last_n, "
@@ -357,6 +358,35 @@ TEST_F(Registry, AProjectorGoesToTheModelOfItsName) {
   write_projector("mmproj-sees-4b-f16.gguf", 64);
   registry = read();
   EXPECT_TRUE(registry->remarks()[0].contains("without a model of the same name"));
+}
+
+TEST_F(Registry, AProjectorMakesVectorsOfImages) {
+  write_model("chat.gguf");
+  write_projector("mmproj-chat.gguf", 16);
+  GgufBytes last = GgufBytes::small_model();
+  last.u32("llama.pooling_type", 3).write(folder_ / "models" / "last.gguf");
+  write_projector("mmproj-last.gguf", 16);
+  GgufBytes mean = GgufBytes::small_model();
+  mean.u32("llama.pooling_type", 1).write(folder_ / "models" / "mean.gguf");
+  write_projector("mmproj-mean.gguf", 16);
+  write_model("given.gguf");
+  write_projector("eyes.gguf", 16);
+  write_model("blind.gguf");
+  write_cards("given: {path: models/given.gguf, projector: models/eyes.gguf, pooling: last, frame: plain}\n");
+  const auto registry = read();
+  const auto kind = [&](std::string_view name) { return info_of(model(*registry, name)).image_vectors; };
+  EXPECT_EQ(kind("chat"), ImageVectors::projector);
+  EXPECT_EQ(kind("last"), ImageVectors::shared);
+  EXPECT_EQ(kind("mean"), ImageVectors::projector);
+  EXPECT_EQ(kind("given"), ImageVectors::shared);
+  EXPECT_EQ(kind("blind"), ImageVectors::none);
+  for (const std::string_view name : {"last", "mean", "given"}) {
+    EXPECT_EQ(model(*registry, name).capability, Capability::text_embedding) << name;
+    EXPECT_TRUE(info_of(model(*registry, name)).reads_images) << name;
+  }
+  EXPECT_EQ(defaults_of(model(*registry, "given")).has_chat_frame, false);
+  EXPECT_TRUE(mistake("a: {path: x, pooling: rank}").contains("expected mean, cls or last, got \"rank\""));
+  EXPECT_TRUE(mistake("a: {path: x, frame: chatml}").contains("expected chat or plain"));
 }
 
 TEST(PairingName, LeavesOutHowNumbersAreKept) {

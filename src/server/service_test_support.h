@@ -211,9 +211,14 @@ class FakeService : public Service {
   }
   std::atomic<bool> reads_images{false};
   // Returns a vector of two numbers for each image.
-  void embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override {
-    if (request.model == "blind") return reply(fail(ErrorCode::model_capability, "reads no images"));
-    reply(ImageEmbeddings{.embeddings = std::vector<std::vector<float>>(request.images.size(), {0.6f, -0.8f})});
+  RequestId embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override {
+    if (request.options.model == "blind") {
+      reply(fail(ErrorCode::model_capability, "reads no images"));
+    } else {
+      reply(ImageEmbeddings{.embeddings = std::vector<std::vector<float>>(request.images.size(), {0.6f, -0.8f})});
+    }
+    const MutexLock lock(mutex_);
+    return RequestId{++last_id_};
   }
   // Returns a file with the image's id while the limit allows it.
   void read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) override {

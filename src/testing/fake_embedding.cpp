@@ -1,8 +1,12 @@
 #include "testing/fake_embedding.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/random.h"
+#include "llm/image_tokens.h"
 #include "llm/model.h"
+#include "testing/fake_model.h"
 
 namespace uma::testing {
 
@@ -37,6 +41,21 @@ Expected<bool> FakeEmbedding::compute(std::span<const Text> texts, llm::CallMoni
     out.insert(out.end(), output.begin(), output.end());
   }
   return true;
+}
+
+Expected<bool> FakeEmbedding::compute_with_images(std::span<const Token> text, std::span<const llm::ImageRows> images,
+                                                  llm::CallMonitor* monitor, std::vector<float>& out) {
+  UMA_CHECK(shape().reads_images && !images.empty());
+  std::size_t seen = 0;
+  for (const llm::ImageRows& image : images) {
+    UMA_CHECK(image.is_causal || image.tokens.size() <= static_cast<std::size_t>(shape().image_rows_max));
+    for (std::size_t row = 0; row < image.tokens.size(); ++row, ++seen) {
+      UMA_CHECK(image.tokens[row] == text[static_cast<std::size_t>(image.position) + row]);
+      UMA_CHECK(image.values[2 * row] == fake_row_value(image.tokens[row]));
+    }
+  }
+  UMA_CHECK(seen == static_cast<std::size_t>(std::ranges::count_if(text, llm::is_image_token)));
+  return compute(std::span(&text, 1), monitor, out);
 }
 
 }  // namespace uma::testing

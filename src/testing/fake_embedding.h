@@ -28,6 +28,9 @@ class FakeEmbedding final : public llm::EmbeddingContext {
   [[nodiscard]] const llm::EmbeddingShape& shape() const override { return options_.shape; }
   [[nodiscard]] Expected<bool> compute(std::span<const Text> texts, llm::CallMonitor* monitor,
                                        std::vector<float>& out) override;
+  // The output is that of the tokens; checks that the values of the rows are those of FakeProjector for their tokens.
+  [[nodiscard]] Expected<bool> compute_with_images(std::span<const Token> text, std::span<const llm::ImageRows> images,
+                                                   llm::CallMonitor* monitor, std::vector<float>& out) override;
   void set_threads(std::int32_t threads) override { threads_ = threads; }
 
   // Queries and settings of tests.

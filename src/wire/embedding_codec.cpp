@@ -12,6 +12,7 @@
 #include "json/json_writer.h"
 #include "wire/frame.h"
 #include "wire/generate_fields.h"
+#include "wire/image_fields.h"
 #include "wire/request_codec.h"
 
 namespace uma::wire {
@@ -39,34 +40,84 @@ std::vector<Token> tokens_of(json::FieldReader& fields, const std::string& name,
   return tokens;
 }
 
-// Reads a text, tokens, or an array of texts or of tokens.
-std::vector<EmbedInput> inputs_field(json::FieldReader& fields, std::string_view name) {
-  std::vector<EmbedInput> inputs;
-  const boost::json::value* field = fields.find(name);
-  if (field == nullptr || field->is_string()) {
-    inputs.emplace_back(fields.required_text(name, {.min = 1}));
-    return inputs;
-  }
-  if (!field->is_array()) {
-    fields.fail_field(name, "must be a text or an array of texts");
-    return inputs;
-  }
-  const boost::json::array& array = field->get_array();
-  if (!array.empty() && array.front().is_number()) {
-    inputs.emplace_back(tokens_of(fields, std::string(name), array));
-    return inputs;
-  }
-  check_count(fields, name, array.size());
-  for (std::size_t i = 0; i < array.size() && fields.ok(); ++i) {
-    const std::string element = std::format("{}[{}]", name, i);
-    if (const boost::json::array* tokens = array[i].if_array()) {
-      inputs.emplace_back(tokens_of(fields, element, *tokens));
+// Reads the inputs of a request for embeddings: a text, tokens or a part of a content, or an array of texts, tokens, parts, and
+// arrays of parts. A part is {type: "text", text}, or an image or clip (image_part).
+class InputsReader {
+ public:
+  InputsReader(json::FieldReader& fields, std::string_view name, EmbedRequest& request)
+      : fields_(fields), name_(name), request_(request) {}
+
+  void read() {
+    const boost::json::value* field = fields_.find(name_);
+    if (field == nullptr || field->is_string()) {
+      request_.inputs.emplace_back(fields_.required_text(name_, {.min = 1}));
+    } else if (field->is_object()) {
+      add_parts(name_, std::span(field, 1));
+    } else if (const boost::json::array* array = field->if_array()) {
+      read_array(*array);
     } else {
-      inputs.emplace_back(fields.checked_text(element, array[i], {.min = 1}).value_or(""));
+      fields_.fail_field(name_, "must be a text, a part such as {\"type\": \"text\", \"text\": ...}, or an array of these");
+    }
+    if (request_.images.size() > kImagesPerRequestMax) {
+      fields_.fail_field(
+          name_, std::format("has {} images and clips, but the limit is {}", request_.images.size(), kImagesPerRequestMax));
     }
   }
-  return inputs;
-}
+
+ private:
+  void read_array(const boost::json::array& array) {
+    if (!array.empty() && array.front().is_number()) {
+      request_.inputs.emplace_back(tokens_of(fields_, name_, array));
+      return;
+    }
+    check_count(fields_, name_, array.size());
+    for (std::size_t i = 0; i < array.size() && fields_.ok(); ++i) {
+      const std::string element = std::format("{}[{}]", name_, i);
+      const boost::json::array* inner = array[i].if_array();
+      if (array[i].is_object()) {
+        add_parts(element, std::span(&array[i], 1));
+      } else if (inner != nullptr && !inner->empty() && inner->front().is_object()) {
+        add_parts(element, *inner);
+      } else if (inner != nullptr) {
+        request_.inputs.emplace_back(tokens_of(fields_, element, *inner));
+      } else {
+        request_.inputs.emplace_back(fields_.checked_text(element, array[i], {.min = 1}).value_or(""));
+      }
+    }
+  }
+
+  // Adds an input that consists of these parts.
+  void add_parts(const std::string& field, std::span<const boost::json::value> parts) {
+    const std::size_t images_before = request_.images.size();
+    std::string text;
+    for (std::size_t i = 0; i < parts.size() && fields_.ok(); ++i) {
+      add_part(parts.size() == 1 ? field : std::format("{}[{}]", field, i), parts[i], text);
+    }
+    if (fields_.ok() && text.empty() && request_.images.size() == images_before) {
+      fields_.fail_field(field, "must not be empty");
+    }
+    request_.inputs.emplace_back(std::move(text));
+  }
+
+  void add_part(const std::string& field, const boost::json::value& value, std::string& text) {
+    const boost::json::object* object = value.if_object();
+    if (object == nullptr) return fields_.fail_field(field, "must be an object, a part of the input");
+    json::FieldReader part(*object, field + ".");
+    if (part.text("type").value_or("") == "text") {
+      text += part.required_text("text");
+    } else if (auto image = image_part(part)) {
+      request_.images.push_back(
+          {.message = request_.inputs.size(), .at = text.size(), .source = std::move(*image), .field = field});
+    } else {
+      part.fail_field("type", R"(must be "text", "image_url", "image" or "input_audio", with its content)");
+    }
+    if (!part.ok()) fields_.fail_as(part);
+  }
+
+  json::FieldReader& fields_;
+  const std::string name_;
+  EmbedRequest& request_;
+};
 
 // Reads an array of texts, or of objects with a text.
 std::vector<std::string> documents_field(json::FieldReader& fields) {
@@ -114,7 +165,7 @@ void read_embed_options(json::FieldReader& fields, EmbedRequest& request) {
 EmbeddingCall read_embedding_call(json::FieldReader& fields, std::string_view inputs_name) {
   EmbeddingCall call;
   call.embed.options.model = fields.text("model", {0, kModelBytesMax}).value_or("");
-  call.embed.inputs = inputs_field(fields, inputs_name);
+  InputsReader(fields, inputs_name, call.embed).read();
   call.embed.dimensions = static_cast<std::int32_t>(fields.integer("dimensions", 1, json::kInt32Max).value_or(0));
   const std::string encoding = fields.text("encoding_format").value_or("float");
   if (encoding == "base64") {

@@ -48,6 +48,45 @@ TEST(EmbeddingCodec, InputsAreTextsOrTokens) {
   EXPECT_THAT(inputs("[[1,2],[3]]"), ElementsAre(EmbedInput(std::vector<Token>{1, 2}), EmbedInput(std::vector<Token>{3})));
 }
 
+TEST(EmbeddingCodec, InputsMayBePartsWithImages) {
+  const std::string text = R"({"type":"text","text":"ab"})";
+  const std::string image = R"({"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}})";
+  const auto read = [](const std::string& json) { return decode_embeddings(R"({"input":)" + json + "}").value().embed; };
+  EXPECT_THAT(read(text).inputs, ElementsAre(EmbedInput("ab")));
+  const EmbedRequest one = read(image);
+  EXPECT_THAT(one.inputs, ElementsAre(EmbedInput("")));
+  ASSERT_EQ(one.images.size(), 1u);
+  EXPECT_EQ(one.images[0].source.kind, ImageSource::Kind::data);
+  EXPECT_EQ(one.images[0].field, "input");
+
+  const EmbedRequest mixed = read("[\"c\"," + image + ",[" + text + "," + image + "," + text + "," + image + "],[1,2]]");
+  EXPECT_THAT(mixed.inputs,
+              ElementsAre(EmbedInput("c"), EmbedInput(""), EmbedInput("abab"), EmbedInput(std::vector<Token>{1, 2})));
+  ASSERT_EQ(mixed.images.size(), 3u);
+  EXPECT_EQ(mixed.images[0].message, 1u);
+  EXPECT_EQ(mixed.images[0].field, "input[1]");
+  EXPECT_EQ(mixed.images[1].message, 2u);
+  EXPECT_EQ(mixed.images[1].at, 2u);
+  EXPECT_EQ(mixed.images[2].at, 4u);
+  EXPECT_EQ(mixed.images[2].field, "input[2][3]");
+}
+
+TEST(EmbeddingCodec, WrongPartsAreNamed) {
+  const auto refused = [](const std::string& json) {
+    return decode_embeddings(R"({"input":)" + json + "}").error().error.message;
+  };
+  EXPECT_THAT(refused("{}"), StartsWith("field \"input.type\" must be"));
+  EXPECT_THAT(refused(R"([[{"type":"text","text":""}]])"), StartsWith("field \"input[0]\" must not be empty"));
+  EXPECT_THAT(refused(R"([[{"type":"text","text":"a"},7]])"), StartsWith("field \"input[0][1]\" must be an object"));
+  EXPECT_THAT(refused(R"([{"type":"video","text":"a"}])"), StartsWith("field \"input[0].type\" must be"));
+  EXPECT_THAT(refused(R"({"type":"image_url","image_url":{}})"), StartsWith("field \"input.image_url.url\" is required"));
+  std::string many = "[";
+  for (std::size_t i = 0; i <= kImagesPerRequestMax; ++i) {
+    many += std::string(i > 0 ? "," : "") + R"({"type":"image_url","image_url":"data:AA=="})";
+  }
+  EXPECT_THAT(refused(many + "]"), StartsWith("field \"input\" has 65 images and clips, but the limit is 64"));
+}
+
 TEST(EmbeddingCodec, OurOwnOptionsAreUnderUma) {
   const auto call =
       decode_embeddings(R"({"input":"a","task":"ignored","uma":{"task":"query","long_input":"truncate","normalize":false}})");

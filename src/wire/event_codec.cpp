@@ -216,6 +216,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   object.field("has_chat_template", model.has_chat_template);
   object.field("reads_images", model.reads_images);
   object.field("reads_audio", model.reads_audio);
+  object.field("image_vectors", image_vectors_name(model.image_vectors));
   object.field("kv_layout", model.kv_layout);
   object.field("dimensions", model.dimensions);
   object.field("idle_unload_s", model.idle_unload_s);

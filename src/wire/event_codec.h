@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "base/trace.h"
+#include "core/embedding.h"
 #include "core/event.h"
-#include "core/image.h"
 #include "core/metrics_snapshot.h"
 #include "core/model_library.h"
 #include "core/session_info.h"

@@ -21,21 +21,6 @@
 namespace uma::wire {
 namespace {
 
-// The image or clip in a part of a content: OpenAI's {type: "image_url", image_url: {url}} and {type: "input_audio",
-// input_audio: {data, format}}, or {type: "image"} with path, data or url. Nullopt for another part, or an invalid one.
-std::optional<ImageSource> image_part(json::FieldReader& part) {
-  const std::string type = part.text("type").value_or("");
-  if (type == "image") return image_field(part);
-  if (type == "input_audio") return audio_part(part);
-  const boost::json::value* address = part.find("image_url");
-  if (type != "image_url" || address == nullptr) return std::nullopt;
-  if (!address->is_object()) return image_of_url(part.required_text("image_url", {.min = 1}));
-  json::FieldReader inner(address->get_object(), part.path() + "image_url.");
-  ImageSource image = image_of_url(inner.required_text("url", {.min = 1}));
-  if (!inner.ok()) part.fail_as(inner);
-  return image;
-}
-
 // Reads OpenAI's two formats of a message's content: a string, or an array of {type: "text", text} and, for a user, images and
 // clips.
 std::string content_field(json::FieldReader& message, std::string_view role, std::size_t index,

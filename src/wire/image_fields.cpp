@@ -10,6 +10,7 @@
 
 #include "base/base64.h"
 #include "json/json_writer.h"
+#include "wire/generate_fields.h"
 #include "wire/request_codec.h"
 
 namespace uma::wire {
@@ -89,10 +90,24 @@ ImageSource audio_part(json::FieldReader& part) {
   return clip;
 }
 
+std::optional<ImageSource> image_part(json::FieldReader& part) {
+  const std::string type = part.text("type").value_or("");
+  if (type == "image") return image_field(part);
+  if (type == "input_audio") return audio_part(part);
+  const boost::json::value* address = part.find("image_url");
+  if (type != "image_url" || address == nullptr) return std::nullopt;
+  if (!address->is_object()) return image_of_url(part.required_text("image_url", {.min = 1}));
+  json::FieldReader inner(address->get_object(), part.path() + "image_url.");
+  ImageSource image = image_of_url(inner.required_text("url", {.min = 1}));
+  if (!inner.ok()) part.fail_as(inner);
+  return image;
+}
+
 EmbedImagesRequest embed_images_fields(json::FieldReader& fields) {
   EmbedImagesRequest request;
-  request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
-  request.deadline_ms = fields.integer("deadline_ms", 0, kTimeMsMax);
+  request.options.model = fields.text("model", {0, kModelBytesMax}).value_or("");
+  request.options.request_class = class_field(fields);
+  request.options.deadline_ms = fields.integer("deadline_ms", 0, kTimeMsMax);
   const boost::json::array* images = fields.array("images");
   if (images == nullptr) {
     request.images.push_back(image_field(fields));

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/embedding.h"
 #include "core/image.h"
 #include "json/field_reader.h"
 
@@ -18,6 +20,9 @@ namespace uma::wire {
 [[nodiscard]] ImageSource audio_field(json::FieldReader& fields);
 // The clip in a part of a content that is {type: "input_audio", input_audio: {data, format}}.
 [[nodiscard]] ImageSource audio_part(json::FieldReader& part);
+// The image or clip in a part of a content: OpenAI's {type: "image_url", image_url: {url}} and {type: "input_audio",
+// input_audio: {data, format}}, or {type: "image"} with path, data or url. Nullopt for another part, or an invalid one.
+[[nodiscard]] std::optional<ImageSource> image_part(json::FieldReader& part);
 // Reads one image, or several in "images", and the other fields of a request for image embeddings.
 [[nodiscard]] EmbedImagesRequest embed_images_fields(json::FieldReader& fields);
 // The image of a URL in OpenAI's content; the URL begins with data:, file:// or http.

@@ -275,6 +275,7 @@ std::string model_json(const ModelInfo& model, std::int64_t created_s) {
   write_status(object, model);
   json::append_array(object.begin("capabilities"), abilities_of(model),
                      [&](std::string_view ability) { json::append_string(out, ability); });
+  if (model.image_vectors != ImageVectors::none) object.field("image_vectors", image_vectors_name(model.image_vectors));
   object.close();
   return out;
 }

@@ -74,7 +74,7 @@ RESPONSE = {
 MODEL = {"id": str, "object": {"model"}, "created": int, "owned_by": str, "type": {"model"}, "display_name": str, "created_at": str,
          "max_input_tokens": int, "max_tokens": int, "context_length": int, "max_model_len": int,
          "meta": {"n_ctx": int, "n_ctx_train": int, "n_params": int, "size": int},
-         "state": {"unloaded", "loading", "ready", "failed"}, "capabilities": [str],
+         "state": {"unloaded", "loading", "ready", "failed"}, "capabilities": [str], "image_vectors?": {"shared", "projector"},
          "status": {"value": {"unloaded", "loading", "loaded"}, "progress?": (float, int), "failed?": bool}}
 MODELS = {"object": {"list"}, "data": [MODEL], "has_more": bool, "first_id?": str, "last_id?": str}
 ERROR = {"error": {"message": str, "type": str, "param": (str, NULL), "code": (str, NULL)}}

@@ -70,6 +70,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const EmbedInput& input : call->embed.inputs) {
       if (const auto* text = std::get_if<std::string>(&input)) check_text(*text);
     }
+    UMA_CHECK(call->embed.images.size() <= kImagesPerRequestMax);
+    for (const InputImage& image : call->embed.images) {
+      UMA_CHECK(image.message < call->embed.inputs.size());
+      UMA_CHECK(image.at <= std::get<std::string>(call->embed.inputs[image.message]).size());
+      check_text(image.source.text);
+    }
   }
   if (const auto call = wire::decode_rerank(body); is_accepted(call)) {
     check_text(call->rerank.query);

@@ -72,14 +72,18 @@ void check(const GenerateRequest& request) {
   }
 }
 
+void check(const TextOptions& options) {
+  check_name(options.model, wire::kModelBytesMax);
+  UMA_CHECK(options.deadline_ms.value_or(0) >= 0 && options.deadline_ms.value_or(0) <= wire::kTimeMsMax);
+}
+
 void check(const EmbedImagesRequest& request) {
-  check_name(request.model, wire::kModelBytesMax);
+  check(request.options);
   UMA_CHECK(!request.images.empty() && request.images.size() <= kImagesPerRequestMax);
   for (const ImageSource& image : request.images) {
     UMA_CHECK(!image.text.empty() || image.kind == ImageSource::Kind::path);
     check_text(image.text);
   }
-  UMA_CHECK(request.deadline_ms.value_or(0) >= 0 && request.deadline_ms.value_or(0) <= wire::kTimeMsMax);
 }
 
 void check(const CreateSessionRequest& request) {
@@ -121,20 +125,22 @@ void check(const wire::RewindSessionRequest& request) {
   UMA_CHECK(request.turn >= 0);
 }
 
-void check(const TextOptions& options) {
-  check_name(options.model, wire::kModelBytesMax);
-  UMA_CHECK(options.deadline_ms.value_or(0) >= 0 && options.deadline_ms.value_or(0) <= wire::kTimeMsMax);
-}
-
 void check(const wire::EmbeddingCall& call) {
   check(call.embed.options);
   check_text(call.embed.task);
   UMA_CHECK(call.embed.dimensions >= 0);
   UMA_CHECK(!call.embed.inputs.empty() && call.embed.inputs.size() <= kEmbedInputsMax);
-  for (const EmbedInput& input : call.embed.inputs) {
+  UMA_CHECK(call.embed.images.size() <= kImagesPerRequestMax);
+  for (const InputImage& image : call.embed.images) {
+    check_text(image.source.text);
+    UMA_CHECK(image.message < call.embed.inputs.size());
+    UMA_CHECK(image.at <= std::get<std::string>(call.embed.inputs[image.message]).size());
+  }
+  for (std::size_t i = 0; i < call.embed.inputs.size(); ++i) {
+    const EmbedInput& input = call.embed.inputs[i];
     if (const auto* text = std::get_if<std::string>(&input)) {
       check_text(*text);
-      UMA_CHECK(!text->empty());
+      UMA_CHECK(!text->empty() || std::ranges::contains(call.embed.images, i, &InputImage::message));
     } else {
       const auto& tokens = std::get<std::vector<Token>>(input);
       UMA_CHECK(!tokens.empty());

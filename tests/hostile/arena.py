@@ -20,7 +20,8 @@ from test_http_operations import new_key
 from test_supervise import SupervisedDaemon
 
 MIB = 1 << 20
-MODELS = {"embeds": "tiny-embed.gguf", "ranks": "tiny-rerank.gguf"}
+MODELS = {"embeds": "tiny-embed.gguf", "ranks": "tiny-rerank.gguf", "pictures": "tiny-grid-embed.gguf",
+          "mmproj-pictures": "mmproj-tiny-grid.gguf"}
 # After an attack, memory may have grown by stored states, encoded images and 16 MiB of compiled grammars.
 WARM_BYTES, IMAGE_CACHE_BYTES, GRAMMAR_BYTES = 8 * MIB, 4 * MIB, 16 * MIB
 # It may also have grown by memory that the allocator keeps: arenas of a dozen threads after requests of several megabytes.
@@ -93,6 +94,8 @@ class Arena:
             for kind in ("embed", "rerank", "embed_image"):
                 answer = client.call(type=kind, **surface.FRAMES[kind][0])
                 assert answer["event"] != "error", answer
+            answer = client.call(type="embed", model="pictures", texts=surface.PARTS)
+            assert answer["event"] != "error", answer
         self.request("GET", "/v1/models")  # opens the descriptor with which the daemon asks the kernel for a connection's user
         for _ in range(30):  # the daemon closes the connections of this function with a delay
             self.descriptors_idle = min(self.descriptors_idle, self.descriptors())

@@ -14,6 +14,7 @@ import sounds
 IMAGE = base64.b64encode(pictures.RED).decode()
 AUDIO_PART = {"type": "input_audio", "input_audio": {"data": base64.b64encode(sounds.wav(sounds.tone(0.1, 440))).decode(), "format": "wav"}}
 IMAGE_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + IMAGE}}
+PARTS = ["one", IMAGE_PART, [{"type": "text", "text": "the dog"}, IMAGE_PART]]  # inputs of a request for vectors
 TOOL = {"type": "function", "function": {"name": "look", "description": "Looks.", "strict": False,
                                          "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}}
 FLAT_TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
@@ -66,11 +67,11 @@ FRAMES = {
     "import_session": ({}, {"name": "<name>"}),
     "import_data": ({"target": "<import>", "data": "dW1hc2Vzc24="}, {"last": True}),
     "embed_image": ({"data": IMAGE}, {"images": [{"data": IMAGE}, {"url": "data:image/png;base64," + IMAGE}], "path": "/etc/passwd",
-                                      "url": "http://127.0.0.1:9/", "model": "tiny-register", "deadline_ms": 20_000}),
+                                      "url": "http://127.0.0.1:9/", "model": "pictures", "class": "background", "deadline_ms": 20_000}),
     "describe_image": ({"data": IMAGE, "query": "what", "max_tokens": 4}, {**GENERATION, "path": "/etc/passwd", "url": "file:///etc/passwd"}),
     "embed": ({"texts": ["one", "two"], "model": "embeds"},
-              {"task": "query", "dimensions": 8, "normalize": False, "encoding_format": "base64", "long_input": "chunk",
-               "class": "background", "deadline_ms": 20_000}),
+              {"texts": PARTS, "model": "pictures", "task": "query", "dimensions": 8, "normalize": False, "encoding_format": "base64",
+               "long_input": "chunk", "class": "background", "deadline_ms": 20_000}),
     "rerank": ({"query": "where", "documents": ["one", {"text": "two"}], "model": "ranks"},
                {"top_n": 1, "return_documents": True, "long_input": "truncate", "class": "background", "deadline_ms": 20_000}),
     "load_model": ({"model": "embeds"}, {}),
@@ -131,7 +132,7 @@ ROUTES = (
     Route("POST", "/v1/messages", {"messages": [USER], "max_tokens": 4}, MESSAGES),
     Route("POST", "/v1/messages/count_tokens", {"messages": [USER]}, MESSAGES),
     Route("POST", "/v1/embeddings", {"input": ["one", "two"], "model": "embeds"},
-          {"dimensions": 8, "encoding_format": "base64", "uma": {"task": "query", "normalize": False, "long_input": "chunk"}}),
+          {"input": PARTS, "model": "pictures", "dimensions": 8, "encoding_format": "base64", "uma": {"task": "query", "normalize": False, "long_input": "chunk"}}),
     Route("POST", "/v1/rerank", RERANK, RERANK_OPTIONS),
     Route("POST", "/v2/rerank", RERANK, RERANK_OPTIONS),
     Route("POST", "/rerank", RERANK, RERANK_OPTIONS),

@@ -110,6 +110,15 @@ uma::ModelSpec tiny_grid_spec() {
   return spec;
 }
 
+// The same as an embedding model whose texts and images share one space; it has the same projector.
+uma::ModelSpec tiny_grid_embed_spec() {
+  uma::ModelSpec spec = tiny_grid_spec();
+  spec.name = "uma tiny grid embed";
+  spec.chat_template = uma::ChatTemplate::plain;
+  spec.pooled_by = uma::PooledBy::last;
+  return spec;
+}
+
 uma::ProjectorSpec tiny_grid_projector_spec() {
   return {.name = "uma tiny grid projector",
           .kind = uma::ProjectorKind::qwen25vl,
@@ -178,6 +187,7 @@ const std::map<std::string, uma::ModelSpec>& presets() {
                                                {"tiny-wordpiece-rank", tiny_wordpiece_spec()},
                                                {"tiny-register", tiny_register_spec()},
                                                {"tiny-grid", tiny_grid_spec()},
+                                               {"tiny-grid-embed", tiny_grid_embed_spec()},
                                                {"134m", spec_134m()},
                                                {"134m-agent", spec_134m_agent()}};
     made.at("tiny-chat").chat_template = uma::ChatTemplate::plain;

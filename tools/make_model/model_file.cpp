@@ -82,8 +82,8 @@ std::uint32_t step_rank(const ModelSpec& spec) {
 }
 
 Markers markers_of(const ModelSpec& spec) {
-  if (spec.chat_template != ChatTemplate::none) return Markers::chat;
   if (spec.image_markers) return spec.architecture == Architecture::qwen2vl ? Markers::grid : Markers::image;
+  if (spec.chat_template != ChatTemplate::none) return Markers::chat;
   return spec.gap_markers ? Markers::gap : Markers::none;
 }
 

@@ -37,30 +37,32 @@ EmbedLane::EmbedLane(EmbedLaneOptions options, std::unique_ptr<llm::EmbeddingCon
 
 void EmbedLane::post(EmbedTask task) {
   UMA_CHECK(!task.texts.texts.empty());
+  UMA_CHECK(task.images.empty() || (task.images.size() == task.texts.texts.size() && shape().reads_images));
   stats_->queue_depth.add(1);
   stats_->queue_bytes.add(static_cast<std::int64_t>(task.bytes()));
-  inbox_.push(std::move(task));
+  inbox_->push(std::move(task));
 }
 
 void EmbedLane::cancel(RequestId id) {
-  inbox_.push(Cancel{id});
+  inbox_->push(Cancel{id});
   if (alone_id_.load() == id.value) interrupt_.set(true);
 }
 
 void EmbedLane::close() {
   closed_.store(true);
   interrupt_.set(true);
-  inbox_.close();
+  inbox_->close();
 }
 
 StepOutcome EmbedLane::step() {
   take_commands();
   run_noting([this] { expire(clock_.now()); });
+  prepare_images();
   drop_ended();
-  cores_.set_decode_busy(!jobs_.empty());
-  if (jobs_.empty()) return {.did_work = false, .wake = kNever};
-
   pick_texts();
+  cores_.set_decode_busy(!picked_.empty());
+  if (picked_.empty()) return {.did_work = false, .wake = first_deadline()};
+
   const bool is_alone = std::ranges::all_of(picked_, [this](const Picked& text) { return text.job == picked_.front().job; });
   alone_id_.store(is_alone ? picked_.front().job->asked.id.value : 0);
   // A cancel from now on ends the next call. If an earlier cancel for another request ends the call, it is made again.
@@ -87,21 +89,24 @@ StepOutcome EmbedLane::step() {
 }
 
 void EmbedLane::take_commands() {
-  inbox_.drain(inbox_taken_);
+  inbox_->drain(inbox_taken_);
   // The commands are taken out first, so that none runs again if another one throws.
   for (Command& command : std::exchange(inbox_taken_, {})) run_noting([&] { run(command); });
   warn_of_depth();
 }
 
 void EmbedLane::run(Command& command) {
-  if (auto* task = std::get_if<EmbedTask>(&command)) {
-    auto job = std::make_unique<Job>(Job{.asked = std::move(*task), .outputs = {}});
-    share_.enter(job->asked.flow);
-    jobs_.push_back(std::move(job));
-    return;
-  }
-  const RequestId id = std::get<Cancel>(command).id;
-  const auto job = std::ranges::find(jobs_, id, [](const auto& each) { return each->asked.id; });
+  std::visit([this](auto& each) { run(each); }, command);
+}
+
+void EmbedLane::run(EmbedTask& task) {
+  auto job = std::make_unique<Job>(Job{.asked = std::move(task), .outputs = {}});
+  share_.enter(job->asked.flow);
+  jobs_.push_back(std::move(job));
+}
+
+void EmbedLane::run(const Cancel& cancel) {
+  const auto job = std::ranges::find(jobs_, cancel.id, [](const auto& each) { return each->asked.id; });
   if (job == jobs_.end() || !(*job)->asked.done) return;
   stats_->requests_cancelled_total.add();
   end(**job, std::unexpected(cancelled()));
@@ -127,7 +132,121 @@ void EmbedLane::expire(TimePoint now) {
   }
 }
 
-// Chooses the texts of the next call.
+TimePoint EmbedLane::first_deadline() const {
+  TimePoint first = kNever;
+  for (const auto& job : jobs_) first = std::min(first, job->asked.deadline);
+  return first;
+}
+
+// --- Images
+
+std::span<image::ImageRun> EmbedLane::images_of(Job& job, std::size_t text) {
+  return job.asked.images.empty() ? std::span<image::ImageRun>() : std::span(job.asked.images[text]);
+}
+
+bool EmbedLane::is_ready(Job& job) {
+  return std::ranges::all_of(images_of(job, job.texts_done), [](const image::ImageRun& run) { return run.encoded != nullptr; });
+}
+
+// Requests the encodings that the next texts of some jobs need, and ends those that no job needs any more.
+void EmbedLane::prepare_images() {
+  for (const bool is_background : {false, true}) choose_prepared(is_background);
+  for (const auto& job : jobs_) {
+    if (job->asked.done && job->is_prepared) request_encodings(*job);
+  }
+  for (auto& [image, end] : encoding_) {
+    if (!is_needed(image)) end.request_stop();
+  }
+}
+
+// The classes do not wait for each other. In a class the request that pick_among() would take is prepared next.
+void EmbedLane::choose_prepared(bool is_background) {
+  std::vector<Job*> candidates;
+  std::size_t prepared = 0;
+  for (const auto& job : jobs_) {
+    if (!job->asked.done || job->asked.is_background != is_background || images_of(*job, job->texts_done).empty()) continue;
+    if (job->is_prepared) {
+      ++prepared;
+    } else {
+      candidates.push_back(job.get());
+    }
+  }
+  for (; prepared < kPreparedMax && !candidates.empty(); ++prepared) {
+    const auto next = std::ranges::min_element(
+        candidates, {}, [this](const Job* job) { return std::tuple(share_.rank(job->asked.flow), job->tokens_done); });
+    (*next)->is_prepared = true;
+    candidates.erase(next);
+  }
+}
+
+void EmbedLane::request_encodings(Job& job) {
+  for (const image::ImageRun& run : images_of(job, job.texts_done)) {
+    if (run.encoded) continue;
+    const auto [asked, is_new] = encoding_.try_emplace(run.image);
+    if (!is_new) continue;
+    try {
+      UMA_CHECK(options_.encode != nullptr);
+      options_.encode({job.asked.flow.tenant}, run.image, asked->second.get_token(),
+                      [inbox = inbox_, image = run.image](Expected<image::EncodedPtr> encoded) {
+                        inbox->push(EncodedReport{image, std::move(encoded)});
+                      });
+    } catch (...) {
+      const Error error = thrown_error();
+      encoding_.erase(run.image);
+      stats_->requests_failed_total.add();
+      return end(job, std::unexpected(error));
+    }
+  }
+}
+
+bool EmbedLane::is_needed(const std::string& image) const {
+  return std::ranges::any_of(jobs_, [&](const auto& job) {
+    return job->asked.done && job->is_prepared &&
+           std::ranges::any_of(images_of(*job, job->texts_done),
+                               [&](const image::ImageRun& run) { return run.image == image && !run.encoded; });
+  });
+}
+
+void EmbedLane::run(const EncodedReport& report) {
+  const auto asked = encoding_.find(report.image);
+  const bool was_ended = asked != encoding_.end() && asked->second.stop_requested();
+  if (asked != encoding_.end()) encoding_.erase(asked);
+  // A request that came meanwhile asks again.
+  if (was_ended && !report.encoded) return;
+  for (const auto& job : jobs_) {
+    if (!job->asked.done || !job->is_prepared) continue;
+    Expected<Unit> fits;
+    for (image::ImageRun& run : images_of(*job, job->texts_done)) {
+      if (run.image != report.image || !fits) continue;
+      fits = report.encoded
+                 ? image::check_encoded(run, **report.encoded, image::call_rows_max(**report.encoded, shape()), false)
+                 : Expected<Unit>(std::unexpected(report.encoded.error()));
+      if (fits) run.encoded = *report.encoded;
+    }
+    if (fits) continue;
+    stats_->requests_failed_total.add();
+    end(*job, std::unexpected(fits.error()));
+  }
+}
+
+// The rows of each image of the text, by calls.
+std::vector<llm::ImageRows> EmbedLane::rows_of(const Picked& text) const {
+  std::vector<llm::ImageRows> rows;
+  const std::vector<Token>& tokens = text.job->asked.texts.texts[text.text].tokens;
+  for (const image::ImageRun& run : images_of(*text.job, text.text)) {
+    const std::int32_t rows_max = image::call_rows_max(*run.encoded, shape());
+    for (std::int32_t begin = run.begin; begin < run.end();) {
+      const std::int32_t end = image::call_end(run, begin, rows_max);
+      rows.push_back(image::call_rows(run, tokens, begin, end));
+      begin = end;
+    }
+  }
+  return rows;
+}
+
+// --- Calls
+
+// Chooses the texts of the next call; none if all wait for images.
 void EmbedLane::pick_texts() {
   picked_.clear();
   for (const auto& job : jobs_) job->texts_taken = 0;
@@ -135,11 +254,11 @@ void EmbedLane::pick_texts() {
   std::int32_t rows = 0;
   pick_among(/*is_background=*/false, rows_max, rows);
   pick_among(/*is_background=*/true, rows_max, rows);
-  UMA_CHECK(!picked_.empty());
 }
 
-// The first text is taken whatever its length, later ones if they fit.
+// The first text is taken whatever its length, later ones if they fit. A text with images stays alone.
 void EmbedLane::pick_among(bool is_background, std::int32_t rows_max, std::int32_t& rows) {
+  if (!picked_.empty() && !images_of(*picked_.front().job, picked_.front().text).empty()) return;
   struct Candidate {
     Job* job;
     sched::FairShare::Rank rank;
@@ -147,7 +266,7 @@ void EmbedLane::pick_among(bool is_background, std::int32_t rows_max, std::int32
   };
   std::vector<Candidate> candidates;
   for (const auto& job : jobs_) {
-    if (job->asked.is_background == is_background) {
+    if (job->asked.is_background == is_background && is_ready(*job)) {
       candidates.push_back({job.get(), share_.rank(job->asked.flow), job->tokens_done});
     }
   }
@@ -159,7 +278,8 @@ void EmbedLane::pick_among(bool is_background, std::int32_t rows_max, std::int32
     Job& job = *next->job;
     const std::size_t text = job.texts_done + job.texts_taken;
     const auto size = static_cast<std::int32_t>(job.asked.texts.texts[text].tokens.size());
-    if (!picked_.empty() && rows + size > rows_max) {
+    const bool has_images = !images_of(job, text).empty();
+    if (!picked_.empty() && (has_images || rows + size > rows_max)) {
       candidates.erase(next);
       continue;
     }
@@ -168,6 +288,7 @@ void EmbedLane::pick_among(bool is_background, std::int32_t rows_max, std::int32
     share_.charge(job.asked.flow, size);
     next->tokens += size;
     ++job.texts_taken;
+    if (has_images) return;
     const bool is_last = text + 1 == job.asked.texts.texts.size();
     for (Candidate& other : candidates) {
       if (other.job->asked.flow == job.asked.flow) other.rank = share_.rank(job.asked.flow);
@@ -199,7 +320,9 @@ Expected<bool> EmbedLane::run_call(std::span<const Picked> texts) {
     rows += texts_.back().size();
   }
   const TimePoint began = clock_.now();
-  auto computed = context_->compute(texts_, &interrupt_, outputs_);
+  const std::vector<llm::ImageRows> images = rows_of(texts.front());
+  auto computed = images.empty() ? context_->compute(texts_, &interrupt_, outputs_)
+                                 : context_->compute_with_images(texts_.front(), images, &interrupt_, outputs_);
   const TimePoint ended = clock_.now();
   stats_->last_call_us.set(to_us(ended));
   if (!computed || !*computed) return computed;
@@ -236,6 +359,8 @@ void EmbedLane::keep_outputs(std::span<const Picked> texts) {
     Job& job = *texts[i].job;
     const auto output = std::span(outputs_).subspan(i * width, width);
     job.outputs.insert(job.outputs.end(), output.begin(), output.end());
+    for (image::ImageRun& run : images_of(job, job.texts_done)) run.encoded = nullptr;
+    job.is_prepared = false;
     job.tokens_done += static_cast<std::int64_t>(job.asked.texts.texts[job.texts_done].tokens.size());
     if (++job.texts_done < job.asked.texts.texts.size()) continue;
     stats_->request.record_ms(to_ms(clock_.now() - job.asked.received));
@@ -260,6 +385,7 @@ void EmbedLane::drop_ended() {
 
 void EmbedLane::cancel_all() {
   take_commands();
+  for (auto& [image, end] : encoding_) end.request_stop();
   for (const auto& job : jobs_) {
     if (!job->asked.done) continue;
     stats_->requests_cancelled_total.add();

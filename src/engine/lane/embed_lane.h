@@ -1,8 +1,10 @@
-// One embedding context and the texts that wait for it. Texts of different requests share calls. The next texts are those of
-// the client for which the least work was done, so that a request of a thousand texts does not delay a request of one text. The
-// logic is step(); a thread is a loop around it.
+// One embedding context and the texts that wait for it. Texts of different requests share calls; a text with images has a call
+// of its own, once its images are encoded. The next texts are those of the client for which the least work was done, so that a
+// request of a thousand texts, or of many images, does not delay a request of one text. The logic is step(); a thread is a loop
+// around it.
 //
 // Invariants: (1) Every posted task gets exactly one result. (2) Between two steps every text is either computed or waiting.
+// (3) Only prepared jobs hold rows of images, of one text each, and at most kPreparedMax jobs of each class are prepared.
 #pragma once
 
 #include <atomic>
@@ -11,6 +13,9 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stop_token>
+#include <string>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -20,8 +25,10 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "engine/lane/core_share.h"
+#include "engine/lane/encode_image.h"
 #include "engine/lane/interrupt.h"
 #include "engine/lane/prefill_lane.h"
+#include "image/image_runs.h"
 #include "llm/embedding.h"
 #include "llm/text_embedding.h"
 #include "sched/fair_share.h"
@@ -34,7 +41,9 @@ struct EmbedTask {
   using Done = std::move_only_function<void(const llm::EmbedTexts& texts, Expected<std::vector<float>> outputs)>;
 
   RequestId id;
-  llm::EmbedTexts texts;       // Each fits the context's shape; at least one.
+  llm::EmbedTexts texts;  // Each fits the context's shape; at least one.
+  // The images of each text, whose files the request holds; empty: no text has images.
+  std::vector<std::vector<image::ImageRun>> images{};
   sched::Flow flow;            // The tenant and client that the work is charged to.
   bool is_background = false;  // Runs only in the time that interactive requests leave.
   TimePoint received{};
@@ -74,10 +83,14 @@ struct EmbedLaneOptions {
   std::function<bool()> has_streams = nullptr;
   // The workers that share the threads; null: there is no other worker.
   std::shared_ptr<BusyWorkers> workers = nullptr;  // Shared by all workers of the daemon.
+  // As LaneOptions::encode; null: texts have no images.
+  EncodeImage encode = nullptr;
 };
 
 class EmbedLane {
  public:
+  static constexpr std::size_t kPreparedMax = 2;  // One text with images is computed while those of another are encoded.
+
   // `clock` outlives the lane.
   EmbedLane(EmbedLaneOptions options, std::unique_ptr<llm::EmbeddingContext> context, const Clock& clock);
 
@@ -95,7 +108,7 @@ class EmbedLane {
   // Makes one call if texts wait.
   StepOutcome step();
   // Waits for work. False: close() was called and the queue is empty.
-  bool wait(TimePoint until) { return inbox_.wait_drain(inbox_taken_, until); }
+  bool wait(TimePoint until) { return inbox_->wait_drain(inbox_taken_, until); }
   // After close(): ends the remaining tasks as cancelled.
   void cancel_all();
 
@@ -103,12 +116,13 @@ class EmbedLane {
   struct Cancel {
     RequestId id;
   };
-  using Command = std::variant<EmbedTask, Cancel>;
+  using Command = std::variant<EmbedTask, Cancel, EncodedReport>;
   struct Job {
     EmbedTask asked;
     std::size_t texts_done = 0;  // Number of computed texts, from the first on.
     std::int64_t tokens_done = 0;
     std::size_t texts_taken = 0;  // Number of texts in the next call, behind the computed ones.
+    bool is_prepared = false;     // The images of its next text are encoded, or are being encoded.
     std::vector<float> outputs;
   };
   struct Picked {
@@ -118,8 +132,20 @@ class EmbedLane {
 
   void take_commands();
   void run(Command& command);
+  void run(EmbedTask& task);
+  void run(const Cancel& cancel);
+  void run(const EncodedReport& report);
   void warn_of_depth();
   void expire(TimePoint now);
+  // The images of a text of the job.
+  [[nodiscard]] static std::span<image::ImageRun> images_of(Job& job, std::size_t text);
+  [[nodiscard]] static bool is_ready(Job& job);
+  void prepare_images();
+  void choose_prepared(bool is_background);
+  void request_encodings(Job& job);
+  [[nodiscard]] bool is_needed(const std::string& image) const;
+  [[nodiscard]] std::vector<llm::ImageRows> rows_of(const Picked& text) const;
+  [[nodiscard]] TimePoint first_deadline() const;
   void pick_texts();
   void pick_among(bool is_background, std::int32_t rows_max, std::int32_t& rows);
   [[nodiscard]] std::int32_t rows_allowed() const;
@@ -139,7 +165,8 @@ class EmbedLane {
   sched::FairShare share_;
   std::vector<Picked> picked_;
   std::vector<std::span<const Token>> texts_;
-  std::vector<float> outputs_;  // The outputs of the last call.
+  std::unordered_map<std::string, std::stop_source> encoding_;  // Images whose encodings were requested; ends them.
+  std::vector<float> outputs_;                                  // The outputs of the last call.
   std::vector<Command> inbox_taken_;
   double row_ms_ = 0;  // Measured; 0: not known yet.
   CoreShare cores_;
@@ -147,7 +174,7 @@ class EmbedLane {
   bool has_warned_ = false;   // The queue's depth was logged since the queue was last shallow.
 
   // Shared.
-  Mailbox<Command> inbox_;
+  const std::shared_ptr<Mailbox<Command>> inbox_ = std::make_shared<Mailbox<Command>>();  // Shared with requested encodings.
   std::atomic<std::uint64_t> alone_id_{0};  // The only request in the running call; 0: several requests, or no call.
   Interrupt interrupt_;
   std::atomic<bool> closed_{false};

@@ -1,7 +1,10 @@
 #include "engine/lane/embed_lane.h"
 
+#include <format>
 #include <map>
+#include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -10,7 +13,9 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "llm/image_tokens.h"
 #include "testing/fake_embedding.h"
+#include "testing/fake_model.h"
 #include "testing/sim_clock.h"
 
 namespace uma::engine {
@@ -316,6 +321,210 @@ TEST_F(EmbedLaneTest, EveryRequestHasOneResultOfItsOwnTexts) {
     EXPECT_EQ(lane_->stats().queue_bytes.value(), 0) << "seed " << seed;
     EXPECT_FALSE(lane_->step().did_work);
   }
+}
+
+// Encodes when the test says so.
+class EmbedLaneImagesTest : public EmbedLaneTest {
+ protected:
+  struct Asked {
+    TenantId tenant;
+    std::string image;
+    std::stop_token end;
+    std::move_only_function<void(Expected<image::EncodedPtr>)> then;
+  };
+
+  void begin() {
+    EmbedLaneOptions options;
+    options.encode = [this](const TenantId& tenant, const std::string& image, std::stop_token end,
+                            std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
+      asked_.push_back({tenant, image, std::move(end), std::move(then)});
+    };
+    FakeEmbeddingOptions embedding;
+    embedding.shape.reads_images = true;
+    embedding.shape.image_rows_max = 8;
+    start(std::move(options), embedding);
+  }
+  static std::vector<Token> rows_of(const std::string& image) {
+    std::vector<Token> rows;
+    for (std::int32_t row = 0; row < 3; ++row) rows.push_back(llm::image_token(image, "p", row));
+    return rows;
+  }
+  // A token, an image and another token; empty: a text without an image.
+  EmbedTask image_task(std::uint64_t id, const std::vector<std::string>& images, sched::Flow flow = {.tenant = "a"}) {
+    std::vector<std::vector<Token>> texts;
+    std::vector<std::vector<image::ImageRun>> runs;
+    for (const std::string& image : images) {
+      std::vector<Token> text{static_cast<Token>(id)};
+      runs.emplace_back();
+      if (!image.empty()) {
+        for (const Token row : rows_of(image)) text.push_back(row);
+        runs.back().push_back({.image = image, .begin = 1, .count = 3, .first_row = 0, .encoded = nullptr});
+      }
+      text.push_back(7);
+      texts.push_back(std::move(text));
+    }
+    EmbedTask made = task(id, texts, std::move(flow));
+    made.images = std::move(runs);
+    return made;
+  }
+  static image::EncodedPtr encoded(const std::string& image, std::int32_t rows = 3) {
+    image::EncodedImage made{.rows = {}, .row_width = 2, .pieces_end = {rows}};
+    for (const Token row : rows_of(image)) {
+      made.rows.push_back(testing::fake_row_value(row));
+      made.rows.push_back(1);
+    }
+    return std::make_shared<const image::EncodedImage>(std::move(made));
+  }
+  void answer(std::size_t index) { asked_[index].then(encoded(asked_[index].image)); }
+  [[nodiscard]] std::vector<std::string> images_asked() const {
+    std::vector<std::string> images;
+    for (const Asked& each : asked_) images.push_back(each.image);
+    return images;
+  }
+
+  std::vector<Asked> asked_;
+};
+
+TEST_F(EmbedLaneImagesTest, ATextWaitsForItsImageAndOtherTextsDoNot) {
+  begin();
+  lane_->post(image_task(1, {"x"}));
+  EXPECT_FALSE(lane_->step().did_work);
+  EXPECT_THAT(images_asked(), ElementsAre("x"));
+  lane_->post(task(2, {text_of_token(2)}));
+  EXPECT_TRUE(lane_->step().did_work);
+  expect_whole(2);
+  EXPECT_EQ(asked_.size(), 1u);
+  answer(0);
+  run();
+  expect_whole(1);
+  EXPECT_THAT(calls_, ElementsAre(ElementsAre(2), ElementsAre(1)));
+}
+
+TEST_F(EmbedLaneImagesTest, ATextWithAnImageHasACallOfItsOwn) {
+  begin();
+  lane_->post(image_task(1, {"", "x", ""}));
+  lane_->post(task(2, {text_of_token(2), text_of_token(2)}));
+  EXPECT_TRUE(lane_->step().did_work);
+  EXPECT_THAT(calls_.back(), ElementsAre(1, 2, 2)) << "the image waits";
+  EXPECT_FALSE(lane_->step().did_work);
+  answer(0);
+  lane_->post(task(3, {text_of_token(3)}, {.tenant = "b"}));
+  run();
+  EXPECT_THAT(calls_, ElementsAre(ElementsAre(1, 2, 2), ElementsAre(3), ElementsAre(1), ElementsAre(1)));
+  for (const std::uint64_t id : {1, 2, 3}) expect_whole(id);
+}
+
+TEST_F(EmbedLaneImagesTest, ARequestOfManyImagesDoesNotDelayOneText) {
+  begin();
+  lane_->post(image_task(1, std::vector<std::string>(64, "x"), {.tenant = "a"}));
+  EXPECT_FALSE(lane_->step().did_work);
+  for (int round = 0; round < 5; ++round) {
+    answer(asked_.size() - 1);
+    EXPECT_TRUE(lane_->step().did_work);
+    (void)lane_->step();
+  }
+  answer(asked_.size() - 1);
+  lane_->post(task(2, {text_of_token(2)}, {.tenant = "b"}));
+  EXPECT_TRUE(lane_->step().did_work);
+  expect_whole(2);
+}
+
+TEST_F(EmbedLaneImagesTest, FewTextsHoldRowsAtATime) {
+  begin();
+  for (std::uint64_t id = 1; id <= 9; ++id) lane_->post(image_task(id, {std::format("x{}", id), "y"}));
+  (void)lane_->step();
+  EXPECT_EQ(asked_.size(), EmbedLane::kPreparedMax);
+  EmbedTask background = image_task(10, {"z"});
+  background.is_background = true;
+  lane_->post(std::move(background));
+  (void)lane_->step();
+  EXPECT_EQ(asked_.size(), EmbedLane::kPreparedMax + 1) << "the classes do not wait for each other";
+  for (std::size_t i = 0; i < asked_.size(); ++i) {
+    answer(i);
+    (void)lane_->step();
+    (void)lane_->step();
+  }
+  run();
+  for (std::uint64_t id = 1; id <= 10; ++id) expect_whole(id);
+}
+
+TEST_F(EmbedLaneImagesTest, AnImageOfTwoRequestsIsRequestedOnce) {
+  begin();
+  lane_->post(image_task(1, {"x"}));
+  lane_->post(image_task(2, {"x"}));
+  (void)lane_->step();
+  EXPECT_EQ(asked_.size(), 1u);
+  answer(0);
+  run();
+  expect_whole(1);
+  expect_whole(2);
+}
+
+TEST_F(EmbedLaneImagesTest, AnImageThatCannotBeEncodedEndsItsRequest) {
+  begin();
+  lane_->post(image_task(1, {"x"}));
+  lane_->post(image_task(2, {"y"}));
+  (void)lane_->step();
+  asked_[0].then(fail(ErrorCode::runtime_decode, "it is damaged"));
+  answer(1);
+  run();
+  EXPECT_EQ(error_of(1), ErrorCode::runtime_decode);
+  expect_whole(2);
+  EXPECT_EQ(lane_->stats().requests_failed_total.value(), 1u);
+}
+
+TEST_F(EmbedLaneImagesTest, RowsThatSeeEachOtherMustFitIntoACall) {
+  begin();
+  lane_->post(image_task(1, {"x"}));
+  (void)lane_->step();
+  auto wide = *encoded("x", 9);
+  wide.is_causal = false;
+  asked_[0].then(std::make_shared<const image::EncodedImage>(std::move(wide)));
+  (void)lane_->step();
+  EXPECT_EQ(error_of(1), ErrorCode::limit_prompt);
+  EXPECT_THAT(results_.at(1).error().message, ::testing::HasSubstr("9 rows in one call, but the context computes at most 8"));
+}
+
+TEST_F(EmbedLaneImagesTest, AnEncodingThatNobodyWaitsForEnds) {
+  begin();
+  lane_->post(image_task(1, {"x"}));
+  (void)lane_->step();
+  lane_->cancel({1});
+  (void)lane_->step();
+  EXPECT_EQ(error_of(1), ErrorCode::limit_wait);
+  EXPECT_TRUE(asked_[0].end.stop_requested());
+  lane_->post(image_task(2, {"x"}));
+  (void)lane_->step();
+  asked_[0].then(fail(ErrorCode::limit_wait, "ended"));
+  (void)lane_->step();
+  ASSERT_EQ(asked_.size(), 2u) << "it is requested again";
+  answer(1);
+  run();
+  expect_whole(2);
+}
+
+TEST_F(EmbedLaneImagesTest, ADeadlinePassesWhileAnImageIsEncoded) {
+  begin();
+  EmbedTask late = image_task(1, {"x"});
+  late.deadline = clock_.now() + std::chrono::seconds(1);
+  const TimePoint deadline = late.deadline;
+  lane_->post(std::move(late));
+  EXPECT_EQ(lane_->step().wake, deadline);
+  clock_.advance(std::chrono::seconds(2));
+  (void)lane_->step();
+  EXPECT_EQ(error_of(1), ErrorCode::limit_wait);
+  EXPECT_TRUE(asked_[0].end.stop_requested());
+}
+
+TEST_F(EmbedLaneImagesTest, TheEndAnswersWhatWaits) {
+  begin();
+  lane_->post(image_task(1, {"x"}));
+  (void)lane_->step();
+  lane_->close();
+  lane_->cancel_all();
+  EXPECT_EQ(error_of(1), ErrorCode::limit_wait);
+  lane_.reset();
+  answer(0);  // Comes too late.
 }
 
 }  // namespace

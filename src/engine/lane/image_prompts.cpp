@@ -105,15 +105,9 @@ void ImagePrompts::run(Sequence& sequence) {
   if (!preemption_.free_cells(rows)) return;
   const ContextCalls::PrefillPause pause(calls_);
   calls_.set_decode_threads();
-  const llm::ImageRows image{
-      .tokens =
-          std::span<const Token>(sequence.chain).subspan(static_cast<std::size_t>(cached), static_cast<std::size_t>(rows)),
-      .values = image::rows_of(run, cached, end),
-      .position = cached,
-      .sequence = static_cast<std::int32_t>(sequence.slot),
-      .is_causal = run.encoded->is_causal,
-      .wants_logits = end == size_of(sequence.chain),
-      .grid = image::grid_of(run, cached, end)};
+  llm::ImageRows image = image::call_rows(run, sequence.chain, cached, end);
+  image.sequence = static_cast<std::int32_t>(sequence.slot);
+  image.wants_logits = end == size_of(sequence.chain);
   const auto status = calls_.run(false, sequence.job.adapters, std::span(&sequence.job.id, 1),
                                  [&](llm::CallMonitor* monitor) { return parts_.context.decode_image(image, monitor); });
   if (!status) {

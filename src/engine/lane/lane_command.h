@@ -7,9 +7,9 @@
 
 #include "core/error.h"
 #include "core/ids.h"
+#include "engine/lane/encode_image.h"
 #include "engine/lane/generation_job.h"
 #include "engine/lane/prefill_lane.h"
-#include "image/image_runs.h"
 #include "kv/snapshot.h"
 #include "kv/state_store.h"
 
@@ -35,11 +35,6 @@ struct FetchReport {
   RequestId id;
   kv::StateId state = 0;
   Expected<kv::SnapshotPtr> snapshot;
-};
-// An image that requests wait for has been encoded, or encoding has failed.
-struct EncodedReport {
-  std::string image;
-  Expected<image::EncodedPtr> encoded;
 };
 using LaneCommand =
     std::variant<StartCommand, CancelCommand, ForgetCommand, SaveCommand, PrefillReport, FetchReport, EncodedReport>;

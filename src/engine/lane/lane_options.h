@@ -12,8 +12,8 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "engine/lane/core_share.h"
+#include "engine/lane/encode_image.h"
 #include "engine/lane/lane_stats.h"
-#include "image/image_runs.h"
 #include "kv/state_store.h"
 #include "kv/tier_policy.h"
 #include "sched/bytes_moved.h"
@@ -56,9 +56,7 @@ struct LaneOptions {
   llm::MakeContext make_prefill_context = nullptr;
   // Encodes an image on another thread and calls `then` there, soon and with an error after `end` was requested. Null: jobs
   // have no images.
-  std::function<void(const TenantId& tenant, const std::string& image, std::stop_token end,
-                     std::move_only_function<void(Expected<image::EncodedPtr>)> then)>
-      encode = nullptr;
+  EncodeImage encode = nullptr;
   // For tests: writes up to `count` draft tokens for `chain`, in place of the n-gram drafter.
   std::function<void(std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft)> test_drafter = nullptr;
   // For tests: called with the logits that each token of a request is sampled from.

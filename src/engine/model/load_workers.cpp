@@ -75,7 +75,10 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
   const auto load_model = [&](const std::string& path, std::int32_t index, bool shares_file,
                               std::vector<llm::AdapterSource> adapters = {}) {
     const auto report = [&, index](double progress) { return on_progress((index + progress) / loads); };
-    return llm::load_llama_model(path, {.on_progress = report, .shares_file = shares_file, .adapters = std::move(adapters)});
+    return llm::load_llama_model(path, {.on_progress = report,
+                                        .shares_file = shares_file,
+                                        .adapters = std::move(adapters),
+                                        .pooling = options.context.pooling});
   };
   for (std::int32_t i = 0; i < options.workers; ++i) {
     if (i == 0 && options.weights != nullptr && !options.replicates) {

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/thrown.h"
+#include "image/message_images.h"
 
 namespace uma::engine {
 namespace {
@@ -28,18 +29,31 @@ TimePoint deadline_after(TimePoint received, std::int64_t deadline_ms, const Ser
   return std::max(received, loaded == nullptr ? received : loaded->loaded_at) + std::chrono::milliseconds(deadline_ms);
 }
 
+namespace {
+
+// The tokens of an image by its id; null without an encoder.
+chat::ImageTokens image_tokens_by(const std::shared_ptr<image::ImageEncoder>& encoder) {
+  if (!encoder) return nullptr;
+  return [encoder](const std::string& id) -> Expected<std::vector<Token>> {
+    const auto image = encoder->find(id);
+    if (!image) return std::unexpected(image.error());
+    return (*image)->tokens;
+  };
+}
+
+// The message with this text before its content.
+ChatMessage behind_prefix(const std::string& prefix, const ChatMessage& message) {
+  std::vector<image::MessageImage> images = image::images_of(message);
+  for (image::MessageImage& image : images) image.at += prefix.size();
+  return {.role = message.role, .content = prefix + message.content, .extra = image::images_extra(images)};
+}
+
+}  // namespace
+
 ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
                        std::shared_ptr<image::ImageEncoder> encoder, ModelDefaults defaults) {
   UMA_CHECK(model != nullptr && !lanes.empty());
-  chat::ImageTokens images = nullptr;
-  if (encoder) {
-    images = [encoder](const std::string& id) -> Expected<std::vector<Token>> {
-      const auto image = encoder->find(id);
-      if (!image) return std::unexpected(image.error());
-      return (*image)->tokens;
-    };
-  }
-  auto chat = std::make_shared<const chat::ChatFormat>(model, std::move(images), defaults.family);
+  auto chat = std::make_shared<const chat::ChatFormat>(model, image_tokens_by(encoder), defaults.family);
   return {.model = std::move(model),
           .chat = std::move(chat),
           .grammars = std::make_shared<GrammarCache>(),
@@ -48,9 +62,32 @@ ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane
           .defaults = std::move(defaults)};
 }
 
-ServedModel text_model(std::shared_ptr<const llm::TextEmbedder> embedder, std::vector<EmbedLane*> lanes) {
+ServedModel text_model(std::shared_ptr<const llm::TextEmbedder> embedder, std::vector<EmbedLane*> lanes,
+                       std::shared_ptr<image::ImageEncoder> encoder) {
   UMA_CHECK(embedder != nullptr && !lanes.empty());
-  return {.embedder = std::move(embedder), .embed_lanes = std::move(lanes)};
+  return {.image_encoder = std::move(encoder), .embedder = std::move(embedder), .embed_lanes = std::move(lanes)};
+}
+
+llm::InputFormat input_format(const std::shared_ptr<const llm::Model>& model, const llm::EmbeddingShape& shape,
+                              const std::shared_ptr<image::ImageEncoder>& encoder, const ModelDefaults& defaults) {
+  const bool reads_images = shape.reads_images && encoder != nullptr;
+  const bool has_template = !model->facts().chat_template.empty();
+  llm::InputFormat format{.is_chat = defaults.has_chat_frame.value_or(reads_images && has_template),
+                          .instruction = defaults.system};
+  if (!format.is_chat && !reads_images) return format;
+  const auto chat =
+      std::make_shared<const chat::ChatFormat>(model, image_tokens_by(encoder));  // Shared by the format's copies.
+  format.write = [chat, is_chat = format.is_chat](const std::string& instruction,
+                                                  const ChatMessage& message) -> Expected<std::vector<Token>> {
+    if (!is_chat) return chat->tokenize_content(behind_prefix(instruction, message));
+    std::vector<ChatMessage> messages;
+    if (!instruction.empty()) messages.push_back({.role = "system", .content = instruction});
+    messages.push_back(message);
+    auto written = chat::tokenize_chat(*chat, {}, messages);
+    if (!written) return std::unexpected(written.error());
+    return std::move(written->tokens);
+  };
+  return format;
 }
 
 ModelLease::ModelLease(const ServedModel& model, std::shared_ptr<ModelLeases> leases, bool is_background)

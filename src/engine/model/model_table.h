@@ -32,7 +32,7 @@
 namespace uma::engine {
 
 // A loaded model. A chat model has `model`, `chat`, `grammars` and at least one lane; an embedding model or reranker has
-// `embedder` and at least one embedding lane.
+// `embedder` and at least one embedding lane. Both may have an image encoder.
 struct ServedModel {
   std::string name{};
   std::shared_ptr<const llm::Model> model{};       // Shared with the lanes and the preparer's jobs.
@@ -45,6 +45,10 @@ struct ServedModel {
   TimePoint loaded_at{};
   ModelDefaults defaults{};  // For requests to a chat model.
 
+  [[nodiscard]] ImageVectors image_vectors() const {
+    if (image_encoder == nullptr) return ImageVectors::none;
+    return embedder != nullptr && embedder->reads_images() ? ImageVectors::shared : ImageVectors::projector;
+  }
   [[nodiscard]] const llm::ContextShape& shape() const { return lanes.front()->shape(); }
 };
 
@@ -55,8 +59,12 @@ struct ServedModel {
 // Makes a chat model. `encoder` encodes its images; null: it reads no images.
 [[nodiscard]] ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
                                      std::shared_ptr<image::ImageEncoder> encoder = nullptr, ModelDefaults defaults = {});
-// Makes an embedding model or reranker.
-[[nodiscard]] ServedModel text_model(std::shared_ptr<const llm::TextEmbedder> embedder, std::vector<EmbedLane*> lanes);
+// Makes an embedding model or reranker. `encoder` encodes its images; null: it reads no images.
+[[nodiscard]] ServedModel text_model(std::shared_ptr<const llm::TextEmbedder> embedder, std::vector<EmbedLane*> lanes,
+                                     std::shared_ptr<image::ImageEncoder> encoder = nullptr);
+// How the inputs of an embedding model become tokens (docs/decisions/0060). `encoder` may be null.
+[[nodiscard]] llm::InputFormat input_format(const std::shared_ptr<const llm::Model>& model, const llm::EmbeddingShape& shape,
+                                            const std::shared_ptr<image::ImageEncoder>& encoder, const ModelDefaults& defaults);
 
 // The number of leases of a model, and when one last began or ended.
 struct ModelLeases {

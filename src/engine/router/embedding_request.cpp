@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <format>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
 #include "base/thrown.h"
 #include "engine/lane/embed_lane.h"
+#include "image/image_runs.h"
+#include "image/message_images.h"
 #include "llm/text_embedding.h"
 
 namespace uma::engine {
@@ -27,6 +30,37 @@ std::size_t bytes_of(const RerankRequest& call) {
   std::size_t bytes = call.query.size() * std::max<std::size_t>(1, call.documents.size());
   for (const std::string& document : call.documents) bytes += document.size();
   return bytes;
+}
+
+// Images are bounded where they are read (ImageIntake).
+std::size_t bytes_of(const EmbedImagesRequest& /*call*/) {
+  return 0;
+}
+
+bool is_background(const TextOptions& options) {
+  return options.request_class == RequestClass::background;
+}
+
+struct Prepared {
+  llm::EmbedTexts texts;
+  std::vector<std::vector<image::ImageRun>> images;  // EmbedTask::images
+};
+
+// `encoder` is null for a model that reads no images.
+template <class Call>
+Expected<Prepared> prepare(const llm::TextEmbedder& embedder, const image::ImageEncoder* encoder, const Call& call) {
+  auto texts = embedder.texts_of(call);
+  if (!texts) return std::unexpected(texts.error());
+  Prepared prepared{.texts = std::move(*texts), .images = {}};
+  if constexpr (std::is_same_v<Call, EmbedRequest>) {
+    if (call.extras.empty() || encoder == nullptr) return prepared;
+    for (const auto& text : prepared.texts.texts) {
+      auto runs = image::find_image_runs(text.tokens, image::image_ids(call.extras[text.input]), encoder->identity());
+      if (!runs) return std::unexpected(runs.error());
+      prepared.images.push_back(std::move(*runs));
+    }
+  }
+  return prepared;
 }
 
 }  // namespace
@@ -76,14 +110,44 @@ Expected<Unit> EmbeddingRequests::admit(std::size_t bytes) const {
 }
 
 template <class Result, class Call>
-Task<Expected<Result>> EmbeddingRequests::compute(InFlight& request, const Call& call) {
+Task<Expected<Result>> EmbeddingRequests::compute(InFlight& request, Call& call) {
   if (auto admitted = admit(bytes_of(call)); !admitted) co_return admitted.error();
   const TextOptions& options = call.options;
-  const bool is_background = options.request_class == RequestClass::background;
   if (const auto known = source_.resolve(options.model)) request.model = *known;
-  auto lease = co_await parts_.models.lease(options.model, is_background);
+  auto lease = co_await parts_.models.lease(options.model, is_background(options));
   if (!lease) co_return lease.error();
-  const ServedModel& served = **lease;
+  request.lease = std::move(*lease);
+  if constexpr (std::is_same_v<Call, EmbedImagesRequest>) {
+    co_return co_await compute_images(request, call);
+  } else {
+    co_return co_await compute_texts<Result>(request, call);
+  }
+}
+
+Task<Expected<ImageEmbeddings>> EmbeddingRequests::compute_images(InFlight& request, EmbedImagesRequest& call) {
+  const ServedModel& served = *request.lease;
+  if (served.image_vectors() != ImageVectors::shared) {
+    co_return co_await parts_.images.embed(served, std::move(call.images), reading(request, call.options));
+  }
+  const std::size_t count = call.images.size();
+  EmbedRequest embed{.options = call.options, .inputs = std::vector<EmbedInput>(count), .task = ""};
+  for (std::size_t i = 0; i < count; ++i) {
+    embed.images.push_back(
+        {.message = i, .source = std::move(call.images[i]), .field = count == 1 ? "" : std::format("images[{}]", i)});
+  }
+  auto made = co_await compute_texts<EmbedResult>(request, embed);
+  if (!made) co_return made.error();
+  ImageEmbeddings embeddings{.embeddings = {}, .rows = made->tokens};
+  for (std::size_t i = 0; i < made->count(); ++i) {
+    const auto vector = made->vector(i);
+    embeddings.embeddings.emplace_back(vector.begin(), vector.end());
+  }
+  co_return embeddings;
+}
+
+template <class Result, class Call>
+Task<Expected<Result>> EmbeddingRequests::compute_texts(InFlight& request, Call& call) {
+  const ServedModel& served = *request.lease;
   if (served.embedder == nullptr) {
     co_return Error{
         ErrorCode::model_capability,
@@ -91,20 +155,54 @@ Task<Expected<Result>> EmbeddingRequests::compute(InFlight& request, const Call&
                     "reranker (`models` lists capabilities)",
                     served.name)};
   }
-  request.lease = std::move(*lease);
-  auto texts = co_await parts_.preparer.run(parts_.tasks, TenantId{request.flow.tenant}, bytes_of(call),
-                                            [embedder = served.embedder, call] { return embedder->texts_of(call); });
-  if (!texts) co_return texts.error();
+  ImageHold hold;
+  if constexpr (std::is_same_v<Call, EmbedRequest>) {
+    if (!call.images.empty()) {
+      auto read = co_await read_images(request, call);
+      if (!read) co_return read.error();
+      hold = std::move(*read);
+    }
+  }
+  co_return co_await compute_in_lane<Result>(request, call);
+}
+
+Task<Expected<ImageHold>> EmbeddingRequests::read_images(InFlight& request, EmbedRequest& call) {
+  const ServedModel& served = *request.lease;
+  if (served.image_vectors() == ImageVectors::projector) {
+    co_return Error{ErrorCode::model_capability,
+                    std::format("model \"{}\" embeds texts only, and its projector images only: send images alone to "
+                                "/v1/images/embeddings, or name a model whose image_vectors are \"shared\"",
+                                served.name)};
+  }
+  Input input;
+  input.messages.resize(call.inputs.size());
+  input.images = std::exchange(call.images, {});
+  auto hold = co_await parts_.images.read(served, input, reading(request, call.options));
+  if (!hold) co_return hold.error();
+  for (ChatMessage& message : input.messages) call.extras.push_back(std::move(message.extra));
+  co_return std::move(*hold);
+}
+
+template <class Result, class Call>
+Task<Expected<Result>> EmbeddingRequests::compute_in_lane(InFlight& request, Call& call) {
+  const ServedModel& served = *request.lease;
+  auto prepared = co_await parts_.preparer.run(
+      parts_.tasks, TenantId{request.flow.tenant}, bytes_of(call),
+      [embedder = served.embedder, encoder = served.image_encoder, call] { return prepare(*embedder, encoder.get(), call); });
+  if (!prepared) co_return prepared.error();
+  const TextOptions& options = call.options;
   if (options.share) {
-    if (auto held = options.share->grow(static_cast<std::uint64_t>(texts->tokens) * sizeof(Token)); !held)
+    if (auto held = options.share->grow(static_cast<std::uint64_t>(prepared->texts.tokens) * sizeof(Token)); !held)
       co_return held.error();
   }
-  EmbedTask task{
-      .id = request.id, .texts = std::move(*texts), .flow = request.flow, .received = request.received, .done = nullptr};
-  task.is_background = is_background;
-  const std::int64_t deadline_ms =
-      options.deadline_ms.value_or(is_background ? kBackgroundDeadlineMs : parts_.limits.deadline_ms);
-  task.deadline = deadline_after(request.received, deadline_ms, &served);
+  EmbedTask task{.id = request.id,
+                 .texts = std::move(prepared->texts),
+                 .images = std::move(prepared->images),
+                 .flow = request.flow,
+                 .received = request.received,
+                 .done = nullptr};
+  task.is_background = is_background(options);
+  task.deadline = deadline_of(request, options);
   EmbedLane& lane = **std::ranges::min_element(served.embed_lanes, {},
                                                [](const EmbedLane* each) { return each->stats().queue_bytes.value(); });
   if (lane.stats().queue_depth.value() >= lane.shape().batch_texts_max) source_.report_backlog(served.name);
@@ -124,16 +222,22 @@ Task<Expected<Result>> EmbeddingRequests::compute(InFlight& request, const Call&
   });
 }
 
-Task<Expected<ImageEmbeddings>> EmbeddingRequests::embed_images(TenantId tenant, EmbedImagesRequest call) {
-  if (auto admitted = parts_.in_flight.admit(0); !admitted) co_return admitted.error();
-  const TimePoint received = parts_.clock.now();
-  auto lease = co_await parts_.models.lease_chat(call.model);
-  if (!lease) co_return lease.error();
-  const TimePoint deadline = deadline_after(received, call.deadline_ms.value_or(parts_.limits.deadline_ms), &**lease);
-  co_return co_await parts_.images.embed(std::move(*lease), std::move(tenant), std::move(call), deadline);
+TimePoint EmbeddingRequests::deadline_of(const InFlight& request, const TextOptions& options) const {
+  const std::int64_t deadline_ms =
+      options.deadline_ms.value_or(is_background(options) ? kBackgroundDeadlineMs : parts_.limits.deadline_ms);
+  return deadline_after(request.received, deadline_ms, &*request.lease);
+}
+
+ImageIntake::Reading EmbeddingRequests::reading(const InFlight& request, const TextOptions& options) const {
+  return {.tenant = TenantId{request.flow.tenant},
+          .deadline = deadline_of(request, options),
+          .end = request.end.get_token(),
+          .share = options.share};
 }
 
 template void EmbeddingRequests::start(RequestId id, const TenantId& tenant, EmbedRequest call, Reply<EmbedResult> reply);
 template void EmbeddingRequests::start(RequestId id, const TenantId& tenant, RerankRequest call, Reply<RerankResult> reply);
+template void EmbeddingRequests::start(RequestId id, const TenantId& tenant, EmbedImagesRequest call,
+                                       Reply<ImageEmbeddings> reply);
 
 }  // namespace uma::engine

@@ -1,4 +1,5 @@
-// Requests for embeddings and rankings, from their admission to their reply. Owned by the router's thread.
+// Requests for embeddings of texts and images, and for rankings, from their admission to their reply. Owned by the router's
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,6 @@
 #include "core/embedding.h"
 #include "core/error.h"
 #include "core/ids.h"
-#include "core/image.h"
 #include "core/reply.h"
 #include "core/task.h"
 #include "engine/model/worker_source.h"
@@ -30,8 +30,10 @@ class EmbeddingRequests {
   void rerank(RequestId id, const TenantId& tenant, RerankRequest call, Reply<RerankResult> reply) {
     start(id, tenant, std::move(call), std::move(reply));
   }
-  // A vector for each image. Errors: ImageIntake::embed(), E_LIMIT_003.
-  [[nodiscard]] Task<Expected<ImageEmbeddings>> embed_images(TenantId tenant, EmbedImagesRequest call);
+  // A vector for each image, by the language model if it embeds images, else by the projector alone.
+  void embed_images(RequestId id, const TenantId& tenant, EmbedImagesRequest call, Reply<ImageEmbeddings> reply) {
+    start(id, tenant, std::move(call), std::move(reply));
+  }
 
  private:
   template <class Call, class Result>
@@ -39,7 +41,16 @@ class EmbeddingRequests {
   template <class Result, class Call>
   [[nodiscard]] Task<> run(InFlight& request, Call call, std::shared_ptr<Reply<Result>> reply);
   template <class Result, class Call>
-  [[nodiscard]] Task<Expected<Result>> compute(InFlight& request, const Call& call);
+  [[nodiscard]] Task<Expected<Result>> compute(InFlight& request, Call& call);
+  [[nodiscard]] Task<Expected<ImageEmbeddings>> compute_images(InFlight& request, EmbedImagesRequest& call);
+  template <class Result, class Call>
+  [[nodiscard]] Task<Expected<Result>> compute_texts(InFlight& request, Call& call);
+  template <class Result, class Call>
+  [[nodiscard]] Task<Expected<Result>> compute_in_lane(InFlight& request, Call& call);
+  // Reads the images of the inputs; the hold keeps them until the request ends.
+  [[nodiscard]] Task<Expected<ImageHold>> read_images(InFlight& request, EmbedRequest& call);
+  [[nodiscard]] ImageIntake::Reading reading(const InFlight& request, const TextOptions& options) const;
+  [[nodiscard]] TimePoint deadline_of(const InFlight& request, const TextOptions& options) const;
   [[nodiscard]] Expected<Unit> admit(std::size_t bytes) const;
 
   const RouterParts parts_;

@@ -124,17 +124,16 @@ Task<Expected<ImageHold>> ImageIntake::read(const ServedModel& served, Input& in
   co_return std::move(taken->hold);
 }
 
-Task<Expected<ImageEmbeddings>> ImageIntake::embed(ModelLease lease, TenantId tenant, EmbedImagesRequest request,
-                                                   TimePoint deadline) {
-  if (auto may = check(*lease, request.images); !may) co_return may.error();
-  const auto fetched = co_await fetch(tenant, request.images, deadline, request.end);
+Task<Expected<ImageEmbeddings>> ImageIntake::embed(const ServedModel& served, std::vector<ImageSource> images, Reading how) {
+  if (auto may = check(served, images); !may) co_return may.error();
+  const auto fetched = co_await fetch(how.tenant, images, how.deadline, how.end);
   if (!fetched) co_return fetched.error();
-  if (*fetched && request.share) {
-    if (auto held = request.share->grow(bytes_of(request.images)); !held) co_return held.error();
+  if (*fetched && how.share) {
+    if (auto held = how.share->grow(bytes_of(images)); !held) co_return held.error();
   }
-  if (auto may = check(*lease, request.images); !may) co_return may.error();
+  if (auto may = check(served, images); !may) co_return may.error();
   co_return co_await tasks_.ask<ImageEmbeddings>([&](Reply<ImageEmbeddings> reply) {
-    lease->image_encoder->embed(tenant, std::move(request), deadline, std::move(reply));
+    served.image_encoder->embed(how.tenant, std::move(images), how.end, how.deadline, std::move(reply));
   });
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "core/embedding.h"
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/image.h"
@@ -84,9 +85,8 @@ class ImageIntake {
   // Fetches, reads and checks the images of the input, and writes them into its messages. Errors: E_PROTO_003 with the field,
   // E_MODEL_003, E_LIMIT_003.
   [[nodiscard]] Task<Expected<ImageHold>> read(const ServedModel& served, Input& input, Reading how);
-  // Computes a vector for each image. Errors: as read().
-  [[nodiscard]] Task<Expected<ImageEmbeddings>> embed(ModelLease lease, TenantId tenant, EmbedImagesRequest request,
-                                                      TimePoint deadline);
+  // Computes a vector for each image, from the projector's rows. The deadline is for all images. Errors: as read().
+  [[nodiscard]] Task<Expected<ImageEmbeddings>> embed(const ServedModel& served, std::vector<ImageSource> images, Reading how);
 
   [[nodiscard]] ImageRelease& release() { return *release_; }
   [[nodiscard]] const ImageRelease& release() const { return *release_; }

@@ -1,6 +1,8 @@
 // Embeddings and reranking from request to reply, on a model without weights.
+#include <map>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -9,6 +11,7 @@
 
 #include "engine/engine_test_support.h"
 #include "testing/fake_embedding.h"
+#include "testing/image_bytes.h"
 
 namespace uma::engine {
 namespace {
@@ -202,6 +205,166 @@ TEST_F(RouterTextsTest, ADrainTakesNoNewOnesAndTheEndAnswersAll) {
   embedded_.reset();
   (void)embed(request_of({"a"}));
   EXPECT_EQ(refusal().code, ErrorCode::limit_wait);
+}
+
+// A model that embeds texts and images, which it writes with its chat template.
+class RouterImageVectorsTest : public RouterTextsTest {
+ protected:
+  void serve(bool is_shared = true) {
+    options_.capability = Capability::text_embedding;
+    options_.has_chat_template = true;
+    options_.clock = &clock_;
+    model_ = std::make_shared<FakeModel>(options_);
+    start_router({});
+    encoder_ = std::make_shared<image::ImageEncoder>(
+        std::make_unique<testing::FakeProjector>(),
+        image::ImageEncoderOptions{.allowed_dirs = {}, .cache_bytes_max = 1000, .kept = nullptr}, clock_);
+    testing::FakeEmbeddingOptions embedding;
+    embedding.shape = {.text_tokens_max = 64, .batch_rows_max = 64, .batch_texts_max = 4, .dimensions = 4};
+    embedding.shape.reads_images = is_shared;
+    embedding.shape.image_rows_max = 8;
+    EmbedLaneOptions lane;
+    lane.encode = [encoder = encoder_](const TenantId& tenant, const std::string& image, std::stop_token stop,
+                                       std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
+      encoder->post(tenant, [encoder, image, stop = std::move(stop), then = std::move(then)]() mutable {
+        then(encoder->encode(image, stop));
+      });
+    };
+    embed_lane_ = std::make_unique<EmbedLane>(std::move(lane), std::make_unique<testing::FakeEmbedding>(embedding), clock_);
+    auto embedder = std::make_shared<const llm::TextEmbedder>(model_, embedding.shape, std::map<std::string, std::string>(),
+                                                              input_format(model_, embedding.shape, encoder_, {}));
+    router_->on_loaded("fake", text_model(std::move(embedder), {embed_lane_.get()}, encoder_));
+  }
+  RequestId embed_images(std::vector<ImageSource> images) {
+    last_id_.value += 1;
+    router_->embeddings().embed_images(last_id_, kTenant, {.options = {}, .images = std::move(images)},
+                                       [this](Expected<ImageEmbeddings> made) {
+                                         EXPECT_FALSE(made_) << "a second reply";
+                                         made_ = std::move(made);
+                                       });
+    return last_id_;
+  }
+  static EmbedRequest with_image(std::string text, std::size_t at, char colour = 'a') {
+    EmbedRequest request = request_of({std::move(text)});
+    request.images.push_back({.message = 0, .at = at, .source = testing::image_of_one_pixel(colour)});
+    return request;
+  }
+  std::vector<float> vector_of(EmbedRequest request) {
+    embedded_.reset();
+    (void)embed(std::move(request));
+    settle();
+    EXPECT_TRUE(embedded_ && *embedded_);
+    const auto vector = (*embedded_)->vector(0);
+    return {vector.begin(), vector.end()};
+  }
+
+  std::optional<Expected<ImageEmbeddings>> made_;
+};
+
+TEST_F(RouterImageVectorsTest, AnImageAloneIsTheSameByBothCommands) {
+  serve();
+  const auto alone = vector_of(with_image("", 0));
+  (void)embed_images({testing::image_of_one_pixel('b'), testing::image_of_one_pixel('a')});
+  settle();
+  ASSERT_TRUE(made_ && *made_);
+  ASSERT_EQ((*made_)->embeddings.size(), 2u);
+  EXPECT_EQ((*made_)->embeddings[1], alone);
+  EXPECT_NE((*made_)->embeddings[0], alone);
+  EXPECT_GT((*made_)->rows, 2 * 5);
+  EXPECT_EQ(encoder_->stats().images_encoded_total.value(), 2u);
+  EXPECT_EQ(router_->requests_open(), 0);
+}
+
+TEST_F(RouterImageVectorsTest, ThePlaceOfAnImageInATextCounts) {
+  serve();
+  const auto first = vector_of(with_image("ab", 0));
+  EXPECT_EQ(vector_of(with_image("ab", 0)), first);
+  EXPECT_NE(vector_of(with_image("ab", 1)), first);
+  EXPECT_NE(vector_of(with_image("ab", 0, 'b')), first);
+  EXPECT_NE(vector_of(request_of({"ab"})), first);
+}
+
+TEST_F(RouterImageVectorsTest, ATextAloneIsWrittenWithTheTemplateToo) {
+  serve();
+  (void)embed(request_of({"ab", std::vector<Token>{5, 6}}));
+  settle();
+  ASSERT_TRUE(embedded_ && *embedded_);
+  // BOS, <|im_start|>user, a line, two letters, <|im_end|>, a line, <|im_start|>assistant, a line, EOS; and two tokens.
+  EXPECT_EQ((*embedded_)->tokens, 1 + 6 + 2 + 2 + 11 + 1 + 2);
+}
+
+TEST_F(RouterImageVectorsTest, ImagesThatCannotBeReadAreRefused) {
+  serve();
+  EmbedRequest request = with_image("a", 0);
+  request.images[0].source.text = "bm90aGluZw==";
+  request.images[0].field = "input[0]";
+  (void)embed(std::move(request));
+  settle();
+  EXPECT_EQ(refusal().code, ErrorCode::proto_field);
+  EXPECT_THAT(refusal().message, HasSubstr("input[0]"));
+  (void)embed_images({testing::image_of_one_pixel(), {.text = "bm90aGluZw=="}});
+  settle();
+  EXPECT_THAT(made_.value().error().message, HasSubstr("images[1]"));
+  EXPECT_EQ(router_->requests_open(), 0);
+}
+
+TEST_F(RouterImageVectorsTest, AnInputThatIsTooLongIsRefusedWithNumbers) {
+  serve();
+  (void)embed(with_image(std::string(50, 'a'), 0));
+  settle();
+  EXPECT_EQ(refusal().code, ErrorCode::limit_prompt);
+  EXPECT_THAT(refusal().message, HasSubstr("the limit of the model is 64"));
+  EXPECT_EQ(encoder_->stats().images_encoded_total.value(), 0u);
+}
+
+TEST_F(RouterImageVectorsTest, ACancelEndsTheEncoding) {
+  serve();
+  encoder_runs_ = false;
+  const RequestId reading = embed_images({testing::image_of_one_pixel()});
+  settle();
+  EXPECT_TRUE(router_->cancel(reading));
+  settle();
+  EXPECT_EQ(made_.value().error().code, ErrorCode::limit_wait);
+  made_.reset();
+  const RequestId waiting = embed_images({testing::image_of_one_pixel()});
+  (void)router_->step();
+  while (embed_lane_->stats().queue_depth.value() == 0) {
+    (void)encoder_->step();
+    settle();
+  }
+  settle();  // The lane waits for the encoding.
+  EXPECT_FALSE(made_);
+  EXPECT_TRUE(router_->cancel(waiting));
+  settle();
+  EXPECT_EQ(made_.value().error().code, ErrorCode::limit_wait);
+  encoder_runs_ = true;
+  settle();
+  EXPECT_EQ(encoder_->stats().images_encoded_total.value(), 0u);
+}
+
+TEST_F(RouterImageVectorsTest, AProjectorAloneGivesVectorsOfImagesOnly) {
+  serve(false);
+  (void)embed_images({testing::image_of_one_pixel()});
+  settle();
+  ASSERT_TRUE(made_ && *made_);
+  EXPECT_EQ((*made_)->embeddings[0].size(), 2u) << "the projector's width";
+  EXPECT_EQ(vector_of(request_of({"a"})).size(), 4u);
+  embedded_.reset();
+  (void)embed(with_image("a", 0));
+  settle();
+  EXPECT_EQ(refusal().code, ErrorCode::model_capability);
+  EXPECT_THAT(refusal().message, HasSubstr("image_vectors"));
+}
+
+TEST_F(RouterTextsTest, AModelWithoutAProjectorReadsNoImages) {
+  start();
+  load();
+  EmbedRequest request = request_of({"a"});
+  request.images.push_back({.message = 0, .at = 0, .source = testing::image_of_one_pixel()});
+  (void)embed(std::move(request));
+  settle();
+  EXPECT_EQ(refusal().code, ErrorCode::model_capability);
+  EXPECT_THAT(refusal().message, HasSubstr("reads no images"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// /v1/embeddings and /v1/rerank; of Ollama's API /api/embed and /api/embeddings.
+// /v1/embeddings, /v1/images/embeddings and /v1/rerank; of Ollama's API /api/embed and /api/embeddings.
 #include <expected>
 #include <optional>
 #include <string>
@@ -9,6 +9,7 @@
 #include "server/http/http_connection.h"
 #include "server/http/routes.h"
 #include "wire/embedding_codec.h"
+#include "wire/image_fields.h"
 #include "wire/ollama_decoder.h"
 #include "wire/ollama_encoder.h"
 #include "wire/ollama_models.h"
@@ -78,6 +79,23 @@ handlers::Answer handlers::create_embeddings(HttpConnection& connection, const H
   auto result = co_await embed_for(connection, std::move(call->embed));
   co_return co_await connection.respond_with(
       std::move(result), request, [&](const EmbedResult& embedded) { return wire::embeddings_json(embedded, call->encoding); });
+}
+
+handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRequest& request) {
+  auto asked = wire::decode_body<EmbedImagesRequest>(request.body, wire::embed_images_fields);
+  if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
+  if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
+  const std::string model = connection.choose_model(asked->options.model, Capability::vision);
+  asked->options.model = model;
+  auto made = co_await ask_with_id<ImageEmbeddings>(connection, [&](Reply<ImageEmbeddings> reply) {
+    asked->options.client = connection.client();
+    return connection.service().embed_images(connection.tenant(), std::move(*asked), std::move(reply));
+  });
+  if (made && *made) connection.charge((*made)->rows);
+  co_return co_await connection.respond_with(
+      std::move(made), request, [&](const ImageEmbeddings& embeddings) -> std::expected<std::string, wire::RejectedBody> {
+        return wire::image_embeddings_json(embeddings, model);
+      });
 }
 
 handlers::Answer handlers::create_rerank(HttpConnection& connection, const HttpRequest& request) {

@@ -17,7 +17,7 @@ constexpr std::array kRoutes = {
     HttpRoute{post, "/v1/completions", handlers::create_completion},
     HttpRoute{post, "/v1/messages", handlers::create_message, /*takes_images=*/true},
     HttpRoute{post, "/v1/messages/count_tokens", handlers::count_message_tokens, /*takes_images=*/true},
-    HttpRoute{post, "/v1/embeddings", handlers::create_embeddings},
+    HttpRoute{post, "/v1/embeddings", handlers::create_embeddings, /*takes_images=*/true},
     HttpRoute{post, "/v1/rerank", handlers::create_rerank},
     HttpRoute{post, "/v2/rerank", handlers::create_rerank},
     HttpRoute{post, "/rerank", handlers::create_rerank},

@@ -182,7 +182,9 @@ void ClientRequests::run(const std::string& id, GenerateRequest request) {
 }
 
 void ClientRequests::run(const std::string& id, EmbedImagesRequest request) {
-  service_.embed_images(tenant_, std::move(request), reply_to<ImageEmbeddings>(id, wire::append_embeddings));
+  request.options.client = client_;
+  auto reply = reply_to<ImageEmbeddings>(id, wire::append_embeddings);
+  in_flight_.at(id).generation = service_.embed_images(tenant_, std::move(request), std::move(reply));
 }
 
 void ClientRequests::run(const std::string& id, CreateSessionRequest request) {

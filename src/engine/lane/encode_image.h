@@ -1,0 +1,25 @@
+// How a lane requests the encoding of an image, and hears of it.
+#pragma once
+
+#include <functional>
+#include <stop_token>
+#include <string>
+
+#include "core/error.h"
+#include "core/ids.h"
+#include "image/image_encoder.h"
+
+namespace uma::engine {
+
+// Encodes an image of a current request, by its id, for a tenant, and calls `then` on another thread. `end` is requested when
+// nobody waits any more.
+using EncodeImage = std::function<void(const TenantId& tenant, const std::string& image, std::stop_token end,
+                                       std::move_only_function<void(Expected<image::EncodedPtr>)> then)>;
+
+// An image that requests wait for has been encoded, or encoding has failed.
+struct EncodedReport {
+  std::string image;
+  Expected<image::EncodedPtr> encoded;
+};
+
+}  // namespace uma::engine
