@@ -129,7 +129,10 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   Config config = config_;
   if (card.sequence_cells) config.sequence_cells = *card.sequence_cells;
   if (card.slots) config.slots = *card.slots;
-  if (card.kv_types) config.kv_types = *card.kv_types;
+  if (card.kv_types) {
+    config.kv_types = *card.kv_types;
+    config.keys_given.emplace_back("kv.type");  // It overrides the profile.
+  }
   config.speculates = card.defaults.speculates.value_or(config.speculates);
   const bool is_default = card.name == models_.default_name;
   if (!is_default || !card.draft_model.empty()) config.draft_model = card.draft_model;

@@ -1,6 +1,7 @@
 #include "base/trace.h"
 
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <pthread.h>
 #include <utility>
@@ -37,6 +38,7 @@ class SpanRing {
   }
   [[nodiscard]] ThreadTrace read(TimePoint since) {
     ThreadTrace trace{.name = name_, .number = number_, .spans = {}};
+    trace.spans.reserve(kTraceSpansPerThread);  // The thread waits while its ring is locked, so that only copies there.
     const MutexLock lock(mutex_);
     for (std::size_t i = 0; i < spans_.size(); ++i) {
       const TraceSpan& span = spans_[(oldest_ + i) % spans_.size()];
@@ -103,9 +105,13 @@ class OwnSpanRing {
 }  // namespace
 
 void record_span(const TraceKind& kind, TimePoint began, TimePoint ended,
-                 std::array<std::int64_t, TraceKind::kNumbers> numbers) {
-  thread_local OwnSpanRing ring;
-  ring.add({.kind = &kind, .began = began, .ended = ended, .numbers = numbers});
+                 std::array<std::int64_t, TraceKind::kNumbers> numbers) noexcept {
+  try {
+    thread_local OwnSpanRing ring;
+    ring.add({.kind = &kind, .began = began, .ended = ended, .numbers = numbers});
+  } catch (const std::exception&) {
+    // There is no memory for the span.
+  }
 }
 
 std::vector<ThreadTrace> read_trace(TimePoint since, std::size_t spans_max) {

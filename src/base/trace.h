@@ -15,7 +15,7 @@
 namespace uma {
 
 inline constexpr std::size_t kTraceSpansPerThread = 16'384;
-inline constexpr std::size_t kTraceThreadsMax = 64;  // Of those beyond, the ones that ended first are forgotten.
+inline constexpr std::size_t kTraceThreadsMax = 64;  // Beyond them, the oldest thread that has ended is forgotten.
 
 // A kind of spans. Objects live as long as the process.
 struct TraceKind {
@@ -40,9 +40,9 @@ struct ThreadTrace {
   std::vector<TraceSpan> spans;
 };
 
-// Records a span of the calling thread.
+// Records a span of the calling thread; drops it where there is no memory.
 void record_span(const TraceKind& kind, TimePoint began, TimePoint ended,
-                 std::array<std::int64_t, TraceKind::kNumbers> numbers = {});
+                 std::array<std::int64_t, TraceKind::kNumbers> numbers = {}) noexcept;
 
 // The spans that ended at `since` or later, at most `spans_max`, of which the oldest are left out first.
 [[nodiscard]] std::vector<ThreadTrace> read_trace(TimePoint since, std::size_t spans_max);

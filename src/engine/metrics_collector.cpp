@@ -174,6 +174,7 @@ void MetricsCollector::add(const image::ImageEncoderStats& stats) {
   add_sums(snapshot_, stats, kVisionCounters);
   snapshot_.image_cache_bytes += stats.cache_bytes.value();
   image_encode_.add(stats.encode);
+  last_call_us_ = std::max(last_call_us_, stats.last_step_us.value());
 }
 
 void MetricsCollector::add(const kv::StoreStats& stats) {

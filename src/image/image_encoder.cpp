@@ -26,15 +26,21 @@ std::string hash_of(std::span<const std::byte> bytes) {
   return hash.hex();
 }
 
-// Ends an encoding whose result nobody waits for any more.
+// Ends an encoding whose result nobody waits for any more, and shows that the others go on.
 class EndOnRequest final : public llm::CallMonitor {
  public:
-  EndOnRequest(const std::stop_token& end, const std::atomic<bool>& closed) : end_(end), closed_(closed) {}
-  bool wants_end() override { return end_.stop_requested() || closed_.load(); }
+  EndOnRequest(const std::stop_token& end, const std::atomic<bool>& closed, const Clock& clock, Gauge& last_step_us)
+      : end_(end), closed_(closed), clock_(clock), last_step_us_(last_step_us) {}
+  bool wants_end() override {
+    last_step_us_.set(to_us(clock_.now()));
+    return end_.stop_requested() || closed_.load();
+  }
 
  private:
   const std::stop_token& end_;
   const std::atomic<bool>& closed_;
+  const Clock& clock_;
+  Gauge& last_step_us_;
 };
 
 // The mean of the rows, scaled to length 1.
@@ -188,7 +194,7 @@ Expected<EncodedPtr> ImageEncoder::encode(const std::string& id, const std::stop
   const auto image = find(id);
   if (!image) return std::unexpected(image.error());
   const TimePoint began = clock_.now();
-  EndOnRequest monitor(end, closed_);
+  EndOnRequest monitor(end, closed_, clock_, stats_.last_step_us);
   auto rows = projector_->encode((*image)->file, &monitor);
   if (!rows) return std::unexpected(rows.error());
   const llm::ProjectorFacts& facts = projector_->facts();
@@ -200,6 +206,7 @@ Expected<EncodedPtr> ImageEncoder::encode(const std::string& id, const std::stop
   stats_.images_encoded_total.add();
   const TimePoint ended = clock_.now();
   stats_.encode.record_ms(to_ms(ended - began));
+  stats_.last_step_us.set(to_us(ended));
   record_span(kEncodeSpan, began, ended);
   log_debug("image {}: {} rows encoded in {:.1f} ms", id, encoded->pieces_end.back(), to_ms(clock_.now() - began));
 

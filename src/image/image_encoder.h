@@ -72,6 +72,7 @@ struct ImageEncoderStats {
   Counter cache_hits_total;
   Gauge cache_bytes;
   Gauge waiting_bytes;  // Bytes of images that arrived with requests and are not read yet.
+  Gauge last_step_us;   // When an encoding last made progress, by the clock; 0: never.
   LatencyHistogram encode;
 };
 

@@ -29,9 +29,9 @@ struct StateView {
 [[nodiscard]] const StateView* least_valuable(std::span<const StateView> states, EvictionOrder order);
 
 // Whether `waiting` requests should wait for `store_ms` while a state that belongs to no session is stored, so that the tokens
-// need not be computed again in `compute_ms`. One in four of such states is expected to be used again. Unknown times are 0.
+// need not be computed again in `compute_ms`. One in ten of such states is expected to be used again. Unknown times are 0.
 [[nodiscard]] constexpr bool is_worth_the_wait(std::size_t waiting, double store_ms, double compute_ms) {
-  constexpr double kUsedAgain = 0.25;
+  constexpr double kUsedAgain = 0.1;
   return compute_ms <= 0 || static_cast<double>(waiting) * store_ms <= kUsedAgain * compute_ms;
 }
 

@@ -56,7 +56,8 @@ TEST(TierPolicy, StoresWhatTakesLongToComputeUnlessManyWaitForIt) {
   EXPECT_TRUE(is_worth_the_wait(8, 5, 0)) << "nothing is known";
   EXPECT_TRUE(is_worth_the_wait(1, 2, 50));
   EXPECT_FALSE(is_worth_the_wait(8, 2, 50));
-  EXPECT_TRUE(is_worth_the_wait(8, 15, 600));
+  EXPECT_TRUE(is_worth_the_wait(8, 5, 600));
+  EXPECT_FALSE(is_worth_the_wait(8, 15, 600));
   EXPECT_FALSE(is_worth_the_wait(1, 20, 50));
 }
 

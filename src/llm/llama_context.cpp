@@ -306,7 +306,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.has_grids = has_grid_positions(model.get());
     shape.can_shift = shape.can_truncate && !shape.has_grids && llama_memory_can_shift(llama_get_memory(context));
     // The library enables it by itself for quantized values.
-    shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_types.is_quantized() ||
+    shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_types.values != KvType::f16 ||
                                 (options.flash_attention == FlashAttention::automatic && library_log().chose_flash_attention());
     const ContextBytes bytes = bytes_of_last(model.get(), params);
     shape.memory_bytes = bytes.total();

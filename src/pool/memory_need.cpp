@@ -1,8 +1,8 @@
 #include "pool/memory_need.h"
 
 #include <array>
-#include <span>
 
+#include "engine/lane/model_drafter.h"
 #include "llm/adapter_file.h"
 #include "llm/footprint.h"
 
@@ -12,7 +12,6 @@ Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, st
   // Without a layout the prefill context counts as if it had a whole window.
   const bool has_layout = options.context.sequence_cells > 0;
   const std::array both{options.context, has_layout ? engine::prefill_context_options(options.context) : options.context};
-  const std::span<const llm::ContextOptions> context(both.data(), 1);
   const auto workers = static_cast<std::uint64_t>(options.workers);
   const auto model = llm::measure_footprint(options.path, both);
   if (!model) return std::unexpected(model.error());
@@ -37,7 +36,8 @@ Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, st
     need.images = image_cache_bytes_max;
   }
   if (!options.draft_path.empty()) {
-    const auto draft = llm::measure_footprint(options.draft_path, context);
+    const std::array drafts{engine::draft_context_options(options.context)};
+    const auto draft = llm::measure_footprint(options.draft_path, drafts);
     if (!draft) return std::unexpected(draft.error());
     need.weights += draft->weights;
     need.contexts += draft->contexts.front().total() * workers;

@@ -113,6 +113,7 @@ Expected<std::string> ModelPool::choose(const std::string& name, Capability capa
   // Vectors of images are best made by a model that was trained for them.
   if (capability == Capability::vision) {
     add_able([](const auto& model) { return image_vectors_of(model, model.encoders) == ImageVectors::shared; });
+    if (able.size() > 1 && !(resolve("") && std::ranges::contains(able, *resolve("")))) able.clear();
   }
   if (able.empty()) {
     add_able([&](const auto& model) {

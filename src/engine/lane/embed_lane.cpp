@@ -71,7 +71,7 @@ StepOutcome EmbedLane::step() {
   try {
     const auto computed = run_call(picked_);
     if (!computed) {
-      run_one_by_one();
+      picked_.size() == 1 ? fail_text(picked_.front(), computed.error()) : run_one_by_one();
     } else if (*computed) {
       keep_outputs(picked_);
     }
@@ -343,13 +343,13 @@ void EmbedLane::run_one_by_one() {
     if (!text.job->asked.done) continue;  // An earlier text of the request has failed.
     const auto computed = run_call(std::span(&text, 1));
     if (computed && !*computed) return;  // Interrupted: the remaining texts wait.
-    if (computed) {
-      keep_outputs(std::span(&text, 1));
-    } else {
-      stats_->requests_failed_total.add();
-      end(*text.job, std::unexpected(computed.error()));
-    }
+    computed ? keep_outputs(std::span(&text, 1)) : fail_text(text, computed.error());
   }
+}
+
+void EmbedLane::fail_text(const Picked& text, const Error& error) {
+  stats_->requests_failed_total.add();
+  end(*text.job, std::unexpected(error));
 }
 
 // Gives the outputs of the last call to the requests.

@@ -151,6 +151,7 @@ class EmbedLane {
   [[nodiscard]] std::int32_t rows_allowed() const;
   [[nodiscard]] Expected<bool> run_call(std::span<const Picked> texts);
   void run_one_by_one();
+  void fail_text(const Picked& text, const Error& error);
   void keep_outputs(std::span<const Picked> texts);
   void end(Job& job, Expected<std::vector<float>> result);
   void drop_ended();

@@ -42,15 +42,20 @@ Expected<Unit> check_same_vocabulary(const llm::Vocab& model, const llm::Vocab& 
   return Unit{};
 }
 
-Expected<std::unique_ptr<llm::Context>> make_draft_context(const llm::Model& draft, const llm::ContextShape& decodes,
-                                                           llm::ContextOptions options) {
-  options.sequences = decodes.sequences;
+llm::ContextOptions draft_context_options(llm::ContextOptions options) {
   options.has_spare = false;
-  options.cells = decodes.cells;
-  options.layout = decodes.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
   options.kv_types = {};  // A small model's heads may be too small for quantized blocks.
   options.flash_attention = llm::FlashAttention::automatic;
-  return draft.new_context(options);
+  return options;
+}
+
+Expected<std::unique_ptr<llm::Context>> make_draft_context(const llm::Model& draft, const llm::ContextShape& decodes,
+                                                           const llm::ContextOptions& options) {
+  llm::ContextOptions drafts = draft_context_options(options);
+  drafts.sequences = decodes.sequences;
+  drafts.cells = decodes.cells;
+  drafts.layout = decodes.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
+  return draft.new_context(drafts);
 }
 
 ModelDrafter::ModelDrafter(std::unique_ptr<llm::Context> context, const llm::Vocab& vocab, const Clock& clock)

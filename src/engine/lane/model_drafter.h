@@ -24,10 +24,13 @@ namespace uma::engine {
 // Checks that both vocabularies have the same tokens. Errors: E_MODEL_002 with the first difference.
 [[nodiscard]] Expected<Unit> check_same_vocabulary(const llm::Vocab& model, const llm::Vocab& draft);
 
+// The options of a draft model's context beside a context with `options`.
+[[nodiscard]] llm::ContextOptions draft_context_options(llm::ContextOptions options);
+
 // Makes a draft context for the sequences of `decodes`, with as many cells if the draft model was trained for them.
 [[nodiscard]] Expected<std::unique_ptr<llm::Context>> make_draft_context(const llm::Model& draft,
                                                                          const llm::ContextShape& decodes,
-                                                                         llm::ContextOptions options);
+                                                                         const llm::ContextOptions& options);
 
 class ModelDrafter {
  public:

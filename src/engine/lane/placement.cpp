@@ -87,7 +87,10 @@ bool Placement::place(Sequence& sequence, PrefixHit hit, TimePoint now) {
     const StateSize size = state_size(parts_.shape(), size_of(sequence.chain));
     store->expect(size.piece_bytes, size.pieces);
   }
-  if (!sequence.was_placed()) write_receipt(sequence, hit, had_tokens);
+  if (!sequence.was_placed()) {
+    write_receipt(sequence, hit, had_tokens);
+    sequence.times.first_placed = now;
+  }
   sequence.resume.snapshot.reset();
   sequence.times.placed = now;
   log_debug("request {} session {} seq {}: placed with {} of {} tokens cached, {} to restore", sequence.job.id.value,

@@ -68,10 +68,12 @@ llm::ContextShape PrefillLane::shape_for(std::int32_t tokens) const {
   const std::int32_t first = shape.sequence_cells_max;
   if (tokens <= first) return shape;
   shape.sequence_cells_max = std::max(tokens, std::min(cells_max(), tokens + tokens / kWiderShare));
-  const double wider = static_cast<double>(shape.sequence_cells_max) / first;
-  shape.cells = static_cast<std::int32_t>(shape.cells * wider);
-  shape.sequence_bytes_max = static_cast<std::uint64_t>(static_cast<double>(shape.sequence_bytes_max) * wider);
-  shape.memory_bytes = static_cast<std::uint64_t>(static_cast<double>(shape.memory_bytes) * wider);
+  // Further cells take keys and values only: the rest of the memory does not grow, nor do states.
+  const std::int32_t more = shape.sequence_cells_max - first;
+  const std::int32_t parts = std::max(1, shape.cells / first);
+  shape.cells += more * parts;
+  shape.sequence_bytes_max += static_cast<std::uint64_t>(more) * shape.kv_bytes_per_token;
+  shape.memory_bytes += static_cast<std::uint64_t>(more) * static_cast<std::uint64_t>(parts) * shape.kv_bytes_per_token;
   return shape;
 }
 
@@ -302,8 +304,6 @@ void PrefillLane::run_chunk(Job& job) {
 PrefillLane::Call PrefillLane::decode_chunk(Job& job, const image::ImageRun* image, std::int32_t end) {
   const std::int32_t begin = job.tokens_done;
   const auto length = static_cast<std::int32_t>(job.asked.tokens.size());
-  const auto tokens =
-      std::span<const Token>(job.asked.tokens).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   rows_.clear();
   for (std::int32_t i = begin; i < end && image == nullptr; ++i) {
     rows_.push_back({.token = job.asked.tokens[static_cast<std::size_t>(i)],
@@ -323,15 +323,13 @@ PrefillLane::Call PrefillLane::decode_chunk(Job& job, const image::ImageRun* ima
   context_->use_adapters(job.asked.adapters);
   const TimePoint began = clock_.now();
   if (job.began == TimePoint{}) job.began = began;
-  auto status = image == nullptr ? context_->decode(rows_, &interrupt_)
-                                 : context_->decode_image({.tokens = tokens,
-                                                           .values = image::rows_of(*image, begin, end),
-                                                           .position = begin,
-                                                           .sequence = 0,
-                                                           .is_causal = image->encoded->is_causal,
-                                                           .wants_logits = end == length,
-                                                           .grid = image::grid_of(*image, begin, end)},
-                                                          &interrupt_);
+  const auto compute = [&] {
+    if (image == nullptr) return context_->decode(rows_, &interrupt_);
+    llm::ImageRows rows = image::call_rows(*image, job.asked.tokens, begin, end);
+    rows.wants_logits = end == length;
+    return context_->decode_image(rows, &interrupt_);
+  };
+  auto status = compute();
   const TimePoint ended = clock_.now();
   return {.status = std::move(status), .began = began, .ended = ended, .ms = to_ms(ended - began - interrupt_.take_waited())};
 }

@@ -81,6 +81,7 @@ struct SequenceTimes {
   TimePoint lacks_cells_since = kNever;  // When it had no cells for the first time since it was last placed; kNever: it had.
   TimePoint keeps_until{};               // It is not swapped out for a waiting one until then.
   TimePoint placed{};
+  TimePoint first_placed{};
   TimePoint first_token{};
   TimePoint last_token{};
   double gap_ms = 0;  // Weighted mean of the time between tokens (1/8).

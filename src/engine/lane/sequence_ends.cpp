@@ -1,6 +1,5 @@
 #include "engine/lane/sequence_ends.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "base/check.h"
@@ -20,10 +19,7 @@ void record_stages(const Sequence& sequence, TimePoint ended) {
   const SequenceTimes& times = sequence.times;
   record_span(kPrepareStage, sequence.job.received, times.arrived, {id, sequence.prompt_tokens});
   const bool has_tokens = sequence.generated() > 0;
-  // One that was swapped out was placed again behind its first token.
-  const TimePoint placed = !sequence.was_placed() ? ended
-                           : has_tokens           ? std::min(times.placed, times.first_token)
-                                                  : times.placed;
+  const TimePoint placed = sequence.was_placed() ? times.first_placed : ended;
   record_span(kQueueStage, times.arrived, placed, {id});
   if (!sequence.was_placed()) return;
   record_span(kPromptStage, placed, has_tokens ? times.first_token : ended, {id, sequence.usage.reused_tokens});

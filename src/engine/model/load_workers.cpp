@@ -20,6 +20,8 @@ constexpr std::int32_t kPrefillCellsLong = 16'384;
 // Whether a sequence computed in `from` can continue in `to`. Both contexts are empty before and after.
 bool can_hand_over(llm::Context& from, llm::Context& to) {
   if (from.state_identity() != to.state_identity()) return false;
+  // A window may be as long as the short context, which then saves in pieces what the other one takes whole.
+  if (from.shape().can_truncate != to.shape().can_truncate) return false;
   const llm::BatchRow row{.token = 0, .position = 0, .sequence = 0, .wants_logits = false};
   Bytes state;
   const auto computed = from.decode(std::span(&row, 1), nullptr);

@@ -34,8 +34,8 @@ struct LoadWorkersOptions {
   std::int32_t threads_beside_prefill = 0;  // As in LoadedWorkers.
 };
 
-// The cells of a sequence in the context that computes long prompts, at first: most prompts are shorter, and of an 8 B model
-// they take 256 MiB.
+// The cells of a sequence in the context that computes long prompts, at first. Most prompts are shorter; 2,048 cells of an 8 B
+// model take 256 MiB.
 inline constexpr std::int32_t kPrefillCellsFirst = 2048;
 
 // The options of the context that computes long prompts for a context with these options, whose layout is chosen

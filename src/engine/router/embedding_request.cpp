@@ -32,6 +32,16 @@ std::size_t bytes_of(const RerankRequest& call) {
   return bytes;
 }
 
+// The text that preparing the request reads: each input may be written into a chat template.
+std::size_t bytes_to_prepare(const EmbedRequest& call) {
+  constexpr std::size_t kFrameBytes = 256;
+  return bytes_of(call) + call.inputs.size() * kFrameBytes;
+}
+
+std::size_t bytes_to_prepare(const RerankRequest& call) {
+  return bytes_of(call);
+}
+
 // Images are bounded where they are read (ImageIntake).
 std::size_t bytes_of(const EmbedImagesRequest& /*call*/) {
   return 0;
@@ -187,7 +197,7 @@ template <class Result, class Call>
 Task<Expected<Result>> EmbeddingRequests::compute_in_lane(InFlight& request, Call& call) {
   const ServedModel& served = *request.lease;
   auto prepared = co_await parts_.preparer.run(
-      parts_.tasks, TenantId{request.flow.tenant}, bytes_of(call),
+      parts_.tasks, TenantId{request.flow.tenant}, bytes_to_prepare(call),
       [embedder = served.embedder, encoder = served.image_encoder, call] { return prepare(*embedder, encoder.get(), call); });
   if (!prepared) co_return prepared.error();
   const TextOptions& options = call.options;

@@ -54,6 +54,7 @@ Answer count_message_tokens(HttpConnection& connection, const HttpRequest& reque
 // embeddings.cpp
 Answer create_embeddings(HttpConnection& connection, const HttpRequest& request);
 Answer create_rerank(HttpConnection& connection, const HttpRequest& request);
+Answer embed_images(HttpConnection& connection, const HttpRequest& request);
 Answer ollama_embed(HttpConnection& connection, const HttpRequest& request);
 Answer ollama_embeddings(HttpConnection& connection, const HttpRequest& request);
 
@@ -71,9 +72,6 @@ Answer create_conversation_items(HttpConnection& connection, const HttpRequest& 
 Answer list_conversation_items(HttpConnection& connection, const HttpRequest& request);
 Answer get_conversation_item(HttpConnection& connection, const HttpRequest& request);
 Answer delete_conversation_item(HttpConnection& connection, const HttpRequest& request);
-
-// images.cpp
-Answer embed_images(HttpConnection& connection, const HttpRequest& request);
 
 // sessions.cpp
 Answer create_session(HttpConnection& connection, const HttpRequest& request);

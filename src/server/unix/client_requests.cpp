@@ -333,8 +333,10 @@ void ClientRequests::run(const std::string& id, wire::MetricsRequest) {
 
 void ClientRequests::run(const std::string& id, wire::TraceRequest request) {
   if (!is_administrator_) return answer_error(id, {ErrorCode::auth, "only the user whom umad runs as may read its trace"});
-  const std::vector<ThreadTrace> threads = read_trace(SteadyClock().now() - request.span, wire::kTraceSpansMax);
-  outbox_->append([&](std::string& out) { wire::append_trace(out, wire::FrameHead(id), threads); });
+  // Written before the outbox is locked, which delivers the tokens of other requests on this connection.
+  std::string frame;
+  wire::append_trace(frame, wire::FrameHead(id), read_trace(SteadyClock().now() - request.span, wire::kTraceSpansMax));
+  outbox_->append([&](std::string& out) { out += frame; });
 }
 
 void ClientRequests::run(const std::string& id, wire::PingRequest) {
