@@ -1,6 +1,9 @@
 """Models that cannot be cut at any token (docs/decisions/0016), through the daemon: turns, rewinds, repeats, forks, parallel
 sessions."""
 
+import pathlib
+import subprocess
+import tempfile
 import unittest
 
 import uma
@@ -63,6 +66,22 @@ class MemoryKind:
 class Window(MemoryKind, uma.DaemonTest):
     model = uma.BUILD / "models" / "tiny-swa.gguf"
     takes_back = (("warm", "checkpoint"), ("hot", "hot"))  # hot: the window is still there
+
+
+class LongWindow(unittest.TestCase):
+    def test_prompts_of_a_window_longer_than_their_context_are_computed_once(self):
+        with tempfile.TemporaryDirectory(prefix="uma-window-") as folder:
+            model = pathlib.Path(folder) / "window.gguf"
+            subprocess.run([str(uma.BUILD / "bin" / "make_model"), "--preset", "tiny-swa", "--window", "3000", "--n-ctx", "8192", "--out",
+                            str(model)], check=True, capture_output=True, timeout=uma.WAIT_S)
+            config = "kv: {layout: unified}\n"
+            with uma.Daemon(model, "--kv-cells", "8192", "--slots", "4", config=config) as daemon:
+                with daemon.client() as stream, daemon.client() as client:
+                    request = stream.start(type="generate", prompt="one two", max_tokens=400, ignore_eos=True)
+                    reply = client.generate("the dog and the cat " * 300, max_tokens=4, ignore_eos=True)
+                    self.assertEqual(4, reply.usage["completion_tokens"])
+                    stream.finish(request)
+                self.assertNotIn("computed again", daemon.log())
 
 
 class State(MemoryKind, uma.DaemonTest):
