@@ -234,6 +234,34 @@ TEST(FamilyReplies, MiniMax3TypesTheElementsOfElementsByTheirSchemas) {
   expect_parts(format, call(element("l", "[\"a\"]")), {"", "", {R"(f{"l": ["a"]})"}});
 }
 
+TEST(FamilyReplies, MiniMax3ReadsElementsOfTheNameOfTheirParameter) {
+  ReplyFormat format = family_format("minimax-m3", false);
+  format.tools = std::make_shared<const Tools>(tools_of(
+      R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "$defs": {"t": {"type": "array",
+         "items": {"type": "object", "properties": {"n": {"type": "integer"}, "children": {"$ref": "#/$defs/t"}}}}},
+         "properties": {"children": {"$ref": "#/$defs/t"}, "item": {"type": "array", "items": {"type": "string"}},
+         "a": {"type": "integer"}}}}}])"));
+  const std::string n = "]<]minimax[>[";
+  const auto element = [&](const std::string& name, const std::string& value) {
+    return n + "<" + name + ">" + value + n + "</" + name + ">";
+  };
+  const auto call = [&](const std::string& arguments) {
+    return n + "<tool_call>\n" + n + "<invoke name=\"f\">" + arguments + n + "</invoke>\n" + n + "</tool_call>";
+  };
+  const std::string leaf = element("item", element("n", "2"));
+  const std::string inner = element("item", element("n", "1") + "\n  " + element("children", "\n" + leaf + leaf) + " ");
+  expect_parts(
+      format, call(element("children", inner + inner) + element("a", "3")),
+      {"",
+       "",
+       {R"(f{"children": [{"n": 1, "children": [{"n": 2}, {"n": 2}]}, {"n": 1, "children": [{"n": 2}, {"n": 2}]}], "a": 3})"}});
+  expect_parts(format, call(element("item", element("item", "x") + element("item", "y")) + element("a", "3")),
+               {"", "", {R"(f{"item": ["x", "y"], "a": 3})"}});
+  // Without its end, the value ends with the call.
+  EXPECT_EQ(parse_reply(format, call(n + "<item>" + element("item", "x")), 1).calls,
+            std::vector<std::string>{R"(f{"item": ["x"]})"});
+}
+
 TEST(FamilyReplies, MiniMax3ReadsDeepElementsInBoundedTime) {
   const std::string n = "]<]minimax[>[";
   std::string deep;
@@ -247,6 +275,12 @@ TEST(FamilyReplies, MiniMax3ReadsDeepElementsInBoundedTime) {
                         text.size())
                 .calls.size(),
             1u);
+  std::string same;
+  for (int i = 0; i < 5'000; ++i) same += n + "<o>1" + n + "</o>";
+  EXPECT_EQ(
+      parse_reply(format, n + "<tool_call>" + n + "<invoke name=\"f\">" + n + "<o>" + same + n + "</o>" + n + "</invoke>", 1)
+          .calls.size(),
+      1u);
 }
 
 // --- by chance
