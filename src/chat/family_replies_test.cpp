@@ -154,7 +154,7 @@ TEST(FamilyReplies, Xlam2) {
   expect_parts("xlam-2", "<think>R</think>\n[" + f + "]", {"R", "", {R"(f{"a": 1})"}});
   for (const std::string& text : {std::string("[1, 2]"), std::string(R"([{"name": "unknown", "arguments": {}}])"),
                                   std::string(R"([{"a": {"name": "f"}}])"), "C [" + f + "]", std::string("```json\n{}\n```"),
-                                  std::string("[{\"name\": \"f\"")})
+                                  std::string("[{\"name\": \"f\""), std::string(R"([{"name": "f", "description": "d"}])")})
     expect_parts("xlam-2", text, {"", text, {}});
 }
 

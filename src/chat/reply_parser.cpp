@@ -353,7 +353,8 @@ void ReplyParser::begin_call(const CallForm& form, CallHead head, std::size_t be
 }
 
 std::unique_ptr<ArgumentReader> ReplyParser::make_reader(const Form& form) const {
-  if (form.head.back().kind == PatternPart::Kind::function) return std::make_unique<FunctionReader>(format_.waits_for_ids);
+  if (form.head.back().kind == PatternPart::Kind::function)
+    return std::make_unique<FunctionReader>(format_.waits_for_ids, form.form->begins_reply);
   const auto tool = format_.tools->find(call_.name);
   const ParameterTypes* const types = tool == format_.tools->end() ? nullptr : &tool->second;
   switch (form.form->style) {
