@@ -195,7 +195,9 @@ TEST(FamilyReplies, TheIdBehindTheArgumentsOfAForcedCallCounts) {
   format.waits_for_ids = true;
   expect_parts(format, reply, {"", "", {R"(f#123456789{"a": 1})"}});
   expect_parts(format, R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}, "id": "1"}])", {"", "", {R"(f{"a": 1})"}});
-  // A limit leaves what has come.
+  // A stop string in the arguments leaves what has come.
+  expect_parts(format, R"([TOOL_CALLS] [{"name": "f", "arguments": {"s": "x)", {"", "", {R"(f{"s": "x)"}});
+  // So does a limit.
   ReplyParser parser(format, 1);
   ReplyPieces pieces;
   parser.push(R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1)", pieces);

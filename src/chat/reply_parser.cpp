@@ -537,8 +537,9 @@ void ReplyParser::finish(ReplyPieces& out, bool is_cut) {
     held_.resize(without_blanks_at_end(std::string_view(held_).substr(0, undecided_->at)).size());
   if (state_ == State::call) {
     const bool is_none = stands_for_none();
-    // A call that has waited for its id has no other end at a limit.
-    const bool may_end = is_cut ? format_.waits_for_ids && !call_.arguments.empty() : reader_->finish(held_, call_);
+    // A call that has waited for its id has no other end at a limit or a stop string.
+    const bool is_begun = format_.waits_for_ids && !call_.arguments.empty();
+    const bool may_end = (!is_cut && reader_->finish(held_, call_)) || is_begun;
     const bool is_whole = may_end && !is_none && !call_.name.empty() && (is_emitted_ || emit_call());
     flush_arguments(out);
     if (is_none) call_text_.clear();
