@@ -128,7 +128,7 @@ any ::= [^<\n]{0,64}
 member ::= ("\"type\"" ws ":" ws "\"function\"" | ("\"id\"" | "\"tool_call_id\"") ws ":" ws "\"" id "\"")
 loose ::= "{" ws (pair (ws "," ws pair)*)? ws "}" | "(" ws (pair (ws "," ws pair)*)? ws ")"
 pair ::= (word | quoted) ws [:=] ws value
-raw ::= .*
+raw ::= ([^{] .*)? | "{" [ \t\r\n]* [^"} \t\r\n] .*
 value ::= quoted | word | "{" ws (pair (ws "," ws pair)*)? ws "}" | "[" ws (value (ws "," ws value)*)? ws "]"
 word ::= [a-zA-Z0-9_.+-]{1,64}
 )gbnf";

@@ -503,6 +503,9 @@ TEST(CallGrammar, ASchemaThatRefersToItselfOftenHasFewRules) {
     wrong = std::format("{{'c': {}}}", wrong);
   }
   EXPECT_TRUE(takes(of("lfm2"), options, call(deep)));
+  EXPECT_EQ(begun("functionary-3.2", options, "python\n{k: v for k, v in x}"), "whole");
+  EXPECT_EQ(begun("functionary-3.2", options, "python\n{\"code\": \"x\"}"), "whole");
+  EXPECT_EQ(begun("functionary-3.2", options, "python\n{\"code\": x"), "");
   EXPECT_FALSE(takes(of("lfm2"), options, call(wrong)));
 }
 

@@ -60,6 +60,8 @@ TEST(FamilyReplies, Functionary32) {
        {"allow it\n", "f is\n{}", "unknown\n{\"a\": 1}", "get\n{}", "f\n[1]", "f", "so f\n{}", "all"})
     expect_parts("functionary-3.2", text, {"", std::string(text), {}});
   expect_parts("functionary-3.2", "all\nf\n{}", {"", "f\n{}", {}});
+  expect_parts("functionary-3.2", "all\nall\nread", {"", "all\nread", {}});
+  expect_parts("functionary-3.2", "all\n", {"", "", {}});
   expect_parts("functionary-3.2", "g\n{\"x\": nope}", {"", "}", {R"(g{"x": nope)"}});
 }
 
@@ -72,6 +74,9 @@ TEST(FamilyReplies, Functionary32WritesPythonAsItIs) {
   expect_parts(format, "f\n{}>>>python\nx = [1]", {"", "", {"f{}", R"(python{"source": "x = [1]"})"}});
   expect_parts(format, "python\n{\"source\": \"1\"}", {"", "", {R"(python{"source": "1"})"}});
   expect_parts(format, "python is a snake\n", {"", "python is a snake\n", {}});
+  expect_parts(format, "python\n{k: v for k, v in x}", {"", "", {R"(python{"source": "{k: v for k, v in x}"})"}});
+  expect_parts(format, "python\n{\n  1}", {"", "", {R"(python{"source": "{\n  1}"})"}});
+  expect_parts(format, "python\n{ }", {"", "", {"python{ }"}});
   expect_parts("functionary-3.2", "python\nx", {"", "python\nx", {}});
 }
 
