@@ -397,7 +397,7 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
   return loose || has_strict ? loose : nullptr;
 }
 
-Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options) {
+Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options, std::string_view prompt) {
   boost::system::error_code problem;
   const boost::json::value tools = json::parse(options.tools, {}, problem);
   CallRules rules(*format.family, Use::forced, false);
@@ -408,9 +408,14 @@ Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions&
     if (auto added = rules.add_tool(i, function); !added) return std::unexpected(added.error());
   }
   const bool is_one = options.tool_choice == ToolChoice::named || !options.has_parallel_calls;
-  const std::string calls = rules.calls(format.family->calls.front(), is_one ? 1 : kGrammarCallsMax);
+  CallForm form = format.family->calls.front();
+  const Pattern open = pattern_of(form.open);
+  const std::string_view mark = open.empty() || open.front().kind != PatternPart::Kind::text ? "" : open.front().text;
+  const bool has_mark = !mark.empty() && without_blanks_at_end(prompt).ends_with(mark);
+  if (has_mark) form.open.remove_prefix(mark.size());
+  const std::string calls = rules.calls(form, is_one ? 1 : kGrammarCallsMax);
   std::string reasoning, marks;
-  if (!format.thoughts.open.empty()) {
+  if (!format.thoughts.open.empty() && !has_mark) {
     reasoning = std::format("{} {}", text_without(format.thoughts.close, "reasoning", marks), literal(format.thoughts.close));
     if (!format.family->next_message.empty()) reasoning += " [ \\n]* " + literal(format.family->next_message);
     if (!format.begins_with_reasoning) reasoning = std::format("({} {})?", literal(format.thoughts.open), reasoning);

@@ -415,6 +415,23 @@ TEST(CallGrammar, AnArgumentsTypeIsItsAttribute) {
   EXPECT_FALSE(takes_both("kimi-k3", with(call("p", "string", "a") + call("m", "string", "be"))));
 }
 
+TEST(CallGrammar, AMarkAtTheEndOfThePromptIsNotWrittenAgain) {
+  const std::string mark = "<|open|>response<|sep|>";
+  const std::string rest =
+      "<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=\"g\" index=\"1\"<|sep|><|close|>call<|sep|>"
+      "<|close|>tools<|sep|><|close|>message<|sep|>";
+  const auto takes_behind = [&](std::string_view prompt, std::string_view text) {
+    const auto grammar = grammar::Grammar::parse(call_grammar(of("kimi-k3"), forced(), prompt).value());
+    EXPECT_TRUE(grammar);
+    grammar::GrammarReader reader(*grammar);
+    return reader.can_end(reader.next(grammar::GrammarReader::kStart, text));
+  };
+  EXPECT_TRUE(takes_behind("?<|open|>message role=\"assistant\"<|sep|>" + mark, rest));
+  EXPECT_FALSE(takes_behind("?<|open|>message role=\"assistant\"<|sep|>" + mark, mark + rest));
+  EXPECT_TRUE(takes_behind("?", mark + rest));
+  EXPECT_EQ(calls_in(of("kimi-k3"), rest), 1u);
+}
+
 TEST(BegunCallGrammar, ACallThatStandsForNoneIsTaken) {
   const std::string none = "Action:\n```json\n[{\"tool_name\": \"directly_answer\", \"parameters\": {}}]\n```";
   EXPECT_EQ(begun("command-r-plus", offered(), none), "whole");
