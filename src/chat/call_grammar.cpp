@@ -124,7 +124,8 @@ class CallRules {
 
   [[nodiscard]] std::string gbnf() const {
     constexpr std::string_view kShared = R"gbnf(ws ::= [ \t\n]{0,16}
-any ::= [^<\n]{0,64}
+any ::= [ !-;=-~]{0,64} | [^<\n]{0,16}
+any-name ::= [^<\n]{0,64}
 member ::= ("\"type\"" ws ":" ws "\"function\"" | ("\"id\"" | "\"tool_call_id\"") ws ":" ws "\"" id "\"")
 loose ::= "{" ws (pair (ws "," ws pair)*)? ws "}" | "(" ws (pair (ws "," ws pair)*)? ws ")"
 pair ::= (word | quoted) ws [:=] ws value
@@ -140,9 +141,9 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     if (const std::string_view close = family_.element.close; !close.empty()) {
       const std::size_t name = std::min(close.find("{name}"), close.size());
       const std::string text = text_without(close.substr(0, name), "unmarked", marks);
-      const std::string end = name == close.size()
-                                  ? literal(close)
-                                  : std::format("{} any {}", literal(close.substr(0, name)), literal(close.substr(name + 6)));
+      const std::string end =
+          name == close.size() ? literal(close)
+                               : std::format("{} any-name {}", literal(close.substr(0, name)), literal(close.substr(name + 6)));
       marks += std::format("element-body ::= {}\nelement-text ::= element-body {}\n", text, end);
       marks += std::format("element ::= {} [^<>\\n\"]{{1,64}} {} element-text\n", literal(family_.element.open),
                            element_begin(any_attribute()));

@@ -481,6 +481,16 @@ TEST(CallGrammar, ElementsWhoseSchemaSaysNothingAreAny) {
   const ChatOptions options =
       with_schema(R"({"type":"object","properties":{"o":{"type":"object"},"l":{"type":"array"}}})", ToolChoice::required);
   const std::string deep = element("x", element("y", element("item", "1") + element("item", "a b")) + element("z", ""));
+TEST(BegunCallGrammar, AnyTextIsNoLongerThanTheReaderTakes) {
+  const auto call = [](const std::string& any) { return "<|channel|>" + any + "to=functions.g<|message|>{}<|call|>"; };
+  std::string wide;
+  for (int i = 0; i < 16; ++i) wide += "语";
+  EXPECT_EQ(begun("gpt-oss", offered(), call(wide)), "whole");
+  EXPECT_EQ(calls_in(of("gpt-oss"), call(wide)), 1u);
+  EXPECT_EQ(begun("gpt-oss", offered(), call(wide + "语")), "");
+  EXPECT_EQ(begun("gpt-oss", offered(), call(std::string(60, 'a') + " ")), "whole");
+}
+
   EXPECT_TRUE(takes(of("minimax-m3"), options, call(element("o", deep))));
   EXPECT_TRUE(takes(of("minimax-m3"), options, call(element("l", element("item", deep) + element("item", "")))));
   EXPECT_FALSE(takes(of("minimax-m3"), options, call(element("o", "text"))));

@@ -33,7 +33,7 @@ std::string NestedRules::shared(const ElementMarks& marks, std::string_view blan
   const std::string close = close_of(marks, "\n");
   const std::size_t name = close.find('\n');
   gbnf += std::format("{0} ::= {1} | {2} (nested-element {2})+\n", kAnyNested, text, blanks);
-  return gbnf + std::format("nested-element ::= {} [^<>\\n\"/] [^<>\\n\"]{{0,63}} {} {} {} any {}\n", literal(marks.open),
+  return gbnf + std::format("nested-element ::= {} [^<>\\n\"/] [^<>\\n\"]{{0,63}} {} {} {} any-name {}\n", literal(marks.open),
                             literal(marks.name_end), kAnyNested, literal(close.substr(0, name)),
                             literal(close.substr(name + 1)));
 }
