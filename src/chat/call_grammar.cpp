@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <format>
+#include <functional>
+#include <map>
 #include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -322,13 +325,19 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const std::string quote = marks.quotes_name ? "\"" : "";
     const std::string named = literal(std::format("{}{}{}{}", marks.open, quote, name, quote)) + " ";
     const std::string begin = named + element_begin(types.is_text() ? text_attribute() : other_attribute(types));
-    const std::string values = types.is_text() ? listed_values(property, schema) : "";
+    const bool has_others = types.is_text() && !marks.text_attribute.empty();
+    const std::string values = !types.is_text() ? ""
+                               : has_others     ? listed_texts(property, schema)
+                                                : listed_values(property, schema);
     const std::string close = literal(close_of(marks, name));
-    if (types.is_text() && values.empty()) {
-      std::string text = std::format("{} element-body {}", begin, close);
-      if (!types.has(TypeSet::null) || marks.text_attribute.empty()) return text;
-      return std::format("({} | {}{} {} {})", text, named, element_begin(other_attribute({TypeSet::null})), literal("null"),
-                         close);
+    // Whitespace that the reader takes for no part of a text.
+    const std::string text_space = marks.trims_blanks ? "ws" : marks.keeps_blanks ? "" : "\"\\n\"?";
+    const std::string around = use_ == Use::forced ? literal(marks.padding) : text_space;
+    if (types.is_text()) {
+      const std::string text = values.empty() ? std::format("{} element-body {}", begin, close)
+                                              : std::format("{} {} {} {} {}", begin, around, values, around, close);
+      const std::string others = has_others ? other_values(property, types, schema) : "";
+      return others.empty() ? text : std::format("({} | {} ({}) {})", text, named, others, close);
     }
     if (has_nested_values(marks, types)) {
       if (use_ == Use::forced || is_strict) {
@@ -336,16 +345,80 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
       }
       return std::format("{} {} {}", begin, nested.value_of(property), close);
     }
-    // Whitespace that the reader takes for no part of a text.
-    const std::string text_space = marks.trims_blanks ? "ws" : marks.keeps_blanks ? "" : "\"\\n\"?";
-    const std::string around = use_ == Use::forced ? literal(marks.padding) : text_space;
-    if (!values.empty()) return std::format("{} {} {} {} {}", begin, around, values, around, close);
     const boost::json::value any = boost::json::object();
     auto value = rules_.add(property.is_object() ? property : any, schema);
     if (!value && use_ == Use::begun && !is_strict) value = rules_.add(any, any);
     if (!value) return std::unexpected(value.error());
     const std::string space = use_ == Use::begun ? "ws" : literal(marks.padding);
     return std::format("{} {} {} {} {}", begin, space, with_python_words(*value, types), space, close);
+  }
+
+  // The texts among the values that a schema lists; empty: it lists none.
+  [[nodiscard]] static std::string listed_texts(const boost::json::value& property, const boost::json::value& root) {
+    std::string alternatives;
+    const boost::json::object* fields = resolved(property, root).if_object();
+    for (const boost::json::value& value : fields == nullptr ? boost::json::array() : values_of(*fields)) {
+      if (value.is_string()) add_alternative(alternatives, literal(std::string_view(value.get_string())));
+    }
+    return alternatives.empty() ? "" : "(" + alternatives + ")";
+  }
+
+  // The values that a parameter may have beside texts, each with its attribute, as alternatives; empty: none.
+  [[nodiscard]] std::string other_values(const boost::json::value& property, TypeSet types, const boost::json::value& root) {
+    std::string alternatives;
+    const std::string space = use_ == Use::begun ? "ws" : literal(family_.element.padding);
+    const auto add = [&](TypeSet of, const std::string& rule) {
+      add_alternative(alternatives, std::format("{} {} {} {}", element_begin(other_attribute(of)), space, rule, space));
+    };
+    const boost::json::object none;
+    const boost::json::object* const whole = resolved(property, root).if_object();
+    const boost::json::object& fields = whole == nullptr ? none : *whole;
+    if (const boost::json::array listed = values_of(fields); !listed.empty()) {
+      for (const boost::json::value& value : listed) {
+        if (value.is_string()) continue;
+        const boost::json::value as_schema = boost::json::object{{"const", value}};
+        const TypeSet of = schema_types(as_schema, as_schema);
+        const bool is_allowed =
+            types.bits == 0 || (of.bits & types.bits) != 0 || (of.has(TypeSet::integer) && types.has(TypeSet::number));
+        if (is_allowed) add(of, literal(boost::json::serialize(value)));
+      }
+      return alternatives;
+    }
+    const bool has_type = fields.contains("type");
+    for (const std::string_view key : {"anyOf", "oneOf"}) {
+      const boost::json::value* parts = fields.if_contains(key);
+      if (has_type || parts == nullptr || !parts->is_array()) continue;
+      for (const boost::json::value& part : parts->get_array()) {
+        if (--alternatives_left_ < 0) return alternatives;
+        const TypeSet of = schema_types(part, root);
+        if (of.is_text()) continue;
+        if (const auto rule = rules_.add(part, root)) add(of, *rule);
+      }
+    }
+    if (!has_type && types.bits != 0) return alternatives;
+    constexpr std::array<std::pair<TypeSet::Bit, std::string_view>, 6> kTypes{{{TypeSet::number, "number"},
+                                                                               {TypeSet::integer, "integer"},
+                                                                               {TypeSet::boolean, "boolean"},
+                                                                               {TypeSet::null, "null"},
+                                                                               {TypeSet::array, "array"},
+                                                                               {TypeSet::object, "object"}}};
+    for (const auto& [bit, word] : kTypes) {
+      const bool is_unknown = types.bits == 0 && bit != TypeSet::integer;  // A number may be one.
+      if (!is_unknown && !types.has(bit)) continue;
+      boost::json::object one = is_unknown ? none : fields;
+      one["type"] = boost::json::string(word);
+      if (const auto rule = is_unknown ? any_of_type(word, one) : rules_.add(one, root)) add({bit}, *rule);
+    }
+    return alternatives;
+  }
+
+  // The rule for any value of a type, which many parameters share.
+  [[nodiscard]] Expected<std::string> any_of_type(std::string_view word, const boost::json::object& schema) {
+    const auto known = any_values_.find(word);
+    if (known != any_values_.end()) return known->second;
+    auto rule = rules_.add(boost::json::serialize(schema));
+    if (rule) any_values_.emplace(word, *rule);
+    return rule;
   }
 
   // A value that is no text: `rule`, or a word of Python.
@@ -368,6 +441,8 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
   std::vector<Callable> tools_;
   std::string extra_;
   int forms_ = 0;
+  int alternatives_left_ = 1000;                                // Of all parameters; each is a rule.
+  std::map<std::string, std::string, std::less<>> any_values_;  // Rules by type.
 };
 
 }  // namespace

@@ -415,6 +415,55 @@ TEST(CallGrammar, AnArgumentsTypeIsItsAttribute) {
   EXPECT_FALSE(takes_both("kimi-k3", with(call("p", "string", "a") + call("m", "string", "be"))));
 }
 
+TEST(CallGrammar, AnElementThatMayBeATextMayBeItsOtherTypes) {
+  ChatOptions options = forced();
+  options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"properties":{"u":{"description":"any"},)"
+                  R"("m":{"type":["string","integer"]},"t":{"type":"string","enum":["a",1]},)"
+                  R"("v":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"boolean"}}]},"e":{"enum":["a",1]}}}}}])";
+  const auto takes_element = [&](const std::string& family, const std::string& key, const std::string& type,
+                                 const std::string& value) {
+    const bool is_kimi = family == "kimi-k3";
+    const std::string type_word = is_kimi ? "type=\"" + type + "\"" : type == "string" ? "string=\"true\"" : "string=\"false\"";
+    const std::string text =
+        is_kimi ? std::format(
+                      "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"{}\" "
+                      "{}<|sep|>{}<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
+                      key, type_word, value)
+                : std::format(
+                      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"{}\" "
+                      "{}>{}</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+                      key, type_word, value);
+    options.tool_choice = ToolChoice::automatic;
+    return begun(family, options, text) == "whole";
+  };
+  for (const std::string family : {"kimi-k3", "deepseek-v4"}) {
+    for (const auto& [key, type, value] :
+         std::vector<std::tuple<std::string, std::string, std::string>>{{"u", "string", "x"},
+                                                                        {"u", "number", "1.5"},
+                                                                        {"u", "boolean", "true"},
+                                                                        {"u", "null", "null"},
+                                                                        {"u", "array", "[1]"},
+                                                                        {"u", "object", R"({"a": 1})"},
+                                                                        {"m", "string", "x"},
+                                                                        {"m", "number", "5"},
+                                                                        {"v", "string", "x"},
+                                                                        {"v", "array", "[true]"},
+                                                                        {"e", "string", "a"},
+                                                                        {"e", "number", "1"}})
+      EXPECT_TRUE(takes_element(family, key, type, value)) << family << " " << key << " " << value;
+    for (const auto& [key, type, value] :
+         std::vector<std::tuple<std::string, std::string, std::string>>{{"u", "number", "x"},
+                                                                        {"m", "number", "1.5"},
+                                                                        {"m", "array", "[]"},
+                                                                        {"v", "array", "[1]"},
+                                                                        {"e", "number", "2"},
+                                                                        {"t", "number", "1"},
+                                                                        {"e", "string", "1"},
+                                                                        {"u", "object", "\"x\""}})
+      EXPECT_FALSE(takes_element(family, key, type, value)) << family << " " << key << " " << value;
+  }
+}
+
 TEST(CallGrammar, AMarkAtTheEndOfThePromptIsNotWrittenAgain) {
   const std::string mark = "<|open|>response<|sep|>";
   const std::string rest =
@@ -432,6 +481,16 @@ TEST(CallGrammar, AMarkAtTheEndOfThePromptIsNotWrittenAgain) {
   EXPECT_EQ(calls_in(of("kimi-k3"), rest), 1u);
 }
 
+TEST(BegunCallGrammar, AnyTextIsNoLongerThanTheReaderTakes) {
+  const auto call = [](const std::string& any) { return "<|channel|>" + any + "to=functions.g<|message|>{}<|call|>"; };
+  std::string wide;
+  for (int i = 0; i < 16; ++i) wide += "语";
+  EXPECT_EQ(begun("gpt-oss", offered(), call(wide)), "whole");
+  EXPECT_EQ(calls_in(of("gpt-oss"), call(wide)), 1u);
+  EXPECT_EQ(begun("gpt-oss", offered(), call(wide + "语")), "");
+  EXPECT_EQ(begun("gpt-oss", offered(), call(std::string(60, 'a') + " ")), "whole");
+}
+
 TEST(BegunCallGrammar, ACallThatStandsForNoneIsTaken) {
   const std::string none = "Action:\n```json\n[{\"tool_name\": \"directly_answer\", \"parameters\": {}}]\n```";
   EXPECT_EQ(begun("command-r-plus", offered(), none), "whole");
@@ -444,6 +503,9 @@ TEST(BegunCallGrammar, PythonMayBeAnyText) {
   options.tools = R"([{"type":"function","function":{"name":"python"}}])";
   EXPECT_EQ(begun("functionary-3.2", options, "python\nprint(\"a\")\n>>> b"), "whole");
   EXPECT_EQ(begun("functionary-3.2", options, ">>>python\nx"), "whole");
+  EXPECT_EQ(begun("functionary-3.2", options, "python\n{k: v for k, v in x}"), "whole");
+  EXPECT_EQ(begun("functionary-3.2", options, "python\n{\"code\": \"x\"}"), "whole");
+  EXPECT_EQ(begun("functionary-3.2", options, "python\n{\"code\": x"), "");
 }
 
 // --- elements within elements
@@ -481,16 +543,6 @@ TEST(CallGrammar, ElementsWhoseSchemaSaysNothingAreAny) {
   const ChatOptions options =
       with_schema(R"({"type":"object","properties":{"o":{"type":"object"},"l":{"type":"array"}}})", ToolChoice::required);
   const std::string deep = element("x", element("y", element("item", "1") + element("item", "a b")) + element("z", ""));
-TEST(BegunCallGrammar, AnyTextIsNoLongerThanTheReaderTakes) {
-  const auto call = [](const std::string& any) { return "<|channel|>" + any + "to=functions.g<|message|>{}<|call|>"; };
-  std::string wide;
-  for (int i = 0; i < 16; ++i) wide += "语";
-  EXPECT_EQ(begun("gpt-oss", offered(), call(wide)), "whole");
-  EXPECT_EQ(calls_in(of("gpt-oss"), call(wide)), 1u);
-  EXPECT_EQ(begun("gpt-oss", offered(), call(wide + "语")), "");
-  EXPECT_EQ(begun("gpt-oss", offered(), call(std::string(60, 'a') + " ")), "whole");
-}
-
   EXPECT_TRUE(takes(of("minimax-m3"), options, call(element("o", deep))));
   EXPECT_TRUE(takes(of("minimax-m3"), options, call(element("l", element("item", deep) + element("item", "")))));
   EXPECT_FALSE(takes(of("minimax-m3"), options, call(element("o", "text"))));
@@ -530,9 +582,6 @@ TEST(CallGrammar, ASchemaThatRefersToItselfOftenHasFewRules) {
     wrong = std::format("{{'c': {}}}", wrong);
   }
   EXPECT_TRUE(takes(of("lfm2"), options, call(deep)));
-  EXPECT_EQ(begun("functionary-3.2", options, "python\n{k: v for k, v in x}"), "whole");
-  EXPECT_EQ(begun("functionary-3.2", options, "python\n{\"code\": \"x\"}"), "whole");
-  EXPECT_EQ(begun("functionary-3.2", options, "python\n{\"code\": x"), "");
   EXPECT_FALSE(takes(of("lfm2"), options, call(wrong)));
 }
 

@@ -199,6 +199,11 @@ const boost::json::value& resolved(const boost::json::value& schema, const boost
   return *at;
 }
 
+TypeSet schema_types(const boost::json::value& schema, const boost::json::value& root) {
+  int visits = 32;
+  return types_within(schema, root, 0, visits);
+}
+
 ParameterTypes parameter_types_of(const boost::json::value& schema) {
   ParameterTypes types;
   const boost::json::object* fields = schema.if_object();
