@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <format>
-#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -353,29 +352,35 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     return std::format("{} {} {} {} {}", begin, space, with_python_words(*value, types), space, close);
   }
 
-  // The texts among the values that a schema lists; empty: it lists none.
-  [[nodiscard]] static std::string listed_texts(const boost::json::value& property, const boost::json::value& root) {
+  // The texts among the values that a schema lists; empty: it lists none. Properties may refer to the same long list.
+  [[nodiscard]] std::string listed_texts(const boost::json::value& property, const boost::json::value& root) {
+    const boost::json::value& whole = resolved(property, root);
+    const auto [known, is_new] = listed_texts_.try_emplace(&whole);
+    if (!is_new || !whole.is_object()) return known->second;
     std::string alternatives;
-    const boost::json::object* fields = resolved(property, root).if_object();
-    for (const boost::json::value& value : fields == nullptr ? boost::json::array() : values_of(*fields)) {
+    for (const boost::json::value& value : values_of(whole.get_object())) {
       if (value.is_string()) add_alternative(alternatives, literal(std::string_view(value.get_string())));
     }
-    return alternatives.empty() ? "" : "(" + alternatives + ")";
+    if (!alternatives.empty()) known->second = "(" + alternatives + ")";
+    return known->second;
   }
 
   // The values that a parameter may have beside texts, each with its attribute, as alternatives; empty: none.
+  // Beyond a number of values of all parameters there are none.
   [[nodiscard]] std::string other_values(const boost::json::value& property, TypeSet types, const boost::json::value& root) {
     std::string alternatives;
+    if (alternatives_left_ <= 0) return alternatives;
     const std::string space = use_ == Use::begun ? "ws" : literal(family_.element.padding);
     const auto add = [&](TypeSet of, const std::string& rule) {
       add_alternative(alternatives, std::format("{} {} {} {}", element_begin(other_attribute(of)), space, rule, space));
     };
     const boost::json::object none;
-    const boost::json::object* const whole = resolved(property, root).if_object();
-    const boost::json::object& fields = whole == nullptr ? none : *whole;
+    const boost::json::value& whole = resolved(property, root);
+    const boost::json::object& fields = whole.is_object() ? whole.get_object() : none;
     if (const boost::json::array listed = values_of(fields); !listed.empty()) {
       for (const boost::json::value& value : listed) {
         if (value.is_string()) continue;
+        if (--alternatives_left_ < 0) return alternatives;
         const boost::json::value as_schema = boost::json::object{{"const", value}};
         const TypeSet of = schema_types(as_schema, as_schema);
         const bool is_allowed =
@@ -392,7 +397,8 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
         if (--alternatives_left_ < 0) return alternatives;
         const TypeSet of = schema_types(part, root);
         if (of.is_text()) continue;
-        if (const auto rule = rules_.add(part, root)) add(of, *rule);
+        const std::string& rule = shared_rule(part, std::string_view(), [&] { return rules_.add(part, root); });
+        if (!rule.empty()) add(of, rule);
       }
     }
     if (!has_type && types.bits != 0) return alternatives;
@@ -405,20 +411,24 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     for (const auto& [bit, word] : kTypes) {
       const bool is_unknown = types.bits == 0 && bit != TypeSet::integer;  // A number may be one.
       if (!is_unknown && !types.has(bit)) continue;
-      boost::json::object one = is_unknown ? none : fields;
-      one["type"] = boost::json::string(word);
-      if (const auto rule = is_unknown ? any_of_type(word, one) : rules_.add(one, root)) add({bit}, *rule);
+      const boost::json::object& of = is_unknown ? none : fields;
+      const std::string& rule = shared_rule(is_unknown ? any_value_ : whole, word, [&] {
+        boost::json::object one = of;
+        one["type"] = boost::json::string(word);
+        return rules_.add(one, root);
+      });
+      if (!rule.empty()) add({bit}, rule);
     }
     return alternatives;
   }
 
-  // The rule for any value of a type, which many parameters share.
-  [[nodiscard]] Expected<std::string> any_of_type(std::string_view word, const boost::json::object& schema) {
-    const auto known = any_values_.find(word);
-    if (known != any_values_.end()) return known->second;
-    auto rule = rules_.add(boost::json::serialize(schema));
-    if (rule) any_values_.emplace(word, *rule);
-    return rule;
+  // The rule that `make` makes for values of a type of this schema, made once, since many parameters may refer to it; empty:
+  // it has none.
+  template <typename Make>
+  [[nodiscard]] const std::string& shared_rule(const boost::json::value& schema, std::string_view type, const Make& make) {
+    const auto [known, is_new] = shared_rules_.try_emplace(std::pair(&schema, type));
+    if (is_new) known->second = make().value_or("");
+    return known->second;
   }
 
   // A value that is no text: `rule`, or a word of Python.
@@ -441,8 +451,10 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
   std::vector<Callable> tools_;
   std::string extra_;
   int forms_ = 0;
-  int alternatives_left_ = 1000;                                // Of all parameters; each is a rule.
-  std::map<std::string, std::string, std::less<>> any_values_;  // Rules by type.
+  int alternatives_left_ = 1000;  // Of all parameters, for values beside texts.
+  const boost::json::value any_value_ = boost::json::object();
+  std::map<const boost::json::value*, std::string> listed_texts_;
+  std::map<std::pair<const boost::json::value*, std::string_view>, std::string> shared_rules_;  // By schema and type.
 };
 
 }  // namespace
