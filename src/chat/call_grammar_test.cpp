@@ -585,6 +585,20 @@ TEST(CallGrammar, ASchemaThatRefersToItselfOftenHasFewRules) {
   EXPECT_FALSE(takes(of("lfm2"), options, call(wrong)));
 }
 
+// It would take minutes if each property's reference were followed again without a limit.
+TEST(BegunCallGrammar, ManyReferencesToALongOneTakeBoundedTime) {
+  for (const std::size_t bytes : {std::size_t{1000}, std::size_t{1'000'000}}) {
+    const std::string name(bytes, 'x');
+    const std::string refers = R"(": {"$ref": "#/)" + name + R"("}, )";
+    std::string schema = R"({"type": "object", "r)" + refers + "\"" + name + refers + R"("properties": {)";
+    for (int i = 0; i < 20'000; ++i) schema += std::format(R"({}"p{}": {{"$ref": "#/r"}})", i == 0 ? "" : ", ", i);
+    ChatOptions options = offered();
+    options.tools = R"([{"type": "function", "function": {"name": "f", "parameters": )" + schema + "}}}}]";
+    for (const std::string_view family : {"minimax-m3", "kimi-k3", "llama4", "qwen3-coder"})
+      EXPECT_TRUE(begun_call_grammar(of(family), options)) << family;
+  }
+}
+
 TEST(CallGrammar, ManyElementsOfOneLargeSchemaAreRefusedOrShareItsRules) {
   std::string properties, inner;
   for (int i = 0; i < 2000; ++i) properties += std::format(R"({}"p{}":{{"$ref":"#/$defs/o"}})", i == 0 ? "" : ",", i);
