@@ -93,7 +93,7 @@ Result FunctionReader::take(char c, CallText& call) {
     return Result::malformed;
   }
   if (result != JsonScanner::Result::complete) return Result::more;
-  if (call.name.empty()) return Result::malformed;
+  if (call.name.empty() || (needs_arguments_ && !has_arguments_)) return Result::malformed;
   if (!has_arguments_) call.arguments = "{}";
   return Result::complete;
 }

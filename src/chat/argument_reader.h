@@ -62,8 +62,9 @@ class RawReader final : public ArgumentReader {
 // A JSON object with the name and the arguments of the call, in any order, and perhaps an id. Its last brace may be missing.
 class FunctionReader final : public ArgumentReader {
  public:
-  // `waits_for_id`: the id counts behind the name and the arguments, too.
-  explicit FunctionReader(bool waits_for_id) : waits_for_id_(waits_for_id) {}
+  // `waits_for_id`: the id counts behind the name and the arguments, too. `needs_arguments`: an object without them is no call;
+  // else it has none.
+  FunctionReader(bool waits_for_id, bool needs_arguments) : waits_for_id_(waits_for_id), needs_arguments_(needs_arguments) {}
 
   [[nodiscard]] Result read(std::string_view& text, CallText& call) override;
   [[nodiscard]] bool finish(std::string_view rest, CallText& call) override;
@@ -80,6 +81,7 @@ class FunctionReader final : public ArgumentReader {
   }
 
   const bool waits_for_id_;
+  const bool needs_arguments_;
   JsonScanner scanner_;
   Member member_ = Member::none;
   std::string key_;   // The key of the current member.

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <format>
+#include <map>
 #include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -124,11 +126,12 @@ class CallRules {
 
   [[nodiscard]] std::string gbnf() const {
     constexpr std::string_view kShared = R"gbnf(ws ::= [ \t\n]{0,16}
-any ::= [^<\n]{0,64}
+any ::= [ !-;=-~]{0,64} | [^<\n]{0,16}
+any-name ::= [^<\n]{0,64}
 member ::= ("\"type\"" ws ":" ws "\"function\"" | ("\"id\"" | "\"tool_call_id\"") ws ":" ws "\"" id "\"")
 loose ::= "{" ws (pair (ws "," ws pair)*)? ws "}" | "(" ws (pair (ws "," ws pair)*)? ws ")"
 pair ::= (word | quoted) ws [:=] ws value
-raw ::= .*
+raw ::= ([^{] .*)? | "{" [ \t\r\n]* [^"} \t\r\n] .*
 value ::= quoted | word | "{" ws (pair (ws "," ws pair)*)? ws "}" | "[" ws (value (ws "," ws value)*)? ws "]"
 word ::= [a-zA-Z0-9_.+-]{1,64}
 )gbnf";
@@ -140,9 +143,9 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     if (const std::string_view close = family_.element.close; !close.empty()) {
       const std::size_t name = std::min(close.find("{name}"), close.size());
       const std::string text = text_without(close.substr(0, name), "unmarked", marks);
-      const std::string end = name == close.size()
-                                  ? literal(close)
-                                  : std::format("{} any {}", literal(close.substr(0, name)), literal(close.substr(name + 6)));
+      const std::string end =
+          name == close.size() ? literal(close)
+                               : std::format("{} any-name {}", literal(close.substr(0, name)), literal(close.substr(name + 6)));
       marks += std::format("element-body ::= {}\nelement-text ::= element-body {}\n", text, end);
       marks += std::format("element ::= {} [^<>\\n\"]{{1,64}} {} element-text\n", literal(family_.element.open),
                            element_begin(any_attribute()));
@@ -321,13 +324,19 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const std::string quote = marks.quotes_name ? "\"" : "";
     const std::string named = literal(std::format("{}{}{}{}", marks.open, quote, name, quote)) + " ";
     const std::string begin = named + element_begin(types.is_text() ? text_attribute() : other_attribute(types));
-    const std::string values = types.is_text() ? listed_values(property, schema) : "";
+    const bool has_others = types.is_text() && !marks.text_attribute.empty();
+    const std::string values = !types.is_text() ? ""
+                               : has_others     ? listed_texts(property, schema)
+                                                : listed_values(property, schema);
     const std::string close = literal(close_of(marks, name));
-    if (types.is_text() && values.empty()) {
-      std::string text = std::format("{} element-body {}", begin, close);
-      if (!types.has(TypeSet::null) || marks.text_attribute.empty()) return text;
-      return std::format("({} | {}{} {} {})", text, named, element_begin(other_attribute({TypeSet::null})), literal("null"),
-                         close);
+    // Whitespace that the reader takes for no part of a text.
+    const std::string text_space = marks.trims_blanks ? "ws" : marks.keeps_blanks ? "" : "\"\\n\"?";
+    const std::string around = use_ == Use::forced ? literal(marks.padding) : text_space;
+    if (types.is_text()) {
+      const std::string text = values.empty() ? std::format("{} element-body {}", begin, close)
+                                              : std::format("{} {} {} {} {}", begin, around, values, around, close);
+      const std::string others = has_others ? other_values(property, types, schema) : "";
+      return others.empty() ? text : std::format("({} | {} ({}) {})", text, named, others, close);
     }
     if (has_nested_values(marks, types)) {
       if (use_ == Use::forced || is_strict) {
@@ -335,16 +344,91 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
       }
       return std::format("{} {} {}", begin, nested.value_of(property), close);
     }
-    // Whitespace that the reader takes for no part of a text.
-    const std::string text_space = marks.trims_blanks ? "ws" : marks.keeps_blanks ? "" : "\"\\n\"?";
-    const std::string around = use_ == Use::forced ? literal(marks.padding) : text_space;
-    if (!values.empty()) return std::format("{} {} {} {} {}", begin, around, values, around, close);
     const boost::json::value any = boost::json::object();
     auto value = rules_.add(property.is_object() ? property : any, schema);
     if (!value && use_ == Use::begun && !is_strict) value = rules_.add(any, any);
     if (!value) return std::unexpected(value.error());
     const std::string space = use_ == Use::begun ? "ws" : literal(marks.padding);
     return std::format("{} {} {} {} {}", begin, space, with_python_words(*value, types), space, close);
+  }
+
+  // The texts among the values that a schema lists; empty: it lists none. Properties may refer to the same long list.
+  [[nodiscard]] std::string listed_texts(const boost::json::value& property, const boost::json::value& root) {
+    const boost::json::value& whole = resolved(property, root);
+    const auto [known, is_new] = listed_texts_.try_emplace(&whole);
+    if (!is_new || !whole.is_object()) return known->second;
+    std::string alternatives;
+    for (const boost::json::value& value : values_of(whole.get_object())) {
+      if (value.is_string()) add_alternative(alternatives, literal(std::string_view(value.get_string())));
+    }
+    if (!alternatives.empty()) known->second = "(" + alternatives + ")";
+    return known->second;
+  }
+
+  // The values that a parameter may have beside texts, each with its attribute, as alternatives; empty: none.
+  // Beyond a number of values of all parameters there are none.
+  [[nodiscard]] std::string other_values(const boost::json::value& property, TypeSet types, const boost::json::value& root) {
+    std::string alternatives;
+    if (alternatives_left_ <= 0) return alternatives;
+    const std::string space = use_ == Use::begun ? "ws" : literal(family_.element.padding);
+    const auto add = [&](TypeSet of, const std::string& rule) {
+      add_alternative(alternatives, std::format("{} {} {} {}", element_begin(other_attribute(of)), space, rule, space));
+    };
+    const boost::json::object none;
+    const boost::json::value& whole = resolved(property, root);
+    const boost::json::object& fields = whole.is_object() ? whole.get_object() : none;
+    if (const boost::json::array listed = values_of(fields); !listed.empty()) {
+      for (const boost::json::value& value : listed) {
+        if (value.is_string()) continue;
+        if (--alternatives_left_ < 0) return alternatives;
+        const boost::json::value as_schema = boost::json::object{{"const", value}};
+        const TypeSet of = schema_types(as_schema, as_schema);
+        const bool is_allowed =
+            types.bits == 0 || (of.bits & types.bits) != 0 || (of.has(TypeSet::integer) && types.has(TypeSet::number));
+        if (is_allowed) add(of, literal(boost::json::serialize(value)));
+      }
+      return alternatives;
+    }
+    const bool has_type = fields.contains("type");
+    for (const std::string_view key : {"anyOf", "oneOf"}) {
+      const boost::json::value* parts = fields.if_contains(key);
+      if (has_type || parts == nullptr || !parts->is_array()) continue;
+      for (const boost::json::value& part : parts->get_array()) {
+        if (--alternatives_left_ < 0) return alternatives;
+        const TypeSet of = schema_types(part, root);
+        if (of.is_text()) continue;
+        const std::string& rule = shared_rule(part, std::string_view(), [&] { return rules_.add(part, root); });
+        if (!rule.empty()) add(of, rule);
+      }
+    }
+    if (!has_type && types.bits != 0) return alternatives;
+    constexpr std::array<std::pair<TypeSet::Bit, std::string_view>, 6> kTypes{{{TypeSet::number, "number"},
+                                                                               {TypeSet::integer, "integer"},
+                                                                               {TypeSet::boolean, "boolean"},
+                                                                               {TypeSet::null, "null"},
+                                                                               {TypeSet::array, "array"},
+                                                                               {TypeSet::object, "object"}}};
+    for (const auto& [bit, word] : kTypes) {
+      const bool is_unknown = types.bits == 0 && bit != TypeSet::integer;  // A number may be one.
+      if (!is_unknown && !types.has(bit)) continue;
+      const boost::json::object& of = is_unknown ? none : fields;
+      const std::string& rule = shared_rule(is_unknown ? any_value_ : whole, word, [&] {
+        boost::json::object one = of;
+        one["type"] = boost::json::string(word);
+        return rules_.add(one, root);
+      });
+      if (!rule.empty()) add({bit}, rule);
+    }
+    return alternatives;
+  }
+
+  // The rule that `make` makes for values of a type of this schema, made once, since many parameters may refer to it; empty:
+  // it has none.
+  template <typename Make>
+  [[nodiscard]] const std::string& shared_rule(const boost::json::value& schema, std::string_view type, const Make& make) {
+    const auto [known, is_new] = shared_rules_.try_emplace(std::pair(&schema, type));
+    if (is_new) known->second = make().value_or("");
+    return known->second;
   }
 
   // A value that is no text: `rule`, or a word of Python.
@@ -367,6 +451,10 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
   std::vector<Callable> tools_;
   std::string extra_;
   int forms_ = 0;
+  int alternatives_left_ = 1000;  // Of all parameters, for values beside texts.
+  const boost::json::value any_value_ = boost::json::object();
+  std::map<const boost::json::value*, std::string> listed_texts_;
+  std::map<std::pair<const boost::json::value*, std::string_view>, std::string> shared_rules_;  // By schema and type.
 };
 
 }  // namespace
@@ -397,7 +485,7 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
   return loose || has_strict ? loose : nullptr;
 }
 
-Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options) {
+Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options, std::string_view prompt) {
   boost::system::error_code problem;
   const boost::json::value tools = json::parse(options.tools, {}, problem);
   CallRules rules(*format.family, Use::forced, false);
@@ -408,9 +496,14 @@ Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions&
     if (auto added = rules.add_tool(i, function); !added) return std::unexpected(added.error());
   }
   const bool is_one = options.tool_choice == ToolChoice::named || !options.has_parallel_calls;
-  const std::string calls = rules.calls(format.family->calls.front(), is_one ? 1 : kGrammarCallsMax);
+  CallForm form = format.family->calls.front();
+  const Pattern open = pattern_of(form.open);
+  const std::string_view mark = open.empty() || open.front().kind != PatternPart::Kind::text ? "" : open.front().text;
+  const bool has_mark = !mark.empty() && without_blanks_at_end(prompt).ends_with(mark);
+  if (has_mark) form.open.remove_prefix(mark.size());
+  const std::string calls = rules.calls(form, is_one ? 1 : kGrammarCallsMax);
   std::string reasoning, marks;
-  if (!format.thoughts.open.empty()) {
+  if (!format.thoughts.open.empty() && !has_mark) {
     reasoning = std::format("{} {}", text_without(format.thoughts.close, "reasoning", marks), literal(format.thoughts.close));
     if (!format.family->next_message.empty()) reasoning += " [ \\n]* " + literal(format.family->next_message);
     if (!format.begins_with_reasoning) reasoning = std::format("({} {})?", literal(format.thoughts.open), reasoning);

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "chat/reply_parser.h"
 #include "core/error.h"
@@ -14,8 +15,10 @@ namespace uma::chat {
 
 // The GBNF of the replies that `options` force (ToolChoice): tool calls in the first form of the family and nothing else, after
 // optional reasoning. Their arguments follow the schemas of the tools. Marks are spelled out, independent of their tokens.
+// `prompt` may be its end alone; a mark that ends it and begins the first form is not written again.
 // Requires: a family, a choice that is not automatic, and tools. Errors: E_PROTO_003 for a schema that has no grammar.
-[[nodiscard]] Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options);
+[[nodiscard]] Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options,
+                                                 std::string_view prompt = {});
 
 // The grammar of a tool call (ReplyParser::begun_call), from its mark to the end of all calls of this mark. It allows all
 // forms, names and arguments in both orders, and the whitespace that models write. Arguments follow the schema of their tool;

@@ -415,6 +415,82 @@ TEST(CallGrammar, AnArgumentsTypeIsItsAttribute) {
   EXPECT_FALSE(takes_both("kimi-k3", with(call("p", "string", "a") + call("m", "string", "be"))));
 }
 
+TEST(CallGrammar, AnElementThatMayBeATextMayBeItsOtherTypes) {
+  ChatOptions options = forced();
+  options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"properties":{"u":{"description":"any"},)"
+                  R"("m":{"type":["string","integer"]},"t":{"type":"string","enum":["a",1]},)"
+                  R"("v":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"boolean"}}]},"e":{"enum":["a",1]}}}}}])";
+  const auto takes_element = [&](const std::string& family, const std::string& key, const std::string& type,
+                                 const std::string& value) {
+    const bool is_kimi = family == "kimi-k3";
+    const std::string type_word = is_kimi ? "type=\"" + type + "\"" : type == "string" ? "string=\"true\"" : "string=\"false\"";
+    const std::string text =
+        is_kimi ? std::format(
+                      "<|open|>tools<|sep|><|open|>call tool=\"f\" index=\"1\"<|sep|><|open|>argument key=\"{}\" "
+                      "{}<|sep|>{}<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
+                      key, type_word, value)
+                : std::format(
+                      "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"{}\" "
+                      "{}>{}</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+                      key, type_word, value);
+    options.tool_choice = ToolChoice::automatic;
+    return begun(family, options, text) == "whole";
+  };
+  for (const std::string family : {"kimi-k3", "deepseek-v4"}) {
+    for (const auto& [key, type, value] :
+         std::vector<std::tuple<std::string, std::string, std::string>>{{"u", "string", "x"},
+                                                                        {"u", "number", "1.5"},
+                                                                        {"u", "boolean", "true"},
+                                                                        {"u", "null", "null"},
+                                                                        {"u", "array", "[1]"},
+                                                                        {"u", "object", R"({"a": 1})"},
+                                                                        {"m", "string", "x"},
+                                                                        {"m", "number", "5"},
+                                                                        {"v", "string", "x"},
+                                                                        {"v", "array", "[true]"},
+                                                                        {"e", "string", "a"},
+                                                                        {"e", "number", "1"}})
+      EXPECT_TRUE(takes_element(family, key, type, value)) << family << " " << key << " " << value;
+    for (const auto& [key, type, value] :
+         std::vector<std::tuple<std::string, std::string, std::string>>{{"u", "number", "x"},
+                                                                        {"m", "number", "1.5"},
+                                                                        {"m", "array", "[]"},
+                                                                        {"v", "array", "[1]"},
+                                                                        {"e", "number", "2"},
+                                                                        {"t", "number", "1"},
+                                                                        {"e", "string", "1"},
+                                                                        {"u", "object", "\"x\""}})
+      EXPECT_FALSE(takes_element(family, key, type, value)) << family << " " << key << " " << value;
+  }
+}
+
+TEST(CallGrammar, AMarkAtTheEndOfThePromptIsNotWrittenAgain) {
+  const std::string mark = "<|open|>response<|sep|>";
+  const std::string rest =
+      "<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=\"g\" index=\"1\"<|sep|><|close|>call<|sep|>"
+      "<|close|>tools<|sep|><|close|>message<|sep|>";
+  const auto takes_behind = [&](std::string_view prompt, std::string_view text) {
+    const auto grammar = grammar::Grammar::parse(call_grammar(of("kimi-k3"), forced(), prompt).value());
+    EXPECT_TRUE(grammar);
+    grammar::GrammarReader reader(*grammar);
+    return reader.can_end(reader.next(grammar::GrammarReader::kStart, text));
+  };
+  EXPECT_TRUE(takes_behind("?<|open|>message role=\"assistant\"<|sep|>" + mark, rest));
+  EXPECT_FALSE(takes_behind("?<|open|>message role=\"assistant\"<|sep|>" + mark, mark + rest));
+  EXPECT_TRUE(takes_behind("?", mark + rest));
+  EXPECT_EQ(calls_in(of("kimi-k3"), rest), 1u);
+}
+
+TEST(BegunCallGrammar, AnyTextIsNoLongerThanTheReaderTakes) {
+  const auto call = [](const std::string& any) { return "<|channel|>" + any + "to=functions.g<|message|>{}<|call|>"; };
+  std::string wide;
+  for (int i = 0; i < 16; ++i) wide += "语";
+  EXPECT_EQ(begun("gpt-oss", offered(), call(wide)), "whole");
+  EXPECT_EQ(calls_in(of("gpt-oss"), call(wide)), 1u);
+  EXPECT_EQ(begun("gpt-oss", offered(), call(wide + "语")), "");
+  EXPECT_EQ(begun("gpt-oss", offered(), call(std::string(60, 'a') + " ")), "whole");
+}
+
 TEST(BegunCallGrammar, ACallThatStandsForNoneIsTaken) {
   const std::string none = "Action:\n```json\n[{\"tool_name\": \"directly_answer\", \"parameters\": {}}]\n```";
   EXPECT_EQ(begun("command-r-plus", offered(), none), "whole");
@@ -427,6 +503,9 @@ TEST(BegunCallGrammar, PythonMayBeAnyText) {
   options.tools = R"([{"type":"function","function":{"name":"python"}}])";
   EXPECT_EQ(begun("functionary-3.2", options, "python\nprint(\"a\")\n>>> b"), "whole");
   EXPECT_EQ(begun("functionary-3.2", options, ">>>python\nx"), "whole");
+  EXPECT_EQ(begun("functionary-3.2", options, "python\n{k: v for k, v in x}"), "whole");
+  EXPECT_EQ(begun("functionary-3.2", options, "python\n{\"code\": \"x\"}"), "whole");
+  EXPECT_EQ(begun("functionary-3.2", options, "python\n{\"code\": x"), "");
 }
 
 // --- elements within elements
@@ -504,6 +583,20 @@ TEST(CallGrammar, ASchemaThatRefersToItselfOftenHasFewRules) {
   }
   EXPECT_TRUE(takes(of("lfm2"), options, call(deep)));
   EXPECT_FALSE(takes(of("lfm2"), options, call(wrong)));
+}
+
+// It would take minutes if each property's reference were followed again without a limit.
+TEST(BegunCallGrammar, ManyReferencesToALongOneTakeBoundedTime) {
+  for (const std::size_t bytes : {std::size_t{1000}, std::size_t{1'000'000}}) {
+    const std::string name(bytes, 'x');
+    const std::string refers = R"(": {"$ref": "#/)" + name + R"("}, )";
+    std::string schema = R"({"type": "object", "r)" + refers + "\"" + name + refers + R"("properties": {)";
+    for (int i = 0; i < 20'000; ++i) schema += std::format(R"({}"p{}": {{"$ref": "#/r"}})", i == 0 ? "" : ", ", i);
+    ChatOptions options = offered();
+    options.tools = R"([{"type": "function", "function": {"name": "f", "parameters": )" + schema + "}}}}]";
+    for (const std::string_view family : {"minimax-m3", "kimi-k3", "llama4", "qwen3-coder"})
+      EXPECT_TRUE(begun_call_grammar(of(family), options)) << family;
+  }
 }
 
 TEST(CallGrammar, ManyElementsOfOneLargeSchemaAreRefusedOrShareItsRules) {

@@ -17,7 +17,8 @@ namespace uma::chat {
 namespace {
 
 constexpr std::size_t kOrderedMembersMax = 4;
-constexpr int kLooseRulesMax = 1000;  // Of one tool.
+constexpr int kLooseRulesMax = 1000;     // Of one tool.
+constexpr int kLooseValuesMax = 10'000;  // The same, with repetitions; a value may refer to another part of the schema.
 // Types whose values need no rule.
 constexpr std::array<std::string_view, 3> kSimpleTypes = {"string", "boolean", "null"};
 
@@ -185,6 +186,7 @@ std::string LooseRules::arguments(const std::string& name, const boost::json::va
   name_ = name;
   root_ = &schema;
   rules_ = 0;
+  values_ = 0;
   known_.clear();
   open_.clear();
   const boost::json::object* fields = schema.if_object();
@@ -218,6 +220,7 @@ std::string LooseRules::members_of(const boost::json::object& schema, bool is_to
 }
 
 std::string LooseRules::value_of(const boost::json::value& schema) {
+  if (rules_ >= kLooseRulesMax || values_++ >= kLooseValuesMax) return "value";
   const boost::json::value& whole = resolved(schema, *root_);
   const boost::json::object* fields = whole.if_object();
   if (fields == nullptr) return "value";
@@ -227,7 +230,6 @@ std::string LooseRules::value_of(const boost::json::value& schema) {
     if (is_simple) return body_of_type(type->get_string(), *fields);
   }
   if (const auto known = known_.find(&whole); known != known_.end()) return known->second;
-  if (rules_ >= kLooseRulesMax) return "value";
   open_.push_back(&whole);
   return known_[&whole] = std::format("{}-value-{}", name_, rules_++);
 }

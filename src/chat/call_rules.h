@@ -76,6 +76,7 @@ class LooseRules {
   std::string name_;
   const boost::json::value* root_ = nullptr;
   int rules_ = 0;
+  int values_ = 0;
   std::map<const boost::json::value*, std::string> known_;  // The rules of the parts of the schema.
   std::deque<const boost::json::value*> open_;              // Parts whose rules have a name, but no body yet.
 };

@@ -369,7 +369,7 @@ Expected<std::string> ChatFormat::forced_grammar(const ChatOptions& options) con
   const auto prompt = write(question, true, {.tools = options.tools, .template_arguments = options.template_arguments});
   if (!prompt) return std::unexpected(prompt.error());
   format.begins_with_reasoning = opens_thoughts(prompt->bytes());
-  return call_grammar(format, options);
+  return call_grammar(format, options, prompt->bytes());
 }
 
 Expected<std::shared_ptr<const grammar::Grammar>> ChatFormat::begun_call_grammar(const ChatOptions& options) const {

@@ -114,6 +114,9 @@ void ElementReader::begin_value(std::string_view name, std::string_view attribut
     }
   }
   is_streamed_ = type_.is_text() && !type_.has(TypeSet::null);
+  nested_open_.clear();
+  if (has_nested_values(marks_, type_)) nested_open_.append(marks_.open).append(name).append(marks_.name_end);
+  depth_ = 0;
 }
 
 // Whether the next element of a known parameter begins here, or the end of the call.
@@ -126,19 +129,44 @@ Found ElementReader::next_mark(std::string_view text) const {
   return is_unknown ? Found::no : element.found;
 }
 
+// Skips the elements of the same name within the value.
+ElementReader::End ElementReader::find_close(std::string_view text, std::size_t blanks) const {
+  constexpr std::size_t kNone = std::string_view::npos;
+  const auto find_open = [&](std::size_t from) { return nested_open_.empty() ? kNone : text.find(nested_open_, from); };
+  std::size_t depth = depth_;
+  std::size_t counted = blanks;  // The marks before it count.
+  std::size_t open = find_open(counted);
+  std::size_t close = text.find(close_, counted);
+  while (open != kNone || close != kNone) {
+    if (open < close) {
+      ++depth;
+      counted = open + nested_open_.size();
+      open = find_open(counted);
+      if (close < counted) close = text.find(close_, counted);
+    } else {
+      if (depth == 0) return {.found = Found::yes, .at = close, .mark_bytes = close_.size()};
+      --depth;
+      counted = close + close_.size();
+      close = text.find(close_, counted);
+      if (open < counted) open = find_open(counted);
+    }
+  }
+  const std::string_view rest = text.substr(std::min(counted, text.size()));
+  std::size_t begun = begun_at_end(rest, close_);
+  if (!nested_open_.empty()) begun = std::max(begun, begun_at_end(rest, nested_open_));
+  return {.found = Found::maybe, .at = text.size() - begun, .depth = depth};
+}
+
 // The mark of its end or, if that is missing, the next mark, which begins a line where the family writes lines.
 ElementReader::End ElementReader::find_end(std::string_view text, std::size_t blanks) const {
-  const std::size_t close = text.find(close_, blanks);
-  const bool is_whole = close != std::string_view::npos;
-  const End end{.found = is_whole ? Found::yes : Found::maybe,
-                .at = is_whole ? close : text.size() - begun_at_end(text, close_),
-                .mark_bytes = is_whole ? close_.size() : 0};
+  const End end = find_close(text, blanks);
   const char first = marks_.open.front();
   for (std::size_t at = text.find(first, blanks); at < end.at; at = text.find(first, at + 1)) {
     const std::size_t line = marks_.begins_line ? without_indentation(text.substr(0, at)).size() : at;
     const bool begins_line = !marks_.begins_line || (line > 0 ? text[line - 1] == '\n' : !has_begun_);
     if (!begins_line) continue;
-    if (const Found found = next_mark(text.substr(at)); found != Found::no) return {.found = found, .at = line};
+    if (const Found found = next_mark(text.substr(at)); found != Found::no)
+      return {.found = found, .at = line, .depth = find_close(text.substr(0, line), std::min(blanks, line)).depth};
   }
   return end;
 }
@@ -188,6 +216,7 @@ bool ElementReader::read_value(std::string_view& text, CallText& call, bool is_l
     if (!kept.empty()) add(kept, call);
     text.remove_prefix(skipped + kept.size());
     blanks_ = part.size() - kept.size();
+    depth_ = end.depth;
     return false;
   }
   add(kept, call);

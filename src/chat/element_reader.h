@@ -30,6 +30,7 @@ class ElementReader final : public ArgumentReader {
     Found found = Found::no;
     std::size_t at = 0;
     std::size_t mark_bytes = 0;
+    std::size_t depth = 0;  // Elements of the same name that are open there within the value.
   };
 
   [[nodiscard]] Result read_between(std::string_view& text, CallText& call);
@@ -38,6 +39,8 @@ class ElementReader final : public ArgumentReader {
   [[nodiscard]] Found next_mark(std::string_view text) const;
   // `blanks`: so many bytes at the begin of `text` are known to be whitespace.
   [[nodiscard]] End find_end(std::string_view text, std::size_t blanks) const;
+  // The same, by its own mark alone.
+  [[nodiscard]] End find_close(std::string_view text, std::size_t blanks) const;
   [[nodiscard]] std::size_t skip_begin(std::string_view& part);
   void add(std::string_view part, CallText& call);
   // False: the value goes on.
@@ -56,6 +59,8 @@ class ElementReader final : public ArgumentReader {
   TypeSet type_;
   std::string name_;          // The parameter.
   std::string close_;         // The mark behind it.
+  std::string nested_open_;   // The mark before an element of the same name within it; empty: it has no elements.
+  std::size_t depth_ = 0;     // Such elements that are open.
   bool is_streamed_ = false;  // It is a text, and is added as it comes.
   bool has_begun_ = false;    // Some of it was added.
   bool has_skipped_ = false;  // The whitespace before it was skipped.

@@ -60,6 +60,8 @@ TEST(FamilyReplies, Functionary32) {
        {"allow it\n", "f is\n{}", "unknown\n{\"a\": 1}", "get\n{}", "f\n[1]", "f", "so f\n{}", "all"})
     expect_parts("functionary-3.2", text, {"", std::string(text), {}});
   expect_parts("functionary-3.2", "all\nf\n{}", {"", "f\n{}", {}});
+  expect_parts("functionary-3.2", "all\nall\nread", {"", "all\nread", {}});
+  expect_parts("functionary-3.2", "all\n", {"", "", {}});
   expect_parts("functionary-3.2", "g\n{\"x\": nope}", {"", "}", {R"(g{"x": nope)"}});
 }
 
@@ -72,6 +74,9 @@ TEST(FamilyReplies, Functionary32WritesPythonAsItIs) {
   expect_parts(format, "f\n{}>>>python\nx = [1]", {"", "", {"f{}", R"(python{"source": "x = [1]"})"}});
   expect_parts(format, "python\n{\"source\": \"1\"}", {"", "", {R"(python{"source": "1"})"}});
   expect_parts(format, "python is a snake\n", {"", "python is a snake\n", {}});
+  expect_parts(format, "python\n{k: v for k, v in x}", {"", "", {R"(python{"source": "{k: v for k, v in x}"})"}});
+  expect_parts(format, "python\n{\n  1}", {"", "", {R"(python{"source": "{\n  1}"})"}});
+  expect_parts(format, "python\n{ }", {"", "", {"python{ }"}});
   expect_parts("functionary-3.2", "python\nx", {"", "python\nx", {}});
 }
 
@@ -154,7 +159,7 @@ TEST(FamilyReplies, Xlam2) {
   expect_parts("xlam-2", "<think>R</think>\n[" + f + "]", {"R", "", {R"(f{"a": 1})"}});
   for (const std::string& text : {std::string("[1, 2]"), std::string(R"([{"name": "unknown", "arguments": {}}])"),
                                   std::string(R"([{"a": {"name": "f"}}])"), "C [" + f + "]", std::string("```json\n{}\n```"),
-                                  std::string("[{\"name\": \"f\"")})
+                                  std::string("[{\"name\": \"f\""), std::string(R"([{"name": "f", "description": "d"}])")})
     expect_parts("xlam-2", text, {"", text, {}});
 }
 
@@ -195,7 +200,9 @@ TEST(FamilyReplies, TheIdBehindTheArgumentsOfAForcedCallCounts) {
   format.waits_for_ids = true;
   expect_parts(format, reply, {"", "", {R"(f#123456789{"a": 1})"}});
   expect_parts(format, R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}, "id": "1"}])", {"", "", {R"(f{"a": 1})"}});
-  // A limit leaves what has come.
+  // A stop string in the arguments leaves what has come.
+  expect_parts(format, R"([TOOL_CALLS] [{"name": "f", "arguments": {"s": "x)", {"", "", {R"(f{"s": "x)"}});
+  // So does a limit.
   ReplyParser parser(format, 1);
   ReplyPieces pieces;
   parser.push(R"([TOOL_CALLS] [{"name": "f", "arguments": {"a": 1)", pieces);
@@ -234,6 +241,34 @@ TEST(FamilyReplies, MiniMax3TypesTheElementsOfElementsByTheirSchemas) {
   expect_parts(format, call(element("l", "[\"a\"]")), {"", "", {R"(f{"l": ["a"]})"}});
 }
 
+TEST(FamilyReplies, MiniMax3ReadsElementsOfTheNameOfTheirParameter) {
+  ReplyFormat format = family_format("minimax-m3", false);
+  format.tools = std::make_shared<const Tools>(tools_of(
+      R"([{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "$defs": {"t": {"type": "array",
+         "items": {"type": "object", "properties": {"n": {"type": "integer"}, "children": {"$ref": "#/$defs/t"}}}}},
+         "properties": {"children": {"$ref": "#/$defs/t"}, "item": {"type": "array", "items": {"type": "string"}},
+         "a": {"type": "integer"}}}}}])"));
+  const std::string n = "]<]minimax[>[";
+  const auto element = [&](const std::string& name, const std::string& value) {
+    return n + "<" + name + ">" + value + n + "</" + name + ">";
+  };
+  const auto call = [&](const std::string& arguments) {
+    return n + "<tool_call>\n" + n + "<invoke name=\"f\">" + arguments + n + "</invoke>\n" + n + "</tool_call>";
+  };
+  const std::string leaf = element("item", element("n", "2"));
+  const std::string inner = element("item", element("n", "1") + "\n  " + element("children", "\n" + leaf + leaf) + " ");
+  expect_parts(
+      format, call(element("children", inner + inner) + element("a", "3")),
+      {"",
+       "",
+       {R"(f{"children": [{"n": 1, "children": [{"n": 2}, {"n": 2}]}, {"n": 1, "children": [{"n": 2}, {"n": 2}]}], "a": 3})"}});
+  expect_parts(format, call(element("item", element("item", "x") + element("item", "y")) + element("a", "3")),
+               {"", "", {R"(f{"item": ["x", "y"], "a": 3})"}});
+  // Without its end, the value ends with the call.
+  EXPECT_EQ(parse_reply(format, call(n + "<item>" + element("item", "x")), 1).calls,
+            std::vector<std::string>{R"(f{"item": ["x"]})"});
+}
+
 TEST(FamilyReplies, MiniMax3ReadsDeepElementsInBoundedTime) {
   const std::string n = "]<]minimax[>[";
   std::string deep;
@@ -247,6 +282,12 @@ TEST(FamilyReplies, MiniMax3ReadsDeepElementsInBoundedTime) {
                         text.size())
                 .calls.size(),
             1u);
+  std::string same;
+  for (int i = 0; i < 5'000; ++i) same += n + "<o>1" + n + "</o>";
+  EXPECT_EQ(
+      parse_reply(format, n + "<tool_call>" + n + "<invoke name=\"f\">" + n + "<o>" + same + n + "</o>" + n + "</invoke>", 1)
+          .calls.size(),
+      1u);
 }
 
 // --- by chance

@@ -17,7 +17,8 @@
 namespace uma::chat {
 namespace {
 
-constexpr int kNestedRulesMax = 1000;  // Of one tool.
+constexpr int kNestedRulesMax = 1000;     // Of one tool.
+constexpr int kNestedValuesMax = 10'000;  // The same, with repetitions; a value may refer to another part of the schema.
 constexpr std::string_view kAnyNested = "nested-any";
 
 }  // namespace
@@ -32,16 +33,16 @@ std::string NestedRules::shared(const ElementMarks& marks, std::string_view blan
   const std::string close = close_of(marks, "\n");
   const std::size_t name = close.find('\n');
   gbnf += std::format("{0} ::= {1} | {2} (nested-element {2})+\n", kAnyNested, text, blanks);
-  return gbnf + std::format("nested-element ::= {} [^<>\\n\"/] [^<>\\n\"]{{0,63}} {} {} {} any {}\n", literal(marks.open),
+  return gbnf + std::format("nested-element ::= {} [^<>\\n\"/] [^<>\\n\"]{{0,63}} {} {} {} any-name {}\n", literal(marks.open),
                             literal(marks.name_end), kAnyNested, literal(close.substr(0, name)),
                             literal(close.substr(name + 1)));
 }
 
 std::string NestedRules::value_of(const boost::json::value& schema) {
+  if (rules_ >= kNestedRulesMax || values_++ >= kNestedValuesMax) return std::string(kAnyNested);
   const boost::json::value& whole = resolved(schema, root_);
   if (!whole.is_object()) return std::string(kAnyNested);
   if (const auto known = known_.find(&whole); known != known_.end()) return known->second;
-  if (rules_ >= kNestedRulesMax) return std::string(kAnyNested);
   open_.push_back(&whole);
   return known_[&whole] = std::format("{}-value-{}", name_, rules_++);
 }

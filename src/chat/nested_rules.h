@@ -47,6 +47,7 @@ class NestedRules {
   grammar::JsonRules& numbers_;
   std::string& gbnf_;
   int rules_ = 0;
+  int values_ = 0;
   std::map<const boost::json::value*, std::string> known_;  // The rules of the parts of the schema.
   std::deque<const boost::json::value*> open_;              // Parts whose rules have a name, but no body yet.
 };

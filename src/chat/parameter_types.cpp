@@ -1,8 +1,11 @@
 #include "chat/parameter_types.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <deque>
 #include <optional>
+#include <utility>
 
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
@@ -19,6 +22,7 @@ constexpr int kSchemaDepthMax = 8;
 constexpr int kSchemaVisitsMax = 1000;  // Parts of all schemas of a tool; alternatives can refer to each other.
 constexpr int kPartsMax = 256;          // The same, within objects and lists.
 constexpr std::size_t kPathBytesMax = 512;
+constexpr std::size_t kReferenceBytesMax = 1024;  // Following a reference takes time for each of its bytes.
 
 TypeSet type_named(std::string_view name) {
   if (name == "string") return {TypeSet::string};
@@ -56,13 +60,14 @@ void add_types(TypeSet& types, TypeSet more) {
   types.bits = static_cast<std::uint8_t>(types.bits | more.bits);
 }
 
-// What the schema refers to; null: nothing within `root`.
+// What the schema refers to; null: nothing within `root`, or the reference is too long.
 const boost::json::value* target_of(const boost::json::object& schema, const boost::json::value& root) {
   const boost::json::value* reference = schema.if_contains("$ref");
   if (reference == nullptr || !reference->is_string()) return nullptr;
   const std::string_view path = reference->get_string();
   boost::system::error_code problem;
-  return path.starts_with('#') ? root.find_pointer(path.substr(1), problem) : nullptr;
+  const bool is_within = path.starts_with('#') && path.size() <= kReferenceBytesMax;
+  return is_within ? root.find_pointer(path.substr(1), problem) : nullptr;
 }
 
 TypeSet types_within(const boost::json::value& schema, const boost::json::value& root, int depth, int& visits) {
@@ -95,34 +100,76 @@ TypeSet types_within(const boost::json::value& schema, const boost::json::value&
   return types;
 }
 
-// Adds the types of the parts of what stands at `path`.
-void add_parts(ParameterTypes& types, std::string_view path, const boost::json::value& schema, const boost::json::value& root,
-               int depth, int& visits) {
-  const boost::json::object* fields = resolved(schema, root).if_object();
-  if (fields == nullptr || depth > kSchemaDepthMax) return;
-  const auto add = [&](std::string_view name, const boost::json::value& part) {
-    if (--visits < 0 || path.size() + name.size() >= kPathBytesMax) return;
-    const std::string within = part_of(path, name);
-    types.emplace(within, types_within(part, root, depth, visits));
-    add_parts(types, within, part, root, depth + 1, visits);
-  };
-  if (const boost::json::value* items = fields->if_contains("items")) add("item", *items);
-  const boost::json::value* properties = fields->if_contains("properties");
-  if (properties != nullptr && properties->is_object()) {
-    for (const auto& [name, property] : properties->get_object()) {
-      if (visits < 0) return;
-      add(name, property);
-    }
-  }
-  for (const std::string_view key : {"anyOf", "oneOf", "allOf"}) {
-    const boost::json::value* alternatives = fields->if_contains(key);
-    if (alternatives == nullptr || !alternatives->is_array()) continue;
-    for (const boost::json::value& one : alternatives->get_array()) {
-      if (--visits < 0) return;
-      add_parts(types, path, one, root, depth + 1, visits);
-    }
-  }
+// Whether the schema may have parts that have types of their own.
+bool may_have_parts(const boost::json::value& schema) {
+  const boost::json::object* fields = schema.if_object();
+  return fields != nullptr &&
+         std::ranges::any_of(std::to_array<std::string_view>({"$ref", "items", "properties", "anyOf", "oneOf", "allOf"}),
+                             [&](std::string_view key) { return fields->contains(key); });
 }
+
+// Adds the types of the parts of parameters, the outer ones first, so that no parameter takes the limit of all others.
+class PartTypes {
+ public:
+  PartTypes(ParameterTypes& types, const boost::json::value& root) : types_(types), root_(root) {}
+
+  // Adds a schema whose parts have types below `path`. False: the limit is reached.
+  bool add_schema(std::string_view path, const boost::json::value& schema, int depth) {
+    if (depth > kSchemaDepthMax || !may_have_parts(schema)) return true;
+    if (--parts_ < 0) return false;
+    open_.push_back({std::string(path), &schema, depth});
+    return true;
+  }
+
+  void add_parts() {
+    for (; !open_.empty(); open_.pop_front()) {
+      const boost::json::value& schema = resolved(*open_.front().schema, root_);
+      if (const boost::json::object* fields = schema.if_object()) add_parts_of(open_.front(), *fields);
+    }
+  }
+
+ private:
+  struct Open {
+    std::string path;
+    const boost::json::value* schema;
+    int depth;
+  };
+
+  // `open` is the first of open_, which stays where it is while others are added behind it.
+  void add_parts_of(const Open& open, const boost::json::object& fields) {
+    if (const boost::json::value* items = fields.if_contains("items"); items != nullptr && !add_part(open, "item", *items))
+      return;
+    const boost::json::value* properties = fields.if_contains("properties");
+    if (properties != nullptr && properties->is_object()) {
+      for (const auto& [name, property] : properties->get_object()) {
+        if (!add_part(open, name, property)) return;
+      }
+    }
+    for (const std::string_view key : {"anyOf", "oneOf", "allOf"}) {
+      const boost::json::value* alternatives = fields.if_contains(key);
+      if (alternatives == nullptr || !alternatives->is_array()) continue;
+      for (const boost::json::value& one : alternatives->get_array()) {
+        if (!add_schema(open.path, one, open.depth + 1)) return;
+      }
+    }
+  }
+
+  // False: the limit is reached.
+  bool add_part(const Open& open, std::string_view name, const boost::json::value& part) {
+    if (--parts_ < 0) return false;
+    if (open.path.size() + name.size() >= kPathBytesMax) return true;
+    std::string path = part_of(open.path, name);
+    types_.emplace(path, types_within(part, root_, open.depth, visits_));
+    if (open.depth < kSchemaDepthMax && may_have_parts(part)) open_.push_back({std::move(path), &part, open.depth + 1});
+    return true;
+  }
+
+  ParameterTypes& types_;
+  const boost::json::value& root_;
+  int parts_ = kPartsMax;
+  int visits_ = kSchemaVisitsMax;
+  std::deque<Open> open_;
+};
 
 std::string lower(std::string_view text) {
   std::string result(text);
@@ -152,6 +199,11 @@ const boost::json::value& resolved(const boost::json::value& schema, const boost
   return *at;
 }
 
+TypeSet schema_types(const boost::json::value& schema, const boost::json::value& root) {
+  int visits = 32;
+  return types_within(schema, root, 0, visits);
+}
+
 ParameterTypes parameter_types_of(const boost::json::value& schema) {
   ParameterTypes types;
   const boost::json::object* fields = schema.if_object();
@@ -159,11 +211,11 @@ ParameterTypes parameter_types_of(const boost::json::value& schema) {
   if (properties == nullptr || !properties->is_object()) return types;
   int visits = kSchemaVisitsMax;
   for (const auto& [name, property] : properties->get_object()) types.emplace(name, types_within(property, schema, 0, visits));
-  int parts = kPartsMax;
+  PartTypes parts(types, schema);
   for (const auto& [name, property] : properties->get_object()) {
-    if (parts < 0) break;
-    add_parts(types, name, property, schema, 1, parts);
+    if (!parts.add_schema(name, property, 1)) break;
   }
+  parts.add_parts();
   return types;
 }
 

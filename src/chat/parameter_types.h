@@ -25,6 +25,9 @@ struct TypeSet {
 // The schema that this one refers to within `root`; itself if it refers to none.
 [[nodiscard]] const boost::json::value& resolved(const boost::json::value& schema, const boost::json::value& root);
 
+// The types that a part of the schema `root` allows, as far as 32 alternatives and references say them.
+[[nodiscard]] TypeSet schema_types(const boost::json::value& schema, const boost::json::value& root);
+
 // The types of parameters by name, as their schemas' types, values, alternatives and references within the tool's schema allow;
 // a tool without a schema has none. The first parts of objects and lists have types too, by their path (part_of); the items of
 // a list are named "item".

@@ -24,6 +24,7 @@ std::string_view begins_of(const Family& family, const CallForm& form, bool is_f
   return form.style == ArgumentStyle::loose ? "({" : family.element.open.substr(0, 1);
 }
 
+constexpr std::size_t kBlanksInBraceMax = 64;  // Before the first key of an object that could be a raw text.
 constexpr std::size_t kIdBytes = 9;
 
 // Letters and digits, the form that the strictest template takes (CallIds::nine).
@@ -44,6 +45,15 @@ std::string name_in(std::string_view id) {
   constexpr std::string_view kBegin = "functions.";
   if (id.starts_with(kBegin)) id.remove_prefix(kBegin.size());
   return std::string(id.substr(0, std::min(id.rfind(':'), id.size())));
+}
+
+// Whether an object of JSON begins here, and no other text in braces.
+Found begins_object(std::string_view text) {
+  text.remove_prefix(1);
+  const std::size_t blanks = blanks_at_begin(text);
+  if (blanks > kBlanksInBraceMax) return Found::no;
+  if (blanks == text.size()) return Found::maybe;
+  return text[blanks] == '"' || text[blanks] == '}' ? Found::yes : Found::no;
 }
 
 // Takes `mark` from the begin of `text`.
@@ -165,7 +175,7 @@ bool ReplyParser::may_open(const Opener& opener, bool is_next) const {
     case Opener::Kind::dropped:
       return !is_in_reasoning;
     case Opener::Kind::around_begin:
-      return !is_in_reasoning && is_at_start_ && is_next;
+      return !is_in_reasoning && is_at_start_ && is_next && !std::ranges::contains(around_taken_, opener.around);
     case Opener::Kind::around_end:
       return !is_in_reasoning && around_ == opener.around;
     case Opener::Kind::call:
@@ -173,19 +183,28 @@ bool ReplyParser::may_open(const Opener& opener, bool is_next) const {
   }
   if (!finds_calls()) return false;
   if (is_in_reasoning) return format_.family->may_call_in_thoughts && !opener.form->begins_reply;
-  return (is_at_start_ && is_next && !has_content_mark_) || !opener.form->begins_reply;
+  return (is_at_start_ && is_next && around_taken_.empty()) || !opener.form->begins_reply;
 }
 
 // Compares the text with a mark, or, if `form` is not null, with the head of a call.
 CallHead ReplyParser::head_of(const Pattern& pattern, const CallForm* form, std::string_view text) const {
   const bool is_function = form != nullptr && pattern.back().kind == PatternPart::Kind::function;
   CallHead head = match_head(pattern, text, form == nullptr ? "" : begins_of(*format_.family, *form, is_function));
-  if (head.found != Found::yes || form == nullptr) return head;
+  if (head.found == Found::no || form == nullptr) return head;
   if (head.name.empty() && !head.id.empty()) head.name = name_in(head.id);
   if (head.name.empty()) head.name = form->name;
-  const bool needs_known = form->needs_known_name || state_ == State::reasoning;
-  if (needs_known && !is_function && !is_known(head.name)) head.found = Found::no;
+  // The name is empty while it may go on.
+  const bool needs_known = (form->needs_known_name || state_ == State::reasoning) && !is_function;
+  if (needs_known && (head.found == Found::yes || !head.name.empty()) && !is_known(head.name)) head.found = Found::no;
+  if (head.found == Found::yes && form->style == ArgumentStyle::json && !is_function && may_be_raw(head.name))
+    head.found = begins_object(text.substr(head.length));
   return head;
+}
+
+// Whether the arguments of this function may also be a raw text.
+bool ReplyParser::may_be_raw(std::string_view name) const {
+  return std::ranges::any_of(format_.family->calls,
+                             [&](const CallForm& form) { return form.style == ArgumentStyle::raw && form.name == name; });
 }
 
 // Finds the first mark; none begins with whitespace. One that may begin at the end of the text is found too.
@@ -325,7 +344,7 @@ void ReplyParser::take_mark(const Opener& opener) {
       break;
     case Opener::Kind::around_begin:
       around_ = opener.around->close.empty() ? around_ : opener.around;
-      has_content_mark_ = true;
+      around_taken_.push_back(opener.around);
       break;
     case Opener::Kind::around_end:
       around_ = nullptr;
@@ -353,7 +372,8 @@ void ReplyParser::begin_call(const CallForm& form, CallHead head, std::size_t be
 }
 
 std::unique_ptr<ArgumentReader> ReplyParser::make_reader(const Form& form) const {
-  if (form.head.back().kind == PatternPart::Kind::function) return std::make_unique<FunctionReader>(format_.waits_for_ids);
+  if (form.head.back().kind == PatternPart::Kind::function)
+    return std::make_unique<FunctionReader>(format_.waits_for_ids, form.form->begins_reply);
   const auto tool = format_.tools->find(call_.name);
   const ParameterTypes* const types = tool == format_.tools->end() ? nullptr : &tool->second;
   switch (form.form->style) {
@@ -536,8 +556,9 @@ void ReplyParser::finish(ReplyPieces& out, bool is_cut) {
     held_.resize(without_blanks_at_end(std::string_view(held_).substr(0, undecided_->at)).size());
   if (state_ == State::call) {
     const bool is_none = stands_for_none();
-    // A call that has waited for its id has no other end at a limit.
-    const bool may_end = is_cut ? format_.waits_for_ids && !call_.arguments.empty() : reader_->finish(held_, call_);
+    // A call that has waited for its id has no other end at a limit or a stop string.
+    const bool is_begun = format_.waits_for_ids && !call_.arguments.empty();
+    const bool may_end = (!is_cut && reader_->finish(held_, call_)) || is_begun;
     const bool is_whole = may_end && !is_none && !call_.name.empty() && (is_emitted_ || emit_call());
     flush_arguments(out);
     if (is_none) call_text_.clear();

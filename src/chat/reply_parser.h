@@ -151,6 +151,7 @@ class ReplyParser {
   [[nodiscard]] bool is_known(std::string_view name) const { return format_.tools->contains(name); }
   [[nodiscard]] bool may_open(const Opener& opener, bool is_next) const;
   [[nodiscard]] CallHead head_of(const Pattern& pattern, const CallForm* form, std::string_view text) const;
+  [[nodiscard]] bool may_be_raw(std::string_view name) const;
   // `blanks`: the whitespace at the begin of `text`.
   [[nodiscard]] Place find_opener(std::string_view text, std::size_t blanks) const;
   [[nodiscard]] bool skips_blanks();
@@ -187,17 +188,17 @@ class ReplyParser {
   bool drops_marks_ = false;  // There are marks in or around content.
 
   State state_ = State::content;
-  std::string held_;                  // Undecided text.
-  std::size_t blanks_known_ = 0;      // Bytes at the begin of held_ that are known to be whitespace.
-  std::size_t pushed_ = 0;            // Bytes of all pushed text, including held_.
-  bool skips_blanks_ = false;         // Skip whitespace before the following reasoning or content.
-  bool is_at_start_ = true;           // No content and no call so far.
-  bool may_think_ = true;             // Thoughts may begin here.
-  bool is_first_thought_ = false;     // The reasoning has no text so far.
-  bool has_open_thoughts_ = false;    // A call has ended thoughts, whose own end may follow.
-  bool has_content_mark_ = false;     // The content has begun with a mark of Family::around.
-  const Marks* around_ = nullptr;     // The marks around the content whose first was found and whose second was not.
-  std::optional<Place> undecided_{};  // The opener that may begin in held_.
+  std::string held_;                        // Undecided text.
+  std::size_t blanks_known_ = 0;            // Bytes at the begin of held_ that are known to be whitespace.
+  std::size_t pushed_ = 0;                  // Bytes of all pushed text, including held_.
+  bool skips_blanks_ = false;               // Skip whitespace before the following reasoning or content.
+  bool is_at_start_ = true;                 // No content and no call so far.
+  bool may_think_ = true;                   // Thoughts may begin here.
+  bool is_first_thought_ = false;           // The reasoning has no text so far.
+  bool has_open_thoughts_ = false;          // A call has ended thoughts, whose own end may follow.
+  const Marks* around_ = nullptr;           // The marks around the content whose first was found and whose second was not.
+  std::vector<const Marks*> around_taken_;  // Those of Family::around whose first mark was found.
+  std::optional<Place> undecided_{};        // The opener that may begin in held_.
 
   std::string reasoning_;
   std::vector<ReplyPart> calls_;
