@@ -289,7 +289,7 @@ class Signals(unittest.TestCase):
     def test_a_trace_shows_what_a_reply_took(self):
         with uma.Daemon() as daemon, daemon.client() as client:
             client.generate("one", max_tokens=5, ignore_eos=True)
-            printed = subprocess.run([str(uma.CLI), "trace", "--seconds", "60", "--socket", str(daemon.socket_path)], capture_output=True,
+            printed = subprocess.run([str(uma.BUILD / "bin" / "uma-cli"), "trace", "--seconds", "60", "--socket", str(daemon.socket_path)], capture_output=True,
                                      text=True, timeout=uma.WAIT_S, check=True).stdout
             events = json.loads(printed)["traceEvents"]
             threads = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
