@@ -514,10 +514,12 @@ Awaitable<bool> HttpConnection::refuse_administration(bool keep_alive) {
   // Holders of keys may be remote: what users this machine has is none of their business.
   const std::string user = server_.keys.empty() ? std::format("the user whom umad runs as (uid {})", ::geteuid())
                                                 : std::string("the user whom umad runs as");
-  const Error error{ErrorCode::auth,
-                    std::format("only programs of {} may change models, without a key from this machine, or with a key that "
-                                "has admin=true; pages of http.cors_origins need such a key",
-                                user)};
+  const Error error{
+      ErrorCode::auth,
+      std::format(
+          "only programs of {} may change models and read the trace, without a key from this machine, or with a key that "
+          "has admin=true; pages of http.cors_origins need such a key",
+          user)};
   co_return co_await respond_error(403, error, keep_alive);
 }
 
