@@ -177,6 +177,9 @@ void check(const wire::PullModelRequest& request) {
 }
 void check(const wire::ModelsRequest&) {}
 void check(const wire::MetricsRequest&) {}
+void check(const wire::TraceRequest& request) {
+  UMA_CHECK(request.span >= std::chrono::milliseconds(0) && request.span <= wire::kTraceMax);
+}
 void check(const wire::PingRequest&) {}
 
 void check(const wire::RejectedRequest& rejected) {
