@@ -20,7 +20,7 @@ TIMEOUT_S = {"gguf_load": 120}
 # The coverage of these sources is counted: they decode untrusted bytes.
 DECODERS = """
 src/base/base64.cpp src/base/utf8.cpp src/chat/argument_reader.cpp src/chat/element_reader.cpp src/chat/json_scanner.cpp
-src/chat/loose_reader.cpp src/chat/reply_parser.cpp
+src/chat/loose_reader.cpp src/chat/nested_elements.cpp src/chat/parameter_types.cpp src/chat/reply_parser.cpp
 src/engine/session/context_shift.cpp src/engine/session/portable_session.cpp src/engine/session/record_input.cpp
 src/grammar/gbnf.cpp src/grammar/grammar.cpp src/grammar/json_pattern.cpp src/grammar/json_schema.cpp
 src/grammar/json_schema_flatten.cpp src/grammar/json_schema_formats.cpp src/grammar/json_schema_numbers.cpp
