@@ -104,7 +104,9 @@ Expected<std::string> ModelPool::choose(const std::string& name, Capability capa
   auto known = resolve(name);
   if (known || name.empty() || options_.unknown == UnknownModel::refuse) return known;
   const auto models = registry();
+  const auto first = resolve("");
   std::vector<std::string> able;
+  const auto is_default_able = [&] { return first && std::ranges::contains(able, *first); };
   const auto add_able = [&](auto is_able) {
     for (const RegisteredModel& model : models->models()) {
       if (is_able(model)) able.push_back(model.card.name);
@@ -113,7 +115,7 @@ Expected<std::string> ModelPool::choose(const std::string& name, Capability capa
   // Vectors of images are best made by a model that was trained for them.
   if (capability == Capability::vision) {
     add_able([](const auto& model) { return image_vectors_of(model, model.encoders) == ImageVectors::shared; });
-    if (able.size() > 1 && !(resolve("") && std::ranges::contains(able, *resolve("")))) able.clear();
+    if (able.size() > 1 && !is_default_able()) able.clear();
   }
   if (able.empty()) {
     add_able([&](const auto& model) {
@@ -121,12 +123,10 @@ Expected<std::string> ModelPool::choose(const std::string& name, Capability capa
     });
   }
   if (able.size() > 1) std::erase(able, options_.shipped_model);
-  const auto first = resolve("");
-  const bool is_default_able = first && std::ranges::contains(able, *first);
-  if (able.size() != 1 && !is_default_able) return known;
+  if (able.size() != 1 && !is_default_able()) return known;
   const bool is_meant = able.size() == 1 || options_.unknown == UnknownModel::use_default || is_name_of_other_vendor(name);
   if (!is_meant) return known;
-  return is_default_able ? *first : able.front();
+  return is_default_able() ? *first : able.front();
 }
 
 std::vector<ModelInfo> ModelPool::list() const {
