@@ -121,7 +121,8 @@ def piece_of(data):
 
 
 class Victim(threading.Thread):
-    """Repeats its scripts. `prepare` runs them once, undisturbed; `run` compares."""
+    """Repeats its scripts. `prepare` runs them once, undisturbed, and opens the connection: while a peer's share of connections is
+    used up, the daemon closes new ones that have not sent a key. `run` compares."""
 
     def __init__(self, listener, stop):
         super().__init__(daemon=True)
@@ -133,6 +134,7 @@ class Victim(threading.Thread):
     def prepare(self):
         for script in range(SCRIPTS):
             self.play(script)
+        assert not self.heard.wrong, self.heard.wrong
         self.heard = Heard()
 
     def run(self):
@@ -187,6 +189,7 @@ class Stream(Victim):
         register = shift_register.Register()
         for script in range(SCRIPTS):
             self.wanted[script, 0] = register.says(self.prompt(script), self.TOKENS)
+        super().prepare()
 
     def prompt(self, script):
         return " ".join(random.Random(script).choices(NAMES, k=10 + 30 * script))
