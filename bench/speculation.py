@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures what draft tokens gain and cost: umad with scheduler.speculation auto against off, in turn on the same work. With
---draft also auto with that draft model.
+"""Measures what draft tokens gain and cost: umad with scheduler.speculation auto against off, in turn on the same work, each by
+a daemon of its own that is up all the time. With --draft also auto with that draft model.
 
 The model has random weights, so logit_bias determines how repetitive its text is:
   repeats   one word over and over: every draft token is accepted, the largest possible gain
@@ -11,6 +11,7 @@ Exit code 2 if umad fails.
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
 import statistics
@@ -54,6 +55,18 @@ def guesses(daemon):
         return metrics["drafted_tokens_total"], metrics["drafted_accepted_total"]
 
 
+@contextlib.contextmanager
+def started(setting, options):
+    """A daemon that has measured what calls of each width cost."""
+    config = f"scheduler: {{speculation: {'off' if setting == 'off' else 'auto'}}}\nkv: {{layout: split}}\n"
+    if setting == "draft":
+        config += f"draft_model: {options.draft}\n"
+    with uma.Daemon(options.model, "--kv-cells", 8192, config=config) as daemon:
+        time.sleep(options.settle_s)
+        tokens_per_s(daemon, {}, 1, 8, 0, "warm up")
+        yield daemon
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the 134m model")
@@ -63,20 +76,20 @@ def main():
     parser.add_argument("--streams", default="1,4", help="numbers of streams (default 1,4)")
     parser.add_argument("--tokens", type=int, default=128, help="new tokens of each stream (default 128)")
     parser.add_argument("--pairs", type=int, default=5, help="rounds (default 5)")
+    parser.add_argument("--settle-s", type=float, default=3,
+                        help="seconds after the start in which umad measures what calls of each width cost (default 3)")
     parser.add_argument("--json", type=pathlib.Path, help="write the medians to this file")
     options = parser.parse_args()
     results = {}
     settings = ["auto", "off"] + (["draft"] if options.draft else [])
     drafted = {}
-    for pair in range(options.pairs):
-        for setting in settings if pair % 2 == 0 else reversed(settings):
-            config = f"scheduler: {{speculation: {'off' if setting == 'off' else 'auto'}}}\nkv: {{layout: split}}\n"
-            if setting == "draft":
-                config += f"draft_model: {options.draft}\n"
-            with uma.Daemon(options.model, "--kv-cells", 8192, config=config) as daemon:
-                tokens_per_s(daemon, {}, 1, 8, 0, "warm up")
-                for streams in map(int, options.streams.split(",")):
-                    for text in options.texts.split(","):
+    with contextlib.ExitStack() as stack:
+        daemons = {setting: stack.enter_context(started(setting, options)) for setting in settings}
+        for pair in range(options.pairs):
+            for streams in map(int, options.streams.split(",")):
+                for text in options.texts.split(","):
+                    for setting in settings if pair % 2 == 0 else reversed(settings):
+                        daemon = daemons[setting]
                         before = guesses(daemon)
                         speed = tokens_per_s(daemon, TEXTS[text], streams, options.tokens, 100 * pair, pair, options.temperature)
                         tried = drafted.setdefault((text, streams, setting), [0, 0])
@@ -94,7 +107,8 @@ def main():
         row = {"text": text, "streams": streams, "ratio": ratio, "guesses_per_token": per_token, "right": right / max(1, tried)} | {name: statistics.median(values) for name, values in speeds.items()}
         rows.append(row)
         speeds_text = "".join(f"{row[setting]:>10.1f}" for setting in settings)
-        print(f"{text:<9}{streams:>8}{speeds_text}{ratio:>8.2f}{per_token:>9.2f}{row['right']:>10.2f}")
+        spread = " ".join(f"{a / b:.2f}" for a, b in zip(speeds[best], speeds["off"]))
+        print(f"{text:<9}{streams:>8}{speeds_text}{ratio:>8.2f}{per_token:>9.2f}{row['right']:>10.2f}   {spread}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -13,8 +13,12 @@ std::int32_t DraftControl::tokens_worthwhile(double token_ms, double row_ms) con
 
 void DraftControl::observe(std::int32_t drafted, std::int32_t accepted) {
   // Each draft token up to the first wrong one is informative; later ones are not.
-  for (std::int32_t i = 0; i < accepted; ++i) right_ += (1 - right_) / 16;
-  if (accepted < drafted) right_ -= right_ / 8;
+  const auto learn = [&](double right) {
+    weight_ = std::min(weight_ + 1, prior_.weight_max);
+    right_ += (right - right_) / weight_;
+  };
+  for (std::int32_t i = 0; i < accepted; ++i) learn(1);
+  if (accepted < drafted) learn(0);
   right_ = std::clamp(right_, 0.01, 0.98);
 }
 

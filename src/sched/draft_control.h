@@ -1,4 +1,5 @@
-// Decides how many draft tokens are worth verifying, learned per sequence from the accepted ones.
+// Learns how often a sequence's draft tokens are right, from those that were verified and, where drafts are free, from those
+// that were not: each is compared with the token that came.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +10,20 @@ inline constexpr std::int32_t kDraftTokensMax = 12;
 
 // The assumed acceptance of a kind of draft before any was tried, and how fast the estimate returns to it.
 struct DraftPrior {
-  double right = 0.6;
-  double retry = 1.0 / 128;  // Share of the distance, per draft token that was not tried.
+  double right = 0.5;
+  std::int32_t weight = 1;       // In observed draft tokens.
+  std::int32_t weight_max = 20;  // The latest so many draft tokens count.
+  double retry = 0;         // Share of the distance, per draft token that was not tried.
 };
 
-// Prior of drafts from a sequence's own text, which are free, and of a draft model, which is often right but costs calls of its
-// own.
+// Prior of drafts from a sequence's own text, which cost nothing and are compared with the text even if untried, and of a draft
+// model, which is often right but costs calls of its own.
 inline constexpr DraftPrior kOwnTextPrior{};
-inline constexpr DraftPrior kDraftModelPrior{.right = 0.8, .retry = 1.0 / 512};
+inline constexpr DraftPrior kDraftModelPrior{.right = 0.8, .weight = 8, .weight_max = 8, .retry = 1.0 / 512};
 
 class DraftControl {
  public:
-  explicit DraftControl(DraftPrior prior = kOwnTextPrior) : prior_(prior), right_(prior.right) {}
+  explicit DraftControl(DraftPrior prior = kOwnTextPrior) : prior_(prior), right_(prior.right), weight_(prior.weight) {}
 
   // Returns how many draft tokens to verify, 0 to kDraftTokensMax. `token_ms` is the value of one more token of this sequence:
   // the time of a decode call divided by its sequences. `row_ms` is the cost of one more row, including drafting if that is not
@@ -28,12 +31,15 @@ class DraftControl {
   [[nodiscard]] std::int32_t tokens_worthwhile(double token_ms, double row_ms) const;
   // The first `accepted` of `drafted` draft tokens were right. 0 <= accepted <= drafted.
   void observe(std::int32_t drafted, std::int32_t accepted);
-  // A draft token existed, but was not worth verifying; after a while it is tried again.
+  // The probability that the next draft token is right if those before it were.
+  [[nodiscard]] double chance() const { return right_; }
+  // A draft of a model existed, but was not worth its cost; after a while it is tried again.
   void observe_untried() { right_ += (prior_.right - right_) * prior_.retry; }
 
  private:
   DraftPrior prior_;
-  double right_;  // Probability that the next draft token is right if those before it were.
+  double right_;
+  std::int32_t weight_;  // Of right_, in observed draft tokens.
 };
 
 }  // namespace uma::sched

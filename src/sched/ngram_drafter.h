@@ -15,9 +15,12 @@ namespace uma::sched {
 
 class NgramDrafter {
  public:
+  static constexpr std::size_t kMatchLong = 8;  // Drafts behind so many tokens are right more often.
+
   // Writes up to `count` draft tokens that may continue `chain` into `draft`; none if the last tokens of the chain are new.
-  // `chain` extends the chain of the previous call. O(new tokens + count).
-  void draft(std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft);
+  // Returns how many of the last tokens have occurred before in the same order, at most kMatchLong. `chain` extends the chain
+  // of the previous call. O(new tokens + count).
+  std::size_t draft(std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft);
 
  private:
   static constexpr std::size_t kTokens = 3;  // Number of tokens that must have occurred before in the same order.

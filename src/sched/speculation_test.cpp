@@ -55,10 +55,10 @@ TEST(DraftControl, TriesMoreWhereGuessesAreRight) {
 }
 
 TEST(DraftControl, GivesUpWhereTheyAreWrongAndTriesAgainLater) {
-  DraftControl control;
+  DraftControl control(kDraftModelPrior);
   for (int i = 0; i < 20; ++i) control.observe(4, 0);
   EXPECT_EQ(control.tokens_worthwhile(10, 3), 0);
-  for (int i = 0; i < 400; ++i) control.observe_untried();
+  for (int i = 0; i < 600; ++i) control.observe_untried();
   EXPECT_GT(control.tokens_worthwhile(10, 3), 0);
 }
 

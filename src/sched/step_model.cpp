@@ -103,15 +103,6 @@ Terms prefill_profile(double attention_share) {
 
 constexpr std::array<bool, kTerms> kAllTerms{true, true, true, true, true};
 
-Terms terms_of(const StepShape& shape) {
-  if (shape.prefill_rows == 0) {
-    return {1, static_cast<double>(shape.decode_rows), static_cast<double>(shape.draft_rows),
-            static_cast<double>(shape.kv_tokens) / kDecodeKvUnit, static_cast<double>(shape.skipped_cells) / kSkippedUnit};
-  }
-  return {1, shape.prefill_rows / kPrefillRowsUnit, shape.small_rows / kPrefillRowsUnit,
-          static_cast<double>(shape.kv_tokens) / kPrefillKvUnit, static_cast<double>(shape.small_kv_tokens) / kPrefillKvUnit};
-}
-
 bool is_empty(const StepShape& shape) {
   return shape.decode_rows == 0 && shape.prefill_rows == 0;
 }
@@ -126,6 +117,16 @@ void StepShape::add_decode(std::int64_t cached, std::int32_t drafts, std::int64_
   const std::int64_t rows = 1 + drafts;
   kv_tokens += rows * cached + rows * (rows - 1) / 2;
   skipped_cells += rows * std::max<std::int64_t>(0, cells - cached);
+}
+
+StepShape StepShape::with_drafts(std::int32_t rows) const {
+  UMA_CHECK(decode_rows > 0);
+  StepShape shape = *this;
+  const std::int64_t present = decode_rows + draft_rows;
+  shape.draft_rows += rows;
+  shape.kv_tokens += rows * kv_tokens / present;
+  shape.skipped_cells += rows * skipped_cells / present;
+  return shape;
 }
 
 void StepShape::add_chunk(std::int32_t rows, std::int64_t cached) {
@@ -304,17 +305,53 @@ void StepModel::set_threads(std::int32_t threads) {
   const auto found = std::ranges::find(by_threads_, threads, &Costs::threads);
   current_ = static_cast<std::size_t>(found - by_threads_.begin());
   if (found == by_threads_.end()) by_threads_.emplace_back(threads, attention_share_);
+  assume_unknown(by_threads_[current_]);
+}
+
+// Costs without an observation are those of the nearest number of threads that has some.
+void StepModel::assume_unknown(Costs& unknown) {
   for (CallCost Costs::* const kind : {&Costs::decode, &Costs::prefill}) {
-    CallCost& cost = by_threads_[current_].*kind;
+    CallCost& cost = unknown.*kind;
     if (cost.observed_count() > 0) continue;
     const Costs* nearest = nullptr;
-    const auto distance = [&](const Costs& costs) { return std::abs(std::log(double(costs.threads) / threads)); };
+    const auto distance = [&](const Costs& costs) { return std::abs(std::log(double(costs.threads) / unknown.threads)); };
     for (const Costs& costs : by_threads_) {
       if ((costs.*kind).observed_count() == 0) continue;
       if (nearest == nullptr || distance(costs) < distance(*nearest)) nearest = &costs;
     }
-    if (nearest != nullptr) cost.assume(nearest->*kind, static_cast<double>(nearest->threads) / threads);
+    if (nearest != nullptr) cost.assume(nearest->*kind, static_cast<double>(nearest->threads) / unknown.threads);
   }
+}
+
+void StepModel::set_width_costs(std::span<const double, WidthCosts::kWidths> ms) {
+  width_costs_.emplace(ms);
+  for (Costs& costs : by_threads_) {
+    const CallCost& known = costs.decode;
+    // Costs of cells are kept; rows cost what the widths say, until calls show otherwise.
+    const auto term_ms = [&](std::size_t term) {
+      Terms terms{};
+      terms[term] = 1;
+      return known.predict_ms(terms);
+    };
+    costs.decode = CallCost({ms.front(), 0, 0, term_ms(3), term_ms(4)});
+  }
+  CallCost& current = by_threads_[current_].decode;
+  for (std::int32_t rows = 1; rows <= WidthCosts::kWidths; ++rows) {
+    StepShape shape;
+    for (std::int32_t row = 0; row < rows; ++row) shape.add_decode(0);
+    current.observe(terms_of(shape), ms[static_cast<std::size_t>(rows - 1)]);
+  }
+  for (Costs& costs : by_threads_) assume_unknown(costs);
+}
+
+Terms StepModel::terms_of(const StepShape& shape) const {
+  if (shape.prefill_rows == 0) {
+    return {width_costs_ ? width_costs_->of(shape.decode_rows + shape.draft_rows) : 1, static_cast<double>(shape.decode_rows),
+            static_cast<double>(shape.draft_rows), static_cast<double>(shape.kv_tokens) / kDecodeKvUnit,
+            static_cast<double>(shape.skipped_cells) / kSkippedUnit};
+  }
+  return {1, shape.prefill_rows / kPrefillRowsUnit, shape.small_rows / kPrefillRowsUnit,
+          static_cast<double>(shape.kv_tokens) / kPrefillKvUnit, static_cast<double>(shape.small_kv_tokens) / kPrefillKvUnit};
 }
 
 const CallCost& StepModel::cost_of(const StepShape& shape) const {
@@ -362,14 +399,11 @@ double StepModel::decode_ms() const {
 }
 
 double StepModel::draft_row_ms() const {
-  if (!has_drafted_) return 0;
-  StepShape one_more = last_decode_;
-  one_more.draft_rows += 1;
-  one_more.kv_tokens += last_decode_.kv_tokens / last_decode_.decode_rows;
-  one_more.skipped_cells += last_decode_.skipped_cells / last_decode_.decode_rows;
+  if (!knows_draft_rows() || is_empty(last_decode_)) return 0;
+  constexpr std::int32_t kRows = 4;  // Widths that are multiples of 4 can cost less than smaller ones.
   // A row is never free; a smaller measurement is noise.
   constexpr double kShareMin = 0.01;
-  return std::max(predict_ms(one_more) - decode_ms(), kShareMin * decode_ms());
+  return std::max((predict_ms(last_decode_.with_drafts(kRows)) - decode_ms()) / kRows, kShareMin * decode_ms());
 }
 
 double StepModel::skipped_cell_ms() const {

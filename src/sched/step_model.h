@@ -1,8 +1,11 @@
 // Predicts the time of a library call from earlier calls: for each number of threads and kind of call, a linear model of its
 // rows and of the cached tokens they attend to, fitted online. Owned by one lane.
 //
-//   decode   t = a + b * decode rows + c * draft rows + d * n_past summed over the rows + e * skipped cells summed over the
-//   rows prefill  t = a + b * rows + c * rows of small chunks + d * n_past summed over the rows + e * the same of small chunks
+//   decode   t = a * width + b * decode rows + c * draft rows + d * n_past summed over the rows + e * skipped cells summed over
+//   the rows prefill  t = a + b * rows + c * rows of small chunks + d * n_past summed over the rows + e * the same of small
+//   chunks
+//
+// `width` is 1, or what a call with so many rows costs by WidthCosts, if that was measured.
 //
 // Chunks of fewer than kFastChunk rows miss the library's tiled attention (docs/MEASUREMENTS.md); c and e are their extra cost.
 // Skipped cells are those of other sequences, and free ones before the last used one: the library looks at each.
@@ -11,7 +14,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
+
+#include "sched/width_costs.h"
 
 namespace uma::sched {
 
@@ -31,6 +37,8 @@ struct StepShape {
   // Adds a sequence's next token and `drafts` draft tokens after `cached` tokens. `cells`: those that the library looks at for
   // a row, the sequence's and others; 0: only its own.
   void add_decode(std::int64_t cached, std::int32_t drafts = 0, std::int64_t cells = 0);
+  // The same rows with so many draft rows more, which attend to as many cells as the mean of the others. Requires a decode row.
+  [[nodiscard]] StepShape with_drafts(std::int32_t rows) const;
   // Adds the next `rows` tokens of a prompt after `cached` tokens.
   void add_chunk(std::int32_t rows, std::int64_t cached);
 };
@@ -115,6 +123,10 @@ class StepModel {
   // its first call they are those of the nearest number, scaled by the ratio of the two.
   void set_threads(std::int32_t threads);
 
+  // Calls without cached tokens took `ms[n - 1]` for n rows, all > 0, with the present number of threads. Replaces what is
+  // known of the rows of decode calls.
+  void set_width_costs(std::span<const double, WidthCosts::kWidths> ms);
+
   // Learns that one library call of this shape took `ms`. Ignores a time that is not positive.
   void observe(const StepShape& shape, double ms);
 
@@ -127,7 +139,9 @@ class StepModel {
 
   // Expected time of a call with the last call's decode rows and no drafts; 0 before the first.
   [[nodiscard]] double decode_ms() const;
-  // Cost of one more draft row in such a call; 0 before the first was seen.
+  // Whether the cost of draft rows is known, from a measurement of widths or from the first draft.
+  [[nodiscard]] bool knows_draft_rows() const { return has_drafted_ || width_costs_.has_value(); }
+  // Cost of one more draft row in such a call, the mean of the first few; 0: not known.
   [[nodiscard]] double draft_row_ms() const;
   // Cost of a cell that a decode row skips; 0 before a call skipped some.
   [[nodiscard]] double skipped_cell_ms() const;
@@ -150,9 +164,12 @@ class StepModel {
     CallCost prefill;
   };
 
+  void assume_unknown(Costs& unknown);
   [[nodiscard]] const CallCost& cost_of(const StepShape& shape) const;
+  [[nodiscard]] CallCost::Terms terms_of(const StepShape& shape) const;
 
   double attention_share_;
+  std::optional<WidthCosts> width_costs_;
   std::vector<Costs> by_threads_;  // In the order of first use.
   std::size_t current_ = 0;
   StepShape last_decode_;  // Without its drafts.

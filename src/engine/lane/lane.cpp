@@ -121,7 +121,7 @@ StepOutcome Lane::tick() {
   const TimePoint began = clock_.now();
   calls_.begin_step(is_closed());
   take_commands();
-  if (!warm_up_.is_done() && warm()) return end_step(true, kNever);
+  if (warm()) return end_step(true, kNever);
   admission_.expire(clock_.now());
   admission_.admit(clock_.now());
   shifter_.shorten_running();
@@ -148,13 +148,15 @@ StepOutcome Lane::tick() {
   return end_step(has_moved || has_tidied || has_verified || !plan.is_empty() || image != nullptr, kNever);
 }
 
-// False: there is work, of this worker or of another one.
+// False: there is work, of this worker or of another one, or nothing to warm up.
 bool Lane::warm() {
   if (!sequences_.is_empty() || cores_.others_compute()) {
-    warm_up_.stop();
+    warm_up_.interrupt();
     return false;
   }
+  if (!warm_up_.is_wanted()) return false;
   warm_up_.advance();
+  if (calls_.take_unsound()) preemption_.clear_context();
   return true;
 }
 

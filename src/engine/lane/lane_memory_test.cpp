@@ -265,7 +265,7 @@ TEST_P(LaneMemory, WrongGuessesLeaveNoTrace) {
   make(2, 1024, false, std::move(options));
   post(1, "s", words(1, 150), 60);
   expect_right(1);
-  EXPECT_GT(lane_->stats().drafted_tokens_total.value(), 0U);
+  EXPECT_EQ(lane_->stats().drafted_tokens_total.value() > 0, (GetParam().model == "tiny")) << "the others cannot drop cells";
   post(2, "s", chain_after(1, words(2, 20)), 60);
   expect_right(2);
 }

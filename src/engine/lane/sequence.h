@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -54,14 +55,18 @@ struct Leaving {
 
 // The draft tokens of a sequence, and their acceptance so far.
 struct Draft {
-  std::vector<Token> tokens;                     // Verified by the next decode call.
+  std::vector<Token> tokens;                     // Verified by the next decode call; the last `fill` of them are no draft.
   std::vector<llm::Distribution> distributions;  // The distributions from which they were drawn; empty: the drafts were greedy.
   bool is_of_model = false;                      // The draft comes from the draft model.
+  std::int32_t fill = 0;                         // Rows that make the call cheaper, not because they may be right.
+  bool is_match_long = false;                    // The draft comes from behind a long match.
+  std::optional<Token> untried;                  // A draft token that is only compared with the next token.
   sched::NgramDrafter ngrams;                    // Drafts from the sequence's own text.
-  sched::DraftControl ngram_control;             // Acceptance of drafts from the text.
+  std::array<sched::DraftControl, 2> ngram_controls;  // Acceptance of drafts from the text: behind short, long matches.
   sched::DraftControl model_control{sched::kDraftModelPrior};  // Acceptance of drafts from the draft model.
 
-  [[nodiscard]] sched::DraftControl& control() { return is_of_model ? model_control : ngram_control; }
+  [[nodiscard]] sched::DraftControl& ngram_control() { return ngram_controls[is_match_long ? 1 : 0]; }
+  [[nodiscard]] sched::DraftControl& control() { return is_of_model ? model_control : ngram_control(); }
 };
 
 // The state that a sequence resumes from when it gets a slot: its own state while it is swapped out, or a stored one that was

@@ -10,58 +10,102 @@ namespace uma::engine {
 void Speculation::add_drafts(std::vector<sched::PlanRow>& decode) {
   constexpr std::uint32_t kPlainEvery = 32;  // In calls: one call without drafts measures their cost.
   const LaneOptions& options = parts_.options;
-  // In reproducible mode drafts beside several sequences would leave single rows.
-  if (options.is_reproducible && decode.size() > 1) return;
-  if (!options.speculates || !can_truncate_ || ++calls_count_ % kPlainEvery == 0) return;
   const llm::ContextShape& shape = parts_.shape();
-  const auto sequences = static_cast<std::int32_t>(decode.size());
-  const double token_ms = parts_.step_model.decode_ms() / sequences;
-  std::int64_t rows_left = std::min(shape.batch_rows_max, shape.logits_rows_max) - sequences;
-  if (shape.is_unified) rows_left = std::min(rows_left, shape.cells - parts_.cells_reserved() - sequences);
-  for (sched::PlanRow& row : decode) {
-    Sequence& sequence = parts_.sequences.at(row.index);
-    draft_from_text(sequence, tokens_possible(sequence, static_cast<std::int32_t>(rows_left)), token_ms);
-    row.tokens_count += size_of(sequence.draft.tokens);
-    rows_left -= size_of(sequence.draft.tokens);
+  sequences_ = static_cast<std::int32_t>(decode.size());
+  plain_ = {};
+  for (const sched::PlanRow& row : decode) {
+    plain_.add_decode(parts_.cached(parts_.sequences.at(row.index)), 0, static_cast<std::int64_t>(parts_.slots.cells_top()));
   }
-  if (drafter_) draft_from_model(decode, token_ms, static_cast<std::int32_t>(rows_left));
+  plain_ms_ = expected_ms(0);
+  drafting_ms_ = 0;
+  has_drafted_ = false;
+  accepted_ = 0;
+  for (const sched::PlanRow& row : decode) clear_draft(parts_.sequences.at(row.index).draft);
+  // Rejected tokens are dropped. In reproducible mode drafts beside several sequences would leave single rows.
+  if (!shape.can_truncate || (options.is_reproducible && sequences_ > 1)) return;
+  std::int64_t rows_left = std::min(shape.batch_rows_max, shape.logits_rows_max) - sequences_;
+  if (shape.is_unified) rows_left = std::min<std::int64_t>(rows_left, shape.cells - parts_.cells_reserved() - sequences_);
+  const auto rows_max = static_cast<std::int32_t>(std::max<std::int64_t>(rows_left, 0));
+  if (options.speculates && ++calls_count_ % kPlainEvery != 0) {
+    draft_from_text(decode, rows_max);
+    if (drafter_) draft_from_model(decode, rows_max - drafted(decode));
+    has_drafted_ = drafted(decode) > 0;
+  }
+  if (!options.is_reproducible) fill_up(decode, rows_max - drafted(decode));
+  for (sched::PlanRow& row : decode) row.tokens_count = 1 + size_of(parts_.sequences.at(row.index).draft.tokens);
+}
+
+void Speculation::clear_draft(Draft& draft) {
+  draft.tokens.clear();
+  draft.distributions.clear();
+  draft.is_of_model = false;
+  draft.fill = 0;
+  draft.untried.reset();
+}
+
+// The expected time of the planned decode call with so many more rows.
+double Speculation::expected_ms(std::int32_t more_rows) const {
+  return parts_.step_model.predict_ms(plain_.with_drafts(more_rows));
+}
+
+std::int32_t Speculation::drafted(std::span<const sched::PlanRow> decode) const {
+  std::int32_t count = 0;
+  for (const sched::PlanRow& row : decode) count += size_of(parts_.sequences.at(row.index).draft.tokens);
+  return count;
 }
 
 // The limit of draft tokens, because a call gives one token more than the accepted ones.
 std::int32_t Speculation::tokens_possible(const Sequence& sequence, std::int32_t rows_left) const {
-  return std::min({sequence.job.tokens_max - sequence.generated() - 1,
-                   parts_.shape().sequence_cells_max - size_of(sequence.chain) - 1, rows_left});
+  return std::max(0, std::min({sequence.job.tokens_max - sequence.generated() - 1,
+                               parts_.shape().sequence_cells_max - size_of(sequence.chain) - 1, rows_left}));
 }
 
-void Speculation::draft_from_text(Sequence& sequence, std::int32_t tokens_max, double token_ms) {
+void Speculation::draft_from_text(std::span<const sched::PlanRow> decode, std::int32_t rows_left) {
+  constexpr std::int32_t kFirstTry = 2;  // Draft tokens of a sequence while the cost of a row is not known.
+  offers_.clear();
+  for (const sched::PlanRow& row : decode) {
+    Sequence& sequence = parts_.sequences.at(row.index);
+    const std::int32_t available =
+        find_in_text(sequence, tokens_possible(sequence, std::min(rows_left, sched::kDraftTokensMax)));
+    offers_.push_back({.chance = sequence.draft.ngram_control().chance(), .available = available});
+  }
+  if (!parts_.step_model.knows_draft_rows()) {
+    std::int32_t left = rows_left;
+    for (sched::DraftOffer& offer : offers_) left -= offer.allotted = std::min({offer.available, kFirstTry, left});
+  } else if (balance_.may_draft()) {
+    sched::allot_drafts(offers_, rows_left, [&](std::int32_t more_rows) { return expected_ms(more_rows); });
+  }
+  for (std::size_t i = 0; i < decode.size(); ++i) {
+    Draft& draft = parts_.sequences.at(decode[i].index).draft;
+    if (offers_[i].allotted == 0 && !draft.tokens.empty()) draft.untried = draft.tokens.front();
+    draft.tokens.resize(static_cast<std::size_t>(offers_[i].allotted));
+  }
+}
+
+// Returns the number of draft tokens found.
+std::int32_t Speculation::find_in_text(Sequence& sequence, std::int32_t tokens_max) {
   Draft& draft = sequence.draft;
-  draft.tokens.clear();
-  draft.distributions.clear();
-  draft.is_of_model = false;
-  if (tokens_max <= 0) return;
-  const std::int32_t wanted = draft.ngram_control.tokens_worthwhile(token_ms, parts_.step_model.draft_row_ms());
-  const std::int32_t count = std::min(tokens_max, std::max(wanted, 1));
+  if (tokens_max <= 0) return 0;
   if (parts_.options.test_drafter) {
-    parts_.options.test_drafter(sequence.chain, count, draft.tokens);
+    parts_.options.test_drafter(sequence.chain, tokens_max, draft.tokens);
   } else {
-    draft.ngrams.draft(sequence.chain, count, draft.tokens);
+    draft.is_match_long = draft.ngrams.draft(sequence.chain, tokens_max, draft.tokens) == sched::NgramDrafter::kMatchLong;
   }
   draft.tokens.erase(std::ranges::find_if(draft.tokens, llm::is_image_token), draft.tokens.end());
-  if (wanted > 0 || draft.tokens.empty()) return;
-  draft.tokens.clear();
-  draft.ngram_control.observe_untried();
+  return size_of(draft.tokens);
 }
 
 // Drafts for the sequences that have no draft from their text.
-void Speculation::draft_from_model(std::vector<sched::PlanRow>& decode, double token_ms, std::int32_t rows_left) {
+void Speculation::draft_from_model(std::span<const sched::PlanRow> decode, std::int32_t rows_left) {
   candidates_.clear();
   for (const sched::PlanRow& row : decode) {
     Sequence& sequence = parts_.sequences.at(row.index);
     const std::int32_t possible = tokens_possible(sequence, rows_left);
     Draft& draft = sequence.draft;
     // The draft model reads no images.
-    if (!draft.tokens.empty() || possible <= 0 || !sequence.job.images.empty()) continue;
+    if (!draft.tokens.empty() || possible == 0 || !sequence.job.images.empty()) continue;
     draft.is_of_model = true;
+    draft.untried.reset();
     candidates_.push_back({.slot = sequence.slot,
                            .chain = sequence.chain,
                            .tokens_max = possible,
@@ -72,25 +116,62 @@ void Speculation::draft_from_model(std::vector<sched::PlanRow>& decode, double t
                            .distributions = &draft.distributions});
   }
   const ModelDrafter::Costs costs{
-      .call_ms = parts_.step_model.decode_ms(), .token_ms = token_ms, .row_ms = parts_.step_model.draft_row_ms()};
+      .call_ms = plain_ms_, .token_ms = plain_ms_ / sequences_, .row_ms = parts_.step_model.draft_row_ms()};
   calls_.set_decode_threads();
+  const TimePoint began = parts_.clock.now();
   drafter_->draft(candidates_, costs, rows_left, calls_.threads());
-  for (sched::PlanRow& row : decode) row.tokens_count = 1 + size_of(parts_.sequences.at(row.index).draft.tokens);
+  drafting_ms_ = to_ms(parts_.clock.now() - began);
+}
+
+// Some widths cost less than smaller ones: the rows up to the next of these repeat the last token. They are verified like
+// drafts, so they change no text.
+void Speculation::fill_up(std::span<const sched::PlanRow> decode, std::int32_t rows_left) {
+  if (!parts_.step_model.knows_draft_rows()) return;
+  const std::int32_t fill =
+      sched::fill_rows(drafted(decode), rows_left, [&](std::int32_t more_rows) { return expected_ms(more_rows); });
+  if (fill == 0) return;
+  for (const sched::PlanRow& row : decode) {
+    Sequence& sequence = parts_.sequences.at(row.index);
+    Draft& draft = sequence.draft;
+    if (!draft.distributions.empty() || tokens_possible(sequence, size_of(draft.tokens) + fill) < size_of(draft.tokens) + fill)
+      continue;
+    draft.fill = fill;
+    draft.tokens.insert(draft.tokens.end(), static_cast<std::size_t>(fill), sequence.chain.back());
+    return;
+  }
 }
 
 void Speculation::verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now) {
   const std::size_t index = sequence.slot;
   const std::int32_t known = parts_.cached(sequence) - rows + 1;  // Cached tokens without the draft.
-  const std::int32_t drafted = rows - 1;
+  const std::int32_t length = size_of(sequence.chain);
   const std::int32_t right = sample_rows(sequence, row, rows, now);
-  if (drafted == 0) return;
-  sequence.draft.control().observe(drafted, right);
-  parts_.stats.drafted_tokens_total.add(static_cast<std::uint64_t>(drafted));
-  parts_.stats.drafted_accepted_total.add(static_cast<std::uint64_t>(right));
+  Draft& draft = sequence.draft;
+  if (draft.untried && size_of(sequence.chain) > length) {
+    const Token next = sequence.chain[static_cast<std::size_t>(length)];
+    draft.ngram_control().observe(1, next == *draft.untried ? 1 : 0);
+  }
+  if (rows == 1) return;
+  const std::int32_t drafted = rows - 1 - draft.fill;
+  if (drafted > 0) {
+    draft.control().observe(drafted, std::min(right, drafted));
+    parts_.stats.drafted_tokens_total.add(static_cast<std::uint64_t>(drafted));
+    parts_.stats.drafted_accepted_total.add(static_cast<std::uint64_t>(std::min(right, drafted)));
+  }
+  accepted_ += right;
   const std::int32_t kept = known + right;
   if (size_of(parts_.slots[index].tokens) <= kept)
     return;  // All were accepted, or the sequence has ended and cleared its slot.
-  if (!parts_.slots.cut(index, static_cast<std::size_t>(kept))) can_truncate_ = false;
+  (void)parts_.slots.cut(index, static_cast<std::size_t>(kept));
+}
+
+void Speculation::settle(double ms) {
+  if (plain_ms_ <= 0) return;  // Nothing is known yet.
+  if (has_drafted_) {
+    balance_.add_drafted(ms + drafting_ms_, plain_ms_, sequences_, accepted_);
+  } else {
+    balance_.add_plain(ms);
+  }
 }
 
 // Returns the number of accepted draft tokens.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/clock.h"
@@ -10,6 +11,8 @@
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/model_drafter.h"
 #include "engine/lane/reply_sampler.h"
+#include "sched/draft_allotment.h"
+#include "sched/draft_balance.h"
 #include "sched/plan_batch.h"
 
 namespace uma::engine {
@@ -21,21 +24,28 @@ class Speculation {
 
   // Call it before the first step. The drafter's model drafts tokens where a sequence's own text has no draft.
   void use_model(std::unique_ptr<ModelDrafter> drafter) { drafter_ = std::move(drafter); }
-  // Adds draft tokens to the planned decode rows where they are likely to be faster.
+  // Adds draft tokens to the planned decode rows where they are likely to be faster, and rows that make the call cheaper.
   void add_drafts(std::vector<sched::PlanRow>& decode);
   // Samples from the rows of a sequence one after another, as long as the draft token after a row equals the sampled one. The
   // tokens are those that would be sampled without a draft, with the same random numbers. Draft tokens that the draft model has
   // drawn at random are accepted at random: the tokens may differ, but have the same distribution. Drops the cells of rejected
   // tokens.
   void verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now);
+  // The decode calls with the rows of add_drafts() took `ms`, and their rows were verified.
+  void settle(double ms);
   void check_invariants() {
     if (drafter_) drafter_->check_invariants();
   }
 
  private:
+  static void clear_draft(Draft& draft);
   [[nodiscard]] std::int32_t tokens_possible(const Sequence& sequence, std::int32_t rows_left) const;
-  void draft_from_text(Sequence& sequence, std::int32_t tokens_max, double token_ms);
-  void draft_from_model(std::vector<sched::PlanRow>& decode, double token_ms, std::int32_t rows_left);
+  void draft_from_text(std::span<const sched::PlanRow> decode, std::int32_t rows_left);
+  [[nodiscard]] std::int32_t find_in_text(Sequence& sequence, std::int32_t tokens_max);
+  void draft_from_model(std::span<const sched::PlanRow> decode, std::int32_t rows_left);
+  void fill_up(std::span<const sched::PlanRow> decode, std::int32_t rows_left);
+  [[nodiscard]] double expected_ms(std::int32_t more_rows) const;
+  [[nodiscard]] std::int32_t drafted(std::span<const sched::PlanRow> decode) const;
   [[nodiscard]] std::int32_t sample_rows(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now);
 
   const LaneParts& parts_;
@@ -43,8 +53,16 @@ class Speculation {
   ReplySampler& sampler_;
   std::unique_ptr<ModelDrafter> drafter_;  // Null: there is no draft model.
   std::vector<ModelDrafter::Candidate> candidates_;
+  std::vector<sched::DraftOffer> offers_;  // One for each planned row.
+  sched::DraftBalance balance_;
   std::uint32_t calls_count_ = 0;
-  bool can_truncate_ = true;  // The context can drop the end of a sequence, as rejected draft tokens require.
+  // Of the last add_drafts().
+  std::int32_t sequences_ = 0;
+  sched::StepShape plain_;  // The planned rows without draft tokens,
+  double plain_ms_ = 0;     // and their expected time.
+  double drafting_ms_ = 0;  // Time of the draft model.
+  bool has_drafted_ = false;
+  std::int32_t accepted_ = 0;  // By verify() since then.
 };
 
 }  // namespace uma::engine

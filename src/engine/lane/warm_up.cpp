@@ -10,6 +10,8 @@
 namespace uma::engine {
 namespace {
 
+constexpr std::int32_t kMeasuredRounds = 3;
+
 constexpr TraceKind kWarmUpSpan{.name = "warm up", .numbers = {"rows"}};
 
 }  // namespace
@@ -24,16 +26,40 @@ WarmUp::WarmUp(const LaneParts& parts, ContextCalls& calls) : parts_(parts), cal
   for (std::int32_t width = 1; width <= std::min(shape.sequences, shape.logits_rows_max); ++width) {
     steps_.push_back({.sequences = width});
   }
+  warming_ = steps_.size();
+  using sched::WidthCosts;
+  if (std::min({shape.batch_rows_max, shape.logits_rows_max, shape.sequence_cells_max}) < WidthCosts::kWidths) return;
+  for (std::int32_t round = 0; round < kMeasuredRounds; ++round) {
+    for (std::int32_t rows = 1; rows <= WidthCosts::kWidths; ++rows) steps_.push_back({.rows = rows, .is_measured = true});
+  }
+}
+
+std::optional<std::int32_t> WarmUp::room() const {
+  const llm::ContextShape& shape = parts_.shape();
+  if (!shape.can_truncate) return std::nullopt;
+  if (shape.is_unified && shape.cells - parts_.slots.cells_used() < sched::WidthCosts::kWidths) return std::nullopt;
+  const auto slot = parts_.slots.find_empty();
+  return slot ? std::optional(static_cast<std::int32_t>(*slot)) : std::nullopt;
+}
+
+void WarmUp::take_width(std::int32_t rows, double ms) {
+  double& least = width_ms_[static_cast<std::size_t>(rows - 1)];
+  least = least > 0 ? std::min(least, ms) : ms;
+  if (rows == sched::WidthCosts::kWidths) parts_.step_model.set_width_costs(width_ms_);  // A round is complete.
 }
 
 void WarmUp::advance() {
   const Step step = steps_[next_++];
+  const std::int32_t first = step.is_measured ? *room() : 0;
   const Token token = parts_.vocab.bos().value_or(0);
   rows_.clear();
   sched::StepShape shape;
-  for (std::int32_t sequence = 0; sequence < step.sequences; ++sequence) {
+  for (std::int32_t sequence = first; sequence < first + step.sequences; ++sequence) {
     for (std::int32_t position = 0; position < step.rows; ++position) {
-      rows_.push_back({.token = token, .position = position, .sequence = sequence, .wants_logits = position + 1 == step.rows});
+      rows_.push_back({.token = token,
+                       .position = position,
+                       .sequence = sequence,
+                       .wants_logits = step.is_measured || position + 1 == step.rows});
     }
     step.rows == 1 ? shape.add_decode(0) : shape.add_chunk(step.rows, 0);
   }
@@ -41,11 +67,13 @@ void WarmUp::advance() {
   const auto status = calls_.run(false, {}, std::span(&kId, 1),
                                  [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
   const bool is_complete = status && *status == llm::DecodeStatus::done;
-  if (is_complete && !step.is_first) parts_.step_model.observe(shape, calls_.last().ms());
+  if (is_complete && !step.is_first && !step.is_measured) parts_.step_model.observe(shape, calls_.last().ms());
   const bool is_sound = is_complete && llm::are_sound(parts_.context.logits(static_cast<std::int32_t>(rows_.size()) - 1));
-  if (!is_sound) stop();
-  if (is_complete && !is_sound) parts_.context.clear();
-  for (std::int32_t sequence = 0; sequence < step.sequences; ++sequence) (void)parts_.context.truncate(sequence, 0);
+  for (std::int32_t sequence = first; sequence < first + step.sequences; ++sequence) (void)parts_.context.truncate(sequence, 0);
+  if (is_complete && !is_sound) calls_.set_unsound();
+  if (is_sound && step.is_measured) take_width(step.rows, calls_.last().ms());
+  const bool is_interrupted = status && *status == llm::DecodeStatus::interrupted;
+  if (!is_sound) next_ = is_interrupted && step.is_measured ? next_ - 1 : is_interrupted ? warming_ : steps_.size();
   record_span(kWarmUpSpan, calls_.last().began, calls_.last().ended, {static_cast<std::int64_t>(rows_.size())});
   log_debug("lane {}: a warm-up call of {} rows took {:.2f} ms", parts_.options.index, rows_.size(), calls_.last().ms());
 }

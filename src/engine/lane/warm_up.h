@@ -1,15 +1,21 @@
 // Computes meaningless rows in a new context, so that the first request does not pay for what happens once: the weights' pages
-// come into memory, the library makes its graphs and threads, and the step model learns what calls cost. Owned by the lane's
-// thread, which runs one call at a time while it has no request; the first request ends the warm-up, in the middle of a call.
+// come into memory, the library makes its graphs and threads, and the step model learns what calls cost. Then measures calls of
+// every width (sched::WidthCosts). Owned by the lane's thread, which runs one call at a time while it has no request. The first
+// request ends the warm-up, in the middle of a call, but not the measurement, which goes on in an empty slot.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/ids.h"
 #include "engine/lane/context_calls.h"
 #include "engine/lane/lane_parts.h"
 #include "llm/model.h"
+#include "sched/width_costs.h"
 
 namespace uma::engine {
 
@@ -20,23 +26,32 @@ class WarmUp {
 
   WarmUp(const LaneParts& parts, ContextCalls& calls);
 
-  [[nodiscard]] bool is_done() const { return next_ == steps_.size(); }
-  // Runs the next call and empties the context again.
+  // Whether there is a call to run now. Requires: the lane has no sequence.
+  [[nodiscard]] bool is_wanted() const { return next_ < warming_ || (next_ < steps_.size() && room()); }
+  // Runs the next call and empties the context's cells again. Requires: is_wanted().
   void advance();
-  void stop() { next_ = steps_.size(); }
+  // A request has come, or others compute: only the measurement is left.
+  void interrupt() { next_ = std::max(next_, warming_); }
 
  private:
   // Rows of a call: so many of each of the first `sequences` sequences.
   struct Step {
     std::int32_t sequences = 1;
     std::int32_t rows = 1;
-    bool is_first = false;  // Of its kind, so its time shows more than the computation.
+    bool is_first = false;     // Of its kind, so its time shows more than the computation.
+    bool is_measured = false;  // For the widths.
   };
+
+  // The empty sequence in which a width can be measured.
+  [[nodiscard]] std::optional<std::int32_t> room() const;
+  void take_width(std::int32_t rows, double ms);
 
   const LaneParts& parts_;
   ContextCalls& calls_;
   std::vector<Step> steps_;
+  std::size_t warming_ = 0;  // The steps before the measurement.
   std::size_t next_ = 0;
+  std::array<double, sched::WidthCosts::kWidths> width_ms_{};  // The least times so far; 0: none.
   std::vector<llm::BatchRow> rows_;
 };
 
