@@ -3,11 +3,32 @@
 #include <algorithm>
 #include <vector>
 
+#include "sched/draft_control.h"
+
 namespace uma::sched {
 namespace {
 
-constexpr double kFillGainMin = 0.05;   // Less may be an error of measurement.
-constexpr double kDraftGainMin = 0.03;  // The same.
+constexpr std::int32_t kFillMax = 3;
+constexpr double kGainMin = 0.04;  // Less may be an error of measurement.
+
+// Keeps the best of several candidates by the rate of their tokens.
+class Best {
+ public:
+  // `tokens` in `ms` without more rows.
+  Best(double tokens, double ms) : least_(rate(tokens, ms) * (1 + kGainMin)) {}
+
+  // True: the best so far.
+  [[nodiscard]] bool offer(double tokens, double ms) {
+    if (rate(tokens, ms) <= least_) return false;
+    least_ = rate(tokens, ms);
+    return true;
+  }
+
+ private:
+  static double rate(double tokens, double ms) { return tokens / std::max(ms, 1e-9); }
+
+  double least_;
+};
 
 // An offer whose next draft token would be right with this probability.
 struct Next {
@@ -15,53 +36,68 @@ struct Next {
   DraftOffer* offer = nullptr;
 };
 
-}  // namespace
-
-std::int32_t fill_rows(std::int32_t more_rows, std::int32_t rows_max, const CallTime& call_ms) {
-  std::int32_t best = 0;
-  double best_ms = call_ms(more_rows) * (1 - kFillGainMin);
-  for (std::int32_t fill = 1; fill <= std::min(kFillRowsMax, rows_max); ++fill) {
-    const double ms = call_ms(more_rows + fill);
-    if (ms >= best_ms) continue;
-    best = fill;
-    best_ms = ms;
+void allot_evenly(std::span<DraftOffer> offers, std::int32_t rows_max, const CallTime& call_ms) {
+  const auto count = static_cast<std::int32_t>(offers.size());
+  const std::int32_t room = std::ranges::min_element(offers, {}, &DraftOffer::room)->room;
+  double tokens = count;
+  Best best(tokens, call_ms(0));
+  std::int32_t rows_best = 0;
+  std::vector<double> chances(offers.size(), 1);
+  for (std::int32_t rows = 1; rows <= std::min({room, rows_max / count, kDraftTokensMax}); ++rows) {
+    for (std::size_t i = 0; i < offers.size(); ++i) {
+      chances[i] *= rows <= offers[i].available ? offers[i].chance : 0;
+      tokens += chances[i];
+    }
+    if (best.offer(tokens, call_ms(rows * count))) rows_best = rows;
   }
-  return best;
+  for (DraftOffer& offer : offers) {
+    offer.allotted = std::min(rows_best, offer.available);
+    offer.fill = rows_best - offer.allotted;
+  }
 }
 
-void allot_drafts(std::span<DraftOffer> offers, std::int32_t rows_max, const CallTime& call_ms) {
-  const auto filled_ms = [&](std::int32_t more_rows) {
-    return call_ms(more_rows + fill_rows(more_rows, rows_max - more_rows, call_ms));
-  };
+void allot_freely(std::span<DraftOffer> offers, std::int32_t rows_max, const CallTime& call_ms) {
   std::vector<Next> heap;
   for (DraftOffer& offer : offers) {
-    offer.allotted = 0;
     if (offer.available > 0) heap.push_back({offer.chance, &offer});
   }
   std::ranges::make_heap(heap, {}, &Next::chance);
   double tokens = static_cast<double>(offers.size());
-  double best_rate = tokens / std::max(filled_ms(0), 1e-9) * (1 + kDraftGainMin);
+  Best best(tokens, call_ms(0));
   std::vector<DraftOffer*> order;  // Whose next draft token each further row has.
-  std::size_t best = 0;
-  while (!heap.empty() && static_cast<std::int32_t>(order.size()) < rows_max) {
+  std::size_t drafts_best = 0;
+  std::int32_t fill_best = 0;
+  for (;;) {
+    const auto drafts = static_cast<std::int32_t>(order.size());
+    for (std::int32_t fill = 0; fill <= std::min(kFillMax, rows_max - drafts); ++fill) {
+      if (!best.offer(tokens, call_ms(drafts + fill))) continue;
+      drafts_best = order.size();
+      fill_best = fill;
+    }
+    if (heap.empty() || drafts == rows_max) break;
     std::ranges::pop_heap(heap, {}, &Next::chance);
     Next& next = heap.back();
     tokens += next.chance;
     order.push_back(next.offer);
-    const double rate = tokens / std::max(filled_ms(static_cast<std::int32_t>(order.size())), 1e-9);
-    if (rate > best_rate) {
-      best_rate = rate;
-      best = order.size();
-    }
     next.chance *= next.offer->chance;
-    ++next.offer->allotted;
-    if (next.offer->allotted == next.offer->available) {
-      heap.pop_back();
-    } else {
+    if (++next.offer->allotted < next.offer->available) {
       std::ranges::push_heap(heap, {}, &Next::chance);
+    } else {
+      heap.pop_back();
     }
   }
-  for (std::size_t i = best; i < order.size(); ++i) --order[i]->allotted;
+  for (std::size_t i = drafts_best; i < order.size(); ++i) --order[i]->allotted;
+  const auto has_room = [&](const DraftOffer& offer) { return offer.room - offer.allotted >= fill_best; };
+  const auto filled = std::ranges::find_if(offers, has_room);
+  if (filled != offers.end()) filled->fill = fill_best;
+}
+
+}  // namespace
+
+void allot_drafts(std::span<DraftOffer> offers, std::int32_t rows_max, bool evenly, const CallTime& call_ms) {
+  for (DraftOffer& offer : offers) offer.allotted = offer.fill = 0;
+  if (offers.empty()) return;
+  evenly ? allot_evenly(offers, rows_max, call_ms) : allot_freely(offers, rows_max, call_ms);
 }
 
 }  // namespace uma::sched

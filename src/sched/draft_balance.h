@@ -23,9 +23,12 @@ class DraftBalance {
 
  private:
   static constexpr double kShare = 0.01;
-  static constexpr double kCallsMax = 2;  // The credit's limit, in calls.
+  static constexpr double kCallsMax = 2;  // The credit's limits, in calls.
+  static constexpr double kCallsOwedMax = 3;
 
-  void add(double ms, double call_ms) { credit_ms_ = std::min(credit_ms_ + ms, kCallsMax * call_ms); }
+  void add(double ms, double call_ms) {
+    credit_ms_ = std::clamp(credit_ms_ + ms, -kCallsOwedMax * call_ms, kCallsMax * call_ms);
+  }
 
   double credit_ms_ = 0;
 };

@@ -13,7 +13,7 @@ struct DraftPrior {
   double right = 0.5;
   std::int32_t weight = 1;       // In observed draft tokens.
   std::int32_t weight_max = 20;  // The latest so many draft tokens count.
-  double retry = 0;         // Share of the distance, per draft token that was not tried.
+  double retry = 0;              // Share of the distance, per draft token that was not tried.
 };
 
 // Prior of drafts from a sequence's own text, which cost nothing and are compared with the text even if untried, and of a draft

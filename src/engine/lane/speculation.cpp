@@ -1,6 +1,7 @@
 #include "engine/lane/speculation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "llm/image_tokens.h"
@@ -11,27 +12,27 @@ void Speculation::add_drafts(std::vector<sched::PlanRow>& decode) {
   constexpr std::uint32_t kPlainEvery = 32;  // In calls: one call without drafts measures their cost.
   const LaneOptions& options = parts_.options;
   const llm::ContextShape& shape = parts_.shape();
-  sequences_ = static_cast<std::int32_t>(decode.size());
   plain_ = {};
   for (const sched::PlanRow& row : decode) {
-    plain_.add_decode(parts_.cached(parts_.sequences.at(row.index)), 0, static_cast<std::int64_t>(parts_.slots.cells_top()));
+    Sequence& sequence = parts_.sequences.at(row.index);
+    clear_draft(sequence.draft);
+    plain_.add_decode(parts_.cached(sequence), 0, static_cast<std::int64_t>(parts_.slots.cells_top()));
   }
   plain_ms_ = expected_ms(0);
   drafting_ms_ = 0;
   has_drafted_ = false;
   accepted_ = 0;
-  for (const sched::PlanRow& row : decode) clear_draft(parts_.sequences.at(row.index).draft);
   // Rejected tokens are dropped. In reproducible mode drafts beside several sequences would leave single rows.
-  if (!shape.can_truncate || (options.is_reproducible && sequences_ > 1)) return;
-  std::int64_t rows_left = std::min(shape.batch_rows_max, shape.logits_rows_max) - sequences_;
-  if (shape.is_unified) rows_left = std::min<std::int64_t>(rows_left, shape.cells - parts_.cells_reserved() - sequences_);
+  if (!shape.can_truncate || (options.is_reproducible && decode.size() > 1)) return;
+  std::int64_t rows_left = std::min(shape.batch_rows_max, shape.logits_rows_max) - plain_.decode_rows;
+  if (shape.is_unified)
+    rows_left = std::min<std::int64_t>(rows_left, shape.cells - parts_.cells_reserved() - plain_.decode_rows);
   const auto rows_max = static_cast<std::int32_t>(std::max<std::int64_t>(rows_left, 0));
   if (options.speculates && ++calls_count_ % kPlainEvery != 0) {
     draft_from_text(decode, rows_max);
     if (drafter_) draft_from_model(decode, rows_max - drafted(decode));
-    has_drafted_ = drafted(decode) > 0;
   }
-  if (!options.is_reproducible) fill_up(decode, rows_max - drafted(decode));
+  has_drafted_ = allot(decode, rows_max);
   for (sched::PlanRow& row : decode) row.tokens_count = 1 + size_of(parts_.sequences.at(row.index).draft.tokens);
 }
 
@@ -61,38 +62,70 @@ std::int32_t Speculation::tokens_possible(const Sequence& sequence, std::int32_t
 }
 
 void Speculation::draft_from_text(std::span<const sched::PlanRow> decode, std::int32_t rows_left) {
-  constexpr std::int32_t kFirstTry = 2;  // Draft tokens of a sequence while the cost of a row is not known.
-  offers_.clear();
   for (const sched::PlanRow& row : decode) {
     Sequence& sequence = parts_.sequences.at(row.index);
-    const std::int32_t available =
-        find_in_text(sequence, tokens_possible(sequence, std::min(rows_left, sched::kDraftTokensMax)));
-    offers_.push_back({.chance = sequence.draft.ngram_control().chance(), .available = available});
+    find_in_text(sequence, tokens_possible(sequence, std::min(rows_left, sched::kDraftTokensMax)));
+    Draft& draft = sequence.draft;
+    if (!draft.tokens.empty()) draft.untried = draft.tokens.front();
   }
-  if (!parts_.step_model.knows_draft_rows()) {
-    std::int32_t left = rows_left;
-    for (sched::DraftOffer& offer : offers_) left -= offer.allotted = std::min({offer.available, kFirstTry, left});
-  } else if (balance_.may_draft()) {
-    sched::allot_drafts(offers_, rows_left, [&](std::int32_t more_rows) { return expected_ms(more_rows); });
-  }
-  for (std::size_t i = 0; i < decode.size(); ++i) {
-    Draft& draft = parts_.sequences.at(decode[i].index).draft;
-    if (offers_[i].allotted == 0 && !draft.tokens.empty()) draft.untried = draft.tokens.front();
-    draft.tokens.resize(static_cast<std::size_t>(offers_[i].allotted));
+  (void)allot(decode, rows_left);
+}
+
+// The first draft tokens show what a row costs. All sequences have as many rows, as a split context needs it.
+void Speculation::try_once(std::int32_t rows_max) {
+  const bool is_possible = std::ranges::all_of(offers_, [](const sched::DraftOffer& offer) { return offer.room > 0; });
+  const bool is_useful = std::ranges::any_of(offers_, [](const sched::DraftOffer& offer) { return offer.available > 0; });
+  if (!is_possible || !is_useful || rows_max < static_cast<std::int32_t>(offers_.size())) return;
+  for (sched::DraftOffer& offer : offers_) {
+    offer.allotted = std::min(offer.available, 1);
+    offer.fill = 1 - offer.allotted;
   }
 }
 
-// Returns the number of draft tokens found.
-std::int32_t Speculation::find_in_text(Sequence& sequence, std::int32_t tokens_max) {
+// Cuts or fills up the drafts to the rows that are worthwhile. Returns whether any draft token is left.
+bool Speculation::allot(std::span<const sched::PlanRow> decode, std::int32_t rows_max) {
+  const bool is_split = !parts_.shape().is_unified && decode.size() > 1;
+  offers_.clear();
+  for (const sched::PlanRow& row : decode) {
+    Sequence& sequence = parts_.sequences.at(row.index);
+    Draft& draft = sequence.draft;
+    draft.tokens.resize(draft.tokens.size() - static_cast<std::size_t>(std::exchange(draft.fill, 0)));
+    const std::int32_t room = parts_.options.is_reproducible ? size_of(draft.tokens) : tokens_possible(sequence, rows_max);
+    offers_.push_back({.chance = draft.control().chance(), .available = size_of(draft.tokens), .room = room});
+  }
+  if (!parts_.step_model.knows_draft_rows()) {
+    try_once(rows_max);
+  } else {
+    if (!balance_.may_draft()) {
+      for (sched::DraftOffer& offer : offers_) offer.available = 0;
+    }
+    sched::allot_drafts(offers_, rows_max, is_split, [&](std::int32_t more_rows) { return expected_ms(more_rows); });
+  }
+  bool any = false;
+  for (std::size_t i = 0; i < decode.size(); ++i) {
+    Sequence& sequence = parts_.sequences.at(decode[i].index);
+    Draft& draft = sequence.draft;
+    const auto allotted = static_cast<std::size_t>(offers_[i].allotted);
+    draft.tokens.resize(allotted);
+    if (draft.distributions.size() > allotted) draft.distributions.resize(allotted);
+    if (allotted > 0) draft.untried.reset();
+    any = any || allotted > 0;
+    // These rows are verified like drafts, so they change no text.
+    draft.fill = offers_[i].fill;
+    draft.tokens.insert(draft.tokens.end(), static_cast<std::size_t>(draft.fill), sequence.chain.back());
+  }
+  return any;
+}
+
+void Speculation::find_in_text(Sequence& sequence, std::int32_t tokens_max) {
   Draft& draft = sequence.draft;
-  if (tokens_max <= 0) return 0;
+  if (tokens_max <= 0) return;
   if (parts_.options.test_drafter) {
     parts_.options.test_drafter(sequence.chain, tokens_max, draft.tokens);
   } else {
     draft.is_match_long = draft.ngrams.draft(sequence.chain, tokens_max, draft.tokens) == sched::NgramDrafter::kMatchLong;
   }
   draft.tokens.erase(std::ranges::find_if(draft.tokens, llm::is_image_token), draft.tokens.end());
-  return size_of(draft.tokens);
 }
 
 // Drafts for the sequences that have no draft from their text.
@@ -102,10 +135,10 @@ void Speculation::draft_from_model(std::span<const sched::PlanRow> decode, std::
     Sequence& sequence = parts_.sequences.at(row.index);
     const std::int32_t possible = tokens_possible(sequence, rows_left);
     Draft& draft = sequence.draft;
+    draft.tokens.resize(draft.tokens.size() - static_cast<std::size_t>(std::exchange(draft.fill, 0)));
     // The draft model reads no images.
     if (!draft.tokens.empty() || possible == 0 || !sequence.job.images.empty()) continue;
     draft.is_of_model = true;
-    draft.untried.reset();
     candidates_.push_back({.slot = sequence.slot,
                            .chain = sequence.chain,
                            .tokens_max = possible,
@@ -116,29 +149,11 @@ void Speculation::draft_from_model(std::span<const sched::PlanRow> decode, std::
                            .distributions = &draft.distributions});
   }
   const ModelDrafter::Costs costs{
-      .call_ms = plain_ms_, .token_ms = plain_ms_ / sequences_, .row_ms = parts_.step_model.draft_row_ms()};
+      .call_ms = plain_ms_, .token_ms = plain_ms_ / plain_.decode_rows, .row_ms = parts_.step_model.draft_row_ms()};
   calls_.set_decode_threads();
   const TimePoint began = parts_.clock.now();
   drafter_->draft(candidates_, costs, rows_left, calls_.threads());
   drafting_ms_ = to_ms(parts_.clock.now() - began);
-}
-
-// Some widths cost less than smaller ones: the rows up to the next of these repeat the last token. They are verified like
-// drafts, so they change no text.
-void Speculation::fill_up(std::span<const sched::PlanRow> decode, std::int32_t rows_left) {
-  if (!parts_.step_model.knows_draft_rows()) return;
-  const std::int32_t fill =
-      sched::fill_rows(drafted(decode), rows_left, [&](std::int32_t more_rows) { return expected_ms(more_rows); });
-  if (fill == 0) return;
-  for (const sched::PlanRow& row : decode) {
-    Sequence& sequence = parts_.sequences.at(row.index);
-    Draft& draft = sequence.draft;
-    if (!draft.distributions.empty() || tokens_possible(sequence, size_of(draft.tokens) + fill) < size_of(draft.tokens) + fill)
-      continue;
-    draft.fill = fill;
-    draft.tokens.insert(draft.tokens.end(), static_cast<std::size_t>(fill), sequence.chain.back());
-    return;
-  }
 }
 
 void Speculation::verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now) {
@@ -168,7 +183,7 @@ void Speculation::verify(Sequence& sequence, std::int32_t row, std::int32_t rows
 void Speculation::settle(double ms) {
   if (plain_ms_ <= 0) return;  // Nothing is known yet.
   if (has_drafted_) {
-    balance_.add_drafted(ms + drafting_ms_, plain_ms_, sequences_, accepted_);
+    balance_.add_drafted(ms + drafting_ms_, plain_ms_, plain_.decode_rows, accepted_);
   } else {
     balance_.add_plain(ms);
   }
@@ -180,7 +195,7 @@ std::int32_t Speculation::sample_rows(Sequence& sequence, std::int32_t row, std:
   const std::int32_t drafted = rows - 1;
   for (std::int32_t i = 0; i < rows; ++i) {
     const std::int32_t length = size_of(sequence.chain);
-    sampler_.sample_row(sequence, row + i, now, i < drafted && !draft.distributions.empty() ? i : -1);
+    sampler_.sample_row(sequence, row + i, now, i < std::ssize(draft.distributions) ? i : -1);
     if (sequence.is_finished() || sequence.is_unsound || i == drafted) return i;
     UMA_CHECK(size_of(sequence.chain) == length + 1);
     if (sequence.chain.back() != draft.tokens[static_cast<std::size_t>(i)]) return i;

@@ -41,9 +41,10 @@ class Speculation {
   static void clear_draft(Draft& draft);
   [[nodiscard]] std::int32_t tokens_possible(const Sequence& sequence, std::int32_t rows_left) const;
   void draft_from_text(std::span<const sched::PlanRow> decode, std::int32_t rows_left);
-  [[nodiscard]] std::int32_t find_in_text(Sequence& sequence, std::int32_t tokens_max);
+  void find_in_text(Sequence& sequence, std::int32_t tokens_max);
   void draft_from_model(std::span<const sched::PlanRow> decode, std::int32_t rows_left);
-  void fill_up(std::span<const sched::PlanRow> decode, std::int32_t rows_left);
+  void try_once(std::int32_t rows_max);
+  [[nodiscard]] bool allot(std::span<const sched::PlanRow> decode, std::int32_t rows_max);
   [[nodiscard]] double expected_ms(std::int32_t more_rows) const;
   [[nodiscard]] std::int32_t drafted(std::span<const sched::PlanRow> decode) const;
   [[nodiscard]] std::int32_t sample_rows(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now);
@@ -57,7 +58,6 @@ class Speculation {
   sched::DraftBalance balance_;
   std::uint32_t calls_count_ = 0;
   // Of the last add_drafts().
-  std::int32_t sequences_ = 0;
   sched::StepShape plain_;  // The planned rows without draft tokens,
   double plain_ms_ = 0;     // and their expected time.
   double drafting_ms_ = 0;  // Time of the draft model.
