@@ -66,7 +66,8 @@ def strategies(slice_ms):
 
 def config_text(strategy):
     """The configuration file of a contestant."""
-    scheduler = ", ".join(f"{key}: {value}" for key, value in strategy.scheduler)
+    settings = {"speculation": "off", **dict(strategy.scheduler)}
+    scheduler = ", ".join(f"{key}: {value}" for key, value in settings.items())
     return f"policy: {strategy.policy}\nscheduler: {{{scheduler}}}\nkv: {{layout: split}}\nlimits: {{deadline_ms: 0}}\n"
 
 

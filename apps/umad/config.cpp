@@ -381,8 +381,7 @@ void check_http(const Config& config, const HttpAddress& http, std::vector<std::
   }
 }
 
-// Applies the requirements of reproducible answers (docs/decisions/0014). Draft tokens do not change answers then, so
-// speculation is on.
+// Applies the requirements of reproducible answers (docs/decisions/0014).
 void make_reproducible(Config& config, std::vector<std::string>& problems) {
   const bool is_strict = config.reproducible == Reproducible::strict;
   const auto refuse = [&](std::string_view why) {
@@ -401,7 +400,6 @@ void make_reproducible(Config& config, std::vector<std::string>& problems) {
   for (const char* key : {"kv.layout", "kv.flash_attention", "kv.type"}) {
     if (!config.is_given(key)) config.keys_given.emplace_back(key);  // A given key overrides the profile.
   }
-  if (!config.is_given("scheduler.speculation")) config.speculates = true;
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ struct Config {
   Lanes lanes = Lanes::automatic;
   double bmt_budget_gbps = 0;  // Limit of memory traffic in 10^9 bytes per second; 0: no limit.
   Reproducible reproducible = Reproducible::off;
-  bool speculates = false;
+  bool speculates = true;
   std::int32_t verify_every = 0;  // One of this many reused states is recomputed and compared; 0: none.
   double target_ttft_ms = 0;      // Default target for the time to the first token; 0: none.
   double target_tbt_ms = 0;       // Target for the time between two tokens of a stream; 0: automatic.

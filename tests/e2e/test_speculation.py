@@ -127,7 +127,7 @@ class DraftModel(unittest.TestCase):
         self.assertIn("the draft model's vocabulary has 1600 tokens, the model's 1536", result.stderr)
 
     def test_without_speculation_it_is_not_loaded(self):
-        with uma.Daemon(self.model, "--draft-model", self.right) as daemon, daemon.client() as client:
+        with uma.Daemon(self.model, "--draft-model", self.right, config="scheduler: {speculation: off}\n") as daemon, daemon.client() as client:
             self.assertIn("draft_model is not loaded: set scheduler.speculation: auto to use it", daemon.log())
             client.generate("one", max_tokens=20, ignore_eos=True)
             self.assertEqual(0, client.metrics()["drafted_tokens_total"])

@@ -13,12 +13,14 @@ namespace {
 
 class WarmUps : public LaneTest {
  protected:
-  void make_warm(std::shared_ptr<BusyWorkers> workers = nullptr) {
+  void make_warm(std::shared_ptr<BusyWorkers> workers = nullptr, std::int32_t sequences = 3) {
     LaneOptions options;
     options.warms_up = true;
     options.workers = std::move(workers);
-    make({.sequences = 3}, std::move(options));
+    make({.sequences = sequences}, std::move(options));
   }
+  static constexpr std::int32_t kManySequences = 8;  // With which the fake context has as many rows as are measured.
+  static constexpr std::uint64_t kMeasured = 3 * sched::WidthCosts::kWidths;
   std::uint64_t calls() { return lane_->stats().batch_calls_total.value(); }
 };
 
@@ -28,6 +30,24 @@ TEST_F(WarmUps, ALaneComputesEveryWidthBeforeItsFirstRequest) {
   EXPECT_EQ(calls(), 6u) << "one row, two prompts, and one row of one, two and three sequences";
   EXPECT_EQ(context_->sequence_length(0), 0);
   EXPECT_FALSE(lane_->step().did_work);
+}
+
+TEST_F(WarmUps, ThenItMeasuresEveryWidth) {
+  make_warm(nullptr, kManySequences);
+  run();
+  EXPECT_EQ(calls(), 3 + kManySequences + kMeasured);
+  EXPECT_EQ(context_->sequence_length(0), 0);
+}
+
+TEST_F(WarmUps, TheMeasurementGoesOnAfterARequestInAnEmptySlot) {
+  make_warm(nullptr, kManySequences);
+  for (int i = 0; i < 3 + kManySequences + 5; ++i) step();
+  post(job(1, "a question", 2));
+  run();
+  EXPECT_EQ(results_.at(1).generated, expected("a question", 2));
+  EXPECT_GE(calls(), 3 + kManySequences + kMeasured + 2);
+  EXPECT_EQ(lane_->stats().cells_used.value(), context_->sequence_length(0));
+  for (std::int32_t sequence = 1; sequence < kManySequences; ++sequence) EXPECT_EQ(context_->sequence_length(sequence), 0);
 }
 
 TEST_F(WarmUps, TheFirstRequestEndsIt) {
