@@ -71,7 +71,7 @@ class DraftModel(unittest.TestCase):
         cls.model = cls.make("model", "--layers", "12", "--quiet-layers", "11")
         cls.right = cls.make("right", "--layers", "1")
         cls.wrong = cls.make("wrong", "--layers", "1", "--seed", "7")
-        cls.plain, _ = cls.talk(OFF)
+        cls.plain, _ = cls.talk(None)
 
     @classmethod
     def make(cls, name, *flags):
@@ -84,7 +84,7 @@ class DraftModel(unittest.TestCase):
     def talk(cls, draft):
         """The token ids of a long reply, then of three at once, and the metrics. One thread: parallel requests change no bits."""
         flags = [] if draft is None else ["--draft-model", draft]
-        with uma.Daemon(cls.model, "--threads", "1", *flags, config=AUTO if draft else None) as daemon, daemon.client() as client:
+        with uma.Daemon(cls.model, "--threads", "1", *flags, config=AUTO if draft else OFF) as daemon, daemon.client() as client:
             replies = [client.generate("once upon a time", max_tokens=300, ignore_eos=True)]
             ids = [client.start(type="generate", prompt=prompt, max_tokens=60, ignore_eos=True) for prompt in ("one", "two dogs", "three " * 90)]
             replies += [client.finish(request) for request in ids]
