@@ -94,7 +94,7 @@ Expected<std::string> choose_model(const Config& config) {
 Expected<std::string> choose_draft_model(const Config& config) {
   if (config.draft_model.empty()) return std::string();
   if (!config.speculates) {
-    log_warning("draft_model is not loaded: set scheduler.speculation: auto to use it");
+    log_warning("draft_model is not loaded, because scheduler.speculation is off");
     return std::string();
   }
   return find_named(config, config.draft_model);

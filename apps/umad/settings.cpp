@@ -113,7 +113,7 @@ const std::vector<Setting>& settings() {
       {"", "model", store(path(), [](auto& c) -> auto& { return c.model; }), "UMA_MODEL", "--model",
        "model to serve: a GGUF file, or the name of a model downloaded by uma-cli pull", "uma-tiny, which ships with umad"},
       {"", "draft_model", store(path(), [](auto& c) -> auto& { return c.draft_model; }), "UMA_DRAFT_MODEL", "--draft-model",
-       "small model with the same vocabulary that drafts tokens; needs scheduler.speculation: auto", "none"},
+       "small model with the same vocabulary that drafts tokens, unless scheduler.speculation is off", "none"},
       {"", "projector", store(path(), [](auto& c) -> auto& { return c.projector; }), "UMA_MMPROJ", "--mmproj",
        "projector file that lets the model read images", "none"},
       {.section = "vision",

@@ -1,6 +1,8 @@
 #include "sched/draft_allotment.h"
 
 #include <algorithm>
+#include <limits>
+#include <ranges>
 #include <vector>
 
 #include "sched/draft_control.h"
@@ -10,16 +12,19 @@ namespace {
 
 constexpr std::int32_t kFillMax = 3;
 constexpr double kGainMin = 0.04;  // Less may be an error of measurement.
+// The longest call beside other sequences, whose tokens it delays, in plain calls.
+constexpr double kLongestCall = 3;
 
 // Keeps the best of several candidates by the rate of their tokens.
 class Best {
  public:
-  // `tokens` in `ms` without more rows.
-  Best(double tokens, double ms) : least_(rate(tokens, ms) * (1 + kGainMin)) {}
+  // `tokens`, one of each sequence, in `ms` without more rows.
+  Best(double tokens, double ms)
+      : least_(rate(tokens, ms) * (1 + kGainMin)), longest_ms_(tokens > 1 ? kLongestCall * ms : kNoLimit) {}
 
   // True: the best so far.
   [[nodiscard]] bool offer(double tokens, double ms) {
-    if (rate(tokens, ms) <= least_) return false;
+    if (ms > longest_ms_ || rate(tokens, ms) <= least_) return false;
     least_ = rate(tokens, ms);
     return true;
   }
@@ -27,7 +32,10 @@ class Best {
  private:
   static double rate(double tokens, double ms) { return tokens / std::max(ms, 1e-9); }
 
+  static constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
   double least_;
+  double longest_ms_;
 };
 
 // An offer whose next draft token would be right with this probability.
@@ -69,7 +77,10 @@ void allot_freely(std::span<DraftOffer> offers, std::int32_t rows_max, const Cal
   std::int32_t fill_best = 0;
   for (;;) {
     const auto drafts = static_cast<std::int32_t>(order.size());
-    for (std::int32_t fill = 0; fill <= std::min(kFillMax, rows_max - drafts); ++fill) {
+    const auto room = [](const DraftOffer& offer) { return offer.room - offer.allotted; };
+    const std::int32_t fill_max =
+        std::min({kFillMax, rows_max - drafts, std::ranges::max(offers | std::views::transform(room))});
+    for (std::int32_t fill = 0; fill <= fill_max; ++fill) {
       if (!best.offer(tokens, call_ms(drafts + fill))) continue;
       drafts_best = order.size();
       fill_best = fill;

@@ -36,8 +36,8 @@ MATCHER_P2(Rows, drafts, fill, "") {
 }
 
 TEST(DraftAllotment, TakesAsManyAsGiveTheMostTokensPerTime) {
-  EXPECT_THAT(allotted({{.chance = 0.98, .available = 12, .room = 50}}, false, kSteps), ElementsAre(Rows(11, 0)))
-      << "12 rows are cheap";
+  EXPECT_THAT(allotted({{.chance = 0.98, .available = 12, .room = 50}}, false, kSteps), ElementsAre(Rows(7, 0)))
+      << "8 rows are cheap";
   EXPECT_THAT(allotted({{.chance = 0.7, .available = 12, .room = 50}}, false, kSteps), ElementsAre(Rows(3, 0)));
   EXPECT_THAT(allotted({{.chance = 0.98, .available = 12, .room = 50}}, false, kEven), ElementsAre(Rows(12, 0)));
   EXPECT_THAT(allotted({{.chance = 0.6, .available = 12, .room = 50}}, false, kEven), ElementsAre(Rows(0, 0)));
@@ -54,6 +54,8 @@ TEST(DraftAllotment, FillsUpToACheaperWidth) {
 TEST(DraftAllotment, KeepsToTheRoomThereIs) {
   EXPECT_THAT(allotted({{.chance = 0.98, .available = 2, .room = 2}}, false, kSteps), ElementsAre(Rows(2, 0)))
       << "4 rows do not fit";
+  EXPECT_THAT(allotted({{.chance = 0.7, .available = 2, .room = 2}}, false, kSteps), ElementsAre(Rows(0, 0)))
+      << "3 rows cost too much";
   EXPECT_THAT(allotted({{.chance = 0.98, .available = 12, .room = 50}}, false, kSteps, 5), ElementsAre(Rows(3, 0)));
   EXPECT_THAT(allotted({{.chance = 0.98, .available = 12, .room = 50}}, false, kSteps, 0), ElementsAre(Rows(0, 0)));
   EXPECT_THAT(allotted({}, true, kSteps), ElementsAre());
@@ -76,6 +78,15 @@ TEST(DraftAllotment, InASplitContextAllSequencesGetAsManyRows) {
   const auto one = allotted({good, none}, true, kSteps);
   EXPECT_EQ(one[1].fill, one[0].allotted + one[0].fill);
   EXPECT_THAT(allotted({good, {.chance = 0.98, .available = 0, .room = 0}}, true, kSteps), ElementsAre(Rows(0, 0), Rows(0, 0)));
+}
+
+TEST(DraftAllotment, DelaysOtherSequencesByThreeCallsAtMost) {
+  std::array<double, WidthCosts::kWidths> ms = kEven;
+  for (std::size_t i = 1; i < ms.size(); ++i) ms[i] = ms[0] * (1 + 0.21 * static_cast<double>(i));
+  const DraftOffer good{.chance = 0.98, .available = 12, .room = 50};
+  const auto offers = allotted({good, good}, true, ms);
+  EXPECT_EQ(offers[0].allotted, 5) << "14 rows take more than three times as long as 2";
+  EXPECT_EQ(allotted({good}, false, ms)[0].allotted, 12);
 }
 
 TEST(WidthCosts, TheLastPeriodGoesOn) {

@@ -1,6 +1,6 @@
-// Keeps the loss by draft tokens small, whatever the predictions say: a lane may lose a hundredth of its decode time to calls
-// with draft tokens that gave fewer tokens than the same time without. Past gains do not pay for later losses beyond a few
-// calls.
+// Keeps the loss by draft tokens small: a lane may lose a hundredth of its decode time to calls with draft tokens that gave
+// fewer tokens than the same time without, as far as that is predicted right. Past gains do not pay for later losses beyond a
+// few calls.
 #pragma once
 
 #include <algorithm>

@@ -327,7 +327,8 @@ void StepModel::set_width_costs(std::span<const double, WidthCosts::kWidths> ms)
   width_costs_.emplace(ms);
   for (Costs& costs : by_threads_) {
     const CallCost& known = costs.decode;
-    // Costs of cells are kept; rows cost what the widths say, until calls show otherwise.
+    // Rows cost what the widths say, until calls show otherwise. Costs of cells are kept for the present number of threads,
+    // which the others follow.
     const auto term_ms = [&](std::size_t term) {
       Terms terms{};
       terms[term] = 1;

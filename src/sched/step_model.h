@@ -27,7 +27,7 @@ inline constexpr std::int32_t kChunkStep = 16;  // Smaller chunks are multiples 
 // The rows of one library call, either of decoding sequences or of prompts.
 struct StepShape {
   std::int32_t decode_rows = 0;
-  std::int32_t draft_rows = 0;       // Draft tokens beside the decode rows.
+  std::int32_t draft_rows = 0;       // Rows beside the decode rows: draft tokens, and rows without use.
   std::int32_t prefill_rows = 0;     // All prefill rows.
   std::int32_t small_rows = 0;       // Rows of chunks < kFastChunk.
   std::int64_t kv_tokens = 0;        // n_past summed over all rows: the number of tokens before each row.

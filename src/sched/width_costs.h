@@ -1,8 +1,9 @@
-// What a decode call costs by its number of rows, as measured on this machine with this model. Libraries compute some widths
+// What a decode call costs by its number of rows, as measured on this machine with this model. The library computes some widths
 // faster than smaller ones: on one CPU without AMX a 1.2 B model in Q4_0 takes 43 ms for three rows and 28 ms for four
-// (docs/MEASUREMENTS.md).
+// (docs/decisions/0062).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -26,8 +27,8 @@ class WidthCosts {
   [[nodiscard]] double of(std::int32_t rows) const {
     UMA_CHECK(rows >= 1);
     const std::int32_t periods = rows <= kWidths ? 0 : (rows - kWidths + kPeriod - 1) / kPeriod;
-    return relative_[static_cast<std::size_t>(rows - periods * kPeriod - 1)] +
-           periods * (relative_[kWidths - 1] - relative_[kWidths - kPeriod - 1]);
+    const double per_period = std::max(0.0, relative_[kWidths - 1] - relative_[kWidths - kPeriod - 1]);
+    return relative_[static_cast<std::size_t>(rows - periods * kPeriod - 1)] + periods * per_period;
   }
 
  private:

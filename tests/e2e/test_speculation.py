@@ -128,7 +128,7 @@ class DraftModel(unittest.TestCase):
 
     def test_without_speculation_it_is_not_loaded(self):
         with uma.Daemon(self.model, "--draft-model", self.right, config=OFF) as daemon, daemon.client() as client:
-            self.assertIn("draft_model is not loaded: set scheduler.speculation: auto to use it", daemon.log())
+            self.assertIn("draft_model is not loaded, because scheduler.speculation is off", daemon.log())
             client.generate("one", max_tokens=20, ignore_eos=True)
             self.assertEqual(0, client.metrics()["drafted_tokens_total"])
 

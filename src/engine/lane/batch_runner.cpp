@@ -36,24 +36,22 @@ bool BatchRunner::run(sched::BatchPlan& plan) {
 }
 
 void BatchRunner::run_decode(sched::BatchPlan& plan) {
-  speculation_.add_drafts(plan.decode);
   parts_.stats.decode_ticks_total.add();
   parts_.stats.decode_rows_total.add(plan.decode.size());
   std::span<sched::PlanRow> rows(plan.decode);
   bool did_all = true;
-  double ms = 0;
   while (did_all && !rows.empty()) {
     const auto next = std::ranges::find_if(rows, [&](const sched::PlanRow& row) { return row.group != rows.front().group; });
     const auto count = static_cast<std::size_t>(next - rows.begin());
-    did_all = run_decode_group(rows.first(count), ms);
+    did_all = run_decode_group(rows.first(count));
     rows = rows.subspan(count);
   }
-  if (did_all) speculation_.settle(ms);
   if (!did_all) plan.prefill.clear();  // Other planned sequences may have ended.
 }
 
-// Adds the time of the calls to `ms`.
-bool BatchRunner::run_decode_group(std::span<sched::PlanRow> rows, double& ms) {
+bool BatchRunner::run_decode_group(std::span<sched::PlanRow> rows) {
+  speculation_.add_drafts(rows);
+  double ms = 0;
   const auto run = [&](std::span<const sched::PlanRow> part) {
     if (!run_decode_call(part)) return false;
     ms += calls_.last().ms();
@@ -62,6 +60,7 @@ bool BatchRunner::run_decode_group(std::span<sched::PlanRow> rows, double& ms) {
   const std::size_t together = put_lone_rows_last(rows);
   bool did_all = together == 0 || run(rows.first(together));
   for (std::size_t i = together; did_all && i < rows.size(); ++i) did_all = run(rows.subspan(i, 1));
+  if (did_all) speculation_.settle(ms);
   return did_all;
 }
 

@@ -43,7 +43,7 @@ class BatchRunner {
 
  private:
   void run_decode(sched::BatchPlan& plan);
-  [[nodiscard]] bool run_decode_group(std::span<sched::PlanRow> rows, double& ms);
+  [[nodiscard]] bool run_decode_group(std::span<sched::PlanRow> rows);
   [[nodiscard]] bool run_decode_call(std::span<const sched::PlanRow> rows);
   void run_prefill(std::span<const sched::PlanRow> rows);
   [[nodiscard]] bool run_call(std::span<const sched::PlanRow> rows, bool is_prefill);

@@ -65,6 +65,7 @@ struct Draft {
   std::array<sched::DraftControl, 2> ngram_controls;  // Acceptance of drafts from the text: behind short, long matches.
   sched::DraftControl model_control{sched::kDraftModelPrior};  // Acceptance of drafts from the draft model.
 
+  void remove_fill() { tokens.resize(tokens.size() - static_cast<std::size_t>(std::exchange(fill, 0))); }
   [[nodiscard]] sched::DraftControl& ngram_control() { return ngram_controls[is_match_long ? 1 : 0]; }
   [[nodiscard]] sched::DraftControl& control() { return is_of_model ? model_control : ngram_control(); }
 };

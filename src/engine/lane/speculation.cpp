@@ -1,17 +1,17 @@
 #include "engine/lane/speculation.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/check.h"
 #include "llm/image_tokens.h"
 
 namespace uma::engine {
 
-void Speculation::add_drafts(std::vector<sched::PlanRow>& decode) {
-  constexpr std::uint32_t kPlainEvery = 32;  // In calls: one call without drafts measures their cost.
+void Speculation::add_drafts(std::span<sched::PlanRow> decode) {
+  constexpr std::uint32_t kPlainEvery = 32;  // In ticks: one tick without drafts measures their cost.
   const LaneOptions& options = parts_.options;
   const llm::ContextShape& shape = parts_.shape();
+  calls_.set_decode_threads();  // The predictions depend on it.
   plain_ = {};
   for (const sched::PlanRow& row : decode) {
     Sequence& sequence = parts_.sequences.at(row.index);
@@ -22,18 +22,26 @@ void Speculation::add_drafts(std::vector<sched::PlanRow>& decode) {
   drafting_ms_ = 0;
   has_drafted_ = false;
   accepted_ = 0;
+  more_rows_ = 0;
   // Rejected tokens are dropped. In reproducible mode drafts beside several sequences would leave single rows.
-  if (!shape.can_truncate || (options.is_reproducible && decode.size() > 1)) return;
+  if (!options.speculates || !shape.can_truncate || (options.is_reproducible && decode.size() > 1)) return;
+  if (parts_.stats.decode_ticks_total.value() % kPlainEvery == 0) return;
   std::int64_t rows_left = std::min(shape.batch_rows_max, shape.logits_rows_max) - plain_.decode_rows;
   if (shape.is_unified)
     rows_left = std::min<std::int64_t>(rows_left, shape.cells - parts_.cells_reserved() - plain_.decode_rows);
   const auto rows_max = static_cast<std::int32_t>(std::max<std::int64_t>(rows_left, 0));
-  if (options.speculates && ++calls_count_ % kPlainEvery != 0) {
-    draft_from_text(decode, rows_max);
-    if (drafter_) draft_from_model(decode, rows_max - drafted(decode));
+  draft_from_text(decode, rows_max);
+  if (drafter_ && balance_.may_draft()) {
+    (void)allot(decode, rows_max);
+    const std::int32_t of_text = drafted(decode);
+    draft_from_model(decode, rows_max - of_text);
+    has_drafted_ = drafted(decode) > of_text;  // Even if none of them will be verified.
   }
-  has_drafted_ = allot(decode, rows_max);
-  for (sched::PlanRow& row : decode) row.tokens_count = 1 + size_of(parts_.sequences.at(row.index).draft.tokens);
+  has_drafted_ = allot(decode, rows_max) || has_drafted_;
+  for (sched::PlanRow& row : decode) {
+    row.tokens_count = 1 + size_of(parts_.sequences.at(row.index).draft.tokens);
+    more_rows_ += row.tokens_count - 1;
+  }
 }
 
 void Speculation::clear_draft(Draft& draft) {
@@ -51,7 +59,10 @@ double Speculation::expected_ms(std::int32_t more_rows) const {
 
 std::int32_t Speculation::drafted(std::span<const sched::PlanRow> decode) const {
   std::int32_t count = 0;
-  for (const sched::PlanRow& row : decode) count += size_of(parts_.sequences.at(row.index).draft.tokens);
+  for (const sched::PlanRow& row : decode) {
+    const Draft& draft = parts_.sequences.at(row.index).draft;
+    count += size_of(draft.tokens) - draft.fill;
+  }
   return count;
 }
 
@@ -68,7 +79,6 @@ void Speculation::draft_from_text(std::span<const sched::PlanRow> decode, std::i
     Draft& draft = sequence.draft;
     if (!draft.tokens.empty()) draft.untried = draft.tokens.front();
   }
-  (void)allot(decode, rows_left);
 }
 
 // The first draft tokens show what a row costs. All sequences have as many rows, as a split context needs it.
@@ -89,7 +99,7 @@ bool Speculation::allot(std::span<const sched::PlanRow> decode, std::int32_t row
   for (const sched::PlanRow& row : decode) {
     Sequence& sequence = parts_.sequences.at(row.index);
     Draft& draft = sequence.draft;
-    draft.tokens.resize(draft.tokens.size() - static_cast<std::size_t>(std::exchange(draft.fill, 0)));
+    draft.remove_fill();
     const std::int32_t room = parts_.options.is_reproducible ? size_of(draft.tokens) : tokens_possible(sequence, rows_max);
     offers_.push_back({.chance = draft.control().chance(), .available = size_of(draft.tokens), .room = room});
   }
@@ -108,7 +118,7 @@ bool Speculation::allot(std::span<const sched::PlanRow> decode, std::int32_t row
     const auto allotted = static_cast<std::size_t>(offers_[i].allotted);
     draft.tokens.resize(allotted);
     if (draft.distributions.size() > allotted) draft.distributions.resize(allotted);
-    if (allotted > 0) draft.untried.reset();
+    if (allotted > 0 && !draft.is_of_model) draft.untried.reset();
     any = any || allotted > 0;
     // These rows are verified like drafts, so they change no text.
     draft.fill = offers_[i].fill;
@@ -135,7 +145,7 @@ void Speculation::draft_from_model(std::span<const sched::PlanRow> decode, std::
     Sequence& sequence = parts_.sequences.at(row.index);
     const std::int32_t possible = tokens_possible(sequence, rows_left);
     Draft& draft = sequence.draft;
-    draft.tokens.resize(draft.tokens.size() - static_cast<std::size_t>(std::exchange(draft.fill, 0)));
+    draft.remove_fill();
     // The draft model reads no images.
     if (!draft.tokens.empty() || possible == 0 || !sequence.job.images.empty()) continue;
     draft.is_of_model = true;
@@ -150,7 +160,6 @@ void Speculation::draft_from_model(std::span<const sched::PlanRow> decode, std::
   }
   const ModelDrafter::Costs costs{
       .call_ms = plain_ms_, .token_ms = plain_ms_ / plain_.decode_rows, .row_ms = parts_.step_model.draft_row_ms()};
-  calls_.set_decode_threads();
   const TimePoint began = parts_.clock.now();
   drafter_->draft(candidates_, costs, rows_left, calls_.threads());
   drafting_ms_ = to_ms(parts_.clock.now() - began);
@@ -183,6 +192,9 @@ void Speculation::verify(Sequence& sequence, std::int32_t row, std::int32_t rows
 void Speculation::settle(double ms) {
   if (plain_ms_ <= 0) return;  // Nothing is known yet.
   if (has_drafted_) {
+    // The rest of a very long call is another process's, not the drafts'.
+    constexpr double kLate = 1.5;
+    ms = std::min(ms, kLate * expected_ms(more_rows_));
     balance_.add_drafted(ms + drafting_ms_, plain_ms_, plain_.decode_rows, accepted_);
   } else {
     balance_.add_plain(ms);

@@ -22,10 +22,11 @@ class Speculation {
   Speculation(const LaneParts& parts, ContextCalls& calls, ReplySampler& sampler)
       : parts_(parts), calls_(calls), sampler_(sampler) {}
 
-  // Call it before the first step. The drafter's model drafts tokens where a sequence's own text has no draft.
+  // Call it before the first step. The drafter's model drafts tokens where a sequence's own text has no draft that is
+  // worthwhile.
   void use_model(std::unique_ptr<ModelDrafter> drafter) { drafter_ = std::move(drafter); }
-  // Adds draft tokens to the planned decode rows where they are likely to be faster, and rows that make the call cheaper.
-  void add_drafts(std::vector<sched::PlanRow>& decode);
+  // Adds draft tokens to the decode rows of a call where they are likely to be faster, and rows that make the call cheaper.
+  void add_drafts(std::span<sched::PlanRow> decode);
   // Samples from the rows of a sequence one after another, as long as the draft token after a row equals the sampled one. The
   // tokens are those that would be sampled without a draft, with the same random numbers. Draft tokens that the draft model has
   // drawn at random are accepted at random: the tokens may differ, but have the same distribution. Drops the cells of rejected
@@ -56,11 +57,11 @@ class Speculation {
   std::vector<ModelDrafter::Candidate> candidates_;
   std::vector<sched::DraftOffer> offers_;  // One for each planned row.
   sched::DraftBalance balance_;
-  std::uint32_t calls_count_ = 0;
   // Of the last add_drafts().
   sched::StepShape plain_;  // The planned rows without draft tokens,
   double plain_ms_ = 0;     // and their expected time.
   double drafting_ms_ = 0;  // Time of the draft model.
+  std::int32_t more_rows_ = 0;
   bool has_drafted_ = false;
   std::int32_t accepted_ = 0;  // By verify() since then.
 };

@@ -1,6 +1,7 @@
 #include "engine/lane/warm_up.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/trace.h"
@@ -11,6 +12,7 @@ namespace uma::engine {
 namespace {
 
 constexpr std::int32_t kMeasuredRounds = 3;
+constexpr std::size_t kCellsMax = 1024;
 
 constexpr TraceKind kWarmUpSpan{.name = "warm up", .numbers = {"rows"}};
 
@@ -37,6 +39,8 @@ WarmUp::WarmUp(const LaneParts& parts, ContextCalls& calls) : parts_(parts), cal
 std::optional<std::int32_t> WarmUp::room() const {
   const llm::ContextShape& shape = parts_.shape();
   if (!shape.can_truncate) return std::nullopt;
+  // A row of a pool looks at all cells up to the last used one.
+  if (shape.is_unified && parts_.slots.cells_top() > kCellsMax) return std::nullopt;
   if (shape.is_unified && shape.cells - parts_.slots.cells_used() < sched::WidthCosts::kWidths) return std::nullopt;
   const auto slot = parts_.slots.find_empty();
   return slot ? std::optional(static_cast<std::int32_t>(*slot)) : std::nullopt;
@@ -45,10 +49,18 @@ std::optional<std::int32_t> WarmUp::room() const {
 void WarmUp::take_width(std::int32_t rows, double ms) {
   double& least = width_ms_[static_cast<std::size_t>(rows - 1)];
   least = least > 0 ? std::min(least, ms) : ms;
-  if (rows == sched::WidthCosts::kWidths) parts_.step_model.set_width_costs(width_ms_);  // A round is complete.
+  const auto round = static_cast<std::size_t>(sched::WidthCosts::kWidths);
+  const bool is_worth_taking = next_ == warming_ + round || next_ == steps_.size();  // After the first round, and the last.
+  const bool all_took_time = std::ranges::all_of(width_ms_, [](double time) { return time > 0; });
+  if (is_worth_taking && all_took_time) parts_.step_model.set_width_costs(width_ms_);
 }
 
 void WarmUp::advance() {
+  calls_.set_decode_threads();
+  if (steps_[next_].is_measured && std::exchange(measured_threads_, calls_.threads()) != calls_.threads()) {
+    width_ms_ = {};
+    next_ = warming_;
+  }
   const Step step = steps_[next_++];
   const std::int32_t first = step.is_measured ? *room() : 0;
   const Token token = parts_.vocab.bos().value_or(0);
@@ -63,7 +75,6 @@ void WarmUp::advance() {
     }
     step.rows == 1 ? shape.add_decode(0) : shape.add_chunk(step.rows, 0);
   }
-  calls_.set_decode_threads();
   const auto status = calls_.run(false, {}, std::span(&kId, 1),
                                  [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
   const bool is_complete = status && *status == llm::DecodeStatus::done;

@@ -51,6 +51,7 @@ class WarmUp {
   std::vector<Step> steps_;
   std::size_t warming_ = 0;  // The steps before the measurement.
   std::size_t next_ = 0;
+  std::int32_t measured_threads_ = 0;
   std::array<double, sched::WidthCosts::kWidths> width_ms_{};  // The least times so far; 0: none.
   std::vector<llm::BatchRow> rows_;
 };
