@@ -1,9 +1,8 @@
 // Predicts the time of a library call from earlier calls: for each number of threads and kind of call, a linear model of its
 // rows and of the cached tokens they attend to, fitted online. Owned by one lane.
 //
-//   decode   t = a * width + b * decode rows + c * draft rows + d * n_past summed over the rows + e * skipped cells summed over
-//   the rows prefill  t = a + b * rows + c * rows of small chunks + d * n_past summed over the rows + e * the same of small
-//   chunks
+//   decode   t = a * width + b * decode rows + c * draft rows + d * n_past of all rows + e * skipped cells of all rows
+//   prefill  t = a + b * rows + c * rows of small chunks + d * n_past of all rows + e * n_past of the rows of small chunks
 //
 // `width` is 1, or what a call with so many rows costs by WidthCosts, if that was measured.
 //
