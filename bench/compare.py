@@ -32,6 +32,7 @@ N_BATCH = 2048  # umad's defaults, given to the others too
 N_UBATCH = 512
 READY_S = 120
 STOP_S = 10
+WARM_PAUSE_S = 2  # between the two bursts of --warm
 QUIET_TOKENS = 100  # default of uma-bench storm: tokens of each stream before the long prompts arrive
 
 # For each scenario: the figures to compare, its slots and cells per slot, the layout of the cells if it is not split, and whether
@@ -234,6 +235,11 @@ def storm_gaps(csv_text, quiet):
     return sorted(((later - began) / 1000, later - earlier) for times in decoding for earlier, later in zip(times, times[1:]))
 
 
+def warm(figures):
+    """The figures under the names of a second load."""
+    return {f"warm_{name}": value for name, value in figures.items()}
+
+
 class Bench:
     """Runs one scenario against one contestant at a time, each time from a fresh process."""
 
@@ -248,6 +254,8 @@ class Bench:
         run = {"umad": self.run_umad, "before": self.run_before, "llama-server": self.run_llama_server,
                "library": self.run_library}[contestant]
         figures = run(slots, seed)
+        if contestant == "library" and self.options.warm:
+            figures = figures | warm(figures)  # It computes an empty batch before it measures.
         if self.options.chart and contestant not in self.tokens_csv:
             self.tokens_csv[contestant] = self.csv_path().read_text()
         return figures
@@ -314,7 +322,12 @@ class Bench:
         if self.options.chart:
             command += ["--csv", self.csv_path()]
         try:
-            return json.loads(run_command(command + self.load_args))["figures"]
+            figures = json.loads(run_command(command + self.load_args))["figures"]
+            if self.options.warm:
+                time.sleep(WARM_PAUSE_S)
+                command[command.index("--seed") + 1] = seed + 1
+                figures |= warm(json.loads(run_command(command + self.load_args))["figures"])
+            return figures
         except ContestantFailed as failure:
             raise ContestantFailed(f"{failure}\nthe end of the server's log:\n{tail(log_path)}") from None
 
@@ -458,6 +471,8 @@ def parse_arguments(arguments):
     parser.add_argument("--streams", default="1,4,8,16", help="burst: numbers of streams, one slot each (default 1,4,8,16)")
     parser.add_argument("--prompt-words", type=positive, default=31, help="burst: words of a prompt (default 31)")
     parser.add_argument("--tokens", type=positive, default=64, help="burst: new tokens of a stream (default 64)")
+    parser.add_argument("--warm", action="store_true",
+                        help="burst: a second burst on each server, 2 s after the first one, as figures of their own (warm_…)")
     parser.add_argument("--slots", type=positive, help="other scenarios: slots of each server (default: by scenario)")
     parser.add_argument("--cells-per-slot", type=positive,
                         help="KV cells of a slot; -c is this times the slots (default: by scenario)")
@@ -497,6 +512,8 @@ def parse_arguments(arguments):
         parser.error(f"--streams is {options.streams}, must be numbers of 1 or more, such as 1,4,8")
     if any(slots % options.workers for slots in options.slots_list):
         parser.error(f"--workers is {options.workers}, every number of slots must be a multiple of it: {options.slots_list}")
+    if options.warm and options.scenario != "burst":
+        parser.error(f"--warm is for burst, not for {options.scenario}")
     if not options.model.is_file():
         parser.error(f"--model: there is no file {options.model}")
     programs = {"umad": options.umad, "before": options.before, "llama-server": options.llama_server, "library": options.library}
@@ -549,7 +566,10 @@ def compare(arguments):
             write_whole(options.chart, draw_storm(bench.tokens_csv, quiet_tokens(load_args)))
     print(f"{options.scenario}, {options.model.name}: medians of {options.pairs} rounds; -c slots × {options.cells_per_slot}, "
           f"-b {N_BATCH}, -ub {N_UBATCH}, -fa auto, {options.threads} threads, {options.layout} KV\n")
-    print(format_table(rounds_by_slots, SCENARIOS[options.scenario]["figures"], options.contestants))
+    figures = SCENARIOS[options.scenario]["figures"]
+    if options.warm:
+        figures = [*figures, *warm(dict.fromkeys(figures))]
+    print(format_table(rounds_by_slots, figures, options.contestants))
 
 
 def main(arguments):

@@ -12,6 +12,7 @@ namespace uma::engine {
 namespace {
 
 constexpr double kKeepsMs = 2000;         // How long a sequence keeps its slot that was urgent when it was placed.
+constexpr double kReplyTokens = 64;       // What a reply adds to the size of a request: its true length is not known.
 constexpr std::size_t kOvertakenMax = 8;  // Sequences that may wait for cells while one behind them is placed.
 
 // Whether the sequence is interactive, or a background one that has waited for long enough.
@@ -23,6 +24,11 @@ bool is_urgent(const Sequence& sequence, TimePoint now) {
 bool is_overdue(const Sequence& sequence, TimePoint now) {
   const TimePoint since = sequence.times.lacks_cells_since;
   return since != kNever && now >= since + from_ms(kTurnMs);
+}
+
+// The time that a sequence has waited, in ms for each token of work that it brings.
+double waited_for_size(const Sequence& sequence, TimePoint now) {
+  return to_ms(now - sequence.times.waits_since) / (sequence.arrived_tokens + kReplyTokens);
 }
 
 }  // namespace
@@ -119,7 +125,8 @@ Sequence* Admission::next_waiting(TimePoint now, std::span<const RequestId> over
 
 Admission::Order Admission::order_of(const Sequence& sequence, TimePoint now) const {
   const TimePoint overdue_since = is_overdue(sequence, now) ? sequence.times.lacks_cells_since : kNever;
-  return {!is_urgent(sequence, now), overdue_since, !sequence.was_placed(), parts_.shares.rank(sequence.job.flow)};
+  return {!is_urgent(sequence, now), overdue_since, !sequence.was_placed(), parts_.shares.rank(sequence.job.flow),
+          -waited_for_size(sequence, now)};
 }
 
 // Whether the sequence waits for another one's prompt. It waits until that prompt is computed, or the other sequence has left

@@ -34,10 +34,11 @@ class Admission {
   // Ends sequences past their timeout, and sequences past their deadline that have not been in a batch.
   void expire(TimePoint now);
   // Places the sequences that are next. Order: urgent ones first; among those, swapped-out ones before new ones; then the
-  // client for which the least work was done. The first that does not get a slot blocks all behind it. One that lacks cells is
-  // overtaken by those that fit, for kTurnMs; then it is the first, and generating sequences are swapped out for it, which get
-  // their turn again in the same way. It is overtaken for longer while it waits for another's turn to end. A background
-  // sequence is swapped out for an interactive one at once.
+  // client for which the least work was done; then the one that has waited the longest for its size (highest response ratio
+  // next: Brinch Hansen, 1971), so that a question in a conversation does not wait for all the documents before it. The first
+  // that does not get a slot blocks all behind it. One that lacks cells is overtaken by those that fit, for kTurnMs; then it is
+  // the first, and generating sequences are swapped out for it, which get their turn again in the same way. It is overtaken for
+  // longer while it waits for another's turn to end. A background sequence is swapped out for an interactive one at once.
   void admit(TimePoint now);
   // The stored state that a sequence resumes from has been read, or reading has failed.
   void accept_fetched(FetchReport report);
@@ -47,7 +48,7 @@ class Admission {
   // the sequences behind it wait, too; `ended`: without having been placed.
   enum class Outcome : std::uint8_t { placed, waits, holds_back, no_slot, no_cells, ended };
   // The smallest goes first.
-  using Order = std::tuple<bool, TimePoint, bool, sched::FairShare::Rank>;
+  using Order = std::tuple<bool, TimePoint, bool, sched::FairShare::Rank, double>;
 
   [[nodiscard]] Outcome try_to_place(Sequence& next, TimePoint now);
   [[nodiscard]] Sequence* next_waiting(TimePoint now, std::span<const RequestId> overtaken) const;

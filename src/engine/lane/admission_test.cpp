@@ -74,6 +74,46 @@ TEST_F(AdmissionTest, AClientWithManyRequestsDoesNotStarveAnother) {
   run();
 }
 
+TEST_F(AdmissionTest, AShortRequestPassesLongOnesThatHaveNotWaitedLongForTheirSize) {
+  make({.cells = 4000, .sequences = 1, .row_cost = std::chrono::milliseconds(1)});
+  post(job(1, "the first", 100));
+  for (std::uint64_t id = 2; id <= 4; ++id) post(job(id, std::string(1000, 'p'), 1));
+  while (sinks_[1]->tokens.size() < 50) step();
+  post(job(5, "a question", 1));
+  while (!results_.contains(5)) step();
+  EXPECT_FALSE(results_.contains(2));
+  run();
+  EXPECT_EQ(eos(2).reason, FinishReason::length);
+}
+
+using StoreAdmissionTest = StoreLaneTest;
+
+TEST_F(StoreAdmissionTest, AConversationsNextTurnCountsOnlyItsNewTokens) {
+  make_with_store({.cells = 4000, .sequences = 2, .row_cost = std::chrono::milliseconds(1)});
+  const std::vector<Token> chain = run_turn(std::string(1000, 'h'));
+  post(job(2, "one", 100));
+  post(job(3, "two", 100));
+  post(job(4, std::string(1000, 'p'), 1));
+  while (sinks_[2]->tokens.size() < 50) step();
+  post(next_turn(5, chain, 1));
+  while (!results_.contains(5)) step();
+  EXPECT_FALSE(results_.contains(4));
+}
+
+// Short requests arrive faster than they can be served, and each finds that the long one has waited longer for its size.
+TEST_F(AdmissionTest, ALongRequestIsNotStarvedByShortOnes) {
+  make({.cells = 4000, .sequences = 1, .row_cost = std::chrono::milliseconds(1)});
+  post(job(1, "the first", 10));
+  post(job(2, std::string(1000, 'p'), 1));
+  std::uint64_t id = 3;
+  for (int i = 0; i < 20'000 && !results_.contains(2); ++i) {
+    if (lane_->stats().queue_depth.value() < 10) post(job(id++, "a question", 10));
+    step();
+  }
+  ASSERT_TRUE(results_.contains(2));
+  EXPECT_GT(results_.size(), 5u) << "some were served before it";
+}
+
 // A pool of cells in which a long reply runs and the prompt of request 2 does not fit beside it.
 class PoolAdmissionTest : public AdmissionTest {
  protected:

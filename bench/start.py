@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Measures how umad and llama-server start: time from the program's start until it is ready and until its first token, the first
+token of the first request after "ready" against that of later ones, and memory.
+
+Each round starts each server once, in alternating order. The first request is sent as soon as the server says that it is ready.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import pathlib
+import sys
+import tempfile
+import time
+
+import compare
+
+# The prompts are these words in turn, so all have the same number of tokens and different beginnings.
+WORDS = "river stone garden window letter morning winter music paper yellow silver island".split()
+LATER = 5  # Requests after the first one.
+PAUSE_S = 0.5  # Before each of them.
+FIGURES = ("ready_ms", "start_to_first_token_ms", "first_request_ms", "later_request_ms", "first_to_later_ratio", "memory_mib")
+
+
+def status_of(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        response = connection.getresponse()
+        return response.status, json.loads(response.read() or b"{}")
+    finally:
+        connection.close()
+
+
+def umad_is_ready(port):
+    status, health = status_of(port)
+    return status == 200 and health["model"] == "ready"
+
+
+def llama_server_is_ready(port):
+    return status_of(port)[0] == 200
+
+
+def request_ms(port, number):
+    """The time until the first piece of a reply."""
+    prompt = " ".join(WORDS[number:] + WORDS[:number])
+    body = json.dumps({"prompt": prompt, "max_tokens": 4, "temperature": 0, "stream": True})
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=compare.READY_S)
+    try:
+        began = time.monotonic()
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        line = response.readline()
+        took_ms = 1000 * (time.monotonic() - began)
+        if response.status != 200 or not line.startswith(b"data:"):
+            raise compare.ContestantFailed(f"a request failed with status {response.status}: {line.decode(errors='replace')}")
+        response.read()
+        return took_ms
+    finally:
+        connection.close()
+
+
+def memory_mib(pid):
+    """Resident memory. Both servers map the model's file, whose pages count for both."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise compare.ContestantFailed(f"process {pid} has no VmRSS")
+
+
+def command_of(contestant, options, port, folder):
+    cells = options.slots * options.cells_per_slot
+    if contestant == "llama-server":
+        return [options.llama_server, "--model", options.model, "--host", "127.0.0.1", "--port", port, "-c", cells, "-np", options.slots,
+                "--no-kv-unified", "-b", compare.N_BATCH, "-ub", compare.N_UBATCH, "-fa", "auto", "-t", options.threads]
+    config = folder / "umad.yaml"
+    config.write_text("kv: {layout: split}\n")
+    return [options.umad, "--model", options.model, "--socket", folder / "uma.sock", "--data-dir", folder / "data", "--config", config,
+            "--kv-cells", cells, "--slots", options.slots, "--threads", options.threads, "--http", f"127.0.0.1:{port}"]
+
+
+def wait_until(is_ready, process, log_path):
+    """Waits like compare.wait_until_ready, but looks every 10 ms."""
+    deadline = time.monotonic() + compare.READY_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise compare.ContestantFailed(f"{process.args[0]} ended with status {process.returncode}:\n{compare.tail(log_path)}")
+        with contextlib.suppress(OSError):
+            if is_ready():
+                return
+        time.sleep(0.01)
+    raise compare.ContestantFailed(f"{process.args[0]} was not ready after {compare.READY_S} s:\n{compare.tail(log_path)}")
+
+
+def measure(contestant, options):
+    port = compare.free_port()
+    is_ready = umad_is_ready if contestant == "umad" else llama_server_is_ready
+    with tempfile.TemporaryDirectory(prefix="uma-bench-") as name:
+        folder = pathlib.Path(name)
+        log_path = folder / "server.log"
+        began = time.monotonic()
+        with compare.running(command_of(contestant, options, port, folder), log_path) as process:
+            wait_until(lambda: is_ready(port), process, log_path)
+            ready_ms = 1000 * (time.monotonic() - began)
+            first_ms = request_ms(port, 0)
+            start_ms = 1000 * (time.monotonic() - began)
+            later = []
+            for number in range(1, 1 + LATER):
+                time.sleep(PAUSE_S)
+                later.append(request_ms(port, number))
+            later_ms = compare.median(later)
+            return {"ready_ms": ready_ms, "start_to_first_token_ms": start_ms, "first_request_ms": first_ms,
+                    "later_request_ms": later_ms, "first_to_later_ratio": first_ms / later_ms, "memory_mib": memory_mib(process.pid)}
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(prog="script/bench start", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the 134m model")
+    parser.add_argument("--rounds", type=compare.positive, default=5, help="rounds (default 5)")
+    parser.add_argument("--slots", type=compare.positive, default=4, help="slots of each server (default 4)")
+    parser.add_argument("--cells-per-slot", type=compare.positive, default=4096, help="KV cells of a slot (default 4,096)")
+    parser.add_argument("--threads", type=compare.positive, default=2, help="compute threads of each server (default 2)")
+    parser.add_argument("--json", type=pathlib.Path, help="write every round's figures to this file")
+    parser.add_argument("--umad", default=compare.BIN / "umad", help="program (default: that of build/release)")
+    parser.add_argument("--llama-server", default="llama-server", help="program (default llama-server)")
+    return parser.parse_args(arguments)
+
+
+def run(arguments):
+    options = parse_arguments(arguments)
+    compare.warn_if_busy()
+    contestants = ["umad", "llama-server"]
+    rounds = []
+    for number in range(options.rounds):
+        order = contestants if number % 2 == 0 else contestants[::-1]
+        compare.say(f"round {number + 1} of {options.rounds}: {', '.join(order)}")
+        rounds.append({name: measure(name, options) for name in order})
+    print(f"start, {options.model.name}: medians of {options.rounds} rounds; {options.slots} slots of {options.cells_per_slot} cells, "
+          f"{options.threads} threads\n")
+    print(compare.format_table({options.slots: rounds}, FIGURES, contestants))
+    if options.json:
+        compare.write_whole(options.json, json.dumps(rounds, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(compare.exit_code_of(lambda: run(sys.argv[1:])))
