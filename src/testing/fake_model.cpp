@@ -172,6 +172,7 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
   UMA_CHECK(!rows.empty() && rows.size() <= static_cast<std::size_t>(shape_.batch_rows_max));
   logits_.clear();
   if (options_.clock != nullptr) {
+    if (rows.size() % 4 != 0) options_.clock->advance(options_.uneven_cost);
     options_.clock->advance(options_.decode_cost + options_.row_cost * static_cast<std::int64_t>(rows.size()) +
                             options_.skip_cost * skipped_by(rows));
   }

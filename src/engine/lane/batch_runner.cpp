@@ -130,12 +130,25 @@ sched::StepShape BatchRunner::append_rows(std::span<const sched::PlanRow> rows, 
   return shape;
 }
 
+sched::StepShape BatchRunner::append_fillers(const sched::StepShape& shape) {
+  const std::int32_t fillers = speculation_.fillers();
+  if (fillers == 0) return shape;
+  // With logits, because the library computes these faster for some widths, too.
+  for (std::int32_t i = 0; i < fillers; ++i) {
+    rows_.push_back({.token = rows_.back().token, .position = 0, .sequence = rows_.back().sequence + 1, .wants_logits = true});
+  }
+  return shape.with_drafts(fillers);
+}
+
 // False: the rows were not computed, and nothing was sampled from them.
 bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill) {
-  const sched::StepShape shape = append_rows(rows, is_prefill);
+  const sched::StepShape planned = append_rows(rows, is_prefill);
+  const std::size_t useful = rows_.size();
+  const sched::StepShape shape = is_prefill ? planned : append_fillers(planned);
   calls_.set_threads(needs_one_thread(rows) ? 1 : parts_.cores.decode_threads());
   const auto status = calls_.run(!is_prefill, sequence_of(rows.front()).job.adapters, interruptible_,
                                  [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
+  for (const llm::BatchRow& filler : std::span(rows_).subspan(useful)) (void)parts_.context.truncate(filler.sequence, 0);
   if (!status) {
     run_one_by_one(rows, status.error());
     return false;
@@ -156,7 +169,7 @@ bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill
   parts_.step_model.observe(shape, ms);
   if (!is_prefill) tidier_.charge(shape.decode_rows + shape.draft_rows, ms);
   (is_prefill ? parts_.stats.prefill_call : parts_.stats.decode_call).record_ms(ms);
-  if (is_prefill) parts_.stats.prompt_tokens_total.add(rows_.size());
+  if (is_prefill) parts_.stats.prompt_tokens_total.add(useful);
   add_computed(rows, is_prefill);
   return true;
 }

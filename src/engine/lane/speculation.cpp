@@ -1,6 +1,7 @@
 #include "engine/lane/speculation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "llm/image_tokens.h"
@@ -18,7 +19,7 @@ void Speculation::add_drafts(std::span<sched::PlanRow> decode) {
     clear_draft(sequence.draft);
     plain_.add_decode(parts_.cached(sequence), 0, static_cast<std::int64_t>(parts_.slots.cells_top()));
   }
-  plain_ms_ = expected_ms(0);
+  choose_fillers(empty_slots_behind(decode));
   drafting_ms_ = 0;
   has_drafted_ = false;
   accepted_ = 0;
@@ -41,6 +42,32 @@ void Speculation::add_drafts(std::span<sched::PlanRow> decode) {
   for (sched::PlanRow& row : decode) {
     row.tokens_count = 1 + size_of(parts_.sequences.at(row.index).draft.tokens);
     more_rows_ += row.tokens_count - 1;
+  }
+  if (more_rows_ > 0) fillers_ = 0;
+}
+
+// The library computes sequences of a split context together only if their slots are neighbours.
+std::int32_t Speculation::empty_slots_behind(std::span<const sched::PlanRow> decode) const {
+  if (parts_.shape().is_unified || parts_.options.is_reproducible) return 0;
+  const auto [first, last] = std::ranges::minmax(decode, {}, &sched::PlanRow::slot);
+  if (std::cmp_not_equal(last.slot - first.slot + 1, decode.size())) return 0;
+  std::int32_t count = 0;
+  for (auto slot = static_cast<std::size_t>(last.slot) + 1; slot < parts_.slots.size(); ++slot, ++count) {
+    if (!parts_.slots[slot].is_empty() || parts_.slots[slot].is_running) break;
+  }
+  return count;
+}
+
+void Speculation::choose_fillers(std::int32_t empty_slots) {
+  constexpr double kGainMin = 0.95;  // A row more has to save this much, because the widths are measured roughly.
+  fillers_ = 0;
+  plain_ms_ = expected_ms(0);
+  const double limit_ms = kGainMin * plain_ms_;
+  for (std::int32_t rows = 1; rows <= std::min(empty_slots, sched::WidthCosts::kPeriod); ++rows) {
+    const double ms = expected_ms(rows);
+    if (ms >= std::min(limit_ms, plain_ms_)) continue;
+    plain_ms_ = ms;
+    fillers_ = rows;
   }
 }
 
@@ -109,7 +136,8 @@ bool Speculation::allot(std::span<const sched::PlanRow> decode, std::int32_t row
     if (!balance_.may_draft()) {
       for (sched::DraftOffer& offer : offers_) offer.available = 0;
     }
-    sched::allot_drafts(offers_, rows_max, is_split, [&](std::int32_t more_rows) { return expected_ms(more_rows); });
+    sched::allot_drafts(offers_, rows_max, is_split,
+                        [&](std::int32_t more_rows) { return more_rows == 0 ? plain_ms_ : expected_ms(more_rows); });
   }
   bool any = false;
   for (std::size_t i = 0; i < decode.size(); ++i) {

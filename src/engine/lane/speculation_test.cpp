@@ -35,6 +35,44 @@ LaneOptions drafting(const FakeOptions& options, std::int32_t wrong_every) {
   return made;
 }
 
+// Three streams of a split context are computed as four, because that is faster, and nothing of the fourth row is left.
+TEST_F(SpeculationTest, ARowInAnEmptySlotMakesACallFaster) {
+  LaneOptions options;
+  options.warms_up = true;
+  options.speculates = false;
+  make({.cells = 800, .sequences = 8, .uneven_cost = std::chrono::milliseconds(1)}, std::move(options));
+  run();
+  std::map<std::size_t, int> calls_by_rows;
+  context_->fault = [&](std::span<const llm::BatchRow> rows) {
+    ++calls_by_rows[rows.size()];
+    return FakeFault::none;
+  };
+  for (std::uint64_t id = 1; id <= 3; ++id) post(job(id, "stream " + std::to_string(id), 20));
+  run();
+  for (std::uint64_t id = 1; id <= 3; ++id) EXPECT_EQ(sinks_[id]->tokens, expected("stream " + std::to_string(id), 20));
+  EXPECT_GE(calls_by_rows[4], 18);
+  EXPECT_EQ(calls_by_rows[3], 0);
+  for (std::int32_t slot = 3; slot < 8; ++slot) EXPECT_EQ(context_->sequence_length(slot), 0);
+}
+
+TEST_F(SpeculationTest, ARowInAnEmptySlotIsGoneAfterAFailedCall) {
+  LaneOptions options;
+  options.warms_up = true;
+  make({.cells = 800, .sequences = 8, .uneven_cost = std::chrono::milliseconds(1)}, std::move(options));
+  run();
+  int calls = 0;
+  context_->fault = [&](std::span<const llm::BatchRow> rows) {
+    if (rows.size() != 4) return FakeFault::none;
+    ++calls;
+    return calls == 3 ? FakeFault::decode_error : calls == 6 ? FakeFault::interrupted_half : FakeFault::none;
+  };
+  for (std::uint64_t id = 1; id <= 3; ++id) post(job(id, "stream " + std::to_string(id), 20));
+  run();
+  EXPECT_GE(calls, 6);
+  for (std::uint64_t id = 1; id <= 3; ++id) EXPECT_EQ(sinks_[id]->tokens, expected("stream " + std::to_string(id), 20));
+  for (std::int32_t slot = 3; slot < 8; ++slot) EXPECT_EQ(context_->sequence_length(slot), 0);
+}
+
 TEST_F(SpeculationTest, GuessesDoNotChangeWhatIsSaid) {
   const FakeOptions options{.cells = 400, .sequences = 2, .end_every = 60};
   const auto said = [&](LaneOptions lane_options) {
