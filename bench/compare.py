@@ -32,7 +32,7 @@ N_BATCH = 2048  # umad's defaults, given to the others too
 N_UBATCH = 512
 READY_S = 120
 STOP_S = 10
-WARM_PAUSE_S = 2  # between the two bursts of --warm
+WARM_PAUSE_S = 5  # between the two bursts of --warm: umad measures calls of every width meanwhile
 QUIET_TOKENS = 100  # default of uma-bench storm: tokens of each stream before the long prompts arrive
 
 # For each scenario: the figures to compare, its slots and cells per slot, the layout of the cells if it is not split, and whether
@@ -325,7 +325,7 @@ class Bench:
             figures = json.loads(run_command(command + self.load_args))["figures"]
             if self.options.warm:
                 time.sleep(WARM_PAUSE_S)
-                command[command.index("--seed") + 1] = seed + 1
+                command[command.index("--seed") + 1] = seed + 500  # prompts of neighbouring seeds share words
                 figures |= warm(json.loads(run_command(command + self.load_args))["figures"])
             return figures
         except ContestantFailed as failure:
@@ -472,7 +472,7 @@ def parse_arguments(arguments):
     parser.add_argument("--prompt-words", type=positive, default=31, help="burst: words of a prompt (default 31)")
     parser.add_argument("--tokens", type=positive, default=64, help="burst: new tokens of a stream (default 64)")
     parser.add_argument("--warm", action="store_true",
-                        help="burst: a second burst on each server, 2 s after the first one, as figures of their own (warm_…)")
+                        help="burst: a second burst on each server, 5 s after the first one, as figures of their own (warm_…)")
     parser.add_argument("--slots", type=positive, help="other scenarios: slots of each server (default: by scenario)")
     parser.add_argument("--cells-per-slot", type=positive,
                         help="KV cells of a slot; -c is this times the slots (default: by scenario)")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Measures how umad and llama-server start: time from the program's start until it is ready and until its first token, the first
-token of the first request after "ready" against that of later ones, and memory.
+token of the first request after "ready" against that of later ones, and memory. umad says "ready" before its warm-up, llama-server after.
 
 Each round starts each server once, in alternating order. The first request is sent as soon as the server says that it is ready.
 """
@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import json
 import pathlib
+import shutil
 import sys
 import tempfile
 import time
@@ -57,6 +58,8 @@ def request_ms(port, number):
             raise compare.ContestantFailed(f"a request failed with status {response.status}: {line.decode(errors='replace')}")
         response.read()
         return took_ms
+    except (OSError, http.client.HTTPException) as failure:
+        raise compare.ContestantFailed(f"a request failed: {failure!r}") from None
     finally:
         connection.close()
 
@@ -129,7 +132,13 @@ def parse_arguments(arguments):
 
 def run(arguments):
     options = parse_arguments(arguments)
+    for program in (options.umad, options.llama_server):
+        if shutil.which(program) is None:
+            raise compare.ContestantFailed(f"there is no program {program}: build or install it")
     compare.warn_if_busy()
+    with options.model.open("rb") as file:
+        while file.read(1 << 24):
+            pass  # The first server must not be the only one that reads the file from the disk.
     contestants = ["umad", "llama-server"]
     rounds = []
     for number in range(options.rounds):

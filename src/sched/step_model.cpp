@@ -119,9 +119,16 @@ void StepShape::add_decode(std::int64_t cached, std::int32_t drafts, std::int64_
   skipped_cells += rows * std::max<std::int64_t>(0, cells - cached);
 }
 
+void StepShape::add_padding(std::int64_t cached) {
+  padding_rows += 1;
+  padding_kv_tokens += cached;
+}
+
 StepShape StepShape::with_drafts(std::int32_t rows) const {
   UMA_CHECK(decode_rows > 0);
   StepShape shape = *this;
+  shape.padding_rows = 0;
+  shape.padding_kv_tokens = 0;
   const std::int64_t present = decode_rows + draft_rows;
   shape.draft_rows += rows;
   shape.kv_tokens += rows * kv_tokens / present;
@@ -347,8 +354,9 @@ void StepModel::set_width_costs(std::span<const double, WidthCosts::kWidths> ms)
 
 Terms StepModel::terms_of(const StepShape& shape) const {
   if (shape.prefill_rows == 0) {
-    return {width_costs_ ? width_costs_->of(shape.decode_rows + shape.draft_rows) : 1, static_cast<double>(shape.decode_rows),
-            static_cast<double>(shape.draft_rows), static_cast<double>(shape.kv_tokens) / kDecodeKvUnit,
+    return {width_costs_ ? width_costs_->of(shape.decode_rows + shape.draft_rows + shape.padding_rows) : 1,
+            static_cast<double>(shape.decode_rows), static_cast<double>(shape.draft_rows),
+            static_cast<double>(shape.kv_tokens + shape.padding_kv_tokens) / kDecodeKvUnit,
             static_cast<double>(shape.skipped_cells) / kSkippedUnit};
   }
   return {1, shape.prefill_rows / kPrefillRowsUnit, shape.small_rows / kPrefillRowsUnit,
@@ -376,8 +384,10 @@ void StepModel::observe(const StepShape& shape, double ms) {
     return sum * shape.decode_rows / (shape.decode_rows + shape.draft_rows);
   };
   last_decode_ = {.decode_rows = shape.decode_rows,
+                  .padding_rows = shape.padding_rows,
                   .kv_tokens = of_decode_rows(shape.kv_tokens),
-                  .skipped_cells = of_decode_rows(shape.skipped_cells)};
+                  .skipped_cells = of_decode_rows(shape.skipped_cells),
+                  .padding_kv_tokens = shape.padding_kv_tokens};
 }
 
 double StepModel::predict_ms(const StepShape& shape) const {

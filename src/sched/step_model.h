@@ -26,17 +26,22 @@ inline constexpr std::int32_t kChunkStep = 16;  // Smaller chunks are multiples 
 // The rows of one library call, either of decoding sequences or of prompts.
 struct StepShape {
   std::int32_t decode_rows = 0;
-  std::int32_t draft_rows = 0;       // Rows beside the decode rows: draft tokens, and rows without use.
-  std::int32_t prefill_rows = 0;     // All prefill rows.
-  std::int32_t small_rows = 0;       // Rows of chunks < kFastChunk.
-  std::int64_t kv_tokens = 0;        // n_past summed over all rows: the number of tokens before each row.
-  std::int64_t small_kv_tokens = 0;  // The same over rows of chunks < kFastChunk.
-  std::int64_t skipped_cells = 0;    // Of decode and draft rows.
+  std::int32_t draft_rows = 0;         // Rows beside the decode rows: draft tokens, and rows without use.
+  std::int32_t padding_rows = 0;       // Rows in slots of no running sequence, which make the call cheaper.
+  std::int32_t prefill_rows = 0;       // All prefill rows.
+  std::int32_t small_rows = 0;         // Rows of chunks < kFastChunk.
+  std::int64_t kv_tokens = 0;          // n_past summed over all rows: the number of tokens before each row.
+  std::int64_t small_kv_tokens = 0;    // The same over rows of chunks < kFastChunk.
+  std::int64_t skipped_cells = 0;      // Of decode and draft rows.
+  std::int64_t padding_kv_tokens = 0;  // n_past summed over the padding rows.
 
   // Adds a sequence's next token and `drafts` draft tokens after `cached` tokens. `cells`: those that the library looks at for
   // a row, the sequence's and others; 0: only its own.
   void add_decode(std::int64_t cached, std::int32_t drafts = 0, std::int64_t cells = 0);
-  // The same rows with so many draft rows more, which attend to as many cells as the mean of the others. Requires a decode row.
+  // A row after the `cached` tokens of an idle slot.
+  void add_padding(std::int64_t cached);
+  // The same decode and draft rows with so many draft rows more, which attend to as many cells as the mean of the others.
+  // Requires a decode row.
   [[nodiscard]] StepShape with_drafts(std::int32_t rows) const;
   // Adds the next `rows` tokens of a prompt after `cached` tokens.
   void add_chunk(std::int32_t rows, std::int64_t cached);
@@ -171,7 +176,7 @@ class StepModel {
   std::optional<WidthCosts> width_costs_;
   std::vector<Costs> by_threads_;  // In the order of first use.
   std::size_t current_ = 0;
-  StepShape last_decode_;  // Without its drafts.
+  StepShape last_decode_;  // Without its drafts, with its padding.
   bool has_drafted_ = false;
   std::int32_t rows_largest_ = 0;  // Largest prefill call.
   std::int64_t cached_last_ = 0;   // Cached tokens before the last prefill call.

@@ -11,8 +11,10 @@
 namespace uma::engine {
 namespace {
 
-constexpr double kKeepsMs = 2000;         // How long a sequence keeps its slot that was urgent when it was placed.
-constexpr double kReplyTokens = 64;       // What a reply adds to the size of a request: its true length is not known.
+constexpr double kKeepsMs = 2000;    // How long a sequence keeps its slot that was urgent when it was placed.
+constexpr double kReplyTokens = 64;  // What a reply adds to the size of a request: its true length is not known.
+constexpr std::int32_t kLongPrompt =
+    1024;                                 // Longer prompts count as this, so that nobody waits for much longer than the others.
 constexpr std::size_t kOvertakenMax = 8;  // Sequences that may wait for cells while one behind them is placed.
 
 // Whether the sequence is interactive, or a background one that has waited for long enough.
@@ -26,15 +28,24 @@ bool is_overdue(const Sequence& sequence, TimePoint now) {
   return since != kNever && now >= since + from_ms(kTurnMs);
 }
 
-// The time that a sequence has waited, in ms for each token of work that it brings.
-double waited_for_size(const Sequence& sequence, TimePoint now) {
-  return to_ms(now - sequence.times.waits_since) / (sequence.arrived_tokens + kReplyTokens);
+// The time that a sequence has waited for each token of work that it brings.
+double waited_ms_per_token(const Sequence& sequence, TimePoint now) {
+  return to_ms(now - sequence.times.waits_since) / (std::min(sequence.tokens_to_compute, kLongPrompt) + kReplyTokens);
+}
+
+std::int32_t tokens_left(const Sequence& sequence, const PrefixHit& hit) {
+  return sequence.prompt_tokens - std::min(sequence.prompt_tokens, hit.tokens_count);
 }
 
 }  // namespace
 
+void Admission::note_arrival(Sequence& sequence) {
+  // A search among states of adapters would keep a place for their set.
+  const bool is_plain = sequence.job.adapters.is_empty();
+  sequence.tokens_to_compute = is_plain ? tokens_left(sequence, finder_.find(sequence)) : sequence.prompt_tokens;
+}
+
 void Admission::expire(TimePoint now) {
-  std::size_t position = 0;
   for (const SequencePtr& pointer : parts_.sequences) {
     Sequence& sequence = *pointer;
     if (sequence.is_finished()) continue;
@@ -42,21 +53,29 @@ void Admission::expire(TimePoint now) {
       if (now >= sequence.job.timeout) {
         ends_.finish(sequence, FinishReason::timeout);
       } else if (!sequence.in_batch && !sequence.is_verified && now >= sequence.job.deadline) {
-        fail_waiting(sequence, position);
+        fail_waiting(sequence, now);
       }
     });
-    if (sequence.is_waiting()) ++position;
   }
   parts_.sequences.remove_finished();
 }
 
-void Admission::fail_waiting(Sequence& sequence, std::size_t position) {
+// The number of sequences that are to be placed before it.
+std::int64_t Admission::position_of(const Sequence& sequence, TimePoint now) const {
+  const Order own = order_of(sequence, now);
+  return std::ranges::count_if(parts_.sequences, [&](const SequencePtr& other) {
+    return other.get() != &sequence && other->is_waiting() && order_of(*other, now) < own;
+  });
+}
+
+void Admission::fail_waiting(Sequence& sequence, TimePoint now) {
+  const std::int64_t position = position_of(sequence, now);
   ends_.finish(sequence, FinishReason::error,
                Error{ErrorCode::limit_wait, std::format("the request's deadline passed after {:.0f} ms at position {} of the "
                                                         "queue; it would have waited about {:.0f} ms more: "
                                                         "try again later or set a longer deadline_ms",
                                                         to_ms(parts_.clock.now() - sequence.job.received), position + 1,
-                                                        estimated_wait_ms(static_cast<std::int64_t>(position)))});
+                                                        estimated_wait_ms(position))});
 }
 
 double Admission::estimated_wait_ms(std::int64_t position) const {
@@ -87,6 +106,9 @@ Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
   shifter_.shorten(next);
   if (next.is_finished()) return Outcome::ended;
   const PrefixHit hit = finder_.find(next);
+  const std::int32_t tokens = tokens_left(next, hit);
+  // What it would have reused is gone: it may no longer be the next one.
+  if (tokens > std::exchange(next.tokens_to_compute, tokens)) return Outcome::waits;
   if (hit.is_on_disk()) {
     if (!placement_.evict_ahead(next)) return Outcome::holds_back;
     begin_fetch(next, hit);
@@ -126,7 +148,7 @@ Sequence* Admission::next_waiting(TimePoint now, std::span<const RequestId> over
 Admission::Order Admission::order_of(const Sequence& sequence, TimePoint now) const {
   const TimePoint overdue_since = is_overdue(sequence, now) ? sequence.times.lacks_cells_since : kNever;
   return {!is_urgent(sequence, now), overdue_since, !sequence.was_placed(), parts_.shares.rank(sequence.job.flow),
-          -waited_for_size(sequence, now)};
+          -waited_ms_per_token(sequence, now)};
 }
 
 // Whether the sequence waits for another one's prompt. It waits until that prompt is computed, or the other sequence has left
@@ -135,7 +157,10 @@ bool Admission::waits_for_another(Sequence& sequence) const {
   if (sequence.waits_for == RequestId{}) return false;
   const Sequence* other = parts_.sequences.find(sequence.waits_for);
   const bool still = other != nullptr && other->is_running() && other->generated() == 0;
-  if (!still) sequence.waits_for = {};
+  if (!still) {
+    sequence.waits_for = {};
+    sequence.tokens_to_compute = tokens_left(sequence, finder_.find(sequence));
+  }
   return still;
 }
 

@@ -31,6 +31,7 @@ class Admission {
         finder_(finder),
         placement_(placement) {}
 
+  void note_arrival(Sequence& sequence);
   // Ends sequences past their timeout, and sequences past their deadline that have not been in a batch.
   void expire(TimePoint now);
   // Places the sequences that are next. Order: urgent ones first; among those, swapped-out ones before new ones; then the
@@ -54,8 +55,9 @@ class Admission {
   [[nodiscard]] Sequence* next_waiting(TimePoint now, std::span<const RequestId> overtaken) const;
   [[nodiscard]] Order order_of(const Sequence& sequence, TimePoint now) const;
   [[nodiscard]] bool waits_for_another(Sequence& sequence) const;
+  [[nodiscard]] std::int64_t position_of(const Sequence& sequence, TimePoint now) const;
   void begin_fetch(Sequence& sequence, const PrefixHit& hit);
-  void fail_waiting(Sequence& sequence, std::size_t position);
+  void fail_waiting(Sequence& sequence, TimePoint now);
   void report_positions(TimePoint now);
   void report_position(Sequence& sequence, std::int64_t position);
   [[nodiscard]] double estimated_wait_ms(std::int64_t position) const;

@@ -130,25 +130,29 @@ sched::StepShape BatchRunner::append_rows(std::span<const sched::PlanRow> rows, 
   return shape;
 }
 
-sched::StepShape BatchRunner::append_fillers(const sched::StepShape& shape) {
-  const std::int32_t fillers = speculation_.fillers();
-  if (fillers == 0) return shape;
-  // With logits, because the library computes these faster for some widths, too.
-  for (std::int32_t i = 0; i < fillers; ++i) {
-    rows_.push_back({.token = rows_.back().token, .position = 0, .sequence = rows_.back().sequence + 1, .wants_logits = true});
+void BatchRunner::append_padding(sched::StepShape& shape) {
+  for (std::int32_t i = 0; i < speculation_.padding(); ++i) {
+    const std::int32_t slot = rows_.back().sequence + 1;
+    const std::int32_t cached = size_of(parts_.slots[static_cast<std::size_t>(slot)].tokens);
+    // With logits, because the library computes these faster for some widths, too.
+    rows_.push_back({.token = rows_.back().token, .position = cached, .sequence = slot, .wants_logits = true});
+    shape.add_padding(cached);
   }
-  return shape.with_drafts(fillers);
+}
+
+void BatchRunner::drop_padding(std::size_t useful) {
+  for (const llm::BatchRow& row : std::span(rows_).subspan(useful)) (void)parts_.context.truncate(row.sequence, row.position);
 }
 
 // False: the rows were not computed, and nothing was sampled from them.
 bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill) {
-  const sched::StepShape planned = append_rows(rows, is_prefill);
+  sched::StepShape shape = append_rows(rows, is_prefill);
   const std::size_t useful = rows_.size();
-  const sched::StepShape shape = is_prefill ? planned : append_fillers(planned);
+  if (!is_prefill) append_padding(shape);
   calls_.set_threads(needs_one_thread(rows) ? 1 : parts_.cores.decode_threads());
   const auto status = calls_.run(!is_prefill, sequence_of(rows.front()).job.adapters, interruptible_,
                                  [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
-  for (const llm::BatchRow& filler : std::span(rows_).subspan(useful)) (void)parts_.context.truncate(filler.sequence, 0);
+  drop_padding(useful);
   if (!status) {
     run_one_by_one(rows, status.error());
     return false;

@@ -48,8 +48,8 @@ class BatchRunner {
   void run_prefill(std::span<const sched::PlanRow> rows);
   [[nodiscard]] bool run_call(std::span<const sched::PlanRow> rows, bool is_prefill);
   [[nodiscard]] sched::StepShape append_rows(std::span<const sched::PlanRow> rows, bool is_prefill);
-  // Adds rows without use in the empty slots behind the last row; returns the shape with them.
-  [[nodiscard]] sched::StepShape append_fillers(const sched::StepShape& shape);
+  void append_padding(sched::StepShape& shape);
+  void drop_padding(std::size_t useful);
   void run_one_by_one(std::span<const sched::PlanRow> rows, const Error& first_error);
   [[nodiscard]] std::size_t put_lone_rows_last(std::span<sched::PlanRow> rows) const;
   [[nodiscard]] bool needs_one_thread(std::span<const sched::PlanRow> rows) const;

@@ -217,7 +217,7 @@ void Lane::add_sequence(GenerationJob job) {
   const std::span<const Token> banned = job.sampling.ignore_eos ? parts_.vocab.end_of_generation() : std::span<const Token>();
   auto sequence = std::make_unique<Sequence>(std::move(job), parts_.vocab, banned);
   sequence->times.arrived = sequence->times.waits_since = clock_.now();
-  sequence->arrived_tokens = sequence->prompt_tokens - finder_.find(*sequence).tokens_count;
+  admission_.note_arrival(*sequence);
   stats_->requests_total.add();
   if (!sequence->job.adapters.is_empty()) stats_->adapter_requests_total.add();
   shares_.enter(sequence->job.flow);

@@ -140,8 +140,8 @@ struct Sequence {
   std::optional<Leaving> leaving;
   std::optional<Restore> restoring;
   RequestId waits_for{};  // The request that computes a common prefix for it.
-  // The tokens of its prompt that had to be computed when it arrived.
-  std::int32_t arrived_tokens = 0;
+  // The tokens of its prompt that had to be computed when that was last looked at.
+  std::int32_t tokens_to_compute = 0;
   std::int64_t position_reported = -1;
   SequenceTimes times;
 };

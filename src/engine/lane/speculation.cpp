@@ -9,7 +9,7 @@
 namespace uma::engine {
 
 void Speculation::add_drafts(std::span<sched::PlanRow> decode) {
-  constexpr std::uint32_t kPlainEvery = 32;  // In ticks: one tick without drafts measures their cost.
+  constexpr std::uint32_t kPlainEvery = 32;  // In ticks: one tick without drafts and padding measures their cost.
   const LaneOptions& options = parts_.options;
   const llm::ContextShape& shape = parts_.shape();
   calls_.set_decode_threads();  // The predictions depend on it.
@@ -19,14 +19,17 @@ void Speculation::add_drafts(std::span<sched::PlanRow> decode) {
     clear_draft(sequence.draft);
     plain_.add_decode(parts_.cached(sequence), 0, static_cast<std::int64_t>(parts_.slots.cells_top()));
   }
-  choose_fillers(empty_slots_behind(decode));
+  plain_ms_ = expected_ms(0);
+  padding_ = 0;
   drafting_ms_ = 0;
   has_drafted_ = false;
   accepted_ = 0;
   more_rows_ = 0;
+  const bool is_measuring = parts_.stats.decode_ticks_total.value() % kPlainEvery == 0;
+  if (!shape.is_unified && shape.can_truncate && !options.is_reproducible && !is_measuring) choose_padding(decode);
   // Rejected tokens are dropped. In reproducible mode drafts beside several sequences would leave single rows.
   if (!options.speculates || !shape.can_truncate || (options.is_reproducible && decode.size() > 1)) return;
-  if (parts_.stats.decode_ticks_total.value() % kPlainEvery == 0) return;
+  if (is_measuring) return;
   std::int64_t rows_left = std::min(shape.batch_rows_max, shape.logits_rows_max) - plain_.decode_rows;
   if (shape.is_unified)
     rows_left = std::min<std::int64_t>(rows_left, shape.cells - parts_.cells_reserved() - plain_.decode_rows);
@@ -43,31 +46,24 @@ void Speculation::add_drafts(std::span<sched::PlanRow> decode) {
     row.tokens_count = 1 + size_of(parts_.sequences.at(row.index).draft.tokens);
     more_rows_ += row.tokens_count - 1;
   }
-  if (more_rows_ > 0) fillers_ = 0;
+  if (more_rows_ > 0) padding_ = 0;
 }
 
 // The library computes sequences of a split context together only if their slots are neighbours.
-std::int32_t Speculation::empty_slots_behind(std::span<const sched::PlanRow> decode) const {
-  if (parts_.shape().is_unified || parts_.options.is_reproducible) return 0;
+void Speculation::choose_padding(std::span<const sched::PlanRow> decode) {
+  constexpr double kGainMin = 0.95;  // A padding row has to save this much, because the widths are measured roughly.
   const auto [first, last] = std::ranges::minmax(decode, {}, &sched::PlanRow::slot);
-  if (std::cmp_not_equal(last.slot - first.slot + 1, decode.size())) return 0;
-  std::int32_t count = 0;
-  for (auto slot = static_cast<std::size_t>(last.slot) + 1; slot < parts_.slots.size(); ++slot, ++count) {
-    if (!parts_.slots[slot].is_empty() || parts_.slots[slot].is_running) break;
-  }
-  return count;
-}
-
-void Speculation::choose_fillers(std::int32_t empty_slots) {
-  constexpr double kGainMin = 0.95;  // A row more has to save this much, because the widths are measured roughly.
-  fillers_ = 0;
-  plain_ms_ = expected_ms(0);
-  const double limit_ms = kGainMin * plain_ms_;
-  for (std::int32_t rows = 1; rows <= std::min(empty_slots, sched::WidthCosts::kPeriod); ++rows) {
-    const double ms = expected_ms(rows);
-    if (ms >= std::min(limit_ms, plain_ms_)) continue;
+  if (std::cmp_not_equal(last.slot - first.slot + 1, decode.size())) return;
+  sched::StepShape padded = plain_;
+  auto index = static_cast<std::size_t>(last.slot) + 1;
+  while (index < parts_.slots.size() && padded.padding_rows < sched::WidthCosts::kPeriod) {
+    const Slot& slot = parts_.slots[index++];
+    if (slot.is_running || size_of(slot.tokens) >= parts_.shape().sequence_cells_max) return;
+    padded.add_padding(size_of(slot.tokens));
+    const double ms = parts_.step_model.predict_ms(padded);
+    if (ms >= kGainMin * plain_ms_) continue;
     plain_ms_ = ms;
-    fillers_ = rows;
+    padding_ = padded.padding_rows;
   }
 }
 

@@ -27,9 +27,9 @@ class Speculation {
   void use_model(std::unique_ptr<ModelDrafter> drafter) { drafter_ = std::move(drafter); }
   // Adds draft tokens to the decode rows of a call where they are likely to be faster, and rows that make the call cheaper.
   void add_drafts(std::span<sched::PlanRow> decode);
-  // Rows without use that make the call faster, one in each of the empty slots behind `decode`'s last one. 0 if there are draft
+  // Padding rows that make the call faster: one in each of so many idle slots behind the last row's slot. 0 if there are draft
   // tokens. Valid after add_drafts().
-  [[nodiscard]] std::int32_t fillers() const { return fillers_; }
+  [[nodiscard]] std::int32_t padding() const { return padding_; }
   // Samples from the rows of a sequence one after another, as long as the draft token after a row equals the sampled one. The
   // tokens are those that would be sampled without a draft, with the same random numbers. Draft tokens that the draft model has
   // drawn at random are accepted at random: the tokens may differ, but have the same distribution. Drops the cells of rejected
@@ -49,8 +49,7 @@ class Speculation {
   void draft_from_model(std::span<const sched::PlanRow> decode, std::int32_t rows_left);
   void try_once(std::int32_t rows_max);
   [[nodiscard]] bool allot(std::span<const sched::PlanRow> decode, std::int32_t rows_max);
-  [[nodiscard]] std::int32_t empty_slots_behind(std::span<const sched::PlanRow> decode) const;
-  void choose_fillers(std::int32_t empty_slots);
+  void choose_padding(std::span<const sched::PlanRow> decode);
   [[nodiscard]] double expected_ms(std::int32_t more_rows) const;
   [[nodiscard]] std::int32_t drafted(std::span<const sched::PlanRow> decode) const;
   [[nodiscard]] std::int32_t sample_rows(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now);
@@ -64,8 +63,8 @@ class Speculation {
   sched::DraftBalance balance_;
   // Of the last add_drafts().
   sched::StepShape plain_;  // The planned rows without draft tokens,
-  double plain_ms_ = 0;     // and their expected time with fillers.
-  std::int32_t fillers_ = 0;
+  double plain_ms_ = 0;     // and their expected time with padding.
+  std::int32_t padding_ = 0;
   double drafting_ms_ = 0;  // Time of the draft model.
   std::int32_t more_rows_ = 0;
   bool has_drafted_ = false;

@@ -55,6 +55,34 @@ TEST_F(SpeculationTest, ARowInAnEmptySlotMakesACallFaster) {
   for (std::int32_t slot = 3; slot < 8; ++slot) EXPECT_EQ(context_->sequence_length(slot), 0);
 }
 
+TEST_F(SpeculationTest, PaddingInAnIdleSlotLeavesItsTokens) {
+  LaneOptions options;
+  options.warms_up = true;
+  options.speculates = false;
+  make({.cells = 1600, .sequences = 8, .uneven_cost = std::chrono::milliseconds(1)}, std::move(options));
+  run();
+  for (std::uint64_t id = 2; id <= 4; ++id) post(job(id, "stream " + std::to_string(id), 40));
+  post(of_session("s", job(1, "an idle conversation", 4)));
+  while (!results_.contains(1)) step();
+  const std::vector<Token> chain = chain_after(1);
+  const std::int32_t length = context_->sequence_length(3);
+  EXPECT_GT(length, 20);
+  int padded = 0;
+  context_->fault = [&](std::span<const llm::BatchRow> rows) {
+    padded += rows.size() == 4 && rows.back().sequence == 3 && rows.back().position == length ? 1 : 0;
+    return FakeFault::none;
+  };
+  run();
+  EXPECT_GT(padded, 20);
+  EXPECT_EQ(context_->sequence_length(3), length);
+  for (std::uint64_t id = 2; id <= 4; ++id) EXPECT_EQ(sinks_[id]->tokens, expected("stream " + std::to_string(id), 40));
+  context_->fault = nullptr;
+  post(next_turn(5, chain, 4));
+  run();
+  EXPECT_EQ(results_.at(5).generated, fake_continuation(options_, chain, 4));
+  EXPECT_GT(eos(5).usage.reused_tokens, 20);
+}
+
 TEST_F(SpeculationTest, ARowInAnEmptySlotIsGoneAfterAFailedCall) {
   LaneOptions options;
   options.warms_up = true;
