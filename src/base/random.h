@@ -14,12 +14,15 @@ class Random {
   explicit Random(std::uint64_t seed) : state_(seed) {}
 
   std::uint64_t next_u64() {
-    state_ += 0x9e3779b97f4a7c15ull;
+    state_ += kStep;
     std::uint64_t z = state_;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
     return z ^ (z >> 31);
   }
+
+  // Leaves out the next `count` numbers, in one step: the state is a counter. So threads can draw parts of one sequence.
+  void skip(std::uint64_t count) { state_ += count * kStep; }
 
   // Uniform in [0, 1), 53 bits.
   double next_unit() { return static_cast<double>(next_u64() >> 11) * 0x1.0p-53; }
@@ -31,6 +34,7 @@ class Random {
   }
 
  private:
+  static constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15ull;
   std::uint64_t state_;
 };
 

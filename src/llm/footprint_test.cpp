@@ -33,7 +33,8 @@ ContextOptions options_of(std::int32_t cells, std::int32_t sequences) {
 
 class FootprintOf : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Models, FootprintOf,
-                         ::testing::Values("tiny", "tiny-chat", "tiny-swa", "tiny-recurrent", "tiny-hybrid"));
+                         ::testing::Values("tiny", "tiny-chat", "tiny-swa", "tiny-recurrent", "tiny-hybrid", "tiny-qwen3",
+                                           "tiny-moe", "tiny-gpt-oss"));
 
 TEST_P(FootprintOf, TheDryRunKnowsWhatTheModelWillTake) {
   const std::vector<ContextOptions> contexts = {options_of(8192, 8), options_of(1024, 1)};

@@ -1,7 +1,7 @@
-// Tests of the three kinds of memory that cannot be truncated at any token: a window (tiny-swa), a state (tiny-recurrent), both
-// a cache and a state (tiny-hybrid), compared with a plain cache (tiny). The first part tests our Context. The second part
-// tests the library itself, to notice a new version that behaves differently (docs/decisions/0016). The models are random, made
-// by the build.
+// Tests of the three kinds of memory that cannot be truncated at any token: a window (tiny-swa; tiny-gpt-oss, with attention
+// sinks and experts), a state (tiny-recurrent), both a cache and a state (tiny-hybrid), compared with a plain cache (tiny). The
+// first part tests our Context. The second part tests the library itself, to notice a new version that behaves differently
+// (docs/decisions/0016). The models are random, made by the build.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -21,7 +21,7 @@ namespace uma::llm {
 namespace {
 
 constexpr std::int32_t kLength = 200;  // Length of the sequences.
-constexpr std::int32_t kWindow = 32;   // The window of tiny-swa.
+constexpr std::int32_t kWindow = 32;   // The window of tiny-swa and tiny-gpt-oss.
 // Other batch shapes sum in another order: logits then differ by less than this (logits_distance(): at most 0.0033 on seven of
 // ggml's CPU variants), and by more if the memory is wrong (0.044 and more).
 constexpr double kClose = 0.012;
@@ -68,6 +68,7 @@ class Memory : public ::testing::TestWithParam<Case> {
  protected:
   static std::string kind() { return GetParam().model; }
   static bool is_unified() { return GetParam().layout == KvLayout::unified; }
+  static bool has_window() { return kind() == "tiny-swa" || kind() == "tiny-gpt-oss"; }
   static bool has_state() { return kind() == "tiny-recurrent" || kind() == "tiny-hybrid"; }
 
   std::unique_ptr<Context> context(std::int32_t sequences = 4) const {
@@ -176,7 +177,7 @@ TEST_P(Memory, ASavedSequenceGoesOnWithTheSameBits) {
       Bytes state = saved;
       const bool is_loaded = to->load_state(target, 0, kLength, to->fit_state(state)).has_value();
       // With several caches, the library refuses a split state of a context with another number of sequences.
-      const bool has_several = kind() == "tiny-swa" || kind() == "tiny-hybrid";
+      const bool has_several = has_window() || kind() == "tiny-hybrid";
       EXPECT_EQ(is_loaded, is_unified() || sequences == 4 || !has_several) << sequences << " " << target;
       EXPECT_EQ(to->sequence_length(target), is_loaded ? kLength : 0);
       if (is_loaded) {
@@ -415,7 +416,8 @@ TEST_P(Memory, AfterAnInterruptionTheLengthIsTrue) {
 }
 
 std::vector<Case> cases_of(KvLayout layout) {
-  return {{"tiny", layout}, {"tiny-swa", layout}, {"tiny-recurrent", layout}, {"tiny-hybrid", layout}};
+  return {
+      {"tiny", layout}, {"tiny-swa", layout}, {"tiny-gpt-oss", layout}, {"tiny-recurrent", layout}, {"tiny-hybrid", layout}};
 }
 
 std::string name_of(const ::testing::TestParamInfo<Case>& made) {
@@ -500,7 +502,7 @@ class LibraryMemory : public ::testing::TestWithParam<const char*> {
 TEST_P(LibraryMemory, ReportsItsKind) {
   EXPECT_EQ(llama_model_is_recurrent(model_.get()), kind() == "tiny-recurrent");
   EXPECT_EQ(llama_model_is_hybrid(model_.get()), kind() == "tiny-hybrid");
-  EXPECT_EQ(llama_model_n_swa(model_.get()), kind() == "tiny-swa" ? kWindow : 0);
+  EXPECT_EQ(llama_model_n_swa(model_.get()), kind() == "tiny-swa" || kind() == "tiny-gpt-oss" ? kWindow : 0);
 }
 
 // A PARTIAL_ONLY checkpoint restores a sequence as long as the earlier tokens are still cached.
@@ -568,14 +570,16 @@ TEST_P(LibraryWindow, InASmallCacheForgetsAsItGrowsAndCannotShift) {
   EXPECT_LE(llama_memory_seq_pos_min(memory(target), 0), 480 - kWindow);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LibraryMemory, ::testing::Values("tiny", "tiny-swa", "tiny-recurrent", "tiny-hybrid"),
-                         [](const auto& made) {
-                           std::string name = made.param;
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+std::string underscored(const ::testing::TestParamInfo<std::string>& made) {
+  std::string name = made.param;
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
 
-INSTANTIATE_TEST_SUITE_P(Models, LibraryWindow, ::testing::Values("tiny-swa"));
+INSTANTIATE_TEST_SUITE_P(Models, LibraryMemory,
+                         ::testing::Values("tiny", "tiny-swa", "tiny-gpt-oss", "tiny-recurrent", "tiny-hybrid"), underscored);
+
+INSTANTIATE_TEST_SUITE_P(Models, LibraryWindow, ::testing::Values("tiny-swa", "tiny-gpt-oss"), underscored);
 
 }  // namespace
 }  // namespace uma::llm

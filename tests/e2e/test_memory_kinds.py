@@ -68,6 +68,12 @@ class Window(MemoryKind, uma.DaemonTest):
     takes_back = (("warm", "checkpoint"), ("hot", "hot"))  # hot: the window is still there
 
 
+class WindowAndSinks(MemoryKind, uma.DaemonTest):
+    """Every second layer has a window; all have attention sinks and experts."""
+    model = uma.BUILD / "models" / "tiny-gpt-oss.gguf"
+    takes_back = (("warm", "checkpoint"), ("hot", "hot"))
+
+
 class LongWindow(unittest.TestCase):
     def test_prompts_of_a_window_longer_than_their_context_are_computed_once(self):
         with tempfile.TemporaryDirectory(prefix="uma-window-") as folder:

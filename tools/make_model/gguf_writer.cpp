@@ -7,6 +7,7 @@
 #include <cstring>
 #include <format>
 #include <string_view>
+#include <thread>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -24,7 +25,7 @@ struct FileClose {
 };
 
 ggml_type stored_type(const Matrix& matrix, ggml_type type) {
-  return matrix.is_f32 ? GGML_TYPE_F32 : type;
+  return matrix.type.value_or(type);
 }
 
 // gguf copies what it needs of the tensors, so they are freed at the end of this call.
@@ -85,15 +86,33 @@ void fill_row(const Matrix& matrix, std::int64_t index, std::span<float> row, Ra
   }
 }
 
-bool write_matrix(std::FILE* file, const Matrix& matrix, ggml_type type, Random& random) {
+// Fills the rows from `begin` to `end` of the stored form of the whole matrix. `random` draws row 0 first.
+void fill_rows(const Matrix& matrix, ggml_type type, std::int64_t begin, std::int64_t end, Random random,
+               std::span<std::byte> stored) {
   const std::size_t row_bytes = ggml_row_size(type, matrix.columns);
-  std::vector<std::byte> stored(row_bytes * static_cast<std::size_t>(matrix.rows));
   std::vector<float> row(static_cast<std::size_t>(matrix.columns));
-  for (std::int64_t index = 0; index < matrix.rows; ++index) {
+  random.skip(static_cast<std::uint64_t>(begin * matrix.columns));
+  for (std::int64_t index = begin; index < end; ++index) {
     fill_row(matrix, index, row, random);
-    ggml_quantize_chunk(type, row.data(), stored.data() + static_cast<std::size_t>(index) * row_bytes, 0, 1, matrix.columns,
-                        nullptr);
+    ggml_quantize_chunk(type, row.data(), stored.subspan(static_cast<std::size_t>(index) * row_bytes).data(), 0, 1,
+                        matrix.columns, nullptr);
   }
+}
+
+bool write_matrix(std::FILE* file, const Matrix& matrix, ggml_type type, Random& random) {
+  constexpr std::int64_t kWeightsPerThreadMin = 1 << 18;  // About a millisecond.
+  std::vector<std::byte> stored(ggml_row_size(type, matrix.columns) * static_cast<std::size_t>(matrix.rows));
+  const std::int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  const std::int64_t parts = std::clamp<std::int64_t>(matrix.rows * matrix.columns / kWeightsPerThreadMin, 1, cores);
+  const auto fill_part = [&](std::int64_t part) {
+    fill_rows(matrix, type, matrix.rows * part / parts, matrix.rows * (part + 1) / parts, random, stored);
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::int64_t part = 1; part < parts; ++part) threads.emplace_back(fill_part, part);
+    fill_part(0);
+  }
+  if (matrix.filling == Matrix::Filling::random) random.skip(static_cast<std::uint64_t>(matrix.rows * matrix.columns));
   return write_padded(file, stored, GGUF_DEFAULT_ALIGNMENT);
 }
 
@@ -120,7 +139,7 @@ Matrix vector_of(std::string name, std::int64_t columns, float value) {
           .columns = columns,
           .gain = value,
           .filling = Matrix::Filling::constant,
-          .is_f32 = true};
+          .type = GGML_TYPE_F32};
 }
 
 Matrix zeros(std::string name, std::int64_t rows, std::int64_t columns) {
@@ -128,7 +147,7 @@ Matrix zeros(std::string name, std::int64_t rows, std::int64_t columns) {
           .rows = rows,
           .columns = columns,
           .filling = Matrix::Filling::given,
-          .is_f32 = rows == 1,
+          .type = rows == 1 ? std::optional(GGML_TYPE_F32) : std::nullopt,
           .values = std::vector<float>(static_cast<std::size_t>(rows * columns))};
 }
 

@@ -8,6 +8,7 @@
 #include <expected>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,7 +31,7 @@ struct Matrix {
   float gain = 1;
   bool is_quiet = false;  // Drawn from a separate generator.
   Filling filling = Filling::random;
-  bool is_f32 = false;                  // Stored in 32 bits, for any type of the file.
+  std::optional<ggml_type> type = {};   // Stored type, if it is not the type of the file.
   std::int64_t special_rows = 0;        // Number of first rows that are drawn with `special_gain`.
   float special_gain = 1;               // Replaces `gain` in the special rows.
   std::vector<float> values = {};       // Row by row; for Filling::given.
@@ -50,8 +51,8 @@ struct GgufFree {
 using GgufPtr = std::unique_ptr<gguf_context, GgufFree>;
 
 // Writes to a temporary name beside `path`, then renames: `path` is never half a model, and two writers do not disturb each
-// other. Matrices are stored as `type` unless they are f32. The error is the file system's message, with the name of the file.
-// Uses memory for one matrix in its stored form and one row of floats.
+// other. Matrices are stored as `type` unless they have a type of their own. Draws on all cores. The error is the file system's
+// message, with the name of the file. Uses memory for one matrix in its stored form and one row of floats for each core.
 [[nodiscard]] std::expected<void, std::string> write_gguf(GgufPtr metadata, std::span<const Matrix> matrices, ggml_type type,
                                                           std::uint64_t seed, const std::filesystem::path& path);
 

@@ -55,6 +55,35 @@ uma::ModelSpec tiny_hybrid_spec() {
   return spec;
 }
 
+// The next three have the architectures of the presets 4b, moe-30b and moe-20b, with heads that are wider than width / heads.
+uma::ModelSpec tiny_qwen3_spec() {
+  uma::ModelSpec spec = tiny_spec();
+  spec.name = "uma tiny qwen3";
+  spec.architecture = uma::Architecture::qwen3;
+  spec.head_size = 32;
+  spec.has_output = false;
+  return spec;
+}
+
+uma::ModelSpec tiny_moe_spec() {
+  uma::ModelSpec spec = tiny_spec();
+  spec.name = "uma tiny moe";
+  spec.architecture = uma::Architecture::qwen3moe;
+  spec.head_size = 32;
+  spec.feed_forward = 32;
+  spec.experts = 8;
+  spec.experts_used = 2;
+  return spec;
+}
+
+uma::ModelSpec tiny_gpt_oss_spec() {
+  uma::ModelSpec spec = tiny_moe_spec();
+  spec.name = "uma tiny gpt-oss";
+  spec.architecture = uma::Architecture::gpt_oss;
+  spec.window = 32;
+  return spec;
+}
+
 uma::ModelSpec tiny_embed_spec() {
   uma::ModelSpec spec = tiny_spec();
   spec.name = "uma tiny embed";
@@ -172,6 +201,57 @@ uma::ModelSpec spec_134m_agent() {
   return spec;
 }
 
+// The shape of Qwen3 4B.
+uma::ModelSpec spec_4b() {
+  return {.name = "uma 4b",
+          .architecture = uma::Architecture::qwen3,
+          .type = GGML_TYPE_Q4_0,
+          .layers = 36,
+          .width = 2560,
+          .heads = 32,
+          .kv_heads = 8,
+          .head_size = 128,
+          .feed_forward = 9728,
+          .n_ctx = 40960,
+          .vocabulary_size = 151936,
+          .has_output = false};
+}
+
+// The shape of gpt-oss 20B.
+uma::ModelSpec spec_moe_20b() {
+  return {.name = "uma moe 20b",
+          .architecture = uma::Architecture::gpt_oss,
+          .type = GGML_TYPE_MXFP4,
+          .layers = 24,
+          .width = 2880,
+          .heads = 64,
+          .kv_heads = 8,
+          .head_size = 64,
+          .feed_forward = 2880,
+          .experts = 32,
+          .experts_used = 4,
+          .n_ctx = 131072,
+          .vocabulary_size = 201088,
+          .window = 128};
+}
+
+// The shape of Qwen3 30B-A3B.
+uma::ModelSpec spec_moe_30b() {
+  return {.name = "uma moe 30b",
+          .architecture = uma::Architecture::qwen3moe,
+          .type = GGML_TYPE_Q4_0,
+          .layers = 48,
+          .width = 2048,
+          .heads = 32,
+          .kv_heads = 4,
+          .head_size = 128,
+          .feed_forward = 768,
+          .experts = 128,
+          .experts_used = 8,
+          .n_ctx = 40960,
+          .vocabulary_size = 151936};
+}
+
 const std::map<std::string, uma::ModelSpec>& presets() {
   static const std::map<std::string, uma::ModelSpec> presets = [] {
     std::map<std::string, uma::ModelSpec> made{{"tiny", tiny_spec()},
@@ -188,6 +268,12 @@ const std::map<std::string, uma::ModelSpec>& presets() {
                                                {"tiny-register", tiny_register_spec()},
                                                {"tiny-grid", tiny_grid_spec()},
                                                {"tiny-grid-embed", tiny_grid_embed_spec()},
+                                               {"tiny-qwen3", tiny_qwen3_spec()},
+                                               {"tiny-moe", tiny_moe_spec()},
+                                               {"tiny-gpt-oss", tiny_gpt_oss_spec()},
+                                               {"4b", spec_4b()},
+                                               {"moe-20b", spec_moe_20b()},
+                                               {"moe-30b", spec_moe_30b()},
                                                {"134m", spec_134m()},
                                                {"134m-agent", spec_134m_agent()}};
     made.at("tiny-chat").chat_template = uma::ChatTemplate::plain;
@@ -215,7 +301,8 @@ int main(int argc, char** argv) {
   std::string replies;
   std::size_t words_count = 0;
   std::optional<ggml_type> type;
-  std::optional<std::uint32_t> layers, width, heads, kv_heads, feed_forward, n_ctx, vocabulary_size, window;
+  std::optional<std::uint32_t> layers, width, heads, kv_heads, head_size, feed_forward, experts, experts_used, n_ctx,
+      vocabulary_size, window;
   std::uint64_t seed = 1;
   std::uint32_t quiet_layers = 0;
   float quiet_gain = 0;
@@ -224,18 +311,23 @@ int main(int argc, char** argv) {
   std::vector<std::string> control_tokens;
   std::string projector_name;
   std::uint32_t adapter_rank = 0;
-  const std::map<std::string, ggml_type> types{{"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}};
+  const std::map<std::string, ggml_type> types{
+      {"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}, {"mxfp4", GGML_TYPE_MXFP4}};
 
   app.add_option("--preset", preset, "shape to start from")->check(CLI::IsMember(presets()))->capture_default_str();
-  app.add_option("--type", type, "type of the matrices: f16, q8_0, q4_0")->transform(CLI::CheckedTransformer(types));
-  app.add_option("--layers", layers, "transformer blocks");
+  app.add_option("--type", type, "type of the matrices: f16, q8_0, q4_0, or mxfp4 for experts with all else in q8_0")
+      ->transform(CLI::CheckedTransformer(types));
+  app.add_option("--layers", layers, "transformer blocks; the last one given counts")->take_last();
   app.add_option("--width", width, "embedding length");
   app.add_option("--heads", heads, "attention heads");
   app.add_option("--kv-heads", kv_heads, "key and value heads");
-  app.add_option("--ff", feed_forward, "inner width of the feed-forward block");
+  app.add_option("--head-size", head_size, "columns of a head (qwen3, mixtures; 0: width / heads)");
+  app.add_option("--ff", feed_forward, "inner width of the feed-forward block, or of one expert");
+  app.add_option("--experts", experts, "experts of a layer (mixtures)");
+  app.add_option("--experts-used", experts_used, "experts that compute a token (mixtures)");
   app.add_option("--n-ctx", n_ctx, "context length in tokens that the model declares");
   app.add_option("--vocab", vocabulary_size, "entries of the vocabulary");
-  app.add_option("--window", window, "tokens that layers with a sliding window see (tiny-swa)");
+  app.add_option("--window", window, "tokens that layers with a sliding window see (tiny-swa, tiny-gpt-oss, moe-20b)");
   app.add_option("--seed", seed, "seed of the weights")->capture_default_str();
   app.add_option("--quiet-layers", quiet_layers,
                  "number of last blocks that add little; all other weights are as without them (default 0)");
@@ -307,7 +399,10 @@ int main(int argc, char** argv) {
   spec.width = width.value_or(spec.width);
   spec.heads = heads.value_or(spec.heads);
   spec.kv_heads = kv_heads.value_or(heads ? *heads : spec.kv_heads);
+  spec.head_size = head_size.value_or(spec.head_size);
   spec.feed_forward = feed_forward.value_or(spec.feed_forward);
+  spec.experts = experts.value_or(spec.experts);
+  spec.experts_used = experts_used.value_or(spec.experts_used);
   spec.n_ctx = n_ctx.value_or(spec.n_ctx);
   spec.vocabulary_size = vocabulary_size.value_or(spec.vocabulary_size);
   spec.window = window.value_or(spec.window);

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 #include <llama.h>
 
+#include "make_model/gguf_writer.h"
 #include "make_model/model_file.h"
 #include "make_model/model_test_support.h"
 #include "make_model/shift_register.h"
@@ -115,6 +116,26 @@ TEST_F(MakeModel, GivesTheSameBytesFromTheSameSeedAndOthersFromAnother) {
   ASSERT_TRUE(write_model(spec, folder_ / "c.gguf"));
   EXPECT_EQ(read_file(folder_ / "a.gguf"), read_file(folder_ / "b.gguf"));
   EXPECT_NE(read_file(folder_ / "a.gguf"), read_file(folder_ / "c.gguf"));
+}
+
+// A large matrix is drawn in parts, as the cores have time; its rows are those that one core would draw.
+TEST_F(MakeModel, DrawsTheSameRowsInPartsAsInOneGo) {
+  constexpr std::int64_t kRows = 4096;
+  constexpr std::int64_t kColumns = 512;
+  constexpr std::size_t kDataBytes = kRows * (kColumns / 32) * 34;  // Q8_0
+  const auto data_of = [&](std::int64_t rows_of_each) {
+    std::vector<Matrix> matrices;
+    for (std::int64_t row = 0; row < kRows; row += rows_of_each) {
+      matrices.push_back({std::format("part.{}", row), rows_of_each, kColumns});
+    }
+    EXPECT_TRUE(write_gguf(GgufPtr(gguf_init_empty()), matrices, GGML_TYPE_Q8_0, 5, folder_ / "parts.gguf"));
+    const std::string file = read_file(folder_ / "parts.gguf");
+    EXPECT_GT(file.size(), kDataBytes);
+    return file.substr(file.size() - std::min(file.size(), kDataBytes));
+  };
+  const std::string whole = data_of(kRows);
+  EXPECT_EQ(whole, data_of(kRows / 256));
+  EXPECT_NE(whole.substr(0, kDataBytes / 2), whole.substr(kDataBytes / 2));
 }
 
 TEST_F(MakeModel, QuietLayersLeaveTheTextAsItIsWithoutThem) {
@@ -278,6 +299,88 @@ TEST_F(MakeModel, ReadsWordPieces) {
   EXPECT_EQ(llama_tokenize(vocab, "the", 3, tokens.data(), 8, /*add_special=*/true, false), 3);
   EXPECT_EQ(tokens[0], kPieceBegin);
   EXPECT_EQ(tokens[2], kPieceEnd);
+}
+
+ModelSpec mixture_spec(Architecture architecture) {
+  ModelSpec spec = smallest_spec();
+  spec.architecture = architecture;
+  spec.type = architecture == Architecture::gpt_oss ? GGML_TYPE_MXFP4 : GGML_TYPE_Q4_0;
+  spec.layers = 4;
+  spec.width = 64;
+  spec.heads = 4;
+  spec.kv_heads = 2;
+  spec.head_size = 32;
+  spec.feed_forward = 64;
+  spec.experts = 8;
+  spec.experts_used = 2;
+  spec.window = architecture == Architecture::gpt_oss ? 40 : 0;
+  return spec;
+}
+
+ModelSpec qwen3_spec() {
+  ModelSpec spec = mixture_spec(Architecture::qwen3);
+  spec.experts = 0;
+  spec.experts_used = 0;
+  spec.has_output = false;
+  return spec;
+}
+
+TEST_F(MakeModel, MakesModelsWithTheArchitecturesOfCommonOnes) {
+  const std::string end = " the dog and the cat say hello to the small boy";
+  for (const ModelSpec& spec : {qwen3_spec(), mixture_spec(Architecture::qwen3moe), mixture_spec(Architecture::gpt_oss)}) {
+    ASSERT_TRUE(write_model(spec, folder_ / "a.gguf"));
+    const ModelPtr model = load(folder_ / "a.gguf", /*vocabulary_only=*/false);
+    ASSERT_NE(model, nullptr);
+    EXPECT_EQ(llama_model_n_swa(model.get()), static_cast<int>(spec.window));
+    const std::vector<llama_token> first = generate_greedy(*model, "once upon a time" + end, 40);
+    ASSERT_EQ(first.size(), 40u);
+    EXPECT_EQ(first, generate_greedy(*model, "once upon a time" + end, 40));
+    EXPECT_NE(first, generate_greedy(*model, "mother make a picture" + end, 40));
+    EXPECT_GE(std::set(first.begin(), first.end()).size(), 10u);
+    const auto smallest = *std::ranges::min_element(first);
+    EXPECT_GE(smallest, static_cast<llama_token>(make_vocabulary(spec.vocabulary_size, Markers::chat).plain_begin));
+  }
+}
+
+// gpt-oss adds a bias behind the attention and behind each expert.
+TEST_F(MakeModel, QuietLayersOfMixturesAddNothing) {
+  for (const Architecture architecture : {Architecture::qwen3moe, Architecture::gpt_oss}) {
+    ModelSpec spec = mixture_spec(architecture);
+    const auto text_of = [&] {
+      EXPECT_TRUE(write_model(spec, folder_ / "a.gguf"));
+      return generate_greedy(*load(folder_ / "a.gguf", /*vocabulary_only=*/false), "once upon a time", 40);
+    };
+    const std::vector<llama_token> expected = text_of();
+    spec.layers = 6;
+    spec.quiet_layers = 2;
+    EXPECT_EQ(text_of(), expected);
+    spec.quiet_gain = 1;
+    EXPECT_NE(text_of(), expected);
+  }
+}
+
+TEST_F(MakeModel, RefusesImpossibleMixtures) {
+  const auto error_of = [&](const ModelSpec& spec) {
+    const auto written = write_model(spec, folder_ / "a.gguf");
+    return written ? "" : written.error();
+  };
+  ModelSpec spec = mixture_spec(Architecture::qwen3moe);
+  spec.experts_used = 9;
+  EXPECT_EQ(error_of(spec), "experts-used is 9, must be from 1 to 8");
+  spec = qwen3_spec();
+  spec.experts = 8;
+  EXPECT_EQ(error_of(spec), "experts is 8, must be from 0 to 0");
+  spec = qwen3_spec();
+  spec.type = GGML_TYPE_MXFP4;
+  EXPECT_EQ(error_of(spec), "type is mxfp4, which is for the experts of a mixture only");
+  spec = mixture_spec(Architecture::gpt_oss);
+  spec.head_size = 33;
+  EXPECT_EQ(error_of(spec), "head-size is 33, must be a multiple of 2");
+  spec.head_size = 20;
+  EXPECT_EQ(error_of(spec), "head-size * heads is 80, must be a multiple of 32");
+  spec = smallest_spec();
+  spec.head_size = 32;
+  EXPECT_EQ(error_of(spec), "head-size is 32, must be from 0 to 0");
 }
 
 TEST_F(MakeModel, MakesModelsWithAWindowAndWithStates) {

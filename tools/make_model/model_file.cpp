@@ -77,6 +77,32 @@ bool attends(const ModelSpec& spec, std::uint32_t layer) {
   return has_attention(spec) && (spec.architecture != Architecture::jamba || layer % 2 == 1);
 }
 
+bool is_mixture(const ModelSpec& spec) {
+  return spec.architecture == Architecture::qwen3moe || spec.architecture == Architecture::gpt_oss;
+}
+
+bool normalizes_heads(const ModelSpec& spec) {
+  return spec.architecture == Architecture::gemma3 || spec.architecture == Architecture::qwen3 ||
+         spec.architecture == Architecture::qwen3moe;
+}
+
+// The file names the size of a head, which may differ from width / heads.
+bool names_head_size(const ModelSpec& spec) {
+  return normalizes_heads(spec) || spec.architecture == Architecture::gpt_oss;
+}
+
+bool has_window(const ModelSpec& spec) {
+  return spec.architecture == Architecture::gemma3 || spec.architecture == Architecture::gpt_oss;
+}
+
+std::uint32_t head_size(const ModelSpec& spec) {
+  return spec.head_size != 0 ? spec.head_size : spec.width / spec.heads;
+}
+
+ggml_type type_of_plain_matrices(const ModelSpec& spec) {
+  return spec.type == GGML_TYPE_MXFP4 ? GGML_TYPE_Q8_0 : spec.type;
+}
+
 std::uint32_t step_rank(const ModelSpec& spec) {
   return std::max(1U, spec.width / 16);
 }
@@ -125,20 +151,43 @@ std::expected<void, std::string> check_register(const ModelSpec& spec) {
   return {};
 }
 
+std::expected<void, std::string> within(std::string_view what, std::uint64_t value, std::uint64_t low, std::uint64_t high) {
+  if (value < low || value > high) {
+    return std::unexpected(std::format("{} is {}, must be from {} to {}", what, value, low, high));
+  }
+  return {};
+}
+
+std::expected<void, std::string> multiple(std::string_view what, std::uint64_t value, std::uint64_t of) {
+  if (value % of != 0) {
+    return std::unexpected(std::format("{} is {}, must be a multiple of {}", what, value, of));
+  }
+  return {};
+}
+
+std::expected<void, std::string> check_heads(const ModelSpec& spec) {
+  // Rotary positions need an even head.
+  if (spec.head_size == 0) return multiple("width", spec.width, spec.heads * 2ull);
+  return within("head-size", spec.head_size, names_head_size(spec) ? 2 : 0, names_head_size(spec) ? 1024 : 0)
+      .and_then([&] { return multiple("head-size", spec.head_size, 2); })
+      .and_then([&] {
+        return multiple("head-size * heads", std::uint64_t{spec.head_size} * spec.heads,
+                        static_cast<std::uint64_t>(ggml_blck_size(spec.type)));
+      });
+}
+
+std::expected<void, std::string> check_experts(const ModelSpec& spec) {
+  constexpr std::uint32_t kExpertsMax = 512;  // The library's limit.
+  if (!is_mixture(spec)) {
+    if (spec.type == GGML_TYPE_MXFP4) return std::unexpected("type is mxfp4, which is for the experts of a mixture only");
+    return within("experts", spec.experts, 0, 0).and_then([&] { return within("experts-used", spec.experts_used, 0, 0); });
+  }
+  return within("experts", spec.experts, 1, kExpertsMax).and_then([&] {
+    return within("experts-used", spec.experts_used, 1, spec.experts);
+  });
+}
+
 std::expected<void, std::string> check_spec(const ModelSpec& spec) {
-  const auto within = [](std::string_view what, std::uint64_t value, std::uint64_t low,
-                         std::uint64_t high) -> std::expected<void, std::string> {
-    if (value < low || value > high) {
-      return std::unexpected(std::format("{} is {}, must be from {} to {}", what, value, low, high));
-    }
-    return {};
-  };
-  const auto multiple = [](std::string_view what, std::uint64_t value, std::uint64_t of) -> std::expected<void, std::string> {
-    if (value % of != 0) {
-      return std::unexpected(std::format("{} is {}, must be a multiple of {}", what, value, of));
-    }
-    return {};
-  };
   const auto block = static_cast<std::uint64_t>(ggml_blck_size(spec.type));
   return within("layers", spec.layers, 1, 512)
       .and_then([&] { return within("width", spec.width, 32, 65536); })
@@ -150,11 +199,9 @@ std::expected<void, std::string> check_spec(const ModelSpec& spec) {
       .and_then([&] { return multiple("width", spec.width, block); })
       .and_then([&] { return multiple("ff", spec.feed_forward, block); })
       .and_then([&] { return multiple("heads", spec.heads, spec.kv_heads); })
-      .and_then([&] { return multiple("width", spec.width, spec.heads * 2ull); })  // Rotary positions need an even head.
-      .and_then([&] {
-        return spec.architecture == Architecture::gemma3 ? within("window", spec.window, 1, 1 << 20)
-                                                         : within("window", spec.window, 0, 0);
-      })
+      .and_then([&] { return check_heads(spec); })
+      .and_then([&] { return check_experts(spec); })
+      .and_then([&] { return within("window", spec.window, has_window(spec) ? 1 : 0, has_window(spec) ? 1 << 20 : 0); })
       .and_then([&] {
         // gemma3 normalizes the output of a layer, so a factor has no effect.
         return within("quiet-layers", spec.quiet_layers, 0, spec.architecture == Architecture::gemma3 ? 0 : spec.layers - 1);
@@ -162,11 +209,17 @@ std::expected<void, std::string> check_spec(const ModelSpec& spec) {
       .and_then([&] { return check_register(spec); });
 }
 
+// In 32 bits, with the deviation gain / sqrt(columns).
+Matrix random_vector(std::string name, std::int64_t columns, float gain = kGainPlain) {
+  return {.name = std::move(name), .rows = 1, .columns = columns, .gain = gain, .type = GGML_TYPE_F32};
+}
+
 void add_attention(const ModelSpec& spec, const std::string& block, float added, std::vector<Matrix>& list) {
   const std::int64_t width = spec.width;
-  const std::int64_t head = width / spec.heads;
+  const std::int64_t head = head_size(spec);
+  const std::int64_t q_width = head * spec.heads;
   const std::int64_t kv_width = head * spec.kv_heads;
-  list.push_back({block + "attn_q.weight", width, width, kGainQueryKey});
+  list.push_back({block + "attn_q.weight", q_width, width, kGainQueryKey});
   list.push_back({block + "attn_k.weight", kv_width, width, kGainQueryKey});
   list.push_back({block + "attn_v.weight", kv_width, width, kGainPlain});
   if (spec.architecture == Architecture::qwen2vl) {
@@ -174,12 +227,21 @@ void add_attention(const ModelSpec& spec, const std::string& block, float added,
     list.push_back(vector_of(block + "attn_k.bias", kv_width, 0));
     list.push_back(vector_of(block + "attn_v.bias", kv_width, 0));
   }
-  list.push_back({block + "attn_output.weight", width, width, kGainAttentionOutput * added});
-  if (spec.architecture == Architecture::gemma3) {
+  if (spec.architecture == Architecture::gpt_oss) {
+    list.push_back(random_vector(block + "attn_q.bias", q_width));
+    list.push_back(random_vector(block + "attn_k.bias", kv_width));
+    list.push_back(random_vector(block + "attn_v.bias", kv_width));
+  }
+  list.push_back({block + "attn_output.weight", width, q_width, kGainAttentionOutput * added});
+  if (spec.architecture == Architecture::gpt_oss) {
+    list.push_back(random_vector(block + "attn_output.bias", width, added));
+    list.push_back(random_vector(block + "attn_sinks.weight", spec.heads));
+  }
+  if (normalizes_heads(spec)) {
     list.push_back(vector_of(block + "attn_q_norm.weight", head, kGainQueryKey));
     list.push_back(vector_of(block + "attn_k_norm.weight", head, kGainQueryKey));
-    list.push_back(vector_of(block + "post_attention_norm.weight", width, 1));
   }
+  if (spec.architecture == Architecture::gemma3) list.push_back(vector_of(block + "post_attention_norm.weight", width, 1));
 }
 
 void add_state_layer(const ModelSpec& spec, const std::string& block, float added, std::vector<Matrix>& list) {
@@ -187,18 +249,21 @@ void add_state_layer(const ModelSpec& spec, const std::string& block, float adde
   const std::int64_t inner = width * kInnerPerWidth;
   const std::int64_t rank = step_rank(spec);
   list.push_back({block + "ssm_in.weight", 2 * inner, width, kGainPlain});
-  list.push_back(
-      {.name = block + "ssm_conv1d.weight", .rows = inner, .columns = kConvolutionTokens, .gain = kGainPlain, .is_f32 = true});
+  list.push_back({.name = block + "ssm_conv1d.weight",
+                  .rows = inner,
+                  .columns = kConvolutionTokens,
+                  .gain = kGainPlain,
+                  .type = GGML_TYPE_F32});
   list.push_back(vector_of(block + "ssm_conv1d.bias", inner, 0));
   list.push_back({block + "ssm_x.weight", rank + 2 * kStateSize, inner, kGainState});
-  list.push_back({.name = block + "ssm_dt.weight", .rows = inner, .columns = rank, .gain = kGainPlain, .is_f32 = true});
+  list.push_back({.name = block + "ssm_dt.weight", .rows = inner, .columns = rank, .gain = kGainPlain, .type = GGML_TYPE_F32});
   list.push_back(vector_of(block + "ssm_dt.bias", inner, kStepBias));
   list.push_back({.name = block + "ssm_a",
                   .rows = inner,
                   .columns = kStateSize,
                   .gain = 0,
                   .filling = Matrix::Filling::decays,
-                  .is_f32 = true});
+                  .type = GGML_TYPE_F32});
   list.push_back(vector_of(block + "ssm_d", inner, kPassedOn));
   list.push_back({block + "ssm_out.weight", width, inner, kGainAttentionOutput * added});
   if (spec.architecture == Architecture::jamba) {
@@ -218,6 +283,31 @@ void add_feed_forward(const ModelSpec& spec, const std::string& block, float add
   if (spec.architecture == Architecture::gemma3) list.push_back(vector_of(block + "post_ffw_norm.weight", width, 1));
 }
 
+// The router gives every expert the same chance, so the tokens of a batch share fewer experts than in most trained models.
+void add_mixture(const ModelSpec& spec, const std::string& block, float added, std::vector<Matrix>& list) {
+  const std::int64_t width = spec.width;
+  const std::int64_t inner = spec.feed_forward;
+  const std::int64_t experts = spec.experts;
+  const bool has_biases = spec.architecture == Architecture::gpt_oss;
+  const auto add_experts = [&](const char* name, std::int64_t rows, std::int64_t columns, float gain) {
+    list.push_back({.name = std::format("{}{}.weight", block, name),
+                    .rows = experts * rows,
+                    .columns = columns,
+                    .gain = gain,
+                    .type = spec.type,
+                    .shape = {columns, rows, experts, 1}});
+    if (!has_biases) return;
+    list.push_back(
+        {.name = std::format("{}{}.bias", block, name), .rows = experts, .columns = rows, .gain = gain, .type = GGML_TYPE_F32});
+  };
+  list.push_back(vector_of(block + (has_biases ? "post_attention_norm.weight" : "ffn_norm.weight"), width, 1));
+  list.push_back({.name = block + "ffn_gate_inp.weight", .rows = experts, .columns = width, .type = GGML_TYPE_F32});
+  if (has_biases) list.push_back(random_vector(block + "ffn_gate_inp.bias", experts));
+  add_experts("ffn_gate_exps", inner, width, kGainPlain);
+  add_experts("ffn_up_exps", inner, width, kGainPlain);
+  add_experts("ffn_down_exps", width, inner, kGainPlain * added);
+}
+
 void add_bert_norm(const std::string& name, std::int64_t width, std::vector<Matrix>& list) {
   list.push_back(vector_of(name + ".weight", width, 1));
   list.push_back(vector_of(name + ".bias", width, 0));
@@ -233,8 +323,10 @@ std::vector<Matrix> list_bert_matrices(const ModelSpec& spec) {
   const float gain_entries = std::sqrt(static_cast<float>(width));
   std::vector<Matrix> list;
   list.push_back({"token_embd.weight", spec.vocabulary_size, width, gain_entries});
-  list.push_back({.name = "position_embd.weight", .rows = spec.n_ctx, .columns = width, .gain = gain_entries, .is_f32 = true});
-  list.push_back({.name = "token_types.weight", .rows = kTokenTypes, .columns = width, .gain = kGainPlain, .is_f32 = true});
+  list.push_back(
+      {.name = "position_embd.weight", .rows = spec.n_ctx, .columns = width, .gain = gain_entries, .type = GGML_TYPE_F32});
+  list.push_back(
+      {.name = "token_types.weight", .rows = kTokenTypes, .columns = width, .gain = kGainPlain, .type = GGML_TYPE_F32});
   add_bert_norm("token_embd_norm", width, list);
   for (std::uint32_t layer = 0; layer < spec.layers; ++layer) {
     const std::string block = std::format("blk.{}.", layer);
@@ -249,7 +341,7 @@ std::vector<Matrix> list_bert_matrices(const ModelSpec& spec) {
   }
   if (spec.pooled_by == PooledBy::rank) {
     add_bert_matrix("cls", width, width, kGainPlain, list);
-    list.push_back({.name = "cls.output.weight", .rows = 1, .columns = width, .gain = kGainPlain, .is_f32 = true});
+    list.push_back({.name = "cls.output.weight", .rows = 1, .columns = width, .gain = kGainPlain, .type = GGML_TYPE_F32});
     list.push_back(vector_of("cls.output.bias", 1, 0));
   }
   return list;
@@ -263,9 +355,20 @@ std::vector<Matrix> list_matrices(const ModelSpec& spec, const Vocabulary& vocab
   const std::int64_t width = spec.width;
   const std::int64_t tokens = spec.vocabulary_size;
   std::vector<Matrix> list;
-  // The entries are around 1; gemma multiplies them by sqrt(width) itself.
-  const float gain_entries = spec.architecture == Architecture::gemma3 ? 1 : std::sqrt(static_cast<float>(width));
-  list.push_back({"token_embd.weight", tokens, width, gain_entries});
+  Matrix logits{.name = "output.weight",
+                .rows = tokens,
+                .columns = width,
+                .gain = kGainLogits,
+                .special_rows = static_cast<std::int64_t>(vocabulary.plain_begin),
+                .special_gain = kGainSpecialLogits};
+  if (spec.has_output) {
+    // The entries are around 1; gemma multiplies them by sqrt(width) itself.
+    const float gain_entries = spec.architecture == Architecture::gemma3 ? 1 : std::sqrt(static_cast<float>(width));
+    list.push_back({"token_embd.weight", tokens, width, gain_entries});
+  } else {
+    list.push_back(logits);
+    list.back().name = "token_embd.weight";
+  }
   for (std::uint32_t layer = 0; layer < spec.layers; ++layer) {
     const bool is_quiet = layer >= spec.layers - spec.quiet_layers;
     const float added = is_quiet ? spec.quiet_gain : 1;
@@ -277,16 +380,15 @@ std::vector<Matrix> list_matrices(const ModelSpec& spec, const Vocabulary& vocab
     } else {
       add_state_layer(spec, block, added, list);
     }
-    if (has_attention(spec)) add_feed_forward(spec, block, added, list);
+    if (is_mixture(spec)) {
+      add_mixture(spec, block, added, list);
+    } else if (has_attention(spec)) {
+      add_feed_forward(spec, block, added, list);
+    }
     for (std::size_t i = first; i < list.size(); ++i) list[i].is_quiet = is_quiet;
   }
   list.push_back(vector_of("output_norm.weight", width, 1));
-  list.push_back({.name = "output.weight",
-                  .rows = tokens,
-                  .columns = width,
-                  .gain = kGainLogits,
-                  .special_rows = static_cast<std::int64_t>(vocabulary.plain_begin),
-                  .special_gain = kGainSpecialLogits});
+  if (spec.has_output) list.push_back(std::move(logits));
   return list;
 }
 
@@ -296,6 +398,8 @@ std::uint32_t llama_file_type(ggml_type type) {  // llama_ftype
       return 1;
     case GGML_TYPE_Q4_0:
       return 2;
+    case GGML_TYPE_MXFP4:
+      return 38;
     default:
       return 7;  // Q8_0
   }
@@ -307,6 +411,12 @@ const char* name_of(Architecture architecture) {
       return "llama";
     case Architecture::qwen2vl:
       return "qwen2vl";
+    case Architecture::qwen3:
+      return "qwen3";
+    case Architecture::qwen3moe:
+      return "qwen3moe";
+    case Architecture::gpt_oss:
+      return "gpt-oss";
     case Architecture::gemma3:
       return "gemma3";
     case Architecture::mamba:
@@ -317,6 +427,12 @@ const char* name_of(Architecture architecture) {
       return "bert";
   }
   UMA_CHECK(false);
+}
+
+float rotary_base(const ModelSpec& spec) {
+  if (spec.weights == Weights::shift_register) return 1;  // A register sets its own angles.
+  if (spec.architecture == Architecture::gpt_oss) return 150'000;
+  return spec.architecture == Architecture::qwen3 || spec.architecture == Architecture::qwen3moe ? 1e6F : 1e4F;
 }
 
 void set_shape(gguf_context* gguf, const ModelSpec& spec) {
@@ -352,8 +468,8 @@ void set_shape(gguf_context* gguf, const ModelSpec& spec) {
   }
   if (spec.pooled_by != PooledBy::none) set_u32("pooling_type", static_cast<std::uint32_t>(spec.pooled_by));
   if (has_attention(spec) && spec.architecture != Architecture::bert) {
-    set_u32("rope.dimension_count", spec.width / spec.heads);
-    set_f32("rope.freq_base", spec.weights == Weights::shift_register ? 1.0F : 10000.0F);  // A register sets its own angles.
+    set_u32("rope.dimension_count", head_size(spec));
+    set_f32("rope.freq_base", rotary_base(spec));
   }
   if (spec.architecture == Architecture::qwen2vl) {
     // Pairs of a head's numbers that are rotated by time, line and column.
@@ -362,10 +478,21 @@ void set_shape(gguf_context* gguf, const ModelSpec& spec) {
     const std::array<std::int32_t, 4> sections{pairs - 2 * side, side, side, 0};
     gguf_set_arr_data(gguf, "qwen2vl.rope.dimension_sections", GGUF_TYPE_INT32, sections.data(), sections.size());
   }
-  if (spec.architecture == Architecture::gemma3) {
-    set_u32("attention.sliding_window", spec.window);
-    set_u32("attention.key_length", spec.width / spec.heads);
-    set_u32("attention.value_length", spec.width / spec.heads);
+  if (has_window(spec)) set_u32("attention.sliding_window", spec.window);
+  if (names_head_size(spec)) {
+    set_u32("attention.key_length", head_size(spec));
+    set_u32("attention.value_length", head_size(spec));
+  }
+  if (is_mixture(spec)) {
+    set_u32("expert_count", spec.experts);
+    set_u32("expert_used_count", spec.experts_used);
+    set_u32("expert_feed_forward_length", spec.feed_forward);
+  }
+  if (spec.architecture == Architecture::gpt_oss) {
+    constexpr std::uint32_t kStretched = 32;  // The context of the training, to that of the file.
+    gguf_set_val_str(gguf, "gpt-oss.rope.scaling.type", "yarn");
+    set_f32("rope.scaling.factor", kStretched);
+    set_u32("rope.scaling.original_context_length", spec.n_ctx / kStretched);
   }
   if (spec.architecture == Architecture::mamba || spec.architecture == Architecture::jamba) {
     set_u32("ssm.conv_kernel", kConvolutionTokens);
@@ -428,7 +555,8 @@ std::expected<void, std::string> write_adapter(const ModelSpec& spec, std::uint3
   std::vector<Matrix> factors;
   for (const Matrix& matrix : list_matrices(spec, vocabulary_of(spec))) {
     const bool is_changed = matrix.name.contains(".attn_") || matrix.name.contains(".ffn_");
-    if (!is_changed || matrix.rows == 1 || !matrix.name.ends_with(".weight")) continue;
+    const bool is_experts = matrix.shape[0] != 0;  // umad refuses adapters of these.
+    if (!is_changed || is_experts || matrix.rows == 1 || !matrix.name.ends_with(".weight")) continue;
     factors.push_back({matrix.name + ".lora_a", rank, matrix.columns, kGainPlain});
     factors.push_back({matrix.name + ".lora_b", matrix.rows, rank, kGainPlain});
   }
@@ -443,7 +571,7 @@ std::expected<void, std::string> write_model(const ModelSpec& spec, const std::f
   GgufPtr gguf(gguf_init_empty());
   set_shape(gguf.get(), spec);
   set_vocabulary(gguf.get(), spec, vocabulary);
-  return write_gguf(std::move(gguf), list_matrices(spec, vocabulary), spec.type, spec.seed, path);
+  return write_gguf(std::move(gguf), list_matrices(spec, vocabulary), type_of_plain_matrices(spec), spec.seed, path);
 }
 
 }  // namespace uma

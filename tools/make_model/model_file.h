@@ -15,12 +15,15 @@ namespace uma {
 
 // The architectures differ in what they keep of earlier tokens.
 enum class Architecture : std::uint8_t {
-  llama,    // Attention over all tokens.
-  qwen2vl,  // The same, with positions of several dimensions for images (M-RoPE).
-  gemma3,   // Five of six layers look at a window of the last tokens only.
-  mamba,    // One state of fixed size instead of tokens.
-  jamba,    // Every second layer attends to all tokens, the others are mamba's.
-  bert,     // Nothing: every token sees the whole text, and the result is a vector or a score.
+  llama,     // Attention over all tokens.
+  qwen2vl,   // The same, with positions of several dimensions for images (M-RoPE).
+  qwen3,     // As llama, with normalized queries and keys.
+  qwen3moe,  // As qwen3, with a mixture of experts instead of the feed-forward block.
+  gpt_oss,   // A mixture of experts with attention sinks; every second layer looks at a window of the last tokens only.
+  gemma3,    // Five of six layers look at a window of the last tokens only.
+  mamba,     // One state of fixed size instead of tokens.
+  jamba,     // Every second layer attends to all tokens, the others are mamba's.
+  bert,      // Nothing: every token sees the whole text, and the result is a vector or a score.
 };
 
 enum class Tokenizer : std::uint8_t { sentence_pieces, word_pieces };
@@ -39,15 +42,20 @@ enum class PooledBy : std::uint32_t { none = 0, mean = 1, last = 3, rank = 4 };
 struct ModelSpec {
   std::string name;
   Architecture architecture = Architecture::llama;
-  ggml_type type = GGML_TYPE_Q8_0;  // Type of the matrices: F16, Q8_0 or Q4_0.
+  // Type of the matrices: F16, Q8_0 or Q4_0. MXFP4: the type of experts; the other matrices are Q8_0.
+  ggml_type type = GGML_TYPE_Q8_0;
   std::uint32_t layers = 0;
   std::uint32_t width = 0;
   std::uint32_t heads = 0;
   std::uint32_t kv_heads = 0;
-  std::uint32_t feed_forward = 0;
-  std::uint32_t n_ctx = 0;  // Training context length that the file declares.
+  std::uint32_t head_size = 0;     // Columns of a head; 0: width / heads. Not for llama, qwen2vl, jamba and bert.
+  std::uint32_t feed_forward = 0;  // Inner width of the feed-forward block, or of one expert.
+  std::uint32_t experts = 0;       // Of a layer; mixtures only.
+  std::uint32_t experts_used = 0;  // For one token.
+  std::uint32_t n_ctx = 0;         // Training context length that the file declares.
   std::uint32_t vocabulary_size = 0;
-  std::uint32_t window = 0;             // Tokens that a layer with a window sees, the current one included; gemma3 only.
+  bool has_output = true;    // False: the embeddings of the tokens also compute the logits; qwen3 only.
+  std::uint32_t window = 0;  // Tokens that a layer with a window sees, the current one included; gemma3 and gpt_oss only.
   PooledBy pooled_by = PooledBy::none;  // Bert: mean or rank.
   ChatTemplate chat_template = ChatTemplate::none;
   std::string chat_template_text = {};           // Written instead of `chat_template`, unless empty; adds no control tokens.

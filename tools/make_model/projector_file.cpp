@@ -134,7 +134,7 @@ std::vector<Matrix> list_sound_matrices(const ProjectorSpec& spec) {
   std::vector<Matrix> list;
   add_convolution("a.conv1d.1", kMelBands, width, list);
   add_convolution("a.conv1d.2", width, width, list);
-  list.push_back({.name = "a.position_embd.weight", .rows = kStates, .columns = width, .gain = 2, .is_f32 = true});
+  list.push_back({.name = "a.position_embd.weight", .rows = kStates, .columns = width, .gain = 2, .type = GGML_TYPE_F32});
   for (std::uint32_t layer = 0; layer < spec.layers; ++layer) {
     const std::string block = std::format("a.blk.{}.", layer);
     add_norm(block + "ln1", width, list);

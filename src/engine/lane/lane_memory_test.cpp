@@ -271,7 +271,8 @@ TEST_P(LaneMemory, WrongGuessesLeaveNoTrace) {
 }
 
 std::vector<Case> cases_of(llm::KvLayout layout) {
-  return {{"tiny", layout}, {"tiny-swa", layout}, {"tiny-recurrent", layout}, {"tiny-hybrid", layout}};
+  return {
+      {"tiny", layout}, {"tiny-swa", layout}, {"tiny-gpt-oss", layout}, {"tiny-recurrent", layout}, {"tiny-hybrid", layout}};
 }
 
 std::string name_of(const ::testing::TestParamInfo<Case>& made) {
