@@ -10,7 +10,7 @@ from test_http import HttpTest
 
 SHIPPED = uma.ROOT / "models" / "uma-tiny.gguf"
 YARN = "rope: {scaling: yarn, scale: 4, yarn_orig_ctx: 512}\n"
-PROMPTS = ("Once upon a time", "The capital of France is", "1, 2, 3, 4,", "What is my name? My name is")
+PROMPTS = ("Once upon a time", "The capital of France is", "1, 2, 3, 4,", "My name is Ada. " * 12 + "What is my name? My name is")
 GREEDY = {"max_tokens": 24, "temperature": 0}
 FIXED = {"max_tokens": 6, "temperature": 0, "ignore_eos": True, "logit_bias": {"700": 100}}  # the same tokens with any setting
 
@@ -86,7 +86,7 @@ class ALongerContext(unittest.TestCase):
 
     def test_a_prompt_beyond_what_it_was_trained_for_is_computed(self):
         with uma.Daemon(SHIPPED, "--n-ctx", "4096", "--rope-scaling", "yarn", "--rope-scale", "2") as daemon, daemon.client() as client:
-            long = "one two three four five six seven eight " * 400
+            long = "one two three four five six seven eight " * 200
             reply = client.generate(long, **FIXED)
             self.assertEqual("length", reply.reason, reply.last)
             self.assertGreater(reply.usage["prompt_tokens"], 2048)
@@ -101,7 +101,7 @@ class Kept(unittest.TestCase):
     def test_a_session_is_computed_again_with_another_setting(self):
         flags = ("--kv-cells", "4096", "--slots", "2")
         plain = "kv: {layout: split}\n"
-        first = "My name is Ada. " * 12
+        first = "My name is Ada. " * 150  # long enough to be worth a file
 
         def begin(client):
             session = client.create_session(mode="text")
