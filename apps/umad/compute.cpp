@@ -18,6 +18,7 @@ Compute choose_compute(const Config& config, const std::optional<Profile>& profi
   options.sequence_cells = config.sequence_cells;
   options.sequences = config.slots;
   options.has_spare = config.verify_every > 0;
+  options.rope = config.rope;
 
   const bool takes_threads = profile && !config.is_given("threads");
   if (takes_threads) {

@@ -103,6 +103,12 @@ TEST(Compute, SeveralWorkersShareTheCoresAProfileWasMeasuredOn) {
   EXPECT_EQ(options.threads_batch, 2);
 }
 
+TEST(Compute, EveryContextHasTheRopeOptionsThatWereGiven) {
+  EXPECT_EQ(context_of(given("rope: {scaling: linear, scale: 2}"), compute_profile(), kLarge, kCores).rope,
+            (llm::RopeOptions{.scaling = llm::RopeScaling::linear, .scale = 2}));
+  EXPECT_FALSE(context_of(Config(), compute_profile(), kLarge, kCores).rope.is_given());
+}
+
 TEST(Compute, NeverQuantizedValuesWithoutFlashAttention) {
   EXPECT_EQ(context_of(given("kv: {type: q8_0}"), compute_profile(), kLarge, kCores).flash_attention,
             llm::FlashAttention::automatic);

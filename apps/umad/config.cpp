@@ -251,7 +251,10 @@ constexpr const char* kTuneFooter =
     "\nExit codes: 0 measured and stored; 1 a mistake, no such model, no memory, a busy machine; 130 interrupted.";
 
 // The settings that are flags of `umad tune`, too.
-constexpr std::array<std::string_view, 6> kTuneKeys = {"model", "n_ctx", "cells", "slots", "threads", "data_dir"};
+bool is_for_tune(const Setting& setting) {
+  constexpr std::array<std::string_view, 6> kKeys = {"model", "n_ctx", "cells", "slots", "threads", "data_dir"};
+  return setting.section == "rope" || std::ranges::contains(kKeys, setting.key);
+}
 
 // The parsed command line: the text of each setting's flag, in the order of settings().
 struct Flags {
@@ -306,7 +309,7 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   }
   std::vector<std::pair<CLI::Option*, const Setting*>> options;
   for (const Setting& setting : settings()) {
-    if (setting.flag == nullptr || (is_tune && !std::ranges::contains(kTuneKeys, setting.key))) continue;
+    if (setting.flag == nullptr || (is_tune && !is_for_tune(setting))) continue;
     const std::string help =
         setting.unset == nullptr ? setting.help : std::format("{}; left out: {}", setting.help, setting.unset);
     CLI::Option* option = app.add_option(setting.flag, help)->type_name("VALUE")->expected(1);
@@ -429,6 +432,7 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
     problems.push_back(std::format("kv.type {} needs flash attention: leave out kv.flash_attention, or set kv.type f16",
                                    llm::kv_types_text(config.kv_types)));
   }
+  if (const auto expected = llm::check_rope(config.rope)) problems.push_back(std::format("rope: expected {}", *expected));
   for (const HttpAddress& http : {config.http, config.ollama}) check_http(config, http, problems);
   if (config.http_tls_certificate.empty() != config.http_tls_key.empty()) {
     problems.emplace_back("http: TLS needs both http.tls_certificate and http.tls_key");

@@ -506,6 +506,26 @@ kv: {warm_bytes_max: 0, cold_bytes_max: 3G, ttl: 7d, archive_after: 90m}
   EXPECT_THAT(load({"--http", "off", "--print-config"}).error().text, HasSubstr("\n  address: off "));
 }
 
+TEST(Config, RopeIsReadFromEverySourceAndChecked) {
+  const TemporaryFile file("rope: {scaling: yarn, scale: 2, yarn_orig_ctx: 4096}\n");
+  const auto config = load({"--config", file.path(), "--rope-scale", "4"}, {{"UMA_YARN_ORIG_CTX", "32768"}});
+  ASSERT_TRUE(config) << config.error().text;
+  EXPECT_EQ(config->rope, (llm::RopeOptions{.scaling = llm::RopeScaling::yarn, .scale = 4, .yarn_orig_ctx = 32'768}));
+  EXPECT_FALSE(load({})->rope.is_given());
+  EXPECT_THAT(load({"--config", file.path(), "--print-config"}).error().text, HasSubstr("\nrope:\n  scaling: yarn "));
+  const auto printed = load({"--config", file.path(), "--print-config"});
+  const TemporaryFile copy(printed.error().text);
+  EXPECT_EQ(load({"--config", copy.path(), "--print-config"}).error().text, printed.error().text);
+  EXPECT_EQ(load({"tune", "--rope-scaling", "linear", "--rope-scale", "2"})->rope.scale, 2);
+
+  const auto problem = [](std::vector<std::string> arguments) { return load(arguments).error().text; };
+  EXPECT_THAT(problem({"--rope-scaling", "yarn"}), HasSubstr("rope: expected scale with scaling yarn"));
+  EXPECT_THAT(problem({"--rope-scale", "0.5"}), HasSubstr("--rope-scale: expected a number from 1 to 1000, got \"0.5\""));
+  EXPECT_THAT(problem({"--rope-freq-base", "nan"}), HasSubstr("--rope-freq-base: expected a number from 2 to"));
+  EXPECT_THAT(problem({"--yarn-orig-ctx", "1.5"}), HasSubstr("--yarn-orig-ctx: expected an integer from 128 to"));
+  EXPECT_THAT(problem({"--rope-scaling", "longrope"}), HasSubstr("expected auto, none, linear or yarn"));
+}
+
 TEST(Config, KnowsWhatWasGivenAndWhatIsADefault) {
   const TemporaryFile file("slots: 8\nkv: {type: f16}\n");
   const auto config = load({"--config", file.path(), "--n-ctx", "0"}, {{"UMA_THREADS", "0"}});

@@ -136,6 +136,8 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   config.speculates = card.defaults.speculates.value_or(config.speculates);
   const bool is_default = card.name == models_.default_name;
   if (!is_default || !card.draft_model.empty()) config.draft_model = card.draft_model;
+  // Rotation belongs to a model, like its draft model.
+  config.rope = card.rope.value_or(is_default ? config.rope : llm::RopeOptions{});
   config.replicates_weights = config.replicates_weights || card.replicates_weights;
   const auto draft_path = choose_draft_model(config);
   if (!draft_path) return fail(ErrorCode::model_load, std::format("draft model: {}", draft_path.error().message));

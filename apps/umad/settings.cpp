@@ -76,6 +76,12 @@ std::expected<llm::KvTypes, std::string> read_kv_types(std::string_view text) {
   return types ? std::expected<llm::KvTypes, std::string>(*types) : std::unexpected(llm::kv_types_expected());
 }
 
+// A key of the section `rope`.
+Access rope(const char* key) {
+  return {.apply = [key](Config& config, std::string_view text) { return llm::set_rope(config.rope, key, text); },
+          .show = [key](const Config& config) { return llm::rope_value(config.rope, key); }};
+}
+
 // For settings without a function in this version: their values are validated, but not stored.
 template <class T>
 Access check_only(Reader<T> read) {
@@ -236,6 +242,25 @@ const std::vector<Setting>& settings() {
       {"kv", "ttl",
        store(
            duration_or_none(), [](auto& c) -> auto& { return c.state_ttl; }, show_duration_or_none)},
+
+      {"rope", "scaling", rope("scaling"), "UMA_ROPE_SCALING", "--rope-scaling",
+       "how positions beyond the trained context are scaled: none, linear, yarn, or auto for what the model's file says"},
+      {"rope", "scale", rope("scale"), "UMA_ROPE_SCALE", "--rope-scale", "how many times longer scaling makes the context",
+       "what the model's file says"},
+      {"rope", "freq_scale", rope("freq_scale"), "UMA_ROPE_FREQ_SCALE", "--rope-freq-scale", "1 / --rope-scale, in its place",
+       "what the model's file says"},
+      {"rope", "freq_base", rope("freq_base"), "UMA_ROPE_FREQ_BASE", "--rope-freq-base",
+       "base of the frequencies of rotary positions", "what the model's file says"},
+      {"rope", "yarn_orig_ctx", rope("yarn_orig_ctx"), "UMA_YARN_ORIG_CTX", "--yarn-orig-ctx",
+       "tokens that the model was trained for before YaRN", "what the model's file says"},
+      {"rope", "yarn_ext_factor", rope("yarn_ext_factor"), "UMA_YARN_EXT_FACTOR", "--yarn-ext-factor",
+       "share of the high frequencies that YaRN leaves unscaled, 0 to 1", "1"},
+      {"rope", "yarn_attn_factor", rope("yarn_attn_factor"), "UMA_YARN_ATTN_FACTOR", "--yarn-attn-factor",
+       "factor of the attention's magnitude; needs --yarn-ext-factor 0", "computed from the scale"},
+      {"rope", "yarn_beta_slow", rope("yarn_beta_slow"), "UMA_YARN_BETA_SLOW", "--yarn-beta-slow",
+       "rotations in the original context below which YaRN scales a frequency fully", "1"},
+      {"rope", "yarn_beta_fast", rope("yarn_beta_fast"), "UMA_YARN_BETA_FAST", "--yarn-beta-fast",
+       "rotations in the original context above which YaRN does not scale a frequency", "32"},
 
       {.section = "pool",
        .key = "usable_fraction",

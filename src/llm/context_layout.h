@@ -13,7 +13,7 @@ inline constexpr std::int32_t kLongWindow = 32'768;
 
 // What the choice depends on.
 struct LayoutFacts {
-  std::int64_t train_tokens = 0;         // The context that the model was trained with; 0: unknown.
+  std::int64_t train_tokens = 0;         // What the model supports (supported_tokens()); 0: unknown.
   std::uint64_t kv_bytes_per_token = 0;  // Of all layers; 0: a cell takes no memory.
   std::optional<std::uint64_t> memory;   // Bytes of which a quarter is for the cells; absent: no limit.
 };

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "llm/image_rows.h"
+#include "llm/rope.h"
 
 namespace uma::llm {
 
@@ -55,6 +56,7 @@ struct EmbeddingOptions {
   // fourth digit.
   bool has_flash_attention = false;
   std::optional<Pooling> pooling{};  // Nullopt: as the file says.
+  RopeOptions rope{};
 };
 
 struct EmbeddingShape {

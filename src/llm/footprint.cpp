@@ -43,7 +43,8 @@ std::int64_t kv_bytes_of(const GgufHeader& header, KvTypes types) {
 }
 
 ContextLayout layout_of(const GgufHeader& header, const ContextOptions& options, std::uint64_t memory) {
-  return choose_layout(options, {.train_tokens = header.context_length,
+  const ContextLengths lengths{.train = header.context_length, .original = header.rope_original_length};
+  return choose_layout(options, {.train_tokens = supported_tokens(options.rope, lengths, options.sequence_cells),
                                  .kv_bytes_per_token = static_cast<std::uint64_t>(kv_bytes_of(header, options.kv_types)),
                                  .memory = memory});
 }
@@ -142,7 +143,8 @@ EmbeddingOptions embedding_options(const ContextOptions& options) {
   return {.text_tokens_max = options.sequence_cells > 0 ? options.sequence_cells : options.cells,
           .threads = std::max(options.threads, options.threads_batch),
           .has_flash_attention = options.flash_attention != FlashAttention::off,
-          .pooling = options.pooling};
+          .pooling = options.pooling,
+          .rope = options.rope};
 }
 
 std::uint64_t table_bytes(const GgufHeader& header) {

@@ -110,6 +110,23 @@ TEST(Footprint, FollowsWhatIsAskedFor) {
   }
 }
 
+TEST(Footprint, KnowsTheLongerContextOfScaledPositions) {
+  const auto header = read_model_header(model_path("tiny"));
+  ASSERT_TRUE(header);
+  ContextOptions options = options_of(0, 1);
+  options.sequence_cells = 1 << 20;
+  EXPECT_EQ(with_layout(*header, options, 1 << 30).sequence_cells, header->context_length);
+  options.rope = {.scaling = RopeScaling::yarn, .scale = 2};
+  EXPECT_EQ(with_layout(*header, options, 1 << 30).sequence_cells, 2 * header->context_length);
+  EXPECT_EQ(embedding_options(options).rope, options.rope);
+  const auto measured = measure_footprint(model_path("tiny"), std::vector{options});
+  ASSERT_TRUE(measured.has_value() && measured->is_measured);
+  options.rope = {};
+  EXPECT_NEAR(static_cast<double>(measured->contexts.front().cache),
+              2.0 * static_cast<double>(measure_footprint(model_path("tiny"), std::vector{options})->contexts.front().cache),
+              32'768.0);
+}
+
 TEST(Footprint, AnEmbeddingModelsContextIsOneOfItsOwn) {
   const std::string path = model_path("tiny-embed");
   const ContextOptions options = options_of(256, 4);

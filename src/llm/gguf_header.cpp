@@ -87,6 +87,7 @@ constexpr std::string_view kKeptSuffixes[] = {
     "split.count",
     "split.no",
     ".context_length",
+    ".rope.scaling.original_context_length",
     ".block_count",
     ".embedding_length",
     ".feed_forward_length",
@@ -418,6 +419,7 @@ class HeaderParser {
   void read_sizes() {
     constexpr std::int64_t kTokensMax = std::numeric_limits<std::int32_t>::max();
     header_.context_length = number_of(".context_length", kTokensMax);
+    header_.rope_original_length = number_of(".rope.scaling.original_context_length", kTokensMax);
     header_.block_count = number_of(".block_count", kLayersMax);
     header_.embedding_length = number_of(".embedding_length", kNumberMax);
     header_.feed_forward_length = number_of(".feed_forward_length", kNumberMax);

@@ -52,6 +52,7 @@ struct GgufHeader {
   SamplingValues sampling;  // Of general.sampling.*: the valid values.
   std::optional<std::int64_t> file_type;
   std::int64_t context_length = 0;
+  std::int64_t rope_original_length = 0;  // The context before the scaling of positions that the file states.
   std::int64_t block_count = 0;
   std::int64_t embedding_length = 0;
   std::int64_t feed_forward_length = 0;  // Maximum over all layers.

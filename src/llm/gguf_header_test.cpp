@@ -116,6 +116,13 @@ TEST(GgufHeader, HeadsMayDifferFromLayerToLayer) {
   EXPECT_EQ(header->head_count_kv_sum, 3);
 }
 
+TEST(GgufHeader, KnowsTheContextBeforeItsScaling) {
+  EXPECT_EQ(read(GgufBytes::small_model())->rope_original_length, 0);
+  GgufBytes file = GgufBytes::small_model();
+  file.u32("llama.rope.scaling.original_context_length", 64);
+  EXPECT_EQ(read(file)->rope_original_length, 64);
+}
+
 TEST(GgufHeader, KnowsEncodersAndProjectors) {
   GgufBytes encoder = GgufBytes::small_model();
   encoder.u32("llama.pooling_type", 4).boolean("llama.attention.causal", false);

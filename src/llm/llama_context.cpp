@@ -80,7 +80,8 @@ struct Layout {
 };
 
 Layout layout_of(const llama_model* model, const ContextOptions& options) {
-  const ContextLayout chosen = choose_layout(options, {.train_tokens = llama_model_n_ctx_train(model),
+  const std::int64_t supported = supported_tokens(options.rope, context_lengths(model), options.sequence_cells);
+  const ContextLayout chosen = choose_layout(options, {.train_tokens = supported,
                                                        .kv_bytes_per_token = kv_bytes_estimated(model, options.kv_types),
                                                        .memory = available_memory_bytes()});
   auto cells = static_cast<std::uint32_t>(chosen.cells);
@@ -198,7 +199,7 @@ bool has_grid_positions(const llama_model* model) {
 namespace {
 
 // The library's parameters for the requested context.
-Expected<llama_context_params> context_params(const Layout& layout, const ContextOptions& options) {
+Expected<llama_context_params> context_params(const llama_model* model, const Layout& layout, const ContextOptions& options) {
   const std::int32_t own = (layout.unified ? 1 : 0) + (options.has_spare ? 1 : 0);
   const std::int32_t sequences = options.sequences + own;
   if (options.sequences < 1 || sequences > kLibrarySequencesMax) {
@@ -222,6 +223,7 @@ Expected<llama_context_params> context_params(const Layout& layout, const Contex
   params.type_k = cache_type(options.kv_types.keys);
   params.type_v = cache_type(options.kv_types.values);
   params.no_perf = true;
+  if (auto applied = apply_rope(model, options.rope, params); !applied) return std::unexpected(applied.error());
   return params;
 }
 
@@ -240,13 +242,77 @@ std::string meta_of(const llama_model* model, const std::string& suffix) {
   return text(text("general.architecture") + suffix);
 }
 
+}  // namespace
+
+ContextLengths context_lengths(const llama_model* model) {
+  const std::string original = meta_of(model, ".rope.scaling.original_context_length");
+  ContextLengths lengths{.train = llama_model_n_ctx_train(model)};
+  (void)std::from_chars(original.data(), original.data() + original.size(), lengths.original);
+  return lengths;
+}
+
+Expected<Unit> apply_rope(const llama_model* model, const RopeOptions& rope, llama_context_params& params) {
+  if (!rope.is_given()) return Unit{};
+  if (llama_model_rope_type(model) == LLAMA_ROPE_TYPE_NONE) {
+    return fail(ErrorCode::model_load,
+                std::format("the model has no rotary positions, so {} of rope has no effect: remove rope", rope_text(rope)));
+  }
+  switch (rope.scaling) {
+    case RopeScaling::of_model:
+      break;
+    case RopeScaling::none:
+      params.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_NONE;
+      break;
+    case RopeScaling::linear:
+      params.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_LINEAR;
+      break;
+    case RopeScaling::yarn:
+      params.rope_scaling_type = LLAMA_ROPE_SCALING_TYPE_YARN;
+      break;
+  }
+  const auto set = [](float& value, std::optional<double> given) {
+    if (given) value = static_cast<float>(*given);
+  };
+  if (rope.scale) params.rope_freq_scale = static_cast<float>(1 / *rope.scale);
+  set(params.rope_freq_scale, rope.freq_scale);  // Exact, where 1 / scale is rounded twice.
+  set(params.rope_freq_base, rope.freq_base);
+  if (rope.yarn_orig_ctx) params.yarn_orig_ctx = static_cast<std::uint32_t>(*rope.yarn_orig_ctx);
+  set(params.yarn_ext_factor, rope.yarn_ext_factor);
+  set(params.yarn_attn_factor, rope.yarn_attn_factor);
+  set(params.yarn_beta_slow, rope.yarn_beta_slow);
+  set(params.yarn_beta_fast, rope.yarn_beta_fast);
+  return Unit{};
+}
+
+namespace {
+
 // How keys are rotated: models with two sets of factors use the long one in contexts that are longer than the original.
 // `part_cells` is what the library takes for the length: all cells if they are shared.
 std::string_view rotation_of(const llama_model* model, std::int32_t part_cells) {
-  const std::string original = meta_of(model, ".rope.scaling.original_context_length");
-  std::int64_t tokens = 0;
-  (void)std::from_chars(original.data(), original.data() + original.size(), tokens);
+  const std::int64_t tokens = context_lengths(model).original;
   return tokens > 0 && part_cells > tokens ? "long" : "usual";
+}
+
+// Whether rotated keys are as long as before. The library's shift rotates all keys of the cache once more, those of other
+// sequences by 0: where YaRN stretches what it rotates, every shift would stretch all of them (docs/LIBLLAMA.md).
+bool keeps_magnitude(const llama_model* model, const RopeOptions& rope) {
+  const auto stated = [model](const char* key) -> std::optional<double> {
+    const std::string text = meta_of(model, std::string(".rope.scaling.") + key);
+    double value = 0;
+    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return problem == std::errc() ? std::optional(value) : std::nullopt;
+  };
+  const auto either = [](std::optional<double> given, std::optional<double> in_file, double otherwise) {
+    return given ? *given : in_file.value_or(otherwise);
+  };
+  const bool is_yarn = rope.scaling == RopeScaling::yarn ||
+                       (rope.scaling == RopeScaling::of_model && meta_of(model, ".rope.scaling.type") == "yarn");
+  const double unscaled_part = either(rope.yarn_ext_factor, stated("yarn_ext_factor"), is_yarn ? 1 : 0);
+  const double magnitude = either(rope.yarn_attn_factor, stated("yarn_attn_factor"), 1) * stated("attn_factor").value_or(1);
+  const double scale = rope.scaling == RopeScaling::none
+                           ? 1
+                           : rope.given_scale().value_or(1 / static_cast<double>(llama_model_rope_freq_scale_train(model)));
+  return magnitude == 1 && (unscaled_part == 0 || scale == 1);
 }
 
 // The memory of the last context that this thread made.
@@ -263,7 +329,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
                                                         const ContextOptions& options,
                                                         std::vector<llama_adapter_lora*> adapters) {
   const Layout layout = layout_of(model.get(), options);
-  const auto wanted = context_params(layout, options);
+  const auto wanted = context_params(model.get(), layout, options);
   if (!wanted) return std::unexpected(wanted.error());
   const llama_context_params& params = *wanted;
   return guarded(ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<Context>> {
@@ -304,7 +370,8 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.checks_states = !has_states(model.get()) && llama_model_n_swa(model.get()) == 0;
     // The library also reports true for states, which cannot drop a part.
     shape.has_grids = has_grid_positions(model.get());
-    shape.can_shift = shape.can_truncate && !shape.has_grids && llama_memory_can_shift(llama_get_memory(context));
+    shape.can_shift = shape.can_truncate && !shape.has_grids && llama_memory_can_shift(llama_get_memory(context)) &&
+                      keeps_magnitude(model.get(), options.rope);
     // The library enables it by itself for quantized values.
     shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_types.values != KvType::f16 ||
                                 (options.flash_attention == FlashAttention::automatic && library_log().chose_flash_attention());
@@ -314,10 +381,12 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
         kv_bytes_measured(kv_bytes_estimated(model.get(), options.kv_types), bytes.cache, cells, has_states(model.get()));
     shape.sequence_bytes_max = bytes.cache / (layout.unified ? 1 : static_cast<std::uint64_t>(sequences));
     const std::int32_t part_cells = layout.unified ? shape.cells : shape.cells / shape.sequences;
+    const std::string rope = options.rope.is_given() ? std::format("|rope {}", rope_text(options.rope)) : "";
+    if (!rope.empty()) shape.rope_tokens = supported_tokens(options.rope, context_lengths(model.get()), options.sequence_cells);
     std::string identity =
-        std::format("{}|{}|{}|{} {}|flash {}|{}{}", model_identity, llama_version(), rotation_of(model.get(), part_cells),
+        std::format("{}|{}|{}|{} {}|flash {}|{}{}{}", model_identity, llama_version(), rotation_of(model.get(), part_cells),
                     ggml_type_name(params.type_k), ggml_type_name(params.type_v), shape.has_flash_attention ? "on" : "off",
-                    layout.unified ? "unified" : "split", shape.has_grids ? "|grids" : "");
+                    layout.unified ? "unified" : "split", rope, shape.has_grids ? "|grids" : "");
     return std::unique_ptr<Context>(
         new LlamaContext(std::move(model), context, shape, std::move(identity), std::move(adapters)));
   });
@@ -325,7 +394,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
 
 Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptions& options) {
   const Layout layout = layout_of(model, options);
-  const auto params = context_params(layout, options);
+  const auto params = context_params(model, layout, options);
   if (!params) return std::unexpected(params.error());
   return guarded(ErrorCode::model_load, "measuring a context", [&]() -> Expected<ContextMeasured> {
     const std::lock_guard lock(making_mutex());

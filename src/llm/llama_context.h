@@ -23,6 +23,12 @@ inline constexpr std::int32_t kBatchRows = 2048;
 // Whether embeddings have positions of several dimensions (M-RoPE).
 [[nodiscard]] bool has_grid_positions(const llama_model* model);
 
+// Sets how the library rotates positions. Errors: E_MODEL_002 for a model without rotary positions.
+[[nodiscard]] Expected<Unit> apply_rope(const llama_model* model, const RopeOptions& rope, llama_context_params& params);
+
+// The lengths that the model's file states.
+[[nodiscard]] ContextLengths context_lengths(const llama_model* model);
+
 // The size and shape of a context, measured on a model that was loaded without its weights (no_alloc). Takes some milliseconds.
 struct ContextMeasured {
   ContextBytes bytes;

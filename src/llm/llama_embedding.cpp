@@ -99,10 +99,11 @@ Expected<Wanted> wanted_of(const llama_model* model, const EmbeddingOptions& opt
   wanted.dimensions =
       pooling == Pooling::rank ? static_cast<std::int32_t>(llama_model_n_cls_out(model)) : llama_model_n_embd_out(model);
   if (wanted.dimensions < 1) return fail(ErrorCode::model_load, "the model has no embedding length");
-  const std::int32_t train = llama_model_n_ctx_train(model);
+  const std::int64_t supported = supported_tokens(options.rope, context_lengths(model), options.text_tokens_max);
   wanted.text_tokens = options.text_tokens_max > 0 ? options.text_tokens_max : kTextTokensMax;
-  // Positions beyond the training context may exceed the model's table, which ends the process.
-  if (train > 0) wanted.text_tokens = std::min(wanted.text_tokens, train);
+  // Positions beyond the training context may exceed the model's table, which ends the process. A model with such a table has
+  // no rotary positions.
+  if (supported > 0) wanted.text_tokens = static_cast<std::int32_t>(std::min<std::int64_t>(wanted.text_tokens, supported));
   const auto rows = static_cast<std::uint32_t>(std::max(wanted.text_tokens, kRows));
   // A text can be computed in parts if its vector comes from its last token and its tokens attend backwards only. In such
   // models each row of a part takes memory for a vocabulary of floats.
@@ -119,6 +120,7 @@ Expected<Wanted> wanted_of(const llama_model* model, const EmbeddingOptions& opt
   params.n_threads = params.n_threads_batch = options.threads;
   params.flash_attn_type = options.has_flash_attention ? LLAMA_FLASH_ATTN_TYPE_AUTO : LLAMA_FLASH_ATTN_TYPE_DISABLED;
   params.no_perf = true;
+  if (auto applied = apply_rope(model, options.rope, params); !applied) return std::unexpected(applied.error());
   return wanted;
 }
 

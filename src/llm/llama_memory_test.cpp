@@ -110,6 +110,28 @@ TEST_P(Memory, TheShapeReportsWhichTruncationsWork) {
   EXPECT_EQ(target->shape().can_shift, kind() == "tiny");
 }
 
+// YaRN stretches keys, so the library cannot shift them; linear scaling does not.
+TEST_P(Memory, RopeOptionsNeedRotaryPositionsAndYarnForbidsShifts) {
+  const auto with = [&](const RopeOptions& rope) {
+    return model_->new_context({.cells = 1024, .sequences = 2, .threads = 1, .layout = GetParam().layout, .rope = rope});
+  };
+  const RopeOptions yarn{.scaling = RopeScaling::yarn, .scale = 4};
+  if (has_state()) {  // These models have no rotary positions.
+    const auto refused = with(yarn);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::model_load);
+    EXPECT_NE(refused.error().message.find("scaling yarn, scale 4"), std::string::npos) << refused.error().message;
+    return;
+  }
+  EXPECT_FALSE(with(yarn).value()->shape().can_shift);
+  RopeOptions unstretched = yarn;
+  unstretched.yarn_ext_factor = 0;
+  EXPECT_EQ(with(unstretched).value()->shape().can_shift, kind() == "tiny");
+  unstretched.yarn_attn_factor = 1.5;
+  EXPECT_FALSE(with(unstretched).value()->shape().can_shift);
+  EXPECT_EQ(with({.scaling = RopeScaling::linear, .scale = 4}).value()->shape().can_shift, kind() == "tiny");
+}
+
 TEST_P(Memory, WhatIsForgottenMatters) {
   const std::vector<float> whole = fresh(tokens_, next_);
   EXPECT_GT(distance(whole, fresh(joined(random_tokens(7, 100), part(tokens_, 100)), next_)), kFar);
@@ -446,8 +468,10 @@ class LibraryMemory : public ::testing::TestWithParam<const char*> {
   static void SetUpTestSuite() { init_llama(); }
   static std::string kind() { return GetParam(); }
 
-  RawContext context(bool swa_full = true) const {
+  RawContext context(bool swa_full = true, llama_rope_scaling_type scaling = LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED) const {
     llama_context_params params = llama_context_default_params();
+    params.rope_scaling_type = scaling;
+    if (scaling != LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED) params.rope_freq_scale = 0.25F;
     EXPECT_TRUE(params.swa_full) << "the default that we use";
     EXPECT_EQ(params.n_rs_seq, 0U);
     params.n_ctx = 1024;
@@ -545,6 +569,28 @@ TEST_P(LibraryMemory, ShiftingIsOfferedWhereItDoesNotForget) {
   }
 }
 
+class LibraryKeys : public LibraryMemory {};
+
+// This is the reason for keeps_magnitude() (llama_context.cpp): moved to and fro, the tokens are where they were.
+TEST_P(LibraryKeys, AreStretchedByAShiftUnderYarn) {
+  for (const auto scaling : {LLAMA_ROPE_SCALING_TYPE_LINEAR, LLAMA_ROPE_SCALING_TYPE_YARN}) {
+    const RawContext undisturbed = context(true, scaling);
+    feed(undisturbed, tokens_);
+    const std::vector<float> expected = feed(undisturbed, next_);
+    const RawContext target = context(true, scaling);
+    feed(target, tokens_);
+    llama_memory_seq_add(memory(target), 0, 60, -1, 7);
+    llama_memory_seq_add(memory(target), 0, 67, -1, -7);
+    ASSERT_EQ(length(target), kLength);
+    const double change = distance(feed(target, next_), expected);
+    if (scaling == LLAMA_ROPE_SCALING_TYPE_LINEAR) {
+      EXPECT_LT(change, kClose);
+    } else {
+      EXPECT_GT(change, kFar);
+    }
+  }
+}
+
 class LibraryWindow : public LibraryMemory {};
 
 // This is the reason for the check in truncate().
@@ -580,6 +626,8 @@ INSTANTIATE_TEST_SUITE_P(Models, LibraryMemory,
                          ::testing::Values("tiny", "tiny-swa", "tiny-gpt-oss", "tiny-recurrent", "tiny-hybrid"), underscored);
 
 INSTANTIATE_TEST_SUITE_P(Models, LibraryWindow, ::testing::Values("tiny-swa", "tiny-gpt-oss"), underscored);
+
+INSTANTIATE_TEST_SUITE_P(Models, LibraryKeys, ::testing::Values("tiny"));
 
 }  // namespace
 }  // namespace uma::llm

@@ -199,6 +199,48 @@ TEST(LlamaContext, AStateOfQuantizedKeysAndValuesContinuesInAnotherContext) {
   }
 }
 
+TEST(LlamaContext, RopeOptionsChangeTheLogitsAndTheIdentity) {
+  const std::vector<Token> tokens = tokens_of("the quick brown fox jumps over the lazy dog");
+  const auto with = [](const RopeOptions& rope) {
+    return model()->new_context({.cells = 1024, .sequences = 2, .threads = 1, .layout = KvLayout::split, .rope = rope}).value();
+  };
+  const auto logits_of = [&](Context& context) {
+    feed(context, 0, tokens);
+    return last_logits(context, static_cast<std::int32_t>(tokens.size()));
+  };
+  const auto plain = with({});
+  EXPECT_FALSE(plain->state_identity().contains("rope"));
+  EXPECT_EQ(plain->shape().rope_tokens, 0);
+  std::set<std::string> identities{plain->state_identity()};
+  std::set<std::vector<float>> logits{logits_of(*plain)};
+  for (const RopeOptions& rope :
+       {RopeOptions{.scaling = RopeScaling::linear, .scale = 4}, RopeOptions{.scaling = RopeScaling::yarn, .scale = 4},
+        RopeOptions{.scaling = RopeScaling::yarn, .scale = 4, .yarn_orig_ctx = 128}, RopeOptions{.freq_base = 500}}) {
+    SCOPED_TRACE(rope_text(rope));
+    const auto other = with(rope);
+    EXPECT_TRUE(identities.insert(other->state_identity()).second);
+    EXPECT_TRUE(logits.insert(logits_of(*other)).second);
+  }
+  const auto half = with({.scaling = RopeScaling::linear, .scale = 2});
+  const auto same = with({.scaling = RopeScaling::linear, .freq_scale = 0.5});
+  EXPECT_EQ(logits_of(*half), logits_of(*same));
+  // The library rotates by the base of the file where it is stated again.
+  EXPECT_EQ(logits_of(*with({.freq_base = 10'000})), logits_of(*with({})));
+}
+
+TEST(LlamaContext, ScalingRaisesTheLimitOfASequence) {
+  const std::int32_t trained = model()->facts().train_tokens;
+  const auto limit = [](const RopeOptions& rope, std::int32_t wanted) {
+    return model()->new_context({.sequence_cells = wanted, .sequences = 1, .threads = 1, .rope = rope}).value()->shape();
+  };
+  EXPECT_EQ(limit({}, 4 * trained).sequence_cells_max, trained);
+  const RopeOptions yarn{.scaling = RopeScaling::yarn, .scale = 2};
+  EXPECT_EQ(limit(yarn, 4 * trained).sequence_cells_max, 2 * trained);
+  EXPECT_EQ(limit(yarn, 4 * trained).rope_tokens, 2 * trained);
+  EXPECT_EQ(limit(yarn, 0).sequence_cells_max, 2 * trained) << "without n_ctx, too";
+  EXPECT_EQ(limit({.freq_base = 1e6}, 2 * trained).sequence_cells_max, 2 * trained);
+}
+
 TEST(LlamaContext, QuantizedKeysThatDoNotFitTheModelAreAnErrorThatSaysWhy) {
   const auto refused = model()->new_context({.cells = 1024, .sequences = 2, .kv_types = KvTypes::both(KvType::q8_0)});
   ASSERT_FALSE(refused);

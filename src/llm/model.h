@@ -23,6 +23,7 @@
 #include "llm/kv_types.h"
 #include "llm/piece_order.h"
 #include "llm/projector.h"
+#include "llm/rope.h"
 
 namespace uma::llm {
 
@@ -75,6 +76,7 @@ struct ContextOptions {
   std::int32_t ubatch_rows = 512;  // Rows computed at once.
   FlashAttention flash_attention = FlashAttention::automatic;
   KvTypes kv_types{};
+  RopeOptions rope{};
   std::optional<Pooling> pooling{};  // Given: the context is one of an embedding model (EmbeddingOptions::pooling).
 };
 
@@ -91,6 +93,8 @@ struct ContextShape {
   std::int32_t layers = 1;              // Layers of the model; a computation can be interrupted between layers.
   // Arithmetic of a row's attention to one cached token, relative to the row's arithmetic with all weights; 0: unknown.
   double attention_share = 0;
+  // What the model supports with the context's RoPE options, if they are not those of its file (supported_tokens()); else 0.
+  std::int64_t rope_tokens = 0;
   bool is_unified = false;  // True: one pool of cells; false: equal parts.
   bool has_flash_attention = false;
   // True: any sequence can be truncated at any token at any time, and saved in pieces. False: some layers keep a state of the
@@ -130,8 +134,8 @@ class Context {
  public:
   virtual ~Context() = default;
   [[nodiscard]] virtual const ContextShape& shape() const = 0;
-  // Identifies compatible states: model, library version, cache types and layout. The identity of a state that was computed
-  // with adapters continues with AdapterSet::identity.
+  // Identifies compatible states: model, library version, cache types, layout and RoPE options. The identity of a state that
+  // was computed with adapters continues with AdapterSet::identity.
   [[nodiscard]] virtual const std::string& state_identity() const = 0;
 
   // Computes the rows and appends them to their sequences. Requires: rows of one sequence are at consecutive positions that

@@ -100,6 +100,19 @@ std::optional<std::string> apply_kv_type(ModelCard& card, const YAML::Node& node
   return card.kv_types ? std::nullopt : std::optional(llm::kv_types_expected());
 }
 
+std::optional<std::string> apply_rope(ModelCard& card, const YAML::Node& node) {
+  if (!node.IsMap()) return "a map, such as {scaling: yarn, scale: 4, yarn_orig_ctx: 32768}";
+  llm::RopeOptions rope;
+  for (const auto& entry : node) {
+    const std::string key = scalar(entry.first).value_or("");
+    if (const auto expected = llm::set_rope(rope, key, scalar(entry.second).value_or(""))) {
+      return std::format("{}{}{}", key, key.empty() ? "" : ": ", *expected);
+    }
+  }
+  card.rope = rope;
+  return llm::check_rope(rope);
+}
+
 std::optional<std::string> apply_weights(ModelCard& card, const YAML::Node& node) {
   const auto value = scalar(node);
   if (value != "shared" && value != "replicated") return "shared or replicated";
@@ -240,6 +253,7 @@ std::vector<Key> other_keys() {
       {"n_ctx", number<std::int32_t>(0, 1 << 24, [](ModelCard& card) -> auto& { return card.sequence_cells; })},
       {"slots", number<std::int32_t>(1, 256, [](ModelCard& card) -> auto& { return card.slots; })},
       {"kv_type", apply_kv_type},
+      {"rope", apply_rope},
       {"pin", boolean([](ModelCard& card) -> auto& { return card.is_pinned; })},
       {"preload", boolean([](ModelCard& card) -> auto& { return card.is_preloaded; })},
       {"workers_max", number<std::int32_t>(1, 64, [](ModelCard& card) -> auto& { return card.workers_max; })},

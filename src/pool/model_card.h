@@ -28,6 +28,7 @@ struct ModelCard {
   std::optional<std::int32_t> sequence_cells;
   std::optional<std::int32_t> slots;
   std::optional<llm::KvTypes> kv_types;
+  std::optional<llm::RopeOptions> rope;
   bool is_pinned = false;     // Never unloaded once it is loaded.
   bool is_preloaded = false;  // Loaded at the daemon's start.
   std::int32_t workers_max = 1;

@@ -31,6 +31,22 @@ bool want_less(engine::LoadWorkersOptions& options, bool is_window_open) {
   return std::exchange(options.lanes, false);
 }
 
+// Says so if `n_ctx` is more than the model supports.
+void warn_of_length(const RegisteredModel& model, const llm::ContextOptions& options) {
+  const llm::GgufHeader& header = *model.header();
+  const std::int64_t supported =
+      llm::supported_tokens(options.rope, {.train = header.context_length, .original = header.rope_original_length}, 0);
+  if (supported == 0 || options.sequence_cells <= supported) return;
+  if (options.rope.freq_base) {
+    log_warning("model   {}: n_ctx is {}, but it was made for {} tokens: longer conversations depend on rope.freq_base",
+                model.card.name, options.sequence_cells, supported);
+  } else {
+    log_warning(
+        "model   {}: n_ctx is {}, but it supports {} tokens: a conversation has at most these; rope.scale stretches them",
+        model.card.name, options.sequence_cells, supported);
+  }
+}
+
 }  // namespace
 
 void ModelPool::load(const std::string& model) {
@@ -157,7 +173,9 @@ void ModelPool::refuse_adapters(engine::LoadWorkersOptions& options, const Load&
 
 // Chooses the layout of a chat model's contexts by the memory that would be usable if no other model were loaded.
 void ModelPool::choose_layout(const RegisteredModel& model, engine::LoadWorkersOptions& options) {
-  if (model.header() == nullptr || model.capability != Capability::chat) return;
+  if (model.header() == nullptr) return;
+  warn_of_length(model, options.context);
+  if (model.capability != Capability::chat) return;
   std::uint64_t usable = 0;
   {
     const MutexLock eviction_lock(eviction_mutex_);

@@ -105,6 +105,7 @@ assistant:
   n_ctx: 8192
   slots: 4
   kv_type: q8_0
+  rope: {scaling: yarn, scale: 4, yarn_orig_ctx: 32768}
   pin: true
   preload: true
   workers_max: 3
@@ -145,6 +146,7 @@ assistant:
   EXPECT_EQ(found.card.sequence_cells, 8192);
   EXPECT_EQ(found.card.slots, 4);
   EXPECT_EQ(found.card.kv_types, llm::KvTypes::both(llm::KvType::q8_0));
+  EXPECT_EQ(found.card.rope, (llm::RopeOptions{.scaling = llm::RopeScaling::yarn, .scale = 4, .yarn_orig_ctx = 32'768}));
   EXPECT_TRUE(found.card.is_pinned && found.card.is_preloaded && found.card.replicates_weights);
   EXPECT_EQ(found.card.workers_max, 3);
   EXPECT_EQ(found.card.weight, 2.5);
@@ -240,7 +242,7 @@ TEST_F(Registry, SamplingIsTheCardsElseTheFilesElseTheFamilys) {
 TEST_F(Registry, SaysEveryMistakeWithItsLine) {
   EXPECT_EQ(
       mistake("a: {path: x, colour: red}"),
-      "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, pin, "
+      "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, rope, pin, "
       "preload, workers_max, weights, weight, draft_model, projector, adapters, tasks, pooling, frame, dry_sequence_breakers, "
       "system, "
       "thinking, "
@@ -248,6 +250,11 @@ TEST_F(Registry, SaysEveryMistakeWithItsLine) {
       "deadline_ms, speculation, idle_unload_s, temperature, top_p, top_k, min_p, typical_p, repeat_penalty, repeat_last_n, "
       "presence_penalty, frequency_penalty, dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, "
       "xtc_probability, xtc_threshold, mirostat, mirostat_tau, mirostat_eta");
+  EXPECT_EQ(mistake("a: {path: x, rope: yarn}"),
+            "1:20: a.rope: expected a map, such as {scaling: yarn, scale: 4, yarn_orig_ctx: 32768}, got \"yarn\"");
+  EXPECT_EQ(mistake("a: {path: x, rope: {scale: -4}}"), "1:20: a.rope: expected scale: a number from 1 to 1000");
+  EXPECT_EQ(mistake("a: {path: x, rope: {scaling: none, scale: 4}}"), "1:20: a.rope: expected no scale with scaling none");
+  EXPECT_TRUE(mistake("a: {path: x, rope: {factor: 4}}").contains("a.rope: expected factor: one of the keys scaling, scale"));
   EXPECT_EQ(mistake("a: {path: x, mirostat: 1.5}"), "1:24: a.mirostat: expected an integer from 0 to 2, got \"1.5\"");
   EXPECT_EQ(mistake("a: {path: x, min_p: 1}"), "1:21: a.min_p: expected a number from 0 to below 1, got \"1\"");
   EXPECT_EQ(mistake("a: {path: x, typical_p: 0}"), "1:25: a.typical_p: expected a number from above 0 to 1, got \"0\"");

@@ -97,6 +97,16 @@ class ComputedAgain(FullContext, uma.DaemonTest):
     moves = False
 
 
+class ComputedAgainUnderYarn(FullContext, uma.DaemonTest):
+    """The library cannot move keys that YaRN has stretched."""
+    config = LAYOUT + "rope: {scaling: yarn, scale: 4}\n"
+    moves = False
+
+
+class MovedUnderLinearScaling(FullContext, uma.DaemonTest):
+    config = LAYOUT + "rope: {scaling: linear, scale: 4}\n"
+
+
 class WhereBitsCount(FullContext, uma.DaemonTest):
     config = LAYOUT + "scheduler: {reproducible: \"on\"}\n"
     moves = False

@@ -68,6 +68,14 @@ class ModelDrafterTest : public ::testing::Test {
   ModelDrafter::Costs costs_{.call_ms = 40, .token_ms = 40, .row_ms = 2};
 };
 
+TEST(DraftContext, RotatesAsTheModelsContextDoes) {
+  const llm::RopeOptions rope{.scaling = llm::RopeScaling::yarn, .scale = 4};
+  const llm::ContextOptions drafts =
+      draft_context_options({.has_spare = true, .kv_types = llm::KvTypes::both(llm::KvType::q8_0), .rope = rope});
+  EXPECT_EQ(drafts.rope, rope);
+  EXPECT_FALSE(drafts.has_spare || drafts.kv_types.is_quantized());
+}
+
 TEST_F(ModelDrafterTest, DraftsWhatItsModelSaysForEachSequence) {
   make({.cells = 400});
   Chain a(0, "hello");

@@ -28,9 +28,10 @@ std::string too_long(std::size_t tokens, std::size_t context) {
 // What gives a conversation more tokens than the context's: it depends on what limits them.
 std::string remedy(const ServedModel& served) {
   const llm::ContextShape& shape = served.shape();
-  const std::int32_t trained = served.model->facts().train_tokens;
+  const std::int64_t trained = shape.rope_tokens > 0 ? shape.rope_tokens : served.model->facts().train_tokens;
   if (trained > 0 && shape.sequence_cells_max >= trained) {
-    return std::format("Shorten the prompt: the model was trained for {} tokens", trained);
+    return std::format("Shorten the prompt: the model {} {} tokens",
+                       shape.rope_tokens > 0 ? "with its rope settings supports" : "was trained for", trained);
   }
   if (shape.sequence_cells_max >= shape.cells) {
     return std::format("Shorten the prompt, or give umad more than {} KV cells: --kv-cells and --n-ctx, if the memory suffices",
