@@ -18,11 +18,14 @@
 #include "kv/cold_files.h"
 #include "llm/footprint.h"
 #include "llm/gguf_header.h"
+#include "llm/llama_model.h"
 #include "server/http/api_keys.h"
 #include "umad/compute.h"
 #include "umad/cpu_count.h"
 #include "umad/data_dir.h"
+#include "umad/machine.h"
 #include "umad/signals.h"
+#include "umad/widths_file.h"
 #include "wire/metrics_codec.h"
 
 namespace uma::umad {
@@ -161,6 +164,11 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.replicates = config.replicates_weights;
   options.lanes = compute.lanes;
   options.threads_beside_prefill = compute.decode_threads_beside_prefill;
+  if (const auto identity = llm::model_identity(model.path)) {  // The load reports the problem of the file.
+    options.widths = std::make_shared<WidthsFile>(
+        config_.data_dir,
+        WidthsOrigin{.model_identity = *identity, .machine = this_machine(), .backends = llm::backends_text()});
+  }
   return options;
 }
 

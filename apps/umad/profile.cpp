@@ -1,20 +1,15 @@
 #include "umad/profile.h"
 
 #include <cctype>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <format>
-#include <fstream>
-#include <sstream>
-#include <sys/stat.h>
 #include <utility>
-#include <vector>
 
 #include <yaml-cpp/yaml.h>
 
 #include "umad/config_value.h"
 #include "umad/data_dir.h"
+#include "umad/yaml_map.h"
 
 namespace uma::umad {
 namespace {
@@ -22,7 +17,6 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kThreadsMax = 256;
 constexpr std::int64_t kUbatchRowsMax = 2048;
-constexpr off_t kBytesMax = 64 << 10;
 
 std::string slug(std::string_view text) {
   constexpr std::size_t kLettersMax = 60;
@@ -35,45 +29,6 @@ std::string slug(std::string_view text) {
   }
   while (slug.ends_with('-')) slug.pop_back();
   return slug;
-}
-
-// Reads the values of one map in the file and remembers the first problem.
-class MapReader {
- public:
-  MapReader(const YAML::Node& map, std::string& problem) : map_(map), problem_(problem) {
-    if (!map_.IsMap()) complain("keys and values are missing");
-  }
-
-  template <class T>
-  T take(const char* key, const Reader<T>& read) {
-    if (!problem_.empty()) return T{};
-    const YAML::Node value = map_[key];
-    if (!value || !value.IsScalar()) {
-      complain(std::format("{} is missing", key));
-      return T{};
-    }
-    ++taken_;
-    auto result = read(value.Scalar());
-    if (!result) complain(std::format("{}: expected {}", key, result.error()));
-    return result.value_or(T{});
-  }
-  // Reports keys that have not been read.
-  void finish(std::size_t maps_inside) {
-    if (problem_.empty() && map_.size() != taken_ + maps_inside) complain("there are unknown keys");
-  }
-
- private:
-  void complain(std::string what) {
-    if (problem_.empty()) problem_ = std::move(what);
-  }
-
-  YAML::Node map_;
-  std::string& problem_;
-  std::size_t taken_ = 0;
-};
-
-Reader<std::string> any_text() {
-  return [](std::string_view text) -> std::expected<std::string, std::string> { return std::string(text); };
 }
 
 std::int32_t take_threads(MapReader& reader, const char* key) {
@@ -126,16 +81,6 @@ std::expected<Profile, std::string> read_root(const YAML::Node& root) {
   return profile;
 }
 
-// Text as a double-quoted YAML scalar.
-std::string yaml_string(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-  }
-  return result + '"';
-}
-
 }  // namespace
 
 std::string_view word_of(llm::FlashAttention value) {
@@ -163,7 +108,11 @@ std::string_view word_of(llm::KvLayout value) {
 }
 
 std::string profile_path(const std::string& data_dir, const std::string& model_identity, const Machine& machine) {
-  return std::format("{}/profiles/{}-{}-{}.yaml", data_dir, model_identity, slug(machine.cpu), machine.cores);
+  return profile_stem(data_dir, model_identity, machine) + ".yaml";
+}
+
+std::string profile_stem(const std::string& data_dir, const std::string& model_identity, const Machine& machine) {
+  return std::format("{}/profiles/{}-{}-{}", data_dir, model_identity, slug(machine.cpu), machine.cores);
 }
 
 std::string profile_text(const Profile& profile) {
@@ -223,17 +172,10 @@ Expected<Unit> write_profile(const std::string& path, const Profile& profile) {
 
 std::expected<std::optional<Profile>, std::string> read_profile(const std::string& path, const std::string& model_identity,
                                                                 const Machine& machine) {
-  struct stat facts{};
-  if (::stat(path.c_str(), &facts) != 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
-    return std::unexpected(std::string(std::strerror(errno)));
-  }
-  if (!S_ISREG(facts.st_mode) || facts.st_size > kBytesMax) return std::unexpected("it is damaged: not a small regular file");
-  const std::ifstream file(path, std::ios::binary);
-  if (!file) return std::unexpected(std::string(std::strerror(errno)));
-  std::ostringstream text;
-  text << file.rdbuf();
-  auto profile = parse_profile(text.str(), model_identity, machine);
+  const auto text = read_small_file(path);
+  if (!text) return std::unexpected(text.error());
+  if (!*text) return std::nullopt;
+  auto profile = parse_profile(**text, model_identity, machine);
   if (!profile) return std::unexpected(std::move(profile.error()));
   return *std::move(profile);
 }

@@ -182,6 +182,7 @@ LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& m
                       .policy = options_.policy,
                       .is_reproducible = options_.is_reproducible,
                       .warms_up = options_.warms_up,
+                      .widths = made.widths,
                       .speculates = made.defaults.speculates.value_or(options_.speculates),
                       .verify_every = options_.verify_every,
                       .workers = busy_workers_,

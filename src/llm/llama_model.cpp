@@ -275,6 +275,18 @@ std::string llama_version_text() {
   return std::format("libllama {}", llama_version());
 }
 
+std::string backends_text() {
+  init_llama();
+  std::string text = llama_print_system_info();
+  while (text.ends_with(' ') || text.ends_with('|')) text.pop_back();
+  for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+    auto* const device = ggml_backend_dev_get(i);
+    if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) continue;
+    text += std::format(" | {}: {}", ggml_backend_dev_name(device), ggml_backend_dev_description(device));
+  }
+  return text;
+}
+
 Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path, const LoadOptions& options) {
   init_llama();
   const auto header = read_model_header(path);

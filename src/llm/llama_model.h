@@ -30,6 +30,9 @@ struct LoadOptions {
 void init_llama();
 // For example "libllama 0.7.0".
 [[nodiscard]] std::string llama_version_text();
+// The instructions that the library's back ends use on this machine, as "CPU : SSE3 = 1 | AVX = 1", and the devices beside the
+// CPU. Speeds that were measured with others do not hold.
+[[nodiscard]] std::string backends_text();
 
 // Whether weights can be stored in the layout of a CPU's matrix units (AMX).
 [[nodiscard]] bool offers_amx();

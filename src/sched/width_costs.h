@@ -8,14 +8,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <tuple>
 
 #include "base/check.h"
 
 namespace uma::sched {
 
+// The time of a call with n rows at index n - 1, in ms > 0.
+using WidthTimes = std::array<double, 16>;
+
 class WidthCosts {
  public:
-  static constexpr std::int32_t kWidths = 16;
+  static constexpr std::int32_t kWidths = std::tuple_size_v<WidthTimes>;
   static constexpr std::int32_t kPeriod = 8;  // The library's kernels compute 4 or 8 rows at once.
 
   // `ms[n - 1]` > 0 is the time of a call with n rows.

@@ -37,11 +37,77 @@ class Folder(unittest.TestCase):
         return daemon
 
     def profiles(self):
-        return sorted((self.folder / "profiles").glob("*"))
+        return sorted(path for path in (self.folder / "profiles").glob("*") if not path.name.endswith("-widths.yaml"))
 
     def profile(self):
         (path,) = self.profiles()
         return path
+
+
+class Widths(Folder):
+    """What a daemon measures about decode calls while it is idle is kept for the next one."""
+
+    MEASURED = "the times of decode calls with 1 thread(s) are kept in "
+    KNOWN = "the times of decode calls are known from an earlier start"
+    SLOTS = 4
+    FLAGS = ("--threads", 1, "--slots", SLOTS)
+
+    def file(self):
+        (path,) = (self.folder / "profiles").glob("*-widths.yaml")
+        return path
+
+    def measure(self, config=None):
+        """Runs a daemon until its measurement is kept, and returns its log."""
+        with self.daemon(uma.TINY, *self.FLAGS, config=config) as daemon:
+            uma.until(lambda: self.MEASURED in daemon.log(), "the times of decode calls are kept")
+            return daemon.log()
+
+    def serve(self, config=None):
+        """Runs a daemon for one request, and returns its log."""
+        with self.daemon(uma.TINY, *self.FLAGS, config=config) as daemon, daemon.client() as client:
+            self.assertEqual("length", client.generate("Hello", max_tokens=3, ignore_eos=True).reason)
+            return daemon.log()
+
+    def test_the_second_start_measures_nothing(self):
+        self.assertNotIn(self.KNOWN, self.measure())
+        path = self.file()
+        self.assertEqual(0o600, stat.S_IMODE(path.stat().st_mode))
+        before = path.stat()
+        with self.daemon(uma.TINY, *self.FLAGS) as daemon, daemon.client() as client:
+            self.assertIn(self.KNOWN, daemon.log())
+            # The warm-up has three calls and one for each slot; a measurement would have 48 more.
+            warm = 3 + self.SLOTS
+            uma.until(lambda: client.metrics()["batch_calls_total"] >= warm, "the warm-up's end")
+            for _ in range(3):
+                self.assertEqual("length", client.generate("Hello", max_tokens=1, ignore_eos=True).reason)
+            self.assertLess(client.metrics()["batch_calls_total"], warm + 48)
+            self.assertNotIn(self.MEASURED, daemon.log())
+        self.assertEqual((before.st_ino, before.st_mtime_ns), (path.stat().st_ino, path.stat().st_mtime_ns))
+
+    def test_other_settings_are_measured_and_kept_beside(self):
+        self.measure()
+        without_flash = "kv: {flash_attention: off}\n"
+        self.assertNotIn(self.KNOWN, self.measure(without_flash))
+        self.assertIn(self.KNOWN, self.serve(without_flash))
+        self.assertIn(self.KNOWN, self.serve())
+
+    def test_what_does_not_fit_is_measured_again(self):
+        self.measure()
+        path = self.file()
+        text = path.read_text()
+        for damage, what in ((lambda whole: whole[:len(whole) // 2], "it is damaged"),
+                             (lambda whole: re.sub(r'library: "[^"]*"', 'library: "libllama 0.1.0"', whole), "measured with libllama 0.1.0"),
+                             (lambda whole: re.sub(r'backends: "[^"]*"', 'backends: "CPU : OTHER = 1"', whole), "other instructions or devices")):
+            with self.subTest(what):
+                path.write_text(damage(text))
+                self.assertRegex(self.measure(), rf"warning .*{re.escape(str(path))} is ignored, and decode calls are measured again: .*{what}")
+                self.assertIn(self.KNOWN, self.serve())
+
+    def test_where_nothing_can_be_kept_umad_serves(self):
+        (self.folder / "profiles").write_text("a file in place of the folder")
+        with self.daemon(uma.TINY, *self.FLAGS) as daemon, daemon.client() as client:
+            uma.until(lambda: "the times of decode calls are measured again at the next start" in daemon.log(), "the warning")
+            self.assertEqual("length", client.generate("Hello", max_tokens=3, ignore_eos=True).reason)
 
 
 class Tune(Folder):

@@ -13,6 +13,7 @@
 #include "core/ids.h"
 #include "engine/lane/core_share.h"
 #include "engine/lane/encode_image.h"
+#include "engine/lane/kept_widths.h"
 #include "engine/lane/lane_stats.h"
 #include "kv/state_store.h"
 #include "kv/tier_policy.h"
@@ -36,8 +37,9 @@ struct LaneOptions {
   bool is_reproducible = false;
   // Computes a few meaningless calls before the first request (warm_up.h).
   bool warms_up = false;
-  bool speculates = true;         // Draft tokens are used where they are faster; the text is the same.
-  std::int32_t verify_every = 0;  // One in so many reuses is computed again and compared; 0: none.
+  std::shared_ptr<KeptWidths> widths = nullptr;  // What earlier starts have measured; null: it is measured in any case.
+  bool speculates = true;                        // Draft tokens are used where they are faster; the text is the same.
+  std::int32_t verify_every = 0;                 // One in so many reuses is computed again and compared; 0: none.
   // Shared by all workers of the daemon, which share its threads; null: there is no other worker.
   std::shared_ptr<BusyWorkers> workers = nullptr;
   std::shared_ptr<LaneStats> stats = nullptr;  // Counters of an earlier worker with this index; null: they begin at zero.

@@ -1,6 +1,7 @@
 #include "engine/lane/warm_up.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/log.h"
@@ -13,6 +14,9 @@ namespace {
 
 constexpr std::int32_t kMeasuredRounds = 3;
 constexpr std::size_t kCellsMax = 1024;
+// Beside programs that use more cores, threads wait for each other, and the times do not hold for a quiet machine.
+constexpr double kOthersMax = 0.3;
+constexpr Duration kLoadTime = std::chrono::milliseconds(100);  // Shorter times do not show it (CpuLoad).
 
 constexpr TraceKind kWarmUpSpan{.name = "warm up", .numbers = {"rows"}};
 
@@ -31,6 +35,7 @@ WarmUp::WarmUp(const LaneParts& parts, ContextCalls& calls) : parts_(parts), cal
   warming_ = steps_.size();
   using sched::WidthCosts;
   if (std::min({shape.batch_rows_max, shape.logits_rows_max, shape.sequence_cells_max}) < WidthCosts::kWidths) return;
+  if (take_kept()) return;
   for (std::int32_t round = 0; round < kMeasuredRounds; ++round) {
     for (std::int32_t rows = 1; rows <= WidthCosts::kWidths; ++rows) steps_.push_back({.rows = rows, .is_measured = true});
   }
@@ -46,13 +51,37 @@ std::optional<std::int32_t> WarmUp::room() const {
   return slot ? std::optional(static_cast<std::int32_t>(*slot)) : std::nullopt;
 }
 
+bool WarmUp::take_kept() {
+  if (parts_.options.widths == nullptr) return false;
+  calls_.set_decode_threads();
+  const auto kept = parts_.options.widths->find(parts_.context.state_identity(), calls_.threads());
+  if (!kept) return false;
+  parts_.step_model.set_width_costs(*kept);
+  log_info("lane {}: the times of decode calls are known from an earlier start", parts_.options.index);
+  return true;
+}
+
+void WarmUp::keep_widths() {
+  const LaneOptions& options = parts_.options;
+  if (options.widths == nullptr) return;
+  const bool can_tell = options.others_busy && parts_.clock.now() - measured_since_ >= kLoadTime;
+  const auto busy = can_tell ? options.others_busy() : std::optional<double>();
+  if (busy && *busy > kOthersMax) {
+    log_info("lane {}: the times of decode calls are not kept: other programs used {:.1f} cores", options.index, *busy);
+    return;
+  }
+  options.widths->keep(parts_.context.state_identity(), measured_threads_, width_ms_);
+}
+
 void WarmUp::take_width(std::int32_t rows, double ms) {
   double& least = width_ms_[static_cast<std::size_t>(rows - 1)];
   least = least > 0 ? std::min(least, ms) : ms;
   const auto round = static_cast<std::size_t>(sched::WidthCosts::kWidths);
   const bool is_worth_taking = next_ == warming_ + round || next_ == steps_.size();  // After the first round, and the last.
   const bool all_took_time = std::ranges::all_of(width_ms_, [](double time) { return time > 0; });
-  if (is_worth_taking && all_took_time) parts_.step_model.set_width_costs(width_ms_);
+  if (!is_worth_taking || !all_took_time) return;
+  parts_.step_model.set_width_costs(width_ms_);
+  if (next_ == steps_.size()) keep_widths();
 }
 
 void WarmUp::advance() {
@@ -60,6 +89,12 @@ void WarmUp::advance() {
   if (steps_[next_].is_measured && std::exchange(measured_threads_, calls_.threads()) != calls_.threads()) {
     width_ms_ = {};
     next_ = warming_;
+    if (take_kept()) {
+      next_ = steps_.size();
+      return;
+    }
+    measured_since_ = parts_.clock.now();
+    if (parts_.options.others_busy) (void)parts_.options.others_busy();  // keep_widths() asks about the time since this call.
   }
   const Step step = steps_[next_++];
   const std::int32_t first = step.is_measured ? *room() : 0;

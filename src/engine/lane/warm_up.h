@@ -1,16 +1,17 @@
 // Computes meaningless rows in a new context, so that the first request does not pay for what happens once: the weights' pages
 // come into memory, the library makes its graphs and threads, and the step model learns what calls cost. Then measures calls of
-// every width (sched::WidthCosts). Owned by the lane's thread, which runs one call at a time while it has no request. The first
-// request ends the warm-up, in the middle of a call, but not the measurement, which goes on in an empty slot.
+// every width (sched::WidthCosts), unless an earlier start has (KeptWidths). Owned by the lane's thread, which runs one call at
+// a time while it has no request. The first request ends the warm-up, in the middle of a call, but not the measurement, which
+// goes on in an empty slot.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "core/ids.h"
 #include "engine/lane/context_calls.h"
 #include "engine/lane/lane_parts.h"
@@ -28,7 +29,7 @@ class WarmUp {
 
   // Whether there is a call to run now. Requires: the lane has no sequence.
   [[nodiscard]] bool is_wanted() const { return next_ < warming_ || (next_ < steps_.size() && room()); }
-  // Runs the next call and empties the context's cells again. Requires: is_wanted().
+  // Runs the next call and empties the context's cells again, or finds what it would measure. Requires: is_wanted().
   void advance();
   // A request has come, or others compute: only the measurement is left.
   void interrupt() { next_ = std::max(next_, warming_); }
@@ -44,7 +45,10 @@ class WarmUp {
 
   // The empty sequence in which a width can be measured.
   [[nodiscard]] std::optional<std::int32_t> room() const;
+  // Takes the widths that an earlier start has measured. False: there are none.
+  [[nodiscard]] bool take_kept();
   void take_width(std::int32_t rows, double ms);
+  void keep_widths();
 
   const LaneParts& parts_;
   ContextCalls& calls_;
@@ -52,7 +56,8 @@ class WarmUp {
   std::size_t warming_ = 0;  // The steps before the measurement.
   std::size_t next_ = 0;
   std::int32_t measured_threads_ = 0;
-  std::array<double, sched::WidthCosts::kWidths> width_ms_{};  // The least times so far; 0: none.
+  TimePoint measured_since_{};
+  sched::WidthTimes width_ms_{};  // The least times so far; 0: none.
   std::vector<llm::BatchRow> rows_;
 };
 

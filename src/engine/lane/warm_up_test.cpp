@@ -1,7 +1,12 @@
 #include "engine/lane/warm_up.h"
 
+#include <chrono>
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -11,6 +16,18 @@
 namespace uma::engine {
 namespace {
 
+// Keeps widths in memory.
+struct Kept : KeptWidths {
+  [[nodiscard]] std::optional<sched::WidthTimes> find(const std::string& context, std::int32_t threads) const override {
+    const auto found = times.find({context, threads});
+    return found == times.end() ? std::nullopt : std::optional(found->second);
+  }
+  void keep(const std::string& context, std::int32_t threads, const sched::WidthTimes& ms) override {
+    times[{context, threads}] = ms;
+  }
+  std::map<std::pair<std::string, std::int32_t>, sched::WidthTimes> times;
+};
+
 class WarmUps : public LaneTest {
  protected:
   void make_warm(std::shared_ptr<BusyWorkers> workers = nullptr, std::int32_t sequences = 3) {
@@ -19,8 +36,17 @@ class WarmUps : public LaneTest {
     options.workers = std::move(workers);
     make({.sequences = sequences}, std::move(options));
   }
+  void make_with(const std::shared_ptr<Kept>& kept, std::int32_t threads = 1, std::optional<double> others = {}) {
+    LaneOptions options;
+    options.threads = threads;
+    options.warms_up = true;
+    options.widths = kept;
+    options.others_busy = [others] { return others; };
+    make(kSlow, std::move(options));
+  }
   static constexpr std::int32_t kManySequences = 8;  // With which the fake context has as many rows as are measured.
   static constexpr std::uint64_t kMeasured = 3 * sched::WidthCosts::kWidths;
+  static constexpr FakeOptions kSlow{.sequences = kManySequences, .decode_cost = std::chrono::milliseconds(10)};
   std::uint64_t calls() { return lane_->stats().batch_calls_total.value(); }
 };
 
@@ -48,6 +74,55 @@ TEST_F(WarmUps, TheMeasurementGoesOnAfterARequestInAnEmptySlot) {
   EXPECT_GE(calls(), 3 + kManySequences + kMeasured + 2);
   EXPECT_EQ(lane_->stats().cells_used.value(), context_->sequence_length(0));
   for (std::int32_t sequence = 1; sequence < kManySequences; ++sequence) EXPECT_EQ(context_->sequence_length(sequence), 0);
+}
+
+TEST_F(WarmUps, WhatWasMeasuredIsKeptForTheNextStart) {
+  const auto kept = std::make_shared<Kept>();
+  make_with(kept);
+  run();
+  ASSERT_EQ(kept->times.size(), 1u);
+  const sched::WidthTimes ms = kept->times.at({context_->state_identity(), 1});
+  for (std::size_t i = 0; i < ms.size(); ++i) EXPECT_NEAR(ms[i], 10.1 + 0.1 * static_cast<double>(i), 1e-6);
+
+  make_with(kept);
+  run();
+  EXPECT_EQ(calls(), 3 + kManySequences) << "nothing was measured";
+  EXPECT_EQ(kept->times.size(), 1u);
+}
+
+TEST_F(WarmUps, WidthsOfAnotherNumberOfThreadsAreMeasured) {
+  const auto kept = std::make_shared<Kept>();
+  make_with(kept);
+  run();
+  make_with(kept, 2);
+  run();
+  EXPECT_EQ(calls(), 3 + kManySequences + kMeasured);
+  EXPECT_EQ(kept->times.size(), 2u);
+}
+
+TEST_F(WarmUps, WidthsAreFoundWhenTheThreadsAreFreeAgain) {
+  const auto kept = std::make_shared<Kept>();
+  make_with(kept, 2);
+  run();
+  const auto workers = std::make_shared<BusyWorkers>(2);
+  workers->add(2);
+  LaneOptions options;
+  options.threads = 2;
+  options.warms_up = true;
+  options.widths = kept;
+  options.workers = workers;
+  make(kSlow, std::move(options));
+  workers->add(-2);
+  run();
+  EXPECT_EQ(calls(), 3 + kManySequences);
+}
+
+TEST_F(WarmUps, WhatWasMeasuredBesideBusyProgramsIsNotKept) {
+  const auto kept = std::make_shared<Kept>();
+  make_with(kept, 1, 0.5);
+  run();
+  EXPECT_EQ(calls(), 3 + kManySequences + kMeasured);
+  EXPECT_TRUE(kept->times.empty());
 }
 
 TEST_F(WarmUps, TheFirstRequestEndsIt) {

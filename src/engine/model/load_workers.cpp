@@ -71,6 +71,7 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
   loaded.tasks = options.tasks;
   loaded.defaults = options.defaults;
   loaded.threads_beside_prefill = options.threads_beside_prefill;
+  loaded.widths = options.widths;
   std::shared_ptr<const llm::Model> model;
   const bool drafts = !options.draft_path.empty();
   const double loads = loaded.copies + (drafts ? 1 : 0);

@@ -32,6 +32,7 @@ struct LoadWorkersOptions {
   bool replicates = false;      // Every worker has its own copy of the weights.
   bool lanes = false;           // Each worker gets a second context for prompts, if the model's state can be handed over.
   std::int32_t threads_beside_prefill = 0;  // As in LoadedWorkers.
+  std::shared_ptr<KeptWidths> widths{};     // As in LoadedWorkers.
 };
 
 // The cells of a sequence in the context that computes long prompts, at first. Most prompts are shorter; 2,048 cells of an 8 B

@@ -16,6 +16,7 @@
 #include "core/model_defaults.h"
 #include "core/service.h"
 #include "core/session_info.h"
+#include "engine/lane/kept_widths.h"
 #include "kv/state_store.h"
 #include "llm/model.h"
 
@@ -43,6 +44,7 @@ struct LoadedWorkers {
   std::int32_t copies = 1;   // Copies of the weights in memory: one, or one for each worker, kept alive by its contexts.
   std::int32_t threads = 1;  // Compute threads of each worker.
   std::int32_t threads_beside_prefill = 0;  // Threads kept for streams while prompts are computed; 0: the two lanes take turns.
+  std::shared_ptr<KeptWidths> widths{};     // Shared by the model's lanes (LaneOptions::widths).
 };
 
 // The use of a model, from which the source decides what to load and to retire.
