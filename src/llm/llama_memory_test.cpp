@@ -616,11 +616,11 @@ TEST_P(LibraryWindow, InASmallCacheForgetsAsItGrowsAndCannotShift) {
   EXPECT_LE(llama_memory_seq_pos_min(memory(target), 0), 480 - kWindow);
 }
 
-std::string underscored(const ::testing::TestParamInfo<std::string>& made) {
+const auto underscored = [](const auto& made) {
   std::string name = made.param;
   std::ranges::replace(name, '-', '_');
   return name;
-}
+};
 
 INSTANTIATE_TEST_SUITE_P(Models, LibraryMemory,
                          ::testing::Values("tiny", "tiny-swa", "tiny-gpt-oss", "tiny-recurrent", "tiny-hybrid"), underscored);
