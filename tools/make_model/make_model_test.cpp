@@ -118,7 +118,7 @@ TEST_F(MakeModel, GivesTheSameBytesFromTheSameSeedAndOthersFromAnother) {
   EXPECT_NE(read_file(folder_ / "a.gguf"), read_file(folder_ / "c.gguf"));
 }
 
-// A large matrix is drawn in parts, as the cores have time; its rows are those that one core would draw.
+// A large matrix is drawn in parts, one on each core; the bytes are those of one core.
 TEST_F(MakeModel, DrawsTheSameRowsInPartsAsInOneGo) {
   constexpr std::int64_t kRows = 4096;
   constexpr std::int64_t kColumns = 512;
