@@ -70,17 +70,20 @@ def decode_speed(client, prompts, tokens):
     return (len(ids) * tokens - before) / (time.monotonic() - began)
 
 
-def memory_mib(client):
-    """KV of 1,000 tokens. The daemon is fresh: no other tokens are in its cells."""
-    reply = checked(client.generate("word " * 200, max_tokens=1, ignore_eos=True))
-    return client.metrics()["hot_bytes"] / reply.usage["prompt_tokens"] * 1000 / 2**20
+def memory_mib(client, prompt):
+    """KV of 1,000 tokens."""
+    session = client.create_session(mode="text")
+    reply = checked(client.generate(prompt, session_id=session, max_tokens=1, ignore_eos=True))
+    used = client.session(session)["hot_bytes"]
+    client.call(type="end_session", session_id=session)
+    return used / reply.usage["prompt_tokens"] * 1000 / 2**20
 
 
 def speeds(client, options, text, round_number):
-    figures = {"memory": memory_mib(client)}
     length = length_of(client, text, options.depth)
     at = round_number * 7919  # other texts in each round, so that nothing is reused
     prompts = [f"{round_number} {stream} " + text_of(text, at + stream * 6131, length) for stream in range(6)]
+    figures = {"memory": memory_mib(client, prompts[0][:400])}
     reply = checked(client.generate(prompts[5], max_tokens=1, ignore_eos=True))
     figures["prompt"] = reply.usage["prompt_tokens"] / (reply.usage["ttft_ms"] / 1000)
     figures["decode 1"] = decode_speed(client, prompts[:1], options.tokens)
