@@ -59,7 +59,10 @@ def length_of(client, text, depth):
 
 
 def decode_speed(client, prompts, tokens):
-    """Generated tokens per second of all streams, from when the last of them has its first token."""
+    """Generated tokens per second of all streams, from when the last of them has its first token. The prompts are computed before, so
+    that all streams begin together."""
+    for prompt in prompts:
+        checked(client.generate(prompt, max_tokens=1, ignore_eos=True))
     ids = [client.start(type="generate", prompt=prompt, max_tokens=tokens, ignore_eos=True, temperature=0) for prompt in prompts]
     for request in ids:
         client.wait_token(request)
@@ -104,10 +107,8 @@ def says(client, options, text):
         # The same text, a little longer each time, so that only the new tokens are computed.
         prompt = text_of(text, 31, max(1, (place + 1) * length // options.places))
         reply = checked(client.generate(prompt, max_tokens=1, ignore_eos=True, temperature=0, logprobs=TOP))
-        (entry,) = [entry for event in reply.events for entry in event.get("logprobs", [])] or [None]
-        if entry is None:
-            continue  # a part of a character
-        places.append({top["token_id"]: top["logprob"] for top in entry["top_logprobs"]})
+        (entry,) = [entry for event in reply.events for entry in event.get("logprobs", [])] or [{"top_logprobs": []}]
+        places.append({top["token_id"]: top["logprob"] for top in entry["top_logprobs"]})  # empty: a part of a character
     return {"replies": replies, "places": places}
 
 
@@ -130,7 +131,7 @@ def likeliest(tops):
 
 
 def exactness(reference, said):
-    pairs = list(zip(reference["places"], said["places"], strict=True))
+    pairs = [(a, b) for a, b in zip(reference["places"], said["places"], strict=True) if a and b]
     return {
         "equal": statistics.mean(equal_part(a, b) for a, b in zip(reference["replies"], said["replies"], strict=True)),
         "top": statistics.mean(likeliest(a) == likeliest(b) for a, b in pairs),
