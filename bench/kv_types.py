@@ -34,13 +34,15 @@ TOP = 20
 CORPUS = ROOT / "tools" / "train" / "corpus"
 
 
-def corpus_words():
-    """The words of the texts that the shipped model was trained with, as prompts of any model."""
-    return " ".join(path.read_text() for path in sorted(CORPUS.glob("*.txt"))).split()
+def corpus():
+    """The sentences that the shipped model was trained with, as prompts of any model."""
+    lines = "\n".join(path.read_text() for path in sorted(CORPUS.glob("*.txt"))).splitlines()
+    return " ".join(line for line in lines if line and line[0] not in "#[")
 
 
-def text_of(words, begin, count):
-    return " ".join(words[(begin + i) % len(words)] for i in range(count))
+def text_of(text, begin, count):
+    """`count` characters from `begin` on, with the beginning behind the end."""
+    return (text[begin % len(text):] + text)[:count].strip()
 
 
 def checked(reply, reason="length"):
@@ -49,15 +51,18 @@ def checked(reply, reason="length"):
     return reply
 
 
-def words_of(client, words, depth):
-    """How many words have about `depth` tokens."""
-    count = max(1, depth // 4)
-    reply = checked(client.generate(text_of(words, 0, count), max_tokens=1, ignore_eos=True))
-    return max(1, count * depth // reply.usage["prompt_tokens"])
+def length_of(client, text, depth):
+    """How many characters have about `depth` tokens."""
+    sample = text_of(text, 0, 2 * depth)
+    reply = checked(client.generate(sample, max_tokens=1, ignore_eos=True))
+    return len(sample) * depth // reply.usage["prompt_tokens"]
 
 
 def decode_speed(client, prompts, tokens):
-    """Generated tokens per second of all streams, from when the last of them has its first token."""
+    """Generated tokens per second of all streams, from when the last of them has its first token. The prompts are computed before, so
+    that all streams begin together."""
+    for prompt in prompts:
+        checked(client.generate(prompt, max_tokens=1, ignore_eos=True))
     ids = [client.start(type="generate", prompt=prompt, max_tokens=tokens, ignore_eos=True, temperature=0) for prompt in prompts]
     for request in ids:
         client.wait_token(request)
@@ -68,17 +73,20 @@ def decode_speed(client, prompts, tokens):
     return (len(ids) * tokens - before) / (time.monotonic() - began)
 
 
-def memory_mib(client):
-    """KV of 1,000 tokens. The daemon is fresh: no other tokens are in its cells."""
-    reply = checked(client.generate("word " * 200, max_tokens=1, ignore_eos=True))
-    return client.metrics()["hot_bytes"] / reply.usage["prompt_tokens"] * 1000 / 2**20
+def memory_mib(client, prompt):
+    """KV of 1,000 tokens."""
+    session = client.create_session(mode="text")
+    reply = checked(client.generate(prompt, session_id=session, max_tokens=1, ignore_eos=True))
+    used = client.session(session)["hot_bytes"]
+    client.call(type="end_session", session_id=session)
+    return used / reply.usage["prompt_tokens"] * 1000 / 2**20
 
 
-def speeds(client, options, words, round_number):
-    figures = {"memory": memory_mib(client)}
-    length = words_of(client, words, options.depth)
+def speeds(client, options, text, round_number):
+    length = length_of(client, text, options.depth)
     at = round_number * 7919  # other texts in each round, so that nothing is reused
-    prompts = [f"{round_number} {stream} " + text_of(words, at + stream * 613, length) for stream in range(6)]
+    prompts = [f"{round_number} {stream} " + text_of(text, at + stream * 6131, length) for stream in range(6)]
+    figures = {"memory": memory_mib(client, prompts[0][:400])}
     reply = checked(client.generate(prompts[5], max_tokens=1, ignore_eos=True))
     figures["prompt"] = reply.usage["prompt_tokens"] / (reply.usage["ttft_ms"] / 1000)
     figures["decode 1"] = decode_speed(client, prompts[:1], options.tokens)
@@ -86,23 +94,21 @@ def speeds(client, options, words, round_number):
     return figures
 
 
-def says(client, options, words):
+def says(client, options, text):
     """Greedy replies, and the likeliest tokens at many places of one text."""
-    length = words_of(client, words, options.depth)
+    length = length_of(client, text, options.depth)
     replies = []
     for number in range(options.replies):
-        prompt = text_of(words, number * 401, length)
+        prompt = text_of(text, number * 4013, length)
         reply = checked(client.generate(prompt, max_tokens=options.reply_tokens, ignore_eos=True, temperature=0))
         replies.append([token["token_id"] for token in reply.tokens])
     places = []
     for place in range(options.places):
-        # The same text, a little longer each time, so that only the new words are computed.
-        prompt = text_of(words, 31, max(1, (place + 1) * length // options.places))
+        # The same text, a little longer each time, so that only the new tokens are computed.
+        prompt = text_of(text, 31, max(1, (place + 1) * length // options.places))
         reply = checked(client.generate(prompt, max_tokens=1, ignore_eos=True, temperature=0, logprobs=TOP))
-        (entry,) = [entry for event in reply.events for entry in event.get("logprobs", [])] or [None]
-        if entry is None:
-            continue  # a part of a character
-        places.append({top["token_id"]: top["logprob"] for top in entry["top_logprobs"]})
+        (entry,) = [entry for event in reply.events for entry in event.get("logprobs", [])] or [{"top_logprobs": []}]
+        places.append({top["token_id"]: top["logprob"] for top in entry["top_logprobs"]})  # empty: a part of a character
     return {"replies": replies, "places": places}
 
 
@@ -125,7 +131,7 @@ def likeliest(tops):
 
 
 def exactness(reference, said):
-    pairs = list(zip(reference["places"], said["places"], strict=True))
+    pairs = [(a, b) for a, b in zip(reference["places"], said["places"], strict=True) if a and b]
     return {
         "equal": statistics.mean(equal_part(a, b) for a, b in zip(reference["replies"], said["replies"], strict=True)),
         "top": statistics.mean(likeliest(a) == likeliest(b) for a, b in pairs),
@@ -150,19 +156,19 @@ def main():
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the speeds (default 3)")
     parser.add_argument("--json", type=pathlib.Path, help="write every figure to this file")
     options = parser.parse_args()
-    options.cells = (options.depth * 3 // 2 + max(options.tokens, options.reply_tokens) + 255) // 256 * 256
+    options.cells = (options.depth * 7 // 4 + max(options.tokens, options.reply_tokens) + 255) // 256 * 256
     types = options.types.split(",")
     if "f16" not in types:
         parser.error("--types needs f16, which the others are compared with")
-    words = corpus_words()
+    text = corpus()
     measured = {kv_type: [] for kv_type in types}
     said = {}
     for number in range(options.rounds):
         for kv_type in types if number % 2 == 0 else types[::-1]:
             with daemon_with(kv_type, options) as daemon, daemon.client(600) as client:
-                measured[kv_type].append(speeds(client, options, words, number))
+                measured[kv_type].append(speeds(client, options, text, number))
                 if number == 0:
-                    said[kv_type] = says(client, options, words)
+                    said[kv_type] = says(client, options, text)
     rows = {kv_type: {name: statistics.median(figures[name] for figures in measured[kv_type]) for name in measured[kv_type][0]}
             | exactness(said["f16"], said[kv_type]) for kv_type in types}
     print(f"{'kv.type':<11}{'MiB/1,000':>10}{'1 stream':>10}{'4 streams':>11}{'prompt':>9}{'equal':>8}{'top':>7}{'KL, 0.001':>11}"

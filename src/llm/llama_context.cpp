@@ -245,10 +245,14 @@ std::string meta_of(const llama_model* model, const std::string& suffix) {
 }  // namespace
 
 ContextLengths context_lengths(const llama_model* model) {
-  const std::string original = meta_of(model, ".rope.scaling.original_context_length");
-  ContextLengths lengths{.train = llama_model_n_ctx_train(model)};
-  (void)std::from_chars(original.data(), original.data() + original.size(), lengths.original);
-  return lengths;
+  const auto number = [model](const char* suffix) {
+    const std::string text = meta_of(model, suffix);
+    std::int64_t value = 0;
+    (void)std::from_chars(text.data(), text.data() + text.size(), value);
+    return value;
+  };
+  // llama_model_n_ctx_train() changes when a context with YaRN is made (docs/LIBLLAMA.md).
+  return {.train = number(".context_length"), .original = number(".rope.scaling.original_context_length")};
 }
 
 Expected<Unit> apply_rope(const llama_model* model, const RopeOptions& rope, llama_context_params& params) {

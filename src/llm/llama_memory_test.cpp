@@ -591,6 +591,13 @@ TEST_P(LibraryKeys, AreStretchedByAShiftUnderYarn) {
   }
 }
 
+// This is the reason why context_lengths() (llama_context.cpp) reads the metadata.
+TEST_P(LibraryKeys, AYarnContextChangesTheLengthOfItsModel) {
+  const std::int32_t before = llama_model_n_ctx_train(model_.get());
+  const RawContext target = context(true, LLAMA_ROPE_SCALING_TYPE_YARN);
+  EXPECT_EQ(llama_model_n_ctx_train(model_.get()), 4 * before);
+}
+
 class LibraryWindow : public LibraryMemory {};
 
 // This is the reason for the check in truncate().
