@@ -518,9 +518,18 @@ bool SchedulingSim::is_due_before(const Request& one, const Request& other) {
   return one.target_ttft_ms > 0 && (other.target_ttft_ms <= 0 || due(one) < due(other));
 }
 
+// Whether `other`, which came later, may be placed first because it has waited longer for its size (decision 65). What it
+// reuses makes it smaller, and how much that is, is not known.
+bool SchedulingSim::may_overtake(const Request& other, const Request& request) {
+  constexpr double kReplyTokens = 64;
+  constexpr double kLongPrompt = 1024;
+  const double share = kReplyTokens / (kReplyTokens + std::min<double>(request.prompt, kLongPrompt));
+  return to_ms(request.first_token - other.received) >= share * to_ms(request.first_token - request.received);
+}
+
 // The requests whose work may come before the first token of `request`, which waits as an interactive request from `since` on:
 // - running requests, and background requests that have waited so long that they keep their turn;
-// - earlier requests of the same client;
+// - requests of the same client that came earlier, or have waited longer for their size;
 // - equally much of other clients of its tenant, and equally much of other tenants, each up to the request that exceeds it, and
 // up to the amount by which their counters are behind.
 std::vector<const SchedulingSim::Request*> SchedulingSim::in_front_of(const Request& request, TimePoint since) const {
@@ -546,7 +555,8 @@ std::vector<const SchedulingSim::Request*> SchedulingSim::in_front_of(const Requ
     if (other->flow.tenant == request.flow.tenant) tenant_work += other->reply;
   }
   for (const Request* other : waiting) {
-    if (other->flow != request.flow || (other->received > request.received && !is_due_before(*other, request))) continue;
+    if (other->flow != request.flow) continue;
+    if (other->received > request.received && !is_due_before(*other, request) && !may_overtake(*other, request)) continue;
     client_work += other->work();
     front.push_back(other);
   }

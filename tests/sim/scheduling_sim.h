@@ -119,6 +119,7 @@ class SchedulingSim {
   void check_shares();
   void check_tokens();
 
+  [[nodiscard]] static bool may_overtake(const Request& other, const Request& request);
   [[nodiscard]] static bool is_due_before(const Request& one, const Request& other);
   [[nodiscard]] std::vector<const Request*> in_front_of(const Request& request, TimePoint since) const;
   [[nodiscard]] double start_bound_ms(const Request& request) const;
