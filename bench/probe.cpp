@@ -17,6 +17,7 @@
 #include <CLI/CLI.hpp>
 #include <llama.h>
 
+#include "base/cpu_load.h"
 #include "llm/llama_model.h"
 
 namespace uma {
@@ -49,6 +50,7 @@ void note_memory(ggml_log_level /*level*/, const char* text, void* /*data*/) {
   if (end == std::string_view::npos) return;
   line = line.substr(0, end);
   line.remove_prefix(line.rfind(' ') + 1);
+  if (weight_memory().contains(line)) return;
   weight_memory() += (weight_memory().empty() ? "" : ", ") + std::string(line);
 }
 
@@ -167,8 +169,9 @@ std::vector<double> medians(std::span<const Case> cases, int rounds) {
 
 struct Settings {
   std::int32_t threads = 2;  // The most.
-  int rounds = 5;
+  int rounds = 3;
   std::int32_t depth = 4000;  // Tokens of a long context.
+  std::int32_t widths = 16;   // Rows of the widest decode call.
 };
 
 std::vector<std::int32_t> thread_counts(const Settings& settings) {
@@ -178,16 +181,15 @@ std::vector<std::int32_t> thread_counts(const Settings& settings) {
 // --- The tables
 
 void print_decode_rows(llama_model* model, llama_model* plain, const Settings& settings) {
-  constexpr std::int32_t kWidths = 16;
   std::printf("\n## Decode calls of one sequence, in units of one row\n| rows |");
-  for (std::int32_t n = 1; n <= kWidths; ++n) std::printf(" %d |", n);
+  for (std::int32_t n = 1; n <= settings.widths; ++n) std::printf(" %d |", n);
   std::printf(" one row, ms | cheaper than one row less |\n|---|");
-  for (std::int32_t n = 1; n <= kWidths + 2; ++n) std::printf("---|");
+  for (std::int32_t n = 1; n <= settings.widths + 2; ++n) std::printf("---|");
   std::puts("");
   const auto row = [&](llama_model* of, std::int32_t threads, const char* what) {
     Context context(of, {});
     std::vector<Case> cases;
-    for (std::int32_t n = 1; n <= kWidths; ++n) {
+    for (std::int32_t n = 1; n <= settings.widths; ++n) {
       cases.emplace_back([&context, threads, n] { return context.measure(threads, std::array{Rows{0, n}}, true); });
     }
     const std::vector<double> ms = medians(cases, 2 * settings.rounds + 1);
@@ -232,56 +234,62 @@ void print_prompts(llama_model* model, llama_model* plain, const Settings& setti
   const int rounds = std::max(3, settings.rounds / 2);
   Context flash(model, {});
   print_prompt_row("flash attention", flash, settings.threads, rounds, kPromptRows.back());
-  if (settings.threads > 1) print_prompt_row("flash attention", flash, 1, rounds, 256);
+  if (settings.threads > 1) print_prompt_row("flash attention", flash, 1, rounds, 128);
   Context other(model, {.has_flash_attention = false});
-  print_prompt_row("no flash attention", other, settings.threads, rounds, 256);
+  print_prompt_row("no flash attention", other, settings.threads, rounds, 72);
   Context unpacked(plain, {});
-  print_prompt_row("not repacked", unpacked, settings.threads, rounds, 128);
+  print_prompt_row("not repacked", unpacked, settings.threads, rounds, 72);
+}
+
+// A call that is measured behind several numbers of tokens.
+struct DepthCase {
+  const char* name;
+  std::vector<Rows> rows;
+  std::int32_t threads;
+  std::vector<double> ms;  // Behind each number of tokens.
+};
+
+void measure_at(Context& context, std::span<DepthCase> all, int rounds) {
+  std::vector<Case> cases;
+  for (DepthCase& each : all) cases.emplace_back([&] { return context.measure(each.threads, each.rows, false); });
+  const std::vector<double> ms = medians(cases, rounds);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].ms.push_back(ms[i]);
 }
 
 void print_depth(llama_model* model, const Settings& settings) {
-  const std::int32_t cells = settings.depth + 512;
+  // Arithmetic of a row's attention to one token, relative to the row's with all weights.
   const double share =
       2.0 * llama_model_n_layer(model) * llama_model_n_embd(model) / static_cast<double>(llama_model_n_params(model));
+  std::vector<DepthCase> few;
+  std::vector<DepthCase> many;
+  for (const std::int32_t threads : thread_counts(settings)) {
+    few.push_back({"a lone row", {{0, 1}}, threads, {}});
+    few.push_back({"a row of each of two sequences", {{0, 1}, {1, 1}}, threads, {}});
+    few.push_back({"8 rows of a prompt", {{0, 8}}, threads, {}});
+  }
+  many.push_back({"60 rows of a prompt", {{0, 60}}, settings.threads, {}});
+  many.push_back({"64 rows of a prompt", {{0, 64}}, settings.threads, {}});
+  many.push_back({"72 rows of a prompt", {{0, 72}}, settings.threads, {}});
+  Context context(model, {.sequences = 2, .sequence_cells = settings.depth + 512});
+  for (const std::int32_t length : {0, settings.depth / 4, settings.depth}) {
+    context.extend_to(std::max(2, settings.threads), length);
+    measure_at(context, few, 2 * settings.rounds + 1);
+    measure_at(context, many, 3);
+  }
   std::printf(
       "\n## Behind tokens, ms (flash attention)\n"
-      "| | 0 | %d | %d | ns per row and token before it | slower than by weights |\n|---|---|---|---|---|---|\n",
+      "| | 0 | %d | %d | µs per row and token before it | slower than by weights |\n|---|---|---|---|---|---|\n",
       settings.depth / 4, settings.depth);
-  std::vector<std::unique_ptr<Context>> contexts;
-  for (const std::int32_t length : {0, settings.depth / 4, settings.depth}) {
-    contexts.push_back(std::make_unique<Context>(model, Shape{.sequences = 2, .sequence_cells = cells}));
-    contexts.back()->extend_to(settings.threads, length);
-  }
-  struct Kind {
-    const char* name;
-    std::vector<Rows> rows;
-    int rounds;
-    bool is_cheap;  // Measured with one thread, too.
-  };
-  const int rounds = std::max(3, settings.rounds / 2);
-  const std::array kinds{Kind{"a lone row", {{0, 1}}, 2 * settings.rounds + 1, true},
-                         Kind{"a row of each of two sequences", {{0, 1}, {1, 1}}, 2 * settings.rounds + 1, true},
-                         Kind{"8 rows of a prompt", {{0, 8}}, settings.rounds, true},
-                         Kind{"60 rows of a prompt", {{0, 60}}, rounds, true},
-                         Kind{"64 rows of a prompt", {{0, 64}}, rounds, true},
-                         Kind{"72 rows of a prompt", {{0, 72}}, rounds, false},
-                         Kind{"128 rows of a prompt", {{0, 128}}, rounds, false}};
-  for (const std::int32_t threads : thread_counts(settings)) {
-    for (const Kind& kind : kinds) {
-      if (threads < settings.threads && !kind.is_cheap) continue;
-      std::vector<Case> cases;
+  for (const std::vector<DepthCase>& cases : {few, many}) {
+    for (const DepthCase& each : cases) {
       std::int32_t rows = 0;
-      for (const Rows& each : kind.rows) rows += each.count;
-      for (const auto& context : contexts) {
-        cases.emplace_back([&] { return context->measure(threads, kind.rows, false); });
-      }
-      const std::vector<double> ms = medians(cases, kind.rounds);
-      const double cell_ms = (ms[2] - ms[0]) / settings.depth / rows;
-      std::printf("| %s, %d thread(s) | %.2f | %.2f | %.2f | %.1f | %.1f |\n", kind.name, threads, ms[0], ms[1], ms[2],
-                  1e6 * cell_ms, cell_ms / (ms[0] / rows * share));
-      std::fflush(stdout);
+      for (const Rows& part : each.rows) rows += part.count;
+      const double cell_ms = (each.ms[2] - each.ms[0]) / settings.depth / rows;
+      std::printf("| %s, %d thread(s) | %.2f | %.2f | %.2f | %.2f | %.1f |\n", each.name, each.threads, each.ms[0], each.ms[1],
+                  each.ms[2], 1e3 * cell_ms, cell_ms / (each.ms[0] / rows * share));
     }
   }
+  std::fflush(stdout);
 }
 
 void print_sequences(llama_model* model, const Settings& settings) {
@@ -318,9 +326,12 @@ int main(int argc, char** argv) {
   uma::Settings settings;
   app.add_option("--model", path, "a GGUF file")->required()->check(CLI::ExistingFile);
   app.add_option("--threads", settings.threads, "the most threads (default 2)");
-  app.add_option("--rounds", settings.rounds, "repetitions; more for short calls (default 5)")->check(CLI::Range(3, 100));
+  app.add_option("--rounds", settings.rounds, "repetitions; more for short calls (default 3)")->check(CLI::Range(3, 100));
   app.add_option("--depth", settings.depth, "tokens of a long context (default 4000)")->check(CLI::Range(256, 100'000));
+  app.add_option("--widths", settings.widths, "rows of the widest decode call (default 16)")->check(CLI::Range(2, 64));
   CLI11_PARSE(app, argc, argv);
+  uma::CpuLoad load;
+  (void)load.others_since_last();
   uma::llm::init_llama();
   llama_log_set(&uma::note_memory, nullptr);
   const uma::ModelPtr model = uma::load(path, true);
@@ -330,5 +341,8 @@ int main(int argc, char** argv) {
   print_prompts(model.get(), plain.get(), settings);
   print_depth(model.get(), settings);
   print_sequences(model.get(), settings);
+  const double others = load.others_since_last().value_or(0);
+  std::printf("\nOther programs used %.1f cores%s.\n", others,
+              others > 0.3 ? ": do not trust these figures, measure again" : "");
   return 0;
 }
