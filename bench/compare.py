@@ -140,7 +140,7 @@ def running(command, log_path):
             process.wait()
 
 
-def wait_until_ready(process, log_path, is_ready):
+def wait_until_ready(process, log_path, is_ready, look_every_s=0.05):
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -150,7 +150,7 @@ def wait_until_ready(process, log_path, is_ready):
                 return
         except OSError:
             pass  # not listening yet
-        time.sleep(0.05)
+        time.sleep(look_every_s)
     raise ContestantFailed(f"{process.args[0]} was not ready after {READY_S} s:\n{tail(log_path)}")
 
 
@@ -235,6 +235,11 @@ def storm_gaps(csv_text, quiet):
     return sorted(((later - began) / 1000, later - earlier) for times in decoding for earlier, later in zip(times, times[1:]))
 
 
+def shared_flags(threads):
+    """What llama-server and the library get like umad."""
+    return ["-b", N_BATCH, "-ub", N_UBATCH, "-fa", "auto", "-t", threads]
+
+
 def warm(figures):
     """The figures under the names of a second load."""
     return {f"warm_{name}": value for name, value in figures.items()}
@@ -283,7 +288,7 @@ class Bench:
         log_path = self.folder / "llama-server.log"
         command = [self.options.llama_server, "--model", self.options.model, "--host", "127.0.0.1", "--port", port,
                    "-c", self.n_ctx(slots), "-np", slots, "--no-kv-unified" if self.options.layout == "split" else "--kv-unified",
-                   *self.shared_flags()]
+                   *shared_flags(self.options.threads)]
         load_args = []
         if self.options.scenario == "agent":
             command += ["--cache-reuse", 256]  # its other caches of prompts are on by default
@@ -300,7 +305,7 @@ class Bench:
         prompt_tokens = self.prompt_tokens(slots, seed)
         # llama-batched-bench prints from a thread and may exit before the last line is out (seen in one of three runs). So a
         # second point, of one token, follows the one that counts.
-        command = [self.options.library, "-m", self.options.model, "-c", self.n_ctx(slots), *self.shared_flags(),
+        command = [self.options.library, "-m", self.options.model, "-c", self.n_ctx(slots), *shared_flags(self.options.threads),
                    "--no-kv-unified", "-npp", prompt_tokens, "-ntg", f"{self.options.tokens},1", "-npl", slots,
                    "--output-format", "jsonl"]
         return {"tokens_per_s": library_tokens_per_s(run_command(command), self.options.tokens)}
@@ -349,9 +354,6 @@ class Bench:
             raise ContestantFailed(f"uma-bench ended with status {load.returncode}; the end of the server's log:\n"
                                    f"{tail(log_path)}")
         return {**json.loads(figures)["figures"], "server_cpu_s_before": cpu_before_s, "server_cpu_s_after": cpu_after_s}
-
-    def shared_flags(self):
-        return ["-b", N_BATCH, "-ub", N_UBATCH, "-fa", "auto", "-t", self.options.threads]
 
     def n_ctx(self, slots):
         return slots * self.options.cells_per_slot

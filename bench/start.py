@@ -6,7 +6,6 @@ Each round starts each server once, in alternating order. The first request is s
 """
 
 import argparse
-import contextlib
 import http.client
 import json
 import pathlib
@@ -21,26 +20,18 @@ import compare
 WORDS = "river stone garden window letter morning winter music paper yellow silver island".split()
 LATER = 5  # Requests after the first one.
 PAUSE_S = 0.5  # Before each of them.
+LOOK_EVERY_S = 0.01
 FIGURES = ("ready_ms", "start_to_first_token_ms", "first_request_ms", "later_request_ms", "first_to_later_ratio", "memory_mib")
 
 
-def status_of(port):
+def umad_is_ready(port):
+    """Whether the model is loaded: /health answers before."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         connection.request("GET", "/health")
-        response = connection.getresponse()
-        return response.status, json.loads(response.read() or b"{}")
+        return json.loads(connection.getresponse().read())["model"] == "ready"
     finally:
         connection.close()
-
-
-def umad_is_ready(port):
-    status, health = status_of(port)
-    return status == 200 and health["model"] == "ready"
-
-
-def llama_server_is_ready(port):
-    return status_of(port)[0] == 200
 
 
 def request_ms(port, number):
@@ -76,35 +67,22 @@ def command_of(contestant, options, port, folder):
     cells = options.slots * options.cells_per_slot
     if contestant == "llama-server":
         return [options.llama_server, "--model", options.model, "--host", "127.0.0.1", "--port", port, "-c", cells, "-np", options.slots,
-                "--no-kv-unified", "-b", compare.N_BATCH, "-ub", compare.N_UBATCH, "-fa", "auto", "-t", options.threads]
+                "--no-kv-unified", *compare.shared_flags(options.threads)]
     config = folder / "umad.yaml"
     config.write_text("kv: {layout: split}\n")
     return [options.umad, "--model", options.model, "--socket", folder / "uma.sock", "--data-dir", folder / "data", "--config", config,
             "--kv-cells", cells, "--slots", options.slots, "--threads", options.threads, "--http", f"127.0.0.1:{port}"]
 
 
-def wait_until(is_ready, process, log_path):
-    """Waits like compare.wait_until_ready, but looks every 10 ms."""
-    deadline = time.monotonic() + compare.READY_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise compare.ContestantFailed(f"{process.args[0]} ended with status {process.returncode}:\n{compare.tail(log_path)}")
-        with contextlib.suppress(OSError):
-            if is_ready():
-                return
-        time.sleep(0.01)
-    raise compare.ContestantFailed(f"{process.args[0]} was not ready after {compare.READY_S} s:\n{compare.tail(log_path)}")
-
-
 def measure(contestant, options):
     port = compare.free_port()
-    is_ready = umad_is_ready if contestant == "umad" else llama_server_is_ready
+    is_ready = umad_is_ready if contestant == "umad" else compare.answers_health
     with tempfile.TemporaryDirectory(prefix="uma-bench-") as name:
         folder = pathlib.Path(name)
         log_path = folder / "server.log"
         began = time.monotonic()
         with compare.running(command_of(contestant, options, port, folder), log_path) as process:
-            wait_until(lambda: is_ready(port), process, log_path)
+            compare.wait_until_ready(process, log_path, lambda: is_ready(port), LOOK_EVERY_S)
             ready_ms = 1000 * (time.monotonic() - began)
             first_ms = request_ms(port, 0)
             start_ms = 1000 * (time.monotonic() - began)

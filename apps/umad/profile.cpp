@@ -38,11 +38,7 @@ std::int32_t take_threads(MapReader& reader, const char* key) {
 std::expected<Profile, std::string> read_root(const YAML::Node& root) {
   std::string problem;
   MapReader top(root, problem);
-  const std::int64_t version = top.take("version", integer(1, 1'000'000));
-  if (problem.empty() && version > kVersion) {
-    return std::unexpected(std::format("it was made by a newer umad (format {}; this version reads {})", version, kVersion));
-  }
-  if (!problem.empty()) return std::unexpected("it is damaged: " + problem);
+  if (auto checked = check_version(top, problem, kVersion); !checked) return std::unexpected(std::move(checked.error()));
 
   Profile profile;
   MapReader choice(root["choice"], problem);
@@ -72,9 +68,7 @@ std::expected<Profile, std::string> read_root(const YAML::Node& root) {
   profile.model_identity = model.take("identity", any_text());
   model.finish(0);
   MapReader machine(root["machine"], problem);
-  profile.machine.cpu = machine.take("cpu", any_text());
-  profile.machine.cores = take_threads(machine, "cores");
-  profile.machine.library = machine.take("library", any_text());
+  profile.machine = take_machine(machine, kThreadsMax);
   machine.finish(0);
   top.finish(3);
   if (!problem.empty()) return std::unexpected("it is damaged: " + problem);
@@ -153,10 +147,8 @@ std::expected<Profile, std::string> parse_profile(const std::string& text, const
     return std::unexpected(std::format("it is damaged: {}", problem.msg));
   }
   if (!profile) return profile;
-  if (profile->model_identity != model_identity) return std::unexpected("it is for another model");
-  if (profile->machine.cpu != machine.cpu || profile->machine.cores != machine.cores) {
-    return std::unexpected(
-        std::format("it is for another machine ({}, {} cores)", profile->machine.cpu, profile->machine.cores));
+  if (auto checked = check_origin(profile->model_identity, profile->machine, model_identity, machine); !checked) {
+    return std::unexpected(std::move(checked.error()));
   }
   if (profile->machine.library != machine.library) {
     return std::unexpected(

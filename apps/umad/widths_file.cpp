@@ -36,16 +36,10 @@ std::expected<sched::WidthTimes, std::string> read_times(const YAML::Node& list)
 std::expected<std::vector<WidthsEntry>, std::string> read_root(const YAML::Node& root, WidthsOrigin& origin) {
   std::string problem;
   MapReader top(root, problem);
-  const std::int64_t version = top.take("version", integer(1, 1'000'000));
-  if (problem.empty() && version > kVersion) {
-    return std::unexpected(std::format("it was made by a newer umad (format {}; this version reads {})", version, kVersion));
-  }
-  if (!problem.empty()) return std::unexpected("it is damaged: " + problem);
+  if (auto checked = check_version(top, problem, kVersion); !checked) return std::unexpected(std::move(checked.error()));
   origin.model_identity = top.take("model", any_text());
   MapReader machine(root["machine"], problem);
-  origin.machine.cpu = machine.take("cpu", any_text());
-  origin.machine.cores = static_cast<std::int32_t>(machine.take("cores", integer(1, kCoresMax)));
-  origin.machine.library = machine.take("library", any_text());
+  origin.machine = take_machine(machine, kCoresMax);
   origin.backends = machine.take("backends", any_text());
   machine.finish(0);
   std::vector<WidthsEntry> entries;
@@ -105,9 +99,8 @@ std::expected<std::vector<WidthsEntry>, std::string> parse_widths(const std::str
     return std::unexpected(std::format("it is damaged: {}", problem.msg));
   }
   if (!entries) return entries;
-  if (found.model_identity != origin.model_identity) return std::unexpected("it is for another model");
-  if (found.machine.cpu != origin.machine.cpu || found.machine.cores != origin.machine.cores) {
-    return std::unexpected(std::format("it is for another machine ({}, {} cores)", found.machine.cpu, found.machine.cores));
+  if (auto checked = check_origin(found.model_identity, found.machine, origin.model_identity, origin.machine); !checked) {
+    return std::unexpected(std::move(checked.error()));
   }
   if (found.machine.library != origin.machine.library) {
     return std::unexpected(std::format("it was measured with {}, this is {}", found.machine.library, origin.machine.library));

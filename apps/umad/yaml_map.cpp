@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <format>
 #include <fstream>
 #include <sstream>
 #include <sys/stat.h>
@@ -39,6 +40,32 @@ void MapReader::complain(std::string what) {
 
 Reader<std::string> any_text() {
   return [](std::string_view text) -> std::expected<std::string, std::string> { return std::string(text); };
+}
+
+std::expected<void, std::string> check_version(MapReader& top, const std::string& problem, std::int64_t newest) {
+  const std::int64_t version = top.take("version", integer(1, 1'000'000));
+  if (problem.empty() && version > newest) {
+    return std::unexpected(std::format("it was made by a newer umad (format {}; this version reads {})", version, newest));
+  }
+  if (!problem.empty()) return std::unexpected("it is damaged: " + problem);
+  return {};
+}
+
+Machine take_machine(MapReader& map, std::int64_t cores_max) {
+  Machine machine;
+  machine.cpu = map.take("cpu", any_text());
+  machine.cores = static_cast<std::int32_t>(map.take("cores", integer(1, cores_max)));
+  machine.library = map.take("library", any_text());
+  return machine;
+}
+
+std::expected<void, std::string> check_origin(const std::string& model_found, const Machine& found,
+                                              const std::string& model_wanted, const Machine& wanted) {
+  if (model_found != model_wanted) return std::unexpected("it is for another model");
+  if (found.cpu != wanted.cpu || found.cores != wanted.cores) {
+    return std::unexpected(std::format("it is for another machine ({}, {} cores)", found.cpu, found.cores));
+  }
+  return {};
 }
 
 std::string yaml_string(std::string_view text) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <expected>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include "umad/config_value.h"
+#include "umad/machine.h"
 
 namespace uma::umad {
 
@@ -41,6 +43,13 @@ class MapReader {
 };
 
 [[nodiscard]] Reader<std::string> any_text();
+// Reads the key `version`. The error says that the file is damaged, or made by a newer umad than one that reads `newest`.
+[[nodiscard]] std::expected<void, std::string> check_version(MapReader& top, const std::string& problem, std::int64_t newest);
+// Reads the keys cpu, cores and library.
+[[nodiscard]] Machine take_machine(MapReader& map, std::int64_t cores_max);
+// Whether what was measured with `found` holds for `wanted`; the error says why not. The library is not compared.
+[[nodiscard]] std::expected<void, std::string> check_origin(const std::string& model_found, const Machine& found,
+                                                            const std::string& model_wanted, const Machine& wanted);
 // Text as a double-quoted YAML scalar. Control characters become blanks.
 [[nodiscard]] std::string yaml_string(std::string_view text);
 

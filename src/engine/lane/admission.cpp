@@ -11,11 +11,10 @@
 namespace uma::engine {
 namespace {
 
-constexpr double kKeepsMs = 2000;    // How long a sequence keeps its slot that was urgent when it was placed.
-constexpr double kReplyTokens = 64;  // What a reply adds to the size of a request: its true length is not known.
-constexpr std::int32_t kLongPrompt =
-    1024;                                 // Longer prompts count as this, so that nobody waits for much longer than the others.
-constexpr std::size_t kOvertakenMax = 8;  // Sequences that may wait for cells while one behind them is placed.
+constexpr double kKeepsMs = 2000;           // How long a sequence keeps its slot that was urgent when it was placed.
+constexpr double kReplyTokens = 64;         // What a reply adds to the size of a request: its true length is not known.
+constexpr std::int32_t kLongPrompt = 1024;  // Longer prompts count as this; otherwise they would wait too long.
+constexpr std::size_t kOvertakenMax = 8;    // Sequences that may wait for cells while one behind them is placed.
 
 // Whether the sequence is interactive, or a background one that has waited for long enough.
 bool is_urgent(const Sequence& sequence, TimePoint now) {

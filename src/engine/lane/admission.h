@@ -31,6 +31,7 @@ class Admission {
         finder_(finder),
         placement_(placement) {}
 
+  // Estimates the work that a new sequence brings, on which its place among the waiting ones depends.
   void note_arrival(Sequence& sequence);
   // Ends sequences past their timeout, and sequences past their deadline that have not been in a batch.
   void expire(TimePoint now);

@@ -52,10 +52,10 @@ void Speculation::add_drafts(std::span<sched::PlanRow> decode) {
 // The library computes sequences of a split context together only if their slots are neighbours.
 void Speculation::choose_padding(std::span<const sched::PlanRow> decode) {
   constexpr double kGainMin = 0.95;  // A padding row has to save this much, because the widths are measured roughly.
-  const auto [first, last] = std::ranges::minmax(decode, {}, &sched::PlanRow::slot);
-  if (std::cmp_not_equal(last.slot - first.slot + 1, decode.size())) return;
+  const std::int32_t last = decode.back().slot;  // Rows are in the order of their slots.
+  if (std::cmp_not_equal(last - decode.front().slot + 1, decode.size())) return;
   sched::StepShape padded = plain_;
-  auto index = static_cast<std::size_t>(last.slot) + 1;
+  auto index = static_cast<std::size_t>(last) + 1;
   while (index < parts_.slots.size() && padded.padding_rows < sched::WidthCosts::kPeriod) {
     const Slot& slot = parts_.slots[index++];
     if (slot.is_running || size_of(slot.tokens) >= parts_.shape().sequence_cells_max) return;
