@@ -2,7 +2,9 @@
 """Measures how umad and llama-server start: time from the program's start until it is ready and until its first token, the first
 token of the first request after "ready" against that of later ones, and memory. umad says "ready" before its warm-up, llama-server after.
 
-Each round starts each server once, in alternating order. The first request is sent as soon as the server says that it is ready.
+Each round starts each contestant once, in alternating order. The first request is sent as soon as the server says that it is ready.
+`umad-first` starts with an empty data folder, so it tries the file in a process of its own first and measures calls afterwards; `umad`
+starts with what an earlier start has kept. `--config` gives umad settings, such as `scheduler: {lanes: turns}`.
 """
 
 import argparse
@@ -63,25 +65,27 @@ def memory_mib(pid):
     raise compare.ContestantFailed(f"process {pid} has no VmRSS")
 
 
-def command_of(contestant, options, port, folder):
+def command_of(contestant, options, port, folder, known):
     cells = options.slots * options.cells_per_slot
     if contestant == "llama-server":
         return [options.llama_server, "--model", options.model, "--host", "127.0.0.1", "--port", port, "-c", cells, "-np", options.slots,
                 "--no-kv-unified", *compare.shared_flags(options.threads)]
     config = folder / "umad.yaml"
-    config.write_text("kv: {layout: split}\n")
-    return [options.umad, "--model", options.model, "--socket", folder / "uma.sock", "--data-dir", folder / "data", "--config", config,
+    config.write_text("kv: {layout: split}\n" + options.config + "\n")
+    data = known if contestant == "umad" else folder / "data"
+    return [options.umad, "--model", options.model, "--socket", folder / "uma.sock", "--data-dir", data, "--config", config,
             "--kv-cells", cells, "--slots", options.slots, "--threads", options.threads, "--http", f"127.0.0.1:{port}"]
 
 
-def measure(contestant, options):
+def measure(contestant, options, known):
+    """Starts a server once and asks it. `known` is the data folder of `umad`, which an earlier start has filled."""
     port = compare.free_port()
-    is_ready = umad_is_ready if contestant == "umad" else compare.answers_health
+    is_ready = compare.answers_health if contestant == "llama-server" else umad_is_ready
     with tempfile.TemporaryDirectory(prefix="uma-bench-") as name:
         folder = pathlib.Path(name)
         log_path = folder / "server.log"
         began = time.monotonic()
-        with compare.running(command_of(contestant, options, port, folder), log_path) as process:
+        with compare.running(command_of(contestant, options, port, folder, known), log_path) as process:
             compare.wait_until_ready(process, log_path, lambda: is_ready(port), LOOK_EVERY_S)
             ready_ms = 1000 * (time.monotonic() - began)
             first_ms = request_ms(port, 0)
@@ -102,6 +106,7 @@ def parse_arguments(arguments):
     parser.add_argument("--slots", type=compare.positive, default=4, help="slots of each server (default 4)")
     parser.add_argument("--cells-per-slot", type=compare.positive, default=4096, help="KV cells of a slot (default 4,096)")
     parser.add_argument("--threads", type=compare.positive, default=2, help="compute threads of each server (default 2)")
+    parser.add_argument("--config", default="", help="YAML settings for umad besides the split layout")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's figures to this file")
     parser.add_argument("--umad", default=compare.BIN / "umad", help="program (default: that of build/release)")
     parser.add_argument("--llama-server", default="llama-server", help="program (default llama-server)")
@@ -117,12 +122,14 @@ def run(arguments):
     with options.model.open("rb") as file:
         while file.read(1 << 24):
             pass  # The first server must not be the only one that reads the file from the disk.
-    contestants = ["umad", "llama-server"]
+    contestants = ["umad", "umad-first", "llama-server"]
     rounds = []
-    for number in range(options.rounds):
-        order = contestants if number % 2 == 0 else contestants[::-1]
-        compare.say(f"round {number + 1} of {options.rounds}: {', '.join(order)}")
-        rounds.append({name: measure(name, options) for name in order})
+    with tempfile.TemporaryDirectory(prefix="uma-bench-") as known:
+        measure("umad", options, pathlib.Path(known))
+        for number in range(options.rounds):
+            order = contestants if number % 2 == 0 else contestants[::-1]
+            compare.say(f"round {number + 1} of {options.rounds}: {', '.join(order)}")
+            rounds.append({name: measure(name, options, pathlib.Path(known)) for name in order})
     print(f"start, {options.model.name}: medians of {options.rounds} rounds; {options.slots} slots of {options.cells_per_slot} cells, "
           f"{options.threads} threads\n")
     print(compare.format_table({options.slots: rounds}, FIGURES, contestants))

@@ -1,13 +1,12 @@
 #include "base/bytes.h"
 
 #include <atomic>
-#include <sys/mman.h>
+#include <new>
+
+#include "base/heap.h"
 
 namespace uma {
 namespace {
-
-constexpr std::size_t kHugeFrom = 4ul << 20;
-constexpr std::align_val_t kHugePage{2ul << 20};
 
 std::atomic<std::uint64_t> heap_bytes_held{0};
 
@@ -15,16 +14,16 @@ std::atomic<std::uint64_t> heap_bytes_held{0};
 
 void* allocate_bytes(std::size_t size) {
   heap_bytes_held.fetch_add(size, std::memory_order_relaxed);
-  if (size < kHugeFrom) return ::operator new(size);
-  void* place = ::operator new(size, kHugePage);
-  ::madvise(place, size, MADV_HUGEPAGE);  // Only advice: a failure is harmless.
+  if (size < kHugeBlockFrom) return ::operator new(size);
+  void* place = ::operator new(size, std::align_val_t{kHugePage});
+  advise_huge_pages(place, size);
   return place;
 }
 
 void free_bytes(void* place, std::size_t size) noexcept {
   heap_bytes_held.fetch_sub(size, std::memory_order_relaxed);
-  if (size < kHugeFrom) return ::operator delete(place);
-  ::operator delete(place, kHugePage);
+  if (size < kHugeBlockFrom) return ::operator delete(place);
+  ::operator delete(place, std::align_val_t{kHugePage});
 }
 
 std::uint64_t bytes_held() {

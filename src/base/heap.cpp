@@ -1,6 +1,7 @@
 #include "base/heap.h"
 
 #include <malloc.h>
+#include <sys/mman.h>
 
 namespace uma {
 namespace {
@@ -10,6 +11,10 @@ constexpr int kLargeFrom = 1 << 20;
 constexpr int kKeptAtEnd = 4 << 20;
 
 }  // namespace
+
+void advise_huge_pages(void* place, std::size_t bytes) {
+  ::madvise(place, bytes, MADV_HUGEPAGE);  // Only advice: a failure is harmless.
+}
 
 void give_back_large_blocks() {
   ::mallopt(M_MMAP_THRESHOLD, kLargeFrom);

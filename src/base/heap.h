@@ -1,7 +1,17 @@
 // Configures the C library's allocator to return freed memory. Without effect for other allocators, as in sanitizer builds.
 #pragma once
 
+#include <cstddef>
+
 namespace uma {
+
+// Blocks of this size and more begin at a huge page and ask for huge pages: reading them takes fewer address translations, and
+// touching them for the first time one page fault where it took 512.
+inline constexpr std::size_t kHugeBlockFrom = std::size_t{4} << 20;
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// Asks for huge pages. Without effect where the system has none to give. Requires: `place` is at the beginning of a page.
+void advise_huge_pages(void* place, std::size_t bytes);
 
 // Makes blocks of 1 MiB and more return to the system when they are freed. By default glibc keeps freed blocks of up to 32 MiB
 // in one arena per thread; with conversations' states, that grew to 80 % of the memory in use (docs/decisions/0033). Called

@@ -1,0 +1,79 @@
+// posix_memalign() as this program and ggml see it (huge_buffers.cpp).
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <dlfcn.h>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "base/heap.h"
+
+namespace uma::llm {
+namespace {
+
+std::unique_ptr<void, decltype(&std::free)> block(std::size_t alignment, std::size_t bytes) {
+  void* place = nullptr;
+  EXPECT_EQ(::posix_memalign(&place, alignment, bytes), 0);
+  return {place, &std::free};
+}
+
+// Whether the mapping with `place` has asked for huge pages.
+bool asks_for_huge_pages(const void* place) {
+  const auto at = reinterpret_cast<std::uintptr_t>(place);
+  std::ifstream maps("/proc/self/smaps");
+  bool is_inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream words(line);
+    std::uintptr_t begin = 0;
+    std::uintptr_t end = 0;
+    char dash = 0;
+    if (words >> std::hex >> begin >> dash >> end && dash == '-') is_inside = begin <= at && at < end;
+    if (is_inside && line.starts_with("VmFlags:")) return line.contains(" hg");
+  }
+  return false;
+}
+
+class HugeBuffers : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "the sanitizers have an allocator of their own";
+#endif
+  }
+};
+
+TEST_F(HugeBuffers, LargeBlocksAskForHugePages) {
+  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) GTEST_SKIP() << "this kernel has no huge pages";
+  const auto large = block(64, kHugeBlockFrom);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(large.get()) % kHugePage, 0u);
+  EXPECT_TRUE(asks_for_huge_pages(large.get()));
+}
+
+TEST_F(HugeBuffers, SmallOnesDoNot) {
+  const auto small = block(64, 4096);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(small.get()) % 64, 0u);
+  EXPECT_FALSE(asks_for_huge_pages(small.get()));
+}
+
+TEST_F(HugeBuffers, WrongAlignmentsAndImpossibleSizesAreRefused) {
+  void* place = nullptr;
+  EXPECT_EQ(::posix_memalign(&place, 24, 100), EINVAL);
+  EXPECT_EQ(::posix_memalign(&place, 4, 100), EINVAL);
+  EXPECT_EQ(::posix_memalign(&place, 64, SIZE_MAX / 2), ENOMEM);
+  EXPECT_EQ(place, nullptr);
+}
+
+TEST_F(HugeBuffers, LibrariesCallThisFunctionToo) {
+  EXPECT_EQ(::dlsym(RTLD_DEFAULT, "posix_memalign"), reinterpret_cast<void*>(&::posix_memalign));
+  Dl_info info{};
+  ASSERT_NE(::dladdr(::dlsym(RTLD_DEFAULT, "posix_memalign"), &info), 0);
+  EXPECT_FALSE(std::string(info.dli_fname).contains("libc.so")) << info.dli_fname;
+}
+
+}  // namespace
+}  // namespace uma::llm
