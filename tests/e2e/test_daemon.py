@@ -353,8 +353,8 @@ class WeightsOnce(unittest.TestCase):
     def test_a_further_worker_costs_a_context_and_no_weights(self):
         with tempfile.TemporaryDirectory(prefix="uma-e2e-") as folder:
             model = pathlib.Path(folder) / "wide.gguf"
-            # The weights have about 40 MB, a context a few megabytes.
-            subprocess.run([uma.MAKE_MODEL, "--layers", "8", "--width", "512", "--heads", "8", "--kv-heads", "1", "--ff", "1536",
+            # The weights have about 90 MB, a context a third of that: parts of its compute buffers lie in huge pages.
+            subprocess.run([uma.MAKE_MODEL, "--layers", "16", "--width", "512", "--heads", "8", "--kv-heads", "1", "--ff", "1536",
                             "--vocab", "4096", "--type", "f16", "--out", model], check=True)
             weights = model.stat().st_size
             pss = []
