@@ -125,11 +125,11 @@ def run(arguments):
     contestants = ["umad", "umad-first", "llama-server"]
     rounds = []
     with tempfile.TemporaryDirectory(prefix="uma-bench-") as known:
-        measure("umad", options, pathlib.Path(known))
+        measure("umad", options, known)
         for number in range(options.rounds):
             order = contestants if number % 2 == 0 else contestants[::-1]
             compare.say(f"round {number + 1} of {options.rounds}: {', '.join(order)}")
-            rounds.append({name: measure(name, options, pathlib.Path(known)) for name in order})
+            rounds.append({name: measure(name, options, known) for name in order})
     print(f"start, {options.model.name}: medians of {options.rounds} rounds; {options.slots} slots of {options.cells_per_slot} cells, "
           f"{options.threads} threads\n")
     print(compare.format_table({options.slots: rounds}, FIGURES, contestants))

@@ -1,4 +1,5 @@
-// Configures the C library's allocator to return freed memory. Without effect for other allocators, as in sanitizer builds.
+// Huge pages for large blocks, and the C library's allocator set to return freed memory, which has no effect on other
+// allocators, such as those of sanitizers.
 #pragma once
 
 #include <cstddef>

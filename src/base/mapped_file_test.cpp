@@ -1,6 +1,5 @@
 #include "base/mapped_file.h"
 
-#include <array>
 #include <cstddef>
 #include <fcntl.h>
 #include <fstream>

@@ -35,6 +35,14 @@ std::optional<SplitName> parse_split_name(std::string_view path) {
   return SplitName{.stem = std::string(path.substr(0, path.size() - kTail)), .index = *index - 1, .count = *count};
 }
 
+std::vector<std::string> model_files(const std::string& path) {
+  const auto split = parse_split_name(path);
+  if (!split) return {path};
+  std::vector<std::string> files;
+  for (std::int64_t i = 0; i < split->count; ++i) files.push_back(split->file(i));
+  return files;
+}
+
 Expected<GgufHeader> read_model_header(const std::string& path) {
   auto header = read_gguf_header(path);
   if (!header || header->split_count == 1) return header;

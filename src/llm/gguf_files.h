@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/error.h"
 #include "llm/gguf_header.h"
@@ -20,6 +21,8 @@ struct SplitName {
   [[nodiscard]] std::string file(std::int64_t of_index) const;
 };
 [[nodiscard]] std::optional<SplitName> parse_split_name(std::string_view path);
+// All files of a model, by the name of one: the parts if that is the name of a part, else `path` alone. Looks at no file.
+[[nodiscard]] std::vector<std::string> model_files(const std::string& path);
 
 // Reads the header of a whole model: the file `path` and, for a split model, all other parts, whose weights are added. Errors:
 // as read_gguf_header(); also a missing part, a part of another model, or a `path` that is not the first part.

@@ -364,7 +364,10 @@ TEST(SplitName, IsOfOneForm) {
   for (const char* other : {"big.gguf", "-00001-of-00002.gguf", "big-00000-of-00002.gguf", "big-00003-of-00002.gguf",
                             "big-0001-of-00002.gguf", "big-00001-of-00002.bin", "big_00001-of-00002.gguf"}) {
     EXPECT_FALSE(parse_split_name(other).has_value()) << other;
+    EXPECT_EQ(model_files(other), std::vector<std::string>{other});
   }
+  EXPECT_EQ(model_files("/m/big-00002-of-00002.gguf"),
+            (std::vector<std::string>{"/m/big-00001-of-00002.gguf", "/m/big-00002-of-00002.gguf"}));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The memory of ggml's buffers, which hold weights, keys and values. libggml-base takes it from posix_memalign(), which is defined
-// here, in front of the C library's, because most systems give huge pages only to memory that asks for them (docs/decisions/0066).
-// Sanitizers have an allocator of their own.
+// The memory of ggml's buffers, which hold weights, keys and values. libggml-base takes it from posix_memalign(), which is
+// defined here, in front of the C library's, because most systems give huge pages only to memory that asks for them
+// (docs/decisions/0066). Sanitizers have an allocator of their own.
 #include <algorithm>
 #include <bit>
 #include <cerrno>

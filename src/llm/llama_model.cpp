@@ -234,12 +234,6 @@ std::vector<llama_adapter_lora*> load_adapters(llama_model& model, const GgufHea
   return adapters;
 }
 
-// The library copies most weights into the layout of its kernels and leaves the file mapped, whose pages it does not read again.
-void release_copied_weights(const std::string& path) {
-  const auto split = parse_split_name(path);
-  for (std::int64_t i = 0; i < (split ? split->count : 1); ++i) release_mapped_pages(split ? split->file(i) : path);
-}
-
 // What the loaded model and its header say; without its identity and the memory that it takes.
 ModelFacts facts_of(const llama_model& model, const GgufHeader& header, const std::string& path,
                     std::optional<Pooling> given_pooling) {
@@ -341,7 +335,10 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
         llama_model_is_diffusion(model.get())) {
       return fail(ErrorCode::model_load, std::format("{}: this model supports neither text generation nor embeddings", path));
     }
-    if (own_bytes > 0 && mapped_bytes > 0) release_copied_weights(path);
+    if (own_bytes > 0 && mapped_bytes > 0) {
+      // The library does not read the mapped pages of weights again that it has copied into the layout of its kernels.
+      for (const std::string& file : model_files(path)) release_mapped_pages(file);
+    }
     const bool is_spm = llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_SPM;
     const std::string prefix = meta_text(model.get(), kSpacePrefixKey);
     auto vocab = LlamaVocab::create(llama_model_get_vocab(model.get()), prefix.empty() ? is_spm : prefix == "true");

@@ -206,9 +206,8 @@ Expected<std::string> trial_identity(const std::string& path) {
   const auto header = read_model_header(path);
   if (!header) return std::unexpected(header.error());
   Digest digest;
-  const auto split = header->split_count > 1 ? parse_split_name(path) : std::nullopt;
-  for (std::int64_t i = 0; i < (split ? split->count : 1); ++i) {
-    if (auto added = add_head(split ? split->file(i) : path, digest); !added) return std::unexpected(added.error());
+  for (const std::string& file : header->split_count > 1 ? model_files(path) : std::vector<std::string>{path}) {
+    if (auto added = add_head(file, digest); !added) return std::unexpected(added.error());
   }
   const std::string versions = trial_versions();
   digest.add(versions.data(), versions.size());

@@ -482,13 +482,7 @@ Expected<Unit> ModelPool::unload_as_asked(const UnloadRequest& request) {
 }
 
 Expected<Unit> ModelPool::delete_files(const RegisteredModel& model) {
-  std::vector<std::string> paths;
-  if (const auto split = llm::parse_split_name(model.path)) {
-    for (std::int64_t part = 0; part < split->count; ++part) paths.push_back(split->file(part));
-  } else {
-    paths.push_back(model.path);
-  }
-  for (const std::string& path : paths) {
+  for (const std::string& path : llm::model_files(model.path)) {
     std::error_code problem;
     std::filesystem::remove(path, problem);
     if (problem) {

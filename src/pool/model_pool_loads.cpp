@@ -350,10 +350,11 @@ MemoryNeed ModelPool::correct(const RegisteredModel& model, const MemoryNeed& ne
   contexts.correct(taken.contexts);
   const auto estimated = static_cast<double>(need.weights + need.contexts);
   const double off = static_cast<double>(taken.weights + taken.contexts) / estimated - 1;
-  const std::string message =
-      std::format("memory: model {} takes {} for weights and {} for contexts, {:+.1f} % compared with the estimate",
-                  model.card.name, readable_bytes(taken.weights), readable_bytes(taken.contexts), 100 * off);
-  std::abs(off) > kFar ? log_info("{}", message) : log_debug("{}", message);
+  if (const LogLevel level = std::abs(off) > kFar ? LogLevel::info : LogLevel::debug; log_shows(level)) {
+    log_line(level,
+             std::format("memory: model {} takes {} for weights and {} for contexts, {:+.1f} % compared with the estimate",
+                         model.card.name, readable_bytes(taken.weights), readable_bytes(taken.contexts), 100 * off));
+  }
   if (governor_.excess(kHostMemory) > 0) {
     const MutexLock eviction_lock(eviction_mutex_);
     warm_.give_back_unused(governor_.excess(kHostMemory));
