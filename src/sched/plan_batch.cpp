@@ -109,13 +109,35 @@ std::int32_t least_rows(const StepModel& model, std::int32_t cached, std::int32_
   return model.prefill_ms(kFastChunk, cached) <= kHardlyLonger * model.prefill_ms(least, cached) ? kFastChunk : least;
 }
 
+// Decides which prompts share a call that computes them whole while no one decodes. Asked in their order.
+class SharedCall {
+ public:
+  SharedCall(const StepModel& model, const BatchLimits& limits) : model_(model), limits_(limits) {}
+
+  // `whole`: the call with the prompt `last`.
+  bool may_add(const SequenceView& last, const StepShape& whole) {
+    if (model_.prefill_tokens_per_ms() == 0) return whole.prefill_rows <= kUnknownRows;
+    const double ms = model_.predict_ms(whole);
+    // One by one, short prompts would be computed beside the streams of earlier ones, with half of the threads: the mean time
+    // to the first token would be the same, the longest twice as long.
+    const bool is_short = last.pending_tokens <= kFastChunk && ms <= first_due_ms_;
+    if (last.due_ms >= ms) first_due_ms_ = std::min(first_due_ms_, last.due_ms);
+    return ms <= limits_.whole_prompts_ms || is_short;
+  }
+
+ private:
+  const StepModel& model_;
+  const BatchLimits& limits_;
+  double first_due_ms_ = kNotDue;  // Of the prompts whose first token can be in time.
+};
+
 // Fills the tick with the prompts in their order, at most `rows_left` rows beside `decode`. Whole prompts may take longer than
 // a tick as long as no one decodes.
 void plan_prompts(std::span<const Candidate> waiting, const StepModel& model, const BatchLimits& limits, double tick_ms,
                   const StepShape& decode, std::int32_t rows_left, std::int32_t rows_max, BatchPlan& plan) {
   StepShape prefill;
   bool completes_prompts = plan.decode.empty();
-  const bool is_known = model.prefill_tokens_per_ms() > 0;
+  SharedCall shared(model, limits);
   for (const Candidate& candidate : waiting) {
     // An interactive prompt's first token does not wait for background ones in the same call.
     if (candidate.rank > kLast / 2 && waiting.front().rank <= kLast / 2 && !plan.prefill.empty()) return;
@@ -123,8 +145,7 @@ void plan_prompts(std::span<const Candidate> waiting, const StepModel& model, co
     const std::int32_t cached = candidate.view->cached_tokens;
     StepShape whole = prefill;
     whole.add_chunk(pending, cached);
-    const bool is_in_time = is_known ? model.predict_ms(whole) <= limits.whole_prompts_ms : whole.prefill_rows <= kUnknownRows;
-    completes_prompts = completes_prompts && whole.prefill_rows <= rows_max && is_in_time;
+    completes_prompts = completes_prompts && whole.prefill_rows <= rows_max && shared.may_add(*candidate.view, whole);
     std::int32_t rows = pending;
     if (!completes_prompts) {
       const std::int32_t rows_allowed = std::min(rows_left, pending);

@@ -37,9 +37,11 @@ struct BatchLimits {
   // Groups rows so that each has the same bits regardless of other requests: a multiple of kFastChunk of one prompt, or its
   // last rows; or all rows of several short prompts (docs/decisions/0014).
   bool fixed_grid = false;
-  bool serves_background = true;   // Background streams get their row even if not all fit into tick_ms.
-  double prefill_tick_ms = 250;    // Time of a tick without decoding sequences.
-  double whole_prompts_ms = 1500;  // The same if the tick completes prompts, so that a burst gets its first tokens together.
+  bool serves_background = true;  // Background streams get their row even if not all fit into tick_ms.
+  double prefill_tick_ms = 250;   // Time of a tick without decoding sequences.
+  // The same if the tick completes prompts, so that a burst gets its first tokens together. Prompts of at most kFastChunk
+  // tokens may take longer (docs/decisions/0067).
+  double whole_prompts_ms = 1500;
 };
 
 struct PlanRow {

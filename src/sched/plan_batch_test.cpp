@@ -128,6 +128,20 @@ TEST(PlanBatch, ABurstOfShortPromptsIsCompletedTogether) {
   EXPECT_EQ(plan(burst).prefill.size(), 1u) << "not where a stream would wait for it";
 }
 
+TEST(PlanBatch, ShortPromptsShareACallHoweverSlowTheModelIs) {
+  const BatchLimits slow{.prefill_tick_ms = 20, .whole_prompts_ms = 20};
+  std::vector<SequenceView> burst;
+  for (std::int32_t i = 0; i < 17; ++i) burst.push_back(prefilling(i, 32));
+  EXPECT_EQ(plan(burst, measured_model(), slow).prefill.size(), 16u) << "as many as fit into one library call";
+  EXPECT_EQ(plan({prefilling(0, 32), prefilling(1, 65)}, measured_model(), slow).prefill.size(), 1u) << "a longer one waits";
+
+  std::vector<SequenceView> with_due = burst;
+  with_due[3].due_ms = 100;
+  EXPECT_EQ(plan(with_due, measured_model(), slow).prefill.size(), 3u) << "a fourth prompt would make the first token late";
+  with_due[3].due_ms = 10;
+  EXPECT_EQ(plan(with_due, measured_model(), slow).prefill.size(), 16u) << "it is late in any case";
+}
+
 TEST(PlanBatch, ABurstBeforeAnythingIsKnownIsCompletedTogetherToo) {
   std::vector<SequenceView> burst;
   for (std::int32_t i = 0; i < 9; ++i) burst.push_back(prefilling(i, 32));

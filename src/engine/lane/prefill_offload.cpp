@@ -33,7 +33,9 @@ bool PrefillOffload::is_long(const sched::SequenceView& view, double stay_ms) co
   const std::int32_t pending = end_of_offload(sequence, parts_.prefill->cells_max()) - view.cached_tokens;
   if (view.decodes || pending < sched::kPrefillChunkMin || sequence.offload_disabled || !sequence.has_rows) return false;
   const double ms = parts_.step_model.prefill_ms(pending, view.cached_tokens);
-  if (ms == 0) return pending > sched::kFastChunk;
+  // Short prompts that come together share a call of the lane (docs/decisions/0067).
+  if (pending <= sched::kFastChunk && (ms == 0 || !planner_.someone_decodes())) return false;
+  if (ms == 0) return true;
   // The cached beginning moves to the prefill context. The rest moves back, or the whole prompt if states have no pieces.
   const std::int32_t moved = pending + (parts_.shape().knows_pieces() ? 1 : 2) * view.cached_tokens;
   return ms > stay_ms + parts_.transfer.move_ms(static_cast<std::size_t>(moved) * parts_.shape().kv_bytes_per_token);

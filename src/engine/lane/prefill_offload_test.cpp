@@ -96,6 +96,23 @@ TEST_F(PrefillOffloadTest, ALongPromptIsComputedBesideAStream) {
   EXPECT_EQ(context_->sequence_length(1), 0) << "one-shot requests leave nothing behind";
 }
 
+TEST_F(PrefillOffloadTest, ShortPromptsThatComeTogetherStayInTheLaneHoweverSlowItIs) {
+  make_both({.cells = 800, .sequences = 4, .batch_rows_max = 128, .row_cost = std::chrono::milliseconds(50)});
+  post(job(1, "measures what a row costs", 2));
+  lane_->step();
+  run_both();
+  const std::string short_prompt(40, 'x');
+  for (const std::uint64_t id : {2, 3, 4}) post(job(id, std::to_string(id) + short_prompt, 4));
+  for (int i = 0; i < 100 && sinks_[2]->tokens.empty(); ++i) step();
+  for (const std::uint64_t id : {2, 3, 4}) EXPECT_EQ(sinks_[id]->tokens.size(), 1u) << "of request " << id;
+  run_both();
+  EXPECT_EQ(lane_->stats().handover.count(), 0u) << "none was computed beside the others' streams";
+  post(job(5, kLong, 6));
+  lane_->step();
+  run_both();
+  EXPECT_EQ(lane_->stats().handover.count(), 1u) << "a long prompt is, so that it does not delay those that come after it";
+}
+
 TEST_F(PrefillOffloadTest, StreamsHaveATickBeforeAComputedPromptJoinsThem) {
   make_both({.cells = 800, .sequences = 4});
   start_both();
