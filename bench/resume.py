@@ -59,13 +59,13 @@ def drop_from_page_cache(folder):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def run_round(model, threads, seed):
+def run_round(model, threads, lengths, seed):
     figures = Figures()
     flags = ["--kv-cells", 2 * CELLS, "--slots", 2, *(["--threads", threads] if threads else [])]
     with uma.Daemon(model, *flags, config=CONFIG) as daemon:
         sessions = {}
         with daemon.client(600) as client:
-            for length in LENGTHS:
+            for length in lengths:
                 session = sessions[length] = client.create_session(mode="text")
                 figures.ask(client, session, length, "computed", f"{seed} {length} " + "word " * length)
                 figures.ask(client, session, length, "hot", " and")
@@ -78,7 +78,7 @@ def run_round(model, threads, seed):
         daemon.start().wait_ready()
         with daemon.client(600) as client:
             client.generate("a first request", max_tokens=4)
-            for length in LENGTHS:
+            for length in lengths:
                 figures.ask(client, sessions[length], length, "cold", " and")
     return figures.ttft_ms
 
@@ -91,16 +91,21 @@ def ratio(rounds, length, way):
     return statistics.median(figures[length, way] / figures[length, "computed"] for figures in rounds)
 
 
+def lengths_of(rounds):
+    return sorted({length for length, _ in rounds[0]})
+
+
 def table(rounds):
     lines = ["| tokens | computed, ms | hot | warm | cold | warm ÷ computed | cold ÷ computed |", "|---|---|---|---|---|---|---|"]
-    for length in LENGTHS:
+    for length in lengths_of(rounds):
         times = " | ".join(svg_chart.format_value(median(rounds, length, way)) for way in WAYS)
         lines.append(f"| {length:,} | {times} | {ratio(rounds, length, 'warm'):.3f} | {ratio(rounds, length, 'cold'):.3f} |")
     return "\n".join(lines)
 
 
 def draw(rounds):
-    groups = [(f"{length:,} tokens: first token (ms)", {way: median(rounds, length, way) for way in WAYS}) for length in LENGTHS]
+    groups = [(f"{length:,} tokens: first token (ms)", {way: median(rounds, length, way) for way in WAYS})
+              for length in lengths_of(rounds)]
     return svg_chart.bar_chart("A session's next reply, by where its state is", list(WAYS), groups, "cold")
 
 
@@ -109,13 +114,17 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the 134m model")
     parser.add_argument("--rounds", type=compare.positive, default=5, help="rounds (default 5)")
+    parser.add_argument("--lengths", type=compare.positive, nargs="+", default=LENGTHS,
+                        help=f"tokens of the sessions, at most {max(LENGTHS)} (default {' '.join(map(str, LENGTHS))})")
     parser.add_argument("--threads", type=compare.positive, help="compute threads (default: umad's)")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's times to this file")
     parser.add_argument("--write-docs", action="store_true", help="also write docs/img/resume.svg and the table of docs/BENCHMARKS.md")
     options = parser.parse_args()
+    if max(options.lengths) > max(LENGTHS):
+        parser.error(f"a session may have {max(LENGTHS)} tokens")
     rounds = []
     for seed in range(1, options.rounds + 1):
-        rounds.append(run_round(options.model, options.threads, seed))
+        rounds.append(run_round(options.model, options.threads, options.lengths, seed))
         print(f"resume: round {seed} of {options.rounds}", flush=True)
     print(table(rounds))
     if options.json:

@@ -165,9 +165,9 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.lanes = compute.lanes;
   options.threads_beside_prefill = compute.decode_threads_beside_prefill;
   if (const auto identity = llm::model_identity(model.path)) {  // The load reports the problem of the file.
-    options.widths = std::make_shared<WidthsFile>(
-        config_.data_dir,
-        WidthsOrigin{.model_identity = *identity, .machine = this_machine(), .backends = llm::backends_text()});
+    options.widths =
+        WidthsFile::of(config_.data_dir,
+                       WidthsOrigin{.model_identity = *identity, .machine = this_machine(), .backends = llm::backends_text()});
   }
   return options;
 }

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <format>
 #include <iterator>
+#include <map>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -19,16 +21,22 @@ namespace {
 
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kCoresMax = 4096;
+constexpr double kMsMin = 1e-4;  // The last digit that is written.
 constexpr double kMsMax = 1e6;
+constexpr double kRatioMax = 1e4;  // Of the largest time to the smallest.
 
 std::expected<sched::WidthTimes, std::string> read_times(const YAML::Node& list) {
   sched::WidthTimes ms{};
   if (!list.IsSequence() || list.size() != ms.size()) return std::unexpected(std::format("ms: expected {} times", ms.size()));
-  const auto time = number(0, kMsMax);
+  const auto time = number(kMsMin, kMsMax);
   for (std::size_t i = 0; i < ms.size(); ++i) {
     const auto read = list[i].IsScalar() ? time(list[i].Scalar()) : std::unexpected(std::string("a number"));
-    if (!read || *read <= 0) return std::unexpected(std::format("ms: expected times from above 0 to {:.0f}", kMsMax));
+    if (!read) return std::unexpected(std::format("ms: expected times from {} to {:.0f}", kMsMin, kMsMax));
     ms[i] = *read;
+  }
+  const auto [least, most] = std::ranges::minmax(ms);
+  if (most > kRatioMax * least) {
+    return std::unexpected(std::format("ms: expected times that are less than {:.0f} times apart", kRatioMax));
   }
   return ms;
 }
@@ -110,6 +118,20 @@ std::expected<std::vector<WidthsEntry>, std::string> parse_widths(const std::str
         std::format("it was measured with other instructions or devices ({}), these are {}", found.backends, origin.backends));
   }
   return entries;
+}
+
+std::shared_ptr<WidthsFile> WidthsFile::of(const std::string& data_dir, const WidthsOrigin& origin) {
+  struct Open {
+    Mutex mutex;
+    std::map<std::string, std::weak_ptr<WidthsFile>> files GUARDED_BY(mutex);
+  };
+  static Open open;
+  const MutexLock lock(open.mutex);
+  std::erase_if(open.files, [](const auto& file) { return file.second.expired(); });
+  std::weak_ptr<WidthsFile>& known = open.files[widths_path(data_dir, origin)];
+  std::shared_ptr<WidthsFile> file = known.lock();
+  if (!file) known = file = std::make_shared<WidthsFile>(data_dir, origin);
+  return file;
 }
 
 WidthsFile::WidthsFile(const std::string& data_dir, WidthsOrigin origin)

@@ -42,6 +42,9 @@ struct WidthsEntry {
 
 class WidthsFile : public engine::KeptWidths {
  public:
+  // The file's object, which all its users in this process share, so that none overwrites what another has kept.
+  [[nodiscard]] static std::shared_ptr<WidthsFile> of(const std::string& data_dir, const WidthsOrigin& origin);
+
   static constexpr std::size_t kEntriesMax = 16;  // The oldest one gives way.
 
   // Reads the file. One that does not fit is logged as a warning and replaced by the next keep().

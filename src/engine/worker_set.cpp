@@ -15,6 +15,10 @@
 namespace uma::engine {
 namespace {
 
+std::function<std::optional<double>()> others_busy() {
+  return [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
+}
+
 constexpr int kBesideStreams = 5;  // Niceness of threads whose results are not streamed.
 
 template <class T>
@@ -191,12 +195,13 @@ LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& m
                       .eviction = options_.store.eviction,
                       .wait_for_disk = [this](const std::function<bool()>& is_done) { wait_for_disk(is_done); },
                       .others_busy = nullptr,
+                      .others_busy_while_measured = others_busy(),
                       .make_prefill_context = nullptr,
                       .encode = encode_by(loaded.image_encoder),
                       .test_drafter = nullptr,
                       .on_logits = nullptr};
   if (options.threads > 1) {
-    options.others_busy = [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
+    options.others_busy = others_busy();
   }
   return options;
 }

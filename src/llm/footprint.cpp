@@ -14,6 +14,7 @@
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
 #include "llm/llama_model.h"
+#include "llm/llama_model_file.h"
 
 namespace uma::llm {
 namespace {
@@ -99,8 +100,7 @@ Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, s
     params.no_alloc = true;
     params.load_mode = LLAMA_LOAD_MODE_NONE;  // Mapping the file would end the process.
     library_log().forget();
-    const std::unique_ptr<llama_model, decltype(&llama_model_free)> model(llama_model_load_from_file(path.c_str(), params),
-                                                                          llama_model_free);
+    const LoadedModel model = load_model_file(path, params);
     if (model == nullptr) return fail(ErrorCode::model_load, library_log().last_error());
     Footprint footprint{.is_measured = true,
                         .makes_vectors = pooling_of(model.get(), given_pooling(contexts)).has_value(),

@@ -26,9 +26,9 @@ extern "C" int posix_memalign(void** place, std::size_t alignment, std::size_t b
   const bool is_huge = bytes >= uma::kHugeBlockFrom;
   const int before = errno;  // posix_memalign() leaves it as it was.
   void* const block = std::aligned_alloc(is_huge ? std::max(alignment, uma::kHugePage) : alignment, bytes);
+  if (block != nullptr && is_huge) uma::advise_huge_pages(block, bytes);
   errno = before;
   if (block == nullptr) return ENOMEM;
-  if (is_huge) uma::advise_huge_pages(block, bytes);
   *place = block;
   return 0;
 }

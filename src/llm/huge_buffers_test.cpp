@@ -2,16 +2,17 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <dlfcn.h>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
 
+#include <ggml-backend.h>
 #include <gtest/gtest.h>
 
 #include "base/heap.h"
+#include "llm/llama_model.h"
 
 namespace uma::llm {
 namespace {
@@ -68,11 +69,23 @@ TEST_F(HugeBuffers, WrongAlignmentsAndImpossibleSizesAreRefused) {
   EXPECT_EQ(place, nullptr);
 }
 
-TEST_F(HugeBuffers, LibrariesCallThisFunctionToo) {
-  EXPECT_EQ(::dlsym(RTLD_DEFAULT, "posix_memalign"), reinterpret_cast<void*>(&::posix_memalign));
-  Dl_info info{};
-  ASSERT_NE(::dladdr(::dlsym(RTLD_DEFAULT, "posix_memalign"), &info), 0);
-  EXPECT_FALSE(std::string(info.dli_fname).contains("libc.so")) << info.dli_fname;
+TEST_F(HugeBuffers, TheErrorNumberStaysAsItWas) {
+  errno = EDOM;
+  const auto large = block(64, kHugeBlockFrom);
+  void* place = nullptr;
+  EXPECT_EQ(::posix_memalign(&place, 64, SIZE_MAX / 2), ENOMEM);
+  EXPECT_EQ(errno, EDOM);
+}
+
+TEST_F(HugeBuffers, TheLibrarysBuffersAskForHugePages) {
+  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) GTEST_SKIP() << "this kernel has no huge pages";
+  init_llama();
+  ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  ASSERT_NE(cpu, nullptr);
+  const std::unique_ptr<ggml_backend_buffer, decltype(&ggml_backend_buffer_free)> buffer(
+      ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(cpu), kHugeBlockFrom), ggml_backend_buffer_free);
+  ASSERT_NE(buffer, nullptr);
+  EXPECT_TRUE(asks_for_huge_pages(ggml_backend_buffer_get_base(buffer.get())));
 }
 
 }  // namespace

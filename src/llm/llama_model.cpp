@@ -20,7 +20,6 @@
 #include <xxhash.h>
 
 #include "base/log.h"
-#include "base/mapped_file.h"
 #include "llm/adapter_file.h"
 #include "llm/footprint.h"
 #include "llm/gguf_files.h"
@@ -31,6 +30,7 @@
 #include "llm/llama_log.h"
 #include "llm/llama_projector.h"
 #include "llm/llama_vocab.h"
+#include "llm/llama_model_file.h"
 #include "llm/state_values.h"
 
 namespace uma::llm {
@@ -65,8 +65,7 @@ namespace {
 bool file_has_states(const std::string& path) {
   llama_model_params params = llama_model_default_params();
   params.vocab_only = true;
-  const std::unique_ptr<llama_model, decltype(&llama_model_free)> model(llama_model_load_from_file(path.c_str(), params),
-                                                                        llama_model_free);
+  const LoadedModel model = load_model_file(path, params);
   return model != nullptr && has_states(model.get());
 }
 
@@ -276,7 +275,9 @@ std::string llama_version_text() {
   return std::format("libllama {}", llama_version());
 }
 
-std::string backends_text() {
+namespace {
+
+std::string make_backends_text() {
   init_llama();
   std::string text = llama_print_system_info();
   while (text.ends_with(' ') || text.ends_with('|')) text.pop_back();
@@ -285,6 +286,14 @@ std::string backends_text() {
     if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) continue;
     text += std::format(" | {}: {}", ggml_backend_dev_name(device), ggml_backend_dev_description(device));
   }
+  return text;
+}
+
+}  // namespace
+
+std::string backends_text() {
+  // The library composes its text in one string for all callers, so only one may ever call it.
+  static const std::string text = make_backends_text();
   return text;
 }
 
@@ -321,9 +330,7 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     overrides[0].val_bool = false;
     params.kv_overrides = overrides.data();
 
-    std::shared_ptr<llama_model> model(llama_model_load_from_file(path.c_str(), params), [](llama_model* loaded) {
-      if (loaded != nullptr) llama_model_free(loaded);
-    });
+    const std::shared_ptr<llama_model> model = load_model_file(path, params);
     const std::uint64_t own_bytes = library_log().weight_bytes();
     const std::uint64_t mapped_bytes = library_log().mapped_bytes();
     if (model == nullptr) {
@@ -335,10 +342,7 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
         llama_model_is_diffusion(model.get())) {
       return fail(ErrorCode::model_load, std::format("{}: this model supports neither text generation nor embeddings", path));
     }
-    if (own_bytes > 0 && mapped_bytes > 0) {
-      // The library does not read the mapped pages of weights again that it has copied into the layout of its kernels.
-      for (const std::string& file : model_files(path)) release_mapped_pages(file);
-    }
+    if (own_bytes > 0 && mapped_bytes > 0) release_copied_weights(path);
     const bool is_spm = llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_SPM;
     const std::string prefix = meta_text(model.get(), kSpacePrefixKey);
     auto vocab = LlamaVocab::create(llama_model_get_vocab(model.get()), prefix.empty() ? is_spm : prefix == "true");

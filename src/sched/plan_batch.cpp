@@ -119,8 +119,9 @@ class SharedCall {
     if (model_.prefill_tokens_per_ms() == 0) return whole.prefill_rows <= kUnknownRows;
     const double ms = model_.predict_ms(whole);
     // One by one, short prompts would be computed beside the streams of earlier ones, with half of the threads: the mean time
-    // to the first token would be the same, the longest twice as long.
-    const bool is_short = last.pending_tokens <= kFastChunk && ms <= first_due_ms_;
+    // to the first token would be the same, the longest twice as long. Background ones would
+    // delay interactive ones that come later.
+    const bool is_short = last.pending_tokens <= kFastChunk && !last.is_background && ms <= first_due_ms_;
     if (last.due_ms >= ms) first_due_ms_ = std::min(first_due_ms_, last.due_ms);
     return ms <= limits_.whole_prompts_ms || is_short;
   }

@@ -135,6 +135,10 @@ TEST(PlanBatch, ShortPromptsShareACallHoweverSlowTheModelIs) {
   EXPECT_EQ(plan(burst, measured_model(), slow).prefill.size(), 16u) << "as many as fit into one library call";
   EXPECT_EQ(plan({prefilling(0, 32), prefilling(1, 65)}, measured_model(), slow).prefill.size(), 1u) << "a longer one waits";
 
+  std::vector<SequenceView> in_background = burst;
+  for (SequenceView& view : in_background) view.is_background = true;
+  EXPECT_EQ(plan(in_background, measured_model(), slow).prefill.size(), 1u) << "an interactive one may come meanwhile";
+
   std::vector<SequenceView> with_due = burst;
   with_due[3].due_ms = 100;
   EXPECT_EQ(plan(with_due, measured_model(), slow).prefill.size(), 3u) << "a fourth prompt would make the first token late";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <format>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,7 @@ void Admission::note_arrival(Sequence& sequence) {
 }
 
 void Admission::expire(TimePoint now) {
+  std::optional<std::vector<Order>> queue;  // Sorted; made when the first one has to be told its position.
   for (const SequencePtr& pointer : parts_.sequences) {
     Sequence& sequence = *pointer;
     if (sequence.is_finished()) continue;
@@ -52,23 +54,26 @@ void Admission::expire(TimePoint now) {
       if (now >= sequence.job.timeout) {
         ends_.finish(sequence, FinishReason::timeout);
       } else if (!sequence.in_batch && !sequence.is_verified && now >= sequence.job.deadline) {
-        fail_waiting(sequence, now);
+        if (!queue) queue = sorted_queue(now);
+        const auto before = std::ranges::lower_bound(*queue, order_of(sequence, now));
+        fail_waiting(sequence, before - queue->begin());
       }
     });
   }
   parts_.sequences.remove_finished();
 }
 
-// The number of sequences that are to be placed before it.
-std::int64_t Admission::position_of(const Sequence& sequence, TimePoint now) const {
-  const Order own = order_of(sequence, now);
-  return std::ranges::count_if(parts_.sequences, [&](const SequencePtr& other) {
-    return other.get() != &sequence && other->is_waiting() && order_of(*other, now) < own;
-  });
+std::vector<Admission::Order> Admission::sorted_queue(TimePoint now) const {
+  std::vector<Order> orders;
+  for (const SequencePtr& sequence : parts_.sequences) {
+    if (sequence->is_waiting()) orders.push_back(order_of(*sequence, now));
+  }
+  std::ranges::sort(orders);
+  return orders;
 }
 
-void Admission::fail_waiting(Sequence& sequence, TimePoint now) {
-  const std::int64_t position = position_of(sequence, now);
+// `position`: the number of sequences that were to be placed before it.
+void Admission::fail_waiting(Sequence& sequence, std::int64_t position) {
   ends_.finish(sequence, FinishReason::error,
                Error{ErrorCode::limit_wait, std::format("the request's deadline passed after {:.0f} ms at position {} of the "
                                                         "queue; it would have waited about {:.0f} ms more: "
@@ -114,7 +119,11 @@ Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
     return Outcome::waits;
   }
   next.waits_for = finder_.find_running(next, hit);
-  if (next.waits_for != RequestId{}) return Outcome::waits;
+  if (next.waits_for != RequestId{}) {
+    const std::size_t shared = kv::common_prefix(next.chain, parts_.sequences.find(next.waits_for)->chain);
+    next.tokens_to_compute = next.prompt_tokens - std::min(next.prompt_tokens, static_cast<std::int32_t>(shared));
+    return Outcome::waits;
+  }
   const bool was_urgent = is_urgent(next, now);
   if (const std::int64_t missing = placement_.cells_missing(next, hit); missing > 0) {
     next.times.lacks_cells_since = std::min(next.times.lacks_cells_since, now);
@@ -147,7 +156,7 @@ Sequence* Admission::next_waiting(TimePoint now, std::span<const RequestId> over
 Admission::Order Admission::order_of(const Sequence& sequence, TimePoint now) const {
   const TimePoint overdue_since = is_overdue(sequence, now) ? sequence.times.lacks_cells_since : kNever;
   return {!is_urgent(sequence, now), overdue_since, !sequence.was_placed(), parts_.shares.rank(sequence.job.flow),
-          -waited_ms_per_token(sequence, now)};
+          parts_.options.policy.policy == sched::Policy::sequential ? 0 : -waited_ms_per_token(sequence, now)};
 }
 
 // Whether the sequence waits for another one's prompt. It waits until that prompt is computed, or the other sequence has left
@@ -156,10 +165,7 @@ bool Admission::waits_for_another(Sequence& sequence) const {
   if (sequence.waits_for == RequestId{}) return false;
   const Sequence* other = parts_.sequences.find(sequence.waits_for);
   const bool still = other != nullptr && other->is_running() && other->generated() == 0;
-  if (!still) {
-    sequence.waits_for = {};
-    sequence.tokens_to_compute = tokens_left(sequence, finder_.find(sequence));
-  }
+  if (!still) sequence.waits_for = {};
   return still;
 }
 

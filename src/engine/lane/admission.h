@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <tuple>
+#include <vector>
 
 #include "base/clock.h"
 #include "engine/lane/context_shifter.h"
@@ -37,10 +38,11 @@ class Admission {
   void expire(TimePoint now);
   // Places the sequences that are next. Order: urgent ones first; among those, swapped-out ones before new ones; then the
   // client for which the least work was done; then the one that has waited the longest for its size (highest response ratio
-  // next: Brinch Hansen, 1971), so that a question in a conversation does not wait for all the documents before it. The first
-  // that does not get a slot blocks all behind it. One that lacks cells is overtaken by those that fit, for kTurnMs; then it is
-  // the first, and generating sequences are swapped out for it, which get their turn again in the same way. It is overtaken for
-  // longer while it waits for another's turn to end. A background sequence is swapped out for an interactive one at once.
+  // next: Brinch Hansen, 1971), so that a question in a conversation does not wait for all the documents before it; with policy
+  // sequential the first to come. The first that does not get a slot blocks all behind it. One that lacks cells is overtaken by
+  // those that fit, for kTurnMs; then it is the first, and generating sequences are swapped out for it, which get their turn
+  // again in the same way. It is overtaken for longer while it waits for another's turn to end. A background sequence is
+  // swapped out for an interactive one at once.
   void admit(TimePoint now);
   // The stored state that a sequence resumes from has been read, or reading has failed.
   void accept_fetched(FetchReport report);
@@ -56,9 +58,9 @@ class Admission {
   [[nodiscard]] Sequence* next_waiting(TimePoint now, std::span<const RequestId> overtaken) const;
   [[nodiscard]] Order order_of(const Sequence& sequence, TimePoint now) const;
   [[nodiscard]] bool waits_for_another(Sequence& sequence) const;
-  [[nodiscard]] std::int64_t position_of(const Sequence& sequence, TimePoint now) const;
+  [[nodiscard]] std::vector<Order> sorted_queue(TimePoint now) const;
   void begin_fetch(Sequence& sequence, const PrefixHit& hit);
-  void fail_waiting(Sequence& sequence, TimePoint now);
+  void fail_waiting(Sequence& sequence, std::int64_t position);
   void report_positions(TimePoint now);
   void report_position(Sequence& sequence, std::int64_t position);
   [[nodiscard]] double estimated_wait_ms(std::int64_t position) const;

@@ -31,6 +31,33 @@ TEST_F(AdmissionTest, WaitingPastTheDeadlineIsRefusedWithPosition) {
   EXPECT_TRUE(error(2).message.contains("position 1")) << error(2).message;
 }
 
+TEST_F(AdmissionTest, RequestsThatExpireTogetherAreToldTheirPlaces) {
+  make({.sequences = 1});
+  post(job(1, "first", 50));
+  const TimePoint deadline = clock_.now() + std::chrono::milliseconds(10);
+  for (std::uint64_t id = 2; id <= 5; ++id) {
+    GenerationJob late = job(id, "one of several");
+    late.deadline = deadline;
+    post(std::move(late));
+    step();
+  }
+  run();
+  for (std::uint64_t id = 2; id <= 5; ++id) {
+    EXPECT_TRUE(error(id).message.contains("position " + std::to_string(id - 1))) << error(id).message;
+  }
+}
+
+TEST_F(AdmissionTest, SequentialIsTheOrderOfArrival) {
+  LaneOptions options;
+  options.policy.policy = sched::Policy::sequential;
+  make({.cells = 800, .sequences = 1}, std::move(options));
+  post(job(1, "first", 20));
+  post(job(2, std::string(300, 'x'), 2));
+  post(job(3, "a short question", 2));
+  while (!results_.contains(3)) step();
+  EXPECT_TRUE(results_.contains(2)) << "though the third has waited longer for its size";
+}
+
 TEST_F(AdmissionTest, InteractiveRequestsDoNotTakeEachOthersSlots) {
   make({.cells = 200, .sequences = 1});
   post(job(1, "first", 20));

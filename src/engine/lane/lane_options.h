@@ -54,6 +54,8 @@ struct LaneOptions {
   // The number of cores that other processes have used recently (CpuLoad); called while there is work. Null: the number of
   // threads is fixed.
   std::function<std::optional<double>()> others_busy = nullptr;
+  // The same since its own last call, for the warm-up. Null: measured times are kept whatever else ran.
+  std::function<std::optional<double>()> others_busy_while_measured = nullptr;
   // Makes the prefill lane's context anew for a longer prompt (PrefillOptions::make_wider). Null: it keeps its first one.
   llm::MakeContext make_prefill_context = nullptr;
   // Encodes an image on another thread and calls `then` there, soon and with an error after `end` was requested. Null: jobs

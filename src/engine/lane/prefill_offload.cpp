@@ -34,7 +34,8 @@ bool PrefillOffload::is_long(const sched::SequenceView& view, double stay_ms) co
   if (view.decodes || pending < sched::kPrefillChunkMin || sequence.offload_disabled || !sequence.has_rows) return false;
   const double ms = parts_.step_model.prefill_ms(pending, view.cached_tokens);
   // Short prompts that come together share a call of the lane (docs/decisions/0067).
-  if (pending <= sched::kFastChunk && (ms == 0 || !planner_.someone_decodes())) return false;
+  const bool may_share = !view.is_background && !planner_.someone_decodes();
+  if (pending <= sched::kFastChunk && (ms == 0 || may_share)) return false;
   if (ms == 0) return true;
   // The cached beginning moves to the prefill context. The rest moves back, or the whole prompt if states have no pieces.
   const std::int32_t moved = pending + (parts_.shape().knows_pieces() ? 1 : 2) * view.cached_tokens;

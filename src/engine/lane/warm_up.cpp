@@ -64,8 +64,8 @@ bool WarmUp::take_kept() {
 void WarmUp::keep_widths() {
   const LaneOptions& options = parts_.options;
   if (options.widths == nullptr) return;
-  const bool can_tell = options.others_busy && parts_.clock.now() - measured_since_ >= kLoadTime;
-  const auto busy = can_tell ? options.others_busy() : std::optional<double>();
+  const bool can_tell = options.others_busy_while_measured && parts_.clock.now() - measured_since_ >= kLoadTime;
+  const auto busy = can_tell ? options.others_busy_while_measured() : std::optional<double>();
   if (busy && *busy > kOthersMax) {
     log_info("lane {}: the times of decode calls are not kept: other programs used {:.1f} cores", options.index, *busy);
     return;
@@ -94,7 +94,8 @@ void WarmUp::advance() {
       return;
     }
     measured_since_ = parts_.clock.now();
-    if (parts_.options.others_busy) (void)parts_.options.others_busy();  // keep_widths() asks about the time since this call.
+    // keep_widths() asks about the time since this call.
+    if (parts_.options.others_busy_while_measured) (void)parts_.options.others_busy_while_measured();
   }
   const Step step = steps_[next_++];
   const std::int32_t first = step.is_measured ? *room() : 0;

@@ -41,7 +41,7 @@ class WarmUps : public LaneTest {
     options.threads = threads;
     options.warms_up = true;
     options.widths = kept;
-    options.others_busy = [others] { return others; };
+    options.others_busy_while_measured = [others] { return others; };
     make(kSlow, std::move(options));
   }
   static constexpr std::int32_t kManySequences = 8;  // With which the fake context has as many rows as are measured.

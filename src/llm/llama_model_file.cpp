@@ -1,0 +1,76 @@
+#include "llm/llama_model_file.h"
+
+#include <filesystem>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "base/mutex.h"
+#include "base/thrown.h"
+#include "llm/gguf_files.h"
+
+namespace uma::llm {
+namespace {
+
+class Mappings {
+ public:
+  // Held while the library maps files or ends mappings.
+  [[nodiscard]] std::shared_lock<std::shared_mutex> change() { return std::shared_lock(changing_); }
+
+  void release(const std::vector<std::string>& files) {
+    const MutexLock lock(mutex_);
+    waiting_.insert(waiting_.end(), files.begin(), files.end());
+    release_waiting();
+  }
+  // Releases what had to wait for a change that has ended. That is only advice, so a failure is noted and harmless.
+  void changed() noexcept {
+    run_noting([this] {
+      const MutexLock lock(mutex_);
+      if (!waiting_.empty()) release_waiting();
+    });
+  }
+
+ private:
+  void release_waiting() REQUIRES_LOCK(mutex_) {
+    const std::unique_lock alone(changing_, std::try_to_lock);
+    if (!alone.owns_lock()) return;
+    for (const std::string& file : std::exchange(waiting_, {})) release_mapped_pages(file);
+  }
+
+  std::shared_mutex changing_;
+  Mutex mutex_;
+  std::vector<std::string> waiting_ GUARDED_BY(mutex_);
+};
+
+Mappings& mappings() {
+  static Mappings of_process;
+  return of_process;
+}
+
+}  // namespace
+
+void FreeModel::operator()(llama_model* model) const {
+  {
+    const auto change = mappings().change();
+    llama_model_free(model);
+  }
+  mappings().changed();
+}
+
+LoadedModel load_model_file(const std::string& path, const llama_model_params& params) {
+  LoadedModel model;
+  {
+    const auto change = mappings().change();
+    model.reset(llama_model_load_from_file(path.c_str(), params));
+  }
+  mappings().changed();
+  return model;
+}
+
+void release_copied_weights(const std::string& path) {
+  mappings().release(model_files(path));
+}
+
+}  // namespace uma::llm
