@@ -217,6 +217,7 @@ constexpr const char* kFooter =
     "             again. USR1 writes metrics.json to the data folder.\n"
     "\nExample: umad, then in another terminal: uma-cli chat\n"
     "         umad tune finds the fastest settings for this model and machine (umad tune --help)\n"
+    "         umad devices lists the GPUs\n"
     "         umad key new NAME makes a key for HTTP clients";
 
 // Describes the order of the sources and the environment variables in the table of settings.
@@ -252,7 +253,8 @@ constexpr const char* kTuneFooter =
 
 // The settings that are flags of `umad tune`, too.
 bool is_for_tune(const Setting& setting) {
-  constexpr std::array<std::string_view, 6> kKeys = {"model", "n_ctx", "cells", "slots", "threads", "data_dir"};
+  constexpr std::array<std::string_view, 8> kKeys = {"model",   "n_ctx",    "cells",   "slots",
+                                                     "threads", "data_dir", "devices", "gpu_layers"};
   return setting.section == "rope" || std::ranges::contains(kKeys, setting.key);
 }
 

@@ -165,7 +165,8 @@ int run_tune(const Config& config, const std::string& model_path) {
   }
 
   log_info("loading {}", model_path);
-  auto model = llm::load_llama_model(model_path, {.on_progress = [&](double) { return !interrupted.load(); }});
+  auto model = llm::load_llama_model(model_path,
+                                     {.on_progress = [&](double) { return !interrupted.load(); }, .devices = config.devices});
   if (!model) return give_up(model.error());
   const llm::ModelFacts& facts = (*model)->facts();
   if (facts.capability != Capability::chat) {

@@ -10,6 +10,7 @@
 #include "llm/context_layout.h"
 #include "llm/gguf_files.h"
 #include "llm/llama_context.h"
+#include "llm/llama_devices.h"
 #include "llm/llama_embedding.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
@@ -93,11 +94,15 @@ std::optional<Pooling> given_pooling(std::span<const ContextOptions> contexts) {
 }
 
 // Measured with the library's own arithmetic.
-Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, std::span<const ContextOptions> contexts) {
+Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, std::span<const ContextOptions> contexts,
+                            const DeviceOptions& device_options) {
   init_llama();
   return guarded(ErrorCode::model_load, path.c_str(), [&]() -> Expected<Footprint> {
     llama_model_params params = llama_model_default_params();
     params.no_alloc = true;
+    auto devices = ChosenDevices::of(device_options);
+    if (!devices) return std::unexpected(devices.error());
+    devices->apply(params);
     params.load_mode = LLAMA_LOAD_MODE_NONE;  // Mapping the file would end the process.
     library_log().forget();
     const LoadedModel model = load_model_file(path, params);
@@ -157,10 +162,11 @@ std::uint64_t Footprint::total() const {
   return bytes;
 }
 
-Expected<Footprint> measure_footprint(const std::string& path, std::span<const ContextOptions> contexts) {
+Expected<Footprint> measure_footprint(const std::string& path, std::span<const ContextOptions> contexts,
+                                      const DeviceOptions& devices) {
   const auto header = read_model_header(path);
   if (!header) return std::unexpected(header.error());
-  auto measured = dry_run(path, *header, contexts);
+  auto measured = dry_run(path, *header, contexts, devices);
   if (measured) return measured;
   log_debug("{}: memory need estimated from the header, because it cannot be measured: {}", path, measured.error().message);
   return estimate_footprint(*header, contexts);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "llm/devices.h"
 #include "llm/gguf_header.h"
 #include "llm/model.h"
 
@@ -40,7 +41,8 @@ struct Footprint {
 // is an estimate. The contexts of an embedding model or a reranker are counted as llm::EmbeddingContext. Any thread. Loads and
 // computations on other threads wait for some milliseconds, as they do when a context is made. Errors: E_MODEL_002 for a bad
 // file.
-[[nodiscard]] Expected<Footprint> measure_footprint(const std::string& path, std::span<const ContextOptions> contexts);
+[[nodiscard]] Expected<Footprint> measure_footprint(const std::string& path, std::span<const ContextOptions> contexts,
+                                                    const DeviceOptions& devices = {});
 
 // The options with the layout that the model gets if a quarter of `memory` bytes is for its cells, so that measuring and
 // loading agree.

@@ -25,6 +25,7 @@
 #include "llm/gguf_files.h"
 #include "llm/gguf_header.h"
 #include "llm/llama_context.h"
+#include "llm/llama_devices.h"
 #include "llm/llama_embedding.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
@@ -119,23 +120,27 @@ namespace {
 class LlamaModel final : public Model {
  public:
   LlamaModel(std::shared_ptr<llama_model> model, std::unique_ptr<LlamaVocab> vocab, ModelFacts facts,
-             std::vector<llama_adapter_lora*> adapters, std::optional<Pooling> pooling)
+             std::vector<llama_adapter_lora*> adapters, std::optional<Pooling> pooling, DeviceOptions devices)
       : model_(std::move(model)),
         vocab_(std::move(vocab)),
         facts_(std::move(facts)),
         adapters_(std::move(adapters)),
-        pooling_(pooling) {}
+        pooling_(pooling),
+        devices_(std::move(devices)),
+        backends_(backends_of(devices_)) {}
 
   const ModelFacts& facts() const override { return facts_; }
   const Vocab& vocab() const override { return *vocab_; }
   Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const override {
-    return LlamaContext::create(model_, facts_.identity, options, adapters_);
+    // States computed on a device have other bits, so they are states of another model.
+    const std::string identity = backends_.empty() ? facts_.identity : std::format("{} on {}", facts_.identity, backends_);
+    return LlamaContext::create(model_, identity, options, adapters_);
   }
   Expected<Unit> check_state(std::span<const std::byte> state) const override {
     return check_state_values(state, has_grid_positions(model_.get()));
   }
   Expected<std::unique_ptr<Projector>> load_projector(const std::string& path, const ProjectorOptions& options) const override {
-    return load_llama_projector(path, model_, options);
+    return load_llama_projector(path, model_, options, devices_);
   }
   Expected<std::unique_ptr<EmbeddingContext>> new_embedding(const EmbeddingOptions& options) const override {
     if (facts_.capability == Capability::chat) {
@@ -154,6 +159,8 @@ class LlamaModel final : public Model {
   ModelFacts facts_;
   std::vector<llama_adapter_lora*> adapters_;  // As in facts_.adapters; owned by the model.
   std::optional<Pooling> pooling_;             // Given at the load.
+  const DeviceOptions devices_;
+  const std::string backends_;  // backends_of() these devices.
 };
 
 Expected<std::string> LlamaModel::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
@@ -311,12 +318,11 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     // In models that compute sequences separately, which includes all models with states, the matrix units (AMX) of ggml 0.27
     // multiply only the first sequence of a call; the others get uninitialised memory (docs/decisions/0016).
     if (options.reads_weights && offers_amx() && file_has_states(path)) params.use_extra_bufts = false;
-    ggml_backend_dev_t no_devices[] = {nullptr};
-    if (!options.reads_weights) {
-      params.devices = no_devices;
-      params.n_gpu_layers = 0;
-      params.use_extra_bufts = false;
-    }
+    if (!options.reads_weights) params.use_extra_bufts = false;
+    const DeviceOptions device_options = options.reads_weights ? options.devices : DeviceOptions{.layers = 0};
+    auto devices = ChosenDevices::of(device_options);
+    if (!devices) return std::unexpected(devices.error());
+    devices->apply(params);
     params.progress_callback_user_data = const_cast<LoadOptions*>(&options);
     params.progress_callback = [](float progress, void* data) {
       const auto& load = *static_cast<const LoadOptions*>(data);
@@ -354,7 +360,7 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     facts.memory_bytes = own_bytes + std::min(mapped_bytes, facts.bytes) + table_bytes(*header);
     auto adapters = load_adapters(*model, *header, options.adapters, facts);
     return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts), std::move(adapters),
-                                        options.pooling);
+                                        options.pooling, device_options);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "llm/adapters.h"
+#include "llm/devices.h"
 #include "llm/model.h"
 
 namespace uma::llm {
@@ -19,6 +20,7 @@ struct LoadOptions {
   bool shares_file = true;
   // False: the weights stay in the mapped file, in its order and on no device. Each weight is read by its first computation.
   bool reads_weights = true;
+  DeviceOptions devices{};
   // LoRA adapters to load with the model. One that cannot be loaded is left out (AdapterFacts::problem).
   std::vector<AdapterSource> adapters{};
   // How the model makes a vector of a text, whatever the file says; nullopt: as the file says.

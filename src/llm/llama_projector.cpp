@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "llm/llama_context.h"
+#include "llm/llama_devices.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
 #include "llm/llama_model.h"
@@ -234,7 +235,8 @@ Expected<std::vector<float>> LlamaProjector::encode(std::span<const std::byte> i
 }  // namespace
 
 Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& path, std::shared_ptr<llama_model> model,
-                                                          const ProjectorOptions& options) {
+                                                          const ProjectorOptions& options,
+                                                          const DeviceOptions& device_options) {
   auto identity = model_identity(path);
   if (!identity) return std::unexpected(identity.error());
   return guarded(ErrorCode::model_load, path.c_str(), [&]() -> Expected<std::unique_ptr<Projector>> {
@@ -242,7 +244,11 @@ Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& pat
     std::call_once(once, [] {
       mtmd_helper_log_set([](ggml_log_level level, const char* text, void*) { library_log().add(level, text); }, nullptr);
     });
+    const auto devices = ChosenDevices::of(device_options);
+    if (!devices) return std::unexpected(devices.error());
     mtmd_context_params params = mtmd_context_params_default();
+    params.use_gpu = devices->are_used();
+    params.device = devices->first();
     params.n_threads = options.threads;
     params.print_timings = false;
     params.warmup = false;

@@ -6,14 +6,16 @@
 
 #include <llama.h>
 
+#include "llm/devices.h"
 #include "llm/projector.h"
 
 namespace uma::llm {
 
 // Loads the file for `model`; the projector keeps the model's weights alive. Errors: E_MODEL_002 for a file that is not a
-// projector, or that does not fit the model.
+// projector, or that does not fit the model. On a machine with GPUs one of the model's devices encodes.
 [[nodiscard]] Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& path,
                                                                         std::shared_ptr<llama_model> model,
-                                                                        const ProjectorOptions& options);
+                                                                        const ProjectorOptions& options,
+                                                                        const DeviceOptions& devices);
 
 }  // namespace uma::llm

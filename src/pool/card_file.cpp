@@ -113,6 +113,23 @@ std::optional<std::string> apply_rope(ModelCard& card, const YAML::Node& node) {
   return llm::check_rope(rope);
 }
 
+std::optional<std::string> apply_devices(ModelCard& card, const YAML::Node& node) {
+  // A list of names, or one text.
+  std::string names = scalar(node).value_or("");
+  for (const YAML::Node& item : node.IsSequence() ? node : YAML::Node()) names += scalar(item).value_or("") + " ";
+  const auto read = llm::device_names_of(names);
+  if (!read) return read.error();
+  card.devices = llm::device_names_text(*read);
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_gpu_layers(ModelCard& card, const YAML::Node& node) {
+  const auto read = llm::device_layers_of(scalar(node).value_or(""));
+  if (!read) return read.error();
+  card.gpu_layers = llm::device_layers_text(*read);
+  return std::nullopt;
+}
+
 std::optional<std::string> apply_weights(ModelCard& card, const YAML::Node& node) {
   const auto value = scalar(node);
   if (value != "shared" && value != "replicated") return "shared or replicated";
@@ -254,6 +271,8 @@ std::vector<Key> other_keys() {
       {"slots", number<std::int32_t>(1, 256, [](ModelCard& card) -> auto& { return card.slots; })},
       {"kv_type", apply_kv_type},
       {"rope", apply_rope},
+      {"devices", apply_devices},
+      {"gpu_layers", apply_gpu_layers},
       {"pin", boolean([](ModelCard& card) -> auto& { return card.is_pinned; })},
       {"preload", boolean([](ModelCard& card) -> auto& { return card.is_preloaded; })},
       {"workers_max", number<std::int32_t>(1, 64, [](ModelCard& card) -> auto& { return card.workers_max; })},

@@ -16,7 +16,7 @@
 
 #include "base/memory_info.h"
 #include "core/error.h"
-#include "llm/device_memory.h"
+#include "llm/devices.h"
 #include "pool/eviction_plan.h"
 
 namespace uma::pool {

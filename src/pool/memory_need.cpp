@@ -13,7 +13,7 @@ Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, st
   const bool has_layout = options.context.sequence_cells > 0;
   const std::array both{options.context, has_layout ? engine::prefill_context_options(options.context) : options.context};
   const auto workers = static_cast<std::uint64_t>(options.workers);
-  const auto model = llm::measure_footprint(options.path, both);
+  const auto model = llm::measure_footprint(options.path, both, options.devices);
   if (!model) return std::unexpected(model.error());
   MemoryNeed need{.workers = workers, .weights = model->weights * (options.replicates ? workers : 1)};
   need.contexts = model->contexts.front().total() * workers;
@@ -37,7 +37,7 @@ Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, st
   }
   if (!options.draft_path.empty()) {
     const std::array drafts{engine::draft_context_options(options.context)};
-    const auto draft = llm::measure_footprint(options.draft_path, drafts);
+    const auto draft = llm::measure_footprint(options.draft_path, drafts, engine::draft_devices(options.devices));
     if (!draft) return std::unexpected(draft.error());
     need.weights += draft->weights;
     need.contexts += draft->contexts.front().total() * workers;

@@ -29,6 +29,8 @@ struct ModelCard {
   std::optional<std::int32_t> slots;
   std::optional<llm::KvTypes> kv_types;
   std::optional<llm::RopeOptions> rope;
+  std::string devices;        // As in llm::device_names_of(); empty: the daemon's.
+  std::string gpu_layers;     // As in llm::device_layers_of(); empty: the daemon's.
   bool is_pinned = false;     // Never unloaded once it is loaded.
   bool is_preloaded = false;  // Loaded at the daemon's start.
   std::int32_t workers_max = 1;

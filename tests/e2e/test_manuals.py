@@ -60,7 +60,7 @@ class Completions(unittest.TestCase):
         for path, text in self.commands:
             with self.subTest(" ".join(path)):
                 self.assertEqual(flags_of(text), self.bash(*path, "--"))
-                commands = set(commands_of(text)) | ({"tune", "key"} if path == ("umad",) else set())
+                commands = set(commands_of(text)) | ({"tune", "key", "devices"} if path == ("umad",) else set())
                 if commands:
                     self.assertEqual(commands, self.bash(*path, ""))
 

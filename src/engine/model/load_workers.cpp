@@ -64,6 +64,11 @@ llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::in
   return options;
 }
 
+llm::DeviceOptions draft_devices(llm::DeviceOptions devices) {
+  if (devices.are_used()) devices.layers.reset();
+  return devices;
+}
+
 Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const std::function<bool(double)>& on_progress) {
   LoadedWorkers loaded;
   loaded.copies = options.replicates ? options.workers : 1;
@@ -75,11 +80,12 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
   std::shared_ptr<const llm::Model> model;
   const bool drafts = !options.draft_path.empty();
   const double loads = loaded.copies + (drafts ? 1 : 0);
-  const auto load_model = [&](const std::string& path, std::int32_t index, bool shares_file,
+  const auto load_model = [&](const std::string& path, std::int32_t index, bool shares_file, const llm::DeviceOptions& devices,
                               std::vector<llm::AdapterSource> adapters = {}) {
     const auto report = [&, index](double progress) { return on_progress((index + progress) / loads); };
     return llm::load_llama_model(path, {.on_progress = report,
                                         .shares_file = shares_file,
+                                        .devices = devices,
                                         .adapters = std::move(adapters),
                                         .pooling = options.context.pooling});
   };
@@ -87,7 +93,7 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
     if (i == 0 && options.weights != nullptr && !options.replicates) {
       model = options.weights;
     } else if (i < loaded.copies) {
-      auto copy = load_model(options.path, i, !options.replicates, options.adapters);
+      auto copy = load_model(options.path, i, !options.replicates, options.devices, options.adapters);
       if (!copy) return std::unexpected(copy.error());
       model = std::move(*copy);
     }
@@ -119,7 +125,7 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
   if (!drafts) return loaded;
   if (loaded.workers.empty())
     return fail(ErrorCode::model_load, "an embedding model generates no tokens: remove the draft model");
-  auto draft = load_model(options.draft_path, loaded.copies, true);
+  auto draft = load_model(options.draft_path, loaded.copies, true, draft_devices(options.devices));
   if (!draft) return std::unexpected(draft.error());
   loaded.weight_bytes += (*draft)->facts().memory_bytes;
   if (auto same = check_same_vocabulary(loaded.model->vocab(), (*draft)->vocab()); !same) return std::unexpected(same.error());

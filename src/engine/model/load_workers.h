@@ -12,6 +12,7 @@
 #include "core/model_defaults.h"
 #include "engine/model/worker_source.h"
 #include "llm/adapters.h"
+#include "llm/devices.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -28,9 +29,10 @@ struct LoadWorkersOptions {
   ModelDefaults defaults{};                    // As in LoadedWorkers.
   std::int32_t workers = 1;
   llm::ContextOptions context;  // For each worker.
-  std::int32_t threads = 1;     // As in LoadedWorkers.
-  bool replicates = false;      // Every worker has its own copy of the weights.
-  bool lanes = false;           // Each worker gets a second context for prompts, if the model's state can be handed over.
+  llm::DeviceOptions devices{};
+  std::int32_t threads = 1;  // As in LoadedWorkers.
+  bool replicates = false;   // Every worker has its own copy of the weights.
+  bool lanes = false;        // Each worker gets a second context for prompts, if the model's state can be handed over.
   std::int32_t threads_beside_prefill = 0;  // As in LoadedWorkers.
   std::shared_ptr<KeptWidths> widths{};     // As in LoadedWorkers.
 };
@@ -43,6 +45,9 @@ inline constexpr std::int32_t kPrefillCellsFirst = 2048;
 // (ContextOptions::sequence_cells is not 0), with at most `cells_max` cells: it is made anew for longer prompts.
 [[nodiscard]] llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::int32_t sequences = 1,
                                                           std::int32_t cells_max = kPrefillCellsFirst);
+
+// The devices of a draft model whose model has these: the same, with all its layers.
+[[nodiscard]] llm::DeviceOptions draft_devices(llm::DeviceOptions devices);
 
 // Blocks. `on_progress` is called with values from 0 to 1; it returns false to end the load early, which is then an error.
 [[nodiscard]] Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options,

@@ -1,0 +1,73 @@
+#include "llm/devices.h"
+
+#include <algorithm>
+#include <charconv>
+#include <format>
+
+namespace uma::llm {
+namespace {
+
+constexpr std::size_t kNameBytesMax = 128;
+
+bool is_blank(char letter) {
+  return letter == ' ' || letter == ',' || letter == '\t' || letter == '\n';
+}
+
+}  // namespace
+
+std::string_view name_of(DeviceKind kind) {
+  switch (kind) {
+    case DeviceKind::cpu:
+      return "CPU";
+    case DeviceKind::gpu:
+      return "GPU";
+    case DeviceKind::integrated_gpu:
+      return "integrated GPU";
+    case DeviceKind::accelerator:
+      return "accelerator";
+    case DeviceKind::group:
+      break;
+  }
+  return "group";
+}
+
+std::expected<std::optional<std::vector<std::string>>, std::string> device_names_of(std::string_view text) {
+  constexpr const char* kExpected = "auto, none, or names of devices (umad devices lists them)";
+  if (text == "auto") return std::nullopt;
+  std::vector<std::string> names;
+  if (text == "none") return names;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t begin = i;
+    while (i < text.size() && !is_blank(text[i])) ++i;
+    if (i > begin) names.emplace_back(text.substr(begin, i - begin));
+    while (i < text.size() && is_blank(text[i])) ++i;
+  }
+  const auto is_wrong = [&](const std::string& name) {
+    const bool is_control = std::ranges::any_of(name, [](unsigned char letter) { return letter < ' ' || letter == 127; });
+    return name == "auto" || name == "none" || name.size() > kNameBytesMax || is_control || std::ranges::count(names, name) > 1;
+  };
+  if (names.empty() || std::ranges::any_of(names, is_wrong)) return std::unexpected(kExpected);
+  return names;
+}
+
+std::string device_names_text(const std::optional<std::vector<std::string>>& names) {
+  if (!names) return "auto";
+  if (names->empty()) return "none";
+  std::string text;
+  for (const std::string& name : *names) text += std::format("{}{}", text.empty() ? "" : " ", name);
+  return text;
+}
+
+std::expected<std::optional<std::int32_t>, std::string> device_layers_of(std::string_view text) {
+  if (text == "auto") return std::nullopt;
+  std::int32_t layers = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), layers);
+  if (problem == std::errc() && end == text.data() + text.size() && layers >= 0 && layers <= kDeviceLayersMax) return layers;
+  return std::unexpected(std::format("auto or an integer from 0 to {}", kDeviceLayersMax));
+}
+
+std::string device_layers_text(std::optional<std::int32_t> layers) {
+  return layers ? std::to_string(*layers) : "auto";
+}
+
+}  // namespace uma::llm
