@@ -11,10 +11,10 @@ import subprocess
 
 # Commands that a program reads without listing them under "Subcommands".
 UNLISTED = {"umad": {"tune": "Measure and store the fastest settings for a model on this machine",
-                     "devices": "List the GPUs that models can be loaded on",
+                     "devices": "List the devices that can compute models",
                      "key": "Make a key for an HTTP client, and the line for the file of --http-keys"}}
 # Of those, what has no --help of its own, and the words that follow it.
-WITHOUT_HELP = {("umad", "key"): ("new",), ("umad", "devices"): ()}
+WITHOUT_HELP = {("umad", "key"): ("new",)}
 
 HEADINGS = {"options": "options", "positionals": "positionals", "subcommands": "commands"}
 HELP_OF_HELP = "Print this help message and exit"  # begins in the column of all descriptions

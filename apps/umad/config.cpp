@@ -52,7 +52,7 @@ std::string yaml_scalar(std::string_view text) {
 }
 
 std::string yaml_value(const Setting& setting, const std::string& text) {
-  if (!setting.takes_list) return yaml_scalar(text);
+  if (!setting.takes_list || !text.contains('\n')) return yaml_scalar(text);
   std::string list;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) list += std::format("{}{}", list.empty() ? "" : ", ", yaml_scalar(line));

@@ -16,6 +16,7 @@
 #include "core/limits.h"
 #include "image/image_header.h"
 #include "kv/tier_policy.h"
+#include "llm/devices.h"
 #include "llm/model.h"
 #include "pool/unknown_model.h"
 #include "sched/policy.h"

@@ -414,6 +414,11 @@ TEST(Config, ValuesOutsideTheirRangeAreRefusedInEverySource) {
            Case{"kv: {ttl: -1s}", "kv.ttl: expected none, or a duration"},
            Case{"kv: {eviction: random}", "kv.eviction: expected value or lru"},
            Case{"kv: {layout: paged}", "kv.layout: expected auto, split or unified"},
+           Case{"devices: []", "devices: expected auto, none, or names of devices"},
+           Case{"devices: [none, Vulkan0]", "devices: expected auto, none, or names of devices"},
+           Case{"devices: {a: b}", "devices: expected one value, got a map"},
+           Case{"gpu_layers: all", "gpu_layers: expected auto or an integer from 0 to 10000, got \"all\""},
+           Case{"gpu_layers: 99999999999", "gpu_layers: expected auto or an integer"},
            Case{"kv: {type: q3_0}", "kv.type: expected f16, q8_0, q5_1, q5_0, q4_1, q4_0, or two of them as KEYS/VALUES"},
            Case{"kv: {flash_attention: yes}", "kv.flash_attention: expected auto, on or off"},
            Case{"scheduler: {weights: copied}", "scheduler.weights: expected shared or replicated"},
@@ -482,6 +487,8 @@ TEST(Config, EverySettingIsWrittenAsItIsRead) {
 TEST(Config, PrintsWhatWouldCountAsAFileThatGivesTheSame) {
   const TemporaryFile file(R"(
 projector: "a b: c.gguf"
+devices: [Vulkan0, CUDA1]
+gpu_layers: 7
 models_dirs: [/srv/models, "/home/someone/my \"models\""]
 vision: {allowed_dirs: [/a, /b], url_hosts: ["images.local:8080"], url_timeout: 1500ms}
 http: {address: "[::1]:80", keys_file: /k, cors_origins: ["https://chat.example"], insecure: true}
@@ -492,9 +499,9 @@ kv: {warm_bytes_max: 0, cold_bytes_max: 3G, ttl: 7d, archive_after: 90m}
   const auto printed = load({"--config", file.path(), "--slots", "3", "--print-config"}, {{"UMA_VERIFY", "5"}});
   ASSERT_FALSE(printed);
   EXPECT_EQ(printed.error().status, 0);
-  for (const char* line :
-       {"\nslots: 3 ", "\nn_ctx: 0 ", "\n# model: not set ", "\n# data_dir: /home/someone/.local/state/uma ",
-        "\n  tick_ms: 12.5\n", "\n  verify: 5 ", "\n  address: \"[::1]:80\" ", "\n  max_prompt_bytes: 2000\n"}) {
+  for (const char* line : {"\nslots: 3 ", "\nn_ctx: 0 ", "\n# model: not set ", "\n# data_dir: /home/someone/.local/state/uma ",
+                           "\n  tick_ms: 12.5\n", "\ndevices: [Vulkan0, CUDA1] ", "\ngpu_layers: 7 ", "\n  verify: 5 ",
+                           "\n  address: \"[::1]:80\" ", "\n  max_prompt_bytes: 2000\n"}) {
     EXPECT_THAT(printed.error().text, HasSubstr(line));
   }
   const TemporaryFile copy(printed.error().text);

@@ -141,9 +141,8 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   if (!is_default || !card.draft_model.empty()) config.draft_model = card.draft_model;
   // Rotation belongs to a model, like its draft model.
   config.rope = card.rope.value_or(is_default ? config.rope : llm::RopeOptions{});
-  // Both were checked when the card was read.
-  if (!card.devices.empty()) config.devices.names = llm::device_names_of(card.devices).value_or(std::nullopt);
-  if (!card.gpu_layers.empty()) config.devices.layers = llm::device_layers_of(card.gpu_layers).value_or(std::nullopt);
+  config.devices.names = card.devices.value_or(config.devices.names);
+  config.devices.layers = card.gpu_layers.value_or(config.devices.layers);
   config.replicates_weights = config.replicates_weights || card.replicates_weights;
   const auto draft_path = choose_draft_model(config);
   if (!draft_path) return fail(ErrorCode::model_load, std::format("draft model: {}", draft_path.error().message));

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <format>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <sys/resource.h>
@@ -16,15 +17,14 @@
 
 #include "base/heap.h"
 #include "base/log.h"
-#include "base/text.h"
 #include "base/thread_name.h"
 #include "kv/sqlite_catalog.h"
-#include "llm/devices.h"
 #include "server/http/api_keys.h"
 #include "server/passed_sockets.h"
 #include "umad/config.h"
 #include "umad/daemon.h"
 #include "umad/data_dir.h"
+#include "umad/devices_command.h"
 #include "umad/model_choice.h"
 #include "umad/signals.h"
 #include "umad/supervised.h"
@@ -110,28 +110,6 @@ int run_key(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-// `umad devices` lists the devices that models can be loaded on.
-int run_devices(const std::vector<std::string>& arguments) {
-  if (arguments.size() != 1) {
-    std::fputs("usage: umad devices\nLists the devices that compute, for the setting devices.\n", stderr);
-    return 1;
-  }
-  bool has_gpu = false;
-  std::fputs(
-      std::format("{:<12} {:<15} {:>11} {:>11}  {:<8} {}\n", "name", "kind", "memory", "free", "backend", "device").c_str(),
-      stdout);
-  for (const llm::Device& device : llm::list_devices()) {
-    has_gpu = has_gpu || device.takes_layers();
-    std::fputs(std::format("{:<12} {:<15} {:>11} {:>11}  {:<8} {}\n", device.name, llm::name_of(device.kind),
-                           device.total > 0 ? readable_bytes(device.total) : "-",
-                           device.total > 0 ? readable_bytes(device.free) : "-", device.backend, device.description)
-                   .c_str(),
-               stdout);
-  }
-  if (!has_gpu) std::fputs("no GPU: models are computed by the CPU (docs/DEVICES.md)\n", stdout);
-  return 0;
-}
-
 }  // namespace
 }  // namespace uma::umad
 
@@ -146,7 +124,9 @@ int main(int argc, char** argv) {
 
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && arguments.front() == "key") return uma::umad::run_key(arguments);
-  if (!arguments.empty() && arguments.front() == "devices") return uma::umad::run_devices(arguments);
+  if (!arguments.empty() && arguments.front() == "devices") {
+    return uma::umad::run_devices_command(std::span(arguments).subspan(1));
+  }
   if (!arguments.empty() && arguments.front() == uma::umad::kTrialCommand) return uma::umad::run_trial_command(arguments);
   const auto supervised = uma::umad::take_supervised();
   auto passed = uma::server::take_passed_sockets();

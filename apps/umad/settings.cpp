@@ -154,15 +154,15 @@ const std::vector<Setting>& settings() {
       {.section = "",
        .key = "devices",
        .access = store(
-           Reader<std::optional<std::vector<std::string>>>(llm::device_names_of),
-           [](auto& c) -> auto& { return c.devices.names; }, llm::device_names_text),
+           Reader<llm::DeviceNames>(llm::device_names_of), [](auto& c) -> auto& { return c.devices.names; },
+           llm::device_names_text),
        .environment = "UMA_DEVICES",
        .flag = "--devices",
        .help = "GPUs that compute: auto, none, or names from umad devices",
        .takes_list = true},
       {"", "gpu_layers",
        store(
-           Reader<std::optional<std::int32_t>>(llm::device_layers_of), [](auto& c) -> auto& { return c.devices.layers; },
+           Reader<llm::DeviceLayers>(llm::device_layers_of), [](auto& c) -> auto& { return c.devices.layers; },
            llm::device_layers_text),
        "UMA_GPU_LAYERS", "--gpu-layers", "layers of a model on the GPUs, from its end; auto: all"},
       {"", "threads", store(integer(0, 256), [](auto& c) -> auto& { return c.threads; }), "UMA_THREADS", "--threads",

@@ -4,10 +4,13 @@
 #include <charconv>
 #include <format>
 
+#include "base/utf8.h"
+
 namespace uma::llm {
 namespace {
 
 constexpr std::size_t kNameBytesMax = 128;
+constexpr std::size_t kNamesMax = 64;
 
 bool is_blank(char letter) {
   return letter == ' ' || letter == ',' || letter == '\t' || letter == '\n';
@@ -31,7 +34,7 @@ std::string_view name_of(DeviceKind kind) {
   return "group";
 }
 
-std::expected<std::optional<std::vector<std::string>>, std::string> device_names_of(std::string_view text) {
+std::expected<DeviceNames, std::string> device_names_of(std::string_view text) {
   constexpr const char* kExpected = "auto, none, or names of devices (umad devices lists them)";
   if (text == "auto") return std::nullopt;
   std::vector<std::string> names;
@@ -44,21 +47,22 @@ std::expected<std::optional<std::vector<std::string>>, std::string> device_names
   }
   const auto is_wrong = [&](const std::string& name) {
     const bool is_control = std::ranges::any_of(name, [](unsigned char letter) { return letter < ' ' || letter == 127; });
-    return name == "auto" || name == "none" || name.size() > kNameBytesMax || is_control || std::ranges::count(names, name) > 1;
+    return name == "auto" || name == "none" || name.size() > kNameBytesMax || is_control || !is_utf8(name) ||
+           std::ranges::count(names, name) > 1;
   };
-  if (names.empty() || std::ranges::any_of(names, is_wrong)) return std::unexpected(kExpected);
+  if (names.empty() || names.size() > kNamesMax || std::ranges::any_of(names, is_wrong)) return std::unexpected(kExpected);
   return names;
 }
 
-std::string device_names_text(const std::optional<std::vector<std::string>>& names) {
+std::string device_names_text(const DeviceNames& names) {
   if (!names) return "auto";
   if (names->empty()) return "none";
   std::string text;
-  for (const std::string& name : *names) text += std::format("{}{}", text.empty() ? "" : " ", name);
+  for (const std::string& name : *names) text += std::format("{}{}", text.empty() ? "" : "\n", name);
   return text;
 }
 
-std::expected<std::optional<std::int32_t>, std::string> device_layers_of(std::string_view text) {
+std::expected<DeviceLayers, std::string> device_layers_of(std::string_view text) {
   if (text == "auto") return std::nullopt;
   std::int32_t layers = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), layers);
@@ -66,7 +70,7 @@ std::expected<std::optional<std::int32_t>, std::string> device_layers_of(std::st
   return std::unexpected(std::format("auto or an integer from 0 to {}", kDeviceLayersMax));
 }
 
-std::string device_layers_text(std::optional<std::int32_t> layers) {
+std::string device_layers_text(DeviceLayers layers) {
   return layers ? std::to_string(*layers) : "auto";
 }
 

@@ -17,6 +17,10 @@ enum class DeviceKind : std::uint8_t {
   accelerator,     // Computes for the CPU, such as BLAS.
   group,           // Several devices together.
 };
+// Whether weights can be on such a device.
+[[nodiscard]] constexpr bool takes_layers(DeviceKind kind) {
+  return kind == DeviceKind::gpu || kind == DeviceKind::integrated_gpu;
+}
 // For example "integrated GPU".
 [[nodiscard]] std::string_view name_of(DeviceKind kind);
 
@@ -27,8 +31,6 @@ struct Device {
   DeviceKind kind = DeviceKind::cpu;
   std::uint64_t total = 0;  // Bytes of memory.
   std::uint64_t free = 0;
-  // Whether weights can be on it.
-  [[nodiscard]] bool takes_layers() const { return kind == DeviceKind::gpu || kind == DeviceKind::integrated_gpu; }
 };
 
 // All devices, in the library's order. Asks the drivers, which takes milliseconds.
@@ -44,25 +46,30 @@ struct DeviceMemory {
 // takes milliseconds.
 [[nodiscard]] std::vector<DeviceMemory> gpu_memory();
 
+// Names of devices. Nullopt: all GPUs, or all integrated GPUs if there are no others. Empty: none.
+using DeviceNames = std::optional<std::vector<std::string>>;
+// How many layers of a model are on devices, counted from its end; its output counts as the last one. Nullopt: all.
+using DeviceLayers = std::optional<std::int32_t>;
+
 // Which devices a model is loaded on, besides the CPU.
 struct DeviceOptions {
-  // Nullopt: all GPUs, or all integrated GPUs if there are no others. Empty: none.
-  std::optional<std::vector<std::string>> names{};
-  std::optional<std::int32_t> layers{};  // The last layers of the model that are on them; nullopt: all.
+  DeviceNames names{};
+  DeviceLayers layers{};
 
   [[nodiscard]] bool are_used() const { return !(names && names->empty()) && layers != 0; }
   bool operator==(const DeviceOptions&) const = default;
 };
 
-// The names that a configuration gives: `auto`, `none`, or names separated by blanks or commas. The error is what was expected.
-[[nodiscard]] std::expected<std::optional<std::vector<std::string>>, std::string> device_names_of(std::string_view text);
-// The inverse.
-[[nodiscard]] std::string device_names_text(const std::optional<std::vector<std::string>>& names);
+// The names that a configuration gives: `auto`, `none`, or names separated by spaces, line ends or commas. The error is what
+// was expected.
+[[nodiscard]] std::expected<DeviceNames, std::string> device_names_of(std::string_view text);
+// The inverse, with one name a line.
+[[nodiscard]] std::string device_names_text(const DeviceNames& names);
 
 inline constexpr std::int32_t kDeviceLayersMax = 10'000;
 // The layers that a configuration gives: `auto`, or a number up to kDeviceLayersMax. The error is what was expected.
-[[nodiscard]] std::expected<std::optional<std::int32_t>, std::string> device_layers_of(std::string_view text);
+[[nodiscard]] std::expected<DeviceLayers, std::string> device_layers_of(std::string_view text);
 // The inverse.
-[[nodiscard]] std::string device_layers_text(std::optional<std::int32_t> layers);
+[[nodiscard]] std::string device_layers_text(DeviceLayers layers);
 
 }  // namespace uma::llm

@@ -1,6 +1,7 @@
 #include "llm/devices.h"
 
 #include <cstdlib>
+#include <format>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,14 @@ TEST(DeviceNames, AreAutoNoneOrNames) {
     EXPECT_FALSE(device_names_of(wrong)) << wrong;
   }
   EXPECT_FALSE(device_names_of(std::string(200, 'a')));
+  EXPECT_FALSE(device_names_of("\xff")) << "not UTF-8";
+  std::string many;
+  for (int i = 0; i < 1000; ++i) many += std::format("Vulkan{} ", i);
+  EXPECT_FALSE(device_names_of(many));
 }
 
 TEST(DeviceNames, AreWrittenAsTheyAreRead) {
-  for (const char* text : {"auto", "none", "Vulkan0", "Vulkan0 CUDA1"}) {
+  for (const char* text : {"auto", "none", "Vulkan0", "Vulkan0\nCUDA1"}) {
     EXPECT_EQ(device_names_text(*device_names_of(text)), text);
   }
 }
@@ -73,8 +78,10 @@ TEST(Devices, AnUnknownOneIsRefusedByName) {
 }
 
 TEST(Devices, WithoutThemStatesAreThoseOfTheProcessor) {
-  EXPECT_EQ(backends_of({.layers = 0}), "");
-  EXPECT_EQ(backends_of({.names = std::vector<std::string>()}), "");
+  for (const DeviceOptions& options : {DeviceOptions{.layers = 0}, DeviceOptions{.names = std::vector<std::string>()}}) {
+    EXPECT_EQ(placement_of(options, 4).identity, "");
+    EXPECT_EQ(placement_of(options, 4).devices, "");
+  }
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <format>
+#include <set>
+#include <string_view>
 
 #include "llm/llama_model.h"
 
@@ -24,12 +26,19 @@ DeviceKind kind_of(ggml_backend_dev_t device) {
   return DeviceKind::cpu;
 }
 
-std::string names_of(const std::vector<Device>& devices) {
-  std::string names;
-  for (const Device& device : devices) {
-    if (device.takes_layers()) names += std::format("{}{}", names.empty() ? "" : ", ", device.name);
+std::string joined(const auto& texts, std::string_view separator) {
+  std::string all;
+  for (const std::string& text : texts) all += std::format("{}{}", all.empty() ? "" : separator, text);
+  return all;
+}
+
+// The devices that a name can mean, for an error message.
+std::string known_names() {
+  std::vector<std::string> names;
+  for (const Device& device : list_devices()) {
+    if (takes_layers(device.kind)) names.push_back(device.name);
   }
-  return names.empty() ? "this machine has none" : std::format("there are {}", names);
+  return names.empty() ? "this machine has none" : std::format("known: {}", joined(names, ", "));
 }
 
 }  // namespace
@@ -68,9 +77,9 @@ Expected<ChosenDevices> ChosenDevices::of(const DeviceOptions& options) {
   if (options.are_used() && !options.names) return chosen;
   for (const std::string& name : options.are_used() ? *options.names : std::vector<std::string>()) {
     auto* const device = ggml_backend_dev_by_name(name.c_str());
-    if (device == nullptr || (kind_of(device) != DeviceKind::gpu && kind_of(device) != DeviceKind::integrated_gpu)) {
+    if (device == nullptr || !takes_layers(kind_of(device))) {
       return fail(ErrorCode::model_load,
-                  std::format("devices: no GPU is called \"{}\"; {} (umad devices)", name, names_of(list_devices())));
+                  std::format("devices: no GPU is called \"{}\"; {} (umad devices lists them)", name, known_names()));
     }
     chosen.devices_.push_back(device);
   }
@@ -87,23 +96,27 @@ ggml_backend_dev_t ChosenDevices::first() const {
   return devices_.empty() ? nullptr : devices_.front();
 }
 
-std::string backends_of(const DeviceOptions& options) {
+Placement placement_of(const DeviceOptions& options, std::int32_t layers_count) {
   if (!options.are_used()) return {};
   const std::vector<Device> devices = list_devices();
+  const bool has_gpu = std::ranges::contains(devices, DeviceKind::gpu, &Device::kind);
   const auto is_used = [&](const Device& device) {
     if (options.names) return std::ranges::contains(*options.names, device.name);
-    const bool has_gpu = std::ranges::contains(devices, DeviceKind::gpu, &Device::kind);
     return device.kind == (has_gpu ? DeviceKind::gpu : DeviceKind::integrated_gpu);
   };
-  std::vector<std::string> names;
+  std::vector<std::string> names = options.names.value_or(std::vector<std::string>());
+  std::set<std::string> backends;
   for (const Device& device : devices) {
-    if (is_used(device)) names.push_back(device.backend);
+    if (!is_used(device)) continue;
+    if (!options.names) names.push_back(device.name);
+    backends.insert(device.backend);
   }
-  std::ranges::sort(names);
-  names.erase(std::ranges::unique(names).begin(), names.end());
-  std::string text;
-  for (const std::string& name : names) text += std::format("{}{}", text.empty() ? "" : "+", name);
-  return text;
+  if (names.empty()) return {};
+  const std::int32_t all = layers_count + 1;
+  const std::int32_t layers = std::min(options.layers.value_or(all), all);
+  return {
+      .devices = std::format("{}on {}", layers < all ? std::format("{} of {} layers ", layers, all) : "", joined(names, ", ")),
+      .identity = std::format("{}{}", joined(backends, "+"), layers < all ? std::format(" {}/{}", layers, all) : "")};
 }
 
 }  // namespace uma::llm

@@ -28,7 +28,12 @@ class ChosenDevices {
   std::int32_t layers_ = -1;                 // -1: all.
 };
 
-// The backends beside the CPU's that compute the model's layers, as "Vulkan"; empty: none. Results on them have other bits.
-[[nodiscard]] std::string backends_of(const DeviceOptions& options);
+// Where a loaded model's layers are besides the CPU.
+struct Placement {
+  std::string devices;   // For people, "on Vulkan0" or "2 of 5 layers on Vulkan0"; empty: all layers are on the CPU.
+  std::string identity;  // Differs where the bits of results differ: the backends and the number of layers.
+};
+// `layers_count`: those of the model without its output.
+[[nodiscard]] Placement placement_of(const DeviceOptions& options, std::int32_t layers_count);
 
 }  // namespace uma::llm

@@ -29,9 +29,9 @@
 #include "llm/llama_embedding.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
+#include "llm/llama_model_file.h"
 #include "llm/llama_projector.h"
 #include "llm/llama_vocab.h"
-#include "llm/llama_model_file.h"
 #include "llm/state_values.h"
 
 namespace uma::llm {
@@ -127,14 +127,17 @@ class LlamaModel final : public Model {
         adapters_(std::move(adapters)),
         pooling_(pooling),
         devices_(std::move(devices)),
-        backends_(backends_of(devices_)) {}
+        state_identity_(facts_.identity) {
+    const Placement placement = placement_of(devices_, llama_model_n_layer(model_.get()));
+    facts_.devices = placement.devices;
+    // States computed on a device have other bits, so they are states of another model.
+    if (!placement.identity.empty()) state_identity_ += std::format(" on {}", placement.identity);
+  }
 
   const ModelFacts& facts() const override { return facts_; }
   const Vocab& vocab() const override { return *vocab_; }
   Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const override {
-    // States computed on a device have other bits, so they are states of another model.
-    const std::string identity = backends_.empty() ? facts_.identity : std::format("{} on {}", facts_.identity, backends_);
-    return LlamaContext::create(model_, identity, options, adapters_);
+    return LlamaContext::create(model_, state_identity_, options, adapters_);
   }
   Expected<Unit> check_state(std::span<const std::byte> state) const override {
     return check_state_values(state, has_grid_positions(model_.get()));
@@ -160,7 +163,7 @@ class LlamaModel final : public Model {
   std::vector<llama_adapter_lora*> adapters_;  // As in facts_.adapters; owned by the model.
   std::optional<Pooling> pooling_;             // Given at the load.
   const DeviceOptions devices_;
-  const std::string backends_;  // backends_of() these devices.
+  std::string state_identity_;  // Of the weights and of where they are computed.
 };
 
 Expected<std::string> LlamaModel::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {

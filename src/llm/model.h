@@ -134,8 +134,8 @@ class Context {
  public:
   virtual ~Context() = default;
   [[nodiscard]] virtual const ContextShape& shape() const = 0;
-  // Identifies compatible states: model, library version, cache types, layout and RoPE options. The identity of a state that
-  // was computed with adapters continues with AdapterSet::identity.
+  // Identifies compatible states: model, devices, library version, cache types, layout and RoPE options. The identity of a
+  // state that was computed with adapters continues with AdapterSet::identity.
   [[nodiscard]] virtual const std::string& state_identity() const = 0;
 
   // Computes the rows and appends them to their sequences. Requires: rows of one sequence are at consecutive positions that
@@ -210,6 +210,7 @@ struct ModelFacts {
   std::string name;         // Stem of the file name.
   std::string description;  // The library's description, for example "llama 134M Q8_0".
   std::string identity;     // Differs between models with incompatible KV.
+  std::string devices;      // For people, "on Vulkan0" or "2 of 5 layers on Vulkan0"; empty: the CPU computes all layers.
   std::uint64_t bytes = 0;
   std::uint64_t memory_bytes = 0;  // Memory of these weights in the library.
   std::uint64_t expert_bytes = 0;  // The part of `bytes` for the experts of a mixture.

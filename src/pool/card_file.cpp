@@ -14,6 +14,7 @@
 #include "chat/family.h"
 #include "core/request.h"
 #include "core/sampling_fields.h"
+#include "llm/devices.h"
 
 namespace uma::pool {
 namespace {
@@ -116,17 +117,23 @@ std::optional<std::string> apply_rope(ModelCard& card, const YAML::Node& node) {
 std::optional<std::string> apply_devices(ModelCard& card, const YAML::Node& node) {
   // A list of names, or one text.
   std::string names = scalar(node).value_or("");
-  for (const YAML::Node& item : node.IsSequence() ? node : YAML::Node()) names += scalar(item).value_or("") + " ";
-  const auto read = llm::device_names_of(names);
-  if (!read) return read.error();
-  card.devices = llm::device_names_text(*read);
+  if (node.IsSequence()) {
+    for (const YAML::Node& item : node) {
+      const auto name = scalar(item);
+      if (!name) return "a list of names";
+      names += *name + '\n';
+    }
+  }
+  auto read = llm::device_names_of(names);
+  if (!read) return std::move(read.error());
+  card.devices = *std::move(read);
   return std::nullopt;
 }
 
 std::optional<std::string> apply_gpu_layers(ModelCard& card, const YAML::Node& node) {
-  const auto read = llm::device_layers_of(scalar(node).value_or(""));
-  if (!read) return read.error();
-  card.gpu_layers = llm::device_layers_text(*read);
+  auto read = llm::device_layers_of(scalar(node).value_or(""));
+  if (!read) return std::move(read.error());
+  card.gpu_layers = *read;
   return std::nullopt;
 }
 

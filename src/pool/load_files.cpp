@@ -17,8 +17,9 @@ constexpr int kLoadNiceness = 15;
 
 void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, const llm::ContextOptions& context) {
   const llm::ModelFacts& facts = loaded.model->facts();
-  log_info("model   {}: {}, {}, trained for {} tokens", model, facts.description,
-           readable_bytes(facts.bytes * static_cast<std::uint64_t>(loaded.copies)), facts.train_tokens);
+  log_info("model   {}: {}, {}, trained for {} tokens{}{}", model, facts.description,
+           readable_bytes(facts.bytes * static_cast<std::uint64_t>(loaded.copies)), facts.train_tokens,
+           facts.devices.empty() ? "" : ", ", facts.devices);
   if (!loaded.embeddings.empty()) {
     const llm::EmbeddingShape& shape = loaded.embeddings.front()->shape();
     const bool has_vectors = facts.capability == uma::Capability::text_embedding;

@@ -11,6 +11,7 @@
 #include "core/capability.h"
 #include "core/model_defaults.h"
 #include "llm/adapters.h"
+#include "llm/devices.h"
 #include "llm/model.h"
 
 namespace uma::pool {
@@ -29,8 +30,8 @@ struct ModelCard {
   std::optional<std::int32_t> slots;
   std::optional<llm::KvTypes> kv_types;
   std::optional<llm::RopeOptions> rope;
-  std::string devices;        // As in llm::device_names_of(); empty: the daemon's.
-  std::string gpu_layers;     // As in llm::device_layers_of(); empty: the daemon's.
+  std::optional<llm::DeviceNames> devices;
+  std::optional<llm::DeviceLayers> gpu_layers;
   bool is_pinned = false;     // Never unloaded once it is loaded.
   bool is_preloaded = false;  // Loaded at the daemon's start.
   std::int32_t workers_max = 1;

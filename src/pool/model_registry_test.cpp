@@ -105,6 +105,8 @@ assistant:
   n_ctx: 8192
   slots: 4
   kv_type: q8_0
+  devices: [Vulkan0, CUDA1]
+  gpu_layers: 7
   rope: {scaling: yarn, scale: 4, yarn_orig_ctx: 32768}
   pin: true
   preload: true
@@ -146,6 +148,8 @@ assistant:
   EXPECT_EQ(found.card.sequence_cells, 8192);
   EXPECT_EQ(found.card.slots, 4);
   EXPECT_EQ(found.card.kv_types, llm::KvTypes::both(llm::KvType::q8_0));
+  EXPECT_EQ(found.card.devices.value(), llm::DeviceNames({"Vulkan0", "CUDA1"}));
+  EXPECT_EQ(found.card.gpu_layers.value(), llm::DeviceLayers(7));
   EXPECT_EQ(found.card.rope, (llm::RopeOptions{.scaling = llm::RopeScaling::yarn, .scale = 4, .yarn_orig_ctx = 32'768}));
   EXPECT_TRUE(found.card.is_pinned && found.card.is_preloaded && found.card.replicates_weights);
   EXPECT_EQ(found.card.workers_max, 3);
@@ -175,6 +179,30 @@ assistant:
   EXPECT_EQ(defaults.family, "gpt-oss");
   EXPECT_EQ(defaults.deadline_ms, 5000);
   EXPECT_EQ(defaults.speculates, false);
+}
+
+TEST_F(Registry, ACardChoosesDevicesAsTheConfigurationDoes) {
+  write_model("a.gguf");
+  write_cards(R"(
+unset: {path: models/a.gguf}
+all: {path: models/a.gguf, devices: auto, gpu_layers: auto}
+none: {path: models/a.gguf, devices: none, gpu_layers: 0}
+two: {path: models/a.gguf, devices: "Vulkan0, CUDA1"}
+)");
+  const auto registry = read();
+  const auto card = [&](const char* name) { return model(*registry, name).card; };
+  EXPECT_FALSE(card("unset").devices || card("unset").gpu_layers);
+  EXPECT_EQ(card("all").devices.value(), llm::DeviceNames());
+  EXPECT_EQ(card("all").gpu_layers.value(), llm::DeviceLayers());
+  EXPECT_EQ(card("none").devices.value(), llm::DeviceNames(std::vector<std::string>()));
+  EXPECT_EQ(card("none").gpu_layers.value(), llm::DeviceLayers(0));
+  EXPECT_EQ(card("two").devices.value(), llm::DeviceNames({"Vulkan0", "CUDA1"}));
+  for (const char* wrong : {"devices: []", "devices: [none, Vulkan0]", "devices: [A, A]", "devices: [[A]]", "devices: {A: 1}",
+                            "devices: \"A\\x01B\"", "devices:", "gpu_layers: -1", "gpu_layers: 99999999999", "gpu_layers: [1]",
+                            "gpu_layers: 1.5", "gpu_layers:"}) {
+    const std::string message = mistake(std::format("a: {{path: x, {}}}", wrong));
+    EXPECT_TRUE(message.contains("expected auto") || message.contains("expected a list of names")) << wrong << ": " << message;
+  }
 }
 
 TEST_F(Registry, KnowsTheAdaptersOfACard) {
@@ -242,7 +270,8 @@ TEST_F(Registry, SamplingIsTheCardsElseTheFilesElseTheFamilys) {
 TEST_F(Registry, SaysEveryMistakeWithItsLine) {
   EXPECT_EQ(
       mistake("a: {path: x, colour: red}"),
-      "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, rope, pin, "
+      "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, rope, devices, "
+      "gpu_layers, pin, "
       "preload, workers_max, weights, weight, draft_model, projector, adapters, tasks, pooling, frame, dry_sequence_breakers, "
       "system, "
       "thinking, "
