@@ -16,6 +16,24 @@ bool is_blank(char letter) {
   return letter == ' ' || letter == ',' || letter == '\t' || letter == '\n';
 }
 
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += std::format("{}{}", all.empty() ? "" : ", ", text);
+  return all;
+}
+
+// Every GPU once, though several backends may drive it, or the first integrated one.
+std::vector<std::size_t> choose_automatically(const std::vector<Device>& all) {
+  std::vector<std::size_t> chosen;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto is_same = [&](std::size_t other) { return !all[i].hardware.empty() && all[other].hardware == all[i].hardware; };
+    if (all[i].kind == DeviceKind::gpu && !std::ranges::any_of(chosen, is_same)) chosen.push_back(i);
+  }
+  const auto integrated = std::ranges::find(all, DeviceKind::integrated_gpu, &Device::kind);
+  if (chosen.empty() && integrated != all.end()) chosen.push_back(static_cast<std::size_t>(integrated - all.begin()));
+  return chosen;
+}
+
 }  // namespace
 
 std::string_view name_of(DeviceKind kind) {
@@ -32,6 +50,40 @@ std::string_view name_of(DeviceKind kind) {
       break;
   }
   return "group";
+}
+
+std::expected<std::vector<std::size_t>, std::string> choose_devices(const std::vector<Device>& all, const DeviceNames& names) {
+  if (!names) return choose_automatically(all);
+  std::vector<std::size_t> chosen;
+  for (const std::string& name : *names) {
+    const auto found =
+        std::ranges::find_if(all, [&](const Device& device) { return device.name == name && takes_layers(device.kind); });
+    if (found != all.end()) {
+      chosen.push_back(static_cast<std::size_t>(found - all.begin()));
+      continue;
+    }
+    std::vector<std::string> known;
+    for (const Device& device : all) {
+      if (takes_layers(device.kind)) known.push_back(device.name);
+    }
+    return std::unexpected(std::format("devices: no GPU is called \"{}\"; {} (umad devices lists them)", name,
+                                       known.empty() ? "this machine has none" : "known: " + joined(known)));
+  }
+  return chosen;
+}
+
+Placement placement_of(const std::vector<Device>& used, DeviceLayers layers, std::int32_t layers_count) {
+  if (used.empty() || layers == 0) return {};
+  std::vector<std::string> names;
+  std::vector<std::string> hardware;
+  for (const Device& device : used) {
+    names.push_back(device.name);
+    hardware.push_back(std::format("{} {}", device.backend, device.description));
+  }
+  const std::int32_t all = layers_count + 1;
+  const std::int32_t placed = std::min(layers.value_or(all), all);
+  return {.devices = std::format("{}on {}", placed < all ? std::format("{} of {} layers ", placed, all) : "", joined(names)),
+          .identity = std::format("{}{}", joined(hardware), placed < all ? std::format(" {}/{}", placed, all) : "")};
 }
 
 std::expected<DeviceNames, std::string> device_names_of(std::string_view text) {

@@ -1,6 +1,7 @@
 // The devices that compute: the CPU, GPUs, accelerators, and those of other machines. Which of them a model uses.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <expected>
 #include <optional>
@@ -28,6 +29,7 @@ struct Device {
   std::string name;         // As in DeviceOptions, such as "Vulkan0".
   std::string description;  // Of the hardware.
   std::string backend;      // The library's part that drives it, such as "Vulkan".
+  std::string hardware;     // Such as a PCI address, equal where two backends drive the same hardware; empty: not known.
   DeviceKind kind = DeviceKind::cpu;
   std::uint64_t total = 0;  // Bytes of memory.
   std::uint64_t free = 0;
@@ -46,7 +48,7 @@ struct DeviceMemory {
 // takes milliseconds.
 [[nodiscard]] std::vector<DeviceMemory> gpu_memory();
 
-// Names of devices. Nullopt: all GPUs, or all integrated GPUs if there are no others. Empty: none.
+// Names of devices. Nullopt: every GPU once, or the first integrated GPU if there are no others. Empty: none.
 using DeviceNames = std::optional<std::vector<std::string>>;
 // How many layers of a model are on devices, counted from its end; its output counts as the last one. Nullopt: all.
 using DeviceLayers = std::optional<std::int32_t>;
@@ -59,6 +61,24 @@ struct DeviceOptions {
   [[nodiscard]] bool are_used() const { return !(names && names->empty()) && layers != 0; }
   bool operator==(const DeviceOptions&) const = default;
 };
+
+// The chosen ones of `all`, as indices. Names count letter by letter. The error names the first that does not exist or takes no
+// layers.
+[[nodiscard]] std::expected<std::vector<std::size_t>, std::string> choose_devices(const std::vector<Device>& all,
+                                                                                  const DeviceNames& names);
+
+// Where a loaded model's layers are besides the CPU.
+struct Placement {
+  std::string devices;  // For people, "on Vulkan0" or "2 of 5 layers on Vulkan0"; empty: all layers are on the CPU.
+  std::string
+      identity;  // Differs where the bits of results may: the hardware and its backends in order, and the number of layers.
+};
+// `layers_count`: those of the model without its output.
+[[nodiscard]] Placement placement_of(const std::vector<Device>& used, DeviceLayers layers, std::int32_t layers_count);
+
+// Free bytes of the memory that the GPUs of a model have for themselves, if all layers are to be there. Nullopt: layers are in
+// the machine's memory.
+[[nodiscard]] std::optional<std::uint64_t> free_for_all_layers(const DeviceOptions& options);
 
 // The names that a configuration gives: `auto`, `none`, or names separated by spaces, line ends or commas. The error is what
 // was expected.

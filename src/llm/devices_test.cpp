@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <format>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,11 +78,60 @@ TEST(Devices, AnUnknownOneIsRefusedByName) {
   EXPECT_FALSE(load_llama_model(model, {.devices = {.names = {{"CPU"}}}})) << "the CPU is not a device that takes layers";
 }
 
-TEST(Devices, WithoutThemStatesAreThoseOfTheProcessor) {
+TEST(Devices, WithoutThemAllLayersAreOnTheProcessor) {
   for (const DeviceOptions& options : {DeviceOptions{.layers = 0}, DeviceOptions{.names = std::vector<std::string>()}}) {
-    EXPECT_EQ(placement_of(options, 4).identity, "");
-    EXPECT_EQ(placement_of(options, 4).devices, "");
+    const auto chosen = ChosenDevices::of(options);
+    ASSERT_TRUE(chosen);
+    EXPECT_FALSE(chosen->are_used());
+    EXPECT_EQ(chosen->first(), nullptr);
+    EXPECT_EQ(free_for_all_layers(options), std::nullopt);
   }
+  EXPECT_FALSE(ChosenDevices::of({.names = {{"Nothing7"}}, .layers = 0})) << "a wrong name is wrong without layers, too";
+}
+
+// A machine with a CPU, a GPU that two backends drive, another GPU, and two integrated ones.
+std::vector<Device> many_devices() {
+  using enum DeviceKind;
+  return {{.name = "ROCm0", .description = "R", .backend = "ROCm", .hardware = "0000:03:00.0", .kind = gpu},
+          {.name = "Vulkan0", .description = "V", .backend = "Vulkan", .hardware = "", .kind = integrated_gpu},
+          {.name = "Vulkan1", .description = "R", .backend = "Vulkan", .hardware = "0000:03:00.0", .kind = gpu},
+          {.name = "Vulkan2", .description = "W", .backend = "Vulkan", .hardware = "", .kind = gpu},
+          {.name = "Vulkan3", .description = "X", .backend = "Vulkan", .hardware = "", .kind = integrated_gpu},
+          {.name = "CPU", .description = "C", .backend = "CPU", .hardware = "", .kind = cpu}};
+}
+
+TEST(ChooseDevices, AutoTakesEveryGpuOnceOrOneIntegrated) {
+  std::vector<Device> all = many_devices();
+  EXPECT_THAT(*choose_devices(all, std::nullopt), ElementsAre(0, 3));
+  std::erase_if(all, [](const Device& device) { return device.kind == DeviceKind::gpu; });
+  EXPECT_THAT(*choose_devices(all, std::nullopt), ElementsAre(0));
+  EXPECT_THAT(*choose_devices({all.back()}, std::nullopt), ElementsAre());
+}
+
+TEST(ChooseDevices, NamesCountLetterByLetterAndInTheirOrder) {
+  const std::vector<Device> all = many_devices();
+  EXPECT_THAT(*choose_devices(all, {{"Vulkan3", "ROCm0"}}), ElementsAre(4, 0));
+  EXPECT_THAT(*choose_devices(all, std::vector<std::string>()), ElementsAre());
+  for (const char* wrong : {"vulkan3", "Vulkan", "CPU", "Vulkan9"}) {
+    EXPECT_THAT(choose_devices(all, {{wrong}}).error(), HasSubstr("known: ROCm0, Vulkan0, Vulkan1, Vulkan2, Vulkan3")) << wrong;
+  }
+}
+
+TEST(Placements, DifferByHardwareBackendOrderAndLayers) {
+  const std::vector<Device> all = many_devices();
+  EXPECT_EQ(placement_of({}, std::nullopt, 4).identity, "");
+  EXPECT_EQ(placement_of({all[3]}, 0, 4).devices, "");
+  EXPECT_EQ(placement_of({all[3]}, std::nullopt, 4).devices, "on Vulkan2");
+  EXPECT_EQ(placement_of({all[3]}, 2, 4).devices, "2 of 5 layers on Vulkan2");
+  EXPECT_EQ(placement_of({all[3]}, 99, 4).identity, placement_of({all[3]}, std::nullopt, 4).identity);
+  EXPECT_EQ(placement_of({all[0], all[3]}, std::nullopt, 4).devices, "on ROCm0, Vulkan2");
+  std::set<std::string> identities;
+  for (const auto& used : {std::vector{all[0]}, std::vector{all[2]}, std::vector{all[3]}, std::vector{all[0], all[3]},
+                           std::vector{all[3], all[0]}}) {
+    identities.insert(placement_of(used, std::nullopt, 4).identity);
+  }
+  identities.insert(placement_of({all[3]}, 2, 4).identity);
+  EXPECT_EQ(identities.size(), 6u);
 }
 
 }  // namespace

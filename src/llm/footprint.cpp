@@ -112,7 +112,8 @@ Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, s
                         .weights = header.weight_bytes + table_bytes(header),
                         .contexts = {},
                         .one_sequence = {}};
-    if (offers_amx()) footprint.weights += amx_bytes(header, footprint.makes_vectors);
+    const bool all_on_device = devices->are_used() && !device_options.layers;
+    if (offers_amx() && !all_on_device) footprint.weights += amx_bytes(header, footprint.makes_vectors);
     for (const ContextOptions& options : contexts) {
       if (footprint.makes_vectors) {
         auto bytes = embedding_bytes(model.get(), embedding_options(options));
@@ -166,6 +167,7 @@ Expected<Footprint> measure_footprint(const std::string& path, std::span<const C
                                       const DeviceOptions& devices) {
   const auto header = read_model_header(path);
   if (!header) return std::unexpected(header.error());
+  if (const auto chosen = ChosenDevices::of(devices); !chosen) return std::unexpected(chosen.error());
   auto measured = dry_run(path, *header, contexts, devices);
   if (measured) return measured;
   log_debug("{}: memory need estimated from the header, because it cannot be measured: {}", path, measured.error().message);

@@ -55,10 +55,15 @@ TEST_F(HugeBuffers, LargeBlocksAskForHugePages) {
   EXPECT_TRUE(asks_for_huge_pages(large.get()));
 }
 
-TEST_F(HugeBuffers, SmallOnesDoNot) {
-  const auto small = block(64, 4096);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(small.get()) % 64, 0u);
-  EXPECT_FALSE(asks_for_huge_pages(small.get()));
+TEST_F(HugeBuffers, SmallerOnesDoNot) {
+  // In a process of its own, whose heap has no parts that larger blocks have left.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto check_block = [] {
+    const auto small = block(64, 4096);
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(small.get()) % 64 == 0;
+    std::_Exit(is_aligned && !asks_for_huge_pages(small.get()) ? 0 : 1);
+  };
+  EXPECT_EXIT(check_block(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(HugeBuffers, WrongAlignmentsAndImpossibleSizesAreRefused) {

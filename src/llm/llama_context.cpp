@@ -459,6 +459,8 @@ Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* 
   if (sees_ahead) llama_set_causal_attn(context_, false);
   auto status = guarded(ErrorCode::runtime_decode, "decoding", [&]() -> Expected<DecodeStatus> {
     const std::int32_t result = llama_decode(context_, batch);
+    // A GPU computes after the call has returned: the wait belongs to the call's time, and the driver's errors to this guard.
+    if (result == 0) llama_synchronize(context_);
     switch (result) {
       case 0:
         return DecodeStatus::done;

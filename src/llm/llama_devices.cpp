@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <format>
-#include <set>
-#include <string_view>
 
 #include "llm/llama_model.h"
 
@@ -26,19 +24,24 @@ DeviceKind kind_of(ggml_backend_dev_t device) {
   return DeviceKind::cpu;
 }
 
-std::string joined(const auto& texts, std::string_view separator) {
-  std::string all;
-  for (const std::string& text : texts) all += std::format("{}{}", all.empty() ? "" : separator, text);
-  return all;
+// Without the figures of its memory: asking for them may make a context of the driver, or ask another machine.
+Device described(ggml_backend_dev_t device) {
+  ggml_backend_dev_props props{};
+  // The properties have memory beside them; only the hardware's id is wanted, which needs them all.
+  if (takes_layers(kind_of(device))) ggml_backend_dev_get_props(device, &props);
+  return {.name = ggml_backend_dev_name(device),
+          .description = ggml_backend_dev_description(device),
+          .backend = ggml_backend_reg_name(ggml_backend_dev_backend_reg(device)),
+          .hardware = props.device_id == nullptr ? "" : props.device_id,
+          .kind = kind_of(device)};
 }
 
-// The devices that a name can mean, for an error message.
-std::string known_names() {
-  std::vector<std::string> names;
-  for (const Device& device : list_devices()) {
-    if (takes_layers(device.kind)) names.push_back(device.name);
-  }
-  return names.empty() ? "this machine has none" : std::format("known: {}", joined(names, ", "));
+void ask_memory(ggml_backend_dev_t handle, Device& device) {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  ggml_backend_dev_memory(handle, &free, &total);
+  device.free = free;
+  device.total = total;
 }
 
 }  // namespace
@@ -47,76 +50,60 @@ std::vector<Device> list_devices() {
   init_llama();
   std::vector<Device> devices;
   for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-    auto* const device = ggml_backend_dev_get(i);
-    Device& listed = devices.emplace_back();
-    listed.name = ggml_backend_dev_name(device);
-    listed.description = ggml_backend_dev_description(device);
-    listed.backend = ggml_backend_reg_name(ggml_backend_dev_backend_reg(device));
-    listed.kind = kind_of(device);
-    std::size_t free = 0;
-    std::size_t total = 0;
-    ggml_backend_dev_memory(device, &free, &total);
-    listed.free = free;
-    listed.total = total;
+    auto* const handle = ggml_backend_dev_get(i);
+    ask_memory(handle, devices.emplace_back(described(handle)));
   }
   return devices;
 }
 
 std::vector<DeviceMemory> gpu_memory() {
+  init_llama();
   std::vector<DeviceMemory> memory;
-  for (const Device& device : list_devices()) {
-    if (device.kind == DeviceKind::gpu) memory.push_back({.name = device.name, .total = device.total, .free = device.free});
+  for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+    auto* const handle = ggml_backend_dev_get(i);
+    if (kind_of(handle) != DeviceKind::gpu) continue;
+    Device device = described(handle);
+    ask_memory(handle, device);
+    memory.push_back({.name = device.name, .total = device.total, .free = device.free});
   }
   return memory;
 }
 
+std::optional<std::uint64_t> free_for_all_layers(const DeviceOptions& options) {
+  const auto chosen = ChosenDevices::of(options);
+  if (options.layers || !chosen || !chosen->are_used()) return std::nullopt;
+  std::uint64_t free = 0;
+  for (const DeviceMemory& device : gpu_memory()) {
+    if (std::ranges::contains(chosen->used(), device.name, &Device::name)) free += device.free;
+  }
+  const bool has_own = std::ranges::contains(chosen->used(), DeviceKind::gpu, &Device::kind);
+  return has_own ? std::optional(free) : std::nullopt;
+}
+
 Expected<ChosenDevices> ChosenDevices::of(const DeviceOptions& options) {
   init_llama();
+  std::vector<Device> all;
+  for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) all.push_back(described(ggml_backend_dev_get(i)));
+  const auto indices = choose_devices(all, options.names);
+  if (!indices) return fail(ErrorCode::model_load, indices.error());
   ChosenDevices chosen;
-  chosen.layers_ = options.are_used() ? options.layers.value_or(-1) : 0;
-  if (options.are_used() && !options.names) return chosen;
-  for (const std::string& name : options.are_used() ? *options.names : std::vector<std::string>()) {
-    auto* const device = ggml_backend_dev_by_name(name.c_str());
-    if (device == nullptr || !takes_layers(kind_of(device))) {
-      return fail(ErrorCode::model_load,
-                  std::format("devices: no GPU is called \"{}\"; {} (umad devices lists them)", name, known_names()));
-    }
-    chosen.devices_.push_back(device);
+  chosen.layers_ = options.layers;
+  for (const std::size_t index : options.layers == 0 ? std::vector<std::size_t>() : *indices) {
+    chosen.used_.push_back(all[index]);
+    chosen.handles_.push_back(ggml_backend_dev_get(index));
   }
-  chosen.devices_.push_back(nullptr);
+  // The library keeps one list of devices of a fixed length, and the CPU is in it.
+  if (chosen.used_.size() >= llama_max_devices()) {
+    return fail(ErrorCode::model_load, std::format("devices: at most {} can be used at once", llama_max_devices() - 1));
+  }
+  chosen.handles_.push_back(nullptr);
   return chosen;
 }
 
 void ChosenDevices::apply(llama_model_params& params) {
-  if (!devices_.empty()) params.devices = devices_.data();
-  params.n_gpu_layers = layers_;
-}
-
-ggml_backend_dev_t ChosenDevices::first() const {
-  return devices_.empty() ? nullptr : devices_.front();
-}
-
-Placement placement_of(const DeviceOptions& options, std::int32_t layers_count) {
-  if (!options.are_used()) return {};
-  const std::vector<Device> devices = list_devices();
-  const bool has_gpu = std::ranges::contains(devices, DeviceKind::gpu, &Device::kind);
-  const auto is_used = [&](const Device& device) {
-    if (options.names) return std::ranges::contains(*options.names, device.name);
-    return device.kind == (has_gpu ? DeviceKind::gpu : DeviceKind::integrated_gpu);
-  };
-  std::vector<std::string> names = options.names.value_or(std::vector<std::string>());
-  std::set<std::string> backends;
-  for (const Device& device : devices) {
-    if (!is_used(device)) continue;
-    if (!options.names) names.push_back(device.name);
-    backends.insert(device.backend);
-  }
-  if (names.empty()) return {};
-  const std::int32_t all = layers_count + 1;
-  const std::int32_t layers = std::min(options.layers.value_or(all), all);
-  return {
-      .devices = std::format("{}on {}", layers < all ? std::format("{} of {} layers ", layers, all) : "", joined(names, ", ")),
-      .identity = std::format("{}{}", joined(backends, "+"), layers < all ? std::format(" {}/{}", layers, all) : "")};
+  constexpr std::int32_t kAll = -1;
+  params.devices = handles_.data();
+  params.n_gpu_layers = are_used() ? layers_.value_or(kAll) : 0;
 }
 
 }  // namespace uma::llm

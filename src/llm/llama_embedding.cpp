@@ -216,6 +216,7 @@ Expected<bool> LlamaEmbedding::run(const llama_batch& batch, CallMonitor* monito
   auto done = guarded(ErrorCode::runtime_decode, "embedding", [&]() -> Expected<bool> {
     const bool has_memory = llama_get_memory(context_) != nullptr;
     const std::int32_t result = has_memory ? llama_decode(context_, batch) : llama_encode(context_, batch);
+    if (result == 0) llama_synchronize(context_);  // See LlamaContext::run().
     if (result == 0 || result == 2) return result == 0;
     return fail(ErrorCode::runtime_decode,
                 std::format("libllama failed to compute {} tokens of texts (code {})", batch.n_tokens, result));

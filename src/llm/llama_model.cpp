@@ -120,7 +120,8 @@ namespace {
 class LlamaModel final : public Model {
  public:
   LlamaModel(std::shared_ptr<llama_model> model, std::unique_ptr<LlamaVocab> vocab, ModelFacts facts,
-             std::vector<llama_adapter_lora*> adapters, std::optional<Pooling> pooling, DeviceOptions devices)
+             std::vector<llama_adapter_lora*> adapters, std::optional<Pooling> pooling, DeviceOptions devices,
+             const Placement& placement)
       : model_(std::move(model)),
         vocab_(std::move(vocab)),
         facts_(std::move(facts)),
@@ -128,9 +129,8 @@ class LlamaModel final : public Model {
         pooling_(pooling),
         devices_(std::move(devices)),
         state_identity_(facts_.identity) {
-    const Placement placement = placement_of(devices_, llama_model_n_layer(model_.get()));
     facts_.devices = placement.devices;
-    // States computed on a device have other bits, so they are states of another model.
+    // States computed on another device have other bits, so they are states of another model.
     if (!placement.identity.empty()) state_identity_ += std::format(" on {}", placement.identity);
   }
 
@@ -351,7 +351,9 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
         llama_model_is_diffusion(model.get())) {
       return fail(ErrorCode::model_load, std::format("{}: this model supports neither text generation nor embeddings", path));
     }
-    if (own_bytes > 0 && mapped_bytes > 0) release_copied_weights(path);
+    // Where only some layers are on a device, the others may be read from the mapped file at every token.
+    const bool is_partly_on_device = devices->are_used() && options.devices.layers;
+    if (own_bytes > 0 && mapped_bytes > 0 && !is_partly_on_device) release_copied_weights(path);
     const bool is_spm = llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_SPM;
     const std::string prefix = meta_text(model.get(), kSpacePrefixKey);
     auto vocab = LlamaVocab::create(llama_model_get_vocab(model.get()), prefix.empty() ? is_spm : prefix == "true");
@@ -361,9 +363,10 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     facts.identity = *identity;
     // The mapped range may include copied weights.
     facts.memory_bytes = own_bytes + std::min(mapped_bytes, facts.bytes) + table_bytes(*header);
+    const Placement placement = placement_of(devices->used(), device_options.layers, llama_model_n_layer(model.get()));
     auto adapters = load_adapters(*model, *header, options.adapters, facts);
     return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts), std::move(adapters),
-                                        options.pooling, device_options);
+                                        options.pooling, device_options, placement);
   });
 }
 

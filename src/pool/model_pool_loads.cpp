@@ -184,6 +184,8 @@ void ModelPool::choose_layout(const RegisteredModel& model, engine::LoadWorkersO
   }
   const auto workers = static_cast<std::uint64_t>(std::max(1, options.workers));
   const std::uint64_t weights = model.weight_bytes() * (options.replicates ? workers : 1);
+  if (const auto free = llm::free_for_all_layers(options.devices))
+    usable = std::min(usable, *free);  // The cells are there, too.
   options.context = llm::with_layout(*model.header(), options.context, (usable - std::min(usable, weights)) / workers);
 }
 

@@ -9,9 +9,9 @@ import unittest
 import shift_register
 import uma
 
-# The other tests see no Vulkan device. The library ignores devices that compute on the CPU unless they are named so.
-VISIBLE = {"VK_LOADER_DRIVERS_DISABLE": os.environ.get("VK_LOADER_DRIVERS_DISABLE", ""),
-           "GGML_VK_VISIBLE_DEVICES": os.environ.get("GGML_VK_VISIBLE_DEVICES", "0")}
+# The other tests see no GPU. The library ignores devices that compute on the CPU unless they are named so.
+VISIBLE = {name: os.environ.get(name) for name in uma.HIDDEN_GPUS} | {
+    "GGML_VK_VISIBLE_DEVICES": os.environ.get("GGML_VK_VISIBLE_DEVICES", "0")}
 REGISTER = shift_register.Register()
 PROMPT = "once upon a time"
 TOKENS = 60
@@ -26,7 +26,13 @@ def listed():
     return [line.split() for line in printed.stdout.splitlines()]
 
 
-GPU = next((row[0] for row in listed() if "GPU" in row), None)
+def first_gpu(rows):
+    """The name of the first GPU, or else of the first integrated one. Its kind is the second word, or the second and third."""
+    names = [row[0] for row in rows if row[1] == "GPU"] + [row[0] for row in rows if row[1:3] == ["integrated", "GPU"]]
+    return names[0] if names else None
+
+
+GPU = first_gpu(listed())
 
 
 def model_line(daemon):
@@ -46,15 +52,22 @@ class Choice(unittest.TestCase):
         self.assertIn("CPU", [row[0] for row in rows])
 
     def test_without_a_gpu_the_list_says_so(self):
-        printed = uma.run_umad("devices")
-        if " GPU " not in printed.stdout:
-            self.assertIn("no GPU", printed.stdout)
+        printed = uma.run_umad("devices", environment=uma.clean_environment(**uma.HIDDEN_GPUS))
+        self.assertIsNone(first_gpu([line.split() for line in printed.stdout.splitlines()]))
+        self.assertIn("no GPU: the CPU computes all models", printed.stdout)
 
     def test_a_device_that_does_not_exist_is_named(self):
         daemon = uma.Daemon(uma.TINY_REGISTER, "--devices", "Nothing7").start()
         self.addCleanup(daemon.kill)
         self.assertEqual(1, daemon.wait())
         self.assertIn('no GPU is called "Nothing7"', daemon.log())
+
+    @unittest.skipUnless(GPU, NO_GPU)
+    def test_names_count_letter_by_letter(self):
+        daemon = uma.Daemon(uma.TINY_REGISTER, "--devices", GPU.swapcase(), environment=VISIBLE).start()
+        self.addCleanup(daemon.kill)
+        self.assertEqual(1, daemon.wait())
+        self.assertIn(f'no GPU is called "{GPU.swapcase()}"; known: {GPU}', daemon.log())
 
     def test_without_devices_the_log_names_none(self):
         with uma.Daemon(uma.TINY_REGISTER, "--devices", "none", environment=VISIBLE) as daemon:
@@ -80,7 +93,7 @@ class OnADevice(unittest.TestCase):
             self.assertEqual(REGISTER.says(PROMPT, TOKENS), client.generate(PROMPT, max_tokens=TOKENS).text)
 
     def test_the_known_text_with_all_layers_some_and_none(self):
-        for flags, where in ((("--devices", GPU), f", on {GPU}"), (("--gpu-layers", "2"), f", 2 of 4 layers on {GPU}"),
+        for flags, where in ((("--devices", GPU), f", on {GPU}"), (("--devices", GPU, "--gpu-layers", "2"), f", 2 of 4 layers on {GPU}"),
                              (("--gpu-layers", "0"), None)):
             with self.subTest(flags=flags):
                 daemon = self.daemon(*flags)
@@ -92,7 +105,8 @@ class OnADevice(unittest.TestCase):
                 self.assertEqual(0, daemon.terminate(), daemon.log())
 
     def test_a_conversation_goes_on_after_a_restart(self):
-        daemon = self.daemon()
+        daemon = self.daemon("--devices", GPU)
+        self.assertIn(f", on {GPU}", model_line(daemon))
         with daemon.client() as client:
             session = client.create_session(mode="text")
             prompt = "the dog and the cat say hello to the small boy " * 30 + PROMPT
@@ -130,6 +144,7 @@ class SessionsOnADevice(uma.DaemonTest):
     environment = VISIBLE
 
     def test_a_fork_goes_its_own_way(self):
+        self.assertIn(f", on {GPU}", model_line(self.daemon))
         session = self.client.create_session(mode="text")
         first = self.client.generate(PROMPT, session_id=session, max_tokens=8)
         fork = self.client.call(type="fork_session", session_id=session)["session_id"]
@@ -172,6 +187,7 @@ class ManyModels(unittest.TestCase):
         vectors = []
         for devices in (GPU, "none"):
             daemon = self.daemon(EMBED, "--devices", devices, config="kv: {flash_attention: off}\n")
+            self.assertEqual(devices == GPU, f", on {GPU}" in model_line(daemon))
             with daemon.client() as client:
                 vectors.append(client.call(type="embed", texts=texts)["embeddings"])
             self.assertEqual(0, daemon.terminate(), daemon.log())
@@ -183,7 +199,7 @@ class ManyModels(unittest.TestCase):
             cards = pathlib.Path(folder, "models.yaml")
             cards.write_text(f"on_device: {{path: {uma.TINY_REGISTER}, devices: [{GPU}]}}\n"
                              f"on_cpu: {{path: {uma.TINY_REGISTER}, devices: none}}\n"
-                             f"some: {{path: {uma.TINY_REGISTER}, gpu_layers: 1}}\n")
+                             f"some: {{path: {uma.TINY_REGISTER}, devices: [{GPU}], gpu_layers: 1}}\n")
             daemon = self.daemon("on_device", "--slots", "2", "--kv-cells", "512", config=f"models: {cards}\n")
             with daemon.client() as one, daemon.client() as other:
                 replies = uma.parallel(lambda: one.generate(PROMPT, model="on_device", max_tokens=TOKENS),

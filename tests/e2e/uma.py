@@ -264,16 +264,19 @@ class Client:
         return self.call(type="models")["models"]
 
 
+# Environment in which no GPU is found by Vulkan, CUDA or HIP.
+HIDDEN_GPUS = {"VK_LOADER_DRIVERS_DISABLE": "*", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+
+
 def clean_environment(**extra):
-    """The environment of a daemon: this process's without umad's settings, then `extra`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("UMA_")}
+    """The environment of a daemon: this process's without umad's settings, then `extra`, where None removes a variable."""
+    # Without HIDDEN_GPUS every daemon would compute on a GPU if there is one, and look for Vulkan devices: 65 MiB and 0.1 s.
+    kept = HIDDEN_GPUS | {name: value for name, value in os.environ.items() if not name.startswith("UMA_")}
     kept.setdefault("ASAN_OPTIONS", "exitcode=99")  # else a finding looks like a refused start, which also exits with 1
     kept["UMA_HTTP"] = "off"  # all daemons have the same default port; a test that wants the listener uses --http 127.0.0.1:0
     kept["UMA_VERIFY"] = str(VERIFY_EVERY)
-    # Else every daemon would compute on a GPU if there is one, and its search for Vulkan devices takes 65 MiB and 0.1 s.
-    kept.setdefault("VK_LOADER_DRIVERS_DISABLE", "*")
-    kept.update({name: str(value) for name, value in extra.items()})
-    return kept
+    kept.update({name: str(value) for name, value in extra.items() if value is not None})
+    return {name: value for name, value in kept.items() if extra.get(name, value) is not None}
 
 
 def run_umad(*flags, timeout_s=WAIT_S, environment=None):
