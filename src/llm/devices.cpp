@@ -16,9 +16,9 @@ bool is_blank(char letter) {
   return letter == ' ' || letter == ',' || letter == '\t' || letter == '\n';
 }
 
-std::string joined(const std::vector<std::string>& texts) {
+std::string joined(const std::vector<std::string>& texts, std::string_view separator = ", ") {
   std::string all;
-  for (const std::string& text : texts) all += std::format("{}{}", all.empty() ? "" : ", ", text);
+  for (const std::string& text : texts) all += std::format("{}{}", all.empty() ? "" : separator, text);
   return all;
 }
 
@@ -109,9 +109,7 @@ std::expected<DeviceNames, std::string> device_names_of(std::string_view text) {
 std::string device_names_text(const DeviceNames& names) {
   if (!names) return "auto";
   if (names->empty()) return "none";
-  std::string text;
-  for (const std::string& name : *names) text += std::format("{}{}", text.empty() ? "" : "\n", name);
-  return text;
+  return joined(*names, "\n");
 }
 
 std::expected<DeviceLayers, std::string> device_layers_of(std::string_view text) {

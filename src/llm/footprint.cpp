@@ -95,14 +95,12 @@ std::optional<Pooling> given_pooling(std::span<const ContextOptions> contexts) {
 
 // Measured with the library's own arithmetic.
 Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, std::span<const ContextOptions> contexts,
-                            const DeviceOptions& device_options) {
+                            ChosenDevices& devices) {
   init_llama();
   return guarded(ErrorCode::model_load, path.c_str(), [&]() -> Expected<Footprint> {
     llama_model_params params = llama_model_default_params();
     params.no_alloc = true;
-    auto devices = ChosenDevices::of(device_options);
-    if (!devices) return std::unexpected(devices.error());
-    devices->apply(params);
+    devices.apply(params);
     params.load_mode = LLAMA_LOAD_MODE_NONE;  // Mapping the file would end the process.
     library_log().forget();
     const LoadedModel model = load_model_file(path, params);
@@ -112,8 +110,7 @@ Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, s
                         .weights = header.weight_bytes + table_bytes(header),
                         .contexts = {},
                         .one_sequence = {}};
-    const bool all_on_device = devices->are_used() && !device_options.layers;
-    if (offers_amx() && !all_on_device) footprint.weights += amx_bytes(header, footprint.makes_vectors);
+    if (offers_amx() && !devices.take_all_layers()) footprint.weights += amx_bytes(header, footprint.makes_vectors);
     for (const ContextOptions& options : contexts) {
       if (footprint.makes_vectors) {
         auto bytes = embedding_bytes(model.get(), embedding_options(options));
@@ -167,8 +164,9 @@ Expected<Footprint> measure_footprint(const std::string& path, std::span<const C
                                       const DeviceOptions& devices) {
   const auto header = read_model_header(path);
   if (!header) return std::unexpected(header.error());
-  if (const auto chosen = ChosenDevices::of(devices); !chosen) return std::unexpected(chosen.error());
-  auto measured = dry_run(path, *header, contexts, devices);
+  auto chosen = ChosenDevices::of(devices);
+  if (!chosen) return std::unexpected(chosen.error());
+  auto measured = dry_run(path, *header, contexts, *chosen);
   if (measured) return measured;
   log_debug("{}: memory need estimated from the header, because it cannot be measured: {}", path, measured.error().message);
   return estimate_footprint(*header, contexts);

@@ -71,13 +71,18 @@ std::vector<DeviceMemory> gpu_memory() {
 
 std::optional<std::uint64_t> free_for_all_layers(const DeviceOptions& options) {
   const auto chosen = ChosenDevices::of(options);
-  if (options.layers || !chosen || !chosen->are_used()) return std::nullopt;
-  std::uint64_t free = 0;
-  for (const DeviceMemory& device : gpu_memory()) {
-    if (std::ranges::contains(chosen->used(), device.name, &Device::name)) free += device.free;
+  return chosen && chosen->take_all_layers() ? chosen->free_bytes() : std::nullopt;
+}
+
+std::optional<std::uint64_t> ChosenDevices::free_bytes() const {
+  std::optional<std::uint64_t> free;
+  for (std::size_t i = 0; i < used_.size(); ++i) {
+    if (used_[i].kind != DeviceKind::gpu) continue;
+    Device device = used_[i];
+    ask_memory(handles_[i], device);
+    free = free.value_or(0) + device.free;
   }
-  const bool has_own = std::ranges::contains(chosen->used(), DeviceKind::gpu, &Device::kind);
-  return has_own ? std::optional(free) : std::nullopt;
+  return free;
 }
 
 Expected<ChosenDevices> ChosenDevices::of(const DeviceOptions& options) {

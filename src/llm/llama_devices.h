@@ -1,6 +1,8 @@
 // Devices as the library names them. Internal to llm, because it includes the library's headers.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ggml-backend.h>
@@ -20,6 +22,9 @@ class ChosenDevices {
   // Of a projector: the first of them; null: the CPU.
   [[nodiscard]] ggml_backend_dev_t first() const { return handles_.front(); }
   [[nodiscard]] bool are_used() const { return !used_.empty(); }
+  [[nodiscard]] bool take_all_layers() const { return are_used() && !layers_; }
+  // Of those that have memory of their own; nullopt: none has.
+  [[nodiscard]] std::optional<std::uint64_t> free_bytes() const;
   // The same devices, without the figures of their memory; empty: none.
   [[nodiscard]] const std::vector<Device>& used() const { return used_; }
 

@@ -352,7 +352,7 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
       return fail(ErrorCode::model_load, std::format("{}: this model supports neither text generation nor embeddings", path));
     }
     // Where only some layers are on a device, the others may be read from the mapped file at every token.
-    const bool is_partly_on_device = devices->are_used() && options.devices.layers;
+    const bool is_partly_on_device = devices->are_used() && !devices->take_all_layers();
     if (own_bytes > 0 && mapped_bytes > 0 && !is_partly_on_device) release_copied_weights(path);
     const bool is_spm = llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_SPM;
     const std::string prefix = meta_text(model.get(), kSpacePrefixKey);

@@ -33,8 +33,8 @@ double waited_ms_per_token(const Sequence& sequence, TimePoint now) {
   return to_ms(now - sequence.times.waits_since) / (std::min(sequence.tokens_to_compute, kLongPrompt) + kReplyTokens);
 }
 
-std::int32_t tokens_left(const Sequence& sequence, const PrefixHit& hit) {
-  return sequence.prompt_tokens - std::min(sequence.prompt_tokens, hit.tokens_count);
+std::int32_t tokens_left(const Sequence& sequence, std::int32_t reused) {
+  return sequence.prompt_tokens - std::min(sequence.prompt_tokens, reused);
 }
 
 }  // namespace
@@ -42,11 +42,11 @@ std::int32_t tokens_left(const Sequence& sequence, const PrefixHit& hit) {
 void Admission::note_arrival(Sequence& sequence) {
   // A search among states of adapters would keep a place for their set.
   const bool is_plain = sequence.job.adapters.is_empty();
-  sequence.tokens_to_compute = is_plain ? tokens_left(sequence, finder_.find(sequence)) : sequence.prompt_tokens;
+  sequence.tokens_to_compute = is_plain ? tokens_left(sequence, finder_.find(sequence).tokens_count) : sequence.prompt_tokens;
 }
 
 void Admission::expire(TimePoint now) {
-  std::optional<std::vector<Order>> queue;  // Sorted; made when the first one has to be told its position.
+  std::optional<std::vector<std::pair<Order, Sequence*>>> queue;  // Made when the first one has to be told its position.
   for (const SequencePtr& pointer : parts_.sequences) {
     Sequence& sequence = *pointer;
     if (sequence.is_finished()) continue;
@@ -55,7 +55,7 @@ void Admission::expire(TimePoint now) {
         ends_.finish(sequence, FinishReason::timeout);
       } else if (!sequence.in_batch && !sequence.is_verified && now >= sequence.job.deadline) {
         if (!queue) queue = sorted_queue(now);
-        const auto before = std::ranges::lower_bound(*queue, order_of(sequence, now));
+        const auto before = std::ranges::lower_bound(*queue, order_of(sequence, now), {}, &std::pair<Order, Sequence*>::first);
         fail_waiting(sequence, before - queue->begin());
       }
     });
@@ -63,13 +63,13 @@ void Admission::expire(TimePoint now) {
   parts_.sequences.remove_finished();
 }
 
-std::vector<Admission::Order> Admission::sorted_queue(TimePoint now) const {
-  std::vector<Order> orders;
+std::vector<std::pair<Admission::Order, Sequence*>> Admission::sorted_queue(TimePoint now) const {
+  std::vector<std::pair<Order, Sequence*>> waiting;
   for (const SequencePtr& sequence : parts_.sequences) {
-    if (sequence->is_waiting()) orders.push_back(order_of(*sequence, now));
+    if (sequence->is_waiting()) waiting.emplace_back(order_of(*sequence, now), sequence.get());
   }
-  std::ranges::sort(orders);
-  return orders;
+  std::ranges::stable_sort(waiting, {}, &std::pair<Order, Sequence*>::first);
+  return waiting;
 }
 
 // `position`: the number of sequences that were to be placed before it.
@@ -110,7 +110,7 @@ Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
   shifter_.shorten(next);
   if (next.is_finished()) return Outcome::ended;
   const PrefixHit hit = finder_.find(next);
-  const std::int32_t tokens = tokens_left(next, hit);
+  const std::int32_t tokens = tokens_left(next, hit.tokens_count);
   // What it would have reused is gone: it may no longer be the next one.
   if (tokens > std::exchange(next.tokens_to_compute, tokens)) return Outcome::waits;
   if (hit.is_on_disk()) {
@@ -121,7 +121,7 @@ Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
   next.waits_for = finder_.find_running(next, hit);
   if (next.waits_for != RequestId{}) {
     const std::size_t shared = kv::common_prefix(next.chain, parts_.sequences.find(next.waits_for)->chain);
-    next.tokens_to_compute = next.prompt_tokens - std::min(next.prompt_tokens, static_cast<std::int32_t>(shared));
+    next.tokens_to_compute = tokens_left(next, static_cast<std::int32_t>(shared));
     return Outcome::waits;
   }
   const bool was_urgent = is_urgent(next, now);
@@ -197,11 +197,7 @@ void Admission::report_positions(TimePoint now) {
   const bool is_heard = std::ranges::any_of(
       parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_waiting() && sequence->job.wants_progress; });
   if (!is_heard) return;
-  std::vector<std::pair<Order, Sequence*>> waiting;
-  for (const SequencePtr& sequence : parts_.sequences) {
-    if (sequence->is_waiting()) waiting.emplace_back(order_of(*sequence, now), sequence.get());
-  }
-  std::ranges::stable_sort(waiting, {}, &std::pair<Order, Sequence*>::first);
+  const auto waiting = sorted_queue(now);
   for (std::size_t position = 0; position < waiting.size(); ++position) {
     report_position(*waiting[position].second, static_cast<std::int64_t>(position));
   }
