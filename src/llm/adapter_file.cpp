@@ -106,7 +106,7 @@ Expected<Unit> check_adapter_fits(const GgufHeader& adapter, const GgufHeader& m
   // wrong order.
   const bool has_tokens =
       std::ranges::any_of(adapter.adapter_tensors, [](const GgufTensor& tensor) { return tensor.name.starts_with(kTokens); });
-  if (has_tokens && !model.has_output) {
+  if (has_tokens && !model.has_output()) {
     return fail(ErrorCode::model_load,
                 std::format("it changes {}, which this model also uses as its output: that is not supported", kTokens));
   }

@@ -125,7 +125,7 @@ TEST(AdapterFile, FitsModelsOfItsArchitecture) {
                                           .tensor("token_embd.weight.lora_b", {4, 16}, kF16, 2));
   model.architecture = "llama";
   EXPECT_FALSE(check_adapter_fits(*tokens, model)) << "its output is the same tensor";
-  model.has_output = true;
+  model.output_bytes = 1;
   EXPECT_TRUE(check_adapter_fits(*tokens, model));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <format>
+#include <numeric>
 
 #include "base/utf8.h"
 
@@ -11,9 +12,21 @@ namespace {
 
 constexpr std::size_t kNameBytesMax = 128;
 constexpr std::size_t kNamesMax = 64;
+constexpr float kProportionMax = 1e6;
 
 bool is_blank(char letter) {
   return letter == ' ' || letter == ',' || letter == '\t' || letter == '\n';
+}
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t begin = i;
+    while (i < text.size() && !is_blank(text[i])) ++i;
+    if (i > begin) words.emplace_back(text.substr(begin, i - begin));
+    while (i < text.size() && is_blank(text[i])) ++i;
+  }
+  return words;
 }
 
 std::string joined(const std::vector<std::string>& texts, std::string_view separator = ", ") {
@@ -72,16 +85,17 @@ std::expected<std::vector<std::size_t>, std::string> choose_devices(const std::v
   return chosen;
 }
 
-Placement placement_of(const std::vector<Device>& used, DeviceLayers layers, std::int32_t layers_count) {
-  if (used.empty() || layers == 0) return {};
+Placement placement_of(const std::vector<Device>& used, const std::vector<std::int32_t>& counts, std::int32_t layers_count) {
+  const std::int32_t all = layers_count + 1;
+  const std::int32_t placed = std::accumulate(counts.begin(), counts.end(), 0);
+  if (placed == 0) return {};
   std::vector<std::string> names;
   std::vector<std::string> hardware;
-  for (const Device& device : used) {
-    names.push_back(device.name);
-    hardware.push_back(std::format("{} {}", device.backend, device.description));
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    const std::string share = used.size() > 1 ? std::format(" ({})", counts[i]) : "";
+    names.push_back(used[i].name + share);
+    hardware.push_back(std::format("{} {}{}", used[i].backend, used[i].description, share));
   }
-  const std::int32_t all = layers_count + 1;
-  const std::int32_t placed = std::min(layers.value_or(all), all);
   return {.devices = std::format("{}on {}", placed < all ? std::format("{} of {} layers ", placed, all) : "", joined(names)),
           .identity = std::format("{}{}", joined(hardware), placed < all ? std::format(" {}/{}", placed, all) : "")};
 }
@@ -89,14 +103,8 @@ Placement placement_of(const std::vector<Device>& used, DeviceLayers layers, std
 std::expected<DeviceNames, std::string> device_names_of(std::string_view text) {
   constexpr const char* kExpected = "auto, none, or names of devices (umad devices lists them)";
   if (text == "auto") return std::nullopt;
-  std::vector<std::string> names;
-  if (text == "none") return names;
-  for (std::size_t i = 0; i < text.size();) {
-    const std::size_t begin = i;
-    while (i < text.size() && !is_blank(text[i])) ++i;
-    if (i > begin) names.emplace_back(text.substr(begin, i - begin));
-    while (i < text.size() && is_blank(text[i])) ++i;
-  }
+  if (text == "none") return std::vector<std::string>();
+  std::vector<std::string> names = words_of(text);
   const auto is_wrong = [&](const std::string& name) {
     const bool is_control = std::ranges::any_of(name, [](unsigned char letter) { return letter < ' ' || letter == 127; });
     return name == "auto" || name == "none" || name.size() > kNameBytesMax || is_control || !is_utf8(name) ||
@@ -110,6 +118,27 @@ std::string device_names_text(const DeviceNames& names) {
   if (!names) return "auto";
   if (names->empty()) return "none";
   return joined(*names, "\n");
+}
+
+std::expected<DeviceSplit, std::string> device_split_of(std::string_view text) {
+  constexpr const char* kExpected = "numbers from 0 on, one for each device, such as 3,1";
+  DeviceSplit split;
+  for (const std::string& word : words_of(text)) {
+    float proportion = 0;
+    const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), proportion);
+    const bool is_number = problem == std::errc() && end == word.data() + word.size();
+    if (!is_number || !(proportion >= 0 && proportion <= kProportionMax)) return std::unexpected(kExpected);
+    split.push_back(proportion);
+  }
+  const bool has_any = std::ranges::any_of(split, [](float proportion) { return proportion > 0; });
+  if (split.size() > kNamesMax || !has_any) return std::unexpected(kExpected);
+  return split;
+}
+
+std::string device_split_text(const DeviceSplit& split) {
+  std::vector<std::string> numbers;
+  for (const float proportion : split) numbers.push_back(std::format("{}", proportion));
+  return joined(numbers, ",");
 }
 
 std::expected<DeviceLayers, std::string> device_layers_of(std::string_view text) {

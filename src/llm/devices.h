@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
+
 namespace uma::llm {
 
 enum class DeviceKind : std::uint8_t {
@@ -53,12 +55,20 @@ using DeviceNames = std::optional<std::vector<std::string>>;
 // How many layers of a model are on devices, counted from its end; its output counts as the last one. Nullopt: all.
 using DeviceLayers = std::optional<std::int32_t>;
 
+// The proportions in which several devices have a model's layers, in the order of their names. Empty: by their free memory.
+using DeviceSplit = std::vector<float>;
+
 // Which devices a model is loaded on, besides the CPU.
 struct DeviceOptions {
   DeviceNames names{};
   DeviceLayers layers{};
+  DeviceSplit split{};
+  // The device that has a model alone if it fits there, and the projectors; empty: any.
+  std::string main_device{};
 
   [[nodiscard]] bool are_used() const { return !(names && names->empty()) && layers != 0; }
+  // Whether they are used and named: automatic ones may not exist.
+  [[nodiscard]] bool are_named() const { return names && are_used(); }
   bool operator==(const DeviceOptions&) const = default;
 };
 
@@ -67,24 +77,31 @@ struct DeviceOptions {
 [[nodiscard]] std::expected<std::vector<std::size_t>, std::string> choose_devices(const std::vector<Device>& all,
                                                                                   const DeviceNames& names);
 
+// The devices that a model with these options is loaded on, without the figures of their memory. Errors: E_MODEL_002 for a
+// device that does not exist or takes no layers.
+[[nodiscard]] Expected<std::vector<Device>> devices_of(const DeviceOptions& options);
+
 // Where a loaded model's layers are besides the CPU.
 struct Placement {
   std::string devices;  // For people, "on Vulkan0" or "2 of 5 layers on Vulkan0"; empty: all layers are on the CPU.
   std::string
       identity;  // Differs where the bits of results may: the hardware and its backends in order, and the number of layers.
 };
-// `layers_count`: those of the model without its output.
-[[nodiscard]] Placement placement_of(const std::vector<Device>& used, DeviceLayers layers, std::int32_t layers_count);
-
-// Free bytes of the memory that the GPUs of a model have for themselves, if all layers are to be there. Nullopt: layers are in
-// the machine's memory.
-[[nodiscard]] std::optional<std::uint64_t> free_for_all_layers(const DeviceOptions& options);
+// `counts`: the layers of each device. `layers_count`: those of the model without its output.
+[[nodiscard]] Placement placement_of(const std::vector<Device>& used, const std::vector<std::int32_t>& counts,
+                                     std::int32_t layers_count);
 
 // The names that a configuration gives: `auto`, `none`, or names separated by spaces, line ends or commas. The error is what
 // was expected.
 [[nodiscard]] std::expected<DeviceNames, std::string> device_names_of(std::string_view text);
 // The inverse, with one name a line.
 [[nodiscard]] std::string device_names_text(const DeviceNames& names);
+
+// The proportions that a configuration gives: numbers from 0 on, not all 0, separated as names are. The error is what was
+// expected.
+[[nodiscard]] std::expected<DeviceSplit, std::string> device_split_of(std::string_view text);
+// The inverse.
+[[nodiscard]] std::string device_split_text(const DeviceSplit& split);
 
 inline constexpr std::int32_t kDeviceLayersMax = 10'000;
 // The layers that a configuration gives: `auto`, or a number up to kDeviceLayersMax. The error is what was expected.

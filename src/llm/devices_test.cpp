@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "llm/footprint.h"
+#include "llm/layer_fit.h"
 #include "llm/llama_devices.h"
 #include "llm/llama_model.h"
 
@@ -119,19 +120,19 @@ TEST(ChooseDevices, NamesCountLetterByLetterAndInTheirOrder) {
 
 TEST(Placements, DifferByHardwareBackendOrderAndLayers) {
   const std::vector<Device> all = many_devices();
-  EXPECT_EQ(placement_of({}, std::nullopt, 4).identity, "");
-  EXPECT_EQ(placement_of({all[3]}, 0, 4).devices, "");
-  EXPECT_EQ(placement_of({all[3]}, std::nullopt, 4).devices, "on Vulkan2");
-  EXPECT_EQ(placement_of({all[3]}, 2, 4).devices, "2 of 5 layers on Vulkan2");
-  EXPECT_EQ(placement_of({all[3]}, 99, 4).identity, placement_of({all[3]}, std::nullopt, 4).identity);
-  EXPECT_EQ(placement_of({all[0], all[3]}, std::nullopt, 4).devices, "on ROCm0, Vulkan2");
+  EXPECT_EQ(placement_of({}, {}, 4).identity, "");
+  EXPECT_EQ(placement_of({all[3]}, {0}, 4).devices, "");
+  EXPECT_EQ(placement_of({all[3]}, {5}, 4).devices, "on Vulkan2");
+  EXPECT_EQ(placement_of({all[3]}, {2}, 4).devices, "2 of 5 layers on Vulkan2");
+  EXPECT_EQ(placement_of({all[0], all[3]}, {3, 2}, 4).devices, "on ROCm0 (3), Vulkan2 (2)");
   std::set<std::string> identities;
   for (const auto& used : {std::vector{all[0]}, std::vector{all[2]}, std::vector{all[3]}, std::vector{all[0], all[3]},
                            std::vector{all[3], all[0]}}) {
-    identities.insert(placement_of(used, std::nullopt, 4).identity);
+    identities.insert(placement_of(used, split_layers(5, std::vector<float>(used.size(), 1)), 4).identity);
   }
-  identities.insert(placement_of({all[3]}, 2, 4).identity);
-  EXPECT_EQ(identities.size(), 6u);
+  identities.insert(placement_of({all[3]}, {2}, 4).identity);
+  identities.insert(placement_of({all[0], all[3]}, {4, 1}, 4).identity);
+  EXPECT_EQ(identities.size(), 7u);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/ids.h"
+#include "llm/device_bytes.h"
 #include "llm/image_rows.h"
 #include "llm/rope.h"
 
@@ -69,6 +70,7 @@ struct EmbeddingShape {
   bool reads_images = false;
   std::int32_t image_rows_max = 0;  // Rows of an image that attend to each other.
   std::uint64_t memory_bytes = 0;   // Memory of the context.
+  DeviceBytes on_devices{};         // Part of memory_bytes.
 };
 
 // A context that keeps no KV between calls. Owned by one lane: one thread at a time.

@@ -27,7 +27,7 @@ constexpr std::uint64_t kTokenBytes = 300;
 // stay in the normal layout, and are also stored in this one if they compute the logits.
 std::uint64_t amx_bytes(const GgufHeader& header, bool makes_vectors) {
   const std::uint64_t sums = (header.weight_bytes - header.token_bytes) / 34 * 4;
-  return sums + (header.has_output || makes_vectors ? 0 : header.token_bytes);
+  return sums + (header.has_output() || makes_vectors ? 0 : header.token_bytes);
 }
 
 struct Estimated {
@@ -110,21 +110,29 @@ Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, s
                         .weights = header.weight_bytes + table_bytes(header),
                         .contexts = {},
                         .one_sequence = {}};
-    if (offers_amx() && !devices.take_all_layers()) footprint.weights += amx_bytes(header, footprint.makes_vectors);
+    std::optional<LibraryMemory> memory;
     for (const ContextOptions& options : contexts) {
       if (footprint.makes_vectors) {
-        auto bytes = embedding_bytes(model.get(), embedding_options(options));
-        if (!bytes) return std::unexpected(bytes.error());
-        footprint.contexts.push_back(*bytes);
+        auto context = measure_embedding(model.get(), embedding_options(options));
+        if (!context) return std::unexpected(context.error());
+        footprint.contexts.push_back(context->bytes);
+        memory = context->memory;
         continue;
       }
       auto whole = measure_context(model.get(), options);
       if (!whole) return std::unexpected(whole.error());
       auto part = measure_context(model.get(), one_sequence_of(options, whole->sequence_cells, whole->is_unified));
       if (!part) return std::unexpected(part.error());
+      memory = whole->memory;
       footprint.contexts.push_back(whole->bytes);
       footprint.one_sequence.push_back(part->bytes);
     }
+    if (devices.are_used() && memory) {
+      // A tensor that both the CPU and a device need is in the memory of both.
+      footprint.weights = memory->weights + table_bytes(header);
+      footprint.weights_on_devices = memory->weights_on_devices;
+    }
+    if (offers_amx() && !devices.take_all_layers()) footprint.weights += amx_bytes(header, footprint.makes_vectors);
     for (const ContextBytes& bytes : footprint.contexts) {
       if (bytes.compute == 0) return fail(ErrorCode::model_load, "libllama reported no compute buffer");
     }

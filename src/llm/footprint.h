@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "llm/device_bytes.h"
 #include "llm/devices.h"
 #include "llm/gguf_header.h"
 #include "llm/model.h"
@@ -17,6 +18,7 @@ struct ContextBytes {
   std::uint64_t cache = 0;    // Keys and values, or states.
   std::uint64_t compute = 0;  // Tensors of the largest computation.
   std::uint64_t output = 0;   // Logits.
+  DeviceBytes on_devices{};   // Part of the total.
 
   [[nodiscard]] std::uint64_t total() const { return cache + compute + output; }
   bool operator==(const ContextBytes&) const = default;
@@ -28,6 +30,7 @@ struct Footprint {
   bool is_measured = false;    // True: measured by a dry run of the library; false: estimated from the file's header.
   bool makes_vectors = false;  // True: the contexts belong to an embedding model or a reranker.
   std::uint64_t weights = 0;
+  DeviceBytes weights_on_devices{};    // Part of `weights`.
   std::vector<ContextBytes> contexts;  // One entry for each requested context.
   // For each requested context, the same context for a single sequence of at most kOneSequenceMax tokens; empty if
   // makes_vectors.
@@ -38,9 +41,9 @@ struct Footprint {
 
 // Measures one copy of the weights and the given contexts on it, by a dry run: the library reads the vocabulary and plans all
 // allocations without allocating, which takes 1 to 500 ms, depending on the vocabulary's size. If the dry run fails, the result
-// is an estimate. The contexts of an embedding model or a reranker are counted as llm::EmbeddingContext. Any thread. Loads and
-// computations on other threads wait for some milliseconds, as they do when a context is made. Errors: E_MODEL_002 for a bad
-// file.
+// is an estimate, in which nothing is on devices. The contexts of an embedding model or a reranker are counted as
+// llm::EmbeddingContext. Any thread. Loads and computations on other threads wait for some milliseconds, as they do when a
+// context is made. Errors: E_MODEL_002 for a bad file.
 [[nodiscard]] Expected<Footprint> measure_footprint(const std::string& path, std::span<const ContextOptions> contexts,
                                                     const DeviceOptions& devices = {});
 

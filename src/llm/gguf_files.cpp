@@ -1,5 +1,6 @@
 #include "llm/gguf_files.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <format>
@@ -66,7 +67,10 @@ Expected<GgufHeader> read_model_header(const std::string& path) {
     header->weight_bytes += part->weight_bytes;
     header->expert_bytes += part->expert_bytes;
     header->token_bytes += part->token_bytes;
-    header->has_output |= part->has_output;
+    header->output_bytes += part->output_bytes;
+    header->layer_bytes.resize(std::max(header->layer_bytes.size(), part->layer_bytes.size()));
+    for (std::size_t layer = 0; layer < part->layer_bytes.size(); ++layer)
+      header->layer_bytes[layer] += part->layer_bytes[layer];
     header->parameters += part->parameters;
   }
   return header;

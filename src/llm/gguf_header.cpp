@@ -125,6 +125,16 @@ bool is_kept(std::string_view key) {
   });
 }
 
+// The layer of a tensor such as "blk.7.ffn_up.weight".
+std::optional<std::size_t> layer_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "blk.";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::size_t layer = 0;
+  const auto [end, problem] = std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), layer);
+  const bool is_layer = problem == std::errc() && end != name.data() + name.size() && *end == '.' && layer < kLayersMax;
+  return is_layer ? std::optional(layer) : std::nullopt;
+}
+
 std::optional<std::uint64_t> multiply(std::uint64_t a, std::uint64_t b) {
   if (b != 0 && a > std::numeric_limits<std::uint64_t>::max() / b) return std::nullopt;
   return a * b;
@@ -544,7 +554,11 @@ class HeaderParser {
     header_.weight_bytes += bytes;
     if (name.contains("_exps")) header_.expert_bytes += bytes;
     if (name == "token_embd.weight") header_.token_bytes = bytes;
-    if (name == "output.weight") header_.has_output = true;
+    if (name == "output.weight") header_.output_bytes = bytes;
+    if (const auto layer = layer_of(name)) {
+      if (header_.layer_bytes.size() <= *layer) header_.layer_bytes.resize(*layer + 1);
+      header_.layer_bytes[*layer] += bytes;
+    }
   }
 
   // The data begins after the list, at a multiple of the alignment.

@@ -74,14 +74,16 @@ struct GgufHeader {
   std::int64_t split_count = 1;  // Number of files of the model.
   std::int64_t split_index = 0;  // Index of this file, from 0.
 
-  std::uint64_t weight_bytes = 0;  // Tensors of this file.
-  std::uint64_t expert_bytes = 0;  // The part of weight_bytes for the experts of a mixture.
-  std::uint64_t token_bytes = 0;   // The part of weight_bytes for the token embeddings.
-  bool has_output = false;         // False: the token embeddings also compute the logits.
-  std::uint64_t parameters = 0;    // Tensors of this file.
+  std::uint64_t weight_bytes = 0;          // Tensors of this file.
+  std::uint64_t expert_bytes = 0;          // The part of weight_bytes for the experts of a mixture.
+  std::uint64_t token_bytes = 0;           // The part of weight_bytes for the token embeddings.
+  std::vector<std::uint64_t> layer_bytes;  // The part of weight_bytes for each layer, without the input and the output.
+  std::uint64_t output_bytes = 0;          // The part of weight_bytes that computes the logits; 0: the token embeddings do.
+  std::uint64_t parameters = 0;            // Tensors of this file.
 
   std::vector<GgufTensor> adapter_tensors;  // Of an adapter; empty for a model.
 
+  [[nodiscard]] bool has_output() const { return output_bytes > 0; }
   // A projector ("mmproj") has image or audio encoders for a text model and is not a model itself.
   [[nodiscard]] bool is_projector() const { return architecture == "clip"; }
 };

@@ -104,7 +104,7 @@ TEST(GgufHeader, ReadsWhatAModelIs) {
   EXPECT_EQ(header->expert_bytes, 64u * 128 * 8 * 2);
   EXPECT_EQ(header->weight_bytes, 64u * 3 * 4 + header->expert_bytes);
   EXPECT_EQ(header->token_bytes, 64u * 3 * 4);
-  EXPECT_FALSE(header->has_output);
+  EXPECT_FALSE(header->has_output());
   EXPECT_EQ(header->data_offset % GgufBytes::kAlignment, 0u);
 }
 

@@ -319,12 +319,16 @@ bool keeps_magnitude(const llama_model* model, const RopeOptions& rope) {
   return magnitude == 1 && (unscaled_part == 0 || scale == 1);
 }
 
-// The memory of the last context that this thread made.
-ContextBytes bytes_of_last(const llama_model* model, const llama_context_params& params) {
+// The memory of the last context that this thread made; `memory` is the library's account of it.
+ContextBytes bytes_of_last(const llama_model* model, const llama_context_params& params,
+                           const std::optional<LibraryMemory>& memory) {
   // The library allocates logits on demand, up to this number of rows.
   const std::uint64_t logits = std::uint64_t{params.n_outputs_max} *
                                static_cast<std::uint64_t>(llama_vocab_n_tokens(llama_model_get_vocab(model))) * sizeof(float);
-  return {.cache = library_log().cache_bytes(), .compute = library_log().compute_bytes(), .output = logits};
+  return {.cache = library_log().cache_bytes(),
+          .compute = library_log().compute_bytes(),
+          .output = logits,
+          .on_devices = memory ? memory->context_on_devices : DeviceBytes()};
 }
 
 }  // namespace
@@ -379,8 +383,9 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     // The library enables it by itself for quantized values.
     shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_types.values != KvType::f16 ||
                                 (options.flash_attention == FlashAttention::automatic && library_log().chose_flash_attention());
-    const ContextBytes bytes = bytes_of_last(model.get(), params);
+    const ContextBytes bytes = bytes_of_last(model.get(), params, library_memory(context));
     shape.memory_bytes = bytes.total();
+    shape.on_devices = bytes.on_devices;
     shape.kv_bytes_per_token =
         kv_bytes_measured(kv_bytes_estimated(model.get(), options.kv_types), bytes.cache, cells, has_states(model.get()));
     shape.sequence_bytes_max = bytes.cache / (layout.unified ? 1 : static_cast<std::uint64_t>(sequences));
@@ -407,7 +412,9 @@ Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptio
     if (context == nullptr) {
       return fail(ErrorCode::model_load, std::format("the context cannot be measured: {}", library_log().last_error()));
     }
-    return ContextMeasured{.bytes = bytes_of_last(model, *params),
+    const auto memory = library_memory(context.get());
+    return ContextMeasured{.bytes = bytes_of_last(model, *params, memory),
+                           .memory = memory,
                            .sequence_cells = sequence_cells_of(context.get(), layout),
                            .is_unified = layout.unified};
   });

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <llama.h>
 
 #include "llm/footprint.h"
+#include "llm/library_memory.h"
 #include "llm/model.h"
 #include "llm/position_map.h"
 
@@ -32,6 +34,7 @@ inline constexpr std::int32_t kBatchRows = 2048;
 // The size and shape of a context, measured on a model that was loaded without its weights (no_alloc). Takes some milliseconds.
 struct ContextMeasured {
   ContextBytes bytes;
+  std::optional<LibraryMemory> memory{};  // With the weights' part.
   std::int32_t sequence_cells = 0;
   bool is_unified = false;
 };

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <format>
+#include <span>
 
+#include "llm/layer_fit.h"
 #include "llm/llama_model.h"
 
 namespace uma::llm {
@@ -69,20 +71,25 @@ std::vector<DeviceMemory> gpu_memory() {
   return memory;
 }
 
-std::optional<std::uint64_t> free_for_all_layers(const DeviceOptions& options) {
+Expected<std::vector<Device>> devices_of(const DeviceOptions& options) {
   const auto chosen = ChosenDevices::of(options);
-  return chosen && chosen->take_all_layers() ? chosen->free_bytes() : std::nullopt;
+  if (!chosen) return std::unexpected(chosen.error());
+  return chosen->used();
 }
 
-std::optional<std::uint64_t> ChosenDevices::free_bytes() const {
-  std::optional<std::uint64_t> free;
+std::vector<std::int32_t> ChosenDevices::layers_of(std::int32_t layers_count) const {
+  if (!are_used()) return {};
+  const std::int32_t all = layers_count + 1;
+  return split_layers(std::min(layers_.value_or(all), all), std::span(split_).first(used_.size()));
+}
+
+DeviceBytes ChosenDevices::bytes_on(const std::function<std::uint64_t(const std::string& buffer)>& bytes_in) const {
+  DeviceBytes bytes;
   for (std::size_t i = 0; i < used_.size(); ++i) {
     if (used_[i].kind != DeviceKind::gpu) continue;
-    Device device = used_[i];
-    ask_memory(handles_[i], device);
-    free = free.value_or(0) + device.free;
+    bytes.add(used_[i].name, bytes_in(ggml_backend_buft_name(ggml_backend_dev_buffer_type(handles_[i]))));
   }
-  return free;
+  return bytes;
 }
 
 Expected<ChosenDevices> ChosenDevices::of(const DeviceOptions& options) {
@@ -101,7 +108,14 @@ Expected<ChosenDevices> ChosenDevices::of(const DeviceOptions& options) {
   if (chosen.used_.size() >= llama_max_devices()) {
     return fail(ErrorCode::model_load, std::format("devices: at most {} can be used at once", llama_max_devices() - 1));
   }
+  if (!options.split.empty() && options.split.size() != chosen.used_.size()) {
+    return fail(ErrorCode::model_load,
+                std::format("split: it has {} numbers, but there are {} devices: {}", options.split.size(), chosen.used_.size(),
+                            device_split_text(options.split)));
+  }
   chosen.handles_.push_back(nullptr);
+  chosen.split_ = options.split.empty() ? std::vector<float>(chosen.used_.size(), 1) : options.split;
+  chosen.split_.resize(llama_max_devices());
   return chosen;
 }
 
@@ -109,6 +123,14 @@ void ChosenDevices::apply(llama_model_params& params) {
   constexpr std::int32_t kAll = -1;
   params.devices = handles_.data();
   params.n_gpu_layers = are_used() ? layers_.value_or(kAll) : 0;
+  // Otherwise the library divides the layers by the free memory of the moment.
+  params.tensor_split = split_.data();
+  if (used_.size() > 1) {
+    // Where a rule places tensors, the library does not compute several calls on several devices at once, for which it would
+    // allocate up to ten times the memory for tensors of a computation (docs/decisions/0069). No tensor has such a name.
+    overrides_.front() = {.pattern = "^$", .buft = ggml_backend_cpu_buffer_type()};
+    params.tensor_buft_overrides = overrides_.data();
+  }
 }
 
 }  // namespace uma::llm

@@ -1,19 +1,24 @@
 // Devices as the library names them. Internal to llm, because it includes the library's headers.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ggml-backend.h>
 #include <llama.h>
 
 #include "core/error.h"
+#include "llm/device_bytes.h"
 #include "llm/devices.h"
 
 namespace uma::llm {
 
-// The devices of a model that is loaded, for llama_model_params::devices. Lives as long as the parameters.
+// The devices of a model that is loaded, as the library's parameters. Lives as long as the model, because the library keeps
+// pointers to it.
 class ChosenDevices {
  public:
   // Errors: E_MODEL_002 for a device that does not exist or takes no layers.
@@ -23,8 +28,10 @@ class ChosenDevices {
   [[nodiscard]] ggml_backend_dev_t first() const { return handles_.front(); }
   [[nodiscard]] bool are_used() const { return !used_.empty(); }
   [[nodiscard]] bool take_all_layers() const { return are_used() && !layers_; }
-  // Of those that have memory of their own; nullopt: none has.
-  [[nodiscard]] std::optional<std::uint64_t> free_bytes() const;
+  // The layers of each of used(), if a model has `layers_count` layers without its output.
+  [[nodiscard]] std::vector<std::int32_t> layers_of(std::int32_t layers_count) const;
+  // Bytes in the buffers of devices that have memory of their own; `bytes_in` returns those in buffers with a name.
+  [[nodiscard]] DeviceBytes bytes_on(const std::function<std::uint64_t(const std::string& buffer)>& bytes_in) const;
   // The same devices, without the figures of their memory; empty: none.
   [[nodiscard]] const std::vector<Device>& used() const { return used_; }
 
@@ -32,6 +39,8 @@ class ChosenDevices {
   std::vector<Device> used_;
   std::vector<ggml_backend_dev_t> handles_;  // Of the same, and null at the end.
   DeviceLayers layers_;
+  std::vector<float> split_;  // One for each of the most devices that the library has.
+  std::array<llama_model_tensor_buft_override, 2> overrides_{};
 };
 
 }  // namespace uma::llm

@@ -124,22 +124,26 @@ Expected<Wanted> wanted_of(const llama_model* model, const EmbeddingOptions& opt
   return wanted;
 }
 
-// The memory of the last context that this thread made.
-ContextBytes bytes_of_last(const llama_model* model, const llama_context_params& params, bool has_parts) {
+// The memory of the last context that this thread made; `memory` is the library's account of it.
+ContextBytes bytes_of_last(const llama_model* model, const llama_context_params& params, bool has_parts,
+                           const std::optional<LibraryMemory>& memory) {
   // Each row has its output. The library also allocates logits for each text, or for each row of a part.
   const auto width = static_cast<std::uint64_t>(llama_model_n_embd_out(model));
   const auto vocabulary = static_cast<std::uint64_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
   const std::uint64_t logits = vocabulary * (has_parts ? params.n_ubatch : params.n_seq_max);
   const std::uint64_t numbers = params.n_batch * width + logits;
-  return {.cache = library_log().cache_bytes(), .compute = library_log().compute_bytes(), .output = numbers * sizeof(float)};
+  return {.cache = library_log().cache_bytes(),
+          .compute = library_log().compute_bytes(),
+          .output = numbers * sizeof(float),
+          .on_devices = memory ? memory->context_on_devices : DeviceBytes()};
 }
 
 }  // namespace
 
-Expected<ContextBytes> embedding_bytes(llama_model* model, const EmbeddingOptions& options) {
+Expected<EmbeddingMeasured> measure_embedding(llama_model* model, const EmbeddingOptions& options) {
   const auto wanted = wanted_of(model, options);
   if (!wanted) return std::unexpected(wanted.error());
-  return guarded(ErrorCode::model_load, "measuring a context", [&]() -> Expected<ContextBytes> {
+  return guarded(ErrorCode::model_load, "measuring a context", [&]() -> Expected<EmbeddingMeasured> {
     const std::lock_guard lock(making_mutex());
     library_log().forget();
     const std::unique_ptr<llama_context, decltype(&llama_free)> context(llama_init_from_model(model, wanted->params),
@@ -147,7 +151,8 @@ Expected<ContextBytes> embedding_bytes(llama_model* model, const EmbeddingOption
     if (context == nullptr) {
       return fail(ErrorCode::model_load, std::format("the context cannot be measured: {}", library_log().last_error()));
     }
-    return bytes_of_last(model, wanted->params, wanted->has_parts);
+    const auto memory = library_memory(context.get());
+    return EmbeddingMeasured{.bytes = bytes_of_last(model, wanted->params, wanted->has_parts, memory), .memory = memory};
   });
 }
 
@@ -175,7 +180,9 @@ Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(std::shared_p
     // In other models the rows of an image would not be in the text's mean, or would not see the tokens behind them.
     shape.reads_images = wanted->has_parts && wanted->pooling == Pooling::last && llama_get_memory(context) != nullptr;
     shape.image_rows_max = std::min(shape.batch_rows_max, static_cast<std::int32_t>(llama_n_ubatch(context)));
-    shape.memory_bytes = bytes_of_last(model.get(), wanted->params, wanted->has_parts).total();
+    const ContextBytes bytes = bytes_of_last(model.get(), wanted->params, wanted->has_parts, library_memory(context));
+    shape.memory_bytes = bytes.total();
+    shape.on_devices = bytes.on_devices;
     return std::unique_ptr<EmbeddingContext>(new LlamaEmbedding(std::move(model), context, shape));
   });
 }

@@ -10,6 +10,7 @@
 
 #include "llm/embedding.h"
 #include "llm/footprint.h"
+#include "llm/library_memory.h"
 #include "llm/model.h"
 #include "llm/position_map.h"
 
@@ -19,9 +20,13 @@ namespace uma::llm {
 // `none`), a model with attention in both directions gets mean pooling.
 [[nodiscard]] std::optional<Pooling> pooling_of(const llama_model* model, std::optional<Pooling> given = std::nullopt);
 
-// The memory of a context, measured on a model that was loaded without its weights (no_alloc). Takes some milliseconds.
-// Requires: pooling_of(model, options.pooling).
-[[nodiscard]] Expected<ContextBytes> embedding_bytes(llama_model* model, const EmbeddingOptions& options);
+// The memory of a context, measured on a model that was loaded without its weights (no_alloc).
+struct EmbeddingMeasured {
+  ContextBytes bytes;
+  std::optional<LibraryMemory> memory{};  // With the weights' part.
+};
+// Takes some milliseconds. Requires: pooling_of(model, options.pooling).
+[[nodiscard]] Expected<EmbeddingMeasured> measure_embedding(llama_model* model, const EmbeddingOptions& options);
 
 // The model's special tokens around a text.
 [[nodiscard]] TextFrame text_frame_of(const llama_vocab* vocab);

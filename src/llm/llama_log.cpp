@@ -19,7 +19,16 @@ std::optional<std::uint64_t> bytes_after(std::string_view text, std::string_view
   return static_cast<std::uint64_t>(mib * (1 << 20));
 }
 
+std::string last_word(std::string_view text) {
+  return std::string(text.substr(text.find_last_of(' ') + 1));
+}
+
 }  // namespace
+
+std::uint64_t LibraryLog::weight_bytes_in(const std::string& buffer) const {
+  const auto found = weight_bytes_in_.find(buffer);
+  return found == weight_bytes_in_.end() ? 0 : found->second;
+}
 
 void LibraryLog::add(ggml_log_level level, std::string_view text) {
   while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
@@ -30,6 +39,7 @@ void LibraryLog::add(ggml_log_level level, std::string_view text) {
   // "load_tensors:   CPU_Mapped model buffer size = …", "load_tensors:   AMX model buffer size = …"
   if (const auto bytes = bytes_after(text, " model buffer size = ")) {
     (text.contains("_Mapped") ? mapped_bytes_ : weight_bytes_) += *bytes;
+    weight_bytes_in_[last_word(text.substr(0, text.find(" model buffer size")))] += *bytes;
   }
   // "llama_kv_cache: size = …", "llama_memory_recurrent: size = …": one line for each cache of a model.
   if (text.starts_with("llama_kv_cache") || text.starts_with("llama_memory_")) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,8 @@ class LibraryLog {
   // The memory of the weights of a loaded model: in allocated memory, and in the mapped file.
   [[nodiscard]] std::uint64_t weight_bytes() const { return weight_bytes_; }
   [[nodiscard]] std::uint64_t mapped_bytes() const { return mapped_bytes_; }
+  // Of weight_bytes(), those in buffers with this name.
+  [[nodiscard]] std::uint64_t weight_bytes_in(const std::string& buffer) const;
   // The memory of the last context to within some KiB: caches and states, and computation.
   [[nodiscard]] std::uint64_t cache_bytes() const { return cache_bytes_; }
   [[nodiscard]] std::uint64_t compute_bytes() const { return compute_bytes_; }
@@ -31,6 +34,7 @@ class LibraryLog {
   std::string last_error_;
   bool chose_flash_attention_ = false;
   std::uint64_t weight_bytes_ = 0;
+  std::map<std::string, std::uint64_t> weight_bytes_in_;
   std::uint64_t mapped_bytes_ = 0;
   std::uint64_t cache_bytes_ = 0;
   std::uint64_t compute_bytes_ = 0;

@@ -323,9 +323,15 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     if (options.reads_weights && offers_amx() && file_has_states(path)) params.use_extra_bufts = false;
     if (!options.reads_weights) params.use_extra_bufts = false;
     const DeviceOptions device_options = options.reads_weights ? options.devices : DeviceOptions{.layers = 0};
-    auto devices = ChosenDevices::of(device_options);
-    if (!devices) return std::unexpected(devices.error());
-    devices->apply(params);
+    auto chosen = ChosenDevices::of(device_options);
+    if (!chosen) return std::unexpected(chosen.error());
+    struct Loaded {
+      ChosenDevices devices;
+      LoadedModel model;
+    };
+    const auto loaded = std::make_shared<Loaded>(std::move(*chosen), nullptr);
+    const ChosenDevices& devices = loaded->devices;
+    loaded->devices.apply(params);
     params.progress_callback_user_data = const_cast<LoadOptions*>(&options);
     params.progress_callback = [](float progress, void* data) {
       const auto& load = *static_cast<const LoadOptions*>(data);
@@ -339,7 +345,8 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     overrides[0].val_bool = false;
     params.kv_overrides = overrides.data();
 
-    const std::shared_ptr<llama_model> model = load_model_file(path, params);
+    loaded->model = load_model_file(path, params);
+    const std::shared_ptr<llama_model> model(loaded, loaded->model.get());
     const std::uint64_t own_bytes = library_log().weight_bytes();
     const std::uint64_t mapped_bytes = library_log().mapped_bytes();
     if (model == nullptr) {
@@ -352,7 +359,7 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
       return fail(ErrorCode::model_load, std::format("{}: this model supports neither text generation nor embeddings", path));
     }
     // Where only some layers are on a device, the others may be read from the mapped file at every token.
-    const bool is_partly_on_device = devices->are_used() && !devices->take_all_layers();
+    const bool is_partly_on_device = devices.are_used() && !devices.take_all_layers();
     if (own_bytes > 0 && mapped_bytes > 0 && !is_partly_on_device) release_copied_weights(path);
     const bool is_spm = llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_SPM;
     const std::string prefix = meta_text(model.get(), kSpacePrefixKey);
@@ -363,7 +370,9 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     facts.identity = *identity;
     // The mapped range may include copied weights.
     facts.memory_bytes = own_bytes + std::min(mapped_bytes, facts.bytes) + table_bytes(*header);
-    const Placement placement = placement_of(devices->used(), device_options.layers, llama_model_n_layer(model.get()));
+    facts.on_devices = devices.bytes_on([](const std::string& buffer) { return library_log().weight_bytes_in(buffer); });
+    const std::int32_t layers = llama_model_n_layer(model.get());
+    const Placement placement = placement_of(devices.used(), devices.layers_of(layers), layers);
     auto adapters = load_adapters(*model, *header, options.adapters, facts);
     return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts), std::move(adapters),
                                         options.pooling, device_options, placement);

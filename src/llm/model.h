@@ -19,6 +19,7 @@
 #include "core/request.h"
 #include "llm/adapters.h"
 #include "llm/call_monitor.h"
+#include "llm/device_bytes.h"
 #include "llm/embedding.h"
 #include "llm/kv_types.h"
 #include "llm/piece_order.h"
@@ -109,6 +110,7 @@ struct ContextShape {
   std::uint64_t kv_bytes_per_token = 0;  // For a model that also keeps states: an approximation.
   std::uint64_t sequence_bytes_max = 0;  // Cache bytes of the longest sequence.
   std::uint64_t memory_bytes = 0;        // As reported by the library.
+  DeviceBytes on_devices{};              // Part of memory_bytes.
 
   // Whether load_state() accepts a sequence in several pieces.
   [[nodiscard]] bool knows_pieces() const { return is_unified && can_truncate; }
@@ -213,6 +215,7 @@ struct ModelFacts {
   std::string devices;      // For people, "on Vulkan0" or "2 of 5 layers on Vulkan0"; empty: the CPU computes all layers.
   std::uint64_t bytes = 0;
   std::uint64_t memory_bytes = 0;  // Memory of these weights in the library.
+  DeviceBytes on_devices{};        // Part of `memory_bytes`.
   std::uint64_t expert_bytes = 0;  // The part of `bytes` for the experts of a mixture.
   std::int32_t experts_count = 1;
   std::int32_t experts_used = 1;  // Experts computed for each token.

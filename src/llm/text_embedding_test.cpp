@@ -22,7 +22,7 @@ using testing::kFakeEos;
 using testing::kFakeImEnd;
 using testing::kFakeImStart;
 
-constexpr EmbeddingShape kShape{.text_tokens_max = 8, .batch_rows_max = 64, .batch_texts_max = 16, .dimensions = 2};
+const EmbeddingShape kShape{.text_tokens_max = 8, .batch_rows_max = 64, .batch_texts_max = 16, .dimensions = 2};
 
 TextEmbedder embedder(Capability capability = Capability::text_embedding, std::map<std::string, std::string> tasks = {}) {
   FakeOptions options;

@@ -19,6 +19,10 @@ bool is_settled(const ModelView& model, const EvictionOptions& options) {
   return (model.idle >= options.min_loaded || model.is_held) && model.loaded_for >= options.min_loaded;
 }
 
+bool may_lose_contexts(const ModelView& model, const EvictionOptions& options) {
+  return model.is_idle() && !model.is_pinned && is_settled(model, options);
+}
+
 class Planner {
  public:
   Planner(std::uint64_t shortage, std::span<const ModelView> models, const EvictionOptions& options)
@@ -63,13 +67,10 @@ class Planner {
     }
   }
 
-  [[nodiscard]] bool may_lose_contexts(const ModelView& model) const {
-    return model.is_idle() && !model.is_pinned && is_settled(model, options_);
-  }
   void drop_contexts() {
     for (const ModelView* model : order_) {
       if (is_enough()) return;
-      if (may_lose_contexts(*model)) add(StepKind::drop_contexts, *model, model->context_bytes);
+      if (may_lose_contexts(*model, options_)) add(StepKind::drop_contexts, *model, model->context_bytes);
     }
   }
 
@@ -77,7 +78,7 @@ class Planner {
   void unload() {
     for (const ModelView* model : order_) {
       if (is_enough()) return;
-      if (!may_lose_contexts(*model)) continue;
+      if (!may_lose_contexts(*model, options_)) continue;
       const auto dropped = std::ranges::find_if(plan_.steps, [&](const EvictionStep& step) {
         return step.kind == StepKind::drop_contexts && step.model == model->name;
       });
@@ -138,6 +139,14 @@ std::string_view words_of(StepKind kind) {
 
 EvictionPlan plan_evictions(std::uint64_t shortage, std::span<const ModelView> models, const EvictionOptions& options) {
   return Planner(shortage, models, options).plan();
+}
+
+std::uint64_t evictable_bytes(std::span<const ModelView> models, const EvictionOptions& options) {
+  std::uint64_t bytes = 0;
+  for (const ModelView& model : models) {
+    if (may_lose_contexts(model, options)) bytes += model.weight_bytes + model.context_bytes;
+  }
+  return bytes;
 }
 
 std::string text_of(std::span<const EvictionStep> steps) {

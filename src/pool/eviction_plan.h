@@ -67,6 +67,9 @@ struct EvictionOptions {
 [[nodiscard]] EvictionPlan plan_evictions(std::uint64_t shortage, std::span<const ModelView> models,
                                           const EvictionOptions& options);
 
+// Bytes that models would free if everything that may leave now left: idle models that are not pinned.
+[[nodiscard]] std::uint64_t evictable_bytes(std::span<const ModelView> models, const EvictionOptions& options);
+
 // Text such as "unload embedder (2.0 GiB), drop contexts of coder (512.0 MiB)".
 [[nodiscard]] std::string text_of(std::span<const EvictionStep> steps);
 

@@ -43,16 +43,18 @@ class Ledger {
  public:
   Ledger() { places_.push_back({.name = "memory", .usable = kNoLimit, .reserved_by_kind = {}}); }
 
-  void set_places(std::uint64_t host_usable, std::span<const llm::DeviceMemory> devices, double fraction) {
+  void set_places(std::uint64_t host_usable, std::span<const llm::DeviceMemory> devices, const GovernorOptions& options) {
     const MutexLock lock(mutex_);
-    UMA_CHECK(places_.size() == 1 || places_.size() == devices.size() + 1);
-    places_.resize(devices.size() + 1);
+    for (PlaceUse& place : places_) place.usable = 0;
     places_.front().usable = host_usable;
-    for (std::size_t i = 0; i < devices.size(); ++i) {
-      PlaceUse& place = places_[i + 1];
-      place.name = devices[i].name;
-      place.usable = fraction_of(fraction, std::min(devices[i].total, add(devices[i].free, place.reserved())));
+    for (const llm::DeviceMemory& device : devices) {
+      PlaceUse& place = places_[find_or_add(device.name)];
+      place.usable = usable_device_bytes(device.total, add(device.free, place.reserved()), options);
     }
+  }
+  [[nodiscard]] Place place_of(const std::string& device) {
+    const MutexLock lock(mutex_);
+    return find_or_add(device);
   }
 
   Expected<Unit> take(const Claim& claim) {
@@ -63,11 +65,6 @@ class Ledger {
     }
     change(claim, claim.bytes, 0);
     return Unit{};
-  }
-  void move(const Claim& from, const Claim& to) {
-    const MutexLock lock(mutex_);
-    change(from, 0, to.bytes);
-    change(to, to.bytes, 0);
   }
   void change_by(const Claim& claim, std::uint64_t added, std::uint64_t removed) {
     const MutexLock lock(mutex_);
@@ -107,6 +104,12 @@ class Ledger {
   }
 
  private:
+  Place find_or_add(const std::string& device) REQUIRES_LOCK(mutex_) {
+    const auto found =
+        std::find_if(places_.begin() + 1, places_.end(), [&](const PlaceUse& place) { return place.name == device; });
+    if (found == places_.end()) return places_.push_back({.name = device}), places_.size() - 1;
+    return static_cast<Place>(found - places_.begin());
+  }
   [[nodiscard]] std::uint64_t missing(const Claim& claim) const REQUIRES_LOCK(mutex_) {
     UMA_CHECK(claim.place < places_.size());
     const PlaceUse& place = places_[claim.place];
@@ -162,21 +165,22 @@ void Reservation::correct(std::uint64_t bytes) {
   claim_.bytes = bytes;
 }
 
-Reservation Reservation::split(MemoryKind kind, std::uint64_t bytes) {
-  UMA_CHECK(bytes <= claim_.bytes);
-  if (!ledger_) return {};
-  Claim part = claim_;
-  part.kind = kind;
-  part.bytes = bytes;
-  ledger_->move(claim_, part);
-  claim_.bytes -= bytes;
-  return Reservation(ledger_, std::move(part));
+Reservation Reservation::empty_at(Place place) const {
+  Claim none = claim_;
+  none.bytes = 0;
+  none.place = place;
+  return Reservation(ledger_, std::move(none));
 }
 
 void Reservation::release() {
   if (ledger_) ledger_->change_by(claim_, 0, claim_.bytes);
   ledger_.reset();
   claim_.bytes = 0;
+}
+
+std::uint64_t Holding::bytes(Place place) const {
+  const auto found = parts_.find(place);
+  return found == parts_.end() ? 0 : found->second.bytes();
 }
 
 std::uint64_t PlaceUse::reserved() const {
@@ -196,7 +200,6 @@ std::string Decision::text() const {
                          ? std::format("it waits, because {} are in use or were used just now", readable_bytes(plan.bytes_held))
                          : std::string("refused: it would not fit even if everything else were freed");
   for (const std::string& held : plan.holds) done += std::format("; {} accepts no new background requests", held);
-  const std::string place = claim.place == kHostMemory ? "memory" : std::format("device {}", claim.place);
   return std::format("{}: {}: {}", place, numbers_of(claim, usable, reserved), done);
 }
 
@@ -207,12 +210,46 @@ MemoryGovernor::MemoryGovernor(const GovernorOptions& options)
 }
 
 void MemoryGovernor::update(const MemoryInfo& host, std::span<const llm::DeviceMemory> devices) {
-  ledger_->set_places(usable_bytes(host, options_), devices, options_.usable_fraction);
+  ledger_->set_places(usable_bytes(host, options_), devices, options_);
 }
 
 Expected<Reservation> MemoryGovernor::reserve(Claim claim) {
   if (auto taken = ledger_->take(claim); !taken) return std::unexpected(taken.error());
   return Reservation(ledger_, std::move(claim));
+}
+
+Expected<Holding> MemoryGovernor::reserve(const std::string& model, MemoryKind kind, std::uint64_t host,
+                                          const llm::DeviceBytes& devices) {
+  Holding held;
+  const auto add = [&](Place place, std::uint64_t bytes) -> Expected<Unit> {
+    auto part = reserve({.model = model, .kind = kind, .bytes = bytes, .place = place});
+    if (!part) return std::unexpected(part.error());
+    held.parts_.insert_or_assign(place, std::move(*part));
+    return Unit{};
+  };
+  if (auto added = add(kHostMemory, host); !added) return std::unexpected(added.error());
+  for (const auto& [device, bytes] : devices.by_device()) {
+    if (auto added = add(place_of(device), bytes); !added) return std::unexpected(added.error());
+  }
+  return held;
+}
+
+void MemoryGovernor::correct(Holding& held, std::uint64_t host, const llm::DeviceBytes& devices) {
+  if (held.is_empty()) return;
+  Reservation& on_host = held.parts_.at(kHostMemory);
+  on_host.correct(host);
+  for (auto& [place, part] : held.parts_) {
+    if (place != kHostMemory) part.correct(0);
+  }
+  for (const auto& [device, bytes] : devices.by_device()) {
+    const Place place = place_of(device);
+    Reservation& part = held.parts_.try_emplace(place, on_host.empty_at(place)).first->second;
+    part.correct(bytes);
+  }
+}
+
+Place MemoryGovernor::place_of(const std::string& device) const {
+  return ledger_->place_of(device);
 }
 
 std::uint64_t MemoryGovernor::shortage(const Claim& claim) const {
@@ -238,6 +275,7 @@ EvictionPlan MemoryGovernor::decide(const Claim& claim, std::span<const ModelVie
   const PlaceUse place = ledger_->places()[claim.place];
   Decision decision{.time_s = time_s,
                     .claim = claim,
+                    .place = place.name,
                     .usable = place.usable,
                     .reserved = place.reserved(),
                     .plan = plan_evictions(short_of, models, options)};
@@ -264,6 +302,14 @@ std::uint64_t usable_bytes(const MemoryInfo& host, const GovernorOptions& option
   bytes = std::min(bytes, add(host.group_left, host.own_resident));
   bytes = fraction_of(options.usable_fraction, bytes);
   return options.bytes_max > 0 ? std::min(bytes, options.bytes_max) : bytes;
+}
+
+std::uint64_t usable_device_bytes(std::uint64_t total, std::uint64_t free, const GovernorOptions& options) {
+  constexpr std::uint64_t kMarginMin = std::uint64_t{256} << 20;
+  const std::uint64_t margin = std::max(total / 10, std::min(kMarginMin, total / 4));
+  const std::uint64_t there = std::min(total, free);
+  const std::uint64_t bytes = there - std::min(there, margin);
+  return options.device_bytes_max > 0 ? std::min(bytes, options.device_bytes_max) : bytes;
 }
 
 }  // namespace uma::pool

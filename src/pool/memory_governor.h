@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "base/memory_info.h"
 #include "core/error.h"
+#include "llm/device_bytes.h"
 #include "llm/devices.h"
 #include "pool/eviction_plan.h"
 
@@ -25,7 +27,7 @@ enum class MemoryKind : std::uint8_t { weights, context, warm_kv, prefix_cache, 
 inline constexpr std::size_t kMemoryKinds = 5;
 [[nodiscard]] std::string_view name_of(MemoryKind kind);
 
-// A kind of memory: 0 is the machine's memory, n is the memory of device n.
+// A kind of memory: 0 is the machine's memory, n is the memory of the n-th device that was seen.
 using Place = std::size_t;
 inline constexpr Place kHostMemory = 0;
 
@@ -53,9 +55,8 @@ class Reservation {
   [[nodiscard]] bool grow(std::uint64_t bytes);
   // Sets the measured size, even beyond the limit, because that memory is already in use.
   void correct(std::uint64_t bytes);
-  // Splits off `bytes` as a reservation of another kind, so that nobody can take them in between. Requires: it holds at least
-  // as many.
-  [[nodiscard]] Reservation split(MemoryKind kind, std::uint64_t bytes);
+  // A reservation of no bytes of the same kind in another place.
+  [[nodiscard]] Reservation empty_at(Place place) const;
   void release();
 
  private:
@@ -66,9 +67,22 @@ class Reservation {
   Claim claim_;
 };
 
+// The memory of one owner, in the machine's memory and on devices.
+class Holding {
+ public:
+  [[nodiscard]] std::uint64_t bytes(Place place) const;
+  [[nodiscard]] bool is_empty() const { return parts_.empty(); }
+  void release() { parts_.clear(); }
+
+ private:
+  friend class MemoryGovernor;
+  std::map<Place, Reservation> parts_;
+};
+
 struct GovernorOptions {
   double usable_fraction = 0.8;
-  std::uint64_t bytes_max = 0;  // Limit of the machine's memory; 0: no separate limit.
+  std::uint64_t bytes_max = 0;         // Limit of the machine's memory; 0: no separate limit.
+  std::uint64_t device_bytes_max = 0;  // The same for the memory of each device.
 };
 
 // The memory of one place and its holders.
@@ -86,6 +100,7 @@ struct PlaceUse {
 struct Decision {
   std::int64_t time_s = 0;  // Unix time.
   Claim claim;
+  std::string place = "memory";  // Name of the claim's place.
   std::uint64_t usable = 0;
   std::uint64_t reserved = 0;  // Bytes reserved before the decision.
   EvictionPlan plan;
@@ -102,11 +117,18 @@ class MemoryGovernor {
 
   // Takes new figures of the system. Usable memory of the machine is a fraction of the smallest of: the limit of its control
   // groups, the installed memory, and the available memory plus the memory that this process could release. For a device, it is
-  // a fraction of the free plus the reserved memory. Requires: the same devices in the same order every time.
+  // the free plus the reserved memory, less usable_device_bytes()' margin. A device that is not given any more has no memory.
   void update(const MemoryInfo& host, std::span<const llm::DeviceMemory> devices);
 
   // Reserves the claim's bytes. Errors: E_LIMIT_003 with the numbers if they do not fit now.
   [[nodiscard]] Expected<Reservation> reserve(Claim claim);
+  // Reserves bytes of the machine's memory and of devices, or nothing. Errors: as above.
+  [[nodiscard]] Expected<Holding> reserve(const std::string& model, MemoryKind kind, std::uint64_t host,
+                                          const llm::DeviceBytes& devices);
+  // Sets the measured sizes, even beyond the limits.
+  void correct(Holding& held, std::uint64_t host, const llm::DeviceBytes& devices);
+  // The memory of a device. A device that was never seen counts as one without memory.
+  [[nodiscard]] Place place_of(const std::string& device) const;
   // Bytes that must be freed before the claim fits; 0: it fits.
   [[nodiscard]] std::uint64_t shortage(const Claim& claim) const;
   // Bytes reserved beyond the usable bytes: 0, except after corrections and when other programs take memory.
@@ -131,5 +153,8 @@ class MemoryGovernor {
 
 // Usable bytes of the machine's memory, given the system's figures.
 [[nodiscard]] std::uint64_t usable_bytes(const MemoryInfo& host, const GovernorOptions& options);
+// The same for a device of which `free` bytes are free or reserved here. A margin is left for what the driver and other
+// programs take: a tenth, but at least 256 MiB, or a quarter if the device is small.
+[[nodiscard]] std::uint64_t usable_device_bytes(std::uint64_t total, std::uint64_t free, const GovernorOptions& options);
 
 }  // namespace uma::pool

@@ -88,20 +88,6 @@ TEST_F(Governor, AReservationGrowsAsFarAsItFits) {
   EXPECT_FALSE(Reservation().grow(1));
 }
 
-TEST_F(Governor, AReservationIsSplitWithoutLettingGo) {
-  auto whole = governor_.reserve(claim("a", MemoryKind::weights, 1000));
-  ASSERT_TRUE(whole.has_value());
-  {
-    const Reservation contexts = whole->split(MemoryKind::context, 300);
-    EXPECT_EQ(contexts.bytes(), 300u);
-    EXPECT_EQ(whole->bytes(), 700u);
-    EXPECT_EQ(reserved(), 1000u);
-    EXPECT_EQ(governor_.held_by("a", kHostMemory), (std::array<std::uint64_t, kMemoryKinds>{700, 300, 0, 0, 0}));
-  }
-  EXPECT_EQ(reserved(), 700u);
-  EXPECT_EQ(Reservation().split(MemoryKind::context, 0).bytes(), 0u);
-}
-
 TEST_F(Governor, WhatWasMeasuredIsTrueThoughItIsTooMuch) {
   auto context = governor_.reserve(claim("a", MemoryKind::context, 900));
   ASSERT_TRUE(context.has_value());
@@ -124,7 +110,7 @@ TEST_F(Governor, OtherProgramsMayTakeWhatWasUsable) {
 }
 
 TEST_F(Governor, DevicesAreCountedApart) {
-  std::vector<llm::DeviceMemory> devices = {{.name = "GPU0", .total = 500, .free = 400}};
+  std::vector<llm::DeviceMemory> devices = {{.name = "GPU0", .total = 800, .free = 600}};
   governor_.update(machine(1000, 1000), devices);
   Claim on_device = claim("a", MemoryKind::weights, 400);
   on_device.place = 1;
@@ -132,10 +118,43 @@ TEST_F(Governor, DevicesAreCountedApart) {
   ASSERT_TRUE(weights.has_value());
   EXPECT_FALSE(governor_.reserve(on_device).has_value());
   EXPECT_TRUE(governor_.reserve(claim("a", MemoryKind::weights, 1000)).has_value());
-  devices[0].free = 0;  // It is loaded now.
+  devices[0].free = 200;  // It is loaded now.
   governor_.update(machine(1000, 1000), devices);
   EXPECT_EQ(governor_.excess(1), 0u);
   EXPECT_EQ(governor_.use()[1].name, "GPU0");
+}
+
+TEST_F(Governor, ADeviceHasAMargin) {
+  const GovernorOptions options;
+  constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+  EXPECT_EQ(usable_device_bytes(10 * kGiB, 10 * kGiB, options), 9 * kGiB);
+  EXPECT_EQ(usable_device_bytes(2 * kGiB, 2 * kGiB, options), 2 * kGiB - kGiB / 4);
+  EXPECT_EQ(usable_device_bytes(400, 400, options), 300u);
+  EXPECT_EQ(usable_device_bytes(400, 50, options), 0u) << "another program has the margin";
+  EXPECT_EQ(usable_device_bytes(400, ~std::uint64_t{0}, options), 300u);
+  EXPECT_EQ(usable_device_bytes(10 * kGiB, 10 * kGiB, {.device_bytes_max = 7}), 7u);
+}
+
+TEST_F(Governor, MemoryInSeveralPlacesIsReservedAsAWhole) {
+  const std::vector<llm::DeviceMemory> devices = {{.name = "GPU0", .total = 400, .free = 400},
+                                                  {.name = "GPU1", .total = 400, .free = 400}};
+  governor_.update(machine(1000, 1000), devices);
+  EXPECT_FALSE(governor_.reserve("a", MemoryKind::weights, 500, {{"GPU0", 300}, {"GPU1", 301}}).has_value());
+  EXPECT_FALSE(governor_.reserve("a", MemoryKind::weights, 1001, {{"GPU0", 300}}).has_value());
+  EXPECT_FALSE(governor_.reserve("a", MemoryKind::weights, 1, {{"GPU9", 1}}).has_value()) << "there is no such device";
+  for (const PlaceUse& place : governor_.use()) EXPECT_EQ(place.reserved(), 0u) << place.name;
+  auto held = governor_.reserve("a", MemoryKind::weights, 500, {{"GPU0", 300}});
+  ASSERT_TRUE(held.has_value());
+  EXPECT_EQ(held->bytes(kHostMemory), 500u);
+  EXPECT_EQ(held->bytes(governor_.place_of("GPU0")), 300u);
+  governor_.correct(*held, 400, {{"GPU1", 350}});
+  EXPECT_EQ(held->bytes(kHostMemory), 400u);
+  EXPECT_EQ(held->bytes(governor_.place_of("GPU0")), 0u);
+  EXPECT_EQ(governor_.excess(governor_.place_of("GPU1")), 50u);
+  governor_.update(machine(1000, 1000), {});
+  EXPECT_EQ(governor_.excess(governor_.place_of("GPU1")), 350u) << "the device is gone";
+  held->release();
+  EXPECT_EQ(reserved(), 0u);
 }
 
 TEST_F(Governor, AReservationMayOutliveItsGovernor) {

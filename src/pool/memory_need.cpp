@@ -15,18 +15,25 @@ Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, st
   const auto workers = static_cast<std::uint64_t>(options.workers);
   const auto model = llm::measure_footprint(options.path, both, options.devices);
   if (!model) return std::unexpected(model.error());
-  MemoryNeed need{.workers = workers, .weights = model->weights * (options.replicates ? workers : 1)};
-  need.contexts = model->contexts.front().total() * workers;
+  const std::uint64_t copies = options.replicates ? workers : 1;
+  MemoryNeed need{.workers = workers,
+                  .weights = model->weights * copies,
+                  .weights_on_devices = model->weights_on_devices * copies,
+                  .cache = model->contexts.front().cache * workers};
+  const auto add_contexts = [&](const llm::ContextBytes& each) {
+    need.contexts += each.total() * workers;
+    need.contexts_on_devices += each.on_devices * workers;
+  };
+  add_contexts(model->contexts.front());
   if (!model->makes_vectors) {
-    const bool has_prefill = options.lanes && options.context.sequences > 1;
-    if (has_prefill) need.contexts += model->one_sequence.back().total() * workers;
+    if (engine::wants_prefill_context(options)) add_contexts(model->one_sequence.back());
     // A third more, because the pool of states rounds up and each cell has a position beside its values.
     need.states = model->one_sequence.front().cache / 3 * 4 * workers;
   }
   for (const llm::AdapterSource& adapter : options.adapters) {
     const auto header = llm::read_adapter_header(adapter.path);
     if (!header || !adapter.problem.empty()) continue;  // It is not loaded.
-    need.weights += header->weight_bytes * (options.replicates ? workers : 1);
+    need.weights += header->weight_bytes * copies;
   }
   if (!options.projector_path.empty()) {
     const auto projector = llm::read_gguf_header(options.projector_path);
@@ -34,13 +41,20 @@ Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, st
     need.projector = projector->weight_bytes;
     need.weights += need.projector;
     need.images = image_cache_bytes_max;
+    const auto devices = llm::devices_of(options.devices);
+    if (!devices) return std::unexpected(devices.error());
+    if (!devices->empty() && devices->front().kind == llm::DeviceKind::gpu) {
+      need.projector_on_devices.add(devices->front().name, need.projector);
+      need.weights_on_devices += need.projector_on_devices;
+    }
   }
   if (!options.draft_path.empty()) {
     const std::array drafts{engine::draft_context_options(options.context)};
     const auto draft = llm::measure_footprint(options.draft_path, drafts, engine::draft_devices(options.devices));
     if (!draft) return std::unexpected(draft.error());
     need.weights += draft->weights;
-    need.contexts += draft->contexts.front().total() * workers;
+    need.weights_on_devices += draft->weights_on_devices;
+    add_contexts(draft->contexts.front());
   }
   need.contexts += need.states + need.images;
   return need;

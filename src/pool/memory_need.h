@@ -18,11 +18,19 @@ struct MemoryNeed {
   std::uint64_t workers = 1;
   std::uint64_t weights = 0;
   std::uint64_t contexts = 0;
-  std::uint64_t projector = 0;  // Part of `weights` that the library does not report.
-  std::uint64_t states = 0;     // Part of `contexts`: one state per worker in transfer from or to a context,
-                                // of at most llm::kOneSequenceMax tokens.
-  std::uint64_t images = 0;     // Part of `contexts`: cached encoded images.
+  llm::DeviceBytes weights_on_devices{};   // Part of `weights`.
+  llm::DeviceBytes contexts_on_devices{};  // Part of `contexts`.
+  std::uint64_t cache = 0;                 // Keys and values of the model's contexts; part of `contexts`.
+  std::uint64_t projector = 0;             // Part of `weights` that the library does not report.
+  llm::DeviceBytes projector_on_devices{};
+  std::uint64_t states = 0;  // Part of `contexts`: one state per worker in transfer from or to a context,
+                             // of at most llm::kOneSequenceMax tokens.
+  std::uint64_t images = 0;  // Part of `contexts`: cached encoded images.
   bool operator==(const MemoryNeed&) const = default;
+
+  // The parts in the machine's memory.
+  [[nodiscard]] std::uint64_t host_weights() const { return weights_on_devices.rest_of(weights); }
+  [[nodiscard]] std::uint64_t host_contexts() const { return contexts_on_devices.rest_of(contexts); }
 };
 
 // Estimates the need from the headers of the files. Errors: a file that cannot be read.

@@ -209,6 +209,7 @@ void ModelPool::grow(const std::string& model) {
   if (!found || (*found)->card.name != model) return;
   std::shared_ptr<const llm::Model> weights;
   llm::ContextOptions context;
+  llm::DeviceOptions devices;
   {
     const MutexLock lock(mutex_);
     const auto resident = residents_.find(model);
@@ -223,19 +224,22 @@ void ModelPool::grow(const std::string& model) {
     if (resident->second.workers >= (*found)->card.workers_max || busy >= options_.cores) return;
     weights = resident->second.weights;
     context = resident->second.context;
+    devices = resident->second.devices;
   }
   auto options = options_.prepare(**found);
   if (!options) return;
   options->workers = 1;
   options->context = context;
+  options->devices = devices;
   options->projector_path.clear();  // The model's first worker reads the images.
   options->weights = std::move(weights);
   const auto need = need_of(**found, *options);
   if (!need) return;
-  const std::uint64_t bytes = need->contexts + (options->weights ? 0 : need->weights);
-  const Claim claim{.model = model, .kind = MemoryKind::context, .bytes = bytes};
-  warm_.give_back_unused(governor_.shortage(claim));
-  auto held = governor_.reserve(claim);
+  const std::uint64_t bytes = need->host_contexts() + (options->weights ? 0 : need->host_weights());
+  const llm::DeviceBytes on_devices =
+      options->weights ? need->contexts_on_devices : need->contexts_on_devices + need->weights_on_devices;
+  warm_.give_back_unused(governor_.shortage({.model = model, .kind = MemoryKind::context, .bytes = bytes}));
+  auto held = governor_.reserve(model, MemoryKind::context, bytes, on_devices);
   if (!held) return log_debug("model   {}: cannot add a worker: {}", model, held.error().message);
   const MutexLock lock(mutex_);
   if (is_stopped_) return;
@@ -250,17 +254,20 @@ void ModelPool::grow(const std::string& model) {
 }
 
 // Runs on its own thread.
-void ModelPool::add_worker(const std::string& model, const engine::LoadWorkersOptions& options, Reservation held, Load& load) {
+void ModelPool::add_worker(const std::string& model, const engine::LoadWorkersOptions& options, Holding held, Load& load) {
   auto loaded = load_beside_streams(options, [&load](double) { return !load.is_cancelled.load(); });
   std::uint64_t bytes = 0;
+  llm::DeviceBytes on_devices;
   if (loaded) {
     const auto added = contain([&]() -> Expected<Unit> {
       {
         const MutexLock lock(mutex_);
         bytes = loaded->context_bytes + residents_.at(model).state_bytes + (options.weights ? 0 : loaded->weight_bytes);
       }
-      held.correct(bytes);
-      loaded->reservation = std::make_shared<Reservation>(std::move(held));
+      on_devices = loaded->contexts_on_devices;
+      if (!options.weights) on_devices += loaded->weights_on_devices;
+      governor_.correct(held, on_devices.rest_of(bytes), on_devices);
+      loaded->reservation = std::make_shared<Holding>(std::move(held));
       host_->add_workers(model, std::move(*loaded));
       return Unit{};
     });
@@ -274,6 +281,8 @@ void ModelPool::add_worker(const std::string& model, const engine::LoadWorkersOp
   if (!loaded) return log_warning("model   {}: cannot add a worker: {}", model, loaded.error().message);
   resident.context_bytes += bytes;
   resident.further_bytes += bytes;
+  resident.contexts_on_devices += on_devices;
+  resident.further_on_devices += on_devices;
   ++resident.workers;
   log_info("model   {}: now {} workers, because requests waited", model, resident.workers);
 }
@@ -294,6 +303,7 @@ void ModelPool::shrink(const engine::ModelUsage& usage) {
     Resident& resident = residents_.at(usage.name);
     resident.workers = first;
     resident.context_bytes -= std::exchange(resident.further_bytes, 0);
+    resident.contexts_on_devices -= std::exchange(resident.further_on_devices, {});
   }
   log_info("model   {}: back to {} worker(s), because the others were idle", usage.name, first);
   give_back_free_memory();
@@ -302,9 +312,11 @@ void ModelPool::shrink(const engine::ModelUsage& usage) {
 
 // --- Eviction
 
-// Views of all models that hold memory, except `asking`, and of the stored states.
-std::vector<ModelView> ModelPool::views(const std::string& asking, std::span<const engine::ModelUsage> usages) const {
+// Views of all models that hold memory in the place, except `asking`, and of the stored states.
+std::vector<ModelView> ModelPool::views(const std::string& asking, std::span<const engine::ModelUsage> usages,
+                                        Place place) const {
   std::vector<ModelView> all;
+  const std::string device = governor_.use()[place].name;
   const auto known = registry();
   const MutexLock lock(mutex_);
   // Of two waiting loads, the later one gives up its weights; otherwise each could wait for the other's.
@@ -331,8 +343,11 @@ std::vector<ModelView> ModelPool::views(const std::string& asking, std::span<con
     view.idle = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(usage.idle_s));
     view.loaded_for = clock_.now() - resident.loaded_at;
     view.load_ms = resident.load_ms;
-    view.weight_bytes = resident.weights_held.bytes();
-    view.context_bytes = resident.is_serving || resident.is_loading ? resident.context_bytes : 0;
+    view.weight_bytes = resident.weights_held.bytes(place);
+    if (resident.is_serving || resident.is_loading) {
+      view.context_bytes = place == kHostMemory ? resident.contexts_on_devices.rest_of(resident.context_bytes)
+                                                : resident.contexts_on_devices.of(device);
+    }
     if (!resident.is_serving && !resident.is_loading && waits_behind(name)) {
       view.sequences_active = 0;
       view.requests_waiting = 0;
@@ -341,7 +356,7 @@ std::vector<ModelView> ModelPool::views(const std::string& asking, std::span<con
     }
   }
   // Stored states are neither weights nor contexts and therefore pinned; those in memory can move to disk.
-  all.push_back({.name = WarmMemory::kName, .is_pinned = true, .warm_bytes = warm_.bytes()});
+  if (place == kHostMemory) all.push_back({.name = WarmMemory::kName, .is_pinned = true, .warm_bytes = warm_.bytes()});
   return all;
 }
 
@@ -398,7 +413,7 @@ void ModelPool::keep_warm(const std::string& model) {
 
 // Passes the system's present figures to the governor. Requires eviction_mutex_.
 void ModelPool::update_governor() {
-  governor_.update(options_.memory(), llm::gpu_memory());
+  governor_.update(options_.memory(), options_.device_memory());
   warm_.update(under_way_bytes());
 }
 

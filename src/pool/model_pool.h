@@ -27,6 +27,7 @@
 #include "engine/model/load_workers.h"
 #include "engine/model/worker_source.h"
 #include "pool/background_holds.h"
+#include "pool/device_fit.h"
 #include "pool/load_guard.h"
 #include "pool/memory_governor.h"
 #include "pool/memory_need.h"
@@ -53,6 +54,7 @@ struct PoolOptions {
   std::function<Expected<engine::LoadWorkersOptions>(const RegisteredModel& model)> prepare;
   LoadGuard* guard = nullptr;  // Outlives the pool; null: every file is loaded.
   std::function<MemoryInfo()> memory = [] { return read_memory_info(); };
+  std::function<std::vector<llm::DeviceMemory>()> device_memory = [] { return llm::gpu_memory(); };
 };
 
 class ModelPool final : public engine::WorkerSource {
@@ -90,19 +92,23 @@ class ModelPool final : public engine::WorkerSource {
   struct Load {
     std::uint64_t number = 0;  // Order of arrival.
     std::atomic<bool> is_cancelled{false};
-    bool is_waiting = false;  // Waiting for memory; guarded by mutex_.
-    bool is_refused = false;  // It can never fit; used by the load's thread.
-    std::jthread thread;      // Declared last, because it uses the other members.
+    bool is_waiting = false;          // Waiting for memory; guarded by mutex_.
+    bool is_refused = false;          // It can never fit; used by the load's thread.
+    bool is_short_on_device = false;  // A device has less memory than before; used by the load's thread.
+    std::jthread thread;              // Declared last, because it uses the other members.
   };
   // The memory of a model.
   struct Resident {
-    Reservation weights_held;  // Declared before `weights`, so that it is released after them.
+    Holding weights_held;  // Declared before `weights`, so that it is released after them.
     // Kept also while there are no contexts; null during a load, and if the weights belong to workers.
     std::shared_ptr<const llm::Model> weights;
     std::shared_ptr<const ModelFile> file;     // The file that they were loaded from.
     std::vector<llm::AdapterSource> adapters;  // The adapters that the card had then.
+    llm::DeviceOptions devices;                // Where its layers are.
     std::uint64_t context_bytes = 0;           // Contexts of all workers.
+    llm::DeviceBytes contexts_on_devices;      // Part of context_bytes.
     std::uint64_t further_bytes = 0;           // Part of context_bytes for workers that were added later.
+    llm::DeviceBytes further_on_devices;       // Part of further_bytes.
     std::uint64_t state_bytes = 0;             // Memory per worker for states in transfer.
     TimePoint loaded_at{};
     double load_ms = 0;
@@ -117,7 +123,15 @@ class ModelPool final : public engine::WorkerSource {
     bool deletes_files = false;  // Afterwards.
     Reply<Unit> reply;
   };
+  // The memory of a load.
+  struct Reserved {
+    Holding contexts;  // The resident has that of the weights.
+    MemoryNeed need;
+    MemoryNeed wanted;  // The same with all that the load can do without.
+  };
   struct LoadWait;
+  // Of make_room_on_devices(). some: it has to be asked again. none: the load does not fit there.
+  enum class RoomMade : std::uint8_t { not_needed, some, none };
 
   [[nodiscard]] std::shared_ptr<const ModelRegistry> registry() const;
   [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
@@ -125,26 +139,36 @@ class ModelPool final : public engine::WorkerSource {
   void choose_layout(const RegisteredModel& model, engine::LoadWorkersOptions& options);
   [[nodiscard]] Expected<MemoryNeed> need_of(const RegisteredModel& model, const engine::LoadWorkersOptions& options) const;
   [[nodiscard]] MemoryNeed correct(const RegisteredModel& model, const MemoryNeed& need, const engine::LoadedWorkers& loaded,
-                                   Reservation& contexts);
-  [[nodiscard]] Expected<Reservation> acquire(const RegisteredModel& model, MemoryNeed& need,
-                                              std::shared_ptr<const llm::Model>& weights, Load& load);
-  [[nodiscard]] Expected<std::optional<Reservation>> try_acquire(const RegisteredModel& model, MemoryNeed& need,
-                                                                 std::shared_ptr<const llm::Model>& weights, Load& load,
-                                                                 LoadWait& wait);
+                                   Holding& contexts);
+  [[nodiscard]] Expected<Reserved> reserve(const RegisteredModel& model, engine::LoadWorkersOptions& options,
+                                           const llm::DeviceOptions& wanted, double share, Load& load);
+  [[nodiscard]] Expected<MemoryNeed> place(const RegisteredModel& model, engine::LoadWorkersOptions& options,
+                                           const llm::DeviceOptions& wanted, double share);
+  [[nodiscard]] std::vector<RoomOnDevice> rooms_for(const RegisteredModel& model, std::span<const llm::Device> devices,
+                                                    double share);
+  [[nodiscard]] RoomMade make_room_on_devices(const std::string& model, const MemoryNeed& need, bool has_weights,
+                                              std::span<const engine::ModelUsage> usages);
+  [[nodiscard]] Expected<Holding> acquire(const RegisteredModel& model, MemoryNeed& need,
+                                          std::shared_ptr<const llm::Model>& weights, const llm::DeviceOptions& devices,
+                                          Load& load);
+  [[nodiscard]] Expected<std::optional<Holding>> try_acquire(const RegisteredModel& model, MemoryNeed& need,
+                                                             std::shared_ptr<const llm::Model>& weights,
+                                                             const llm::DeviceOptions& devices, Load& load, LoadWait& wait);
   [[nodiscard]] Expected<Unit> look_for_kept_weights(const RegisteredModel& model, std::shared_ptr<const llm::Model>& weights,
                                                      Load& load, LoadWait& wait);
-  [[nodiscard]] Reservation begin_load(const RegisteredModel& model, const MemoryNeed& need, bool has_weights, Reservation all,
-                                       Load& load);
+  [[nodiscard]] std::optional<Holding> begin_load(const RegisteredModel& model, const MemoryNeed& need, bool has_weights,
+                                                  const llm::DeviceOptions& devices, Load& load);
   [[nodiscard]] Error refuse(const std::string& model, std::uint64_t bytes, Load& load);
-  void drop_failed_load(const std::string& model, Reservation contexts);
+  void drop_failed_load(const std::string& model, Holding contexts);
   [[nodiscard]] Resident take_resident(const std::string& model);
-  [[nodiscard]] std::vector<ModelView> views(const std::string& asking, std::span<const engine::ModelUsage> usages) const;
+  [[nodiscard]] std::vector<ModelView> views(const std::string& asking, std::span<const engine::ModelUsage> usages,
+                                             Place place = kHostMemory) const;
   [[nodiscard]] bool take(const EvictionStep& step);
   [[nodiscard]] bool unload_now(const std::string& model, bool keeps_weights);
   [[nodiscard]] Expected<Unit> unload_as_asked(const UnloadRequest& request);
   [[nodiscard]] Expected<Unit> delete_files(const RegisteredModel& model);
   void grow(const std::string& model);
-  void add_worker(const std::string& model, const engine::LoadWorkersOptions& options, Reservation held, Load& load);
+  void add_worker(const std::string& model, const engine::LoadWorkersOptions& options, Holding held, Load& load);
   void shrink(const engine::ModelUsage& usage);
   void run_maintenance();
   void maintain();

@@ -1,7 +1,9 @@
 // The loads of ModelPool: a load reserves its memory, evicting others if necessary, and reads its files.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <format>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -18,6 +20,9 @@
 namespace uma::pool {
 namespace {
 
+// How much of the devices' memory a load takes at first, and after it has failed there; at last it takes none.
+constexpr std::array kDeviceShares = {1.0, 0.75, 0.0};
+constexpr int kFits = 3;  // A device's memory can be taken by others after the layers were fitted.
 constexpr Duration kLookAgain = std::chrono::milliseconds(500);  // Interval of a load that waits for memory.
 
 // The next best options of a load that can never fit. First a window longer than agents need is given up, then the second
@@ -94,58 +99,60 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     if (!checked) return std::unexpected(checked.error());
   }
   refuse_adapters(*options, load);
-  const auto measure = [&] {
-    const GuardedLoad guarded(options_.guard, *options, false);
-    return need_of(registered, *options);
-  };
-  auto need = measure();
-  if (!need) return std::unexpected(need.error());
 
+  const llm::DeviceOptions devices_wanted = options->devices;
   const bool wants_lanes = options->lanes;
   const std::int32_t cells_wanted = options->context.cells;
-  const MemoryNeed all = *need;
-  std::uint64_t states = need->states;
-  auto held = acquire(registered, *need, options->weights, load);
-  while (!held && load.is_refused && want_less(*options, is_window_open)) {
-    load.is_refused = false;
-    need = measure();
-    if (!need) return std::unexpected(need.error());
-    states = need->states;
-    held = acquire(registered, *need, options->weights, load);
-  }
-  if (!held) return std::unexpected(held.error());
-  if (wants_lanes && !options->lanes) {
-    log_warning("memory: too short for a second context of model {}: long prompts are computed between the tokens of streams",
-                model);
-  }
-  if (options->context.cells < cells_wanted) {
-    log_warning("memory: too short for {} KV cells of model {}: its conversations share {}", cells_wanted, model,
-                options->context.cells);
-  }
-  if (need->states < states) {
-    log_warning(
-        "memory: too short for the longest state of model {}: the KV of long conversations may be dropped when they leave its "
-        "contexts",
-        model);
-  }
-  const bool had_weights = options->weights != nullptr;
-  if (!had_weights)
-    log_info("loading {}{}{}", options->path, options->draft_path.empty() ? "" : " with the draft model ", options->draft_path);
   Expected<engine::LoadedWorkers> loaded;
-  {
-    const GuardedLoad guarded(options_.guard, *options, true);
-    loaded = load_beside_streams(*options, [&](double progress) {
-      host_->on_load_progress(model, progress);
-      return !load.is_cancelled.load();
-    });
-  }
-  if (!loaded) {
+  Reserved reserved;
+  bool is_reduced = false;  // Something was left out.
+  bool had_weights = false;
+  for (std::size_t i = 0;; ++i) {
+    const double share = kDeviceShares.at(i);
+    auto got = reserve(registered, *options, devices_wanted, share, load);
+    while (!got && load.is_refused && want_less(*options, is_window_open)) {
+      load.is_refused = false;
+      is_reduced = true;
+      got = reserve(registered, *options, devices_wanted, share, load);
+    }
+    if (!got) return std::unexpected(got.error());
+    is_reduced |= got->need != got->wanted;
+    reserved = *std::move(got);
+    if (wants_lanes && !options->lanes) {
+      log_warning("memory: too short for a second context of model {}: long prompts are computed between the tokens of streams",
+                  model);
+    }
+    if (options->context.cells < cells_wanted) {
+      log_warning("memory: too short for {} KV cells of model {}: its conversations share {}", cells_wanted, model,
+                  options->context.cells);
+    }
+    if (reserved.need.states < reserved.wanted.states) {
+      log_warning(
+          "memory: too short for the longest state of model {}: the KV of long conversations may be dropped when they leave "
+          "its contexts",
+          model);
+    }
+    had_weights = options->weights != nullptr;
+    if (!had_weights) {
+      log_info("loading {}{}{}", options->path, options->draft_path.empty() ? "" : " with the draft model ",
+               options->draft_path);
+    }
+    {
+      const GuardedLoad guarded(options_.guard, *options, true);
+      loaded = load_beside_streams(*options, [&](double progress) {
+        host_->on_load_progress(model, progress);
+        return !load.is_cancelled.load();
+      });
+    }
+    if (loaded) break;
     options->weights.reset();
-    drop_failed_load(model, *std::move(held));
-    return loaded;
+    drop_failed_load(model, std::move(reserved.contexts));
+    is_reduced = true;
+    if (!options->devices.are_used() || load.is_cancelled.load()) return loaded;
+    log_warning("model   {}: {}: less of it is tried on devices", model, loaded.error().message);
   }
-  const MemoryNeed taken = correct(registered, *need, *loaded, *held);
-  if (*need == all) measured_.note(registered, all, taken);
+  const MemoryNeed taken = correct(registered, reserved.need, *loaded, reserved.contexts);
+  if (!is_reduced) measured_.note(registered, reserved.need, taken);
   log_loaded(model, *loaded, options->context);
   loads_total_.add();
   const MutexLock lock(mutex_);
@@ -158,7 +165,7 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   resident.workers = resident.workers_first = options->workers;
   resident.context = options->context;
   resident.is_serving = true;
-  loaded->reservation = std::make_shared<Reservation>(std::move(*held));
+  loaded->reservation = std::make_shared<Holding>(std::move(reserved.contexts));
   return loaded;
 }
 
@@ -176,21 +183,101 @@ void ModelPool::choose_layout(const RegisteredModel& model, engine::LoadWorkersO
   if (model.header() == nullptr) return;
   warn_of_length(model, options.context);
   if (model.capability != Capability::chat) return;
+  const auto devices = llm::devices_of(options.devices);
   std::uint64_t usable = 0;
+  std::uint64_t on_devices = 0;
   {
     const MutexLock eviction_lock(eviction_mutex_);
     update_governor();
-    usable = governor_.use().front().usable;
+    const std::vector<PlaceUse> places = governor_.use();
+    usable = places.front().usable;
+    for (const llm::Device& device : devices.value_or(std::vector<llm::Device>())) {
+      if (device.kind == llm::DeviceKind::gpu) on_devices += places[governor_.place_of(device.name)].usable;
+    }
   }
   const auto workers = static_cast<std::uint64_t>(std::max(1, options.workers));
   const std::uint64_t weights = model.weight_bytes() * (options.replicates ? workers : 1);
-  if (const auto free = llm::free_for_all_layers(options.devices))
-    usable = std::min(usable, *free);  // The cells are there, too.
-  options.context = llm::with_layout(*model.header(), options.context, (usable - std::min(usable, weights)) / workers);
+  // The cells are where their layers are.
+  const bool fits_on_devices = weights <= on_devices && !options.devices.layers;
+  const std::uint64_t all = fits_on_devices ? on_devices : usable + on_devices;
+  options.context = llm::with_layout(*model.header(), options.context, (all - std::min(all, weights)) / workers);
+}
+
+// Reserves the memory of a load whose layers are fitted to the devices. Errors: E_MODEL_002 with the numbers.
+Expected<ModelPool::Reserved> ModelPool::reserve(const RegisteredModel& model, engine::LoadWorkersOptions& options,
+                                                 const llm::DeviceOptions& wanted, double share, Load& load) {
+  for (int i = 0;; ++i) {
+    auto placed = place(model, options, wanted, i < kFits ? share : 0);
+    if (!placed) return std::unexpected(placed.error());
+    Reserved reserved{.contexts = {}, .need = *placed, .wanted = *placed};
+    load.is_short_on_device = false;
+    auto contexts = acquire(model, reserved.need, options.weights, options.devices, load);
+    if (contexts) {
+      reserved.contexts = *std::move(contexts);
+      return reserved;
+    }
+    if (!load.is_short_on_device) return std::unexpected(contexts.error());
+  }
+}
+
+// Chooses the devices of a load, and returns what it needs there. It may have a share of the devices' memory; 0: no devices.
+Expected<MemoryNeed> ModelPool::place(const RegisteredModel& model, engine::LoadWorkersOptions& options,
+                                      const llm::DeviceOptions& wanted, double share) {
+  const GuardedLoad guarded(options_.guard, options, false);
+  std::optional<llm::DeviceOptions> kept;
+  {
+    const MutexLock lock(mutex_);
+    const auto resident = residents_.find(model.card.name);
+    if (resident != residents_.end() && resident->second.weights) kept = resident->second.devices;
+  }
+  options.devices = kept.value_or(llm::DeviceOptions{.names = std::vector<std::string>()});
+  const auto devices = llm::devices_of(wanted);
+  if (!devices) return std::unexpected(devices.error());
+  if (kept || share == 0 || devices->empty() || model.header() == nullptr) return need_of(model, options);
+  const std::vector<RoomOnDevice> rooms = rooms_for(model, *devices, share);
+  auto fit = fit_devices(*model.header(), wanted, rooms, [&](const llm::DeviceOptions& some) {
+    options.devices = some;
+    return need_of(model, options);
+  });
+  if (!fit) return std::unexpected(fit.error());
+  options.devices = fit->devices;
+  const auto layers = static_cast<std::int32_t>(model.header()->block_count) + 1;
+  if (const auto placed = options.devices.layers.value_or(0); placed < std::min(layers, wanted.layers.value_or(layers))) {
+    std::string left;
+    for (const RoomOnDevice& room : rooms) {
+      left += std::format("{}{} of {}", left.empty() ? "" : ", ", readable_bytes(room.bytes), room.name);
+    }
+    log_info("memory: {} of {} layers of model {} fit onto devices, where it may have {}", placed, layers, model.card.name,
+             left);
+  }
+  return std::move(fit->need);
+}
+
+// What a load may take of each device: what is left, and what idle models have there.
+std::vector<RoomOnDevice> ModelPool::rooms_for(const RegisteredModel& model, std::span<const llm::Device> devices,
+                                               double share) {
+  const MutexLock eviction_lock(eviction_mutex_);
+  update_governor();
+  const std::vector<engine::ModelUsage> usages = host_->usage();
+  std::vector<RoomOnDevice> rooms;
+  for (const llm::Device& device : devices) {
+    // An integrated GPU has the machine's memory, whose claims are made later.
+    const Place place = device.kind == llm::DeviceKind::gpu ? governor_.place_of(device.name) : kHostMemory;
+    const PlaceUse use = governor_.use()[place];
+    std::int64_t left =
+        static_cast<std::int64_t>(std::min<std::uint64_t>(use.usable, std::numeric_limits<std::int64_t>::max()));
+    if (place != kHostMemory) {
+      const EvictionOptions options{.min_loaded = options_.min_loaded};
+      left = use.left() + static_cast<std::int64_t>(evictable_bytes(views(model.card.name, usages, place), options));
+    }
+    rooms.push_back({.name = device.name,
+                     .bytes = static_cast<std::uint64_t>(share * static_cast<double>(std::max<std::int64_t>(0, left)))});
+  }
+  return rooms;
 }
 
 // Frees what a failed load has left, and then the reservation of its contexts.
-void ModelPool::drop_failed_load(const std::string& model, Reservation contexts) {
+void ModelPool::drop_failed_load(const std::string& model, Holding contexts) {
   (void)take_resident(model);
   contexts.release();
   give_back_free_memory();
@@ -222,23 +309,34 @@ struct ModelPool::LoadWait {
 // Tries once to reserve the memory of a load, evicting if that is necessary and possible. Returns the reservation of the
 // contexts; the resident has that of the weights. Returns nullopt if the load has to wait. `weights` are the kept weights, if
 // they still exist. If the model and its contexts fit, but not the longest state, that state is removed from `need`.
-Expected<std::optional<Reservation>> ModelPool::try_acquire(const RegisteredModel& registered, MemoryNeed& need,
-                                                            std::shared_ptr<const llm::Model>& weights, Load& load,
-                                                            LoadWait& wait) {
+Expected<std::optional<Holding>> ModelPool::try_acquire(const RegisteredModel& registered, MemoryNeed& need,
+                                                        std::shared_ptr<const llm::Model>& weights,
+                                                        const llm::DeviceOptions& devices, Load& load, LoadWait& wait) {
   const std::string& model = registered.card.name;
   const MutexLock eviction_lock(eviction_mutex_);
   for (;;) {
     if (auto may = look_for_kept_weights(registered, weights, load, wait); !may) return std::unexpected(may.error());
-    const Claim whole{.model = model, .kind = MemoryKind::weights, .bytes = need.contexts + (weights ? 0 : need.weights)};
+    const Claim whole{
+        .model = model, .kind = MemoryKind::weights, .bytes = need.host_contexts() + (weights ? 0 : need.host_weights())};
     wait.bytes = whole.bytes;
     update_governor();
+    const std::vector<engine::ModelUsage> usages = host_->usage();
+    switch (make_room_on_devices(model, need, weights != nullptr, usages)) {
+      case RoomMade::some:
+        continue;
+      case RoomMade::none:
+        if (weights) (void)take_resident(model);
+        weights.reset();
+        load.is_short_on_device = true;
+        return fail(ErrorCode::model_load, "a device has less memory than before");
+      case RoomMade::not_needed:
+        break;
+    }
     warm_.give_back_unused(governor_.shortage(whole));
-    if (auto all = governor_.reserve(whole)) {
-      Reservation contexts = begin_load(registered, need, weights != nullptr, std::move(*all), load);
+    if (auto contexts = begin_load(registered, need, weights != nullptr, devices, load)) {
       warm_.update(under_way_bytes());
       return contexts;
     }
-    const std::vector<engine::ModelUsage> usages = host_->usage();
     const engine::ModelUsage own = engine::usage_of(usages, model);
     const bool is_background = own.waiting > 0 && own.waiting == own.background_waiting;
     const EvictionOptions options{.min_loaded = options_.min_loaded, .is_background = is_background};
@@ -282,21 +380,50 @@ Expected<Unit> ModelPool::look_for_kept_weights(const RegisteredModel& registere
   return Unit{};
 }
 
-// Makes the model a resident. Returns the reservation of its contexts.
-Reservation ModelPool::begin_load(const RegisteredModel& registered, const MemoryNeed& need, bool has_weights, Reservation all,
-                                  Load& load) {
-  Reservation contexts = all.split(MemoryKind::context, need.contexts);
+// Evicts idle models from devices on which the load does not fit. A load never waits for a device.
+ModelPool::RoomMade ModelPool::make_room_on_devices(const std::string& model, const MemoryNeed& need, bool has_weights,
+                                                    std::span<const engine::ModelUsage> usages) {
+  const llm::DeviceBytes bytes = has_weights ? need.contexts_on_devices : need.contexts_on_devices + need.weights_on_devices;
+  for (const auto& [device, wanted] : bytes.by_device()) {
+    const Claim claim{.model = model, .kind = MemoryKind::weights, .bytes = wanted, .place = governor_.place_of(device)};
+    const std::uint64_t shortage = governor_.shortage(claim);
+    if (shortage == 0) continue;
+    const EvictionOptions options{.min_loaded = options_.min_loaded};
+    const std::vector<ModelView> now = views(model, usages, claim.place);
+    if (plan_evictions(shortage, now, options).outcome != Outcome::fits) return RoomMade::none;
+    for (const EvictionStep& step : governor_.decide(claim, now, options, clock_.unix_s()).steps) (void)take(step);
+    return RoomMade::some;
+  }
+  return RoomMade::not_needed;
+}
+
+// Reserves the memory of a load and makes its model a resident. Returns the memory of its contexts; nullopt: there is too
+// little.
+std::optional<Holding> ModelPool::begin_load(const RegisteredModel& registered, const MemoryNeed& need, bool has_weights,
+                                             const llm::DeviceOptions& devices, Load& load) {
+  const std::string& model = registered.card.name;
+  Holding weights;
+  if (!has_weights) {
+    auto held = governor_.reserve(model, MemoryKind::weights, need.host_weights(), need.weights_on_devices);
+    if (!held) return std::nullopt;
+    weights = *std::move(held);
+  }
+  auto contexts = governor_.reserve(model, MemoryKind::context, need.host_contexts(), need.contexts_on_devices);
+  if (!contexts) return std::nullopt;
   const MutexLock lock(mutex_);
-  Resident& resident = residents_[registered.card.name];
-  if (!has_weights) resident.weights_held = std::move(all);
+  Resident& resident = residents_[model];
+  if (!has_weights) resident.weights_held = std::move(weights);
   resident.file = registered.file;
   resident.adapters = registered.adapters;
+  resident.devices = devices;
   resident.context_bytes = need.contexts;
+  resident.contexts_on_devices = need.contexts_on_devices;
   resident.state_bytes = need.states / need.workers;
   resident.further_bytes = 0;
+  resident.further_on_devices = {};
   resident.is_loading = true;
   load.is_waiting = false;
-  return contexts;
+  return *std::move(contexts);
 }
 
 Error ModelPool::refuse(const std::string& model, std::uint64_t bytes, Load& load) {
@@ -310,11 +437,12 @@ Error ModelPool::refuse(const std::string& model, std::uint64_t bytes, Load& loa
 }
 
 // Repeats try_acquire() until there is memory. Errors: E_MODEL_002 with the numbers.
-Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, MemoryNeed& need,
-                                         std::shared_ptr<const llm::Model>& weights, Load& load) {
+Expected<Holding> ModelPool::acquire(const RegisteredModel& registered, MemoryNeed& need,
+                                     std::shared_ptr<const llm::Model>& weights, const llm::DeviceOptions& devices,
+                                     Load& load) {
   LoadWait wait{.hold = BackgroundHold(holds_)};
   for (;;) {
-    auto contexts = try_acquire(registered, need, weights, load, wait);
+    auto contexts = try_acquire(registered, need, weights, devices, load, wait);
     if (!contexts) return std::unexpected(contexts.error());
     if (*contexts) {
       if (wait.is_told) host_->on_load_queued(registered.card.name, 0);
@@ -338,18 +466,22 @@ Expected<MemoryNeed> ModelPool::need_of(const RegisteredModel& model, const engi
 
 // Corrects the reservations to the memory that the load really took.
 MemoryNeed ModelPool::correct(const RegisteredModel& model, const MemoryNeed& need, const engine::LoadedWorkers& loaded,
-                              Reservation& contexts) {
+                              Holding& contexts) {
   constexpr double kFar = 0.1;
   MemoryNeed taken = need;
   taken.weights = loaded.weight_bytes + need.projector;
   taken.contexts = loaded.context_bytes + need.states + need.images;
+  taken.weights_on_devices = loaded.weights_on_devices + need.projector_on_devices;
+  taken.contexts_on_devices = loaded.contexts_on_devices;
   {
     const MutexLock lock(mutex_);
     Resident& resident = residents_.at(model.card.name);
-    if (!resident.weights) resident.weights_held.correct(taken.weights);  // The reservation of kept weights is already exact.
+    // The memory of kept weights is already exact.
+    if (!resident.weights) governor_.correct(resident.weights_held, taken.host_weights(), taken.weights_on_devices);
     resident.context_bytes = taken.contexts;
+    resident.contexts_on_devices = taken.contexts_on_devices;
   }
-  contexts.correct(taken.contexts);
+  governor_.correct(contexts, taken.host_contexts(), taken.contexts_on_devices);
   const auto estimated = static_cast<double>(need.weights + need.contexts);
   const double off = static_cast<double>(taken.weights + taken.contexts) / estimated - 1;
   if (const LogLevel level = std::abs(off) > kFar ? LogLevel::info : LogLevel::debug; log_shows(level)) {

@@ -54,6 +54,16 @@ void add_prefill_context(const std::shared_ptr<const llm::Model>& model, llm::Co
   }
 }
 
+void add_weights(const llm::Model& model, LoadedWorkers& loaded) {
+  loaded.weight_bytes += model.facts().memory_bytes;
+  loaded.weights_on_devices += model.facts().on_devices;
+}
+// `shape`: of a context that computes texts or embeddings.
+void add_context(const auto& shape, LoadedWorkers& loaded) {
+  loaded.context_bytes += shape.memory_bytes;
+  loaded.contexts_on_devices += shape.on_devices;
+}
+
 }  // namespace
 
 llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::int32_t sequences, std::int32_t cells_max) {
@@ -65,7 +75,11 @@ llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::in
 }
 
 llm::DeviceOptions draft_devices(llm::DeviceOptions devices) {
-  if (devices.are_used()) devices.layers.reset();
+  if (devices.are_used()) {
+    devices.layers.reset();
+    devices.split.clear();
+    if (devices.names) devices.names->resize(1);
+  }
   return devices;
 }
 
@@ -97,22 +111,22 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
       if (!copy) return std::unexpected(copy.error());
       model = std::move(*copy);
     }
-    if (i < loaded.copies) loaded.weight_bytes += model->facts().memory_bytes;
+    if (i < loaded.copies) add_weights(*model, loaded);
     if (i == 0) loaded.model = model;
     if (model->facts().capability != Capability::chat) {
       auto context = model->new_embedding(llm::embedding_options(options.context));
       if (!context) return std::unexpected(context.error());
-      loaded.context_bytes += (*context)->shape().memory_bytes;
+      add_context((*context)->shape(), loaded);
       loaded.embeddings.push_back(std::move(*context));
       continue;
     }
     auto context = model->new_context(options.context);
     if (!context) return std::unexpected(context.error());
     WorkerContexts& worker = loaded.workers.emplace_back(std::move(*context));
-    loaded.context_bytes += worker.decode->shape().memory_bytes;
-    if (options.lanes && options.context.sequences > 1) {
+    add_context(worker.decode->shape(), loaded);
+    if (wants_prefill_context(options)) {
       add_prefill_context(model, options.context, worker);
-      if (worker.prefill) loaded.context_bytes += worker.prefill->shape().memory_bytes;
+      if (worker.prefill) add_context(worker.prefill->shape(), loaded);
     }
   }
   if (!options.projector_path.empty()) {
@@ -127,13 +141,13 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
     return fail(ErrorCode::model_load, "an embedding model generates no tokens: remove the draft model");
   auto draft = load_model(options.draft_path, loaded.copies, true, draft_devices(options.devices));
   if (!draft) return std::unexpected(draft.error());
-  loaded.weight_bytes += (*draft)->facts().memory_bytes;
+  add_weights(**draft, loaded);
   if (auto same = check_same_vocabulary(loaded.model->vocab(), (*draft)->vocab()); !same) return std::unexpected(same.error());
   for (WorkerContexts& worker : loaded.workers) {
     auto context = make_draft_context(**draft, worker.decode->shape(), options.context);
     if (!context) return std::unexpected(context.error());
     worker.draft = std::move(*context);
-    loaded.context_bytes += worker.draft->shape().memory_bytes;
+    add_context(worker.draft->shape(), loaded);
   }
   return loaded;
 }

@@ -46,8 +46,13 @@ inline constexpr std::int32_t kPrefillCellsFirst = 2048;
 [[nodiscard]] llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::int32_t sequences = 1,
                                                           std::int32_t cells_max = kPrefillCellsFirst);
 
-// The devices of a draft model whose model has these: the same, with all its layers.
+// The devices of a draft model whose model has these: all its layers are on the first one, or on all if they are not named.
 [[nodiscard]] llm::DeviceOptions draft_devices(llm::DeviceOptions devices);
+
+// Whether a worker gets a second context for long prompts. On a device, two contexts would only take turns.
+[[nodiscard]] inline bool wants_prefill_context(const LoadWorkersOptions& options) {
+  return options.lanes && options.context.sequences > 1 && !options.devices.are_named();
+}
 
 // Blocks. `on_progress` is called with values from 0 to 1; it returns false to end the load early, which is then an error.
 [[nodiscard]] Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options,

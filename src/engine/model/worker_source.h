@@ -41,6 +41,8 @@ struct LoadedWorkers {
   ModelDefaults defaults{};                  // For requests to a chat model.
   std::uint64_t weight_bytes = 0;            // Size of the weights, without the projector's.
   std::uint64_t context_bytes = 0;           // Size of the contexts.
+  llm::DeviceBytes weights_on_devices{};     // Part of weight_bytes.
+  llm::DeviceBytes contexts_on_devices{};    // Part of context_bytes.
   std::int32_t copies = 1;   // Copies of the weights in memory: one, or one for each worker, kept alive by its contexts.
   std::int32_t threads = 1;  // Compute threads of each worker.
   std::int32_t threads_beside_prefill = 0;  // Threads kept for streams while prompts are computed; 0: the two lanes take turns.

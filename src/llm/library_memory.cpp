@@ -1,0 +1,56 @@
+#include "llm/library_memory.h"
+
+#include <cmath>
+#include <cstddef>
+#include <map>
+#include <string>
+
+#include <ggml-backend.h>
+
+#include "llm/llama_log.h"
+
+// Bytes of one kind of buffer. The library exports this function for its own tools, but no header declares it. It is weak, so
+// that umad also starts with a library that has none.
+struct llama_memory_breakdown_data {
+  std::size_t model = 0;
+  std::size_t context = 0;
+  std::size_t compute = 0;
+};
+[[gnu::weak]] std::map<ggml_backend_buffer_type_t, llama_memory_breakdown_data> llama_get_memory_breakdown(
+    const llama_context* context);
+
+namespace uma::llm {
+namespace {
+
+// The log rounds each buffer to 0.01 MiB.
+bool are_near(std::uint64_t a, std::uint64_t b) {
+  constexpr double kRounding = 256 << 10;
+  return std::abs(static_cast<double>(a) - static_cast<double>(b)) <= kRounding + 0.01 * static_cast<double>(a);
+}
+
+// A device with memory of its own; null: the machine's memory.
+ggml_backend_dev_t own_memory_of(ggml_backend_buffer_type_t type) {
+  auto* const device = ggml_backend_buft_is_host(type) ? nullptr : ggml_backend_buft_get_device(type);
+  return device != nullptr && ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_GPU ? device : nullptr;
+}
+
+}  // namespace
+
+std::optional<LibraryMemory> library_memory(const llama_context* context) {
+  if (llama_get_memory_breakdown == nullptr) return std::nullopt;
+  LibraryMemory memory;
+  std::uint64_t compute = 0;
+  for (const auto& [type, bytes] : llama_get_memory_breakdown(context)) {
+    memory.weights += bytes.model;
+    compute += bytes.compute;
+    if (auto* const device = own_memory_of(type); device != nullptr) {
+      memory.weights_on_devices.add(ggml_backend_dev_name(device), bytes.model);
+      memory.context_on_devices.add(ggml_backend_dev_name(device), bytes.context + bytes.compute);
+    }
+  }
+  // Another version's numbers may lie elsewhere.
+  if (!are_near(compute, library_log().compute_bytes())) return std::nullopt;
+  return memory;
+}
+
+}  // namespace uma::llm

@@ -1,0 +1,103 @@
+#include "pool/device_fit.h"
+
+#include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace uma::pool {
+namespace {
+
+using ::testing::ElementsAre;
+
+// A model with four layers of 100 bytes, an output of 200, keys and values of 40 bytes a layer, and 50 bytes for computations
+// on each device.
+class DeviceFits : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kLayer = 140;
+  static constexpr std::uint64_t kOutput = 200;
+  static constexpr std::uint64_t kCompute = 50;
+
+  DeviceFits() {
+    header_.block_count = 4;
+    header_.layer_bytes = {100, 100, 100, 100};
+    header_.output_bytes = kOutput;
+  }
+  Expected<MemoryNeed> measure(const llm::DeviceOptions& devices) {
+    ++measured_;
+    MemoryNeed need{.weights = 600, .contexts = 160 + kCompute, .cache = 160};
+    std::int32_t behind = devices.layers.value_or(0);
+    for (std::size_t i = 0; i < devices.names->size(); ++i) {
+      const auto count = static_cast<std::int32_t>(devices.split[i]);
+      behind -= count;
+      const bool has_output = behind == 0;
+      const auto layers = static_cast<std::uint64_t>(count - (has_output ? 1 : 0));
+      need.weights_on_devices.add(devices.names->at(i), layers * 100 + (has_output ? kOutput : 0));
+      need.contexts_on_devices.add(devices.names->at(i), layers * 40 + kCompute);
+    }
+    return need;
+  }
+  llm::DeviceOptions fit(const std::vector<RoomOnDevice>& rooms, const llm::DeviceOptions& wanted = {}) {
+    measured_ = 0;
+    const auto fit = fit_devices(header_, wanted, rooms, [this](const auto& devices) { return measure(devices); });
+    EXPECT_TRUE(fit.has_value());
+    EXPECT_EQ(fit->need, *measure(fit->devices));
+    for (const RoomOnDevice& room : rooms) {
+      EXPECT_LE((fit->need.weights_on_devices + fit->need.contexts_on_devices).of(room.name), room.bytes);
+    }
+    return fit->devices;
+  }
+
+  llm::GgufHeader header_;
+  int measured_ = 0;
+};
+
+TEST_F(DeviceFits, AWholeModelIsMeasuredOnce) {
+  const auto devices = fit({{"GPU0", 4 * kLayer + kOutput + kCompute}});
+  EXPECT_THAT(*devices.names, ElementsAre("GPU0"));
+  EXPECT_EQ(devices.layers, 5);
+  EXPECT_EQ(measured_, 2);
+}
+
+TEST_F(DeviceFits, WhatDoesNotFitStaysOnTheCpu) {
+  EXPECT_EQ(fit({{"GPU0", 4 * kLayer + kOutput + kCompute - 1}}).layers, 4);
+  EXPECT_EQ(fit({{"GPU0", kOutput + kLayer + kCompute}}).layers, 2);
+  EXPECT_EQ(fit({{"GPU0", kOutput + kCompute}}).layers, 1);
+  EXPECT_THAT(*fit({{"GPU0", kOutput + kCompute - 1}}).names, ElementsAre());
+  EXPECT_THAT(*fit({{"GPU0", 0}}).names, ElementsAre());
+}
+
+TEST_F(DeviceFits, TheNumberOfLayersIsTheMost) {
+  EXPECT_EQ(fit({{"GPU0", 10'000}}, {.layers = 3}).layers, 3);
+  EXPECT_EQ(fit({{"GPU0", kOutput + kLayer + kCompute}}, {.layers = 3}).layers, 2);
+}
+
+TEST_F(DeviceFits, OneDeviceBeforeSeveral) {
+  const auto devices = fit({{"GPU0", 5000}, {"GPU1", 10'000}});
+  EXPECT_THAT(*devices.names, ElementsAre("GPU1"));
+  EXPECT_THAT(*fit({{"GPU0", 5000}, {"GPU1", 10'000}}, {.main_device = "GPU0"}).names, ElementsAre("GPU0"));
+}
+
+TEST_F(DeviceFits, SeveralDevicesHaveWhatOneCannot) {
+  const auto devices = fit({{"GPU0", 3 * kLayer + kCompute}, {"GPU1", kLayer + kOutput + kCompute}});
+  EXPECT_THAT(*devices.names, ElementsAre("GPU0", "GPU1"));
+  EXPECT_THAT(devices.split, ElementsAre(3, 2));
+  EXPECT_EQ(fit({{"GPU0", kLayer + kCompute}, {"GPU1", kLayer + kOutput + kCompute}}).layers, 3);
+  EXPECT_THAT(*fit({{"GPU0", 10}, {"GPU1", kLayer + kOutput + kCompute}}).names, ElementsAre("GPU1"));
+}
+
+TEST_F(DeviceFits, AGivenSplitIsKept) {
+  const auto devices = fit({{"GPU0", 10'000}, {"GPU1", 10'000}}, {.split = {4, 1}});
+  EXPECT_THAT(devices.split, ElementsAre(4, 1));
+  EXPECT_THAT(*devices.names, ElementsAre("GPU0", "GPU1"));
+}
+
+TEST_F(DeviceFits, AnErrorOfTheMeasurementIsReturned) {
+  const std::vector<RoomOnDevice> rooms = {{"GPU0", 10'000}};
+  const auto fit = fit_devices(header_, {}, rooms, [](const auto&) { return fail(ErrorCode::model_load, "bad file"); });
+  ASSERT_FALSE(fit.has_value());
+  EXPECT_EQ(fit.error().message, "bad file");
+}
+
+}  // namespace
+}  // namespace uma::pool
