@@ -129,6 +129,13 @@ std::string top_text(const boost::json::object& metrics, const boost::json::arra
   out += std::format("models {} of {} loaded  memory {} of {} reserved\n", number(metric("models_loaded")),
                      number(metric("models_registered")), number(metric("memory_reserved_bytes")),
                      number(metric("memory_usable_bytes")));
+  for (const boost::json::value& device : array_field(metrics, "devices")) {
+    if (!device.is_object()) continue;
+    const boost::json::object& memory = device.get_object();
+    out += std::format("{}  memory {} of {} reserved\n", printable_line(text_field(memory, "name")),
+                       human_bytes(number_field(memory, "memory_reserved_bytes")),
+                       human_bytes(number_field(memory, "memory_usable_bytes")));
+  }
   // Decisions of the pool about the last shortage of memory.
   if (const boost::json::array& decisions = array_field(metrics, metric("memory_decisions").name);
       !decisions.empty() && decisions.back().is_string()) {

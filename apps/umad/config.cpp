@@ -253,8 +253,8 @@ constexpr const char* kTuneFooter =
 
 // The settings that are flags of `umad tune`, too.
 bool is_for_tune(const Setting& setting) {
-  constexpr std::array<std::string_view, 8> kKeys = {"model",   "n_ctx",    "cells",   "slots",
-                                                     "threads", "data_dir", "devices", "gpu_layers"};
+  constexpr std::array<std::string_view, 10> kKeys = {"model",    "n_ctx",   "cells",      "slots", "threads",
+                                                      "data_dir", "devices", "gpu_layers", "split", "main_device"};
   return setting.section == "rope" || std::ranges::contains(kKeys, setting.key);
 }
 

@@ -43,6 +43,7 @@ enum class Reproducible : std::uint8_t { off, on, strict };
 // How models share the machine's memory.
 struct PoolOptions {
   double usable_fraction = 0.8;        // Share of the machine's memory that models may use.
+  std::uint64_t device_bytes_max = 0;  // Limit of what models and contexts take of each GPU; 0: only its memory limits them.
   std::uint64_t memory_bytes_max = 0;  // Limit of models, contexts and states together; 0: only usable_fraction limits them.
   std::size_t queue_depth_warn = 50;   // The log warns when one model has this many waiting requests.
   double maintenance_s = 10;           // Interval between checks of limits, idle models and queues.

@@ -246,7 +246,7 @@ ipc:       {uds_path: /tmp/u.sock, backlog: 32, idle_timeout_s: 10}
 limits:    {max_sessions: 10, tenant_sessions_max: 3, tenant_tokens_max: 5000, max_prompt_bytes: 2K, max_tokens: 5, max_frame_bytes: 4096, tx_bytes_max: 64KiB, transfer_bytes_max: 3M, queue_max: 7, queue_bytes_max: 256M, deadline_ms: 1}
 scheduler: {tick_ms: 12.5, target_tbt_ms: 40, target_ttft_ms: 900, static_batch_wait_ms: 15, slice_ms: 250, speculation: auto, bmt_budget_gbps: 2.5, weights: replicated, prefill_threads: 3, ubatch: 128}
 kv:        {type: q8_0, flash_attention: on, warm_bytes_max: auto, cold_bytes_max: 1T, tenant_bytes_max: 2G, archive_after: 90m, eviction: lru, ttl: 7d, layout: unified}
-pool:      {usable_fraction: 0.5, memory_bytes_max: 12G, queue_depth_warn: 7, maintenance_s: 2.5, min_loaded_s: 30, idle_unload_s: 600}
+pool:      {usable_fraction: 0.5, memory_bytes_max: 12G, device_bytes_max: 6G, queue_depth_warn: 7, maintenance_s: 2.5, min_loaded_s: 30, idle_unload_s: 600}
 models: /etc/uma/models.yaml
 models_dirs: [/srv/models, "/home/someone/my models"]
 metrics:   {tick_interval_ms: 1000}
@@ -295,6 +295,7 @@ metrics:   {tick_interval_ms: 1000}
   EXPECT_EQ(config.models_dirs, (std::vector<std::string>{"/srv/models", "/home/someone/my models"}));
   EXPECT_EQ(config.pool.usable_fraction, 0.5);
   EXPECT_EQ(config.pool.memory_bytes_max, std::uint64_t{12} << 30);
+  EXPECT_EQ(config.pool.device_bytes_max, std::uint64_t{6} << 30);
   EXPECT_EQ(config.pool.queue_depth_warn, 7u);
   EXPECT_EQ(config.pool.maintenance_s, 2.5);
   EXPECT_EQ(config.pool.min_loaded_s, 30);
@@ -419,6 +420,8 @@ TEST(Config, ValuesOutsideTheirRangeAreRefusedInEverySource) {
            Case{"devices: {a: b}", "devices: expected one value, got a map"},
            Case{"gpu_layers: all", "gpu_layers: expected auto or an integer from 0 to 10000, got \"all\""},
            Case{"gpu_layers: 99999999999", "gpu_layers: expected auto or an integer"},
+           Case{"split: [1, most]", "split: expected auto, or numbers from 0 on"},
+           Case{"main_device: none", "main_device: expected auto, or the name of a device"},
            Case{"kv: {type: q3_0}", "kv.type: expected f16, q8_0, q5_1, q5_0, q4_1, q4_0, or two of them as KEYS/VALUES"},
            Case{"kv: {flash_attention: yes}", "kv.flash_attention: expected auto, on or off"},
            Case{"scheduler: {weights: copied}", "scheduler.weights: expected shared or replicated"},
@@ -489,6 +492,8 @@ TEST(Config, PrintsWhatWouldCountAsAFileThatGivesTheSame) {
 projector: "a b: c.gguf"
 devices: [Vulkan0, CUDA1]
 gpu_layers: 7
+split: [3, 1.5]
+main_device: CUDA1
 models_dirs: [/srv/models, "/home/someone/my \"models\""]
 vision: {allowed_dirs: [/a, /b], url_hosts: ["images.local:8080"], url_timeout: 1500ms}
 http: {address: "[::1]:80", keys_file: /k, cors_origins: ["https://chat.example"], insecure: true}
@@ -499,9 +504,10 @@ kv: {warm_bytes_max: 0, cold_bytes_max: 3G, ttl: 7d, archive_after: 90m}
   const auto printed = load({"--config", file.path(), "--slots", "3", "--print-config"}, {{"UMA_VERIFY", "5"}});
   ASSERT_FALSE(printed);
   EXPECT_EQ(printed.error().status, 0);
-  for (const char* line : {"\nslots: 3 ", "\nn_ctx: 0 ", "\n# model: not set ", "\n# data_dir: /home/someone/.local/state/uma ",
-                           "\n  tick_ms: 12.5\n", "\ndevices: [Vulkan0, CUDA1] ", "\ngpu_layers: 7 ", "\n  verify: 5 ",
-                           "\n  address: \"[::1]:80\" ", "\n  max_prompt_bytes: 2000\n"}) {
+  for (const char* line :
+       {"\nslots: 3 ", "\nn_ctx: 0 ", "\n# model: not set ", "\n# data_dir: /home/someone/.local/state/uma ",
+        "\n  tick_ms: 12.5\n", "\ndevices: [Vulkan0, CUDA1] ", "\ngpu_layers: 7 ", "\nsplit: [3, 1.5] ",
+        "\nmain_device: CUDA1 ", "\n  verify: 5 ", "\n  address: \"[::1]:80\" ", "\n  max_prompt_bytes: 2000\n"}) {
     EXPECT_THAT(printed.error().text, HasSubstr(line));
   }
   const TemporaryFile copy(printed.error().text);

@@ -108,7 +108,9 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   options.unknown = settings.unknown;
   options.own_folder = config_.models_dir;
   options.default_encoders = default_encoders(config_);
-  options.governor = {.usable_fraction = settings.usable_fraction, .bytes_max = settings.memory_bytes_max};
+  options.governor = {.usable_fraction = settings.usable_fraction,
+                      .bytes_max = settings.memory_bytes_max,
+                      .device_bytes_max = settings.device_bytes_max};
   options.maintenance = seconds(settings.maintenance_s);
   options.min_loaded = seconds(settings.min_loaded_s);
   options.cores = usable_physical_cores();
@@ -141,7 +143,11 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   if (!is_default || !card.draft_model.empty()) config.draft_model = card.draft_model;
   // Rotation belongs to a model, like its draft model.
   config.rope = card.rope.value_or(is_default ? config.rope : llm::RopeOptions{});
+  // Proportions belong to the devices that are named beside them.
+  if (card.devices) config.devices.split.clear();
   config.devices.names = card.devices.value_or(config.devices.names);
+  config.devices.split = card.split.value_or(config.devices.split);
+  config.devices.main_device = card.main_device.value_or(config.devices.main_device);
   config.devices.layers = card.gpu_layers.value_or(config.devices.layers);
   config.replicates_weights = config.replicates_weights || card.replicates_weights;
   const auto draft_path = choose_draft_model(config);

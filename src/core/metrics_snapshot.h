@@ -38,6 +38,15 @@ struct WorkerMetrics {
   std::uint64_t batch_calls_total = 0;
 };
 
+// The memory of a device that has its own.
+struct DeviceMetrics {
+  std::string name;
+  std::int64_t memory_usable_bytes = 0;
+  std::int64_t memory_reserved_bytes = 0;
+  std::int64_t weights_bytes = 0;
+  std::int64_t context_bytes = 0;
+};
+
 // Crashes of the daemon's processes, counted by their supervisor; without one there are none.
 struct CrashRecord {
   std::uint64_t count = 0;
@@ -136,6 +145,7 @@ struct MetricsSnapshot {
   CrashRecord crashes;
   ProgressSnapshot progress;
   std::vector<WorkerMetrics> workers;
+  std::vector<DeviceMetrics> devices;
   HistogramSnapshot ttft;
   HistogramSnapshot inter_token;
   HistogramSnapshot queue_wait;

@@ -25,7 +25,21 @@ enum class MetricKind {
 };
 
 // A section of docs/METRICS.md.
-enum class MetricGroup { daemon, requests, tokens, latency, calls, checks, kv, images, models, embeddings, health, workers };
+enum class MetricGroup {
+  daemon,
+  requests,
+  tokens,
+  latency,
+  calls,
+  checks,
+  kv,
+  images,
+  models,
+  embeddings,
+  health,
+  workers,
+  devices
+};
 
 // monostate: the value is unknown. Texts are borrowed from the snapshot.
 using MetricValue =
@@ -43,6 +57,7 @@ struct MetricRow {
 };
 using Metric = MetricRow<MetricsSnapshot>;
 using WorkerMetric = MetricRow<WorkerMetrics>;
+using DeviceMetric = MetricRow<DeviceMetrics>;
 
 // One histogram of the family `uma_<name>_seconds`, distinguished from others by a label's value.
 struct HistogramSeries {
@@ -294,12 +309,27 @@ constexpr auto make_worker_metrics() {
   });
 }
 
+constexpr auto make_device_metrics() {
+  using enum MetricKind;
+  using enum MetricGroup;
+  using S = DeviceMetrics;
+  return std::to_array<DeviceMetric>({
+      {"memory_usable_bytes", gauge, devices, "bytes", "Memory that models and contexts may take there together.",
+       read<&S::memory_usable_bytes>},
+      {"memory_reserved_bytes", gauge, devices, "bytes", "Memory reserved for them.", read<&S::memory_reserved_bytes>},
+      {"weights_bytes", gauge, devices, "bytes", "The part of it for weights.", read<&S::weights_bytes>},
+      {"context_bytes", gauge, devices, "bytes", "The part of it for contexts.", read<&S::context_bytes>},
+  });
+}
+
 }  // namespace metrics_table_detail
 
 // In the order of the `metrics` frame.
 inline constexpr auto kMetrics = metrics_table_detail::make_metrics();
 // Metrics of each worker: `workers[]` of the frame, `uma_worker_<name>{worker,model}` in Prometheus' text.
 inline constexpr auto kWorkerMetrics = metrics_table_detail::make_worker_metrics();
+// Metrics of each device with memory of its own: `devices[]` of the frame, `uma_device_<name>{device}` in Prometheus' text.
+inline constexpr auto kDeviceMetrics = metrics_table_detail::make_device_metrics();
 // Histograms of times in seconds, in Prometheus' text only.
 inline constexpr auto kHistograms = std::to_array<HistogramFamily>({
     {"ttft", "", "From receipt of a request to its first token.", {{{"", &MetricsSnapshot::ttft}}}},

@@ -36,6 +36,7 @@ TEST(MetricsTable, HasANameUnitHelpAndValueForEveryMetric) {
   EXPECT_GT(kMetrics.size(), 80u);
   expect_complete(kMetrics);
   expect_complete(kWorkerMetrics);
+  expect_complete(kDeviceMetrics);
 }
 
 TEST(MetricsTable, HasCountersThatEndInTotal) {

@@ -121,8 +121,9 @@ std::string device_names_text(const DeviceNames& names) {
 }
 
 std::expected<DeviceSplit, std::string> device_split_of(std::string_view text) {
-  constexpr const char* kExpected = "numbers from 0 on, one for each device, such as 3,1";
+  constexpr const char* kExpected = "auto, or numbers from 0 on, one for each device, such as 3,1";
   DeviceSplit split;
+  if (text == "auto") return split;
   for (const std::string& word : words_of(text)) {
     float proportion = 0;
     const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), proportion);
@@ -136,9 +137,21 @@ std::expected<DeviceSplit, std::string> device_split_of(std::string_view text) {
 }
 
 std::string device_split_text(const DeviceSplit& split) {
+  if (split.empty()) return "auto";
   std::vector<std::string> numbers;
   for (const float proportion : split) numbers.push_back(std::format("{}", proportion));
-  return joined(numbers, ",");
+  return joined(numbers, "\n");
+}
+
+std::expected<std::string, std::string> main_device_of(std::string_view text) {
+  const auto names = device_names_of(text);
+  if (names && !*names) return std::string();
+  if (!names || (*names)->size() != 1) return std::unexpected("auto, or the name of a device (umad devices lists them)");
+  return (*names)->front();
+}
+
+std::string main_device_text(const std::string& name) {
+  return name.empty() ? "auto" : name;
 }
 
 std::expected<DeviceLayers, std::string> device_layers_of(std::string_view text) {

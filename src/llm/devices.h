@@ -97,11 +97,16 @@ struct Placement {
 // The inverse, with one name a line.
 [[nodiscard]] std::string device_names_text(const DeviceNames& names);
 
-// The proportions that a configuration gives: numbers from 0 on, not all 0, separated as names are. The error is what was
-// expected.
+// The proportions that a configuration gives: `auto`, or numbers from 0 on, not all 0, separated as names are. The error is
+// what was expected.
 [[nodiscard]] std::expected<DeviceSplit, std::string> device_split_of(std::string_view text);
 // The inverse.
 [[nodiscard]] std::string device_split_text(const DeviceSplit& split);
+
+// The device that a configuration gives for DeviceOptions::main_device: `auto` or a name. The error is what was expected.
+[[nodiscard]] std::expected<std::string, std::string> main_device_of(std::string_view text);
+// The inverse.
+[[nodiscard]] std::string main_device_text(const std::string& name);
 
 inline constexpr std::int32_t kDeviceLayersMax = 10'000;
 // The layers that a configuration gives: `auto`, or a number up to kDeviceLayersMax. The error is what was expected.

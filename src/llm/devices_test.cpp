@@ -79,13 +79,33 @@ TEST(Devices, AnUnknownOneIsRefusedByName) {
   EXPECT_FALSE(load_llama_model(model, {.devices = {.names = {{"CPU"}}}})) << "the CPU is not a device that takes layers";
 }
 
+TEST(DeviceSplits, AreAutoOrProportions) {
+  EXPECT_THAT(*device_split_of("auto"), ElementsAre());
+  EXPECT_THAT(*device_split_of("3, 1.5"), ElementsAre(3, 1.5));
+  EXPECT_THAT(*device_split_of("0\n1\n"), ElementsAre(0, 1));
+  for (const char* wrong : {"", "0", "0,0", "-1", "nan", "inf", "1e9", "1;2", "a", "auto,1"}) {
+    EXPECT_FALSE(device_split_of(wrong)) << wrong;
+  }
+  for (const char* text : {"auto", "3,1.5", "1"}) {
+    EXPECT_EQ(*device_split_of(device_split_text(*device_split_of(text))), *device_split_of(text));
+  }
+}
+
+TEST(MainDevices, AreAutoOrOneName) {
+  EXPECT_EQ(*main_device_of("auto"), "");
+  EXPECT_EQ(*main_device_of("CUDA1"), "CUDA1");
+  EXPECT_EQ(main_device_text(""), "auto");
+  for (const char* wrong : {"", "none", "A,B", "A\x01"}) EXPECT_FALSE(main_device_of(wrong)) << wrong;
+}
+
 TEST(Devices, WithoutThemAllLayersAreOnTheProcessor) {
   for (const DeviceOptions& options : {DeviceOptions{.layers = 0}, DeviceOptions{.names = std::vector<std::string>()}}) {
     const auto chosen = ChosenDevices::of(options);
     ASSERT_TRUE(chosen);
     EXPECT_FALSE(chosen->are_used());
     EXPECT_EQ(chosen->first(), nullptr);
-    EXPECT_EQ(free_for_all_layers(options), std::nullopt);
+    EXPECT_THAT(chosen->layers_of(4), ElementsAre());
+    EXPECT_THAT(*devices_of(options), ElementsAre());
   }
   EXPECT_FALSE(ChosenDevices::of({.names = {{"Nothing7"}}, .layers = 0})) << "a wrong name is wrong without layers, too";
 }

@@ -110,8 +110,7 @@ Expected<ChosenDevices> ChosenDevices::of(const DeviceOptions& options) {
   }
   if (!options.split.empty() && options.split.size() != chosen.used_.size()) {
     return fail(ErrorCode::model_load,
-                std::format("split: it has {} numbers, but there are {} devices: {}", options.split.size(), chosen.used_.size(),
-                            device_split_text(options.split)));
+                std::format("split: it has {} numbers, but there are {} devices", options.split.size(), chosen.used_.size()));
   }
   chosen.handles_.push_back(nullptr);
   chosen.split_ = options.split.empty() ? std::vector<float>(chosen.used_.size(), 1) : options.split;

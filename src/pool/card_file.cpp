@@ -114,27 +114,40 @@ std::optional<std::string> apply_rope(ModelCard& card, const YAML::Node& node) {
   return llm::check_rope(rope);
 }
 
-std::optional<std::string> apply_devices(ModelCard& card, const YAML::Node& node) {
-  // A list of names, or one text.
-  std::string names = scalar(node).value_or("");
-  if (node.IsSequence()) {
-    for (const YAML::Node& item : node) {
-      const auto name = scalar(item);
-      if (!name) return "a list of names";
-      names += *name + '\n';
-    }
+// A text, or the parts of a list, one a line. Nullopt: the list has other lists in it.
+std::optional<std::string> text_or_list(const YAML::Node& node) {
+  std::string text = scalar(node).value_or("");
+  if (!node.IsSequence()) return text;
+  for (const YAML::Node& item : node) {
+    const auto part = scalar(item);
+    if (!part) return std::nullopt;
+    text += *part + '\n';
   }
-  auto read = llm::device_names_of(names);
-  if (!read) return std::move(read.error());
-  card.devices = *std::move(read);
+  return text;
+}
+
+// Sets a field to what `read` makes of a text or a list.
+template <class Field, class Read>
+std::optional<std::string> apply_text(Field& field, const YAML::Node& node, const Read& read) {
+  const auto text = text_or_list(node);
+  if (!text) return "a list of names or numbers";
+  auto value = read(*text);
+  if (!value) return std::move(value.error());
+  field = *std::move(value);
   return std::nullopt;
 }
 
+std::optional<std::string> apply_devices(ModelCard& card, const YAML::Node& node) {
+  return apply_text(card.devices, node, llm::device_names_of);
+}
 std::optional<std::string> apply_gpu_layers(ModelCard& card, const YAML::Node& node) {
-  auto read = llm::device_layers_of(scalar(node).value_or(""));
-  if (!read) return std::move(read.error());
-  card.gpu_layers = *read;
-  return std::nullopt;
+  return apply_text(card.gpu_layers, node, llm::device_layers_of);
+}
+std::optional<std::string> apply_split(ModelCard& card, const YAML::Node& node) {
+  return apply_text(card.split, node, llm::device_split_of);
+}
+std::optional<std::string> apply_main_device(ModelCard& card, const YAML::Node& node) {
+  return apply_text(card.main_device, node, llm::main_device_of);
 }
 
 std::optional<std::string> apply_weights(ModelCard& card, const YAML::Node& node) {
@@ -280,6 +293,8 @@ std::vector<Key> other_keys() {
       {"rope", apply_rope},
       {"devices", apply_devices},
       {"gpu_layers", apply_gpu_layers},
+      {"split", apply_split},
+      {"main_device", apply_main_device},
       {"pin", boolean([](ModelCard& card) -> auto& { return card.is_pinned; })},
       {"preload", boolean([](ModelCard& card) -> auto& { return card.is_preloaded; })},
       {"workers_max", number<std::int32_t>(1, 64, [](ModelCard& card) -> auto& { return card.workers_max; })},

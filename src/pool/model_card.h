@@ -32,6 +32,8 @@ struct ModelCard {
   std::optional<llm::RopeOptions> rope;
   std::optional<llm::DeviceNames> devices;
   std::optional<llm::DeviceLayers> gpu_layers;
+  std::optional<llm::DeviceSplit> split;
+  std::optional<std::string> main_device;
   bool is_pinned = false;     // Never unloaded once it is loaded.
   bool is_preloaded = false;  // Loaded at the daemon's start.
   std::int32_t workers_max = 1;

@@ -152,9 +152,20 @@ std::vector<ModelInfo> ModelPool::list() const {
 
 void ModelPool::add_metrics(MetricsSnapshot& snapshot) const {
   constexpr std::size_t kDecisions = 8;
-  const PlaceUse memory = governor_.use().front();
+  const std::vector<PlaceUse> places = governor_.use();
+  const PlaceUse& memory = places.front();
   snapshot.memory_usable_bytes = static_cast<std::int64_t>(memory.usable);
   snapshot.memory_reserved_bytes = static_cast<std::int64_t>(memory.reserved());
+  for (const PlaceUse& place : std::span(places).subspan(1)) {
+    const auto of_kind = [&](MemoryKind kind) {
+      return static_cast<std::int64_t>(place.reserved_by_kind[static_cast<std::size_t>(kind)]);
+    };
+    snapshot.devices.push_back({.name = place.name,
+                                .memory_usable_bytes = static_cast<std::int64_t>(place.usable),
+                                .memory_reserved_bytes = static_cast<std::int64_t>(place.reserved()),
+                                .weights_bytes = of_kind(MemoryKind::weights),
+                                .context_bytes = of_kind(MemoryKind::context)});
+  }
   snapshot.memory_decisions_total = governor_.decisions_total();
   const std::vector<Decision> decisions = governor_.decisions();
   for (std::size_t i = decisions.size() - std::min(decisions.size(), kDecisions); i < decisions.size(); ++i) {

@@ -107,6 +107,8 @@ assistant:
   kv_type: q8_0
   devices: [Vulkan0, CUDA1]
   gpu_layers: 7
+  split: [3, 1.5]
+  main_device: CUDA1
   rope: {scaling: yarn, scale: 4, yarn_orig_ctx: 32768}
   pin: true
   preload: true
@@ -150,6 +152,8 @@ assistant:
   EXPECT_EQ(found.card.kv_types, llm::KvTypes::both(llm::KvType::q8_0));
   EXPECT_EQ(found.card.devices.value(), llm::DeviceNames({"Vulkan0", "CUDA1"}));
   EXPECT_EQ(found.card.gpu_layers.value(), llm::DeviceLayers(7));
+  EXPECT_EQ(found.card.split.value(), (llm::DeviceSplit{3, 1.5}));
+  EXPECT_EQ(found.card.main_device.value(), "CUDA1");
   EXPECT_EQ(found.card.rope, (llm::RopeOptions{.scaling = llm::RopeScaling::yarn, .scale = 4, .yarn_orig_ctx = 32'768}));
   EXPECT_TRUE(found.card.is_pinned && found.card.is_preloaded && found.card.replicates_weights);
   EXPECT_EQ(found.card.workers_max, 3);
@@ -197,9 +201,10 @@ two: {path: models/a.gguf, devices: "Vulkan0, CUDA1"}
   EXPECT_EQ(card("none").devices.value(), llm::DeviceNames(std::vector<std::string>()));
   EXPECT_EQ(card("none").gpu_layers.value(), llm::DeviceLayers(0));
   EXPECT_EQ(card("two").devices.value(), llm::DeviceNames({"Vulkan0", "CUDA1"}));
-  for (const char* wrong : {"devices: []", "devices: [none, Vulkan0]", "devices: [A, A]", "devices: [[A]]", "devices: {A: 1}",
-                            "devices: \"A\\x01B\"", "devices:", "gpu_layers: -1", "gpu_layers: 99999999999", "gpu_layers: [1]",
-                            "gpu_layers: 1.5", "gpu_layers:"}) {
+  for (const char* wrong :
+       {"devices: []", "devices: [none, Vulkan0]", "devices: [A, A]", "devices: [[A]]", "devices: {A: 1}",
+        "devices: \"A\\x01B\"", "devices:", "gpu_layers: -1", "gpu_layers: 99999999999", "gpu_layers: [1]", "gpu_layers: 1.5",
+        "gpu_layers:", "split: [-1, 2]", "split: 0", "split: [[1]]", "main_device: none", "main_device: [A, B]"}) {
     const std::string message = mistake(std::format("a: {{path: x, {}}}", wrong));
     EXPECT_TRUE(message.contains("expected auto") || message.contains("expected a list of names")) << wrong << ": " << message;
   }
@@ -271,7 +276,7 @@ TEST_F(Registry, SaysEveryMistakeWithItsLine) {
   EXPECT_EQ(
       mistake("a: {path: x, colour: red}"),
       "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, rope, devices, "
-      "gpu_layers, pin, "
+      "gpu_layers, split, main_device, pin, "
       "preload, workers_max, weights, weight, draft_model, projector, adapters, tasks, pooling, frame, dry_sequence_breakers, "
       "system, "
       "thinking, "

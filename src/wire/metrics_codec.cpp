@@ -32,9 +32,11 @@ void append_value(std::string& out, const MetricValue& value) {
       value);
 }
 
-void append_worker(std::string& out, const WorkerMetrics& worker) {
+template <class Owner>
+void append_owner(std::string& out, std::span<const MetricRow<Owner>> metrics, const Owner& owner) {
   json::ObjectWriter object(out);
-  for (const WorkerMetric& metric : kWorkerMetrics) append_value(object.begin(metric.name), metric.read(worker));
+  if constexpr (std::is_same_v<Owner, DeviceMetrics>) json::append_string(object.begin("name"), owner.name);
+  for (const MetricRow<Owner>& metric : metrics) append_value(object.begin(metric.name), metric.read(owner));
   object.close();
 }
 
@@ -107,13 +109,23 @@ void append_worker_metric(std::string& out, const WorkerMetric& metric, std::spa
   }
 }
 
+void append_device_metric(std::string& out, const DeviceMetric& metric, std::span<const DeviceMetrics> devices) {
+  const std::string name = std::format("uma_device_{}", metric.name);
+  append_head(out, name, type_name(metric.kind), metric.help);
+  for (const DeviceMetrics& device : devices) {
+    append_sample(out, name, std::format("{{device=\"{}\"}}", escaped_label(device.name)), metric.read(device));
+  }
+}
+
 }  // namespace
 
 void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   json::ObjectWriter object(out);
   for (const Metric& metric : kMetrics) metric_field(object, metric, metrics);
   json::append_array(object.begin("workers"), metrics.workers,
-                     [&](const WorkerMetrics& worker) { append_worker(out, worker); });
+                     [&](const WorkerMetrics& worker) { append_owner<WorkerMetrics>(out, kWorkerMetrics, worker); });
+  json::append_array(object.begin("devices"), metrics.devices,
+                     [&](const DeviceMetrics& device) { append_owner<DeviceMetrics>(out, kDeviceMetrics, device); });
   object.close();
 }
 
@@ -131,8 +143,12 @@ std::string metrics_text(const MetricsSnapshot& metrics) {
   std::string out;
   for (const Metric& metric : kMetrics) append_metric(out, metric, metrics);
   for (const HistogramFamily& family : kHistograms) append_family(out, family, metrics);
-  if (metrics.workers.empty()) return out;
-  for (const WorkerMetric& metric : kWorkerMetrics) append_worker_metric(out, metric, metrics.workers);
+  if (!metrics.workers.empty()) {
+    for (const WorkerMetric& metric : kWorkerMetrics) append_worker_metric(out, metric, metrics.workers);
+  }
+  if (!metrics.devices.empty()) {
+    for (const DeviceMetric& metric : kDeviceMetrics) append_device_metric(out, metric, metrics.devices);
+  }
   return out;
 }
 

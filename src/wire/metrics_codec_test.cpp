@@ -216,6 +216,22 @@ TEST(MetricsText, SaysWhichModelAWorkerIsOf) {
   }
 }
 
+TEST(MetricsText, NamesTheDevices) {
+  MetricsSnapshot metrics;
+  metrics.devices = {{.name = "Vulkan0", .memory_usable_bytes = 7, .weights_bytes = 3}, {.name = "RPC \"1\""}};
+  const boost::json::value shown = boost::json::parse(metrics_json(metrics));
+  const boost::json::array& devices = shown.at("devices").as_array();
+  const PromReader reader(metrics_text(metrics));
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(devices[i].at("name").as_string(), metrics.devices[i].name);
+    for (const DeviceMetric& metric : kDeviceMetrics) {
+      const PromSample& sample = reader.family("uma_device_" + std::string(metric.name)).samples.at(i);
+      EXPECT_EQ(sample.labels, (Labels{{"device", metrics.devices[i].name}}));
+      EXPECT_EQ(sample.value, devices[i].at(metric.name).to_number<double>()) << metric.name;
+    }
+  }
+}
+
 TEST(MetricsText, HasHistogramsWhoseBucketsAddUp) {
   MetricsSnapshot metrics;
   metrics.ttft.at_most.fill(3);
