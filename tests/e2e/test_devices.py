@@ -7,7 +7,9 @@ import tempfile
 import unittest
 
 import shift_register
+import test_known_text
 import uma
+import vision
 
 # The other tests see no GPU. The library ignores devices that compute on the CPU unless they are named so.
 VISIBLE = {name: os.environ.get(name) for name in uma.HIDDEN_GPUS} | {
@@ -179,6 +181,68 @@ class SessionsOnADevice(uma.DaemonTest):
 
 
 @unittest.skipUnless(GPU, NO_GPU)
+class FourAtOnceOnADevice(test_known_text.FourAtOnce, test_known_text.KnownTextTest):
+    flags = ("--kv-cells", "4096", "--devices", GPU or "none")
+    environment = VISIBLE
+
+
+@unittest.skipUnless(GPU, NO_GPU)
+class PreemptionOnADevice(test_known_text.KvExhaustion):
+    flags = (*test_known_text.KvExhaustion.flags, "--devices", GPU or "none")
+    environment = VISIBLE
+
+
+@unittest.skipUnless(GPU, NO_GPU)
+class TiersOnADevice(uma.DaemonTest):
+    model = uma.TINY_REGISTER
+    flags = ("--slots", "1", "--kv-cells", "1024", "--devices", GPU or "none")
+    environment = VISIBLE
+
+    def test_states_leave_the_device_and_come_back(self):
+        sessions = {self.client.create_session(mode="text"): begin for begin in (PROMPT, "the small boy")}
+        texts = {}
+        for session, begin in sessions.items():
+            texts[session] = begin + " the dog and the cat say hello" * 10
+            texts[session] += self.client.generate(texts[session], session_id=session, max_tokens=8).text
+        for _ in range(2):
+            for session in sessions:
+                reply = self.client.generate(" the end", session_id=session, max_tokens=8)
+                self.assertEqual(REGISTER.says(texts[session] + " the end", 8), reply.text)
+                self.assertEqual("warm", reply.usage["tier"])
+                self.assertGreater(reply.usage["reused_tokens"], 60)
+                texts[session] += " the end" + reply.text
+
+
+@unittest.skipUnless(GPU, NO_GPU)
+class ImagesOnADevice(uma.DaemonTest):
+    model = vision.MODEL
+    flags = (*vision.FLAGS, "--devices", GPU or "none")
+    environment = VISIBLE
+
+    def test_an_image_is_seen_as_the_processor_sees_it(self):
+        vectors = []
+        for client in (self.client, self.on_the_processor()):
+            vectors.append(client.call(type="embed_image", data=vision.data_of(vision.GRAD))["embeddings"][0])
+        self.assertGreater(sum(a * b for a, b in zip(*vectors)), 0.99)
+
+    def on_the_processor(self):
+        daemon = uma.Daemon(self.model, *vision.FLAGS, "--devices", "none")
+        self.addCleanup(daemon.kill)
+        client = daemon.start().wait_ready().client()
+        self.addCleanup(client.close)
+        return client
+
+    def test_questions_about_images_beside_a_stream(self):
+        other = self.another_client()
+        running = other.start(type="generate", prompt=PROMPT, max_tokens=100, ignore_eos=True)
+        other.wait_token(running)
+        for picture in (vision.GRAD, vision.RED, vision.GRAD):
+            reply = self.client.finish(self.client.start(type="generate", messages=[vision.question(picture)], max_tokens=8, ignore_eos=True))
+            self.assertEqual("length", reply.reason, reply.last)
+        self.assertEqual("length", other.finish(running).reason)
+
+
+@unittest.skipUnless(GPU, NO_GPU)
 class ManyModels(unittest.TestCase):
     def daemon(self, model, *flags, **options):
         made = uma.Daemon(model, *flags, environment=VISIBLE, **options)
@@ -186,7 +250,7 @@ class ManyModels(unittest.TestCase):
         return made.start().wait_ready()
 
     def test_vectors_are_those_of_the_processor(self):
-        texts = ["the dog sat by the door", "a cat", "naïve café ☕ 東京"]
+        texts = ["the dog sat by the door", "a cat", "naïve café ☕ 東京"] + [f"{i} small dogs said hello to the cat " * 8 for i in range(8)]
         vectors = []
         for devices in (GPU, "none"):
             daemon = self.daemon(EMBED, "--devices", devices, config="kv: {flash_attention: off}\n")

@@ -1,0 +1,169 @@
+"""Memory of devices: what a model takes there, layers that do not fit, models that give way to others, and several devices. The
+device is the driver llvmpipe or a real GPU, as in test_devices.py; its memory is limited by `pool.device_bytes_max`."""
+
+import pathlib
+import re
+import tempfile
+import unittest
+
+import shift_register
+import test_devices
+import uma
+from test_devices import GPU, NO_GPU, PROMPT, TOKENS, VISIBLE, model_line
+
+REGISTER = shift_register.Register()
+LAYERS = 4  # of the test model, with its output
+# The driver llvmpipe can be seen twice, as two devices.
+TWO = VISIBLE | {"GGML_VK_VISIBLE_DEVICES": "0,0"}
+MIB = 1 << 20
+
+
+def number_of(text):
+    return float(text[0]) * {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[text[1]]
+
+
+class OnDevices(unittest.TestCase):
+    def daemon(self, *flags, model=uma.TINY_REGISTER, cards=None, environment=VISIBLE, device_bytes=0):
+        config = f"pool: {{device_bytes_max: {device_bytes}, min_loaded_s: 0}}\n"
+        if cards:
+            folder = tempfile.TemporaryDirectory(prefix="uma-devices-")
+            self.addCleanup(folder.cleanup)
+            file = pathlib.Path(folder.name, "models.yaml")
+            file.write_text(cards)
+            config += f"models: {file}\n"
+        made = uma.Daemon(model, "--slots", "4", "--kv-cells", "2048", *flags, config=config, environment=environment)
+        self.addCleanup(made.kill)
+        return made.start().wait_ready()
+
+    def assert_knows_its_text(self, daemon, model=None, count=TOKENS):
+        with daemon.client() as client:
+            named = {"model": model} if model else {}
+            self.assertEqual(REGISTER.says(PROMPT, count), client.generate(PROMPT, max_tokens=count, **named).text)
+
+    def memory(self, daemon, device=None):
+        """The device's memory, from the metrics."""
+        with daemon.client() as client:
+            return next(each for each in client.metrics()["devices"] if each["name"] == (device or GPU))
+
+    def placed(self, daemon):
+        """How many layers the log puts on devices."""
+        line = model_line(daemon)
+        some = re.search(r", (\d+) of \d+ layers on ", line)
+        return int(some[1]) if some else LAYERS if f", on {GPU}" in line else 0
+
+
+@unittest.skipUnless(GPU, NO_GPU)
+class OneDevice(OnDevices):
+    def whole(self):
+        """What the whole model takes on the device."""
+        if not hasattr(OneDevice, "bytes"):
+            daemon = self.daemon("--devices", GPU)
+            OneDevice.bytes = self.memory(daemon)["memory_reserved_bytes"]
+            self.assertEqual(0, daemon.terminate())
+        return OneDevice.bytes
+
+    def test_what_does_not_fit_stays_on_the_processor(self):
+        whole = self.whole()
+        seen = set()
+        for limit in (whole * 51 // 50, whole * 9 // 10, whole * 3 // 4, whole // 2, whole // 100):
+            with self.subTest(limit=limit):
+                daemon = self.daemon(device_bytes=limit)
+                memory = self.memory(daemon)
+                self.assertEqual(limit, memory["memory_usable_bytes"])
+                self.assertLessEqual(memory["memory_reserved_bytes"], limit)
+                self.assertEqual(memory["memory_reserved_bytes"], memory["weights_bytes"] + memory["context_bytes"])
+                self.assert_knows_its_text(daemon)
+                seen.add(self.placed(daemon))
+                self.assertEqual(0, daemon.terminate(), daemon.log())
+        self.assertTrue({0, LAYERS} < seen, seen)
+
+    def test_the_number_of_layers_is_the_most(self):
+        daemon = self.daemon("--gpu-layers", "3", device_bytes=self.whole() * 3 // 4)
+        self.assertIn(self.placed(daemon), (1, 2, 3))
+        self.assert_knows_its_text(daemon)
+
+    def test_an_idle_model_leaves_the_device_for_another(self):
+        cards = "".join(f"{name}: {{path: {uma.TINY_REGISTER}}}\n" for name in ("one", "two"))
+        daemon = self.daemon(model="one", cards=cards, device_bytes=self.whole() * 3 // 2)
+        self.assert_knows_its_text(daemon, "one")
+        self.assert_knows_its_text(daemon, "two")
+        lines = [line for line in daemon.log().splitlines() if "trained for" in line]
+        self.assertEqual(2, len(lines), lines)
+        for line in lines:
+            self.assertIn(f", on {GPU}", line)
+        self.assertRegex(daemon.log(), rf"{GPU}: two needs .*(unload|drop contexts of) one")
+        with daemon.client() as client:
+            loaded = {model["name"]: model["state"] for model in client.models()}
+        self.assertEqual("ready", loaded["two"])
+        self.assertNotEqual("ready", loaded["one"])
+
+    def test_a_model_in_use_stays_and_the_other_one_is_computed_by_the_processor(self):
+        cards = "".join(f"{name}: {{path: {uma.TINY_REGISTER}}}\n" for name in ("one", "two"))
+        daemon = self.daemon(model="one", cards=cards, device_bytes=self.whole() + MIB // 4)
+        with daemon.client() as client, daemon.client() as other:
+            running = client.start(type="generate", model="one", prompt=PROMPT, max_tokens=1000, ignore_eos=True)
+            client.wait_token(running, 3)
+            self.assertEqual(REGISTER.says(PROMPT, 8), other.generate(PROMPT, model="two", max_tokens=8).text)
+            lines = {name: line for line in daemon.log().splitlines() for name in ("one", "two")
+                     if f"model   {name}:" in line and "trained for" in line}
+            self.assertIn(f", on {GPU}", lines["one"])
+            self.assertNotIn(f"on {GPU}", lines["two"])
+            client.call(type="cancel", target=running)
+            self.assertEqual("cancelled", client.finish(running).reason)
+
+    def test_a_device_without_room_is_not_used_and_nothing_is_refused(self):
+        daemon = self.daemon("--devices", GPU, device_bytes=MIB)
+        self.assertEqual(0, self.memory(daemon)["memory_reserved_bytes"])
+        self.assertIn(f"0 of {LAYERS} layers of model", daemon.log())
+        self.assert_knows_its_text(daemon)
+
+
+@unittest.skipUnless(GPU and "llvmpipe" in sum(test_devices.listed(), []), "no driver llvmpipe, which can be seen twice")
+class TwoDevices(OnDevices):
+    def test_a_model_is_on_one_if_it_fits(self):
+        daemon = self.daemon("--main-device", "Vulkan1", environment=TWO)
+        self.assertIn(", on Vulkan1", model_line(daemon))
+        self.assertEqual(0, self.memory(daemon, "Vulkan0")["memory_reserved_bytes"])
+        self.assert_knows_its_text(daemon)
+
+    def test_layers_are_split_as_asked(self):
+        daemon = self.daemon("--split", "1,3", environment=TWO)
+        self.assertIn(", on Vulkan0 (1), Vulkan1 (3)", model_line(daemon))
+        for device in ("Vulkan0", "Vulkan1"):
+            self.assertGreater(self.memory(daemon, device)["weights_bytes"], 0)
+        self.assert_knows_its_text(daemon)
+
+    def test_what_one_cannot_take_the_other_takes(self):
+        alone = self.daemon("--devices", "Vulkan0", environment=TWO)
+        whole = self.memory(alone, "Vulkan0")["memory_reserved_bytes"]
+        self.assertEqual(0, alone.terminate())
+        daemon = self.daemon(environment=TWO, device_bytes=whole - 1)
+        self.assertRegex(model_line(daemon), r", on Vulkan0 \(\d\), Vulkan1 \(\d\)")
+        for device in ("Vulkan0", "Vulkan1"):
+            memory = self.memory(daemon, device)
+            self.assertTrue(0 < memory["memory_reserved_bytes"] < whole, memory)
+        self.assert_knows_its_text(daemon)
+
+    def test_a_conversation_goes_on_after_a_restart(self):
+        daemon = self.daemon("--split", "2,2", environment=TWO)
+        prompt = "the dog and the cat say hello to the small boy " * 30 + PROMPT
+        with daemon.client() as client:
+            session = client.create_session(mode="text")
+            first = client.generate(prompt, session_id=session, max_tokens=8)
+            self.assertEqual(REGISTER.says(prompt, 8), first.text)
+        self.assertEqual(0, daemon.terminate(), daemon.log())
+        daemon.start().wait_ready()
+        with daemon.client() as client:
+            second = client.generate(" the end", session_id=session, max_tokens=8)
+            self.assertGreater(second.usage["reused_tokens"], 100)
+            self.assertEqual(REGISTER.says(prompt + first.text + " the end", 8), second.text)
+
+    def test_a_split_for_another_number_of_devices_is_refused(self):
+        daemon = uma.Daemon(uma.TINY_REGISTER, "--split", "1,2,3", environment=TWO).start()
+        self.addCleanup(daemon.kill)
+        self.assertEqual(1, daemon.wait())
+        self.assertIn("split: it has 3 numbers, but there are 2 devices", daemon.log())
+
+
+if __name__ == "__main__":
+    unittest.main()
