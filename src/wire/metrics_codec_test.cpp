@@ -150,7 +150,7 @@ TEST(MetricsJson, HasTheTableInItsOrderAndTheWorkers) {
   for (const auto& field : shown.as_object()) names.emplace_back(field.key());
   std::vector<std::string> wanted;
   for (const Metric& metric : kMetrics) wanted.emplace_back(metric.name);
-  wanted.emplace_back("workers");
+  wanted.insert(wanted.end(), {"workers", "devices"});
   EXPECT_EQ(names, wanted);
 
   EXPECT_EQ(shown.at("model"), "tiny");
