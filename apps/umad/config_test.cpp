@@ -349,6 +349,9 @@ TEST(Config, ReproducibleDecidesTheLayoutOfTheCache) {
         << refused.error().text;
   }
   EXPECT_TRUE(load("scheduler: {reproducible: on}\nkv: {flash_attention: on}\n"));
+  EXPECT_FALSE(config->devices.are_used());
+  EXPECT_TRUE(load("scheduler: {reproducible: on}\ndevices: [Vulkan0]\ngpu_layers: 0\n"));
+  EXPECT_THAT(load("scheduler: {reproducible: on}\ndevices: [Vulkan0]\n").error().text, HasSubstr("needs devices: none"));
 }
 
 TEST(Config, AnEmptyFileOrSectionChangesNothing) {
@@ -498,7 +501,7 @@ models_dirs: [/srv/models, "/home/someone/my \"models\""]
 vision: {allowed_dirs: [/a, /b], url_hosts: ["images.local:8080"], url_timeout: 1500ms}
 http: {address: "[::1]:80", keys_file: /k, cors_origins: ["https://chat.example"], insecure: true}
 limits: {max_prompt_bytes: 2000, tx_bytes_max: 64K}
-scheduler: {tick_ms: 12.5, lanes: turns, reproducible: on, speculation: off}
+scheduler: {tick_ms: 12.5, lanes: turns, speculation: off}
 kv: {warm_bytes_max: 0, cold_bytes_max: 3G, ttl: 7d, archive_after: 90m}
 )");
   const auto printed = load({"--config", file.path(), "--slots", "3", "--print-config"}, {{"UMA_VERIFY", "5"}});

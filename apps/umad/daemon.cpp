@@ -149,6 +149,11 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   config.devices.split = card.split.value_or(config.devices.split);
   config.devices.main_device = card.main_device.value_or(config.devices.main_device);
   config.devices.layers = card.gpu_layers.value_or(config.devices.layers);
+  if (config.reproducible != Reproducible::off) {
+    if (config.devices.are_named())
+      return fail(ErrorCode::model_load, "its card names devices, but scheduler.reproducible needs devices: none");
+    config.devices.names.emplace();
+  }
   config.replicates_weights = config.replicates_weights || card.replicates_weights;
   const auto draft_path = choose_draft_model(config);
   if (!draft_path) return fail(ErrorCode::model_load, std::format("draft model: {}", draft_path.error().message));

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <format>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -372,7 +373,9 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     facts.memory_bytes = own_bytes + std::min(mapped_bytes, facts.bytes) + table_bytes(*header);
     facts.on_devices = devices.bytes_on([](const std::string& buffer) { return library_log().weight_bytes_in(buffer); });
     const std::int32_t layers = llama_model_n_layer(model.get());
-    const Placement placement = placement_of(devices.used(), devices.layers_of(layers), layers);
+    const std::vector<std::int32_t> counts = devices.layers_of(layers);
+    facts.is_on_devices = std::accumulate(counts.begin(), counts.end(), 0) > layers;
+    const Placement placement = placement_of(devices.used(), counts, layers);
     auto adapters = load_adapters(*model, *header, options.adapters, facts);
     return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts), std::move(adapters),
                                         options.pooling, device_options, placement);

@@ -209,10 +209,11 @@ struct TextFrame {
 };
 
 struct ModelFacts {
-  std::string name;         // Stem of the file name.
-  std::string description;  // The library's description, for example "llama 134M Q8_0".
-  std::string identity;     // Differs between models with incompatible KV.
-  std::string devices;      // For people, "on Vulkan0" or "2 of 5 layers on Vulkan0"; empty: the CPU computes all layers.
+  std::string name;            // Stem of the file name.
+  std::string description;     // The library's description, for example "llama 134M Q8_0".
+  std::string identity;        // Differs between models with incompatible KV.
+  std::string devices;         // For people, "on Vulkan0" or "2 of 5 layers on Vulkan0"; empty: the CPU computes all layers.
+  bool is_on_devices = false;  // The CPU computes no layer.
   std::uint64_t bytes = 0;
   std::uint64_t memory_bytes = 0;  // Memory of these weights in the library.
   DeviceBytes on_devices{};        // Part of `memory_bytes`.

@@ -30,11 +30,12 @@ void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, c
   }
   const llm::ContextShape& shape = loaded.workers.front().decode->shape();
   const auto workers = static_cast<std::int32_t>(loaded.workers.size());
-  const bool is_even = context.threads_batch == 0 || context.threads_batch == context.threads;
+  const bool is_even =
+      loaded.threads < context.threads || context.threads_batch == 0 || context.threads_batch == context.threads;
   const std::string for_prompts = is_even ? "" : std::format(", {} for prompts", context.threads_batch * workers);
   log_info("layout  {} worker(s) with {} slots and {} KV cells each ({}, up to {} tokens a session); {} compute thread(s){}",
            workers, shape.sequences, shape.cells, shape.is_unified ? "unified" : "split", shape.sequence_cells_max,
-           context.threads * workers, for_prompts);
+           loaded.threads * workers, for_prompts);
 }
 
 // A thread that lowers its priority cannot raise it again, and the model's lanes, its children, would inherit it. The library

@@ -64,6 +64,13 @@ void add_context(const auto& shape, LoadedWorkers& loaded) {
   loaded.contexts_on_devices += shape.on_devices;
 }
 
+// The CPU only looks up the tokens' embeddings and samples: the worker's thread does that, and sleeps while a device computes.
+void use_one_thread(llm::ContextOptions& options, LoadedWorkers& loaded) {
+  options.threads = options.threads_batch = 1;
+  loaded.threads = 1;
+  loaded.threads_beside_prefill = 0;
+}
+
 }  // namespace
 
 llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::int32_t sequences, std::int32_t cells_max) {
@@ -91,6 +98,7 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
   loaded.defaults = options.defaults;
   loaded.threads_beside_prefill = options.threads_beside_prefill;
   loaded.widths = options.widths;
+  llm::ContextOptions context_options = options.context;
   std::shared_ptr<const llm::Model> model;
   const bool drafts = !options.draft_path.empty();
   const double loads = loaded.copies + (drafts ? 1 : 0);
@@ -112,20 +120,23 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
       model = std::move(*copy);
     }
     if (i < loaded.copies) add_weights(*model, loaded);
-    if (i == 0) loaded.model = model;
+    if (i == 0) {
+      loaded.model = model;
+      if (model->facts().is_on_devices) use_one_thread(context_options, loaded);
+    }
     if (model->facts().capability != Capability::chat) {
-      auto context = model->new_embedding(llm::embedding_options(options.context));
+      auto context = model->new_embedding(llm::embedding_options(context_options));
       if (!context) return std::unexpected(context.error());
       add_context((*context)->shape(), loaded);
       loaded.embeddings.push_back(std::move(*context));
       continue;
     }
-    auto context = model->new_context(options.context);
+    auto context = model->new_context(context_options);
     if (!context) return std::unexpected(context.error());
     WorkerContexts& worker = loaded.workers.emplace_back(std::move(*context));
     add_context(worker.decode->shape(), loaded);
     if (wants_prefill_context(options)) {
-      add_prefill_context(model, options.context, worker);
+      add_prefill_context(model, context_options, worker);
       if (worker.prefill) add_context(worker.prefill->shape(), loaded);
     }
   }
@@ -144,7 +155,7 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
   add_weights(**draft, loaded);
   if (auto same = check_same_vocabulary(loaded.model->vocab(), (*draft)->vocab()); !same) return std::unexpected(same.error());
   for (WorkerContexts& worker : loaded.workers) {
-    auto context = make_draft_context(**draft, worker.decode->shape(), options.context);
+    auto context = make_draft_context(**draft, worker.decode->shape(), context_options);
     if (!context) return std::unexpected(context.error());
     worker.draft = std::move(*context);
     add_context(worker.draft->shape(), loaded);
