@@ -143,8 +143,8 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   if (!is_default || !card.draft_model.empty()) config.draft_model = card.draft_model;
   // Rotation belongs to a model, like its draft model.
   config.rope = card.rope.value_or(is_default ? config.rope : llm::RopeOptions{});
-  // Proportions belong to the devices that are named beside them.
-  if (card.devices) config.devices.split.clear();
+  // Proportions and the main one belong to the devices that are named beside them.
+  if (card.devices) config.devices = {.layers = config.devices.layers};
   config.devices.names = card.devices.value_or(config.devices.names);
   config.devices.split = card.split.value_or(config.devices.split);
   config.devices.main_device = card.main_device.value_or(config.devices.main_device);

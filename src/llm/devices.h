@@ -52,10 +52,10 @@ struct DeviceMemory {
 
 // Names of devices. Nullopt: every GPU once, or the first integrated GPU if there are no others. Empty: none.
 using DeviceNames = std::optional<std::vector<std::string>>;
-// How many layers of a model are on devices, counted from its end; its output counts as the last one. Nullopt: all.
+// How many layers of a model are on devices at most, counted from its end; its output counts as the last one. Nullopt: all.
 using DeviceLayers = std::optional<std::int32_t>;
 
-// The proportions in which several devices have a model's layers, in the order of their names. Empty: by their free memory.
+// The proportions in which several devices have a model's layers, in the order of their names. Empty: not given.
 using DeviceSplit = std::vector<float>;
 
 // Which devices a model is loaded on, besides the CPU.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 
 #include <llama.h>
 
@@ -88,6 +89,30 @@ ContextBytes estimate_context(const GgufHeader& header, const ContextOptions& op
           .output = static_cast<std::uint64_t>(logits * kWord)};
 }
 
+// What the layers on devices take there, if their share of the caches is that of the layers.
+void estimate_devices(Footprint& footprint, const GgufHeader& header, const ChosenDevices& devices) {
+  const auto layers = static_cast<std::int32_t>(header.block_count);
+  const std::vector<std::int32_t> counts = devices.layers_of(layers);
+  std::int32_t layer = layers + 1 - std::accumulate(counts.begin(), counts.end(), 0);
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const Device& device = devices.used()[i];
+    const auto share = [&](std::uint64_t bytes) {
+      return bytes / static_cast<std::uint64_t>(layers + 1) * static_cast<std::uint64_t>(counts[i]);
+    };
+    std::uint64_t weights = 0;
+    for (const std::int32_t end = layer + counts[i]; layer < end; ++layer) {
+      const auto index = static_cast<std::size_t>(layer);
+      const std::uint64_t output = header.has_output() ? header.output_bytes : header.token_bytes;
+      weights += layer == layers ? output : index < header.layer_bytes.size() ? header.layer_bytes[index] : 0;
+    }
+    if (device.kind != DeviceKind::gpu) continue;
+    footprint.weights_on_devices.add(device.name, weights);
+    for (auto* const contexts : {&footprint.contexts, &footprint.one_sequence}) {
+      for (ContextBytes& bytes : *contexts) bytes.on_devices.add(device.name, share(bytes.cache) + bytes.compute);
+    }
+  }
+}
+
 // All contexts are of one model.
 std::optional<Pooling> given_pooling(std::span<const ContextOptions> contexts) {
   return contexts.empty() ? std::nullopt : contexts.front().pooling;
@@ -131,8 +156,10 @@ Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, s
       // A tensor that both the CPU and a device need is in the memory of both.
       footprint.weights = memory->weights + table_bytes(header);
       footprint.weights_on_devices = memory->weights_on_devices;
+    } else {
+      if (offers_amx()) footprint.weights += amx_bytes(header, footprint.makes_vectors);
+      estimate_devices(footprint, header, devices);
     }
-    if (offers_amx() && !devices.take_all_layers()) footprint.weights += amx_bytes(header, footprint.makes_vectors);
     for (const ContextBytes& bytes : footprint.contexts) {
       if (bytes.compute == 0) return fail(ErrorCode::model_load, "libllama reported no compute buffer");
     }
@@ -177,7 +204,9 @@ Expected<Footprint> measure_footprint(const std::string& path, std::span<const C
   auto measured = dry_run(path, *header, contexts, *chosen);
   if (measured) return measured;
   log_debug("{}: memory need estimated from the header, because it cannot be measured: {}", path, measured.error().message);
-  return estimate_footprint(*header, contexts);
+  Footprint estimated = estimate_footprint(*header, contexts);
+  estimate_devices(estimated, *header, *chosen);
+  return estimated;
 }
 
 Footprint estimate_footprint(const GgufHeader& header, std::span<const ContextOptions> contexts) {

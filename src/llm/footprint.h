@@ -41,7 +41,7 @@ struct Footprint {
 
 // Measures one copy of the weights and the given contexts on it, by a dry run: the library reads the vocabulary and plans all
 // allocations without allocating, which takes 1 to 500 ms, depending on the vocabulary's size. If the dry run fails, the result
-// is an estimate, in which nothing is on devices. The contexts of an embedding model or a reranker are counted as
+// is an estimate. The contexts of an embedding model or a reranker are counted as
 // llm::EmbeddingContext. Any thread. Loads and computations on other threads wait for some milliseconds, as they do when a
 // context is made. Errors: E_MODEL_002 for a bad file.
 [[nodiscard]] Expected<Footprint> measure_footprint(const std::string& path, std::span<const ContextOptions> contexts,

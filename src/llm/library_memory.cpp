@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include <ggml-backend.h>
 
@@ -22,6 +23,8 @@ struct llama_memory_breakdown_data {
 namespace uma::llm {
 namespace {
 
+constexpr std::string_view kVersion = "0.7.";  // Of the library for which the declaration above was tried.
+
 // The log rounds each buffer to 0.01 MiB.
 bool are_near(std::uint64_t a, std::uint64_t b) {
   constexpr double kRounding = 256 << 10;
@@ -37,7 +40,8 @@ ggml_backend_dev_t own_memory_of(ggml_backend_buffer_type_t type) {
 }  // namespace
 
 std::optional<LibraryMemory> library_memory(const llama_context* context) {
-  if (llama_get_memory_breakdown == nullptr) return std::nullopt;
+  // A function with the same name that returns something else would be called all the same.
+  if (llama_get_memory_breakdown == nullptr || !std::string_view(llama_version()).starts_with(kVersion)) return std::nullopt;
   LibraryMemory memory;
   std::uint64_t compute = 0;
   for (const auto& [type, bytes] : llama_get_memory_breakdown(context)) {

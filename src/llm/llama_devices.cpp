@@ -80,7 +80,8 @@ Expected<std::vector<Device>> devices_of(const DeviceOptions& options) {
 std::vector<std::int32_t> ChosenDevices::layers_of(std::int32_t layers_count) const {
   if (!are_used()) return {};
   const std::int32_t all = layers_count + 1;
-  return split_layers(std::min(layers_.value_or(all), all), std::span(split_).first(used_.size()));
+  const std::vector<float> even(used_.size(), 1);
+  return split_layers(std::min(layers_.value_or(all), all), split_.empty() ? even : std::span(split_).first(used_.size()));
 }
 
 DeviceBytes ChosenDevices::bytes_on(const std::function<std::uint64_t(const std::string& buffer)>& bytes_in) const {
@@ -108,13 +109,18 @@ Expected<ChosenDevices> ChosenDevices::of(const DeviceOptions& options) {
   if (chosen.used_.size() >= llama_max_devices()) {
     return fail(ErrorCode::model_load, std::format("devices: at most {} can be used at once", llama_max_devices() - 1));
   }
-  if (!options.split.empty() && options.split.size() != chosen.used_.size()) {
+  if (!chosen.used_.empty() && !options.split.empty() && options.split.size() != chosen.used_.size()) {
     return fail(ErrorCode::model_load,
                 std::format("split: it has {} numbers, but there are {} devices", options.split.size(), chosen.used_.size()));
   }
+  if (!chosen.used_.empty() && !options.main_device.empty() &&
+      !std::ranges::contains(chosen.used_, options.main_device, &Device::name)) {
+    return fail(ErrorCode::model_load,
+                std::format("main_device: \"{}\" is none of the devices that the model may use", options.main_device));
+  }
   chosen.handles_.push_back(nullptr);
-  chosen.split_ = options.split.empty() ? std::vector<float>(chosen.used_.size(), 1) : options.split;
-  chosen.split_.resize(llama_max_devices());
+  chosen.split_ = options.split;
+  if (!chosen.split_.empty()) chosen.split_.resize(llama_max_devices());
   return chosen;
 }
 
@@ -122,8 +128,7 @@ void ChosenDevices::apply(llama_model_params& params) {
   constexpr std::int32_t kAll = -1;
   params.devices = handles_.data();
   params.n_gpu_layers = are_used() ? layers_.value_or(kAll) : 0;
-  // Otherwise the library divides the layers by the free memory of the moment.
-  params.tensor_split = split_.data();
+  if (!split_.empty()) params.tensor_split = split_.data();
   if (used_.size() > 1) {
     // Where a rule places tensors, the library does not compute several calls on several devices at once, for which it would
     // allocate up to ten times the memory for tensors of a computation (docs/decisions/0069). No tensor has such a name.

@@ -27,8 +27,8 @@ class ChosenDevices {
   // Of a projector: the first of them; null: the CPU.
   [[nodiscard]] ggml_backend_dev_t first() const { return handles_.front(); }
   [[nodiscard]] bool are_used() const { return !used_.empty(); }
-  [[nodiscard]] bool take_all_layers() const { return are_used() && !layers_; }
-  // The layers of each of used(), if a model has `layers_count` layers without its output.
+  // The layers of each of used(), if a model has `layers_count` layers without its output. Without a given split the library
+  // divides them by the free memory of the moment, and this is only an estimate.
   [[nodiscard]] std::vector<std::int32_t> layers_of(std::int32_t layers_count) const;
   // Bytes in the buffers of devices that have memory of their own; `bytes_in` returns those in buffers with a name.
   [[nodiscard]] DeviceBytes bytes_on(const std::function<std::uint64_t(const std::string& buffer)>& bytes_in) const;
@@ -39,7 +39,7 @@ class ChosenDevices {
   std::vector<Device> used_;
   std::vector<ggml_backend_dev_t> handles_;  // Of the same, and null at the end.
   DeviceLayers layers_;
-  std::vector<float> split_;  // One for each of the most devices that the library has.
+  std::vector<float> split_;  // One for each of the most devices that the library has; empty: not given.
   std::array<llama_model_tensor_buft_override, 2> overrides_{};
 };
 

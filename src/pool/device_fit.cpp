@@ -25,9 +25,8 @@ std::int32_t sum(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), 0);
 }
 
-llm::DeviceOptions options_of(std::span<const RoomOnDevice> rooms, const Counts& counts, const llm::DeviceOptions& wanted) {
-  llm::DeviceOptions options{
-      .names = std::vector<std::string>(), .layers = sum(counts), .split = {}, .main_device = wanted.main_device};
+llm::DeviceOptions options_of(std::span<const RoomOnDevice> rooms, const Counts& counts) {
+  llm::DeviceOptions options{.names = std::vector<std::string>(), .layers = sum(counts)};
   for (std::size_t i = 0; i < rooms.size(); ++i) {
     if (counts[i] == 0) continue;
     options.names->push_back(rooms[i].name);
@@ -57,13 +56,21 @@ class Fitter {
     std::vector<std::uint64_t> layers = weights_;
     std::set<Counts> tried;
     std::optional<DeviceFit> best;
+    std::int32_t layers_max = layers_max_;
     for (int i = 0; i < kTries; ++i) {
-      const Counts counts = place(layers, devices, rooms.size());
-      if (sum(counts) == 0 || !tried.insert(counts).second) break;
-      const llm::DeviceOptions options = options_of(rooms, counts, wanted_);
+      const Counts counts = place(layers, devices, layers_max);
+      if (sum(counts) == 0) break;
+      if (!tried.insert(counts).second) {
+        if (best) break;
+        // What the devices need beside the layers changes with them: fewer layers are tried.
+        layers_max = sum(counts) - 1;
+        continue;
+      }
+      const llm::DeviceOptions options = options_of(rooms, counts);
       auto need = measure_(options);
       if (!need) return std::unexpected(need.error());
-      if (is_within(*need, rooms) && (!best || *best->devices.layers < sum(counts))) best = {options, *need};
+      const bool fits = is_within(*need, rooms);
+      if (fits && (!best || *best->devices.layers < sum(counts))) best = {options, *need};
       if (best && *best->devices.layers == layers_max_) break;
       layers = with_cache(*need);
       correct(devices, rooms, layers, counts, *need);
@@ -72,12 +79,12 @@ class Fitter {
   }
 
  private:
-  static constexpr int kTries = 5;
+  static constexpr int kTries = 6;
 
   [[nodiscard]] Counts place(std::span<const std::uint64_t> layers, std::span<const llm::DeviceRoom> devices,
-                             std::size_t count) const {
-    if (wanted_.split.size() == count && count > 0) return llm::fit_layers(layers, devices, layers_max_, wanted_.split);
-    return llm::fit_layers(layers, devices, layers_max_);
+                             std::int32_t layers_max) const {
+    if (wanted_.split.size() == devices.size()) return llm::fit_layers(layers, devices, layers_max, wanted_.split);
+    return llm::fit_layers(layers, devices, layers_max);
   }
   static llm::DeviceBytes on_devices(const MemoryNeed& need) { return need.weights_on_devices + need.contexts_on_devices; }
   static bool is_within(const MemoryNeed& need, std::span<const RoomOnDevice> rooms) {

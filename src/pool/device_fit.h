@@ -17,6 +17,7 @@ namespace uma::pool {
 struct RoomOnDevice {
   std::string name;
   std::uint64_t bytes = 0;
+  bool operator==(const RoomOnDevice&) const = default;
 };
 
 struct DeviceFit {
@@ -27,10 +28,11 @@ struct DeviceFit {
 // Measures the need of the load if its model is on these devices.
 using MeasureNeed = std::function<Expected<MemoryNeed>(const llm::DeviceOptions& devices)>;
 
-// Returns the devices with the most layers for which every device's need is within its room, after at most some ten
-// measurements. One device alone is taken before several, `wanted.main_device` first, else the one with the most room. `rooms`
-// are the devices that `wanted` means and that have memory of their own, in their order; `wanted.layers` is the most, and
-// `wanted.split` is kept. If nothing fits, the result has no devices.
+// Returns the devices with the most layers for which every device's need is within its room, after one measurement if
+// the model fits as a whole, else after at most six for each try. One device alone is taken before several,
+// `wanted.main_device` first, else the one with the most room. `rooms` are the devices that `wanted` means and that have memory
+// of their own, in their order; `wanted.layers` is the most, and `wanted.split` is kept. If nothing fits, the result has no
+// devices.
 [[nodiscard]] Expected<DeviceFit> fit_devices(const llm::GgufHeader& header, const llm::DeviceOptions& wanted,
                                               std::span<const RoomOnDevice> rooms, const MeasureNeed& measure);
 

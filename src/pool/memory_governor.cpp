@@ -236,16 +236,10 @@ Expected<Holding> MemoryGovernor::reserve(const std::string& model, MemoryKind k
 
 void MemoryGovernor::correct(Holding& held, std::uint64_t host, const llm::DeviceBytes& devices) {
   if (held.is_empty()) return;
-  Reservation& on_host = held.parts_.at(kHostMemory);
-  on_host.correct(host);
-  for (auto& [place, part] : held.parts_) {
-    if (place != kHostMemory) part.correct(0);
-  }
-  for (const auto& [device, bytes] : devices.by_device()) {
-    const Place place = place_of(device);
-    Reservation& part = held.parts_.try_emplace(place, on_host.empty_at(place)).first->second;
-    part.correct(bytes);
-  }
+  std::map<Place, std::uint64_t> bytes_in = {{kHostMemory, host}};
+  for (const auto& [device, bytes] : devices.by_device()) bytes_in[place_of(device)] += bytes;
+  for (const auto& [place, bytes] : bytes_in) held.parts_.try_emplace(place, held.parts_.at(kHostMemory).empty_at(place));
+  for (auto& [place, part] : held.parts_) part.correct(bytes_in[place]);
 }
 
 Place MemoryGovernor::place_of(const std::string& device) const {
@@ -305,6 +299,7 @@ std::uint64_t usable_bytes(const MemoryInfo& host, const GovernorOptions& option
 }
 
 std::uint64_t usable_device_bytes(std::uint64_t total, std::uint64_t free, const GovernorOptions& options) {
+  if (total == 0) return options.device_bytes_max > 0 ? options.device_bytes_max : kNoLimit;
   constexpr std::uint64_t kMarginMin = std::uint64_t{256} << 20;
   const std::uint64_t margin = std::max(total / 10, std::min(kMarginMin, total / 4));
   const std::uint64_t there = std::min(total, free);

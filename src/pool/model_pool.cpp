@@ -424,7 +424,20 @@ void ModelPool::keep_warm(const std::string& model) {
 
 // Passes the system's present figures to the governor. Requires eviction_mutex_.
 void ModelPool::update_governor() {
-  governor_.update(options_.memory(), options_.device_memory());
+  std::vector<llm::DeviceMemory> devices = llm::gpu_memory();
+  {
+    // What loads have reserved may not be allocated yet, and would count as free once more.
+    const MutexLock lock(mutex_);
+    for (llm::DeviceMemory& device : devices) {
+      for (const auto& [name, resident] : residents_) {
+        if (!resident.is_loading) continue;
+        const std::uint64_t bytes =
+            resident.weights_held.bytes(governor_.place_of(device.name)) + resident.contexts_on_devices.of(device.name);
+        device.free -= std::min(device.free, bytes);
+      }
+    }
+  }
+  governor_.update(options_.memory(), devices);
   warm_.update(under_way_bytes());
 }
 

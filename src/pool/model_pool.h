@@ -54,7 +54,6 @@ struct PoolOptions {
   std::function<Expected<engine::LoadWorkersOptions>(const RegisteredModel& model)> prepare;
   LoadGuard* guard = nullptr;  // Outlives the pool; null: every file is loaded.
   std::function<MemoryInfo()> memory = [] { return read_memory_info(); };
-  std::function<std::vector<llm::DeviceMemory>()> device_memory = [] { return llm::gpu_memory(); };
 };
 
 class ModelPool final : public engine::WorkerSource {
@@ -145,7 +144,7 @@ class ModelPool final : public engine::WorkerSource {
   [[nodiscard]] Expected<MemoryNeed> place(const RegisteredModel& model, engine::LoadWorkersOptions& options,
                                            const llm::DeviceOptions& wanted, double share);
   [[nodiscard]] std::vector<RoomOnDevice> rooms_for(const RegisteredModel& model, std::span<const llm::Device> devices,
-                                                    double share);
+                                                    double share, bool evicts);
   [[nodiscard]] RoomMade make_room_on_devices(const std::string& model, const MemoryNeed& need, bool has_weights,
                                               std::span<const engine::ModelUsage> usages);
   [[nodiscard]] Expected<Holding> acquire(const RegisteredModel& model, MemoryNeed& need,

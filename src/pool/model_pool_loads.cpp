@@ -1,6 +1,7 @@
 // The loads of ModelPool: a load reserves its memory, evicting others if necessary, and reads its files.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <format>
 #include <limits>
@@ -22,8 +23,25 @@ namespace {
 
 // How much of the devices' memory a load takes at first, and after it has failed there; at last it takes none.
 constexpr std::array kDeviceShares = {1.0, 0.75, 0.0};
+constexpr std::uint64_t kDeviceBytesMax = std::uint64_t{1} << 50;  // One that does not say how much it has has less.
 constexpr int kFits = 3;  // A device's memory can be taken by others after the layers were fitted.
 constexpr Duration kLookAgain = std::chrono::milliseconds(500);  // Interval of a load that waits for memory.
+
+// Whether a load has failed because a device had too little memory, as far as the message says so.
+bool may_be_short_of_memory(const Error& error) {
+  return error.message.contains("memory") || error.message.contains("Memory") || error.message.contains("alloc");
+}
+
+// Whether only background requests wait for the model.
+bool is_for_background(std::span<const engine::ModelUsage> usages, const std::string& model) {
+  const engine::ModelUsage own = engine::usage_of(usages, model);
+  return own.waiting > 0 && own.waiting == own.background_waiting;
+}
+
+// Room in coarse steps, so that a little more or less of it places the same layers: their KV could not be used otherwise.
+std::uint64_t in_steps(std::uint64_t bytes) {
+  return bytes - bytes % std::max<std::uint64_t>(1, std::bit_floor(bytes) / 32);
+}
 
 // The next best options of a load that can never fit. First a window longer than agents need is given up, then the second
 // context, then more of the window. False: there are none.
@@ -33,7 +51,7 @@ bool want_less(engine::LoadWorkersOptions& options, bool is_window_open) {
     options.context = *shorter;
     return true;
   }
-  return std::exchange(options.lanes, false);
+  return engine::wants_prefill_context(options) && std::exchange(options.lanes, false);
 }
 
 // Says so if `n_ctx` is more than the model supports.
@@ -106,6 +124,7 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   Expected<engine::LoadedWorkers> loaded;
   Reserved reserved;
   bool is_reduced = false;  // Something was left out.
+  std::optional<Error> failed_on_devices;
   bool had_weights = false;
   for (std::size_t i = 0;; ++i) {
     const double share = kDeviceShares.at(i);
@@ -115,7 +134,7 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
       is_reduced = true;
       got = reserve(registered, *options, devices_wanted, share, load);
     }
-    if (!got) return std::unexpected(got.error());
+    if (!got) return std::unexpected(failed_on_devices.value_or(got.error()));
     is_reduced |= got->need != got->wanted;
     reserved = *std::move(got);
     if (wants_lanes && !options->lanes) {
@@ -147,9 +166,10 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     if (loaded) break;
     options->weights.reset();
     drop_failed_load(model, std::move(reserved.contexts));
+    if (!options->devices.are_used() || load.is_cancelled.load() || !may_be_short_of_memory(loaded.error())) return loaded;
+    if (!failed_on_devices) failed_on_devices = loaded.error();
     is_reduced = true;
-    if (!options->devices.are_used() || load.is_cancelled.load()) return loaded;
-    log_warning("model   {}: {}: less of it is tried on devices", model, loaded.error().message);
+    log_warning("model   {}: {}: it is tried with less memory of devices", model, loaded.error().message);
   }
   const MemoryNeed taken = correct(registered, reserved.need, *loaded, reserved.contexts);
   if (!is_reduced) measured_.note(registered, reserved.need, taken);
@@ -189,10 +209,10 @@ void ModelPool::choose_layout(const RegisteredModel& model, engine::LoadWorkersO
   {
     const MutexLock eviction_lock(eviction_mutex_);
     update_governor();
-    const std::vector<PlaceUse> places = governor_.use();
-    usable = places.front().usable;
+    usable = governor_.use().front().usable;
     for (const llm::Device& device : devices.value_or(std::vector<llm::Device>())) {
-      if (device.kind == llm::DeviceKind::gpu) on_devices += places[governor_.place_of(device.name)].usable;
+      const Place place = governor_.place_of(device.name);
+      if (device.kind == llm::DeviceKind::gpu) on_devices += std::min(governor_.use()[place].usable, kDeviceBytesMax);
     }
   }
   const auto workers = static_cast<std::uint64_t>(std::max(1, options.workers));
@@ -228,21 +248,36 @@ Expected<MemoryNeed> ModelPool::place(const RegisteredModel& model, engine::Load
   {
     const MutexLock lock(mutex_);
     const auto resident = residents_.find(model.card.name);
-    if (resident != residents_.end() && resident->second.weights) kept = resident->second.devices;
+    if (resident != residents_.end() && resident->second.weights && resident->second.file == model.file &&
+        resident->second.adapters == model.adapters) {
+      kept = resident->second.devices;
+    }
   }
   options.devices = kept.value_or(llm::DeviceOptions{.names = std::vector<std::string>()});
   const auto devices = llm::devices_of(wanted);
   if (!devices) return std::unexpected(devices.error());
+  if (share == 0) log_info("memory: no layer of model {} is placed on devices", model.card.name);
   if (kept || share == 0 || devices->empty() || model.header() == nullptr) return need_of(model, options);
-  const std::vector<RoomOnDevice> rooms = rooms_for(model, *devices, share);
-  auto fit = fit_devices(*model.header(), wanted, rooms, [&](const llm::DeviceOptions& some) {
-    options.devices = some;
-    return need_of(model, options);
-  });
+  const auto fit_in = [&](std::span<const RoomOnDevice> rooms) {
+    return fit_devices(*model.header(), wanted, rooms, [&](const llm::DeviceOptions& some) {
+      options.devices = some;
+      return need_of(model, options);
+    });
+  };
+  const auto layers = static_cast<std::int32_t>(model.header()->block_count) + 1;
+  const std::int32_t layers_wanted = std::min(layers, wanted.layers.value_or(layers));
+  std::vector<RoomOnDevice> rooms = rooms_for(model, *devices, share, false);
+  auto fit = fit_in(rooms);
+  if (fit && fit->devices.layers.value_or(0) < layers_wanted) {
+    // Idle models leave the devices for it.
+    if (auto more = rooms_for(model, *devices, share, true); more != rooms) {
+      rooms = std::move(more);
+      if (auto better = fit_in(rooms); !better || better->devices.layers > fit->devices.layers) fit = std::move(better);
+    }
+  }
   if (!fit) return std::unexpected(fit.error());
   options.devices = fit->devices;
-  const auto layers = static_cast<std::int32_t>(model.header()->block_count) + 1;
-  if (const auto placed = options.devices.layers.value_or(0); placed < std::min(layers, wanted.layers.value_or(layers))) {
+  if (const auto placed = options.devices.layers.value_or(0); placed < layers_wanted) {
     std::string left;
     for (const RoomOnDevice& room : rooms) {
       left += std::format("{}{} of {}", left.empty() ? "" : ", ", readable_bytes(room.bytes), room.name);
@@ -253,25 +288,25 @@ Expected<MemoryNeed> ModelPool::place(const RegisteredModel& model, engine::Load
   return std::move(fit->need);
 }
 
-// What a load may take of each device: what is left, and what idle models have there.
-std::vector<RoomOnDevice> ModelPool::rooms_for(const RegisteredModel& model, std::span<const llm::Device> devices,
-                                               double share) {
+// What a load may take of each device: what is left, and with `evicts` what idle models have there, except for background
+// requests.
+std::vector<RoomOnDevice> ModelPool::rooms_for(const RegisteredModel& model, std::span<const llm::Device> devices, double share,
+                                               bool evicts) {
   const MutexLock eviction_lock(eviction_mutex_);
   update_governor();
   const std::vector<engine::ModelUsage> usages = host_->usage();
+  evicts = evicts && !is_for_background(usages, model.card.name);
   std::vector<RoomOnDevice> rooms;
   for (const llm::Device& device : devices) {
     // An integrated GPU has the machine's memory, whose claims are made later.
     const Place place = device.kind == llm::DeviceKind::gpu ? governor_.place_of(device.name) : kHostMemory;
     const PlaceUse use = governor_.use()[place];
-    std::int64_t left =
-        static_cast<std::int64_t>(std::min<std::uint64_t>(use.usable, std::numeric_limits<std::int64_t>::max()));
+    std::uint64_t bytes = use.usable;
     if (place != kHostMemory) {
-      const EvictionOptions options{.min_loaded = options_.min_loaded};
-      left = use.left() + static_cast<std::int64_t>(evictable_bytes(views(model.card.name, usages, place), options));
+      bytes = static_cast<std::uint64_t>(std::max<std::int64_t>(0, use.left()));
+      if (evicts) bytes += evictable_bytes(views(model.card.name, usages, place), {.min_loaded = options_.min_loaded});
     }
-    rooms.push_back({.name = device.name,
-                     .bytes = static_cast<std::uint64_t>(share * static_cast<double>(std::max<std::int64_t>(0, left)))});
+    rooms.push_back({.name = device.name, .bytes = in_steps(static_cast<std::uint64_t>(share * static_cast<double>(bytes)))});
   }
   return rooms;
 }
@@ -337,9 +372,7 @@ Expected<std::optional<Holding>> ModelPool::try_acquire(const RegisteredModel& r
       warm_.update(under_way_bytes());
       return contexts;
     }
-    const engine::ModelUsage own = engine::usage_of(usages, model);
-    const bool is_background = own.waiting > 0 && own.waiting == own.background_waiting;
-    const EvictionOptions options{.min_loaded = options_.min_loaded, .is_background = is_background};
+    const EvictionOptions options{.min_loaded = options_.min_loaded, .is_background = is_for_background(usages, model)};
     const std::vector<ModelView> now = views(model, usages);
     EvictionPlan plan = plan_evictions(governor_.shortage(whole), now, options);
     if (plan.outcome == Outcome::refuse && need.states > 0) {
@@ -390,9 +423,12 @@ ModelPool::RoomMade ModelPool::make_room_on_devices(const std::string& model, co
     if (shortage == 0) continue;
     const EvictionOptions options{.min_loaded = options_.min_loaded};
     const std::vector<ModelView> now = views(model, usages, claim.place);
-    if (plan_evictions(shortage, now, options).outcome != Outcome::fits) return RoomMade::none;
-    for (const EvictionStep& step : governor_.decide(claim, now, options, clock_.unix_s()).steps) (void)take(step);
-    return RoomMade::some;
+    if (is_for_background(usages, model) || plan_evictions(shortage, now, options).outcome != Outcome::fits) {
+      return RoomMade::none;
+    }
+    const EvictionPlan plan = governor_.decide(claim, now, options, clock_.unix_s());
+    const bool done = std::ranges::all_of(plan.steps, [this](const EvictionStep& step) { return take(step); });
+    return done ? RoomMade::some : RoomMade::none;
   }
   return RoomMade::not_needed;
 }
@@ -443,9 +479,13 @@ Expected<Holding> ModelPool::acquire(const RegisteredModel& registered, MemoryNe
   LoadWait wait{.hold = BackgroundHold(holds_)};
   for (;;) {
     auto contexts = try_acquire(registered, need, weights, devices, load, wait);
-    if (!contexts) return std::unexpected(contexts.error());
-    if (*contexts) {
+    if (!contexts || *contexts) {
+      {
+        const MutexLock lock(mutex_);
+        load.is_waiting = false;
+      }
       if (wait.is_told) host_->on_load_queued(registered.card.name, 0);
+      if (!contexts) return std::unexpected(contexts.error());
       return std::move(**contexts);
     }
     if (!std::exchange(wait.is_told, true)) host_->on_load_queued(registered.card.name, wait.bytes);

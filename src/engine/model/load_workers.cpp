@@ -85,6 +85,7 @@ llm::DeviceOptions draft_devices(llm::DeviceOptions devices) {
   if (devices.are_used()) {
     devices.layers.reset();
     devices.split.clear();
+    devices.main_device.clear();
     if (devices.names) devices.names->resize(1);
   }
   return devices;
