@@ -41,6 +41,7 @@ Compute choose_compute(const Config& config, const std::optional<Profile>& profi
     if (is_type_given) options.flash_attention = llm::FlashAttention::automatic;
   }
 
+  compute.uses_devices = !profile || profile->uses_devices || config.is_given("devices") || config.is_given("gpu_layers");
   compute.threads = std::max(options.threads, options.threads_batch);
   compute.lanes = config.lanes != Lanes::off;
   compute.decode_threads_beside_prefill = config.lanes == Lanes::turns ? 0 : compute.threads / 2;
@@ -55,7 +56,7 @@ Compute choose_compute(const Config& config, const std::optional<Profile>& profi
 std::string given_over_profile(const Config& config) {
   std::string names;
   for (const char* key : {"threads", "scheduler.prefill_threads", "scheduler.ubatch", "kv.layout", "kv.flash_attention",
-                          "kv.type", "scheduler.lanes"}) {
+                          "kv.type", "scheduler.lanes", "devices", "gpu_layers"}) {
     if (config.is_given(key)) names += (names.empty() ? "" : ", ") + std::string(key);
   }
   return names;

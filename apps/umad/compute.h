@@ -19,6 +19,7 @@ namespace uma::umad {
 struct Compute {
   llm::ContextOptions context;                     // Context options of each worker.
   std::int32_t threads = 1;                        // Threads of each worker: the most that any of its calls uses.
+  bool uses_devices = true;                        // False: not even those of the configuration.
   bool lanes = true;                               // Long prompts get a second context.
   std::int32_t decode_threads_beside_prefill = 0;  // 0: lanes take turns.
 };

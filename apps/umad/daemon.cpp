@@ -173,7 +173,10 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.workers = config.workers;
   options.context = compute.context;
   options.context.pooling = card.pooling;
-  options.devices = config.devices;
+  if (compute.uses_devices || card.devices || card.gpu_layers)
+    options.devices = config.devices;
+  else
+    options.devices.names.emplace();
   options.threads = compute.threads;
   options.replicates = config.replicates_weights;
   options.lanes = compute.lanes;

@@ -49,6 +49,8 @@ std::expected<Profile, std::string> read_root(const YAML::Node& root) {
   const std::string layout = choice.take("layout", one_of({"auto", "split", "unified"}));
   const std::string type = choice.take("type", any_text());
   const auto types = llm::kv_types_of(type);
+  // Profiles of earlier versions do not say it.
+  if (root["choice"]["devices"]) profile.uses_devices = choice.take("devices", one_of({"auto", "none"})) == "auto";
   profile.lanes = choice.take("lanes", one_of({"on", "off"})) == "on";
   profile.decode_threads_beside_prefill = take_threads(choice, "decode_threads_beside_prefill");
   profile.prefill_threads_beside_decode = take_threads(choice, "prefill_threads_beside_decode");
@@ -121,6 +123,7 @@ std::string profile_text(const Profile& profile) {
       "  flash_attention: {}\n"
       "  layout: {}\n"
       "  type: {}\n"
+      "  devices: {}\n"
       "  lanes: {}\n"
       "  decode_threads_beside_prefill: {}\n"
       "  prefill_threads_beside_decode: {}\n"
@@ -132,10 +135,10 @@ std::string profile_text(const Profile& profile) {
       "  cores: {}\n"
       "  library: {}\n",
       kVersion, profile.decode_threads, profile.prefill_threads, profile.ubatch_rows, word_of(profile.flash_attention),
-      word_of(profile.kv_layout), llm::kv_types_text(profile.kv_types), profile.lanes ? "on" : "off",
-      profile.decode_threads_beside_prefill, profile.prefill_threads_beside_decode, yaml_string(profile.model_name),
-      yaml_string(profile.model_identity), yaml_string(profile.machine.cpu), profile.machine.cores,
-      yaml_string(profile.machine.library));
+      word_of(profile.kv_layout), llm::kv_types_text(profile.kv_types), profile.uses_devices ? "auto" : "none",
+      profile.lanes ? "on" : "off", profile.decode_threads_beside_prefill, profile.prefill_threads_beside_decode,
+      yaml_string(profile.model_name), yaml_string(profile.model_identity), yaml_string(profile.machine.cpu),
+      profile.machine.cores, yaml_string(profile.machine.library));
 }
 
 std::expected<Profile, std::string> parse_profile(const std::string& text, const std::string& model_identity,

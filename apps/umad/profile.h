@@ -25,7 +25,8 @@ struct Profile {
   llm::FlashAttention flash_attention = llm::FlashAttention::automatic;
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
   llm::KvTypes kv_types{};
-  bool lanes = false;  // Long prompts get a separate lane.
+  bool uses_devices = true;  // False: it is computed by the CPU alone.
+  bool lanes = false;        // Long prompts get a separate lane.
   // Threads of the two lanes while both work; 1 each if there is only one lane.
   std::int32_t decode_threads_beside_prefill = 1;
   std::int32_t prefill_threads_beside_decode = 1;

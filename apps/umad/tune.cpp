@@ -12,7 +12,11 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/memory_info.h"
+#include "llm/gguf_files.h"
 #include "llm/llama_model.h"
+#include "pool/device_fit.h"
+#include "pool/memory_governor.h"
 #include "umad/compute.h"
 #include "umad/signals.h"
 
@@ -69,9 +73,9 @@ std::string table(const Comparison& comparison) {
 
 std::string choices(const Profile& profile) {
   return std::format(
-      "chosen: {} thread(s) for decoding, {} for prompts; ubatch {}; flash attention {}; KV layout {}, type {}; {}\n",
-      profile.decode_threads, profile.prefill_threads, profile.ubatch_rows, word_of(profile.flash_attention),
-      word_of(profile.kv_layout), llm::kv_types_text(profile.kv_types),
+      "chosen: {}{} thread(s) for decoding, {} for prompts; ubatch {}; flash attention {}; KV layout {}, type {}; {}\n",
+      profile.uses_devices ? "" : "on the CPU alone; ", profile.decode_threads, profile.prefill_threads, profile.ubatch_rows,
+      word_of(profile.flash_attention), word_of(profile.kv_layout), llm::kv_types_text(profile.kv_types),
       profile.lanes ? std::format("lanes on, {} + {} threads while a prompt is computed beside streams",
                                   profile.decode_threads_beside_prefill, profile.prefill_threads_beside_decode)
                     : std::string("lanes off"));
@@ -107,6 +111,49 @@ std::string busy_message(double cores) {
       cores);
 }
 
+// The devices that the model would be loaded on if it were loaded alone.
+Expected<llm::DeviceOptions> fitted_devices(const Config& config, const std::string& model_path,
+                                            const llm::ContextOptions& context) {
+  engine::LoadWorkersOptions options{.path = model_path, .draft_path = "", .context = context};
+  options.devices.names.emplace();
+  const auto devices = llm::devices_of(config.devices);
+  if (!devices) return std::unexpected(devices.error());
+  const auto header = llm::read_model_header(model_path);
+  if (!header) return std::unexpected(header.error());
+  const pool::GovernorOptions limits{.device_bytes_max = config.pool.device_bytes_max};
+  std::vector<pool::RoomOnDevice> rooms;
+  for (const llm::Device& device : *devices) rooms.push_back({.name = device.name, .bytes = available_memory_bytes()});
+  for (const llm::DeviceMemory& memory : llm::gpu_memory()) {
+    const auto room = std::ranges::find(rooms, memory.name, &pool::RoomOnDevice::name);
+    if (room != rooms.end()) room->bytes = pool::usable_device_bytes(memory.total, memory.free, limits);
+  }
+  if (rooms.empty()) return options.devices;
+  auto fit = pool::fit_devices(*header, config.devices, rooms, [&](const llm::DeviceOptions& some) {
+    options.devices = some;
+    return pool::estimate_need(options, 0);
+  });
+  if (!fit) return std::unexpected(fit.error());
+  return std::move(fit->devices);
+}
+
+// Loads the model on the devices that it fits on, and on the CPU alone to compare the two.
+Expected<std::vector<PlacedModel>> load_placed(const Config& config, const std::string& model_path,
+                                               const llm::ContextOptions& context, const std::atomic<bool>& interrupted) {
+  const auto fitted = fitted_devices(config, model_path, context);
+  if (!fitted) return std::unexpected(fitted.error());
+  std::vector<llm::DeviceOptions> placements = {{.names = std::vector<std::string>()}};
+  if (fitted->are_used()) placements.insert(placements.begin(), *fitted);
+  std::vector<PlacedModel> models;
+  for (const llm::DeviceOptions& devices : placements) {
+    auto model =
+        llm::load_llama_model(model_path, {.on_progress = [&](double) { return !interrupted.load(); }, .devices = devices});
+    if (!model) return std::unexpected(model.error());
+    const std::string& where = (*model)->facts().devices;
+    models.push_back({.name = where.empty() ? "on the CPU" : where, .model = *std::move(model)});
+  }
+  return models;
+}
+
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
@@ -134,6 +181,7 @@ Profile profile_of(const TuneResult& result, const llm::ModelFacts& model, const
           .flash_attention = result.context.flash_attention,
           .kv_layout = result.context.layout,
           .kv_types = result.context.kv_types,
+          .uses_devices = result.uses_devices,
           .lanes = result.lanes,
           .decode_threads_beside_prefill = result.decode_threads_beside_prefill,
           .prefill_threads_beside_decode = result.prefill_threads_beside_decode};
@@ -165,14 +213,6 @@ int run_tune(const Config& config, const std::string& model_path) {
   }
 
   log_info("loading {}", model_path);
-  auto model = llm::load_llama_model(model_path,
-                                     {.on_progress = [&](double) { return !interrupted.load(); }, .devices = config.devices});
-  if (!model) return give_up(model.error());
-  const llm::ModelFacts& facts = (*model)->facts();
-  if (facts.capability != Capability::chat) {
-    return give_up({ErrorCode::model_capability, std::format("model {} is a model for {}: only chat models can be tuned",
-                                                             facts.name, capability_name(facts.capability))});
-  }
   Config one_worker = config;
   one_worker.workers = 1;
   std::error_code problem;
@@ -182,11 +222,18 @@ int run_tune(const Config& config, const std::string& model_path) {
       choose_compute(one_worker, std::nullopt, std::filesystem::file_size(model_path, problem), machine.cores).context;
   settings.seconds = config.tune->seconds;
   settings.allows_quantized_kv = config.tune->allows_quantized_kv;
+  const auto models = load_placed(config, model_path, settings.base, interrupted);
+  if (!models) return give_up(models.error());
+  const llm::ModelFacts& facts = models->front().model->facts();
+  if (facts.capability != Capability::chat) {
+    return give_up({ErrorCode::model_capability, std::format("model {} is a model for {}: only chat models can be tuned",
+                                                             facts.name, capability_name(facts.capability))});
+  }
   log_info("measuring for about {:.0f} s; Ctrl-C stops without writing a profile", settings.seconds);
 
   const OtherPrograms meanwhile(clock);
   const auto result =
-      tune(**model, settings, clock, interrupted, [](const std::string& what) { log_info("measuring: {}", what); });
+      tune(*models, settings, clock, interrupted, [](const std::string& what) { log_info("measuring: {}", what); });
   if (!result) return give_up(result.error());
   const double others = meanwhile.cores();
   const Profile profile = profile_of(*result, facts, machine);

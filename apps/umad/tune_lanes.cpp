@@ -111,6 +111,7 @@ Expected<Measurement> Tuner::storm_in_lanes(const Candidate& candidate, std::int
 
 Expected<Unit> Tuner::compare_lanes() {
   result_.lanes = false;
+  if (is_on_devices(result_.model)) return Unit{};  // There, two contexts would only take turns.
   Comparison comparison{.title = "prompts beside streams", .is_lanes = true, .columns = {0, 1}};
   comparison.trials.push_back({.name = "chunks"});
   // Without a setting, half of the threads decode beside a prompt.

@@ -87,7 +87,7 @@ Expected<std::unique_ptr<llm::Context>> Tuner::make_context(const Candidate& can
   if (options.layout == llm::KvLayout::automatic) {
     options.layout = result_.shape.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
   }
-  return model_.new_context(options);
+  return models_[candidate.model].model->new_context(options);
 }
 
 Expected<Measurement> Tuner::measure(const Candidate& candidate, Wanted wanted) {
@@ -161,7 +161,7 @@ Expected<Unit> Tuner::calibrate() {
   on_progress_("the daemon's context");
   {
     // A context as large as the daemon's: a lack of memory shows now, and the layout that depends on the size is known.
-    auto context = model_.new_context(settings_.base);
+    auto context = models_.front().model->new_context(settings_.base);
     if (!context) return std::unexpected(context.error());
     result_.shape = (*context)->shape();
   }
@@ -176,7 +176,7 @@ Expected<Unit> Tuner::calibrate() {
   result_.prefill_threads = settings_.base.threads_batch > 0 ? settings_.base.threads_batch : settings_.base.threads;
 
   Random random(1);
-  const std::int32_t vocabulary = model_.vocab().size();
+  const std::int32_t vocabulary = models_.front().model->vocab().size();
   for (std::int32_t i = 0; i < kWorkloads[0].prompt_tokens; ++i) {
     tokens_.push_back(static_cast<Token>(random.next_below(static_cast<std::uint64_t>(vocabulary))));
   }
@@ -210,7 +210,30 @@ Expected<Unit> Tuner::calibrate() {
   return Unit{};
 }
 
+Expected<Unit> Tuner::compare_devices() {
+  if (models_.size() < 2) return Unit{};
+  Comparison comparison{.title = "devices"};
+  std::vector<Candidate> candidates;
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    comparison.trials.push_back({.name = models_[i].name});
+    candidates.push_back(chosen());
+    candidates.back().model = i;
+    if (is_on_devices(i)) candidates.back().decode_threads = candidates.back().prefill_threads = 1;
+  }
+  if (auto done = repeat(comparison, candidates, {}, 0.20); !done) return done;
+  comparison.columns = all_columns();
+  comparison.choice = choose(comparison.trials, comparison.default_index, comparison.columns);
+  result_.model = comparison.choice.index;
+  result_.uses_devices = !models_[result_.model].model->facts().devices.empty();
+  result_.comparisons.push_back(std::move(comparison));
+  return Unit{};
+}
+
 Expected<Unit> Tuner::compare_threads() {
+  if (is_on_devices(result_.model)) {
+    result_.decode_threads = result_.prefill_threads = 1;
+    return Unit{};
+  }
   std::vector<std::int32_t> counts = thread_counts(settings_.cores);
   for (const std::int32_t threads : {result_.decode_threads, result_.prefill_threads}) {
     if (!std::ranges::contains(counts, threads)) counts.push_back(threads);
@@ -220,7 +243,7 @@ Expected<Unit> Tuner::compare_threads() {
   std::vector<Candidate> candidates;
   for (const std::int32_t threads : counts) {
     comparison.trials.push_back({.name = std::format("{}", threads)});
-    candidates.push_back({result_.context, threads, threads});
+    candidates.push_back({result_.context, threads, threads, result_.model});
   }
   const auto index_of = [&](std::int32_t threads) {
     return static_cast<std::size_t>(std::ranges::find(counts, threads) - counts.begin());
@@ -368,8 +391,9 @@ Expected<Unit> Tuner::compare_types() {
 }
 
 Expected<TuneResult> Tuner::run() {
-  for (const auto step : {&Tuner::calibrate, &Tuner::compare_threads, &Tuner::compare_ubatch, &Tuner::compare_flash_attention,
-                          &Tuner::compare_layout, &Tuner::compare_types, &Tuner::compare_lanes}) {
+  for (const auto step :
+       {&Tuner::calibrate, &Tuner::compare_devices, &Tuner::compare_threads, &Tuner::compare_ubatch,
+        &Tuner::compare_flash_attention, &Tuner::compare_layout, &Tuner::compare_types, &Tuner::compare_lanes}) {
     if (auto done = (this->*step)(); !done) return std::unexpected(done.error());
     if (interrupted_.load()) return was_interrupted();
   }
@@ -383,9 +407,9 @@ std::vector<std::int32_t> thread_counts(std::int32_t cores) {
   return counts;
 }
 
-Expected<TuneResult> tune(const llm::Model& model, const TuneSettings& settings, const Clock& clock,
+Expected<TuneResult> tune(std::span<const PlacedModel> models, const TuneSettings& settings, const Clock& clock,
                           const std::atomic<bool>& interrupted, const std::function<void(const std::string&)>& on_progress) {
-  return Tuner(model, settings, clock, interrupted, on_progress).run();
+  return Tuner(models, settings, clock, interrupted, on_progress).run();
 }
 
 }  // namespace uma::umad

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,12 @@ namespace uma::umad {
 
 // Numbers of streams in the timed decode calls.
 inline constexpr std::array<std::int32_t, 3> kStreams = {1, 4, 8};
+
+// The model on some devices.
+struct PlacedModel {
+  std::string name;  // For people, such as "on Vulkan0".
+  std::shared_ptr<const llm::Model> model;
+};
 
 struct TuneSettings {
   llm::ContextOptions base;  // Options of umad's context without a profile.
@@ -44,6 +52,8 @@ struct TuneResult {
   llm::ContextShape shape;              // Shape of the daemon's context without a profile.
   std::vector<Comparison> comparisons;  // In the order of measurement; each builds on the earlier choices.
   // The chosen settings.
+  std::size_t model = 0;     // Index of the placed model.
+  bool uses_devices = true;  // False: the CPU alone is faster than the devices.
   std::int32_t decode_threads = 1;
   std::int32_t prefill_threads = 1;
   llm::ContextOptions context;
@@ -52,9 +62,10 @@ struct TuneResult {
   std::int32_t prefill_threads_beside_decode = 1;
 };
 
-// Runs all measurements. `on_progress` gets the name of the current one. Errors: E_MODEL_002 if the daemon's context cannot be
-// created (no memory), E_RUNTIME_001 if the library fails or `interrupted` became true.
-[[nodiscard]] Expected<TuneResult> tune(const llm::Model& model, const TuneSettings& settings, const Clock& clock,
+// Runs all measurements. `models` are the same model on different devices, the default first. `on_progress` gets the name of
+// the current one. Errors: E_MODEL_002 if the daemon's context cannot be created (no memory), E_RUNTIME_001 if the library
+// fails or `interrupted` became true.
+[[nodiscard]] Expected<TuneResult> tune(std::span<const PlacedModel> models, const TuneSettings& settings, const Clock& clock,
                                         const std::atomic<bool>& interrupted,
                                         const std::function<void(const std::string&)>& on_progress);
 

@@ -31,7 +31,16 @@ TEST(ThreadCounts, ArePowersOfTwoAndAllCores) {
 // thread's but the test's.
 class TuneFake : public ::testing::Test {
  protected:
-  Expected<TuneResult> run() { return tune(FakeModel(options_), settings_, clock_, interrupted_, kSilent); }
+  Expected<TuneResult> run() {
+    std::vector<PlacedModel> models = {{.name = "on the CPU", .model = std::make_shared<FakeModel>(options_)}};
+    if (device_cost_ > Duration()) {
+      FakeOptions on_device = options_;
+      on_device.is_on_devices = true;
+      on_device.decode_cost = device_cost_;
+      models.insert(models.begin(), {.name = "on Fake0", .model = std::make_shared<FakeModel>(on_device)});
+    }
+    return tune(models, settings_, clock_, interrupted_, kSilent);
+  }
   static const Comparison& find(const TuneResult& result, std::string_view title) {
     return *std::ranges::find(result.comparisons, title, &Comparison::title);
   }
@@ -40,6 +49,7 @@ class TuneFake : public ::testing::Test {
   FakeOptions options_{.cells = 8192, .sequences = 8, .batch_rows_max = 512, .clock = &clock_};
   TuneSettings settings_{.base = {.cells = 8192, .sequences = 8, .threads = 1}, .cores = 1, .seconds = 60};
   std::atomic<bool> interrupted_{false};
+  Duration device_cost_{};  // Of a call on a device; 0: there is none.
 };
 
 TEST_F(TuneFake, MeasuresWhatItSays) {
@@ -51,6 +61,23 @@ TEST_F(TuneFake, MeasuresWhatItSays) {
   EXPECT_NEAR(median(threads.trials[0], 1), 1.4, 1e-6);
   EXPECT_NEAR(median(threads.trials[0], 2), 1.8, 1e-6);
   EXPECT_NEAR(median(threads.trials[0], 3), 0.1 + 1.0 / result->prompt_tokens, 1e-6);
+}
+
+TEST_F(TuneFake, ADeviceIsUsedUnlessTheProcessorIsFaster) {
+  device_cost_ = std::chrono::microseconds(200);
+  auto result = run();
+  ASSERT_TRUE(result) << result.error().message;
+  EXPECT_TRUE(result->uses_devices);
+  EXPECT_EQ(find(*result, "devices").choice.index, 0u);
+  EXPECT_FALSE(std::ranges::contains(result->comparisons, "decode threads", &Comparison::title)) << "the device computes";
+  EXPECT_FALSE(result->lanes);
+  EXPECT_EQ(result->decode_threads, 1);
+
+  device_cost_ = std::chrono::milliseconds(3);
+  result = run();
+  ASSERT_TRUE(result) << result.error().message;
+  EXPECT_FALSE(result->uses_devices);
+  EXPECT_NEAR(median(find(*result, "decode threads").trials[0], 0), 1.1, 1e-6) << "what follows is measured on the CPU";
 }
 
 TEST_F(TuneFake, EqualWaysKeepEveryDefault) {
@@ -134,6 +161,7 @@ TEST(TuneProfile, KeepsTheChoices) {
   result.prefill_threads = 4;
   result.context.ubatch_rows = 64;
   result.lanes = true;
+  result.uses_devices = false;
   result.decode_threads_beside_prefill = 1;
   result.prefill_threads_beside_decode = 3;
   llm::ModelFacts facts;
@@ -146,6 +174,10 @@ TEST(TuneProfile, KeepsTheChoices) {
   EXPECT_EQ(profile.prefill_threads, 4);
   EXPECT_EQ(profile.ubatch_rows, 64);
   EXPECT_TRUE(profile.lanes);
+  EXPECT_FALSE(profile.uses_devices);
+  std::string earlier = profile_text(profile);
+  earlier.erase(earlier.find("  devices: none\n"), std::string_view("  devices: none\n").size());
+  EXPECT_TRUE(parse_profile(earlier, "abc", machine).value().uses_devices);
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ struct Candidate {
   llm::ContextOptions options;
   std::int32_t decode_threads = 1;
   std::int32_t prefill_threads = 1;
+  std::size_t model = 0;
 };
 
 class Interruption final : public llm::CallMonitor {
@@ -50,9 +51,9 @@ struct Wanted {
 
 class Tuner {
  public:
-  Tuner(const llm::Model& model, const TuneSettings& settings, const Clock& clock, const std::atomic<bool>& interrupted,
-        const std::function<void(const std::string&)>& on_progress)
-      : model_(model),
+  Tuner(std::span<const PlacedModel> models, const TuneSettings& settings, const Clock& clock,
+        const std::atomic<bool>& interrupted, const std::function<void(const std::string&)>& on_progress)
+      : models_(models),
         settings_(settings),
         clock_(clock),
         interrupted_(interrupted),
@@ -64,6 +65,7 @@ class Tuner {
 
  private:
   Expected<Unit> calibrate();
+  Expected<Unit> compare_devices();
   Expected<Unit> compare_threads();
   Expected<Unit> compare_ubatch();
   Expected<Unit> compare_flash_attention();
@@ -85,7 +87,10 @@ class Tuner {
   Expected<Unit> compute(llm::Context& context, std::span<const llm::BatchRow> rows);
   Expected<std::unique_ptr<llm::Context>> make_context(const Candidate& candidate, std::int32_t sequences, std::int32_t tokens);
 
-  [[nodiscard]] Candidate chosen() const { return {result_.context, result_.decode_threads, result_.prefill_threads}; }
+  [[nodiscard]] Candidate chosen() const {
+    return {result_.context, result_.decode_threads, result_.prefill_threads, result_.model};
+  }
+  [[nodiscard]] bool is_on_devices(std::size_t model) const { return models_[model].model->facts().is_on_devices; }
   [[nodiscard]] std::span<const Token> prompt() const {
     return std::span(tokens_).first(static_cast<std::size_t>(work_.prompt_tokens));
   }
@@ -100,7 +105,7 @@ class Tuner {
   [[nodiscard]] std::vector<std::size_t> decode_columns() const;
   [[nodiscard]] std::vector<std::size_t> all_columns() const;
 
-  const llm::Model& model_;
+  const std::span<const PlacedModel> models_;
   const TuneSettings& settings_;
   const Clock& clock_;
   const std::atomic<bool>& interrupted_;

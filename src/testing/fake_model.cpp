@@ -401,6 +401,8 @@ FakeModel::FakeModel(const FakeOptions& options) : options_(options) {
   facts_.bos_text = "<s>";
   facts_.eos_text = "</s>";
   facts_.capability = options_.capability;
+  facts_.is_on_devices = options_.is_on_devices;
+  if (options_.is_on_devices) facts_.devices = "on Fake0";
   facts_.text_frame = {.before = {kFakeBos}, .after = {kFakeEos}, .between = {kFakeEos}, .after_pair = {kFakeEos}};
   facts_.chat_template = options_.chat_template;
   for (std::int32_t i = 0; i < options_.adapters; ++i) {

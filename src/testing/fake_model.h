@@ -58,7 +58,8 @@ struct FakeOptions {
   bool can_shift = true;     // Moved cells give the same logits as cells that were computed again.
   bool has_grids = false;    // See ContextShape; images must come from a FakeProjector with grids.
   Capability capability = Capability::chat;
-  SimClock* clock = nullptr;  // Advanced by decode(), save_state() and load_state(), if set.
+  bool is_on_devices = false;  // See ModelFacts.
+  SimClock* clock = nullptr;   // Advanced by decode(), save_state() and load_state(), if set.
   Duration decode_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);
   Duration uneven_cost{};  // More for a decode whose number of rows is no multiple of four.

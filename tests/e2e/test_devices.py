@@ -281,5 +281,23 @@ class ManyModels(unittest.TestCase):
             self.assertEqual(0, daemon.terminate(), daemon.log())
 
 
+@unittest.skipUnless(GPU, NO_GPU)
+class Tuned(unittest.TestCase):
+    def test_the_processor_computes_if_it_is_faster(self):
+        with tempfile.TemporaryDirectory(prefix="uma-devices-") as folder:
+            printed = uma.run_umad("tune", "--model", uma.TINY_REGISTER, "--data-dir", folder, "--seconds", 3, "--even-if-busy",
+                                   environment=uma.clean_environment(**VISIBLE), timeout_s=4 * uma.WAIT_S)
+            self.assertEqual(0, printed.returncode, printed.stderr)
+            self.assertRegex(printed.stdout, rf"devices  .*\n[* ] on {GPU} \(default\) .*\n[* ] on the CPU ")
+            is_slower = "chosen: on the CPU alone; " in printed.stdout
+            for flags, where in ((), not is_slower), (("--devices", GPU), True):
+                daemon = uma.Daemon(uma.TINY_REGISTER, *flags, environment=VISIBLE, own_paths=False)
+                daemon.arguments += ["--socket", str(daemon.socket_path), "--data-dir", folder]
+                self.addCleanup(daemon.kill)
+                daemon.start().wait_ready()
+                self.assertEqual(where, f", on {GPU}" in model_line(daemon))
+                self.assertEqual(0, daemon.terminate())
+
+
 if __name__ == "__main__":
     unittest.main()
