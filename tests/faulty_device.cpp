@@ -3,7 +3,7 @@
 // that device; else it is for every GPU:
 //   memory BYTES     the device has so much memory: what exceeds it is not allocated
 //   lose             the device is lost, until the end of the process: computations, transfers and waits throw, as those of
-//                    Vulkan do. So does freeing what is on it, which ends a process that does so in a destructor
+//                    Vulkan do. So does the end of a context whose computation was not waited for, which ends the process
 //   fail_compute N   the next N computations return that memory is short
 //   throw_compute N  the next N computations throw that memory is short
 //   slow MS          each computation takes so much longer
@@ -88,6 +88,16 @@ class Faults {
     return order == nullptr ? std::nullopt : std::optional(order->number);
   }
 
+  // The backend computes until end_work(), which returns whether it did.
+  void begin_work(ggml_backend_t backend) {
+    const std::lock_guard lock(mutex_);
+    working_.insert(backend);
+  }
+  [[nodiscard]] bool end_work(ggml_backend_t backend) {
+    const std::lock_guard lock(mutex_);
+    return working_.erase(backend) > 0;
+  }
+
   [[nodiscard]] std::uint64_t used(ggml_backend_dev_t device) {
     const std::lock_guard lock(mutex_);
     return used_[device];
@@ -139,6 +149,7 @@ class Faults {
   struct stat seen_{};
   std::vector<Order> orders_;
   std::set<ggml_backend_dev_t> lost_;
+  std::set<ggml_backend_t> working_;
   std::unordered_map<ggml_backend_buffer_t, std::pair<ggml_backend_dev_t, std::uint64_t>> buffers_;
   std::unordered_map<ggml_backend_dev_t, std::uint64_t> used_;
 };
@@ -160,6 +171,7 @@ ggml_backend_dev_t device_of(const ggml_tensor* tensor) {
 std::optional<ggml_status> fault_of_compute(ggml_backend_t backend) {
   auto* const device = ggml_backend_get_device(backend);
   Faults& faults = Faults::instance();
+  faults.begin_work(backend);
   check(device, "vk::Queue::submit");
   if (const auto ms = faults.number_of("slow", device); ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(ms));
   if (faults.takes_one("throw_compute", device)) throw std::runtime_error("vk::Device::allocateMemory: ErrorOutOfDeviceMemory");
@@ -194,12 +206,10 @@ ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t 
   auto* const device = ggml_backend_buft_is_host(type) ? nullptr : ggml_backend_buft_get_device(type);
   if (bytes == 0 || !is_gpu(device)) return next(type, bytes);
   const auto memory = Faults::instance().memory_of(device);
-  const bool is_too_large = memory && Faults::instance().used(device) + bytes > *memory;
-  if (is_too_large || Faults::instance().is_lost(device)) {
+  if (memory && Faults::instance().used(device) + bytes > *memory) {
     // As Vulkan does.
     std::cerr << "ggml_vulkan: Device memory allocation of size " << bytes
-              << " failed.\nggml_vulkan: vk::Device::allocateMemory: "
-              << (is_too_large ? "ErrorOutOfDeviceMemory" : "ErrorDeviceLost") << std::endl;
+              << " failed.\nggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory" << std::endl;
     return nullptr;
   }
   auto* const buffer = next(type, bytes);
@@ -209,16 +219,15 @@ ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t 
 
 void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
   static auto* const next = original<decltype(ggml_backend_buffer_free)>("ggml_backend_buffer_free");
-  if (buffer != nullptr) {
-    if (!ggml_backend_buffer_is_host(buffer)) check(device_of(buffer), "vk::Device::waitIdle");
-    Faults::instance().remove(buffer);
-  }
+  if (buffer != nullptr) Faults::instance().remove(buffer);
   next(buffer);
 }
 
 void ggml_backend_free(ggml_backend_t backend) {
   static auto* const next = original<decltype(ggml_backend_free)>("ggml_backend_free");
-  if (backend != nullptr) check(ggml_backend_get_device(backend), "vk::Device::waitIdle");
+  if (backend != nullptr && Faults::instance().end_work(backend)) {
+    check(ggml_backend_get_device(backend), "vk::Device::waitForFences");
+  }
   next(backend);
 }
 
@@ -240,6 +249,7 @@ void ggml_backend_synchronize(ggml_backend_t backend) {
   static auto* const next = original<decltype(ggml_backend_synchronize)>("ggml_backend_synchronize");
   check(ggml_backend_get_device(backend), "vk::Device::waitForFences");
   next(backend);
+  (void)Faults::instance().end_work(backend);
 }
 
 // --- Transfers
