@@ -158,6 +158,14 @@ void check(ggml_backend_dev_t device, const char* call) {
   if (Faults::instance().is_lost(device)) throw std::runtime_error(std::string(call) + ": ErrorDeviceLost");
 }
 
+// A lost device computes no more, while this one would go on with memory that is being freed: it is waited for.
+void check(ggml_backend_t backend, const char* call) {
+  static auto* const wait = original<decltype(ggml_backend_synchronize)>("ggml_backend_synchronize");
+  auto* const device = ggml_backend_get_device(backend);
+  if (Faults::instance().is_lost(device)) wait(backend);
+  check(device, call);
+}
+
 ggml_backend_dev_t device_of(ggml_backend_buffer_t buffer) {
   return buffer == nullptr ? nullptr : ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer));
 }
@@ -172,7 +180,7 @@ std::optional<ggml_status> fault_of_compute(ggml_backend_t backend) {
   auto* const device = ggml_backend_get_device(backend);
   Faults& faults = Faults::instance();
   faults.begin_work(backend);
-  check(device, "vk::Queue::submit");
+  check(backend, "vk::Queue::submit");
   if (const auto ms = faults.number_of("slow", device); ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(ms));
   if (faults.takes_one("throw_compute", device)) throw std::runtime_error("vk::Device::allocateMemory: ErrorOutOfDeviceMemory");
   if (faults.takes_one("fail_compute", device)) return GGML_STATUS_ALLOC_FAILED;
@@ -226,7 +234,7 @@ void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
 void ggml_backend_free(ggml_backend_t backend) {
   static auto* const next = original<decltype(ggml_backend_free)>("ggml_backend_free");
   if (backend != nullptr && Faults::instance().end_work(backend)) {
-    check(ggml_backend_get_device(backend), "vk::Device::waitForFences");
+    check(backend, "vk::Device::waitForFences");
   }
   next(backend);
 }
@@ -247,7 +255,7 @@ ggml_status ggml_backend_graph_compute_async(ggml_backend_t backend, ggml_cgraph
 
 void ggml_backend_synchronize(ggml_backend_t backend) {
   static auto* const next = original<decltype(ggml_backend_synchronize)>("ggml_backend_synchronize");
-  check(ggml_backend_get_device(backend), "vk::Device::waitForFences");
+  check(backend, "vk::Device::waitForFences");
   next(backend);
   (void)Faults::instance().end_work(backend);
 }
@@ -281,14 +289,14 @@ void ggml_backend_tensor_memset(ggml_tensor* tensor, std::uint8_t value, std::si
 void ggml_backend_tensor_set_async(ggml_backend_t backend, ggml_tensor* tensor, const void* data, std::size_t offset,
                                    std::size_t size) {
   static auto* const next = original<decltype(ggml_backend_tensor_set_async)>("ggml_backend_tensor_set_async");
-  check(ggml_backend_get_device(backend), "vk::Queue::submit");
+  check(backend, "vk::Queue::submit");
   next(backend, tensor, data, offset, size);
 }
 
 void ggml_backend_tensor_get_async(ggml_backend_t backend, const ggml_tensor* tensor, void* data, std::size_t offset,
                                    std::size_t size) {
   static auto* const next = original<decltype(ggml_backend_tensor_get_async)>("ggml_backend_tensor_get_async");
-  check(ggml_backend_get_device(backend), "vk::Queue::submit");
+  check(backend, "vk::Queue::submit");
   next(backend, tensor, data, offset, size);
 }
 
@@ -302,8 +310,8 @@ void ggml_backend_tensor_copy(const ggml_tensor* from, ggml_tensor* to) {
 void ggml_backend_tensor_copy_async(ggml_backend_t backend_from, ggml_backend_t backend_to, const ggml_tensor* from,
                                     ggml_tensor* to) {
   static auto* const next = original<decltype(ggml_backend_tensor_copy_async)>("ggml_backend_tensor_copy_async");
-  check(ggml_backend_get_device(backend_from), "vk::Queue::submit");
-  check(ggml_backend_get_device(backend_to), "vk::Queue::submit");
+  check(backend_from, "vk::Queue::submit");
+  check(backend_to, "vk::Queue::submit");
   next(backend_from, backend_to, from, to);
 }
 

@@ -4,8 +4,10 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <format>
 #include <memory>
+#include <new>
 #include <vector>
 
 #include <ggml.h>
@@ -20,7 +22,7 @@ bool names_a_loss(std::string_view message) {
   return message.contains("ErrorDeviceLost");
 }
 
-// Whether the device still keeps a few bytes. A device without free memory counts as working.
+// Whether the device still keeps a few bytes. One without free memory works, although it cannot.
 bool keeps_bytes(ggml_backend_dev_t device) {
   constexpr std::array<std::int32_t, 4> kSent{1, -2, 3, -4};
   std::array<std::int32_t, 4> kept{};
@@ -34,6 +36,10 @@ bool keeps_bytes(ggml_backend_dev_t device) {
     ggml_backend_tensor_set(tensor, kSent.data(), 0, sizeof kSent);
     ggml_backend_tensor_get(tensor, kept.data(), 0, sizeof kept);
     ggml_backend_buffer_free(buffer);  // Stays, on a device that is lost.
+  } catch (const std::bad_alloc&) {
+    return true;
+  } catch (const std::exception& error) {
+    return std::string_view(error.what()).contains("ErrorOutOf");  // OfDeviceMemory or OfHostMemory.
   } catch (...) {
     return false;
   }

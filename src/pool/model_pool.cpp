@@ -428,7 +428,7 @@ void ModelPool::unload_lost(const std::string& model) {
     if (!lost_.contains(model)) return;  // Unloaded meanwhile, and perhaps loaded again.
   }
   if (unload_now(model, false))
-    log_warning("model   {}: unloaded, because it has lost a GPU; the next request loads it again", model);
+    log_warning("model   {}: unloaded, because it has lost a device; the next request loads it again", model);
 }
 
 // Keeps the model's states in memory if there is free memory, since nothing is short. Requires eviction_mutex_.

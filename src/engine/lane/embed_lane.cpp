@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/thrown.h"
 #include "base/trace.h"
+#include "engine/lane/lost_error.h"
 
 namespace uma::engine {
 namespace {
@@ -129,11 +130,10 @@ void EmbedLane::warn_of_depth() {
 
 // A device of the model is lost: ends all requests.
 void EmbedLane::end_lost() {
-  const Error error{ErrorCode::runtime_decode, "a GPU that computes the model has failed: send the request again"};
   for (const auto& job : jobs_) {
     if (!job->asked.done) continue;
     stats_->requests_failed_total.add();
-    run_noting([&] { end(*job, std::unexpected(error)); });
+    run_noting([&] { end(*job, std::unexpected(lost_error())); });
   }
   cores_.set_decode_busy(false);
   drop_ended();

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/thrown.h"
 #include "base/trace.h"
+#include "engine/lane/lost_error.h"
 
 namespace uma::engine {
 namespace {
@@ -151,13 +152,11 @@ StepOutcome Lane::tick() {
 
 // Ends all requests. What only the context held is computed again elsewhere: conversations are in the sessions' records.
 StepOutcome Lane::end_lost() {
-  const Error error{ErrorCode::runtime_decode,
-                    "a GPU that computes the model has failed, so the reply has ended: send the request again"};
   for (const SequencePtr& sequence : sequences_) {
     if (sequence->is_finished()) continue;
     ends_.contain(*sequence, [&] {
       if (sequence->is_running()) slots_.clear(sequence->slot);
-      ends_.finish(*sequence, FinishReason::error, error);
+      ends_.finish(*sequence, FinishReason::error, lost_error());
     });
   }
   eviction_.give_up_store();
