@@ -322,10 +322,10 @@ class FailedComputations(Faulty):
         self.faults.order("throw_compute 2")
         failed = self.client.generate(" the end", session_id=session, max_tokens=8).last
         self.assertEqual(("error", "E_RUNTIME_001"), (failed["event"], failed["code"]), failed)
-        self.assertEqual(said, self.client.session(session)["text"], "without a reply the turn did not happen")
-        reply = self.client.generate(" the end", session_id=session, max_tokens=8)
+        self.assertEqual(2, self.client.session(session)["pending_tokens"], "the input is kept and waits for a reply")
+        reply = self.client.generate(" the cat", session_id=session, max_tokens=8)
         self.assertEqual("length", reply.reason, reply.last)
-        self.assertEqual(said + " the end" + reply.text, self.client.session(session)["text"])
+        self.assertEqual(said + " the end the cat" + reply.text, self.client.session(session)["text"])
         self.assert_ends_cleanly()
 
 
