@@ -2,6 +2,7 @@
 // the lines of the file that UMA_FAULTY_DEVICE names, which may change at any time. A device at the end of a line limits it to
 // that device; else it is for every GPU:
 //   memory BYTES     the device has so much memory: what exceeds it is not allocated
+//   hidden_limit BYTES   the same, but the device says that it has more
 //   lose             the device is lost, until the end of the process: computations, transfers and waits throw, as those of
 //                    Vulkan do. So does the end of a context whose computation was not waited for, which ends the process
 //   fail_compute N   the next N computations return that memory is short
@@ -86,6 +87,13 @@ class Faults {
     const std::lock_guard lock(mutex_);
     const Order* order = find("memory", device);
     return order == nullptr ? std::nullopt : std::optional(order->number);
+  }
+
+  // Bytes that can be allocated; nullopt: what the device has.
+  [[nodiscard]] std::optional<std::uint64_t> limit_of(ggml_backend_dev_t device) {
+    if (const auto memory = memory_of(device)) return memory;
+    const std::uint64_t hidden = number_of("hidden_limit", device);
+    return hidden == 0 ? std::nullopt : std::optional(hidden);
   }
 
   // The backend computes until end_work(), which returns whether it did.
@@ -213,7 +221,7 @@ ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t 
   static auto* const next = original<decltype(ggml_backend_buft_alloc_buffer)>("ggml_backend_buft_alloc_buffer");
   auto* const device = ggml_backend_buft_is_host(type) ? nullptr : ggml_backend_buft_get_device(type);
   if (bytes == 0 || !is_gpu(device)) return next(type, bytes);
-  const auto memory = Faults::instance().memory_of(device);
+  const auto memory = Faults::instance().limit_of(device);
   if (memory && Faults::instance().used(device) + bytes > *memory) {
     // As Vulkan does.
     std::cerr << "ggml_vulkan: Device memory allocation of size " << bytes

@@ -228,7 +228,8 @@ Expected<MemoryNeed> ModelPool::place(const RegisteredModel& model, engine::Load
   {
     const MutexLock lock(mutex_);
     const auto resident = residents_.find(model.card.name);
-    if (resident != residents_.end() && resident->second.weights) kept = resident->second.devices;
+    const llm::Model* weights = resident == residents_.end() ? nullptr : resident->second.weights.get();
+    if (weights != nullptr && !weights->is_lost()) kept = resident->second.devices;
   }
   options.devices = kept.value_or(llm::DeviceOptions{.names = std::vector<std::string>()});
   const auto devices = llm::devices_of(wanted);

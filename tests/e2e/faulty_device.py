@@ -1,9 +1,9 @@
 """GPUs with faults: the library of tests/faulty_device.cpp, which is preloaded into a daemon, and its orders."""
 
-import os
 import pathlib
 import tempfile
 
+import test_devices
 import uma
 
 LIBRARY = uma.BUILD / "bin" / "libfaulty_device.so"
@@ -15,10 +15,7 @@ class Faults:
     def __init__(self, *orders):
         self._folder = tempfile.TemporaryDirectory(prefix="uma-faults-")
         self._path = pathlib.Path(self._folder.name, "orders")
-        # The library ignores devices that compute on the CPU, such as llvmpipe, unless they are named so.
-        self.environment = {name: os.environ.get(name) for name in uma.HIDDEN_GPUS} | {
-            "GGML_VK_VISIBLE_DEVICES": os.environ.get("GGML_VK_VISIBLE_DEVICES", "0"),
-            "LD_PRELOAD": str(LIBRARY), "UMA_FAULTY_DEVICE": str(self._path)}
+        self.environment = test_devices.VISIBLE | {"LD_PRELOAD": str(LIBRARY), "UMA_FAULTY_DEVICE": str(self._path)}
         self.order(*orders)
 
     def order(self, *lines):
