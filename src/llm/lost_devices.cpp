@@ -22,6 +22,12 @@ bool names_a_loss(std::string_view message) {
   return message.contains("ErrorDeviceLost");
 }
 
+// Whether the device is in this machine. Those of others can come back, and the library ends the process when it asks one that
+// is gone.
+bool is_here(ggml_backend_dev_t device) {
+  return std::string_view(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device))) != "RPC";
+}
+
 // Whether the device still keeps a few bytes. One without free memory works, although it cannot.
 bool keeps_bytes(ggml_backend_dev_t device) {
   constexpr std::array<std::int32_t, 4> kSent{1, -2, 3, -4};
@@ -80,11 +86,13 @@ bool find_lost(DeviceList devices, std::string_view message) {
   LostDevices& lost = LostDevices::of_process();
   if (lost.contain_any(devices)) return true;
   for (ggml_backend_dev_t device : devices) {
-    if (!keeps_bytes(device)) lost.add(device, message.empty() ? "it does not answer" : message);
+    if (is_here(device) && !keeps_bytes(device)) lost.add(device, message.empty() ? "it does not answer" : message);
   }
   // The message does not say which one it is.
   if (names_a_loss(message) && !lost.contain_any(devices)) {
-    for (ggml_backend_dev_t device : devices) lost.add(device, message);
+    for (ggml_backend_dev_t device : devices) {
+      if (is_here(device)) lost.add(device, message);
+    }
   }
   return lost.contain_any(devices);
 }

@@ -40,8 +40,8 @@ class LostDevices {
   std::map<ggml_backend_dev_t, std::string> stories_ GUARDED_BY(mutex_);
 };
 
-// After a call on these devices has failed with this message: tries each of them and notes those that are lost. Returns
-// whether one is. Takes less than a millisecond for a device that works.
+// After a call on these devices has failed with this message: tries each GPU of this machine and notes those that are lost.
+// Returns whether one is. Takes less than a millisecond for a device that works.
 [[nodiscard]] bool find_lost(DeviceList devices, std::string_view message);
 
 // The error of a call on these devices, one of which is lost.
