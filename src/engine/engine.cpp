@@ -70,9 +70,12 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
                  }
                }},
           *source_, *catalog_, store_, preparer_, clock),
-      workers_(options_, store_, clock, [this](GenerationResult result) {
-        router_.post([this, result = std::move(result)]() mutable { router_.generations().on_result(std::move(result)); });
-      }) {
+      workers_(
+          options_, store_, clock,
+          [this](GenerationResult result) {
+            router_.post([this, result = std::move(result)]() mutable { router_.generations().on_result(std::move(result)); });
+          },
+          [this] { router_.post([this] { router_.on_lost(); }); }) {
   if (options_.image_encoder.kept) options_.image_encoder.kept->remove_others(router_.image_ids());
 }
 

@@ -44,6 +44,7 @@ class FakeSource final : public WorkerSource {
   void unload(const std::string&, Reply<Unit> reply) override { reply(Unit{}); }
   void cancel_load(const std::string&) override {}
   void report_backlog(const std::string&) override { queues.fetch_add(1); }
+  void report_lost(const std::string&) override {}
   void stop() override {
     for (std::thread& thread : std::exchange(threads_, {})) thread.join();
   }

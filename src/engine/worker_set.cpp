@@ -198,6 +198,7 @@ LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& m
                       .others_busy_while_measured = others_busy(),
                       .make_prefill_context = nullptr,
                       .encode = encode_by(loaded.image_encoder),
+                      .on_lost = on_lost_,
                       .test_drafter = nullptr,
                       .on_logits = nullptr};
   if (options.threads > 1) {
@@ -253,7 +254,8 @@ std::vector<EmbedLane*> WorkerSet::add_embed_lanes(Loaded& loaded, LoadedWorkers
                              .stats = loaded.embed_stats[i],
                              .has_streams = [this] { return has_streams(); },
                              .workers = busy_workers_,
-                             .encode = encode_by(loaded.image_encoder)};
+                             .encode = encode_by(loaded.image_encoder),
+                             .on_lost = on_lost_};
     auto lane = std::make_unique<EmbedLane>(std::move(options), std::move(context), clock_);
     lanes.push_back(lane.get());
     loaded.embed_workers.push_back(

@@ -27,10 +27,10 @@ namespace uma::engine {
 
 class WorkerSet {
  public:
-  // Lanes call `on_result` on their threads. All references outlive the set.
+  // Lanes call `on_result` and `on_lost` (LaneOptions) on their threads. All references outlive the set.
   WorkerSet(const EngineOptions& options, kv::StateStore& store, const Clock& clock,
-            std::function<void(GenerationResult)> on_result)
-      : options_(options), store_(store), clock_(clock), on_result_(std::move(on_result)) {}
+            std::function<void(GenerationResult)> on_result, std::function<void()> on_lost)
+      : options_(options), store_(store), clock_(clock), on_result_(std::move(on_result)), on_lost_(std::move(on_lost)) {}
 
   // --- Making and freeing.
   // Records the progress of the load, from 0 to 1, and returns the progress recorded before.
@@ -109,6 +109,7 @@ class WorkerSet {
   kv::StateStore& store_;
   const Clock& clock_;
   const std::function<void(GenerationResult)> on_result_;
+  const std::function<void()> on_lost_;
 
   const std::shared_ptr<BusyWorkers> busy_workers_ = std::make_shared<BusyWorkers>(options_.threads);  // Shared by all lanes.
 

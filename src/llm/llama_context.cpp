@@ -12,11 +12,14 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/memory_info.h"
 #include "llm/context_layout.h"
 #include "llm/image_batch.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
+#include "llm/llama_model_file.h"
+#include "llm/lost_devices.h"
 
 namespace uma::llm {
 namespace {
@@ -187,6 +190,12 @@ std::mutex& making_mutex() {
   return mutex;
 }
 
+void free_context(llama_context* context, DeviceList devices) {
+  if (find_lost(devices, "")) return log_warning("a context on a lost device is not freed: its memory is free when umad ends");
+  const std::lock_guard lock(making_mutex());
+  llama_free(context);
+}
+
 bool has_states(const llama_model* model) {
   return llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
 }
@@ -333,14 +342,15 @@ ContextBytes bytes_of_last(const llama_model* model, const llama_context_params&
 
 }  // namespace
 
-Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_model> model, const std::string& model_identity,
-                                                        const ContextOptions& options,
+Expected<std::unique_ptr<Context>> LlamaContext::create(const std::shared_ptr<llama_model>& model,
+                                                        const std::string& model_identity, const ContextOptions& options,
                                                         std::vector<llama_adapter_lora*> adapters) {
   const Layout layout = layout_of(model.get(), options);
   const auto wanted = context_params(model.get(), layout, options);
   if (!wanted) return std::unexpected(wanted.error());
   const llama_context_params& params = *wanted;
-  return guarded(ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<Context>> {
+  const DeviceList devices = devices_under(model.get());
+  return guarded_on(devices, ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<Context>> {
     const std::lock_guard lock(making_mutex());
     library_log().forget();
     llama_context* context = llama_init_from_model(model.get(), params);
@@ -396,8 +406,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
         std::format("{}|{}|{}|{} {}|flash {}|{}{}{}", model_identity, llama_version(), rotation_of(model.get(), part_cells),
                     ggml_type_name(params.type_k), ggml_type_name(params.type_v), shape.has_flash_attention ? "on" : "off",
                     layout.unified ? "unified" : "split", rope, shape.has_grids ? "|grids" : "");
-    return std::unique_ptr<Context>(
-        new LlamaContext(std::move(model), context, shape, std::move(identity), std::move(adapters)));
+    return std::unique_ptr<Context>(new LlamaContext(model, context, shape, std::move(identity), std::move(adapters)));
   });
 }
 
@@ -423,6 +432,7 @@ Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptio
 LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity,
                            std::vector<llama_adapter_lora*> adapters)
     : model_(std::move(model)),
+      devices_(devices_under(model_.get())),
       context_(context),
       shape_(shape),
       identity_(std::move(identity)),
@@ -439,9 +449,12 @@ LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* co
 }
 
 LlamaContext::~LlamaContext() {
-  const std::lock_guard lock(making_mutex());
   llama_batch_free(batch_);
-  llama_free(context_);
+  free_context(context_, devices_);
+}
+
+bool LlamaContext::is_lost() const {
+  return LostDevices::of_process().contain_any(devices_);
 }
 
 Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, CallMonitor* monitor) {
@@ -464,7 +477,7 @@ Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* 
   // unrotated.
   monitor_.store(is_shifted_ ? nullptr : monitor, std::memory_order_release);
   if (sees_ahead) llama_set_causal_attn(context_, false);
-  auto status = guarded(ErrorCode::runtime_decode, "decoding", [&]() -> Expected<DecodeStatus> {
+  auto status = guarded_on(devices_, ErrorCode::runtime_decode, "decoding", [&]() -> Expected<DecodeStatus> {
     const std::int32_t result = llama_decode(context_, batch);
     // A GPU computes after the call has returned: the wait belongs to the call's time, and the driver's errors to this guard.
     if (result == 0) llama_synchronize(context_);
@@ -486,8 +499,23 @@ Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* 
   // After an interruption, states are partly changed, and the library reports too long sequences.
   if (has_states_ && (!status || *status == DecodeStatus::interrupted)) {
     for (std::int32_t i = 0; i < batch.n_tokens; ++i) empty(batch.seq_id[i][0]);
+  } else if (!status) {
+    drop_rows(batch);
   }
   return status;
+}
+
+// Removes the positions of a batch that failed. The library does so only if a computation returns an error: after an exception
+// the cells have the batch's positions, but values that were not computed.
+void LlamaContext::drop_rows(const llama_batch& batch) {
+  std::vector<llama_pos> first(static_cast<std::size_t>(sequences_), -1);
+  for (std::int32_t i = 0; i < batch.n_tokens; ++i) {
+    llama_pos& position = first[static_cast<std::size_t>(batch.seq_id[i][0])];
+    position = position < 0 ? batch.pos[i] : std::min(position, batch.pos[i]);
+  }
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (first[i] >= 0) (void)llama_memory_seq_rm(memory(), static_cast<llama_seq_id>(i), first[i], -1);
+  }
 }
 
 void LlamaContext::empty(std::int32_t sequence) {
@@ -518,9 +546,10 @@ Expected<DecodeStatus> LlamaContext::decode_image(const ImageRows& rows, CallMon
 }
 
 std::span<float> LlamaContext::logits(std::int32_t row) {
-  float* values = llama_get_logits_ith(context_, row);
-  if (values == nullptr) return {};
-  return {values, static_cast<std::size_t>(vocabulary_)};
+  const auto values = guarded_on(devices_, ErrorCode::runtime_decode, "reading logits",
+                                 [&]() -> Expected<float*> { return llama_get_logits_ith(context_, row); });
+  if (!values || *values == nullptr) return {};
+  return {*values, static_cast<std::size_t>(vocabulary_)};
 }
 
 std::int32_t LlamaContext::sequence_length(std::int32_t sequence) {
@@ -560,7 +589,14 @@ void LlamaContext::share(std::int32_t from, std::int32_t to, std::int32_t count)
 }
 
 void LlamaContext::clear() {
-  llama_memory_clear(memory(), true);
+  const auto zeroed = guarded_on(devices_, ErrorCode::runtime_decode, "clearing the cache", [&]() -> Expected<Unit> {
+    llama_memory_clear(memory(), true);
+    return Unit{};
+  });
+  if (!zeroed) {
+    log_error("{}", zeroed.error().message);
+    llama_memory_clear(memory(), false);
+  }
   for (PositionMap& map : maps_) map.cut(0);
   is_shifted_ = false;
 }
@@ -594,7 +630,7 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
   UMA_CHECK(is_whole || shape_.knows_pieces());  // A partial copy in a split context aborts the process.
   const PositionMap& map = map_of(sequence);
   UMA_CHECK(!map.divides_image(begin) && !map.divides_image(end));
-  return guarded(ErrorCode::runtime_decode, "saving a sequence", [&]() -> Expected<Unit> {
+  return guarded_on(devices_, ErrorCode::runtime_decode, "saving a sequence", [&]() -> Expected<Unit> {
     const std::int32_t source = is_whole ? sequence : scratch_;
     const ScratchUse use(memory(), is_whole ? -1 : scratch_);
     if (!is_whole) llama_memory_seq_cp(memory(), sequence, scratch_, map.position_of(begin), map.position_of(end));
@@ -626,7 +662,7 @@ std::span<const std::byte> LlamaContext::fit_state(Bytes& bytes) const {
 Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                         std::span<const std::byte> state) {
   UMA_CHECK(0 <= begin && begin < end && sequence_length(sequence) == begin);
-  auto loaded = guarded(ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {
+  auto loaded = guarded_on(devices_, ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {
     if (begin != 0 && !shape_.knows_pieces()) {
       return fail(ErrorCode::runtime_decode, "the stored state is in pieces, but this context takes whole states only");
     }
@@ -662,7 +698,7 @@ Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begi
 Expected<Unit> LlamaContext::move_cells(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
   UMA_CHECK(shape_.can_move_cells());
   if (auto saved = save_state(sequence, begin, end, bytes); !saved) return saved;
-  auto moved = guarded(ErrorCode::runtime_decode, "moving cells", [&]() -> Expected<Unit> {
+  auto moved = guarded_on(devices_, ErrorCode::runtime_decode, "moving cells", [&]() -> Expected<Unit> {
     UMA_CHECK(llama_memory_seq_rm(memory(), sequence, begin, end));
     const ScratchUse use(memory(), scratch_);
     const std::size_t read =

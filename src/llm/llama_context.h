@@ -10,6 +10,7 @@
 
 #include "llm/footprint.h"
 #include "llm/library_memory.h"
+#include "llm/lost_devices.h"
 #include "llm/model.h"
 #include "llm/position_map.h"
 
@@ -40,18 +41,23 @@ struct ContextMeasured {
 };
 [[nodiscard]] Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptions& options);
 
+// Frees a context on these devices. One on a lost device stays: the library would wait for its computation, which throws in a
+// destructor and so ends the process.
+void free_context(llama_context* context, DeviceList devices);
+
 // The library's abort callback. `data` points to an atomic pointer to the CallMonitor; null: no monitor.
 [[nodiscard]] bool ask_monitor(void* data);
 
 class LlamaContext final : public Context {
  public:
   // `model` keeps the weights and its adapters alive while the context exists.
-  static Expected<std::unique_ptr<Context>> create(std::shared_ptr<llama_model> model, const std::string& model_identity,
+  static Expected<std::unique_ptr<Context>> create(const std::shared_ptr<llama_model>& model, const std::string& model_identity,
                                                    const ContextOptions& options, std::vector<llama_adapter_lora*> adapters);
   ~LlamaContext() override;
 
   [[nodiscard]] const ContextShape& shape() const override { return shape_; }
   [[nodiscard]] const std::string& state_identity() const override { return identity_; }
+  [[nodiscard]] bool is_lost() const override;
   [[nodiscard]] Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) override;
   [[nodiscard]] Expected<DecodeStatus> decode_image(const ImageRows& rows, CallMonitor* monitor) override;
   [[nodiscard]] std::span<float> logits(std::int32_t row) override;
@@ -78,11 +84,13 @@ class LlamaContext final : public Context {
   [[nodiscard]] llama_memory_t memory() const { return llama_get_memory(context_); }
   // Removes all tokens of the sequence.
   void empty(std::int32_t sequence);
+  void drop_rows(const llama_batch& batch);
   [[nodiscard]] PositionMap& map_of(std::int32_t sequence) { return maps_[static_cast<std::size_t>(sequence)]; }
   // Whether all layers have keys and values in one cache, so that the content of a state can be checked.
   [[nodiscard]] bool has_one_cache() const { return shape_.checks_states; }
 
   std::shared_ptr<llama_model> model_;
+  DeviceList devices_;  // Of the model.
   llama_context* context_;
   ContextShape shape_;
   std::string identity_;

@@ -4,8 +4,10 @@
 #include <format>
 #include <span>
 
+#include "base/log.h"
 #include "llm/layer_fit.h"
 #include "llm/llama_model.h"
+#include "llm/lost_devices.h"
 
 namespace uma::llm {
 namespace {
@@ -38,7 +40,9 @@ Device described(ggml_backend_dev_t device) {
           .kind = kind_of(device)};
 }
 
+// That of a lost device counts as none.
 void ask_memory(ggml_backend_dev_t handle, Device& device) {
+  if (LostDevices::of_process().contains(handle)) return;
   std::size_t free = 0;
   std::size_t total = 0;
   ggml_backend_dev_memory(handle, &free, &total);
@@ -74,6 +78,7 @@ std::vector<DeviceMemory> gpu_memory() {
 Expected<std::vector<Device>> devices_of(const DeviceOptions& options) {
   const auto chosen = ChosenDevices::of(options);
   if (!chosen) return std::unexpected(chosen.error());
+  if (!chosen->left_out().empty()) log_warning("devices: {} is lost and left out", chosen->left_out());
   return chosen->used();
 }
 
@@ -95,15 +100,26 @@ DeviceBytes ChosenDevices::bytes_on(const std::function<std::uint64_t(const std:
 
 Expected<ChosenDevices> ChosenDevices::of(const DeviceOptions& options) {
   init_llama();
-  std::vector<Device> all;
-  for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) all.push_back(described(ggml_backend_dev_get(i)));
-  const auto indices = choose_devices(all, options.names);
-  if (!indices) return fail(ErrorCode::model_load, indices.error());
+  const LostDevices& lost = LostDevices::of_process();
   ChosenDevices chosen;
   chosen.layers_ = options.layers;
+  std::vector<Device> all;
+  std::vector<ggml_backend_dev_t> handles;
+  for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+    auto* const handle = ggml_backend_dev_get(i);
+    if (!options.names && lost.contains(handle)) {
+      chosen.left_out_ += std::format("{}{}", chosen.left_out_.empty() ? "" : ", ", ggml_backend_dev_name(handle));
+      continue;
+    }
+    all.push_back(described(handle));
+    handles.push_back(handle);
+  }
+  const auto indices = choose_devices(all, options.names);
+  if (!indices) return fail(ErrorCode::model_load, indices.error());
   for (const std::size_t index : options.layers == 0 ? std::vector<std::size_t>() : *indices) {
+    if (const auto story = lost.story_of(handles[index])) return fail(ErrorCode::model_load, "devices: " + *story);
     chosen.used_.push_back(all[index]);
-    chosen.handles_.push_back(ggml_backend_dev_get(index));
+    chosen.handles_.push_back(handles[index]);
   }
   // The library keeps one list of devices of a fixed length, and the CPU is in it.
   if (chosen.used_.size() >= llama_max_devices()) {

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "llm/device_bytes.h"
 #include "llm/devices.h"
+#include "llm/lost_devices.h"
 
 namespace uma::llm {
 
@@ -21,9 +22,11 @@ namespace uma::llm {
 // pointers to it.
 class ChosenDevices {
  public:
-  // Errors: E_MODEL_002 for a device that does not exist or takes no layers.
+  // Without names, devices that are lost are left out. Errors: E_MODEL_002 for a device that does not exist, takes no layers or
+  // is lost.
   [[nodiscard]] static Expected<ChosenDevices> of(const DeviceOptions& options);
   void apply(llama_model_params& params);
+  [[nodiscard]] DeviceList handles() const { return DeviceList(handles_).first(used_.size()); }
   // Of a projector: the first of them; null: the CPU.
   [[nodiscard]] ggml_backend_dev_t first() const { return handles_.front(); }
   [[nodiscard]] bool are_used() const { return !used_.empty(); }
@@ -32,6 +35,8 @@ class ChosenDevices {
   [[nodiscard]] std::vector<std::int32_t> layers_of(std::int32_t layers_count) const;
   // Bytes in the buffers of devices that have memory of their own; `bytes_in` returns those in buffers with a name.
   [[nodiscard]] DeviceBytes bytes_on(const std::function<std::uint64_t(const std::string& buffer)>& bytes_in) const;
+  // The names of the lost devices that were left out, for people; empty: none.
+  [[nodiscard]] const std::string& left_out() const { return left_out_; }
   // The same devices, without the figures of their memory; empty: none.
   [[nodiscard]] const std::vector<Device>& used() const { return used_; }
 
@@ -41,6 +46,7 @@ class ChosenDevices {
   DeviceLayers layers_;
   std::vector<float> split_;  // One for each of the most devices that the library has; empty: not given.
   std::array<llama_model_tensor_buft_override, 2> overrides_{};
+  std::string left_out_;
 };
 
 }  // namespace uma::llm

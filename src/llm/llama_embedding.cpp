@@ -12,6 +12,8 @@
 #include "llm/llama_context.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
+#include "llm/llama_model_file.h"
+#include "llm/lost_devices.h"
 
 namespace uma::llm {
 namespace {
@@ -156,11 +158,12 @@ Expected<EmbeddingMeasured> measure_embedding(llama_model* model, const Embeddin
   });
 }
 
-Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(std::shared_ptr<llama_model> model,
+Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(const std::shared_ptr<llama_model>& model,
                                                                    const EmbeddingOptions& options) {
   const auto wanted = wanted_of(model.get(), options);
   if (!wanted) return std::unexpected(wanted.error());
-  return guarded(ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<EmbeddingContext>> {
+  const DeviceList devices = devices_under(model.get());
+  return guarded_on(devices, ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<EmbeddingContext>> {
     const std::lock_guard lock(making_mutex());
     library_log().forget();
     llama_context* context = llama_init_from_model(model.get(), wanted->params);
@@ -183,12 +186,13 @@ Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(std::shared_p
     const ContextBytes bytes = bytes_of_last(model.get(), wanted->params, wanted->has_parts, library_memory(context));
     shape.memory_bytes = bytes.total();
     shape.on_devices = bytes.on_devices;
-    return std::unique_ptr<EmbeddingContext>(new LlamaEmbedding(std::move(model), context, shape));
+    return std::unique_ptr<EmbeddingContext>(new LlamaEmbedding(model, context, shape));
   });
 }
 
 LlamaEmbedding::LlamaEmbedding(std::shared_ptr<llama_model> model, llama_context* context, const EmbeddingShape& shape)
     : model_(std::move(model)),
+      devices_(devices_under(model_.get())),
       context_(context),
       shape_(shape),
       has_grids_(has_grid_positions(model_.get())),
@@ -198,9 +202,12 @@ LlamaEmbedding::LlamaEmbedding(std::shared_ptr<llama_model> model, llama_context
 }
 
 LlamaEmbedding::~LlamaEmbedding() {
-  const std::lock_guard lock(making_mutex());
   llama_batch_free(batch_);
-  llama_free(context_);
+  free_context(context_, devices_);
+}
+
+bool LlamaEmbedding::is_lost() const {
+  return LostDevices::of_process().contain_any(devices_);
 }
 
 void LlamaEmbedding::set_threads(std::int32_t threads) {
@@ -220,7 +227,7 @@ void LlamaEmbedding::add_row(Token token, std::int32_t position, std::int32_t se
 Expected<bool> LlamaEmbedding::run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead) {
   monitor_.store(monitor, std::memory_order_release);
   if (sees_ahead) llama_set_causal_attn(context_, false);
-  auto done = guarded(ErrorCode::runtime_decode, "embedding", [&]() -> Expected<bool> {
+  auto done = guarded_on(devices_, ErrorCode::runtime_decode, "embedding", [&]() -> Expected<bool> {
     const bool has_memory = llama_get_memory(context_) != nullptr;
     const std::int32_t result = has_memory ? llama_decode(context_, batch) : llama_encode(context_, batch);
     if (result == 0) llama_synchronize(context_);  // See LlamaContext::run().
@@ -234,7 +241,7 @@ Expected<bool> LlamaEmbedding::run(const llama_batch& batch, CallMonitor* monito
 }
 
 Expected<Unit> LlamaEmbedding::append_output(std::int32_t sequence, std::vector<float>& out) const {
-  return guarded(ErrorCode::runtime_decode, "reading a vector", [&]() -> Expected<Unit> {
+  return guarded_on(devices_, ErrorCode::runtime_decode, "reading a vector", [&]() -> Expected<Unit> {
     const float* values = llama_get_embeddings_seq(context_, sequence);
     if (values == nullptr) return fail(ErrorCode::runtime_decode, "libllama returned no vector for a computed text");
     out.insert(out.end(), values, values + shape_.dimensions);

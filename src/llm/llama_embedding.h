@@ -11,6 +11,7 @@
 #include "llm/embedding.h"
 #include "llm/footprint.h"
 #include "llm/library_memory.h"
+#include "llm/lost_devices.h"
 #include "llm/model.h"
 #include "llm/position_map.h"
 
@@ -34,11 +35,12 @@ struct EmbeddingMeasured {
 class LlamaEmbedding final : public EmbeddingContext {
  public:
   // `model` keeps the weights alive while the context exists. Requires: pooling_of(model, options.pooling).
-  static Expected<std::unique_ptr<EmbeddingContext>> create(std::shared_ptr<llama_model> model,
+  static Expected<std::unique_ptr<EmbeddingContext>> create(const std::shared_ptr<llama_model>& model,
                                                             const EmbeddingOptions& options);
   ~LlamaEmbedding() override;
 
   [[nodiscard]] const EmbeddingShape& shape() const override { return shape_; }
+  [[nodiscard]] bool is_lost() const override;
   [[nodiscard]] Expected<bool> compute(std::span<const std::span<const Token>> texts, CallMonitor* monitor,
                                        std::vector<float>& out) override;
   [[nodiscard]] Expected<bool> compute_with_images(std::span<const Token> text, std::span<const ImageRows> images,
@@ -57,6 +59,7 @@ class LlamaEmbedding final : public EmbeddingContext {
   void forget(std::size_t sequences);
 
   std::shared_ptr<llama_model> model_;
+  DeviceList devices_;  // Of the model.
   llama_context* context_;
   EmbeddingShape shape_;
   bool has_grids_;  // Positions have several dimensions (M-RoPE).

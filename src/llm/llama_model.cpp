@@ -33,6 +33,7 @@
 #include "llm/llama_model_file.h"
 #include "llm/llama_projector.h"
 #include "llm/llama_vocab.h"
+#include "llm/lost_devices.h"
 #include "llm/state_values.h"
 
 namespace uma::llm {
@@ -137,6 +138,7 @@ class LlamaModel final : public Model {
 
   const ModelFacts& facts() const override { return facts_; }
   const Vocab& vocab() const override { return *vocab_; }
+  bool is_lost() const override { return LostDevices::of_process().contain_any(devices_under(model_.get())); }
   Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const override {
     return LlamaContext::create(model_, state_identity_, options, adapters_);
   }
@@ -352,6 +354,7 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     const std::uint64_t mapped_bytes = library_log().mapped_bytes();
     if (model == nullptr) {
       const std::string reason = library_log().last_error();
+      if (find_lost(devices.handles(), reason)) return std::unexpected(loss_error(devices.handles(), ErrorCode::model_load));
       return fail(ErrorCode::model_load,
                   std::format("{}: the model cannot be loaded{}{}", path, reason.empty() ? "" : ": ", reason));
     }

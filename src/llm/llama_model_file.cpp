@@ -1,6 +1,7 @@
 #include "llm/llama_model_file.h"
 
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <shared_mutex>
 #include <utility>
@@ -49,9 +50,40 @@ Mappings& mappings() {
   return of_process;
 }
 
+// The devices of each model that has some. Any thread.
+class ModelDevices {
+ public:
+  // `devices` ends with null.
+  void add(const llama_model* model, const ggml_backend_dev_t* devices) {
+    std::vector<ggml_backend_dev_t> all;
+    for (; model != nullptr && devices != nullptr && *devices != nullptr; ++devices) all.push_back(*devices);
+    const MutexLock lock(mutex_);
+    if (!all.empty()) devices_[model] = std::move(all);
+  }
+  void remove(const llama_model* model) {
+    const MutexLock lock(mutex_);
+    devices_.erase(model);
+  }
+  [[nodiscard]] DeviceList of(const llama_model* model) const {
+    const MutexLock lock(mutex_);
+    const auto found = devices_.find(model);
+    return found == devices_.end() ? DeviceList() : found->second;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<const llama_model*, std::vector<ggml_backend_dev_t>> devices_ GUARDED_BY(mutex_);
+};
+
+ModelDevices& model_devices() {
+  static ModelDevices of_process;
+  return of_process;
+}
+
 }  // namespace
 
 void FreeModel::operator()(llama_model* model) const {
+  model_devices().remove(model);
   {
     const auto change = mappings().change();
     llama_model_free(model);
@@ -66,7 +98,12 @@ LoadedModel load_model_file(const std::string& path, const llama_model_params& p
     model.reset(llama_model_load_from_file(path.c_str(), params));
   }
   mappings().changed();
+  model_devices().add(model.get(), params.devices);
   return model;
+}
+
+DeviceList devices_under(const llama_model* model) {
+  return model_devices().of(model);
 }
 
 void release_copied_weights(const std::string& path) {

@@ -10,11 +10,13 @@
 #include <mutex>
 #include <utility>
 
+#include "base/log.h"
 #include "llm/llama_context.h"
 #include "llm/llama_devices.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
 #include "llm/llama_model.h"
+#include "llm/lost_devices.h"
 
 namespace uma::llm {
 namespace {
@@ -110,15 +112,26 @@ class EncodingWatch {
 
 class LlamaProjector final : public Projector {
  public:
+  // `device` encodes; null: the CPU.
   LlamaProjector(std::shared_ptr<llama_model> model, std::unique_ptr<EncodingWatch> watch, ContextPtr context,
-                 ProjectorFacts facts)
-      : model_(std::move(model)), watch_(std::move(watch)), context_(std::move(context)), facts_(std::move(facts)) {}
+                 ProjectorFacts facts, ggml_backend_dev_t device)
+      : model_(std::move(model)),
+        watch_(std::move(watch)),
+        context_(std::move(context)),
+        facts_(std::move(facts)),
+        device_(device) {}
   ~LlamaProjector() override {
+    if (find_lost(devices(), "")) {
+      (void)context_.release();  // See free_context().
+      log_warning("an encoder on a lost device is not freed: its memory is free when umad ends");
+      return;
+    }
     const std::lock_guard lock(making_mutex());
     context_.reset();
   }
 
   const ProjectorFacts& facts() const override { return facts_; }
+  bool is_lost() const override { return LostDevices::of_process().contain_any(devices()); }
   Expected<ImageLayout> layout(std::span<const std::byte> image) const override;
   Expected<std::vector<float>> encode(std::span<const std::byte> image, CallMonitor* monitor) override;
 
@@ -126,11 +139,13 @@ class LlamaProjector final : public Projector {
   // Decodes the image and converts it to the encoder's input.
   [[nodiscard]] Expected<ChunksPtr> cut(std::span<const std::byte> image) const;
   [[nodiscard]] Expected<Unit> check_clip(BitmapPtr& clip) const;
+  [[nodiscard]] DeviceList devices() const { return {&device_, device_ == nullptr ? 0u : 1u}; }
 
   std::shared_ptr<llama_model> model_;    // Shared, because the projector may outlive the model's other users.
   std::unique_ptr<EncodingWatch> watch_;  // The library's context has its address.
   ContextPtr context_;
   ProjectorFacts facts_;
+  ggml_backend_dev_t device_;
 };
 
 Expected<ChunksPtr> LlamaProjector::cut(std::span<const std::byte> image) const {
@@ -208,7 +223,7 @@ Expected<ImageLayout> LlamaProjector::layout(std::span<const std::byte> image) c
 }
 
 Expected<std::vector<float>> LlamaProjector::encode(std::span<const std::byte> image, CallMonitor* monitor) {
-  return guarded(ErrorCode::runtime_decode, "encoding an image", [&]() -> Expected<std::vector<float>> {
+  return guarded_on(devices(), ErrorCode::runtime_decode, "encoding an image", [&]() -> Expected<std::vector<float>> {
     const auto chunks = cut(image);
     if (!chunks) return std::unexpected(chunks.error());
     std::vector<float> rows;
@@ -283,7 +298,8 @@ Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& pat
                          .reads_images = reads_images,
                          .reads_audio = reads_audio};
     if (tokens_max > 0) facts.identity += std::format("|{} tokens", tokens_max);
-    return std::make_unique<LlamaProjector>(std::move(model), std::move(watch), std::move(context), std::move(facts));
+    return std::make_unique<LlamaProjector>(std::move(model), std::move(watch), std::move(context), std::move(facts),
+                                            devices->first());
   });
 }
 

@@ -139,6 +139,8 @@ class Context {
   // Identifies compatible states: model, devices, library version, cache types, layout and RoPE options. The identity of a
   // state that was computed with adapters continues with AdapterSet::identity.
   [[nodiscard]] virtual const std::string& state_identity() const = 0;
+  // A device of the model is lost: the context computes no more, and its states cannot be saved. Any thread.
+  [[nodiscard]] virtual bool is_lost() const { return false; }
 
   // Computes the rows and appends them to their sequences. Requires: rows of one sequence are at consecutive positions that
   // continue it; 1 <= rows.size() <= batch_rows_max. `monitor` may end the computation early; null: no monitor. Errors:
@@ -240,6 +242,8 @@ class Model {
   virtual ~Model() = default;
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
   [[nodiscard]] virtual const Vocab& vocab() const = 0;
+  // A device of the model is lost: its contexts compute no more, and it must be loaded again.
+  [[nodiscard]] virtual bool is_lost() const { return false; }
   [[nodiscard]] virtual Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const = 0;
   // Checks that every number in a state is finite; for states from other sources (state_values.h). Any thread.
   [[nodiscard]] virtual Expected<Unit> check_state(std::span<const std::byte> state) const = 0;

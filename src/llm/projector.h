@@ -59,6 +59,8 @@ class Projector {
  public:
   virtual ~Projector() = default;
   [[nodiscard]] virtual const ProjectorFacts& facts() const = 0;
+  // Its device is lost: it encodes no more. Any thread.
+  [[nodiscard]] virtual bool is_lost() const { return false; }
   // Decodes the image; of a clip, it also computes the spectrogram, on five threads. Any thread. Errors: E_PROTO_003 for an
   // image that cannot be decoded; E_MODEL_003 for an image or a clip that the projector does not read.
   [[nodiscard]] virtual Expected<ImageLayout> layout(std::span<const std::byte> image) const = 0;

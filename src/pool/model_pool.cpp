@@ -20,6 +20,8 @@ namespace {
 
 // Time that requests must wait before another worker is worth it.
 constexpr Duration kPatience = std::chrono::milliseconds(250);
+// Until another look whether the last request for a model that has lost a device has ended.
+constexpr Duration kLookAtLost = std::chrono::milliseconds(10);
 constexpr double kPressure = 10;  // Percent of time lost to waiting for memory that is worth a log line.
 
 }  // namespace
@@ -207,6 +209,12 @@ void ModelPool::start(engine::WorkerHost& host) {
 void ModelPool::report_backlog(const std::string& model) {
   const MutexLock lock(mutex_);
   if (queues_.try_emplace(model, clock_.now()).second) changed_.notify_all();
+}
+
+void ModelPool::report_lost(const std::string& model) {
+  const MutexLock lock(mutex_);
+  lost_.insert(model);
+  changed_.notify_all();
 }
 
 // Starts to add a worker to a model whose requests still wait, if its card, the cores and free memory allow it; nothing is
@@ -407,9 +415,20 @@ bool ModelPool::unload_now(const std::string& model, bool keeps_weights) {
   give_back_free_memory();
   warm_.update(under_way_bytes());
   const MutexLock lock(mutex_);
+  lost_.erase(model);
   ++changes_;
   changed_.notify_all();
   return true;
+}
+
+// Unloads a model that has lost a device, unless requests still use it. Requires eviction_mutex_.
+void ModelPool::unload_lost(const std::string& model) {
+  {
+    const MutexLock lock(mutex_);
+    if (!lost_.contains(model)) return;  // Unloaded meanwhile, and perhaps loaded again.
+  }
+  if (unload_now(model, false))
+    log_warning("model   {}: unloaded, because it has lost a device; the next request loads it again", model);
 }
 
 // Keeps the model's states in memory if there is free memory, since nothing is short. Requires eviction_mutex_.
@@ -459,13 +478,16 @@ void ModelPool::run_maintenance() {
   for (;;) {
     std::vector<UnloadRequest> requests;
     std::vector<std::string> queued;
+    std::vector<std::string> lost;
     {
       const MutexLock lock(mutex_);
       if (is_stopped_) break;
       TimePoint wake = next;
       for (const auto& [model, since] : queues_) wake = std::min(wake, since + kPatience);
+      if (!lost_.empty()) wake = std::min(wake, clock_.now() + kLookAtLost);
       if (unloads_.empty() && clock_.now() < wake) changed_.wait_until(mutex_, wake);
       if (is_stopped_) break;
+      lost.assign(lost_.begin(), lost_.end());
       requests = std::exchange(unloads_, {});
       std::erase_if(queues_, [&, now = clock_.now()](const auto& queue) {
         if (queue.second + kPatience > now) return false;
@@ -476,6 +498,10 @@ void ModelPool::run_maintenance() {
     for (const std::string& model : queued) {
       const MutexLock eviction_lock(eviction_mutex_);
       run_noting([&] { grow(model); });
+    }
+    for (const std::string& model : lost) {
+      const MutexLock eviction_lock(eviction_mutex_);
+      run_noting([&] { unload_lost(model); });
     }
     for (UnloadRequest& request : requests) {
       const auto do_now = [&] {

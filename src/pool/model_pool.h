@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -70,6 +71,7 @@ class ModelPool final : public engine::WorkerSource {
   void unload(const std::string& model, Reply<Unit> reply) override;
   void cancel_load(const std::string& model) override;
   void report_backlog(const std::string& model) override;
+  void report_lost(const std::string& model) override;
   void stop() override;
 
   // Deletes the files of a model in own_folder, after unloading it. Does not block. Errors: E_MODEL_001; E_SESSION_002 if it is
@@ -116,6 +118,11 @@ class ModelPool final : public engine::WorkerSource {
     std::int32_t workers_first = 0;  // Workers of the load.
     bool is_loading = false;         // The model, or another worker, is being loaded.
     bool is_serving = false;         // The engine has its workers.
+
+    // Whether it can be used for the model as its files and its card are now.
+    [[nodiscard]] bool serves(const RegisteredModel& model) const {
+      return file == model.file && adapters == model.adapters && !(weights && weights->is_lost());
+    }
   };
   struct UnloadRequest {
     std::string model;
@@ -164,6 +171,7 @@ class ModelPool final : public engine::WorkerSource {
                                              Place place = kHostMemory) const;
   [[nodiscard]] bool take(const EvictionStep& step);
   [[nodiscard]] bool unload_now(const std::string& model, bool keeps_weights);
+  void unload_lost(const std::string& model);
   [[nodiscard]] Expected<Unit> unload_as_asked(const UnloadRequest& request);
   [[nodiscard]] Expected<Unit> delete_files(const RegisteredModel& model);
   void grow(const std::string& model);
@@ -194,6 +202,7 @@ class ModelPool final : public engine::WorkerSource {
   std::uint64_t last_load_ GUARDED_BY(mutex_) = 0;
   std::map<std::string, Resident> residents_ GUARDED_BY(mutex_);
   std::vector<UnloadRequest> unloads_ GUARDED_BY(mutex_);
+  std::set<std::string> lost_ GUARDED_BY(mutex_);               // Models that have lost a device and are still loaded.
   std::map<std::string, TimePoint> queues_ GUARDED_BY(mutex_);  // Models with waiting requests, and since when.
   std::thread maintenance_;
   Counter loads_total_;

@@ -248,8 +248,7 @@ Expected<MemoryNeed> ModelPool::place(const RegisteredModel& model, engine::Load
   {
     const MutexLock lock(mutex_);
     const auto resident = residents_.find(model.card.name);
-    if (resident != residents_.end() && resident->second.weights && resident->second.file == model.file &&
-        resident->second.adapters == model.adapters) {
+    if (resident != residents_.end() && resident->second.weights && resident->second.serves(model)) {
       kept = resident->second.devices;
     }
   }
@@ -396,7 +395,7 @@ Expected<std::optional<Holding>> ModelPool::try_acquire(const RegisteredModel& r
 // load was cancelled. Requires eviction_mutex_.
 Expected<Unit> ModelPool::look_for_kept_weights(const RegisteredModel& registered, std::shared_ptr<const llm::Model>& weights,
                                                 Load& load, LoadWait& wait) {
-  bool is_of_another_file = false;
+  bool are_of_no_use = false;
   {
     const MutexLock lock(mutex_);
     if (is_stopped_ || load.is_cancelled.load()) {
@@ -405,11 +404,10 @@ Expected<Unit> ModelPool::look_for_kept_weights(const RegisteredModel& registere
     }
     wait.changes_seen = changes_;
     const auto kept = residents_.find(registered.card.name);
-    is_of_another_file =
-        kept != residents_.end() && (kept->second.file != registered.file || kept->second.adapters != registered.adapters);
-    weights = kept == residents_.end() || is_of_another_file ? nullptr : kept->second.weights;
+    are_of_no_use = kept != residents_.end() && !kept->second.serves(registered);
+    weights = kept == residents_.end() || are_of_no_use ? nullptr : kept->second.weights;
   }
-  if (is_of_another_file) (void)take_resident(registered.card.name);
+  if (are_of_no_use) (void)take_resident(registered.card.name);
   return Unit{};
 }
 

@@ -233,6 +233,21 @@ TEST_F(ModelPoolTest, WhatALoadTookIsReservedUntilItIsUnloaded) {
   EXPECT_FALSE(unload("a")) << "it is not loaded";
 }
 
+TEST_F(ModelPoolTest, AModelThatHasLostADeviceIsUnloadedWhenNoRequestUsesIt) {
+  add("a");
+  start();
+  load_and_wait("a");
+  host_.set_uses("a", 1);
+  pool_->report_lost("a");
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(host_.has("a"));
+  host_.set_uses("a", 0);
+  until([&] { return !host_.has("a") && reserved() == 0; }, "it is unloaded");
+  load_and_wait("a");
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(host_.has("a")) << "the next load has nothing to do with it";
+}
+
 TEST_F(ModelPoolTest, AModelIsUnloadedBeforeItIsDeleted) {
   add("a");
   add("b");

@@ -28,6 +28,7 @@ Expected<bool> FakeEmbedding::compute(std::span<const Text> texts, llm::CallMoni
   }
   UMA_CHECK(rows <= static_cast<std::size_t>(shape().batch_rows_max));
   if (on_compute) on_compute(texts);
+  if (is_lost()) return fail(ErrorCode::runtime_decode, "the device is lost");
   if (monitor != nullptr && monitor->wants_end()) return false;
   if (options_.clock != nullptr) {
     options_.clock->advance(options_.call_cost + options_.row_cost * static_cast<std::int64_t>(rows));

@@ -2,6 +2,7 @@
 // token changes it. Faults and the time of a call can be set.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <span>
 #include <vector>
@@ -17,6 +18,7 @@ struct FakeEmbeddingOptions {
   SimClock* clock = nullptr;  // Advanced by compute(), if set.
   Duration call_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);
+  std::atomic<bool>* lost = nullptr;  // As in FakeOptions.
 };
 
 class FakeEmbedding final : public llm::EmbeddingContext {
@@ -26,6 +28,7 @@ class FakeEmbedding final : public llm::EmbeddingContext {
   explicit FakeEmbedding(const FakeEmbeddingOptions& options) : options_(options) {}
 
   [[nodiscard]] const llm::EmbeddingShape& shape() const override { return options_.shape; }
+  [[nodiscard]] bool is_lost() const override { return options_.lost != nullptr && options_.lost->load(); }
   [[nodiscard]] Expected<bool> compute(std::span<const Text> texts, llm::CallMonitor* monitor,
                                        std::vector<float>& out) override;
   // The output is that of the tokens; checks that the values of the rows are those of FakeProjector for their tokens.

@@ -178,6 +178,8 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
   }
   FakeFault fault_now = fault ? fault(rows) : FakeFault::none;
   if (monitor != nullptr && monitor->wants_end()) fault_now = FakeFault::interrupted_half;
+  if (fault_now == FakeFault::lost) options_.lost->store(true);
+  if (is_lost()) return fail(ErrorCode::runtime_decode, "the device is lost");
   if (fault_now == FakeFault::decode_error) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   if (fault_now == FakeFault::throws) throw std::bad_alloc();
   if (fault_now == FakeFault::out_of_cells) return llm::DecodeStatus::out_of_cells;
@@ -297,7 +299,7 @@ void FakeContext::share(std::int32_t from, std::int32_t to, std::int32_t count) 
 
 Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
   if (on_state) on_state();
-  if (fail_state) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
+  if (fail_state || is_lost()) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   const Held& held = held_[static_cast<std::size_t>(sequence)];
   UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(held.size()));
   UMA_CHECK((begin == 0 && end == static_cast<std::int32_t>(held.size())) || (options_.unified && options_.can_truncate));
@@ -323,7 +325,7 @@ Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin
   const auto index = static_cast<std::size_t>(sequence);
   const auto count = static_cast<std::size_t>(end - begin);
   UMA_CHECK(begin == static_cast<std::int32_t>(held_[index].size()));
-  if (fail_state || bytes.size() != count * kCellBytes || count > free_[stream_of(index)].size()) {
+  if (fail_state || is_lost() || bytes.size() != count * kCellBytes || count > free_[stream_of(index)].size()) {
     keep(index, 0);
     return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   }

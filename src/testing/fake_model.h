@@ -4,6 +4,7 @@
 // positions, split or unified cells. Faults and the time of a decode can be set.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -59,7 +60,9 @@ struct FakeOptions {
   bool has_grids = false;    // See ContextShape; images must come from a FakeProjector with grids.
   Capability capability = Capability::chat;
   bool is_on_devices = false;  // See ModelFacts.
-  SimClock* clock = nullptr;   // Advanced by decode(), save_state() and load_state(), if set.
+  // True: a device of the model is lost. Outlives its contexts; null: it is never lost.
+  std::atomic<bool>* lost = nullptr;
+  SimClock* clock = nullptr;  // Advanced by decode(), save_state() and load_state(), if set.
   Duration decode_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);
   Duration uneven_cost{};  // More for a decode whose number of rows is no multiple of four.
@@ -69,7 +72,8 @@ struct FakeOptions {
 
 // Decides before each decode whether it fails; absent: never. decode() returns the fault without computing, except for
 // not_finite: then the whole call is computed, and its values are not finite.
-enum class FakeFault : std::uint8_t { none, decode_error, out_of_cells, interrupted_half, not_finite, throws };
+// `lost` sets FakeOptions::lost.
+enum class FakeFault : std::uint8_t { none, decode_error, out_of_cells, interrupted_half, not_finite, throws, lost };
 
 class FakeContext : public llm::Context {
  public:
@@ -77,6 +81,7 @@ class FakeContext : public llm::Context {
 
   [[nodiscard]] const llm::ContextShape& shape() const override { return shape_; }
   [[nodiscard]] const std::string& state_identity() const override { return identity_; }
+  [[nodiscard]] bool is_lost() const override { return options_.lost != nullptr && options_.lost->load(); }
   [[nodiscard]] Expected<llm::DecodeStatus> decode(std::span<const llm::BatchRow> rows, llm::CallMonitor* monitor) override;
   // The rows must come from a FakeProjector for these tokens.
   [[nodiscard]] Expected<llm::DecodeStatus> decode_image(const llm::ImageRows& rows, llm::CallMonitor* monitor) override;
@@ -199,6 +204,7 @@ class FakeModel final : public llm::Model {
   explicit FakeModel(const FakeOptions& options);
   [[nodiscard]] const llm::ModelFacts& facts() const override { return facts_; }
   [[nodiscard]] const llm::Vocab& vocab() const override { return vocab_; }
+  [[nodiscard]] bool is_lost() const override { return options_.lost != nullptr && options_.lost->load(); }
   // The shape and the faults come from the FakeOptions; `options` is ignored.
   [[nodiscard]] Expected<std::unique_ptr<llm::Context>> new_context(const llm::ContextOptions& options) const override;
   [[nodiscard]] Expected<Unit> check_state(std::span<const std::byte> state) const override;

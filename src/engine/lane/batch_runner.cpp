@@ -202,8 +202,9 @@ void BatchRunner::add_computed(std::span<const sched::PlanRow> rows, bool is_pre
 
 // A failed call does not say which sequence is the reason. Each sequence is tried alone, and only those that fail again end.
 void BatchRunner::run_one_by_one(std::span<const sched::PlanRow> rows, const Error& first_error) {
-  log_warning("a decode of {} sequences failed ({}): each is tried alone", rows.size(), first_error.message);
   for (const sched::PlanRow& row : rows) parts_.slots.resync(sequence_of(row).slot, sequence_of(row).chain);
+  if (parts_.context.is_lost()) return;  // The lane's next step ends all of them.
+  log_warning("a decode of {} sequences failed ({}): each is tried alone", rows.size(), first_error.message);
   for (const sched::PlanRow& row : rows) {
     Sequence& sequence = sequence_of(row);
     sched::PlanRow alone = row;

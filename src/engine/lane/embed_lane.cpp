@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/thrown.h"
 #include "base/trace.h"
+#include "engine/lane/lost_error.h"
 
 namespace uma::engine {
 namespace {
@@ -56,6 +57,10 @@ void EmbedLane::close() {
 
 StepOutcome EmbedLane::step() {
   take_commands();
+  if (context_->is_lost()) {
+    end_lost();
+    return {.did_work = false, .wake = kNever};
+  }
   run_noting([this] { expire(clock_.now()); });
   prepare_images();
   drop_ended();
@@ -70,7 +75,9 @@ StepOutcome EmbedLane::step() {
   if (closed_.load()) interrupt_.set(true);
   try {
     const auto computed = run_call(picked_);
-    if (!computed) {
+    if (!computed && context_->is_lost()) {
+      log_warning("embedding lane {}: {}", options_.index, computed.error().message);  // The next step ends all requests.
+    } else if (!computed) {
       picked_.size() == 1 ? fail_text(picked_.front(), computed.error()) : run_one_by_one();
     } else if (*computed) {
       keep_outputs(picked_);
@@ -119,6 +126,18 @@ void EmbedLane::warn_of_depth() {
   } else if (!std::exchange(has_warned_, true)) {
     log_warning("embedding lane {}: {} requests wait", options_.index, jobs_.size());
   }
+}
+
+// A device of the model is lost: ends all requests.
+void EmbedLane::end_lost() {
+  for (const auto& job : jobs_) {
+    if (!job->asked.done) continue;
+    stats_->requests_failed_total.add();
+    run_noting([&] { end(*job, std::unexpected(lost_error())); });
+  }
+  cores_.set_decode_busy(false);
+  drop_ended();
+  if (!std::exchange(has_told_loss_, true) && options_.on_lost) options_.on_lost();
 }
 
 void EmbedLane::expire(TimePoint now) {

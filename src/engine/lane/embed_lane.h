@@ -85,6 +85,8 @@ struct EmbedLaneOptions {
   std::shared_ptr<BusyWorkers> workers = nullptr;  // Shared by all workers of the daemon.
   // As LaneOptions::encode; null: texts have no images.
   EncodeImage encode = nullptr;
+  // As LaneOptions::on_lost.
+  std::function<void()> on_lost = nullptr;
 };
 
 class EmbedLane {
@@ -135,6 +137,7 @@ class EmbedLane {
   void run(EmbedTask& task);
   void run(const Cancel& cancel);
   void run(const EncodedReport& report);
+  void end_lost();
   void warn_of_depth();
   void expire(TimePoint now);
   // The images of a text of the job.
@@ -171,8 +174,9 @@ class EmbedLane {
   std::vector<Command> inbox_taken_;
   double row_ms_ = 0;  // Measured; 0: not known yet.
   CoreShare cores_;
-  std::int32_t threads_ = 0;  // The context's current number of threads.
-  bool has_warned_ = false;   // The queue's depth was logged since the queue was last shallow.
+  std::int32_t threads_ = 0;    // The context's current number of threads.
+  bool has_told_loss_ = false;  // on_lost was called.
+  bool has_warned_ = false;     // The queue's depth was logged since the queue was last shallow.
 
   // Shared.
   const std::shared_ptr<Mailbox<Command>> inbox_ = std::make_shared<Mailbox<Command>>();  // Shared with requested encodings.

@@ -1,5 +1,6 @@
 #include "engine/lane/embed_lane.h"
 
+#include <atomic>
 #include <format>
 #include <map>
 #include <memory>
@@ -95,6 +96,28 @@ TEST_F(EmbedLaneTest, TextsOfManyRequestsShareACall) {
   EXPECT_EQ(lane_->stats().queue_depth.value(), 0);
   EXPECT_EQ(lane_->stats().queue_bytes.value(), 0);
   EXPECT_EQ(lane_->stats().texts_total.value(), 3u);
+}
+
+TEST_F(EmbedLaneTest, ALostDeviceEndsEveryRequest) {
+  std::atomic<bool> lost = false;
+  int told = 0;
+  EmbedLaneOptions options;
+  options.on_lost = [&] { ++told; };
+  start(std::move(options), {.lost = &lost});
+  lane_->post(task(1, std::vector<std::vector<Token>>(100, text_of_token(1))));
+  lane_->post(task(2, {text_of_token(2)}));
+  EXPECT_TRUE(lane_->step().did_work);
+  expect_whole(2);
+  in_call_ = [&] { lost = true; };
+  const std::size_t calls = calls_.size();
+  run();
+  EXPECT_EQ(calls_.size(), calls + 1) << "no text is tried alone";
+  EXPECT_EQ(error_of(1), ErrorCode::runtime_decode);
+  lane_->post(task(3, {text_of_token(3)}));
+  run();
+  EXPECT_EQ(error_of(3), ErrorCode::runtime_decode);
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(lane_->stats().queue_depth.value(), 0);
 }
 
 TEST_F(EmbedLaneTest, CallsKeepTheBoundsOfTheContext) {

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/thrown.h"
 #include "base/trace.h"
+#include "engine/lane/lost_error.h"
 
 namespace uma::engine {
 namespace {
@@ -121,6 +122,7 @@ StepOutcome Lane::tick() {
   const TimePoint began = clock_.now();
   calls_.begin_step(is_closed());
   take_commands();
+  if (context_->is_lost()) return end_lost();
   if (warm()) return end_step(true, kNever);
   admission_.expire(clock_.now());
   admission_.admit(clock_.now());
@@ -148,6 +150,23 @@ StepOutcome Lane::tick() {
   return end_step(has_moved || has_tidied || has_verified || !plan.is_empty() || image != nullptr, kNever);
 }
 
+// Ends all requests. What only the context held is computed again elsewhere: conversations are in the sessions' records.
+StepOutcome Lane::end_lost() {
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->is_finished()) continue;
+    ends_.contain(*sequence, [&] {
+      if (sequence->is_running()) slots_.clear(sequence->slot);
+      ends_.finish(*sequence, FinishReason::error, lost_error());
+    });
+  }
+  eviction_.give_up_store();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].is_empty()) slots_.clear(i);
+  }
+  if (!std::exchange(has_told_loss_, true) && options_.on_lost) options_.on_lost();
+  return end_step(false, kNever);
+}
+
 // False: there is work, of this worker or of another one, or nothing to warm up.
 bool Lane::warm() {
   if (!sequences_.is_empty() || cores_.others_compute()) {
@@ -168,7 +187,8 @@ StepOutcome Lane::end_step(bool did_work, TimePoint wake) {
   stats_->cells_used.set(slots_.cells_used());
   const auto first_in_line = std::ranges::find_if(sequences_, [](const SequencePtr& sequence) { return !sequence->in_batch; });
   stats_->waiting_since_us.set(first_in_line == sequences_.end() ? 0 : to_us((*first_in_line)->job.received));
-  return {.did_work = did_work, .wake = std::min(wake, next_wake())};
+  const bool must_end = context_->is_lost() && !has_told_loss_;  // The next step does so.
+  return {.did_work = did_work || must_end, .wake = std::min(wake, next_wake())};
 }
 
 TimePoint Lane::next_wake() const {

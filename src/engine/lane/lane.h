@@ -6,7 +6,7 @@
 // Invariants, checked by check_invariants() and by the simulator after every step: those of SlotTable; (1) every posted job
 // gets exactly one result; (2) a sequence whose prompt is offloaded, or on its way there or back, keeps its slot and is in no
 // plan; its cells stay too, until others need them; (3) a running sequence has the adapters that
-// its slot's tokens were computed with.
+// its slot's tokens were computed with. Once a device of its model is lost, it only ends requests.
 #pragma once
 
 #include <atomic>
@@ -102,6 +102,7 @@ class Lane {
  private:
   [[nodiscard]] StepOutcome tick();
   [[nodiscard]] bool warm();
+  [[nodiscard]] StepOutcome end_lost();
   void take_commands();
   void run(StartCommand& command);
   void run(const CancelCommand& command);
@@ -155,6 +156,7 @@ class Lane {
   WarmUp warm_up_;
 
   std::vector<LaneCommand> inbox_taken_;
+  bool has_told_loss_ = false;  // on_lost was called.
   std::atomic<bool> closed_{false};
 };
 

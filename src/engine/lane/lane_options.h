@@ -61,6 +61,8 @@ struct LaneOptions {
   // Encodes an image on another thread and calls `then` there, soon and with an error after `end` was requested. Null: jobs
   // have no images.
   EncodeImage encode = nullptr;
+  // Called once, on the lane's thread, when a device of its model is lost. Null: nobody needs to know.
+  std::function<void()> on_lost = nullptr;
   // For tests: writes up to `count` draft tokens for `chain`, in place of the n-gram drafter.
   std::function<void(std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft)> test_drafter = nullptr;
   // For tests: called with the logits that each token of a request is sampled from.

@@ -1,5 +1,6 @@
 // Long prompts are computed in a prefill lane beside the streams.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <span>
@@ -147,6 +148,16 @@ TEST_F(PrefillOffloadTest, AFailedPromptIsComputedInTheContextItself) {
   run_both();
   EXPECT_EQ(sinks_[2]->tokens, expected(kLong, 6));
   EXPECT_EQ(lane_->stats().handover.count(), 0u);
+}
+
+TEST_F(PrefillOffloadTest, ALostDeviceEndsTheStreamAndThePromptBesideIt) {
+  std::atomic<bool> lost = false;
+  make_both({.cells = 800, .sequences = 4, .lost = &lost});
+  prefill_context_->fault = [](std::span<const llm::BatchRow>) { return FakeFault::lost; };
+  start_both();
+  run_both();
+  EXPECT_EQ(eos(1).error->code, ErrorCode::runtime_decode);
+  EXPECT_EQ(error(2).code, ErrorCode::runtime_decode);
 }
 
 TEST_F(PrefillOffloadTest, AShorterPromptTakesThePlaceOfALongerOne) {

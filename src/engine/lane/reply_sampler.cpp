@@ -3,6 +3,7 @@
 #include <format>
 #include <utility>
 
+#include "engine/lane/lost_error.h"
 #include "llm/logits.h"
 #include "llm/token_constraint.h"
 
@@ -11,7 +12,10 @@ namespace uma::engine {
 void ReplySampler::sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::int32_t drawn) {
   const std::span<float> logits = parts_.context.logits(row);
   if (logits.empty()) {
-    ends_.finish(sequence, FinishReason::error, Error{ErrorCode::runtime_decode, "the library returned no logits for a token"});
+    const Error error = parts_.context.is_lost()
+                            ? lost_error()
+                            : Error{ErrorCode::runtime_decode, "the library returned no logits for a token"};
+    ends_.finish(sequence, FinishReason::error, error);
     return;
   }
   if (!llm::are_sound(logits)) {

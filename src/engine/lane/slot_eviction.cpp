@@ -22,6 +22,7 @@ constexpr double kWaitMaxMs = 2000;  // How long a request waits until a state i
 }  // namespace
 
 bool SlotEviction::is_worth_storing(const Slot& slot) const {
+  if (parts_.context.is_lost()) return false;
   if (slot.is_ephemeral || slot.was_moved() || parts_.families.of(slot.adapters) == 0) return false;
   if (size_of(slot.tokens) < parts_.options.stored_tokens_min) return false;
   if (!slot.owner.session.empty()) return true;

@@ -125,6 +125,7 @@ Task<Expected<ModelLease>> ModelTable::lease(std::string name, bool is_backgroun
   const auto known = source_.resolve(name);
   if (!known) co_return known.error();
   Entry& entry = entry_of(*known);
+  take_out_if_lost(entry);
   if (entry.state == Entry::State::ready && !(is_background && entry.holds_background)) {
     co_return ModelLease(entry.model, entry.leases, is_background);
   }
@@ -193,7 +194,7 @@ std::uint64_t ModelTable::bytes_wanted(const std::string& name) const {
 
 void ModelTable::add_lanes(const std::string& name, std::span<Lane* const> lanes, std::span<EmbedLane* const> embed_lanes) {
   Entry& entry = entries_.at(name);
-  UMA_CHECK(entry.state == Entry::State::ready);
+  UMA_CHECK(entry.state == Entry::State::ready || entry.state == Entry::State::lost);
   entry.model.lanes.insert(entry.model.lanes.end(), lanes.begin(), lanes.end());
   entry.model.embed_lanes.insert(entry.model.embed_lanes.end(), embed_lanes.begin(), embed_lanes.end());
 }
@@ -220,7 +221,8 @@ bool ModelTable::retire(const std::string& name) {
   const auto found = entries_.find(name);
   if (found == entries_.end()) return false;
   Entry& entry = found->second;
-  if (entry.state != Entry::State::ready || entry.leases->all.load() > 0) return false;
+  const bool is_in_service = entry.state == Entry::State::ready || entry.state == Entry::State::lost;
+  if (!is_in_service || entry.leases->all.load() > 0) return false;
   entry.state = Entry::State::retiring;
   entry.model = {.name = name};
   return true;
@@ -231,6 +233,16 @@ void ModelTable::set_retired(const std::string& name) {
   UMA_CHECK(entry.state == Entry::State::retiring);
   entry.state = Entry::State::unloaded;
   if (!entry.waiting.empty()) request_load(entry);
+}
+
+void ModelTable::take_out_lost() {
+  for (auto& [name, entry] : entries_) take_out_if_lost(entry);
+}
+
+void ModelTable::take_out_if_lost(Entry& entry) {
+  if (entry.state != Entry::State::ready || !entry.model.is_lost()) return;
+  entry.state = Entry::State::lost;
+  source_.report_lost(entry.model.name);
 }
 
 const ServedModel* ModelTable::find(const std::string& name) const {

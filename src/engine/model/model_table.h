@@ -1,6 +1,7 @@
 // The table of models that were requested: which are loaded, which requests wait for one, which hold a lease, which may be
 // retired. Owned by the router's thread; a lease may end on any thread. Invariants: (1) Every request for a model gets one
-// answer, the lease or an error, unless it stops waiting. (2) A model with leases is not retired.
+// answer, the lease or an error, unless it stops waiting. (2) A model with leases is not retired. (3) There is no new lease of
+// a model that has lost a device.
 #pragma once
 
 #include <atomic>
@@ -50,6 +51,8 @@ struct ServedModel {
     return embedder != nullptr && embedder->reads_images() ? ImageVectors::shared : ImageVectors::projector;
   }
   [[nodiscard]] const llm::ContextShape& shape() const { return lanes.front()->shape(); }
+  // A device of the model is lost.
+  [[nodiscard]] bool is_lost() const { return embedder != nullptr ? embedder->model().is_lost() : model->is_lost(); }
 };
 
 // The deadline of a request received at `received`. Loading of the model `loaded` does not count as waiting; null: the request
@@ -138,6 +141,8 @@ class ModelTable {
   // another load. False: it has leases, or is not loaded.
   [[nodiscard]] bool retire(const std::string& name);
   void set_retired(const std::string& name);
+  // Takes the models out of service that have lost a device: their requests end, and the source retires them then.
+  void take_out_lost();
 
   // Null: the model is not loaded.
   [[nodiscard]] const ServedModel* find(const std::string& name) const;
@@ -153,7 +158,8 @@ class ModelTable {
   };
   class WaitingEntry;
   struct Entry {
-    enum class State : std::uint8_t { unloaded, loading, ready, retiring } state = State::unloaded;
+    // lost: a device of the model is lost. As retiring, but there may be leases still.
+    enum class State : std::uint8_t { unloaded, loading, ready, lost, retiring } state = State::unloaded;
     ServedModel model;
     std::shared_ptr<ModelLeases> leases;
     std::optional<Error> error;      // The error of the last load.
@@ -165,6 +171,7 @@ class ModelTable {
   };
 
   [[nodiscard]] Entry& entry_of(const std::string& name);
+  void take_out_if_lost(Entry& entry);
   void request_load(Entry& entry);
   void answer_waiting(Entry& entry);
   void stop_waiting(Entry& entry, std::list<Waiting>::iterator place);

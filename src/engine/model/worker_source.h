@@ -122,6 +122,8 @@ class WorkerSource {
   virtual void unload(const std::string& model, Reply<Unit> reply) = 0;
   // Any thread; does not block. No request waits for the load any more.
   virtual void cancel_load(const std::string& model) = 0;
+  // Any thread; does not block. A device of the model is lost: retires it as soon as no request uses it.
+  virtual void report_lost(const std::string& model) = 0;
   // Any thread; does not block. Every worker of the model has requests that wait for a slot.
   virtual void report_backlog(const std::string& model) = 0;
   // Cancels loads in progress. Returns when the host is not called any more.

@@ -36,12 +36,14 @@ class NamedModels final : public WorkerSource {
   void unload(const std::string&, Reply<Unit> reply) override { reply(Unit{}); }
   void cancel_load(const std::string& model) override { cancelled.push_back(model); }
   void report_backlog(const std::string& model) override { queued.push_back(model); }
+  void report_lost(const std::string& model) override { lost.push_back(model); }
   void stop() override {}
 
   bool throws = false;
   std::vector<std::string> wanted;  // The requested loads, in order.
   std::vector<std::string> cancelled;
   std::vector<std::string> queued;
+  std::vector<std::string> lost;
 
  private:
   const std::vector<std::string> names_;

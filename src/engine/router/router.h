@@ -116,6 +116,7 @@ class Router {
   [[nodiscard]] bool shrink_lanes(const std::string& name, std::size_t count);
   [[nodiscard]] bool retire(const std::string& name) { return models_.retire(name); }
   void on_retired(const std::string& name) { models_.set_retired(name); }
+  void on_lost() { models_.take_out_lost(); }
   void hold_background(const std::string& name, bool holds) { models_.hold_background(name, holds); }
   [[nodiscard]] std::vector<ModelUsage> usage() const { return models_.usage(); }
 
