@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <format>
 #include <span>
+#include <utility>
 
 #include "llm/layer_fit.h"
 #include "llm/llama_model.h"
+#include "llm/rpc_address.h"
 
 namespace uma::llm {
 namespace {
@@ -68,6 +70,7 @@ std::vector<DeviceMemory> gpu_memory() {
     ask_memory(handle, device);
     memory.push_back({.name = device.name, .total = device.total, .free = device.free});
   }
+  for (DeviceMemory& remote : rpc_memory()) memory.push_back(std::move(remote));
   return memory;
 }
 
@@ -93,17 +96,59 @@ DeviceBytes ChosenDevices::bytes_on(const std::function<std::uint64_t(const std:
   return bytes;
 }
 
+ggml_backend_dev_t ChosenDevices::first() const {
+  const auto is_here = [](const Device& device) { return !is_rpc_name(device.name); };
+  return handles_[static_cast<std::size_t>(std::ranges::find_if(used_, is_here) - used_.begin())];
+}
+
+Expected<DeviceNames> ChosenDevices::with_rpc_devices(const DeviceOptions& options, std::vector<Device>& all,
+                                                      std::vector<ggml_backend_dev_t>& handles) {
+  if (!options.names) return options.names;
+  std::vector<std::string> names;
+  for (const std::string& name : *options.names) {
+    const auto remote = rpc_name_of(name);
+    if (!remote) {
+      names.push_back(name);
+      continue;
+    }
+    if (options.layers == 0) continue;
+    auto server = RpcServer::at(remote->address);
+    if (!server) return std::unexpected(server.error());
+    const std::size_t count = (*server)->devices().size();
+    if (remote->device.value_or(0) >= count) {
+      return fail(ErrorCode::model_load, std::format("devices: {}: the server has {} device(s), numbered from 0", name, count));
+    }
+    for (std::size_t i = remote->device.value_or(0); i < (remote->device ? *remote->device + 1 : count); ++i) {
+      const Device& device = (*server)->devices()[i];
+      if (std::ranges::contains(names, device.name)) {
+        return fail(ErrorCode::model_load, std::format("devices: {} is named twice", device.name));
+      }
+      all.push_back(device);
+      handles.push_back((*server)->handle(i));
+      names.push_back(device.name);
+    }
+    rpc_servers_.add(*std::move(server));
+  }
+  return names;
+}
+
 Expected<ChosenDevices> ChosenDevices::of(const DeviceOptions& options) {
   init_llama();
   std::vector<Device> all;
-  for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) all.push_back(described(ggml_backend_dev_get(i)));
-  const auto indices = choose_devices(all, options.names);
-  if (!indices) return fail(ErrorCode::model_load, indices.error());
+  std::vector<ggml_backend_dev_t> handles;
+  for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+    handles.push_back(ggml_backend_dev_get(i));
+    all.push_back(described(handles.back()));
+  }
   ChosenDevices chosen;
+  auto names = chosen.with_rpc_devices(options, all, handles);
+  if (!names) return std::unexpected(names.error());
+  const auto indices = choose_devices(all, *names);
+  if (!indices) return fail(ErrorCode::model_load, indices.error());
   chosen.layers_ = options.layers;
   for (const std::size_t index : options.layers == 0 ? std::vector<std::size_t>() : *indices) {
     chosen.used_.push_back(all[index]);
-    chosen.handles_.push_back(ggml_backend_dev_get(index));
+    chosen.handles_.push_back(handles[index]);
   }
   // The library keeps one list of devices of a fixed length, and the CPU is in it.
   if (chosen.used_.size() >= llama_max_devices()) {
