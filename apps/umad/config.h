@@ -110,8 +110,9 @@ struct Config {
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
   llm::FlashAttention flash_attention = llm::FlashAttention::automatic;
   llm::KvTypes kv_types{};
-  llm::DeviceOptions devices{};        // Of all models whose cards have no others.
-  llm::RopeOptions rope{};             // Of the model that `model` names.
+  llm::DeviceOptions devices{};                                  // Of all models whose cards have no others.
+  std::chrono::milliseconds rpc_timeout = llm::kRpcAnswerLimit;  // Of RPC servers among the devices.
+  llm::RopeOptions rope{};                                       // Of the model that `model` names.
   std::int64_t warm_bytes_max = -1;    // Limit of states in memory; -1: a quarter of the available memory.
   std::int64_t cold_bytes_max = -1;    // Limit of states on disk; -1: a quarter of the free space, at most 32 GiB.
   std::uint64_t tenant_bytes_max = 0;  // Limit of one tenant's states in memory and on disk together; 0: no quota.

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/thread_name.h"
 #include "kv/sqlite_catalog.h"
+#include "llm/devices.h"
 #include "server/http/api_keys.h"
 #include "server/passed_sockets.h"
 #include "umad/config.h"
@@ -144,6 +145,7 @@ int main(int argc, char** argv) {
     return config.error().status;
   }
   uma::umad::start_log();
+  uma::llm::set_rpc_answer_limit(config->rpc_timeout);
   if (config->supervises && !supervised) {
     return uma::umad::run_supervisor(*config, std::move(*passed), {argv, argv + argc});
   }

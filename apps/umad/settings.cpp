@@ -158,8 +158,10 @@ const std::vector<Setting>& settings() {
            llm::device_names_text),
        .environment = "UMA_DEVICES",
        .flag = "--devices",
-       .help = "GPUs that compute: auto, none, or names from umad devices",
+       .help = "GPUs that compute: auto, none, names from umad devices, or rpc://HOST:PORT",
        .takes_list = true},
+      {"", "rpc_timeout", store(duration(), [](auto& c) -> auto& { return c.rpc_timeout; }), "UMA_RPC_TIMEOUT", "--rpc-timeout",
+       "silence of an RPC server that has something to answer, after which it counts as lost"},
       {"", "gpu_layers",
        store(
            Reader<llm::DeviceLayers>(llm::device_layers_of), [](auto& c) -> auto& { return c.devices.layers; },

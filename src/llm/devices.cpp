@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/utf8.h"
+#include "llm/rpc_address.h"
 
 namespace uma::llm {
 namespace {
@@ -101,14 +102,14 @@ Placement placement_of(const std::vector<Device>& used, const std::vector<std::i
 }
 
 std::expected<DeviceNames, std::string> device_names_of(std::string_view text) {
-  constexpr const char* kExpected = "auto, none, or names of devices (umad devices lists them)";
+  constexpr const char* kExpected = "auto, none, or names of devices (umad devices lists them) and rpc://HOST:PORT";
   if (text == "auto") return std::nullopt;
   if (text == "none") return std::vector<std::string>();
   std::vector<std::string> names = words_of(text);
   const auto is_wrong = [&](const std::string& name) {
     const bool is_control = std::ranges::any_of(name, [](unsigned char letter) { return letter < ' ' || letter == 127; });
     return name == "auto" || name == "none" || name.size() > kNameBytesMax || is_control || !is_utf8(name) ||
-           std::ranges::count(names, name) > 1;
+           std::ranges::count(names, name) > 1 || (is_rpc_name(name) && !rpc_name_of(name));
   };
   if (names.empty() || names.size() > kNamesMax || std::ranges::any_of(names, is_wrong)) return std::unexpected(kExpected);
   return names;

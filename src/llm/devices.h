@@ -1,6 +1,7 @@
 // The devices that compute: the CPU, GPUs, accelerators, and those of other machines. Which of them a model uses.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <expected>
@@ -46,11 +47,17 @@ struct DeviceMemory {
   std::uint64_t free = 0;
 };
 
-// Lists the GPUs with memory of their own, in the library's order; empty on a machine without one. Asks the drivers, which
+// Lists the GPUs with memory of their own, in the library's order, and the devices of RPC servers that were used and are not
+// lost; empty on a machine without one. Asks the drivers, which
 // takes milliseconds.
 [[nodiscard]] std::vector<DeviceMemory> gpu_memory();
 
-// Names of devices. Nullopt: every GPU once, or the first integrated GPU if there are no others. Empty: none.
+// How long an RPC server may be silent while it has something to answer, before it counts as lost. For later loads.
+inline constexpr std::chrono::seconds kRpcAnswerLimit{60};
+void set_rpc_answer_limit(std::chrono::milliseconds limit);
+
+// Names of devices, and RPC servers as rpc://HOST:PORT, which stand for all devices of the server. Nullopt: every GPU once, or
+// the first integrated GPU if there are no others. Empty: none.
 using DeviceNames = std::optional<std::vector<std::string>>;
 // How many layers of a model are on devices at most, counted from its end; its output counts as the last one. Nullopt: all.
 using DeviceLayers = std::optional<std::int32_t>;

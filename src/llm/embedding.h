@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -80,6 +81,8 @@ class EmbeddingContext {
   [[nodiscard]] virtual const EmbeddingShape& shape() const = 0;
   // A device of the model is lost: the context computes no more. Any thread.
   [[nodiscard]] virtual bool is_lost() const { return false; }
+  // What is lost, for people. Requires: is_lost().
+  [[nodiscard]] virtual std::string loss() const { return "a device of the model has failed"; }
   // Writes the outputs of the texts into `out`, one after the other. The other texts of the call change an output by at most
   // 1e-4 of its length. False: `monitor`, which may be null, ended the computation, and `out` has no results. Requires: the
   // bounds of shape(); no text is empty. Errors: E_RUNTIME_001.

@@ -9,6 +9,7 @@
 #include <ggml-backend.h>
 
 #include "llm/llama_log.h"
+#include "llm/llama_rpc.h"
 
 // Bytes of one kind of buffer. The library exports this function for its own tools, but no header declares it. It is weak, so
 // that umad also starts with a library that has none.
@@ -48,8 +49,9 @@ std::optional<LibraryMemory> library_memory(const llama_context* context) {
     memory.weights += bytes.model;
     compute += bytes.compute;
     if (auto* const device = own_memory_of(type); device != nullptr) {
-      memory.weights_on_devices.add(ggml_backend_dev_name(device), bytes.model);
-      memory.context_on_devices.add(ggml_backend_dev_name(device), bytes.context + bytes.compute);
+      const std::string name = device_name(device);
+      memory.weights_on_devices.add(name, bytes.model);
+      memory.context_on_devices.add(name, bytes.context + bytes.compute);
     }
   }
   // Another version's numbers may lie elsewhere.

@@ -344,7 +344,7 @@ ContextBytes bytes_of_last(const llama_model* model, const llama_context_params&
 
 Expected<std::unique_ptr<Context>> LlamaContext::create(const std::shared_ptr<llama_model>& model,
                                                         const std::string& model_identity, const ContextOptions& options,
-                                                        std::vector<llama_adapter_lora*> adapters) {
+                                                        std::vector<llama_adapter_lora*> adapters, RpcServers rpc_servers) {
   const Layout layout = layout_of(model.get(), options);
   const auto wanted = context_params(model.get(), layout, options);
   if (!wanted) return std::unexpected(wanted.error());
@@ -354,6 +354,10 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(const std::shared_ptr<ll
     const std::lock_guard lock(making_mutex());
     library_log().forget();
     llama_context* context = llama_init_from_model(model.get(), params);
+    if (auto all_there = rpc_servers.check(ErrorCode::model_load); !all_there) {
+      llama_free(context);
+      return std::unexpected(all_there.error());
+    }
     if (context == nullptr && options.kv_types.is_quantized()) {
       return fail(ErrorCode::model_load,
                   std::format("cannot make a context with quantized keys and values ({}): use kv.type f16",
@@ -406,7 +410,8 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(const std::shared_ptr<ll
         std::format("{}|{}|{}|{} {}|flash {}|{}{}{}", model_identity, llama_version(), rotation_of(model.get(), part_cells),
                     ggml_type_name(params.type_k), ggml_type_name(params.type_v), shape.has_flash_attention ? "on" : "off",
                     layout.unified ? "unified" : "split", rope, shape.has_grids ? "|grids" : "");
-    return std::unique_ptr<Context>(new LlamaContext(model, context, shape, std::move(identity), std::move(adapters)));
+    return std::unique_ptr<Context>(
+        new LlamaContext(model, context, shape, std::move(identity), std::move(adapters), std::move(rpc_servers)));
   });
 }
 
@@ -430,8 +435,9 @@ Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptio
 }
 
 LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity,
-                           std::vector<llama_adapter_lora*> adapters)
-    : model_(std::move(model)),
+                           std::vector<llama_adapter_lora*> adapters, RpcServers rpc_servers)
+    : rpc_servers_(std::move(rpc_servers)),
+      model_(std::move(model)),
       devices_(devices_under(model_.get())),
       context_(context),
       shape_(shape),
@@ -453,8 +459,13 @@ LlamaContext::~LlamaContext() {
   free_context(context_, devices_);
 }
 
+std::string LlamaContext::loss() const {
+  const auto all_there = rpc_servers_.check(ErrorCode::runtime_decode);
+  return all_there ? Context::loss() : all_there.error().message;
+}
+
 bool LlamaContext::is_lost() const {
-  return LostDevices::of_process().contain_any(devices_);
+  return rpc_servers_.are_lost() || LostDevices::of_process().contain_any(devices_);
 }
 
 Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, CallMonitor* monitor) {
@@ -473,14 +484,17 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, Call
 }
 
 Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead) {
+  if (auto all_there = rpc_servers_.check(ErrorCode::runtime_decode); !all_there) return std::unexpected(all_there.error());
   // The library also asks the monitor while it rotates keys, but ignores an interruption there, which would leave some keys
   // unrotated.
   monitor_.store(is_shifted_ ? nullptr : monitor, std::memory_order_release);
   if (sees_ahead) llama_set_causal_attn(context_, false);
   auto status = guarded_on(devices_, ErrorCode::runtime_decode, "decoding", [&]() -> Expected<DecodeStatus> {
+    const auto servers_lock = rpc_servers_.lock();
     const std::int32_t result = llama_decode(context_, batch);
     // A GPU computes after the call has returned: the wait belongs to the call's time, and the driver's errors to this guard.
     if (result == 0) llama_synchronize(context_);
+    if (auto all_there = rpc_servers_.check(ErrorCode::runtime_decode); !all_there) return std::unexpected(all_there.error());
     switch (result) {
       case 0:
         return DecodeStatus::done;
@@ -642,6 +656,7 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
     bytes.resize(offset + size);
     const std::size_t written =
         llama_state_seq_get_data(context_, reinterpret_cast<std::uint8_t*>(bytes.data() + offset), size, source);
+    if (auto all_there = rpc_servers_.check(ErrorCode::runtime_decode); !all_there) return std::unexpected(all_there.error());
     if (written == 0 || written != size) {
       return fail(ErrorCode::runtime_decode, std::format("libllama saved {} of {} state bytes", written, size));
     }
@@ -681,6 +696,7 @@ Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begi
     const ScratchUse use(memory(), begin == 0 ? -1 : scratch_);
     const std::size_t read =
         llama_state_seq_set_data(context_, reinterpret_cast<const std::uint8_t*>(library.data()), library.size(), target);
+    if (auto all_there = rpc_servers_.check(ErrorCode::runtime_decode); !all_there) return std::unexpected(all_there.error());
     if (begin != 0 && read == library.size()) {
       llama_memory_seq_cp(memory(), scratch_, sequence, map.position_of(begin), map.position_of(end));
     }

@@ -10,6 +10,7 @@
 
 #include "llm/footprint.h"
 #include "llm/library_memory.h"
+#include "llm/llama_rpc.h"
 #include "llm/lost_devices.h"
 #include "llm/model.h"
 #include "llm/position_map.h"
@@ -52,12 +53,14 @@ class LlamaContext final : public Context {
  public:
   // `model` keeps the weights and its adapters alive while the context exists.
   static Expected<std::unique_ptr<Context>> create(const std::shared_ptr<llama_model>& model, const std::string& model_identity,
-                                                   const ContextOptions& options, std::vector<llama_adapter_lora*> adapters);
+                                                   const ContextOptions& options, std::vector<llama_adapter_lora*> adapters,
+                                                   RpcServers rpc_servers = {});
   ~LlamaContext() override;
 
   [[nodiscard]] const ContextShape& shape() const override { return shape_; }
   [[nodiscard]] const std::string& state_identity() const override { return identity_; }
   [[nodiscard]] bool is_lost() const override;
+  [[nodiscard]] std::string loss() const override;
   [[nodiscard]] Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) override;
   [[nodiscard]] Expected<DecodeStatus> decode_image(const ImageRows& rows, CallMonitor* monitor) override;
   [[nodiscard]] std::span<float> logits(std::int32_t row) override;
@@ -78,7 +81,7 @@ class LlamaContext final : public Context {
 
  private:
   LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity,
-               std::vector<llama_adapter_lora*> adapters);
+               std::vector<llama_adapter_lora*> adapters, RpcServers rpc_servers);
   // `sees_ahead`: every row attends to the whole batch.
   [[nodiscard]] Expected<DecodeStatus> run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead);
   [[nodiscard]] llama_memory_t memory() const { return llama_get_memory(context_); }
@@ -89,6 +92,7 @@ class LlamaContext final : public Context {
   // Whether all layers have keys and values in one cache, so that the content of a state can be checked.
   [[nodiscard]] bool has_one_cache() const { return shape_.checks_states; }
 
+  const RpcServers rpc_servers_;  // Freed after the model.
   std::shared_ptr<llama_model> model_;
   DeviceList devices_;  // Of the model.
   llama_context* context_;

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <format>
 #include <span>
+#include <utility>
 
 #include "base/log.h"
 #include "llm/layer_fit.h"
 #include "llm/llama_model.h"
 #include "llm/lost_devices.h"
+#include "llm/rpc_address.h"
 
 namespace uma::llm {
 namespace {
@@ -72,6 +74,7 @@ std::vector<DeviceMemory> gpu_memory() {
     ask_memory(handle, device);
     memory.push_back({.name = device.name, .total = device.total, .free = device.free});
   }
+  for (DeviceMemory& remote : rpc_memory()) memory.push_back(std::move(remote));
   return memory;
 }
 
@@ -98,6 +101,42 @@ DeviceBytes ChosenDevices::bytes_on(const std::function<std::uint64_t(const std:
   return bytes;
 }
 
+ggml_backend_dev_t ChosenDevices::first() const {
+  const auto is_here = [](const Device& device) { return !is_rpc_name(device.name); };
+  return handles_[static_cast<std::size_t>(std::ranges::find_if(used_, is_here) - used_.begin())];
+}
+
+Expected<DeviceNames> ChosenDevices::with_rpc_devices(const DeviceOptions& options, std::vector<Device>& all,
+                                                      std::vector<ggml_backend_dev_t>& handles) {
+  if (!options.names) return options.names;
+  std::vector<std::string> names;
+  for (const std::string& name : *options.names) {
+    const auto remote = rpc_name_of(name);
+    if (!remote) {
+      names.push_back(name);
+      continue;
+    }
+    if (options.layers == 0) continue;
+    auto server = RpcServer::at(remote->address);
+    if (!server) return std::unexpected(server.error());
+    const std::size_t count = (*server)->devices().size();
+    if (remote->device.value_or(0) >= count) {
+      return fail(ErrorCode::model_load, std::format("devices: {}: the server has {} device(s), numbered from 0", name, count));
+    }
+    for (std::size_t i = remote->device.value_or(0); i < (remote->device ? *remote->device + 1 : count); ++i) {
+      const Device& device = (*server)->devices()[i];
+      if (std::ranges::contains(names, device.name)) {
+        return fail(ErrorCode::model_load, std::format("devices: {} is named twice", device.name));
+      }
+      all.push_back(device);
+      handles.push_back((*server)->handle(i));
+      names.push_back(device.name);
+    }
+    rpc_servers_.add(*std::move(server));
+  }
+  return names;
+}
+
 Expected<ChosenDevices> ChosenDevices::of(const DeviceOptions& options) {
   init_llama();
   const LostDevices& lost = LostDevices::of_process();
@@ -114,7 +153,9 @@ Expected<ChosenDevices> ChosenDevices::of(const DeviceOptions& options) {
     all.push_back(described(handle));
     handles.push_back(handle);
   }
-  const auto indices = choose_devices(all, options.names);
+  auto names = chosen.with_rpc_devices(options, all, handles);
+  if (!names) return std::unexpected(names.error());
+  const auto indices = choose_devices(all, *names);
   if (!indices) return fail(ErrorCode::model_load, indices.error());
   for (const std::size_t index : options.layers == 0 ? std::vector<std::size_t>() : *indices) {
     if (const auto story = lost.story_of(handles[index])) return fail(ErrorCode::model_load, "devices: " + *story);

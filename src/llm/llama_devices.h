@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "llm/device_bytes.h"
 #include "llm/devices.h"
+#include "llm/llama_rpc.h"
 #include "llm/lost_devices.h"
 
 namespace uma::llm {
@@ -22,13 +23,13 @@ namespace uma::llm {
 // pointers to it.
 class ChosenDevices {
  public:
-  // Without names, devices that are lost are left out. Errors: E_MODEL_002 for a device that does not exist, takes no layers or
-  // is lost.
+  // Without names, devices that are lost are left out. Connects to the RPC servers among the names. Errors: E_MODEL_002 for a
+  // device that does not exist, takes no layers or is lost, or for a server that cannot be used.
   [[nodiscard]] static Expected<ChosenDevices> of(const DeviceOptions& options);
   void apply(llama_model_params& params);
   [[nodiscard]] DeviceList handles() const { return DeviceList(handles_).first(used_.size()); }
-  // Of a projector: the first of them; null: the CPU.
-  [[nodiscard]] ggml_backend_dev_t first() const { return handles_.front(); }
+  // Of a projector: the first of them that is in this machine; null: the CPU.
+  [[nodiscard]] ggml_backend_dev_t first() const;
   [[nodiscard]] bool are_used() const { return !used_.empty(); }
   // The layers of each of used(), if a model has `layers_count` layers without its output. Without a given split the library
   // divides them by the free memory of the moment, and this is only an estimate.
@@ -39,14 +40,24 @@ class ChosenDevices {
   [[nodiscard]] const std::string& left_out() const { return left_out_; }
   // The same devices, without the figures of their memory; empty: none.
   [[nodiscard]] const std::vector<Device>& used() const { return used_; }
+  // Of the RPC devices among them.
+  [[nodiscard]] const RpcServers& rpc_servers() const { return rpc_servers_; }
+  // A device is lost: nothing that was computed since then may be used.
+  [[nodiscard]] bool are_lost() const { return rpc_servers_.are_lost(); }
 
  private:
+  // Connects to the RPC servers among the names and adds their devices to `all` and `handles`. Returns the names with those of
+  // the devices instead of their servers'.
+  [[nodiscard]] Expected<DeviceNames> with_rpc_devices(const DeviceOptions& options, std::vector<Device>& all,
+                                                       std::vector<ggml_backend_dev_t>& handles);
+
   std::vector<Device> used_;
   std::vector<ggml_backend_dev_t> handles_;  // Of the same, and null at the end.
   DeviceLayers layers_;
   std::vector<float> split_;  // One for each of the most devices that the library has; empty: not given.
   std::array<llama_model_tensor_buft_override, 2> overrides_{};
   std::string left_out_;
+  RpcServers rpc_servers_;
 };
 
 }  // namespace uma::llm

@@ -159,7 +159,7 @@ Expected<EmbeddingMeasured> measure_embedding(llama_model* model, const Embeddin
 }
 
 Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(const std::shared_ptr<llama_model>& model,
-                                                                   const EmbeddingOptions& options) {
+                                                                   const EmbeddingOptions& options, RpcServers rpc_servers) {
   const auto wanted = wanted_of(model.get(), options);
   if (!wanted) return std::unexpected(wanted.error());
   const DeviceList devices = devices_under(model.get());
@@ -167,6 +167,10 @@ Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(const std::sh
     const std::lock_guard lock(making_mutex());
     library_log().forget();
     llama_context* context = llama_init_from_model(model.get(), wanted->params);
+    if (auto all_there = rpc_servers.check(ErrorCode::model_load); !all_there) {
+      llama_free(context);
+      return std::unexpected(all_there.error());
+    }
     if (context == nullptr) {
       return fail(ErrorCode::model_load, std::format("cannot make a context for texts of {} tokens ({}): try a smaller --n-ctx",
                                                      wanted->text_tokens, library_log().last_error()));
@@ -186,12 +190,14 @@ Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(const std::sh
     const ContextBytes bytes = bytes_of_last(model.get(), wanted->params, wanted->has_parts, library_memory(context));
     shape.memory_bytes = bytes.total();
     shape.on_devices = bytes.on_devices;
-    return std::unique_ptr<EmbeddingContext>(new LlamaEmbedding(model, context, shape));
+    return std::unique_ptr<EmbeddingContext>(new LlamaEmbedding(model, context, shape, std::move(rpc_servers)));
   });
 }
 
-LlamaEmbedding::LlamaEmbedding(std::shared_ptr<llama_model> model, llama_context* context, const EmbeddingShape& shape)
-    : model_(std::move(model)),
+LlamaEmbedding::LlamaEmbedding(std::shared_ptr<llama_model> model, llama_context* context, const EmbeddingShape& shape,
+                               RpcServers rpc_servers)
+    : rpc_servers_(std::move(rpc_servers)),
+      model_(std::move(model)),
       devices_(devices_under(model_.get())),
       context_(context),
       shape_(shape),
@@ -206,8 +212,13 @@ LlamaEmbedding::~LlamaEmbedding() {
   free_context(context_, devices_);
 }
 
+std::string LlamaEmbedding::loss() const {
+  const auto all_there = rpc_servers_.check(ErrorCode::runtime_decode);
+  return all_there ? EmbeddingContext::loss() : all_there.error().message;
+}
+
 bool LlamaEmbedding::is_lost() const {
-  return LostDevices::of_process().contain_any(devices_);
+  return rpc_servers_.are_lost() || LostDevices::of_process().contain_any(devices_);
 }
 
 void LlamaEmbedding::set_threads(std::int32_t threads) {
@@ -225,12 +236,15 @@ void LlamaEmbedding::add_row(Token token, std::int32_t position, std::int32_t se
 }
 
 Expected<bool> LlamaEmbedding::run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead) {
+  if (auto all_there = rpc_servers_.check(ErrorCode::runtime_decode); !all_there) return std::unexpected(all_there.error());
   monitor_.store(monitor, std::memory_order_release);
   if (sees_ahead) llama_set_causal_attn(context_, false);
   auto done = guarded_on(devices_, ErrorCode::runtime_decode, "embedding", [&]() -> Expected<bool> {
     const bool has_memory = llama_get_memory(context_) != nullptr;
+    const auto servers_lock = rpc_servers_.lock();
     const std::int32_t result = has_memory ? llama_decode(context_, batch) : llama_encode(context_, batch);
     if (result == 0) llama_synchronize(context_);  // See LlamaContext::run().
+    if (auto all_there = rpc_servers_.check(ErrorCode::runtime_decode); !all_there) return std::unexpected(all_there.error());
     if (result == 0 || result == 2) return result == 0;
     return fail(ErrorCode::runtime_decode,
                 std::format("libllama failed to compute {} tokens of texts (code {})", batch.n_tokens, result));

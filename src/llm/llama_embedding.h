@@ -11,6 +11,7 @@
 #include "llm/embedding.h"
 #include "llm/footprint.h"
 #include "llm/library_memory.h"
+#include "llm/llama_rpc.h"
 #include "llm/lost_devices.h"
 #include "llm/model.h"
 #include "llm/position_map.h"
@@ -36,11 +37,12 @@ class LlamaEmbedding final : public EmbeddingContext {
  public:
   // `model` keeps the weights alive while the context exists. Requires: pooling_of(model, options.pooling).
   static Expected<std::unique_ptr<EmbeddingContext>> create(const std::shared_ptr<llama_model>& model,
-                                                            const EmbeddingOptions& options);
+                                                            const EmbeddingOptions& options, RpcServers rpc_servers = {});
   ~LlamaEmbedding() override;
 
   [[nodiscard]] const EmbeddingShape& shape() const override { return shape_; }
   [[nodiscard]] bool is_lost() const override;
+  [[nodiscard]] std::string loss() const override;
   [[nodiscard]] Expected<bool> compute(std::span<const std::span<const Token>> texts, CallMonitor* monitor,
                                        std::vector<float>& out) override;
   [[nodiscard]] Expected<bool> compute_with_images(std::span<const Token> text, std::span<const ImageRows> images,
@@ -48,7 +50,8 @@ class LlamaEmbedding final : public EmbeddingContext {
   void set_threads(std::int32_t threads) override;
 
  private:
-  LlamaEmbedding(std::shared_ptr<llama_model> model, llama_context* context, const EmbeddingShape& shape);
+  LlamaEmbedding(std::shared_ptr<llama_model> model, llama_context* context, const EmbeddingShape& shape,
+                 RpcServers rpc_servers);
 
   void add_row(Token token, std::int32_t position, std::int32_t sequence);
   // `sees_ahead`: every row attends to the whole batch. False: the monitor ended the call.
@@ -58,6 +61,7 @@ class LlamaEmbedding final : public EmbeddingContext {
   // Removes the first sequences.
   void forget(std::size_t sequences);
 
+  const RpcServers rpc_servers_;  // Freed after the model.
   std::shared_ptr<llama_model> model_;
   DeviceList devices_;  // Of the model.
   llama_context* context_;

@@ -33,7 +33,9 @@ std::uint64_t LibraryLog::weight_bytes_in(const std::string& buffer) const {
 void LibraryLog::add(ggml_log_level level, std::string_view text) {
   while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
   if (text.empty()) return;
-  if (level == GGML_LOG_LEVEL_ERROR) last_error_ = text;
+  // The last lines of a failed load give no reason.
+  const bool has_reason = !text.contains("failed to load model") || last_error_.empty();
+  if (level == GGML_LOG_LEVEL_ERROR && has_reason) last_error_ = text;
   if (text.contains("Flash Attention enabled")) chose_flash_attention_ = true;
   if (const auto bytes = bytes_after(text, " compute buffer size = ")) compute_bytes_ += *bytes;
   // "load_tensors:   CPU_Mapped model buffer size = …", "load_tensors:   AMX model buffer size = …"

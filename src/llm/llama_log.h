@@ -18,6 +18,7 @@ class LibraryLog {
   void add(ggml_log_level level, std::string_view text);
   // Clears the log. Called before an action whose log is needed afterwards.
   void forget() { *this = LibraryLog(); }
+  // The last error that gives a reason.
   [[nodiscard]] const std::string& last_error() const { return last_error_; }
   // Whether the library enabled flash attention when the choice was left to it.
   [[nodiscard]] bool chose_flash_attention() const { return chose_flash_attention_; }

@@ -123,8 +123,9 @@ class LlamaModel final : public Model {
  public:
   LlamaModel(std::shared_ptr<llama_model> model, std::unique_ptr<LlamaVocab> vocab, ModelFacts facts,
              std::vector<llama_adapter_lora*> adapters, std::optional<Pooling> pooling, DeviceOptions devices,
-             const Placement& placement)
-      : model_(std::move(model)),
+             const Placement& placement, RpcServers rpc_servers)
+      : rpc_servers_(std::move(rpc_servers)),
+        model_(std::move(model)),
         vocab_(std::move(vocab)),
         facts_(std::move(facts)),
         adapters_(std::move(adapters)),
@@ -138,9 +139,11 @@ class LlamaModel final : public Model {
 
   const ModelFacts& facts() const override { return facts_; }
   const Vocab& vocab() const override { return *vocab_; }
-  bool is_lost() const override { return LostDevices::of_process().contain_any(devices_under(model_.get())); }
+  bool is_lost() const override {
+    return rpc_servers_.are_lost() || LostDevices::of_process().contain_any(devices_under(model_.get()));
+  }
   Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const override {
-    return LlamaContext::create(model_, state_identity_, options, adapters_);
+    return LlamaContext::create(model_, state_identity_, options, adapters_, rpc_servers_);
   }
   Expected<Unit> check_state(std::span<const std::byte> state) const override {
     return check_state_values(state, has_grid_positions(model_.get()));
@@ -155,11 +158,12 @@ class LlamaModel final : public Model {
     }
     EmbeddingOptions own = options;
     own.pooling = pooling_;
-    return LlamaEmbedding::create(model_, own);
+    return LlamaEmbedding::create(model_, own, rpc_servers_);
   }
   Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const override;
 
  private:
+  const RpcServers rpc_servers_;        // Freed after the model.
   std::shared_ptr<llama_model> model_;  // Shared, because contexts may outlive this object while a worker shuts down.
   std::unique_ptr<LlamaVocab> vocab_;
   ModelFacts facts_;
@@ -335,10 +339,15 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     const auto loaded = std::make_shared<Loaded>(std::move(*chosen), nullptr);
     const ChosenDevices& devices = loaded->devices;
     loaded->devices.apply(params);
-    params.progress_callback_user_data = const_cast<LoadOptions*>(&options);
+    struct Progress {
+      const LoadOptions& options;
+      const ChosenDevices& devices;
+    } progress_of_load{options, devices};
+    params.progress_callback_user_data = &progress_of_load;
     params.progress_callback = [](float progress, void* data) {
-      const auto& load = *static_cast<const LoadOptions*>(data);
-      return !load.on_progress || load.on_progress(static_cast<double>(progress));
+      const auto& load = *static_cast<const Progress*>(data);
+      if (load.devices.are_lost()) return false;
+      return !load.options.on_progress || load.options.on_progress(static_cast<double>(progress));
     };
     // Deltas are tokenized as continuations, so the tokenizer must not insert a space before each. The file's setting is read
     // below and applied here, at position 0 only.
@@ -352,6 +361,9 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     const std::shared_ptr<llama_model> model(loaded, loaded->model.get());
     const std::uint64_t own_bytes = library_log().weight_bytes();
     const std::uint64_t mapped_bytes = library_log().mapped_bytes();
+    if (auto all_there = devices.rpc_servers().check(ErrorCode::model_load); !all_there) {
+      return std::unexpected(all_there.error());
+    }
     if (model == nullptr) {
       const std::string reason = library_log().last_error();
       if (find_lost(devices.handles(), reason)) return std::unexpected(loss_error(devices.handles(), ErrorCode::model_load));
@@ -382,7 +394,7 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     const Placement placement = placement_of(devices.used(), counts, layers);
     auto adapters = load_adapters(*model, *header, options.adapters, facts);
     return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts), std::move(adapters),
-                                        options.pooling, device_options, placement);
+                                        options.pooling, device_options, placement, devices.rpc_servers());
   });
 }
 

@@ -262,7 +262,7 @@ Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& pat
     const auto devices = ChosenDevices::of(device_options);
     if (!devices) return std::unexpected(devices.error());
     mtmd_context_params params = mtmd_context_params_default();
-    params.use_gpu = devices->are_used();
+    params.use_gpu = devices->first() != nullptr;
     params.device = devices->first();
     params.n_threads = options.threads;
     params.print_timings = false;

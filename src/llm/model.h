@@ -139,8 +139,10 @@ class Context {
   // Identifies compatible states: model, devices, library version, cache types, layout and RoPE options. The identity of a
   // state that was computed with adapters continues with AdapterSet::identity.
   [[nodiscard]] virtual const std::string& state_identity() const = 0;
-  // A device of the model is lost: the context computes no more, and its states cannot be saved. Any thread.
+  // A device of the model is lost: the context computes no more, and saves and loads no states. Any thread.
   [[nodiscard]] virtual bool is_lost() const { return false; }
+  // What is lost, for people. Requires: is_lost().
+  [[nodiscard]] virtual std::string loss() const { return "a device of the model has failed"; }
 
   // Computes the rows and appends them to their sequences. Requires: rows of one sequence are at consecutive positions that
   // continue it; 1 <= rows.size() <= batch_rows_max. `monitor` may end the computation early; null: no monitor. Errors:
@@ -241,9 +243,9 @@ class Model {
  public:
   virtual ~Model() = default;
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
-  [[nodiscard]] virtual const Vocab& vocab() const = 0;
-  // A device of the model is lost: its contexts compute no more, and it must be loaded again.
+  // A device of the model is lost: its contexts compute no more. Loading the model again may find the device again.
   [[nodiscard]] virtual bool is_lost() const { return false; }
+  [[nodiscard]] virtual const Vocab& vocab() const = 0;
   [[nodiscard]] virtual Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const = 0;
   // Checks that every number in a state is finite; for states from other sources (state_values.h). Any thread.
   [[nodiscard]] virtual Expected<Unit> check_state(std::span<const std::byte> state) const = 0;

@@ -1,10 +1,12 @@
 #include "pool/memory_need.h"
 
+#include <algorithm>
 #include <array>
 
 #include "engine/lane/model_drafter.h"
 #include "llm/adapter_file.h"
 #include "llm/footprint.h"
+#include "llm/rpc_address.h"
 
 namespace uma::pool {
 
@@ -43,8 +45,9 @@ Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, st
     need.images = image_cache_bytes_max;
     const auto devices = llm::devices_of(options.devices);
     if (!devices) return std::unexpected(devices.error());
-    if (!devices->empty() && devices->front().kind == llm::DeviceKind::gpu) {
-      need.projector_on_devices.add(devices->front().name, need.projector);
+    const auto here = std::ranges::find_if(*devices, [](const llm::Device& device) { return !llm::is_rpc_name(device.name); });
+    if (here != devices->end() && here->kind == llm::DeviceKind::gpu) {
+      need.projector_on_devices.add(here->name, need.projector);
       need.weights_on_devices += need.projector_on_devices;
     }
   }

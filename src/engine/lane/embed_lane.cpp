@@ -133,7 +133,7 @@ void EmbedLane::end_lost() {
   for (const auto& job : jobs_) {
     if (!job->asked.done) continue;
     stats_->requests_failed_total.add();
-    run_noting([&] { end(*job, std::unexpected(lost_error())); });
+    run_noting([&] { end(*job, std::unexpected(lost_error(context_->loss()))); });
   }
   cores_.set_decode_busy(false);
   drop_ended();

@@ -156,7 +156,7 @@ StepOutcome Lane::end_lost() {
     if (sequence->is_finished()) continue;
     ends_.contain(*sequence, [&] {
       if (sequence->is_running()) slots_.clear(sequence->slot);
-      ends_.finish(*sequence, FinishReason::error, lost_error());
+      ends_.finish(*sequence, FinishReason::error, lost_error(context_->loss()));
     });
   }
   eviction_.give_up_store();

@@ -13,7 +13,7 @@ void ReplySampler::sample_row(Sequence& sequence, std::int32_t row, TimePoint no
   const std::span<float> logits = parts_.context.logits(row);
   if (logits.empty()) {
     const Error error = parts_.context.is_lost()
-                            ? lost_error()
+                            ? lost_error(parts_.context.loss())
                             : Error{ErrorCode::runtime_decode, "the library returned no logits for a token"};
     ends_.finish(sequence, FinishReason::error, error);
     return;
