@@ -27,10 +27,11 @@ constexpr std::uint64_t kDeviceBytesMax = std::uint64_t{1} << 50;  // One that d
 constexpr int kFits = 3;  // A device's memory can be taken by others after the layers were fitted.
 constexpr Duration kLookAgain = std::chrono::milliseconds(500);  // Interval of a load that waits for memory.
 
-// Whether a load may succeed with less of the devices: one had too little memory or was lost, as far as the message says so.
-bool may_fit_elsewhere(const Error& error) {
-  return std::ranges::any_of(std::array{"memory", "Memory", "alloc", "lost"},
-                             [&](const char* word) { return error.message.contains(word); });
+// Whether a load may succeed with less of the devices: one had too little memory, or was lost and is not named, as far as the
+// message says so.
+bool may_fit_elsewhere(const Error& error, const llm::DeviceOptions& wanted) {
+  const auto says = [&](const char* word) { return error.message.contains(word); };
+  return says("memory") || says("Memory") || says("alloc") || (says("lost") && !wanted.names);
 }
 
 // Whether only background requests wait for the model.
@@ -167,7 +168,8 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     if (loaded) break;
     options->weights.reset();
     drop_failed_load(model, std::move(reserved.contexts));
-    if (!options->devices.are_used() || load.is_cancelled.load() || !may_fit_elsewhere(loaded.error())) return loaded;
+    if (!options->devices.are_used() || load.is_cancelled.load() || !may_fit_elsewhere(loaded.error(), devices_wanted))
+      return loaded;
     if (!failed_on_devices) failed_on_devices = loaded.error();
     is_reduced = true;
     log_warning("model   {}: {}: it is tried with less memory of devices", model, loaded.error().message);
