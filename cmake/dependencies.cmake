@@ -8,23 +8,32 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 add_library(xxhash ALIAS PkgConfig::xxhash)
 pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
-pkg_check_modules(libsystemd REQUIRED IMPORTED_TARGET libsystemd)
+if(UMA_PLATFORM STREQUAL linux)
+  pkg_check_modules(libsystemd REQUIRED IMPORTED_TARGET libsystemd)
+  set(UMA_SYSTEMD PkgConfig::libsystemd)
+endif()
 find_package(CURL 7.88 REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto SSL)
 find_package(SQLite3 3.37 REQUIRED)
 find_package(ZLIB REQUIRED)
 
-# libllama changes its API with every minor version, so exactly one minor version is accepted.
+# The minor version of libllama that the test suite was run with. Another one, whose API may differ, is taken if src/llm compiles
+# with it; what differs then belongs in a header of that module, llama_compat (docs/LIBLLAMA.md, "Versions").
 set(UMA_LLAMA_MINOR 0.7)
 find_package(llama CONFIG QUIET)
 if(NOT llama_FOUND)
   message(FATAL_ERROR "libllama ${UMA_LLAMA_MINOR} with its headers was not found: install it with script/bootstrap.")
 endif()
-if(NOT LLAMA_VERSION MATCHES "^${UMA_LLAMA_MINOR}\\.")
-  message(FATAL_ERROR
-    "uma-serve is written for libllama ${UMA_LLAMA_MINOR}, this system has ${LLAMA_VERSION}: "
-    "install ${UMA_LLAMA_MINOR}, or port src/llm (the only module that uses libllama) and raise UMA_LLAMA_MINOR in cmake/dependencies.cmake.")
+if(NOT LLAMA_VERSION MATCHES "^0\\.")
+  message(FATAL_ERROR "uma-serve is written for libllama ${UMA_LLAMA_MINOR}, this system has ${LLAMA_VERSION}: install ${UMA_LLAMA_MINOR}.")
+elseif(NOT LLAMA_VERSION MATCHES "^${UMA_LLAMA_MINOR}\\.")
+  message(WARNING
+    "uma-serve is tested with libllama ${UMA_LLAMA_MINOR}, this system has ${LLAMA_VERSION}: "
+    "run script/test before you rely on this build. If src/llm does not compile, install ${UMA_LLAMA_MINOR}.")
 endif()
+# In one file only, so that another version compiles no other file again.
+set_source_files_properties(${CMAKE_SOURCE_DIR}/src/llm/library_version.cpp PROPERTIES
+  COMPILE_DEFINITIONS "UMA_LLAMA_MINOR=\"${UMA_LLAMA_MINOR}\";UMA_LLAMA_BUILT=\"${LLAMA_VERSION}\"")
 add_library(uma_llama INTERFACE)
 # libmtmd, which reads images, comes with libllama, but has no CMake package.
 find_library(UMA_MTMD_LIBRARY mtmd)

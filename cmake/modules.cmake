@@ -1,5 +1,17 @@
 include(GoogleTest)
 
+# uma_keep_platform(LIST): leaves out the sources of other platforms. A file *_linux.cpp uses what only Linux has; *_portable.cpp,
+# if it exists, is its twin for every other system.
+function(uma_keep_platform list)
+  set(sources ${${list}})
+  if(UMA_PLATFORM STREQUAL linux)
+    list(FILTER sources EXCLUDE REGEX "_portable\\.cpp$")
+  else()
+    list(FILTER sources EXCLUDE REGEX "_linux\\.cpp$")
+  endif()
+  set(${list} ${sources} PARENT_SCOPE)
+endfunction()
+
 # uma_module(name [MODULES ...] [LIBRARIES ...] [TEST_MODULES ...]): makes the static library uma_<name> from the sources of one
 # module of src/, and the program <name>_test from its unit tests, the files *_test.cpp beside them.
 function(uma_module name)
@@ -8,6 +20,7 @@ function(uma_module name)
   file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp ${folder}/*/*.cpp)
   set(tests ${sources})
   list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  uma_keep_platform(sources)
   list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
   list(TRANSFORM MODULE_MODULES PREPEND uma_)
   list(TRANSFORM MODULE_TEST_MODULES PREPEND uma_)

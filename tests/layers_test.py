@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Reads the #includes of src/ and apps/ and reports each one that crosses a layer (ARCHITECTURE.md, "Layers").
+"""Reads src/ and apps/, and reports each #include that crosses a layer (ARCHITECTURE.md, "Layers") and each use of what only
+some systems have.
 
 Rules: (1) a module includes modules of lower layers and itself; `pool` may also include `engine`. (2) Only `llm` includes the headers
 of libllama, ggml and libmtmd. (3) uma-cli and uma-bench are clients of the daemon, so they include base, core, json and wire
 only. (4) Only tests and `testing` itself include `testing`. (5) Apps do not include each other. (6) Every module here has a
-layer.
+layer. (7) What only Linux has is used in *_linux.cpp, what only another system has in *_portable.cpp (docs/decisions/0072). Tests
+may use both, as they run on Linux. (8) What libc++ lacks is used by the files of src/base that stand in for it.
 
 Run: python3 tests/layers_test.py
 """
@@ -35,6 +37,25 @@ APPS = {
 SIDEWAYS = {("pool", "engine")}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
+# Rule 7, with the headers and words that were met so far. `script/build portable` finds others, but only for libc++ and Linux.
+PLATFORM_HEADER = re.compile(
+    r"^(linux/.*|mach/.*|mach-o/.*|malloc/.*|malloc\.h|sched\.h|execinfo\.h|link\.h|features\.h|pthread/qos\.h|systemd/.*"
+    r"|sys/(epoll|event|eventfd|fanotify|fsuid|inotify|prctl|signalfd|syscall|sysctl|sysinfo|sysmacros|timerfd|vfs|xattr)\.h)$")
+PLATFORM_WORD = re.compile(
+    r"\b(__linux__|__gnu_linux__|__GLIBC__|__APPLE__|__\w+BSD__|accept4|pipe2|dup3|ppoll|SOCK_CLOEXEC|SOCK_NONBLOCK|MSG_NOSIGNAL"
+    r"|MSG_CMSG_CLOEXEC|SO_PEERCRED|LOCAL_PEER\w+|getpeereid|ucred|O_PATH|O_DIRECT|O_TMPFILE|O_NOATIME|RWF_\w+|preadv2?|pwritev2?"
+    r"|renameat2|renamex_np|copy_file_range|sendfile|fallocate|posix_fadvise|readahead|fdatasync|sync_file_range|syncfs|F_FULLFSYNC"
+    r"|statx|name_to_handle_at|getrandom|memfd_create|gettid|prctl|sched_\w*affinity|CPU_SET\w*|pthread_\w+_np|posix_spawn_\w+_np"
+    r"|malloc_trim|mallopt|mallinfo2?|madvise|MADV_\w+|MAP_POPULATE|mremap|sigwaitinfo|sigtimedwait|signalfd|eventfd|timerfd_\w+"
+    r"|epoll_\w+|kqueue|kevent|sysctlbyname|st_[amc]tim|st_[amc]timespec|sd_notify|sd_listen_fds\w*|GOMP_\w+|omp_\w+"
+    r"|program_invocation\w*|close_range|closefrom)\b"
+    r'|"/(proc|sys)\b')
+# Rule 8.
+MISSING_WORD = re.compile(r"\bstd::(move_only_function|chrono::parse|chrono::from_stream|stacktrace|generator)\b")
+STAND_INS = {"src/base/move_only_function.h"}
+# Headers of tests whose names do not say so.
+TEST_HEADERS = {"apps/uma-cli/fake_daemon.h", "apps/uma-bench/test_server.h"}
+
 LIBRARY_HEADER = re.compile(r"^(llama|ggml|gguf|mtmd)[a-z-]*\.h$")
 SOURCES = {".h", ".hpp", ".cpp", ".cc", ".inc"}
 
@@ -84,6 +105,22 @@ def check_file(path, place, unit, is_app):
             yield f"{where}: {unit} may not include {header}"
 
 
+def check_portable(path, place):
+    """Reports what rules (7) and (8) forbid in a file. Comments may name it."""
+    is_test = path.stem.endswith(("_test", "_test_support")) or place.as_posix() in TEST_HEADERS
+    if is_test or path.stem.endswith(("_linux", "_portable")):
+        return
+    for number, header in includes_of(path):
+        if PLATFORM_HEADER.match(header):
+            yield f"{place}:{number}: {header}: only *_linux.cpp and *_portable.cpp may include headers of one system"
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        code = "" if INCLUDE.match(line) else line.split("//", 1)[0]
+        for found in PLATFORM_WORD.finditer(code):
+            yield f"{place}:{number}: {found.group()}: only *_linux.cpp and *_portable.cpp may use what one system has"
+        for found in MISSING_WORD.finditer(code) if place.as_posix() not in STAND_INS else ():
+            yield f"{place}:{number}: {found.group()}: libc++ does not have it"
+
+
 def documented_layers(page):
     """Returns module -> layer from the drawing of ARCHITECTURE.md. A line without a number belongs to the layer above it."""
     layers, layer = {}, None
@@ -107,6 +144,7 @@ def violations(root):
                 found.append(f"{place}: {folder}/{unit} has no layer: give it one in tests/layers_test.py and ARCHITECTURE.md")
                 continue
             found.extend(check_file(path, place, unit, is_app))
+            found.extend(check_portable(path, place))
     return found
 
 
@@ -121,6 +159,11 @@ class Layers(unittest.TestCase):
         """Otherwise a test that finds no files would always pass."""
         counted = sum(1 for path in (ROOT / "src").rglob("*.h") for _ in includes_of(path))
         self.assertGreater(counted, 20)
+
+    def test_every_portable_file_has_a_twin(self):
+        for folder in ("src", "apps"):
+            for path in sorted((ROOT / folder).rglob("*_portable.cpp")):
+                self.assertTrue(path.with_name(path.name.replace("_portable", "_linux")).exists(), path)
 
 
 class PlantedCrossings(unittest.TestCase):
@@ -138,6 +181,30 @@ class PlantedCrossings(unittest.TestCase):
         self.assertEqual(1, len(found), found)
         for part in (f"{name}:2", *parts):
             self.assertIn(part, found[0])
+
+    def found_in(self, name, text):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / name
+            path.parent.mkdir(parents=True)
+            path.write_text(text)
+            return violations(pathlib.Path(folder))
+
+    def test_what_only_one_system_has(self):
+        for header in ("<linux/netlink.h>", "<malloc.h>", "<systemd/sd-daemon.h>", "<sys/prctl.h>", "<mach/mach.h>"):
+            self.assert_crossing("src/base/x.cpp", header, "headers of one system")
+            self.assertEqual([], self.found("src/base/x_linux.cpp", header))
+            self.assertEqual([], self.found("src/base/x_portable.cpp", header))
+            self.assertEqual([], self.found("src/base/x_test.cpp", header))
+        for line in ("::pipe2(ends, O_CLOEXEC);", 'std::ifstream file("/proc/stat");', "#ifdef __APPLE__", "facts.st_mtim.tv_sec",
+                     "socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)"):
+            self.assertEqual(1, len(self.found_in("apps/umad/x.cpp", line)), line)
+            self.assertEqual([], self.found_in("apps/umad/x_linux.cpp", line))
+            self.assertEqual([], self.found_in("apps/umad/x.cpp", "// " + line))
+        self.assertEqual([], self.found_in("src/base/x.cpp", "::open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); ::fsync(file);"))
+
+    def test_what_libcxx_lacks(self):
+        self.assertEqual(1, len(self.found_in("src/core/x.h", "std::move_only_function<void()> then;")))
+        self.assertEqual([], self.found_in("src/base/move_only_function.h", "using F = std::move_only_function<S>;"))
 
     def test_upward(self):
         self.assert_crossing("src/core/x.h", '"engine/engine.h"', "core may not include engine/engine.h")

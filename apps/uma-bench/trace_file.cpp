@@ -1,7 +1,9 @@
 #include "trace_file.h"
 
 #include <chrono>
+#include <ctime>
 #include <format>
+#include <iomanip>
 #include <optional>
 #include <sstream>
 
@@ -14,11 +16,11 @@ namespace {
 // Field widths bound the input. at_ms is an absolute time here.
 std::optional<TraceRequest> parse_csv_line(const std::string& line) {
   std::istringstream fields(line);
-  std::chrono::sys_time<std::chrono::seconds> second;
+  std::tm at{};
   double fraction = 0;
   char comma1 = 0, comma2 = 0;
   TraceRequest request;
-  fields >> std::chrono::parse("%Y-%m-%d %H:%M:%S", second);
+  fields >> std::get_time(&at, "%Y-%m-%d %H:%M:%S");
   if (fields.peek() == '.') {
     fields >> fraction;
   }
@@ -26,6 +28,12 @@ std::optional<TraceRequest> parse_csv_line(const std::string& line) {
   if (!fields || comma1 != ',' || comma2 != ',') {
     return std::nullopt;
   }
+  const auto day = std::chrono::year(at.tm_year + 1900) / (at.tm_mon + 1) / at.tm_mday;
+  if (!day.ok()) {
+    return std::nullopt;
+  }
+  const auto second = std::chrono::sys_days(day) + std::chrono::hours(at.tm_hour) + std::chrono::minutes(at.tm_min) +
+                      std::chrono::seconds(at.tm_sec);
   request.at_ms = static_cast<double>(second.time_since_epoch().count()) * 1000 + fraction * 1000;
   return request;
 }

@@ -14,6 +14,7 @@
 #include <boost/json/serialize.hpp>
 
 #include "base/check.h"
+#include "base/descriptors.h"
 #include "uma-cli/fields.h"
 
 namespace uma::cli {
@@ -91,7 +92,7 @@ Result<int> Client::try_open() {
                 std::format("the socket path must have 1 to {} bytes: '{}'", sizeof(address.sun_path) - 1, path_));
   }
   std::memcpy(address.sun_path, path_.data(), path_.size());
-  fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  fd_ = open_socket(AF_UNIX, SOCK_STREAM).release();
   if (fd_ < 0) return fail(ExitCode::server, std::format("cannot make a socket: {}", std::strerror(errno)));
   while (::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     const int error = errno;
@@ -144,7 +145,7 @@ Result<void> Client::send_bytes(std::string_view bytes) {
       if (interrupts_.pending()) return interrupted();
       continue;
     }
-    const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT);  // SIGPIPE is ignored (interrupts.h).
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (errno == EPIPE || errno == ECONNRESET) {

@@ -5,10 +5,11 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <fcntl.h>
+#include <optional>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/descriptors.h"
 
 namespace uma::cli {
 namespace {
@@ -39,10 +40,12 @@ constexpr std::array kHandled = {SIGINT, SIGTERM, SIGHUP, SIGWINCH, SIGCONT};
 }  // namespace
 
 Interrupts::Interrupts() {
-  std::array<int, 2> ends{};
-  UMA_CHECK(pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) == 0);
-  wake_fd_ = ends[0];
-  g_wake_fd = ends[1];
+  std::optional<Pipe> pipe = open_pipe();
+  UMA_CHECK(pipe.has_value());
+  make_nonblocking(pipe->out.get());
+  make_nonblocking(pipe->in.get());
+  wake_fd_ = pipe->out.release();
+  g_wake_fd = pipe->in.release();
   struct sigaction action{};
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/file_calls.h"
 #include "base/sync_folder.h"
 #include "base/unique_fd.h"
 #include "uma-cli/format.h"
@@ -189,12 +190,14 @@ Result<void> PartFile::check_room(std::uint64_t total) const {
 
 Result<void> PartFile::publish(bool replaces) {
   if (fsync(fd_) != 0) return disk_failure(path_, errno);
-  int status = renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), replaces ? 0 : RENAME_NOREPLACE);
+  int problem = replaces ? 0 : rename_to_new(path_, target_);
   // Some file systems cannot rename without replacing.
-  if (status != 0 && (errno == EINVAL || errno == ENOSYS)) status = std::rename(path_.c_str(), target_.c_str());
-  if (status != 0) return disk_failure(target_, errno);
+  if (replaces || problem == EINVAL || problem == ENOSYS) {
+    problem = std::rename(path_.c_str(), target_.c_str()) == 0 ? 0 : errno;
+  }
+  if (problem != 0) return disk_failure(target_, problem);
   unlink(state_path_.c_str());
-  if (const int problem = sync_folder(folder_of(target_)); problem != 0) return disk_failure(folder_of(target_), problem);
+  if (problem = sync_folder(folder_of(target_)); problem != 0) return disk_failure(folder_of(target_), problem);
   return {};
 }
 

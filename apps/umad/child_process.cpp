@@ -3,8 +3,16 @@
 #include <cerrno>
 #include <csignal>
 #include <fcntl.h>
+#include <optional>
 #include <spawn.h>
 #include <unistd.h>
+#include <utility>
+
+#include "base/descriptors.h"
+#include "umad/child_files.h"
+
+// Not every system's headers declare it.
+extern "C" char** environ;  // NOLINT(readability-redundant-declaration)
 
 namespace uma::umad {
 namespace {
@@ -26,11 +34,11 @@ std::vector<std::string> own_environment() {
 
 pid_t spawn_child(const std::string& program, std::vector<std::string> arguments, std::vector<std::string> environment,
                   UniqueFd& output) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return -errno;
-  output = UniqueFd(ends[0]);
-  const UniqueFd input(ends[1]);
-  ::fcntl(output.get(), F_SETFL, O_NONBLOCK);
+  std::optional<Pipe> pipe = open_pipe();
+  if (!pipe) return -errno;
+  output = std::move(pipe->out);
+  const UniqueFd input = std::move(pipe->in);
+  make_nonblocking(output.get());
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&files);
@@ -38,11 +46,11 @@ pid_t spawn_child(const std::string& program, std::vector<std::string> arguments
   ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&files, input.get(), STDOUT_FILENO);
   ::posix_spawn_file_actions_adddup2(&files, input.get(), STDERR_FILENO);
-  ::posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  const short flags = close_other_files(files);
   sigset_t none;
   ::sigemptyset(&none);
   ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  ::posix_spawnattr_setflags(&attributes, static_cast<short>(flags | POSIX_SPAWN_SETSIGMASK));
   pid_t pid = 0;
   const int problem =
       ::posix_spawn(&pid, program.c_str(), &files, &attributes, pointers_to(arguments).data(), pointers_to(environment).data());

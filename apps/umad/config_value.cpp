@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/read_number.h"
 #include "fetch/image_url.h"
 #include "server/http/rules.h"
 
@@ -84,7 +85,7 @@ Reader<std::int64_t> integer(std::int64_t min, std::int64_t max) {
 Reader<double> number(double min, double max) {
   return [min, max](std::string_view text) -> std::expected<double, std::string> {
     double value = 0;
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const auto [end, problem] = read_number(text.data(), text.data() + text.size(), value);
     const bool is_whole = problem == std::errc() && end == text.data() + text.size();
     // The comparison also refuses NaN.
     if (!is_whole || !(value >= min && value <= max)) return std::unexpected(std::format("a number from {} to {}", min, max));

@@ -9,17 +9,18 @@
 #include <format>
 #include <string>
 #include <system_error>
-#include <systemd/sd-daemon.h>
 #include <utility>
 
 #include "base/log.h"
 #include "base/memory_info.h"
+#include "base/program_path.h"
 #include "image/kept_images.h"
 #include "kv/cold_files.h"
 #include "llm/footprint.h"
 #include "llm/gguf_header.h"
 #include "llm/llama_model.h"
 #include "server/http/api_keys.h"
+#include "server/service_manager.h"
 #include "umad/compute.h"
 #include "umad/cpu_count.h"
 #include "umad/data_dir.h"
@@ -61,8 +62,7 @@ llm::Encoders default_encoders(const Config& config) {
 
 // uma-cli is installed beside umad.
 std::string client_program() {
-  std::error_code problem;
-  return (std::filesystem::read_symlink("/proc/self/exe", problem).parent_path() / "uma-cli").string();
+  return (program_path().parent_path() / "uma-cli").string();
 }
 
 void log_ready(const Config& config, Duration since_start) {
@@ -319,7 +319,7 @@ int Daemon::serve() {
       if (const auto* loaded = std::get_if<LoadFinished>(&event)) {
         if (!*loaded) return give_up(loaded->error());
         log_ready(config_, clock_.now() - started_);
-        ::sd_notify(0, "READY=1");
+        server::tell_service_manager("READY=1");
         if (supervised_) tell_ready(*supervised_);
         preload_models();
         continue;
@@ -350,7 +350,7 @@ int Daemon::give_up(const Error& error) {
 void Daemon::drain(const SignalReceived& first) {
   log_info("{}: finishing requests in flight, for at most {} s; a second signal stops at once",
            first.number == SIGINT ? "INT" : "TERM", std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count());
-  ::sd_notify(0, "STOPPING=1");
+  server::tell_service_manager("STOPPING=1");
   stop_accepting();
   library_.cancel();
   engine_.drain();

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mailbox.h"
+#include "base/program_path.h"
 #include "core/error.h"
 #include "core/session_info.h"
 #include "engine/engine.h"
@@ -43,7 +44,7 @@ class Daemon {
         supervised_(supervised),
         passed_(std::move(passed)),
         models_(std::move(models)),
-        trials_(config.data_dir, "/proc/self/exe", supervised.has_value(), supervised && supervised->ended_by_fault()),
+        trials_(config.data_dir, same_program(), supervised.has_value(), supervised && supervised->ended_by_fault()),
         fetcher_(image_fetcher()),
         engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_),
         library_(library_options(), *pool_) {}

@@ -1,13 +1,8 @@
 #include "umad/machine.h"
 
-#include <algorithm>
-#include <array>
 #include <fstream>
-#include <sstream>
 #include <string_view>
 #include <sys/resource.h>
-#include <unistd.h>
-#include <vector>
 
 #include "llm/llama_model.h"
 #include "umad/cpu_count.h"
@@ -45,23 +40,6 @@ std::string cpu_name(const std::filesystem::path& cpuinfo) {
   return parts.empty() ? "unknown" : parts;
 }
 
-double machine_cpu_s() {
-  const std::vector<int> allowed = allowed_processors();
-  std::ifstream file("/proc/stat");
-  std::string line;
-  double busy = 0;
-  while (std::getline(file, line) && line.starts_with("cpu")) {
-    std::istringstream fields(line.substr(3));
-    int processor = -1;
-    std::array<double, 8> ticks{};  // Columns: user, nice, system, idle, iowait, irq, softirq, steal.
-    // Skips the first line, the sum of all processors, whose name has no number.
-    if (line[3] == ' ' || !(fields >> processor) || !std::ranges::contains(allowed, processor)) continue;
-    for (double& count : ticks) fields >> count;
-    busy += ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6] + ticks[7];
-  }
-  return busy / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
 double process_cpu_s() {
   rusage used{};
   if (::getrusage(RUSAGE_SELF, &used) != 0) return 0;
@@ -72,7 +50,7 @@ double process_cpu_s() {
 }
 
 Machine this_machine() {
-  return {.cpu = cpu_name("/proc/cpuinfo"), .cores = usable_physical_cores(), .library = llm::llama_version_text()};
+  return {.cpu = own_cpu_name(), .cores = usable_physical_cores(), .library = llm::llama_version_text()};
 }
 
 }  // namespace uma::umad

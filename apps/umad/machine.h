@@ -17,6 +17,9 @@ struct Machine {
 
 [[nodiscard]] Machine this_machine();
 
+// CPU model of this machine, like Machine::cpu.
+[[nodiscard]] std::string own_cpu_name();
+
 // Processor seconds since boot: of all programs on the processors that this process may use, and of this process. 0 if the
 // kernel does not report them.
 [[nodiscard]] double machine_cpu_s();

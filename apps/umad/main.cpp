@@ -20,6 +20,7 @@
 #include "base/thread_name.h"
 #include "kv/sqlite_catalog.h"
 #include "llm/devices.h"
+#include "llm/library_version.h"
 #include "server/http/api_keys.h"
 #include "server/passed_sockets.h"
 #include "umad/config.h"
@@ -53,6 +54,7 @@ std::string join(const std::vector<std::string>& names) {
 
 void log_start(const Config& config) {
   log_info("umad {}, process {}", UMA_VERSION, ::getpid());
+  if (const std::string remark = llm::library_remark(llm::library_versions()); !remark.empty()) log_warning("{}", remark);
   if (!config.keys_superseded.empty()) {
     log_info("these settings are obsolete and ignored: {} (the scheduler sizes each batch by measured time)",
              join(config.keys_superseded));

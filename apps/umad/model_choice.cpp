@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/program_path.h"
 #include "llm/llama_model.h"
 #include "umad/cpu_count.h"
 #include "umad/model_path.h"
@@ -19,8 +20,7 @@ namespace uma::umad {
 namespace {
 
 std::filesystem::path shipped_with_us() {
-  std::error_code problem;
-  return shipped_model(std::filesystem::read_symlink("/proc/self/exe", problem));
+  return shipped_model(program_path());
 }
 
 // Folders in which models are found by name.

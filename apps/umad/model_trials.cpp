@@ -10,6 +10,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/file_calls.h"
 #include "base/log.h"
 #include "llm/gguf_files.h"
 #include "llm/trial_load.h"
@@ -236,19 +237,19 @@ void ModelTrials::end(const engine::LoadWorkersOptions& options, bool is_loaded)
 Expected<std::string> ModelTrials::identity_of(const std::string& path) {
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) return fail(ErrorCode::model_load, "no such file");
-  const std::int64_t modified_ns = status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
+  const std::int64_t changed_ns = modified_ns(status);
   {
     const MutexLock lock(mutex_);
     const auto known = known_.find(path);
     const bool is_same =
-        known != known_.end() && known->second.bytes == status.st_size && known->second.modified_ns == modified_ns;
+        known != known_.end() && known->second.bytes == status.st_size && known->second.modified_ns == changed_ns;
     // The other files of a split model may have changed.
     if (is_same && !llm::parse_split_name(path)) return known->second.identity;
   }
   auto identity = llm::trial_identity(path);
   if (!identity) return identity;
   const MutexLock lock(mutex_);
-  known_[path] = {.bytes = status.st_size, .modified_ns = modified_ns, .identity = *identity};
+  known_[path] = {.bytes = status.st_size, .modified_ns = changed_ns, .identity = *identity};
   return identity;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/thread_name.h"
+#include "umad/signal_wait.h"
 
 namespace uma::umad {
 namespace {
@@ -28,13 +29,11 @@ void block_signals() {
 SignalThread::SignalThread(std::function<void(int signal, pid_t sender)> handle)
     : thread_([handle = std::move(handle)](const std::stop_token& stop) {
         set_thread_name("uma-signals");
-        const sigset_t set = waited_signals();
+        const SignalWait signals(waited_signals());
         while (!stop.stop_requested()) {
-          siginfo_t signal{};
           // USR2 only wakes this thread to see the stop request.
-          if (::sigwaitinfo(&set, &signal) > 0 && signal.si_signo != SIGUSR2) {
-            handle(signal.si_signo, signal.si_code == SI_USER ? signal.si_pid : 0);
-          }
+          const auto signal = signals.take();
+          if (signal && signal->number != SIGUSR2) handle(signal->number, signal->sender);
         }
       }) {}
 

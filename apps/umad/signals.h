@@ -1,4 +1,4 @@
-// Receives signals with sigwait on a separate thread, so that no code runs inside a signal handler.
+// Receives signals on a separate thread, as values (signal_wait.h).
 #pragma once
 
 #include <csignal>

@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <format>
 #include <sstream>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "umad/parent_end.h"
 
 namespace uma::umad {
 
@@ -60,7 +60,7 @@ std::optional<Supervised> take_supervised() {
     std::exit(1);
   }
   // The second call detects a supervisor that ended before the first.
-  UMA_CHECK(::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
+  UMA_CHECK(end_with_parent());
   if (::getppid() != supervised->supervisor) {
     std::fputs("umad: the supervisor that started this process has ended\n", stderr);
     std::exit(1);

@@ -7,23 +7,23 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
-#include <filesystem>
 #include <format>
 #include <optional>
 #include <string_view>
 #include <sys/wait.h>
-#include <system_error>
-#include <systemd/sd-daemon.h>
 #include <unistd.h>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/program_path.h"
 #include "base/thread_name.h"
+#include "server/service_manager.h"
 #include "server/socket_file.h"
 #include "server/tcp_listener.h"
 #include "umad/restart_backoff.h"
+#include "umad/signal_wait.h"
 #include "umad/supervised.h"
 
 namespace uma::umad {
@@ -45,17 +45,11 @@ sigset_t awaited_signals() {
   return set;
 }
 
-timespec to_timespec(Duration duration) {
-  const auto s = std::chrono::duration_cast<std::chrono::seconds>(duration);
-  return {.tv_sec = s.count(), .tv_nsec = (duration - s).count()};
-}
-
 class Supervisor {
  public:
   Supervisor(const Config& config, std::vector<std::string> arguments) : config_(config), arguments_(std::move(arguments)) {
-    std::error_code problem;
-    program_ = std::filesystem::read_symlink("/proc/self/exe", problem).string();
-    if (problem) program_ = arguments_.front();
+    program_ = program_path().string();
+    if (program_.empty()) program_ = arguments_.front();
   }
 
   // Takes the passed sockets, and opens the others that the configuration asks for.
@@ -63,12 +57,10 @@ class Supervisor {
   int run();
 
  private:
-  // Waits for a signal for at most `limit`; nullopt if the time has passed.
-  std::optional<siginfo_t> wait_signal(std::optional<Duration> limit) const;
   void start_daemon();
   [[noreturn]] void become_daemon();
   void pass_sockets_on() const;
-  void handle(const siginfo_t& signal);
+  void handle(const TakenSignal& signal);
   // Handles the end of the daemon, if it was the child that ended. As process 1, the supervisor inherits other children, too.
   void reap();
   void note_crash();
@@ -119,40 +111,28 @@ Expected<Unit> Supervisor::open_sockets(server::PassedSockets passed) {
 int Supervisor::run() {
   const sigset_t set = awaited_signals();
   UMA_CHECK(::sigprocmask(SIG_BLOCK, &set, nullptr) == 0);
+  const SignalWait signals(set);
   start_at_ = clock_.now();
   while (!status_) {
     if (daemon_ == 0 && clock_.now() >= start_at_) start_daemon();
-    const auto signal = wait_signal(daemon_ == 0 ? std::optional(start_at_ - clock_.now()) : std::nullopt);
+    const auto signal = signals.take(daemon_ == 0 ? std::optional(start_at_ - clock_.now()) : std::nullopt);
     if (signal) handle(*signal);
   }
   return *status_;
 }
 
-std::optional<siginfo_t> Supervisor::wait_signal(std::optional<Duration> limit) const {
-  const sigset_t set = awaited_signals();
-  siginfo_t signal{};
-  int taken = 0;
-  if (limit) {
-    const timespec time = to_timespec(std::max(*limit, Duration::zero()));
-    taken = ::sigtimedwait(&set, &signal, &time);
-  } else {
-    taken = ::sigwaitinfo(&set, &signal);
-  }
-  return taken > 0 ? std::optional(signal) : std::nullopt;
-}
-
-void Supervisor::handle(const siginfo_t& signal) {
-  switch (signal.si_signo) {
+void Supervisor::handle(const TakenSignal& signal) {
+  switch (signal.number) {
     case SIGCHLD:
       return reap();
     case SIGUSR2:
       // systemd accepts messages only from the unit's main process, so the supervisor forwards the daemon's READY.
-      if (daemon_ != 0 && signal.si_pid == daemon_) ::sd_notify(0, "READY=1");
+      if (daemon_ != 0 && signal.sender == daemon_) server::tell_service_manager("READY=1");
       return;
     case SIGTERM:
     case SIGINT:
       if (!std::exchange(is_ending_, true)) {
-        ::sd_notify(0, "STOPPING=1");
+        server::tell_service_manager("STOPPING=1");
         // From now on new connections are refused, as by an unsupervised daemon that stops.
         sockets_.clear();
       }
@@ -164,7 +144,7 @@ void Supervisor::handle(const siginfo_t& signal) {
     default:
       break;
   }
-  if (daemon_ != 0) ::kill(daemon_, signal.si_signo);
+  if (daemon_ != 0) ::kill(daemon_, signal.number);
 }
 
 void Supervisor::reap() {
@@ -241,7 +221,7 @@ void Supervisor::pass_sockets_on() const {
   for (const HeldSocket& held : sockets_) copies.push_back(::fcntl(held.fd.get(), F_DUPFD_CLOEXEC, kAbove));
   std::string names;
   for (std::size_t i = 0; i < copies.size(); ++i) {
-    ::dup2(copies[i], SD_LISTEN_FDS_START + static_cast<int>(i));
+    ::dup2(copies[i], server::kFirstPassedDescriptor + static_cast<int>(i));
     names += std::format("{}{}", i == 0 ? "" : ":", sockets_[i].name);
   }
   ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);

@@ -2,8 +2,8 @@
 // service manager does (server/passed_sockets.h), and restarts it after a crash. New clients wait in the sockets' queues
 // meanwhile. See docs/decisions/0042.
 //
-// It stays small and robust: one thread, no model, no input from clients. It waits for signals one at a time and has no signal
-// handlers.
+// It stays small and robust: one thread, no model, no input from clients. It waits for signals one at a time
+// (signal_wait.h).
 #pragma once
 
 #include <string>

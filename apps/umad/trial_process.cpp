@@ -9,7 +9,6 @@
 #include <format>
 #include <poll.h>
 #include <string_view>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -22,6 +21,7 @@
 #include "base/unique_fd.h"
 #include "llm/trial_load.h"
 #include "umad/child_process.h"
+#include "umad/parent_end.h"
 
 namespace uma::umad {
 namespace {
@@ -182,8 +182,7 @@ int run_trial_command(const std::vector<std::string>& arguments) {
     return 1;
   }
   // The process ends with the daemon's loading thread. The check below detects a thread that ended before this call.
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (!is_child()) return 1;
+  if (!end_with_parent() || !is_child()) return 1;
   const TrialFile file = file_of(arguments);
   set_thread_name("umad-trial");
   yield_to_others(kTrialNiceness);

@@ -2,12 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <limits>
-#include <sched.h>
-#include <string>
 #include <sys/resource.h>
-#include <unistd.h>
 
 namespace uma {
 namespace {
@@ -19,28 +14,12 @@ double seconds(const timeval& time) {
 }  // namespace
 
 std::optional<CpuLoad::Sample> CpuLoad::read() const {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return std::nullopt;
-  std::ifstream file(stat_path_);
-  std::string name;
-  std::uint64_t ticks = 0;
-  bool found = false;
-  while (file >> name && name.starts_with("cpu")) {
-    std::uint64_t user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, softirq = 0;
-    file >> user >> nice >> system >> idle >> iowait >> irq >> softirq;
-    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-    if (name == "cpu") continue;  // The sum of all processors, including those this process may not use.
-    const int number = std::atoi(name.c_str() + 3);
-    if (number < 0 || number >= CPU_SETSIZE || !CPU_ISSET(number, &allowed)) continue;
-    ticks += user + nice + system + irq + softirq;
-    found = true;
-  }
+  const std::optional<double> all_s = busy_processors_s(stat_path_);
   rusage own{};
-  if (!found || ::getrusage(RUSAGE_SELF, &own) != 0) return std::nullopt;
+  if (!all_s || ::getrusage(RUSAGE_SELF, &own) != 0) return std::nullopt;
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return Sample{.at_s = std::chrono::duration<double>(now).count(),
-                .all_s = static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK)),
+                .all_s = *all_s,
                 .own_s = seconds(own.ru_utime) + seconds(own.ru_stime)};
 }
 

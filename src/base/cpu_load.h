@@ -8,12 +8,17 @@
 
 namespace uma {
 
+// CPU seconds since the system's start that all processes together used on the processors that this process may use. Nullopt if
+// the system does not report it. `stat_path` is the file that Linux reports it in.
+[[nodiscard]] std::optional<double> busy_processors_s(const std::string& stat_path);
+[[nodiscard]] std::string processor_stat_path();  // Empty where there is no such file.
+
 class CpuLoad {
  public:
-  explicit CpuLoad(std::string stat_path = "/proc/stat") : stat_path_(std::move(stat_path)) {}  // Tests pass another path.
-  // CPU time in cores that other processes used since the last call (0 to the number of cores), from /proc/stat and getrusage.
-  // Their clocks tick in 10 ms, so call it at most every 100 ms. Nullopt on the first call and if the system does not report
-  // it.
+  explicit CpuLoad(std::string stat_path = processor_stat_path())
+      : stat_path_(std::move(stat_path)) {}  // Tests pass another path.
+  // CPU time in cores that other processes used since the last call (0 to the number of cores). The system counts it in steps
+  // of 10 ms, so call it at most every 100 ms. Nullopt on the first call and if the system does not report it.
   [[nodiscard]] std::optional<double> others_since_last();
 
  private:

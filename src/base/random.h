@@ -3,9 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <unistd.h>
-
-#include "base/check.h"
+#include <span>
 
 namespace uma {
 
@@ -38,11 +36,10 @@ class Random {
   std::uint64_t state_;
 };
 
+// Random bytes of the operating system, for keys: at most 256. False: the system has none. Thread-safe.
+[[nodiscard]] bool fill_secure(std::span<unsigned char> bytes);
+
 // A random number of the operating system, for seeds and for unpredictable names. Thread-safe.
-inline std::uint64_t secure_u64() {
-  std::uint64_t value = 0;
-  UMA_CHECK(::getentropy(&value, sizeof value) == 0);
-  return value;
-}
+[[nodiscard]] std::uint64_t secure_u64();
 
 }  // namespace uma

@@ -1,14 +1,13 @@
 #include "base/thrown.h"
 
-#include <array>
 #include <exception>
-#include <pthread.h>
 #include <string>
 #include <string_view>
 #include <typeinfo>
 
 #include "base/log.h"
 #include "base/metrics.h"
+#include "base/thread_name.h"
 
 namespace uma {
 namespace {
@@ -32,11 +31,9 @@ std::string what_is_handled() {
 
 void note_thrown(const std::source_location& place) {
   thrown().add();
-  std::array<char, 16> thread{};
-  (void)::pthread_getname_np(::pthread_self(), thread.data(), thread.size());
   std::string_view file = place.file_name();
   file.remove_prefix(file.rfind('/') + 1);  // Without a slash, npos + 1 is 0.
-  log_error("{}: exception at {}:{}: {}", thread.data(), file, place.line(), what_is_handled());
+  log_error("{}: exception at {}:{}: {}", thread_name(), file, place.line(), what_is_handled());
 }
 
 std::uint64_t thrown_count() {

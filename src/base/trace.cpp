@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
-#include <pthread.h>
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/thread_name.h"
 
 namespace uma {
 namespace {
@@ -14,10 +14,7 @@ namespace {
 // The latest spans of one thread.
 class SpanRing {
  public:
-  explicit SpanRing(std::uint32_t number) : number_(number) {
-    std::array<char, 16> name{};
-    if (::pthread_getname_np(::pthread_self(), name.data(), name.size()) == 0) name_ = name.data();
-  }
+  explicit SpanRing(std::uint32_t number) : number_(number), name_(thread_name()) {}
 
   void add(const TraceSpan& span) {
     const MutexLock lock(mutex_);
@@ -50,7 +47,7 @@ class SpanRing {
  private:
   // Constant after construction.
   const std::uint32_t number_;
-  std::string name_;
+  const std::string name_;
 
   Mutex mutex_;
   std::vector<TraceSpan> spans_ GUARDED_BY(mutex_);

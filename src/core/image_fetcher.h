@@ -3,13 +3,13 @@
 
 #include <cstddef>
 #include <expected>
-#include <functional>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/move_only_function.h"
 #include "core/error.h"
 #include "core/ids.h"
 
@@ -24,7 +24,7 @@ using Fetched = std::expected<std::vector<Bytes>, FetchFailure>;
 
 class ImageFetcher {
  public:
-  using Done = std::move_only_function<void(Fetched)>;
+  using Done = MoveOnlyFunction<void(Fetched)>;
 
   virtual ~ImageFetcher() = default;
   // Any thread. Fetches the files one after another and calls `done` once, at once or on a thread of the fetcher, but not after

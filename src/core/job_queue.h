@@ -3,12 +3,12 @@
 #pragma once
 
 #include <deque>
-#include <functional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "base/mailbox.h"
+#include "base/move_only_function.h"
 #include "base/thrown.h"
 #include "core/ids.h"
 
@@ -16,7 +16,7 @@ namespace uma {
 
 class JobQueue {
  public:
-  using Job = std::move_only_function<void()>;
+  using Job = MoveOnlyFunction<void()>;
 
   // --- Any thread.
   // A job of `tenant`; dropped after close().

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <concepts>
-#include <functional>
 #include <type_traits>
 #include <utility>
 
 #include "base/check.h"
+#include "base/move_only_function.h"
 #include "base/thrown.h"
 #include "core/error.h"
 
@@ -39,7 +39,7 @@ class Reply {
   }
 
  private:
-  std::move_only_function<void(Expected<T>)> call_;
+  MoveOnlyFunction<void(Expected<T>)> call_;
 };
 
 }  // namespace uma

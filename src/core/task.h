@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/move_only_function.h"
 #include "base/thrown.h"
 #include "core/error.h"
 #include "core/reply.h"
@@ -178,7 +179,7 @@ class [[nodiscard]] Started {
 class TaskRunner {
  public:
   // Posts a command to the runner's thread from any thread; may drop the command once the runner's thread has ended.
-  using Post = std::function<void(std::move_only_function<void()>)>;
+  using Post = std::function<void(MoveOnlyFunction<void()>)>;
 
   explicit TaskRunner(Post post) : post_(std::move(post)) {}
   TaskRunner(const TaskRunner&) = delete;

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/move_only_function.h"
 #include "base/mutex.h"
 
 namespace uma {
@@ -19,7 +20,7 @@ using ::testing::ElementsAre;
 
 class TaskTest : public ::testing::Test {
  public:
-  using Command = std::move_only_function<void()>;
+  using Command = MoveOnlyFunction<void()>;
 
   TaskRunner::Post poster() {
     return [queue = queue_](Command command) {

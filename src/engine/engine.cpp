@@ -3,14 +3,14 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
-#include <fstream>
 #include <functional>
 #include <future>
 #include <type_traits>
-#include <unistd.h>
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/memory_info.h"
+#include "base/move_only_function.h"
 #include "base/thread_name.h"
 #include "base/thrown.h"
 #include "engine/metrics_collector.h"
@@ -22,14 +22,6 @@ namespace {
 
 // Approximate bytes of a waiting generation besides its request: its sink, sampler and parser.
 constexpr std::size_t kGenerationBytes = 16'384;
-
-std::int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::int64_t pages_total = 0;
-  std::int64_t pages_resident = 0;
-  file >> pages_total >> pages_resident;
-  return pages_resident * ::sysconf(_SC_PAGESIZE);
-}
 
 // Finds the part of the router that has the method.
 template <class Part, class Method>
@@ -186,7 +178,7 @@ std::vector<ModelUsage> Engine::usage() {
 }
 
 template <class T>
-T Engine::ask_router(std::move_only_function<T()> question) {
+T Engine::ask_router(MoveOnlyFunction<T()> question) {
   std::promise<T> answer;
   router_.post([&] {
     try {

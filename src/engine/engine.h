@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
@@ -17,6 +16,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/move_only_function.h"
 #include "core/service.h"
 #include "core/task.h"
 #include "core/tenant_budget.h"
@@ -110,7 +110,7 @@ class Engine final : public Service, private WorkerHost {
   template <auto kMethod, class T, class RequestT, class... Args>
   void ask_holding(TenantId tenant, RequestT request, Reply<T> reply, Args... args);
   template <class T>
-  [[nodiscard]] T ask_router(std::move_only_function<T()> question);
+  [[nodiscard]] T ask_router(MoveOnlyFunction<T()> question);
   [[nodiscard]] kv::StoreOptions with_engine(kv::StoreOptions options) const;
   void run_store(const std::unordered_set<SessionId>& sessions);
 

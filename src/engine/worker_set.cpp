@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/cpu_load.h"
+#include "base/move_only_function.h"
 #include "base/thread_name.h"
 #include "chat/family.h"
 #include "engine/run_loop.h"
@@ -70,7 +71,7 @@ void run_embed_lane(EmbedLane& lane, std::size_t index) {
 EncodeImage encode_by(const std::shared_ptr<image::ImageEncoder>& encoder) {
   if (!encoder) return nullptr;
   return [encoder](const TenantId& tenant, const std::string& image, std::stop_token end,
-                   std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
+                   MoveOnlyFunction<void(Expected<image::EncodedPtr>)> then) {
     encoder->post(tenant, [encoder, image, end = std::move(end), then = std::move(then)]() mutable {
       then(contain([&] { return encoder->encode(image, end); }));
     });

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/thread_name.h"
@@ -210,7 +211,8 @@ class CurlImageFetcher::Batch {
   static curl_socket_t on_open_socket(void* user, curlsocktype, curl_sockaddr* address) {
     bool is_allowed = false;
     run_noting([&] { is_allowed = static_cast<Batch*>(user)->may_connect(address->addr); });
-    return is_allowed ? ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol) : CURL_SOCKET_BAD;
+    if (!is_allowed) return CURL_SOCKET_BAD;
+    return open_socket(address->family, address->socktype, address->protocol).release();
   }
   // False: abort the transfer.
   template <bool (Batch::*Take)(std::string_view)>

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <memory>
 #include <stop_token>
@@ -16,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/metrics.h"
+#include "base/move_only_function.h"
 #include "base/mutex.h"
 #include "core/embedding.h"
 #include "core/error.h"
@@ -104,7 +104,7 @@ class ImageEncoder {
   // Takes the images of an input and writes them into its messages (image/message_images.h). `keeps`: the images belong to a
   // session, and are on the disk when step() calls `done`. Each image is a job; none starts after the request has ended.
   // Errors: as take() and keep(), with the field; `images` then has the images before the failed one.
-  using Taken = std::move_only_function<void(Input input, TakenImages images, Expected<Unit> outcome)>;
+  using Taken = MoveOnlyFunction<void(Input input, TakenImages images, Expected<Unit> outcome)>;
   void take_all(TenantId tenant, Input input, bool keeps, std::stop_token end, Taken done);
   // Replies with one vector per image, the mean of its rows scaled to length 1, or with the first error. `end` is requested
   // when nobody waits any more. Errors: as take(); E_LIMIT_003 after the deadline.

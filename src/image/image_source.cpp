@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/base64.h"
+#include "base/file_calls.h"
 #include "base/unique_fd.h"
 #include "image/audio_header.h"
 #include "image/image_header.h"
@@ -56,7 +57,7 @@ std::optional<std::string_view> below(std::string_view path, std::string_view fo
 // Opens one step at a time; a symbolic link or ".." fails.
 UniqueFd open_below(const std::string& folder, std::string_view rest) {
   constexpr int kStep = O_CLOEXEC | O_NOFOLLOW;
-  UniqueFd at(::open(folder.c_str(), O_CLOEXEC | O_DIRECTORY | O_PATH));
+  UniqueFd at(::open(folder.c_str(), O_CLOEXEC | search_folder_flags()));
   while (at.is_open()) {
     const std::size_t begin = rest.find_first_not_of('/');
     if (begin == std::string_view::npos) return {};
@@ -65,7 +66,7 @@ UniqueFd open_below(const std::string& folder, std::string_view rest) {
     if (step == "..") return {};
     const bool is_last = end == std::string_view::npos;
     // O_NONBLOCK, because opening a pipe would block.
-    const int flags = is_last ? kStep | O_RDONLY | O_NONBLOCK | O_NOCTTY : kStep | O_PATH | O_DIRECTORY;
+    const int flags = is_last ? kStep | O_RDONLY | O_NONBLOCK | O_NOCTTY : kStep | search_folder_flags();
     at = UniqueFd(::openat(at.get(), step.c_str(), flags));
     if (is_last) return at;
     rest.remove_prefix(end);

@@ -7,6 +7,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "base/read_number.h"
+
 namespace uma::jinja {
 
 void ExpressionParser::fail_expected(std::string_view wanted) const {
@@ -252,8 +254,7 @@ ExpressionPtr ExpressionParser::parse_primary() {
     case Token::Kind::floating: {
       double number = 0;
       const std::string& digits = now().value;
-      if (std::from_chars(digits.data(), digits.data() + digits.size(), number).ec != std::errc())
-        fail("a number is too large");
+      if (read_number(digits.data(), digits.data() + digits.size(), number).ec != std::errc()) fail("a number is too large");
       next();
       return literal(Value::number(number), line);
     }

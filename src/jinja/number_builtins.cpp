@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/read_number.h"
 #include "jinja/builtin_table.h"
 
 namespace uma::jinja {
@@ -19,7 +20,7 @@ std::optional<double> read_double(std::string_view text) {
   text = trimmed(text);
   if (text.starts_with('+')) text.remove_prefix(1);
   double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const auto [end, error] = read_number(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 

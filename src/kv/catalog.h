@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "base/move_only_function.h"
 #include "base/mutex.h"
 #include "core/error.h"
 #include "core/ids.h"
@@ -84,8 +84,8 @@ struct SessionSummary : SessionHead {
 
 class Catalog {
  public:
-  using Done = std::move_only_function<void(Expected<Unit>)>;
-  using OnRead = std::move_only_function<void(Expected<RecordPtr>)>;
+  using Done = MoveOnlyFunction<void(Expected<Unit>)>;
+  using OnRead = MoveOnlyFunction<void(Expected<RecordPtr>)>;
 
   virtual ~Catalog() = default;
   // Returns the stored sessions. Requires: called once, before anything else.

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/file_calls.h"
 #include "base/log.h"
 #include "kv/read_streamed.h"
 #include "kv/state_file.h"
@@ -86,9 +87,9 @@ Expected<OpenState> open_state(const std::string& path, std::string_view name, b
   if (!state.file.is_open() || ::fstat(state.file.get(), &facts) != 0) return io_failure(path, errno);
   if (!S_ISREG(facts.st_mode)) return fail(ErrorCode::io_failed, std::format("{}: is not a regular file", path));
   const auto file_bytes = static_cast<std::uint64_t>(facts.st_size);
-  state.last_used_s = facts.st_mtim.tv_sec;
+  state.last_used_s = modified_at(facts).tv_sec;
   // Otherwise the system would read ahead beyond the head.
-  if (!wants_payload) ::posix_fadvise(state.file.get(), 0, 0, POSIX_FADV_RANDOM);
+  if (!wants_payload) expect_random_reads(state.file.get());
 
   Bytes bytes(std::min<std::uint64_t>(file_bytes, kFirstReadBytes));
   if (const int problem = read_all(state.file.get(), 0, bytes); problem != 0) return read_failure(path, problem);
@@ -200,7 +201,8 @@ Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const Snapshot& sna
     if (problem == 0) problem = write_all(file.get(), std::span(kBlockOfZeros).first(padded - piece.bytes.size()));
   }
   struct stat facts{};
-  if (problem == 0 && (::fdatasync(file.get()) != 0 || ::fstat(file.get(), &facts) != 0)) problem = errno;
+  if (problem == 0) problem = sync_file_bytes(file.get());
+  if (problem == 0 && ::fstat(file.get(), &facts) != 0) problem = errno;
   if (problem == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
   if (problem != 0) {
     ::unlink(temporary.c_str());
@@ -212,7 +214,7 @@ Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const Snapshot& sna
     ::unlink(path.c_str());
     return failure;
   }
-  stored.last_used_s = facts.st_mtim.tv_sec;
+  stored.last_used_s = modified_at(facts).tv_sec;
   return stored;
 }
 
@@ -303,7 +305,7 @@ void ColdFiles::prune_damaged() {
   for (fs::directory_iterator at(folder_, problem); !problem && at != fs::directory_iterator(); at.increment(problem)) {
     struct stat facts{};
     if (name_in(at->path().filename().string(), kDamagedEnd).empty() || ::lstat(at->path().c_str(), &facts) != 0) continue;
-    files.push_back({facts.st_ctim, at->path()});
+    files.push_back({changed_at(facts), at->path()});
   }
   if (files.size() <= kDamagedMax) return;
   std::ranges::sort(files, std::ranges::greater(),

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <fcntl.h>
-#include <sys/uio.h>
 #include <system_error>
 #include <thread>
 #include <unistd.h>
 #include <vector>
 
+#include "base/file_calls.h"
 #include "base/thread_name.h"
 
 namespace uma::kv {
@@ -19,11 +18,6 @@ constexpr std::size_t kPartBytes = 1ul << 20;  // The disk reads two of these at
 constexpr std::size_t kReaders = 2;
 constexpr int kPending = -1;  // Differs from every errno.
 
-bool read_cached(int file, std::uint64_t offset, std::span<std::byte> bytes) {
-  const iovec place{.iov_base = bytes.data(), .iov_len = bytes.size()};
-  return ::preadv2(file, &place, 1, static_cast<off_t>(offset), RWF_NOWAIT) == static_cast<ssize_t>(bytes.size());
-}
-
 }  // namespace
 
 int read_all(int file, std::uint64_t offset, std::span<std::byte> bytes) {
@@ -32,8 +26,8 @@ int read_all(int file, std::uint64_t offset, std::span<std::byte> bytes) {
     const ssize_t got = ::pread(file, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EINVAL && !is_second_try) {
-      // O_DIRECT does not accept this address, offset or size on this disk, so the page cache is used.
-      ::fcntl(file, F_SETFL, 0);
+      // Without the page cache, this disk does not accept this address, offset or size.
+      bypass_page_cache(file, false);
       is_second_try = true;
       continue;
     }
@@ -52,11 +46,11 @@ int read_streamed(int file, std::uint64_t offset, std::span<std::byte> bytes,
     return bytes.subspan(i * kPartBytes).first(std::min(kPartBytes, bytes.size() - i * kPartBytes));
   };
   std::size_t taken = 0;
-  ::fcntl(file, F_SETFL, 0);
-  for (; taken < parts && read_cached(file, offset + taken * kPartBytes, part(taken)); ++taken) take(part(taken));
+  bypass_page_cache(file, false);
+  for (; taken < parts && read_if_cached(file, offset + taken * kPartBytes, part(taken)); ++taken) take(part(taken));
   if (taken == parts) return 0;
 
-  ::fcntl(file, F_SETFL, O_DIRECT);  // If the file system cannot do that, reads stay buffered.
+  bypass_page_cache(file, true);
   std::atomic<std::size_t> next = taken;
   std::vector<std::atomic<int>> results(parts);
   for (std::atomic<int>& result : results) result = kPending;

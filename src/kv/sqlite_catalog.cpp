@@ -73,7 +73,8 @@ SqlExpected<Unit> check_pages(const Database& database) {
 SqlExpected<Unit> prepare(Database& database) {
   database.leave_log_on_close(true);
   auto done = database.run(
-      "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON");
+      "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = FULL; PRAGMA fullfsync = ON; PRAGMA foreign_keys = ON; PRAGMA "
+      "cell_size_check = ON");
   if (!done) return done;
   const auto version = schema_version(database);
   if (!version) return std::unexpected(version.error());

@@ -33,6 +33,7 @@
 #include "base/clock.h"
 #include "base/mailbox.h"
 #include "base/metrics.h"
+#include "base/move_only_function.h"
 #include "base/mutex.h"
 #include "core/error.h"
 #include "core/ids.h"
@@ -89,7 +90,7 @@ struct SessionStates {
 
 class StateStore {
  public:
-  using OnFetched = std::move_only_function<void(Expected<SnapshotPtr>)>;
+  using OnFetched = MoveOnlyFunction<void(Expected<SnapshotPtr>)>;
 
   // Without `cold`, states that do not fit memory are dropped. `clock` outlives the store.
   StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, const Clock& clock);
@@ -127,7 +128,7 @@ class StateStore {
   // Memory for the states stored here.
   [[nodiscard]] BytePool& pool() { return pool_; }
   // Runs a task on the store's thread, where work on a whole state delays only the disk's queue.
-  void run_later(std::move_only_function<void()> task) { inbox_.push({.kind = JobKind::task, .task = std::move(task)}); }
+  void run_later(MoveOnlyFunction<void()> task) { inbox_.push({.kind = JobKind::task, .task = std::move(task)}); }
   // Removes a state whose bytes do not match its tokens, so that nobody uses it again.
   void discard(StateId id);
   // Removes the states of a deleted session.
@@ -171,7 +172,7 @@ class StateStore {
     std::string file{};              // For remove.
     OnFetched on_fetched = nullptr;  // For read.
     TimePoint began = kNever;        // Since when a read has waited for memory.
-    std::move_only_function<void()> task = nullptr;
+    MoveOnlyFunction<void()> task = nullptr;
   };
 
   void remove(StateId id) REQUIRES_LOCK(mutex_) { delete_later(table_.remove(id)); }

@@ -5,6 +5,7 @@
 #include <format>
 #include <numeric>
 
+#include "base/read_number.h"
 #include "base/utf8.h"
 #include "llm/rpc_address.h"
 
@@ -127,7 +128,7 @@ std::expected<DeviceSplit, std::string> device_split_of(std::string_view text) {
   if (text == "auto") return split;
   for (const std::string& word : words_of(text)) {
     float proportion = 0;
-    const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), proportion);
+    const auto [end, problem] = read_number(word.data(), word.data() + word.size(), proportion);
     const bool is_number = problem == std::errc() && end == word.data() + word.size();
     if (!is_number || !(proportion >= 0 && proportion <= kProportionMax)) return std::unexpected(kExpected);
     split.push_back(proportion);

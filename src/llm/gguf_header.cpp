@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/read_number.h"
 #include "base/unique_fd.h"
 #include "core/sampling_fields.h"
 #include "llm/head_reader.h"
@@ -363,7 +364,7 @@ class HeaderParser {
     if (!std::isfinite(narrow) || static_cast<double>(narrow) != value) return value;
     const std::string text = std::format("{}", narrow);
     double written = value;
-    std::from_chars(text.data(), text.data() + text.size(), written);
+    read_number(text.data(), text.data() + text.size(), written);
     return written;
   }
 

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/memory_info.h"
+#include "base/read_number.h"
 #include "llm/context_layout.h"
 #include "llm/image_batch.h"
 #include "llm/llama_guard.h"
@@ -312,7 +313,7 @@ bool keeps_magnitude(const llama_model* model, const RopeOptions& rope) {
   const auto stated = [model](const char* key) -> std::optional<double> {
     const std::string text = meta_of(model, std::string(".rope.scaling.") + key);
     double value = 0;
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const auto [end, problem] = read_number(text.data(), text.data() + text.size(), value);
     return problem == std::errc() ? std::optional(value) : std::nullopt;
   };
   const auto either = [](std::optional<double> given, std::optional<double> in_file, double otherwise) {

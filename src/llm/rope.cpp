@@ -1,9 +1,10 @@
 #include "llm/rope.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <format>
+
+#include "base/read_number.h"
 
 namespace uma::llm {
 namespace {
@@ -42,7 +43,7 @@ std::optional<std::string> set_rope(RopeOptions& options, std::string_view key, 
   const auto* const number = std::ranges::find(kRopeNumbers, key, &RopeNumber::name);
   if (number == kRopeNumbers.end()) return "one of the keys " + rope_keys();
   double value = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const auto [end, problem] = read_number(text.data(), text.data() + text.size(), value);
   // The comparison also refuses NaN.
   const bool is_in_range =
       problem == std::errc() && end == text.data() + text.size() && value >= number->min && value <= number->max;

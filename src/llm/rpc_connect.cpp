@@ -13,6 +13,9 @@
 #include <sys/socket.h>
 #include <utility>
 
+#include "base/descriptors.h"
+#include "llm/rpc_sockets.h"
+
 namespace uma::llm {
 namespace {
 
@@ -34,18 +37,16 @@ bool wait_for(int fd, short events, SteadyTime deadline) {
 
 // A machine that is gone is noticed after about 11 s, also while no request is outstanding.
 void set_options(int fd) {
-  const auto set = [fd](int level, int name, int value) { (void)::setsockopt(fd, level, name, &value, sizeof value); };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  const int on = 1;
+  (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  keep_alive(fd);
 }
 
 std::expected<UniqueFd, std::string> connect_to(const addrinfo& place, std::chrono::milliseconds limit) {
-  UniqueFd fd(::socket(place.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  UniqueFd fd = open_socket(place.ai_family, SOCK_STREAM);
   const auto failed = [](int number) { return std::unexpected(std::format("cannot connect: {}", std::strerror(number))); };
   if (!fd.is_open()) return failed(errno);
+  make_nonblocking(fd.get());
   set_options(fd.get());
   if (::connect(fd.get(), place.ai_addr, place.ai_addrlen) == 0) return fd;
   if (errno != EINPROGRESS) return failed(errno);
@@ -107,7 +108,7 @@ class Questions {
  private:
   [[nodiscard]] std::expected<void, std::string> send_all(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
-      const ssize_t count = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      const ssize_t count = send_quietly(fd_, bytes);
       if (count > 0) {
         bytes = bytes.subspan(static_cast<std::size_t>(count));
       } else if (auto ready = wait_after(errno, POLLOUT); !ready) {

@@ -5,18 +5,17 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <format>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <span>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <utility>
 
 #include "base/log.h"
 #include "base/thread_name.h"
-#include "llm/own_socket.h"
+#include "llm/rpc_sockets.h"
 
 namespace uma::llm {
 namespace {
@@ -37,11 +36,12 @@ struct Listener {
 
 // The library knows IPv4 only.
 std::optional<Listener> listen_on_loopback() {
-  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  UniqueFd fd = open_socket(AF_INET, SOCK_STREAM);
   sockaddr_in place{};
   place.sin_family = AF_INET;
   place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof place;
+  if (fd.is_open()) make_nonblocking(fd.get());
   if (!fd.is_open() || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&place), size) != 0 ||
       ::listen(fd.get(), kBacklog) != 0 || ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&place), &size) != 0) {
     return std::nullopt;
@@ -53,32 +53,21 @@ bool is_for_later(int number) {
   return number == EAGAIN || number == EINTR;
 }
 
-// Whether the other machine no longer acknowledges what it was sent.
-bool is_silent(int fd) {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
-  // A full buffer of the server is asked about ever more rarely, so silence means nothing then; nothing is unacknowledged.
-  const bool repeats = info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
-  return repeats && info.tcpi_last_ack_recv > static_cast<std::uint32_t>(kUnacknowledgedMax.count());
-}
-
 }  // namespace
 
 Expected<std::unique_ptr<RpcRelay>> RpcRelay::open(RpcAddress address, RpcVersion version, RpcLimits limits) {
   auto listener = listen_on_loopback();
-  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!listener || !wake.is_open()) {
+  auto wake = open_pipe();
+  if (!listener || !wake) {
     return fail(ErrorCode::io_failed,
                 std::format("cannot listen on the loopback for the RPC server {}: {}", address.text(), std::strerror(errno)));
   }
   std::string endpoint = std::format("127.0.0.1:{}", listener->port);
   return std::unique_ptr<RpcRelay>(
-      new RpcRelay(std::move(address), version, limits, std::move(listener->fd), std::move(wake), std::move(endpoint)));
+      new RpcRelay(std::move(address), version, limits, std::move(listener->fd), *std::move(wake), std::move(endpoint)));
 }
 
-RpcRelay::RpcRelay(RpcAddress address, RpcVersion version, RpcLimits limits, UniqueFd listener, UniqueFd wake,
-                   std::string endpoint)
+RpcRelay::RpcRelay(RpcAddress address, RpcVersion version, RpcLimits limits, UniqueFd listener, Pipe wake, std::string endpoint)
     : address_(std::move(address)),
       version_(version),
       limits_(limits),
@@ -89,8 +78,8 @@ RpcRelay::RpcRelay(RpcAddress address, RpcVersion version, RpcLimits limits, Uni
       thread_([this] { run(); }) {}
 
 RpcRelay::~RpcRelay() {
-  const std::uint64_t one = 1;
-  (void)!::write(wake_.get(), &one, sizeof one);
+  const char byte = 0;
+  (void)!::write(wake_.in.get(), &byte, sizeof byte);
   thread_.join();
 }
 
@@ -136,7 +125,7 @@ void RpcRelay::run() {
       note_allocations(RpcExchange(version_));
     }
     std::array<pollfd, 2> polled{
-        {{.fd = wake_.get(), .events = POLLIN, .revents = 0}, {.fd = listener_.get(), .events = POLLIN, .revents = 0}}};
+        {{.fd = wake_.out.get(), .events = POLLIN, .revents = 0}, {.fd = listener_.get(), .events = POLLIN, .revents = 0}}};
     if (::poll(polled.data(), polled.size(), -1) < 0) continue;
     if (polled[0].revents != 0) return;
     if (polled[1].revents != 0) accept_client(clients);
@@ -144,8 +133,10 @@ void RpcRelay::run() {
 }
 
 void RpcRelay::accept_client(std::deque<UniqueFd>& clients) const {
-  UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  UniqueFd client(::accept(listener_.get(), nullptr, nullptr));
   if (!client.is_open()) return;
+  ::fcntl(client.get(), F_SETFD, FD_CLOEXEC);
+  make_nonblocking(client.get());
   if (!is_peer_own(client.get())) {
     log_warning("another program has connected to the port of this process for the RPC server {}: closed", address_.text());
     return;
@@ -189,7 +180,7 @@ void RpcRelay::serve(UniqueFd client, std::deque<UniqueFd>& clients) {
       return pollfd{.fd = fd, .events = static_cast<short>((reads ? POLLIN : 0) | (writes ? POLLOUT : 0)), .revents = 0};
     };
     // A side is read when its bytes have gone on to the other one.
-    std::array<pollfd, 4> polled{side(wake_.get(), true, false), side(listener_.get(), true, false),
+    std::array<pollfd, 4> polled{side(wake_.out.get(), true, false), side(listener_.get(), true, false),
                                  side(client.get(), !has_for_server, has_for_library),
                                  side(server.get(), !has_for_library, has_for_server)};
     const int timeout = waits ? static_cast<int>(std::min(kAcknowledgementsEvery, limits_.answer).count()) : -1;
@@ -206,7 +197,8 @@ void RpcRelay::serve(UniqueFd client, std::deque<UniqueFd>& clients) {
     if (!reason && waits && now - moved_at >= limits_.answer) {
       reason = std::format("it did not answer within {:.3g} s", static_cast<double>(limits_.answer.count()) / 1000);
     }
-    if (!reason && waits && is_silent(server.get())) reason = "its machine acknowledges nothing any more";
+    if (!reason && waits && is_unacknowledged(server.get(), kUnacknowledgedMax))
+      reason = "its machine acknowledges nothing any more";
     if (reason) lose(exchange, server, *std::move(reason));
     if (!send_to_library(exchange, client.get())) return;
     if (exchange.allocations_count() != allocations_count) {
@@ -228,7 +220,7 @@ bool RpcRelay::move_library_bytes(RpcExchange& exchange, int client, short event
 bool RpcRelay::send_to_library(RpcExchange& exchange, int client) {
   while (!exchange.for_library().empty()) {
     const auto bytes = exchange.for_library();
-    const ssize_t count = ::send(client, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t count = send_quietly(client, bytes);
     if (count < 0) return is_for_later(errno);
     exchange.sent_to_library(static_cast<std::size_t>(count));
   }
@@ -247,7 +239,7 @@ std::optional<std::string> RpcRelay::move_server_bytes(RpcExchange& exchange, in
   }
   while (!exchange.for_server().empty()) {
     const auto bytes = exchange.for_server();
-    const ssize_t count = ::send(server, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t count = send_quietly(server, bytes);
     if (count < 0 && is_for_later(errno)) return std::nullopt;
     if (count < 0) return std::strerror(errno);
     has_moved = true;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/descriptors.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "core/error.h"
@@ -49,7 +50,7 @@ class RpcRelay {
   [[nodiscard]] Error loss(ErrorCode code) const;
 
  private:
-  RpcRelay(RpcAddress address, RpcVersion version, RpcLimits limits, UniqueFd listener, UniqueFd wake, std::string endpoint);
+  RpcRelay(RpcAddress address, RpcVersion version, RpcLimits limits, UniqueFd listener, Pipe wake, std::string endpoint);
 
   // The thread.
   void run();
@@ -69,7 +70,7 @@ class RpcRelay {
   const RpcVersion version_;
   const RpcLimits limits_;
   const UniqueFd listener_;
-  const UniqueFd wake_;  // An eventfd that ends the thread.
+  const Pipe wake_;  // A byte in it ends the thread.
   const std::string endpoint_;
   std::atomic<bool> is_lost_{false};
   std::array<std::atomic<std::uint64_t>, kRpcDevicesMax> allocated_{};

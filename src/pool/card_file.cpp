@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <format>
 #include <functional>
 #include <map>
@@ -10,6 +9,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include "base/read_number.h"
 #include "base/utf8.h"
 #include "chat/family.h"
 #include "core/request.h"
@@ -41,7 +41,7 @@ std::optional<T> number_in(const YAML::Node& node, T min, T max) {
   const auto text = scalar(node);
   T value{};
   if (!text) return std::nullopt;
-  const auto [end, problem] = std::from_chars(text->data(), text->data() + text->size(), value);
+  const auto [end, problem] = read_number(text->data(), text->data() + text->size(), value);
   // The comparison also refuses NaN.
   if (problem != std::errc() || end != text->data() + text->size() || !(value >= min && value <= max)) return std::nullopt;
   return value;

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/file_calls.h"
 #include "base/text.h"
 #include "llm/context_layout.h"
 #include "llm/embedding.h"
@@ -86,10 +87,6 @@ bool is_number_format(std::string_view word) {
 std::string stem_of(const std::string& path) {
   if (const auto split = llm::parse_split_name(path)) return fs::path(split->stem).filename().string();
   return fs::path(path).stem().string();
-}
-
-std::int64_t modified_ns(const struct stat& status) {
-  return status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
 // Changes with the file; empty: there is none.

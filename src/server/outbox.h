@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/move_only_function.h"
 #include "base/mutex.h"
 
 namespace uma::server {
@@ -64,7 +65,7 @@ class Outbox {
 
   // Adds a long answer to the request with the client's `id`, generated as the client reads. Whenever nothing else waits, the
   // io thread calls draw(out), which appends the next frames and returns false after the last ones.
-  using Draw = std::move_only_function<bool(std::string& out)>;
+  using Draw = MoveOnlyFunction<bool(std::string& out)>;
   void append_drawn(const std::string& id, Draw draw);
 
   // Moves the frames appended since the last take to the ends of `bytes` and `finished_ids`, and arms the next wake-up. If

@@ -12,8 +12,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <system_error>
-#include <systemd/sd-daemon.h>
 #include <utility>
+
+#include "server/service_manager.h"
 
 namespace uma::server {
 namespace {
@@ -99,24 +100,17 @@ Expected<Unit> add(PassedSockets& sockets, UniqueFd fd, std::string_view name) {
 Expected<PassedSockets> take_passed_sockets() {
   const char* announced = std::getenv("LISTEN_FDS");
   const std::string count_text = announced == nullptr ? "" : announced;
-  char** listed = nullptr;
-  const int count = ::sd_listen_fds_with_names(1, &listed);
-  if (count < 0) {
+  const auto names = take_passed_names();
+  if (!names) {
     return fail(
         ErrorCode::io_failed,
         std::format("the sockets announced by LISTEN_FDS={} cannot be used: {}; start umad by its socket unit, or without "
                     "LISTEN_FDS",
-                    count_text, std::generic_category().message(-count)));
+                    count_text, std::generic_category().message(names.error())));
   }
   std::vector<UniqueFd> descriptors;
-  std::vector<std::string> names;
-  for (int i = 0; i < count; ++i) {
-    descriptors.emplace_back(SD_LISTEN_FDS_START + i);
-    names.emplace_back(listed[i]);
-    std::free(listed[i]);
-  }
-  std::free(listed);
-  return sort_passed_sockets(std::move(descriptors), names);
+  for (std::size_t i = 0; i < names->size(); ++i) descriptors.emplace_back(kFirstPassedDescriptor + static_cast<int>(i));
+  return sort_passed_sockets(std::move(descriptors), *names);
 }
 
 Expected<PassedSockets> sort_passed_sockets(std::vector<UniqueFd> descriptors, const std::vector<std::string>& names) {

@@ -13,7 +13,9 @@
 #include <sys/un.h>
 #include <system_error>
 
+#include "base/descriptors.h"
 #include "base/log.h"
+#include "server/unix_socket.h"
 
 namespace uma::server {
 namespace {
@@ -32,7 +34,9 @@ sockaddr_un address_of(const std::string& path) {
 }
 
 UniqueFd make_socket() {
-  return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  UniqueFd made = open_socket(AF_UNIX, SOCK_STREAM);
+  if (made.is_open()) make_nonblocking(made.get());
+  return made;
 }
 
 // Locks the folder of `path` until the descriptor is closed.
@@ -97,11 +101,8 @@ Expected<ListeningSocket> listen_at(const std::string& path, int backlog) {
 
   UniqueFd fd = make_socket();
   if (!fd.is_open()) return fail_errno("cannot create a socket for", path);
-  // On Linux the file inherits the socket's mode, so it is never more accessible than this, whatever the umask is.
-  if (::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) return fail_errno("cannot set the mode of the socket", path);
-  const sockaddr_un address = address_of(path);
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
-    return fail_errno("cannot bind", path);
+  if (const int problem = bind_privately(fd.get(), address_of(path)); problem != 0)
+    return fail_errno("cannot bind", path, problem);
   struct stat status{};
   if (::lstat(path.c_str(), &status) != 0 || ::listen(fd.get(), backlog) != 0) {
     const int problem = errno;

@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <system_error>
 
+#include "base/descriptors.h"
+
 namespace uma::server {
 namespace {
 
@@ -36,7 +38,8 @@ Expected<UniqueFd> listen_at_address(const std::string& address, std::uint16_t p
     return fail(ErrorCode::io_failed,
                 std::format("http: cannot listen on {} port {}: {}", address, port, std::generic_category().message(errno)));
   };
-  UniqueFd fd(::socket(where.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  UniqueFd fd = open_socket(where.any.sa_family, SOCK_STREAM);
+  if (fd.is_open()) make_nonblocking(fd.get());
   constexpr int kOn = 1;
   if (!fd.is_open() || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof(kOn)) != 0 ||
       ::bind(fd.get(), &where.any, size) != 0 || ::listen(fd.get(), backlog) != 0) {

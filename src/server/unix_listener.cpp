@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <optional>
-#include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
 
@@ -10,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/thrown.h"
+#include "server/unix_socket.h"
 
 namespace uma::server {
 namespace {
@@ -22,11 +22,11 @@ constexpr std::chrono::milliseconds kAcceptPause{100};
 
 // The user of the connected process; nullopt if it may not be served.
 std::optional<uid_t> allowed_peer_of(int fd, bool serves_other_users) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
-  if (serves_other_users || is_peer_allowed(peer.uid, ::geteuid())) return peer.uid;
-  log_warning("refused a client of uid {} (process {}): only uid {} and root may connect", peer.uid, peer.pid, ::geteuid());
+  const std::optional<UnixPeer> peer = unix_peer_of(fd);
+  if (!peer) return std::nullopt;
+  if (serves_other_users || is_peer_allowed(peer->user, ::geteuid())) return peer->user;
+  log_warning("refused a client of uid {} (process {}): only uid {} and root may connect", peer->user, peer->process,
+              ::geteuid());
   return std::nullopt;
 }
 

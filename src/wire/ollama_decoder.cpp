@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <deque>
 #include <format>
@@ -12,6 +11,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/value.hpp>
 
+#include "base/read_number.h"
 #include "json/field_reader.h"
 #include "json/json_writer.h"
 #include "wire/generate_fields.h"
@@ -388,8 +388,9 @@ std::optional<double> parse_go_duration(std::string_view text) {
   double seconds = 0;
   while (!text.empty()) {
     double value = 0;
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-    if (!is_digit(text.front()) || problem != std::errc()) return std::nullopt;
+    const auto digits_end = std::ranges::find_if_not(text, is_digit);  // It may have no exponent.
+    const auto [end, problem] = read_number(text.data(), text.data() + (digits_end - text.begin()), value);
+    if (problem != std::errc()) return std::nullopt;
     text.remove_prefix(static_cast<std::size_t>(end - text.data()));
     const auto next = std::ranges::find_if(text, is_digit);
     const std::string_view unit = text.substr(0, static_cast<std::size_t>(next - text.begin()));

@@ -20,6 +20,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/move_only_function.h"
 #include "base/thrown.h"
 #include "engine/lane/lane.h"
 #include "engine/model/worker_source_test_support.h"
@@ -191,7 +192,7 @@ class Life {
     lane.store = &store_;
     lane.stored_tokens_min = 1;
     lane.encode = [vision = vision_](const TenantId& tenant, const std::string& image, std::stop_token end,
-                                     std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
+                                     MoveOnlyFunction<void(Expected<image::EncodedPtr>)> then) {
       vision->post(tenant, [vision, image, end = std::move(end), then = std::move(then)]() mutable {
         then(vision->encode(image, end));
       });

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/move_only_function.h"
 #include "base/thrown.h"
 #include "grammar/grammar.h"
 #include "llm/adapters.h"
@@ -630,7 +631,7 @@ void Simulation::check_session_texts() {
 // --- The clients
 
 template <class T>
-Reply<T> Simulation::expect_reply(std::move_only_function<void(Expected<T>)> then) {
+Reply<T> Simulation::expect_reply(MoveOnlyFunction<void(Expected<T>)> then) {
   ++replies_owed_;
   return [this, then = std::move(then), life = life_, called = false](Expected<T> value) mutable {
     UMA_CHECK(!called);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/move_only_function.h"
 #include "base/random.h"
 #include "engine/lane/lane.h"
 #include "engine/model/worker_source_test_support.h"
@@ -139,7 +140,7 @@ class Simulation {
   [[nodiscard]] std::string input_text();
   [[nodiscard]] std::string prompt_text();
   template <class T>
-  Reply<T> expect_reply(std::move_only_function<void(Expected<T>)> then);
+  Reply<T> expect_reply(MoveOnlyFunction<void(Expected<T>)> then);
 
   Random random_;
   bool has_prefill_lanes_ = false;

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/mailbox.h"
 #include "base/metrics.h"
+#include "base/move_only_function.h"
 #include "core/error.h"
 #include "core/ids.h"
 #include "engine/lane/core_share.h"
@@ -38,7 +39,7 @@ namespace uma::engine {
 // One request, ready to be computed.
 struct EmbedTask {
   // Gets the outputs of the texts one after another, or an error. Called from step() or cancel_all().
-  using Done = std::move_only_function<void(const llm::EmbedTexts& texts, Expected<std::vector<float>> outputs)>;
+  using Done = MoveOnlyFunction<void(const llm::EmbedTexts& texts, Expected<std::vector<float>> outputs)>;
 
   RequestId id;
   llm::EmbedTexts texts;  // Each fits the context's shape; at least one.

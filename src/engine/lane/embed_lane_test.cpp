@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
+#include "base/move_only_function.h"
 #include "base/random.h"
 #include "llm/image_tokens.h"
 #include "testing/fake_embedding.h"
@@ -353,13 +354,13 @@ class EmbedLaneImagesTest : public EmbedLaneTest {
     TenantId tenant;
     std::string image;
     std::stop_token end;
-    std::move_only_function<void(Expected<image::EncodedPtr>)> then;
+    MoveOnlyFunction<void(Expected<image::EncodedPtr>)> then;
   };
 
   void begin() {
     EmbedLaneOptions options;
     options.encode = [this](const TenantId& tenant, const std::string& image, std::stop_token end,
-                            std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
+                            MoveOnlyFunction<void(Expected<image::EncodedPtr>)> then) {
       asked_.push_back({tenant, image, std::move(end), std::move(then)});
     };
     FakeEmbeddingOptions embedding;

@@ -5,6 +5,7 @@
 #include <stop_token>
 #include <string>
 
+#include "base/move_only_function.h"
 #include "core/error.h"
 #include "core/ids.h"
 #include "image/image_encoder.h"
@@ -14,7 +15,7 @@ namespace uma::engine {
 // Encodes an image of a current request, by its id, for a tenant, and calls `then` on another thread. `end` is requested when
 // nobody waits any more.
 using EncodeImage = std::function<void(const TenantId& tenant, const std::string& image, std::stop_token end,
-                                       std::move_only_function<void(Expected<image::EncodedPtr>)> then)>;
+                                       MoveOnlyFunction<void(Expected<image::EncodedPtr>)> then)>;
 
 // An image that requests wait for has been encoded, or encoding has failed.
 struct EncodedReport {

@@ -1,10 +1,10 @@
 // The commands that other threads send to a lane.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <variant>
 
+#include "base/move_only_function.h"
 #include "core/error.h"
 #include "core/ids.h"
 #include "engine/lane/encode_image.h"
@@ -28,7 +28,7 @@ struct ForgetCommand {
 // Copies the session's cells to the store, unless a reply is in progress in them; then calls `then`.
 struct SaveCommand {
   SessionId session;
-  std::move_only_function<void()> then;
+  MoveOnlyFunction<void()> then;
 };
 // The stored state that a waiting request resumes from has been read, or reading has failed.
 struct FetchReport {

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/move_only_function.h"
 #include "engine/engine_test_support.h"
 #include "image/message_images.h"
 #include "kv/session_file.h"
@@ -62,7 +63,7 @@ class Images : public ::testing::TestWithParam<ImagesCase>, protected EngineBenc
     lane.store = store_.get();
     lane.stored_tokens_min = 1;
     lane.encode = [encoder = encoder_](const TenantId& tenant, const std::string& image, std::stop_token end,
-                                       std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
+                                       MoveOnlyFunction<void(Expected<image::EncodedPtr>)> then) {
       encoder->post(tenant, [encoder, image, end = std::move(end), then = std::move(then)]() mutable {
         then(encoder->encode(image, end));
       });

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/metrics.h"
+#include "base/move_only_function.h"
 #include "core/error.h"
 #include "core/event.h"
 #include "core/ids.h"
@@ -56,7 +57,7 @@ struct InFlight {
   TimePoint deadline = kNever;
 
   // Reports an end by abort() to the client of a request without sinks. Those of others get their terminal event.
-  std::move_only_function<void(const Abort& how)> on_abort;
+  MoveOnlyFunction<void(const Abort& how)> on_abort;
   // Ends the request in its lane, which then reports the end in any case; null: the request is in no lane.
   std::function<void()> cancel_in_lane{};
   const Lane* lane = nullptr;  // for a generation

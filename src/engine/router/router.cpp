@@ -11,7 +11,6 @@ namespace uma::engine {
 Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store,
                Preparer& preparer, const Clock& clock)
     : options_(options),
-      clock_(clock),
       store_(store),
       random_(options_.seed),
       tasks_([inbox = inbox_](Command command) { inbox->push(std::move(command)); }),

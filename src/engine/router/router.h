@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/mailbox.h"
 #include "base/metrics.h"
+#include "base/move_only_function.h"
 #include "base/random.h"
 #include "core/event.h"
 #include "core/image_fetcher.h"
@@ -56,7 +57,7 @@ struct RouterOptions {
 
 class Router {
  public:
-  using Command = std::move_only_function<void()>;
+  using Command = MoveOnlyFunction<void()>;
 
   // Begins with the sessions of the catalog. All references outlive the router.
   Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer,
@@ -132,7 +133,6 @@ class Router {
   [[nodiscard]] SessionTableOptions session_options();
 
   const RouterOptions options_;
-  const Clock& clock_;
   kv::StateStore& store_;
   // Shared with the threads that answer tasks.
   const std::shared_ptr<Mailbox<Command>> inbox_ = std::make_shared<Mailbox<Command>>();

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/move_only_function.h"
 #include "engine/engine_test_support.h"
 #include "testing/fake_embedding.h"
 #include "testing/image_bytes.h"
@@ -225,7 +226,7 @@ class RouterImageVectorsTest : public RouterTextsTest {
     embedding.shape.image_rows_max = 8;
     EmbedLaneOptions lane;
     lane.encode = [encoder = encoder_](const TenantId& tenant, const std::string& image, std::stop_token stop,
-                                       std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
+                                       MoveOnlyFunction<void(Expected<image::EncodedPtr>)> then) {
       encoder->post(tenant, [encoder, image, stop = std::move(stop), then = std::move(then)]() mutable {
         then(encoder->encode(image, stop));
       });

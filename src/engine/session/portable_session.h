@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/move_only_function.h"
 #include "chat/chat.h"
 #include "core/error.h"
 #include "core/portable_file.h"
@@ -38,7 +38,7 @@ struct ImportedImages {
   std::vector<std::string> ids;
   std::vector<image::KeptImages::Use> uses;
 
-  using Done = std::move_only_function<void(ImportedImages images, Expected<Unit> outcome)>;
+  using Done = MoveOnlyFunction<void(ImportedImages images, Expected<Unit> outcome)>;
 };
 // Keeps the images of a file, each in a job of `encoder`, which is null if the model reads no images. `done` is called once,
 // here or in a job, with the images that were kept. Reads the record. Errors: E_MODEL_003; E_PROTO_003 for bytes that are not

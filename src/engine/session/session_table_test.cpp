@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/move_only_function.h"
 #include "base/random.h"
 #include "engine/engine_test_support.h"
 #include "testing/sim_clock.h"
@@ -28,7 +29,7 @@ class SessionTableTest : public ::testing::Test {
   // Delivers the replies of the catalog to the table.
   void work() {
     while (!posted_.empty()) {
-      std::vector<std::move_only_function<void()>> now = std::exchange(posted_, {});
+      std::vector<MoveOnlyFunction<void()>> now = std::exchange(posted_, {});
       for (auto& command : now) command();
       table_->check_invariants();
     }
@@ -67,8 +68,8 @@ class SessionTableTest : public ::testing::Test {
   }
 
   Random random_{1};
-  std::vector<std::move_only_function<void()>> posted_;
-  TaskRunner tasks_{[this](std::move_only_function<void()> command) { posted_.push_back(std::move(command)); }};
+  std::vector<MoveOnlyFunction<void()>> posted_;
+  TaskRunner tasks_{[this](MoveOnlyFunction<void()> command) { posted_.push_back(std::move(command)); }};
   testing::SimClock clock_;
   testing::FakeCatalog catalog_;
   std::optional<SessionTable> table_;

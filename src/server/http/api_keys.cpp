@@ -9,8 +9,9 @@
 #include <fstream>
 #include <optional>
 #include <sstream>
-#include <sys/random.h>
 #include <sys/stat.h>
+
+#include "base/random.h"
 
 namespace uma::server {
 namespace {
@@ -137,7 +138,7 @@ Expected<std::vector<ApiKey>> read_api_keys(const std::string& path) {
 Expected<NewKey> make_api_key(const std::string& name) {
   if (!is_plain(name, kNameBytesMax)) return fail(ErrorCode::proto_field, "a name has 1 to 64 letters, digits and ._-:@");
   std::array<unsigned char, 32> chance{};
-  if (::getrandom(chance.data(), chance.size(), 0) != static_cast<ssize_t>(chance.size())) {
+  if (!fill_secure(chance)) {
     return fail(ErrorCode::io_failed, "the system's random number generator failed");
   }
   NewKey made{.key = "uma-", .line = {}};

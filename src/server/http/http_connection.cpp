@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/move_only_function.h"
 #include "base/thrown.h"
 #include "core/adapter_name.h"
 #include "core/limits.h"
@@ -474,15 +475,15 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
   co_return false;
 }
 
-Awaitable<bool> HttpConnection::stream(std::string_view content_type, std::move_only_function<bool(std::string& out)> next,
+Awaitable<bool> HttpConnection::stream(std::string_view content_type, MoveOnlyFunction<bool(std::string& out)> next,
                                        const HttpRequest& request) {
   drop_body();
   const auto goes_on = co_await until_gone(write_stream(content_type, std::move(next), request));
   co_return goes_on.value_or(false);
 }
 
-Awaitable<bool> HttpConnection::write_stream(std::string_view content_type,
-                                             std::move_only_function<bool(std::string& out)> next, const HttpRequest& request) {
+Awaitable<bool> HttpConnection::write_stream(std::string_view content_type, MoveOnlyFunction<bool(std::string& out)> next,
+                                             const HttpRequest& request) {
   const bool is_chunked = request.version >= 11;
   std::string out = stream_head(content_type, request);
   while (is_open_) {

@@ -23,6 +23,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
+#include "base/move_only_function.h"
 #include "base/mutex.h"
 #include "core/service.h"
 #include "server/awaitable.h"
@@ -104,7 +105,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
                            std::string_view session_field = "");
   // Answers with a stream of `content_type`. next(out) appends what there is to send and returns false after the last of it;
   // it is called again after each wake-up (waker()). Ends early if the client leaves.
-  Awaitable<bool> stream(std::string_view content_type, std::move_only_function<bool(std::string& out)> next,
+  Awaitable<bool> stream(std::string_view content_type, MoveOnlyFunction<bool(std::string& out)> next,
                          const HttpRequest& request);
   // Wakes the connection, from any thread; does nothing after its end.
   [[nodiscard]] std::function<void()> waker();
@@ -190,7 +191,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] std::vector<std::shared_ptr<GenerationSink>> start_generations(std::vector<HttpGeneration> generations,
                                                                                const std::shared_ptr<Outbox>& outbox,
                                                                                GenerationGuard& guard);
-  Awaitable<bool> write_stream(std::string_view content_type, std::move_only_function<bool(std::string& out)> next,
+  Awaitable<bool> write_stream(std::string_view content_type, MoveOnlyFunction<bool(std::string& out)> next,
                                const HttpRequest& request);
   [[nodiscard]] std::string stream_head(std::string_view content_type, const HttpRequest& request);
   Awaitable<bool> run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,

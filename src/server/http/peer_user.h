@@ -1,5 +1,5 @@
-// The local user at the other end of a TCP connection, according to the kernel's socket diagnostics (sock_diag(7)).
-// docs/decisions/0041 describes the query and why its answer can be trusted.
+// The local user at the other end of a TCP connection, according to the socket diagnostics of Linux (sock_diag(7)). Elsewhere
+// it is not known. docs/decisions/0041 describes the query and why its answer can be trusted.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,9 @@ class PeerUsers {
  private:
   Expected<uid_t> ask(const TcpEnd& end, const TcpEnd& other);
 
+  // For the kernel of Linux. Other systems are not asked.
   UniqueFd netlink_;
-  std::uint32_t sequence_ = 0;  // Number of the last query.
+  [[maybe_unused]] std::uint32_t sequence_ = 0;  // Number of the last query.
 };
 
 }  // namespace uma::server

@@ -10,6 +10,7 @@
 #include <vector>
 
 namespace uma::umad {
+
 std::vector<int> allowed_processors() {
   std::vector<int> processors;
   cpu_set_t mask;

@@ -1,10 +1,11 @@
-#include "llm/own_socket.h"
+#include "llm/rpc_sockets.h"
 
 #include <arpa/inet.h>
 #include <filesystem>
 #include <format>
 #include <fstream>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sstream>
 #include <string>
 #include <sys/socket.h>
@@ -54,6 +55,27 @@ bool is_peer_own(int fd) {
     if (std::filesystem::read_symlink(entry->path(), unread) == wanted) return true;
   }
   return false;
+}
+
+ssize_t send_quietly(int fd, std::span<const std::byte> bytes) {
+  return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
+
+void keep_alive(int fd) {
+  const auto set = [fd](int level, int name, int value) { (void)::setsockopt(fd, level, name, &value, sizeof value); };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+}
+
+bool is_unacknowledged(int fd, std::chrono::milliseconds since) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  // A full buffer of the server is asked about ever more rarely, so silence means nothing then; nothing is unacknowledged.
+  const bool repeats = info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
+  return repeats && info.tcpi_last_ack_recv > static_cast<std::uint32_t>(since.count());
 }
 
 }  // namespace uma::llm

@@ -1,5 +1,6 @@
 #include "base/thread_name.h"
 
+#include <array>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -8,6 +9,11 @@ namespace uma {
 
 void set_thread_name(const char* name) {
   pthread_setname_np(pthread_self(), name);
+}
+
+std::string thread_name() {
+  std::array<char, 16> name{};
+  return ::pthread_getname_np(::pthread_self(), name.data(), name.size()) == 0 ? name.data() : "";
 }
 
 void yield_to_others(int niceness) {
