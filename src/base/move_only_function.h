@@ -19,12 +19,14 @@ template <class Result, class... Arguments>
 class OwnMoveOnlyFunction<Result(Arguments...)> {
  public:
   OwnMoveOnlyFunction() = default;
+  // NOLINTBEGIN(google-explicit-constructor): they convert, as those of the standard do.
   OwnMoveOnlyFunction(std::nullptr_t) {}
   template <class Callable>
     requires(!std::same_as<std::remove_cvref_t<Callable>, OwnMoveOnlyFunction> &&
              std::is_invocable_r_v<Result, std::decay_t<Callable>&, Arguments...>)
   OwnMoveOnlyFunction(Callable&& callable)
       : held_(std::make_unique<Holder<std::decay_t<Callable>>>(std::forward<Callable>(callable))) {}
+  // NOLINTEND(google-explicit-constructor)
 
   explicit operator bool() const { return held_ != nullptr; }
   friend bool operator==(const OwnMoveOnlyFunction& function, std::nullptr_t) { return !function; }

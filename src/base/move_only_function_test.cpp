@@ -24,7 +24,7 @@ TYPED_TEST(MoveOnlyFunctions, OwnsAndMovesItsCallable) {
   using Function = typename TypeParam::template Of<int(std::unique_ptr<int>)>;
   Function first = [held = std::make_unique<int>(40)](std::unique_ptr<int> added) { return *held + *added; };
   Function second = std::move(first);
-  EXPECT_FALSE(first);
+  EXPECT_FALSE(first);  // NOLINT(bugprone-use-after-move): it is empty, which is asserted here.
   ASSERT_TRUE(second);
   EXPECT_EQ(second(std::make_unique<int>(2)), 42);
 }

@@ -16,7 +16,7 @@ std::expected<std::vector<std::string>, int> take_passed_names() {
     names.emplace_back(listed[i]);
     std::free(listed[i]);
   }
-  std::free(listed);
+  std::free(static_cast<void*>(listed));
   return names;
 }
 

@@ -388,8 +388,10 @@ std::optional<double> parse_go_duration(std::string_view text) {
   double seconds = 0;
   while (!text.empty()) {
     double value = 0;
-    const auto digits_end = std::ranges::find_if_not(text, is_digit);  // It may have no exponent.
-    const auto [end, problem] = read_number(text.data(), text.data() + (digits_end - text.begin()), value);
+    // It may have no exponent.
+    const auto after = std::ranges::find_if_not(text, is_digit);
+    const std::string_view digits = text.substr(0, static_cast<std::size_t>(after - text.begin()));
+    const auto [end, problem] = read_number(digits.data(), digits.data() + digits.size(), value);
     if (problem != std::errc()) return std::nullopt;
     text.remove_prefix(static_cast<std::size_t>(end - text.data()));
     const auto next = std::ranges::find_if(text, is_digit);
