@@ -47,8 +47,11 @@ class Docs(uma.DaemonTest):
         page = text_of("docs/METRICS.md")
         before, _, after = page.partition("\n## Histograms")
         before, _, workers = before.partition("\n## Workers")
+        before, _, devices = before.partition("\n## Devices")
         self.assertGreater(len(first_column(before)), 60)
-        self.assertEqual(first_column(before), set(metrics) - {"workers"})
+        self.assertEqual(first_column(before), set(metrics) - {"workers", "devices"})
+        for device in metrics["devices"]:
+            self.assertEqual(first_column(devices) | {"name"}, set(device))
         self.assertEqual(first_column(workers), set(metrics["workers"][0]))
 
         families = {name.partition("{")[0] for name in first_column(after.partition("\n## ")[0]) if name.startswith("uma_")}
