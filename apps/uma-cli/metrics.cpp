@@ -22,9 +22,9 @@ std::string cell_of(const boost::json::value& value) {
   return boost::json::serialize(value);
 }
 
-// Prints a table whose columns are the fields of the first object.
-std::string rows_text(const boost::json::array& rows) {
-  std::vector<Column> columns = {{"WORKER", Align::right}};
+// Prints a table whose columns are the number of each object, under `heading`, and the fields of the first one.
+std::string rows_text(const boost::json::array& rows, const char* heading) {
+  std::vector<Column> columns = {{heading, Align::right}};
   if (rows.empty() || !rows[0].is_object()) return "";
   for (const auto& field : rows[0].get_object()) columns.push_back({std::string(field.key()), Align::right});
   Table table(columns);
@@ -37,7 +37,7 @@ std::string rows_text(const boost::json::array& rows) {
     }
     table.add(std::move(cells));
   }
-  return table.text();
+  return '\n' + table.text();
 }
 
 }  // namespace
@@ -47,8 +47,8 @@ std::string metrics_text(const boost::json::object& metrics) {
   for (const auto& field : metrics) {
     if (!field.value().is_structured()) table.add({std::string(field.key()), cell_of(field.value())});
   }
-  const std::string workers = rows_text(array_field(metrics, "workers"));
-  return table.text() + (workers.empty() ? "" : '\n' + workers);
+  return table.text() + rows_text(array_field(metrics, "workers"), "WORKER") +
+         rows_text(array_field(metrics, "devices"), "DEVICE");
 }
 
 Result<void> print_metrics(Client& client, Output& output, bool as_json) {

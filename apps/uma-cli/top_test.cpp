@@ -81,7 +81,8 @@ TEST(Metrics, ShowEveryNumberThatTheDaemonSends) {
       {"tokens_total", 18446744073709551615u},
       {"p50_ms", 1.5},
       {"device_busy_ratio", nullptr},
-      {"workers", boost::json::array{boost::json::object{{"queue_depth", 4}}, boost::json::object{{"queue_depth", 5}}}}};
+      {"workers", boost::json::array{boost::json::object{{"queue_depth", 4}}, boost::json::object{{"queue_depth", 5}}}},
+      {"devices", boost::json::array{boost::json::object{{"name", "Vulkan0"}, {"weights_bytes", 7}}}}};
   EXPECT_EQ(metrics_text(metrics),
             "model                                 m\n"
             "tokens_total       18446744073709551615\n"
@@ -90,7 +91,10 @@ TEST(Metrics, ShowEveryNumberThatTheDaemonSends) {
             "\n"
             "WORKER  queue_depth\n"
             "     0            4\n"
-            "     1            5\n");
+            "     1            5\n"
+            "\n"
+            "DEVICE     name  weights_bytes\n"
+            "     0  Vulkan0              7\n");
 }
 
 }  // namespace

@@ -269,7 +269,7 @@ class Views(CliTest):
         self.assertEqual("tiny-chat", numbers["model"])
         self.assertEqual("0", numbers["sequences_active"])
         frame = json.loads(self.output_of("metrics", "--json"))
-        self.assertEqual(set(numbers) | {"workers", "memory_decisions"}, set(frame["metrics"]))
+        self.assertEqual(set(numbers) | {"workers", "devices", "memory_decisions"}, set(frame["metrics"]))
 
     def test_ping(self):
         self.assertRegex(self.output_of("ping").decode(), r"^pong from \S+ after [\d.]+ ms\n$")
