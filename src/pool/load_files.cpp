@@ -35,7 +35,7 @@ void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, c
   const std::string for_prompts = is_even ? "" : std::format(", {} for prompts", context.threads_batch * workers);
   log_info("layout  {} worker(s) with {} slots and {} KV cells each ({}, up to {} tokens a session); {} compute thread(s){}",
            workers, shape.sequences, shape.cells, shape.is_unified ? "unified" : "split", shape.sequence_cells_max,
-           loaded.threads * workers, for_prompts);
+           threads * workers, for_prompts);
 }
 
 // A thread that lowers its priority cannot raise it again, and the model's lanes, its children, would inherit it. The library
