@@ -30,8 +30,8 @@ void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, c
   }
   const llm::ContextShape& shape = loaded.workers.front().decode->shape();
   const auto workers = static_cast<std::int32_t>(loaded.workers.size());
-  const bool is_even =
-      loaded.threads < context.threads || context.threads_batch == 0 || context.threads_batch == context.threads;
+  const std::int32_t threads = facts.is_on_devices ? 1 : context.threads;
+  const bool is_even = facts.is_on_devices || context.threads_batch == 0 || context.threads_batch == context.threads;
   const std::string for_prompts = is_even ? "" : std::format(", {} for prompts", context.threads_batch * workers);
   log_info("layout  {} worker(s) with {} slots and {} KV cells each ({}, up to {} tokens a session); {} compute thread(s){}",
            workers, shape.sequences, shape.cells, shape.is_unified ? "unified" : "split", shape.sequence_cells_max,
