@@ -93,18 +93,15 @@ ContextBytes estimate_context(const GgufHeader& header, const ContextOptions& op
 void estimate_devices(Footprint& footprint, const GgufHeader& header, const ChosenDevices& devices) {
   const auto layers = static_cast<std::int32_t>(header.block_count);
   const std::vector<std::int32_t> counts = devices.layers_of(layers);
-  std::int32_t layer = layers + 1 - std::accumulate(counts.begin(), counts.end(), 0);
+  const std::vector<std::uint64_t> all = header.layer_weights();
+  auto layer = all.end() - std::accumulate(counts.begin(), counts.end(), 0);
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const Device& device = devices.used()[i];
     const auto share = [&](std::uint64_t bytes) {
       return bytes / static_cast<std::uint64_t>(layers + 1) * static_cast<std::uint64_t>(counts[i]);
     };
-    std::uint64_t weights = 0;
-    for (const std::int32_t end = layer + counts[i]; layer < end; ++layer) {
-      const auto index = static_cast<std::size_t>(layer);
-      const std::uint64_t output = header.has_output() ? header.output_bytes : header.token_bytes;
-      weights += layer == layers ? output : index < header.layer_bytes.size() ? header.layer_bytes[index] : 0;
-    }
+    const std::uint64_t weights = std::accumulate(layer, layer + counts[i], std::uint64_t{0});
+    layer += counts[i];
     if (device.kind != DeviceKind::gpu) continue;
     footprint.weights_on_devices.add(device.name, weights);
     for (auto* const contexts : {&footprint.contexts, &footprint.one_sequence}) {

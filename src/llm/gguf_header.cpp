@@ -590,6 +590,13 @@ class HeaderParser {
 
 }  // namespace
 
+std::vector<std::uint64_t> GgufHeader::layer_weights() const {
+  std::vector<std::uint64_t> layers = layer_bytes;
+  layers.resize(static_cast<std::size_t>(block_count));
+  layers.push_back(has_output() ? output_bytes : token_bytes);
+  return layers;
+}
+
 Expected<GgufHeader> read_gguf_header(std::uint64_t file_bytes, const ReadAt& read, GgufKind kind) {
   return HeaderParser(file_bytes, read, kind).parse();
 }

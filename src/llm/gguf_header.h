@@ -84,6 +84,8 @@ struct GgufHeader {
   std::vector<GgufTensor> adapter_tensors;  // Of an adapter; empty for a model.
 
   [[nodiscard]] bool has_output() const { return output_bytes > 0; }
+  // Weights of each layer and, as the last one, of what computes the logits: what `gpu_layers` counts.
+  [[nodiscard]] std::vector<std::uint64_t> layer_weights() const;
   // A projector ("mmproj") has image or audio encoders for a text model and is not a model itself.
   [[nodiscard]] bool is_projector() const { return architecture == "clip"; }
 };

@@ -13,14 +13,6 @@ namespace {
 
 using Counts = std::vector<std::int32_t>;
 
-// Weights of each layer; the last one is the output.
-std::vector<std::uint64_t> layers_of(const llm::GgufHeader& header) {
-  std::vector<std::uint64_t> layers = header.layer_bytes;
-  layers.resize(static_cast<std::size_t>(header.block_count));
-  layers.push_back(header.has_output() ? header.output_bytes : header.token_bytes);
-  return layers;
-}
-
 std::int32_t sum(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), 0);
 }
@@ -39,7 +31,7 @@ llm::DeviceOptions options_of(std::span<const RoomOnDevice> rooms, const Counts&
 class Fitter {
  public:
   Fitter(const llm::GgufHeader& header, const llm::DeviceOptions& wanted, const MeasureNeed& measure)
-      : weights_(layers_of(header)), wanted_(wanted), measure_(measure) {
+      : weights_(header.layer_weights()), wanted_(wanted), measure_(measure) {
     const auto all = static_cast<std::int32_t>(weights_.size());
     layers_max_ = std::min(wanted.layers.value_or(all), all);
   }

@@ -28,6 +28,13 @@ struct MemoryNeed {
   std::uint64_t images = 0;  // Part of `contexts`: cached encoded images.
   bool operator==(const MemoryNeed&) const = default;
 
+  // What a load has to reserve on devices, and in the machine's memory.
+  [[nodiscard]] llm::DeviceBytes device_bytes(bool has_weights) const {
+    return has_weights ? contexts_on_devices : contexts_on_devices + weights_on_devices;
+  }
+  [[nodiscard]] std::uint64_t host_bytes(bool has_weights) const {
+    return host_contexts() + (has_weights ? 0 : host_weights());
+  }
   // The parts in the machine's memory.
   [[nodiscard]] std::uint64_t host_weights() const { return weights_on_devices.rest_of(weights); }
   [[nodiscard]] std::uint64_t host_contexts() const { return contexts_on_devices.rest_of(contexts); }

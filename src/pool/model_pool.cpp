@@ -254,11 +254,10 @@ void ModelPool::grow(const std::string& model) {
   options->weights = std::move(weights);
   const auto need = need_of(**found, *options);
   if (!need) return;
-  const std::uint64_t bytes = need->host_contexts() + (options->weights ? 0 : need->host_weights());
-  const llm::DeviceBytes on_devices =
-      options->weights ? need->contexts_on_devices : need->contexts_on_devices + need->weights_on_devices;
+  const bool has_weights = options->weights != nullptr;
+  const std::uint64_t bytes = need->host_bytes(has_weights);
   warm_.give_back_unused(governor_.shortage({.model = model, .kind = MemoryKind::context, .bytes = bytes}));
-  auto held = governor_.reserve(model, MemoryKind::context, bytes, on_devices);
+  auto held = governor_.reserve(model, MemoryKind::context, bytes, need->device_bytes(has_weights));
   if (!held) return log_debug("model   {}: cannot add a worker: {}", model, held.error().message);
   const MutexLock lock(mutex_);
   if (is_stopped_) return;

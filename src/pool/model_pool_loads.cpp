@@ -256,10 +256,11 @@ Expected<MemoryNeed> ModelPool::place(const RegisteredModel& model, engine::Load
     }
   }
   options.devices = kept.value_or(llm::DeviceOptions{.names = std::vector<std::string>()});
+  if (share == 0) log_info("memory: no layer of model {} is placed on devices", model.card.name);
+  if (kept || share == 0 || model.header() == nullptr) return need_of(model, options);
   const auto devices = llm::devices_of(wanted);
   if (!devices) return std::unexpected(devices.error());
-  if (share == 0) log_info("memory: no layer of model {} is placed on devices", model.card.name);
-  if (kept || share == 0 || devices->empty() || model.header() == nullptr) return need_of(model, options);
+  if (devices->empty()) return need_of(model, options);
   const auto fit_in = [&](std::span<const RoomOnDevice> rooms) {
     return fit_devices(*model.header(), wanted, rooms, [&](const llm::DeviceOptions& some) {
       options.devices = some;
@@ -353,8 +354,7 @@ Expected<std::optional<Holding>> ModelPool::try_acquire(const RegisteredModel& r
   const MutexLock eviction_lock(eviction_mutex_);
   for (;;) {
     if (auto may = look_for_kept_weights(registered, weights, load, wait); !may) return std::unexpected(may.error());
-    const Claim whole{
-        .model = model, .kind = MemoryKind::weights, .bytes = need.host_contexts() + (weights ? 0 : need.host_weights())};
+    const Claim whole{.model = model, .kind = MemoryKind::weights, .bytes = need.host_bytes(weights != nullptr)};
     wait.bytes = whole.bytes;
     update_governor();
     const std::vector<engine::ModelUsage> usages = host_->usage();
@@ -417,7 +417,7 @@ Expected<Unit> ModelPool::look_for_kept_weights(const RegisteredModel& registere
 // Evicts idle models from devices on which the load does not fit. A load never waits for a device.
 ModelPool::RoomMade ModelPool::make_room_on_devices(const std::string& model, const MemoryNeed& need, bool has_weights,
                                                     std::span<const engine::ModelUsage> usages) {
-  const llm::DeviceBytes bytes = has_weights ? need.contexts_on_devices : need.contexts_on_devices + need.weights_on_devices;
+  const llm::DeviceBytes bytes = need.device_bytes(has_weights);
   for (const auto& [device, wanted] : bytes.by_device()) {
     const Claim claim{.model = model, .kind = MemoryKind::weights, .bytes = wanted, .place = governor_.place_of(device)};
     const std::uint64_t shortage = governor_.shortage(claim);

@@ -145,18 +145,7 @@ class TwoDevices(OnDevices):
         self.assert_knows_its_text(daemon)
 
     def test_a_conversation_goes_on_after_a_restart(self):
-        daemon = self.daemon("--split", "2,2", environment=TWO)
-        prompt = "the dog and the cat say hello to the small boy " * 30 + PROMPT
-        with daemon.client() as client:
-            session = client.create_session(mode="text")
-            first = client.generate(prompt, session_id=session, max_tokens=8)
-            self.assertEqual(REGISTER.says(prompt, 8), first.text)
-        self.assertEqual(0, daemon.terminate(), daemon.log())
-        daemon.start().wait_ready()
-        with daemon.client() as client:
-            second = client.generate(" the end", session_id=session, max_tokens=8)
-            self.assertGreater(second.usage["reused_tokens"], 100)
-            self.assertEqual(REGISTER.says(prompt + first.text + " the end", 8), second.text)
+        test_devices.assert_goes_on_after_a_restart(self, self.daemon("--split", "2,2", environment=TWO))
 
     def test_a_card_without_devices_ignores_the_split(self):
         daemon = self.daemon("--split", "1,3", model="one", cards=f"one: {{path: {uma.TINY_REGISTER}, gpu_layers: 0}}\n", environment=TWO)

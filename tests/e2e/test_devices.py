@@ -50,6 +50,22 @@ def states_of(daemon):
     return list((daemon.data_dir / "kv").glob("*.kv"))
 
 
+def assert_goes_on_after_a_restart(test, daemon):
+    """A long conversation is stored, and its keys and values are used again."""
+    with daemon.client() as client:
+        session = client.create_session(mode="text")
+        prompt = "the dog and the cat say hello to the small boy " * 30 + PROMPT
+        first = client.generate(prompt, session_id=session, max_tokens=8)
+        test.assertEqual(REGISTER.says(prompt, 8), first.text)
+    test.assertEqual(0, daemon.terminate(), daemon.log())
+    test.assertEqual(1, len(states_of(daemon)))
+    daemon.start().wait_ready()
+    with daemon.client() as client:
+        second = client.generate(" the end", session_id=session, max_tokens=8)
+        test.assertGreater(second.usage["reused_tokens"], 100)
+        test.assertEqual(REGISTER.says(prompt + first.text + " the end", 8), second.text)
+
+
 class Choice(unittest.TestCase):
     def test_the_list_has_the_processor(self):
         rows = listed()
@@ -112,18 +128,7 @@ class OnADevice(unittest.TestCase):
     def test_a_conversation_goes_on_after_a_restart(self):
         daemon = self.daemon("--devices", GPU)
         self.assertIn(f", on {GPU}", model_line(daemon))
-        with daemon.client() as client:
-            session = client.create_session(mode="text")
-            prompt = "the dog and the cat say hello to the small boy " * 30 + PROMPT
-            first = client.generate(prompt, session_id=session, max_tokens=8)
-            self.assertEqual(REGISTER.says(prompt, 8), first.text)
-        self.assertEqual(0, daemon.terminate(), daemon.log())
-        self.assertEqual(1, len(states_of(daemon)))
-        daemon.start().wait_ready()
-        with daemon.client() as client:
-            second = client.generate(" the end", session_id=session, max_tokens=8)
-            self.assertGreater(second.usage["reused_tokens"], 100)
-            self.assertEqual(REGISTER.says(prompt + first.text + " the end", 8), second.text)
+        assert_goes_on_after_a_restart(self, daemon)
 
     def test_states_of_a_device_are_not_used_by_the_processor(self):
         daemon = self.daemon("--devices", GPU)

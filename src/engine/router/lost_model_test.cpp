@@ -51,6 +51,14 @@ class LostModel : public ::testing::Test, protected EngineBench {
     router_->on_retired(name);
     return true;
   }
+  // Creates the session "s" of model "a", with a first reply.
+  void begin_session() {
+    CreateSessionRequest asked;
+    asked.name = "s";
+    asked.mode = SessionMode::text;
+    ASSERT_TRUE(create(asked));
+    ASSERT_EQ(generate(request("a", 20, "s"))->tokens.size(), 20u);
+  }
   static GenerateRequest request(const std::string& model, std::int32_t max_tokens, const std::string& session = "") {
     GenerateRequest made;
     made.model = session.empty() ? model : "";
@@ -137,11 +145,7 @@ TEST_F(LostModel, ItIsFreedWhenTheLastOfItsRequestsHasEnded) {
 
 TEST_F(LostModel, ASessionContinuesAfterTheNextLoad) {
   on_loaded("a", &lost_);
-  CreateSessionRequest asked;
-  asked.name = "s";
-  asked.mode = SessionMode::text;
-  ASSERT_TRUE(create(asked));
-  ASSERT_EQ(generate(request("a", 20, "s"))->tokens.size(), 20u);
+  ASSERT_NO_FATAL_FAILURE(begin_session());
   const auto ending = begin(request("a", 200, "s"));
   step_until_tokens(*ending);
   contexts_.at("a")->fault = [](std::span<const llm::BatchRow>) { return testing::FakeFault::lost; };
@@ -162,11 +166,7 @@ TEST_F(LostModel, ASessionContinuesAfterTheNextLoad) {
 
 TEST_F(LostModel, StoredStatesStay) {
   on_loaded("a", &lost_);
-  CreateSessionRequest asked;
-  asked.name = "s";
-  asked.mode = SessionMode::text;
-  ASSERT_TRUE(create(asked));
-  ASSERT_EQ(generate(request("a", 20, "s"))->tokens.size(), 20u);
+  ASSERT_NO_FATAL_FAILURE(begin_session());
   bool was_saved = false;
   const SessionId id = wait_for(sessions().get(kTenant, "s")).value().info.id;
   lane_of_.at("a")->post(SaveCommand{id, [&] { was_saved = true; }});
