@@ -129,12 +129,16 @@ std::string top_text(const boost::json::object& metrics, const boost::json::arra
   out += std::format("models {} of {} loaded  memory {} of {} reserved\n", number(metric("models_loaded")),
                      number(metric("models_registered")), number(metric("memory_reserved_bytes")),
                      number(metric("memory_usable_bytes")));
-  for (const boost::json::value& device : array_field(metrics, "devices")) {
-    if (!device.is_object()) continue;
-    const boost::json::object& memory = device.get_object();
-    out += std::format("{}  memory {} of {} reserved\n", printable_line(text_field(memory, "name")),
-                       human_bytes(number_field(memory, "memory_reserved_bytes")),
-                       human_bytes(number_field(memory, "memory_usable_bytes")));
+  for (const boost::json::value& value : array_field(metrics, "devices")) {
+    if (!value.is_object()) continue;
+    const boost::json::object& device = value.get_object();
+    out += printable_line(text_field(device, "name"));
+    // Without memory of its own it uses the machine's.
+    if (const double usable = number_field(device, "memory_usable_bytes"); usable > 0) {
+      out += std::format("  memory {} of {} reserved", human_bytes(number_field(device, "memory_reserved_bytes")),
+                         human_bytes(usable));
+    }
+    out += std::format("  {:.0f} % busy\n", 100 * number_field(device, "busy_ratio"));
   }
   // Decisions of the pool about the last shortage of memory.
   if (const boost::json::array& decisions = array_field(metrics, metric("memory_decisions").name);

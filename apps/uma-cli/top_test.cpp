@@ -75,6 +75,17 @@ TEST(Sessions, ShowWhatWasSaid) {
               ::testing::AllOf(HasSubstr("\nOnce\n"), HasSubstr("and 3 pending")));
 }
 
+TEST(Top, ShowsTheDevices) {
+  boost::json::object metrics = {
+      {"devices",
+       boost::json::array{
+           boost::json::object{
+               {"name", "Vulkan0"}, {"memory_reserved_bytes", 1024}, {"memory_usable_bytes", 2048}, {"busy_ratio", 0.5}},
+           boost::json::object{{"name", "iGPU"}, {"memory_usable_bytes", 0}, {"busy_ratio", 0}}}}};
+  EXPECT_THAT(top_text(metrics, {}, 0, std::nullopt),
+              HasSubstr("\nVulkan0  memory 1.0 KiB of 2.0 KiB reserved  50 % busy\niGPU  0 % busy\n"));
+}
+
 TEST(Metrics, ShowEveryNumberThatTheDaemonSends) {
   const boost::json::object metrics = {
       {"model", "m"},

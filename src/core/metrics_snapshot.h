@@ -38,13 +38,15 @@ struct WorkerMetrics {
   std::uint64_t batch_calls_total = 0;
 };
 
-// The memory of a device that has its own.
+// A device that models use. One without memory of its own has none here.
 struct DeviceMetrics {
   std::string name;
   std::int64_t memory_usable_bytes = 0;
   std::int64_t memory_reserved_bytes = 0;
   std::int64_t weights_bytes = 0;
   std::int64_t context_bytes = 0;
+  double busy_s_total = 0;
+  double busy_ratio = 0;
 };
 
 // Crashes of the daemon's processes, counted by their supervisor; without one there are none.
@@ -103,6 +105,7 @@ struct MetricsSnapshot {
   double bmt_gbps = 0;
   double bmt_mb_per_token = 0;
   double copy_free_ratio = 0;
+  std::optional<double> device_busy_ratio{};
   std::int64_t hot_sessions = 0;
   std::int64_t hot_bytes = 0;
   std::uint64_t hot_hits_total = 0;

@@ -105,9 +105,6 @@ template <auto kMember>
 MetricValue read_crash(const MetricsSnapshot& snapshot) {
   return snapshot.crashes.count == 0 ? MetricValue() : value_of(snapshot.crashes.*kMember);
 }
-inline MetricValue not_known(const MetricsSnapshot& /*snapshot*/) {
-  return {};
-}
 
 constexpr auto make_metrics() {
   using enum MetricKind;
@@ -214,7 +211,8 @@ constexpr auto make_metrics() {
       {"copy_free_ratio", gauge, calls, "0 to 1",
        "Share of logits rows that are read in the library's own buffer. The others come with a prompt from the prefill lane.",
        read<&S::copy_free_ratio>},
-      {"device_busy_ratio", gauge, calls, "0 to 1", "Not known: the library does not say.", not_known},
+      {"device_busy_ratio", gauge, calls, "0 to 1", "`busy_ratio` of the busiest device. `null`: there is none but the CPU.",
+       read<&S::device_busy_ratio>},
       {"hot_sessions", gauge, kv, "sessions", "Sessions whose KV is in a context.", read<&S::hot_sessions>},
       {"hot_bytes", gauge, kv, "bytes", "Size of all cells in use.", read<&S::hot_bytes>},
       {"hot_hits_total", counter, kv, "requests", "Requests that found their KV in a context.", read<&S::hot_hits_total>},
@@ -319,6 +317,11 @@ constexpr auto make_device_metrics() {
       {"memory_reserved_bytes", gauge, devices, "bytes", "Memory reserved for them.", read<&S::memory_reserved_bytes>},
       {"weights_bytes", gauge, devices, "bytes", "The part of it for weights.", read<&S::weights_bytes>},
       {"context_bytes", gauge, devices, "bytes", "The part of it for contexts.", read<&S::context_bytes>},
+      {"busy_s_total", counter, devices, "s",
+       "Time in which a library call used the device. A call that also uses the CPU counts as a whole.",
+       read<&S::busy_s_total>},
+      {"busy_ratio", gauge, devices, "0 to 1",
+       "The same as a share of the last 5 s or somewhat more; the rest of the time it was idle.", read<&S::busy_ratio>},
   });
 }
 

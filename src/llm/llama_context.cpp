@@ -440,6 +440,7 @@ LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* co
     : rpc_servers_(std::move(rpc_servers)),
       model_(std::move(model)),
       devices_(devices_under(model_.get())),
+      timer_(devices_),
       context_(context),
       shape_(shape),
       identity_(std::move(identity)),
@@ -492,6 +493,7 @@ Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* 
   if (sees_ahead) llama_set_causal_attn(context_, false);
   auto status = guarded_on(devices_, ErrorCode::runtime_decode, "decoding", [&]() -> Expected<DecodeStatus> {
     const auto servers_lock = rpc_servers_.lock();
+    const auto computing = timer_.begin();
     const std::int32_t result = llama_decode(context_, batch);
     // A GPU computes after the call has returned: the wait belongs to the call's time, and the driver's errors to this guard.
     if (result == 0) llama_synchronize(context_);

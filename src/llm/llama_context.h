@@ -8,6 +8,7 @@
 
 #include <llama.h>
 
+#include "llm/device_timer.h"
 #include "llm/footprint.h"
 #include "llm/library_memory.h"
 #include "llm/llama_rpc.h"
@@ -95,6 +96,7 @@ class LlamaContext final : public Context {
   const RpcServers rpc_servers_;  // Freed after the model.
   std::shared_ptr<llama_model> model_;
   DeviceList devices_;  // Of the model.
+  const DeviceTimer timer_;
   llama_context* context_;
   ContextShape shape_;
   std::string identity_;

@@ -199,6 +199,7 @@ LlamaEmbedding::LlamaEmbedding(std::shared_ptr<llama_model> model, llama_context
     : rpc_servers_(std::move(rpc_servers)),
       model_(std::move(model)),
       devices_(devices_under(model_.get())),
+      timer_(devices_),
       context_(context),
       shape_(shape),
       has_grids_(has_grid_positions(model_.get())),
@@ -242,6 +243,7 @@ Expected<bool> LlamaEmbedding::run(const llama_batch& batch, CallMonitor* monito
   auto done = guarded_on(devices_, ErrorCode::runtime_decode, "embedding", [&]() -> Expected<bool> {
     const bool has_memory = llama_get_memory(context_) != nullptr;
     const auto servers_lock = rpc_servers_.lock();
+    const auto computing = timer_.begin();
     const std::int32_t result = has_memory ? llama_decode(context_, batch) : llama_encode(context_, batch);
     if (result == 0) llama_synchronize(context_);  // See LlamaContext::run().
     if (auto all_there = rpc_servers_.check(ErrorCode::runtime_decode); !all_there) return std::unexpected(all_there.error());

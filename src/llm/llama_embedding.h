@@ -8,6 +8,7 @@
 
 #include <llama.h>
 
+#include "llm/device_timer.h"
 #include "llm/embedding.h"
 #include "llm/footprint.h"
 #include "llm/library_memory.h"
@@ -64,6 +65,7 @@ class LlamaEmbedding final : public EmbeddingContext {
   const RpcServers rpc_servers_;  // Freed after the model.
   std::shared_ptr<llama_model> model_;
   DeviceList devices_;  // Of the model.
+  const DeviceTimer timer_;
   llama_context* context_;
   EmbeddingShape shape_;
   bool has_grids_;  // Positions have several dimensions (M-RoPE).

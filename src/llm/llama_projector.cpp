@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "llm/device_timer.h"
 #include "llm/llama_context.h"
 #include "llm/llama_devices.h"
 #include "llm/llama_guard.h"
@@ -146,6 +147,7 @@ class LlamaProjector final : public Projector {
   ContextPtr context_;
   ProjectorFacts facts_;
   ggml_backend_dev_t device_;
+  const DeviceTimer timer_{devices()};
 };
 
 Expected<ChunksPtr> LlamaProjector::cut(std::span<const std::byte> image) const {
@@ -228,6 +230,7 @@ Expected<std::vector<float>> LlamaProjector::encode(std::span<const std::byte> i
     if (!chunks) return std::unexpected(chunks.error());
     std::vector<float> rows;
     watch_->begin(monitor);
+    const auto computing = timer_.begin();
     for (std::size_t i = 0; i < mtmd_input_chunks_size(chunks->get()); ++i) {
       const mtmd_input_chunk* chunk = mtmd_input_chunks_get(chunks->get(), i);
       if (mtmd_input_chunk_get_type(chunk) == MTMD_INPUT_CHUNK_TYPE_TEXT) continue;

@@ -24,6 +24,28 @@ constexpr Duration kPatience = std::chrono::milliseconds(250);
 constexpr Duration kLookAtLost = std::chrono::milliseconds(10);
 constexpr double kPressure = 10;  // Percent of time lost to waiting for memory that is worth a log line.
 
+// `places`: the memory of devices. `busy`: devices that were used, also those without memory of their own.
+std::vector<DeviceMetrics> device_metrics(std::span<const PlaceUse> places, std::span<const llm::DeviceBusy> busy) {
+  std::vector<DeviceMetrics> devices;
+  for (const PlaceUse& place : places) {
+    const auto of_kind = [&](MemoryKind kind) {
+      return static_cast<std::int64_t>(place.reserved_by_kind[static_cast<std::size_t>(kind)]);
+    };
+    devices.push_back({.name = place.name,
+                       .memory_usable_bytes = static_cast<std::int64_t>(place.usable),
+                       .memory_reserved_bytes = static_cast<std::int64_t>(place.reserved()),
+                       .weights_bytes = of_kind(MemoryKind::weights),
+                       .context_bytes = of_kind(MemoryKind::context)});
+  }
+  for (const llm::DeviceBusy& use : busy) {
+    auto device = std::ranges::find(devices, use.name, &DeviceMetrics::name);
+    if (device == devices.end()) device = devices.insert(device, {.name = use.name});
+    device->busy_s_total = use.busy_s;
+    device->busy_ratio = use.ratio;
+  }
+  return devices;
+}
+
 }  // namespace
 
 ModelPool::ModelPool(PoolOptions options, std::shared_ptr<const ModelRegistry> registry, const Clock& clock)
@@ -158,15 +180,9 @@ void ModelPool::add_metrics(MetricsSnapshot& snapshot) const {
   const PlaceUse& memory = places.front();
   snapshot.memory_usable_bytes = static_cast<std::int64_t>(memory.usable);
   snapshot.memory_reserved_bytes = static_cast<std::int64_t>(memory.reserved());
-  for (const PlaceUse& place : std::span(places).subspan(1)) {
-    const auto of_kind = [&](MemoryKind kind) {
-      return static_cast<std::int64_t>(place.reserved_by_kind[static_cast<std::size_t>(kind)]);
-    };
-    snapshot.devices.push_back({.name = place.name,
-                                .memory_usable_bytes = static_cast<std::int64_t>(place.usable),
-                                .memory_reserved_bytes = static_cast<std::int64_t>(place.reserved()),
-                                .weights_bytes = of_kind(MemoryKind::weights),
-                                .context_bytes = of_kind(MemoryKind::context)});
+  snapshot.devices = device_metrics(std::span(places).subspan(1), llm::device_busy());
+  for (const DeviceMetrics& device : snapshot.devices) {
+    snapshot.device_busy_ratio = std::max(snapshot.device_busy_ratio.value_or(0), device.busy_ratio);
   }
   snapshot.memory_decisions_total = governor_.decisions_total();
   const std::vector<Decision> decisions = governor_.decisions();

@@ -1,0 +1,82 @@
+#include "llm/device_timer.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "llm/devices.h"
+#include "llm/llama_rpc.h"
+
+namespace uma::llm {
+namespace {
+
+struct ProcessTimes {
+  Mutex mutex;
+  std::map<std::string, BusyTime> by_device GUARDED_BY(mutex);
+};
+
+// Never freed: threads may compute until the process ends.
+ProcessTimes& process_times() {
+  static auto* const times = new ProcessTimes();
+  return *times;
+}
+
+}  // namespace
+
+void BusyTime::advance(TimePoint now) {
+  now = std::max(now, last_);
+  if (running_ > 0) busy_ += now - last_;
+  last_ = now;
+  if (now - newest_.at >= kWindow) oldest_ = std::exchange(newest_, {.at = now, .busy = busy_});
+}
+
+void BusyTime::begin(TimePoint now) {
+  const MutexLock lock(mutex_);
+  advance(now);
+  ++running_;
+}
+
+void BusyTime::end(TimePoint now) {
+  const MutexLock lock(mutex_);
+  UMA_CHECK(running_ > 0);
+  advance(now);
+  --running_;
+}
+
+BusyTime::Reading BusyTime::read(TimePoint now) {
+  const MutexLock lock(mutex_);
+  advance(now);
+  const double passed_ms = to_ms(now - oldest_.at);
+  return {.busy_s = to_ms(busy_) / 1000, .ratio = passed_ms > 0 ? to_ms(busy_ - oldest_.busy) / passed_ms : 0};
+}
+
+DeviceTimer::DeviceTimer(DeviceList devices) {
+  ProcessTimes& times = process_times();
+  const MutexLock lock(times.mutex);
+  for (ggml_backend_dev_t device : devices) {
+    times_.push_back(&times.by_device.try_emplace(device_name(device), SteadyClock().now()).first->second);
+  }
+}
+
+DeviceTimer::Call::Call(const std::vector<BusyTime*>& times) : times_(times) {
+  for (BusyTime* time : times_) time->begin(SteadyClock().now());
+}
+
+DeviceTimer::Call::~Call() {
+  for (BusyTime* time : times_) time->end(SteadyClock().now());
+}
+
+std::vector<DeviceBusy> device_busy() {
+  std::vector<DeviceBusy> all;
+  ProcessTimes& times = process_times();
+  const MutexLock lock(times.mutex);
+  for (auto& [device, time] : times.by_device) {
+    const BusyTime::Reading reading = time.read(SteadyClock().now());
+    all.push_back({.name = device, .busy_s = reading.busy_s, .ratio = reading.ratio});
+  }
+  return all;
+}
+
+}  // namespace uma::llm
