@@ -9,6 +9,8 @@
 //   throw_compute N  the next N computations throw that memory is short
 //   slow MS          each computation takes so much longer
 // N counts from each change of the file. What a backend allocates for itself, such as room for computations, is not counted.
+// To the file that UMA_FAULTY_DEVICE_BYTES names, it adds a line "DEVICE BYTES" whenever the allocated bytes of a device
+// change.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -114,16 +116,24 @@ class Faults {
     const std::lock_guard lock(mutex_);
     buffers_[buffer] = {device, bytes};
     used_[device] += bytes;
+    report(device);
   }
   void remove(ggml_backend_buffer_t buffer) {
     const std::lock_guard lock(mutex_);
     const auto found = buffers_.find(buffer);
     if (found == buffers_.end()) return;
-    used_[found->second.first] -= found->second.second;
+    auto* const device = found->second.first;
+    used_[device] -= found->second.second;
     buffers_.erase(found);
+    report(device);
   }
 
  private:
+  void report(ggml_backend_dev_t device) {
+    if (bytes_path_ != nullptr)
+      std::ofstream(bytes_path_, std::ios::app) << ggml_backend_dev_name(device) << ' ' << used_[device] << '\n';
+  }
+
   Order* find(std::string_view verb, ggml_backend_dev_t device) {
     read_orders();
     for (Order& order : orders_) {
@@ -153,6 +163,7 @@ class Faults {
   }
 
   const char* const path_ = std::getenv("UMA_FAULTY_DEVICE");
+  const char* const bytes_path_ = std::getenv("UMA_FAULTY_DEVICE_BYTES");
   std::mutex mutex_;
   struct stat seen_{};
   std::vector<Order> orders_;

@@ -87,7 +87,8 @@ std::expected<std::vector<std::size_t>, std::string> choose_devices(const std::v
   return chosen;
 }
 
-Placement placement_of(const std::vector<Device>& used, const std::vector<std::int32_t>& counts, std::int32_t layers_count) {
+Placement placement_of(const std::vector<Device>& used, const std::vector<std::int32_t>& counts, std::int32_t layers_count,
+                       std::int32_t experts_on_cpu) {
   const std::int32_t all = layers_count + 1;
   const std::int32_t placed = std::accumulate(counts.begin(), counts.end(), 0);
   if (placed == 0) return {};
@@ -98,8 +99,12 @@ Placement placement_of(const std::vector<Device>& used, const std::vector<std::i
     names.push_back(used[i].name + share);
     hardware.push_back(std::format("{} {}{}", used[i].backend, used[i].description, share));
   }
-  return {.devices = std::format("{}on {}", placed < all ? std::format("{} of {} layers ", placed, all) : "", joined(names)),
-          .identity = std::format("{}{}", joined(hardware), placed < all ? std::format(" {}/{}", placed, all) : "")};
+  // Layers that are on the CPU as a whole come first.
+  const std::int32_t without_experts = std::max(0, experts_on_cpu - (all - placed));
+  const std::string experts = without_experts > 0 ? std::format(", {} without their experts", without_experts) : "";
+  return {.devices = std::format("{}on {}{}", placed < all ? std::format("{} of {} layers ", placed, all) : "", joined(names),
+                                 experts),
+          .identity = std::format("{}{}{}", joined(hardware), placed < all ? std::format(" {}/{}", placed, all) : "", experts)};
 }
 
 std::expected<DeviceNames, std::string> device_names_of(std::string_view text) {

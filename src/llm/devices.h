@@ -48,9 +48,16 @@ struct DeviceMemory {
 };
 
 // Lists the GPUs with memory of their own, in the library's order, and the devices of RPC servers that were used and are not
-// lost; empty on a machine without one. Asks the drivers, which
-// takes milliseconds.
+// lost; empty on a machine without one. Asks the drivers, which takes milliseconds.
 [[nodiscard]] std::vector<DeviceMemory> gpu_memory();
+
+// A device that a model was loaded on.
+struct DeviceBusy {
+  std::string name;
+  double busy_s = 0;  // In which at least one call used it, since the process began.
+  double ratio = 0;   // The same as a share of the last 5 s or more.
+};
+[[nodiscard]] std::vector<DeviceBusy> device_busy();
 
 // How long an RPC server may be silent while it has something to answer, before it counts as lost. For later loads.
 inline constexpr std::chrono::seconds kRpcAnswerLimit{60};
@@ -72,6 +79,8 @@ struct DeviceOptions {
   DeviceSplit split{};
   // The device that has a model alone if it fits there, and the projectors; empty: any.
   std::string main_device{};
+  // The experts of a mixture's first layers, so many, are on the CPU.
+  std::int32_t experts_on_cpu = 0;
 
   [[nodiscard]] bool are_used() const { return !(names && names->empty()) && layers != 0; }
   // Whether they are used and named: automatic ones may not exist.
@@ -94,9 +103,10 @@ struct Placement {
   std::string
       identity;  // Differs where the bits of results may: the hardware and its backends in order, and the number of layers.
 };
-// `counts`: the layers of each device. `layers_count`: those of the model without its output.
+// `counts`: the layers of each device. `layers_count`: those of the model without its output. `experts_on_cpu`: as in
+// DeviceOptions.
 [[nodiscard]] Placement placement_of(const std::vector<Device>& used, const std::vector<std::int32_t>& counts,
-                                     std::int32_t layers_count);
+                                     std::int32_t layers_count, std::int32_t experts_on_cpu = 0);
 
 // The names that a configuration gives: `auto`, `none`, or names separated by spaces, line ends or commas. The error is what
 // was expected.

@@ -93,7 +93,7 @@ ContextBytes estimate_context(const GgufHeader& header, const ContextOptions& op
 void estimate_devices(Footprint& footprint, const GgufHeader& header, const ChosenDevices& devices) {
   const auto layers = static_cast<std::int32_t>(header.block_count);
   const std::vector<std::int32_t> counts = devices.layers_of(layers);
-  const std::vector<std::uint64_t> all = header.layer_weights();
+  const std::vector<std::uint64_t> all = header.layer_weights(devices.experts_on_cpu());
   auto layer = all.end() - std::accumulate(counts.begin(), counts.end(), 0);
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const Device& device = devices.used()[i];

@@ -553,12 +553,13 @@ class HeaderParser {
     data_end_ = offset + bytes;
     header_.parameters += numbers;
     header_.weight_bytes += bytes;
-    if (name.contains("_exps")) header_.expert_bytes += bytes;
+    const std::uint64_t of_experts = name.contains("_exps.") ? bytes : 0;
+    header_.expert_bytes += of_experts;
     if (name == "token_embd.weight") header_.token_bytes = bytes;
     if (name == "output.weight") header_.output_bytes = bytes;
     if (const auto layer = layer_of(name)) {
       if (header_.layer_bytes.size() <= *layer) header_.layer_bytes.resize(*layer + 1);
-      header_.layer_bytes[*layer] += bytes;
+      header_.layer_bytes[*layer] += {.all = bytes, .experts = of_experts};
     }
   }
 
@@ -590,8 +591,11 @@ class HeaderParser {
 
 }  // namespace
 
-std::vector<std::uint64_t> GgufHeader::layer_weights() const {
-  std::vector<std::uint64_t> layers = layer_bytes;
+std::vector<std::uint64_t> GgufHeader::layer_weights(std::int32_t without_experts) const {
+  std::vector<std::uint64_t> layers;
+  for (const LayerBytes& bytes : layer_bytes) {
+    layers.push_back(std::cmp_less(layers.size(), without_experts) ? bytes.all - bytes.experts : bytes.all);
+  }
   layers.resize(static_cast<std::size_t>(block_count));
   layers.push_back(has_output() ? output_bytes : token_bytes);
   return layers;

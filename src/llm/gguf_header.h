@@ -36,6 +36,17 @@ struct GgufTensor {
   std::uint64_t bytes = 0;
 };
 
+struct LayerBytes {
+  std::uint64_t all = 0;
+  std::uint64_t experts = 0;  // The part of it for the experts of a mixture.
+
+  LayerBytes& operator+=(const LayerBytes& other) {
+    all += other.all;
+    experts += other.experts;
+    return *this;
+  }
+};
+
 // A number is 0 if the file does not state it. Numbers of a model's shape come from the keys of its architecture
 // ("llama.block_count").
 struct GgufHeader {
@@ -74,18 +85,19 @@ struct GgufHeader {
   std::int64_t split_count = 1;  // Number of files of the model.
   std::int64_t split_index = 0;  // Index of this file, from 0.
 
-  std::uint64_t weight_bytes = 0;          // Tensors of this file.
-  std::uint64_t expert_bytes = 0;          // The part of weight_bytes for the experts of a mixture.
-  std::uint64_t token_bytes = 0;           // The part of weight_bytes for the token embeddings.
-  std::vector<std::uint64_t> layer_bytes;  // The part of weight_bytes for each layer, without the input and the output.
-  std::uint64_t output_bytes = 0;          // The part of weight_bytes that computes the logits; 0: the token embeddings do.
-  std::uint64_t parameters = 0;            // Tensors of this file.
+  std::uint64_t weight_bytes = 0;       // Tensors of this file.
+  std::uint64_t expert_bytes = 0;       // The part of weight_bytes for the experts of a mixture.
+  std::uint64_t token_bytes = 0;        // The part of weight_bytes for the token embeddings.
+  std::vector<LayerBytes> layer_bytes;  // The part of weight_bytes for each layer, without the input and the output.
+  std::uint64_t output_bytes = 0;       // The part of weight_bytes that computes the logits; 0: the token embeddings do.
+  std::uint64_t parameters = 0;         // Tensors of this file.
 
   std::vector<GgufTensor> adapter_tensors;  // Of an adapter; empty for a model.
 
   [[nodiscard]] bool has_output() const { return output_bytes > 0; }
-  // Weights of each layer and, as the last one, of what computes the logits: what `gpu_layers` counts.
-  [[nodiscard]] std::vector<std::uint64_t> layer_weights() const;
+  // Weights of each layer and, as the last one, of what computes the logits: what `gpu_layers` counts. Without the experts of
+  // the first `without_experts` layers.
+  [[nodiscard]] std::vector<std::uint64_t> layer_weights(std::int32_t without_experts = 0) const;
   // A projector ("mmproj") has image or audio encoders for a text model and is not a model itself.
   [[nodiscard]] bool is_projector() const { return architecture == "clip"; }
 };

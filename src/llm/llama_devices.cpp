@@ -142,6 +142,7 @@ Expected<ChosenDevices> ChosenDevices::of(const DeviceOptions& options) {
   const LostDevices& lost = LostDevices::of_process();
   ChosenDevices chosen;
   chosen.layers_ = options.layers;
+  chosen.experts_on_cpu_ = options.experts_on_cpu;
   std::vector<Device> all;
   std::vector<ggml_backend_dev_t> handles;
   for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
@@ -186,10 +187,19 @@ void ChosenDevices::apply(llama_model_params& params) {
   params.devices = handles_.data();
   params.n_gpu_layers = are_used() ? layers_.value_or(kAll) : 0;
   if (!split_.empty()) params.tensor_split = split_.data();
-  if (used_.size() > 1) {
+  overrides_.clear();
+  if (experts_on_cpu() > 0) {
+    std::string layers = "0";
+    for (std::int32_t layer = 1; layer < experts_on_cpu(); ++layer) layers += std::format("|{}", layer);
+    experts_pattern_ = std::format(R"(^blk\.({})\..*_exps\.)", layers);
+    overrides_.push_back({.pattern = experts_pattern_.c_str(), .buft = ggml_backend_cpu_buffer_type()});
+  } else if (used_.size() > 1) {
     // Where a rule places tensors, the library does not compute several calls on several devices at once, for which it would
     // allocate up to ten times the memory for tensors of a computation (docs/decisions/0069). No tensor has such a name.
-    overrides_.front() = {.pattern = "^$", .buft = ggml_backend_cpu_buffer_type()};
+    overrides_.push_back({.pattern = "^$", .buft = ggml_backend_cpu_buffer_type()});
+  }
+  if (!overrides_.empty()) {
+    overrides_.push_back({});
     params.tensor_buft_overrides = overrides_.data();
   }
 }

@@ -31,6 +31,7 @@ class ChosenDevices {
   // Of a projector: the first of them that is in this machine; null: the CPU.
   [[nodiscard]] ggml_backend_dev_t first() const;
   [[nodiscard]] bool are_used() const { return !used_.empty(); }
+  [[nodiscard]] std::int32_t experts_on_cpu() const { return are_used() ? experts_on_cpu_ : 0; }
   // The layers of each of used(), if a model has `layers_count` layers without its output. Without a given split the library
   // divides them by the free memory of the moment, and this is only an estimate.
   [[nodiscard]] std::vector<std::int32_t> layers_of(std::int32_t layers_count) const;
@@ -55,7 +56,9 @@ class ChosenDevices {
   std::vector<ggml_backend_dev_t> handles_;  // Of the same, and null at the end.
   DeviceLayers layers_;
   std::vector<float> split_;  // One for each of the most devices that the library has; empty: not given.
-  std::array<llama_model_tensor_buft_override, 2> overrides_{};
+  std::int32_t experts_on_cpu_ = 0;
+  std::string experts_pattern_;  // Of the names of their tensors.
+  std::vector<llama_model_tensor_buft_override> overrides_;
   std::string left_out_;
   RpcServers rpc_servers_;
 };

@@ -378,7 +378,7 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     const std::vector<std::int32_t> counts = devices.layers_of(layers);
     const std::int32_t placed = std::accumulate(counts.begin(), counts.end(), 0);
     // Where only some layers are on a device, the others may be read from the mapped file at every token.
-    const bool is_partly_on_device = placed > 0 && placed <= layers;
+    const bool is_partly_on_device = placed > 0 && (placed <= layers || devices.experts_on_cpu() > 0);
     if (own_bytes > 0 && mapped_bytes > 0 && !is_partly_on_device) release_copied_weights(path);
     const bool is_spm = llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_SPM;
     const std::string prefix = meta_text(model.get(), kSpacePrefixKey);
@@ -390,8 +390,8 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     // The mapped range may include copied weights.
     facts.memory_bytes = own_bytes + std::min(mapped_bytes, facts.bytes) + table_bytes(*header);
     facts.on_devices = devices.bytes_on([](const std::string& buffer) { return library_log().weight_bytes_in(buffer); });
-    facts.is_on_devices = placed > layers;
-    const Placement placement = placement_of(devices.used(), counts, layers);
+    facts.is_on_devices = placed > layers && !is_partly_on_device;
+    const Placement placement = placement_of(devices.used(), counts, layers, devices.experts_on_cpu());
     auto adapters = load_adapters(*model, *header, options.adapters, facts);
     return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts), std::move(adapters),
                                         options.pooling, device_options, placement, devices.rpc_servers());

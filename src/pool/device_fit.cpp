@@ -17,12 +17,20 @@ std::int32_t sum(const Counts& counts) {
   return std::accumulate(counts.begin(), counts.end(), 0);
 }
 
-llm::DeviceOptions options_of(std::span<const RoomOnDevice> rooms, const Counts& counts) {
-  llm::DeviceOptions options{.names = std::vector<std::string>(), .layers = sum(counts)};
+// Where layers are to be.
+struct Plan {
+  Counts counts;                    // Of each device.
+  std::int32_t experts_on_cpu = 0;  // As in llm::DeviceOptions.
+  auto operator<=>(const Plan&) const = default;
+};
+
+llm::DeviceOptions options_of(std::span<const RoomOnDevice> rooms, const Plan& plan) {
+  llm::DeviceOptions options{
+      .names = std::vector<std::string>(), .layers = sum(plan.counts), .experts_on_cpu = plan.experts_on_cpu};
   for (std::size_t i = 0; i < rooms.size(); ++i) {
-    if (counts[i] == 0) continue;
+    if (plan.counts[i] == 0) continue;
     options.names->push_back(rooms[i].name);
-    options.split.push_back(static_cast<float>(counts[i]));
+    options.split.push_back(static_cast<float>(plan.counts[i]));
   }
   return options;
 }
@@ -31,41 +39,47 @@ llm::DeviceOptions options_of(std::span<const RoomOnDevice> rooms, const Counts&
 class Fitter {
  public:
   Fitter(const llm::GgufHeader& header, const llm::DeviceOptions& wanted, const MeasureNeed& measure)
-      : weights_(header.layer_weights()), wanted_(wanted), measure_(measure) {
-    const auto all = static_cast<std::int32_t>(weights_.size());
+      : header_(header), wanted_(wanted), measure_(measure) {
+    const auto all = static_cast<std::int32_t>(header.block_count) + 1;
     layers_max_ = std::min(wanted.layers.value_or(all), all);
   }
-  [[nodiscard]] std::int32_t layers_max() const { return layers_max_; }
+  // Whether all that is wanted is on devices.
+  [[nodiscard]] bool is_whole(const DeviceFit& fit) const { return fit.placed() == std::pair(layers_max_, 0); }
   // Whether the weights of all layers that are wanted have fewer bytes.
   [[nodiscard]] bool may_fit_whole(std::uint64_t bytes) const {
-    return std::accumulate(weights_.end() - layers_max_, weights_.end(), std::uint64_t{0}) <= bytes;
+    const std::vector<std::uint64_t> weights = header_.layer_weights();
+    return std::accumulate(weights.end() - layers_max_, weights.end(), std::uint64_t{0}) <= bytes;
   }
 
   // The best fit; nullopt: no layer fits.
   Expected<std::optional<DeviceFit>> fit(std::span<const RoomOnDevice> rooms) {
     std::vector<llm::DeviceRoom> devices;
     for (const RoomOnDevice& room : rooms) devices.push_back({.bytes = room.bytes});
-    std::vector<std::uint64_t> layers = weights_;
-    std::set<Counts> tried;
+    std::set<Plan> tried;
     std::optional<DeviceFit> best;
+    std::uint64_t layer_cache = 0;
     std::int32_t layers_max = layers_max_;
+    std::int32_t experts_min = 0;
     for (int i = 0; i < kTries; ++i) {
-      const Counts counts = place(layers, devices, layers_max);
-      if (sum(counts) == 0) break;
-      if (!tried.insert(counts).second) {
+      const Plan plan = place(devices, layer_cache, layers_max, experts_min);
+      if (sum(plan.counts) == 0) break;
+      if (!tried.insert(plan).second) {
         if (best) break;
-        // What the devices need beside the layers changes with them: fewer layers are tried.
-        layers_max = sum(counts) - 1;
+        // What the devices need beside the layers changes with them: less is tried.
+        if (plan.experts_on_cpu > 0) {
+          experts_min = plan.experts_on_cpu + 1;
+        } else {
+          layers_max = sum(plan.counts) - 1;
+        }
         continue;
       }
-      const llm::DeviceOptions options = options_of(rooms, counts);
-      auto need = measure_(options);
+      auto need = measure_(options_of(rooms, plan));
       if (!need) return std::unexpected(need.error());
-      const bool fits = is_within(*need, rooms);
-      if (fits && (!best || *best->devices.layers < sum(counts))) best = {options, *need};
-      if (best && *best->devices.layers == layers_max_) break;
-      layers = with_cache(*need);
-      correct(devices, rooms, layers, counts, *need);
+      DeviceFit fit{options_of(rooms, plan), *std::move(need)};
+      layer_cache = fit.need.cache / static_cast<std::uint64_t>(std::max<std::int64_t>(1, header_.block_count));
+      correct(devices, rooms, plan, layer_cache, fit.need);
+      if (is_within(fit.need, rooms) && (!best || best->placed() < fit.placed())) best = std::move(fit);
+      if (best && is_whole(*best)) break;
     }
     return best;
   }
@@ -73,28 +87,44 @@ class Fitter {
  private:
   static constexpr int kTries = 6;
 
-  [[nodiscard]] Counts place(std::span<const std::uint64_t> layers, std::span<const llm::DeviceRoom> devices,
-                             std::int32_t layers_max) const {
+  // Places as many layers as fit. Where not all of them do, experts stay on the CPU before whole layers: they have most of a
+  // mixture's weights, but a token needs few of them.
+  [[nodiscard]] Plan place(std::span<const llm::DeviceRoom> devices, std::uint64_t layer_cache, std::int32_t layers_max,
+                           std::int32_t experts_min) const {
+    if (experts_min == 0) {
+      Plan whole{.counts = place_layers(devices, layer_cache, layers_max, 0)};
+      if (header_.expert_bytes == 0 || sum(whole.counts) == layers_max) return whole;
+    }
+    for (auto without = std::max(1, experts_min); without <= header_.block_count; ++without) {
+      Plan plan{.counts = place_layers(devices, layer_cache, layers_max, without), .experts_on_cpu = without};
+      if (sum(plan.counts) == layers_max) return plan;
+    }
+    return {.counts = place_layers(devices, layer_cache, layers_max, 0)};
+  }
+  [[nodiscard]] Counts place_layers(std::span<const llm::DeviceRoom> devices, std::uint64_t layer_cache,
+                                    std::int32_t layers_max, std::int32_t experts_on_cpu) const {
+    const std::vector<std::uint64_t> layers = bytes_of_layers(layer_cache, experts_on_cpu);
     if (wanted_.split.size() == devices.size()) return llm::fit_layers(layers, devices, layers_max, wanted_.split);
     return llm::fit_layers(layers, devices, layers_max);
+  }
+  // Weights, keys and values of each layer.
+  [[nodiscard]] std::vector<std::uint64_t> bytes_of_layers(std::uint64_t layer_cache, std::int32_t experts_on_cpu) const {
+    std::vector<std::uint64_t> layers = header_.layer_weights(experts_on_cpu);
+    for (std::size_t i = 0; i + 1 < layers.size(); ++i) layers[i] += layer_cache;
+    return layers;
   }
   static llm::DeviceBytes on_devices(const MemoryNeed& need) { return need.weights_on_devices + need.contexts_on_devices; }
   static bool is_within(const MemoryNeed& need, std::span<const RoomOnDevice> rooms) {
     const llm::DeviceBytes bytes = on_devices(need);
     return std::ranges::all_of(rooms, [&](const RoomOnDevice& room) { return bytes.of(room.name) <= room.bytes; });
   }
-  // Weights, keys and values of each layer.
-  [[nodiscard]] std::vector<std::uint64_t> with_cache(const MemoryNeed& need) const {
-    std::vector<std::uint64_t> layers = weights_;
-    for (std::size_t i = 0; i + 1 < layers.size(); ++i) layers[i] += need.cache / (layers.size() - 1);
-    return layers;
-  }
   // Sets what each device needs beside its layers.
-  static void correct(std::vector<llm::DeviceRoom>& devices, std::span<const RoomOnDevice> rooms,
-                      std::span<const std::uint64_t> layers, const Counts& counts, const MemoryNeed& need) {
-    std::span<const std::uint64_t> rest = layers.last(static_cast<std::size_t>(sum(counts)));
+  void correct(std::vector<llm::DeviceRoom>& devices, std::span<const RoomOnDevice> rooms, const Plan& plan,
+               std::uint64_t layer_cache, const MemoryNeed& need) const {
+    const std::vector<std::uint64_t> layers = bytes_of_layers(layer_cache, plan.experts_on_cpu);
+    std::span<const std::uint64_t> rest = std::span(layers).last(static_cast<std::size_t>(sum(plan.counts)));
     for (std::size_t i = 0; i < rooms.size(); ++i) {
-      const auto own = rest.first(static_cast<std::size_t>(counts[i]));
+      const auto own = rest.first(static_cast<std::size_t>(plan.counts[i]));
       rest = rest.subspan(own.size());
       if (own.empty()) continue;
       const std::uint64_t known = std::accumulate(own.begin(), own.end(), std::uint64_t{0});
@@ -103,7 +133,7 @@ class Fitter {
     }
   }
 
-  const std::vector<std::uint64_t> weights_;
+  const llm::GgufHeader& header_;
   const llm::DeviceOptions& wanted_;
   const MeasureNeed& measure_;
   std::int32_t layers_max_ = 0;
@@ -122,8 +152,8 @@ Expected<DeviceFit> fit_devices(const llm::GgufHeader& header, const llm::Device
   const auto try_on = [&](std::span<const RoomOnDevice> some) -> Expected<bool> {
     auto fit = fitter.fit(some);
     if (!fit) return std::unexpected(fit.error());
-    if (*fit && (!best || *(*fit)->devices.layers > *best->devices.layers)) best = std::move(*fit);
-    return best && *best->devices.layers == fitter.layers_max();
+    if (*fit && (!best || best->placed() < (*fit)->placed())) best = std::move(*fit);
+    return best && fitter.is_whole(*best);
   };
   // A given split means several devices.
   if (wanted.split.empty() || rooms.size() == 1) {

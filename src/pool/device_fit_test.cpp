@@ -20,20 +20,19 @@ class DeviceFits : public ::testing::Test {
 
   DeviceFits() {
     header_.block_count = 4;
-    header_.layer_bytes = {100, 100, 100, 100};
+    header_.layer_bytes = {{100}, {100}, {100}, {100}};
     header_.output_bytes = kOutput;
   }
   Expected<MemoryNeed> measure(const llm::DeviceOptions& devices) {
     ++measured_;
     MemoryNeed need{.weights = 600, .contexts = 160 + kCompute, .cache = 160};
-    std::int32_t behind = devices.layers.value_or(0);
+    std::size_t layer = 5 - static_cast<std::size_t>(devices.layers.value_or(0));
     for (std::size_t i = 0; i < devices.names->size(); ++i) {
-      const auto count = static_cast<std::int32_t>(devices.split[i]);
-      behind -= count;
-      const bool has_output = behind == 0;
-      const auto layers = static_cast<std::uint64_t>(count - (has_output ? 1 : 0));
-      need.weights_on_devices.add(devices.names->at(i), layers * 100 + (has_output ? kOutput : 0));
-      need.contexts_on_devices.add(devices.names->at(i), layers * 40 + kCompute);
+      need.contexts_on_devices.add(devices.names->at(i), kCompute);
+      for (const std::size_t end = layer + static_cast<std::size_t>(devices.split[i]); layer < end; ++layer) {
+        need.weights_on_devices.add(devices.names->at(i), header_.layer_weights(devices.experts_on_cpu)[layer]);
+        if (layer < 4) need.contexts_on_devices.add(devices.names->at(i), 40);
+      }
     }
     return need;
   }
@@ -90,6 +89,36 @@ TEST_F(DeviceFits, AGivenSplitIsKept) {
   const auto devices = fit({{"GPU0", 10'000}, {"GPU1", 10'000}}, {.split = {4, 1}});
   EXPECT_THAT(devices.split, ElementsAre(4, 1));
   EXPECT_THAT(*devices.names, ElementsAre("GPU0", "GPU1"));
+}
+
+TEST_F(DeviceFits, ExpertsStayOnTheCpuBeforeLayersDo) {
+  constexpr std::uint64_t kExperts = 70;
+  constexpr std::uint64_t kWhole = 4 * kLayer + kOutput + kCompute;
+  header_.layer_bytes.assign(4, {.all = 100, .experts = kExperts});
+  header_.expert_bytes = 4 * kExperts;
+  for (std::int32_t without = 0; without <= 4; ++without) {
+    const std::uint64_t room = kWhole - static_cast<std::uint64_t>(without) * kExperts;
+    for (const std::uint64_t more : {std::uint64_t{0}, kExperts - 1}) {
+      const auto devices = fit({{"GPU0", room + (without > 0 ? more : 0)}});
+      EXPECT_EQ(devices.layers, 5) << without;
+      EXPECT_EQ(devices.experts_on_cpu, without);
+      EXPECT_LE(measured_, 4);
+    }
+  }
+  const auto devices = fit({{"GPU0", kWhole - 4 * kExperts - 1}});
+  EXPECT_EQ(devices.layers, 2) << "the output and one whole layer";
+  EXPECT_EQ(devices.experts_on_cpu, 0);
+}
+
+TEST_F(DeviceFits, SeveralDevicesHaveTheExpertsThatOneCannot) {
+  header_.layer_bytes.assign(4, {.all = 100, .experts = 70});
+  header_.expert_bytes = 280;
+  const auto devices = fit({{"GPU0", 2 * kLayer + kCompute}, {"GPU1", 2 * kLayer + kOutput + kCompute}});
+  EXPECT_THAT(devices.split, ElementsAre(2, 3));
+  EXPECT_EQ(devices.experts_on_cpu, 0);
+  const auto less = fit({{"GPU0", 2 * kLayer + kCompute}, {"GPU1", 2 * kLayer + kOutput + kCompute - 1}});
+  EXPECT_THAT(less.split, ElementsAre(3, 2)) << "two layers without their experts leave room for a third";
+  EXPECT_EQ(less.experts_on_cpu, 2);
 }
 
 TEST_F(DeviceFits, AnErrorOfTheMeasurementIsReturned) {

@@ -219,10 +219,17 @@ void ModelPool::choose_layout(const RegisteredModel& model, engine::LoadWorkersO
     }
   }
   const auto workers = static_cast<std::uint64_t>(std::max(1, options.workers));
-  const std::uint64_t weights = model.weight_bytes() * (options.replicates ? workers : 1);
-  // The cells are where their layers are.
-  const bool fits_on_devices = weights <= on_devices && !options.devices.layers;
-  const std::uint64_t all = fits_on_devices ? on_devices : usable + on_devices;
+  const std::uint64_t copies = options.replicates ? workers : 1;
+  std::uint64_t weights = model.weight_bytes() * copies;
+  // The cells are where their layers are. The experts of a mixture need not be there.
+  const std::uint64_t without_experts = weights - model.header()->expert_bytes * copies;
+  std::uint64_t all = usable + on_devices;
+  if (weights <= on_devices && !options.devices.layers) {
+    all = on_devices;
+  } else if (without_experts < weights && without_experts <= on_devices / 2 && !options.devices.layers) {
+    all = on_devices;
+    weights = without_experts;
+  }
   options.context = llm::with_layout(*model.header(), options.context, (all - std::min(all, weights)) / workers);
 }
 
@@ -271,22 +278,24 @@ Expected<MemoryNeed> ModelPool::place(const RegisteredModel& model, engine::Load
   const std::int32_t layers_wanted = std::min(layers, wanted.layers.value_or(layers));
   std::vector<RoomOnDevice> rooms = rooms_for(model, *devices, share, false);
   auto fit = fit_in(rooms);
-  if (fit && fit->devices.layers.value_or(0) < layers_wanted) {
+  const auto is_whole = [&] { return fit->placed() == std::pair(layers_wanted, 0); };
+  if (fit && !is_whole()) {
     // Idle models leave the devices for it.
     if (auto more = rooms_for(model, *devices, share, true); more != rooms) {
       rooms = std::move(more);
-      if (auto better = fit_in(rooms); !better || better->devices.layers > fit->devices.layers) fit = std::move(better);
+      if (auto better = fit_in(rooms); !better || better->placed() > fit->placed()) fit = std::move(better);
     }
   }
   if (!fit) return std::unexpected(fit.error());
   options.devices = fit->devices;
-  if (const auto placed = options.devices.layers.value_or(0); placed < layers_wanted) {
+  if (!is_whole()) {
     std::string left;
     for (const RoomOnDevice& room : rooms) {
       left += std::format("{}{} of {}", left.empty() ? "" : ", ", readable_bytes(room.bytes), room.name);
     }
-    log_info("memory: {} of {} layers of model {} fit onto devices, where it may have {}", placed, layers, model.card.name,
-             left);
+    const std::int32_t without = options.devices.experts_on_cpu;
+    log_info("memory: {} of {} layers of model {} fit onto devices{}, where it may have {}", options.devices.layers.value_or(0),
+             layers, model.card.name, without > 0 ? std::format(", without the experts of the first {}", without) : "", left);
   }
   return std::move(fit->need);
 }

@@ -3,12 +3,16 @@ device is the driver llvmpipe or a real GPU, as in test_devices.py; its memory i
 
 import pathlib
 import re
+import subprocess
 import tempfile
+import time
 import unittest
 
+import faulty_device
 import shift_register
 import test_devices
 import uma
+import vision
 from test_devices import GPU, NO_GPU, PROMPT, TOKENS, VISIBLE, model_line
 
 REGISTER = shift_register.Register()
@@ -82,6 +86,19 @@ class OneDevice(OnDevices):
         self.assertEqual(3, self.placed(daemon))
         self.assert_knows_its_text(daemon)
 
+    def test_the_time_in_which_it_computes_is_counted(self):
+        daemon = self.daemon()
+        before = self.memory(daemon)["busy_s_total"]
+        began = time.monotonic()
+        self.assert_knows_its_text(daemon)
+        with daemon.client() as client:
+            metrics = client.metrics()
+        after = next(each for each in metrics["devices"] if each["name"] == GPU)
+        self.assertGreater(after["busy_s_total"], before)
+        self.assertLess(after["busy_s_total"] - before, time.monotonic() - began)
+        self.assertTrue(0 < after["busy_ratio"] <= 1, after)
+        self.assertEqual(max(each["busy_ratio"] for each in metrics["devices"]), metrics["device_busy_ratio"])
+
     def test_an_idle_model_leaves_the_device_for_another(self):
         cards = "".join(f"{name}: {{path: {uma.TINY_REGISTER}}}\n" for name in ("one", "two"))
         daemon = self.daemon(model="one", cards=cards, device_bytes=self.whole() * 3 // 2)
@@ -116,6 +133,92 @@ class OneDevice(OnDevices):
         self.assertEqual(0, self.memory(daemon)["memory_reserved_bytes"])
         self.assertIn(f"0 of {LAYERS} layers of model", daemon.log())
         self.assert_knows_its_text(daemon)
+
+
+@unittest.skipUnless(GPU, NO_GPU)
+class Mixture(OnDevices):
+    """Experts that the device has no room for."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory(prefix="uma-mixture-")
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.model = pathlib.Path(cls.folder.name, "mixture.gguf")
+        # Every token uses all experts, so that no other rounding chooses others.
+        subprocess.run([uma.MAKE_MODEL, "--preset", "tiny-moe", "--experts-used", "8", "--ff", "512", "--layers", "4", "--out", cls.model],
+                       check=True, timeout=uma.WAIT_S)
+
+    def first_logprob(self, daemon):
+        """The first token of a reply, with its logarithmic probability."""
+        with daemon.client() as client:
+            reply = client.generate(PROMPT, max_tokens=4, ignore_eos=True, logprobs=0)
+        return next(entry for event in reply.events for entry in event.get("logprobs", []))
+
+    def test_they_stay_on_the_processor_and_all_layers_are_on_the_device(self):
+        whole = self.daemon("--devices", GPU, model=self.model)
+        bytes_of_whole = self.memory(whole)
+        expected = self.first_logprob(whole)
+        self.assertEqual(0, whole.terminate())
+        daemon = self.daemon(model=self.model, device_bytes=bytes_of_whole["memory_reserved_bytes"] - bytes_of_whole["weights_bytes"] // 2)
+        self.assertRegex(model_line(daemon), rf", on {GPU}, [1-4] without their experts")
+        memory = self.memory(daemon)
+        self.assertLess(memory["weights_bytes"], bytes_of_whole["weights_bytes"] * 2 // 3)
+        self.assertLessEqual(memory["memory_reserved_bytes"], memory["memory_usable_bytes"])
+        found = self.first_logprob(daemon)
+        self.assertEqual(expected["token_id"], found["token_id"])
+        self.assertAlmostEqual(expected["logprob"], found["logprob"], delta=0.05)
+
+
+@unittest.skipUnless(GPU, NO_GPU)
+@unittest.skipIf(uma.IS_SANITIZED, "a sanitizer must be the first library")
+class Ledger(OnDevices):
+    """What is reserved on a device is what its backend was asked for, within 2 %."""
+
+    def setUp(self):
+        self.faults = faulty_device.Faults()
+        self.addCleanup(self.faults.close)
+
+    def ledger(self, daemon):
+        """The reserved bytes of each device that has some, after a comparison with the allocated ones."""
+        with daemon.client() as client:
+            reserved = {each["name"]: each["memory_reserved_bytes"] for each in client.metrics()["devices"]}
+        allocated = self.faults.allocated()
+        for name, count in reserved.items():
+            self.assertLessEqual(abs(count - allocated.get(name, 0)), count / 50, (reserved, allocated))
+        return {name: count for name, count in reserved.items() if count > 0}
+
+    def test_of_all_layers_of_some_and_of_two_models(self):
+        cards = (f"whole: {{path: {uma.TINY_REGISTER}}}\nhalf: {{path: {uma.TINY_REGISTER}, gpu_layers: 2}}\n"
+                 f"vectors: {{path: {test_devices.EMBED}}}\n")
+        daemon = self.daemon(model="whole", cards=cards, environment=self.faults.environment)
+        counts = [self.ledger(daemon)[GPU]]
+        self.assert_knows_its_text(daemon, "half")
+        counts.append(self.ledger(daemon)[GPU])
+        with daemon.client() as client:
+            client.call(type="embed", model="vectors", texts=["a cat"])
+            counts.append(self.ledger(daemon)[GPU])
+            for name in ("vectors", "half", "whole"):
+                client.call(type="unload_model", model=name)
+        self.assertEqual(sorted(set(counts)), counts, "each model adds to it")
+        self.assertEqual({}, self.ledger(daemon))
+        self.assertLess(self.faults.allocated()[GPU], MIB, "all was freed")
+
+    def test_of_a_projector_and_of_a_draft_model(self):
+        cards = "".join(f"{name}: {{path: {uma.TINY_REGISTER}{more}}}\n" for name, more in (
+            ("plain", ""), ("drafted", f", draft_model: {uma.TINY_REGISTER}"), ("seeing", f", projector: {vision.PROJECTOR}")))
+        daemon = self.daemon(model="plain", cards=cards, environment=self.faults.environment)
+        counts = [self.ledger(daemon)[GPU]]
+        for name in ("drafted", "seeing"):
+            self.assert_knows_its_text(daemon, name)
+            counts.append(self.ledger(daemon)[GPU])
+        plain, drafted, seeing = (after - before for before, after in zip([0, *counts], counts))
+        self.assertGreater(drafted, plain)
+        self.assertGreater(seeing, plain)
+
+    @unittest.skipUnless(GPU and "llvmpipe" in sum(test_devices.listed(), []), "no driver llvmpipe, which can be seen twice")
+    def test_of_two_devices(self):
+        daemon = self.daemon("--split", "1,3", environment=self.faults.environment | TWO)
+        self.assertEqual({"Vulkan0", "Vulkan1"}, set(self.ledger(daemon)))
 
 
 @unittest.skipUnless(GPU and "llvmpipe" in sum(test_devices.listed(), []), "no driver llvmpipe, which can be seen twice")

@@ -86,6 +86,7 @@ llm::DeviceOptions draft_devices(llm::DeviceOptions devices) {
     devices.layers.reset();
     devices.split.clear();
     devices.main_device.clear();
+    devices.experts_on_cpu = 0;
     if (devices.names) devices.names->resize(1);
   }
   return devices;
