@@ -59,10 +59,12 @@ def drop_from_page_cache(folder):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def run_round(model, threads, lengths, seed):
+def run_round(model, threads, devices, lengths, seed):
     figures = Figures()
-    flags = ["--kv-cells", 2 * CELLS, "--slots", 2, *(["--threads", threads] if threads else [])]
-    with uma.Daemon(model, *flags, config=CONFIG) as daemon:
+    flags = ["--kv-cells", 2 * CELLS, "--slots", 2, "--devices", devices, *(["--threads", threads] if threads else [])]
+    # Drivers are found as in this process's environment.
+    environment = {} if devices == "none" else {name: os.environ.get(name) for name in uma.HIDDEN_GPUS}
+    with uma.Daemon(model, *flags, config=CONFIG, environment=environment) as daemon:
         sessions = {}
         with daemon.client(600) as client:
             for length in lengths:
@@ -117,6 +119,7 @@ def main():
     parser.add_argument("--lengths", type=compare.positive, nargs="+", default=LENGTHS,
                         help=f"tokens of the sessions, at most {max(LENGTHS)} (default {' '.join(map(str, LENGTHS))})")
     parser.add_argument("--threads", type=compare.positive, help="compute threads (default: umad's)")
+    parser.add_argument("--devices", default="none", help="umad's setting devices (default none: the CPU)")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's times to this file")
     parser.add_argument("--write-docs", action="store_true", help="also write docs/img/resume.svg and the table of docs/BENCHMARKS.md")
     options = parser.parse_args()
@@ -124,7 +127,7 @@ def main():
         parser.error(f"a session may have {max(LENGTHS)} tokens")
     rounds = []
     for seed in range(1, options.rounds + 1):
-        rounds.append(run_round(options.model, options.threads, options.lengths, seed))
+        rounds.append(run_round(options.model, options.threads, options.devices, options.lengths, seed))
         print(f"resume: round {seed} of {options.rounds}", flush=True)
     print(table(rounds))
     if options.json:

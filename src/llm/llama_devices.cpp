@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <format>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "base/log.h"
@@ -14,10 +15,15 @@
 namespace uma::llm {
 namespace {
 
+std::string_view backend_of(ggml_backend_dev_t device) {
+  return ggml_backend_reg_name(ggml_backend_dev_backend_reg(device));
+}
+
 DeviceKind kind_of(ggml_backend_dev_t device) {
   switch (ggml_backend_dev_type(device)) {
     case GGML_BACKEND_DEVICE_TYPE_GPU:
-      return DeviceKind::gpu;
+      // Metal says so of GPUs that compute in the machine's memory. Its name was changed from the first to the second.
+      return backend_of(device) == "Metal" || backend_of(device) == "MTL" ? DeviceKind::integrated_gpu : DeviceKind::gpu;
     case GGML_BACKEND_DEVICE_TYPE_IGPU:
       return DeviceKind::integrated_gpu;
     case GGML_BACKEND_DEVICE_TYPE_ACCEL:
@@ -37,7 +43,7 @@ Device described(ggml_backend_dev_t device) {
   if (takes_layers(kind_of(device))) ggml_backend_dev_get_props(device, &props);
   return {.name = ggml_backend_dev_name(device),
           .description = ggml_backend_dev_description(device),
-          .backend = ggml_backend_reg_name(ggml_backend_dev_backend_reg(device)),
+          .backend = std::string(backend_of(device)),
           .hardware = props.device_id == nullptr ? "" : props.device_id,
           .kind = kind_of(device)};
 }
