@@ -318,10 +318,12 @@ constexpr auto make_device_metrics() {
       {"weights_bytes", gauge, devices, "bytes", "The part of it for weights.", read<&S::weights_bytes>},
       {"context_bytes", gauge, devices, "bytes", "The part of it for contexts.", read<&S::context_bytes>},
       {"busy_s_total", counter, devices, "s",
-       "Time in which a library call used the device. A call that also uses the CPU counts as a whole.",
+       "Time in which calls that compute used the device. A call that also uses the CPU or another device counts as a whole; "
+       "transfers of weights and states do not count.",
        read<&S::busy_s_total>},
       {"busy_ratio", gauge, devices, "0 to 1",
-       "The same as a share of the last 5 s or somewhat more; the rest of the time it was idle.", read<&S::busy_ratio>},
+       "The same as a share of the last 5 s, or of the time since the metrics were read last, if that is longer.",
+       read<&S::busy_ratio>},
   });
 }
 

@@ -183,8 +183,8 @@ LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& m
                                   .experts = facts.expert_bytes,
                                   .experts_count = facts.experts_count,
                                   .experts_used = facts.experts_used},
-                      // A device reads its own memory, of which other programs need little.
-                      .bmt_budget_gbps = facts.is_on_devices ? 0 : options_.bmt_budget_gbps,
+                      // A device with memory of its own reads that, and not the machine's.
+                      .bmt_budget_gbps = facts.is_on_devices && !facts.on_devices.is_empty() ? 0 : options_.bmt_budget_gbps,
                       .policy = options_.policy,
                       .is_reproducible = options_.is_reproducible,
                       .warms_up = options_.warms_up,

@@ -14,7 +14,7 @@ namespace {
 
 struct ProcessTimes {
   Mutex mutex;
-  std::map<std::string, BusyTime> by_device GUARDED_BY(mutex);
+  std::map<std::string, std::shared_ptr<BusyTime>> by_device GUARDED_BY(mutex);
 };
 
 // Never freed: threads may compute until the process ends.
@@ -56,25 +56,27 @@ DeviceTimer::DeviceTimer(DeviceList devices) {
   ProcessTimes& times = process_times();
   const MutexLock lock(times.mutex);
   for (ggml_backend_dev_t device : devices) {
-    times_.push_back(&times.by_device.try_emplace(device_name(device), SteadyClock().now()).first->second);
+    std::shared_ptr<BusyTime>& time = times.by_device[device_name(device)];
+    if (time == nullptr) time = std::make_shared<BusyTime>(SteadyClock().now());
+    times_.push_back(time);
   }
 }
 
-DeviceTimer::Call::Call(const std::vector<BusyTime*>& times) : times_(times) {
-  for (BusyTime* time : times_) time->begin(SteadyClock().now());
+DeviceTimer::Call::Call(const std::vector<std::shared_ptr<BusyTime>>& times) : times_(times) {
+  for (const auto& time : times_) time->begin(SteadyClock().now());
 }
 
 DeviceTimer::Call::~Call() {
-  for (BusyTime* time : times_) time->end(SteadyClock().now());
+  for (const auto& time : times_) time->end(SteadyClock().now());
 }
 
 std::vector<DeviceBusy> device_busy() {
   std::vector<DeviceBusy> all;
   ProcessTimes& times = process_times();
   const MutexLock lock(times.mutex);
-  for (auto& [device, time] : times.by_device) {
-    const BusyTime::Reading reading = time.read(SteadyClock().now());
-    all.push_back({.name = device, .busy_s = reading.busy_s, .ratio = reading.ratio});
+  for (const auto& [device, time] : times.by_device) {
+    const BusyTime::Reading reading = time->read(SteadyClock().now());
+    all.push_back({.name = device, .busy_s = reading.busy_s, .ratio = reading.ratio, .is_used = time.use_count() > 1});
   }
   return all;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/clock.h"
@@ -43,26 +44,26 @@ class BusyTime {
 };
 
 // Tells the process's BusyTimes when these devices compute. The library does not say how much of a call a device needs: all of
-// it counts, also what the CPU does in between.
+// it counts, also what other devices and the CPU do in between.
 class DeviceTimer {
  public:
   explicit DeviceTimer(DeviceList devices);
 
   class Call {
    public:
-    explicit Call(const std::vector<BusyTime*>& times);
+    explicit Call(const std::vector<std::shared_ptr<BusyTime>>& times);
     ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
 
    private:
-    const std::vector<BusyTime*>& times_;
+    const std::vector<std::shared_ptr<BusyTime>>& times_;
   };
   // The devices compute until the result is destroyed.
   [[nodiscard]] Call begin() const { return Call(times_); }
 
  private:
-  std::vector<BusyTime*> times_;  // They live as long as the process.
+  std::vector<std::shared_ptr<BusyTime>> times_;  // Shared by all timers of a device, and with the process's list.
 };
 
 }  // namespace uma::llm

@@ -51,11 +51,12 @@ struct DeviceMemory {
 // lost; empty on a machine without one. Asks the drivers, which takes milliseconds.
 [[nodiscard]] std::vector<DeviceMemory> gpu_memory();
 
-// A device that a model was loaded on.
+// A device that a context or an encoder was made on.
 struct DeviceBusy {
   std::string name;
-  double busy_s = 0;  // In which at least one call used it, since the process began.
-  double ratio = 0;   // The same as a share of the last 5 s or more.
+  double busy_s = 0;     // In which at least one call used it, since the process began.
+  double ratio = 0;      // The same as a share of the last 5 s or more.
+  bool is_used = false;  // One of them exists.
 };
 [[nodiscard]] std::vector<DeviceBusy> device_busy();
 

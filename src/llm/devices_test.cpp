@@ -150,9 +150,14 @@ TEST(Placements, DifferByHardwareBackendOrderAndLayers) {
                            std::vector{all[3], all[0]}}) {
     identities.insert(placement_of(used, split_layers(5, std::vector<float>(used.size(), 1)), 4).identity);
   }
+  EXPECT_EQ(placement_of({all[3]}, {5}, 4, 3).devices, "on Vulkan2, 3 without their experts");
+  EXPECT_EQ(placement_of({all[3]}, {3}, 4, 3).devices, "3 of 5 layers on Vulkan2, 1 without their experts");
+  EXPECT_EQ(placement_of({all[3]}, {3}, 4, 2).devices, "3 of 5 layers on Vulkan2");
+  identities.insert(placement_of({all[3]}, {5}, 4, 3).identity);
+  identities.insert(placement_of({all[3]}, {5}, 4, 4).identity);
   identities.insert(placement_of({all[3]}, {2}, 4).identity);
   identities.insert(placement_of({all[0], all[3]}, {4, 1}, 4).identity);
-  EXPECT_EQ(identities.size(), 7u);
+  EXPECT_EQ(identities.size(), 9u);
 }
 
 }  // namespace

@@ -38,17 +38,10 @@ struct Estimated {
   bool is_unified = false;
 };
 
-// The keys and values of one token.
-std::int64_t kv_bytes_of(const GgufHeader& header, KvTypes types) {
-  const std::int64_t head =
-      header.key_length * facts_of(types.keys).block_bytes + header.value_length * facts_of(types.values).block_bytes;
-  return header.head_count_kv_sum * head / kKvBlock;
-}
-
 ContextLayout layout_of(const GgufHeader& header, const ContextOptions& options, std::uint64_t memory) {
   const ContextLengths lengths{.train = header.context_length, .original = header.rope_original_length};
   return choose_layout(options, {.train_tokens = supported_tokens(options.rope, lengths, options.sequence_cells),
-                                 .kv_bytes_per_token = static_cast<std::uint64_t>(kv_bytes_of(header, options.kv_types)),
+                                 .kv_bytes_per_token = kv_bytes_of(header, options.kv_types),
                                  .memory = memory});
 }
 
@@ -76,7 +69,7 @@ ContextOptions one_sequence_of(ContextOptions options, std::int32_t sequence_cel
 
 ContextBytes estimate_context(const GgufHeader& header, const ContextOptions& options) {
   const auto [cells, sequences, sequence_cells, is_unified] = estimate_layout(header, options);
-  const std::int64_t cache = kv_bytes_of(header, options.kv_types);
+  const auto cache = static_cast<std::int64_t>(kv_bytes_of(header, options.kv_types));
   const std::int64_t rows = options.ubatch_rows;
   // The simultaneous tensors of a layer, and the attention mask of each row.
   const std::int64_t wide = 8 * header.embedding_length + 3 * header.feed_forward_length;
@@ -165,6 +158,12 @@ Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, s
 }
 
 }  // namespace
+
+std::uint64_t kv_bytes_of(const GgufHeader& header, KvTypes types) {
+  const std::int64_t head =
+      header.key_length * facts_of(types.keys).block_bytes + header.value_length * facts_of(types.values).block_bytes;
+  return static_cast<std::uint64_t>(header.head_count_kv_sum * head / kKvBlock);
+}
 
 ContextOptions with_layout(const GgufHeader& header, ContextOptions options, std::uint64_t memory) {
   const ContextLayout chosen = layout_of(header, options, memory);

@@ -47,6 +47,9 @@ struct Footprint {
 [[nodiscard]] Expected<Footprint> measure_footprint(const std::string& path, std::span<const ContextOptions> contexts,
                                                     const DeviceOptions& devices = {});
 
+// The keys and values of one token.
+[[nodiscard]] std::uint64_t kv_bytes_of(const GgufHeader& header, KvTypes types);
+
 // The options with the layout that the model gets if a quarter of `memory` bytes is for its cells, so that measuring and
 // loading agree.
 [[nodiscard]] ContextOptions with_layout(const GgufHeader& header, ContextOptions options, std::uint64_t memory);

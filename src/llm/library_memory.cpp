@@ -8,6 +8,7 @@
 
 #include <ggml-backend.h>
 
+#include "llm/llama_devices.h"
 #include "llm/llama_log.h"
 #include "llm/llama_rpc.h"
 
@@ -35,7 +36,7 @@ bool are_near(std::uint64_t a, std::uint64_t b) {
 // A device with memory of its own; null: the machine's memory.
 ggml_backend_dev_t own_memory_of(ggml_backend_buffer_type_t type) {
   auto* const device = ggml_backend_buft_is_host(type) ? nullptr : ggml_backend_buft_get_device(type);
-  return device != nullptr && ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_GPU ? device : nullptr;
+  return device != nullptr && kind_of(device) == DeviceKind::gpu ? device : nullptr;
 }
 
 }  // namespace

@@ -19,23 +19,6 @@ std::string_view backend_of(ggml_backend_dev_t device) {
   return ggml_backend_reg_name(ggml_backend_dev_backend_reg(device));
 }
 
-DeviceKind kind_of(ggml_backend_dev_t device) {
-  switch (ggml_backend_dev_type(device)) {
-    case GGML_BACKEND_DEVICE_TYPE_GPU:
-      // Metal says so of GPUs that compute in the machine's memory. Its name was changed from the first to the second.
-      return backend_of(device) == "Metal" || backend_of(device) == "MTL" ? DeviceKind::integrated_gpu : DeviceKind::gpu;
-    case GGML_BACKEND_DEVICE_TYPE_IGPU:
-      return DeviceKind::integrated_gpu;
-    case GGML_BACKEND_DEVICE_TYPE_ACCEL:
-      return DeviceKind::accelerator;
-    case GGML_BACKEND_DEVICE_TYPE_META:
-      return DeviceKind::group;
-    case GGML_BACKEND_DEVICE_TYPE_CPU:
-      break;
-  }
-  return DeviceKind::cpu;
-}
-
 // Without the figures of its memory: asking for them may make a context of the driver, or ask another machine.
 Device described(ggml_backend_dev_t device) {
   ggml_backend_dev_props props{};
@@ -59,6 +42,23 @@ void ask_memory(ggml_backend_dev_t handle, Device& device) {
 }
 
 }  // namespace
+
+DeviceKind kind_of(ggml_backend_dev_t device) {
+  switch (ggml_backend_dev_type(device)) {
+    case GGML_BACKEND_DEVICE_TYPE_GPU:
+      // Metal says so of GPUs that compute in the machine's memory. Its name was changed from the first to the second.
+      return backend_of(device) == "Metal" || backend_of(device) == "MTL" ? DeviceKind::integrated_gpu : DeviceKind::gpu;
+    case GGML_BACKEND_DEVICE_TYPE_IGPU:
+      return DeviceKind::integrated_gpu;
+    case GGML_BACKEND_DEVICE_TYPE_ACCEL:
+      return DeviceKind::accelerator;
+    case GGML_BACKEND_DEVICE_TYPE_META:
+      return DeviceKind::group;
+    case GGML_BACKEND_DEVICE_TYPE_CPU:
+      break;
+  }
+  return DeviceKind::cpu;
+}
 
 std::vector<Device> list_devices() {
   init_llama();

@@ -19,6 +19,8 @@
 
 namespace uma::llm {
 
+[[nodiscard]] DeviceKind kind_of(ggml_backend_dev_t device);
+
 // The devices of a model that is loaded, as the library's parameters. Lives as long as the model, because the library keeps
 // pointers to it.
 class ChosenDevices {

@@ -66,7 +66,7 @@ class Fitter {
       if (!tried.insert(plan).second) {
         if (best) break;
         // What the devices need beside the layers changes with them: less is tried.
-        if (plan.experts_on_cpu > 0) {
+        if (plan.experts_on_cpu > 0 && plan.experts_on_cpu < header_.block_count) {
           experts_min = plan.experts_on_cpu + 1;
         } else {
           layers_max = sum(plan.counts) - 1;
@@ -87,19 +87,18 @@ class Fitter {
  private:
   static constexpr int kTries = 6;
 
-  // Places as many layers as fit. Where not all of them do, experts stay on the CPU before whole layers: they have most of a
-  // mixture's weights, but a token needs few of them.
+  // Places as many layers as fit. Experts stay on the CPU before whole layers do: they have most of a mixture's weights, but a
+  // token needs few of them. As many experts as fit are on the devices, too. A given split says how much each device gets.
   [[nodiscard]] Plan place(std::span<const llm::DeviceRoom> devices, std::uint64_t layer_cache, std::int32_t layers_max,
                            std::int32_t experts_min) const {
-    if (experts_min == 0) {
-      Plan whole{.counts = place_layers(devices, layer_cache, layers_max, 0)};
-      if (header_.expert_bytes == 0 || sum(whole.counts) == layers_max) return whole;
-    }
-    for (auto without = std::max(1, experts_min); without <= header_.block_count; ++without) {
+    const auto blocks = static_cast<std::int32_t>(header_.block_count);
+    const bool moves_experts = header_.expert_bytes > 0 && (devices.size() == 1 || wanted_.split.empty());
+    const std::int32_t most = moves_experts ? sum(place_layers(devices, layer_cache, layers_max, blocks)) : 0;
+    for (std::int32_t without = experts_min; without < blocks; ++without) {
       Plan plan{.counts = place_layers(devices, layer_cache, layers_max, without), .experts_on_cpu = without};
-      if (sum(plan.counts) == layers_max) return plan;
+      if (sum(plan.counts) >= most) return plan;
     }
-    return {.counts = place_layers(devices, layer_cache, layers_max, 0)};
+    return {.counts = place_layers(devices, layer_cache, layers_max, blocks), .experts_on_cpu = moves_experts ? blocks : 0};
   }
   [[nodiscard]] Counts place_layers(std::span<const llm::DeviceRoom> devices, std::uint64_t layer_cache,
                                     std::int32_t layers_max, std::int32_t experts_on_cpu) const {

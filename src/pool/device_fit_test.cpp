@@ -1,6 +1,7 @@
 #include "pool/device_fit.h"
 
-#include <numeric>
+#include <algorithm>
+#include <random>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -106,8 +107,8 @@ TEST_F(DeviceFits, ExpertsStayOnTheCpuBeforeLayersDo) {
     }
   }
   const auto devices = fit({{"GPU0", kWhole - 4 * kExperts - 1}});
-  EXPECT_EQ(devices.layers, 2) << "the output and one whole layer";
-  EXPECT_EQ(devices.experts_on_cpu, 0);
+  EXPECT_EQ(devices.layers, 4);
+  EXPECT_EQ(devices.experts_on_cpu, 4) << "of the four layers there, the first is on the CPU as a whole";
 }
 
 TEST_F(DeviceFits, SeveralDevicesHaveTheExpertsThatOneCannot) {
@@ -119,6 +120,28 @@ TEST_F(DeviceFits, SeveralDevicesHaveTheExpertsThatOneCannot) {
   const auto less = fit({{"GPU0", 2 * kLayer + kCompute}, {"GPU1", 2 * kLayer + kOutput + kCompute - 1}});
   EXPECT_THAT(less.split, ElementsAre(3, 2)) << "two layers without their experts leave room for a third";
   EXPECT_EQ(less.experts_on_cpu, 2);
+}
+
+TEST_F(DeviceFits, AGivenSplitKeepsTheExperts) {
+  header_.layer_bytes.assign(4, {.all = 100, .experts = 70});
+  header_.expert_bytes = 280;
+  const std::vector<RoomOnDevice> rooms = {{"GPU0", 10'000}, {"GPU1", 3 * kLayer}};
+  EXPECT_EQ(fit(rooms, {.split = {1, 1}}).experts_on_cpu, 0);
+  EXPECT_GT(fit({rooms[1]}, {.split = {1}}).experts_on_cpu, 0);
+}
+
+TEST_F(DeviceFits, AsManyLayersAsAreThereWithoutExperts) {
+  std::mt19937 random(7);
+  const auto below = [&](std::uint64_t limit) { return std::uniform_int_distribution<std::uint64_t>(1, limit)(random); };
+  for (int i = 0; i < 1000; ++i) {
+    header_.layer_bytes.assign(4, {.all = 100, .experts = below(90)});
+    header_.expert_bytes = 4 * header_.layer_bytes[0].experts;
+    const std::uint64_t room = below(900);
+    const std::uint64_t layer = kLayer - header_.layer_bytes[0].experts;
+    const std::uint64_t fitting =
+        room < kOutput + kCompute ? 0 : 1 + std::min<std::uint64_t>(4, (room - kOutput - kCompute) / layer);
+    EXPECT_EQ(fit({{"GPU0", room}}).layers.value_or(0), static_cast<std::int32_t>(fitting)) << room << ' ' << layer;
+  }
 }
 
 TEST_F(DeviceFits, AnErrorOfTheMeasurementIsReturned) {

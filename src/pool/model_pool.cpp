@@ -24,7 +24,8 @@ constexpr Duration kPatience = std::chrono::milliseconds(250);
 constexpr Duration kLookAtLost = std::chrono::milliseconds(10);
 constexpr double kPressure = 10;  // Percent of time lost to waiting for memory that is worth a log line.
 
-// `places`: the memory of devices. `busy`: devices that were used, also those without memory of their own.
+// `places`: the memory of devices. `busy`: devices that were used, also those without memory of their own, which are left out
+// while nothing is on them.
 std::vector<DeviceMetrics> device_metrics(std::span<const PlaceUse> places, std::span<const llm::DeviceBusy> busy) {
   std::vector<DeviceMetrics> devices;
   for (const PlaceUse& place : places) {
@@ -39,7 +40,10 @@ std::vector<DeviceMetrics> device_metrics(std::span<const PlaceUse> places, std:
   }
   for (const llm::DeviceBusy& use : busy) {
     auto device = std::ranges::find(devices, use.name, &DeviceMetrics::name);
-    if (device == devices.end()) device = devices.insert(device, {.name = use.name});
+    if (device == devices.end()) {
+      if (!use.is_used) continue;
+      device = devices.insert(device, {.name = use.name});
+    }
     device->busy_s_total = use.busy_s;
     device->busy_ratio = use.ratio;
   }

@@ -221,12 +221,14 @@ void ModelPool::choose_layout(const RegisteredModel& model, engine::LoadWorkersO
   const auto workers = static_cast<std::uint64_t>(std::max(1, options.workers));
   const std::uint64_t copies = options.replicates ? workers : 1;
   std::uint64_t weights = model.weight_bytes() * copies;
-  // The cells are where their layers are. The experts of a mixture need not be there.
+  // The cells are where their layers are. The experts of a mixture need not be there; without them there has to be room for a
+  // long conversation.
   const std::uint64_t without_experts = weights - model.header()->expert_bytes * copies;
+  const std::uint64_t long_cells = llm::kLongWindow * llm::kv_bytes_of(*model.header(), options.context.kv_types) * workers;
   std::uint64_t all = usable + on_devices;
   if (weights <= on_devices && !options.devices.layers) {
     all = on_devices;
-  } else if (without_experts < weights && without_experts <= on_devices / 2 && !options.devices.layers) {
+  } else if (without_experts < weights && without_experts + 4 * long_cells <= on_devices && !options.devices.layers) {
     all = on_devices;
     weights = without_experts;
   }
@@ -293,9 +295,10 @@ Expected<MemoryNeed> ModelPool::place(const RegisteredModel& model, engine::Load
     for (const RoomOnDevice& room : rooms) {
       left += std::format("{}{} of {}", left.empty() ? "" : ", ", readable_bytes(room.bytes), room.name);
     }
-    const std::int32_t without = options.devices.experts_on_cpu;
-    log_info("memory: {} of {} layers of model {} fit onto devices{}, where it may have {}", options.devices.layers.value_or(0),
-             layers, model.card.name, without > 0 ? std::format(", without the experts of the first {}", without) : "", left);
+    const std::int32_t placed = options.devices.layers.value_or(0);
+    const std::int32_t without = options.devices.experts_on_cpu - (layers - placed);
+    log_info("memory: {} of {} layers of model {} fit onto devices{}, where it may have {}", placed, layers, model.card.name,
+             without > 0 ? std::format(", {} without their experts", without) : "", left);
   }
   return std::move(fit->need);
 }

@@ -1,5 +1,6 @@
 """Memory of devices: what a model takes there, layers that do not fit, models that give way to others, and several devices. The
-device is the driver llvmpipe or a real GPU, as in test_devices.py; its memory is limited by `pool.device_bytes_max`."""
+device is the driver llvmpipe or a real GPU with memory of its own, as in test_devices.py; its memory is limited by
+`pool.device_bytes_max`."""
 
 import pathlib
 import re
@@ -13,9 +14,10 @@ import shift_register
 import test_devices
 import uma
 import vision
-from test_devices import GPU, NO_GPU, PROMPT, TOKENS, VISIBLE, model_line
+from test_devices import NO_GPU, PROMPT, TOKENS, VISIBLE, model_line
 
 REGISTER = shift_register.Register()
+GPU = next((row[0] for row in test_devices.listed() if row[1] == "GPU"), None)  # an integrated one has no memory of its own
 LAYERS = 4  # of the test model, with its output
 # The driver llvmpipe can be seen twice, as two devices.
 TWO = VISIBLE | {"GGML_VK_VISIBLE_DEVICES": "0,0"}
@@ -151,7 +153,7 @@ class Mixture(OnDevices):
     def first_logprob(self, daemon):
         """The first token of a reply, with its logarithmic probability."""
         with daemon.client() as client:
-            reply = client.generate(PROMPT, max_tokens=4, ignore_eos=True, logprobs=0)
+            reply = client.generate(PROMPT, max_tokens=4, ignore_eos=True, logprobs=20)
         return next(entry for event in reply.events for entry in event.get("logprobs", []))
 
     def test_they_stay_on_the_processor_and_all_layers_are_on_the_device(self):
@@ -164,9 +166,10 @@ class Mixture(OnDevices):
         memory = self.memory(daemon)
         self.assertLess(memory["weights_bytes"], bytes_of_whole["weights_bytes"] * 2 // 3)
         self.assertLessEqual(memory["memory_reserved_bytes"], memory["memory_usable_bytes"])
-        found = self.first_logprob(daemon)
-        self.assertEqual(expected["token_id"], found["token_id"])
-        self.assertAlmostEqual(expected["logprob"], found["logprob"], delta=0.05)
+        # Other hardware rounds otherwise.
+        found = {each["token_id"]: each["logprob"] for each in self.first_logprob(daemon)["top_logprobs"]}
+        for each in expected["top_logprobs"][:5]:
+            self.assertAlmostEqual(each["logprob"], found[each["token_id"]], delta=0.1)
 
 
 @unittest.skipUnless(GPU, NO_GPU)
@@ -201,7 +204,7 @@ class Ledger(OnDevices):
                 client.call(type="unload_model", model=name)
         self.assertEqual(sorted(set(counts)), counts, "each model adds to it")
         self.assertEqual({}, self.ledger(daemon))
-        self.assertLess(self.faults.allocated()[GPU], MIB, "all was freed")
+        self.assertEqual(0, self.faults.allocated()[GPU], "all was freed")
 
     def test_of_a_projector_and_of_a_draft_model(self):
         cards = "".join(f"{name}: {{path: {uma.TINY_REGISTER}{more}}}\n" for name, more in (
