@@ -71,7 +71,7 @@ Expected<Unit> check_adapter_tensors(const GgufHeader& adapter) {
                 std::format("its tensors take {} bytes, but the limit is {}", adapter.weight_bytes, kAdapterBytesMax));
   }
   std::map<std::string, Factors> pairs;
-  for (const GgufTensor& tensor : adapter.adapter_tensors) {
+  for (const GgufTensor& tensor : adapter.tensors) {
     if (is_ignored(tensor)) continue;
     const bool is_first = tensor.name.ends_with(kFirst);
     if (!is_first && !tensor.name.ends_with(kSecond)) {
@@ -105,7 +105,7 @@ Expected<Unit> check_adapter_fits(const GgufHeader& adapter, const GgufHeader& m
   // A model without a separate output multiplies by the embeddings, for which the library would take the factors, too, in the
   // wrong order.
   const bool has_tokens =
-      std::ranges::any_of(adapter.adapter_tensors, [](const GgufTensor& tensor) { return tensor.name.starts_with(kTokens); });
+      std::ranges::any_of(adapter.tensors, [](const GgufTensor& tensor) { return tensor.name.starts_with(kTokens); });
   if (has_tokens && !model.has_output()) {
     return fail(ErrorCode::model_load,
                 std::format("it changes {}, which this model also uses as its output: that is not supported", kTokens));
@@ -118,7 +118,7 @@ Expected<Unit> check_adapter_values(const std::string& path, const GgufHeader& a
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) return fail(ErrorCode::model_load, std::format("{}: the file cannot be read", path));
   std::vector<std::byte> part(kPart);
-  for (const GgufTensor& tensor : adapter.adapter_tensors) {
+  for (const GgufTensor& tensor : adapter.tensors) {
     if (is_ignored(tensor)) continue;
     for (std::uint64_t at = 0; at < tensor.bytes; at += kPart) {
       const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kPart, tensor.bytes - at));

@@ -68,10 +68,10 @@ TEST(AdapterFile, ReadsTheFactorsOfAnAdapter) {
   ASSERT_TRUE(header) << header.error().message;
   EXPECT_EQ(header->architecture, "llama");
   EXPECT_EQ(header->weight_bytes, 256U);
-  ASSERT_EQ(header->adapter_tensors.size(), 2U);
-  EXPECT_EQ(header->adapter_tensors[1].name, "blk.0.attn_q.weight.lora_b");
-  EXPECT_EQ(header->adapter_tensors[1].sizes, (std::vector<std::uint64_t>{4, 16}));
-  EXPECT_EQ(header->adapter_tensors[1].offset, 128U);
+  ASSERT_EQ(header->tensors.size(), 2U);
+  EXPECT_EQ(header->tensors[1].name, "blk.0.attn_q.weight.lora_b");
+  EXPECT_EQ(header->tensors[1].sizes, (std::vector<std::uint64_t>{4, 16}));
+  EXPECT_EQ(header->tensors[1].offset, 128U);
 }
 
 TEST(AdapterFile, RefusesWhatIsNoAdapter) {

@@ -115,6 +115,7 @@ constexpr std::string_view kKeptSuffixes[] = {
 };
 
 constexpr std::string_view kSamplingPrefix = "general.sampling.";
+constexpr std::string_view kPicturePrefix = "uma-picture.";
 
 bool is_kept(std::string_view key) {
   if (key.starts_with(kSamplingPrefix)) {
@@ -189,11 +190,38 @@ class HeaderParser {
     if (!reader_.is_ok()) return;
     if (key == "tokenizer.chat_template") header_.has_chat_template = *type == ValueType::text;
     if (kind_ == GgufKind::adapter) check_adapter_pair(key, *type);
+    if (kind_ == GgufKind::picture && key.starts_with(kPicturePrefix)) return read_picture_pair(key, *type);
     if (!is_kept(key)) return skip_value(*type, key);
     auto value = read_value(*type);
     if (!reader_.is_ok()) return;
     if (values_.contains(key)) return reader_.refuse(std::format("the key {} appears twice", key));
     if (value) values_.emplace(std::move(key), *std::move(value));
+  }
+
+  // Keeps numbers and the words.
+  void read_picture_pair(const std::string& key, ValueType type) {
+    const std::string name = key.substr(kPicturePrefix.size());
+    if (name == "words" && type == ValueType::array) return read_words();
+    if (type == ValueType::array || type == ValueType::text) return skip_value(type, key);
+    const auto value = read_value(type);
+    if (!reader_.is_ok() || !value) return;
+    double number = 0;
+    if (const auto* whole = std::get_if<std::int64_t>(&*value)) number = static_cast<double>(*whole);
+    if (const auto* real = std::get_if<double>(&*value)) number = *real;
+    if (!header_.picture_numbers.try_emplace(name, number).second) reader_.refuse(std::format("the key {} appears twice", key));
+  }
+
+  void read_words() {
+    constexpr std::uint64_t kWordsMax = 65'536;
+    constexpr std::uint64_t kWordBytesMax = 64;
+    const auto items = read_type();
+    const std::uint64_t count = reader_.u64();
+    if (!reader_.is_ok()) return;
+    if (*items != ValueType::text || count > kWordsMax || !header_.picture_words.empty()) {
+      return reader_.refuse(std::format("{}words is not one list of up to {} texts", kPicturePrefix, kWordsMax));
+    }
+    for (std::uint64_t i = 0; i < count && reader_.is_ok(); ++i)
+      header_.picture_words.push_back(reader_.text(kWordBytesMax, "a word"));
   }
 
   // The library ends the process on another type of this number.
@@ -375,6 +403,7 @@ class HeaderParser {
       if (type == "adapter") reader_.refuse("it is a LoRA adapter, not a model: name it under `adapters` in a model's card");
       return reader_.is_ok();
     }
+    if (kind_ == GgufKind::picture) return false;
     if (type != "adapter") {
       reader_.refuse("it is not an adapter: general.type is not \"adapter\"");
     } else if (text_of("adapter.type") != "lora") {
@@ -513,8 +542,8 @@ class HeaderParser {
     }
     if (kind_ == GgufKind::model && !header_.is_projector()) check_tensor(name, sizes, number);
     const std::uint64_t bytes = numbers / type->block * type->bytes;
-    if (kind_ == GgufKind::adapter) {
-      header_.adapter_tensors.push_back({.name = name, .sizes = sizes, .type = number, .offset = offset, .bytes = bytes});
+    if (kind_ != GgufKind::model) {
+      header_.tensors.push_back({.name = name, .sizes = sizes, .type = number, .offset = offset, .bytes = bytes});
     }
     add_tensor(name, offset, numbers, bytes);
   }

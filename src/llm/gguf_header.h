@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,8 +20,8 @@ namespace uma::llm {
 
 inline constexpr std::uint64_t kGgufHeadBytesMax = 256ul << 20;  // Metadata and the list of tensors.
 
-// The kind of file that is expected. A projector is read as a model.
-enum class GgufKind : std::uint8_t { model, adapter };
+// The kind of file that is expected. A projector is read as a model. picture: a model that draws pictures.
+enum class GgufKind : std::uint8_t { model, adapter, picture };
 
 // What a projector encodes.
 struct Encoders {
@@ -92,7 +93,10 @@ struct GgufHeader {
   std::uint64_t output_bytes = 0;       // The part of weight_bytes that computes the logits; 0: the token embeddings do.
   std::uint64_t parameters = 0;         // Tensors of this file.
 
-  std::vector<GgufTensor> adapter_tensors;  // Of an adapter; empty for a model.
+  std::vector<GgufTensor> tensors;  // Of an adapter or a model that draws pictures; else empty.
+  // The keys of "uma-picture" without that prefix: numbers, and the words that it knows.
+  std::map<std::string, double> picture_numbers;
+  std::vector<std::string> picture_words;
 
   [[nodiscard]] bool has_output() const { return output_bytes > 0; }
   // Weights of each layer and, as the last one, of what computes the logits: what `gpu_layers` counts. Without the experts of

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/edit_distance.h"
 #include "base/file_calls.h"
 #include "base/text.h"
 #include "llm/context_layout.h"
@@ -54,26 +55,6 @@ std::expected<std::string, Problems> read_cards_file(const RegistryOptions& opti
   text << file.rdbuf();
   if (!file) return refuse(std::strerror(errno));
   return std::move(text).str();
-}
-
-// The Levenshtein distance, or any number above `max` once it exceeds `max`.
-std::size_t distance(std::string_view a, std::string_view b, std::size_t max) {
-  const std::size_t difference = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
-  if (difference > max) return difference;
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    std::size_t least = row[0];
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-      least = std::min(least, row[j + 1]);
-    }
-    if (least > max) return least;
-  }
-  return row.back();
 }
 
 bool is_number_format(std::string_view word) {
@@ -466,7 +447,7 @@ Expected<const RegisteredModel*> ModelRegistry::find(std::string_view name) cons
   for (const auto& [other, index] : by_name_) {
     const std::string lower = lower_ascii(other);
     const bool is_part = wanted.size() >= 3 && lower.contains(wanted);
-    const std::size_t apart = is_part ? 1 : distance(wanted, lower, far);
+    const std::size_t apart = is_part ? 1 : edit_distance(wanted, lower, far);
     if (apart <= far) nearest.emplace_back(apart, other);
   }
   const std::size_t shown = std::min(nearest.size(), kNearestMax);

@@ -273,6 +273,7 @@ def clean_environment(**extra):
     # Without HIDDEN_GPUS every daemon would compute on a GPU if there is one, and look for Vulkan devices: 65 MiB and 0.1 s.
     kept = HIDDEN_GPUS | {name: value for name, value in os.environ.items() if not name.startswith("UMA_")}
     kept.setdefault("ASAN_OPTIONS", "exitcode=99")  # else a finding looks like a refused start, which also exits with 1
+    kept.setdefault("LSAN_OPTIONS", f"suppressions={pathlib.Path(__file__).with_name('leaks.txt')}:print_suppressions=0")
     kept["UMA_HTTP"] = "off"  # all daemons have the same default port; a test that wants the listener uses --http 127.0.0.1:0
     kept["UMA_VERIFY"] = str(VERIFY_EVERY)
     kept.update({name: str(value) for name, value in extra.items() if value is not None})

@@ -1,0 +1,361 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <fcntl.h>
+#include <format>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <unistd.h>
+#include <utility>
+
+#include <ggml-backend.h>
+#include <ggml-cpp.h>
+
+#include "base/check.h"
+#include "base/unique_fd.h"
+#include "llm/device_timer.h"
+#include "llm/llama_devices.h"
+#include "llm/llama_guard.h"
+#include "llm/llama_model.h"
+#include "llm/picture_graph.h"
+#include "llm/picture_model.h"
+
+namespace uma::llm {
+namespace {
+
+constexpr std::size_t kGraphNodesMax = 16'384;
+constexpr const char* kPlaces = "places";
+
+// A function that only some backends have; null: this one does not.
+template <class Function>
+Function function_of(ggml_backend_t backend, const char* name) {
+  auto* const registry = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend));
+  return reinterpret_cast<Function>(ggml_backend_reg_get_proc_address(registry, name));
+}
+
+// The backends that compute: the device, if there is one, and the CPU for what it cannot do.
+class Backends {
+ public:
+  [[nodiscard]] static Expected<Backends> on(ggml_backend_dev_t device) {
+    Backends made;
+    for (ggml_backend_dev_t each : {device, ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)}) {
+      if (each == nullptr) continue;
+      made.owned_.emplace_back(ggml_backend_dev_init(each, nullptr));
+      if (made.owned_.back() == nullptr) {
+        return fail(ErrorCode::model_load, std::format("the device {} cannot be used", ggml_backend_dev_name(each)));
+      }
+      made.all_.push_back(made.owned_.back().get());
+    }
+    return made;
+  }
+
+  [[nodiscard]] std::span<const ggml_backend_t> all() const { return all_; }
+  [[nodiscard]] ggml_backend_t cpu() const { return all_.back(); }
+  // Plans and computes graphs. Null: there is no memory.
+  [[nodiscard]] ggml_backend_sched_ptr scheduler() {
+    return ggml_backend_sched_ptr(
+        ggml_backend_sched_new(all_.data(), nullptr, static_cast<int>(all_.size()), kGraphNodesMax, false, true));
+  }
+
+ private:
+  std::vector<ggml_backend_ptr> owned_;
+  std::vector<ggml_backend_t> all_;
+};
+
+class LlamaPictureContext final : public PictureContext {
+ public:
+  LlamaPictureContext(const PictureShape& shape, const PictureTensors& tensors, DeviceList devices, Backends backends,
+                      const PictureOptions& options)
+      : shape_(shape),
+        tensors_(tensors),
+        devices_(devices),
+        timer_(devices),
+        options_(options),
+        backends_(std::move(backends)),
+        scheduler_(backends_.scheduler()) {
+    if (const auto set = function_of<ggml_backend_set_abort_callback_t>(backends_.cpu(), "ggml_backend_set_abort_callback")) {
+      set(backends_.cpu(), wants_end, &monitor_);
+    }
+    set_threads(options.threads);
+  }
+
+  [[nodiscard]] Expected<Unit> reserve() {
+    const DenoiseGraph graph = make_denoise_graph(shape_, tensors_, options_.rows_max);
+    if (!ggml_backend_sched_reserve(scheduler_.get(), graph.graph)) {
+      return fail(ErrorCode::model_load, std::format("there is no memory to compute {} pictures at once", options_.rows_max));
+    }
+    return Unit{};
+  }
+
+  [[nodiscard]] std::int32_t rows_max() const override { return options_.rows_max; }
+  void set_threads(std::int32_t threads) override {
+    const auto set = function_of<ggml_backend_set_n_threads_t>(backends_.cpu(), "ggml_backend_set_n_threads");
+    if (set != nullptr) set(backends_.cpu(), threads);
+  }
+
+  Expected<bool> read_caption(std::span<const std::int32_t> words, CallMonitor* monitor, Caption& out) override {
+    UMA_CHECK(std::cmp_equal(words.size(), shape_.text_length));
+    if (!caption_graph_) caption_graph_ = make_caption_graph(shape_, tensors_);
+    const auto give = [&] { ggml_backend_tensor_set(caption_graph_->words, words.data(), 0, words.size_bytes()); };
+    auto done = run(caption_graph_->graph, monitor, give);
+    if (!done || !*done) return done;
+    out.text = numbers_of(caption_graph_->text);
+    out.pooled = numbers_of(caption_graph_->pooled);
+    return true;
+  }
+
+  Expected<bool> denoise(std::span<const DenoiseRow> rows, CallMonitor* monitor, std::vector<float>& clean) override {
+    UMA_CHECK(!rows.empty() && std::cmp_less_equal(rows.size(), options_.rows_max));
+    const auto count = static_cast<std::int32_t>(rows.size());
+    auto [entry, is_new] = denoise_graphs_.try_emplace(count);
+    if (is_new) entry->second = make_denoise_graph(shape_, tensors_, count);
+    const DenoiseGraph& graph = entry->second;
+    auto done = run(graph.graph, monitor, [&] { give(graph, rows); });
+    if (!done || !*done) return done;
+    from_patches(numbers_of(graph.clean), rows.size(), clean);
+    return true;
+  }
+
+ private:
+  static bool wants_end(void* data) {
+    auto* const monitor = static_cast<std::atomic<CallMonitor*>*>(data)->load(std::memory_order_acquire);
+    return monitor != nullptr && monitor->wants_end();
+  }
+
+  // Computes a graph after `give` has set its inputs, whose memory other tensors have taken since the last time.
+  template <class Give>
+  Expected<bool> run(ggml_cgraph* graph, CallMonitor* monitor, const Give& give) {
+    return guarded_on(devices_, ErrorCode::runtime_decode, "drawing", [&]() -> Expected<bool> {
+      if (planned_ != graph) {
+        ggml_backend_sched_reset(scheduler_.get());
+        planned_ = nullptr;
+        if (!ggml_backend_sched_alloc_graph(scheduler_.get(), graph)) {
+          return fail(ErrorCode::runtime_decode, "there is no memory for the computation of a picture");
+        }
+        planned_ = graph;
+      }
+      give();
+      monitor_.store(monitor, std::memory_order_release);
+      const auto computing = timer_.begin();
+      const ggml_status status = ggml_backend_sched_graph_compute(scheduler_.get(), graph);
+      monitor_.store(nullptr, std::memory_order_release);
+      if (status == GGML_STATUS_ABORTED) return false;
+      if (status != GGML_STATUS_SUCCESS) {
+        return fail(ErrorCode::runtime_decode,
+                    std::format("the library failed to compute a picture (status {})", static_cast<int>(status)));
+      }
+      return true;
+    });
+  }
+
+  void give(const DenoiseGraph& graph, std::span<const DenoiseRow> rows) const {
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      set_row(graph.patches, row, to_patches(rows[row].noisy));
+      set_row(graph.waves, row, waves_of(rows[row].time));
+      set_row(graph.text, row, rows[row].caption->text);
+      set_row(graph.pooled, row, rows[row].caption->pooled);
+    }
+  }
+  static void set_row(ggml_tensor* tensor, std::size_t row, std::span<const float> numbers) {
+    ggml_backend_tensor_set(tensor, numbers.data(), row * numbers.size_bytes(), numbers.size_bytes());
+  }
+  static std::vector<float> numbers_of(const ggml_tensor* tensor) {
+    std::vector<float> numbers(static_cast<std::size_t>(ggml_nelements(tensor)));
+    ggml_backend_tensor_get(tensor, numbers.data(), 0, numbers.size() * sizeof(float));
+    return numbers;
+  }
+
+  [[nodiscard]] std::vector<float> waves_of(float time) const {
+    const auto half = static_cast<std::size_t>(shape_.time_frequencies / 2);
+    std::vector<float> waves(2 * half);
+    for (std::size_t i = 0; i < half; ++i) {
+      const double angle = 1000.0 * time * std::pow(10'000.0, -static_cast<double>(i) / static_cast<double>(half));
+      waves[i] = static_cast<float>(std::cos(angle));
+      waves[half + i] = static_cast<float>(std::sin(angle));
+    }
+    return waves;
+  }
+
+  // Calls `move(index in the picture, index in the patches)` for each line of each patch.
+  template <class Move>
+  void each_line(const Move& move) const {
+    const auto patch = static_cast<std::size_t>(shape_.patch);
+    const auto grid = static_cast<std::size_t>(shape_.grid());
+    for (std::size_t place = 0; place < grid * grid; ++place) {
+      for (std::size_t y = 0; y < patch; ++y) {
+        const std::size_t row = place / grid * patch + y;
+        const std::size_t column = place % grid * patch;
+        move((row * grid * patch + column) * 3, (place * patch + y) * patch * 3);
+      }
+    }
+  }
+  [[nodiscard]] std::vector<float> to_patches(std::span<const float> picture) const {
+    std::vector<float> patches(picture.size());
+    const auto line = static_cast<std::size_t>(shape_.patch) * 3;
+    each_line([&](std::size_t from, std::size_t to) {
+      std::ranges::copy(picture.subspan(from, line), patches.begin() + static_cast<std::ptrdiff_t>(to));
+    });
+    return patches;
+  }
+  void from_patches(std::span<const float> patches, std::size_t rows, std::vector<float>& pictures) const {
+    pictures.resize(patches.size());
+    const auto line = static_cast<std::size_t>(shape_.patch) * 3;
+    for (std::size_t row = 0; row < rows; ++row) {
+      const std::size_t begin = row * static_cast<std::size_t>(shape_.numbers());
+      each_line([&](std::size_t to, std::size_t from) {
+        std::ranges::copy(patches.subspan(begin + from, line), pictures.begin() + static_cast<std::ptrdiff_t>(begin + to));
+      });
+    }
+  }
+
+  const PictureShape& shape_;
+  const PictureTensors& tensors_;
+  const DeviceList devices_;
+  const DeviceTimer timer_;
+  const PictureOptions options_;
+  Backends backends_;
+  ggml_backend_sched_ptr scheduler_;
+  std::optional<CaptionGraph> caption_graph_;
+  std::map<std::int32_t, DenoiseGraph> denoise_graphs_;  // By rows.
+  ggml_cgraph* planned_ = nullptr;                       // What the scheduler has memory for.
+  std::atomic<CallMonitor*> monitor_{nullptr};           // Of the running call; read by the library's threads.
+};
+
+// The weights, in one buffer.
+class LlamaPictureModel final : public PictureModel {
+ public:
+  LlamaPictureModel(PictureFile file, ChosenDevices devices)
+      : file_(std::move(file)), devices_(std::move(devices)), words_(file_.words, file_.shape.text_length) {}
+
+  Expected<Unit> load(const std::string& path) {
+    auto identity = model_identity(path);
+    if (!identity) return std::unexpected(identity.error());
+    const std::size_t count = file_.header.tensors.size() + 1;
+    context_.reset(ggml_init({.mem_size = count * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true}));
+    for (const GgufTensor& tensor : file_.header.tensors) {
+      std::array<std::int64_t, GGML_MAX_DIMS> sizes{1, 1, 1, 1};
+      std::ranges::copy(tensor.sizes, sizes.begin());
+      tensors_[tensor.name] = ggml_new_tensor(context_.get(), static_cast<ggml_type>(tensor.type),
+                                              static_cast<int>(tensor.sizes.size()), sizes.data());
+    }
+    tensors_[kPlaces] = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, file_.shape.width, file_.shape.patches());
+    ggml_backend_dev_t device = devices_.are_used() ? devices_.first() : nullptr;
+    if (device == nullptr) device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(context_.get(), ggml_backend_dev_buffer_type(device)));
+    if (buffer_ == nullptr) return fail(ErrorCode::model_load, std::format("{}: there is no memory for its weights", path));
+    ggml_backend_buffer_set_usage(buffer_.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    if (auto read = read_weights(path); !read) return read;
+    facts_ = {.identity = *std::move(identity),
+              .description =
+                  std::format("{}, {:.3g} M parameters", file_.header.name, static_cast<double>(file_.header.parameters) / 1e6),
+              .shape = file_.shape,
+              .steps = file_.steps,
+              .guidance = file_.guidance,
+              .bytes = ggml_backend_buffer_get_size(buffer_.get()),
+              .parameters = file_.header.parameters};
+    if (devices_.are_used() && kind_of(device) == DeviceKind::gpu) facts_.on_devices.add(device_name(device), facts_.bytes);
+    return Unit{};
+  }
+
+  [[nodiscard]] const PictureFacts& facts() const override { return facts_; }
+  [[nodiscard]] const PictureWords& words() const override { return words_; }
+
+  Expected<ContextNeed> measure_context(const PictureOptions& options) const override {
+    return guarded(ErrorCode::model_load, "measuring a context", [&]() -> Expected<ContextNeed> {
+      auto backends = Backends::on(device());
+      if (!backends) return std::unexpected(backends.error());
+      const ggml_backend_sched_ptr scheduler = backends->scheduler();
+      const DenoiseGraph graph = make_denoise_graph(file_.shape, tensors_, options.rows_max);
+      std::vector<std::size_t> sizes(backends->all().size());
+      ggml_backend_sched_reserve_size(scheduler.get(), graph.graph, sizes.data());
+      ContextNeed need;
+      for (std::size_t i = 0; i < sizes.size(); ++i) {
+        auto* const on = ggml_backend_get_device(backends->all()[i]);
+        if (kind_of(on) == DeviceKind::gpu) {
+          need.on_devices.add(device_name(on), sizes[i]);
+        } else {
+          need.host += sizes[i];
+        }
+      }
+      return need;
+    });
+  }
+
+  Expected<std::unique_ptr<PictureContext>> new_context(const PictureOptions& options) const override {
+    return guarded_on(list(), ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<PictureContext>> {
+      auto backends = Backends::on(device());
+      if (!backends) return std::unexpected(backends.error());
+      auto context = std::make_unique<LlamaPictureContext>(file_.shape, tensors_, list(), *std::move(backends), options);
+      if (auto reserved = context->reserve(); !reserved) return std::unexpected(reserved.error());
+      return context;
+    });
+  }
+
+ private:
+  [[nodiscard]] ggml_backend_dev_t device() const { return devices_.are_used() ? devices_.first() : nullptr; }
+  [[nodiscard]] DeviceList list() const { return devices_.handles().first(devices_.are_used() ? 1 : 0); }
+
+  Expected<Unit> read_weights(const std::string& path) {
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    std::vector<std::byte> bytes;
+    for (const GgufTensor& tensor : file_.header.tensors) {
+      bytes.resize(tensor.bytes);
+      const auto at = static_cast<off_t>(file_.header.data_offset + tensor.offset);
+      if (!file.is_open() || ::pread(file.get(), bytes.data(), bytes.size(), at) != static_cast<ssize_t>(bytes.size())) {
+        return fail(ErrorCode::model_load, std::format("{}: tensor {} cannot be read", path, tensor.name));
+      }
+      ggml_backend_tensor_set(tensors_.at(tensor.name), bytes.data(), 0, bytes.size());
+    }
+    set_places();
+    return Unit{};
+  }
+
+  void set_places() {
+    const auto width = static_cast<std::size_t>(file_.shape.width);
+    const auto grid = static_cast<std::size_t>(file_.shape.grid());
+    const auto numbers_of = [&](const char* name) {
+      std::vector<float> numbers(static_cast<std::size_t>(ggml_nelements(tensors_.at(name))));
+      ggml_backend_tensor_get(tensors_.at(name), numbers.data(), 0, numbers.size() * sizeof(float));
+      return numbers;
+    };
+    const std::vector<float> rows = numbers_of("pos_row");
+    const std::vector<float> columns = numbers_of("pos_col");
+    const std::vector<float> types = numbers_of("type_embd");
+    std::vector<float> places;
+    for (std::size_t place = 0; place < grid * grid; ++place) {
+      for (std::size_t i = 0; i < width; ++i) {
+        places.push_back(rows[place / grid * width + i] + columns[place % grid * width + i] + types[width + i]);
+      }
+    }
+    ggml_backend_tensor_set(tensors_.at(kPlaces), places.data(), 0, places.size() * sizeof(float));
+  }
+
+  const PictureFile file_;
+  const ChosenDevices devices_;
+  const PictureWords words_;
+  PictureFacts facts_;
+  ggml_context_ptr context_;
+  ggml_backend_buffer_ptr buffer_;
+  PictureTensors tensors_;
+};
+
+}  // namespace
+
+Expected<std::shared_ptr<const PictureModel>> load_picture_model(const std::string& path, const DeviceOptions& device_options) {
+  init_llama();
+  auto file = read_picture_file(path);
+  if (!file) return std::unexpected(file.error());
+  auto devices = ChosenDevices::of(device_options);
+  if (!devices) return std::unexpected(devices.error());
+  const std::vector<ggml_backend_dev_t> used(devices->handles().begin(), devices->handles().end());
+  return guarded_on(used, ErrorCode::model_load, path.c_str(), [&]() -> Expected<std::shared_ptr<const PictureModel>> {
+    auto model = std::make_shared<LlamaPictureModel>(*std::move(file), *std::move(devices));
+    if (auto loaded = model->load(path); !loaded) return std::unexpected(loaded.error());
+    return model;
+  });
+}
+
+}  // namespace uma::llm
