@@ -8,8 +8,6 @@ import argparse
 import pathlib
 import random
 
-import torch
-
 import checker
 import png
 import sample
@@ -57,10 +55,9 @@ def main():
     parser.add_argument("--guidance", type=float, default=sample.GUIDANCE, help=f"guidance (default {sample.GUIDANCE})")
     parser.add_argument("--sheet", type=pathlib.Path, help="PNG file with pictures of known and of held-out captions")
     parser.add_argument("--curves", action="store_true", help="also examine known captions at several steps and guidances")
-    parser.add_argument("--threads", type=int, help="threads (default: all)")
+    parser.add_argument("--threads", type=int, help="threads (default: all processors)")
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    sample.pool(options.threads)
     network = sample.load(options.model)
     print("| captions | " + " | ".join(ATTRIBUTES) + " |\n|---" * 1 + "|---" * len(ATTRIBUTES) + "|")
     settings = {"steps": options.steps, "guidance": options.guidance}

@@ -12,6 +12,8 @@ of 1, x0 is not needed. z begins as noise.normal(seed). A value of -1 to 1 becom
 """
 
 import argparse
+import concurrent.futures
+import os
 import pathlib
 
 import gguf
@@ -22,8 +24,21 @@ import noise
 import png
 import words
 
-BATCH = 48  # pictures that are computed together
+BATCH = 32  # pictures that are computed together
 STEPS, GUIDANCE = 16, 2.5
+
+# Threads that compute a batch each. torch itself gets one: its own threads meet after each operation, and beside other work
+# they then wait most of the time.
+_pool = None
+
+
+def pool(threads=None):
+    """Returns the pool of threads. The first call decides their number (default: all processors)."""
+    global _pool
+    if _pool is None:
+        torch.set_num_threads(1)
+        _pool = concurrent.futures.ThreadPoolExecutor(threads or os.cpu_count())
+    return _pool
 
 
 def load(path):
@@ -42,25 +57,28 @@ def load(path):
     return network.eval()
 
 
-@torch.no_grad()
-def generate(network, captions, seeds, steps=STEPS, guidance=GUIDANCE, negative=""):
-    """Returns pictures [captions, S, S, 3], RGB from 0 to 1."""
-    side, out = network.shape.image_size, []
-    for begin in range(0, len(captions), BATCH):
-        chosen = captions[begin : begin + BATCH]
-        z = torch.stack([noise.normal(seed, side * side * 3) for seed in seeds[begin : begin + BATCH]]).view(-1, side, side, 3)
-        branches = [chosen] if guidance == 1 else [[negative] * len(chosen), chosen]
-        text, pooled = network.encode(torch.tensor([words.encode(caption) for branch in branches for caption in branch]))
+def _generate(network, captions, seeds, steps, guidance, negative, precise):
+    side = network.shape.image_size
+    z = torch.stack([noise.normal(seed, side * side * 3) for seed in seeds]).view(-1, side, side, 3)
+    branches = [captions] if guidance == 1 else [[negative] * len(captions), captions]
+    ids = torch.tensor([words.encode(caption) for branch in branches for caption in branch])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=not precise):
+        text, pooled = network.encode(ids)
         for step in range(steps):
-            t = torch.full((len(text),), (steps - step) / steps)
+            t = torch.full((len(ids),), (steps - step) / steps)
             x = network.denoise(z.repeat(len(branches), 1, 1, 1), t, text, pooled)
             if len(branches) == 2:
                 without, x = x.chunk(2)
                 x = without + guidance * (x - without)
             x = x.clamp(-1, 1)
             z = x + (steps - step - 1) / (steps - step) * (z - x)
-        out.append(z)
-    return torch.cat(out) * 0.5 + 0.5
+    return z * 0.5 + 0.5
+
+
+def generate(network, captions, seeds, steps=STEPS, guidance=GUIDANCE, negative="", precise=True):
+    """Returns pictures [captions, S, S, 3], RGB from 0 to 1. `precise`: in F32, else in bf16."""
+    parts = [slice(begin, begin + BATCH) for begin in range(0, len(captions), BATCH)]
+    return torch.cat(list(pool().map(lambda part: _generate(network, captions[part], seeds[part], steps, guidance, negative, precise), parts)))
 
 
 def main():

@@ -19,10 +19,12 @@ import drawing
 import examine
 import export
 import model
+import sample
 import scenes
 import words
 
 BATCH = 32  # pictures
+PARTS = 2  # of a batch, each computed by one thread; the result does not depend on the number of threads
 # Muon for the matrices of the layers, AdamW for the rest (Jordan, 2024).
 MUON_RATE, ADAM_RATE = 0.02, 3e-3
 WARM_UP = 100  # steps
@@ -33,13 +35,12 @@ TIME_MIN = 0.05
 STEPS_MAX = 1_000_000
 LOG_EVERY = 50  # steps
 CHECKPOINT_EVERY = 120  # seconds
-EXAMINATIONS = 10  # in a run
 EXAMINED = {"known": 96, "H1": 16, "H2": 16, "H3": 16, "H4": 16}  # captions of one examination
 EXAMINED_STEPS = 12
 
 
 def make_batch(seed, step):
-    """Returns (pictures from -1 to 1, captions' numbers, times, noise) of a step."""
+    """Returns the parts of a step's batch: (pictures from -1 to 1, captions' numbers, times, noise) of each."""
     rng = random.Random(f"{seed} batch {step}")
     chosen = [scenes.scene(rng) for _ in range(BATCH)]
     ids = torch.tensor([words.encode("" if rng.random() < DROPPED else scene.caption) for scene in chosen])
@@ -48,7 +49,8 @@ def make_batch(seed, step):
     share = (torch.randperm(BATCH, generator=generator) + torch.rand(BATCH, generator=generator)) / BATCH
     times = torch.sigmoid(TIME_MEAN + TIME_SPREAD * torch.special.ndtri(share.clamp(1e-4, 1 - 1e-4)))
     pictures = drawing.draw(chosen) * 2 - 1
-    return pictures, ids, times, torch.randn(pictures.shape, generator=generator)
+    noise = torch.randn(pictures.shape, generator=generator)
+    return list(zip(*(whole.chunk(PARTS) for whole in (pictures, ids, times, noise))))
 
 
 def schedule(step, progress):
@@ -65,8 +67,9 @@ class Run:
         self.network = model.Network(model.Shape())
         named = list(self.network.named_parameters())
         is_layer = {name: parameter.dim() == 2 and name.startswith(("blk.", "text.")) and name.endswith(".weight") for name, parameter in named}
+        matrices = [p for name, p in named if is_layer[name]]
         self.optimizers = [
-            torch.optim.Muon([p for name, p in named if is_layer[name]], lr=MUON_RATE, weight_decay=WEIGHT_DECAY, momentum=0.95),
+            *(torch.optim.Muon(matrices[at::PARTS], lr=MUON_RATE, weight_decay=WEIGHT_DECAY, momentum=0.95) for at in range(PARTS)),
             torch.optim.AdamW([p for name, p in named if not is_layer[name]], lr=ADAM_RATE, weight_decay=0.0, betas=(0.9, 0.98), fused=True),
         ]
         self.average = model.Network(model.Shape())  # moving average of the weights: what is examined and exported
@@ -104,33 +107,36 @@ class Run:
         self.log_path.write_text("".join(line for line in lines if json.loads(line)["step"] <= self.step), encoding="utf-8")
         print(f"continuing from step {self.step}", flush=True)
 
-    def learn(self):
-        """Does one step. Returns (loss of each picture, its time, norm of the gradient)."""
-        for optimizer, rate in zip(self.optimizers, (MUON_RATE, ADAM_RATE)):
-            for group in optimizer.param_groups:
-                group["lr"] = rate * schedule(self.step, self.progress())
-        pictures, ids, times, noise = make_batch(self.options.seed, self.step)
+    def _part(self, part):
+        """Returns (times, loss of each picture, gradients) of a part of a batch."""
+        pictures, ids, times, noise = part
         t = times[:, None, None, None]
         with torch.autocast("cpu", dtype=torch.bfloat16):
             predicted = self.network((1 - t) * pictures + t * noise, times, ids)
         # The squared error of the velocity (z - x) / t, by way of the predicted picture x (Li and He, 2511.13720).
         losses = (predicted - pictures).square().mean((1, 2, 3)) / times.clamp(min=TIME_MIN).square()
-        self.network.zero_grad()
-        losses.mean().backward()
+        return times, losses.detach(), torch.autograd.grad(losses.mean(), list(self.network.parameters()))
+
+    def learn(self):
+        """Does one step. Returns (loss of each picture, its time, norm of the gradient)."""
+        for optimizer, rate in zip(self.optimizers, [MUON_RATE] * PARTS + [ADAM_RATE]):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * schedule(self.step, self.progress())
+        times, losses, gradients = zip(*sample.pool().map(self._part, make_batch(self.options.seed, self.step)))
+        for parameter, *parts in zip(self.network.parameters(), *gradients):
+            parameter.grad = torch.stack(parts).mean(0)
         gradient = torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
-        for optimizer in self.optimizers:
-            optimizer.step()
+        list(sample.pool().map(lambda optimizer: optimizer.step(), self.optimizers))
         with torch.no_grad():
             keep = min(0.999, (1 + self.step) / (10 + self.step))
             torch._foreach_lerp_(list(self.average.parameters()), list(self.network.parameters()), 1.0 - keep)
         self.step += 1
-        return losses.detach(), times, gradient.item()
+        return torch.cat(losses), torch.cat(times), gradient.item()
 
     def examine(self):
         """Returns {split: {attribute: share right}} of the averaged weights on a few captions."""
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return {split: examine.rates(examine.examine(self.average, examine.prompts(split, count), steps=EXAMINED_STEPS))
-                    for split, count in EXAMINED.items()}
+        return {split: examine.rates(examine.examine(self.average, examine.prompts(split, count), steps=EXAMINED_STEPS, precise=False))
+                for split, count in EXAMINED.items()}
 
     def export(self):
         export.write(self.average.shape, dict(self.average.named_parameters()), self.options.out, self.options.type)
@@ -140,7 +146,7 @@ def train(options):
     options.work.mkdir(parents=True, exist_ok=True)
     run = Run(options)
     run.load()
-    print(f"{sum(p.numel() for p in run.network.parameters()):,} parameters, {run.length}, {torch.get_num_threads()} threads", flush=True)
+    print(f"{sum(p.numel() for p in run.network.parameters()):,} parameters, {run.length}", flush=True)
     started, saved_at, window = time.monotonic() - run.seconds, run.seconds, []
     for _ in range(STEPS_MAX):
         if run.progress() >= 1.0:
@@ -150,7 +156,7 @@ def train(options):
         if not math.isfinite(window[-1][0].mean()):
             sys.exit(f"train: the loss of step {run.step} is {window[-1][0].mean()}, not a finite number")
         is_last = run.progress() >= 1.0
-        is_examined = is_last or run.progress() * EXAMINATIONS >= run.examinations + 1
+        is_examined = is_last or run.progress() * options.examinations >= run.examinations + 1
         if run.step % LOG_EVERY == 0 or is_examined:
             losses, times = torch.cat([entry[0] for entry in window]), torch.cat([entry[1] for entry in window])
             bins = [losses[(times >= low / 5) & (times < (low + 1) / 5)].mean().item() for low in range(5)]
@@ -159,7 +165,7 @@ def train(options):
                     "gradient": round(sum(entry[2] for entry in window) / len(window), 4)}
             window = []
             if is_examined:
-                run.examinations = int(run.progress() * EXAMINATIONS)
+                run.examinations = int(run.progress() * options.examinations)
                 line |= {"development": run.examine()}
                 run.export()
                 run.seconds = time.monotonic() - started
@@ -179,13 +185,13 @@ def main():
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, default=60.0, help="length of the run in minutes (default 60)")
     length.add_argument("--steps", type=int, help="length of the run in steps")
-    parser.add_argument("--threads", type=int, help="threads (default: all)")
+    parser.add_argument("--examinations", type=int, default=10, help="examinations during the run, each with an export (default 10)")
+    parser.add_argument("--threads", type=int, help="threads (default: all processors)")
     parser.add_argument("--type", choices=export.TYPES, default="Q8_0", help="type of the file's matrices (default Q8_0)")
     parser.add_argument("--work", type=pathlib.Path, required=True, help="folder of checkpoints and the log")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="GGUF file to write")
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    sample.pool(options.threads)
     train(options)
 
 
