@@ -74,7 +74,7 @@ class Shape:
         return self.patch * self.patch * 3
 
 
-TINY = Shape(width=32, layers=2, heads=1, feed_forward=64, text_layers=1, time_frequencies=32)
+TINY = Shape(width=32, layers=2, heads=2, feed_forward=64, text_layers=1, time_frequencies=32)
 
 
 def rms(x, weight):
