@@ -1,0 +1,284 @@
+"""What captions say: scenes, their wordings, and the combinations that are held out of the training.
+
+A claim is what a caption says. A scene is a claim with everything that it leaves open decided (colour, size, ground) and with
+the place of each object. Combinations of the splits H1 to H7 are in no scene of the training, said or unsaid.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import random
+import re
+
+from words import COLOURS, GROUNDS, PLACES, SHAPES, SIZES, TEXT_LENGTH, split
+
+SIDE = 64  # pixels
+SIZE_SPREAD = 0.08  # the radius is that of the size, up to this share more or less
+GAP = 3.0  # pixels between the boxes of two objects
+MARGIN = 1.0  # pixels between a box and the border of the picture
+THINGS_MAX = 4
+TRIES = 1000  # contents that are tried for one scene
+TRIES_PLACING = 40  # layouts that are tried for one content
+
+
+@dataclasses.dataclass(frozen=True)
+class Thing:
+    colour: str | None  # None: the caption does not say it
+    shape: str
+    size: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    kind: str  # single, counted, related, joined, three, longer
+    things: tuple  # of Thing
+    ground: str | None = None
+    place: str | None = None  # of the only thing
+    relations: tuple = ()  # of (index, relation, index)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    caption: str
+    claim: Claim
+    ground: str
+    things: tuple  # of Thing, complete
+    boxes: tuple  # of (x, y, radius) in pixels, the centre and half the width of each thing's box
+
+
+# H1: colour and shape. Each shape once, no colour twice.
+HELD_PAIRS = {("cyan", "circle"), ("purple", "square"), ("orange", "triangle"), ("pink", "star"), ("green", "ring"), ("yellow", "cross")}
+HELD_COUNTS = {(2, "ring"), (3, "triangle"), (4, "square")}  # H4
+HELD_GROUNDS = {("gray", "green"), ("black", "purple"), ("dark gray", "yellow")}  # H5
+
+
+def _hash(text):
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+
+
+def _held_triples():
+    """Returns H2: colour, shape and size, four of each size, whose pairs are known and all different."""
+    chosen, pairs = set(), set(HELD_PAIRS)
+    for size in SIZES:
+        pool = sorted(itertools.product(COLOURS, SHAPES), key=lambda pair: _hash(f"{size} {pair[0]} {pair[1]}"))
+        four = [pair for pair in pool if pair not in pairs][:4]
+        pairs |= set(four)
+        chosen |= {(colour, shape, size) for colour, shape in four}
+    return chosen
+
+
+HELD_TRIPLES = _held_triples()
+
+
+def relation_is_held(first, relation, second):
+    """H3. "right" and "below" are the same as "left" and "above" with the things exchanged."""
+    if relation in ("right", "below"):
+        first, second, relation = second, first, {"right": "left", "below": "above"}[relation]
+    return _hash(f"{first.colour} {first.shape} {relation} {second.colour} {second.shape}") % 10 == 0
+
+
+def held_out(claim, ground, things):
+    """Returns the splits that this content belongs to; nothing if it may be trained. H6 is a split of wordings."""
+    splits = set()
+    if any((thing.colour, thing.shape) in HELD_PAIRS for thing in things):
+        splits.add("H1")
+    if any((thing.colour, thing.shape, thing.size) in HELD_TRIPLES for thing in things):
+        splits.add("H2")
+    if any(relation_is_held(things[i], relation, things[j]) for i, relation, j in claim.relations):
+        splits.add("H3")
+    if claim.kind == "counted" and (len(things), things[0].shape) in HELD_COUNTS:
+        splits.add("H4")
+    if any((ground, thing.colour) in HELD_GROUNDS for thing in things):
+        splits.add("H5")
+    if claim.kind == "longer":
+        splits.add("H7")
+    return splits
+
+
+# --- content
+
+KINDS = {"single": 0.30, "counted": 0.20, "related": 0.35, "joined": 0.10, "three": 0.05}
+
+
+def _thing(rng):
+    return Thing(rng.choice(list(COLOURS)), rng.choice(SHAPES), rng.choice(list(SIZES)))
+
+
+def _content(rng, kind, says_all):
+    """Returns (claim, ground, things). `says_all`: the claim leaves no colour, size or ground open."""
+    count = {"single": 1, "counted": rng.randint(2, THINGS_MAX), "related": 2, "joined": 2, "three": 3, "longer": 3}[kind]
+    things = [_thing(rng)]
+    while len(things) < count:
+        other = things[0] if kind == "counted" else _thing(rng)
+        if kind == "related" and rng.random() < 0.5:  # half of the pairs share an attribute
+            shared = rng.choice(["colour", "shape"])
+            other = dataclasses.replace(other, **{shared: getattr(things[0], shared)})
+        things.append(other)
+    says_colour = says_all or kind not in ("single", "counted") or rng.random() > 0.08
+    says_size = [says_all or rng.random() < 0.5 for _ in things]
+    if kind == "counted":
+        says_size = says_size[:1] * count
+    if kind == "three" and not says_all and rng.random() < 0.5:
+        says_size = [False] * count
+    said = tuple(dataclasses.replace(thing, colour=thing.colour if says_colour else None, size=thing.size if says else None)
+                 for thing, says in zip(things, says_size))
+    ground = rng.choice(list(GROUNDS))
+    relations = {"related": ((0, rng.choice(["left", "right", "above", "below"]), 1),),
+                 "longer": ((0, rng.choice(["left", "right"]), 1), (0, rng.choice(["above", "below"]), 2))}.get(kind, ())
+    claim = Claim(kind, said, ground if says_all or rng.random() < 0.5 else None,
+                  rng.choice(list(PLACES)) if kind == "single" and rng.random() < 0.5 else None, relations)
+    return claim, ground, tuple(things)
+
+
+def _is_drawable(claim, things):
+    pairs = [(thing.colour, thing.shape) for thing in things]
+    return claim.kind == "counted" or len(set(pairs)) == len(pairs)
+
+
+# --- placing
+
+
+def _fits(boxes, box):
+    return all(max(abs(box[0] - x), abs(box[1] - y)) >= box[2] + radius + GAP for x, y, radius in boxes)
+
+
+def _keeps(claim, boxes):
+    for i, relation, j in claim.relations:
+        along, across = boxes[j][0] - boxes[i][0], abs(boxes[j][1] - boxes[i][1])
+        if relation in ("above", "below"):
+            along, across = boxes[j][1] - boxes[i][1], abs(boxes[j][0] - boxes[i][0])
+        if relation in ("right", "below"):
+            along = -along
+        if along < 14.0 or along < across + 3.0:
+            return False
+    return True
+
+
+def _place(rng, claim, things):
+    """Returns the boxes of the things, or None if no layout was found."""
+    for _ in range(TRIES_PLACING):
+        boxes = []
+        for thing in things:
+            radius = SIZES[thing.size] * rng.uniform(1.0 - SIZE_SPREAD, 1.0 + SIZE_SPREAD)
+            low, high = radius + MARGIN, SIDE - radius - MARGIN
+            spans = [(low, high), (low, high)]
+            if claim.place:  # 1.5 pixels inside the third that the caption names
+                spans = [(max(low, third * SIDE / 3 + 1.5), min(high, (third + 1) * SIDE / 3 - 1.5)) for third in PLACES[claim.place]]
+            box = (rng.uniform(*spans[0]), rng.uniform(*spans[1]), radius)
+            if not _fits(boxes, box):
+                break
+            boxes.append(box)
+        if len(boxes) == len(things) and _keeps(claim, boxes):
+            return tuple(boxes)
+    return None
+
+
+# --- wording
+
+COLOUR_WORDS = {"purple": "(purple|purple|violet)"}
+GROUND_WORDS = {"gray": "(gray|grey)", "dark gray": "dark (gray|grey)"}
+SHAPE_WORDS = {"circle": "(circle|circle|disc)", "square": "(square|square|box)"}
+PLURALS = {"circle": "(circles|circles|discs)", "square": "(squares|squares|boxes)", "cross": "crosses"}
+SIZE_WORDS = {"small": "(small|small|tiny)", "large": "(large|big)"}
+COUNT_WORDS = {2: "(two|two|2)", 3: "(three|three|3)", 4: "(four|four|4)"}
+RELATION_WORDS = {"left": "(left of|to the left of|on the left of)", "right": "(right of|to the right of|on the right of)",
+                  "above": "(above|above|over)", "below": "(below|below|under|beneath)"}
+INVERSE = {"left": "right", "right": "left", "above": "below", "below": "above"}
+CENTRE = "(centre|center|middle)"
+PLACE_WORDS = {"centre": f"in the {CENTRE}", "top": "(at|on) the top", "bottom": "(at|on) the bottom",
+               "left": "(at|on) the left( side|)", "right": "(at|on) the right( side|)"}
+LEADS = "(||||draw|show|(|draw )a (picture|drawing) of|an image of|V)"  # V: there is, there are
+GROUND_SAYS = "(on a G background|on G|against a G background|with a G background)"
+# {A} and {B} are things with their articles, R and I the relation and its inverse.
+RELATED = ["A R B", "A R B", "A R B", "A is R B", "B with A R it", "B and A R it"]
+JOINED = ["A and B", "A and B", "A with B", "A beside B", "A next to B"]
+# H6: wordings that are never trained. Their words are known from others.
+HELD_WORDINGS = {"single": "there is A on a picture P", "counted": "a picture with N", "related": "R B there is A", "joined": "a drawing with A beside B"}
+
+
+def _expand(rng, pattern):
+    """Replaces each (a|b) by one of its parts."""
+    for _ in range(100):
+        pattern, replaced = re.subn(r"\(([^()]*)\)", lambda match: rng.choice(match[1].split("|")), pattern)
+        if not replaced:
+            return " ".join(pattern.split())
+    raise AssertionError(f"deep brackets: {pattern}")
+
+
+def _noun(thing, article, plural=False):
+    shape = PLURALS.get(thing.shape, thing.shape + "s") if plural else SHAPE_WORDS.get(thing.shape, thing.shape)
+    colour = COLOUR_WORDS.get(thing.colour, thing.colour) if thing.colour else ""
+    return f"{article} {SIZE_WORDS.get(thing.size, thing.size) if thing.size else ''} {colour} {shape}"
+
+
+def _place_words(place):
+    return PLACE_WORDS.get(place) or "(at|in) the {}( corner|)".format(
+        place.replace("top", "(top|upper)").replace("bottom", "(bottom|lower)"))
+
+
+def _word(rng, claim, held_wording):
+    """Returns a caption for a claim."""
+    article = rng.choices(["@", ""], [0.8, 0.2])[0]
+    first = rng.choice(["the", "@"]) if article and rng.random() < 0.1 else article
+    nouns = [_noun(thing, article if at else first) for at, thing in enumerate(claim.things)]
+    values, lead = dict(zip("ABC", nouns)) | {"V": "there is"}, LEADS
+    if claim.kind == "single":
+        if article and claim.place is None and rng.random() < 0.15:
+            values["A"] = _noun(claim.things[0], "(one|1)")
+        pattern = "A P"
+        values["P"] = _place_words(claim.place) if claim.place else ""
+    elif claim.kind == "counted":
+        pattern = "N"
+        values |= {"N": _noun(claim.things[0], COUNT_WORDS[len(claim.things)], plural=True), "V": "there are"}
+    elif claim.kind == "related":
+        pattern = rng.choice(RELATED)
+        lead = "" if " is " in pattern else lead
+        relation = claim.relations[0][1]
+        if pattern.startswith("A") and rng.random() < 0.5:  # the other thing may be named first
+            values["A"], values["B"], relation = nouns[1], nouns[0], INVERSE[relation]
+        values["R"] = RELATION_WORDS[relation]
+    elif claim.kind == "joined":
+        pattern = rng.choice(JOINED)
+    elif claim.kind == "three":
+        pattern = "A, B and C"
+    else:
+        pattern = "A R B and Q C"
+        values |= {"R": RELATION_WORDS[claim.relations[0][1]], "Q": RELATION_WORDS[claim.relations[1][1]]}
+    if held_wording:
+        pattern, lead = HELD_WORDINGS[claim.kind], ""
+    body = re.sub(r"\b[A-Z]\b", lambda match: values[match[0]], f"{lead} {pattern}")
+    ground = GROUND_SAYS.replace("G", GROUND_WORDS.get(claim.ground, claim.ground)) if claim.ground else ""
+    text = _expand(rng, f"{body} {ground}")
+    return re.sub(r"@( (?=[aeiou]))?", lambda match: "an " if match[1] else "a", text)
+
+
+# --- scenes
+
+
+def scene(rng, wanted="known", kind=None):
+    """Returns a random Scene of a split: "known" (what is trained) or "H1" to "H7"."""
+    chosen = kind or rng.choices(list(KINDS), list(KINDS.values()))[0]
+    if wanted in ("H3", "H4", "H6", "H7"):
+        chosen = {"H3": "related", "H4": "counted", "H6": rng.choice(list(HELD_WORDINGS)), "H7": "longer"}[wanted]
+    for _ in range(TRIES):
+        claim, ground, things = _content(rng, chosen, says_all=wanted in ("H1", "H2", "H5"))
+        if held_out(claim, ground, things) != ({wanted} if wanted not in ("known", "H6") else set()):
+            continue
+        boxes = _place(rng, claim, things) if _is_drawable(claim, things) else None
+        if not boxes:
+            continue
+        caption = _word(rng, claim, wanted == "H6")
+        if len(split(caption)) < TEXT_LENGTH:
+            return Scene(caption, claim, ground, things, boxes)
+    raise AssertionError(f"no scene of {wanted} was found in {TRIES} tries")
+
+
+def main():
+    for wanted in ["known", "H1", "H2", "H3", "H4", "H5", "H6", "H7"]:
+        print(wanted)
+        for at in range(24 if wanted == "known" else 6):
+            print("   ", scene(random.Random(f"{wanted} {at}"), wanted).caption)
+
+
+if __name__ == "__main__":
+    main()
