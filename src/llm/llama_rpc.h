@@ -40,7 +40,7 @@ class RpcServer {
             std::vector<Device> devices);
 
   const std::shared_ptr<RpcRelay> relay_;
-  const ggml_backend_t holder_;  // Keeps the library's connection.
+  ggml_backend* const holder_;  // Keeps the library's connection.
   const std::vector<ggml_backend_dev_t> handles_;
   const std::vector<Device> devices_;
   mutable std::mutex computing_;
