@@ -173,40 +173,36 @@ std::unique_ptr<Lane> WorkerSet::make_lane(const Loaded& loaded, const LoadedWor
 
 LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& made, std::size_t index) const {
   const llm::ModelFacts& facts = made.model->facts();
-  LaneOptions options{.index = static_cast<std::int32_t>(index),
-                      .threads = made.threads,
-                      .threads_beside_prefill = made.threads_beside_prefill,
-                      .tick_ms = options_.tick_ms,
-                      .target_ttft_ms = options_.target_ttft_ms,
-                      .target_tbt_ms = options_.target_tbt_ms,
-                      .weights = {.always = facts.bytes - facts.expert_bytes,
-                                  .experts = facts.expert_bytes,
-                                  .experts_count = facts.experts_count,
-                                  .experts_used = facts.experts_used},
-                      // A device with memory of its own reads that, and not the machine's.
-                      .bmt_budget_gbps = facts.is_on_devices && !facts.on_devices.is_empty() ? 0 : options_.bmt_budget_gbps,
-                      .policy = options_.policy,
-                      .is_reproducible = options_.is_reproducible,
-                      .warms_up = options_.warms_up,
-                      .widths = made.widths,
-                      .speculates = made.defaults.speculates.value_or(options_.speculates),
-                      .verify_every = options_.verify_every,
-                      .workers = busy_workers_,
-                      .stats = loaded.stats[index],
-                      .store = &store_,
-                      .eviction = options_.store.eviction,
-                      .wait_for_disk = [this](const std::function<bool()>& is_done) { wait_for_disk(is_done); },
-                      .others_busy = nullptr,
-                      .others_busy_while_measured = others_busy(),
-                      .make_prefill_context = nullptr,
-                      .encode = encode_by(loaded.image_encoder),
-                      .on_lost = on_lost_,
-                      .test_drafter = nullptr,
-                      .on_logits = nullptr};
-  if (options.threads > 1) {
-    options.others_busy = others_busy();
-  }
-  return options;
+  return {.index = static_cast<std::int32_t>(index),
+          .threads = made.threads,
+          .threads_beside_prefill = made.threads_beside_prefill,
+          .tick_ms = options_.tick_ms,
+          .target_ttft_ms = options_.target_ttft_ms,
+          .target_tbt_ms = options_.target_tbt_ms,
+          .weights = {.always = facts.bytes - facts.expert_bytes,
+                      .experts = facts.expert_bytes,
+                      .experts_count = facts.experts_count,
+                      .experts_used = facts.experts_used},
+          // A device with memory of its own reads that, and not the machine's.
+          .bmt_budget_gbps = facts.is_on_devices && !facts.on_devices.is_empty() ? 0 : options_.bmt_budget_gbps,
+          .policy = options_.policy,
+          .is_reproducible = options_.is_reproducible,
+          .warms_up = options_.warms_up,
+          .widths = made.widths,
+          .speculates = made.defaults.speculates.value_or(options_.speculates),
+          .verify_every = options_.verify_every,
+          .workers = busy_workers_,
+          .stats = loaded.stats[index],
+          .store = &store_,
+          .eviction = options_.store.eviction,
+          .wait_for_disk = [this](const std::function<bool()>& is_done) { wait_for_disk(is_done); },
+          .others_busy = made.threads > 1 ? others_busy() : nullptr,
+          .others_busy_while_measured = others_busy(),
+          .make_prefill_context = nullptr,
+          .encode = encode_by(loaded.image_encoder),
+          .on_lost = on_lost_,
+          .test_drafter = nullptr,
+          .on_logits = nullptr};
 }
 
 void WorkerSet::start_threads(Worker& worker, std::size_t index) {

@@ -435,8 +435,8 @@ Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptio
   });
 }
 
-LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity,
-                           std::vector<llama_adapter_lora*> adapters, RpcServers rpc_servers)
+LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, const ContextShape& shape,
+                           std::string identity, std::vector<llama_adapter_lora*> adapters, RpcServers rpc_servers)
     : rpc_servers_(std::move(rpc_servers)),
       model_(std::move(model)),
       devices_(devices_under(model_.get())),

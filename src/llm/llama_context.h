@@ -81,7 +81,7 @@ class LlamaContext final : public Context {
   [[nodiscard]] Expected<Unit> move_cells(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
 
  private:
-  LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity,
+  LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, const ContextShape& shape, std::string identity,
                std::vector<llama_adapter_lora*> adapters, RpcServers rpc_servers);
   // `sees_ahead`: every row attends to the whole batch.
   [[nodiscard]] Expected<DecodeStatus> run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead);

@@ -393,8 +393,8 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     facts.is_on_devices = placed > layers && !is_partly_on_device;
     const Placement placement = placement_of(devices.used(), counts, layers, devices.experts_on_cpu());
     auto adapters = load_adapters(*model, *header, options.adapters, facts);
-    return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts), std::move(adapters),
-                                        options.pooling, device_options, placement, devices.rpc_servers());
+    return std::make_shared<LlamaModel>(model, std::move(*vocab), std::move(facts), std::move(adapters), options.pooling,
+                                        device_options, placement, devices.rpc_servers());
   });
 }
 

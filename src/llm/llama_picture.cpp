@@ -236,6 +236,11 @@ class LlamaPictureModel final : public PictureModel {
     const std::size_t count = file_.header.tensors.size() + 1;
     context_.reset(ggml_init({.mem_size = count * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true}));
     for (const GgufTensor& tensor : file_.header.tensors) {
+      if (const auto scores = scores_of(tensor.name)) {
+        const PictureShape& shape = file_.shape;
+        tensors_[*scores] = ggml_new_tensor_3d(context_.get(), GGML_TYPE_F32, shape.tokens(), shape.tokens(), shape.heads);
+        continue;
+      }
       std::array<std::int64_t, GGML_MAX_DIMS> sizes{1, 1, 1, 1};
       std::ranges::copy(tensor.sizes, sizes.begin());
       tensors_[tensor.name] = ggml_new_tensor(context_.get(), static_cast<ggml_type>(tensor.type),
@@ -254,6 +259,7 @@ class LlamaPictureModel final : public PictureModel {
               .shape = file_.shape,
               .steps = file_.steps,
               .guidance = file_.guidance,
+              .shift = file_.shift,
               .bytes = ggml_backend_buffer_get_size(buffer_.get()),
               .parameters = file_.header.parameters};
     if (devices_.are_used() && kind_of(device) == DeviceKind::gpu) facts_.on_devices.add(device_name(device), facts_.bytes);
@@ -307,7 +313,11 @@ class LlamaPictureModel final : public PictureModel {
       if (!file.is_open() || ::pread(file.get(), bytes.data(), bytes.size(), at) != static_cast<ssize_t>(bytes.size())) {
         return fail(ErrorCode::model_load, std::format("{}: tensor {} cannot be read", path, tensor.name));
       }
-      ggml_backend_tensor_set(tensors_.at(tensor.name), bytes.data(), 0, bytes.size());
+      if (const auto scores = scores_of(tensor.name)) {
+        set_numbers(*scores, with_offsets({reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)}));
+      } else {
+        ggml_backend_tensor_set(tensors_.at(tensor.name), bytes.data(), 0, bytes.size());
+      }
     }
     set_places();
     return Unit{};
@@ -330,7 +340,41 @@ class LlamaPictureModel final : public PictureModel {
         places.push_back(rows[place / grid * width + i] + columns[place % grid * width + i] + types[width + i]);
       }
     }
-    ggml_backend_tensor_set(tensors_.at(kPlaces), places.data(), 0, places.size() * sizeof(float));
+    set_numbers(kPlaces, places);
+  }
+
+  // "blk.N.scores" for "blk.N.attn_bias".
+  static std::optional<std::string> scores_of(const std::string& name) {
+    constexpr std::string_view kBias = ".attn_bias";
+    if (!name.ends_with(kBias)) return std::nullopt;
+    return name.substr(0, name.size() - kBias.size()) + ".scores";
+  }
+
+  // From [bias_rows, heads] to [heads, queries, keys].
+  [[nodiscard]] std::vector<float> with_offsets(std::span<const float> bias) const {
+    const PictureShape& shape = file_.shape;
+    const std::int32_t side = 2 * shape.grid() - 1;
+    const auto row_of = [&](std::int32_t query, std::int32_t key) {
+      const std::int32_t from = query - shape.text_length;
+      const std::int32_t to = key - shape.text_length;
+      if (from < 0) return side * side + (to < 0 ? 0 : 1);
+      if (to < 0) return side * side + 2;
+      const std::int32_t down = from / shape.grid() - to / shape.grid() + shape.grid() - 1;
+      return down * side + from % shape.grid() - to % shape.grid() + shape.grid() - 1;
+    };
+    std::vector<float> scores;
+    for (std::int32_t head = 0; head < shape.heads; ++head) {
+      for (std::int32_t query = 0; query < shape.tokens(); ++query) {
+        for (std::int32_t key = 0; key < shape.tokens(); ++key) {
+          scores.push_back(bias[static_cast<std::size_t>(row_of(query, key) * shape.heads + head)]);
+        }
+      }
+    }
+    return scores;
+  }
+
+  void set_numbers(const std::string& name, std::span<const float> numbers) {
+    ggml_backend_tensor_set(tensors_.at(name), numbers.data(), 0, numbers.size_bytes());
   }
 
   const PictureFile file_;

@@ -123,7 +123,7 @@ class LlamaProjector final : public Projector {
         device_(device) {}
   ~LlamaProjector() override {
     if (find_lost(devices(), "")) {
-      (void)context_.release();  // See free_context().
+      [[maybe_unused]] auto* const kept = context_.release();  // See free_context().
       log_warning("an encoder on a lost device is not freed: its memory is free when umad ends");
       return;
     }

@@ -169,8 +169,7 @@ Expected<std::shared_ptr<RpcServer>> RpcServer::at(const RpcAddress& address) {
       return cannot_use(*known.relay, "the library does not connect to it");
     }
     known.described = described_devices;
-    const std::shared_ptr<RpcServer> server(
-        new RpcServer(known.relay, holder, std::move(handles), std::move(described_devices)));
+    std::shared_ptr<RpcServer> server(new RpcServer(known.relay, holder, std::move(handles), std::move(described_devices)));
     if (known.relay->is_lost()) return cannot_use(*known.relay, "");
     known.used = server;
     known.keep(server);

@@ -14,14 +14,16 @@ PictureDrawing::PictureDrawing(const DrawingOptions& options)
       noisy_(normal_noise(options.seed, static_cast<std::size_t>(options.size) * static_cast<std::size_t>(options.size) * 3)),
       clean_(noisy_.size()) {}
 
-float PictureDrawing::time_of(std::int32_t step) const {
-  return static_cast<float>(options_.steps - step) / static_cast<float>(options_.steps);
+double PictureDrawing::time_of(std::int32_t step) const {
+  const double share = static_cast<double>(options_.steps - step) / options_.steps;
+  const auto shift = static_cast<double>(options_.shift);
+  return shift * share / (1 + (shift - 1) * share);
 }
 
 void PictureDrawing::advance(std::span<const float> clean, std::span<const float> clean_of_negative) {
   UMA_CHECK(!is_done() && clean.size() == noisy_.size());
   UMA_CHECK(!needs_negative() || clean_of_negative.size() == noisy_.size());
-  const auto left = static_cast<float>(static_cast<double>(options_.steps - steps_done_ - 1) / (options_.steps - steps_done_));
+  const auto left = static_cast<float>(time_of(steps_done_ + 1) / time_of(steps_done_));
   for (std::size_t i = 0; i < noisy_.size(); ++i) {
     const float without = needs_negative() ? clean_of_negative[i] : 0;
     const float guided = needs_negative() ? without + options_.guidance * (clean[i] - without) : clean[i];

@@ -11,6 +11,7 @@ struct DrawingOptions {
   std::int32_t size = 0;  // Pixels of a side.
   std::int32_t steps = 1;
   float guidance = 1;  // How far the caption is followed beyond its own prediction; 1: not beyond.
+  float shift = 1;     // More than 1: more of the steps are where the noise is strong.
   std::uint64_t seed = 0;
 };
 
@@ -28,7 +29,7 @@ class PictureDrawing {
 
   // What the next step's prediction is made from. Time is 1 for noise and 0 for the picture.
   [[nodiscard]] std::span<const float> noisy() const { return noisy_; }
-  [[nodiscard]] float time() const { return time_of(steps_done_); }
+  [[nodiscard]] float time() const { return static_cast<float>(time_of(steps_done_)); }
   // Takes the predicted clean pictures: for the caption, and for the negative one if it is needed. Requires: not done.
   void advance(std::span<const float> clean, std::span<const float> clean_of_negative);
 
@@ -36,7 +37,7 @@ class PictureDrawing {
   [[nodiscard]] std::vector<std::uint8_t> levels() const;
 
  private:
-  [[nodiscard]] float time_of(std::int32_t step) const;
+  [[nodiscard]] double time_of(std::int32_t step) const;
 
   const DrawingOptions options_;
   std::int32_t steps_done_ = 0;

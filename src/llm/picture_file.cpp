@@ -5,6 +5,7 @@
 #include <format>
 #include <map>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 namespace uma::llm {
@@ -31,9 +32,10 @@ constexpr Key kKeys[] = {
     {"text_layers", &PictureShape::text_layers, 128},
     {"time_frequencies", &PictureShape::time_frequencies, 4096},
 };
-constexpr std::int64_t kStepsMax = 1000;
+constexpr double kStepsMax = 1000;
 constexpr std::int64_t kPatchesMax = 4096;
 constexpr double kGuidanceMax = 20;
+constexpr double kShiftMax = 100;
 
 Error invalid(std::string text) {
   return {ErrorCode::model_load, std::move(text)};
@@ -80,6 +82,7 @@ std::map<std::string, Sizes> tensors_of(const PictureShape& shape, std::size_t w
     const std::string prefix = std::format("blk.{}.", i);
     add_layer(prefix);
     tensors[prefix + "mod_table"] = {6 * width, 2};
+    tensors[prefix + "attn_bias"] = {size(shape.heads), size(shape.bias_rows())};
   }
   return tensors;
 }
@@ -144,9 +147,12 @@ Expected<PictureFile> picture_file_of(GgufHeader header) {
   };
   const double steps = number("steps", 0);
   const double guidance = number("guidance", 1);
-  if (!(steps >= 1 && steps <= static_cast<double>(kStepsMax)) || !(guidance >= 1 && guidance <= kGuidanceMax)) {
-    return std::unexpected(invalid(std::format("{0}.steps is {1} and {0}.guidance is {2}, not from 1 to {3} and from 1 to {4}",
-                                               kPictureArchitecture, steps, guidance, kStepsMax, kGuidanceMax)));
+  const double shift = number("shift", 1);
+  const std::tuple<const char*, double, double> numbers[] = {
+      {"steps", steps, kStepsMax}, {"guidance", guidance, kGuidanceMax}, {"shift", shift, kShiftMax}};
+  for (const auto& [key, value, max] : numbers) {
+    if (value >= 1 && value <= max) continue;
+    return std::unexpected(invalid(std::format("{}.{} is {}, not from 1 to {}", kPictureArchitecture, key, value, max)));
   }
   if (header.picture_words.size() < 3) {
     return std::unexpected(invalid(std::format("{}.words is missing or too short", kPictureArchitecture)));
@@ -157,6 +163,7 @@ Expected<PictureFile> picture_file_of(GgufHeader header) {
                    .shape = *shape,
                    .steps = static_cast<std::int32_t>(steps),
                    .guidance = static_cast<float>(guidance),
+                   .shift = static_cast<float>(shift),
                    .words = {}};
   file.words = std::exchange(file.header.picture_words, {});
   return file;

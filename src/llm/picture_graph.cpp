@@ -45,8 +45,8 @@ class Builder {
     return ggml_mul(get(), ggml_rms_norm(get(), x, kEpsilon), weight(name));
   }
 
-  // x: [width, tokens, rows].
-  [[nodiscard]] ggml_tensor* attention(ggml_tensor* x, const std::string& layer) const {
+  // x: [width, tokens, rows]. `scores` are added to those of the queries and keys; null: none.
+  [[nodiscard]] ggml_tensor* attention(ggml_tensor* x, const std::string& layer, ggml_tensor* scores) const {
     const std::int64_t heads = shape_.heads;
     const std::int64_t head = shape_.head_width();
     const std::int64_t tokens = x->ne[1];
@@ -60,7 +60,7 @@ class Builder {
     ggml_tensor* const k = ggml_permute(get(), rms(part(1), layer + "attn_k_norm"), 0, 2, 1, 3);
     ggml_tensor* const v = ggml_cont(get(), ggml_permute(get(), part(2), 1, 2, 0, 3));  // [tokens, head, heads, rows]
     ggml_tensor* const weights =
-        ggml_soft_max_ext(get(), ggml_mul_mat(get(), k, q), nullptr, 1 / std::sqrt(static_cast<float>(head)), 0);
+        ggml_soft_max_ext(get(), ggml_mul_mat(get(), k, q), scores, 1 / std::sqrt(static_cast<float>(head)), 0);
     ggml_tensor* const mixed = ggml_permute(get(), ggml_mul_mat(get(), v, weights), 0, 2, 1, 3);
     return linear(layer + "attn_output", ggml_cont_3d(get(), mixed, shape_.width, tokens, rows));
   }
@@ -102,7 +102,7 @@ CaptionGraph make_caption_graph(const PictureShape& shape, const PictureTensors&
   ggml_tensor* x = ggml_add(context, ggml_get_rows(context, build.weight("text_embd"), made.words), build.weight("text_pos"));
   for (std::int32_t i = 0; i < shape.text_layers; ++i) {
     const std::string layer = std::format("text.{}.", i);
-    x = ggml_add(context, x, build.attention(build.rms(x, layer + "attn_norm"), layer));
+    x = ggml_add(context, x, build.attention(build.rms(x, layer + "attn_norm"), layer, nullptr));
     x = ggml_add(context, x, build.feed_forward(build.rms(x, layer + "ffn_norm"), layer));
   }
   made.text = Builder::output(build.rms(x, "text_norm"));
@@ -139,7 +139,8 @@ DenoiseGraph make_denoise_graph(const PictureShape& shape, const PictureTensors&
     for (const std::size_t shift : {0U, 3U}) {
       ggml_tensor* const all =
           ggml_concat(context, build.modulated(x[0], of_layer[0], shift), build.modulated(x[1], of_layer[1], shift), 1);
-      ggml_tensor* const computed = shift == 0 ? build.attention(all, layer) : build.feed_forward(all, layer);
+      ggml_tensor* const computed =
+          shift == 0 ? build.attention(all, layer, build.weight(layer + "scores")) : build.feed_forward(all, layer);
       std::size_t begin = 0;
       for (std::size_t part = 0; part < 2; ++part) {
         ggml_tensor* const own = ggml_view_3d(context, computed, shape.width, x[part]->ne[1], rows, computed->nb[1],

@@ -12,7 +12,8 @@
 
 namespace uma::llm {
 
-// A model's tensors by their names, and "places": the sums of pos_row, pos_col and type_embd[1] of each patch.
+// A model's tensors by their names, without attn_bias; "places", the sums of pos_row, pos_col and type_embd[1] of each patch;
+// and for each layer of the trunk "blk.N.scores", [tokens, tokens, heads], what attn_bias adds for each key and query.
 using PictureTensors = std::map<std::string, ggml_tensor*>;
 
 // Sizes are the library's: the first is the one whose numbers lie next to each other.

@@ -56,8 +56,9 @@ struct PictureFacts {
   std::string identity;  // As ModelFacts::identity.
   std::string description;
   PictureShape shape;
-  std::int32_t steps = 1;  // By default.
-  float guidance = 1;
+  std::int32_t steps = 1;   // By default.
+  float guidance = 1;       // By default.
+  float shift = 1;          // DrawingOptions::shift.
   std::uint64_t bytes = 0;  // Weights in memory.
   std::uint64_t parameters = 0;
   DeviceBytes on_devices{};  // Part of `bytes`.

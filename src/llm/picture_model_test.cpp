@@ -176,7 +176,7 @@ TEST(PictureFileTest, NamesWhatIsWrong) {
     EXPECT_EQ(found.error().code, ErrorCode::model_load);
     EXPECT_THAT(found.error().message, HasSubstr(part));
   };
-  expect_refused(small.keys(), "tensor blk.0.attn_k_norm is missing");
+  expect_refused(small.keys(), "tensor blk.0.attn_bias is missing");
   expect_refused(small.head().tensor("blk.9.attn_k_norm", {16}), "no place for a tensor blk.9.attn_k_norm");
   expect_refused(small.keys().tensor("text_embd", {32, 7}), "tensor text_embd is not 32 × 6");
   expect_refused(small.keys().tensor("text_embd", {32, 6}, 1, 2), "tensor text_embd has the type 1, not f32");
@@ -234,6 +234,18 @@ TEST(PictureDrawingTest, GoesStraightToWhatIsPredicted) {
   for (int i = 0; i < 3; ++i) drawing.advance(picture, {});
   EXPECT_TRUE(drawing.is_done());
   EXPECT_THAT(drawing.levels(), ::testing::ElementsAre(0, 255, 128, 191, 64, 159, 255, 0, 128, 128, 128, 128)) << "clamped";
+}
+
+TEST(PictureDrawingTest, ShiftedTimesAreNearerToTheNoise) {
+  PictureDrawing drawing({.size = 1, .steps = 4, .shift = 3, .seed = 1});
+  const std::vector<float> picture(3, 0);
+  std::vector<float> times;
+  const float noise = drawing.noisy()[0];
+  for (; !drawing.is_done(); drawing.advance(picture, {})) {
+    times.push_back(drawing.time());
+    EXPECT_FLOAT_EQ(drawing.noisy()[0], noise * drawing.time());
+  }
+  EXPECT_THAT(times, ::testing::ElementsAre(1, ::testing::FloatEq(0.9F), 0.75F, 0.5F));
 }
 
 TEST(PictureDrawingTest, IsGuidedAwayFromTheNegativeCaption) {

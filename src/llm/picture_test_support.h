@@ -61,6 +61,7 @@ class ReferencePictures {
     for (std::int32_t i = 0; i < shape.layers; ++i) {
       layer(std::format("blk.{}.", i));
       add(std::format("blk.{}.mod_table", i), {6 * width, 2});
+      add(std::format("blk.{}.attn_bias", i), {size(shape.heads), size(shape.bias_rows())});
     }
     add("final_mod.weight", {width, 2 * width});
     add("final_mod.bias", {2 * width});
@@ -188,7 +189,7 @@ class ReferencePictures {
         for (std::size_t row = 0; row < in.rows(); ++row) {
           for (std::size_t j = 0; j < width(); ++j) in.row(row)[j] = in.row(row)[j] * (1 + value(row, 1, j)) + value(row, 0, j);
         }
-        const Matrix out = part == 0 ? attention(in, layer) : feed_forward(in, layer);
+        const Matrix out = part == 0 ? attention(in, layer, of(layer + "attn_bias")) : feed_forward(in, layer);
         for (std::size_t row = 0; row < x.rows(); ++row) {
           for (std::size_t j = 0; j < width(); ++j) x.row(row)[j] += value(row, 2, j) * out.row(row)[j];
         }
@@ -266,7 +267,25 @@ class ReferencePictures {
     }
     return x;
   }
-  [[nodiscard]] Matrix attention(const Matrix& x, const std::string& layer) const {
+  // What a query's score for a key gets.
+  [[nodiscard]] double bias_of(const std::vector<float>& bias, std::size_t query, std::size_t key, std::size_t head) const {
+    if (bias.empty()) return 0;
+    const auto text = static_cast<std::size_t>(shape.text_length);
+    const auto grid = static_cast<std::size_t>(shape.grid());
+    const std::size_t side = 2 * grid - 1;
+    std::size_t row = side * side;
+    if (query >= text && key >= text) {
+      const std::size_t from = query - text;
+      const std::size_t to = key - text;
+      row = (from / grid + grid - 1 - to / grid) * side + (from % grid + grid - 1 - to % grid);
+    } else if (query < text && key >= text) {
+      row += 1;
+    } else if (query >= text) {
+      row += 2;
+    }
+    return static_cast<double>(bias[row * static_cast<std::size_t>(shape.heads) + head]);
+  }
+  [[nodiscard]] Matrix attention(const Matrix& x, const std::string& layer, const std::vector<float>& bias = {}) const {
     const auto heads = static_cast<std::size_t>(shape.heads);
     const auto head = static_cast<std::size_t>(shape.head_width());
     const Matrix qkv = linear(x, layer + "attn_qkv.weight");
@@ -288,7 +307,7 @@ class ReferencePictures {
         Numbers weights;
         for (std::size_t other = 0; other < x.rows(); ++other) {
           const double product = std::inner_product(q.row(row), q.row(row) + head, k.row(other), 0.0);
-          weights.push_back(std::exp(product / std::sqrt(static_cast<double>(head))));
+          weights.push_back(std::exp(product / std::sqrt(static_cast<double>(head)) + bias_of(bias, row, other, index)));
         }
         const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
         for (std::size_t other = 0; other < x.rows(); ++other) {

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <format>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <span>
 #include <sys/socket.h>
