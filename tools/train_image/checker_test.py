@@ -88,7 +88,7 @@ class Checker(unittest.TestCase):
     def test_exchanged_things_are_reported_as_swapped(self):
         thing = scenes.Thing("red", "circle", "medium"), scenes.Thing("blue", "square", "medium")
         claim = scenes.Claim("related", thing, relations=((0, "left", 1),))
-        scene = scenes.Scene("", claim, "white", thing[::-1], ((15.0, 30.0, 9.5), (45.0, 30.0, 9.5)))
+        scene = scenes.Scene("", claim, "white", thing[::-1], ((16.0, 32.0, 10.0), (44.0, 32.0, 10.0)))
         verdict = checker.check(drawing.draw([scene]), [claim])[0]
         self.assertTrue(verdict["swapped"])
         self.assertFalse(verdict["all"])

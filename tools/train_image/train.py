@@ -30,7 +30,7 @@ MUON_RATE, ADAM_RATE = 0.02, 3e-3
 WARM_UP = 100  # steps
 WEIGHT_DECAY = 0.02
 DROPPED = 0.12  # share of captions that are left out, for guidance
-TIME_MEAN, TIME_SPREAD = 0.4, 1.0  # t = sigmoid(mean + spread * normal), as in Esser et al., 2024, with more noise
+TIME_MEAN, TIME_SPREAD = 1.0, 1.1  # t = sigmoid(mean + spread * normal): what is where is decided at much noise (Esser et al., 2024)
 TIME_MIN = 0.05
 STEPS_MAX = 1_000_000
 LOG_EVERY = 50  # steps
