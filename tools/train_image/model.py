@@ -61,7 +61,7 @@ class Shape:
     image_size: int = 64
     patch: int = 8
     width: int = 192
-    layers: int = 8
+    layers: int = 6
     heads: int = 6
     feed_forward: int = 512
     text_length: int = words.TEXT_LENGTH
