@@ -12,7 +12,7 @@ The steps, for a picture of 8-bit levels (floor(255 * value + 0.5)):
    centre that give it the same area and centroid, and compared: sum of the minima / sum of the maxima. The best shape must reach
    0.75 and be 0.05 ahead of the second, else the core has no shape. A ring must be closed: a 4-connected walk over pixels with
    a coverage below 0.5, from the ring's centre, must not reach the border of the picture.
-5. The size is that of the radius: up to 7.75 small, up to 11.75 medium, else large.
+5. The size is that of the radius: up to 8 small, up to 12 medium, else large.
 6. Solid 4-connected sets of pixels that are neither of the ground's class nor in or beside a core are things without colour.
 7. The things of the claim are assigned to what was found so that as many attributes as possible are right. The picture is right
    if all attributes are, the ground is, and nothing else was found.
@@ -142,7 +142,7 @@ def look(pictures):
         coverage = (((levels[rows] - ground) * step).sum(-1) / (step**2).sum(-1)).clamp(0, 1)
         coverage = coverage * (own | (wide & (labels[rows] < 0)))
         for (at, colour), (shape, r, x, y) in zip(cores, _shapes(coverage)):
-            size = "small" if r <= 7.75 else "medium" if r <= 11.75 else "large"
+            size = "small" if r <= 8.0 else "medium" if r <= 12.0 else "large"
             found[at].append(Found(PALETTE[colour], shape, size, x, y))
     grounds_map = torch.tensor(grounds)[:, None, None]
     rest = (classes != grounds_map) & ~beside

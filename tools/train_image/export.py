@@ -33,6 +33,7 @@ def write(shape, weights, path, matrix_type="Q8_0"):
             writer.add_uint32(f"{ARCHITECTURE}.{name}", value)
     writer.add_uint32(f"{ARCHITECTURE}.steps", sample.STEPS)
     writer.add_float32(f"{ARCHITECTURE}.guidance", sample.GUIDANCE)
+    writer.add_float32(f"{ARCHITECTURE}.shift", sample.SHIFT)
     writer.add_string(f"{ARCHITECTURE}.prediction", "x")
     writer.add_array(f"{ARCHITECTURE}.words", words.WORDS)
     for name, weight in weights.items():

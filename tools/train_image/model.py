@@ -11,7 +11,8 @@ silu(x)    = x / (1 + exp(-x))
 attention(x, layer), x [n, W]:
     q, k, v = the three W-wide parts, in this order, of linear(x, attn_qkv [3 W, W]); each seen as [n, H, D]
     q = rms(q, attn_q_norm [D]), k = rms(k, attn_k_norm [D])          for each head; the weights are shared by the heads
-    out[i, h] = sum over j of softmax over j (q[i, h] . k[j, h] / sqrt(D)) v[j, h]       every token sees every token, no mask
+    out[i, h] = sum over j of softmax over j (q[i, h] . k[j, h] / sqrt(D) + bias[h, i, j]) v[j, h]
+                                                    every token sees every token, no mask; the text encoder has no bias
     the result is linear(out [n, W], attn_output [W, W])
 feed_forward(x, layer), x [n, W]:
     gate, up = the two halves, in this order, of linear(x, ffn_gate_up [2 F, W])
@@ -33,6 +34,9 @@ The trunk runs once for a step. z [S, S, 3] is the noisy picture (row, column, R
     for each of layers:
         for text rows m' = m + mod_table[0], for image rows m' = m + mod_table[1]; mod_table [2, 6 W] is the layer's own
         shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = the six W-wide parts of m', in this order
+        bias[h, i, j] = attn_bias[o, h], with the layer's attn_bias [(2 G - 1)^2 + 3, H] and, for the query i and the key j,
+            o = (gy_i - gy_j + G - 1) * (2 G - 1) + (gx_i - gx_j + G - 1)   if both are image rows
+            o = (2 G - 1)^2 + 0, 1, 2       if i, j are text and text; text and image; image and text
         x = x + gate_a * attention(norm(x) * (1 + scale_a) + shift_a)
         x = x + gate_f * feed_forward(norm(x) * (1 + scale_f) + shift_f)
     shift, scale = the two W-wide parts of linear(c, final_mod [2 W, W]) + final_mod bias
@@ -57,7 +61,7 @@ class Shape:
     image_size: int = 64
     patch: int = 8
     width: int = 192
-    layers: int = 8
+    layers: int = 6
     heads: int = 6
     feed_forward: int = 512
     text_length: int = words.TEXT_LENGTH
@@ -98,13 +102,17 @@ class Layer(nn.Module):
         self.ffn_gate_up = nn.Linear(shape.width, 2 * shape.feed_forward, bias=False)
         self.ffn_down = nn.Linear(shape.feed_forward, shape.width, bias=False)
 
-    def attend(self, x):
+    def attend(self, x, bias=None):
+        """bias: [heads, tokens, tokens], added to the scores."""
         # Written out: torch's fused attention has a slower backward pass on a CPU at these sizes.
         rows, length, width = x.shape
         q, k, v = self.attn_qkv(x).view(rows, length, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
         q = rms(q, self.attn_q_norm * self.head_width**-0.5).flatten(0, 1)
         k = rms(k, self.attn_k_norm).flatten(0, 1)
-        weights = torch.bmm(q, k.transpose(1, 2)).softmax(-1).to(x.dtype)
+        scores = torch.bmm(q, k.transpose(1, 2))
+        if bias is not None:
+            scores = (scores.view(rows, self.heads, length, length) + bias.to(scores.dtype)).flatten(0, 1)
+        weights = scores.softmax(-1).to(x.dtype)
         mixed = torch.bmm(weights, v.flatten(0, 1))
         return self.attn_output(mixed.view(rows, self.heads, length, self.head_width).transpose(1, 2).reshape(rows, length, width))
 
@@ -128,17 +136,37 @@ class TrunkLayer(Layer):
     def __init__(self, shape):
         super().__init__(shape)
         self.mod_table = nn.Parameter(torch.zeros(2, 6 * shape.width))
+        # At the start the heads prefer near patches, each to another degree, so that neighbours soon agree.
+        side = 2 * shape.grid - 1
+        offset = torch.arange(side) - (shape.grid - 1.0)
+        far = torch.hypot(offset[:, None], offset[None, :]).flatten()
+        slopes = torch.tensor([2.0, 1.0, 0.5, 0.25, 0.1, 0.0]).repeat(shape.heads)[: shape.heads]
+        self.attn_bias = nn.Parameter(-torch.cat((far, torch.tensor([0.0, 0.0, 2.0])))[:, None] * slopes)
 
-    def forward(self, x, modulation, length):
-        """modulation: [rows, 6 width]; length: the number of text rows of x."""
+    def forward(self, x, modulation, length, offsets):
+        """modulation: [rows, 6 width]; length: the number of text rows of x; offsets: the row of
+        attn_bias for each pair of tokens."""
         parts = (modulation[:, None] + self.mod_table).to(x.dtype).chunk(6, -1)
 
         def each(part):  # [rows, 2, width] to [rows, tokens, width]
             return torch.cat((part[:, :1].expand(-1, length, -1), part[:, 1:].expand(-1, x.shape[1] - length, -1)), 1)
 
         shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = map(each, parts)
-        x = x + gate_a * self.attend(torch.addcmul(shift_a, norm(x), 1 + scale_a))
+        bias = self.attn_bias.index_select(0, offsets.flatten()).T.contiguous().view(self.heads, *offsets.shape)
+        x = x + gate_a * self.attend(torch.addcmul(shift_a, norm(x), 1 + scale_a), bias)
         return x + gate_f * self.feed(torch.addcmul(shift_f, norm(x), 1 + scale_f))
+
+
+def bias_offsets(shape):
+    """Returns the row of attn_bias for each (query, key): [tokens, tokens]."""
+    grid, length, side = shape.grid, shape.text_length, 2 * shape.grid - 1
+    y, x = torch.arange(grid * grid) // grid, torch.arange(grid * grid) % grid
+    offsets = torch.empty(length + grid * grid, length + grid * grid, dtype=torch.int64)
+    offsets[:length, :length] = side * side
+    offsets[:length, length:] = side * side + 1
+    offsets[length:, :length] = side * side + 2
+    offsets[length:, length:] = (y[:, None] - y + grid - 1) * side + x[:, None] - x + grid - 1
+    return offsets
 
 
 class Network(nn.Module):
@@ -166,6 +194,7 @@ class Network(nn.Module):
             nn.init.zeros_(linear.bias)
         half = shape.time_frequencies // 2
         self.register_buffer("frequencies", torch.exp(-math.log(10000.0) * torch.arange(half) / half), persistent=False)
+        self.register_buffer("offsets", bias_offsets(shape), persistent=False)
 
     def encode(self, ids):
         """Returns (text [rows, L, width], pooled [rows, width]) of captions. ids: [rows, L]."""
@@ -189,7 +218,7 @@ class Network(nn.Module):
         condition = F.silu(time + self.pool(pooled))
         modulation = self.mod(condition)
         for layer in self.blk:
-            x = layer(x, modulation, shape.text_length)
+            x = layer(x, modulation, shape.text_length, self.offsets)
         shift, scale = self.final_mod(condition)[:, None].chunk(2, -1)
         y = self.output(torch.addcmul(shift, norm(x[:, shape.text_length :]), 1 + scale))
         return y.float().view(rows, grid, grid, patch, patch, 3).transpose(2, 3).reshape(z.shape)

@@ -3,8 +3,8 @@
 
     sample.py MODEL.gguf "a red circle left of a blue square" --out picture.png
 
-The sampler is Euler on S uniform steps from t = 1 (noise) to t = 0. In step i = 0 ... S - 1, t = (S - i) / S and
-t' = (S - i - 1) / S, in float:
+The sampler is Euler on S steps from t = 1 (noise) to t = 0. In step i = 0 ... S - 1, t = time(i) and t' = time(i + 1), where
+time(i) = shift * u / (1 + (shift - 1) * u), u = (S - i) / S, in double: more of the steps are where the noise is strong.
     x0, x1 = the network's pictures for no caption and for the caption;  x = clamp(x0 + guidance * (x1 - x0), -1, 1)
     z = x + (t' / t) * (z - x), which is z + (t' - t) * v with the velocity v = (z - x) / t
 The last step gives x itself. Another caption may take the place of "no caption": that is the negative prompt. With a guidance
@@ -25,7 +25,7 @@ import png
 import words
 
 BATCH = 32  # pictures that are computed together
-STEPS, GUIDANCE = 16, 2.5
+STEPS, GUIDANCE, SHIFT = 16, 2.5, 3.0
 
 # Threads that compute a batch each. torch itself gets one: its own threads meet after each operation, and beside other work
 # they then wait most of the time.
@@ -49,12 +49,18 @@ def load(path):
         return reader.get_field(key).contents()
 
     assert value("general.architecture") == "uma-picture" and value("uma-picture.prediction") == "x", path
+    assert value("uma-picture.shift") == SHIFT, path
     assert value("uma-picture.words") == words.WORDS, f"{path} has other words than words.py"
     names = [name for name in model.Shape.__dataclass_fields__ if name != "words"]
     network = model.Network(model.Shape(**{name: int(value(f"uma-picture.{name}")) for name in names}))
     weights = {tensor.name: torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type).copy()) for tensor in reader.tensors}
     network.load_state_dict({name: weights[name].view(old.shape) for name, old in network.state_dict().items()})
     return network.eval()
+
+
+def time_of(step, steps):
+    share = (steps - step) / steps
+    return SHIFT * share / (1 + (SHIFT - 1) * share)
 
 
 def _generate(network, captions, seeds, steps, guidance, negative, precise):
@@ -65,13 +71,13 @@ def _generate(network, captions, seeds, steps, guidance, negative, precise):
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=not precise):
         text, pooled = network.encode(ids)
         for step in range(steps):
-            t = torch.full((len(ids),), (steps - step) / steps)
+            t = torch.full((len(ids),), time_of(step, steps))
             x = network.denoise(z.repeat(len(branches), 1, 1, 1), t, text, pooled)
             if len(branches) == 2:
                 without, x = x.chunk(2)
                 x = without + guidance * (x - without)
             x = x.clamp(-1, 1)
-            z = x + (steps - step - 1) / (steps - step) * (z - x)
+            z = x + time_of(step + 1, steps) / time_of(step, steps) * (z - x)
     return z * 0.5 + 0.5
 
 

@@ -7,13 +7,14 @@ the place of each object. Combinations of the splits H1 to H7 are in no scene of
 import dataclasses
 import hashlib
 import itertools
+import math
 import random
 import re
 
 from words import COLOURS, GROUNDS, PLACES, SHAPES, SIZES, TEXT_LENGTH, split
 
 SIDE = 64  # pixels
-SIZE_SPREAD = 0.08  # the radius is that of the size, up to this share more or less
+GRID = 4  # pixels: the centres of boxes are multiples of it
 GAP = 3.0  # pixels between the boxes of two objects
 MARGIN = 1.0  # pixels between a box and the border of the picture
 THINGS_MAX = 4
@@ -159,12 +160,13 @@ def _place(rng, claim, things):
     for _ in range(TRIES_PLACING):
         boxes = []
         for thing in things:
-            radius = SIZES[thing.size] * rng.uniform(1.0 - SIZE_SPREAD, 1.0 + SIZE_SPREAD)
+            radius = SIZES[thing.size]
             low, high = radius + MARGIN, SIDE - radius - MARGIN
             spans = [(low, high), (low, high)]
             if claim.place:  # 1.5 pixels inside the third that the caption names
                 spans = [(max(low, third * SIDE / 3 + 1.5), min(high, (third + 1) * SIDE / 3 - 1.5)) for third in PLACES[claim.place]]
-            box = (rng.uniform(*spans[0]), rng.uniform(*spans[1]), radius)
+            x, y = (GRID * rng.randint(math.ceil(span[0] / GRID), math.floor(span[1] / GRID)) for span in spans)
+            box = (float(x), float(y), radius)
             if not _fits(boxes, box):
                 break
             boxes.append(box)

@@ -29,8 +29,10 @@ PARTS = 2  # of a batch, each computed by one thread; the result does not depend
 MUON_RATE, ADAM_RATE = 0.02, 3e-3
 WARM_UP = 100  # steps
 WEIGHT_DECAY = 0.02
+SIMPLE_STEPS = 3000  # the share of pictures with one thing falls from SIMPLE to that of scenes.KINDS over these steps
+SIMPLE = 0.75
 DROPPED = 0.12  # share of captions that are left out, for guidance
-TIME_MEAN, TIME_SPREAD = 0.4, 1.0  # t = sigmoid(mean + spread * normal), as in Esser et al., 2024, with more noise
+TIME_MEAN, TIME_SPREAD = 1.0, 1.1  # t = sigmoid(mean + spread * normal): what is where is decided at much noise (Esser et al., 2024)
 TIME_MIN = 0.05
 STEPS_MAX = 1_000_000
 LOG_EVERY = 50  # steps
@@ -42,7 +44,8 @@ EXAMINED_STEPS = 12
 def make_batch(seed, step):
     """Returns the parts of a step's batch: (pictures from -1 to 1, captions' numbers, times, noise) of each."""
     rng = random.Random(f"{seed} batch {step}")
-    chosen = [scenes.scene(rng) for _ in range(BATCH)]
+    simple = max(0.0, 1.0 - step / SIMPLE_STEPS) * (SIMPLE - scenes.KINDS["single"]) / (1.0 - scenes.KINDS["single"])
+    chosen = [scenes.scene(rng, kind="single" if rng.random() < simple else None) for _ in range(BATCH)]
     ids = torch.tensor([words.encode("" if rng.random() < DROPPED else scene.caption) for scene in chosen])
     generator = torch.Generator().manual_seed(rng.getrandbits(62))
     # One time from each of BATCH equally likely ranges: the mean loss of a step varies less.
@@ -95,9 +98,10 @@ class Run:
             self.log_path.unlink(missing_ok=True)
             return
         saved = torch.load(self.checkpoint_path)
-        if (saved["seed"], saved["length"], saved["shape"]) != (self.options.seed, self.length, dataclasses.asdict(self.network.shape)):
-            sys.exit(f"train: {self.checkpoint_path} is of a run with seed {saved['seed']}, {saved['length']} and shape {saved['shape']}, "
-                     f"not of this one: remove {self.options.work} to start again")
+        sizes = [{name: weight.shape for name, weight in state.items()} for state in (saved["network"], self.network.state_dict())]
+        if (saved["seed"], saved["length"]) != (self.options.seed, self.length) or sizes[0] != sizes[1]:
+            sys.exit(f"train: {self.checkpoint_path} is of a run with seed {saved['seed']} and {saved['length']}, or of another network: "
+                     f"remove {self.options.work} to start again")
         self.network.load_state_dict(saved["network"])
         self.average.load_state_dict(saved["average"])
         for optimizer, state in zip(self.optimizers, saved["optimizers"]):

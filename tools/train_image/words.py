@@ -15,7 +15,7 @@ COLOURS = {  # RGB, 0 to 255
 }
 GROUNDS = {"white": (245, 245, 245), "gray": (170, 170, 170), "dark gray": (70, 70, 70), "black": (15, 15, 15)}
 SHAPES = ["circle", "square", "triangle", "star", "ring", "cross"]
-SIZES = {"small": 6.0, "medium": 9.5, "large": 14.0}  # half the width of the shape's box, in pixels
+SIZES = {"small": 6.0, "medium": 10.0, "large": 14.0}  # half the width of the shape's box, in pixels
 RELATIONS = ["left", "right", "above", "below"]
 PLACES = {  # third of the picture: (column, row)
     "top left": (0, 0), "top": (1, 0), "top right": (2, 0), "left": (0, 1), "centre": (1, 1), "right": (2, 1),
