@@ -136,12 +136,13 @@ class TrunkLayer(Layer):
     def __init__(self, shape):
         super().__init__(shape)
         self.mod_table = nn.Parameter(torch.zeros(2, 6 * shape.width))
-        # At the start the heads prefer near patches, each to another degree, so that neighbours soon agree.
+        # At the start most heads prefer near patches, each to another degree, so that neighbours soon agree; a third prefers text.
         side = 2 * shape.grid - 1
         offset = torch.arange(side) - (shape.grid - 1.0)
         far = torch.hypot(offset[:, None], offset[None, :]).flatten()
-        slopes = torch.tensor([2.0, 1.0, 0.5, 0.25, 0.1, 0.0]).repeat(shape.heads)[: shape.heads]
-        self.attn_bias = nn.Parameter(-torch.cat((far, torch.tensor([0.0, 0.0, 2.0])))[:, None] * slopes)
+        slopes = torch.tensor([2.0, 0.0, 1.0, 0.5, 0.0, 0.25]).repeat(shape.heads)[: shape.heads]
+        text = torch.stack((torch.zeros_like(slopes), torch.zeros_like(slopes), torch.where(slopes > 0, -2.0, 1.0)))
+        self.attn_bias = nn.Parameter(torch.cat((-far[:, None] * slopes, text)))
 
     def forward(self, x, modulation, length, offsets):
         """modulation: [rows, 6 width]; length: the number of text rows of x; offsets: the row of
