@@ -319,7 +319,7 @@ class Turns(test_http.HttpTest):
                 except AssertionError as problem:
                     found[family] = f"{problem}"
 
-        uma.parallel(work, work)
+        uma.parallel(work, work, wait_s=15 * uma.WAIT_S)  # dozens of models, each with two conversations
         for family, entry in self.entries.items():
             with self.subTest(family=family):
                 self.assertEqual(entry["verdict"], found[family])

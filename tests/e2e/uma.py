@@ -58,8 +58,9 @@ def until(condition, what, timeout_s=WAIT_S):
         time.sleep(0.01)
 
 
-def parallel(*calls):
-    """Runs the calls at the same time and returns their results in order; raises the first exception."""
+def parallel(*calls, wait_s=4 * WAIT_S):
+    """Runs the calls at the same time and returns their results in order; raises the first exception. `wait_s`: more time than
+    they need on any machine."""
     results = [None] * len(calls)
     problems = []
 
@@ -73,7 +74,7 @@ def parallel(*calls):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT_S * 4)
+        thread.join(wait_s)
         if thread.is_alive():
             raise AssertionError("a parallel call hangs")
     if problems:
