@@ -41,16 +41,7 @@ GgufBytes small_adapter() {
 }
 
 Expected<GgufHeader> read_as_adapter(const GgufBytes& file, GgufKind kind = GgufKind::adapter) {
-  const std::string head = file.head();
-  auto header = read_gguf_header(
-      file.file_bytes(),
-      [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
-        if (offset >= head.size()) return 0;
-        const std::size_t count = std::min<std::size_t>(into.size(), head.size() - offset);
-        std::memcpy(into.data(), head.data() + offset, count);
-        return count;
-      },
-      kind);
+  auto header = read_gguf_header(file.file_bytes(), file.reader(), kind);
   if (!header || kind != GgufKind::adapter) return header;
   if (const auto checked = check_adapter_tensors(*header); !checked) return std::unexpected(checked.error());
   return header;

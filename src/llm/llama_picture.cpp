@@ -65,6 +65,12 @@ class Backends {
   std::vector<ggml_backend_t> all_;
 };
 
+std::vector<float> numbers_of(const ggml_tensor* tensor) {
+  std::vector<float> numbers(static_cast<std::size_t>(ggml_nelements(tensor)));
+  ggml_backend_tensor_get(tensor, numbers.data(), 0, numbers.size() * sizeof(float));
+  return numbers;
+}
+
 class LlamaPictureContext final : public PictureContext {
  public:
   LlamaPictureContext(const PictureShape& shape, const PictureTensors& tensors, DeviceList devices, Backends backends,
@@ -162,11 +168,6 @@ class LlamaPictureContext final : public PictureContext {
   static void set_row(ggml_tensor* tensor, std::size_t row, std::span<const float> numbers) {
     ggml_backend_tensor_set(tensor, numbers.data(), row * numbers.size_bytes(), numbers.size_bytes());
   }
-  static std::vector<float> numbers_of(const ggml_tensor* tensor) {
-    std::vector<float> numbers(static_cast<std::size_t>(ggml_nelements(tensor)));
-    ggml_backend_tensor_get(tensor, numbers.data(), 0, numbers.size() * sizeof(float));
-    return numbers;
-  }
 
   [[nodiscard]] std::vector<float> waves_of(float time) const {
     const auto half = static_cast<std::size_t>(shape_.time_frequencies / 2);
@@ -247,7 +248,7 @@ class LlamaPictureModel final : public PictureModel {
                                               static_cast<int>(tensor.sizes.size()), sizes.data());
     }
     tensors_[kPlaces] = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, file_.shape.width, file_.shape.patches());
-    ggml_backend_dev_t device = devices_.are_used() ? devices_.first() : nullptr;
+    ggml_backend_dev_t device = this->device();
     if (device == nullptr) device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(context_.get(), ggml_backend_dev_buffer_type(device)));
     if (buffer_ == nullptr) return fail(ErrorCode::model_load, std::format("{}: there is no memory for its weights", path));
@@ -326,14 +327,9 @@ class LlamaPictureModel final : public PictureModel {
   void set_places() {
     const auto width = static_cast<std::size_t>(file_.shape.width);
     const auto grid = static_cast<std::size_t>(file_.shape.grid());
-    const auto numbers_of = [&](const char* name) {
-      std::vector<float> numbers(static_cast<std::size_t>(ggml_nelements(tensors_.at(name))));
-      ggml_backend_tensor_get(tensors_.at(name), numbers.data(), 0, numbers.size() * sizeof(float));
-      return numbers;
-    };
-    const std::vector<float> rows = numbers_of("pos_row");
-    const std::vector<float> columns = numbers_of("pos_col");
-    const std::vector<float> types = numbers_of("type_embd");
+    const std::vector<float> rows = numbers_of(tensors_.at("pos_row"));
+    const std::vector<float> columns = numbers_of(tensors_.at("pos_col"));
+    const std::vector<float> types = numbers_of(tensors_.at("type_embd"));
     std::vector<float> places;
     for (std::size_t place = 0; place < grid * grid; ++place) {
       for (std::size_t i = 0; i < width; ++i) {

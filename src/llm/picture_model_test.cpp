@@ -154,16 +154,7 @@ TEST_F(PictureModelTest, TheNeedOfAContextIsKnownBefore) {
 }
 
 Expected<PictureFile> read(const testing::GgufBytes& file) {
-  const std::string head = file.head();
-  auto header = read_gguf_header(
-      file.file_bytes(),
-      [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
-        if (offset >= head.size()) return 0;
-        const std::size_t count = std::min<std::size_t>(into.size(), head.size() - offset);
-        std::memcpy(into.data(), head.data() + offset, count);
-        return count;
-      },
-      GgufKind::picture);
+  auto header = read_gguf_header(file.file_bytes(), file.reader(), GgufKind::picture);
   return header ? picture_file_of(*std::move(header)) : std::unexpected(header.error());
 }
 

@@ -1,7 +1,10 @@
 // Makes small GGUF files for tests, valid or damaged. Tensors have no data: write() makes a sparse file of the required length.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <span>
@@ -79,6 +82,15 @@ class GgufBytes {
     add(bytes, tensors_count_, 8);
     add(bytes, pairs_count_, 8);
     return bytes + pairs_ + tensors_;
+  }
+  // Reads the metadata and the list of tensors, as read_gguf_header() wants it.
+  [[nodiscard]] auto reader() const {
+    return [bytes = head()](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
+      if (offset >= bytes.size()) return 0;
+      const std::size_t count = std::min<std::size_t>(into.size(), bytes.size() - offset);
+      std::memcpy(into.data(), bytes.data() + offset, count);
+      return count;
+    };
   }
   [[nodiscard]] std::uint64_t file_bytes() const {
     return (head().size() + kAlignment - 1) / kAlignment * kAlignment + data_end_;
