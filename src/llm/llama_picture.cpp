@@ -71,6 +71,11 @@ std::vector<float> numbers_of(const ggml_tensor* tensor) {
   return numbers;
 }
 
+void add_bytes(PictureBytes& bytes, ggml_backend_dev_t device, std::size_t more) {
+  bytes.all += more;
+  if (kind_of(device) == DeviceKind::gpu) bytes.on_devices.add(device_name(device), more);
+}
+
 class LlamaPictureContext final : public PictureContext {
  public:
   LlamaPictureContext(const PictureShape& shape, const PictureTensors& tensors, DeviceList devices, Backends backends,
@@ -97,6 +102,14 @@ class LlamaPictureContext final : public PictureContext {
   }
 
   [[nodiscard]] std::int32_t rows_max() const override { return options_.rows_max; }
+  [[nodiscard]] PictureBytes memory() const override {
+    PictureBytes bytes;
+    for (ggml_backend_t backend : backends_.all()) {
+      add_bytes(bytes, ggml_backend_get_device(backend), ggml_backend_sched_get_buffer_size(scheduler_.get(), backend));
+    }
+    return bytes;
+  }
+  [[nodiscard]] bool is_lost() const override { return LostDevices::of_process().contain_any(devices_); }
   void set_threads(std::int32_t threads) override {
     const auto set = function_of<ggml_backend_set_n_threads_t>(backends_.cpu(), "ggml_backend_set_n_threads");
     if (set != nullptr) set(backends_.cpu(), threads);
@@ -229,11 +242,78 @@ class LlamaPictureContext final : public PictureContext {
 class LlamaPictureModel final : public PictureModel {
  public:
   LlamaPictureModel(PictureFile file, ChosenDevices devices)
-      : file_(std::move(file)), devices_(std::move(devices)), words_(file_.words, file_.shape.text_length) {}
+      : file_(std::move(file)),
+        devices_(std::move(devices)),
+        device_(devices_.are_used() ? devices_.first() : nullptr),
+        words_(file_.words, file_.shape.text_length) {
+    lay_out();
+  }
 
   Expected<Unit> load(const std::string& path) {
     auto identity = model_identity(path);
     if (!identity) return std::unexpected(identity.error());
+    buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(context_.get(), buffer_type()));
+    if (buffer_ == nullptr) return fail(ErrorCode::model_load, std::format("{}: there is no memory for its weights", path));
+    ggml_backend_buffer_set_usage(buffer_.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    if (auto read = read_weights(path); !read) return read;
+    facts_ = {.identity = *std::move(identity),
+              .description =
+                  std::format("{}, {:.3g} M parameters", file_.header.name, static_cast<double>(file_.header.parameters) / 1e6),
+              .shape = file_.shape,
+              .steps = file_.steps,
+              .guidance = file_.guidance,
+              .shift = file_.shift,
+              .parameters = file_.header.parameters,
+              .bytes = {}};
+    add_bytes(facts_.bytes, home(), ggml_backend_buffer_get_size(buffer_.get()));
+    return Unit{};
+  }
+
+  // Without load().
+  Expected<PictureNeed> measure(const PictureOptions& options) {
+    const std::size_t weights = ggml_backend_alloc_ctx_tensors_from_buft_size(context_.get(), buffer_type());
+    // An empty buffer says where the weights will be; without one the scheduler would want memory for them.
+    buffer_.reset(ggml_backend_buft_alloc_buffer(buffer_type(), 0));
+    ggml_backend_buffer_set_usage(buffer_.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    for (auto& [name, tensor] : tensors_) tensor->buffer = buffer_.get();
+    auto backends = Backends::on(device_);
+    if (!backends) return std::unexpected(backends.error());
+    const ggml_backend_sched_ptr scheduler = backends->scheduler();
+    const DenoiseGraph graph = make_denoise_graph(file_.shape, tensors_, options.rows_max);
+    std::vector<std::size_t> sizes(backends->all().size());
+    ggml_backend_sched_reserve_size(scheduler.get(), graph.graph, sizes.data());
+    PictureNeed need;
+    add_bytes(need.weights, home(), weights);
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      add_bytes(need.context, ggml_backend_get_device(backends->all()[i]), sizes[i]);
+    }
+    return need;
+  }
+
+  [[nodiscard]] const PictureFacts& facts() const override { return facts_; }
+  [[nodiscard]] const PictureWords& words() const override { return words_; }
+  [[nodiscard]] bool is_lost() const override { return LostDevices::of_process().contain_any(list()); }
+
+  Expected<std::unique_ptr<PictureContext>> new_context(const PictureOptions& options) const override {
+    return guarded_on(list(), ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<PictureContext>> {
+      auto backends = Backends::on(device_);
+      if (!backends) return std::unexpected(backends.error());
+      auto context = std::make_unique<LlamaPictureContext>(file_.shape, tensors_, list(), *std::move(backends), options);
+      if (auto reserved = context->reserve(); !reserved) return std::unexpected(reserved.error());
+      return context;
+    });
+  }
+
+ private:
+  [[nodiscard]] DeviceList list() const { return {&device_, device_ == nullptr ? 0U : 1U}; }
+  // Where the weights are.
+  [[nodiscard]] ggml_backend_dev_t home() const {
+    return device_ != nullptr ? device_ : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  }
+  [[nodiscard]] ggml_backend_buffer_type_t buffer_type() const { return ggml_backend_dev_buffer_type(home()); }
+
+  // Makes the tensors, without memory for their numbers.
+  void lay_out() {
     const std::size_t count = file_.header.tensors.size() + 1;
     context_.reset(ggml_init({.mem_size = count * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true}));
     for (const GgufTensor& tensor : file_.header.tensors) {
@@ -248,62 +328,7 @@ class LlamaPictureModel final : public PictureModel {
                                               static_cast<int>(tensor.sizes.size()), sizes.data());
     }
     tensors_[kPlaces] = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, file_.shape.width, file_.shape.patches());
-    ggml_backend_dev_t device = this->device();
-    if (device == nullptr) device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(context_.get(), ggml_backend_dev_buffer_type(device)));
-    if (buffer_ == nullptr) return fail(ErrorCode::model_load, std::format("{}: there is no memory for its weights", path));
-    ggml_backend_buffer_set_usage(buffer_.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    if (auto read = read_weights(path); !read) return read;
-    facts_ = {.identity = *std::move(identity),
-              .description =
-                  std::format("{}, {:.3g} M parameters", file_.header.name, static_cast<double>(file_.header.parameters) / 1e6),
-              .shape = file_.shape,
-              .steps = file_.steps,
-              .guidance = file_.guidance,
-              .shift = file_.shift,
-              .bytes = ggml_backend_buffer_get_size(buffer_.get()),
-              .parameters = file_.header.parameters};
-    if (devices_.are_used() && kind_of(device) == DeviceKind::gpu) facts_.on_devices.add(device_name(device), facts_.bytes);
-    return Unit{};
   }
-
-  [[nodiscard]] const PictureFacts& facts() const override { return facts_; }
-  [[nodiscard]] const PictureWords& words() const override { return words_; }
-
-  Expected<ContextNeed> measure_context(const PictureOptions& options) const override {
-    return guarded(ErrorCode::model_load, "measuring a context", [&]() -> Expected<ContextNeed> {
-      auto backends = Backends::on(device());
-      if (!backends) return std::unexpected(backends.error());
-      const ggml_backend_sched_ptr scheduler = backends->scheduler();
-      const DenoiseGraph graph = make_denoise_graph(file_.shape, tensors_, options.rows_max);
-      std::vector<std::size_t> sizes(backends->all().size());
-      ggml_backend_sched_reserve_size(scheduler.get(), graph.graph, sizes.data());
-      ContextNeed need;
-      for (std::size_t i = 0; i < sizes.size(); ++i) {
-        auto* const on = ggml_backend_get_device(backends->all()[i]);
-        if (kind_of(on) == DeviceKind::gpu) {
-          need.on_devices.add(device_name(on), sizes[i]);
-        } else {
-          need.host += sizes[i];
-        }
-      }
-      return need;
-    });
-  }
-
-  Expected<std::unique_ptr<PictureContext>> new_context(const PictureOptions& options) const override {
-    return guarded_on(list(), ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<PictureContext>> {
-      auto backends = Backends::on(device());
-      if (!backends) return std::unexpected(backends.error());
-      auto context = std::make_unique<LlamaPictureContext>(file_.shape, tensors_, list(), *std::move(backends), options);
-      if (auto reserved = context->reserve(); !reserved) return std::unexpected(reserved.error());
-      return context;
-    });
-  }
-
- private:
-  [[nodiscard]] ggml_backend_dev_t device() const { return devices_.are_used() ? devices_.first() : nullptr; }
-  [[nodiscard]] DeviceList list() const { return devices_.handles().first(devices_.are_used() ? 1 : 0); }
 
   Expected<Unit> read_weights(const std::string& path) {
     const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -375,6 +400,7 @@ class LlamaPictureModel final : public PictureModel {
 
   const PictureFile file_;
   const ChosenDevices devices_;
+  const ggml_backend_dev_t device_;  // Null: the CPU.
   const PictureWords words_;
   PictureFacts facts_;
   ggml_context_ptr context_;
@@ -384,18 +410,34 @@ class LlamaPictureModel final : public PictureModel {
 
 }  // namespace
 
-Expected<std::shared_ptr<const PictureModel>> load_picture_model(const std::string& path, const DeviceOptions& device_options) {
+namespace {
+
+// Calls use(model) with the model of a file, whose weights are not read.
+template <class Use>
+auto with_picture_model(const std::string& path, const DeviceOptions& device_options, const Use& use)
+    -> decltype(use(std::shared_ptr<LlamaPictureModel>())) {
   init_llama();
   auto file = read_picture_file(path);
   if (!file) return std::unexpected(file.error());
   auto devices = ChosenDevices::of(device_options);
   if (!devices) return std::unexpected(devices.error());
   const std::vector<ggml_backend_dev_t> used(devices->handles().begin(), devices->handles().end());
-  return guarded_on(used, ErrorCode::model_load, path.c_str(), [&]() -> Expected<std::shared_ptr<const PictureModel>> {
-    auto model = std::make_shared<LlamaPictureModel>(*std::move(file), *std::move(devices));
+  return guarded_on(used, ErrorCode::model_load, path.c_str(),
+                    [&] { return use(std::make_shared<LlamaPictureModel>(*std::move(file), *std::move(devices))); });
+}
+
+}  // namespace
+
+Expected<std::shared_ptr<const PictureModel>> load_picture_model(const std::string& path, const DeviceOptions& devices) {
+  return with_picture_model(path, devices, [&](const auto& model) -> Expected<std::shared_ptr<const PictureModel>> {
     if (auto loaded = model->load(path); !loaded) return std::unexpected(loaded.error());
     return model;
   });
+}
+
+Expected<PictureNeed> measure_picture_model(const std::string& path, const DeviceOptions& devices,
+                                            const PictureOptions& options) {
+  return with_picture_model(path, devices, [&](const auto& model) { return model->measure(options); });
 }
 
 }  // namespace uma::llm

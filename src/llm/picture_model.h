@@ -30,6 +30,11 @@ struct DenoiseRow {
   const Caption* caption = nullptr;
 };
 
+struct PictureBytes {
+  std::uint64_t all = 0;
+  DeviceBytes on_devices{};  // Part of `all`.
+};
+
 class PictureContext {
  public:
   virtual ~PictureContext() = default;
@@ -38,6 +43,12 @@ class PictureContext {
   PictureContext& operator=(const PictureContext&) = delete;
 
   [[nodiscard]] virtual std::int32_t rows_max() const = 0;
+  // What its computations take.
+  [[nodiscard]] virtual PictureBytes memory() const = 0;
+  // A device is lost: every call fails from now on.
+  [[nodiscard]] virtual bool is_lost() const { return false; }
+  // What is lost, for people. Requires: is_lost().
+  [[nodiscard]] virtual std::string loss() const { return "a device of the model has failed"; }
   virtual void set_threads(std::int32_t threads) = 0;
   // Reads a caption of PictureWords::encode(). False: the monitor has ended it. Errors: E_RUNTIME_001.
   [[nodiscard]] virtual Expected<bool> read_caption(std::span<const std::int32_t> words, CallMonitor* monitor,
@@ -56,12 +67,11 @@ struct PictureFacts {
   std::string identity;  // As ModelFacts::identity.
   std::string description;
   PictureShape shape;
-  std::int32_t steps = 1;   // By default.
-  float guidance = 1;       // By default.
-  float shift = 1;          // DrawingOptions::shift.
-  std::uint64_t bytes = 0;  // Weights in memory.
+  std::int32_t steps = 1;  // By default.
+  float guidance = 1;      // By default.
+  float shift = 1;         // DrawingOptions::shift.
   std::uint64_t parameters = 0;
-  DeviceBytes on_devices{};  // Part of `bytes`.
+  PictureBytes bytes;  // Weights in memory.
 };
 
 class PictureModel {
@@ -73,12 +83,8 @@ class PictureModel {
 
   [[nodiscard]] virtual const PictureFacts& facts() const = 0;
   [[nodiscard]] virtual const PictureWords& words() const = 0;
-  // Bytes that a context takes for its computations: in the machine's memory, and on devices. Allocates nothing.
-  struct ContextNeed {
-    std::uint64_t host = 0;
-    DeviceBytes on_devices{};
-  };
-  [[nodiscard]] virtual Expected<ContextNeed> measure_context(const PictureOptions& options) const = 0;
+  // As PictureContext::is_lost().
+  [[nodiscard]] virtual bool is_lost() const { return false; }
   // The model must outlive the context. Errors: E_MODEL_002.
   [[nodiscard]] virtual Expected<std::unique_ptr<PictureContext>> new_context(const PictureOptions& options) const = 0;
 };
@@ -87,5 +93,13 @@ class PictureModel {
 // E_MODEL_002 if its weights cannot be read or there is no memory for them.
 [[nodiscard]] Expected<std::shared_ptr<const PictureModel>> load_picture_model(const std::string& path,
                                                                                const DeviceOptions& devices);
+
+// The memory that a model and one context will take. Allocates nothing. Errors: those of load_picture_model().
+struct PictureNeed {
+  PictureBytes weights;
+  PictureBytes context;
+};
+[[nodiscard]] Expected<PictureNeed> measure_picture_model(const std::string& path, const DeviceOptions& devices,
+                                                          const PictureOptions& options);
 
 }  // namespace uma::llm

@@ -142,15 +142,20 @@ TEST_F(PictureModelTest, ACallIsEndedEarlyAndTheNextOneIsWhole) {
   expect_near(clean, reference_.denoise(noise, 1, reference_.read_caption(*words)));
 }
 
-TEST_F(PictureModelTest, TheNeedOfAContextIsKnownBefore) {
-  const auto model = load();
-  ASSERT_NE(model, nullptr);
-  const auto small = model->measure_context({.rows_max = 2});
-  const auto large = model->measure_context({.rows_max = 16});
-  ASSERT_TRUE(small && large);
-  EXPECT_GT(small->host, 0u);
-  EXPECT_GT(large->host, 4 * small->host);
-  EXPECT_TRUE(large->on_devices.is_empty());
+TEST_F(PictureModelTest, ItsMemoryIsKnownBefore) {
+  for (const std::int32_t rows : {2, 16}) {
+    const PictureOptions options{.rows_max = rows};
+    const auto need = measure_picture_model(path_.string(), {.names = std::vector<std::string>()}, options);
+    ASSERT_TRUE(need.has_value()) << need.error().message;
+    const auto model = load();
+    ASSERT_NE(model, nullptr);
+    EXPECT_EQ(need->weights.all, model->facts().bytes.all);
+    const auto context = model->new_context(options);
+    ASSERT_TRUE(context.has_value());
+    EXPECT_GT(need->context.all, 0u);
+    EXPECT_EQ(need->context.all, (*context)->memory().all);
+    EXPECT_TRUE(need->context.on_devices.is_empty());
+  }
 }
 
 Expected<PictureFile> read(const testing::GgufBytes& file) {

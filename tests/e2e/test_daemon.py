@@ -287,7 +287,7 @@ class Signals(unittest.TestCase):
             self.assertEqual([], [name for name in os.listdir(daemon.data_dir) if "tmp" in name])
 
     def test_a_trace_shows_what_a_reply_took(self):
-        with uma.Daemon() as daemon, daemon.client() as client:
+        with uma.Daemon(config="scheduler: {speculation: off}\n") as daemon, daemon.client() as client:
             client.generate("one", max_tokens=5, ignore_eos=True)
             printed = subprocess.run([str(uma.BUILD / "bin" / "uma-cli"), "trace", "--seconds", "60", "--socket", str(daemon.socket_path)], capture_output=True,
                                      text=True, timeout=uma.WAIT_S, check=True).stdout
