@@ -16,6 +16,7 @@ find_package(CURL 7.88 REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto SSL)
 find_package(SQLite3 3.37 REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(PNG 1.6 REQUIRED)
 
 # The minor version of libllama that the test suite was run with. Another one, whose API may differ, is taken if src/llm compiles
 # with it; what differs then belongs in a header of that module, llama_compat (docs/LIBLLAMA.md, "Versions").

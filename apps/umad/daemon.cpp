@@ -104,7 +104,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   const PoolOptions& settings = config_.pool;
   pool::PoolOptions options;
   options.default_model = models_.default_name;
-  options.shipped_model = models_.shipped_name;
+  options.shipped_models = models_.shipped_names;
   options.unknown = settings.unknown;
   options.own_folder = config_.models_dir;
   options.default_encoders = default_encoders(config_);
@@ -164,6 +164,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   const Compute compute = choose_compute_here(config, model.path);
   engine::LoadWorkersOptions options;
   options.path = model.path;
+  options.capability = model.capability;
   options.projector_path = *projector_path;
   options.image_tokens_max = config.vision_image_tokens_max;
   options.draft_path = *draft_path;

@@ -69,6 +69,17 @@ std::string name_of_file(const pool::ModelRegistry& registry, const std::filesys
   return found == registry.models().end() ? "" : found->card.name;
 }
 
+// The names of the registered models whose files are in the folder.
+std::vector<std::string> names_in(const pool::ModelRegistry& registry, const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const pool::RegisteredModel& model : registry.models()) {
+    std::error_code problem;
+    const std::filesystem::path parent = std::filesystem::path(model.path).parent_path();
+    if (parent == folder || std::filesystem::equivalent(parent, folder, problem)) names.push_back(model.card.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::string aliases_path(const Config& config) {
@@ -110,7 +121,8 @@ Expected<Models> find_models(const Config& config) {
   auto registry = read_registry(config, "");
   if (!registry) return std::unexpected(registry.error());
   const auto choice = [&](const std::string& name) {
-    return Models{.registry = *registry, .default_name = name, .shipped_name = name_of_file(**registry, shipped_with_us())};
+    return Models{
+        .registry = *registry, .default_name = name, .shipped_names = names_in(**registry, shipped_with_us().parent_path())};
   };
   if (!config.model.empty() && !config.model.contains('/')) {
     if (const auto found = (*registry)->find(config.model)) return choice((*found)->card.name);

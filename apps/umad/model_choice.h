@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "pool/model_registry.h"
@@ -16,7 +17,7 @@ namespace uma::umad {
 struct Models {
   std::shared_ptr<const pool::ModelRegistry> registry;
   std::string default_name;
-  std::string shipped_name;  // The model that ships with umad; empty: it is not registered.
+  std::vector<std::string> shipped_names;  // The registered models that ship with umad.
 };
 // Errors: mistakes in the list of models, which are also logged; the default model is missing.
 [[nodiscard]] Expected<Models> find_models(const Config& config);

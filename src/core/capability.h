@@ -11,6 +11,7 @@ enum class Capability : std::uint8_t {
   text_embedding,  // Computes a vector for each text.
   rerank,          // Computes a score for each pair of a query and a document.
   vision,          // Continues texts that contain images.
+  text_to_image,   // Draws pictures from captions.
 };
 
 constexpr std::string_view capability_name(Capability capability) {
@@ -21,6 +22,8 @@ constexpr std::string_view capability_name(Capability capability) {
       return "rerank";
     case Capability::vision:
       return "vision";
+    case Capability::text_to_image:
+      return "text_to_image";
     case Capability::chat:
       break;
   }

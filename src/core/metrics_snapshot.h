@@ -135,6 +135,13 @@ struct MetricsSnapshot {
   double embed_call_ms_avg = 0;
   double embed_request_p50_ms = 0;
   double embed_request_p95_ms = 0;
+  std::int64_t picture_queue_depth = 0;
+  std::uint64_t pictures_total = 0;
+  std::uint64_t picture_steps_total = 0;
+  std::uint64_t picture_calls_total = 0;
+  double picture_call_ms_avg = 0;
+  double picture_request_p50_ms = 0;
+  double picture_request_p95_ms = 0;
   std::int64_t rss_bytes = 0;
   double kv_cache_utilization = 0;
   std::int64_t models_registered = 0;
@@ -156,6 +163,8 @@ struct MetricsSnapshot {
   HistogramSnapshot prefill_call;
   HistogramSnapshot embed_call;
   HistogramSnapshot embed_request;
+  HistogramSnapshot picture_call;
+  HistogramSnapshot picture_request;
   HistogramSnapshot warm_restore;
   HistogramSnapshot cold_restore;
 };

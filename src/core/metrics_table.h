@@ -36,6 +36,7 @@ enum class MetricGroup {
   images,
   models,
   embeddings,
+  pictures,
   health,
   workers,
   devices
@@ -68,7 +69,7 @@ struct HistogramFamily {
   std::string_view name;
   std::string_view label;  // Empty: the family has one series.
   std::string_view help;
-  std::array<HistogramSeries, 3> places;
+  std::array<HistogramSeries, 4> places;
 
   [[nodiscard]] constexpr std::span<const HistogramSeries> series() const {
     const auto end = std::ranges::find(places, nullptr, &HistogramSeries::member);
@@ -257,6 +258,20 @@ constexpr auto make_metrics() {
       {"embed_request_p95_ms", gauge, embeddings, "ms",
        "Time from receipt of a request for vectors or scores until it was done: 95th percentile.",
        read<&S::embed_request_p95_ms>},
+      {"picture_queue_depth", gauge, pictures, "requests",
+       "Requests for pictures that were sent to a model and have not ended. `pool.queue_depth_warn` of one model are a warning "
+       "in the log.",
+       read<&S::picture_queue_depth>},
+      {"pictures_total", counter, pictures, "pictures", "Pictures drawn.", read<&S::pictures_total>},
+      {"picture_steps_total", counter, pictures, "steps", "Steps of all pictures.", read<&S::picture_steps_total>},
+      {"picture_calls_total", counter, pictures, "calls", "Library calls, each for a step of one or more pictures.",
+       read<&S::picture_calls_total>},
+      {"picture_call_ms_avg", gauge, pictures, "ms", "Time of a library call for pictures: mean.",
+       read<&S::picture_call_ms_avg>},
+      {"picture_request_p50_ms", gauge, pictures, "ms",
+       "Time from receipt of a request for pictures until all were drawn: median.", read<&S::picture_request_p50_ms>},
+      {"picture_request_p95_ms", gauge, pictures, "ms",
+       "Time from receipt of a request for pictures until all were drawn: 95th percentile.", read<&S::picture_request_p95_ms>},
       {"rss_bytes", gauge, daemon, "bytes", "Resident memory of the daemon's process.", read<&S::rss_bytes>},
       {"kv_cache_utilization", gauge, kv, "0 to 1",
        "Cells in use, of all workers' cells. Cells of sessions that could be given up are in use too.",
@@ -345,14 +360,19 @@ inline constexpr auto kHistograms = std::to_array<HistogramFamily>({
      {{{"", &MetricsSnapshot::queue_wait}}}},
     {"step",
      "kind",
-     "One library call: with decode rows, with prefill rows, of an embedding model.",
+     "One library call: with decode rows, with prefill rows, of an embedding model, with steps of pictures.",
      {{{"decode", &MetricsSnapshot::decode_call},
        {"prefill", &MetricsSnapshot::prefill_call},
-       {"embed", &MetricsSnapshot::embed_call}}}},
+       {"embed", &MetricsSnapshot::embed_call},
+       {"draw", &MetricsSnapshot::picture_call}}}},
     {"embed_request",
      "",
      "From receipt of a request for vectors or scores until it was done.",
      {{{"", &MetricsSnapshot::embed_request}}}},
+    {"picture_request",
+     "",
+     "From receipt of a request for pictures until all were drawn.",
+     {{{"", &MetricsSnapshot::picture_request}}}},
     {"restore",
      "tier",
      "Bringing a state into a context: from memory, from disk with reading it.",

@@ -2,6 +2,7 @@
 
 #include "core/embedding.h"
 #include "core/image.h"
+#include "core/picture.h"
 #include "core/text_conversion.h"
 
 namespace uma {
@@ -89,6 +90,10 @@ std::size_t memory_of(const DetokenizeRequest& request) {
 
 std::size_t memory_of(const RerankRequest& request) {
   return sizeof request + request.query.size() + array_bytes(request.documents);
+}
+
+std::size_t memory_of(const PictureRequest& request) {
+  return sizeof request + request.caption.size() + request.negative_caption.size();
 }
 
 }  // namespace uma

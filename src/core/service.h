@@ -17,6 +17,7 @@
 #include "core/ids.h"
 #include "core/image.h"
 #include "core/metrics_snapshot.h"
+#include "core/picture.h"
 #include "core/reply.h"
 #include "core/request.h"
 #include "core/session_info.h"
@@ -38,6 +39,9 @@ class Service {
   // Computes vectors of texts, or scores of documents for a query. Returns an id for cancel().
   virtual RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) = 0;
   virtual RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) = 0;
+  // Draws pictures; the sink gets them, and the steps, before the reply. Returns an id for cancel().
+  virtual RequestId draw(TenantId tenant, PictureRequest request, std::shared_ptr<PictureSink> sink,
+                         Reply<PictureReceipt> reply) = 0;
   // Replies with the number of tokens of the request's prompt, with its tools and images. Requires: neither a session nor a
   // response. `end` is requested when nobody waits any more.
   virtual void count_tokens(TenantId tenant, GenerateRequest request, std::stop_token end, Reply<std::int32_t> reply) = 0;
@@ -47,8 +51,8 @@ class Service {
   // Replies with the request's prompt as a text. Requires: messages without images, and neither a session nor a response.
   virtual void format_chat(TenantId tenant, GenerateRequest request, Reply<ConvertedText> reply) = 0;
   // Cancels a generation: Eos with reason `cancelled`, and the session keeps its tokens so far. An embedding or rerank request
-  // replies with E_LIMIT_003. Until their prompt is prepared, all generations of a prompt end with the first one, and the other
-  // ids are unknown. Replies false for an unknown or finished request.
+  // replies with E_LIMIT_003, a request for pictures with reason `cancelled`. Until their prompt is prepared, all generations
+  // of a prompt end with the first one, and the other ids are unknown. Replies false for an unknown or finished request.
   virtual void cancel(RequestId id, Reply<bool> reply) = 0;
   virtual void cancel_session(TenantId tenant, std::string session, Reply<bool> reply) = 0;
 

@@ -141,8 +141,9 @@ struct ModelInfo {
   bool fills_gaps = false;  // The vocabulary has the marks of Input::infill; known while the model is loaded.
   // The model's chat template, while it is loaded; null: it has none. Shared, because templates are long.
   std::shared_ptr<const std::string> chat_template{};
-  std::string kv_layout{};      // "split" or "unified"; empty: it has none.
-  std::int32_t dimensions = 0;  // Length of its vectors; 0: it computes none.
+  std::string kv_layout{};        // "split" or "unified"; empty: it has none.
+  std::int32_t dimensions = 0;    // Length of its vectors; 0: it computes none.
+  std::int32_t picture_size = 0;  // Pixels of a side of the pictures it draws; 0: it draws none.
   std::vector<std::string> aliases{};
   std::vector<AdapterInfo> adapters{};
   std::string parent{};   // Of an adapter that is listed as a model, "MODEL:ADAPTER": the model.

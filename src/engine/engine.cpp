@@ -138,6 +138,13 @@ void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded)
           router_.on_loaded(model, text_model(std::move(embedder), std::move(lanes), std::move(encoder)));
         });
   }
+  if (loaded->picture) {
+    auto weights = loaded->picture_model;
+    PictureLane& lane = workers_.make_picture_worker(model, std::move(*loaded));
+    return router_.post([this, model, weights = std::move(weights), &lane]() mutable {
+      router_.on_loaded(model, picture_model(std::move(weights), lane));
+    });
+  }
   store_is_open_.wait();  // So that the first requests find the states on disk.
   std::shared_ptr<const llm::Model> weights = loaded->model;
   std::shared_ptr<image::ImageEncoder> encoder;
@@ -283,6 +290,19 @@ RequestId Engine::rerank(TenantId tenant, RerankRequest request, Reply<RerankRes
   request.options.share = std::move(*share);
   router_.post([this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
     router_.embeddings().rerank(id, tenant, std::move(request), std::move(reply));
+  });
+  return id;
+}
+
+RequestId Engine::draw(TenantId tenant, PictureRequest request, std::shared_ptr<PictureSink> sink,
+                       Reply<PictureReceipt> reply) {
+  const RequestId id{last_request_.fetch_add(1) + 1};
+  auto share = hold_or_refuse(tenant, request, reply);
+  if (!share) return id;
+  request.share = std::move(*share);
+  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), sink = std::move(sink),
+                reply = std::move(reply)]() mutable {
+    router_.pictures().draw(id, tenant, std::move(request), std::move(sink), std::move(reply));
   });
   return id;
 }

@@ -52,6 +52,8 @@ class Engine final : public Service, private WorkerHost {
   RequestId generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) override;
   RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) override;
   RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) override;
+  RequestId draw(TenantId tenant, PictureRequest request, std::shared_ptr<PictureSink> sink,
+                 Reply<PictureReceipt> reply) override;
   void count_tokens(TenantId tenant, GenerateRequest request, std::stop_token end, Reply<std::int32_t> reply) override;
   void tokenize(TenantId tenant, TokenizeRequest request, Reply<TokenizedText> reply) override;
   void detokenize(TenantId tenant, DetokenizeRequest request, Reply<ConvertedText> reply) override;

@@ -59,6 +59,13 @@ constexpr CounterSum<EmbedStats> kEmbedCounters[] = {
     {&EmbedStats::tokens_total, &MetricsSnapshot::embed_tokens_total},
     {&EmbedStats::calls_total, &MetricsSnapshot::embed_calls_total},
 };
+constexpr CounterSum<PictureStats> kPictureCounters[] = {
+    {&PictureStats::requests_failed_total, &MetricsSnapshot::requests_failed_total},
+    {&PictureStats::requests_cancelled_total, &MetricsSnapshot::requests_cancelled_total},
+    {&PictureStats::pictures_total, &MetricsSnapshot::pictures_total},
+    {&PictureStats::steps_total, &MetricsSnapshot::picture_steps_total},
+    {&PictureStats::calls_total, &MetricsSnapshot::picture_calls_total},
+};
 constexpr CounterSum<image::ImageEncoderStats> kVisionCounters[] = {
     {&image::ImageEncoderStats::images_encoded_total, &MetricsSnapshot::images_encoded_total},
     {&image::ImageEncoderStats::cache_hits_total, &MetricsSnapshot::image_cache_hits_total},
@@ -170,6 +177,15 @@ void MetricsCollector::add(const EmbedStats& stats) {
   embed_request_.add(stats.request);
 }
 
+void MetricsCollector::add(const PictureStats& stats) {
+  add_sums(snapshot_, stats, kPictureCounters);
+  snapshot_.picture_queue_depth += stats.queue_depth.value();
+  last_call_us_ = std::max(last_call_us_, stats.last_call_us.value());
+  waiting_since_us_ = earlier_us(waiting_since_us_, stats.waiting_since_us.value());
+  picture_call_.add(stats.call);
+  picture_request_.add(stats.request);
+}
+
 void MetricsCollector::add(const image::ImageEncoderStats& stats) {
   add_sums(snapshot_, stats, kVisionCounters);
   snapshot_.image_cache_bytes += stats.cache_bytes.value();
@@ -197,6 +213,8 @@ MetricsSnapshot MetricsCollector::finish(TimePoint now) {
   snapshot_.prefill_call = prefill_call_.snapshot();
   snapshot_.embed_call = embed_call_.snapshot();
   snapshot_.embed_request = embed_request_.snapshot();
+  snapshot_.picture_call = picture_call_.snapshot();
+  snapshot_.picture_request = picture_request_.snapshot();
   snapshot_.warm_restore = warm_restore_.snapshot();
   snapshot_.cold_restore = cold_restore_.snapshot();
   return std::move(snapshot_);
@@ -231,6 +249,9 @@ void MetricsCollector::finish_times() {
   snapshot_.save_ms_avg = save_.mean_ms();
   snapshot_.image_encode_ms_avg = image_encode_.mean_ms();
   snapshot_.embed_call_ms_avg = embed_call_.mean_ms();
+  snapshot_.picture_call_ms_avg = picture_call_.mean_ms();
+  snapshot_.picture_request_p50_ms = picture_request_.percentile_ms(0.50);
+  snapshot_.picture_request_p95_ms = picture_request_.percentile_ms(0.95);
   snapshot_.embed_request_p50_ms = embed_request_.percentile_ms(0.50);
   snapshot_.embed_request_p95_ms = embed_request_.percentile_ms(0.95);
 }

@@ -10,6 +10,7 @@
 #include "core/metrics_snapshot.h"
 #include "engine/lane/embed_lane.h"
 #include "engine/lane/lane_stats.h"
+#include "engine/lane/picture_lane.h"
 #include "image/image_encoder.h"
 #include "kv/state_store.h"
 #include "llm/model.h"
@@ -43,6 +44,7 @@ class MetricsCollector {
   // Adds a worker of the model. Without a shape the worker is gone, and only its counters are added.
   void add(const std::string& model, const LaneStats& stats, const llm::ContextShape& shape);
   void add(const EmbedStats& stats);
+  void add(const PictureStats& stats);
   void add(const image::ImageEncoderStats& stats);
   void add(const kv::StoreStats& stats);
 
@@ -73,7 +75,7 @@ class MetricsCollector {
   std::int64_t last_decode_us_ = 0;
   Totals totals_;
   MergedHistogram image_encode_, inter_token_, ttft_, queue_wait_, decode_call_, prefill_call_, sampling_, restore_,
-      warm_restore_, cold_restore_, save_, handover_, embed_call_, embed_request_;
+      warm_restore_, cold_restore_, save_, handover_, embed_call_, embed_request_, picture_call_, picture_request_;
 };
 
 }  // namespace uma::engine

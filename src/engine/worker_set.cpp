@@ -67,6 +67,13 @@ void run_embed_lane(EmbedLane& lane, std::size_t index) {
   lane.cancel_all();
 }
 
+void run_picture_lane(PictureLane& lane) {
+  set_thread_name("uma-draw");
+  yield_to_others(kBesideStreams);
+  run_lane_loop(lane);
+  lane.cancel_all();
+}
+
 // Null: the model reads no images.
 EncodeImage encode_by(const std::shared_ptr<image::ImageEncoder>& encoder) {
   if (!encoder) return nullptr;
@@ -263,6 +270,35 @@ std::vector<EmbedLane*> WorkerSet::add_embed_lanes(Loaded& loaded, LoadedWorkers
   return lanes;
 }
 
+PictureLane& WorkerSet::make_picture_worker(const std::string& model, LoadedWorkers made) {
+  const llm::PictureFacts& facts = made.picture_model->facts();
+  const MutexLock lock(mutex_);
+  Loaded& loaded = models_[model];
+  UMA_CHECK(loaded.picture_workers.empty());
+  if (!loaded.picture_stats) loaded.picture_stats = std::make_shared<PictureStats>();
+  loaded.info = {.name = model,
+                 .description = facts.description,
+                 .capability = Capability::text_to_image,
+                 .state = ModelState::ready,
+                 .load_progress = 1,
+                 .bytes = facts.bytes.all,
+                 .parameters = facts.parameters,
+                 .picture_size = facts.shape.image_size};
+  PictureLaneOptions options{.threads = made.threads,
+                             .queue_depth_warn = options_.queue_depth_warn,
+                             .stats = loaded.picture_stats,
+                             .has_streams = [this] { return has_streams(); },
+                             .workers = busy_workers_,
+                             .on_lost = on_lost_};
+  loaded.picture_model = std::move(made.picture_model);
+  loaded.reservation = std::move(made.reservation);
+  auto lane = std::make_unique<PictureLane>(std::move(options), std::move(made.picture), clock_);
+  PictureLane& drawing = *lane;
+  loaded.picture_workers.push_back({std::move(lane), std::thread([&drawing] { run_picture_lane(drawing); })});
+  loaded.count_workers();
+  return drawing;
+}
+
 WorkerSet::Added WorkerSet::add_workers(const std::string& model, LoadedWorkers more) {
   const MutexLock lock(mutex_);
   Loaded& loaded = models_.at(model);
@@ -296,9 +332,11 @@ void WorkerSet::retire(const std::string& model) {
     left.image_encoder_stats = loaded.image_encoder_stats;
     left.stats = loaded.stats;
     left.embed_stats = loaded.embed_stats;
+    left.picture_stats = loaded.picture_stats;
     freed = std::exchange(loaded, std::move(left));
   }
   close_workers(pointers_to(freed.workers), pointers_to(freed.embed_workers));
+  close_workers(pointers_to(freed.picture_workers));
   // States that are being written count for their model until they are on disk.
   wait_for_disk([this] { return store_.is_at_rest(); });
   if (freed.image_encoder) {
@@ -311,9 +349,11 @@ void WorkerSet::stop() {
   std::vector<Worker*> workers;
   std::vector<std::thread> image_encoder_threads;
   std::vector<EmbedWorker*> embed_workers;
+  std::vector<PictureWorker*> picture_workers;
   {
     const MutexLock lock(mutex_);
     for (auto& [name, loaded] : models_) {
+      std::ranges::copy(pointers_to(loaded.picture_workers), std::back_inserter(picture_workers));
       std::ranges::copy(pointers_to(loaded.workers), std::back_inserter(workers));
       std::ranges::copy(pointers_to(loaded.embed_workers), std::back_inserter(embed_workers));
       if (!loaded.image_encoder) continue;
@@ -323,6 +363,7 @@ void WorkerSet::stop() {
   }
   // The lock is free meanwhile, so that metrics can be read.
   close_workers(workers, embed_workers);
+  close_workers(picture_workers);
   for (std::thread& thread : image_encoder_threads) thread.join();
 }
 
@@ -333,6 +374,11 @@ void WorkerSet::close_workers(const std::vector<Worker*>& workers, const std::ve
   for (Worker* worker : workers) {
     for (std::thread& thread : worker->threads) thread.join();
   }
+}
+
+void WorkerSet::close_workers(const std::vector<PictureWorker*>& workers) {
+  for (const PictureWorker* worker : workers) worker->lane->close();
+  for (PictureWorker* worker : workers) worker->thread.join();
 }
 
 // Waits until the states are written to disk, but not longer than a limit, in case the disk is slow.
@@ -386,6 +432,7 @@ void WorkerSet::add_metrics(MetricsCollector& collector) const {
       collector.add(name, *loaded.stats[i], i < loaded.workers.size() ? loaded.workers[i].lane->shape() : llm::ContextShape());
     }
     for (const auto& stats : loaded.embed_stats) collector.add(*stats);
+    if (loaded.picture_stats) collector.add(*loaded.picture_stats);
   }
 }
 

@@ -17,6 +17,7 @@
 #include "engine/engine_options.h"
 #include "engine/lane/embed_lane.h"
 #include "engine/lane/lane.h"
+#include "engine/lane/picture_lane.h"
 #include "engine/metrics_collector.h"
 #include "engine/model/worker_source.h"
 #include "image/image_encoder.h"
@@ -43,6 +44,8 @@ class WorkerSet {
   [[nodiscard]] std::vector<Lane*> make_workers(const std::string& model, LoadedWorkers made);
   [[nodiscard]] std::vector<EmbedLane*> make_embed_workers(const std::string& model, LoadedWorkers made,
                                                            const llm::EmbeddingShape& shape);
+  // Makes the worker of a model that draws, and its thread.
+  [[nodiscard]] PictureLane& make_picture_worker(const std::string& model, LoadedWorkers made);
   // Adds workers to a loaded model.
   struct Added {
     std::vector<Lane*> lanes;
@@ -77,12 +80,17 @@ class WorkerSet {
     std::unique_ptr<EmbedLane> lane;
     std::thread thread;
   };
+  struct PictureWorker {
+    std::unique_ptr<PictureLane> lane;
+    std::thread thread;
+  };
   // A requested model.
   struct Loaded {
     ModelInfo info;
     std::shared_ptr<image::ImageEncoderStats> image_encoder_stats = std::make_shared<image::ImageEncoderStats>();
     std::vector<std::shared_ptr<LaneStats>> stats;  // One for each worker there ever was, shared with its lane.
     std::vector<std::shared_ptr<EmbedStats>> embed_stats;
+    std::shared_ptr<PictureStats> picture_stats;  // Null: the model has never drawn.
     // Freed in reverse order.
     std::shared_ptr<void> reservation;        // The source's reservation of the memory of all members below.
     std::shared_ptr<const llm::Model> model;  // Null: not loaded.
@@ -91,8 +99,12 @@ class WorkerSet {
     std::thread image_encoder_thread;
     std::vector<Worker> workers;
     std::vector<EmbedWorker> embed_workers;  // For embedding models, in place of `workers`.
+    std::shared_ptr<const llm::PictureModel> picture_model;
+    std::vector<PictureWorker> picture_workers;  // At most one.
 
-    void count_workers() { info.workers = static_cast<std::int32_t>(workers.size() + embed_workers.size()); }
+    void count_workers() {
+      info.workers = static_cast<std::int32_t>(workers.size() + embed_workers.size() + picture_workers.size());
+    }
   };
 
   [[nodiscard]] std::vector<Lane*> add_lanes(Loaded& loaded, LoadedWorkers& made) REQUIRES_LOCK(mutex_);
@@ -102,6 +114,7 @@ class WorkerSet {
   [[nodiscard]] LaneOptions lane_options(const Loaded& loaded, const LoadedWorkers& made, std::size_t index) const;
   static void start_threads(Worker& worker, std::size_t index);
   static void close_workers(const std::vector<Worker*>& workers, const std::vector<EmbedWorker*>& embed_workers);
+  static void close_workers(const std::vector<PictureWorker*>& workers);
   void wait_for_disk(const std::function<bool()>& is_done) const;
 
   // Constant after construction.

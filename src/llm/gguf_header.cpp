@@ -467,7 +467,7 @@ class HeaderParser {
     header_.expert_used_count = number_of(".expert_used_count", kExpertsMax);
     header_.sliding_window = number_of(".attention.sliding_window", kTokensMax);
     if (header_.vocabulary_size == 0) header_.vocabulary_size = number_of(".vocab_size", kNumberMax);
-    if (!reader_.is_ok() || header_.is_projector()) return;
+    if (!reader_.is_ok() || header_.is_projector() || header_.draws_pictures()) return;
     if (header_.vocabulary_size > kNumberMax) {
       return reader_.refuse(std::format("the vocabulary has {} tokens", header_.vocabulary_size));
     }

@@ -104,6 +104,8 @@ struct GgufHeader {
   [[nodiscard]] std::vector<std::uint64_t> layer_weights(std::int32_t without_experts = 0) const;
   // A projector ("mmproj") has image or audio encoders for a text model and is not a model itself.
   [[nodiscard]] bool is_projector() const { return architecture == "clip"; }
+  // Its own reader checks the rest of such a file (picture_file.h).
+  [[nodiscard]] bool draws_pictures() const { return architecture == "uma-picture"; }
 };
 
 // Reads up to `into.size()` bytes at `offset` and returns the number of bytes read.

@@ -1,6 +1,5 @@
 #include "llm/picture_drawing.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
@@ -27,7 +26,7 @@ void PictureDrawing::advance(std::span<const float> clean, std::span<const float
   for (std::size_t i = 0; i < noisy_.size(); ++i) {
     const float without = needs_negative() ? clean_of_negative[i] : 0;
     const float guided = needs_negative() ? without + options_.guidance * (clean[i] - without) : clean[i];
-    clean_[i] = std::clamp(guided, -1.0F, 1.0F);
+    clean_[i] = std::fmax(-1.0F, std::fmin(guided, 1.0F));  // A number also if the guided one is none.
     noisy_[i] = clean_[i] + left * (noisy_[i] - clean_[i]);
   }
   ++steps_done_;

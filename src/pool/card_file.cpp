@@ -81,7 +81,7 @@ Apply number(T min, T max, Field field) {
 std::optional<std::string> apply_capability(ModelCard& card, const YAML::Node& node) {
   const auto value = scalar(node);
   card.capability = value ? parse_capability(*value) : std::nullopt;
-  if (!card.capability) return "chat, text_embedding, rerank or vision";
+  if (!card.capability) return "chat, text_embedding, rerank, vision or text_to_image";
   return std::nullopt;
 }
 
@@ -408,7 +408,8 @@ class CardReader {
 }  // namespace
 
 std::optional<Capability> parse_capability(std::string_view name) {
-  for (const Capability capability : {Capability::chat, Capability::text_embedding, Capability::rerank, Capability::vision}) {
+  for (const Capability capability :
+       {Capability::chat, Capability::text_embedding, Capability::rerank, Capability::vision, Capability::text_to_image}) {
     if (capability_name(capability) == name) return capability;
   }
   return std::nullopt;

@@ -16,6 +16,12 @@ constexpr int kLoadNiceness = 15;
 }  // namespace
 
 void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, const llm::ContextOptions& context) {
+  if (loaded.picture_model) {
+    const llm::PictureFacts& facts = loaded.picture_model->facts();
+    log_info("model   {}: {}, {}", model, facts.description, readable_bytes(facts.bytes.all));
+    return log_info("layout  1 worker for pictures of {0} × {0} pixels, {1} steps each; {2} compute thread(s)",
+                    facts.shape.image_size, facts.steps, loaded.threads);
+  }
   const llm::ModelFacts& facts = loaded.model->facts();
   log_info("model   {}: {}, {}, trained for {} tokens{}{}", model, facts.description,
            readable_bytes(facts.bytes * static_cast<std::uint64_t>(loaded.copies)), facts.train_tokens,

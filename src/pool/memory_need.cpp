@@ -6,11 +6,26 @@
 #include "engine/lane/model_drafter.h"
 #include "llm/adapter_file.h"
 #include "llm/footprint.h"
+#include "llm/picture_model.h"
 #include "llm/rpc_address.h"
 
 namespace uma::pool {
 
+namespace {
+
+Expected<MemoryNeed> picture_need(const engine::LoadWorkersOptions& options) {
+  const auto need = llm::measure_picture_model(options.path, options.devices, engine::picture_options(options));
+  if (!need) return std::unexpected(need.error());
+  return MemoryNeed{.weights = need->weights.all,
+                    .contexts = need->context.all,
+                    .weights_on_devices = need->weights.on_devices,
+                    .contexts_on_devices = need->context.on_devices};
+}
+
+}  // namespace
+
 Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, std::uint64_t image_cache_bytes_max) {
+  if (options.capability == Capability::text_to_image) return picture_need(options);
   // Without a layout the prefill context counts as if it had a whole window.
   const bool has_layout = options.context.sequence_cells > 0;
   const std::array both{options.context, has_layout ? engine::prefill_context_options(options.context) : options.context};

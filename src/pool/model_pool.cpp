@@ -130,7 +130,8 @@ Expected<std::string> ModelPool::resolve(const std::string& name) const {
 
 Expected<std::string> ModelPool::choose(const std::string& name, Capability capability) const {
   auto known = resolve(name);
-  if (known || name.empty() || options_.unknown == UnknownModel::refuse) return known;
+  const bool wants_any = name.empty() && capability == Capability::text_to_image;  // The default model is for texts.
+  if (!wants_any && (known || name.empty() || options_.unknown == UnknownModel::refuse)) return known;
   const auto models = registry();
   const auto first = resolve("");
   std::vector<std::string> able;
@@ -150,7 +151,14 @@ Expected<std::string> ModelPool::choose(const std::string& name, Capability capa
       return model.capability == capability || (capability == Capability::chat && model.capability == Capability::vision);
     });
   }
-  if (able.size() > 1) std::erase(able, options_.shipped_model);
+  if (able.size() > 1) {
+    std::erase_if(able, [this](const std::string& each) { return std::ranges::contains(options_.shipped_models, each); });
+  }
+  if (wants_any) {
+    if (is_default_able()) return first;
+    if (!able.empty()) return able.front();
+    return fail(ErrorCode::model_unknown, "no model that draws pictures is registered: add one with uma-cli models add");
+  }
   if (able.size() != 1 && !is_default_able()) return known;
   const bool is_meant = able.size() == 1 || options_.unknown == UnknownModel::use_default || is_name_of_other_vendor(name);
   if (!is_meant) return known;

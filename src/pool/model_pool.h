@@ -39,9 +39,9 @@
 namespace uma::pool {
 
 struct PoolOptions {
-  std::string default_model;         // Model of requests that name none; empty: the first registered one.
-  llm::Encoders default_encoders{};  // Of the projector that `prepare` adds to it, which the registry does not know.
-  std::string shipped_model;         // Name of the model that ships with umad; empty: it is not registered.
+  std::string default_model;                  // Model of requests that name none; empty: the first registered one.
+  llm::Encoders default_encoders{};           // Of the projector that `prepare` adds to it, which the registry does not know.
+  std::vector<std::string> shipped_models{};  // Names of the registered models that ship with umad.
   UnknownModel unknown = UnknownModel::automatic;
   std::string own_folder;  // Folder whose models remove() may delete; empty: none.
   GovernorOptions governor;
@@ -150,6 +150,8 @@ class ModelPool final : public engine::WorkerSource {
                                            const llm::DeviceOptions& wanted, double share, Load& load);
   [[nodiscard]] Expected<MemoryNeed> place(const RegisteredModel& model, engine::LoadWorkersOptions& options,
                                            const llm::DeviceOptions& wanted, double share);
+  [[nodiscard]] Expected<MemoryNeed> place_whole(const RegisteredModel& model, engine::LoadWorkersOptions& options,
+                                                 const llm::Device& device, double share);
   [[nodiscard]] std::vector<RoomOnDevice> rooms_for(const RegisteredModel& model, std::span<const llm::Device> devices,
                                                     double share, bool evicts);
   [[nodiscard]] RoomMade make_room_on_devices(const std::string& model, const MemoryNeed& need, bool has_weights,

@@ -114,7 +114,8 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   const bool is_window_open =
       has_cells && given.cells == 0 && given.sequence_cells == 0 && given.layout == llm::KvLayout::automatic;
   choose_layout(registered, *options);
-  if (options_.guard != nullptr) {
+  // Files of pictures are read by our own reader alone, which checks all of them.
+  if (options_.guard != nullptr && registered.capability != Capability::text_to_image) {
     const auto checked = options_.guard->check(*options, [&load] { return load.is_cancelled.load(); });
     if (!checked) return std::unexpected(checked.error());
   }
@@ -270,6 +271,7 @@ Expected<MemoryNeed> ModelPool::place(const RegisteredModel& model, engine::Load
   const auto devices = llm::devices_of(wanted);
   if (!devices) return std::unexpected(devices.error());
   if (devices->empty()) return need_of(model, options);
+  if (model.capability == Capability::text_to_image) return place_whole(model, options, devices->front(), share);
   const auto fit_in = [&](std::span<const RoomOnDevice> rooms) {
     return fit_devices(*model.header(), wanted, rooms, [&](const llm::DeviceOptions& some) {
       options.devices = some;
@@ -301,6 +303,18 @@ Expected<MemoryNeed> ModelPool::place(const RegisteredModel& model, engine::Load
              without > 0 ? std::format(", {} without their experts", without) : "", left);
   }
   return std::move(fit->need);
+}
+
+// Places a model that draws pictures, which is on a device as a whole.
+Expected<MemoryNeed> ModelPool::place_whole(const RegisteredModel& model, engine::LoadWorkersOptions& options,
+                                            const llm::Device& device, double share) {
+  options.devices.names = {device.name};
+  const std::uint64_t room = rooms_for(model, {&device, 1}, share, true).front().bytes;
+  auto need = need_of(model, options);
+  if (need && need->device_bytes(false).of(device.name) <= room) return need;
+  log_info("memory: model {} does not fit onto {}, where it may have {}", model.card.name, device.name, readable_bytes(room));
+  options.devices.names = std::vector<std::string>();
+  return need_of(model, options);
 }
 
 // What a load may take of each device: what is left, and with `evicts` what idle models have there, except for background

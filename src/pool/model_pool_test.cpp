@@ -96,7 +96,7 @@ class ModelPoolTest : public ::testing::Test {
     options.guard = guard_;
     options.default_model = default_model_;
     options.own_folder = own_folder_;
-    options.shipped_model = "shipped";
+    options.shipped_models = {"shipped"};
     options.unknown = unknown_;
     RegistryOptions registry;
     registry.folders = {folder_.string()};

@@ -21,6 +21,7 @@
 #include "llm/embedding.h"
 #include "llm/file_type.h"
 #include "llm/gguf_files.h"
+#include "llm/picture_file.h"
 #include "pool/card_file.h"
 #include "pool/family_sampling.h"
 
@@ -308,6 +309,9 @@ class RegistryReader {
     if (model.file && !model.file->header && model.problem.empty()) model.problem = model.file->header.error().message;
     if (const llm::GgufHeader* header = model.header()) {
       model.capability = capability_of(*header);
+      if (header->draws_pictures() && model.problem.empty()) {
+        if (const auto read = llm::read_picture_file(model.path); !read) model.problem = read.error().message;
+      }
       if (header->is_projector())
         model.problem = std::format("{}: a projector; choose the model that belongs to it", model.path);
     }
@@ -511,6 +515,7 @@ ModelInfo info_of(const RegisteredModel& model) {
 
 Capability capability_of(const llm::GgufHeader& header) {
   constexpr std::int64_t kRank = 4;
+  if (header.draws_pictures()) return Capability::text_to_image;
   if (header.pooling_type == kRank) return Capability::rerank;
   const bool pools = header.pooling_type.value_or(0) != 0;
   return pools || header.causal_attention == false ? Capability::text_embedding : Capability::chat;

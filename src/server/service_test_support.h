@@ -76,6 +76,20 @@ class FakeService : public Service {
     changed_.notify_all();
     return id;
   }
+  // So do pictures.
+  struct Drawing {
+    RequestId id;
+    PictureRequest request;
+    std::shared_ptr<PictureSink> sink;
+    Reply<PictureReceipt> reply;
+  };
+  RequestId draw(TenantId, PictureRequest request, std::shared_ptr<PictureSink> sink, Reply<PictureReceipt> reply) override {
+    const MutexLock lock(mutex_);
+    const RequestId id{++last_id_};
+    drawings_.push_back({id, std::move(request), std::move(sink), std::move(reply)});
+    changed_.notify_all();
+    return id;
+  }
   RequestId rerank(TenantId, RerankRequest request, Reply<RerankResult> reply) override {
     const MutexLock lock(mutex_);
     const RequestId id{++last_id_};
@@ -263,6 +277,7 @@ class FakeService : public Service {
     return generation;
   }
   Embedding next_embedding() { return next_of(&FakeService::embeddings_); }
+  Drawing next_drawing() { return next_of(&FakeService::drawings_); }
   Reranking next_reranking() { return next_of(&FakeService::rerankings_); }
   Reply<SessionInfo> next_touch() {
     const MutexLock lock(mutex_);
@@ -328,6 +343,7 @@ class FakeService : public Service {
   std::string stored_response_ GUARDED_BY(mutex_) = "0123456789abcdef";
   std::deque<Generation> generations_ GUARDED_BY(mutex_);
   std::deque<Embedding> embeddings_ GUARDED_BY(mutex_);
+  std::deque<Drawing> drawings_ GUARDED_BY(mutex_);
   std::deque<Reranking> rerankings_ GUARDED_BY(mutex_);
   std::deque<Reply<SessionInfo>> touches_ GUARDED_BY(mutex_);
   std::vector<RequestId> cancelled_ GUARDED_BY(mutex_);

@@ -71,7 +71,32 @@ void use_one_thread(llm::ContextOptions& options, LoadedWorkers& loaded) {
   loaded.threads_beside_prefill = 0;
 }
 
+// One context does: it draws pictures of several requests in a call.
+Expected<LoadedWorkers> load_picture_worker(const LoadWorkersOptions& options, const std::function<bool(double)>& on_progress) {
+  auto model = llm::load_picture_model(options.path, options.devices);
+  if (!model) return std::unexpected(model.error());
+  auto context = (*model)->new_context(picture_options(options));
+  if (!context) return std::unexpected(context.error());
+  if (!on_progress(1)) return fail(ErrorCode::model_load, "the load was cancelled");
+  const llm::PictureBytes& weights = (*model)->facts().bytes;
+  const llm::PictureBytes computations = (*context)->memory();
+  LoadedWorkers loaded;
+  loaded.picture_model = *std::move(model);
+  loaded.picture = *std::move(context);
+  loaded.threads = options.threads;
+  loaded.weight_bytes = weights.all;
+  loaded.weights_on_devices = weights.on_devices;
+  loaded.context_bytes = computations.all;
+  loaded.contexts_on_devices = computations.on_devices;
+  return loaded;
+}
+
 }  // namespace
+
+llm::PictureOptions picture_options(const LoadWorkersOptions& options) {
+  constexpr std::int32_t kRows = 8;
+  return {.rows_max = kRows, .threads = options.threads};
+}
 
 llm::ContextOptions prefill_context_options(llm::ContextOptions options, std::int32_t sequences, std::int32_t cells_max) {
   options.sequences = sequences;
@@ -93,6 +118,7 @@ llm::DeviceOptions draft_devices(llm::DeviceOptions devices) {
 }
 
 Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const std::function<bool(double)>& on_progress) {
+  if (options.capability == Capability::text_to_image) return load_picture_worker(options, on_progress);
   LoadedWorkers loaded;
   loaded.copies = options.replicates ? options.workers : 1;
   loaded.threads = options.threads;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/capability.h"
 #include "core/error.h"
 #include "core/model_defaults.h"
 #include "engine/model/worker_source.h"
@@ -18,7 +19,8 @@
 namespace uma::engine {
 
 struct LoadWorkersOptions {
-  std::string path;              // A GGUF file.
+  std::string path;  // A GGUF file.
+  Capability capability = Capability::chat;
   std::string draft_path;        // A draft model, whose weights all workers share; empty: none.
   std::string projector_path{};  // A projector, which encodes images; empty: none.
   std::vector<llm::AdapterSource> adapters{};
@@ -53,6 +55,9 @@ inline constexpr std::int32_t kPrefillCellsFirst = 2048;
 [[nodiscard]] inline bool wants_prefill_context(const LoadWorkersOptions& options) {
   return options.lanes && options.context.sequences > 1 && !options.devices.are_named();
 }
+
+// Of the one context of a model that draws: four guided pictures a call.
+[[nodiscard]] llm::PictureOptions picture_options(const LoadWorkersOptions& options);
 
 // Blocks. `on_progress` is called with values from 0 to 1; it returns false to end the load early, which is then an error.
 [[nodiscard]] Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options,

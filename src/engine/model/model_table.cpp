@@ -29,6 +29,13 @@ TimePoint deadline_after(TimePoint received, std::int64_t deadline_ms, const Ser
   return std::max(received, loaded == nullptr ? received : loaded->loaded_at) + std::chrono::milliseconds(deadline_ms);
 }
 
+TimePoint deadline_of_whole(TimePoint received, RequestClass request_class, std::optional<std::int64_t> deadline_ms,
+                            std::int64_t usual_ms, const ServedModel& loaded) {
+  constexpr std::int64_t kBackgroundMs = 300'000;
+  const bool is_background = request_class == RequestClass::background;
+  return deadline_after(received, deadline_ms.value_or(is_background ? kBackgroundMs : usual_ms), &loaded);
+}
+
 namespace {
 
 // The tokens of an image by its id; null without an encoder.
@@ -66,6 +73,16 @@ ServedModel text_model(std::shared_ptr<const llm::TextEmbedder> embedder, std::v
                        std::shared_ptr<image::ImageEncoder> encoder) {
   UMA_CHECK(embedder != nullptr && !lanes.empty());
   return {.image_encoder = std::move(encoder), .embedder = std::move(embedder), .embed_lanes = std::move(lanes)};
+}
+
+ServedModel picture_model(std::shared_ptr<const llm::PictureModel> model, PictureLane& lane) {
+  UMA_CHECK(model != nullptr);
+  return {.picture_model = std::move(model), .picture_lane = &lane};
+}
+
+Error ServedModel::wrong_capability(std::string_view advice) const {
+  return {ErrorCode::model_capability,
+          std::format("model \"{}\" is for {}: {} (`models` lists capabilities)", name, capability_name(capability()), advice)};
 }
 
 llm::InputFormat input_format(const std::shared_ptr<const llm::Model>& model, const llm::EmbeddingShape& shape,
@@ -137,11 +154,8 @@ Task<Expected<ModelLease>> ModelTable::lease(std::string name, bool is_backgroun
 
 Task<Expected<ModelLease>> ModelTable::lease_chat(std::string name, bool is_background) {
   auto leased = co_await lease(std::move(name), is_background);
-  if (!leased || (*leased)->embedder == nullptr) co_return std::move(leased);
-  const ServedModel& model = **leased;
-  co_return Error{ErrorCode::model_capability,
-                  std::format("model \"{}\" computes {}: name a chat model to generate text", model.name,
-                              capability_name(model.embedder->model().facts().capability))};
+  if (!leased || (*leased)->capability() == Capability::chat) co_return std::move(leased);
+  co_return (*leased)->wrong_capability("name a chat model to generate text");
 }
 
 // Removes a waiting request. A load without waiting requests is cancelled.

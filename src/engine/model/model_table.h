@@ -24,16 +24,19 @@
 #include "core/task.h"
 #include "engine/lane/embed_lane.h"
 #include "engine/lane/lane.h"
+#include "engine/lane/picture_lane.h"
 #include "engine/model/grammar_cache.h"
 #include "engine/model/worker_source.h"
 #include "image/image_encoder.h"
 #include "llm/model.h"
+#include "llm/picture_model.h"
 #include "llm/text_embedding.h"
 
 namespace uma::engine {
 
 // A loaded model. A chat model has `model`, `chat`, `grammars` and at least one lane; an embedding model or reranker has
-// `embedder` and at least one embedding lane. Both may have an image encoder.
+// `embedder` and at least one embedding lane. Both may have an image encoder. A model that draws has `picture_model` and
+// `picture_lane`.
 struct ServedModel {
   std::string name{};
   std::shared_ptr<const llm::Model> model{};       // Shared with the lanes and the preparer's jobs.
@@ -43,6 +46,8 @@ struct ServedModel {
   std::shared_ptr<image::ImageEncoder> image_encoder{};  // Shared with its thread; null: the model reads no images.
   std::shared_ptr<const llm::TextEmbedder> embedder{};   // Shared with the preparer's jobs.
   std::vector<EmbedLane*> embed_lanes{};
+  std::shared_ptr<const llm::PictureModel> picture_model{};  // Shared with its lane and the preparer's jobs.
+  PictureLane* picture_lane = nullptr;
   TimePoint loaded_at{};
   ModelDefaults defaults{};  // For requests to a chat model.
 
@@ -51,13 +56,29 @@ struct ServedModel {
     return embedder != nullptr && embedder->reads_images() ? ImageVectors::shared : ImageVectors::projector;
   }
   [[nodiscard]] const llm::ContextShape& shape() const { return lanes.front()->shape(); }
+  // A chat model may read images, too.
+  [[nodiscard]] Capability capability() const {
+    if (picture_model != nullptr) return Capability::text_to_image;
+    return embedder != nullptr ? embedder->model().facts().capability : Capability::chat;
+  }
   // A device of the model is lost.
-  [[nodiscard]] bool is_lost() const { return embedder != nullptr ? embedder->model().is_lost() : model->is_lost(); }
+  [[nodiscard]] bool is_lost() const {
+    if (picture_model != nullptr) return picture_model->is_lost();
+    return embedder != nullptr ? embedder->model().is_lost() : model->is_lost();
+  }
+  // The error of a request for another capability; `advice` names the models to use instead.
+  [[nodiscard]] Error wrong_capability(std::string_view advice) const;
 };
 
 // The deadline of a request received at `received`. Loading of the model `loaded` does not count as waiting; null: the request
 // has no model yet. kNever: `deadline_ms` is 0.
 [[nodiscard]] TimePoint deadline_after(TimePoint received, std::int64_t deadline_ms, const ServedModel* loaded);
+
+// The same for a request that generates no tokens and has `deadline_ms` until it is done; nullopt: the default of its class,
+// for interactive ones `usual_ms`.
+[[nodiscard]] TimePoint deadline_of_whole(TimePoint received, RequestClass request_class,
+                                          std::optional<std::int64_t> deadline_ms, std::int64_t usual_ms,
+                                          const ServedModel& loaded);
 
 // Makes a chat model. `encoder` encodes its images; null: it reads no images.
 [[nodiscard]] ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
@@ -65,6 +86,8 @@ struct ServedModel {
 // Makes an embedding model or reranker. `encoder` encodes its images; null: it reads no images.
 [[nodiscard]] ServedModel text_model(std::shared_ptr<const llm::TextEmbedder> embedder, std::vector<EmbedLane*> lanes,
                                      std::shared_ptr<image::ImageEncoder> encoder = nullptr);
+// Makes a model that draws pictures.
+[[nodiscard]] ServedModel picture_model(std::shared_ptr<const llm::PictureModel> model, PictureLane& lane);
 // How the inputs of an embedding model become tokens (docs/decisions/0060). `encoder` may be null.
 [[nodiscard]] llm::InputFormat input_format(const std::shared_ptr<const llm::Model>& model, const llm::EmbeddingShape& shape,
                                             const std::shared_ptr<image::ImageEncoder>& encoder, const ModelDefaults& defaults);

@@ -19,6 +19,7 @@
 #include "engine/lane/kept_widths.h"
 #include "kv/state_store.h"
 #include "llm/model.h"
+#include "llm/picture_model.h"
 
 namespace uma::engine {
 
@@ -30,13 +31,16 @@ struct WorkerContexts {
   std::unique_ptr<llm::Context> draft;    // For a draft model, which it keeps alive; null: there is no draft model.
 };
 
-// A model and its contexts: `workers` for a chat model, `embeddings` for other models.
+// A model and its contexts: `workers` for a chat model, `embeddings` for a model of texts, `picture` for one that draws.
 struct LoadedWorkers {
   std::shared_ptr<void> reservation = nullptr;  // The memory of the contexts; released after all members below.
-  std::shared_ptr<const llm::Model> model;  // Shared with the lanes and the router, which read it until the last of them ends.
+  // Shared with the lanes and the router, which read it until the last of them ends. One of the two is null.
+  std::shared_ptr<const llm::Model> model;
+  std::shared_ptr<const llm::PictureModel> picture_model{};
   std::vector<WorkerContexts> workers;
   std::unique_ptr<llm::Projector> projector{};  // Encodes the model's images; null: the model reads no images.
   std::vector<std::unique_ptr<llm::EmbeddingContext>> embeddings;
+  std::unique_ptr<llm::PictureContext> picture{};
   std::map<std::string, std::string> tasks;  // The tasks of an embedding model: the prefix of each task by its name.
   ModelDefaults defaults{};                  // For requests to a chat model.
   std::uint64_t weight_bytes = 0;            // Size of the weights, without the projector's.

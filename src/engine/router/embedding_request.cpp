@@ -15,8 +15,6 @@
 namespace uma::engine {
 namespace {
 
-constexpr std::int64_t kBackgroundDeadlineMs = 300'000;
-
 std::size_t bytes_of(const EmbedRequest& call) {
   std::size_t bytes = 0;
   for (const EmbedInput& input : call.inputs) {
@@ -159,11 +157,7 @@ template <class Result, class Call>
 Task<Expected<Result>> EmbeddingRequests::compute_texts(InFlight& request, Call& call) {
   const ServedModel& served = *request.lease;
   if (served.embedder == nullptr) {
-    co_return Error{
-        ErrorCode::model_capability,
-        std::format("model \"{}\" is a chat model, which computes neither embeddings nor scores: name an embedding model or a "
-                    "reranker (`models` lists capabilities)",
-                    served.name)};
+    co_return served.wrong_capability("name an embedding model or a reranker to compute vectors or scores");
   }
   ImageHold hold;
   if constexpr (std::is_same_v<Call, EmbedRequest>) {
@@ -233,9 +227,8 @@ Task<Expected<Result>> EmbeddingRequests::compute_in_lane(InFlight& request, Cal
 }
 
 TimePoint EmbeddingRequests::deadline_of(const InFlight& request, const TextOptions& options) const {
-  const std::int64_t deadline_ms =
-      options.deadline_ms.value_or(is_background(options) ? kBackgroundDeadlineMs : parts_.limits.deadline_ms);
-  return deadline_after(request.received, deadline_ms, &*request.lease);
+  return deadline_of_whole(request.received, options.request_class, options.deadline_ms, parts_.limits.deadline_ms,
+                           *request.lease);
 }
 
 ImageIntake::Reading EmbeddingRequests::reading(const InFlight& request, const TextOptions& options) const {

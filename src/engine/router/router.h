@@ -34,6 +34,7 @@
 #include "engine/router/generation.h"
 #include "engine/router/image_intake.h"
 #include "engine/router/in_flight.h"
+#include "engine/router/picture_request.h"
 #include "engine/router/router_parts.h"
 #include "engine/router/session_access.h"
 #include "engine/router/session_commands.h"
@@ -87,6 +88,7 @@ class Router {
   [[nodiscard]] TaskRunner& tasks() { return tasks_; }
   [[nodiscard]] Generations& generations() { return generations_; }
   [[nodiscard]] EmbeddingRequests& embeddings() { return embeddings_; }
+  [[nodiscard]] PictureRequests& pictures() { return pictures_; }
   [[nodiscard]] SessionCommands& sessions() { return sessions_; }
   [[nodiscard]] SessionTransfer& transfer() { return transfer_; }
   [[nodiscard]] TextConversions& texts() { return texts_; }
@@ -149,6 +151,7 @@ class Router {
   const RouterParts parts_;
   Generations generations_;
   EmbeddingRequests embeddings_;
+  PictureRequests pictures_;
   SessionCommands sessions_;
   SessionTransfer transfer_;
   TextConversions texts_;

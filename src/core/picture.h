@@ -1,0 +1,92 @@
+// Requests to models that draw pictures from captions, and what they deliver.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "base/bytes.h"
+#include "core/error.h"
+#include "core/event.h"
+#include "core/request.h"
+
+namespace uma {
+
+inline constexpr std::int32_t kPicturesMax = 10;        // Of one request.
+inline constexpr std::int32_t kPictureStepsMax = 150;   // Of one picture.
+inline constexpr std::int32_t kPartialPicturesMax = 3;  // Of one picture.
+inline constexpr std::int32_t kPictureSideMax = 1024;   // Pixels.
+inline constexpr float kPictureGuidanceMax = 30;
+inline constexpr std::size_t kCaptionBytesMax = 4000;
+
+struct PictureOptions {
+  std::int32_t width = 0;             // Pixels; 0: as the model draws.
+  std::int32_t height = 0;            // As width.
+  std::int32_t count = 1;             // 1 to kPicturesMax.
+  std::optional<std::int32_t> steps;  // 1 to kPictureStepsMax; nullopt: the model's number.
+  std::optional<float> guidance;      // How far the caption is followed, 1 to kPictureGuidanceMax; nullopt: the model's number.
+  std::optional<std::uint64_t> seed;  // Of the first picture; the others count up from it. Nullopt: random.
+  std::int32_t partial_pictures = 0;  // Unfinished pictures to deliver of each; up to kPartialPicturesMax.
+  bool has_metadata = true;           // The files contain the caption and the options.
+};
+
+struct PictureRequest {
+  std::string model;               // Empty: the default one of those that draw.
+  std::uint64_t client = 0;        // As in TextOptions.
+  std::string caption;             // UTF-8 of up to kCaptionBytesMax.
+  std::string negative_caption{};  // What the pictures should not show; as `caption`.
+  PictureOptions options{};
+  RequestClass request_class = RequestClass::interactive;
+  std::optional<std::int64_t> deadline_ms{};  // As in TextOptions.
+  RequestShare share{};
+};
+[[nodiscard]] std::size_t memory_of(const PictureRequest& request);
+
+// A step of a picture is done.
+struct PictureStep {
+  std::int32_t picture = 0;  // From 0.
+  std::int32_t step = 0;     // From 1.
+  std::int32_t steps = 0;
+  double eta_ms = 0;  // Until all pictures of the request are drawn, at the speed so far.
+};
+
+// A picture, or an unfinished one.
+struct DrawnPicture {
+  std::int32_t picture = 0;  // From 0.
+  std::int32_t partial = 0;  // Of an unfinished one: its number, from 1; 0: it is finished.
+  std::uint64_t seed = 0;
+  std::string_view png;  // Borrowed during the call.
+};
+
+using PictureEvent = std::variant<PictureStep, DrawnPicture>;
+
+// The receiver of a request's events. Shared by the connection and the lane that draws.
+class PictureSink {
+ public:
+  virtual ~PictureSink() = default;
+  // Called by engine threads, one at a time, before the request's reply. Copies what it needs and never blocks. Returns false
+  // if the client reads too slowly and a picture was dropped; the request then ends with slow_consumer.
+  virtual bool deliver(const PictureEvent& event) = 0;
+};
+
+// The receipt of a request.
+struct PictureReceipt {
+  FinishReason reason = FinishReason::stop;  // stop, cancelled, timeout, slow_consumer or error.
+  std::optional<Error> error;                // The error, with reason `error`.
+  std::string model;
+  std::int32_t width = 0;
+  std::int32_t height = 0;
+  std::int32_t pictures = 0;  // Finished ones.
+  std::int32_t steps = 0;     // Of each picture.
+  float guidance = 0;
+  std::uint64_t seed = 0;           // Of the first picture.
+  std::int64_t caption_tokens = 0;  // Words of both captions that the model has read.
+  std::int64_t picture_tokens = 0;  // Positions of all finished pictures, as the model computes them.
+  double queue_ms = 0;              // From receipt until the first step began.
+  double draw_ms = 0;               // From then on.
+};
+
+}  // namespace uma

@@ -1,0 +1,322 @@
+#include "engine/lane/picture_lane.h"
+
+#include <algorithm>
+#include <cmath>
+#include <format>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/thrown.h"
+#include "base/trace.h"
+#include "engine/lane/lost_error.h"
+
+namespace uma::engine {
+namespace {
+
+constexpr TraceKind kDrawSpan{.name = "draw", .numbers = {"rows", "pictures"}};
+
+// The weight of the last call in the mean time of a row.
+constexpr double kNewest = 0.3;
+
+// The rows of a call for one step of the task's pictures.
+std::int32_t rows_of(const PictureTask& task) {
+  return task.drawing.guidance == 1 ? 1 : 2;
+}
+
+}  // namespace
+
+PictureLane::PictureLane(PictureLaneOptions options, std::unique_ptr<llm::PictureContext> context, const Clock& clock)
+    : options_(std::move(options)),
+      clock_(clock),
+      context_(std::move(context)),
+      cores_(options_.threads, 0, options_.workers),
+      stats_(options_.stats ? options_.stats : std::make_shared<PictureStats>()) {
+  UMA_CHECK(context_->rows_max() >= 2);
+}
+
+void PictureLane::post(PictureTask task) {
+  UMA_CHECK(task.count > 0 && task.drawing.steps > 0);
+  stats_->queue_depth.add(1);
+  inbox_.push(std::move(task));
+}
+
+void PictureLane::cancel(RequestId id) {
+  inbox_.push(Cancel{id});
+  if (alone_id_.load() == id.value) interrupt_.set(true);
+}
+
+void PictureLane::close() {
+  closed_.store(true);
+  interrupt_.set(true);
+  inbox_.close();
+}
+
+StepOutcome PictureLane::step() {
+  take_commands();
+  if (context_->is_lost()) {
+    end_lost();
+    return {.did_work = false, .wake = kNever};
+  }
+  run_noting([this] { expire(clock_.now()); });
+  drop_ended();
+  pick();
+  cores_.set_decode_busy(!picked_.empty());
+  if (picked_.empty()) return {.did_work = false, .wake = first_deadline()};
+
+  const bool is_alone = std::ranges::all_of(picked_, [this](const Picked& each) { return each.job == picked_.front().job; });
+  alone_id_.store(is_alone ? picked_.front().job->asked.id.value : 0);
+  // A cancel from now on ends the next call. If an earlier cancel for another request ends the call, it is made again.
+  interrupt_.set(false);
+  if (closed_.load()) interrupt_.set(true);
+  const auto drawn = contain([this] { return run_call(); });
+  alone_id_.store(0);
+  if (!drawn && context_->is_lost()) {
+    log_warning("picture lane {}: {}", options_.index, drawn.error().message);  // The next step ends all requests.
+  } else if (!drawn) {
+    fail_picked(drawn.error());
+  }
+  drop_ended();
+  return {.did_work = true, .wake = kNever};
+}
+
+void PictureLane::take_commands() {
+  inbox_.drain(inbox_taken_);
+  // The commands are taken out first, so that none runs again if another one throws.
+  for (Command& command : std::exchange(inbox_taken_, {})) {
+    run_noting([&] { std::visit([this](auto& each) { run(each); }, command); });
+  }
+  warn_of_depth();
+}
+
+void PictureLane::run(PictureTask& task) {
+  auto job = std::make_unique<Job>(Job{.asked = std::move(task)});
+  job->drawings.resize(static_cast<std::size_t>(job->asked.count));
+  share_.enter(job->asked.flow);
+  jobs_.push_back(std::move(job));
+}
+
+void PictureLane::run(const Cancel& cancel) {
+  const auto job = std::ranges::find(jobs_, cancel.id, [](const auto& each) { return each->asked.id; });
+  if (job == jobs_.end() || !(*job)->asked.done) return;
+  stats_->requests_cancelled_total.add();
+  end(**job, {.end = PictureOutcome::End::cancelled});
+}
+
+void PictureLane::warn_of_depth() {
+  if (options_.queue_depth_warn == 0) return;
+  if (jobs_.size() < options_.queue_depth_warn) {
+    has_warned_ = has_warned_ && 2 * jobs_.size() >= options_.queue_depth_warn;
+  } else if (!std::exchange(has_warned_, true)) {
+    log_warning("picture lane {}: {} requests wait", options_.index, jobs_.size());
+  }
+}
+
+// A device of the model is lost: ends all requests.
+void PictureLane::end_lost() {
+  for (const auto& job : jobs_) {
+    if (!job->asked.done) continue;
+    stats_->requests_failed_total.add();
+    run_noting([&] { end(*job, {.end = PictureOutcome::End::failed, .error = lost_error(context_->loss())}); });
+  }
+  cores_.set_decode_busy(false);
+  drop_ended();
+  if (!std::exchange(has_told_loss_, true) && options_.on_lost) options_.on_lost();
+}
+
+void PictureLane::expire(TimePoint now) {
+  for (const auto& job : jobs_) {
+    if (!job->asked.done || now < job->asked.deadline) continue;
+    stats_->requests_failed_total.add();
+    Error error{
+        ErrorCode::limit_wait,
+        std::format("the request's deadline passed after {} of {} pictures, and {} requests wait: try again later, with "
+                    "fewer steps, or with a longer deadline_ms",
+                    job->finished, job->asked.count, jobs_.size())};
+    end(*job, {.end = PictureOutcome::End::failed, .error = std::move(error)});
+  }
+}
+
+TimePoint PictureLane::first_deadline() const {
+  TimePoint first = kNever;
+  for (const auto& job : jobs_) first = std::min(first, job->asked.deadline);
+  return first;
+}
+
+// --- Calls
+
+// Chooses the pictures of the next call.
+void PictureLane::pick() {
+  picked_.clear();
+  const std::int32_t rows_max = rows_allowed();
+  pick_among(/*is_background=*/false, rows_max);
+  pick_among(/*is_background=*/true, rows_max);
+}
+
+// The first picture is taken in any case, later ones if their rows fit.
+void PictureLane::pick_among(bool is_background, std::int32_t rows_max) {
+  struct Candidate {
+    Job* job;
+    sched::FairShare::Rank rank;
+    std::int32_t next;  // Picture.
+  };
+  std::vector<Candidate> candidates;
+  for (const auto& job : jobs_) {
+    if (job->asked.is_background == is_background)
+      candidates.push_back({job.get(), share_.rank(job->asked.flow), job->finished});
+  }
+  std::int32_t rows = 0;
+  for (const Picked& each : picked_) rows += rows_of(each.job->asked);
+  while (!candidates.empty()) {
+    // Within a flow the request with the fewest steps done goes first; among equals the older one.
+    const auto next = std::ranges::min_element(candidates, [](const Candidate& a, const Candidate& b) {
+      return std::tie(a.rank, a.job->steps_done) < std::tie(b.rank, b.job->steps_done);
+    });
+    Job& job = *next->job;
+    const std::int32_t more = rows_of(job.asked);
+    if (!picked_.empty() && rows + more > rows_max) return;
+    rows += more;
+    picked_.push_back({&job, next->next});
+    share_.charge(job.asked.flow, more);
+    for (Candidate& other : candidates) {
+      if (other.job->asked.flow == job.asked.flow) other.rank = share_.rank(job.asked.flow);
+    }
+    if (++next->next == job.asked.count) candidates.erase(next);
+  }
+}
+
+std::int32_t PictureLane::rows_allowed() const {
+  if (row_ms_ <= 0) return 2;
+  const bool has_streams = options_.has_streams && options_.has_streams();
+  const double target = has_streams ? options_.call_ms_beside_streams : options_.call_ms_max;
+  return static_cast<std::int32_t>(std::clamp(target / row_ms_, 2.0, static_cast<double>(context_->rows_max())));
+}
+
+// Does a step of each picked picture. False: it was interrupted.
+Expected<bool> PictureLane::run_call() {
+  if (const std::int32_t threads = cores_.decode_threads(); threads != threads_) {
+    context_->set_threads(threads);
+    threads_ = threads;
+    stats_->threads.set(threads);
+  }
+  const TimePoint began = clock_.now();
+  for (const Picked& each : picked_) {
+    if (each.job->began == TimePoint()) each.job->began = began;
+    auto read = read_captions(*each.job);
+    if (!read || !*read) return read;
+  }
+  rows_.clear();
+  for (const Picked& each : picked_) {
+    Job& job = *each.job;
+    auto& drawing = job.drawings[static_cast<std::size_t>(each.picture)];
+    if (!drawing) {
+      llm::DrawingOptions options = job.asked.drawing;
+      options.seed += static_cast<std::uint64_t>(each.picture);
+      drawing.emplace(options);
+    }
+    rows_.push_back({.noisy = drawing->noisy(), .time = drawing->time(), .caption = &*job.caption});
+    if (drawing->needs_negative()) {
+      rows_.push_back({.noisy = drawing->noisy(), .time = drawing->time(), .caption = &*job.negative});
+    }
+  }
+  const TimePoint computes = clock_.now();
+  auto computed = context_->denoise(rows_, &interrupt_, clean_);
+  const TimePoint ended = clock_.now();
+  stats_->last_call_us.set(to_us(ended));
+  if (!computed || !*computed) return computed;
+  const double ms = to_ms(ended - computes);
+  const double row_ms = ms / static_cast<double>(rows_.size());
+  row_ms_ = row_ms_ <= 0 ? row_ms : row_ms_ + kNewest * (row_ms - row_ms_);
+  stats_->call.record_ms(ms);
+  stats_->calls_total.add();
+  stats_->steps_total.add(picked_.size());
+  record_span(kDrawSpan, computes, ended, {static_cast<std::int64_t>(rows_.size()), static_cast<std::int64_t>(picked_.size())});
+  if (!std::ranges::all_of(clean_, [](float number) { return std::isfinite(number); })) {
+    return fail(ErrorCode::runtime_decode, "the model computed numbers that are not finite: its file may be damaged");
+  }
+  for (const Picked& each : picked_) ++each.job->steps_done;
+  std::size_t row = 0;
+  for (std::size_t i = 0; i < picked_.size(); ++i) advance(i, row);
+  return true;
+}
+
+// Reads what the job's drawings need. False: it was interrupted.
+Expected<bool> PictureLane::read_captions(Job& job) {
+  const auto read = [&](const std::vector<std::int32_t>& words, std::optional<llm::Caption>& out) -> Expected<bool> {
+    if (out) return true;
+    llm::Caption caption;
+    auto done = context_->read_caption(words, &interrupt_, caption);
+    if (done && *done) out = std::move(caption);
+    return done;
+  };
+  auto done = read(job.asked.caption, job.caption);
+  if (!done || !*done || rows_of(job.asked) == 1) return done;
+  return read(job.asked.negative, job.negative);
+}
+
+// Gives the predicted rows from `row` on to the picked picture at `at`, and reports its step.
+void PictureLane::advance(std::size_t at, std::size_t& row) {
+  Job& job = *picked_[at].job;
+  auto& drawing = *job.drawings[static_cast<std::size_t>(picked_[at].picture)];
+  const std::size_t numbers = drawing.noisy().size();
+  const auto next = [&] { return std::span(clean_).subspan(row++ * numbers, numbers); };
+  const auto clean = next();
+  drawing.advance(clean, drawing.needs_negative() ? next() : std::span<float>());
+  if (!job.asked.done) return;  // An earlier picture of the request has ended it.
+  const TimePoint now = clock_.now();
+  const auto all = static_cast<double>(job.asked.count) * job.asked.drawing.steps;
+  const auto done = static_cast<double>(job.steps_done);
+  const double eta_ms = to_ms(now - job.began) * (all - done) / done;
+  const auto told = contain([&]() -> Expected<bool> {
+    return job.asked.on_step({.picture = picked_[at].picture, .drawing = drawing, .eta_ms = eta_ms});
+  });
+  if (!told || !*told) {
+    stats_->requests_failed_total.add();
+    return end(job, told ? PictureOutcome{.end = PictureOutcome::End::slow_consumer}
+                         : PictureOutcome{.end = PictureOutcome::End::failed, .error = told.error()});
+  }
+  if (!drawing.is_done()) return;
+  job.drawings[static_cast<std::size_t>(picked_[at].picture)].reset();
+  stats_->pictures_total.add();
+  if (++job.finished < job.asked.count) return;
+  stats_->request.record_ms(to_ms(now - job.asked.received));
+  end(job, {});
+}
+
+void PictureLane::fail_picked(const Error& error) {
+  for (const Picked& each : picked_) {
+    if (!each.job->asked.done) continue;
+    stats_->requests_failed_total.add();
+    run_noting([&] { end(*each.job, {.end = PictureOutcome::End::failed, .error = error}); });
+  }
+}
+
+// Delivers the request's outcome; drop_ended() removes the job.
+void PictureLane::end(Job& job, PictureOutcome outcome) {
+  const TimePoint now = clock_.now();
+  const TimePoint began = job.began == TimePoint() ? now : job.began;
+  outcome.queue_ms = to_ms(began - job.asked.received);
+  outcome.draw_ms = to_ms(now - began);
+  stats_->queue_depth.add(-1);
+  share_.leave(job.asked.flow);
+  std::exchange(job.asked.done, nullptr)(outcome);
+}
+
+void PictureLane::drop_ended() {
+  std::erase_if(jobs_, [](const auto& job) { return !job->asked.done; });
+  const auto waits = std::ranges::find(jobs_, 0, [](const auto& job) { return job->steps_done; });
+  stats_->waiting_since_us.set(waits == jobs_.end() ? 0 : to_us((*waits)->asked.received));
+}
+
+void PictureLane::cancel_all() {
+  take_commands();
+  for (const auto& job : jobs_) {
+    if (!job->asked.done) continue;
+    stats_->requests_cancelled_total.add();
+    end(*job, {.end = PictureOutcome::End::cancelled});
+  }
+  drop_ended();
+}
+
+}  // namespace uma::engine

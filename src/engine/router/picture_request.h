@@ -1,0 +1,42 @@
+// Requests for pictures, from their admission to their receipt. Owned by the router's thread.
+#pragma once
+
+#include <memory>
+
+#include "base/metrics.h"
+#include "base/random.h"
+#include "core/error.h"
+#include "core/ids.h"
+#include "core/picture.h"
+#include "core/reply.h"
+#include "core/task.h"
+#include "engine/model/worker_source.h"
+#include "engine/router/router_parts.h"
+
+namespace uma::engine {
+
+class PictureRequests {
+ public:
+  // The references outlive this object.
+  PictureRequests(const RouterParts& parts, WorkerSource& source, Random& random, Counter& refused)
+      : parts_(parts), source_(source), random_(random), refused_(refused) {}
+
+  // Accepts a request and starts it.
+  void draw(RequestId id, const TenantId& tenant, PictureRequest call, std::shared_ptr<PictureSink> sink,
+            Reply<PictureReceipt> reply);
+
+ private:
+  [[nodiscard]] Task<> run(InFlight& request, PictureRequest call, std::shared_ptr<PictureSink> sink,
+                           std::shared_ptr<Reply<PictureReceipt>> reply);
+  [[nodiscard]] Task<Expected<PictureReceipt>> compute(InFlight& request, PictureRequest& call,
+                                                       std::shared_ptr<PictureSink> sink);
+  [[nodiscard]] Task<Expected<PictureReceipt>> draw_in_lane(InFlight& request, PictureRequest& call,
+                                                            std::shared_ptr<PictureSink> sink);
+
+  const RouterParts parts_;
+  WorkerSource& source_;
+  Random& random_;
+  Counter& refused_;
+};
+
+}  // namespace uma::engine
