@@ -19,6 +19,7 @@
 #include "uma-cli/chat.h"
 #include "uma-cli/embed.h"
 #include "uma-cli/history.h"
+#include "uma-cli/imagine.h"
 #include "uma-cli/input.h"
 #include "uma-cli/launch.h"
 #include "uma-cli/lifecycle.h"
@@ -62,6 +63,7 @@ struct Flags {
   DescribeOptions describe;
   LaunchOptions launch;
   EmbedOptions embed;
+  ImagineOptions imagine;
   RerankOptions rerank;
   std::string session;
   std::string name;
@@ -298,6 +300,32 @@ void add_lifecycle(CLI::App& app, Flags& flags, Action& action) {
       flags);
 }
 
+void add_imagine(CLI::App& app, Flags& flags, Action& action) {
+  CLI::App& imagine =
+      add_command(app, flags, action, "imagine", "Draw pictures from a caption", [](const Flags& given, Tools& tools) {
+        return run_imagine(tools.client, given.imagine, tools.output, tools.interrupts);
+      });
+  ImagineOptions& options = flags.imagine;
+  imagine.add_option("caption", options.caption, "What to draw")->required();
+  imagine.add_option("-o,--output", options.file,
+                     "PNG file to write; left out: a new one named after the caption; -: standard output");
+  imagine.add_option("--negative", options.negative, "What the picture should not show");
+  imagine.add_option("--model", options.model, "Model to use; left out: the daemon's choice of those that draw");
+  imagine.add_option("--size", options.size, "Pixels of a side; left out: as the model draws")->check(CLI::PositiveNumber);
+  imagine.add_option("--steps", options.steps, "Steps of the drawing; left out: the model's number")
+      ->check(CLI::PositiveNumber);
+  imagine.add_option("--guidance", options.guidance, "How far the caption is followed; left out: the model's number");
+  imagine.add_option("--seed", options.seed, "Random seed of the first picture; left out: a new one for each request");
+  imagine.add_option("--count", options.count, "Number of pictures")->check(CLI::PositiveNumber)->default_str("1");
+  imagine.add_flag("--background", options.is_background, "Let interactive requests go first");
+  imagine.add_flag("--no-metadata", options.has_no_metadata, "Leave the caption and the options out of the file");
+  imagine
+      .add_option("--show", options.show,
+                  "Show the picture in the terminal: auto, no, or by the protocol of kitty, iterm or sixel")
+      ->check(CLI::IsMember({"auto", "no", "kitty", "iterm", "sixel"}))
+      ->default_str("auto");
+}
+
 void add_texts_flags(CLI::App& app, TextsOptions& options, const char* texts, std::vector<std::string> long_inputs) {
   app.add_option("texts", options.texts, std::format("{}; without any, the lines of --file or of standard input", texts));
   app.add_option("--file", options.file, "Read them from this file, one per line; -: standard input");
@@ -444,6 +472,7 @@ int main_of(int argc, char** argv) {
   add_models(app, flags, action);
   add_views(app, flags, action);
   add_texts_commands(app, flags, action);
+  add_imagine(app, flags, action);
   add_describe(app, flags, action);
   add_launch(app, flags, action);
   add_pull(app, flags);

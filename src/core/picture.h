@@ -45,6 +45,17 @@ struct PictureRequest {
 };
 [[nodiscard]] std::size_t memory_of(const PictureRequest& request);
 
+// The captions are read, and the pictures wait for their turn. The errors that can follow are those of drawing.
+struct PictureBegun {
+  std::int32_t width = 0;
+  std::int32_t height = 0;
+  std::int32_t pictures = 0;
+  std::int32_t steps = 0;           // Of each picture.
+  std::uint64_t seed = 0;           // Of the first picture.
+  std::int64_t caption_tokens = 0;  // Words of both captions that the model has read.
+  std::int64_t picture_tokens = 0;  // Positions of each picture, as the model computes them.
+};
+
 // A step of a picture is done.
 struct PictureStep {
   std::int32_t picture = 0;  // From 0.
@@ -61,7 +72,7 @@ struct DrawnPicture {
   std::string_view png;  // Borrowed during the call.
 };
 
-using PictureEvent = std::variant<PictureStep, DrawnPicture>;
+using PictureEvent = std::variant<PictureBegun, PictureStep, DrawnPicture>;
 
 // The receiver of a request's events. Shared by the connection and the lane that draws.
 class PictureSink {
@@ -83,10 +94,13 @@ struct PictureReceipt {
   std::int32_t steps = 0;     // Of each picture.
   float guidance = 0;
   std::uint64_t seed = 0;           // Of the first picture.
-  std::int64_t caption_tokens = 0;  // Words of both captions that the model has read.
-  std::int64_t picture_tokens = 0;  // Positions of all finished pictures, as the model computes them.
+  std::int64_t caption_tokens = 0;  // As in PictureBegun.
+  std::int64_t picture_tokens = 0;  // Of all finished pictures.
   double queue_ms = 0;              // From receipt until the first step began.
   double draw_ms = 0;               // From then on.
 };
+
+// What is written into the file of the request's picture with this seed: the form that image programs read.
+[[nodiscard]] std::string parameters_of(const PictureRequest& request, const PictureReceipt& receipt, std::uint64_t seed);
 
 }  // namespace uma

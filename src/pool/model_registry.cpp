@@ -310,7 +310,9 @@ class RegistryReader {
     if (const llm::GgufHeader* header = model.header()) {
       model.capability = capability_of(*header);
       if (header->draws_pictures() && model.problem.empty()) {
-        if (const auto read = llm::read_picture_file(model.path); !read) model.problem = read.error().message;
+        const auto read = llm::read_picture_file(model.path);
+        if (read) model.picture_size = read->shape.image_size;
+        if (!read) model.problem = read.error().message;
       }
       if (header->is_projector())
         model.problem = std::format("{}: a projector; choose the model that belongs to it", model.path);
@@ -500,6 +502,7 @@ ModelInfo info_of(const RegisteredModel& model) {
     info.file.modified_s = model.file->modified_ns / 1'000'000'000;
   }
   info.capability = model.capability;
+  info.picture_size = model.picture_size;
   info.reads_images = model.capability == Capability::vision || model.encoders.images;
   info.reads_audio = model.encoders.audio;
   info.image_vectors = image_vectors_of(model, model.encoders);

@@ -10,7 +10,6 @@
 
 #include "base/base64.h"
 #include "json/json_writer.h"
-#include "wire/frame.h"
 #include "wire/generate_fields.h"
 #include "wire/image_fields.h"
 #include "wire/request_codec.h"
@@ -262,31 +261,25 @@ std::expected<RerankCall, RejectedBody> decode_rerank(std::string_view body) {
 }
 
 void append_embedding(std::string& out, const FrameHead& head, const EmbedResult& result, VectorEncoding encoding) {
-  const std::size_t start = begin_frame(out);
-  json::ObjectWriter object(out, head.bytes());
-  object.field("event", "embedding");
-  object.begin("embeddings") += '[';
-  for (std::size_t i = 0; i < result.count(); ++i) {
-    if (i > 0) out += ',';
-    append_vector(out, result.vector(i), encoding);
-  }
-  out += ']';
-  object.field("model", result.model);
-  object.field("dimensions", result.dimensions);
-  write_token_usage(object, result.tokens);
-  object.close();
-  end_frame(out, start);
+  append_reply(out, head, "embedding", [&](json::ObjectWriter& object) {
+    object.begin("embeddings") += '[';
+    for (std::size_t i = 0; i < result.count(); ++i) {
+      if (i > 0) out += ',';
+      append_vector(out, result.vector(i), encoding);
+    }
+    out += ']';
+    object.field("model", result.model);
+    object.field("dimensions", result.dimensions);
+    write_token_usage(object, result.tokens);
+  });
 }
 
 void append_rerank(std::string& out, const FrameHead& head, const RerankResult& result, const RerankCall& call) {
-  const std::size_t start = begin_frame(out);
-  json::ObjectWriter object(out, head.bytes());
-  object.field("event", "rerank");
-  write_scores(object, "score", result, call);
-  object.field("model", result.model);
-  write_token_usage(object, result.tokens);
-  object.close();
-  end_frame(out, start);
+  append_reply(out, head, "rerank", [&](json::ObjectWriter& object) {
+    write_scores(object, "score", result, call);
+    object.field("model", result.model);
+    write_token_usage(object, result.tokens);
+  });
 }
 
 std::string embeddings_json(const EmbedResult& result, VectorEncoding encoding) {

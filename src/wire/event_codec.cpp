@@ -14,17 +14,6 @@
 namespace uma::wire {
 namespace {
 
-// Writes one frame, from its length to its closing brace; write(object) adds the fields after `id` and `event`.
-template <class WriteT>
-void append_reply(std::string& out, const FrameHead& head, std::string_view event, WriteT&& write) {
-  const std::size_t start = begin_frame(out);
-  json::ObjectWriter object(out, head.bytes());
-  object.field("event", event);
-  write(object);
-  object.close();
-  end_frame(out, start);
-}
-
 std::string_view stage_name(ProgressStage stage) {
   switch (stage) {
     case ProgressStage::queued:
@@ -219,6 +208,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   object.field("image_vectors", image_vectors_name(model.image_vectors));
   object.field("kv_layout", model.kv_layout);
   object.field("dimensions", model.dimensions);
+  object.field("picture_size", model.picture_size);
   object.field("idle_unload_s", model.idle_unload_s);
   json::append_array(object.begin("aliases"), model.aliases,
                      [&](const std::string& alias) { json::append_string(out, alias); });

@@ -14,6 +14,7 @@
 #include "core/model_library.h"
 #include "core/session_info.h"
 #include "json/json_writer.h"
+#include "wire/frame.h"
 
 namespace uma::wire {
 
@@ -27,6 +28,17 @@ class FrameHead {
  private:
   std::string bytes_;
 };
+
+// Writes one frame, from its length to its closing brace; write(object) adds the fields after `id` and `event`.
+template <class WriteT>
+void append_reply(std::string& out, const FrameHead& head, std::string_view event, WriteT&& write) {
+  const std::size_t start = begin_frame(out);
+  json::ObjectWriter object(out, head.bytes());
+  object.field("event", event);
+  write(object);
+  object.close();
+  end_frame(out, start);
+}
 
 // `stream` is the request's option. Without it, eos always carries the text; with it, eos carries only text that was held back.
 void append_event(std::string& out, const FrameHead& head, const Event& event, bool stream);

@@ -35,13 +35,16 @@ std::string digest_of(const ModelInfo& model) {
 }
 
 bool is_listed(const ModelInfo& model) {
-  return model.problem.empty() && model.capability != Capability::rerank;
+  const bool has_api = model.capability != Capability::rerank && model.capability != Capability::text_to_image;
+  return model.problem.empty() && has_api;
 }
 
 void write_capabilities(json::ObjectWriter& object, const ModelInfo& model) {
   std::vector<std::string_view> names;
   if (model.capability == Capability::text_embedding) {
     names = {"embedding"};
+  } else if (model.capability == Capability::text_to_image) {
+    names = {"image"};
   } else if (model.capability != Capability::rerank) {
     names = {"completion", "tools"};
     if (model.reads_images) names.push_back("vision");

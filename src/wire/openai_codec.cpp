@@ -178,6 +178,7 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
 std::vector<std::string_view> abilities_of(const ModelInfo& model) {
   if (model.capability == Capability::text_embedding) return {"embedding"};
   if (model.capability == Capability::rerank) return {"rerank"};
+  if (model.capability == Capability::text_to_image) return {"image"};
   std::vector<std::string_view> abilities = {"completion"};
   if (model.calls_tools) abilities.emplace_back("tools");
   if (model.reads_images) abilities.emplace_back("vision");

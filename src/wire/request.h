@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/image.h"
+#include "core/picture.h"
 #include "core/request.h"
 #include "wire/embedding_codec.h"
 #include "wire/trace_json.h"
@@ -80,7 +81,7 @@ struct PingRequest {};
 
 // generate, generate_stream and regenerate are all decoded to a core GenerateRequest.
 using RequestBody =
-    std::variant<GenerateRequest, EmbedImagesRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest,
+    std::variant<GenerateRequest, EmbedImagesRequest, PictureRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest,
                  ForkSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest, SessionListRequest,
                  ExportSessionRequest, ImportSessionRequest, ImportDataRequest, EmbeddingCall, RerankCall, LoadModelRequest,
                  UnloadModelRequest, PullModelRequest, ModelsRequest, MetricsRequest, TraceRequest, PingRequest>;

@@ -17,6 +17,7 @@
 #include "json/field_reader.h"
 #include "wire/generate_fields.h"
 #include "wire/image_fields.h"
+#include "wire/picture_codec.h"
 
 namespace uma::wire {
 namespace {
@@ -216,6 +217,9 @@ RequestBody decode_describe_image(json::FieldReader& fields) {
 RequestBody decode_embed_image(json::FieldReader& fields) {
   return embed_images_fields(fields);
 }
+RequestBody decode_generate_image(json::FieldReader& fields) {
+  return picture_fields(fields);
+}
 RequestBody decode_embed(json::FieldReader& fields) {
   return read_embed(fields);
 }
@@ -250,7 +254,7 @@ struct TypeDecoder {
   RequestBody (*decode)(json::FieldReader& fields);
 };
 
-constexpr std::array<TypeDecoder, 26> kDecoders = {{
+constexpr std::array<TypeDecoder, 27> kDecoders = {{
     {"generate", decode_generate},
     {"generate_stream", decode_generate_stream},
     {"regenerate", decode_regenerate},
@@ -268,6 +272,7 @@ constexpr std::array<TypeDecoder, 26> kDecoders = {{
     {"import_data", decode_import_data},
     {"embed_image", decode_embed_image},
     {"describe_image", decode_describe_image},
+    {"generate_image", decode_generate_image},
     {"embed", decode_embed},
     {"rerank", decode_rerank_request},
     {"load_model", decode_model<LoadModelRequest>},
@@ -280,10 +285,6 @@ constexpr std::array<TypeDecoder, 26> kDecoders = {{
 }};
 
 Error type_error(std::string_view type) {
-  if (type == "generate_image") {
-    return {ErrorCode::model_capability,
-            std::format("this version supports texts and images only, so {} is not available", type)};
-  }
   std::string known;
   for (const TypeDecoder& decoder : kDecoders) known += std::format("{}{}", known.empty() ? "" : ", ", decoder.type);
   return {ErrorCode::proto_type, type.size() <= 64 ? std::format("unknown request type \"{}\"; known: {}", type, known)

@@ -106,7 +106,7 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
   const std::string known =
       "; known: generate, generate_stream, regenerate, create_session, append_input, cancel, end_session, fork_session, "
       "rewind_session, touch, get_session, list_sessions, export_session, import_session, import_data, embed_image, "
-      "describe_image, embed, rerank, load_model, unload_model, pull_model, models, metrics, trace, ping";
+      "describe_image, generate_image, embed, rerank, load_model, unload_model, pull_model, models, metrics, trace, ping";
   expect_refusals({
       {R"("x":1)", "E_PROTO_003 field \"type\" is required"},
       {R"("session_id":"s")", "E_PROTO_003 field \"type\" is required"},
@@ -124,8 +124,7 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
       {R"("type":"describe_image","query":"what?")",
        "E_PROTO_003 field \"data\" or \"path\" or \"url\" is required, and only one is allowed"},
       {R"("type":"describe_image","data":"a")", "E_PROTO_003 field \"query\" is required"},
-      {R"("type":"generate_image")",
-       "E_MODEL_003 this version supports texts and images only, so generate_image is not available"},
+      {R"("type":"generate_image")", "E_PROTO_003 field \"prompt\" is required"},
   });
 }
 

@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include "make_model/model_file.h"
+#include "make_model/picture_model_file.h"
 #include "make_model/projector_file.h"
 #include "make_model/replies.h"
 #include "make_model/script.h"
@@ -174,6 +175,19 @@ uma::ProjectorSpec tiny_sound_projector_spec() {
           .stack = 50};
 }
 
+// A model that draws pictures of 32 by 32 pixels.
+uma::PictureSpec tiny_picture_spec() {
+  return {.name = "uma tiny picture",
+          .image_size = 32,
+          .patch = 8,
+          .width = 64,
+          .layers = 2,
+          .heads = 2,
+          .feed_forward = 128,
+          .text_length = 12,
+          .words = {"a", "red", "green", "blue", "circle", "circles", "square", "squares", "two", "left", "of", "and"}};
+}
+
 const std::map<std::string, uma::ProjectorSpec>& projectors() {
   static const std::map<std::string, uma::ProjectorSpec> projectors{{"tiny-register", tiny_projector_spec()},
                                                                     {"tiny-grid", tiny_grid_projector_spec()},
@@ -312,6 +326,7 @@ int main(int argc, char** argv) {
   std::string chat_template_file;
   std::vector<std::string> control_tokens;
   std::string projector_name;
+  bool draws = false;
   std::uint32_t adapter_rank = 0;
   const std::map<std::string, ggml_type> types{
       {"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}, {"mxfp4", GGML_TYPE_MXFP4}};
@@ -343,6 +358,7 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_option("--projector", projector_name, "write this projector instead; only --out and --seed apply to it")
       ->check(CLI::IsMember(projectors()));
+  app.add_flag("--picture", draws, "write a model that draws pictures instead; only --out and --seed apply to it");
   app.add_option("--adapter", adapter_rank, "write a LoRA adapter of this rank for the model instead")
       ->check(CLI::Range(1U, 256U));
   app.add_option("--replies", replies,
@@ -378,6 +394,12 @@ int main(int argc, char** argv) {
     uma::ProjectorSpec projector = projectors().at(projector_name);
     projector.seed = seed;
     return report(uma::write_projector(projector, out));
+  }
+
+  if (draws) {
+    uma::PictureSpec picture = tiny_picture_spec();
+    picture.seed = seed;
+    return report(uma::write_picture_model(picture, out));
   }
 
   if (!script.empty()) {

@@ -14,7 +14,7 @@ import re
 from words import COLOURS, GROUNDS, PLACES, SHAPES, SIZES, TEXT_LENGTH, split
 
 SIDE = 64  # pixels
-GRID = 4  # pixels: the centres of boxes are multiples of it
+GRID = 8  # pixels: the centres of boxes are multiples of it, as the borders of patches are
 GAP = 3.0  # pixels between the boxes of two objects
 MARGIN = 1.0  # pixels between a box and the border of the picture
 THINGS_MAX = 4

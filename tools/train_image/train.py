@@ -33,7 +33,7 @@ SIMPLE_STEPS = 3000  # the share of pictures with one thing falls from SIMPLE to
 SIMPLE = 0.75
 DROPPED = 0.12  # share of captions that are left out, for guidance
 TIME_MEAN, TIME_SPREAD = 1.0, 1.1  # t = sigmoid(mean + spread * normal): what is where is decided at much noise (Esser et al., 2024)
-TIME_MIN = 0.05
+TIME_MIN = 0.15  # the least time that the sampler meets with its 16 steps is 0.167
 STEPS_MAX = 1_000_000
 LOG_EVERY = 50  # steps
 CHECKPOINT_EVERY = 120  # seconds

@@ -33,15 +33,6 @@ std::int32_t partial_after(std::int32_t step, std::int32_t steps, std::int32_t w
   return due(step) > due(step - 1) ? due(step) : 0;
 }
 
-// What is written into the file, in the form that image programs read.
-std::string parameters_of(const PictureRequest& call, const PictureReceipt& receipt, std::uint64_t seed) {
-  std::string text = call.caption;
-  if (!call.negative_caption.empty()) text += "\nNegative prompt: " + call.negative_caption;
-  std::erase(text, '\0');
-  return text + std::format("\nSteps: {}, Sampler: Euler, CFG scale: {:g}, Seed: {}, Size: {}x{}, Model: {}", receipt.steps,
-                            receipt.guidance, seed, receipt.width, receipt.height, receipt.model);
-}
-
 // Delivers the pictures of one request. Lives in the lane until its outcome.
 class Delivery {
  public:
@@ -114,10 +105,14 @@ struct Words {
 
 Expected<Words> encode(const llm::PictureWords& words, const std::string& caption, const std::string& negative) {
   auto encoded = words.encode(caption);
-  if (!encoded) return std::unexpected(encoded.error());
+  if (!encoded) {
+    encoded.error().field = "prompt";
+    return std::unexpected(encoded.error());
+  }
   auto encoded_negative = words.encode(negative);
   if (!encoded_negative) {
     encoded_negative.error().message = "in the negative prompt: " + encoded_negative.error().message;
+    encoded_negative.error().field = "negative_prompt";
     return std::unexpected(encoded_negative.error());
   }
   return Words{*std::move(encoded), *std::move(encoded_negative)};
@@ -226,6 +221,13 @@ Task<Expected<PictureReceipt>> PictureRequests::draw_in_lane(InFlight& request, 
       .deadline = deadline_of_whole(request.received, call.request_class, call.deadline_ms, parts_.limits.deadline_ms, served),
       .on_step = nullptr,
       .done = nullptr};
+  (void)sink->deliver(PictureBegun{.width = side,
+                                   .height = side,
+                                   .pictures = options.count,
+                                   .steps = receipt.steps,
+                                   .seed = receipt.seed,
+                                   .caption_tokens = receipt.caption_tokens,
+                                   .picture_tokens = facts.shape.patches()});
   // Both calls come on the lane's thread.
   const auto delivery = std::make_shared<Delivery>(std::move(call), receipt, *scale, facts.shape.patches(), std::move(sink));
   task.on_step = [delivery](const PictureTask::Step& step) { return delivery->deliver(step); };

@@ -17,22 +17,9 @@
 namespace uma::server {
 namespace {
 
-Error stopping() {
-  return {ErrorCode::limit_wait, "the daemon is stopping and accepts no new requests"};
-}
-
-// Like HttpConnection::ask(), for a start(reply) that returns an id: the request is cancelled if the client leaves.
-template <class T, class StartT>
-Awaitable<std::optional<Expected<T>>> ask_with_id(HttpConnection& connection, StartT start) {
-  RequestId id;
-  auto answer = co_await connection.ask_until_gone<T>([&](Reply<T> reply) { id = start(std::move(reply)); });
-  if (!answer) connection.service().cancel(id, [](Expected<bool>) {});
-  co_return answer;
-}
-
 // The vectors of a request; nullopt if the client left. Charges their tokens.
 Awaitable<std::optional<Expected<EmbedResult>>> embed_for(HttpConnection& connection, EmbedRequest embed) {
-  auto result = co_await ask_with_id<EmbedResult>(connection, [&](Reply<EmbedResult> reply) {
+  auto result = co_await connection.ask_cancelling<EmbedResult>([&](Reply<EmbedResult> reply) {
     embed.options.client = connection.client();
     return connection.service().embed(connection.tenant(), std::move(embed), std::move(reply));
   });
@@ -48,7 +35,7 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
   const TimePoint began = SteadyClock().now();
   auto call = decode(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
+  if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   const std::string asked = call->embed.options.model;
   // Without a text the request loads the model, which takes registered names only.
   const std::string plain(wire::without_latest_tag(asked));
@@ -74,7 +61,7 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
 handlers::Answer handlers::create_embeddings(HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_embeddings(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
+  if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   call->embed.options.model = connection.choose_model(call->embed.options.model, Capability::text_embedding);
   auto result = co_await embed_for(connection, std::move(call->embed));
   co_return co_await connection.respond_with(
@@ -84,10 +71,10 @@ handlers::Answer handlers::create_embeddings(HttpConnection& connection, const H
 handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRequest& request) {
   auto asked = wire::decode_body<EmbedImagesRequest>(request.body, wire::embed_images_fields);
   if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
-  if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
+  if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   const std::string model = connection.choose_model(asked->options.model, Capability::vision);
   asked->options.model = model;
-  auto made = co_await ask_with_id<ImageEmbeddings>(connection, [&](Reply<ImageEmbeddings> reply) {
+  auto made = co_await connection.ask_cancelling<ImageEmbeddings>([&](Reply<ImageEmbeddings> reply) {
     asked->options.client = connection.client();
     return connection.service().embed_images(connection.tenant(), std::move(*asked), std::move(reply));
   });
@@ -101,9 +88,9 @@ handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRe
 handlers::Answer handlers::create_rerank(HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_rerank(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
+  if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   call->rerank.options.model = connection.choose_model(call->rerank.options.model, Capability::rerank);
-  auto result = co_await ask_with_id<RerankResult>(connection, [&](Reply<RerankResult> reply) {
+  auto result = co_await connection.ask_cancelling<RerankResult>([&](Reply<RerankResult> reply) {
     call->rerank.options.client = connection.client();
     return connection.service().rerank(connection.tenant(), call->rerank, std::move(reply));
   });

@@ -117,6 +117,9 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   // Like ask(), and returns nullopt also if the client has left.
   template <class T, class StartT>
   Awaitable<std::optional<Expected<T>>> ask_until_gone(StartT start);
+  // Like ask_until_gone(), for a start(reply) that returns the request's id: it is cancelled if the client leaves.
+  template <class T, class StartT>
+  Awaitable<std::optional<Expected<T>>> ask_cancelling(StartT start);
   // Answers with the result of ask(): json(value) is the body, or the reason to reject the request.
   template <class T, class JsonT>
   Awaitable<bool> respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json);
@@ -250,6 +253,14 @@ template <class T, class StartT>
 Awaitable<std::optional<Expected<T>>> HttpConnection::ask_until_gone(StartT start) {
   auto answer = co_await until_gone(ask<T>(std::move(start)));
   co_return answer ? std::move(*answer) : std::nullopt;
+}
+
+template <class T, class StartT>
+Awaitable<std::optional<Expected<T>>> HttpConnection::ask_cancelling(StartT start) {
+  RequestId id;
+  auto answer = co_await ask_until_gone<T>([&](Reply<T> reply) { id = start(std::move(reply)); });
+  if (!answer) service().cancel(id, [](Expected<bool>) {});
+  co_return answer;
 }
 
 template <class T>

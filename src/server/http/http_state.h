@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <format>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -24,6 +26,7 @@
 namespace uma::server {
 
 class HttpConnection;
+class PictureState;
 
 struct HttpState : ServerState<HttpConnection> {
   HttpState(Service& served, HttpServerOptions given, AccessLog log)
@@ -40,6 +43,13 @@ struct HttpState : ServerState<HttpConnection> {
   AccessLog access_log;
   // Shared with generations, which may outlive the server.
   const std::shared_ptr<BackgroundResponses> background = std::make_shared<BackgroundResponses>();
+  // By tenant: the last request for whole pictures, and the model chosen by the API of Stable Diffusion web UI.
+  struct Drawing {
+    RequestId id;
+    std::weak_ptr<PictureState> state;
+  };
+  std::map<std::string, Drawing> drawing;
+  std::map<std::string, std::string> sd_models;
   std::optional<boost::asio::ssl::context> tls;  // TLS of connections that are not local; nullopt: no TLS.
 };
 

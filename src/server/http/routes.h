@@ -58,6 +58,17 @@ Answer embed_images(HttpConnection& connection, const HttpRequest& request);
 Answer ollama_embed(HttpConnection& connection, const HttpRequest& request);
 Answer ollama_embeddings(HttpConnection& connection, const HttpRequest& request);
 
+// pictures.cpp
+Answer create_images(HttpConnection& connection, const HttpRequest& request);
+Answer sd_txt2img(HttpConnection& connection, const HttpRequest& request);
+Answer get_sd_options(HttpConnection& connection, const HttpRequest& request);
+Answer set_sd_options(HttpConnection& connection, const HttpRequest& request);
+Answer list_sd_models(HttpConnection& connection, const HttpRequest& request);
+Answer list_sd_samplers(HttpConnection& connection, const HttpRequest& request);
+Answer list_sd_schedulers(HttpConnection& connection, const HttpRequest& request);
+Answer get_sd_progress(HttpConnection& connection, const HttpRequest& request);
+Answer interrupt_sd(HttpConnection& connection, const HttpRequest& request);
+
 // responses.cpp
 Answer create_response(HttpConnection& connection, const HttpRequest& request);
 Answer get_response(HttpConnection& connection, const HttpRequest& request);

@@ -10,6 +10,11 @@
 
 namespace uma::server {
 
+// The error of a new request while the daemon stops.
+[[nodiscard]] inline Error stopping_error() {
+  return {ErrorCode::limit_wait, "the daemon is stopping and accepts no new requests"};
+}
+
 // The HTTP status of an error (docs/protocol/errors.md).
 [[nodiscard]] int http_status(ErrorCode code);
 // The Retry-After header as one line; empty if a retry would fail again. A model that failed to load is tried again after 5 s.

@@ -11,6 +11,7 @@
 #include "core/limits.h"
 #include "server/server_state.h"
 #include "wire/event_codec.h"
+#include "wire/picture_codec.h"
 #include "wire/request_codec.h"
 
 namespace uma::server {
@@ -34,6 +35,20 @@ class ClientRequests::StreamSink final : public EventSink {
   const std::string id_;
   const wire::FrameHead head_;
   const bool stream_;
+};
+
+// The pictures of one request.
+class ClientRequests::PictureFrames final : public PictureSink {
+ public:
+  PictureFrames(std::shared_ptr<Outbox> outbox, const std::string& id) : outbox_(std::move(outbox)), head_(id) {}
+
+  bool deliver(const PictureEvent& event) override {
+    return outbox_->append_unless_full([&](std::string& out) { wire::append_picture_event(out, head_, event); });
+  }
+
+ private:
+  const std::shared_ptr<Outbox> outbox_;
+  const wire::FrameHead head_;
 };
 
 // Generates the frames of an exported file, a few at a time.
@@ -121,6 +136,7 @@ void ClientRequests::start(std::string_view frame_body, bool draining) {
   }
   const bool is_work = std::holds_alternative<GenerateRequest>(request->body) ||
                        std::holds_alternative<wire::EmbeddingCall>(request->body) ||
+                       std::holds_alternative<PictureRequest>(request->body) ||
                        std::holds_alternative<wire::RerankCall>(request->body);
   if (draining && is_work) {
     answer_error(id, {ErrorCode::limit_wait, "the daemon is stopping and accepts no new generations"});
@@ -185,6 +201,13 @@ void ClientRequests::run(const std::string& id, EmbedImagesRequest request) {
   request.options.client = client_;
   auto reply = reply_to<ImageEmbeddings>(id, wire::append_embeddings);
   in_flight_.at(id).generation = service_.embed_images(tenant_, std::move(request), std::move(reply));
+}
+
+void ClientRequests::run(const std::string& id, PictureRequest request) {
+  request.client = client_;
+  auto reply = reply_to<PictureReceipt>(id, wire::append_picture_eos);
+  in_flight_.at(id).generation =
+      service_.draw(tenant_, std::move(request), std::make_shared<PictureFrames>(outbox_, id), std::move(reply));
 }
 
 void ClientRequests::run(const std::string& id, CreateSessionRequest request) {

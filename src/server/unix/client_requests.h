@@ -46,6 +46,7 @@ class ClientRequests {
 
  private:
   class StreamSink;
+  class PictureFrames;
   class ExportFrames;
   class PullFrames;
   struct Import {
@@ -66,6 +67,7 @@ class ClientRequests {
   // One function per type of request; `id` is the client's id.
   void run(const std::string& id, GenerateRequest request);
   void run(const std::string& id, EmbedImagesRequest request);
+  void run(const std::string& id, PictureRequest request);
   void run(const std::string& id, CreateSessionRequest request);
   void run(const std::string& id, AppendRequest request);
   void run(const std::string& id, wire::CancelRequest request);
