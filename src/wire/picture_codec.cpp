@@ -52,23 +52,30 @@ void size_field(json::FieldReader& fields, PictureOptions& options) {
   options.height = height;
 }
 
-// What every request for pictures has, whatever its API calls the size and the number of pictures.
-PictureRequest common_fields(json::FieldReader& fields) {
-  PictureRequest request;
-  request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
-  request.caption = fields.required_text("prompt", {.max = kCaptionBytesMax});
-  request.negative_caption = fields.text("negative_prompt", {.max = kCaptionBytesMax}).value_or("");
+// Reads what OpenAI's API does not have.
+void read_own_fields(json::FieldReader& fields, PictureRequest& request) {
   PictureOptions& options = request.options;
+  if (auto negative = fields.text("negative_prompt", {.max = kCaptionBytesMax}))
+    request.negative_caption = *std::move(negative);
   if (const auto steps = fields.integer("steps", 1, kPictureStepsMax)) options.steps = static_cast<std::int32_t>(*steps);
   for (const std::string_view name : {"guidance", "cfg_scale"}) {
     if (const auto guidance = fields.number(name, {1, kPictureGuidanceMax})) options.guidance = static_cast<float>(*guidance);
   }
-  options.seed = fields.unsigned_integer("seed");
+  if (const auto seed = fields.unsigned_integer("seed")) options.seed = seed;
+  if (const auto metadata = fields.boolean("metadata")) options.has_metadata = *metadata;
+  if (fields.find("class") != nullptr) request.request_class = class_field(fields);
+  if (const auto deadline = fields.integer("deadline_ms", 0, kTimeMsMax)) request.deadline_ms = deadline;
+}
+
+// What every request for pictures has, whatever its API calls the size.
+PictureRequest common_fields(json::FieldReader& fields) {
+  PictureRequest request;
+  request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
+  request.caption = fields.required_text("prompt", {.max = kCaptionBytesMax});
+  PictureOptions& options = request.options;
   options.count = static_cast<std::int32_t>(fields.integer("n", 1, kPicturesMax).value_or(1));
   options.partial_pictures = static_cast<std::int32_t>(fields.integer("partial_images", 0, kPartialPicturesMax).value_or(0));
-  options.has_metadata = fields.boolean("metadata").value_or(true);
-  request.request_class = class_field(fields);
-  request.deadline_ms = fields.integer("deadline_ms", 0, kTimeMsMax);
+  read_own_fields(fields, request);
   return request;
 }
 
@@ -88,6 +95,11 @@ ImagesCall images_fields(json::FieldReader& fields) {
   check_choice(fields, "background", kBackgrounds, "must be \"opaque\" or \"auto\": pictures have no transparency");
   ImagesCall call{.request = common_fields(fields), .is_stream = fields.boolean("stream").value_or(false)};
   size_field(fields, call.request.options);
+  if (const auto* own = fields.object("uma")) {
+    json::FieldReader inner(*own, "uma.");
+    read_own_fields(inner, call.request);
+    if (!inner.ok()) fields.fail_as(inner);
+  }
   if (call.request.options.partial_pictures > 0 && !call.is_stream) {
     fields.fail_field("partial_images", "needs \"stream\": true");
   }
@@ -104,6 +116,13 @@ void write_image_usage(json::ObjectWriter& parent, std::int64_t caption_tokens, 
   details.field("image_tokens", 0);
   details.close();
   usage.close();
+}
+
+// umad's own field.
+void write_seed(json::ObjectWriter& parent, std::uint64_t seed) {
+  json::ObjectWriter own(parent.begin("uma"));
+  own.field("seed", seed);
+  own.close();
 }
 
 void write_picture_kind(json::ObjectWriter& object, const PictureBegun& begun) {
@@ -194,7 +213,7 @@ std::string images_json(const ImagesHead& head, std::span<const PngFile> picture
   json::append_array(object.begin("data"), pictures, [&](const PngFile& picture) {
     json::ObjectWriter entry(out);
     write_base64(entry, "b64_json", picture.bytes);
-    entry.field("seed", picture.seed);
+    write_seed(entry, picture.seed);
     entry.close();
   });
   write_picture_kind(object, head.begun);
@@ -212,7 +231,7 @@ std::string images_event(const ImagesHead& head, const DrawnPicture& picture) {
   write_base64(object, "b64_json", picture.png);
   if (is_partial) object.field("partial_image_index", picture.partial - 1);
   object.field("created_at", head.created_s);
-  object.field("seed", picture.seed);
+  write_seed(object, picture.seed);
   write_picture_kind(object, head.begun);
   if (!is_partial) write_image_usage(object, head.begun.caption_tokens, head.begun.picture_tokens);
   object.close();

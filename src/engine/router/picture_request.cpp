@@ -19,11 +19,11 @@ Expected<std::int32_t> scale_of(const PictureOptions& options, std::int32_t nati
   const std::int32_t height = options.height > 0 ? options.height : width;
   if (width == 0) return 1;
   if (width == height && width % native == 0 && width <= std::max(kPictureSideMax, native)) return width / native;
-  return fail(
-      ErrorCode::proto_field,
-      std::format("the model draws pictures of {0} × {0} pixels, which can be enlarged to whole multiples of that up to "
-                  "{1} × {1}: {2} × {3} is not possible",
-                  native, kPictureSideMax / native * native, width, height));
+  const std::string text = std::format(
+      "the model draws pictures of {0} × {0} pixels, which can be enlarged to whole multiples of that up to {1} × {1}: "
+      "{2} × {3} is not possible",
+      native, kPictureSideMax / native * native, width, height);
+  return std::unexpected(Error{.code = ErrorCode::proto_field, .message = text, .field = "size"});
 }
 
 // The number of the unfinished picture to deliver after a step, from 1; 0: none. They come at equal distances.
