@@ -1,5 +1,6 @@
 """The official `openai` client for Node against a real daemon: programs that use it work by a change of their base URL."""
 
+import base64
 import json
 import os
 import pathlib
@@ -9,6 +10,7 @@ import subprocess
 import unittest
 
 import openai_shapes
+import pictures
 import uma
 
 FOLDER = pathlib.Path(__file__).parent / "openai"
@@ -105,6 +107,26 @@ class ChatCompletions(OpenAiTest):
         self.assertEqual("APIConnectionTimeoutError", error["class"])
         uma.until(lambda: self.client.metrics()["requests_cancelled_total"] == before + 1, "the generation was cancelled")
         self.wait_idle()
+
+
+class Pictures(OpenAiTest):
+    config = f"models_dirs: [{uma.BUILD / 'models' / 'only-pictures'}]\n"
+
+    @classmethod
+    def setUpClass(cls):
+        folder = uma.BUILD / "models" / "only-pictures"
+        folder.mkdir(exist_ok=True)
+        shutil.copy(uma.BUILD / "models" / "tiny-picture.gguf", folder)
+        super().setUpClass()
+
+    def test_pictures(self):
+        seen = self.run_scenario("images")
+        self.assertEqual(2, len(seen["whole"]["data"]))
+        for entry in seen["whole"]["data"]:
+            self.assertEqual((512, 512), pictures.read_png(base64.b64decode(entry["b64_json"]))[:2])
+        self.assertEqual(["image_generation.partial_image"] * 2 + ["image_generation.completed"], [event["type"] for event in seen["events"]])
+        self.assertEqual([0, 1], [event["partial_image_index"] for event in seen["events"][:2]])
+        self.assert_api_error(seen["refused"], "BadRequestError", 400, "E_PROTO_003", param="prompt")
 
 
 class OtherRoutes(OpenAiTest):

@@ -13,7 +13,9 @@
 #include "wire/model_calls.h"
 #include "wire/ollama_decoder.h"
 #include "wire/openai_codec.h"
+#include "wire/picture_codec.h"
 #include "wire/request_codec.h"
+#include "wire/sdapi_codec.h"
 #include "wire_checks.h"
 
 using namespace uma;
@@ -85,6 +87,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     UMA_CHECK(!call->images.empty() && call->images.size() <= kImagesPerRequestMax);
     for (const ImageSource& image : call->images) check_text(image.text);
   }
+  if (const auto call = wire::decode_images_call(body); is_accepted(call)) check_picture(call->request);
+  if (const auto call = wire::decode_txt2img(body); is_accepted(call)) check_picture(*call);
+  (void)is_accepted(wire::decode_sd_options(body));
   if (const auto call = wire::decode_tokenize(body); is_accepted(call)) check_text(call->text);
   if (const auto call = wire::decode_detokenize(body); is_accepted(call)) {
     for (const Token token : call->tokens) UMA_CHECK(token >= 0);

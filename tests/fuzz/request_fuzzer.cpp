@@ -86,6 +86,10 @@ void check(const EmbedImagesRequest& request) {
   }
 }
 
+void check(const PictureRequest& request) {
+  check_picture(request);
+}
+
 void check(const CreateSessionRequest& request) {
   check_name(request.model, wire::kModelBytesMax);
   check_text(request.system);

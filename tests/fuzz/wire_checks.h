@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "core/picture.h"
 #include "core/request.h"
 #include "core/sampling_fields.h"
 #include "json/field_reader.h"
@@ -50,6 +51,20 @@ inline void check_sampling(const SamplingParams& sampling) {
     UMA_CHECK(token >= 0);
     UMA_CHECK(bias == -std::numeric_limits<float>::infinity() || (bias > -100.01f && bias <= 100.0f));
   }
+}
+
+inline void check_picture(const PictureRequest& request) {
+  const PictureOptions& options = request.options;
+  for (const std::string* text : {&request.caption, &request.negative_caption}) {
+    check_text(*text);
+    UMA_CHECK(text->size() <= kCaptionBytesMax);
+  }
+  check_text(request.model);
+  for (const std::int32_t side : {options.width, options.height}) UMA_CHECK(side >= 0 && side <= kPictureSideMax);
+  UMA_CHECK(options.count >= 1 && options.count <= kPicturesMax);
+  UMA_CHECK(options.steps.value_or(1) >= 1 && options.steps.value_or(1) <= kPictureStepsMax);
+  UMA_CHECK(options.guidance.value_or(1) >= 1 && options.guidance.value_or(1) <= kPictureGuidanceMax);
+  UMA_CHECK(options.partial_pictures >= 0 && options.partial_pictures <= kPartialPicturesMax);
 }
 
 // Checks that a refusal has a message that can be sent.

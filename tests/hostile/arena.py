@@ -20,7 +20,7 @@ from test_http_operations import new_key
 from test_supervise import SupervisedDaemon
 
 MIB = 1 << 20
-MODELS = {"embeds": "tiny-embed.gguf", "ranks": "tiny-rerank.gguf", "pictures": "tiny-grid-embed.gguf",
+MODELS = {"embeds": "tiny-embed.gguf", "ranks": "tiny-rerank.gguf", "pictures": "tiny-grid-embed.gguf", "draws": "tiny-picture.gguf",
           "mmproj-pictures": "mmproj-tiny-grid.gguf"}
 # After an attack, memory may have grown by stored states, encoded images and 16 MiB of compiled grammars.
 WARM_BYTES, IMAGE_CACHE_BYTES, GRAMMAR_BYTES = 8 * MIB, 4 * MIB, 16 * MIB

@@ -15,9 +15,9 @@ STATUSES = {
     413: PROTO, 415: PROTO, 431: PROTO, 429: {"E_LIMIT_002", "E_LIMIT_005"}, 503: {"E_LIMIT_003", "E_MODEL_002"},
 }
 CODES = {code for codes in STATUSES.values() for code in codes}
-CONTINUES = {"token", "progress", "context_shift", "data", "reasoning", "tool_call"}
+CONTINUES = {"token", "progress", "context_shift", "data", "reasoning", "tool_call", "image_begin", "image_chunk"}
 ENDS = {"eos", "error", "session", "ack", "sessions", "exported", "embedding", "rerank", "models", "metrics", "trace", "pong"}
-ENDS_OF_STREAMS = {"response.completed", "response.incomplete", "response.failed", "message_stop", "error"}
+ENDS_OF_STREAMS = {"image_generation.completed", "response.completed", "response.incomplete", "response.failed", "message_stop", "error"}
 REASONS = {"stop", "tool_calls", "length", "cancelled", "timeout", "slow_consumer", "error"}
 # Requests with one of these may get E_RUNTIME_001: the reply may reach a place where the grammar allows no token.
 CONSTRAINTS = (b"grammar", b"format", b"schema", b"tool")
@@ -66,7 +66,7 @@ def check_answer(status, headers, body, sent):
         raise Fault(f"status {status} with {kind or 'no type'}: {body[:200]}")
     value = json.loads(body.decode())
     if status == 200:
-        shape = openai_shapes.of(value)
+        shape = openai_shapes.of(value) if isinstance(value, dict) else None  # pages of pictures get lists and null
         if shape not in (None, openai_shapes.MODELS) and "deleted" not in value and (reason := openai_shapes.mismatch(value, shape)):
             raise Fault(f"an answer with the wrong form: {reason}")
         return value

@@ -34,6 +34,13 @@ async function collect(stream) {
 }
 
 const scenarios = {
+  async images() {
+    const prompt = "a red circle";
+    const whole = await client.images.generate({ model: "tiny-picture", prompt, n: 2, size: "512x512", response_format: "b64_json" });
+    const stream = await client.images.generate({ model: "gpt-image-1", prompt, stream: true, partial_images: 2 });
+    const refused = await thrown(client.images.generate({ model: "tiny-picture", prompt: "a red circl" }));
+    return { whole, events: await collect(stream), refused };
+  },
   async embeddings() {
     const input = ["one text", "another"];
     const decoded = await client.embeddings.create({ model: "tiny-embed", input });
