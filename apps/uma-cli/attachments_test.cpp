@@ -27,12 +27,6 @@ using ::testing::HasSubstr;
 const std::string kPng = "\x89PNG\r\n\x1a\nrest";
 const std::string kWav = "RIFFrest";
 
-std::string base64(std::string_view text) {
-  std::string out;
-  append_base64(out, std::as_bytes(std::span(text)));
-  return out;
-}
-
 // Lists two models, of which the second reads images where `sees`; answers the rest; collects what was asked.
 FakeDaemon::Script serve_images(bool sees, std::vector<boost::json::object>& requests) {
   return [sees, &requests](FakeConnection& connection) {
@@ -100,7 +94,7 @@ TEST_F(AttachmentsTest, AFileGoesAsItsBytesAndAnAddressAsItself) {
   const std::vector<std::string> names = {file("a.png", kPng), "https://host/b.png"};
   const auto images = read_images(names);
   ASSERT_TRUE(images) << images.error().message;
-  EXPECT_EQ(boost::json::serialize(images->at(0)), boost::json::serialize(boost::json::object{{"data", base64(kPng)}}));
+  EXPECT_EQ(boost::json::serialize(images->at(0)), boost::json::serialize(boost::json::object{{"data", base64_of(kPng)}}));
   EXPECT_EQ(boost::json::serialize(images->at(1)), R"({"url":"https://host/b.png"})");
 }
 
@@ -136,7 +130,7 @@ TEST_F(AttachmentsTest, AQuestionHasItsImagesBeforeIt) {
   ASSERT_TRUE(with_client(true, [&](Client& client) { return run_one_shot(client, command, screen_.output(), interrupts_); }));
   ASSERT_EQ(requests_.size(), 1u);
   EXPECT_EQ(boost::json::serialize(array_field(requests_[0], "messages")),
-            R"([{"role":"user","content":[{"data":")" + base64(kPng) +
+            R"([{"role":"user","content":[{"data":")" + base64_of(kPng) +
                 R"(","type":"image"},{"url":"http://host/b","type":"image"},{"type":"text","text":"What?"}]}])");
   EXPECT_EQ(int_field(requests_[0], "deadline_ms"), 60'000);
   EXPECT_EQ(screen_.text(), "a cat\n");
@@ -156,7 +150,7 @@ TEST_F(AttachmentsTest, ClipsComeBehindImages) {
   ASSERT_TRUE(with_client(true, [&](Client& client) { return run_one_shot(client, command, screen_.output(), interrupts_); }));
   ASSERT_EQ(requests_.size(), 1u);
   const auto clip = [](std::string_view bytes, std::string_view format) {
-    return std::format(R"({{"type":"input_audio","input_audio":{{"data":"{}","format":"{}"}}}},)", base64(bytes), format);
+    return std::format(R"({{"type":"input_audio","input_audio":{{"data":"{}","format":"{}"}}}},)", base64_of(bytes), format);
   };
   EXPECT_EQ(boost::json::serialize(array_field(requests_[0], "messages")),
             R"([{"role":"user","content":[{"url":"http://host/b","type":"image"},)" + clip(kWav, "wav") +
@@ -204,7 +198,7 @@ TEST_F(AttachmentsTest, AreDescribed) {
   options.generation.max_tokens = 7;
   ASSERT_TRUE(with_client(true, [&](Client& client) { return run_describe(client, options, screen_.output(), interrupts_); }));
   EXPECT_EQ(text_field(requests_[0], "type"), "describe_image");
-  EXPECT_EQ(text_field(requests_[0], "data"), base64(kPng));
+  EXPECT_EQ(text_field(requests_[0], "data"), base64_of(kPng));
   EXPECT_EQ(text_field(requests_[0], "query"), "Describe this image.");
   EXPECT_EQ(int_field(requests_[0], "max_tokens"), 7);
   EXPECT_EQ(int_field(requests_[0], "deadline_ms"), 60'000);
@@ -222,7 +216,7 @@ TEST_F(AttachmentsTest, HaveVectorsAsManyAsFitInARequest) {
   for (const boost::json::object& request : requests_) counts.push_back(array_field(request, "images").size());
   EXPECT_THAT(counts, ::testing::ElementsAre(64u, 7u, 1u));
   EXPECT_THAT(screen_.text(), ::testing::StartsWith("{\"image\":\"" + options.images[0] + "\",\"embedding\":[" +
-                                                    std::to_string(base64(kPng).size()) + "]}\n"));
+                                                    std::to_string(base64_of(kPng).size()) + "]}\n"));
   options.task = "query";
   const auto mixed =
       with_client(true, [&](Client& client) { return run_embed(client, options, screen_.output(), interrupts_); });

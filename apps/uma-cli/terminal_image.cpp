@@ -8,7 +8,6 @@
 #include <map>
 #include <png.h>
 #include <poll.h>
-#include <span>
 #include <termios.h>
 #include <unistd.h>
 #include <utility>
@@ -25,16 +24,10 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-std::string base64_text(std::string_view bytes) {
-  std::string text;
-  append_base64(text, std::as_bytes(std::span(bytes)));
-  return text;
-}
-
 // The protocol takes at most 4,096 characters at once.
 std::string kitty(std::string_view png, int columns) {
   constexpr std::size_t kPartMax = 4096;
-  const std::string text = base64_text(png);
+  const std::string text = base64_of(png);
   std::string out;
   for (std::size_t at = 0; at < text.size(); at += kPartMax) {
     const bool is_last = at + kPartMax >= text.size();
@@ -46,7 +39,7 @@ std::string kitty(std::string_view png, int columns) {
 
 std::string iterm(std::string_view png, int columns) {
   return std::format("\x1b]1337;File=inline=1;size={};width={};preserveAspectRatio=1:{}\a\n", png.size(), columns,
-                     base64_text(png));
+                     base64_of(png));
 }
 
 struct Pixels {

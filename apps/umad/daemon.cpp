@@ -65,6 +65,10 @@ std::string client_program() {
   return (program_path().parent_path() / "uma-cli").string();
 }
 
+std::int32_t engine_threads(const Config& config) {
+  return config.threads > 0 ? config.threads : usable_physical_cores();
+}
+
 void log_ready(const Config& config, Duration since_start) {
   const std::string socket_flag =
       config.socket_path == Config().socket_path ? "" : std::format(" --socket {}", config.socket_path);
@@ -76,7 +80,7 @@ void log_ready(const Config& config, Duration since_start) {
 engine::EngineOptions Daemon::engine_options() {
   engine::EngineOptions options;
   options.limits = config_.limits;
-  options.threads = config_.threads > 0 ? config_.threads : usable_physical_cores();
+  options.threads = engine_threads(config_);
   options.tick_ms = config_.tick_ms;
   options.target_ttft_ms = config_.target_ttft_ms;
   options.target_tbt_ms = config_.target_tbt_ms;
@@ -178,7 +182,8 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
     options.devices = config.devices;
   else
     options.devices.names.emplace();
-  options.threads = compute.threads;
+  // A step of pictures is as much work as a prompt.
+  options.threads = model.capability == Capability::text_to_image ? engine_threads(config) : compute.threads;
   options.replicates = config.replicates_weights;
   options.lanes = compute.lanes;
   options.threads_beside_prefill = compute.decode_threads_beside_prefill;

@@ -29,6 +29,12 @@ void append_base64(std::string& out, std::span<const std::byte> bytes) {
   }
 }
 
+std::string base64_of(std::string_view bytes) {
+  std::string text;
+  append_base64(text, std::as_bytes(std::span(bytes)));
+  return text;
+}
+
 std::optional<Bytes> decode_base64(std::string_view text) {
   if (text.size() % 4 != 0) return std::nullopt;
   const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;

@@ -18,7 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using testing::base64_of;
 using testing::bmp_of_one_pixel;
 
 TEST(ImageSource, IsWhatItClaimsToBe) {

@@ -43,6 +43,17 @@ void ask_memory(ggml_backend_dev_t handle, Device& device) {
 
 }  // namespace
 
+std::vector<ggml_backend_buffer_type_t> cpu_layouts() {
+  auto* const cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  if (cpu == nullptr) return {};
+  const auto list = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
+      ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));
+  std::vector<ggml_backend_buffer_type_t> layouts;
+  for (auto* next = list == nullptr ? nullptr : list(cpu); next != nullptr && *next != nullptr; ++next)
+    layouts.push_back(*next);
+  return layouts;
+}
+
 DeviceKind kind_of(ggml_backend_dev_t device) {
   switch (ggml_backend_dev_type(device)) {
     case GGML_BACKEND_DEVICE_TYPE_GPU:

@@ -21,6 +21,9 @@ namespace uma::llm {
 
 [[nodiscard]] DeviceKind kind_of(ggml_backend_dev_t device);
 
+// Layouts of weights in which the CPU multiplies some matrices faster.
+[[nodiscard]] std::vector<ggml_backend_buffer_type_t> cpu_layouts();
+
 // The devices of a model that is loaded, as the library's parameters. Lives as long as the model, because the library keeps
 // pointers to it.
 class ChosenDevices {

@@ -51,15 +51,9 @@ std::string meta_text(const llama_model* model, const char* key) {
 }  // namespace
 
 bool offers_amx() {
-  auto* const cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-  if (cpu == nullptr) return false;
-  const auto list = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
-      ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));
-  if (list == nullptr) return false;
-  for (const ggml_backend_buffer_type_t* type = list(cpu); type != nullptr && *type != nullptr; ++type) {
-    if (std::string_view(ggml_backend_buft_name(*type)) == "AMX") return true;
-  }
-  return false;
+  return std::ranges::any_of(cpu_layouts(), [](ggml_backend_buffer_type_t layout) {
+    return std::string_view(ggml_backend_buft_name(layout)) == "AMX";
+  });
 }
 
 namespace {

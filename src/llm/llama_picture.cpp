@@ -238,7 +238,28 @@ class LlamaPictureContext final : public PictureContext {
   std::atomic<CallMonitor*> monitor_{nullptr};           // Of the running call; read by the library's threads.
 };
 
-// The weights, in one buffer.
+// Whether the CPU multiplies a matrix of this type and these sizes in the layout.
+bool multiplies_in(ggml_backend_buffer_type_t layout, ggml_type type, std::int64_t columns, std::int64_t rows) {
+  constexpr std::int64_t kSome = 64;
+  // With rows of 32 numbers AMX computes wrong products of many rows (docs/LIBLLAMA.md).
+  constexpr std::int64_t kColumnsMin = 64;
+  if (columns < kColumnsMin) return false;
+  const ggml_context_ptr context(ggml_init({.mem_size = 4 * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true}));
+  const ggml_backend_buffer_ptr empty(ggml_backend_buft_alloc_buffer(layout, 0));
+  ggml_tensor* const matrix = ggml_new_tensor_2d(context.get(), type, columns, rows);
+  matrix->buffer = empty.get();
+  ggml_tensor* const product =
+      ggml_mul_mat(context.get(), matrix, ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, columns, kSome));
+  return empty != nullptr && ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), product);
+}
+
+// The weights that are in one kind of memory.
+struct WeightPart {
+  ggml_context_ptr context;
+  ggml_backend_buffer_type_t type = nullptr;
+  ggml_backend_buffer_ptr buffer{};
+};
+
 class LlamaPictureModel final : public PictureModel {
  public:
   LlamaPictureModel(PictureFile file, ChosenDevices devices)
@@ -252,9 +273,12 @@ class LlamaPictureModel final : public PictureModel {
   Expected<Unit> load(const std::string& path) {
     auto identity = model_identity(path);
     if (!identity) return std::unexpected(identity.error());
-    buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(context_.get(), buffer_type()));
-    if (buffer_ == nullptr) return fail(ErrorCode::model_load, std::format("{}: there is no memory for its weights", path));
-    ggml_backend_buffer_set_usage(buffer_.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    for (WeightPart& part : parts_) {
+      part.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(part.context.get(), part.type));
+      if (part.buffer == nullptr)
+        return fail(ErrorCode::model_load, std::format("{}: there is no memory for its weights", path));
+      ggml_backend_buffer_set_usage(part.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    }
     if (auto read = read_weights(path); !read) return read;
     facts_ = {.identity = *std::move(identity),
               .description =
@@ -265,25 +289,29 @@ class LlamaPictureModel final : public PictureModel {
               .shift = file_.shift,
               .parameters = file_.header.parameters,
               .bytes = {}};
-    add_bytes(facts_.bytes, home(), ggml_backend_buffer_get_size(buffer_.get()));
+    for (const WeightPart& part : parts_) add_bytes(facts_.bytes, home(), ggml_backend_buffer_get_size(part.buffer.get()));
     return Unit{};
   }
 
   // Without load().
   Expected<PictureNeed> measure(const PictureOptions& options) {
-    const std::size_t weights = ggml_backend_alloc_ctx_tensors_from_buft_size(context_.get(), buffer_type());
-    // An empty buffer says where the weights will be; without one the scheduler would want memory for them.
-    buffer_.reset(ggml_backend_buft_alloc_buffer(buffer_type(), 0));
-    ggml_backend_buffer_set_usage(buffer_.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    for (auto& [name, tensor] : tensors_) tensor->buffer = buffer_.get();
+    PictureNeed need;
+    for (WeightPart& part : parts_) {
+      add_bytes(need.weights, home(), ggml_backend_alloc_ctx_tensors_from_buft_size(part.context.get(), part.type));
+      // An empty buffer says where the weights will be; without one the scheduler would want memory for them.
+      part.buffer.reset(ggml_backend_buft_alloc_buffer(part.type, 0));
+      ggml_backend_buffer_set_usage(part.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+      for (ggml_tensor* tensor = ggml_get_first_tensor(part.context.get()); tensor != nullptr;
+           tensor = ggml_get_next_tensor(part.context.get(), tensor)) {
+        tensor->buffer = part.buffer.get();
+      }
+    }
     auto backends = Backends::on(device_);
     if (!backends) return std::unexpected(backends.error());
     const ggml_backend_sched_ptr scheduler = backends->scheduler();
     const DenoiseGraph graph = make_denoise_graph(file_.shape, tensors_, options.rows_max);
     std::vector<std::size_t> sizes(backends->all().size());
     ggml_backend_sched_reserve_size(scheduler.get(), graph.graph, sizes.data());
-    PictureNeed need;
-    add_bytes(need.weights, home(), weights);
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       add_bytes(need.context, ggml_backend_get_device(backends->all()[i]), sizes[i]);
     }
@@ -310,24 +338,35 @@ class LlamaPictureModel final : public PictureModel {
   [[nodiscard]] ggml_backend_dev_t home() const {
     return device_ != nullptr ? device_ : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
   }
-  [[nodiscard]] ggml_backend_buffer_type_t buffer_type() const { return ggml_backend_dev_buffer_type(home()); }
 
   // Makes the tensors, without memory for their numbers.
   void lay_out() {
-    const std::size_t count = file_.header.tensors.size() + 1;
-    context_.reset(ggml_init({.mem_size = count * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true}));
+    ggml_backend_buffer_type_t const usual = ggml_backend_dev_buffer_type(home());
+    const std::vector<ggml_backend_buffer_type_t> layouts =
+        device_ == nullptr ? cpu_layouts() : std::vector<ggml_backend_buffer_type_t>();
     for (const GgufTensor& tensor : file_.header.tensors) {
+      const PictureShape& shape = file_.shape;
       if (const auto scores = scores_of(tensor.name)) {
-        const PictureShape& shape = file_.shape;
-        tensors_[*scores] = ggml_new_tensor_3d(context_.get(), GGML_TYPE_F32, shape.tokens(), shape.tokens(), shape.heads);
+        tensors_[*scores] = ggml_new_tensor_3d(in(usual), GGML_TYPE_F32, shape.tokens(), shape.tokens(), shape.heads);
         continue;
       }
+      const auto type = static_cast<ggml_type>(tensor.type);
       std::array<std::int64_t, GGML_MAX_DIMS> sizes{1, 1, 1, 1};
       std::ranges::copy(tensor.sizes, sizes.begin());
-      tensors_[tensor.name] = ggml_new_tensor(context_.get(), static_cast<ggml_type>(tensor.type),
+      const auto takes = [&](ggml_backend_buffer_type_t layout) { return multiplies_in(layout, type, sizes[0], sizes[1]); };
+      const auto layout = tensor.name.ends_with(".weight") ? std::ranges::find_if(layouts, takes) : layouts.end();
+      tensors_[tensor.name] = ggml_new_tensor(in(layout == layouts.end() ? usual : *layout), type,
                                               static_cast<int>(tensor.sizes.size()), sizes.data());
     }
-    tensors_[kPlaces] = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, file_.shape.width, file_.shape.patches());
+    tensors_[kPlaces] = ggml_new_tensor_2d(in(usual), GGML_TYPE_F32, file_.shape.width, file_.shape.patches());
+  }
+  // The context of the weights in this kind of memory.
+  ggml_context* in(ggml_backend_buffer_type_t type) {
+    const auto known = std::ranges::find(parts_, type, &WeightPart::type);
+    if (known != parts_.end()) return known->context.get();
+    const std::size_t bytes = (file_.header.tensors.size() + 1) * ggml_tensor_overhead();
+    ggml_context_ptr context(ggml_init({.mem_size = bytes, .mem_buffer = nullptr, .no_alloc = true}));
+    return parts_.emplace_back(std::move(context), type).context.get();
   }
 
   Expected<Unit> read_weights(const std::string& path) {
@@ -403,8 +442,7 @@ class LlamaPictureModel final : public PictureModel {
   const ggml_backend_dev_t device_;  // Null: the CPU.
   const PictureWords words_;
   PictureFacts facts_;
-  ggml_context_ptr context_;
-  ggml_backend_buffer_ptr buffer_;
+  std::vector<WeightPart> parts_;
   PictureTensors tensors_;
 };
 

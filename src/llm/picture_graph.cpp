@@ -35,8 +35,11 @@ class Builder {
     return tensor;
   }
 
+  // x: contiguous. Its rows are multiplied as those of one matrix, which is all that the CPU's own layouts of weights take.
   [[nodiscard]] ggml_tensor* linear(const std::string& name, ggml_tensor* x) const {
-    return ggml_mul_mat(get(), weight(name + ".weight"), x);
+    ggml_tensor* const matrix = weight(name + ".weight");
+    ggml_tensor* const rows = ggml_reshape_2d(get(), x, x->ne[0], ggml_nrows(x));
+    return ggml_reshape_3d(get(), ggml_mul_mat(get(), matrix, rows), matrix->ne[1], x->ne[1], x->ne[2]);
   }
   [[nodiscard]] ggml_tensor* linear_with_bias(const std::string& name, ggml_tensor* x) const {
     return ggml_add(get(), linear(name, x), weight(name + ".bias"));

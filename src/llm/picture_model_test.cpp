@@ -80,6 +80,35 @@ TEST_F(PictureModelTest, ComputesWhatItsMathematicsSay) {
   }
 }
 
+// What remains beside the mathematics of the same weights is the rounding of what they are multiplied with, of which the
+// library keeps 8 bits.
+TEST_F(PictureModelTest, QuantisedWeightsGiveNearlyTheSame) {
+  ReferencePictures quantised(2, 64);  // Wide enough for the CPU's own layouts.
+  quantised.quantise();
+  quantised.write(path_);
+  const auto model = load();
+  ASSERT_NE(model, nullptr);
+  const auto context = model->new_context({.rows_max = 2, .threads = 2});
+  ASSERT_TRUE(context.has_value());
+  const auto words = model->words().encode("red circle");
+  Caption caption;
+  ASSERT_TRUE(*(*context)->read_caption(*words, nullptr, caption));
+  const std::vector<float> noise = normal_noise(3, static_cast<std::size_t>(quantised.shape.numbers()));
+  const std::vector<DenoiseRow> rows = {{noise, 1, &caption}, {noise, 0.5F, &caption}};
+  std::vector<float> clean;
+  ASSERT_TRUE(*(*context)->denoise(rows, nullptr, clean));
+  for (std::size_t row = 0; row < 2; ++row) {
+    const Numbers expected = quantised.denoise(noise, static_cast<double>(rows[row].time), quantised.read_caption(*words));
+    double error = 0;
+    double size = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      error += std::pow(static_cast<double>(clean[row * expected.size() + i]) - expected[i], 2);
+      size += std::pow(expected[i], 2);
+    }
+    EXPECT_LT(std::sqrt(error / size), 0.02) << "the error's root mean square, as a share of the numbers'";
+  }
+}
+
 // Draws `count` pictures together and returns the one with the seed 7.
 std::vector<std::uint8_t> draw(PictureContext& context, const PictureModel& model, std::uint64_t first_seed,
                                std::size_t count) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,8 @@ struct Matrix {
 class ReferencePictures {
  public:
   // Another seed, other weights.
-  explicit ReferencePictures(std::uint32_t seed) : random_(seed) {
+  explicit ReferencePictures(std::uint32_t seed, std::int32_t a_width = 32) : random_(seed) {
+    shape.width = a_width;
     const auto size = [](std::int32_t number) { return static_cast<std::uint64_t>(number); };
     const std::uint64_t width = size(shape.width);
     const auto layer = [&](const std::string& prefix) {
@@ -82,7 +84,8 @@ class ReferencePictures {
 
   [[nodiscard]] testing::GgufBytes head() const {
     testing::GgufBytes file = keys();
-    for (const std::string& name : order_) file.tensor(name, sizes_.at(name));
+    for (const std::string& name : order_)
+      file.tensor(name, sizes_.at(name), blocks_.contains(name) ? testing::GgufBytes::kQ8 : 0);
     return file;
   }
   [[nodiscard]] testing::GgufBytes keys() const {
@@ -110,9 +113,35 @@ class ReferencePictures {
     std::uint64_t at = (file.head().size() + kAlignment - 1) / kAlignment * kAlignment;
     for (const std::string& name : order_) {
       const std::vector<float>& numbers = tensors_.at(name);
+      const auto blocks = blocks_.find(name);
+      const std::string bytes =
+          blocks != blocks_.end() ? blocks->second
+                                  : std::string(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float));
       data.seekp(static_cast<std::streamoff>(at));
-      data.write(reinterpret_cast<const char*>(numbers.data()), static_cast<std::streamsize>(numbers.size() * sizeof(float)));
-      at += (numbers.size() * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
+      data.write(bytes.data(), std::ssize(bytes));
+      at += (bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
+    }
+  }
+
+  // From now on the matrices whose rows are whole blocks are in Q8_0, in the file and in the mathematics.
+  void quantise() {
+    constexpr std::size_t kBlock = 32;
+    for (const std::string& name : order_) {
+      if (!name.ends_with(".weight") || sizes_.at(name).front() % kBlock != 0) continue;
+      std::vector<float>& numbers = tensors_.at(name);
+      std::string& bytes = blocks_[name];
+      for (std::size_t begin = 0; begin < numbers.size(); begin += kBlock) {
+        const std::span block(&numbers[begin], kBlock);
+        float largest = 0;
+        for (const float number : block) largest = std::max(largest, std::abs(number));
+        const auto scale = static_cast<_Float16>(largest / 127);
+        bytes.append(reinterpret_cast<const char*>(&scale), sizeof scale);
+        for (float& number : block) {
+          const auto level = static_cast<std::int8_t>(std::lround(number / static_cast<float>(scale)));
+          bytes += static_cast<char>(level);
+          number = static_cast<float>(level) * static_cast<float>(scale);
+        }
+      }
     }
   }
 
@@ -334,6 +363,7 @@ class ReferencePictures {
   std::map<std::string, std::vector<float>> tensors_;
   std::map<std::string, std::vector<std::uint64_t>> sizes_;
   std::vector<std::string> order_;
+  std::map<std::string, std::string> blocks_;  // The tensors in Q8_0.
 };
 
 }  // namespace uma::llm

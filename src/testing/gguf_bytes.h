@@ -29,6 +29,8 @@ class GgufBytes {
     return file;
   }
 
+  static constexpr std::uint32_t kQ8 = 8;
+
   GgufBytes& u32(std::string_view key, std::uint32_t value) { return scalar(key, 4, value, 4); }
   GgufBytes& u64(std::string_view key, std::uint64_t value) { return scalar(key, 10, value, 8); }
   GgufBytes& boolean(std::string_view key, bool value) { return scalar(key, 7, value ? 1 : 0, 1); }
@@ -54,11 +56,12 @@ class GgufBytes {
     pairs_ += bytes;
     return *this;
   }
-  // Adds a tensor behind the last one; type 0 is f32.
+  // Adds a tensor behind the last one; type 0 is f32, and type 8, q8_0, has 34 bytes for 32 numbers.
   GgufBytes& tensor(std::string_view name, const std::vector<std::uint64_t>& sizes, std::uint32_t type = 0,
                     std::uint64_t bytes_per_number = 4) {
     std::uint64_t bytes = bytes_per_number;
     for (const std::uint64_t size : sizes) bytes *= size;
+    if (type == kQ8) bytes = bytes / bytes_per_number / 32 * 34;
     data_end_ = (data_end_ + kAlignment - 1) / kAlignment * kAlignment;
     tensor_at(name, sizes, type, data_end_);
     data_end_ += bytes;

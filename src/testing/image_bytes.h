@@ -23,12 +23,6 @@ inline std::string bmp_of_one_pixel(char blue = 0) {
   return file;
 }
 
-inline std::string base64_of(const std::string& bytes) {
-  std::string text;
-  append_base64(text, std::as_bytes(std::span(bytes)));
-  return text;
-}
-
 // The same image as the source in a request.
 inline ImageSource image_of_one_pixel(char blue = 0) {
   return {.kind = ImageSource::Kind::data, .text = base64_of(bmp_of_one_pixel(blue))};

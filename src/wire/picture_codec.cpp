@@ -238,10 +238,4 @@ std::string images_event(const ImagesHead& head, const DrawnPicture& picture) {
   return out += "\n\n";
 }
 
-std::string base64_of(std::string_view bytes) {
-  std::string text;
-  append_base64(text, std::as_bytes(std::span(bytes)));
-  return text;
-}
-
 }  // namespace uma::wire

@@ -45,7 +45,4 @@ struct ImagesHead {
 // An event of a stream, whole: "event: … data: …".
 [[nodiscard]] std::string images_event(const ImagesHead& head, const DrawnPicture& picture);
 
-// The base64 text of the bytes.
-[[nodiscard]] std::string base64_of(std::string_view bytes);
-
 }  // namespace uma::wire

@@ -5,6 +5,7 @@
 #include <format>
 #include <vector>
 
+#include "base/base64.h"
 #include "json/json_writer.h"
 #include "wire/request_codec.h"
 
