@@ -13,6 +13,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include <boost/json/serialize.hpp>
+
 #include "base/base64.h"
 #include "base/unique_fd.h"
 #include "uma-cli/fields.h"
@@ -74,23 +76,37 @@ class StepLine {
   bool is_drawn_ = false;
 };
 
-// Writes a file whole or not at all. `replaces`: an existing one is replaced.
-Result<void> write_file(const std::string& path, std::string_view bytes, bool replaces) {
-  const auto failed = [&] { return fail(ExitCode::usage, std::format("{}: {}", path, std::strerror(errno))); };
-  if (!replaces) {
-    const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!file.is_open()) return failed();
-    if (::write(file.get(), bytes.data(), bytes.size()) == std::ssize(bytes)) return {};
-    const auto problem = failed();
-    ::unlink(path.c_str());
-    return problem;
+Result<void> write_all(const UniqueFd& file, const std::string& path, std::string_view bytes) {
+  while (file.is_open() && !bytes.empty()) {
+    const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) break;
+    bytes.remove_prefix(static_cast<std::size_t>(written));
   }
-  const std::string part = path + ".part";
-  if (auto written = write_file(part, bytes, false); !written) return written;
+  if (file.is_open() && bytes.empty()) return {};
+  return fail(ExitCode::usage, std::format("{}: {}", path, std::strerror(errno)));
+}
+
+// Writes a file whole or not at all. `replaces`: an existing one is replaced; a device, a pipe or a link is written to.
+Result<void> write_file(const std::string& path, std::string_view bytes, bool replaces) {
+  const auto write_new = [&](const std::string& name) -> Result<void> {
+    const UniqueFd file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    auto written = write_all(file, path, bytes);
+    if (!written && file.is_open()) ::unlink(name.c_str());
+    return written;
+  };
+  if (!replaces) return write_new(path);
+  std::error_code problem;
+  const fs::file_status status = fs::symlink_status(path, problem);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    return write_all(UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)), path, bytes);
+  }
+  const std::string part = std::format("{}.part{}", path, ::getpid());
+  if (auto written = write_new(part); !written) return written;
   if (std::rename(part.c_str(), path.c_str()) == 0) return {};
-  const auto problem = failed();
+  const auto failed = fail(ExitCode::usage, std::format("{}: {}", path, std::strerror(errno)));
   ::unlink(part.c_str());
-  return problem;
+  return failed;
 }
 
 // Receives the pictures of one request.
@@ -157,11 +173,17 @@ class Pictures {
   std::map<std::int64_t, std::int64_t> parts_;    // Their number.
 };
 
+// A seed may be larger than what int_field() reads.
+std::string seed_of(const boost::json::object& usage) {
+  const auto* const seed = usage.if_contains("seed");
+  return seed == nullptr ? "" : boost::json::serialize(*seed);
+}
+
 std::string receipt_of(const boost::json::object& usage) {
   const std::int64_t pictures = int_field(usage, "images");
   return std::format("{} × {} pixels, {} steps{}, seed {}, {:.1f} s by {}", int_field(usage, "width"),
                      int_field(usage, "height"), int_field(usage, "steps"),
-                     pictures > 1 ? std::format(" for each of {} pictures", pictures) : "", int_field(usage, "seed"),
+                     pictures > 1 ? std::format(" for each of {} pictures", pictures) : "", seed_of(usage),
                      number_field(usage, "draw_ms") / 1000, text_field(usage, "model"));
 }
 

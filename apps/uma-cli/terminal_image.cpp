@@ -124,7 +124,9 @@ class RawTerminal {
     is_raw_ = tcsetattr(fd_, TCSANOW, &raw) == 0;
   }
   ~RawTerminal() {
-    if (is_raw_) tcsetattr(fd_, TCSANOW, &before_);
+    if (!is_raw_) return;
+    tcflush(fd_, TCIFLUSH);  // The rest of a late answer is no input for the shell.
+    tcsetattr(fd_, TCSANOW, &before_);
   }
   RawTerminal(const RawTerminal&) = delete;
   RawTerminal& operator=(const RawTerminal&) = delete;
@@ -169,7 +171,8 @@ bool says_sixel(std::string_view answer) {
 
 bool terminal_says_sixel(int timeout_ms) {
   const UniqueFd terminal(::open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY));
-  if (!terminal.is_open()) return false;
+  // In the background, changing the terminal's mode would suspend the program.
+  if (!terminal.is_open() || ::tcgetpgrp(terminal.get()) != ::getpgrp()) return false;
   const RawTerminal raw(terminal.get());
   constexpr std::string_view kQuestion = "\x1b[c";
   if (!raw.is_raw() || ::write(terminal.get(), kQuestion.data(), kQuestion.size()) != std::ssize(kQuestion)) return false;

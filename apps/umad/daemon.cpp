@@ -175,7 +175,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.adapters = model.adapters;
   options.tasks = card.tasks;
   options.defaults = pool::defaults_of(model);
-  options.workers = config.workers;
+  options.workers = model.capability == Capability::text_to_image ? 1 : config.workers;
   options.context = compute.context;
   options.context.pooling = card.pooling;
   if (compute.uses_devices || card.devices || card.gpu_layers)

@@ -95,7 +95,7 @@ struct PictureReceipt {
   float guidance = 0;
   std::uint64_t seed = 0;           // Of the first picture.
   std::int64_t caption_tokens = 0;  // As in PictureBegun.
-  std::int64_t picture_tokens = 0;  // Of all finished pictures.
+  std::int64_t picture_tokens = 0;  // Of all pictures, of unfinished ones by their share of steps.
   double queue_ms = 0;              // From receipt until the first step began.
   double draw_ms = 0;               // From then on.
 };

@@ -42,6 +42,10 @@ void widen(std::span<const std::uint8_t> row, std::size_t scale, std::vector<std
 bool write(png_structp png, png_infop info, const PngPicture& picture, png_textp text, std::vector<std::uint8_t>& wide) {
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   const auto scale = static_cast<png_uint_32>(picture.scale);
+  if (scale > 1) {  // Runs of equal pixels need no effort.
+    png_set_compression_level(png, 1);
+    png_set_filter(png, PNG_FILTER_TYPE_BASE, PNG_FILTER_NONE);
+  }
   png_set_IHDR(png, info, static_cast<png_uint_32>(picture.width) * scale, static_cast<png_uint_32>(picture.height) * scale,
                kBits, PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
   if (text != nullptr) png_set_text(png, info, text, 1);

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <format>
-#include <map>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <unistd.h>
@@ -15,6 +15,7 @@
 #include <ggml-cpp.h>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/unique_fd.h"
 #include "llm/device_timer.h"
 #include "llm/llama_devices.h"
@@ -54,6 +55,11 @@ class Backends {
 
   [[nodiscard]] std::span<const ggml_backend_t> all() const { return all_; }
   [[nodiscard]] ggml_backend_t cpu() const { return all_.back(); }
+  // They are not freed with this object.
+  void keep() {
+    for (ggml_backend_ptr& backend : owned_) [[maybe_unused]]
+      auto* const kept = backend.release();
+  }
   // Plans and computes graphs. Null: there is no memory.
   [[nodiscard]] ggml_backend_sched_ptr scheduler() {
     return ggml_backend_sched_ptr(
@@ -93,6 +99,21 @@ class LlamaPictureContext final : public PictureContext {
     set_threads(options.threads);
   }
 
+  ~LlamaPictureContext() override {
+    if (find_lost(devices_, "")) {
+      // Freeing waits for the device and throws (docs/decisions/0071).
+      log_warning("a context on a lost device is not freed: its memory is free when umad ends");
+      [[maybe_unused]] auto* const kept = scheduler_.release();
+      backends_.keep();
+      return;
+    }
+    const std::lock_guard lock(making_mutex());
+    scheduler_.reset();
+    backends_ = Backends();
+  }
+  LlamaPictureContext(const LlamaPictureContext&) = delete;
+  LlamaPictureContext& operator=(const LlamaPictureContext&) = delete;
+
   [[nodiscard]] Expected<Unit> reserve() {
     const DenoiseGraph graph = make_denoise_graph(shape_, tensors_, options_.rows_max);
     if (!ggml_backend_sched_reserve(scheduler_.get(), graph.graph)) {
@@ -117,24 +138,21 @@ class LlamaPictureContext final : public PictureContext {
 
   Expected<bool> read_caption(std::span<const std::int32_t> words, CallMonitor* monitor, Caption& out) override {
     UMA_CHECK(std::cmp_equal(words.size(), shape_.text_length));
-    if (!caption_graph_) caption_graph_ = make_caption_graph(shape_, tensors_);
-    const auto give = [&] { ggml_backend_tensor_set(caption_graph_->words, words.data(), 0, words.size_bytes()); };
-    auto done = run(caption_graph_->graph, monitor, give);
+    const auto give = [&] { ggml_backend_tensor_set(caption_->words, words.data(), 0, words.size_bytes()); };
+    auto done = run([&] { return !caption_; }, [&] { caption_ = make_caption_graph(shape_, tensors_); }, monitor, give);
     if (!done || !*done) return done;
-    out.text = numbers_of(caption_graph_->text);
-    out.pooled = numbers_of(caption_graph_->pooled);
+    out.text = numbers_of(caption_->text);
+    out.pooled = numbers_of(caption_->pooled);
     return true;
   }
 
   Expected<bool> denoise(std::span<const DenoiseRow> rows, CallMonitor* monitor, std::vector<float>& clean) override {
     UMA_CHECK(!rows.empty() && std::cmp_less_equal(rows.size(), options_.rows_max));
-    const auto count = static_cast<std::int32_t>(rows.size());
-    auto [entry, is_new] = denoise_graphs_.try_emplace(count);
-    if (is_new) entry->second = make_denoise_graph(shape_, tensors_, count);
-    const DenoiseGraph& graph = entry->second;
-    auto done = run(graph.graph, monitor, [&] { give(graph, rows); });
+    const auto make = [&] { denoise_ = make_denoise_graph(shape_, tensors_, static_cast<std::int32_t>(rows.size())); };
+    auto done = run([&] { return !denoise_ || std::cmp_not_equal(denoise_->patches->ne[2], rows.size()); }, make, monitor,
+                    [&] { give(*denoise_, rows); });
     if (!done || !*done) return done;
-    from_patches(numbers_of(graph.clean), rows.size(), clean);
+    from_patches(numbers_of(denoise_->clean), rows.size(), clean);
     return true;
   }
 
@@ -144,22 +162,27 @@ class LlamaPictureContext final : public PictureContext {
     return monitor != nullptr && monitor->wants_end();
   }
 
-  // Computes a graph after `give` has set its inputs, whose memory other tensors have taken since the last time.
-  template <class Give>
-  Expected<bool> run(ggml_cgraph* graph, CallMonitor* monitor, const Give& give) {
+  // Computes a graph after `give` has set its inputs, whose memory other tensors have taken since the last time. make() makes
+  // it if another one is planned: the scheduler's memory belongs to one graph at a time, and an earlier one points into what
+  // was freed.
+  template <class IsOther, class Make, class Give>
+  Expected<bool> run(const IsOther& is_other, const Make& make, CallMonitor* monitor, const Give& give) {
     return guarded_on(devices_, ErrorCode::runtime_decode, "drawing", [&]() -> Expected<bool> {
-      if (planned_ != graph) {
+      if (is_other()) {
         ggml_backend_sched_reset(scheduler_.get());
-        planned_ = nullptr;
-        if (!ggml_backend_sched_alloc_graph(scheduler_.get(), graph)) {
+        caption_.reset();
+        denoise_.reset();
+        make();
+        if (!ggml_backend_sched_alloc_graph(scheduler_.get(), planned())) {
+          caption_.reset();
+          denoise_.reset();
           return fail(ErrorCode::runtime_decode, "there is no memory for the computation of a picture");
         }
-        planned_ = graph;
       }
       give();
       monitor_.store(monitor, std::memory_order_release);
       const auto computing = timer_.begin();
-      const ggml_status status = ggml_backend_sched_graph_compute(scheduler_.get(), graph);
+      const ggml_status status = ggml_backend_sched_graph_compute(scheduler_.get(), planned());
       monitor_.store(nullptr, std::memory_order_release);
       if (status == GGML_STATUS_ABORTED) return false;
       if (status != GGML_STATUS_SUCCESS) {
@@ -169,6 +192,7 @@ class LlamaPictureContext final : public PictureContext {
       return true;
     });
   }
+  [[nodiscard]] ggml_cgraph* planned() const { return caption_ ? caption_->graph : denoise_->graph; }
 
   void give(const DenoiseGraph& graph, std::span<const DenoiseRow> rows) const {
     for (std::size_t row = 0; row < rows.size(); ++row) {
@@ -232,10 +256,10 @@ class LlamaPictureContext final : public PictureContext {
   const PictureOptions options_;
   Backends backends_;
   ggml_backend_sched_ptr scheduler_;
-  std::optional<CaptionGraph> caption_graph_;
-  std::map<std::int32_t, DenoiseGraph> denoise_graphs_;  // By rows.
-  ggml_cgraph* planned_ = nullptr;                       // What the scheduler has memory for.
-  std::atomic<CallMonitor*> monitor_{nullptr};           // Of the running call; read by the library's threads.
+  // The graph that the scheduler has memory for; one of the two at most.
+  std::optional<CaptionGraph> caption_;
+  std::optional<DenoiseGraph> denoise_;
+  std::atomic<CallMonitor*> monitor_{nullptr};  // Of the running call; read by the library's threads.
 };
 
 // Whether the CPU multiplies a matrix of this type and these sizes in the layout.
@@ -270,7 +294,7 @@ class LlamaPictureModel final : public PictureModel {
     lay_out();
   }
 
-  Expected<Unit> load(const std::string& path) {
+  Expected<Unit> load(const std::string& path, const std::function<bool(double)>& on_progress) {
     auto identity = model_identity(path);
     if (!identity) return std::unexpected(identity.error());
     for (WeightPart& part : parts_) {
@@ -279,7 +303,7 @@ class LlamaPictureModel final : public PictureModel {
         return fail(ErrorCode::model_load, std::format("{}: there is no memory for its weights", path));
       ggml_backend_buffer_set_usage(part.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     }
-    if (auto read = read_weights(path); !read) return read;
+    if (auto read = read_weights(path, on_progress); !read) return read;
     facts_ = {.identity = *std::move(identity),
               .description =
                   std::format("{}, {:.3g} M parameters", file_.header.name, static_cast<double>(file_.header.parameters) / 1e6),
@@ -295,6 +319,7 @@ class LlamaPictureModel final : public PictureModel {
 
   // Without load().
   Expected<PictureNeed> measure(const PictureOptions& options) {
+    const std::lock_guard lock(making_mutex());
     PictureNeed need;
     for (WeightPart& part : parts_) {
       add_bytes(need.weights, home(), ggml_backend_alloc_ctx_tensors_from_buft_size(part.context.get(), part.type));
@@ -324,9 +349,11 @@ class LlamaPictureModel final : public PictureModel {
 
   Expected<std::unique_ptr<PictureContext>> new_context(const PictureOptions& options) const override {
     return guarded_on(list(), ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<PictureContext>> {
+      std::unique_ptr<LlamaPictureContext> context;  // Freed without the lock, which freeing takes.
+      const std::lock_guard lock(making_mutex());
       auto backends = Backends::on(device_);
       if (!backends) return std::unexpected(backends.error());
-      auto context = std::make_unique<LlamaPictureContext>(file_.shape, tensors_, list(), *std::move(backends), options);
+      context = std::make_unique<LlamaPictureContext>(file_.shape, tensors_, list(), *std::move(backends), options);
       if (auto reserved = context->reserve(); !reserved) return std::unexpected(reserved.error());
       return context;
     });
@@ -341,7 +368,7 @@ class LlamaPictureModel final : public PictureModel {
 
   // Makes the tensors, without memory for their numbers.
   void lay_out() {
-    ggml_backend_buffer_type_t const usual = ggml_backend_dev_buffer_type(home());
+    auto* const usual = ggml_backend_dev_buffer_type(home());
     const std::vector<ggml_backend_buffer_type_t> layouts =
         device_ == nullptr ? cpu_layouts() : std::vector<ggml_backend_buffer_type_t>();
     for (const GgufTensor& tensor : file_.header.tensors) {
@@ -369,17 +396,21 @@ class LlamaPictureModel final : public PictureModel {
     return parts_.emplace_back(std::move(context), type).context.get();
   }
 
-  Expected<Unit> read_weights(const std::string& path) {
+  Expected<Unit> read_weights(const std::string& path, const std::function<bool(double)>& on_progress) {
     const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     std::vector<std::byte> bytes;
+    std::uint64_t done = 0;
     for (const GgufTensor& tensor : file_.header.tensors) {
+      if (on_progress && !on_progress(static_cast<double>(done) / static_cast<double>(file_.header.weight_bytes)))
+        return fail(ErrorCode::model_load, "the load was cancelled");
+      done += tensor.bytes;
       bytes.resize(tensor.bytes);
       const auto at = static_cast<off_t>(file_.header.data_offset + tensor.offset);
       if (!file.is_open() || ::pread(file.get(), bytes.data(), bytes.size(), at) != static_cast<ssize_t>(bytes.size())) {
         return fail(ErrorCode::model_load, std::format("{}: tensor {} cannot be read", path, tensor.name));
       }
       if (const auto scores = scores_of(tensor.name)) {
-        set_numbers(*scores, with_offsets({reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)}));
+        set_scores(tensors_.at(*scores), {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)});
       } else {
         ggml_backend_tensor_set(tensors_.at(tensor.name), bytes.data(), 0, bytes.size());
       }
@@ -411,7 +442,7 @@ class LlamaPictureModel final : public PictureModel {
   }
 
   // From [bias_rows, heads] to [heads, queries, keys].
-  [[nodiscard]] std::vector<float> with_offsets(std::span<const float> bias) const {
+  void set_scores(ggml_tensor* tensor, std::span<const float> bias) const {
     const PictureShape& shape = file_.shape;
     const std::int32_t side = 2 * shape.grid() - 1;
     const auto row_of = [&](std::int32_t query, std::int32_t key) {
@@ -422,15 +453,18 @@ class LlamaPictureModel final : public PictureModel {
       const std::int32_t down = from / shape.grid() - to / shape.grid() + shape.grid() - 1;
       return down * side + from % shape.grid() - to % shape.grid() + shape.grid() - 1;
     };
-    std::vector<float> scores;
+    std::vector<float> scores;  // Of one head: those of all may be a gigabyte.
     for (std::int32_t head = 0; head < shape.heads; ++head) {
+      scores.clear();
       for (std::int32_t query = 0; query < shape.tokens(); ++query) {
         for (std::int32_t key = 0; key < shape.tokens(); ++key) {
-          scores.push_back(bias[static_cast<std::size_t>(row_of(query, key) * shape.heads + head)]);
+          const auto row = static_cast<std::size_t>(row_of(query, key));
+          scores.push_back(bias[row * static_cast<std::size_t>(shape.heads) + static_cast<std::size_t>(head)]);
         }
       }
+      const std::size_t size = scores.size() * sizeof(float);
+      ggml_backend_tensor_set(tensor, scores.data(), static_cast<std::size_t>(head) * size, size);
     }
-    return scores;
   }
 
   void set_numbers(const std::string& name, std::span<const float> numbers) {
@@ -439,7 +473,7 @@ class LlamaPictureModel final : public PictureModel {
 
   const PictureFile file_;
   const ChosenDevices devices_;
-  const ggml_backend_dev_t device_;  // Null: the CPU.
+  ggml_backend_dev_t device_;  // Null: the CPU.
   const PictureWords words_;
   PictureFacts facts_;
   std::vector<WeightPart> parts_;
@@ -466,9 +500,10 @@ auto with_picture_model(const std::string& path, const DeviceOptions& device_opt
 
 }  // namespace
 
-Expected<std::shared_ptr<const PictureModel>> load_picture_model(const std::string& path, const DeviceOptions& devices) {
+Expected<std::shared_ptr<const PictureModel>> load_picture_model(const std::string& path, const DeviceOptions& devices,
+                                                                 const std::function<bool(double)>& on_progress) {
   return with_picture_model(path, devices, [&](const auto& model) -> Expected<std::shared_ptr<const PictureModel>> {
-    if (auto loaded = model->load(path); !loaded) return std::unexpected(loaded.error());
+    if (auto loaded = model->load(path, on_progress); !loaded) return std::unexpected(loaded.error());
     return model;
   });
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -89,10 +90,11 @@ class PictureModel {
   [[nodiscard]] virtual Expected<std::unique_ptr<PictureContext>> new_context(const PictureOptions& options) const = 0;
 };
 
-// Loads a file of read_picture_file() onto the first of the devices, if there are any. Errors: those of read_picture_file();
-// E_MODEL_002 if its weights cannot be read or there is no memory for them.
-[[nodiscard]] Expected<std::shared_ptr<const PictureModel>> load_picture_model(const std::string& path,
-                                                                               const DeviceOptions& devices);
+// Loads a file of read_picture_file() onto the first of the devices, if there are any. `on_progress` is called with values from
+// 0 to 1 and returns false to end the load; null: it is not ended. Errors: those of read_picture_file(); E_MODEL_002 if its
+// weights cannot be read, there is no memory for them, or the load was ended.
+[[nodiscard]] Expected<std::shared_ptr<const PictureModel>> load_picture_model(
+    const std::string& path, const DeviceOptions& devices, const std::function<bool(double)>& on_progress = nullptr);
 
 // The memory that a model and one context will take. Allocates nothing. Errors: those of load_picture_model().
 struct PictureNeed {

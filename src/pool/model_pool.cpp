@@ -148,12 +148,13 @@ Expected<std::string> ModelPool::choose(const std::string& name, Capability capa
   }
   if (able.empty()) {
     add_able([&](const auto& model) {
+      // One that cannot be loaded is not meant by a request that names none.
+      if (wants_any && !model.problem.empty()) return false;
       return model.capability == capability || (capability == Capability::chat && model.capability == Capability::vision);
     });
   }
-  if (able.size() > 1) {
-    std::erase_if(able, [this](const std::string& each) { return std::ranges::contains(options_.shipped_models, each); });
-  }
+  const auto is_shipped = [this](const std::string& each) { return std::ranges::contains(options_.shipped_models, each); };
+  if (able.size() > 1 && !std::ranges::all_of(able, is_shipped)) std::erase_if(able, is_shipped);
   if (wants_any) {
     if (is_default_able()) return first;
     if (!able.empty()) return able.front();

@@ -151,7 +151,8 @@ class ModelPool final : public engine::WorkerSource {
   [[nodiscard]] Expected<MemoryNeed> place(const RegisteredModel& model, engine::LoadWorkersOptions& options,
                                            const llm::DeviceOptions& wanted, double share);
   [[nodiscard]] Expected<MemoryNeed> place_whole(const RegisteredModel& model, engine::LoadWorkersOptions& options,
-                                                 const llm::Device& device, double share);
+                                                 std::span<const llm::Device> devices, const llm::DeviceOptions& wanted,
+                                                 double share);
   [[nodiscard]] std::vector<RoomOnDevice> rooms_for(const RegisteredModel& model, std::span<const llm::Device> devices,
                                                     double share, bool evicts);
   [[nodiscard]] RoomMade make_room_on_devices(const std::string& model, const MemoryNeed& need, bool has_weights,

@@ -15,6 +15,7 @@
 #include "base/thrown.h"
 #include "llm/context_layout.h"
 #include "llm/footprint.h"
+#include "llm/rpc_address.h"
 #include "pool/load_files.h"
 #include "pool/model_pool.h"
 
@@ -271,7 +272,7 @@ Expected<MemoryNeed> ModelPool::place(const RegisteredModel& model, engine::Load
   const auto devices = llm::devices_of(wanted);
   if (!devices) return std::unexpected(devices.error());
   if (devices->empty()) return need_of(model, options);
-  if (model.capability == Capability::text_to_image) return place_whole(model, options, devices->front(), share);
+  if (model.capability == Capability::text_to_image) return place_whole(model, options, *devices, wanted, share);
   const auto fit_in = [&](std::span<const RoomOnDevice> rooms) {
     return fit_devices(*model.header(), wanted, rooms, [&](const llm::DeviceOptions& some) {
       options.devices = some;
@@ -305,14 +306,21 @@ Expected<MemoryNeed> ModelPool::place(const RegisteredModel& model, engine::Load
   return std::move(fit->need);
 }
 
-// Places a model that draws pictures, which is on a device as a whole.
+// Places a model that draws pictures, which is on one device of this machine as a whole: the main one, else the one with the
+// most room.
 Expected<MemoryNeed> ModelPool::place_whole(const RegisteredModel& model, engine::LoadWorkersOptions& options,
-                                            const llm::Device& device, double share) {
-  options.devices.names = {device.name};
-  const std::uint64_t room = rooms_for(model, {&device, 1}, share, true).front().bytes;
-  auto need = need_of(model, options);
-  if (need && need->device_bytes(false).of(device.name) <= room) return need;
-  log_info("memory: model {} does not fit onto {}, where it may have {}", model.card.name, device.name, readable_bytes(room));
+                                            std::span<const llm::Device> devices, const llm::DeviceOptions& wanted,
+                                            double share) {
+  std::vector<RoomOnDevice> rooms = rooms_for(model, devices, share, true);
+  std::erase_if(rooms, [](const RoomOnDevice& room) { return llm::is_rpc_name(room.name); });
+  std::ranges::stable_sort(rooms, std::ranges::greater(),
+                           [&](const RoomOnDevice& room) { return std::pair(room.name == wanted.main_device, room.bytes); });
+  for (const RoomOnDevice& room : rooms) {
+    options.devices.names = {room.name};
+    auto need = need_of(model, options);
+    if (!need || need->device_bytes(false).of(room.name) <= room.bytes) return need;
+  }
+  log_info("memory: model {} fits onto no device", model.card.name);
   options.devices.names = std::vector<std::string>();
   return need_of(model, options);
 }

@@ -47,7 +47,7 @@ struct RegisteredModel {
   llm::Encoders encoders{};    // Of its projector.
   std::vector<llm::AdapterSource> adapters{};
   Capability capability = Capability::chat;
-  std::int32_t picture_size = 0;  // As in ModelInfo.
+  std::int32_t picture_size = 0;          // As in ModelInfo.
   std::shared_ptr<const ModelFile> file;  // Shared between snapshots; null: no file.
   std::vector<SamplingDefault> sampling;  // Of its card, its file and its family.
   std::string_view family;                // The family that has defaults; empty: none, or it is unknown.

@@ -300,7 +300,8 @@ TEST_F(Registry, SaysEveryMistakeWithItsLine) {
   EXPECT_EQ(mistake("a: {path: [x]}").substr(0, 25), "1:11: a.path: expected a ");
   EXPECT_EQ(mistake("a: {path: x, pin: yes}"), "1:19: a.pin: expected true or false, got \"yes\"");
   EXPECT_EQ(mistake("a: {path: x, pin: true, pin: true}"), "1:25: a.pin is set twice");
-  EXPECT_TRUE(mistake("a: {path: x, capability: magic}").contains("expected chat, text_embedding, rerank, vision or text_to_image"));
+  EXPECT_TRUE(
+      mistake("a: {path: x, capability: magic}").contains("expected chat, text_embedding, rerank, vision or text_to_image"));
   EXPECT_TRUE(mistake("a: {path: x, aliases: [\"b c\"]}").contains("a list of names without blanks"));
   const std::string family = mistake("a: {path: x, family: gpt-9}");
   EXPECT_TRUE(family.starts_with("1:22: a.family: expected one of gpt-oss, seed-oss, ")) << family;

@@ -27,6 +27,7 @@ Expected<bool> FakePicture::denoise(std::span<const llm::DenoiseRow> rows, llm::
   if (is_lost()) return fail(ErrorCode::runtime_decode, "the device is lost");
   if (monitor != nullptr && monitor->wants_end()) return false;
   if (options_.clock != nullptr) options_.clock->advance(options_.row_cost * static_cast<std::int64_t>(rows.size()));
+  if (fails && fails(rows)) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   clean.clear();
   for (const llm::DenoiseRow& row : rows) {
     const float gray = is_damaged ? std::numeric_limits<float>::quiet_NaN() : row.caption->pooled.front();

@@ -37,6 +37,7 @@ class FakePicture final : public llm::PictureContext {
   // Queries and settings of tests.
   [[nodiscard]] std::int32_t threads() const { return threads_; }
   std::function<void(std::span<const llm::DenoiseRow>)> on_denoise;  // Called before each call is computed.
+  std::function<bool(std::span<const llm::DenoiseRow>)> fails;       // Whether a call fails; absent: none does.
   bool is_damaged = false;                                           // It computes numbers that are none.
 
  private:

@@ -130,7 +130,7 @@ std::string sd_options_json(std::string_view model) {
 std::string sd_models_json(std::span<const ModelInfo> models) {
   std::vector<std::string_view> names;
   for (const ModelInfo& model : models) {
-    if (model.capability == Capability::text_to_image) names.emplace_back(model.name);
+    if (model.capability == Capability::text_to_image && model.problem.empty()) names.emplace_back(model.name);
   }
   std::string out;
   json::append_array(out, names, [&](std::string_view name) {

@@ -22,15 +22,12 @@ import dataclasses
 import itertools
 import math
 
-import torch
-import torch.nn.functional as F
-
-from drawing import STAR_WAIST, distance
 from scenes import SIDE
+from shapes import STAR_WAIST, distance
 from words import COLOURS, GROUNDS, PLACES, SHAPES
 
 PALETTE = list(COLOURS) + list(GROUNDS)
-PALETTE_LEVELS = torch.tensor(list(COLOURS.values()) + list(GROUNDS.values()), dtype=torch.float32)
+PALETTE_LEVELS = list(COLOURS.values()) + list(GROUNDS.values())
 EDGE = len(PALETTE)
 CLASS_DISTANCE = 55.0
 SOLID_PIXELS = 12
@@ -54,19 +51,31 @@ class Found:
     y: float
 
 
+def _near(at):
+    """Returns the pixels above, below and beside a pixel."""
+    x = at % SIDE
+    near = [at - SIDE, at + SIDE, at - 1 if x > 0 else -1, at + 1 if x < SIDE - 1 else -1]
+    return [other for other in near if 0 <= other < SIDE * SIDE]
+
+
+NEAR = [_near(at) for at in range(SIDE * SIDE)]
+# With the pixel itself and those at its corners.
+AROUND = [[y * SIDE + x for y in range(max(0, at // SIDE - 1), min(SIDE, at // SIDE + 2)) for x in range(max(0, at % SIDE - 1), min(SIDE, at % SIDE + 2))]
+          for at in range(SIDE * SIDE)]
+
+
 def _regions(keys, skipped):
     """Returns the 4-connected regions of equal keys as lists of pixels. keys: SIDE * SIDE numbers in rows."""
     seen = [key in skipped for key in keys]
     regions = []
     for start, skip in enumerate(keys):
-        if skip in skipped or seen[start]:
+        if seen[start]:
             continue
         seen[start] = True
         region = [start]
         for at in region:  # grows while it is read
-            x = at % SIDE
-            for near in (at - SIDE, at + SIDE, at - 1 if x > 0 else -1, at + 1 if x < SIDE - 1 else -1):
-                if 0 <= near < SIDE * SIDE and not seen[near] and keys[near] == keys[at]:
+            for near in NEAR[at]:
+                if not seen[near] and keys[near] == skip:
                     seen[near] = True
                     region.append(near)
         regions.append(region)
@@ -83,72 +92,95 @@ def _is_solid(region):
 
 def _walk_leaves(coverage, x, y):
     """Tells whether a walk from (x, y) over pixels with a coverage below 0.5 reaches the border of the picture."""
-    keys = [int(value >= 0.5) for value in coverage.flatten().tolist()]
     start = min(max(int(y), 0), SIDE - 1) * SIDE + min(max(int(x), 0), SIDE - 1)
-    region = next((region for region in _regions(keys, {1}) if start in region), None)
-    return region is None or any(at % SIDE in (0, SIDE - 1) or at // SIDE in (0, SIDE - 1) for at in region)
+    if coverage.get(start, 0.0) >= 0.5:
+        return True
+    walked = {start}
+    todo = [start]
+    for at in todo:  # grows while it is read
+        if at % SIDE in (0, SIDE - 1) or at // SIDE in (0, SIDE - 1):
+            return True
+        for near in NEAR[at]:
+            if near not in walked and coverage.get(near, 0.0) < 0.5:
+                walked.add(near)
+                todo.append(near)
+    return False
 
 
-def _shapes(coverage):
-    """Returns (shape or None, radius, x, y) for each coverage of [count, SIDE, SIDE]."""
-    centres = torch.arange(SIDE) + 0.5
-    area = coverage.sum((1, 2))
-    cx = (coverage.sum(1) * centres).sum(1) / area
-    cy = (coverage.sum(2) * centres).sum(1) / area
-    scores, radii = [], []
+def _likeness(coverage, shape, x, y, r):
+    """Returns how much of a coverage and of a drawn shape is common to both."""
+    common = either = 0.0
+    for row in range(max(0, int(y - 1.2 * r) - 2), min(SIDE, int(y + 1.2 * r) + 3)):
+        for column in range(max(0, int(x - 1.2 * r) - 2), min(SIDE, int(x + 1.2 * r) + 3)):
+            drawn = min(max(0.5 - distance(shape, column + 0.5 - x, row + 0.5 - y, r), 0.0), 1.0)
+            here = coverage.get(row * SIDE + column, 0.0)
+            common += min(drawn, here)
+            either += drawn
+    return common / (either + sum(coverage.values()) - common)
+
+
+def _shape_of(coverage):
+    """Returns (shape or None, radius, x, y). coverage: from 0 to 1, by pixel."""
+    area = sum(coverage.values())
+    cx = sum((at % SIDE + 0.5) * part for at, part in coverage.items()) / area
+    cy = sum((at // SIDE + 0.5) * part for at, part in coverage.items()) / area
+    scores = []
     for shape in SHAPES:
-        r = (area / UNIT_AREA[shape]).sqrt()
-        x = centres[None, None, :] - cx[:, None, None]
-        y = centres[None, :, None] - (cy - CENTROID[shape] * r)[:, None, None]
-        drawn = (0.5 - distance(shape, x, y, r[:, None, None])).clamp(0, 1)
-        scores.append(torch.minimum(drawn, coverage).sum((1, 2)) / torch.maximum(drawn, coverage).sum((1, 2)))
-        radii.append(r)
-    best, order = torch.stack(scores, 1).sort(1, descending=True)
-    out = []
-    for at in range(len(coverage)):
-        shape, r = SHAPES[order[at, 0]], radii[order[at, 0]][at].item()
-        x, y = cx[at].item(), cy[at].item() - CENTROID[shape] * r
-        sure = best[at, 0] >= SHAPE_SCORE and best[at, 0] - best[at, 1] >= SHAPE_LEAD
-        if shape == "ring" and sure:
-            sure = not _walk_leaves(coverage[at], x, y)
-        out.append((shape if sure else None, r, x, y))
-    return out
+        r = math.sqrt(area / UNIT_AREA[shape])
+        y = cy - CENTROID[shape] * r
+        scores.append((_likeness(coverage, shape, cx, y, r), shape, r, y))
+    scores.sort(reverse=True)
+    best, shape, r, y = scores[0]
+    sure = best >= SHAPE_SCORE and best - scores[1][0] >= SHAPE_LEAD
+    if shape == "ring" and sure:
+        sure = not _walk_leaves(coverage, cx, y)
+    return (shape if sure else None), r, cx, y
 
 
-def look(pictures):
-    """Returns (ground, things found) of each picture. pictures: [count, SIDE, SIDE, 3], RGB from 0 to 1."""
-    levels = (pictures.float().clamp(0, 1) * 255 + 0.5).floor()
-    far, classes = torch.stack([((levels - colour) ** 2).sum(-1) for colour in PALETTE_LEVELS]).min(0)
-    classes[far > CLASS_DISTANCE**2] = EDGE
-    grounds, cores, labels = [], [], torch.full((len(pictures), SIDE * SIDE), -1)
-    for at, keys in enumerate(classes.flatten(1).tolist()):
-        border = [keys[p] for p in BORDER]
-        ground = max(range(len(COLOURS), EDGE), key=border.count)
-        grounds.append(ground)
-        regions = sorted((region for region in _regions(keys, {ground, EDGE}) if _is_solid(region)), key=len, reverse=True)
-        for region in regions[:FOUND_MAX]:
-            labels[at, region] = len(cores)
-            cores.append((at, keys[region[0]]))
-    labels = labels.view(-1, SIDE, SIDE)
-    found = [[] for _ in grounds]
-    beside = torch.zeros(labels.shape, dtype=torch.bool)
-    if cores:
-        rows = torch.tensor([at for at, _ in cores])
-        own = labels[rows] == torch.arange(len(cores))[:, None, None]
-        wide = F.max_pool2d(own[:, None].float(), 3, 1, 1)[:, 0] > 0
-        beside.index_put_((rows,), wide, accumulate=True)
-        ground = PALETTE_LEVELS[torch.tensor([grounds[at] for at, _ in cores])][:, None, None, :]
-        step = PALETTE_LEVELS[torch.tensor([colour for _, colour in cores])][:, None, None, :] - ground
-        coverage = (((levels[rows] - ground) * step).sum(-1) / (step**2).sum(-1)).clamp(0, 1)
-        coverage = coverage * (own | (wide & (labels[rows] < 0)))
-        for (at, colour), (shape, r, x, y) in zip(cores, _shapes(coverage)):
-            size = "small" if r <= 8.0 else "medium" if r <= 12.0 else "large"
-            found[at].append(Found(PALETTE[colour], shape, size, x, y))
-    grounds_map = torch.tensor(grounds)[:, None, None]
-    rest = (classes != grounds_map) & ~beside
-    for at in rest.flatten(1).any(1).nonzero().flatten().tolist():
-        found[at] += [Found(None, None, "small", 0.0, 0.0) for region in _regions(rest[at].flatten().int().tolist(), {0}) if _is_solid(region)]
-    return [(PALETTE[ground], things[:FOUND_MAX]) for ground, things in zip(grounds, found)]
+_classes = {}  # of the colours that were met, because most are met often
+
+
+def _class(colour):
+    if colour not in _classes:
+        if len(_classes) > 100_000:
+            _classes.clear()
+        far = [sum((a - b) ** 2 for a, b in zip(colour, palette)) for palette in PALETTE_LEVELS]
+        nearest = min(range(EDGE), key=far.__getitem__)
+        _classes[colour] = nearest if far[nearest] <= CLASS_DISTANCE**2 else EDGE
+    return _classes[colour]
+
+
+def _coverage(colours, core, labels, colour, ground):
+    """Returns the coverage of a core, by pixel."""
+    low, step = PALETTE_LEVELS[ground], [a - b for a, b in zip(PALETTE_LEVELS[colour], PALETTE_LEVELS[ground])]
+    size = sum(value * value for value in step)
+    pixels = set(core) | {near for at in core for near in AROUND[at] if labels[near] < 0}
+    return {at: min(max(sum((value - least) * part for value, least, part in zip(colours[at], low, step)) / size, 0.0), 1.0) for at in pixels}
+
+
+def look(levels):
+    """Returns (ground, things found) of a picture. levels: SIDE * SIDE * 3 bytes, in rows, RGB."""
+    colours = list(zip(levels[0::3], levels[1::3], levels[2::3]))
+    classes = [_class(colour) for colour in colours]
+    border = [classes[at] for at in BORDER]
+    ground = max(range(len(COLOURS), EDGE), key=border.count)
+    cores = sorted((region for region in _regions(classes, {ground, EDGE}) if _is_solid(region)), key=len, reverse=True)[:FOUND_MAX]
+    labels = [-1] * (SIDE * SIDE)
+    for number, core in enumerate(cores):
+        for at in core:
+            labels[at] = number
+    found = []
+    beside = set()
+    for core in cores:
+        colour = classes[core[0]]
+        shape, r, x, y = _shape_of(_coverage(colours, core, labels, colour, ground))
+        size = "small" if r <= 8.0 else "medium" if r <= 12.0 else "large"
+        found.append(Found(PALETTE[colour], shape, size, x, y))
+        beside.update(near for at in core for near in AROUND[at])
+    rest = [int(kind != ground and at not in beside) for at, kind in enumerate(classes)]
+    if any(rest):
+        found += [Found(None, None, "small", 0.0, 0.0) for region in _regions(rest, {0}) if _is_solid(region)]
+    return PALETTE[ground], found[:FOUND_MAX]
 
 
 def relation_holds(a, relation, b):
@@ -198,5 +230,5 @@ def judge(ground, found, claim):
 
 
 def check(pictures, claims):
-    """Returns the verdicts of pictures about their claims."""
-    return [judge(ground, found, claim) for (ground, found), claim in zip(look(pictures), claims)]
+    """Returns the verdicts of pictures, as look() takes them, about their claims."""
+    return [judge(*look(levels), claim) for levels, claim in zip(pictures, claims)]

@@ -12,7 +12,7 @@ import drawing
 import scenes
 import words
 
-PICTURES = 10_000
+PICTURES = 4_000
 BATCH = 250
 
 
@@ -57,7 +57,7 @@ class Checker(unittest.TestCase):
     @classmethod
     def look(cls, spoil):
         parts = [cls.scenes[begin : begin + BATCH] for begin in range(0, PICTURES, BATCH)]
-        return [seen for part in parts for seen in checker.look(spoil(drawing.draw(part)))]
+        return [checker.look(levels) for part in parts for levels in drawing.levels(spoil(drawing.draw(part)))]
 
     def rate(self, claims, seen):
         """Returns the share of pictures that the checker calls right."""
@@ -83,13 +83,13 @@ class Checker(unittest.TestCase):
     def test_noise_and_empty_pictures_are_wrong(self):
         claims = [scene.claim for scene in self.scenes[:20]]
         for pictures in (torch.rand(20, 64, 64, 3), torch.zeros(20, 64, 64, 3), torch.ones(20, 64, 64, 3) * 0.5):
-            self.assertFalse(any(verdict["all"] for verdict in checker.check(pictures, claims)))
+            self.assertFalse(any(verdict["all"] for verdict in checker.check(drawing.levels(pictures), claims)))
 
     def test_exchanged_things_are_reported_as_swapped(self):
         thing = scenes.Thing("red", "circle", "medium"), scenes.Thing("blue", "square", "medium")
         claim = scenes.Claim("related", thing, relations=((0, "left", 1),))
         scene = scenes.Scene("", claim, "white", thing[::-1], ((16.0, 32.0, 10.0), (44.0, 32.0, 10.0)))
-        verdict = checker.check(drawing.draw([scene]), [claim])[0]
+        verdict = checker.check(drawing.levels(drawing.draw([scene])), [claim])[0]
         self.assertTrue(verdict["swapped"])
         self.assertFalse(verdict["all"])
 

@@ -9,6 +9,7 @@ import pathlib
 import random
 
 import checker
+import drawing
 import png
 import sample
 import scenes
@@ -40,7 +41,7 @@ def rates(verdicts):
 def examine(network, chosen, **options):
     """Returns the verdicts about the pictures that a network draws for the captions of scenes."""
     pictures = sample.generate(network, [scene.caption for scene in chosen], range(1, len(chosen) + 1), **options)
-    return checker.check(pictures, [scene.claim for scene in chosen])
+    return checker.check(drawing.levels(pictures), [scene.claim for scene in chosen])
 
 
 def _row(name, result):

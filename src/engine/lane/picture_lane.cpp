@@ -70,13 +70,8 @@ StepOutcome PictureLane::step() {
   // A cancel from now on ends the next call. If an earlier cancel for another request ends the call, it is made again.
   interrupt_.set(false);
   if (closed_.load()) interrupt_.set(true);
-  const auto drawn = contain([this] { return run_call(); });
+  run_picked();
   alone_id_.store(0);
-  if (!drawn && context_->is_lost()) {
-    log_warning("picture lane {}: {}", options_.index, drawn.error().message);  // The next step ends all requests.
-  } else if (!drawn) {
-    fail_picked(drawn.error());
-  }
   drop_ended();
   return {.did_work = true, .wake = kNever};
 }
@@ -116,9 +111,7 @@ void PictureLane::warn_of_depth() {
 // A device of the model is lost: ends all requests.
 void PictureLane::end_lost() {
   for (const auto& job : jobs_) {
-    if (!job->asked.done) continue;
-    stats_->requests_failed_total.add();
-    run_noting([&] { end(*job, {.end = PictureOutcome::End::failed, .error = lost_error(context_->loss())}); });
+    if (job->asked.done) fail(*job, lost_error(context_->loss()));
   }
   cores_.set_decode_busy(false);
   drop_ended();
@@ -193,21 +186,39 @@ std::int32_t PictureLane::rows_allowed() const {
   return static_cast<std::int32_t>(std::clamp(target / row_ms_, 2.0, static_cast<double>(context_->rows_max())));
 }
 
-// Does a step of each picked picture. False: it was interrupted.
-Expected<bool> PictureLane::run_call() {
+// Does a step of each picked picture. If that fails, each is computed alone, and only the requests whose own pictures fail
+// again end.
+void PictureLane::run_picked() {
+  const auto run = [this](std::span<const Picked> pictures) { return contain([&] { return run_call(pictures); }); };
+  auto drawn = run(picked_);
+  if (drawn || context_->is_lost()) {  // The next step ends all requests of a lost device.
+    if (!drawn) log_warning("picture lane {}: {}", options_.index, drawn.error().message);
+    return;
+  }
+  for (const Picked& each : picked_) {
+    if (!each.job->asked.done) continue;
+    if (picked_.size() > 1) drawn = run(std::span(&each, 1));
+    if (drawn && !*drawn) return;  // Interrupted: the remaining pictures wait.
+    if (drawn || context_->is_lost()) continue;
+    fail(*each.job, drawn.error());
+  }
+}
+
+// False: the call was interrupted.
+Expected<bool> PictureLane::run_call(std::span<const Picked> pictures) {
   if (const std::int32_t threads = cores_.decode_threads(); threads != threads_) {
     context_->set_threads(threads);
     threads_ = threads;
     stats_->threads.set(threads);
   }
   const TimePoint began = clock_.now();
-  for (const Picked& each : picked_) {
+  for (const Picked& each : pictures) {
     if (each.job->began == TimePoint()) each.job->began = began;
     auto read = read_captions(*each.job);
     if (!read || !*read) return read;
   }
   rows_.clear();
-  for (const Picked& each : picked_) {
+  for (const Picked& each : pictures) {
     Job& job = *each.job;
     auto& drawing = job.drawings[static_cast<std::size_t>(each.picture)];
     if (!drawing) {
@@ -230,14 +241,12 @@ Expected<bool> PictureLane::run_call() {
   row_ms_ = row_ms_ <= 0 ? row_ms : row_ms_ + kNewest * (row_ms - row_ms_);
   stats_->call.record_ms(ms);
   stats_->calls_total.add();
-  stats_->steps_total.add(picked_.size());
-  record_span(kDrawSpan, computes, ended, {static_cast<std::int64_t>(rows_.size()), static_cast<std::int64_t>(picked_.size())});
-  if (!std::ranges::all_of(clean_, [](float number) { return std::isfinite(number); })) {
-    return fail(ErrorCode::runtime_decode, "the model computed numbers that are not finite: its file may be damaged");
-  }
-  for (const Picked& each : picked_) ++each.job->steps_done;
+  stats_->steps_total.add(pictures.size());
+  record_span(kDrawSpan, computes, ended,
+              {static_cast<std::int64_t>(rows_.size()), static_cast<std::int64_t>(pictures.size())});
+  for (const Picked& each : pictures) ++each.job->steps_done;
   std::size_t row = 0;
-  for (std::size_t i = 0; i < picked_.size(); ++i) advance(i, row);
+  for (const Picked& each : pictures) advance(each, row);
   return true;
 }
 
@@ -255,41 +264,42 @@ Expected<bool> PictureLane::read_captions(Job& job) {
   return read(job.asked.negative, job.negative);
 }
 
-// Gives the predicted rows from `row` on to the picked picture at `at`, and reports its step.
-void PictureLane::advance(std::size_t at, std::size_t& row) {
-  Job& job = *picked_[at].job;
-  auto& drawing = *job.drawings[static_cast<std::size_t>(picked_[at].picture)];
+// Gives the predicted rows from `row` on to the picture, and reports its step.
+void PictureLane::advance(const Picked& picture, std::size_t& row) {
+  Job& job = *picture.job;
+  auto& drawing = *job.drawings[static_cast<std::size_t>(picture.picture)];
   const std::size_t numbers = drawing.noisy().size();
-  const auto next = [&] { return std::span(clean_).subspan(row++ * numbers, numbers); };
-  const auto clean = next();
-  drawing.advance(clean, drawing.needs_negative() ? next() : std::span<float>());
+  const std::size_t rows = drawing.needs_negative() ? 2 : 1;
+  const auto own = std::span(clean_).subspan(row * numbers, rows * numbers);
+  row += rows;
   if (!job.asked.done) return;  // An earlier picture of the request has ended it.
+  if (!std::ranges::all_of(own, [](float number) { return std::isfinite(number); })) {
+    return fail(job, {ErrorCode::runtime_decode, "the model computed numbers that are not finite: its file may be damaged"});
+  }
+  drawing.advance(own.first(numbers), own.subspan(numbers));
   const TimePoint now = clock_.now();
   const auto all = static_cast<double>(job.asked.count) * job.asked.drawing.steps;
   const auto done = static_cast<double>(job.steps_done);
   const double eta_ms = to_ms(now - job.began) * (all - done) / done;
   const auto told = contain([&]() -> Expected<bool> {
-    return job.asked.on_step({.picture = picked_[at].picture, .drawing = drawing, .eta_ms = eta_ms});
+    return job.asked.on_step({.picture = picture.picture, .drawing = drawing, .eta_ms = eta_ms});
   });
-  if (!told || !*told) {
+  if (!told) return fail(job, told.error());
+  if (!*told) {
     stats_->requests_failed_total.add();
-    return end(job, told ? PictureOutcome{.end = PictureOutcome::End::slow_consumer}
-                         : PictureOutcome{.end = PictureOutcome::End::failed, .error = told.error()});
+    return end(job, {.end = PictureOutcome::End::slow_consumer});
   }
   if (!drawing.is_done()) return;
-  job.drawings[static_cast<std::size_t>(picked_[at].picture)].reset();
+  job.drawings[static_cast<std::size_t>(picture.picture)].reset();
   stats_->pictures_total.add();
   if (++job.finished < job.asked.count) return;
   stats_->request.record_ms(to_ms(now - job.asked.received));
   end(job, {});
 }
 
-void PictureLane::fail_picked(const Error& error) {
-  for (const Picked& each : picked_) {
-    if (!each.job->asked.done) continue;
-    stats_->requests_failed_total.add();
-    run_noting([&] { end(*each.job, {.end = PictureOutcome::End::failed, .error = error}); });
-  }
+void PictureLane::fail(Job& job, const Error& error) {
+  stats_->requests_failed_total.add();
+  run_noting([&] { end(job, {.end = PictureOutcome::End::failed, .error = error}); });
 }
 
 // Delivers the request's outcome; drop_ended() removes the job.
@@ -298,6 +308,7 @@ void PictureLane::end(Job& job, PictureOutcome outcome) {
   const TimePoint began = job.began == TimePoint() ? now : job.began;
   outcome.queue_ms = to_ms(began - job.asked.received);
   outcome.draw_ms = to_ms(now - began);
+  outcome.steps_done = job.steps_done;
   stats_->queue_depth.add(-1);
   share_.leave(job.asked.flow);
   std::exchange(job.asked.done, nullptr)(outcome);

@@ -36,9 +36,10 @@ namespace uma::engine {
 struct PictureOutcome {
   enum class End : std::uint8_t { done, cancelled, slow_consumer, failed };
   End end = End::done;
-  Error error{};        // With `failed`.
-  double queue_ms = 0;  // From receipt until the first call.
-  double draw_ms = 0;   // From then on.
+  Error error{};                // With `failed`.
+  double queue_ms = 0;          // From receipt until the first call.
+  double draw_ms = 0;           // From then on.
+  std::int64_t steps_done = 0;  // Of all pictures.
 };
 
 // One request, ready to be drawn.
@@ -146,10 +147,11 @@ class PictureLane {
   void pick();
   void pick_among(bool is_background, std::int32_t pictures_max);
   [[nodiscard]] std::int32_t rows_allowed() const;
-  [[nodiscard]] Expected<bool> run_call();
+  void run_picked();
+  [[nodiscard]] Expected<bool> run_call(std::span<const Picked> pictures);
   [[nodiscard]] Expected<bool> read_captions(Job& job);
-  void advance(std::size_t at, std::size_t& row);
-  void fail_picked(const Error& error);
+  void advance(const Picked& picture, std::size_t& row);
+  void fail(Job& job, const Error& error);
   void end(Job& job, PictureOutcome outcome);
   void drop_ended();
 

@@ -102,6 +102,7 @@ TEST_F(PictureLaneTest, DrawsEachStepOfEachPicture) {
   EXPECT_THAT(etas_[1], ElementsAre(40, 40, 20, 20, 0, 0)) << "20 ms a call";
   EXPECT_EQ(outcomes_.at(1).queue_ms, 0);
   EXPECT_EQ(outcomes_.at(1).draw_ms, 60);
+  EXPECT_EQ(outcomes_.at(1).steps_done, 6);
   EXPECT_EQ(lane_->stats().queue_depth.value(), 0);
   EXPECT_EQ(lane_->stats().pictures_total.value(), 2u);
   EXPECT_EQ(lane_->stats().steps_total.value(), 6u);
@@ -256,6 +257,20 @@ TEST_F(PictureLaneTest, NumbersThatAreNoneEndTheRequest) {
   ASSERT_EQ(outcomes_.at(1).end, End::failed);
   EXPECT_EQ(outcomes_.at(1).error.code, ErrorCode::runtime_decode);
   EXPECT_THAT(outcomes_.at(1).error.message, HasSubstr("not finite"));
+}
+
+TEST_F(PictureLaneTest, ACallThatFailsIsRepeatedForEachAlone) {
+  start();
+  lane_->post(task(1));
+  lane_->post(task(2));
+  context_->fails = [](std::span<const llm::DenoiseRow> rows) {
+    return std::ranges::any_of(rows, [](const llm::DenoiseRow& row) { return row.caption->pooled.front() == gray_of(1); });
+  };
+  run();
+  ASSERT_EQ(outcomes_.at(1).end, End::failed);
+  EXPECT_EQ(outcomes_.at(1).steps_done, 0);
+  expect_drawn(2, 1);
+  EXPECT_EQ(lane_->stats().requests_failed_total.value(), 1u);
 }
 
 TEST_F(PictureLaneTest, ALostDeviceEndsEveryRequest) {

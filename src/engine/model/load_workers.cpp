@@ -73,11 +73,10 @@ void use_one_thread(llm::ContextOptions& options, LoadedWorkers& loaded) {
 
 // One context does: it draws pictures of several requests in a call.
 Expected<LoadedWorkers> load_picture_worker(const LoadWorkersOptions& options, const std::function<bool(double)>& on_progress) {
-  auto model = llm::load_picture_model(options.path, options.devices);
+  auto model = llm::load_picture_model(options.path, options.devices, on_progress);
   if (!model) return std::unexpected(model.error());
   auto context = (*model)->new_context(picture_options(options));
   if (!context) return std::unexpected(context.error());
-  if (!on_progress(1)) return fail(ErrorCode::model_load, "the load was cancelled");
   const llm::PictureBytes& weights = (*model)->facts().bytes;
   const llm::PictureBytes computations = (*context)->memory();
   LoadedWorkers loaded;

@@ -61,14 +61,15 @@ class Delivery {
     }
     const bool is_read = sink_->deliver(DrawnPicture{.picture = step.picture, .partial = partial, .seed = seed, .png = *png});
     if (is_read && partial == 0) ++receipt_.pictures;
+    has_delivered_ |= is_read;
     return is_read;
   }
 
-  // The answer: an error only if no picture was finished.
+  // The answer: an error only if nothing was delivered.
   Expected<PictureReceipt> receipt(const PictureOutcome& outcome) {
     receipt_.queue_ms = outcome.queue_ms;
     receipt_.draw_ms = outcome.draw_ms;
-    receipt_.picture_tokens = picture_tokens_ * receipt_.pictures;
+    receipt_.picture_tokens = (picture_tokens_ * outcome.steps_done + receipt_.steps - 1) / receipt_.steps;
     switch (outcome.end) {
       case PictureOutcome::End::done:
         break;
@@ -84,7 +85,7 @@ class Delivery {
         receipt_.error = outcome.error;
         break;
     }
-    if (receipt_.error && receipt_.pictures == 0) return std::unexpected(*receipt_.error);
+    if (receipt_.error && !has_delivered_) return std::unexpected(*receipt_.error);
     return std::move(receipt_);
   }
 
@@ -94,6 +95,7 @@ class Delivery {
   const std::int32_t scale_;
   const std::int64_t picture_tokens_;  // Of one picture.
   const std::shared_ptr<PictureSink> sink_;
+  bool has_delivered_ = false;  // A picture, finished or not.
   std::optional<Error> problem_;
 };
 

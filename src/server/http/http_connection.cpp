@@ -409,6 +409,22 @@ void HttpConnection::generate_detached(GenerateRequest request, std::shared_ptr<
   server_.service.generate(current_.caller->tenant(), std::move(request), std::move(metered));
 }
 
+RequestId HttpConnection::draw(PictureRequest request, std::shared_ptr<PictureSink> sink, Reply<PictureReceipt> reply) {
+  request.client = client_;
+  if (!request.deadline_ms) request.deadline_ms = current_.caller->deadline_ms();
+  return server_.service.draw(
+      tenant(), std::move(request), std::move(sink),
+      [caller = current_.caller, spent = current_.spent, reply = std::move(reply)](Expected<PictureReceipt> receipt) mutable {
+        if (receipt) {
+          caller->charge_tokens(receipt->caption_tokens + receipt->picture_tokens, SteadyClock().now());
+          spent->prompt_tokens.add(static_cast<std::uint64_t>(receipt->caption_tokens));
+          spent->completion_tokens.add(static_cast<std::uint64_t>(receipt->picture_tokens));
+          spent->generations.add();
+        }
+        reply(std::move(receipt));
+      });
+}
+
 // Fills in what the connection and the key decide.
 void HttpConnection::set_caller(GenerateRequest& request) const {
   request.client = client_;
@@ -485,15 +501,19 @@ Awaitable<bool> HttpConnection::stream(std::string_view content_type, MoveOnlyFu
 Awaitable<bool> HttpConnection::write_stream(std::string_view content_type, MoveOnlyFunction<bool(std::string& out)> next,
                                              const HttpRequest& request) {
   const bool is_chunked = request.version >= 11;
+  const bool is_of_events = content_type == "text/event-stream";
   std::string out = stream_head(content_type, request);
+  TimePoint last_write = SteadyClock().now();
   while (is_open_) {
     std::string bytes;
     const bool is_last = !next(bytes);
     if (bytes.empty() && !is_last) {
-      co_await has_events_.wait();
-      continue;
+      const TimePoint silent_until = last_write + server_.options.keep_alive_interval;
+      if (co_await has_events_.wait_until(is_of_events ? silent_until : TimePoint::max())) continue;
+      bytes = ": keep-alive\n\n";
     }
     append_body_part(out, bytes, is_chunked, is_last);
+    last_write = SteadyClock().now();
     if (!co_await write(std::exchange(out, {}))) co_return false;
     if (is_last) co_return (request.keep_alive && is_chunked);
   }

@@ -109,6 +109,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
                          const HttpRequest& request);
   // Wakes the connection, from any thread; does nothing after its end.
   [[nodiscard]] std::function<void()> waker();
+  // Starts a request for pictures, which is charged to the caller by its receipt, also after the connection has ended.
+  RequestId draw(PictureRequest request, std::shared_ptr<PictureSink> sink, Reply<PictureReceipt> reply);
   // Starts a generation that does not end with the connection.
   void generate_detached(GenerateRequest request, std::shared_ptr<EventSink> sink);
   // Calls the service by start(reply) and returns its reply, or nullopt if the connection was closed meanwhile.

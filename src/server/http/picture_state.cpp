@@ -5,6 +5,11 @@
 #include <variant>
 
 namespace uma::server {
+namespace {
+
+constexpr std::size_t kPicturesAtOnce = 8;
+
+}  // namespace
 
 bool PictureState::deliver(const PictureEvent& event) {
   std::optional<Reply<Unit>> on_begun;
@@ -19,7 +24,8 @@ bool PictureState::deliver(const PictureEvent& event) {
       return true;
     } else {
       const auto& picture = std::get<DrawnPicture>(event);
-      if (untaken_bytes_ >= bytes_max_) return false;
+      // A call may finish several pictures at once.
+      if (untaken_bytes_ >= bytes_max_ && untaken_.size() >= kPicturesAtOnce) return false;
       untaken_bytes_ += picture.png.size();
       untaken_.push_back({.picture = picture.picture,
                           .partial = picture.partial,

@@ -1,5 +1,6 @@
 // /v1/images/generations, and of Stable Diffusion web UI's API (/sdapi/v1) what pages need to have pictures drawn.
 #include <cstdint>
+#include <format>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -23,29 +24,26 @@ namespace {
 using handlers::Answer;
 
 // Without a name the service chooses a model that draws.
-void complete(HttpConnection& connection, PictureRequest& request) {
-  request.client = connection.client();
+void choose_model(HttpConnection& connection, PictureRequest& request) {
   if (!request.model.empty()) request.model = connection.choose_model(request.model, Capability::text_to_image);
 }
 
 RequestId start_drawing(HttpConnection& connection, PictureRequest request, const std::shared_ptr<PictureState>& state) {
-  return connection.service().draw(connection.tenant(), std::move(request), state,
-                                   [state](Expected<PictureReceipt> receipt) { state->end(std::move(receipt)); });
+  return connection.draw(std::move(request), state,
+                         [state](Expected<PictureReceipt> receipt) { state->end(std::move(receipt)); });
 }
 
-// Draws to the end; nullopt if the client has left. An error also if some pictures were finished.
+// Draws to the end; nullopt if the client has left. on_start(id) is called at once.
+template <class OnStart>
 Awaitable<std::optional<Expected<PictureReceipt>>> draw_whole(HttpConnection& connection, PictureRequest request,
-                                                              std::shared_ptr<PictureState> state) {
+                                                              std::shared_ptr<PictureState> state, OnStart on_start) {
   auto receipt = co_await connection.ask_cancelling<PictureReceipt>([&](Reply<PictureReceipt> reply) {
     state->tell_end(std::move(reply));
     const RequestId id = start_drawing(connection, std::move(request), state);
-    connection.server().drawing[connection.tenant().value] = {id, state};
+    on_start(id);
     return id;
   });
-  if (receipt && *receipt) {
-    connection.charge((*receipt)->caption_tokens + (*receipt)->picture_tokens);
-    if ((*receipt)->error) receipt = std::unexpected(*(*receipt)->error);
-  }
+  if (receipt && *receipt && (*receipt)->error) receipt = std::unexpected(*(*receipt)->error);
   co_return receipt;
 }
 
@@ -92,17 +90,24 @@ Answer stream_pictures(HttpConnection& connection, const HttpRequest& request, P
     co_return co_await connection.respond_error(http_status(error.code), error, request.keep_alive, error.field,
                                                 retry_header(error.code));
   }
-  const bool goes_on = co_await connection.stream(
+  co_return co_await connection.stream(
       "text/event-stream",
       [state, created_s = unix_time_s(), has_begun = false](std::string& out) mutable {
         if (!std::exchange(has_begun, true)) out += ": the captions are read\n\n";
         return append_events(*state, created_s, out);
       },
       request);
-  if (const auto receipt = state->receipt(); receipt && *receipt) {
-    connection.charge((*receipt)->caption_tokens + (*receipt)->picture_tokens);
+}
+
+// The model's name, if it draws.
+Expected<std::string> check_draws(Service& service, const std::string& name) {
+  auto known = service.resolve_model(name);
+  if (!known) return known;
+  for (const ModelInfo& model : service.models()) {
+    if (model.name == *known && model.capability != Capability::text_to_image)
+      return fail(ErrorCode::model_capability, std::format("model \"{}\" does not draw pictures", *known));
   }
-  co_return goes_on;
+  return known;
 }
 
 }  // namespace
@@ -111,10 +116,12 @@ Answer handlers::create_images(HttpConnection& connection, const HttpRequest& re
   auto call = wire::decode_images_call(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
-  complete(connection, call->request);
+  choose_model(connection, call->request);
   if (call->is_stream) co_return co_await stream_pictures(connection, request, std::move(call->request));
   const auto state = std::make_shared<PictureState>(connection.waker(), std::numeric_limits<std::size_t>::max());
-  auto receipt = co_await draw_whole(connection, std::move(call->request), state);
+  auto receipt = co_await draw_whole(connection, std::move(call->request), state, [](RequestId) {});
+  if (receipt && *receipt && (*receipt)->reason != FinishReason::stop)
+    receipt = fail(ErrorCode::limit_wait, "the request was cancelled");
   co_return co_await connection.respond_with(std::move(receipt), request, [&](const PictureReceipt&) {
     return wire::images_json({.created_s = unix_time_s(), .begun = state->begun()}, files_of(*state));
   });
@@ -128,9 +135,10 @@ Answer handlers::sd_txt2img(HttpConnection& connection, const HttpRequest& reque
   if (const auto found = chosen.find(connection.tenant().value); asked->model.empty() && found != chosen.end()) {
     asked->model = found->second;
   }
-  complete(connection, *asked);
+  choose_model(connection, *asked);
   const auto state = std::make_shared<PictureState>(connection.waker(), std::numeric_limits<std::size_t>::max());
-  auto receipt = co_await draw_whole(connection, *asked, state);
+  auto receipt = co_await draw_whole(
+      connection, *asked, state, [&](RequestId id) { connection.server().drawing[connection.tenant().value] = {id, state}; });
   co_return co_await connection.respond_with(std::move(receipt), request, [&](const PictureReceipt& done) {
     return wire::txt2img_json(*asked, done, files_of(*state));
   });
@@ -151,13 +159,16 @@ Answer handlers::get_sd_options(HttpConnection& connection, const HttpRequest& r
 Answer handlers::set_sd_options(HttpConnection& connection, const HttpRequest& request) {
   const auto model = wire::decode_sd_options(request.body);
   if (!model) co_return co_await connection.respond_rejected(model.error(), request);
-  if (*model) {
-    const auto known = connection.service().resolve_model(**model);
+  auto& chosen = connection.server().sd_models;
+  if (*model && (*model)->empty()) {
+    chosen.erase(connection.tenant().value);
+  } else if (*model) {
+    const auto known = check_draws(connection.service(), **model);
     if (!known) {
       co_return co_await connection.respond_error(http_status(known.error().code), known.error(), request.keep_alive,
                                                   "sd_model_checkpoint");
     }
-    connection.server().sd_models[connection.tenant().value] = *known;
+    chosen[connection.tenant().value] = *known;
   }
   co_return co_await connection.respond(200, kJson, "null", request.keep_alive);
 }

@@ -43,7 +43,9 @@ class ClientRequests::PictureFrames final : public PictureSink {
   PictureFrames(std::shared_ptr<Outbox> outbox, const std::string& id) : outbox_(std::move(outbox)), head_(id) {}
 
   bool deliver(const PictureEvent& event) override {
-    return outbox_->append_unless_full([&](std::string& out) { wire::append_picture_event(out, head_, event); });
+    std::string frames;  // Written before the outbox is locked, which delivers the tokens of other requests.
+    wire::append_picture_event(frames, head_, event);
+    return outbox_->append_unless_full([&](std::string& out) { out += frames; });
   }
 
  private:
@@ -134,10 +136,9 @@ void ClientRequests::start(std::string_view frame_body, bool draining) {
                                                          in_flight_.size(), kRequestsInFlightMax)});
     return;
   }
-  const bool is_work = std::holds_alternative<GenerateRequest>(request->body) ||
-                       std::holds_alternative<wire::EmbeddingCall>(request->body) ||
-                       std::holds_alternative<PictureRequest>(request->body) ||
-                       std::holds_alternative<wire::RerankCall>(request->body);
+  const bool is_work =
+      std::holds_alternative<GenerateRequest>(request->body) || std::holds_alternative<wire::EmbeddingCall>(request->body) ||
+      std::holds_alternative<PictureRequest>(request->body) || std::holds_alternative<wire::RerankCall>(request->body);
   if (draining && is_work) {
     answer_error(id, {ErrorCode::limit_wait, "the daemon is stopping and accepts no new generations"});
     return;
