@@ -33,7 +33,7 @@ SIMPLE_STEPS = 3000  # the share of pictures with one thing falls from SIMPLE to
 SIMPLE = 0.75
 DROPPED = 0.12  # share of captions that are left out, for guidance
 # Times are uniform, then shifted to the noise: what is where, and in which colour, is decided at t > 0.9, where the caption is all that
-# is known. With fewer of those times the network draws perfect shapes that the caption does not speak of.
+# is known.
 TIME_SHIFT = 5.0
 TIME_MIN = 0.15  # the least time that the sampler meets with its 16 steps is 0.167
 STEPS_MAX = 1_000_000
