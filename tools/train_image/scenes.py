@@ -7,7 +7,6 @@ the place of each object. Combinations of the splits H1 to H7 are in no scene of
 import dataclasses
 import hashlib
 import itertools
-import math
 import random
 import re
 
@@ -15,11 +14,9 @@ from words import COLOURS, GROUNDS, PLACES, SHAPES, SIZES, TEXT_LENGTH, split
 
 SIDE = 64  # pixels
 GRID = 8  # pixels: the centres of boxes are multiples of it, as the borders of patches are
-GAP = 3.0  # pixels between the boxes of two objects
-MARGIN = 1.0  # pixels between a box and the border of the picture
+NEAR, MIDDLE, FAR = 2, 4, 6  # centres in units of GRID: the thirds of the picture
 THINGS_MAX = 4
 TRIES = 1000  # contents that are tried for one scene
-TRIES_PLACING = 40  # layouts that are tried for one content
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,40 +136,28 @@ def _is_drawable(claim, things):
 # --- placing
 
 
-def _fits(boxes, box):
-    return all(max(abs(box[0] - x), abs(box[1] - y)) >= box[2] + radius + GAP for x, y, radius in boxes)
+def _centres(rng, claim, varied):
+    """Returns the centre (column, row) of each thing in units of GRID. `varied`: what the caption leaves open is random.
 
-
-def _keeps(claim, boxes):
-    for i, relation, j in claim.relations:
-        along, across = boxes[j][0] - boxes[i][0], abs(boxes[j][1] - boxes[i][1])
-        if relation in ("above", "below"):
-            along, across = boxes[j][1] - boxes[i][1], abs(boxes[j][0] - boxes[i][0])
-        if relation in ("right", "below"):
-            along = -along
-        if along < 14.0 or along < across + 3.0:
-            return False
-    return True
-
-
-def _place(rng, claim, things):
-    """Returns the boxes of the things, or None if no layout was found."""
-    for _ in range(TRIES_PLACING):
-        boxes = []
-        for thing in things:
-            radius = SIZES[thing.size]
-            low, high = radius + MARGIN, SIDE - radius - MARGIN
-            spans = [(low, high), (low, high)]
-            if claim.place:  # 1.5 pixels inside the third that the caption names
-                spans = [(max(low, third * SIDE / 3 + 1.5), min(high, (third + 1) * SIDE / 3 - 1.5)) for third in PLACES[claim.place]]
-            x, y = (GRID * rng.randint(math.ceil(span[0] / GRID), math.floor(span[1] / GRID)) for span in spans)
-            box = (float(x), float(y), radius)
-            if not _fits(boxes, box):
-                break
-            boxes.append(box)
-        if len(boxes) == len(things) and _keeps(claim, boxes):
-            return tuple(boxes)
-    return None
+    Layouts are tidy: two things that are side by side are in one line, and several equal things form a pattern.
+    What a caption leaves open is then small enough for a small network to learn from few pictures."""
+    count = len(claim.things)
+    if claim.kind == "longer":
+        (_, beside, _), (_, upright, _) = claim.relations
+        x, y = (NEAR if beside == "left" else FAR), (NEAR if upright == "above" else FAR)
+        return [(x, y), (NEAR + FAR - x, y), (x, NEAR + FAR - y)]
+    if count == 1:
+        if claim.place:
+            return [tuple((NEAR, MIDDLE, FAR)[third] for third in PLACES[claim.place])]
+        return [(MIDDLE + rng.randint(-1, 1), MIDDLE + rng.randint(-1, 1))] if varied else [(MIDDLE, MIDDLE)]
+    if count == 2:
+        relation = claim.relations[0][1] if claim.relations else rng.choice(["left", "above"]) if varied else "left"
+        line = MIDDLE + rng.randint(-1, 1) if varied else MIDDLE
+        ends = (NEAR, FAR) if relation in ("left", "above") else (FAR, NEAR)
+        return [(end, line) if relation in ("left", "right") else (line, end) for end in ends]
+    if count == 3:
+        return [(MIDDLE, NEAR), (NEAR, FAR), (FAR, FAR)]
+    return [(x, y) for y in (NEAR, FAR) for x in (NEAR, FAR)]
 
 
 # --- wording
@@ -257,18 +242,19 @@ def _word(rng, claim, held_wording):
 # --- scenes
 
 
-def scene(rng, wanted="known", kind=None):
-    """Returns a random Scene of a split: "known" (what is trained) or "H1" to "H7"."""
+def scene(rng, wanted="known", kind=None, plain=False):
+    """Returns a random Scene of a split: "known" (what is trained) or "H1" to "H7". `plain`: its caption leaves nothing open."""
     chosen = kind or rng.choices(list(KINDS), list(KINDS.values()))[0]
     if wanted in ("H3", "H4", "H6", "H7"):
         chosen = {"H3": "related", "H4": "counted", "H6": rng.choice(list(HELD_WORDINGS)), "H7": "longer"}[wanted]
     for _ in range(TRIES):
-        claim, ground, things = _content(rng, chosen, says_all=wanted in ("H1", "H2", "H5"))
+        claim, ground, things = _content(rng, chosen, says_all=plain or wanted in ("H1", "H2", "H5"))
         if held_out(claim, ground, things) != ({wanted} if wanted not in ("known", "H6") else set()):
             continue
-        boxes = _place(rng, claim, things) if _is_drawable(claim, things) else None
-        if not boxes:
+        if not _is_drawable(claim, things):
             continue
+        boxes = tuple((float(GRID * x), float(GRID * y), SIZES[thing.size])
+                      for (x, y), thing in zip(_centres(rng, claim, not plain), things))
         caption = _word(rng, claim, wanted == "H6")
         if len(split(caption)) < TEXT_LENGTH:
             return Scene(caption, claim, ground, things, boxes)

@@ -26,15 +26,18 @@ import words
 BATCH = 32  # pictures
 PARTS = 2  # of a batch, each computed by one thread; the result does not depend on the number of threads
 # Muon for the matrices of the layers, AdamW for the rest (Jordan, 2024).
-MUON_RATE, ADAM_RATE = 0.02, 3e-3
+MUON_RATE, ADAM_RATE = 0.015, 2e-3
 WARM_UP = 100  # steps
 WEIGHT_DECAY = 0.02
-SIMPLE_STEPS = 3000  # the share of pictures with one thing falls from SIMPLE to that of scenes.KINDS over these steps
-SIMPLE = 0.75
+# At first a caption leaves nothing of its picture open, and most pictures have one thing: the network learns what the words look like
+# before it learns that a picture may be one of many. Both shares fall linearly over the first CURRICULUM steps.
+CURRICULUM = 6000
+SIMPLE = 0.8  # share of pictures with one thing at the start; then that of scenes.KINDS
+PLAIN = 1.0, 0.25  # share of scenes whose caption leaves nothing open: at the start, at the end
 DROPPED = 0.12  # share of captions that are left out, for guidance
 # Times are uniform, then shifted to the noise: what is where, and in which colour, is decided at t > 0.9, where the caption is all that
 # is known.
-TIME_SHIFT = 5.0
+TIME_SHIFT = 4.0
 TIME_MIN = 0.15  # the least time that the sampler meets with its 16 steps is 0.167
 STEPS_MAX = 1_000_000
 LOG_EVERY = 50  # steps
@@ -46,8 +49,10 @@ EXAMINED_STEPS = 12
 def make_batch(seed, step):
     """Returns the parts of a step's batch: (pictures from -1 to 1, captions' numbers, times, noise) of each."""
     rng = random.Random(f"{seed} batch {step}")
-    simple = max(0.0, 1.0 - step / SIMPLE_STEPS) * (SIMPLE - scenes.KINDS["single"]) / (1.0 - scenes.KINDS["single"])
-    chosen = [scenes.scene(rng, kind="single" if rng.random() < simple else None) for _ in range(BATCH)]
+    early = max(0.0, 1.0 - step / CURRICULUM)
+    simple = early * (SIMPLE - scenes.KINDS["single"]) / (1.0 - scenes.KINDS["single"])
+    plain = PLAIN[1] + early * (PLAIN[0] - PLAIN[1])
+    chosen = [scenes.scene(rng, kind="single" if rng.random() < simple else None, plain=rng.random() < plain) for _ in range(BATCH)]
     ids = torch.tensor([words.encode("" if rng.random() < DROPPED else scene.caption) for scene in chosen])
     generator = torch.Generator().manual_seed(rng.getrandbits(62))
     # One time from each of BATCH equally likely ranges: the mean loss of a step varies less.
@@ -59,8 +64,8 @@ def make_batch(seed, step):
 
 
 def schedule(step, progress):
-    """Returns the factor of the learning rate: linear warm-up, constant, then linear to 0 over the last 60 % of the run."""
-    return min(1.0, (step + 1) / WARM_UP) * min(1.0, max(0.0, 1.0 - progress) / 0.6)
+    """Returns the factor of the learning rate: linear warm-up, constant, then linear to 0 over the last 80 % of the run."""
+    return min(1.0, (step + 1) / WARM_UP) * min(1.0, max(0.0, 1.0 - progress) / 0.8)
 
 
 class Run:
