@@ -16,7 +16,9 @@
 #include <boost/json/serialize.hpp>
 
 #include "base/base64.h"
+#include "base/text.h"
 #include "base/unique_fd.h"
+#include "uma-cli/attachments.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/input.h"
 #include "uma-cli/print.h"
@@ -39,6 +41,9 @@ boost::json::object request_of(const ImagineOptions& options) {
   if (options.steps) request["steps"] = *options.steps;
   if (options.guidance) request["guidance"] = *options.guidance;
   if (options.seed) request["seed"] = *options.seed;
+  if (!options.sampler.empty()) request["sampler"] = options.sampler;
+  if (!options.schedule.empty()) request["schedule"] = options.schedule;
+  if (options.strength) request["strength"] = *options.strength;
   if (options.is_background) request["class"] = "background";
   if (options.has_no_metadata) request["metadata"] = false;
   return request;
@@ -213,7 +218,16 @@ Result<void> run_imagine(Client& client, const ImagineOptions& options, Output& 
   }
   if (options.file == "-" && output.is_terminal())
     return fail(ExitCode::usage, "a picture is no text for a terminal: give --output a file's name");
-  const auto id = client.send(request_of(options), "eos");
+  boost::json::object request = request_of(options);
+  if (!options.image.empty()) {
+    auto images = read_images({&options.image, 1});
+    if (!images) return std::unexpected(images.error());
+    if (!images->front().contains("data"))
+      return fail(ExitCode::usage, std::format("{}: a picture to begin with is a file of up to {}", options.image,
+                                               readable_bytes(kFileBytesPerRequest)));
+    request["image"] = std::move(images->front());
+  }
+  const auto id = client.send(request, "eos");
   if (!id) return std::unexpected(id.error());
   Pictures pictures(options, output);
   const bool shows_progress = ::isatty(STDERR_FILENO) != 0;

@@ -22,6 +22,10 @@ struct ImagineOptions {
   std::optional<std::int64_t> steps;
   std::optional<double> guidance;
   std::optional<std::uint64_t> seed;
+  std::string sampler;   // Empty: the model's.
+  std::string schedule;  // As sampler.
+  std::string image;     // Path of a picture to begin with; empty: none.
+  std::optional<double> strength;
   std::int64_t count = 1;
   bool is_background = false;
   bool has_no_metadata = false;  // The files do not contain the caption.

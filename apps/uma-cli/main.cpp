@@ -316,6 +316,10 @@ void add_imagine(CLI::App& app, Flags& flags, Action& action) {
       ->check(CLI::PositiveNumber);
   imagine.add_option("--guidance", options.guidance, "How far the caption is followed; left out: the model's number");
   imagine.add_option("--seed", options.seed, "Random seed of the first picture; left out: a new one for each request");
+  imagine.add_option("--sampler", options.sampler, "euler, euler_a, dpm++_2m or lcm; left out: the model's");
+  imagine.add_option("--schedule", options.schedule, "discrete, karras or trailing; left out: the sampler's usual one");
+  imagine.add_option("--image", options.image, "A picture to begin with");
+  imagine.add_option("--strength", options.strength, "How much of --image is drawn anew, up to 1; left out: 0.75");
   imagine.add_option("--count", options.count, "Number of pictures")->check(CLI::PositiveNumber)->default_str("1");
   imagine.add_flag("--background", options.is_background, "Let interactive requests go first");
   imagine.add_flag("--no-metadata", options.has_no_metadata, "Leave the caption and the options out of the file");

@@ -170,6 +170,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.path = model.path;
   options.capability = model.capability;
   options.projector_path = *projector_path;
+  options.picture = model.picture;
   options.image_tokens_max = config.vision_image_tokens_max;
   options.draft_path = *draft_path;
   options.adapters = model.adapters;

@@ -16,6 +16,14 @@ namespace uma {
   return out;
 }
 
+// Without blanks, tabs and ends of lines at both ends.
+[[nodiscard]] inline std::string_view trim(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
 // Text such as "512 bytes", "1.5 MiB", "2.00 GiB".
 [[nodiscard]] inline std::string readable_bytes(std::uint64_t bytes) {
   constexpr std::uint64_t kMiB = 1u << 20;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -11,6 +12,7 @@
 #include "base/bytes.h"
 #include "core/error.h"
 #include "core/event.h"
+#include "core/image.h"
 #include "core/request.h"
 
 namespace uma {
@@ -20,7 +22,29 @@ inline constexpr std::int32_t kPictureStepsMax = 150;   // Of one picture.
 inline constexpr std::int32_t kPartialPicturesMax = 3;  // Of one picture.
 inline constexpr std::int32_t kPictureSideMax = 1024;   // Pixels.
 inline constexpr float kPictureGuidanceMax = 30;
+inline constexpr float kPictureStrength = 0.75;  // Usual in image programs.
 inline constexpr std::size_t kCaptionBytesMax = 4000;
+
+// How a model that predicts noise gets from one step to the next.
+enum class PictureSampler : std::uint8_t { euler, euler_ancestral, dpmpp_2m, lcm };
+// Which levels of noise the steps have: evenly spaced times; more of the low levels (Karras); evenly spaced times without the
+// last one, as models that were distilled to few steps want it.
+enum class NoiseSchedule : std::uint8_t { discrete, karras, trailing };
+
+// "euler", "euler_a", "dpm++_2m", "lcm"; "discrete", "karras", "trailing".
+[[nodiscard]] std::string_view sampler_name(PictureSampler sampler);
+[[nodiscard]] std::string_view schedule_name(NoiseSchedule schedule);
+// As image programs write them: "Euler a", "DPM++ 2M"; "Karras".
+[[nodiscard]] std::string_view sampler_label(PictureSampler sampler);
+[[nodiscard]] std::string_view schedule_label(NoiseSchedule schedule);
+// From a name or a label, in letters of any case; nullopt: it is none.
+[[nodiscard]] std::optional<PictureSampler> sampler_of(std::string_view name);
+[[nodiscard]] std::optional<NoiseSchedule> schedule_of(std::string_view name);
+[[nodiscard]] std::span<const PictureSampler> all_samplers();
+[[nodiscard]] std::span<const NoiseSchedule> all_schedules();
+// All names, for people: "euler, euler_a, …".
+[[nodiscard]] std::string sampler_names();
+[[nodiscard]] std::string schedule_names();
 
 struct PictureOptions {
   std::int32_t width = 0;             // Pixels; 0: as the model draws.
@@ -29,15 +53,20 @@ struct PictureOptions {
   std::optional<std::int32_t> steps;  // 1 to kPictureStepsMax; nullopt: the model's number.
   std::optional<float> guidance;      // How far the caption is followed, 1 to kPictureGuidanceMax; nullopt: the model's number.
   std::optional<std::uint64_t> seed;  // Of the first picture; the others count up from it. Nullopt: random.
-  std::int32_t partial_pictures = 0;  // Unfinished pictures to deliver of each; up to kPartialPicturesMax.
-  bool has_metadata = true;           // The files contain the caption and the options.
+  std::optional<PictureSampler> sampler{};  // Nullopt: the model's.
+  std::optional<NoiseSchedule> schedule{};  // Nullopt: the model's, or the sampler's usual one.
+  std::int32_t partial_pictures = 0;        // Unfinished pictures to deliver of each; up to kPartialPicturesMax.
+  bool has_metadata = true;                 // The files contain the caption and the options.
+  // How much of a picture that the drawing begins with is drawn anew, above 0 to 1: 1 leaves nothing of it.
+  float strength = kPictureStrength;
 };
 
 struct PictureRequest {
-  std::string model;               // Empty: the default one of those that draw.
-  std::uint64_t client = 0;        // As in TextOptions.
-  std::string caption;             // UTF-8 of up to kCaptionBytesMax.
-  std::string negative_caption{};  // What the pictures should not show; as `caption`.
+  std::string model;                   // Empty: the default one of those that draw.
+  std::uint64_t client = 0;            // As in TextOptions.
+  std::string caption;                 // UTF-8 of up to kCaptionBytesMax.
+  std::string negative_caption{};      // What the pictures should not show; as `caption`.
+  std::optional<ImageSource> begin{};  // A picture that the drawings begin with instead of noise, as data; nullopt: none.
   PictureOptions options{};
   RequestClass request_class = RequestClass::interactive;
   std::optional<std::int64_t> deadline_ms{};  // As in TextOptions.
@@ -50,7 +79,7 @@ struct PictureBegun {
   std::int32_t width = 0;
   std::int32_t height = 0;
   std::int32_t pictures = 0;
-  std::int32_t steps = 0;           // Of each picture.
+  std::int32_t steps = 0;           // Of each picture, with those that a picture to begin with saves.
   std::uint64_t seed = 0;           // Of the first picture.
   std::int64_t caption_tokens = 0;  // Words of both captions that the model has read.
   std::int64_t picture_tokens = 0;  // Positions of each picture, as the model computes them.
@@ -93,11 +122,13 @@ struct PictureReceipt {
   std::int32_t pictures = 0;  // Finished ones.
   std::int32_t steps = 0;     // Of each picture.
   float guidance = 0;
-  std::uint64_t seed = 0;           // Of the first picture.
-  std::int64_t caption_tokens = 0;  // As in PictureBegun.
-  std::int64_t picture_tokens = 0;  // Of all pictures, of unfinished ones by their share of steps.
-  double queue_ms = 0;              // From receipt until the first step began.
-  double draw_ms = 0;               // From then on.
+  PictureSampler sampler = PictureSampler::euler;
+  std::optional<NoiseSchedule> schedule{};  // Nullopt: the sampler's usual one.
+  std::uint64_t seed = 0;                   // Of the first picture.
+  std::int64_t caption_tokens = 0;          // As in PictureBegun.
+  std::int64_t picture_tokens = 0;          // Of all pictures, of unfinished ones by their share of steps.
+  double queue_ms = 0;                      // From receipt until the first step began.
+  double draw_ms = 0;                       // From then on.
 };
 
 // What is written into the file of the request's picture with this seed: the form that image programs read.

@@ -93,7 +93,8 @@ std::size_t memory_of(const RerankRequest& request) {
 }
 
 std::size_t memory_of(const PictureRequest& request) {
-  return sizeof request + request.caption.size() + request.negative_caption.size();
+  return sizeof request + request.caption.size() + request.negative_caption.size() +
+         (request.begin ? request.begin->text.size() : 0);
 }
 
 }  // namespace uma

@@ -283,7 +283,7 @@ PictureLane& WorkerSet::make_picture_worker(const std::string& model, LoadedWork
                  .load_progress = 1,
                  .bytes = facts.bytes.all,
                  .parameters = facts.parameters,
-                 .picture_size = facts.shape.image_size};
+                 .picture_size = facts.sizes.native};
   PictureLaneOptions options{.threads = made.threads,
                              .queue_depth_warn = options_.queue_depth_warn,
                              .stats = loaded.picture_stats,

@@ -32,6 +32,7 @@ constexpr std::uint64_t kPairsMax = 1u << 16;
 constexpr std::uint64_t kTensorsMax = 1u << 16;
 constexpr std::uint64_t kKeyBytesMax = 256;
 constexpr std::uint64_t kTensorNameBytesMax = 63;  // The library's limit.
+constexpr std::uint64_t kLongNameBytesMax = 1024;  // Of Stable Diffusion's tensors, which the library does not read.
 constexpr std::uint64_t kTextBytesMax = 256;       // Bytes of a kept text.
 constexpr std::uint64_t kArrayKeptMax = 1024;      // Numbers of a kept array, which has one for each layer.
 constexpr std::uint64_t kAlignmentMax = 1u << 20;
@@ -155,6 +156,7 @@ class HeaderParser {
     for (std::uint64_t i = 0; i < header_.pairs_count && reader_.is_ok(); ++i) read_pair();
     if (reader_.is_ok()) read_shape();
     for (std::uint64_t i = 0; i < header_.tensors_count && reader_.is_ok(); ++i) read_tensor();
+    if (reader_.is_ok() && is_bare_) check_bare();
     if (reader_.is_ok()) check_data();
     if (!reader_.is_ok()) return fail(ErrorCode::model_load, reader_.problem());
     return std::move(header_);
@@ -349,12 +351,9 @@ class HeaderParser {
     read_sampling();
     if (const auto* type = find<std::int64_t>("general.file_type")) header_.file_type = *type;
     read_split();
-    if (!check_file_kind()) return;
-    if (header_.architecture.empty()) {
-      // In a split model, only the first file has the metadata.
-      if (header_.split_index == 0) reader_.refuse("general.architecture is missing");
-      return;
-    }
+    // In a split model, only the first file has the metadata.
+    is_bare_ = kind_ != GgufKind::adapter && header_.architecture.empty() && header_.split_index == 0;
+    if (!check_file_kind() || header_.architecture.empty()) return;
     read_sizes();
     read_heads();
     read_states();
@@ -512,7 +511,7 @@ class HeaderParser {
   }
 
   void read_tensor() {
-    const std::string name = reader_.text(kTensorNameBytesMax, "a tensor's name");
+    const std::string name = reader_.text(is_bare_ ? kLongNameBytesMax : kTensorNameBytesMax, "a tensor's name");
     const std::uint32_t dimensions = reader_.u32();
     if (reader_.is_ok() && (dimensions == 0 || dimensions > kDimensionsMax)) {
       reader_.refuse(std::format("tensor {} has {} dimensions", name, dimensions));
@@ -540,9 +539,9 @@ class HeaderParser {
       return reader_.refuse(
           std::format("tensor {} has rows of {} numbers, but blocks of {}", name, sizes.front(), type->block));
     }
-    if (kind_ == GgufKind::model && !header_.is_projector()) check_tensor(name, sizes, number);
+    if (kind_ == GgufKind::model && !header_.is_projector() && !is_bare_) check_tensor(name, sizes, number);
     const std::uint64_t bytes = numbers / type->block * type->bytes;
-    if (kind_ != GgufKind::model) {
+    if (kind_ != GgufKind::model || is_bare_) {
       header_.tensors.push_back({.name = name, .sizes = sizes, .type = number, .offset = offset, .bytes = bytes});
     }
     add_tensor(name, offset, numbers, bytes);
@@ -592,6 +591,16 @@ class HeaderParser {
     }
   }
 
+  // Files of Stable Diffusion have no metadata: their tensors tell what they are. Of their decoders, nothing does.
+  void check_bare() {
+    const auto is_of_network = [](const GgufTensor& tensor) { return tensor.name.starts_with(kDiffusionPrefix); };
+    if (std::ranges::any_of(header_.tensors, is_of_network)) {
+      header_.architecture = kDiffusionArchitecture;
+    } else if (kind_ == GgufKind::model) {
+      reader_.refuse("general.architecture is missing");
+    }
+  }
+
   // The data begins after the list, at a multiple of the alignment.
   void check_data() {
     header_.data_offset = aligned(reader_.position());
@@ -613,6 +622,7 @@ class HeaderParser {
   GgufHeader header_;
   std::uint64_t alignment_ = kDefaultAlignment;
   std::int64_t inner_size_ = 0;  // Inner size of layers with states.
+  bool is_bare_ = false;         // It states no architecture.
   std::uint64_t data_end_ = 0;   // End of the tensors so far, from the beginning of the first.
   std::map<std::string, Value> values_;
   std::set<std::string> names_;
@@ -634,7 +644,8 @@ Expected<GgufHeader> read_gguf_header(std::uint64_t file_bytes, const ReadAt& re
   return HeaderParser(file_bytes, read, kind).parse();
 }
 
-Expected<GgufHeader> read_gguf_header(const std::string& path, GgufKind kind) {
+Expected<GgufHeader> read_head_of_file(
+    const std::string& path, const std::function<Expected<GgufHeader>(std::uint64_t file_bytes, const ReadAt& read)>& parse) {
   // O_NONBLOCK, because opening a pipe would wait for its other end.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status{};
@@ -644,17 +655,20 @@ Expected<GgufHeader> read_gguf_header(const std::string& path, GgufKind kind) {
   }
   if (!S_ISREG(status.st_mode)) return fail(ErrorCode::model_load, std::format("{}: not a regular file", path));
   bool is_readable = true;
-  auto header = read_gguf_header(
-      static_cast<std::uint64_t>(status.st_size),
-      [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
+  auto header =
+      parse(static_cast<std::uint64_t>(status.st_size), [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
         const ssize_t got = ::pread(file.get(), into.data(), into.size(), static_cast<off_t>(offset));
         is_readable &= got >= 0;
         return got > 0 ? static_cast<std::size_t>(got) : 0;
-      },
-      kind);
+      });
   if (!header) header.error().message = std::format("{}: {}", path, header.error().message);
   if (!header && !is_readable) header.error().code = ErrorCode::io_failed;
   return header;
+}
+
+Expected<GgufHeader> read_gguf_header(const std::string& path, GgufKind kind) {
+  return read_head_of_file(
+      path, [kind](std::uint64_t file_bytes, const ReadAt& read) { return read_gguf_header(file_bytes, read, kind); });
 }
 
 }  // namespace uma::llm

@@ -20,6 +20,12 @@ namespace uma::llm {
 
 inline constexpr std::uint64_t kGgufHeadBytesMax = 256ul << 20;  // Metadata and the list of tensors.
 
+// The architecture of Stable Diffusion's files, which do not state one, and the names of their network's tensors.
+inline constexpr const char* kDiffusionArchitecture = "stable-diffusion";
+inline constexpr const char* kDiffusionPrefix = "model.diffusion_model.";
+// GgufTensor::type of a tensor whose numbers the library does not read.
+inline constexpr std::uint32_t kTypeNotRead = 0xffff'ffff;
+
 // The kind of file that is expected. A projector is read as a model. picture: a model that draws pictures.
 enum class GgufKind : std::uint8_t { model, adapter, picture };
 
@@ -104,8 +110,9 @@ struct GgufHeader {
   [[nodiscard]] std::vector<std::uint64_t> layer_weights(std::int32_t without_experts = 0) const;
   // A projector ("mmproj") has image or audio encoders for a text model and is not a model itself.
   [[nodiscard]] bool is_projector() const { return architecture == "clip"; }
-  // Its own reader checks the rest of such a file (picture_file.h).
-  [[nodiscard]] bool draws_pictures() const { return architecture == "uma-picture"; }
+  // Readers of their own check the rest of such files (picture_file.h, diffusion_file.h).
+  [[nodiscard]] bool draws_pictures() const { return architecture == "uma-picture" || is_diffusion(); }
+  [[nodiscard]] bool is_diffusion() const { return architecture == kDiffusionArchitecture; }
 };
 
 // Reads up to `into.size()` bytes at `offset` and returns the number of bytes read.
@@ -114,7 +121,11 @@ using ReadAt = std::function<std::size_t(std::uint64_t offset, std::span<std::by
 // Errors: E_MODEL_002 with the reason and the position, without the file's name.
 [[nodiscard]] Expected<GgufHeader> read_gguf_header(std::uint64_t file_bytes, const ReadAt& read,
                                                     GgufKind kind = GgufKind::model);
-// Reads a regular file. An error begins with its path; E_IO_001 if the file is there and cannot be read.
+// Gives the bytes of a regular file to `parse`. An error begins with the path; E_IO_001 if the file is there and cannot be
+// read.
+[[nodiscard]] Expected<GgufHeader> read_head_of_file(
+    const std::string& path, const std::function<Expected<GgufHeader>(std::uint64_t file_bytes, const ReadAt& read)>& parse);
+// Reads a regular file, with the errors of read_head_of_file().
 [[nodiscard]] Expected<GgufHeader> read_gguf_header(const std::string& path, GgufKind kind = GgufKind::model);
 
 }  // namespace uma::llm

@@ -1,48 +1,68 @@
-// One picture that is being drawn, by Euler's method on a straight path from noise to the picture (rectified flow). Pure.
+// One picture that is being drawn, step by step, from noise. Pure.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
+
+#include "core/picture.h"
 
 namespace uma::llm {
 
 struct DrawingOptions {
-  std::int32_t size = 0;  // Pixels of a side.
+  std::int32_t width = 0;  // Pixels.
+  std::int32_t height = 0;
   std::int32_t steps = 1;
   float guidance = 1;  // How far the caption is followed beyond its own prediction; 1: not beyond.
-  float shift = 1;     // More than 1: more of the steps are where the noise is strong.
   std::uint64_t seed = 0;
+  PictureSampler sampler = PictureSampler::euler;
+  std::optional<NoiseSchedule> schedule{};  // Nullopt: the sampler's usual one.
 };
 
-// Pictures are [size, size, 3] numbers, by row, column and RGB, from -1 to 1.
+// What a drawing begins with instead of noise alone.
+struct DrawingStart {
+  std::span<const float> picture{};  // Of PictureContext::encode(); empty: noise alone.
+  std::int32_t first_step = 0;       // Whose noise is laid over the picture. Below the number of steps.
+};
+
 class PictureDrawing {
  public:
-  // Begins with the seed's noise.
-  explicit PictureDrawing(const DrawingOptions& options);
+  explicit PictureDrawing(const DrawingOptions& options, std::int32_t steps_done = 0)
+      : options_(options), steps_done_(steps_done) {}
+  virtual ~PictureDrawing() = default;
+  PictureDrawing(const PictureDrawing&) = delete;
+  PictureDrawing& operator=(const PictureDrawing&) = delete;
 
-  [[nodiscard]] std::int32_t steps_done() const { return steps_done_; }
-  [[nodiscard]] bool is_done() const { return steps_done_ == options_.steps; }
   [[nodiscard]] const DrawingOptions& options() const { return options_; }
+  [[nodiscard]] std::int32_t steps_done() const { return steps_done_; }
+  // The picture is finished.
+  [[nodiscard]] virtual bool is_done() const { return steps_done_ == options_.steps; }
+  // All steps are done, and PictureContext::decode() makes the picture of latent().
+  [[nodiscard]] virtual bool wants_decoding() const { return false; }
   // Whether a step also needs what is predicted for the negative caption.
   [[nodiscard]] bool needs_negative() const { return options_.guidance != 1; }
 
-  // What the next step's prediction is made from. Time is 1 for noise and 0 for the picture.
-  [[nodiscard]] std::span<const float> noisy() const { return noisy_; }
-  [[nodiscard]] float time() const { return static_cast<float>(time_of(steps_done_)); }
-  // Takes the predicted clean pictures: for the caption, and for the negative one if it is needed. Requires: not done.
-  void advance(std::span<const float> clean, std::span<const float> clean_of_negative);
+  // What the next step's prediction is made from.
+  [[nodiscard]] virtual std::span<const float> noisy() const = 0;
+  [[nodiscard]] virtual float time() const = 0;
+  // Takes what was predicted for the caption, and for the negative one if it is needed. Requires: steps are left.
+  virtual void advance(std::span<const float> predicted, std::span<const float> predicted_of_negative) = 0;
 
-  // The prediction of the last step, and after the last one the picture: [size, size, 3] levels.
-  [[nodiscard]] std::vector<std::uint8_t> levels() const;
+  // Requires: wants_decoding().
+  [[nodiscard]] virtual std::span<const float> latent() const { return {}; }
+  // Takes the decoded picture: [height, width, 3] levels. Requires: wants_decoding().
+  virtual void finish(std::vector<std::uint8_t> levels) { (void)levels; }
+
+  // The picture as far as it can be told after the last step: [height, width, 3] levels. Requires: a step is done.
+  [[nodiscard]] virtual std::vector<std::uint8_t> levels() const = 0;
+
+ protected:
+  void count_step() { ++steps_done_; }
 
  private:
-  [[nodiscard]] double time_of(std::int32_t step) const;
-
   const DrawingOptions options_;
-  std::int32_t steps_done_ = 0;
-  std::vector<float> noisy_;
-  std::vector<float> clean_;
+  std::int32_t steps_done_;
 };
 
 }  // namespace uma::llm

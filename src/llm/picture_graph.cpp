@@ -9,20 +9,14 @@ namespace uma::llm {
 namespace {
 
 constexpr float kEpsilon = 1e-6F;
-constexpr std::size_t kNodesMax = 16'384;
 
 // Builds what both graphs have.
 class Builder {
  public:
-  Builder(const PictureShape& shape, const PictureTensors& tensors)
-      : shape_(shape),
-        tensors_(tensors),
-        context_(ggml_init({.mem_size = kNodesMax * ggml_tensor_overhead() + ggml_graph_overhead_custom(kNodesMax, false),
-                            .mem_buffer = nullptr,
-                            .no_alloc = true})) {}
+  Builder(const PictureShape& shape, const PictureTensors& tensors, ggml_context* context)
+      : shape_(shape), tensors_(tensors), context_(context) {}
 
-  [[nodiscard]] ggml_context* get() const { return context_.get(); }
-  [[nodiscard]] ggml_context_ptr take() { return std::move(context_); }
+  [[nodiscard]] ggml_context* get() const { return context_; }
   [[nodiscard]] ggml_tensor* weight(const std::string& name) const { return tensors_.at(name); }
 
   [[nodiscard]] ggml_tensor* input(ggml_type type, std::int64_t a, std::int64_t b = 1, std::int64_t c = 1) const {
@@ -91,16 +85,16 @@ class Builder {
  private:
   const PictureShape& shape_;
   const PictureTensors& tensors_;
-  ggml_context_ptr context_;
+  ggml_context* const context_;
 };
 
 }  // namespace
 
-CaptionGraph make_caption_graph(const PictureShape& shape, const PictureTensors& tensors) {
-  Builder build(shape, tensors);
-  ggml_context* const context = build.get();
-  CaptionGraph made;
-  made.graph = ggml_new_graph_custom(context, kNodesMax, false);
+std::unique_ptr<CaptionGraph> make_caption_graph(const PictureShape& shape, const PictureTensors& tensors) {
+  auto graph = std::make_unique<CaptionGraph>();
+  CaptionGraph& made = *graph;
+  ggml_context* const context = made.context.get();
+  const Builder build(shape, tensors, context);
   made.words = build.input(GGML_TYPE_I32, shape.text_length);
   ggml_tensor* x = ggml_add(context, ggml_get_rows(context, build.weight("text_embd"), made.words), build.weight("text_pos"));
   for (std::int32_t i = 0; i < shape.text_layers; ++i) {
@@ -113,15 +107,14 @@ CaptionGraph make_caption_graph(const PictureShape& shape, const PictureTensors&
   made.pooled = Builder::output(ggml_mean(context, columns));
   ggml_build_forward_expand(made.graph, made.text);
   ggml_build_forward_expand(made.graph, made.pooled);
-  made.context = build.take();
-  return made;
+  return graph;
 }
 
-DenoiseGraph make_denoise_graph(const PictureShape& shape, const PictureTensors& tensors, std::int32_t rows) {
-  Builder build(shape, tensors);
-  ggml_context* const context = build.get();
-  DenoiseGraph made;
-  made.graph = ggml_new_graph_custom(context, kNodesMax, false);
+std::unique_ptr<DenoiseGraph> make_denoise_graph(const PictureShape& shape, const PictureTensors& tensors, std::int32_t rows) {
+  auto graph = std::make_unique<DenoiseGraph>();
+  DenoiseGraph& made = *graph;
+  ggml_context* const context = made.context.get();
+  const Builder build(shape, tensors, context);
   made.patches = build.input(GGML_TYPE_F32, shape.patch_numbers(), shape.patches(), rows);
   made.waves = build.input(GGML_TYPE_F32, shape.time_frequencies, rows);
   made.text = build.input(GGML_TYPE_F32, shape.width, shape.text_length, rows);
@@ -156,8 +149,7 @@ DenoiseGraph make_denoise_graph(const PictureShape& shape, const PictureTensors&
   ggml_tensor* const last = build.modulated(x[1], build.linear_with_bias("final_mod", condition), 0);
   made.clean = Builder::output(build.linear_with_bias("output", last));
   ggml_build_forward_expand(made.graph, made.clean);
-  made.context = build.take();
-  return made;
+  return graph;
 }
 
 }  // namespace uma::llm

@@ -3,11 +3,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 
-#include <ggml-cpp.h>
 #include <ggml.h>
 
+#include "llm/graph_runner.h"
 #include "llm/picture_file.h"
 
 namespace uma::llm {
@@ -17,25 +18,21 @@ namespace uma::llm {
 using PictureTensors = std::map<std::string, ggml_tensor*>;
 
 // Sizes are the library's: the first is the one whose numbers lie next to each other.
-struct CaptionGraph {
-  ggml_context_ptr context;
-  ggml_cgraph* graph = nullptr;
+struct CaptionGraph : ComputeGraph {
   ggml_tensor* words = nullptr;   // In: [text_length], i32.
   ggml_tensor* text = nullptr;    // Out: [width, text_length].
   ggml_tensor* pooled = nullptr;  // Out: [width].
 };
-[[nodiscard]] CaptionGraph make_caption_graph(const PictureShape& shape, const PictureTensors& tensors);
+[[nodiscard]] std::unique_ptr<CaptionGraph> make_caption_graph(const PictureShape& shape, const PictureTensors& tensors);
 
-// The first numbers of a row's `waves`; time_frequencies of them.
-struct DenoiseGraph {
-  ggml_context_ptr context;
-  ggml_cgraph* graph = nullptr;
+struct DenoiseGraph : ComputeGraph {
   ggml_tensor* patches = nullptr;  // In: [patch_numbers, patches, rows].
   ggml_tensor* waves = nullptr;    // In: [time_frequencies, rows], cosines and sines of the time.
   ggml_tensor* text = nullptr;     // In: [width, text_length, rows].
   ggml_tensor* pooled = nullptr;   // In: [width, rows].
   ggml_tensor* clean = nullptr;    // Out: [patch_numbers, patches, rows].
 };
-[[nodiscard]] DenoiseGraph make_denoise_graph(const PictureShape& shape, const PictureTensors& tensors, std::int32_t rows);
+[[nodiscard]] std::unique_ptr<DenoiseGraph> make_denoise_graph(const PictureShape& shape, const PictureTensors& tensors,
+                                                               std::int32_t rows);
 
 }  // namespace uma::llm

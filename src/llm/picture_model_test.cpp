@@ -9,9 +9,10 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
-#include "llm/picture_drawing.h"
+#include "llm/flow_drawing.h"
 #include "llm/picture_noise.h"
 #include "llm/picture_test_support.h"
+#include "llm/picture_words.h"
 
 namespace uma::llm {
 namespace {
@@ -27,7 +28,7 @@ class PictureModelTest : public ::testing::Test {
   ~PictureModelTest() override { std::filesystem::remove(path_); }
 
   std::shared_ptr<const PictureModel> load() {
-    auto model = load_picture_model(path_.string(), {.names = std::vector<std::string>()});
+    auto model = load_picture_model({.path = path_.string()}, {.names = std::vector<std::string>()});
     EXPECT_TRUE(model.has_value()) << (model ? "" : model.error().message);
     return model.value_or(nullptr);
   }
@@ -46,17 +47,18 @@ class PictureModelTest : public ::testing::Test {
 TEST_F(PictureModelTest, ComputesWhatItsMathematicsSay) {
   const auto model = load();
   ASSERT_NE(model, nullptr);
-  EXPECT_EQ(model->facts().shape, reference_.shape);
-  EXPECT_EQ(model->facts().steps, 4);
+  EXPECT_EQ(model->facts().sizes.native, reference_.shape.image_size);
+  EXPECT_EQ(model->facts().sizes.places_of(16, 16), reference_.shape.patches());
+  EXPECT_EQ(model->facts().defaults.steps, 4);
   auto context = model->new_context({.rows_max = 3, .threads = 2});
   ASSERT_TRUE(context.has_value()) << context.error().message;
-  const auto red_circle = model->words().encode("Red, circle!");
-  const auto nothing = model->words().encode("");
+  const auto red_circle = model->read_caption("Red, circle!");
+  const auto nothing = model->read_caption("");
   ASSERT_TRUE(red_circle && nothing);
   std::array<Caption, 2> captions;
   ASSERT_TRUE(*(*context)->read_caption(*red_circle, nullptr, captions[0]));
   ASSERT_TRUE(*(*context)->read_caption(*nothing, nullptr, captions[1]));
-  const std::array expected{reference_.read_caption(*red_circle), reference_.read_caption(*nothing)};
+  const std::array expected{reference_.read_caption(red_circle->ids), reference_.read_caption(nothing->ids)};
   for (std::size_t i = 0; i < 2; ++i) {
     expect_near(captions[i].text, expected[i].text.numbers);
     expect_near(captions[i].pooled, expected[i].pooled);
@@ -65,7 +67,7 @@ TEST_F(PictureModelTest, ComputesWhatItsMathematicsSay) {
   const std::vector<float> first = normal_noise(1, static_cast<std::size_t>(reference_.shape.numbers()));
   const std::vector<float> second = normal_noise(2, first.size());
   const std::vector<DenoiseRow> rows = {
-      {first, 1, captions.data()}, {second, 0.25F, &captions[1]}, {first, 0.5F, &captions[1]}};
+      {first, 1, 16, 16, captions.data()}, {second, 0.25F, 16, 16, &captions[1]}, {first, 0.5F, 16, 16, &captions[1]}};
   for (const std::size_t count : {3U, 1U, 3U, 2U, 2U}) {
     std::vector<float> clean;
     const auto done = (*context)->denoise(std::span(rows).first(count), nullptr, clean);
@@ -90,15 +92,15 @@ TEST_F(PictureModelTest, QuantisedWeightsGiveNearlyTheSame) {
   ASSERT_NE(model, nullptr);
   const auto context = model->new_context({.rows_max = 2, .threads = 2});
   ASSERT_TRUE(context.has_value());
-  const auto words = model->words().encode("red circle");
+  const auto words = model->read_caption("red circle");
   Caption caption;
   ASSERT_TRUE(*(*context)->read_caption(*words, nullptr, caption));
   const std::vector<float> noise = normal_noise(3, static_cast<std::size_t>(quantised.shape.numbers()));
-  const std::vector<DenoiseRow> rows = {{noise, 1, &caption}, {noise, 0.5F, &caption}};
+  const std::vector<DenoiseRow> rows = {{noise, 1, 16, 16, &caption}, {noise, 0.5F, 16, 16, &caption}};
   std::vector<float> clean;
   ASSERT_TRUE(*(*context)->denoise(rows, nullptr, clean));
   for (std::size_t row = 0; row < 2; ++row) {
-    const Numbers expected = quantised.denoise(noise, static_cast<double>(rows[row].time), quantised.read_caption(*words));
+    const Numbers expected = quantised.denoise(noise, static_cast<double>(rows[row].time), quantised.read_caption(words->ids));
     double error = 0;
     double size = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -114,27 +116,28 @@ std::vector<std::uint8_t> draw(PictureContext& context, const PictureModel& mode
                                std::size_t count) {
   Caption caption;
   Caption negative;
-  EXPECT_TRUE(*context.read_caption(*model.words().encode("red square"), nullptr, caption));
-  EXPECT_TRUE(*context.read_caption(*model.words().encode(""), nullptr, negative));
-  std::vector<PictureDrawing> drawings;
+  EXPECT_TRUE(*context.read_caption(*model.read_caption("red square"), nullptr, caption));
+  EXPECT_TRUE(*context.read_caption(*model.read_caption(""), nullptr, negative));
+  std::vector<std::unique_ptr<PictureDrawing>> drawings;
   for (std::size_t i = 0; i < count; ++i) {
-    drawings.emplace_back(DrawingOptions{.size = 16, .steps = 4, .guidance = 2.5F, .seed = first_seed + i});
+    drawings.push_back(
+        context.new_drawing({.width = 16, .height = 16, .steps = 4, .guidance = 2.5F, .seed = first_seed + i}, {}));
   }
-  const auto numbers = static_cast<std::size_t>(model.facts().shape.numbers());
-  while (!drawings.front().is_done()) {
+  const std::size_t numbers = drawings.front()->noisy().size();
+  while (!drawings.front()->is_done()) {
     std::vector<DenoiseRow> rows;
-    for (const PictureDrawing& drawing : drawings) {
-      rows.push_back({drawing.noisy(), drawing.time(), &caption});
-      rows.push_back({drawing.noisy(), drawing.time(), &negative});
+    for (const auto& drawing : drawings) {
+      rows.push_back({drawing->noisy(), drawing->time(), 16, 16, &caption});
+      rows.push_back({drawing->noisy(), drawing->time(), 16, 16, &negative});
     }
     std::vector<float> clean;
     EXPECT_TRUE(*context.denoise(rows, nullptr, clean));
     for (std::size_t i = 0; i < count; ++i) {
-      drawings[i].advance(std::span(clean).subspan(2 * i * numbers, numbers),
-                          std::span(clean).subspan((2 * i + 1) * numbers, numbers));
+      drawings[i]->advance(std::span(clean).subspan(2 * i * numbers, numbers),
+                           std::span(clean).subspan((2 * i + 1) * numbers, numbers));
     }
   }
-  return drawings[7 - first_seed].levels();
+  return drawings[7 - first_seed]->levels();
 }
 
 TEST_F(PictureModelTest, DrawsTheSamePictureAgainAndBesideOthers) {
@@ -160,21 +163,21 @@ TEST_F(PictureModelTest, ACallIsEndedEarlyAndTheNextOneIsWhole) {
   ASSERT_TRUE(context.has_value());
   Caption caption;
   EndsAtOnce end;
-  const auto words = model->words().encode("red");
+  const auto words = model->read_caption("red");
   EXPECT_FALSE(*(*context)->read_caption(*words, &end, caption));
   ASSERT_TRUE(*(*context)->read_caption(*words, nullptr, caption));
   const std::vector<float> noise = normal_noise(3, static_cast<std::size_t>(reference_.shape.numbers()));
-  const DenoiseRow row{noise, 1, &caption};
+  const DenoiseRow row{noise, 1, 16, 16, &caption};
   std::vector<float> clean;
   EXPECT_FALSE(*(*context)->denoise({&row, 1}, &end, clean));
   EXPECT_TRUE(*(*context)->denoise({&row, 1}, nullptr, clean));
-  expect_near(clean, reference_.denoise(noise, 1, reference_.read_caption(*words)));
+  expect_near(clean, reference_.denoise(noise, 1, reference_.read_caption(words->ids)));
 }
 
 TEST_F(PictureModelTest, ItsMemoryIsKnownBefore) {
   for (const std::int32_t rows : {2, 16}) {
-    const PictureOptions options{.rows_max = rows};
-    const auto need = measure_picture_model(path_.string(), {.names = std::vector<std::string>()}, options);
+    const PictureContextOptions options{.rows_max = rows};
+    const auto need = measure_picture_model({.path = path_.string()}, {.names = std::vector<std::string>()}, options);
     ASSERT_TRUE(need.has_value()) << need.error().message;
     const auto model = load();
     ASSERT_NE(model, nullptr);
@@ -247,8 +250,8 @@ TEST(PictureNoiseTest, IsTheKnownGenerator) {
   EXPECT_NE(noise, normal_noise(std::uint64_t{1} << 32 | 42, 20'000));
 }
 
-TEST(PictureDrawingTest, GoesStraightToWhatIsPredicted) {
-  PictureDrawing drawing({.size = 2, .steps = 4, .guidance = 1, .seed = 1});
+TEST(FlowDrawingTest, GoesStraightToWhatIsPredicted) {
+  FlowDrawing drawing({.width = 2, .height = 2, .steps = 4, .guidance = 1, .seed = 1}, 1, {});
   const std::vector<float> picture = {-1, 1, 0, 0.5F, -0.5F, 0.25F, 2, -3, 0, 0, 0, 0};
   EXPECT_FALSE(drawing.needs_negative());
   EXPECT_EQ(drawing.time(), 1);
@@ -261,8 +264,8 @@ TEST(PictureDrawingTest, GoesStraightToWhatIsPredicted) {
   EXPECT_THAT(drawing.levels(), ::testing::ElementsAre(0, 255, 128, 191, 64, 159, 255, 0, 128, 128, 128, 128)) << "clamped";
 }
 
-TEST(PictureDrawingTest, ShiftedTimesAreNearerToTheNoise) {
-  PictureDrawing drawing({.size = 1, .steps = 4, .shift = 3, .seed = 1});
+TEST(FlowDrawingTest, ShiftedTimesAreNearerToTheNoise) {
+  FlowDrawing drawing({.width = 1, .height = 1, .steps = 4, .seed = 1}, 3, {});
   const std::vector<float> picture(3, 0);
   std::vector<float> times;
   const float noise = drawing.noisy()[0];
@@ -273,8 +276,16 @@ TEST(PictureDrawingTest, ShiftedTimesAreNearerToTheNoise) {
   EXPECT_THAT(times, ::testing::ElementsAre(1, ::testing::FloatEq(0.9F), 0.75F, 0.5F));
 }
 
-TEST(PictureDrawingTest, IsGuidedAwayFromTheNegativeCaption) {
-  PictureDrawing drawing({.size = 1, .steps = 1, .guidance = 3, .seed = 1});
+TEST(FlowDrawingTest, BeginsWithAPictureUnderTheNoiseOfALaterStep) {
+  const std::vector<float> picture(3, 0.5F);
+  const FlowDrawing drawing({.width = 1, .height = 1, .steps = 4, .seed = 1}, 1, {.picture = picture, .first_step = 3});
+  EXPECT_EQ(drawing.steps_done(), 3);
+  EXPECT_EQ(drawing.time(), 0.25F);
+  EXPECT_FLOAT_EQ(drawing.noisy()[0], 0.75F * 0.5F + 0.25F * normal_noise(1, 1)[0]);
+}
+
+TEST(FlowDrawingTest, IsGuidedAwayFromTheNegativeCaption) {
+  FlowDrawing drawing({.width = 1, .height = 1, .steps = 1, .guidance = 3, .seed = 1}, 1, {});
   ASSERT_TRUE(drawing.needs_negative());
   drawing.advance(std::vector<float>{0.25F, 0, -0.5F}, std::vector<float>{0, 0.5F, 0});
   EXPECT_THAT(drawing.levels(), ::testing::ElementsAre(223, 0, 0));

@@ -18,7 +18,7 @@ std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::a
   return counter;
 }
 
-std::vector<float> normal_noise(std::uint64_t seed, std::size_t count) {
+std::vector<float> normal_noise(std::uint64_t seed, std::size_t count, std::uint32_t call) {
   // 2^-32 and 2 pi in single precision, as the generator has them.
   constexpr double kScale = 2.3283064e-10;
   constexpr double kAngle = kScale * 6.2831855;
@@ -26,7 +26,7 @@ std::vector<float> normal_noise(std::uint64_t seed, std::size_t count) {
   std::vector<float> numbers;
   numbers.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const auto random = philox({0, 0, static_cast<std::uint32_t>(i), 0}, key);
+    const auto random = philox({call, 0, static_cast<std::uint32_t>(i), 0}, key);
     const double radius = random[0] * kScale + kScale / 2;
     const double angle = random[1] * kAngle + kAngle / 2;
     numbers.push_back(static_cast<float>(std::sqrt(-2 * std::log(radius)) * std::sin(angle)));

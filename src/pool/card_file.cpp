@@ -252,6 +252,25 @@ std::optional<std::string> apply_speculation(ModelCard& card, const YAML::Node& 
   return std::nullopt;
 }
 
+std::optional<std::string> apply_sampler(ModelCard& card, const YAML::Node& node) {
+  card.picture.sampler = sampler_of(scalar(node).value_or(""));
+  if (card.picture.sampler) return std::nullopt;
+  return "one of " + sampler_names();
+}
+
+std::optional<std::string> apply_schedule(ModelCard& card, const YAML::Node& node) {
+  card.picture.schedule = schedule_of(scalar(node).value_or(""));
+  if (card.picture.schedule) return std::nullopt;
+  return "one of " + schedule_names();
+}
+
+std::optional<std::string> apply_prediction(ModelCard& card, const YAML::Node& node) {
+  const auto value = scalar(node);
+  if (value != "noise" && value != "velocity") return "noise or velocity";
+  card.picture.predicts_velocity = value == "velocity";
+  return std::nullopt;
+}
+
 // Describes the range of a setting: "a number from 0 to 1", "a number from 0 to below 1".
 std::string range_of(const SamplingFieldInfo& info) {
   return std::format("{} from {}{} to {}{}", info.is_whole() ? "an integer" : "a number", info.low_excluded ? "above " : "",
@@ -302,6 +321,12 @@ std::vector<Key> other_keys() {
       {"weight", number(0.001, 1000.0, [](ModelCard& card) -> auto& { return card.weight; })},
       {"draft_model", text([](ModelCard& card) -> auto& { return card.draft_model; })},
       {"projector", text([](ModelCard& card) -> auto& { return card.projector; })},
+      {"vae", text([](ModelCard& card) -> auto& { return card.picture.vae_path; })},
+      {"steps", number<std::int32_t>(1, kPictureStepsMax, [](ModelCard& card) -> auto& { return card.picture.steps; })},
+      {"guidance", number<float>(1, kPictureGuidanceMax, [](ModelCard& card) -> auto& { return card.picture.guidance; })},
+      {"sampler", apply_sampler},
+      {"schedule", apply_schedule},
+      {"prediction", apply_prediction},
       {"adapters", apply_adapters},
       {"tasks", apply_tasks},
       {"pooling", apply_pooling},

@@ -20,7 +20,7 @@ void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, c
     const llm::PictureFacts& facts = loaded.picture_model->facts();
     log_info("model   {}: {}, {}", model, facts.description, readable_bytes(facts.bytes.all));
     return log_info("layout  1 worker for pictures of {0} × {0} pixels, {1} steps each; {2} compute thread(s)",
-                    facts.shape.image_size, facts.steps, loaded.threads);
+                    facts.sizes.native, facts.defaults.steps, loaded.threads);
   }
   const llm::ModelFacts& facts = loaded.model->facts();
   log_info("model   {}: {}, {}, trained for {} tokens{}{}", model, facts.description,

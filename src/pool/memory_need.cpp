@@ -14,7 +14,7 @@ namespace uma::pool {
 namespace {
 
 Expected<MemoryNeed> picture_need(const engine::LoadWorkersOptions& options) {
-  const auto need = llm::measure_picture_model(options.path, options.devices, engine::picture_options(options));
+  const auto need = llm::measure_picture_model(options.picture, options.devices, engine::picture_options(options));
   if (!need) return std::unexpected(need.error());
   return MemoryNeed{.weights = need->weights.all,
                     .contexts = need->context.all,

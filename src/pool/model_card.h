@@ -13,6 +13,7 @@
 #include "llm/adapters.h"
 #include "llm/devices.h"
 #include "llm/model.h"
+#include "llm/picture_model.h"
 
 namespace uma::pool {
 
@@ -41,6 +42,7 @@ struct ModelCard {
   double weight = 1;  // Of two idle models, the one with less weight is unloaded first.
   std::string draft_model;
   std::string projector;
+  llm::PictureSource picture;                 // Of a model that draws; the path of its decoder as written, and no other.
   std::vector<llm::AdapterSource> adapters;   // Paths as written.
   std::map<std::string, std::string> tasks;   // Prefix of an embedding's text, or its instruction, by task.
   std::optional<llm::Pooling> pooling;        // Makes it an embedding model; nullopt: as the file says.

@@ -21,7 +21,8 @@
 #include "llm/embedding.h"
 #include "llm/file_type.h"
 #include "llm/gguf_files.h"
-#include "llm/picture_file.h"
+#include "llm/picture_model.h"
+#include "llm/safetensors_header.h"
 #include "pool/card_file.h"
 #include "pool/family_sampling.h"
 
@@ -32,6 +33,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kExtension = ".gguf";
+constexpr std::string_view kSafetensors = ".safetensors";
 constexpr std::size_t kCardsBytesMax = 16u << 20;
 constexpr std::size_t kNearestMax = 3;
 constexpr std::size_t kShownBytesMax = 128;  // Limit of a requested name in a message.
@@ -170,7 +172,7 @@ class RegistryReader {
                            !llm::parse_split_name(path);
       if (is_same) return entry = known->second;
     }
-    auto header = llm::read_model_header(path);
+    auto header = llm::is_safetensors_name(path) ? llm::read_safetensors_header(path) : llm::read_model_header(path);
     // A file that could not be read is read again, as if it had changed.
     const bool is_unread = !header && header.error().code == ErrorCode::io_failed;
     entry = std::make_shared<const ModelFile>(bytes, is_unread ? 0 : modified_ns(status), std::move(header));
@@ -195,7 +197,7 @@ class RegistryReader {
     for (auto entry = fs::directory_iterator(folder, problem); !problem && entry != fs::directory_iterator();
          entry.increment(problem)) {
       std::string path = entry->path().string();
-      if (!lower_ascii(path).ends_with(kExtension)) continue;
+      if (!lower_ascii(path).ends_with(kExtension) && !llm::is_safetensors_name(path)) continue;
       // The first file of a split model represents it.
       if (const auto split = llm::parse_split_name(path); split && split->index > 0) continue;
       paths.push_back(std::move(path));
@@ -208,6 +210,8 @@ class RegistryReader {
     for (std::string& path : paths) {
       auto file = file_at(path);
       if (!file) continue;
+      // Of safetensors only Stable Diffusion is served. Others may lie there for other programs.
+      if (llm::is_safetensors_name(path) && (!file->header || !file->header->is_diffusion())) continue;
       const bool is_projector = file->header ? file->header->is_projector() : lower_ascii(stem_of(path)).contains("mmproj");
       if (!file->header && llm::read_gguf_header(path, llm::GgufKind::adapter)) {
         adapters_.push_back(path);
@@ -224,7 +228,7 @@ class RegistryReader {
     std::error_code problem;
     if (path.is_absolute() || path.has_parent_path() || fs::exists(beside, problem)) return beside.lexically_normal().string();
     for (const std::string& folder : next_->options_.folders) {
-      for (const std::string_view extension : {std::string_view(), kExtension}) {
+      for (const std::string_view extension : {std::string_view(), kExtension, kSafetensors}) {
         const fs::path candidate = fs::path(folder) / (written + std::string(extension));
         if (fs::is_regular_file(candidate, problem)) return candidate.string();
       }
@@ -310,10 +314,15 @@ class RegistryReader {
     if (const llm::GgufHeader* header = model.header()) {
       model.capability = capability_of(*header);
       if (header->draws_pictures() && model.problem.empty()) {
-        const auto read = llm::read_picture_file(model.path);
-        if (read) model.picture_size = read->shape.image_size;
-        if (!read) model.problem = read.error().message;
+        model.picture = model.card.picture;
+        model.picture.path = model.path;
+        if (!model.card.picture.vae_path.empty()) model.picture.vae_path = resolve(model.card.picture.vae_path);
+        const auto sizes = llm::picture_sizes_of(model.picture);
+        if (sizes) model.picture_size = sizes->native;
+        if (!sizes) model.problem = sizes.error().message;
       }
+      if (llm::is_safetensors_name(model.path) && !header->draws_pictures())
+        model.problem = std::format("{}: of safetensors files only those of Stable Diffusion are served", model.path);
       if (header->is_projector())
         model.problem = std::format("{}: a projector; choose the model that belongs to it", model.path);
     }

@@ -47,6 +47,7 @@ struct RegisteredModel {
   llm::Encoders encoders{};    // Of its projector.
   std::vector<llm::AdapterSource> adapters{};
   Capability capability = Capability::chat;
+  llm::PictureSource picture{};           // Of a model that draws.
   std::int32_t picture_size = 0;          // As in ModelInfo.
   std::shared_ptr<const ModelFile> file;  // Shared between snapshots; null: no file.
   std::vector<SamplingDefault> sampling;  // Of its card, its file and its family.

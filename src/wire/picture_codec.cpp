@@ -16,6 +16,7 @@
 namespace uma::wire {
 namespace {
 
+constexpr double kStrengthMin = 0.01;
 constexpr std::size_t kChunkBytes = 48ul << 10;  // 64 KiB as base64.
 
 void write_base64(json::ObjectWriter& object, std::string_view name, std::string_view bytes) {
@@ -52,6 +53,26 @@ void size_field(json::FieldReader& fields, PictureOptions& options) {
   options.height = height;
 }
 
+}  // namespace
+
+std::optional<PictureSampler> sampler_field(json::FieldReader& fields, std::string_view name) {
+  const auto text = fields.text(name, {.max = 64});
+  if (!text) return std::nullopt;
+  const auto sampler = sampler_of(*text);
+  if (!sampler) fields.fail_field(name, "must be one of " + sampler_names());
+  return sampler;
+}
+
+std::optional<NoiseSchedule> schedule_field(json::FieldReader& fields, std::string_view name) {
+  const auto text = fields.text(name, {.max = 64});
+  if (!text) return std::nullopt;
+  const auto schedule = schedule_of(*text);
+  if (!schedule) fields.fail_field(name, "must be one of " + schedule_names());
+  return schedule;
+}
+
+namespace {
+
 // Reads what OpenAI's API does not have.
 void read_own_fields(json::FieldReader& fields, PictureRequest& request) {
   PictureOptions& options = request.options;
@@ -62,6 +83,14 @@ void read_own_fields(json::FieldReader& fields, PictureRequest& request) {
     if (const auto guidance = fields.number(name, {1, kPictureGuidanceMax})) options.guidance = static_cast<float>(*guidance);
   }
   if (const auto seed = fields.unsigned_integer("seed")) options.seed = seed;
+  if (const auto sampler = sampler_field(fields, "sampler")) options.sampler = sampler;
+  if (const auto schedule = schedule_field(fields, "schedule")) options.schedule = schedule;
+  if (const auto* image = fields.object("image")) {
+    json::FieldReader inner(*image, "image.");
+    request.begin = ImageSource{.kind = ImageSource::Kind::data, .text = inner.required_text("data")};
+    if (!inner.ok()) fields.fail_as(inner);
+  }
+  if (const auto strength = fields.number("strength", {kStrengthMin, 1})) options.strength = static_cast<float>(*strength);
   if (const auto metadata = fields.boolean("metadata")) options.has_metadata = *metadata;
   if (fields.find("class") != nullptr) request.request_class = class_field(fields);
   if (const auto deadline = fields.integer("deadline_ms", 0, kTimeMsMax)) request.deadline_ms = deadline;
@@ -191,6 +220,8 @@ void append_picture_eos(std::string& out, const FrameHead& head, const PictureRe
     usage.field("height", receipt.height);
     usage.field("steps", receipt.steps);
     usage.field("guidance", static_cast<double>(receipt.guidance));
+    usage.field("sampler", sampler_name(receipt.sampler));
+    if (receipt.schedule) usage.field("schedule", schedule_name(*receipt.schedule));
     usage.field("seed", receipt.seed);
     usage.field("prompt_tokens", receipt.caption_tokens);
     usage.field("image_tokens", receipt.picture_tokens);

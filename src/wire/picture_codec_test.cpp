@@ -112,7 +112,7 @@ TEST(PictureCodec, WritesTheOtherEvents) {
           R"({"id":"7","event":"image_begin","width":64,"height":64,"images":2,"steps":16,"seed":9})",
           R"({"id":"7","event":"progress","stage":"draw","image":1,"done":3,"total":16,"eta_ms":12.5})",
           R"({"id":"7","event":"eos","reason":"error","code":"E_LIMIT_003","message":"late","usage":{"model":"m","images":1,)"
-          R"("width":64,"height":64,"steps":16,"guidance":2.5,"seed":9,"prompt_tokens":4,"image_tokens":64,"queue_ms":1,"draw_ms":2}})"));
+          R"("width":64,"height":64,"steps":16,"guidance":2.5,"sampler":"euler","seed":9,"prompt_tokens":4,"image_tokens":64,"queue_ms":1,"draw_ms":2}})"));
 }
 
 std::string images_refusal(const std::string& fields) {
@@ -174,9 +174,36 @@ TEST(SdapiCodec, ReadsWhatPagesSend) {
   const auto field_of = [](const char* body) { return decode_txt2img(body).error().field; };
   EXPECT_EQ(field_of(R"({"prompt":"a","batch_size":5,"n_iter":3})"), "n_iter");
   EXPECT_EQ(field_of(R"({"prompt":"a","sampler_name":"DDIM"})"), "sampler_name");
+  EXPECT_EQ(field_of(R"({"prompt":"a","scheduler":"fast"})"), "scheduler");
   EXPECT_EQ(field_of(R"({"prompt":"a","seed":-2})"), "seed");
   EXPECT_EQ(field_of(R"({"prompt":"a","override_settings":{"sd_model_checkpoint":7}})"),
             "override_settings.sd_model_checkpoint");
+}
+
+TEST(SdapiCodec, ReadsSamplersByAnyOfTheirNames) {
+  const auto options_of = [](const char* body) { return decode_txt2img(body)->options; };
+  EXPECT_EQ(options_of(R"({"prompt":"a","sampler_name":"Euler a"})").sampler, PictureSampler::euler_ancestral);
+  EXPECT_EQ(options_of(R"({"prompt":"a","sampler_name":"k_euler"})").sampler, PictureSampler::euler);
+  const PictureOptions karras = options_of(R"({"prompt":"a","sampler_name":"DPM++ 2M Karras"})");
+  EXPECT_EQ(karras.sampler, PictureSampler::dpmpp_2m);
+  EXPECT_EQ(karras.schedule, NoiseSchedule::karras);
+  EXPECT_EQ(options_of(R"({"prompt":"a","scheduler":"SGM Uniform"})").schedule, NoiseSchedule::trailing);
+  EXPECT_EQ(options_of(R"({"prompt":"a","scheduler":"Automatic","sampler_name":""})").schedule, std::nullopt);
+}
+
+TEST(SdapiCodec, ReadsAPictureToBeginWith) {
+  const auto asked = decode_img2img(R"({"prompt":"a","init_images":["data:image/png;base64,YQ=="],"denoising_strength":0.5})");
+  ASSERT_TRUE(asked.has_value()) << asked.error().error.message;
+  ASSERT_TRUE(asked->begin.has_value());
+  EXPECT_EQ(asked->begin->text, "data:image/png;base64,YQ==");
+  EXPECT_EQ(asked->options.strength, 0.5F);
+  EXPECT_EQ(decode_img2img(R"({"prompt":"a","init_images":["YQ=="]})")->options.strength, kPictureStrength);
+  const auto field_of = [](const char* body) { return decode_img2img(body).error().field; };
+  EXPECT_EQ(field_of(R"({"prompt":"a"})"), "init_images");
+  EXPECT_EQ(field_of(R"({"prompt":"a","init_images":["YQ==","YQ=="]})"), "init_images");
+  EXPECT_EQ(field_of(R"({"prompt":"a","init_images":[7]})"), "init_images");
+  EXPECT_EQ(field_of(R"({"prompt":"a","init_images":["YQ=="],"mask":"YQ=="})"), "mask");
+  EXPECT_EQ(field_of(R"({"prompt":"a","init_images":["YQ=="],"denoising_strength":2})"), "denoising_strength");
 }
 
 TEST(SdapiCodec, WritesWhatPagesRead) {

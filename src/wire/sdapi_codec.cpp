@@ -1,19 +1,39 @@
 #include "wire/sdapi_codec.h"
 
-#include <algorithm>
-#include <array>
 #include <format>
+#include <span>
 #include <vector>
 
 #include "base/base64.h"
+#include "base/text.h"
 #include "json/json_writer.h"
 #include "wire/request_codec.h"
 
 namespace uma::wire {
 namespace {
 
-// The pages' names of the only sampler.
-constexpr std::array<std::string_view, 3> kSamplers = {"Euler", "euler", "k_euler"};
+// What pages call the usual schedule of a sampler.
+constexpr std::string_view kAutomatic = "Automatic";
+
+// The sampler, whose name may end with a schedule's, as older pages send it: "DPM++ 2M Karras".
+void sampler_fields(json::FieldReader& fields, PictureOptions& options) {
+  constexpr std::string_view kPrefix = "k_";  // "k_euler"
+  auto text = fields.text("sampler_name", {.max = 64}).value_or("");
+  for (const NoiseSchedule schedule : all_schedules()) {
+    const std::string ending = std::format(" {}", schedule_label(schedule));
+    if (!text.ends_with(ending)) continue;
+    options.schedule = schedule;
+    text.resize(text.size() - ending.size());
+  }
+  if (!text.empty()) {
+    options.sampler = sampler_of(text.starts_with(kPrefix) ? text.substr(kPrefix.size()) : text);
+    if (!options.sampler) fields.fail_field("sampler_name", "must be one that /sdapi/v1/samplers lists");
+  }
+  const auto scheduler = fields.text("scheduler", {.max = 64}).value_or("");
+  if (scheduler.empty() || lower_ascii(scheduler) == lower_ascii(kAutomatic)) return;
+  options.schedule = schedule_of(scheduler);
+  if (!options.schedule) fields.fail_field("scheduler", "must be one that /sdapi/v1/schedulers lists");
+}
 
 // -1 stands for a random seed.
 std::optional<std::uint64_t> seed_field(json::FieldReader& fields) {
@@ -43,15 +63,27 @@ PictureRequest txt2img_fields(json::FieldReader& fields) {
     fields.fail_field(
         "n_iter", std::format("times batch_size is {}, but a request has at most {} pictures", options.count, kPicturesMax));
   }
-  const auto sampler = fields.text("sampler_name", {.max = 64});
-  if (sampler && !sampler->empty() && !std::ranges::contains(kSamplers, *sampler)) {
-    fields.fail_field("sampler_name", "must be \"Euler\", the only sampler there is");
-  }
+  sampler_fields(fields, options);
   if (const auto* settings = fields.object("override_settings")) {
     json::FieldReader inner(*settings, "override_settings.");
     request.model = inner.text("sd_model_checkpoint", {.max = kModelBytesMax}).value_or("");
     if (!inner.ok()) fields.fail_as(inner);
   }
+  return request;
+}
+
+PictureRequest img2img_fields(json::FieldReader& fields) {
+  PictureRequest request = txt2img_fields(fields);
+  const auto* const images = fields.array("init_images");
+  if (images == nullptr || images->size() != 1) {
+    fields.fail_field("init_images", "must have one picture, as base64 or a data: URI");
+    return request;
+  }
+  request.begin = ImageSource{.kind = ImageSource::Kind::data,
+                              .text = fields.checked_text("init_images", images->front(), {.min = 1}).value_or("")};
+  const auto strength = fields.number("denoising_strength", {0, 1});
+  if (strength) request.options.strength = static_cast<float>(*strength);
+  if (fields.find("mask") != nullptr) fields.fail_field("mask", "is not served: a picture is drawn anew as a whole");
   return request;
 }
 
@@ -63,7 +95,8 @@ void write_parameters(json::ObjectWriter& object, const PictureRequest& asked, c
   object.field("cfg_scale", static_cast<double>(receipt.guidance));
   object.field("width", receipt.width);
   object.field("height", receipt.height);
-  object.field("sampler_name", "Euler");
+  object.field("sampler_name", sampler_label(receipt.sampler));
+  object.field("scheduler", receipt.schedule ? schedule_label(*receipt.schedule) : kAutomatic);
   object.field("batch_size", asked.options.count);
 }
 
@@ -82,22 +115,32 @@ std::string info_json(const PictureRequest& asked, const PictureReceipt& receipt
   return out;
 }
 
+struct Choice {
+  std::string_view name;
+  std::string_view label;
+};
 // [{"name": …}], with the other fields that pages read.
-std::string one_choice_json(std::string_view name, std::string_view label) {
-  std::string out = "[";
-  json::ObjectWriter object(out);
-  object.field("name", name);
-  object.field("label", label);
-  object.begin("aliases") += "[]";
-  object.begin("options") += "{}";
-  object.close();
-  return out += "]";
+std::string choices_json(std::span<const Choice> choices) {
+  std::string out;
+  json::append_array(out, choices, [&](const Choice& choice) {
+    json::ObjectWriter object(out);
+    object.field("name", choice.name);
+    object.field("label", choice.label);
+    object.begin("aliases") += "[]";
+    object.begin("options") += "{}";
+    object.close();
+  });
+  return out;
 }
 
 }  // namespace
 
 std::expected<PictureRequest, RejectedBody> decode_txt2img(std::string_view body) {
   return decode_body<PictureRequest>(body, txt2img_fields);
+}
+
+std::expected<PictureRequest, RejectedBody> decode_img2img(std::string_view body) {
+  return decode_body<PictureRequest>(body, img2img_fields);
 }
 
 std::string txt2img_json(const PictureRequest& asked, const PictureReceipt& receipt, std::span<const PngFile> pictures) {
@@ -145,11 +188,15 @@ std::string sd_models_json(std::span<const ModelInfo> models) {
 }
 
 std::string sd_samplers_json() {
-  return one_choice_json(kSamplers.front(), kSamplers.front());
+  std::vector<Choice> choices;
+  for (const PictureSampler sampler : all_samplers()) choices.push_back({sampler_label(sampler), sampler_label(sampler)});
+  return choices_json(choices);
 }
 
 std::string sd_schedulers_json() {
-  return one_choice_json("automatic", "Automatic");
+  std::vector<Choice> choices = {{"automatic", kAutomatic}};
+  for (const NoiseSchedule schedule : all_schedules()) choices.push_back({schedule_name(schedule), schedule_label(schedule)});
+  return choices_json(choices);
 }
 
 std::string sd_progress_json(const std::optional<PictureStep>& step, double share) {

@@ -14,8 +14,9 @@
 
 namespace uma::wire {
 
-// The body of txt2img. Its model is that of override_settings, or empty.
+// The bodies of txt2img and img2img. The model is that of override_settings, or empty.
 [[nodiscard]] std::expected<PictureRequest, RejectedBody> decode_txt2img(std::string_view body);
+[[nodiscard]] std::expected<PictureRequest, RejectedBody> decode_img2img(std::string_view body);
 [[nodiscard]] std::string txt2img_json(const PictureRequest& asked, const PictureReceipt& receipt,
                                        std::span<const PngFile> pictures);
 

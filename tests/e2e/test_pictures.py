@@ -120,6 +120,13 @@ class Socket(PictureTest):
             alone = self.levels(self.draw(seed=20 + at)[0][0])
             self.assertLessEqual(max(abs(a - b) for a, b in zip(self.levels(whole[at]), alone)), 1)
 
+    def test_begins_with_a_picture(self):
+        image = {"data": base64.b64encode(pictures.GRADIENT).decode()}
+        near = self.levels(self.draw(seed=7, image=image, strength=0.01)[0][0])
+        drawn = self.levels(self.draw(seed=7, image=image, strength=1)[0][0])
+        self.assertEqual(drawn, self.levels(self.draw(seed=7)[0][0]), "at full strength nothing of it is left")
+        self.assertNotEqual(near, drawn)
+
     def test_unfinished_pictures(self):
         whole, partial, reply = self.draw(partial_images=3, seed=7)
         self.assertEqual([(0, 1), (0, 2), (0, 3)], sorted(partial))
@@ -262,20 +269,21 @@ class Doors(PictureTest):
                 self.assertEqual((code, param), (answer["error"]["code"], answer["error"]["param"]), fields)
 
     def test_a_page_of_stable_diffusion_web_ui(self):
-        self.assertEqual({"Euler"}, {sampler["name"] for sampler in self.get("/sdapi/v1/samplers")})
-        self.assertEqual("automatic", self.get("/sdapi/v1/schedulers")[0]["name"])
+        self.assertEqual(["Euler", "Euler a", "DPM++ 2M", "LCM"], [sampler["name"] for sampler in self.get("/sdapi/v1/samplers")])
+        self.assertEqual(["automatic", "discrete", "karras", "trailing"], [each["name"] for each in self.get("/sdapi/v1/schedulers")])
         self.assertIn("tiny-picture", [model["title"] for model in self.get("/sdapi/v1/sd-models")])
         self.assertEqual((200, None), self.post("/sdapi/v1/options", {"sd_model_checkpoint": "tiny-picture"}))
         self.assertEqual("tiny-picture", self.get("/sdapi/v1/options")["sd_model_checkpoint"])
         self.assertEqual(404, self.post("/sdapi/v1/options", {"sd_model_checkpoint": "nothing"})[0])
         status, answer = self.post("/sdapi/v1/txt2img", {"prompt": "a red circle", "batch_size": 2, "width": 512, "height": 512, "steps": 4,
-                                                         "cfg_scale": 7, "seed": 7, "sampler_name": "Euler"})
+                                                         "cfg_scale": 7, "seed": 7, "sampler_name": "Euler a"})
         self.assertEqual(200, status, answer)
         for image in answer["images"]:
             self.levels(base64.b64decode(image), 512)
         info = json.loads(answer["info"])
         self.assertEqual(([7, 8], 512, 4, 7), (info["all_seeds"], info["width"], info["steps"], info["cfg_scale"]))
         self.assertEqual(2, len(info["infotexts"]))
+        self.assertEqual("Euler", info["sampler_name"], "this model has no choice")
         self.assertEqual(0, self.get("/sdapi/v1/progress")["progress"])
 
     def test_a_page_sees_the_progress_and_interrupts(self):

@@ -13,7 +13,7 @@ CORPUS = ROOT / "tests/fuzz/corpus"
 ALL = sorted(path.name.removesuffix("_fuzzer.cpp") for path in (ROOT / "tests/fuzz").glob("*_fuzzer.cpp"))
 
 # Maximum length of inputs in bytes: a loadable model file is longer than useful inputs of other fuzzers.
-MAX_LEN = {"gguf_load": 16_384}
+MAX_LEN = {"gguf_load": 16_384, "diffusion": 131_072}
 # Limit for one input. A child that loads a model may take a minute of CPU time.
 TIMEOUT_S = {"gguf_load": 120}
 
@@ -28,7 +28,8 @@ src/grammar/json_schema_values.cpp src/image/audio_header.cpp src/image/image_he
 src/jinja/collection_builtins.cpp src/jinja/expression_parser.cpp src/jinja/interpreter.cpp src/jinja/json_reader.cpp
 src/jinja/lexer.cpp src/jinja/number_builtins.cpp src/jinja/parser.cpp src/jinja/text_builtins.cpp src/jinja/value.cpp
 src/jinja/value_tests.cpp src/json/field_reader.cpp src/kv/portable_state.cpp src/kv/record_check.cpp
-src/kv/record_rows.cpp src/kv/session_file.cpp src/kv/state_file.cpp src/llm/gguf_header.cpp src/llm/state_values.cpp
+src/kv/record_rows.cpp src/kv/session_file.cpp src/kv/state_file.cpp src/llm/clip_tokens.cpp src/llm/diffusion_file.cpp
+src/llm/diffusion_graph.cpp src/llm/gguf_header.cpp src/llm/prompt_weights.cpp src/llm/safetensors_header.cpp src/llm/state_values.cpp
 src/wire/embedding_codec.cpp src/wire/frame.cpp src/wire/generate_fields.cpp src/wire/image_fields.cpp
 src/wire/message_blocks.cpp src/wire/messages_decoder.cpp
 src/wire/ollama_decoder.cpp src/wire/openai_codec.cpp src/wire/query.cpp src/wire/request_codec.cpp src/wire/response_ids.cpp src/wire/responses_decoder.cpp

@@ -64,6 +64,7 @@ inline void check_picture(const PictureRequest& request) {
   UMA_CHECK(options.count >= 1 && options.count <= kPicturesMax);
   UMA_CHECK(options.steps.value_or(1) >= 1 && options.steps.value_or(1) <= kPictureStepsMax);
   UMA_CHECK(options.guidance.value_or(1) >= 1 && options.guidance.value_or(1) <= kPictureGuidanceMax);
+  UMA_CHECK(options.strength >= 0 && options.strength <= 1);
   UMA_CHECK(options.partial_pictures >= 0 && options.partial_pictures <= kPartialPicturesMax);
 }
 

@@ -16,9 +16,12 @@ namespace uma::engine {
 namespace {
 
 constexpr TraceKind kDrawSpan{.name = "draw", .numbers = {"rows", "pictures"}};
+constexpr TraceKind kDecodeSpan{.name = "decode_picture", .numbers = {"width", "height"}};
 
 // The weight of the last call in the mean time of a row.
 constexpr double kNewest = 0.3;
+// What decoding a picture costs, in rows.
+constexpr std::int32_t kRowsOfDecoding = 3;
 
 // The rows of a call for one step of the task's pictures.
 std::int32_t rows_of(const PictureTask& task) {
@@ -37,7 +40,7 @@ PictureLane::PictureLane(PictureLaneOptions options, std::unique_ptr<llm::Pictur
 }
 
 void PictureLane::post(PictureTask task) {
-  UMA_CHECK(task.count > 0 && task.drawing.steps > 0);
+  UMA_CHECK(task.count > 0 && task.first_step >= 0 && task.drawing.steps > task.first_step);
   stats_->queue_depth.add(1);
   inbox_.push(std::move(task));
 }
@@ -139,6 +142,12 @@ TimePoint PictureLane::first_deadline() const {
 
 // --- Calls
 
+// All its steps are done.
+bool PictureLane::is_to_be_decoded(const Picked& picture) {
+  const auto& drawing = picture.job->drawings[static_cast<std::size_t>(picture.picture)];
+  return drawing != nullptr && drawing->wants_decoding();
+}
+
 // Chooses the pictures of the next call.
 void PictureLane::pick() {
   picked_.clear();
@@ -147,8 +156,9 @@ void PictureLane::pick() {
   pick_among(/*is_background=*/true, rows_max);
 }
 
-// The first picture is taken in any case, later ones if their rows fit.
+// The first picture is taken in any case, later ones if their rows fit. One that is to be decoded is alone in its call.
 void PictureLane::pick_among(bool is_background, std::int32_t rows_max) {
+  if (!picked_.empty() && is_to_be_decoded(picked_.front())) return;
   struct Candidate {
     Job* job;
     sched::FairShare::Rank rank;
@@ -168,6 +178,11 @@ void PictureLane::pick_among(bool is_background, std::int32_t rows_max) {
     });
     Job& job = *next->job;
     const std::int32_t more = rows_of(job.asked);
+    if (is_to_be_decoded({&job, next->next})) {
+      if (!picked_.empty()) return;
+      picked_.push_back({&job, next->next});
+      return share_.charge(job.asked.flow, kRowsOfDecoding);
+    }
     if (!picked_.empty() && rows + more > rows_max) return;
     rows += more;
     picked_.push_back({&job, next->next});
@@ -211,10 +226,11 @@ Expected<bool> PictureLane::run_call(std::span<const Picked> pictures) {
     threads_ = threads;
     stats_->threads.set(threads);
   }
+  if (is_to_be_decoded(pictures.front())) return decode(pictures.front());
   const TimePoint began = clock_.now();
   for (const Picked& each : pictures) {
     if (each.job->began == TimePoint()) each.job->began = began;
-    auto read = read_captions(*each.job);
+    auto read = read_input(*each.job);
     if (!read || !*read) return read;
   }
   rows_.clear();
@@ -224,15 +240,21 @@ Expected<bool> PictureLane::run_call(std::span<const Picked> pictures) {
     if (!drawing) {
       llm::DrawingOptions options = job.asked.drawing;
       options.seed += static_cast<std::uint64_t>(each.picture);
-      drawing.emplace(options);
+      const auto begin = job.begin ? std::span<const float>(*job.begin) : std::span<const float>();
+      drawing = context_->new_drawing(options, {.picture = begin, .first_step = job.asked.first_step});
     }
-    rows_.push_back({.noisy = drawing->noisy(), .time = drawing->time(), .caption = &*job.caption});
-    if (drawing->needs_negative()) {
-      rows_.push_back({.noisy = drawing->noisy(), .time = drawing->time(), .caption = &*job.negative});
-    }
+    llm::DenoiseRow row{.noisy = drawing->noisy(),
+                        .time = drawing->time(),
+                        .width = drawing->options().width,
+                        .height = drawing->options().height,
+                        .caption = &*job.caption};
+    rows_.push_back(row);
+    if (!drawing->needs_negative()) continue;
+    row.caption = &*job.negative;
+    rows_.push_back(row);
   }
   const TimePoint computes = clock_.now();
-  auto computed = context_->denoise(rows_, &interrupt_, clean_);
+  auto computed = context_->denoise(rows_, &interrupt_, predicted_);
   const TimePoint ended = clock_.now();
   stats_->last_call_us.set(to_us(ended));
   if (!computed || !*computed) return computed;
@@ -250,18 +272,37 @@ Expected<bool> PictureLane::run_call(std::span<const Picked> pictures) {
   return true;
 }
 
-// Reads what the job's drawings need. False: it was interrupted.
-Expected<bool> PictureLane::read_captions(Job& job) {
-  const auto read = [&](const std::vector<std::int32_t>& words, std::optional<llm::Caption>& out) -> Expected<bool> {
+// Finishes a picture whose steps are done. False: it was interrupted.
+Expected<bool> PictureLane::decode(const Picked& picture) {
+  llm::PictureDrawing& drawing = *picture.job->drawings[static_cast<std::size_t>(picture.picture)];
+  const TimePoint began = clock_.now();
+  auto decoded = context_->decode(drawing, &interrupt_);
+  const TimePoint ended = clock_.now();
+  stats_->last_call_us.set(to_us(ended));
+  if (!decoded || !*decoded) return decoded;
+  stats_->call.record_ms(to_ms(ended - began));
+  stats_->calls_total.add();
+  record_span(kDecodeSpan, began, ended, {drawing.options().width, drawing.options().height});
+  tell(picture, true);
+  return true;
+}
+
+// Reads what the job's drawings need: the captions, and the picture that they begin with. False: it was interrupted.
+Expected<bool> PictureLane::read_input(Job& job) {
+  const auto read = [&](const llm::CaptionTokens& tokens, std::optional<llm::Caption>& out) -> Expected<bool> {
     if (out) return true;
     llm::Caption caption;
-    auto done = context_->read_caption(words, &interrupt_, caption);
+    auto done = context_->read_caption(tokens, &interrupt_, caption);
     if (done && *done) out = std::move(caption);
     return done;
   };
   auto done = read(job.asked.caption, job.caption);
-  if (!done || !*done || rows_of(job.asked) == 1) return done;
-  return read(job.asked.negative, job.negative);
+  if (done && *done && rows_of(job.asked) > 1) done = read(job.asked.negative, job.negative);
+  if (!done || !*done || job.asked.begin.empty() || job.begin) return done;
+  std::vector<float> begin;
+  done = context_->encode(job.asked.begin, job.asked.drawing.width, job.asked.drawing.height, &interrupt_, begin);
+  if (done && *done) job.begin = std::move(begin);
+  return done;
 }
 
 // Gives the predicted rows from `row` on to the picture, and reports its step.
@@ -270,19 +311,26 @@ void PictureLane::advance(const Picked& picture, std::size_t& row) {
   auto& drawing = *job.drawings[static_cast<std::size_t>(picture.picture)];
   const std::size_t numbers = drawing.noisy().size();
   const std::size_t rows = drawing.needs_negative() ? 2 : 1;
-  const auto own = std::span(clean_).subspan(row * numbers, rows * numbers);
+  const auto own = std::span(predicted_).subspan(row * numbers, rows * numbers);
   row += rows;
   if (!job.asked.done) return;  // An earlier picture of the request has ended it.
   if (!std::ranges::all_of(own, [](float number) { return std::isfinite(number); })) {
     return fail(job, {ErrorCode::runtime_decode, "the model computed numbers that are not finite: its file may be damaged"});
   }
   drawing.advance(own.first(numbers), own.subspan(numbers));
+  tell(picture, false);
+}
+
+// Reports a step or the decoding of a picture, and ends its request if that was the last one.
+void PictureLane::tell(const Picked& picture, bool is_decoding) {
+  Job& job = *picture.job;
+  const llm::PictureDrawing& drawing = *job.drawings[static_cast<std::size_t>(picture.picture)];
   const TimePoint now = clock_.now();
-  const auto all = static_cast<double>(job.asked.count) * job.asked.drawing.steps;
+  const auto all = static_cast<double>(job.asked.count) * (job.asked.drawing.steps - job.asked.first_step);
   const auto done = static_cast<double>(job.steps_done);
   const double eta_ms = to_ms(now - job.began) * (all - done) / done;
   const auto told = contain([&]() -> Expected<bool> {
-    return job.asked.on_step({.picture = picture.picture, .drawing = drawing, .eta_ms = eta_ms});
+    return job.asked.on_step({.picture = picture.picture, .drawing = drawing, .eta_ms = eta_ms, .is_decoding = is_decoding});
   });
   if (!told) return fail(job, told.error());
   if (!*told) {

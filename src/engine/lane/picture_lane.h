@@ -1,7 +1,7 @@
 // One picture context and the pictures that wait for it. A call does one step of several pictures, of any requests and at any
-// of their steps. The next pictures are those of the client for which the least work was done, so that a request of ten
-// pictures does not delay a request of one; within a request they are drawn in order. The logic is step(); a thread is a loop
-// around it.
+// of their steps, or decodes one picture. The next pictures are those of the client for which the least work was done, so that
+// a request of ten pictures does not delay a request of one; within a request they are drawn in order. The logic is step(); a
+// thread is a loop around it.
 //
 // Invariants: (1) Every posted task gets exactly one outcome. (2) A step of a picture is either done or not begun: a call that
 // was ended early is made again.
@@ -47,17 +47,22 @@ struct PictureTask {
   struct Step {
     std::int32_t picture;  // From 0.
     const llm::PictureDrawing& drawing;
-    double eta_ms;  // Until all pictures are drawn.
+    double eta_ms;             // Until all pictures are drawn.
+    bool is_decoding = false;  // Not one of the drawing's steps: the finished picture was decoded.
   };
-  // Gets the state of a picture after each step. False: the client reads too slowly, and the request ends. Called from step().
+  // Gets the state of a picture after each step, and after it was decoded. False: the client reads too slowly, and the request
+  // ends. Called from step().
   using OnStep = MoveOnlyFunction<bool(const Step& step)>;
   // Called from step() or cancel_all(), after the last on_step.
   using Done = MoveOnlyFunction<void(const PictureOutcome& outcome)>;
 
   RequestId id;
-  std::vector<std::int32_t> caption;  // Of PictureWords::encode(), as is the next one.
-  std::vector<std::int32_t> negative;
+  llm::CaptionTokens caption;  // Of the model's read_caption(), as is the next one.
+  llm::CaptionTokens negative;
   llm::DrawingOptions drawing;  // Of the first picture; the seeds of the others count up from its seed.
+  // A picture that the drawings begin with, [height, width, 3], and the step they begin at; empty: noise.
+  std::vector<std::uint8_t> begin{};
+  std::int32_t first_step = 0;
   std::int32_t count = 1;
   sched::Flow flow;            // The tenant and client that the work is charged to.
   bool is_background = false;  // Runs only in the time that interactive requests leave.
@@ -126,8 +131,9 @@ class PictureLane {
   struct Job {
     PictureTask asked;
     std::optional<llm::Caption> caption{};
-    std::optional<llm::Caption> negative{};                      // Stays empty if the drawings do not need it.
-    std::vector<std::optional<llm::PictureDrawing>> drawings{};  // Of each picture; nullopt: not begun, or finished.
+    std::optional<llm::Caption> negative{};                        // Stays empty if the drawings do not need it.
+    std::optional<std::vector<float>> begin{};                     // As the model computes with it.
+    std::vector<std::unique_ptr<llm::PictureDrawing>> drawings{};  // Of each picture; null: not begun, or finished.
     std::int32_t finished = 0;
     std::int64_t steps_done = 0;  // Of all pictures.
     TimePoint began{};            // When its first call began; zero: it has not.
@@ -137,6 +143,7 @@ class PictureLane {
     std::int32_t picture = 0;
   };
 
+  [[nodiscard]] static bool is_to_be_decoded(const Picked& picture);
   void take_commands();
   void run(PictureTask& task);
   void run(const Cancel& cancel);
@@ -149,8 +156,10 @@ class PictureLane {
   [[nodiscard]] std::int32_t rows_allowed() const;
   void run_picked();
   [[nodiscard]] Expected<bool> run_call(std::span<const Picked> pictures);
-  [[nodiscard]] Expected<bool> read_captions(Job& job);
+  [[nodiscard]] Expected<bool> decode(const Picked& picture);
+  [[nodiscard]] Expected<bool> read_input(Job& job);
   void advance(const Picked& picture, std::size_t& row);
+  void tell(const Picked& picture, bool is_decoding);
   void fail(Job& job, const Error& error);
   void end(Job& job, PictureOutcome outcome);
   void drop_ended();
@@ -165,7 +174,7 @@ class PictureLane {
   sched::FairShare share_;
   std::vector<Picked> picked_;
   std::vector<llm::DenoiseRow> rows_;
-  std::vector<float> clean_;  // The pictures predicted by the last call.
+  std::vector<float> predicted_;  // By the last call, for each of its rows.
   std::vector<Command> inbox_taken_;
   double row_ms_ = 0;  // Measured; 0: not known yet.
   CoreShare cores_;

@@ -42,16 +42,16 @@ class PictureLaneTest : public ::testing::Test {
   // A request whose caption is its id.
   PictureTask task(std::int32_t id, std::int32_t count = 1, std::int32_t steps = 4, sched::Flow flow = {.tenant = "a"}) {
     PictureTask made{.id = {static_cast<std::uint64_t>(id)},
-                     .caption = {id},
-                     .negative = {0},
-                     .drawing = {.size = 2, .steps = steps, .guidance = 1, .seed = 10},
+                     .caption = {.ids = {id}, .weights = {}},
+                     .negative = {.ids = {0}, .weights = {}},
+                     .drawing = {.width = 2, .height = 2, .steps = steps, .guidance = 1, .seed = 10},
                      .count = count,
                      .flow = std::move(flow),
                      .received = clock_.now(),
                      .on_step = nullptr,
                      .done = nullptr};
     made.on_step = [this, id](const PictureTask::Step& step) {
-      steps_[id].push_back(step.picture);
+      if (!step.is_decoding) steps_[id].push_back(step.picture);
       etas_[id].push_back(step.eta_ms);
       if (step.drawing.is_done()) {
         seeds_[id].push_back(step.drawing.options().seed);
@@ -119,6 +119,48 @@ TEST_F(PictureLaneTest, AGuidedStepIsTwoRowsOfACall) {
   run();
   EXPECT_EQ(outcomes_.at(1).end, End::done);
   EXPECT_NEAR(grays_[1].front(), std::clamp(gray_of(0) + 3 * (gray_of(1) - gray_of(0)), -1.0F, 1.0F), 0.01F);
+}
+
+TEST_F(PictureLaneTest, BeginsWithAPictureAtALaterStep) {
+  start();
+  PictureTask begun = task(1, 2, 4);
+  begun.begin.assign(2 * 2 * 3, 255);
+  begun.first_step = 3;
+  lane_->post(std::move(begun));
+  run();
+  expect_drawn(1, 2);
+  EXPECT_THAT(steps_[1], ElementsAre(0, 1)) << "one step of each";
+  EXPECT_THAT(etas_[1], ElementsAre(0, 0));
+  EXPECT_EQ(outcomes_.at(1).steps_done, 2);
+}
+
+TEST_F(PictureLaneTest, APictureIsDecodedAloneInItsCall) {
+  start({}, {.decodes = true});
+  lane_->post(task(1, 2, 2));
+  lane_->post(task(2, 1, 3));
+  run();
+  expect_drawn(1, 2);
+  expect_drawn(2, 1);
+  EXPECT_EQ(context_->decoded, 3);
+  EXPECT_THAT(steps_[1], ElementsAre(0, 1, 0, 1)) << "decoding is not a step";
+  EXPECT_THAT(steps_[2], ElementsAre(0, 0, 0));
+  EXPECT_EQ(outcomes_.at(1).steps_done, 4);
+  EXPECT_EQ(lane_->stats().steps_total.value(), 7u);
+  EXPECT_EQ(lane_->stats().calls_total.value(), calls_.size() + 3);
+  EXPECT_EQ(lane_->stats().pictures_total.value(), 3u);
+}
+
+TEST_F(PictureLaneTest, DecodingIsEndedByACancelAndRepeatedAfterAnother) {
+  start({}, {.decodes = true});
+  lane_->post(task(1));
+  context_->on_decode = [this] { lane_->cancel({1}); };
+  run();
+  EXPECT_EQ(outcomes_.at(1).end, End::cancelled);
+  EXPECT_EQ(context_->decoded, 0);
+  context_->on_decode = nullptr;
+  lane_->post(task(2));
+  run();
+  expect_drawn(2, 1);
 }
 
 TEST_F(PictureLaneTest, PicturesOfManyRequestsShareACallAtAnyOfTheirSteps) {

@@ -73,7 +73,7 @@ void use_one_thread(llm::ContextOptions& options, LoadedWorkers& loaded) {
 
 // One context does: it draws pictures of several requests in a call.
 Expected<LoadedWorkers> load_picture_worker(const LoadWorkersOptions& options, const std::function<bool(double)>& on_progress) {
-  auto model = llm::load_picture_model(options.path, options.devices, on_progress);
+  auto model = llm::load_picture_model(options.picture, options.devices, on_progress);
   if (!model) return std::unexpected(model.error());
   auto context = (*model)->new_context(picture_options(options));
   if (!context) return std::unexpected(context.error());
@@ -92,7 +92,7 @@ Expected<LoadedWorkers> load_picture_worker(const LoadWorkersOptions& options, c
 
 }  // namespace
 
-llm::PictureOptions picture_options(const LoadWorkersOptions& options) {
+llm::PictureContextOptions picture_options(const LoadWorkersOptions& options) {
   constexpr std::int32_t kRows = 8;
   return {.rows_max = kRows, .threads = options.threads};
 }

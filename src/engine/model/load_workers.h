@@ -15,15 +15,17 @@
 #include "llm/adapters.h"
 #include "llm/devices.h"
 #include "llm/model.h"
+#include "llm/picture_model.h"
 
 namespace uma::engine {
 
 struct LoadWorkersOptions {
-  std::string path;  // A GGUF file.
+  std::string path;  // A GGUF file; of one that draws also safetensors.
   Capability capability = Capability::chat;
   std::string draft_path;        // A draft model, whose weights all workers share; empty: none.
   std::string projector_path{};  // A projector, which encodes images; empty: none.
   std::vector<llm::AdapterSource> adapters{};
+  llm::PictureSource picture{};       // Of a model that draws.
   std::int32_t image_tokens_max = 0;  // As in llm::ProjectorOptions.
   // Weights that are loaded already; null: they are read, as with `replicates`.
   std::shared_ptr<const llm::Model> weights = nullptr;
@@ -57,7 +59,7 @@ inline constexpr std::int32_t kPrefillCellsFirst = 2048;
 }
 
 // Of the one context of a model that draws: four guided pictures a call.
-[[nodiscard]] llm::PictureOptions picture_options(const LoadWorkersOptions& options);
+[[nodiscard]] llm::PictureContextOptions picture_options(const LoadWorkersOptions& options);
 
 // Blocks. `on_progress` is called with values from 0 to 1; it returns false to end the load early, which is then an error.
 [[nodiscard]] Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options,

@@ -1,6 +1,7 @@
 #include "engine/router/picture_request.h"
 
 #include <algorithm>
+#include <cmath>
 #include <format>
 #include <string>
 #include <utility>
@@ -8,21 +9,34 @@
 
 #include "base/thrown.h"
 #include "engine/lane/picture_lane.h"
+#include "image/picture_reader.h"
 #include "image/png_writer.h"
 
 namespace uma::engine {
 namespace {
 
-// How much a picture of the model is enlarged to the size that is asked for.
-Expected<std::int32_t> scale_of(const PictureOptions& options, std::int32_t native) {
+// The picture that the model draws for the size that is asked for, and how much it is enlarged: as little as possible.
+struct Fit {
+  std::int32_t width = 0;
+  std::int32_t height = 0;
+  std::int32_t scale = 1;
+};
+
+Expected<Fit> fit_size(const PictureOptions& options, const llm::PictureSizes& sizes) {
   const std::int32_t width = options.width > 0 ? options.width : std::max(options.height, 0);
   const std::int32_t height = options.height > 0 ? options.height : width;
-  if (width == 0) return 1;
-  if (width == height && width % native == 0 && width <= std::max(kPictureSideMax, native)) return width / native;
+  if (width == 0) return Fit{.width = sizes.native, .height = sizes.native};
+  const std::int32_t side_max = std::max(kPictureSideMax, sizes.native);
+  for (std::int32_t scale = 1; scale <= std::min(width, height) && std::max(width, height) <= side_max; ++scale) {
+    if (width % scale == 0 && height % scale == 0 && sizes.contain(width / scale, height / scale))
+      return Fit{.width = width / scale, .height = height / scale, .scale = scale};
+  }
+  const std::string drawn = sizes.multiple == 0 ? std::format("of {0} × {0} pixels", sizes.native)
+                                                : std::format("of up to {} pixels, with sides that are multiples of {}",
+                                                              sizes.pixels_max, sizes.multiple);
   const std::string text = std::format(
-      "the model draws pictures of {0} × {0} pixels, which can be enlarged to whole multiples of that up to {1} × {1}: "
-      "{2} × {3} is not possible",
-      native, kPictureSideMax / native * native, width, height);
+      "the model draws pictures {}, which can be enlarged to whole multiples of that up to {} × {}: {} × {} is not possible",
+      drawn, side_max / sizes.native * sizes.native, side_max / sizes.native * sizes.native, width, height);
   return std::unexpected(Error{.code = ErrorCode::proto_field, .message = text, .field = "size"});
 }
 
@@ -47,13 +61,14 @@ class Delivery {
   // As PictureTask::OnStep. Throws if a picture cannot be written.
   bool deliver(const PictureTask::Step& step) {
     const std::int32_t done = step.drawing.steps_done();
-    (void)sink_->deliver(PictureStep{.picture = step.picture, .step = done, .steps = receipt_.steps, .eta_ms = step.eta_ms});
+    if (!step.is_decoding)
+      (void)sink_->deliver(PictureStep{.picture = step.picture, .step = done, .steps = receipt_.steps, .eta_ms = step.eta_ms});
     const std::int32_t partial = partial_after(done, receipt_.steps, call_.options.partial_pictures);
     if (partial == 0 && !step.drawing.is_done()) return true;
-    const std::uint64_t seed = step.drawing.options().seed;
+    const llm::DrawingOptions& drawn = step.drawing.options();
+    const std::uint64_t seed = drawn.seed;
     const std::vector<std::uint8_t> levels = step.drawing.levels();
-    const std::int32_t size = step.drawing.options().size;
-    const auto png = image::write_png({.levels = levels, .width = size, .height = size, .scale = scale_},
+    const auto png = image::write_png({.levels = levels, .width = drawn.width, .height = drawn.height, .scale = scale_},
                                       call_.options.has_metadata ? parameters_of(call_, receipt_, seed) : "");
     if (!png) {
       problem_ = png.error();
@@ -99,30 +114,46 @@ class Delivery {
   std::optional<Error> problem_;
 };
 
-// The numbers of both captions' words.
-struct Words {
-  std::vector<std::int32_t> caption;
-  std::vector<std::int32_t> negative;
+// What a request's drawings are made from.
+struct Input {
+  llm::CaptionTokens caption;
+  llm::CaptionTokens negative;
+  std::vector<std::uint8_t> begin;  // Levels; empty: noise.
 };
 
-Expected<Words> encode(const llm::PictureWords& words, const std::string& caption, const std::string& negative) {
-  auto encoded = words.encode(caption);
-  if (!encoded) {
-    encoded.error().field = "prompt";
-    return std::unexpected(encoded.error());
+struct Asked {
+  std::string caption;
+  std::string negative_caption;
+  std::optional<ImageSource> begin;
+};
+
+Expected<Input> read_input(const llm::PictureModel& model, const Asked& call, const Fit& fit) {
+  auto read = model.read_caption(call.caption);
+  if (!read) {
+    read.error().field = "prompt";
+    return std::unexpected(read.error());
   }
-  auto encoded_negative = words.encode(negative);
-  if (!encoded_negative) {
-    encoded_negative.error().message = "in the negative prompt: " + encoded_negative.error().message;
-    encoded_negative.error().field = "negative_prompt";
-    return std::unexpected(encoded_negative.error());
+  auto read_negative = model.read_caption(call.negative_caption);
+  if (!read_negative) {
+    read_negative.error().message = "in the negative prompt: " + read_negative.error().message;
+    read_negative.error().field = "negative_prompt";
+    return std::unexpected(read_negative.error());
   }
-  return Words{*std::move(encoded), *std::move(encoded_negative)};
+  Input input{.caption = *std::move(read), .negative = *std::move(read_negative), .begin = {}};
+  if (!call.begin) return input;
+  auto begin = image::read_fitted(*call.begin, fit.width, fit.height);
+  if (!begin) {
+    begin.error().field = "image";
+    return std::unexpected(begin.error());
+  }
+  input.begin = *std::move(begin);
+  return input;
 }
 
-// Words of a caption without its beginning and its pads.
-std::int64_t count_words(const std::vector<std::int32_t>& words) {
-  return std::ranges::count_if(words, [](std::int32_t word) { return word > 1; });
+// The step that a drawing begins at whose picture is drawn anew to this part.
+std::int32_t first_step_of(float strength, std::int32_t steps) {
+  const auto drawn = static_cast<std::int32_t>(std::lround(strength * static_cast<float>(steps)));
+  return steps - std::clamp(drawn, 1, steps);
 }
 
 }  // namespace
@@ -184,38 +215,53 @@ Task<Expected<PictureReceipt>> PictureRequests::draw_in_lane(InFlight& request, 
   const ServedModel& served = *request.lease;
   const llm::PictureFacts& facts = served.picture_model->facts();
   const PictureOptions& options = call.options;
-  const auto scale = scale_of(options, facts.shape.image_size);
-  if (!scale) co_return scale.error();
-  auto words = co_await parts_.preparer.run(
-      parts_.tasks, TenantId{request.flow.tenant}, call.caption.size() + call.negative_caption.size(),
-      [model = served.picture_model, caption = call.caption, negative = call.negative_caption] {
-        return encode(model->words(), caption, negative);
-      });
-  if (!words) co_return words.error();
-  const std::int32_t side = facts.shape.image_size * *scale;
+  const auto fit = fit_size(options, facts.sizes);
+  if (!fit) co_return fit.error();
+  const bool begins_with_picture = call.begin.has_value();
+  if (begins_with_picture && !facts.reads_pictures) {
+    const std::string text = "the model cannot begin with a picture: its file has no encoder of pictures";
+    co_return Error{.code = ErrorCode::proto_field, .message = text, .field = "image"};
+  }
+  auto input = co_await parts_.preparer.run(
+      parts_.tasks, TenantId{request.flow.tenant}, memory_of(call),
+      [model = served.picture_model, asked = Asked{call.caption, call.negative_caption, std::exchange(call.begin, {})},
+       fit = *fit] { return read_input(*model, asked, fit); });
+  if (!input) co_return input.error();
+  // Programs send a sampler to every model: one that has no choice draws as it does.
+  const bool has_choice = facts.has_samplers;
+  const PictureSampler sampler = has_choice ? options.sampler.value_or(facts.defaults.sampler) : facts.defaults.sampler;
+  const auto usual_schedule = sampler == facts.defaults.sampler ? facts.defaults.schedule : std::nullopt;
   const PictureReceipt receipt{.error = std::nullopt,
                                .model = served.name,
-                               .width = side,
-                               .height = side,
-                               .steps = options.steps.value_or(facts.steps),
-                               .guidance = options.guidance.value_or(facts.guidance),
+                               .width = fit->width * fit->scale,
+                               .height = fit->height * fit->scale,
+                               .steps = options.steps.value_or(facts.defaults.steps),
+                               .guidance = options.guidance.value_or(facts.defaults.guidance),
+                               .sampler = sampler,
+                               .schedule = has_choice && options.schedule ? options.schedule : usual_schedule,
                                .seed = options.seed.value_or(random_.next_u64() >> 32),
-                               .caption_tokens = count_words(words->caption) + count_words(words->negative)};
+                               .caption_tokens = input->caption.count + input->negative.count};
   if (call.share) {
-    const auto numbers = static_cast<std::uint64_t>(facts.shape.numbers());
-    const auto pictures = static_cast<std::uint64_t>(options.count);
-    const std::uint64_t file = static_cast<std::uint64_t>(side) * static_cast<std::uint64_t>(side) * 3;
-    if (auto held = call.share->grow(pictures * numbers * 2 * sizeof(float) + file); !held) co_return held.error();
+    const auto pixels_of = [](std::int32_t width, std::int32_t height) {
+      return static_cast<std::uint64_t>(width) * static_cast<std::uint64_t>(height);
+    };
+    const std::uint64_t drawn = pixels_of(fit->width, fit->height) * facts.drawing_bytes_per_pixel;
+    const std::uint64_t file = pixels_of(receipt.width, receipt.height) * 3;
+    if (auto held = call.share->grow(static_cast<std::uint64_t>(options.count) * drawn + file); !held) co_return held.error();
   }
   PictureTask task{
       .id = request.id,
-      .caption = std::move(words->caption),
-      .negative = std::move(words->negative),
-      .drawing = {.size = facts.shape.image_size,
+      .caption = std::move(input->caption),
+      .negative = std::move(input->negative),
+      .drawing = {.width = fit->width,
+                  .height = fit->height,
                   .steps = receipt.steps,
                   .guidance = receipt.guidance,
-                  .shift = facts.shift,
-                  .seed = receipt.seed},
+                  .seed = receipt.seed,
+                  .sampler = receipt.sampler,
+                  .schedule = receipt.schedule},
+      .begin = std::move(input->begin),
+      .first_step = begins_with_picture ? first_step_of(options.strength, receipt.steps) : 0,
       .count = options.count,
       .flow = request.flow,
       .is_background = call.request_class == RequestClass::background,
@@ -223,15 +269,16 @@ Task<Expected<PictureReceipt>> PictureRequests::draw_in_lane(InFlight& request, 
       .deadline = deadline_of_whole(request.received, call.request_class, call.deadline_ms, parts_.limits.deadline_ms, served),
       .on_step = nullptr,
       .done = nullptr};
-  (void)sink->deliver(PictureBegun{.width = side,
-                                   .height = side,
+  const std::int64_t places = facts.sizes.places_of(fit->width, fit->height);
+  (void)sink->deliver(PictureBegun{.width = receipt.width,
+                                   .height = receipt.height,
                                    .pictures = options.count,
                                    .steps = receipt.steps,
                                    .seed = receipt.seed,
                                    .caption_tokens = receipt.caption_tokens,
-                                   .picture_tokens = facts.shape.patches()});
+                                   .picture_tokens = places});
   // Both calls come on the lane's thread.
-  const auto delivery = std::make_shared<Delivery>(std::move(call), receipt, *scale, facts.shape.patches(), std::move(sink));
+  const auto delivery = std::make_shared<Delivery>(std::move(call), receipt, fit->scale, places, std::move(sink));
   task.on_step = [delivery](const PictureTask::Step& step) { return delivery->deliver(step); };
   PictureLane& lane = *served.picture_lane;
   co_return co_await parts_.tasks.ask<PictureReceipt>([&](Reply<PictureReceipt> reply) {

@@ -110,6 +110,24 @@ Expected<std::string> check_draws(Service& service, const std::string& name) {
   return known;
 }
 
+// txt2img and img2img.
+Answer draw_for_page(HttpConnection& connection, const HttpRequest& request,
+                     std::expected<PictureRequest, wire::RejectedBody> asked) {
+  if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
+  if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
+  const auto& chosen = connection.server().sd_models;
+  if (const auto found = chosen.find(connection.tenant().value); asked->model.empty() && found != chosen.end()) {
+    asked->model = found->second;
+  }
+  choose_model(connection, *asked);
+  const auto state = std::make_shared<PictureState>(connection.waker(), std::numeric_limits<std::size_t>::max());
+  auto receipt = co_await draw_whole(
+      connection, *asked, state, [&](RequestId id) { connection.server().drawing[connection.tenant().value] = {id, state}; });
+  co_return co_await connection.respond_with(std::move(receipt), request, [&](const PictureReceipt& done) {
+    return wire::txt2img_json(*asked, done, files_of(*state));
+  });
+}
+
 }  // namespace
 
 Answer handlers::create_images(HttpConnection& connection, const HttpRequest& request) {
@@ -128,20 +146,11 @@ Answer handlers::create_images(HttpConnection& connection, const HttpRequest& re
 }
 
 Answer handlers::sd_txt2img(HttpConnection& connection, const HttpRequest& request) {
-  auto asked = wire::decode_txt2img(request.body);
-  if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
-  if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
-  const auto& chosen = connection.server().sd_models;
-  if (const auto found = chosen.find(connection.tenant().value); asked->model.empty() && found != chosen.end()) {
-    asked->model = found->second;
-  }
-  choose_model(connection, *asked);
-  const auto state = std::make_shared<PictureState>(connection.waker(), std::numeric_limits<std::size_t>::max());
-  auto receipt = co_await draw_whole(
-      connection, *asked, state, [&](RequestId id) { connection.server().drawing[connection.tenant().value] = {id, state}; });
-  co_return co_await connection.respond_with(std::move(receipt), request, [&](const PictureReceipt& done) {
-    return wire::txt2img_json(*asked, done, files_of(*state));
-  });
+  return draw_for_page(connection, request, wire::decode_txt2img(request.body));
+}
+
+Answer handlers::sd_img2img(HttpConnection& connection, const HttpRequest& request) {
+  return draw_for_page(connection, request, wire::decode_img2img(request.body));
 }
 
 Answer handlers::get_sd_options(HttpConnection& connection, const HttpRequest& request) {

@@ -61,6 +61,7 @@ constexpr std::array kRoutes = {
     HttpRoute{post, "/api/create", handlers::refuse_ollama_change},
     HttpRoute{post, "/api/push", handlers::refuse_ollama_change},
     HttpRoute{post, "/sdapi/v1/txt2img", handlers::sd_txt2img},
+    HttpRoute{post, "/sdapi/v1/img2img", handlers::sd_img2img},
     HttpRoute{get, "/sdapi/v1/options", handlers::get_sd_options},
     HttpRoute{post, "/sdapi/v1/options", handlers::set_sd_options},
     HttpRoute{get, "/sdapi/v1/sd-models", handlers::list_sd_models},

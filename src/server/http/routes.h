@@ -61,6 +61,7 @@ Answer ollama_embeddings(HttpConnection& connection, const HttpRequest& request)
 // pictures.cpp
 Answer create_images(HttpConnection& connection, const HttpRequest& request);
 Answer sd_txt2img(HttpConnection& connection, const HttpRequest& request);
+Answer sd_img2img(HttpConnection& connection, const HttpRequest& request);
 Answer get_sd_options(HttpConnection& connection, const HttpRequest& request);
 Answer set_sd_options(HttpConnection& connection, const HttpRequest& request);
 Answer list_sd_models(HttpConnection& connection, const HttpRequest& request);
