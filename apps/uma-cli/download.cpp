@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "uma-cli/format.h"
-#include "uma-cli/gguf_head.h"
+#include "uma-cli/model_head.h"
 #include "uma-cli/printable.h"
 
 namespace uma::cli {
@@ -49,7 +49,7 @@ class Fetch final : public HttpHandler {
   Result<void> on_body(std::string_view bytes) override {
     if (!is_begun()) {
       first_ += bytes;
-      if (first_.size() < kGgufHeadBytes) return {};
+      if (first_.size() < kModelHeadBytes) return {};
       if (auto begun = begin(); !begun) return begun;
       bytes = first_;
     }
@@ -66,7 +66,7 @@ class Fetch final : public HttpHandler {
 
   // Checks an answer that its server ended regularly.
   Result<void> check_end() const {
-    if (is_wanted() && !is_begun()) return refuse(why_not_gguf(first_));
+    if (is_wanted() && !is_begun()) return refuse(why_not_model(first_));
     return {};
   }
   [[nodiscard]] const std::optional<Judgement>& judgement() const { return judgement_; }
@@ -79,8 +79,8 @@ class Fetch final : public HttpHandler {
 
   // The existing part stays until the first bytes of the new answer look valid, so that an error page does not destroy it.
   Result<void> begin() {
-    const std::string_view head = std::string_view(first_).substr(0, kGgufHeadBytes);
-    if (const std::string why = why_not_gguf(head); !why.empty()) return refuse(why);
+    const std::string_view head = std::string_view(first_).substr(0, kModelHeadBytes);
+    if (const std::string why = why_not_model(head); !why.empty()) return refuse(why);
     is_begun_ = true;
     return part_.begin({.url = wanted_.url.text,
                         .etag = head_.etag,
@@ -195,7 +195,7 @@ Result<std::string> download(const Wanted& wanted, PartFile& part, Http& http, P
     return std::unexpected(with_part(fetched.error(), part));
   progress.update(part.size());
   progress.end();
-  if (const std::string why = why_not_gguf(part.head()); !why.empty()) {
+  if (const std::string why = why_not_model(part.head()); !why.empty()) {
     part.discard();
     return fail(ExitCode::protocol, std::format("{} is not a GGUF model: {}", wanted.name, why));
   }

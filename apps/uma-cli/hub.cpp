@@ -28,6 +28,10 @@ std::string_view base_name(std::string_view path) {
 bool is_gguf(const HubFile& file) {
   return lower_ascii(base_name(file.path)).ends_with(".gguf");
 }
+// Repositories also have such files of models that are not served: one is only taken by its whole name.
+bool is_safetensors(const HubFile& file) {
+  return lower_ascii(base_name(file.path)).ends_with(".safetensors");
+}
 
 // Whether `word` is a component of `name`, bounded by `separators` or by an end. Both are in lower case.
 bool has_word(std::string_view name, std::string_view word, std::string_view separators) {
@@ -117,10 +121,12 @@ Result<HubFile> choose_file(const std::vector<HubFile>& files, const HubName& na
   std::ranges::copy_if(files, std::back_inserter(ggufs), is_gguf);
   std::vector<HubFile> found;
   if (!name.pick.empty()) {
-    std::ranges::copy_if(ggufs, std::back_inserter(found), [&](const HubFile& file) { return file.path == name.pick; });
+    const auto is_model = [](const HubFile& file) { return is_gguf(file) || is_safetensors(file); };
+    std::ranges::copy_if(files, std::back_inserter(found),
+                         [&](const HubFile& file) { return is_model(file) && file.path == name.pick; });
     if (found.empty()) {
-      std::ranges::copy_if(ggufs, std::back_inserter(found),
-                           [&](const HubFile& file) { return base_name(file.path) == name.pick; });
+      std::ranges::copy_if(files, std::back_inserter(found),
+                           [&](const HubFile& file) { return is_model(file) && base_name(file.path) == name.pick; });
     }
     if (found.size() == 1) {
       if (is_split_name(found.front().path)) return refuse_split(found.front().path);
@@ -142,7 +148,9 @@ Result<HubFile> choose_file(const std::vector<HubFile>& files, const HubName& na
   if (found.empty() && !matching_pieces.empty() && (models.empty() || !name.pick.empty()))
     return refuse_split(matching_pieces.front().path);
   if (models.empty())
-    return fail(ExitCode::usage, std::format("{} has no model in GGUF format: name another repository", name.repo));
+    return fail(ExitCode::usage, std::format("{} has no model in GGUF format: name another repository, or a safetensors file "
+                                             "of Stable Diffusion by its whole name",
+                                             name.repo));
   if (name.pick.empty()) {
     return fail(ExitCode::usage, std::format("{} has several models: choose one with {}:FILE-OR-QUANT\n{}", name.repo,
                                              name.repo, choices(models)));

@@ -73,6 +73,10 @@ TEST(ChooseFile, TakesAnExactNameBeforeAnything) {
   const auto list = files({"a/m-q8_0.gguf", "b/m-q8_0.gguf", "mmproj-m.gguf"});
   EXPECT_EQ(chosen(list, "b/m-q8_0.gguf"), "b/m-q8_0.gguf");
   EXPECT_EQ(chosen(list, "mmproj-m.gguf"), "mmproj-m.gguf");
+  const auto pictures = files({"model_index.json", "sd.safetensors", "unet/part.safetensors"});
+  EXPECT_EQ(chosen(pictures, "sd.safetensors"), "sd.safetensors");
+  EXPECT_EQ(chosen(pictures, "unet/part.safetensors"), "unet/part.safetensors");
+  EXPECT_THAT(chosen(pictures, ""), HasSubstr("a safetensors file of Stable Diffusion by its whole name"));
   EXPECT_THAT(chosen(list, "m-q8_0.gguf"), HasSubstr("several models"));
 }
 

@@ -13,7 +13,7 @@
 
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
-#include "uma-cli/gguf_head.h"
+#include "uma-cli/model_head.h"
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
 #include "uma-cli/table.h"
@@ -96,11 +96,11 @@ Result<std::string> checked_file(const std::string& path) {
   if (!std::filesystem::is_regular_file(path, problem)) {
     return fail(ExitCode::usage, std::format("{} is neither an existing file nor an http(s) URL", printable_line(path)));
   }
-  std::string head(kGgufHeadBytes, '\0');
+  std::string head(kModelHeadBytes, '\0');
   std::ifstream file(path, std::ios::binary);
   file.read(head.data(), static_cast<std::streamsize>(head.size()));
   head.resize(static_cast<std::size_t>(file.gcount()));
-  if (const std::string why = why_not_gguf(head); !why.empty()) {
+  if (const std::string why = why_not_model(head); !why.empty()) {
     return fail(ExitCode::usage, std::format("{} is not a GGUF model: {}", printable_line(path), why));
   }
   return std::filesystem::absolute(path, problem).lexically_normal().string();

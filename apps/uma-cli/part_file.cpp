@@ -18,7 +18,7 @@
 #include "base/sync_folder.h"
 #include "base/unique_fd.h"
 #include "uma-cli/format.h"
-#include "uma-cli/gguf_head.h"
+#include "uma-cli/model_head.h"
 
 namespace uma::cli {
 namespace {
@@ -141,7 +141,7 @@ Result<void> PartFile::load(Interrupts& interrupts, const OnBytes& on_bytes) {
 }
 
 void PartFile::count(std::string_view bytes) {
-  head_ += bytes.substr(0, std::min(bytes.size(), kGgufHeadBytes - head_.size()));
+  head_ += bytes.substr(0, std::min(bytes.size(), kModelHeadBytes - head_.size()));
   sum_.add(bytes);
 }
 

@@ -48,7 +48,7 @@ class PartFile {
 
   [[nodiscard]] std::uint64_t size() const { return size_; }
   [[nodiscard]] const PartState* state() const { return state_ ? &*state_ : nullptr; }
-  [[nodiscard]] const std::string& head() const { return head_; }  // The first kGgufHeadBytes, or fewer.
+  [[nodiscard]] const std::string& head() const { return head_; }  // The first kModelHeadBytes, or fewer.
   [[nodiscard]] std::string sha256() const { return sum_.hex(); }
   [[nodiscard]] const std::string& path() const { return path_; }
 

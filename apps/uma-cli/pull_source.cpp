@@ -1,6 +1,7 @@
 #include "uma-cli/pull_source.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <format>
 
@@ -24,11 +25,10 @@ bool is_hub_word(std::string_view text) {
          std::ranges::all_of(text, [](char c) { return is_alnum(c) || std::string_view("-._").contains(c); });
 }
 
-bool ends_in_gguf(std::string_view name) {
-  constexpr std::string_view kEnding = ".gguf";
-  return name.size() > kEnding.size() && std::ranges::equal(name.substr(name.size() - kEnding.size()), kEnding, {}, [](char c) {
-           return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-         });
+bool is_model_name(std::string_view name) {
+  const std::string lower = lower_ascii(name);
+  return std::ranges::any_of(std::array<std::string_view, 2>{".gguf", ".safetensors"},
+                             [&](std::string_view ending) { return lower.size() > ending.size() && lower.ends_with(ending); });
 }
 
 }  // namespace
@@ -72,8 +72,8 @@ Result<std::string> safe_file_name(std::string_view path) {
                 std::format("\"{}\" is not a valid file name here: choose one with --out FILE", printable_line(name)));
   }
   if (is_split_name(name)) return refuse_split(name);
-  if (!ends_in_gguf(name))
-    return fail(ExitCode::usage, std::format("{} does not end in .gguf: choose a name with --out FILE", name));
+  if (!is_model_name(name))
+    return fail(ExitCode::usage, std::format("{} does not end in .gguf or .safetensors: choose a name with --out FILE", name));
   return name;
 }
 

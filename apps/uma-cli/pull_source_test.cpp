@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "uma-cli/gguf_head.h"
+#include "uma-cli/model_head.h"
 
 namespace uma::cli {
 namespace {
@@ -92,15 +92,19 @@ TEST(Checksum, IsReadInEitherCase) {
   EXPECT_FALSE(parse_sha256(known.substr(1) + "g").has_value());
 }
 
-TEST(GgufHead, RefusesWhatIsNoModel) {
+TEST(ModelHead, RefusesWhatIsNoModel) {
   const auto head = [](char version, char tensors, char pairs, char high = 0) {
     return std::string("GGUF") + std::string{version, 0, 0, 0, tensors, 0, 0, 0, 0, 0, 0, high, pairs, 0, 0, 0, 0, 0, 0, 0};
   };
-  EXPECT_EQ(why_not_gguf(head(3, 5, 7)), "");
-  EXPECT_EQ(why_not_gguf(head(2, 0, 1)), "") << "a vocabulary has no tensors";
-  for (const std::string& bad : {std::string("<!DOCTYPE html><html lang="), std::string(), head(1, 5, 7), head(4, 5, 7),
-                                 head(3, 5, 0), head(3, 5, 7, 1), head(3, 5, 7).substr(0, 23)}) {
-    EXPECT_NE(why_not_gguf(bad), "");
+  EXPECT_EQ(why_not_model(head(3, 5, 7)), "");
+  EXPECT_EQ(why_not_model(head(2, 0, 1)), "") << "a vocabulary has no tensors";
+  EXPECT_EQ(why_not_model(head(3, 5, 0)), "") << "Stable Diffusion has no metadata";
+  const std::string safetensors = std::string("\x40\x0d\x03\0\0\0\0\0", 8) + R"({"model.diffusion)";
+  EXPECT_EQ(why_not_model(safetensors), "");
+  for (const std::string& bad :
+       {std::string("<!DOCTYPE html><html lang="), std::string(), head(1, 5, 7), head(4, 5, 7), head(3, 0, 0), head(3, 5, 7, 1),
+        head(3, 5, 7).substr(0, 23), safetensors.substr(0, 23), std::string(8, '\x40') + safetensors.substr(8)}) {
+    EXPECT_NE(why_not_model(bad), "");
   }
 }
 

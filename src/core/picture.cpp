@@ -14,17 +14,18 @@ struct Named {
   Value value;
   std::string_view name;
   std::string_view label;
+  std::array<std::string_view, 2> aliases;  // Of other programs.
 };
 constexpr Named<PictureSampler> kSamplers[] = {
-    {PictureSampler::euler, "euler", "Euler"},
-    {PictureSampler::euler_ancestral, "euler_a", "Euler a"},
-    {PictureSampler::dpmpp_2m, "dpm++_2m", "DPM++ 2M"},
-    {PictureSampler::lcm, "lcm", "LCM"},
+    {PictureSampler::euler, "euler", "Euler", {"k_euler"}},
+    {PictureSampler::euler_ancestral, "euler_a", "Euler a", {"k_euler_a", "k_euler_ancestral"}},
+    {PictureSampler::dpmpp_2m, "dpm++_2m", "DPM++ 2M", {"dpmpp_2m", "k_dpmpp_2m"}},
+    {PictureSampler::lcm, "lcm", "LCM", {}},
 };
 constexpr Named<NoiseSchedule> kSchedules[] = {
-    {NoiseSchedule::discrete, "discrete", "Normal"},
-    {NoiseSchedule::karras, "karras", "Karras"},
-    {NoiseSchedule::trailing, "trailing", "SGM Uniform"},
+    {NoiseSchedule::discrete, "discrete", "Normal", {"uniform"}},
+    {NoiseSchedule::karras, "karras", "Karras", {}},
+    {NoiseSchedule::trailing, "trailing", "SGM Uniform", {"sgm_uniform"}},
 };
 
 template <class Value, std::size_t count>
@@ -39,8 +40,10 @@ constexpr auto kAllSchedules = values_of(kSchedules);
 template <class Value>
 std::optional<Value> named(std::span<const Named<Value>> all, std::string_view name) {
   const std::string wanted = lower_ascii(name);
-  const auto found = std::ranges::find_if(
-      all, [&](const Named<Value>& each) { return lower_ascii(each.name) == wanted || lower_ascii(each.label) == wanted; });
+  if (wanted.empty()) return std::nullopt;
+  const auto found = std::ranges::find_if(all, [&](const Named<Value>& each) {
+    return each.name == wanted || lower_ascii(each.label) == wanted || std::ranges::contains(each.aliases, wanted);
+  });
   return found == all.end() ? std::nullopt : std::optional(found->value);
 }
 

@@ -37,7 +37,7 @@ enum class NoiseSchedule : std::uint8_t { discrete, karras, trailing };
 // As image programs write them: "Euler a", "DPM++ 2M"; "Karras".
 [[nodiscard]] std::string_view sampler_label(PictureSampler sampler);
 [[nodiscard]] std::string_view schedule_label(NoiseSchedule schedule);
-// From a name or a label, in letters of any case; nullopt: it is none.
+// From a name or a label, or what other programs call it, in letters of any case; nullopt: it is none.
 [[nodiscard]] std::optional<PictureSampler> sampler_of(std::string_view name);
 [[nodiscard]] std::optional<NoiseSchedule> schedule_of(std::string_view name);
 [[nodiscard]] std::span<const PictureSampler> all_samplers();
@@ -79,7 +79,7 @@ struct PictureBegun {
   std::int32_t width = 0;
   std::int32_t height = 0;
   std::int32_t pictures = 0;
-  std::int32_t steps = 0;           // Of each picture, with those that a picture to begin with saves.
+  std::int32_t steps = 0;           // That are drawn of each picture; a picture to begin with saves some.
   std::uint64_t seed = 0;           // Of the first picture.
   std::int64_t caption_tokens = 0;  // Words of both captions that the model has read.
   std::int64_t picture_tokens = 0;  // Positions of each picture, as the model computes them.

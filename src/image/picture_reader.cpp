@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <format>
 
 #include "base/check.h"
+#include "image/image_header.h"
 #include "image/image_source.h"
 
 namespace uma::image {
@@ -50,8 +52,14 @@ std::vector<std::uint8_t> fitted(const llm::DecodedPicture& picture, std::int32_
 
 Expected<std::vector<std::uint8_t>> read_fitted(const ImageSource& source, std::int32_t width, std::int32_t height) {
   constexpr std::int64_t kPixelsMax = 16'000'000;
-  const auto file = read_image(source, {}, kPixelsMax);
+  const auto file = read_image(source, {});
   if (!file) return std::unexpected(file.error());
+  const auto header = check_image(*file);
+  if (!header) return std::unexpected(header.error());
+  if (header->width * header->height > kPixelsMax) {
+    return fail(ErrorCode::proto_field, std::format("the picture has {} × {} pixels, and a drawing begins with up to {}",
+                                                    header->width, header->height, kPixelsMax));
+  }
   const auto picture = llm::decode_picture(*file);
   if (!picture) return std::unexpected(picture.error());
   return fitted(*picture, width, height);

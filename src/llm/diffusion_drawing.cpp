@@ -81,7 +81,8 @@ std::vector<double> NoiseLevels::schedule_of_lcm(std::int32_t steps) const {
   std::vector<double> levels;
   for (std::int32_t step = 0; step < steps; ++step) {
     const std::int32_t index = std::max(1, kDistilled - kDistilled * step / steps);
-    levels.push_back(of_time(index * (kTimes / kDistilled) - 1));
+    const std::int32_t time = index * (kTimes / kDistilled) - 1;
+    levels.push_back(of_time(time));
   }
   levels.push_back(0);
   return levels;

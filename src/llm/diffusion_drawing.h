@@ -43,12 +43,13 @@ class DiffusionDrawing final : public PictureDrawing {
   DiffusionDrawing(const DrawingOptions& options, Prediction prediction, const DrawingStart& start);
 
   [[nodiscard]] bool is_done() const override { return !levels_.empty(); }
+  [[nodiscard]] bool is_decoded() const override { return true; }
   [[nodiscard]] bool wants_decoding() const override { return steps_done() == options().steps && levels_.empty(); }
   [[nodiscard]] std::span<const float> noisy() const override { return scaled_; }
   [[nodiscard]] float time() const override;
   void advance(std::span<const float> predicted, std::span<const float> predicted_of_negative) override;
   [[nodiscard]] std::span<const float> latent() const override { return x_; }
-  void finish(std::vector<std::uint8_t> levels) override { levels_ = std::move(levels); }
+  void finish(const std::vector<std::uint8_t>& levels) override { levels_ = levels; }
   // Before finish(): each place of the latent picture as a square of about its colour.
   [[nodiscard]] std::vector<std::uint8_t> levels() const override;
 

@@ -173,17 +173,32 @@ std::int32_t text_layers_of(const DiffusionFile& file) {
   return leaves_last ? layers - 1 : layers;
 }
 
+// The words of a file's name: its letters and its digits, "dreamshaper", "8", "lcm".
+std::vector<std::string> name_words(std::string_view path) {
+  const std::string name = lower_ascii(path.substr(path.rfind('/') + 1));
+  std::vector<std::string> words;
+  char before = 0;
+  for (const char c : name) {
+    const auto kind_of = [](char each) { return each >= 'a' && each <= 'z' ? 1 : each >= '0' && each <= '9' ? 2 : 0; };
+    if (kind_of(c) != 0 && kind_of(c) != kind_of(before)) words.emplace_back();
+    if (kind_of(c) != 0) words.back() += c;
+    before = c;
+  }
+  return words;
+}
+
 // What the file does not say follows from its name, as people know such files.
 void set_defaults(DiffusionFile& file, const PictureSource& source) {
   constexpr std::int32_t kNative = 512;
   constexpr std::int32_t kNativeOfVelocity = 768;
-  const std::string name = lower_ascii(std::string_view(source.path).substr(source.path.rfind('/') + 1));
-  const bool is_turbo = name.contains("turbo");
-  const bool is_lcm = name.contains("lcm");
+  const auto words = name_words(source.path);
+  const bool is_turbo = std::ranges::contains(words, "turbo");
+  const bool is_lcm = std::ranges::contains(words, "lcm");
+  file.by_its_name = is_turbo ? " Turbo" : is_lcm ? " LCM" : "";
   file.predicts_velocity = source.predicts_velocity;
   if (file.family == DiffusionFamily::sd1 && !file.predicts_velocity) file.predicts_velocity = false;
   const bool is_large =
-      file.family == DiffusionFamily::sd2 && (name.contains("768") || source.predicts_velocity.value_or(false));
+      file.family == DiffusionFamily::sd2 && (std::ranges::contains(words, "768") || source.predicts_velocity.value_or(false));
   const std::int64_t native = is_large ? kNativeOfVelocity : kNative;
   file.sizes = {.native = static_cast<std::int32_t>(native),
                 .multiple = 64,
@@ -225,6 +240,11 @@ Expected<DiffusionFile> diffusion_file_of(const PictureSource& source, const std
            .bytes = tensor.bytes});
     }
   }
+  const auto is_of_decoder = [](const auto& entry) {
+    return entry.second.file == 1 && (entry.first.starts_with("vae.decoder.") || entry.first.starts_with("tae."));
+  };
+  if (heads.size() > 1 && std::ranges::none_of(file.tensors, is_of_decoder))
+    return refuse(std::format("{}: it has no decoder whose tensors have known names", source.vae_path));
   if (auto checked = check_kind(file, heads.front()); !checked) return std::unexpected(checked.error());
   file.family = family_of(file);
   file.text_layers = text_layers_of(file);

@@ -37,6 +37,7 @@ struct DiffusionFile {
   std::int32_t text_layers = 0;  // Of the text encoder, as far as they are used.
   PictureSizes sizes;
   DrawingDefaults defaults;
+  std::string by_its_name;  // What its name says beyond that, for people: " Turbo", " LCM"; empty: nothing.
   // Whether it predicts velocities; nullopt: nothing says so.
   std::optional<bool> predicts_velocity;
 };

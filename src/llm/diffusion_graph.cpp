@@ -75,6 +75,7 @@ class Builder {
     check_room();
     const auto found = network_.tensors.find(name);
     if (found == network_.tensors.end()) throw Misfit{std::format("tensor {} is missing", name)};
+    ++weights_;
     if (observer_ != nullptr) observer_->used.insert(name);
     return found->second;
   }
@@ -117,10 +118,11 @@ class Builder {
     const auto split = [&](ggml_tensor* x) {
       return ggml_permute(context_, ggml_reshape_3d(context_, x, width / heads, heads, x->ne[1]), 0, 2, 1, 3);
     };
+    const std::int64_t head_width = width / heads;
     // Devices compute with keys and values of half precision; the CPU is as fast with whole ones.
     const auto stored = [&](ggml_tensor* x) { return network_.is_on_device ? ggml_cast(context_, x, GGML_TYPE_F16) : x; };
     ggml_tensor* const mixed = ggml_flash_attn_ext(context_, split(q), stored(split(k)), stored(split(v)), nullptr,
-                                                   1 / std::sqrt(static_cast<float>(width / heads)), 0, 0);
+                                                   1 / std::sqrt(static_cast<float>(head_width)), 0, 0);
     return ggml_reshape_2d(context_, mixed, width, q->ne[1]);
   }
 
@@ -151,7 +153,14 @@ class Builder {
       throw Misfit{std::format("what {} joins is {} and {}", name, text_of(a), text_of(b))};
     return ggml_concat(context_, a, b, 2);
   }
-  [[nodiscard]] ggml_tensor* doubled(ggml_tensor* x) { return ggml_upscale(context_, x, 2, GGML_SCALE_MODE_NEAREST); }
+  [[nodiscard]] ggml_tensor* doubled(ggml_tensor* x) {
+    check_room();
+    // Of what a decoder makes; beyond that the library's checks end the process.
+    constexpr std::int64_t kSideMax = 8192;
+    if (x->ne[0] > kSideMax / 2 || x->ne[1] > kSideMax / 2)
+      throw Misfit{"it enlarges pictures more often than a model of its kind"};
+    return ggml_upscale(context_, x, 2, GGML_SCALE_MODE_NEAREST);
+  }
   [[nodiscard]] ggml_tensor* silu(ggml_tensor* x) { return ggml_silu(context_, x); }
 
   // A convolution of 3 × 3, as a product of the kernel with each place's surroundings. In bands, so that the surroundings of
@@ -187,7 +196,7 @@ class Builder {
 
  private:
   void check_room() const {
-    if (ggml_used_mem(context_) / ggml_tensor_overhead() > kTensorsMax)
+    if (weights_ + ggml_used_mem(context_) / ggml_tensor_overhead() > kTensorsMax)
       throw Misfit{"it has more layers than a model of its kind"};
   }
 
@@ -226,6 +235,7 @@ class Builder {
   ggml_cgraph* const graph_;
   GraphObserver* const observer_;
   std::map<std::int64_t, ggml_tensor*> shapes_;  // Of kernels, by their inputs.
+  std::size_t weights_ = 0;                      // Used; they count as the graph's, too.
 };
 
 // Makes a graph by build(builder, graph).

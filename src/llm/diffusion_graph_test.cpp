@@ -255,5 +255,45 @@ TEST_F(DiffusionGraphTest, NamesATensorThatIsMissingOrDoesNotFit) {
   EXPECT_THAT(problem_without("unet.input_blocks.3.0.in_layers.0.weight"), HasSubstr("unet."));
 }
 
+// Files that would make the library end the process, or never end.
+TEST_F(DiffusionGraphTest, EndlessModelsAreRefused) {
+  init_llama();
+  GgufHeader head;
+  for (const SmallDiffusion::Tensor& tensor : SmallDiffusion("sd1").tensors)
+    head.tensors.push_back({.name = tensor.name, .sizes = {tensor.sizes.rbegin(), tensor.sizes.rend()}, .type = 0});
+  const auto file = diffusion_file_of({.path = "small.gguf"}, {head});
+  ASSERT_TRUE(file.has_value());
+  const ggml_context_ptr context(
+      ggml_init({.mem_size = (file->tensors.size() + 8) * ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true}));
+  const auto described = describe_network(*file, context.get());
+  ASSERT_TRUE(described.has_value());
+  const auto problem_of = [](const auto& made) { return made ? std::string() : made.error().message; };
+
+  DiffusionNetwork deep = *described;
+  deep.text_layers = 10'000;
+  for (const auto& [name, tensor] : described->tensors) {
+    const std::string first = "text.encoder.layers.0.";
+    if (!name.starts_with(first)) continue;
+    for (int i = 1; i < deep.text_layers; ++i)
+      deep.tensors[std::format("text.encoder.layers.{}.{}", i, name.substr(first.size()))] = tensor;
+  }
+  EXPECT_THAT(problem_of(make_text_graph(deep)), HasSubstr("more layers than a model of its kind"));
+
+  DiffusionNetwork large = *described;
+  ggml_tensor* const kernel = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, 9 * 32, 32);
+  ggml_tensor* const bias = ggml_new_tensor_1d(context.get(), GGML_TYPE_F32, 32);
+  for (int i = 1; i < 30; ++i) {
+    large.tensors[std::format("unet.input_blocks.0.{}.conv.weight", i)] = kernel;
+    large.tensors[std::format("unet.input_blocks.0.{}.conv.bias", i)] = bias;
+  }
+  EXPECT_THAT(problem_of(make_noise_graph(large, 8, 8, kClipLength)), HasSubstr("enlarges pictures more often"));
+
+  DiffusionNetwork doubling;
+  doubling.tensors["tae.0.weight"] = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, 9 * 4, 32);
+  doubling.tensors["tae.0.bias"] = bias;
+  doubling.tensors["tae.55.weight"] = kernel;
+  EXPECT_THAT(problem_of(make_decode_graph(doubling, 8, 8)), HasSubstr("enlarges pictures more often"));
+}
+
 }  // namespace
 }  // namespace uma::llm

@@ -291,7 +291,8 @@ TEST(DiffusionFileTest, DefaultsFollowFromTheNameAndTheCard) {
   EXPECT_EQ(turbo.guidance, 1);
   EXPECT_EQ(turbo.schedule, NoiseSchedule::trailing);
   EXPECT_EQ(file({.path = "/turbo/other.safetensors"}, second).defaults.steps, 20) << "a folder's name is not the file's";
-  EXPECT_EQ(file({.path = "/m/dreamshaper-lcm.gguf"}, first).defaults.sampler, PictureSampler::lcm);
+  EXPECT_EQ(file({.path = "/m/dreamshaper_8LCM.gguf"}, first).defaults.sampler, PictureSampler::lcm);
+  EXPECT_EQ(file({.path = "/m/realcmix.gguf"}, first).defaults.steps, 20) << "no word of the name";
   const auto given =
       file({.path = "/m/sd_turbo.gguf", .steps = 3, .guidance = 2, .sampler = PictureSampler::euler}, second).defaults;
   EXPECT_EQ(given.steps, 3);
@@ -331,6 +332,11 @@ TEST(DiffusionFileTest, SaysWhichOtherModelItIs) {
   const auto file = diffusion_file_of({.path = "a.gguf", .vae_path = "vae.safetensors"}, {head_of("sd1"), diffusers});
   ASSERT_FALSE(file.has_value());
   EXPECT_THAT(file.error().message, HasSubstr("vae.safetensors: its tensors have the names of the diffusers library"));
+  GgufHeader other;
+  other.tensors.push_back({.name = "encoder.layers.0.weight", .sizes = {4}});
+  const auto unknown = diffusion_file_of({.path = "a.gguf", .vae_path = "vae.safetensors"}, {head_of("sd1"), other});
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_THAT(unknown.error().message, HasSubstr("vae.safetensors: it has no decoder"));
 }
 
 TEST(DiffusionFileTest, AnotherFilesDecoderStandsForItsOwn) {

@@ -79,8 +79,11 @@ void weigh(std::span<float> text, std::span<const float> weights) {
 class DiffusionContext final : public RunnerContext {
  public:
   DiffusionContext(const DiffusionNetwork& network, Prediction prediction, std::unique_ptr<GraphRunner> runner,
-                   const PictureContextOptions& options)
-      : RunnerContext(std::move(runner), options), network_(network), prediction_(prediction) {}
+                   const PictureContextOptions& options, std::size_t work_bytes)
+      : RunnerContext(std::move(runner), options, work_bytes), network_(network), prediction_(prediction) {}
+
+  // A picture's branches: several pictures in a call would only be computed one after the other.
+  [[nodiscard]] std::int32_t rows_max() const override { return 2; }
 
   [[nodiscard]] std::unique_ptr<PictureDrawing> new_drawing(const DrawingOptions& options,
                                                             const DrawingStart& start) const override {
@@ -130,11 +133,18 @@ class DiffusionContext final : public RunnerContext {
     UMA_CHECK(drawing.wants_decoding());
     const std::int32_t width = drawing.options().width / kLatentScale;
     const std::int32_t height = drawing.options().height / kLatentScale;
-    return runner_->run<DecodeGraph>(
+    bool is_whole = true;
+    auto done = runner_->run<DecodeGraph>(
         monitor, [&](const DecodeGraph& graph) { return graph.latent->ne[0] == width && graph.latent->ne[1] == height; },
         [&] { return make_decode_graph(network_, width, height); },
         [&](const DecodeGraph& graph) { set_numbers(graph.latent, drawing.latent()); },
-        [&](const DecodeGraph& graph) { drawing.finish(levels_of(numbers_of(graph.picture))); });
+        [&](const DecodeGraph& graph) {
+          const std::vector<float> picture = numbers_of(graph.picture);
+          is_whole = std::ranges::all_of(picture, [](float number) { return std::isfinite(number); });
+          if (is_whole) drawing.finish(levels_of(picture));
+        });
+    if (is_whole) return done;
+    return fail(ErrorCode::runtime_decode, "the decoder computed numbers that are not finite: the model's file may be damaged");
   }
 
   struct NetworkInput {
@@ -179,7 +189,7 @@ class DiffusionContext final : public RunnerContext {
     const std::size_t pixels = picture.size() / 3;
     std::vector<std::uint8_t> levels(picture.size());
     for (std::size_t i = 0; i < picture.size(); ++i) {
-      const float value = std::fmax(0.0F, std::fmin(picture[i], 1.0F));  // A number also if the decoder's is none.
+      const float value = std::clamp(picture[i], 0.0F, 1.0F);
       levels[i % pixels * 3 + i / pixels] = static_cast<std::uint8_t>(std::lround(value * 255));
     }
     return levels;
@@ -229,9 +239,11 @@ class DiffusionModel final : public LoadablePicture {
     const auto height = static_cast<std::int32_t>(file_.sizes.pixels_max / file_.sizes.native / kLatentScale);
     return each_of(network_, width, height, nullptr, use);
   }
+  // The CPU multiplies with columns in the kernel's type.
+  [[nodiscard]] std::size_t work_bytes() const override { return network_.column_bytes_max; }
   std::unique_ptr<PictureContext> make_context(std::unique_ptr<GraphRunner> runner,
                                                const PictureContextOptions& options) const override {
-    return std::make_unique<DiffusionContext>(network_, prediction_, std::move(runner), options);
+    return std::make_unique<DiffusionContext>(network_, prediction_, std::move(runner), options, work_bytes());
   }
 
   Expected<Unit> read_weights(const OnProgress& on_progress) override {
@@ -259,8 +271,9 @@ class DiffusionModel final : public LoadablePicture {
     }
     if (auto found = find_prediction(); !found) return found;
     facts_ = {.identity = std::move(identity),
-              .description = std::format("Stable Diffusion {}, {:.3g} M parameters, predicts {}",
-                                         file_.family == DiffusionFamily::sd1 ? 1 : 2, static_cast<double>(parameters_) / 1e6,
+              .description = std::format("Stable Diffusion {}{}, {:.0f} M parameters, predicts {}",
+                                         file_.family == DiffusionFamily::sd1 ? 1 : 2, file_.by_its_name,
+                                         static_cast<double>(parameters_) / 1e6,
                                          prediction_ == Prediction::noise ? "noise" : "velocities"),
               .sizes = file_.sizes,
               .defaults = file_.defaults,

@@ -44,6 +44,7 @@ Expected<PictureNeed> LoadablePicture::measure(const PictureContextOptions& opti
   for (std::size_t i = 0; i < most.size(); ++i) {
     add_bytes(need.context, ggml_backend_get_device(backends->all()[i]), most[i]);
   }
+  need.context.all += work_bytes();
   return need;
 }
 
@@ -147,6 +148,11 @@ Expected<PictureSizes> picture_sizes_of(const PictureSource& source) {
   if (*diffuses) {
     const auto file = read_diffusion_file(source);
     return file ? Expected<PictureSizes>(file->sizes) : std::unexpected(file.error());
+  }
+  if (!source.is_plain()) {
+    return fail(
+        ErrorCode::model_load,
+        std::format("{}: its card has vae, sampler, schedule or prediction, which only Stable Diffusion has", source.path));
   }
   const auto file = read_picture_file(source.path);
   return file ? Expected<PictureSizes>(sizes_of(file->shape)) : std::unexpected(file.error());

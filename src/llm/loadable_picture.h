@@ -40,6 +40,8 @@ class LoadablePicture : public PictureModel {
   [[nodiscard]] virtual Expected<Unit> each_graph(const PictureContextOptions& options, const UseGraph& use) const = 0;
   [[nodiscard]] virtual std::unique_ptr<PictureContext> make_context(std::unique_ptr<GraphRunner> runner,
                                                                      const PictureContextOptions& options) const = 0;
+  // What the CPU takes for a computation besides its graph.
+  [[nodiscard]] virtual std::size_t work_bytes() const { return 0; }
   // Into the memory of `weights_`. Fills `facts_` in, but for `bytes`.
   [[nodiscard]] virtual Expected<Unit> read_weights(const OnProgress& on_progress) = 0;
 
@@ -56,17 +58,22 @@ class LoadablePicture : public PictureModel {
 // A context on a runner.
 class RunnerContext : public PictureContext {
  public:
-  RunnerContext(std::unique_ptr<GraphRunner> runner, const PictureContextOptions& options)
-      : runner_(std::move(runner)), options_(options) {}
+  RunnerContext(std::unique_ptr<GraphRunner> runner, const PictureContextOptions& options, std::size_t work_bytes = 0)
+      : runner_(std::move(runner)), options_(options), work_bytes_(work_bytes) {}
 
   [[nodiscard]] std::int32_t rows_max() const override { return options_.rows_max; }
-  [[nodiscard]] PictureBytes memory() const override { return runner_->memory(); }
+  [[nodiscard]] PictureBytes memory() const override {
+    PictureBytes bytes = runner_->memory();
+    bytes.all += work_bytes_;
+    return bytes;
+  }
   [[nodiscard]] bool is_lost() const override { return runner_->is_lost(); }
   void set_threads(std::int32_t threads) override { runner_->set_threads(threads); }
 
  protected:
   const std::unique_ptr<GraphRunner> runner_;
   const PictureContextOptions options_;
+  const std::size_t work_bytes_;
 };
 
 // Reads `tensors` of a file, one after the other. `use(index, bytes)` gets each. Errors: E_MODEL_002 with the file and the

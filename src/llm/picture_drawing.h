@@ -38,6 +38,8 @@ class PictureDrawing {
   [[nodiscard]] std::int32_t steps_done() const { return steps_done_; }
   // The picture is finished.
   [[nodiscard]] virtual bool is_done() const { return steps_done_ == options_.steps; }
+  // Its picture is decoded after the last step.
+  [[nodiscard]] virtual bool is_decoded() const { return false; }
   // All steps are done, and PictureContext::decode() makes the picture of latent().
   [[nodiscard]] virtual bool wants_decoding() const { return false; }
   // Whether a step also needs what is predicted for the negative caption.
@@ -52,7 +54,7 @@ class PictureDrawing {
   // Requires: wants_decoding().
   [[nodiscard]] virtual std::span<const float> latent() const { return {}; }
   // Takes the decoded picture: [height, width, 3] levels. Requires: wants_decoding().
-  virtual void finish(std::vector<std::uint8_t> levels) { (void)levels; }
+  virtual void finish(const std::vector<std::uint8_t>& /*levels*/) {}
 
   // The picture as far as it can be told after the last step: [height, width, 3] levels. Requires: a step is done.
   [[nodiscard]] virtual std::vector<std::uint8_t> levels() const = 0;

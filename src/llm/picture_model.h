@@ -146,6 +146,11 @@ struct PictureSource {
   std::optional<PictureSampler> sampler{};
   std::optional<NoiseSchedule> schedule{};
   std::optional<bool> predicts_velocity{};
+
+  // Without the path.
+  [[nodiscard]] bool is_empty() const { return is_plain() && !steps && !guidance; }
+  // Nothing that only Stable Diffusion has.
+  [[nodiscard]] bool is_plain() const { return vae_path.empty() && !sampler && !schedule && !predicts_velocity; }
 };
 
 // Loads a file onto the first of the devices, if there are any. `on_progress` is called with values from 0 to 1 and returns

@@ -24,7 +24,6 @@ class PromptReader {
     while (!left_.empty()) read_next();
     end_part();
     for (; !open_.empty(); open_.pop_back()) multiply(open_.back().first_part, open_.back().is_round ? kMore : 1 / kMore);
-    for (PromptPart& part : parts_) part.weight = std::clamp(part.weight, -kWeightMax, kWeightMax);
     return std::move(parts_);
   }
 
@@ -71,9 +70,12 @@ class PromptReader {
 
   // BREAK is a word of its own.
   static bool is_word_end(std::string_view text, std::string_view left) {
-    const auto is_blank = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; };
+    const auto is_of_word = [](char c) {
+      const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+      return is_letter || (c >= '0' && c <= '9') || c == '_' || static_cast<unsigned char>(c) >= 0x80;
+    };
     const std::string_view before = text.substr(0, text.size() - kBreak.size());
-    return (before.empty() || is_blank(before.back())) && (left.empty() || is_blank(left.front()));
+    return (before.empty() || !is_of_word(before.back())) && (left.empty() || !is_of_word(left.front()));
   }
 
   // Reads "1.3)" behind a colon, if a round bracket is the last open one.
@@ -99,7 +101,8 @@ class PromptReader {
     open_.pop_back();
   }
   void multiply(std::size_t first_part, float factor) {
-    for (std::size_t i = first_part; i < parts_.size(); ++i) parts_[i].weight *= factor;
+    for (std::size_t i = first_part; i < parts_.size(); ++i)
+      parts_[i].weight = std::clamp(parts_[i].weight * factor, -kWeightMax, kWeightMax);
   }
   void end_part() {
     if (text_.empty()) return;

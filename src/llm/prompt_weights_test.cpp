@@ -42,12 +42,14 @@ TEST(PromptWeightsTest, ReadsBracketsThatDoNotFit) {
   EXPECT_EQ(read("(a:b)"), "a:b*1.1");
   EXPECT_EQ(read("(a:1e9)"), "a*10") << "bounded";
   EXPECT_EQ(read("(a:nan)"), "a:nan*1.1");
+  EXPECT_EQ(read("(((a:1e38):1e38):0)"), "a*0");
   EXPECT_EQ(read("()[]"), "");
   EXPECT_EQ(read(std::string(3000, '(') + "a"), "a*10");
 }
 
 TEST(PromptWeightsTest, BreakBeginsAPiece) {
   EXPECT_EQ(read("a BREAK b"), "a *1|/ b*1");
+  EXPECT_EQ(read("a, BREAK, b"), "a, *1|/, b*1");
   EXPECT_EQ(read("BREAKFAST aBREAK"), "BREAKFAST aBREAK*1");
 }
 

@@ -211,7 +211,7 @@ class RegistryReader {
       auto file = file_at(path);
       if (!file) continue;
       // Of safetensors only Stable Diffusion is served. Others may lie there for other programs.
-      if (llm::is_safetensors_name(path) && (!file->header || !file->header->is_diffusion())) continue;
+      if (llm::is_safetensors_name(path) && file->header && !file->header->is_diffusion()) continue;
       const bool is_projector = file->header ? file->header->is_projector() : lower_ascii(stem_of(path)).contains("mmproj");
       if (!file->header && llm::read_gguf_header(path, llm::GgufKind::adapter)) {
         adapters_.push_back(path);
@@ -316,13 +316,18 @@ class RegistryReader {
       if (header->draws_pictures() && model.problem.empty()) {
         model.picture = model.card.picture;
         model.picture.path = model.path;
-        if (!model.card.picture.vae_path.empty()) model.picture.vae_path = resolve(model.card.picture.vae_path);
+        if (!model.card.picture.vae_path.empty()) {
+          model.picture.vae_path = resolve(model.card.picture.vae_path);
+          used_.insert(model.picture.vae_path);
+        }
         const auto sizes = llm::picture_sizes_of(model.picture);
         if (sizes) model.picture_size = sizes->native;
         if (!sizes) model.problem = sizes.error().message;
       }
       if (llm::is_safetensors_name(model.path) && !header->draws_pictures())
         model.problem = std::format("{}: of safetensors files only those of Stable Diffusion are served", model.path);
+      if (!header->draws_pictures() && !model.card.picture.is_empty())
+        model.problem = "its card says how it draws, and it does not";
       if (header->is_projector())
         model.problem = std::format("{}: a projector; choose the model that belongs to it", model.path);
     }

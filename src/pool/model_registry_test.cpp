@@ -277,7 +277,9 @@ TEST_F(Registry, SaysEveryMistakeWithItsLine) {
       mistake("a: {path: x, colour: red}"),
       "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, rope, devices, "
       "gpu_layers, split, main_device, pin, "
-      "preload, workers_max, weights, weight, draft_model, projector, adapters, tasks, pooling, frame, dry_sequence_breakers, "
+      "preload, workers_max, weights, weight, draft_model, projector, vae, steps, guidance, sampler, schedule, prediction, "
+      "adapters, "
+      "tasks, pooling, frame, dry_sequence_breakers, "
       "system, "
       "thinking, "
       "reasoning_effort, thinking_budget, family, "
@@ -429,6 +431,13 @@ TEST_F(Registry, AProjectorMakesVectorsOfImages) {
   EXPECT_EQ(defaults_of(model(*registry, "given")).has_chat_frame, false);
   EXPECT_TRUE(mistake("a: {path: x, pooling: rank}").contains("expected mean, cls or last, got \"rank\""));
   EXPECT_TRUE(mistake("a: {path: x, frame: chatml}").contains("expected chat or plain"));
+}
+
+TEST_F(Registry, CardsSayHowAModelDraws) {
+  EXPECT_TRUE(mistake("a: {path: x, sampler: ddim}").contains("expected one of euler, euler_a, dpm++_2m, lcm"));
+  EXPECT_TRUE(mistake("a: {path: x, schedule: fast}").contains("expected one of discrete, karras, trailing"));
+  EXPECT_TRUE(mistake("a: {path: x, prediction: both}").contains("expected noise or velocity"));
+  EXPECT_TRUE(mistake("a: {path: x, steps: 0}").contains("expected a number from 1 to 150"));
 }
 
 TEST(PairingName, LeavesOutHowNumbersAreKept) {

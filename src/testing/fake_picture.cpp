@@ -15,20 +15,21 @@ class DecodedDrawing final : public llm::PictureDrawing {
  public:
   explicit DecodedDrawing(const llm::DrawingOptions& options) : PictureDrawing(options), flow_(options, 1, {}) {}
 
-  [[nodiscard]] bool is_done() const override { return is_decoded_; }
-  [[nodiscard]] bool wants_decoding() const override { return flow_.is_done() && !is_decoded_; }
+  [[nodiscard]] bool is_done() const override { return is_finished_; }
+  [[nodiscard]] bool is_decoded() const override { return true; }
+  [[nodiscard]] bool wants_decoding() const override { return flow_.is_done() && !is_finished_; }
   [[nodiscard]] std::span<const float> noisy() const override { return flow_.noisy(); }
   [[nodiscard]] float time() const override { return flow_.time(); }
   void advance(std::span<const float> predicted, std::span<const float> predicted_of_negative) override {
     flow_.advance(predicted, predicted_of_negative);
     count_step();
   }
-  void finish(std::vector<std::uint8_t> /*levels*/) override { is_decoded_ = true; }
+  void finish(const std::vector<std::uint8_t>& /*levels*/) override { is_finished_ = true; }
   [[nodiscard]] std::vector<std::uint8_t> levels() const override { return flow_.levels(); }
 
  private:
   llm::FlowDrawing flow_;
-  bool is_decoded_ = false;
+  bool is_finished_ = false;
 };
 
 }  // namespace

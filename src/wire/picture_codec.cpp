@@ -90,7 +90,10 @@ void read_own_fields(json::FieldReader& fields, PictureRequest& request) {
     request.begin = ImageSource{.kind = ImageSource::Kind::data, .text = inner.required_text("data")};
     if (!inner.ok()) fields.fail_as(inner);
   }
-  if (const auto strength = fields.number("strength", {kStrengthMin, 1})) options.strength = static_cast<float>(*strength);
+  if (const auto strength = fields.number("strength", {kStrengthMin, 1})) {
+    options.strength = static_cast<float>(*strength);
+    if (!request.begin) fields.fail_field("strength", "needs a picture to begin with, as \"image\"");
+  }
   if (const auto metadata = fields.boolean("metadata")) options.has_metadata = *metadata;
   if (fields.find("class") != nullptr) request.request_class = class_field(fields);
   if (const auto deadline = fields.integer("deadline_ms", 0, kTimeMsMax)) request.deadline_ms = deadline;

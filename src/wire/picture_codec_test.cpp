@@ -184,6 +184,8 @@ TEST(SdapiCodec, ReadsSamplersByAnyOfTheirNames) {
   const auto options_of = [](const char* body) { return decode_txt2img(body)->options; };
   EXPECT_EQ(options_of(R"({"prompt":"a","sampler_name":"Euler a"})").sampler, PictureSampler::euler_ancestral);
   EXPECT_EQ(options_of(R"({"prompt":"a","sampler_name":"k_euler"})").sampler, PictureSampler::euler);
+  EXPECT_EQ(options_of(R"({"prompt":"a","sampler_name":"k_dpmpp_2m"})").sampler, PictureSampler::dpmpp_2m);
+  EXPECT_EQ(options_of(R"({"prompt":"a","scheduler":"uniform"})").schedule, NoiseSchedule::discrete);
   const PictureOptions karras = options_of(R"({"prompt":"a","sampler_name":"DPM++ 2M Karras"})");
   EXPECT_EQ(karras.sampler, PictureSampler::dpmpp_2m);
   EXPECT_EQ(karras.schedule, NoiseSchedule::karras);

@@ -17,7 +17,6 @@ constexpr std::string_view kAutomatic = "Automatic";
 
 // The sampler, whose name may end with a schedule's, as older pages send it: "DPM++ 2M Karras".
 void sampler_fields(json::FieldReader& fields, PictureOptions& options) {
-  constexpr std::string_view kPrefix = "k_";  // "k_euler"
   auto text = fields.text("sampler_name", {.max = 64}).value_or("");
   for (const NoiseSchedule schedule : all_schedules()) {
     const std::string ending = std::format(" {}", schedule_label(schedule));
@@ -26,7 +25,7 @@ void sampler_fields(json::FieldReader& fields, PictureOptions& options) {
     text.resize(text.size() - ending.size());
   }
   if (!text.empty()) {
-    options.sampler = sampler_of(text.starts_with(kPrefix) ? text.substr(kPrefix.size()) : text);
+    options.sampler = sampler_of(text);
     if (!options.sampler) fields.fail_field("sampler_name", "must be one that /sdapi/v1/samplers lists");
   }
   const auto scheduler = fields.text("scheduler", {.max = 64}).value_or("");
@@ -64,6 +63,7 @@ PictureRequest txt2img_fields(json::FieldReader& fields) {
         "n_iter", std::format("times batch_size is {}, but a request has at most {} pictures", options.count, kPicturesMax));
   }
   sampler_fields(fields, options);
+  if (fields.boolean("enable_hr").value_or(false)) fields.fail_field("enable_hr", "is not served: a picture is drawn once");
   if (const auto* settings = fields.object("override_settings")) {
     json::FieldReader inner(*settings, "override_settings.");
     request.model = inner.text("sd_model_checkpoint", {.max = kModelBytesMax}).value_or("");

@@ -20,8 +20,8 @@ class WithoutAModelFlag(uma.DaemonTest):
     model = None
 
     def test_it_serves_the_shipped_model(self):
-        (model,) = self.client.models()
-        self.assertEqual(("uma-tiny", True), (model["name"], model["has_chat_template"]))
+        model = {model["name"]: model for model in self.client.models()}["uma-tiny"]
+        self.assertTrue(model["has_chat_template"])
         self.assertGreaterEqual(model["train_tokens"], 2048)
 
     def test_a_name_told_five_turns_earlier(self):

@@ -110,12 +110,12 @@ class Pull(LifecycleTest):
         status, text = self.request("POST", "/api/pull", {"model": "some/other", "stream": False})
         self.assertEqual(500, status, text)
         self.assertIn("error", json.loads(text))
-        self.assertEqual({"tiny", "uma-tiny"}, set(self.rows()))
+        self.assertEqual({"tiny", *uma.SHIPPED_NAMES}, set(self.rows()))
 
     def test_a_file_that_is_no_model_does_not_stay(self):
         self.hub.paths["/bad.gguf"] = test_pull.Served(b"<html>" + bytes(1000))
         self.assertIn("error", self.pull(model=self.hub.url + "/bad.gguf")[-1])
-        self.assertEqual({"tiny", "uma-tiny"}, set(self.rows()))
+        self.assertEqual({"tiny", *uma.SHIPPED_NAMES}, set(self.rows()))
 
     def test_the_query_of_a_url_is_told_to_nobody(self):
         self.hub.paths["/u.gguf"] = self.good

@@ -33,6 +33,7 @@ SLOW = float(os.environ.get("UMA_E2E_SLOW", "1"))
 UMAD = BUILD / "bin" / "umad"
 MAKE_MODEL = BUILD / "bin" / "make_model"
 TINY = BUILD / "models" / "tiny.gguf"
+SHIPPED_NAMES = ("uma-tiny", "uma-picture")
 TINY_CHAT = BUILD / "models" / "tiny-chat.gguf"
 # The model for tests that compare texts of different batches: the rows that share a library call change the last bits of the
 # logits, and random weights have near-ties of two tokens everywhere. shift_register.py computes the text of this model.

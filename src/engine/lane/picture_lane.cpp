@@ -16,11 +16,12 @@ namespace uma::engine {
 namespace {
 
 constexpr TraceKind kDrawSpan{.name = "draw", .numbers = {"rows", "pictures"}};
+constexpr TraceKind kEncodeSpan{.name = "encode_picture", .numbers = {"width", "height"}};
 constexpr TraceKind kDecodeSpan{.name = "decode_picture", .numbers = {"width", "height"}};
 
 // The weight of the last call in the mean time of a row.
 constexpr double kNewest = 0.3;
-// What decoding a picture costs, in rows.
+// What decoding or encoding a picture costs, in rows.
 constexpr std::int32_t kRowsOfDecoding = 3;
 
 // The rows of a call for one step of the task's pictures.
@@ -72,6 +73,7 @@ StepOutcome PictureLane::step() {
   alone_id_.store(is_alone ? picked_.front().job->asked.id.value : 0);
   // A cancel from now on ends the next call. If an earlier cancel for another request ends the call, it is made again.
   interrupt_.set(false);
+  interrupt_.set_deadline(clock_, is_alone ? picked_.front().job->asked.deadline : kNever);
   if (closed_.load()) interrupt_.set(true);
   run_picked();
   alone_id_.store(0);
@@ -142,10 +144,10 @@ TimePoint PictureLane::first_deadline() const {
 
 // --- Calls
 
-// All its steps are done.
-bool PictureLane::is_to_be_decoded(const Picked& picture) {
+PictureLane::Work PictureLane::work_of(const Picked& picture) {
+  if (!picture.job->asked.begin.empty() && !picture.job->begin) return Work::encoding;
   const auto& drawing = picture.job->drawings[static_cast<std::size_t>(picture.picture)];
-  return drawing != nullptr && drawing->wants_decoding();
+  return drawing != nullptr && drawing->wants_decoding() ? Work::decoding : Work::step;
 }
 
 // Chooses the pictures of the next call.
@@ -156,9 +158,10 @@ void PictureLane::pick() {
   pick_among(/*is_background=*/true, rows_max);
 }
 
-// The first picture is taken in any case, later ones if their rows fit. One that is to be decoded is alone in its call.
+// The first picture is taken in any case, later ones if their rows fit. One that is to be encoded or decoded is alone in its
+// call.
 void PictureLane::pick_among(bool is_background, std::int32_t rows_max) {
-  if (!picked_.empty() && is_to_be_decoded(picked_.front())) return;
+  if (!picked_.empty() && work_of(picked_.front()) != Work::step) return;
   struct Candidate {
     Job* job;
     sched::FairShare::Rank rank;
@@ -178,15 +181,15 @@ void PictureLane::pick_among(bool is_background, std::int32_t rows_max) {
     });
     Job& job = *next->job;
     const std::int32_t more = rows_of(job.asked);
-    if (is_to_be_decoded({&job, next->next})) {
+    if (work_of({&job, next->next}) != Work::step) {
       if (!picked_.empty()) return;
       picked_.push_back({&job, next->next});
-      return share_.charge(job.asked.flow, kRowsOfDecoding);
+      return share_.charge(job.asked.flow, kRowsOfDecoding * job.asked.places);
     }
     if (!picked_.empty() && rows + more > rows_max) return;
     rows += more;
     picked_.push_back({&job, next->next});
-    share_.charge(job.asked.flow, more);
+    share_.charge(job.asked.flow, more * job.asked.places);
     for (Candidate& other : candidates) {
       if (other.job->asked.flow == job.asked.flow) other.rank = share_.rank(job.asked.flow);
     }
@@ -226,11 +229,18 @@ Expected<bool> PictureLane::run_call(std::span<const Picked> pictures) {
     threads_ = threads;
     stats_->threads.set(threads);
   }
-  if (is_to_be_decoded(pictures.front())) return decode(pictures.front());
+  switch (work_of(pictures.front())) {
+    case Work::encoding:
+      return encode(*pictures.front().job);
+    case Work::decoding:
+      return decode(pictures.front());
+    case Work::step:
+      break;
+  }
   const TimePoint began = clock_.now();
   for (const Picked& each : pictures) {
     if (each.job->began == TimePoint()) each.job->began = began;
-    auto read = read_input(*each.job);
+    auto read = read_captions(*each.job);
     if (!read || !*read) return read;
   }
   rows_.clear();
@@ -272,6 +282,23 @@ Expected<bool> PictureLane::run_call(std::span<const Picked> pictures) {
   return true;
 }
 
+// Converts the picture that the job's drawings begin with. False: it was interrupted.
+Expected<bool> PictureLane::encode(Job& job) {
+  const llm::DrawingOptions& options = job.asked.drawing;
+  const TimePoint began = clock_.now();
+  if (job.began == TimePoint()) job.began = began;
+  std::vector<float> picture;
+  auto encoded = context_->encode(job.asked.begin, options.width, options.height, &interrupt_, picture);
+  const TimePoint ended = clock_.now();
+  stats_->last_call_us.set(to_us(ended));
+  if (!encoded || !*encoded) return encoded;
+  job.begin = std::move(picture);
+  stats_->call.record_ms(to_ms(ended - began));
+  stats_->calls_total.add();
+  record_span(kEncodeSpan, began, ended, {options.width, options.height});
+  return true;
+}
+
 // Finishes a picture whose steps are done. False: it was interrupted.
 Expected<bool> PictureLane::decode(const Picked& picture) {
   llm::PictureDrawing& drawing = *picture.job->drawings[static_cast<std::size_t>(picture.picture)];
@@ -283,12 +310,13 @@ Expected<bool> PictureLane::decode(const Picked& picture) {
   stats_->call.record_ms(to_ms(ended - began));
   stats_->calls_total.add();
   record_span(kDecodeSpan, began, ended, {drawing.options().width, drawing.options().height});
+  ++picture.job->decoded;
   tell(picture, true);
   return true;
 }
 
-// Reads what the job's drawings need: the captions, and the picture that they begin with. False: it was interrupted.
-Expected<bool> PictureLane::read_input(Job& job) {
+// Reads what the job's drawings need. False: it was interrupted.
+Expected<bool> PictureLane::read_captions(Job& job) {
   const auto read = [&](const llm::CaptionTokens& tokens, std::optional<llm::Caption>& out) -> Expected<bool> {
     if (out) return true;
     llm::Caption caption;
@@ -297,12 +325,8 @@ Expected<bool> PictureLane::read_input(Job& job) {
     return done;
   };
   auto done = read(job.asked.caption, job.caption);
-  if (done && *done && rows_of(job.asked) > 1) done = read(job.asked.negative, job.negative);
-  if (!done || !*done || job.asked.begin.empty() || job.begin) return done;
-  std::vector<float> begin;
-  done = context_->encode(job.asked.begin, job.asked.drawing.width, job.asked.drawing.height, &interrupt_, begin);
-  if (done && *done) job.begin = std::move(begin);
-  return done;
+  if (!done || !*done || rows_of(job.asked) == 1) return done;
+  return read(job.asked.negative, job.negative);
 }
 
 // Gives the predicted rows from `row` on to the picture, and reports its step.
@@ -326,8 +350,10 @@ void PictureLane::tell(const Picked& picture, bool is_decoding) {
   Job& job = *picture.job;
   const llm::PictureDrawing& drawing = *job.drawings[static_cast<std::size_t>(picture.picture)];
   const TimePoint now = clock_.now();
-  const auto all = static_cast<double>(job.asked.count) * (job.asked.drawing.steps - job.asked.first_step);
-  const auto done = static_cast<double>(job.steps_done);
+  // Decoding counts as the steps that it takes the time of.
+  const double decoding = drawing.is_decoded() ? static_cast<double>(kRowsOfDecoding) / rows_of(job.asked) : 0;
+  const double all = job.asked.count * (job.asked.drawing.steps - job.asked.first_step + decoding);
+  const double done = static_cast<double>(job.steps_done) + job.decoded * decoding;
   const double eta_ms = to_ms(now - job.began) * (all - done) / done;
   const auto told = contain([&]() -> Expected<bool> {
     return job.asked.on_step({.picture = picture.picture, .drawing = drawing, .eta_ms = eta_ms, .is_decoding = is_decoding});

@@ -1,7 +1,7 @@
 // One picture context and the pictures that wait for it. A call does one step of several pictures, of any requests and at any
-// of their steps, or decodes one picture. The next pictures are those of the client for which the least work was done, so that
-// a request of ten pictures does not delay a request of one; within a request they are drawn in order. The logic is step(); a
-// thread is a loop around it.
+// of their steps, or encodes or decodes one picture. The next pictures are those of the client for which the least work was
+// done, so that a request of ten pictures does not delay a request of one; within a request they are drawn in order. The logic
+// is step(); a thread is a loop around it.
 //
 // Invariants: (1) Every posted task gets exactly one outcome. (2) A step of a picture is either done or not begun: a call that
 // was ended early is made again.
@@ -63,6 +63,7 @@ struct PictureTask {
   // A picture that the drawings begin with, [height, width, 3], and the step they begin at; empty: noise.
   std::vector<std::uint8_t> begin{};
   std::int32_t first_step = 0;
+  std::int64_t places = 1;  // That the model computes of a picture: its work.
   std::int32_t count = 1;
   sched::Flow flow;            // The tenant and client that the work is charged to.
   bool is_background = false;  // Runs only in the time that interactive requests leave.
@@ -135,6 +136,7 @@ class PictureLane {
     std::optional<std::vector<float>> begin{};                     // As the model computes with it.
     std::vector<std::unique_ptr<llm::PictureDrawing>> drawings{};  // Of each picture; null: not begun, or finished.
     std::int32_t finished = 0;
+    std::int32_t decoded = 0;
     std::int64_t steps_done = 0;  // Of all pictures.
     TimePoint began{};            // When its first call began; zero: it has not.
   };
@@ -143,7 +145,9 @@ class PictureLane {
     std::int32_t picture = 0;
   };
 
-  [[nodiscard]] static bool is_to_be_decoded(const Picked& picture);
+  // What a picture needs next.
+  enum class Work : std::uint8_t { step, encoding, decoding };
+  [[nodiscard]] static Work work_of(const Picked& picture);
   void take_commands();
   void run(PictureTask& task);
   void run(const Cancel& cancel);
@@ -156,8 +160,9 @@ class PictureLane {
   [[nodiscard]] std::int32_t rows_allowed() const;
   void run_picked();
   [[nodiscard]] Expected<bool> run_call(std::span<const Picked> pictures);
+  [[nodiscard]] Expected<bool> encode(Job& job);
   [[nodiscard]] Expected<bool> decode(const Picked& picture);
-  [[nodiscard]] Expected<bool> read_input(Job& job);
+  [[nodiscard]] Expected<bool> read_captions(Job& job);
   void advance(const Picked& picture, std::size_t& row);
   void tell(const Picked& picture, bool is_decoding);
   void fail(Job& job, const Error& error);

@@ -15,7 +15,8 @@
 namespace uma::engine {
 namespace {
 
-// The picture that the model draws for the size that is asked for, and how much it is enlarged: as little as possible.
+// The picture that the model draws for the size that is asked for, and how much it is enlarged: as little as possible, and none
+// that is much smaller than its usual ones.
 struct Fit {
   std::int32_t width = 0;
   std::int32_t height = 0;
@@ -28,7 +29,8 @@ Expected<Fit> fit_size(const PictureOptions& options, const llm::PictureSizes& s
   if (width == 0) return Fit{.width = sizes.native, .height = sizes.native};
   const std::int32_t side_max = std::max(kPictureSideMax, sizes.native);
   for (std::int32_t scale = 1; scale <= std::min(width, height) && std::max(width, height) <= side_max; ++scale) {
-    if (width % scale == 0 && height % scale == 0 && sizes.contain(width / scale, height / scale))
+    const bool is_usual = scale == 1 || 2 * std::min(width, height) / scale >= sizes.native;
+    if (is_usual && width % scale == 0 && height % scale == 0 && sizes.contain(width / scale, height / scale))
       return Fit{.width = width / scale, .height = height / scale, .scale = scale};
   }
   const std::string drawn = sizes.multiple == 0 ? std::format("of {0} × {0} pixels", sizes.native)
@@ -50,20 +52,21 @@ std::int32_t partial_after(std::int32_t step, std::int32_t steps, std::int32_t w
 // Delivers the pictures of one request. Lives in the lane until its outcome.
 class Delivery {
  public:
-  Delivery(PictureRequest call, PictureReceipt receipt, std::int32_t scale, std::int64_t picture_tokens,
+  Delivery(PictureRequest call, PictureReceipt receipt, std::int32_t steps, std::int32_t scale, std::int64_t picture_tokens,
            std::shared_ptr<PictureSink> sink)
       : call_(std::move(call)),
         receipt_(std::move(receipt)),
+        steps_(steps),
         scale_(scale),
         picture_tokens_(picture_tokens),
         sink_(std::move(sink)) {}
 
   // As PictureTask::OnStep. Throws if a picture cannot be written.
   bool deliver(const PictureTask::Step& step) {
-    const std::int32_t done = step.drawing.steps_done();
+    const std::int32_t done = step.drawing.steps_done() - (receipt_.steps - steps_);
     if (!step.is_decoding)
-      (void)sink_->deliver(PictureStep{.picture = step.picture, .step = done, .steps = receipt_.steps, .eta_ms = step.eta_ms});
-    const std::int32_t partial = partial_after(done, receipt_.steps, call_.options.partial_pictures);
+      (void)sink_->deliver(PictureStep{.picture = step.picture, .step = done, .steps = steps_, .eta_ms = step.eta_ms});
+    const std::int32_t partial = partial_after(done, steps_, call_.options.partial_pictures);
     if (partial == 0 && !step.drawing.is_done()) return true;
     const llm::DrawingOptions& drawn = step.drawing.options();
     const std::uint64_t seed = drawn.seed;
@@ -107,6 +110,7 @@ class Delivery {
  private:
   const PictureRequest call_;
   PictureReceipt receipt_;
+  const std::int32_t steps_;  // That are drawn of each picture.
   const std::int32_t scale_;
   const std::int64_t picture_tokens_;  // Of one picture.
   const std::shared_ptr<PictureSink> sink_;
@@ -222,25 +226,27 @@ Task<Expected<PictureReceipt>> PictureRequests::draw_in_lane(InFlight& request, 
     const std::string text = "the model cannot begin with a picture: its file has no encoder of pictures";
     co_return Error{.code = ErrorCode::proto_field, .message = text, .field = "image"};
   }
+  // Decoding a small file may take long.
+  const std::size_t bytes = begins_with_picture ? std::max(memory_of(call), Preparer::kLongBytes) : memory_of(call);
   auto input = co_await parts_.preparer.run(
-      parts_.tasks, TenantId{request.flow.tenant}, memory_of(call),
+      parts_.tasks, TenantId{request.flow.tenant}, bytes,
       [model = served.picture_model, asked = Asked{call.caption, call.negative_caption, std::exchange(call.begin, {})},
        fit = *fit] { return read_input(*model, asked, fit); });
   if (!input) co_return input.error();
+  const float guidance = options.guidance.value_or(facts.defaults.guidance);
   // Programs send a sampler to every model: one that has no choice draws as it does.
   const bool has_choice = facts.has_samplers;
   const PictureSampler sampler = has_choice ? options.sampler.value_or(facts.defaults.sampler) : facts.defaults.sampler;
-  const auto usual_schedule = sampler == facts.defaults.sampler ? facts.defaults.schedule : std::nullopt;
   const PictureReceipt receipt{.error = std::nullopt,
                                .model = served.name,
                                .width = fit->width * fit->scale,
                                .height = fit->height * fit->scale,
                                .steps = options.steps.value_or(facts.defaults.steps),
-                               .guidance = options.guidance.value_or(facts.defaults.guidance),
+                               .guidance = guidance,
                                .sampler = sampler,
-                               .schedule = has_choice && options.schedule ? options.schedule : usual_schedule,
+                               .schedule = has_choice && options.schedule ? options.schedule : facts.defaults.schedule,
                                .seed = options.seed.value_or(random_.next_u64() >> 32),
-                               .caption_tokens = input->caption.count + input->negative.count};
+                               .caption_tokens = input->caption.count + (guidance == 1 ? 0 : input->negative.count)};
   if (call.share) {
     const auto pixels_of = [](std::int32_t width, std::int32_t height) {
       return static_cast<std::uint64_t>(width) * static_cast<std::uint64_t>(height);
@@ -249,6 +255,7 @@ Task<Expected<PictureReceipt>> PictureRequests::draw_in_lane(InFlight& request, 
     const std::uint64_t file = pixels_of(receipt.width, receipt.height) * 3;
     if (auto held = call.share->grow(static_cast<std::uint64_t>(options.count) * drawn + file); !held) co_return held.error();
   }
+  const std::int32_t first_step = begins_with_picture ? first_step_of(options.strength, receipt.steps) : 0;
   PictureTask task{
       .id = request.id,
       .caption = std::move(input->caption),
@@ -261,7 +268,8 @@ Task<Expected<PictureReceipt>> PictureRequests::draw_in_lane(InFlight& request, 
                   .sampler = receipt.sampler,
                   .schedule = receipt.schedule},
       .begin = std::move(input->begin),
-      .first_step = begins_with_picture ? first_step_of(options.strength, receipt.steps) : 0,
+      .first_step = first_step,
+      .places = facts.sizes.places_of(fit->width, fit->height),
       .count = options.count,
       .flow = request.flow,
       .is_background = call.request_class == RequestClass::background,
@@ -273,12 +281,13 @@ Task<Expected<PictureReceipt>> PictureRequests::draw_in_lane(InFlight& request, 
   (void)sink->deliver(PictureBegun{.width = receipt.width,
                                    .height = receipt.height,
                                    .pictures = options.count,
-                                   .steps = receipt.steps,
+                                   .steps = receipt.steps - first_step,
                                    .seed = receipt.seed,
                                    .caption_tokens = receipt.caption_tokens,
                                    .picture_tokens = places});
   // Both calls come on the lane's thread.
-  const auto delivery = std::make_shared<Delivery>(std::move(call), receipt, fit->scale, places, std::move(sink));
+  const auto delivery =
+      std::make_shared<Delivery>(std::move(call), receipt, receipt.steps - first_step, fit->scale, places, std::move(sink));
   task.on_step = [delivery](const PictureTask::Step& step) { return delivery->deliver(step); };
   PictureLane& lane = *served.picture_lane;
   co_return co_await parts_.tasks.ask<PictureReceipt>([&](Reply<PictureReceipt> reply) {
