@@ -44,6 +44,10 @@ class Faulty(unittest.TestCase):
         self.addCleanup(self.daemon.kill)
         self.daemon.start().wait_ready()
         self.client = self.daemon.client()
+
+    def wait_measured(self):
+        """Waits until no computation is made without a request: a fault that is ordered then is a request's."""
+        uma.until(lambda: list((self.daemon.data_dir / "profiles").glob("*-widths.yaml")), "the end of what is measured while idle")
         self.addCleanup(self.client.close)
 
     def begin(self, prompt, tokens=4, client=None, **fields):
@@ -201,6 +205,7 @@ class Lost(Faulty):
     def test_while_an_idle_model_is_unloaded(self):
         self.start("--http", "127.0.0.1:0", orders=["slow 1"])
         self.assert_says(PROMPT)
+        self.wait_measured()
         self.faults.order("lose")
         url = re.search(r"http://127\.0\.0\.1:\d+", self.daemon.log()).group(0)
         request = urllib.request.Request(f"{url}/models/unload", data=b'{"model": "tiny-register"}',
@@ -319,6 +324,7 @@ class FailedComputations(Faulty):
         self.start()
         session = self.client.create_session(mode="text")
         said = self.talk(session)
+        self.wait_measured()
         self.faults.order("throw_compute 2")
         failed = self.client.generate(" the end", session_id=session, max_tokens=8).last
         self.assertEqual(("error", "E_RUNTIME_001"), (failed["event"], failed["code"]), failed)
