@@ -269,6 +269,7 @@ FIELDS = {
     "size": ["auto", "64x64", "1024x1024", "0x0", "x", "64", "64x", "1025x1025", "-1x-1", "64x64x64", "9" * 40 + "x1"],
     "sampler_name": ["Euler", "k_euler_a", "LCM", "DDIM", " Karras", "", "x" * 65], "scheduler": ["Karras", "sgm", "", "x" * 65],
     "sampler": ["euler", "EULER A", "dpm++_2m", "ddim", "", "x" * 65], "schedule": ["discrete", "SGM Uniform", "fast", "", "x" * 65], "override_settings": [{}, {"sd_model_checkpoint": "nothing"}, {"sd_model_checkpoint": 7}],
+    "enable_hr": FLAG, "mask": ["", "!", IMAGE],
     "init_images": [*repeated(IMAGE, 0, 1, 2), ["!"], [7], ["data:,x"], ["data:image/png;base64," + IMAGE]], "denoising_strength": number(0, 1),
     "image": [{}, {"data": "!"}, {"data": IMAGE}, {"data": "A" * (1 << 18)}, {"path": "/etc/passwd"}], "strength": number(0.01, 1),
     "sd_model_checkpoint": ["draws", "embeds", "nothing", "", "x" * 2000],
