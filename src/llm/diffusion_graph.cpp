@@ -1,7 +1,6 @@
 #include "llm/diffusion_graph.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <format>
@@ -18,12 +17,12 @@ constexpr float kLatentSpread = 0.18215F;  // Of latent pictures of the decoder;
 constexpr float kEpsilon = 1e-5F;
 constexpr float kEpsilonFine = 1e-6F;  // Of groups around transformers, and in the decoder.
 constexpr int kGroups = 32;
+constexpr int kKernelSide = 3;  // Of all convolutions but those of single places.
 constexpr std::int64_t kHeadsOfFirst = 8;
 constexpr std::int64_t kHeadWidth = 64;  // Of the second family's transformers and all text encoders.
 // Beyond what a graph of a real model has, below what the library's memory for descriptions holds.
 constexpr std::size_t kTensorsMax = ComputeGraph::kNodesMax - 256;
 
-constexpr const char* kTokenTable = "text.embeddings.token_embedding.weight";
 constexpr const char* kPlaceTable = "text.embeddings.position_embedding.weight";
 
 // Ends the making of a graph.
@@ -115,10 +114,10 @@ class Builder {
     if (k->ne[0] != width || v->ne[0] != width || width % heads != 0)
       throw Misfit{
           std::format("an attention has {} queries, {} keys and {} values for {} heads", width, k->ne[0], v->ne[0], heads)};
-    const auto split = [&](ggml_tensor* x) {
-      return ggml_permute(context_, ggml_reshape_3d(context_, x, width / heads, heads, x->ne[1]), 0, 2, 1, 3);
-    };
     const std::int64_t head_width = width / heads;
+    const auto split = [&](ggml_tensor* x) {
+      return ggml_permute(context_, ggml_reshape_3d(context_, x, head_width, heads, x->ne[1]), 0, 2, 1, 3);
+    };
     // Devices compute with keys and values of half precision; the CPU is as fast with whole ones.
     const auto stored = [&](ggml_tensor* x) { return network_.is_on_device ? ggml_cast(context_, x, GGML_TYPE_F16) : x; };
     ggml_tensor* const mixed = ggml_flash_attn_ext(context_, split(q), stored(split(k)), stored(split(v)), nullptr,
@@ -167,12 +166,11 @@ class Builder {
   // all places need not be in memory at the same time, and a computation can be ended between two of them.
   [[nodiscard]] ggml_tensor* convolution(const std::string& name, ggml_tensor* x, int stride = 1, Margins margins = {},
                                          bool has_bias = true) {
-    constexpr int kSide = 3;
-    const std::int64_t inputs = kSide * kSide * x->ne[2];
+    const std::int64_t inputs = kKernelSide * kKernelSide * x->ne[2];
     ggml_tensor* const kernel = matrix(name + ".weight", inputs);
-    const std::int64_t width = (x->ne[0] + margins.left + margins.right - kSide) / stride + 1;
-    const std::int64_t height = (x->ne[1] + margins.top + margins.bottom - kSide) / stride + 1;
-    if (x->ne[0] + margins.left + margins.right < kSide || x->ne[1] + margins.top + margins.bottom < kSide)
+    const std::int64_t width = (x->ne[0] + margins.left + margins.right - kKernelSide) / stride + 1;
+    const std::int64_t height = (x->ne[1] + margins.top + margins.bottom - kKernelSide) / stride + 1;
+    if (x->ne[0] + margins.left + margins.right < kKernelSide || x->ne[1] + margins.top + margins.bottom < kKernelSide)
       throw Misfit{std::format("{} has too small a picture of {}", name, text_of(x))};
     const auto row_bytes = static_cast<std::size_t>(width * inputs) * sizeof(float);
     const auto rows = static_cast<std::int64_t>(
@@ -202,9 +200,8 @@ class Builder {
 
   // The 3 × 3 places around each one of `count` rows from `row` on: [9 * channels, width, count].
   [[nodiscard]] ggml_tensor* surroundings(ggml_tensor* x, std::int64_t row, std::int64_t count, int stride, Margins margins) {
-    constexpr int kSide = 3;
     const std::int64_t first = row * stride - margins.top;
-    const std::int64_t end = (row + count - 1) * stride - margins.top + kSide;
+    const std::int64_t end = (row + count - 1) * stride - margins.top + kKernelSide;
     const std::int64_t from = std::max<std::int64_t>(first, 0);
     const std::int64_t to = std::min(end, x->ne[1]);
     ggml_tensor* band = x;
@@ -224,7 +221,7 @@ class Builder {
     // Only its sizes are used.
     ggml_tensor*& shape = shapes_[x->ne[2]];
     if (shape == nullptr) {
-      shape = ggml_new_tensor_4d(context_, GGML_TYPE_F16, kSide, kSide, x->ne[2], 1);
+      shape = ggml_new_tensor_4d(context_, GGML_TYPE_F16, kKernelSide, kKernelSide, x->ne[2], 1);
       ggml_set_input(shape);
     }
     return ggml_im2col(context_, shape, band, stride, stride, side, around, 1, 1, true, GGML_TYPE_F32);
@@ -304,8 +301,7 @@ class NoiseNetwork {
   void build(NoiseGraph& graph, std::int32_t width, std::int32_t height, std::int32_t tokens) {
     graph.latent = build_.input(GGML_TYPE_F32, width, height, kLatentChannels);
     graph.waves = build_.input(GGML_TYPE_F32, build_.weight("unet.time_embed.0.weight")->ne[0]);
-    text_ = graph.text =
-        build_.input(GGML_TYPE_F32, build_.weight("unet.middle_block.1.transformer_blocks.0.attn2.to_k.weight")->ne[0], tokens);
+    text_ = graph.text = build_.input(GGML_TYPE_F32, build_.weight(kTextInput)->ne[0], tokens);
     if (graph.waves->ne[0] % 2 != 0) throw Misfit{"unet.time_embed.0.weight has an odd number of inputs"};
     time_ = build_.silu(build_.linear("unet.time_embed.2", build_.silu(build_.linear("unet.time_embed.0", graph.waves))));
     build_.note("unet.time", time_);

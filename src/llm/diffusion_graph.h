@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -22,6 +21,9 @@
 
 namespace uma::llm {
 
+inline constexpr const char* kTokenTable = "text.embeddings.token_embedding.weight";
+inline constexpr const char* kTextInput = "unet.middle_block.1.transformer_blocks.0.attn2.to_k.weight";
+
 // Tensors by the names of diffusion_file.h, as they are in memory: vectors [n], f32; matrices [in, out]; kernels of
 // convolutions as matrices, [kernel width * kernel height * in, out].
 struct DiffusionNetwork {
@@ -33,6 +35,8 @@ struct DiffusionNetwork {
   std::size_t column_bytes_max = 64ul << 20;
 
   [[nodiscard]] bool has(const std::string& name) const { return tensors.contains(name); }
+  // Numbers of a token, as the network takes them. Requires: its tensors are there.
+  [[nodiscard]] std::int64_t text_width() const { return tensors.at(kTextInput)->ne[0]; }
 };
 
 // Describes the tensors of a file in `context`, which has room for them, without memory for their numbers. Errors: E_MODEL_002

@@ -180,7 +180,7 @@ TEST_F(DiffusionGraphTest, TheSecondFamilyComputesWhatTheReferenceDoes) {
 TEST_F(DiffusionGraphTest, TheSmallDecoderComputesWhatTheReferenceDoes) {
   const SmallDiffusion model("tae");
   SmallNetwork network(model);
-  EXPECT_EQ(expect_equal(network.decoded("small picture"), model), model.results.size());
+  EXPECT_EQ(expect_equal(network.decoded("small_picture"), model), model.results.size());
 }
 
 // Bands of one row to all of them, with and without a rest.

@@ -85,16 +85,8 @@ class SmallDiffusion {
         for (std::uint64_t size = 0; words >> size;) tensor.sizes.push_back(size);
       }
       if (kind == "result") {
-        // The reference's name may have blanks.
         Result result{.name = what, .samples = {}};
-        for (std::string word; words >> word;) {
-          if (std::isdigit(word.front()) != 0) {
-            result.count = std::stoul(word);
-            break;
-          }
-          result.name += " " + word;
-        }
-        words >> result.mean >> result.rms;
+        words >> result.count >> result.mean >> result.rms;
         for (double sample = 0; words >> sample;) result.samples.push_back(sample);
         results[result.name] = std::move(result);
       }

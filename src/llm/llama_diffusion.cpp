@@ -21,9 +21,7 @@ namespace {
 
 constexpr std::size_t kPiecesMax = 3;  // Of a prompt.
 constexpr std::size_t kPieceTokens = kClipLength - 2;
-constexpr const char* kTokenTable = "text.embeddings.token_embedding.weight";
 constexpr const char* kEncoder = "vae.encoder.conv_in.weight";
-constexpr const char* kTextInput = "unet.middle_block.1.transformer_blocks.0.attn2.to_k.weight";
 
 // The text's tokens in pieces that the encoder reads one by one. `pad` stands behind the end of each.
 Expected<CaptionTokens> caption_tokens(std::string_view text, std::int32_t pad) {
@@ -157,7 +155,7 @@ class DiffusionContext final : public RunnerContext {
   // Appends what the network predicts.
   static Expected<bool> run_network(GraphRunner& runner, const DiffusionNetwork& network, const NetworkInput& in,
                                     CallMonitor* monitor, std::vector<float>& predicted) {
-    const auto text_width = network.tensors.at(kTextInput)->ne[0];
+    const auto text_width = network.text_width();
     const auto tokens = static_cast<std::int32_t>(in.text.size() / static_cast<std::size_t>(text_width));
     return runner.run<NoiseGraph>(
         monitor,
@@ -312,7 +310,7 @@ class DiffusionModel final : public LoadablePicture {
     auto checked = each_of(all, side, side, &observer, [](const ComputeGraph&) -> Expected<Unit> { return Unit{}; });
     if (!checked) return checked;
     const std::int64_t width = (*make_text_graph(all))->text->ne[0];
-    const std::int64_t wanted = all.tensors.at(kTextInput)->ne[0];
+    const std::int64_t wanted = all.text_width();
     if (width != wanted)
       return fail(ErrorCode::model_load,
                   std::format("the text encoder computes {} numbers, and the network takes {}", width, wanted));
@@ -349,7 +347,7 @@ class DiffusionModel final : public LoadablePicture {
     const auto runner = new_runner(static_cast<std::int32_t>(std::clamp(std::thread::hardware_concurrency(), 1U, 4U)));
     if (!runner) return std::unexpected(runner.error());
     const std::vector<float> latent(std::size_t{kSide} * kSide * kLatentChannels, kValue);
-    const auto text_width = network_.tensors.at(kTextInput)->ne[0];
+    const auto text_width = network_.text_width();
     const std::vector<float> text(kTokens * static_cast<std::size_t>(text_width), kValue);
     std::vector<float> predicted;
     const auto done = DiffusionContext::run_network(**runner, network_, {kSide, kSide, NoiseLevels::kTimes - 1, latent, text},

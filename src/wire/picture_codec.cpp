@@ -53,8 +53,7 @@ void size_field(json::FieldReader& fields, PictureOptions& options) {
   options.height = height;
 }
 
-}  // namespace
-
+// A sampler or a schedule, by its name or its label; nullopt: absent, or refused.
 std::optional<PictureSampler> sampler_field(json::FieldReader& fields, std::string_view name) {
   const auto text = fields.text(name, {.max = 64});
   if (!text) return std::nullopt;
@@ -70,8 +69,6 @@ std::optional<NoiseSchedule> schedule_field(json::FieldReader& fields, std::stri
   if (!schedule) fields.fail_field(name, "must be one of " + schedule_names());
   return schedule;
 }
-
-namespace {
 
 // Reads what OpenAI's API does not have.
 void read_own_fields(json::FieldReader& fields, PictureRequest& request) {

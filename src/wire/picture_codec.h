@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <expected>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,10 +22,6 @@ namespace uma::wire {
 // Appends the frames of an event: image_begin, progress, or the image_chunks of a picture.
 void append_picture_event(std::string& out, const FrameHead& head, const PictureEvent& event);
 void append_picture_eos(std::string& out, const FrameHead& head, const PictureReceipt& receipt);
-
-// A sampler or a schedule, by its name or its label; nullopt: absent, or refused.
-[[nodiscard]] std::optional<PictureSampler> sampler_field(json::FieldReader& fields, std::string_view name);
-[[nodiscard]] std::optional<NoiseSchedule> schedule_field(json::FieldReader& fields, std::string_view name);
 
 // --- OpenAI.
 

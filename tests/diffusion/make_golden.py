@@ -7,8 +7,8 @@ src/llm/diffusion_graph_test.cpp makes the same weights, which follow from the t
 written here from the papers (Rombach et al. 2022; Radford et al. 2021; Ho et al. 2020) and the layers of the original
 implementation, without looking at the C++ code's order of computation.
 
-Lines: "model NAME", "tensor NAME SIZE...", "input NAME SIZE...", "number NAME VALUE", "result NAME COUNT MEAN RMS SAMPLE...".
-Sizes are PyTorch's. The samples are at the positions SAMPLES apart from each other, from 0 on.
+Lines: "model NAME", "tensor NAME SIZE...", "result NAME COUNT MEAN RMS SAMPLE...". Sizes are PyTorch's. The SAMPLES samples are at
+equal distances, from 0 on.
 """
 
 import math
@@ -84,7 +84,6 @@ def result(name, x):
 
 
 def inputs(name, *sizes):
-    print(f"input {name}", *sizes)
     return hashed(f"input {name}", math.prod(sizes)).reshape(sizes).double() * math.sqrt(3)
 
 
@@ -280,12 +279,11 @@ def tae_decoded(model, latent, channels):
             x = model.conv(f"{layer + 1}", x, channels, bias=False)
             result(f"tae.{layer}", x)
             layer += 2
-    return result("small picture", result(f"tae.{layer - 1}", model.conv(f"{layer}", x, 3)))
+    return result("small_picture", result(f"tae.{layer - 1}", model.conv(f"{layer}", x, 3)))
 
 
 def main():
     torch.set_grad_enabled(False)
-    print(f"number time {TIME}")
     tokens = ((hashed("input tokens", LENGTH).double() + 1) / 2 * TOKENS).long().clamp(0, TOKENS - 1)
     channels = [32, 32, 64, 64]
     for name, encoder, width, layers, first, is_first in (("sd1", clip_l, 64, 2, 32, True), ("sd2", open_clip, 128, 3, 64, False)):

@@ -11,7 +11,6 @@ import base64
 import concurrent.futures
 import multiprocessing
 import pathlib
-import random
 import sys
 
 import pictures
@@ -20,21 +19,11 @@ import uma
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools/train_image"
 sys.path.append(str(TOOLS))
 import checker  # noqa: E402
-import scenes  # noqa: E402
+from examination import HEAD, KINDS, SPLITS, prompts, rates, row  # noqa: E402
 
 NAME = "uma-picture"
 SIDE = 64
-KINDS = {"single": "one thing", "counted": "several equal things", "related": "two things, a relation", "joined": "two things",
-         "three": "three things"}
-SPLITS = {"known": "known combinations", "H1": "colour and shape never seen together", "H2": "colour, shape and size never seen together",
-          "H3": "relations between pairs never seen so", "H4": "counts of a shape never seen", "H5": "ground and colour never seen together",
-          "H6": "wordings never seen", "H7": "three things, two relations"}
-ATTRIBUTES = ("all", "count", "colour", "shape", "size", "relation", "place", "ground", "swapped", "junk")
 TOGETHER = 8  # requests
-
-
-def prompts(split, count, kind=None):
-    return [scenes.scene(random.Random(f"examination {split} {kind} {at}"), split, kind) for at in range(count)]
 
 
 def draw(client, caption, **fields):
@@ -60,13 +49,7 @@ def examine(daemon, chosen):
     with concurrent.futures.ThreadPoolExecutor(TOGETHER) as pool:
         drawn = dict(pair for some in pool.map(draw_some, range(TOGETHER)) for pair in some)
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        verdicts = pool.map(_judge, [(drawn[at], scene.claim) for at, scene in enumerate(chosen)])
-    rates = {}
-    for attribute in ATTRIBUTES:
-        values = [verdict[attribute] for verdict in verdicts if attribute in verdict]
-        if values:
-            rates[attribute] = sum(values) / len(values)
-    return rates
+        return rates(pool.map(_judge, [(drawn[at], scene.claim) for at, scene in enumerate(chosen)]))
 
 
 def main():
@@ -76,13 +59,11 @@ def main():
     daemon = uma.Daemon(None).start()
     try:
         daemon.wait_ready()
-        print("| captions | " + " | ".join(ATTRIBUTES) + " |\n|---" + "|---" * len(ATTRIBUTES) + "|")
+        print(HEAD)
         rows = [(title, prompts("known", options.prompts, kind)) for kind, title in KINDS.items()]
         rows += [(f"{split}: {title}", prompts(split, options.prompts)) for split, title in SPLITS.items()]
         for title, chosen in rows:
-            rates = examine(daemon, chosen)
-            cells = [f"{100 * rates[attribute]:.1f} %" if attribute in rates else "" for attribute in ATTRIBUTES]
-            print(f"| {title} | " + " | ".join(cells) + " |", flush=True)
+            print(row(title, examine(daemon, chosen)), flush=True)
     finally:
         daemon.terminate()
 
