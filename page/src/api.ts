@@ -1,0 +1,233 @@
+// The requests of the page to umad, one function each.
+import { readEvents, readJsonLines, type SseEvent } from './sse.ts';
+import type {
+  ConfigValue, InputItem, ItemPage, KeyInfo, Metadata, Model, ResponseObject, SamplingDefaults, Session, SessionDetail,
+  SessionOptions,
+} from './types.ts';
+
+export class ApiError extends Error {
+  constructor(readonly status: number, readonly code: string, message: string) {
+    super(message);
+  }
+}
+
+// Whether umad knows no such request, as an older version may not.
+export const isUnserved = (error: unknown) =>
+  error instanceof ApiError && (error.code === 'E_PROTO_004' || error.status === 405 || error.status === 501);
+
+export const isAborted = (error: unknown) => error instanceof DOMException && error.name === 'AbortError';
+
+export const messageOf = (error: unknown): string => {
+  if (error instanceof ApiError) return error.message;
+  if (error instanceof TypeError) return 'umad does not answer.';
+  return error instanceof Error ? error.message : String(error);
+};
+
+export interface HealthAnswer {
+  status: 'ok' | 'degraded';
+  model: string;
+  requests_open: number;
+  last_tick_s: number | null;
+  oldest_waiting_s: number | null;
+  crashes_total: number;
+  last_crash: string | null;
+}
+
+export interface TraceEvent {
+  ph: string;
+  name: string;
+  tid: number;
+  ts: number;  // Microseconds since the first event of the answer.
+  dur?: number;
+  id?: number;
+  args?: Record<string, number | string>;
+}
+
+export interface PullLine {
+  status?: string;
+  total?: number;
+  completed?: number;
+  error?: string;
+}
+
+export interface PictureOptions {
+  prompt: string;
+  negative_prompt?: string;
+  model: string;
+  n?: number;
+  size?: string;
+  steps?: number;
+  guidance?: number;
+  seed?: number;
+  partial_images?: number;
+}
+
+export interface PictureEvent {
+  type: 'image_generation.partial_image' | 'image_generation.completed' | 'error';
+  b64_json?: string;
+  partial_image_index?: number;
+  size?: string;
+  uma?: { seed: number };
+  error?: { message: string };
+}
+
+interface Call {
+  method?: string;
+  body?: unknown;  // A Blob as it is, anything else as JSON.
+  signal?: AbortSignal;
+}
+
+async function errorOf(answer: Response): Promise<ApiError> {
+  const text = await answer.text().catch(() => '');
+  try {
+    const error = JSON.parse(text).error;
+    if (typeof error === 'string') return new ApiError(answer.status, '', error);
+    if (typeof error?.message === 'string') return new ApiError(answer.status, String(error.code ?? ''), error.message);
+  } catch {
+    // Not JSON: a proxy answered.
+  }
+  return new ApiError(answer.status, '', `umad answered with status ${answer.status}.`);
+}
+
+// Sends requests to the server at `base`, an absolute or relative address that ends with a slash, with the key that
+// `keyOf` returns. `warn` gets what umad served otherwise than asked for.
+export class Api {
+  constructor(private readonly base = '', private readonly keyOf: () => string = () => '',
+              private readonly warn: (text: string) => void = () => {}) {}
+
+  // --- Models
+
+  listModels = async (): Promise<Model[]> => (await this.json<{ data: Model[] }>('v1/models')).data;
+  loadModel = (model: string, signal?: AbortSignal) => this.json('models/load', { body: { model }, signal });
+  unloadModel = (model: string) => this.json('models/unload', { body: { model } });
+  deleteModel = (model: string) => this.send('api/delete', { method: 'DELETE', body: { model } });
+
+  // The defaults of sampling from the model's card, file or family.
+  samplingDefaults = async (model: string): Promise<SamplingDefaults> =>
+    (await this.json<{ sampling: SamplingDefaults }>(`props?model=${encodeURIComponent(model)}`)).sampling;
+  // Missing: the whole card, and changing it.
+  getCard = (model: string) => this.json<{ text: string }>(`v1/models/${encodeURIComponent(model)}/card`);
+  setCard = (model: string, text: string) =>
+    this.json(`v1/models/${encodeURIComponent(model)}/card`, { method: 'PUT', body: { text } });
+
+  async *pullModel(source: string, signal: AbortSignal): AsyncGenerator<PullLine> {
+    const answer = await this.send('api/pull', { body: { model: source, stream: true }, signal });
+    for await (const line of readJsonLines(answer.body!)) yield line as PullLine;
+  }
+
+  // --- Sessions
+
+  // Missing: the newest first, and the metadata of each session.
+  listSessions = (after = '', limit = 1000, signal?: AbortSignal) =>
+    this.json<{ data: Session[]; has_more: boolean }>(
+      `v1/sessions?limit=${limit}${after ? `&after=${encodeURIComponent(after)}` : ''}`, { signal });
+  getSession = (id: string, signal?: AbortSignal) => this.json<SessionDetail>(`v1/sessions/${id}`, { signal });
+  createSession = (options: SessionOptions) => this.json<Session>('v1/sessions', { body: { mode: 'chat', ...options } });
+  forkSession = (id: string) => this.json<Session>(`v1/sessions/${id}/fork`, { body: {} });
+  // Keeps the turns 0 to `turn`.
+  rewindSession = (id: string, turn: number) => this.json<Session>(`v1/sessions/${id}/rewind`, { body: { turn } });
+  deleteSession = (id: string) => this.json(`v1/sessions/${id}`, { method: 'DELETE' });
+  exportSession = async (id: string) => (await this.send(`v1/sessions/${id}/export`)).blob();
+  // The name has to be unique; umad 0.1.0 refuses a request without one.
+  importSession = (file: Blob, name: string) =>
+    this.json<Session>(`v1/sessions/import?name=${encodeURIComponent(name)}`, { method: 'POST', body: file });
+
+  getMetadata = async (id: string): Promise<Metadata> =>
+    (await this.json<{ metadata: Metadata }>(`v1/conversations/conv_${id}`)).metadata;
+  async setMetadata(id: string, metadata: Metadata): Promise<Metadata> {
+    const stated = Object.fromEntries(Object.entries(metadata).filter(([, value]) => value));
+    return (await this.json<{ metadata: Metadata }>(`v1/conversations/conv_${id}`, { body: { metadata: stated } })).metadata;
+  }
+
+  // Missing: a request that changes the session's own name. Until then the title in the metadata stands in front of it.
+  renameSession = (id: string, title: string, metadata: Metadata) => this.setMetadata(id, { ...metadata, title: clipped(title, 120) });
+
+  listItems = (id: string, after = '', limit = 100, signal?: AbortSignal) =>
+    this.json<ItemPage>(`v1/conversations/conv_${id}/items?order=desc&limit=${limit}${after ? `&after=${after}` : ''}`, { signal });
+
+  // --- Replies
+
+  // The events of a reply in a session. `options` are further fields of the request.
+  async *respond(id: string, input: InputItem[], options: Record<string, unknown>, signal: AbortSignal): AsyncGenerator<SseEvent> {
+    const body = { ...options, conversation: `conv_${id}`, input, stream: true };
+    const answer = await this.send('v1/responses', { body, signal });
+    yield* readEvents(answer.body!);
+  }
+  cancelResponse = (id: string) => this.json<ResponseObject>(`v1/responses/${id}/cancel`, { method: 'POST' });
+
+  // Missing: the stream of a reply that another request began.
+  async *attach(responseId: string, after: number, signal: AbortSignal): AsyncGenerator<SseEvent> {
+    const answer = await this.send(`v1/responses/${responseId}?stream=true&starting_after=${after}`, { signal });
+    yield* readEvents(answer.body!);
+  }
+
+  countTokens = async (model: string, text: string, signal?: AbortSignal) =>
+    (await this.json<{ tokens: unknown[] }>('tokenize', { body: { model, content: text }, signal })).tokens.length;
+
+  async *drawPictures(options: PictureOptions, signal: AbortSignal): AsyncGenerator<PictureEvent> {
+    const answer = await this.send('v1/images/generations', { body: { ...options, stream: true }, signal });
+    for await (const event of readEvents(answer.body!)) yield JSON.parse(event.data) as PictureEvent;
+  }
+
+  // --- Watching
+
+  async getHealth(signal?: AbortSignal): Promise<HealthAnswer> {
+    const answer = await this.fetch('health', { signal });
+    if (!answer.ok && answer.status !== 503) throw await errorOf(answer);
+    return answer.json();
+  }
+  getMetrics = async (signal?: AbortSignal) => (await this.send('metrics', { signal })).text();
+  getTrace = async (seconds: number, signal?: AbortSignal) =>
+    (await this.json<{ traceEvents: TraceEvent[] }>(`v1/trace?seconds=${seconds}`, { signal })).traceEvents;
+  traceFile = async (seconds: number) => (await this.send(`v1/trace?seconds=${seconds}`)).blob();
+  getVersion = async () => (await this.json<{ version: string }>('api/version')).version.replace(/^.*-uma\./, '');
+
+  // Missing: the live view as events.
+  async *watch(signal: AbortSignal): AsyncGenerator<SseEvent> {
+    const answer = await this.send('v1/events', { signal });
+    yield* readEvents(answer.body!);
+  }
+
+  // --- Managing
+
+  // Missing.
+  listKeys = async () => (await this.json<{ data: KeyInfo[] }>('v1/keys')).data;
+  createKey = (options: Partial<KeyInfo> & { name: string }) => this.json<{ key: string; line: string }>('v1/keys', { body: options });
+  deleteKey = (name: string) => this.json(`v1/keys/${encodeURIComponent(name)}`, { method: 'DELETE' });
+  getConfig = async () => (await this.json<{ data: ConfigValue[] }>('v1/config')).data;
+
+  // ---
+
+  private fetch(path: string, { method, body, signal }: Call = {}): Promise<Response> {
+    const headers: Record<string, string> = {};
+    const key = this.keyOf();
+    if (key) headers['Authorization'] = `Bearer ${key}`;
+    const isFile = body instanceof Blob;
+    if (body !== undefined) headers['Content-Type'] = isFile ? 'application/octet-stream' : 'application/json';
+    return fetch(this.base + path, {
+      method: method ?? (body === undefined ? 'GET' : 'POST'),
+      headers,
+      body: body === undefined ? null : isFile ? body : JSON.stringify(body),
+      signal: signal ?? null,
+      credentials: 'same-origin',
+      redirect: 'error',
+      cache: 'no-store',
+    });
+  }
+
+  private async send(path: string, call?: Call): Promise<Response> {
+    const answer = await this.fetch(path, call);
+    if (!answer.ok) throw await errorOf(answer);
+    const warning = answer.headers.get('x-uma-warning');
+    if (warning) this.warn(warning);
+    return answer;
+  }
+
+  private json = async <T = unknown>(path: string, call?: Call): Promise<T> => (await this.send(path, call)).json();
+}
+
+// The beginning of a text, of at most this many UTF-8 bytes.
+export function clipped(text: string, bytesMax: number): string {
+  const encoded = new TextEncoder().encode(text);
+  return encoded.length <= bytesMax ? text : new TextDecoder().decode(encoded.slice(0, bytesMax)).replace(/\ufffd+$/, '');
+}

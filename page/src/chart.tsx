@@ -1,0 +1,77 @@
+// Small charts of the last hour, as SVG.
+import { useSignal } from '@preact/signals';
+
+export interface Line {
+  label: string;
+  points: readonly [number, number][];  // Unix time in ms, value; NaN: not known.
+  kind: 1 | 2 | 3;
+}
+
+const kWidth = 600;
+const kHeight = 90;
+const kColumns = 300;  // Points that are drawn at most.
+
+// The largest value of each column, so that a short peak is never lost.
+function columns(points: readonly [number, number][], from: number, to: number): (number | null)[] {
+  const result: (number | null)[] = new Array(kColumns).fill(null);
+  for (const [time, value] of points) {
+    if (time < from || time > to || Number.isNaN(value)) continue;
+    const at = Math.min(kColumns - 1, Math.floor(((time - from) / (to - from)) * kColumns));
+    result[at] = Math.max(result[at] ?? 0, value);
+  }
+  return result;
+}
+
+function pathOf(values: readonly (number | null)[], top: number): string {
+  let path = '';
+  let last = -10;
+  values.forEach((value, i) => {
+    if (value === null) return;
+    const x = ((i + 0.5) / kColumns) * kWidth;
+    const y = kHeight - (value / top) * (kHeight - 4);
+    // A longer gap is a time in which nothing was measured.
+    path += `${i - last > 10 ? 'M' : 'L'}${x.toFixed(1)} ${y.toFixed(1)}`;
+    last = i;
+  });
+  return path;
+}
+
+function niceTop(value: number): number {
+  if (value <= 0) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].map((step) => step * power).find((top) => top >= value) ?? value;
+}
+
+interface Props {
+  title: string;
+  lines: readonly Line[];
+  show: (value: number) => string;
+  limit?: { value: number; label: string };
+}
+
+export function Chart({ title, lines, show, limit }: Props) {
+  const spanMin = useSignal(10);
+  const to = Date.now();
+  const from = to - spanMin.value * 60_000;
+  const drawn = lines.map((line) => ({ ...line, values: columns(line.points, from, to) }));
+  const most = Math.max(0, ...drawn.flatMap((line) => line.values.map((value) => value ?? 0)));
+  const top = niceTop(Math.max(most, limit?.value ?? 0));
+  const latest = drawn.map((line) => {
+    const value = line.points.at(-1)?.[1];
+    return `${line.label} ${value === undefined || Number.isNaN(value) ? 'unknown' : show(value)}`;
+  });
+  return (
+    <figure class="chart">
+      <figcaption>
+        <strong>{title}</strong>
+        {drawn.map((line, i) => <span class={`key line-${line.kind}`}>{latest[i]}</span>)}
+        <button type="button" class="quiet" aria-label={`${title}: show ${spanMin.value === 10 ? 60 : 10} minutes`} onClick={() => (spanMin.value = spanMin.value === 10 ? 60 : 10)}>{spanMin.value} min</button>
+      </figcaption>
+      <svg viewBox={`0 0 ${kWidth} ${kHeight}`} preserveAspectRatio="none" role="img" aria-label={`${title}: ${latest.join(', ')}; at most ${show(most)} in ${spanMin.value} minutes`}>
+        {limit && <path class="limit" d={`M0 ${kHeight - (limit.value / top) * (kHeight - 4)}H${kWidth}`} />}
+        {drawn.map((line) => <path class={`line-${line.kind}`} d={pathOf(line.values, top)} />)}
+      </svg>
+      <p class="about">0 to {show(top)}{limit && `; dashed: ${limit.label}, ${show(limit.value)}`}</p>
+    </figure>
+  );
+}

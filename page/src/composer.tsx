@@ -1,0 +1,164 @@
+// The field in which a message is written, with its pictures.
+import { useSignal, useSignalEffect } from '@preact/signals';
+import { useEffect, useRef } from 'preact/hooks';
+import type { Conversation } from './conversation.ts';
+import { count, counted } from './format.ts';
+import { kPicturesCharsMax, pictureFiles, readPicture } from './pictures.ts';
+import { api, modelOf, sessions } from './state.ts';
+import { recall, remember } from './store.ts';
+import { messageOfUser } from './turns.ts';
+import type { InputItem } from './types.ts';
+import { Problem } from './ui.tsx';
+
+const kCountAfterMs = 500;
+
+interface Props {
+  conversation: Conversation | null;  // Null: the first message of a new session.
+  model: string;
+  onSend: (input: InputItem[], text: string) => Promise<boolean>;  // False: the message stays in the field.
+}
+
+export function Composer({ conversation, model, onSend }: Props) {
+  const draftName = `draft.${conversation?.id ?? ''}`;
+  const text = useSignal(recall(draftName, ''));
+  const pictures = useSignal<string[]>([]);
+  const problem = useSignal('');
+  const isSending = useSignal(false);
+  const tokens = useSignal<number | null>(null);
+  const field = useRef<HTMLTextAreaElement>(null);
+  const file = useRef<HTMLInputElement>(null);
+  const readsImages = modelOf(model)?.capabilities.includes('vision') ?? false;
+  const isBusy = conversation?.isBusy.value ?? false;
+
+  // A message that could not be sent stands here again.
+  useSignalEffect(() => {
+    const unsent = conversation?.unsent.value;
+    if (!unsent) return;
+    conversation.unsent.value = null;
+    for (const item of unsent) {
+      if (!('role' in item)) continue;
+      for (const part of item.content) {
+        if (part.type === 'input_text' && text.peek() === '') text.value = part.text;
+        if (part.type === 'input_image') pictures.value = [...pictures.peek(), part.image_url];
+      }
+    }
+  });
+  useEffect(() => {
+    if (matchMedia('(pointer: fine)').matches) field.current?.focus();
+  }, []);
+  useEffect(() => {
+    remember(draftName, text.value === '' ? undefined : text.value);
+    const element = field.current!;
+    element.rows = Math.min(12, Math.max(2, text.value.split('\n').length));
+    tokens.value = null;
+    if (text.value === '' || text.value.length > 200_000 || modelOf(model)?.state !== 'ready') return;
+    const abort = new AbortController();
+    const timer = setTimeout(() => {
+      api.countTokens(model, text.value, abort.signal).then((n) => (tokens.value = n)).catch(() => {});
+    }, kCountAfterMs);
+    return () => {
+      clearTimeout(timer);
+      abort.abort();
+    };
+  }, [text.value, model]);
+
+  const add = async (files: readonly File[]) => {
+    if (files.length === 0) return;
+    if (!readsImages) {
+      problem.value = `${model} reads no pictures.`;
+      return;
+    }
+    try {
+      const added = await Promise.all(files.map(readPicture));
+      const all = [...pictures.value, ...added];
+      if (all.reduce((sum, each) => sum + each.length, 0) > kPicturesCharsMax) throw new Error('These pictures are too large for one message: 11 MiB at most.');
+      pictures.value = all;
+      problem.value = '';
+    } catch (error) {
+      problem.value = (error as Error).message;
+    }
+  };
+  const send = async () => {
+    if (isBusy || isSending.value || (text.value.trim() === '' && pictures.value.length === 0)) return;
+    const said = text.value;
+    const shown = pictures.value;
+    text.value = '';
+    pictures.value = [];
+    isSending.value = conversation === null;
+    if (!(await onSend([messageOfUser(said, shown)], said))) {
+      text.value = said;
+      pictures.value = shown;
+    }
+    isSending.value = false;
+  };
+  const keys = (event: KeyboardEvent) => {
+    if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      void send();
+    }
+  };
+
+  const session = sessions.value.find((each) => each.session_id === conversation?.id);
+  const context = modelOf(session?.model ?? model)?.context_length;
+  return (
+    <form
+      class="composer"
+      onSubmit={(event) => {
+        event.preventDefault();
+        void send();
+      }}
+      onDragOver={(event) => event.preventDefault()}
+      onDrop={(event) => {
+        event.preventDefault();
+        void add(pictureFiles(event.dataTransfer));
+      }}
+    >
+      <Problem text={problem.value || (conversation?.problem.value ?? '')} onClose={() => {
+        problem.value = '';
+        if (conversation) conversation.problem.value = '';
+      }} />
+      {pictures.value.length > 0 && (
+        <ul class="pictures" aria-label="Pictures of the message">
+          {pictures.value.map((address, i) => (
+            <li>
+              <img src={address} alt={`Picture ${i + 1}`} />
+              <button type="button" aria-label={`Remove picture ${i + 1}`} onClick={() => (pictures.value = pictures.value.filter((_, at) => at !== i))}>×</button>
+            </li>
+          ))}
+        </ul>
+      )}
+      <div class="line">
+        <textarea
+          id="message" ref={field} rows={2} value={text.value} aria-label="Message" placeholder="Message"
+          aria-describedby="message-help"
+          onInput={(event) => (text.value = event.currentTarget.value)} onKeyDown={keys}
+          onPaste={(event) => {
+            const files = pictureFiles(event.clipboardData);
+            if (files.length === 0) return;
+            event.preventDefault();
+            void add(files);
+          }}
+        />
+        <div class="buttons">
+          {readsImages && (
+            <>
+              <button type="button" onClick={() => file.current?.click()}>Picture…</button>
+              <input ref={file} type="file" accept="image/*" multiple hidden aria-label="Pictures" onChange={(event) => {
+                void add([...(event.currentTarget.files ?? [])]);
+                event.currentTarget.value = '';
+              }} />
+            </>
+          )}
+          {isBusy
+            ? <button type="button" class="danger" disabled={conversation!.isStopping.value} onClick={() => conversation!.stop()}>Stop</button>
+            : <button class="main" disabled={isSending.value}>Send</button>}
+        </div>
+      </div>
+      <p class="note" id="message-help">
+        Enter sends, Shift+Enter begins a line, Esc stops the reply.
+        {tokens.value !== null && ` This message: ${counted(tokens.value, 'token')}.`}
+        {session && context ? ` The session has ${count(session.tokens)} of ${counted(context, 'token')}.` : ''}
+      </p>
+    </form>
+  );
+}

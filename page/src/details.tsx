@@ -1,0 +1,80 @@
+// The panel at the right: what a session is, what can be done with it, and the settings of its replies.
+import { useSignal } from '@preact/signals';
+import { conversationOf } from './conversation.ts';
+import { ago, bytes, count } from './format.ts';
+import { SettingsForm } from './settings_form.tsx';
+import { api, changeMetadata, deleteSession, goTo, keepMetadata, metadataOf, modelOf, noteFailure, refreshSessions } from './state.ts';
+import { tellTabs } from './tabs.ts';
+import { tagsOf, titleOf } from './tree.ts';
+import { asMarkdown } from './turns.ts';
+import type { Session } from './types.ts';
+import { Confirm, Problem, saveFile } from './ui.tsx';
+
+const kTiers = { hot: 'in a context (hot)', warm: 'in memory (warm)', cold: 'on disk (cold)', none: 'not stored' };
+
+export function SessionDetails({ session }: { session: Session }) {
+  const id = session.session_id;
+  const about = metadataOf(id);
+  const problem = useSignal('');
+  const isDeleting = useSignal(false);
+  const title = titleOf(session, about);
+  const attempt = (work: () => Promise<unknown>) => {
+    problem.value = '';
+    work().catch((error) => (problem.value = noteFailure(error)));
+  };
+  const rename = (text: string) => attempt(async () => {
+    keepMetadata(id, await api.renameSession(id, text, await api.getMetadata(id)));
+    tellTabs({ type: 'changed', session: id });
+  });
+  const fork = () => attempt(async () => {
+    const made = await api.forkSession(id);
+    await changeMetadata(made.session_id, { ...about, title: `${title} (fork)`, forked_from: id, forked_at_turn: String(session.turns) });
+    await refreshSessions();
+    goTo('talk', made.session_id);
+  });
+  const saveMarkdown = () => attempt(async () => {
+    const conversation = conversationOf(id);
+    while (conversation.hasEarlier.value && conversation.problem.value === '') await conversation.loadEarlier();
+    saveFile(asMarkdown(title, conversation.turns()), `${title}.md`);
+  });
+  const stored = session.hot_bytes + session.warm_bytes + session.cold_bytes;
+  return (
+    <>
+      <h2>Session</h2>
+      <label>Title<input type="text" maxLength={120} value={title} onChange={(event) => rename(event.currentTarget.value)} /></label>
+      <label>
+        Tags, separated by commas
+        <input type="text" maxLength={400} value={tagsOf(about).join(', ')} onChange={(event) => {
+          const tags = event.currentTarget.value.split(',').map((tag) => tag.trim()).filter((tag) => tag !== '').join(',');
+          attempt(() => changeMetadata(id, { tags }));
+        }} />
+      </label>
+      <Problem text={problem.value} onClose={() => (problem.value = '')} />
+      <div class="buttons">
+        <button type="button" onClick={fork}>Fork</button>
+        <button type="button" onClick={() => attempt(async () => saveFile(await api.exportSession(id), `${title}.umasession`))}>Export</button>
+        <button type="button" onClick={saveMarkdown}>Save as Markdown</button>
+        <button type="button" class="danger" onClick={() => (isDeleting.value = true)}>Delete…</button>
+      </div>
+      <dl>
+        <dt>Model</dt><dd>{session.model}{modelOf(session.model) ? '' : ' (not known here)'}</dd>
+        <dt>Tokens</dt><dd>{count(session.tokens)} of {count(modelOf(session.model)?.context_length ?? 0)}{session.pending_tokens > 0 && `, ${count(session.pending_tokens)} without a reply`}</dd>
+        <dt>Turns</dt><dd>{count(session.turns)}{session.dropped_turns > 0 && `, ${count(session.dropped_turns)} of them dropped`}</dd>
+        <dt>KV cache</dt><dd>{kTiers[session.tier]}{stored > 0 && `, ${bytes(stored)}`}</dd>
+        {session.name !== '' && <><dt>Name</dt><dd><code>{session.name}</code></dd></>}
+        <dt>Id</dt><dd><code>{id}</code></dd>
+        <dt>Begun</dt><dd>{ago(session.created_s)}</dd>
+      </dl>
+      <SettingsForm key={id} session={id} model={session.model} />
+      {isDeleting.value && (
+        <Confirm question={`The session "${title}" and its turns are deleted. Forks of it stay.`} action="Delete" onAnswer={(isYes) => {
+          isDeleting.value = false;
+          if (isYes) attempt(async () => {
+            await deleteSession(id);
+            goTo('talk');
+          });
+        }} />
+      )}
+    </>
+  );
+}

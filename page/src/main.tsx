@@ -1,0 +1,134 @@
+// The frame of the page: the views, the connection, keys.
+import { signal, useSignal, useSignalEffect } from '@preact/signals';
+import { type ComponentType, render } from 'preact';
+import { useEffect } from 'preact/hooks';
+import { followTabs, isAnyReplying } from './conversation.ts';
+import { snapshot, watch } from './live.ts';
+import {
+  announcement, apiKey, connection, connectionProblem, followPlace, goTo, keepFresh, metadataOf, openId, place, refresh, sessions,
+  version, view, warning,
+} from './state.ts';
+import { recall, remember } from './store.ts';
+import { listIsOpen, Talk } from './talk.tsx';
+import { titleOf } from './tree.ts';
+import { Dialog, Problem } from './ui.tsx';
+
+// Views that are not needed to talk are loaded when they are opened.
+const kLaterViews: Record<string, () => Promise<ComponentType>> = {
+  see: () => import('./see.tsx').then((module) => module.See),
+  manage: () => import('./manage.tsx').then((module) => module.Manage),
+};
+const loadedViews = signal<Record<string, ComponentType>>({});
+
+function LaterView({ name }: { name: string }) {
+  const problem = useSignal('');
+  useEffect(() => {
+    if (loadedViews.value[name]) return;
+    kLaterViews[name]!()
+      .then((component) => (loadedViews.value = { ...loadedViews.value, [name]: component }))
+      .catch(() => (problem.value = 'This view could not be loaded. Load the page again.'));
+  }, [name]);
+  const View = loadedViews.value[name];
+  return <main id="main" class="page">{View ? <View /> : <p class="note">{problem.value || 'Loading…'}</p>}</main>;
+}
+
+function KeyDialog() {
+  const key = useSignal('');
+  return (
+    <Dialog title="API key">
+      <form onSubmit={(event) => {
+        event.preventDefault();
+        apiKey.value = key.value.trim();
+        connection.value = 'starting';
+        void refresh();
+      }}>
+        <p>This umad asks for a key. It stays in the memory of this page and is gone when the page is closed.</p>
+        {apiKey.value !== '' && <p class="problem" role="alert">{connectionProblem.value}</p>}
+        <label>Key<input type="password" autocomplete="off" autofocus required onInput={(event) => (key.value = event.currentTarget.value)} /></label>
+        <div class="buttons"><button class="main">Use</button></div>
+      </form>
+    </Dialog>
+  );
+}
+
+function ConnectionState() {
+  if (connection.value === 'lost') return <p class="problem" role="alert">umad does not answer. Trying again…</p>;
+  if (connection.value === 'refused') return <p class="problem" role="alert">umad refuses this page: {connectionProblem.value}</p>;
+  return null;
+}
+
+function Page() {
+  const isTalking = view.value !== 'see' && view.value !== 'manage';
+  const id = openId.value;
+  const session = sessions.value.find((each) => each.session_id === id);
+  const title = session ? `${titleOf(session, metadataOf(id))} – uma-serve` : 'uma-serve';
+  useEffect(() => {
+    document.title = title;
+  }, [title]);
+  useEffect(() => {
+    listIsOpen.value = false;
+    if (isTalking) remember('place', place.value.join('/'));
+  }, [place.value]);
+  const link = (to: string, label: string) =>
+    <a href={`#/${to}`} aria-current={view.value === to || (to === 'talk' && isTalking) ? 'page' : undefined}>{label}</a>;
+  return (
+    <>
+      <a class="skip" href="#message" onClick={(event) => {
+        event.preventDefault();
+        document.getElementById(isTalking ? 'message' : 'main')?.focus();
+      }}>Skip to the content</a>
+      <header class="top">
+        <nav aria-label="Views">{link('talk', 'Talk')}{link('see', 'See')}{link('manage', 'Manage')}</nav>
+        <span class="about">
+          {snapshot.value?.status === 'degraded' && 'degraded · '}
+          {connection.value === 'ok' ? `umad ${version.value}` : connection.value}
+        </span>
+      </header>
+      <ConnectionState />
+      <Problem text={warning.value} onClose={() => (warning.value = '')} />
+      {isTalking ? <Talk /> : <LaterView name={view.value} />}
+      <div class="hidden" role="status" aria-live="polite">{announcement}</div>
+      {connection.value === 'needs key' && <KeyDialog />}
+    </>
+  );
+}
+
+function Watcher() {
+  useSignalEffect(() => {
+    if (connection.value === 'starting' || connection.value === 'needs key') return;
+    if (isWatching) return;
+    isWatching = true;
+    void watch(() => view.value === 'see' && document.visibilityState === 'visible', new AbortController().signal);
+  });
+  return null;
+}
+let isWatching = false;
+
+addEventListener('keydown', (event) => {
+  const isTyping = (event.target as Element).closest?.('input, textarea, select, [contenteditable]');
+  if ((event.key === '/' && !isTyping) || (event.key === 'k' && (event.ctrlKey || event.metaKey))) {
+    const search = document.getElementById('search');
+    if (!search) return;
+    event.preventDefault();
+    listIsOpen.value = true;
+    requestAnimationFrame(() => search.focus());
+  }
+  if (event.key === 'n' && event.altKey) {
+    event.preventDefault();
+    goTo('talk');
+  }
+});
+// A file that is dropped beside its place must not replace the page.
+for (const name of ['dragover', 'drop']) addEventListener(name, (event) => event.preventDefault());
+
+// A reply ends with the page that reads it.
+addEventListener('beforeunload', (event) => isAnyReplying() && event.preventDefault());
+
+followPlace();
+followTabs();
+if (location.hash === '') {
+  const before = recall('place', '');
+  if (before.startsWith('talk/')) goTo(...before.split('/'));
+}
+keepFresh();
+render(<><Page /><Watcher /></>, document.getElementById('page')!);

@@ -1,0 +1,344 @@
+// Managing: models, keys, stored sessions, the configuration.
+import { useSignal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
+import { isAborted, isUnserved } from './api.ts';
+import { ago, bytes, count, percent } from './format.ts';
+import { snapshot } from './live.ts';
+import { makeKey } from './make_key.ts';
+import { ModelMemory } from './model_memory.tsx';
+import { allSessions, api, deleteSession, metadataOf, modelOf, models, noteFailure, place, refreshModels } from './state.ts';
+import { titleOf } from './tree.ts';
+import type { ConfigValue, KeyInfo, Model, SamplingDefaults, Session } from './types.ts';
+import { Confirm, Problem, saveFile, Unserved } from './ui.tsx';
+
+// --- Models
+
+function Pull() {
+  const problem = useSignal('');
+  const state = useSignal('');
+  const part = useSignal<number | null>(null);
+  const abort = useSignal<AbortController | null>(null);
+  const pull = async (form: HTMLFormElement) => {
+    const from = String(new FormData(form).get('source')).trim();
+    abort.value = new AbortController();
+    problem.value = '';
+    try {
+      for await (const line of api.pullModel(from, abort.value.signal)) {
+        if (line.error) throw new Error(line.error);
+        const isKnown = !!line.total;
+        part.value = isKnown ? (line.completed ?? 0) / line.total! : null;
+        state.value = `${line.status ?? ''}${isKnown ? `: ${bytes(line.completed ?? 0)} of ${bytes(line.total!)}, ${percent(part.value ?? 0)}` : ''}`;
+      }
+      form.reset();
+      await refreshModels();
+    } catch (error) {
+      if (!isAborted(error)) problem.value = noteFailure(error);
+      else state.value = 'Stopped. The next pull goes on from here.';
+    }
+    part.value = null;
+    abort.value = null;
+  };
+  return (
+    <form onSubmit={(event) => {
+      event.preventDefault();
+      void pull(event.currentTarget);
+    }}>
+      <label>Pull a model: OWNER/REPO[:FILE-OR-QUANT][@REVISION], or a URL<input name="source" type="text" required spellcheck={false} autocomplete="off" /></label>
+      <div class="buttons">
+        {abort.value ? <button type="button" onClick={() => abort.value?.abort()}>Stop</button> : <button>Pull</button>}
+        {part.value !== null && <progress max={1} value={part.value} aria-label="Download" />}
+        <span class="about" role="status">{state.value}</span>
+      </div>
+      <Problem text={problem.value} onClose={() => (problem.value = '')} />
+    </form>
+  );
+}
+
+function Card({ model }: { model: string }) {
+  const defaults = useSignal<SamplingDefaults | null>(null);
+  const text = useSignal<string | null>(null);
+  const isServed = useSignal(true);
+  const problem = useSignal('');
+  useEffect(() => {
+    api.samplingDefaults(model).then((read) => (defaults.value = read)).catch((error) => (problem.value = noteFailure(error)));
+    api.getCard(model).then((card) => (text.value = card.text)).catch((error) => {
+      if (isUnserved(error)) isServed.value = false;
+      else problem.value = noteFailure(error);
+    });
+  }, [model]);
+  const known = Object.entries(defaults.value ?? {});
+  return (
+    <div class="card">
+      <Problem text={problem.value} onClose={() => (problem.value = '')} />
+      {known.length === 0
+        ? <p class="note">The model states no defaults of sampling: those of the API count.</p>
+        : (
+          <table>
+            <caption>Defaults of sampling</caption>
+            <thead><tr><th>Value</th><th /><th>Comes from</th></tr></thead>
+            <tbody>
+              {known.map(([name, each]) => typeof each === 'object'
+                ? <tr><td>{name}</td><td>{String(each.value)}</td><td>{each.source}</td></tr>
+                : <tr><td>{name}</td><td>{each}</td><td /></tr>)}
+            </tbody>
+          </table>
+        )}
+      {!isServed.value && <Unserved what="changes of a model's card" command="uma-cli models" />}
+      {text.value !== null && (
+        <form onSubmit={(event) => {
+          event.preventDefault();
+          api.setCard(model, text.value ?? '').then(() => (problem.value = '')).catch((error) => (problem.value = noteFailure(error)));
+        }}>
+          <label>Card in models.yaml<textarea rows={8} spellcheck={false} value={text.value} onInput={(event) => (text.value = event.currentTarget.value)} /></label>
+          <button>Store the card</button>
+        </form>
+      )}
+    </div>
+  );
+}
+
+function ModelRow({ model }: { model: Model }) {
+  const isDeleting = useSignal(false);
+  const isOpen = useSignal(false);
+  const problem = useSignal('');
+  const remove = () => api.deleteModel(model.id).then(refreshModels).catch((error) => (problem.value = noteFailure(error)));
+  return (
+    <>
+      <tr>
+        <td>{model.id}</td><td>{model.state}</td><td>{bytes(model.meta.size)}</td><td>{count(model.meta.n_params)}</td>
+        <td>{count(model.context_length)}</td><td>{model.capabilities.join(', ')}</td>
+        <td>
+          {!model.parent && <button type="button" aria-expanded={isOpen.value} onClick={() => (isOpen.value = !isOpen.value)}>Defaults</button>}
+          {!model.parent && <button type="button" class="danger" onClick={() => (isDeleting.value = true)}>Delete…</button>}
+        </td>
+      </tr>
+      {(isOpen.value || problem.value !== '') && (
+        <tr><td colSpan={7}><Problem text={problem.value} onClose={() => (problem.value = '')} />{isOpen.value && <Card model={model.id} />}</td></tr>
+      )}
+      {isDeleting.value && (
+        <Confirm question={`The file of the model "${model.id}" is deleted, if it was pulled. Its sessions stay.`} action="Delete" onAnswer={(isYes) => {
+          isDeleting.value = false;
+          if (isYes) void remove();
+        }} />
+      )}
+    </>
+  );
+}
+
+function Models() {
+  return (
+    <>
+      <Pull />
+      <h2>Models in memory</h2>
+      {snapshot.value ? <ModelMemory now={snapshot.value} /> : <p class="note">Reading…</p>}
+      <h2>Known models</h2>
+      <div class="scroll">
+        <table>
+          <thead><tr><th>Name</th><th>State</th><th>Weights</th><th>Parameters</th><th>Context</th><th>Can</th><th /></tr></thead>
+          <tbody>{models.value.map((model) => <ModelRow key={model.id} model={model} />)}</tbody>
+        </table>
+      </div>
+    </>
+  );
+}
+
+// --- Keys
+
+function Keys() {
+  const keys = useSignal<KeyInfo[] | null>(null);
+  const isServed = useSignal(true);
+  const problem = useSignal('');
+  const made = useSignal<{ key: string; line: string } | null>(null);
+  const read = () => api.listKeys().then((all) => (keys.value = all)).catch((error) => {
+    if (isUnserved(error)) isServed.value = false;
+    else problem.value = noteFailure(error);
+  });
+  useEffect(() => void read(), []);
+  const make = async (form: HTMLFormElement) => {
+    const fields = new FormData(form);
+    const number = (name: string) => Number(fields.get(name)) || undefined;
+    const options = {
+      name: String(fields.get('name')), tenant: String(fields.get('tenant')) || undefined,
+      requests_per_minute: number('requests_per_minute'), tokens_per_minute: number('tokens_per_minute'),
+      deadline_ms: number('deadline_ms'), admin: fields.has('admin') || undefined,
+    };
+    problem.value = '';
+    try {
+      made.value = isServed.value ? await api.createKey(options) : await makeKey(options);
+      form.reset();
+      if (isServed.value) await read();
+    } catch (error) {
+      problem.value = noteFailure(error);
+    }
+  };
+  return (
+    <>
+      {!isServed.value && <Unserved what="its list of keys" />}
+      <Problem text={problem.value} onClose={() => (problem.value = '')} />
+      {keys.value && (
+        <div class="scroll">
+          <table>
+            <thead><tr><th>Name</th><th>Tenant</th><th>Requests per minute</th><th>Tokens per minute</th><th>Deadline</th><th>Administrator</th><th /></tr></thead>
+            <tbody>
+              {keys.value.map((key) => (
+                <tr>
+                  <td>{key.name}</td><td>{key.tenant}</td><td>{key.requests_per_minute || 'no limit'}</td><td>{key.tokens_per_minute || 'no limit'}</td>
+                  <td>{key.deadline_ms ? `${count(key.deadline_ms)} ms` : 'none'}</td><td>{key.admin ? 'yes' : 'no'}</td>
+                  <td><button type="button" class="danger" onClick={() => api.deleteKey(key.name).then(read).catch((error) => (problem.value = noteFailure(error)))}>Delete</button></td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      <h2>New key</h2>
+      <form onSubmit={(event) => {
+        event.preventDefault();
+        void make(event.currentTarget);
+      }}>
+        <div class="grid">
+          <label>Name<input name="name" type="text" required pattern="[A-Za-z0-9._:@\-]{1,64}" title="1 to 64 letters, digits and ._-:@" autocomplete="off" /></label>
+          <label>Tenant<input name="tenant" type="text" pattern="[A-Za-z0-9._:@\-]{1,64}" placeholder="the key's own" autocomplete="off" /></label>
+          <label>Requests per minute<input name="requests_per_minute" type="number" min={1} placeholder="no limit" /></label>
+          <label>Tokens per minute<input name="tokens_per_minute" type="number" min={1} placeholder="no limit" /></label>
+          <label>Deadline, ms<input name="deadline_ms" type="number" min={0} placeholder="limits.deadline_ms" /></label>
+          <label class="check"><input name="admin" type="checkbox" /> May change models</label>
+        </div>
+        <button>Make a key</button>
+      </form>
+      {made.value && (
+        <div class="made" role="status">
+          <p>The key is shown once. Copy it now.</p>
+          <p><code class="secret">{made.value.key}</code></p>
+          {!isServed.value && <><p>It was made in this browser. It counts once this line is in the file of <code>http.keys_file</code>:</p><pre>{made.value.line}</pre></>}
+          <button type="button" onClick={() => (made.value = null)}>Hide</button>
+        </div>
+      )}
+    </>
+  );
+}
+
+// --- Sessions
+
+const kSortings: Record<string, (a: Session, b: Session) => number> = {
+  'last use': (a, b) => a.last_used_s - b.last_used_s,
+  'tokens': (a, b) => b.tokens - a.tokens,
+  'bytes': (a, b) => storedOf(b) - storedOf(a),
+};
+const storedOf = (session: Session) => session.hot_bytes + session.warm_bytes + session.cold_bytes;
+const kRowsAtOnce = 200;
+
+function Sessions() {
+  const sorting = useSignal('bytes');
+  const chosen = useSignal<ReadonlySet<string>>(new Set());
+  const isDeleting = useSignal(false);
+  const problem = useSignal('');
+  const all = [...allSessions.value].sort(kSortings[sorting.value]);
+  const sum = (of: (session: Session) => number) => all.reduce((total, session) => total + of(session), 0);
+  const removeChosen = async () => {
+    try {
+      for (const id of chosen.value) await deleteSession(id);
+    } catch (error) {
+      problem.value = noteFailure(error);
+    }
+    chosen.value = new Set();
+  };
+  return (
+    <>
+      <p>
+        {count(all.length)} sessions with {count(sum((session) => session.tokens))} tokens. Their KV: hot {bytes(sum((session) => session.hot_bytes))}, warm{' '}
+        {bytes(sum((session) => session.warm_bytes))}, cold {bytes(sum((session) => session.cold_bytes))}.
+      </p>
+      <div class="buttons">
+        <label class="inline">Sorted by <select value={sorting.value} onChange={(event) => (sorting.value = event.currentTarget.value)}>
+          {Object.keys(kSortings).map((name) => <option>{name}</option>)}
+        </select></label>
+        <button type="button" class="danger" disabled={chosen.value.size === 0} onClick={() => (isDeleting.value = true)}>Delete {chosen.value.size || ''} chosen…</button>
+      </div>
+      <Problem text={problem.value} onClose={() => (problem.value = '')} />
+      <div class="scroll">
+        <table>
+          <thead><tr><th /><th>Session</th><th>Model</th><th>Turns</th><th>Tokens</th><th>Tier</th><th>KV</th><th>Last use</th><th /></tr></thead>
+          <tbody>
+            {all.slice(0, kRowsAtOnce).map((session) => {
+              const id = session.session_id;
+              const title = titleOf(session, metadataOf(id));
+              return (
+                <tr key={id}>
+                  <td><input type="checkbox" aria-label={`Choose ${title}`} checked={chosen.value.has(id)} onChange={(event) => {
+                    const next = new Set(chosen.value);
+                    if (event.currentTarget.checked) next.add(id);
+                    else next.delete(id);
+                    chosen.value = next;
+                  }} /></td>
+                  <td>{session.mode === 'chat' ? <a href={`#/talk/${id}`}>{title}</a> : `${title} (text)`}</td><td>{session.model}{modelOf(session.model) ? '' : ' (not known)'}</td><td>{count(session.turns)}</td>
+                  <td>{count(session.tokens)}</td><td>{session.tier}</td><td>{bytes(storedOf(session))}</td><td>{ago(session.last_used_s)}</td>
+                  <td><button type="button" onClick={() => api.exportSession(id).then((file) => saveFile(file, `${title}.umasession`)).catch((error) => (problem.value = noteFailure(error)))}>Export</button></td>
+                </tr>
+              );
+            })}
+          </tbody>
+        </table>
+      </div>
+      {all.length > kRowsAtOnce && <p class="note">The first {kRowsAtOnce} are shown.</p>}
+      {isDeleting.value && (
+        <Confirm question={`${count(chosen.value.size)} sessions and their turns are deleted.`} action="Delete" onAnswer={(isYes) => {
+          isDeleting.value = false;
+          if (isYes) void removeChosen();
+        }} />
+      )}
+    </>
+  );
+}
+
+// --- Configuration
+
+function Configuration() {
+  const values = useSignal<ConfigValue[] | null>(null);
+  const isServed = useSignal(true);
+  const problem = useSignal('');
+  const onlyStated = useSignal(false);
+  useEffect(() => {
+    api.getConfig().then((all) => (values.value = all)).catch((error) => {
+      if (isUnserved(error)) isServed.value = false;
+      else problem.value = noteFailure(error);
+    });
+  }, []);
+  return (
+    <>
+      <Problem text={problem.value} />
+      {!isServed.value && <Unserved what="its configuration" command="umad --print-config" />}
+      {values.value && (
+        <>
+          <label class="check"><input type="checkbox" checked={onlyStated.value} onChange={(event) => (onlyStated.value = event.currentTarget.checked)} /> Without defaults</label>
+          <div class="scroll">
+            <table>
+              <thead><tr><th>Setting</th><th>Value</th><th>Comes from</th></tr></thead>
+              <tbody>
+                {values.value.filter((each) => !onlyStated.value || each.source !== 'default').map((each) => (
+                  <tr><td><code>{each.key}</code></td><td>{each.value}</td><td>{each.source}{each.place && `: ${each.place}`}</td></tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        </>
+      )}
+    </>
+  );
+}
+
+const kParts = { models: ['Models', Models], keys: ['Keys', Keys], sessions: ['Sessions', Sessions], configuration: ['Configuration', Configuration] } as const;
+
+export function Manage() {
+  const name = (place.value[1] ?? '') in kParts ? (place.value[1] as keyof typeof kParts) : 'models';
+  const [title, Part] = kParts[name];
+  return (
+    <>
+      <nav class="parts" aria-label="Parts">
+        {Object.entries(kParts).map(([each, [label]]) => <a href={`#/manage/${each}`} aria-current={each === name ? 'page' : undefined}>{label}</a>)}
+      </nav>
+      <h1>{title}</h1>
+      <Part />
+    </>
+  );
+}

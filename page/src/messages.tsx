@@ -1,0 +1,273 @@
+// The turns of a conversation and the reply that is being written.
+import { useSignal } from '@preact/signals';
+import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
+import { type Conversation, receiptOf } from './conversation.ts';
+import { Markdown } from './markdown.tsx';
+import { receiptSentence } from './receipt.ts';
+import { metadataOf, sessions } from './state.ts';
+import { branchesAt } from './tree.ts';
+import { inputOf, messageOfUser, picturesOf, textOf, type Turn } from './turns.ts';
+import type { InputItem, Item } from './types.ts';
+import { Confirm, copyText } from './ui.tsx';
+import { pictureData, visibleText } from './visible_text.ts';
+
+function Pictures({ addresses }: { addresses: readonly (string | null)[] }) {
+  if (addresses.length === 0) return null;
+  return (
+    <div class="pictures">
+      {addresses.map((address, i) =>
+        address ? <img src={address} alt={`Picture ${i + 1} of the message`} /> : <p class="note">A picture that is not here any more.</p>)}
+    </div>
+  );
+}
+
+function Reasoning({ text, isOpen }: { text: string; isOpen: boolean }) {
+  if (text === '') return null;
+  return (
+    <details class="reasoning">
+      <summary>{isOpen ? 'Reasoning…' : 'Reasoning'}</summary>
+      <Markdown text={text} isOpen={isOpen} />
+    </details>
+  );
+}
+
+function pretty(json: string): string {
+  try {
+    return JSON.stringify(JSON.parse(json), null, 2);
+  } catch {
+    return json;
+  }
+}
+
+function ToolCall({ name, args, isOpen }: { name: string; args: string; isOpen?: boolean }) {
+  return (
+    <section class="call" aria-label={`Tool call ${name}`}>
+      <header>Tool call <code>{visibleText(name)}</code></header>
+      <pre tabIndex={0}>{visibleText(isOpen ? args : pretty(args))}</pre>
+    </section>
+  );
+}
+
+// The form for the results of the tool calls that wait for one.
+function ToolResults({ calls, conversation }: { calls: (Item & { type: 'function_call' })[]; conversation: Conversation }) {
+  const results = useSignal<Record<string, string>>({});
+  const send = (event: Event) => {
+    event.preventDefault();
+    void conversation.send(calls.map((call) => ({
+      type: 'function_call_output', call_id: call.call_id, output: results.value[call.call_id] ?? '',
+    })));
+  };
+  return (
+    <form class="results" onSubmit={send}>
+      {calls.map((call) => (
+        <label>
+          Result of {call.name}
+          <textarea rows={2} onInput={(event) => (results.value = { ...results.value, [call.call_id]: event.currentTarget.value })} />
+        </label>
+      ))}
+      <button>Send {calls.length === 1 ? 'the result' : 'the results'}</button>
+    </form>
+  );
+}
+
+function Branches({ conversation, turn }: { conversation: Conversation; turn: number }) {
+  const session = sessions.value.find((each) => each.session_id === conversation.id);
+  if (!session) return null;
+  const { all, at } = branchesAt(session, turn, sessions.value, metadataOf);
+  if (all.length < 2) return null;
+  const link = (to: number, text: string, label: string) =>
+    all[to] ? <a href={`#/talk/${all[to].session_id}`} aria-label={label}>{text}</a> : <span aria-hidden="true">{text}</span>;
+  return (
+    <span class="branches" role="group" aria-label="Branches">
+      {link(at - 1, '◂', 'Earlier branch')} {at + 1} of {all.length} {link(at + 1, '▸', 'Later branch')}
+    </span>
+  );
+}
+
+function Edit({ text, onDone }: { text: string; onDone: (text: string | null) => void }) {
+  const field = useRef<HTMLTextAreaElement>(null);
+  useEffect(() => field.current?.focus(), []);
+  const keys = (event: KeyboardEvent) => {
+    if (event.key === 'Escape') onDone(null);
+    if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) onDone(field.current!.value);
+  };
+  return (
+    <form
+      class="edit"
+      onSubmit={(event) => {
+        event.preventDefault();
+        onDone(field.current!.value);
+      }}
+    >
+      <textarea ref={field} rows={Math.min(12, text.split('\n').length + 1)} aria-label="Message" defaultValue={text} onKeyDown={keys} />
+      <div class="buttons">
+        <button>Send as a new branch</button>
+        <button type="button" onClick={() => onDone(null)}>Cancel</button>
+      </div>
+    </form>
+  );
+}
+
+function Input({ items }: { items: readonly Item[] }) {
+  return (
+    <>
+      {items.map((item) => {
+        if (item.type === 'function_call_output') {
+          return <section class="call" aria-label="Result of a tool call"><header>Result</header><pre tabIndex={0}>{visibleText(item.output)}</pre></section>;
+        }
+        if (item.type !== 'message') return null;
+        return <><Pictures addresses={picturesOf(item.content)} /><p class="said">{visibleText(textOf(item.content))}</p></>;
+      })}
+    </>
+  );
+}
+
+function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean; conversation: Conversation }) {
+  const isEditing = useSignal(false);
+  const asText = useSignal(false);
+  const isAsking = useSignal(false);
+  const receipt = receiptOf(conversation.id, turn.turn);
+  const message = turn.input.findLast((item) => item.type === 'message');
+  const reply = turn.output.map((item) => (item.type === 'message' ? textOf(item.content) : '')).join('');
+  const waiting = turn.output.filter((item) => item.type === 'function_call');
+  const isBusy = conversation.isBusy.value;
+
+  const again = (change?: (input: InputItem[]) => InputItem[]) => {
+    try {
+      const input = inputOf(turn);
+      void conversation.branch(turn.turn, change ? change(input) : input);
+    } catch (error) {
+      conversation.problem.value = (error as Error).message;
+    }
+  };
+  const edited = (text: string | null) => {
+    isEditing.value = false;
+    if (text === null || message?.type !== 'message') return;
+    again((input) => {
+      const last = input.findLastIndex((item) => 'role' in item);
+      return input.map((item, i) => (i === last ? messageOfUser(text, picturesOf(message.content).filter((each) => each !== null)) : item));
+    });
+  };
+
+  return (
+    <>
+      {turn.system.map((text) => (
+        <details class="system"><summary>System prompt</summary><p class="said">{visibleText(text)}</p></details>
+      ))}
+      {turn.input.length > 0 && (
+        <article class="user" aria-label="You">
+          {isEditing.value && message?.type === 'message' ? <Edit text={textOf(message.content)} onDone={edited} /> : <Input items={turn.input} />}
+          <footer>
+            <Branches conversation={conversation} turn={turn.turn} />
+            {message && !isEditing.value && <button type="button" class="quiet" disabled={isBusy} onClick={() => (isEditing.value = true)}>Edit</button>}
+          </footer>
+        </article>
+      )}
+      {turn.output.length > 0 && (
+        <article class="reply" aria-label="Reply">
+          {turn.output.map((item) => {
+            if (item.type === 'reasoning') return <Reasoning text={textOf(item.content)} isOpen={false} />;
+            if (item.type === 'function_call') return <ToolCall name={item.name} args={item.arguments} />;
+            return item.type === 'message' ? <Markdown text={textOf(item.content)} asText={asText.value} /> : null;
+          })}
+          {isLast && waiting.length > 0 && !isBusy && <ToolResults calls={waiting} conversation={conversation} />}
+          <footer>
+            {reply !== '' && <button type="button" class="quiet" onClick={() => copyText(reply)}>Copy</button>}
+            <button type="button" class="quiet" disabled={isBusy || turn.input.length === 0} onClick={() => again()} title="With the settings at the right, as a new branch">
+              Regenerate
+            </button>
+            {reply !== '' && (
+              <button type="button" class="quiet" aria-pressed={asText.value} onClick={() => (asText.value = !asText.value)}>Show as text</button>
+            )}
+            {!isLast && <button type="button" class="quiet" disabled={isBusy} onClick={() => (isAsking.value = true)}>Rewind to here</button>}
+          </footer>
+          {receipt && <p class="receipt">{receiptSentence(receipt.usage, receipt.reason)}</p>}
+        </article>
+      )}
+      {isAsking.value && (
+        <Confirm
+          question="All turns behind this one are deleted. A fork keeps them." action="Rewind"
+          onAnswer={(isYes) => {
+            isAsking.value = false;
+            if (isYes) void conversation.rewind(turn.turn);
+          }}
+        />
+      )}
+    </>
+  );
+}
+
+// The reply that is being written. It alone is rendered again while it grows.
+function Tail({ conversation, onGrow }: { conversation: Conversation; onGrow: () => void }) {
+  const reply = conversation.reply.value;
+  useLayoutEffect(onGrow, [reply]);
+  if (!reply) return null;
+  return (
+    <>
+      {reply.input.length > 0 && (
+        <article class="user" aria-label="You">
+          {reply.input.map((item) => 'role' in item
+            ? <>
+                <Pictures addresses={item.content.map((part) => ('image_url' in part ? pictureData(part.image_url) : undefined)).filter((each) => each !== undefined)} />
+                <p class="said">{visibleText(item.content.map((part) => ('text' in part ? part.text : '')).join(''))}</p>
+              </>
+            : <p class="said">{visibleText(item.output)}</p>)}
+        </article>
+      )}
+      <article class="reply" aria-label="Reply" aria-busy="true">
+        <Reasoning text={reply.reasoning} isOpen={reply.text === ''} />
+        <Markdown text={reply.text} isOpen />
+        {reply.calls.map((call) => <ToolCall name={call.name} args={call.arguments} isOpen />)}
+        <p class="receipt">
+          {reply.isStopping ? 'Stopping…' : reply.isElsewhere ? 'A reply is being written for another tab or program…'
+            : reply.text === '' && reply.reasoning === '' && reply.calls.length === 0 ? 'Waiting for the first token…' : 'Writing…'}
+        </p>
+      </article>
+    </>
+  );
+}
+
+const kNearPx = 120;
+
+export function Messages({ conversation }: { conversation: Conversation }) {
+  const box = useRef<HTMLDivElement>(null);
+  const isAtEnd = useRef(true);
+  const canJump = useSignal(false);
+  const items = conversation.items.value;
+  const isBusy = conversation.isBusy.value;
+  const turns = conversation.turns();
+  // While a reply is written, its own input may be listed already.
+  const shown = isBusy && conversation.isRunning ? turns.filter((turn) => turn.output.length > 0) : turns;
+
+  const toEnd = () => {
+    if (box.current) box.current.scrollTop = box.current.scrollHeight;
+  };
+  useLayoutEffect(() => {
+    isAtEnd.current = true;
+  }, [conversation]);
+  const follow = () => {
+    if (isAtEnd.current) toEnd();
+  };
+  useLayoutEffect(follow, [conversation, items, isBusy]);
+  const note = () => {
+    const element = box.current!;
+    isAtEnd.current = element.scrollHeight - element.scrollTop - element.clientHeight < kNearPx;
+    canJump.value = !isAtEnd.current;
+  };
+
+  return (
+    <div class="messages" ref={box} onScroll={note} role="log" aria-live="off" aria-label="Conversation" tabIndex={0}>
+      <div class="column">
+        {conversation.hasEarlier.value && (
+          <button type="button" onClick={() => conversation.loadEarlier()}>Show earlier turns</button>
+        )}
+        {!conversation.isLoaded.value && conversation.problem.value === '' && <p class="note">Reading the session…</p>}
+        {shown.map((turn, i) => (
+          <TurnView key={turn.turn} turn={turn} isLast={i === shown.length - 1} conversation={conversation} />
+        ))}
+        {isBusy && <Tail conversation={conversation} onGrow={follow} />}
+      </div>
+      {canJump.value && <button type="button" class="jump" onClick={toEnd}>To the end</button>}
+    </div>
+  );
+}

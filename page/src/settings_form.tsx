@@ -1,0 +1,79 @@
+// The form for the settings of replies.
+import { useSignal } from '@preact/signals';
+import { useEffect } from 'preact/hooks';
+import { kEfforts, keepSettings, kNumberFields, type ReplySettings, requestFields, settingsOf } from './settings.ts';
+import { api } from './state.ts';
+import type { SamplingDefaults } from './types.ts';
+
+// `session` is empty for the settings with which new sessions begin.
+export function SettingsForm({ session, model }: { session: string; model: string }) {
+  const settings = useSignal(settingsOf(session));
+  const defaults = useSignal<SamplingDefaults>({});
+  useEffect(() => {
+    let isCurrent = true;
+    defaults.value = {};
+    if (model !== '') api.samplingDefaults(model).then((read) => isCurrent && (defaults.value = read)).catch(() => {});
+    return () => {
+      isCurrent = false;
+    };
+  }, [model]);
+  const change = (changed: Partial<ReplySettings>) => {
+    settings.value = { ...settings.value, ...changed };
+    keepSettings(session, settings.value);
+  };
+  let problem = '';
+  try {
+    requestFields(settings.value);
+  } catch (error) {
+    problem = (error as Error).message;
+  }
+  const text = (name: 'instructions' | 'schema' | 'tools' | 'stop' | 'more', label: string, rows: number, placeholder: string) => (
+    <label>
+      {label}
+      <textarea rows={rows} spellcheck={name === 'instructions'} placeholder={placeholder} value={settings.value[name] ?? ''}
+        onInput={(event) => change({ [name]: event.currentTarget.value || undefined })} />
+    </label>
+  );
+  return (
+    <form class="settings" onSubmit={(event) => event.preventDefault()}>
+      <h3>Settings of replies</h3>
+      <p class="note">They are kept in this browser and count from the next reply. An empty field takes the model's default.</p>
+      {text('instructions', 'Instructions, sent with each reply', 3, 'They stand before the system prompt. A change makes umad compute the conversation again.')}
+      <div class="grid">
+        {kNumberFields.map(({ name, label, min, max, step }) => {
+          const known = defaults.value[name];
+          const value = settings.value[name];
+          return (
+            <label>
+              {label}
+              <input type="number" min={min} max={max} step={step} value={value as number | undefined ?? ''}
+                placeholder={known && typeof known === 'object' ? `${known.value} (${known.source})` : ''}
+                onInput={(event) => {
+                  const field = event.currentTarget;
+                  if (field.value === '' || field.checkValidity()) change({ [name]: field.value === '' ? undefined : field.valueAsNumber });
+                }} />
+            </label>
+          );
+        })}
+        <label>
+          Reasoning effort
+          <select value={settings.value.effort ?? ''} onChange={(event) => change({ effort: event.currentTarget.value || undefined })}>
+            {kEfforts.map((effort) => <option value={effort}>{effort || 'the model\u2019s'}</option>)}
+          </select>
+        </label>
+      </div>
+      {text('stop', 'Stop texts, one in each line', 2, '')}
+      {text('schema', 'JSON Schema of the reply', 4, '{"type": "object", "properties": {…}}')}
+      {text('tools', 'Tools, as a JSON array', 4, '[{"type": "function", "name": "weather", "parameters": {…}}]')}
+      {text('more', 'Further fields of the request, as a JSON object', 2, '{"uma": {"dry_multiplier": 0.8}}')}
+      {problem !== '' && <p class="problem" role="status">{problem}</p>}
+      <div class="buttons">
+        <button type="button" onClick={() => {
+          settings.value = {};
+          keepSettings(session, {});
+        }}>Clear all</button>
+        {session !== '' && <button type="button" onClick={() => keepSettings('', settings.value)}>Use for new sessions</button>}
+      </div>
+    </form>
+  );
+}

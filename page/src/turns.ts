@@ -1,0 +1,77 @@
+// The items of a conversation as turns, for showing them and for sending an input again.
+import type { ContentPart, InputItem, Item } from './types.ts';
+import { pictureData } from './visible_text.ts';
+
+export interface Turn {
+  turn: number;
+  system: string[];
+  input: Item[];  // Messages of the user and results of tool calls.
+  output: Item[];  // Reasoning, text and tool calls of the reply.
+}
+
+// The turn of an item: msg_SESSION_TURN_NUMBER, fc_SESSION_TURN_NUMBER_CALL.
+export const turnOfItem = (id: string): number => Number(/^[a-z]+_[0-9a-f]{32}_(\d+)_/.exec(id)?.[1] ?? -1);
+
+export const textOf = (content: readonly ContentPart[]): string => content.map((part) => part.text ?? '').join('');
+
+export const picturesOf = (content: readonly ContentPart[]): (string | null)[] =>
+  content.filter((part) => part.type === 'input_image').map((part) => pictureData(part.image_url));
+
+export function turnsOf(items: readonly Item[]): Turn[] {
+  const turns: Turn[] = [];
+  for (const item of items) {
+    const number = turnOfItem(item.id);
+    let turn = turns.at(-1);
+    if (!turn || turn.turn !== number) {
+      turn = { turn: number, system: [], input: [], output: [] };
+      turns.push(turn);
+    }
+    if (item.type === 'message' && (item.role === 'system' || item.role === 'developer')) turn.system.push(textOf(item.content));
+    else if (item.type === 'function_call_output' || (item.type === 'message' && item.role === 'user')) turn.input.push(item);
+    else turn.output.push(item);
+  }
+  return turns;
+}
+
+// The input of a turn, to be sent again. Throws an Error if a picture of it is gone.
+export function inputOf(turn: Turn): InputItem[] {
+  return turn.input.map((item): InputItem => {
+    if (item.type === 'function_call_output') return { type: 'function_call_output', call_id: item.call_id, output: item.output };
+    if (item.type !== 'message') throw new Error('This input cannot be sent again.');
+    return {
+      role: 'user',
+      content: item.content.map((part) => {
+        if (part.type !== 'input_image') return { type: 'input_text', text: part.text ?? '' };
+        const picture = pictureData(part.image_url);
+        if (!picture) throw new Error('A picture of this message is not here any more, so it cannot be sent again.');
+        return { type: 'input_image', image_url: picture };
+      }),
+    };
+  });
+}
+
+export const messageOfUser = (text: string, pictures: readonly string[]): InputItem => ({
+  role: 'user',
+  content: [
+    ...pictures.map((image_url) => ({ type: 'input_image' as const, image_url })),
+    ...(text === '' ? [] : [{ type: 'input_text' as const, text }]),
+  ],
+});
+
+// A conversation as a Markdown file.
+export function asMarkdown(title: string, turns: readonly Turn[]): string {
+  const parts = [`# ${title}`];
+  for (const turn of turns) {
+    for (const text of turn.system) parts.push(`## System\n\n${text}`);
+    for (const item of turn.input) {
+      if (item.type === 'message') parts.push(`## You\n\n${picturesOf(item.content).map(() => '[picture]\n\n').join('')}${textOf(item.content)}`);
+      if (item.type === 'function_call_output') parts.push(`## Result of a tool call\n\n\`\`\`\`\n${item.output}\n\`\`\`\``);
+    }
+    if (turn.output.length > 0) parts.push('## Reply');
+    for (const item of turn.output) {
+      if (item.type === 'message') parts.push(textOf(item.content));
+      if (item.type === 'function_call') parts.push(`Calls \`${item.name}\`:\n\n\`\`\`\`json\n${item.arguments}\n\`\`\`\``);
+    }
+  }
+  return `${parts.join('\n\n')}\n`;
+}

@@ -1,0 +1,123 @@
+// The JSON objects of umad's HTTP API, as far as the page uses them (docs/protocol), and the page's own values.
+
+export type Tier = 'hot' | 'warm' | 'cold' | 'none';
+
+export interface Session {
+  session_id: string;
+  name: string;
+  model: string;
+  mode: 'chat' | 'text';
+  tokens: number;
+  pending_tokens: number;
+  turns: number;
+  dropped_turns: number;
+  on_full: 'error' | 'shift';
+  busy: boolean;
+  response_id?: string;  // Missing: the reply that is being written.
+  tier: Tier;
+  hot_bytes: number;
+  warm_bytes: number;
+  cold_bytes: number;
+  created_s: number;
+  last_used_s: number;
+}
+
+export interface SessionDetail extends Session {
+  messages?: { role: string; content: string | null }[];
+  text?: string;
+}
+
+// The metadata of a conversation in which the page keeps what a session has no field for.
+export interface Metadata {
+  title?: string;
+  tags?: string;  // Separated by commas.
+  forked_from?: string;  // The id of the parent session.
+  forked_at_turn?: string;  // The first turn that may differ from the parent's.
+}
+
+export interface Model {
+  id: string;
+  parent?: string;
+  context_length: number;
+  state: 'unloaded' | 'loading' | 'ready' | 'failed';
+  status: { value: string; progress?: number; failed?: boolean };
+  capabilities: string[];
+  meta: { n_ctx: number; n_ctx_train: number; n_params: number; size: number };
+}
+
+// The receipt of a reply: `uma.usage`.
+export interface Usage {
+  prompt_tokens: number;
+  reused_tokens: number;
+  recomputed_tokens: number;
+  completion_tokens: number;
+  reasoning_tokens: number;
+  dropped_turns: number;
+  dropped_tokens: number;
+  tier: Tier;
+  reuse_reason: string;
+  restore_ms: number;
+  queue_ms: number;
+  ttft_ms: number;
+  tokens_per_s: number;
+  seed: number;
+}
+
+export interface ContentPart {
+  type: string;
+  text?: string;
+  image_url?: string | null;
+}
+
+export type Item =
+  | { type: 'message'; id: string; role: 'system' | 'user' | 'assistant' | 'developer'; status?: string; content: ContentPart[] }
+  | { type: 'reasoning'; id: string; content: ContentPart[] }
+  | { type: 'function_call'; id: string; call_id: string; name: string; arguments: string; status?: string }
+  | { type: 'function_call_output'; id: string; call_id: string; output: string };
+
+export interface ItemPage {
+  data: Item[];
+  has_more: boolean;
+  last_id: string | null;
+}
+
+export interface ResponseObject {
+  id: string;
+  status: string;
+  error: { message: string } | null;
+  output: Item[];
+  uma: { session_id: string; turn: number; reason?: string; usage?: Usage };
+}
+
+// An input of the user: a text with pictures as data: URIs, or the result of a tool call.
+export type InputItem =
+  | { role: 'user'; content: ({ type: 'input_text'; text: string } | { type: 'input_image'; image_url: string })[] }
+  | { type: 'function_call_output'; call_id: string; output: string };
+
+export interface SessionOptions {
+  model?: string;
+  system?: string;
+  name?: string;
+  on_full?: 'error' | 'shift';
+}
+
+export interface KeyInfo {
+  name: string;
+  tenant: string;
+  requests_per_minute: number;
+  tokens_per_minute: number;
+  deadline_ms: number;
+  admin: boolean;
+}
+
+export interface ConfigValue {
+  key: string;
+  value: string;
+  source: 'default' | 'file' | 'environment' | 'flag';
+  place?: string;  // The file and line, the variable or the flag.
+}
+
+export interface SamplingDefaults {
+  family?: string;
+  [name: string]: { value: number | string[]; source: string } | string | undefined;
+}

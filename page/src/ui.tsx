@@ -1,0 +1,64 @@
+// Small parts that several views use.
+import type { ComponentChildren } from 'preact';
+import { useEffect, useRef } from 'preact/hooks';
+
+export function Problem({ text, onClose }: { text: string; onClose?: () => void }) {
+  if (text === '') return null;
+  return (
+    <p class="problem" role="alert">
+      {text}
+      {onClose && <button type="button" class="quiet" onClick={onClose}>Close</button>}
+    </p>
+  );
+}
+
+// A modal dialog, which keeps the focus and gives it back. Without `onClose` it cannot be closed.
+export function Dialog({ title, onClose, children }: { title: string; onClose?: () => void; children: ComponentChildren }) {
+  const element = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    const before = document.activeElement;
+    element.current?.showModal();
+    return () => {
+      if (before instanceof HTMLElement && before.isConnected) before.focus();
+    };
+  }, []);
+  return (
+    <dialog ref={element} aria-label={title} onCancel={(event) => !onClose && event.preventDefault()} onClose={onClose}>
+      <h2>{title}</h2>
+      {children}
+    </dialog>
+  );
+}
+
+export function Confirm({ question, action, onAnswer }: { question: string; action: string; onAnswer: (isYes: boolean) => void }) {
+  return (
+    <Dialog title={action} onClose={() => onAnswer(false)}>
+      <p>{question}</p>
+      <div class="buttons">
+        <button type="button" class="danger" onClick={() => onAnswer(true)}>{action}</button>
+        <button type="button" autofocus onClick={() => onAnswer(false)}>Keep</button>
+      </div>
+    </Dialog>
+  );
+}
+
+export function saveFile(content: Blob | string, name: string) {
+  const blob = typeof content === 'string' ? new Blob([content], { type: 'text/plain' }) : content;
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(blob);
+  link.download = name.replace(/[^\p{L}\p{N}._ -]/gu, '_').slice(0, 120);
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+export const copyText = (text: string) => navigator.clipboard?.writeText(text).catch(() => {});
+
+// Where umad has no such request yet.
+export function Unserved({ what, command }: { what: string; command?: string }) {
+  return (
+    <p class="note">
+      This umad does not serve {what} over HTTP.
+      {command && <> On its machine: <code>{command}</code></>}
+    </p>
+  );
+}

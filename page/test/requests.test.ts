@@ -1,0 +1,57 @@
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { test } from 'node:test';
+import { clipped } from '../src/api.ts';
+import { makeKey } from '../src/make_key.ts';
+import { requestFields } from '../src/settings.ts';
+import { asMarkdown, inputOf, messageOfUser, turnsOf } from '../src/turns.ts';
+import type { Item } from '../src/types.ts';
+
+test('settings become the fields of a request', () => {
+  assert.deepEqual(requestFields({}), {});
+  assert.deepEqual(requestFields({
+    temperature: 0, top_k: 5, min_p: 0.1, seed: 7, max_tokens: 9, stop: 'a\n\nb', effort: 'low', thinking_budget: 0, instructions: ' x',
+    schema: '{"type":"object"}', tools: '[{"type":"function","function":{"name":"w"}},{"type":"function","name":"v"}]',
+  }), {
+    temperature: 0, seed: 7, max_output_tokens: 9, stop: ['a', 'b'], instructions: ' x', reasoning: { effort: 'low', max_tokens: 0 },
+    text: { format: { type: 'json_schema', name: 'reply', schema: { type: 'object' } } },
+    tools: [{ type: 'function', name: 'w' }, { type: 'function', name: 'v' }], uma: { top_k: 5, min_p: 0.1 },
+  });
+  assert.throws(() => requestFields({ schema: '{' }), /The schema is not JSON/);
+  assert.throws(() => requestFields({ tools: '{}' }), /must be a JSON array/);
+});
+
+const kId = '0'.repeat(32);
+const message = (turn: number, n: number, role: 'system' | 'user' | 'assistant', text: string): Item =>
+  ({ type: 'message', id: `msg_${kId}_${turn}_${n}`, role, content: [{ type: role === 'assistant' ? 'output_text' : 'input_text', text }] });
+
+test('items become turns', () => {
+  const call: Item = { type: 'function_call', id: `fc_${kId}_1_1_0`, call_id: 'c', name: 'weather', arguments: '{}' };
+  const output: Item = { type: 'function_call_output', id: `fco_${kId}_2_0`, call_id: 'c', output: 'rain' };
+  const turns = turnsOf([message(0, 0, 'system', 'S'), message(0, 1, 'user', 'U'), message(0, 2, 'assistant', 'A'),
+    message(1, 0, 'user', 'V'), call, output, message(2, 1, 'assistant', 'B')]);
+  assert.deepEqual(turns.map(({ turn, system, input, output: reply }) => [turn, system, input.length, reply.length]),
+    [[0, ['S'], 1, 1], [1, [], 1, 1], [2, [], 1, 1]]);
+  assert.deepEqual(inputOf(turns[0]!), [messageOfUser('U', [])]);
+  assert.deepEqual(inputOf(turns[2]!), [{ type: 'function_call_output', call_id: 'c', output: 'rain' }]);
+  const file = asMarkdown('T', turns);
+  for (const part of ['# T', '## System\n\nS', '## You\n\nU', 'Calls `weather`', 'rain', 'B']) assert.ok(file.includes(part), part);
+});
+
+test('a picture that is gone cannot be sent again', () => {
+  const [turn] = turnsOf([{ type: 'message', id: `msg_${kId}_0_0`, role: 'user', content: [{ type: 'input_image', image_url: null }] }]);
+  assert.throws(() => inputOf(turn!), /not here any more/);
+});
+
+test('a title is cut between characters', () => {
+  assert.equal(clipped('Köln', 2), 'K');
+  assert.equal(clipped('Köln', 3), 'Kö');
+  assert.equal(clipped('Köln', 50), 'Köln');
+});
+
+test('a key that is made here has the line that umad reads', async () => {
+  const { key, line } = await makeKey({ name: 'ci', requests_per_minute: 60, admin: undefined });
+  assert.match(key, /^uma-[0-9a-f]{64}$/);
+  assert.equal(line, `ci sha256:${createHash('sha256').update(key).digest('hex')} requests_per_minute=60`);
+  await assert.rejects(makeKey({ name: 'a b' }), /letters, digits/);
+});
