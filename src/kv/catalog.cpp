@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "core/metadata.h"
 #include "kv/record_check.h"
 
 namespace uma::kv {
@@ -14,7 +15,8 @@ SessionSummary summary_of(const SessionRecord& record) {
           static_cast<std::int32_t>(record.chain.size()),
           static_cast<std::int32_t>(record.pending.size()),
           static_cast<std::int32_t>(record.pending_messages.size()),
-          static_cast<std::int32_t>(record.turns.size())};
+          static_cast<std::int32_t>(record.turns.size()),
+          listed_metadata(record.metadata)};
 }
 
 std::vector<Token> all_tokens(const SessionRecord& record) {

@@ -26,11 +26,6 @@ struct EndSessionRequest {
   std::string session;
 };
 
-struct ForkSessionRequest {
-  std::string session;
-  std::string name;  // Name of the new session; empty: none.
-};
-
 struct RewindSessionRequest {
   std::string session;
   std::int32_t turn = 0;  // Last turn to keep.
@@ -81,7 +76,7 @@ struct PingRequest {};
 
 // generate, generate_stream and regenerate are all decoded to a core GenerateRequest.
 using RequestBody = std::variant<GenerateRequest, EmbedImagesRequest, PictureRequest, CreateSessionRequest, AppendRequest,
-                                 CancelRequest, EndSessionRequest, ForkSessionRequest, RewindSessionRequest, TouchRequest,
+                                 CancelRequest, EndSessionRequest, ForkRequest, UpdateSessionRequest, RewindSessionRequest, TouchRequest,
                                  GetSessionRequest, SessionListRequest, ExportSessionRequest, ImportSessionRequest,
                                  ImportDataRequest, EmbeddingCall, RerankCall, LoadModelRequest, UnloadModelRequest,
                                  PullModelRequest, ModelsRequest, MetricsRequest, TraceRequest, PingRequest>;

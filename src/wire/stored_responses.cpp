@@ -127,12 +127,12 @@ std::expected<ItemPage, RejectedBody> input_items(const ResponseDetail& detail, 
   return page_of(items_of(detail.session, detail.session.messages.size() - 1), page);  // Without the reply.
 }
 
-std::string conversation_json(const SessionDetail& conversation) {
+std::string conversation_json(const SessionInfo& conversation) {
   std::string out;
   json::ObjectWriter object(out);
-  object.field("id", conversation_id_text(conversation.info.id.value));
+  object.field("id", conversation_id_text(conversation.id.value));
   object.field("object", "conversation");
-  object.field("created_at", conversation.info.created_s);
+  object.field("created_at", conversation.created_s);
   object.begin("metadata") += conversation.metadata.empty() ? "{}" : conversation.metadata;
   object.close();
   return out;

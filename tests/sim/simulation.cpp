@@ -777,7 +777,7 @@ void Simulation::fork_or_rewind() {
     router_->tasks().answer(expect_reply<SessionInfo>([this, tenant](const Expected<SessionInfo>& made) {
                               if (made) known_[made->id.value].tenant = tenant;
                             }),
-                            router_->sessions().fork(tenant, session, ""));
+                            router_->sessions().fork(tenant, {.session = session}));
   } else {
     if (known_.contains(session)) known_[session].was_cut = true;
     router_->tasks().answer(expect_reply<SessionInfo>([](const Expected<SessionInfo>&) {}),

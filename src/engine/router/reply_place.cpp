@@ -101,8 +101,7 @@ ReplyPlace ReplyPlaces::fork(const Session& session, const kv::SessionRecord& re
   copy.is_ephemeral = !response.is_kept;
   return {.lock = {},
           .record = std::make_shared<const kv::SessionRecord>(std::move(copy)),
-          .lane = session.lane,
-          .forked_from = session.summary.id};
+          .lane = session.lane};
 }
 
 }  // namespace uma::engine

@@ -63,7 +63,7 @@ TEST_F(RouterTest, BeforeTheModelIsLoadedTheyAreThereAlready) {
   EXPECT_EQ(list().size(), 2u);
   EXPECT_EQ(list()[0].worker, -1);
   EXPECT_TRUE(get("b"));
-  const auto fork = wait_for(sessions().fork(kTenant, "a", "fork"));
+  const auto fork = wait_for(sessions().fork(kTenant, {.session = "a", .name = "fork"}));
   EXPECT_EQ(fork->turns, 2);
   const auto rewound = rewind("a", 0);
   EXPECT_EQ(rewound->turns, 1);

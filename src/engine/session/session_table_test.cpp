@@ -54,7 +54,7 @@ class SessionTableTest : public ::testing::Test {
   }
   // Adds and commits a session.
   void add(kv::SessionRecord made) {
-    const SessionLock lock = table_->add(std::move(made), 0, {});
+    const SessionLock lock = table_->add(std::move(made), 0);
     EXPECT_TRUE(result_of(table_->commit(*lock, lock->record)));
   }
   Session& session(const std::string& id) { return *table_->find(SessionId{id}); }
@@ -193,7 +193,7 @@ TEST_F(SessionTableTest, QuotasCountWhatIsBeingCommittedAndTakeItBackWhereThatFa
   // A session that a response has made counts before it is in the catalog, but not after it is discarded.
   kv::SessionRecord other = record("o");
   other.tenant = TenantId{"b"};
-  SessionLock made = table_->add(std::move(other), 0, {});
+  SessionLock made = table_->add(std::move(other), 0);
   table_->begin_run(*made, RequestId{1});
   Session& begun = *made;
   made.release();
