@@ -77,8 +77,8 @@ std::string listed_metadata(std::string_view metadata) {
   auto pairs = metadata_pairs(metadata);
   if (!pairs) return {};
   if (metadata.size() <= kListedMetadataBytesMax) return object_of(*pairs);
-  std::ranges::stable_partition(
-      *pairs, [](const MetadataPair& pair) { return pair.name == R"("title")" || pair.name == R"("tags")"; });
+  std::ranges::stable_partition(*pairs,
+                                [](const MetadataPair& pair) { return pair.name == R"("title")" || pair.name == R"("tags")"; });
   std::size_t bytes = 1;
   std::erase_if(*pairs, [&](const MetadataPair& pair) {
     const bool fits = bytes + bytes_of(pair) <= kListedMetadataBytesMax;

@@ -29,9 +29,9 @@ TEST(Metadata, IsReadAsPairsInOrder) {
 
 TEST(Metadata, NothingElseIsMetadata) {
   for (const std::string_view other :
-       {"{", "}", "[]", "a note", R"({"a"})", R"({"a":})", R"({"a":1})", "{\"a\":\"b\"} ",
-        R"({"a":"b",})", R"({,"a":"b"})", R"({ "a":"b"})", R"({"a":"b)", R"({"a":"\x"})", R"({"a":"\u0041"})", R"({"a":"\)",
-        "{\"a\":\"\n\"}", "{\"a\":\"\xff\"}", R"({"a":"b"}{"a":"b"})", R"({"a":{"b":"c"}})"}) {
+       {"{", "}", "[]", "a note", R"({"a"})", R"({"a":})", R"({"a":1})", "{\"a\":\"b\"} ", R"({"a":"b",})", R"({,"a":"b"})",
+        R"({ "a":"b"})", R"({"a":"b)", R"({"a":"\x"})", R"({"a":"\u0041"})", R"({"a":"\)", "{\"a\":\"\n\"}", "{\"a\":\"\xff\"}",
+        R"({"a":"b"}{"a":"b"})", R"({"a":{"b":"c"}})"}) {
     EXPECT_FALSE(metadata_pairs(other)) << other;
     EXPECT_EQ(listed_metadata(other), "") << other;
   }
@@ -40,8 +40,8 @@ TEST(Metadata, NothingElseIsMetadata) {
 TEST(Metadata, ChangesSetAndRemovePairs) {
   const std::string before = R"({"title":"a","tags":"b"})";
   EXPECT_EQ(changed_metadata(before, {}), before);
-  const std::vector<MetadataChange> changes = {{R"("tags")", ""}, {R"("title")", R"("c")"}, {R"("new")", R"("d")"},
-                                               {R"("none")", ""}, {R"("new")", R"("e")"}};
+  const std::vector<MetadataChange> changes = {
+      {R"("tags")", ""}, {R"("title")", R"("c")"}, {R"("new")", R"("d")"}, {R"("none")", ""}, {R"("new")", R"("e")"}};
   EXPECT_EQ(changed_metadata(before, changes), R"({"title":"c","new":"e"})");
   EXPECT_EQ(changed_metadata("", changes), R"({"title":"c","new":"e"})");
   const std::vector<MetadataChange> removal = {{R"("title")", ""}, {R"("tags")", ""}};

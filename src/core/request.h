@@ -158,25 +158,25 @@ struct CreateSessionRequest {
   bool is_ephemeral = false;                  // Its KV stays in the context only.
   std::int64_t ttl_s = 0;                     // Seconds without use until the session is deleted; 0: none.
   OnFull on_full = OnFull::error;
-  std::int32_t n_keep = 0;  // For shift: number of first tokens that are never dropped, at least the system prompt.
+  std::int32_t n_keep = 0;           // For shift: number of first tokens that are never dropped, at least the system prompt.
   bool takes_default_system = true;  // Without a system message and messages it begins with that of the model's card.
 };
 
 struct UpdateSessionRequest {
-  std::string session;                      // Id or name.
-  std::optional<std::string> name{};        // Empty: none from now on; nullopt: unchanged.
-  std::vector<MetadataChange> metadata{};   // Changes of the metadata.
-  bool replaces_metadata = false;           // The metadata has only the pairs of `metadata` from now on.
+  std::string session;                     // Id or name.
+  std::optional<std::string> name{};       // Empty: none from now on; nullopt: unchanged.
+  std::vector<MetadataChange> metadata{};  // Changes of the metadata.
+  bool replaces_metadata = false;          // The metadata has only the pairs of `metadata` from now on.
 };
 
 struct ForkRequest {
   static constexpr std::int32_t kSystemOnly = -1;
-  std::string session;                      // Id or name.
-  std::string name{};                       // Of the new session; empty: none.
+  std::string session;  // Id or name.
+  std::string name{};   // Of the new session; empty: none.
   // The new session ends behind this turn; kSystemOnly: it has the system message alone; nullopt: it has everything, pending
   // input included.
   std::optional<std::int32_t> turn{};
-  std::vector<MetadataChange> metadata{};   // Changes of the metadata, which is copied.
+  std::vector<MetadataChange> metadata{};  // Changes of the metadata, which is copied.
 };
 
 struct ImportRequest {

@@ -11,12 +11,9 @@
 namespace uma::kv {
 
 SessionSummary summary_of(const SessionRecord& record) {
-  return {{static_cast<const SessionHead&>(record)},
-          static_cast<std::int32_t>(record.chain.size()),
-          static_cast<std::int32_t>(record.pending.size()),
-          static_cast<std::int32_t>(record.pending_messages.size()),
-          static_cast<std::int32_t>(record.turns.size()),
-          listed_metadata(record.metadata)};
+  return {{static_cast<const SessionHead&>(record)},        static_cast<std::int32_t>(record.chain.size()),
+          static_cast<std::int32_t>(record.pending.size()), static_cast<std::int32_t>(record.pending_messages.size()),
+          static_cast<std::int32_t>(record.turns.size()),   listed_metadata(record.metadata)};
 }
 
 std::vector<Token> all_tokens(const SessionRecord& record) {

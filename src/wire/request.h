@@ -75,11 +75,12 @@ struct TraceRequest {
 struct PingRequest {};
 
 // generate, generate_stream and regenerate are all decoded to a core GenerateRequest.
-using RequestBody = std::variant<GenerateRequest, EmbedImagesRequest, PictureRequest, CreateSessionRequest, AppendRequest,
-                                 CancelRequest, EndSessionRequest, ForkRequest, UpdateSessionRequest, RewindSessionRequest, TouchRequest,
-                                 GetSessionRequest, SessionListRequest, ExportSessionRequest, ImportSessionRequest,
-                                 ImportDataRequest, EmbeddingCall, RerankCall, LoadModelRequest, UnloadModelRequest,
-                                 PullModelRequest, ModelsRequest, MetricsRequest, TraceRequest, PingRequest>;
+using RequestBody =
+    std::variant<GenerateRequest, EmbedImagesRequest, PictureRequest, CreateSessionRequest, AppendRequest, CancelRequest,
+                 EndSessionRequest, ForkRequest, UpdateSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest,
+                 SessionListRequest, ExportSessionRequest, ImportSessionRequest, ImportDataRequest, EmbeddingCall, RerankCall,
+                 LoadModelRequest, UnloadModelRequest, PullModelRequest, ModelsRequest, MetricsRequest, TraceRequest,
+                 PingRequest>;
 
 struct Request {
   std::string id;  // The client's id: 1 to 128 bytes of UTF-8 without NUL.

@@ -460,8 +460,7 @@ Expected<Unit> Generations::check_start(const ServedModel& served, const ReplyPl
   return parts_.sessions.check_quota(next.tenant, is_new ? 1 : 0, is_new ? tokens_count(next) : 1);
 }
 
-Expected<GenerationJob> Generations::session_job(InFlight& request, const Prepared& prepared,
-                                                 const GenerateRequest& call) {
+Expected<GenerationJob> Generations::session_job(InFlight& request, const Prepared& prepared, const GenerateRequest& call) {
   const kv::SessionRecord& record = *prepared.record;
   const ServedModel& served = *request.lease;
   std::vector<Token> tokens = kv::all_tokens(record);

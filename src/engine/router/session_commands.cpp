@@ -72,8 +72,8 @@ Expected<Unit> check_metadata(const std::string& metadata) {
   if (pairs <= kMetadataPairsMax) return Unit{};
   return std::unexpected(
       Error{ErrorCode::proto_field,
-            std::format("field \"metadata\": the session would have {} pairs, but the limit is {}: remove some with null", pairs,
-                        kMetadataPairsMax),
+            std::format("field \"metadata\": the session would have {} pairs, but the limit is {}: remove some with null",
+                        pairs, kMetadataPairsMax),
             "metadata"});
 }
 
@@ -129,8 +129,8 @@ Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessi
 
 Expected<Unit> SessionCommands::check_name(const TenantId& tenant, const std::string& name) const {
   if (name.empty() || parts_.sessions.find(tenant, name) == nullptr) return Unit{};
-  return std::unexpected(Error{ErrorCode::session_name_taken,
-                               std::format("field \"name\": a session \"{}\" exists already", name), "name"});
+  return std::unexpected(
+      Error{ErrorCode::session_name_taken, std::format("field \"name\": a session \"{}\" exists already", name), "name"});
 }
 
 Task<Expected<SessionInfo>> SessionCommands::add(kv::SessionRecord record, std::size_t lane) {

@@ -237,8 +237,8 @@ Answer handlers::update_conversation(HttpConnection& connection, const HttpReque
   if (!metadata) co_return co_await connection.respond_rejected(metadata.error(), request);
   auto changed = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().update_session(
-        connection.tenant(),
-        {.session = std::move(*session), .metadata = std::move(*metadata), .replaces_metadata = true}, std::move(reply));
+        connection.tenant(), {.session = std::move(*session), .metadata = std::move(*metadata), .replaces_metadata = true},
+        std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(changed), request, wire::conversation_json);
 }
