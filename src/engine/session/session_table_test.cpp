@@ -90,6 +90,31 @@ TEST_F(SessionTableTest, ASessionIsFoundByItsIdAndItsNameByItsOwnTenantOnly) {
   EXPECT_EQ(none.error().code, ErrorCode::session_unknown);
 }
 
+TEST_F(SessionTableTest, ANameIsTakenWhileItIsStoredAndFreeAgainIfItCannotBe) {
+  make();
+  kv::SessionRecord named = record("one");
+  named.name = "notes";
+  add(std::move(named));
+  const SessionLock held = lock("one");
+  kv::SessionRecord next = *held->record;
+  next.name = "diary";
+  catalog_.is_full = true;
+  EXPECT_FALSE(result_of(table_->commit(*held, next)));
+  EXPECT_EQ(table_->find(kTenant, "diary"), nullptr);
+  EXPECT_EQ(table_->find(kTenant, "notes"), &session("one"));
+  catalog_.is_full = false;
+  std::optional<Expected<Unit>> done;
+  tasks_.answer([&](Expected<Unit> got) { done = std::move(got); }, table_->commit(*held, next));
+  EXPECT_EQ(table_->find(kTenant, "diary"), &session("one"));
+  EXPECT_EQ(table_->find(kTenant, "notes"), &session("one")) << "until the change is stored";
+  work();
+  ASSERT_TRUE(done && *done);
+  EXPECT_EQ(table_->find(kTenant, "notes"), nullptr);
+  next.name.clear();
+  ASSERT_TRUE(result_of(table_->commit(*held, next)));
+  EXPECT_EQ(table_->find(kTenant, "diary"), nullptr);
+}
+
 TEST_F(SessionTableTest, WhatComesToALockedSessionWaitsInItsOrder) {
   make();
   add(record("s"));
