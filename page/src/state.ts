@@ -16,6 +16,7 @@ export const version = signal('');
 
 export const models = signal<Model[]>([]);
 const kSessionsMax = 5000;
+const kFoundMax = 1000;
 const listed = signal<readonly Session[]>([]);  // Those used last.
 const found = signal<readonly Session[]>([]);  // Of a search among the others.
 export const hasOlder = signal(false);  // There are more than are listed.
@@ -94,8 +95,15 @@ let searches = 0;
 // Looks for sessions that are not listed, if there are any.
 export async function searchOlder(query: string) {
   const search = ++searches;
-  const page = query.trim() === '' || !hasOlder.value ? null : await api.listSessions('', query);
-  if (search === searches) found.value = page?.data ?? [];
+  const all: Session[] = [];
+  let hasMore = query.trim() !== '' && hasOlder.value;
+  for (let after = ''; hasMore && search === searches && all.length < kFoundMax;) {
+    const page = await api.listSessions(after, query);
+    all.push(...page.data);
+    hasMore = page.has_more;
+    after = page.next ?? '';
+  }
+  if (search === searches) found.value = all;
 }
 
 // Shows a session as an answer has it.

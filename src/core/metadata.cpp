@@ -63,6 +63,7 @@ std::optional<std::vector<MetadataPair>> metadata_pairs(std::string_view metadat
   std::string_view left = metadata;
   if (!is_utf8(metadata)) return std::nullopt;
   for (char begin = '{'; take(left, begin); begin = ',') {
+    if (pairs.size() == kMetadataPairsMax) return std::nullopt;
     const std::string_view name = take_string(left);
     if (name.empty() || !take(left, ':')) return std::nullopt;
     const std::string_view value = take_string(left);

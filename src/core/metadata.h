@@ -32,14 +32,15 @@ struct MetadataChange {
   bool operator==(const MetadataChange&) const = default;
 };
 
-// Nullopt: the text has another format, for example because it was damaged on the disk.
+// Nullopt: the text has another format, for example because it was damaged on the disk, or too many pairs.
 [[nodiscard]] std::optional<std::vector<MetadataPair>> metadata_pairs(std::string_view metadata);
 
 // The part that lists show: "title" and "tags" before the others, and only pairs that fit kListedMetadataBytesMax together.
 // Empty if there is none, or if `metadata` has another format.
 [[nodiscard]] std::string listed_metadata(std::string_view metadata);
 
-// The metadata after the changes, the last of which counts for a name. New names follow the old ones.
+// The metadata after the changes, the last of which counts for a name. New names follow the old ones. The result may have too
+// many pairs.
 [[nodiscard]] std::string changed_metadata(std::string_view metadata, std::span<const MetadataChange> changes);
 
 // Appends the text of a JSON string of the metadata.

@@ -37,6 +37,15 @@ TEST(Metadata, NothingElseIsMetadata) {
   }
 }
 
+TEST(Metadata, HasSixteenPairsAtMost) {
+  std::vector<MetadataChange> changes;
+  for (std::size_t i = 0; i < kMetadataPairsMax; ++i) changes.push_back({std::format("\"{}\"", i), R"("")"});
+  const std::string full = changed_metadata("", changes);
+  EXPECT_EQ(metadata_pairs(full)->size(), kMetadataPairsMax);
+  const std::vector<MetadataChange> one_more = {{R"("more")", R"("")"}};
+  EXPECT_FALSE(metadata_pairs(changed_metadata(full, one_more)));
+}
+
 TEST(Metadata, ChangesSetAndRemovePairs) {
   const std::string before = R"({"title":"a","tags":"b"})";
   EXPECT_EQ(changed_metadata(before, {}), before);

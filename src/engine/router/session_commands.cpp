@@ -68,13 +68,11 @@ Expected<kv::SessionRecord> beginning_of(const kv::SessionRecord& record, std::o
 
 // Checks that changes have not made too many pairs.
 Expected<Unit> check_metadata(const std::string& metadata) {
-  const std::size_t pairs = metadata_pairs(metadata).value_or(std::vector<MetadataPair>()).size();
-  if (pairs <= kMetadataPairsMax) return Unit{};
-  return std::unexpected(
-      Error{ErrorCode::proto_field,
-            std::format("field \"metadata\": the session would have {} pairs, but the limit is {}: remove some with null",
-                        pairs, kMetadataPairsMax),
-            "metadata"});
+  if (metadata_pairs(metadata)) return Unit{};
+  return std::unexpected(Error{
+      ErrorCode::proto_field,
+      std::format("field \"metadata\": the session would have more than {} pairs: remove some with null", kMetadataPairsMax),
+      "metadata"});
 }
 
 }  // namespace
@@ -288,9 +286,14 @@ Expected<SessionList> SessionCommands::list(const TenantId& tenant, const Sessio
   SessionList list;
   const Session* last = nullptr;
   std::size_t searched = 0;
+  std::size_t searched_bytes = 0;
   std::size_t metadata_bytes = 0;
   list.has_more = parts_.sessions.for_each_of(tenant, request.order, *after, [&](const Session& session) {
-    if (!search.is_empty() && ++searched > kPageSearchedMax) return false;
+    if (!search.is_empty()) {
+      if (searched == kPageSearchedMax || searched_bytes > kPageSearchedBytesMax) return false;
+      ++searched;
+      searched_bytes += session.summary.name.size() + session.summary.metadata.size();
+    }
     if (search.matches(session.summary)) {
       if (std::ssize(list.sessions) == request.limit || metadata_bytes > kPageMetadataBytesMax) return false;
       metadata_bytes += session.summary.metadata.size();

@@ -26,6 +26,7 @@ using ListPosition = std::pair<std::int64_t, SessionId>;
 // its limit says, and the next one continues. Each of them takes about 10 ms.
 inline constexpr std::size_t kPageMetadataBytesMax = 4ul << 20;
 inline constexpr std::size_t kPageSearchedMax = 10'000;
+inline constexpr std::size_t kPageSearchedBytesMax = 2ul << 20;
 
 // The words of a query.
 class SessionSearch {
