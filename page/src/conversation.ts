@@ -134,7 +134,7 @@ export class Conversation {
     }
     await this.read(input, (abort) => api.respond(this.id, input, fields, abort));
     // A reply that ended before its first token leaves nothing behind: the input is given back.
-    if (!this.items.value.some((item) => item.turn === this.turn)) this.unsent.value = input;
+    if (!this.items.value.some((item) => item.uma.turn === this.turn)) this.unsent.value = input;
   }
 
   // Shows a reply as it comes, until it has ended.

@@ -18,8 +18,8 @@ export function turnsOf(items: readonly Item[]): Turn[] {
   const turns: Turn[] = [];
   for (const item of items) {
     let turn = turns.at(-1);
-    if (!turn || turn.turn !== item.turn) {
-      turn = { turn: item.turn, system: [], input: [], output: [] };
+    if (!turn || turn.turn !== item.uma.turn) {
+      turn = { turn: item.uma.turn, system: [], input: [], output: [] };
       turns.push(turn);
     }
     if (item.type === 'message' && (item.role === 'system' || item.role === 'developer')) turn.system.push(textOf(item.content));

@@ -73,8 +73,8 @@ export interface ContentPart {
   image_url?: string | null;
 }
 
-// `turn` is that of the session; of an item that waits, the next one.
-export type Item = { turn: number } & (
+// `turn` of the session; of an item that waits, the next one.
+export type Item = { uma: { turn: number } } & (
   | { type: 'message'; id: string; role: 'system' | 'user' | 'assistant' | 'developer'; status?: string; content: ContentPart[] }
   | { type: 'reasoning'; id: string; content: ContentPart[] }
   | { type: 'function_call'; id: string; call_id: string; name: string; arguments: string; status?: string }

@@ -101,7 +101,6 @@ void add_calls(std::vector<Item>& items, const boost::json::object& extra, std::
     if (function == nullptr) continue;
     items.push_back({.kind = Item::Kind::call,
                      .id = item_id(Item::Kind::call, session, place, static_cast<std::int32_t>(i)),
-                     .turn = place.turn,
                      .text = text_of(*function, "arguments"),
                      .call_id = text_of(*call, "id")});
     set_tool(items.back(), tools, text_of(*function, "name"));
@@ -155,21 +154,17 @@ void add_items(std::vector<Item>& items, const ChatMessage& message, std::string
   if (message.role == "tool") {
     items.push_back({.kind = Item::Kind::call_output,
                      .id = item_id(Item::Kind::call_output, session, place),
-                     .turn = place.turn,
                      .text = message.content,
                      .call_id = text_of(extra, "tool_call_id")});
     return;
   }
   const std::size_t before = items.size();
   if (std::string thought = text_of(extra, "reasoning_content"); !thought.empty()) {
-    items.push_back({.kind = Item::Kind::reasoning,
-                     .id = item_id(Item::Kind::reasoning, session, place),
-                     .turn = place.turn,
-                     .text = std::move(thought)});
+    items.push_back(
+        {.kind = Item::Kind::reasoning, .id = item_id(Item::Kind::reasoning, session, place), .text = std::move(thought)});
   }
   Item said{.kind = Item::Kind::message,
             .id = item_id(Item::Kind::message, session, place),
-            .turn = place.turn,
             .text = message.content,
             .role = message.role,
             .images = images_of(extra, message.content.size())};
@@ -256,7 +251,11 @@ void append_item(std::string& out, const Item& item, ItemStatus status) {
   object.field("id", item.id);
   object.field("type", item.is_custom ? "custom_tool_call" : type_of(item.kind));
   object.field("status", status_name(status));
-  if (item.turn) object.field("turn", *item.turn);
+  if (item.turn) {
+    json::ObjectWriter own(object.begin("uma"));
+    own.field("turn", *item.turn);
+    own.close();
+  }
   switch (item.kind) {
     case Item::Kind::message:
     case Item::Kind::reasoning: {

@@ -54,8 +54,8 @@ TEST(StoredResponses, AKeptResponseIsWrittenFromItsSession) {
   const boost::json::value items = boost::json::parse(item_page_json(input_items(detail, {.is_ascending = true}).value()));
   ASSERT_EQ(items.at("data").as_array().size(), 3u) << "without instructions and reply";
   EXPECT_EQ(items.at("data").at(0).at("id"), boost::json::value("msg_" + kSession + "_2_0"));
-  EXPECT_EQ(items.at("data").at(0).at("turn"), 2);
-  EXPECT_EQ(items.at("data").at(2).at("turn"), 3);
+  EXPECT_EQ(items.at("data").at(0).at("uma").at("turn"), 2);
+  EXPECT_EQ(items.at("data").at(2).at("uma").at("turn"), 3);
   EXPECT_EQ(items.at("data").at(1).at("content").at(0).at("type"), "output_text");
   EXPECT_EQ(items.at("data").at(2).at("content").at(0).at("text"), "c");
   EXPECT_EQ(items.at("has_more"), false);

@@ -390,7 +390,7 @@ class Tools(ResponsesTest):
         self.respond("And?", conversation=made["id"], tools=[WEATHER, CLOCK])
         items = self.items(f"/v1/conversations/{made['id']}/items", order="asc")["data"]
         self.assertEqual(["message", "function_call", "function_call_output", "message", "message"], [item["type"] for item in items])
-        self.assertEqual((first["output"][0], added["data"][0]), (items[1], items[2]))
+        self.assertEqual(({**first["output"][0], "uma": {"turn": 0}}, added["data"][0]), (items[1], items[2]))
         self.assertEqual(5, len({item["id"] for item in items}))
         rest = self.items(f"/v1/conversations/{made['id']}/items", order="asc", after=items[1]["id"])
         self.assertEqual(items[2:], rest["data"])
@@ -612,7 +612,7 @@ class Sessions(ResponsesTest):
         self.assertEqual(self.texts(f"/v1/conversations/conv_{session}/items")[:3], self.texts(f"/v1/conversations/conv_{begun}/items"))
         self.assertGreater(said["usage"]["input_tokens_details"]["cached_tokens"], 0)
         items = self.items(f"/v1/conversations/conv_{session}/items", order="asc")["data"]
-        self.assertEqual([0, 0, 0, 1, 1, 2, 2], [item["turn"] for item in items])
+        self.assertEqual([0, 0, 0, 1, 1, 2, 2], [item["uma"]["turn"] for item in items])
         status, answer = self.request("POST", f"/v1/sessions/{session}/fork", {"turn": 3})
         self.assertEqual(400, status)
         self.assertIn("has turns 0 to 2", answer["error"]["message"])
