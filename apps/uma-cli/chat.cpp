@@ -267,7 +267,7 @@ class Chat {
 
   Result<void> new_session(const std::string& name) { return start_session(name, options_.system); }
   Result<void> new_system(const std::string& text) { return start_session("", text); }
-  Result<void> list_sessions(const std::string&) { return print_sessions(client_, output_, false); }
+  Result<void> list_sessions(const std::string&) { return print_sessions(client_, "", output_, false); }
 
   Result<void> switch_session(const std::string& id_or_name) {
     if (id_or_name.empty()) return refuse("/switch needs a name or an id: /sessions lists them");

@@ -67,6 +67,7 @@ struct Flags {
   RerankOptions rerank;
   std::string session;
   std::string name;
+  std::string search;
   std::string model;
   std::vector<std::string> words;
   std::string file;
@@ -156,17 +157,24 @@ void add_chat(CLI::App& app, Flags& flags, Action& action) {
 }
 
 void add_sessions(CLI::App& app, Flags& flags, Action& action) {
-  const auto list = [](const Flags& given, Tools& tools) { return print_sessions(tools.client, tools.output, given.as_json); };
-  CLI::App& sessions = add_command(app, flags, action, "sessions", "List, show, copy, export or end sessions", list);
+  const auto list = [](const Flags& given, Tools& tools) {
+    return print_sessions(tools.client, given.search, tools.output, given.as_json);
+  };
+  CLI::App& sessions = add_command(app, flags, action, "sessions", "List, show, rename, copy, export or end sessions", list);
   sessions.require_subcommand(0, 1);
-  add_json_flag(sessions, flags);
-
-  add_json_flag(add_command(sessions, flags, action, "list", "List all sessions", list), flags);
+  CLI::App& all = add_command(sessions, flags, action, "list", "List all sessions, the last used first", list);
+  for (CLI::App* command : {&sessions, &all}) {
+    add_json_flag(*command, flags);
+    command->add_option("--search", flags.search, "List only sessions with these words in name, title or tags");
+  }
 
   CLI::App& show = add_command(
       sessions, flags, action, "show", "Show a session and its messages",
       [](const Flags& given, Tools& tools) { return print_session(tools.client, given.session, tools.output, given.as_json); });
   add_json_flag(show, flags);
+  CLI::App& rename = add_command(
+      sessions, flags, action, "rename", "Give a session another name",
+      [](const Flags& given, Tools& tools) { return print_renamed(tools.client, given.session, given.name, tools.output); });
   CLI::App& end = add_command(sessions, flags, action, "end", "Delete a session",
                               [](const Flags& given, Tools& tools) { return end_session(tools.client, given.session); });
   CLI::App& rewind = add_command(
@@ -184,9 +192,10 @@ void add_sessions(CLI::App& app, Flags& flags, Action& action) {
                                [](const Flags& given, Tools& tools) {
                                  return import_session(tools.client, given.file, given.name, tools.output, tools.interrupts);
                                });
-  for (CLI::App* command : {&show, &end, &rewind, &fork, &save}) {
+  for (CLI::App* command : {&show, &rename, &end, &rewind, &fork, &save}) {
     command->add_option("session", flags.session, "Id or name of the session")->required();
   }
+  rename.add_option("name", flags.name, "New name; left out: the session has no name from now on");
   rewind.add_option("turn", flags.turn, "Last turn to keep, counted from 0")->required()->check(CLI::NonNegativeNumber);
   fork.add_option("name", flags.name, "Name of the copy");
   save.add_option("file", flags.file, "File to write; left out: standard output");

@@ -41,6 +41,11 @@ std::string last_use(const boost::json::object& session, std::int64_t now_s) {
   return bool_field(session, "busy") ? "now" : human_age(now_s - int_field(session, "last_used_s")) + " ago";
 }
 
+// The title that the page or another client has given the session; empty: none.
+std::string title_of(const boost::json::object& session) {
+  return text_field(object_field(session, "metadata"), "title");
+}
+
 // Text such as "hot 1.4 MiB, cold 1.4 MiB", or "none".
 std::string kv_text(const boost::json::object& session) {
   std::string text;
@@ -95,6 +100,10 @@ Result<boost::json::object> fork_session(Client& client, std::string_view sessio
   return client.call(std::move(request), "session");
 }
 
+Result<boost::json::object> rename_session(Client& client, std::string_view session, std::string_view name) {
+  return client.call({{"type", "update_session"}, {"session_id", session}, {"name", name}}, "ack");
+}
+
 Result<boost::json::object> rewind_session(Client& client, std::string_view session, std::int64_t turn) {
   return client.call({{"type", "rewind_session"}, {"session_id", session}, {"turn", turn}}, "ack");
 }
@@ -113,13 +122,20 @@ std::string session_table(const boost::json::array& sessions, std::int64_t now_s
     const auto has_some = [&](const boost::json::object* session) { return number_field(*session, tier.bytes) > 0; };
     if (std::ranges::any_of(sorted, has_some)) tiers.push_back(tier);
   }
+  constexpr std::size_t kTitleColumns = 40;
+  const auto shown_title = [](const boost::json::object* session) {
+    return text_field(*session, "name").empty() ? title_of(*session) : "";
+  };
+  const bool has_titles = !std::ranges::all_of(sorted, &std::string::empty, shown_title);
   std::vector<Column> columns = {{"SESSION"}};
+  if (has_titles) columns.push_back({"TITLE"});
   for (const Tier& tier : tiers) columns.push_back({tier.header, Align::right});
   columns.insert(columns.end(), {{"TOKENS", Align::right}, {"TURNS", Align::right}, {"MODE"}, {"LAST USED"}});
   Table table(std::move(columns));
   for (const boost::json::object* session : sorted) {
     const std::string name = text_field(*session, "name");
     std::vector<std::string> cells = {name.empty() ? text_field(*session, "session_id") : name};
+    if (has_titles) cells.emplace_back(clip(printable_line(shown_title(session)), kTitleColumns));
     for (const Tier& tier : tiers) {
       const double bytes = number_field(*session, tier.bytes);
       cells.push_back(bytes > 0 ? short_bytes(bytes) : "-");
@@ -135,6 +151,7 @@ std::string session_text(const boost::json::object& session, std::int64_t now_s)
   Table table({{""}, {""}});
   table.add({"session", text_field(session, "session_id")});
   if (const std::string name = text_field(session, "name"); !name.empty()) table.add({"name", name});
+  if (const std::string title = title_of(session); !title.empty()) table.add({"title", title});
   table.add({"model", text_field(session, "model")});
   table.add({"mode", text_field(session, "mode")});
   std::string turns = std::to_string(int_field(session, "turns"));
@@ -148,22 +165,26 @@ std::string session_text(const boost::json::object& session, std::int64_t now_s)
   table.add({"tier", text_field(session, "tier")});
   table.add({"KV", kv_text(session)});
   table.add({"state", bool_field(session, "busy") ? "busy" : "idle"});
+  if (const std::string parent = text_field(session, "parent_id"); !parent.empty())
+    table.add({"fork of", std::format("{}, from turn {}", parent, int_field(session, "fork_turn"))});
   table.add({"created", human_age(now_s - int_field(session, "created_s")) + " ago"});
   table.add({"last used", last_use(session, now_s)});
   return table.text() + transcript(session);
 }
 
-Result<void> print_sessions(Client& client, Output& output, bool as_json) {
-  auto answer = client.call({{"type", "list_sessions"}}, "sessions");
+Result<void> print_sessions(Client& client, std::string_view search, Output& output, bool as_json) {
+  boost::json::object request = {{"type", "list_sessions"}, {"order", "desc"}};
+  if (!search.empty()) request["q"] = search;
+  auto answer = client.call(request, "sessions");
   if (!answer) return std::unexpected(answer.error());
   while (bool_field(*answer, "has_more")) {
-    boost::json::array& listed = answer->at("sessions").as_array();
-    const std::string last(text_field(listed.back().as_object(), "session_id"));
-    auto next = client.call({{"type", "list_sessions"}, {"after", last}}, "sessions");
+    request["after"] = text_field(*answer, "next");
+    auto next = client.call(request, "sessions");
     if (!next) return std::unexpected(next.error());
-    if (array_field(*next, "sessions").empty()) break;
+    boost::json::array& listed = answer->at("sessions").as_array();
     for (boost::json::value& session : next->at("sessions").as_array()) listed.push_back(std::move(session));
-    (*answer)["has_more"] = next->at("has_more");
+    next->at("sessions") = std::move(listed);
+    answer = std::move(next);
   }
   if (as_json) return print(output, boost::json::serialize(*answer) + '\n');
   return print(output, session_table(array_field(*answer, "sessions"), unix_time_s()));
@@ -173,6 +194,10 @@ Result<void> print_session(Client& client, std::string_view session, Output& out
   auto answer = get_session(client, session);
   if (answer && as_json) return print(output, boost::json::serialize(*answer) + '\n');
   return print_one(answer, output);
+}
+
+Result<void> print_renamed(Client& client, std::string_view session, std::string_view name, Output& output) {
+  return print_one(rename_session(client, session, name), output);
 }
 
 Result<void> print_rewound(Client& client, std::string_view session, std::int64_t turn, Output& output) {

@@ -84,7 +84,7 @@ class Camera {
   Result<std::string> picture() {
     auto metrics_answer = client_.call({{"type", "metrics"}}, "metrics");
     if (!metrics_answer) return std::unexpected(metrics_answer.error());
-    auto sessions_answer = client_.call({{"type", "list_sessions"}}, "sessions");
+    auto sessions_answer = client_.call({{"type", "list_sessions"}, {"order", "desc"}}, "sessions");
     if (!sessions_answer) return std::unexpected(sessions_answer.error());
     const boost::json::object& metrics = object_field(*metrics_answer, "metrics");
     return top_text(metrics, array_field(*sessions_answer, "sessions"), unix_time_s(),

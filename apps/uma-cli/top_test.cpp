@@ -64,6 +64,18 @@ TEST(Sessions, AreListedByLastUse) {
   EXPECT_EQ(session_table({}, 0), "SESSION  TOKENS  TURNS  MODE  LAST USED\n");
 }
 
+TEST(Sessions, ShowTheTitlesOfThoseWithoutANameAndWhereAForkComesFrom) {
+  const boost::json::object metadata = {{"title", "A walk\nin the park " + std::string(40, 'x')}};
+  const boost::json::object titled = {{"session_id", "a"}, {"metadata", metadata}};
+  const boost::json::object named = {{"session_id", "b"}, {"name", "tale"}, {"metadata", metadata}, {"busy", true}};
+  const std::string text = session_table({titled, named}, 60);
+  EXPECT_THAT(text, HasSubstr("SESSION  TITLE                                     TOKENS"));
+  EXPECT_THAT(text, HasSubstr("\na        A walk^Jin the park " + std::string(20, 'x') + "       0"));
+  EXPECT_THAT(text, HasSubstr("\ntale                                              "));
+  EXPECT_THAT(session_text({{"session_id", "b"}, {"metadata", {{"title", "T"}}}, {"parent_id", "a"}, {"fork_turn", 2}}, 0),
+              ::testing::AllOf(HasSubstr("title      T\n"), HasSubstr("fork of    a, from turn 2\n")));
+}
+
 TEST(Sessions, ShowWhatWasSaid) {
   const boost::json::object chat = {
       {"session_id", "x"},

@@ -1,9 +1,11 @@
 // The requests of the page to umad, one function each.
 import { readEvents, readJsonLines, type SseEvent } from './sse.ts';
 import type {
-  ConfigValue, InputItem, ItemPage, KeyInfo, Metadata, Model, ResponseObject, SamplingDefaults, Session, SessionDetail,
+  ConfigValue, InputItem, ItemPage, KeyInfo, MetadataChanges, Model, ResponseObject, SamplingDefaults, Session, SessionDetail,
   SessionOptions,
 } from './types.ts';
+
+const kNameBytesMax = 128;
 
 export class ApiError extends Error {
   constructor(readonly status: number, readonly code: string, message: string) {
@@ -117,30 +119,27 @@ export class Api {
 
   // --- Sessions
 
-  // Missing: the newest first, and the metadata of each session.
-  listSessions = (after = '', limit = 1000, signal?: AbortSignal) =>
-    this.json<{ data: Session[]; has_more: boolean }>(
-      `v1/sessions?limit=${limit}${after ? `&after=${encodeURIComponent(after)}` : ''}`, { signal });
+  // The last used first, from the one behind `after`, which is `next` of the page before. `query`: only those with these words.
+  listSessions = (after = '', query = '', limit = 1000, signal?: AbortSignal) =>
+    this.json<{ data: Session[]; has_more: boolean; next?: string }>(
+      `v1/sessions?order=desc&limit=${limit}&after=${encodeURIComponent(after)}&q=${encodeURIComponent(query)}`, { signal });
   getSession = (id: string, signal?: AbortSignal) => this.json<SessionDetail>(`v1/sessions/${id}`, { signal });
   createSession = (options: SessionOptions) => this.json<Session>('v1/sessions', { body: { mode: 'chat', ...options } });
-  forkSession = (id: string) => this.json<Session>(`v1/sessions/${id}/fork`, { body: {} });
+  // The fork ends behind `turn`; -1: it has the system prompt alone; undefined: it has everything.
+  forkSession = (id: string, turn?: number, metadata?: MetadataChanges) =>
+    this.json<Session>(`v1/sessions/${id}/fork`, { body: { turn, metadata } });
   // Keeps the turns 0 to `turn`.
   rewindSession = (id: string, turn: number) => this.json<Session>(`v1/sessions/${id}/rewind`, { body: { turn } });
   deleteSession = (id: string) => this.json(`v1/sessions/${id}`, { method: 'DELETE' });
   exportSession = async (id: string) => (await this.send(`v1/sessions/${id}/export`)).blob();
-  // The name has to be unique; umad 0.1.0 refuses a request without one.
-  importSession = (file: Blob, name: string) =>
+  // Without a name the session has that of the file. A name that is taken is answered with 409.
+  importSession = (file: Blob, name = '') =>
     this.json<Session>(`v1/sessions/import?name=${encodeURIComponent(name)}`, { method: 'POST', body: file });
-
-  getMetadata = async (id: string): Promise<Metadata> =>
-    (await this.json<{ metadata: Metadata }>(`v1/conversations/conv_${id}`)).metadata;
-  async setMetadata(id: string, metadata: Metadata): Promise<Metadata> {
-    const stated = Object.fromEntries(Object.entries(metadata).filter(([, value]) => value));
-    return (await this.json<{ metadata: Metadata }>(`v1/conversations/conv_${id}`, { body: { metadata: stated } })).metadata;
-  }
-
-  // Missing: a request that changes the session's own name. Until then the title in the metadata stands in front of it.
-  renameSession = (id: string, title: string, metadata: Metadata) => this.setMetadata(id, { ...metadata, title: clipped(title, 120) });
+  // An empty name removes it.
+  renameSession = (id: string, name: string) =>
+    this.json<Session>(`v1/sessions/${id}`, { method: 'PATCH', body: { name: clipped(name, kNameBytesMax) } });
+  setMetadata = (id: string, metadata: MetadataChanges) =>
+    this.json<Session>(`v1/sessions/${id}`, { method: 'PATCH', body: { metadata } });
 
   listItems = (id: string, after = '', limit = 100, signal?: AbortSignal) =>
     this.json<ItemPage>(`v1/conversations/conv_${id}/items?order=desc&limit=${limit}${after ? `&after=${after}` : ''}`, { signal });

@@ -1,15 +1,12 @@
 // One session as the page shows it: its items, the reply that is being written, and what the user can do with it.
 import { computed, signal } from '@preact/signals';
 import { clipped, isAborted } from './api.ts';
-import {
-  announce, api, changeMetadata, connection, forgetMetadata, goTo, metadataOf, noteFailure, openId, refreshSessions, sessions,
-} from './state.ts';
+import { announce, api, connection, goTo, noteFailure, openId, refreshSessions, sessions } from './state.ts';
 import { requestFields, settingsOf, keepSettings } from './settings.ts';
 import type { SseEvent } from './sse.ts';
 import { recall, remember } from './store.ts';
 import { hearTabs, tellTabs } from './tabs.ts';
-import { branchParent } from './tree.ts';
-import { turnOfItem, turnsOf, type Turn } from './turns.ts';
+import { turnsOf, type Turn } from './turns.ts';
 import type { InputItem, Item, ResponseObject, SessionOptions, Usage } from './types.ts';
 
 export interface Reply {
@@ -137,7 +134,7 @@ export class Conversation {
     }
     await this.read(input, (abort) => api.respond(this.id, input, fields, abort));
     // A reply that ended before its first token leaves nothing behind: the input is given back.
-    if (!this.items.value.some((item) => turnOfItem(item.id) === this.turn)) this.unsent.value = input;
+    if (!this.items.value.some((item) => item.uma.turn === this.turn)) this.unsent.value = input;
   }
 
   // Shows a reply as it comes, until it has ended.
@@ -188,15 +185,7 @@ export class Conversation {
   // Continues from the beginning of `turn` with another input, in a new session beside this one.
   async branch(turn: number, input: InputItem[]) {
     try {
-      while (turn === 0 && this.hasEarlier.value && this.problem.value === '') await this.loadEarlier();
-      const own = sessions.value.find((each) => each.session_id === this.id);
-      const about = metadataOf(this.id) ?? {};
-      const made = turn === 0
-        ? await api.createSession({ model: own?.model, on_full: own?.on_full, system: this.turns()[0]?.system.join('\n\n') || undefined })
-        : await api.forkSession(this.id);
-      if (turn > 0) await api.rewindSession(made.session_id, turn - 1);
-      const id = made.session_id;
-      await changeMetadata(id, { ...about, forked_from: branchParent(this.id, turn, metadataOf), forked_at_turn: String(turn) });
+      const id = (await api.forkSession(this.id, turn - 1)).session_id;
       keepSettings(id, settingsOf(this.id));
       await refreshSessions();
       goTo('talk', id);
@@ -319,11 +308,9 @@ export const isReplying = (id: string) => conversations.get(id)?.isRunning ?? fa
 
 // Begins a session with its first input. Its title is the beginning of the input.
 export async function startSession(options: SessionOptions, input: InputItem[], text: string) {
-  const made = await api.createSession(options);
-  const id = made.session_id;
-  keepSettings(id, settingsOf(''));
   const title = clipped(text.trim().split('\n')[0] ?? '', 80);
-  if (title !== '') await changeMetadata(id, { title }).catch(noteFailure);
+  const id = (await api.createSession({ ...options, metadata: title === '' ? undefined : { title } })).session_id;
+  keepSettings(id, settingsOf(''));
   await refreshSessions().catch(noteFailure);
   goTo('talk', id);
   const conversation = conversationOf(id);
@@ -341,7 +328,6 @@ export function followTabs() {
         conversation.reply.value = null;
         void conversation.load();
       }
-      forgetMetadata(message.session);
       void refreshSessions().catch(noteFailure);
     }
   });

@@ -1,34 +1,30 @@
 // The panel at the right: what a session is, what can be done with it, and the settings of its replies.
 import { useSignal } from '@preact/signals';
+import { clipped } from './api.ts';
 import { conversationOf } from './conversation.ts';
 import { ago, bytes, count } from './format.ts';
 import { SettingsForm } from './settings_form.tsx';
-import { api, changeMetadata, deleteSession, goTo, keepMetadata, metadataOf, modelOf, noteFailure, refreshSessions } from './state.ts';
-import { tellTabs } from './tabs.ts';
+import { allSessions, api, changeMetadata, deleteSession, goTo, modelOf, noteFailure, refreshSessions, renameSession } from './state.ts';
 import { tagsOf, titleOf } from './tree.ts';
 import { asMarkdown } from './turns.ts';
 import type { Session } from './types.ts';
 import { Confirm, Problem, saveFile } from './ui.tsx';
 
+const kTitleBytesMax = 200;
 const kTiers = { hot: 'in a context (hot)', warm: 'in memory (warm)', cold: 'on disk (cold)', none: 'not stored' };
 
 export function SessionDetails({ session }: { session: Session }) {
   const id = session.session_id;
-  const about = metadataOf(id);
   const problem = useSignal('');
   const isDeleting = useSignal(false);
-  const title = titleOf(session, about);
+  const title = titleOf(session);
+  const parent = allSessions.value.find((each) => each.session_id === session.parent_id);
   const attempt = (work: () => Promise<unknown>) => {
     problem.value = '';
     work().catch((error) => (problem.value = noteFailure(error)));
   };
-  const rename = (text: string) => attempt(async () => {
-    keepMetadata(id, await api.renameSession(id, text, await api.getMetadata(id)));
-    tellTabs({ type: 'changed', session: id });
-  });
   const fork = () => attempt(async () => {
-    const made = await api.forkSession(id);
-    await changeMetadata(made.session_id, { ...about, title: `${title} (fork)`, forked_from: id, forked_at_turn: String(session.turns) });
+    const made = await api.forkSession(id, undefined, { title: clipped(`${title} (fork)`, kTitleBytesMax) });
     await refreshSessions();
     goTo('talk', made.session_id);
   });
@@ -41,12 +37,18 @@ export function SessionDetails({ session }: { session: Session }) {
   return (
     <>
       <h2>Session</h2>
-      <label>Title<input type="text" maxLength={120} value={title} onChange={(event) => rename(event.currentTarget.value)} /></label>
+      <label>
+        Name
+        <input type="text" maxLength={120} value={title} onChange={(event) => {
+          const name = event.currentTarget.value.trim();
+          attempt(() => renameSession(id, name));
+        }} />
+      </label>
       <label>
         Tags, separated by commas
-        <input type="text" maxLength={400} value={tagsOf(about).join(', ')} onChange={(event) => {
+        <input type="text" maxLength={400} value={tagsOf(session).join(', ')} onChange={(event) => {
           const tags = event.currentTarget.value.split(',').map((tag) => tag.trim()).filter((tag) => tag !== '').join(',');
-          attempt(() => changeMetadata(id, { tags }));
+          attempt(() => changeMetadata(id, { tags: tags || null }));
         }} />
       </label>
       <Problem text={problem.value} onClose={() => (problem.value = '')} />
@@ -61,7 +63,9 @@ export function SessionDetails({ session }: { session: Session }) {
         <dt>Tokens</dt><dd>{count(session.tokens)} of {count(modelOf(session.model)?.context_length ?? 0)}{session.pending_tokens > 0 && `, ${count(session.pending_tokens)} without a reply`}</dd>
         <dt>Turns</dt><dd>{count(session.turns)}{session.dropped_turns > 0 && `, ${count(session.dropped_turns)} of them dropped`}</dd>
         <dt>KV cache</dt><dd>{kTiers[session.tier]}{stored > 0 && `, ${bytes(stored)}`}</dd>
-        {session.name !== '' && <><dt>Name</dt><dd><code>{session.name}</code></dd></>}
+        {session.parent_id !== '' && (
+          <><dt>Fork of</dt><dd>{parent ? <a href={`#/talk/${session.parent_id}`}>{titleOf(parent)}</a> : 'a session that has ended'}</dd></>
+        )}
         <dt>Id</dt><dd><code>{id}</code></dd>
         <dt>Begun</dt><dd>{ago(session.created_s)}</dd>
       </dl>

@@ -5,7 +5,7 @@ import { useEffect } from 'preact/hooks';
 import { followTabs, isAnyReplying } from './conversation.ts';
 import { snapshot, watch } from './live.ts';
 import {
-  announcement, apiKey, connection, connectionProblem, followPlace, goTo, keepFresh, metadataOf, openId, place, refresh, sessions,
+  announcement, apiKey, connection, connectionProblem, followPlace, goTo, keepFresh, openId, place, refresh, sessions,
   version, view, warning,
 } from './state.ts';
 import { recall, remember } from './store.ts';
@@ -61,7 +61,7 @@ function Page() {
   const isTalking = view.value !== 'see' && view.value !== 'manage';
   const id = openId.value;
   const session = sessions.value.find((each) => each.session_id === id);
-  const title = session ? `${titleOf(session, metadataOf(id))} – uma-serve` : 'uma-serve';
+  const title = session ? `${titleOf(session)} – uma-serve` : 'uma-serve';
   useEffect(() => {
     document.title = title;
   }, [title]);

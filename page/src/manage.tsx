@@ -6,7 +6,7 @@ import { ago, bytes, count, percent } from './format.ts';
 import { snapshot } from './live.ts';
 import { makeKey } from './make_key.ts';
 import { ModelMemory } from './model_memory.tsx';
-import { allSessions, api, deleteSession, metadataOf, modelOf, models, noteFailure, place, refreshModels } from './state.ts';
+import { allSessions, api, deleteSession, modelOf, models, noteFailure, place, refreshModels } from './state.ts';
 import { titleOf } from './tree.ts';
 import type { ConfigValue, KeyInfo, Model, SamplingDefaults, Session } from './types.ts';
 import { Confirm, Problem, saveFile, Unserved } from './ui.tsx';
@@ -262,7 +262,7 @@ function Sessions() {
           <tbody>
             {all.slice(0, kRowsAtOnce).map((session) => {
               const id = session.session_id;
-              const title = titleOf(session, metadataOf(id));
+              const title = titleOf(session);
               return (
                 <tr key={id}>
                   <td><input type="checkbox" aria-label={`Choose ${title}`} checked={chosen.value.has(id)} onChange={(event) => {

@@ -4,7 +4,7 @@ import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import { type Conversation, receiptOf } from './conversation.ts';
 import { Markdown } from './markdown.tsx';
 import { receiptSentence } from './receipt.ts';
-import { metadataOf, sessions } from './state.ts';
+import { sessions } from './state.ts';
 import { branchesAt } from './tree.ts';
 import { inputOf, messageOfUser, picturesOf, textOf, type Turn } from './turns.ts';
 import type { InputItem, Item } from './types.ts';
@@ -73,7 +73,7 @@ function ToolResults({ calls, conversation }: { calls: (Item & { type: 'function
 function Branches({ conversation, turn }: { conversation: Conversation; turn: number }) {
   const session = sessions.value.find((each) => each.session_id === conversation.id);
   if (!session) return null;
-  const { all, at } = branchesAt(session, turn, sessions.value, metadataOf);
+  const { all, at } = branchesAt(session, turn, sessions.value);
   if (all.length < 2) return null;
   const link = (to: number, text: string, label: string) =>
     all[to] ? <a href={`#/talk/${all[to].session_id}`} aria-label={label}>{text}</a> : <span aria-hidden="true">{text}</span>;

@@ -1,15 +1,27 @@
 // The list of sessions at the left: search, the tree of forks, import.
 import { useSignal } from '@preact/signals';
 import { useRef } from 'preact/hooks';
-import { clipped } from './api.ts';
+import { ApiError, clipped } from './api.ts';
 import { isReplying } from './conversation.ts';
 import { ago } from './format.ts';
-import { api, goTo, metadataOf, noteFailure, openId, refreshSessions, sessions } from './state.ts';
+import { api, goTo, hasOlder, noteFailure, openId, refreshSessions, searchOlder, sessions } from './state.ts';
 import { searchRows, tagsOf, titleOf, treeRows } from './tree.ts';
 import { Problem } from './ui.tsx';
 
 const kRowsAtOnce = 200;
 const kDepthShown = 6;
+const kSearchAfterMs = 300;
+
+// The name in the file may be taken here; the session then has none.
+async function importSession(chosen: File, title: string) {
+  try {
+    return await api.importSession(chosen);
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status !== 409) throw error;
+    const made = await api.importSession(chosen, `${title} ${new Date().toISOString()}`);
+    return api.renameSession(made.session_id, '');
+  }
+}
 
 export function SessionList({ onChoose }: { onChoose: () => void }) {
   const query = useSignal('');
@@ -17,8 +29,9 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
   const problem = useSignal('');
   const list = useRef<HTMLUListElement>(null);
   const file = useRef<HTMLInputElement>(null);
-  const all = treeRows(sessions.value, metadataOf);
-  const rows = searchRows(all, metadataOf, query.value);
+  const timer = useRef(0);
+  const all = treeRows(sessions.value);
+  const rows = searchRows(all, query.value);
 
   const move = (event: KeyboardEvent) => {
     const step = event.key === 'ArrowDown' ? 1 : event.key === 'ArrowUp' ? -1 : 0;
@@ -34,10 +47,8 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
     if (!chosen) return;
     try {
       const title = clipped(chosen.name.replace(/\.[^.]*$/, ''), 80);
-      const made = await api.importSession(chosen, `${title} ${new Date().toISOString()}`);
-      const about = await api.getMetadata(made.session_id);
-      // The parent of the file's session is another one, or none, on this machine.
-      await api.setMetadata(made.session_id, { title, ...about, forked_from: undefined, forked_at_turn: undefined });
+      const made = await importSession(chosen, title);
+      if (made.name === '' && !made.metadata.title) await api.setMetadata(made.session_id, { title });
       await refreshSessions();
       problem.value = '';
       goTo('talk', made.session_id);
@@ -58,20 +69,21 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
         onInput={(event) => {
           query.value = event.currentTarget.value;
           shown.value = kRowsAtOnce;
+          clearTimeout(timer.current);
+          timer.current = setTimeout(() => void searchOlder(query.value).catch(noteFailure), kSearchAfterMs);
         }}
       />
       <Problem text={problem.value} onClose={() => (problem.value = '')} />
       <ul ref={list}>
         {rows.slice(0, shown.value).map(({ session, depth }) => {
           const id = session.session_id;
-          const about = metadataOf(id);
           return (
             <li key={id} class={`depth-${Math.min(depth, kDepthShown)}`}>
               <a href={`#/talk/${id}`} aria-current={id === openId.value ? 'page' : undefined} onClick={onChoose}>
-                <span class="title">{depth > 0 && <span aria-label="Fork: ">↳ </span>}{titleOf(session, about)}</span>
+                <span class="title">{depth > 0 && <span aria-label="Fork: ">↳ </span>}{titleOf(session)}</span>
                 <span class="about">
                   {session.busy || isReplying(id) ? 'writing…' : ago(session.last_used_s)}
-                  {tagsOf(about).map((tag) => <span class="tag">{tag}</span>)}
+                  {tagsOf(session).map((tag) => <span class="tag">{tag}</span>)}
                 </span>
               </a>
             </li>
@@ -79,6 +91,7 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
         })}
       </ul>
       {rows.length === 0 && <p class="note">{all.length === 0 ? 'No session yet.' : 'No session has these words.'}</p>}
+      {hasOlder.value && query.value === '' && <p class="note">Older sessions are found by searching.</p>}
       {rows.length > shown.value && (
         <button type="button" onClick={() => (shown.value += kRowsAtOnce)}>Show more of {rows.length}</button>
       )}

@@ -2,7 +2,7 @@
 import { computed, signal } from '@preact/signals';
 import { Api, ApiError, isAborted, messageOf } from './api.ts';
 import { tellTabs } from './tabs.ts';
-import type { Metadata, Model, Session } from './types.ts';
+import type { MetadataChanges, Model, Session } from './types.ts';
 
 // The key stays in memory only: it is gone with the page.
 export const apiKey = signal('');
@@ -15,11 +15,17 @@ export const connectionProblem = signal('');
 export const version = signal('');
 
 export const models = signal<Model[]>([]);
-export const allSessions = signal<Session[]>([]);
+const kSessionsMax = 5000;
+const kFoundMax = 1000;
+const listed = signal<readonly Session[]>([]);  // Those used last.
+const found = signal<readonly Session[]>([]);  // Of a search among the others.
+export const hasOlder = signal(false);  // There are more than are listed.
+export const allSessions = computed(() => {
+  const known = new Set(listed.value.map((session) => session.session_id));
+  return [...listed.value, ...found.value.filter((session) => !known.has(session.session_id))];
+});
 // Those that are conversations. A session in text mode has no turns of a user and a model.
 export const sessions = computed(() => allSessions.value.filter((session) => session.mode === 'chat'));
-export const metadata = signal<ReadonlyMap<string, Metadata>>(new Map());
-export const metadataOf = (id: string) => metadata.value.get(id);
 
 export const chatModels = computed(() => models.value.filter((model) => model.capabilities.includes('completion')));
 export const pictureModels = computed(() => models.value.filter((model) => model.capabilities.includes('image')));
@@ -67,76 +73,59 @@ export function noteFailure(error: unknown): string {
   return message;
 }
 
-const kSessionsMax = 5000;
-const kMetadataAtOnce = 4;
-const kMetadataMax = 500;  // Sessions used longer ago show their names only.
-const kMetadataShownEach = 25;
-
 export async function refreshModels() {
   models.value = await api.listModels();
 }
 
 export async function refreshSessions() {
   const all: Session[] = [];
-  for (let hasMore = true, after = ''; hasMore && all.length < kSessionsMax;) {
+  let hasMore = true;
+  for (let after = ''; hasMore && all.length < kSessionsMax;) {
     const page = await api.listSessions(after);
     all.push(...page.data);
-    after = page.data.at(-1)?.session_id ?? '';
-    hasMore = page.has_more && page.data.length > 0;
+    hasMore = page.has_more;
+    after = page.next ?? '';
   }
-  allSessions.value = all;
-  void readMetadata();
+  listed.value = all;
+  hasOlder.value = hasMore;
 }
 
-const metadataIsRead = new Set<string>();
+let searches = 0;
 
-// Reads the metadata of sessions that have none yet, the last used first, a few at once.
-async function readMetadata() {
-  const known = new Set(sessions.value.map((session) => session.session_id));
-  if ([...metadata.value.keys()].some((id) => !known.has(id))) {
-    metadata.value = new Map([...metadata.value].filter(([id]) => known.has(id)));
+// Looks for sessions that are not listed, if there are any.
+export async function searchOlder(query: string) {
+  const search = ++searches;
+  const all: Session[] = [];
+  let hasMore = query.trim() !== '' && hasOlder.value;
+  for (let after = ''; hasMore && search === searches && all.length < kFoundMax;) {
+    const page = await api.listSessions(after, query);
+    all.push(...page.data);
+    hasMore = page.has_more;
+    after = page.next ?? '';
   }
-  const wanted = sessions.value.filter((session) => !metadataIsRead.has(session.session_id))
-    .sort((a, b) => b.last_used_s - a.last_used_s).map((session) => session.session_id)
-    .slice(0, Math.max(0, kMetadataMax - metadataIsRead.size));
-  for (const id of wanted) metadataIsRead.add(id);
-  let read: [string, Metadata][] = [];
-  const show = () => {
-    if (read.length > 0) metadata.value = new Map([...metadata.value, ...read]);
-    read = [];
-  };
-  const next = async () => {
-    for (let id = wanted.shift(); id; id = wanted.shift()) {
-      try {
-        read.push([id, await api.getMetadata(id)]);
-        if (read.length >= kMetadataShownEach) show();
-      } catch {
-        metadataIsRead.delete(id);  // Asked for again with the next list.
-      }
-    }
-  };
-  await Promise.all(Array.from({ length: kMetadataAtOnce }, next));
-  show();
+  if (search === searches) found.value = all;
 }
 
-export function keepMetadata(id: string, about: Metadata) {
-  metadataIsRead.add(id);
-  metadata.value = new Map(metadata.value).set(id, about);
+// Shows a session as an answer has it.
+function showSession(session: Session) {
+  const replaced = (all: readonly Session[]) => all.map((each) => (each.session_id === session.session_id ? session : each));
+  listed.value = replaced(listed.value);
+  found.value = replaced(found.value);
+  tellTabs({ type: 'changed', session: session.session_id });
 }
 
-export async function changeMetadata(id: string, change: Metadata) {
-  // Read anew: another tab may have changed it.
-  keepMetadata(id, await api.setMetadata(id, { ...(await api.getMetadata(id)), ...change }));
-  tellTabs({ type: 'changed', session: id });
+export async function renameSession(id: string, name: string) {
+  showSession(await api.renameSession(id, name));
 }
 
-export function forgetMetadata(id: string) {
-  metadataIsRead.delete(id);
+export async function changeMetadata(id: string, changes: MetadataChanges) {
+  showSession(await api.setMetadata(id, changes));
 }
 
 export async function deleteSession(id: string) {
   await api.deleteSession(id);
-  allSessions.value = allSessions.value.filter((session) => session.session_id !== id);
+  listed.value = listed.value.filter((session) => session.session_id !== id);
+  found.value = found.value.filter((session) => session.session_id !== id);
   tellTabs({ type: 'changed', session: id });
 }
 

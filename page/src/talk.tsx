@@ -8,7 +8,7 @@ import { Draw } from './draw.tsx';
 import { Messages } from './messages.tsx';
 import { SessionList } from './session_list.tsx';
 import { SettingsForm } from './settings_form.tsx';
-import { chatModels, connection, metadataOf, modelOf, noteFailure, openId, pictureModels, sessions } from './state.ts';
+import { chatModels, connection, modelOf, noteFailure, openId, pictureModels, sessions } from './state.ts';
 import { recall, remember } from './store.ts';
 import { titleOf } from './tree.ts';
 import type { InputItem } from './types.ts';
@@ -118,7 +118,7 @@ export function Talk() {
       <main id="main">
         <header class="bar">
           <button type="button" class="only-narrow" aria-expanded={listIsOpen.value} onClick={() => (listIsOpen.value = !listIsOpen.value)}>Sessions</button>
-          <h2>{id === '' ? '' : session ? titleOf(session, metadataOf(id)) : 'Session'}</h2>
+          <h2>{id === '' ? '' : session ? titleOf(session) : 'Session'}</h2>
           <span class="about">{session?.model}</span>
           <button type="button" aria-expanded={detailsAreOpen.value} aria-controls="details" onClick={toggleDetails}>Details</button>
         </header>

@@ -1,32 +1,29 @@
 // Sessions as a forest: a fork stands below the session that it was forked from.
-import type { Metadata, Session } from './types.ts';
+import type { Session } from './types.ts';
 
 export interface TreeRow {
   session: Session;
   depth: number;
 }
 
-export type MetadataOf = (id: string) => Metadata | undefined;
+type ById = ReadonlyMap<string, Session>;
+const byId = (sessions: readonly Session[]): ById => new Map(sessions.map((session) => [session.session_id, session]));
 
-export const titleOf = (session: Session, metadata?: Metadata) =>
-  metadata?.title || session.name || `Session ${session.session_id.slice(0, 8)}`;
+export const titleOf = (session: Session) => session.name || session.metadata.title || `Session ${session.session_id.slice(0, 8)}`;
 
-export const tagsOf = (metadata?: Metadata): string[] =>
-  (metadata?.tags ?? '').split(',').map((tag) => tag.trim()).filter((tag) => tag !== '');
+export const tagsOf = (session: Session): string[] =>
+  (session.metadata.tags ?? '').split(',').map((tag) => tag.trim()).filter((tag) => tag !== '');
 
-// The rows of the list, the last used trees first. A parent that is unknown, or that would close a circle, is ignored.
-export function treeRows(sessions: readonly Session[], metadata: MetadataOf): TreeRow[] {
-  const known = new Set(sessions.map((session) => session.session_id));
+// The rows of the list, the last used trees first.
+export function treeRows(sessions: readonly Session[]): TreeRow[] {
+  const known = byId(sessions);
   const children = new Map<string, Session[]>();
   const roots: Session[] = [];
   for (const session of sessions) {
-    const parent = metadata(session.session_id)?.forked_from;
-    if (!parent || !known.has(parent) || closesCircle(session.session_id, metadata)) {
-      roots.push(session);
-      continue;
-    }
+    const parent = parentOf(session, known);
     const siblings = children.get(parent);
-    if (siblings) siblings.push(session);
+    if (parent === '') roots.push(session);
+    else if (siblings) siblings.push(session);
     else children.set(parent, [session]);
   }
   const used = new Map<string, number>();
@@ -55,31 +52,27 @@ export function treeRows(sessions: readonly Session[], metadata: MetadataOf): Tr
   return rows;
 }
 
-function closesCircle(id: string, metadata: MetadataOf): boolean {
-  const seen = new Set([id]);
-  for (let at = metadata(id)?.forked_from; at; at = metadata(at)?.forked_from) {
-    if (at === id) return true;
-    if (seen.has(at)) return false;  // The circle is above, and its own members end it.
-    seen.add(at);
-  }
-  return false;
+// The session below which a fork stands: the one that it differs from, else the one that it was forked from, if that is known.
+function parentOf(session: Session, known: ById): string {
+  if (session.parent_id === '') return '';
+  const parent = branchParent(session.parent_id, session.fork_turn, known);
+  return [parent, session.parent_id].find((id) => known.has(id)) ?? '';
 }
 
 // The rows whose title, tags, model or id contain every word, and the rows above them, so that the tree stays whole.
-export function searchRows(rows: readonly TreeRow[], metadata: MetadataOf, query: string): TreeRow[] {
+export function searchRows(rows: readonly TreeRow[], query: string): TreeRow[] {
   const words = query.toLowerCase().split(/\s+/).filter((word) => word !== '');
   if (words.length === 0) return [...rows];
   const found: TreeRow[] = [];
   let depthWanted = -1;  // The rows above the last match that are still missing have a smaller depth.
   for (let i = rows.length - 1; i >= 0; --i) {
-    const row = rows[i]!;
-    const about = metadata(row.session.session_id);
-    const text = [titleOf(row.session, about), ...tagsOf(about).map((tag) => `#${tag}`), row.session.name, row.session.model,
-      row.session.session_id].join(' ').toLowerCase();
+    const { session, depth } = rows[i]!;
+    const text = [session.name, session.metadata.title ?? '', ...tagsOf(session).map((tag) => `#${tag}`), session.model,
+      session.session_id].join(' ').toLowerCase();
     const matches = words.every((word) => text.includes(word));
-    if (matches || row.depth < depthWanted) {
-      found.push(row);
-      depthWanted = row.depth;
+    if (matches || depth < depthWanted) {
+      found.push(rows[i]!);
+      depthWanted = depth;
     }
   }
   return found.reverse();
@@ -91,18 +84,15 @@ export interface Branches {
 }
 
 // The sessions that have different versions of a turn, as far as they are branches of one another.
-export function branchesAt(session: Session, turn: number, sessions: readonly Session[], metadata: MetadataOf): Branches {
-  const parent = branchParent(session.session_id, turn, metadata);
+export function branchesAt(session: Session, turn: number, sessions: readonly Session[]): Branches {
+  const known = byId(sessions);
+  const parent = branchParent(session.session_id, turn, known);
   const all = sessions
-    .filter((other) => {
-      const about = metadata(other.session_id);
-      return other.session_id === parent || (about?.forked_from === parent && about.forked_at_turn === String(turn));
-    })
+    .filter((other) => other.session_id === parent ||
+      (other.parent_id !== '' && other.fork_turn === turn && branchParent(other.parent_id, turn, known) === parent))
     .sort((a, b) => a.created_s - b.created_s || a.session_id.localeCompare(b.session_id));
-  const seen = new Set<string>();
-  for (let id: string | undefined = session.session_id; id && !seen.has(id); id = metadata(id)?.forked_from) {
-    seen.add(id);
-    const at = all.findIndex((other) => other.session_id === id);
+  for (let one: Session | undefined = session; one; one = known.get(one.parent_id)) {
+    const at = all.indexOf(one);
     if (at >= 0) return { all, at };
   }
   return { all, at: 0 };
@@ -110,13 +100,9 @@ export function branchesAt(session: Session, turn: number, sessions: readonly Se
 
 // Where a branch at `turn` of a session begins to differ: the session itself, or the ancestor with which it shares all turns
 // before this one.
-export function branchParent(id: string, turn: number, metadata: MetadataOf): string {
-  const seen = new Set<string>();
-  while (!seen.has(id)) {
-    seen.add(id);
-    const about = metadata(id);
-    if (!about?.forked_from || about.forked_at_turn === undefined || Number(about.forked_at_turn) < turn) return id;
-    id = about.forked_from;
+export function branchParent(id: string, turn: number, known: ById): string {
+  for (let session = known.get(id); session && session.parent_id !== '' && session.fork_turn >= turn; session = known.get(id)) {
+    id = session.parent_id;
   }
   return id;
 }

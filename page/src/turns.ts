@@ -9,9 +9,6 @@ export interface Turn {
   output: Item[];  // Reasoning, text and tool calls of the reply.
 }
 
-// The turn of an item: msg_SESSION_TURN_NUMBER, fc_SESSION_TURN_NUMBER_CALL.
-export const turnOfItem = (id: string): number => Number(/^[a-z]+_[0-9a-f]{32}_(\d+)_/.exec(id)?.[1] ?? -1);
-
 export const textOf = (content: readonly ContentPart[]): string => content.map((part) => part.text ?? '').join('');
 
 export const picturesOf = (content: readonly ContentPart[]): (string | null)[] =>
@@ -20,10 +17,9 @@ export const picturesOf = (content: readonly ContentPart[]): (string | null)[] =
 export function turnsOf(items: readonly Item[]): Turn[] {
   const turns: Turn[] = [];
   for (const item of items) {
-    const number = turnOfItem(item.id);
     let turn = turns.at(-1);
-    if (!turn || turn.turn !== number) {
-      turn = { turn: number, system: [], input: [], output: [] };
+    if (!turn || turn.turn !== item.uma.turn) {
+      turn = { turn: item.uma.turn, system: [], input: [], output: [] };
       turns.push(turn);
     }
     if (item.type === 'message' && (item.role === 'system' || item.role === 'developer')) turn.system.push(textOf(item.content));

@@ -20,6 +20,9 @@ export interface Session {
   cold_bytes: number;
   created_s: number;
   last_used_s: number;
+  parent_id: string;  // The session that it was forked from, which may have ended; empty: none.
+  fork_turn: number;  // The first turn that is not the parent's.
+  metadata: Metadata;
 }
 
 export interface SessionDetail extends Session {
@@ -27,13 +30,14 @@ export interface SessionDetail extends Session {
   text?: string;
 }
 
-// The metadata of a conversation in which the page keeps what a session has no field for.
+// What the page keeps with a session.
 export interface Metadata {
-  title?: string;
+  title?: string;  // Shown if the session has no name. It need not be unique.
   tags?: string;  // Separated by commas.
-  forked_from?: string;  // The id of the parent session.
-  forked_at_turn?: string;  // The first turn that may differ from the parent's.
 }
+
+// Pairs to set; null removes one.
+export type MetadataChanges = { [Name in keyof Metadata]?: string | null };
 
 export interface Model {
   id: string;
@@ -69,11 +73,13 @@ export interface ContentPart {
   image_url?: string | null;
 }
 
-export type Item =
+// `turn` of the session; of an item that waits, the next one.
+export type Item = { uma: { turn: number } } & (
   | { type: 'message'; id: string; role: 'system' | 'user' | 'assistant' | 'developer'; status?: string; content: ContentPart[] }
   | { type: 'reasoning'; id: string; content: ContentPart[] }
   | { type: 'function_call'; id: string; call_id: string; name: string; arguments: string; status?: string }
-  | { type: 'function_call_output'; id: string; call_id: string; output: string };
+  | { type: 'function_call_output'; id: string; call_id: string; output: string }
+);
 
 export interface ItemPage {
   data: Item[];
@@ -99,6 +105,7 @@ export interface SessionOptions {
   system?: string;
   name?: string;
   on_full?: 'error' | 'shift';
+  metadata?: Metadata;
 }
 
 export interface KeyInfo {

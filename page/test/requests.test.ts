@@ -23,11 +23,11 @@ test('settings become the fields of a request', () => {
 
 const kId = '0'.repeat(32);
 const message = (turn: number, n: number, role: 'system' | 'user' | 'assistant', text: string): Item =>
-  ({ type: 'message', id: `msg_${kId}_${turn}_${n}`, role, content: [{ type: role === 'assistant' ? 'output_text' : 'input_text', text }] });
+  ({ type: 'message', id: `msg_${kId}_${turn}_${n}`, uma: { turn }, role, content: [{ type: role === 'assistant' ? 'output_text' : 'input_text', text }] });
 
 test('items become turns', () => {
-  const call: Item = { type: 'function_call', id: `fc_${kId}_1_1_0`, call_id: 'c', name: 'weather', arguments: '{}' };
-  const output: Item = { type: 'function_call_output', id: `fco_${kId}_2_0`, call_id: 'c', output: 'rain' };
+  const call: Item = { type: 'function_call', id: `fc_${kId}_1_1_0`, uma: { turn: 1 }, call_id: 'c', name: 'weather', arguments: '{}' };
+  const output: Item = { type: 'function_call_output', id: `fco_${kId}_2_0`, uma: { turn: 2 }, call_id: 'c', output: 'rain' };
   const turns = turnsOf([message(0, 0, 'system', 'S'), message(0, 1, 'user', 'U'), message(0, 2, 'assistant', 'A'),
     message(1, 0, 'user', 'V'), call, output, message(2, 1, 'assistant', 'B')]);
   assert.deepEqual(turns.map(({ turn, system, input, output: reply }) => [turn, system, input.length, reply.length]),
@@ -39,7 +39,7 @@ test('items become turns', () => {
 });
 
 test('a picture that is gone cannot be sent again', () => {
-  const [turn] = turnsOf([{ type: 'message', id: `msg_${kId}_0_0`, role: 'user', content: [{ type: 'input_image', image_url: null }] }]);
+  const [turn] = turnsOf([{ type: 'message', id: `msg_${kId}_0_0`, uma: { turn: 0 }, role: 'user', content: [{ type: 'input_image', image_url: null }] }]);
   assert.throws(() => inputOf(turn!), /not here any more/);
 });
 

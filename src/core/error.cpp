@@ -11,6 +11,7 @@ std::string_view code_name(ErrorCode code) {
     case ErrorCode::proto_frame:
       return "E_PROTO_002";
     case ErrorCode::proto_field:
+    case ErrorCode::session_name_taken:
       return "E_PROTO_003";
     case ErrorCode::proto_type:
       return "E_PROTO_004";

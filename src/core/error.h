@@ -27,6 +27,7 @@ enum class ErrorCode : std::uint8_t {
   model_capability,    // E_MODEL_003
   session_unknown,     // E_SESSION_001
   session_busy,        // E_SESSION_002
+  session_name_taken,  // E_PROTO_003  another session has the name.
   runtime_decode,      // E_RUNTIME_001
   io_failed,           // E_IO_001
   auth,                // E_AUTH_001

@@ -9,6 +9,7 @@
 
 #include "core/ids.h"
 #include "core/image.h"
+#include "core/metadata.h"
 #include "core/portable_file.h"
 #include "core/sampling_params.h"
 #include "core/tenant_budget.h"
@@ -150,14 +151,32 @@ struct CreateSessionRequest {
   std::string model;
   std::string system;                         // Chat mode: the system message; text mode: the beginning of the text.
   std::vector<ChatMessage> messages;          // Chat mode: pending messages after the system message.
-  std::string metadata;                       // Metadata of the API, stored with the session.
+  std::string metadata;                       // See core/metadata.h.
   std::string name;                           // Unique per tenant; empty: none.
   SessionMode mode = SessionMode::automatic;  // Automatic: chat if the model has a chat template.
   bool is_public = false;                     // Other tenants' requests may use its prefixes.
   bool is_ephemeral = false;                  // Its KV stays in the context only.
   std::int64_t ttl_s = 0;                     // Seconds without use until the session is deleted; 0: none.
   OnFull on_full = OnFull::error;
-  std::int32_t n_keep = 0;  // For shift: number of first tokens that are never dropped, at least the system prompt.
+  std::int32_t n_keep = 0;           // For shift: number of first tokens that are never dropped, at least the system prompt.
+  bool takes_default_system = true;  // Without a system message and messages it begins with that of the model's card.
+};
+
+struct UpdateSessionRequest {
+  std::string session;                     // Id or name.
+  std::optional<std::string> name{};       // Empty: none from now on; nullopt: unchanged.
+  std::vector<MetadataChange> metadata{};  // Changes of the metadata.
+  bool replaces_metadata = false;          // The metadata has only the pairs of `metadata` from now on.
+};
+
+struct ForkRequest {
+  static constexpr std::int32_t kSystemOnly = -1;
+  std::string session;  // Id or name.
+  std::string name{};   // Of the new session; empty: none.
+  // The new session ends behind this turn; kSystemOnly: it has the system message alone; nullopt: it has everything, pending
+  // input included.
+  std::optional<std::int32_t> turn{};
+  std::vector<MetadataChange> metadata{};  // Changes of the metadata, which is copied.
 };
 
 struct ImportRequest {

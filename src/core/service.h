@@ -61,8 +61,8 @@ class Service {
   virtual void append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) = 0;
   // Cancels the session's requests, then deletes it: tokens, KV, name.
   virtual void end_session(TenantId tenant, std::string session, Reply<Unit> reply) = 0;
-  // Creates a session with the same tokens; `name` may be empty.
-  virtual void fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply) = 0;
+  // Creates a session with the same tokens, or the first turns of them, in one step.
+  virtual void fork_session(TenantId tenant, ForkRequest request, Reply<SessionInfo> reply) = 0;
   // Keeps turns 0 to `turn` and drops the later ones.
   virtual void rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) = 0;
   // Marks the session as used now, which restarts its time to live.
@@ -70,8 +70,9 @@ class Service {
   virtual void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) = 0;
   // Errors: E_SESSION_001 if `after` is not a session.
   virtual void list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) = 0;
-  // Replaces CreateSessionRequest::metadata of the session.
-  virtual void set_metadata(TenantId tenant, std::string session, std::string metadata, Reply<SessionDetail> reply) = 0;
+  // Changes the name and the metadata, also while a reply is in progress. Errors: E_PROTO_003 if another session has the name,
+  // or if the metadata gets too many pairs.
+  virtual void update_session(TenantId tenant, UpdateSessionRequest request, Reply<SessionInfo> reply) = 0;
   // Removes the last message of a conversation after its reply in progress has ended: a pending message, or the last reply,
   // whose input is then pending again. Errors: E_PROTO_003 if another message is the last one.
   virtual void remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) = 0;

@@ -37,6 +37,9 @@ struct SessionInfo {
   std::int32_t worker = -1;
   std::int64_t created_s = 0;    // Unix time.
   std::int64_t last_used_s = 0;  // Unix time.
+  SessionId parent{};            // The session that it was forked from, which may have ended; empty: it is not a fork.
+  std::int32_t fork_turn = 0;    // The first turn that is not the parent's.
+  std::string metadata{};        // See core/metadata.h; in a list listed_metadata() of it.
 };
 
 // The position of a message in a session.
@@ -53,20 +56,26 @@ struct SessionDetail {
   std::vector<std::int32_t> turns_begin;      // First message of each remaining turn.
   // The first message has the last response's instructions, which are not part of the conversation.
   bool has_instructions = false;
-  std::string text;      // Text mode: the whole chain as text.
-  std::string metadata;  // The present metadata (CreateSessionRequest::metadata).
+  std::string text;  // Text mode: the whole chain as text.
 };
 
-// Selects sessions of a tenant, the oldest first.
+enum class SessionOrder : std::uint8_t { oldest_first, last_used_first };
+
+// Selects sessions of a tenant.
 struct SessionListRequest {
   static constexpr std::int32_t kLimitMax = 10'000;  // About 3 MB as JSON, and as much time as a tick on shared threads.
-  std::string after{};                               // Name or id of the session before the first; empty: from the beginning.
+  static constexpr std::size_t kQueryBytesMax = 256;
+  // Name or id of the session before the first, or SessionList::next of the page before; empty: from the beginning.
+  std::string after{};
   std::int32_t limit = kLimitMax;
+  SessionOrder order = SessionOrder::oldest_first;
+  std::string query{};  // Words that the name or the metadata contains, in any case; empty: all sessions.
 };
 
 struct SessionList {
   std::vector<SessionInfo> sessions;
-  bool has_more = false;  // More sessions follow.
+  bool has_more = false;  // More sessions follow, or may follow if there is a query.
+  std::string next{};     // The position of the next page, whatever happens to the sessions meanwhile; empty: no more follow.
 };
 
 struct ResponseDetail {

@@ -368,8 +368,8 @@ void Engine::end_session(TenantId tenant, std::string session, Reply<Unit> reply
   ask<&SessionCommands::end>(std::move(reply), std::move(tenant), std::move(session));
 }
 
-void Engine::fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply) {
-  ask<&SessionCommands::fork>(std::move(reply), std::move(tenant), std::move(session), std::move(name));
+void Engine::fork_session(TenantId tenant, ForkRequest request, Reply<SessionInfo> reply) {
+  ask<&SessionCommands::fork>(std::move(reply), std::move(tenant), std::move(request));
 }
 
 void Engine::rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) {
@@ -384,8 +384,8 @@ void Engine::get_session(TenantId tenant, std::string session, Reply<SessionDeta
   ask<&SessionCommands::get>(std::move(reply), std::move(tenant), std::move(session));
 }
 
-void Engine::set_metadata(TenantId tenant, std::string session, std::string metadata, Reply<SessionDetail> reply) {
-  ask<&SessionCommands::set_metadata>(std::move(reply), std::move(tenant), std::move(session), std::move(metadata));
+void Engine::update_session(TenantId tenant, UpdateSessionRequest request, Reply<SessionInfo> reply) {
+  ask<&SessionCommands::update>(std::move(reply), std::move(tenant), std::move(request));
 }
 
 void Engine::remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) {

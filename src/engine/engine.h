@@ -63,12 +63,12 @@ class Engine final : public Service, private WorkerHost {
   void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) override;
   void append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) override;
   void end_session(TenantId tenant, std::string session, Reply<Unit> reply) override;
-  void fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply) override;
+  void fork_session(TenantId tenant, ForkRequest request, Reply<SessionInfo> reply) override;
   void rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) override;
   void touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) override;
   void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) override;
   void list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) override;
-  void set_metadata(TenantId tenant, std::string session, std::string metadata, Reply<SessionDetail> reply) override;
+  void update_session(TenantId tenant, UpdateSessionRequest request, Reply<SessionInfo> reply) override;
   void remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) override;
   void get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override;
   void cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override;

@@ -157,7 +157,7 @@ class EngineBench {
   Expected<SessionInfo> append(const std::string& session, const std::string& text = "more") {
     return wait_for(sessions().append(kTenant, {.session = session, .input = {.text = text, .messages = {}}}));
   }
-  Expected<SessionInfo> fork(const std::string& session) { return wait_for(sessions().fork(kTenant, session, "")); }
+  Expected<SessionInfo> fork(const std::string& session) { return wait_for(sessions().fork(kTenant, {.session = session})); }
   Expected<SessionInfo> rewind(const std::string& session, std::int32_t turn) {
     return wait_for(sessions().rewind(kTenant, session, turn));
   }

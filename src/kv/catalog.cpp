@@ -5,16 +5,15 @@
 #include <utility>
 
 #include "base/check.h"
+#include "core/metadata.h"
 #include "kv/record_check.h"
 
 namespace uma::kv {
 
 SessionSummary summary_of(const SessionRecord& record) {
-  return {{static_cast<const SessionHead&>(record)},
-          static_cast<std::int32_t>(record.chain.size()),
-          static_cast<std::int32_t>(record.pending.size()),
-          static_cast<std::int32_t>(record.pending_messages.size()),
-          static_cast<std::int32_t>(record.turns.size())};
+  return {{static_cast<const SessionHead&>(record)},        static_cast<std::int32_t>(record.chain.size()),
+          static_cast<std::int32_t>(record.pending.size()), static_cast<std::int32_t>(record.pending_messages.size()),
+          static_cast<std::int32_t>(record.turns.size()),   listed_metadata(record.metadata)};
 }
 
 std::vector<Token> all_tokens(const SessionRecord& record) {

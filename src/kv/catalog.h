@@ -42,6 +42,8 @@ struct SessionHead {
   // The session was imported with KV that this daemon did not compute, so KV computed from it is private to the session.
   bool has_foreign_kv = false;
   bool is_of_responses = false;  // Created for responses and used only by them; it is deleted with the last one.
+  SessionId parent;              // The session that it was forked from, which may have ended; empty: it is not a fork.
+  std::int32_t fork_turn = 0;    // The first turn that is not the parent's.
   std::int64_t ttl_s = 0;
   std::int64_t created_s = 0;    // Unix time.
   std::int64_t last_used_s = 0;  // Unix time.
@@ -59,7 +61,7 @@ struct SessionRecord : SessionHead {
   std::string template_arguments;             // Arguments of the chat template; chat mode.
   std::vector<Turn> turns;
   std::vector<ResponsePtr> responses;  // Responses of the turns that have one, in order.
-  std::string metadata;                // See CreateSessionRequest.
+  std::string metadata;                // See core/metadata.h.
 };
 
 using RecordPtr = std::shared_ptr<const SessionRecord>;  // Shared: the router reads a record while the catalog stores it.
@@ -70,6 +72,7 @@ struct SessionSummary : SessionHead {
   std::int32_t pending_tokens_count = 0;
   std::int32_t pending_messages_count = 0;
   std::int32_t turns_count = 0;
+  std::string metadata{};  // listed_metadata() of the record's, so its size is bounded.
   bool operator==(const SessionSummary&) const = default;
 };
 [[nodiscard]] SessionSummary summary_of(const SessionRecord& record);

@@ -97,7 +97,13 @@ constexpr std::string_view kVersion5 = "ALTER TABLE responses ADD COLUMN reasoni
 // Marks sessions with imported KV.
 constexpr std::string_view kVersion6 = "ALTER TABLE sessions ADD COLUMN has_foreign_kv INTEGER NOT NULL DEFAULT 0";
 
-constexpr std::array kSteps{kVersion1, kVersion2, kVersion3, kVersion4, kVersion5, kVersion6};
+// Adds what a session was forked from.
+constexpr std::string_view kVersion7 = R"sql(
+ALTER TABLE sessions ADD COLUMN parent_id TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN fork_turn INTEGER NOT NULL DEFAULT 0
+)sql";
+
+constexpr std::array kSteps{kVersion1, kVersion2, kVersion3, kVersion4, kVersion5, kVersion6, kVersion7};
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/utf8.h"
+#include "core/metadata.h"
 
 namespace uma::kv {
 namespace {
@@ -85,6 +86,8 @@ std::string_view impossible_part(const SessionRecord& record) {
       !are_messages(record.pending_messages)) {
     return "a text in it is not UTF-8, or a role is unknown";
   }
+  if (!metadata_pairs(record.metadata)) return "its metadata is not an object of texts";
+  if (!is_name(record.parent.value, kNameBytesMax) || !is_in_range(record.fork_turn)) return "its parent is invalid";
   const auto is_token = [](Token token) { return token >= 0; };
   if (!std::ranges::all_of(record.chain, is_token) || !std::ranges::all_of(record.pending, is_token)) {
     return "a token is negative";

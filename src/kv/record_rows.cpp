@@ -12,6 +12,7 @@
 
 #include <xxhash.h>
 
+#include "core/metadata.h"
 #include "kv/record_check.h"
 #include "kv/token_chain.h"
 
@@ -95,13 +96,14 @@ RecordRows::RecordRows(const Database& db)
         INSERT INTO sessions (id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
                               pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep,
                               turns_dropped, has_instructions, is_of_responses, metadata, tools, template_arguments,
-                              has_foreign_kv)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)
+                              has_foreign_kv, parent_id, fork_turn)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
+                ?25, ?26)
         ON CONFLICT (id) DO UPDATE SET
           name = ?3, model = ?4, mode = ?5, turns_count = ?6, tokens_count = ?7, pending_tokens_count = ?8, messages_count = ?9,
           pending_messages_count = ?10, ttl_s = ?11, created_s = ?12, last_used_s = ?13, is_public = ?14, is_ephemeral = ?15,
           on_full = ?16, n_keep = ?17, turns_dropped = ?18, has_instructions = ?19, is_of_responses = ?20, metadata = ?21,
-          tools = ?22, template_arguments = ?23, has_foreign_kv = ?24
+          tools = ?22, template_arguments = ?23, has_foreign_kv = ?24, parent_id = ?25, fork_turn = ?26
         RETURNING key)sql"),
       put_turn_(db, "INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4, ?5)"),
       put_message_(db, "INSERT OR REPLACE INTO messages VALUES (?1, ?2, ?3, ?4, ?5, ?6)"),
@@ -117,7 +119,7 @@ RecordRows::RecordRows(const Database& db)
       get_session_(db, R"sql(
         SELECT id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
                pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep, turns_dropped,
-               has_instructions, is_of_responses, metadata, tools, template_arguments, has_foreign_kv
+               has_instructions, is_of_responses, metadata, tools, template_arguments, has_foreign_kv, parent_id, fork_turn
         FROM sessions WHERE key = ?1)sql"),
       get_turns_(db, "SELECT number, tokens_begin, reply_begin, messages_begin FROM turns WHERE session = ?1 ORDER BY number"),
       get_messages_(db, "SELECT number, role, content, hash, extra FROM messages WHERE session = ?1 ORDER BY number"),
@@ -154,7 +156,7 @@ SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record)
                     std::int64_t{record.is_public}, std::int64_t{record.is_ephemeral}, number_of(record.on_full),
                     std::int64_t{record.n_keep}, std::int64_t{record.turns_dropped}, std::int64_t{record.has_instructions},
                     std::int64_t{record.is_of_responses}, record.metadata, record.tools, record.template_arguments,
-                    std::int64_t{record.has_foreign_kv});
+                    std::int64_t{record.has_foreign_kv}, record.parent.value, std::int64_t{record.fork_turn});
   auto row = put_session_.next();
   if (!row) return std::unexpected(row.error());
   const std::int64_t key = put_session_.integer(0);
@@ -379,14 +381,17 @@ SqlExpected<bool> RecordRows::read_session(std::int64_t key, SessionRecord& reco
   record.tools = get_session_.text(21);
   record.template_arguments = get_session_.text(22);
   record.has_foreign_kv = get_session_.integer(23) != 0;
+  record.parent.value = get_session_.text(24);
+  const std::int64_t fork_turn = get_session_.integer(25);
   if (auto end = get_session_.next(); !end) return end;
   // impossible_part() checks the rest.
   const bool fits = !record.id.empty() && mode >= 0 && mode <= kModeMax && on_full >= 0 && on_full <= kOnFullMax &&
-                    is_count(n_keep) && is_count(turns_dropped) && counts.are_possible();
+                    is_count(n_keep) && is_count(turns_dropped) && is_count(fork_turn) && counts.are_possible();
   if (!fits) return false;
   record.on_full = static_cast<OnFull>(on_full);
   record.n_keep = static_cast<std::int32_t>(n_keep);
   record.turns_dropped = static_cast<std::int32_t>(turns_dropped);
+  record.fork_turn = static_cast<std::int32_t>(fork_turn);
   record.mode = static_cast<SessionMode>(mode);
   return true;
 }
@@ -440,7 +445,11 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
   if (!messages) return std::unexpected(messages.error());
   auto turns = read_turns(key);
   if (!turns) return std::unexpected(turns.error());
-  const bool is_whole = take_sound_turns(*record, counts, *tokens, *messages, std::move(*turns));
+  bool is_whole = take_sound_turns(*record, counts, *tokens, *messages, std::move(*turns));
+  if (!metadata_pairs(record->metadata)) {
+    record->metadata.clear();
+    is_whole = false;
+  }
   if (!impossible_part(*record).empty()) return StoredSession{};
   auto responses = read_responses(key, record->turns_dropped, record->turns_dropped + std::ssize(record->turns));
   if (!responses) return std::unexpected(responses.error());

@@ -14,7 +14,8 @@ namespace uma::kv {
 // A session read from the tables.
 struct StoredSession {
   RecordPtr record;         // Null: nothing usable.
-  bool is_damaged = false;  // The record was repaired: it has the whole turns before the damage and no pending input.
+  bool is_damaged = false;  // The record was repaired: it has the whole turns before the damage and no pending input, or no
+                            // metadata.
 };
 
 class RecordRows {

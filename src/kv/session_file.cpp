@@ -74,8 +74,11 @@ Bytes encode_session_file(const SessionFile& file) {
   add_number(out, static_cast<std::uint32_t>(record.on_full));
   add_number(out, record.n_keep);
   add_number(out, record.turns_dropped);
-  for (const std::string* text : {&record.name, &record.model, &file.text, &record.tools, &record.template_arguments})
+  add_number(out, as_u32(record.metadata.size()));
+  for (const std::string* text :
+       {&record.name, &record.model, &file.text, &record.tools, &record.template_arguments, &record.metadata}) {
     add_all(out, std::span<const char>(*text));
+  }
   for (const Turn& turn : record.turns) {
     for (const std::int32_t offset : {turn.tokens_begin, turn.reply_begin, turn.messages_begin}) add_number(out, offset);
   }
@@ -109,9 +112,9 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   }
   ByteReader in(bytes.subspan(kSessionMagic.size()));
   const auto version = in.take_number<std::uint32_t>();
-  if (!in.is_short() && version != kSessionFileVersion) {
+  if (!in.is_short() && (version == 0 || version > kSessionFileVersion)) {
     return session_file_refused(
-        std::format("its format is version {}, but this umad supports version {}", version, kSessionFileVersion));
+        std::format("its format is version {}, but this umad supports versions 1 to {}", version, kSessionFileVersion));
   }
   const auto length = in.take_number<std::uint32_t>();
   if (in.is_short() || bytes.size() < kLengthAt + sizeof length + kSessionChecksumBytes)
@@ -136,11 +139,13 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   const auto on_full = in.take_number<std::uint32_t>();
   record.n_keep = in.take_number<std::int32_t>();
   record.turns_dropped = in.take_number<std::int32_t>();
+  const auto metadata = version >= 2 ? in.take_number<std::uint32_t>() : 0;
   record.name = in.take_text(name);
   record.model = in.take_text(model);
   file.text = in.take_text(text);
   record.tools = in.take_text(tools);
   record.template_arguments = in.take_text(template_arguments);
+  record.metadata = in.take_text(metadata);
   record.turns = in.take_all<Turn>(turns);
   record.chain = in.take_all<Token>(tokens);
   record.pending = in.take_all<Token>(pending);

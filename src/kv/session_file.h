@@ -15,11 +15,11 @@
 
 namespace uma::kv {
 
-inline constexpr std::uint32_t kSessionFileVersion = 1;
-inline constexpr std::size_t kSessionPrefixBytes = 16;  // Enough for conversation_bytes().
+inline constexpr std::uint32_t kSessionFileVersion = 2;  // Version 1 has no metadata.
+inline constexpr std::size_t kSessionPrefixBytes = 16;   // Enough for conversation_bytes().
 
 struct SessionFile {
-  SessionRecord record;  // Without id, tenant, time to live and rights, which belong to one daemon only.
+  SessionRecord record;  // Without id, tenant, time to live, rights and parent, which belong to one daemon only.
   Checksum vocabulary;   // Identifies the vocabulary of the tokens.
   std::string text;      // In text mode: chain and pending input as text, for a model with another vocabulary.
 };
@@ -31,9 +31,9 @@ struct SessionFile {
 // refuses other files.
 [[nodiscard]] std::size_t conversation_bytes(std::span<const std::byte, kSessionPrefixBytes> prefix);
 
-// Accepts exactly the output of encode_session_file for records that the engine could have made (record_check.h). The caller
-// checks whether the tokens are in the vocabulary. Errors, all E_PROTO_003: not a session file, another version of the format,
-// damaged, impossible content.
+// Accepts exactly the output of encode_session_file, of this version or an earlier one, for records that the engine could have
+// made (record_check.h). The caller checks whether the tokens are in the vocabulary. Errors, all E_PROTO_003: not a session
+// file, another version of the format, damaged, impossible content.
 [[nodiscard]] Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes);
 
 }  // namespace uma::kv

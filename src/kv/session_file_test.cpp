@@ -1,5 +1,6 @@
 #include "kv/session_file.h"
 
+#include <array>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -28,6 +29,7 @@ SessionFile chat_file() {
                      {"assistant", "c", R"({"reasoning_content":"hm"})"}};
   record.tools = "[]";
   record.template_arguments = R"({"enable_thinking":true})";
+  record.metadata = R"({"title":"A tale"})";
   record.pending_messages = {{"user", "d"}};
   record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0},
                   {.tokens_begin = 4, .reply_begin = 8, .messages_begin = 3}};
@@ -54,6 +56,18 @@ std::string refusal(std::span<const std::byte> bytes) {
 void seal_session(Bytes& bytes) {
   const Checksum hash = hash_of(std::span(bytes).first(bytes.size() - 16));
   std::memcpy(bytes.data() + bytes.size() - 16, &hash, 16);
+}
+
+// The file as version 1 had it, which had no metadata.
+Bytes of_first_version(const SessionFile& file) {
+  SessionFile without = file;
+  without.record.metadata.clear();
+  Bytes bytes = encode_session_file(without);
+  bytes.erase(bytes.begin() + 96, bytes.begin() + 100);
+  const std::array<std::uint32_t, 2> head{1, static_cast<std::uint32_t>(bytes.size())};
+  std::memcpy(bytes.data() + 8, head.data(), sizeof head);
+  seal_session(bytes);
+  return bytes;
 }
 
 // Its first two turns were dropped, but not the system prompt of two tokens.
@@ -132,6 +146,16 @@ TEST(SessionFile, GivesBackWhatWasWritten) {
   }
 }
 
+TEST(SessionFile, FilesOfTheFirstVersionAreRead) {
+  for (SessionFile file : {chat_file(), text_file(), cut_file()}) {
+    const auto decoded = decode_session_file(of_first_version(file));
+    ASSERT_TRUE(decoded) << decoded.error().message;
+    file.record.metadata.clear();
+    EXPECT_EQ(decoded->record, file.record);
+    EXPECT_EQ(decoded->text, file.text);
+  }
+}
+
 TEST(SessionFile, ItsBytesAreThoseOfTheDescription) {
   const Bytes bytes = encode_session_file(chat_file());
   const auto number = [&](std::size_t at) {
@@ -140,7 +164,7 @@ TEST(SessionFile, ItsBytesAreThoseOfTheDescription) {
     return value;
   };
   EXPECT_EQ(std::memcmp(bytes.data(), "umasessn", 8), 0);
-  EXPECT_EQ(number(8), 1u);
+  EXPECT_EQ(number(8), 2u);
   EXPECT_EQ(number(12), bytes.size());
   EXPECT_EQ(conversation_bytes(std::span(bytes).first<kSessionPrefixBytes>()), bytes.size());
   EXPECT_EQ(number(16), 2u);
@@ -150,8 +174,9 @@ TEST(SessionFile, ItsBytesAreThoseOfTheDescription) {
   for (std::size_t i = 0; const std::uint32_t count : {4u, 4u, 0u, 2u, 8u, 2u, 5u, 1u, 2u, 24u}) {
     EXPECT_EQ(number(44 + 4 * i++), count);
   }
-  EXPECT_EQ(std::memcmp(bytes.data() + 96, R"(taletiny[]{"enable_thinking":true})", 34), 0);
-  EXPECT_EQ(number(130 + 12), 4u) << "where the second turn begins";
+  EXPECT_EQ(number(96), 18u);
+  EXPECT_EQ(std::memcmp(bytes.data() + 100, R"(taletiny[]{"enable_thinking":true}{"title":"A tale"})", 52), 0);
+  EXPECT_EQ(number(152 + 12), 4u) << "where the second turn begins";
   const Bytes cut = encode_session_file(cut_file());
   for (std::size_t i = 0; const std::uint32_t value : {1u, 2u, 2u}) {
     EXPECT_EQ(std::memcmp(cut.data() + 84 + 4 * i++, &value, sizeof value), 0);
@@ -179,7 +204,7 @@ TEST(SessionFile, SaysWhatIsWrong) {
             "the session file cannot be used: it is damaged or truncated, its checksum is wrong");
   bytes[8] = std::byte{9};
   seal_session(bytes);
-  EXPECT_EQ(refusal(bytes), "the session file cannot be used: its format is version 9, but this umad supports version 1");
+  EXPECT_EQ(refusal(bytes), "the session file cannot be used: its format is version 9, but this umad supports versions 1 to 2");
 }
 
 // A checksum keeps out no one who means harm.
@@ -192,6 +217,8 @@ TEST(SessionFile, RefusesForgedContent) {
   };
   EXPECT_EQ(forged([](SessionRecord&) {}), "");
   for (const Forge& forge : std::initializer_list<Forge>{
+           [](SessionRecord& record) { record.metadata = R"({"title":1})"; },
+           [](SessionRecord& record) { record.metadata = "{\"title\":\"\xff\"}"; },
            [](SessionRecord& record) { record.turns[0].tokens_begin = 1; },
            [](SessionRecord& record) { record.turns[0].reply_begin = -1; },
            [](SessionRecord& record) { record.turns[0].reply_begin = 5; },

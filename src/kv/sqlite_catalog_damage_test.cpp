@@ -51,7 +51,7 @@ TEST_F(SqliteCatalogTest, WhatMakesNoSenseIsSetAsideAlone) {
   for (const char* damage :
        {"UPDATE sessions SET turns_dropped = 2147483647", "UPDATE sessions SET n_keep = 3", "UPDATE sessions SET ttl_s = -1",
         "UPDATE sessions SET mode = 7", "UPDATE sessions SET on_full = 0", "UPDATE sessions SET name = CAST(x'ff' AS TEXT)",
-        "UPDATE sessions SET id = ''"}) {
+        "UPDATE sessions SET id = ''", "UPDATE sessions SET fork_turn = -1"}) {
     SCOPED_TRACE(damage);
     ASSERT_TRUE(commit(share(sound)));
     ASSERT_TRUE(commit(share(cut)));
@@ -73,6 +73,19 @@ TEST_F(SqliteCatalogTest, WhatMakesNoSenseIsSetAsideAlone) {
     EXPECT_TRUE(set_aside_files().empty());
     ASSERT_TRUE(remove("sound"));
   }
+}
+
+TEST_F(SqliteCatalogTest, DamagedMetadataCostsTheMetadataAlone) {
+  open();
+  SessionRecord record = chat_session("a", 3);
+  record.metadata = R"({"title":"A tale"})";
+  record.pending = {1};
+  record.pending_messages = {{"user", "waiting"}};
+  ASSERT_TRUE(commit(share(record)));
+  edit(R"(UPDATE sessions SET metadata = '{"title":A tale"}')");
+  record.metadata.clear();
+  EXPECT_EQ(open().at("a"), record);
+  EXPECT_EQ(set_aside_files().size(), 1u);
 }
 
 TEST_F(SqliteCatalogTest, WhatCannotBeReadBackIsNotWritten) {
@@ -302,7 +315,7 @@ TEST_F(SqliteCatalogTest, SoIsWhatADamagedFileOfAnEarlierVersionHas) {
   catalog_->step();
   edit(
       "ALTER TABLE messages DROP COLUMN extra; ALTER TABLE sessions DROP COLUMN tools; ALTER TABLE sessions DROP COLUMN "
-      "has_foreign_kv; "
+      "has_foreign_kv; ALTER TABLE sessions DROP COLUMN parent_id; ALTER TABLE sessions DROP COLUMN fork_turn; "
       "ALTER TABLE sessions DROP COLUMN template_arguments; "
       "DROP TABLE responses; ALTER TABLE sessions DROP COLUMN metadata; ALTER TABLE sessions DROP COLUMN is_of_responses; "
       "ALTER TABLE sessions DROP COLUMN has_instructions; PRAGMA user_version = 2; VACUUM; PRAGMA journal_mode = DELETE");

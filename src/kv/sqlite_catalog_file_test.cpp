@@ -126,6 +126,9 @@ TEST_F(SqliteCatalogTest, AFileOfTheFirstVersionGoesOn) {
   next.mode = SessionMode::chat;
   next.on_full = OnFull::shift;
   next.tools = "[]";
+  next.metadata = R"({"title":"old"})";
+  next.parent.value = "older";
+  next.fork_turn = 3;
   next.pending_messages = {{"assistant", "", "{}"}};
   ASSERT_TRUE(commit(share(next), share(old)));
   EXPECT_EQ(open().at("old"), next);

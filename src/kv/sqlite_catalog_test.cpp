@@ -141,6 +141,26 @@ TEST_F(SqliteCatalogTest, ANameIsUniqueInsideATenant) {
   EXPECT_EQ(loaded.at("b"), same_name);
 }
 
+TEST_F(SqliteCatalogTest, ANameAndMetadataAreChangedInTheSessionsOwnRow) {
+  open();
+  const SessionRecord made = chat_session("a", 20);
+  ASSERT_TRUE(commit(share(made)));
+  const std::int64_t rows = catalog_->rows_written();
+  SessionRecord named = made;
+  named.name = "diary";
+  named.metadata = R"({"title":"My diary"})";
+  ASSERT_TRUE(commit(share(named), share(made)));
+  EXPECT_EQ(catalog_->rows_written() - rows, 1);
+  EXPECT_EQ(open().at("a"), named);
+  SessionRecord unnamed = named;
+  unnamed.name.clear();
+  ASSERT_TRUE(commit(share(unnamed), share(named)));
+  SessionRecord other = text_session("b");
+  other.name = "diary";
+  ASSERT_TRUE(commit(share(other))) << "the name is free again";
+  EXPECT_EQ(open().at("a"), unnamed);
+}
+
 TEST_F(SqliteCatalogTest, WritesOnlyWhatChanged) {
   open();
   RecordPtr record = share(text_session("a", 40));  // 2,000 tokens in 32 blocks.
@@ -321,7 +341,9 @@ TEST_F(SqliteCatalogTest, GivesBackWhatAnyHistoryOfChangesLeft) {
           if (random.next_below(2) == 0) {
             record.responses.push_back(response_of(static_cast<std::int32_t>(record.turns.size()) - 1, std::to_string(action)));
           }
-          record.metadata = some_text();
+          record.metadata = std::format(R"({{"title":"{}"}})", action);
+          record.parent.value = std::to_string(action);
+          record.fork_turn = static_cast<std::int32_t>(random.next_below(3));
           record.has_instructions = !record.messages.empty() && random.next_below(2) == 0;
           record.is_of_responses = random.next_below(2) == 0;
           put(std::move(record));

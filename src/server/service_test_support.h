@@ -144,7 +144,14 @@ class FakeService : public Service {
     reply(session);
   }
   void end_session(TenantId, std::string, Reply<Unit> reply) override { reply(Unit{}); }
-  void fork_session(TenantId, std::string, std::string name, Reply<SessionInfo> reply) override { reply(session_named(name)); }
+  // The fork ends behind the turn.
+  void fork_session(TenantId, ForkRequest request, Reply<SessionInfo> reply) override {
+    SessionInfo info = session_named(request.name);
+    info.parent.value = "id-of-" + request.session;
+    info.fork_turn = request.turn.value_or(4) + 1;
+    info.metadata = changed_metadata("", request.metadata);
+    reply(info);
+  }
   void rewind_session(TenantId, std::string session, std::int32_t turn, Reply<SessionInfo> reply) override {
     SessionInfo info = session_named(session);
     info.turns = turn + 1;
@@ -166,11 +173,13 @@ class FakeService : public Service {
     reply(SessionList{.sessions = {session_named(request.after.empty() ? "one" : "behind " + request.after)},
                       .has_more = request.limit == 1});
   }
-  void set_metadata(TenantId, std::string session, std::string metadata, Reply<SessionDetail> reply) override {
-    SessionDetail detail;
-    detail.info = session_named(session);
-    detail.metadata = std::move(metadata);
-    reply(detail);
+  // The session had a title. The name "taken" is another session's.
+  void update_session(TenantId, UpdateSessionRequest request, Reply<SessionInfo> reply) override {
+    if (request.name == "taken") return reply(fail(ErrorCode::session_name_taken, "a session \"taken\" exists already"));
+    SessionInfo info = session_named(request.session);
+    if (request.name) info.name = *request.name;
+    info.metadata = changed_metadata(request.replaces_metadata ? "" : R"({"title":"old"})", request.metadata);
+    reply(info);
   }
   void remove_last_message(TenantId, std::string session, MessagePosition, Reply<SessionDetail> reply) override {
     SessionDetail detail;

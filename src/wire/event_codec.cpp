@@ -145,6 +145,9 @@ void write_session_fields(json::ObjectWriter& object, const SessionInfo& session
   object.field("worker", session.worker);
   object.field("created_s", session.created_s);
   object.field("last_used_s", session.last_used_s);
+  object.field("parent_id", session.parent.value);
+  object.field("fork_turn", session.fork_turn);
+  object.begin("metadata").append(session.metadata.empty() ? "{}" : session.metadata);
 }
 
 void append_message(std::string& out, const ChatMessage& message) {
@@ -176,6 +179,7 @@ void write_sessions(json::ObjectWriter& parent, std::string_view name, const Ses
     object.close();
   });
   parent.field("has_more", list.has_more);
+  if (list.has_more) parent.field("next", list.next);
 }
 
 template <class WriteT>

@@ -149,13 +149,17 @@ SessionInfo sample_session() {
   session.worker = 1;
   session.created_s = 1'700'000'000;
   session.last_used_s = 1'700'000'009;
+  session.parent.value = "ee00";
+  session.fork_turn = 1;
+  session.metadata = R"({"title":"My notes"})";
   return session;
 }
 
 constexpr const char* kSampleFields =
     R"("session_id":"00ff","name":"notes","model":"tiny","mode":"chat","tokens":40,"pending_tokens":5,"turns":2,"dropped_turns":1,)"
     R"("on_full":"shift","n_keep":6,"busy":true,)"
-    R"("tier":"warm","hot_bytes":0,"warm_bytes":4096,"cold_bytes":8192,"worker":1,"created_s":1700000000,"last_used_s":1700000009)";
+    R"("tier":"warm","hot_bytes":0,"warm_bytes":4096,"cold_bytes":8192,"worker":1,"created_s":1700000000,"last_used_s":1700000009,)"
+    R"("parent_id":"ee00","fork_turn":1,"metadata":{"title":"My notes"})";
 
 TEST(EventCodec, SessionRepliesCarryTheSession) {
   const std::string fields = kSampleFields;
@@ -166,9 +170,11 @@ TEST(EventCodec, SessionRepliesCarryTheSession) {
   append_session_ack(bytes, FrameHead("r1"), sample_session());
   EXPECT_EQ(boost::json::value(parse_frame(bytes)), boost::json::parse(R"({"id":"r1","event":"ack",)" + fields + "}"));
   bytes.clear();
-  append_sessions(bytes, FrameHead("r1"), SessionList{.sessions = {sample_session(), sample_session()}, .has_more = true});
-  EXPECT_EQ(boost::json::value(parse_frame(bytes)), boost::json::parse(R"({"id":"r1","event":"sessions","sessions":[{)" +
-                                                                       fields + "},{" + fields + R"(}],"has_more":true})"));
+  append_sessions(bytes, FrameHead("r1"),
+                  SessionList{.sessions = {sample_session(), sample_session()}, .has_more = true, .next = "9.00ff"});
+  EXPECT_EQ(boost::json::value(parse_frame(bytes)),
+            boost::json::parse(R"({"id":"r1","event":"sessions","sessions":[{)" + fields + "},{" + fields +
+                               R"(}],"has_more":true,"next":"9.00ff"})"));
 }
 
 TEST(EventCodec, SessionDetailShowsMessagesOrText) {

@@ -26,11 +26,6 @@ struct EndSessionRequest {
   std::string session;
 };
 
-struct ForkSessionRequest {
-  std::string session;
-  std::string name;  // Name of the new session; empty: none.
-};
-
 struct RewindSessionRequest {
   std::string session;
   std::int32_t turn = 0;  // Last turn to keep.
@@ -80,11 +75,12 @@ struct TraceRequest {
 struct PingRequest {};
 
 // generate, generate_stream and regenerate are all decoded to a core GenerateRequest.
-using RequestBody = std::variant<GenerateRequest, EmbedImagesRequest, PictureRequest, CreateSessionRequest, AppendRequest,
-                                 CancelRequest, EndSessionRequest, ForkSessionRequest, RewindSessionRequest, TouchRequest,
-                                 GetSessionRequest, SessionListRequest, ExportSessionRequest, ImportSessionRequest,
-                                 ImportDataRequest, EmbeddingCall, RerankCall, LoadModelRequest, UnloadModelRequest,
-                                 PullModelRequest, ModelsRequest, MetricsRequest, TraceRequest, PingRequest>;
+using RequestBody =
+    std::variant<GenerateRequest, EmbedImagesRequest, PictureRequest, CreateSessionRequest, AppendRequest, CancelRequest,
+                 EndSessionRequest, ForkRequest, UpdateSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest,
+                 SessionListRequest, ExportSessionRequest, ImportSessionRequest, ImportDataRequest, EmbeddingCall, RerankCall,
+                 LoadModelRequest, UnloadModelRequest, PullModelRequest, ModelsRequest, MetricsRequest, TraceRequest,
+                 PingRequest>;
 
 struct Request {
   std::string id;  // The client's id: 1 to 128 bytes of UTF-8 without NUL.

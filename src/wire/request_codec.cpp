@@ -17,6 +17,7 @@
 #include "json/field_reader.h"
 #include "wire/generate_fields.h"
 #include "wire/image_fields.h"
+#include "wire/metadata_fields.h"
 #include "wire/picture_codec.h"
 
 namespace uma::wire {
@@ -126,6 +127,7 @@ RequestBody decode_create_session(json::FieldReader& fields) {
   request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   request.system = fields.text("system").value_or("");
   request.name = fields.text("name", kSessionBytes).value_or("");
+  request.metadata = metadata_field(fields);
   request.mode = mode_field(fields);
   request.ttl_s = fields.integer("ttl_s", 0, kTtlSecondsMax).value_or(0);
   full_context_fields(fields, request);
@@ -156,8 +158,21 @@ RequestBody decode_end_session(json::FieldReader& fields) {
 }
 
 RequestBody decode_fork_session(json::FieldReader& fields) {
-  std::string session = session_field(fields);
-  return ForkSessionRequest{std::move(session), fields.text("name", kSessionBytes).value_or("")};
+  ForkRequest request{.session = session_field(fields)};
+  request.name = fields.text("name", kSessionBytes).value_or("");
+  if (const auto turn = fields.integer("turn", ForkRequest::kSystemOnly, json::kInt32Max)) {
+    request.turn = static_cast<std::int32_t>(*turn);
+  }
+  request.metadata = metadata_changes(fields);
+  return request;
+}
+
+RequestBody decode_update_session(json::FieldReader& fields) {
+  UpdateSessionRequest request{.session = session_field(fields)};
+  request.name = fields.text("name", {0, kSessionBytesMax});
+  request.metadata = metadata_changes(fields);
+  if (!request.name && fields.find("metadata") == nullptr) fields.fail_field("name", "or field \"metadata\" is required");
+  return request;
 }
 
 RequestBody decode_rewind_session(json::FieldReader& fields) {
@@ -178,6 +193,13 @@ RequestBody decode_get_session(json::FieldReader& fields) {
 RequestBody decode_list_sessions(json::FieldReader& fields) {
   SessionListRequest request;
   request.after = fields.text("after").value_or("");
+  const std::string order = fields.text("order").value_or("asc");
+  if (order == "desc") {
+    request.order = SessionOrder::last_used_first;
+  } else if (order != "asc") {
+    fields.fail_field("order", R"(must be "asc" or "desc")");
+  }
+  request.query = fields.text("q", {0, SessionListRequest::kQueryBytesMax}).value_or("");
   request.limit = static_cast<std::int32_t>(fields.integer("limit", 1, SessionListRequest::kLimitMax).value_or(request.limit));
   return request;
 }
@@ -254,7 +276,7 @@ struct TypeDecoder {
   RequestBody (*decode)(json::FieldReader& fields);
 };
 
-constexpr std::array<TypeDecoder, 27> kDecoders = {{
+constexpr std::array<TypeDecoder, 28> kDecoders = {{
     {"generate", decode_generate},
     {"generate_stream", decode_generate_stream},
     {"regenerate", decode_regenerate},
@@ -263,6 +285,7 @@ constexpr std::array<TypeDecoder, 27> kDecoders = {{
     {"cancel", decode_cancel},
     {"end_session", decode_end_session},
     {"fork_session", decode_fork_session},
+    {"update_session", decode_update_session},
     {"rewind_session", decode_rewind_session},
     {"touch", decode_touch},
     {"get_session", decode_get_session},

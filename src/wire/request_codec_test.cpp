@@ -105,7 +105,8 @@ TEST(DecodeRequest, TypeIsGenerateWhenOnlyInputIsThere) {
 TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
   const std::string known =
       "; known: generate, generate_stream, regenerate, create_session, append_input, cancel, end_session, fork_session, "
-      "rewind_session, touch, get_session, list_sessions, export_session, import_session, import_data, embed_image, "
+      "update_session, rewind_session, touch, get_session, list_sessions, export_session, import_session, import_data, "
+      "embed_image, "
       "describe_image, generate_image, embed, rerank, load_model, unload_model, pull_model, models, metrics, trace, ping";
   expect_refusals({
       {R"("x":1)", "E_PROTO_003 field \"type\" is required"},
@@ -451,7 +452,9 @@ TEST(DecodeRequest, GenerateStreamAndRegenerateTakeASessionAndNoInput) {
 
 TEST(DecodeRequest, CreateSessionReadsItsFields) {
   const CreateSessionRequest request = decode<CreateSessionRequest>(
-      R"("type":"create_session","model":"m","system":"s","name":"n","mode":"chat","ttl_s":60,"on_full":"error","ephemeral":true,"public":false)");
+      R"("type":"create_session","model":"m","system":"s","name":"n","mode":"chat","ttl_s":60,"on_full":"error","ephemeral":true,"public":false,"metadata":{"title":"t"})");
+  EXPECT_EQ(request.metadata, R"({"title":"t"})");
+  EXPECT_TRUE(request.takes_default_system);
   EXPECT_EQ(request.model, "m");
   EXPECT_EQ(request.system, "s");
   EXPECT_EQ(request.name, "n");
@@ -516,9 +519,19 @@ TEST(DecodeRequest, SessionCommandsReadTheirFields) {
   EXPECT_EQ(decode<EndSessionRequest>(R"("type":"end_session","session_id":"s")").session, "s");
   EXPECT_EQ(decode<TouchRequest>(R"("type":"touch","session_id":"s")").session, "s");
   EXPECT_EQ(decode<GetSessionRequest>(R"("type":"get_session","session_id":"s")").session, "s");
-  const auto fork = decode<ForkSessionRequest>(R"("type":"fork_session","session_id":"s","name":"branch")");
+  const auto fork = decode<ForkRequest>(R"("type":"fork_session","session_id":"s","name":"branch")");
   EXPECT_EQ(fork.session, "s");
   EXPECT_EQ(fork.name, "branch");
+  EXPECT_FALSE(fork.turn);
+  EXPECT_EQ(decode<ForkRequest>(R"("type":"fork_session","session_id":"s","turn":-1)").turn, ForkRequest::kSystemOnly);
+  EXPECT_EQ(decode<ForkRequest>(R"("type":"fork_session","session_id":"s","turn":3,"metadata":{"a":"b"})").metadata,
+            (std::vector<MetadataChange>{{R"("a")", R"("b")"}}));
+  const auto update =
+      decode<UpdateSessionRequest>(R"("type":"update_session","session_id":"s","metadata":{"a\"":"b\n","c":null,"d":""})");
+  EXPECT_FALSE(update.name);
+  EXPECT_FALSE(update.replaces_metadata);
+  EXPECT_EQ(update.metadata, (std::vector<MetadataChange>{{R"("a\"")", R"("b\n")"}, {R"("c")", ""}, {R"("d")", R"("")"}}));
+  EXPECT_EQ(decode<UpdateSessionRequest>(R"("type":"update_session","session_id":"s","name":"")").name, "");
   const auto rewind = decode<RewindSessionRequest>(R"("type":"rewind_session","session_id":"s","turn":2)");
   EXPECT_EQ(rewind.session, "s");
   EXPECT_EQ(rewind.turn, 2);
@@ -527,6 +540,19 @@ TEST(DecodeRequest, SessionCommandsReadTheirFields) {
       {R"("type":"touch","session_id":null)", "E_PROTO_003 field \"session_id\" is required"},
       {R"("type":"get_session","session_id":[])", "E_PROTO_003 field \"session_id\" must be a string, got array"},
       {R"("type":"fork_session","session_id":"s","name":1)", "E_PROTO_003 field \"name\" must be a string, got number"},
+      {R"("type":"fork_session","session_id":"s","turn":-2)", "E_PROTO_003 field \"turn\" must be -1 to 2147483647"},
+      {R"("type":"update_session","session_id":"s")", "E_PROTO_003 field \"name\" or field \"metadata\" is required"},
+      {R"("type":"update_session","session_id":"s","name":")" + std::string(129, 'n') + "\"",
+       "E_PROTO_003 field \"name\" is 129 bytes, at most 128 are accepted"},
+      {R"("type":"update_session","session_id":"s","metadata":{"a":1})",
+       "E_PROTO_003 field \"metadata\" must be a string, got number"},
+      {R"("type":"update_session","session_id":"s","metadata":{"":null})", "E_PROTO_003 field \"metadata\" must not be empty"},
+      {R"("type":"update_session","session_id":"s","metadata":{"a":")" + std::string(513, 'v') + "\"}",
+       "E_PROTO_003 field \"metadata\" is 513 bytes, at most 512 are accepted"},
+      {R"("type":"create_session","metadata":{"a":null})", "E_PROTO_003 field \"metadata\" must be a string, got null"},
+      {R"("type":"list_sessions","order":"new")", "E_PROTO_003 field \"order\" must be \"asc\" or \"desc\""},
+      {R"("type":"list_sessions","q":")" + std::string(257, 'q') + "\"",
+       "E_PROTO_003 field \"q\" is 257 bytes, at most 256 are accepted"},
       {R"("type":"rewind_session","session_id":"s")", "E_PROTO_003 field \"turn\" is required"},
       {R"("type":"rewind_session","session_id":"s","turn":-1)", "E_PROTO_003 field \"turn\" must be 0 to 2147483647"},
   });
@@ -537,6 +563,10 @@ TEST(DecodeRequest, PlainTypesNeedNothingElse) {
   const auto page = decode<SessionListRequest>(R"("type":"list_sessions","after":"s","limit":2)");
   EXPECT_EQ(page.after, "s");
   EXPECT_EQ(page.limit, 2);
+  EXPECT_EQ(page.order, SessionOrder::oldest_first);
+  const auto found = decode<SessionListRequest>(R"("type":"list_sessions","order":"desc","q":"a b")");
+  EXPECT_EQ(found.order, SessionOrder::last_used_first);
+  EXPECT_EQ(found.query, "a b");
   decode<ModelsRequest>(R"("type":"models")");
   decode<MetricsRequest>(R"("type":"metrics")");
   decode<PingRequest>(R"("type":"ping")");

@@ -251,6 +251,11 @@ void append_item(std::string& out, const Item& item, ItemStatus status) {
   object.field("id", item.id);
   object.field("type", item.is_custom ? "custom_tool_call" : type_of(item.kind));
   object.field("status", status_name(status));
+  if (item.turn) {
+    json::ObjectWriter own(object.begin("uma"));
+    own.field("turn", *item.turn);
+    own.close();
+  }
   switch (item.kind) {
     case Item::Kind::message:
     case Item::Kind::reasoning: {

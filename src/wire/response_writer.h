@@ -32,6 +32,7 @@ struct Item {
   enum class Kind : std::uint8_t { message, reasoning, call, call_output };
   Kind kind = Kind::message;
   std::string id;
+  std::optional<std::int32_t> turn{};         // In lists: MessagePosition::turn of its message.
   std::string text;                           // For a call, its arguments.
   std::string role{};                         // Set for a message.
   std::string call_id{};                      // Set for a call and its output.

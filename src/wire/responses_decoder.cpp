@@ -18,6 +18,7 @@
 #include "wire/event_codec.h"
 #include "wire/generate_fields.h"
 #include "wire/image_fields.h"
+#include "wire/metadata_fields.h"
 #include "wire/query.h"
 #include "wire/request_codec.h"
 #include "wire/response_ids.h"
@@ -27,9 +28,6 @@
 namespace uma::wire {
 namespace {
 
-constexpr std::size_t kMetadataPairsMax = 16;  // OpenAI's limits for metadata.
-constexpr std::size_t kMetadataKeyBytesMax = 64;
-constexpr std::size_t kMetadataValueBytesMax = 512;
 constexpr std::size_t kItemsPerPageMax = 100;
 
 void refuse_response_field(json::FieldReader& fields, std::string_view name) {
@@ -273,28 +271,6 @@ std::vector<ChatMessage> input_field(json::FieldReader& fields, std::vector<Inpu
   if (!input->is_array()) return {{"user", fields.text("input", {.min = 1}).value_or("")}};
   if (input->get_array().empty()) fields.fail_field("input", "must contain at least one item");
   return items_field(fields, "input", images);
-}
-
-// Reads metadata as an object of checked strings; "{}" if it is absent.
-std::string metadata_field(json::FieldReader& fields) {
-  std::string out;
-  json::ObjectWriter writer(out);
-  if (const boost::json::object* metadata = fields.object("metadata"); metadata != nullptr) {
-    if (metadata->size() > kMetadataPairsMax) {
-      fields.fail_field("metadata", std::format("has {} pairs, but the limit is {}", metadata->size(), kMetadataPairsMax));
-    }
-    for (const auto& [key, value] : *metadata) {
-      const auto name = fields.checked_text("metadata", boost::json::value(key), {1, kMetadataKeyBytesMax});
-      const auto text = fields.checked_text("metadata", value, {0, kMetadataValueBytesMax});
-      if (!name || !text) break;
-      // The client's name needs escaping, unlike the names that begin() expects.
-      std::string quoted;
-      json::append_string(quoted, *name);
-      json::append_string(writer.begin(std::string_view(quoted).substr(1, quoted.size() - 2)), *text);
-    }
-  }
-  writer.close();
-  return out;
 }
 
 std::optional<OnFull> truncation_field(json::FieldReader& fields) {
@@ -575,14 +551,15 @@ std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::strin
     if (!images.empty())
       fields.fail_field("items", "must not have images or clips in this request: add them after the conversation was created");
     request.metadata = metadata_field(fields);
+    request.takes_default_system = false;
     return request;
   });
 }
 
-std::expected<std::string, RejectedBody> decode_metadata(std::string_view body) {
-  return decode_body<std::string>(body, [](json::FieldReader& fields) {
+std::expected<std::vector<MetadataChange>, RejectedBody> decode_metadata(std::string_view body) {
+  return decode_body<std::vector<MetadataChange>>(body, [](json::FieldReader& fields) {
     if (fields.find("metadata") == nullptr) fields.fail_field("metadata", "is required");
-    return metadata_field(fields);
+    return whole_metadata(fields);
   });
 }
 

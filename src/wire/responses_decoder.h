@@ -27,8 +27,8 @@ struct ResponseCall {
 [[nodiscard]] std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id);
 // An empty body is valid and has no fields.
 [[nodiscard]] std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body);
-// The metadata of a conversation, {"metadata": {…}}, as CreateSessionRequest::metadata.
-[[nodiscard]] std::expected<std::string, RejectedBody> decode_metadata(std::string_view body);
+// The new metadata of a conversation, {"metadata": {…}}, as UpdateSessionRequest::metadata.
+[[nodiscard]] std::expected<std::vector<MetadataChange>, RejectedBody> decode_metadata(std::string_view body);
 // Decodes {"items": […]}
 [[nodiscard]] std::expected<Input, RejectedBody> decode_items(std::string_view body);
 

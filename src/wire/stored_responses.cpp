@@ -17,6 +17,13 @@
 namespace uma::wire {
 namespace {
 
+// Adds the items of a message as lists show them, with their turn.
+void add_listed(std::vector<Item>& items, const ChatMessage& message, std::string_view session, MessagePosition place) {
+  const std::size_t before = items.size();
+  add_items(items, message, session, place);
+  for (Item& item : items | std::views::drop(before)) item.turn = place.turn;
+}
+
 // All items of a session with its pending input, but without instructions. `messages_end` is the end among the finished
 // messages; the pending input follows them.
 std::vector<Item> items_of(const SessionDetail& session, std::size_t messages_end = SIZE_MAX) {
@@ -30,7 +37,7 @@ std::vector<Item> items_of(const SessionDetail& session, std::size_t messages_en
       place.number = 0;
     }
     if (i == 0 && session.has_instructions) continue;
-    add_items(items, session.messages[i], id, place);
+    add_listed(items, session.messages[i], id, place);
     ++place.number;
   }
   if (messages_end < SIZE_MAX) return items;
@@ -38,7 +45,7 @@ std::vector<Item> items_of(const SessionDetail& session, std::size_t messages_en
   place.number = 0;
   for (std::size_t i = 0; i < session.pending_messages.size(); ++i) {
     if (i == 0 && session.messages.empty() && session.has_instructions) continue;
-    add_items(items, session.pending_messages[i], id, place);
+    add_listed(items, session.pending_messages[i], id, place);
     ++place.number;
   }
   return items;
@@ -127,12 +134,12 @@ std::expected<ItemPage, RejectedBody> input_items(const ResponseDetail& detail, 
   return page_of(items_of(detail.session, detail.session.messages.size() - 1), page);  // Without the reply.
 }
 
-std::string conversation_json(const SessionDetail& conversation) {
+std::string conversation_json(const SessionInfo& conversation) {
   std::string out;
   json::ObjectWriter object(out);
-  object.field("id", conversation_id_text(conversation.info.id.value));
+  object.field("id", conversation_id_text(conversation.id.value));
   object.field("object", "conversation");
-  object.field("created_at", conversation.info.created_s);
+  object.field("created_at", conversation.created_s);
   object.begin("metadata") += conversation.metadata.empty() ? "{}" : conversation.metadata;
   object.close();
   return out;
@@ -182,7 +189,7 @@ std::string appended_items_json(const SessionInfo& conversation, const Input& in
                         .number = conversation.pending_messages - static_cast<std::int32_t>(input.messages.size())};
   std::vector<Item> items;
   for (std::size_t i = 0; i < input.messages.size(); ++i) {
-    add_items(items, input.messages[i], conversation.id.value, place);
+    add_listed(items, input.messages[i], conversation.id.value, place);
     ++place.number;
     for (const InputImage& image : input.images) {
       if (image.message == i) items.back().images.push_back({.at = image.at, .id = "", .url = url_of_image(image.source)});

@@ -28,7 +28,7 @@ struct ItemPage {
 // The input items of a response, from the beginning of the conversation.
 [[nodiscard]] std::expected<ItemPage, RejectedBody> input_items(const ResponseDetail& detail, const ListPage& page);
 
-[[nodiscard]] std::string conversation_json(const SessionDetail& conversation);
+[[nodiscard]] std::string conversation_json(const SessionInfo& conversation);
 [[nodiscard]] std::expected<ItemPage, RejectedBody> conversation_items(const SessionDetail& conversation, const ListPage& page);
 // Fails with E_SESSION_001 if the conversation has no such item.
 [[nodiscard]] std::expected<Item, RejectedBody> conversation_item(const SessionDetail& conversation, std::string_view id);

@@ -29,7 +29,7 @@ SessionDetail some_session() {
   session.messages = {{"system", "Sing"}, {"user", "a"}, {"assistant", "b"}, {"user", "c"}, {"assistant", "d"}};
   session.turns_begin = {1, 3};
   session.has_instructions = true;
-  session.metadata = R"({"k":"v"})";
+  session.info.metadata = R"({"k":"v"})";
   return session;
 }
 
@@ -54,6 +54,8 @@ TEST(StoredResponses, AKeptResponseIsWrittenFromItsSession) {
   const boost::json::value items = boost::json::parse(item_page_json(input_items(detail, {.is_ascending = true}).value()));
   ASSERT_EQ(items.at("data").as_array().size(), 3u) << "without instructions and reply";
   EXPECT_EQ(items.at("data").at(0).at("id"), boost::json::value("msg_" + kSession + "_2_0"));
+  EXPECT_EQ(items.at("data").at(0).at("uma").at("turn"), 2);
+  EXPECT_EQ(items.at("data").at(2).at("uma").at("turn"), 3);
   EXPECT_EQ(items.at("data").at(1).at("content").at(0).at("type"), "output_text");
   EXPECT_EQ(items.at("data").at(2).at("content").at(0).at("text"), "c");
   EXPECT_EQ(items.at("has_more"), false);
@@ -198,7 +200,7 @@ TEST(StoredResponses, ItemsComeInPages) {
   EXPECT_EQ(texts({.limit = 3, .is_ascending = true, .after = item + "_3_0"}), "de");
   EXPECT_EQ(texts({.after = item + "_2_0"}), "");
   EXPECT_EQ(conversation_items(session, {.after = "msg_x"}).error().field, "after");
-  const boost::json::value conversation = boost::json::parse(conversation_json(session));
+  const boost::json::value conversation = boost::json::parse(conversation_json(session.info));
   EXPECT_EQ(conversation.at("id"), boost::json::value(kConversation));
   EXPECT_EQ(conversation.at("metadata").at("k"), "v");
 

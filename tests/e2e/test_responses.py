@@ -390,7 +390,7 @@ class Tools(ResponsesTest):
         self.respond("And?", conversation=made["id"], tools=[WEATHER, CLOCK])
         items = self.items(f"/v1/conversations/{made['id']}/items", order="asc")["data"]
         self.assertEqual(["message", "function_call", "function_call_output", "message", "message"], [item["type"] for item in items])
-        self.assertEqual((first["output"][0], added["data"][0]), (items[1], items[2]))
+        self.assertEqual(({**first["output"][0], "uma": {"turn": 0}}, added["data"][0]), (items[1], items[2]))
         self.assertEqual(5, len({item["id"] for item in items}))
         rest = self.items(f"/v1/conversations/{made['id']}/items", order="asc", after=items[1]["id"])
         self.assertEqual(items[2:], rest["data"])
@@ -554,12 +554,96 @@ class Sessions(ResponsesTest):
             self.assertEqual(413, self.request("POST", path, b"x" * (17 << 20))[0])
         self.assertEqual(2, len(self.sessions()))
 
+    def test_an_imported_file_has_its_name_and_metadata(self):
+        made = self.ok("POST", "/v1/sessions", {"name": "tale", "metadata": {"title": "A \u201ctale\u201d\n", "tags": "x"}})
+        self.respond("Hello", conversation="conv_" + made["session_id"])
+        file = self.ok("GET", "/v1/sessions/tale/export")
+        status, answer = self.request("POST", "/v1/sessions/import", file)
+        self.assertEqual((409, "E_PROTO_003"), (status, answer["error"]["code"]), "the name in the file is taken")
+        self.ok("DELETE", "/v1/sessions/tale")
+        copy = self.ok("POST", "/v1/sessions/import", file)
+        self.assertEqual(("tale", made["metadata"], ""), (copy["name"], copy["metadata"], copy["parent_id"]))
+        self.assertEqual("other", self.ok("POST", "/v1/sessions/import?name=other", file)["name"])
+
+    def test_names_and_metadata_are_changed_and_survive_a_kill(self):
+        session = self.ok("POST", "/v1/sessions", {"metadata": {"title": "One", "tags": "a,b"}})["session_id"]
+        self.ok("POST", "/v1/sessions", {"name": "taken"})
+        changed = self.ok("PATCH", f"/v1/sessions/{session}", {"name": "tale", "metadata": {"title": "Two", "tags": None, "note": ""}})
+        self.assertEqual(("tale", {"title": "Two", "note": ""}), (changed["name"], changed["metadata"]))
+        status, answer = self.request("PATCH", "/v1/sessions/tale", {"name": "taken", "metadata": {"title": "Three"}})
+        self.assertEqual((409, "E_PROTO_003"), (status, answer["error"]["code"]))
+        self.assertEqual(409, self.request("POST", "/v1/sessions", {"name": "taken"})[0])
+        self.assertEqual(409, self.request("POST", "/v1/sessions/tale/fork", {"name": "taken"})[0])
+        status, answer = self.request("PATCH", "/v1/sessions/tale", {"metadata": {f"k{n}": "" for n in range(16)}})
+        self.assertEqual((400, "E_PROTO_003"), (status, answer["error"]["code"]))
+        self.assert_unknown(self.request("PATCH", "/v1/sessions/nobody", {"name": "x"}))
+        self.daemon.kill()
+        self.start()
+        self.assertEqual(changed["metadata"], self.ok("GET", "/v1/sessions/tale")["metadata"])
+        self.assertEqual("", self.ok("PATCH", "/v1/sessions/tale", {"name": ""})["name"])
+        self.assert_unknown(self.request("GET", "/v1/sessions/tale"))
+        replaced = self.ok("POST", f"/v1/conversations/conv_{session}", {"metadata": {"title": "Four"}})
+        self.assertEqual({"title": "Four"}, replaced["metadata"])
+        self.assertEqual(replaced["metadata"], self.ok("GET", f"/v1/sessions/{session}")["metadata"], "the same metadata")
+
+    def test_a_session_is_renamed_while_it_replies(self):
+        session = self.ok("POST", "/v1/sessions", {})["session_id"]
+        self.respond("Hello", conversation="conv_" + session)
+        connection, answer = self.begin_stream(conversation="conv_" + session, max_output_tokens=400, uma={"ignore_eos": True})
+        self.read_until_text(answer)
+        changed = self.ok("PATCH", f"/v1/sessions/{session}", {"name": "busy", "metadata": {"title": "Talk"}})
+        self.assertEqual(("busy", True), (changed["name"], changed["busy"]))
+        connection.close()
+        uma.until(lambda: not self.ok("GET", "/v1/sessions/busy")["busy"], "the reply ends")
+        kept = self.ok("GET", "/v1/sessions/busy")
+        self.assertEqual((2, {"title": "Talk"}), (kept["turns"], kept["metadata"]))
+
+    def test_a_fork_ends_behind_a_turn_and_remembers_its_parent(self):
+        session = self.ok("POST", "/v1/sessions", {"system": "Be brief", "metadata": {"title": "Old", "tags": "t"}})["session_id"]
+        for n in range(3):
+            self.respond(f"Turn {n}", conversation="conv_" + session)
+        fork = self.ok("POST", f"/v1/sessions/{session}/fork", {"turn": 1, "name": "fork", "metadata": {"title": "New"}})
+        self.assertEqual((session, 2, 2, {"title": "New", "tags": "t"}),
+                         (fork["parent_id"], fork["fork_turn"], fork["turns"], fork["metadata"]))
+        self.assertEqual(self.ok("GET", f"/v1/sessions/{session}")["messages"][:5], self.ok("GET", "/v1/sessions/fork")["messages"])
+        begun = self.ok("POST", f"/v1/sessions/{session}/fork", {"turn": -1})["session_id"]
+        self.assertEqual(0, self.ok("GET", f"/v1/sessions/{begun}")["fork_turn"])
+        said = self.respond("Turn 0", conversation="conv_" + begun)
+        self.assertEqual(self.texts(f"/v1/conversations/conv_{session}/items")[:3], self.texts(f"/v1/conversations/conv_{begun}/items"))
+        self.assertGreater(said["usage"]["input_tokens_details"]["cached_tokens"], 0)
+        items = self.items(f"/v1/conversations/conv_{session}/items", order="asc")["data"]
+        self.assertEqual([0, 0, 0, 1, 1, 2, 2], [item["uma"]["turn"] for item in items])
+        status, answer = self.request("POST", f"/v1/sessions/{session}/fork", {"turn": 3})
+        self.assertEqual(400, status)
+        self.assertIn("has turns 0 to 2", answer["error"]["message"])
+        self.ok("DELETE", f"/v1/sessions/{session}")
+        self.restart()
+        self.assertEqual((session, 2), tuple(self.ok("GET", "/v1/sessions/fork")[name] for name in ("parent_id", "fork_turn")))
+
+    def test_lists_are_ordered_and_searched(self):
+        made = [self.ok("POST", "/v1/sessions", {"name": f"s{n}", "metadata": {"title": f"Number {n} \u00c4"}})["session_id"]
+                for n in range(3)]
+        uma.until(lambda: self.ok("POST", "/v1/sessions/s0/touch")["last_used_s"]
+                  > max(session["last_used_s"] for session in self.sessions() if session["name"] != "s0"), "a later second")
+        first = self.ok("GET", "/v1/sessions?order=desc&limit=1")
+        self.assertEqual((["s0"], True), ([session["name"] for session in first["data"]], first["has_more"]))
+        rest = self.ok("GET", f"/v1/sessions?order=desc&after={first['next']}")
+        self.assertEqual(({"s1", "s2"}, False), ({session["name"] for session in rest["data"]}, rest["has_more"]))
+        self.assertNotIn("next", rest)
+        found = self.ok("GET", "/v1/sessions?q=number%20%C3%A4%201")["data"]
+        self.assertEqual([(made[1], {"title": "Number 1 \u00c4"})], [(session["session_id"], session["metadata"]) for session in found])
+        self.assertEqual([], self.ok("GET", "/v1/sessions?q=nothing")["data"])
+        for query in ("order=new", "q=" + "x" * 257, "q=%FF"):
+            self.assertEqual(400, self.request("GET", "/v1/sessions?" + query)[0], query)
+
     def test_bad_requests_name_their_field(self):
         made = self.ok("POST", "/v1/sessions", {"name": "tale"})
-        for path, body, field in (("/v1/sessions", {"mode": "king"}, "mode"), ("/v1/sessions", {"name": "tale"}, None),
+        for path, body, field in (("/v1/sessions", {"mode": "king"}, "mode"), ("/v1/sessions/tale/fork", {"turn": -2}, "turn"),
                                   ("/v1/sessions/tale/rewind", {}, "turn"), ("/v1/sessions/tale/rewind", {"turn": -1}, "turn"),
-                                  ("/v1/sessions/tale/fork", {"name": ""}, "name"), ("/v1/sessions", [], None)):
-            status, answer = self.request("POST", path, body)
+                                  ("/v1/sessions/tale/fork", {"name": ""}, "name"), ("/v1/sessions", [], None),
+                                  ("/v1/sessions/tale", {}, "name"), ("/v1/sessions/tale", {"name": "n" * 129}, "name"),
+                                  ("/v1/sessions/tale", {"metadata": {"a": 1}}, "metadata")):
+            status, answer = self.request("PATCH" if path == "/v1/sessions/tale" else "POST", path, body)
             self.assertEqual((400, field), (status, answer["error"]["param"]), path)
         self.assertEqual([made["session_id"]], [session["session_id"] for session in self.sessions()])
         self.assert_unknown(self.request("POST", "/v1/sessions/nobody/touch"))

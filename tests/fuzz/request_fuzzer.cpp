@@ -94,6 +94,7 @@ void check(const CreateSessionRequest& request) {
   check_name(request.model, wire::kModelBytesMax);
   check_text(request.system);
   check_name(request.name, wire::kSessionBytesMax);
+  check_metadata(request.metadata);
   UMA_CHECK(request.ttl_s >= 0 && request.ttl_s <= wire::kTtlSecondsMax);
 }
 
@@ -119,9 +120,17 @@ void check(const wire::GetSessionRequest& request) {
   check_session(request.session);
 }
 
-void check(const wire::ForkSessionRequest& request) {
+void check(const ForkRequest& request) {
   check_session(request.session);
   check_name(request.name, wire::kSessionBytesMax);
+  UMA_CHECK(!request.turn || *request.turn >= ForkRequest::kSystemOnly);
+  check_changes(request.metadata);
+}
+
+void check(const UpdateSessionRequest& request) {
+  check_session(request.session);
+  check_name(request.name.value_or(""), wire::kSessionBytesMax);
+  check_changes(request.metadata);
 }
 
 void check(const wire::RewindSessionRequest& request) {
@@ -164,6 +173,7 @@ void check(const wire::RerankCall& call) {
 
 void check(const SessionListRequest& request) {
   UMA_CHECK(request.limit >= 1 && request.limit <= SessionListRequest::kLimitMax);
+  UMA_CHECK(request.query.size() <= SessionListRequest::kQueryBytesMax);
 }
 void check(const wire::ExportSessionRequest& request) {
   check_session(request.session);

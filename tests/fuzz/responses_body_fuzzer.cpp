@@ -82,7 +82,7 @@ std::vector<wire::Item> listed(const SessionDetail& conversation, std::size_t li
 }
 
 void check_conversation(const SessionDetail& conversation, std::size_t limit) {
-  check_object(wire::conversation_json(conversation));
+  check_object(wire::conversation_json(conversation.info));
   std::vector<wire::Item> all = listed(conversation, limit, true);
   std::set<std::string> ids;
   for (const wire::Item& item : all) {
@@ -171,7 +171,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       }
       break;
     case 4:
-      if (const auto metadata = wire::decode_metadata(body); is_accepted(metadata)) check_object(*metadata);
+      if (const auto metadata = wire::decode_metadata(body); is_accepted(metadata)) check_changes(*metadata);
       break;
     default:
       check_query(body);

@@ -29,7 +29,11 @@ void check(std::span<const std::byte> bytes) {
     UMA_CHECK(static_cast<std::size_t>(turn.messages_begin) <= record.messages.size());
   }
   UMA_CHECK(record.mode != SessionMode::chat || record.turns.empty() || record.messages.back().role == "assistant");
-  UMA_CHECK(std::ranges::equal(kv::encode_session_file(*file), bytes));
+  const Bytes again = kv::encode_session_file(*file);
+  std::uint32_t version = 0;
+  std::memcpy(&version, bytes.data() + 8, sizeof version);
+  UMA_CHECK(version < kv::kSessionFileVersion || std::ranges::equal(again, bytes));
+  UMA_CHECK(kv::decode_session_file(again)->record == record);
 }
 
 // The input is a head padded to blocks, which gets a valid checksum, followed by the payload.

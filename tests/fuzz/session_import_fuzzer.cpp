@@ -293,8 +293,9 @@ void Life::operate(std::uint8_t operation) {
       break;
     case 6: {
       if (sessions_.size() >= kSessionsMax) break;
-      const auto fork = ask<SessionInfo>(
-          [&](auto reply) { router_->tasks().answer(std::move(reply), router_->sessions().fork(kTenant, id.value, "")); });
+      const auto fork = ask<SessionInfo>([&](auto reply) {
+        router_->tasks().answer(std::move(reply), router_->sessions().fork(kTenant, {.session = id.value}));
+      });
       if (fork) sessions_.push_back(fork->id);
       break;
     }
@@ -391,7 +392,8 @@ Bytes put_right(std::span<const std::byte> input, const Model& model, bool is_of
   std::memcpy(&length, bytes.data() + 12, sizeof length);
   if (length < kSmallest || length > bytes.size()) length = static_cast<std::uint32_t>(bytes.size());
   std::memcpy(bytes.data(), "umasessn", 8);
-  std::memcpy(bytes.data() + 8, &kv::kSessionFileVersion, 4);
+  if (bytes[8] != std::byte{1}) bytes[8] = static_cast<std::byte>(kv::kSessionFileVersion);
+  std::ranges::fill(std::span(bytes).subspan(9, 3), std::byte{0});
   std::memcpy(bytes.data() + 12, &length, sizeof length);
   if (is_of_model) std::memcpy(bytes.data() + kVocabularyAt, &model.vocabulary, sizeof model.vocabulary);
   const kv::Checksum hash = kv::hash_of(std::span(bytes).first(length - sizeof(kv::Checksum)));

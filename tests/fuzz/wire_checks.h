@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "core/metadata.h"
 #include "core/picture.h"
 #include "core/request.h"
 #include "core/sampling_fields.h"
@@ -28,6 +29,26 @@ inline void check_object(std::string_view text) {
   check_text(text);
   boost::system::error_code problem;
   UMA_CHECK(json::parse(text, {}, problem).is_object() && !problem);
+}
+
+// Checks metadata as it is stored and written.
+inline void check_metadata(std::string_view metadata) {
+  if (!metadata.empty()) check_object(metadata);
+  const auto pairs = metadata_pairs(metadata);
+  UMA_CHECK(pairs && pairs->size() <= kMetadataPairsMax);
+  const std::string listed = listed_metadata(metadata);
+  if (!listed.empty()) check_object(listed);
+  UMA_CHECK(listed.size() <= kListedMetadataBytesMax && metadata_pairs(listed));
+  for (const MetadataPair& pair : *pairs) {
+    std::string text;
+    append_metadata_text(text, pair.value);
+    check_text(text);
+    UMA_CHECK(text.size() <= kMetadataValueBytesMax);
+  }
+}
+
+inline void check_changes(const std::vector<MetadataChange>& changes) {
+  check_metadata(changed_metadata("", changes));
 }
 
 inline void check_messages(const std::vector<ChatMessage>& messages) {

@@ -770,14 +770,29 @@ void Simulation::end_session() {
                           router_->sessions().end(tenant, session));
 }
 
-void Simulation::fork_or_rewind() {
+void Simulation::change_session() {
   const std::string session = pick_session();
   const TenantId tenant = tenant_of(session);
-  if (random_.next_below(2) == 0) {
-    router_->tasks().answer(expect_reply<SessionInfo>([this, tenant](const Expected<SessionInfo>& made) {
-                              if (made) known_[made->id.value].tenant = tenant;
+  const std::uint64_t kind = random_.next_below(5);
+  if (kind < 2) {
+    ForkRequest request{.session = session};
+    if (random_.next_below(2) == 0) request.turn = static_cast<std::int32_t>(random_.next_below(3)) - 1;
+    router_->tasks().answer(expect_reply<SessionInfo>([this, tenant, session](const Expected<SessionInfo>& made) {
+                              if (!made) return;
+                              UMA_CHECK(made->parent.value == session);
+                              known_[made->id.value].tenant = tenant;
                             }),
-                            router_->sessions().fork(tenant, session, ""));
+                            router_->sessions().fork(tenant, std::move(request)));
+  } else if (kind == 2) {
+    // Few names, so that sessions compete for them.
+    const std::string name = random_.next_below(4) == 0 ? "" : std::format("name {}", random_.next_below(3));
+    const std::string metadata = std::format("\"{}\"", random_.next_below(1000));
+    router_->tasks().answer(
+        expect_reply<SessionInfo>([name, metadata](const Expected<SessionInfo>& changed) {
+          if (!changed) return;
+          UMA_CHECK(changed->name == name && changed->metadata == std::format(R"({{"n":{}}})", metadata));
+        }),
+        router_->sessions().update(tenant, {.session = session, .name = name, .metadata = {{R"("n")", metadata}}}));
   } else {
     if (known_.contains(session)) known_[session].was_cut = true;
     router_->tasks().answer(expect_reply<SessionInfo>([](const Expected<SessionInfo>&) {}),
@@ -909,7 +924,7 @@ void Simulation::ask_something() {
       if (random_.next_below(3) == 0) end_session();
       break;
     case 14:
-      fork_or_rewind();
+      change_session();
       break;
     case 15:
       export_and_import();

@@ -126,7 +126,7 @@ class Simulation {
   void generate(bool in_session);
   void cancel();
   void end_session();
-  void fork_or_rewind();
+  void change_session();
   void export_and_import();
   void create_conversation();
   void respond();

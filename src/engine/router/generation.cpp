@@ -92,6 +92,8 @@ kv::RecordPtr with_id_of(const kv::SessionRecord& other, const kv::SessionRecord
   kv::SessionRecord moved = record;
   moved.id = other.id;
   moved.created_s = other.created_s;
+  moved.parent = other.parent;
+  moved.fork_turn = other.fork_turn;
   return std::make_shared<const kv::SessionRecord>(std::move(moved));
 }
 
@@ -364,11 +366,11 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   const bool is_new = place->lock.is_empty();
   if (is_new) {
     parts_.images.release().set(place->record->id, kv::image_extras(*place->record));
-    place->lock = parts_.sessions.add(*place->record, place->lane, place->forked_from);
+    place->lock = parts_.sessions.add(*place->record, place->lane);
     request.session = place->record->id;
   }
   Session& session = *place->lock;
-  auto job = session_job(request, session, {.grammars = prepared->grammars, .record = next}, call);
+  auto job = session_job(request, {.grammars = prepared->grammars, .record = next}, call);
   if (!job) co_return job.error();
   job->is_rewritten = std::exchange(session.is_rewritten, false) || is_rewritten(*place->record, *next);
 
@@ -458,8 +460,7 @@ Expected<Unit> Generations::check_start(const ServedModel& served, const ReplyPl
   return parts_.sessions.check_quota(next.tenant, is_new ? 1 : 0, is_new ? tokens_count(next) : 1);
 }
 
-Expected<GenerationJob> Generations::session_job(InFlight& request, Session& session, const Prepared& prepared,
-                                                 const GenerateRequest& call) {
+Expected<GenerationJob> Generations::session_job(InFlight& request, const Prepared& prepared, const GenerateRequest& call) {
   const kv::SessionRecord& record = *prepared.record;
   const ServedModel& served = *request.lease;
   std::vector<Token> tokens = kv::all_tokens(record);
@@ -473,7 +474,7 @@ Expected<GenerationJob> Generations::session_job(InFlight& request, Session& ses
   // A continued reply is plain content, because its beginning is not parsed.
   if (is_chat(record) && !record.pending.empty()) read_reply(served, job, call.options.chat, prepared.grammars);
   job.session = record.id;
-  job.forked_from = session.forked_from;
+  job.forked_from = record.parent;
   job.is_public = record.is_public && !record.has_foreign_kv;
   job.is_private = record.has_foreign_kv;
   job.is_ephemeral = record.is_ephemeral;
@@ -509,6 +510,9 @@ Task<Expected<Unit>> Generations::commit_turn(Session& session, const kv::Sessio
                                       .reply = result.reply,
                                       .reply_extra = result.reply_extra},
                                      parts_.clock.unix_s());
+  // These may have been changed while the reply was being made.
+  next.name = session.record->name;
+  next.metadata = session.record->metadata;
   if (!response) next.is_of_responses = false;  // From now on the session is a conversation, too.
   if (response && response->is_kept) {
     const EosEvent& eos = std::get<EosEvent>(result.terminal);

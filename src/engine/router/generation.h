@@ -62,8 +62,7 @@ class Generations {
   [[nodiscard]] Task<Expected<Prepared>> prepare(InFlight& request, const kv::RecordPtr& record, GenerateRequest& call);
   [[nodiscard]] Expected<Unit> check_start(const ServedModel& served, const ReplyPlace& place,
                                            const kv::SessionRecord& next) const;
-  [[nodiscard]] Expected<GenerationJob> session_job(InFlight& request, Session& session, const Prepared& prepared,
-                                                    const GenerateRequest& call);
+  [[nodiscard]] Expected<GenerationJob> session_job(InFlight& request, const Prepared& prepared, const GenerateRequest& call);
   [[nodiscard]] Task<Expected<Unit>> save_input(SessionLock lock, kv::RecordPtr next, RequestId id,
                                                 std::shared_ptr<HeldSink> reply);
   [[nodiscard]] Task<Expected<Unit>> commit_turn(Session& session, const kv::SessionRecord& record,

@@ -99,10 +99,7 @@ ReplyPlace ReplyPlaces::fork(const Session& session, const kv::SessionRecord& re
   kv::SessionRecord copy = forked_for_responses(record, turns, parts_.sessions.new_id(), parts_.clock.unix_s());
   copy.ttl_s = response.ttl_s;
   copy.is_ephemeral = !response.is_kept;
-  return {.lock = {},
-          .record = std::make_shared<const kv::SessionRecord>(std::move(copy)),
-          .lane = session.lane,
-          .forked_from = session.summary.id};
+  return {.lock = {}, .record = std::make_shared<const kv::SessionRecord>(std::move(copy)), .lane = session.lane};
 }
 
 }  // namespace uma::engine

@@ -14,10 +14,9 @@ namespace uma::engine {
 
 // The session in which a reply is made.
 struct ReplyPlace {
-  SessionLock lock;         // Empty: the session does not exist yet.
-  kv::RecordPtr record;     // The record before the reply and its input.
-  std::size_t lane = 0;     // For a new session: the index of its lane.
-  SessionId forked_from{};  // For a new session; empty: it is not a fork.
+  SessionLock lock;      // Empty: the session does not exist yet.
+  kv::RecordPtr record;  // The record before the reply and its input.
+  std::size_t lane = 0;  // For a new session: the index of its lane.
 };
 
 class ReplyPlaces {

@@ -391,21 +391,38 @@ TEST_F(ResponsesTest, AForgottenOneGoesWhenNothingStandsOnIt) {
   EXPECT_EQ(kept(conversation)->messages.size(), 2u);
 }
 
-TEST_F(ResponsesTest, ForgettingAndMetadataWaitForTheReplyThatIsBeingMade) {
+TEST_F(ResponsesTest, ForgettingWaitsForTheReplyThatIsBeingMadeAndMetadataDoesNot) {
   const std::string session = session_of(respond(request("one")));
   GenerateRequest long_one = request("two", session, "one");
   long_one.options.max_tokens = 50;
   const auto second = begin(long_one);
   step_until_tokens(*second);
   const auto forgotten = begin(sessions().forget_response(kTenant, session, "one"));
-  const auto noted = begin(sessions().set_metadata(kTenant, session, "a note"));
-  router_->step();
-  EXPECT_FALSE(*forgotten || *noted);
+  const auto named =
+      begin(sessions().update(kTenant, {.session = session, .name = "talk", .metadata = {{R"("k")", R"("v")"}}}));
+  for (int i = 0; i < 5 && !*named; ++i) router_->step();
+  EXPECT_FALSE(*forgotten);
+  ASSERT_TRUE(*named && named->value());
+  EXPECT_TRUE(named->value()->busy);
+  EXPECT_EQ(named->value()->metadata, R"({"k":"v"})");
   settle();
-  ASSERT_TRUE(forgotten->value() && noted->value());
-  EXPECT_EQ(noted->value()->metadata, "a note");
+  ASSERT_TRUE(forgotten->value());
   EXPECT_EQ(ids(*kept(session)), Ids{"two"});
-  EXPECT_EQ(kept(session)->metadata, "a note");
+  EXPECT_EQ(kept(session)->metadata, R"({"k":"v"})") << "the reply has not taken it back";
+  EXPECT_EQ(kept(session)->name, "talk");
+}
+
+TEST_F(ResponsesTest, ANewSessionIsChangedWhenItsFirstReplyHasEnded) {
+  const auto first = begin(request("one"));
+  step_until_tokens(*first);
+  const std::string session = session_of(first);
+  const auto named = begin(sessions().update(kTenant, {.session = session, .name = "talk"}));
+  router_->step();
+  EXPECT_FALSE(*named);
+  settle();
+  ASSERT_TRUE(named->value());
+  EXPECT_EQ(kept(session)->name, "talk");
+  EXPECT_EQ(kept(session)->turns.size(), 1u);
 }
 
 TEST_F(ResponsesTest, WhatIsSaidLastCanBeTakenBack) {

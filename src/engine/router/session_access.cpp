@@ -138,6 +138,12 @@ std::size_t SessionAccess::least_loaded_lane(const ServedModel& served) const {
 }
 
 SessionInfo SessionAccess::info_of(const Session& session) const {
+  SessionInfo info = listed_info_of(session);
+  if (session.record != nullptr) info.metadata = session.record->metadata;
+  return info;
+}
+
+SessionInfo SessionAccess::listed_info_of(const Session& session) const {
   const kv::SessionSummary& summary = session.summary;
   SessionInfo info;
   info.id = summary.id;
@@ -162,6 +168,9 @@ SessionInfo SessionAccess::info_of(const Session& session) const {
   if (lane != nullptr) info.worker = static_cast<std::int32_t>(session.lane);
   info.created_s = summary.created_s;
   info.last_used_s = summary.last_used_s;
+  info.parent = summary.parent;
+  info.fork_turn = summary.fork_turn;
+  info.metadata = summary.metadata;
   return info;
 }
 
@@ -172,7 +181,6 @@ SessionDetail SessionAccess::detail_of(const Session& session, const kv::Session
   detail.pending_messages = record.pending_messages;
   for (const kv::Turn& turn : record.turns) detail.turns_begin.push_back(turn.messages_begin);
   detail.has_instructions = record.has_instructions;
-  detail.metadata = record.metadata;
   return detail;
 }
 

@@ -54,6 +54,8 @@ class SessionAccess {
   [[nodiscard]] std::size_t least_loaded_lane(const ServedModel& served) const;
 
   [[nodiscard]] SessionInfo info_of(const Session& session) const;
+  // The same for a list, with the part of the metadata that is always in memory.
+  [[nodiscard]] SessionInfo listed_info_of(const Session& session) const;
   // `record` is the session's record, or the beginning of it.
   [[nodiscard]] SessionDetail detail_of(const Session& session, const kv::SessionRecord& record) const;
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/metadata.h"
 #include "engine/router/adapter_choice.h"
 #include "engine/session/portable_session.h"
 #include "engine/session/record_edits.h"
@@ -32,10 +33,46 @@ kv::SessionRecord first_record(SessionId id, TenantId tenant, const CreateSessio
   record.created_s = now_s;
   record.last_used_s = now_s;
   record.metadata = request.metadata;
-  const bool begins_empty = request.messages.empty() && request.metadata.empty();
+  const bool begins_empty = request.messages.empty() && request.takes_default_system;
   const std::string& system = request.system.empty() && begins_empty ? served.defaults.system : request.system;
   if (record.mode == SessionMode::chat && !system.empty()) record.pending_messages = {{"system", system}};
   return record;
+}
+
+// The record with its turns 0 to `turn`, without pending input. Errors: E_PROTO_003 if it does not have this turn.
+Expected<kv::SessionRecord> with_turns_to(const kv::SessionRecord& record, std::int32_t turn, std::int64_t now_s) {
+  const std::int32_t dropped = record.turns_dropped;
+  const std::int32_t turns = dropped + static_cast<std::int32_t>(record.turns.size());
+  if (turn >= 0 && turn < dropped) {
+    return fail(ErrorCode::proto_field,
+                std::format("field \"turn\" is {}, but turns 0 to {} were dropped when the context was full: the session "
+                            "has turns {} to {}",
+                            turn, dropped - 1, dropped, turns - 1));
+  }
+  if (turn < 0 || turn >= turns) {
+    return fail(ErrorCode::proto_field,
+                std::format("field \"turn\" is {}, the session has turns {} to {}", turn, dropped, turns - 1));
+  }
+  return rewound(record, static_cast<std::size_t>(turn - dropped) + 1, now_s);
+}
+
+// What a fork behind `turn` has of the record (ForkRequest::turn). Errors: E_PROTO_003.
+Expected<kv::SessionRecord> beginning_of(const kv::SessionRecord& record, std::optional<std::int32_t> turn,
+                                         std::int64_t now_s) {
+  if (!turn) return record;
+  if (*turn != ForkRequest::kSystemOnly) return with_turns_to(record, *turn, now_s);
+  if (record.mode != SessionMode::text) return with_system_only(record, now_s);
+  return fail(ErrorCode::proto_field,
+              "field \"turn\" is -1, but the session has mode text, which has no system message: create a new session");
+}
+
+// Checks that changes have not made too many pairs.
+Expected<Unit> check_metadata(const std::string& metadata) {
+  if (metadata_pairs(metadata)) return Unit{};
+  return std::unexpected(Error{
+      ErrorCode::proto_field,
+      std::format("field \"metadata\": the session would have more than {} pairs: remove some with null", kMetadataPairsMax),
+      "metadata"});
 }
 
 }  // namespace
@@ -85,15 +122,19 @@ Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessi
       record.n_keep = std::max(record.n_keep, static_cast<std::int32_t>(record.pending.size()));
     }
   }
-  co_return co_await add(std::move(record), parts_.access.least_loaded_lane(served), {});
+  co_return co_await add(std::move(record), parts_.access.least_loaded_lane(served));
 }
 
-Task<Expected<SessionInfo>> SessionCommands::add(kv::SessionRecord record, std::size_t lane, SessionId forked_from) {
+Expected<Unit> SessionCommands::check_name(const TenantId& tenant, const std::string& name) const {
+  if (name.empty() || parts_.sessions.find(tenant, name) == nullptr) return Unit{};
+  return std::unexpected(
+      Error{ErrorCode::session_name_taken, std::format("field \"name\": a session \"{}\" exists already", name), "name"});
+}
+
+Task<Expected<SessionInfo>> SessionCommands::add(kv::SessionRecord record, std::size_t lane) {
   if (auto may = parts_.sessions.check_quota(record.tenant, 1, tokens_count(record)); !may) co_return may.error();
-  if (!record.name.empty() && parts_.sessions.find(record.tenant, record.name) != nullptr) {
-    co_return Error{ErrorCode::proto_field, std::format("field \"name\": a session \"{}\" exists already", record.name)};
-  }
-  const SessionLock lock = parts_.sessions.add(std::move(record), lane, std::move(forked_from));
+  if (auto may = check_name(record.tenant, record.name); !may) co_return may.error();
+  const SessionLock lock = parts_.sessions.add(std::move(record), lane);
   if (auto done = co_await parts_.sessions.commit(*lock, lock->record); !done) co_return done.error();
   co_return parts_.access.info_of(*lock);
 }
@@ -137,35 +178,27 @@ Task<Expected<SessionInfo>> SessionCommands::append(TenantId tenant, AppendReque
   co_return co_await commit(std::move(*lock), std::move(*next));
 }
 
-Task<Expected<SessionInfo>> SessionCommands::fork(TenantId tenant, std::string session, std::string name) {
-  auto lock = co_await parts_.sessions.lock(tenant, session);
+Task<Expected<SessionInfo>> SessionCommands::fork(TenantId tenant, ForkRequest request) {
+  auto lock = co_await parts_.sessions.lock(tenant, request.session);
   if (!lock) co_return lock.error();
-  const SessionId parent = (*lock)->summary.id;
   const std::size_t lane = (*lock)->lane;
-  kv::SessionRecord copy = forked(*(*lock)->record, parts_.sessions.new_id(), std::move(name), parts_.clock.unix_s());
+  auto beginning = beginning_of(*(*lock)->record, request.turn, parts_.clock.unix_s());
+  if (!beginning) co_return beginning.error();
   lock->release();
-  co_return co_await add(std::move(copy), lane, parent);
+  kv::SessionRecord copy = forked(*beginning, parts_.sessions.new_id(), std::move(request.name), parts_.clock.unix_s());
+  copy.metadata = changed_metadata(copy.metadata, request.metadata);
+  if (auto may = check_metadata(copy.metadata); !may) co_return may.error();
+  co_return co_await add(std::move(copy), lane);
 }
 
 Task<Expected<SessionInfo>> SessionCommands::rewind(TenantId tenant, std::string name, std::int32_t turn) {
   auto lock = co_await parts_.access.lock_unless_running(tenant, name);
   if (!lock) co_return lock.error();
   Session& session = **lock;
-  const std::int32_t dropped = session.summary.turns_dropped;
-  const std::int32_t turns = dropped + session.summary.turns_count;
-  if (turn >= 0 && turn < dropped) {
-    co_return Error{ErrorCode::proto_field,
-                    std::format("field \"turn\" is {}, but turns 0 to {} were dropped when the context was full: the session "
-                                "has turns {} to {}",
-                                turn, dropped - 1, dropped, turns - 1)};
-  }
-  if (turn < 0 || turn >= turns) {
-    co_return Error{ErrorCode::proto_field,
-                    std::format("field \"turn\" is {}, the session has turns {} to {}", turn, dropped, turns - 1)};
-  }
+  auto next = with_turns_to(*session.record, turn, parts_.clock.unix_s());
+  if (!next) co_return next.error();
   parts_.sessions.touch(session);
-  const auto turns_kept = static_cast<std::size_t>(turn - dropped) + 1;
-  co_return co_await commit(std::move(*lock), rewound(*session.record, turns_kept, parts_.clock.unix_s()));
+  co_return co_await commit(std::move(*lock), std::move(*next));
 }
 
 Task<Expected<SessionInfo>> SessionCommands::touch(TenantId tenant, std::string name) {
@@ -183,15 +216,22 @@ Task<Expected<SessionInfo>> SessionCommands::touch(TenantId tenant, std::string 
   co_return co_await commit(std::move(*lock), std::move(next));
 }
 
-Task<Expected<SessionDetail>> SessionCommands::set_metadata(TenantId tenant, std::string name, std::string metadata) {
-  // A running turn replaces the record when it is committed, so the change waits for its end.
-  auto lock = co_await parts_.sessions.lock_idle(tenant, name);
+Task<Expected<SessionInfo>> SessionCommands::update(TenantId tenant, UpdateSessionRequest request) {
+  auto lock = co_await parts_.sessions.lock(tenant, request.session);
+  if (lock && (*lock)->is_new) {
+    // Its reply decides whether the session stays.
+    lock->release();
+    lock = co_await parts_.sessions.lock_idle(tenant, request.session);
+  }
   if (!lock) co_return lock.error();
-  Session& session = **lock;
-  kv::SessionRecord next = *session.record;
-  next.metadata = std::move(metadata);
-  if (auto done = co_await parts_.sessions.commit(session, std::move(next)); !done) co_return done.error();
-  co_return parts_.access.detail_of(session, *session.record);
+  kv::SessionRecord next = *(*lock)->record;
+  next.metadata = changed_metadata(request.replaces_metadata ? "" : next.metadata, request.metadata);
+  if (auto may = check_metadata(next.metadata); !may) co_return may.error();
+  if (request.name && *request.name != next.name) {
+    if (auto may = check_name(tenant, *request.name); !may) co_return may.error();
+    next.name = std::move(*request.name);
+  }
+  co_return co_await commit(std::move(*lock), std::move(next));
 }
 
 Task<Expected<SessionDetail>> SessionCommands::remove_last_message(TenantId tenant, std::string name, MessagePosition place) {
@@ -240,17 +280,43 @@ Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string 
 }
 
 Expected<SessionList> SessionCommands::list(const TenantId& tenant, const SessionListRequest& request) const {
+  const auto after = position_after(tenant, request);
+  if (!after) return std::unexpected(after.error());
+  const SessionSearch search(request.query);
+  SessionList list;
+  const Session* last = nullptr;
+  std::size_t searched = 0;
+  std::size_t searched_bytes = 0;
+  std::size_t metadata_bytes = 0;
+  list.has_more = parts_.sessions.for_each_of(tenant, request.order, *after, [&](const Session& session) {
+    if (!search.is_empty()) {
+      if (searched == kPageSearchedMax || searched_bytes > kPageSearchedBytesMax) return false;
+      ++searched;
+      searched_bytes += session.summary.name.size() + session.summary.metadata.size();
+    }
+    if (search.matches(session.summary)) {
+      if (std::ssize(list.sessions) == request.limit || metadata_bytes > kPageMetadataBytesMax) return false;
+      metadata_bytes += session.summary.metadata.size();
+      list.sessions.push_back(parts_.access.listed_info_of(session));
+    }
+    last = &session;
+    return true;
+  });
+  if (list.has_more) list.next = position_text(position_of(last->summary, request.order));
+  return list;
+}
+
+// The position behind which the list begins; nullopt: from the beginning.
+Expected<std::optional<ListPosition>> SessionCommands::position_after(const TenantId& tenant,
+                                                                      const SessionListRequest& request) const {
+  if (request.after.empty()) return std::nullopt;
   // An id takes precedence over an equal name.
   const Session* after = parts_.sessions.find(SessionId{request.after});
   if (after == nullptr || after->summary.tenant != tenant) after = parts_.sessions.find(tenant, request.after);
-  if (after == nullptr && !request.after.empty()) return std::unexpected(unknown_session(request.after));
-  SessionList list;
-  list.has_more = parts_.sessions.for_each_of(tenant, after, [&](const Session& session) {
-    if (std::ssize(list.sessions) == request.limit) return false;
-    list.sessions.push_back(parts_.access.info_of(session));
-    return true;
-  });
-  return list;
+  if (after != nullptr) return position_of(after->summary, request.order);
+  auto position = parse_position(request.after);
+  if (!position) return std::unexpected(unknown_session(request.after));
+  return position;
 }
 
 // --- Ending sessions

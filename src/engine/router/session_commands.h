@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/error.h"
@@ -13,6 +14,7 @@
 #include "core/task.h"
 #include "engine/model/worker_source.h"
 #include "engine/router/router_parts.h"
+#include "engine/session/session_listing.h"
 #include "engine/session/session_table.h"
 #include "kv/catalog.h"
 
@@ -26,21 +28,25 @@ class SessionCommands {
   [[nodiscard]] Task<Expected<SessionInfo>> create(TenantId tenant, CreateSessionRequest request);
   [[nodiscard]] Task<Expected<SessionInfo>> append(TenantId tenant, AppendRequest request);
   [[nodiscard]] Task<Expected<Unit>> end(TenantId tenant, std::string session);
-  [[nodiscard]] Task<Expected<SessionInfo>> fork(TenantId tenant, std::string session, std::string name);
+  [[nodiscard]] Task<Expected<SessionInfo>> fork(TenantId tenant, ForkRequest request);
   [[nodiscard]] Task<Expected<SessionInfo>> rewind(TenantId tenant, std::string session, std::int32_t turn);
   [[nodiscard]] Task<Expected<SessionInfo>> touch(TenantId tenant, std::string session);
   [[nodiscard]] Task<Expected<SessionDetail>> get(TenantId tenant, std::string session);
   [[nodiscard]] Expected<SessionList> list(const TenantId& tenant, const SessionListRequest& request) const;
-  [[nodiscard]] Task<Expected<SessionDetail>> set_metadata(TenantId tenant, std::string session, std::string metadata);
+  [[nodiscard]] Task<Expected<SessionInfo>> update(TenantId tenant, UpdateSessionRequest request);
   [[nodiscard]] Task<Expected<SessionDetail>> remove_last_message(TenantId tenant, std::string session, MessagePosition place);
   [[nodiscard]] Task<Expected<ResponseDetail>> get_response(TenantId tenant, std::string session, std::string response);
   [[nodiscard]] Task<Expected<ResponseDetail>> cancel_response(TenantId tenant, std::string session, std::string response);
   [[nodiscard]] Task<Expected<Unit>> forget_response(TenantId tenant, std::string session, std::string response);
 
   // Adds a session to the table and the catalog. Errors: E_LIMIT_002, E_LIMIT_005; E_PROTO_003 if the name is taken.
-  [[nodiscard]] Task<Expected<SessionInfo>> add(kv::SessionRecord record, std::size_t lane, SessionId forked_from);
+  [[nodiscard]] Task<Expected<SessionInfo>> add(kv::SessionRecord record, std::size_t lane);
 
  private:
+  // Checks that no other session of the tenant has the name; empty: none is wanted.
+  [[nodiscard]] Expected<Unit> check_name(const TenantId& tenant, const std::string& name) const;
+  [[nodiscard]] Expected<std::optional<ListPosition>> position_after(const TenantId& tenant,
+                                                                     const SessionListRequest& request) const;
   [[nodiscard]] Task<Expected<SessionInfo>> commit(SessionLock lock, kv::SessionRecord next);
   [[nodiscard]] Task<Expected<Unit>> end_idle(Session& session);
 

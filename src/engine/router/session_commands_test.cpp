@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/metadata.h"
 #include "engine/router/router_test_support.h"
 
 namespace uma::engine {
@@ -53,6 +54,145 @@ TEST_F(RouterTest, ListsComeInPagesOldestFirst) {
   EXPECT_EQ(ids_of(*page({})), "s4 s2 s1 s0 ");
 }
 
+TEST_F(RouterTest, ListsAreOrderedByTheLastUseAndPagesShowNoSessionTwice) {
+  for (int i = 0; i < 5; ++i) left_behind(std::format("s{}", i)).last_used_s = 100 + i / 2;
+  start();
+  const auto page = [&](const std::string& after, std::int32_t limit = 2) {
+    return sessions().list(kTenant, {.after = after, .limit = limit, .order = SessionOrder::last_used_first}).value();
+  };
+  const auto ids_of = [](const SessionList& list) {
+    std::string ids;
+    for (const SessionInfo& session : list.sessions) ids += session.id.value + " ";
+    return ids;
+  };
+  const SessionList first = page("");
+  EXPECT_EQ(ids_of(first), "s4 s3 ");
+  EXPECT_EQ(first.next, "101.s3");
+  EXPECT_EQ(ids_of(page("s3")), "s2 s1 ");
+  // What happens between two pages moves none that are still to come.
+  clock_.advance(std::chrono::seconds(1));
+  ASSERT_TRUE(wait_for(sessions().touch(kTenant, "s3")));
+  ASSERT_TRUE(end("s2"));
+  EXPECT_EQ(ids_of(page(first.next)), "s1 s0 ");
+  EXPECT_EQ(page(first.next).next, "");
+  EXPECT_EQ(ids_of(page("", 4)), "s3 s4 s1 s0 ");
+  router_->check_invariants();
+}
+
+TEST_F(RouterTest, AListIsSearchedInBoundedSteps) {
+  for (std::size_t i = 0; i <= kPageSearchedMax; ++i) left_behind(std::format("s{:05}", i));
+  records_["s00003"].metadata = R"({"title":"The needle"})";
+  records_["s10000"].name = "needle";
+  start();
+  const SessionList first = sessions().list(kTenant, {.query = "NEEDLE"}).value();
+  ASSERT_EQ(first.sessions.size(), 1u);
+  EXPECT_EQ(first.sessions[0].metadata, R"({"title":"The needle"})");
+  EXPECT_TRUE(first.has_more);
+  const SessionList rest = sessions().list(kTenant, {.after = first.next, .query = "needle"}).value();
+  ASSERT_EQ(rest.sessions.size(), 1u);
+  EXPECT_EQ(rest.sessions[0].name, "needle");
+  EXPECT_FALSE(rest.has_more);
+}
+
+TEST_F(RouterTest, AListHasOnlySoMuchMetadata) {
+  const std::string large = std::format(R"({{"a":"{0}","b":"{0}","title":"t"}})", std::string(512, 'x'));
+  const std::size_t count = kPageMetadataBytesMax / 512;
+  for (std::size_t i = 0; i < count; ++i) left_behind(std::format("s{:05}", i)).metadata = large;
+  start();
+  std::size_t listed = 0;
+  std::size_t pages = 0;
+  for (SessionList list{.sessions = {}, .has_more = true}; list.has_more; ++pages) {
+    list = sessions().list(kTenant, {.after = list.next}).value();
+    listed += list.sessions.size();
+    for (const SessionInfo& session : list.sessions) ASSERT_LE(session.metadata.size(), kListedMetadataBytesMax);
+  }
+  EXPECT_EQ(listed, count);
+  EXPECT_GE(pages, 2u);
+  EXPECT_TRUE(list()[0].metadata.starts_with(R"({"title":"t","a":"x)"));
+  EXPECT_EQ(get("s00000")->info.metadata, large);
+}
+
+TEST_F(RouterTest, ANameAndMetadataAreChangedTogetherOrNotAtAll) {
+  left_behind("a").metadata = R"({"title":"old","tags":"x"})";
+  left_behind("b").name = "taken";
+  left_behind("foreign").tenant = TenantId{"other"};
+  start();
+  const auto update = [&](UpdateSessionRequest request) { return wait_for(sessions().update(kTenant, std::move(request))); };
+  const auto changed = update(
+      {.session = "a", .name = "tale", .metadata = {{R"("title")", R"("new")"}, {R"("tags")", ""}, {R"("k")", R"("")"}}});
+  ASSERT_TRUE(changed);
+  EXPECT_EQ(changed->name, "tale");
+  EXPECT_EQ(changed->metadata, R"({"title":"new","k":""})");
+  EXPECT_EQ(kept("a")->name, "tale");
+  EXPECT_EQ(kept("a")->metadata, changed->metadata);
+
+  const auto refused = update({.session = "tale", .name = "taken", .metadata = {{R"("title")", R"("never")"}}});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::session_name_taken);
+  EXPECT_EQ(kept("a")->metadata, changed->metadata);
+  EXPECT_EQ(update({.session = "foreign", .name = "mine"}).error().code, ErrorCode::session_unknown);
+  EXPECT_TRUE(update({.session = "tale", .name = "tale"})) << "its own name";
+
+  std::vector<MetadataChange> many;
+  for (std::size_t i = 0; i < kMetadataPairsMax; ++i) many.push_back({std::format("\"m{}\"", i), R"("")"});
+  EXPECT_EQ(update({.session = "tale", .metadata = many}).error().code, ErrorCode::proto_field);
+  EXPECT_TRUE(update({.session = "tale", .metadata = many, .replaces_metadata = true}));
+  EXPECT_EQ(metadata_pairs(kept("a")->metadata)->size(), kMetadataPairsMax);
+
+  catalog_.is_full = true;
+  EXPECT_EQ(update({.session = "tale", .name = "lost"}).error().code, ErrorCode::io_failed);
+  catalog_.is_full = false;
+  EXPECT_EQ(get("lost").error().code, ErrorCode::session_unknown);
+  EXPECT_TRUE(update({.session = "tale", .name = ""}));
+  EXPECT_EQ(get("tale").error().code, ErrorCode::session_unknown);
+  EXPECT_TRUE(update({.session = "b", .name = "tale"}));
+
+  const auto one = begin(sessions().update(kTenant, {.session = "a", .name = "both"}));
+  const auto two = begin(sessions().update(kTenant, {.session = "b", .name = "both"}));
+  settle();
+  EXPECT_NE((*one)->has_value(), (*two)->has_value());
+  router_->check_invariants();
+}
+
+TEST_F(RouterTest, AForkEndsBehindATurnAndKeepsItsParent) {
+  kv::SessionRecord& record = left_behind("a");
+  record.mode = SessionMode::chat;
+  record.metadata = R"({"title":"old","tags":"x"})";
+  record.chain = {1, 2, 3, 4};
+  record.turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0},
+                  {.tokens_begin = 2, .reply_begin = 3, .messages_begin = 3}};
+  record.messages = {{"system", "s"}, {"user", "1"}, {"assistant", "2"}, {"user", "3"}, {"assistant", "4"}};
+  record.pending = {5};
+  record.pending_messages = {{"user", "5"}};
+  left_behind("text").chain = {1, 2};
+  records_["text"].turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
+  start();
+  const auto fork = [&](ForkRequest request) { return wait_for(sessions().fork(kTenant, std::move(request))); };
+  const auto all = fork({.session = "a"});
+  EXPECT_EQ(all->parent, SessionId{"a"});
+  EXPECT_EQ(all->fork_turn, 2);
+  EXPECT_EQ(all->pending_tokens, 1);
+  const auto first = fork({.session = "a", .name = "first", .turn = 0, .metadata = {{R"("title")", R"("new")"}}});
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->turns, 1);
+  EXPECT_EQ(first->fork_turn, 1);
+  EXPECT_EQ(first->pending_tokens, 0);
+  EXPECT_EQ(first->metadata, R"({"title":"new","tags":"x"})");
+  const auto none = fork({.session = "a", .turn = ForkRequest::kSystemOnly});
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->turns, 0);
+  EXPECT_EQ(none->fork_turn, 0);
+  EXPECT_EQ(kept(none->id.value)->pending_messages, (std::vector<ChatMessage>{{"system", "s"}}));
+
+  const std::size_t before = list().size();
+  EXPECT_EQ(fork({.session = "a", .turn = 2}).error().code, ErrorCode::proto_field);
+  EXPECT_EQ(fork({.session = "text", .turn = ForkRequest::kSystemOnly}).error().code, ErrorCode::proto_field);
+  EXPECT_EQ(fork({.session = "a", .name = "first", .turn = 0}).error().code, ErrorCode::session_name_taken);
+  EXPECT_EQ(list().size(), before);
+  ASSERT_TRUE(end("a"));
+  EXPECT_EQ(get("first")->info.parent, SessionId{"a"}) << "which has ended";
+}
+
 TEST_F(RouterTest, BeforeTheModelIsLoadedTheyAreThereAlready) {
   kv::SessionRecord& record = left_behind("a");
   record.chain = {testing::kFakeBos, 'x', 'y'};
@@ -63,7 +203,7 @@ TEST_F(RouterTest, BeforeTheModelIsLoadedTheyAreThereAlready) {
   EXPECT_EQ(list().size(), 2u);
   EXPECT_EQ(list()[0].worker, -1);
   EXPECT_TRUE(get("b"));
-  const auto fork = wait_for(sessions().fork(kTenant, "a", "fork"));
+  const auto fork = wait_for(sessions().fork(kTenant, {.session = "a", .name = "fork"}));
   EXPECT_EQ(fork->turns, 2);
   const auto rewound = rewind("a", 0);
   EXPECT_EQ(rewound->turns, 1);

@@ -133,12 +133,16 @@ Task<Expected<ImportedSession>> SessionTransfer::import_session(TenantId tenant,
   record.model = served.name;
   record.last_used_s = parts_.clock.unix_s();
   record.has_foreign_kv = state && *state;
-  auto added = co_await commands_.add(std::move(record), parts_.access.least_loaded_lane(served), {});
+  auto added = co_await commands_.add(std::move(record), parts_.access.least_loaded_lane(served));
   if (!added) co_return added.error();
   ImportedSession made{.info = std::move(*added), .are_tokens_kept = imported->are_tokens_kept};
   if (state) {
     made.kv = keep_kv(made.info.id, std::move(*state));
-    if (const Session* session = parts_.sessions.find(made.info.id)) made.info = parts_.access.info_of(*session);
+    if (const Session* session = parts_.sessions.find(made.info.id)) {
+      std::string metadata = std::move(made.info.metadata);  // Whole, as the record may not be in memory any more.
+      made.info = parts_.access.info_of(*session);
+      made.info.metadata = std::move(metadata);
+    }
   }
   co_return made;
 }

@@ -18,6 +18,7 @@
 #include "llm/detokenizer.h"
 #include "llm/image_tokens.h"
 #include "wire/generate_fields.h"
+#include "wire/metadata_fields.h"
 
 namespace uma::engine {
 namespace {
@@ -51,6 +52,7 @@ Expected<kv::SessionRecord> retokenized(const chat::ChatFormat& format, kv::Sess
   static_cast<kv::SessionHead&>(made) = static_cast<const kv::SessionHead&>(old);
   made.tools = old.tools;
   made.template_arguments = old.template_arguments;
+  made.metadata = old.metadata;
   made.n_keep = made.turns_dropped = 0;  // These count tokens and turns, which are made again.
   if (made.mode != SessionMode::chat) {
     if (file.text.empty()) return made;
@@ -101,7 +103,7 @@ Bytes read_conversation(PortableReader& in) {
 constexpr std::string_view kImagesMagic = "umaimage";
 constexpr std::uint64_t kImagesMax = 65'536;
 
-std::unexpected<Error> refuse_images(std::string_view why) {
+std::unexpected<Error> refuse_file(std::string_view why) {
   return fail(ErrorCode::proto_field, std::format("the session file cannot be used: {}", why));
 }
 
@@ -126,7 +128,7 @@ class ImagesReader {
     if (magic != kImagesMagic) return reader;
     reader.left_ = read_value<std::uint64_t>(ahead);
     if (reader.left_ == 0 || reader.left_ > kImagesMax) {
-      return refuse_images("its number of images is impossible");
+      return refuse_file("its number of images is impossible");
     }
     reader.in_ = ahead;
     return reader;
@@ -136,7 +138,7 @@ class ImagesReader {
   Expected<Bytes> next() {
     const std::uint64_t length = in_.left() < sizeof(std::uint64_t) ? 0 : read_value<std::uint64_t>(in_);
     if (length == 0 || length > in_.left() || length > image::kImageBytesMax) {
-      return refuse_images("it ends within its images");
+      return refuse_file("it ends within its images");
     }
     --left_;
     Bytes file(length);
@@ -288,7 +290,7 @@ Expected<Unit> import_image(ImageImport& import) {
                                            .text = std::string(reinterpret_cast<const char*>(file->data()), file->size()),
                                            .media = Media::any});
   if (!image) return std::unexpected(image.error());
-  if (import.wanted.erase((*image)->id) == 0) return refuse_images("it has an image that no message uses");
+  if (import.wanted.erase((*image)->id) == 0) return refuse_file("it has an image that no message uses");
   auto use = import.encoder->keep(import.tenant, **image);
   if (!use) return std::unexpected(use.error());
   import.kept.ids.push_back((*image)->id);
@@ -343,6 +345,7 @@ Expected<ImportedRecord> import_record(const chat::ChatFormat& format, const Por
     return fail(ErrorCode::proto_field,
                 "the session file cannot be used: it has an invalid tool call, tool result, tool or image");
   }
+  if (!wire::normalize_metadata(file->record.metadata)) return refuse_file("its metadata is more than a session may have");
   const auto rest = skip_images(in);
   if (!rest) return std::unexpected(rest.error());
   const bool has_state = rest->left() > 0;
@@ -361,7 +364,7 @@ Expected<ImportedRecord> import_record(const chat::ChatFormat& format, const Por
     }
     // Images of another projector have other tokens.
     if (runs && runs_of(record.pending)) return ImportedRecord{.record = std::move(file->record), .has_state = has_state};
-    if (images.empty()) return refuse_images("it has tokens of an image that is not in the file");
+    if (images.empty()) return refuse_file("it has tokens of an image that is not in the file");
   }
   if (const std::size_t needed = text_bytes(*file); needed > text_bytes_max) {
     return fail(

@@ -1,6 +1,7 @@
 #include "engine/session/record_edits.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "base/check.h"
@@ -67,6 +68,8 @@ kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kep
 
 kv::SessionRecord forked(const kv::SessionRecord& record, SessionId id, std::string name, std::int64_t now_s) {
   kv::SessionRecord copy = record;
+  copy.parent = record.id;
+  copy.fork_turn = turns_end(record);
   copy.id = std::move(id);
   copy.name = std::move(name);
   copy.created_s = now_s;
@@ -74,6 +77,24 @@ kv::SessionRecord forked(const kv::SessionRecord& record, SessionId id, std::str
   copy.responses.clear();
   copy.is_of_responses = false;
   return copy;
+}
+
+kv::SessionRecord with_system_only(const kv::SessionRecord& record, std::int64_t now_s) {
+  UMA_CHECK(record.mode != SessionMode::text);
+  kv::SessionRecord next = rewound(record, 0, now_s);
+  next.chain.clear();
+  next.messages.clear();
+  next.responses.clear();
+  next.turns_dropped = 0;
+  next.has_instructions = false;
+  if (record.has_instructions) next.n_keep = 0;  // Its system prompt had the instructions.
+  const std::vector<ChatMessage>& said = record.messages.empty() ? record.pending_messages : record.messages;
+  // Instructions are the last response's, and no part of the conversation.
+  for (const ChatMessage& message : said | std::views::drop(record.has_instructions ? 1 : 0)) {
+    if (message.role != "system") break;
+    next.pending_messages.push_back(message);
+  }
+  return next;
 }
 
 kv::SessionRecord forked_for_responses(const kv::SessionRecord& record, std::size_t turns_kept, SessionId id,

@@ -32,8 +32,11 @@ namespace uma::engine {
 
 // The record with its first `turns_kept` turns only, without pending input and without the responses of later turns.
 [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept, std::int64_t now_s);
-// A copy under a new id. Responses stay with the original, because a response's id belongs to one session.
+// A copy under a new id, whose parent is the original. Responses stay with the original, because a response's id belongs to one
+// session.
 [[nodiscard]] kv::SessionRecord forked(const kv::SessionRecord& record, SessionId id, std::string name, std::int64_t now_s);
+// The record with its system message alone, which is pending again. Requires: not a text.
+[[nodiscard]] kv::SessionRecord with_system_only(const kv::SessionRecord& record, std::int64_t now_s);
 // The first turns as a new session, which only responses use.
 [[nodiscard]] kv::SessionRecord forked_for_responses(const kv::SessionRecord& record, std::size_t turns_kept, SessionId id,
                                                      std::int64_t now_s);

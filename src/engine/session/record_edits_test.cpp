@@ -69,6 +69,41 @@ TEST(RecordEdits, AForkHasEverythingButTheResponses) {
   EXPECT_EQ(copy.name, "other");
   EXPECT_EQ(copy.created_s, kNow);
   EXPECT_THAT(copy.responses, IsEmpty());
+  EXPECT_EQ(copy.parent, chat().id);
+  EXPECT_EQ(copy.fork_turn, 3);
+}
+
+TEST(RecordEdits, TheSystemMessageAloneIsPendingAgain) {
+  kv::SessionRecord record = chat();
+  record.messages.insert(record.messages.begin(), {"system", "Be brief"});
+  for (kv::Turn& turn : record.turns) turn.messages_begin += turn.messages_begin > 0 ? 1 : 0;
+  const kv::SessionRecord left = with_system_only(record, kNow);
+  EXPECT_THAT(left.pending_messages, ElementsAre(ChatMessage{"system", "Be brief"}));
+  EXPECT_THAT(left.pending, IsEmpty());
+  EXPECT_THAT(left.chain, IsEmpty());
+  EXPECT_THAT(left.messages, IsEmpty());
+  EXPECT_THAT(left.turns, IsEmpty());
+  EXPECT_THAT(left.responses, IsEmpty());
+  EXPECT_THAT(kv::impossible_part(left), IsEmpty());
+
+  // After turns were dropped, and without the instructions of a response.
+  record.messages.insert(record.messages.begin(), {"system", "Sing"});
+  record.has_instructions = true;
+  record.on_full = OnFull::shift;
+  record.n_keep = 2;
+  record.turns_dropped = 1;
+  record.turns = {{.tokens_begin = 2, .reply_begin = 3, .messages_begin = 2}};
+  const kv::SessionRecord cut = with_system_only(record, kNow);
+  EXPECT_THAT(cut.pending_messages, ElementsAre(ChatMessage{"system", "Be brief"}));
+  EXPECT_FALSE(cut.has_instructions);
+  EXPECT_THAT(kv::impossible_part(cut), IsEmpty());
+  EXPECT_EQ(forked(cut, SessionId{"new"}, "", kNow).fork_turn, 0);
+
+  kv::SessionRecord waiting;
+  waiting.mode = SessionMode::chat;
+  waiting.pending_messages = {{"system", "Be brief"}, {"user", "a"}};
+  waiting.pending = {1, 2};
+  EXPECT_THAT(with_system_only(waiting, kNow).pending_messages, ElementsAre(ChatMessage{"system", "Be brief"}));
 }
 
 TEST(RecordEdits, AForkForResponsesHasTheFirstTurnsAndNoName) {
@@ -81,6 +116,8 @@ TEST(RecordEdits, AForkForResponsesHasTheFirstTurnsAndNoName) {
   EXPECT_FALSE(copy.is_public);
   EXPECT_EQ(copy.name, "");
   EXPECT_EQ(copy.metadata, "");
+  EXPECT_EQ(copy.parent, original.id);
+  EXPECT_EQ(copy.fork_turn, 1);
 }
 
 TEST(RecordEdits, AConversationKeepsItsTurnsWhenAResponseIsForgotten) {

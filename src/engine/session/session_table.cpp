@@ -36,7 +36,9 @@ void SessionTable::adopt(kv::SessionSummary summary) {
     next_expiry_ = std::min(next_expiry_, session.expires);
   }
   session.summary = std::move(summary);
-  accounts_[session.summary.tenant].made.insert(&session);
+  Account& account = accounts_[session.summary.tenant];
+  account.made.insert(&session);
+  account.used.insert(&session);
   count_tokens(session.summary, true);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
 }
@@ -69,16 +71,17 @@ SessionId SessionTable::new_id() {
   return id;
 }
 
-SessionLock SessionTable::add(kv::SessionRecord made, std::size_t lane, SessionId forked_from) {
+SessionLock SessionTable::add(kv::SessionRecord made, std::size_t lane) {
   Session& session = sessions_[made.id];
   session.summary = kv::summary_of(made);
   session.record = std::make_shared<const kv::SessionRecord>(std::move(made));
   session.is_new = true;
   session.lane = lane;
-  session.forked_from = std::move(forked_from);
   const kv::SessionSummary& summary = session.summary;
   if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
-  accounts_[summary.tenant].made.insert(&session);
+  Account& account = accounts_[summary.tenant];
+  account.made.insert(&session);
+  account.used.insert(&session);
   count_tokens(summary, true);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
   touch(session);
@@ -184,23 +187,41 @@ Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record
     count_tokens(now, true);
   };
   count_instead(session.summary, summary);
+  const bool is_renamed = summary.name != session.summary.name;
+  const auto forget_name = [this](const kv::SessionSummary& named) { names_.erase({named.tenant, named.name}); };
+  if (is_renamed && !summary.name.empty()) {
+    UMA_CHECK(names_.try_emplace({summary.tenant, summary.name}, summary.id).second);
+  }
+  const auto take_back = [&] {
+    count_instead(summary, session.summary);
+    if (is_renamed) forget_name(summary);
+  };
   Expected<Unit> done;
   try {
     done = co_await tasks_.ask<Unit>(
         [&](Reply<Unit> reply) { catalog_.commit(record, session.is_new ? nullptr : session.record, std::move(reply)); });
   } catch (...) {
-    count_instead(summary, session.summary);
+    take_back();
     throw;
   }
   if (done) {
-    session.summary = std::move(summary);
+    if (is_renamed) forget_name(session.summary);
+    set_summary(session, std::move(summary));
     session.record = record;
     session.is_new = false;
     run_noting([&] { options_.on_committed(*record); });
   } else {
-    count_instead(summary, session.summary);
+    take_back();
   }
   co_return done;
+}
+
+// Replaces the summary, by which the session is ordered.
+void SessionTable::set_summary(Session& session, kv::SessionSummary summary) {
+  Account& account = accounts_.at(session.summary.tenant);
+  UMA_CHECK(summary.created_s == session.summary.created_s && account.used.erase(&session) == 1);
+  session.summary = std::move(summary);
+  account.used.insert(&session);
 }
 
 // --- Use
@@ -301,7 +322,7 @@ void SessionTable::erase(Session& session) {
   set_used(session);
   const auto account = accounts_.find(session.summary.tenant);
   count_tokens(session.summary, false);
-  UMA_CHECK(account->second.made.erase(&session) == 1);
+  UMA_CHECK(account->second.made.erase(&session) == 1 && account->second.used.erase(&session) == 1);
   if (account->second.made.empty()) accounts_.erase(account);
   auto node = sessions_.extract(session.summary.id);
   if (!session.summary.name.empty()) names_.erase({session.summary.tenant, session.summary.name});
@@ -343,6 +364,7 @@ void SessionTable::check_invariants() const {
   std::size_t counted = 0;
   for (const auto& [tenant, account] : accounts_) {
     counted += account.made.size();
+    UMA_CHECK(account.used.size() == account.made.size());
     std::size_t tokens = 0;
     bool is_changing = false;
     for (const Session* session : account.made) {
@@ -355,6 +377,8 @@ void SessionTable::check_invariants() const {
   std::size_t unused_bytes = 0;
   for (const auto& [id, session] : sessions_) {
     UMA_CHECK(session.summary.id == id);
+    UMA_CHECK(accounts_.at(session.summary.tenant).used.contains(&session));
+    if (!session.summary.name.empty()) UMA_CHECK(names_.at({session.summary.tenant, session.summary.name}) == id);
     const bool is_used = session.is_locked || session.is_running();
     UMA_CHECK(is_used || session.ends.empty());
     UMA_CHECK(is_used || !session.is_new);

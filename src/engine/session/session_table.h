@@ -4,7 +4,9 @@
 // Invariants: (1) A session's record is replaced after the catalog has committed the new one, and a session is removed after
 // the catalog has removed it. (2) A session that is locked or running stays in the table. (3) The record of a session in use is
 // in memory. Records of idle sessions stay in memory up to record_bytes_max, the most recently used ones first, and are read
-// from the catalog when they are needed again. (4) Locks are granted in the order of the requests for them.
+// from the catalog when they are needed again. (4) Locks are granted in the order of the requests for them. (5) Of metadata the
+// table holds what lists show (SessionSummary::metadata), which is at most kListedMetadataBytesMax for a session; the rest is
+// part of its record.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +31,7 @@
 #include "core/reply.h"
 #include "core/request.h"
 #include "core/task.h"
+#include "engine/session/session_listing.h"
 #include "kv/catalog.h"
 
 namespace uma::engine {
@@ -82,7 +85,6 @@ struct Session {
   kv::SessionSummary summary;       // Of the committed record.
   kv::RecordPtr record;             // The committed record; null: only the catalog has it.
   std::size_t lane = 0;             // Index of its lane among the lanes of its model, if the model is loaded.
-  SessionId forked_from;            // Empty: the session is not a fork.
   std::unique_ptr<SessionRun> run;  // Null: no reply is in progress.
   bool is_locked = false;
   bool is_rewritten = false;  // Input that waits has made the template write the past differently.
@@ -129,16 +131,18 @@ class SessionTable {
     for (const auto& [id, session] : sessions_) visit(session);
   }
 
-  // Visits the tenant's sessions in the order of their creation, from the one behind `after` (null: from the first), until
-  // visit() returns false. True: visit() has returned false.
-  bool for_each_of(const TenantId& tenant, const Session* after, auto&& visit) const {
-    const auto found = accounts_.find(tenant);
-    if (found == accounts_.end()) return false;
-    const auto& made = found->second.made;
-    for (auto session = after == nullptr ? made.begin() : made.upper_bound(after); session != made.end(); ++session) {
-      if (!visit(**session)) return true;
-    }
-    return false;
+  // Visits the tenant's sessions in this order, from the one behind `after` (nullopt: from the first), until visit() returns
+  // false. True: visit() has returned false.
+  bool for_each_of(const TenantId& tenant, SessionOrder order, const std::optional<ListPosition>& after, auto&& visit) const {
+    const auto account = accounts_.find(tenant);
+    if (account == accounts_.end()) return false;
+    const auto walk = [&](const auto& sessions) {
+      for (auto next = after ? sessions.upper_bound(*after) : sessions.begin(); next != sessions.end(); ++next) {
+        if (!visit(**next)) return true;
+      }
+      return false;
+    };
+    return order == SessionOrder::oldest_first ? walk(account->second.made) : walk(account->second.used);
   }
 
   [[nodiscard]] SessionId new_id();
@@ -146,10 +150,11 @@ class SessionTable {
   [[nodiscard]] Expected<Unit> check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const;
   // Adds a new session and locks it; commit() stores it in the catalog. It counts for its tenant from now on. It is removed
   // again when it is neither locked nor running and was not committed.
-  [[nodiscard]] SessionLock add(kv::SessionRecord record, std::size_t lane, SessionId forked_from);
+  [[nodiscard]] SessionLock add(kv::SessionRecord record, std::size_t lane);
 
-  // Commits `next` as the session's record. It is counted at once, so that concurrent commits cannot exceed a quota together.
-  // Requires: the caller has the session's lock, and waits for the result. Errors: E_IO_001, and nothing has changed.
+  // Commits `next` as the session's record. It is counted at once, so that concurrent commits cannot exceed a quota together or
+  // take one name. Requires: the caller has the session's lock, and waits for the result; no other session has the name of
+  // `next`. Errors: E_IO_001, and nothing has changed.
   [[nodiscard]] Task<Expected<Unit>> commit(Session& session, kv::RecordPtr next);
   [[nodiscard]] Task<Expected<Unit>> commit(Session& session, kv::SessionRecord next) {
     return commit(session, std::make_shared<const kv::SessionRecord>(std::move(next)));
@@ -180,18 +185,27 @@ class SessionTable {
  private:
   friend class SessionLock;
 
-  struct IsOlder {
-    bool operator()(const Session* a, const Session* b) const {
-      return std::tie(a->summary.created_s, a->summary.id) < std::tie(b->summary.created_s, b->summary.id);
+  template <SessionOrder kOrder>
+  struct InOrder {
+    using is_transparent = void;
+    static auto key(const Session* session) {
+      const kv::SessionSummary& summary = session->summary;
+      return std::tie(kOrder == SessionOrder::oldest_first ? summary.created_s : summary.last_used_s, summary.id);
+    }
+    static auto key(const ListPosition& position) { return std::tie(position.first, position.second); }
+    bool operator()(const auto& a, const auto& b) const {
+      return kOrder == SessionOrder::oldest_first ? key(a) < key(b) : key(b) < key(a);
     }
   };
   // The sessions and tokens of a tenant.
   struct Account {
-    std::set<const Session*, IsOlder> made;
+    std::set<const Session*, InOrder<SessionOrder::oldest_first>> made;
+    std::set<const Session*, InOrder<SessionOrder::last_used_first>> used;
     std::size_t tokens = 0;  // Including tokens that are being committed.
   };
 
   void adopt(kv::SessionSummary summary);
+  void set_summary(Session& session, kv::SessionSummary summary);
   void count_tokens(const kv::SessionSummary& summary, bool has_come);
   [[nodiscard]] SessionLock lock_now(Session& session);
   void unlock(Session& session);

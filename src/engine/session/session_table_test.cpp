@@ -54,7 +54,7 @@ class SessionTableTest : public ::testing::Test {
   }
   // Adds and commits a session.
   void add(kv::SessionRecord made) {
-    const SessionLock lock = table_->add(std::move(made), 0, {});
+    const SessionLock lock = table_->add(std::move(made), 0);
     EXPECT_TRUE(result_of(table_->commit(*lock, lock->record)));
   }
   Session& session(const std::string& id) { return *table_->find(SessionId{id}); }
@@ -88,6 +88,31 @@ TEST_F(SessionTableTest, ASessionIsFoundByItsIdAndItsNameByItsOwnTenantOnly) {
   const auto none = result_of(table_->lock(kTenant, "two"));
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::session_unknown);
+}
+
+TEST_F(SessionTableTest, ANameIsTakenWhileItIsStoredAndFreeAgainIfItCannotBe) {
+  make();
+  kv::SessionRecord named = record("one");
+  named.name = "notes";
+  add(std::move(named));
+  const SessionLock held = lock("one");
+  kv::SessionRecord next = *held->record;
+  next.name = "diary";
+  catalog_.is_full = true;
+  EXPECT_FALSE(result_of(table_->commit(*held, next)));
+  EXPECT_EQ(table_->find(kTenant, "diary"), nullptr);
+  EXPECT_EQ(table_->find(kTenant, "notes"), &session("one"));
+  catalog_.is_full = false;
+  std::optional<Expected<Unit>> done;
+  tasks_.answer([&](Expected<Unit> got) { done = std::move(got); }, table_->commit(*held, next));
+  EXPECT_EQ(table_->find(kTenant, "diary"), &session("one"));
+  EXPECT_EQ(table_->find(kTenant, "notes"), &session("one")) << "until the change is stored";
+  work();
+  ASSERT_TRUE(done && *done);
+  EXPECT_EQ(table_->find(kTenant, "notes"), nullptr);
+  next.name.clear();
+  ASSERT_TRUE(result_of(table_->commit(*held, next)));
+  EXPECT_EQ(table_->find(kTenant, "diary"), nullptr);
 }
 
 TEST_F(SessionTableTest, WhatComesToALockedSessionWaitsInItsOrder) {
@@ -193,7 +218,7 @@ TEST_F(SessionTableTest, QuotasCountWhatIsBeingCommittedAndTakeItBackWhereThatFa
   // A session that a response has made counts before it is in the catalog, but not after it is discarded.
   kv::SessionRecord other = record("o");
   other.tenant = TenantId{"b"};
-  SessionLock made = table_->add(std::move(other), 0, {});
+  SessionLock made = table_->add(std::move(other), 0);
   table_->begin_run(*made, RequestId{1});
   Session& begun = *made;
   made.release();

@@ -201,6 +201,7 @@ TEST_F(HttpServerTest, LetsPagesOfNamedOriginsAsk) {
   const Answer preflight = one.answer();
   EXPECT_EQ(preflight.status, 200);
   EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example\r\n"));
+  EXPECT_THAT(preflight.head, HasSubstr("PATCH"));
   EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Headers: authorization,x-stainless-os\r\n"));
   one.post(kChat, kHello, "Origin: https://chat.example\r\n");
   const Answer refused = one.answer();

@@ -47,7 +47,7 @@ constexpr std::chrono::seconds kHttpLinger{2};      // Time for a client to read
 
 // Headers for a browser's CORS preflight.
 std::string preflight_header(const http::fields& head) {
-  std::string header = "Access-Control-Allow-Methods: GET, POST, DELETE\r\nAccess-Control-Max-Age: 600\r\n";
+  std::string header = "Access-Control-Allow-Methods: GET, POST, PATCH, DELETE\r\nAccess-Control-Max-Age: 600\r\n";
   const std::string_view wanted = head[http::field::access_control_request_headers];
   if (is_header_list(wanted)) header += std::format("Access-Control-Allow-Headers: {}\r\n", wanted);
   return header;

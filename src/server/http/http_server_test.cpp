@@ -310,6 +310,28 @@ TEST_F(HttpServerTest, ReadsChunkedBodiesAndAsksForThemWhereTheClientWaits) {
   EXPECT_EQ(one.answer().status, 200);
 }
 
+TEST_F(HttpServerTest, SessionsAreChangedAndForkedAtATurn) {
+  start();
+  HttpClient one = client();
+  const auto call = [&](const std::string& line, const std::string& body) {
+    one.send(std::format("{} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}", line, body.size(), body));
+    return one.answer();
+  };
+  const Answer changed = call("PATCH /v1/sessions/a", R"({"name":"tale","metadata":{"title":null,"tags":"x"}})");
+  EXPECT_EQ(changed.status, 200);
+  EXPECT_THAT(changed.body, HasSubstr(R"("name":"tale")"));
+  EXPECT_THAT(changed.body, HasSubstr(R"("metadata":{"tags":"x"})"));
+  const Answer taken = call("PATCH /v1/sessions/a", R"({"name":"taken"})");
+  EXPECT_EQ(taken.status, 409);
+  EXPECT_THAT(taken.body, HasSubstr("E_PROTO_003"));
+  EXPECT_EQ(call("PATCH /v1/sessions/a", "{}").status, 400);
+  const Answer fork = call("POST /v1/sessions/a/fork", R"({"name":"b","turn":1,"metadata":{"k":"v"}})");
+  EXPECT_EQ(fork.status, 200);
+  EXPECT_THAT(fork.body, HasSubstr(R"("parent_id":"id-of-a","fork_turn":2,"metadata":{"k":"v"})"));
+  const Answer replaced = call("POST /v1/conversations/conv_" + std::string(32, '0'), R"({"metadata":{"k":"v"}})");
+  EXPECT_THAT(replaced.body, HasSubstr(R"("metadata":{"k":"v"})"));
+}
+
 TEST_F(HttpServerTest, ListsSessionsInPages) {
   start();
   HttpClient one = client();
@@ -321,6 +343,9 @@ TEST_F(HttpServerTest, ListsSessionsInPages) {
   const Answer page = get("?after=a%20tale&limit=1");
   EXPECT_THAT(page.body, HasSubstr(R"("name":"behind a tale")"));
   EXPECT_THAT(page.body, HasSubstr(R"("has_more":true)"));
+  EXPECT_EQ(get("?order=desc&q=a%20%C3%A4").status, 200);
+  EXPECT_EQ(get("?order=new").status, 400);
+  EXPECT_EQ(get("?q=%FF").status, 400);
   for (const char* limit : {"0", "10001", "-1", "x", "99999999999999999999"}) {
     const Answer refused = get("?limit=" + std::string(limit));
     EXPECT_EQ(refused.status, 400) << limit;

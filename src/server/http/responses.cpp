@@ -44,6 +44,10 @@ class ResponseWriter final : public AnswerEncoder {
   wire::ResponseEncoder encoder_;
 };
 
+std::string conversation_of(const SessionDetail& session) {
+  return wire::conversation_json(session.info);
+}
+
 Answer respond_unknown(HttpConnection& connection, const HttpRequest& request, std::string_view what) {
   const Error error{ErrorCode::session_unknown, std::format("no such {}: it never existed or was deleted", what)};
   co_return co_await connection.respond_error(404, error, request.keep_alive);
@@ -213,23 +217,17 @@ Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest&
 Answer handlers::create_conversation(HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_conversation(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  const std::string metadata = call->metadata;
   auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().create_session(connection.tenant(), std::move(*call), std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(made), request, [&](const SessionInfo& session) {
-    SessionDetail begun;
-    begun.info = session;
-    begun.metadata = metadata;
-    return wire::conversation_json(begun);
-  });
+  co_return co_await connection.respond_with(std::move(made), request, wire::conversation_json);
 }
 
 Answer handlers::get_conversation(HttpConnection& connection, const HttpRequest& request) {
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
   auto detail = co_await ask_for_session(connection, std::move(*session));
-  co_return co_await connection.respond_with(std::move(detail), request, wire::conversation_json);
+  co_return co_await connection.respond_with(std::move(detail), request, conversation_of);
 }
 
 Answer handlers::update_conversation(HttpConnection& connection, const HttpRequest& request) {
@@ -237,10 +235,12 @@ Answer handlers::update_conversation(HttpConnection& connection, const HttpReque
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
   auto metadata = wire::decode_metadata(request.body);
   if (!metadata) co_return co_await connection.respond_rejected(metadata.error(), request);
-  auto detail = co_await connection.ask<SessionDetail>([&](Reply<SessionDetail> reply) {
-    connection.service().set_metadata(connection.tenant(), std::move(*session), std::move(*metadata), std::move(reply));
+  auto changed = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+    connection.service().update_session(
+        connection.tenant(), {.session = std::move(*session), .metadata = std::move(*metadata), .replaces_metadata = true},
+        std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(detail), request, wire::conversation_json);
+  co_return co_await connection.respond_with(std::move(changed), request, wire::conversation_json);
 }
 
 Answer handlers::delete_conversation(HttpConnection& connection, const HttpRequest& request) {
@@ -278,7 +278,7 @@ Answer handlers::get_conversation_item(HttpConnection& connection, const HttpReq
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
   auto detail = co_await ask_for_session(connection, std::move(*session));
-  if (!detail || !*detail) co_return co_await connection.respond_with(std::move(detail), request, wire::conversation_json);
+  if (!detail || !*detail) co_return co_await connection.respond_with(std::move(detail), request, conversation_of);
   auto item = wire::conversation_item(**detail, request.ids.back());
   if (!item) co_return co_await connection.respond_rejected(item.error(), request);
   co_await read_images(connection, std::span(&*item, 1));
@@ -290,14 +290,14 @@ Answer handlers::delete_conversation_item(HttpConnection& connection, const Http
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
   auto detail = co_await ask_for_session(connection, *session);
   if (!detail || !*detail) {
-    co_return co_await connection.respond_with(std::move(detail), request, wire::conversation_json);
+    co_return co_await connection.respond_with(std::move(detail), request, conversation_of);
   }
   const auto place = wire::removable_message(**detail, request.ids.back());
   if (!place) co_return co_await connection.respond_rejected(place.error(), request);
   auto left = co_await connection.ask<SessionDetail>([&](Reply<SessionDetail> reply) {
     connection.service().remove_last_message(connection.tenant(), std::move(*session), *place, std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(left), request, wire::conversation_json);
+  co_return co_await connection.respond_with(std::move(left), request, conversation_of);
 }
 
 }  // namespace uma::server

@@ -39,6 +39,7 @@ constexpr std::array kRoutes = {
     HttpRoute{post, "/v1/sessions", handlers::create_session},
     HttpRoute{post, "/v1/sessions/import", handlers::import_session, /*takes_images=*/false, /*takes_file=*/true},
     HttpRoute{get, "/v1/sessions/{id}", handlers::get_session},
+    HttpRoute{patch, "/v1/sessions/{id}", handlers::update_session},
     HttpRoute{delete_, "/v1/sessions/{id}", handlers::end_session},
     HttpRoute{post, "/v1/sessions/{id}/fork", handlers::fork_session},
     HttpRoute{post, "/v1/sessions/{id}/rewind", handlers::rewind_session},

@@ -91,6 +91,7 @@ Answer list_sessions(HttpConnection& connection, const HttpRequest& request);
 Answer get_session(HttpConnection& connection, const HttpRequest& request);
 Answer end_session(HttpConnection& connection, const HttpRequest& request);
 Answer fork_session(HttpConnection& connection, const HttpRequest& request);
+Answer update_session(HttpConnection& connection, const HttpRequest& request);
 Answer rewind_session(HttpConnection& connection, const HttpRequest& request);
 Answer touch_session(HttpConnection& connection, const HttpRequest& request);
 Answer export_session(HttpConnection& connection, const HttpRequest& request);

@@ -29,6 +29,7 @@ TEST(HttpRoutes, FindTheHandlerAndTheIds) {
   EXPECT_TRUE(is("/v1/sessions/import", post, handlers::import_session));
   EXPECT_TRUE(is("/v1/sessions/import", get, handlers::get_session, {"import"}));
   EXPECT_TRUE(is("/v1/sessions/a b/fork", post, handlers::fork_session, {"a b"}));
+  EXPECT_TRUE(is("/v1/sessions/a b", patch, handlers::update_session, {"a b"}));
   EXPECT_TRUE(is("/v1/messages", post, handlers::create_message));
   EXPECT_TRUE(is("/v1/messages/count_tokens", post, handlers::count_message_tokens));
   EXPECT_TRUE(is("/", get, handlers::get_root));
@@ -57,6 +58,7 @@ TEST(HttpRoutes, OtherMethodsAreToldWhichOnesThereAre) {
                                       {"/v1/responses/x", "GET, DELETE"},
                                       {"/v1/conversations/x", "GET, POST, DELETE"},
                                       {"/v1/sessions", "GET, POST"},
+                                      {"/v1/sessions/x", "GET, PATCH, DELETE"},
                                       {"/v1/sessions/x/touch", "POST"},
                                       {"/health", "GET"}}) {
     const RouteMatch match = find_route(path, put);

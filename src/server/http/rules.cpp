@@ -48,6 +48,7 @@ int http_status(ErrorCode code) {
     case ErrorCode::session_unknown:
       return 404;
     case ErrorCode::session_busy:
+    case ErrorCode::session_name_taken:
       return 409;
     case ErrorCode::auth:
       return 401;

@@ -110,6 +110,7 @@ TEST(HttpRules, GiveEveryErrorItsStatus) {
   EXPECT_EQ(http_status(ErrorCode::model_unknown), 404);
   EXPECT_EQ(http_status(ErrorCode::model_capability), 400);
   EXPECT_EQ(http_status(ErrorCode::session_busy), 409);
+  EXPECT_EQ(http_status(ErrorCode::session_name_taken), 409);
   EXPECT_EQ(http_status(ErrorCode::auth), 401);
   EXPECT_EQ(http_status(ErrorCode::runtime_decode), 500);
 }

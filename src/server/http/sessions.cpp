@@ -29,14 +29,15 @@ std::expected<BodyT, wire::RejectedBody> decode(std::string_view type, const Htt
   return std::get<BodyT>(std::move(*body));
 }
 
-// Parses ?after=…&limit=…
+// Parses ?after=…&limit=…&order=…&q=…
 std::expected<SessionListRequest, wire::RejectedBody> decode_list(std::string_view query) {
-  const std::string after = wire::query_value(query, "after");
   const std::string limit = wire::query_value(query, "limit");
   const auto number = wire::query_integer(limit);
   std::string body;
   json::ObjectWriter object(body);
-  if (!after.empty()) object.field("after", after);
+  for (const std::string_view name : {"after", "order", "q"}) {
+    if (const std::string value = wire::query_value(query, name); !value.empty()) object.field(name, value);
+  }
   if (number) object.field("limit", *number);
   if (!number && !limit.empty()) object.field("limit", limit);
   object.close();
@@ -86,12 +87,21 @@ Answer handlers::end_session(HttpConnection& connection, const HttpRequest& requ
 }
 
 Answer handlers::fork_session(HttpConnection& connection, const HttpRequest& request) {
-  auto call = decode<wire::ForkSessionRequest>("fork_session", request);
+  auto call = decode<ForkRequest>("fork_session", request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
-    connection.service().fork_session(connection.tenant(), std::move(call->session), std::move(call->name), std::move(reply));
+    connection.service().fork_session(connection.tenant(), std::move(*call), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(made), request, kSessionJson);
+}
+
+Answer handlers::update_session(HttpConnection& connection, const HttpRequest& request) {
+  auto call = decode<UpdateSessionRequest>("update_session", request);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  auto session = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+    connection.service().update_session(connection.tenant(), std::move(*call), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(session), request, kSessionJson);
 }
 
 Answer handlers::rewind_session(HttpConnection& connection, const HttpRequest& request) {
@@ -128,11 +138,11 @@ Answer handlers::export_session(HttpConnection& connection, const HttpRequest& r
   co_return co_await connection.respond(200, "application/octet-stream", std::move(body), request.keep_alive);
 }
 
-// The body is the file; the query's ?name=… is the name of the new session.
+// The body is the file; the query's ?name=… is the name of the new session, if it is not to have that of the file.
 Answer handlers::import_session(HttpConnection& connection, const HttpRequest& request) {
   std::string fields;
   json::ObjectWriter object(fields);
-  object.field("name", wire::query_value(request.query, "name"));
+  if (const std::string name = wire::query_value(request.query, "name"); !name.empty()) object.field("name", name);
   object.close();
   auto call = wire::decode_session_request("import_session", "", fields);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);

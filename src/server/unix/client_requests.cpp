@@ -243,9 +243,12 @@ void ClientRequests::run(const std::string& id, wire::EndSessionRequest request)
   service_.end_session(tenant_, std::move(request.session), reply_to<Unit>(id, append));
 }
 
-void ClientRequests::run(const std::string& id, wire::ForkSessionRequest request) {
-  service_.fork_session(tenant_, std::move(request.session), std::move(request.name),
-                        reply_to<SessionInfo>(id, wire::append_session));
+void ClientRequests::run(const std::string& id, ForkRequest request) {
+  service_.fork_session(tenant_, std::move(request), reply_to<SessionInfo>(id, wire::append_session));
+}
+
+void ClientRequests::run(const std::string& id, UpdateSessionRequest request) {
+  service_.update_session(tenant_, std::move(request), reply_to<SessionInfo>(id, wire::append_session_ack));
 }
 
 void ClientRequests::run(const std::string& id, wire::RewindSessionRequest request) {

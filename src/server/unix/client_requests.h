@@ -72,7 +72,8 @@ class ClientRequests {
   void run(const std::string& id, AppendRequest request);
   void run(const std::string& id, wire::CancelRequest request);
   void run(const std::string& id, wire::EndSessionRequest request);
-  void run(const std::string& id, wire::ForkSessionRequest request);
+  void run(const std::string& id, ForkRequest request);
+  void run(const std::string& id, UpdateSessionRequest request);
   void run(const std::string& id, wire::RewindSessionRequest request);
   void run(const std::string& id, wire::TouchRequest request);
   void run(const std::string& id, wire::GetSessionRequest request);

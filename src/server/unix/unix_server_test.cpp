@@ -263,6 +263,9 @@ TEST_F(UnixServerTest, AnswersEveryCommand) {
   EXPECT_EQ(answer(R"("type":"cancel","session_id":"quiet")").at("cancelled").as_bool(), false);
   EXPECT_EQ(answer(R"("type":"end_session","session_id":"n")").at("event").as_string(), "ack");
   EXPECT_EQ(answer(R"("type":"fork_session","session_id":"n","name":"m")").at("event").as_string(), "session");
+  EXPECT_EQ(answer(R"("type":"fork_session","session_id":"n","turn":-1)").at("fork_turn").as_int64(), 0);
+  EXPECT_EQ(answer(R"("type":"update_session","session_id":"n","name":"m")").at("name").as_string(), "m");
+  EXPECT_EQ(answer(R"("type":"update_session","session_id":"n","name":"taken")").at("code").as_string(), "E_PROTO_003");
   EXPECT_EQ(answer(R"("type":"rewind_session","session_id":"n","turn":3)").at("turns").as_int64(), 4);
   EXPECT_EQ(answer(R"("type":"get_session","session_id":"n")").at("text").as_string().size(), 1'000'000u);
   EXPECT_EQ(answer(R"("type":"list_sessions")").at("sessions").as_array().size(), 1u);
