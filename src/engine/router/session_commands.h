@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "core/ids.h"
@@ -30,6 +31,7 @@ class SessionCommands {
   [[nodiscard]] Task<Expected<SessionInfo>> rewind(TenantId tenant, std::string session, std::int32_t turn);
   [[nodiscard]] Task<Expected<SessionInfo>> touch(TenantId tenant, std::string session);
   [[nodiscard]] Task<Expected<SessionDetail>> get(TenantId tenant, std::string session);
+  [[nodiscard]] Task<Expected<std::vector<TurnReceipt>>> list_receipts(TenantId tenant, std::string session);
   [[nodiscard]] Expected<SessionList> list(const TenantId& tenant, const SessionListRequest& request) const;
   [[nodiscard]] Task<Expected<SessionDetail>> set_metadata(TenantId tenant, std::string session, std::string metadata);
   [[nodiscard]] Task<Expected<SessionDetail>> remove_last_message(TenantId tenant, std::string session, MessagePosition place);
