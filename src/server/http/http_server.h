@@ -13,6 +13,7 @@
 #include "core/model_library.h"
 #include "core/service.h"
 #include "server/http/api_keys.h"
+#include "server/http/page_files.h"
 #include "server/server.h"
 
 namespace uma::server {
@@ -42,6 +43,7 @@ struct HttpServerOptions {
   std::vector<std::string> cors_origins = {};   // Origins of pages that may send requests, besides the server's own.
   std::string access_log = "off";               // See AccessLog::open().
   std::string version = {};                     // umad's; empty: not told.
+  PageFiles page = {};                          // Empty: no page at /.
   ModelLibrary* library = nullptr;              // Outlives the server; null: models cannot be pulled, named or deleted.
 };
 

@@ -120,8 +120,11 @@ Answer ollama_pull(HttpConnection& connection, const HttpRequest& request);
 Answer ollama_delete(HttpConnection& connection, const HttpRequest& request);
 Answer ollama_copy(HttpConnection& connection, const HttpRequest& request);
 
-// monitoring.cpp
+// page.cpp
 Answer get_root(HttpConnection& connection, const HttpRequest& request);
+Answer get_page_file(HttpConnection& connection, const HttpRequest& request);
+
+// monitoring.cpp
 Answer list_models(HttpConnection& connection, const HttpRequest& request);
 Answer get_model(HttpConnection& connection, const HttpRequest& request);
 Answer get_health(HttpConnection& connection, const HttpRequest& request);
