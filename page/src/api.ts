@@ -1,8 +1,8 @@
 // The requests of the page to umad, one function each.
 import { readEvents, readJsonLines, type SseEvent } from './sse.ts';
 import type {
-  ConfigValue, InputItem, ItemPage, KeyInfo, MetadataChanges, Model, ResponseObject, SamplingDefaults, Session, SessionDetail,
-  SessionOptions,
+  ConfigValue, InputItem, ItemPage, KeyInfo, MetadataChanges, Model, Receipt, ResponseObject, SamplingDefaults, Session,
+  SessionDetail, SessionOptions,
 } from './types.ts';
 
 const kNameBytesMax = 128;
@@ -141,22 +141,31 @@ export class Api {
   setMetadata = (id: string, metadata: MetadataChanges) =>
     this.json<Session>(`v1/sessions/${id}`, { method: 'PATCH', body: { metadata } });
 
+  listReceipts = async (id: string) => (await this.json<{ data: Receipt[] }>(`v1/sessions/${id}/receipts`)).data;
+
   listItems = (id: string, after = '', limit = 100, signal?: AbortSignal) =>
     this.json<ItemPage>(`v1/conversations/conv_${id}/items?order=desc&limit=${limit}${after ? `&after=${after}` : ''}`, { signal });
 
   // --- Replies
 
-  // The events of a reply in a session. `options` are further fields of the request.
-  async *respond(id: string, input: InputItem[], options: Record<string, unknown>, signal: AbortSignal): AsyncGenerator<SseEvent> {
-    const body = { ...options, conversation: `conv_${id}`, input, stream: true };
+  // Appends an input, which the next reply answers.
+  appendItems = (id: string, items: InputItem[]) => this.json<ItemPage>(`v1/conversations/conv_${id}/items`, { body: { items } });
+  // Only the last item can be deleted.
+  deleteItem = (id: string, item: string) => this.json(`v1/conversations/conv_${id}/items/${item}`, { method: 'DELETE' });
+
+  // The events of a reply to the input that waits in a session. The reply goes on if nobody reads it any more. `options` are
+  // further fields of the request.
+  async *respond(id: string, options: Record<string, unknown>, signal: AbortSignal): AsyncGenerator<SseEvent> {
+    const body = { background: true, ...options, conversation: `conv_${id}`, stream: true };
     const answer = await this.send('v1/responses', { body, signal });
     yield* readEvents(answer.body!);
   }
   cancelResponse = (id: string) => this.json<ResponseObject>(`v1/responses/${id}/cancel`, { method: 'POST' });
 
-  // Missing: the stream of a reply that another request began.
+  // The events of a reply behind the one with the number `after`; -1: all.
   async *attach(responseId: string, after: number, signal: AbortSignal): AsyncGenerator<SseEvent> {
-    const answer = await this.send(`v1/responses/${responseId}?stream=true&starting_after=${after}`, { signal });
+    const from = after < 0 ? '' : `&starting_after=${after}`;
+    const answer = await this.send(`v1/responses/${responseId}?stream=true${from}`, { signal });
     yield* readEvents(answer.body!);
   }
 

@@ -1,62 +1,36 @@
 // One session as the page shows it: its items, the reply that is being written, and what the user can do with it.
 import { computed, signal } from '@preact/signals';
-import { clipped, isAborted } from './api.ts';
+import { ApiError, clipped, isAborted } from './api.ts';
+import { emptyReply, isLastEvent, type Reply, type ReplyEvent, takeEvent, wholeReply } from './reply.ts';
 import { announce, api, connection, goTo, noteFailure, openId, refreshSessions, sessions } from './state.ts';
 import { requestFields, settingsOf, keepSettings } from './settings.ts';
 import type { SseEvent } from './sse.ts';
-import { recall, remember } from './store.ts';
 import { hearTabs, tellTabs } from './tabs.ts';
-import { turnsOf, type Turn } from './turns.ts';
-import type { InputItem, Item, ResponseObject, SessionOptions, Usage } from './types.ts';
-
-export interface Reply {
-  input: InputItem[];
-  text: string;
-  reasoning: string;
-  calls: { name: string; arguments: string }[];
-  isStopping: boolean;
-  isElsewhere: boolean;  // Another tab or program reads it.
-}
-
-export interface Receipt {
-  reason: string;
-  usage: Usage;
-}
+import { inputOf, turnsOf, type Turn } from './turns.ts';
+import type { InputItem, Item, Receipt, SessionOptions } from './types.ts';
 
 const kShowMs = 80;
-const kTellMs = 250;
 const kAnnounceMs = 3000;
 const kAnnouncedCharsMax = 400;
-const kTailCharsMax = 64 << 10;
-const kReceiptsMax = 500;
-
-// --- Receipts are told once, at the end of a reply. The browser keeps the last ones.
-
-export const receipts = signal<Record<string, Receipt>>(recall('receipts', {}));
-export const receiptOf = (session: string, turn: number): Receipt | undefined => receipts.value[`${session}:${turn}`];
-
-function keepReceipt(session: string, turn: number, receipt: Receipt) {
-  const all = Object.entries({ ...recall<Record<string, Receipt>>('receipts', {}), [`${session}:${turn}`]: receipt });
-  receipts.value = Object.fromEntries(all.slice(-kReceiptsMax));
-  remember('receipts', receipts.value);
-}
 
 export class Conversation {
   readonly items = signal<readonly Item[]>([]);
+  readonly receipts = signal<ReadonlyMap<number, Receipt>>(new Map());  // By turn.
   readonly hasEarlier = signal(false);
   readonly isLoaded = signal(false);
   readonly reply = signal<Reply | null>(null);
   readonly isBusy = computed(() => this.reply.value !== null);
+  readonly writtenTurn = computed(() => this.reply.value?.turn);
   readonly isStopping = computed(() => this.reply.value?.isStopping ?? false);
   readonly problem = signal('');
-  readonly unsent = signal<InputItem[] | null>(null);  // An input whose reply failed before it was kept.
+  readonly unsent = signal<InputItem[] | null>(null);  // An input that is not kept: it stands in the field again.
   private oldest = '';
   private seen = '';  // What the session looked like when its items were read.
   private abort: AbortController | null = null;
   private responseId = '';
-  private turn = -1;  // Of the reply that is being written.
+  private wantsStop = false;  // As soon as the response has an id.
+  private unreadable = '';  // The id of a response whose beginning is not kept.
   private shownAt = 0;
-  private toldAt = 0;
   private announcedAt = 0;
   private announcedChars = 0;
   private showTimer = 0;
@@ -73,7 +47,8 @@ export class Conversation {
 
   async load() {
     try {
-      const page = await api.listItems(this.id);
+      const [page, receipts] = await Promise.all([api.listItems(this.id), api.listReceipts(this.id)]);
+      this.receipts.value = new Map(receipts.map((receipt) => [receipt.turn, receipt]));
       const fresh = page.data.reverse();
       // Earlier pages that were read stay, if they end where this page begins.
       const old = this.items.value;
@@ -101,16 +76,16 @@ export class Conversation {
     }
   }
 
-  // Reads the items again if another tab or program has changed the session. Called with every list of sessions.
+  // Reads what another tab or program has changed or is having written. Called with every list of sessions.
   follow() {
     const session = sessions.value.find((each) => each.session_id === this.id);
     if (!session || this.isRunning) return;
-    if (session.busy && session.response_id) {
-      const id = session.response_id;
-      void this.read([], (abort) => api.attach(id, 0, abort));
+    const response = session.busy ? session.response_id : undefined;
+    if (response && response !== this.unreadable) {
+      void this.read(() => api.attach(response, -1, this.abort!.signal), response);
       return;
     }
-    if (session.busy && !this.reply.value) this.reply.value = emptyReply([], true);
+    if (session.busy && !this.reply.value) this.reply.value = emptyReply(true);
     if (!session.busy && this.reply.value?.isElsewhere) this.reply.value = null;
     const now = `${session.turns} ${session.tokens} ${session.pending_tokens} ${session.busy}`;
     if (now === this.seen) return;
@@ -121,60 +96,96 @@ export class Conversation {
 
   // --- Writing
 
-  // Sends an input and shows the reply as it comes. Returns when the reply has ended.
+  // Appends an input and shows the reply as it comes. Returns when the reply has ended. The input is kept before the reply
+  // begins, so whatever ends the reply early, it can be answered again.
   async send(input: InputItem[]) {
     if (this.isRunning) return;
-    let fields;
+    try {
+      requestFields(settingsOf(this.id));
+      const added = await api.appendItems(this.id, input);
+      this.items.value = [...this.items.value, ...added.data];
+      tellTabs({ type: 'changed', session: this.id });
+    } catch (error) {
+      this.problem.value = noteFailure(error);
+      this.unsent.value = input;
+      return;
+    }
+    await this.answer();
+  }
+
+  // Has the input that waits answered; `again`: the last input, whose reply is replaced.
+  async answer(again = false) {
+    if (this.isRunning) return;
+    let fields: Record<string, unknown>;
     try {
       fields = requestFields(settingsOf(this.id));
     } catch (error) {
       this.problem.value = (error as Error).message;
-      this.unsent.value = input;
       return;
     }
-    await this.read(input, (abort) => api.respond(this.id, input, fields, abort));
-    // A reply that ended before its first token leaves nothing behind: the input is given back.
-    if (!this.items.value.some((item) => item.uma.turn === this.turn)) this.unsent.value = input;
+    if (again) fields['uma'] = { ...(fields['uma'] as object | undefined), regenerate: true };
+    await this.read(() => api.respond(this.id, fields, this.abort!.signal), '', again ? this.turns().at(-1)?.turn : undefined);
   }
 
-  // Shows a reply as it comes, until it has ended.
-  private async read(input: InputItem[], events: (abort: AbortSignal) => AsyncGenerator<SseEvent>) {
-    this.abort = new AbortController();
-    this.problem.value = '';
-    this.responseId = '';
-    this.turn = -1;
-    this.announcedChars = 0;
-    this.reply.value = emptyReply(input, false);
-    this.growing = emptyReply(input, false);
-    announce('A reply is being written.');
+  // Takes the input of the last turn back, if no reply follows it.
+  async takeBack(turn: Turn) {
     try {
-      for await (const event of events(this.abort.signal)) this.takeEvent(event);
+      const input = inputOf(turn);
+      for (const item of [...turn.input].reverse()) await api.deleteItem(this.id, item.id);
+      this.unsent.value = input;
+      await this.load();
+      tellTabs({ type: 'changed', session: this.id });
+    } catch (error) {
+      this.problem.value = noteFailure(error);
+    }
+  }
+
+  // Shows a reply as it comes, until it has ended. `attached` is its id if another request has begun it.
+  private async read(begin: () => AsyncGenerator<SseEvent>, attached: string, turn?: number) {
+    const abort = new AbortController();
+    this.abort = abort;
+    this.problem.value = '';
+    this.responseId = attached;
+    this.wantsStop = false;
+    this.announcedChars = 0;
+    this.reply.value = emptyReply(false, turn);
+    this.growing = emptyReply(false, turn);
+    announce('A reply is being written.');
+    const attach = (id: string, after: number) => api.attach(id, after, abort.signal);
+    const pause = (tries: number) => new Promise<void>((resolve) => setTimeout(resolve, 500 * 2 ** tries));
+    try {
+      for await (const event of wholeReply(begin, attach, pause)) this.take(event);
       connection.value = 'ok';
     } catch (error) {
-      if (!isAborted(error)) this.problem.value = noteFailure(error);
+      const status = error instanceof ApiError ? error.status : 0;
+      if (attached !== '' && status === 409) this.unreadable = attached;
+      // A response that others began may end before it is read.
+      else if (!isAborted(error) && !(attached !== '' && status === 404)) this.problem.value = noteFailure(error);
     }
     clearTimeout(this.showTimer);
     this.showTimer = 0;
     this.abort = null;
     await this.load();
-    this.reply.value = null;
+    this.reply.value = this.unreadable !== '' && this.unreadable === attached ? emptyReply(true) : null;
     const rest = openId.value !== this.id ? '' : this.growing.text.slice(this.announcedChars).trim().slice(-kAnnouncedCharsMax);
     announce(this.problem.value !== '' ? `The reply failed: ${this.problem.value}` : `${rest} – The reply is finished.`);
-    tellTabs({ type: 'changed', session: this.id });
+    if (attached === '') tellTabs({ type: 'changed', session: this.id });
     await refreshSessions().catch(noteFailure);
   }
 
   // Ends the reply; what was written stays.
   async stop() {
     const reply = this.reply.value;
-    if (!reply) return;
+    if (!reply || reply.isElsewhere) return;
     this.reply.value = { ...reply, isStopping: true };
-    if (reply.isElsewhere) return tellTabs({ type: 'stop', session: this.id });
+    if (this.responseId === '') {
+      this.wantsStop = true;
+      return;
+    }
     const abort = this.abort;
     const timer = setTimeout(() => abort?.abort(), 3000);
     try {
-      if (this.responseId === '') abort?.abort();
-      else await api.cancelResponse(this.responseId);
+      await api.cancelResponse(this.responseId);
     } catch {
       abort?.abort();
     } finally {
@@ -184,14 +195,24 @@ export class Conversation {
 
   // Continues from the beginning of `turn` with another input, in a new session beside this one.
   async branch(turn: number, input: InputItem[]) {
+    await this.beside(turn - 1, (branch) => branch.send(input));
+  }
+
+  // Has the input of `turn` answered again, in a new session beside this one.
+  async regenerate(turn: number) {
+    await this.beside(turn, (branch) => branch.answer(true));
+  }
+
+  // Makes a session with the turns up to `last`, opens it, and begins there.
+  private async beside(last: number, begin: (branch: Conversation) => Promise<void>) {
     try {
-      const id = (await api.forkSession(this.id, turn - 1)).session_id;
+      const id = (await api.forkSession(this.id, last)).session_id;
       keepSettings(id, settingsOf(this.id));
       await refreshSessions();
       goTo('talk', id);
       const branch = conversationOf(id);
       await branch.load();
-      void branch.send(input);
+      void begin(branch);
     } catch (error) {
       this.problem.value = noteFailure(error);
     }
@@ -209,47 +230,18 @@ export class Conversation {
     }
   }
 
-  takeTail(text: string, reasoning: string) {
-    if (!this.isRunning) this.reply.value = { ...emptyReply([], true), text, reasoning };
-  }
-
   // --- The stream
 
-  private growing: Reply = emptyReply([], false);
+  private growing: Reply = emptyReply(false);
 
-  private takeEvent(event: SseEvent) {
-    const body = JSON.parse(event.data);
-    const reply = this.growing;
-    switch (body.type) {
-      case 'response.created':
-        this.responseId = body.response.id;
-        this.turn = body.response.uma.turn;
-        return;
-      case 'response.output_text.delta':
-        reply.text += body.delta;
-        return this.showSoon();
-      case 'response.reasoning_text.delta':
-        reply.reasoning += body.delta;
-        return this.showSoon();
-      case 'response.output_item.added':
-        if (body.item.type === 'function_call') reply.calls = [...reply.calls, { name: body.item.name, arguments: '' }];
-        return this.showSoon();
-      case 'response.function_call_arguments.delta': {
-        const last = reply.calls.at(-1);
-        if (last) reply.calls = [...reply.calls.slice(0, -1), { ...last, arguments: last.arguments + body.delta }];
-        return this.showSoon();
-      }
-      case 'response.completed': case 'response.incomplete': case 'response.failed': {
-        const response = body.response as ResponseObject;
-        if (response.error) this.problem.value = response.error.message;
-        if (response.uma.usage) {
-          keepReceipt(this.id, response.uma.turn, { reason: response.uma.reason ?? 'stop', usage: response.uma.usage });
-        }
-        return;
-      }
-      case 'error':
-        this.problem.value = String(body.message ?? body.error?.message ?? 'The reply failed.');
+  private take(event: ReplyEvent) {
+    if (event.type === 'response.created') {
+      this.responseId = event.response?.id ?? '';
+      tellTabs({ type: 'begun', session: this.id });
+      if (this.wantsStop) api.cancelResponse(this.responseId).catch(noteFailure);
     }
+    if (isLastEvent(event) && event.response?.error) this.problem.value = event.response.error.message;
+    if (takeEvent(this.growing, event)) this.showSoon();
   }
 
   // Shows the reply as it is, at most a few times a second.
@@ -261,11 +253,6 @@ export class Conversation {
       const now = Date.now();
       this.shownAt = now;
       this.reply.value = { ...this.growing, isStopping: this.reply.value?.isStopping ?? false };
-      if (now - this.toldAt > kTellMs) {
-        this.toldAt = now;
-        const { text, reasoning } = this.growing;
-        tellTabs({ type: 'tail', session: this.id, text: text.slice(-kTailCharsMax), reasoning: reasoning.slice(-kTailCharsMax) });
-      }
       this.announceParagraphs(now);
     }, Math.max(0, this.shownAt + kShowMs - Date.now()));
   }
@@ -279,10 +266,6 @@ export class Conversation {
     this.announcedChars = end;
     this.announcedAt = now;
   }
-}
-
-function emptyReply(input: InputItem[], isElsewhere: boolean): Reply {
-  return { input, text: '', reasoning: '', calls: [], isStopping: false, isElsewhere };
 }
 
 // --- The conversations of this page. One that is not open keeps its reply running.
@@ -303,7 +286,6 @@ export function conversationOf(id: string): Conversation {
   return conversation;
 }
 
-export const isAnyReplying = () => [...conversations.values()].some((each) => each.isRunning);
 export const isReplying = (id: string) => conversations.get(id)?.isRunning ?? false;
 
 // Begins a session with its first input. Its title is the beginning of the input.
@@ -321,8 +303,8 @@ export async function startSession(options: SessionOptions, input: InputItem[], 
 export function followTabs() {
   hearTabs((message) => {
     const conversation = conversations.get(message.session);
-    if (message.type === 'tail') conversation?.takeTail(message.text, message.reasoning);
-    if (message.type === 'stop' && conversation?.isRunning) void conversation.stop();
+    // The list names the response, and the open conversation attaches to it.
+    if (message.type === 'begun') void refreshSessions().catch(noteFailure);
     if (message.type === 'changed') {
       if (conversation && !conversation.isRunning) {
         conversation.reply.value = null;

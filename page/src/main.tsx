@@ -2,7 +2,7 @@
 import { signal, useSignal, useSignalEffect } from '@preact/signals';
 import { type ComponentType, render } from 'preact';
 import { useEffect } from 'preact/hooks';
-import { followTabs, isAnyReplying } from './conversation.ts';
+import { followTabs } from './conversation.ts';
 import { snapshot, watch } from './live.ts';
 import {
   announcement, apiKey, connection, connectionProblem, followPlace, goTo, keepFresh, openId, place, refresh, sessions,
@@ -120,9 +120,6 @@ addEventListener('keydown', (event) => {
 });
 // A file that is dropped beside its place must not replace the page.
 for (const name of ['dragover', 'drop']) addEventListener(name, (event) => event.preventDefault());
-
-// A reply ends with the page that reads it.
-addEventListener('beforeunload', (event) => isAnyReplying() && event.preventDefault());
 
 followPlace();
 followTabs();

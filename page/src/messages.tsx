@@ -1,7 +1,7 @@
 // The turns of a conversation and the reply that is being written.
 import { useSignal } from '@preact/signals';
 import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
-import { type Conversation, receiptOf } from './conversation.ts';
+import type { Conversation } from './conversation.ts';
 import { Markdown } from './markdown.tsx';
 import { receiptSentence } from './receipt.ts';
 import { sessions } from './state.ts';
@@ -9,7 +9,7 @@ import { branchesAt } from './tree.ts';
 import { inputOf, messageOfUser, picturesOf, textOf, type Turn } from './turns.ts';
 import type { InputItem, Item } from './types.ts';
 import { Confirm, copyText } from './ui.tsx';
-import { pictureData, visibleText } from './visible_text.ts';
+import { visibleText } from './visible_text.ts';
 
 function Pictures({ addresses }: { addresses: readonly (string | null)[] }) {
   if (addresses.length === 0) return null;
@@ -126,16 +126,15 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
   const isEditing = useSignal(false);
   const asText = useSignal(false);
   const isAsking = useSignal(false);
-  const receipt = receiptOf(conversation.id, turn.turn);
+  const receipt = conversation.receipts.value.get(turn.turn);
   const message = turn.input.findLast((item) => item.type === 'message');
   const reply = turn.output.map((item) => (item.type === 'message' ? textOf(item.content) : '')).join('');
   const waiting = turn.output.filter((item) => item.type === 'function_call');
   const isBusy = conversation.isBusy.value;
 
-  const again = (change?: (input: InputItem[]) => InputItem[]) => {
+  const again = (change: (input: InputItem[]) => InputItem[]) => {
     try {
-      const input = inputOf(turn);
-      void conversation.branch(turn.turn, change ? change(input) : input);
+      void conversation.branch(turn.turn, change(inputOf(turn)));
     } catch (error) {
       conversation.problem.value = (error as Error).message;
     }
@@ -160,6 +159,12 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
           <footer>
             <Branches conversation={conversation} turn={turn.turn} />
             {message && !isEditing.value && <button type="button" class="quiet" disabled={isBusy} onClick={() => (isEditing.value = true)}>Edit</button>}
+            {isLast && turn.output.length === 0 && !isBusy && (
+              <>
+                <button type="button" class="quiet" onClick={() => conversation.answer()}>Answer</button>
+                <button type="button" class="quiet" onClick={() => conversation.takeBack(turn)}>Take back</button>
+              </>
+            )}
           </footer>
         </article>
       )}
@@ -173,7 +178,7 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
           {isLast && waiting.length > 0 && !isBusy && <ToolResults calls={waiting} conversation={conversation} />}
           <footer>
             {reply !== '' && <button type="button" class="quiet" onClick={() => copyText(reply)}>Copy</button>}
-            <button type="button" class="quiet" disabled={isBusy || turn.input.length === 0} onClick={() => again()} title="With the settings at the right, as a new branch">
+            <button type="button" class="quiet" disabled={isBusy || turn.input.length === 0} onClick={() => conversation.regenerate(turn.turn)} title="With the settings at the right, as a new branch">
               Regenerate
             </button>
             {reply !== '' && (
@@ -204,16 +209,6 @@ function Tail({ conversation, onGrow }: { conversation: Conversation; onGrow: ()
   if (!reply) return null;
   return (
     <>
-      {reply.input.length > 0 && (
-        <article class="user" aria-label="You">
-          {reply.input.map((item) => 'role' in item
-            ? <>
-                <Pictures addresses={item.content.map((part) => ('image_url' in part ? pictureData(part.image_url) : undefined)).filter((each) => each !== undefined)} />
-                <p class="said">{visibleText(item.content.map((part) => ('text' in part ? part.text : '')).join(''))}</p>
-              </>
-            : <p class="said">{visibleText(item.output)}</p>)}
-        </article>
-      )}
       <article class="reply" aria-label="Reply" aria-busy="true">
         <Reasoning text={reply.reasoning} isOpen={reply.text === ''} />
         <Markdown text={reply.text} isOpen />
@@ -236,8 +231,9 @@ export function Messages({ conversation }: { conversation: Conversation }) {
   const items = conversation.items.value;
   const isBusy = conversation.isBusy.value;
   const turns = conversation.turns();
-  // While a reply is written, its own input may be listed already.
-  const shown = isBusy && conversation.isRunning ? turns.filter((turn) => turn.output.length > 0) : turns;
+  // A reply that is made again takes the place of the one before.
+  const written = conversation.writtenTurn.value;
+  const shown = turns.map((turn) => (turn.turn === written ? { ...turn, output: [] } : turn));
 
   const toEnd = () => {
     if (box.current) box.current.scrollTop = box.current.scrollHeight;

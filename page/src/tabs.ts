@@ -2,8 +2,7 @@
 
 export type TabMessage =
   | { type: 'changed'; session: string }  // Its turns, title or existence.
-  | { type: 'tail'; session: string; text: string; reasoning: string }  // The reply so far, a few times a second.
-  | { type: 'stop'; session: string };  // The tab that reads the reply should stop it.
+  | { type: 'begun'; session: string };  // A reply, which other tabs can read, too.
 
 const channel = typeof BroadcastChannel === 'undefined' ? null : new BroadcastChannel('uma');
 

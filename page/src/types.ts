@@ -13,7 +13,7 @@ export interface Session {
   dropped_turns: number;
   on_full: 'error' | 'shift';
   busy: boolean;
-  response_id?: string;  // Missing: the reply that is being written.
+  response_id?: string;  // The reply that is being written, if it is a response.
   tier: Tier;
   hot_bytes: number;
   warm_bytes: number;
@@ -65,6 +65,13 @@ export interface Usage {
   ttft_ms: number;
   tokens_per_s: number;
   seed: number;
+}
+
+// How the reply of a turn ended, and its cost.
+export interface Receipt {
+  turn: number;
+  reason: string;
+  usage: Usage;
 }
 
 export interface ContentPart {

@@ -141,7 +141,7 @@ struct GenerateRequest {
   Input input;
   bool regenerate = false;  // Drops the last turn's reply first; the input is then empty.
   GenerateOptions options;
-  std::optional<ResponseRequest> response;  // Requires messages as input.
+  std::optional<ResponseRequest> response;  // Requires messages as input, except in a conversation where some wait.
   RequestShare share{};                     // Memory of the request, shared by everything made from it.
 };
 

@@ -68,6 +68,8 @@ class Service {
   // Marks the session as used now, which restarts its time to live.
   virtual void touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) = 0;
   virtual void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) = 0;
+  // Replies with the receipts of the turns that have one, in order.
+  virtual void list_receipts(TenantId tenant, std::string session, Reply<std::vector<TurnReceipt>> reply) = 0;
   // Errors: E_SESSION_001 if `after` is not a session.
   virtual void list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) = 0;
   // Changes the name and the metadata, also while a reply is in progress. Errors: E_PROTO_003 if another session has the name,

@@ -10,6 +10,7 @@
 #include "core/capability.h"
 #include "core/ids.h"
 #include "core/portable_file.h"
+#include "core/receipt.h"
 #include "core/request.h"
 #include "core/response.h"
 #include "core/sampling_fields.h"
@@ -30,6 +31,7 @@ struct SessionInfo {
   OnFull on_full = OnFull::error;
   std::int32_t n_keep = 0;  // For shift: first tokens that are never dropped.
   bool busy = false;
+  std::string response{};       // ResponseRequest::id of the reply in progress; empty: it is no response, or there is none.
   Tier tier = Tier::none;       // Where its KV is now.
   std::uint64_t hot_bytes = 0;  // Bytes of its KV, per tier.
   std::uint64_t warm_bytes = 0;
@@ -81,6 +83,13 @@ struct SessionList {
 struct ResponseDetail {
   SessionDetail session;  // The session up to the response; its last message is the reply.
   ResponsePtr response;   // Shared with the session's record.
+  ReceiptPtr receipt{};   // The same; null: it was not kept.
+};
+
+// The receipt of a turn.
+struct TurnReceipt {
+  std::int32_t turn = 0;  // Counted from the session's beginning.
+  ReceiptPtr receipt;
 };
 
 struct ExportedSession {

@@ -1,6 +1,8 @@
 // The receipt of a reply: its cost, and the reused tokens.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -22,6 +24,16 @@ constexpr std::string_view tier_name(Tier tier) {
   return "none";
 }
 
+// The values of Usage::reuse_reason (docs/protocol/socket.md).
+inline constexpr std::array<std::string_view, 12> kReuseReasons = {
+    "", "hot", "warm", "cold", "shifted", "rewritten", "checkpoint", "prefix", "one_shot", "not_cached", "diverged", "refused"};
+
+// The value that is equal to `text`; empty: there is none.
+constexpr std::string_view reuse_reason_of(std::string_view text) {
+  const auto* const found = std::ranges::find(kReuseReasons, text);
+  return found == kReuseReasons.end() ? "" : *found;
+}
+
 struct Usage {
   std::int32_t prompt_tokens = 0;  // = reused_tokens + recomputed_tokens: all tokens before the first new one.
   std::int32_t reused_tokens = 0;
@@ -31,12 +43,13 @@ struct Usage {
   std::int32_t dropped_turns = 0;     // Oldest turns dropped because the context was full.
   std::int32_t dropped_tokens = 0;
   Tier tier = Tier::none;              // Tier of the largest reused part.
-  std::string_view reuse_reason = "";  // One of a fixed set of phrases (docs/protocol/socket.md); static storage.
+  std::string_view reuse_reason = "";  // One of kReuseReasons; static storage.
   double restore_ms = 0;
   double queue_ms = 0;      // From receipt until the first token entered a batch.
   double ttft_ms = 0;       // From receipt until the first new token; 0 without one.
   double tokens_per_s = 0;  // New tokens after the first, over the time since the first; 0 for fewer than two.
   std::uint64_t seed = 0;
+  bool operator==(const Usage&) const = default;
 };
 
 }  // namespace uma

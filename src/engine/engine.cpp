@@ -423,6 +423,10 @@ RequestId Engine::embed_images(TenantId tenant, EmbedImagesRequest request, Repl
   return id;
 }
 
+void Engine::list_receipts(TenantId tenant, std::string session, Reply<std::vector<TurnReceipt>> reply) {
+  ask<&SessionCommands::list_receipts>(std::move(reply), std::move(tenant), std::move(session));
+}
+
 void Engine::list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) {
   router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
     reply(router_.sessions().list(tenant, request));

@@ -10,6 +10,13 @@
 
 namespace uma::kv {
 
+bool Turn::operator==(const Turn& other) const {
+  const bool has_same_receipt =
+      receipt == other.receipt || (receipt != nullptr && other.receipt != nullptr && *receipt == *other.receipt);
+  return tokens_begin == other.tokens_begin && reply_begin == other.reply_begin && messages_begin == other.messages_begin &&
+         has_same_receipt;
+}
+
 SessionSummary summary_of(const SessionRecord& record) {
   return {{static_cast<const SessionHead&>(record)},        static_cast<std::int32_t>(record.chain.size()),
           static_cast<std::int32_t>(record.pending.size()), static_cast<std::int32_t>(record.pending_messages.size()),
@@ -38,6 +45,7 @@ std::size_t bytes_of(const SessionRecord& record) {
       total += sizeof message + message.role.capacity() + message.content.capacity() + message.extra.capacity();
     }
   }
+  for (const Turn& turn : record.turns) total += turn.receipt == nullptr ? 0 : sizeof *turn.receipt;
   for (const ResponsePtr& response : record.responses) {
     total += sizeof response + sizeof *response + response->id.capacity() + response->request.capacity();
   }

@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "core/error.h"
 #include "core/ids.h"
+#include "core/receipt.h"
 #include "core/request.h"
 #include "core/response.h"
 
@@ -21,7 +22,9 @@ struct Turn {
   std::int32_t tokens_begin = 0;  // Where the input begins.
   std::int32_t reply_begin = 0;
   std::int32_t messages_begin = 0;
-  bool operator==(const Turn&) const = default;
+  ReceiptPtr receipt{};  // Of the reply; null: it was not kept.
+  // Compares receipts by value.
+  [[nodiscard]] bool operator==(const Turn& other) const;
 };
 
 // The properties of a session without its conversation.

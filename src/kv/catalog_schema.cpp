@@ -103,7 +103,30 @@ ALTER TABLE sessions ADD COLUMN parent_id TEXT NOT NULL DEFAULT '';
 ALTER TABLE sessions ADD COLUMN fork_turn INTEGER NOT NULL DEFAULT 0
 )sql";
 
-constexpr std::array kSteps{kVersion1, kVersion2, kVersion3, kVersion4, kVersion5, kVersion6, kVersion7};
+// Adds the receipts of turns. `number` is that of the turn.
+constexpr std::string_view kVersion8 = R"sql(
+CREATE TABLE receipts (
+  session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+  number INTEGER NOT NULL,
+  reason INTEGER NOT NULL,
+  prompt_tokens INTEGER NOT NULL,
+  reused_tokens INTEGER NOT NULL,
+  completion_tokens INTEGER NOT NULL,
+  reasoning_tokens INTEGER NOT NULL,
+  dropped_turns INTEGER NOT NULL,
+  dropped_tokens INTEGER NOT NULL,
+  tier INTEGER NOT NULL,
+  reuse_reason TEXT NOT NULL,
+  restore_ms REAL,
+  queue_ms REAL,
+  ttft_ms REAL,
+  tokens_per_s REAL,
+  seed INTEGER NOT NULL,
+  PRIMARY KEY (session, number)
+) STRICT, WITHOUT ROWID;
+)sql";
+
+constexpr std::array kSteps{kVersion1, kVersion2, kVersion3, kVersion4, kVersion5, kVersion6, kVersion7, kVersion8};
 
 }  // namespace
 

@@ -41,6 +41,14 @@ std::int64_t number_of(FinishReason reason) {
   return static_cast<std::int64_t>(reason);
 }
 
+constexpr std::int64_t kTierMax = static_cast<std::int64_t>(Tier::cold);
+
+std::int64_t number_of(Tier tier) {
+  static_assert(static_cast<int>(Tier::none) == 0 && static_cast<int>(Tier::hot) == 1 && static_cast<int>(Tier::warm) == 2 &&
+                static_cast<int>(Tier::cold) == 3);
+  return static_cast<std::int64_t>(tier);
+}
+
 // Pending messages follow the finished ones, so finishing a turn moves no rows.
 std::vector<ChatMessage> all_messages(const SessionRecord& record) {
   std::vector<ChatMessage> all = record.messages;
@@ -108,10 +116,15 @@ RecordRows::RecordRows(const Database& db)
       put_turn_(db, "INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4, ?5)"),
       put_message_(db, "INSERT OR REPLACE INTO messages VALUES (?1, ?2, ?3, ?4, ?5, ?6)"),
       put_block_(db, "INSERT OR REPLACE INTO token_blocks VALUES (?1, ?2, ?3, ?4)"),
+      put_receipt_(db, R"sql(
+        INSERT OR REPLACE INTO receipts
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16))sql"),
       put_response_(db, "INSERT OR REPLACE INTO responses VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"),
       cut_turns_(db, "DELETE FROM turns WHERE session = ?1 AND number >= ?2"),
       cut_messages_(db, "DELETE FROM messages WHERE session = ?1 AND number >= ?2"),
       cut_blocks_(db, "DELETE FROM token_blocks WHERE session = ?1 AND number >= ?2"),
+      cut_receipts_(db, "DELETE FROM receipts WHERE session = ?1 AND number >= ?2"),
+      remove_receipt_(db, "DELETE FROM receipts WHERE session = ?1 AND number = ?2"),
       remove_response_(db, "DELETE FROM responses WHERE session = ?1 AND turn = ?2"),
       remove_session_(db, "DELETE FROM sessions WHERE id = ?1"),
       get_keys_(db, "SELECT key FROM sessions ORDER BY key"),
@@ -124,6 +137,10 @@ RecordRows::RecordRows(const Database& db)
       get_turns_(db, "SELECT number, tokens_begin, reply_begin, messages_begin FROM turns WHERE session = ?1 ORDER BY number"),
       get_messages_(db, "SELECT number, role, content, hash, extra FROM messages WHERE session = ?1 ORDER BY number"),
       get_blocks_(db, "SELECT number, tokens, hash FROM token_blocks WHERE session = ?1 ORDER BY number"),
+      get_receipts_(db, R"sql(
+        SELECT number, reason, prompt_tokens, reused_tokens, completion_tokens, reasoning_tokens, dropped_turns, dropped_tokens,
+               tier, reuse_reason, restore_ms, queue_ms, ttft_ms, tokens_per_s, seed
+        FROM receipts WHERE session = ?1 ORDER BY number)sql"),
       get_responses_(db, R"sql(
         SELECT turn, id, request, created_s, reason, prompt_tokens, reused_tokens, completion_tokens,
                reasoning_tokens
@@ -196,12 +213,25 @@ SqlExpected<Unit> RecordRows::write_messages(std::int64_t key, const SessionReco
 SqlExpected<Unit> RecordRows::write_turns(std::int64_t key, const SessionRecord& record, const SessionRecord& before) {
   for (std::size_t number = equal_at_start(record.turns, before.turns); number < record.turns.size(); ++number) {
     const Turn& turn = record.turns[number];
-    const auto done =
-        put_turn_.run(key, static_cast<std::int64_t>(number), turn.tokens_begin, turn.reply_begin, turn.messages_begin);
+    auto done = put_turn_.run(key, static_cast<std::int64_t>(number), turn.tokens_begin, turn.reply_begin, turn.messages_begin);
     if (!done) return done;
+    const bool had_receipt = number < before.turns.size() && before.turns[number].receipt != nullptr;
+    if (turn.receipt == nullptr && !had_receipt) continue;
+    if (done = write_receipt(key, static_cast<std::int64_t>(number), turn.receipt.get()); !done) return done;
   }
   if (before.turns.size() <= record.turns.size()) return Unit{};
+  if (auto done = cut_receipts_.run(key, std::ssize(record.turns)); !done) return done;
   return cut_turns_.run(key, std::ssize(record.turns));
+}
+
+// Null: the turn has no receipt any more.
+SqlExpected<Unit> RecordRows::write_receipt(std::int64_t key, std::int64_t number, const Receipt* receipt) {
+  if (receipt == nullptr) return remove_receipt_.run(key, number);
+  const Usage& usage = receipt->usage;
+  return put_receipt_.run(key, number, number_of(receipt->reason), usage.prompt_tokens, usage.reused_tokens,
+                          usage.completion_tokens, usage.reasoning_tokens, usage.dropped_turns, usage.dropped_tokens,
+                          number_of(usage.tier), usage.reuse_reason, usage.restore_ms, usage.queue_ms, usage.ttft_ms,
+                          usage.tokens_per_s, static_cast<std::int64_t>(usage.seed));
 }
 
 SqlExpected<Unit> RecordRows::write_responses(std::int64_t key, const SessionRecord& record, const SessionRecord& before) {
@@ -310,6 +340,42 @@ SqlExpected<std::vector<Turn>> RecordRows::read_turns(std::int64_t key) {
   });
   if (!done) return std::unexpected(done.error());
   return turns;
+}
+
+// Gives the turns their receipts. An invalid receipt is dropped; the turn remains.
+SqlExpected<Unit> RecordRows::read_receipts(std::int64_t key, std::vector<Turn>& turns) {
+  get_receipts_.bind(key);
+  return take_rows(get_receipts_, [&] {
+    const std::int64_t number = get_receipts_.integer(0);
+    const std::int64_t reason = get_receipts_.integer(1);
+    const std::int64_t tier = get_receipts_.integer(8);
+    std::array<std::int32_t, 6> counts{};
+    bool is_possible = number >= 0 && number < std::ssize(turns) && reason >= 0 && reason <= kReasonMax && tier >= 0 &&
+                       tier <= kTierMax && get_receipts_.integer(3) <= get_receipts_.integer(2);
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const std::int64_t count = get_receipts_.integer(static_cast<int>(i) + 2);
+      is_possible = is_possible && is_count(count);
+      if (is_possible) counts[i] = static_cast<std::int32_t>(count);
+    }
+    if (!is_possible) return true;
+    turns[static_cast<std::size_t>(number)].receipt =
+        std::make_shared<const Receipt>(Receipt{.reason = static_cast<FinishReason>(reason),
+                                                .usage = {.prompt_tokens = counts[0],
+                                                          .reused_tokens = counts[1],
+                                                          .recomputed_tokens = counts[0] - counts[1],
+                                                          .completion_tokens = counts[2],
+                                                          .reasoning_tokens = counts[3],
+                                                          .dropped_turns = counts[4],
+                                                          .dropped_tokens = counts[5],
+                                                          .tier = static_cast<Tier>(tier),
+                                                          .reuse_reason = reuse_reason_of(get_receipts_.text(9)),
+                                                          .restore_ms = get_receipts_.real(10),
+                                                          .queue_ms = get_receipts_.real(11),
+                                                          .ttft_ms = get_receipts_.real(12),
+                                                          .tokens_per_s = get_receipts_.real(13),
+                                                          .seed = static_cast<std::uint64_t>(get_receipts_.integer(14))}});
+    return true;
+  });
 }
 
 // The responses of the existing turns. An invalid response is dropped; the turn's messages remain.
@@ -451,6 +517,7 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
     is_whole = false;
   }
   if (!impossible_part(*record).empty()) return StoredSession{};
+  if (auto done = read_receipts(key, record->turns); !done) return std::unexpected(done.error());
   auto responses = read_responses(key, record->turns_dropped, record->turns_dropped + std::ssize(record->turns));
   if (!responses) return std::unexpected(responses.error());
   record->responses = std::move(*responses);

@@ -40,6 +40,7 @@ class RecordRows {
   SqlExpected<Unit> write_tokens(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
   SqlExpected<Unit> write_messages(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
   SqlExpected<Unit> write_turns(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
+  SqlExpected<Unit> write_receipt(std::int64_t key, std::int64_t number, const Receipt* receipt);
   SqlExpected<Unit> write_responses(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
   SqlExpected<bool> read_session(std::int64_t key, SessionRecord& record, Counts& counts);
   static bool take_sound_turns(SessionRecord& record, const Counts& counts, const std::vector<Token>& tokens,
@@ -47,6 +48,7 @@ class RecordRows {
   SqlExpected<std::vector<Token>> read_tokens(std::int64_t key);
   SqlExpected<std::vector<ChatMessage>> read_messages(std::int64_t key);
   SqlExpected<std::vector<Turn>> read_turns(std::int64_t key);
+  SqlExpected<Unit> read_receipts(std::int64_t key, std::vector<Turn>& turns);
   SqlExpected<std::vector<ResponsePtr>> read_responses(std::int64_t key, std::int64_t turns_begin, std::int64_t turns_end);
 
   Statement add_tenant_;
@@ -54,10 +56,13 @@ class RecordRows {
   Statement put_turn_;
   Statement put_message_;
   Statement put_block_;
+  Statement put_receipt_;
   Statement put_response_;
   Statement cut_turns_;
   Statement cut_messages_;
   Statement cut_blocks_;
+  Statement cut_receipts_;
+  Statement remove_receipt_;
   Statement remove_response_;
   Statement remove_session_;
   Statement get_keys_;
@@ -66,6 +71,7 @@ class RecordRows {
   Statement get_turns_;
   Statement get_messages_;
   Statement get_blocks_;
+  Statement get_receipts_;
   Statement get_responses_;
 };
 

@@ -98,6 +98,10 @@ void Statement::bind_one(int index, std::int64_t value) {
   if (handle_ != nullptr) note(sqlite3_bind_int64(handle_.get(), index, value));
 }
 
+void Statement::bind_one(int index, double value) {
+  if (handle_ != nullptr) note(sqlite3_bind_double(handle_.get(), index, value));
+}
+
 void Statement::bind_one(int index, std::string_view value) {
   if (handle_ != nullptr)
     note(sqlite3_bind_text64(handle_.get(), index, value.data(), value.size(), SQLITE_STATIC, SQLITE_UTF8));
@@ -133,6 +137,10 @@ SqlExpected<Unit> Statement::finish() {
 
 std::int64_t Statement::integer(int column) const {
   return sqlite3_column_int64(handle_.get(), column);
+}
+
+double Statement::real(int column) const {
+  return sqlite3_column_double(handle_.get(), column);
 }
 
 std::string_view Statement::text(int column) const {

@@ -63,7 +63,7 @@ class Statement {
   Statement(const Database& database, std::string sql) : database_(database.handle()), sql_(std::move(sql)) {}
 
   // Restarts the statement with these values for ?1, ?2 and so on. Texts and blobs are borrowed until the next bind() or run().
-  // Supported: integers, std::string_view (null if its data() is null), blobs as span of bytes.
+  // Supported: integers, doubles, std::string_view (null if its data() is null), blobs as span of bytes.
   template <class... Values>
   void bind(const Values&... values) {
     begin();
@@ -83,6 +83,7 @@ class Statement {
 
   // --- The present row, until the next call. Columns count from 0.
   [[nodiscard]] std::int64_t integer(int column) const;
+  [[nodiscard]] double real(int column) const;
   [[nodiscard]] std::string_view text(int column) const;
   [[nodiscard]] std::span<const std::byte> blob(int column) const;
 
@@ -93,6 +94,8 @@ class Statement {
   void begin();
   SqlExpected<Unit> finish();
   void bind_one(int index, std::int64_t value);
+  void bind_one(int index, std::int32_t value) { bind_one(index, std::int64_t{value}); }
+  void bind_one(int index, double value);
   void bind_one(int index, std::string_view value);
   void bind_one(int index, std::span<const std::byte> value);
   void note(int code);

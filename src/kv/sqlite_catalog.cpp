@@ -299,7 +299,7 @@ SqlExpected<Unit> SqliteCatalog::set_aside(std::span<const DamagedSession> damag
   }
   if (done)
     done = database_.run("CREATE TABLE aside.sessions AS SELECT * FROM main.sessions WHERE key IN (SELECT key FROM damaged)");
-  for (const char* table : {"turns", "messages", "token_blocks", "responses"}) {
+  for (const char* table : {"turns", "messages", "token_blocks", "responses", "receipts"}) {
     if (!done) break;
     done = database_.run(
         std::format("CREATE TABLE aside.{0} AS SELECT * FROM main.{0} WHERE session IN (SELECT key FROM damaged)", table));

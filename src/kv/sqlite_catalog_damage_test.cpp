@@ -317,7 +317,8 @@ TEST_F(SqliteCatalogTest, SoIsWhatADamagedFileOfAnEarlierVersionHas) {
       "ALTER TABLE messages DROP COLUMN extra; ALTER TABLE sessions DROP COLUMN tools; ALTER TABLE sessions DROP COLUMN "
       "has_foreign_kv; ALTER TABLE sessions DROP COLUMN parent_id; ALTER TABLE sessions DROP COLUMN fork_turn; "
       "ALTER TABLE sessions DROP COLUMN template_arguments; "
-      "DROP TABLE responses; ALTER TABLE sessions DROP COLUMN metadata; ALTER TABLE sessions DROP COLUMN is_of_responses; "
+      "DROP TABLE receipts; DROP TABLE responses; ALTER TABLE sessions DROP COLUMN metadata; ALTER TABLE sessions DROP COLUMN "
+      "is_of_responses; "
       "ALTER TABLE sessions DROP COLUMN has_instructions; PRAGMA user_version = 2; VACUUM; PRAGMA journal_mode = DELETE");
   constexpr std::size_t kPage = 4096;
   std::string damaged = read_file(path_);

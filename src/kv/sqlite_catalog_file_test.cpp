@@ -85,12 +85,14 @@ TEST_F(SqliteCatalogTest, AFolderInThePlaceOfTheFileIsAnError) {
 TEST_F(SqliteCatalogTest, ALaterVersionIsRefusedAndLeftAlone) {
   open();
   ASSERT_TRUE(commit(share(text_session("a"))));
-  edit("PRAGMA user_version = 7");
+  edit(std::format("PRAGMA user_version = {}", schema_steps().size() + 1));
   const std::string bytes = read_file(path_);
-  EXPECT_EQ(open_error(),
-            "E_IO_001 " + path_ +
-                ": the catalog has version 7, but this umad supports versions up to 6: start the umad that made it, or give "
-                "this one another --data-dir");
+  EXPECT_EQ(
+      open_error(),
+      "E_IO_001 " + path_ +
+          std::format(": the catalog has version {}, but this umad supports versions up to {}: start the umad that made it, "
+                      "or give this one another --data-dir",
+                      schema_steps().size() + 1, schema_steps().size()));
   EXPECT_EQ(read_file(path_), bytes);
   EXPECT_TRUE(damaged_files().empty());
 }
@@ -169,6 +171,49 @@ TEST_F(SqliteCatalogTest, ResponsesStandWithTheirTurns) {
   edit("UPDATE responses SET reason = 77 WHERE turn = 1; UPDATE responses SET turn = 9 WHERE turn = 4");
   after.responses = {before.responses[1]};
   EXPECT_EQ(open().at("a"), after) << "what makes no sense is none, and costs nothing else";
+  EXPECT_TRUE(damaged_files().empty());
+}
+
+TEST_F(SqliteCatalogTest, ReceiptsStandWithTheirTurns) {
+  const auto receipt = [](std::int32_t tokens) {
+    return std::make_shared<const Receipt>(Receipt{.reason = FinishReason::cancelled,
+                                                   .usage = {.prompt_tokens = 30,
+                                                             .reused_tokens = 20,
+                                                             .recomputed_tokens = 10,
+                                                             .completion_tokens = tokens,
+                                                             .reasoning_tokens = 2,
+                                                             .dropped_turns = 1,
+                                                             .dropped_tokens = 9,
+                                                             .tier = Tier::cold,
+                                                             .reuse_reason = "rewritten",
+                                                             .restore_ms = 0.5,
+                                                             .queue_ms = 1.25,
+                                                             .ttft_ms = 80.125,
+                                                             .tokens_per_s = 41.5,
+                                                             .seed = ~std::uint64_t{0}}});
+  };
+  open();
+  SessionRecord before = text_session("a", 4);
+  before.turns[1].receipt = receipt(1);
+  before.turns[3].receipt = receipt(3);
+  ASSERT_TRUE(commit(share(before)));
+  EXPECT_EQ(open().at("a"), before);
+  SessionRecord after = before;
+  after.turns[1].receipt = nullptr;
+  after.turns[2].receipt = receipt(2);
+  after.turns.pop_back();
+  after.chain.resize(150);
+  ASSERT_TRUE(commit(share(after), share(before)));
+  EXPECT_EQ(open().at("a"), after);
+  ASSERT_TRUE(commit(share(before), share(after)));
+  catalog_.reset();
+  edit("UPDATE receipts SET reuse_reason = 'magic' WHERE number = 1; UPDATE receipts SET tier = 9 WHERE number = 3");
+  SessionRecord left = before;
+  Receipt changed = *before.turns[1].receipt;
+  changed.usage.reuse_reason = "";
+  left.turns[1].receipt = std::make_shared<const Receipt>(changed);
+  left.turns[3].receipt = nullptr;
+  EXPECT_EQ(open().at("a"), left) << "what makes no sense is none, and costs nothing else";
   EXPECT_TRUE(damaged_files().empty());
 }
 

@@ -169,6 +169,9 @@ class FakeService : public Service {
     detail.text = std::string(1'000'000, 'x');
     reply(detail);
   }
+  void list_receipts(TenantId, std::string, Reply<std::vector<TurnReceipt>> reply) override {
+    reply(std::vector<TurnReceipt>{{.turn = 1, .receipt = std::make_shared<const Receipt>()}});
+  }
   void list_sessions(TenantId, SessionListRequest request, Reply<SessionList> reply) override {
     reply(SessionList{.sessions = {session_named(request.after.empty() ? "one" : "behind " + request.after)},
                       .has_more = request.limit == 1});

@@ -8,6 +8,7 @@
 #include "wire/frame.h"
 #include "wire/image_fields.h"
 #include "wire/metrics_codec.h"
+#include "wire/response_ids.h"
 #include "wire/sampling_writer.h"
 #include "wire/trace_json.h"
 
@@ -138,6 +139,7 @@ void write_session_fields(json::ObjectWriter& object, const SessionInfo& session
   object.field("on_full", session.on_full == OnFull::shift ? "shift" : "error");
   object.field("n_keep", session.n_keep);
   object.field("busy", session.busy);
+  if (!session.response.empty()) object.field("response_id", response_id_text({session.id.value, session.response}));
   object.field("tier", tier_name(session.tier));
   object.field("hot_bytes", session.hot_bytes);
   object.field("warm_bytes", session.warm_bytes);
@@ -423,6 +425,20 @@ std::string session_json(const SessionDetail& session) {
 
 std::string session_json(const ImportedSession& session) {
   return object_json([&](json::ObjectWriter& object) { write_imported_fields(object, session); });
+}
+
+std::string receipts_json(std::span<const TurnReceipt> receipts) {
+  return object_json([&](json::ObjectWriter& object) {
+    object.field("object", "list");
+    std::string& out = object.begin("data");
+    json::append_array(out, receipts, [&](const TurnReceipt& each) {
+      json::ObjectWriter entry(out);
+      entry.field("turn", each.turn);
+      entry.field("reason", finish_reason_name(each.receipt->reason));
+      append_usage(entry.begin("usage"), each.receipt->usage);
+      entry.close();
+    });
+  });
 }
 
 std::string sessions_json(const SessionList& list) {

@@ -78,6 +78,8 @@ void append_pong(std::string& out, const FrameHead& head);
 [[nodiscard]] std::string session_json(const SessionInfo& session);
 [[nodiscard]] std::string session_json(const SessionDetail& session);
 [[nodiscard]] std::string session_json(const ImportedSession& session);
+// {"object":"list","data":[{"turn","reason","usage"},…]}
+[[nodiscard]] std::string receipts_json(std::span<const TurnReceipt> receipts);
 [[nodiscard]] std::string sessions_json(const SessionList& list);
 
 // Appends the usage object without a frame.

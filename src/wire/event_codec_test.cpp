@@ -1,5 +1,7 @@
 #include "wire/event_codec.h"
 
+#include <memory>
+#include <string>
 #include <vector>
 
 #include <boost/json.hpp>
@@ -175,6 +177,24 @@ TEST(EventCodec, SessionRepliesCarryTheSession) {
   EXPECT_EQ(boost::json::value(parse_frame(bytes)),
             boost::json::parse(R"({"id":"r1","event":"sessions","sessions":[{)" + fields + "},{" + fields +
                                R"(}],"has_more":true,"next":"9.00ff"})"));
+}
+
+TEST(EventCodec, ABusySessionNamesItsResponse) {
+  SessionInfo session = sample_session();
+  session.id.value = std::string(32, 'a');
+  session.response = "0123456789abcdef";
+  EXPECT_EQ(boost::json::parse(session_json(session)).at("response_id"),
+            boost::json::value("resp_" + session.id.value + session.response));
+}
+
+TEST(EventCodec, ReceiptsAreListedByTheirTurns) {
+  const std::vector<TurnReceipt> receipts{
+      {.turn = 3, .receipt = std::make_shared<const Receipt>(Receipt{.reason = FinishReason::length, .usage = {.seed = 7}})}};
+  const boost::json::value list = boost::json::parse(receipts_json(receipts));
+  EXPECT_EQ(list.at("object"), "list");
+  EXPECT_EQ(list.at("data").at(0).at("turn"), 3);
+  EXPECT_EQ(list.at("data").at(0).at("reason"), "length");
+  EXPECT_EQ(list.at("data").at(0).at("usage").at("seed"), 7);
 }
 
 TEST(EventCodec, SessionDetailShowsMessagesOrText) {

@@ -10,7 +10,10 @@
 namespace uma::wire {
 
 ResponseEncoder::ResponseEncoder(const ResponseId& id, ResponseForm form)
-    : response_(id.response), form_(std::move(form)), id_(response_id_text(id)), session_(id.session) {}
+    : response_(id.response),
+      form_(std::make_shared<const ResponseForm>(std::move(form))),
+      id_(response_id_text(id)),
+      session_(id.session) {}
 
 void ResponseEncoder::set_place(const ResponseBegunEvent& place) {
   session_ = place.session.value;
@@ -23,8 +26,8 @@ void ResponseEncoder::append_response(std::string& out, std::string_view request
                                       const EosEvent* eos) const {
   ResponseFacts facts{.id = id_,
                       .request = request,
-                      .model = form_.model,
-                      .created_s = form_.created_s,
+                      .model = form_->model,
+                      .created_s = form_->created_s,
                       .session = has_session_ ? std::string_view(session_) : "",
                       .turn = place_.turn,
                       .output = output};
@@ -68,13 +71,17 @@ void ResponseEncoder::append_item_event(std::string& out, std::string_view type,
 
 void ResponseEncoder::append_begun_event(std::string& out, std::string_view type) {
   append_event(out, type, [&](json::ObjectWriter& object) {
-    append_response(object.begin("response"), form_.brief_request, {}, nullptr);
+    append_response(object.begin("response"), form_->brief_request, {}, nullptr);
   });
 }
 
-void ResponseEncoder::append_ended_event(std::string& out, std::string_view type, const EosEvent& eos) {
+void ResponseEncoder::append_ended_event(std::string& out, const EosEvent& eos) {
+  const std::string_view status = response_status(eos.reason);
+  const std::string_view type = status == "failed"      ? "response.failed"
+                                : status == "completed" ? "response.completed"
+                                                        : "response.incomplete";
   append_event(out, type,
-               [&](json::ObjectWriter& object) { append_response(object.begin("response"), form_.request, items_, &eos); });
+               [&](json::ObjectWriter& object) { append_response(object.begin("response"), form_->request, items_, &eos); });
 }
 
 Item ResponseEncoder::begun_item(Item::Kind kind, std::int32_t call) const {
@@ -82,7 +89,7 @@ Item ResponseEncoder::begun_item(Item::Kind kind, std::int32_t call) const {
           .id = item_id(kind, session_, place_, call),
           .text = "",
           .role = kind == Item::Kind::message ? "assistant" : "",
-          .seals_reasoning = form_.seals_reasoning};
+          .seals_reasoning = form_->seals_reasoning};
 }
 
 void ResponseEncoder::begin_item(std::string& out, Item item) {
@@ -172,7 +179,7 @@ void ResponseEncoder::append_part(std::string& out, const ReplyPart& part) {
   } else if (!part.id.empty()) {
     Item call = begun_item(Item::Kind::call, part.call);
     call.call_id = part.id;
-    set_tool(call, form_.tools, part.name);
+    set_tool(call, form_->tools, part.name);
     begin_item(out, std::move(call));
   }
   if (!part.text.empty()) append_delta(out, part.text);
@@ -182,16 +189,38 @@ void ResponseEncoder::append_last(std::string& out, const EosEvent& eos) {
   for (const ReplyPart& part : eos.parts) append_part(out, part);
   if (!eos.text.empty()) append_text(out, eos.text, eos.logprobs);
   const std::string_view status = response_status(eos.reason);
-  if (status == "failed") return append_ended_event(out, "response.failed", eos);
-  const bool is_completed = status == "completed";
-  if (items_.empty()) begin_item(out, begun_item(Item::Kind::message));
-  if (is_in_item_) end_item(out, is_completed ? ItemStatus::completed : ItemStatus::incomplete);
-  append_ended_event(out, is_completed ? "response.completed" : "response.incomplete", eos);
+  if (status != "failed") {
+    if (items_.empty()) begin_item(out, begun_item(Item::Kind::message));
+    if (is_in_item_) end_item(out, status == "completed" ? ItemStatus::completed : ItemStatus::incomplete);
+  }
+  append_ended_event(out, eos);
+}
+
+void ResponseEncoder::append_whole(std::string& out, std::vector<Item> items, const EosEvent& eos) {
+  append_first(out);
+  for (Item& item : items) {
+    const std::string text = std::exchange(item.text, "");
+    begin_item(out, std::move(item));
+    if (!text.empty()) append_delta(out, text);
+  }
+  append_last(out, eos);
+}
+
+void ResponseEncoder::append_end(std::string& out, std::uint64_t number, std::vector<Item> items, const EosEvent& eos) {
+  items_ = std::move(items);
+  events_ = number;
+  append_ended_event(out, eos);
+}
+
+std::string ResponseEncoder::json_of_stream(const EosEvent& eos) const {
+  std::string out;
+  append_response(out, form_->request, items_, &eos);
+  return out;
 }
 
 std::string ResponseEncoder::json_in_progress() const {
   std::string out;
-  append_response(out, form_.request, {}, nullptr);
+  append_response(out, form_->request, {}, nullptr);
   return out;
 }
 
@@ -210,13 +239,24 @@ std::string ResponseEncoder::json(const EosEvent& eos) const {
     if (part.kind != ReplyPart::Kind::tool_call) continue;
     items.push_back(begun_item(Item::Kind::call, part.call));
     items.back().call_id = part.id;
-    set_tool(items.back(), form_.tools, part.name);
+    set_tool(items.back(), form_->tools, part.name);
     items.back().text = part.text;
   }
   if (items.empty()) items.push_back(std::move(said));
   std::string out;
-  append_response(out, form_.request, items, &eos);
+  append_response(out, form_->request, items, &eos);
   return out;
+}
+
+std::string response_error_event(const Error& error) {
+  std::string out = "event: error\ndata: ";
+  json::ObjectWriter object(out);
+  object.field("type", "error");
+  object.field("code", code_name(error.code));
+  object.field("message", error.message);
+  object.null_field("param");
+  object.close();
+  return out + "\n\n";
 }
 
 }  // namespace uma::wire

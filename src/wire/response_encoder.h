@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "core/event.h"
 #include "wire/response_ids.h"
 #include "wire/response_tools.h"
@@ -42,12 +44,18 @@ class ResponseEncoder {
   void append_text(std::string& out, std::string_view text, std::span<const TokenLogprobs> logprobs = {});
   void append_part(std::string& out, const ReplyPart& part);
   void append_last(std::string& out, const EosEvent& eos);
+  // Appends all events of a response whose items are known, from the first to the last.
+  void append_whole(std::string& out, std::vector<Item> items, const EosEvent& eos);
+  // Appends the last event alone, with this number.
+  void append_end(std::string& out, std::uint64_t number, std::vector<Item> items, const EosEvent& eos);
   [[nodiscard]] std::string json(const EosEvent& eos) const;
   // The response before its end, without its items.
   [[nodiscard]] std::string json_in_progress() const;
+  // The response with the items of the stream, after append_last.
+  [[nodiscard]] std::string json_of_stream(const EosEvent& eos) const;
   [[nodiscard]] const std::string& id() const { return id_; }
   // Memory of the repeated fields.
-  [[nodiscard]] std::size_t bytes() const { return form_.request.size() + form_.brief_request.size(); }
+  [[nodiscard]] std::size_t bytes() const { return form_->request.size() + form_->brief_request.size(); }
 
  private:
   template <class WriteT>
@@ -56,7 +64,7 @@ class ResponseEncoder {
   void append_item_event(std::string& out, std::string_view type, WriteT&& write);
   void append_delta(std::string& out, std::string_view text, std::span<const TokenLogprobs> logprobs = {});
   void append_begun_event(std::string& out, std::string_view type);
-  void append_ended_event(std::string& out, std::string_view type, const EosEvent& eos);
+  void append_ended_event(std::string& out, const EosEvent& eos);
   // `eos` is null before the end.
   void append_response(std::string& out, std::string_view request, const std::vector<Item>& output, const EosEvent* eos) const;
   [[nodiscard]] Item begun_item(Item::Kind kind, std::int32_t call = 0) const;
@@ -64,8 +72,8 @@ class ResponseEncoder {
   void end_item(std::string& out, ItemStatus status);
   [[nodiscard]] bool is_in(Item::Kind kind) const { return is_in_item_ && items_.back().kind == kind; }
 
-  const std::string response_;  // See ResponseId::response.
-  const ResponseForm form_;
+  const std::string response_;                      // See ResponseId::response.
+  const std::shared_ptr<const ResponseForm> form_;  // Shared with copies of the encoder.
   std::string id_;
   std::string session_;
   MessagePosition place_;
@@ -76,5 +84,8 @@ class ResponseEncoder {
   bool is_in_item_ = false;  // The last item is still open.
   std::uint64_t events_ = 0;
 };
+
+// An event that ends a stream without the end of its response. It has no sequence_number.
+[[nodiscard]] std::string response_error_event(const Error& error);
 
 }  // namespace uma::wire

@@ -220,9 +220,32 @@ TEST(ResponseEncoder, ThoughtsAndCallsAreItemsOneAfterTheOther) {
                             .reused_tokens = 6,
                             .completion_tokens = 5,
                             .reasoning_tokens = 2};
-  boost::json::value read = boost::json::parse(response_json({session, std::make_shared<const ResponseRecord>(kept)}));
-  EXPECT_TRUE(read.at("uma").as_object().emplace("usage", done.at("uma").at("usage")).second) << "the receipt is not kept";
-  EXPECT_EQ(read, done);
+  ResponseDetail detail{session, std::make_shared<const ResponseRecord>(kept),
+                        std::make_shared<const Receipt>(Receipt{.reason = FinishReason::tool_calls, .usage = usage})};
+  EXPECT_EQ(boost::json::parse(response_json(detail)), done);
+
+  // As events: the same items, each in one piece, or the end alone.
+  const auto told = events_of(response_events(detail, std::nullopt));
+  EXPECT_EQ(told.front().at("type"), "response.created");
+  EXPECT_EQ(told.back().at("type"), "response.completed");
+  EXPECT_EQ(told.back().at("response"), done);
+  std::string deltas;
+  for (std::size_t i = 0; i < told.size(); ++i) {
+    EXPECT_EQ(told[i].at("sequence_number"), i);
+    if (const auto* delta = told[i].as_object().if_contains("delta")) deltas += delta->as_string();
+  }
+  EXPECT_EQ(deltas, "hmhmWait.{\"a\":1}{}");
+  const std::string end = response_events(detail, 57);
+  const std::string_view head = "event: response.completed\ndata: ";
+  ASSERT_TRUE(end.starts_with(head)) << end;
+  const boost::json::value last = boost::json::parse(end.substr(head.size()));
+  EXPECT_EQ(last.at("sequence_number"), 58);
+  EXPECT_EQ(last.at("response"), done);
+
+  detail.receipt = nullptr;
+  boost::json::value old = boost::json::parse(response_json(detail));
+  EXPECT_TRUE(old.at("uma").as_object().emplace("usage", done.at("uma").at("usage")).second) << "of an older file";
+  EXPECT_EQ(old, done);
 }
 
 TEST(ResponseEncoder, WhatWasCutIsTheLastItem) {

@@ -265,7 +265,8 @@ std::vector<ChatMessage> items_field(json::FieldReader& fields, std::string_view
 std::vector<ChatMessage> input_field(json::FieldReader& fields, std::vector<InputImage>& images) {
   const boost::json::value* input = fields.find("input");
   if (input == nullptr) {
-    fields.fail_field("input", "is required");
+    // Input of the conversation may wait; a new session has none.
+    if (fields.find("conversation") == nullptr) fields.fail_field("input", "is required");
     return {};
   }
   if (!input->is_array()) return {{"user", fields.text("input", {.min = 1}).value_or("")}};
@@ -331,14 +332,21 @@ void read_include(json::FieldReader& fields, ResponseCall& call) {
 }
 
 // Reads umad's extensions under "uma".
-void read_response_options(json::FieldReader& fields, GenerateOptions& options) {
+void read_response_options(json::FieldReader& fields, GenerateRequest& generate) {
+  GenerateOptions& options = generate.options;
   const boost::json::object* object = fields.object("uma");
   if (object == nullptr) return;
   json::FieldReader own(*object, "uma.");
   read_own_options(own, options);
+  generate.regenerate = own.boolean("regenerate").value_or(false);
   for (const std::string_view name : {"session_id", "progress"}) {
     if (const boost::json::value* value = own.find(name); value != nullptr && !is_empty(*value))
       refuse_response_field(own, name);
+  }
+  if (generate.regenerate && fields.find("conversation") == nullptr) {
+    own.fail_field("regenerate", R"(needs field "conversation", whose last reply is made again)");
+  } else if (generate.regenerate && fields.find("input") != nullptr) {
+    own.fail_field("regenerate", R"(and field "input" exclude each other: the last input is answered again)");
   }
   if (!own.ok()) fields.fail_as(own);
 }
@@ -504,8 +512,6 @@ ResponseCall read_response(json::FieldReader& fields, std::string id) {
   options.max_tokens = max_tokens_field(fields, "max_output_tokens");
   options.stream = fields.boolean("stream").value_or(false);
   call.is_background = fields.boolean("background").value_or(false);
-  if (call.is_background && options.stream)
-    fields.fail_field("background", R"(and field "stream" exclude each other: poll the response)");
   if (call.is_background && !response.is_kept)
     fields.fail_field("background", R"(needs "store": a response in the background is fetched later)");
   call.tools = ResponseTools(fields);
@@ -514,7 +520,7 @@ ResponseCall read_response(json::FieldReader& fields, std::string id) {
   refuse_unserved_response_fields(fields);
   read_include(fields, call);
   read_adapters(fields, options);
-  read_response_options(fields, options);
+  read_response_options(fields, generate);
   read_text_format(fields, options);
 
   const std::string metadata = metadata_field(fields);
@@ -570,6 +576,24 @@ std::expected<Input, RejectedBody> decode_items(std::string_view body) {
     if (input.empty()) fields.fail_field("items", "must contain at least one item");
     return input;
   });
+}
+
+std::expected<ResponseQuery, RejectedBody> decode_response_query(std::string_view query) {
+  const auto bad = [](std::string_view name, std::string_view what) {
+    return std::unexpected(
+        RejectedBody{{ErrorCode::proto_field, std::format("field \"{}\" {}", name, what)}, std::string(name)});
+  };
+  ResponseQuery result;
+  const std::string stream = query_value(query, "stream");
+  if (!stream.empty() && stream != "true" && stream != "false") return bad("stream", "must be true or false");
+  result.is_stream = stream == "true";
+  const std::string after = query_value(query, "starting_after");
+  if (after.empty()) return result;
+  const auto number = query_integer(after);
+  if (!number || *number < 0) return bad("starting_after", "must be the sequence_number of an event");
+  if (!result.is_stream) return bad("starting_after", "needs stream=true");
+  result.after = static_cast<std::uint64_t>(*number);
+  return result;
 }
 
 std::expected<ListPage, RejectedBody> decode_page(std::string_view query) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <expected>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -23,7 +25,7 @@ struct ResponseCall {
   bool seals_reasoning = false;  // Reasoning items have their encrypted_content.
 };
 
-// `id` is the id of the response.
+// `id` is the id of the response. Without `input` it is a reply to input of a conversation that waits.
 [[nodiscard]] std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id);
 // An empty body is valid and has no fields.
 [[nodiscard]] std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body);
@@ -31,6 +33,14 @@ struct ResponseCall {
 [[nodiscard]] std::expected<std::vector<MetadataChange>, RejectedBody> decode_metadata(std::string_view body);
 // Decodes {"items": […]}
 [[nodiscard]] std::expected<Input, RejectedBody> decode_items(std::string_view body);
+
+// How a response is read.
+struct ResponseQuery {
+  bool is_stream = false;
+  std::optional<std::uint64_t> after = std::nullopt;  // The number of the event before the first one; nullopt: from the first.
+};
+// Decodes a query stream=…&starting_after=…; other names are ignored.
+[[nodiscard]] std::expected<ResponseQuery, RejectedBody> decode_response_query(std::string_view query);
 
 // The requested part of a list.
 struct ListPage {

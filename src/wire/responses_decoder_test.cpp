@@ -241,6 +241,31 @@ TEST(ResponsesDecoder, EmptyValuesOfWhatIsNotServedAreAccepted) {
               "instructions":null,"metadata":null,"store":null})");
 }
 
+TEST(ResponsesDecoder, InputOfAConversationMayWait) {
+  EXPECT_TRUE(decoded(R"({"conversation":")" + kConversation + "\"}").generate.input.empty());
+  const ResponseCall again = decoded(R"({"conversation":")" + kConversation + R"(","uma":{"regenerate":true}})");
+  EXPECT_TRUE(again.generate.regenerate && again.generate.input.empty() && again.generate.response);
+  EXPECT_EQ(rejected("{}"), std::pair(ErrorCode::proto_field, std::string("input")));
+  EXPECT_EQ(rejected(R"({"previous_response_id":")" + kResponse + "\"}"),
+            std::pair(ErrorCode::proto_field, std::string("input")));
+  EXPECT_TRUE(decoded(R"({"input":"x","background":true,"stream":true})").generate.options.stream);
+}
+
+TEST(ResponsesDecoder, AResponseIsReadAsAnObjectOrAsAStream) {
+  EXPECT_FALSE(decode_response_query("")->is_stream);
+  EXPECT_FALSE(decode_response_query("stream=false&include=x")->is_stream);
+  EXPECT_EQ(decode_response_query("stream=true")->after, std::nullopt);
+  EXPECT_EQ(decode_response_query("stream=true&starting_after=7")->after, 7u);
+  for (const auto& [query, field] : std::vector<std::pair<std::string, std::string>>{
+           {"stream=1", "stream"},
+           {"starting_after=7", "starting_after"},
+           {"stream=true&starting_after=-1", "starting_after"},
+           {"stream=true&starting_after=7.5", "starting_after"},
+           {"stream=true&starting_after=99999999999999999999", "starting_after"}}) {
+    EXPECT_EQ(decode_response_query(query).error().field, field) << query;
+  }
+}
+
 TEST(ResponsesDecoder, WhatWouldChangeTheAnswerIsRefusedByName) {
   for (const auto& [fields, field] : std::vector<std::pair<std::string, std::string>>{
            {R"("tools":[{"type":"teleport","name":"x"}])", "tools[0].type"},
@@ -258,7 +283,9 @@ TEST(ResponsesDecoder, WhatWouldChangeTheAnswerIsRefusedByName) {
            {R"("input":[{"role":"user","content":[{"type":"input_image","file_id":"file-1"}]}])",
             "input[0].content[0].file_id"},
            {R"("reasoning":{"effort":1})", "reasoning.effort"},
-           {R"("background":true,"stream":true)", "background"},
+           {R"("uma":{"regenerate":true})", "uma.regenerate"},
+           {R"("conversation":"conv_0123456789abcdef0123456789abcdef","uma":{"regenerate":true})", "uma.regenerate"},
+           {R"("uma":{"regenerate":1})", "uma.regenerate"},
            {R"("background":true,"store":false)", "background"},
            {R"("prompt":{"id":"p"})", "prompt"},
            {R"("top_logprobs":2)", "top_logprobs"},

@@ -12,6 +12,7 @@
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
 #include "wire/image_fields.h"
+#include "wire/response_encoder.h"
 #include "wire/response_ids.h"
 
 namespace uma::wire {
@@ -57,6 +58,17 @@ std::int32_t number_of_reply(const SessionDetail& session) {
   return static_cast<std::int32_t>(session.messages.size()) - 1 - first;
 }
 
+constexpr std::string_view kStoredError = "the reply ended with an error";
+
+// The items of the reply.
+std::vector<Item> output_of(const ResponseDetail& detail) {
+  std::vector<Item> output;
+  add_items(output, detail.session.messages.back(), detail.session.info.id.value,
+            {.turn = detail.response->turn, .number = number_of_reply(detail.session)},
+            ResponseTools::of_stored(detail.response->request));
+  return output;
+}
+
 RejectedBody unknown_item() {
   return {{ErrorCode::session_unknown, "the conversation has no such item"}, ""};
 }
@@ -98,9 +110,7 @@ std::string response_json(const ResponseDetail& detail) {
   const ResponseRecord& response = *detail.response;
   const SessionDetail& session = detail.session;
   const std::string id = response_id_text({session.info.id.value, response.id});
-  std::vector<Item> output;
-  add_items(output, session.messages.back(), session.info.id.value, {.turn = response.turn, .number = number_of_reply(session)},
-            ResponseTools::of_stored(response.request));
+  const std::vector<Item> output = output_of(detail);
   std::string out;
   append_response(out, {.id = id,
                         .request = response.request,
@@ -110,11 +120,41 @@ std::string response_json(const ResponseDetail& detail) {
                         .turn = response.turn,
                         .output = output,
                         .reason = response.reason,
-                        .error = "the reply ended with an error",
+                        .error = kStoredError,
                         .prompt_tokens = response.prompt_tokens,
                         .reused_tokens = response.reused_tokens,
                         .completion_tokens = response.completion_tokens,
-                        .reasoning_tokens = response.reasoning_tokens});
+                        .reasoning_tokens = response.reasoning_tokens,
+                        .receipt = detail.receipt == nullptr ? nullptr : &detail.receipt->usage});
+  return out;
+}
+
+std::string response_events(const ResponseDetail& detail, std::optional<std::uint64_t> after) {
+  const ResponseRecord& response = *detail.response;
+  const SessionInfo& session = detail.session.info;
+  ResponseEncoder encoder({session.id.value, response.id}, {.request = response.request,
+                                                            .brief_request = response.request,
+                                                            .model = session.model,
+                                                            .created_s = response.created_s,
+                                                            .tools = ResponseTools::of_stored(response.request)});
+  encoder.set_place({.session = session.id, .turn = response.turn, .number = number_of_reply(detail.session)});
+  EosEvent eos{.reason = response.reason, .usage = {}, .text = "", .error = std::nullopt};
+  if (detail.receipt != nullptr) {
+    eos.usage = detail.receipt->usage;
+  } else {
+    eos.usage.prompt_tokens = response.prompt_tokens;
+    eos.usage.reused_tokens = response.reused_tokens;
+    eos.usage.recomputed_tokens = response.prompt_tokens - response.reused_tokens;
+    eos.usage.completion_tokens = response.completion_tokens;
+    eos.usage.reasoning_tokens = response.reasoning_tokens;
+  }
+  if (response.reason == FinishReason::error) eos.error = Error{ErrorCode::runtime_decode, std::string(kStoredError)};
+  std::string out;
+  if (after) {
+    encoder.append_end(out, *after + 1, output_of(detail), eos);
+  } else {
+    encoder.append_whole(out, output_of(detail), eos);
+  }
   return out;
 }
 

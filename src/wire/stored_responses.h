@@ -2,7 +2,9 @@
 // response in progress.
 #pragma once
 
+#include <cstdint>
 #include <expected>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +19,9 @@
 namespace uma::wire {
 
 [[nodiscard]] std::string response_json(const ResponseDetail& detail);
+// The events of a stored response, each item's text in one piece; with `after`, the last event alone, numbered behind `after`:
+// it repeats the whole output, and how the text was cut into events is not stored.
+[[nodiscard]] std::string response_events(const ResponseDetail& detail, std::optional<std::uint64_t> after);
 // A part of a list. The caller sets the URLs of its images (ItemImage::url).
 struct ItemPage {
   std::vector<Item> items;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -117,7 +118,10 @@ void check_response(std::string_view body, std::size_t turns, std::size_t limit)
   check_object(call->request + "}");
   check_waiting(generate.input.messages);
   check_images(generate.input);
-  UMA_CHECK(!generate.input.messages.empty() && generate.input.text.empty() && generate.input.tokens.empty());
+  UMA_CHECK(generate.input.text.empty() && generate.input.tokens.empty());
+  const bool is_of_conversation = generate.response && generate.response->previous.empty() && !generate.session.empty();
+  UMA_CHECK(is_of_conversation || (!generate.input.messages.empty() && !generate.regenerate));
+  UMA_CHECK(!generate.regenerate || generate.input.messages.empty());
   UMA_CHECK(generate.session.empty() || generate.response.has_value());
   UMA_CHECK(generate.options.max_tokens.value_or(1) >= 1 && generate.options.timeout_ms >= 0);
   check_sampling(generate.options.sampling);
@@ -131,11 +135,14 @@ void check_response(std::string_view body, std::size_t turns, std::size_t limit)
   const ResponseDetail detail{std::move(session), std::make_shared<const ResponseRecord>(ResponseRecord{
                                                       .turn = turn, .id = std::string(kResponse), .request = call->request})};
   check_object(wire::response_json(detail));
+  const std::string events = wire::response_events(detail, std::nullopt);
+  UMA_CHECK(events.starts_with("event: response.created\n") && events.ends_with("\n\n"));
   const auto items = wire::input_items(detail, {.limit = limit, .is_ascending = true, .after = {}});
   UMA_CHECK(items.has_value() && items->items.size() <= limit);
 }
 
 void check_query(std::string_view query) {
+  if (const auto read = wire::decode_response_query(query); is_accepted(read)) UMA_CHECK(read->is_stream || !read->after);
   if (const auto page = wire::decode_page(query); is_accepted(page)) UMA_CHECK(page->limit >= 1 && page->limit <= 100);
   if (const auto id = wire::parse_response_id(query)) UMA_CHECK(wire::response_id_text(*id) == query);
   if (const auto id = wire::parse_conversation_id(query)) UMA_CHECK(wire::conversation_id_text(*id) == query);

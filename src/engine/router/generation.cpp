@@ -87,10 +87,12 @@ void set_slow_consumer(Event& terminal) {
   if (eos != nullptr && eos->reason != FinishReason::error) eos->reason = FinishReason::slow_consumer;
 }
 
-// The record in the session of `other`.
+// The record in the session of `other`. Responses stay with the original, because a response's id belongs to one session.
 kv::RecordPtr with_id_of(const kv::SessionRecord& other, const kv::SessionRecord& record) {
   kv::SessionRecord moved = record;
   moved.id = other.id;
+  moved.name = other.name;
+  moved.responses.clear();
   moved.created_s = other.created_s;
   moved.parent = other.parent;
   moved.fork_turn = other.fork_turn;
@@ -357,8 +359,8 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   kv::RecordPtr next = prepared->record;
   const bool has_lost_turns = next->turns.size() < place->record->turns.size();
   if (call.response && has_lost_turns && !place->lock.is_empty() && place->record->is_of_responses) {
-    // Dropped turns are not in the chain any more, but their responses can still be requested. The reply is therefore made in a
-    // new session.
+    // Dropped turns are not in the chain any more, nor is a turn that is answered again, but their responses can still be
+    // requested. The reply is therefore made in a new session.
     *place = places_.fork(*place->lock, *place->record, place->record->turns.size(), *call.response);
     next = with_id_of(*place->record, *next);
   }
@@ -432,11 +434,12 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
         if (is_unchanged) return Prepared{.grammars = std::move(*grammars), .record = record};
         const ChatOptions& chat = options.chat;
         Expected<kv::SessionRecord> next;
-        if (response) {
-          next = begin_response(format, *record, input, *response, chat);
-        } else if (regenerate) {
+        if (regenerate) {
           next = reopen_last_turn(format, *record, rewound(*record, record->turns.size() - 1, now_s), chat);
-        } else {
+        }
+        if (next && response) {
+          next = begin_response(format, regenerate ? *next : *record, input, *response, chat);
+        } else if (!regenerate) {
           next = append_to_record(format, *record, input, &chat);
         }
         if (!next) return std::unexpected(next.error());
@@ -504,18 +507,20 @@ Task<Expected<Unit>> Generations::save_input(SessionLock lock, kv::RecordPtr nex
 
 Task<Expected<Unit>> Generations::commit_turn(Session& session, const kv::SessionRecord& record, const GenerationResult& result,
                                               const std::optional<ResponseRequest>& response, std::int64_t created_s) {
-  kv::SessionRecord next = with_turn(record,
-                                     {.generated = result.generated,
-                                      .dropped_turns = result.dropped_turns,
-                                      .reply = result.reply,
-                                      .reply_extra = result.reply_extra},
-                                     parts_.clock.unix_s());
+  const EosEvent& eos = std::get<EosEvent>(result.terminal);
+  kv::SessionRecord next =
+      with_turn(record,
+                {.generated = result.generated,
+                 .dropped_turns = result.dropped_turns,
+                 .reply = result.reply,
+                 .reply_extra = result.reply_extra,
+                 .receipt = std::make_shared<const Receipt>(Receipt{.reason = eos.reason, .usage = eos.usage})},
+                parts_.clock.unix_s());
   // These may have been changed while the reply was being made.
   next.name = session.record->name;
   next.metadata = session.record->metadata;
   if (!response) next.is_of_responses = false;  // From now on the session is a conversation, too.
   if (response && response->is_kept) {
-    const EosEvent& eos = std::get<EosEvent>(result.terminal);
     next.responses.push_back(std::make_shared<const ResponseRecord>(
         ResponseRecord{.turn = next.turns_dropped + static_cast<std::int32_t>(next.turns.size()) - 1,
                        .id = response->id,

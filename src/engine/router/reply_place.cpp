@@ -1,5 +1,6 @@
 #include "engine/router/reply_place.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -20,6 +21,15 @@ Expected<Unit> check_call(const kv::SessionRecord& record, const GenerateRequest
                 "field \"tools\" needs chat input, and the session has no pending messages: send \"messages\" too");
   }
   return Unit{};
+}
+
+// The same for a response that continues a conversation.
+Expected<Unit> check_response(const kv::SessionRecord& record, const GenerateRequest& call) {
+  if (call.regenerate) return check_call(record, call);
+  const auto waits = [](const ChatMessage& message) { return message.role != "system"; };
+  if (!call.input.empty() || std::ranges::any_of(record.pending_messages, waits)) return Unit{};
+  return std::unexpected(
+      Error{ErrorCode::proto_field, "field \"input\" is required: no input of the conversation waits for a reply", "input"});
 }
 
 }  // namespace
@@ -65,7 +75,9 @@ Task<Expected<ReplyPlace>> ReplyPlaces::find_for_response(InFlight& request, con
   Session& session = **lock;
   const kv::SessionRecord& record = *session.record;
   if (auto known = check_model(*request.lease, record); !known) co_return known.error();
-  if (!is_conversation) {
+  if (is_conversation) {
+    if (auto may = check_response(record, call); !may) co_return may.error();
+  } else {
     const ResponsePtr continued = find_response(record, response.previous);
     if (continued == nullptr) co_return unknown_response(response.previous);
     const std::size_t turns = turns_through(record, *continued);

@@ -235,6 +235,128 @@ TEST_F(ResponsesTest, TheOneThatIsBeingMadeIsCancelledByItsId) {
   EXPECT_EQ(cancel(session, "three").error().code, ErrorCode::session_unknown);
 }
 
+TEST_F(ResponsesTest, ABusySessionNamesTheOneThatIsBeingMade) {
+  const std::string conversation = begin_chat();
+  GenerateRequest long_one = request("one", conversation);
+  long_one.options.max_tokens = 100;
+  const auto running = begin(std::move(long_one));
+  step_until_tokens(*running);
+  const auto info = [&] { return sessions().list(kTenant, {}).value().sessions.front(); };
+  EXPECT_TRUE(info().busy);
+  EXPECT_EQ(info().response, "one");
+  settle();
+  EXPECT_FALSE(info().busy);
+  EXPECT_EQ(info().response, "");
+  GenerateRequest plain = request("none", conversation);
+  plain.response.reset();
+  plain.options.max_tokens = 100;
+  const auto other = begin(std::move(plain));
+  step_until_tokens(*other);
+  EXPECT_TRUE(info().busy);
+  EXPECT_EQ(info().response, "") << "no response";
+}
+
+TEST_F(ResponsesTest, ReceiptsStayWithTheTurns) {
+  const std::string conversation = begin_chat();
+  const auto first = respond(request("one", conversation));
+  GenerateRequest plain = request("none", conversation, "", "More");
+  plain.response.reset();
+  const auto second = respond(std::move(plain));
+  start();
+  const auto receipts = wait_for(sessions().list_receipts(kTenant, conversation));
+  ASSERT_TRUE(receipts);
+  ASSERT_EQ(receipts->size(), 2u);
+  EXPECT_EQ((*receipts)[0].turn, 0);
+  EXPECT_EQ((*receipts)[0].receipt->reason, first->eos().reason);
+  EXPECT_EQ((*receipts)[0].receipt->usage, first->eos().usage);
+  EXPECT_EQ((*receipts)[1].receipt->usage, second->eos().usage) << "of a reply that is no response, too";
+  EXPECT_EQ(get(conversation, "one")->receipt->usage, first->eos().usage);
+  EXPECT_EQ(wait_for(sessions().list_receipts(TenantId{"another"}, conversation)).error().code, ErrorCode::session_unknown);
+
+  const std::string copy = fork(conversation)->id.value;
+  EXPECT_EQ(wait_for(sessions().list_receipts(kTenant, copy))->size(), 2u);
+  ASSERT_TRUE(rewind(copy, 0));
+  EXPECT_EQ(wait_for(sessions().list_receipts(kTenant, copy))->size(), 1u);
+  // A continued reply has the receipt of its continuation, and the response none.
+  GenerateRequest on = request("none", copy, "", "");
+  on.input.messages.clear();
+  on.response.reset();
+  const auto continued = respond(std::move(on));
+  EXPECT_EQ(wait_for(sessions().list_receipts(kTenant, copy))->front().receipt->usage, continued->eos().usage);
+}
+
+TEST_F(ResponsesTest, InputThatWaitsIsAnswered) {
+  const std::string conversation = begin_chat();
+  const auto answer = [&](const std::string& id) {
+    GenerateRequest made = request(id, conversation);
+    made.input.messages.clear();
+    return made;
+  };
+  const auto refused = respond(answer("one"));
+  EXPECT_EQ(refused->error().code, ErrorCode::proto_field);
+  EXPECT_EQ(refused->error().field, "input");
+  ASSERT_TRUE(append(conversation, "Hello"));
+  const auto cancelled = begin(answer("never"));
+  router_->step();
+  EXPECT_TRUE(router_->cancel(last_id_));
+  settle();
+  EXPECT_EQ(kept(conversation)->pending_messages.size(), 1u) << "the input still waits";
+  const auto first = begin(answer("one"));
+  const auto second = begin(answer("two"));
+  settle();
+  EXPECT_EQ(ids(*kept(conversation)), Ids{"one"});
+  EXPECT_EQ(second->error().field, "input") << "the first one has answered it";
+  const auto whole = respond(request("one"));
+  EXPECT_EQ(first->tokens, whole->tokens) << "as if it had come with the request";
+
+  CreateSessionRequest with_system;
+  with_system.mode = SessionMode::chat;
+  with_system.system = "Be brief";
+  GenerateRequest empty = request("one", create(with_system)->id.value);
+  empty.input.messages.clear();
+  EXPECT_EQ(respond(std::move(empty))->error().field, "input") << "a system prompt is none";
+}
+
+TEST_F(ResponsesTest, TheLastInputIsAnsweredAgain) {
+  const std::string conversation = begin_chat();
+  const auto again = [&](const std::string& id, const std::string& session) {
+    GenerateRequest made = request(id, session);
+    made.input.messages.clear();
+    made.regenerate = true;
+    return made;
+  };
+  EXPECT_EQ(respond(again("none", conversation))->error().code, ErrorCode::proto_field) << "there is no reply";
+  respond(request("one", conversation));
+  respond(request("two", conversation, "", "More"));
+  const kv::RecordPtr before = kept(conversation);
+  GenerateRequest long_one = again("never", conversation);
+  long_one.options.max_tokens = 100;
+  const auto cancelled = begin(std::move(long_one));
+  router_->step();
+  EXPECT_TRUE(router_->cancel(last_id_));
+  settle();
+  EXPECT_EQ(kept(conversation), before) << "the reply is dropped when there is another one";
+  catalog_.is_full = true;
+  EXPECT_EQ(respond(again("lost", conversation))->eos().reason, FinishReason::error);
+  catalog_.is_full = false;
+  EXPECT_EQ(kept(conversation), before);
+  respond(again("three", conversation));
+  EXPECT_EQ(ids(*kept(conversation)), (Ids{"one", "three"}));
+  EXPECT_EQ(kept(conversation)->turns.size(), 2u);
+  EXPECT_EQ(kept(conversation)->messages[2], (ChatMessage{"user", "More"}));
+  ASSERT_TRUE(append(conversation, "And?"));
+  EXPECT_EQ(respond(again("four", conversation))->error().code, ErrorCode::proto_field) << "input waits";
+
+  // Where only responses are, the first reply can still be requested.
+  const std::string session = session_of(respond(request("one")));
+  respond(request("two", session, "one", "More"));
+  const auto aside = respond(again("again", session));
+  EXPECT_NE(session_of(aside), session);
+  EXPECT_EQ(ids(*kept(session)), (Ids{"one", "two"}));
+  EXPECT_EQ(ids(*kept(session_of(aside))), Ids{"again"});
+  EXPECT_EQ(kept(session_of(aside))->turns.size(), 2u);
+}
+
 TEST_F(ResponsesTest, ASessionThatEndsInTheMiddleTakesItsResponseAlong) {
   GenerateRequest long_one = request("long");
   long_one.options.max_tokens = 500;

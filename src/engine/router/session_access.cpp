@@ -158,6 +158,7 @@ SessionInfo SessionAccess::listed_info_of(const Session& session) const {
   info.on_full = summary.on_full;
   info.n_keep = summary.n_keep;
   info.busy = session.is_running();
+  if (info.busy) info.response = session.run->response;
   const kv::SessionStates states = store_.states_of(summary.id);
   const Lane* lane = lane_of(session);
   const bool is_hot = lane != nullptr && lane->holds(summary.id);

@@ -279,6 +279,18 @@ Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string 
   co_return detail;
 }
 
+Task<Expected<std::vector<TurnReceipt>>> SessionCommands::list_receipts(TenantId tenant, std::string name) {
+  auto lock = co_await parts_.sessions.lock(std::move(tenant), std::move(name));
+  if (!lock) co_return lock.error();
+  const kv::SessionRecord& record = *(*lock)->record;
+  std::vector<TurnReceipt> receipts;
+  for (std::size_t i = 0; i < record.turns.size(); ++i) {
+    const ReceiptPtr& receipt = record.turns[i].receipt;
+    if (receipt != nullptr) receipts.push_back({record.turns_dropped + static_cast<std::int32_t>(i), receipt});
+  }
+  co_return receipts;
+}
+
 Expected<SessionList> SessionCommands::list(const TenantId& tenant, const SessionListRequest& request) const {
   const auto after = position_after(tenant, request);
   if (!after) return std::unexpected(after.error());
@@ -350,7 +362,14 @@ Task<Expected<ResponseDetail>> SessionCommands::get_response(TenantId tenant, st
   ResponsePtr kept = find_response(record, response);
   if (kept == nullptr) co_return unknown_response(response);
   const kv::SessionRecord until = rewound(record, turns_through(record, *kept), parts_.clock.unix_s());
-  co_return ResponseDetail{.session = parts_.access.detail_of(**lock, until), .response = std::move(kept)};
+  // A reply that was continued without input has the receipt of its continuation.
+  ReceiptPtr receipt = until.turns.back().receipt;
+  if (receipt != nullptr &&
+      (receipt->usage.prompt_tokens != kept->prompt_tokens || receipt->usage.completion_tokens != kept->completion_tokens)) {
+    receipt = nullptr;
+  }
+  co_return ResponseDetail{
+      .session = parts_.access.detail_of(**lock, until), .response = std::move(kept), .receipt = std::move(receipt)};
 }
 
 Task<Expected<ResponseDetail>> SessionCommands::cancel_response(TenantId tenant, std::string session, std::string response) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "core/ids.h"
@@ -32,6 +33,7 @@ class SessionCommands {
   [[nodiscard]] Task<Expected<SessionInfo>> rewind(TenantId tenant, std::string session, std::int32_t turn);
   [[nodiscard]] Task<Expected<SessionInfo>> touch(TenantId tenant, std::string session);
   [[nodiscard]] Task<Expected<SessionDetail>> get(TenantId tenant, std::string session);
+  [[nodiscard]] Task<Expected<std::vector<TurnReceipt>>> list_receipts(TenantId tenant, std::string session);
   [[nodiscard]] Expected<SessionList> list(const TenantId& tenant, const SessionListRequest& request) const;
   [[nodiscard]] Task<Expected<SessionInfo>> update(TenantId tenant, UpdateSessionRequest request);
   [[nodiscard]] Task<Expected<SessionDetail>> remove_last_message(TenantId tenant, std::string session, MessagePosition place);

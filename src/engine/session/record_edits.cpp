@@ -123,6 +123,7 @@ kv::SessionRecord with_turn(const kv::SessionRecord& record, FinishedTurn turn, 
                           .reply_begin = tokens_begin + static_cast<std::int32_t>(next.pending.size()),
                           .messages_begin = static_cast<std::int32_t>(next.messages.size())});
   }
+  next.turns.back().receipt = std::move(turn.receipt);
   next.chain.insert(next.chain.end(), next.pending.begin(), next.pending.end());
   next.chain.insert(next.chain.end(), turn.generated.begin(), turn.generated.end());
   next.pending.clear();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/ids.h"
+#include "core/receipt.h"
 #include "core/response.h"
 #include "core/service.h"
 #include "kv/catalog.h"
@@ -50,8 +51,10 @@ struct FinishedTurn {
   std::int32_t dropped_turns = 0;
   std::string reply;        // Chat: the content of the assistant's message.
   std::string reply_extra;  // Chat: its other fields (ChatMessage::extra).
+  ReceiptPtr receipt{};     // Null: it is not kept.
 };
-// The record with the pending input and the reply as a new turn; without pending input the reply continues the last turn.
+// The record with the pending input and the reply as a new turn; without pending input the reply continues the last turn, which
+// then has the receipt of this reply.
 [[nodiscard]] kv::SessionRecord with_turn(const kv::SessionRecord& record, FinishedTurn turn, std::int64_t now_s);
 
 }  // namespace uma::engine

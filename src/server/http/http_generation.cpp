@@ -71,6 +71,7 @@ void GenerationSink::end(const EosEvent& eos) {
   std::string bytes;
   if (eos.error) {
     failed_ = eos;
+    encoder_->note_failure(eos);
   } else if (stream_) {
     if (!std::exchange(has_begun_, true)) encoder_->append_first(bytes);
     encoder_->append_last(bytes, eos);

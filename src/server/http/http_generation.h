@@ -34,6 +34,8 @@ class AnswerEncoder {
   virtual void append_last(std::string& out, const EosEvent& eos) = 0;
   // Returns an empty string while other generations of the answer have not ended.
   [[nodiscard]] virtual std::string whole(const EosEvent& eos) = 0;
+  // Called when the generation has failed. append_last follows only if the stream has begun.
+  virtual void note_failure(const EosEvent& /*eos*/) {}
   // Appends an event that changes nothing, between append_first and append_last: clients end a stream that is silent for long.
   virtual void append_keep_alive(std::string& out) { out += ": keep-alive\n\n"; }
   // Like append_keep_alive(), before append_first.

@@ -18,9 +18,9 @@
 #include "core/service.h"
 #include "server/http/access_log.h"
 #include "server/http/account.h"
-#include "server/http/background_responses.h"
 #include "server/http/connection_shares.h"
 #include "server/http/http_server.h"
+#include "server/http/live_responses.h"
 #include "server/server_state.h"
 
 namespace uma::server {
@@ -42,7 +42,7 @@ struct HttpState : ServerState<HttpConnection> {
   ConnectionShares shares{options.connections_max};
   AccessLog access_log;
   // Shared with generations, which may outlive the server.
-  const std::shared_ptr<BackgroundResponses> background = std::make_shared<BackgroundResponses>();
+  const std::shared_ptr<LiveResponses> live = std::make_shared<LiveResponses>();
   // By tenant: the last request for whole pictures, and the model chosen by the API of Stable Diffusion web UI.
   struct Drawing {
     RequestId id;

@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "server/http/background_responses.h"
 #include "server/http/http_connection.h"
+#include "server/http/live_responses.h"
+#include "server/http/reply_log.h"
+#include "server/http/response_sinks.h"
 #include "server/http/routes.h"
 #include "server/http/rules.h"
+#include "server/within.h"
 #include "wire/image_fields.h"
 #include "wire/response_encoder.h"
 #include "wire/response_ids.h"
@@ -24,25 +27,6 @@ namespace {
 using handlers::Answer;
 
 constexpr std::int64_t kResponseTtlSeconds = 30 * 86'400;  // The same lifetime as OpenAI's.
-
-class ResponseWriter final : public AnswerEncoder {
- public:
-  explicit ResponseWriter(wire::ResponseEncoder encoder) : encoder_(std::move(encoder)) {}
-
-  void set_place(const ResponseBegunEvent& place) override { encoder_.set_place(place); }
-  void append_first(std::string& out) override { encoder_.append_first(out); }
-  void append_text(std::string& out, const TokenEvent& token) override {
-    encoder_.append_text(out, token.text, token.logprobs);
-  }
-  void append_part(std::string& out, const ReplyPart& part) override { encoder_.append_part(out, part); }
-  void append_last(std::string& out, const EosEvent& eos) override { encoder_.append_last(out, eos); }
-  std::string whole(const EosEvent& eos) override { return encoder_.json(eos); }
-  // Codex counts events, not comments, as signs of life.
-  void append_keep_alive(std::string& out) override { encoder_.append_in_progress(out); }
-
- private:
-  wire::ResponseEncoder encoder_;
-};
 
 std::string conversation_of(const SessionDetail& session) {
   return wire::conversation_json(session.info);
@@ -92,20 +76,61 @@ Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> it
   }
 }
 
+Answer respond_refused(HttpConnection& connection, const HttpRequest& request, const Error& error,
+                       std::string_view session_field) {
+  const bool is_session = error.code == ErrorCode::session_unknown || error.code == ErrorCode::session_busy;
+  co_return co_await connection.respond_error(http_status(error.code), error, request.keep_alive,
+                                              is_session ? session_field : error.field, retry_header(error.code));
+}
+
+// Answers with the events that the reader gets, to the last one.
+Answer stream_events(HttpConnection& connection, const HttpRequest& request, std::unique_ptr<ReplyLog::Reader> reader) {
+  auto next = [reader = std::move(reader), has_begun = false](std::string& out) mutable {
+    const ReplyLog::State state = reader->read(out);
+    if (state == ReplyLog::State::lost) {
+      out += wire::response_error_event({ErrorCode::limit_wait,
+                                         "the client read too slowly, and events that it has not got are "
+                                         "not kept: read the response when it has ended"});
+    }
+    if (!std::exchange(has_begun, true) && out.empty()) out += ": waiting\n\n";  // The client learns that it is served.
+    return state == ReplyLog::State::open;
+  };
+  co_return co_await connection.stream("text/event-stream", std::move(next), request);
+}
+
 // Starts a response whose reply is made without the connection, and answers with it as soon as it has a place.
 Answer begin_in_background(HttpConnection& connection, const HttpRequest& request, GenerateRequest generate,
-                           wire::ResponseEncoder encoder, RequestShare share) {
+                           wire::ResponseEncoder encoder, RequestShare share, std::string_view session_field) {
   HttpState& server = connection.server();
-  if (server.draining) {
-    const Error error{ErrorCode::limit_wait, "the daemon is stopping and accepts no new generations"};
-    co_return co_await connection.respond_error(503, error, false);
-  }
-  auto begun = co_await connection.ask<std::string>([&](Reply<std::string> reply) {
+  const auto begun = co_await connection.ask<std::string>([&](Reply<std::string> reply) {
+    connection.generate_detached(
+        std::move(generate),
+        std::make_shared<BackgroundSink>(server.live, server.live->make_log(connection.tenant()), server.busy, std::move(share),
+                                         connection.tenant(), std::move(encoder), std::move(reply)));
+  });
+  if (!begun) co_return false;
+  if (!*begun) co_return co_await respond_refused(connection, request, begun->error(), session_field);
+  co_return co_await connection.respond(200, kJson, **begun, request.keep_alive);
+}
+
+// The same, and answers with its events. The reply goes on if the client leaves.
+Answer stream_from_background(HttpConnection& connection, const HttpRequest& request, GenerateRequest generate,
+                              wire::ResponseEncoder encoder, RequestShare share, std::string_view session_field) {
+  HttpState& server = connection.server();
+  const std::shared_ptr<ReplyLog> log = server.live->make_log(connection.tenant());
+  auto reader = log->open_reader(std::nullopt, connection.waker());
+  auto beginning = connection.ask<std::string>([&](Reply<std::string> reply) {
     connection.generate_detached(std::move(generate),
-                                 std::make_shared<BackgroundSink>(server.background, server.busy, std::move(share),
+                                 std::make_shared<BackgroundSink>(server.live, log, server.busy, std::move(share),
                                                                   connection.tenant(), std::move(encoder), std::move(reply)));
   });
-  co_return co_await connection.respond_with(std::move(begun), request, [](std::string& json) { return std::move(json); });
+  // The stream begins after a while even if the response still waits for its place. Errors after that are events.
+  const auto begun = co_await connection.until_gone(within(server.options.keep_alive_interval, std::move(beginning)));
+  if (!begun) co_return false;
+  if (const auto& answer = *begun; answer && *answer && !**answer) {
+    co_return co_await respond_refused(connection, request, (*answer)->error(), session_field);
+  }
+  co_return co_await stream_events(connection, request, std::move(*reader));
 }
 
 // Answers with a part of a list, which page_of(value) selects.
@@ -141,43 +166,63 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
                                  .created_s = unix_time_s(),
                                  .tools = std::move(call->tools),
                                  .seals_reasoning = call->seals_reasoning});
-  // The encoder, and in the background the JSON for clients that ask.
+  const std::string_view session_field = names_response ? "previous_response_id" : "conversation";
+  // The encoder, and the JSON for clients that ask.
   RequestShare share = connection.service().open_share(connection.tenant());
-  if (const auto held = share->grow(encoder.bytes() * (call->is_background ? 2 : 1)); !held) {
-    const Error& error = held.error();
-    co_return co_await connection.respond_error(http_status(error.code), error, request.keep_alive, "",
-                                                retry_header(error.code));
+  if (const auto held = share->grow(encoder.bytes() * 2); !held) {
+    co_return co_await respond_refused(connection, request, held.error(), "");
+  }
+  if (call->is_background && connection.server().draining) {
+    const Error error{ErrorCode::limit_wait, "the daemon is stopping and accepts no new generations"};
+    co_return co_await connection.respond_error(503, error, false);
   }
   if (call->is_background) {
-    co_return co_await begin_in_background(connection, request, std::move(call->generate), std::move(encoder),
-                                           std::move(share));
+    const auto respond = call->generate.options.stream ? stream_from_background : begin_in_background;
+    co_return co_await respond(connection, request, std::move(call->generate), std::move(encoder), std::move(share),
+                               session_field);
   }
+  const bool is_stream = call->generate.options.stream;
   std::vector<HttpGeneration> generations;
-  generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<ResponseWriter>(std::move(encoder)));
-  co_return co_await connection.generate(std::move(generations), request,
-                                         names_response ? "previous_response_id" : "conversation");
+  generations.emplace_back(std::move(call->generate))
+      .encoders.push_back(
+          std::make_unique<ResponseWriter>(std::move(encoder), connection.server().live, connection.tenant(), is_stream));
+  co_return co_await connection.generate(std::move(generations), request, session_field);
 }
 
 Answer handlers::get_response(HttpConnection& connection, const HttpRequest& request) {
   auto id = wire::parse_response_id(request.ids.front());
   if (!id) co_return co_await respond_unknown(connection, request, "response");
-  // In this order, because a response is stored before it leaves the background.
-  std::string json = connection.server().background->find(request.ids.front(), connection.tenant());
-  if (!json.empty()) co_return co_await connection.respond(200, "application/json", std::move(json), request.keep_alive);
+  const auto query = wire::decode_response_query(request.query);
+  if (!query) co_return co_await connection.respond_rejected(query.error(), request);
+  // In this order, because a response is stored before it is no longer live.
+  const LiveResponses& live = *connection.server().live;
+  if (query->is_stream) {
+    if (const auto log = live.find_log(request.ids.front(), connection.tenant())) {
+      auto reader = log->open_reader(query->after, connection.waker());
+      if (!reader) co_return co_await respond_refused(connection, request, reader.error(), "");
+      co_return co_await stream_events(connection, request, std::move(*reader));
+    }
+  } else if (std::string json = live.find(request.ids.front(), connection.tenant()); !json.empty()) {
+    co_return co_await connection.respond(200, kJson, std::move(json), request.keep_alive);
+  }
   auto detail = co_await ask_for_response(connection, std::move(*id));
+  if (query->is_stream && detail && *detail) {
+    co_return co_await connection.respond(200, "text/event-stream", wire::response_events(**detail, query->after),
+                                          request.keep_alive, "Cache-Control: no-cache\r\n");
+  }
   co_return co_await connection.respond_with(std::move(detail), request, wire::response_json);
 }
 
 Answer handlers::delete_response(HttpConnection& connection, const HttpRequest& request) {
   auto id = wire::parse_response_id(request.ids.front());
   if (!id) co_return co_await respond_unknown(connection, request, "response");
-  BackgroundResponses& background = *connection.server().background;
-  if (!background.find(request.ids.front(), connection.tenant()).empty()) {
+  LiveResponses& live = *connection.server().live;
+  if (!live.find(request.ids.front(), connection.tenant()).empty()) {
     // Nobody waits for the reply any more.
     const auto ended = co_await ask_to_cancel(connection, *id);
     if (!ended) co_return false;
     // A reply that failed after its first token is kept there and is a turn of its session, too: `*ended` has a value.
-    const bool was_kept = background.forget_ended(request.ids.front(), connection.tenant());
+    const bool was_kept = live.forget_ended(request.ids.front(), connection.tenant());
     if (was_kept && !*ended) {
       co_return co_await connection.respond(200, kJson, wire::deleted_json(request.ids.front(), "response"),
                                             request.keep_alive);
@@ -198,7 +243,7 @@ Answer handlers::cancel_response(HttpConnection& connection, const HttpRequest& 
   if (!detail) co_return false;
   if (!*detail) {
     // A response that was cancelled before its first token is not stored.
-    std::string json = connection.server().background->find(request.ids.front(), connection.tenant());
+    std::string json = connection.server().live->find(request.ids.front(), connection.tenant());
     if (!json.empty()) co_return co_await connection.respond(200, kJson, std::move(json), request.keep_alive);
   }
   co_return co_await connection.respond_with(std::move(detail), request, wire::response_json);

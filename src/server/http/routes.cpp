@@ -45,6 +45,7 @@ constexpr std::array kRoutes = {
     HttpRoute{post, "/v1/sessions/{id}/rewind", handlers::rewind_session},
     HttpRoute{post, "/v1/sessions/{id}/touch", handlers::touch_session},
     HttpRoute{get, "/v1/sessions/{id}/export", handlers::export_session},
+    HttpRoute{get, "/v1/sessions/{id}/receipts", handlers::list_receipts},
     HttpRoute{get, "/v1/models", handlers::list_models},
     HttpRoute{get, "/v1/models/{id}", handlers::get_model},
     HttpRoute{get, "/", handlers::get_root},

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "json/json_writer.h"
 #include "server/http/http_connection.h"
@@ -74,6 +75,16 @@ Answer handlers::get_session(HttpConnection& connection, const HttpRequest& requ
     connection.service().get_session(connection.tenant(), std::move(call->session), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(session), request, kSessionJson);
+}
+
+Answer handlers::list_receipts(HttpConnection& connection, const HttpRequest& request) {
+  auto call = decode<wire::GetSessionRequest>("get_session", request);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  auto receipts = co_await connection.ask<std::vector<TurnReceipt>>([&](Reply<std::vector<TurnReceipt>> reply) {
+    connection.service().list_receipts(connection.tenant(), std::move(call->session), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(receipts), request,
+                                             [](const auto& all) { return wire::receipts_json(all); });
 }
 
 Answer handlers::end_session(HttpConnection& connection, const HttpRequest& request) {

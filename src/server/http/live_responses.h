@@ -1,4 +1,4 @@
-// Responses that are made without a connection (`background`), as clients see them before they are stored. Any thread.
+// Responses that are being written, and those that have ended without being stored, as clients see them. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -8,21 +8,26 @@
 #include <unordered_map>
 
 #include "base/mutex.h"
-#include "core/event.h"
 #include "core/ids.h"
-#include "core/reply.h"
 #include "core/tenant_budget.h"
-#include "server/server_state.h"
-#include "wire/response_encoder.h"
+#include "server/http/reply_log.h"
 
 namespace uma::server {
 
-class BackgroundResponses {
+class LiveResponses {
  public:
+  // The events of all responses together, apart from their tails; a tenant may hold at most as much as it leaves free.
+  static constexpr std::uint64_t kLogBytesMax = std::uint64_t{128} << 20;
+
+  // A log for a response of the tenant.
+  [[nodiscard]] std::shared_ptr<ReplyLog> make_log(TenantId tenant);
+
   // The JSON of a response of the tenant that is in progress, or has ended without being stored; empty: there is none.
   [[nodiscard]] std::string find(const std::string& id, const TenantId& tenant) const;
-  void begin(const std::string& id, TenantId tenant, std::string json);
-  // The response is stored, so that everybody finds it there.
+  // The events of such a response; null: there is none.
+  [[nodiscard]] std::shared_ptr<ReplyLog> find_log(const std::string& id, const TenantId& tenant) const;
+  void begin(const std::string& id, TenantId tenant, std::string json, std::shared_ptr<ReplyLog> log);
+  // The response is stored, so that everybody finds it there, or nobody shall find it.
   void remove(const std::string& id);
   // The response has ended without being stored: with an error, or cancelled before its first token. Such responses are kept up
   // to 16 MiB, each as at least 64 KiB. Beyond that the tenant that holds the most loses its oldest one.
@@ -34,6 +39,7 @@ class BackgroundResponses {
   struct Entry {
     TenantId tenant;
     std::string json;
+    std::shared_ptr<ReplyLog> log;  // Shared with its sink and readers.
     bool has_ended = false;
   };
   // The ended responses of a tenant.
@@ -49,34 +55,12 @@ class BackgroundResponses {
   void drop_oldest() REQUIRES_LOCK(mutex_);
   void drop_ended(const std::string& id) REQUIRES_LOCK(mutex_);
 
+  const std::shared_ptr<TenantBudget> memory_ =
+      std::make_shared<TenantBudget>(kLogBytesMax, "responses that are being written", "LiveResponses::kLogBytesMax");
   mutable Mutex mutex_;
   std::unordered_map<std::string, Entry> entries_ GUARDED_BY(mutex_);  // By the response's id.
   std::unordered_map<TenantId, Ended> ended_ GUARDED_BY(mutex_);       // Without tenants that have none.
   std::size_t ended_bytes_ GUARDED_BY(mutex_) = 0;
-};
-
-// Follows one generation. `on_begun` gets the response as soon as it has a place, or the error that it ended with before.
-class BackgroundSink final : public EventSink {
- public:
-  // Until the generation has ended, `busy` counts it, and `share` is charged for it.
-  BackgroundSink(std::shared_ptr<BackgroundResponses> responses, std::shared_ptr<BusyCount> busy, RequestShare share,
-                 TenantId tenant, wire::ResponseEncoder encoder, Reply<std::string> on_begun);
-  ~BackgroundSink() override { busy_->add(-1); }
-  BackgroundSink(const BackgroundSink&) = delete;
-  BackgroundSink& operator=(const BackgroundSink&) = delete;
-
-  bool deliver(const Event& event) override;
-
- private:
-  void end(const EosEvent& eos);
-
-  const std::shared_ptr<BackgroundResponses> responses_;  // Shared with the server.
-  const std::shared_ptr<BusyCount> busy_;                 // The same.
-  const RequestShare share_;
-  const TenantId tenant_;
-  wire::ResponseEncoder encoder_;
-  Reply<std::string> on_begun_;
-  bool has_begun_ = false;
 };
 
 }  // namespace uma::server
