@@ -19,8 +19,9 @@ SlotState state_of(const Sequence& sequence) {
 // The rest of a lane is published in any case: it makes no steps then, in which it could be asked.
 void LaneActivityBoard::note_step(bool did_work) {
   const bool rests = !did_work && parts_.sequences.is_empty();
-  const bool begins_to_rest = rests && !is_rest_known_;
-  is_rest_known_ = rests;
+  const std::int64_t cells = parts_.slots.cells_used();
+  const bool begins_to_rest = rests && cells != std::exchange(cells_at_rest_, cells);
+  if (!rests) cells_at_rest_ = kNotAtRest;
   const TimePoint now = parts_.clock.now();
   if (!begins_to_rest && (rests || now < due_)) return;
   due_ = now + kEvery;

@@ -2,6 +2,7 @@
 // only while somebody wants it and at most every kEvery, and never waits for a reader.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "base/clock.h"
@@ -39,6 +40,7 @@ class LaneActivityBoard {
 
  private:
   static constexpr Duration kEvery = std::chrono::milliseconds(50);
+  static constexpr std::int64_t kNotAtRest = -1;
   static constexpr Duration kWantedFor = std::chrono::seconds(15);
 
   [[nodiscard]] LaneActivity look(TimePoint now) const;
@@ -49,7 +51,8 @@ class LaneActivityBoard {
   const Admission& admission_;
   const LatencyTargets& targets_;
   TimePoint due_{};
-  bool is_rest_known_ = false;  // That the lane has nothing to do was published, and it has done nothing since.
+  // The cells that were in use when it was published that the lane has nothing to do; kNotAtRest: it has worked since.
+  std::int64_t cells_at_rest_ = kNotAtRest;
 
   // Shared.
   Published<LaneActivity> board_;
