@@ -405,6 +405,14 @@ void append_trace(std::string& out, const FrameHead& head, std::span<const Threa
   append_reply(out, head, "trace", [&](json::ObjectWriter& object) { append_trace(object.begin("trace"), threads); });
 }
 
+void append_live(std::string& out, const FrameHead& head, std::string_view event, std::string_view json) {
+  append_reply(out, head, event, [&](json::ObjectWriter& object) { object.begin(event).append(json); });
+}
+
+void append_watch_end(std::string& out, const FrameHead& head) {
+  append_reply(out, head, "watch_end", [](json::ObjectWriter&) {});
+}
+
 void append_pong(std::string& out, const FrameHead& head) {
   append_reply(out, head, "pong", [](json::ObjectWriter&) {});
 }

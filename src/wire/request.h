@@ -12,6 +12,7 @@
 #include "core/picture.h"
 #include "core/request.h"
 #include "wire/embedding_codec.h"
+#include "wire/live_json.h"
 #include "wire/trace_json.h"
 
 namespace uma::wire {
@@ -78,13 +79,14 @@ struct TraceRequest {
   std::chrono::milliseconds span{kTraceDefault};  // How far back the trace goes.
 };
 struct PingRequest {};
+using WatchRequest = LiveRequest;
 
 // generate, generate_stream and regenerate are all decoded to a core GenerateRequest.
 using RequestBody = std::variant<GenerateRequest, EmbedImagesRequest, PictureRequest, CreateSessionRequest, AppendRequest,
                                  CancelRequest, EndSessionRequest, ForkSessionRequest, RewindSessionRequest, TouchRequest,
                                  GetSessionRequest, SessionListRequest, ExportSessionRequest, ImportSessionRequest,
                                  ImportDataRequest, EmbeddingCall, RerankCall, LoadModelRequest, UnloadModelRequest,
-                                 PullModelRequest, ModelsRequest, MetricsRequest, TraceRequest, PingRequest>;
+                                 PullModelRequest, ModelsRequest, MetricsRequest, TraceRequest, PingRequest, WatchRequest>;
 
 struct Request {
   std::string id;  // The client's id: 1 to 128 bytes of UTF-8 without NUL.

@@ -13,6 +13,7 @@
 #include "core/model_library.h"
 #include "core/service.h"
 #include "server/http/api_keys.h"
+#include "server/live_feed.h"
 #include "server/server.h"
 
 namespace uma::server {
@@ -43,6 +44,7 @@ struct HttpServerOptions {
   std::string access_log = "off";               // See AccessLog::open().
   std::string version = {};                     // umad's; empty: not told.
   ModelLibrary* library = nullptr;              // Outlives the server; null: models cannot be pulled, named or deleted.
+  LiveFeed* live = nullptr;                     // Outlives the server; null: the daemon cannot be watched.
 };
 
 // stop_accepting() also ends connections that wait for a request.
