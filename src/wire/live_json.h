@@ -82,12 +82,12 @@ void append_snapshot(std::string& out, const LiveText& text, std::string_view ca
 // The past at one moment. Unknown numbers are nullopt.
 struct LivePoint {
   double unix_ms = 0;
-  std::optional<double> tokens_per_s;
-  std::optional<double> prompt_per_s;
-  std::optional<double> reused_per_s;
+  std::optional<double> tokens_per_s{};
+  std::optional<double> prompt_per_s{};
+  std::optional<double> reused_per_s{};
   std::int64_t streams = 0;
   std::int64_t queue = 0;
-  std::optional<double> pause_ms;
+  std::optional<double> pause_ms{};
   std::int64_t reserved_bytes = 0;
   std::int64_t hot_bytes = 0;
   std::int64_t warm_bytes = 0;
