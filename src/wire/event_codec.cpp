@@ -405,8 +405,12 @@ void append_trace(std::string& out, const FrameHead& head, std::span<const Threa
   append_reply(out, head, "trace", [&](json::ObjectWriter& object) { append_trace(object.begin("trace"), threads); });
 }
 
-void append_live(std::string& out, const FrameHead& head, std::string_view event, std::string_view json) {
-  append_reply(out, head, event, [&](json::ObjectWriter& object) { object.begin(event).append(json); });
+void append_history(std::string& out, const FrameHead& head, std::string_view json) {
+  append_reply(out, head, "history", [&](json::ObjectWriter& object) { object.begin("history").append(json); });
+}
+
+void append_snapshot(std::string& out, const FrameHead& head, std::string_view json) {
+  append_reply(out, head, "snapshot", [&](json::ObjectWriter& object) { object.begin("snapshot").append(json); });
 }
 
 void append_watch_end(std::string& out, const FrameHead& head) {

@@ -386,8 +386,8 @@ void ClientRequests::append_live(std::string& out) {
   if (!watch_) return;
   const LiveWatcher::News news = watch_->watcher->take();
   const wire::FrameHead head(watch_->id);
-  if (!news.history.empty()) wire::append_live(out, head, "history", news.history);
-  if (!news.snapshot.empty()) wire::append_live(out, head, "snapshot", news.snapshot);
+  if (!news.history.empty()) wire::append_history(out, head, news.history);
+  if (!news.snapshot.empty()) wire::append_snapshot(out, head, news.snapshot);
   if (!news.is_end) return;
   wire::append_watch_end(out, head);
   in_flight_.erase(watch_->id);
