@@ -29,6 +29,13 @@ TEST(RecentWork, CountsLessTheOlderItIs) {
   EXPECT_THAT(work.tenants(), IsEmpty());
 }
 
+TEST(RecentWork, WhatWasDoneBeforeTheFirstAgeingIsNew) {
+  RecentWork work;
+  work.add("a", 1000);
+  work.age(at_s(100));
+  EXPECT_THAT(work.tenants(), ElementsAre(Pair("a", 1000.0)));
+}
+
 TEST(RecentWork, ForgetsTheTenantsWithTheLeastWork) {
   RecentWork work;
   work.age(at_s(0));

@@ -11,7 +11,8 @@
 namespace uma::server {
 namespace {
 
-// Lanes publish what they do within this time after they were asked.
+// Lanes publish what they do within this time after they were asked. Clients that come one after the other get no sample
+// sooner.
 constexpr Duration kFirstSampleAfter = std::chrono::milliseconds(60);
 // Without changes, a snapshot comes after this time as a sign of life.
 constexpr Duration kSignOfLife = std::chrono::seconds(2);
@@ -110,9 +111,11 @@ LiveFeed::Turn LiveFeed::next_turn() {
     if (watchers_.empty()) sample_due_ = kNever;
     if (std::exchange(is_new_, false) && !watchers_.empty()) {
       turn.begins = sample_due_ == kNever;
-      sample_due_ = turn.begins ? turn.now + kFirstSampleAfter : turn.now;
+      const TimePoint soon = (turn.begins ? turn.now : sampled_at_) + kFirstSampleAfter;
+      sample_due_ = std::min(sample_due_, std::max(turn.now, soon));
     }
     turn.samples = turn.now >= sample_due_;
+    if (turn.samples) sampled_at_ = turn.now;
     turn.adds_point = turn.now >= history_due_;
     if (turn.samples) sample_due_ = turn.now + period();
     if (turn.adds_point) history_due_ = turn.now + LiveHistory::kStep;
@@ -132,7 +135,7 @@ Duration LiveFeed::period() const {
 void LiveFeed::take_turn(const Turn& turn) {
   read_calls(turn.now);
   if (turn.begins) (void)service_.activity();  // From now on the lanes say what they do.
-  if (!turn.samples) calls_.clear();
+  if (turn.begins || turn.audiences.empty()) calls_.clear();
   if (!turn.samples && !turn.adds_point) return;
   wire::LiveState state{
       .moment = {.at = turn.now, .unix_ms = unix_ms_now()}, .metrics = service_.metrics(), .activity = {}, .models = {}};

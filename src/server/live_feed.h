@@ -112,6 +112,7 @@ class LiveFeed {
   std::uint64_t number_ = 0;                           // Of the last sample.
   TimePoint history_due_ = clock_.now();
   TimePoint sample_due_ = kNever;  // kNever: nobody watches.
+  TimePoint sampled_at_{};
 
   mutable Mutex mutex_;
   CondVar changed_;
