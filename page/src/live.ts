@@ -2,7 +2,7 @@
 import { signal } from '@preact/signals';
 import { isAborted, messageOf } from './api.ts';
 import { History } from './history.ts';
-import type { LaneCall, LiveHistory, Snapshot } from './snapshot.ts';
+import { callsWith, type LaneCall, type LiveHistory, longestPause, rateOf, type Snapshot } from './snapshot.ts';
 import { api } from './state.ts';
 
 export const kHistoryNames = [
@@ -25,15 +25,8 @@ export const problem = signal('');
 let recent: Snapshot[] = [];
 const kRecentMs = 2000;
 
-// Counters of two snapshots as a rate; null after a restart of the daemon.
-function rateOf(now: Snapshot, before: Snapshot | undefined, name: keyof Snapshot['totals']): number | null {
-  if (!before || now.uptime_s < before.uptime_s || now.unix_ms <= before.unix_ms) return null;
-  return Math.max(0, ((now.totals[name] - before.totals[name]) * 1000) / (now.unix_ms - before.unix_ms));
-}
-
 function takeSnapshot(now: Snapshot) {
-  const oldest = now.unix_ms - kTimelineMs;
-  calls.value = [...calls.value.filter((call) => call.began_ms > oldest), ...now.calls].slice(-kCallsMax);
+  calls.value = callsWith(calls.value, now, kTimelineMs).slice(-kCallsMax);
   while (recent[1] && recent[1].unix_ms <= now.unix_ms - kRecentMs) recent.shift();
   const before = recent[0];
   recent.push(now);
@@ -43,7 +36,7 @@ function takeSnapshot(now: Snapshot) {
     reused_per_s: rateOf(now, before, 'reused_tokens'),
     streams: now.workers.reduce((sum, worker) => sum + worker.sequences_active, 0),
     queue: now.queue_depth,
-    pause_ms: now.calls.reduce<number | null>((most, call) => (call.pause_ms === null ? most : Math.max(most ?? 0, call.pause_ms)), null),
+    pause_ms: longestPause(now.calls),
     reserved_bytes: now.memory.reserved_bytes,
     hot_bytes: now.tiers.hot.bytes,
     warm_bytes: now.tiers.warm.bytes,

@@ -118,3 +118,18 @@ export interface LiveHistory {
   names: string[];
   points: (number | null)[][];
 }
+
+// Counters of two snapshots as a rate; null after a restart of the daemon.
+export function rateOf(now: Snapshot, before: Snapshot | undefined, name: keyof Snapshot['totals']): number | null {
+  if (!before || now.uptime_s < before.uptime_s || now.unix_ms <= before.unix_ms) return null;
+  return Math.max(0, ((now.totals[name] - before.totals[name]) * 1000) / (now.unix_ms - before.unix_ms));
+}
+
+// The calls so far and those of a snapshot, without those that began more than `spanMs` before it.
+export function callsWith(calls: readonly LaneCall[], now: Snapshot, spanMs: number): LaneCall[] {
+  return [...calls, ...now.calls].filter((call) => call.began_ms > now.unix_ms - spanMs);
+}
+
+export function longestPause(calls: readonly LaneCall[]): number | null {
+  return calls.reduce<number | null>((most, call) => (call.pause_ms === null ? most : Math.max(most ?? 0, call.pause_ms)), null);
+}
