@@ -127,7 +127,7 @@ std::string slot_text(const boost::json::object& slot) {
   const std::string state = text_field(slot, "state");
   const double tokens = number_field(slot, "tokens");
   const double prompt = number_field(slot, "prompt_tokens");
-  std::string out = std::format("  {:>3} {:<8}", int_field(slot, "slot"), printable_line(state));
+  std::string out = std::format("  {:>3} {:<9}", int_field(slot, "slot"), printable_line(state));
   out += state == "decode" ? std::format("{:20}  {:.0f} tokens, {:.0f} of them new", "", tokens, std::max(0.0, tokens - prompt))
                            : std::format("{}  {:.0f} of {:.0f} tokens", bar(tokens, prompt), tokens, prompt);
   return out + std::format("  {}\n", printable_line(text_field(slot, "tenant")));

@@ -67,7 +67,7 @@ TEST(Top, ShowsWhatTheDaemonDoes) {
             "    1 queued        0.4 s  tiny  key:ci  request 6  background\n"
             "    2 loading       0.1 s  tiny  other\n"
             "KV    STATES     SIZE  HITS  CAME DOWN  CAME UP\n"
-            "hot        2  2.0 KiB     7                512 B\n"
+            "hot        2  2.0 KiB     7               512 B\n"
             "warm       0      0 B     0    4.0 KiB      0 B\n"
             "cold      12  1.0 MiB     3    1.0 KiB\n");
 }

@@ -102,7 +102,7 @@ TEST_F(LiveFeedTest, SendsTheHistoryOnceAndThenSnapshots) {
   service_.set_activity(one_waits(1, "a"));
   const auto first = client.snapshot();
   EXPECT_EQ(first.at("queue").as_array().at(0).at("request"), "1");
-  EXPECT_GT(first.at("unix_ms").as_double(), 1e12);
+  EXPECT_GT(first.at("unix_ms").to_number<double>(), 1e12);
   service_.set_activity(one_waits(2, "a"));
   while (client.snapshot().at("queue").as_array().at(0).at("request") != "2") {
   }
@@ -125,8 +125,11 @@ TEST_F(LiveFeedTest, EachAudienceSeesItsOwn) {
 void record_calls(const char* thread, std::vector<std::int64_t> rows) {
   std::thread([&] {
     set_thread_name(thread);
-    const TimePoint now = SteadyClock().now();
-    for (const std::int64_t each : rows) record_span(kDecodeCall, now, now + milliseconds(each), {each, 1, 0, 1000 * each});
+    TimePoint began = SteadyClock().now();
+    for (const std::int64_t each : rows) {
+      began += milliseconds(1);
+      record_span(kDecodeCall, began, began + milliseconds(each), {each, 1, 0, 1000 * each});
+    }
   }).join();
 }
 

@@ -75,6 +75,7 @@ TEST_F(LiveHttpTest, ShutdownWaitsForNoWatcherAndEndsTheStream) {
   server_->stop_accepting();
   while (one.next_chunk()) {
   }
+  server_->stop();
   EXPECT_TRUE(one.has_ended());
 }
 
