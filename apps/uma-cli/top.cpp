@@ -47,7 +47,7 @@ class FullScreen {
 };
 
 // A bar such as "####----", filled by the part of `value` in `whole`.
-std::string bar(double value, double whole, std::size_t columns = 20) {
+std::string bar_of(double value, double whole, std::size_t columns = 20) {
   const double part = whole > 0 ? std::clamp(value / whole, 0.0, 1.0) : 0;
   std::string text(columns, '-');
   std::fill_n(text.begin(), static_cast<std::size_t>(std::lround(part * static_cast<double>(columns))), '#');
@@ -63,7 +63,7 @@ void for_each_object(const boost::json::object& object, std::string_view name, V
 }
 
 // Text such as "12.5 tokens/s", from two snapshots of one daemon; nullopt: it has started again, or no time has passed.
-std::optional<double> rate(const boost::json::object& now, const boost::json::object* before, std::string_view total) {
+std::optional<double> rate_of(const boost::json::object& now, const boost::json::object* before, std::string_view total) {
   if (before == nullptr) return std::nullopt;
   const double ms = number_field(now, "unix_ms") - number_field(*before, "unix_ms");
   const double more = number_field(object_field(now, "totals"), total) - number_field(object_field(*before, "totals"), total);
@@ -74,9 +74,9 @@ std::optional<double> rate(const boost::json::object& now, const boost::json::ob
 std::string speed_text(const boost::json::object& now, const boost::json::object* before) {
   const boost::json::object& latency = object_field(now, "latency");
   std::string out;
-  if (const auto tokens = rate(now, before, "tokens")) {
+  if (const auto tokens = rate_of(now, before, "tokens")) {
     out = std::format("{:.1f} tokens/s  prompts {:.0f}/s  reused {:.0f}/s\n", *tokens,
-                      rate(now, before, "prompt_tokens").value_or(0), rate(now, before, "reused_tokens").value_or(0));
+                      rate_of(now, before, "prompt_tokens").value_or(0), rate_of(now, before, "reused_tokens").value_or(0));
   }
   return out + std::format("between tokens {:.1f} / {:.1f} / {:.1f} ms (p50 / p95 / p99)  first token {:.0f} / {:.0f} ms\n",
                            number_field(latency, "p50_ms"), number_field(latency, "p95_ms"), number_field(latency, "p99_ms"),
@@ -100,7 +100,7 @@ std::string models_text(const boost::json::object& now) {
   const boost::json::object& memory = object_field(now, "memory");
   const double reserved = number_field(memory, "reserved_bytes");
   const double usable = number_field(memory, "usable_bytes");
-  std::string out = std::format("memory {} {} of {}\n", bar(reserved, usable), human_bytes(reserved), human_bytes(usable));
+  std::string out = std::format("memory {} {} of {}\n", bar_of(reserved, usable), human_bytes(reserved), human_bytes(usable));
   std::size_t others = 0;
   for_each_object(now, "models", [&](const auto& model) {
     const std::string state = text_field(model, "state");
@@ -116,7 +116,7 @@ std::string models_text(const boost::json::object& now) {
     // Without memory of its own it uses the machine's.
     if (const double own = number_field(device, "memory_usable_bytes"); own > 0) {
       const double of_device = number_field(device, "memory_reserved_bytes");
-      out += std::format("  {} {} of {}", bar(of_device, own), human_bytes(of_device), human_bytes(own));
+      out += std::format("  {} {} of {}", bar_of(of_device, own), human_bytes(of_device), human_bytes(own));
     }
     out += std::format("  {:.0f} % busy\n", 100 * number_field(device, "busy_ratio"));
   });
@@ -129,7 +129,7 @@ std::string slot_text(const boost::json::object& slot) {
   const double prompt = number_field(slot, "prompt_tokens");
   std::string out = std::format("  {:>3} {:<9}", int_field(slot, "slot"), printable_line(state));
   out += state == "decode" ? std::format("{:20}  {:.0f} tokens, {:.0f} of them new", "", tokens, std::max(0.0, tokens - prompt))
-                           : std::format("{}  {:.0f} of {:.0f} tokens", bar(tokens, prompt), tokens, prompt);
+                           : std::format("{}  {:.0f} of {:.0f} tokens", bar_of(tokens, prompt), tokens, prompt);
   return out + std::format("  {}\n", printable_line(text_field(slot, "tenant")));
 }
 
@@ -140,7 +140,7 @@ std::string workers_text(const boost::json::object& now) {
     const double used = number_field(worker, "cells_used");
     const double total = number_field(worker, "cells_total");
     out += std::format("worker {} {}  {} {:.0f} of {:.0f} cells\n", int_field(worker, "worker"),
-                       printable_line(text_field(worker, "model")), bar(used, total), used, total);
+                       printable_line(text_field(worker, "model")), bar_of(used, total), used, total);
     std::size_t busy = 0;
     std::int64_t idle = 0;
     for_each_object(worker, "slots", [&](const auto& slot) {

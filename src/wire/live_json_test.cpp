@@ -60,7 +60,7 @@ boost::json::object snapshot_for(const LiveState& state, const LiveAudience& aud
   return boost::json::parse(out).as_object();
 }
 
-boost::json::value json(const char* text) {
+boost::json::value parsed(const char* text) {
   return boost::json::parse(text);
 }
 
@@ -73,20 +73,20 @@ TEST(LiveJson, ShowsTheAdministratorEverything) {
   EXPECT_EQ(snapshot.at("moves").at("hot_warm_bytes"), 90'112);
   EXPECT_EQ(snapshot.at("memory").at("decisions").as_array().size(), 8u);
   EXPECT_EQ(snapshot.at("memory").at("decisions").as_array().back(), "unload b");
-  EXPECT_EQ(snapshot.at("workers"), json(R"([{"worker":1,"model":"tiny","sequences_active":2,"queue_depth":2,"cells_used":0,
+  EXPECT_EQ(snapshot.at("workers"), parsed(R"([{"worker":1,"model":"tiny","sequences_active":2,"queue_depth":2,"cells_used":0,
     "cells_total":16384,"slots":[
       {"slot":0,"state":"decode","request":"4","tenant":"key:a","tokens":812,"prompt_tokens":800},
       {"slot":1,"state":"prefill","request":"5","tenant":"key:b","tokens":10,"prompt_tokens":30},
       {"slot":2,"state":"idle","request":null,"tenant":null,"tokens":3,"prompt_tokens":0}]}])"));
-  EXPECT_EQ(snapshot.at("queue"), json(R"([
+  EXPECT_EQ(snapshot.at("queue"), parsed(R"([
     {"position":1,"request":"6","tenant":"key:b","model":"tiny","class":"background","stage":"queued","waited_ms":400},
     {"position":2,"request":"7","tenant":"key:a","model":"tiny","class":"interactive","stage":"swapped","waited_ms":1000},
     {"position":3,"request":"8","tenant":"key:a","model":"tiny","class":"interactive","stage":"preparing","waited_ms":10}])"));
   EXPECT_EQ(snapshot.at("queue_depth"), 3);
-  EXPECT_EQ(snapshot.at("models"), json(R"([{"name":"tiny","state":"ready","load_progress":0,"bytes":9,"in_use":5},
+  EXPECT_EQ(snapshot.at("models"), parsed(R"([{"name":"tiny","state":"ready","load_progress":0,"bytes":9,"in_use":5},
     {"name":"big","state":"unloaded","load_progress":0,"bytes":7,"in_use":0}])"))
       << "those in memory come first";
-  EXPECT_EQ(snapshot.at("tenants"), json(R"([
+  EXPECT_EQ(snapshot.at("tenants"), parsed(R"([
     {"tenant":"key:a","share":0.75,"sequences_active":1,"queue_depth":2},
     {"tenant":"key:b","share":0.25,"sequences_active":1,"queue_depth":1}])"));
 }
@@ -101,7 +101,7 @@ TEST(LiveJson, HidesTheRequestsOfOtherTenants) {
   EXPECT_TRUE(queue.at(0).at("request").is_null());
   EXPECT_EQ(queue.at(0).at("tenant"), "other");
   EXPECT_EQ(queue.at(1).at("tenant"), "key:a");
-  EXPECT_EQ(snapshot.at("tenants"), json(R"([{"tenant":"key:a","share":0.75,"sequences_active":1,"queue_depth":2},
+  EXPECT_EQ(snapshot.at("tenants"), parsed(R"([{"tenant":"key:a","share":0.75,"sequences_active":1,"queue_depth":2},
     {"tenant":"other","share":0.25,"sequences_active":1,"queue_depth":1}])"));
   EXPECT_EQ(boost::json::serialize(snapshot).find("key:b"), std::string::npos);
 }
@@ -135,7 +135,7 @@ TEST(LiveJson, CallsHaveUnixTimesAndTheLongestPause) {
                               {"lane-0", {&kDecodeCall, at_ms(9'800), at_ms(9'808), {2, 2, 0, 8'400}}},
                               {"lane-0", {&kDecodeCall, at_ms(9'950), at_ms(9'951), {1, 1, 0, 0}}}};
   std::size_t left_out = 0;
-  EXPECT_EQ(boost::json::parse("{" + live_calls_text(calls, left_out, now).substr(1) + "}"), json(R"({"calls":[
+  EXPECT_EQ(boost::json::parse("{" + live_calls_text(calls, left_out, now).substr(1) + "}"), parsed(R"({"calls":[
     {"lane":"lane-0","kind":"decode","began_ms":999800,"ms":8,"rows":2,"pause_ms":8.4},
     {"lane":"store","kind":"move","began_ms":999900,"ms":3,"rows":0,"pause_ms":null,"bytes":65536,"moved":"hot_warm_bytes"},
     {"lane":"lane-0","kind":"decode","began_ms":999950,"ms":1,"rows":1,"pause_ms":null}],"calls_left_out":0})"));
@@ -164,7 +164,7 @@ TEST(LiveJson, AHistoryHasNullForWhatIsNotKnown) {
                                        .reserved_bytes = 307'946'969}};
   const auto history = boost::json::parse(history_json(points));
   EXPECT_EQ(history.at("names").as_array().size(), 10u);
-  EXPECT_EQ(history.at("points"), json(R"([[1795655700000,null,null,null,1,2,null,3,0,0,0],
+  EXPECT_EQ(history.at("points"), parsed(R"([[1795655700000,null,null,null,1,2,null,3,0,0,0],
     [1795655710000,41.5,0,0,0,0,22.4,307946969,0,0,0]])"));
 }
 
