@@ -1,17 +1,18 @@
 #include "uma-cli/top.h"
 
 #include <algorithm>
+#include <cmath>
 #include <format>
 #include <string_view>
 #include <sys/ioctl.h>
+#include <utility>
 
-#include "base/clock.h"
-#include "core/metrics_table.h"
+#include <boost/json/array.hpp>
+
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
-#include "uma-cli/sessions.h"
 #include "uma-cli/table.h"
 
 namespace uma::cli {
@@ -45,108 +46,218 @@ class FullScreen {
   Output& output_;
 };
 
-// The metric's value in the frame, formatted by its unit. `decimals` applies to values that are not whole.
-std::string shown(const boost::json::object& metrics, const Metric& metric, std::optional<int> decimals = std::nullopt) {
-  if (metric.kind == MetricKind::text) return printable_line(text_field(metrics, metric.name));
-  if (metric.unit == "bytes") return human_bytes(number_field(metrics, metric.name));
-  if (metric.unit == "s") return human_age(int_field(metrics, metric.name));
-  if (decimals) return std::format("{:.{}f}", number_field(metrics, metric.name), *decimals);
-  return std::to_string(int_field(metrics, metric.name));
+// A bar such as "####----", filled by the part of `value` in `whole`.
+std::string bar_of(double value, double whole, std::size_t columns = 20) {
+  const double part = whole > 0 ? std::clamp(value / whole, 0.0, 1.0) : 0;
+  std::string text(columns, '-');
+  std::fill_n(text.begin(), static_cast<std::size_t>(std::lround(part * static_cast<double>(columns))), '#');
+  return text;
 }
 
-struct TierMetrics {
-  const char* name;
-  const Metric* states;
-  const Metric* bytes;
-  const Metric* hits;
-  const Metric* restore_ms;  // Null: nothing is restored from this tier.
-};
-constexpr TierMetrics kTierMetrics[] = {
-    {"hot", &metric("hot_sessions"), &metric("hot_bytes"), &metric("hot_hits_total"), nullptr},
-    {"warm", &metric("warm_sessions"), &metric("warm_bytes"), &metric("warm_hits_total"), &metric("warm_restore_ms_avg")},
-    {"cold", &metric("cold_sessions"), &metric("cold_bytes"), &metric("cold_hits_total"), &metric("cold_restore_ms_avg")},
-};
+// Calls visit(object) for each object in an array of the snapshot.
+template <class VisitT>
+void for_each_object(const boost::json::object& object, std::string_view name, VisitT&& visit) {
+  for (const boost::json::value& value : array_field(object, name)) {
+    if (value.is_object()) visit(value.get_object());
+  }
+}
 
-std::string tiers_text(const boost::json::object& metrics) {
-  Table table({{"KV"}, {"STATES", Align::right}, {"SIZE", Align::right}, {"HITS", Align::right}, {"RESTORE", Align::right}});
-  for (const TierMetrics& tier : kTierMetrics) {
-    table.add({tier.name, shown(metrics, *tier.states), shown(metrics, *tier.bytes), shown(metrics, *tier.hits),
-               tier.restore_ms == nullptr ? "" : shown(metrics, *tier.restore_ms, 1) + " ms"});
+// Text such as "12.5 tokens/s", from two snapshots of one daemon; nullopt: it has started again, or no time has passed.
+std::optional<double> rate_of(const boost::json::object& now, const boost::json::object* before, std::string_view total) {
+  if (before == nullptr) return std::nullopt;
+  const double ms = number_field(now, "unix_ms") - number_field(*before, "unix_ms");
+  const double more = number_field(object_field(now, "totals"), total) - number_field(object_field(*before, "totals"), total);
+  if (ms <= 0 || more < 0) return std::nullopt;
+  return more * 1000 / ms;
+}
+
+std::string speed_text(const boost::json::object& now, const boost::json::object* before) {
+  const boost::json::object& latency = object_field(now, "latency");
+  std::string out;
+  if (const auto tokens = rate_of(now, before, "tokens")) {
+    out = std::format("{:.1f} tokens/s  prompts {:.0f}/s  reused {:.0f}/s\n", *tokens,
+                      rate_of(now, before, "prompt_tokens").value_or(0), rate_of(now, before, "reused_tokens").value_or(0));
+  }
+  return out + std::format("between tokens {:.1f} / {:.1f} / {:.1f} ms (p50 / p95 / p99)  first token {:.0f} / {:.0f} ms\n",
+                           number_field(latency, "p50_ms"), number_field(latency, "p95_ms"), number_field(latency, "p99_ms"),
+                           number_field(latency, "ttft_p50_ms"), number_field(latency, "ttft_p95_ms"));
+}
+
+// The pauses of streams against what is promised.
+std::string pauses_text(const boost::json::object& now) {
+  const boost::json::object& totals = object_field(now, "totals");
+  double longest_ms = 0;
+  for_each_object(now, "calls", [&](const auto& call) { longest_ms = std::max(longest_ms, number_field(call, "pause_ms")); });
+  std::string out = std::format("{:.0f} ms between tokens are promised", number_field(now, "contract_ms"));
+  if (longest_ms > 0) out += std::format(", longest pause {:.0f} ms", longest_ms);
+  const double kept = number_field(totals, "promises_kept");
+  const double all = kept + number_field(totals, "promises_broken");
+  if (all > 0) out += std::format(", {:.1f} % on time", 100 * kept / all);
+  return out + '\n';
+}
+
+std::string models_text(const boost::json::object& now) {
+  const boost::json::object& memory = object_field(now, "memory");
+  const double reserved = number_field(memory, "reserved_bytes");
+  const double usable = number_field(memory, "usable_bytes");
+  std::string out = std::format("memory {} {} of {}\n", bar_of(reserved, usable), human_bytes(reserved), human_bytes(usable));
+  std::size_t others = 0;
+  for_each_object(now, "models", [&](const auto& model) {
+    const std::string state = text_field(model, "state");
+    if (state != "ready" && state != "loading") return void(++others);
+    out += std::format("model {}  {}  {}", printable_line(text_field(model, "name")), human_bytes(number_field(model, "bytes")),
+                       printable_line(state));
+    if (state == "loading") out += std::format(" {:.0f} %", 100 * number_field(model, "load_progress"));
+    out += std::format("  {} in use\n", count_of(int_field(model, "in_use"), "request"));
+  });
+  if (others > 0) out += std::format("{} not loaded\n", count_of(static_cast<std::int64_t>(others), "model"));
+  for_each_object(now, "devices", [&](const auto& device) {
+    out += printable_line(text_field(device, "name"));
+    // Without memory of its own it uses the machine's.
+    if (const double own = number_field(device, "memory_usable_bytes"); own > 0) {
+      const double of_device = number_field(device, "memory_reserved_bytes");
+      out += std::format("  {} {} of {}", bar_of(of_device, own), human_bytes(of_device), human_bytes(own));
+    }
+    out += std::format("  {:.0f} % busy\n", 100 * number_field(device, "busy_ratio"));
+  });
+  return out;
+}
+
+std::string slot_text(const boost::json::object& slot) {
+  const std::string state = text_field(slot, "state");
+  const double tokens = number_field(slot, "tokens");
+  const double prompt = number_field(slot, "prompt_tokens");
+  std::string out = std::format("  {:>3} {:<9}", int_field(slot, "slot"), printable_line(state));
+  out += state == "decode" ? std::format("{:20}  {:.0f} tokens, {:.0f} of them new", "", tokens, std::max(0.0, tokens - prompt))
+                           : std::format("{}  {:.0f} of {:.0f} tokens", bar_of(tokens, prompt), tokens, prompt);
+  return out + std::format("  {}\n", printable_line(text_field(slot, "tenant")));
+}
+
+std::string workers_text(const boost::json::object& now) {
+  constexpr std::size_t kSlotsShown = 8;
+  std::string out;
+  for_each_object(now, "workers", [&](const auto& worker) {
+    const double used = number_field(worker, "cells_used");
+    const double total = number_field(worker, "cells_total");
+    out += std::format("worker {} {}  {} {:.0f} of {:.0f} cells\n", int_field(worker, "worker"),
+                       printable_line(text_field(worker, "model")), bar_of(used, total), used, total);
+    std::size_t busy = 0;
+    std::int64_t idle = 0;
+    for_each_object(worker, "slots", [&](const auto& slot) {
+      if (text_field(slot, "state") == "idle") return void(++idle);
+      if (++busy <= kSlotsShown) out += slot_text(slot);
+    });
+    if (busy > kSlotsShown)
+      out += std::format("  {} more busy\n", count_of(static_cast<std::int64_t>(busy - kSlotsShown), "slot"));
+    if (idle > 0) out += std::format("  {} idle\n", count_of(idle, "slot"));
+  });
+  return out;
+}
+
+std::string queue_text(const boost::json::object& now) {
+  constexpr std::size_t kShown = 5;
+  const std::int64_t depth = int_field(now, "queue_depth");
+  if (depth == 0) return "nobody waits\n";
+  std::string out = std::format("{} waiting\n", count_of(depth, "request"));
+  std::size_t shown = 0;
+  for_each_object(now, "queue", [&](const auto& waiting) {
+    if (++shown > kShown) return;
+    const std::string request = text_field(waiting, "request");
+    out += std::format("  {:>3} {:<9} {:>7.1f} s  {}  {}{}{}\n", int_field(waiting, "position"),
+                       printable_line(text_field(waiting, "stage")), number_field(waiting, "waited_ms") / 1000,
+                       printable_line(text_field(waiting, "model")), printable_line(text_field(waiting, "tenant")),
+                       request.empty() ? "" : "  request " + printable_line(request),
+                       text_field(waiting, "class") == "background" ? "  background" : "");
+  });
+  return out;
+}
+
+struct TierMoves {
+  const char* tier;
+  const char* move;  // The bytes that come into the tier.
+  const char* back;  // Those that come into it from below; null: nothing does.
+};
+constexpr TierMoves kTierMoves[] = {
+    {"hot", nullptr, "warm_hot_bytes"}, {"warm", "hot_warm_bytes", "cold_warm_bytes"}, {"cold", "warm_cold_bytes", nullptr}};
+
+std::string tiers_text(const boost::json::object& now) {
+  const boost::json::object& tiers = object_field(now, "tiers");
+  const boost::json::object& moves = object_field(now, "moves");
+  const auto moved = [&](const char* name) { return name == nullptr ? "" : human_bytes(number_field(moves, name)); };
+  Table table({{"KV"},
+               {"STATES", Align::right},
+               {"SIZE", Align::right},
+               {"HITS", Align::right},
+               {"CAME DOWN", Align::right},
+               {"CAME UP", Align::right}});
+  for (const TierMoves& each : kTierMoves) {
+    const boost::json::object& tier = object_field(tiers, each.tier);
+    table.add({each.tier, std::to_string(int_field(tier, "states")), human_bytes(number_field(tier, "bytes")),
+               std::to_string(int_field(tier, "hits_total")), moved(each.move), moved(each.back)});
   }
   return table.text();
 }
 
-// Turns successive metrics frames into pictures; remembers totals to compute rates.
-class Camera {
- public:
-  explicit Camera(Client& client) : client_(client) {}
+// A failure to watch, in words for a person whose daemon is older than this program.
+Failure watch_failure(Failure failure) {
+  if (failure.server_code != "E_PROTO_004") return failure;
+  return {ExitCode::server, "the daemon is older than this uma-cli and cannot be watched: restart it with the same version",
+          failure.server_code};
+}
 
-  Result<std::string> picture() {
-    auto metrics_answer = client_.call({{"type", "metrics"}}, "metrics");
-    if (!metrics_answer) return std::unexpected(metrics_answer.error());
-    auto sessions_answer = client_.call({{"type", "list_sessions"}, {"order", "desc"}}, "sessions");
-    if (!sessions_answer) return std::unexpected(sessions_answer.error());
-    const boost::json::object& metrics = object_field(*metrics_answer, "metrics");
-    return top_text(metrics, array_field(*sessions_answer, "sessions"), unix_time_s(),
-                    rate(number_field(metrics, metric("tokens_total").name)));
+// The snapshots of one watch, from its request to its end.
+class Watch {
+ public:
+  explicit Watch(Client& client) : client_(client) {}
+  ~Watch() { client_.disconnect(); }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  Result<void> begin(double interval_s) {
+    constexpr double kIntervalMsMax = 10'000;
+    const auto interval_ms = static_cast<std::int64_t>(std::min(interval_s * 1000, kIntervalMsMax));
+    auto sent = client_.send({{"type", "watch"}, {"interval_ms", interval_ms}, {"history_s", 0}}, "watch_end");
+    if (!sent) return std::unexpected(sent.error());
+    return {};
+  }
+
+  // The next snapshot; nullopt after a signal, also that of a resized window.
+  Result<std::optional<boost::json::object>> next() {
+    auto frame = client_.receive();
+    if (!frame) return std::unexpected(frame.error());
+    if (!*frame) return std::nullopt;
+    const std::string event = text_field(**frame, "event");
+    if (event == "error") return std::unexpected(watch_failure(failure_of(**frame)));
+    if (event == "watch_end") return fail(ExitCode::server, "the daemon is stopping");
+    if (event != "snapshot") return std::nullopt;
+    return object_field(**frame, "snapshot");
   }
 
  private:
-  // A smaller total than before: another daemon answers now.
-  std::optional<double> rate(double tokens_total) {
-    const TimePoint now = clock_.now();
-    std::optional<double> tokens_per_s;
-    if (last_time_ != kNever && tokens_total >= last_total_)
-      tokens_per_s = (tokens_total - last_total_) * 1000 / to_ms(now - last_time_);
-    last_time_ = now;
-    last_total_ = tokens_total;
-    return tokens_per_s;
-  }
-
   Client& client_;
-  const SteadyClock clock_;
-  TimePoint last_time_ = kNever;
-  double last_total_ = 0;
 };
+
+Result<void> print_one_picture(Watch& watch, Output& output, Interrupts& interrupts) {
+  while (!interrupts.pending()) {
+    auto snapshot = watch.next();
+    if (!snapshot) return std::unexpected(snapshot.error());
+    if (*snapshot) return print(output, top_text(**snapshot, nullptr));
+  }
+  return interrupted();
+}
 
 }  // namespace
 
-std::string top_text(const boost::json::object& metrics, const boost::json::array& sessions, std::int64_t now_s,
-                     std::optional<double> tokens_per_s) {
-  const auto number = [&](const Metric& metric, std::optional<int> decimals = std::nullopt) {
-    return shown(metrics, metric, decimals);
-  };
-  std::string out =
-      std::format("{}  up {}  rss {}", number(metric("model")), number(metric("uptime_s")), number(metric("rss_bytes")));
-  if (tokens_per_s) out += std::format("  {:.1f} tokens/s", *tokens_per_s);
-  out += std::format("\nsequences {} active, {} queued  sessions {}  batch {}\n", number(metric("sequences_active")),
-                     number(metric("queue_depth")), number(metric("sessions")), number(metric("avg_batch"), 2));
-  out += std::format("between tokens {} / {} / {} ms (p50 / p95 / p99)  first token {} / {} ms (p50 / p95)\n",
-                     number(metric("p50_ms"), 1), number(metric("p95_ms"), 1), number(metric("p99_ms"), 1),
-                     number(metric("ttft_p50_ms"), 0), number(metric("ttft_p95_ms"), 0));
-  out += std::format("tokens {} generated, {} read, {} reused\n", number(metric("tokens_total")),
-                     number(metric("prompt_tokens_total")), number(metric("reused_tokens_total")));
-  out += std::format("models {} of {} loaded  memory {} of {} reserved\n", number(metric("models_loaded")),
-                     number(metric("models_registered")), number(metric("memory_reserved_bytes")),
-                     number(metric("memory_usable_bytes")));
-  for (const boost::json::value& value : array_field(metrics, "devices")) {
-    if (!value.is_object()) continue;
-    const boost::json::object& device = value.get_object();
-    out += printable_line(text_field(device, "name"));
-    // Without memory of its own it uses the machine's.
-    if (const double usable = number_field(device, "memory_usable_bytes"); usable > 0) {
-      out += std::format("  memory {} of {} reserved", human_bytes(number_field(device, "memory_reserved_bytes")),
-                         human_bytes(usable));
-    }
-    out += std::format("  {:.0f} % busy\n", 100 * number_field(device, "busy_ratio"));
-  }
-  // Decisions of the pool about the last shortage of memory.
-  if (const boost::json::array& decisions = array_field(metrics, metric("memory_decisions").name);
-      !decisions.empty() && decisions.back().is_string()) {
-    out += printable_line(decisions.back().get_string()) + '\n';
-  }
+std::string top_text(const boost::json::object& snapshot, const boost::json::object* before) {
+  const boost::json::object& totals = object_field(snapshot, "totals");
+  std::string out = std::format("{}  up {}  rss {}  {} open", printable_line(text_field(snapshot, "status")),
+                                human_age(int_field(snapshot, "uptime_s")), human_bytes(number_field(snapshot, "rss_bytes")),
+                                count_of(int_field(snapshot, "requests_open"), "request"));
+  if (const std::int64_t failed = int_field(totals, "requests_failed"); failed > 0)
+    out += std::format("  {} of {} failed", failed, int_field(totals, "requests"));
   out += '\n';
-  return out + tiers_text(metrics) + '\n' + session_table(sessions, now_s);
+  return out + speed_text(snapshot, before) + pauses_text(snapshot) + models_text(snapshot) + workers_text(snapshot) +
+         queue_text(snapshot) + tiers_text(snapshot);
 }
 
 std::string fit_to_window(const std::string& text, std::size_t rows, std::size_t columns) {
@@ -162,22 +273,27 @@ std::string fit_to_window(const std::string& text, std::size_t rows, std::size_t
 }
 
 Result<void> run_top(Client& client, Output& output, Interrupts& interrupts, double interval_s) {
-  Camera camera(client);
-  if (!output.is_terminal()) {
-    auto picture = camera.picture();
-    if (!picture) return std::unexpected(picture.error());
-    return print(output, *picture);
-  }
+  Watch watch(client);
+  if (auto begun = watch.begin(interval_s); !begun) return begun;
+  if (!output.is_terminal()) return print_one_picture(watch, output, interrupts);
+  constexpr double kEarlyMs = 50;  // A snapshot may come a little early.
   FullScreen screen(output);
-  while (true) {
-    auto picture = camera.picture();
-    if (!picture && picture.error().exit_code == ExitCode::interrupted) return {};
-    if (!picture) return std::unexpected(picture.error());
-    if (screen.show(*picture) != WriteEnd::done) return {};
-    // A resized window also ends the wait, so that the next picture fits.
-    (void)interrupts.wait({}, static_cast<int>(interval_s * 1000));
-    if (interrupts.pending()) return {};
+  std::optional<boost::json::object> shown;
+  std::string text;
+  while (!interrupts.pending()) {
+    auto snapshot = watch.next();
+    if (!snapshot) return std::unexpected(snapshot.error());
+    if (*snapshot) {
+      const double passed_ms =
+          shown ? number_field(**snapshot, "unix_ms") - number_field(*shown, "unix_ms") : interval_s * 1000;
+      if (passed_ms + kEarlyMs < interval_s * 1000) continue;
+      text = top_text(**snapshot, shown ? &*shown : nullptr);
+      shown = std::move(**snapshot);
+    }
+    if (!*snapshot && !interrupts.take_redraw()) continue;
+    if (!text.empty() && screen.show(text) != WriteEnd::done) return {};
   }
+  return {};
 }
 
 }  // namespace uma::cli

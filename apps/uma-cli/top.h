@@ -1,12 +1,10 @@
-// `uma-cli top` shows the daemon's state and refreshes it in place.
+// `uma-cli top` shows what the daemon does and refreshes it in place: the live view of the page at /, for a terminal.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
 
-#include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 
 #include "uma-cli/client.h"
@@ -15,9 +13,9 @@
 
 namespace uma::cli {
 
-// Formats one picture. `tokens_per_s` is the rate since the previous picture; nullopt leaves it out.
-[[nodiscard]] std::string top_text(const boost::json::object& metrics, const boost::json::array& sessions, std::int64_t now_s,
-                                   std::optional<double> tokens_per_s);
+// Formats one picture of a snapshot of `watch` for 80 columns. `before` is the snapshot of the picture before, from which rates
+// are computed; null: there is none.
+[[nodiscard]] std::string top_text(const boost::json::object& snapshot, const boost::json::object* before);
 
 // `text` cut to a window of `rows` lines and `columns`, without a newline at the end.
 [[nodiscard]] std::string fit_to_window(const std::string& text, std::size_t rows, std::size_t columns);

@@ -1,9 +1,11 @@
 // What `top`, `metrics` and `sessions` show.
 #include "uma-cli/top.h"
 
+#include <boost/json/parse.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "uma-cli/fake_daemon.h"
 #include "uma-cli/metrics.h"
 #include "uma-cli/sessions.h"
 
@@ -18,31 +20,86 @@ TEST(Top, FitsItsPictureIntoTheWindow) {
   EXPECT_EQ(fit_to_window("", 24, 80), "");
 }
 
-TEST(Top, ShowsTheRateOnlyWhenThereIsOne) {
-  const boost::json::object metrics = {{"model", "m"}, {"sequences_active", 2}};
-  EXPECT_THAT(top_text(metrics, {}, 0, 12.5), HasSubstr("12.5 tokens/s"));
-  EXPECT_THAT(top_text(metrics, {}, 0, std::nullopt), ::testing::Not(HasSubstr("tokens/s")));
+// A snapshot as docs/protocol/live.md shows it.
+boost::json::object snapshot_at(double unix_ms, int tokens) {
+  boost::json::value made = boost::json::parse(R"({"status":"ok","uptime_s":61.2,"rss_bytes":1048576,"requests_open":3,
+    "contract_ms":30,"totals":{"requests":20,"requests_failed":1,"prompt_tokens":0,"reused_tokens":0,"promises_kept":199,
+    "promises_broken":1},"latency":{"p50_ms":8.1,"p95_ms":12,"p99_ms":22,"ttft_p50_ms":40,"ttft_p95_ms":900},
+    "workers":[{"worker":0,"model":"tiny","cells_used":4096,"cells_total":16384,"slots":[
+      {"slot":0,"state":"decode","request":"4","tenant":"key:ci","tokens":812,"prompt_tokens":800},
+      {"slot":1,"state":"prefill","request":"5","tenant":"uid:1000","tokens":1500,"prompt_tokens":3000},
+      {"slot":2,"state":"idle","request":null,"tenant":null,"tokens":0,"prompt_tokens":0}]}],
+    "queue":[{"position":1,"request":"6","model":"tiny","tenant":"key:ci","class":"background","stage":"queued","waited_ms":400},
+      {"position":2,"request":null,"model":"tiny","tenant":"other","class":"interactive","stage":"loading","waited_ms":90}],
+    "queue_depth":2,"tiers":{"hot":{"states":2,"bytes":2048,"hits_total":7},"warm":{"states":0,"bytes":0,"hits_total":0},
+    "cold":{"states":12,"bytes":1048576,"hits_total":3}},
+    "moves":{"hot_warm_bytes":4096,"warm_cold_bytes":1024,"cold_warm_bytes":0,"warm_hot_bytes":512},
+    "memory":{"usable_bytes":2097152,"reserved_bytes":1048576,"decisions":[]},
+    "models":[{"name":"tiny","state":"ready","load_progress":1,"bytes":1048576,"in_use":3},
+      {"name":"big","state":"loading","load_progress":0.25,"bytes":2048,"in_use":0},
+      {"name":"other","state":"unloaded","load_progress":0,"bytes":1,"in_use":0}],
+    "devices":[{"name":"Vulkan0","memory_usable_bytes":2048,"memory_reserved_bytes":1024,"busy_ratio":0.5},
+      {"name":"iGPU","memory_usable_bytes":0,"memory_reserved_bytes":0,"busy_ratio":0}],
+    "calls":[{"lane":"lane-0","kind":"decode","ms":8,"pause_ms":8.4},{"lane":"lane-0","kind":"decode","ms":8,"pause_ms":22},
+      {"lane":"store","kind":"move","ms":3,"pause_ms":null}]})");
+  boost::json::object snapshot = made.get_object();
+  snapshot["unix_ms"] = unix_ms;
+  snapshot["totals"].as_object()["tokens"] = tokens;
+  return snapshot;
 }
 
-TEST(Top, ShowsTheTiers) {
-  const boost::json::object metrics = {{"hot_sessions", 2},          {"hot_bytes", 2048},       {"hot_hits_total", 7},
-                                       {"cold_sessions", 12},        {"cold_bytes", 1'048'576}, {"cold_hits_total", 3},
-                                       {"cold_restore_ms_avg", 4.25}};
-  EXPECT_THAT(top_text(metrics, {}, 0, std::nullopt), HasSubstr("KV    STATES     SIZE  HITS  RESTORE\n"
-                                                                "hot        2  2.0 KiB     7\n"
-                                                                "warm       0      0 B     0   0.0 ms\n"
-                                                                "cold      12  1.0 MiB     3   4.2 ms\n"));
+TEST(Top, ShowsWhatTheDaemonDoes) {
+  EXPECT_EQ(top_text(snapshot_at(1000, 512), nullptr),
+            "ok  up 1 min  rss 1.0 MiB  3 requests open  1 of 20 failed\n"
+            "between tokens 8.1 / 12.0 / 22.0 ms (p50 / p95 / p99)  first token 40 / 900 ms\n"
+            "30 ms between tokens are promised, longest pause 22 ms, 99.5 % on time\n"
+            "memory ##########---------- 1.0 MiB of 2.0 MiB\n"
+            "model tiny  1.0 MiB  ready  3 requests in use\n"
+            "model big  2.0 KiB  loading 25 %  0 requests in use\n"
+            "1 model not loaded\n"
+            "Vulkan0  ##########---------- 1.0 KiB of 2.0 KiB  50 % busy\n"
+            "iGPU  0 % busy\n"
+            "worker 0 tiny  #####--------------- 4096 of 16384 cells\n"
+            "    0 decode                         812 tokens, 12 of them new  key:ci\n"
+            "    1 prefill  ##########----------  1500 of 3000 tokens  uid:1000\n"
+            "  1 slot idle\n"
+            "2 requests waiting\n"
+            "    1 queued        0.4 s  tiny  key:ci  request 6  background\n"
+            "    2 loading       0.1 s  tiny  other\n"
+            "KV    STATES     SIZE  HITS  CAME DOWN  CAME UP\n"
+            "hot        2  2.0 KiB     7               512 B\n"
+            "warm       0      0 B     0    4.0 KiB      0 B\n"
+            "cold      12  1.0 MiB     3    1.0 KiB\n");
 }
 
-TEST(Top, ShowsWhatModelsTakeAndTheLastDecision) {
-  const boost::json::object metrics = {{"models_loaded", 2},
-                                       {"models_registered", 500},
-                                       {"memory_reserved_bytes", 1'048'576},
-                                       {"memory_usable_bytes", 2'097'152},
-                                       {"memory_decisions", boost::json::array{"memory: unload a", "memory: unload b"}}};
-  const std::string text = top_text(metrics, {}, 0, std::nullopt);
-  EXPECT_THAT(text, HasSubstr("models 2 of 500 loaded  memory 1.0 MiB of 2.0 MiB reserved\nmemory: unload b\n\n"));
-  EXPECT_THAT(text, ::testing::Not(HasSubstr("memory: unload a")));
+TEST(Top, ShowsRatesBetweenTwoSnapshotsOfOneDaemon) {
+  const boost::json::object before = snapshot_at(1000, 512);
+  EXPECT_THAT(top_text(snapshot_at(3000, 537), &before), HasSubstr("12.5 tokens/s"));
+  EXPECT_THAT(top_text(snapshot_at(3000, 3), &before), ::testing::Not(HasSubstr("tokens/s")));
+}
+
+TEST(Top, ShowsLessIfFieldsAreMissing) {
+  EXPECT_THAT(top_text({}, nullptr), HasSubstr("nobody waits\n"));
+}
+
+TEST(Top, AsksForAWatchAndSaysIfTheDaemonIsTooOld) {
+  FakeDaemon daemon({[](FakeConnection& connection) {
+                       const boost::json::object request = connection.read();
+                       EXPECT_EQ(request.at("type"), "watch");
+                       EXPECT_EQ(request.at("interval_ms"), 500);
+                       connection.answer(request, "history", {{"history", boost::json::object{}}});
+                       connection.answer(request, "snapshot", {{"snapshot", snapshot_at(1000, 512)}});
+                     },
+                     [](FakeConnection& connection) { connection.fail(connection.read(), "E_PROTO_004"); }});
+  Interrupts interrupts;
+  Screen screen(/*is_terminal=*/false, interrupts);
+  auto client = Client::connect(daemon.path(), interrupts);
+  ASSERT_TRUE(client.has_value());
+  ASSERT_TRUE(run_top(**client, screen.output(), interrupts, 0.5).has_value());
+  EXPECT_THAT(screen.text(), HasSubstr("worker 0 tiny"));
+  const auto refused = run_top(**client, screen.output(), interrupts, 0.5);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_THAT(refused.error().message, HasSubstr("older than this uma-cli"));
 }
 
 TEST(Sessions, AreListedByLastUse) {
@@ -85,17 +142,6 @@ TEST(Sessions, ShowWhatWasSaid) {
   EXPECT_THAT(session_text(chat, 0), HasSubstr("\n[user]\nHi\n\n[assistant]\nHello\n"));
   EXPECT_THAT(session_text({{"session_id", "x"}, {"text", "Once"}, {"pending_tokens", 3}}, 0),
               ::testing::AllOf(HasSubstr("\nOnce\n"), HasSubstr("and 3 pending")));
-}
-
-TEST(Top, ShowsTheDevices) {
-  boost::json::object metrics = {
-      {"devices",
-       boost::json::array{
-           boost::json::object{
-               {"name", "Vulkan0"}, {"memory_reserved_bytes", 1024}, {"memory_usable_bytes", 2048}, {"busy_ratio", 0.5}},
-           boost::json::object{{"name", "iGPU"}, {"memory_usable_bytes", 0}, {"busy_ratio", 0}}}}};
-  EXPECT_THAT(top_text(metrics, {}, 0, std::nullopt),
-              HasSubstr("\nVulkan0  memory 1.0 KiB of 2.0 KiB reserved  50 % busy\niGPU  0 % busy\n"));
 }
 
 TEST(Metrics, ShowEveryNumberThatTheDaemonSends) {

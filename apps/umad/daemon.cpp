@@ -235,6 +235,7 @@ int Daemon::run() {
   log_info("socket  {}{}", config_.socket_path, is_passed ? holder() : "");
   if (!open_http()) return 1;
   engine_.start();
+  live_.start();
   const int status = serve();
   library_.stop();
   if (http_) http_->stop();
@@ -249,7 +250,8 @@ Expected<std::unique_ptr<server::UnixServer>> Daemon::open_socket() {
                                           .backlog = config_.backlog,
                                           .idle_timeout = config_.idle_timeout,
                                           .limits = config_.limits,
-                                          .library = &library_};
+                                          .library = &library_,
+                                          .live = &live_};
   if (!passed_.unix_socket) return server::UnixServer::start(options, engine_);
   // A socket made by a service manager has permissions that the administrator chose; they decide who may connect.
   const bool is_ours = supervised_ && supervised_->made_socket;
@@ -293,7 +295,8 @@ bool Daemon::open_http() {
                                            .access_log = config_.http_access_log,
                                            .version = UMA_VERSION,
                                            .page = std::move(page),
-                                           .library = &library_},
+                                           .library = &library_,
+                                           .live = &live_},
                                           engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd(),
                                           passed_.http_socket ? std::move(passed_.http_socket->fd) : UniqueFd());
   if (opened) {
@@ -323,6 +326,7 @@ bool Daemon::open_http() {
 }
 
 void Daemon::stop_accepting() {
+  live_.close();
   server_->stop_accepting();
   if (http_) http_->stop_accepting();
 }

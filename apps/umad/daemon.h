@@ -18,6 +18,7 @@
 #include "kv/cold_store.h"
 #include "pool/model_pool.h"
 #include "server/http/http_server.h"
+#include "server/live_feed.h"
 #include "server/passed_sockets.h"
 #include "server/unix/unix_server.h"
 #include "umad/config.h"
@@ -88,7 +89,8 @@ class Daemon {
   const std::unique_ptr<ImageFetcher> fetcher_;  // Null: URLs of images are not allowed.
   engine::Engine engine_;
   LocalModels library_;
-  // The servers use engine_ and library_, and are destroyed before them.
+  server::LiveFeed live_{engine_};
+  // The servers use engine_, library_ and live_, and are destroyed before them.
   std::unique_ptr<server::UnixServer> server_;
   std::unique_ptr<server::HttpServer> http_;  // Null: HTTP is off, or the default port is in use.
 };

@@ -25,26 +25,6 @@ export const messageOf = (error: unknown): string => {
   return error instanceof Error ? error.message : String(error);
 };
 
-export interface HealthAnswer {
-  status: 'ok' | 'degraded';
-  model: string;
-  requests_open: number;
-  last_tick_s: number | null;
-  oldest_waiting_s: number | null;
-  crashes_total: number;
-  last_crash: string | null;
-}
-
-export interface TraceEvent {
-  ph: string;
-  name: string;
-  tid: number;
-  ts: number;  // Microseconds since the first event of the answer.
-  dur?: number;
-  id?: number;
-  args?: Record<string, number | string>;
-}
-
 export interface PullLine {
   status?: string;
   total?: number;
@@ -179,18 +159,9 @@ export class Api {
 
   // --- Watching
 
-  async getHealth(signal?: AbortSignal): Promise<HealthAnswer> {
-    const answer = await this.fetch('health', { signal });
-    if (!answer.ok && answer.status !== 503) throw await errorOf(answer);
-    return answer.json();
-  }
-  getMetrics = async (signal?: AbortSignal) => (await this.send('metrics', { signal })).text();
-  getTrace = async (seconds: number, signal?: AbortSignal) =>
-    (await this.json<{ traceEvents: TraceEvent[] }>(`v1/trace?seconds=${seconds}`, { signal })).traceEvents;
   traceFile = async (seconds: number) => (await this.send(`v1/trace?seconds=${seconds}`)).blob();
   getVersion = async () => (await this.json<{ version: string }>('api/version')).version.replace(/^.*-uma\./, '');
 
-  // Missing: the live view as events.
   async *watch(signal: AbortSignal): AsyncGenerator<SseEvent> {
     const answer = await this.send('v1/events', { signal });
     yield* readEvents(answer.body!);

@@ -3,7 +3,7 @@ import { signal, useSignal, useSignalEffect } from '@preact/signals';
 import { type ComponentType, render } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { followTabs } from './conversation.ts';
-import { snapshot, watch } from './live.ts';
+import { isLive, snapshot, watch } from './live.ts';
 import {
   announcement, apiKey, connection, connectionProblem, followPlace, goTo, keepFresh, openId, place, refresh, sessions,
   version, view, warning,
@@ -80,7 +80,7 @@ function Page() {
       <header class="top">
         <nav aria-label="Views">{link('talk', 'Talk')}{link('see', 'See')}{link('manage', 'Manage')}</nav>
         <span class="about">
-          {snapshot.value?.status === 'degraded' && 'degraded · '}
+          {isLive.value && snapshot.value?.status === 'degraded' && 'degraded · '}
           {connection.value === 'ok' ? `umad ${version.value}` : connection.value}
         </span>
       </header>
@@ -98,7 +98,7 @@ function Watcher() {
     if (connection.value === 'starting' || connection.value === 'needs key') return;
     if (isWatching) return;
     isWatching = true;
-    void watch(() => view.value === 'see' && document.visibilityState === 'visible', new AbortController().signal);
+    void watch(() => (view.value === 'see' || view.value === 'manage') && document.visibilityState === 'visible', new AbortController().signal);
   });
   return null;
 }

@@ -43,7 +43,7 @@ export function ModelMemory({ now }: { now: Snapshot }) {
               <span class="about">
                 {bytes(model.bytes)}, {model.state}
                 {model.state === 'loading' && ` ${percent(model.load_progress)}`}
-                {model.in_use ? `, ${counted(model.in_use, 'request')}` : ''}
+                {model.in_use > 0 && `, ${counted(model.in_use, 'request')}`}
               </span>
               {model.state === 'ready'
                 ? <button type="button" disabled={isWorking} onClick={() => change(model.name, () => api.unloadModel(model.name))}>Unload<span class="hidden"> {model.name}</span></button>
@@ -52,7 +52,7 @@ export function ModelMemory({ now }: { now: Snapshot }) {
           );
         })}
       </ul>
-      {now.memory.decisions && now.memory.decisions.length > 0 && (
+      {now.memory.decisions.length > 0 && (
         <details><summary>When memory was short</summary><ul>{now.memory.decisions.map((each) => <li>{each}</li>)}</ul></details>
       )}
     </>

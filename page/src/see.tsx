@@ -3,7 +3,7 @@ import { useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { Chart, type Line } from './chart.tsx';
 import { bytes, count, counted, milliseconds, percent, rate, seconds } from './format.ts';
-import { history, type HistoryName, problem, snapshot, source, traceIsRefused } from './live.ts';
+import { history, type HistoryName, isLive, problem, snapshot } from './live.ts';
 import { Meter, ModelMemory } from './model_memory.tsx';
 import type { Moves, Snapshot } from './snapshot.ts';
 import { api, noteFailure } from './state.ts';
@@ -46,7 +46,7 @@ function Workers({ now }: { now: Snapshot }) {
               {worker.slots.map((slot) => (
                 <li class={slot.state}>
                   {slot.slot}: {slot.state}
-                  {slot.state === 'prefill' && ` ${count(slot.tokens)} of ${count(slot.prompt_tokens)}`}
+                  {(slot.state === 'prefill' || slot.state === 'restore') && ` ${count(slot.tokens)} of ${count(slot.prompt_tokens)}`}
                   {slot.state === 'decode' && ` ${counted(slot.tokens, 'token')}`}
                   {slot.tenant && ` (${slot.tenant})`}
                 </li>
@@ -61,16 +61,13 @@ function Workers({ now }: { now: Snapshot }) {
 }
 
 function Queue({ now }: { now: Snapshot }) {
-  if (!now.queue) {
-    return <p>{now.queue_depth === 0 ? 'Nobody waits.' : `${counted(now.queue_depth, 'request')} waiting.`} <span class="about">Positions are told by /v1/events only.</span></p>;
-  }
   return (
     <div class="scroll">
       <table>
         <thead><tr><th>Position</th><th>Request</th><th>Model</th><th>Tenant</th><th>Stage</th><th>Waits for</th></tr></thead>
         <tbody>
           {now.queue.map((each) => (
-            <tr><td>{each.position}</td><td><code>{each.request}</code></td><td>{each.model}</td><td>{each.tenant}</td>
+            <tr><td>{each.position}</td><td>{each.request && <code>{each.request}</code>}</td><td>{each.model}</td><td>{each.tenant}</td>
               <td>{each.stage}{each.class === 'background' && ', background'}</td><td>{milliseconds(each.waited_ms)}</td></tr>
           ))}
           {now.queue.length === 0 && <tr><td colSpan={6}>Nobody waits.</td></tr>}
@@ -93,9 +90,7 @@ function Tiers({ now }: { now: Snapshot }) {
           <li><strong>{name}</strong> <span class="about">{where}</span><br />{bytes(tier.bytes)}, {counted(tier.states, 'state')}<br />{counted(tier.hits_total, 'hit')}</li>
         ))}
       </ul>
-      {now.moves
-        ? <p>{kMoveNames.map(([name, label], i) => `${i > 0 ? ' · ' : ''}${label} ${bytes(now.moves![name])}`)} {source.value === 'polling' && <span class="about">since this view was opened</span>}</p>
-        : <p class="about">What moves between the tiers is told to the administrator only.</p>}
+      <p>{kMoveNames.map(([name, label], i) => `${i > 0 ? ' · ' : ''}${label} ${bytes(now.moves[name])}`)}</p>
       <Chart title="Stored KV" show={bytes} lines={[line('hot', 'hot_bytes', 1), line('warm', 'warm_bytes', 2), line('cold', 'cold_bytes', 3)]} />
     </>
   );
@@ -119,10 +114,10 @@ export function See() {
       <Summary now={now} />
       <div class="panels">
         <Panel title="Lanes">
-          {traceIsRefused.value ? <p class="note">The calls of the lanes are shown to the administrator only.</p> : <Timeline />}
+          <Timeline />
           <Workers now={now} />
           <p>
-            <button type="button" onClick={saveTrace} disabled={traceIsRefused.value}>Save the trace of the last minute</button>{' '}
+            <button type="button" onClick={saveTrace}>Save the trace of the last minute</button>{' '}
             <span class="about">for Perfetto or Chrome&rsquo;s about:tracing</span>
           </p>
         </Panel>
@@ -137,18 +132,17 @@ export function See() {
         <Panel title="Devices">
           {now.devices.map((device) => (
             <Meter key={device.name} label={device.name} value={device.memory_reserved_bytes} max={device.memory_usable_bytes}
-              text={`${bytes(device.memory_reserved_bytes)} of ${bytes(device.memory_usable_bytes)}${device.busy_ratio === null ? '' : `, busy ${percent(device.busy_ratio)}`}`} />
+              text={`${bytes(device.memory_reserved_bytes)} of ${bytes(device.memory_usable_bytes)}, busy ${percent(device.busy_ratio)}`} />
           ))}
           <p>CPU: {counted(now.threads, 'compute thread')}, {bytes(now.rss_bytes)} resident.</p>
         </Panel>
         <Panel title="Tenants">
-          {now.tenants
-            ? now.tenants.map((tenant) => <Meter key={tenant.tenant} label={tenant.tenant} value={tenant.share} max={1}
-                text={`${percent(tenant.share)} of the work, ${count(tenant.sequences_active)} active, ${count(tenant.queue_depth)} waiting`} />)
-            : <p class="about">The tenants&rsquo; shares are told by /v1/events only.</p>}
+          {now.tenants.map((tenant) => <Meter key={tenant.tenant} label={tenant.tenant} value={tenant.share} max={1}
+            text={`${percent(tenant.share)} of the work, ${count(tenant.sequences_active)} active, ${count(tenant.queue_depth)} waiting`} />)}
+          {now.tenants.length === 0 && <p class="note">Nobody has computed anything lately.</p>}
         </Panel>
       </div>
-      <p class="about">{source.value === 'events' ? 'Live, from /v1/events.' : 'Read every 2 s.'} The charts keep the last hour.</p>
+      <p class="about">{isLive.value ? 'Live.' : 'Not live at the moment.'} The charts keep the last hour.</p>
     </>
   );
 }

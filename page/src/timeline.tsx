@@ -15,7 +15,8 @@ function lanesOf(all: readonly LaneCall[]): string[] {
 // Heights of bars: the rows of a call on a logarithmic scale, because prefills have a hundred times the rows of a decode.
 const barPx = (rows: number) => Math.max(4, Math.min(kRowPx - 14, 6 + 5 * Math.log2(1 + rows)));
 
-function draw(canvas: HTMLCanvasElement, all: readonly LaneCall[], contractMs: number) {
+// `to`: the Unix time at the right end.
+function draw(canvas: HTMLCanvasElement, all: readonly LaneCall[], to: number, contractMs: number) {
   const lanes = lanesOf(all);
   const width = canvas.clientWidth;
   const height = Math.max(1, lanes.length) * kRowPx + 16;
@@ -28,8 +29,6 @@ function draw(canvas: HTMLCanvasElement, all: readonly LaneCall[], contractMs: n
   const colour = (name: string) => style.getPropertyValue(`--${name}`).trim();
   context.scale(scale, scale);
   context.font = '12px system-ui, sans-serif';
-  // Ends at the newest call, because polls bring the calls a moment later.
-  const to = all.reduce((latest, call) => Math.max(latest, call.began_ms + call.ms), 0);
   const perMs = (width - kLabelPx) / kTimelineMs;
   const xOf = (time: number) => width - (to - time) * perMs;
   lanes.forEach((lane, i) => {
@@ -62,12 +61,13 @@ export function Timeline() {
   const canvas = useRef<HTMLCanvasElement>(null);
   const all = calls.value;
   const contract = snapshot.value?.contract_ms ?? Infinity;
+  const to = snapshot.value?.unix_ms ?? 0;
   useEffect(() => {
-    const redraw = () => canvas.current && draw(canvas.current, calls.value, contract);
+    const redraw = () => canvas.current && draw(canvas.current, calls.value, to, contract);
     redraw();
     addEventListener('resize', redraw);
     return () => removeEventListener('resize', redraw);
-  }, [all, contract]);
+  }, [all, to, contract]);
   const kinds = (Object.keys(kKindNames) as LaneCall['kind'][]).map((kind) => {
     const of = all.filter((call) => call.kind === kind);
     return { kind, calls: of.length, rows: of.reduce((sum, call) => sum + call.rows, 0), ms: of.reduce((sum, call) => sum + call.ms, 0) };
@@ -92,7 +92,7 @@ export function Timeline() {
       </div>
       {pauses.length > 0 && (
         <p class={late > 0 ? 'bad' : undefined}>
-          The longest pause of a lane with streams was {milliseconds(longest)}; {milliseconds(contract)} are promised.{' '}
+          The longest pause of a stream was {milliseconds(longest)}; {milliseconds(contract)} are promised.{' '}
           {late > 0 ? `${counted(late, 'pause')} took longer (marked above the bars).` : 'No pause took longer.'}
         </p>
       )}

@@ -11,6 +11,8 @@
 namespace uma {
 namespace {
 
+constexpr std::size_t kPieceSpans = 512;  // Copied while a thread's ring is locked.
+
 // The latest spans of one thread.
 class SpanRing {
  public:
@@ -18,6 +20,7 @@ class SpanRing {
 
   void add(const TraceSpan& span) {
     const MutexLock lock(mutex_);
+    ++recorded_;
     if (spans_.size() < kTraceSpansPerThread) {
       spans_.push_back(span);
     } else {
@@ -43,6 +46,24 @@ class SpanRing {
     }
     return trace;
   }
+  // The number of spans that were recorded so far.
+  [[nodiscard]] std::uint64_t recorded() {
+    const MutexLock lock(mutex_);
+    return recorded_;
+  }
+  // Fills `piece`, as far as its capacity goes, with the spans behind the first `read` that are still kept. Returns the new
+  // value of `read`.
+  [[nodiscard]] std::uint64_t read_on(std::uint64_t read, std::vector<TraceSpan>& piece) {
+    piece.clear();
+    const MutexLock lock(mutex_);
+    read = std::max(read, recorded_ - spans_.size());
+    const std::size_t count = std::min<std::size_t>(recorded_ - read, piece.capacity());
+    const std::size_t first = oldest_ + spans_.size() - static_cast<std::size_t>(recorded_ - read);
+    for (std::size_t i = 0; i < count; ++i) piece.push_back(spans_[(first + i) % spans_.size()]);
+    return read + count;
+  }
+  [[nodiscard]] std::uint32_t number() const { return number_; }
+  [[nodiscard]] const std::string& name() const { return name_; }
 
  private:
   // Constant after construction.
@@ -52,6 +73,7 @@ class SpanRing {
   Mutex mutex_;
   std::vector<TraceSpan> spans_ GUARDED_BY(mutex_);
   std::size_t oldest_ GUARDED_BY(mutex_) = 0;  // Once the ring is full.
+  std::uint64_t recorded_ GUARDED_BY(mutex_) = 0;
   bool has_ended_ GUARDED_BY(mutex_) = false;
 };
 
@@ -133,6 +155,23 @@ std::vector<ThreadTrace> read_trace(TimePoint since, std::size_t spans_max) {
   }
   std::erase_if(threads, [](const ThreadTrace& thread) { return thread.spans.empty(); });
   return threads;
+}
+
+TraceTail::TraceTail() {
+  piece_.reserve(kPieceSpans);
+  for (const SpanRingPtr& ring : span_rings().all()) read_[ring->number()] = ring->recorded();
+}
+
+void TraceTail::read(const Visit& visit) {
+  std::unordered_map<std::uint32_t, std::uint64_t> before = std::exchange(read_, {});  // Threads that are forgotten leave it.
+  for (const SpanRingPtr& ring : span_rings().all()) {
+    std::uint64_t& read = read_[ring->number()] = before[ring->number()];
+    // What is recorded meanwhile is for the next time, so that this ends.
+    for (const std::uint64_t end = ring->recorded(); read < end;) {
+      read = ring->read_on(read, piece_);
+      for (const TraceSpan& span : piece_) visit(ring->name(), ring->number(), span);
+    }
+  }
 }
 
 }  // namespace uma

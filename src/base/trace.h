@@ -6,8 +6,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
@@ -46,5 +48,20 @@ void record_span(const TraceKind& kind, TimePoint began, TimePoint ended,
 
 // The spans that ended at `since` or later, at most `spans_max`, of which the oldest are left out first.
 [[nodiscard]] std::vector<ThreadTrace> read_trace(TimePoint since, std::size_t spans_max);
+
+// Follows the spans of all threads: each read sees those that were recorded since the one before. Used by one thread; the
+// threads that record wait for a copy of some kilobytes at most.
+class TraceTail {
+ public:
+  // Begins with what is recorded from now on.
+  TraceTail();
+  // Calls visit(name, number, span), with those of ThreadTrace, for each new span that is still kept, thread by thread.
+  using Visit = std::function<void(const std::string& name, std::uint32_t number, const TraceSpan& span)>;
+  void read(const Visit& visit);
+
+ private:
+  std::unordered_map<std::uint32_t, std::uint64_t> read_;  // By ThreadTrace::number: how many of its spans were read.
+  std::vector<TraceSpan> piece_;
+};
 
 }  // namespace uma

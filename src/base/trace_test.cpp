@@ -118,5 +118,39 @@ TEST(Trace, OfManyThreadsThoseThatEndedFirstAreForgotten) {
   EXPECT_THAT(counts_of(traces.back()), ElementsAre(99));
 }
 
+TEST(Trace, ATailReadsEachSpanOnce) {
+  const TimePoint begin = next_epoch();
+  const auto counts = [](TraceTail& tail, const std::string& thread) {
+    std::vector<std::int64_t> found;
+    tail.read([&](const std::string& name, std::uint32_t, const TraceSpan& span) {
+      if (name == thread) found.push_back(span.numbers[0]);
+    });
+    return found;
+  };
+  record_in_thread("before", {{&kWork, begin, begin, {1}}});
+  TraceTail tail;
+  EXPECT_THAT(counts(tail, "before"), ElementsAre());
+  record_in_thread("after", {{&kWork, begin, begin, {2}}, {&kWork, begin, begin, {3}}});
+  EXPECT_THAT(counts(tail, "after"), ElementsAre(2, 3));
+  EXPECT_THAT(counts(tail, "after"), ElementsAre());
+}
+
+TEST(Trace, ATailThatIsLateReadsWhatIsStillKept) {
+  const TimePoint begin = next_epoch();
+  TraceTail tail;
+  constexpr std::int64_t kMore = 100;
+  std::vector<TraceSpan> spans;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(kTraceSpansPerThread) + kMore; ++i)
+    spans.push_back({&kWork, begin, begin, {i}});
+  record_in_thread("many", spans);
+  std::vector<std::int64_t> found;
+  tail.read([&](const std::string& name, std::uint32_t, const TraceSpan& span) {
+    if (name == "many") found.push_back(span.numbers[0]);
+  });
+  ASSERT_EQ(found.size(), kTraceSpansPerThread);
+  EXPECT_EQ(found.front(), kMore);
+  EXPECT_TRUE(std::ranges::is_sorted(found));
+}
+
 }  // namespace
 }  // namespace uma

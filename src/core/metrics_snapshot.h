@@ -123,6 +123,10 @@ struct MetricsSnapshot {
   double save_ms_avg = 0;
   double cold_read_ms_avg = 0;
   double cold_write_ms_avg = 0;
+  std::uint64_t saved_bytes_total = 0;
+  std::uint64_t cold_written_bytes_total = 0;
+  std::uint64_t cold_read_bytes_total = 0;
+  std::uint64_t restored_bytes_total = 0;
   std::uint64_t images_encoded_total = 0;
   std::uint64_t image_cache_hits_total = 0;
   std::int64_t image_cache_bytes = 0;

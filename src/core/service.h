@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "core/activity.h"
 #include "core/embedding.h"
 #include "core/error.h"
 #include "core/event.h"
@@ -111,6 +112,8 @@ class Service {
   virtual Expected<std::string> choose_model(const std::string& name, Capability capability) const = 0;
   virtual std::vector<ModelInfo> models() const = 0;
   virtual MetricsSnapshot metrics() const = 0;
+  // What requests do now. It is kept up to date for some seconds after a call: after a pause, the first value may be old.
+  virtual ActivitySnapshot activity() = 0;
 };
 
 }  // namespace uma

@@ -487,4 +487,17 @@ MetricsSnapshot Engine::metrics() const {
   return collector.finish(clock_.now());
 }
 
+ActivitySnapshot Engine::activity() {
+  ActivitySnapshot activity;
+  workers_.add_activity(activity);
+  if (activity.workers.empty()) activity.contract_ms = options_.target_tbt_ms > 0 ? options_.target_tbt_ms : options_.tick_ms;
+  const auto router = router_.activity();
+  if (!router) return activity;
+  activity.waiting = router->waiting;
+  activity.waiting_count = router->waiting_count;
+  activity.model_uses = router->model_uses;
+  for (const auto& [tenant, more] : router->tenants) add_activity(activity.tenants, tenant, more);
+  return activity;
+}
+
 }  // namespace uma::engine

@@ -86,6 +86,7 @@ class Engine final : public Service, private WorkerHost {
   }
   [[nodiscard]] std::vector<ModelInfo> models() const override;
   [[nodiscard]] MetricsSnapshot metrics() const override;
+  [[nodiscard]] ActivitySnapshot activity() override;
 
  private:
   void on_load_progress(const std::string& model, double progress) override;

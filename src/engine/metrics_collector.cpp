@@ -43,6 +43,8 @@ constexpr CounterSum<LaneStats> kLaneCounters[] = {
     {&LaneStats::hot_hits_total, &MetricsSnapshot::hot_hits_total},
     {&LaneStats::warm_hits_total, &MetricsSnapshot::warm_hits_total},
     {&LaneStats::cold_hits_total, &MetricsSnapshot::cold_hits_total},
+    {&LaneStats::saved_bytes_total, &MetricsSnapshot::saved_bytes_total},
+    {&LaneStats::restored_bytes_total, &MetricsSnapshot::restored_bytes_total},
 };
 constexpr GaugeSum<LaneStats> kLaneGauges[] = {
     {&LaneStats::sequences_active, &MetricsSnapshot::sequences_active},
@@ -74,6 +76,8 @@ constexpr CounterSum<kv::StoreStats> kStoreCounters[] = {
     {&kv::StoreStats::dropped_total, &MetricsSnapshot::states_dropped_total},
     {&kv::StoreStats::expired_total, &MetricsSnapshot::states_expired_total},
     {&kv::StoreStats::failed_total, &MetricsSnapshot::states_failed_total},
+    {&kv::StoreStats::written_bytes_total, &MetricsSnapshot::cold_written_bytes_total},
+    {&kv::StoreStats::read_bytes_total, &MetricsSnapshot::cold_read_bytes_total},
 };
 constexpr GaugeSum<kv::StoreStats> kStoreGauges[] = {
     {&kv::StoreStats::warm_states, &MetricsSnapshot::warm_sessions},

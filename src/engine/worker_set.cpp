@@ -436,4 +436,26 @@ void WorkerSet::add_metrics(MetricsCollector& collector) const {
   }
 }
 
+void WorkerSet::add_activity(ActivitySnapshot& activity) const {
+  const TimePoint now = clock_.now();
+  const MutexLock lock(mutex_);
+  for (const auto& [name, loaded] : models_) {
+    for (const Worker& worker : loaded.workers) {
+      WorkerActivity& added = activity.workers.emplace_back();
+      if (const auto published = worker.lane->activity(now)) {
+        added = published->worker;
+        for (const auto& [tenant, more] : published->tenants) {
+          uma::add_activity(activity.tenants, tenant,
+                            {.work = sched::RecentWork::aged(more.work, now - published->as_of),
+                             .sequences_active = more.sequences_active,
+                             .queue_depth = more.queue_depth});
+        }
+      }
+      added.model = name;
+      for (WaitingRequest& each : added.waiting) each.model = name;
+      activity.contract_ms = std::max(activity.contract_ms, added.contract_ms);
+    }
+  }
+}
+
 }  // namespace uma::engine

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "core/activity.h"
 #include "core/session_info.h"
 #include "engine/engine_options.h"
 #include "engine/lane/embed_lane.h"
@@ -67,6 +68,8 @@ class WorkerSet {
   // Fills in the details of the models that are loaded, are being loaded, or were.
   void complete(std::vector<ModelInfo>& infos) const;
   void add_metrics(MetricsCollector& collector) const;
+  // Adds the workers that generate text, and their tenants.
+  void add_activity(ActivitySnapshot& activity) const;
 
  private:
   // A lane, perhaps with a prefill lane, and their threads.

@@ -457,6 +457,7 @@ void StateStore::write(StateId id) {
   const TimePoint ended = clock_.now();
   stats_.write.record_ms(to_ms(ended - began));
   record_span(kWriteSpan, began, ended, {static_cast<std::int64_t>(snapshot->bytes())});
+  if (written) stats_.written_bytes_total.add(snapshot->bytes());
   snapshot.reset();  // Its memory is freed with the entry's.
 
   const MutexLock lock(mutex_);
@@ -521,6 +522,7 @@ Expected<SnapshotPtr> StateStore::read(StateId id, ByteBudget::Share room) {
   const TimePoint ended = clock_.now();
   const double ms = to_ms(ended - began);
   if (snapshot) cold_->touch(file);
+  if (snapshot) stats_.read_bytes_total.add((*snapshot).bytes());
   record_span(kReadSpan, began, ended, {snapshot ? static_cast<std::int64_t>(snapshot->bytes()) : 0});
 
   const MutexLock lock(mutex_);

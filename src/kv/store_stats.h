@@ -13,6 +13,8 @@ struct StoreStats {
   Counter dropped_total;  // States dropped for lack of memory, or beyond their tenant's quota.
   Counter expired_total;  // States removed after StoreOptions::ttl without use.
   Counter failed_total;   // Reads and writes that failed.
+  Counter written_bytes_total;
+  Counter read_bytes_total;
   LatencyHistogram read;
   LatencyHistogram write;
 };

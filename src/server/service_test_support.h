@@ -279,6 +279,14 @@ class FakeService : public Service {
     snapshot.model = "fake";
     return snapshot;
   }
+  ActivitySnapshot activity() override {
+    const MutexLock lock(mutex_);
+    return activity_;
+  }
+  void set_activity(ActivitySnapshot activity) {
+    const MutexLock lock(mutex_);
+    activity_ = std::move(activity);
+  }
 
   // The next generation that was requested.
   Generation next_generation() {
@@ -362,6 +370,7 @@ class FakeService : public Service {
   std::optional<std::stop_token> counting_ GUARDED_BY(mutex_);
   std::vector<Reply<std::int32_t>> counts_ GUARDED_BY(mutex_);
   std::weak_ptr<const Bytes> exported_ GUARDED_BY(mutex_);
+  ActivitySnapshot activity_ GUARDED_BY(mutex_);
   std::uint64_t last_id_ GUARDED_BY(mutex_) = 0;
 };
 

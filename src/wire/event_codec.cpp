@@ -411,6 +411,18 @@ void append_trace(std::string& out, const FrameHead& head, std::span<const Threa
   append_reply(out, head, "trace", [&](json::ObjectWriter& object) { append_trace(object.begin("trace"), threads); });
 }
 
+void append_history(std::string& out, const FrameHead& head, std::string_view json) {
+  append_reply(out, head, "history", [&](json::ObjectWriter& object) { object.begin("history").append(json); });
+}
+
+void append_snapshot(std::string& out, const FrameHead& head, std::string_view json) {
+  append_reply(out, head, "snapshot", [&](json::ObjectWriter& object) { object.begin("snapshot").append(json); });
+}
+
+void append_watch_end(std::string& out, const FrameHead& head) {
+  append_reply(out, head, "watch_end", [](json::ObjectWriter&) {});
+}
+
 void append_pong(std::string& out, const FrameHead& head) {
   append_reply(out, head, "pong", [](json::ObjectWriter&) {});
 }

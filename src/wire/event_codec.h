@@ -72,6 +72,10 @@ void append_models(std::string& out, const FrameHead& head, std::span<const Mode
 void append_metrics(std::string& out, const FrameHead& head, const MetricsSnapshot& metrics);
 void append_trace(std::string& out, const FrameHead& head, std::span<const ThreadTrace> threads);
 void append_embeddings(std::string& out, const FrameHead& head, const ImageEmbeddings& embeddings);
+// Appends the history of a watch, or a snapshot, which are JSON already; and the end of a watch.
+void append_history(std::string& out, const FrameHead& head, std::string_view json);
+void append_snapshot(std::string& out, const FrameHead& head, std::string_view json);
+void append_watch_end(std::string& out, const FrameHead& head);
 void append_pong(std::string& out, const FrameHead& head);
 
 // The JSON of a session without a frame; below: with its conversation, as a list, and after an import.

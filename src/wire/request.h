@@ -12,6 +12,7 @@
 #include "core/picture.h"
 #include "core/request.h"
 #include "wire/embedding_codec.h"
+#include "wire/live_json.h"
 #include "wire/trace_json.h"
 
 namespace uma::wire {
@@ -73,6 +74,7 @@ struct TraceRequest {
   std::chrono::milliseconds span{kTraceDefault};  // How far back the trace goes.
 };
 struct PingRequest {};
+using WatchRequest = LiveRequest;
 
 // generate, generate_stream and regenerate are all decoded to a core GenerateRequest.
 using RequestBody =
@@ -80,7 +82,7 @@ using RequestBody =
                  EndSessionRequest, ForkRequest, UpdateSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest,
                  SessionListRequest, ExportSessionRequest, ImportSessionRequest, ImportDataRequest, EmbeddingCall, RerankCall,
                  LoadModelRequest, UnloadModelRequest, PullModelRequest, ModelsRequest, MetricsRequest, TraceRequest,
-                 PingRequest>;
+                 PingRequest, WatchRequest>;
 
 struct Request {
   std::string id;  // The client's id: 1 to 128 bytes of UTF-8 without NUL.

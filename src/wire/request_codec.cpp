@@ -266,6 +266,16 @@ RequestBody decode_trace(json::FieldReader& fields) {
   return trace;
 }
 
+RequestBody decode_watch(json::FieldReader& fields) {
+  WatchRequest watch;
+  watch.interval = std::chrono::milliseconds(
+      fields.integer("interval_ms", WatchRequest::kIntervalMin.count(), WatchRequest::kIntervalMax.count())
+          .value_or(watch.interval.count()));
+  watch.history =
+      std::chrono::seconds(fields.integer("history_s", 0, WatchRequest::kHistoryMax.count()).value_or(watch.history.count()));
+  return watch;
+}
+
 template <class BodyT>
 RequestBody decode_plain(json::FieldReader&) {
   return BodyT{};
@@ -305,6 +315,7 @@ constexpr std::array<TypeDecoder, 28> kDecoders = {{
     {"metrics", decode_plain<MetricsRequest>},
     {"trace", decode_trace},
     {"ping", decode_plain<PingRequest>},
+    {"watch", decode_watch},
 }};
 
 Error type_error(std::string_view type) {

@@ -107,7 +107,8 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
       "; known: generate, generate_stream, regenerate, create_session, append_input, cancel, end_session, fork_session, "
       "update_session, rewind_session, touch, get_session, list_sessions, export_session, import_session, import_data, "
       "embed_image, "
-      "describe_image, generate_image, embed, rerank, load_model, unload_model, pull_model, models, metrics, trace, ping";
+      "describe_image, generate_image, embed, rerank, load_model, unload_model, pull_model, models, metrics, trace, ping, "
+      "watch";
   expect_refusals({
       {R"("x":1)", "E_PROTO_003 field \"type\" is required"},
       {R"("session_id":"s")", "E_PROTO_003 field \"type\" is required"},
@@ -577,6 +578,15 @@ TEST(DecodeRequest, ATraceGoesBackForSomeSeconds) {
   EXPECT_EQ(decode<TraceRequest>(R"("type":"trace","seconds":0.5)").span, std::chrono::milliseconds(500));
   for (const char* seconds : {"0", "-1", "3601", "\"1\""})
     EXPECT_FALSE(decode_request(std::format(R"({{"id":"1","type":"trace","seconds":{}}})", seconds)).has_value()) << seconds;
+}
+
+TEST(DecodeRequest, AWatchHasAnIntervalAndAHistory) {
+  EXPECT_EQ(decode<WatchRequest>(R"("type":"watch")").interval, std::chrono::milliseconds(250));
+  const auto watch = decode<WatchRequest>(R"("type":"watch","interval_ms":1000,"history_s":60)");
+  EXPECT_EQ(watch.interval, std::chrono::milliseconds(1000));
+  EXPECT_EQ(watch.history, std::chrono::seconds(60));
+  for (const char* field : {R"("interval_ms":99)", R"("interval_ms":10001)", R"("history_s":-1)", R"("history_s":3601)"})
+    EXPECT_FALSE(decode_request(std::format(R"({{"id":"1","type":"watch",{}}})", field)).has_value()) << field;
 }
 
 TEST(DecodeRequest, APullNeedsASource) {

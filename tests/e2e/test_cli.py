@@ -284,7 +284,9 @@ class Views(CliTest):
 
     def test_top_once_where_there_is_no_terminal(self):
         text = self.output_of("top").decode()
-        self.assertTrue(text.startswith("tiny-chat  up "), text)
+        self.assertTrue(text.startswith("ok  up "), text)
+        self.assertIn("model tiny-chat  ", text)
+        self.assertIn("worker 0 tiny-chat  ", text)
         self.assertNotIn("\x1b", text)
 
     def test_top_on_a_terminal_until_ctrl_c(self):

@@ -17,7 +17,7 @@ import mutations
 import pictures
 import surface
 import uma
-from judge import Fault, check_answer, check_event
+from judge import Fault, check_answer, check_event, is_watch
 
 FRAME_BYTES_MAX = 16 << 20  # the daemon's limit with a model that takes images
 
@@ -245,8 +245,9 @@ class Attacker:
     def read_answer(self, connection, method):
         answer = http.client.HTTPResponse(connection, method=method)
         answer.begin()
-        body = answer.read()
-        if answer.will_close:
+        has_no_end = answer.status == 200 and is_watch(self.sent)
+        body = answer.read1(1 << 16) if has_no_end else answer.read()
+        if answer.will_close or has_no_end:
             self.connection = None
             connection.close()
         return answer.status, answer.headers, body
@@ -434,7 +435,8 @@ class Attacker:
         return self.socket
 
     def frame_exchange(self, body):
-        """Sends one frame and a ping; returns when both are answered. An import has no answer before its data."""
+        """Sends one frame and a ping; returns when both are answered. An import has no answer before its data, and a watch is
+        cancelled."""
         client = self.client()
         self.sent = body
         self.names += 1
@@ -446,7 +448,8 @@ class Attacker:
                 raise Refused from problem
             raise
         has_pong = has_ended = False
-        while not has_pong or not has_ended:
+        cancel = None
+        while not has_pong or not has_ended or cancel:
             try:
                 event = client.receive()
             except uma.ConnectionClosed as problem:
@@ -459,6 +462,12 @@ class Attacker:
                     self.leave()
                     return
                 continue
+            if cancel and event.get("id") == cancel:
+                cancel = None
+                continue
+            if event.get("event") == "history":
+                cancel = "end-" + ping
+                client.send_bytes(uma.frame({"id": cancel, "type": "cancel", "target": event["id"]}))
             if check_event(event, body):
                 self.account.saw(event.get("code") or event["event"])
                 has_ended = True

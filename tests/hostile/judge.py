@@ -15,8 +15,8 @@ STATUSES = {
     413: PROTO, 415: PROTO, 431: PROTO, 429: {"E_LIMIT_002", "E_LIMIT_005"}, 503: {"E_LIMIT_003", "E_MODEL_002"},
 }
 CODES = {code for codes in STATUSES.values() for code in codes}
-CONTINUES = {"token", "progress", "context_shift", "data", "reasoning", "tool_call", "image_begin", "image_chunk"}
-ENDS = {"eos", "error", "session", "ack", "sessions", "exported", "embedding", "rerank", "models", "metrics", "trace", "pong"}
+CONTINUES = {"token", "progress", "context_shift", "data", "reasoning", "tool_call", "image_begin", "image_chunk", "history", "snapshot"}
+ENDS = {"eos", "error", "session", "ack", "sessions", "exported", "embedding", "rerank", "models", "metrics", "trace", "pong", "watch_end"}
 ENDS_OF_STREAMS = {"image_generation.completed", "response.completed", "response.incomplete", "response.failed", "message_stop", "error"}
 REASONS = {"stop", "tool_calls", "length", "cancelled", "timeout", "slow_consumer", "error"}
 # Requests with one of these may get E_RUNTIME_001: the reply may reach a place where the grammar allows no token.
@@ -52,6 +52,10 @@ def check_answer(status, headers, body, sent):
     kind = headers.get("Content-Type") or ""
     if not headers.get("x-request-id"):
         raise Fault(f"status {status} without x-request-id")
+    if status == 200 and kind.startswith("text/event-stream") and is_watch(sent):
+        if not body.startswith(b'event: history\ndata: {"names":'):
+            raise Fault(f"a watch that does not begin with the history: {body[:200]}")
+        return None
     if status == 200 and kind.startswith("text/event-stream"):
         return check_stream(body.decode(), sent)
     if status == 200 and kind.startswith("application/x-ndjson"):
@@ -84,6 +88,11 @@ def check_answer(status, headers, body, sent):
 def is_ollamas(sent):
     """Whether the request is one of Ollama's API, where an error is a text without a code."""
     return b" /api/" in sent.partition(b"\r\n")[0]
+
+
+def is_watch(sent):
+    """Whether the request is one for the live view, whose answer has no end."""
+    return sent.startswith(b"GET /v1/events")
 
 
 def check_ollama_error(value, sent, status=None):

@@ -72,6 +72,18 @@ std::vector<std::pair<Admission::Order, Sequence*>> Admission::sorted_queue(Time
   return waiting;
 }
 
+std::vector<const Sequence*> Admission::first_waiting(std::size_t count, TimePoint now) const {
+  std::vector<std::pair<Order, const Sequence*>> waiting;
+  for (const SequencePtr& sequence : parts_.sequences) {
+    if (sequence->is_waiting()) waiting.emplace_back(order_of(*sequence, now), sequence.get());
+  }
+  const auto end = waiting.begin() + static_cast<std::ptrdiff_t>(std::min(count, waiting.size()));
+  std::ranges::partial_sort(waiting, end, {}, &std::pair<Order, const Sequence*>::first);
+  std::vector<const Sequence*> first;
+  for (auto each = waiting.begin(); each != end; ++each) first.push_back(each->second);
+  return first;
+}
+
 // `position`: the number of sequences that were to be placed before it.
 void Admission::fail_waiting(Sequence& sequence, std::int64_t position) {
   ends_.finish(sequence, FinishReason::error,

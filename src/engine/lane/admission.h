@@ -45,6 +45,8 @@ class Admission {
   // again in the same way. It is overtaken for longer while it waits for another's turn to end. A background sequence is
   // swapped out for an interactive one at once.
   void admit(TimePoint now);
+  // The first `count` waiting sequences in the order in which they are to be placed, as of now.
+  [[nodiscard]] std::vector<const Sequence*> first_waiting(std::size_t count, TimePoint now) const;
   // The stored state that a sequence resumes from has been read, or reading has failed.
   void accept_fetched(FetchReport report);
 

@@ -11,7 +11,7 @@
 namespace uma::engine {
 namespace {
 
-constexpr TraceKind kDecodeSpan{.name = "decode", .numbers = {"rows", "sequences", "predicted_us"}};
+constexpr TraceKind kDecodeSpan{.name = "decode", .numbers = {"rows", "sequences", "predicted_us", "pause_us"}};
 constexpr TraceKind kPrefillSpan{.name = "prefill", .numbers = {"rows", "sequences", "predicted_us", "request"}};
 constexpr TraceKind kSampleSpan{.name = "sample", .numbers = {"sequences"}};
 
@@ -144,6 +144,16 @@ void BatchRunner::drop_padding(std::size_t useful) {
   for (const llm::BatchRow& row : std::span(rows_).subspan(useful)) (void)parts_.context.truncate(row.sequence, row.position);
 }
 
+// The longest time until `ended` since the last token of one of the sequences; 0: none of them has one.
+std::int64_t BatchRunner::longest_pause_us(std::span<const sched::PlanRow> rows, TimePoint ended) const {
+  Duration longest{};
+  for (const sched::PlanRow& row : rows) {
+    const Sequence& sequence = sequence_of(row);
+    if (sequence.generated() > 0) longest = std::max(longest, ended - sequence.times.last_token);
+  }
+  return std::chrono::duration_cast<std::chrono::microseconds>(longest).count();
+}
+
 // False: the rows were not computed, and nothing was sampled from them.
 bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill) {
   sched::StepShape shape = append_rows(rows, is_prefill);
@@ -164,7 +174,8 @@ bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill
   record_span(is_prefill ? kPrefillSpan : kDecodeSpan, calls_.last().began, calls_.last().ended,
               {static_cast<std::int64_t>(rows_.size()), static_cast<std::int64_t>(rows.size()),
                static_cast<std::int64_t>(predicted_ms * 1000),
-               is_prefill ? static_cast<std::int64_t>(sequence_of(rows.front()).job.id.value) : 0});
+               is_prefill ? static_cast<std::int64_t>(sequence_of(rows.front()).job.id.value)
+                          : longest_pause_us(rows, calls_.last().ended)});
   if (*status != llm::DecodeStatus::done) {
     for (const sched::PlanRow& row : rows) parts_.slots.resync(sequence_of(row).slot, sequence_of(row).chain);
     if (*status == llm::DecodeStatus::out_of_cells) preemption_.free_cells_for(sequence_of(rows.front()));

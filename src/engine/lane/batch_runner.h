@@ -52,6 +52,7 @@ class BatchRunner {
   void drop_padding(std::size_t useful);
   void run_one_by_one(std::span<const sched::PlanRow> rows, const Error& first_error);
   [[nodiscard]] std::size_t put_lone_rows_last(std::span<sched::PlanRow> rows) const;
+  [[nodiscard]] std::int64_t longest_pause_us(std::span<const sched::PlanRow> rows, TimePoint ended) const;
   [[nodiscard]] bool needs_one_thread(std::span<const sched::PlanRow> rows) const;
   [[nodiscard]] Sequence& sequence_of(const sched::PlanRow& row) const { return parts_.sequences.at(row.index); }
 

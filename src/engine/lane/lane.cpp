@@ -39,6 +39,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
              .prefill = prefill_lane_,
              .step_model = step_model_,
              .shares = shares_,
+             .recent_work = recent_work_,
              .transfer = transfer_,
              .sequences = sequences_,
              .slots = slots_},
@@ -60,7 +61,8 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       runner_(parts_, calls_, ends_, preemption_, sampler_, speculation_, tidier_),
       offload_(parts_, planner_, preemption_, runner_),
       images_(parts_, calls_, ends_, preemption_, sampler_, runner_),
-      warm_up_(parts_, calls_) {
+      warm_up_(parts_, calls_),
+      activity_(parts_, admission_, targets_) {
   stats_->threads.set(options_.threads);
   if (prefill_context == nullptr) return;
   UMA_CHECK(prefill_context->state_identity() == state_identity());
@@ -188,6 +190,7 @@ StepOutcome Lane::end_step(bool did_work, TimePoint wake) {
   const auto first_in_line = std::ranges::find_if(sequences_, [](const SequencePtr& sequence) { return !sequence->in_batch; });
   stats_->waiting_since_us.set(first_in_line == sequences_.end() ? 0 : to_us((*first_in_line)->job.received));
   const bool must_end = context_->is_lost() && !has_told_loss_;  // The next step does so.
+  activity_.note_step(did_work);
   return {.did_work = did_work || must_end, .wake = std::min(wake, next_wake())};
 }
 

@@ -25,6 +25,7 @@
 #include "engine/lane/context_shifter.h"
 #include "engine/lane/core_share.h"
 #include "engine/lane/image_prompts.h"
+#include "engine/lane/lane_activity.h"
 #include "engine/lane/lane_command.h"
 #include "engine/lane/lane_options.h"
 #include "engine/lane/lane_parts.h"
@@ -74,6 +75,9 @@ class Lane {
   [[nodiscard]] bool holds(const SessionId& session) const { return slots_.holds(session); }
   // The size of the session's cached tokens, as of the beginning or end of its last request in this lane.
   [[nodiscard]] std::uint64_t bytes_of(const SessionId& session) const { return slots_.bytes_of(session); }
+
+  // What its slots do and who waits for one, without the model's name; null: nothing was published yet.
+  [[nodiscard]] std::shared_ptr<const LaneActivity> activity(TimePoint now) { return activity_.read(now); }
 
   // --- Owner thread.
   // Runs one tick.
@@ -128,6 +132,7 @@ class Lane {
   sched::BandwidthBudget bandwidth_;
   sched::StepModel step_model_{context_->shape().attention_share};
   sched::FairShare shares_;
+  sched::RecentWork recent_work_;
   TransferCost transfer_;
   SequenceList sequences_;
   SlotTable slots_;
@@ -154,6 +159,7 @@ class Lane {
   PrefillOffload offload_;
   ImagePrompts images_;
   WarmUp warm_up_;
+  LaneActivityBoard activity_;
 
   std::vector<LaneCommand> inbox_taken_;
   bool has_told_loss_ = false;  // on_lost was called.

@@ -54,6 +54,7 @@ Expected<Unit> LaneParts::save_pieces(SequenceSave& save, std::size_t slot, Time
   } while (!save.is_complete() && clock.now() < until);
   const TimePoint ended = clock.now();
   record_span(kSaveSpan, began, ended, {static_cast<std::int64_t>(bytes)});
+  stats.saved_bytes_total.add(bytes);
   transfer.observe_save(bytes, to_ms(ended - began));
   return Unit{};
 }
@@ -66,8 +67,14 @@ kv::PrefixQuery LaneParts::prefix_query_of(const Sequence& sequence) const {
           .takes_others = !options.is_reproducible};
 }
 
+void LaneParts::charge(const Sequence& sequence, std::int64_t tokens) const {
+  shares.charge(sequence.job.flow, tokens);
+  recent_work.add(sequence.job.flow.tenant, tokens);
+}
+
 void LaneParts::send(Sequence& sequence, PrefillJob job) const {
   sequence.is_offloaded = true;
+  sequence.offloaded_tokens = 0;
   cores.prefill_job_sent();
   prefill->post(std::move(job));
 }

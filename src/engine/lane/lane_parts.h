@@ -25,6 +25,7 @@
 #include "llm/model.h"
 #include "sched/bytes_moved.h"
 #include "sched/fair_share.h"
+#include "sched/recent_work.h"
 #include "sched/step_model.h"
 
 namespace uma::engine {
@@ -43,6 +44,7 @@ struct LaneParts {
   const std::unique_ptr<PrefillLane>& prefill;         // Null: there is no prefill lane.
   sched::StepModel& step_model;
   sched::FairShare& shares;
+  sched::RecentWork& recent_work;
   TransferCost& transfer;
   SequenceList& sequences;
   SlotTable& slots;
@@ -69,6 +71,8 @@ struct LaneParts {
   [[nodiscard]] Expected<Unit> save_pieces(SequenceSave& save, std::size_t slot, TimePoint until) const;
   // The query for stored states that the sequence may use.
   [[nodiscard]] kv::PrefixQuery prefix_query_of(const Sequence& sequence) const;
+  // Charges the sequence's tenant and client with work.
+  void charge(const Sequence& sequence, std::int64_t tokens) const;
   // Sends the sequence's prompt to the prefill lane.
   void send(Sequence& sequence, PrefillJob job) const;
   // Cancels the sequence's job in the prefill lane, if it has one there or is on its way.

@@ -38,6 +38,9 @@ struct LaneStats {
   Counter hot_hits_total;
   Counter warm_hits_total;
   Counter cold_hits_total;
+  Counter saved_bytes_total;     // Copied out of the context.
+  Counter restored_bytes_total;  // Copied into the context.
+
   Gauge sequences_active;  // Sequences in the context, prefilling or decoding.
   Gauge queue_depth;       // Sequences sent to the lane and not yet in the context.
   Gauge threads;           // Compute threads in use: fewer while other processes use the cores.

@@ -108,7 +108,7 @@ void Placement::enter_slot(Sequence& sequence, std::size_t index) {
                       .is_private = sequence.job.is_private},
                      sequence.job.is_ephemeral, sequence.job.adapters);
   parts_.sequences.set_reordered();
-  if (!sequence.was_placed()) parts_.shares.charge(sequence.job.flow, size_of(sequence.chain));
+  if (!sequence.was_placed()) parts_.charge(sequence, size_of(sequence.chain));
   sequence.state = Sequence::State::running;
   sequence.slot = index;
   parts_.stats.queue_depth.add(-1);

@@ -103,6 +103,7 @@ void PrefillOffload::accept(PrefillReport report) {
   Sequence& sequence = *found;
   if (report.began != TimePoint{}) sequence.enter_batch(report.began, parts_.stats);
   if (!report.is_final()) {
+    sequence.offloaded_tokens = report.tokens_done;
     if (sequence.job.wants_progress) runner_.report_progress(sequence, report.tokens_done);
     return;
   }

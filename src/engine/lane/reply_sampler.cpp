@@ -61,7 +61,7 @@ void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {
   sequence.chain.push_back(token);
   sequence.sampler.accept(token);
   parts_.stats.tokens_total.add();
-  parts_.shares.charge(sequence.job.flow, 1);
+  parts_.charge(sequence, 1);
   record_latency(sequence, now);
 
   using Next = chat::ReplyStream::Next;

@@ -137,6 +137,8 @@ struct Sequence {
   bool has_result = false;        // Its result was reported.
   bool is_unsound = false;        // Its logits were not finite, so it leaves the context.
   bool is_recomputing = false;    // It is being computed again for that reason, and has no new token yet.
+  // The tokens of an offloaded prompt that are computed, as far as the prefill lane has reported.
+  std::int32_t offloaded_tokens = 0;
   std::optional<Leaving> leaving;
   std::optional<Restore> restoring;
   RequestId waits_for{};  // The request that computes a common prefix for it.

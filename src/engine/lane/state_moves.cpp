@@ -84,6 +84,7 @@ void StateMoves::load(Sequence& sequence, TimePoint until) {
   } while (restore.pieces_loaded < wanted && parts_.clock.now() < until);
   const TimePoint ended = parts_.clock.now();
   record_span(kRestoreSpan, began, ended, {static_cast<std::int64_t>(bytes), static_cast<std::int64_t>(sequence.job.id.value)});
+  parts_.stats.restored_bytes_total.add(bytes);
   const double ms = to_ms(ended - began);
   restore.ms += ms;
   parts_.transfer.observe_load(bytes, ms);

@@ -82,6 +82,7 @@ void EmbeddingRequests::start(RequestId id, const TenantId& tenant, Call call, R
       .received = parts_.clock.now(),
       .deadline_ms = call.options.deadline_ms,
       .sinks = {},
+      .is_background = is_background(call.options),
       .share = call.options.share,
       .end = {},
       .lease = {},

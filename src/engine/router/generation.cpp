@@ -152,6 +152,7 @@ void Generations::start(RequestId id, const TenantId& tenant, GenerateRequest ca
       .deadline_ms = call.options.deadline_ms,
       .sinks = std::move(sinks),
       .wants_progress = call.options.progress,
+      .is_background = call.options.request_class == RequestClass::background,
       .share = call.share,
       .end = {},
       .lease = {},

@@ -63,6 +63,7 @@ std::vector<RequestId> InFlightTable::split(InFlight& request) {
            .deadline_ms = request.deadline_ms,
            .sinks = {sinks[i]},
            .wants_progress = request.wants_progress,
+           .is_background = request.is_background,
            .share = request.share,
            .end = {},
            .lease = request.lease.share(),
@@ -93,6 +94,21 @@ void InFlightTable::set_in_lane(InFlight& request, std::function<void()> cancel)
 std::int64_t InFlightTable::count_in(const Lane* lane) const {
   const auto found = count_in_.find(lane);
   return found == count_in_.end() ? 0 : found->second;
+}
+
+std::vector<WaitingRequest> InFlightTable::first_unsent(std::size_t count) const {
+  std::vector<WaitingRequest> first;
+  for (const auto& [id, received] : unsent_) {
+    if (first.size() == count) break;
+    const InFlight& request = requests_.at(id);
+    first.push_back({.request = id,
+                     .model = request.model,
+                     .tenant = request.flow.tenant,
+                     .is_background = request.is_background,
+                     .stage = request.lease.is_empty() ? WaitStage::loading : WaitStage::preparing,
+                     .since = received});
+  }
+  return first;
 }
 
 // --- Ends

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/move_only_function.h"
+#include "core/activity.h"
 #include "core/error.h"
 #include "core/event.h"
 #include "core/ids.h"
@@ -48,6 +49,7 @@ struct InFlight {
   std::optional<std::int64_t> deadline_ms{};      // GenerateOptions
   std::vector<std::shared_ptr<EventSink>> sinks;  // For a generation: one for each reply, shared with the listener.
   bool wants_progress = false;
+  bool is_background = false;
   RequestShare share{};        // The memory that the request is charged for.
   std::stop_source end;        // Requested when the request ends: work for it on other threads may stop.
   ModelLease lease;            // Empty: the request waits for the model.
@@ -119,6 +121,9 @@ class InFlightTable {
   [[nodiscard]] std::int64_t generations() const { return generations_; }
   [[nodiscard]] std::int64_t embeddings() const { return embeddings_; }
   [[nodiscard]] bool is_empty() const { return requests_.empty(); }
+  // The requests that are in no lane, the oldest first: the first `count`, and the number of all.
+  [[nodiscard]] std::vector<WaitingRequest> first_unsent(std::size_t count) const;
+  [[nodiscard]] std::int64_t unsent_count() const { return std::ssize(unsent_); }
 
   // --- Any thread.
   [[nodiscard]] std::int64_t count() const { return count_.value(); }

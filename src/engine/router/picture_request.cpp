@@ -171,6 +171,7 @@ void PictureRequests::draw(RequestId id, const TenantId& tenant, PictureRequest 
       .received = parts_.clock.now(),
       .deadline_ms = call.deadline_ms,
       .sinks = {},
+      .is_background = call.request_class == RequestClass::background,
       .share = call.share,
       .end = {},
       .lease = {},

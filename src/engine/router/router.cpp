@@ -12,6 +12,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
                Preparer& preparer, const Clock& clock)
     : options_(options),
       store_(store),
+      clock_(clock),
       random_(options_.seed),
       tasks_([inbox = inbox_](Command command) { inbox->push(std::move(command)); }),
       models_(source, tasks_, clock),
@@ -78,7 +79,31 @@ bool Router::step() {
   run_noting([this] { in_flight_.expire(); });
   run_noting([this] { session_table_.expire(); });
   if (on_all_ended_ && in_flight_.is_empty()) run_noting(std::exchange(on_all_ended_, nullptr));
+  run_noting([this] { publish_activity(); });
   return any;
+}
+
+// In every step, because the next one may be far away.
+void Router::publish_activity() {
+  if (!activity_demand_.is_wanted(clock_.now())) return;
+  RouterActivity activity{.waiting = in_flight_.first_unsent(kWaitingShownMax),
+                          .waiting_count = in_flight_.unsent_count(),
+                          .tenants = {},
+                          .model_uses = {}};
+  for (const WaitingRequest& each : activity.waiting) add_activity(activity.tenants, each.tenant, {.queue_depth = 1});
+  for (const ModelUsage& usage : models_.usage()) {
+    if (usage.is_loaded) activity.model_uses.emplace(usage.name, usage.uses);
+  }
+  activity_.publish(std::make_shared<const RouterActivity>(std::move(activity)));
+}
+
+std::shared_ptr<const RouterActivity> Router::activity() {
+  constexpr Duration kWantedFor = std::chrono::seconds(15);
+  const TimePoint now = clock_.now();
+  const bool was_wanted = activity_demand_.is_wanted(now);
+  activity_demand_.want_until(now + kWantedFor);
+  if (!was_wanted) post([] {});  // For a step that publishes.
+  return activity_.latest();
 }
 
 bool Router::wait() {

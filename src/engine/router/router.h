@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,7 +20,9 @@
 #include "base/mailbox.h"
 #include "base/metrics.h"
 #include "base/move_only_function.h"
+#include "base/published.h"
 #include "base/random.h"
+#include "core/activity.h"
 #include "core/event.h"
 #include "core/image_fetcher.h"
 #include "core/limits.h"
@@ -45,6 +48,14 @@
 #include "kv/state_store.h"
 
 namespace uma::engine {
+
+// What the router knows of ActivitySnapshot.
+struct RouterActivity {
+  std::vector<WaitingRequest> waiting;
+  std::int64_t waiting_count = 0;
+  TenantActivities tenants;  // Those that wait, without work.
+  std::map<std::string, std::int64_t> model_uses;
+};
 
 struct RouterOptions {
   Limits limits;
@@ -77,6 +88,8 @@ class Router {
   [[nodiscard]] std::int64_t waiting_since_us() const { return in_flight_.waiting_since_us(); }
   [[nodiscard]] std::int64_t sessions_count() const { return session_table_.count(); }
   [[nodiscard]] std::uint64_t requests_refused() const { return requests_refused_.value(); }
+  // What was published last; null: nothing yet. Asks for more, for a while: the value may be old if nobody asked lately.
+  [[nodiscard]] std::shared_ptr<const RouterActivity> activity();
 
   // --- Router thread.
   // Runs the commands in the queue and everything that is due. True: there was work.
@@ -133,9 +146,11 @@ class Router {
 
  private:
   [[nodiscard]] SessionTableOptions session_options();
+  void publish_activity();
 
   const RouterOptions options_;
   kv::StateStore& store_;
+  const Clock& clock_;
   // Shared with the threads that answer tasks.
   const std::shared_ptr<Mailbox<Command>> inbox_ = std::make_shared<Mailbox<Command>>();
 
@@ -158,6 +173,10 @@ class Router {
   std::vector<Command> taken_;
   Command on_all_ended_;
   bool is_destroyed_ = false;
+
+  // Shared.
+  Published<RouterActivity> activity_;
+  Demand activity_demand_;
 };
 
 }  // namespace uma::engine

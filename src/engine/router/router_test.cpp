@@ -32,6 +32,31 @@ TEST_F(RouterTest, AStepThatThrowsEndsItsRequestAndNoOther) {
   EXPECT_EQ(router_->requests_open(), 0);
 }
 
+TEST_F(RouterTest, TellsWhoWaitsAndHowManyUseAModel) {
+  start();
+  EXPECT_EQ(router_->activity(), nullptr);
+  GenerateRequest wanted = one_shot("x", 30);
+  wanted.options.request_class = RequestClass::background;
+  const auto sink = begin(std::move(wanted));
+  router_->step();
+  const auto waiting = router_->activity();
+  ASSERT_NE(waiting, nullptr);
+  ASSERT_EQ(waiting->waiting.size(), 1u);
+  EXPECT_EQ(waiting->waiting_count, 1);
+  EXPECT_EQ(waiting->waiting[0].stage, WaitStage::loading);
+  EXPECT_EQ(waiting->waiting[0].model, "fake");
+  EXPECT_EQ(waiting->waiting[0].tenant, kTenant.value);
+  EXPECT_TRUE(waiting->waiting[0].is_background);
+  EXPECT_EQ(waiting->tenants.at(kTenant.value).queue_depth, 1);
+  load();
+  step_until_tokens(*sink);
+  const auto running = router_->activity();
+  EXPECT_EQ(running->waiting_count, 0);
+  EXPECT_EQ(running->model_uses.at("fake"), 1);
+  settle();
+  EXPECT_EQ(router_->activity()->model_uses.at("fake"), 0);
+}
+
 TEST_F(RouterTest, AChangeThatThrowsIsRefusedAndItsSessionGoesOn) {
   left_behind("a").pending = {'a'};
   start();

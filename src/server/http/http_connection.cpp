@@ -120,11 +120,12 @@ class HttpConnection::BusyMark {
  public:
   explicit BusyMark(HttpConnection& connection) : connection_(connection) {
     connection_.is_answering_ = true;
+    connection_.is_awaited_ = true;
     connection_.server_.busy->add(1);
   }
   ~BusyMark() {
     connection_.is_answering_ = false;
-    connection_.server_.busy->add(-1);
+    connection_.leave_unawaited();
   }
   BusyMark(const BusyMark&) = delete;
   BusyMark& operator=(const BusyMark&) = delete;
@@ -520,6 +521,10 @@ Awaitable<bool> HttpConnection::write_stream(std::string_view content_type, Move
     if (is_last) co_return (request.keep_alive && is_chunked);
   }
   co_return false;
+}
+
+void HttpConnection::leave_unawaited() {
+  if (std::exchange(is_awaited_, false)) server_.busy->add(-1);
 }
 
 std::function<void()> HttpConnection::waker() {

@@ -110,6 +110,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   // it is called again after each wake-up (waker()). Ends early if the client leaves.
   Awaitable<bool> stream(std::string_view content_type, MoveOnlyFunction<bool(std::string& out)> next,
                          const HttpRequest& request);
+  // From now on the daemon's shutdown does not wait for this answer, which has no end of its own.
+  void leave_unawaited();
   // Wakes the connection, from any thread; does nothing after its end.
   [[nodiscard]] std::function<void()> waker();
   // Starts a request for pictures, which is charged to the caller by its receipt, also after the connection has ended.
@@ -226,6 +228,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   Current current_;
   bool is_open_ = true;
   bool is_answering_ = false;
+  bool is_awaited_ = false;  // As counted in server_.busy.
 };
 
 template <class T, class StartT>

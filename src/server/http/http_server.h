@@ -14,6 +14,7 @@
 #include "core/service.h"
 #include "server/http/api_keys.h"
 #include "server/http/page_files.h"
+#include "server/live_feed.h"
 #include "server/server.h"
 
 namespace uma::server {
@@ -45,6 +46,7 @@ struct HttpServerOptions {
   std::string version = {};                     // umad's; empty: not told.
   PageFiles page = {};                          // Empty: no page at /.
   ModelLibrary* library = nullptr;              // Outlives the server; null: models cannot be pulled, named or deleted.
+  LiveFeed* live = nullptr;                     // Outlives the server; null: the daemon cannot be watched.
 };
 
 // stop_accepting() also ends connections that wait for a request.

@@ -94,6 +94,7 @@ constexpr std::array kRoutes = {
     HttpRoute{get, "/health", handlers::get_health},
     HttpRoute{get, "/ready", handlers::get_readiness},
     HttpRoute{get, "/metrics", handlers::get_metrics},
+    HttpRoute{get, "/v1/events", handlers::watch_daemon},
     HttpRoute{get, "/v1/trace", handlers::get_trace, /*takes_images=*/false, /*takes_file=*/false, /*is_administrative=*/true},
 };
 

@@ -133,6 +133,9 @@ Answer get_readiness(HttpConnection& connection, const HttpRequest& request);
 Answer get_metrics(HttpConnection& connection, const HttpRequest& request);
 Answer get_trace(HttpConnection& connection, const HttpRequest& request);
 
+// live.cpp
+Answer watch_daemon(HttpConnection& connection, const HttpRequest& request);
+
 }  // namespace handlers
 
 }  // namespace uma::server

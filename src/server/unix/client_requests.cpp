@@ -110,14 +110,15 @@ class ClientRequests::PullFrames final : public PullSink {
 };
 
 ClientRequests::ClientRequests(Service& service, ModelLibrary* library, bool is_administrator, TenantId tenant,
-                               std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports)
+                               std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports, Live live)
     : service_(service),
       library_(library),
       is_administrator_(is_administrator),
       tenant_(std::move(tenant)),
       client_(next_client_number()),
       outbox_(std::move(outbox)),
-      imports_(std::move(imports)) {}
+      imports_(std::move(imports)),
+      live_(std::move(live)) {}
 
 void ClientRequests::start(std::string_view frame_body, bool draining) {
   std::expected<wire::Request, wire::RejectedRequest> request = wire::decode_request(frame_body);
@@ -163,6 +164,7 @@ void ClientRequests::cancel_all() {
     if (request.generation) service_.cancel(*request.generation, [](Expected<bool>) {});
     if (request.pull) request.pull->cancel();
   }
+  watch_.reset();
   in_flight_.clear();
 }
 
@@ -227,6 +229,13 @@ void ClientRequests::run(const std::string& id, wire::CancelRequest request) {
   const auto target = in_flight_.find(request.target);
   if (target != in_flight_.end() && target->second.pull) {
     target->second.pull->cancel();
+    outbox_->append([&](std::string& out) { wire::append_cancel_ack(out, wire::FrameHead(id), true); });
+    return;
+  }
+  if (watch_ && watch_->id == request.target) {
+    watch_.reset();
+    outbox_->append_last(request.target,
+                         [&](std::string& out) { wire::append_watch_end(out, wire::FrameHead(request.target)); });
     outbox_->append([&](std::string& out) { wire::append_cancel_ack(out, wire::FrameHead(id), true); });
     return;
   }
@@ -364,6 +373,28 @@ void ClientRequests::run(const std::string& id, wire::TraceRequest request) {
   std::string frame;
   wire::append_trace(frame, wire::FrameHead(id), read_trace(SteadyClock().now() - request.span, wire::kTraceSpansMax));
   outbox_->append([&](std::string& out) { out += frame; });
+}
+
+void ClientRequests::run(const std::string& id, wire::WatchRequest request) {
+  if (watch_) return answer_error(id, {ErrorCode::limit_wait, "this connection watches already: cancel that watch first"});
+  if (live_.feed == nullptr) return answer_error(id, {ErrorCode::limit_wait, "this daemon does not offer to be watched"});
+  auto watcher = live_.feed->watch({.is_administrator = is_administrator_, .tenant = tenant_.value}, request, live_.wake);
+  if (!watcher) return answer_error(id, watcher.error());
+  in_flight_.emplace(id, InFlight{});
+  watch_.emplace(id, std::move(*watcher));
+  live_.wake();  // For the history.
+}
+
+void ClientRequests::append_live(std::string& out) {
+  if (!watch_) return;
+  const LiveWatcher::News news = watch_->watcher->take();
+  const wire::FrameHead head(watch_->id);
+  if (!news.history.empty()) wire::append_history(out, head, news.history);
+  if (!news.snapshot.empty()) wire::append_snapshot(out, head, news.snapshot);
+  if (!news.is_end) return;
+  wire::append_watch_end(out, head);
+  in_flight_.erase(watch_->id);
+  watch_.reset();
 }
 
 void ClientRequests::run(const std::string& id, wire::PingRequest) {

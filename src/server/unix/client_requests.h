@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "core/model_library.h"
 #include "core/portable_file.h"
 #include "core/service.h"
+#include "server/live_feed.h"
 #include "server/outbox.h"
 #include "wire/request.h"
 
@@ -27,20 +29,30 @@ inline constexpr std::size_t kRequestsInFlightMax = 1024;
 // at once or later, unless cancel_all() was called first.
 class ClientRequests {
  public:
+  // How a client watches the daemon.
+  struct Live {
+    LiveFeed* feed = nullptr;    // Null: the daemon cannot be watched.
+    std::function<void()> wake;  // Wakes the connection, from any thread, so that it calls append_live().
+  };
+
   // `library` is null if models cannot be pulled. `is_administrator`: whether the client may pull and unload models.
   ClientRequests(Service& service, ModelLibrary* library, bool is_administrator, TenantId tenant,
-                 std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports);
+                 std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports, Live live);
 
   // Starts the request of one frame, or answers with an error. While `draining`, new generations are refused.
   void start(std::string_view frame_body, bool draining);
   // Forgets the requests with these ids, whose last answers were taken from the outbox (Outbox::take).
   void finish(const std::vector<std::string>& ids);
+  // Appends the frames of a watch that are due, if the client watches.
+  void append_live(std::string& out);
   // The client has ended its input: an import whose file is incomplete ends with an error.
   void end_input();
   // The client is gone: cancels every generation and download. Sessions stay.
   void cancel_all();
 
   [[nodiscard]] bool empty() const { return in_flight_.empty(); }
+  // Whether a request is in flight that the daemon's shutdown waits for: any but a watch.
+  [[nodiscard]] bool has_work() const { return in_flight_.size() > (watch_ ? 1u : 0u); }
   // Whether the rest of an imported file is missing.
   [[nodiscard]] bool awaits_file() const { return pending_import() != in_flight_.end(); }
 
@@ -90,6 +102,7 @@ class ClientRequests {
   void run(const std::string& id, wire::MetricsRequest request);
   void run(const std::string& id, wire::TraceRequest request);
   void run(const std::string& id, wire::PingRequest request);
+  void run(const std::string& id, wire::WatchRequest request);
 
   // A Reply for the engine that appends its value as the last frame of `id` by calling append(out, head, value).
   template <class T, class AppendT>
@@ -103,7 +116,13 @@ class ClientRequests {
   const std::uint64_t client_;  // Unique number of the connection.
   const std::shared_ptr<Outbox> outbox_;
   const std::shared_ptr<ByteBudget> imports_;
-  InFlights in_flight_;  // By the client's id.
+  const Live live_;
+  struct Watch {
+    std::string id;
+    std::unique_ptr<LiveWatcher> watcher;
+  };
+  InFlights in_flight_;         // By the client's id.
+  std::optional<Watch> watch_;  // Also in flight; at most one.
 };
 
 }  // namespace uma::server

@@ -53,7 +53,10 @@ void UnixConnection::open(TenantId tenant, ModelLibrary* library, bool is_admini
   outbox_ = std::make_shared<Outbox>(server_.limits.tx_bytes_max,
                                      [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
   share_ = server_.service.open_share(tenant);
-  requests_.emplace(server_.service, library, is_administrator, std::move(tenant), outbox_, server_.imports);
+  requests_.emplace(server_.service, library, is_administrator, std::move(tenant), outbox_, server_.imports,
+                    ClientRequests::Live{.feed = server_.live, .wake = [flushes = server_.flushes, self = weak_from_this()] {
+                                           flushes->push(self);
+                                         }});
   server_.connections.insert(shared_from_this());
   server_.connections_count.add(1);
   error_code problem;
@@ -197,6 +200,8 @@ Awaitable<void> UnixConnection::write() {
     outbox_->take(bytes, finished_ids);
     requests_->finish(finished_ids);
     finished_ids.clear();
+    std::size_t from_outbox = bytes.size();
+    requests_->append_live(bytes);
     if (bytes.empty()) {
       end_if_done();
       if (!is_open_) co_return;
@@ -217,7 +222,8 @@ Awaitable<void> UnixConnection::write() {
       rest.remove_prefix(size);
       turn_bytes += size;
       last_byte_at_ = now();
-      outbox_->mark_written(size);
+      outbox_->mark_written(std::min(size, from_outbox));
+      from_outbox -= std::min(size, from_outbox);
       has_room_.notify();
     }
   }
@@ -225,7 +231,7 @@ Awaitable<void> UnixConnection::write() {
 
 void UnixConnection::end_if_done() {
   update_busy();
-  if (!is_open_ || is_busy_) return;
+  if (!is_open_ || is_busy_ || !requests_->empty()) return;
   if (input_ == Input::ended) {
     close();
   } else if (input_ == Input::refused) {
@@ -235,7 +241,7 @@ void UnixConnection::end_if_done() {
 }
 
 void UnixConnection::update_busy() {
-  const bool busy = is_open_ && (!requests_->empty() || outbox_->bytes_unsent() > 0);
+  const bool busy = is_open_ && (requests_->has_work() || outbox_->bytes_unsent() > 0);
   if (busy == is_busy_) return;
   is_busy_ = busy;
   server_.busy->add(busy ? 1 : -1);

@@ -30,7 +30,7 @@ TenantId tenant_of(uid_t peer, uid_t own) {
 class RunningUnixServer final : public ServerThread<UnixServer, UnixState> {
  public:
   RunningUnixServer(const UnixServerOptions& options, Service& service, ListeningSocket listening)
-      : ServerThread(service, options.limits),
+      : ServerThread(service, options.limits, options.live),
         idle_timeout_(options.idle_timeout),
         library_(options.library),
         listener_(state_.io, std::move(listening), [this](UnixConnection::Socket socket, uid_t peer) {

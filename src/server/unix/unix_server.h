@@ -9,6 +9,7 @@
 #include "core/limits.h"
 #include "core/model_library.h"
 #include "core/service.h"
+#include "server/live_feed.h"
 #include "server/server.h"
 #include "server/socket_file.h"
 
@@ -21,6 +22,7 @@ struct UnixServerOptions {
   Duration idle_timeout = std::chrono::seconds(300);
   Limits limits = {};
   ModelLibrary* library = nullptr;  // Outlives the server; null: models cannot be pulled.
+  LiveFeed* live = nullptr;         // Outlives the server; null: the daemon cannot be watched.
 };
 
 // stop_accepting() removes the socket file if the daemon created it.

@@ -11,12 +11,14 @@
 
 namespace uma::server {
 
+class LiveFeed;
 class UnixConnection;
 
 struct UnixState : ServerState<UnixConnection> {
-  UnixState(Service& served, const Limits& given) : ServerState(served), limits(given) {}
+  UnixState(Service& served, const Limits& given, LiveFeed* feed) : ServerState(served), limits(given), live(feed) {}
 
   const Limits limits;
+  LiveFeed* const live;  // Null: the daemon cannot be watched.
   // Memory of all imports together; shared with the files that the engine still reads.
   const std::shared_ptr<ByteBudget> imports = std::make_shared<ByteBudget>(limits.transfer_bytes_max);
   // Every connection reads through this buffer, so that an idle connection holds none.

@@ -1,0 +1,74 @@
+// The live view of the daemon, as server-sent events.
+#include <chrono>
+#include <cstdint>
+#include <format>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/http/http_connection.h"
+#include "server/http/routes.h"
+#include "server/live_feed.h"
+#include "wire/live_json.h"
+#include "wire/query.h"
+
+namespace uma::server {
+namespace {
+
+// The number of that name; `fallback` if it is absent, nullopt if it is not a number within the limits.
+std::optional<std::int64_t> number_in(std::string_view query, std::string_view name, std::int64_t fallback, std::int64_t low,
+                                      std::int64_t high) {
+  const std::string stated = wire::query_value(query, name);
+  if (stated.empty()) return fallback;
+  const auto number = wire::query_integer(stated);
+  return number && *number >= low && *number <= high ? number : std::nullopt;
+}
+
+Expected<wire::LiveRequest> live_request(std::string_view query) {
+  using wire::LiveRequest;
+  LiveRequest request;
+  const auto interval = number_in(query, "interval_ms", request.interval.count(), LiveRequest::kIntervalMin.count(),
+                                  LiveRequest::kIntervalMax.count());
+  if (!interval) {
+    return fail(ErrorCode::proto_field, std::format("interval_ms must be a number from {} to {}",
+                                                    LiveRequest::kIntervalMin.count(), LiveRequest::kIntervalMax.count()));
+  }
+  const auto history = number_in(query, "history_s", request.history.count(), 0, LiveRequest::kHistoryMax.count());
+  if (!history) {
+    return fail(ErrorCode::proto_field,
+                std::format("history_s must be a number from 0 to {}", LiveRequest::kHistoryMax.count()));
+  }
+  request.interval = std::chrono::milliseconds(*interval);
+  request.history = std::chrono::seconds(*history);
+  return request;
+}
+
+void append_event(std::string& out, std::string_view name, std::string_view json) {
+  if (!json.empty()) out += std::format("event: {}\ndata: {}\n\n", name, json);
+}
+
+}  // namespace
+
+handlers::Answer handlers::watch_daemon(HttpConnection& connection, const HttpRequest& request) {
+  const auto wanted = live_request(request.query);
+  if (!wanted) co_return co_await connection.respond_error(400, wanted.error(), request.keep_alive);
+  LiveFeed* const live = connection.server().options.live;
+  auto watcher =
+      live == nullptr
+          ? Expected<std::unique_ptr<LiveWatcher>>(fail(ErrorCode::limit_wait, "this daemon does not offer to be watched"))
+          : live->watch({.is_administrator = connection.is_administrator(), .tenant = connection.tenant().value}, *wanted,
+                        connection.waker());
+  if (!watcher) co_return co_await connection.respond_error(503, watcher.error(), request.keep_alive);
+  connection.leave_unawaited();
+  auto next = [watcher = std::move(*watcher)](std::string& out) {
+    const LiveWatcher::News news = watcher->take();
+    append_event(out, "history", news.history);
+    append_event(out, "snapshot", news.snapshot);
+    return !news.is_end;
+  };
+  co_return co_await connection.stream("text/event-stream", std::move(next), request);
+}
+
+}  // namespace uma::server
