@@ -286,7 +286,7 @@ struct TypeDecoder {
   RequestBody (*decode)(json::FieldReader& fields);
 };
 
-constexpr std::array<TypeDecoder, 28> kDecoders = {{
+constexpr std::array<TypeDecoder, 29> kDecoders = {{
     {"generate", decode_generate},
     {"generate_stream", decode_generate_stream},
     {"regenerate", decode_regenerate},
