@@ -85,12 +85,14 @@ TEST_F(SqliteCatalogTest, AFolderInThePlaceOfTheFileIsAnError) {
 TEST_F(SqliteCatalogTest, ALaterVersionIsRefusedAndLeftAlone) {
   open();
   ASSERT_TRUE(commit(share(text_session("a"))));
-  edit("PRAGMA user_version = 7");
+  const std::size_t known = schema_steps().size();
+  edit(std::format("PRAGMA user_version = {}", known + 1));
   const std::string bytes = read_file(path_);
-  EXPECT_EQ(open_error(),
-            "E_IO_001 " + path_ +
-                ": the catalog has version 7, but this umad supports versions up to 6: start the umad that made it, or give "
-                "this one another --data-dir");
+  EXPECT_EQ(
+      open_error(),
+      std::format("E_IO_001 {}: the catalog has version {}, but this umad supports versions up to {}: start the umad that "
+                  "made it, or give this one another --data-dir",
+                  path_, known + 1, known));
   EXPECT_EQ(read_file(path_), bytes);
   EXPECT_TRUE(damaged_files().empty());
 }
