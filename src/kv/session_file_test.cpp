@@ -216,9 +216,11 @@ TEST(SessionFile, RefusesForgedContent) {
     return refusal(encode_session_file(file));
   };
   EXPECT_EQ(forged([](SessionRecord&) {}), "");
+  for (const std::string_view metadata : {R"({"title":1})", "{\"title\":\"\xff\"}", "[]"}) {
+    EXPECT_EQ(forged([&](SessionRecord& record) { record.metadata = metadata; }),
+              "the session file cannot be used: its metadata is not an object of texts");
+  }
   for (const Forge& forge : std::initializer_list<Forge>{
-           [](SessionRecord& record) { record.metadata = R"({"title":1})"; },
-           [](SessionRecord& record) { record.metadata = "{\"title\":\"\xff\"}"; },
            [](SessionRecord& record) { record.turns[0].tokens_begin = 1; },
            [](SessionRecord& record) { record.turns[0].reply_begin = -1; },
            [](SessionRecord& record) { record.turns[0].reply_begin = 5; },

@@ -98,6 +98,7 @@ TEST_F(RouterTest, AListHasOnlySoMuchMetadata) {
   const std::string large = std::format(R"({{"a":"{0}","b":"{0}","title":"t"}})", std::string(512, 'x'));
   const std::size_t count = kPageMetadataBytesMax / 512;
   for (std::size_t i = 0; i < count; ++i) left_behind(std::format("s{:05}", i)).metadata = large;
+  records_["s00000"].mode = SessionMode::chat;
   start();
   std::size_t listed = 0;
   std::size_t pages = 0;
