@@ -42,6 +42,17 @@ void add_all(Bytes& out, std::span<const T> values) {
 }
 
 // Missing bytes read as zeros, and is_short() returns true from then on.
+std::vector<Turn> take_turns(ByteReader& in, std::uint32_t count) {
+  std::vector<Turn> turns;
+  for (std::uint32_t i = 0; i < count && !in.is_short(); ++i) {
+    const auto tokens_begin = in.take_number<std::int32_t>();
+    const auto reply_begin = in.take_number<std::int32_t>();
+    const auto messages_begin = in.take_number<std::int32_t>();
+    turns.push_back({.tokens_begin = tokens_begin, .reply_begin = reply_begin, .messages_begin = messages_begin});
+  }
+  return turns;
+}
+
 std::vector<ChatMessage> take_messages(ByteReader& in, std::uint32_t count) {
   std::vector<ChatMessage> messages;
   for (std::uint32_t i = 0; i < count && !in.is_short(); ++i) {
@@ -146,7 +157,7 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   record.tools = in.take_text(tools);
   record.template_arguments = in.take_text(template_arguments);
   record.metadata = in.take_text(metadata);
-  record.turns = in.take_all<Turn>(turns);
+  record.turns = take_turns(in, turns);
   record.chain = in.take_all<Token>(tokens);
   record.pending = in.take_all<Token>(pending);
   record.messages = take_messages(in, messages);
