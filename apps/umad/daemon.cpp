@@ -273,6 +273,7 @@ bool Daemon::open_http() {
                                            .connections_max = config_.http_connections_max,
                                            .limits = config_.limits,
                                            .keys = std::move(keys),
+                                           .keys_file = config_.http_keys_file,
                                            .serves_local_users = config_.http_serves_local_users,
                                            .serves_metrics_without_key = config_.http_serves_metrics_without_key,
                                            .imports_kv = config_.http_imports_kv,
@@ -280,6 +281,7 @@ bool Daemon::open_http() {
                                            .cors_origins = config_.http_cors_origins,
                                            .access_log = config_.http_access_log,
                                            .version = UMA_VERSION,
+                                           .settings = setting_values(config_),
                                            .library = &library_},
                                           engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd(),
                                           passed_.http_socket ? std::move(passed_.http_socket->fd) : UniqueFd());

@@ -14,6 +14,7 @@
 #include "core/service.h"
 #include "server/http/api_keys.h"
 #include "server/server.h"
+#include "wire/administration.h"
 
 namespace uma::server {
 
@@ -34,15 +35,17 @@ struct HttpServerOptions {
   Duration keep_alive_interval = std::chrono::seconds(10);  // The longest silence of a stream.
   Duration write_timeout = std::chrono::seconds(30);        // Time for a client to read a part of its answer, which has 64 KiB.
   Limits limits = {};                                       // limits.max_frame_bytes bounds a body.
-  std::vector<ApiKey> keys = {};                            // Empty: callers are this process's user.
+  std::vector<ApiKey> keys = {};                            // At the start. Empty: callers are this process's user.
+  std::string keys_file = {};                               // Where they came from; empty: they cannot be changed.
   bool serves_local_users = false;  // Without keys, serves every user of this machine; false: only this user and root.
   bool serves_metrics_without_key = false;
-  bool imports_kv = false;                      // Imports the KV of session files; false: ignores it.
-  std::vector<std::string> allowed_hosts = {};  // Names in Host besides those of this machine; for use without keys.
-  std::vector<std::string> cors_origins = {};   // Origins of pages that may send requests, besides the server's own.
-  std::string access_log = "off";               // See AccessLog::open().
-  std::string version = {};                     // umad's; empty: not told.
-  ModelLibrary* library = nullptr;              // Outlives the server; null: models cannot be pulled, named or deleted.
+  bool imports_kv = false;                        // Imports the KV of session files; false: ignores it.
+  std::vector<std::string> allowed_hosts = {};    // Names in Host besides those of this machine; for use without keys.
+  std::vector<std::string> cors_origins = {};     // Origins of pages that may send requests, besides the server's own.
+  std::string access_log = "off";                 // See AccessLog::open().
+  std::string version = {};                       // umad's; empty: not told.
+  std::vector<wire::SettingValue> settings = {};  // Of the daemon, for its administrator.
+  ModelLibrary* library = nullptr;  // Outlives the server; null: models cannot be pulled, named, deleted or changed.
 };
 
 // stop_accepting() also ends connections that wait for a request.
