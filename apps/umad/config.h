@@ -99,7 +99,6 @@ struct Config {
   bool http_serves_metrics_without_key = false;
   bool http_imports_kv = false;                 // Clients may import KV in session files, whose contents cannot be verified.
   std::vector<std::string> http_allowed_hosts;  // Names of this machine in Host headers, besides localhost.
-  std::vector<std::string> http_cors_origins;   // Origins of web pages that may send requests.
   std::string http_access_log = "log";          // "log", "off", or a file.
   std::size_t http_connections_max = 1024;
   std::int32_t backlog = 1024;             // The kernel refuses further non-blocking connections (EAGAIN).
@@ -135,6 +134,7 @@ struct Config {
   std::map<std::string, SettingOrigin, std::less<>> origins;  // By "section.key"; those that are missing are defaults.
   std::vector<std::string> keys_without_effect;  // Settings that were given and are valid, but have no effect in this version.
   std::vector<std::string> keys_superseded;      // Settings of the first design that a better mechanism has replaced.
+  std::vector<std::string> http_cors_origins;    // Origins of web pages that may send requests.
 
   [[nodiscard]] bool is_given(std::string_view key) const;
   // Whether any HTTP setting was given; if so, an address in use is an error.

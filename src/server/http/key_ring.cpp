@@ -87,11 +87,12 @@ void KeyRing::change(Reply<KeyOutcome<T>> reply, MoveOnlyFunction<Expected<KeyOu
       return fail(ErrorCode::limit_wait,
                   std::format("{} changes of keys are waiting, and that is the limit: try again later", changes_.size()));
     }
+    if (!is_running_) {
+      if (thread_.joinable()) thread_.join();  // It ends without the lock.
+      thread_ = std::thread([this] { run_changes(); });
+      is_running_ = true;
+    }
     changes_.emplace_back([shared, work = std::move(work)]() mutable { (*shared)(contain(work)); });
-    if (is_running_) return Unit{};
-    if (thread_.joinable()) thread_.join();  // It ends without the lock.
-    thread_ = std::thread([this] { run_changes(); });
-    is_running_ = true;
     return Unit{};
   });
   if (!begun) (*shared)(std::unexpected(begun.error()));
