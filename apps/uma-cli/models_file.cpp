@@ -1,35 +1,25 @@
 #include "uma-cli/models_file.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <fcntl.h>
-#include <filesystem>
 #include <format>
-#include <fstream>
 #include <optional>
 #include <set>
-#include <sstream>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <system_error>
-#include <unistd.h>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <yaml-cpp/yaml.h>
 
 #include "base/text.h"
-#include "base/unique_fd.h"
 #include "base/utf8.h"
+#include "core/edit_file.h"
 
 namespace uma::cli {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr std::size_t kNameBytesMax = 128;
-constexpr std::uintmax_t kFileBytesMax = 16u << 20;
 
 bool is_name(std::string_view name) {
   const auto is_bad = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == '\x7f'; };
@@ -119,50 +109,6 @@ Result<std::string> checked(std::string text, const std::vector<std::string>& ex
   return text;
 }
 
-std::string_view trouble() {
-  return std::strerror(errno);
-}
-
-Result<std::string> read_file(const std::string& path) {
-  std::error_code problem;
-  if (!fs::exists(path, problem)) return std::string();
-  if (!fs::is_regular_file(path, problem) || fs::file_size(path, problem) > kFileBytesMax)
-    return fail(ExitCode::usage, "it is not a regular file, or too large for a list of models");
-  const std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return fail(ExitCode::usage, std::string(trouble()));
-  return std::move(text).str();
-}
-
-Result<void> write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = ::write(fd, text.data(), text.size());
-    if (count < 0 && errno != EINTR) return fail(ExitCode::server, std::string(trouble()));
-    if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
-  }
-  if (::fsync(fd) != 0) return fail(ExitCode::server, std::string(trouble()));
-  return {};
-}
-
-Result<void> replace_file(const std::string& path, std::string_view text, int folder) {
-  struct stat old{};
-  const mode_t mode = ::stat(path.c_str(), &old) == 0 ? old.st_mode & 0777 : 0600;
-  const std::string temporary = std::format("{}.{}.tmp", path, ::getpid());
-  (void)::unlink(temporary.c_str());  // Left behind by a killed process that had the same id.
-  const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd.is_open()) return fail(ExitCode::server, std::string(trouble()));
-  auto written = write_all(fd.get(), text);
-  if (written && (::fchmod(fd.get(), mode) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0))
-    written = fail(ExitCode::server, std::string(trouble()));
-  if (!written) {
-    (void)::unlink(temporary.c_str());
-    return written;
-  }
-  (void)::fsync(folder);
-  return {};
-}
-
 }  // namespace
 
 Result<std::string> default_models_file() {
@@ -216,22 +162,15 @@ Result<std::string> without_model(const std::string& text, const std::string& na
 }
 
 Result<void> edit_file(const std::string& path, const Edit& edit) {
-  const auto failed = [&](Failure failure) {
-    failure.message = std::format("{}: {}", path, failure.message);
-    return std::unexpected(std::move(failure));
-  };
-  std::error_code problem;
-  // A symbolic link stays a symbolic link.
-  const fs::path target = fs::exists(path, problem) ? fs::canonical(path, problem) : fs::absolute(path, problem);
-  fs::create_directories(target.parent_path(), problem);
-  const UniqueFd folder(::open(target.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // The lock is on the folder, because each edit replaces the file.
-  if (!folder.is_open() || ::flock(folder.get(), LOCK_EX) != 0) return failed({ExitCode::server, std::string(trouble()), ""});
-  auto text = read_file(target.string());
-  if (!text) return failed(text.error());
-  auto edited = edit(*text);
-  if (!edited) return failed(edited.error());
-  if (auto replaced = replace_file(target.string(), *edited, folder.get()); !replaced) return failed(replaced.error());
+  std::optional<Failure> refused;
+  const auto edited = uma::edit_file(path, {}, [&](const std::string& text) -> Expected<std::string> {
+    auto next = edit(text);
+    if (next) return *std::move(next);
+    refused = std::move(next.error());
+    return uma::fail(ErrorCode::proto_field, "");
+  });
+  if (refused) refused->message = std::format("{}: {}", path, refused->message);
+  if (!edited) return std::unexpected(refused.value_or(Failure{ExitCode::server, edited.error().message, ""}));
   return {};
 }
 

@@ -27,8 +27,7 @@ struct NewModel {
 [[nodiscard]] Result<std::string> without_model(const std::string& text, const std::string& name);
 
 using Edit = std::function<Result<std::string>(const std::string& text)>;
-// Replaces the file's text in one step: a reader sees the old or the new text, also after a power cut. Concurrent edits happen
-// one after another. A missing file counts as empty and is created with its folder.
+// As uma::edit_file(); a missing file counts as empty. Messages begin with the path.
 [[nodiscard]] Result<void> edit_file(const std::string& path, const Edit& edit);
 
 }  // namespace uma::cli

@@ -25,10 +25,22 @@ std::string mismatch(std::string_view expected, std::string_view text) {
   return std::format("expected {}, got \"{}\"", expected, text.substr(0, 100));
 }
 
+// Whether the setting is another name of one in a section, as `http: off` is.
+bool is_other_name(const Setting& setting) {
+  return setting.section.empty() && is_section(setting.key);
+}
+
+// The name under which a setting is shown.
+std::string shown_name(const Setting& setting) {
+  if (!is_other_name(setting)) return setting.name();
+  return std::format("{}.{}", setting.key, setting.key == "http" ? "address" : "file");
+}
+
 // Parses and stores the text's value; returns a description of the expected text on failure.
-std::optional<std::string> accept(Config& config, const Setting& setting, std::string_view text) {
+std::optional<std::string> accept(Config& config, const Setting& setting, std::string_view text, SettingOrigin origin) {
   if (auto expected = setting.access.apply(config, text)) return expected;
   config.keys_given.push_back(setting.name());
+  config.origins.insert_or_assign(shown_name(setting), std::move(origin));
   return std::nullopt;
 }
 
@@ -86,13 +98,29 @@ std::string config_text(const Config& config) {
   for (const std::string_view section : sections) {
     std::string lines;
     for (const Setting& setting : settings()) {
-      const bool is_here = setting.section == section && !(section.empty() && is_section(setting.key));
+      const bool is_here = setting.section == section && !is_other_name(setting);
       if (is_here && setting.access.show != nullptr) lines += setting_line(setting, config);
     }
     if (!section.empty() && !lines.empty()) text += std::format("{}:\n", section);
     text += lines;
   }
   return text;
+}
+
+std::string_view source_name(SettingOrigin::Source source) {
+  switch (source) {
+    case SettingOrigin::Source::file:
+      return "file";
+    case SettingOrigin::Source::environment:
+      return "environment";
+    case SettingOrigin::Source::flag:
+      return "flag";
+    case SettingOrigin::Source::passed:
+      return "passed";
+    case SettingOrigin::Source::derived:
+      break;
+  }
+  return "derived";
 }
 
 // Walks the two levels of a configuration file. Aliases are harmless, because nothing below the second level is followed.
@@ -145,10 +173,10 @@ class YamlReader {
                                      section.empty() ? "" : std::format(" in {}", section), known_keys(section)));
       return;
     }
-    read_value(*setting, value);
+    read_value(*setting, key, value);
   }
 
-  void read_value(const Setting& setting, const YAML::Node& value) {
+  void read_value(const Setting& setting, const YAML::Node& key, const YAML::Node& value) {
     std::string list;
     const bool is_list = setting.takes_list && value.IsSequence() &&
                          std::ranges::all_of(value, [](const auto& item) { return item.IsScalar() && !item.Scalar().empty(); });
@@ -165,7 +193,8 @@ class YamlReader {
       return;
     }
     const std::string& text = is_list ? list : value.Scalar();
-    if (const auto expected = accept(config_, setting, text)) {
+    SettingOrigin origin{SettingOrigin::Source::file, std::format("{}:{}", file_, key.Mark().line + 1)};
+    if (const auto expected = accept(config_, setting, text, std::move(origin))) {
       report(value.Mark(), std::format("{}: {}", setting.name(), mismatch(*expected, text)));
       return;
     }
@@ -206,7 +235,7 @@ void apply_environment(Config& config, const Environment& environment, std::vect
     if (setting.environment == nullptr) continue;
     const std::optional<std::string> value = environment(setting.environment);
     if (!value || value->empty()) continue;  // An empty variable counts as unset.
-    if (const auto expected = accept(config, setting, *value)) {
+    if (const auto expected = accept(config, setting, *value, {SettingOrigin::Source::environment, setting.environment})) {
       problems.push_back(std::format("{}: {}", setting.environment, mismatch(*expected, *value)));
     }
   }
@@ -364,6 +393,21 @@ Environment process_environment() {
   };
 }
 
+std::vector<wire::SettingValue> setting_values(const Config& config) {
+  std::vector<wire::SettingValue> values;
+  for (const Setting& setting : settings()) {
+    if (setting.access.show == nullptr || is_other_name(setting)) continue;
+    const std::string value = setting.access.show(config);
+    wire::SettingValue& shown =
+        values.emplace_back(setting.name(), value.empty() ? value : yaml_value(setting, value), "default");
+    const auto origin = config.origins.find(shown.key);
+    if (origin == config.origins.end()) continue;
+    shown.source = source_name(origin->second.source);
+    shown.place = origin->second.place;
+  }
+  return values;
+}
+
 std::vector<std::string> apply_yaml(Config& config, const std::string& yaml, std::string_view name) {
   return YamlReader(config, name).read(yaml);
 }
@@ -384,6 +428,17 @@ void check_http(const Config& config, const HttpAddress& http, std::vector<std::
         "http.insecure: true if the network is safe",
         http.address));
   }
+}
+
+void apply_passed(Config& config, const PassedAddresses& passed) {
+  const auto apply = [&](const char* key, auto& value, const auto& address) {
+    if (!address || *address == value) return;  // A supervisor passes what the settings say.
+    value = *address;
+    config.origins.insert_or_assign(key, SettingOrigin{SettingOrigin::Source::passed, "who opened the socket"});
+  };
+  apply("ipc.uds_path", config.socket_path, passed.socket_path);
+  apply("http.address", config.http, passed.http);
+  apply("http.socket", config.http_socket, passed.http_socket);
 }
 
 // Applies the requirements of reproducible answers (docs/decisions/0014).
@@ -408,6 +463,9 @@ void make_reproducible(Config& config, std::vector<std::string>& problems) {
   for (const char* key : {"kv.layout", "kv.flash_attention", "kv.type"}) {
     if (!config.is_given(key)) config.keys_given.emplace_back(key);  // A given key overrides the profile.
   }
+  const SettingOrigin derived{SettingOrigin::Source::derived, "scheduler.reproducible"};
+  for (const char* key : {"kv.layout", "devices"}) config.origins.try_emplace(key, derived);
+  if (is_strict) config.origins.try_emplace("kv.flash_attention", derived);
 }
 
 }  // namespace
@@ -426,13 +484,11 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   if (!config_path.empty()) problems = apply_file(config, config_path);
   apply_environment(config, environment, problems);
   for (const auto& [setting, text] : flags->values) {
-    if (const auto expected = accept(config, *setting, text)) {
+    if (const auto expected = accept(config, *setting, text, {SettingOrigin::Source::flag, setting->flag})) {
       problems.push_back(std::format("{}: {}", setting->flag, mismatch(*expected, text)));
     }
   }
-  if (passed.socket_path) config.socket_path = *passed.socket_path;
-  if (passed.http) config.http = *passed.http;
-  if (passed.http_socket) config.http_socket = *passed.http_socket;
+  apply_passed(config, passed);
   if (config.kv_types.is_quantized() && config.flash_attention == llm::FlashAttention::off) {
     problems.push_back(std::format("kv.type {} needs flash attention: leave out kv.flash_attention, or set kv.type f16",
                                    llm::kv_types_text(config.kv_types)));

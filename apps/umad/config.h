@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <expected>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,6 +22,7 @@
 #include "pool/unknown_model.h"
 #include "sched/policy.h"
 #include "umad/config_value.h"
+#include "wire/administration.h"
 
 namespace uma::umad {
 
@@ -50,6 +52,13 @@ struct PoolOptions {
   double min_loaded_s = 15;            // A model that was loaded or used within this time is not evicted for another model.
   double idle_unload_s = 0;            // A model that was unused for this time is unloaded; 0: never.
   pool::UnknownModel unknown = pool::UnknownModel::automatic;
+};
+
+// Where the value of a setting comes from.
+struct SettingOrigin {
+  enum class Source : std::uint8_t { file, environment, flag, passed, derived };
+  Source source = Source::file;
+  std::string place;  // "FILE:LINE", the variable, the flag, who passed it, or the setting from which it follows.
 };
 
 struct Config {
@@ -91,7 +100,6 @@ struct Config {
   bool http_imports_kv = false;  // Clients may import KV in session files, whose contents cannot be verified.
   bool http_serves_page = true;
   std::vector<std::string> http_allowed_hosts;  // Names of this machine in Host headers, besides localhost.
-  std::vector<std::string> http_cors_origins;   // Origins of web pages that may send requests.
   std::string http_access_log = "log";          // "log", "off", or a file.
   std::size_t http_connections_max = 1024;
   std::int32_t backlog = 1024;             // The kernel refuses further non-blocking connections (EAGAIN).
@@ -124,8 +132,10 @@ struct Config {
   std::optional<TuneOptions> tune;      // Set: measure instead of serving.
   bool supervises = false;              // A supervisor process holds the sockets and restarts the daemon after a crash.
   std::vector<std::string> keys_given;  // Set by any source, as "section.key"; a profile decides about the others.
+  std::map<std::string, SettingOrigin, std::less<>> origins;  // By "section.key"; those that are missing are defaults.
   std::vector<std::string> keys_without_effect;  // Settings that were given and are valid, but have no effect in this version.
   std::vector<std::string> keys_superseded;      // Settings of the first design that a better mechanism has replaced.
+  std::vector<std::string> http_cors_origins;    // Origins of web pages that may send requests.
 
   [[nodiscard]] bool is_given(std::string_view key) const;
   // Whether any HTTP setting was given; if so, an address in use is an error.
@@ -155,6 +165,9 @@ struct PassedAddresses {
 // UMA_CONFIG.
 [[nodiscard]] std::expected<Config, Exit> load_config(std::span<const std::string> arguments, const Environment& environment,
                                                       const PassedAddresses& passed = {});
+
+// Every setting with its value and where that comes from, in the order of the table.
+[[nodiscard]] std::vector<wire::SettingValue> setting_values(const Config& config);
 
 // Reads YAML text into `config`. Returns the mistakes, each as "NAME:LINE:COLUMN: message"; `name` is the name of the file.
 [[nodiscard]] std::vector<std::string> apply_yaml(Config& config, const std::string& yaml, std::string_view name);

@@ -624,6 +624,45 @@ TEST(PassedAddresses, TakeThePlaceOfWhatTheSourcesSay) {
   EXPECT_EQ(half->http.address, "");
 }
 
+// A setting's value, source and place.
+std::string shown(const Config& config, std::string_view key) {
+  for (const wire::SettingValue& setting : setting_values(config)) {
+    if (setting.key == key) return setting.value + "|" + setting.source + "|" + setting.place;
+  }
+  return "missing";
+}
+
+TEST(SettingValues, SayWhereEachValueComesFrom) {
+  const TemporaryFile file("slots: 4\nhttp: off\nkv:\n  type: q8_0\n  eviction: lru\nvision:\n  allowed_dirs: [/a, /b]\n");
+  const auto config = load({"--config", file.path(), "--slots", "3"}, {{"UMA_THREADS", "2"}, {"UMA_SLOTS", "5"}});
+  ASSERT_TRUE(config) << config.error().text;
+  EXPECT_EQ(shown(*config, "slots"), "3|flag|--slots");
+  EXPECT_EQ(shown(*config, "threads"), "2|environment|UMA_THREADS");
+  EXPECT_EQ(shown(*config, "kv.type"), "q8_0|file|" + file.path() + ":4");
+  EXPECT_EQ(shown(*config, "kv.layout"), "auto|default|");
+  EXPECT_EQ(shown(*config, "http.address"), "off|file|" + file.path() + ":2") << "a value of the section's name";
+  EXPECT_EQ(shown(*config, "http"), "missing");
+  EXPECT_EQ(shown(*config, "http.keys_file"), "|default|");
+  EXPECT_EQ(shown(*config, "vision.allowed_dirs"), "[/a, /b]|file|" + file.path() + ":7");
+  EXPECT_EQ(shown(*config, "metrics.tick_interval_ms"), "missing") << "it has no effect";
+}
+
+TEST(SettingValues, TellWhatFollowsFromOtherSettings) {
+  const TemporaryFile file("scheduler: {reproducible: strict}\nkv: {flash_attention: off}\n");
+  const auto config = load({"--config", file.path()});
+  ASSERT_TRUE(config) << config.error().text;
+  EXPECT_EQ(shown(*config, "kv.layout"), "split|derived|scheduler.reproducible");
+  EXPECT_EQ(shown(*config, "kv.flash_attention"), "off|file|" + file.path() + ":2");
+}
+
+TEST(SettingValues, ThatWereReplacedByASocketSaySo) {
+  const std::vector<std::string> flags = {"--socket", "/run/s", "--http", "off"};
+  const auto config = load_config(flags, variables({}), {.socket_path = "/run/s", .http = HttpAddress{"127.0.0.1", 80}});
+  ASSERT_TRUE(config) << config.error().text;
+  EXPECT_EQ(shown(*config, "ipc.uds_path"), "/run/s|flag|--socket");
+  EXPECT_EQ(shown(*config, "http.address"), "127.0.0.1:80|passed|who opened the socket");
+}
+
 TEST(PassedAddresses, ThatOtherMachinesReachNeedKeys) {
   const auto config = load_config({}, variables({}), {.socket_path = {}, .http = HttpAddress{"::", 8642}});
   ASSERT_FALSE(config);

@@ -16,6 +16,7 @@
 #include "base/thread_name.h"
 #include "base/thrown.h"
 #include "base/utf8.h"
+#include "pool/card_edit.h"
 #include "pool/model_card.h"
 #include "umad/data_dir.h"
 #include "umad/pull_process.h"
@@ -24,7 +25,7 @@ namespace uma::umad {
 namespace {
 
 constexpr std::ptrdiff_t kPullsMax = 4;
-constexpr std::ptrdiff_t kChangesMax = 16;  // Changes of names in progress.
+constexpr std::ptrdiff_t kChangesMax = 16;  // Changes of names and cards in progress.
 constexpr std::size_t kAliasesMax = 1024;
 
 bool is_url(std::string_view source) {
@@ -87,9 +88,9 @@ Expected<Unit> LocalModels::start(const std::string& source, std::function<void(
     }
     const std::ptrdiff_t changes = count(false);
     if (source.empty() && changes >= kChangesMax) {
-      return fail(
-          ErrorCode::limit_wait,
-          std::format("{} changes of names are in progress, and the limit is {}: try again later", changes, kChangesMax));
+      return fail(ErrorCode::limit_wait,
+                  std::format("{} changes of names and cards are in progress, and the limit is {}: try again later", changes,
+                              kChangesMax));
     }
     works_.reserve(works_.size() + 1);  // So that a thread that has begun is kept.
     auto begun = std::make_unique<Work>(source);
@@ -233,20 +234,21 @@ Expected<Unit> LocalModels::name_model(const std::string& model, const std::stri
   return write_aliases(*aliases);
 }
 
-void LocalModels::change_names(std::function<Expected<Unit>()> change, Reply<Unit> reply) {
-  const auto shared = std::make_shared<Reply<Unit>>(std::move(reply));  // The thread's, unless it cannot be started.
-  const auto started = start("", [this, change = std::move(change), shared](Work& mine) {
+template <class T>
+void LocalModels::run_change(std::function<Expected<T>()> work, Reply<T> reply) {
+  const auto shared = std::make_shared<Reply<T>>(std::move(reply));  // The thread's, unless it cannot be started.
+  const auto started = start("", [this, work = std::move(work), shared](Work& mine) {
     set_thread_name("uma-names");
-    auto changed = contain(change);
+    auto done = contain(work);
     set_done(mine);
-    (*shared)(std::move(changed));
+    (*shared)(std::move(done));
   });
   if (!started) (*shared)(std::unexpected(started.error()));
 }
 
 void LocalModels::add_alias(std::string model, std::string alias, Reply<Unit> reply) {
-  change_names([this, model = std::move(model), alias = std::move(alias)] { return name_model(model, alias); },
-               std::move(reply));
+  run_change<Unit>([this, model = std::move(model), alias = std::move(alias)] { return name_model(model, alias); },
+                   std::move(reply));
 }
 
 Expected<Unit> LocalModels::drop_alias(const std::string& alias, const std::string& model) {
@@ -260,7 +262,8 @@ Expected<Unit> LocalModels::drop_alias(const std::string& alias, const std::stri
 void LocalModels::remove(std::string name, Reply<Unit> reply) {
   const auto known = pool_.resolve(name);
   if (!known) return reply(std::unexpected(known.error()));
-  if (*known != name) return change_names([this, name, model = *known] { return drop_alias(name, model); }, std::move(reply));
+  if (*known != name)
+    return run_change<Unit>([this, name, model = *known] { return drop_alias(name, model); }, std::move(reply));
   pool_.remove(name, [this, name, reply = std::move(reply)](Expected<Unit> removed) mutable {
     if (removed) {
       const auto dropped = contain([&] { return drop_aliases([&](const Alias& alias) { return alias.model == name; }); });
@@ -268,6 +271,30 @@ void LocalModels::remove(std::string name, Reply<Unit> reply) {
     }
     reply(std::move(removed));
   });
+}
+
+// --- Cards
+
+void LocalModels::read_card(std::string model, Reply<std::string> reply) {
+  run_change<std::string>([this, model = std::move(model)] { return pool::read_card(*pool_.registry(), model); },
+                          std::move(reply));
+}
+
+void LocalModels::store_card(std::string model, std::string card, Reply<std::string> reply) {
+  run_change<std::string>([this, model = std::move(model), card = std::move(card)] { return change_card(model, card); },
+                          std::move(reply));
+}
+
+Expected<std::string> LocalModels::change_card(const std::string& model, const std::string& card) {
+  pool_.look_at_folders();
+  auto stored = pool::store_card(*pool_.registry(), model, card);
+  if (!stored) return stored;
+  log_info("model   {}: its card was changed", model);
+  const auto reloaded = pool_.reload();
+  if (reloaded) return stored;
+  return fail(ErrorCode::io_failed,
+              std::format("the card is stored, and has no effect yet, because models.yaml has a mistake: {}",
+                          reloaded.error().front()));
 }
 
 }  // namespace uma::umad

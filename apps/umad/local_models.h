@@ -3,8 +3,10 @@
 //
 //   model_aliases    ALIAS MODEL    one per line
 //
+// Their cards are in models.yaml.
+//
 // Thread rule: calls come from any thread; the pool's replies come from its own. Each download has a thread ("uma-pull"), and
-// so has each change of names while it lasts ("uma-names"), because it waits for the disk.
+// so has each change of names or cards while it lasts ("uma-names"), because it waits for the disk.
 #pragma once
 
 #include <functional>
@@ -34,6 +36,8 @@ class LocalModels final : public ModelLibrary {
   void pull(std::string source, std::shared_ptr<PullSink> sink) override;
   void remove(std::string name, Reply<Unit> reply) override;
   void add_alias(std::string model, std::string alias, Reply<Unit> reply) override;
+  void read_card(std::string model, Reply<std::string> reply) override;
+  void store_card(std::string model, std::string card, Reply<std::string> reply) override;
 
   // Cancels the downloads, and refuses further ones and changes of names. Does not block.
   void cancel();
@@ -42,7 +46,7 @@ class LocalModels final : public ModelLibrary {
 
  private:
   struct Work {
-    std::string source;  // Of a download; empty: a change of names.
+    std::string source;  // Of a download; empty: a change of names or cards.
     std::thread thread;
     bool is_under_way = true;  // Its outcome is not known yet.
     bool has_ended = false;    // Its thread ends now.
@@ -55,10 +59,13 @@ class LocalModels final : public ModelLibrary {
   // Runs `work` on a thread of its own. Errors: E_LIMIT_003.
   [[nodiscard]] Expected<Unit> start(const std::string& source, std::function<void(Work&)> work);
   void set_done(Work& work);  // Before anybody is told, so that who is told may begin it again.
-  void change_names(std::function<Expected<Unit>()> change, Reply<Unit> reply);
+  // Runs `work` on a thread of its own, and replies with its result.
+  template <class T>
+  void run_change(std::function<Expected<T>()> work, Reply<T> reply);
   void run_pull(const std::string& source, PullSink& sink, Work& mine);
   [[nodiscard]] Expected<std::string> fetch(const std::string& source, PullSink& sink);
   [[nodiscard]] bool is_stopped() const;
+  [[nodiscard]] Expected<std::string> change_card(const std::string& model, const std::string& card);
   [[nodiscard]] Expected<Unit> name_model(const std::string& model, const std::string& alias);
   [[nodiscard]] Expected<Unit> drop_alias(const std::string& alias, const std::string& model);
   // Errors: E_IO_001 if there is a file that cannot be read.

@@ -1,7 +1,7 @@
 // The requests of the page to umad, one function each.
 import { readEvents, readJsonLines, type SseEvent } from './sse.ts';
 import type {
-  ConfigValue, InputItem, ItemPage, KeyInfo, MetadataChanges, Model, Receipt, ResponseObject, SamplingDefaults, Session,
+  ConfigValue, InputItem, ItemPage, KeyInfo, MetadataChanges, Model, NewKey, Receipt, ResponseObject, SamplingDefaults, Session,
   SessionDetail, SessionOptions,
 } from './types.ts';
 
@@ -87,10 +87,10 @@ export class Api {
   // The defaults of sampling from the model's card, file or family.
   samplingDefaults = async (model: string): Promise<SamplingDefaults> =>
     (await this.json<{ sampling: SamplingDefaults }>(`props?model=${encodeURIComponent(model)}`)).sampling;
-  // Missing: the whole card, and changing it.
+  // The model's card in models.yaml.
   getCard = (model: string) => this.json<{ text: string }>(`v1/models/${encodeURIComponent(model)}/card`);
   setCard = (model: string, text: string) =>
-    this.json(`v1/models/${encodeURIComponent(model)}/card`, { method: 'PUT', body: { text } });
+    this.json<{ text: string }>(`v1/models/${encodeURIComponent(model)}/card`, { method: 'PUT', body: { text } });
 
   async *pullModel(source: string, signal: AbortSignal): AsyncGenerator<PullLine> {
     const answer = await this.send('api/pull', { body: { model: source, stream: true }, signal });
@@ -169,9 +169,8 @@ export class Api {
 
   // --- Managing
 
-  // Missing.
   listKeys = async () => (await this.json<{ data: KeyInfo[] }>('v1/keys')).data;
-  createKey = (options: Partial<KeyInfo> & { name: string }) => this.json<{ key: string; line: string }>('v1/keys', { body: options });
+  createKey = (options: NewKey) => this.json<{ key: string; line: string }>('v1/keys', { body: options });
   deleteKey = (name: string) => this.json(`v1/keys/${encodeURIComponent(name)}`, { method: 'DELETE' });
   getConfig = async () => (await this.json<{ data: ConfigValue[] }>('v1/config')).data;
 

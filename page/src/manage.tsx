@@ -1,15 +1,14 @@
 // Managing: models, keys, stored sessions, the configuration.
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
-import { isAborted, isUnserved } from './api.ts';
+import { isAborted } from './api.ts';
 import { ago, bytes, count, percent } from './format.ts';
 import { snapshot } from './live.ts';
-import { makeKey } from './make_key.ts';
 import { ModelMemory } from './model_memory.tsx';
 import { allSessions, api, deleteSession, modelOf, models, noteFailure, place, refreshModels } from './state.ts';
 import { titleOf } from './tree.ts';
 import type { ConfigValue, KeyInfo, Model, SamplingDefaults, Session } from './types.ts';
-import { Confirm, Problem, saveFile, Unserved } from './ui.tsx';
+import { Confirm, Problem, saveFile } from './ui.tsx';
 
 // --- Models
 
@@ -57,15 +56,24 @@ function Pull() {
 function Card({ model }: { model: string }) {
   const defaults = useSignal<SamplingDefaults | null>(null);
   const text = useSignal<string | null>(null);
-  const isServed = useSignal(true);
+  const isStored = useSignal(false);
   const problem = useSignal('');
   useEffect(() => {
     api.samplingDefaults(model).then((read) => (defaults.value = read)).catch((error) => (problem.value = noteFailure(error)));
-    api.getCard(model).then((card) => (text.value = card.text)).catch((error) => {
-      if (isUnserved(error)) isServed.value = false;
-      else problem.value = noteFailure(error);
-    });
+    api.getCard(model).then((card) => (text.value = card.text)).catch((error) => (problem.value = noteFailure(error)));
   }, [model]);
+  const store = async () => {
+    problem.value = '';
+    isStored.value = false;
+    try {
+      text.value = (await api.setCard(model, text.value ?? '')).text;
+      isStored.value = true;
+      defaults.value = await api.samplingDefaults(model);
+      await refreshModels();
+    } catch (error) {
+      problem.value = noteFailure(error);
+    }
+  };
   const known = Object.entries(defaults.value ?? {});
   return (
     <div class="card">
@@ -83,14 +91,19 @@ function Card({ model }: { model: string }) {
             </tbody>
           </table>
         )}
-      {!isServed.value && <Unserved what="changes of a model's card" command="uma-cli models" />}
       {text.value !== null && (
         <form onSubmit={(event) => {
           event.preventDefault();
-          api.setCard(model, text.value ?? '').then(() => (problem.value = '')).catch((error) => (problem.value = noteFailure(error)));
+          void store();
         }}>
-          <label>Card in models.yaml<textarea rows={8} spellcheck={false} value={text.value} onInput={(event) => (text.value = event.currentTarget.value)} /></label>
-          <button>Store the card</button>
+          <label>Card in models.yaml<textarea rows={8} spellcheck={false} value={text.value} onInput={(event) => {
+            text.value = event.currentTarget.value;
+            isStored.value = false;
+          }} /></label>
+          <div class="buttons">
+            <button>Store the card</button>
+            <span class="about" role="status">{isStored.value && 'Stored. What concerns its load counts from the next one.'}</span>
+          </div>
         </form>
       )}
     </div>
@@ -105,15 +118,17 @@ function ModelRow({ model }: { model: Model }) {
   return (
     <>
       <tr>
-        <td>{model.id}</td><td>{model.state}</td><td>{bytes(model.meta.size)}</td><td>{count(model.meta.n_params)}</td>
+        <td>{model.id}</td><td>{model.state}{model.problem && <p class="note">{model.problem}</p>}</td><td>{bytes(model.meta.size)}</td>
+        <td>{model.memory_bytes ? bytes(model.memory_bytes) : ''}{model.memory_bytes && model.idle_unload_s ? `, until ${count(model.idle_unload_s)} s idle` : ''}</td>
+        <td>{count(model.meta.n_params)}</td>
         <td>{count(model.context_length)}</td><td>{model.capabilities.join(', ')}</td>
         <td>
-          {!model.parent && <button type="button" aria-expanded={isOpen.value} onClick={() => (isOpen.value = !isOpen.value)}>Defaults</button>}
+          {!model.parent && <button type="button" aria-expanded={isOpen.value} onClick={() => (isOpen.value = !isOpen.value)}>Card</button>}
           {!model.parent && <button type="button" class="danger" onClick={() => (isDeleting.value = true)}>Delete…</button>}
         </td>
       </tr>
       {(isOpen.value || problem.value !== '') && (
-        <tr><td colSpan={7}><Problem text={problem.value} onClose={() => (problem.value = '')} />{isOpen.value && <Card model={model.id} />}</td></tr>
+        <tr><td colSpan={8}><Problem text={problem.value} onClose={() => (problem.value = '')} />{isOpen.value && <Card model={model.id} />}</td></tr>
       )}
       {isDeleting.value && (
         <Confirm question={`The file of the model "${model.id}" is deleted, if it was pulled. Its sessions stay.`} action="Delete" onAnswer={(isYes) => {
@@ -134,7 +149,7 @@ function Models() {
       <h2>Known models</h2>
       <div class="scroll">
         <table>
-          <thead><tr><th>Name</th><th>State</th><th>Weights</th><th>Parameters</th><th>Context</th><th>Can</th><th /></tr></thead>
+          <thead><tr><th>Name</th><th>State</th><th>Weights</th><th>In memory</th><th>Parameters</th><th>Context</th><th>Can</th><th /></tr></thead>
           <tbody>{models.value.map((model) => <ModelRow key={model.id} model={model} />)}</tbody>
         </table>
       </div>
@@ -146,17 +161,14 @@ function Models() {
 
 function Keys() {
   const keys = useSignal<KeyInfo[] | null>(null);
-  const isServed = useSignal(true);
   const problem = useSignal('');
-  const made = useSignal<{ key: string; line: string } | null>(null);
-  const read = () => api.listKeys().then((all) => (keys.value = all)).catch((error) => {
-    if (isUnserved(error)) isServed.value = false;
-    else problem.value = noteFailure(error);
-  });
+  const made = useSignal('');
+  const deleting = useSignal('');
+  const read = () => api.listKeys().then((all) => (keys.value = all)).catch((error) => (problem.value = noteFailure(error)));
   useEffect(() => void read(), []);
   const make = async (form: HTMLFormElement) => {
     const fields = new FormData(form);
-    const number = (name: string) => Number(fields.get(name)) || undefined;
+    const number = (name: string) => fields.get(name) === '' ? undefined : Number(fields.get(name));
     const options = {
       name: String(fields.get('name')), tenant: String(fields.get('tenant')) || undefined,
       requests_per_minute: number('requests_per_minute'), tokens_per_minute: number('tokens_per_minute'),
@@ -164,16 +176,15 @@ function Keys() {
     };
     problem.value = '';
     try {
-      made.value = isServed.value ? await api.createKey(options) : await makeKey(options);
+      made.value = (await api.createKey(options)).key;
       form.reset();
-      if (isServed.value) await read();
+      await read();
     } catch (error) {
       problem.value = noteFailure(error);
     }
   };
   return (
     <>
-      {!isServed.value && <Unserved what="its list of keys" />}
       <Problem text={problem.value} onClose={() => (problem.value = '')} />
       {keys.value && (
         <div class="scroll">
@@ -183,13 +194,19 @@ function Keys() {
               {keys.value.map((key) => (
                 <tr>
                   <td>{key.name}</td><td>{key.tenant}</td><td>{key.requests_per_minute || 'no limit'}</td><td>{key.tokens_per_minute || 'no limit'}</td>
-                  <td>{key.deadline_ms ? `${count(key.deadline_ms)} ms` : 'none'}</td><td>{key.admin ? 'yes' : 'no'}</td>
-                  <td><button type="button" class="danger" onClick={() => api.deleteKey(key.name).then(read).catch((error) => (problem.value = noteFailure(error)))}>Delete</button></td>
+                  <td>{key.deadline_ms === null ? 'limits.deadline_ms' : key.deadline_ms ? `${count(key.deadline_ms)} ms` : 'none'}</td><td>{key.admin ? 'yes' : 'no'}</td>
+                  <td><button type="button" class="danger" onClick={() => (deleting.value = key.name)}>Delete…</button></td>
                 </tr>
               ))}
             </tbody>
           </table>
         </div>
+      )}
+      {deleting.value !== '' && (
+        <Confirm question={`Programs that use the key "${deleting.value}" are refused from now on.`} action="Delete" onAnswer={(isYes) => {
+          if (isYes) api.deleteKey(deleting.value).then(read).catch((error) => (problem.value = noteFailure(error)));
+          deleting.value = '';
+        }} />
       )}
       <h2>New key</h2>
       <form onSubmit={(event) => {
@@ -198,20 +215,19 @@ function Keys() {
       }}>
         <div class="grid">
           <label>Name<input name="name" type="text" required pattern="[A-Za-z0-9._:@\-]{1,64}" title="1 to 64 letters, digits and ._-:@" autocomplete="off" /></label>
-          <label>Tenant<input name="tenant" type="text" pattern="[A-Za-z0-9._:@\-]{1,64}" placeholder="the key's own" autocomplete="off" /></label>
+          <label>Tenant<input name="tenant" type="text" pattern="[A-Za-z0-9._:@\-]{1,128}" placeholder="the key's own" autocomplete="off" /></label>
           <label>Requests per minute<input name="requests_per_minute" type="number" min={1} placeholder="no limit" /></label>
           <label>Tokens per minute<input name="tokens_per_minute" type="number" min={1} placeholder="no limit" /></label>
           <label>Deadline, ms<input name="deadline_ms" type="number" min={0} placeholder="limits.deadline_ms" /></label>
-          <label class="check"><input name="admin" type="checkbox" /> May change models</label>
+          <label class="check"><input name="admin" type="checkbox" /> Administrator: may change models and keys</label>
         </div>
         <button>Make a key</button>
       </form>
-      {made.value && (
+      {made.value !== '' && (
         <div class="made" role="status">
           <p>The key is shown once. Copy it now.</p>
-          <p><code class="secret">{made.value.key}</code></p>
-          {!isServed.value && <><p>It was made in this browser. It counts once this line is in the file of <code>http.keys_file</code>:</p><pre>{made.value.line}</pre></>}
-          <button type="button" onClick={() => (made.value = null)}>Hide</button>
+          <p><code class="secret">{made.value}</code></p>
+          <button type="button" onClick={() => (made.value = '')}>Hide</button>
         </div>
       )}
     </>
@@ -295,19 +311,14 @@ function Sessions() {
 
 function Configuration() {
   const values = useSignal<ConfigValue[] | null>(null);
-  const isServed = useSignal(true);
   const problem = useSignal('');
   const onlyStated = useSignal(false);
   useEffect(() => {
-    api.getConfig().then((all) => (values.value = all)).catch((error) => {
-      if (isUnserved(error)) isServed.value = false;
-      else problem.value = noteFailure(error);
-    });
+    api.getConfig().then((all) => (values.value = all)).catch((error) => (problem.value = noteFailure(error)));
   }, []);
   return (
     <>
       <Problem text={problem.value} />
-      {!isServed.value && <Unserved what="its configuration" command="umad --print-config" />}
       {values.value && (
         <>
           <label class="check"><input type="checkbox" checked={onlyStated.value} onChange={(event) => (onlyStated.value = event.currentTarget.checked)} /> Without defaults</label>
@@ -316,7 +327,7 @@ function Configuration() {
               <thead><tr><th>Setting</th><th>Value</th><th>Comes from</th></tr></thead>
               <tbody>
                 {values.value.filter((each) => !onlyStated.value || each.source !== 'default').map((each) => (
-                  <tr><td><code>{each.key}</code></td><td>{each.value}</td><td>{each.source}{each.place && `: ${each.place}`}</td></tr>
+                  <tr><td><code>{each.key}</code></td><td>{each.value || 'not set'}</td><td>{each.source}{each.place && `: ${each.place}`}</td></tr>
                 ))}
               </tbody>
             </table>

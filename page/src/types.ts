@@ -45,6 +45,9 @@ export interface Model {
   context_length: number;
   state: 'unloaded' | 'loading' | 'ready' | 'failed';
   status: { value: string; progress?: number; failed?: boolean };
+  problem?: string;  // Why it cannot be loaded, or why its last load failed.
+  memory_bytes?: number;  // Of its weights and contexts; missing: none.
+  idle_unload_s: number;  // 0: never.
   capabilities: string[];
   meta: { n_ctx: number; n_ctx_train: number; n_params: number; size: number };
 }
@@ -120,15 +123,17 @@ export interface KeyInfo {
   tenant: string;
   requests_per_minute: number;
   tokens_per_minute: number;
-  deadline_ms: number;
+  deadline_ms: number | null;  // null: limits.deadline_ms; 0: none.
   admin: boolean;
 }
 
+export type NewKey = { name: string } & { [Option in Exclude<keyof KeyInfo, 'name'>]?: KeyInfo[Option] | undefined };
+
 export interface ConfigValue {
   key: string;
-  value: string;
-  source: 'default' | 'file' | 'environment' | 'flag';
-  place?: string;  // The file and line, the variable or the flag.
+  value: string;  // Empty: not set.
+  source: 'default' | 'file' | 'environment' | 'flag' | 'passed' | 'derived';
+  place?: string;  // The file and line, the variable, the flag, or the setting that it follows.
 }
 
 export interface SamplingDefaults {

@@ -52,13 +52,3 @@ export function saveFile(content: Blob | string, name: string) {
 }
 
 export const copyText = (text: string) => navigator.clipboard?.writeText(text).catch(() => {});
-
-// Where umad has no such request yet.
-export function Unserved({ what, command }: { what: string; command?: string }) {
-  return (
-    <p class="note">
-      This umad does not serve {what} over HTTP.
-      {command && <> On its machine: <code>{command}</code></>}
-    </p>
-  );
-}

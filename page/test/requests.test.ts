@@ -1,8 +1,6 @@
 import assert from 'node:assert/strict';
-import { createHash } from 'node:crypto';
 import { test } from 'node:test';
 import { clipped } from '../src/api.ts';
-import { makeKey } from '../src/make_key.ts';
 import { requestFields } from '../src/settings.ts';
 import { asMarkdown, inputOf, messageOfUser, turnsOf } from '../src/turns.ts';
 import type { Item } from '../src/types.ts';
@@ -47,11 +45,4 @@ test('a title is cut between characters', () => {
   assert.equal(clipped('Köln', 2), 'K');
   assert.equal(clipped('Köln', 3), 'Kö');
   assert.equal(clipped('Köln', 50), 'Köln');
-});
-
-test('a key that is made here has the line that umad reads', async () => {
-  const { key, line } = await makeKey({ name: 'ci', requests_per_minute: 60, admin: undefined });
-  assert.match(key, /^uma-[0-9a-f]{64}$/);
-  assert.equal(line, `ci sha256:${createHash('sha256').update(key).digest('hex')} requests_per_minute=60`);
-  await assert.rejects(makeKey({ name: 'a b' }), /letters, digits/);
 });

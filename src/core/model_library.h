@@ -1,5 +1,5 @@
-// Downloads, names and deletes models. Thread rule: calls may come from any thread and return at once; replies and the calls of
-// a sink come from other threads.
+// Downloads, names and deletes models, and changes their cards. Thread rule: calls may come from any thread and return at once;
+// replies and the calls of a sink come from other threads.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,7 @@
 namespace uma {
 
 inline constexpr std::size_t kPullSourceBytesMax = 2048;  // Of a source; it may be a URL.
+inline constexpr std::size_t kCardBytesMax = 65'536;      // Of a model's card.
 
 struct PullProgress {
   std::string file{};  // Name of the file that is being fetched or checked; empty: the hub is asked for it.
@@ -43,6 +44,11 @@ class ModelLibrary {
   virtual void remove(std::string name, Reply<Unit> reply) = 0;
   // Gives a model another name, until it is removed. Errors: E_MODEL_001, E_PROTO_003 if `alias` is no name or is taken.
   virtual void add_alias(std::string model, std::string alias, Reply<Unit> reply) = 0;
+  // Replies with the model's card, the text below its name in models.yaml. Errors: E_MODEL_001, E_IO_001.
+  virtual void read_card(std::string model, Reply<std::string> reply) = 0;
+  // Replaces the model's card in models.yaml, reads the file again, and replies with the card. Models that are loaded stay as
+  // they are. Errors: as above; E_PROTO_003 with the line of a mistake.
+  virtual void store_card(std::string model, std::string card, Reply<std::string> reply) = 0;
 };
 
 }  // namespace uma

@@ -166,10 +166,14 @@ struct ModelInfo {
   std::vector<AdapterInfo> adapters{};
   std::string parent{};   // Of an adapter that is listed as a model, "MODEL:ADAPTER": the model.
   std::string problem{};  // Why it cannot be loaded; empty: no known problem.
+  std::string failure{};  // Of a model whose last load failed: why.
   ModelFileInfo file{};
   ModelSampling sampling{};
-  double idle_unload_s = 0;  // Unloaded after this time without a request; 0: never.
+  double idle_unload_s = 0;        // Unloaded after this time without a request; 0: never.
+  std::uint64_t memory_bytes = 0;  // Of its weights and contexts, in memory and on devices; 0: it holds none.
 
+  // Why it is not ready, for people; empty: nothing is known against it.
+  [[nodiscard]] const std::string& complaint() const { return problem.empty() ? failure : problem; }
   // Requests for it may be as large as files.
   [[nodiscard]] bool reads_files() const { return reads_images || reads_audio; }
 };

@@ -123,7 +123,7 @@ void Engine::on_load_queued(const std::string& model, std::uint64_t bytes) {
 
 void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) {
   if (!loaded) {
-    workers_.set_failed(model);
+    workers_.set_failed(model, loaded.error().message);
     return router_.post([this, model, error = loaded.error()] { router_.on_load_failed(model, error); });
   }
   if (!loaded->embeddings.empty()) {

@@ -100,9 +100,9 @@ double WorkerSet::set_load_progress(const std::string& model, double progress) {
   return std::exchange(info.load_progress, progress);
 }
 
-void WorkerSet::set_failed(const std::string& model) {
+void WorkerSet::set_failed(const std::string& model, const std::string& why) {
   const MutexLock lock(mutex_);
-  models_[model].info = {.name = model, .state = ModelState::failed};
+  models_[model].info = {.name = model, .state = ModelState::failed, .failure = why};
 }
 
 std::shared_ptr<image::ImageEncoder> WorkerSet::make_image_encoder(const std::string& model,
@@ -412,7 +412,11 @@ void WorkerSet::complete(std::vector<ModelInfo>& infos) const {
     if (made.state != ModelState::ready) {  // What the file says stays true.
       info.state = made.state;
       info.load_progress = made.load_progress;
-      if (info.state != ModelState::failed) info.problem.clear();
+      if (info.state == ModelState::failed) {
+        info.failure = made.failure;
+      } else {
+        info.problem.clear();
+      }
       continue;
     }
     ModelInfo known = std::exchange(info, made);
@@ -421,6 +425,7 @@ void WorkerSet::complete(std::vector<ModelInfo>& infos) const {
     info.file = std::move(known.file);
     info.sampling = std::move(known.sampling);
     info.idle_unload_s = known.idle_unload_s;
+    info.memory_bytes = known.memory_bytes;
   }
 }
 

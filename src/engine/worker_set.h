@@ -37,7 +37,7 @@ class WorkerSet {
   // --- Making and freeing.
   // Records the progress of the load, from 0 to 1, and returns the progress recorded before.
   double set_load_progress(const std::string& model, double progress);
-  void set_failed(const std::string& model);
+  void set_failed(const std::string& model, const std::string& why);
   // Makes the model's image encoder and its thread. Call it before make_workers(), whose workers use it.
   [[nodiscard]] std::shared_ptr<image::ImageEncoder> make_image_encoder(const std::string& model,
                                                                         std::unique_ptr<llm::Projector> projector);

@@ -379,6 +379,16 @@ class CardReader {
     return std::move(cards_);
   }
 
+  std::expected<ModelCard, std::vector<std::string>> read_one(const std::string& name, const std::string& yaml) {
+    try {
+      read_card(YAML::Node(name), YAML::Load(yaml));
+    } catch (const YAML::Exception& problem) {
+      report(problem.mark, problem.msg);
+    }
+    if (!problems_.empty()) return std::unexpected(std::move(problems_));
+    return std::move(cards_.front());
+  }
+
  private:
   void read_card(const YAML::Node& key, const YAML::Node& value) {
     if (!key.IsScalar() || !is_model_name(key.Scalar())) {
@@ -420,11 +430,15 @@ class CardReader {
   }
 
   void report(const YAML::Mark& mark, std::string_view what) {
+    if (file_.empty()) {
+      problems_.push_back(mark.is_null() ? std::string(what) : std::format("line {}: {}", mark.line + 1, what));
+      return;
+    }
     problems_.push_back(mark.is_null() ? std::format("{}: {}", file_, what)
                                        : std::format("{}:{}:{}: {}", file_, mark.line + 1, mark.column + 1, what));
   }
 
-  std::string_view file_;
+  std::string_view file_;  // Empty: a card alone.
   std::vector<ModelCard> cards_;
   std::map<std::string, std::pair<std::string, int>> names_;  // The owner of each name, and its line.
   std::vector<std::string> problems_;
@@ -447,6 +461,10 @@ bool is_model_name(std::string_view name) {
 
 std::expected<std::vector<ModelCard>, std::vector<std::string>> parse_cards(const std::string& yaml, std::string_view name) {
   return CardReader(name).read(yaml);
+}
+
+std::expected<ModelCard, std::vector<std::string>> parse_card(const std::string& name, const std::string& yaml) {
+  return CardReader("").read_one(name, yaml);
 }
 
 }  // namespace uma::pool

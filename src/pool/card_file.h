@@ -20,4 +20,7 @@ namespace uma::pool {
 [[nodiscard]] std::expected<std::vector<ModelCard>, std::vector<std::string>> parse_cards(const std::string& yaml,
                                                                                           std::string_view name);
 
+// Parses one card, the text below the name of a model in the file. Errors: every mistake, each as "line LINE: message".
+[[nodiscard]] std::expected<ModelCard, std::vector<std::string>> parse_card(const std::string& name, const std::string& yaml);
+
 }  // namespace uma::pool

@@ -183,6 +183,12 @@ std::uint64_t Holding::bytes(Place place) const {
   return found == parts_.end() ? 0 : found->second.bytes();
 }
 
+std::uint64_t Holding::bytes_everywhere() const {
+  std::uint64_t sum = 0;
+  for (const auto& [place, reservation] : parts_) sum += reservation.bytes();
+  return sum;
+}
+
 std::uint64_t PlaceUse::reserved() const {
   return std::accumulate(reserved_by_kind.begin(), reserved_by_kind.end(), std::uint64_t{0});
 }

@@ -71,6 +71,7 @@ class Reservation {
 class Holding {
  public:
   [[nodiscard]] std::uint64_t bytes(Place place) const;
+  [[nodiscard]] std::uint64_t bytes_everywhere() const;
   [[nodiscard]] bool is_empty() const { return parts_.empty(); }
   void release() { parts_.clear(); }
 

@@ -184,6 +184,13 @@ std::vector<ModelInfo> ModelPool::list() const {
     // The default model comes first.
     infos.insert(first && info.name == *first ? infos.begin() : infos.end(), std::move(info));
   }
+  const MutexLock lock(mutex_);
+  for (ModelInfo& info : infos) {
+    const auto resident = residents_.find(info.name);
+    if (resident == residents_.end()) continue;
+    info.memory_bytes = resident->second.weights_held.bytes_everywhere();
+    if (resident->second.is_serving || resident->second.is_loading) info.memory_bytes += resident->second.context_bytes;
+  }
   return infos;
 }
 

@@ -88,6 +88,8 @@ class ModelPool final : public engine::WorkerSource {
   // registry is unchanged then.
   [[nodiscard]] std::expected<std::size_t, std::vector<std::string>> reload();
   [[nodiscard]] const MemoryGovernor& governor() const { return governor_; }
+  // The present snapshot. Any thread.
+  [[nodiscard]] std::shared_ptr<const ModelRegistry> registry() const;
 
  private:
   struct Load {
@@ -139,7 +141,6 @@ class ModelPool final : public engine::WorkerSource {
   // Of make_room_on_devices(). some: it has to be asked again. none: the load does not fit there.
   enum class RoomMade : std::uint8_t { not_needed, some, none };
 
-  [[nodiscard]] std::shared_ptr<const ModelRegistry> registry() const;
   [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
   void refuse_adapters(engine::LoadWorkersOptions& options, const Load& load) const;
   void choose_layout(const RegisteredModel& model, engine::LoadWorkersOptions& options);

@@ -118,6 +118,11 @@ class RegistryReader {
     return read_files();
   }
 
+  std::expected<std::shared_ptr<const ModelRegistry>, Problems> read_text(const std::string& text) {
+    if (auto problems = parse(text); !problems.empty()) return std::unexpected(std::move(problems));
+    return read_files();
+  }
+
   // Requires a previous snapshot, whose cards are kept.
   std::shared_ptr<const ModelRegistry> read_with_known_cards() {
     next_->cards_text_ = previous_->cards_text_;
@@ -141,7 +146,11 @@ class RegistryReader {
   Problems read_cards() {
     auto text = read_cards_file(next_->options_);
     if (!text) return text.error();
-    next_->cards_text_ = *std::move(text);
+    return parse(*std::move(text));
+  }
+
+  Problems parse(std::string text) {
+    next_->cards_text_ = std::move(text);
     if (previous_ != nullptr && previous_->cards_text_ == next_->cards_text_) {
       next_->cards_ = previous_->cards_;
       return {};
@@ -438,6 +447,10 @@ std::expected<std::shared_ptr<const ModelRegistry>, Problems> ModelRegistry::rea
 
 std::expected<std::shared_ptr<const ModelRegistry>, Problems> ModelRegistry::reload() const {
   return RegistryReader(options_, this).read();
+}
+
+std::expected<std::shared_ptr<const ModelRegistry>, Problems> ModelRegistry::with_cards(const std::string& text) const {
+  return RegistryReader(options_, this).read_text(text);
 }
 
 std::shared_ptr<const ModelRegistry> ModelRegistry::rescan() const {

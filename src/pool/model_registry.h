@@ -69,6 +69,9 @@ class ModelRegistry {
       RegistryOptions options);
   // A new snapshot of the present files and of models.yaml.
   [[nodiscard]] std::expected<std::shared_ptr<const ModelRegistry>, std::vector<std::string>> reload() const;
+  // A snapshot of the present files and of this text of models.yaml, in order to examine the text. Errors: as read().
+  [[nodiscard]] std::expected<std::shared_ptr<const ModelRegistry>, std::vector<std::string>> with_cards(
+      const std::string& text) const;
   // A new snapshot of the present files, with the cards as they were read.
   [[nodiscard]] std::shared_ptr<const ModelRegistry> rescan() const;
   // Whether files have been added to the folders, or removed, since the snapshot was made. A few system calls.
@@ -76,6 +79,8 @@ class ModelRegistry {
   // Whether an invalid file has changed: it may have been incomplete. A system call for each invalid file.
   [[nodiscard]] bool have_invalid_files_changed() const;
 
+  // Path of models.yaml; empty: none.
+  [[nodiscard]] const std::string& cards_file() const { return options_.cards_file; }
   // The models: first that of model_path, then those of models.yaml in its order, then those of the folders by name.
   [[nodiscard]] std::span<const RegisteredModel> models() const { return models_; }
   // Finds a model by name or alias. Errors: E_MODEL_001 with the most similar names.

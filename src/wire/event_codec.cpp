@@ -225,7 +225,7 @@ void append_model(std::string& out, const ModelInfo& model) {
     entry.field("scale", adapter.scale);
     entry.close();
   });
-  if (!model.problem.empty()) object.field("problem", model.problem);
+  if (!model.complaint().empty()) object.field("problem", model.complaint());
   object.close();
 }
 

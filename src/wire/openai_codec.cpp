@@ -274,6 +274,9 @@ std::string model_json(const ModelInfo& model, std::int64_t created_s) {
   if (!model.parent.empty()) object.field("parent", model.parent);
   object.field("state", model_state_name(model.state));
   write_status(object, model);
+  if (!model.complaint().empty()) object.field("problem", model.complaint());
+  if (model.memory_bytes > 0) object.field("memory_bytes", model.memory_bytes);
+  object.field("idle_unload_s", model.idle_unload_s);
   json::append_array(object.begin("capabilities"), abilities_of(model),
                      [&](std::string_view ability) { json::append_string(out, ability); });
   if (model.image_vectors != ImageVectors::none) object.field("image_vectors", image_vectors_name(model.image_vectors));

@@ -386,16 +386,22 @@ TEST(ModelJson, HasOneWindowUnderEveryName) {
   model.sequence_tokens_max = 4096;
   model.train_tokens = 131'072;
   model.calls_tools = model.reads_images = model.reasons = true;
-  EXPECT_EQ(boost::json::parse(model_json(model, 1'767'225'600)),
-            boost::json::parse(R"({"id":"tiny","object":"model","created":1767225600,"owned_by":"uma","type":"model",)"
-                               R"("display_name":"tiny","created_at":"2026-01-01T00:00:00Z","max_input_tokens":4096,)"
-                               R"("max_tokens":4096,"context_length":4096,"max_model_len":4096,"meta":{"n_ctx":4096,)"
-                               R"("n_ctx_train":131072,"n_params":7,"size":9},"state":"ready","status":{"value":"loaded"},)"
-                               R"("capabilities":["completion","tools","vision","thinking"]})"));
+  model.memory_bytes = 12;
+  model.idle_unload_s = 60;
+  EXPECT_EQ(
+      boost::json::parse(model_json(model, 1'767'225'600)),
+      boost::json::parse(R"({"id":"tiny","object":"model","created":1767225600,"owned_by":"uma","type":"model",)"
+                         R"("display_name":"tiny","created_at":"2026-01-01T00:00:00Z","max_input_tokens":4096,)"
+                         R"("max_tokens":4096,"context_length":4096,"max_model_len":4096,"meta":{"n_ctx":4096,)"
+                         R"("n_ctx_train":131072,"n_params":7,"size":9},"state":"ready","status":{"value":"loaded"},)"
+                         R"("memory_bytes":12,"idle_unload_s":60,"capabilities":["completion","tools","vision","thinking"]})"));
   model.state = ModelState::unloaded;
   EXPECT_THAT(model_json(model, 0), HasSubstr(R"("status":{"value":"unloaded"})"));
   model.state = ModelState::failed;
-  EXPECT_THAT(model_json(model, 0), HasSubstr(R"("status":{"value":"unloaded","failed":true})"));
+  model.failure = "no memory";
+  EXPECT_THAT(model_json(model, 0), HasSubstr(R"("status":{"value":"unloaded","failed":true},"problem":"no memory")"));
+  model.problem = "the file is cut";
+  EXPECT_THAT(model_json(model, 0), HasSubstr(R"("problem":"the file is cut")")) << "a known problem comes first";
   model.capability = Capability::text_embedding;
   EXPECT_THAT(model_json(model, 0), HasSubstr(R"("capabilities":["embedding"])"));
 }

@@ -75,6 +75,7 @@ MODEL = {"id": str, "object": {"model"}, "created": int, "owned_by": str, "type"
          "max_input_tokens": int, "max_tokens": int, "context_length": int, "max_model_len": int,
          "meta": {"n_ctx": int, "n_ctx_train": int, "n_params": int, "size": int},
          "state": {"unloaded", "loading", "ready", "failed"}, "capabilities": [str], "image_vectors?": {"shared", "projector"},
+         "problem?": str, "memory_bytes?": int, "idle_unload_s": (float, int),
          "status": {"value": {"unloaded", "loading", "loaded"}, "progress?": (float, int), "failed?": bool}}
 MODELS = {"object": {"list"}, "data": [MODEL], "has_more": bool, "first_id?": str, "last_id?": str}
 ERROR = {"error": {"message": str, "type": str, "param": (str, NULL), "code": (str, NULL)}}

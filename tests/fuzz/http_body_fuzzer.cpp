@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "base/check.h"
+#include "wire/administration.h"
 #include "wire/embedding_codec.h"
 #include "wire/image_fields.h"
 #include "wire/llama_server_decoder.h"
@@ -109,6 +110,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   (void)is_accepted(wire::decode_ollama_copy(body));
   (void)is_accepted(wire::decode_ollama_delete(body));
   (void)is_accepted(wire::decode_model_call(body));
+  if (const auto card = wire::decode_card(body); is_accepted(card)) check_text(*card);
+  if (const auto key = wire::decode_new_key(body); is_accepted(key)) {
+    check_text(key->tenant);
+    UMA_CHECK(!key->name.empty() && key->requests_per_minute >= 0 && key->deadline_ms.value_or(0) >= 0);
+  }
   (void)is_accepted(wire::decode_session_request("create_session", "", body));
   (void)is_accepted(wire::decode_session_request("rewind_session", body, "{\"turn\":1}"));
   return 0;

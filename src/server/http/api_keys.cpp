@@ -79,6 +79,17 @@ std::optional<std::string> read_option(ApiKey& key, std::string_view word) {
   return std::nullopt;
 }
 
+// The options that differ from the defaults, each with a blank before it.
+std::string options_text(const ApiKey& key) {
+  std::string text;
+  if (!key.tenant.value.empty()) text += std::format(" tenant={}", key.tenant.value);
+  if (key.requests_per_minute != 0) text += std::format(" requests_per_minute={}", key.requests_per_minute);
+  if (key.tokens_per_minute != 0) text += std::format(" tokens_per_minute={}", key.tokens_per_minute);
+  if (key.deadline_ms) text += std::format(" deadline_ms={}", *key.deadline_ms);
+  if (key.is_admin) text += " admin=true";
+  return text;
+}
+
 std::expected<ApiKey, std::string> parse_line(const std::vector<std::string_view>& words) {
   ApiKey key;
   if (!is_plain(words.front(), kNameBytesMax)) return std::unexpected("a name has 1 to 64 letters, digits and ._-:@");
@@ -135,8 +146,14 @@ Expected<std::vector<ApiKey>> read_api_keys(const std::string& path) {
   return keys;
 }
 
-Expected<NewKey> make_api_key(const std::string& name) {
-  if (!is_plain(name, kNameBytesMax)) return fail(ErrorCode::proto_field, "a name has 1 to 64 letters, digits and ._-:@");
+Expected<NewKey> make_api_key(const std::string& name, const ApiKey& options) {
+  if (!is_plain(name, kNameBytesMax)) {
+    return std::unexpected(Error{ErrorCode::proto_field, "a name has 1 to 64 letters, digits and ._-:@", "name"});
+  }
+  // The line is read again at the next start: no option may begin another word.
+  if (!options.tenant.value.empty() && !is_plain(options.tenant.value, kTenantBytesMax)) {
+    return std::unexpected(Error{ErrorCode::proto_field, "a tenant has 1 to 128 letters, digits and ._-:@", "tenant"});
+  }
   std::array<unsigned char, 32> chance{};
   if (!fill_secure(chance)) {
     return fail(ErrorCode::io_failed, "the system's random number generator failed");
@@ -145,8 +162,19 @@ Expected<NewKey> make_api_key(const std::string& name) {
   for (const unsigned char byte : chance) made.key += std::format("{:02x}", byte);
   Sha256 sum;
   sum.add(made.key);
-  made.line = std::format("{} {}{}", name, kDigestPrefix, sum.hex());
+  made.line = std::format("{} {}{}{}", name, kDigestPrefix, sum.hex(), options_text(options));
   return made;
+}
+
+std::string without_api_key(std::string_view text, std::string_view name) {
+  std::string left;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, std::min(text.find('\n'), text.size() - 1) + 1);
+    text.remove_prefix(line.size());
+    const std::vector<std::string_view> words = words_of(line.substr(0, line.find_first_of("#\n")));
+    if (words.empty() || words.front() != name) left += line;
+  }
+  return left;
 }
 
 }  // namespace uma::server

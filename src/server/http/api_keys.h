@@ -25,7 +25,8 @@ struct ApiKey {
   std::int64_t tokens_per_minute = 0;    // Prompt and reply tokens together; 0: no limit.
   std::optional<std::int64_t> deadline_ms =
       std::nullopt;       // For generations that state none; nullopt: limits.deadline_ms; 0: no limit.
-  bool is_admin = false;  // May load, unload, pull, name and delete models.
+  bool is_admin = false;  // May administer this daemon: HttpRoute::is_administrative.
+  bool operator==(const ApiKey&) const = default;
 };
 
 // Parses the text of a keys file. Errors name the line. Pure.
@@ -38,7 +39,11 @@ struct NewKey {
   std::string key;   // The key itself, for the client. It is stored nowhere else.
   std::string line;  // The line for the keys file.
 };
-// Errors: an invalid name, or no entropy.
-[[nodiscard]] Expected<NewKey> make_api_key(const std::string& name);
+// `options` are those of the line; its name and digest are not used, and an empty tenant is the key's own. Errors: an invalid
+// name or option, or no entropy.
+[[nodiscard]] Expected<NewKey> make_api_key(const std::string& name, const ApiKey& options = {});
+
+// The text of a keys file without the line of this key, if it has one. Pure.
+[[nodiscard]] std::string without_api_key(std::string_view text, std::string_view name);
 
 }  // namespace uma::server

@@ -51,6 +51,33 @@ TEST(ApiKeys, AreMadeFromChance) {
   EXPECT_FALSE(make_api_key("two words").has_value());
 }
 
+TEST(ApiKeys, AreMadeWithTheirOptions) {
+  const ApiKey options{
+      .tenant = {"robots"}, .requests_per_minute = 60, .tokens_per_minute = 7, .deadline_ms = 0, .is_admin = true};
+  const auto made = make_api_key("ci", options);
+  ASSERT_TRUE(made.has_value());
+  const auto keys = parse_api_keys(made->line);
+  ASSERT_TRUE(keys.has_value()) << keys.error().message;
+  ApiKey expected = options;
+  expected.name = "ci";
+  expected.digest = sha256(made->key);
+  EXPECT_EQ(keys->front(), expected);
+  for (const char* tenant : {"a b", "a\nb", "a admin=true", "a#", "a\r"}) {
+    const auto refused = make_api_key("ci", {.tenant = {tenant}});
+    ASSERT_FALSE(refused.has_value()) << tenant;
+    EXPECT_EQ(refused.error().field, "tenant");
+  }
+  EXPECT_EQ(make_api_key("ci\nme").error().field, "name");
+}
+
+TEST(ApiKeys, ALineIsTakenOutAndNothingElse) {
+  const std::string others = "# ci sha256:1\n\nme sha256:1 # ci\n";
+  EXPECT_EQ(without_api_key(others + "  ci sha256:2 admin=true # old\r\n" + "cit sha256:3", "ci"), others + "cit sha256:3");
+  EXPECT_EQ(without_api_key("ci sha256:2", "ci"), "");
+  EXPECT_EQ(without_api_key(others, "ci"), others);
+  EXPECT_EQ(without_api_key("ci# x\nb", "ci"), "b");
+}
+
 TEST(ApiKeys, AreNotAnEmptyOrMissingFile) {
   EXPECT_FALSE(read_api_keys("/nowhere/keys").has_value());
   EXPECT_FALSE(read_api_keys("/dev/null").has_value());

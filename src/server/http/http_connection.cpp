@@ -47,7 +47,7 @@ constexpr std::chrono::seconds kHttpLinger{2};      // Time for a client to read
 
 // Headers for a browser's CORS preflight.
 std::string preflight_header(const http::fields& head) {
-  std::string header = "Access-Control-Allow-Methods: GET, POST, PATCH, DELETE\r\nAccess-Control-Max-Age: 600\r\n";
+  std::string header = "Access-Control-Allow-Methods: GET, POST, PUT, PATCH, DELETE\r\nAccess-Control-Max-Age: 600\r\n";
   const std::string_view wanted = head[http::field::access_control_request_headers];
   if (is_header_list(wanted)) header += std::format("Access-Control-Allow-Headers: {}\r\n", wanted);
   return header;
@@ -540,13 +540,13 @@ std::string HttpConnection::stream_head(std::string_view content_type, const Htt
 
 Awaitable<bool> HttpConnection::refuse_administration(bool keep_alive) {
   // Holders of keys may be remote: what users this machine has is none of their business.
-  const std::string user = server_.keys.empty() ? std::format("the user whom umad runs as (uid {})", ::geteuid())
-                                                : std::string("the user whom umad runs as");
+  const std::string user = !server_.keys.are_needed() ? std::format("the user whom umad runs as (uid {})", ::geteuid())
+                                                      : std::string("the user whom umad runs as");
   const Error error{
       ErrorCode::auth,
       std::format(
-          "only programs of {} may change models and read the trace, without a key from this machine, or with a key that "
-          "has admin=true; pages of http.cors_origins need such a key",
+          "only programs of {} may change models and keys and read cards, the configuration and the trace, without a key from "
+          "this machine, or with a key that has admin=true; pages of http.cors_origins need such a key",
           user)};
   co_return co_await respond_error(403, error, keep_alive);
 }

@@ -77,8 +77,9 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] HttpState& server() { return server_; }
   [[nodiscard]] Service& service() { return server_.service; }
   [[nodiscard]] const TenantId& tenant() const { return current_.caller->tenant(); }
+  [[nodiscard]] const std::string& key_name() const { return current_.caller->key_name(); }  // Empty: no key.
 
-  // Whether the caller may change which models there are and which are loaded: a program of this server's own user without a
+  // Whether the caller may administer this server (HttpRoute::is_administrative): a program of this server's own user without a
   // key, or a key with admin=true. A page of another origin is not that user, though it runs in their browser.
   [[nodiscard]] bool is_administrator() const {
     if (needs_no_key()) return peer_.is_own_user && current_.cors_header.empty();
@@ -188,7 +189,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
     Error error;
     std::string header{};
   };
-  [[nodiscard]] bool needs_no_key() const { return peer_.is_local || (server_.keys.empty() && !peer_.refusal); }
+  [[nodiscard]] bool needs_no_key() const { return peer_.is_local || (!server_.keys.are_needed() && !peer_.refusal); }
   // Identifies the caller and checks its permission. Fills current_.
   std::optional<Refusal> check_head(const Parser& parser);
   std::optional<Refusal> check_origin(const Parser& parser);

@@ -16,6 +16,7 @@
 #include "server/http/page_files.h"
 #include "server/live_feed.h"
 #include "server/server.h"
+#include "wire/administration.h"
 
 namespace uma::server {
 
@@ -36,17 +37,19 @@ struct HttpServerOptions {
   Duration keep_alive_interval = std::chrono::seconds(10);  // The longest silence of a stream.
   Duration write_timeout = std::chrono::seconds(30);        // Time for a client to read a part of its answer, which has 64 KiB.
   Limits limits = {};                                       // limits.max_frame_bytes bounds a body.
-  std::vector<ApiKey> keys = {};                            // Empty: callers are this process's user.
+  std::vector<ApiKey> keys = {};                            // At the start. Empty: callers are this process's user.
+  std::string keys_file = {};                               // Where they came from; empty: they cannot be changed.
   bool serves_local_users = false;  // Without keys, serves every user of this machine; false: only this user and root.
   bool serves_metrics_without_key = false;
-  bool imports_kv = false;                      // Imports the KV of session files; false: ignores it.
-  std::vector<std::string> allowed_hosts = {};  // Names in Host besides those of this machine; for use without keys.
-  std::vector<std::string> cors_origins = {};   // Origins of pages that may send requests, besides the server's own.
-  std::string access_log = "off";               // See AccessLog::open().
-  std::string version = {};                     // umad's; empty: not told.
-  PageFiles page = {};                          // Empty: no page at /.
-  ModelLibrary* library = nullptr;              // Outlives the server; null: models cannot be pulled, named or deleted.
-  LiveFeed* live = nullptr;                     // Outlives the server; null: the daemon cannot be watched.
+  bool imports_kv = false;                        // Imports the KV of session files; false: ignores it.
+  std::vector<std::string> allowed_hosts = {};    // Names in Host besides those of this machine; for use without keys.
+  std::vector<std::string> cors_origins = {};     // Origins of pages that may send requests, besides the server's own.
+  std::string access_log = "off";                 // See AccessLog::open().
+  std::string version = {};                       // umad's; empty: not told.
+  std::vector<wire::SettingValue> settings = {};  // Of the daemon, for its administrator.
+  PageFiles page = {};                            // Empty: no page at /.
+  ModelLibrary* library = nullptr;  // Outlives the server; null: models cannot be pulled, named, deleted or changed.
+  LiveFeed* live = nullptr;         // Outlives the server; null: the daemon cannot be watched.
 };
 
 // stop_accepting() also ends connections that wait for a request.

@@ -9,17 +9,16 @@
 #include <string>
 #include <unistd.h>
 #include <utility>
-#include <vector>
 
 #include <boost/asio/ssl/context.hpp>
 
 #include "base/clock.h"
-#include "base/sha256.h"
 #include "core/service.h"
 #include "server/http/access_log.h"
 #include "server/http/account.h"
 #include "server/http/connection_shares.h"
 #include "server/http/http_server.h"
+#include "server/http/key_ring.h"
 #include "server/http/live_responses.h"
 #include "server/server_state.h"
 
@@ -30,15 +29,13 @@ class PictureState;
 
 struct HttpState : ServerState<HttpConnection> {
   HttpState(Service& served, HttpServerOptions given, AccessLog log)
-      : ServerState(served), options(std::move(given)), access_log(std::move(log)) {
-    for (const ApiKey& key : options.keys) keys.emplace_back(key.digest, std::make_shared<Account>(key));
-  }
+      : ServerState(served), options(std::move(given)), access_log(std::move(log)) {}
 
   const HttpServerOptions options;
   const std::int64_t started_s = unix_time_s();
   // The account of callers that need no key.
   const std::shared_ptr<Account> own_account = std::make_shared<Account>(TenantId{std::format("uid:{}", ::geteuid())});
-  std::vector<std::pair<Sha256Digest, std::shared_ptr<Account>>> keys;
+  KeyRing keys{options.keys, options.keys_file};
   ConnectionShares shares{options.connections_max};
   AccessLog access_log;
   // Shared with generations, which may outlive the server.

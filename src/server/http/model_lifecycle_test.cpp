@@ -34,6 +34,10 @@ class FakeLibrary final : public ModelLibrary {
     names_ = std::move(alias);
     reply(Unit{});
   }
+  void read_card(std::string, Reply<std::string> reply) override { reply(fail(ErrorCode::io_failed, "it has no cards")); }
+  void store_card(std::string, std::string, Reply<std::string> reply) override {
+    reply(fail(ErrorCode::io_failed, "it has no cards"));
+  }
 
   [[nodiscard]] std::shared_ptr<PullSink> wait_for_pull(std::size_t number = 1) {
     const MutexLock lock(mutex_);

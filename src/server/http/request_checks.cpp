@@ -39,7 +39,7 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_head(const Parser& 
   const std::size_t hosts = head.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && head.version() >= 11)) return bad("the request must have exactly one Host header");
   // With keys, a page whose name points here (DNS rebinding) has no access, and a proxy may use any name.
-  if (hosts == 1 && server_.keys.empty() && !peer_.is_local && !is_loopback_authority(head[http::field::host]) &&
+  if (hosts == 1 && !server_.keys.are_needed() && !peer_.is_local && !is_loopback_authority(head[http::field::host]) &&
       !is_host_among(head[http::field::host], server_.options.allowed_hosts)) {
     return Refusal{
         403,
@@ -102,8 +102,8 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& p
   }
   const bool is_open = is_monitoring() && (current_.path != "/metrics" || server_.options.serves_metrics_without_key);
   // The page asks for a key, so its own files need none.
-  if (!server_.keys.empty() && server_.options.page.find(current_.path) != nullptr) return std::nullopt;
-  if (server_.keys.empty()) return is_open ? std::nullopt : std::optional(Refusal{403, *peer_.refusal});
+  if (server_.keys.are_needed() && server_.options.page.find(current_.path) != nullptr) return std::nullopt;
+  if (!server_.keys.are_needed()) return is_open ? std::nullopt : std::optional(Refusal{403, *peer_.refusal});
   const auto refuse = [](std::string message) {
     return Refusal{401, {ErrorCode::auth, std::move(message)}, "WWW-Authenticate: Bearer\r\n"};
   };
@@ -114,8 +114,9 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& p
   }
   // Every digest is compared completely, so that the time reveals nothing about the keys.
   const Sha256Digest digest = sha256(*token);
-  for (const auto& [known, account] : server_.keys) {
-    if (are_equal(digest, known)) current_.caller = account;
+  const auto entries = server_.keys.entries();
+  for (const KeyRing::Entry& entry : *entries) {
+    if (are_equal(digest, entry.key.digest)) current_.caller = entry.account;
   }
   if (current_.caller) place_.reset();
   if (current_.caller || is_open) return std::nullopt;

@@ -48,6 +48,10 @@ constexpr std::array kRoutes = {
     HttpRoute{get, "/v1/sessions/{id}/receipts", handlers::list_receipts},
     HttpRoute{get, "/v1/models", handlers::list_models},
     HttpRoute{get, "/v1/models/{id}", handlers::get_model},
+    HttpRoute{get, "/v1/models/{id}/card", handlers::get_card, /*takes_images=*/false, /*takes_file=*/false,
+              /*is_administrative=*/true},
+    HttpRoute{put, "/v1/models/{id}/card", handlers::put_card, /*takes_images=*/false, /*takes_file=*/false,
+              /*is_administrative=*/true},
     HttpRoute{get, "/", handlers::get_root},
     HttpRoute{head, "/", handlers::get_root},
     HttpRoute{get, "/page.js", handlers::get_page_file},
@@ -96,6 +100,13 @@ constexpr std::array kRoutes = {
     HttpRoute{get, "/metrics", handlers::get_metrics},
     HttpRoute{get, "/v1/events", handlers::watch_daemon},
     HttpRoute{get, "/v1/trace", handlers::get_trace, /*takes_images=*/false, /*takes_file=*/false, /*is_administrative=*/true},
+    HttpRoute{get, "/v1/keys", handlers::list_keys, /*takes_images=*/false, /*takes_file=*/false, /*is_administrative=*/true},
+    HttpRoute{post, "/v1/keys", handlers::create_key, /*takes_images=*/false, /*takes_file=*/false,
+              /*is_administrative=*/true},
+    HttpRoute{delete_, "/v1/keys/{name}", handlers::delete_key, /*takes_images=*/false, /*takes_file=*/false,
+              /*is_administrative=*/true},
+    HttpRoute{get, "/v1/config", handlers::get_config, /*takes_images=*/false, /*takes_file=*/false,
+              /*is_administrative=*/true},
 };
 
 // Removes and returns the first component of a path.

@@ -121,6 +121,14 @@ Answer ollama_pull(HttpConnection& connection, const HttpRequest& request);
 Answer ollama_delete(HttpConnection& connection, const HttpRequest& request);
 Answer ollama_copy(HttpConnection& connection, const HttpRequest& request);
 
+// administration.cpp
+Answer get_card(HttpConnection& connection, const HttpRequest& request);
+Answer put_card(HttpConnection& connection, const HttpRequest& request);
+Answer list_keys(HttpConnection& connection, const HttpRequest& request);
+Answer create_key(HttpConnection& connection, const HttpRequest& request);
+Answer delete_key(HttpConnection& connection, const HttpRequest& request);
+Answer get_config(HttpConnection& connection, const HttpRequest& request);
+
 // page.cpp
 Answer get_root(HttpConnection& connection, const HttpRequest& request);
 Answer get_page_file(HttpConnection& connection, const HttpRequest& request);

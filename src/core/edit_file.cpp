@@ -1,0 +1,126 @@
+#include "core/edit_file.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <format>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <system_error>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/sync_folder.h"
+#include "base/unique_fd.h"
+
+namespace uma {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::seconds kLockWait{10};
+constexpr std::chrono::milliseconds kLockStep{20};
+
+std::unexpected<Error> file_failure(const std::string& path, std::string_view what) {
+  return fail(ErrorCode::io_failed, std::format("{}: {}", path, what));
+}
+
+// Locks the folder, because each edit replaces the file. Returns 0 or an errno.
+int lock_folder(int folder) {
+  const TimePoint end = SteadyClock().now() + kLockWait;
+  while (::flock(folder, LOCK_EX | LOCK_NB) != 0) {
+    const bool is_held = errno == EWOULDBLOCK;
+    if (!is_held && errno != EINTR) return errno;
+    if (is_held && SteadyClock().now() >= end) return EWOULDBLOCK;
+    if (is_held) std::this_thread::sleep_for(kLockStep);
+  }
+  return 0;
+}
+
+// Returns 0 or an errno.
+int write_and_sync(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(fd, text.data(), text.size());
+    if (count < 0 && errno != EINTR) return errno;
+    if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
+  }
+  return ::fsync(fd) == 0 ? 0 : errno;
+}
+
+// Gives the new file what people chose for the old one. Only root may give files away; without that right the mode decides.
+int keep_owner_and_mode(int fd, const struct stat& old) {
+  if (::fchown(fd, old.st_uid, old.st_gid) != 0 && ::fchown(fd, static_cast<uid_t>(-1), old.st_gid) != 0 && errno != EPERM)
+    return errno;
+  return ::fchmod(fd, old.st_mode & 0777) == 0 ? 0 : errno;
+}
+
+// Returns 0 or an errno; then the old file is unchanged.
+int replace_file(const std::string& path, std::string_view text, const std::optional<struct stat>& old) {
+  const std::string temporary = std::format("{}.{}.tmp", path, ::getpid());
+  (void)::unlink(temporary.c_str());  // Left behind by a killed process that had the same id.
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd.is_open()) return errno;
+  int problem = old ? keep_owner_and_mode(fd.get(), *old) : 0;
+  if (problem == 0) problem = write_and_sync(fd.get(), text);
+  if (::close(fd.release()) != 0 && problem == 0) problem = errno;
+  if (problem == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
+  if (problem != 0) (void)::unlink(temporary.c_str());
+  return problem;
+}
+
+}  // namespace
+
+Expected<std::string> read_text_file(const std::string& path, const EditRules& rules) {
+  struct stat facts{};
+  if (::stat(path.c_str(), &facts) != 0) {
+    if (errno == ENOENT && rules.makes_missing) return std::string();
+    return file_failure(path, std::strerror(errno));
+  }
+  if (!S_ISREG(facts.st_mode)) return file_failure(path, "not a regular file");
+  if (static_cast<std::uint64_t>(facts.st_size) > rules.bytes_max)
+    return file_failure(path, std::format("it has {} bytes, more than {}", facts.st_size, rules.bytes_max));
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (facts.st_size > 0) text << file.rdbuf();
+  if (!file || !text) return file_failure(path, "it cannot be read");
+  return std::move(text).str();
+}
+
+Expected<Unit> edit_file(const std::string& path, const EditRules& rules, const TextEdit& edit) {
+  std::error_code problem;
+  // A symbolic link stays a symbolic link.
+  const fs::path target = fs::exists(path, problem) ? fs::canonical(path, problem) : fs::absolute(path, problem);
+  if (problem) return file_failure(path, problem.message());
+  if (rules.makes_missing) fs::create_directories(target.parent_path(), problem);  // The next call reports a failure.
+  const UniqueFd folder(::open(target.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.is_open()) return file_failure(path, std::strerror(errno));
+  if (const int locked = lock_folder(folder.get()); locked != 0) {
+    return file_failure(path, locked == EWOULDBLOCK ? "another program is editing it: try again later" : std::strerror(locked));
+  }
+  const auto text = read_text_file(target.string(), rules);
+  if (!text) return std::unexpected(text.error());
+  auto edited = edit(*text);
+  if (!edited) return std::unexpected(std::move(edited.error()));
+  if (*edited == *text) return Unit{};
+  if (edited->size() > rules.bytes_max)
+    return file_failure(path, std::format("it would have {} bytes, more than {}", edited->size(), rules.bytes_max));
+  std::optional<struct stat> old(std::in_place);
+  if (::stat(target.c_str(), &*old) != 0) old.reset();
+  // Renaming replaces read-only files, too, and root may write anything.
+  const bool is_read_only = old && ((old->st_mode & 0222) == 0 || ::access(target.c_str(), W_OK) != 0);
+  if (is_read_only) return file_failure(path, "the file is read-only");
+  int failed = replace_file(target.string(), *edited, old);
+  if (failed == 0) failed = sync_folder(target.parent_path().string());
+  if (failed != 0) return file_failure(path, std::strerror(failed));
+  return Unit{};
+}
+
+}  // namespace uma

@@ -1,0 +1,188 @@
+#include "server/http/key_ring.h"
+
+#include <algorithm>
+#include <format>
+#include <utility>
+
+#include "base/log.h"
+#include "base/thread_name.h"
+#include "base/thrown.h"
+#include "core/edit_file.h"
+
+namespace uma::server {
+namespace {
+
+constexpr std::size_t kKeysMax = 10'000;  // A request is compared with every key.
+constexpr std::size_t kChangesMax = 16;
+constexpr EditRules kKeysFile{.makes_missing = false};
+
+// The keys of the file's text. Errors: E_IO_001, because the mistake is not the request's.
+Expected<std::vector<ApiKey>> keys_in(const std::string& path, const std::string& text) {
+  auto keys = parse_api_keys(text);
+  if (keys) return keys;
+  return fail(ErrorCode::io_failed, std::format("{}: {}: correct the file by hand", path, keys.error().message));
+}
+
+const ApiKey* find_key(const std::vector<ApiKey>& keys, const std::string& name) {
+  const auto found = std::ranges::find(keys, name, &ApiKey::name);
+  return found == keys.end() ? nullptr : &*found;
+}
+
+std::unexpected<KeyRefusal> refuse(int status, std::string message) {
+  return std::unexpected(KeyRefusal{status, std::move(message)});
+}
+
+// Ends an edit that is refused.
+std::unexpected<Error> leave_file() {
+  return fail(ErrorCode::proto_field, "");
+}
+
+}  // namespace
+
+KeyRing::KeyRing(const std::vector<ApiKey>& keys, std::string path) : path_(std::move(path)), are_needed_(!keys.empty()) {
+  apply(keys);
+}
+
+KeyRing::~KeyRing() {
+  std::deque<MoveOnlyFunction<void()>> dropped;  // Their replies are called without the lock.
+  std::thread thread;
+  {
+    const MutexLock lock(mutex_);
+    dropped = std::exchange(changes_, {});
+    thread = std::exchange(thread_, {});
+  }
+  if (thread.joinable()) thread.join();
+}
+
+std::shared_ptr<const KeyRing::Entries> KeyRing::entries() const {
+  const MutexLock lock(mutex_);
+  return entries_;
+}
+
+void KeyRing::apply(const std::vector<ApiKey>& keys) {
+  const auto before = entries();
+  auto next = std::make_shared<Entries>();
+  for (const ApiKey& key : keys) {
+    const auto known = before ? std::ranges::find(*before, key, &Entry::key) : Entries::const_iterator();
+    const bool is_known = before && known != before->end();
+    next->push_back({key, is_known ? known->account : std::make_shared<Account>(key)});
+  }
+  const MutexLock lock(mutex_);
+  entries_ = std::move(next);
+}
+
+// --- The thread
+
+template <class T>
+void KeyRing::change(Reply<KeyOutcome<T>> reply, MoveOnlyFunction<Expected<KeyOutcome<T>>()> work) {
+  if (path_.empty()) {
+    return reply(KeyOutcome<T>(refuse(400,
+                                      "this umad has no file of keys: make one with a line of umad key new NAME, name it in "
+                                      "http.keys_file and start umad again")));
+  }
+  const auto shared = std::make_shared<Reply<KeyOutcome<T>>>(std::move(reply));  // The thread's, unless it cannot be started.
+  const auto begun = contain([&]() -> Expected<Unit> {
+    const MutexLock lock(mutex_);
+    if (changes_.size() >= kChangesMax) {
+      return fail(ErrorCode::limit_wait,
+                  std::format("{} changes of keys are waiting, and that is the limit: try again later", changes_.size()));
+    }
+    if (!is_running_) {
+      if (thread_.joinable()) thread_.join();  // It ends without the lock.
+      thread_ = std::thread([this] { run_changes(); });
+      is_running_ = true;
+    }
+    changes_.emplace_back([shared, work = std::move(work)]() mutable { (*shared)(contain(work)); });
+    return Unit{};
+  });
+  if (!begun) (*shared)(std::unexpected(begun.error()));
+}
+
+void KeyRing::run_changes() {
+  set_thread_name("uma-keys");
+  while (auto next = next_change()) run_noting(*next);
+}
+
+std::optional<MoveOnlyFunction<void()>> KeyRing::next_change() {
+  const MutexLock lock(mutex_);
+  is_running_ = !changes_.empty();
+  if (!is_running_) return std::nullopt;
+  std::optional next(std::move(changes_.front()));
+  changes_.pop_front();
+  return next;
+}
+
+// --- The changes
+
+void KeyRing::add(ApiKey wanted, Reply<KeyOutcome<NewKey>> reply) {
+  change<NewKey>(std::move(reply), [this, wanted = std::move(wanted)] { return add_now(wanted); });
+}
+
+void KeyRing::remove(std::string name, std::string caller, Reply<KeyOutcome<Unit>> reply) {
+  change<Unit>(std::move(reply),
+               [this, name = std::move(name), caller = std::move(caller)] { return remove_now(name, caller); });
+}
+
+Expected<KeyOutcome<NewKey>> KeyRing::add_now(const ApiKey& wanted) {
+  KeyOutcome<NewKey> outcome;
+  std::vector<ApiKey> after;
+  const auto edited = edit_file(path_, kKeysFile, [&](const std::string& text) -> Expected<std::string> {
+    const auto keys = keys_in(path_, text);
+    if (!keys) return std::unexpected(keys.error());
+    if (find_key(*keys, wanted.name) != nullptr) {
+      outcome = refuse(409, std::format("there is a key {}: choose another name, or delete that key", wanted.name));
+      return leave_file();
+    }
+    if (keys->size() >= kKeysMax) {
+      outcome = refuse(409, std::format("there are {} keys, and that is the limit: delete some", keys->size()));
+      return leave_file();
+    }
+    auto made = make_api_key(wanted.name, wanted);
+    if (!made) return std::unexpected(std::move(made.error()));
+    std::string next = std::format("{}{}{}\n", text, text.empty() || text.ends_with('\n') ? "" : "\n", made->line);
+    auto all = keys_in(path_, next);
+    if (!all) return std::unexpected(std::move(all.error()));
+    after = *std::move(all);
+    outcome = *std::move(made);
+    return next;
+  });
+  if (!outcome) return outcome;
+  if (!edited) return std::unexpected(edited.error());
+  apply(after);
+  log_info("keys    {}: made over HTTP", wanted.name);
+  return outcome;
+}
+
+Expected<KeyOutcome<Unit>> KeyRing::remove_now(const std::string& name, const std::string& caller) {
+  KeyOutcome<Unit> outcome;
+  if (name == caller) {
+    outcome = refuse(409, "it is the key of this request: delete it with another key");
+    return outcome;
+  }
+  std::vector<ApiKey> after;
+  const auto edited = edit_file(path_, kKeysFile, [&](const std::string& text) -> Expected<std::string> {
+    const auto keys = keys_in(path_, text);
+    if (!keys) return std::unexpected(keys.error());
+    const ApiKey* key = find_key(*keys, name);
+    std::string next = without_api_key(text, name);
+    auto left = keys_in(path_, next);
+    if (!left) return std::unexpected(std::move(left.error()));
+    // Of a key that was taken out of the file by hand, the file has nothing any more.
+    const bool is_known = key != nullptr || std::ranges::contains(*entries(), name, [](const Entry& e) { return e.key.name; });
+    if (!is_known) outcome = refuse(404, "there is no key of this name");
+    if (key != nullptr && key->is_admin && !std::ranges::contains(*left, true, &ApiKey::is_admin))
+      outcome = refuse(409, "it is the only key of an administrator: make another one before");
+    // An empty file must not open a daemon that was meant to be locked.
+    if (left->empty()) outcome = refuse(409, "it is the last key: make another one before");
+    if (!outcome) return leave_file();
+    after = *std::move(left);
+    return next;
+  });
+  if (!outcome) return outcome;
+  if (!edited) return std::unexpected(edited.error());
+  apply(after);
+  log_info("keys    {}: deleted over HTTP", name);
+  return outcome;
+}
+
+}  // namespace uma::server
