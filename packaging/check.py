@@ -208,6 +208,8 @@ def check_http(system):
     system.run("systemctl", "enable", "--now", "umad-http.socket")
     models = system.run("curl", "-sSf", "http://127.0.0.1:8642/v1/models").stdout
     expect("uma-tiny" in models, "HTTP answers root where its socket unit is enabled")
+    page = system.run("curl", "-sSf", "-H", "Accept: text/html", "http://127.0.0.1:8642/").stdout
+    expect('<div id="page">' in page, "a browser gets the page")
     refused = system.run("curl", "-s", "http://127.0.0.1:8642/v1/models", user="stranger").stdout
     expect("http.local_users" in refused, "and tells another user why he is not served")
     system.run("systemctl", "disable", "--now", "umad-http.socket")

@@ -1,6 +1,12 @@
-// Builds the page into dist/, or with --test the unit tests into .build/test/.
+// Builds the page, or its unit tests. Usage: node build.mjs [--test] [--out FOLDER]; without --out into dist/ or .build/test/.
+// umad reads the folder (src/server/http/page_files.h): each file has a compressed one beside it.
 import { build } from 'esbuild';
 import { cp, mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { parseArgs } from 'node:util';
+import { gzipSync } from 'node:zlib';
+
+const { values: options } = parseArgs({ options: { test: { type: 'boolean' }, out: { type: 'string' } } });
+const out = options.out ?? (options.test ? '.build/test' : 'dist');
 
 const common = {
   bundle: true,
@@ -13,9 +19,9 @@ const common = {
 };
 
 async function buildTests() {
-  await rm('.build/test', { recursive: true, force: true });
+  await rm(out, { recursive: true, force: true });
   const files = (await readdir('test')).filter((name) => name.endsWith('.test.ts')).map((name) => `test/${name}`);
-  await build({ ...common, entryPoints: files, outdir: '.build/test', platform: 'node', outExtension: { '.js': '.mjs' } });
+  await build({ ...common, entryPoints: files, outdir: out, platform: 'node', outExtension: { '.js': '.mjs' } });
 }
 
 // The licences of the libraries that are in the bundle ask for their text in each copy.
@@ -33,15 +39,22 @@ async function writeLicences(metafile) {
     const { version } = JSON.parse(await readFile(`${folder}/package.json`, 'utf8'));
     texts.push(`${name} ${version}\n\n${(await readFile(`${folder}/${file}`, 'utf8')).trim()}\n`);
   }
-  await writeFile('dist/licences.txt', texts.join('\n----\n\n'));
+  await writeFile(`${out}/licences.txt`, texts.join('\n----\n\n'));
+}
+
+async function compressAll() {
+  for (const entry of await readdir(out, { recursive: true, withFileTypes: true })) {
+    const path = `${entry.parentPath}/${entry.name}`;
+    if (entry.isFile()) await writeFile(`${path}.gz`, gzipSync(await readFile(path), { level: 9 }));
+  }
 }
 
 async function buildPage() {
-  await rm('dist', { recursive: true, force: true });
+  await rm(out, { recursive: true, force: true });
   const { metafile } = await build({
     ...common,
     entryPoints: { page: 'src/main.tsx' },
-    outdir: 'dist',
+    outdir: out,
     chunkNames: 'chunks/[name]-[hash]',
     splitting: true,
     minify: true,
@@ -49,11 +62,13 @@ async function buildPage() {
     legalComments: 'none',
     define: { 'process.env.NODE_ENV': '"production"' },
   });
-  await build({ entryPoints: ['src/page.css'], outfile: 'dist/page.css', minify: true, logLevel: 'warning' });
-  await cp('src/index.html', 'dist/index.html');
+  await build({ entryPoints: ['src/page.css'], outfile: `${out}/page.css`, minify: true, logLevel: 'warning' });
+  await cp('src/index.html', `${out}/index.html`);
   await writeLicences(metafile);
+  await compressAll();
+  if (options.out) return;
   await mkdir('.build', { recursive: true });
   await writeFile('.build/meta.json', JSON.stringify(metafile));
 }
 
-await (process.argv.includes('--test') ? buildTests() : buildPage());
+await (options.test ? buildTests() : buildPage());

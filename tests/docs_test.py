@@ -198,7 +198,7 @@ class Protocol(unittest.TestCase):
     def test_routes(self):
         routes = re.findall(r'HttpRoute\{\w+, "([^"]+)"', read("src/server/http/routes.cpp"))
         self.assertGreater(len(routes), 25)
-        parts = {part for route in routes for part in re.split("[/-]", route) if part and not part.startswith("{")}
+        parts = {part for route in routes for part in re.split("[/.-]", route) if part and not part.startswith("{")}
         self.assertEqual(set(), parts - words_in_code(protocol("http.md")))
 
     def test_fields_that_are_read(self):

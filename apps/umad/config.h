@@ -97,7 +97,8 @@ struct Config {
   bool http_is_insecure = false;         // Other machines may send their keys unencrypted.
   bool http_serves_local_users = false;  // Without keys, every user of this machine is served.
   bool http_serves_metrics_without_key = false;
-  bool http_imports_kv = false;                 // Clients may import KV in session files, whose contents cannot be verified.
+  bool http_imports_kv = false;  // Clients may import KV in session files, whose contents cannot be verified.
+  bool http_serves_page = true;
   std::vector<std::string> http_allowed_hosts;  // Names of this machine in Host headers, besides localhost.
   std::string http_access_log = "log";          // "log", "off", or a file.
   std::size_t http_connections_max = 1024;

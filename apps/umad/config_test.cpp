@@ -94,6 +94,7 @@ http:
   insecure: true
   local_users: true
   metrics_without_key: true
+  page: off
   cors_origins: [https://chat.example, "http://localhost:3000"]
   access_log: /var/log/uma/access.log
   connections_max: 6000
@@ -106,6 +107,7 @@ http:
   EXPECT_TRUE(config.http_is_insecure);
   EXPECT_TRUE(config.http_serves_local_users);
   EXPECT_TRUE(config.http_serves_metrics_without_key);
+  EXPECT_FALSE(config.http_serves_page);
   EXPECT_EQ(config.http_cors_origins, (std::vector<std::string>{"https://chat.example", "http://localhost:3000"}));
   EXPECT_EQ(config.http_access_log, "/var/log/uma/access.log");
   EXPECT_EQ(config.http_connections_max, 6000U);

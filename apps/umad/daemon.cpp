@@ -25,6 +25,7 @@
 #include "umad/cpu_count.h"
 #include "umad/data_dir.h"
 #include "umad/machine.h"
+#include "umad/model_path.h"
 #include "umad/signals.h"
 #include "umad/widths_file.h"
 #include "wire/metrics_codec.h"
@@ -67,6 +68,15 @@ std::string client_program() {
 
 std::int32_t engine_threads(const Config& config) {
   return config.threads > 0 ? config.threads : usable_physical_cores();
+}
+
+// The page at /. A daemon without it serves programs all the same.
+server::PageFiles read_page(const Config& config) {
+  if (!config.http_serves_page) return {};
+  auto page = server::PageFiles::read(shipped_page(program_path()));
+  if (page) return *std::move(page);
+  log_warning("the page at / is not served: {}", page.error().message);
+  return {};
 }
 
 void log_ready(const Config& config, Duration since_start) {
@@ -262,6 +272,8 @@ bool Daemon::open_http() {
   }
   const std::size_t keys_count = keys.size();
   const bool is_passed = passed_.tcp.has_value();
+  server::PageFiles page = read_page(config_);
+  const bool has_page = !page.empty();
   auto opened = server::HttpServer::start({.address = http.address,
                                            .port = http.port,
                                            .tls_certificate = config_.http_tls_certificate,
@@ -282,6 +294,7 @@ bool Daemon::open_http() {
                                            .access_log = config_.http_access_log,
                                            .version = UMA_VERSION,
                                            .settings = setting_values(config_),
+                                           .page = std::move(page),
                                            .library = &library_},
                                           engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd(),
                                           passed_.http_socket ? std::move(passed_.http_socket->fd) : UniqueFd());
@@ -296,6 +309,7 @@ bool Daemon::open_http() {
     };
     if (!http.address.empty()) {
       log_info("http    {}/v1{}{}", url(http, http_->port()), whom, is_passed ? holder() : "");
+      if (has_page) log_info("page    {}/", url(http, http_->port()));
     }
     if (!config_.ollama.address.empty()) log_info("ollama  {}{}", url(config_.ollama, http_->ollama_port()), whom);
     if (!config_.http_socket.empty()) log_info("http    {}", config_.http_socket);

@@ -32,10 +32,18 @@ std::string join(const auto& items, std::string_view between) {
   return text;
 }
 
+fs::path shared_folder(const fs::path& executable) {
+  return executable.parent_path().parent_path() / "share" / "uma-serve";
+}
+
 }  // namespace
 
 fs::path shipped_model(const fs::path& executable) {
-  return executable.parent_path().parent_path() / "share" / "uma-serve" / "models" / "uma-tiny.gguf";
+  return shared_folder(executable) / "models" / "uma-tiny.gguf";
+}
+
+fs::path shipped_page(const fs::path& executable) {
+  return shared_folder(executable) / "page";
 }
 
 Expected<std::string> find_model(std::string_view name, const std::vector<fs::path>& folders) {

@@ -206,6 +206,7 @@ const std::vector<Setting>& settings() {
       {"http", "local_users", words(boolean, [](auto& c) -> auto& { return c.http_serves_local_users; })},
       {"http", "import_kv", words(boolean, [](auto& c) -> auto& { return c.http_imports_kv; })},
       {"http", "metrics_without_key", words(boolean, [](auto& c) -> auto& { return c.http_serves_metrics_without_key; })},
+      {"http", "page", words(on_off, [](auto& c) -> auto& { return c.http_serves_page; })},
       {.section = "http",
        .key = "allowed_hosts",
        .access = store(host_names(), [](auto& c) -> auto& { return c.http_allowed_hosts; }),

@@ -10,8 +10,8 @@ const kBufferCharsMax = 32 << 20;
 
 // Takes the text of a stream in pieces of any length. Line ends may be LF, CRLF or CR.
 export class SseParser {
-  private buffer = '';
-  private scanned = 0;  // No line end before this position of the buffer.
+  private pieces: string[] = [];  // Of the line whose end has not come.
+  private pieceChars = 0;
   private isFirst = true;
   private skipsLineFeed = false;  // The last piece ended with CR.
   private event = '';
@@ -27,20 +27,24 @@ export class SseParser {
       this.skipsLineFeed = false;
       if (text.startsWith('\n')) text = text.slice(1);
     }
-    this.buffer += text;
     const events: SseEvent[] = [];
-    const lineEnd = /\r\n|\r|\n/g;
     let begin = 0;
-    lineEnd.lastIndex = this.scanned;
-    for (let found = lineEnd.exec(this.buffer); found; found = lineEnd.exec(this.buffer)) {
-      this.takeLine(this.buffer.slice(begin, found.index), events);
-      begin = found.index + found[0].length;
-      this.skipsLineFeed = found[0] === '\r' && begin === this.buffer.length;
+    for (const end of text.matchAll(/\r\n|\r|\n/g)) {
+      this.keepPiece(text.slice(begin, end.index));
+      this.takeLine(this.pieces.join(''), events);
+      this.pieces = [];
+      this.pieceChars = 0;
+      begin = end.index + end[0].length;
+      this.skipsLineFeed = end[0] === '\r' && begin === text.length;
     }
-    this.buffer = this.buffer.slice(begin);
-    this.scanned = this.buffer.length;
-    if (this.buffer.length + this.dataChars > kBufferCharsMax) throw new Error('an event of the stream is too long');
+    this.keepPiece(text.slice(begin));
+    if (this.pieceChars + this.dataChars > kBufferCharsMax) throw new Error('an event of the stream is too long');
     return events;
+  }
+
+  private keepPiece(text: string) {
+    if (text !== '') this.pieces.push(text);
+    this.pieceChars += text.length;
   }
 
   private takeLine(line: string, events: SseEvent[]) {

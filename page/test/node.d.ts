@@ -1,6 +1,7 @@
 // The parts of node that the tests use.
 declare module 'node:test' {
   export function test(name: string, work: () => void | Promise<void>): void;
+  export function test(name: string, options: { timeout: number }, work: () => void | Promise<void>): void;
 }
 declare module 'node:assert/strict' {
   interface Assert {

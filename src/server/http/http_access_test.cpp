@@ -1,5 +1,6 @@
 // Who is served: hosts, origins, keys and users.
 #include <filesystem>
+#include <format>
 #include <string>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -27,6 +28,17 @@ TEST_F(HttpServerTest, RefusesOtherHostsAndOrigins) {
   EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost:1\r\nOrigin: null\r\n\r\n"), 403);
   EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost:1\r\nOrigin: http://localhost:1\r\n\r\n"), 200);
   EXPECT_EQ(status_of("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n\r\n"), 405);
+}
+
+TEST_F(HttpServerTest, RefusesWhatOtherSitesPagesFetchWithoutAnOrigin) {
+  start();
+  const auto status = [this](std::string_view lines) {
+    return status_of(std::format("GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\n{}\r\n", lines));
+  };
+  EXPECT_EQ(status("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: no-cors\r\nSec-Fetch-Dest: image\r\n"), 403);
+  EXPECT_EQ(status("Sec-Fetch-Site: same-site\r\nSec-Fetch-Mode: no-cors\r\nSec-Fetch-Dest: script\r\n"), 403);
+  EXPECT_EQ(status("Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n"), 200);
+  EXPECT_EQ(status("Sec-Fetch-Site: same-origin\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty\r\n"), 200);
 }
 
 TEST_F(HttpServerTest, ServesContainersByTheNameThatIsAllowed) {

@@ -354,7 +354,9 @@ Awaitable<bool> HttpConnection::serve_request() {
   }
   current_.body = std::move(parser.get().body());
   const BusyMark busy(*this);
-  const HttpRequest request{.ids = std::move(match.ids),
+  const HttpRequest request{.head = parser.get(),
+                            .path = path,
+                            .ids = std::move(match.ids),
                             .query = target_query(parser.get().target()),
                             .body = current_.body,
                             .version = parser.get().version(),

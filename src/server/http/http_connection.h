@@ -20,6 +20,7 @@
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/fields.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
@@ -45,6 +46,8 @@ inline constexpr std::string_view kJson = "application/json";
 
 // A handler's view of the request. Borrowed: valid until the answer is written; the body only until the service is called.
 struct HttpRequest {
+  const boost::beast::http::fields& head;
+  std::string_view path;         // Decoded, without the query.
   std::vector<std::string> ids;  // Values of the braces in the route's path.
   std::string_view query;        // Text after the question mark.
   std::string_view body;

@@ -13,6 +13,7 @@
 #include "core/model_library.h"
 #include "core/service.h"
 #include "server/http/api_keys.h"
+#include "server/http/page_files.h"
 #include "server/server.h"
 #include "wire/administration.h"
 
@@ -45,6 +46,7 @@ struct HttpServerOptions {
   std::string access_log = "off";                 // See AccessLog::open().
   std::string version = {};                       // umad's; empty: not told.
   std::vector<wire::SettingValue> settings = {};  // Of the daemon, for its administrator.
+  PageFiles page = {};                            // Empty: no page at /.
   ModelLibrary* library = nullptr;  // Outlives the server; null: models cannot be pulled, named, deleted or changed.
 };
 

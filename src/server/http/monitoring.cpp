@@ -18,11 +18,6 @@
 
 namespace uma::server {
 
-// Clients ask for it to see whether there is a server; Ollama's look for this text.
-handlers::Answer handlers::get_root(HttpConnection& connection, const HttpRequest& request) {
-  return connection.respond(200, "text/plain", "Ollama is running", request.keep_alive);
-}
-
 handlers::Answer handlers::list_models(HttpConnection& connection, const HttpRequest& request) {
   return connection.respond(
       200, kJson, wire::models_json(wire::with_adapters(connection.service().models()), connection.server().started_s),

@@ -63,7 +63,16 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_head(const Parser& 
 
 std::optional<HttpConnection::Refusal> HttpConnection::check_origin(const Parser& parser) {
   const auto& head = parser.get();
-  if (head.count(http::field::origin) == 0) return std::nullopt;
+  const auto other_page = [] {
+    return Refusal{
+        403,
+        {ErrorCode::auth, "requests from web pages of other origins are refused: add the page's origin to http.cors_origins"}};
+  };
+  // Images, scripts and frames of a page are fetched without Origin.
+  if (head.count(http::field::origin) == 0) {
+    const bool is_of_other = is_fetched_by_other_site(head["Sec-Fetch-Site"], head["Sec-Fetch-Mode"], head["Sec-Fetch-Dest"]);
+    return is_of_other ? std::optional(other_page()) : std::nullopt;
+  }
   const std::string_view origin = head[http::field::origin];
   if (head.count(http::field::origin) == 1 && std::ranges::contains(server_.options.cors_origins, origin)) {
     current_.cors_header = std::format(
@@ -77,9 +86,7 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_origin(const Parser
   }
   if (head.count(http::field::origin) == 1 && is_same_origin(origin, tls_ ? "https" : "http", head[http::field::host]))
     return std::nullopt;
-  return Refusal{
-      403,
-      {ErrorCode::auth, "requests from web pages of other origins are refused: add the page's origin to http.cors_origins"}};
+  return other_page();
 }
 
 // These paths do not count against a key's limits, and need no key if they are public.
@@ -94,6 +101,8 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& p
     return std::nullopt;
   }
   const bool is_open = is_monitoring() && (current_.path != "/metrics" || server_.options.serves_metrics_without_key);
+  // The page asks for a key, so its own files need none.
+  if (server_.keys.are_needed() && server_.options.page.find(current_.path) != nullptr) return std::nullopt;
   if (!server_.keys.are_needed()) return is_open ? std::nullopt : std::optional(Refusal{403, *peer_.refusal});
   const auto refuse = [](std::string message) {
     return Refusal{401, {ErrorCode::auth, std::move(message)}, "WWW-Authenticate: Bearer\r\n"};

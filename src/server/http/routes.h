@@ -127,8 +127,11 @@ Answer create_key(HttpConnection& connection, const HttpRequest& request);
 Answer delete_key(HttpConnection& connection, const HttpRequest& request);
 Answer get_config(HttpConnection& connection, const HttpRequest& request);
 
-// monitoring.cpp
+// page.cpp
 Answer get_root(HttpConnection& connection, const HttpRequest& request);
+Answer get_page_file(HttpConnection& connection, const HttpRequest& request);
+
+// monitoring.cpp
 Answer list_models(HttpConnection& connection, const HttpRequest& request);
 Answer get_model(HttpConnection& connection, const HttpRequest& request);
 Answer get_health(HttpConnection& connection, const HttpRequest& request);

@@ -4,6 +4,9 @@
 #include <arpa/inet.h>
 #include <charconv>
 #include <netinet/in.h>
+#include <ranges>
+
+#include "base/text.h"
 
 namespace uma::server {
 namespace {
@@ -113,6 +116,23 @@ bool is_request_id(std::string_view text) {
   constexpr std::size_t kBytesMax = 128;
   const auto is_allowed = [](char c) { return is_letter_or_digit(c) || c == '.' || c == '_' || c == '-'; };
   return !text.empty() && text.size() <= kBytesMax && std::ranges::all_of(text, is_allowed);
+}
+
+bool lists_value(std::string_view list, std::string_view value) {
+  for (const auto part : std::views::split(list, ',')) {
+    const std::string_view entry(part);
+    const std::size_t end = entry.find(';');
+    if (!equals_ignoring_case(trim(entry.substr(0, end)), value)) continue;
+    const std::string_view parameter = end == std::string_view::npos ? "" : trim(entry.substr(end + 1));
+    const bool is_refused = parameter.starts_with("q=0") && parameter.find_first_not_of("0.", 2) == std::string_view::npos;
+    return !is_refused;
+  }
+  return false;
+}
+
+bool is_fetched_by_other_site(std::string_view site, std::string_view mode, std::string_view destination) {
+  const bool is_of_other = site == "cross-site" || site == "same-site";
+  return is_of_other && !(mode == "navigate" && destination == "document");
 }
 
 bool is_header_list(std::string_view text) {

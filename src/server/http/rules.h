@@ -43,6 +43,14 @@ namespace uma::server {
 // Whether a client's request id is safe in a header and a log: 1 to 128 letters, digits and ._-
 [[nodiscard]] bool is_request_id(std::string_view text);
 
+// Whether a header's list, such as Accept or Accept-Encoding, has this value by name, and not with the weight 0. Case does not
+// matter.
+[[nodiscard]] bool lists_value(std::string_view list, std::string_view value);
+
+// Whether a browser sent the request for another site's page, not for its user who opens an address or follows a link.
+// `site`, `mode` and `destination` are the headers Sec-Fetch-*; programs send none.
+[[nodiscard]] bool is_fetched_by_other_site(std::string_view site, std::string_view mode, std::string_view destination);
+
 // Whether the text is a list of header names, as in Access-Control-Request-Headers.
 [[nodiscard]] bool is_header_list(std::string_view text);
 

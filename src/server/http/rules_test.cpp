@@ -69,6 +69,27 @@ TEST(HttpRules, PassOnOnlyPlainIdsAndHeaderNames) {
   for (const char* wrong : {"a b", "a\nb", "a\"b", "\xc3\xa9"}) EXPECT_FALSE(is_request_id(wrong)) << wrong;
 }
 
+TEST(HttpRules, FindValuesInListsOfAHeader) {
+  constexpr std::string_view kBrowser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+  EXPECT_TRUE(lists_value(kBrowser, "text/html"));
+  EXPECT_TRUE(lists_value("deflate, GZIP;q=0.5", "gzip"));
+  EXPECT_TRUE(lists_value("gzip;q=0.001", "gzip"));
+  for (const char* other : {"", "*/*", "text/htmlx", "gzip;q=0", "gzip; q=0.00", "x-gzip", ",;,"}) {
+    EXPECT_FALSE(lists_value(other, "gzip")) << other;
+    EXPECT_FALSE(lists_value(other, "text/html")) << other;
+  }
+}
+
+TEST(HttpRules, TellABrowsersUserFromAnotherSitesPage) {
+  EXPECT_FALSE(is_fetched_by_other_site("", "", "")) << "programs send none";
+  EXPECT_FALSE(is_fetched_by_other_site("none", "navigate", "document")) << "an address that the user opens";
+  EXPECT_FALSE(is_fetched_by_other_site("same-origin", "cors", "empty"));
+  EXPECT_FALSE(is_fetched_by_other_site("cross-site", "navigate", "document")) << "a link on another page";
+  EXPECT_TRUE(is_fetched_by_other_site("cross-site", "no-cors", "image"));
+  EXPECT_TRUE(is_fetched_by_other_site("same-site", "no-cors", "script")) << "another port of this machine";
+  EXPECT_TRUE(is_fetched_by_other_site("cross-site", "navigate", "iframe"));
+}
+
 TEST(HttpRules, LetNothingOfARequestMakeALineOfTheLog) {
   EXPECT_EQ(loggable("/v1/models\n200 fine\x1b[2J\xc3\xa9"), "/v1/models?200?fine?[2J??");
   EXPECT_EQ(loggable(std::string(1000, 'a')).size(), 256U);
