@@ -345,7 +345,6 @@ TEST_F(HttpServerTest, ListsSessionsInPages) {
   EXPECT_THAT(page.body, HasSubstr(R"("has_more":true)"));
   EXPECT_EQ(get("?order=desc&q=a%20%C3%A4").status, 200);
   EXPECT_EQ(get("?order=new").status, 400);
-  EXPECT_EQ(get("?q=%FF").status, 400);
   for (const char* limit : {"0", "10001", "-1", "x", "99999999999999999999"}) {
     const Answer refused = get("?limit=" + std::string(limit));
     EXPECT_EQ(refused.status, 400) << limit;
