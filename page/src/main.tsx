@@ -9,6 +9,7 @@ import {
   version, view, warning,
 } from './state.ts';
 import { recall, remember } from './store.ts';
+import { Mark } from './icons.tsx';
 import { listIsOpen, Talk } from './talk.tsx';
 import { titleOf } from './tree.ts';
 import { Dialog, Problem } from './ui.tsx';
@@ -78,8 +79,9 @@ function Page() {
         document.getElementById(isTalking ? 'message' : 'main')?.focus();
       }}>Skip to the content</a>
       <header class="top">
-        <nav aria-label="Views">{link('talk', 'Talk')}{link('see', 'See')}{link('manage', 'Manage')}</nav>
-        <span class="about">
+        <span class="brand"><Mark /><span class="wordmark">uma</span></span>
+        <nav class="segments" aria-label="Views">{link('talk', 'Talk')}{link('see', 'See')}{link('manage', 'Manage')}</nav>
+        <span class={`about state ${connection.value === 'ok' ? snapshot.value?.status ?? 'ok' : connection.value === 'starting' ? 'starting' : 'lost'}`}>
           {snapshot.value?.status === 'degraded' && 'degraded · '}
           {connection.value === 'ok' ? `umad ${version.value}` : connection.value}
         </span>
