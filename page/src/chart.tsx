@@ -24,7 +24,7 @@ function columns(points: readonly [number, number][], from: number, to: number):
 
 function pathOf(values: readonly (number | null)[], top: number): string {
   let path = '';
-  let last = -10;
+  let last = -Infinity;
   values.forEach((value, i) => {
     if (value === null) return;
     const x = ((i + 0.5) / kColumns) * kWidth;
@@ -40,7 +40,7 @@ function pathOf(values: readonly (number | null)[], top: number): string {
 function areaOf(path: string): string {
   return path.split(/(?=M)/).filter((piece) => piece !== '').map((piece) => {
     const points = [...piece.matchAll(/[ML]([\d.]+) /g)];
-    return `${piece.replace(/^L/, 'M')}L${points.at(-1)![1]} ${kHeight}L${points[0]![1]} ${kHeight}Z`;
+    return `${piece}L${points.at(-1)![1]} ${kHeight}L${points[0]![1]} ${kHeight}Z`;
   }).join('');
 }
 
@@ -74,7 +74,7 @@ export function Chart({ title, lines, show, limit }: Props) {
     <figure class="chart">
       <figcaption>
         <strong>{title}</strong>
-        <button type="button" class="quiet" aria-label={`${title}: show ${spanMin.value === 10 ? 60 : 10} minutes`} onClick={() => (spanMin.value = spanMin.value === 10 ? 60 : 10)}>{spanMin.value} min</button>
+        <button type="button" class="quiet" aria-label={`${title}: ${spanMin.value} min; show ${spanMin.value === 10 ? 60 : 10} minutes`} onClick={() => (spanMin.value = spanMin.value === 10 ? 60 : 10)}>{spanMin.value} min</button>
       </figcaption>
       <p class="keys">
         {drawn.map((line, i) => <span><i class={`swatch ${line.kind}`} />{line.label} <b>{latest[i]}</b></span>)}

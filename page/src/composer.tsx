@@ -156,7 +156,7 @@ export function Composer({ conversation, model, onSend, children }: Props) {
           )}
           <p class="note" id="message-help">
             {text.value === ''
-              ? <span class="keys">Enter sends, Shift+Enter begins a line, Esc stops the reply.</span>
+              ? <span class="key-help">Enter sends, Shift+Enter begins a line, Esc stops the reply.</span>
               : tokens.value !== null && `This message: ${counted(tokens.value, 'token')}.`}
           </p>
           {session && context ? (

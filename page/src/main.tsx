@@ -30,7 +30,7 @@ function LaterView({ name }: { name: string }) {
       .catch(() => (problem.value = 'This view could not be loaded. Load the page again.'));
   }, [name]);
   const View = loadedViews.value[name];
-  return <main id="main" class="page">{View ? <View /> : <p class="note">{problem.value || 'Loading…'}</p>}</main>;
+  return <main id="main" class="page" tabIndex={-1}>{View ? <View /> : <p class="note">{problem.value || 'Loading…'}</p>}</main>;
 }
 
 function KeyDialog() {
@@ -74,7 +74,7 @@ function Page() {
     <a href={`#/${to}`} aria-current={view.value === to || (to === 'talk' && isTalking) ? 'page' : undefined}>{label}</a>;
   return (
     <>
-      <a class="skip" href="#message" onClick={(event) => {
+      <a class="skip" href={isTalking ? '#message' : '#main'} onClick={(event) => {
         event.preventDefault();
         document.getElementById(isTalking ? 'message' : 'main')?.focus();
       }}>Skip to the content</a>

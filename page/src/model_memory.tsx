@@ -1,20 +1,12 @@
 // The models in memory against the budget, with buttons to load and unload them.
 import { useSignal } from '@preact/signals';
-import { type Part, StackedBar } from './bars.tsx';
+import { StackedBar } from './bars.tsx';
 import { bytes, counted, percent } from './format.ts';
+import { Icon } from './icons.tsx';
+import { memoryParts } from './live_parts.ts';
 import type { Snapshot } from './snapshot.ts';
 import { api, noteFailure, refreshModels } from './state.ts';
 import { Problem } from './ui.tsx';
-
-const kKinds = 6;
-
-// The reserved memory in parts: the weights of each model, and the rest, which is contexts and buffers.
-export function memoryParts(now: Snapshot): (Part & { name: string })[] {
-  const held = now.models.filter((model) => model.state === 'ready' || model.state === 'loading');
-  const parts = held.map((model, i) => ({ name: model.name, kind: `kind-${i % kKinds}`, value: model.bytes * (model.state === 'loading' ? model.load_progress : 1) }));
-  const rest = now.memory.reserved_bytes - parts.reduce((sum, part) => sum + part.value, 0);
-  return rest > 0 ? [...parts, { name: 'Contexts and buffers', kind: 'rest', value: rest }] : parts;
-}
 
 export function ModelMemory({ now }: { now: Snapshot }) {
   const failure = useSignal('');
@@ -63,7 +55,7 @@ export function ModelMemory({ now }: { now: Snapshot }) {
         })}
       </ul>
       {now.memory.decisions && now.memory.decisions.length > 0 && (
-        <details class="fold"><summary>When memory was short</summary><ul>{now.memory.decisions.map((each) => <li>{each}</li>)}</ul></details>
+        <details class="fold"><summary><Icon name="chevron" />When memory was short</summary><ul>{now.memory.decisions.map((each) => <li>{each}</li>)}</ul></details>
       )}
     </>
   );

@@ -27,13 +27,15 @@ const line = (label: string, name: HistoryName, kind: Line['kind']): Line => ({ 
 interface TileProps {
   name: string;
   value: string;
-  unit?: string;
   about: string;
   kind?: string;
 }
 
-function Tile({ name, value, unit, about, kind }: TileProps) {
-  return <div class={`tile ${kind ?? ''}`}><dt>{name}</dt><dd><b>{value}</b>{unit && ` ${unit}`}<span class="about">{about}</span></dd></div>;
+// Never "100 %" where a part is missing.
+const sharePercent = (part: number, whole: number) => (part < whole && part > 0.995 * whole ? `${Math.min(99.9, (100 * part) / whole).toFixed(1)} %` : percent(part / whole));
+
+function Tile({ name, value, about, kind }: TileProps) {
+  return <div class={`tile ${kind ?? ''}`}><dt>{name}</dt><dd><b>{value}</b><span class="about">{about}</span></dd></div>;
 }
 
 function Summary({ now }: { now: Snapshot }) {
@@ -43,10 +45,10 @@ function Summary({ now }: { now: Snapshot }) {
   const contract = milliseconds(now.contract_ms);
   return (
     <dl class="tiles">
-      <Tile name="Writing" value={rate(history.latest('tokens_per_s'))} unit="tokens per second" about={now.requests_open === 0 ? 'No request is in flight.' : `${counted(now.requests_open, 'request')} in flight`} />
+      <Tile name="Writing" value={rate(history.latest('tokens_per_s'))} about={`tokens per second; ${now.requests_open === 0 ? 'no request is in flight' : `${counted(now.requests_open, 'request')} in flight`}`} />
       <Tile name="Remembered" value={read > 0 ? percent(totals.reused_tokens / read) : '–'} kind="remembered"
         about={read > 0 ? `${count(totals.reused_tokens)} of ${count(read)} prompt tokens were not computed again` : 'The part of the prompts that was not computed again'} />
-      <Tile name="On time" value={promised > 0 ? percent(totals.promises_kept / promised) : '–'} kind={totals.promises_broken > 0.01 * promised ? 'late' : ''}
+      <Tile name="On time" value={promised > 0 ? sharePercent(totals.promises_kept, promised) : '–'} kind={totals.promises_broken > 0.01 * promised ? 'late' : ''}
         about={promised > 0 ? `${count(totals.promises_broken)} of ${count(promised)} tokens came later than the promised ${contract}` : `The tokens that came within the promised ${contract}`} />
       <Tile name="Between two tokens" value={promised > 0 ? milliseconds(latency.p50_ms) : '–'} about={promised > 0 ? `in the median; 99 of 100 within ${milliseconds(latency.p99_ms)}` : 'The median time, once a reply was written'} />
       <Tile name="First token" value={totals.requests > 0 ? milliseconds(latency.ttft_p50_ms) : '–'} about={totals.requests > 0 ? `in the median; 95 of 100 within ${milliseconds(latency.ttft_p95_ms)}` : 'The median time from a request to its first token'} />
@@ -176,12 +178,12 @@ export function See() {
           {traceIsRefused.value ? <p class="note">The calls of the lanes are shown to the administrator only.</p> : <Timeline />}
           <Workers now={now} />
         </Panel>
-        <Panel title="KV tiers" about="where conversations are remembered" size="half"><Tiers now={now} /></Panel>
+        <Panel title="KV tiers" about="where conversations are remembered" size="half fills"><Tiers now={now} /></Panel>
         <Panel title="Models in memory" size="half"><ModelMemory now={now} /></Panel>
         <Panel title="Queue"><Queue now={now} /></Panel>
         <Panel title="Tenants" about="shares of the last ten seconds"><Tenants now={now} /></Panel>
         <Panel title="Devices"><Devices now={now} /></Panel>
-        <Panel title="Speed" about="the last hour" size="wide">
+        <Panel title="Speed" size="wide">
           <div class="charts">
             <Chart title="Tokens per second" show={(value) => rate(value)} lines={[line('written', 'tokens_per_s', 'decode'), line('read', 'prompt_per_s', 'prefill'), line('remembered', 'reused_per_s', 'warm')]} />
             <Chart title="Longest pause" show={milliseconds} lines={[line('pause', 'pause_ms', 'decode')]} limit={{ value: now.contract_ms, label: 'promised' }} />

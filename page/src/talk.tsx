@@ -149,7 +149,8 @@ export function Talk() {
       <main id="main">
         <header class={`bar ${id === '' ? 'empty' : ''}`}>
           <button type="button" class="only-narrow quiet" aria-expanded={listIsOpen.value} onClick={() => (listIsOpen.value = !listIsOpen.value)}><Icon name="list" /><span>Sessions</span></button>
-          <h2>{id === '' ? '' : session ? titleOf(session, metadataOf(id)) : 'Session'}</h2>
+          {id === '' ? <span /> : <h1 class="hidden">Conversation</h1>}
+          {id !== '' && <h2>{session ? titleOf(session, metadataOf(id)) : 'Session'}</h2>}
           <span class="about">{session?.model}</span>
           <button type="button" class="quiet" aria-expanded={detailsAreOpen.value} aria-controls="details" onClick={toggleDetails}><Icon name="sliders" /><span>Details</span></button>
         </header>

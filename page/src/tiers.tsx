@@ -2,16 +2,8 @@
 import { percentOf } from './bars.tsx';
 import { bytes, count, counted } from './format.ts';
 import { calls } from './live.ts';
-import type { LaneCall, Moves, Snapshot } from './snapshot.ts';
-
-const kMovingMs = 2500;  // A move is shown as going on for this time.
-
-// The moves that went on in the last moment before `nowMs`.
-export function movingNow(all: readonly LaneCall[], nowMs: number): ReadonlySet<keyof Moves> {
-  const moving = new Set<keyof Moves>();
-  for (const call of all) if (call.moved && call.began_ms + call.ms > nowMs - kMovingMs) moving.add(call.moved);
-  return moving;
-}
+import { movingNow } from './live_parts.ts';
+import type { Moves, Snapshot } from './snapshot.ts';
 
 function Flow({ label, moved, isMoving, isBack }: { label: string; moved: number; isMoving: boolean; isBack: boolean }) {
   return (
@@ -31,7 +23,6 @@ const kTiers = [
   ['warm', 'Warm', 'in memory', 'Copied back in milliseconds.'],
   ['cold', 'Cold', 'on disk', 'Read back; survives a restart.'],
 ] as const;
-const kVesselPx = 96;
 
 export function Tiers({ now }: { now: Snapshot }) {
   const { hot, warm, cold } = now.tiers;
@@ -53,7 +44,7 @@ export function Tiers({ now }: { now: Snapshot }) {
             <>
               <li class="vessel">
                 <span><strong>{name}</strong> <span class="about">{where}</span></span>
-                <svg height={kVesselPx} aria-hidden="true"><rect class={`fill ${kind}`} y={`${100 - level}%`} width="100%" height={`${level}%`} /></svg>
+                <svg aria-hidden="true"><rect class={`fill ${kind}`} y={`${100 - level}%`} width="100%" height={`${level}%`} /></svg>
                 <b>{bytes(tier.bytes)}</b>
                 <span class="about">{counted(tier.states, 'state')}, {counted(tier.hits_total, 'hit')}</span>
                 <span class="about why">{about}</span>

@@ -3,43 +3,13 @@ import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { count, counted, milliseconds } from './format.ts';
 import { calls, kTimelineMs, snapshot } from './live.ts';
+import { barPx, kAxisPx, kNamePx, kPausePx, type Lane, laneName, lanesOf } from './live_parts.ts';
 import type { LaneCall } from './snapshot.ts';
 
-const kNamePx = 18;
-const kWorkPx = 44;
-const kPausePx = 34;
-const kGapPx = 14;
-const kAxisPx = 18;
 const kShortMs = 5000;
 const kKindNames: Record<LaneCall['kind'], string> = { decode: 'Decode', prefill: 'Prefill', embed: 'Embed', draw: 'Draw', move: 'KV moved' };
 // A pixel has several calls. The low bars are drawn last, so that each stays visible.
 const kOrder: LaneCall['kind'][] = ['prefill', 'draw', 'embed', 'decode', 'move'];
-
-export interface Lane {
-  lane: string;
-  calls: LaneCall[];
-  hasPauses: boolean;
-  top: number;  // In the drawing.
-}
-
-// The lanes from the top to the bottom, and the height of their drawing.
-export function lanesOf(all: readonly LaneCall[]): { lanes: Lane[]; height: number } {
-  const names = [...new Set(all.map((call) => call.lane))].sort();
-  let top = 0;
-  const lanes = names.map((lane) => {
-    const own = all.filter((call) => call.lane === lane);
-    const hasPauses = own.some((call) => call.pause_ms !== null);
-    const placed = { lane, calls: own, hasPauses, top };
-    top += kNamePx + kWorkPx + (hasPauses ? kPausePx : 0) + kGapPx;
-    return placed;
-  });
-  return { lanes, height: Math.max(top, kNamePx + kWorkPx) + kAxisPx };
-}
-
-// Heights of bars: the rows of a call on a logarithmic scale, because prefills have a hundred times the rows of a decode.
-const barPx = (rows: number) => Math.max(5, Math.min(kWorkPx - 4, 6 + 4 * Math.log2(1 + rows)));
-
-export const laneName = (lane: string) => lane.charAt(0).toUpperCase() + lane.slice(1).replace(/-(\d+)$/, ' $1');
 
 function draw(canvas: HTMLCanvasElement, all: readonly LaneCall[], spanMs: number, contractMs: number) {
   const { lanes, height } = lanesOf(all);
@@ -60,7 +30,7 @@ function draw(canvas: HTMLCanvasElement, all: readonly LaneCall[], spanMs: numbe
   context.fillStyle = colour('line');
   for (let i = 1; i < 5; ++i) context.fillRect(Math.round((width * i) / 5), 0, 1, height - kAxisPx);
   for (const lane of lanes) {
-    const bottom = lane.top + kNamePx + kWorkPx;
+    const bottom = lane.top + kNamePx + lane.workPx;
     context.fillStyle = colour('sunken');
     context.fillRect(0, bottom, width, 1);
     for (const kind of kOrder) {
@@ -77,7 +47,7 @@ function draw(canvas: HTMLCanvasElement, all: readonly LaneCall[], spanMs: numbe
   }
   context.fillStyle = colour('muted');
   for (let i = 0; i <= 5; ++i) {
-    const text = i === 5 ? 'now' : `−${(spanMs / 1000) * (1 - i / 5)} s`;
+    const text = i === 5 ? 'now' : `−${Math.round((spanMs / 1000) * (1 - i / 5))} s`;
     const w = context.measureText(text).width;
     context.fillText(text, Math.min(width - w, Math.max(0, (width * i) / 5 - (i === 0 ? 0 : w / 2))), height - 4);
   }
@@ -144,8 +114,8 @@ export function Timeline() {
       <ul class="keys">
         {kinds.map(({ kind, calls, rows, ms }) => (
           <li title={kind === 'move' ? undefined : `${counted(rows, 'row')} in ${counted(calls, 'call')}`}>
-            <i class={`swatch ${kind}`} />{kKindNames[kind]} <b>{count(calls)}</b> {calls === 1 ? 'call' : 'calls'}
-            {kind !== 'move' && <>, <b>{count(rows)}</b> rows</>}, <b>{milliseconds(ms)}</b>
+            <i class={`swatch ${kind}`} />{kKindNames[kind]} <b>{count(calls)}</b>
+            {kind !== 'move' && <span class="rows-of"> with <b>{count(rows)}</b> rows</span>} in <b>{milliseconds(ms)}</b>
           </li>
         ))}
         <li class="last">
