@@ -74,7 +74,7 @@ export function Chart({ title, lines, show, limit }: Props) {
     <figure class="chart">
       <figcaption>
         <strong>{title}</strong>
-        <button type="button" class="quiet" aria-label={`${title}: ${spanMin.value} min; show ${spanMin.value === 10 ? 60 : 10} minutes`} onClick={() => (spanMin.value = spanMin.value === 10 ? 60 : 10)}>{spanMin.value} min</button>
+        <button type="button" class="quiet" aria-label={`${spanMin.value} min of ${title}: show ${spanMin.value === 10 ? 60 : 10} min`} onClick={() => (spanMin.value = spanMin.value === 10 ? 60 : 10)}>{spanMin.value} min</button>
       </figcaption>
       <p class="keys">
         {drawn.map((line, i) => <span><i class={`swatch ${line.kind}`} />{line.label} <b>{latest[i]}</b></span>)}

@@ -166,8 +166,8 @@ export function Composer({ conversation, model, onSend, children }: Props) {
             </span>
           ) : ''}
           {isBusy
-            ? <button type="button" class="round danger" title="Stop" disabled={conversation!.isStopping.value} onClick={() => conversation!.stop()}><Icon name="stop" /><span class="hidden">Stop</span></button>
-            : <button class="round main" title="Send" disabled={isSending.value}><Icon name="send" /><span class="hidden">Send</span></button>}
+            ? <button key="stop" type="button" class="round danger" title="Stop" disabled={conversation!.isStopping.value} onClick={() => conversation!.stop()}><Icon name="stop" /><span class="hidden">Stop</span></button>
+            : <button key="send" class="round main" title="Send" disabled={isSending.value}><Icon name="send" /><span class="hidden">Send</span></button>}
         </div>
       </div>
     </form>

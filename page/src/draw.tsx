@@ -95,9 +95,10 @@ export function Draw({ model, children }: { model: string; children?: ComponentC
             }} />
           <div class="line">
             <p class="note">Enter draws, Shift+Enter begins a line.</p>
+            {/* With keys: a button that became the other one within its click would submit the form. */}
             {abort.value
-              ? <button type="button" class="danger" onClick={() => abort.value?.abort()}><Icon name="stop" />Stop</button>
-              : <button class="main"><Icon name="spark" />Draw</button>}
+              ? <button key="stop" type="button" class="danger" onClick={() => abort.value?.abort()}><Icon name="stop" />Stop</button>
+              : <button key="draw" class="main"><Icon name="spark" />Draw</button>}
           </div>
         </div>
         <details class="fold">

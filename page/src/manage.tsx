@@ -45,7 +45,7 @@ function Pull() {
     }}>
       <label>Pull a model: OWNER/REPO[:FILE-OR-QUANT][@REVISION], or a URL<input name="source" type="text" required spellcheck={false} autocomplete="off" placeholder="bartowski/Qwen3-4B-GGUF:Q4_K_M" /></label>
       <div class="buttons">
-        {abort.value ? <button type="button" onClick={() => abort.value?.abort()}>Stop</button> : <button class="main">Pull</button>}
+        {abort.value ? <button key="stop" type="button" onClick={() => abort.value?.abort()}>Stop</button> : <button key="pull" class="main">Pull</button>}
         {part.value !== null && <progress max={1} value={part.value} aria-label="Download" />}
         <span class="about" role="status">{state.value}</span>
       </div>
@@ -330,7 +330,7 @@ function Configuration() {
 const kParts = { models: ['Models', Models], keys: ['Keys', Keys], sessions: ['Sessions', Sessions], configuration: ['Configuration', Configuration] } as const;
 
 export function Manage() {
-  const name = (place.value[1] ?? '') in kParts ? (place.value[1] as keyof typeof kParts) : 'models';
+  const name = Object.hasOwn(kParts, place.value[1] ?? '') ? (place.value[1] as keyof typeof kParts) : 'models';
   const [title, Part] = kParts[name];
   return (
     <div class="manage">

@@ -115,7 +115,7 @@ export function Timeline() {
         {kinds.map(({ kind, calls, rows, ms }) => (
           <li title={kind === 'move' ? undefined : `${counted(rows, 'row')} in ${counted(calls, 'call')}`}>
             <i class={`swatch ${kind}`} />{kKindNames[kind]} <b>{count(calls)}</b>
-            {kind !== 'move' && <span class="rows-of"> with <b>{count(rows)}</b> rows</span>} in <b>{milliseconds(ms)}</b>
+            {kind !== 'move' && <span class="rows-of"> × {count(rows / calls)} rows</span>} in <b>{milliseconds(ms)}</b>
           </li>
         ))}
         <li class="last">
