@@ -20,7 +20,7 @@ PictureRequest decode(const std::string& fields) {
   EXPECT_TRUE(request.has_value()) << (request ? "" : request.error().error.message);
   return request ? std::get<PictureRequest>(request->body) : PictureRequest();
 }
-std::string refusal(const std::string& fields) {
+std::string picture_refusal(const std::string& fields) {
   const auto request = decode_request(R"({"id":"1","type":"generate_image",)" + fields + "}");
   return request ? "" : request.error().error.message;
 }
@@ -51,15 +51,15 @@ TEST(PictureCodec, ReadsTheFieldsOfTheSocket) {
 }
 
 TEST(PictureCodec, NamesTheFieldThatIsWrong) {
-  EXPECT_THAT(refusal(R"("prompt":7)"), HasSubstr("\"prompt\""));
-  EXPECT_THAT(refusal(R"("prompt":")" + std::string(4001, 'a') + "\""), HasSubstr("\"prompt\""));
-  EXPECT_THAT(refusal(R"("prompt":"a","n":11)"), HasSubstr("\"n\""));
-  EXPECT_THAT(refusal(R"("prompt":"a","n":0)"), HasSubstr("\"n\""));
-  EXPECT_THAT(refusal(R"("prompt":"a","steps":151)"), HasSubstr("\"steps\""));
-  EXPECT_THAT(refusal(R"("prompt":"a","guidance":0.5)"), HasSubstr("\"guidance\""));
-  EXPECT_THAT(refusal(R"("prompt":"a","width":1025)"), HasSubstr("\"width\""));
-  EXPECT_THAT(refusal(R"("prompt":"a","seed":-1)"), HasSubstr("\"seed\""));
-  EXPECT_THAT(refusal(R"("prompt":"a","partial_images":4)"), HasSubstr("\"partial_images\""));
+  EXPECT_THAT(picture_refusal(R"("prompt":7)"), HasSubstr("\"prompt\""));
+  EXPECT_THAT(picture_refusal(R"("prompt":")" + std::string(4001, 'a') + "\""), HasSubstr("\"prompt\""));
+  EXPECT_THAT(picture_refusal(R"("prompt":"a","n":11)"), HasSubstr("\"n\""));
+  EXPECT_THAT(picture_refusal(R"("prompt":"a","n":0)"), HasSubstr("\"n\""));
+  EXPECT_THAT(picture_refusal(R"("prompt":"a","steps":151)"), HasSubstr("\"steps\""));
+  EXPECT_THAT(picture_refusal(R"("prompt":"a","guidance":0.5)"), HasSubstr("\"guidance\""));
+  EXPECT_THAT(picture_refusal(R"("prompt":"a","width":1025)"), HasSubstr("\"width\""));
+  EXPECT_THAT(picture_refusal(R"("prompt":"a","seed":-1)"), HasSubstr("\"seed\""));
+  EXPECT_THAT(picture_refusal(R"("prompt":"a","partial_images":4)"), HasSubstr("\"partial_images\""));
 }
 
 // The bodies of the frames.
