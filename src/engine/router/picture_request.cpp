@@ -119,7 +119,7 @@ class Delivery {
 };
 
 // What a request's drawings are made from.
-struct Input {
+struct PictureInput {
   llm::CaptionTokens caption;
   llm::CaptionTokens negative;
   std::vector<std::uint8_t> begin;  // Levels; empty: noise.
@@ -131,7 +131,7 @@ struct Asked {
   std::optional<ImageSource> begin;
 };
 
-Expected<Input> read_input(const llm::PictureModel& model, const Asked& call, const Fit& fit) {
+Expected<PictureInput> read_input(const llm::PictureModel& model, const Asked& call, const Fit& fit) {
   auto read = model.read_caption(call.caption);
   if (!read) {
     read.error().field = "prompt";
@@ -143,7 +143,7 @@ Expected<Input> read_input(const llm::PictureModel& model, const Asked& call, co
     read_negative.error().field = "negative_prompt";
     return std::unexpected(read_negative.error());
   }
-  Input input{.caption = *std::move(read), .negative = *std::move(read_negative), .begin = {}};
+  PictureInput input{.caption = *std::move(read), .negative = *std::move(read_negative), .begin = {}};
   if (!call.begin) return input;
   auto begin = image::read_fitted(*call.begin, fit.width, fit.height);
   if (!begin) {
