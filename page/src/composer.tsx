@@ -150,8 +150,8 @@ export function Composer({ conversation, model, onSend }: Props) {
             </>
           )}
           {isBusy
-            ? <button type="button" class="danger" disabled={conversation!.isStopping.value} onClick={() => conversation!.stop()}>Stop</button>
-            : <button class="main" disabled={isSending.value}>Send</button>}
+            ? <button key="stop" type="button" class="danger" disabled={conversation!.isStopping.value} onClick={() => conversation!.stop()}>Stop</button>
+            : <button key="send" class="main" disabled={isSending.value}>Send</button>}
         </div>
       </div>
       <p class="note" id="message-help">

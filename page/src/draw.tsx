@@ -89,7 +89,8 @@ export function Draw({ model }: { model: string }) {
         </details>
         <Problem text={problem.value} onClose={() => (problem.value = '')} />
         <div class="buttons">
-          {abort.value ? <button type="button" class="danger" onClick={() => abort.value?.abort()}>Stop</button> : <button class="main">Draw</button>}
+          {/* With keys: a button that became the other one within its click would submit the form. */}
+          {abort.value ? <button key="stop" type="button" class="danger" onClick={() => abort.value?.abort()}>Stop</button> : <button key="draw" class="main">Draw</button>}
         </div>
       </form>
       <div class="gallery" aria-busy={abort.value !== null}>

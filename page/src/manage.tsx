@@ -45,7 +45,7 @@ function Pull() {
     }}>
       <label>Pull a model: OWNER/REPO[:FILE-OR-QUANT][@REVISION], or a URL<input name="source" type="text" required spellcheck={false} autocomplete="off" /></label>
       <div class="buttons">
-        {abort.value ? <button type="button" onClick={() => abort.value?.abort()}>Stop</button> : <button>Pull</button>}
+        {abort.value ? <button key="stop" type="button" onClick={() => abort.value?.abort()}>Stop</button> : <button key="pull">Pull</button>}
         {part.value !== null && <progress max={1} value={part.value} aria-label="Download" />}
         <span class="about" role="status">{state.value}</span>
       </div>

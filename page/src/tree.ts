@@ -98,7 +98,9 @@ export function branchesAt(session: Session, turn: number, sessions: readonly Se
       const about = metadata(other.session_id);
       return other.session_id === parent || (about?.forked_from === parent && about.forked_at_turn === String(turn));
     })
-    .sort((a, b) => a.created_s - b.created_s || a.session_id.localeCompare(b.session_id));
+    // Sessions of the same second: the parent is older than its branches.
+    .sort((a, b) => a.created_s - b.created_s || Number(b.session_id === parent) - Number(a.session_id === parent) ||
+      a.session_id.localeCompare(b.session_id));
   const seen = new Set<string>();
   for (let id: string | undefined = session.session_id; id && !seen.has(id); id = metadata(id)?.forked_from) {
     seen.add(id);
