@@ -73,7 +73,7 @@ class PageTest(uma.DaemonTest):
     """A daemon with the page, and a browser. A fault of the browser's console, a request to elsewhere or a dialog fails each test."""
 
     model = uma.TINY_CHAT
-    flags = ("--http", "127.0.0.1:0", "--kv-cells", "16384", "--slots", "4", "--threads", "1")
+    flags = ("--http", "127.0.0.1:0", "--kv-cells", "32768", "--slots", "4", "--threads", "1")
     expects = UNSERVED
 
     @classmethod

@@ -151,8 +151,7 @@ export async function keyboard(scenario, { model, slow }) {
     throw new Error(`${key} did not reach ${name}`);
   };
   await tab.until(async () => (await tab.model().locator('option').count()) > 2, 'models');
-  await tab.page.evaluate(() => document.activeElement.blur());
-  await keyboard.press('Tab');
+  await pressUntil('Shift+Tab', 'Skip');
   const skip = await focused();
   await keyboard.press('Enter');
   const skipped = await focused();
@@ -163,7 +162,7 @@ export async function keyboard(scenario, { model, slow }) {
     await pressUntil('Tab', 'Message');
   };
   await choose(model);
-  await keyboard.type('First:');
+  await keyboard.type('Anchor:');
   await keyboard.press('Shift+Enter');
   await keyboard.type('ask1');
   await keyboard.press('Enter');
@@ -180,7 +179,7 @@ export async function keyboard(scenario, { model, slow }) {
   await tab.page.evaluate(() => document.activeElement.blur());
   await keyboard.press('/');
   const search = await focused();
-  await keyboard.type('first');
+  await keyboard.type('anchor');
   await tab.until(async () => (await tab.rows().count()) === 1, 'one session found');
   await keyboard.press('ArrowDown');
   const row = await focused();
@@ -244,7 +243,7 @@ export async function restarted(scenario, { model }) {
   await tab.finished(1);
   const before = await tab.texts();
   await tab.setting('Longest reply, tokens').fill('');
-  const seen = [];
+  const restarts = [];
   for (const how of ['kill', 'terminate']) {
     await tab.say(`Tell me a long story (${how}).`);
     await tab.until(async () => (await tab.replies().nth(1).innerText().catch(() => '')).length > 40, 'a reply');
@@ -257,12 +256,12 @@ export async function restarted(scenario, { model }) {
     await tab.alert().filter({ hasText: 'Trying again' }).waitFor({ state: 'hidden' });
     await tab.until(async () => (await tab.button('Stop').count()) === 0, 'the end of the reply');
     await tab.questions().getByText('First message', { exact: true }).waitFor();
-    seen.push({ how, alerts, texts: await tab.texts(), message: await tab.message().inputValue(), replies: await tab.replies().count() });
+    restarts.push({ how, alerts, texts: await tab.texts(), message: await tab.message().inputValue(), replies: await tab.replies().count() });
     if (how === 'kill') await tab.message().fill('');
   }
   await tab.setting('Longest reply, tokens').fill('8');
   const count = await tab.replies().count();
   await tab.say('Last message');
   await tab.finished(count + 1);
-  return { id: tab.id(), before, seen, after: await tab.texts() };
+  return { id: tab.id(), before, restarts, after: await tab.texts() };
 }
