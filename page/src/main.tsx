@@ -4,6 +4,7 @@ import { type ComponentType, render } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { followTabs, isAnyReplying } from './conversation.ts';
 import { snapshot, watch } from './live.ts';
+import { showTextsOnly } from './shown_texts.ts';
 import {
   announcement, apiKey, connection, connectionProblem, followPlace, goTo, keepFresh, metadataOf, openId, place, refresh, sessions,
   version, view, warning,
@@ -12,6 +13,7 @@ import { recall, remember } from './store.ts';
 import { listIsOpen, Talk } from './talk.tsx';
 import { titleOf } from './tree.ts';
 import { Dialog, Problem } from './ui.tsx';
+import { visibleText } from './visible_text.ts';
 
 // Views that are not needed to talk are loaded when they are opened.
 const kLaterViews: Record<string, () => Promise<ComponentType>> = {
@@ -63,7 +65,7 @@ function Page() {
   const session = sessions.value.find((each) => each.session_id === id);
   const title = session ? `${titleOf(session, metadataOf(id))} – uma-serve` : 'uma-serve';
   useEffect(() => {
-    document.title = title;
+    document.title = visibleText(title);
   }, [title]);
   useEffect(() => {
     listIsOpen.value = false;
@@ -124,6 +126,7 @@ for (const name of ['dragover', 'drop']) addEventListener(name, (event) => event
 // A reply ends with the page that reads it.
 addEventListener('beforeunload', (event) => isAnyReplying() && event.preventDefault());
 
+showTextsOnly();
 followPlace();
 followTabs();
 if (location.hash === '') {

@@ -330,7 +330,7 @@ function Configuration() {
 const kParts = { models: ['Models', Models], keys: ['Keys', Keys], sessions: ['Sessions', Sessions], configuration: ['Configuration', Configuration] } as const;
 
 export function Manage() {
-  const name = (place.value[1] ?? '') in kParts ? (place.value[1] as keyof typeof kParts) : 'models';
+  const name = Object.hasOwn(kParts, place.value[1] ?? '') ? (place.value[1] as keyof typeof kParts) : 'models';
   const [title, Part] = kParts[name];
   return (
     <>

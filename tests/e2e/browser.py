@@ -91,7 +91,7 @@ class PageTest(uma.DaemonTest):
     def url_of(daemon):
         return re.search(r"http +(http://[\w.]+:\d+)/v1", daemon.log()).group(1) + "/"
 
-    def scenario(self, name, expects=(), answers=None, url=None, **options):
+    def scenario(self, name, /, *, expects=(), answers=None, url=None, **options):
         """Runs a scenario of page/ and returns what it saw."""
         seen = self.browser.run(name, url or self.url, options, [*self.expects, *expects], answers or {})
         if "error" in seen:

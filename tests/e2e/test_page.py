@@ -47,19 +47,21 @@ DAYS = {"type": "object", "properties": {"day": {"enum": ["Monday", "Sunday"]}},
 
 
 def write_models(folder):
-    """A model that plays replies, one that writes long and slowly, and one that reads pictures."""
+    """A model that plays replies, one that writes long and slowly, and one that reads pictures. Returns the daemon's configuration."""
     played.write_model(folder / "player.gguf", REPLIES, ["gotresult"], [f"ask{digit}" for digit in range(1, 10)])
     subprocess.run([uma.MAKE_MODEL, "--preset", "tiny-chat", "--layers", "8", "--width", "256", "--heads", "8", "--kv-heads", "2", "--ff", "512",
                     "--n-ctx", "32768", "--out", folder / "slow.gguf"], check=True, timeout=uma.WAIT_S)
-    (folder / "models.yaml").write_text(f"eyes: {{path: {vision.MODEL}, projector: {vision.PROJECTOR}}}\n")
+    # Greedy, because by chance a random model ends its reply at any place.
+    (folder / "models.yaml").write_text(f"slow: {{path: slow.gguf, temperature: 0}}\n"
+                                        f"eyes: {{path: {vision.MODEL}, projector: {vision.PROJECTOR}}}\n")
+    return f"models_dirs: [{folder}]\nmodels: {{file: {folder}/models.yaml}}\n"
 
 
 class TalkTest(browser.PageTest):
     @classmethod
     def setUpClass(cls):
         folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-page-")))
-        write_models(folder)
-        cls.config = f"models_dirs: [{folder}]\nmodels: {{file: {folder}/models.yaml}}\n"
+        cls.config = write_models(folder)
         super().setUpClass()
 
     def texts(self, session):

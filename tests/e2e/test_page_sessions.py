@@ -91,11 +91,11 @@ class Restart(browser.PageTest):
     @classmethod
     def setUpClass(cls):
         folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-page-restart-")))
-        write_models(folder)
+        cls.config = write_models(folder)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        cls.model = folder / "slow.gguf"
+        cls.model = "slow"
         cls.flags = ("--http", f"127.0.0.1:{port}", "--kv-cells", "32768", "--slots", "4", "--threads", "1")
         super().setUpClass()
 
