@@ -72,7 +72,6 @@ class Hostile(browser.PageTest):
     @classmethod
     def setUpClass(cls):
         folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-page-hostile-")))
-        cls.files = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-page-files-")))
         argument = json.dumps({"city": f"{TEXTS['image']} {TEXTS['script']}", "days": 2})
         replies = {
             "askone": "\n\n".join(TEXTS[name] for name in ("script", "image", "svg", "links")).replace("\x01", "").replace("\t", " "),
@@ -128,9 +127,7 @@ class Hostile(browser.PageTest):
 
     def test_names(self):
         session = self.shown_with("Hello")
-        file = self.files / "<img src=x onerror=hit=1>\u202e.umasession"
-        file.write_text("no session")
-        seen = self.scenario("hostile.names", title=NAME[:100], tag="<b>x</b>", session=session, model=self.model_name, files=[str(file)],
+        seen = self.scenario("hostile.names", title=NAME[:100], tag="<b>x</b>", session=session, model=self.model_name, files=[f"{NAME}.umasession", "../../x.umasession"],
                              expects=["status of 400"])
         for place, harm in seen.harm.items():
             with self.subTest(place):
@@ -193,7 +190,8 @@ class OtherOrigins(browser.PageTest):
                 for text in seen.texts:
                     self.assertNotIn("tiny-chat", text)
                 self.assertEqual(403, seen.formStatus)
-                asked = self.requests_since(mark)
+                # The tab with the refusal of a form is umad's own, and asks for an icon.
+                asked = [request for request in self.requests_since(mark) if request[1] != "/favicon.ico"]
                 self.assertEqual([], [request for request in asked if request[2] != 403])
                 self.assertLessEqual({"GET", "POST", "OPTIONS"}, {method for method, _, _ in asked})
         self.assertEqual(sessions["data"], self.ask("GET", "v1/sessions")["data"])
