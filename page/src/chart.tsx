@@ -65,7 +65,7 @@ export function Chart({ title, lines, show, limit }: Props) {
       <figcaption>
         <strong>{title}</strong>
         {drawn.map((line, i) => <span class={`key line-${line.kind}`}>{latest[i]}</span>)}
-        <button type="button" class="quiet" aria-label={`${title}: show ${spanMin.value === 10 ? 60 : 10} minutes`} onClick={() => (spanMin.value = spanMin.value === 10 ? 60 : 10)}>{spanMin.value} min</button>
+        <button type="button" class="quiet" aria-label={`${spanMin.value} min of ${title}: show ${spanMin.value === 10 ? 60 : 10} min`} onClick={() => (spanMin.value = spanMin.value === 10 ? 60 : 10)}>{spanMin.value} min</button>
       </figcaption>
       <svg viewBox={`0 0 ${kWidth} ${kHeight}`} preserveAspectRatio="none" role="img" aria-label={`${title}: ${latest.join(', ')}; at most ${show(most)} in ${spanMin.value} minutes`}>
         {limit && <path class="limit" d={`M0 ${kHeight - (limit.value / top) * (kHeight - 4)}H${kWidth}`} />}

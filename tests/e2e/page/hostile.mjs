@@ -50,7 +50,7 @@ export async function stored(scenario, { sessions, texts = {} }) {
     await route.fulfill({ response: answer, json: page });
   });
   const tab = await scenario.tabIn(context);
-  await tab.heading('New session').waitFor();
+  await tab.beginning().waitFor();
   const seen = {};
   for (const [name, id] of Object.entries(sessions)) {
     await tab.page.evaluate((to) => (location.hash = to), `#/talk/${id}`);

@@ -1,6 +1,7 @@
 // What is true of every view: it can be used with a screen reader, its first load is small, nothing jumps.
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
+import { Tab } from './tab.mjs';
 
 const axePath = createRequire(import.meta.url).resolve('axe-core/axe.min.js');
 const phone = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true };
@@ -14,7 +15,7 @@ async function findings(tab) {
 
 // Goes through all views. `visit` is called in each.
 async function tour(tab, { session, draws }, isPhone, visit) {
-  await tab.heading('New session').waitFor();
+  await tab.beginning().waitFor();
   await tab.until(async () => (await tab.model().locator('option').count()) > 2, 'models');
   await visit('new');
   await tab.model().selectOption(draws);
@@ -67,23 +68,27 @@ export async function accessible(scenario, options) {
   return { found, visited: visited.length };
 }
 
-// The requests of the first load, with their sizes as they were transferred, until the page can be used and asks no more.
+// The requests of the first load. `first`: those that began before the lists of models and sessions were here, from when on the page
+// can be used; `bytes`: what was transferred until the page asked for nothing more.
 export async function first_load(scenario) {
   const context = await scenario.profile();
-  const page = await context.newPage();
-  const network = await context.newCDPSession(page);
-  const requests = new Map();
+  const tab = new Tab(scenario, await context.newPage());
+  const network = await context.newCDPSession(tab.page);
+  let bytes = 0;
   await network.send('Network.enable');
-  network.on('Network.requestWillBeSent', ({ requestId, request }) => {
-    if (request.url.startsWith('http')) requests.set(requestId, { path: new URL(request.url).pathname, bytes: 0 });
-  });
-  network.on('Network.loadingFinished', ({ requestId, encodedDataLength }) => {
-    if (requests.has(requestId)) requests.get(requestId).bytes = encodedDataLength;
-  });
-  await page.goto(scenario.url);
-  await page.getByRole('textbox', { name: 'Message' }).waitFor();
-  await page.waitForLoadState('networkidle');
-  return { requests: [...requests.values()], encodings: await page.evaluate(() => performance.getEntriesByType('resource').map(({ name, encodedBodySize, decodedBodySize }) => [name, encodedBodySize, decodedBodySize])) };
+  network.on('Network.loadingFinished', ({ encodedDataLength }) => (bytes += encodedDataLength));
+  await tab.page.goto(scenario.url);
+  await tab.until(async () => (await tab.model().locator('option').count()) > 0, 'models to choose from');
+  await tab.page.waitForLoadState('networkidle');
+  const entries = await tab.page.evaluate(() => performance.getEntriesByType('resource').map(({ name, startTime, responseEnd, encodedBodySize, decodedBodySize }) =>
+    ({ path: new URL(name).pathname, startTime, responseEnd, encodedBodySize, decodedBodySize })));
+  const endOf = (path) => entries.find((each) => each.path === path).responseEnd;
+  const usable = Math.max(endOf('/v1/models'), endOf('/v1/sessions'));
+  return {
+    bytes,
+    first: ['/', ...entries.filter(({ startTime }) => startTime < usable).map(({ path }) => path)],
+    files: entries.filter(({ path }) => /\.(js|css)$/.test(path)).map(({ path, encodedBodySize, decodedBodySize }) => [path, encodedBodySize, decodedBodySize]),
+  };
 }
 
 // How far things jump by themselves in each view, and while a reply is written.

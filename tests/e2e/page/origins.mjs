@@ -120,7 +120,7 @@ export async function opened(scenario, { attacker }) {
     document.body.append(link);
     window.child = window.open(url);
   }, scenario.url)]);
-  await popup.getByRole('heading', { name: 'New session' }).waitFor();
+  await popup.getByRole('textbox', { name: 'Message' }).waitFor();
   const handle = await page.evaluate(() => {
     try {
       return { isClosed: window.child.closed, title: window.child.document?.title ?? null };
@@ -130,7 +130,7 @@ export async function opened(scenario, { attacker }) {
   });
   const opener = await popup.evaluate(() => window.opener === null);
   await page.getByRole('link', { name: 'umad' }).click();
-  await page.getByRole('heading', { name: 'New session' }).waitFor();
+  await page.getByRole('textbox', { name: 'Message' }).waitFor();
   return { handle, opener };
 }
 

@@ -47,7 +47,7 @@ export async function all(scenario, options) {
   }
   await tab.page.bringToFront();
   await tab.link('See').click();
-  await tab.region('Lanes').getByRole('cell', { name: 'Decode' }).waitFor();
+  await tab.region('Lanes').getByText(/Decode/).first().waitFor();
   await tab.page.waitForTimeout(12_000);  // So that the charts have something to show.
   await shoot(tab, 'page_see');
   for (const writer of writers) await writer.button('Stop').click();

@@ -86,7 +86,7 @@ export async function forked_and_deleted(scenario, { model }) {
   const kept = tab.id();
   await tab.button('Delete…').click();
   await tab.dialog('Delete').getByRole('button', { name: 'Delete' }).click();
-  await tab.heading('New session').waitFor();
+  await tab.beginning().waitFor();
   return { id, fork, tree, kept, titles: await tab.titles() };
 }
 
@@ -118,15 +118,11 @@ export async function keys(scenario, { model, wrong, key }) {
   const tab = await scenario.tab();
   const dialog = tab.dialog('API key');
   await dialog.waitFor();
-  const use = async (text) => {
-    await dialog.getByLabel('Key').fill(text);
-    await dialog.getByRole('button', { name: 'Use' }).click();
-  };
   await tab.page.keyboard.press('Escape');
   await dialog.waitFor();
-  await use(wrong);
+  await tab.useKey(wrong);
   const refused = await dialog.getByRole('alert').innerText();
-  await use(key);
+  await tab.useKey(key);
   await dialog.waitFor({ state: 'hidden' });
   await tab.newSession({ model });
   await tab.say('First: ask1');
@@ -169,7 +165,7 @@ export async function keyboard(scenario, { model, slow }) {
   await tab.finished(1);
   const first = await tab.texts();
   await keyboard.press('Alt+n');
-  await tab.heading('New session').waitFor();
+  await tab.beginning().waitFor();
   await choose(slow);
   await keyboard.type('Second story');
   await keyboard.press('Enter');
@@ -200,7 +196,7 @@ export async function telephone(scenario, { model, session }) {
     const { scroll, inner } = await tab.page.evaluate(() => ({ scroll: document.scrollingElement.scrollWidth, inner: window.innerWidth }));
     if (scroll > inner) wide.push(`${place}: ${scroll} > ${inner}`);
   };
-  await tab.heading('New session').waitFor();
+  await tab.beginning().waitFor();
   await check('new');
   await tab.button('Sessions').tap();
   await tab.list().waitFor();
@@ -220,7 +216,7 @@ export async function telephone(scenario, { model, session }) {
   await tab.details().getByRole('button', { name: 'Close' }).first().tap();
   await tab.details().waitFor({ state: 'hidden' });
   await tab.link('See').tap();
-  await tab.heading('Models in memory').waitFor();
+  await tab.region('Models in memory').waitFor();
   await check('see');
   for (const part of ['Models', 'Keys', 'Sessions', 'Configuration']) {
     await tab.link('Manage').tap();
@@ -229,7 +225,7 @@ export async function telephone(scenario, { model, session }) {
     await check(`manage ${part}`);
   }
   await tab.link('Talk').tap();
-  await tab.heading('New session').waitFor();
+  await tab.beginning().waitFor();
   return { model, wide };
 }
 

@@ -93,6 +93,7 @@ export class Tab {
   link = (name) => this.page.getByRole('link', { name, exact: typeof name === 'string' });
   field = (name) => this.page.getByLabel(name, { exact: typeof name === 'string' });
   model = () => this.page.getByRole('combobox', { name: 'Model', exact: true });
+  beginning = () => this.page.getByRole('heading', { name: /^(New session|Begin a conversation|Draw a picture)$/, level: 1 });
   heading = (name) => this.page.getByRole('heading', { name, exact: true });
   region = (name) => this.page.getByRole('region', { name, exact: true });
   alert = () => this.page.getByRole('alert');
@@ -108,11 +109,20 @@ export class Tab {
   setting = (name) => this.details().getByRole('textbox', { name }).or(this.details().getByRole('spinbutton', { name }));
   about = () => this.page.locator('#message-help');  // The line below the message.
 
+  async useKey(key) {
+    const dialog = this.dialog('API key');
+    await dialog.getByLabel('Key').fill(key);
+    await dialog.getByRole('button', { name: 'Use' }).click();
+  }
+
   async newSession({ model, system } = {}) {
     await this.link('New session').click();
-    await this.heading('New session').waitFor();
+    await this.beginning().waitFor();
     if (model) await this.model().selectOption(model);
-    if (system !== undefined) await this.field('System prompt').fill(system);
+    if (system === undefined) return;
+    const field = this.field('System prompt');
+    if (!(await field.isVisible())) await this.button('Options').click();
+    await field.fill(system);
   }
 
   async say(text) {
@@ -136,7 +146,8 @@ export class Tab {
 
   // The id of the open session.
   id = () => /^#\/talk\/([0-9a-f]{32})$/.exec(new URL(this.page.url()).hash)?.[1] ?? '';
-  titles = async () => (await this.rows().getByRole('link').allInnerTexts()).map((text) => text.split('\n')[0].trim());
+  // Titles in the list; those of forks begin with "Fork: ".
+  titles = () => this.rows().getByRole('link').evaluateAll((all) => all.map((link) => link.firstElementChild.textContent.replace(/^↳ /, 'Fork: ')));
   texts = async () => ({ asked: await this.questions().allInnerTexts(), replied: await this.replies().allInnerTexts() });
   shift = () => this.page.evaluate(() => window.seen.shift);
 

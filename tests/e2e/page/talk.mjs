@@ -2,7 +2,7 @@
 
 export async function first_load(scenario) {
   const tab = await scenario.tab();
-  await tab.heading('New session').waitFor();
+  await tab.beginning().waitFor();
   const model = tab.model();
   await tab.until(async () => (await model.locator('option').count()) > 0, 'models to choose from');
   await tab.page.getByRole('banner').getByText(/^umad \d/).waitFor();
@@ -204,7 +204,7 @@ export async function drawn(scenario, { model }) {
   await tab.until(async () => (await finished.count()) === 2, 'two pictures');
   await tab.button('Draw').waitFor();
   const sizes = await finished.getByRole('img').evaluateAll((all) => all.map((image) => [image.naturalWidth, image.naturalHeight, image.alt]));
-  const captions = await finished.locator('figcaption').allInnerTexts();
+  const captions = (await finished.locator('figcaption').allInnerTexts()).map((text) => text.replace(/\s+/g, ' '));
   const { content } = await tab.saved(() => finished.first().getByRole('link', { name: 'Save' }).click());
   await tab.field('Steps').fill('150');
   await tab.button('Draw').click();
@@ -227,7 +227,7 @@ export async function tools(scenario, { model, tools, question, result }) {
   const call = reply.getByRole('region', { name: /^Tool call/ });
   await call.waitFor();
   await reply.getByText('Reasoning', { exact: true }).click();
-  const shown = { call: await call.innerText(), reply: await reply.innerText() };
+  const shown = { call: await call.innerText(), args: await call.locator('pre').innerText(), reply: await reply.innerText() };
   await tab.field(/^Result of/).fill(result);
   await tab.button('Send the result').click();
   const answer = await tab.finished(2);

@@ -23,15 +23,14 @@ export async function live(scenario, { model }) {
     await tab.region(name).waitFor();
   }
   const lanes = tab.region('Lanes');
-  await lanes.getByRole('cell', { name: 'Decode' }).waitFor();
   await lanes.getByText(/1 sequence\b/).waitFor();
-  const isDrawn = await lanes.getByRole('img').evaluate((canvas) => {
+  const isDrawn = await lanes.getByRole('img', { name: /^Calls of the lanes/ }).evaluate((canvas) => {
     const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
     return data.some((value) => value !== 0);
   });
   for (const name of ['Lanes', 'Speed', 'Queue', 'Models in memory', 'KV tiers', 'Devices', 'Tenants']) panels[name] = await tab.region(name).innerText();
-  const calls = async () => Number((await lanes.getByRole('row').filter({ hasText: 'Decode' }).getByRole('cell').nth(1).innerText()).replaceAll(',', ''));
-  const first = await calls();
+  const calls = async () => Number(/Decode\s+([\d,]+)/.exec(await lanes.innerText())?.[1].replaceAll(',', '') ?? 0);
+  const first = await tab.until(calls, 'calls of the lanes');
   const later = await tab.until(async () => {
     const now = await calls();
     return now !== first && now;
@@ -96,8 +95,9 @@ export async function pull(scenario, { source, name, missing }) {
   return { refused, part, told };
 }
 
-export async function make_key(scenario, { name }) {
+export async function make_key(scenario, { key, name }) {
   const tab = await scenario.tab('#/manage/keys');
+  await tab.useKey(key);
   await tab.field('Name').fill(name);
   await tab.field('Tenant').fill('robots');
   await tab.field('Requests per minute').fill('60');
@@ -106,7 +106,7 @@ export async function make_key(scenario, { name }) {
   const text = await made.innerText();
   await tab.button('Hide').click();
   await made.waitFor({ state: 'hidden' });
-  return { text, kept: await tab.storage() };
+  return { text, shown: await tab.page.getByRole('main').innerText(), kept: await tab.storage() };
 }
 
 export async function stored_sessions(scenario, { names }) {
