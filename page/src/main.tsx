@@ -88,7 +88,8 @@ function Page() {
       </header>
       <ConnectionState />
       <Problem text={warning.value} onClose={() => (warning.value = '')} />
-      {isTalking ? <Talk /> : <LaterView name={view.value} />}
+      {/* With another key a view reads anew. */}
+      {isTalking ? <Talk /> : <LaterView key={apiKey.value} name={view.value} />}
       <div class="hidden" role="status" aria-live="polite">{announcement}</div>
       {connection.value === 'needs key' && <KeyDialog />}
     </>

@@ -168,7 +168,7 @@ class Talk(TalkTest):
 
     def test_calls_and_reasoning_are_shown(self):
         seen = self.scenario("talk.tools", model="player", tools=[LOOK_UP], question="How many ships? askcall", result="12 ships: gotresult")
-        self.assertIn("Tool call look_up", seen.shown["call"])
+        self.assertRegex(seen.shown["call"], r"^Tool call\s+look_up\b")
         self.assertEqual({"city": "Cork", "days": 2}, json.loads(seen.shown["args"]))
         self.assertIn("The user asks for a place.", seen.shown["reply"])
         self.assertNotIn("tool_call", seen.shown["reply"])

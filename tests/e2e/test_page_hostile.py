@@ -122,7 +122,7 @@ class Hostile(browser.PageTest):
         self.assertEqual(([], True), (seen.harm, seen.isAlive))
         self.assertIn("<script>window.hit='script'</script>", seen.replied[0])
         self.assertIn("[picture: a]", seen.replied[1])
-        self.assertIn("Tool call look_up", seen.replied[2])
+        self.assertRegex(seen.replied[2], r"Tool call\s+look_up\b")
         self.assertIn("onerror", seen.replied[2])
 
     def test_names(self):
