@@ -62,7 +62,7 @@ async function buildPage() {
     legalComments: 'none',
     define: { 'process.env.NODE_ENV': '"production"' },
   });
-  await build({ entryPoints: ['src/page.css'], outfile: `${out}/page.css`, minify: true, logLevel: 'warning' });
+  await build({ entryPoints: ['src/page.css'], bundle: true, outfile: `${out}/page.css`, minify: true, logLevel: 'warning' });
   await cp('src/index.html', `${out}/index.html`);
   await writeLicences(metafile);
   await compressAll();

@@ -4,7 +4,7 @@ import { useSignal } from '@preact/signals';
 export interface Line {
   label: string;
   points: readonly [number, number][];  // Unix time in ms, value; NaN: not known.
-  kind: 1 | 2 | 3;
+  kind: string;  // A class of the style sheet, which has its colour.
 }
 
 const kWidth = 600;
@@ -24,7 +24,7 @@ function columns(points: readonly [number, number][], from: number, to: number):
 
 function pathOf(values: readonly (number | null)[], top: number): string {
   let path = '';
-  let last = -10;
+  let last = -Infinity;
   values.forEach((value, i) => {
     if (value === null) return;
     const x = ((i + 0.5) / kColumns) * kWidth;
@@ -34,6 +34,14 @@ function pathOf(values: readonly (number | null)[], top: number): string {
     last = i;
   });
   return path;
+}
+
+// The space between a line and the axis, for its pale filling.
+function areaOf(path: string): string {
+  return path.split(/(?=M)/).filter((piece) => piece !== '').map((piece) => {
+    const points = [...piece.matchAll(/[ML]([\d.]+) /g)];
+    return `${piece}L${points.at(-1)![1]} ${kHeight}L${points[0]![1]} ${kHeight}Z`;
+  }).join('');
 }
 
 function niceTop(value: number): number {
@@ -58,20 +66,32 @@ export function Chart({ title, lines, show, limit }: Props) {
   const top = niceTop(Math.max(most, limit?.value ?? 0));
   const latest = drawn.map((line) => {
     const value = line.points.at(-1)?.[1];
-    return `${line.label} ${value === undefined || Number.isNaN(value) ? 'unknown' : show(value)}`;
+    return value === undefined || Number.isNaN(value) ? '–' : show(value);
   });
+  const isEmpty = drawn.every((line) => line.values.every((value) => value === null));
+  const limitY = limit ? kHeight - (limit.value / top) * (kHeight - 4) : 0;
   return (
     <figure class="chart">
       <figcaption>
         <strong>{title}</strong>
-        {drawn.map((line, i) => <span class={`key line-${line.kind}`}>{latest[i]}</span>)}
         <button type="button" class="quiet" aria-label={`${spanMin.value} min of ${title}: show ${spanMin.value === 10 ? 60 : 10} min`} onClick={() => (spanMin.value = spanMin.value === 10 ? 60 : 10)}>{spanMin.value} min</button>
       </figcaption>
-      <svg viewBox={`0 0 ${kWidth} ${kHeight}`} preserveAspectRatio="none" role="img" aria-label={`${title}: ${latest.join(', ')}; at most ${show(most)} in ${spanMin.value} minutes`}>
-        {limit && <path class="limit" d={`M0 ${kHeight - (limit.value / top) * (kHeight - 4)}H${kWidth}`} />}
-        {drawn.map((line) => <path class={`line-${line.kind}`} d={pathOf(line.values, top)} />)}
-      </svg>
-      <p class="about">0 to {show(top)}{limit && `; dashed: ${limit.label}, ${show(limit.value)}`}</p>
+      <p class="keys">
+        {drawn.map((line, i) => <span><i class={`swatch ${line.kind}`} />{line.label} <b>{latest[i]}</b></span>)}
+        {limit && <span><i class="swatch dashed" />{limit.label} <b>{show(limit.value)}</b></span>}
+      </p>
+      <div class="plot">
+        <span class="about">{show(top)}</span>
+        {isEmpty && <span class="about none">Nothing was measured yet.</span>}
+        <svg viewBox={`0 0 ${kWidth} ${kHeight}`} preserveAspectRatio="none" role="img" aria-label={`${title}: ${drawn.map((line, i) => `${line.label} ${latest[i]}`).join(', ')}; at most ${show(most)} in ${spanMin.value} minutes`}>
+          <path class="grid-line" d={`M0 4H${kWidth}M0 ${4 + (kHeight - 4) / 2}H${kWidth}M0 ${kHeight}H${kWidth}`} />
+          {limit && <path class="limit" d={`M0 ${limitY}H${kWidth}`} />}
+          {drawn.map((line) => {
+            const path = pathOf(line.values, top);
+            return <g class={`line ${line.kind}`}><path class="area" d={areaOf(path)} /><path d={path} /></g>;
+          })}
+        </svg>
+      </div>
     </figure>
   );
 }

@@ -1,5 +1,6 @@
 // Blocks of code and formulas. The libraries that colour and set them are loaded with the first of each.
 import { useEffect, useRef, useState } from 'preact/hooks';
+import { Icon } from './icons.tsx';
 import { visibleText } from './visible_text.ts';
 
 const kHighlightCharsMax = 50_000;
@@ -31,7 +32,7 @@ export function CodeBlock({ text, language, isOpen }: { text: string; language?:
     <figure class="code">
       <figcaption>
         <span>{visibleText(language || 'text').slice(0, 40)}</span>
-        <button type="button" class="quiet" onClick={copy}>{copied ? 'Copied' : 'Copy'}</button>
+        <button type="button" class="quiet" onClick={copy}><Icon name="copy" />{copied ? 'Copied' : 'Copy'}</button>
       </figcaption>
       <pre tabIndex={0}>
         {/* Replaced as a whole, because its children change outside of Preact. */}

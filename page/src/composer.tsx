@@ -1,8 +1,11 @@
 // The field in which a message is written, with its pictures.
 import { useSignal, useSignalEffect } from '@preact/signals';
+import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import type { Conversation } from './conversation.ts';
+import { StackedBar } from './bars.tsx';
 import { count, counted } from './format.ts';
+import { Icon } from './icons.tsx';
 import { kPicturesCharsMax, pictureFiles, readPicture } from './pictures.ts';
 import { api, modelOf, sessions } from './state.ts';
 import { recall, remember } from './store.ts';
@@ -16,9 +19,10 @@ interface Props {
   conversation: Conversation | null;  // Null: the first message of a new session.
   model: string;
   onSend: (input: InputItem[], text: string) => Promise<boolean>;  // False: the message stays in the field.
+  children?: ComponentChildren;  // Controls above the field.
 }
 
-export function Composer({ conversation, model, onSend }: Props) {
+export function Composer({ conversation, model, onSend, children }: Props) {
   const draftName = `draft.${conversation?.id ?? ''}`;
   const text = useSignal(recall(draftName, ''));
   const pictures = useSignal<string[]>([]);
@@ -49,7 +53,7 @@ export function Composer({ conversation, model, onSend }: Props) {
   useEffect(() => {
     remember(draftName, text.value === '' ? undefined : text.value);
     const element = field.current!;
-    element.rows = Math.min(12, Math.max(2, text.value.split('\n').length));
+    element.rows = Math.min(12, Math.max(1, text.value.split('\n').length));
     tokens.value = null;
     if (text.value === '' || text.value.length > 200_000 || modelOf(model)?.state !== 'ready') return;
     const abort = new AbortController();
@@ -117,19 +121,20 @@ export function Composer({ conversation, model, onSend }: Props) {
         problem.value = '';
         if (conversation) conversation.problem.value = '';
       }} />
-      {pictures.value.length > 0 && (
-        <ul class="pictures" aria-label="Pictures of the message">
-          {pictures.value.map((address, i) => (
-            <li>
-              <img src={address} alt={`Picture ${i + 1}`} />
-              <button type="button" aria-label={`Remove picture ${i + 1}`} onClick={() => (pictures.value = pictures.value.filter((_, at) => at !== i))}>×</button>
-            </li>
-          ))}
-        </ul>
-      )}
-      <div class="line">
+      {children}
+      <div class="field">
+        {pictures.value.length > 0 && (
+          <ul class="pictures" aria-label="Pictures of the message">
+            {pictures.value.map((address, i) => (
+              <li>
+                <img src={address} alt={`Picture ${i + 1}`} />
+                <button type="button" class="icon-only" aria-label={`Remove picture ${i + 1}`} onClick={() => (pictures.value = pictures.value.filter((_, at) => at !== i))}><Icon name="close" /></button>
+              </li>
+            ))}
+          </ul>
+        )}
         <textarea
-          id="message" ref={field} rows={2} value={text.value} aria-label="Message" placeholder="Message"
+          id="message" ref={field} rows={1} value={text.value} aria-label="Message" placeholder={conversation ? 'Go on…' : 'Ask anything'}
           aria-describedby="message-help"
           onInput={(event) => (text.value = event.currentTarget.value)} onKeyDown={keys}
           onPaste={(event) => {
@@ -139,26 +144,32 @@ export function Composer({ conversation, model, onSend }: Props) {
             void add(files);
           }}
         />
-        <div class="buttons">
+        <div class="line">
           {readsImages && (
             <>
-              <button type="button" onClick={() => file.current?.click()}>Picture…</button>
+              <button type="button" class="quiet icon-only" title="Add a picture" onClick={() => file.current?.click()}><Icon name="picture" /><span class="hidden">Picture…</span></button>
               <input ref={file} type="file" accept="image/*" multiple hidden aria-label="Pictures" onChange={(event) => {
                 void add([...(event.currentTarget.files ?? [])]);
                 event.currentTarget.value = '';
               }} />
             </>
           )}
+          <p class="note" id="message-help">
+            {text.value === ''
+              ? <span class="key-help">Enter sends, Shift+Enter begins a line, Esc stops the reply.</span>
+              : tokens.value !== null && `This message: ${counted(tokens.value, 'token')}.`}
+          </p>
+          {session && context ? (
+            <span class="note gauge" title={`The session has ${count(session.tokens)} of ${counted(context, 'token')}.`}>
+              <StackedBar size="small" whole={context} parts={[{ kind: session.tokens > 0.9 * context ? 'bad' : 'accent', value: session.tokens }]} />
+              <span class="hidden">The session has </span>{count(session.tokens)} of {count(context)}<span class="hidden"> tokens.</span>
+            </span>
+          ) : ''}
           {isBusy
-            ? <button key="stop" type="button" class="danger" disabled={conversation!.isStopping.value} onClick={() => conversation!.stop()}>Stop</button>
-            : <button key="send" class="main" disabled={isSending.value}>Send</button>}
+            ? <button key="stop" type="button" class="round danger" title="Stop" disabled={conversation!.isStopping.value} onClick={() => conversation!.stop()}><Icon name="stop" /><span class="hidden">Stop</span></button>
+            : <button key="send" class="round main" title="Send" disabled={isSending.value}><Icon name="send" /><span class="hidden">Send</span></button>}
         </div>
       </div>
-      <p class="note" id="message-help">
-        Enter sends, Shift+Enter begins a line, Esc stops the reply.
-        {tokens.value !== null && ` This message: ${counted(tokens.value, 'token')}.`}
-        {session && context ? ` The session has ${count(session.tokens)} of ${counted(context, 'token')}.` : ''}
-      </p>
     </form>
   );
 }

@@ -1,6 +1,9 @@
 // Pictures from captions, for models that draw.
 import { signal, useSignal } from '@preact/signals';
+import type { ComponentChildren } from 'preact';
+import { useRef } from 'preact/hooks';
 import { isAborted } from './api.ts';
+import { Icon } from './icons.tsx';
 import { announce, api, noteFailure } from './state.ts';
 import { Problem } from './ui.tsx';
 
@@ -34,7 +37,12 @@ function addPicture(picture: Picture) {
   pictures.value = all.slice(0, kPicturesMax);
 }
 
-export function Draw({ model }: { model: string }) {
+// What the model that comes with umad has learnt to draw.
+const kExamples = ['a large green star on black', 'a small red circle on white', 'a blue square on yellow'];
+
+export function Draw({ model, children }: { model: string; children?: ComponentChildren }) {
+  const caption = useSignal('');
+  const element = useRef<HTMLFormElement>(null);
   const problem = useSignal('');
   const abort = useSignal<AbortController | null>(null);
 
@@ -71,13 +79,30 @@ export function Draw({ model }: { model: string }) {
 
   return (
     <div class="draw">
-      <form class="column" onSubmit={(event) => {
+      <form ref={element} class="composer" onSubmit={(event) => {
         event.preventDefault();
         void draw(event.currentTarget);
       }}>
-        <label>Caption<textarea id="message" name="prompt" rows={2} required maxLength={4000} /></label>
-        <details>
-          <summary>Options</summary>
+        {children}
+        <Problem text={problem.value} onClose={() => (problem.value = '')} />
+        <div class="field">
+          <textarea id="message" name="prompt" rows={1} required maxLength={4000} aria-label="Caption" placeholder="a large green star on black" value={caption.value}
+            onInput={(event) => (caption.value = event.currentTarget.value)}
+            onKeyDown={(event) => {
+              if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
+              event.preventDefault();
+              if (!abort.value) event.currentTarget.form?.requestSubmit();
+            }} />
+          <div class="line">
+            <p class="note">Enter draws, Shift+Enter begins a line.</p>
+            {/* With keys: a button that became the other one within its click would submit the form. */}
+            {abort.value
+              ? <button key="stop" type="button" class="danger" onClick={() => abort.value?.abort()}><Icon name="stop" />Stop</button>
+              : <button key="draw" class="main"><Icon name="spark" />Draw</button>}
+          </div>
+        </div>
+        <details class="fold">
+          <summary><Icon name="chevron" />Options</summary>
           <div class="grid">
             <label>Not in the picture<input name="negative_prompt" type="text" maxLength={4000} /></label>
             <label>Size<input name="size" type="text" pattern="auto|\d+x\d+" placeholder="auto, or 512x512" /></label>
@@ -87,19 +112,25 @@ export function Draw({ model }: { model: string }) {
             <label>Seed<input name="seed" type="number" min={0} max={Number.MAX_SAFE_INTEGER} placeholder="random" /></label>
           </div>
         </details>
-        <Problem text={problem.value} onClose={() => (problem.value = '')} />
-        <div class="buttons">
-          {/* With keys: a button that became the other one within its click would submit the form. */}
-          {abort.value ? <button key="stop" type="button" class="danger" onClick={() => abort.value?.abort()}>Stop</button> : <button key="draw" class="main">Draw</button>}
-        </div>
       </form>
+      {pictures.value.length === 0 && !partial.value && (
+        <ul class="examples" aria-label="Examples">
+          {kExamples.map((text) => (
+            <li><button type="button" disabled={abort.value !== null} onClick={() => {
+              caption.value = text;
+              // The field has the text after the next rendering.
+              requestAnimationFrame(() => element.current?.requestSubmit());
+            }}>{text}</button></li>
+          ))}
+        </ul>
+      )}
       <div class="gallery" aria-busy={abort.value !== null}>
         {partial.value && <figure><img src={partial.value} alt="An unfinished picture" /><figcaption>Unfinished</figcaption></figure>}
         {pictures.value.map((picture, i) => (
           <figure key={picture.address}>
             <img src={picture.address} alt={picture.caption} />
             <figcaption>
-              {picture.caption} <span class="about">{picture.size}{picture.seed !== null && `, seed ${picture.seed}`}</span>{' '}
+              <span>{picture.caption}</span> <span class="about">{picture.size}{picture.seed !== null && `, seed ${picture.seed}`}</span>{' '}
               <a href={picture.address} download={`picture-${pictures.value.length - i}.png`}>Save</a>
             </figcaption>
           </figure>

@@ -10,6 +10,7 @@ import {
   version, view, warning,
 } from './state.ts';
 import { recall, remember } from './store.ts';
+import { Mark } from './icons.tsx';
 import { listIsOpen, Talk } from './talk.tsx';
 import { titleOf } from './tree.ts';
 import { Dialog, Problem } from './ui.tsx';
@@ -31,7 +32,7 @@ function LaterView({ name }: { name: string }) {
       .catch(() => (problem.value = 'This view could not be loaded. Load the page again.'));
   }, [name]);
   const View = loadedViews.value[name];
-  return <main id="main" class="page">{View ? <View /> : <p class="note">{problem.value || 'Loading…'}</p>}</main>;
+  return <main id="main" class="page" tabIndex={-1}>{View ? <View /> : <p class="note">{problem.value || 'Loading…'}</p>}</main>;
 }
 
 function KeyDialog() {
@@ -75,13 +76,14 @@ function Page() {
     <a href={`#/${to}`} aria-current={view.value === to || (to === 'talk' && isTalking) ? 'page' : undefined}>{label}</a>;
   return (
     <>
-      <a class="skip" href="#message" onClick={(event) => {
+      <a class="skip" href={isTalking ? '#message' : '#main'} onClick={(event) => {
         event.preventDefault();
         document.getElementById(isTalking ? 'message' : 'main')?.focus();
       }}>Skip to the content</a>
       <header class="top">
-        <nav aria-label="Views">{link('talk', 'Talk')}{link('see', 'See')}{link('manage', 'Manage')}</nav>
-        <span class="about">
+        <span class="brand"><Mark /><span class="wordmark">uma</span></span>
+        <nav class="segments" aria-label="Views">{link('talk', 'Talk')}{link('see', 'See')}{link('manage', 'Manage')}</nav>
+        <span class={`about state ${connection.value === 'ok' ? snapshot.value?.status ?? 'ok' : connection.value === 'starting' ? 'starting' : 'lost'}`}>
           {snapshot.value?.status === 'degraded' && 'degraded · '}
           {connection.value === 'ok' ? `umad ${version.value}` : connection.value}
         </span>

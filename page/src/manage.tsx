@@ -39,13 +39,13 @@ function Pull() {
     abort.value = null;
   };
   return (
-    <form onSubmit={(event) => {
+    <form class="pull" onSubmit={(event) => {
       event.preventDefault();
       void pull(event.currentTarget);
     }}>
-      <label>Pull a model: OWNER/REPO[:FILE-OR-QUANT][@REVISION], or a URL<input name="source" type="text" required spellcheck={false} autocomplete="off" /></label>
+      <label>Pull a model: OWNER/REPO[:FILE-OR-QUANT][@REVISION], or a URL<input name="source" type="text" required spellcheck={false} autocomplete="off" placeholder="bartowski/Qwen3-4B-GGUF:Q4_K_M" /></label>
       <div class="buttons">
-        {abort.value ? <button key="stop" type="button" onClick={() => abort.value?.abort()}>Stop</button> : <button key="pull">Pull</button>}
+        {abort.value ? <button key="stop" type="button" onClick={() => abort.value?.abort()}>Stop</button> : <button key="pull" class="main">Pull</button>}
         {part.value !== null && <progress max={1} value={part.value} aria-label="Download" />}
         <span class="about" role="status">{state.value}</span>
       </div>
@@ -75,7 +75,7 @@ function Card({ model }: { model: string }) {
         : (
           <table>
             <caption>Defaults of sampling</caption>
-            <thead><tr><th>Value</th><th /><th>Comes from</th></tr></thead>
+            <thead><tr><th>Name</th><th>Value</th><th>Comes from</th></tr></thead>
             <tbody>
               {known.map(([name, each]) => typeof each === 'object'
                 ? <tr><td>{name}</td><td>{String(each.value)}</td><td>{each.source}</td></tr>
@@ -105,11 +105,11 @@ function ModelRow({ model }: { model: Model }) {
   return (
     <>
       <tr>
-        <td>{model.id}</td><td>{model.state}</td><td>{bytes(model.meta.size)}</td><td>{count(model.meta.n_params)}</td>
-        <td>{count(model.context_length)}</td><td>{model.capabilities.join(', ')}</td>
-        <td>
-          {!model.parent && <button type="button" aria-expanded={isOpen.value} onClick={() => (isOpen.value = !isOpen.value)}>Defaults</button>}
-          {!model.parent && <button type="button" class="danger" onClick={() => (isDeleting.value = true)}>Delete…</button>}
+        <td class="name">{model.id}</td><td><span class={`badge ${model.state}`}>{model.state}</span></td><td>{bytes(model.meta.size)}</td><td>{count(model.meta.n_params)}</td>
+        <td>{model.context_length > 0 ? count(model.context_length) : '–'}</td><td>{model.capabilities.map((each) => <span class="chip">{each}</span>)}</td>
+        <td class="actions">
+          {!model.parent && <button type="button" class="quiet" aria-expanded={isOpen.value} onClick={() => (isOpen.value = !isOpen.value)}>Defaults</button>}
+          {!model.parent && <button type="button" class="quiet danger" onClick={() => (isDeleting.value = true)}>Delete…</button>}
         </td>
       </tr>
       {(isOpen.value || problem.value !== '') && (
@@ -130,11 +130,11 @@ function Models() {
     <>
       <Pull />
       <h2>Models in memory</h2>
-      {snapshot.value ? <ModelMemory now={snapshot.value} /> : <p class="note">Reading…</p>}
+      <div class="panel">{snapshot.value ? <ModelMemory now={snapshot.value} /> : <p class="note">Reading…</p>}</div>
       <h2>Known models</h2>
       <div class="scroll">
         <table>
-          <thead><tr><th>Name</th><th>State</th><th>Weights</th><th>Parameters</th><th>Context</th><th>Can</th><th /></tr></thead>
+          <thead><tr><th>Name</th><th>State</th><th>Weights</th><th>Parameters</th><th>Context</th><th>Can</th><th><span class="hidden">Actions</span></th></tr></thead>
           <tbody>{models.value.map((model) => <ModelRow key={model.id} model={model} />)}</tbody>
         </table>
       </div>
@@ -178,13 +178,13 @@ function Keys() {
       {keys.value && (
         <div class="scroll">
           <table>
-            <thead><tr><th>Name</th><th>Tenant</th><th>Requests per minute</th><th>Tokens per minute</th><th>Deadline</th><th>Administrator</th><th /></tr></thead>
+            <thead><tr><th>Name</th><th>Tenant</th><th>Requests per minute</th><th>Tokens per minute</th><th>Deadline</th><th>Administrator</th><th><span class="hidden">Actions</span></th></tr></thead>
             <tbody>
               {keys.value.map((key) => (
                 <tr>
-                  <td>{key.name}</td><td>{key.tenant}</td><td>{key.requests_per_minute || 'no limit'}</td><td>{key.tokens_per_minute || 'no limit'}</td>
+                  <td class="name">{key.name}</td><td>{key.tenant}</td><td>{key.requests_per_minute || 'no limit'}</td><td>{key.tokens_per_minute || 'no limit'}</td>
                   <td>{key.deadline_ms ? `${count(key.deadline_ms)} ms` : 'none'}</td><td>{key.admin ? 'yes' : 'no'}</td>
-                  <td><button type="button" class="danger" onClick={() => api.deleteKey(key.name).then(read).catch((error) => (problem.value = noteFailure(error)))}>Delete</button></td>
+                  <td class="actions"><button type="button" class="quiet danger" onClick={() => api.deleteKey(key.name).then(read).catch((error) => (problem.value = noteFailure(error)))}>Delete</button></td>
                 </tr>
               ))}
             </tbody>
@@ -204,7 +204,7 @@ function Keys() {
           <label>Deadline, ms<input name="deadline_ms" type="number" min={0} placeholder="limits.deadline_ms" /></label>
           <label class="check"><input name="admin" type="checkbox" /> May change models</label>
         </div>
-        <button>Make a key</button>
+        <button class="main">Make a key</button>
       </form>
       {made.value && (
         <div class="made" role="status">
@@ -245,11 +245,11 @@ function Sessions() {
   };
   return (
     <>
-      <p>
+      <p class="lead">
         {count(all.length)} sessions with {count(sum((session) => session.tokens))} tokens. Their KV: hot {bytes(sum((session) => session.hot_bytes))}, warm{' '}
         {bytes(sum((session) => session.warm_bytes))}, cold {bytes(sum((session) => session.cold_bytes))}.
       </p>
-      <div class="buttons">
+      <div class="buttons toolbar">
         <label class="inline">Sorted by <select value={sorting.value} onChange={(event) => (sorting.value = event.currentTarget.value)}>
           {Object.keys(kSortings).map((name) => <option>{name}</option>)}
         </select></label>
@@ -258,7 +258,7 @@ function Sessions() {
       <Problem text={problem.value} onClose={() => (problem.value = '')} />
       <div class="scroll">
         <table>
-          <thead><tr><th /><th>Session</th><th>Model</th><th>Turns</th><th>Tokens</th><th>Tier</th><th>KV</th><th>Last use</th><th /></tr></thead>
+          <thead><tr><th><span class="hidden">Choice</span></th><th>Session</th><th>Model</th><th>Turns</th><th>Tokens</th><th>Tier</th><th>KV</th><th>Last use</th><th><span class="hidden">Actions</span></th></tr></thead>
           <tbody>
             {all.slice(0, kRowsAtOnce).map((session) => {
               const id = session.session_id;
@@ -271,9 +271,9 @@ function Sessions() {
                     else next.delete(id);
                     chosen.value = next;
                   }} /></td>
-                  <td>{session.mode === 'chat' ? <a href={`#/talk/${id}`}>{title}</a> : `${title} (text)`}</td><td>{session.model}{modelOf(session.model) ? '' : ' (not known)'}</td><td>{count(session.turns)}</td>
-                  <td>{count(session.tokens)}</td><td>{session.tier}</td><td>{bytes(storedOf(session))}</td><td>{ago(session.last_used_s)}</td>
-                  <td><button type="button" onClick={() => api.exportSession(id).then((file) => saveFile(file, `${title}.umasession`)).catch((error) => (problem.value = noteFailure(error)))}>Export</button></td>
+                  <td class="name">{session.mode === 'chat' ? <a href={`#/talk/${id}`}>{title}</a> : `${title} (text)`}</td><td>{session.model}{modelOf(session.model) ? '' : ' (not known)'}</td><td>{count(session.turns)}</td>
+                  <td>{count(session.tokens)}</td><td><span class={`dot ${session.tier}`} /> {session.tier}</td><td>{bytes(storedOf(session))}</td><td>{ago(session.last_used_s)}</td>
+                  <td class="actions"><button type="button" class="quiet" onClick={() => api.exportSession(id).then((file) => saveFile(file, `${title}.umasession`)).catch((error) => (problem.value = noteFailure(error)))}>Export</button></td>
                 </tr>
               );
             })}
@@ -311,12 +311,12 @@ function Configuration() {
       {values.value && (
         <>
           <label class="check"><input type="checkbox" checked={onlyStated.value} onChange={(event) => (onlyStated.value = event.currentTarget.checked)} /> Without defaults</label>
-          <div class="scroll">
+          <div class="scroll" tabIndex={0} role="region" aria-label="Settings">
             <table>
               <thead><tr><th>Setting</th><th>Value</th><th>Comes from</th></tr></thead>
               <tbody>
                 {values.value.filter((each) => !onlyStated.value || each.source !== 'default').map((each) => (
-                  <tr><td><code>{each.key}</code></td><td>{each.value}</td><td>{each.source}{each.place && `: ${each.place}`}</td></tr>
+                  <tr><td><code>{each.key}</code></td><td>{each.value}</td><td><span class={`badge ${each.source}`}>{each.source}</span>{each.place && ` ${each.place}`}</td></tr>
                 ))}
               </tbody>
             </table>
@@ -333,12 +333,12 @@ export function Manage() {
   const name = Object.hasOwn(kParts, place.value[1] ?? '') ? (place.value[1] as keyof typeof kParts) : 'models';
   const [title, Part] = kParts[name];
   return (
-    <>
-      <nav class="parts" aria-label="Parts">
+    <div class="manage">
+      <nav class="segments" aria-label="Parts">
         {Object.entries(kParts).map(([each, [label]]) => <a href={`#/manage/${each}`} aria-current={each === name ? 'page' : undefined}>{label}</a>)}
       </nav>
-      <h1>{title}</h1>
+      <h1 class="hidden">{title}</h1>
       <Part />
-    </>
+    </div>
   );
 }

@@ -3,7 +3,8 @@ import { useSignal } from '@preact/signals';
 import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import { type Conversation, receiptOf } from './conversation.ts';
 import { Markdown } from './markdown.tsx';
-import { receiptSentence } from './receipt.ts';
+import { Icon, type IconName } from './icons.tsx';
+import { ReceiptLine } from './receipt_line.tsx';
 import { metadataOf, sessions } from './state.ts';
 import { branchesAt } from './tree.ts';
 import { inputOf, messageOfUser, picturesOf, textOf, type Turn } from './turns.ts';
@@ -24,9 +25,9 @@ function Pictures({ addresses }: { addresses: readonly (string | null)[] }) {
 function Reasoning({ text, isOpen }: { text: string; isOpen: boolean }) {
   if (text === '') return null;
   return (
-    <details class="reasoning">
-      <summary>{isOpen ? 'Reasoning…' : 'Reasoning'}</summary>
-      <Markdown text={text} isOpen={isOpen} />
+    <details class="fold reasoning">
+      <summary><Icon name="chevron" /><span class={isOpen ? 'writing' : undefined}>{isOpen ? 'Reasoning…' : 'Reasoning'}</span></summary>
+      <div class="folded"><Markdown text={text} isOpen={isOpen} /></div>
     </details>
   );
 }
@@ -39,12 +40,48 @@ function pretty(json: string): string {
   }
 }
 
-function ToolCall({ name, args, isOpen }: { name: string; args: string; isOpen?: boolean }) {
+const kPreviewCharsMax = 60;
+
+// `isShown`: unfolded from the start, because somebody has to act on it.
+function ToolCall({ name, args, isOpen, isShown = isOpen }: { name: string; args: string; isOpen?: boolean; isShown?: boolean }) {
   return (
     <section class="call" aria-label={`Tool call ${name}`}>
-      <header>Tool call <code>{visibleText(name)}</code></header>
-      <pre tabIndex={0}>{visibleText(isOpen ? args : pretty(args))}</pre>
+      <details class="fold" open={isShown}>
+        <summary>
+          <Icon name="chevron" /><Icon name="tool" />Tool call <code>{visibleText(name)}</code>
+          <code class="preview">{visibleText(args.slice(0, kPreviewCharsMax))}</code>
+        </summary>
+        <pre tabIndex={0}>{visibleText(isOpen ? args : pretty(args))}</pre>
+      </details>
     </section>
+  );
+}
+
+function ToolOutput({ text }: { text: string }) {
+  return (
+    <section class="call" aria-label="Result of a tool call">
+      <details class="fold">
+        <summary><Icon name="chevron" />Result <code class="preview">{visibleText(text.slice(0, kPreviewCharsMax))}</code></summary>
+        <pre tabIndex={0}>{visibleText(text)}</pre>
+      </details>
+    </section>
+  );
+}
+
+interface ActionProps {
+  icon: IconName;
+  name: string;
+  hint?: string;
+  isPressed?: boolean;
+  disabled?: boolean;
+  onClick: () => void;
+}
+
+function Action({ icon, name, hint, isPressed, disabled, onClick }: ActionProps) {
+  return (
+    <button type="button" class="quiet icon-only" title={hint ?? name} aria-pressed={isPressed} disabled={disabled} onClick={onClick}>
+      <Icon name={icon} /><span class="hidden">{name}</span>
+    </button>
   );
 }
 
@@ -65,7 +102,7 @@ function ToolResults({ calls, conversation }: { calls: (Item & { type: 'function
           <textarea rows={2} onInput={(event) => (results.value = { ...results.value, [call.call_id]: event.currentTarget.value })} />
         </label>
       ))}
-      <button>Send {calls.length === 1 ? 'the result' : 'the results'}</button>
+      <button class="main">Send {calls.length === 1 ? 'the result' : 'the results'}</button>
     </form>
   );
 }
@@ -79,7 +116,7 @@ function Branches({ conversation, turn }: { conversation: Conversation; turn: nu
     all[to] ? <a href={`#/talk/${all[to].session_id}`} aria-label={label}>{text}</a> : <span aria-hidden="true">{text}</span>;
   return (
     <span class="branches" role="group" aria-label="Branches">
-      {link(at - 1, '◂', 'Earlier branch')} {at + 1} of {all.length} {link(at + 1, '▸', 'Later branch')}
+      {link(at - 1, '‹', 'Earlier branch')} {at + 1} of {all.length} {link(at + 1, '›', 'Later branch')}
     </span>
   );
 }
@@ -101,8 +138,8 @@ function Edit({ text, onDone }: { text: string; onDone: (text: string | null) =>
     >
       <textarea ref={field} rows={Math.min(12, text.split('\n').length + 1)} aria-label="Message" defaultValue={text} onKeyDown={keys} />
       <div class="buttons">
-        <button>Send as a new branch</button>
         <button type="button" onClick={() => onDone(null)}>Cancel</button>
+        <button class="main">Send as a new branch</button>
       </div>
     </form>
   );
@@ -113,10 +150,10 @@ function Input({ items }: { items: readonly Item[] }) {
     <>
       {items.map((item) => {
         if (item.type === 'function_call_output') {
-          return <section class="call" aria-label="Result of a tool call"><header>Result</header><pre tabIndex={0}>{visibleText(item.output)}</pre></section>;
+          return <ToolOutput text={item.output} />;
         }
         if (item.type !== 'message') return null;
-        return <><Pictures addresses={picturesOf(item.content)} /><p class="said">{visibleText(textOf(item.content))}</p></>;
+        return <div class="bubble"><Pictures addresses={picturesOf(item.content)} /><p class="said">{visibleText(textOf(item.content))}</p></div>;
       })}
     </>
   );
@@ -152,14 +189,14 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
   return (
     <>
       {turn.system.map((text) => (
-        <details class="system"><summary>System prompt</summary><p class="said">{visibleText(text)}</p></details>
+        <details class="fold system"><summary><Icon name="chevron" />System prompt</summary><div class="folded"><p class="said">{visibleText(text)}</p></div></details>
       ))}
       {turn.input.length > 0 && (
         <article class="user" aria-label="You">
           {isEditing.value && message?.type === 'message' ? <Edit text={textOf(message.content)} onDone={edited} /> : <Input items={turn.input} />}
           <footer>
             <Branches conversation={conversation} turn={turn.turn} />
-            {message && !isEditing.value && <button type="button" class="quiet" disabled={isBusy} onClick={() => (isEditing.value = true)}>Edit</button>}
+            {message && !isEditing.value && <Action icon="edit" name="Edit" hint="Edit, as a new branch" disabled={isBusy} onClick={() => (isEditing.value = true)} />}
           </footer>
         </article>
       )}
@@ -167,21 +204,17 @@ function TurnView({ turn, isLast, conversation }: { turn: Turn; isLast: boolean;
         <article class="reply" aria-label="Reply">
           {turn.output.map((item) => {
             if (item.type === 'reasoning') return <Reasoning text={textOf(item.content)} isOpen={false} />;
-            if (item.type === 'function_call') return <ToolCall name={item.name} args={item.arguments} />;
+            if (item.type === 'function_call') return <ToolCall name={item.name} args={item.arguments} isShown={isLast} />;
             return item.type === 'message' ? <Markdown text={textOf(item.content)} asText={asText.value} /> : null;
           })}
           {isLast && waiting.length > 0 && !isBusy && <ToolResults calls={waiting} conversation={conversation} />}
+          {receipt && <ReceiptLine usage={receipt.usage} reason={receipt.reason} />}
           <footer>
-            {reply !== '' && <button type="button" class="quiet" onClick={() => copyText(reply)}>Copy</button>}
-            <button type="button" class="quiet" disabled={isBusy || turn.input.length === 0} onClick={() => again()} title="With the settings at the right, as a new branch">
-              Regenerate
-            </button>
-            {reply !== '' && (
-              <button type="button" class="quiet" aria-pressed={asText.value} onClick={() => (asText.value = !asText.value)}>Show as text</button>
-            )}
-            {!isLast && <button type="button" class="quiet" disabled={isBusy} onClick={() => (isAsking.value = true)}>Rewind to here</button>}
+            {reply !== '' && <Action icon="copy" name="Copy" onClick={() => copyText(reply)} />}
+            <Action icon="again" name="Regenerate" hint="Regenerate with the settings at the right, as a new branch" disabled={isBusy || turn.input.length === 0} onClick={() => again()} />
+            {reply !== '' && <Action icon="text" name="Show as text" isPressed={asText.value} onClick={() => (asText.value = !asText.value)} />}
+            {!isLast && <Action icon="rewind" name="Rewind to here" disabled={isBusy} onClick={() => (isAsking.value = true)} />}
           </footer>
-          {receipt && <p class="receipt">{receiptSentence(receipt.usage, receipt.reason)}</p>}
         </article>
       )}
       {isAsking.value && (
@@ -207,18 +240,18 @@ function Tail({ conversation, onGrow }: { conversation: Conversation; onGrow: ()
       {reply.input.length > 0 && (
         <article class="user" aria-label="You">
           {reply.input.map((item) => 'role' in item
-            ? <>
+            ? <div class="bubble">
                 <Pictures addresses={item.content.map((part) => ('image_url' in part ? pictureData(part.image_url) : undefined)).filter((each) => each !== undefined)} />
                 <p class="said">{visibleText(item.content.map((part) => ('text' in part ? part.text : '')).join(''))}</p>
-              </>
-            : <p class="said">{visibleText(item.output)}</p>)}
+              </div>
+            : <ToolOutput text={item.output} />)}
         </article>
       )}
       <article class="reply" aria-label="Reply" aria-busy="true">
         <Reasoning text={reply.reasoning} isOpen={reply.text === ''} />
         <Markdown text={reply.text} isOpen />
         {reply.calls.map((call) => <ToolCall name={call.name} args={call.arguments} isOpen />)}
-        <p class="receipt">
+        <p class="receipt writing">
           {reply.isStopping ? 'Stopping…' : reply.isElsewhere ? 'A reply is being written for another tab or program…'
             : reply.text === '' && reply.reasoning === '' && reply.calls.length === 0 ? 'Waiting for the first token…' : 'Writing…'}
         </p>
@@ -267,7 +300,7 @@ export function Messages({ conversation }: { conversation: Conversation }) {
         ))}
         {isBusy && <Tail conversation={conversation} onGrow={follow} />}
       </div>
-      {canJump.value && <button type="button" class="jump" onClick={toEnd}>To the end</button>}
+      {canJump.value && <button type="button" class="jump" onClick={toEnd}><Icon name="down" />To the end</button>}
     </div>
   );
 }

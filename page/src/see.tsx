@@ -1,103 +1,155 @@
 // The live view: what the daemon is doing.
 import { useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
+import { Meter, percentOf, StackedBar } from './bars.tsx';
 import { Chart, type Line } from './chart.tsx';
 import { bytes, count, counted, milliseconds, percent, rate, seconds } from './format.ts';
+import { Icon } from './icons.tsx';
 import { history, type HistoryName, problem, snapshot, source, traceIsRefused } from './live.ts';
-import { Meter, ModelMemory } from './model_memory.tsx';
-import type { Moves, Snapshot } from './snapshot.ts';
+import { ModelMemory } from './model_memory.tsx';
+import type { Slot, Snapshot } from './snapshot.ts';
 import { api, noteFailure } from './state.ts';
+import { Tiers } from './tiers.tsx';
 import { Timeline } from './timeline.tsx';
 import { Problem, saveFile } from './ui.tsx';
 
-function Panel({ title, children }: { title: string; children: ComponentChildren }) {
-  return <section class="panel" aria-label={title}><h2>{title}</h2>{children}</section>;
+function Panel({ title, about, size, children }: { title: string; about?: string; size?: string; children: ComponentChildren }) {
+  return (
+    <section class={`panel ${size ?? ''}`} aria-label={title}>
+      <h2>{title}{about && <span class="about">{about}</span>}</h2>
+      {children}
+    </section>
+  );
 }
 
 const line = (label: string, name: HistoryName, kind: Line['kind']): Line => ({ label, points: history.series(name), kind });
 
+interface TileProps {
+  name: string;
+  value: string;
+  about: string;
+  kind?: string;
+}
+
+// Never "100 %" where a part is missing.
+const sharePercent = (part: number, whole: number) => (part < whole && part > 0.995 * whole ? `${Math.min(99.9, (100 * part) / whole).toFixed(1)} %` : percent(part / whole));
+
+function Tile({ name, value, about, kind }: TileProps) {
+  return <div class={`tile ${kind ?? ''}`}><dt>{name}</dt><dd><b>{value}</b><span class="about">{about}</span></dd></div>;
+}
+
 function Summary({ now }: { now: Snapshot }) {
-  const promised = now.totals.promises_kept + now.totals.promises_broken;
+  const { totals, latency } = now;
+  const promised = totals.promises_kept + totals.promises_broken;
+  const read = totals.prompt_tokens + totals.reused_tokens;
+  const contract = milliseconds(now.contract_ms);
   return (
-    <dl class="summary">
-      <div><dt>State</dt><dd class={now.status === 'ok' ? undefined : 'bad'}>{now.status}</dd></div>
-      <div><dt>Tokens per second</dt><dd>{rate(history.latest('tokens_per_s'))}</dd></div>
-      <div><dt>Requests in flight</dt><dd>{count(now.requests_open)}</dd></div>
-      <div><dt>Waiting</dt><dd>{count(now.queue_depth)}{now.oldest_waiting_s !== null && `, up to ${seconds(now.oldest_waiting_s)}`}</dd></div>
-      <div><dt>Between two tokens, median</dt><dd>{milliseconds(now.latency.p50_ms)}</dd></div>
-      <div><dt>99 % within</dt><dd>{milliseconds(now.latency.p99_ms)}</dd></div>
-      <div><dt>First token, median</dt><dd>{milliseconds(now.latency.ttft_p50_ms)}</dd></div>
-      <div><dt>Tokens on time</dt><dd>{promised > 0 ? percent(now.totals.promises_kept / promised) : 'none yet'}</dd></div>
-      <div><dt>Failed requests</dt><dd>{count(now.totals.requests_failed)} of {count(now.totals.requests)}</dd></div>
-      <div><dt>Running for</dt><dd>{seconds(now.uptime_s)}{now.crashes_total > 0 && `, ${counted(now.crashes_total, 'crash', 'crashes')}`}</dd></div>
+    <dl class="tiles">
+      <Tile name="Writing" value={rate(history.latest('tokens_per_s'))} about={`tokens per second; ${now.requests_open === 0 ? 'no request is in flight' : `${counted(now.requests_open, 'request')} in flight`}`} />
+      <Tile name="Remembered" value={read > 0 ? percent(totals.reused_tokens / read) : '–'} kind="remembered"
+        about={read > 0 ? `${count(totals.reused_tokens)} of ${count(read)} prompt tokens were not computed again` : 'The part of the prompts that was not computed again'} />
+      <Tile name="On time" value={promised > 0 ? sharePercent(totals.promises_kept, promised) : '–'} kind={totals.promises_broken > 0.01 * promised ? 'late' : ''}
+        about={promised > 0 ? `${count(totals.promises_broken)} of ${count(promised)} tokens came later than the promised ${contract}` : `The tokens that came within the promised ${contract}`} />
+      <Tile name="Between two tokens" value={promised > 0 ? milliseconds(latency.p50_ms) : '–'} about={promised > 0 ? `in the median; 99 of 100 within ${milliseconds(latency.p99_ms)}` : 'The median time, once a reply was written'} />
+      <Tile name="First token" value={totals.requests > 0 ? milliseconds(latency.ttft_p50_ms) : '–'} about={totals.requests > 0 ? `in the median; 95 of 100 within ${milliseconds(latency.ttft_p95_ms)}` : 'The median time from a request to its first token'} />
+      <Tile name="Waiting" value={count(now.queue_depth)} about={now.queue_depth === 0 ? 'Nobody waits.' : now.oldest_waiting_s !== null ? `the oldest for ${seconds(now.oldest_waiting_s)}` : 'in the queue'} />
     </dl>
+  );
+}
+
+function SlotView({ slot }: { slot: Slot }) {
+  const state = slot.state as string;
+  const isReading = state === 'prefill' || state === 'restore';
+  return (
+    <li class={`slot ${state}`} title={slot.tenant ? `Slot ${slot.slot}, ${slot.tenant}` : `Slot ${slot.slot}`}>
+      <span>{state}</span>
+      {isReading && <span class="about">{count(slot.tokens)} of {count(slot.prompt_tokens)}</span>}
+      {state === 'decode' && <span class="about">{counted(slot.tokens, 'token')}</span>}
+      {slot.tenant && <span class="about">{slot.tenant}</span>}
+      {isReading && <svg class="bar-line" aria-hidden="true"><rect class="fill" width={`${percentOf(slot.tokens, slot.prompt_tokens)}%`} height="100%" /></svg>}
+    </li>
   );
 }
 
 function Workers({ now }: { now: Snapshot }) {
   return (
-    <>
+    <div class="workers">
       {now.workers.map((worker) => (
         <div key={worker.worker}>
-          <Meter label={`Worker ${worker.worker}, ${worker.model}`} value={worker.cells_used} max={worker.cells_total}
+          <Meter label={`Worker ${worker.worker}, ${worker.model}`} value={worker.cells_used} max={worker.cells_total} kind="kind-0"
             text={`${count(worker.cells_used)} of ${counted(worker.cells_total, 'cell')}; ${counted(worker.sequences_active, 'sequence')}, ${count(worker.queue_depth)} waiting`} />
-          {worker.slots && (
-            <ul class="slots" aria-label={`Slots of worker ${worker.worker}`}>
-              {worker.slots.map((slot) => (
-                <li class={slot.state}>
-                  {slot.slot}: {slot.state}
-                  {slot.state === 'prefill' && ` ${count(slot.tokens)} of ${count(slot.prompt_tokens)}`}
-                  {slot.state === 'decode' && ` ${counted(slot.tokens, 'token')}`}
-                  {slot.tenant && ` (${slot.tenant})`}
-                </li>
-              ))}
-            </ul>
-          )}
+          {worker.slots && <ul class="slots" aria-label={`Slots of worker ${worker.worker}`}>{worker.slots.map((slot) => <SlotView key={slot.slot} slot={slot} />)}</ul>}
         </div>
       ))}
       {now.workers.length === 0 && <p class="note">No model is in memory.</p>}
-    </>
-  );
-}
-
-function Queue({ now }: { now: Snapshot }) {
-  if (!now.queue) {
-    return <p>{now.queue_depth === 0 ? 'Nobody waits.' : `${counted(now.queue_depth, 'request')} waiting.`} <span class="about">Positions are told by /v1/events only.</span></p>;
-  }
-  return (
-    <div class="scroll">
-      <table>
-        <thead><tr><th>Position</th><th>Request</th><th>Model</th><th>Tenant</th><th>Stage</th><th>Waits for</th></tr></thead>
-        <tbody>
-          {now.queue.map((each) => (
-            <tr><td>{each.position}</td><td><code>{each.request}</code></td><td>{each.model}</td><td>{each.tenant}</td>
-              <td>{each.stage}{each.class === 'background' && ', background'}</td><td>{milliseconds(each.waited_ms)}</td></tr>
-          ))}
-          {now.queue.length === 0 && <tr><td colSpan={6}>Nobody waits.</td></tr>}
-        </tbody>
-      </table>
     </div>
   );
 }
 
-const kMoveNames: [keyof Moves, string][] = [
-  ['hot_warm_bytes', 'hot → warm'], ['warm_cold_bytes', 'warm → cold'], ['cold_warm_bytes', 'cold → warm'], ['warm_hot_bytes', 'back into a context'],
-];
-
-function Tiers({ now }: { now: Snapshot }) {
-  const { hot, warm, cold } = now.tiers;
+function Queue({ now }: { now: Snapshot }) {
+  if (now.queue_depth === 0) {
+    return <p class="note">Nobody waits. A request waits here while all slots are taken, its model is loaded, or its pictures are read.</p>;
+  }
+  if (!now.queue) return <p>{counted(now.queue_depth, 'request')} waiting. <span class="about">Positions are told by /v1/events only.</span></p>;
   return (
     <>
-      <ul class="tiers">
-        {([['Hot', 'in a context', hot], ['Warm', 'in memory', warm], ['Cold', 'on disk', cold]] as const).map(([name, where, tier]) => (
-          <li><strong>{name}</strong> <span class="about">{where}</span><br />{bytes(tier.bytes)}, {counted(tier.states, 'state')}<br />{counted(tier.hits_total, 'hit')}</li>
+      <ol class="queue">
+        {now.queue.map((each) => (
+          <li key={`${each.position} ${each.request}`}>
+            <span class="position">{each.position}</span>
+            <span class="name">{each.tenant} <span class="about">{each.model}{each.request && <> <code>{each.request.slice(0, 8)}</code></>}</span></span>
+            <span class="about">{each.stage}{each.class === 'background' && ', background'}</span>
+            <b>{milliseconds(each.waited_ms)}</b>
+          </li>
+        ))}
+      </ol>
+      {now.queue_depth > now.queue.length && <p class="note">And {count(now.queue_depth - now.queue.length)} more.</p>}
+    </>
+  );
+}
+
+function Tenants({ now }: { now: Snapshot }) {
+  if (!now.tenants) return <p class="note">The tenants&rsquo; shares are told by /v1/events only.</p>;
+  if (now.tenants.length === 0) return <p class="note">Nobody has computed anything lately. Who does shares the machine in equal parts.</p>;
+  const kinds = now.tenants.map((tenant, i) => ({ kind: `kind-${i % 6}`, value: tenant.share }));
+  return (
+    <>
+      <StackedBar size="large" whole={1} parts={kinds} />
+      <ul class="rows">
+        {now.tenants.map((tenant, i) => (
+          <li key={tenant.tenant}>
+            <i class={`swatch ${kinds[i]!.kind}`} /><span class="name">{tenant.tenant}</span>
+            <span class="about">{count(tenant.sequences_active)} active, {count(tenant.queue_depth)} waiting</span><b>{percent(tenant.share)}</b>
+          </li>
         ))}
       </ul>
-      {now.moves
-        ? <p>{kMoveNames.map(([name, label], i) => `${i > 0 ? ' · ' : ''}${label} ${bytes(now.moves![name])}`)} {source.value === 'polling' && <span class="about">since this view was opened</span>}</p>
-        : <p class="about">What moves between the tiers is told to the administrator only.</p>}
-      <Chart title="Stored KV" show={bytes} lines={[line('hot', 'hot_bytes', 1), line('warm', 'warm_bytes', 2), line('cold', 'cold_bytes', 3)]} />
     </>
+  );
+}
+
+function Devices({ now }: { now: Snapshot }) {
+  return (
+    <>
+      {now.devices.map((device) => (
+        <Meter key={device.name} label={device.name} value={device.memory_reserved_bytes} max={device.memory_usable_bytes} kind="kind-1"
+          text={`${bytes(device.memory_reserved_bytes)} of ${bytes(device.memory_usable_bytes)}${device.busy_ratio === null ? '' : `, busy ${percent(device.busy_ratio)}`}`} />
+      ))}
+      <p class="device">CPU <span class="about">{counted(now.threads, 'compute thread')}, {bytes(now.rss_bytes)} resident</span></p>
+    </>
+  );
+}
+
+function StateLine({ now }: { now: Snapshot }) {
+  const { totals } = now;
+  return (
+    <p class="state-line">
+      <span class={`dot ${now.status === 'ok' ? 'kept' : 'late'}`} />
+      <strong>{now.status === 'ok' ? 'All is well' : 'Degraded'}</strong>
+      <span class="about">
+        running for {seconds(now.uptime_s)} · {counted(totals.requests, 'request')}, {count(totals.requests_failed)} failed
+        {now.crashes_total > 0 && ` · ${counted(now.crashes_total, 'crash', 'crashes')}`} · {source.value === 'events' ? 'live' : 'read every 2 s'}
+      </span>
+    </p>
   );
 }
 
@@ -113,42 +165,33 @@ export function See() {
   };
   if (!now) return <p class="note">{problem.value || 'Reading…'}</p>;
   return (
-    <>
+    <div class="see">
       <h1 class="hidden">Live view</h1>
       <Problem text={problem.value || failure.value} onClose={() => (failure.value = '')} />
+      <StateLine now={now} />
       <Summary now={now} />
       <div class="panels">
-        <Panel title="Lanes">
+        <Panel title="Lanes" about="what is computed, call by call" size="wide">
+          <button type="button" class="quiet corner" title="A file for Perfetto or Chrome's about:tracing" onClick={saveTrace} disabled={traceIsRefused.value}>
+            <Icon name="import" />Save the trace<span class="hidden"> of the last minute</span>
+          </button>
           {traceIsRefused.value ? <p class="note">The calls of the lanes are shown to the administrator only.</p> : <Timeline />}
           <Workers now={now} />
-          <p>
-            <button type="button" onClick={saveTrace} disabled={traceIsRefused.value}>Save the trace of the last minute</button>{' '}
-            <span class="about">for Perfetto or Chrome&rsquo;s about:tracing</span>
-          </p>
         </Panel>
-        <Panel title="Speed">
-          <Chart title="Tokens per second" show={(value) => rate(value)} lines={[line('generated', 'tokens_per_s', 1), line('prompts', 'prompt_per_s', 2), line('reused', 'reused_per_s', 3)]} />
-          <Chart title="Longest pause" show={milliseconds} lines={[line('pause', 'pause_ms', 1)]} limit={{ value: now.contract_ms, label: 'promised' }} />
-          <Chart title="Requests" show={(value) => count(value)} lines={[line('generating', 'streams', 1), line('waiting', 'queue', 2)]} />
-        </Panel>
+        <Panel title="KV tiers" about="where conversations are remembered" size="half fills"><Tiers now={now} /></Panel>
+        <Panel title="Models in memory" size="half"><ModelMemory now={now} /></Panel>
         <Panel title="Queue"><Queue now={now} /></Panel>
-        <Panel title="Models in memory"><ModelMemory now={now} /></Panel>
-        <Panel title="KV tiers"><Tiers now={now} /></Panel>
-        <Panel title="Devices">
-          {now.devices.map((device) => (
-            <Meter key={device.name} label={device.name} value={device.memory_reserved_bytes} max={device.memory_usable_bytes}
-              text={`${bytes(device.memory_reserved_bytes)} of ${bytes(device.memory_usable_bytes)}${device.busy_ratio === null ? '' : `, busy ${percent(device.busy_ratio)}`}`} />
-          ))}
-          <p>CPU: {counted(now.threads, 'compute thread')}, {bytes(now.rss_bytes)} resident.</p>
-        </Panel>
-        <Panel title="Tenants">
-          {now.tenants
-            ? now.tenants.map((tenant) => <Meter key={tenant.tenant} label={tenant.tenant} value={tenant.share} max={1}
-                text={`${percent(tenant.share)} of the work, ${count(tenant.sequences_active)} active, ${count(tenant.queue_depth)} waiting`} />)
-            : <p class="about">The tenants&rsquo; shares are told by /v1/events only.</p>}
+        <Panel title="Tenants" about="shares of the last ten seconds"><Tenants now={now} /></Panel>
+        <Panel title="Devices"><Devices now={now} /></Panel>
+        <Panel title="Speed" size="wide">
+          <div class="charts">
+            <Chart title="Tokens per second" show={(value) => rate(value)} lines={[line('written', 'tokens_per_s', 'decode'), line('read', 'prompt_per_s', 'prefill'), line('remembered', 'reused_per_s', 'warm')]} />
+            <Chart title="Longest pause" show={milliseconds} lines={[line('pause', 'pause_ms', 'decode')]} limit={{ value: now.contract_ms, label: 'promised' }} />
+            <Chart title="Requests" show={(value) => count(value)} lines={[line('writing', 'streams', 'decode'), line('waiting', 'queue', 'draw')]} />
+            <Chart title="Stored KV" show={bytes} lines={[line('hot', 'hot_bytes', 'hot'), line('warm', 'warm_bytes', 'warm'), line('cold', 'cold_bytes', 'cold')]} />
+          </div>
         </Panel>
       </div>
-      <p class="about">{source.value === 'events' ? 'Live, from /v1/events.' : 'Read every 2 s.'} The charts keep the last hour.</p>
-    </>
+    </div>
   );
 }

@@ -1,15 +1,18 @@
 // The list of sessions at the left: search, the tree of forks, import.
 import { useSignal } from '@preact/signals';
 import { useRef } from 'preact/hooks';
+import { groupHeadings } from './age_groups.ts';
 import { clipped } from './api.ts';
 import { isReplying } from './conversation.ts';
 import { ago } from './format.ts';
+import { Icon, Mark } from './icons.tsx';
 import { api, goTo, metadataOf, noteFailure, openId, refreshSessions, sessions } from './state.ts';
 import { searchRows, tagsOf, titleOf, treeRows } from './tree.ts';
 import { Problem } from './ui.tsx';
 
 const kRowsAtOnce = 200;
 const kDepthShown = 6;
+const kTiers = { hot: 'Hot: its state is in a context', warm: 'Warm: its state is in memory', cold: 'Cold: its state is on disk', none: 'Its state is computed again' };
 
 export function SessionList({ onChoose }: { onChoose: () => void }) {
   const query = useSignal('');
@@ -19,6 +22,8 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
   const file = useRef<HTMLInputElement>(null);
   const all = treeRows(sessions.value, metadataOf);
   const rows = searchRows(all, metadataOf, query.value);
+
+  const headings = groupHeadings(rows, Date.now());
 
   const move = (event: KeyboardEvent) => {
     const step = event.key === 'ArrowDown' ? 1 : event.key === 'ArrowUp' ? -1 : 0;
@@ -49,28 +54,34 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
   return (
     <nav class="sessions" aria-label="Sessions" onKeyDown={move}>
       <div class="buttons">
-        <a class="button" href="#/talk" onClick={onChoose}>New session</a>
-        <button type="button" onClick={() => file.current?.click()}>Import…</button>
+        <a class="button begin" href="#/talk" onClick={onChoose}><Icon name="plus" />New session</a>
+        <button type="button" class="quiet icon-only" title="Import a session from a file" onClick={() => file.current?.click()}><Icon name="import" /><span class="hidden">Import…</span></button>
         <input ref={file} type="file" hidden aria-label="File of a session" onChange={(event) => take(event.currentTarget)} />
       </div>
-      <input
-        id="search" type="search" placeholder="Search" aria-label="Search sessions by title, #tag, model or id" value={query.value}
-        onInput={(event) => {
-          query.value = event.currentTarget.value;
-          shown.value = kRowsAtOnce;
-        }}
-      />
+      <div class="search">
+        <Icon name="search" />
+        <input
+          id="search" type="search" placeholder="Search" aria-label="Search sessions by title, #tag, model or id" value={query.value}
+          onInput={(event) => {
+            query.value = event.currentTarget.value;
+            shown.value = kRowsAtOnce;
+          }}
+        />
+        <kbd aria-hidden="true">/</kbd>
+      </div>
       <Problem text={problem.value} onClose={() => (problem.value = '')} />
       <ul ref={list}>
-        {rows.slice(0, shown.value).map(({ session, depth }) => {
+        {rows.slice(0, shown.value).map(({ session, depth }, i) => {
           const id = session.session_id;
           const about = metadataOf(id);
           return (
             <li key={id} class={`depth-${Math.min(depth, kDepthShown)}`}>
+              {headings[i] && <span class="group">{headings[i]}</span>}
               <a href={`#/talk/${id}`} aria-current={id === openId.value ? 'page' : undefined} onClick={onChoose}>
-                <span class="title">{depth > 0 && <span aria-label="Fork: ">↳ </span>}{titleOf(session, about)}</span>
+                <span class="title">{depth > 0 && <><span class="branch"><Icon name="fork" /></span><span class="hidden">Fork: </span></>}{titleOf(session, about)}</span>
                 <span class="about">
-                  {session.busy || isReplying(id) ? 'writing…' : ago(session.last_used_s)}
+                  {session.busy || isReplying(id) ? <span class="writing">writing…</span> : ago(session.last_used_s).replace(' ago', '')}
+                  <span class={`dot ${session.tier}`} title={kTiers[session.tier]} />
                   {tagsOf(about).map((tag) => <span class="tag">{tag}</span>)}
                 </span>
               </a>
@@ -78,7 +89,13 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
           );
         })}
       </ul>
-      {rows.length === 0 && <p class="note">{all.length === 0 ? 'No session yet.' : 'No session has these words.'}</p>}
+      {rows.length === 0 && (all.length > 0 ? <p class="note">No session has these words.</p> : (
+        <div class="nothing">
+          <Mark />
+          <p>No session yet.</p>
+          <p class="note">What you talk about is kept on this machine. Come back in a minute or in a month: a session goes on where it stopped.</p>
+        </div>
+      ))}
       {rows.length > shown.value && (
         <button type="button" onClick={() => (shown.value += kRowsAtOnce)}>Show more of {rows.length}</button>
       )}

@@ -5,12 +5,14 @@ import { Composer } from './composer.tsx';
 import { type Conversation, conversationOf, startSession } from './conversation.ts';
 import { SessionDetails } from './details.tsx';
 import { Draw } from './draw.tsx';
+import { Icon, Mark } from './icons.tsx';
 import { Messages } from './messages.tsx';
 import { SessionList } from './session_list.tsx';
 import { SettingsForm } from './settings_form.tsx';
 import { chatModels, connection, metadataOf, modelOf, noteFailure, openId, pictureModels, sessions } from './state.ts';
 import { recall, remember } from './store.ts';
 import { titleOf } from './tree.ts';
+import { messageOfUser } from './turns.ts';
 import type { InputItem } from './types.ts';
 import { Problem } from './ui.tsx';
 
@@ -24,11 +26,16 @@ function toggleDetails() {
   if (isWide()) remember('details', detailsAreOpen.value);
 }
 
+// What the model that comes with umad has learnt to answer.
+const kTinyExamples = ['What is a session?', 'What does umad do?', 'How do I fork a session?'];
+const kExamples = ['Explain what a KV cache is to a child', 'Write a haiku about a lighthouse', 'What is a good name for a cat that sleeps all day?'];
+
 function NewSession() {
   const problem = useSignal('');
   const model = useSignal('');
   const isDropping = useSignal(recall<boolean>('drops', false));
   const system = useSignal(recall('system', ''));
+  const optionsAreOpen = useSignal(false);
   const choices = [...chatModels.value, ...pictureModels.value];
   const chosen = modelOf(model.value) ?? choices[0];
   const draws = chosen?.capabilities.includes('image') ?? false;
@@ -42,44 +49,68 @@ function NewSession() {
       return false;
     }
   };
+  const examples = chosen?.id === 'uma-tiny' ? kTinyExamples : kExamples;
+  const modelChoice = (
+    <label class="pill">
+      <span class="hidden">Model</span>
+      <select value={chosen?.id ?? ''} onChange={(event) => (model.value = event.currentTarget.value)}>
+        {choices.map((each) => (
+          <option value={each.id}>{each.id}{each.capabilities.includes('image') ? ' (draws)' : ''}{each.state === 'ready' ? '' : `, ${each.state}`}</option>
+        ))}
+      </select>
+    </label>
+  );
   return (
-    <>
-      <div class="messages">
-        <div class="column start">
-          <h1>New session</h1>
-          <label>
-            Model
-            <select value={chosen?.id ?? ''} onChange={(event) => (model.value = event.currentTarget.value)}>
-              {choices.map((each) => (
-                <option value={each.id}>{each.id}{each.capabilities.includes('image') ? ' (draws)' : ''}{each.state === 'ready' ? '' : `, ${each.state}`}</option>
-              ))}
-            </select>
-          </label>
-          {choices.length === 0 && connection.value === 'ok' && <p class="note">This umad has no model that talks. <a href="#/manage/models">Models</a></p>}
-          {!draws && (
-            <>
-              <label>
-                System prompt
-                <textarea rows={3} value={system.value} placeholder="The model's own, if any" onInput={(event) => {
-                  system.value = event.currentTarget.value;
-                  remember('system', system.value || undefined);
-                }} />
-              </label>
-              <label class="check">
-                <input type="checkbox" checked={isDropping.value} onChange={(event) => {
-                  isDropping.value = event.currentTarget.checked;
-                  remember('drops', isDropping.value);
-                }} />
-                When the context is full, drop the oldest turns and go on
-              </label>
-            </>
-          )}
-          <Problem text={problem.value} onClose={() => (problem.value = '')} />
-          {draws && chosen && <Draw model={chosen.id} />}
-        </div>
+    <div class={`fresh ${draws ? 'draws' : ''}`}>
+      <div class="welcome">
+        <Mark />
+        <h1>{draws ? 'Draw a picture' : 'Begin a conversation'}</h1>
+        <p>{draws
+          ? 'Say what the picture shows. It appears while it is drawn.'
+          : 'It stays on this machine and is remembered: to go on with it later, the model reads only what is new.'}</p>
       </div>
-      {!draws && <Composer conversation={null} model={chosen?.id ?? ''} onSend={start} />}
-    </>
+      {draws && chosen
+        ? <Draw model={chosen.id}><div class="choices">{modelChoice}</div></Draw>
+        : (
+          <>
+            <Composer conversation={null} model={chosen?.id ?? ''} onSend={start}>
+              <div class="choices">
+                {modelChoice}
+                <button type="button" class="pill" aria-expanded={optionsAreOpen.value} aria-controls="options" onClick={() => (optionsAreOpen.value = !optionsAreOpen.value)}>
+                  <Icon name="sliders" />Options{system.value.trim() !== '' && <span class="note">with a system prompt</span>}
+                </button>
+              </div>
+              <div id="options" class="options" hidden={!optionsAreOpen.value}>
+                <label>
+                  System prompt
+                  <textarea rows={3} value={system.value} placeholder="The model's own, if any" onInput={(event) => {
+                    system.value = event.currentTarget.value;
+                    remember('system', system.value || undefined);
+                  }} />
+                </label>
+                <label class="check">
+                  <input type="checkbox" checked={isDropping.value} onChange={(event) => {
+                    isDropping.value = event.currentTarget.checked;
+                    remember('drops', isDropping.value);
+                  }} />
+                  When the context is full, drop the oldest turns and go on
+                </label>
+                <p class="note">Temperature, tools and the form of replies: under Details.</p>
+              </div>
+              <Problem text={problem.value} onClose={() => (problem.value = '')} />
+            </Composer>
+            {choices.length === 0 && connection.value === 'ok'
+              ? <p class="note">This umad has no model that talks. <a href="#/manage/models">Models</a></p>
+              : (
+                <ul class="examples" aria-label="Examples">
+                  {examples.map((text) => (
+                    <li><button type="button" disabled={!chosen} onClick={() => start([messageOfUser(text, [])], text)}>{text}</button></li>
+                  ))}
+                </ul>
+              )}
+          </>
+        )}
+    </div>
   );
 }
 
@@ -116,17 +147,18 @@ export function Talk() {
     <div class={`talk${listIsOpen.value ? ' list-open' : ''}${detailsAreOpen.value ? ' details-open' : ''}`}>
       <aside class="left"><SessionList onChoose={close} /></aside>
       <main id="main">
-        <header class="bar">
-          <button type="button" class="only-narrow" aria-expanded={listIsOpen.value} onClick={() => (listIsOpen.value = !listIsOpen.value)}>Sessions</button>
-          <h2>{id === '' ? '' : session ? titleOf(session, metadataOf(id)) : 'Session'}</h2>
+        <header class={`bar ${id === '' ? 'empty' : ''}`}>
+          <button type="button" class="only-narrow quiet" aria-expanded={listIsOpen.value} onClick={() => (listIsOpen.value = !listIsOpen.value)}><Icon name="list" /><span>Sessions</span></button>
+          {id === '' ? <span /> : <h1 class="hidden">Conversation</h1>}
+          {id !== '' && <h2>{session ? titleOf(session, metadataOf(id)) : 'Session'}</h2>}
           <span class="about">{session?.model}</span>
-          <button type="button" aria-expanded={detailsAreOpen.value} aria-controls="details" onClick={toggleDetails}>Details</button>
+          <button type="button" class="quiet" aria-expanded={detailsAreOpen.value} aria-controls="details" onClick={toggleDetails}><Icon name="sliders" /><span>Details</span></button>
         </header>
         {id === '' ? <NewSession /> : <OpenSession key={id} conversation={conversationOf(id)} />}
       </main>
       {detailsAreOpen.value && (
         <aside id="details" class="right" aria-label="Details">
-          <button type="button" class="only-narrow" onClick={toggleDetails}>Close</button>
+          <button type="button" class="only-narrow quiet" onClick={toggleDetails}><Icon name="close" />Close</button>
           {session ? <SessionDetails key={id} session={session} /> : <SettingsForm key="new" session="" model={model} />}
         </aside>
       )}

@@ -1,24 +1,19 @@
-// The calls of each lane over the last seconds, drawn on a canvas.
+// The calls of each lane over the last seconds, drawn on a canvas: the work of each call, and below it what its streams waited.
+import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { count, counted, milliseconds } from './format.ts';
 import { calls, kTimelineMs, snapshot } from './live.ts';
+import { barPx, kAxisPx, kNamePx, kPausePx, type Lane, laneName, lanesOf } from './live_parts.ts';
 import type { LaneCall } from './snapshot.ts';
 
-const kRowPx = 44;
-const kLabelPx = 84;
+const kShortMs = 5000;
 const kKindNames: Record<LaneCall['kind'], string> = { decode: 'Decode', prefill: 'Prefill', embed: 'Embed', draw: 'Draw', move: 'KV moved' };
+// A pixel has several calls. The low bars are drawn last, so that each stays visible.
+const kOrder: LaneCall['kind'][] = ['prefill', 'draw', 'embed', 'decode', 'move'];
 
-function lanesOf(all: readonly LaneCall[]): string[] {
-  return [...new Set(all.map((call) => call.lane))].sort();
-}
-
-// Heights of bars: the rows of a call on a logarithmic scale, because prefills have a hundred times the rows of a decode.
-const barPx = (rows: number) => Math.max(4, Math.min(kRowPx - 14, 6 + 5 * Math.log2(1 + rows)));
-
-function draw(canvas: HTMLCanvasElement, all: readonly LaneCall[], contractMs: number) {
-  const lanes = lanesOf(all);
+function draw(canvas: HTMLCanvasElement, all: readonly LaneCall[], spanMs: number, contractMs: number) {
+  const { lanes, height } = lanesOf(all);
   const width = canvas.clientWidth;
-  const height = Math.max(1, lanes.length) * kRowPx + 16;
   const scale = devicePixelRatio || 1;
   canvas.width = width * scale;
   canvas.height = height * scale;
@@ -30,44 +25,75 @@ function draw(canvas: HTMLCanvasElement, all: readonly LaneCall[], contractMs: n
   context.font = '12px system-ui, sans-serif';
   // Ends at the newest call, because polls bring the calls a moment later.
   const to = all.reduce((latest, call) => Math.max(latest, call.began_ms + call.ms), 0);
-  const perMs = (width - kLabelPx) / kTimelineMs;
+  const perMs = width / spanMs;
   const xOf = (time: number) => width - (to - time) * perMs;
-  lanes.forEach((lane, i) => {
-    const bottom = (i + 1) * kRowPx - 6;
-    context.fillStyle = colour('text');
-    context.fillText(lane.slice(0, 13), 0, bottom - 8);
-    context.fillStyle = colour('border');
-    context.fillRect(kLabelPx, bottom, width - kLabelPx, 1);
-    for (const call of all) {
-      if (call.lane !== lane) continue;
-      const x = xOf(call.began_ms);
-      const w = Math.max(1, call.ms * perMs);
-      if (x + w < kLabelPx) continue;
-      const h = barPx(call.rows);
-      context.fillStyle = colour(call.kind);
-      context.fillRect(Math.max(kLabelPx, x), bottom - h, w, h);
-      if (call.pause_ms !== null && call.pause_ms > contractMs) {
-        // A pause beyond the promise stands above its call.
-        context.fillStyle = colour('bad');
-        const pause = call.pause_ms * perMs;
-        context.fillRect(Math.max(kLabelPx, x + w - pause), bottom - kRowPx + 10, Math.max(2, pause), 3);
+  context.fillStyle = colour('line');
+  for (let i = 1; i < 5; ++i) context.fillRect(Math.round((width * i) / 5), 0, 1, height - kAxisPx);
+  for (const lane of lanes) {
+    const bottom = lane.top + kNamePx + lane.workPx;
+    context.fillStyle = colour('sunken');
+    context.fillRect(0, bottom, width, 1);
+    for (const kind of kOrder) {
+      context.fillStyle = colour(kind);
+      for (const call of lane.calls) {
+        const x = xOf(call.began_ms);
+        const w = Math.max(1, call.ms * perMs - (call.ms * perMs > 3 ? 1 : 0));
+        if (call.kind === kind && x + w > 0) context.fillRect(x, bottom - barPx(call.rows), w, barPx(call.rows));
       }
     }
-  });
+    if (lane.hasPauses) drawPauses(context, lane, bottom + 5, width, xOf, perMs, contractMs, colour);
+    context.fillStyle = colour('text');
+    context.fillText(laneName(lane.lane), 0, lane.top + 12);
+  }
   context.fillStyle = colour('muted');
-  for (let s = 0; s <= kTimelineMs / 1000; s += 5) context.fillText(s === 0 ? 'now' : `−${s} s`, xOf(to - s * 1000) - (s === 0 ? 24 : 12), height - 2);
+  for (let i = 0; i <= 5; ++i) {
+    const text = i === 5 ? 'now' : `−${Math.round((spanMs / 1000) * (1 - i / 5))} s`;
+    const w = context.measureText(text).width;
+    context.fillText(text, Math.min(width - w, Math.max(0, (width * i) / 5 - (i === 0 ? 0 : w / 2))), height - 4);
+  }
+}
+
+// What the streams of a lane waited for each token, downwards from the axis. The dashed line is the promise.
+function drawPauses(
+  context: CanvasRenderingContext2D, lane: Lane, top: number, width: number, xOf: (time: number) => number, perMs: number,
+  contractMs: number, colour: (name: string) => string,
+) {
+  const promisePx = (kPausePx - 6) / 2;
+  for (const isLate of [false, true]) {
+    context.fillStyle = colour(isLate ? 'bad' : 'move');
+    for (const call of lane.calls) {
+      if (call.pause_ms === null || call.pause_ms > contractMs !== isLate) continue;
+      const x = xOf(call.began_ms + call.ms);
+      const w = Math.max(isLate ? 2 : 1, Math.min(4, call.ms * perMs - 1));
+      if (x > 0) context.fillRect(x - w, top, w, Math.min(kPausePx - 6, (call.pause_ms / contractMs) * promisePx));
+    }
+  }
+  context.strokeStyle = colour('text');
+  context.setLineDash([3, 4]);
+  context.beginPath();
+  context.moveTo(0, top + promisePx);
+  context.lineTo(width, top + promisePx);
+  context.stroke();
+  context.setLineDash([]);
 }
 
 export function Timeline() {
   const canvas = useRef<HTMLCanvasElement>(null);
+  const spanMs = useSignal(kTimelineMs);
   const all = calls.value;
   const contract = snapshot.value?.contract_ms ?? Infinity;
+  const { height } = lanesOf(all);
   useEffect(() => {
-    const redraw = () => canvas.current && draw(canvas.current, calls.value, contract);
+    const redraw = () => canvas.current && draw(canvas.current, calls.value, spanMs.value, contract);
     redraw();
+    const colours = matchMedia('(prefers-color-scheme: dark)');
     addEventListener('resize', redraw);
-    return () => removeEventListener('resize', redraw);
-  }, [all, contract]);
+    colours.addEventListener('change', redraw);
+    return () => {
+      removeEventListener('resize', redraw);
+      colours.removeEventListener('change', redraw);
+    };
+  }, [all, contract, spanMs.value]);
   const kinds = (Object.keys(kKindNames) as LaneCall['kind'][]).map((kind) => {
     const of = all.filter((call) => call.kind === kind);
     return { kind, calls: of.length, rows: of.reduce((sum, call) => sum + call.rows, 0), ms: of.reduce((sum, call) => sum + call.ms, 0) };
@@ -75,25 +101,37 @@ export function Timeline() {
   const pauses = all.filter((call) => call.pause_ms !== null);
   const late = pauses.filter((call) => call.pause_ms! > contract).length;
   const longest = pauses.reduce((most, call) => Math.max(most, call.pause_ms!), 0);
+  if (all.length === 0) {
+    return (
+      <div class="nothing">
+        <p>Nothing was computed in the last 30 seconds.</p>
+        <p class="note">Send a message, and each call of the model appears here: prefill, decode, and how long the streams waited for it.</p>
+      </div>
+    );
+  }
   return (
     <>
-      <canvas ref={canvas} class="timeline" height={lanesOf(all).length * kRowPx + 16} role="img" aria-label="Calls of the lanes in the last 30 seconds; the table below has their sums" />
-      <div class="scroll">
-        <table>
-          <caption class="hidden">Calls of the last 30 seconds</caption>
-          <thead><tr><th>Calls</th><th>Number</th><th>Rows</th><th>Time</th></tr></thead>
-          <tbody>
-            {kinds.map(({ kind, calls, rows, ms }) => (
-              <tr><td><span class={`swatch ${kind}`} /> {kKindNames[kind]}</td><td>{count(calls)}</td><td>{count(rows)}</td><td>{milliseconds(ms)}</td></tr>
+      <ul class="keys">
+        {kinds.map(({ kind, calls, rows, ms }) => (
+          <li title={kind === 'move' ? undefined : `${counted(rows, 'row')} in ${counted(calls, 'call')}`}>
+            <i class={`swatch ${kind}`} />{kKindNames[kind]} <b>{count(calls)}</b>
+            {kind !== 'move' && <span class="rows-of"> × {count(rows / calls)} rows</span>} in <b>{milliseconds(ms)}</b>
+          </li>
+        ))}
+        <li class="last">
+          <span class="segments" role="group" aria-label="Time shown">
+            {[kTimelineMs, kShortMs].map((span) => (
+              <button type="button" class="quiet" aria-pressed={spanMs.value === span} onClick={() => (spanMs.value = span)}>{span / 1000} s</button>
             ))}
-            {kinds.length === 0 && <tr><td colSpan={4}>Nothing was computed in the last 30 seconds.</td></tr>}
-          </tbody>
-        </table>
-      </div>
+          </span>
+        </li>
+      </ul>
+      <canvas ref={canvas} class="timeline" height={height} role="img" aria-label="Calls of the lanes in the last 30 seconds; their sums stand above" />
       {pauses.length > 0 && (
-        <p class={late > 0 ? 'bad' : undefined}>
-          The longest pause of a lane with streams was {milliseconds(longest)}; {milliseconds(contract)} are promised.{' '}
-          {late > 0 ? `${counted(late, 'pause')} took longer (marked above the bars).` : 'No pause took longer.'}
+        <p class="verdict">
+          <span class={`dot ${late > 0 ? 'late' : 'kept'}`} />
+          The longest pause of a lane with streams was {milliseconds(longest)}; {milliseconds(contract)} are promised (dashed).{' '}
+          {late > 0 ? <strong class="bad">{counted(late, 'pause')} took longer.</strong> : 'No pause took longer.'}
         </p>
       )}
     </>
