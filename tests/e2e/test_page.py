@@ -144,8 +144,8 @@ class Talk(TalkTest):
 
     def test_tokens_are_counted_and_a_draft_is_kept(self):
         text = "How many tokens has this message?"
-        seen = self.scenario("talk.token_count", model="uma-tiny", text=text)
-        count = len(self.ask("POST", "tokenize", {"model": "uma-tiny", "content": text})["tokens"])
+        seen = self.scenario("talk.token_count", model="tiny-chat", text=text)
+        count = len(self.ask("POST", "tokenize", {"model": "tiny-chat", "content": text})["tokens"])
         self.assertIn(f"This message: {count} tokens.", seen.counted)
         self.assertEqual(text, seen.draft)
 

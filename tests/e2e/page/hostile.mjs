@@ -109,7 +109,7 @@ export async function names(scenario, { title, tag, session, model, files }) {
   await tab.finished(1);
   await note('conversation');
   await tab.link('See').click();
-  await tab.region('Models in memory').getByText(model).first().waitFor();
+  await tab.region('Models in memory').getByText("onload=hit='model'").first().waitFor();
   await note('see');
   for (const part of ['Models', 'Keys', 'Sessions', 'Configuration']) {
     await tab.link('Manage').click();
