@@ -105,6 +105,7 @@ export async function names(scenario, { title, tag, session, model, files }) {
   await tab.newSession();
   await tab.model().selectOption(model);
   await note('choice');
+  await tab.setting('Longest reply, tokens').fill('8');
   await tab.say('Hello');
   await tab.finished(1);
   await note('conversation');

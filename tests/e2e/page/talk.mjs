@@ -161,6 +161,8 @@ export async function token_count(scenario, { model, text }) {
 // Pictures by paste, by drop and from a file, of which one is taken away.
 export async function pictures(scenario, { model, blind, pasted, dropped, files }) {
   const tab = await scenario.tab();
+  await tab.openDetails();
+  await tab.setting('Longest reply, tokens').fill('8');
   await tab.newSession({ model });
   const shown = tab.page.getByRole('list', { name: 'Pictures of the message' }).getByRole('img');
   const count = (number) => tab.until(async () => (await shown.count()) === number, `${number} pictures`);
