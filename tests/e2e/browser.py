@@ -53,7 +53,7 @@ class Browser:
         """Returns the last line of a scenario. `answers`: functions by the name of what it asks for."""
         FAILURES.mkdir(exist_ok=True)
         self._say({"scenario": scenario, "url": url, "options": options, "expects": expects, "failures": str(FAILURES)})
-        guard = threading.Timer(6 * uma.WAIT_S, self.process.kill)
+        guard = threading.Timer(10 * uma.WAIT_S, self.process.kill)
         guard.start()
         try:
             for line in self.process.stdout:

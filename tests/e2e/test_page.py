@@ -71,6 +71,8 @@ class TalkTest(browser.PageTest):
 
 
 class Talk(TalkTest):
+    takes_long = True
+
     def test_the_first_load(self):
         seen = self.scenario("talk.first_load")
         self.assertEqual("uma-serve", seen.title)

@@ -69,6 +69,8 @@ NAME = "<img src=x onerror=\"window.hit='name'\"><script>window.hit='name'</scri
 
 
 class Hostile(browser.PageTest):
+    takes_long = True
+
     @classmethod
     def setUpClass(cls):
         folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-page-hostile-")))

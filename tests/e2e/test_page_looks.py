@@ -12,6 +12,7 @@ SHIFT_MAX = 0.1  # Of Chromium's layout shift score.
 
 
 class Looks(TalkTest):
+    takes_long = True
     maxDiff = None
 
     @classmethod

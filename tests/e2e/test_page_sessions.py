@@ -14,6 +14,8 @@ from test_page import TalkTest, write_models
 
 
 class Sessions(TalkTest):
+    takes_long = True
+
     def test_titles_tags_and_search(self):
         seen = self.scenario("sessions.named", model="player")
         title = "Ships & <b>harbours</b>"
@@ -83,7 +85,6 @@ class Keys(TalkTest):
         self.assertNotIn(self.key, self.daemon.log())
 
 
-@unittest.skipUnless(browser.CHROMIUM, browser.NO_BROWSER)
 class Restart(browser.PageTest):
     """The daemon comes back at the same address."""
 
