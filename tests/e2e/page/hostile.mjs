@@ -84,8 +84,9 @@ export async function names(scenario, { title, tag, session, model, files }) {
   const note = async (place) => (harm[place] = await tab.page.evaluate(harmOf));
   await tab.replies().first().waitFor();
   await tab.openDetails();
-  await tab.setting('Title').fill(title);
-  await tab.setting('Title').press('Tab');
+  await tab.sessionName().fill(title);
+  await tab.sessionName().press('Tab');
+  await tab.page.getByRole('main').getByRole('heading').filter({ hasText: 'window.hit' }).waitFor();
   await tab.setting(/^Tags/).fill(tag);
   await tab.setting(/^Tags/).press('Tab');
   await tab.list().getByText(tag, { exact: true }).waitFor();

@@ -11,8 +11,9 @@ async function talk(tab, { model, talks }) {
       await tab.finished(i + 1);
     }
     await tab.openDetails();
-    await tab.setting('Title').fill(title);
-    await tab.setting('Title').press('Tab');
+    await tab.sessionName().fill(title);
+    await tab.sessionName().press('Tab');
+    await tab.heading(title).waitFor();
     await tab.setting(/^Tags/).fill(tags);
     await tab.setting(/^Tags/).press('Tab');
     await tab.list().getByText(title, { exact: true }).waitFor();

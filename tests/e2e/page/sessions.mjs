@@ -10,12 +10,13 @@ export async function named(scenario, { model }) {
   }
   const id = tab.id();
   await tab.openDetails();
-  const fill = async (name, text) => {
-    await tab.setting(name).fill(text);
-    await tab.setting(name).press('Tab');
+  const fill = async (field, text) => {
+    await field.fill(text);
+    await field.press('Tab');
   };
-  await fill('Title', 'Ships & <b>harbours</b>');
-  await fill(/^Tags/, 'sea, work');
+  await fill(tab.sessionName(), 'Ships & <b>harbours</b>');
+  await tab.heading('Ships & <b>harbours</b>').waitFor();
+  await fill(tab.setting(/^Tags/), 'sea, work');
   const titles = await tab.until(async () => {
     const all = await tab.titles();
     return all[0].startsWith('Ships') && (await tab.rows().first().innerText()).includes('work') && all;
@@ -107,8 +108,8 @@ export async function two_tabs(scenario, { model }) {
   await second.finished(1);
   await second.replies().first().getByText('The reply was stopped.').waitFor().catch(() => {});
   await second.openDetails();
-  await second.setting('Title').fill('Told twice');
-  await second.setting('Title').press('Tab');
+  await second.sessionName().fill('Told twice');
+  await second.sessionName().press('Tab');
   await first.heading('Told twice').waitFor();
   const text = async (tab) => (await tab.replies().first().getByRole('paragraph').first().innerText()).slice(0, 500);
   return { id: first.id(), seen, texts: [await text(first), await text(second)], titles: [await first.titles(), await second.titles()] };

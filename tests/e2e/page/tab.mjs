@@ -107,6 +107,7 @@ export class Tab {
   rows = () => this.list().getByRole('listitem');
   details = () => this.page.getByRole('complementary', { name: 'Details' });
   setting = (name) => this.details().getByRole('textbox', { name }).or(this.details().getByRole('spinbutton', { name }));
+  sessionName = () => this.setting(/^(Title|Name)$/);
   about = () => this.page.locator('#message-help');  // The line below the message.
 
   async useKey(key) {
