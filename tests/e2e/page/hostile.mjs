@@ -4,17 +4,17 @@
 function harmOf() {
   const found = [];
   if (window.hit !== undefined) found.push(`a script ran: ${window.hit}`);
-  const own = new Set(['page.js', 'page.css', 'data:,', ...[...document.querySelectorAll('script[src^="chunks/"], link[href^="chunks/"]')].map((each) => each.getAttribute('src') ?? each.getAttribute('href'))]);
   for (const element of document.querySelectorAll('*')) {
     const name = element.localName;
     if (['iframe', 'object', 'embed', 'base', 'style', 'frame', 'audio', 'video', 'template', 'portal'].includes(name)) found.push(`<${name}>`);
-    if (name === 'script' && !own.has(element.getAttribute('src'))) found.push('<script>');
-    if (name === 'link' && !own.has(element.getAttribute('href')) && !element.href.startsWith(location.origin)) found.push(`<link ${element.getAttribute('href')}>`);
+    // Only the head of index.html has scripts, styles and an icon.
+    const isOwn = element.parentElement === document.head && /^(page|chunks\/[\w-]+)\.(js|css)$|^data:/.test(element.getAttribute('src') ?? element.getAttribute('href') ?? '');
+    if ((name === 'script' || name === 'link') && !isOwn) found.push(`<${name} ${element.getAttribute('src') ?? element.getAttribute('href')}>`);
     if (name === 'meta' && element.httpEquiv === 'refresh') found.push('<meta refresh>');
     if (name === 'img' && !/^(data:image\/(png|jpeg|gif|bmp|webp);base64,|blob:)/.test(element.src)) found.push(`<img ${element.src}>`);
     for (const { name: attribute, value } of element.attributes) {
       if (attribute.startsWith('on') || attribute === 'srcdoc' || attribute === 'formaction' || attribute === 'action') found.push(`${name} ${attribute}=${value}`);
-      if (['href', 'xlink:href', 'src', 'data', 'poster'].includes(attribute) && /^\s*(javascript|vbscript|file|data:text|data:image\/svg)/i.test(value)) found.push(`${name} ${attribute}=${value}`);
+      if (!isOwn && ['href', 'xlink:href', 'src', 'data', 'poster'].includes(attribute) && /^\s*(javascript|vbscript|file|data:text|data:image\/svg)/i.test(value)) found.push(`${name} ${attribute}=${value}`);
     }
     if (name === 'a' && /^https?:/.test(element.getAttribute('href') ?? '') && !element.rel.includes('noopener')) found.push(`a link that gives this page away: ${element.href}`);
   }
