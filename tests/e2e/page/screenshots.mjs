@@ -33,7 +33,7 @@ export async function all(scenario, options) {
   const tab = await scenario.tabIn(context);
   const shoot = (each, name) => each.page.screenshot({ path: `${options.folder}/${name}.png`, animations: 'disabled' });
   await talk(tab, options);
-  await tab.replies().last().getByRole('math').first().waitFor();
+  await tab.replies().first().getByRole('math').first().waitFor();
   await tab.page.getByRole('log').evaluate((element) => (element.scrollTop = 0));
   await shoot(tab, 'page_talk');
 
