@@ -35,9 +35,9 @@ def shared(a, b):
 
 Of $n$ tokens, the first $k$ stay, so $n - k$ are computed.
 """
-REPLIES = {"prefix?": PREFIX,
+REPLIES = {"a prefix?": PREFIX,
            "short.": "What two prompts have in common is computed **once**: *n − k* tokens remain.",
-           "disk?": "1. The KV cells are written to a file.\n2. The session stays in the list.\n3. Its next message reads them back, `31 ms` later.\n",
+           "on disk?": "1. The KV cells are written to a file.\n2. The session stays in the list.\n3. Its next message reads them back, `31 ms` later.\n",
            "hello!": "Hello. Ask me about sessions, prefixes or tiers."}
 TALKS = [{"title": "What happens on disk", "tags": "tiers", "messages": ["What happens to an idle session on disk?"]},
          {"title": "First words", "tags": "", "messages": ["hello!"]},

@@ -61,7 +61,7 @@ export async function all(scenario, options) {
 
   const small = await scenario.tab('', phone);
   await small.button('Sessions').tap();
-  await small.rows().getByRole('link', { name: options.talks[0].title }).first().tap();
+  await small.rows().getByRole('link', { name: options.talks.at(-1).title }).first().tap();
   await small.finished(1);
   await small.page.getByRole('log').evaluate((element) => (element.scrollTop = 0));
   await shoot(small, 'page_phone');
