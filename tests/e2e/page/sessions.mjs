@@ -56,7 +56,11 @@ export async function files(scenario, { model, folder }) {
   await tab.finished(1);
   const imported = tab.id();
   const after = await tab.texts();
-  const titles = await tab.titles();
+  // It has the title in the file, or else the file's name.
+  const titles = await tab.until(async () => {
+    const all = await tab.titles();
+    return (all.includes('Voyage') || all.filter((title) => title === all[0]).length === 2) && all;
+  }, 'the title of the imported session');
   await take('none.umasession', 'no session');
   const refused = await tab.alert().innerText();
   return {
