@@ -4,6 +4,7 @@ import { type ComponentType, render } from 'preact';
 import { useEffect } from 'preact/hooks';
 import { followTabs } from './conversation.ts';
 import { isLive, snapshot, watch } from './live.ts';
+import { showTextsOnly } from './shown_texts.ts';
 import {
   announcement, apiKey, connection, connectionProblem, followPlace, goTo, keepFresh, openId, place, refresh, sessions,
   version, view, warning,
@@ -13,6 +14,7 @@ import { Mark } from './icons.tsx';
 import { listIsOpen, Talk } from './talk.tsx';
 import { titleOf } from './tree.ts';
 import { Dialog, Problem } from './ui.tsx';
+import { visibleText } from './visible_text.ts';
 
 // Views that are not needed to talk are loaded when they are opened.
 const kLaterViews: Record<string, () => Promise<ComponentType>> = {
@@ -64,7 +66,7 @@ function Page() {
   const session = sessions.value.find((each) => each.session_id === id);
   const title = session ? `${titleOf(session)} – uma-serve` : 'uma-serve';
   useEffect(() => {
-    document.title = title;
+    document.title = visibleText(title);
   }, [title]);
   useEffect(() => {
     listIsOpen.value = false;
@@ -88,7 +90,8 @@ function Page() {
       </header>
       <ConnectionState />
       <Problem text={warning.value} onClose={() => (warning.value = '')} />
-      {isTalking ? <Talk /> : <LaterView name={view.value} />}
+      {/* With another key a view reads anew. */}
+      {isTalking ? <Talk /> : <LaterView key={apiKey.value} name={view.value} />}
       <div class="hidden" role="status" aria-live="polite">{announcement}</div>
       {connection.value === 'needs key' && <KeyDialog />}
     </>
@@ -123,8 +126,7 @@ addEventListener('keydown', (event) => {
 // A file that is dropped beside its place must not replace the page.
 for (const name of ['dragover', 'drop']) addEventListener(name, (event) => event.preventDefault());
 
-// A reply ends with the page that reads it.
-
+showTextsOnly();
 followPlace();
 followTabs();
 if (location.hash === '') {

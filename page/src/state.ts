@@ -3,6 +3,7 @@ import { computed, signal } from '@preact/signals';
 import { Api, ApiError, isAborted, messageOf } from './api.ts';
 import { tellTabs } from './tabs.ts';
 import type { MetadataChanges, Model, Session } from './types.ts';
+import { visibleText } from './visible_text.ts';
 
 // The key stays in memory only: it is gone with the page.
 export const apiKey = signal('');
@@ -34,7 +35,8 @@ export const modelOf = (id: string) => models.value.find((model) => model.id ===
 // The text of the live region, for screen readers.
 export const announcement = signal('');
 export const announce = (text: string) => {
-  announcement.value = announcement.value === text ? `${text}\u00a0` : text;
+  const shown = visibleText(text);
+  announcement.value = announcement.value === shown ? `${shown}\u00a0` : shown;
 };
 
 // --- The place: #/talk/ID, #/see, #/manage/models

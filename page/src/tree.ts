@@ -90,7 +90,9 @@ export function branchesAt(session: Session, turn: number, sessions: readonly Se
   const all = sessions
     .filter((other) => other.session_id === parent ||
       (other.parent_id !== '' && other.fork_turn === turn && branchParent(other.parent_id, turn, known) === parent))
-    .sort((a, b) => a.created_s - b.created_s || a.session_id.localeCompare(b.session_id));
+    // Sessions of the same second: the parent is older than its branches.
+    .sort((a, b) => a.created_s - b.created_s || Number(b.session_id === parent) - Number(a.session_id === parent) ||
+      a.session_id.localeCompare(b.session_id));
   for (let one: Session | undefined = session; one; one = known.get(one.parent_id)) {
     const at = all.indexOf(one);
     if (at >= 0) return { all, at };
