@@ -70,8 +70,8 @@ TEST(HttpRules, PassOnOnlyPlainIdsAndHeaderNames) {
 }
 
 TEST(HttpRules, FindValuesInListsOfAHeader) {
-  constexpr std::string_view kBrowser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
-  EXPECT_TRUE(lists_value(kBrowser, "text/html"));
+  constexpr std::string_view kAccepted = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+  EXPECT_TRUE(lists_value(kAccepted, "text/html"));
   EXPECT_TRUE(lists_value("deflate, GZIP;q=0.5", "gzip"));
   EXPECT_TRUE(lists_value("gzip;q=0.001", "gzip"));
   for (const char* other : {"", "*/*", "text/htmlx", "gzip;q=0", "gzip; q=0.00", "x-gzip", ",;,"}) {
