@@ -277,9 +277,7 @@ Awaitable<std::optional<T>> HttpConnection::until_gone(Awaitable<T> operation) {
   using boost::asio::experimental::awaitable_operators::operator||;
   auto first = co_await (caught(std::move(operation)) || watch_client());
   if (first.index() != 0) co_return std::nullopt;
-  auto outcome = std::get<0>(std::move(first));
-  if (!outcome) std::rethrow_exception(outcome.error());
-  co_return std::move(*outcome);
+  co_return value_of(std::get<0>(std::move(first)));
 }
 
 template <class T, class JsonT>
