@@ -28,7 +28,7 @@ def in_blocks(data):
 class Conversation:
     """The first part of a file. Numbers are changed in place, so nothing else moves."""
 
-    COUNTS_AT, ON_FULL_AT, N_KEEP_AT, DROPPED_AT, TEXTS_AT = 44, 84, 88, 92, 96
+    COUNTS_AT, ON_FULL_AT, N_KEEP_AT, DROPPED_AT, METADATA_AT, TEXTS_AT = 44, 84, 88, 92, 96, 100
 
     def __init__(self, file):
         self.data = bytearray(file[:struct.unpack_from("<I", file, 12)[0] - 16])
@@ -36,11 +36,19 @@ class Conversation:
     def set(self, at, value):
         struct.pack_into("<i", self.data, at, value)
 
+    def turn_at(self, turn):
+        """Where a turn lies; the chain follows the last one."""
+        counts = struct.unpack_from("<10I", self.data, self.COUNTS_AT)
+        metadata, = struct.unpack_from("<I", self.data, self.METADATA_AT)
+        return self.TEXTS_AT + sum(counts[:3]) + counts[8] + counts[9] + metadata + 12 * turn
+
+    @property
+    def chain_at(self):
+        return self.turn_at(struct.unpack_from("<10I", self.data, self.COUNTS_AT)[3])
+
     def set_turn(self, turn, field, value):
         """Sets a field of a turn. `field`: 0: begin of its input; 1: begin of its reply; 2: its first message."""
-        counts = struct.unpack_from("<10I", self.data, self.COUNTS_AT)
-        texts = sum(counts[:3]) + counts[8] + counts[9]
-        self.set(self.TEXTS_AT + texts + 12 * turn + 4 * field, value)
+        self.set(self.turn_at(turn) + 4 * field, value)
 
     def __bytes__(self):
         return bytes(self.data) + checksum(self.data)

@@ -65,17 +65,13 @@ class Forged(test_http.HttpTest):
 
     def test_kv_in_pieces(self):
         conversation, state = forged_files.parts(self.exported(kv=True))
-        chain = struct.unpack_from(f"<{len(state.tokens) + 1}i", conversation.data, self.tokens_at(conversation))
+        chain = struct.unpack_from(f"<{len(state.tokens) + 1}i", conversation.data, conversation.chain_at)
         self.assertEqual(list(chain[:-1]), state.tokens)
         state.tokens.append(chain[-1])
         state.pieces.append((len(state.tokens), bytearray(64)))
         answer = import_file(self.client, bytes(conversation) + bytes(state), name=f"pieces {self.layout}")
         self.assertEqual("refused", answer["kv"], answer)
         self.goes_on(answer["session_id"])
-
-    def tokens_at(self, conversation):
-        counts = struct.unpack_from("<10I", conversation.data, conversation.COUNTS_AT)
-        return conversation.TEXTS_AT + sum(counts[:3]) + counts[8] + counts[9] + 12 * counts[3]
 
     def fork(self, session):
         return self.client.call(type="fork_session", session_id=session)["session_id"]

@@ -198,7 +198,7 @@ ROUTES = (
     Route("HEAD", "/"),
     Route("GET", "/page.js"),
     Route("GET", "/page.css"),
-    Route("GET", "/chunks/<name>"),
+    Route("GET", "/chunks/<name>", status=404),
     Route("GET", "/licences.txt"),
     Route("GET", "/api/version"),
     Route("HEAD", "/api/version"),

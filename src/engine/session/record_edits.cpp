@@ -58,6 +58,7 @@ kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kep
     next.chain.resize(static_cast<std::size_t>(first_dropped.tokens_begin));
     next.messages.resize(static_cast<std::size_t>(first_dropped.messages_begin));
     next.turns.resize(turns_kept);
+    next.fork_turn = std::min(next.fork_turn, turns_end(next));
     std::erase_if(next.responses, [end = turns_end(next)](const ResponsePtr& response) { return response->turn >= end; });
   }
   next.pending.clear();
@@ -124,6 +125,7 @@ kv::SessionRecord with_turn(const kv::SessionRecord& record, FinishedTurn turn, 
                           .messages_begin = static_cast<std::int32_t>(next.messages.size())});
   }
   next.turns.back().receipt = std::move(turn.receipt);
+  next.fork_turn = std::min(next.fork_turn, turns_end(next) - 1);
   next.chain.insert(next.chain.end(), next.pending.begin(), next.pending.end());
   next.chain.insert(next.chain.end(), turn.generated.begin(), turn.generated.end());
   next.pending.clear();

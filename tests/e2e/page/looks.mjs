@@ -44,7 +44,7 @@ async function tour(tab, { session, draws }, isPhone, visit) {
     await tab.page.evaluate((to) => (location.hash = to), `#/manage/${part.toLowerCase()}`);
     await tab.page.getByRole('heading', { name: part, exact: true, level: 1 }).waitFor();
     await tab.page.getByRole('main').locator('table, form, p').first().waitFor();
-    if (part === 'Models') await tab.button('Defaults').first().click();
+    if (part === 'Models') await tab.button('Card').first().click();
     await visit(`manage ${part}`);
   }
 }

@@ -82,7 +82,7 @@ export async function pull(scenario, { source, name, missing }) {
   await tab.button('Pull').click();
   await row(tab, name).waitFor();
   await tab.page.getByText('success').waitFor();
-  await row(tab, name).getByRole('button', { name: 'Defaults' }).click();
+  await row(tab, name).getByRole('button', { name: 'Card' }).click();
   await tab.link('Talk').click();
   await tab.newSession({ model: name });
   await tab.say('Hello');
