@@ -42,7 +42,7 @@ export function Composer({ conversation, model, onSend, children }: Props) {
     for (const item of unsent) {
       if (!('role' in item)) continue;
       for (const part of item.content) {
-        if (part.type === 'input_text' && text.peek() === '') text.value = part.text;
+        if (part.type === 'input_text') text.value = [part.text, text.peek()].filter((each) => each !== '').join('\n\n');
         if (part.type === 'input_image') pictures.value = [...pictures.peek(), part.image_url];
       }
     }

@@ -29,7 +29,9 @@ export class Conversation {
   private abort: AbortController | null = null;
   private responseId = '';
   private wantsStop = false;  // As soon as the response has an id.
-  private unreadable = '';  // The id of a response whose beginning is not kept.
+  private lastRead = '';  // The id of the last response that was read, or could not be: it is not read again.
+  private loads = 0;
+  private isLoadingEarlier = false;
   private shownAt = 0;
   private announcedAt = 0;
   private announcedChars = 0;
@@ -46,8 +48,10 @@ export class Conversation {
   // --- Reading
 
   async load() {
+    const load = ++this.loads;
     try {
       const [page, receipts] = await Promise.all([api.listItems(this.id), api.listReceipts(this.id)]);
+      if (load !== this.loads) return;  // A later one has begun.
       this.receipts.value = new Map(receipts.map((receipt) => [receipt.turn, receipt]));
       const fresh = page.data.reverse();
       // Earlier pages that were read stay, if they end where this page begins.
@@ -66,6 +70,8 @@ export class Conversation {
   }
 
   async loadEarlier() {
+    if (this.isLoadingEarlier) return;
+    this.isLoadingEarlier = true;
     try {
       const page = await api.listItems(this.id, this.oldest);
       this.items.value = [...page.data.reverse(), ...this.items.value];
@@ -73,6 +79,8 @@ export class Conversation {
       this.oldest = this.items.value[0]?.id ?? '';
     } catch (error) {
       this.problem.value = noteFailure(error);
+    } finally {
+      this.isLoadingEarlier = false;
     }
   }
 
@@ -81,7 +89,7 @@ export class Conversation {
     const session = sessions.value.find((each) => each.session_id === this.id);
     if (!session || this.isRunning) return;
     const response = session.busy ? session.response_id : undefined;
-    if (response && response !== this.unreadable) {
+    if (response && response !== this.lastRead) {
       void this.read(() => api.attach(response, -1, this.abort!.signal), response);
       return;
     }
@@ -99,10 +107,14 @@ export class Conversation {
   // Appends an input and shows the reply as it comes. Returns when the reply has ended. The input is kept before the reply
   // begins, so whatever ends the reply early, it can be answered again.
   async send(input: InputItem[]) {
-    if (this.isRunning) return;
+    if (this.isRunning) {
+      this.unsent.value = input;
+      return;
+    }
     try {
       requestFields(settingsOf(this.id));
       const added = await api.appendItems(this.id, input);
+      ++this.loads;
       this.items.value = [...this.items.value, ...added.data];
       tellTabs({ type: 'changed', session: this.id });
     } catch (error) {
@@ -158,15 +170,16 @@ export class Conversation {
       connection.value = 'ok';
     } catch (error) {
       const status = error instanceof ApiError ? error.status : 0;
-      if (attached !== '' && status === 409) this.unreadable = attached;
-      // A response that others began may end before it is read.
-      else if (!isAborted(error) && !(attached !== '' && status === 404)) this.problem.value = noteFailure(error);
+      // A response that others began may end before it is read, or its beginning may be gone.
+      if (!isAborted(error) && !(attached !== '' && (status === 404 || status === 409))) this.problem.value = noteFailure(error);
     }
     clearTimeout(this.showTimer);
     this.showTimer = 0;
+    this.lastRead = this.responseId;
     this.abort = null;
     await this.load();
-    this.reply.value = this.unreadable !== '' && this.unreadable === attached ? emptyReply(true) : null;
+    if (this.isRunning) return;  // Another reply has begun meanwhile.
+    this.reply.value = null;
     const rest = openId.value !== this.id ? '' : this.growing.text.slice(this.announcedChars).trim().slice(-kAnnouncedCharsMax);
     announce(this.problem.value !== '' ? `The reply failed: ${this.problem.value}` : `${rest} – The reply is finished.`);
     if (attached === '') tellTabs({ type: 'changed', session: this.id });
@@ -195,7 +208,7 @@ export class Conversation {
 
   // Continues from the beginning of `turn` with another input, in a new session beside this one.
   async branch(turn: number, input: InputItem[]) {
-    await this.beside(turn - 1, (branch) => branch.send(input));
+    if (!await this.beside(turn - 1, (branch) => branch.send(input))) this.unsent.value = input;
   }
 
   // Has the input of `turn` answered again, in a new session beside this one.
@@ -203,8 +216,8 @@ export class Conversation {
     await this.beside(turn, (branch) => branch.answer(true));
   }
 
-  // Makes a session with the turns up to `last`, opens it, and begins there.
-  private async beside(last: number, begin: (branch: Conversation) => Promise<void>) {
+  // Makes a session with the turns up to `last`, opens it, and begins there. Returns whether that was done.
+  private async beside(last: number, begin: (branch: Conversation) => Promise<void>): Promise<boolean> {
     try {
       const id = (await api.forkSession(this.id, last)).session_id;
       keepSettings(id, settingsOf(this.id));
@@ -213,8 +226,10 @@ export class Conversation {
       const branch = conversationOf(id);
       await branch.load();
       void begin(branch);
+      return true;
     } catch (error) {
       this.problem.value = noteFailure(error);
+      return false;
     }
   }
 

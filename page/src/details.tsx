@@ -3,6 +3,7 @@ import { useSignal } from '@preact/signals';
 import { clipped } from './api.ts';
 import { conversationOf } from './conversation.ts';
 import { ago, bytes, count } from './format.ts';
+import { keepSettings, settingsOf } from './settings.ts';
 import { SettingsForm } from './settings_form.tsx';
 import { allSessions, api, changeMetadata, deleteSession, goTo, modelOf, noteFailure, refreshSessions, renameSession } from './state.ts';
 import { tagsOf, titleOf } from './tree.ts';
@@ -25,6 +26,7 @@ export function SessionDetails({ session }: { session: Session }) {
   };
   const fork = () => attempt(async () => {
     const made = await api.forkSession(id, undefined, { title: clipped(`${title} (fork)`, kTitleBytesMax) });
+    keepSettings(made.session_id, settingsOf(id));
     await refreshSessions();
     goTo('talk', made.session_id);
   });

@@ -1,6 +1,7 @@
 // What all views share: the connection, the models, the sessions and the place in the page.
 import { computed, signal } from '@preact/signals';
 import { Api, ApiError, isAborted, messageOf } from './api.ts';
+import { remember } from './store.ts';
 import { tellTabs } from './tabs.ts';
 import type { MetadataChanges, Model, Session } from './types.ts';
 import { visibleText } from './visible_text.ts';
@@ -79,7 +80,10 @@ export async function refreshModels() {
   models.value = await api.listModels();
 }
 
+let refreshes = 0;
+
 export async function refreshSessions() {
+  const refresh = ++refreshes;
   const all: Session[] = [];
   let hasMore = true;
   for (let after = ''; hasMore && all.length < kSessionsMax;) {
@@ -88,6 +92,7 @@ export async function refreshSessions() {
     hasMore = page.has_more;
     after = page.next ?? '';
   }
+  if (refresh !== refreshes) return;  // A later answer is newer.
   listed.value = all;
   hasOlder.value = hasMore;
 }
@@ -126,6 +131,8 @@ export async function changeMetadata(id: string, changes: MetadataChanges) {
 
 export async function deleteSession(id: string) {
   await api.deleteSession(id);
+  ++refreshes;  // A list that is on its way still has it.
+  for (const kept of ['draft', 'settings']) remember(`${kept}.${id}`, undefined);
   listed.value = listed.value.filter((session) => session.session_id !== id);
   found.value = found.value.filter((session) => session.session_id !== id);
   tellTabs({ type: 'changed', session: id });

@@ -159,7 +159,7 @@ export function Talk() {
       {detailsAreOpen.value && (
         <aside id="details" class="right" aria-label="Details">
           <button type="button" class="only-narrow quiet" onClick={toggleDetails}><Icon name="close" />Close</button>
-          {session ? <SessionDetails key={id} session={session} /> : <SettingsForm key="new" session="" model={model} />}
+          {session ? <SessionDetails key={id} session={session} /> : <SettingsForm key={id || 'new'} session={id} model={model} />}
         </aside>
       )}
     </div>
