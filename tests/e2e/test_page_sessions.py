@@ -104,7 +104,7 @@ class Restart(browser.PageTest):
 
     def test_the_page_says_so_and_goes_on(self):
         seen = self.scenario(
-            "sessions.restarted", model="slow", expects=["ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE"],
+            "sessions.restarted", model="slow", expects=["status of 404", "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE"],
             answers={"kill": lambda: self.end(signal.SIGKILL), "terminate": lambda: self.end(signal.SIGTERM),
                      "start": lambda: self.daemon.start().wait_ready() and None})
         killed, ended = seen.restarts

@@ -75,13 +75,15 @@ TEST(RecordEdits, AForkHasEverythingButTheResponses) {
 
 TEST(RecordEdits, AForkDiffersFromTheFirstTurnThatItDropsOrGoesOnWriting) {
   const kv::SessionRecord fork = forked(chat(), SessionId{"new"}, "", kNow);
+  FinishedTurn more;
+  more.reply = "more";
   EXPECT_EQ(rewound(fork, 1, kNow).fork_turn, 1);
   EXPECT_EQ(rewound(fork, fork.turns.size(), kNow).fork_turn, 3) << "nothing is dropped";
-  EXPECT_EQ(with_turn(fork, {.reply = "more"}, kNow).fork_turn, 3) << "another turn";
+  EXPECT_EQ(with_turn(fork, more, kNow).fork_turn, 3) << "another turn";
   kv::SessionRecord answered = fork;
   answered.pending.clear();
   answered.pending_messages.clear();
-  EXPECT_EQ(with_turn(answered, {.reply = "more"}, kNow).fork_turn, 2) << "the last turn goes on";
+  EXPECT_EQ(with_turn(answered, more, kNow).fork_turn, 2) << "the last turn goes on";
 }
 
 TEST(RecordEdits, TheSystemMessageAloneIsPendingAgain) {

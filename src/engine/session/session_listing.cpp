@@ -54,7 +54,8 @@ std::optional<ListPosition> parse_position(std::string_view text) {
 
 SessionSearch::SessionSearch(std::string_view query) {
   constexpr std::string_view kBlanks = " \t\r\n";
-  for (std::size_t begin = query.find_first_not_of(kBlanks); begin != std::string_view::npos;) {
+  std::size_t begin = query.find_first_not_of(kBlanks);
+  while (begin != std::string_view::npos && words_.size() < kSearchWordsMax) {
     const std::size_t end = std::min(query.find_first_of(kBlanks, begin), query.size());
     words_.push_back(lower_case(query.substr(begin, end - begin)));
     begin = query.find_first_not_of(kBlanks, end);

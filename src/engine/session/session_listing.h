@@ -28,7 +28,10 @@ inline constexpr std::size_t kPageMetadataBytesMax = 4ul << 20;
 inline constexpr std::size_t kPageSearchedMax = 10'000;
 inline constexpr std::size_t kPageSearchedBytesMax = 2ul << 20;
 
-// The words of a query.
+// Each word is looked for in the whole text, so their number bounds the time, too.
+inline constexpr std::size_t kSearchWordsMax = 8;
+
+// The first words of a query, at most kSearchWordsMax.
 class SessionSearch {
  public:
   // Without words every session matches.

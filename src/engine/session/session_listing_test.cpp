@@ -32,6 +32,8 @@ TEST(SessionSearch, FindsEveryWordInNameOrMetadata) {
   for (const std::string_view query : {"title", "holiday x", "holidayärger", "arger", "\\n", "{"}) {
     EXPECT_FALSE(SessionSearch(query).matches(session)) << query;
   }
+  EXPECT_TRUE(SessionSearch("a a a a a a a holiday nothing").matches(session)) << "the first eight words count";
+  EXPECT_FALSE(SessionSearch("a a a a a a a nothing").matches(session));
   EXPECT_TRUE(SessionSearch(" \t").is_empty());
   EXPECT_FALSE(SessionSearch("x").is_empty());
 }

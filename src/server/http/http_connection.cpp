@@ -602,15 +602,18 @@ std::string HttpConnection::head_bytes(int status, std::string_view content_type
   const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
   const std::string limits = current_.caller ? current_.caller->header(SteadyClock().now()) : "";
   const std::string id = is_messages_path(current_.path) ? std::format("request-id: {}\r\n", current_.id) : "";
-  return std::format("HTTP/1.1 {} {}\r\nServer: umad\r\nContent-Type: {}\r\nConnection: {}\r\nx-request-id: {}\r\n{}{}{}{}{}",
-                     status, reason, content_type, keep_alive ? "keep-alive" : "close", current_.id, id, current_.cors_header,
-                     current_.warnings, limits, header);
+  return std::format(
+      "HTTP/1.1 {} {}\r\nServer: umad\r\nContent-Type: {}\r\nX-Content-Type-Options: nosniff\r\nConnection: "
+      "{}\r\nx-request-id: {}\r\n{}{}{}{}{}",
+      status, reason, content_type, keep_alive ? "keep-alive" : "close", current_.id, id, current_.cors_header,
+      current_.warnings, limits, header);
 }
 
 Awaitable<bool> HttpConnection::respond(int status, std::string_view content_type, std::string body, bool keep_alive,
                                         std::string_view header) {
   std::string head = head_bytes(status, content_type, keep_alive, header);
-  head += std::format("Content-Length: {}\r\n\r\n", body.size());
+  constexpr int kNotModified = 304;  // Its Content-Length would be that of the whole answer.
+  head += status == kNotModified ? "\r\n" : std::format("Content-Length: {}\r\n\r\n", body.size());
   if (current_.method == "HEAD") body.clear();  // The client would take a body for the next answer.
   co_return co_await write(std::move(head), std::move(body)) && keep_alive;
 }
