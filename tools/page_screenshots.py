@@ -66,7 +66,7 @@ def main():
             try:
                 url = browser.PageTest.url_of(daemon)
                 options = {"folder": str(out), "model": "demo", "storyteller": "storyteller", "talks": TALKS}
-                seen = driver.run("screenshots.all", url, options, browser.UNSERVED, {})
+                seen = driver.run("screenshots.all", url, options, [], {})
             finally:
                 driver.close()
     if "error" in seen or seen["faults"]:
