@@ -42,7 +42,7 @@ function Pull() {
       event.preventDefault();
       void pull(event.currentTarget);
     }}>
-      <label>Pull a model: OWNER/REPO[:FILE-OR-QUANT][@REVISION], or a URL<input name="source" type="text" required spellcheck={false} autocomplete="off" placeholder="bartowski/Qwen3-4B-GGUF:Q4_K_M" /></label>
+      <label>Pull a model: OWNER/REPO[:FILE-OR-QUANT][@REVISION], or a URL<input name="source" type="text" required spellcheck={false} autocomplete="off" /></label>
       <div class="buttons">
         {abort.value ? <button key="stop" type="button" onClick={() => abort.value?.abort()}>Stop</button> : <button key="pull" class="main">Pull</button>}
         {part.value !== null && <progress max={1} value={part.value} aria-label="Download" />}
