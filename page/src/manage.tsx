@@ -147,7 +147,7 @@ function Models() {
       <h2>Models in memory</h2>
       <div class="panel">{snapshot.value ? <ModelMemory now={snapshot.value} /> : <p class="note">Reading…</p>}</div>
       <h2>Known models</h2>
-      <div class="scroll">
+      <div class="scroll" tabIndex={0} role="region" aria-label="Models">
         <table>
           <thead><tr><th>Name</th><th>State</th><th>Weights</th><th>In memory</th><th>Parameters</th><th>Context</th><th>Can</th><th><span class="hidden">Actions</span></th></tr></thead>
           <tbody>{models.value.map((model) => <ModelRow key={model.id} model={model} />)}</tbody>
@@ -187,7 +187,7 @@ function Keys() {
     <>
       <Problem text={problem.value} onClose={() => (problem.value = '')} />
       {keys.value && (
-        <div class="scroll">
+        <div class="scroll" tabIndex={0} role="region" aria-label="Keys">
           <table>
             <thead><tr><th>Name</th><th>Tenant</th><th>Requests per minute</th><th>Tokens per minute</th><th>Deadline</th><th>Administrator</th><th><span class="hidden">Actions</span></th></tr></thead>
             <tbody>
@@ -272,7 +272,7 @@ function Sessions() {
         <button type="button" class="danger" disabled={chosen.value.size === 0} onClick={() => (isDeleting.value = true)}>Delete {chosen.value.size || ''} chosen…</button>
       </div>
       <Problem text={problem.value} onClose={() => (problem.value = '')} />
-      <div class="scroll">
+      <div class="scroll" tabIndex={0} role="region" aria-label="Sessions">
         <table>
           <thead><tr><th><span class="hidden">Choice</span></th><th>Session</th><th>Model</th><th>Turns</th><th>Tokens</th><th>Tier</th><th>KV</th><th>Last use</th><th><span class="hidden">Actions</span></th></tr></thead>
           <tbody>

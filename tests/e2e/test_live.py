@@ -41,7 +41,7 @@ class Events:
 
     def until(self, condition, what):
         """Returns the first snapshot for which the condition holds."""
-        for _ in range(1000):
+        for _ in range(100):
             name, snapshot = self.next()
             if name == "snapshot" and condition(snapshot):
                 return snapshot
@@ -174,11 +174,12 @@ class WhoSeesWhat(unittest.TestCase):
         with listener.daemon.client() as client:
             ordinary = Events(self, listener.port, Authorization=f"Bearer {key}")
             boss = Events(self, listener.port, Authorization=f"Bearer {admin}")
-            running = client.start(type="generate", prompt="the cat", max_tokens=400, ignore_eos=True)
+            running = [client.start(type="generate", prompt=f"{number} the cat", max_tokens=1500, ignore_eos=True) for number in range(12)]
             hidden = ordinary.until(lambda snapshot: "decode" in states(snapshot), "a stream")
             shown = boss.until(lambda snapshot: "decode" in states(snapshot), "a stream")
-            client.call(type="cancel", target=running)
-            client.finish(running)
+            for each in running:
+                client.call(type="cancel", target=each)
+                client.finish(each)
         own = next(slot for slot in hidden["workers"][0]["slots"] if slot["state"] == "decode")
         self.assertEqual((None, "other"), (own["request"], own["tenant"]))
         self.assertEqual(["other"], [tenant["tenant"] for tenant in hidden["tenants"]])
