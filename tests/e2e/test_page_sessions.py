@@ -108,7 +108,8 @@ class Restart(browser.PageTest):
             answers={"kill": lambda: self.end(signal.SIGKILL), "terminate": lambda: self.end(signal.SIGTERM),
                      "start": lambda: self.daemon.start().wait_ready() and None})
         killed, ended = seen.restarts
-        self.assertEqual("Tell me a long story (kill).", killed["message"], "the message is given back")
+        self.assertEqual(["", ""], [killed["message"], ended["message"]])
+        self.assertIn("Tell me a long story (kill).", killed["texts"]["asked"][-1], "the message waits to be answered")
         self.assertEqual((1, 2), (killed["replies"], ended["replies"]), "a daemon that ends by itself keeps what was written")
         for state in (killed, ended):
             self.assertIn("First message", state["texts"]["asked"][0])

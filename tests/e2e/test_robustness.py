@@ -143,7 +143,7 @@ class Robustness(uma.DaemonTest):
                 self.client.generate("the cat", session_id=session, max_tokens=2)
                 self.client.call(type="end_session", session_id=session)
         before = self.client.metrics()["sessions"]
-        churn(100)
+        churn(1000)  # the trace of the threads grows with the first ones
         rss = self.daemon.rss_bytes()
         churn(400)
         self.assertEqual(before, self.client.metrics()["sessions"])
