@@ -195,6 +195,10 @@ void check(const wire::TraceRequest& request) {
   UMA_CHECK(request.span >= std::chrono::milliseconds(0) && request.span <= wire::kTraceMax);
 }
 void check(const wire::PingRequest&) {}
+void check(const wire::WatchRequest& request) {
+  UMA_CHECK(request.interval >= wire::LiveRequest::kIntervalMin && request.interval <= wire::LiveRequest::kIntervalMax);
+  UMA_CHECK(request.history >= std::chrono::seconds(0) && request.history <= wire::LiveRequest::kHistoryMax);
+}
 
 void check(const wire::RejectedRequest& rejected) {
   if (rejected.id) check_id(*rejected.id);
