@@ -73,16 +73,6 @@ Result<Names> names_in(const std::string& text) {
   return names;
 }
 
-std::vector<std::string_view> lines_of(std::string_view text) {
-  std::vector<std::string_view> lines;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size() - 1);
-    lines.push_back(text.substr(0, end + 1));
-    text.remove_prefix(end + 1);
-  }
-  return lines;
-}
-
 // Whether a block begins here: the line starts at the left edge and is no comment.
 bool begins_block(std::string_view line) {
   constexpr std::string_view kOther = " \t\r\n#";

@@ -1,7 +1,7 @@
 // The field in which a message is written, with its pictures.
 import { useSignal, useSignalEffect } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import type { Conversation } from './conversation.ts';
 import { StackedBar } from './bars.tsx';
 import { count, counted } from './format.ts';
@@ -47,7 +47,8 @@ export function Composer({ conversation, model, onSend, children }: Props) {
       }
     }
   });
-  useEffect(() => {
+  // At once: later it would take the focus from what was chosen meanwhile.
+  useLayoutEffect(() => {
     if (matchMedia('(pointer: fine)').matches) field.current?.focus();
   }, []);
   useEffect(() => {

@@ -9,7 +9,7 @@ import { allSessions, api, changeMetadata, deleteSession, goTo, modelOf, noteFai
 import { tagsOf, titleOf } from './tree.ts';
 import { asMarkdown } from './turns.ts';
 import type { Session } from './types.ts';
-import { Confirm, Problem, saveFile } from './ui.tsx';
+import { Confirm, KeptLine, Problem, saveFile } from './ui.tsx';
 
 const kTitleBytesMax = 200;
 const kTiers = { hot: 'in a context (hot)', warm: 'in memory (warm)', cold: 'on disk (cold)', none: 'not stored' };
@@ -22,7 +22,7 @@ export function SessionDetails({ session }: { session: Session }) {
   const parent = allSessions.value.find((each) => each.session_id === session.parent_id);
   const attempt = (work: () => Promise<unknown>) => {
     problem.value = '';
-    work().catch((error) => (problem.value = noteFailure(error)));
+    return work().catch((error) => (problem.value = noteFailure(error)));
   };
   const fork = () => attempt(async () => {
     const made = await api.forkSession(id, undefined, { title: clipped(`${title} (fork)`, kTitleBytesMax) });
@@ -39,20 +39,11 @@ export function SessionDetails({ session }: { session: Session }) {
   return (
     <>
       <h2>Session</h2>
-      <label>
-        Name
-        <input type="text" maxLength={120} value={title} onChange={(event) => {
-          const name = event.currentTarget.value.trim();
-          attempt(() => renameSession(id, name));
-        }} />
-      </label>
-      <label>
-        Tags, separated by commas
-        <input type="text" maxLength={400} value={tagsOf(session).join(', ')} onChange={(event) => {
-          const tags = event.currentTarget.value.split(',').map((tag) => tag.trim()).filter((tag) => tag !== '').join(',');
-          attempt(() => changeMetadata(id, { tags: tags || null }));
-        }} />
-      </label>
+      <KeptLine label="Name" maxLength={120} value={title} onKeep={(name) => attempt(() => renameSession(id, name))} />
+      <KeptLine label="Tags, separated by commas" maxLength={400} value={tagsOf(session).join(', ')} onKeep={(text) => {
+        const tags = text.split(',').map((tag) => tag.trim()).filter((tag) => tag !== '').join(',');
+        return attempt(() => changeMetadata(id, { tags: tags || null }));
+      }} />
       <Problem text={problem.value} onClose={() => (problem.value = '')} />
       <div class="buttons">
         <button type="button" onClick={fork}>Fork</button>

@@ -116,7 +116,9 @@ addEventListener('keydown', (event) => {
     if (!search) return;
     event.preventDefault();
     listIsOpen.value = true;
-    requestAnimationFrame(() => search.focus());
+    search.focus();
+    // On a telephone the list is shown first.
+    if (document.activeElement !== search) requestAnimationFrame(() => search.focus());
   }
   if (event.key === 'n' && event.altKey) {
     event.preventDefault();

@@ -1,4 +1,5 @@
 // Small parts that several views use.
+import { useSignal } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 
@@ -9,6 +10,23 @@ export function Problem({ text, onClose }: { text: string; onClose?: () => void 
       {text}
       {onClose && <button type="button" class="quiet" onClick={onClose}>Close</button>}
     </p>
+  );
+}
+
+// A line of text that is kept when it is left. What comes from the daemon meanwhile does not replace what is being typed.
+export function KeptLine({ label, value, maxLength, onKeep }: { label: string; value: string; maxLength: number; onKeep: (text: string) => Promise<unknown> }) {
+  const typed = useSignal<string | null>(null);
+  return (
+    <label>
+      {label}
+      <input
+        type="text" maxLength={maxLength} value={typed.value ?? value} onInput={(event) => (typed.value = event.currentTarget.value)}
+        onChange={(event) => {
+          const text = event.currentTarget.value;
+          void onKeep(text.trim()).finally(() => typed.value === text && (typed.value = null));
+        }}
+      />
+    </label>
   );
 }
 

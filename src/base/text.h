@@ -6,6 +6,7 @@
 #include <format>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace uma {
 
@@ -22,6 +23,17 @@ namespace uma {
   const std::size_t begin = text.find_first_not_of(kBlanks);
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+// The lines, each with its end; the last one may have none.
+[[nodiscard]] inline std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1);
+    lines.push_back(text.substr(0, end + 1));
+    text.remove_prefix(end + 1);
+  }
+  return lines;
 }
 
 // Text such as "512 bytes", "1.5 MiB", "2.00 GiB".

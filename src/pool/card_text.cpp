@@ -9,10 +9,11 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include "base/text.h"
+
 namespace uma::pool {
 namespace {
 
-constexpr std::string_view kBlanks = " \t\r\n";
 constexpr const char* kByHand = "its layout is not one name per line with indented values below: edit it by hand";
 
 std::unexpected<Error> unreadable(std::string_view what) {
@@ -38,18 +39,8 @@ Expected<YAML::Node> parse(const std::string& file) {
   }
 }
 
-std::vector<std::string_view> split_lines(std::string_view text) {
-  std::vector<std::string_view> lines;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size() - 1);
-    lines.push_back(text.substr(0, end + 1));
-    text.remove_prefix(end + 1);
-  }
-  return lines;
-}
-
 bool is_blank(std::string_view line) {
-  return line.find_first_not_of(kBlanks) == std::string_view::npos;
+  return trim(line).empty();
 }
 
 // Comments at the left edge and blank lines before the next block belong to that block.
@@ -120,7 +111,7 @@ std::optional<std::string> content_of(const std::string& card) {
 
 // What would end a block or a document, or is no text. A line's number counts from 1.
 std::optional<std::string> problem_of(std::string_view card) {
-  const std::vector<std::string_view> lines = split_lines(card);
+  const std::vector<std::string_view> lines = lines_of(card);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     std::string_view line = lines[i];
     if (line.starts_with("---") || line.starts_with("...")) return std::format("line {}: a card is one document", i + 1);
@@ -134,7 +125,7 @@ std::optional<std::string> problem_of(std::string_view card) {
 
 std::string indented(std::string_view card) {
   std::string text;
-  for (const std::string_view line : split_lines(card)) text += std::format("{}{}", is_blank(line) ? "" : "  ", line);
+  for (const std::string_view line : lines_of(card)) text += std::format("{}{}", is_blank(line) ? "" : "  ", line);
   return text.ends_with('\n') || text.empty() ? text : text + '\n';
 }
 
@@ -143,7 +134,7 @@ std::string indented(std::string_view card) {
 Expected<std::optional<std::string>> card_in(const std::string& file, const std::string& name) {
   const auto root = parse(file);
   if (!root) return std::unexpected(root.error());
-  const std::vector<std::string_view> lines = split_lines(file);
+  const std::vector<std::string_view> lines = lines_of(file);
   const auto block = find_block(*root, name, lines);
   if (!block) return std::nullopt;
   if (!is_whole(*root, *block, lines.size())) return unreadable(kByHand);
@@ -163,7 +154,7 @@ Expected<std::string> with_card(const std::string& file, const std::string& name
   if (auto problem = problem_of(card)) return fail(ErrorCode::proto_field, *std::move(problem));
   const auto root = parse(file);
   if (!root) return std::unexpected(root.error());
-  const std::vector<std::string_view> lines = split_lines(file);
+  const std::vector<std::string_view> lines = lines_of(file);
   const auto block = find_block(*root, name, lines);
   const std::string value = content_of(std::string(card)).value_or("");
   const std::string line_of_name = YAML::Dump(YAML::Node(name)) + ":\n";

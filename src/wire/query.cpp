@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <format>
 
 namespace uma::wire {
 
@@ -33,6 +34,15 @@ std::optional<std::int64_t> query_integer(std::string_view value) {
   const auto [read_end, problem] = std::from_chars(value.data(), end, number);
   if (problem != std::errc() || read_end != end) return std::nullopt;
   return number;
+}
+
+Expected<std::int64_t> query_number(std::string_view query, std::string_view name, std::int64_t fallback, std::int64_t low,
+                                    std::int64_t high) {
+  const std::string stated = query_value(query, name);
+  if (stated.empty()) return fallback;
+  const auto number = query_integer(stated);
+  if (number && *number >= low && *number <= high) return *number;
+  return fail(ErrorCode::proto_field, std::format("{} must be a number from {} to {}", name, low, high));
 }
 
 }  // namespace uma::wire

@@ -56,6 +56,15 @@ def new_key(name):
     return re.fullmatch(r"key   (\S+)\nline  (.+)\n", printed).groups()
 
 
+def with_key(test_class, name, options=""):
+    """A key, and the flags for a daemon of the class that knows it alone. `options`: those of its line."""
+    folder = pathlib.Path(test_class.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-keys-")))
+    key, line = new_key(name)
+    (folder / "keys").write_text(f"{line} {options}\n")
+    (folder / "keys").chmod(0o600)
+    return key, ("--http-keys", str(folder / "keys"))
+
+
 class Keys(unittest.TestCase):
     def open_listener(self, lines, **section):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-e2e-keys-"))

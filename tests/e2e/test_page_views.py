@@ -1,6 +1,5 @@
 """The page in a browser: the live view, and managing models, keys, sessions and settings."""
 
-import hashlib
 import json
 import pathlib
 import re
@@ -11,7 +10,7 @@ import unittest
 import browser
 import test_pull
 import uma
-from test_http_operations import new_key
+from test_http_operations import with_key
 from test_page import TalkTest
 
 
@@ -53,19 +52,14 @@ class Views(TalkTest):
 class Administrator(browser.PageTest):
     @classmethod
     def setUpClass(cls):
-        folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-page-keys-")))
-        cls.key, line = new_key("boss")
-        (folder / "keys").write_text(f"{line} admin=true\n")
-        (folder / "keys").chmod(0o600)
-        cls.flags = (*browser.PageTest.flags, "--http-keys", str(folder / "keys"))
+        cls.key, flags = with_key(cls, "boss", "admin=true")
+        cls.flags = (*browser.PageTest.flags, *flags)
         super().setUpClass()
 
     def test_a_key_is_made_and_shown_once(self):
         seen = self.scenario("views.make_key", key=self.key, name="ci", expects=["status of 401"])
         made = re.search(r"uma-[0-9a-f]{64}", seen.text).group()
-        line = f"ci sha256:{hashlib.sha256(made.encode()).hexdigest()} tenant=robots requests_per_minute=60"
-        if line not in seen.text:  # umad itself has made it
-            self.assertTrue(self.ask("GET", "v1/models", Authorization=f"Bearer {made}")["data"])
+        self.assertTrue(self.ask("GET", "v1/models", Authorization=f"Bearer {made}")["data"])
         for key in (made, self.key):
             self.assertNotIn(key, seen.shown + seen.kept)
 

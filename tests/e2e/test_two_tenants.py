@@ -3,14 +3,12 @@ that all requests share: preparing, following grammars, memory. Afterwards all c
 
 import contextlib
 import json
-import pathlib
 import socket
-import tempfile
 import threading
 
 import test_http
 import uma
-from test_http_operations import new_key
+from test_http_operations import with_key
 
 MIB = 1 << 20
 
@@ -21,10 +19,8 @@ class TwoTenants(test_http.HttpTest):
 
     @classmethod
     def setUpClass(cls):
-        folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-tenants-")))
-        cls.key, line = new_key("attacker")
-        (folder / "keys").write_text(line + "\n")
-        cls.flags = (*cls.flags, "--http-keys", str(folder / "keys"))
+        cls.key, flags = with_key(cls, "attacker")
+        cls.flags = (*cls.flags, *flags)
         super().setUpClass()
 
     def setUp(self):

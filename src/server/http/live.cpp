@@ -1,9 +1,7 @@
 // The live view of the daemon, as server-sent events.
 #include <chrono>
-#include <cstdint>
 #include <format>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,29 +15,14 @@
 namespace uma::server {
 namespace {
 
-// The number of that name; `fallback` if it is absent, nullopt if it is not a number within the limits.
-std::optional<std::int64_t> number_in(std::string_view query, std::string_view name, std::int64_t fallback, std::int64_t low,
-                                      std::int64_t high) {
-  const std::string stated = wire::query_value(query, name);
-  if (stated.empty()) return fallback;
-  const auto number = wire::query_integer(stated);
-  return number && *number >= low && *number <= high ? number : std::nullopt;
-}
-
 Expected<wire::LiveRequest> live_request(std::string_view query) {
   using wire::LiveRequest;
   LiveRequest request;
-  const auto interval = number_in(query, "interval_ms", request.interval.count(), LiveRequest::kIntervalMin.count(),
-                                  LiveRequest::kIntervalMax.count());
-  if (!interval) {
-    return fail(ErrorCode::proto_field, std::format("interval_ms must be a number from {} to {}",
-                                                    LiveRequest::kIntervalMin.count(), LiveRequest::kIntervalMax.count()));
-  }
-  const auto history = number_in(query, "history_s", request.history.count(), 0, LiveRequest::kHistoryMax.count());
-  if (!history) {
-    return fail(ErrorCode::proto_field,
-                std::format("history_s must be a number from 0 to {}", LiveRequest::kHistoryMax.count()));
-  }
+  const auto interval = wire::query_number(query, "interval_ms", request.interval.count(), LiveRequest::kIntervalMin.count(),
+                                           LiveRequest::kIntervalMax.count());
+  if (!interval) return std::unexpected(interval.error());
+  const auto history = wire::query_number(query, "history_s", request.history.count(), 0, LiveRequest::kHistoryMax.count());
+  if (!history) return std::unexpected(history.error());
   request.interval = std::chrono::milliseconds(*interval);
   request.history = std::chrono::seconds(*history);
   return request;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <format>
 #include <string>
 #include <vector>
 
@@ -58,14 +57,10 @@ handlers::Answer handlers::get_metrics(HttpConnection& connection, const HttpReq
 }
 
 handlers::Answer handlers::get_trace(HttpConnection& connection, const HttpRequest& request) {
-  const std::string stated = wire::query_value(request.query, "seconds");
-  const std::int64_t seconds = stated.empty() ? wire::kTraceDefault.count() : wire::query_integer(stated).value_or(0);
-  if (seconds < 1 || seconds > wire::kTraceMax.count()) {
-    const std::string problem = std::format("seconds must be a number from 1 to {}", wire::kTraceMax.count());
-    co_return co_await connection.respond_error(400, {ErrorCode::proto_field, problem}, request.keep_alive);
-  }
+  const auto seconds = wire::query_number(request.query, "seconds", wire::kTraceDefault.count(), 1, wire::kTraceMax.count());
+  if (!seconds) co_return co_await connection.respond_error(400, seconds.error(), request.keep_alive);
   std::string body;
-  wire::append_trace(body, read_trace(SteadyClock().now() - std::chrono::seconds(seconds), wire::kTraceSpansMax));
+  wire::append_trace(body, read_trace(SteadyClock().now() - std::chrono::seconds(*seconds), wire::kTraceSpansMax));
   co_return co_await connection.respond(200, kJson, body, request.keep_alive);
 }
 

@@ -101,9 +101,9 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& p
     return std::nullopt;
   }
   const bool is_open = is_monitoring() && (current_.path != "/metrics" || server_.options.serves_metrics_without_key);
-  // The page asks for a key, so its own files need none.
-  if (server_.keys.are_needed() && server_.options.page.find(current_.path) != nullptr) return std::nullopt;
   if (!server_.keys.are_needed()) return is_open ? std::nullopt : std::optional(Refusal{403, *peer_.refusal});
+  // The page asks for a key, so its own files need none.
+  if (server_.options.page.find(current_.path) != nullptr) return std::nullopt;
   const auto refuse = [](std::string message) {
     return Refusal{401, {ErrorCode::auth, std::move(message)}, "WWW-Authenticate: Bearer\r\n"};
   };
