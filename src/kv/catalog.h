@@ -88,10 +88,19 @@ struct SessionSummary : SessionHead {
 // The `extra` of each message that has images.
 [[nodiscard]] std::vector<std::string> image_extras(const SessionRecord& record);
 
+// What other daemons have done with a shared catalog since the last question.
+struct CatalogChanges {
+  std::vector<SessionSummary> changed;  // Of sessions that this daemon does not own. A session may come again unchanged.
+  std::vector<SessionId> ended;
+  std::vector<SessionId> wanted;  // Own sessions that another daemon asks for.
+  bool is_complete = false;       // `changed` has all sessions that this daemon does not own; others have ended.
+};
+
 class Catalog {
  public:
   using Done = MoveOnlyFunction<void(Expected<Unit>)>;
   using OnRead = MoveOnlyFunction<void(Expected<RecordPtr>)>;
+  using OnChanges = MoveOnlyFunction<void(Expected<CatalogChanges>)>;
 
   virtual ~Catalog() = default;
   // Returns the stored sessions. Requires: called once, before anything else.
@@ -109,6 +118,22 @@ class Catalog {
   // Reads a session that has no pending change. `on_read` is called once, from any thread. Errors: E_IO_001, also for an
   // unknown or damaged session.
   virtual void read(const SessionId& id, OnRead on_read) = 0;
+  // --- A catalog that several daemons share. A session has at most one owner among them, and only the owner may commit or
+  // remove it: a commit of another one fails with E_LIMIT_003 and has no effect. Where the connection to the database is lost
+  // in a commit, the error is the same and the effect unknown. After either the daemon owns the session no more.
+
+  [[nodiscard]] virtual bool is_shared() const { return false; }
+  // Whether no other daemon can have taken this one's sessions so far. Any thread.
+  [[nodiscard]] virtual bool holds_sessions() const { return true; }
+  // Makes this daemon the owner of a session, by the tenant's name for it or by its id, and reads it. Errors: E_SESSION_001 for
+  // no such session; E_SESSION_002 if another daemon owns it, which is then asked to give it up; E_IO_001.
+  virtual void take(const TenantId& /*tenant*/, const std::string& /*session*/, OnRead on_read) {
+    on_read(fail(ErrorCode::session_unknown, "the catalog is not shared"));
+  }
+  // Gives an own session up.
+  virtual void give_up(const SessionId& /*id*/) {}
+  virtual void changes(OnChanges on_changes) { on_changes(CatalogChanges{}); }
+
   // Ends wait(). step() still handles the calls made before.
   virtual void close() {}
 

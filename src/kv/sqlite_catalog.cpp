@@ -9,7 +9,6 @@
 #include <format>
 #include <optional>
 #include <set>
-#include <sqlite3.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -58,14 +57,14 @@ Expected<Unit> make_private_file(const std::string& path) {
 
 // quick_check does not suffice: an index that does not match its rows makes a session unreadable, and the sessions table has a
 // separate index.
-SqlExpected<Unit> check_pages(const Database& database) {
+SqlExpected<Unit> check_pages(Database& database) {
   Statement check(database, "PRAGMA integrity_check(1)");
   check.bind();
   const auto row = check.next();
   if (!row) return std::unexpected(row.error());
   std::string verdict(check.text(0));
   std::ranges::replace(verdict, '\n', ' ');
-  if (verdict != "ok") return std::unexpected(SqlError{SQLITE_CORRUPT, verdict});
+  if (verdict != "ok") return std::unexpected(SqlError{SqlFault::damage, verdict});
   return Unit{};
 }
 
@@ -81,7 +80,7 @@ SqlExpected<Unit> prepare(Database& database) {
   const std::int64_t known = std::ssize(schema_steps());
   if (*version > known) {
     return std::unexpected(SqlError{
-        SQLITE_CANTOPEN,
+        SqlFault::other,
         std::format("the catalog has version {}, but this umad supports versions up to {}: start the umad that made it, or "
                     "give this one another --data-dir",
                     *version, known)});
@@ -103,7 +102,7 @@ struct Saved {
 };
 
 // The largest key of any session. Every table is queried, since any of the tables may be unreadable.
-std::int64_t last_key(const Database& database) {
+std::int64_t last_key(Database& database) {
   constexpr std::int64_t kLookupsMax = 4'000'000;
   std::int64_t last = 0;
   for (const char* question : {"SELECT max(key) FROM sessions", "SELECT max(session) FROM turns",
@@ -127,14 +126,14 @@ void read_as_this_version(Database& database) {
 }
 
 // Copies the readable part of `from`, session by session.
-SqlExpected<Saved> copy_readable(const Database& from, Database& to) {
+SqlExpected<Saved> copy_readable(Database& from, Database& to) {
   Saved saved;
   RecordRows source(from);
   RecordRows target(to);
   std::set<SessionId> ids;
   std::set<std::pair<TenantId, std::string>> names;
   const std::int64_t last = last_key(from);
-  auto done = to.run("BEGIN IMMEDIATE");
+  auto done = to.begin();
   for (std::int64_t key = 1; key <= last && done; ++key) {
     const auto stored = source.read(key);
     if (!stored) ++saved.unreadable;
@@ -151,7 +150,7 @@ SqlExpected<Saved> copy_readable(const Database& from, Database& to) {
                   record.turns.size());
     }
   }
-  if (done) done = to.run("COMMIT");
+  if (done) done = to.commit();
   if (!done) return std::unexpected(done.error());
   return saved;
 }
@@ -290,7 +289,7 @@ SqlExpected<Unit> SqliteCatalog::read_all() {
 // Removes inconsistent sessions from an otherwise valid file: their rows move to a file beside it, and the readable part stays.
 SqlExpected<Unit> SqliteCatalog::set_aside(std::span<const DamagedSession> damaged) {
   const std::string aside = unused_name(path_ + ".set-aside");
-  if (const auto made = make_private_file(aside); !made) return std::unexpected(SqlError{SQLITE_IOERR, made.error().message});
+  if (const auto made = make_private_file(aside); !made) return std::unexpected(SqlError{SqlFault::io, made.error().message});
   if (auto done = Statement(database_, "ATTACH ?1 AS aside").run(aside); !done) return done;
   auto done = database_.run("CREATE TEMP TABLE damaged (key INTEGER PRIMARY KEY)");
   Statement name(database_, "INSERT INTO damaged VALUES (?1)");
@@ -311,7 +310,7 @@ SqlExpected<Unit> SqliteCatalog::set_aside(std::span<const DamagedSession> damag
   if (done) done = database_.run("COMMIT; DROP TABLE damaged");
   if (!done && !done.error().is_io() && !done.error().is_full() && !done.error().is_busy()) {
     // The tables contradict each other, so the file is damaged after all.
-    return std::unexpected(SqlError{SQLITE_CORRUPT, done.error().message});
+    return std::unexpected(SqlError{SqlFault::damage, done.error().message});
   }
   if (!done) return done;
   for (const DamagedSession& session : damaged) {
@@ -375,16 +374,16 @@ bool SqliteCatalog::step() {
 // Stores all changes, or none.
 SqlExpected<Unit> SqliteCatalog::keep(std::span<Change> changes) {
   ++transactions_count_;
-  auto done = database_.run("BEGIN IMMEDIATE");
+  auto done = database_.begin();
   try {
     for (const Change& change : changes) {
       if (done) done = apply(change);
     }
   } catch (...) {
     note_thrown();
-    done = std::unexpected(SqlError{SQLITE_INTERNAL, "the daemon failed at this change"});
+    done = std::unexpected(SqlError{SqlFault::other, "the daemon failed at this change"});
   }
-  if (done) done = database_.run("COMMIT");
+  if (done) done = database_.commit();
   if (!done) database_.roll_back();
   return done;
 }
@@ -397,7 +396,7 @@ Expected<RecordPtr> SqliteCatalog::read_now(const SessionId& id) {
   auto stored = rows_.read(id);
   if (!stored) return failure(name_, stored.error());
   if (stored->record == nullptr || stored->is_damaged) {
-    return failure(name_, SqlError{SQLITE_CORRUPT, std::format("session {} cannot be read", id.value)});
+    return failure(name_, SqlError{SqlFault::damage, std::format("session {} cannot be read", id.value)});
   }
   return std::move(stored->record);
 }
