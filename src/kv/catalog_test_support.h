@@ -86,7 +86,7 @@ class AnyCatalogTest : public ::testing::TestWithParam<CatalogKind> {
   std::map<std::string, SessionRecord> open() {
     end_catalog(catalog_);
     if (GetParam() == CatalogKind::postgres) {
-      catalog_ = PostgresCatalog::open({.address = place_, .node = "test"}).value();
+      catalog_ = PostgresCatalog::open({.address = place_, .node = "test", .handover = {}}).value();
     } else {
       catalog_ = SqliteCatalog::open(place_).value();
     }

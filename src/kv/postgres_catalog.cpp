@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/thrown.h"
+#include "kv/catalog_lock.h"
 #include "kv/postgres_schema.h"
 
 namespace uma::kv {
@@ -16,6 +17,7 @@ constexpr int kOwnerColumn = 26;  // Behind RecordRows::session_columns().
 constexpr Duration kConnectEvery = std::chrono::seconds(1);
 // The database forgets which sessions have ended after an hour. A daemon that has not asked for so long reads everything again.
 constexpr Duration kChangesKept = std::chrono::minutes(50);
+constexpr Duration kTakeEvery = std::chrono::milliseconds(100);
 constexpr Duration kForgetEvery = std::chrono::minutes(10);
 
 }  // namespace
@@ -56,6 +58,11 @@ PostgresCatalog::~PostgresCatalog() = default;
 
 Expected<std::unique_ptr<PostgresCatalog>> PostgresCatalog::open(PostgresCatalogOptions options) {
   std::unique_ptr<PostgresCatalog> catalog(new PostgresCatalog(std::move(options)));
+  if (!catalog->options_.lock.empty()) {
+    auto lock = take_catalog_lock(catalog->options_.lock);
+    if (!lock) return std::unexpected(lock.error());
+    catalog->lock_ = std::move(*lock);
+  }
   auto done = catalog->connect();
   if (done) {
     auto all = catalog->changes_now();
@@ -160,7 +167,7 @@ void PostgresCatalog::read(const SessionId& id, OnRead on_read) {
 }
 
 void PostgresCatalog::take(const TenantId& tenant, const std::string& session, OnRead on_read) {
-  inbox_.push(Taking{tenant, session, std::move(on_read)});
+  inbox_.push(Taking{tenant, session, std::move(on_read), std::chrono::steady_clock::now() + options_.handover});
 }
 
 void PostgresCatalog::give_up(const SessionId& id) {
@@ -172,14 +179,17 @@ void PostgresCatalog::changes(OnChanges on_changes) {
 }
 
 bool PostgresCatalog::wait() {
-  const bool goes_on = inbox_.wait_drain(taken_, renewed_at_ + options_.lease / kRenewalsPerLease);
-  if (!goes_on) end_run();
-  return goes_on;
+  if (inbox_.wait_drain(taken_, std::min(next_retry_, renewed_at_ + options_.lease / kRenewalsPerLease))) return true;
+  for (Taking& taking : waiting_) run_noting([&] { taking.on_read(fail(ErrorCode::limit_wait, "the daemon stops")); });
+  waiting_.clear();
+  end_run();
+  return false;
 }
 
 bool PostgresCatalog::step() {
   inbox_.drain(taken_);
   run_noting([this] { renew_if_due(); });
+  run_noting([this] { retry_takings(); });
   if (taken_.empty()) return false;
   std::vector<Call> calls = std::exchange(taken_, {});
   for (Call& call : calls) {
@@ -214,13 +224,26 @@ void PostgresCatalog::handle(Reading& call) {
 }
 
 void PostgresCatalog::handle(Taking& call) {
-  call.on_read(contain([&]() -> Expected<RecordPtr> {
+  auto taken = contain([&]() -> Expected<RecordPtr> {
     std::optional<Error> refusal;
     auto record = with_connection([&] { return take_now(call, refusal); });
     if (!record) return std::unexpected(failure(record.error()));
     if (refusal) return std::unexpected(std::move(*refusal));
     return std::move(*record);
-  }));
+  });
+  const TimePoint now = std::chrono::steady_clock::now();
+  if (!taken && taken.error().code == ErrorCode::session_busy && now < call.deadline) {
+    waiting_.push_back(std::move(call));
+    next_retry_ = std::min(next_retry_, now + kTakeEvery);
+    return;
+  }
+  call.on_read(std::move(taken));
+}
+
+void PostgresCatalog::retry_takings() {
+  if (std::chrono::steady_clock::now() < next_retry_) return;
+  next_retry_ = kNever;
+  for (Taking& taking : std::exchange(waiting_, {})) run_noting([&] { handle(taking); });
 }
 
 SqlExpected<RecordPtr> PostgresCatalog::take_now(const Taking& call, std::optional<Error>& refusal) {

@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/mailbox.h"
+#include "base/unique_fd.h"
 #include "kv/catalog.h"
 #include "kv/postgres.h"
 #include "kv/record_rows.h"
@@ -29,7 +30,9 @@ namespace uma::kv {
 struct PostgresCatalogOptions {
   std::string address;  // Connection string or URI of libpq.
   std::string node;     // The daemon's name for people and clients.
+  std::string lock{};   // See take_catalog_lock(): the daemon's own folder, which is not shared; empty: none.
   Duration lease = std::chrono::seconds(15);
+  Duration handover = std::chrono::seconds(5);  // How long a session that another daemon owns is waited for.
 };
 
 class PostgresCatalog final : public Catalog {
@@ -75,6 +78,7 @@ class PostgresCatalog final : public Catalog {
     TenantId tenant;
     std::string session;
     OnRead on_read;
+    TimePoint deadline{};
   };
   struct GivingUp {
     SessionId id;
@@ -91,6 +95,7 @@ class PostgresCatalog final : public Catalog {
   void end_run();
   void handle(Reading& call);
   void handle(Taking& call);
+  void retry_takings();
   void handle(GivingUp& call);
   void handle(Asking& call);
   void keep_changes();
@@ -104,6 +109,7 @@ class PostgresCatalog final : public Catalog {
 
   const PostgresCatalogOptions options_;
   const std::string shown_;  // The address for logs.
+  UniqueFd lock_;
   PostgresConnection connection_;
   RecordRows rows_;
   Statement add_run_;
@@ -132,6 +138,8 @@ class PostgresCatalog final : public Catalog {
   TimePoint next_connect_{};
   std::vector<Call> taken_;
   std::vector<Change> changes_;
+  std::vector<Taking> waiting_;  // For sessions that other daemons were asked to give up.
+  TimePoint next_retry_ = kNever;
   bool is_failing_ = false;
 
   // Shared.

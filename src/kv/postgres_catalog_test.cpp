@@ -34,8 +34,9 @@ class SharedCatalogTest : public ::testing::Test {
     if (PostgresServer::instance() == nullptr) GTEST_SKIP() << "PostgreSQL is not installed";
     address_ = PostgresServer::instance()->make_database();
   }
-  Node open(const std::string& name, Duration lease = std::chrono::seconds(15)) {
-    return PostgresCatalog::open({.address = address_, .node = name, .lease = lease}).value();
+  // It waits for no other daemon.
+  Node open(const std::string& name, Duration handover = {}) {
+    return PostgresCatalog::open({.address = address_, .node = name, .handover = handover}).value();
   }
   static CatalogChanges changes_of(PostgresCatalog& node) {
     std::optional<Expected<CatalogChanges>> changes;
@@ -81,6 +82,25 @@ TEST_F(SharedCatalogTest, ASessionHasOneOwner) {
   EXPECT_EQ(commit_to(*a, longer, record).error().code, ErrorCode::limit_wait) << "a has given it up";
   EXPECT_TRUE(commit_to(*b, longer, record));
   EXPECT_EQ(refusal(read_from(*a, "s")), "E_SESSION_002");
+}
+
+TEST_F(SharedCatalogTest, ASessionIsWaitedFor) {
+  const Node a = open("a");
+  const Node b = open("b", std::chrono::minutes(1));
+  const RecordPtr record = share(text_session("s", 1));
+  ASSERT_TRUE(commit_to(*a, record));
+  std::optional<Expected<RecordPtr>> taken;
+  b->take(TenantId{"1000"}, "s", [&](Expected<RecordPtr> read) { taken = std::move(read); });
+  EXPECT_TRUE(b->step());
+  EXPECT_FALSE(taken);
+  ASSERT_EQ(changes_of(*a).wanted, std::vector{SessionId{"s"}});
+  a->give_up(SessionId{"s"});
+  EXPECT_TRUE(a->step());
+  while (!taken) {
+    EXPECT_TRUE(b->wait());
+    b->step();
+  }
+  EXPECT_EQ(*taken->value(), *record);
 }
 
 TEST_F(SharedCatalogTest, ASessionIsTakenByItsName) {

@@ -9,7 +9,6 @@
 #include <format>
 #include <optional>
 #include <set>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "base/log.h"
 #include "base/sync_folder.h"
 #include "base/thrown.h"
+#include "kv/catalog_lock.h"
 #include "kv/catalog_schema.h"
 
 namespace uma::kv {
@@ -34,17 +34,6 @@ std::unexpected<Error> failure(const std::string& path, const SqlError& error) {
   if (error.is_busy()) advice = ": another process has it open; stop that process, or give this umad another --data-dir";
   if (error.is_damage()) advice = ": restart umad, which saves what can be read";
   return fail(ErrorCode::io_failed, std::format("{}: {}{}", path, error.message, advice));
-}
-
-// A separate lock file, because the lock must hold while a damaged database is replaced.
-Expected<UniqueFd> take_lock(const std::string& catalog) {
-  const std::string path = catalog + ".lock";
-  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!file.is_open()) return catalog_io_failure(path, errno);
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
-  if (errno != EWOULDBLOCK) return catalog_io_failure(path, errno);
-  return fail(ErrorCode::io_failed,
-              std::format("{} is in use by another umad: stop that one, or give this one another --data-dir", catalog));
 }
 
 // Creates a file that only its owner can read, whatever the umask is. Requires: SQLite does not have the file open, because
@@ -240,7 +229,7 @@ SqliteCatalog::SqliteCatalog(std::string path, Database database)
     : path_(std::move(path)), name_(path_.substr(path_.rfind('/') + 1)), database_(std::move(database)), rows_(database_) {}
 
 Expected<std::unique_ptr<SqliteCatalog>> SqliteCatalog::open(const std::string& path) {
-  auto lock = take_lock(path);
+  auto lock = take_catalog_lock(path);
   if (!lock) return std::unexpected(lock.error());
   if (auto finished = finish_salvage(path); !finished) return std::unexpected(finished.error());
   if (auto made = make_private_file(path); !made) return std::unexpected(made.error());

@@ -200,6 +200,8 @@ void Generations::end(InFlight& request, const Event& terminal) {
 
 Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, GenerateRequest call) {
   if (auto admitted = admit(call, std::ssize(request.sinks)); !admitted) co_return admitted.error();
+  // If that fails, the session is unknown below.
+  if (!call.session.empty()) (void)co_await parts_.sessions.learn(tenant, call.session);
   auto model = model_of(tenant, call);
   if (!model) co_return model.error();
   request.model = std::move(*model);
