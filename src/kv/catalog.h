@@ -123,8 +123,9 @@ class Catalog {
   // in a commit, the error is the same and the effect unknown. After either the daemon owns the session no more.
 
   [[nodiscard]] virtual bool is_shared() const { return false; }
-  // Whether no other daemon can have taken this one's sessions so far. Any thread.
-  [[nodiscard]] virtual bool holds_sessions() const { return true; }
+  // The number of the present lease, as long as which no other daemon can take this one's sessions; 0: it has ended. Others may
+  // have what was taken under an earlier one. Any thread.
+  [[nodiscard]] virtual std::uint64_t lease() const { return 1; }
   // Makes this daemon the owner of a session, by the tenant's name for it or by its id, and reads it. Errors: E_SESSION_001 for
   // no such session; E_SESSION_002 if another daemon owns it, which is then asked to give it up; E_IO_001.
   virtual void take(const TenantId& /*tenant*/, const std::string& /*session*/, OnRead on_read) {

@@ -115,6 +115,8 @@ SqlExpected<Unit> PostgresCatalog::renew() {
   auto done = renew_.run(run_, options_.node, std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease).count());
   if (!done) return done;
   renewed_at_ = asked;
+  // The former lease may have ended before the database renewed it.
+  if (std::chrono::steady_clock::now() >= holds_until_.load()) ++lease_;
   holds_until_ = asked + options_.lease;
   return done;
 }

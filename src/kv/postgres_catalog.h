@@ -47,7 +47,11 @@ class PostgresCatalog final : public Catalog {
   void remove(const SessionId& id, Done done) override;
   void read(const SessionId& id, OnRead on_read) override;
   [[nodiscard]] bool is_shared() const override { return true; }
-  [[nodiscard]] bool holds_sessions() const override { return std::chrono::steady_clock::now() < holds_until_.load(); }
+  [[nodiscard]] std::uint64_t lease() const override {
+    // In this order: renew() sets them in the other one.
+    const bool holds = std::chrono::steady_clock::now() < holds_until_.load();
+    return holds ? lease_.load() : 0;
+  }
   void take(const TenantId& tenant, const std::string& session, OnRead on_read) override;
   void give_up(const SessionId& id) override;
   void changes(OnChanges on_changes) override;
@@ -144,6 +148,7 @@ class PostgresCatalog final : public Catalog {
 
   // Shared.
   std::atomic<TimePoint> holds_until_{TimePoint{}};
+  std::atomic<std::uint64_t> lease_{0};
   Mailbox<Call> inbox_;
 };
 

@@ -159,7 +159,7 @@ TEST_F(SharedCatalogTest, ASessionIsTakenWhenTheLeaseOfItsOwnerHasEnded) {
   const Node b = open("b");
   const RecordPtr record = share(text_session("s", 1));
   ASSERT_TRUE(commit_to(*a, record));
-  EXPECT_TRUE(a->holds_sessions());
+  EXPECT_EQ(a->lease(), 1u);
   EXPECT_EQ(refusal(read_from(*b, "s")), "E_SESSION_002");
   // As time does.
   run_sql("UPDATE daemons SET lease_until = clock_timestamp() - interval '1 second' WHERE node = 'a'");

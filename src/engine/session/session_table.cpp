@@ -37,7 +37,6 @@ void SessionTable::adopt(kv::SessionSummary summary) {
   Session& session = sessions_[summary.id];
   if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
   session.summary = std::move(summary);
-  session.is_owned = !catalog_.is_shared();
   set_expiry(session);
   Account& account = accounts_[session.summary.tenant];
   account.made.insert(&session);
@@ -176,6 +175,7 @@ Task<Expected<Unit>> SessionTable::learn(TenantId tenant, std::string name) {
 
 // Takes a locked session from the catalog.
 Task<Expected<Unit>> SessionTable::own(Session& session) {
+  const std::uint64_t lease = catalog_.lease();
   auto record = co_await tasks_.ask<kv::RecordPtr>(
       [&](Reply<kv::RecordPtr> reply) { catalog_.take(session.summary.tenant, session.summary.id.value, std::move(reply)); });
   if (!record) {
@@ -183,7 +183,7 @@ Task<Expected<Unit>> SessionTable::own(Session& session) {
     if (record.error().code == ErrorCode::session_unknown) session.is_new = true;
     co_return record.error();
   }
-  session.is_owned = true;
+  session.lease = lease;
   session.is_wanted = false;
   if (session.record != nullptr && *session.record == **record) co_return Unit{};
   ++session.losses;
@@ -243,6 +243,7 @@ Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record
     if (is_renamed) forget_name(summary);
   };
   Expected<Unit> done;
+  const std::uint64_t lease = catalog_.lease();
   try {
     done = co_await tasks_.ask<Unit>(
         [&](Reply<Unit> reply) { catalog_.commit(record, session.is_new ? nullptr : session.record, std::move(reply)); });
@@ -254,11 +255,12 @@ Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record
     if (is_renamed) forget_name(session.summary);
     set_summary(session, std::move(summary));
     session.record = record;
+    if (session.is_new) session.lease = lease;
     session.is_new = false;
     run_noting([&] { options_.on_committed(*record); });
   } else {
     take_back();
-    if (catalog_.is_shared() && done.error().code == ErrorCode::limit_wait) session.is_owned = false;
+    if (catalog_.is_shared() && done.error().code == ErrorCode::limit_wait) session.lease = 0;
   }
   co_return done;
 }
@@ -455,7 +457,7 @@ Task<> SessionTable::take_changes() {
 
 void SessionTable::take(kv::CatalogChanges changes) {
   const auto end_here = [this](Session& session) {
-    session.is_owned = false;
+    session.lease = 0;
     // One that is in use ends when it is found missing in the catalog.
     if (!session.is_locked && !session.is_running()) erase(session);
   };
@@ -464,7 +466,7 @@ void SessionTable::take(kv::CatalogChanges changes) {
     for (const kv::SessionSummary& summary : changes.changed) known.insert(summary.id);
     std::vector<SessionId> gone;
     for (const auto& [id, session] : sessions_) {
-      if (!session.is_owned && !known.contains(id)) gone.push_back(id);
+      if (session.lease == 0 && !known.contains(id)) gone.push_back(id);
     }
     for (const SessionId& id : gone) end_here(*find(id));
   }
@@ -474,7 +476,7 @@ void SessionTable::take(kv::CatalogChanges changes) {
   for (kv::SessionSummary& summary : changes.changed) take(std::move(summary));
   for (const SessionId& id : changes.wanted) {
     Session* session = find(id);
-    if (session == nullptr || !session->is_owned) continue;
+    if (session == nullptr || session->lease == 0) continue;
     session->is_wanted = true;
     if (!session->is_locked && !session->is_running()) give_up(*session);
   }
@@ -485,7 +487,7 @@ void SessionTable::take(kv::SessionSummary changed) {
   Session* session = find(changed.id);
   if (session == nullptr) return adopt(std::move(changed));
   if (session->is_new || changed.tenant != session->summary.tenant || changed.created_s != session->summary.created_s) return;
-  session->is_owned = false;
+  session->lease = 0;
   // One that is in use is read anew when it is next locked.
   if (session->is_locked || session->is_running()) return;
   set_used(*session);
@@ -497,7 +499,7 @@ void SessionTable::give_up(Session& session) {
   set_used(session);
   session.record.reset();
   session.is_wanted = false;
-  if (std::exchange(session.is_owned, false)) catalog_.give_up(session.summary.id);
+  if (std::exchange(session.lease, 0) != 0) catalog_.give_up(session.summary.id);
 }
 
 void SessionTable::check_invariants() const {

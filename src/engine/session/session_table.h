@@ -94,7 +94,7 @@ struct Session {
   std::unique_ptr<SessionRun> run;  // Null: no reply is in progress.
   bool is_locked = false;
   bool is_rewritten = false;  // Input that waits has made the template write the past differently.
-  bool is_owned = true;       // Only a shared catalog has others.
+  std::uint64_t lease = 0;    // Under which this daemon has taken it from a shared catalog; 0: it does not own it.
   bool is_wanted = false;     // Another daemon asks for it: it is given up when it is idle.
   std::uint32_t losses = 0;   // How often another daemon had it, and has changed it.
   bool is_new = false;  // Not in the catalog yet: the session ends with its lock and its run, if neither has committed it.
@@ -224,7 +224,7 @@ class SessionTable {
   void adopt(kv::SessionSummary summary);
   [[nodiscard]] Task<Expected<Unit>> own(Session& session);
   [[nodiscard]] bool is_foreign(const Session& session) const {
-    return catalog_.is_shared() && !session.is_new && (!session.is_owned || !catalog_.holds_sessions());
+    return catalog_.is_shared() && !session.is_new && (session.lease == 0 || session.lease != catalog_.lease());
   }
   void give_up(Session& session);
   void forget_name(const kv::SessionSummary& named);
