@@ -52,12 +52,14 @@ export class Conversation {
     try {
       const [page, receipts] = await Promise.all([api.listItems(this.id), api.listReceipts(this.id)]);
       if (load !== this.loads) return;  // A later one has begun.
+      const before = this.receipts.value;
       this.receipts.value = new Map(receipts.map((receipt) => [receipt.turn, receipt]));
       const fresh = page.data.reverse();
-      // Earlier pages that were read stay, if they end where this page begins.
+      // Earlier pages that were read stay, if they end where this page begins. A turn that has lost its receipt was dropped.
       const old = this.items.value;
       const at = old.findIndex((item) => item.id === fresh[0]?.id);
-      const earlier = page.has_more && at > 0 ? old.slice(0, at) : [];
+      const isWhole = old.slice(0, Math.max(at, 0)).every(({ uma }) => !before.has(uma.turn) || this.receipts.value.has(uma.turn));
+      const earlier = page.has_more && at > 0 && isWhole ? old.slice(0, at) : [];
       this.items.value = [...earlier, ...fresh];
       if (earlier.length === 0) {
         this.hasEarlier.value = page.has_more;
@@ -73,7 +75,9 @@ export class Conversation {
     if (this.isLoadingEarlier) return;
     this.isLoadingEarlier = true;
     try {
-      const page = await api.listItems(this.id, this.oldest);
+      const { oldest } = this;
+      const page = await api.listItems(this.id, oldest);
+      if (oldest !== this.oldest) return;  // The items were read again meanwhile.
       this.items.value = [...page.data.reverse(), ...this.items.value];
       this.hasEarlier.value = page.has_more;
       this.oldest = this.items.value[0]?.id ?? '';
@@ -208,7 +212,10 @@ export class Conversation {
 
   // Continues from the beginning of `turn` with another input, in a new session beside this one.
   async branch(turn: number, input: InputItem[]) {
-    if (!await this.beside(turn - 1, (branch) => branch.send(input))) this.unsent.value = input;
+    // Before the oldest turn is only the system prompt, also where a full context has dropped turns.
+    const oldest = this.hasEarlier.value ? undefined : this.turns().find((each) => each.input.length + each.output.length > 0);
+    const last = turn === oldest?.turn ? -1 : turn - 1;
+    if (!await this.beside(last, (branch) => branch.send(input))) this.unsent.value = input;
   }
 
   // Has the input of `turn` answered again, in a new session beside this one.
@@ -216,7 +223,8 @@ export class Conversation {
     await this.beside(turn, (branch) => branch.answer(true));
   }
 
-  // Makes a session with the turns up to `last`, opens it, and begins there. Returns whether that was done.
+  // Makes a session with the turns up to `last` (-1: the system prompt alone), opens it, and begins there. Returns whether that was
+  // done.
   private async beside(last: number, begin: (branch: Conversation) => Promise<void>): Promise<boolean> {
     try {
       const id = (await api.forkSession(this.id, last)).session_id;

@@ -5,6 +5,7 @@ import base64
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -47,12 +48,15 @@ DAYS = {"type": "object", "properties": {"day": {"enum": ["Monday", "Sunday"]}},
 
 
 def write_models(folder):
-    """A model that plays replies, one that writes long and slowly, and one that reads pictures. Returns the daemon's configuration."""
+    """A model that plays replies, the same with a small context, one that writes long and slowly, and one that reads pictures. Returns
+    the daemon's configuration."""
     played.write_model(folder / "player.gguf", REPLIES, ["gotresult"], [f"ask{digit}" for digit in range(1, 10)])
     subprocess.run([uma.MAKE_MODEL, "--preset", "tiny-chat", "--layers", "8", "--width", "256", "--heads", "8", "--kv-heads", "2", "--ff", "512",
                     "--n-ctx", "32768", "--out", folder / "slow.gguf"], check=True, timeout=uma.WAIT_S)
+    shutil.copy(folder / "player.gguf", folder / "small.gguf")
     # Greedy, because by chance a random model ends its reply at any place.
     (folder / "models.yaml").write_text(f"slow: {{path: slow.gguf, temperature: 0}}\n"
+                                        f"small: {{path: small.gguf, n_ctx: 256}}\n"
                                         f"eyes: {{path: {vision.MODEL}, projector: {vision.PROJECTOR}}}\n")
     return f"models_dirs: [{folder}]\nmodels: {{file: {folder}/models.yaml}}\n"
 
@@ -76,7 +80,7 @@ class Talk(TalkTest):
     def test_the_first_load(self):
         seen = self.scenario("talk.first_load")
         self.assertEqual("uma-serve", seen.title)
-        self.assertEqual({"tiny-chat", "player", "slow", "eyes", *uma.SHIPPED_NAMES}, {text.split(",")[0].split(" ")[0] for text in seen.models})
+        self.assertEqual({"tiny-chat", "player", "small", "slow", "eyes", *uma.SHIPPED_NAMES}, {text.split(",")[0].split(" ")[0] for text in seen.models})
         self.assertTrue([text for text in seen.models if text.startswith("uma-picture (draws)")], seen.models)
         self.assertEqual((["Talk", "See", "Manage"], [], True), (seen.views, seen.alerts, seen.hasFocus))
 
@@ -125,6 +129,16 @@ class Talk(TalkTest):
         self.assertEqual(["One: ask1", "Fork: One: ask1"], seen.tree[:2])
         self.assertEqual(["One: ask1", "Two: ask2"], [text for role, text in self.texts(seen.old) if role == "user"])
         self.assertEqual(["One: ask1", "Three: ask3"], [text for role, text in self.texts(seen.id) if role == "user"])
+
+    def test_the_oldest_turn_that_a_full_context_has_left_can_be_changed(self):
+        seen = self.scenario("talk.edited_after_shift", model="small", system="Be brief.", question="Number #: ask#", other="Other: ask7")
+        old, new = self.session(seen.old), self.session(seen.id)
+        self.assertGreater(old["dropped_turns"], 0)
+        self.assertEqual(["Number 1: ask1", "Number 2: ask2"], [*seen.dropped, *seen.kept][:2])
+        self.assertEqual(old["turns"] - old["dropped_turns"], len(seen.kept))
+        self.assertEqual((seen.old, 0, 1), (new["parent_id"], new["dropped_turns"], new["turns"]))
+        self.assertEqual([("system", "Be brief."), ("user", "Other: ask7"), ("assistant", "This is reply 7.")],
+                         [(role, text.strip()) for role, text in self.texts(seen.id)])
 
     def test_a_reply_is_written_again_with_other_settings(self):
         seen = self.scenario("talk.regenerated", model="slow")

@@ -99,6 +99,32 @@ export async function edited(scenario, { model, first, second, other }) {
   return { old, id, offered, marks, tree, branch, before: await tab.texts() };
 }
 
+// Turns are dropped from a full context; the first message of those that are left is changed.
+export async function edited_after_shift(scenario, { model, system, question, other }) {
+  const tab = await scenario.tab();
+  await tab.newSession({ model, system });
+  await tab.field('When the context is full, drop the oldest turns and go on').check();
+  const asked = async () => (await tab.questions().locator('.said').allInnerTexts()).map((text) => text.trim());
+  const all = [];
+  let kept = [];
+  do {
+    const text = question.replaceAll('#', all.length + 1);
+    all.push(text);
+    await tab.say(text);
+    await tab.page.getByText(`This is reply ${all.length}.`, { exact: true }).waitFor();
+    await tab.button('Stop').waitFor({ state: 'hidden' });
+    kept = await asked();
+  } while (kept.length === all.length && all.length < 9);
+  const old = tab.id();
+  await tab.questions().first().getByRole('button', { name: 'Edit' }).click();
+  await tab.questions().first().getByRole('textbox', { name: 'Message' }).fill(other);
+  await tab.button('Send as a new branch').click();
+  await tab.until(async () => tab.id() !== old, 'another session');
+  await tab.page.getByText('This is reply 7.', { exact: true }).waitFor();
+  await tab.finished(1);
+  return { old, id: tab.id(), kept, dropped: all.filter((text) => !kept.includes(text)) };
+}
+
 // The reply to the first message is written again with another limit.
 export async function regenerated(scenario, { model }) {
   const tab = await scenario.tab();
