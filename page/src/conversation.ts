@@ -10,6 +10,7 @@ import { inputOf, turnsOf, type Turn } from './turns.ts';
 import type { InputItem, Item, Receipt, SessionOptions } from './types.ts';
 
 const kShowMs = 80;
+const kReadAgainMs = 1000;
 const kAnnounceMs = 3000;
 const kAnnouncedCharsMax = 400;
 
@@ -28,8 +29,9 @@ export class Conversation {
   private seen = '';  // What the session looked like when its items were read.
   private abort: AbortController | null = null;
   private responseId = '';
-  private wantsStop = false;  // As soon as the response has an id.
-  private lastRead = '';  // The id of the last response that was read, or could not be: it is not read again.
+  private letGo = () => {};  // Ends the showing of a reply that has no id yet.
+  private lastRead = '';  // The id of the last response that was read, or could not be: it is not read again,
+  private lostAt = 0;  // unless the connection was lost at this time.
   private loads = 0;
   private isLoadingEarlier = false;
   private shownAt = 0;
@@ -93,7 +95,8 @@ export class Conversation {
     const session = sessions.value.find((each) => each.session_id === this.id);
     if (!session || this.isRunning) return;
     const response = session.busy ? session.response_id : undefined;
-    if (response && response !== this.lastRead) {
+    const mayReadAgain = this.lostAt > 0 && Date.now() >= this.lostAt + kReadAgainMs;
+    if (response && (response !== this.lastRead || mayReadAgain)) {
       void this.read(() => api.attach(response, -1, this.abort!.signal), response);
       return;
     }
@@ -162,17 +165,30 @@ export class Conversation {
     this.abort = abort;
     this.problem.value = '';
     this.responseId = attached;
-    this.wantsStop = false;
+    this.lostAt = 0;
     this.announcedChars = 0;
     this.reply.value = emptyReply(false, turn);
     this.growing = emptyReply(false, turn);
     announce('A reply is being written.');
     const attach = (id: string, after: number) => api.attach(id, after, abort.signal);
     const pause = (tries: number) => new Promise<void>((resolve) => setTimeout(resolve, 500 * 2 ** tries));
+    const events = wholeReply(begin, attach, pause);
+    let isStopped = false;
+    const stopped = new Promise<void>((resolve) => (this.letGo = resolve)).then(() => (isStopped = true));
+    const readAll = async () => {
+      for (;;) {
+        const { value: event, done } = await events.next();
+        if (done || isStopped) return done ? undefined : event;
+        this.take(event);
+      }
+    };
     try {
-      for await (const event of wholeReply(begin, attach, pause)) this.take(event);
-      connection.value = 'ok';
+      const reading = readAll();
+      await Promise.race([reading, stopped]);
+      if (isStopped) void reading.then((event) => this.cancelUnseen(event)).catch(() => {}).finally(() => abort.abort());
+      else connection.value = 'ok';
     } catch (error) {
+      if (attached !== '' && error instanceof TypeError) this.lostAt = Date.now();
       const status = error instanceof ApiError ? error.status : 0;
       // A response that others began may end before it is read, or its beginning may be gone.
       if (!isAborted(error) && !(attached !== '' && (status === 404 || status === 409))) this.problem.value = noteFailure(error);
@@ -181,11 +197,12 @@ export class Conversation {
     this.showTimer = 0;
     this.lastRead = this.responseId;
     this.abort = null;
+    if (isStopped) this.reply.value = null;
     await this.load();
     if (this.isRunning) return;  // Another reply has begun meanwhile.
     this.reply.value = null;
     const rest = openId.value !== this.id ? '' : this.growing.text.slice(this.announcedChars).trim().slice(-kAnnouncedCharsMax);
-    announce(this.problem.value !== '' ? `The reply failed: ${this.problem.value}` : `${rest} – The reply is finished.`);
+    announce(this.problem.value !== '' ? `The reply failed: ${this.problem.value}` : `${rest} – The reply is ${isStopped ? 'stopped' : 'finished'}.`);
     if (attached === '') tellTabs({ type: 'changed', session: this.id });
     await refreshSessions().catch(noteFailure);
   }
@@ -194,11 +211,11 @@ export class Conversation {
   async stop() {
     const reply = this.reply.value;
     if (!reply || reply.isElsewhere) return;
-    this.reply.value = { ...reply, isStopping: true };
     if (this.responseId === '') {
-      this.wantsStop = true;
+      this.letGo();
       return;
     }
+    this.reply.value = { ...reply, isStopping: true };
     const abort = this.abort;
     const timer = setTimeout(() => abort?.abort(), 3000);
     try {
@@ -208,6 +225,16 @@ export class Conversation {
     } finally {
       if (this.abort !== abort || abort?.signal.aborted) clearTimeout(timer);
     }
+  }
+
+  // Cancels a reply that was stopped before its first event, which names it.
+  private async cancelUnseen(first: ReplyEvent | undefined) {
+    const id = first?.response?.id;
+    if (!id) return;
+    this.lastRead = id;
+    await api.cancelResponse(id);
+    tellTabs({ type: 'changed', session: this.id });
+    await refreshSessions();
   }
 
   // Continues from the beginning of `turn` with another input, in a new session beside this one.
@@ -261,7 +288,6 @@ export class Conversation {
     if (event.type === 'response.created') {
       this.responseId = event.response?.id ?? '';
       tellTabs({ type: 'begun', session: this.id });
-      if (this.wantsStop) api.cancelResponse(this.responseId).catch(noteFailure);
     }
     if (isLastEvent(event) && event.response?.error) this.problem.value = event.response.error.message;
     if (takeEvent(this.growing, event)) this.showSoon();

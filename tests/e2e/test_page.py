@@ -119,6 +119,13 @@ class Talk(TalkTest):
         for text, shown in zip(replies, seen.replied):
             self.assertIn(text[:15].strip(), shown)
 
+    def test_a_reply_that_has_not_begun_is_stopped_at_once(self):
+        before = self.client.metrics()["requests_cancelled_total"]
+        seen = self.scenario("talk.stopped_before_it_begins", model="slow", text="Tell me a long story.")
+        self.assertEqual((0, ""), (seen.replies, seen.problem))
+        self.assertEqual(before + 1, self.client.metrics()["requests_cancelled_total"])
+        self.assertFalse(self.session(seen.id)["busy"])
+
     def test_a_changed_message_is_a_branch(self):
         seen = self.scenario("talk.edited", model="player", first="One: ask1", second="Two: ask2", other="Three: ask3")
         self.assertEqual("Two: ask2", seen.offered)

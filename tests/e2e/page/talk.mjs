@@ -71,6 +71,25 @@ export async function stopped(scenario, { model }) {
   return { id: tab.id(), lengths, isBusy, receipt, ...(await tab.texts()) };
 }
 
+// Stop is pressed while umad has not answered the request for a reply, as while it loads the model.
+export async function stopped_before_it_begins(scenario, { model, text }) {
+  const tab = await scenario.tab();
+  await tab.newSession({ model });
+  const held = tab.held('**/v1/responses');
+  await tab.say(text);
+  const release = await held;
+  await tab.button('Stop').click();
+  await tab.button('Answer').waitFor();
+  await tab.button('Send').waitFor();
+  const replies = await tab.replies().count();
+  const problem = (await tab.alert().allInnerTexts()).join();
+  const cancelled = tab.page.waitForResponse((answer) => answer.url().endsWith('/cancel'));
+  await release('continue');
+  await (await cancelled).finished();
+  await tab.button('Stop').waitFor({ state: 'hidden' });
+  return { id: tab.id(), replies, problem };
+}
+
 // The second of two messages is changed; then the page moves between the two branches.
 export async function edited(scenario, { model, first, second, other }) {
   const tab = await scenario.tab();

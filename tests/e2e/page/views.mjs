@@ -85,8 +85,9 @@ export async function pull(scenario, { source, name, missing }) {
   await row(tab, name).getByRole('button', { name: 'Card' }).click();
   await tab.link('Talk').click();
   await tab.newSession({ model: name });
+  await tab.openDetails();
+  await tab.setting('Longest reply, tokens').fill('8');
   await tab.say('Hello');
-  await tab.button('Stop').click();
   await tab.finished(1);
   await open(tab, 'Models');
   await row(tab, name).getByRole('button', { name: 'Delete…' }).click();
