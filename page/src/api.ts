@@ -17,6 +17,9 @@ export class ApiError extends Error {
 export const isUnserved = (error: unknown) =>
   error instanceof ApiError && (error.code === 'E_PROTO_004' || error.status === 405 || error.status === 501);
 
+// Whether what was asked for does not exist.
+export const isUnknown = (error: unknown) => error instanceof ApiError && error.status === 404;
+
 export const isAborted = (error: unknown) => error instanceof DOMException && error.name === 'AbortError';
 
 export const messageOf = (error: unknown): string => {

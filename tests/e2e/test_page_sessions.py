@@ -26,6 +26,18 @@ class Sessions(TalkTest):
         self.assertNotIn(title, seen.found["first"])
         self.assertEqual((f"{title} – uma-serve", title), (seen.page, seen.reloaded))
 
+    def test_sessions_beyond_the_list_are_found_by_tags_and_ids(self):
+        old = [self.ask("POST", "v1/sessions", {"mode": "chat", "model": "player", "metadata": {"title": f"Voyage {i}", "tags": tags}})["session_id"]
+               for i, tags in enumerate(("harbour,deep", "deep"))]
+        seen = self.scenario("sessions.older", old=old, queries=["#harbour", "voyage #deep", old[1], f"voyage {'f' * 32}"],
+                             expects=["status of 404"])
+        self.assertEqual([["Voyage 0"], ["Voyage 0", "Voyage 1"], ["Voyage 1"], []], [sorted(titles) for titles in seen.found])
+        self.assertIn("searching", seen.hints[0])
+        self.assertIn("title or tags", seen.hints[1])
+
+    def test_an_old_list_does_not_replace_a_new_name(self):
+        self.assertEqual("Renamed", self.scenario("sessions.stale_list", model="player", name="Renamed"))
+
     def test_a_session_travels_as_a_file(self):
         with tempfile.TemporaryDirectory() as folder:
             seen = self.scenario("sessions.files", model="player", folder=folder, expects=["status of 400"])

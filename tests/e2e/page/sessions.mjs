@@ -19,10 +19,7 @@ export async function named(scenario, { model }) {
   // What is being typed stays when the list is read again.
   const tags = tab.setting(/^Tags/);
   await tags.fill('sea, work');
-  const read = tab.page.waitForResponse((answer) => answer.url().includes('/sessions?'));
-  await tab.page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
-  await (await read).finished();
-  await tab.page.waitForTimeout(100);
+  await tab.readsAgain();
   const typed = await tags.inputValue();
   await tags.press('Tab');
   const titles = await tab.until(async () => {
@@ -41,6 +38,52 @@ export async function named(scenario, { model }) {
   await tab.finished(1);
   const reloaded = await tab.until(async () => (await tab.titles()).find((title) => title.startsWith('Ships')), 'the title after a reload');
   return { id, typed, titles, found, page, reloaded };
+}
+
+// The lists that the page reads have as many sessions as it shows, and not the `old` ones.
+export async function older(scenario, { old, queries }) {
+  const context = await scenario.profile();
+  await context.route('**/v1/sessions?*', async (route) => {
+    if (new URL(route.request().url()).searchParams.get('q') !== '') return route.continue();
+    const answer = await route.fetch();
+    const { data } = await answer.json();
+    const many = Array.from({ length: 5000 }, (_, i) => ({ ...data[0], name: '', metadata: { title: `Copy ${i}` }, session_id: i.toString(16).padStart(32, '0') }));
+    return route.fulfill({ response: answer, json: { object: 'list', data: many, has_more: true, next: old[0] } });
+  });
+  const tab = await scenario.tabIn(context);
+  await tab.rows().first().waitFor();
+  const hint = () => tab.list().getByText(/^Older sessions/).innerText();
+  const hints = [await hint()];
+  const search = tab.list().getByRole('searchbox');
+  const found = [];
+  for (const query of queries) {
+    const answer = tab.page.waitForResponse((each) => /\/v1\/sessions(\/[0-9a-f]{32}$|.*&q=[^&])/.test(each.url()));
+    await search.fill(query);
+    await (await answer).finished();
+    await tab.page.waitForTimeout(100);
+    found.push(await tab.titles());
+  }
+  hints.push(await hint());
+  return { found, hints };
+}
+
+// A list that was read before a session got its name comes after it.
+export async function stale_list(scenario, { model, name }) {
+  const tab = await scenario.tab();
+  await tab.newSession({ model });
+  await tab.say('First: ask1');
+  await tab.finished(1);
+  await tab.openDetails();
+  const before = await tab.page.evaluate(() => fetch('v1/sessions?order=desc&limit=1000').then((answer) => answer.json()));
+  const held = tab.held('**/v1/sessions?*');
+  await tab.page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
+  const release = await held;
+  await tab.sessionName().fill(name);
+  await tab.sessionName().press('Tab');
+  await tab.heading(name).waitFor();
+  await release('fulfill', { json: before });
+  await tab.page.waitForTimeout(200);
+  return tab.page.getByRole('main').getByRole('heading', { level: 2 }).first().innerText();
 }
 
 // Exports a session, imports it, and imports what is no session.
