@@ -148,15 +148,20 @@ export class Conversation {
 
   // Takes the input of the last turn back, if no reply follows it.
   async takeBack(turn: Turn) {
+    const taken: InputItem[] = [];  // What is deleted stands in the field, also where a later deletion fails.
     try {
       const input = inputOf(turn);
-      for (const item of [...turn.input].reverse()) await api.deleteItem(this.id, item.id);
-      this.unsent.value = input;
-      await this.load();
-      tellTabs({ type: 'changed', session: this.id });
+      for (let i = input.length - 1; i >= 0; --i) {
+        await api.deleteItem(this.id, turn.input[i]!.id);
+        taken.unshift(input[i]!);
+      }
     } catch (error) {
       this.problem.value = noteFailure(error);
     }
+    if (taken.length === 0) return;
+    this.unsent.value = taken;
+    await this.load();
+    tellTabs({ type: 'changed', session: this.id });
   }
 
   // Shows a reply as it comes, until it has ended. `attached` is its id if another request has begun it.
@@ -328,7 +333,7 @@ export function conversationOf(id: string): Conversation {
     conversation = new Conversation(id);
     for (const [old, each] of conversations) {
       if (conversations.size < kConversationsMax) break;
-      if (!each.isRunning) conversations.delete(old);
+      if (!each.isRunning && !each.unsent.value) conversations.delete(old);
     }
     conversations.set(id, conversation);
   }

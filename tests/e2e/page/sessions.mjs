@@ -173,7 +173,9 @@ export async function keys(scenario, { model, wrong, key }) {
   const tab = await scenario.tab();
   const dialog = tab.dialog('API key');
   await dialog.waitFor();
-  await tab.page.keyboard.press('Escape');
+  // Chromium closes a dialog with the second Escape whatever its page says.
+  for (let i = 0; i < 3; ++i) await tab.page.keyboard.press('Escape');
+  await tab.page.waitForTimeout(100);
   await dialog.waitFor();
   await tab.useKey(wrong);
   const refused = await dialog.getByRole('alert').innerText();
@@ -282,6 +284,95 @@ export async function telephone(scenario, { model, session }) {
   await tab.link('Talk').tap();
   await tab.beginning().waitFor();
   return { model, wide };
+}
+
+// A message that is not kept stands in the field again, before what was typed meanwhile.
+export async function append_fails(scenario, { model, first, lost, draft }) {
+  const tab = await scenario.tab();
+  await tab.newSession({ model });
+  await tab.say(first);
+  await tab.finished(1);
+  const held = tab.held('**/items', 'POST');
+  await tab.say(lost);
+  const release = await held;
+  await tab.message().fill(draft);
+  await release('abort');
+  const told = await tab.alert().filter({ hasText: 'Close' }).innerText();
+  const message = await tab.message().inputValue();
+  await tab.message().press('Enter');
+  await tab.finished(2);
+  return { id: tab.id(), told, message };
+}
+
+// Two messages wait. Taking them back fails after the first deletion, then succeeds.
+export async function taken_back(scenario, { session }) {
+  const tab = await scenario.tab(`#/talk/${session}`);
+  await tab.button('Take back').waitFor();
+  const asked = async () => (await tab.questions().locator('.said').allInnerTexts()).map((text) => text.trim());
+  let deletions = 0;
+  await tab.page.route('**/items/*', (route) => (++deletions === 2 ? route.abort() : route.continue()));
+  await tab.button('Take back').click();
+  await tab.alert().filter({ hasText: 'Close' }).waitFor();
+  const partly = [await tab.message().inputValue(), await tab.until(async () => (await asked()).length === 1 && asked(), 'one message')];
+  await tab.button('Take back').click();
+  await tab.questions().first().waitFor({ state: 'hidden' });
+  return { partly, whole: await tab.message().inputValue() };
+}
+
+// A long session is shown page by page, whatever is pressed twice.
+export async function long(scenario, { session, last }) {
+  const tab = await scenario.tab(`#/talk/${session}`);
+  const asked = async () => (await tab.questions().locator('.said').allInnerTexts()).map((text) => text.trim());
+  await tab.until(async () => (await asked()).at(-1) === last, 'the last message');
+  const first = await asked();
+  await tab.button('Show earlier turns').evaluate((button) => {
+    button.click();
+    button.click();
+  });
+  await tab.button('Show earlier turns').waitFor({ state: 'hidden' });
+  const all = await asked();
+  await tab.readsAgain();
+  await tab.say('Again: ask2');
+  await tab.until(async () => (await tab.replies().count()) === all.length + 1, 'one more turn');
+  await tab.finished(all.length + 1);
+  return { first, all, after: await asked() };
+}
+
+// A reply that another program has begun cannot be read at first.
+export async function attach_fails(scenario, { session }) {
+  const tab = await scenario.tab(`#/talk/${session}`);
+  await tab.message().waitFor();
+  const held = tab.held('**/v1/responses/*');
+  await scenario.ask('begin');
+  await tab.page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
+  await (await held)('abort');
+  await tab.until(async () => (await tab.replies().first().innerText().catch(() => '')).length > 60, 'the reply');
+  await tab.button('Stop').click();
+  const reply = await tab.finished(1);
+  await reply.getByText('The reply was stopped.').waitFor();
+  return { problems: await tab.alert().allInnerTexts() };
+}
+
+// The daemon is killed while one tab writes a reply and another one reads it.
+export async function attached_restart(scenario, { model }) {
+  const context = await scenario.profile();
+  const first = await scenario.tabIn(context);
+  await first.newSession({ model });
+  await first.say('Tell me a long story.');
+  await first.until(async () => (await first.replies().first().innerText().catch(() => '')).length > 40, 'a reply');
+  const second = await scenario.tabIn(context, `#/talk/${first.id()}`);
+  await second.until(async () => (await second.replies().first().innerText().catch(() => '')).length > 60, 'the reply in the other tab');
+  await scenario.ask('kill');
+  await second.alert().filter({ hasText: 'does not answer' }).first().waitFor();
+  await scenario.ask('start');
+  const told = [];
+  for (const tab of [first, second]) {
+    await tab.page.bringToFront();
+    await tab.button('Stop').waitFor({ state: 'hidden' });
+    await tab.button('Answer').waitFor();
+    told.push((await tab.alert().allInnerTexts()).join());
+  }
+  return { id: first.id(), told, asked: (await second.texts()).asked };
 }
 
 // The daemon ends in the middle of a reply: killed, or by its own will.
