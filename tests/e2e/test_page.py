@@ -157,12 +157,12 @@ class Talk(TalkTest):
     def test_settings_reach_the_request_and_mistakes_lose_nothing(self):
         seen = self.scenario("talk.settings", model="slow", schema=DAYS)
         first, second = seen.sent
-        self.assertEqual((0.5, 3, 12, {"top_k": 7}), (first["temperature"], first["seed"], first["max_output_tokens"], first["uma"]))
+        self.assertEqual((0.05, 3, 12, {"top_k": 7, "repeat_penalty": 0.05}), (first["temperature"], first["seed"], first["max_output_tokens"], first["uma"]))
         self.assertEqual(DAYS, second["text"]["format"]["schema"])
         self.assertIn("The schema is not JSON", seen.wrong)
         self.assertEqual("What day is it?", seen.kept)
         self.assertIn(json.loads(self.texts(seen.id)[-1][1])["day"], ("Monday", "Sunday"))
-        self.assertEqual({"Temperature": "0.5", "top_k": "7", "Seed": "3", "JSON Schema of the reply": json.dumps(DAYS)},
+        self.assertEqual({"Temperature": "0.05", "top_k": "7", "Seed": "3", "JSON Schema of the reply": json.dumps(DAYS)},
                          {**seen.values, "JSON Schema of the reply": json.dumps(json.loads(seen.values["JSON Schema of the reply"]))})
 
     def test_tokens_are_counted_and_a_draft_is_kept(self):

@@ -173,8 +173,13 @@ export async function settings(scenario, { model, schema }) {
   const sent = requestsOf(tab);
   await tab.openDetails();
   await tab.newSession({ model });
-  const set = { 'Temperature': '0.5', 'top_k': '7', 'Seed': '3', 'Longest reply, tokens': '12' };
+  const set = { 'top_k': '7', 'Seed': '3', 'Longest reply, tokens': '12' };
   for (const [name, value] of Object.entries(set)) await tab.setting(name).fill(value);
+  // What is being typed stays, also while it is not allowed, and when the list of sessions is read again.
+  await tab.setting('Temperature').pressSequentially('0.05');
+  await tab.setting('Repeat penalty').pressSequentially('0.0');
+  await tab.readsAgain();
+  await tab.setting('Repeat penalty').pressSequentially('5');
   await tab.say('Hello');
   await tab.finished(1);
   await tab.setting('Longest reply, tokens').fill('');
