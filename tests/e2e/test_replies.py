@@ -1,11 +1,14 @@
 """Replies that are being written: read by several clients, left by their own, cut by a crash, answered again; and their receipts."""
 
 import json
+import pathlib
+import socket
 import unittest
 
 import uma
 from test_responses import ResponsesTest
 
+READ_AHEAD_BYTES = 64 << 10  # More than a client's library reads ahead.
 LONG = {"max_output_tokens": 2000, "uma": {"ignore_eos": True}}
 
 
@@ -13,10 +16,24 @@ def events_of(data):
     return [json.loads(line.removeprefix(b"data: ")) for line in data.split(b"\n") if line.startswith(b"data: ")]
 
 
+def bytes_in_kernel(server_port, client_port):
+    """The bytes that the server has written to the client, and that the client has not read."""
+    total = 0
+    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues, *_ = line.split()
+        ports = tuple(int(address.split(":")[1], 16) for address in (local, remote))
+        sent, received = (int(size, 16) for size in queues.split(":"))
+        if ports == (server_port, client_port):
+            total += sent
+        if ports == (client_port, server_port):
+            total += received
+    return total
+
+
 class Replies(ResponsesTest):
-    def attach(self, response, **query):
+    def attach(self, response, connection=None, **query):
         pairs = "".join(f"&{name}={value}" for name, value in query.items())
-        connection = self.connect()
+        connection = connection or self.connect()
         connection.request("GET", f"/v1/responses/{response}?stream=true{pairs}")
         answer = connection.getresponse()
         self.assertEqual((200, "text/event-stream"), (answer.status, answer.getheader("Content-Type")))
@@ -71,12 +88,22 @@ class Replies(ResponsesTest):
         self.assertEqual((31, done["output"]), (last["sequence_number"], last["response"]["output"]))
 
     def test_a_reader_that_does_not_read_holds_up_nobody(self):
-        _, first = self.begin_stream(max_output_tokens=1500, uma={"ignore_eos": True})
+        # Log-probabilities make the events larger than what the kernel holds for a client.
+        _, first = self.begin_stream(max_output_tokens=5000, include=["message.output_text.logprobs"], top_logprobs=20,
+                                     uma={"ignore_eos": True})
         response = self.read_until_text(first)
-        idle = self.attach(response["id"])
+        connection = self.connect()
+        connection.sock = socket.socket()
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sock.connect(("127.0.0.1", self.port))
+        idle_port = connection.sock.getsockname()[1]
+        idle = self.attach(response["id"], connection)
         rest = events_of(first.read())
         self.assertEqual("length", rest[-1]["response"]["uma"]["reason"])
-        events = events_of(idle.read())
+        held = bytes_in_kernel(self.port, idle_port)
+        data = idle.read()
+        self.assertLess(held + READ_AHEAD_BYTES, len(data), "umad could not write all of the events when the reply ended")
+        events = events_of(data)
         self.assertEqual(rest, events[-len(rest):])
 
     def test_receipts_stay_with_the_turns(self):
