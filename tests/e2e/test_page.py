@@ -33,7 +33,7 @@ def tide(hour):
     return "high" if hour < 6 else "low"
 ```
 
-The height is $h = \\frac{a}{2}$.
+The height is $h = \\frac{a}{2}$, the wind $\\pmb{w}$.
 """
 THOUGHTS = "The user asks for a **place**."
 CALL = '{"name": "look_up", "arguments": {"city": "Cork", "days": 2}}'
@@ -64,8 +64,8 @@ def write_models(folder):
 class TalkTest(browser.PageTest):
     @classmethod
     def setUpClass(cls):
-        folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-page-")))
-        cls.config = write_models(folder)
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-page-")))
+        cls.config = write_models(cls.folder)
         super().setUpClass()
 
     def texts(self, session):
@@ -92,7 +92,7 @@ class Talk(TalkTest):
         self.assertEqual(["Cork", "12"], shown["cells"])
         self.assertEqual(['def tide(hour):\n    return "high" if hour < 6 else "low"'], [code.strip() for code in shown["code"]])
         self.assertEqual([["maps", "https://maps.example/a?b=1&c=2", "noopener noreferrer", "_blank"]], shown["links"])
-        self.assertEqual(1, shown["formulas"])
+        self.assertEqual(2, shown["formulas"])
         self.assertIn("None of", seen.receipt)
         remembered, whole = re.match(r"([\d,]+) of ([\d,]+) tokens were remembered, in the context", seen.nextReceipt).groups()
         self.assertTrue(20 < int(remembered) < int(whole), seen.nextReceipt)

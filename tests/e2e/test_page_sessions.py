@@ -53,7 +53,7 @@ class Sessions(TalkTest):
     def test_forks_rewinding_and_deleting(self):
         seen = self.scenario("sessions.forked_and_deleted", model="player")
         self.assertEqual(["First: ask1", "Fork: First: ask1 (fork)"], seen.tree[:2])
-        self.assertEqual(seen.fork, seen.kept)
+        self.assertEqual((seen.fork, "5"), (seen.kept, seen.seed))
         self.assertNotIn("Fork: First: ask1 (fork)", seen.titles)
         self.assertEqual(3, self.session(seen.id)["turns"])
         self.assertNotIn(seen.fork, [session["session_id"] for session in self.ask("GET", "v1/sessions?limit=1000")["data"]])

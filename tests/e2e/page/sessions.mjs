@@ -129,10 +129,12 @@ export async function forked_and_deleted(scenario, { model }) {
   }
   const id = tab.id();
   await tab.openDetails();
+  await tab.setting('Seed').fill('5');
   await tab.button('Fork').click();
   await tab.until(async () => tab.id() !== id, 'the fork');
   await tab.finished(3);
   const fork = tab.id();
+  const seed = await tab.setting('Seed').inputValue();
   const tree = await tab.titles();
   await tab.replies().first().getByRole('button', { name: 'Rewind to here' }).click();
   await tab.dialog('Rewind').getByRole('button', { name: 'Rewind' }).click();
@@ -143,7 +145,7 @@ export async function forked_and_deleted(scenario, { model }) {
   await tab.button('Delete…').click();
   await tab.dialog('Delete').getByRole('button', { name: 'Delete' }).click();
   await tab.beginning().waitFor();
-  return { id, fork, tree, kept, titles: await tab.titles() };
+  return { id, fork, seed, tree, kept, titles: await tab.titles() };
 }
 
 // Two tabs on one session: the second shows the reply as it grows, and stops it.
