@@ -130,8 +130,10 @@ export function Timeline() {
       {pauses.length > 0 && (
         <p class="verdict">
           <span class={`dot ${late > 0 ? 'late' : 'kept'}`} />
-          The longest pause of a stream was {milliseconds(longest)}; {milliseconds(contract)} are promised (dashed).{' '}
-          {late > 0 ? <strong class="bad">{counted(late, 'pause')} took longer.</strong> : 'No pause took longer.'}
+          <span>
+            The longest pause of a stream was {milliseconds(longest)}; {milliseconds(contract)} are promised (dashed).{' '}
+            {late > 0 ? <strong class="bad">{counted(late, 'pause')} took longer.</strong> : 'No pause took longer.'}
+          </span>
         </p>
       )}
     </>
