@@ -1,4 +1,7 @@
 // A full context drops its oldest turns.
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
