@@ -147,6 +147,18 @@ class Cards(ManagedTest):
         self.assertTrue(self.managed.cards.read_text().endswith("second:\n  path: second.gguf\n# by hand\nfourth: {path: third.gguf}\n"))
         self.assertEqual("unloaded", self.managed.model("fourth")["state"], "it counts with the change")
 
+    def test_a_card_that_was_changed_meanwhile_is_not_replaced(self):
+        seen = self.ask("GET", "/v1/models/second/card")[1]["text"]
+        put = lambda text, was: self.ask("PUT", "/v1/models/second/card", {"text": text, "was": was})
+        self.assertEqual(200, put(f"{seen}top_p: 0.5\n", seen)[0])
+        text = self.managed.cards.read_text()
+        self.assert_refused(put(f"{seen}pin: true\n", seen), 409, "the card of second", "read it")
+        self.assertEqual(text, self.managed.cards.read_text())
+        self.assertEqual(200, put(f"{seen}pin: true\n", f"{seen}top_p: 0.5\n")[0])
+        self.managed.cards.write_text(CARDS)
+        self.assert_refused(put(f"{seen}top_p: 1\n", f"{seen}pin: true\n"), 409)
+        self.assertEqual(CARDS, self.managed.cards.read_text())
+
     def test_two_at_once(self):
         for round_number in range(5):
             answers = uma.parallel(*(lambda name=name: self.put(name, f"path: {name}.gguf\ntop_k: {round_number + 1}\n")

@@ -53,12 +53,13 @@ Answer handlers::get_card(HttpConnection& connection, const HttpRequest& request
 }
 
 Answer handlers::put_card(HttpConnection& connection, const HttpRequest& request) {
-  auto text = wire::decode_card(request.body);
-  if (!text) co_return co_await connection.respond_rejected(text.error(), request);
+  auto change = wire::decode_card(request.body);
+  if (!change) co_return co_await connection.respond_rejected(change.error(), request);
   ModelLibrary* const library = connection.server().options.library;
   if (library == nullptr) co_return co_await respond_without_cards(connection, request);
-  auto card = co_await connection.ask<std::string>(
-      [&](Reply<std::string> reply) { library->store_card(request.ids.at(0), *std::move(text), std::move(reply)); });
+  auto card = co_await connection.ask<std::string>([&](Reply<std::string> reply) {
+    library->store_card(request.ids.at(0), std::move(change->text), std::move(change->was), std::move(reply));
+  });
   co_return co_await connection.respond_with(std::move(card), request, wire::card_json);
 }
 

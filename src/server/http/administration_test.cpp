@@ -24,7 +24,8 @@ class CardLibrary final : public ModelLibrary {
     if (model != "a") return reply(fail(ErrorCode::model_unknown, "no such model"));
     reply(card_);
   }
-  void store_card(std::string, std::string card, Reply<std::string> reply) override {
+  void store_card(std::string, std::string card, std::optional<std::string> was, Reply<std::string> reply) override {
+    if (was && was != card_) return reply(fail(ErrorCode::session_busy, "the card has changed"));
     if (card == "bad") return reply(fail(ErrorCode::proto_field, "line 1: expected a map"));
     card_ = std::move(card);
     reply(card_);
@@ -71,6 +72,11 @@ TEST_F(AdministrationTest, ACardIsShownAndStored) {
   EXPECT_EQ(ask("GET", "/v1/models/a/card").body, R"({"text":"path: a\n"})");
   EXPECT_EQ(ask("PUT", "/v1/models/a/card", R"({"text":"path: b\n"})").body, R"({"text":"path: b\n"})");
   EXPECT_EQ(ask("GET", "/v1/models/a/card").body, R"({"text":"path: b\n"})");
+  const Answer late = ask("PUT", "/v1/models/a/card", R"({"text":"path: c\n","was":"path: a\n"})");
+  EXPECT_EQ(late.status, 409);
+  EXPECT_THAT(late.body, HasSubstr("the card has changed"));
+  EXPECT_EQ(ask("PUT", "/v1/models/a/card", R"({"text":"path: c\n","was":"path: b\n"})").status, 200);
+  EXPECT_EQ(ask("PUT", "/v1/models/a/card", R"({"text":"path: c\n","was":1})").status, 400);
   const Answer bad = ask("PUT", "/v1/models/a/card", R"({"text":"bad"})");
   EXPECT_EQ(bad.status, 400);
   EXPECT_THAT(bad.body, HasSubstr("line 1: expected a map"));
