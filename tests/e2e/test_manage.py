@@ -240,6 +240,29 @@ class Keys(ManagedTest):
         self.assertTrue((begun + stream.read()).endswith(b"data: [DONE]\n\n"))
         self.assertEqual(401, self.ask("GET", "/v1/models", key=self.managed.ci, connection=connection)[0])
 
+    def test_a_live_view_ends_with_its_key(self):
+        connection = self.managed.open()
+        self.addCleanup(connection.close)
+        connection.request("GET", "/v1/events?interval_ms=100", headers={"Authorization": f"Bearer {self.managed.ci}"})
+        stream = connection.getresponse()
+        self.assertEqual(b"event: history\n", stream.readline())
+        self.assertEqual(200, self.ask("DELETE", "/v1/keys/ci")[0])
+        self.assertTrue(stream.read().endswith(b"\n\n"), "it ends, and with a whole event")
+
+    def test_a_key_that_is_deleted_before_the_body_makes_none(self):
+        key = self.ask("POST", "/v1/keys", {"name": "second", "admin": True})[1]["key"]
+        connection = self.managed.open()
+        self.addCleanup(connection.close)
+        body = json.dumps({"name": "third", "admin": True}).encode()
+        connection.putrequest("POST", "/v1/keys")
+        connection.putheader("Authorization", f"Bearer {key}")
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body[:5])
+        self.assertEqual(200, self.ask("DELETE", "/v1/keys/second")[0])
+        connection.send(body[5:])
+        self.assertEqual(401, connection.getresponse().status)
+        self.assertNotIn("third", self.managed.names())
+
     def test_limits_in_use_stay(self):
         slow = self.ask("POST", "/v1/keys", {"name": "slow", "requests_per_minute": 2})[1]["key"]
         statuses = [self.ask("GET", "/v1/models", key=slow)[0] for _ in range(3)]

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/http/http_connection.h"
+#include "server/http/key_ring.h"
 #include "server/http/routes.h"
 #include "server/live_feed.h"
 #include "wire/live_json.h"
@@ -45,7 +46,11 @@ handlers::Answer handlers::watch_daemon(HttpConnection& connection, const HttpRe
                         connection.waker());
   if (!watcher) co_return co_await connection.respond_error(503, watcher.error(), request.keep_alive);
   connection.leave_unawaited();
-  auto next = [watcher = std::move(*watcher)](std::string& out) {
+  // The keys outlive the connections. A snapshot comes every ten seconds at least, so that a deleted key sees no more than
+  // that.
+  auto next = [watcher = std::move(*watcher), caller = connection.caller(),
+               &keys = connection.server().keys](std::string& out) {
+    if (!keys.is_in_effect(*caller)) return false;
     const LiveWatcher::News news = watcher->take();
     append_event(out, "history", news.history);
     append_event(out, "snapshot", news.snapshot);
