@@ -68,12 +68,18 @@ Expected<std::unique_ptr<LiveWatcher>> LiveFeed::watch(wire::LiveAudience audien
 Expected<Unit> LiveFeed::add(const LiveWatcher& watcher, std::function<void()> wake) {
   const MutexLock lock(mutex_);
   if (is_closed_) return fail(ErrorCode::limit_wait, "the daemon is stopping and can no longer be watched");
-  const auto of_tenant = std::ranges::count_if(
-      watchers_, [&](const auto& entry) { return entry.first->audience_.tenant == watcher.audience_.tenant; });
-  if (watchers_.size() >= kWatchersMax || of_tenant >= static_cast<std::ptrdiff_t>(kTenantWatchersMax)) {
+  std::size_t count = 0;
+  std::size_t of_tenant = 0;
+  const bool is_administrator = watcher.audience_.is_administrator;
+  for (const auto& [other, other_wake] : watchers_) {
+    count += is_administrator || !other->audience_.is_administrator ? 1 : 0;
+    of_tenant += other->audience_ == watcher.audience_ ? 1 : 0;
+  }
+  const std::size_t count_max = is_administrator ? kWatchersMax : kWatchersMax - kAdministratorPlaces;
+  if (watchers_.size() >= kWatchersMax || count >= count_max || of_tenant >= kTenantWatchersMax) {
     return fail(ErrorCode::limit_wait,
                 std::format("{} clients watch this daemon, {} of them of this tenant; the limits are {} and {}: close one",
-                            watchers_.size(), of_tenant, kWatchersMax, kTenantWatchersMax));
+                            count, of_tenant, count_max, kTenantWatchersMax));
   }
   watchers_.emplace(&watcher, std::move(wake));
   is_new_ = true;

@@ -36,7 +36,8 @@ class LiveWatcher;
 class LiveFeed {
  public:
   static constexpr std::size_t kWatchersMax = 128;
-  static constexpr std::size_t kTenantWatchersMax = 32;
+  static constexpr std::size_t kTenantWatchersMax = 32;    // Those of a tenant's administrators count apart.
+  static constexpr std::size_t kAdministratorPlaces = 16;  // Of kWatchersMax, for administrators only.
 
   // `service` outlives the feed.
   explicit LiveFeed(Service& service) : service_(service) {}

@@ -180,10 +180,14 @@ TEST_F(LiveFeedTest, LanesWithOneNameAreToldApart) {
 }
 
 TEST_F(LiveFeedTest, BoundsTheWatchers) {
-  std::vector<Client> clients(LiveFeed::kWatchersMax);
+  std::vector<Client> clients(LiveFeed::kWatchersMax - LiveFeed::kAdministratorPlaces);
   for (std::size_t i = 0; i < clients.size(); ++i)
     clients[i].watch(feed_, std::to_string(i / LiveFeed::kTenantWatchersMax), {});
   EXPECT_FALSE(feed_.watch({.tenant = "next"}, {}, [] {}).has_value());
+  std::vector<Client> administrators(LiveFeed::kAdministratorPlaces);
+  for (Client& administrator : administrators) administrator.watch(feed_, "0", {}, /*is_administrator=*/true);
+  EXPECT_FALSE(feed_.watch({.is_administrator = true, .tenant = "1"}, {}, [] {}).has_value()) << "there are no more places";
+  administrators.clear();
   clients.pop_back();
   EXPECT_TRUE(feed_.watch({.tenant = "next"}, {}, [] {}).has_value());
   const auto refused = feed_.watch({.tenant = "0"}, {}, [] {});
