@@ -4,7 +4,10 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
@@ -302,13 +305,23 @@ class SnapshotWriter {
 
   void write_tenants(json::ObjectWriter& snapshot) const {
     double work = 0;
-    TenantActivities shown;
+    std::vector<std::pair<std::string_view, TenantActivity>> active;
     for (const auto& [tenant, activity] : state_.activity.tenants) {
       const double counted = activity.work >= 1 ? activity.work : 0;  // The rest of what is long ago.
       work += counted;
       if (counted == 0 && activity.sequences_active == 0 && activity.queue_depth == 0) continue;
-      add_activity(shown, may_see(tenant) ? tenant : kOtherTenants,
-                   {.work = counted, .sequences_active = activity.sequences_active, .queue_depth = activity.queue_depth});
+      active.emplace_back(
+          tenant,
+          TenantActivity{.work = counted, .sequences_active = activity.sequences_active, .queue_depth = activity.queue_depth});
+    }
+    // The audience's own tenant is shown in any case, and then those that use the daemon the most.
+    std::ranges::stable_sort(active, std::greater(), [&](const auto& entry) {
+      return std::tuple(entry.first == audience_.tenant, entry.second.work, entry.second.sequences_active);
+    });
+    TenantActivities shown;
+    for (const auto& [tenant, activity] : active) {
+      const std::string name(tenant);
+      add_activity(shown, may_see(name) ? name : kOtherTenants, activity, kTenantsShownMax);
     }
     std::string& out = snapshot.begin("tenants");
     json::append_array(out, shown, [&](const auto& entry) {

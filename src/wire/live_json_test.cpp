@@ -1,6 +1,8 @@
 #include "wire/live_json.h"
 
 #include <chrono>
+#include <cstdint>
+#include <format>
 #include <string>
 #include <vector>
 
@@ -104,6 +106,26 @@ TEST(LiveJson, HidesTheRequestsOfOtherTenants) {
   EXPECT_EQ(snapshot.at("tenants"), parsed(R"([{"tenant":"key:a","share":0.75,"sequences_active":1,"queue_depth":2},
     {"tenant":"other","share":0.25,"sequences_active":1,"queue_depth":1}])"));
   EXPECT_EQ(boost::json::serialize(snapshot).find("key:b"), std::string::npos);
+}
+
+TEST(LiveJson, ShowsTheOwnTenantAndThoseThatUseTheMost) {
+  LiveState many = state();
+  many.activity.tenants.clear();
+  for (int i = 0; i < 100; ++i) many.activity.tenants[std::format("key:{:02}", i)] = {.work = 10, .queue_depth = 1};
+  many.activity.tenants["key:zz"] = {.work = 1, .queue_depth = 3};
+  many.activity.tenants["key:zy"] = {.work = 5000};
+  const auto own = snapshot_for(many, {.is_administrator = false, .tenant = "key:zz"}).at("tenants");
+  EXPECT_EQ(own.as_array().size(), 2u);
+  EXPECT_EQ(own.at(0).at("tenant"), "key:zz");
+  EXPECT_EQ(own.at(0).at("queue_depth"), 3);
+  const auto all = snapshot_for(many, {.is_administrator = true, .tenant = "key:zz"}).at("tenants").as_array();
+  EXPECT_EQ(all.size(), kTenantsShownMax + 1) << "and the rest together";
+  std::int64_t waiting = 0;
+  for (const auto& tenant : all) waiting += tenant.at("queue_depth").to_number<std::int64_t>();
+  EXPECT_EQ(waiting, 103);
+  EXPECT_EQ(all.back().at("tenant"), "other");
+  EXPECT_EQ(all.at(all.size() - 2).at("tenant"), "key:zz");
+  EXPECT_EQ(all.at(all.size() - 3).at("tenant"), "key:zy");
 }
 
 TEST(LiveJson, OnlyTheHeadChangesWithTime) {
