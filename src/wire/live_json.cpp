@@ -344,6 +344,7 @@ void append_call(std::string& out, const LiveCall& call, const LiveMoment& now) 
   const CallName& name = *name_of(*span.kind);
   json::ObjectWriter object(out);
   object.field("lane", call.lane);
+  if (!call.model.empty()) object.field("model", call.model);
   object.field("kind", name.kind);
   field(object, "began_ms", now.unix_ms_of(span.began), 1);
   field(object, "ms", to_ms(span.ended - span.began), 2);
@@ -373,14 +374,17 @@ LiveText live_text(const LiveState& state, const LiveAudience& audience) {
   return {.head = writer.head(), .body = writer.body()};
 }
 
+std::size_t keep_longest_calls(std::vector<LiveCall>& calls) {
+  if (calls.size() <= kLiveCallsMax) return 0;
+  const auto end = calls.begin() + kLiveCallsMax;
+  std::ranges::nth_element(calls, end, std::greater(), [](const LiveCall& call) { return call.span.ended - call.span.began; });
+  const std::size_t left_out = calls.size() - kLiveCallsMax;
+  calls.erase(end, calls.end());
+  return left_out;
+}
+
 std::string live_calls_text(std::vector<LiveCall>& calls, std::size_t& left_out, const LiveMoment& now) {
-  if (calls.size() > kLiveCallsMax) {
-    const auto end = calls.begin() + kLiveCallsMax;
-    std::ranges::nth_element(calls, end, std::greater(),
-                             [](const LiveCall& call) { return call.span.ended - call.span.began; });
-    left_out += calls.size() - kLiveCallsMax;
-    calls.erase(end, calls.end());
-  }
+  left_out += keep_longest_calls(calls);
   std::ranges::sort(calls, {}, [](const LiveCall& call) { return call.span.began; });
   std::string out;
   json::ObjectWriter object(out, "");

@@ -153,12 +153,12 @@ TEST(LiveJson, BoundsWhatItShows) {
 
 TEST(LiveJson, CallsHaveUnixTimesAndTheLongestPause) {
   const LiveMoment now{.at = at_ms(10'000), .unix_ms = 1'000'000};
-  std::vector<LiveCall> calls{{"store", {&kSave, at_ms(9'900), at_ms(9'903), {65'536}}},
-                              {"lane-0", {&kDecodeCall, at_ms(9'800), at_ms(9'808), {2, 2, 0, 8'400}}},
-                              {"lane-0", {&kDecodeCall, at_ms(9'950), at_ms(9'951), {1, 1, 0, 0}}}};
+  std::vector<LiveCall> calls{{"store", "", {&kSave, at_ms(9'900), at_ms(9'903), {65'536}}},
+                              {"lane-0", "tiny", {&kDecodeCall, at_ms(9'800), at_ms(9'808), {2, 2, 0, 8'400}}},
+                              {"lane-0", "", {&kDecodeCall, at_ms(9'950), at_ms(9'951), {1, 1, 0, 0}}}};
   std::size_t left_out = 0;
   EXPECT_EQ(boost::json::parse("{" + live_calls_text(calls, left_out, now).substr(1) + "}"), parsed(R"({"calls":[
-    {"lane":"lane-0","kind":"decode","began_ms":999800,"ms":8,"rows":2,"pause_ms":8.4},
+    {"lane":"lane-0","model":"tiny","kind":"decode","began_ms":999800,"ms":8,"rows":2,"pause_ms":8.4},
     {"lane":"store","kind":"move","began_ms":999900,"ms":3,"rows":0,"pause_ms":null,"bytes":65536,"moved":"hot_warm_bytes"},
     {"lane":"lane-0","kind":"decode","began_ms":999950,"ms":1,"rows":1,"pause_ms":null}],"calls_left_out":0})"));
   EXPECT_TRUE(is_live_call(kSave));
@@ -168,7 +168,7 @@ TEST(LiveJson, CallsHaveUnixTimesAndTheLongestPause) {
 TEST(LiveJson, KeepsTheLongestCalls) {
   std::vector<LiveCall> calls;
   for (std::int64_t i = 1; i <= 300; ++i)
-    calls.push_back({"lane-0", {&kDecodeCall, at_ms(1000 * i), at_ms(1000 * i + i), {1}}});
+    calls.push_back({"lane-0", "", {&kDecodeCall, at_ms(1000 * i), at_ms(1000 * i + i), {1}}});
   std::size_t left_out = 2;
   (void)live_calls_text(calls, left_out, {});
   EXPECT_EQ(left_out, 2u + 300 - kLiveCallsMax);
