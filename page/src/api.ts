@@ -92,8 +92,9 @@ export class Api {
     (await this.json<{ sampling: SamplingDefaults }>(`props?model=${encodeURIComponent(model)}`)).sampling;
   // The model's card in models.yaml.
   getCard = (model: string) => this.json<{ text: string }>(`v1/models/${encodeURIComponent(model)}/card`);
-  setCard = (model: string, text: string) =>
-    this.json<{ text: string }>(`v1/models/${encodeURIComponent(model)}/card`, { method: 'PUT', body: { text } });
+  // `was`: the card that is to be replaced.
+  setCard = (model: string, text: string, was: string) =>
+    this.json<{ text: string }>(`v1/models/${encodeURIComponent(model)}/card`, { method: 'PUT', body: { text, was } });
 
   async *pullModel(source: string, signal: AbortSignal): AsyncGenerator<PullLine> {
     const answer = await this.send('api/pull', { body: { model: source, stream: true }, signal });

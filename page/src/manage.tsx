@@ -56,17 +56,18 @@ function Pull() {
 function Card({ model }: { model: string }) {
   const defaults = useSignal<SamplingDefaults | null>(null);
   const text = useSignal<string | null>(null);
+  const storedText = useSignal('');
   const isStored = useSignal(false);
   const problem = useSignal('');
   useEffect(() => {
     api.samplingDefaults(model).then((read) => (defaults.value = read)).catch((error) => (problem.value = noteFailure(error)));
-    api.getCard(model).then((card) => (text.value = card.text)).catch((error) => (problem.value = noteFailure(error)));
+    api.getCard(model).then((card) => (text.value = storedText.value = card.text)).catch((error) => (problem.value = noteFailure(error)));
   }, [model]);
   const store = async () => {
     problem.value = '';
     isStored.value = false;
     try {
-      text.value = (await api.setCard(model, text.value ?? '')).text;
+      text.value = storedText.value = (await api.setCard(model, text.value ?? '', storedText.value)).text;
       isStored.value = true;
       defaults.value = await api.samplingDefaults(model);
       await refreshModels();

@@ -3,7 +3,7 @@ import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { count, counted, milliseconds } from './format.ts';
 import { calls, kTimelineMs, snapshot } from './live.ts';
-import { barPx, kAxisPx, kNamePx, kPausePx, type Lane, laneName, lanesOf } from './live_parts.ts';
+import { barPx, kAxisPx, kNamePx, kPausePx, type Lane, lanesOf } from './live_parts.ts';
 import type { LaneCall } from './snapshot.ts';
 
 const kShortMs = 5000;
@@ -42,7 +42,7 @@ function draw(canvas: HTMLCanvasElement, all: readonly LaneCall[], to: number, s
     }
     if (lane.hasPauses) drawPauses(context, lane, bottom + 5, width, xOf, perMs, contractMs, colour);
     context.fillStyle = colour('text');
-    context.fillText(laneName(lane.lane), 0, lane.top + 12);
+    context.fillText(lane.name, 0, lane.top + 12);
   }
   context.fillStyle = colour('muted');
   for (let i = 0; i <= 5; ++i) {
