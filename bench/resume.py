@@ -5,7 +5,8 @@ the file dropped from the page cache (cold), or nowhere, so that all of it is co
 Each round starts umad with two slots and makes a session of every length; the first request to it is the computed case. The
 next request finds it hot. After other sessions have taken its slot, a request finds it warm. Then the daemon ends, its files
 are dropped from the page cache, it starts again, and a request finds the session cold. Prints medians of the time to first
-token in ms, and the medians of the rounds' ratios to computing.
+token in ms, and the medians of the rounds' ratios to computing; then how fast states came back into the context, which is
+across the bus where the model is on a device.
 """
 
 import argparse
@@ -27,18 +28,29 @@ uma.VERIFY_EVERY = 0
 
 LENGTHS = (256, 512, 1000, 2000, 4000)
 WAYS = ("computed", "hot", "warm", "cold")
+TIERS = ("warm", "cold")
 CELLS = 4608  # KV cells of a slot
 CONFIG = "kv: {layout: split, warm_bytes_max: 4G, cold_bytes_max: 8G, eviction: lru}\nlimits: {max_prompt_bytes: 100000}\n"
 
 
+def restored(client, tier):
+    """The bytes that came into contexts, and the time in ms that it took from this tier, since the start."""
+    metrics = client.metrics()
+    return metrics["restored_bytes_total"], (metrics[f"{tier}_restore_ms_avg"] or 0) * metrics[f"{tier}_hits_total"]
+
+
 class Figures:
-    """The times to first token of one round in ms, by length and way."""
+    """The times to first token of one round in ms, and the bytes and ms of restored states, by length and way."""
 
     def __init__(self):
         self.ttft_ms = {}
+        self.restored = {}
 
     def ask(self, client, session, length, way, prompt):
+        before = restored(client, way) if way in TIERS else None
         usage = client.generate(prompt, session_id=session, max_tokens=1, ignore_eos=True).usage
+        if before:
+            self.restored[length, way] = [new - old for new, old in zip(restored(client, way), before)]
         tier = "none" if way == "computed" else way
         if usage["tier"] != tier:
             sys.exit(f"resume: a session of {length} tokens came from tier {usage['tier']}, not {tier}: {usage}")
@@ -82,19 +94,19 @@ def run_round(model, threads, devices, lengths, seed):
             client.generate("a first request", max_tokens=4)
             for length in lengths:
                 figures.ask(client, sessions[length], length, "cold", " and")
-    return figures.ttft_ms
+    return figures
 
 
 def median(rounds, length, way):
-    return statistics.median(figures[length, way] for figures in rounds)
+    return statistics.median(figures.ttft_ms[length, way] for figures in rounds)
 
 
 def ratio(rounds, length, way):
-    return statistics.median(figures[length, way] / figures[length, "computed"] for figures in rounds)
+    return statistics.median(figures.ttft_ms[length, way] / figures.ttft_ms[length, "computed"] for figures in rounds)
 
 
 def lengths_of(rounds):
-    return sorted({length for length, _ in rounds[0]})
+    return sorted({length for length, _ in rounds[0].ttft_ms})
 
 
 def table(rounds):
@@ -102,6 +114,18 @@ def table(rounds):
     for length in lengths_of(rounds):
         times = " | ".join(svg_chart.format_value(median(rounds, length, way)) for way in WAYS)
         lines.append(f"| {length:,} | {times} | {ratio(rounds, length, 'warm'):.3f} | {ratio(rounds, length, 'cold'):.3f} |")
+    return "\n".join(lines)
+
+
+def rates(rounds):
+    lines = ["| tokens | MiB | from memory, ms | GB/s | from disk, ms | GB/s |", "|---|---|---|---|---|---|"]
+    for length in lengths_of(rounds):
+        cells = [f"{length:,}", f"{rounds[0].restored[length, 'warm'][0] / (1 << 20):.1f}"]
+        for tier in TIERS:
+            states = [figures.restored[length, tier] for figures in rounds]
+            cells.append(f"{statistics.median(ms for _, ms in states):.1f}")
+            cells.append(f"{statistics.median(count / max(ms, 1e-3) for count, ms in states) / 1e6:.2f}")
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -130,8 +154,9 @@ def main():
         rounds.append(run_round(options.model, options.threads, options.devices, options.lengths, seed))
         print(f"resume: round {seed} of {options.rounds}", flush=True)
     print(table(rounds))
+    print(f"\n{rates(rounds)}")
     if options.json:
-        options.json.write_text(json.dumps([{f"{length} {way}": ms for (length, way), ms in figures.items()} for figures in rounds],
+        options.json.write_text(json.dumps([{f"{length} {way}": ms for (length, way), ms in figures.ttft_ms.items()} for figures in rounds],
                                            indent=1) + "\n")
     if options.write_docs:
         compare.write_whole(ROOT / "docs/img/resume.svg", draw(rounds))

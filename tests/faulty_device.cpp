@@ -7,6 +7,8 @@
 //                    Vulkan do. So does the end of a context whose computation was not waited for, which ends the process
 //   fail_compute N   the next N computations return that memory is short
 //   throw_compute N  the next N computations throw that memory is short
+//   throw_shift N    the next N rotations of cached keys, for removed tokens, throw after they were computed
+//   fail_shift N     the same, but they return an error
 //   slow MS          each computation takes so much longer
 // N counts from each change of the file. What a backend allocates for itself, such as room for computations, is not counted.
 // To the file that UMA_FAULTY_DEVICE_BYTES names, it adds a line "DEVICE BYTES" whenever the allocated bytes of a device
@@ -206,6 +208,25 @@ std::optional<ggml_status> fault_of_compute(ggml_backend_t backend) {
   return std::nullopt;
 }
 
+// Whether the graph rotates keys of the cache and computes nothing else.
+bool rotates_keys(ggml_cgraph* graph) {
+  bool rotates = false;
+  for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
+    const ggml_op operation = ggml_graph_node(graph, i)->op;
+    if (operation == GGML_OP_MUL_MAT) return false;
+    rotates |= operation == GGML_OP_ROPE;
+  }
+  return rotates;
+}
+
+ggml_status with_fault_of_rotation(ggml_backend_t backend, ggml_cgraph* graph, ggml_status status) {
+  auto* const device = ggml_backend_get_device(backend);
+  if (!is_gpu(device) || !rotates_keys(graph)) return status;
+  ggml_backend_synchronize(backend);
+  if (Faults::instance().takes_one("throw_shift", device)) throw std::runtime_error("vk::Queue::submit: ErrorOutOfHostMemory");
+  return Faults::instance().takes_one("fail_shift", device) ? GGML_STATUS_FAILED : status;
+}
+
 }  // namespace
 
 extern "C" {
@@ -263,13 +284,13 @@ void ggml_backend_free(ggml_backend_t backend) {
 ggml_status ggml_backend_graph_compute(ggml_backend_t backend, ggml_cgraph* graph) {
   static auto* const next = original<decltype(ggml_backend_graph_compute)>("ggml_backend_graph_compute");
   const auto fault = fault_of_compute(backend);
-  return fault ? *fault : next(backend, graph);
+  return fault ? *fault : with_fault_of_rotation(backend, graph, next(backend, graph));
 }
 
 ggml_status ggml_backend_graph_compute_async(ggml_backend_t backend, ggml_cgraph* graph) {
   static auto* const next = original<decltype(ggml_backend_graph_compute_async)>("ggml_backend_graph_compute_async");
   const auto fault = fault_of_compute(backend);
-  return fault ? *fault : next(backend, graph);
+  return fault ? *fault : with_fault_of_rotation(backend, graph, next(backend, graph));
 }
 
 void ggml_backend_synchronize(ggml_backend_t backend) {

@@ -280,14 +280,16 @@ void LocalModels::read_card(std::string model, Reply<std::string> reply) {
                           std::move(reply));
 }
 
-void LocalModels::store_card(std::string model, std::string card, Reply<std::string> reply) {
-  run_change<std::string>([this, model = std::move(model), card = std::move(card)] { return change_card(model, card); },
-                          std::move(reply));
+void LocalModels::store_card(std::string model, std::string card, std::optional<std::string> was, Reply<std::string> reply) {
+  run_change<std::string>(
+      [this, model = std::move(model), card = std::move(card), was = std::move(was)] { return change_card(model, card, was); },
+      std::move(reply));
 }
 
-Expected<std::string> LocalModels::change_card(const std::string& model, const std::string& card) {
+Expected<std::string> LocalModels::change_card(const std::string& model, const std::string& card,
+                                               const std::optional<std::string>& was) {
   pool_.look_at_folders();
-  auto stored = pool::store_card(*pool_.registry(), model, card);
+  auto stored = pool::store_card(*pool_.registry(), model, card, was);
   if (!stored) return stored;
   log_info("model   {}: its card was changed", model);
   const auto reloaded = pool_.reload();

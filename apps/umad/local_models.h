@@ -37,7 +37,7 @@ class LocalModels final : public ModelLibrary {
   void remove(std::string name, Reply<Unit> reply) override;
   void add_alias(std::string model, std::string alias, Reply<Unit> reply) override;
   void read_card(std::string model, Reply<std::string> reply) override;
-  void store_card(std::string model, std::string card, Reply<std::string> reply) override;
+  void store_card(std::string model, std::string card, std::optional<std::string> was, Reply<std::string> reply) override;
 
   // Cancels the downloads, and refuses further ones and changes of names. Does not block.
   void cancel();
@@ -65,7 +65,8 @@ class LocalModels final : public ModelLibrary {
   void run_pull(const std::string& source, PullSink& sink, Work& mine);
   [[nodiscard]] Expected<std::string> fetch(const std::string& source, PullSink& sink);
   [[nodiscard]] bool is_stopped() const;
-  [[nodiscard]] Expected<std::string> change_card(const std::string& model, const std::string& card);
+  [[nodiscard]] Expected<std::string> change_card(const std::string& model, const std::string& card,
+                                                  const std::optional<std::string>& was);
   [[nodiscard]] Expected<Unit> name_model(const std::string& model, const std::string& alias);
   [[nodiscard]] Expected<Unit> drop_alias(const std::string& alias, const std::string& model);
   // Errors: E_IO_001 if there is a file that cannot be read.

@@ -15,7 +15,10 @@ constexpr std::int32_t kCalibrationRows = 64;
 constexpr double kRepetitionsPlanned = 8;  // Planned repetitions of everything in the given time.
 // Allowed factor over the given time, for a busy machine where few repetitions would prove nothing.
 constexpr double kOvertime = 1.3;
+constexpr double kUbatchUntil = 0.45;  // The share of the time at which the comparison of ubatches ends.
 constexpr std::int32_t kUbatchRows[] = {64, 128, 256, 512};
+// A GPU computes more rows at once, up to what the library takes in a call.
+constexpr std::int32_t kUbatchRowsOnDevices[] = {128, 256, 512, 1024, 2048};
 
 constexpr Workload kWorkloads[] = {{512, 12}, {512, 8}, {256, 8}, {128, 6}, {64, 4}};
 
@@ -177,7 +180,7 @@ Expected<Unit> Tuner::calibrate() {
 
   Random random(1);
   const std::int32_t vocabulary = models_.front().model->vocab().size();
-  for (std::int32_t i = 0; i < kWorkloads[0].prompt_tokens; ++i) {
+  for (std::int32_t i = 0; i < kUbatchRowsOnDevices[std::size(kUbatchRowsOnDevices) - 1]; ++i) {
     tokens_.push_back(static_cast<Token>(random.next_below(static_cast<std::uint64_t>(vocabulary))));
   }
   const TimePoint begin = clock_.now();
@@ -266,10 +269,30 @@ Expected<Unit> Tuner::compare_threads() {
   return Unit{};
 }
 
+// The work of a comparison of `candidates` by their prompts alone: the longest prompts that leave time for the repetitions that
+// a choice needs, as the comparison of devices has measured them.
+Workload Tuner::long_prompts(std::size_t candidates) const {
+  if (result_.comparisons.empty()) return work_;
+  const double token_ms = median(result_.comparisons.front().trials[result_.model], kPromptColumn);
+  Workload work{.prompt_tokens = static_cast<std::int32_t>(tokens_.size()), .decode_calls = 0};
+  const auto takes_too_long = [&] {
+    const double ms = static_cast<double>(candidates * kRepetitionsMin) * token_ms * work.prompt_tokens;
+    return tokens_in_sequence(work) > result_.shape.sequence_cells_max ||
+           ms > 1000 * (kUbatchUntil * settings_.seconds - elapsed_s());
+  };
+  while (work.prompt_tokens > work_.prompt_tokens && takes_too_long()) work.prompt_tokens /= 2;
+  return work.prompt_tokens > work_.prompt_tokens ? work : work_;
+}
+
 Expected<Unit> Tuner::compare_ubatch() {
   Comparison comparison{.title = "ubatch"};
   std::vector<Candidate> candidates;
+  const Workload usual = work_;
   std::vector<std::int32_t> sizes(std::begin(kUbatchRows), std::end(kUbatchRows));
+  if (is_on_devices(result_.model)) {
+    sizes.assign(std::begin(kUbatchRowsOnDevices), std::end(kUbatchRowsOnDevices));
+    work_ = long_prompts(sizes.size());
+  }
   if (!std::ranges::contains(sizes, settings_.base.ubatch_rows)) sizes.push_back(settings_.base.ubatch_rows);
   // A ubatch larger than the prompt measures nothing.
   std::erase_if(sizes, [&](std::int32_t rows) { return rows > work_.prompt_tokens && rows != settings_.base.ubatch_rows; });
@@ -281,8 +304,12 @@ Expected<Unit> Tuner::compare_ubatch() {
   }
   if (settings_.base.ubatch_rows > work_.prompt_tokens) {
     comparison.remark = std::format("prompts of {} tokens: larger ones take more --seconds", work_.prompt_tokens);
+  } else if (work_.prompt_tokens != usual.prompt_tokens) {
+    comparison.remark = std::format("prompts of {} tokens", work_.prompt_tokens);
   }
-  if (auto done = repeat(comparison, candidates, {.decode = false, .prompt = true}, 0.45); !done) return done;
+  const auto done = repeat(comparison, candidates, {.decode = false, .prompt = true}, kUbatchUntil);
+  work_ = usual;
+  if (!done) return done;
   comparison.columns = {kPromptColumn};
   comparison.choice = choose(comparison.trials, comparison.default_index, comparison.columns);
   result_.context.ubatch_rows = sizes[comparison.choice.index];

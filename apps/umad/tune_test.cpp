@@ -65,6 +65,8 @@ TEST_F(TuneFake, MeasuresWhatItSays) {
 
 TEST_F(TuneFake, ADeviceIsUsedUnlessTheProcessorIsFaster) {
   device_cost_ = std::chrono::microseconds(200);
+  options_.cells = 8 * 4096;
+  settings_.base.cells = options_.cells;
   auto result = run();
   ASSERT_TRUE(result) << result.error().message;
   EXPECT_TRUE(result->uses_devices);
@@ -72,12 +74,16 @@ TEST_F(TuneFake, ADeviceIsUsedUnlessTheProcessorIsFaster) {
   EXPECT_FALSE(std::ranges::contains(result->comparisons, "decode threads", &Comparison::title)) << "the device computes";
   EXPECT_FALSE(result->lanes);
   EXPECT_EQ(result->decode_threads, 1);
+  const Comparison& on_device = find(*result, "ubatch");
+  EXPECT_EQ(on_device.trials.back().name, "2048");
+  EXPECT_EQ(on_device.remark, "prompts of 2048 tokens");
 
   device_cost_ = std::chrono::milliseconds(3);
   result = run();
   ASSERT_TRUE(result) << result.error().message;
   EXPECT_FALSE(result->uses_devices);
   EXPECT_NEAR(median(find(*result, "decode threads").trials[0], 0), 1.1, 1e-6) << "what follows is measured on the CPU";
+  EXPECT_EQ(find(*result, "ubatch").trials.back().name, "512");
 }
 
 TEST_F(TuneFake, EqualWaysKeepEveryDefault) {

@@ -102,6 +102,7 @@ class Tuner {
   [[nodiscard]] double elapsed_s() const { return to_ms(clock_.now() - started_) / 1000; }
   // Whether another repetition that takes `repetition_s` fits.
   [[nodiscard]] bool has_time(double repetition_s, std::size_t repetitions, double until_s) const;
+  [[nodiscard]] Workload long_prompts(std::size_t candidates) const;
   [[nodiscard]] std::vector<std::size_t> decode_columns() const;
   [[nodiscard]] std::vector<std::size_t> all_columns() const;
 

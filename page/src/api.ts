@@ -17,6 +17,9 @@ export class ApiError extends Error {
 export const isUnserved = (error: unknown) =>
   error instanceof ApiError && (error.code === 'E_PROTO_004' || error.status === 405 || error.status === 501);
 
+// Whether what was asked for does not exist.
+export const isUnknown = (error: unknown) => error instanceof ApiError && error.status === 404;
+
 export const isAborted = (error: unknown) => error instanceof DOMException && error.name === 'AbortError';
 
 export const messageOf = (error: unknown): string => {
@@ -89,8 +92,9 @@ export class Api {
     (await this.json<{ sampling: SamplingDefaults }>(`props?model=${encodeURIComponent(model)}`)).sampling;
   // The model's card in models.yaml.
   getCard = (model: string) => this.json<{ text: string }>(`v1/models/${encodeURIComponent(model)}/card`);
-  setCard = (model: string, text: string) =>
-    this.json<{ text: string }>(`v1/models/${encodeURIComponent(model)}/card`, { method: 'PUT', body: { text } });
+  // `was`: the card that is to be replaced.
+  setCard = (model: string, text: string, was: string) =>
+    this.json<{ text: string }>(`v1/models/${encodeURIComponent(model)}/card`, { method: 'PUT', body: { text, was } });
 
   async *pullModel(source: string, signal: AbortSignal): AsyncGenerator<PullLine> {
     const answer = await this.send('api/pull', { body: { model: source, stream: true }, signal });

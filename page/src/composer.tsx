@@ -34,18 +34,19 @@ export function Composer({ conversation, model, onSend, children }: Props) {
   const readsImages = modelOf(model)?.capabilities.includes('vision') ?? false;
   const isBusy = conversation?.isBusy.value ?? false;
 
+  // What could not be sent stands before what was written meanwhile.
+  const putBack = (texts: readonly string[], shown: readonly string[]) => {
+    text.value = [...texts, text.peek()].filter((each) => each !== '').join('\n\n');
+    pictures.value = [...shown, ...pictures.peek()];
+  };
   // A message that could not be sent stands here again.
   useSignalEffect(() => {
     const unsent = conversation?.unsent.value;
     if (!unsent) return;
     conversation.unsent.value = null;
-    for (const item of unsent) {
-      if (!('role' in item)) continue;
-      for (const part of item.content) {
-        if (part.type === 'input_text') text.value = [part.text, text.peek()].filter((each) => each !== '').join('\n\n');
-        if (part.type === 'input_image') pictures.value = [...pictures.peek(), part.image_url];
-      }
-    }
+    const parts = unsent.flatMap((item) => ('role' in item ? item.content : []));
+    putBack(parts.flatMap((part) => (part.type === 'input_text' ? [part.text] : [])),
+      parts.flatMap((part) => (part.type === 'input_image' ? [part.image_url] : [])));
   });
   // At once: later it would take the focus from what was chosen meanwhile.
   useLayoutEffect(() => {
@@ -90,10 +91,7 @@ export function Composer({ conversation, model, onSend, children }: Props) {
     text.value = '';
     pictures.value = [];
     isSending.value = conversation === null;
-    if (!(await onSend([messageOfUser(said, shown)], said))) {
-      text.value = said;
-      pictures.value = shown;
-    }
+    if (!(await onSend([messageOfUser(said, shown)], said))) putBack([said], shown);
     isSending.value = false;
   };
   const keys = (event: KeyboardEvent) => {

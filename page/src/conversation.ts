@@ -10,6 +10,7 @@ import { inputOf, turnsOf, type Turn } from './turns.ts';
 import type { InputItem, Item, Receipt, SessionOptions } from './types.ts';
 
 const kShowMs = 80;
+const kReadAgainMs = 1000;
 const kAnnounceMs = 3000;
 const kAnnouncedCharsMax = 400;
 
@@ -28,8 +29,9 @@ export class Conversation {
   private seen = '';  // What the session looked like when its items were read.
   private abort: AbortController | null = null;
   private responseId = '';
-  private wantsStop = false;  // As soon as the response has an id.
-  private lastRead = '';  // The id of the last response that was read, or could not be: it is not read again.
+  private letGo = () => {};  // Ends the showing of a reply that has no id yet.
+  private lastRead = '';  // The id of the last response that was read, or could not be: it is not read again,
+  private lostAt = 0;  // unless the connection was lost at this time.
   private loads = 0;
   private isLoadingEarlier = false;
   private shownAt = 0;
@@ -52,12 +54,14 @@ export class Conversation {
     try {
       const [page, receipts] = await Promise.all([api.listItems(this.id), api.listReceipts(this.id)]);
       if (load !== this.loads) return;  // A later one has begun.
+      const before = this.receipts.value;
       this.receipts.value = new Map(receipts.map((receipt) => [receipt.turn, receipt]));
       const fresh = page.data.reverse();
-      // Earlier pages that were read stay, if they end where this page begins.
+      // Earlier pages that were read stay, if they end where this page begins. A turn that has lost its receipt was dropped.
       const old = this.items.value;
       const at = old.findIndex((item) => item.id === fresh[0]?.id);
-      const earlier = page.has_more && at > 0 ? old.slice(0, at) : [];
+      const isWhole = old.slice(0, Math.max(at, 0)).every(({ uma }) => !before.has(uma.turn) || this.receipts.value.has(uma.turn));
+      const earlier = page.has_more && at > 0 && isWhole ? old.slice(0, at) : [];
       this.items.value = [...earlier, ...fresh];
       if (earlier.length === 0) {
         this.hasEarlier.value = page.has_more;
@@ -73,7 +77,9 @@ export class Conversation {
     if (this.isLoadingEarlier) return;
     this.isLoadingEarlier = true;
     try {
-      const page = await api.listItems(this.id, this.oldest);
+      const { oldest } = this;
+      const page = await api.listItems(this.id, oldest);
+      if (oldest !== this.oldest) return;  // The items were read again meanwhile.
       this.items.value = [...page.data.reverse(), ...this.items.value];
       this.hasEarlier.value = page.has_more;
       this.oldest = this.items.value[0]?.id ?? '';
@@ -89,7 +95,8 @@ export class Conversation {
     const session = sessions.value.find((each) => each.session_id === this.id);
     if (!session || this.isRunning) return;
     const response = session.busy ? session.response_id : undefined;
-    if (response && response !== this.lastRead) {
+    const mayReadAgain = this.lostAt > 0 && Date.now() >= this.lostAt + kReadAgainMs;
+    if (response && (response !== this.lastRead || mayReadAgain)) {
       void this.read(() => api.attach(response, -1, this.abort!.signal), response);
       return;
     }
@@ -141,15 +148,20 @@ export class Conversation {
 
   // Takes the input of the last turn back, if no reply follows it.
   async takeBack(turn: Turn) {
+    const taken: InputItem[] = [];  // What is deleted stands in the field, also where a later deletion fails.
     try {
       const input = inputOf(turn);
-      for (const item of [...turn.input].reverse()) await api.deleteItem(this.id, item.id);
-      this.unsent.value = input;
-      await this.load();
-      tellTabs({ type: 'changed', session: this.id });
+      for (let i = input.length - 1; i >= 0; --i) {
+        await api.deleteItem(this.id, turn.input[i]!.id);
+        taken.unshift(input[i]!);
+      }
     } catch (error) {
       this.problem.value = noteFailure(error);
     }
+    if (taken.length === 0) return;
+    this.unsent.value = taken;
+    await this.load();
+    tellTabs({ type: 'changed', session: this.id });
   }
 
   // Shows a reply as it comes, until it has ended. `attached` is its id if another request has begun it.
@@ -158,17 +170,30 @@ export class Conversation {
     this.abort = abort;
     this.problem.value = '';
     this.responseId = attached;
-    this.wantsStop = false;
+    this.lostAt = 0;
     this.announcedChars = 0;
     this.reply.value = emptyReply(false, turn);
     this.growing = emptyReply(false, turn);
     announce('A reply is being written.');
     const attach = (id: string, after: number) => api.attach(id, after, abort.signal);
     const pause = (tries: number) => new Promise<void>((resolve) => setTimeout(resolve, 500 * 2 ** tries));
+    const events = wholeReply(begin, attach, pause);
+    let isStopped = false;
+    const stopped = new Promise<void>((resolve) => (this.letGo = resolve)).then(() => (isStopped = true));
+    const readAll = async () => {
+      for (;;) {
+        const { value: event, done } = await events.next();
+        if (done || isStopped) return done ? undefined : event;
+        this.take(event);
+      }
+    };
     try {
-      for await (const event of wholeReply(begin, attach, pause)) this.take(event);
-      connection.value = 'ok';
+      const reading = readAll();
+      await Promise.race([reading, stopped]);
+      if (isStopped) void reading.then((event) => this.cancelUnseen(event)).catch(() => {}).finally(() => abort.abort());
+      else connection.value = 'ok';
     } catch (error) {
+      if (attached !== '' && error instanceof TypeError) this.lostAt = Date.now();
       const status = error instanceof ApiError ? error.status : 0;
       // A response that others began may end before it is read, or its beginning may be gone.
       if (!isAborted(error) && !(attached !== '' && (status === 404 || status === 409))) this.problem.value = noteFailure(error);
@@ -177,11 +202,12 @@ export class Conversation {
     this.showTimer = 0;
     this.lastRead = this.responseId;
     this.abort = null;
+    if (isStopped) this.reply.value = null;
     await this.load();
     if (this.isRunning) return;  // Another reply has begun meanwhile.
     this.reply.value = null;
     const rest = openId.value !== this.id ? '' : this.growing.text.slice(this.announcedChars).trim().slice(-kAnnouncedCharsMax);
-    announce(this.problem.value !== '' ? `The reply failed: ${this.problem.value}` : `${rest} – The reply is finished.`);
+    announce(this.problem.value !== '' ? `The reply failed: ${this.problem.value}` : `${rest} – The reply is ${isStopped ? 'stopped' : 'finished'}.`);
     if (attached === '') tellTabs({ type: 'changed', session: this.id });
     await refreshSessions().catch(noteFailure);
   }
@@ -190,11 +216,11 @@ export class Conversation {
   async stop() {
     const reply = this.reply.value;
     if (!reply || reply.isElsewhere) return;
-    this.reply.value = { ...reply, isStopping: true };
     if (this.responseId === '') {
-      this.wantsStop = true;
+      this.letGo();
       return;
     }
+    this.reply.value = { ...reply, isStopping: true };
     const abort = this.abort;
     const timer = setTimeout(() => abort?.abort(), 3000);
     try {
@@ -206,9 +232,22 @@ export class Conversation {
     }
   }
 
+  // Cancels a reply that was stopped before its first event, which names it.
+  private async cancelUnseen(first: ReplyEvent | undefined) {
+    const id = first?.response?.id;
+    if (!id) return;
+    this.lastRead = id;
+    await api.cancelResponse(id);
+    tellTabs({ type: 'changed', session: this.id });
+    await refreshSessions();
+  }
+
   // Continues from the beginning of `turn` with another input, in a new session beside this one.
   async branch(turn: number, input: InputItem[]) {
-    if (!await this.beside(turn - 1, (branch) => branch.send(input))) this.unsent.value = input;
+    // Before the oldest turn is only the system prompt, also where a full context has dropped turns.
+    const oldest = this.hasEarlier.value ? undefined : this.turns().find((each) => each.input.length + each.output.length > 0);
+    const last = turn === oldest?.turn ? -1 : turn - 1;
+    if (!await this.beside(last, (branch) => branch.send(input))) this.unsent.value = input;
   }
 
   // Has the input of `turn` answered again, in a new session beside this one.
@@ -216,7 +255,8 @@ export class Conversation {
     await this.beside(turn, (branch) => branch.answer(true));
   }
 
-  // Makes a session with the turns up to `last`, opens it, and begins there. Returns whether that was done.
+  // Makes a session with the turns up to `last` (-1: the system prompt alone), opens it, and begins there. Returns whether that was
+  // done.
   private async beside(last: number, begin: (branch: Conversation) => Promise<void>): Promise<boolean> {
     try {
       const id = (await api.forkSession(this.id, last)).session_id;
@@ -253,7 +293,6 @@ export class Conversation {
     if (event.type === 'response.created') {
       this.responseId = event.response?.id ?? '';
       tellTabs({ type: 'begun', session: this.id });
-      if (this.wantsStop) api.cancelResponse(this.responseId).catch(noteFailure);
     }
     if (isLastEvent(event) && event.response?.error) this.problem.value = event.response.error.message;
     if (takeEvent(this.growing, event)) this.showSoon();
@@ -294,7 +333,7 @@ export function conversationOf(id: string): Conversation {
     conversation = new Conversation(id);
     for (const [old, each] of conversations) {
       if (conversations.size < kConversationsMax) break;
-      if (!each.isRunning) conversations.delete(old);
+      if (!each.isRunning && !each.unsent.value) conversations.delete(old);
     }
     conversations.set(id, conversation);
   }

@@ -31,7 +31,7 @@ export function seconds(value: number): string {
 
 export function ago(unixSeconds: number, nowMs = Date.now()): string {
   const age = Math.max(0, nowMs / 1000 - unixSeconds);
-  return age < 5 ? 'now' : `${seconds(Math.floor(age))} ago`;
+  return age < 10 ? 'now' : `${seconds(Math.floor(age))} ago`;
 }
 
 export const rate = (value: number | null) => (value === null ? 'unknown' : value < 10 ? value.toFixed(1) : count(value));

@@ -12,7 +12,7 @@ const kBarPxMax = 52;
 const kGapPx = 14;
 
 export interface Lane {
-  lane: string;
+  name: string;  // For people.
   calls: LaneCall[];
   hasPauses: boolean;
   top: number;  // In the drawing.
@@ -24,20 +24,23 @@ export const barPx = (rows: number) => Math.max(5, Math.min(kBarPxMax, 6 + 5 * M
 
 // The lanes from the top to the bottom, and the height of their drawing.
 export function lanesOf(all: readonly LaneCall[]): { lanes: Lane[]; height: number } {
+  // Lanes of several models have the same names.
+  const hasModels = new Set(all.flatMap((call) => call.model ?? [])).size > 1;
   const byName = new Map<string, LaneCall[]>();
   for (const call of all) {
-    const own = byName.get(call.lane);
+    const name = laneName(call.lane) + (hasModels && call.model ? ` of ${call.model}` : '');
+    const own = byName.get(name);
     if (own) own.push(call);
-    else byName.set(call.lane, [call]);
+    else byName.set(name, [call]);
   }
-  const lanes = [...byName].map(([lane, own]) => {
+  const lanes = [...byName].map(([name, own]) => {
     const hasPauses = own.some((call) => call.pause_ms !== null);
     const workPx = own.reduce((most, call) => Math.max(most, barPx(call.rows)), 0) + 2;
-    return { lane, calls: own, hasPauses, top: 0, workPx };
+    return { name, calls: own, hasPauses, top: 0, workPx };
   });
   // Those with streams first, those that only move KV last.
   const rank = (lane: Lane) => (lane.hasPauses ? 0 : lane.calls.some((call) => call.rows > 0) ? 1 : 2);
-  lanes.sort((a, b) => rank(a) - rank(b) || a.lane.localeCompare(b.lane));
+  lanes.sort((a, b) => rank(a) - rank(b) || a.name.localeCompare(b.name));
   let top = 0;
   for (const lane of lanes) {
     lane.top = top;

@@ -56,17 +56,18 @@ function Pull() {
 function Card({ model }: { model: string }) {
   const defaults = useSignal<SamplingDefaults | null>(null);
   const text = useSignal<string | null>(null);
+  const storedText = useSignal('');
   const isStored = useSignal(false);
   const problem = useSignal('');
   useEffect(() => {
     api.samplingDefaults(model).then((read) => (defaults.value = read)).catch((error) => (problem.value = noteFailure(error)));
-    api.getCard(model).then((card) => (text.value = card.text)).catch((error) => (problem.value = noteFailure(error)));
+    api.getCard(model).then((card) => (text.value = storedText.value = card.text)).catch((error) => (problem.value = noteFailure(error)));
   }, [model]);
   const store = async () => {
     problem.value = '';
     isStored.value = false;
     try {
-      text.value = (await api.setCard(model, text.value ?? '')).text;
+      text.value = storedText.value = (await api.setCard(model, text.value ?? '', storedText.value)).text;
       isStored.value = true;
       defaults.value = await api.samplingDefaults(model);
       await refreshModels();
@@ -166,6 +167,7 @@ function Keys() {
   const deleting = useSignal('');
   const read = () => api.listKeys().then((all) => (keys.value = all)).catch((error) => (problem.value = noteFailure(error)));
   useEffect(() => void read(), []);
+  const hasKeys = keys.value !== null && keys.value.length > 0;
   const make = async (form: HTMLFormElement) => {
     const fields = new FormData(form);
     const number = (name: string) => fields.get(name) === '' ? undefined : Number(fields.get(name));
@@ -186,12 +188,18 @@ function Keys() {
   return (
     <>
       <Problem text={problem.value} onClose={() => (problem.value = '')} />
-      {keys.value && (
+      {keys.value?.length === 0 && (
+        <p class="lead">
+          There are no keys: umad serves the programs of the user that it runs as, on this machine. <code>umad key new NAME</code> makes the first
+          one, with its line for the file that <code>http.keys_file</code> names.
+        </p>
+      )}
+      {hasKeys && (
         <div class="scroll" tabIndex={0} role="region" aria-label="Keys">
           <table>
             <thead><tr><th>Name</th><th>Tenant</th><th>Requests per minute</th><th>Tokens per minute</th><th>Deadline</th><th>Administrator</th><th><span class="hidden">Actions</span></th></tr></thead>
             <tbody>
-              {keys.value.map((key) => (
+              {keys.value!.map((key) => (
                 <tr>
                   <td class="name">{key.name}</td><td>{key.tenant}</td><td>{key.requests_per_minute ? count(key.requests_per_minute) : 'no limit'}</td><td>{key.tokens_per_minute ? count(key.tokens_per_minute) : 'no limit'}</td>
                   <td>{key.deadline_ms === null ? 'limits.deadline_ms' : key.deadline_ms ? `${count(key.deadline_ms)} ms` : 'none'}</td><td>{key.admin ? 'yes' : 'no'}</td>
@@ -208,21 +216,25 @@ function Keys() {
           deleting.value = '';
         }} />
       )}
-      <h2>New key</h2>
-      <form onSubmit={(event) => {
-        event.preventDefault();
-        void make(event.currentTarget);
-      }}>
-        <div class="grid">
-          <label>Name<input name="name" type="text" required pattern="[A-Za-z0-9._:@\-]{1,64}" title="1 to 64 letters, digits and ._-:@" autocomplete="off" /></label>
-          <label>Tenant<input name="tenant" type="text" pattern="[A-Za-z0-9._:@\-]{1,128}" placeholder="the key's own" autocomplete="off" /></label>
-          <label>Requests per minute<input name="requests_per_minute" type="number" min={1} placeholder="no limit" /></label>
-          <label>Tokens per minute<input name="tokens_per_minute" type="number" min={1} placeholder="no limit" /></label>
-          <label>Deadline, ms<input name="deadline_ms" type="number" min={0} placeholder="limits.deadline_ms" /></label>
-          <label class="check"><input name="admin" type="checkbox" /> Administrator: may change models and keys</label>
-        </div>
-        <button class="main">Make a key</button>
-      </form>
+      {hasKeys && (
+        <>
+          <h2>New key</h2>
+          <form onSubmit={(event) => {
+            event.preventDefault();
+            void make(event.currentTarget);
+          }}>
+            <div class="grid">
+              <label>Name<input name="name" type="text" required pattern="[A-Za-z0-9._:@\-]{1,64}" title="1 to 64 letters, digits and ._-:@" autocomplete="off" /></label>
+              <label>Tenant<input name="tenant" type="text" pattern="[A-Za-z0-9._:@\-]{1,128}" placeholder="the key's own" autocomplete="off" /></label>
+              <label>Requests per minute<input name="requests_per_minute" type="number" min={1} placeholder="no limit" /></label>
+              <label>Tokens per minute<input name="tokens_per_minute" type="number" min={1} placeholder="no limit" /></label>
+              <label>Deadline, ms<input name="deadline_ms" type="number" min={0} placeholder="the default" /></label>
+              <label class="check"><input name="admin" type="checkbox" /> Administrator: may change models and keys</label>
+            </div>
+            <button class="main">Make a key</button>
+          </form>
+        </>
+      )}
       {made.value !== '' && (
         <div class="made" role="status">
           <p>The key is shown once. Copy it now.</p>

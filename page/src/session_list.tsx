@@ -108,7 +108,9 @@ export function SessionList({ onChoose }: { onChoose: () => void }) {
           <p class="note">What you talk about is kept on this machine. Come back in a minute or in a month: a session goes on where it stopped.</p>
         </div>
       ))}
-      {hasOlder.value && query.value === '' && <p class="note">Older sessions are found by searching.</p>}
+      {hasOlder.value && (
+        <p class="note">{query.value === '' ? 'Older sessions are found by searching.' : 'Older sessions are found by words of their title or tags, or by their whole id.'}</p>
+      )}
       {rows.length > shown.value && (
         <button type="button" onClick={() => (shown.value += kRowsAtOnce)}>Show more of {rows.length}</button>
       )}

@@ -1,9 +1,27 @@
 // The form for the settings of replies.
 import { useSignal } from '@preact/signals';
 import { useEffect } from 'preact/hooks';
-import { kEfforts, keepSettings, kNumberFields, type ReplySettings, requestFields, settingsOf } from './settings.ts';
+import { kEfforts, keepSettings, kNumberFields, type NumberField, type ReplySettings, requestFields, settingsOf } from './settings.ts';
 import { api } from './state.ts';
 import type { SamplingDefaults } from './types.ts';
+
+// A number, or nothing. The browser shows what is being typed ("0.0", or what is not allowed) until the field is left: an equal
+// number does not replace it.
+function NumberInput({ field, value, placeholder, onKeep }: { field: NumberField; value: number | undefined; placeholder: string; onKeep: (value: number | undefined) => void }) {
+  const typed = useSignal<string | null>(null);
+  return (
+    <label>
+      {field.label}
+      <input type="number" min={field.min} max={field.max} step={field.step} value={typed.value ?? value ?? ''} placeholder={placeholder}
+        onInput={(event) => {
+          const input = event.currentTarget;
+          typed.value = input.value;
+          if (input.checkValidity()) onKeep(input.value === '' ? undefined : input.valueAsNumber);
+        }}
+        onBlur={() => (typed.value = null)} />
+    </label>
+  );
+}
 
 // `session` is empty for the settings with which new sessions begin.
 export function SettingsForm({ session, model }: { session: string; model: string }) {
@@ -40,19 +58,12 @@ export function SettingsForm({ session, model }: { session: string; model: strin
       <p class="note">They are kept in this browser and count from the next reply. An empty field takes the model's default.</p>
       {text('instructions', 'Instructions, sent with each reply', 3, 'They stand before the system prompt. A change makes umad compute the conversation again.')}
       <div class="grid">
-        {kNumberFields.map(({ name, label, min, max, step }) => {
-          const known = defaults.value[name];
-          const value = settings.value[name];
+        {kNumberFields.map((field) => {
+          const known = defaults.value[field.name];
           return (
-            <label>
-              {label}
-              <input type="number" min={min} max={max} step={step} value={value as number | undefined ?? ''}
-                placeholder={known && typeof known === 'object' ? `${known.value} (${known.source})` : ''}
-                onInput={(event) => {
-                  const field = event.currentTarget;
-                  if (field.value === '' || field.checkValidity()) change({ [name]: field.value === '' ? undefined : field.valueAsNumber });
-                }} />
-            </label>
+            <NumberInput key={field.name} field={field} value={settings.value[field.name] as number | undefined}
+              placeholder={known && typeof known === 'object' ? `${known.value} (${known.source})` : ''}
+              onKeep={(value) => change({ [field.name]: value })} />
           );
         })}
         <label>

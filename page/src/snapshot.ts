@@ -4,6 +4,7 @@ import type { Model } from './types.ts';
 // One call of the library by a lane.
 export interface LaneCall {
   lane: string;
+  model?: string;  // Of the lane.
   kind: 'decode' | 'prefill' | 'embed' | 'draw' | 'move';
   began_ms: number;  // Unix time.
   ms: number;

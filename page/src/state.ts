@@ -1,6 +1,6 @@
 // What all views share: the connection, the models, the sessions and the place in the page.
 import { computed, signal } from '@preact/signals';
-import { Api, ApiError, isAborted, messageOf } from './api.ts';
+import { Api, ApiError, clipped, isAborted, isUnknown, messageOf } from './api.ts';
 import { remember } from './store.ts';
 import { tellTabs } from './tabs.ts';
 import type { MetadataChanges, Model, Session } from './types.ts';
@@ -19,6 +19,9 @@ export const version = signal('');
 export const models = signal<Model[]>([]);
 const kSessionsMax = 5000;
 const kFoundMax = 1000;
+// What umad takes for a search (docs/protocol/socket.md, Lists).
+const kSearchWordsMax = 8;
+const kSearchBytesMax = 256;
 const listed = signal<readonly Session[]>([]);  // Those used last.
 const found = signal<readonly Session[]>([]);  // Of a search among the others.
 export const hasOlder = signal(false);  // There are more than are listed.
@@ -99,13 +102,16 @@ export async function refreshSessions() {
 
 let searches = 0;
 
-// Looks for sessions that are not listed, if there are any.
+// Looks for sessions that are not listed, if there are any: for a whole id, or the words of names, titles and tags that umad finds.
 export async function searchOlder(query: string) {
   const search = ++searches;
   const all: Session[] = [];
-  let hasMore = query.trim() !== '' && hasOlder.value;
+  const words = hasOlder.value ? query.toLowerCase().split(/\s+/).map((word) => word.replace(/^#/, '')).filter((word) => word !== '') : [];
+  const id = words.find((word) => /^[0-9a-f]{32}$/.test(word));
+  if (id) all.push(...await api.getSession(id).then((session) => [session], (error) => (isUnknown(error) ? [] : Promise.reject(error))));
+  let hasMore = words.length > 0 && !id;
   for (let after = ''; hasMore && search === searches && all.length < kFoundMax;) {
-    const page = await api.listSessions(after, query);
+    const page = await api.listSessions(after, clipped(words.slice(0, kSearchWordsMax).join(' '), kSearchBytesMax));
     all.push(...page.data);
     hasMore = page.has_more;
     after = page.next ?? '';
@@ -113,8 +119,9 @@ export async function searchOlder(query: string) {
   if (search === searches) found.value = all;
 }
 
-// Shows a session as an answer has it.
+// Shows a session as an answer has it. A list that is on its way may have it as it was, so another one is read.
 function showSession(session: Session) {
+  void refreshSessions().catch(noteFailure);
   const replaced = (all: readonly Session[]) => all.map((each) => (each.session_id === session.session_id ? session : each));
   listed.value = replaced(listed.value);
   found.value = replaced(found.value);

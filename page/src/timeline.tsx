@@ -3,7 +3,7 @@ import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { count, counted, milliseconds } from './format.ts';
 import { calls, kTimelineMs, snapshot } from './live.ts';
-import { barPx, kAxisPx, kNamePx, kPausePx, type Lane, laneName, lanesOf } from './live_parts.ts';
+import { barPx, kAxisPx, kNamePx, kPausePx, type Lane, lanesOf } from './live_parts.ts';
 import type { LaneCall } from './snapshot.ts';
 
 const kShortMs = 5000;
@@ -42,7 +42,7 @@ function draw(canvas: HTMLCanvasElement, all: readonly LaneCall[], to: number, s
     }
     if (lane.hasPauses) drawPauses(context, lane, bottom + 5, width, xOf, perMs, contractMs, colour);
     context.fillStyle = colour('text');
-    context.fillText(laneName(lane.lane), 0, lane.top + 12);
+    context.fillText(lane.name, 0, lane.top + 12);
   }
   context.fillStyle = colour('muted');
   for (let i = 0; i <= 5; ++i) {
@@ -130,8 +130,10 @@ export function Timeline() {
       {pauses.length > 0 && (
         <p class="verdict">
           <span class={`dot ${late > 0 ? 'late' : 'kept'}`} />
-          The longest pause of a stream was {milliseconds(longest)}; {milliseconds(contract)} are promised (dashed).{' '}
-          {late > 0 ? <strong class="bad">{counted(late, 'pause')} took longer.</strong> : 'No pause took longer.'}
+          <span>
+            The longest pause of a stream was {milliseconds(longest)}; {milliseconds(contract)} are promised (dashed).{' '}
+            {late > 0 ? <strong class="bad">{counted(late, 'pause')} took longer.</strong> : 'No pause took longer.'}
+          </span>
         </p>
       )}
     </>

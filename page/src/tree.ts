@@ -83,13 +83,13 @@ export interface Branches {
   at: number;  // The one that has the turn of this session.
 }
 
-// The sessions that have different versions of a turn, as far as they are branches of one another.
+// The sessions that have different versions of a turn, as far as they are branches of one another and have not dropped it.
 export function branchesAt(session: Session, turn: number, sessions: readonly Session[]): Branches {
   const known = byId(sessions);
   const parent = branchParent(session.session_id, turn, known);
   const all = sessions
-    .filter((other) => other.session_id === parent ||
-      (other.parent_id !== '' && other.fork_turn === turn && branchParent(other.parent_id, turn, known) === parent))
+    .filter((other) => other.dropped_turns <= turn && (other.session_id === parent ||
+      (other.parent_id !== '' && other.fork_turn === turn && branchParent(other.parent_id, turn, known) === parent)))
     // Sessions of the same second: the parent is older than its branches.
     .sort((a, b) => a.created_s - b.created_s || Number(b.session_id === parent) - Number(a.session_id === parent) ||
       a.session_id.localeCompare(b.session_id));

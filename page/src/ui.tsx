@@ -30,18 +30,20 @@ export function KeptLine({ label, value, maxLength, onKeep }: { label: string; v
   );
 }
 
-// A modal dialog, which keeps the focus and gives it back. Without `onClose` it cannot be closed.
+// A modal dialog, which keeps the focus and gives it back. Without `onClose` it cannot be closed: browsers close it with a second
+// Escape, and it opens again.
 export function Dialog({ title, onClose, children }: { title: string; onClose?: () => void; children: ComponentChildren }) {
   const element = useRef<HTMLDialogElement>(null);
+  const open = () => element.current?.showModal();
   useEffect(() => {
     const before = document.activeElement;
-    element.current?.showModal();
+    open();
     return () => {
       if (before instanceof HTMLElement && before.isConnected) before.focus();
     };
   }, []);
   return (
-    <dialog ref={element} aria-label={title} onCancel={(event) => !onClose && event.preventDefault()} onClose={onClose}>
+    <dialog ref={element} aria-label={title} onCancel={(event) => !onClose && event.preventDefault()} onClose={onClose ?? open}>
       <h2>{title}</h2>
       {children}
     </dialog>

@@ -15,13 +15,20 @@ test('lanes with streams stand first, those that only move KV last', () => {
     call('store', { kind: 'move', rows: 0 }), call('draw', { kind: 'draw' }), call('lane-1', { pause_ms: 9 }), call('lane-0', { pause_ms: 9 }),
     call('lane-0', { kind: 'prefill', rows: 512 }),
   ]);
-  assert.deepEqual(lanes.map(({ lane, hasPauses, calls }) => [lane, hasPauses, calls.length]), [
-    ['lane-0', true, 2], ['lane-1', true, 1], ['draw', false, 1], ['store', false, 1],
+  assert.deepEqual(lanes.map(({ name, hasPauses, calls }) => [name, hasPauses, calls.length]), [
+    ['Lane 0', true, 2], ['Lane 1', true, 1], ['Draw', false, 1], ['Store', false, 1],
   ]);
   for (let i = 1; i < lanes.length; ++i) assert.ok(lanes[i]!.top >= lanes[i - 1]!.top + lanes[i - 1]!.workPx);
   assert.ok(height > lanes.at(-1)!.top + lanes.at(-1)!.workPx);
   assert.equal(laneName('lane-0'), 'Lane 0');
   assert.equal(laneName('store'), 'Store');
+});
+
+test('lanes of several models are told apart', () => {
+  const namesOf = (all: LaneCall[]) => lanesOf(all).lanes.map(({ name }) => name);
+  const small = call('lane-0', { model: 'small' });
+  assert.deepEqual(namesOf([small, small, call('store', { rows: 0 })]), ['Lane 0', 'Store']);
+  assert.deepEqual(namesOf([small, call('lane-0', { model: 'big' }), small]), ['Lane 0 of big', 'Lane 0 of small']);
 });
 
 test('a move between tiers is shown for a moment', () => {

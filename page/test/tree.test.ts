@@ -57,6 +57,12 @@ test('branches of a turn', () => {
   assert.deepEqual(at(c, 2), ['abe', 1], 'c has the turn of b, from which it was forked later');
   assert.deepEqual(at(c, 3), ['bc', 1]);
   assert.deepEqual(at(a, 1), ['a', 0]);
+
+  // Forked from the system prompt of a session that had dropped turns: its turns are counted anew.
+  const shifted = session('f', 1, { dropped_turns: 3, turns: 6 });
+  const branch = session('g', 2, { parent_id: 'f', fork_turn: 0 });
+  assert.deepEqual(branchesAt(branch, 0, [shifted, branch]).all, [branch]);
+  assert.deepEqual(branchesAt(shifted, 3, [shifted, branch]).all, [shifted]);
 });
 
 test('a branch hangs on the session with which it shares the turns before', () => {

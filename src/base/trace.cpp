@@ -13,10 +13,15 @@ namespace {
 
 constexpr std::size_t kPieceSpans = 512;  // Copied while a thread's ring is locked.
 
+std::string& own_trace_owner() {
+  thread_local std::string owner;
+  return owner;
+}
+
 // The latest spans of one thread.
 class SpanRing {
  public:
-  explicit SpanRing(std::uint32_t number) : number_(number), name_(thread_name()) {}
+  explicit SpanRing(std::uint32_t number) : number_(number), name_(thread_name()), owner_(own_trace_owner()) {}
 
   void add(const TraceSpan& span) {
     const MutexLock lock(mutex_);
@@ -37,7 +42,7 @@ class SpanRing {
     return has_ended_;
   }
   [[nodiscard]] ThreadTrace read(TimePoint since) {
-    ThreadTrace trace{.name = name_, .number = number_, .spans = {}};
+    ThreadTrace trace{.name = name_, .owner = owner_, .number = number_, .spans = {}};
     trace.spans.reserve(kTraceSpansPerThread);  // The thread waits while its ring is locked, so that only copies there.
     const MutexLock lock(mutex_);
     for (std::size_t i = 0; i < spans_.size(); ++i) {
@@ -64,11 +69,13 @@ class SpanRing {
   }
   [[nodiscard]] std::uint32_t number() const { return number_; }
   [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] const std::string& owner() const { return owner_; }
 
  private:
   // Constant after construction.
   const std::uint32_t number_;
   const std::string name_;
+  const std::string owner_;
 
   Mutex mutex_;
   std::vector<TraceSpan> spans_ GUARDED_BY(mutex_);
@@ -133,6 +140,10 @@ void record_span(const TraceKind& kind, TimePoint began, TimePoint ended,
   }
 }
 
+void set_trace_owner(std::string owner) {
+  own_trace_owner() = std::move(owner);
+}
+
 std::vector<ThreadTrace> read_trace(TimePoint since, std::size_t spans_max) {
   std::vector<ThreadTrace> threads;
   std::vector<TimePoint> ends;
@@ -169,7 +180,7 @@ void TraceTail::read(const Visit& visit) {
     // What is recorded meanwhile is for the next time, so that this ends.
     for (const std::uint64_t end = ring->recorded(); read < end;) {
       read = ring->read_on(read, piece_);
-      for (const TraceSpan& span : piece_) visit(ring->name(), ring->number(), span);
+      for (const TraceSpan& span : piece_) visit(ring->name(), ring->owner(), span);
     }
   }
 }

@@ -35,9 +35,14 @@ struct TraceSpan {
   std::array<std::int64_t, TraceKind::kNumbers> numbers{};
 };
 
+// What the calling thread works for, such as the model of a lane: threads with equal names are told apart by it. Counts from
+// the thread's first span on, so it is set before.
+void set_trace_owner(std::string owner);
+
 // The spans of a thread in the order in which they were recorded.
 struct ThreadTrace {
   std::string name;
+  std::string owner{};       // See set_trace_owner(); empty: none.
   std::uint32_t number = 0;  // Tells apart threads of one name.
   std::vector<TraceSpan> spans;
 };
@@ -55,8 +60,8 @@ class TraceTail {
  public:
   // Begins with what is recorded from now on.
   TraceTail();
-  // Calls visit(name, number, span), with those of ThreadTrace, for each new span that is still kept, thread by thread.
-  using Visit = std::function<void(const std::string& name, std::uint32_t number, const TraceSpan& span)>;
+  // Calls visit(name, owner, span), with those of ThreadTrace, for each new span that is still kept, thread by thread.
+  using Visit = std::function<void(const std::string& name, const std::string& owner, const TraceSpan& span)>;
   void read(const Visit& visit);
 
  private:

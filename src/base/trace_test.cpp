@@ -122,7 +122,7 @@ TEST(Trace, ATailReadsEachSpanOnce) {
   const TimePoint begin = next_epoch();
   const auto counts = [](TraceTail& tail, const std::string& thread) {
     std::vector<std::int64_t> found;
-    tail.read([&](const std::string& name, std::uint32_t, const TraceSpan& span) {
+    tail.read([&](const std::string& name, const std::string&, const TraceSpan& span) {
       if (name == thread) found.push_back(span.numbers[0]);
     });
     return found;
@@ -135,6 +135,23 @@ TEST(Trace, ATailReadsEachSpanOnce) {
   EXPECT_THAT(counts(tail, "after"), ElementsAre());
 }
 
+TEST(Trace, ATailTellsThreadsOfOneNameApartByTheirOwners) {
+  const TimePoint begin = next_epoch();
+  TraceTail tail;
+  std::thread([&] {
+    set_trace_owner("small");
+    record_in_thread("lane", {{&kWork, begin, begin, {1}}});  // A thread of its own.
+    set_thread_name("lane");
+    record_span(kWork, begin, begin, {2});
+  }).join();
+  std::vector<std::pair<std::string, std::int64_t>> found;
+  tail.read([&](const std::string& name, const std::string& owner, const TraceSpan& span) {
+    if (name == "lane") found.emplace_back(owner, span.numbers[0]);
+  });
+  std::ranges::sort(found);
+  EXPECT_THAT(found, ElementsAre(std::pair("", 1), std::pair("small", 2)));
+}
+
 TEST(Trace, ATailThatIsLateReadsWhatIsStillKept) {
   const TimePoint begin = next_epoch();
   TraceTail tail;
@@ -144,7 +161,7 @@ TEST(Trace, ATailThatIsLateReadsWhatIsStillKept) {
     spans.push_back({&kWork, begin, begin, {i}});
   record_in_thread("many", spans);
   std::vector<std::int64_t> found;
-  tail.read([&](const std::string& name, std::uint32_t, const TraceSpan& span) {
+  tail.read([&](const std::string& name, const std::string&, const TraceSpan& span) {
     if (name == "many") found.push_back(span.numbers[0]);
   });
   ASSERT_EQ(found.size(), kTraceSpansPerThread);

@@ -13,9 +13,10 @@
 
 namespace uma {
 
-inline constexpr std::size_t kSlotsShownMax = 64;    // For each worker.
-inline constexpr std::size_t kWaitingShownMax = 64;  // For each worker, and for the requests that are in none.
-inline constexpr std::size_t kTenantsShownMax = 32;  // The rest is counted as kOtherTenants.
+inline constexpr std::size_t kSlotsShownMax = 64;     // For each worker.
+inline constexpr std::size_t kWaitingShownMax = 64;   // For each worker, and for the requests that are in none.
+inline constexpr std::size_t kTenantsShownMax = 32;   // The rest is counted as kOtherTenants.
+inline constexpr std::size_t kTenantsKeptMax = 1024;  // The same for an ActivitySnapshot, of which a part is shown.
 inline constexpr const char* kOtherTenants = "other";
 
 enum class SlotState : std::uint8_t {
@@ -67,8 +68,9 @@ struct TenantActivity {
 using TenantActivities = std::map<std::string, TenantActivity>;
 
 // Adds to the tenant's numbers, or to those of kOtherTenants if there are too many tenants.
-inline void add_activity(TenantActivities& tenants, const std::string& tenant, const TenantActivity& more) {
-  const bool is_listed = tenants.contains(tenant) || tenants.size() < kTenantsShownMax;
+inline void add_activity(TenantActivities& tenants, const std::string& tenant, const TenantActivity& more,
+                         std::size_t tenants_max = kTenantsKeptMax) {
+  const bool is_listed = tenants.contains(tenant) || tenants.size() < tenants_max;
   tenants[is_listed ? tenant : kOtherTenants] += more;
 }
 

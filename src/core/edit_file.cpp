@@ -94,7 +94,7 @@ Expected<std::string> read_text_file(const std::string& path, const EditRules& r
   return std::move(text).str();
 }
 
-Expected<Unit> edit_file(const std::string& path, const EditRules& rules, const TextEdit& edit) {
+Expected<Unit> edit_file(const std::string& path, const EditRules& rules, const TextEdit& edit, bool* is_written) {
   std::error_code problem;
   // A symbolic link stays a symbolic link.
   const fs::path target = fs::exists(path, problem) ? fs::canonical(path, problem) : fs::absolute(path, problem);
@@ -117,10 +117,15 @@ Expected<Unit> edit_file(const std::string& path, const EditRules& rules, const 
   // Renaming replaces read-only files, too, and root may write anything.
   const bool is_read_only = old && ((old->st_mode & 0222) == 0 || ::access(target.c_str(), W_OK) != 0);
   if (is_read_only) return file_failure(path, "the file is read-only");
-  int failed = replace_file(target.string(), *edited, old);
-  if (failed == 0) failed = sync_folder(target.parent_path().string());
-  if (failed != 0) return file_failure(path, std::strerror(failed));
-  return Unit{};
+  const int not_replaced = replace_file(target.string(), *edited, old);
+  if (not_replaced != 0) return file_failure(path, std::strerror(not_replaced));
+  if (is_written != nullptr) *is_written = true;
+  const int not_synced = sync_folder(target.parent_path().string());
+  if (not_synced == 0) return Unit{};
+  return file_failure(path,
+                      std::format("the file is changed, but a power cut may bring its old text back: the folder could not be "
+                                  "synced: {}",
+                                  std::strerror(not_synced)));
 }
 
 }  // namespace uma

@@ -45,6 +45,29 @@ TEST_F(EditFile, MakesAMissingFileUnlessItMustExist) {
   EXPECT_EQ(files(), 1);
 }
 
+TEST_F(EditFile, TellsThatTheFileIsChangedIfOnlyTheFolderCouldNotBeSynced) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may read any folder";
+  ASSERT_TRUE(append("a").has_value());
+  const auto folder = folder_ / "sub";
+  bool is_written = false;
+  // The folder can be changed and not be opened any more.
+  const auto edited = edit_file(
+      path(), {},
+      [&](const std::string& old) -> Expected<std::string> {
+        EXPECT_EQ(::chmod(folder.c_str(), 0300), 0);
+        return old + "b";
+      },
+      &is_written);
+  EXPECT_EQ(::chmod(folder.c_str(), 0700), 0);
+  ASSERT_FALSE(edited.has_value());
+  EXPECT_THAT(edited.error().message, HasSubstr("the file is changed, but a power cut may bring its old text back"));
+  EXPECT_TRUE(is_written);
+  EXPECT_EQ(text(), "ab");
+  is_written = false;
+  EXPECT_FALSE(edit_file(path(), {}, [](const std::string&) { return fail(ErrorCode::proto_field, ""); }, &is_written));
+  EXPECT_FALSE(is_written);
+}
+
 TEST_F(EditFile, KeepsTheModeAndTheLink) {
   ASSERT_TRUE(append("a").has_value());
   struct stat status{};

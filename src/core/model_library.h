@@ -47,8 +47,9 @@ class ModelLibrary {
   // Replies with the model's card, the text below its name in models.yaml. Errors: E_MODEL_001, E_IO_001.
   virtual void read_card(std::string model, Reply<std::string> reply) = 0;
   // Replaces the model's card in models.yaml, reads the file again, and replies with the card. Models that are loaded stay as
-  // they are. Errors: as above; E_PROTO_003 with the line of a mistake.
-  virtual void store_card(std::string model, std::string card, Reply<std::string> reply) = 0;
+  // they are. `was`: the card that is to be replaced; nullopt: any. Errors: as above; E_PROTO_003 with the line of a mistake;
+  // E_SESSION_002 if the card is another one than `was`.
+  virtual void store_card(std::string model, std::string card, std::optional<std::string> was, Reply<std::string> reply) = 0;
 };
 
 }  // namespace uma

@@ -10,6 +10,7 @@
 #include "base/cpu_load.h"
 #include "base/move_only_function.h"
 #include "base/thread_name.h"
+#include "base/trace.h"
 #include "chat/family.h"
 #include "engine/run_loop.h"
 
@@ -42,33 +43,38 @@ std::vector<T> take_from(std::vector<T>& values, std::size_t first) {
 
 // --- Threads
 
-void run_image_encoder(image::ImageEncoder& encoder) {
+void run_image_encoder(image::ImageEncoder& encoder, const std::string& model) {
   set_thread_name("uma-vision");
+  set_trace_owner(model);
   yield_to_others(kBesideStreams);
   run_loop(encoder);
 }
 
-void run_lane(Lane& lane, std::size_t index) {
+void run_lane(Lane& lane, std::size_t index, const std::string& model) {
   set_thread_name(std::format("uma-lane-{}", index).c_str());
+  set_trace_owner(model);
   run_lane_loop(lane);
   lane.cancel_all();
 }
 
-void run_prefill_lane(PrefillLane& lane, std::size_t index) {
+void run_prefill_lane(PrefillLane& lane, std::size_t index, const std::string& model) {
   set_thread_name(std::format("uma-prefill-{}", index).c_str());
+  set_trace_owner(model);
   run_lane_loop(lane);
   lane.forget_all();
 }
 
-void run_embed_lane(EmbedLane& lane, std::size_t index) {
+void run_embed_lane(EmbedLane& lane, std::size_t index, const std::string& model) {
   set_thread_name(std::format("uma-embed-{}", index).c_str());
+  set_trace_owner(model);
   yield_to_others(kBesideStreams);
   run_lane_loop(lane);
   lane.cancel_all();
 }
 
-void run_picture_lane(PictureLane& lane) {
+void run_picture_lane(PictureLane& lane, const std::string& model) {
   set_thread_name("uma-draw");
+  set_trace_owner(model);
   yield_to_others(kBesideStreams);
   run_lane_loop(lane);
   lane.cancel_all();
@@ -111,7 +117,7 @@ std::shared_ptr<image::ImageEncoder> WorkerSet::make_image_encoder(const std::st
   Loaded& loaded = models_[model];
   loaded.image_encoder =
       std::make_shared<image::ImageEncoder>(std::move(projector), options_.image_encoder, clock_, loaded.image_encoder_stats);
-  loaded.image_encoder_thread = std::thread([encoder = loaded.image_encoder] { run_image_encoder(*encoder); });
+  loaded.image_encoder_thread = std::thread([encoder = loaded.image_encoder, model] { run_image_encoder(*encoder, model); });
   return loaded.image_encoder;
 }
 
@@ -161,7 +167,7 @@ std::vector<Lane*> WorkerSet::add_lanes(Loaded& loaded, LoadedWorkers& made) {
     lanes.push_back(lane.get());
     loaded.workers.push_back({made.reservation, std::move(lane), {}});
   }
-  for (std::size_t i = first; i < loaded.workers.size(); ++i) start_threads(loaded.workers[i], i);
+  for (std::size_t i = first; i < loaded.workers.size(); ++i) start_threads(loaded.workers[i], i, loaded.info.name);
   loaded.count_workers();
   return lanes;
 }
@@ -212,10 +218,10 @@ LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& m
           .on_logits = nullptr};
 }
 
-void WorkerSet::start_threads(Worker& worker, std::size_t index) {
-  worker.threads.emplace_back([index, lane = worker.lane.get()] { run_lane(*lane, index); });
+void WorkerSet::start_threads(Worker& worker, std::size_t index, const std::string& model) {
+  worker.threads.emplace_back([index, lane = worker.lane.get(), model] { run_lane(*lane, index, model); });
   if (PrefillLane* prefill = worker.lane->prefill_lane()) {
-    worker.threads.emplace_back([index, prefill] { run_prefill_lane(*prefill, index); });
+    worker.threads.emplace_back([index, prefill, model] { run_prefill_lane(*prefill, index, model); });
   }
 }
 
@@ -264,7 +270,8 @@ std::vector<EmbedLane*> WorkerSet::add_embed_lanes(Loaded& loaded, LoadedWorkers
     auto lane = std::make_unique<EmbedLane>(std::move(options), std::move(context), clock_);
     lanes.push_back(lane.get());
     loaded.embed_workers.push_back(
-        {made.reservation, std::move(lane), std::thread([i, lane = lanes.back()] { run_embed_lane(*lane, i); })});
+        {made.reservation, std::move(lane),
+         std::thread([i, lane = lanes.back(), model = loaded.info.name] { run_embed_lane(*lane, i, model); })});
   }
   loaded.count_workers();
   return lanes;
@@ -294,7 +301,7 @@ PictureLane& WorkerSet::make_picture_worker(const std::string& model, LoadedWork
   loaded.reservation = std::move(made.reservation);
   auto lane = std::make_unique<PictureLane>(std::move(options), std::move(made.picture), clock_);
   PictureLane& drawing = *lane;
-  loaded.picture_workers.push_back({std::move(lane), std::thread([&drawing] { run_picture_lane(drawing); })});
+  loaded.picture_workers.push_back({std::move(lane), std::thread([&drawing, model] { run_picture_lane(drawing, model); })});
   loaded.count_workers();
   return drawing;
 }

@@ -115,7 +115,7 @@ class WorkerSet {
   [[nodiscard]] std::unique_ptr<Lane> make_lane(const Loaded& loaded, const LoadedWorkers& made, WorkerContexts contexts,
                                                 std::size_t index) const;
   [[nodiscard]] LaneOptions lane_options(const Loaded& loaded, const LoadedWorkers& made, std::size_t index) const;
-  static void start_threads(Worker& worker, std::size_t index);
+  static void start_threads(Worker& worker, std::size_t index, const std::string& model);
   static void close_workers(const std::vector<Worker*>& workers, const std::vector<EmbedWorker*>& embed_workers);
   static void close_workers(const std::vector<PictureWorker*>& workers);
   void wait_for_disk(const std::function<bool()>& is_done) const;

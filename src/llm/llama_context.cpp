@@ -6,6 +6,7 @@
 #include <cstring>
 #include <format>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -27,6 +28,7 @@ namespace {
 
 constexpr std::uint32_t kDraftRows = 16;  // Rows with logits, beside one row of each sequence.
 constexpr std::int32_t kLibrarySequencesMax = 256;
+constexpr llama_pos kNotShifted = std::numeric_limits<llama_pos>::max();
 
 ggml_type cache_type(KvType type) {
   switch (type) {
@@ -451,6 +453,7 @@ LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* co
       sequences_(shape.sequences + (shape.spare >= 0 ? 1 : 0)),
       streams_(shape.is_unified ? 1 : static_cast<std::uint32_t>(sequences_)),
       scratch_(shape.is_unified ? sequences_ : -1),
+      shifted_from_(static_cast<std::size_t>(sequences_), kNotShifted),
       maps_(static_cast<std::size_t>(sequences_)),
       batch_(llama_batch_init(shape.batch_rows_max, 0, 1)) {
   llama_set_abort_callback(context_, ask_monitor, &monitor_);
@@ -489,7 +492,9 @@ Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* 
   if (auto all_there = rpc_servers_.check(ErrorCode::runtime_decode); !all_there) return std::unexpected(all_there.error());
   // The library also asks the monitor while it rotates keys, but ignores an interruption there, which would leave some keys
   // unrotated.
-  monitor_.store(is_shifted_ ? nullptr : monitor, std::memory_order_release);
+  const bool rotates = is_shifted();
+  monitor_.store(rotates ? nullptr : monitor, std::memory_order_release);
+  if (rotates) library_log().forget();
   if (sees_ahead) llama_set_causal_attn(context_, false);
   auto status = guarded_on(devices_, ErrorCode::runtime_decode, "decoding", [&]() -> Expected<DecodeStatus> {
     const auto servers_lock = rpc_servers_.lock();
@@ -498,6 +503,10 @@ Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* 
     // A GPU computes after the call has returned: the wait belongs to the call's time, and the driver's errors to this guard.
     if (result == 0) llama_synchronize(context_);
     if (auto all_there = rpc_servers_.check(ErrorCode::runtime_decode); !all_there) return std::unexpected(all_there.error());
+    // The library goes on with keys that it failed to rotate, and only its log says so.
+    if (rotates && library_log().last_error().contains("K-shift")) {
+      return fail(ErrorCode::runtime_decode, "libllama failed to rotate the keys of a shortened sequence");
+    }
     switch (result) {
       case 0:
         return DecodeStatus::done;
@@ -512,7 +521,11 @@ Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* 
   });
   if (sees_ahead) llama_set_causal_attn(context_, true);
   monitor_.store(nullptr, std::memory_order_release);
-  if (status) is_shifted_ = false;
+  if (status) {
+    std::ranges::fill(shifted_from_, kNotShifted);
+  } else if (rotates) {
+    drop_shifted();
+  }
   // After an interruption, states are partly changed, and the library reports too long sequences.
   if (has_states_ && (!status || *status == DecodeStatus::interrupted)) {
     for (std::int32_t i = 0; i < batch.n_tokens; ++i) empty(batch.seq_id[i][0]);
@@ -535,8 +548,21 @@ void LlamaContext::drop_rows(const llama_batch& batch) {
   }
 }
 
+bool LlamaContext::is_shifted() const {
+  return std::ranges::any_of(shifted_from_, [](llama_pos from) { return from != kNotShifted; });
+}
+
+// After a failed decode it is not known which keys were rotated, and the library would rotate all of them once more.
+void LlamaContext::drop_shifted() {
+  for (std::size_t i = 0; i < shifted_from_.size(); ++i) {
+    const llama_pos from = std::exchange(shifted_from_[i], kNotShifted);
+    if (from != kNotShifted) UMA_CHECK(llama_memory_seq_rm(memory(), static_cast<llama_seq_id>(i), from, -1));
+  }
+}
+
 void LlamaContext::empty(std::int32_t sequence) {
   llama_memory_seq_rm(memory(), sequence, -1, -1);
+  shifted_from_[static_cast<std::size_t>(sequence)] = kNotShifted;
   map_of(sequence).cut(0);
 }
 
@@ -585,7 +611,10 @@ bool LlamaContext::can_truncate(std::int32_t sequence, std::int32_t begin) {
 bool LlamaContext::truncate(std::int32_t sequence, std::int32_t begin) {
   if (!can_truncate(sequence, begin)) return false;
   PositionMap& map = map_of(sequence);
-  if (!llama_memory_seq_rm(memory(), sequence, map.position_of(begin), -1)) return false;
+  const llama_pos position = map.position_of(begin);
+  if (!llama_memory_seq_rm(memory(), sequence, position, -1)) return false;
+  llama_pos& shifted = shifted_from_[static_cast<std::size_t>(sequence)];
+  if (position <= shifted) shifted = kNotShifted;
   map.cut(begin);
   return true;
 }
@@ -594,7 +623,8 @@ void LlamaContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t
   UMA_CHECK(shape_.can_shift && 0 <= begin && begin < end && end < sequence_length(sequence));
   UMA_CHECK(llama_memory_seq_rm(memory(), sequence, begin, end));
   llama_memory_seq_add(memory(), sequence, end, -1, begin - end);
-  is_shifted_ = true;
+  llama_pos& from = shifted_from_[static_cast<std::size_t>(sequence)];
+  from = std::min(from, begin);
 }
 
 void LlamaContext::share(std::int32_t from, std::int32_t to, std::int32_t count) {
@@ -615,7 +645,7 @@ void LlamaContext::clear() {
     llama_memory_clear(memory(), false);
   }
   for (PositionMap& map : maps_) map.cut(0);
-  is_shifted_ = false;
+  std::ranges::fill(shifted_from_, kNotShifted);
 }
 
 void LlamaContext::set_threads(std::int32_t threads) {

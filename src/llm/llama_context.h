@@ -89,6 +89,9 @@ class LlamaContext final : public Context {
   // Removes all tokens of the sequence.
   void empty(std::int32_t sequence);
   void drop_rows(const llama_batch& batch);
+  // Whether keys wait for their rotation, which the next decode does.
+  [[nodiscard]] bool is_shifted() const;
+  void drop_shifted();
   [[nodiscard]] PositionMap& map_of(std::int32_t sequence) { return maps_[static_cast<std::size_t>(sequence)]; }
   // Whether all layers have keys and values in one cache, so that the content of a state can be checked.
   [[nodiscard]] bool has_one_cache() const { return shape_.checks_states; }
@@ -103,13 +106,13 @@ class LlamaContext final : public Context {
   std::vector<llama_adapter_lora*> adapters_;  // Owned by the model; null: cannot be used.
   AdapterSet used_;
   std::int32_t vocabulary_;
-  bool has_states_;                // Some layers keep a state of the past instead of tokens.
-  std::int32_t window_;            // Length of the attention window, including the current token; 0: no window.
-  std::int32_t sequences_;         // Number of sequences in a batch.
-  std::uint32_t streams_;          // Parts of the cache with cells of their own: one per sequence in a split context, else one.
-  std::int32_t scratch_;           // An internal sequence of a unified context, used to load states in pieces.
-  bool is_shifted_ = false;        // The next decode must rotate the keys.
-  std::vector<PositionMap> maps_;  // By sequence; empty maps for models without grids.
+  bool has_states_;         // Some layers keep a state of the past instead of tokens.
+  std::int32_t window_;     // Length of the attention window, including the current token; 0: no window.
+  std::int32_t sequences_;  // Number of sequences in a batch.
+  std::uint32_t streams_;   // Parts of the cache with cells of their own: one per sequence in a split context, else one.
+  std::int32_t scratch_;    // An internal sequence of a unified context, used to load states in pieces.
+  std::vector<llama_pos> shifted_from_;     // By sequence: the next decode rotates the keys from here on; kNotShifted: none.
+  std::vector<PositionMap> maps_;           // By sequence; empty maps for models without grids.
   std::vector<llama_pos> image_positions_;  // Of the rows of the running call for an image.
   llama_batch batch_;
   std::atomic<CallMonitor*> monitor_{nullptr};  // Monitor of the running decode; read by the library's threads.

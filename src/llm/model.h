@@ -146,7 +146,8 @@ class Context {
 
   // Computes the rows and appends them to their sequences. Requires: rows of one sequence are at consecutive positions that
   // continue it; 1 <= rows.size() <= batch_rows_max. `monitor` may end the computation early; null: no monitor. Errors:
-  // E_RUNTIME_001; the caller must then call sequence_length() for every sequence of the batch.
+  // E_RUNTIME_001; the caller must then call sequence_length() for every sequence of the batch, and of those that were shifted
+  // since the last decode, which have lost what was moved.
   [[nodiscard]] virtual Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) = 0;
   // As decode(), for 1 to shape().image_rows_max rows, or for all rows of a piece with a grid, up to batch_rows_max. Of a piece
   // with a grid, all rows are in the cache after the call, or none.
@@ -164,8 +165,8 @@ class Context {
   [[nodiscard]] virtual bool truncate(std::int32_t sequence, std::int32_t begin) = 0;
   // Removes the positions [begin, end) and moves up the positions behind them. The result differs from a fresh computation,
   // because the moved values were computed with the removed tokens. The library rotates the keys with the next decode; until
-  // then the sequence must not be saved. Requires: shape().can_shift, begin < end < the sequence's length, and no other
-  // sequence shares the cells from `end` on.
+  // then the sequence must not be saved, and a decode that fails loses the moved positions. Requires: shape().can_shift, begin
+  // < end < the sequence's length, and no other sequence shares the cells from `end` on.
   virtual void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) = 0;
   // Shares the first `count` cells of `from` with `to`, which is empty. In a split context a sequence must be copied as a state
   // instead: the library would copy its cells only with the next decode, and states saved or loaded before that would be

@@ -58,6 +58,17 @@ Expected<Unit> check_file(const ModelRegistry& registry, const ModelCard& card, 
                           found ? (*found)->path : "another model"));
 }
 
+// The model's card in the text of models.yaml, or the one that it could have.
+Expected<std::string> card_of(const ModelRegistry& registry, const RegisteredModel& model, const std::string& text) {
+  auto card = card_in(text, model.card.name);
+  if (!card) return std::unexpected(in_file(registry, card.error()));
+  if (*card) return **std::move(card);
+  std::error_code problem;
+  YAML::Node made;
+  made["path"] = std::filesystem::absolute(model.path, problem).string();
+  return YAML::Dump(made) + '\n';
+}
+
 }  // namespace
 
 Expected<std::string> read_card(const ModelRegistry& registry, const std::string& model) {
@@ -69,16 +80,11 @@ Expected<std::string> read_card(const ModelRegistry& registry, const std::string
     if (!read) return std::unexpected(read.error());
     text = *std::move(read);
   }
-  auto card = card_in(text, model);
-  if (!card) return std::unexpected(in_file(registry, card.error()));
-  if (*card) return **std::move(card);
-  std::error_code problem;
-  YAML::Node made;
-  made["path"] = std::filesystem::absolute((*known)->path, problem).string();
-  return YAML::Dump(made) + '\n';
+  return card_of(registry, **known, text);
 }
 
-Expected<std::string> store_card(const ModelRegistry& registry, const std::string& model, const std::string& card) {
+Expected<std::string> store_card(const ModelRegistry& registry, const std::string& model, const std::string& card,
+                                 const std::optional<std::string>& was) {
   const auto known = find_by_name(registry, model);
   if (!known) return std::unexpected(known.error());
   if (const auto has_file = check_has_file(registry); !has_file) return std::unexpected(has_file.error());
@@ -89,6 +95,17 @@ Expected<std::string> store_card(const ModelRegistry& registry, const std::strin
   if (!parsed) return fail(ErrorCode::proto_field, joined(parsed.error()));
   std::string stored;
   const auto edited = edit_file(registry.cards_file(), {}, [&](const std::string& old) -> Expected<std::string> {
+    if (was) {
+      const auto current = card_of(registry, **known, old);
+      if (!current) return std::unexpected(current.error());
+      if (*current != *was) {
+        return fail(
+            ErrorCode::session_busy,
+            std::format("the card of {} is not the one that you have changed, because it was stored again meanwhile: read "
+                        "it, and change that",
+                        model));
+      }
+    }
     auto next = with_card(old, model, card);
     if (!next) return std::unexpected(in_file(registry, next.error()));
     if (const auto checked = check_file(registry, *parsed, *next); !checked) return std::unexpected(checked.error());

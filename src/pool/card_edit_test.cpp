@@ -62,6 +62,20 @@ TEST_F(CardEdit, AModelOfAFolderGetsACard) {
   EXPECT_EQ(registry()->models().size(), 2U);
 }
 
+TEST_F(CardEdit, ACardThatWasChangedMeanwhileIsNotReplaced) {
+  const std::string seen = read_card(*registry(), "a").value();
+  ASSERT_TRUE(store_card(*registry(), "a", "path: a.gguf\npin: true\n", seen));
+  const std::string before = cards();
+  const auto late = store_card(*registry(), "a", "path: a.gguf\ntop_k: 3\n", seen);
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code, ErrorCode::session_busy);
+  EXPECT_EQ(cards(), before);
+  EXPECT_TRUE(store_card(*registry(), "a", "path: a.gguf\ntop_k: 3\n", read_card(*registry(), "a").value()));
+  // A model of a folder has no card yet.
+  EXPECT_FALSE(store_card(*registry(), "b", "path: b.gguf\n", ""));
+  EXPECT_TRUE(store_card(*registry(), "b", "path: b.gguf\n", read_card(*registry(), "b").value()));
+}
+
 TEST_F(CardEdit, AMistakeIsToldWithItsLine) {
   EXPECT_THAT(refusal("a", "path: a.gguf\nnothing: 1\n"), StartsWith("line 2: unknown key \"nothing\" in a"));
   EXPECT_THAT(refusal("a", "path: a.gguf\ntop_k: many\npin: 7\n"), HasSubstr("; line 3: a.pin: expected true or false"));

@@ -20,8 +20,9 @@ constexpr Duration kSignOfLife = std::chrono::seconds(2);
 constexpr Duration kEarly = std::chrono::milliseconds(20);
 // Samples whose calls are kept, for watchers that come less often than others.
 constexpr std::size_t kPastMax = wire::LiveRequest::kIntervalMax / wire::LiveRequest::kIntervalMin + 2;
-// A thread without calls for so long gives up its name.
-constexpr Duration kNameKept = std::chrono::minutes(1);
+// How often calls are read at least: between two reads a thread must not record more spans than are kept (TraceTail). At 2,000
+// spans a second it would be eight seconds.
+constexpr Duration kReadEvery = std::chrono::seconds(2);
 
 double unix_ms_now() {
   return std::chrono::duration<double, std::milli>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -68,12 +69,18 @@ Expected<std::unique_ptr<LiveWatcher>> LiveFeed::watch(wire::LiveAudience audien
 Expected<Unit> LiveFeed::add(const LiveWatcher& watcher, std::function<void()> wake) {
   const MutexLock lock(mutex_);
   if (is_closed_) return fail(ErrorCode::limit_wait, "the daemon is stopping and can no longer be watched");
-  const auto of_tenant = std::ranges::count_if(
-      watchers_, [&](const auto& entry) { return entry.first->audience_.tenant == watcher.audience_.tenant; });
-  if (watchers_.size() >= kWatchersMax || of_tenant >= static_cast<std::ptrdiff_t>(kTenantWatchersMax)) {
+  std::size_t count = 0;
+  std::size_t of_tenant = 0;
+  const bool is_administrator = watcher.audience_.is_administrator;
+  for (const auto& [other, other_wake] : watchers_) {
+    count += is_administrator || !other->audience_.is_administrator ? 1 : 0;
+    of_tenant += other->audience_ == watcher.audience_ ? 1 : 0;
+  }
+  const std::size_t count_max = is_administrator ? kWatchersMax : kWatchersMax - kAdministratorPlaces;
+  if (watchers_.size() >= kWatchersMax || count >= count_max || of_tenant >= kTenantWatchersMax) {
     return fail(ErrorCode::limit_wait,
                 std::format("{} clients watch this daemon, {} of them of this tenant; the limits are {} and {}: close one",
-                            watchers_.size(), of_tenant, kWatchersMax, kTenantWatchersMax));
+                            count, of_tenant, count_max, kTenantWatchersMax));
   }
   watchers_.emplace(&watcher, std::move(wake));
   is_new_ = true;
@@ -120,8 +127,12 @@ LiveFeed::Turn LiveFeed::next_turn() {
     if (turn.samples) sample_due_ = turn.now + period();
     if (turn.adds_point) history_due_ = turn.now + LiveHistory::kStep;
     for (const auto& [watcher, wake] : watchers_) turn.audiences.insert(watcher->audience_);
-    if (turn.begins || turn.samples || turn.adds_point) return turn;
-    changed_.wait_until(mutex_, std::min(history_due_, sample_due_));
+    const bool reads = turn.now >= read_due_;
+    if (turn.begins || turn.samples || turn.adds_point || reads) {
+      read_due_ = turn.now + kReadEvery;
+      return turn;
+    }
+    changed_.wait_until(mutex_, std::min({history_due_, sample_due_, read_due_}));
   }
   return {.is_last = true};
 }
@@ -133,9 +144,12 @@ Duration LiveFeed::period() const {
 }
 
 void LiveFeed::take_turn(const Turn& turn) {
-  read_calls(turn.now);
+  read_calls();
   if (turn.begins) (void)service_.activity();  // From now on the lanes say what they do.
-  if (turn.begins || turn.audiences.empty()) calls_.clear();
+  if (turn.begins || turn.audiences.empty()) {
+    calls_.clear();
+    calls_left_out_ = 0;
+  }
   if (!turn.samples && !turn.adds_point) return;
   wire::LiveState state{
       .moment = {.at = turn.now, .unix_ms = unix_ms_now()}, .metrics = service_.metrics(), .activity = {}, .models = {}};
@@ -149,29 +163,13 @@ void LiveFeed::take_turn(const Turn& turn) {
   publish(state, turn.audiences);
 }
 
-void LiveFeed::read_calls(TimePoint now) {
-  tail_.read([&](const std::string& thread, std::uint32_t number, const TraceSpan& span) {
+void LiveFeed::read_calls() {
+  tail_.read([&](const std::string& thread, const std::string& owner, const TraceSpan& span) {
     if (!wire::is_live_call(*span.kind)) return;
     if (const auto pause_ms = wire::pause_ms_of(span)) pause_ms_ = std::max(pause_ms_.value_or(0), *pause_ms);
-    calls_.push_back({.lane = lane_of(thread, number, now), .span = span});
+    calls_.push_back({.lane = std::string(lane_name(thread)), .model = owner, .span = span});
   });
-}
-
-// Lanes of several models have the same names.
-const std::string& LiveFeed::lane_of(const std::string& thread, std::uint32_t number, TimePoint now) {
-  const auto known = lanes_.find(number);
-  if (known != lanes_.end()) {
-    known->second.used = now;
-    return known->second.name;
-  }
-  std::erase_if(lanes_, [&](const auto& entry) { return now - entry.second.used > kNameKept; });
-  const std::string plain(lane_name(thread));
-  std::string name = plain;
-  const auto is_taken = [&] {
-    return std::ranges::any_of(lanes_, [&](const auto& entry) { return entry.second.name == name; });
-  };
-  for (int i = 2; is_taken(); ++i) name = std::format("{} ({})", plain, i);
-  return lanes_.emplace(number, LaneName{.name = std::move(name), .used = now}).first->second.name;
+  calls_left_out_ += wire::keep_longest_calls(calls_);
 }
 
 void LiveFeed::publish(const wire::LiveState& state, const std::set<wire::LiveAudience>& audiences) {
@@ -181,6 +179,7 @@ void LiveFeed::publish(const wire::LiveState& state, const std::set<wire::LiveAu
   sample->number = calls->number = ++number_;
   sample->moment = state.moment;
   calls->calls = std::exchange(calls_, {});
+  calls->left_out = std::exchange(calls_left_out_, 0);
   const bool has_calls = !calls->calls.empty();
   sample->calls = wire::live_calls_text(calls->calls, calls->left_out, state.moment);
   if (before) sample->past = before->past;

@@ -17,7 +17,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -36,7 +35,8 @@ class LiveWatcher;
 class LiveFeed {
  public:
   static constexpr std::size_t kWatchersMax = 128;
-  static constexpr std::size_t kTenantWatchersMax = 32;
+  static constexpr std::size_t kTenantWatchersMax = 32;    // Those of a tenant's administrators count apart.
+  static constexpr std::size_t kAdministratorPlaces = 16;  // Of kWatchersMax, for administrators only.
 
   // `service` outlives the feed.
   explicit LiveFeed(Service& service) : service_(service) {}
@@ -83,16 +83,10 @@ class LiveFeed {
     TimePoint now{};
     std::set<wire::LiveAudience> audiences{};
   };
-  struct LaneName {
-    std::string name;
-    TimePoint used{};
-  };
-
   void run();
   [[nodiscard]] Turn next_turn();
   void take_turn(const Turn& turn);
-  void read_calls(TimePoint now);
-  [[nodiscard]] const std::string& lane_of(const std::string& thread, std::uint32_t number, TimePoint now);
+  void read_calls();
   void publish(const wire::LiveState& state, const std::set<wire::LiveAudience>& audiences);
   [[nodiscard]] std::shared_ptr<const Sample> latest() const;
   [[nodiscard]] Duration period() const REQUIRES_LOCK(mutex_);
@@ -106,10 +100,11 @@ class LiveFeed {
 
   // Owned by the feed's thread.
   TraceTail tail_;
-  std::vector<wire::LiveCall> calls_;                  // Since the last sample.
-  std::unordered_map<std::uint32_t, LaneName> lanes_;  // The threads that made calls lately, by ThreadTrace::number.
-  std::optional<double> pause_ms_;                     // The longest since the last point of the history.
-  std::uint64_t number_ = 0;                           // Of the last sample.
+  std::vector<wire::LiveCall> calls_;  // The longest since the last sample.
+  std::size_t calls_left_out_ = 0;     // The others.
+  std::optional<double> pause_ms_;     // The longest since the last point of the history.
+  std::uint64_t number_ = 0;           // Of the last sample.
+  TimePoint read_due_{};
   TimePoint history_due_ = clock_.now();
   TimePoint sample_due_ = kNever;  // kNever: nobody watches.
   TimePoint sampled_at_{};

@@ -122,9 +122,10 @@ TEST_F(LiveFeedTest, EachAudienceSeesItsOwn) {
   EXPECT_EQ(administrator.snapshot().at("queue").as_array().at(0).at("tenant"), "a");
 }
 
-void record_calls(const char* thread, std::vector<std::int64_t> rows) {
+void record_calls(const char* thread, std::vector<std::int64_t> rows, const char* model = "") {
   std::thread([&] {
     set_thread_name(thread);
+    set_trace_owner(model);
     TimePoint began = SteadyClock().now();
     for (const std::int64_t each : rows) {
       began += milliseconds(1);
@@ -169,21 +170,34 @@ TEST_F(LiveFeedTest, AWatcherThatComesLessOftenMissesNoCall) {
   EXPECT_EQ(both, (std::vector<std::int64_t>{1, 2, 3}));
 }
 
-TEST_F(LiveFeedTest, LanesWithOneNameAreToldApart) {
+TEST_F(LiveFeedTest, LanesOfSeveralModelsAreToldApart) {
   Client client;
   client.watch(feed_, "a", {.interval = milliseconds(100)});
   (void)client.snapshot();
-  record_calls("uma-lane-80", {1});
-  EXPECT_EQ(rows_of(client, "lane-80", 1).size(), 1u);
-  record_calls("uma-lane-80", {2});
-  EXPECT_EQ(rows_of(client, "lane-80 (2)", 1).size(), 1u);
+  for (const char* model : {"big", "small", ""}) {
+    record_calls("uma-lane-80", {1}, model);
+    std::string found = "none";
+    while (found == "none" && !HasFailure()) {
+      const boost::json::object snapshot = client.snapshot();
+      if (!snapshot.contains("calls")) break;
+      for (const auto& call : snapshot.at("calls").as_array()) {
+        if (call.at("lane").as_string() != "lane-80") continue;
+        found = call.as_object().contains("model") ? call.at("model").as_string().c_str() : "";
+      }
+    }
+    EXPECT_EQ(found, model);
+  }
 }
 
 TEST_F(LiveFeedTest, BoundsTheWatchers) {
-  std::vector<Client> clients(LiveFeed::kWatchersMax);
+  std::vector<Client> clients(LiveFeed::kWatchersMax - LiveFeed::kAdministratorPlaces);
   for (std::size_t i = 0; i < clients.size(); ++i)
     clients[i].watch(feed_, std::to_string(i / LiveFeed::kTenantWatchersMax), {});
   EXPECT_FALSE(feed_.watch({.tenant = "next"}, {}, [] {}).has_value());
+  std::vector<Client> administrators(LiveFeed::kAdministratorPlaces);
+  for (Client& administrator : administrators) administrator.watch(feed_, "0", {}, /*is_administrator=*/true);
+  EXPECT_FALSE(feed_.watch({.is_administrator = true, .tenant = "1"}, {}, [] {}).has_value()) << "there are no more places";
+  administrators.clear();
   clients.pop_back();
   EXPECT_TRUE(feed_.watch({.tenant = "next"}, {}, [] {}).has_value());
   const auto refused = feed_.watch({.tenant = "0"}, {}, [] {});

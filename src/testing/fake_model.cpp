@@ -18,6 +18,7 @@ namespace uma::testing {
 namespace {
 
 constexpr std::uint64_t kNothingSeen = 0x243f6a8885a308d3ull;
+constexpr std::size_t kNotShifted = std::numeric_limits<std::size_t>::max();
 
 // The digest after one more token.
 std::uint64_t digest_with(std::uint64_t digest, Token token) {
@@ -74,7 +75,9 @@ float fake_row_value(Token token) {
 }
 
 FakeContext::FakeContext(const FakeOptions& options)
-    : options_(options), held_(static_cast<std::size_t>(options_.sequences + (options_.has_spare ? 1 : 0))) {
+    : options_(options),
+      held_(static_cast<std::size_t>(options_.sequences + (options_.has_spare ? 1 : 0))),
+      shifted_from_(held_.size(), kNotShifted) {
   shape_.cells = options_.cells;
   shape_.sequences = options_.sequences;
   shape_.spare = options_.has_spare ? options_.sequences : -1;
@@ -143,6 +146,7 @@ void FakeContext::append(std::size_t sequence, Token token, std::uint32_t seen) 
 
 void FakeContext::keep(std::size_t sequence, std::size_t count) {
   Held& held = held_[sequence];
+  if (count <= shifted_from_[sequence]) shifted_from_[sequence] = kNotShifted;
   while (held.size() > count) {
     if (--cells_[held.back()].holders == 0) set_free(stream_of(sequence), held.back());
     held.pop_back();
@@ -180,7 +184,11 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
   if (monitor != nullptr && monitor->wants_end()) fault_now = FakeFault::interrupted_half;
   if (fault_now == FakeFault::lost) options_.lost->store(true);
   if (is_lost()) return fail(ErrorCode::runtime_decode, "the device is lost");
-  if (fault_now == FakeFault::decode_error) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
+  const auto shifted_from = std::exchange(shifted_from_, std::vector<std::size_t>(held_.size(), kNotShifted));
+  if (fault_now == FakeFault::decode_error) {
+    for (std::size_t i = 0; i < held_.size(); ++i) keep(i, shifted_from[i]);
+    return fail(ErrorCode::runtime_decode, "a fault of the simulation");
+  }
   if (fault_now == FakeFault::throws) throw std::bad_alloc();
   if (fault_now == FakeFault::out_of_cells) return llm::DecodeStatus::out_of_cells;
   std::vector<std::size_t> wanted(free_.size());
@@ -278,6 +286,7 @@ void FakeContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t 
     cells_[cell].is_moved = true;
     held.push_back(cell);
   }
+  shifted_from_[index] = std::min(shifted_from_[index], static_cast<std::size_t>(begin));
   ++shifts_;
 }
 

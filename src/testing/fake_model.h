@@ -71,8 +71,8 @@ struct FakeOptions {
 };
 
 // Decides before each decode whether it fails; absent: never. decode() returns the fault without computing, except for
-// not_finite: then the whole call is computed, and its values are not finite.
-// `lost` sets FakeOptions::lost.
+// not_finite: then the whole call is computed, and its values are not finite. A decode_error loses what was moved since the
+// last decode. `lost` sets FakeOptions::lost.
 enum class FakeFault : std::uint8_t { none, decode_error, out_of_cells, interrupted_half, not_finite, throws, lost };
 
 class FakeContext : public llm::Context {
@@ -160,6 +160,7 @@ class FakeContext : public llm::Context {
   std::vector<Cell> cells_;                       // The cells of one stream follow those of another.
   std::vector<std::vector<std::uint32_t>> free_;  // Per stream: free cells; the lowest is the last.
   std::vector<Held> held_;                        // Per sequence.
+  std::vector<std::size_t> shifted_from_;         // Per sequence: moved since the last decode from here on.
   std::int64_t shifts_ = 0;
   bool is_spoiled_ = false;  // Some cell may be not finite.
   std::map<std::int32_t, std::vector<float>> logits_;

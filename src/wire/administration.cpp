@@ -24,9 +24,12 @@ std::string list_json(const ItemsT& items, WriteT write) {
 
 }  // namespace
 
-std::expected<std::string, RejectedBody> decode_card(std::string_view body) {
-  return decode_body<std::string>(body,
-                                  [](json::FieldReader& fields) { return fields.required_text("text", {0, kCardBytesMax}); });
+std::expected<CardChange, RejectedBody> decode_card(std::string_view body) {
+  return decode_body<CardChange>(body, [](json::FieldReader& fields) {
+    CardChange change{.text = fields.required_text("text", {0, kCardBytesMax})};
+    change.was = fields.text("was", {0, kCardBytesMax});
+    return change;
+  });
 }
 
 std::string card_json(std::string_view text) {

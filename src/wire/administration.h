@@ -13,8 +13,12 @@
 
 namespace uma::wire {
 
-// The text of {"text": CARD}.
-[[nodiscard]] std::expected<std::string, RejectedBody> decode_card(std::string_view body);
+// A new card for a model: {"text": CARD, "was": CARD}.
+struct CardChange {
+  std::string text;
+  std::optional<std::string> was{};  // The card that the client has changed; nullopt: any.
+};
+[[nodiscard]] std::expected<CardChange, RejectedBody> decode_card(std::string_view body);
 [[nodiscard]] std::string card_json(std::string_view text);
 
 // An API key without what is secret.

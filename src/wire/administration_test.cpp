@@ -14,8 +14,10 @@ std::string rejected_field(const std::string& body) {
 }
 
 TEST(DecodeCard, TakesATextOfAnyForm) {
-  EXPECT_EQ(decode_card(R"({"text":"path: x\n"})").value(), "path: x\n");
-  EXPECT_EQ(decode_card(R"({"text":""})").value(), "");
+  EXPECT_EQ(decode_card(R"({"text":"path: x\n"})").value().text, "path: x\n");
+  EXPECT_EQ(decode_card(R"({"text":""})").value().text, "");
+  EXPECT_FALSE(decode_card(R"({"text":""})")->was);
+  EXPECT_EQ(decode_card(R"({"text":"","was":"path: y\n"})")->was, "path: y\n");
   for (const std::string& body : {std::string("{}"), std::string(R"({"text":["x"]})"), std::string(R"({"text":"\u0000"})"),
                                   R"({"text":")" + std::string(65'537, 'x') + R"("})"}) {
     const auto card = decode_card(body);

@@ -4,7 +4,10 @@
 #include <array>
 #include <functional>
 #include <map>
+#include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
@@ -302,13 +305,23 @@ class SnapshotWriter {
 
   void write_tenants(json::ObjectWriter& snapshot) const {
     double work = 0;
-    TenantActivities shown;
+    std::vector<std::pair<std::string_view, TenantActivity>> active;
     for (const auto& [tenant, activity] : state_.activity.tenants) {
       const double counted = activity.work >= 1 ? activity.work : 0;  // The rest of what is long ago.
       work += counted;
       if (counted == 0 && activity.sequences_active == 0 && activity.queue_depth == 0) continue;
-      add_activity(shown, may_see(tenant) ? tenant : kOtherTenants,
-                   {.work = counted, .sequences_active = activity.sequences_active, .queue_depth = activity.queue_depth});
+      active.emplace_back(
+          tenant,
+          TenantActivity{.work = counted, .sequences_active = activity.sequences_active, .queue_depth = activity.queue_depth});
+    }
+    // The audience's own tenant is shown in any case, and then those that use the daemon the most.
+    std::ranges::stable_sort(active, std::greater(), [&](const auto& entry) {
+      return std::tuple(entry.first == audience_.tenant, entry.second.work, entry.second.sequences_active);
+    });
+    TenantActivities shown;
+    for (const auto& [tenant, activity] : active) {
+      const std::string name(tenant);
+      add_activity(shown, may_see(name) ? name : kOtherTenants, activity, kTenantsShownMax);
     }
     std::string& out = snapshot.begin("tenants");
     json::append_array(out, shown, [&](const auto& entry) {
@@ -331,6 +344,7 @@ void append_call(std::string& out, const LiveCall& call, const LiveMoment& now) 
   const CallName& name = *name_of(*span.kind);
   json::ObjectWriter object(out);
   object.field("lane", call.lane);
+  if (!call.model.empty()) object.field("model", call.model);
   object.field("kind", name.kind);
   field(object, "began_ms", now.unix_ms_of(span.began), 1);
   field(object, "ms", to_ms(span.ended - span.began), 2);
@@ -360,14 +374,17 @@ LiveText live_text(const LiveState& state, const LiveAudience& audience) {
   return {.head = writer.head(), .body = writer.body()};
 }
 
+std::size_t keep_longest_calls(std::vector<LiveCall>& calls) {
+  if (calls.size() <= kLiveCallsMax) return 0;
+  const auto end = calls.begin() + kLiveCallsMax;
+  std::ranges::nth_element(calls, end, std::greater(), [](const LiveCall& call) { return call.span.ended - call.span.began; });
+  const std::size_t left_out = calls.size() - kLiveCallsMax;
+  calls.erase(end, calls.end());
+  return left_out;
+}
+
 std::string live_calls_text(std::vector<LiveCall>& calls, std::size_t& left_out, const LiveMoment& now) {
-  if (calls.size() > kLiveCallsMax) {
-    const auto end = calls.begin() + kLiveCallsMax;
-    std::ranges::nth_element(calls, end, std::greater(),
-                             [](const LiveCall& call) { return call.span.ended - call.span.began; });
-    left_out += calls.size() - kLiveCallsMax;
-    calls.erase(end, calls.end());
-  }
+  left_out += keep_longest_calls(calls);
   std::ranges::sort(calls, {}, [](const LiveCall& call) { return call.span.began; });
   std::string out;
   json::ObjectWriter object(out, "");

@@ -38,7 +38,8 @@ struct LiveAudience {
 
 // A call of the library, or a move of KV between tiers.
 struct LiveCall {
-  std::string lane;  // The thread without "uma-".
+  std::string lane;   // The thread without "uma-".
+  std::string model;  // Of the lane; empty: it has none.
   TraceSpan span;
 };
 
@@ -72,9 +73,11 @@ struct LiveText {
 };
 [[nodiscard]] LiveText live_text(const LiveState& state, const LiveAudience& audience);
 
+inline constexpr std::size_t kLiveCallsMax = 256;
+// Removes all but the longest calls; returns the number of those removed.
+[[nodiscard]] std::size_t keep_longest_calls(std::vector<LiveCall>& calls);
 // The calls of a snapshot, as the fields `calls` and `calls_left_out`. Only the longest ones stay in `calls`; those that leave
 // are added to `left_out`.
-inline constexpr std::size_t kLiveCallsMax = 256;
 [[nodiscard]] std::string live_calls_text(std::vector<LiveCall>& calls, std::size_t& left_out, const LiveMoment& now);
 
 void append_snapshot(std::string& out, const LiveText& text, std::string_view calls);

@@ -1,6 +1,8 @@
 #include "wire/live_json.h"
 
 #include <chrono>
+#include <cstdint>
+#include <format>
 #include <string>
 #include <vector>
 
@@ -106,6 +108,26 @@ TEST(LiveJson, HidesTheRequestsOfOtherTenants) {
   EXPECT_EQ(boost::json::serialize(snapshot).find("key:b"), std::string::npos);
 }
 
+TEST(LiveJson, ShowsTheOwnTenantAndThoseThatUseTheMost) {
+  LiveState many = state();
+  many.activity.tenants.clear();
+  for (int i = 0; i < 100; ++i) many.activity.tenants[std::format("key:{:02}", i)] = {.work = 10, .queue_depth = 1};
+  many.activity.tenants["key:zz"] = {.work = 1, .queue_depth = 3};
+  many.activity.tenants["key:zy"] = {.work = 5000};
+  const auto own = snapshot_for(many, {.is_administrator = false, .tenant = "key:zz"}).at("tenants");
+  EXPECT_EQ(own.as_array().size(), 2u);
+  EXPECT_EQ(own.at(0).at("tenant"), "key:zz");
+  EXPECT_EQ(own.at(0).at("queue_depth"), 3);
+  const auto all = snapshot_for(many, {.is_administrator = true, .tenant = "key:zz"}).at("tenants").as_array();
+  EXPECT_EQ(all.size(), kTenantsShownMax + 1) << "and the rest together";
+  std::int64_t waiting = 0;
+  for (const auto& tenant : all) waiting += tenant.at("queue_depth").to_number<std::int64_t>();
+  EXPECT_EQ(waiting, 103);
+  EXPECT_EQ(all.back().at("tenant"), "other");
+  EXPECT_EQ(all.at(all.size() - 2).at("tenant"), "key:zz");
+  EXPECT_EQ(all.at(all.size() - 3).at("tenant"), "key:zy");
+}
+
 TEST(LiveJson, OnlyTheHeadChangesWithTime) {
   LiveState idle;
   LiveState later;
@@ -131,12 +153,12 @@ TEST(LiveJson, BoundsWhatItShows) {
 
 TEST(LiveJson, CallsHaveUnixTimesAndTheLongestPause) {
   const LiveMoment now{.at = at_ms(10'000), .unix_ms = 1'000'000};
-  std::vector<LiveCall> calls{{"store", {&kSave, at_ms(9'900), at_ms(9'903), {65'536}}},
-                              {"lane-0", {&kDecodeCall, at_ms(9'800), at_ms(9'808), {2, 2, 0, 8'400}}},
-                              {"lane-0", {&kDecodeCall, at_ms(9'950), at_ms(9'951), {1, 1, 0, 0}}}};
+  std::vector<LiveCall> calls{{"store", "", {&kSave, at_ms(9'900), at_ms(9'903), {65'536}}},
+                              {"lane-0", "tiny", {&kDecodeCall, at_ms(9'800), at_ms(9'808), {2, 2, 0, 8'400}}},
+                              {"lane-0", "", {&kDecodeCall, at_ms(9'950), at_ms(9'951), {1, 1, 0, 0}}}};
   std::size_t left_out = 0;
   EXPECT_EQ(boost::json::parse("{" + live_calls_text(calls, left_out, now).substr(1) + "}"), parsed(R"({"calls":[
-    {"lane":"lane-0","kind":"decode","began_ms":999800,"ms":8,"rows":2,"pause_ms":8.4},
+    {"lane":"lane-0","model":"tiny","kind":"decode","began_ms":999800,"ms":8,"rows":2,"pause_ms":8.4},
     {"lane":"store","kind":"move","began_ms":999900,"ms":3,"rows":0,"pause_ms":null,"bytes":65536,"moved":"hot_warm_bytes"},
     {"lane":"lane-0","kind":"decode","began_ms":999950,"ms":1,"rows":1,"pause_ms":null}],"calls_left_out":0})"));
   EXPECT_TRUE(is_live_call(kSave));
@@ -146,7 +168,7 @@ TEST(LiveJson, CallsHaveUnixTimesAndTheLongestPause) {
 TEST(LiveJson, KeepsTheLongestCalls) {
   std::vector<LiveCall> calls;
   for (std::int64_t i = 1; i <= 300; ++i)
-    calls.push_back({"lane-0", {&kDecodeCall, at_ms(1000 * i), at_ms(1000 * i + i), {1}}});
+    calls.push_back({"lane-0", "", {&kDecodeCall, at_ms(1000 * i), at_ms(1000 * i + i), {1}}});
   std::size_t left_out = 2;
   (void)live_calls_text(calls, left_out, {});
   EXPECT_EQ(left_out, 2u + 300 - kLiveCallsMax);

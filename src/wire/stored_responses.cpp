@@ -9,6 +9,11 @@
 #include <span>
 #include <utility>
 
+#include <boost/json/array.hpp>
+#include <boost/json/serialize.hpp>
+#include <boost/json/value.hpp>
+
+#include "json/field_reader.h"
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
 #include "wire/image_fields.h"
@@ -67,6 +72,23 @@ std::vector<Item> output_of(const ResponseDetail& detail) {
             {.turn = detail.response->turn, .number = number_of_reply(detail.session)},
             ResponseTools::of_stored(detail.response->request));
   return output;
+}
+
+// The stored fields of a request as ResponseForm::brief_request.
+std::string brief_request_of(const std::string& request) {
+  boost::system::error_code problem;
+  boost::json::value fields = json::parse(request + "}", {}, problem);
+  if (problem || !fields.is_object()) return request;
+  boost::json::object& object = fields.get_object();
+  const auto replace = [&](std::string_view name, boost::json::value value) {
+    if (boost::json::value* const field = object.if_contains(name)) *field = std::move(value);
+  };
+  replace("instructions", nullptr);
+  replace("tools", boost::json::array());
+  replace("text", {{"format", {{"type", "text"}}}});
+  std::string brief = boost::json::serialize(fields);
+  brief.pop_back();  // As the request, it is not closed.
+  return brief;
 }
 
 RejectedBody unknown_item() {
@@ -133,7 +155,7 @@ std::string response_events(const ResponseDetail& detail, std::optional<std::uin
   const ResponseRecord& response = *detail.response;
   const SessionInfo& session = detail.session.info;
   ResponseEncoder encoder({session.id.value, response.id}, {.request = response.request,
-                                                            .brief_request = response.request,
+                                                            .brief_request = brief_request_of(response.request),
                                                             .model = session.model,
                                                             .created_s = response.created_s,
                                                             .tools = ResponseTools::of_stored(response.request)});

@@ -61,6 +61,21 @@ TEST(StoredResponses, AKeptResponseIsWrittenFromItsSession) {
   EXPECT_EQ(items.at("has_more"), false);
 }
 
+TEST(StoredResponses, EventsBeforeTheLastRepeatNoLongFields) {
+  ResponseCall call = decoded(
+      R"({"input":"c","instructions":"Sing","tools":[{"type":"function","name":"dance","parameters":{}}],"temperature":0.5})");
+  ResponseRecord kept{.turn = 3, .id = kOwn, .request = call.request, .created_s = 1700, .reason = FinishReason::stop};
+  const std::string events = response_events({some_session(), std::make_shared<const ResponseRecord>(kept)}, std::nullopt);
+  const std::size_t last = events.rfind("event: ");
+  EXPECT_EQ(events.find("dance"), events.find("dance", last)) << events;
+  EXPECT_EQ(events.find("Sing"), events.find("Sing", last));
+  EXPECT_NE(events.find("dance"), std::string::npos);
+  const std::size_t data = events.find("data: ") + 6;
+  const boost::json::value first = boost::json::parse(events.substr(data, events.find("\n\n") - data));
+  boost::json::value brief = boost::json::parse(call.brief_request + "}");
+  for (const auto& [name, value] : brief.as_object()) EXPECT_EQ(first.at("response").at(name), value) << std::string(name);
+}
+
 TEST(StoredResponses, ItemsCanBeGivenBack) {
   SessionDetail session;
   session.info.id.value = kSession;

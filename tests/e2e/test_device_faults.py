@@ -46,11 +46,8 @@ class Faulty(unittest.TestCase):
         self.client = self.daemon.client()
 
     def wait_measured(self):
-        """Waits until no computation is made without a request: a fault that is ordered then is a request's."""
-        def is_measured():
-            is_kept = any((self.daemon.data_dir / "profiles").glob("*-widths.yaml"))
-            return is_kept or "the times of decode calls are not kept" in self.daemon.log()  # other programs are busy
-        uma.until(is_measured, "the end of what is measured while idle")
+        """A fault that is ordered then is a request's."""
+        test_devices.wait_measured(self.daemon)
         self.addCleanup(self.client.close)
 
     def begin(self, prompt, tokens=4, client=None, **fields):
@@ -336,6 +333,29 @@ class FailedComputations(Faulty):
         self.assertEqual("length", reply.reason, reply.last)
         self.assertEqual(said + " the end the cat" + reply.text, self.client.session(session)["text"])
         self.assert_ends_cleanly()
+
+
+class FailedShifts(Faulty):
+    """The rotation of the keys that move up when the oldest turns of a full context are dropped. The library repeats one that
+    has failed, also where it was done, or goes on without it."""
+
+    def test_the_moved_tokens_are_computed_again(self):
+        for layout in ("unified", "split"):
+            for fault, message in (("throw_shift 1", "ErrorOutOfHostMemory"), ("fail_shift 1", "failed to rotate the keys")):
+                with self.subTest(layout=layout, fault=fault):
+                    self.start("--n-ctx", "256", config=f"kv: {{layout: {layout}}}\n", orders=[fault])
+                    session = self.client.create_session(mode="text", on_full="shift")
+                    said = ""
+                    for turn in range(40):
+                        words = " the dog and the cat say hello to the small boy"[turn == 0:]
+                        said += words
+                        reply = self.client.generate(words, session_id=session, max_tokens=8)
+                        self.assertEqual(REGISTER.says(said, 8), reply.text, reply.last)
+                        said += reply.text
+                    self.assertGreater(self.client.metrics()["context_shifts_total"], 2)
+                    self.assertRegex(self.daemon.log(), f"a decode of 1 sequences failed .*{message}.*: each is tried alone")
+                    self.assertEqual(1, len(self.model_lines()), "it stays loaded")
+                    self.assert_ends_cleanly()
 
 
 class ShortMemory(Faulty):

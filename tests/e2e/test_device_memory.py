@@ -101,6 +101,16 @@ class OneDevice(OnDevices):
         self.assertTrue(0 < after["busy_ratio"] <= 1, after)
         self.assertEqual(max(each["busy_ratio"] for each in metrics["devices"]), metrics["device_busy_ratio"])
 
+    def test_the_time_stands_still_without_work(self):
+        daemon = self.daemon()
+        self.assert_knows_its_text(daemon)
+        test_devices.wait_measured(daemon)
+        before = self.memory(daemon)["busy_s_total"]
+        time.sleep(0.3)
+        self.assertEqual(before, self.memory(daemon)["busy_s_total"])
+        self.assert_knows_its_text(daemon)
+        self.assertGreater(self.memory(daemon)["busy_s_total"], before)
+
     def test_an_idle_model_leaves_the_device_for_another(self):
         cards = "".join(f"{name}: {{path: {uma.TINY_REGISTER}}}\n" for name in ("one", "two"))
         daemon = self.daemon(model="one", cards=cards, device_bytes=self.whole() * 3 // 2)

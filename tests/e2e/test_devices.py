@@ -40,6 +40,14 @@ def first_gpu(rows):
 GPU = first_gpu(listed())
 
 
+def wait_measured(daemon):
+    """Waits until no computation is made without a request."""
+    def is_measured():
+        is_kept = any((daemon.data_dir / "profiles").glob("*-widths.yaml"))
+        return is_kept or "the times of decode calls are not kept" in daemon.log()  # other programs are busy
+    uma.until(is_measured, "the end of what is measured while idle")
+
+
 def model_line(daemon):
     """The line of the log that says where the model is computed."""
     return next(line for line in daemon.log().splitlines() if "trained for" in line)

@@ -147,6 +147,18 @@ class Cards(ManagedTest):
         self.assertTrue(self.managed.cards.read_text().endswith("second:\n  path: second.gguf\n# by hand\nfourth: {path: third.gguf}\n"))
         self.assertEqual("unloaded", self.managed.model("fourth")["state"], "it counts with the change")
 
+    def test_a_card_that_was_changed_meanwhile_is_not_replaced(self):
+        seen = self.ask("GET", "/v1/models/second/card")[1]["text"]
+        put = lambda text, was: self.ask("PUT", "/v1/models/second/card", {"text": text, "was": was})
+        self.assertEqual(200, put(f"{seen}top_p: 0.5\n", seen)[0])
+        text = self.managed.cards.read_text()
+        self.assert_refused(put(f"{seen}pin: true\n", seen), 409, "the card of second", "read it")
+        self.assertEqual(text, self.managed.cards.read_text())
+        self.assertEqual(200, put(f"{seen}pin: true\n", f"{seen}top_p: 0.5\n")[0])
+        self.managed.cards.write_text(CARDS)
+        self.assert_refused(put(f"{seen}top_p: 1\n", f"{seen}pin: true\n"), 409)
+        self.assertEqual(CARDS, self.managed.cards.read_text())
+
     def test_two_at_once(self):
         for round_number in range(5):
             answers = uma.parallel(*(lambda name=name: self.put(name, f"path: {name}.gguf\ntop_k: {round_number + 1}\n")
@@ -227,6 +239,29 @@ class Keys(ManagedTest):
         self.assertEqual(200, self.ask("DELETE", "/v1/keys/ci")[0])
         self.assertTrue((begun + stream.read()).endswith(b"data: [DONE]\n\n"))
         self.assertEqual(401, self.ask("GET", "/v1/models", key=self.managed.ci, connection=connection)[0])
+
+    def test_a_live_view_ends_with_its_key(self):
+        connection = self.managed.open()
+        self.addCleanup(connection.close)
+        connection.request("GET", "/v1/events?interval_ms=100", headers={"Authorization": f"Bearer {self.managed.ci}"})
+        stream = connection.getresponse()
+        self.assertEqual(b"event: history\n", stream.readline())
+        self.assertEqual(200, self.ask("DELETE", "/v1/keys/ci")[0])
+        self.assertTrue(stream.read().endswith(b"\n\n"), "it ends, and with a whole event")
+
+    def test_a_key_that_is_deleted_before_the_body_makes_none(self):
+        key = self.ask("POST", "/v1/keys", {"name": "second", "admin": True})[1]["key"]
+        connection = self.managed.open()
+        self.addCleanup(connection.close)
+        body = json.dumps({"name": "third", "admin": True}).encode()
+        connection.putrequest("POST", "/v1/keys")
+        connection.putheader("Authorization", f"Bearer {key}")
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body[:5])
+        self.assertEqual(200, self.ask("DELETE", "/v1/keys/second")[0])
+        connection.send(body[5:])
+        self.assertEqual(401, connection.getresponse().status)
+        self.assertNotIn("third", self.managed.names())
 
     def test_limits_in_use_stay(self):
         slow = self.ask("POST", "/v1/keys", {"name": "slow", "requests_per_minute": 2})[1]["key"]

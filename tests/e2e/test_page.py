@@ -5,6 +5,7 @@ import base64
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -32,7 +33,7 @@ def tide(hour):
     return "high" if hour < 6 else "low"
 ```
 
-The height is $h = \\frac{a}{2}$.
+The height is $h = \\frac{a}{2}$, the wind $\\pmb{w}$.
 """
 THOUGHTS = "The user asks for a **place**."
 CALL = '{"name": "look_up", "arguments": {"city": "Cork", "days": 2}}'
@@ -47,12 +48,15 @@ DAYS = {"type": "object", "properties": {"day": {"enum": ["Monday", "Sunday"]}},
 
 
 def write_models(folder):
-    """A model that plays replies, one that writes long and slowly, and one that reads pictures. Returns the daemon's configuration."""
+    """A model that plays replies, the same with a small context, one that writes long and slowly, and one that reads pictures. Returns
+    the daemon's configuration."""
     played.write_model(folder / "player.gguf", REPLIES, ["gotresult"], [f"ask{digit}" for digit in range(1, 10)])
     subprocess.run([uma.MAKE_MODEL, "--preset", "tiny-chat", "--layers", "8", "--width", "256", "--heads", "8", "--kv-heads", "2", "--ff", "512",
                     "--n-ctx", "32768", "--out", folder / "slow.gguf"], check=True, timeout=uma.WAIT_S)
+    shutil.copy(folder / "player.gguf", folder / "small.gguf")
     # Greedy, because by chance a random model ends its reply at any place.
     (folder / "models.yaml").write_text(f"slow: {{path: slow.gguf, temperature: 0}}\n"
+                                        f"small: {{path: small.gguf, n_ctx: 256}}\n"
                                         f"eyes: {{path: {vision.MODEL}, projector: {vision.PROJECTOR}}}\n")
     return f"models_dirs: [{folder}]\nmodels: {{file: {folder}/models.yaml}}\n"
 
@@ -60,8 +64,8 @@ def write_models(folder):
 class TalkTest(browser.PageTest):
     @classmethod
     def setUpClass(cls):
-        folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-page-")))
-        cls.config = write_models(folder)
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-page-")))
+        cls.config = write_models(cls.folder)
         super().setUpClass()
 
     def texts(self, session):
@@ -76,7 +80,7 @@ class Talk(TalkTest):
     def test_the_first_load(self):
         seen = self.scenario("talk.first_load")
         self.assertEqual("uma-serve", seen.title)
-        self.assertEqual({"tiny-chat", "player", "slow", "eyes", *uma.SHIPPED_NAMES}, {text.split(",")[0].split(" ")[0] for text in seen.models})
+        self.assertEqual({"tiny-chat", "player", "small", "slow", "eyes", *uma.SHIPPED_NAMES}, {text.split(",")[0].split(" ")[0] for text in seen.models})
         self.assertTrue([text for text in seen.models if text.startswith("uma-picture (draws)")], seen.models)
         self.assertEqual((["Talk", "See", "Manage"], [], True), (seen.views, seen.alerts, seen.hasFocus))
 
@@ -88,7 +92,7 @@ class Talk(TalkTest):
         self.assertEqual(["Cork", "12"], shown["cells"])
         self.assertEqual(['def tide(hour):\n    return "high" if hour < 6 else "low"'], [code.strip() for code in shown["code"]])
         self.assertEqual([["maps", "https://maps.example/a?b=1&c=2", "noopener noreferrer", "_blank"]], shown["links"])
-        self.assertEqual(1, shown["formulas"])
+        self.assertEqual(2, shown["formulas"])
         self.assertIn("None of", seen.receipt)
         remembered, whole = re.match(r"([\d,]+) of ([\d,]+) tokens were remembered, in the context", seen.nextReceipt).groups()
         self.assertTrue(20 < int(remembered) < int(whole), seen.nextReceipt)
@@ -115,6 +119,13 @@ class Talk(TalkTest):
         for text, shown in zip(replies, seen.replied):
             self.assertIn(text[:15].strip(), shown)
 
+    def test_a_reply_that_has_not_begun_is_stopped_at_once(self):
+        before = self.client.metrics()["requests_cancelled_total"]
+        seen = self.scenario("talk.stopped_before_it_begins", model="slow", text="Tell me a long story.")
+        self.assertEqual((0, ""), (seen.replies, seen.problem))
+        self.assertEqual(before + 1, self.client.metrics()["requests_cancelled_total"])
+        self.assertFalse(self.session(seen.id)["busy"])
+
     def test_a_changed_message_is_a_branch(self):
         seen = self.scenario("talk.edited", model="player", first="One: ask1", second="Two: ask2", other="Three: ask3")
         self.assertEqual("Two: ask2", seen.offered)
@@ -126,6 +137,16 @@ class Talk(TalkTest):
         self.assertEqual(["One: ask1", "Two: ask2"], [text for role, text in self.texts(seen.old) if role == "user"])
         self.assertEqual(["One: ask1", "Three: ask3"], [text for role, text in self.texts(seen.id) if role == "user"])
 
+    def test_the_oldest_turn_that_a_full_context_has_left_can_be_changed(self):
+        seen = self.scenario("talk.edited_after_shift", model="small", system="Be brief.", question="Number #: ask#", other="Other: ask7")
+        old, new = self.session(seen.old), self.session(seen.id)
+        self.assertGreater(old["dropped_turns"], 0)
+        self.assertEqual(["Number 1: ask1", "Number 2: ask2"], [*seen.dropped, *seen.kept][:2])
+        self.assertEqual(old["turns"] - old["dropped_turns"], len(seen.kept))
+        self.assertEqual((seen.old, 0, 1), (new["parent_id"], new["dropped_turns"], new["turns"]))
+        self.assertEqual([("system", "Be brief."), ("user", "Other: ask7"), ("assistant", "This is reply 7.")],
+                         [(role, text.strip()) for role, text in self.texts(seen.id)])
+
     def test_a_reply_is_written_again_with_other_settings(self):
         seen = self.scenario("talk.regenerated", model="slow")
         self.assertIn("20 tokens written", seen.receipt)
@@ -136,12 +157,12 @@ class Talk(TalkTest):
     def test_settings_reach_the_request_and_mistakes_lose_nothing(self):
         seen = self.scenario("talk.settings", model="slow", schema=DAYS)
         first, second = seen.sent
-        self.assertEqual((0.5, 3, 12, {"top_k": 7}), (first["temperature"], first["seed"], first["max_output_tokens"], first["uma"]))
+        self.assertEqual((0.05, 3, 12, {"top_k": 7, "repeat_penalty": 0.05}), (first["temperature"], first["seed"], first["max_output_tokens"], first["uma"]))
         self.assertEqual(DAYS, second["text"]["format"]["schema"])
         self.assertIn("The schema is not JSON", seen.wrong)
         self.assertEqual("What day is it?", seen.kept)
         self.assertIn(json.loads(self.texts(seen.id)[-1][1])["day"], ("Monday", "Sunday"))
-        self.assertEqual({"Temperature": "0.5", "top_k": "7", "Seed": "3", "JSON Schema of the reply": json.dumps(DAYS)},
+        self.assertEqual({"Temperature": "0.05", "top_k": "7", "Seed": "3", "JSON Schema of the reply": json.dumps(DAYS)},
                          {**seen.values, "JSON Schema of the reply": json.dumps(json.loads(seen.values["JSON Schema of the reply"]))})
 
     def test_tokens_are_counted_and_a_draft_is_kept(self):

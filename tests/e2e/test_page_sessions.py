@@ -1,11 +1,13 @@
 """The page in a browser: sessions that are named, searched, moved and shared by tabs; keys; the keyboard alone; a telephone; a daemon
 that ends in the middle of a reply."""
 
+import json
 import pathlib
 import signal
 import socket
 import tempfile
 import unittest
+import urllib.request
 
 import browser
 import uma
@@ -26,6 +28,18 @@ class Sessions(TalkTest):
         self.assertNotIn(title, seen.found["first"])
         self.assertEqual((f"{title} – uma-serve", title), (seen.page, seen.reloaded))
 
+    def test_sessions_beyond_the_list_are_found_by_tags_and_ids(self):
+        old = [self.ask("POST", "v1/sessions", {"mode": "chat", "model": "player", "metadata": {"title": f"Voyage {i}", "tags": tags}})["session_id"]
+               for i, tags in enumerate(("harbour,deep", "deep"))]
+        seen = self.scenario("sessions.older", old=old, queries=["#harbour", "voyage #deep", old[1], f"voyage {'f' * 32}"],
+                             expects=["status of 404"])
+        self.assertEqual([["Voyage 0"], ["Voyage 0", "Voyage 1"], ["Voyage 1"], []], [sorted(titles) for titles in seen.found])
+        self.assertIn("searching", seen.hints[0])
+        self.assertIn("title or tags", seen.hints[1])
+
+    def test_an_old_list_does_not_replace_a_new_name(self):
+        self.assertEqual("Renamed", self.scenario("sessions.stale_list", model="player", name="Renamed"))
+
     def test_a_session_travels_as_a_file(self):
         with tempfile.TemporaryDirectory() as folder:
             seen = self.scenario("sessions.files", model="player", folder=folder, expects=["status of 400"])
@@ -39,10 +53,51 @@ class Sessions(TalkTest):
     def test_forks_rewinding_and_deleting(self):
         seen = self.scenario("sessions.forked_and_deleted", model="player")
         self.assertEqual(["First: ask1", "Fork: First: ask1 (fork)"], seen.tree[:2])
-        self.assertEqual(seen.fork, seen.kept)
+        self.assertEqual((seen.fork, "5"), (seen.kept, seen.seed))
         self.assertNotIn("Fork: First: ask1 (fork)", seen.titles)
         self.assertEqual(3, self.session(seen.id)["turns"])
         self.assertNotIn(seen.fork, [session["session_id"] for session in self.ask("GET", "v1/sessions?limit=1000")["data"]])
+
+    def begun(self, *texts):
+        """A session with these messages answered."""
+        session = self.ask("POST", "v1/sessions", {"mode": "chat", "model": "player"})["session_id"]
+        for text in texts:
+            self.ask("POST", "v1/responses", {"conversation": f"conv_{session}", "input": text})
+        return session
+
+    def test_a_message_that_is_not_kept_stands_before_a_new_draft(self):
+        seen = self.scenario("sessions.append_fails", model="player", first="Kept: ask1", lost="Lost,", draft="and new: ask2",
+                             expects=["ERR_FAILED"])
+        self.assertIn("umad does not answer.", seen.told)
+        self.assertEqual("Lost,\n\nand new: ask2", seen.message)
+        self.assertEqual([("user", "Kept: ask1"), ("user", "Lost,\n\nand new: ask2")], [each for each in self.texts(seen.id) if each[0] == "user"])
+
+    def test_messages_are_taken_back_even_if_a_deletion_fails(self):
+        session = self.begun()
+        for text in ("One", "Two"):
+            self.ask("POST", f"v1/conversations/conv_{session}/items", {"items": [{"role": "user", "content": text}]})
+        seen = self.scenario("sessions.taken_back", session=session, expects=["ERR_FAILED"])
+        self.assertEqual(["Two", ["One"]], seen.partly)
+        self.assertEqual("One\n\nTwo", seen.whole)
+        self.assertEqual([], self.texts(session))
+
+    def test_a_long_session_is_read_page_by_page(self):
+        texts = [f"Number {i}: ask{i % 9 + 1}" for i in range(55)]
+        seen = self.scenario("sessions.long", session=self.begun(*texts), last=texts[-1])
+        self.assertEqual(texts[5:], seen.first)
+        self.assertEqual(texts, seen.all)
+        self.assertEqual([*texts, "Again: ask2"], seen.after)
+
+    def test_a_reply_of_another_program_is_read_when_the_connection_is_back(self):
+        session = self.ask("POST", "v1/sessions", {"mode": "chat", "model": "slow"})["session_id"]
+
+        def begin():
+            body = {"conversation": f"conv_{session}", "input": "Tell me a long story.", "background": True, "stream": True}
+            with urllib.request.urlopen(f"{self.url}v1/responses", json.dumps(body).encode(), timeout=uma.WAIT_S) as answer:
+                answer.readline()
+
+        seen = self.scenario("sessions.attach_fails", session=session, answers={"begin": begin}, expects=["ERR_FAILED"])
+        self.assertEqual([], seen.problems)
 
     def test_two_tabs_show_the_same_reply(self):
         seen = self.scenario("sessions.two_tabs", model="slow")
@@ -117,6 +172,14 @@ class Restart(browser.PageTest):
         said = [item["content"][0]["text"] for item in self.items(seen.id) if item.get("role") == "user"]
         self.assertEqual("First message", said[0])
         self.assertEqual("Last message", said[-1])
+
+    def test_a_tab_that_reads_a_reply_of_another_one_says_so(self):
+        seen = self.scenario("sessions.attached_restart", model="slow", answers={"kill": lambda: self.end(signal.SIGKILL),
+                                                                                "start": lambda: self.daemon.start().wait_ready() and None},
+                             expects=["status of 404", "ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE"])
+        for told in seen.told:
+            self.assertIn("The reply was lost: umad ended while it was written.", told)
+        self.assertIn("Tell me a long story.", seen.asked[-1])
 
 
 if __name__ == "__main__":

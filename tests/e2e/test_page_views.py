@@ -45,6 +45,18 @@ class Views(TalkTest):
         left = {session["session_id"] for session in self.ask("GET", "v1/sessions?limit=1000")["data"]}
         self.assertEqual({ids[2]}, left & set(ids))
 
+    def test_a_card_is_stored(self):
+        def stored():
+            return self.ask("GET", "v1/models/small/card")["text"]
+
+        text = stored()
+        seen = self.scenario("views.card", model="small", wrong="path: small.gguf\nn_ctx: many\n", right="path: small.gguf\nn_ctx: 256\ntop_k: 9\n",
+                             answers={"stored": stored}, expects=["status of 400"])
+        self.assertEqual((text, text), (seen.shown, seen.after))
+        self.assertIn("n_ctx", seen.refused)
+        self.assertRegex(seen.sampling, r"top_k\s+9\s+card")
+        self.assertIn("\nsmall:\n  path: small.gguf\n  n_ctx: 256\n  top_k: 9\n", (self.folder / "models.yaml").read_text())
+
     def test_the_configuration(self):
         self.assertTrue(self.scenario("views.configuration").text)
 
@@ -56,12 +68,17 @@ class Administrator(browser.PageTest):
         cls.flags = (*browser.PageTest.flags, *flags)
         super().setUpClass()
 
-    def test_a_key_is_made_and_shown_once(self):
-        seen = self.scenario("views.make_key", key=self.key, name="ci", expects=["status of 401"])
+    def test_a_key_is_made_shown_once_and_deleted(self):
+        def serves(key):
+            return bool(self.ask("GET", "v1/models", Authorization=f"Bearer {key}")["data"])
+
+        seen = self.scenario("views.make_key", key=self.key, name="ci", answers={"serves": serves}, expects=["status of 401"])
         made = re.search(r"uma-[0-9a-f]{64}", seen.text).group()
-        self.assertTrue(self.ask("GET", "v1/models", Authorization=f"Bearer {made}")["data"])
         for key in (made, self.key):
             self.assertNotIn(key, seen.shown + seen.kept)
+        self.assertTrue(seen.served)
+        with self.assertRaisesRegex(AssertionError, "401"):
+            self.ask("GET", "v1/models", Authorization=f"Bearer {made}")
 
 
 class Pull(browser.PageTest):

@@ -1,11 +1,14 @@
 """Replies that are being written: read by several clients, left by their own, cut by a crash, answered again; and their receipts."""
 
 import json
+import pathlib
+import socket
 import unittest
 
 import uma
 from test_responses import ResponsesTest
 
+READ_AHEAD_BYTES = 64 << 10  # More than a client's library reads ahead.
 LONG = {"max_output_tokens": 2000, "uma": {"ignore_eos": True}}
 
 
@@ -13,15 +16,31 @@ def events_of(data):
     return [json.loads(line.removeprefix(b"data: ")) for line in data.split(b"\n") if line.startswith(b"data: ")]
 
 
-class Replies(ResponsesTest):
-    def attach(self, response, **query):
+def bytes_in_kernel(server_port, client_port):
+    """The bytes that the server has written to the client, and that the client has not read."""
+    held = {}  # By connection: the file may have a line twice.
+    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues, *_ = line.split()
+        ports = tuple(int(address.split(":")[1], 16) for address in (local, remote))
+        sent, received = (int(size, 16) for size in queues.split(":"))
+        if ports == (server_port, client_port):
+            held[ports] = sent
+        if ports == (client_port, server_port):
+            held[ports] = received
+    return sum(held.values())
+
+
+class RepliesTest(ResponsesTest):
+    def attach(self, response, connection=None, **query):
         pairs = "".join(f"&{name}={value}" for name, value in query.items())
-        connection = self.connect()
+        connection = connection or self.connect()
         connection.request("GET", f"/v1/responses/{response}?stream=true{pairs}")
         answer = connection.getresponse()
         self.assertEqual((200, "text/event-stream"), (answer.status, answer.getheader("Content-Type")))
         return answer
 
+
+class Replies(RepliesTest):
     def converse(self):
         return self.ok("POST", "/v1/conversations", {})["id"]
 
@@ -69,15 +88,6 @@ class Replies(ResponsesTest):
         self.assertEqual(done, {**events[-1]["response"], "created_at": done["created_at"]})
         (last,) = events_of(self.attach(response["id"], starting_after=30).read())
         self.assertEqual((31, done["output"]), (last["sequence_number"], last["response"]["output"]))
-
-    def test_a_reader_that_does_not_read_holds_up_nobody(self):
-        _, first = self.begin_stream(max_output_tokens=1500, uma={"ignore_eos": True})
-        response = self.read_until_text(first)
-        idle = self.attach(response["id"])
-        rest = events_of(first.read())
-        self.assertEqual("length", rest[-1]["response"]["uma"]["reason"])
-        events = events_of(idle.read())
-        self.assertEqual(rest, events[-len(rest):])
 
     def test_receipts_stay_with_the_turns(self):
         conversation = self.converse()
@@ -129,6 +139,31 @@ class Replies(ResponsesTest):
         self.append(conversation, "And?")
         status, refused = self.request("POST", "/v1/responses", {"conversation": conversation, "uma": {"regenerate": True}})
         self.assertEqual((400, "E_PROTO_003"), (status, refused["error"]["code"]))
+
+
+class LongReplies(RepliesTest):
+    """One conversation has the whole context, so that the events of a reply are more bytes than the kernel holds for a client."""
+
+    flags = ("--http", "127.0.0.1:0", "--kv-cells", "4096", "--slots", "1")
+
+    def test_a_reader_that_does_not_read_holds_up_nobody(self):
+        # With log-probabilities an event has 1.5 KB.
+        _, first = self.begin_stream(max_output_tokens=4000, include=["message.output_text.logprobs"], top_logprobs=20,
+                                     uma={"ignore_eos": True})
+        response = self.read_until_text(first)
+        connection = self.connect()
+        connection.sock = socket.socket()
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sock.connect(("127.0.0.1", self.port))
+        idle_port = connection.sock.getsockname()[1]
+        idle = self.attach(response["id"], connection)
+        rest = events_of(first.read())
+        self.assertEqual("length", rest[-1]["response"]["uma"]["reason"])
+        held = bytes_in_kernel(self.port, idle_port)
+        data = idle.read()
+        self.assertLess(held + READ_AHEAD_BYTES, len(data), "umad could not write all of the events when the reply ended")
+        events = events_of(data)
+        self.assertEqual(rest, events[-len(rest):])
 
 
 if __name__ == "__main__":

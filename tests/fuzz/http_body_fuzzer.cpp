@@ -110,7 +110,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   (void)is_accepted(wire::decode_ollama_copy(body));
   (void)is_accepted(wire::decode_ollama_delete(body));
   (void)is_accepted(wire::decode_model_call(body));
-  if (const auto card = wire::decode_card(body); is_accepted(card)) check_text(*card);
+  if (const auto card = wire::decode_card(body); is_accepted(card)) {
+    check_text(card->text);
+    if (card->was) check_text(*card->was);
+  }
   if (const auto key = wire::decode_new_key(body); is_accepted(key)) {
     check_text(key->tenant);
     UMA_CHECK(!key->name.empty() && key->requests_per_minute >= 0 && key->deadline_ms.value_or(0) >= 0);

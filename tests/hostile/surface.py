@@ -193,7 +193,7 @@ ROUTES = (
     Route("GET", "/v1/models"),
     Route("GET", "/v1/models/tiny-register"),
     Route("GET", "/v1/models/tiny-register/card", status=403),
-    Route("PUT", "/v1/models/tiny-register/card", {"text": "path: tiny-register.gguf\n"}, status=403),
+    Route("PUT", "/v1/models/tiny-register/card", {"text": "path: tiny-register.gguf\n", "was": ""}, status=403),
     Route("GET", "/"),
     Route("HEAD", "/"),
     Route("GET", "/page.js"),
@@ -339,6 +339,6 @@ FIELDS = {
     "input_prefix": text(0, 1 << 16), "input_suffix": text(0, 1 << 16), "filename": text(0, 5000), "n_probs": whole(0, 1), "n_predict": [-1, 0, 1, INT32 + 1],
     "input_extra": [{}, [1], [{}], *repeated({"text": "x"}, 0, 256, 257), [{"filename": "x" * 5000, "text": "x" * (1 << 16)}] * 4],
     "tokens": [*repeated(5, 0, 1, 5000), [-1], [INT32], [INT32 + 1], ["x"], [1e300], [[]]], "add_special": FLAG, "parse_special": FLAG,
-    "tenant": text(1, 128), "requests_per_minute": whole(0, 10**9), "tokens_per_minute": whole(0, 10**9), "admin": FLAG,
+    "was": text(0, 1 << 16), "tenant": text(1, 128), "requests_per_minute": whole(0, 10**9), "tokens_per_minute": whole(0, 10**9), "admin": FLAG,
     "with_pieces": FLAG, "encrypted_content": ["", "uma1.", "uma1.!.0", "uma1.YQ==.ca978112ca1bbdca", *text(0, 1 << 16)],
 }

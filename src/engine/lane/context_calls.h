@@ -70,6 +70,7 @@ class ContextCalls {
     set_interruptible({});
     parts_.stats.record_call_ended(last_.ended, has_decode_rows);
     parts_.stats.batch_calls_total.add();
+    if (!done && !parts_.context.is_lost() && parts_.slots.notice_losses()) has_lost_tokens_ = true;
     return done;
   }
   // The time of the last call.
@@ -82,6 +83,8 @@ class ContextCalls {
   // a tick has `decode_calls` calls for streams.
   [[nodiscard]] double prefill_slice_ms(double tick_ms, std::int32_t decode_calls) const;
 
+  // A failed call has lost tokens of slots, so views of sequences that were made before it are wrong.
+  [[nodiscard]] bool take_lost_tokens() { return std::exchange(has_lost_tokens_, false); }
   // Logits were not finite, so the context must be cleared.
   void set_unsound() { is_unsound_ = true; }
   [[nodiscard]] bool take_unsound() { return std::exchange(is_unsound_, false); }
@@ -99,6 +102,7 @@ class ContextCalls {
   Span last_;
   llm::AdapterSet adapters_;  // Of the last call.
   bool is_unsound_ = false;
+  bool has_lost_tokens_ = false;
 
   // Shared.
   Interrupt interrupt_;

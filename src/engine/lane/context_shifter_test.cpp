@@ -1,4 +1,7 @@
 // A full context drops its oldest turns.
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -182,6 +185,43 @@ TEST_F(ContextShifterTest, CellsThatAForkSharesAreNotMoved) {
   EXPECT_EQ(sinks_[3]->shifts.size(), 1u);
   EXPECT_EQ(sinks_[3]->tokens, expected_with_shifts(3, chain));
   EXPECT_EQ(sinks_[2]->tokens, fake_continuation(options_, chain, 2));
+}
+
+// A call rotates the keys of moved cells. If it fails, nobody knows which were rotated.
+TEST_F(ContextShifterTest, CellsWhoseMoveFailedAreComputedAgain) {
+  for (const bool unified : {false, true}) {
+    make({.cells = unified ? 40 : 160, .sequences = 4, .unified = unified});
+    std::int64_t shifts = 0;
+    context_->fault = [&](std::span<const llm::BatchRow>) {
+      return std::exchange(shifts, context_->shifts()) == context_->shifts() ? FakeFault::none : FakeFault::decode_error;
+    };
+    post(turns_job(1));
+    run();
+    EXPECT_EQ(shifts, 2);
+    EXPECT_EQ(sinks_[1]->tokens, expected_with_shifts(1, fake_tokens(kTurns)));
+    EXPECT_EQ(eos(1).reason, FinishReason::length);
+  }
+}
+
+TEST_F(ContextShifterTest, ACallOfOthersThatFailsLosesMovedCells) {
+  make({.cells = 640, .sequences = 4, .adapters = 1});
+  GenerationJob beside = job(1, "beside", 140);
+  beside.adapters = llm::make_adapter_set(model_->facts().adapters, {{0, 1}});  // Its calls are its own.
+  bool has_lost = false;
+  context_->fault = [&](std::span<const llm::BatchRow> rows) {
+    if (has_lost || rows.front().sequence != 0 || context_->moved_cells(1) == 0) return FakeFault::none;
+    has_lost = true;
+    return FakeFault::decode_error;
+  };
+  const llm::AdapterSet adapters = beside.adapters;
+  post(std::move(beside));
+  step();
+  GenerationJob made = turns_job(2, std::string(kTurns) + std::string(100, '.'));
+  post(std::move(made));
+  run();
+  EXPECT_TRUE(has_lost);
+  EXPECT_EQ(sinks_[1]->tokens, fake_continuation(options_, fake_tokens("beside"), 140, nullptr, adapters));
+  EXPECT_EQ(sinks_[2]->tokens, expected_with_shifts(2, chains_.at(2)));
 }
 
 TEST_F(ContextShifterTest, AClientThatCannotBeToldWhatWasDroppedLosesItsStream) {

@@ -143,7 +143,9 @@ StepOutcome Lane::tick() {
   const auto until = planner_.waits_until(clock_.now(), image != nullptr);
   if (until && image == nullptr) return end_step(has_moved || has_tidied, *until);
   calls_.watch_load(clock_.now());
+  (void)calls_.take_lost_tokens();
   const bool has_verified = reuse_check_.run(planner_.tick_target_ms());
+  if (calls_.take_lost_tokens()) return end_step(true, kNever);
   sched::BatchPlan& plan = planner_.plan(to_ms(clock_.now() - began), until.has_value());
   if (runner_.run(plan))
     planner_.set_next_tick(clock_.now() + from_ms(calls_.prefill_slice_ms(planner_.tick_target_ms(), targets_.decode_calls())));

@@ -99,7 +99,7 @@ TEST_F(LaneActivityTest, MakesNothingForNobody) {
 // The pauses of the decode calls that `tail` has not read yet, in ms.
 std::vector<double> pauses_ms(TraceTail& tail) {
   std::vector<double> pauses;
-  tail.read([&](const std::string&, std::uint32_t, const TraceSpan& span) {
+  tail.read([&](const std::string&, const std::string&, const TraceSpan& span) {
     if (span.kind->name == "decode") pauses.push_back(static_cast<double>(span.numbers[3]) / 1000);
   });
   return pauses;

@@ -160,6 +160,18 @@ void SlotTable::resync(std::size_t index, std::span<const Token> chain) {
   }
 }
 
+bool SlotTable::notice_losses() {
+  bool has_lost = false;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].was_moved()) continue;
+    const auto length = static_cast<std::size_t>(context_.sequence_length(as_sequence(i)));
+    if (length >= slots_[i].tokens.size()) continue;
+    keep(i, length);
+    has_lost = true;
+  }
+  return has_lost;
+}
+
 void SlotTable::set_spare_rows(std::size_t count) {
   const std::size_t spare = slots_.size();
   if (const std::size_t held = cells_.held(spare); count > held) {

@@ -109,6 +109,8 @@ class SlotTable {
   // After a failed call: takes over from the context the tokens that it kept of a running sequence's chain. The last token of
   // the chain is computed again, because its logits were lost with the call.
   void resync(std::size_t index, std::span<const Token> chain);
+  // After a failed call, which can lose moved cells of any slot. Returns whether one has fewer tokens now.
+  bool notice_losses();
   // Sets the number of cells that the spare sequence uses.
   void set_spare_rows(std::size_t count);
 

@@ -150,5 +150,50 @@ TEST_F(FullContext, AChatKeepsItsSystemPromptAndLosesTheMessagesThatItLost) {
   EXPECT_EQ(kv::all_tokens(*kept(id)), whole);
 }
 
+TEST_F(FullContext, KeptTokensAreWrittenOnceWhenTheOnlyTurnLeftIsAnsweredAgain) {
+  for (const std::string system : {"", "be brief"}) {
+    for (const bool has_other_tools : {false, true}) {
+      start();
+      load();
+      CreateSessionRequest request;
+      request.mode = SessionMode::chat;
+      request.system = system;
+      request.on_full = OnFull::shift;
+      const std::string id = create(request)->id.value;
+      for (const int length : {20, 200}) {
+        ASSERT_TRUE(append(id));
+        generate(id, length);
+      }
+      ASSERT_EQ(get(id)->info.dropped_turns, 1);
+      ASSERT_EQ(get(id)->info.turns, 2);
+      const kv::RecordPtr before = kept(id);
+      GenerateRequest again;
+      again.session = id;
+      again.regenerate = true;
+      again.options.max_tokens = 5;
+      if (has_other_tools) again.options.chat.template_arguments = R"({"a":1})";
+      again.response.emplace();
+      again.response->id = "again";
+      again.response->ttl_s = 1000;
+      const SinkPtr sink = generate(std::move(again));
+      std::vector<ChatMessage> messages = get(id)->messages;
+      messages.pop_back();
+      // With the same tools the prompt stays as it was.
+      std::vector<Token> tokens =
+          has_other_tools ? written(messages)
+                          : std::vector<Token>(before->chain.begin(), before->chain.begin() + before->turns.back().reply_begin);
+      tokens.insert(tokens.end(), sink->tokens.begin(), sink->tokens.end());
+      EXPECT_EQ(kept(id)->chain, tokens) << system;
+      EXPECT_EQ(get(id)->info.dropped_turns, 1);
+      // Other input, after the reply and its input were taken back.
+      for (const std::int32_t number : {1, 0})
+        ASSERT_TRUE(wait_for(sessions().remove_last_message(kTenant, id, {.turn = 1, .number = number})));
+      ASSERT_TRUE(append(id, "other"));
+      messages.back().content = "other";
+      EXPECT_EQ(kv::all_tokens(*kept(id)), written(messages)) << system;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace uma::engine

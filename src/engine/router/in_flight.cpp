@@ -27,7 +27,7 @@ InFlight& InFlightTable::begin(InFlight request) {
   embeddings_ += begun.sinks.empty() ? 1 : 0;
   count_.set(generations_ + embeddings_);
   next_expiry_ = std::min(next_expiry_, begun.timeout);
-  unsent_.emplace(id, begun.received);
+  if (unsent_.emplace(id, begun.received).second) ++unsent_of_tenants_[begun.flow.tenant];
   waiting_since_us_.set(to_us(unsent_.begin()->second));
   return begun;
 }
@@ -75,8 +75,11 @@ std::vector<RequestId> InFlightTable::split(InFlight& request) {
 }
 
 // The request does not wait for a lane any more: it is in one, or has ended.
-void InFlightTable::set_sent(RequestId id) {
-  unsent_.erase(id);
+void InFlightTable::set_sent(const InFlight& request) {
+  if (unsent_.erase(request.id) == 0) return;
+  if (const auto counted = unsent_of_tenants_.find(request.flow.tenant); --counted->second == 0) {
+    unsent_of_tenants_.erase(counted);
+  }
   waiting_since_us_.set(unsent_.empty() ? 0 : to_us(unsent_.begin()->second));
 }
 
@@ -88,7 +91,7 @@ void InFlightTable::set_in_lane(InFlight& request, Lane& lane) {
 
 void InFlightTable::set_in_lane(InFlight& request, std::function<void()> cancel) {
   request.cancel_in_lane = std::move(cancel);
-  set_sent(request.id);
+  set_sent(request);
 }
 
 std::int64_t InFlightTable::count_in(const Lane* lane) const {
@@ -121,7 +124,7 @@ void InFlightTable::end(InFlight& request) {
   generations_ -= std::ssize(request.sinks);
   embeddings_ -= request.sinks.empty() ? 1 : 0;
   count_.set(generations_ + embeddings_);
-  set_sent(request.id);
+  set_sent(request);
   requests_.erase(request.id);
 }
 

@@ -124,6 +124,8 @@ class InFlightTable {
   // The requests that are in no lane, the oldest first: the first `count`, and the number of all.
   [[nodiscard]] std::vector<WaitingRequest> first_unsent(std::size_t count) const;
   [[nodiscard]] std::int64_t unsent_count() const { return std::ssize(unsent_); }
+  // The number of those of each tenant, by its name; no entry: none.
+  [[nodiscard]] const std::map<std::string, std::int64_t>& unsent_of_tenants() const { return unsent_of_tenants_; }
 
   // --- Any thread.
   [[nodiscard]] std::int64_t count() const { return count_.value(); }
@@ -131,7 +133,7 @@ class InFlightTable {
   [[nodiscard]] std::int64_t waiting_since_us() const { return waiting_since_us_.value(); }
 
  private:
-  void set_sent(RequestId id);
+  void set_sent(const InFlight& request);
 
   const Limits& limits_;
   TaskRunner& tasks_;
@@ -144,6 +146,7 @@ class InFlightTable {
   std::int64_t embeddings_ = 0;                             // Embedding and reranking requests in flight.
   std::unordered_map<const Lane*, std::int64_t> count_in_;  // Number of requests in each lane; no entry: none.
   std::map<RequestId, TimePoint> unsent_;                   // When the requests that are in no lane were received.
+  std::map<std::string, std::int64_t> unsent_of_tenants_;   // Their number; no entry: none.
   TimePoint next_expiry_ = kNever;
   bool is_draining_ = false;
 

@@ -91,7 +91,8 @@ void Router::publish_activity() {
                           .waiting_count = in_flight_.unsent_count(),
                           .tenants = {},
                           .model_uses = {}};
-  for (const WaitingRequest& each : activity.waiting) add_activity(activity.tenants, each.tenant, {.queue_depth = 1});
+  for (const auto& [tenant, count] : in_flight_.unsent_of_tenants())
+    add_activity(activity.tenants, tenant, {.queue_depth = count});
   for (const ModelUsage& usage : models_.usage()) {
     if (usage.is_loaded) activity.model_uses.emplace(usage.name, usage.uses);
   }

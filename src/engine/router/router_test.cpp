@@ -57,6 +57,23 @@ TEST_F(RouterTest, TellsWhoWaitsAndHowManyUseAModel) {
   EXPECT_EQ(router_->activity()->model_uses.at("fake"), 0);
 }
 
+TEST_F(RouterTest, CountsAllWhoWaitAlsoThoseThatAreNotShown) {
+  start();
+  (void)router_->activity();
+  constexpr std::size_t kMore = 6;
+  (void)begin_all(one_shot("x"), 1, TenantId{"other"});
+  for (std::size_t i = 0; i < kWaitingShownMax + kMore; ++i) (void)begin(one_shot("x"));
+  router_->step();
+  const auto waiting = router_->activity();
+  EXPECT_EQ(waiting->waiting.size(), kWaitingShownMax);
+  EXPECT_EQ(waiting->waiting_count, kWaitingShownMax + kMore + 1);
+  EXPECT_EQ(waiting->tenants.at(kTenant.value).queue_depth, kWaitingShownMax + kMore);
+  EXPECT_EQ(waiting->tenants.at("other").queue_depth, 1);
+  load();
+  settle();
+  EXPECT_TRUE(router_->activity()->tenants.empty());
+}
+
 TEST_F(RouterTest, AChangeThatThrowsIsRefusedAndItsSessionGoesOn) {
   left_behind("a").pending = {'a'};
   start();

@@ -76,25 +76,58 @@ std::int32_t kept_without_images(const kv::SessionRecord& record, std::int32_t n
   return std::max(begin, system_tokens);
 }
 
+bool has_other_tools(const kv::SessionRecord& record, const ChatOptions& chat) {
+  return chat.tools != record.tools || chat.template_arguments != record.template_arguments;
+}
+
+// Whether the chain has no turn, only the tokens that stayed when all turns were dropped or taken back.
+bool has_kept_tokens_only(const kv::SessionRecord& record) {
+  return record.turns.empty() && !record.chain.empty();
+}
+
+// The tokens of the whole conversation, in a record with kept tokens only: they continue the chain if it is their beginning.
+Expected<chat::ChatTokens> tokenize_behind_kept_tokens(const chat::ChatFormat& format, const kv::SessionRecord& record) {
+  std::vector<ChatMessage> all = record.messages;
+  all.insert(all.end(), record.pending_messages.begin(), record.pending_messages.end());
+  auto added = chat::tokenize_chat(format,
+                                   {.messages = {},
+                                    .tokens = {},
+                                    .replies = {},
+                                    .unix_s = record.created_s,
+                                    .tools = record.tools,
+                                    .template_arguments = record.template_arguments},
+                                   all);
+  if (!added) return added;
+  std::vector<Token>& tokens = added->tokens;
+  const auto differing = std::ranges::mismatch(record.chain, tokens);
+  if (differing.in1 == record.chain.end() && differing.in2 != tokens.end()) {
+    tokens.erase(tokens.begin(), differing.in2);
+  } else {
+    added->history_change = chat::ChatTokens::History::lost;
+  }
+  return added;
+}
+
 // `is_changed`: the messages are not those that the chain was written from.
 Expected<Unit> append_messages(const chat::ChatFormat& format, kv::SessionRecord& record, std::vector<ChatMessage> messages,
                                const ChatOptions* chat, bool is_changed = false) {
-  if (chat != nullptr && (chat->tools != record.tools || chat->template_arguments != record.template_arguments)) {
+  if (chat != nullptr && has_other_tools(record, *chat)) {
     record.tools = chat->tools;
     record.template_arguments = chat->template_arguments;
     is_changed = true;
   }
   for (ChatMessage& message : messages) record.pending_messages.push_back(std::move(message));
   const std::vector<chat::MessagePlace> replies = replies_of(record);
-  auto added = chat::tokenize_chat(format,
-                                   {.messages = record.messages,
-                                    .tokens = record.chain,
-                                    .replies = replies,
-                                    .unix_s = record.created_s,
-                                    .tools = record.tools,
-                                    .template_arguments = record.template_arguments,
-                                    .is_changed = is_changed},
-                                   record.pending_messages);
+  auto added = has_kept_tokens_only(record) ? tokenize_behind_kept_tokens(format, record)
+                                            : chat::tokenize_chat(format,
+                                                                  {.messages = record.messages,
+                                                                   .tokens = record.chain,
+                                                                   .replies = replies,
+                                                                   .unix_s = record.created_s,
+                                                                   .tools = record.tools,
+                                                                   .template_arguments = record.template_arguments,
+                                                                   .is_changed = is_changed},
+                                                                  record.pending_messages);
   if (!added) return std::unexpected(added.error());
   using History = chat::ChatTokens::History;
   if (added->history_change == History::rewritten && record.turns_dropped > 0) {
@@ -164,6 +197,8 @@ Expected<kv::SessionRecord> begin_response(const chat::ChatFormat& format, const
     next.on_full = *response.on_full;
     is_changed = true;  // The length of the system prompt must be computed.
   }
+  const bool is_written = !is_changed && input.messages.empty() && !next.pending.empty() && !has_other_tools(next, chat);
+  if (is_written) return next;
   if (auto done = append_messages(format, next, input.messages, &chat, is_changed); !done) return std::unexpected(done.error());
   return next;
 }

@@ -33,6 +33,13 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
+// Whether the text has the form of an id that the engine makes.
+bool is_session_id(std::string_view text) {
+  constexpr std::size_t kDigits = 32;
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return text.size() == kDigits && std::ranges::all_of(text, is_digit);
+}
+
 }  // namespace
 
 ListPosition position_of(const kv::SessionSummary& session, SessionOrder order) {
@@ -47,7 +54,7 @@ std::optional<ListPosition> parse_position(std::string_view text) {
   ListPosition position;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), position.first);
   const std::string_view rest = text.substr(static_cast<std::size_t>(end - text.data()));
-  if (problem != std::errc() || rest.size() < 2 || !rest.starts_with('.')) return std::nullopt;
+  if (problem != std::errc() || !rest.starts_with('.') || !is_session_id(rest.substr(1))) return std::nullopt;
   position.second.value = rest.substr(1);
   return position;
 }

@@ -16,7 +16,8 @@ TEST(SessionListing, APositionIsGivenBack) {
   for (const SessionOrder order : {SessionOrder::oldest_first, SessionOrder::last_used_first}) {
     EXPECT_EQ(parse_position(position_text(position_of(session, order))), position_of(session, order));
   }
-  for (const std::string_view other : {"", ".", "5", "5.", ".a", "x.a", "5x.a", "99999999999999999999.a"}) {
+  for (const std::string_view other : {"", ".", "5", "5.", ".a", "x.a", "5x.a", "99999999999999999999.a", "5.x",
+                                       "x.0123456789abcdef0123456789abcdef", "5.0123456789abcdef0123456789abcdeF"}) {
     EXPECT_FALSE(parse_position(other)) << other;
   }
 }

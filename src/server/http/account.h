@@ -49,6 +49,7 @@ class Account {
         key_name_(key.name),
         deadline_ms_(key.deadline_ms),
         is_admin_(key.is_admin),
+        digest_(key.digest),
         requests_(key.requests_per_minute),
         tokens_(key.tokens_per_minute) {}
 
@@ -57,6 +58,8 @@ class Account {
   [[nodiscard]] std::optional<std::int64_t> deadline_ms() const { return deadline_ms_; }  // See ApiKey.
 
   [[nodiscard]] bool is_admin() const { return is_admin_; }  // See ApiKey.
+  // Of the key; nullopt: no key.
+  [[nodiscard]] const std::optional<Sha256Digest>& digest() const { return digest_; }
 
   // Takes one request. Returns nullopt if it is admitted, else the time to wait; then nothing is taken. With `uses_tokens`, a
   // request also waits until tokens are left.
@@ -70,6 +73,7 @@ class Account {
   const std::string key_name_;
   const std::optional<std::int64_t> deadline_ms_;
   const bool is_admin_ = false;
+  const std::optional<Sha256Digest> digest_{};
 
   mutable Mutex mutex_;
   RateLimit requests_ GUARDED_BY(mutex_);

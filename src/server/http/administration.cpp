@@ -36,8 +36,9 @@ Answer respond_with_outcome(HttpConnection& connection, const HttpRequest& reque
   }
   const KeyOutcome<T>& outcome = **done;
   if (!outcome) {
-    const Error error{ErrorCode::proto_field, outcome.error().message};
-    co_return co_await connection.respond_error(outcome.error().status, error, request.keep_alive, "name");
+    const bool is_stranger = outcome.error().status == 401;
+    const Error error{is_stranger ? ErrorCode::auth : ErrorCode::proto_field, outcome.error().message};
+    co_return co_await connection.respond_error(outcome.error().status, error, request.keep_alive, is_stranger ? "" : "name");
   }
   co_return co_await connection.respond(200, kJson, json(*outcome), request.keep_alive, kNotStored);
 }
@@ -53,12 +54,13 @@ Answer handlers::get_card(HttpConnection& connection, const HttpRequest& request
 }
 
 Answer handlers::put_card(HttpConnection& connection, const HttpRequest& request) {
-  auto text = wire::decode_card(request.body);
-  if (!text) co_return co_await connection.respond_rejected(text.error(), request);
+  auto change = wire::decode_card(request.body);
+  if (!change) co_return co_await connection.respond_rejected(change.error(), request);
   ModelLibrary* const library = connection.server().options.library;
   if (library == nullptr) co_return co_await respond_without_cards(connection, request);
-  auto card = co_await connection.ask<std::string>(
-      [&](Reply<std::string> reply) { library->store_card(request.ids.at(0), *std::move(text), std::move(reply)); });
+  auto card = co_await connection.ask<std::string>([&](Reply<std::string> reply) {
+    library->store_card(request.ids.at(0), std::move(change->text), std::move(change->was), std::move(reply));
+  });
   co_return co_await connection.respond_with(std::move(card), request, wire::card_json);
 }
 
@@ -86,15 +88,16 @@ Answer handlers::create_key(HttpConnection& connection, const HttpRequest& reque
              .tokens_per_minute = wanted->tokens_per_minute,
              .deadline_ms = wanted->deadline_ms,
              .is_admin = wanted->is_admin};
-  auto made = co_await connection.ask<KeyOutcome<NewKey>>(
-      [&](Reply<KeyOutcome<NewKey>> reply) { connection.server().keys.add(std::move(key), std::move(reply)); });
+  auto made = co_await connection.ask<KeyOutcome<NewKey>>([&](Reply<KeyOutcome<NewKey>> reply) {
+    connection.server().keys.add(std::move(key), connection.caller(), std::move(reply));
+  });
   co_return co_await respond_with_outcome<NewKey>(
       connection, request, std::move(made), [](const NewKey& result) { return wire::new_key_json(result.key, result.line); });
 }
 
 Answer handlers::delete_key(HttpConnection& connection, const HttpRequest& request) {
   auto done = co_await connection.ask<KeyOutcome<Unit>>([&](Reply<KeyOutcome<Unit>> reply) {
-    connection.server().keys.remove(request.ids.at(0), connection.key_name(), std::move(reply));
+    connection.server().keys.remove(request.ids.at(0), connection.caller(), std::move(reply));
   });
   co_return co_await respond_with_outcome<Unit>(connection, request, std::move(done),
                                                 [](Unit) { return std::string(R"({"deleted":true})"); });

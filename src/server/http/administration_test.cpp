@@ -10,6 +10,7 @@
 
 #include "core/model_library.h"
 #include "server/http/http_server_test_support.h"
+#include "server/live_feed.h"
 
 namespace uma::server {
 namespace {
@@ -24,7 +25,8 @@ class CardLibrary final : public ModelLibrary {
     if (model != "a") return reply(fail(ErrorCode::model_unknown, "no such model"));
     reply(card_);
   }
-  void store_card(std::string, std::string card, Reply<std::string> reply) override {
+  void store_card(std::string, std::string card, std::optional<std::string> was, Reply<std::string> reply) override {
+    if (was && was != card_) return reply(fail(ErrorCode::session_busy, "the card has changed"));
     if (card == "bad") return reply(fail(ErrorCode::proto_field, "line 1: expected a map"));
     card_ = std::move(card);
     reply(card_);
@@ -47,11 +49,15 @@ class AdministrationTest : public HttpServerTest {
   }
 
   // With the administrator's key "secret".
-  void start_with_keys() {
+  void start_with_keys(LiveFeed* live = nullptr) {
     Sha256 sum;
     sum.add("secret");
     std::ofstream(folder_ / "keys") << "boss sha256:" << sum.hex() << " admin=true\n";
-    start({.keys = {admin_}, .keys_file = folder_ / "keys", .settings = {{"slots", "8", "default"}}, .library = &library_});
+    start({.keys = {admin_},
+           .keys_file = folder_ / "keys",
+           .settings = {{"slots", "8", "default"}},
+           .library = &library_,
+           .live = live});
   }
   Answer ask(const std::string& method, const std::string& path, const std::string& body = "",
              const std::string& key = "secret") {
@@ -66,11 +72,43 @@ class AdministrationTest : public HttpServerTest {
   ApiKey admin_;
 };
 
+TEST_F(AdministrationTest, ADeletedKeyCanNeitherFinishARequestNorWatch) {
+  LiveFeed live(service_);
+  live.start();
+  start_with_keys(&live);
+  const std::string made = ask("POST", "/v1/keys", R"({"name":"second","admin":true})").body;
+  const std::string second =
+      "Authorization: Bearer " + made.substr(made.find("uma-"), made.find("\",\"line") - made.find("uma-"));
+  HttpClient watching = client();
+  watching.get("/v1/events?interval_ms=100", second + "\r\n");
+  ASSERT_TRUE(watching.take_until("\r\n\r\n").has_value());
+  ASSERT_TRUE(watching.next_chunk().has_value());
+  const std::string body = R"({"name":"third","admin":true})";
+  HttpClient late = client();
+  late.send("POST /v1/keys HTTP/1.1\r\nHost: localhost\r\n" + second +
+            "\r\nExpect: 100-continue\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n");
+  ASSERT_TRUE(late.take_until("100 Continue\r\n\r\n").has_value()) << "the key is known";
+  ASSERT_EQ(ask("DELETE", "/v1/keys/second").status, 200);
+  late.send(body);
+  EXPECT_EQ(late.answer().status, 401);
+  EXPECT_THAT(ask("GET", "/v1/keys").body, Not(HasSubstr("third")));
+  constexpr int kChunksMax = 1000;
+  int chunks = 0;
+  while (chunks < kChunksMax && watching.next_chunk()) ++chunks;
+  EXPECT_LT(chunks, kChunksMax) << "the stream has an end";
+  server_.reset();  // Before the feed.
+}
+
 TEST_F(AdministrationTest, ACardIsShownAndStored) {
   start_with_keys();
   EXPECT_EQ(ask("GET", "/v1/models/a/card").body, R"({"text":"path: a\n"})");
   EXPECT_EQ(ask("PUT", "/v1/models/a/card", R"({"text":"path: b\n"})").body, R"({"text":"path: b\n"})");
   EXPECT_EQ(ask("GET", "/v1/models/a/card").body, R"({"text":"path: b\n"})");
+  const Answer late = ask("PUT", "/v1/models/a/card", R"({"text":"path: c\n","was":"path: a\n"})");
+  EXPECT_EQ(late.status, 409);
+  EXPECT_THAT(late.body, HasSubstr("the card has changed"));
+  EXPECT_EQ(ask("PUT", "/v1/models/a/card", R"({"text":"path: c\n","was":"path: b\n"})").status, 200);
+  EXPECT_EQ(ask("PUT", "/v1/models/a/card", R"({"text":"path: c\n","was":1})").status, 400);
   const Answer bad = ask("PUT", "/v1/models/a/card", R"({"text":"bad"})");
   EXPECT_EQ(bad.status, 400);
   EXPECT_THAT(bad.body, HasSubstr("line 1: expected a map"));

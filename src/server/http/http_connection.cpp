@@ -352,6 +352,10 @@ Awaitable<bool> HttpConnection::serve_request() {
     current_.share = server_.service.open_share(current_.caller ? current_.caller->tenant() : TenantId());
     const auto body_end = co_await within(server_.options.body_timeout, parse_body(parser));
     if (body_end != ReadEnd::done) co_return co_await refuse_unread(body_end.value_or(ReadEnd::timed_out));
+    // The key may have been deleted while the body was on its way.
+    refusal = check_key(parser);
+    if (refusal) co_return co_await respond_error(refusal->status, refusal->error, false, "", refusal->header);
+    if (match.route->is_administrative && !is_administrator()) co_return co_await refuse_administration(false);
   }
   current_.body = std::move(parser.get().body());
   const BusyMark busy(*this);

@@ -77,7 +77,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] HttpState& server() { return server_; }
   [[nodiscard]] Service& service() { return server_.service; }
   [[nodiscard]] const TenantId& tenant() const { return current_.caller->tenant(); }
-  [[nodiscard]] const std::string& key_name() const { return current_.caller->key_name(); }  // Empty: no key.
+  [[nodiscard]] const std::shared_ptr<Account>& caller() const { return current_.caller; }
 
   // Whether the caller may administer this server (HttpRoute::is_administrative): a program of this server's own user without a
   // key, or a key with admin=true. A page of another origin is not that user, though it runs in their browser.

@@ -21,14 +21,20 @@ bool GenerationSink::deliver(const Event& event) {
   const MutexLock lock(mutex_);
   if (const auto* token = std::get_if<TokenEvent>(&event)) {
     if (token->text.empty()) return true;
-    return append([&](std::string& out) { encoder_->append_text(out, *token); });
+    begin_event();
+    encoder_->append_text(bytes_, *token);
+    return send_event();
   }
   if (const auto* part = std::get_if<ReplyPart>(&event)) {
-    return append([&](std::string& out) { encoder_->append_part(out, *part); });
+    begin_event();
+    encoder_->append_part(bytes_, *part);
+    return send_event();
   }
   if (const auto* prompt = std::get_if<PromptReadyEvent>(&event)) {
     encoder_->set_prompt(*prompt);
-    return !stream_ || append([](std::string&) {});
+    if (!stream_) return true;
+    begin_event();
+    return send_event();
   }
   if (const auto* place = std::get_if<ResponseBegunEvent>(&event)) {
     encoder_->set_place(*place);
@@ -40,40 +46,53 @@ bool GenerationSink::deliver(const Event& event) {
   return true;
 }
 
-// Appends to the stream, which begins with its first event.
-template <class WriteT>
-bool GenerationSink::append(WriteT&& write) {
-  return outbox_->append_unless_full([&](std::string& out) {
-    if (!std::exchange(has_begun_, true)) encoder_->append_first(out);
-    write(out);
-  });
+// Writes what the stream begins with, unless the outbox has it.
+void GenerationSink::begin(std::string& out) {
+  out += std::exchange(refused_first_, {});
+  if (!std::exchange(has_begun_, true)) encoder_->append_first(out);
+}
+
+// An event is written to bytes_ between begin_event() and send_event(). The encoder gets every event, also where the outbox
+// takes no more: a response has other readers than this connection.
+void GenerationSink::begin_event() {
+  bytes_.clear();
+  begin(bytes_);
+  first_bytes_ = bytes_.size();
+}
+
+bool GenerationSink::send_event() {
+  const std::string& bytes = bytes_;
+  if (outbox_->append_unless_full([&bytes](std::string& out) { out += bytes; })) return true;
+  refused_first_ = bytes.substr(0, first_bytes_);
+  return false;
 }
 
 void GenerationSink::keep_alive() {
   const MutexLock lock(mutex_);
-  outbox_->append([&](std::string& out) {
-    if (has_begun_) {
-      encoder_->append_keep_alive(out);
-    } else {
-      encoder_->append_waiting(out);
-    }
-  });
+  if (has_begun_) {
+    begin_event();
+    encoder_->append_keep_alive(bytes_);
+  } else {
+    bytes_.clear();
+    encoder_->append_waiting(bytes_);
+  }
+  const std::string& bytes = bytes_;
+  outbox_->append([&bytes](std::string& out) { out += bytes; });
 }
 
 void GenerationSink::append_failure(std::string& out) {
   const MutexLock lock(mutex_);
-  if (!std::exchange(has_begun_, true)) encoder_->append_first(out);
+  begin(out);
   encoder_->append_last(out, *failed_);
 }
 
 void GenerationSink::end(const EosEvent& eos) {
-  // Encoded before the outbox is locked.
   std::string bytes;
   if (eos.error) {
     failed_ = eos;
     encoder_->note_failure(eos);
   } else if (stream_) {
-    if (!std::exchange(has_begun_, true)) encoder_->append_first(bytes);
+    begin(bytes);
     encoder_->append_last(bytes, eos);
   } else {
     bytes = encoder_->whole(eos);

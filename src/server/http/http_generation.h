@@ -1,6 +1,7 @@
 // The output of one generation over HTTP, for every API: a sink whose events are written by an encoder.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,19 +70,22 @@ class GenerationSink final : public EventSink {
   void append_failure(std::string& out);
 
  private:
-  template <class WriteT>
-  bool append(WriteT&& write);
-  void end(const EosEvent& eos);
+  void begin_event() REQUIRES_LOCK(mutex_);
+  bool send_event() REQUIRES_LOCK(mutex_);
+  void begin(std::string& out) REQUIRES_LOCK(mutex_);
+  void end(const EosEvent& eos) REQUIRES_LOCK(mutex_);
 
   const std::string id_;
   const std::shared_ptr<Outbox> outbox_;
   const bool stream_;
-  // Guards encoder_ and has_begun_, which are used in functions that the outbox calls; locked before the outbox.
-  Mutex mutex_;
-  const std::unique_ptr<AnswerEncoder> encoder_;
-  bool has_begun_ = false;          // The stream's first event was written.
-  RequestShare share_;              // EosEvent::share, held until the answer is written.
-  std::optional<EosEvent> failed_;  // Written before the outbox learns of the end, read after that.
+  Mutex mutex_;  // Locked before the outbox.
+  const std::unique_ptr<AnswerEncoder> encoder_ GUARDED_BY(mutex_);
+  bool has_begun_ GUARDED_BY(mutex_) = false;       // The encoder has written the stream's first event.
+  std::string refused_first_ GUARDED_BY(mutex_);    // That event, while the outbox has not taken it.
+  std::string bytes_ GUARDED_BY(mutex_);            // Those of one event; keeps its memory.
+  std::size_t first_bytes_ GUARDED_BY(mutex_) = 0;  // Of bytes_: those of the first event.
+  RequestShare share_;                              // EosEvent::share, held until the answer is written.
+  std::optional<EosEvent> failed_;                  // Written before the outbox learns of the end, read after that.
 };
 
 }  // namespace uma::server

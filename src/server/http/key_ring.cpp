@@ -32,6 +32,16 @@ std::unexpected<KeyRefusal> refuse(int status, std::string message) {
   return std::unexpected(KeyRefusal{status, std::move(message)});
 }
 
+// Whether the caller's key may no longer change keys, by what the file says now. A key may be deleted while its request waits.
+bool has_lost_rights(const std::vector<ApiKey>& keys, const Account* caller) {
+  if (caller == nullptr || !caller->digest()) return false;
+  return std::ranges::none_of(keys, [&](const ApiKey& key) { return key.is_admin && key.digest == *caller->digest(); });
+}
+
+std::unexpected<KeyRefusal> refuse_former_administrator() {
+  return refuse(401, "the key of this request is no administrator's any more");
+}
+
 // Ends an edit that is refused.
 std::unexpected<Error> leave_file() {
   return fail(ErrorCode::proto_field, "");
@@ -57,6 +67,15 @@ KeyRing::~KeyRing() {
 std::shared_ptr<const KeyRing::Entries> KeyRing::entries() const {
   const MutexLock lock(mutex_);
   return entries_;
+}
+
+bool KeyRing::is_in_effect(const Account& account) const {
+  if (!account.digest()) return true;
+  const auto now = entries();
+  return std::ranges::any_of(*now, [&](const Entry& entry) {
+    return entry.key.digest == *account.digest() && entry.key.tenant == account.tenant() &&
+           entry.key.is_admin == account.is_admin();
+  });
 }
 
 void KeyRing::apply(const std::vector<ApiKey>& keys) {
@@ -114,73 +133,88 @@ std::optional<MoveOnlyFunction<void()>> KeyRing::next_change() {
 
 // --- The changes
 
-void KeyRing::add(ApiKey wanted, Reply<KeyOutcome<NewKey>> reply) {
-  change<NewKey>(std::move(reply), [this, wanted = std::move(wanted)] { return add_now(wanted); });
+void KeyRing::add(ApiKey wanted, AccountPtr caller, Reply<KeyOutcome<NewKey>> reply) {
+  change<NewKey>(std::move(reply),
+                 [this, wanted = std::move(wanted), caller = std::move(caller)] { return add_now(wanted, caller.get()); });
 }
 
-void KeyRing::remove(std::string name, std::string caller, Reply<KeyOutcome<Unit>> reply) {
+void KeyRing::remove(std::string name, AccountPtr caller, Reply<KeyOutcome<Unit>> reply) {
   change<Unit>(std::move(reply),
-               [this, name = std::move(name), caller = std::move(caller)] { return remove_now(name, caller); });
+               [this, name = std::move(name), caller = std::move(caller)] { return remove_now(name, caller.get()); });
 }
 
-Expected<KeyOutcome<NewKey>> KeyRing::add_now(const ApiKey& wanted) {
+Expected<KeyOutcome<NewKey>> KeyRing::add_now(const ApiKey& wanted, const Account* caller) {
   KeyOutcome<NewKey> outcome;
   std::vector<ApiKey> after;
-  const auto edited = edit_file(path_, kKeysFile, [&](const std::string& text) -> Expected<std::string> {
-    const auto keys = keys_in(path_, text);
-    if (!keys) return std::unexpected(keys.error());
-    if (find_key(*keys, wanted.name) != nullptr) {
-      outcome = refuse(409, std::format("there is a key {}: choose another name, or delete that key", wanted.name));
-      return leave_file();
-    }
-    if (keys->size() >= kKeysMax) {
-      outcome = refuse(409, std::format("there are {} keys, and that is the limit: delete some", keys->size()));
-      return leave_file();
-    }
-    auto made = make_api_key(wanted.name, wanted);
-    if (!made) return std::unexpected(std::move(made.error()));
-    std::string next = std::format("{}{}{}\n", text, text.empty() || text.ends_with('\n') ? "" : "\n", made->line);
-    auto all = keys_in(path_, next);
-    if (!all) return std::unexpected(std::move(all.error()));
-    after = *std::move(all);
-    outcome = *std::move(made);
-    return next;
-  });
+  bool is_written = false;
+  const auto edited = edit_file(
+      path_, kKeysFile,
+      [&](const std::string& text) -> Expected<std::string> {
+        const auto keys = keys_in(path_, text);
+        if (!keys) return std::unexpected(keys.error());
+        if (has_lost_rights(*keys, caller)) {
+          outcome = refuse_former_administrator();
+          return leave_file();
+        }
+        if (find_key(*keys, wanted.name) != nullptr) {
+          outcome = refuse(409, std::format("there is a key {}: choose another name, or delete that key", wanted.name));
+          return leave_file();
+        }
+        if (keys->size() >= kKeysMax) {
+          outcome = refuse(409, std::format("there are {} keys, and that is the limit: delete some", keys->size()));
+          return leave_file();
+        }
+        auto made = make_api_key(wanted.name, wanted);
+        if (!made) return std::unexpected(std::move(made.error()));
+        std::string next = std::format("{}{}{}\n", text, text.empty() || text.ends_with('\n') ? "" : "\n", made->line);
+        auto all = keys_in(path_, next);
+        if (!all) return std::unexpected(std::move(all.error()));
+        after = *std::move(all);
+        outcome = *std::move(made);
+        return next;
+      },
+      &is_written);
   if (!outcome) return outcome;
+  if (edited || is_written) apply(after);
   if (!edited) return std::unexpected(edited.error());
-  apply(after);
   log_info("keys    {}: made over HTTP", wanted.name);
   return outcome;
 }
 
-Expected<KeyOutcome<Unit>> KeyRing::remove_now(const std::string& name, const std::string& caller) {
+Expected<KeyOutcome<Unit>> KeyRing::remove_now(const std::string& name, const Account* caller) {
   KeyOutcome<Unit> outcome;
-  if (name == caller) {
+  if (caller != nullptr && caller->key_name() == name) {
     outcome = refuse(409, "it is the key of this request: delete it with another key");
     return outcome;
   }
   std::vector<ApiKey> after;
-  const auto edited = edit_file(path_, kKeysFile, [&](const std::string& text) -> Expected<std::string> {
-    const auto keys = keys_in(path_, text);
-    if (!keys) return std::unexpected(keys.error());
-    const ApiKey* key = find_key(*keys, name);
-    std::string next = without_api_key(text, name);
-    auto left = keys_in(path_, next);
-    if (!left) return std::unexpected(std::move(left.error()));
-    // Of a key that was taken out of the file by hand, the file has nothing any more.
-    const bool is_known = key != nullptr || std::ranges::contains(*entries(), name, [](const Entry& e) { return e.key.name; });
-    if (!is_known) outcome = refuse(404, "there is no key of this name");
-    if (key != nullptr && key->is_admin && !std::ranges::contains(*left, true, &ApiKey::is_admin))
-      outcome = refuse(409, "it is the only key of an administrator: make another one before");
-    // An empty file must not open a daemon that was meant to be locked.
-    if (left->empty()) outcome = refuse(409, "it is the last key: make another one before");
-    if (!outcome) return leave_file();
-    after = *std::move(left);
-    return next;
-  });
+  bool is_written = false;
+  const auto edited = edit_file(
+      path_, kKeysFile,
+      [&](const std::string& text) -> Expected<std::string> {
+        const auto keys = keys_in(path_, text);
+        if (!keys) return std::unexpected(keys.error());
+        const ApiKey* key = find_key(*keys, name);
+        std::string next = without_api_key(text, name);
+        auto left = keys_in(path_, next);
+        if (!left) return std::unexpected(std::move(left.error()));
+        // Of a key that was taken out of the file by hand, the file has nothing any more.
+        const bool is_known =
+            key != nullptr || std::ranges::contains(*entries(), name, [](const Entry& e) { return e.key.name; });
+        if (!is_known) outcome = refuse(404, "there is no key of this name");
+        if (key != nullptr && key->is_admin && !std::ranges::contains(*left, true, &ApiKey::is_admin))
+          outcome = refuse(409, "it is the only key of an administrator: make another one before");
+        // An empty file must not open a daemon that was meant to be locked.
+        if (left->empty()) outcome = refuse(409, "it is the last key: make another one before");
+        if (has_lost_rights(*keys, caller)) outcome = refuse_former_administrator();
+        if (!outcome) return leave_file();
+        after = *std::move(left);
+        return next;
+      },
+      &is_written);
   if (!outcome) return outcome;
+  if (edited || is_written) apply(after);
   if (!edited) return std::unexpected(edited.error());
-  apply(after);
   log_info("keys    {}: deleted over HTTP", name);
   return outcome;
 }

@@ -49,23 +49,29 @@ class KeyRing {
   [[nodiscard]] bool are_needed() const { return are_needed_; }
   // A snapshot, in the order of the file.
   [[nodiscard]] std::shared_ptr<const Entries> entries() const;
+  // Whether the account's key is still in effect, for the same tenant and with the same rights. True for an account without a
+  // key.
+  [[nodiscard]] bool is_in_effect(const Account& account) const;
+
+  using AccountPtr = std::shared_ptr<const Account>;  // Shared, because a change may wait longer than its request.
 
   // Makes a key with these options (make_api_key) and writes its line into the file. It is in effect when the reply comes.
-  // Refusals: 400 without a file, 409 if the name exists or there are too many keys. Errors: E_PROTO_003, E_IO_001,
-  // E_LIMIT_003.
-  void add(ApiKey wanted, Reply<KeyOutcome<NewKey>> reply);
-  // Takes the key's line out of the file. From then on the key is refused; answers in progress go on. `caller` is the key of
-  // the request; empty: none. Refusals: 400 without a file, 404 for an unknown name, 409 for the caller's key, the only
-  // administrator's and the last one. Errors: E_IO_001, E_LIMIT_003.
-  void remove(std::string name, std::string caller, Reply<KeyOutcome<Unit>> reply);
+  // `caller` is the account of the request; null, or without a key: nothing is known of it. Refusals: 400 without a file, 401
+  // if the caller's key is no administrator's any more, 409 if the name exists or there are too many keys. Errors: E_PROTO_003,
+  // E_IO_001, E_LIMIT_003.
+  void add(ApiKey wanted, AccountPtr caller, Reply<KeyOutcome<NewKey>> reply);
+  // Takes the key's line out of the file. From then on the key is refused; answers in progress go on. Refusals: 400 without a
+  // file, 401 as above, 404 for an unknown name, 409 for the caller's key, the only administrator's and the last one. Errors:
+  // E_IO_001, E_LIMIT_003.
+  void remove(std::string name, AccountPtr caller, Reply<KeyOutcome<Unit>> reply);
 
  private:
   template <class T>
   void change(Reply<KeyOutcome<T>> reply, MoveOnlyFunction<Expected<KeyOutcome<T>>()> work);
   void run_changes();
   [[nodiscard]] std::optional<MoveOnlyFunction<void()>> next_change();
-  [[nodiscard]] Expected<KeyOutcome<NewKey>> add_now(const ApiKey& wanted);
-  [[nodiscard]] Expected<KeyOutcome<Unit>> remove_now(const std::string& name, const std::string& caller);
+  [[nodiscard]] Expected<KeyOutcome<NewKey>> add_now(const ApiKey& wanted, const Account* caller);
+  [[nodiscard]] Expected<KeyOutcome<Unit>> remove_now(const std::string& name, const Account* caller);
   // Puts these keys into effect. Keys that have not changed keep their accounts, and with them what is left of their limits.
   void apply(const std::vector<ApiKey>& keys);
 

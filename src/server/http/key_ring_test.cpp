@@ -1,5 +1,6 @@
 #include "server/http/key_ring.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -57,15 +58,21 @@ class KeyRingTest : public ::testing::Test {
     answer = promise->get_future();
     return [promise](Expected<KeyOutcome<T>> value) { promise->set_value(std::move(value)); };
   }
-  static Expected<KeyOutcome<NewKey>> add(KeyRing& ring, ApiKey wanted) {
+  // The account of a key; null: there is none.
+  static KeyRing::AccountPtr account_of(const KeyRing& ring, const std::string& name) {
+    const auto entries = ring.entries();
+    const auto found = std::ranges::find(*entries, name, [](const KeyRing::Entry& entry) { return entry.key.name; });
+    return found == entries->end() ? nullptr : found->account;
+  }
+  static Expected<KeyOutcome<NewKey>> add(KeyRing& ring, ApiKey wanted, KeyRing::AccountPtr caller = nullptr) {
     std::future<Expected<KeyOutcome<NewKey>>> answer;
-    ring.add(std::move(wanted), waiting<NewKey>(answer));
+    ring.add(std::move(wanted), std::move(caller), waiting<NewKey>(answer));
     return answer.get();
   }
   // The status of a refusal; 200: the key is gone.
-  static int remove(KeyRing& ring, const std::string& name, const std::string& caller = "") {
+  static int remove(KeyRing& ring, const std::string& name, KeyRing::AccountPtr caller = nullptr) {
     std::future<Expected<KeyOutcome<Unit>>> answer;
-    ring.remove(name, caller, waiting<Unit>(answer));
+    ring.remove(name, std::move(caller), waiting<Unit>(answer));
     const auto done = answer.get();
     return !done ? 500 : *done ? 200 : done->error().status;
   }
@@ -118,7 +125,7 @@ TEST_F(KeyRingTest, WhatPeopleWroteMeanwhileStaysAndCounts) {
 
 TEST_F(KeyRingTest, ADeletedKeyIsGoneAndItsCommentToo) {
   const auto keys = ring();
-  EXPECT_EQ(remove(*keys, "ci", "boss"), 200);
+  EXPECT_EQ(remove(*keys, "ci", account_of(*keys, "boss")), 200);
   EXPECT_EQ(text(), "# ours\nboss " + digest_of("b") + " admin=true\n");
   EXPECT_THAT(names(*keys), ElementsAre("boss"));
 }
@@ -135,7 +142,7 @@ TEST_F(KeyRingTest, SomeKeysMustStay) {
   const auto keys = ring();
   const std::string before = text();
   EXPECT_EQ(remove(*keys, "boss"), 409) << "the only administrator's";
-  EXPECT_EQ(remove(*keys, "ci", "ci"), 409) << "the request's own";
+  EXPECT_EQ(remove(*keys, "ci", account_of(*keys, "ci")), 409) << "the request's own";
   EXPECT_EQ(remove(*keys, "nobody"), 404);
   EXPECT_EQ(remove(*keys, "#"), 404);
   EXPECT_EQ(add(*keys, {.name = "ci"}).value().error().status, 409);
@@ -143,6 +150,31 @@ TEST_F(KeyRingTest, SomeKeysMustStay) {
   write("ci " + digest_of("c") + "\n");
   EXPECT_EQ(remove(*keys, "ci"), 409) << "the last one";
   EXPECT_TRUE(keys->are_needed());
+}
+
+TEST_F(KeyRingTest, AKeyThatIsDeletedMeanwhileChangesNothing) {
+  const auto keys = ring();
+  ASSERT_TRUE(add(*keys, {.name = "second", .is_admin = true}).value());
+  const KeyRing::AccountPtr second = account_of(*keys, "second");
+  EXPECT_TRUE(keys->is_in_effect(*second));
+  ASSERT_EQ(remove(*keys, "second"), 200);
+  EXPECT_FALSE(keys->is_in_effect(*second));
+  EXPECT_TRUE(keys->is_in_effect(*account_of(*keys, "ci")));
+  EXPECT_TRUE(keys->is_in_effect(Account(TenantId{"of no key"})));
+  const std::string before = text();
+  EXPECT_EQ(add(*keys, {.name = "third"}, second).value().error().status, 401);
+  EXPECT_EQ(remove(*keys, "ci", second), 401);
+  EXPECT_EQ(add(*keys, {.name = "third"}, account_of(*keys, "ci")).value().error().status, 401) << "no administrator's";
+  EXPECT_EQ(text(), before);
+  // A new key of the same name is another one.
+  ASSERT_TRUE(add(*keys, {.name = "second", .is_admin = true}).value());
+  EXPECT_FALSE(keys->is_in_effect(*second));
+  EXPECT_EQ(remove(*keys, "ci", second), 401);
+  // Limits that people change do not matter.
+  const KeyRing::AccountPtr boss = account_of(*keys, "boss");
+  write("boss " + digest_of("b") + " admin=true requests_per_minute=9\nci " + digest_of("c") + "\n");
+  EXPECT_TRUE(add(*keys, {.name = "third"}, boss).value());
+  EXPECT_TRUE(keys->is_in_effect(*boss));
 }
 
 TEST_F(KeyRingTest, AFileThatCannotBeChangedChangesNothing) {
@@ -172,7 +204,7 @@ TEST_F(KeyRingTest, ChangesFollowOneAnother) {
   const auto keys = ring();
   std::vector<std::future<Expected<KeyOutcome<NewKey>>>> answers(10);
   for (std::size_t i = 0; i < answers.size(); ++i) {
-    keys->add({.name = "k" + std::to_string(i / 2)}, waiting<NewKey>(answers[i]));
+    keys->add({.name = "k" + std::to_string(i / 2)}, nullptr, waiting<NewKey>(answers[i]));
   }
   int made = 0;
   for (auto& answer : answers) made += answer.get().value() ? 1 : 0;
@@ -184,7 +216,8 @@ TEST_F(KeyRingTest, ChangesFollowOneAnother) {
 TEST_F(KeyRingTest, TheEndAnswersWhoWaits) {
   auto keys = ring();
   std::vector<std::future<Expected<KeyOutcome<NewKey>>>> answers(16);
-  for (std::size_t i = 0; i < answers.size(); ++i) keys->add({.name = "k" + std::to_string(i)}, waiting<NewKey>(answers[i]));
+  for (std::size_t i = 0; i < answers.size(); ++i)
+    keys->add({.name = "k" + std::to_string(i)}, nullptr, waiting<NewKey>(answers[i]));
   keys.reset();
   for (auto& answer : answers) EXPECT_EQ(answer.wait_for(std::chrono::seconds(0)), std::future_status::ready);
 }

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "server/http/http_connection.h"
+#include "server/http/key_ring.h"
 #include "server/http/routes.h"
+#include "server/http/rules.h"
 #include "server/live_feed.h"
 #include "wire/live_json.h"
 #include "wire/query.h"
@@ -43,9 +45,16 @@ handlers::Answer handlers::watch_daemon(HttpConnection& connection, const HttpRe
           ? Expected<std::unique_ptr<LiveWatcher>>(fail(ErrorCode::limit_wait, "this daemon does not offer to be watched"))
           : live->watch({.is_administrator = connection.is_administrator(), .tenant = connection.tenant().value}, *wanted,
                         connection.waker());
-  if (!watcher) co_return co_await connection.respond_error(503, watcher.error(), request.keep_alive);
+  if (!watcher) {
+    const std::string_view header = live == nullptr ? "" : retry_header(watcher.error().code);
+    co_return co_await connection.respond_error(503, watcher.error(), request.keep_alive, "", header);
+  }
   connection.leave_unawaited();
-  auto next = [watcher = std::move(*watcher)](std::string& out) {
+  // The keys outlive the connections. A snapshot comes every ten seconds at least, so that a deleted key sees no more than
+  // that.
+  auto next = [watcher = std::move(*watcher), caller = connection.caller(),
+               &keys = connection.server().keys](std::string& out) {
+    if (!keys.is_in_effect(*caller)) return false;
     const LiveWatcher::News news = watcher->take();
     append_event(out, "history", news.history);
     append_event(out, "snapshot", news.snapshot);

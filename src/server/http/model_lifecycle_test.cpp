@@ -35,7 +35,7 @@ class FakeLibrary final : public ModelLibrary {
     reply(Unit{});
   }
   void read_card(std::string, Reply<std::string> reply) override { reply(fail(ErrorCode::io_failed, "it has no cards")); }
-  void store_card(std::string, std::string, Reply<std::string> reply) override {
+  void store_card(std::string, std::string, std::optional<std::string>, Reply<std::string> reply) override {
     reply(fail(ErrorCode::io_failed, "it has no cards"));
   }
 

@@ -4,6 +4,8 @@
 #include <format>
 #include <utility>
 
+#include "base/thrown.h"
+
 namespace uma::server {
 namespace {
 
@@ -14,7 +16,7 @@ constexpr std::string_view kEventEnd = "\n\n";
 
 void ReplyLog::append(std::string_view events) {
   if (events.empty()) return;
-  std::vector<std::function<void()>> waiting;
+  Wakes waiting;
   {
     const MutexLock lock(mutex_);
     if (blocks_.empty() || blocks_.back().bytes.size() >= kBlockBytes) {
@@ -26,17 +28,17 @@ void ReplyLog::append(std::string_view events) {
     limit_bytes();
     waiting = take_waiting();
   }
-  for (const auto& wake : waiting) wake();
+  call(waiting);
 }
 
-void ReplyLog::end() {
-  std::vector<std::function<void()>> waiting;
+void ReplyLog::end() noexcept {
+  Wakes waiting;
   {
     const MutexLock lock(mutex_);
     has_ended_ = true;
     waiting = take_waiting();
   }
-  for (const auto& wake : waiting) wake();
+  call(waiting);
 }
 
 std::size_t ReplyLog::bytes() const {
@@ -58,12 +60,21 @@ void ReplyLog::limit_bytes() {
   }
 }
 
-std::vector<std::function<void()>> ReplyLog::take_waiting() {
-  std::vector<std::function<void()>> waiting;
+ReplyLog::Wakes ReplyLog::take_waiting() noexcept {
+  Wakes waiting;
+  auto next = waiting.begin();
   for (Reader* reader : readers_) {
-    if (std::exchange(reader->waits_, false)) waiting.push_back(reader->wake_);
+    if (std::exchange(reader->waits_, false)) *next++ = reader->wake_;
   }
   return waiting;
+}
+
+// A reader that cannot be woken does not keep others from it.
+void ReplyLog::call(const Wakes& wakes) noexcept {
+  for (const auto& wake : wakes) {
+    if (wake == nullptr) return;
+    run_noting(*wake);
+  }
 }
 
 // Bytes of the stream before the event; nullopt: it was dropped. An event that does not exist yet begins at the end.
@@ -98,6 +109,8 @@ Expected<std::unique_ptr<ReplyLog::Reader>> ReplyLog::open_reader(std::optional<
                     "it when it has ended",
                     blocks_.front().first_event));
   }
+  // A reader that is destroyed takes the lock, so that nothing may fail once it exists.
+  readers_.reserve(readers_.size() + 1);
   auto reader = std::make_unique<Reader>(shared_from_this(), *position, std::move(wake));
   readers_.push_back(reader.get());
   return reader;

@@ -6,6 +6,7 @@
 // kBytesMax, the oldest events are dropped.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -33,8 +34,8 @@ class ReplyLog : public std::enable_shared_from_this<ReplyLog> {
 
   // Appends whole events.
   void append(std::string_view events);
-  // Nothing will be appended any more.
-  void end();
+  // Nothing will be appended any more. Needs no memory, because sinks call it when they are destroyed.
+  void end() noexcept;
   [[nodiscard]] std::size_t bytes() const;
 
   enum class State : std::uint8_t {
@@ -47,7 +48,7 @@ class ReplyLog : public std::enable_shared_from_this<ReplyLog> {
   class Reader {
    public:
     Reader(std::shared_ptr<ReplyLog> log, std::size_t position, std::function<void()> wake)
-        : log_(std::move(log)), wake_(std::move(wake)), position_(position) {}
+        : log_(std::move(log)), wake_(std::make_shared<const std::function<void()>>(std::move(wake))), position_(position) {}
     ~Reader();
     Reader(const Reader&) = delete;
     Reader& operator=(const Reader&) = delete;
@@ -57,10 +58,10 @@ class ReplyLog : public std::enable_shared_from_this<ReplyLog> {
 
    private:
     friend class ReplyLog;
-    const std::shared_ptr<ReplyLog> log_;  // Shared with the sink and the other readers.
-    const std::function<void()> wake_;
-    std::size_t position_;  // Bytes of the whole stream before the next one.
-    bool waits_ = false;    // Guarded by the log's lock: it has taken everything and wants to be woken.
+    const std::shared_ptr<ReplyLog> log_;                      // Shared with the sink and the other readers.
+    const std::shared_ptr<const std::function<void()>> wake_;  // Shared with the thread that calls it.
+    std::size_t position_;                                     // Bytes of the whole stream before the next one.
+    bool waits_ = false;  // Guarded by the log's lock: it has taken everything and wants to be woken.
   };
 
   // A reader that begins behind the event with the number `after`; nullopt: with the first one. wake() is called from any
@@ -76,8 +77,10 @@ class ReplyLog : public std::enable_shared_from_this<ReplyLog> {
 
   [[nodiscard]] std::optional<std::size_t> position_of(std::uint64_t event) const REQUIRES_LOCK(mutex_);
   void limit_bytes() REQUIRES_LOCK(mutex_);
-  // The functions that wake the readers that wait.
-  [[nodiscard]] std::vector<std::function<void()>> take_waiting() REQUIRES_LOCK(mutex_);
+  // The functions that wake the readers that wait; the rest is null.
+  using Wakes = std::array<std::shared_ptr<const std::function<void()>>, kReadersMax>;
+  [[nodiscard]] Wakes take_waiting() noexcept REQUIRES_LOCK(mutex_);
+  static void call(const Wakes& wakes) noexcept;
   void forget(const Reader& reader);
 
   mutable Mutex mutex_;

@@ -2,6 +2,7 @@
 
 #include <format>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,21 @@ TEST_F(ReplyLogTest, EveryReaderGetsTheSameEvents) {
   std::string none;
   EXPECT_EQ(second->read(none), ReplyLog::State::ended);
   EXPECT_EQ(read_all(*reader_of(*log)), got) << "one that comes after the end";
+}
+
+TEST_F(ReplyLogTest, AReaderThatCannotBeWokenKeepsNobodyFromIt) {
+  const auto log = make_log();
+  auto broken = log->open_reader(std::nullopt, [] { throw std::bad_alloc(); });
+  ASSERT_TRUE(broken.has_value());
+  const ReaderPtr other = reader_of(*log);
+  read_all(**broken);
+  read_all(*other);
+  log->append(event(0));
+  EXPECT_EQ(wakes_, 1);
+  read_all(**broken);
+  read_all(*other);
+  log->end();
+  EXPECT_EQ(wakes_, 2);
 }
 
 TEST_F(ReplyLogTest, AReaderBeginsBehindTheEventThatItNames) {

@@ -96,6 +96,7 @@ bool HttpConnection::is_monitoring() const {
 
 std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& parser) {
   const auto& head = parser.get();
+  current_.caller = nullptr;
   if (needs_no_key()) {
     current_.caller = server_.own_account;
     return std::nullopt;

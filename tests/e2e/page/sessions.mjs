@@ -19,10 +19,7 @@ export async function named(scenario, { model }) {
   // What is being typed stays when the list is read again.
   const tags = tab.setting(/^Tags/);
   await tags.fill('sea, work');
-  const read = tab.page.waitForResponse((answer) => answer.url().includes('/sessions?'));
-  await tab.page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
-  await (await read).finished();
-  await tab.page.waitForTimeout(100);
+  await tab.readsAgain();
   const typed = await tags.inputValue();
   await tags.press('Tab');
   const titles = await tab.until(async () => {
@@ -41,6 +38,52 @@ export async function named(scenario, { model }) {
   await tab.finished(1);
   const reloaded = await tab.until(async () => (await tab.titles()).find((title) => title.startsWith('Ships')), 'the title after a reload');
   return { id, typed, titles, found, page, reloaded };
+}
+
+// The lists that the page reads have as many sessions as it shows, and not the `old` ones.
+export async function older(scenario, { old, queries }) {
+  const context = await scenario.profile();
+  await context.route('**/v1/sessions?*', async (route) => {
+    if (new URL(route.request().url()).searchParams.get('q') !== '') return route.continue();
+    const answer = await route.fetch();
+    const { data } = await answer.json();
+    const many = Array.from({ length: 5000 }, (_, i) => ({ ...data[0], name: '', metadata: { title: `Copy ${i}` }, session_id: i.toString(16).padStart(32, '0') }));
+    return route.fulfill({ response: answer, json: { object: 'list', data: many, has_more: true, next: old[0] } });
+  });
+  const tab = await scenario.tabIn(context);
+  await tab.rows().first().waitFor();
+  const hint = () => tab.list().getByText(/^Older sessions/).innerText();
+  const hints = [await hint()];
+  const search = tab.list().getByRole('searchbox');
+  const found = [];
+  for (const query of queries) {
+    const answer = tab.page.waitForResponse((each) => /\/v1\/sessions(\/[0-9a-f]{32}$|.*&q=[^&])/.test(each.url()));
+    await search.fill(query);
+    await (await answer).finished();
+    await tab.page.waitForTimeout(100);
+    found.push(await tab.titles());
+  }
+  hints.push(await hint());
+  return { found, hints };
+}
+
+// A list that was read before a session got its name comes after it.
+export async function stale_list(scenario, { model, name }) {
+  const tab = await scenario.tab();
+  await tab.newSession({ model });
+  await tab.say('First: ask1');
+  await tab.finished(1);
+  await tab.openDetails();
+  const before = await tab.page.evaluate(() => fetch('v1/sessions?order=desc&limit=1000').then((answer) => answer.json()));
+  const held = tab.held('**/v1/sessions?*');
+  await tab.page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
+  const release = await held;
+  await tab.sessionName().fill(name);
+  await tab.sessionName().press('Tab');
+  await tab.heading(name).waitFor();
+  await release('fulfill', { json: before });
+  await tab.page.waitForTimeout(200);
+  return tab.page.getByRole('main').getByRole('heading', { level: 2 }).first().innerText();
 }
 
 // Exports a session, imports it, and imports what is no session.
@@ -86,10 +129,12 @@ export async function forked_and_deleted(scenario, { model }) {
   }
   const id = tab.id();
   await tab.openDetails();
+  await tab.setting('Seed').fill('5');
   await tab.button('Fork').click();
   await tab.until(async () => tab.id() !== id, 'the fork');
   await tab.finished(3);
   const fork = tab.id();
+  const seed = await tab.setting('Seed').inputValue();
   const tree = await tab.titles();
   await tab.replies().first().getByRole('button', { name: 'Rewind to here' }).click();
   await tab.dialog('Rewind').getByRole('button', { name: 'Rewind' }).click();
@@ -100,7 +145,7 @@ export async function forked_and_deleted(scenario, { model }) {
   await tab.button('Delete…').click();
   await tab.dialog('Delete').getByRole('button', { name: 'Delete' }).click();
   await tab.beginning().waitFor();
-  return { id, fork, tree, kept, titles: await tab.titles() };
+  return { id, fork, seed, tree, kept, titles: await tab.titles() };
 }
 
 // Two tabs on one session: the second shows the reply as it grows, and stops it.
@@ -130,7 +175,9 @@ export async function keys(scenario, { model, wrong, key }) {
   const tab = await scenario.tab();
   const dialog = tab.dialog('API key');
   await dialog.waitFor();
-  await tab.page.keyboard.press('Escape');
+  // Chromium closes a dialog with the second Escape whatever its page says.
+  for (let i = 0; i < 3; ++i) await tab.page.keyboard.press('Escape');
+  await tab.page.waitForTimeout(100);
   await dialog.waitFor();
   await tab.useKey(wrong);
   const refused = await dialog.getByRole('alert').innerText();
@@ -239,6 +286,95 @@ export async function telephone(scenario, { model, session }) {
   await tab.link('Talk').tap();
   await tab.beginning().waitFor();
   return { model, wide };
+}
+
+// A message that is not kept stands in the field again, before what was typed meanwhile.
+export async function append_fails(scenario, { model, first, lost, draft }) {
+  const tab = await scenario.tab();
+  await tab.newSession({ model });
+  await tab.say(first);
+  await tab.finished(1);
+  const held = tab.held('**/items', 'POST');
+  await tab.say(lost);
+  const release = await held;
+  await tab.message().fill(draft);
+  await release('abort');
+  const told = await tab.alert().filter({ hasText: 'Close' }).innerText();
+  const message = await tab.message().inputValue();
+  await tab.message().press('Enter');
+  await tab.finished(2);
+  return { id: tab.id(), told, message };
+}
+
+// Two messages wait. Taking them back fails after the first deletion, then succeeds.
+export async function taken_back(scenario, { session }) {
+  const tab = await scenario.tab(`#/talk/${session}`);
+  await tab.button('Take back').waitFor();
+  const asked = async () => (await tab.questions().locator('.said').allInnerTexts()).map((text) => text.trim());
+  let deletions = 0;
+  await tab.page.route('**/items/*', (route) => (++deletions === 2 ? route.abort() : route.continue()));
+  await tab.button('Take back').click();
+  await tab.alert().filter({ hasText: 'Close' }).waitFor();
+  const partly = [await tab.message().inputValue(), await tab.until(async () => (await asked()).length === 1 && asked(), 'one message')];
+  await tab.button('Take back').click();
+  await tab.questions().first().waitFor({ state: 'hidden' });
+  return { partly, whole: await tab.message().inputValue() };
+}
+
+// A long session is shown page by page, whatever is pressed twice.
+export async function long(scenario, { session, last }) {
+  const tab = await scenario.tab(`#/talk/${session}`);
+  const asked = async () => (await tab.questions().locator('.said').allInnerTexts()).map((text) => text.trim());
+  await tab.until(async () => (await asked()).at(-1) === last, 'the last message');
+  const first = await asked();
+  await tab.button('Show earlier turns').evaluate((button) => {
+    button.click();
+    button.click();
+  });
+  await tab.button('Show earlier turns').waitFor({ state: 'hidden' });
+  const all = await asked();
+  await tab.readsAgain();
+  await tab.say('Again: ask2');
+  await tab.until(async () => (await tab.replies().count()) === all.length + 1, 'one more turn');
+  await tab.finished(all.length + 1);
+  return { first, all, after: await asked() };
+}
+
+// A reply that another program has begun cannot be read at first.
+export async function attach_fails(scenario, { session }) {
+  const tab = await scenario.tab(`#/talk/${session}`);
+  await tab.message().waitFor();
+  const held = tab.held('**/v1/responses/*');
+  await scenario.ask('begin');
+  await tab.page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
+  await (await held)('abort');
+  await tab.until(async () => (await tab.replies().first().innerText().catch(() => '')).length > 60, 'the reply');
+  await tab.button('Stop').click();
+  const reply = await tab.finished(1);
+  await reply.getByText('The reply was stopped.').waitFor();
+  return { problems: await tab.alert().allInnerTexts() };
+}
+
+// The daemon is killed while one tab writes a reply and another one reads it.
+export async function attached_restart(scenario, { model }) {
+  const context = await scenario.profile();
+  const first = await scenario.tabIn(context);
+  await first.newSession({ model });
+  await first.say('Tell me a long story.');
+  await first.until(async () => (await first.replies().first().innerText().catch(() => '')).length > 40, 'a reply');
+  const second = await scenario.tabIn(context, `#/talk/${first.id()}`);
+  await second.until(async () => (await second.replies().first().innerText().catch(() => '')).length > 60, 'the reply in the other tab');
+  await scenario.ask('kill');
+  await second.alert().filter({ hasText: 'does not answer' }).first().waitFor();
+  await scenario.ask('start');
+  const told = [];
+  for (const tab of [first, second]) {
+    await tab.page.bringToFront();
+    await tab.button('Stop').waitFor({ state: 'hidden' });
+    await tab.button('Answer').waitFor();
+    told.push((await tab.alert().allInnerTexts()).join());
+  }
+  return { id: first.id(), told, asked: (await second.texts()).asked };
 }
 
 // The daemon ends in the middle of a reply: killed, or by its own will.

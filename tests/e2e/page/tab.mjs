@@ -145,6 +145,26 @@ export class Tab {
     await this.details().waitFor();
   }
 
+  // Waits until the list of sessions was read once more, as every ten seconds, and is shown.
+  async readsAgain() {
+    const read = this.page.waitForResponse((answer) => answer.url().includes('/sessions?'));
+    await this.page.evaluate(() => document.dispatchEvent(new Event('visibilitychange')));
+    await (await read).finished();
+    await this.page.waitForTimeout(100);
+  }
+
+  // Holds the next request to `pattern`. Returns a promise of the function that lets it go on, by what `route` offers.
+  held(pattern, method) {
+    return new Promise((resolve) => {
+      let isTaken = false;
+      void this.page.route(pattern, (route) => {
+        if (isTaken || (method && route.request().method() !== method)) return route.fallback();
+        isTaken = true;
+        return resolve((how, options) => route[how](options));
+      });
+    });
+  }
+
   // The id of the open session.
   id = () => /^#\/talk\/([0-9a-f]{32})$/.exec(new URL(this.page.url()).hash)?.[1] ?? '';
   // Titles in the list; those of forks begin with "Fork: ".

@@ -71,6 +71,25 @@ export async function stopped(scenario, { model }) {
   return { id: tab.id(), lengths, isBusy, receipt, ...(await tab.texts()) };
 }
 
+// Stop is pressed while umad has not answered the request for a reply, as while it loads the model.
+export async function stopped_before_it_begins(scenario, { model, text }) {
+  const tab = await scenario.tab();
+  await tab.newSession({ model });
+  const held = tab.held('**/v1/responses');
+  await tab.say(text);
+  const release = await held;
+  await tab.button('Stop').click();
+  await tab.button('Answer').waitFor();
+  await tab.button('Send').waitFor();
+  const replies = await tab.replies().count();
+  const problem = (await tab.alert().allInnerTexts()).join();
+  const cancelled = tab.page.waitForResponse((answer) => answer.url().endsWith('/cancel'));
+  await release('continue');
+  await (await cancelled).finished();
+  await tab.button('Stop').waitFor({ state: 'hidden' });
+  return { id: tab.id(), replies, problem };
+}
+
 // The second of two messages is changed; then the page moves between the two branches.
 export async function edited(scenario, { model, first, second, other }) {
   const tab = await scenario.tab();
@@ -97,6 +116,32 @@ export async function edited(scenario, { model, first, second, other }) {
   await tab.questions().getByText(second, { exact: true }).waitFor();
   await tab.finished(2);
   return { old, id, offered, marks, tree, branch, before: await tab.texts() };
+}
+
+// Turns are dropped from a full context; the first message of those that are left is changed.
+export async function edited_after_shift(scenario, { model, system, question, other }) {
+  const tab = await scenario.tab();
+  await tab.newSession({ model, system });
+  await tab.field('When the context is full, drop the oldest turns and go on').check();
+  const asked = async () => (await tab.questions().locator('.said').allInnerTexts()).map((text) => text.trim());
+  const all = [];
+  let kept = [];
+  do {
+    const text = question.replaceAll('#', all.length + 1);
+    all.push(text);
+    await tab.say(text);
+    await tab.page.getByText(`This is reply ${all.length}.`, { exact: true }).waitFor();
+    await tab.button('Stop').waitFor({ state: 'hidden' });
+    kept = await asked();
+  } while (kept.length === all.length && all.length < 9);
+  const old = tab.id();
+  await tab.questions().first().getByRole('button', { name: 'Edit' }).click();
+  await tab.questions().first().getByRole('textbox', { name: 'Message' }).fill(other);
+  await tab.button('Send as a new branch').click();
+  await tab.until(async () => tab.id() !== old, 'another session');
+  await tab.page.getByText('This is reply 7.', { exact: true }).waitFor();
+  await tab.finished(1);
+  return { old, id: tab.id(), kept, dropped: all.filter((text) => !kept.includes(text)) };
 }
 
 // The reply to the first message is written again with another limit.
@@ -128,8 +173,13 @@ export async function settings(scenario, { model, schema }) {
   const sent = requestsOf(tab);
   await tab.openDetails();
   await tab.newSession({ model });
-  const set = { 'Temperature': '0.5', 'top_k': '7', 'Seed': '3', 'Longest reply, tokens': '12' };
+  const set = { 'top_k': '7', 'Seed': '3', 'Longest reply, tokens': '12' };
   for (const [name, value] of Object.entries(set)) await tab.setting(name).fill(value);
+  // What is being typed stays, also while it is not allowed, and when the list of sessions is read again.
+  await tab.setting('Temperature').pressSequentially('0.05');
+  await tab.setting('Repeat penalty').pressSequentially('0.0');
+  await tab.readsAgain();
+  await tab.setting('Repeat penalty').pressSequentially('5');
   await tab.say('Hello');
   await tab.finished(1);
   await tab.setting('Longest reply, tokens').fill('');

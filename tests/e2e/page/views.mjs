@@ -85,8 +85,9 @@ export async function pull(scenario, { source, name, missing }) {
   await row(tab, name).getByRole('button', { name: 'Card' }).click();
   await tab.link('Talk').click();
   await tab.newSession({ model: name });
+  await tab.openDetails();
+  await tab.setting('Longest reply, tokens').fill('8');
   await tab.say('Hello');
-  await tab.button('Stop').click();
   await tab.finished(1);
   await open(tab, 'Models');
   await row(tab, name).getByRole('button', { name: 'Delete…' }).click();
@@ -106,7 +107,16 @@ export async function make_key(scenario, { key, name }) {
   const text = await made.innerText();
   await tab.button('Hide').click();
   await made.waitFor({ state: 'hidden' });
-  return { text, shown: await tab.page.getByRole('main').innerText(), kept: await tab.storage() };
+  const shown = await tab.page.getByRole('main').innerText();
+  const served = await scenario.ask('serves', /uma-[0-9a-f]{64}/.exec(text)[0]);
+  const remove = async (answer) => {
+    await row(tab, name).getByRole('button', { name: 'Delete…' }).click();
+    await tab.dialog('Delete').getByRole('button', { name: answer }).click();
+  };
+  await remove('Keep');
+  await remove('Delete');
+  await row(tab, name).waitFor({ state: 'hidden' });
+  return { text, shown, served, kept: await tab.storage() };
 }
 
 export async function stored_sessions(scenario, { names }) {
@@ -122,6 +132,26 @@ export async function stored_sessions(scenario, { names }) {
   await tab.link(names[2]).click();
   await tab.questions().first().waitFor();
   return { size: exported.content.length, name: exported.name };
+}
+
+// A card that is wrong, and one that is right.
+export async function card(scenario, { model, wrong, right }) {
+  const tab = await scenario.tab('#/manage/models');
+  await row(tab, model).getByRole('button', { name: 'Card' }).click();
+  const field = tab.field('Card in models.yaml');
+  await field.waitFor();
+  const shown = await field.inputValue();
+  await field.fill(wrong);
+  await tab.button('Store the card').click();
+  const refused = await tab.alert().innerText();
+  const after = await scenario.ask('stored');
+  await field.fill(right);
+  await tab.readsAgain();
+  await tab.button('Store the card').click();
+  await tab.page.getByText(/^Stored\./).waitFor();
+  const table = tab.page.getByRole('table', { name: 'Defaults of sampling' });
+  await table.getByRole('cell', { name: 'top_k' }).waitFor();
+  return { shown, refused, after, sampling: await table.innerText() };
 }
 
 export async function configuration(scenario) {
