@@ -28,11 +28,11 @@ inline void end_catalog(std::unique_ptr<Catalog>& catalog) {
 }
 
 // Takes a session where the catalog is shared, and reads it.
-inline Expected<RecordPtr> read_from(Catalog& catalog, const std::string& id, const std::string& tenant = "1000") {
+inline Expected<RecordPtr> read_from(Catalog& catalog, const std::string& id) {
   std::optional<Expected<RecordPtr>> read;
   const auto on_read = [&](Expected<RecordPtr> record) { read = std::move(record); };
   if (catalog.is_shared()) {
-    catalog.take(TenantId{tenant}, id, on_read);
+    catalog.take(SessionId{id}, on_read);
   } else {
     catalog.read(SessionId{id}, on_read);
   }
@@ -92,7 +92,7 @@ class AnyCatalogTest : public ::testing::TestWithParam<CatalogKind> {
     }
     std::map<std::string, SessionRecord> loaded;
     for (const SessionSummary& summary : catalog_->load()) {
-      const RecordPtr record = read_from(*catalog_, summary.id.value, summary.tenant.value).value();
+      const RecordPtr record = read_from(*catalog_, summary.id.value).value();
       EXPECT_EQ(summary, summary_of(*record));
       loaded[summary.id.value] = *record;
     }

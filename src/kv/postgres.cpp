@@ -29,7 +29,7 @@ SqlFault fault_of(std::string_view state) {
   if (state.starts_with("23")) return SqlFault::refused;
   if (state.starts_with("40") || state == "55P03") return SqlFault::busy;
   if (state.starts_with("XX")) return SqlFault::damage;
-  if (state.starts_with("58") || state == "25006") return SqlFault::io;
+  if (state.starts_with("58")) return SqlFault::io;
   return SqlFault::other;
 }
 
@@ -78,11 +78,22 @@ void PostgresConnection::disconnect() {
 SqlExpected<Unit> PostgresConnection::connect(std::string_view application, const std::vector<std::string>& settings) {
   disconnect();
   const std::string name(application);
-  // Values in the address come last and win.
-  const std::array<const char*, 9> keys{"connect_timeout",           "keepalives_idle",  "keepalives_interval",
-                                        "keepalives_count",          "tcp_user_timeout", "client_encoding",
-                                        "fallback_application_name", "dbname",           nullptr};
-  const std::array<const char*, 9> values{"5", "5", "2", "3", "10000", "UTF8", name.c_str(), address_.c_str(), nullptr};
+  std::string options;
+  for (const std::string& setting : settings) options += std::format("-c {} ", setting);
+  // What the address says comes later and wins.
+  const std::array<const char*, 11> keys{"connect_timeout",
+                                         "keepalives_idle",
+                                         "keepalives_interval",
+                                         "keepalives_count",
+                                         "tcp_user_timeout",
+                                         "client_encoding",
+                                         "target_session_attrs",
+                                         "options",
+                                         "fallback_application_name",
+                                         "dbname",
+                                         nullptr};
+  const std::array<const char*, 11> values{
+      "5", "5", "2", "3", "10000", "UTF8", "read-write", options.c_str(), name.c_str(), address_.c_str(), nullptr};
   handle_.reset(PQconnectdbParams(keys.data(), values.data(), 1));
   if (handle_ == nullptr || PQstatus(handle_.get()) != CONNECTION_OK) {
     std::string reason = handle_ == nullptr ? "out of memory" : one_line(PQerrorMessage(handle_.get()));
@@ -90,20 +101,8 @@ SqlExpected<Unit> PostgresConnection::connect(std::string_view application, cons
     return std::unexpected(lose(std::move(reason)));
   }
   ++generation_;
+  must_deallocate_ = false;
   is_lost_ = false;
-  for (const std::string& setting : settings) {
-    const std::size_t equals = setting.find('=');
-    const std::string key = setting.substr(0, equals);
-    const std::string value = setting.substr(equals + 1);
-    const std::array<const char*, 2> parameters{key.c_str(), value.c_str()};
-    const Result set(
-        PQexecParams(handle_.get(), "SELECT set_config($1, $2, false)", 2, nullptr, parameters.data(), nullptr, nullptr, 0));
-    if (PQresultStatus(set.get()) != PGRES_TUPLES_OK) {
-      std::string reason = one_line(PQerrorMessage(handle_.get()));
-      disconnect();
-      return std::unexpected(lose(std::move(reason)));
-    }
-  }
   if (PQsetnonblocking(handle_.get(), 1) != 0 || PQenterPipelineMode(handle_.get()) != 1) {
     std::string reason = one_line(PQerrorMessage(handle_.get()));
     disconnect();
@@ -152,6 +151,8 @@ SqlExpected<PostgresConnection::Result> PostgresConnection::collect() {
         const char* state = PQresultErrorField(result->get(), PG_DIAG_SQLSTATE);
         if (PQstatus(handle_.get()) == CONNECTION_BAD)
           return std::unexpected(lose(one_line(PQresultErrorMessage(result->get()))));
+        // A server that became a standby: another connection may lead to the new primary.
+        if (state != nullptr && std::string_view(state) == "25006") return std::unexpected(lose("the server is read-only"));
         problem = SqlError{fault_of(state == nullptr ? "" : state),
                            one_line(PQresultErrorField(result->get(), PG_DIAG_MESSAGE_PRIMARY))};
       }
@@ -227,7 +228,10 @@ void PostgresConnection::roll_back() {
   if (!is_in_transaction_ || is_lost_) return;
   if (queued_ > 0) (void)collect();
   queue("ROLLBACK");
-  if (std::exchange(must_deallocate_, false)) queue("DEALLOCATE ALL");
+  if (std::exchange(must_deallocate_, false)) {
+    queue("DEALLOCATE ALL");
+    ++generation_;
+  }
   (void)collect();
   is_in_transaction_ = false;
 }

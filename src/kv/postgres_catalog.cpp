@@ -1,8 +1,12 @@
 #include "kv/postgres_catalog.h"
 
+#include <algorithm>
 #include <format>
+#include <string_view>
+#include <thread>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/thrown.h"
 #include "kv/catalog_lock.h"
@@ -14,11 +18,21 @@ namespace {
 // Between two renewals, as a part of the lease.
 constexpr int kRenewalsPerLease = 5;
 constexpr int kOwnerColumn = 26;  // Behind RecordRows::session_columns().
+constexpr int kOutcomeTries = 5;
 constexpr Duration kConnectEvery = std::chrono::seconds(1);
 // The database forgets which sessions have ended after an hour. A daemon that has not asked for so long reads everything again.
 constexpr Duration kChangesKept = std::chrono::minutes(50);
 constexpr Duration kTakeEvery = std::chrono::milliseconds(100);
 constexpr Duration kForgetEvery = std::chrono::minutes(10);
+
+// Those of RecordRows::session_columns(), without the texts that no list shows.
+std::string listed_columns() {
+  constexpr std::string_view kLong = "tools, template_arguments";
+  std::string columns(RecordRows::session_columns());
+  const std::size_t at = columns.find(kLong);
+  UMA_CHECK(at != std::string::npos);
+  return columns.replace(at, kLong.size(), "''::text, ''::text");
+}
 
 }  // namespace
 
@@ -36,20 +50,27 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
         ON CONFLICT (run) DO UPDATE SET lease_until = excluded.lease_until)sql"),
       end_run_(connection_, "DELETE FROM daemons WHERE run = ?1 OR lease_until < clock_timestamp() - interval '1 day'"),
       give_up_all_(connection_, "UPDATE sessions SET owner = NULL, is_wanted = false WHERE owner = ?1"),
-      check_fence_(connection_, "SELECT key FROM sessions WHERE id = ?1 AND owner = ?2 AND fence = ?3 FOR UPDATE"),
-      find_(connection_, R"sql(
-        SELECT s.id, s.owner, d.node FROM sessions s LEFT JOIN daemons d ON d.run = s.owner
-        WHERE s.tenant = ?1 AND (s.name = ?2 OR s.id = ?2) ORDER BY s.name = ?2 DESC NULLS LAST LIMIT 1)sql"),
+      raise_fence_(connection_, R"sql(
+        UPDATE sessions SET fence = fence + 1 WHERE id = ?1 AND owner = ?2 AND fence = ?3
+        RETURNING pg_current_xact_id()::text::bigint)sql"),
+      get_transaction_(connection_, "SELECT pg_current_xact_id()::text::bigint"),
+      get_outcome_(connection_, "SELECT pg_xact_status(?1::text::xid8)"),
+      find_(connection_, std::format(R"sql(
+        SELECT {} FROM sessions WHERE tenant = ?1 AND (name = ?2 OR id = ?2) ORDER BY name = ?2 DESC NULLS LAST LIMIT 1)sql",
+                                     listed_columns())),
+      get_owner_(connection_, "SELECT d.node FROM sessions s LEFT JOIN daemons d ON d.run = s.owner WHERE s.id = ?1"),
+      // A row that is locked is in use: a commit on it has not ended.
       take_(connection_, R"sql(
         UPDATE sessions s SET owner = ?2, fence = fence + 1, is_wanted = false
-        WHERE id = ?1 AND (owner IS NULL OR owner = ?2 OR NOT EXISTS (
+        WHERE key = (SELECT key FROM sessions WHERE id = ?1 FOR UPDATE SKIP LOCKED) AND (owner IS NULL OR owner = ?2 OR NOT EXISTS (
           SELECT 1 FROM daemons d WHERE d.run = s.owner AND d.lease_until > clock_timestamp()))
         RETURNING fence)sql"),
-      want_(connection_, "UPDATE sessions SET is_wanted = true WHERE id = ?1 AND owner IS NOT NULL AND NOT is_wanted"),
-      give_up_(connection_, "UPDATE sessions SET owner = NULL, is_wanted = false WHERE id = ?1 AND owner = ?2 AND fence = ?3"),
+      want_(connection_, R"sql(
+        UPDATE sessions SET is_wanted = true
+        WHERE key = (SELECT key FROM sessions WHERE id = ?1 AND owner IS NOT NULL AND NOT is_wanted FOR UPDATE SKIP LOCKED))sql"),
+      give_up_(connection_, "UPDATE sessions SET owner = NULL, is_wanted = false WHERE id = ?1 AND owner = ?2"),
       get_xmin_(connection_, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
-      get_changed_(connection_,
-                   std::format("SELECT {}, owner, fence FROM sessions WHERE changed >= ?1", RecordRows::session_columns())),
+      get_changed_(connection_, std::format("SELECT {}, owner, fence FROM sessions WHERE changed >= ?1", listed_columns())),
       get_ended_(connection_, "SELECT id FROM ended_sessions WHERE changed >= ?1"),
       get_wanted_(connection_, "SELECT id FROM sessions WHERE owner = ?1 AND is_wanted"),
       forget_ended_(connection_, "DELETE FROM ended_sessions WHERE ended < now() - interval '1 hour'") {}
@@ -86,16 +107,18 @@ Expected<std::unique_ptr<PostgresCatalog>> PostgresCatalog::open(PostgresCatalog
 
 // Connects at most once a second.
 SqlExpected<Unit> PostgresCatalog::connect() {
-  const TimePoint now = std::chrono::steady_clock::now();
-  if (now < next_connect_) return std::unexpected(SqlError{SqlFault::lost, "no connection to the database"});
-  next_connect_ = now + kConnectEvery;
-  const std::string run = std::format("uma.run={}", run_);
-  auto done = connection_.connect(std::format("umad {}", options_.node),
-                                  {"client_min_messages=warning", "statement_timeout=15s", "lock_timeout=10s",
-                                   "idle_in_transaction_session_timeout=30s", "synchronous_commit=on", run});
+  if (std::chrono::steady_clock::now() < next_connect_) {
+    return std::unexpected(SqlError{SqlFault::lost, "no connection to the database"});
+  }
+  auto done =
+      connection_.connect(std::format("umad {}", options_.node), {"client_min_messages=warning", "statement_timeout=15s",
+                                                                  "lock_timeout=5s", "idle_in_transaction_session_timeout=30s",
+                                                                  "synchronous_commit=on", std::format("uma.run={}", run_)});
   if (done && run_ == 0) done = begin_run();
   if (done) done = renew();
   if (!done) connection_.disconnect();
+  seen_ = 0;  // The database may be another one, which took over.
+  next_connect_ = std::chrono::steady_clock::now() + kConnectEvery;
   return done;
 }
 
@@ -121,9 +144,14 @@ SqlExpected<Unit> PostgresCatalog::renew() {
   return done;
 }
 
+TimePoint PostgresCatalog::next_renewal() const {
+  return std::max(renewed_at_ + options_.lease / kRenewalsPerLease, next_renewal_try_);
+}
+
 void PostgresCatalog::renew_if_due() {
-  if (std::chrono::steady_clock::now() < renewed_at_ + options_.lease / kRenewalsPerLease) return;
+  if (std::chrono::steady_clock::now() < next_renewal()) return;
   auto done = connection_.is_lost() ? connect() : renew();
+  if (!done) next_renewal_try_ = std::chrono::steady_clock::now() + kConnectEvery;
   if (!done && !is_failing_) log_error("catalog {}: {}", shown_, done.error().message);
   if (done && is_failing_) log_info("catalog {}: the database answers again", shown_);
   is_failing_ = !done;
@@ -146,11 +174,15 @@ auto PostgresCatalog::with_connection(Work&& work) -> decltype(work()) {
   return work();
 }
 
+// The database's words are for the log: they may name hosts and users.
 Error PostgresCatalog::failure(const SqlError& error) {
-  std::string advice;
-  if (error.is_lost() || error.is_io()) advice = ": check that it runs and can be reached; umad connects again by itself";
-  if (error.is_full()) advice = ": free some space on the disk of the database";
-  return {ErrorCode::io_failed, std::format("the database of the sessions: {}{}", error.message, advice)};
+  if (!is_failing_) log_error("catalog {}: {}", shown_, error.message);
+  std::string reason = "it refuses the change";
+  if (error.is_lost() || error.is_io()) reason = "it cannot be reached; umad connects again by itself";
+  if (error.is_full()) reason = "its disk or memory is full";
+  if (error.is_busy()) reason = "it was busy for too long: try again";
+  if (error.fault == SqlFault::impossible) reason = error.message;
+  return {ErrorCode::io_failed, std::format("the database of the sessions: {}", reason)};
 }
 
 // --- Calls
@@ -168,8 +200,12 @@ void PostgresCatalog::read(const SessionId& id, OnRead on_read) {
   inbox_.push(Reading{id, std::move(on_read)});
 }
 
-void PostgresCatalog::take(const TenantId& tenant, const std::string& session, OnRead on_read) {
-  inbox_.push(Taking{tenant, session, std::move(on_read), std::chrono::steady_clock::now() + options_.handover});
+void PostgresCatalog::look_up(const TenantId& tenant, const std::string& session, OnFound on_found) {
+  inbox_.push(Finding{tenant, session, std::move(on_found)});
+}
+
+void PostgresCatalog::take(const SessionId& id, OnRead on_read) {
+  inbox_.push(Taking{id, std::move(on_read), std::chrono::steady_clock::now() + options_.handover});
 }
 
 void PostgresCatalog::give_up(const SessionId& id) {
@@ -181,7 +217,7 @@ void PostgresCatalog::changes(OnChanges on_changes) {
 }
 
 bool PostgresCatalog::wait() {
-  if (inbox_.wait_drain(taken_, std::min(next_retry_, renewed_at_ + options_.lease / kRenewalsPerLease))) return true;
+  if (inbox_.wait_drain(taken_, std::min(next_retry_, next_renewal()))) return true;
   for (Taking& taking : waiting_) run_noting([&] { taking.on_read(fail(ErrorCode::limit_wait, "the daemon stops")); });
   waiting_.clear();
   end_run();
@@ -201,6 +237,7 @@ bool PostgresCatalog::step() {
     }
     // A session is given up behind its last change.
     run_noting([this] { keep_changes(); });
+    run_noting([this] { renew_if_due(); });
     run_noting([&] {
       std::visit(
           [this](auto& other) {
@@ -249,22 +286,21 @@ void PostgresCatalog::retry_takings() {
 }
 
 SqlExpected<RecordPtr> PostgresCatalog::take_now(const Taking& call, std::optional<Error>& refusal) {
-  find_.bind(call.tenant.value, call.session);
-  auto row = find_.next();
+  take_.bind(call.id.value, run_);
+  auto row = take_.next();
   if (!row) return std::unexpected(row.error());
   if (!*row) {
-    refusal = Error{ErrorCode::session_unknown,
-                    std::format("no session \"{}\": it was never created, or it has ended", call.session)};
-    return nullptr;
-  }
-  const SessionId id{std::string(find_.text(0))};
-  const std::string node(find_.text(2));
-  find_.end();
-  take_.bind(id.value, run_);
-  row = take_.next();
-  if (!row) return std::unexpected(row.error());
-  if (!*row) {
-    if (auto asked = want_.run(id.value); !asked) return std::unexpected(asked.error());
+    get_owner_.bind(call.id.value);
+    row = get_owner_.next();
+    if (!row) return std::unexpected(row.error());
+    const bool is_there = *row;
+    const std::string node(is_there ? get_owner_.text(0) : "");
+    get_owner_.end();
+    if (!is_there) {
+      refusal = Error{ErrorCode::session_unknown, std::format("no session \"{}\": it has ended", call.id.value)};
+      return nullptr;
+    }
+    if (auto asked = want_.run(call.id.value); !asked) return std::unexpected(asked.error());
     refusal =
         Error{ErrorCode::session_busy,
               std::format("the session is in use on node {}: try again in a second, or ask there", node.empty() ? "?" : node)};
@@ -272,22 +308,40 @@ SqlExpected<RecordPtr> PostgresCatalog::take_now(const Taking& call, std::option
   }
   const std::int64_t fence = take_.integer(0);
   take_.end();
-  auto stored = rows_.read(id);
+  fences_[call.id] = fence;
+  auto stored = rows_.read(call.id);
   if (!stored) return std::unexpected(stored.error());
   if (stored->record == nullptr || stored->is_damaged) {
-    refusal =
-        Error{ErrorCode::io_failed, std::format("session {} cannot be read: its rows in the database are damaged", id.value)};
+    refusal = Error{ErrorCode::io_failed,
+                    std::format("session {} cannot be read: its rows in the database are damaged", call.id.value)};
     return nullptr;
   }
-  fences_[id] = fence;
   return std::move(stored->record);
 }
 
+void PostgresCatalog::handle(Finding& call) {
+  call.on_found(contain([&]() -> Expected<SessionSummary> {
+    auto found = with_connection([&] { return find_now(call); });
+    if (!found) return std::unexpected(failure(found.error()));
+    if (*found) return std::move(**found);
+    return fail(ErrorCode::session_unknown,
+                std::format("no session \"{}\": it was never created, or it has ended", call.session));
+  }));
+}
+
+SqlExpected<std::optional<SessionSummary>> PostgresCatalog::find_now(const Finding& call) {
+  find_.bind(call.tenant.value, call.session);
+  const auto row = find_.next();
+  if (!row) return std::unexpected(row.error());
+  auto summary = *row ? RecordRows::summary_of_row(find_) : std::nullopt;
+  find_.end();
+  return summary;
+}
+
 void PostgresCatalog::handle(GivingUp& call) {
-  const auto fence = fences_.extract(call.id);
-  if (!fence) return;
-  const auto done = with_connection([&] { return give_up_.run(call.id.value, run_, fence.mapped()); });
-  // The session then stays this run's until the lease ends, or until it is taken again.
+  fences_.erase(call.id);
+  const auto done = with_connection([&] { return give_up_.run(call.id.value, run_); });
+  // The session then stays this run's until another daemon asks for it, or this one uses it.
   if (!done) log_warning("catalog {}: session {} was not given up: {}", shown_, call.id.value, done.error().message);
 }
 
@@ -314,6 +368,7 @@ SqlExpected<CatalogChanges> PostgresCatalog::changes_now() {
   for (row = get_changed_.next(); row && *row; row = get_changed_.next()) {
     auto summary = RecordRows::summary_of_row(get_changed_);
     if (!summary) continue;
+    if (changes.is_complete) changes.all.push_back(summary->id);
     if (const auto own = fences_.find(summary->id); own != fences_.end()) {
       const bool is_own = get_changed_.integer(kOwnerColumn) == run_ && get_changed_.integer(kOwnerColumn + 1) == own->second;
       if (is_own) continue;
@@ -353,30 +408,44 @@ void PostgresCatalog::keep_changes() {
   const auto together = with_connection([&] { return keep(changes); });
   for (Change& change : changes) {
     auto kept = together;
-    const bool is_settled = (together && *together) || changes.size() == 1 || (!together && together.error().is_lost());
+    const bool is_unreachable = !together && (together.error().is_lost() || connection_.is_lost());
+    const bool is_settled = (together && *together) || changes.size() == 1 || is_unreachable;
     if (!is_settled) kept = with_connection([&] { return keep({&change, 1}); });
     Expected<Unit> result;
-    if (!kept && kept.error().is_lost()) {
-      fences_.erase(change.id);
-      result =
-          fail(ErrorCode::limit_wait,
-               std::format("the database was lost while the session was being stored ({}): whether the change is stored is "
-                           "unknown: read the session before you try again",
-                           kept.error().message));
-    } else if (!kept) {
-      result = std::unexpected(failure(kept.error()));
+    if (!kept) {
+      result = std::unexpected(refusal_of(change, kept.error()));
     } else if (!*kept) {
-      fences_.erase(change.id);
       result = fail(ErrorCode::limit_wait, "another node has taken the session, and the change was not stored: try again");
     }
-    const bool is_gone = change.record == nullptr ? result.has_value() : change.before == nullptr && !result;
-    if (is_gone) fences_.erase(change.id);
+    if (!result && result.error().code == ErrorCode::limit_wait) fences_.erase(change.id);
     run_noting([&] { change.done(std::move(result)); });
   }
 }
 
-// Stores all changes, or none. Returns false if one of them is fenced off.
+Error PostgresCatalog::refusal_of(const Change& change, const SqlError& error) {
+  if (error.is_lost()) {
+    log_error("catalog {}: {}", shown_, error.message);
+    return {ErrorCode::limit_wait,
+            "the database was lost while the session was being stored, and whether the change is stored is unknown: read the "
+            "session "
+            "before you try again"};
+  }
+  const bool has_name = change.record != nullptr && !change.record->name.empty();
+  if (error.fault == SqlFault::refused && has_name) {
+    return {ErrorCode::session_name_taken, std::format("field \"name\": a session \"{}\" exists already", change.record->name),
+            "name"};
+  }
+  return failure(error);
+}
+
+// Stores all changes, or none. Returns false if one of them is fenced off. The error is `lost` only if the outcome is unknown.
 SqlExpected<bool> PostgresCatalog::keep(std::span<Change> changes) {
+  std::vector<std::pair<SessionId, std::optional<std::int64_t>>> fences;
+  for (const Change& change : changes) {
+    const auto known = fences_.find(change.id);
+    fences.emplace_back(change.id, known == fences_.end() ? std::nullopt : std::optional(known->second));
+  }
+  transaction_ = 0;
   auto done = connection_.begin();
   bool is_owned = true;
   try {
@@ -390,26 +459,72 @@ SqlExpected<bool> PostgresCatalog::keep(std::span<Change> changes) {
     note_thrown();
     done = std::unexpected(SqlError{SqlFault::other, "the daemon failed at this change"});
   }
-  if (done && is_owned) done = connection_.commit();
-  if (!done || !is_owned) connection_.roll_back();
+  if (!done && done.error().is_lost())
+    done = std::unexpected(SqlError{SqlFault::io, done.error().message});  // Before the commit.
+  if (done && is_owned) {
+    done = connection_.commit();
+    if (!done && done.error().is_lost()) {
+      const auto is_stored = outcome();
+      if (is_stored && *is_stored) done = Unit{};
+      if (is_stored && !*is_stored) done = std::unexpected(SqlError{SqlFault::io, done.error().message});
+    }
+  }
+  if (done && is_owned) return true;
+  connection_.roll_back();
+  for (const auto& [id, fence] : fences) {
+    if (fence) {
+      fences_[id] = *fence;
+    } else {
+      fences_.erase(id);
+    }
+  }
   if (!done) return std::unexpected(done.error());
-  return is_owned;
+  return false;
+}
+
+// Whether the transaction whose connection was lost in its commit is stored. Nullopt: the database does not say so in time.
+std::optional<bool> PostgresCatalog::outcome() {
+  for (int attempt = 0; attempt < kOutcomeTries; ++attempt) {
+    std::this_thread::sleep_for(kConnectEvery);
+    if (connection_.is_lost() && !connect()) continue;
+    const std::string transaction = std::to_string(transaction_);
+    get_outcome_.bind(std::string_view(transaction));
+    const auto row = get_outcome_.next();
+    if (!row || !*row) continue;
+    const std::string status(get_outcome_.text(0));
+    get_outcome_.end();
+    if (status == "committed") return true;
+    if (status == "aborted") return false;
+  }
+  return std::nullopt;
 }
 
 SqlExpected<bool> PostgresCatalog::apply(const Change& change) {
   const bool is_new = change.record != nullptr && change.before == nullptr;
+  std::int64_t fence = 0;
   if (!is_new) {
-    const auto fence = fences_.find(change.id);
-    if (fence == fences_.end()) return false;
-    check_fence_.bind(change.id.value, run_, fence->second);
-    const auto row = check_fence_.next();
-    check_fence_.end();
+    const auto own = fences_.find(change.id);
+    if (own == fences_.end()) return false;
+    fence = own->second;
+  }
+  Statement& begin = is_new ? get_transaction_ : raise_fence_;
+  if (!is_new || transaction_ == 0) {
+    if (is_new) begin.bind();
+    if (!is_new) begin.bind(change.id.value, run_, fence);
+    const auto row = begin.next();
     if (!row) return std::unexpected(row.error());
     if (!*row) return false;
+    transaction_ = begin.integer(0);
+    begin.end();
   }
   const auto done = change.record == nullptr ? rows_.remove(change.id) : rows_.write(*change.record, change.before.get());
   if (!done) return std::unexpected(done.error());
-  if (is_new) fences_[change.id] = 1;  // As the trigger sets it. Changes of the same session may follow in the transaction.
+  // As the trigger and raise_fence_ set it. Changes of the same session may follow in the transaction.
+  if (change.record == nullptr) {
+    fences_.erase(change.id);
+  } else {
+    fences_[change.id] = fence + 1;
+  }
   return true;
 }
 

@@ -52,7 +52,8 @@ class PostgresCatalog final : public Catalog {
     const bool holds = std::chrono::steady_clock::now() < holds_until_.load();
     return holds ? lease_.load() : 0;
   }
-  void take(const TenantId& tenant, const std::string& session, OnRead on_read) override;
+  void look_up(const TenantId& tenant, const std::string& session, OnFound on_found) override;
+  void take(const SessionId& id, OnRead on_read) override;
   void give_up(const SessionId& id) override;
   void changes(OnChanges on_changes) override;
   // Remaining calls are still handled. Then all sessions are given up and the lease ends.
@@ -78,9 +79,13 @@ class PostgresCatalog final : public Catalog {
     SessionId id;
     OnRead on_read;
   };
-  struct Taking {
+  struct Finding {
     TenantId tenant;
     std::string session;
+    OnFound on_found;
+  };
+  struct Taking {
+    SessionId id;
     OnRead on_read;
     TimePoint deadline{};
   };
@@ -90,7 +95,7 @@ class PostgresCatalog final : public Catalog {
   struct Asking {
     OnChanges on_changes;
   };
-  using Call = std::variant<Change, Reading, Taking, GivingUp, Asking>;
+  using Call = std::variant<Change, Reading, Finding, Taking, GivingUp, Asking>;
   explicit PostgresCatalog(PostgresCatalogOptions options);
   [[nodiscard]] SqlExpected<Unit> connect();
   [[nodiscard]] SqlExpected<Unit> begin_run();
@@ -98,6 +103,7 @@ class PostgresCatalog final : public Catalog {
   void renew_if_due();
   void end_run();
   void handle(Reading& call);
+  void handle(Finding& call);
   void handle(Taking& call);
   void retry_takings();
   void handle(GivingUp& call);
@@ -105,9 +111,13 @@ class PostgresCatalog final : public Catalog {
   void keep_changes();
   [[nodiscard]] SqlExpected<bool> keep(std::span<Change> changes);
   [[nodiscard]] SqlExpected<bool> apply(const Change& change);
+  [[nodiscard]] SqlExpected<std::optional<SessionSummary>> find_now(const Finding& call);
   [[nodiscard]] SqlExpected<RecordPtr> take_now(const Taking& call, std::optional<Error>& refusal);
+  [[nodiscard]] std::optional<bool> outcome();
+  [[nodiscard]] Error refusal_of(const Change& change, const SqlError& error);
   [[nodiscard]] SqlExpected<CatalogChanges> changes_now();
   [[nodiscard]] Error failure(const SqlError& error);
+  [[nodiscard]] TimePoint next_renewal() const;
   template <class Work>
   auto with_connection(Work&& work) -> decltype(work());
 
@@ -120,8 +130,11 @@ class PostgresCatalog final : public Catalog {
   Statement renew_;
   Statement end_run_;
   Statement give_up_all_;
-  Statement check_fence_;
+  Statement raise_fence_;
+  Statement get_transaction_;
+  Statement get_outcome_;
   Statement find_;
+  Statement get_owner_;
   Statement take_;
   Statement want_;
   Statement give_up_;
@@ -134,11 +147,14 @@ class PostgresCatalog final : public Catalog {
 
   // Owned by the thread that calls step().
   std::int64_t run_ = 0;
-  std::unordered_map<SessionId, std::int64_t> fences_;  // Of own sessions.
-  std::int64_t seen_ = 0;                               // Transactions before this one are seen by the last changes_now().
+  // Of own sessions. A commit raises it, too, so that a commit on another state than the one it was made from stores nothing.
+  std::unordered_map<SessionId, std::int64_t> fences_;
+  std::int64_t transaction_ = 0;  // The one that keep() has begun last.
+  std::int64_t seen_ = 0;         // Transactions before this one are seen by the last changes_now().
   TimePoint seen_at_{};
   TimePoint forgot_at_{};
   TimePoint renewed_at_{};
+  TimePoint next_renewal_try_{};
   TimePoint next_connect_{};
   std::vector<Call> taken_;
   std::vector<Change> changes_;

@@ -58,6 +58,7 @@ class SharedCatalog final : public kv::Catalog {
     SharedSessions::Entry* const own = own_entry(id);
     if (own == nullptr) return done(fenced(id));
     own->record = std::move(record);
+    fences_[id] = ++own->fence;
     own->changed = ++shared_.changes_count;
     done(Unit{});
   }
@@ -73,29 +74,38 @@ class SharedCatalog final : public kv::Catalog {
     if (found == shared_.entries.end()) return on_read(fail(ErrorCode::io_failed, "it is gone"));
     on_read(found->second.record);
   }
-  void take(const TenantId& tenant, const std::string& session, OnRead on_read) override {
+  void look_up(const TenantId& tenant, const std::string& session, OnFound on_found) override {
+    if (is_cut_off) return on_found(fail(ErrorCode::io_failed, "the database cannot be reached"));
+    const kv::SessionRecord* found = nullptr;
+    for (const auto& [id, entry] : shared_.entries) {
+      if (entry.record->tenant != tenant) continue;
+      if (entry.record->name == session || (found == nullptr && id.value == session)) found = entry.record.get();
+    }
+    if (found == nullptr) return on_found(fail(ErrorCode::session_unknown, "there is no such session"));
+    on_found(kv::summary_of(*found));
+  }
+  void take(const SessionId& id, OnRead on_read) override {
     ++takings;
     if (is_cut_off) return on_read(fail(ErrorCode::io_failed, "the database cannot be reached"));
-    for (auto& [id, entry] : shared_.entries) {
-      if (entry.record->tenant != tenant || (id.value != session && entry.record->name != session)) continue;
-      if (entry.owner != 0 && entry.owner != node_) {
-        entry.is_wanted = true;
-        return on_read(fail(ErrorCode::session_busy, std::format("it is in use on node {}", entry.owner)));
-      }
-      entry.owner = node_;
-      entry.is_wanted = false;
-      entry.changed = ++shared_.changes_count;
-      fences_[id] = ++entry.fence;
-      return on_read(entry.record);
+    const auto found = shared_.entries.find(id);
+    if (found == shared_.entries.end()) return on_read(fail(ErrorCode::session_unknown, "there is no such session"));
+    SharedSessions::Entry& entry = found->second;
+    if (entry.owner != 0 && entry.owner != node_) {
+      entry.is_wanted = true;
+      return on_read(fail(ErrorCode::session_busy, std::format("it is in use on node {}", entry.owner)));
     }
-    on_read(fail(ErrorCode::session_unknown, "there is no such session"));
+    entry.owner = node_;
+    entry.is_wanted = false;
+    entry.changed = ++shared_.changes_count;
+    fences_[id] = ++entry.fence;
+    on_read(entry.record);
   }
   void give_up(const SessionId& id) override {
-    if (SharedSessions::Entry* const own = own_entry(id); own != nullptr && !is_cut_off) {
-      own->owner = 0;
-      own->is_wanted = false;
-    }
     fences_.erase(id);
+    const auto found = shared_.entries.find(id);
+    if (found == shared_.entries.end() || found->second.owner != node_ || is_cut_off) return;
+    found->second.owner = 0;
+    found->second.is_wanted = false;
   }
   void changes(OnChanges on_changes) override {
     if (is_cut_off) return on_changes(fail(ErrorCode::io_failed, "the database cannot be reached"));

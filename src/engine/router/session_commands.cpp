@@ -357,7 +357,8 @@ Task<Expected<Unit>> SessionCommands::end_idle(Session& session) {
 // --- Responses
 
 Task<Expected<ResponseDetail>> SessionCommands::get_response(TenantId tenant, std::string session, std::string response) {
-  (void)co_await parts_.sessions.learn(tenant, session);
+  const auto learnt = co_await parts_.sessions.learn(tenant, session);
+  if (!learnt && learnt.error().code != ErrorCode::session_unknown) co_return learnt.error();
   if (parts_.sessions.find(tenant, session) == nullptr) co_return unknown_response(response);
   auto lock = co_await parts_.sessions.lock(tenant, session);
   if (!lock) co_return lock.error();
@@ -385,7 +386,8 @@ Task<Expected<ResponseDetail>> SessionCommands::cancel_response(TenantId tenant,
 }
 
 Task<Expected<Unit>> SessionCommands::forget_response(TenantId tenant, std::string session, std::string response) {
-  (void)co_await parts_.sessions.learn(tenant, session);
+  const auto learnt = co_await parts_.sessions.learn(tenant, session);
+  if (!learnt && learnt.error().code != ErrorCode::session_unknown) co_return learnt.error();
   if (parts_.sessions.find(tenant, session) == nullptr) co_return unknown_response(response);
   auto lock = co_await parts_.sessions.lock(tenant, session);
   if (!lock) co_return lock.error();

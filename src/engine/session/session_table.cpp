@@ -153,8 +153,12 @@ Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
   } else {
     lock = lock_now(session);
   }
+  if (session.is_gone) co_return unknown_session(session.summary.id.value);
   if (is_foreign(session)) {
-    if (auto owned = co_await own(session); !owned) co_return owned.error();
+    auto owned = co_await own(session);
+    // Those behind it would ask in vain for as long.
+    if (!owned) refuse_locks(session, owned.error());
+    if (!owned) co_return owned.error();
   } else if (session.record == nullptr) {
     auto record = co_await tasks_.ask<kv::RecordPtr>(
         [&](Reply<kv::RecordPtr> reply) { catalog_.read(session.summary.id, std::move(reply)); });
@@ -166,10 +170,10 @@ Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
 
 Task<Expected<Unit>> SessionTable::learn(TenantId tenant, std::string name) {
   if (!catalog_.is_shared() || find(tenant, name) != nullptr) co_return Unit{};
-  auto record =
-      co_await tasks_.ask<kv::RecordPtr>([&](Reply<kv::RecordPtr> reply) { catalog_.take(tenant, name, std::move(reply)); });
-  if (!record) co_return record.error();
-  if (find((*record)->id) == nullptr) adopt(kv::summary_of(**record));
+  auto found = co_await tasks_.ask<kv::SessionSummary>(
+      [&](Reply<kv::SessionSummary> reply) { catalog_.look_up(tenant, name, std::move(reply)); });
+  if (!found) co_return found.error();
+  take(std::move(*found));
   co_return Unit{};
 }
 
@@ -177,17 +181,24 @@ Task<Expected<Unit>> SessionTable::learn(TenantId tenant, std::string name) {
 Task<Expected<Unit>> SessionTable::own(Session& session) {
   const std::uint64_t lease = catalog_.lease();
   auto record = co_await tasks_.ask<kv::RecordPtr>(
-      [&](Reply<kv::RecordPtr> reply) { catalog_.take(session.summary.tenant, session.summary.id.value, std::move(reply)); });
+      [&](Reply<kv::RecordPtr> reply) { catalog_.take(session.summary.id, std::move(reply)); });
   if (!record) {
-    // Another daemon has ended it: it ends here with its lock.
-    if (record.error().code == ErrorCode::session_unknown) session.is_new = true;
+    // Another daemon has ended it: it ends here with its lock and its run, whose reply is not stored.
+    session.is_gone = record.error().code == ErrorCode::session_unknown;
+    if (session.is_gone) ++session.losses;
     co_return record.error();
+  }
+  const kv::SessionRecord& stored = **record;
+  const bool is_same = stored.id == session.summary.id && stored.tenant == session.summary.tenant &&
+                       stored.created_s == session.summary.created_s;
+  if (!is_same) {
+    co_return Error{ErrorCode::io_failed, std::format("session {} is another one in the database", session.summary.id.value)};
   }
   session.lease = lease;
   session.is_wanted = false;
-  if (session.record != nullptr && *session.record == **record) co_return Unit{};
+  if (session.record != nullptr && *session.record == stored) co_return Unit{};
   ++session.losses;
-  replace_summary(session, kv::summary_of(**record));
+  replace_summary(session, kv::summary_of(stored));
   session.record = std::move(*record);
   run_noting([&] { options_.on_committed(*session.record); });
   co_return Unit{};
@@ -209,7 +220,7 @@ void SessionTable::unlock(Session& session) {
 // Called when a lock or a run has ended: ends the session, grants the next lock or marks the session as unused.
 void SessionTable::settle(Session& session) {
   if (session.is_locked) return;
-  if (!session.is_running() && session.is_new) return erase(session);
+  if (!session.is_running() && (session.is_new || session.is_gone)) return erase(session);
   if (!session.is_running() && !session.ends.empty()) {
     tasks_.start(remove(lock_now(session)));
   } else if (!session.waiting.empty()) {
@@ -381,10 +392,11 @@ Task<> SessionTable::remove(SessionLock lock) {
   } catch (...) {
     removed = std::unexpected(thrown_error());
   }
-  if (removed || session.is_new) {
+  if (removed || session.is_gone) {
     session.is_new = true;  // The catalog does not have the session, so it ends with its lock.
     co_return;
   }
+  if (catalog_.is_shared() && removed.error().code == ErrorCode::limit_wait) session.lease = 0;
   for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(removed.error()));
   if (session.expires <= clock_.now()) session.expires = clock_.now() + kRemoveRetry;
   next_expiry_ = std::min(next_expiry_, session.expires);
@@ -404,10 +416,14 @@ void SessionTable::erase(Session& session) {
   for (Reply<SessionLock>& reply : session.waiting) reply(std::unexpected(unknown_session(session.summary.id.value)));
 }
 
+void SessionTable::refuse_locks(Session& session, const Error& error) {
+  for (Reply<SessionLock>& reply : std::exchange(session.waiting, {})) reply(std::unexpected(error));
+}
+
 void SessionTable::refuse_waiting(const Error& error) {
   for (auto& [id, session] : sessions_) {
     for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(error));
-    for (Reply<SessionLock>& reply : std::exchange(session.waiting, {})) reply(std::unexpected(error));
+    refuse_locks(session, error);
   }
 }
 
@@ -462,8 +478,7 @@ void SessionTable::take(kv::CatalogChanges changes) {
     if (!session.is_locked && !session.is_running()) erase(session);
   };
   if (changes.is_complete) {
-    std::set<SessionId> known;
-    for (const kv::SessionSummary& summary : changes.changed) known.insert(summary.id);
+    const std::set<SessionId> known(changes.all.begin(), changes.all.end());
     std::vector<SessionId> gone;
     for (const auto& [id, session] : sessions_) {
       if (session.lease == 0 && !known.contains(id)) gone.push_back(id);
@@ -476,7 +491,7 @@ void SessionTable::take(kv::CatalogChanges changes) {
   for (kv::SessionSummary& summary : changes.changed) take(std::move(summary));
   for (const SessionId& id : changes.wanted) {
     Session* session = find(id);
-    if (session == nullptr || session->lease == 0) continue;
+    if (session == nullptr) continue;
     session->is_wanted = true;
     if (!session->is_locked && !session->is_running()) give_up(*session);
   }
@@ -499,7 +514,8 @@ void SessionTable::give_up(Session& session) {
   set_used(session);
   session.record.reset();
   session.is_wanted = false;
-  if (std::exchange(session.lease, 0) != 0) catalog_.give_up(session.summary.id);
+  session.lease = 0;
+  catalog_.give_up(session.summary.id);
 }
 
 void SessionTable::check_invariants() const {

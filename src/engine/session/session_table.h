@@ -95,6 +95,7 @@ struct Session {
   bool is_locked = false;
   bool is_rewritten = false;  // Input that waits has made the template write the past differently.
   std::uint64_t lease = 0;    // Under which this daemon has taken it from a shared catalog; 0: it does not own it.
+  bool is_gone = false;       // The catalog has it no more: it ends with its lock and its run.
   bool is_wanted = false;     // Another daemon asks for it: it is given up when it is idle.
   std::uint32_t losses = 0;   // How often another daemon had it, and has changed it.
   bool is_new = false;  // Not in the catalog yet: the session ends with its lock and its run, if neither has committed it.
@@ -227,6 +228,7 @@ class SessionTable {
     return catalog_.is_shared() && !session.is_new && (session.lease == 0 || session.lease != catalog_.lease());
   }
   void give_up(Session& session);
+  void refuse_locks(Session& session, const Error& error);
   void forget_name(const kv::SessionSummary& named);
   void replace_summary(Session& session, kv::SessionSummary summary);
   void set_expiry(Session& session);

@@ -1,4 +1,5 @@
 // The session tables of several daemons that share a catalog.
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <memory>
@@ -292,9 +293,51 @@ TEST_F(SharedSessionsTest, ATimeToLiveBeginsAgainWithEveryDaemonsUse) {
   EXPECT_FALSE(shared_.entries.contains(SessionId{"s"}));
 }
 
-// Random daemons, locks, commits, losses and cuts: the chain of each session has every acknowledged growth once.
+TEST_F(SharedSessionsTest, ASessionThatWasDeletedElsewhereIsNotStoredAgain) {
+  a_.add(record("s"));
+  {
+    const SessionLock lock = a_.lock("s").value();
+    a_.table->begin_run(*lock, RequestId{1});
+  }
+  a_.catalog.end_lease();
+  b_.sync();
+  b_.table->end(*b_.find("s"), [](const Expected<Unit>&) {});
+  b_.work();
+  ASSERT_TRUE(shared_.entries.empty());
+  EXPECT_EQ(a_.refusal("s"), "E_SESSION_001");
+  EXPECT_EQ(a_.refusal("s"), "E_SESSION_001") << "while its reply goes on";
+  a_.table->end_run(*a_.find("s"));
+  a_.work();
+  EXPECT_TRUE(shared_.entries.empty());
+  EXPECT_EQ(a_.find("s"), nullptr);
+}
+
+// A session may have the id of another one as its name.
+TEST_F(SharedSessionsTest, ASessionIsTakenByItsIdAlone) {
+  a_.add(record("s"));
+  b_.sync();
+  b_.add(record("t", "s"));
+  EXPECT_EQ(b_.refusal("s"), "") << "the name comes first";
+  clock_.advance(seconds(61));
+  a_.sync();
+  const SessionLock lock = a_.result_of(a_.table->lock(*a_.table->find(SessionId{"s"}))).value();
+  EXPECT_EQ(lock->record->id.value, "s");
+}
+
+TEST_F(SharedSessionsTest, WhoeverWaitsBehindARefusedRequestIsRefused) {
+  a_.add(record("s"));
+  b_.sync();
+  const SessionLock lock = a_.lock("s").value();
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+}
+
+// Random daemons, locks that are held for a while, commits, lost leases and cuts: the chain of each session has every
+// acknowledged growth once.
 TEST_F(SharedSessionsTest, WhateverHappensNoAcknowledgedChangeIsLost) {
-  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+  std::size_t grown = 0;
+  std::size_t refused = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     testing::SharedSessions shared;
@@ -304,11 +347,17 @@ TEST_F(SharedSessionsTest, WhateverHappensNoAcknowledgedChangeIsLost) {
       nodes[random.next_below(3)].add(record("s" + std::to_string(i), "name" + std::to_string(i)));
       expected.push_back(1);
     }
+    struct Held {
+      Node* node;
+      std::size_t which;
+      SessionLock lock;
+    };
+    std::vector<Held> held;
     for (int action = 0; action < 300; ++action) {
       Node& node = nodes[random.next_below(3)];
       const std::size_t which = random.next_below(4);
       const SessionId id{"s" + std::to_string(which)};
-      switch (random.next_below(7)) {
+      switch (random.next_below(8)) {
         case 0:
           node.sync();
           break;
@@ -321,20 +370,38 @@ TEST_F(SharedSessionsTest, WhateverHappensNoAcknowledgedChangeIsLost) {
         case 3:
           clock_.advance(seconds(static_cast<std::int64_t>(random.next_below(40))));
           break;
-        default: {
+        case 4:
+        case 5: {
+          const bool is_held =
+              std::ranges::any_of(held, [&](const Held& each) { return each.node == &node && each.which == which; });
+          if (is_held) break;  // A second request would wait for the first.
           auto lock = node.lock(random.next_below(2) == 0 ? id.value : "name" + std::to_string(which));
           if (!lock) break;
           EXPECT_EQ((*lock)->record->chain.size(), expected[which]);
-          if (random.next_below(4) == 0) node.catalog.end_lease();
+          held.push_back({&node, which, std::move(*lock)});
+          break;
+        }
+        default: {
+          if (held.empty()) break;
+          const auto picked = held.begin() + static_cast<std::ptrdiff_t>(random.next_below(held.size()));
           const std::size_t tokens = 1 + random.next_below(5);
-          if (node.grow(**lock, tokens)) expected[which] += tokens;
+          if (picked->node->grow(*picked->lock, tokens)) {
+            expected[picked->which] += tokens;
+            ++grown;
+          } else {
+            ++refused;
+          }
+          if (random.next_below(2) == 0) held.erase(picked);
         }
       }
     }
+    held.clear();
     for (std::size_t which = 0; which < expected.size(); ++which) {
       EXPECT_EQ(shared.entries.at(SessionId{"s" + std::to_string(which)}).record->chain.size(), expected[which]);
     }
   }
+  EXPECT_GT(grown, 1000u);
+  EXPECT_GT(refused, 1000u);
 }
 
 }  // namespace
