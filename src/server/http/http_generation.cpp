@@ -1,6 +1,7 @@
 #include "server/http/http_generation.h"
 
 #include <format>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -61,9 +62,8 @@ void GenerationSink::begin_event() {
 }
 
 bool GenerationSink::send_event() {
-  const std::string& bytes = bytes_;
-  if (outbox_->append_unless_full([&bytes](std::string& out) { out += bytes; })) return true;
-  refused_first_ = bytes.substr(0, first_bytes_);
+  if (outbox_->append_unless_full([bytes = std::string_view(bytes_)](std::string& out) { out += bytes; })) return true;
+  refused_first_ = bytes_.substr(0, first_bytes_);
   return false;
 }
 
@@ -76,8 +76,7 @@ void GenerationSink::keep_alive() {
     bytes_.clear();
     encoder_->append_waiting(bytes_);
   }
-  const std::string& bytes = bytes_;
-  outbox_->append([&bytes](std::string& out) { out += bytes; });
+  outbox_->append([bytes = std::string_view(bytes_)](std::string& out) { out += bytes; });
 }
 
 void GenerationSink::append_failure(std::string& out) {
