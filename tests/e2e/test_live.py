@@ -87,7 +87,8 @@ class Live(uma.DaemonTest):
         busy = events.until(lambda snapshot: "decode" in states(snapshot) and any(call["pause_ms"] for call in snapshot["calls"]), "a stream")
         slot = next(slot for slot in busy["workers"][0]["slots"] if slot["state"] == "decode")
         self.assertGreater(slot["tokens"], slot["prompt_tokens"])
-        self.assertEqual(1, busy["models"][0]["in_use"])
+        # The request, and perhaps the preparation of its prompt, which had ended when the router last looked.
+        self.assertIn(busy["models"][0]["in_use"], (1, 2))
         self.assertLess(abs(busy["calls"][-1]["began_ms"] - busy["unix_ms"]), 60_000)
         self.assertEqual([slot["tenant"]], [tenant["tenant"] for tenant in busy["tenants"]])
         self.cancel(client, ids)
