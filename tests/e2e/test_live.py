@@ -87,7 +87,8 @@ class Live(uma.DaemonTest):
         busy = events.until(lambda snapshot: "decode" in states(snapshot) and any(call["pause_ms"] for call in snapshot["calls"]), "a stream")
         slot = next(slot for slot in busy["workers"][0]["slots"] if slot["state"] == "decode")
         self.assertGreater(slot["tokens"], slot["prompt_tokens"])
-        self.assertEqual(1, busy["models"][0]["in_use"])
+        # The request, and perhaps the preparation of its prompt, which had ended when the router last looked.
+        self.assertIn(busy["models"][0]["in_use"], (1, 2))
         self.assertLess(abs(busy["calls"][-1]["began_ms"] - busy["unix_ms"]), 60_000)
         self.assertEqual([slot["tenant"]], [tenant["tenant"] for tenant in busy["tenants"]])
         self.cancel(client, ids)
@@ -128,6 +129,7 @@ class Live(uma.DaemonTest):
             self.assert_error(client.call(type="watch", history_s=3601), "E_PROTO_003", "history_s")
 
     def test_watchers_that_vanish_leave_nothing(self):
+        self.client.call(type="ping")  # the connection of this test counts
         before = self.daemon.descriptors()
         for _ in range(40):  # more than may watch at once
             with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=uma.WAIT_S)) as connection:

@@ -117,17 +117,20 @@ class Robustness(uma.DaemonTest):
         self.stream_beside(lambda: come_and_go(200))  # first allocates what is allocated once
         self.wait_idle()
         uma.until(lambda: self.daemon.descriptors() == descriptors, "as many descriptors as before")
-        rss = self.daemon.rss_bytes()
-        replies = self.stream_beside(lambda: come_and_go(1000))
-        for reply in replies:
-            self.assertEqual("length", reply.reason)
-            self.assertEqual(SAID, reply.text)
-        self.wait_idle()
-        uma.until(lambda: self.daemon.descriptors() == descriptors, "as many descriptors as before")
-        grown = self.daemon.rss_bytes() - rss
-        print(f"\n  1,000 connections: RSS {grown / 1024:+.0f} KiB, descriptors +0", end=" ")
-        if not uma.IS_SANITIZED:  # sanitizers keep freed memory in quarantine
-            self.assertLessEqual(grown, 1 << 20)
+        # What is allocated once may come late, so one of three rounds may grow; what is lost with each connection grows in all.
+        for _ in range(3):
+            rss = self.daemon.rss_bytes()
+            replies = self.stream_beside(lambda: come_and_go(1000))
+            for reply in replies:
+                self.assertEqual("length", reply.reason)
+                self.assertEqual(SAID, reply.text)
+            self.wait_idle()
+            uma.until(lambda: self.daemon.descriptors() == descriptors, "as many descriptors as before")
+            grown = self.daemon.rss_bytes() - rss
+            print(f"\n  1,000 connections: RSS {grown / 1024:+.0f} KiB, descriptors +0", end=" ")
+            if grown <= 1 << 20 or uma.IS_SANITIZED:  # sanitizers keep freed memory in quarantine
+                return
+        self.fail("each thousand connections take more than 1 MiB")
 
     def test_five_hundred_connections_at_once(self):
         clients = [self.another_client() for _ in range(500)]
