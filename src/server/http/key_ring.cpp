@@ -38,10 +38,6 @@ bool has_lost_rights(const std::vector<ApiKey>& keys, const Account* caller) {
   return std::ranges::none_of(keys, [&](const ApiKey& key) { return key.is_admin && key.digest == *caller->digest(); });
 }
 
-std::unexpected<KeyRefusal> refuse_former_administrator() {
-  return refuse(401, "the key of this request is no administrator's any more");
-}
-
 // Ends an edit that is refused.
 std::unexpected<Error> leave_file() {
   return fail(ErrorCode::proto_field, "");
@@ -143,80 +139,79 @@ void KeyRing::remove(std::string name, AccountPtr caller, Reply<KeyOutcome<Unit>
                [this, name = std::move(name), caller = std::move(caller)] { return remove_now(name, caller.get()); });
 }
 
-Expected<KeyOutcome<NewKey>> KeyRing::add_now(const ApiKey& wanted, const Account* caller) {
-  KeyOutcome<NewKey> outcome;
+// Writes what `edit` makes of the file's text and its keys, and puts it into effect. A refusal in `outcome` leaves the file as
+// it is.
+template <class T, class Edit>
+Expected<KeyOutcome<T>> KeyRing::edit_keys(const Account* caller, const Edit& edit) {
+  KeyOutcome<T> outcome;
   std::vector<ApiKey> after;
   bool is_written = false;
-  const auto edited = edit_file(
-      path_, kKeysFile,
-      [&](const std::string& text) -> Expected<std::string> {
-        const auto keys = keys_in(path_, text);
-        if (!keys) return std::unexpected(keys.error());
-        if (has_lost_rights(*keys, caller)) {
-          outcome = refuse_former_administrator();
-          return leave_file();
-        }
-        if (find_key(*keys, wanted.name) != nullptr) {
+  const auto change = [&](const std::string& text) -> Expected<std::string> {
+    const auto keys = keys_in(path_, text);
+    if (!keys) return std::unexpected(keys.error());
+    if (has_lost_rights(*keys, caller)) {
+      outcome = refuse(401, "the key of this request is no administrator's any more");
+      return leave_file();
+    }
+    Expected<std::string> next = edit(text, *keys, outcome);
+    if (!outcome) return leave_file();
+    if (!next) return next;
+    auto changed = keys_in(path_, *next);
+    if (!changed) return std::unexpected(std::move(changed.error()));
+    after = *std::move(changed);
+    return next;
+  };
+  const auto edited = edit_file(path_, kKeysFile, change, &is_written);
+  if (!outcome) return outcome;
+  if (edited || is_written) apply(after);
+  if (!edited) return std::unexpected(edited.error());
+  return outcome;
+}
+
+Expected<KeyOutcome<NewKey>> KeyRing::add_now(const ApiKey& wanted, const Account* caller) {
+  using Keys = std::vector<ApiKey>;
+  auto done = edit_keys<NewKey>(
+      caller, [&](const std::string& text, const Keys& keys, KeyOutcome<NewKey>& outcome) -> Expected<std::string> {
+        if (find_key(keys, wanted.name) != nullptr) {
           outcome = refuse(409, std::format("there is a key {}: choose another name, or delete that key", wanted.name));
           return leave_file();
         }
-        if (keys->size() >= kKeysMax) {
-          outcome = refuse(409, std::format("there are {} keys, and that is the limit: delete some", keys->size()));
+        if (keys.size() >= kKeysMax) {
+          outcome = refuse(409, std::format("there are {} keys, and that is the limit: delete some", keys.size()));
           return leave_file();
         }
         auto made = make_api_key(wanted.name, wanted);
         if (!made) return std::unexpected(std::move(made.error()));
         std::string next = std::format("{}{}{}\n", text, text.empty() || text.ends_with('\n') ? "" : "\n", made->line);
-        auto all = keys_in(path_, next);
-        if (!all) return std::unexpected(std::move(all.error()));
-        after = *std::move(all);
         outcome = *std::move(made);
         return next;
-      },
-      &is_written);
-  if (!outcome) return outcome;
-  if (edited || is_written) apply(after);
-  if (!edited) return std::unexpected(edited.error());
-  log_info("keys    {}: made over HTTP", wanted.name);
-  return outcome;
+      });
+  if (done && *done) log_info("keys    {}: made over HTTP", wanted.name);
+  return done;
 }
 
 Expected<KeyOutcome<Unit>> KeyRing::remove_now(const std::string& name, const Account* caller) {
-  KeyOutcome<Unit> outcome;
   if (caller != nullptr && caller->key_name() == name) {
-    outcome = refuse(409, "it is the key of this request: delete it with another key");
-    return outcome;
+    return KeyOutcome<Unit>(refuse(409, "it is the key of this request: delete it with another key"));
   }
-  std::vector<ApiKey> after;
-  bool is_written = false;
-  const auto edited = edit_file(
-      path_, kKeysFile,
-      [&](const std::string& text) -> Expected<std::string> {
-        const auto keys = keys_in(path_, text);
-        if (!keys) return std::unexpected(keys.error());
-        const ApiKey* key = find_key(*keys, name);
-        std::string next = without_api_key(text, name);
-        auto left = keys_in(path_, next);
-        if (!left) return std::unexpected(std::move(left.error()));
+  using Keys = std::vector<ApiKey>;
+  auto done = edit_keys<Unit>(
+      caller, [&](const std::string& text, const Keys& keys, KeyOutcome<Unit>& outcome) -> Expected<std::string> {
+        const ApiKey* key = find_key(keys, name);
+        const auto stays = [&](const ApiKey& each) { return each.name != name; };
         // Of a key that was taken out of the file by hand, the file has nothing any more.
         const bool is_known =
             key != nullptr || std::ranges::contains(*entries(), name, [](const Entry& e) { return e.key.name; });
         if (!is_known) outcome = refuse(404, "there is no key of this name");
-        if (key != nullptr && key->is_admin && !std::ranges::contains(*left, true, &ApiKey::is_admin))
-          outcome = refuse(409, "it is the only key of an administrator: make another one before");
+        const bool is_last_admin = key != nullptr && key->is_admin &&
+                                   std::ranges::none_of(keys, [&](const ApiKey& each) { return stays(each) && each.is_admin; });
+        if (is_last_admin) outcome = refuse(409, "it is the only key of an administrator: make another one before");
         // An empty file must not open a daemon that was meant to be locked.
-        if (left->empty()) outcome = refuse(409, "it is the last key: make another one before");
-        if (has_lost_rights(*keys, caller)) outcome = refuse_former_administrator();
-        if (!outcome) return leave_file();
-        after = *std::move(left);
-        return next;
-      },
-      &is_written);
-  if (!outcome) return outcome;
-  if (edited || is_written) apply(after);
-  if (!edited) return std::unexpected(edited.error());
-  log_info("keys    {}: deleted over HTTP", name);
-  return outcome;
+        if (std::ranges::none_of(keys, stays)) outcome = refuse(409, "it is the last key: make another one before");
+        return without_api_key(text, name);
+      });
+  if (done && *done) log_info("keys    {}: deleted over HTTP", name);
+  return done;
 }
 
 }  // namespace uma::server

@@ -70,6 +70,8 @@ class KeyRing {
   void change(Reply<KeyOutcome<T>> reply, MoveOnlyFunction<Expected<KeyOutcome<T>>()> work);
   void run_changes();
   [[nodiscard]] std::optional<MoveOnlyFunction<void()>> next_change();
+  template <class T, class Edit>
+  [[nodiscard]] Expected<KeyOutcome<T>> edit_keys(const Account* caller, const Edit& edit);
   [[nodiscard]] Expected<KeyOutcome<NewKey>> add_now(const ApiKey& wanted, const Account* caller);
   [[nodiscard]] Expected<KeyOutcome<Unit>> remove_now(const std::string& name, const Account* caller);
   // Puts these keys into effect. Keys that have not changed keep their accounts, and with them what is left of their limits.
