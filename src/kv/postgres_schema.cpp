@@ -111,9 +111,7 @@ SqlExpected<Unit> migrate_postgres(SqlConnection& connection) {
   const std::vector<std::string> shared(kSharedSteps.begin(), kSharedSteps.end());
   if (done) done = apply(connection, "sessions", sessions);
   if (done) done = apply(connection, "shared", shared);
-  if (done) return connection.run("COMMIT");
-  (void)connection.run("ROLLBACK");
-  return done;
+  return done ? connection.run("COMMIT") : done;
 }
 
 }  // namespace uma::kv

@@ -315,7 +315,7 @@ Expected<SessionList> SessionCommands::list(const TenantId& tenant, const Sessio
     last = &session;
     return true;
   });
-  if (list.has_more) list.next = position_text(position_of(last->summary, request.order));
+  if (list.has_more && last != nullptr) list.next = position_text(position_of(last->summary, request.order));
   return list;
 }
 
