@@ -64,8 +64,8 @@ class Reporter(unittest.TestResult):
         self.pipe = pipe
         self.began = time.monotonic()
 
-    def report(self, test, outcome, text=""):
-        line = {"test": test.id(), "outcome": outcome, "text": text, "seconds": time.monotonic() - self.began}
+    def report(self, test, outcome, why="", text=""):
+        line = {"test": test.id(), "outcome": outcome, "why": why, "text": text, "seconds": time.monotonic() - self.began}
         self.pipe.write(json.dumps(line) + "\n")
         self.pipe.flush()
 
@@ -74,7 +74,8 @@ class Reporter(unittest.TestResult):
         self.began = time.monotonic()
 
     def fail(self, test, problem):
-        self.report(test, "FAILED", "".join(traceback.format_exception(*problem)))
+        why = traceback.format_exception_only(*problem[:2])[-1].strip().partition("\n")[0]
+        self.report(test, "FAILED", why[:500], "".join(traceback.format_exception(*problem)))
 
     def addSuccess(self, test):
         self.report(test, "ok")
@@ -96,7 +97,7 @@ class Reporter(unittest.TestResult):
         self.report(test, "ok")
 
     def addUnexpectedSuccess(self, test):
-        self.report(test, "FAILED", "passed, but is marked as one that fails")
+        self.report(test, "FAILED", "it passed, but is marked as one that fails")
 
 
 def run_class(tests, pipe):
@@ -151,7 +152,7 @@ class Runner:
             try:
                 self.run_one(name, tests)
             except Exception:  # an error of the runner: it is reported for this class, and the next class still runs
-                self.tell({"test": name, "outcome": "FAILED", "seconds": 0, "text": traceback.format_exc()})
+                self.tell({"test": name, "outcome": "FAILED", "why": "the runner failed", "seconds": 0, "text": traceback.format_exc()})
             with self.lock:
                 self.classes_ended += 1
 
@@ -187,8 +188,7 @@ class Runner:
         listener.join(10)
         missing = [test for test in tests if test not in seen]
         if (status != 0 or missing) and not has_failed and not self.is_stopped:
-            self.tell({"test": name, "outcome": "FAILED", "seconds": 0,
-                       "text": f"its process ended with status {status}, without {missing}\n"})
+            self.tell({"test": name, "outcome": "FAILED", "seconds": 0, "why": f"its process ended with status {status}, without {missing}", "text": ""})
             has_failed = True
         if has_failed:
             with self.lock:
@@ -197,13 +197,13 @@ class Runner:
     def tell(self, outcome):
         with self.lock:
             self.counts[outcome["outcome"]] += 1
-            print(f"{outcome['outcome']:<7} {outcome['seconds']:6.1f} s  {outcome['test']}"
-                  f"{'  (' + outcome['text'] + ')' if outcome['outcome'] == 'skipped' else ''}", flush=True)
+            why = f"  ({outcome['why']})" if outcome["why"] else ""
+            print(f"{outcome['outcome']:<7} {outcome['seconds']:6.1f} s  {outcome['test']}{why}", flush=True)
             if outcome["outcome"] == "FAILED":
                 self.failed.append(outcome["test"])
                 print(outcome["text"], flush=True)
             if outcome["outcome"] == "skipped":
-                self.skipped[outcome["text"]] += 1
+                self.skipped[outcome["why"]] += 1
 
 
 def main():
