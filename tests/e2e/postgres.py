@@ -23,9 +23,10 @@ def needed(test_class):
 
 
 class Postgres:
-    """A server that runs in the block, with the database `uma`."""
+    """A server that runs in the block, with the database `uma`. `fsync`: a commit waits for the disk."""
 
-    def __init__(self):
+    def __init__(self, fsync=False):
+        self.fsync = "on" if fsync else "off"
         self.bin = programs()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-pg-"))
         self.process = None
@@ -39,7 +40,7 @@ class Postgres:
     def start(self):
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
-                [self.bin / "postgres", "-D", self.folder / "data", "-k", self.folder, "-c", "listen_addresses=", "-c", "fsync=off"],
+                [self.bin / "postgres", "-D", self.folder / "data", "-k", self.folder, "-c", "listen_addresses=", "-c", f"fsync={self.fsync}"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, **self.user)
         end = time.monotonic() + 60
         while self.run_sql("SELECT 1", "postgres") is None:
