@@ -294,7 +294,7 @@ class Signals(unittest.TestCase):
             events = json.loads(printed)["traceEvents"]
             threads = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
             decodes = [event for event in events if event["name"] == "decode"]
-            self.assertEqual([1] * 4, [event["args"]["rows"] for event in decodes], "the first token comes from the prompt's call")
+            self.assertEqual([1] * 4, [event["args"]["sequences"] for event in decodes], "the first token comes from the prompt's call")
             self.assertEqual({"uma-lane-0"}, {threads[event["tid"]] for event in decodes})
             self.assertTrue(all(event["dur"] > 0 for event in decodes))
             stages = [event["name"] for event in events if event["ph"] == "b"]

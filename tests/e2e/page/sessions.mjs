@@ -300,7 +300,10 @@ export async function append_fails(scenario, { model, first, lost, draft }) {
   await tab.message().fill(draft);
   await release('abort');
   const told = await tab.alert().filter({ hasText: 'Close' }).innerText();
-  const message = await tab.message().inputValue();
+  const message = await tab.until(async () => {
+    const text = await tab.message().inputValue();
+    return text !== draft && text;
+  }, 'the message is back in the field');
   await tab.message().press('Enter');
   await tab.finished(2);
   return { id: tab.id(), told, message };
