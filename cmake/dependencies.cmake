@@ -16,6 +16,7 @@ endif()
 find_package(CURL 7.88 REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto SSL)
 find_package(SQLite3 3.37 REQUIRED)
+find_package(PostgreSQL 14 REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(PNG 1.6 REQUIRED)
 

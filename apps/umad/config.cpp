@@ -15,7 +15,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include "base/text.h"
+#include "kv/postgres.h"
 #include "umad/config_value.h"
+#include "umad/machine.h"
 #include "umad/settings.h"
 
 namespace uma::umad {
@@ -498,6 +500,10 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   if (config.http_tls_certificate.empty() != config.http_tls_key.empty()) {
     problems.emplace_back("http: TLS needs both http.tls_certificate and http.tls_key");
   }
+  // Settings are shown to people and stand in files that others can read.
+  if (kv::shown_address(config.catalog) != config.catalog) {
+    problems.emplace_back("catalog: the address has a password, which belongs in ~/.pgpass, PGPASSFILE or PGPASSWORD");
+  }
   if (config.reproducible != Reproducible::off) make_reproducible(config, problems);
   if (config.data_dir.empty()) {
     if (const std::string state = folder_of(environment, "XDG_STATE_HOME", ".local/state"); !state.empty()) {
@@ -518,6 +524,10 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   if (!problems.empty()) return std::unexpected(Exit{1, error_text(problems)});
   if (flags->prints_config) return std::unexpected(Exit{0, config_text(config)});
   return config;
+}
+
+std::string node_of(const Config& config) {
+  return config.node.empty() ? host_name() : config.node;
 }
 
 }  // namespace uma::umad

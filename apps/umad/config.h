@@ -76,6 +76,8 @@ struct Config {
   std::string models_file;
   std::vector<std::string> models_dirs;  // More folders of models, searched before models_dir.
   PoolOptions pool;
+  std::string catalog;              // Address of the PostgreSQL database that has the sessions; empty: a file in data_dir.
+  std::string node;                 // The name of this daemon among those that share a catalog; default: the host's.
   std::string data_dir;             // Default: $XDG_STATE_HOME/uma, else ~/.local/state/uma.
   std::int32_t sequence_cells = 0;  // Most tokens of one conversation; 0: what the cells give each slot.
   std::int32_t kv_cells = 0;        // KV cells of one worker, shared by its slots; 0: chosen by model and free memory.
@@ -171,5 +173,8 @@ struct PassedAddresses {
 
 // Reads YAML text into `config`. Returns the mistakes, each as "NAME:LINE:COLUMN: message"; `name` is the name of the file.
 [[nodiscard]] std::vector<std::string> apply_yaml(Config& config, const std::string& yaml, std::string_view name);
+
+// The daemon's name among those that share a catalog.
+[[nodiscard]] std::string node_of(const Config& config);
 
 }  // namespace uma::umad

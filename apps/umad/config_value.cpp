@@ -144,6 +144,28 @@ Reader<std::string> path() {
   };
 }
 
+Reader<std::string> database_address() {
+  return [](std::string_view text) -> std::expected<std::string, std::string> {
+    if (!text.starts_with("postgresql://") && !text.starts_with("postgres://")) {
+      return std::unexpected("the address of a PostgreSQL database, such as postgresql://uma@db.example/uma");
+    }
+    return std::string(text);
+  };
+}
+
+Reader<std::string> node_name() {
+  return [](std::string_view text) -> std::expected<std::string, std::string> {
+    constexpr std::size_t kBytesMax = 64;
+    const auto is_allowed = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    };
+    if (text.empty() || text.size() > kBytesMax || !std::ranges::all_of(text, is_allowed)) {
+      return std::unexpected("a name of at most 64 letters, digits, '-', '_' and '.'");
+    }
+    return std::string(text);
+  };
+}
+
 Reader<std::vector<std::string>> paths() {
   return [read = path()](std::string_view text) -> std::expected<std::vector<std::string>, std::string> {
     std::vector<std::string> list;

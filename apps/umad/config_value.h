@@ -30,6 +30,10 @@ using Reader = std::function<std::expected<T, std::string>(std::string_view text
 [[nodiscard]] Reader<std::string> one_of(std::initializer_list<std::string_view> words);
 // A file name: not empty, no NUL byte.
 [[nodiscard]] Reader<std::string> path();
+// The URI of a PostgreSQL database.
+[[nodiscard]] Reader<std::string> database_address();
+// A name in headers and logs: 1 to 64 letters, digits, '-', '_' and '.'.
+[[nodiscard]] Reader<std::string> node_name();
 // File names, one per line.
 [[nodiscard]] Reader<std::vector<std::string>> paths();
 // A path that is short enough for a Unix socket's address.

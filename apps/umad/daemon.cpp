@@ -295,6 +295,7 @@ bool Daemon::open_http() {
                                            .cors_origins = config_.http_cors_origins,
                                            .access_log = config_.http_access_log,
                                            .version = UMA_VERSION,
+                                           .node = config_.catalog.empty() ? "" : node_of(config_),
                                            .settings = setting_values(config_),
                                            .page = std::move(page),
                                            .library = &library_,

@@ -1,8 +1,10 @@
 #include "umad/machine.h"
 
+#include <array>
 #include <fstream>
 #include <string_view>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "llm/llama_model.h"
 #include "umad/cpu_count.h"
@@ -24,6 +26,18 @@ std::string value_of(std::string_view line) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  constexpr std::size_t kBytesMax = 64;
+  std::array<char, kBytesMax + 1> name{};
+  if (::gethostname(name.data(), kBytesMax) != 0 || name[0] == '\0') return "umad";
+  std::string clean(name.data());
+  for (char& c : clean) {
+    const bool is_allowed = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+    if (!is_allowed) c = '-';
+  }
+  return clean;
+}
 
 std::string cpu_name(const std::filesystem::path& cpuinfo) {
   std::ifstream file(cpuinfo);

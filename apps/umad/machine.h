@@ -17,6 +17,9 @@ struct Machine {
 
 [[nodiscard]] Machine this_machine();
 
+// The machine's name in the network, as a node name (config_value.h).
+[[nodiscard]] std::string host_name();
+
 // CPU model of this machine, like Machine::cpu.
 [[nodiscard]] std::string own_cpu_name();
 

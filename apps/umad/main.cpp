@@ -18,6 +18,7 @@
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/thread_name.h"
+#include "kv/postgres_catalog.h"
 #include "kv/sqlite_catalog.h"
 #include "llm/devices.h"
 #include "llm/library_version.h"
@@ -70,6 +71,12 @@ void start_log() {
   init_log(shows_debug ? LogLevel::debug : LogLevel::info);
 }
 
+Expected<std::unique_ptr<kv::Catalog>> open_catalog(const Config& config) {
+  const std::string file = config.data_dir + "/catalog.db";
+  if (config.catalog.empty()) return kv::SqliteCatalog::open(file);
+  return kv::PostgresCatalog::open({.address = config.catalog, .node = node_of(config), .lock = file});
+}
+
 int run_umad(const Config& config, server::PassedSockets passed, const std::optional<Supervised>& supervised) {
   log_start(config);
   raise_descriptor_limit();
@@ -89,7 +96,7 @@ int run_umad(const Config& config, server::PassedSockets passed, const std::opti
     return 1;
   }
   for (const std::string& remark : models->registry->remarks()) log_info("models  {}", remark);
-  auto catalog = kv::SqliteCatalog::open(config.data_dir + "/catalog.db");
+  auto catalog = open_catalog(config);
   if (!catalog) {
     log_error("catalog {}", catalog.error().message);
     return 1;

@@ -221,6 +221,10 @@ const std::vector<Setting>& settings() {
        "UMA_MAX_TOKENS", "--max-tokens", "limit of a reply in tokens; 0: none, a reply ends when its context is full"},
       {"", "data_dir", store(path(), [](auto& c) -> auto& { return c.data_dir; }), "UMA_DATA_DIR", "--data-dir",
        "folder for sessions, KV states and profiles", "$XDG_STATE_HOME/uma, or ~/.local/state/uma"},
+      {"", "catalog", store(database_address(), [](auto& c) -> auto& { return c.catalog; }), "UMA_CATALOG", "--catalog",
+       "PostgreSQL database of the sessions, which several umads share", "a file in the data folder"},
+      {"", "node", store(node_name(), [](auto& c) -> auto& { return c.node; }), "UMA_NODE", "--node",
+       "name of this umad among those that share a catalog", "the host's name"},
       {"", "policy", words(policies, [](auto& c) -> auto& { return c.policy.policy; }), nullptr, "--policy",
        "how requests share a worker: continuous, static_batch, iterative, time_slice or sequential"},
 

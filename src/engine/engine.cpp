@@ -68,7 +68,8 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
             router_.post([this, result = std::move(result)]() mutable { router_.generations().on_result(std::move(result)); });
           },
           [this] { router_.post([this] { router_.on_lost(); }); }) {
-  if (options_.image_encoder.kept) options_.image_encoder.kept->remove_others(router_.image_ids());
+  // Of a shared catalog only the records say which images are used, and those are not read at the start.
+  if (options_.image_encoder.kept && !catalog_->is_shared()) options_.image_encoder.kept->remove_others(router_.image_ids());
 }
 
 // Adds a question to the store's options: whether lanes compute at the moment.

@@ -88,10 +88,21 @@ struct SessionSummary : SessionHead {
 // The `extra` of each message that has images.
 [[nodiscard]] std::vector<std::string> image_extras(const SessionRecord& record);
 
+// What other daemons have done with a shared catalog since the last question.
+struct CatalogChanges {
+  std::vector<SessionSummary> changed;  // Of sessions that this daemon does not own. A session may come again unchanged.
+  std::vector<SessionId> ended;
+  std::vector<SessionId> wanted;  // Sessions of this daemon that another one asks for.
+  bool is_complete = false;       // `all` has the ids of all sessions; others have ended.
+  std::vector<SessionId> all;
+};
+
 class Catalog {
  public:
   using Done = MoveOnlyFunction<void(Expected<Unit>)>;
   using OnRead = MoveOnlyFunction<void(Expected<RecordPtr>)>;
+  using OnFound = MoveOnlyFunction<void(Expected<SessionSummary>)>;
+  using OnChanges = MoveOnlyFunction<void(Expected<CatalogChanges>)>;
 
   virtual ~Catalog() = default;
   // Returns the stored sessions. Requires: called once, before anything else.
@@ -109,6 +120,28 @@ class Catalog {
   // Reads a session that has no pending change. `on_read` is called once, from any thread. Errors: E_IO_001, also for an
   // unknown or damaged session.
   virtual void read(const SessionId& id, OnRead on_read) = 0;
+  // --- A catalog that several daemons share. A session has at most one owner among them, and only the owner may commit or
+  // remove it: a commit of another one fails with E_LIMIT_003 and has no effect. If the connection to the database
+  // is lost in a commit and does not come back, the error is the same and the effect unknown. After either, the session must be
+  // taken again.
+
+  [[nodiscard]] virtual bool is_shared() const { return false; }
+  // The number of the present lease, as long as which no other daemon can take this one's sessions; 0: it has ended. Others may
+  // have what was taken under an earlier one. Any thread.
+  [[nodiscard]] virtual std::uint64_t lease() const { return 1; }
+  // Finds a session by the tenant's name for it, else by its id. Errors: E_SESSION_001; E_IO_001.
+  virtual void look_up(const TenantId& /*tenant*/, const std::string& /*session*/, OnFound on_found) {
+    on_found(fail(ErrorCode::session_unknown, "the catalog is not shared"));
+  }
+  // Makes this daemon the owner of a session, and reads it. Errors: E_SESSION_001 for no such session; E_SESSION_002 if another
+  // daemon owns it and does not give it up in time; E_IO_001.
+  virtual void take(const SessionId& /*id*/, OnRead on_read) {
+    on_read(fail(ErrorCode::session_unknown, "the catalog is not shared"));
+  }
+  // Gives a session up, whether or not the daemon knows that it owns it.
+  virtual void give_up(const SessionId& /*id*/) {}
+  virtual void changes(OnChanges on_changes) { on_changes(CatalogChanges{}); }
+
   // Ends wait(). step() still handles the calls made before.
   virtual void close() {}
 

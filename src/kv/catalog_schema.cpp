@@ -134,7 +134,7 @@ std::span<const std::string_view> schema_steps() {
   return kSteps;
 }
 
-SqlExpected<std::int64_t> schema_version(const Database& database) {
+SqlExpected<std::int64_t> schema_version(Database& database) {
   return read_integer(database, "PRAGMA user_version");
 }
 

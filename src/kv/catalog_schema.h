@@ -13,7 +13,7 @@ namespace uma::kv {
 [[nodiscard]] std::span<const std::string_view> schema_steps();
 
 // The file's version (PRAGMA user_version).
-[[nodiscard]] SqlExpected<std::int64_t> schema_version(const Database& database);
+[[nodiscard]] SqlExpected<std::int64_t> schema_version(Database& database);
 // Executes the missing steps, each in one transaction. Requires: the file's version is at most steps.size().
 [[nodiscard]] SqlExpected<Unit> migrate(Database& database, std::span<const std::string_view> steps);
 

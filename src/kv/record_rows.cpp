@@ -4,10 +4,10 @@
 #include <array>
 #include <cstring>
 #include <format>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <span>
-#include <sqlite3.h>
 #include <utility>
 
 #include <xxhash.h>
@@ -79,6 +79,20 @@ bool is_count(std::int64_t number) {
   return number >= 0 && number <= std::numeric_limits<std::int32_t>::max();
 }
 
+// Inserts a row, or replaces the one with the same key, which its first `keys_count` columns are.
+std::string upsert(std::string_view table, std::size_t keys_count, std::initializer_list<std::string_view> columns) {
+  std::string names, values, keys, changes;
+  std::size_t number = 0;
+  for (const std::string_view column : columns) {
+    names += std::format("{}{}", number == 0 ? "" : ", ", column);
+    values += std::format("{}?{}", number == 0 ? "" : ", ", number + 1);
+    if (number == keys_count) keys = names.substr(0, names.size() - column.size() - 2);
+    if (number >= keys_count) changes += std::format("{}{} = excluded.{}", changes.empty() ? "" : ", ", column, column);
+    ++number;
+  }
+  return std::format("INSERT INTO {} ({}) VALUES ({}) ON CONFLICT ({}) DO UPDATE SET {}", table, names, values, keys, changes);
+}
+
 bool is_equal(std::span<const std::byte> stored, const Checksum& hash) {
   return std::ranges::equal(stored, bytes_of(std::span(&hash, 1)));
 }
@@ -98,7 +112,7 @@ struct RecordRows::Counts {
   }
 };
 
-RecordRows::RecordRows(const Database& db)
+RecordRows::RecordRows(SqlConnection& db)
     : add_tenant_(db, "INSERT INTO tenants (name) VALUES (?1) ON CONFLICT DO NOTHING"),
       put_session_(db, R"sql(
         INSERT INTO sessions (id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
@@ -113,13 +127,16 @@ RecordRows::RecordRows(const Database& db)
           on_full = ?16, n_keep = ?17, turns_dropped = ?18, has_instructions = ?19, is_of_responses = ?20, metadata = ?21,
           tools = ?22, template_arguments = ?23, has_foreign_kv = ?24, parent_id = ?25, fork_turn = ?26
         RETURNING key)sql"),
-      put_turn_(db, "INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4, ?5)"),
-      put_message_(db, "INSERT OR REPLACE INTO messages VALUES (?1, ?2, ?3, ?4, ?5, ?6)"),
-      put_block_(db, "INSERT OR REPLACE INTO token_blocks VALUES (?1, ?2, ?3, ?4)"),
-      put_receipt_(db, R"sql(
-        INSERT OR REPLACE INTO receipts
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16))sql"),
-      put_response_(db, "INSERT OR REPLACE INTO responses VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"),
+      put_turn_(db, upsert("turns", 2, {"session", "number", "tokens_begin", "reply_begin", "messages_begin"})),
+      put_message_(db, upsert("messages", 2, {"session", "number", "role", "content", "hash", "extra"})),
+      put_block_(db, upsert("token_blocks", 2, {"session", "number", "tokens", "hash"})),
+      put_receipt_(db, upsert("receipts", 2,
+                              {"session", "number", "reason", "prompt_tokens", "reused_tokens", "completion_tokens",
+                               "reasoning_tokens", "dropped_turns", "dropped_tokens", "tier", "reuse_reason", "restore_ms",
+                               "queue_ms", "ttft_ms", "tokens_per_s", "seed"})),
+      put_response_(db, upsert("responses", 2,
+                               {"session", "turn", "id", "request", "created_s", "reason", "prompt_tokens", "reused_tokens",
+                                "completion_tokens", "reasoning_tokens"})),
       cut_turns_(db, "DELETE FROM turns WHERE session = ?1 AND number >= ?2"),
       cut_messages_(db, "DELETE FROM messages WHERE session = ?1 AND number >= ?2"),
       cut_blocks_(db, "DELETE FROM token_blocks WHERE session = ?1 AND number >= ?2"),
@@ -129,11 +146,7 @@ RecordRows::RecordRows(const Database& db)
       remove_session_(db, "DELETE FROM sessions WHERE id = ?1"),
       get_keys_(db, "SELECT key FROM sessions ORDER BY key"),
       get_key_(db, "SELECT key FROM sessions WHERE id = ?1"),
-      get_session_(db, R"sql(
-        SELECT id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
-               pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep, turns_dropped,
-               has_instructions, is_of_responses, metadata, tools, template_arguments, has_foreign_kv, parent_id, fork_turn
-        FROM sessions WHERE key = ?1)sql"),
+      get_session_(db, std::format("SELECT {} FROM sessions WHERE key = ?1", session_columns())),
       get_turns_(db, "SELECT number, tokens_begin, reply_begin, messages_begin FROM turns WHERE session = ?1 ORDER BY number"),
       get_messages_(db, "SELECT number, role, content, hash, extra FROM messages WHERE session = ?1 ORDER BY number"),
       get_blocks_(db, "SELECT number, tokens, hash FROM token_blocks WHERE session = ?1 ORDER BY number"),
@@ -150,7 +163,8 @@ RecordRows::RecordRows(const Database& db)
 
 SqlExpected<Unit> RecordRows::write(const SessionRecord& record, const SessionRecord* before) {
   if (const std::string_view wrong = impossible_part(record); !wrong.empty()) {
-    return std::unexpected(SqlError{SQLITE_MISMATCH, std::format("session {} cannot be stored: {}", record.id.value, wrong)});
+    return std::unexpected(
+        SqlError{SqlFault::impossible, std::format("session {} cannot be stored: {}", record.id.value, wrong)});
   }
   if (before == nullptr) {
     if (auto done = add_tenant_.run(record.tenant.value); !done) return done;
@@ -418,38 +432,41 @@ SqlExpected<StoredSession> RecordRows::read(const SessionId& id) {
   return read(key);
 }
 
-// Reads the session's own row. Returns false if there is no such row, or if its values are impossible.
-SqlExpected<bool> RecordRows::read_session(std::int64_t key, SessionRecord& record, Counts& counts) {
-  get_session_.bind(key);
-  const auto row = get_session_.next();
-  if (!row || !*row) return row;
-  record.id.value = get_session_.text(0);
-  record.tenant.value = get_session_.text(1);
-  record.name = get_session_.text(2);
-  record.model = get_session_.text(3);
-  const std::int64_t mode = get_session_.integer(4);
-  counts = {.turns = get_session_.integer(5),
-            .tokens = get_session_.integer(6),
-            .pending_tokens = get_session_.integer(7),
-            .messages = get_session_.integer(8),
-            .pending_messages = get_session_.integer(9)};
-  record.ttl_s = get_session_.integer(10);
-  record.created_s = get_session_.integer(11);
-  record.last_used_s = get_session_.integer(12);
-  record.is_public = get_session_.integer(13) != 0;
-  record.is_ephemeral = get_session_.integer(14) != 0;
-  const std::int64_t on_full = get_session_.integer(15);
-  const std::int64_t n_keep = get_session_.integer(16);
-  const std::int64_t turns_dropped = get_session_.integer(17);
-  record.has_instructions = get_session_.integer(18) != 0;
-  record.is_of_responses = get_session_.integer(19) != 0;
-  record.metadata = get_session_.text(20);
-  record.tools = get_session_.text(21);
-  record.template_arguments = get_session_.text(22);
-  record.has_foreign_kv = get_session_.integer(23) != 0;
-  record.parent.value = get_session_.text(24);
-  const std::int64_t fork_turn = get_session_.integer(25);
-  if (auto end = get_session_.next(); !end) return end;
+std::string_view RecordRows::session_columns() {
+  return "id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count, "
+         "pending_messages_count, "
+         "ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep, turns_dropped, has_instructions, "
+         "is_of_responses, metadata, tools, template_arguments, has_foreign_kv, parent_id, fork_turn";
+}
+
+// Returns false if the values are impossible.
+bool RecordRows::take_session(const Statement& row, SessionRecord& record, Counts& counts) {
+  record.id.value = row.text(0);
+  record.tenant.value = row.text(1);
+  record.name = row.text(2);
+  record.model = row.text(3);
+  const std::int64_t mode = row.integer(4);
+  counts = {.turns = row.integer(5),
+            .tokens = row.integer(6),
+            .pending_tokens = row.integer(7),
+            .messages = row.integer(8),
+            .pending_messages = row.integer(9)};
+  record.ttl_s = row.integer(10);
+  record.created_s = row.integer(11);
+  record.last_used_s = row.integer(12);
+  record.is_public = row.integer(13) != 0;
+  record.is_ephemeral = row.integer(14) != 0;
+  const std::int64_t on_full = row.integer(15);
+  const std::int64_t n_keep = row.integer(16);
+  const std::int64_t turns_dropped = row.integer(17);
+  record.has_instructions = row.integer(18) != 0;
+  record.is_of_responses = row.integer(19) != 0;
+  record.metadata = row.text(20);
+  record.tools = row.text(21);
+  record.template_arguments = row.text(22);
+  record.has_foreign_kv = row.integer(23) != 0;
+  record.parent.value = row.text(24);
+  const std::int64_t fork_turn = row.integer(25);
   // impossible_part() checks the rest.
   const bool fits = !record.id.empty() && mode >= 0 && mode <= kModeMax && on_full >= 0 && on_full <= kOnFullMax &&
                     is_count(n_keep) && is_count(turns_dropped) && is_count(fork_turn) && counts.are_possible();
@@ -460,6 +477,26 @@ SqlExpected<bool> RecordRows::read_session(std::int64_t key, SessionRecord& reco
   record.fork_turn = static_cast<std::int32_t>(fork_turn);
   record.mode = static_cast<SessionMode>(mode);
   return true;
+}
+
+std::optional<SessionSummary> RecordRows::summary_of_row(const Statement& row) {
+  SessionRecord record;
+  Counts counts;
+  if (!take_session(row, record, counts)) return std::nullopt;
+  const std::string metadata = metadata_pairs(record.metadata) ? listed_metadata(record.metadata) : "";
+  return SessionSummary{std::move(static_cast<SessionHead&>(record)),     static_cast<std::int32_t>(counts.tokens),
+                        static_cast<std::int32_t>(counts.pending_tokens), static_cast<std::int32_t>(counts.pending_messages),
+                        static_cast<std::int32_t>(counts.turns),          metadata};
+}
+
+// Reads the session's own row. Returns false if there is no such row, or if its values are impossible.
+SqlExpected<bool> RecordRows::read_session(std::int64_t key, SessionRecord& record, Counts& counts) {
+  get_session_.bind(key);
+  const auto row = get_session_.next();
+  if (!row || !*row) return row;
+  const bool is_possible = take_session(get_session_, record, counts);
+  if (auto end = get_session_.next(); !end) return end;
+  return is_possible;
 }
 
 // Fills `record` with the turns before the first damaged one, and with the pending input if nothing is damaged. Returns whether

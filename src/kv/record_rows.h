@@ -3,11 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "kv/catalog.h"
-#include "kv/sqlite.h"
+#include "kv/sql.h"
 
 namespace uma::kv {
 
@@ -20,11 +21,16 @@ struct StoredSession {
 
 class RecordRows {
  public:
-  // `database` outlives the object.
-  explicit RecordRows(const Database& database);
+  // `connection` outlives the object.
+  explicit RecordRows(SqlConnection& connection);
+
+  // The columns of `sessions` that summary_of_row() reads from the first ones of a statement's present row.
+  [[nodiscard]] static std::string_view session_columns();
+  // Nullopt: its values are impossible.
+  [[nodiscard]] static std::optional<SessionSummary> summary_of_row(const Statement& row);
 
   // Writes the rows in which `record` differs from `before`, the session's present rows; null: none. Errors: of the database;
-  // SQLITE_MISMATCH for an impossible record (record_check.h).
+  // SqlFault::impossible for an impossible record (record_check.h).
   SqlExpected<Unit> write(const SessionRecord& record, const SessionRecord* before);
   SqlExpected<Unit> remove(const SessionId& id);
 
@@ -42,6 +48,7 @@ class RecordRows {
   SqlExpected<Unit> write_turns(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
   SqlExpected<Unit> write_receipt(std::int64_t key, std::int64_t number, const Receipt* receipt);
   SqlExpected<Unit> write_responses(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
+  [[nodiscard]] static bool take_session(const Statement& row, SessionRecord& record, Counts& counts);
   SqlExpected<bool> read_session(std::int64_t key, SessionRecord& record, Counts& counts);
   static bool take_sound_turns(SessionRecord& record, const Counts& counts, const std::vector<Token>& tokens,
                                const std::vector<ChatMessage>& messages, std::vector<Turn> turns);

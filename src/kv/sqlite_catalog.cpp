@@ -9,8 +9,6 @@
 #include <format>
 #include <optional>
 #include <set>
-#include <sqlite3.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 #include "base/log.h"
 #include "base/sync_folder.h"
 #include "base/thrown.h"
+#include "kv/catalog_lock.h"
 #include "kv/catalog_schema.h"
 
 namespace uma::kv {
@@ -37,17 +36,6 @@ std::unexpected<Error> failure(const std::string& path, const SqlError& error) {
   return fail(ErrorCode::io_failed, std::format("{}: {}{}", path, error.message, advice));
 }
 
-// A separate lock file, because the lock must hold while a damaged database is replaced.
-Expected<UniqueFd> take_lock(const std::string& catalog) {
-  const std::string path = catalog + ".lock";
-  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!file.is_open()) return catalog_io_failure(path, errno);
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
-  if (errno != EWOULDBLOCK) return catalog_io_failure(path, errno);
-  return fail(ErrorCode::io_failed,
-              std::format("{} is in use by another umad: stop that one, or give this one another --data-dir", catalog));
-}
-
 // Creates a file that only its owner can read, whatever the umask is. Requires: SQLite does not have the file open, because
 // closing it here would release SQLite's locks.
 Expected<Unit> make_private_file(const std::string& path) {
@@ -58,14 +46,14 @@ Expected<Unit> make_private_file(const std::string& path) {
 
 // quick_check does not suffice: an index that does not match its rows makes a session unreadable, and the sessions table has a
 // separate index.
-SqlExpected<Unit> check_pages(const Database& database) {
+SqlExpected<Unit> check_pages(Database& database) {
   Statement check(database, "PRAGMA integrity_check(1)");
   check.bind();
   const auto row = check.next();
   if (!row) return std::unexpected(row.error());
   std::string verdict(check.text(0));
   std::ranges::replace(verdict, '\n', ' ');
-  if (verdict != "ok") return std::unexpected(SqlError{SQLITE_CORRUPT, verdict});
+  if (verdict != "ok") return std::unexpected(SqlError{SqlFault::damage, verdict});
   return Unit{};
 }
 
@@ -81,7 +69,7 @@ SqlExpected<Unit> prepare(Database& database) {
   const std::int64_t known = std::ssize(schema_steps());
   if (*version > known) {
     return std::unexpected(SqlError{
-        SQLITE_CANTOPEN,
+        SqlFault::other,
         std::format("the catalog has version {}, but this umad supports versions up to {}: start the umad that made it, or "
                     "give this one another --data-dir",
                     *version, known)});
@@ -103,7 +91,7 @@ struct Saved {
 };
 
 // The largest key of any session. Every table is queried, since any of the tables may be unreadable.
-std::int64_t last_key(const Database& database) {
+std::int64_t last_key(Database& database) {
   constexpr std::int64_t kLookupsMax = 4'000'000;
   std::int64_t last = 0;
   for (const char* question : {"SELECT max(key) FROM sessions", "SELECT max(session) FROM turns",
@@ -127,14 +115,14 @@ void read_as_this_version(Database& database) {
 }
 
 // Copies the readable part of `from`, session by session.
-SqlExpected<Saved> copy_readable(const Database& from, Database& to) {
+SqlExpected<Saved> copy_readable(Database& from, Database& to) {
   Saved saved;
   RecordRows source(from);
   RecordRows target(to);
   std::set<SessionId> ids;
   std::set<std::pair<TenantId, std::string>> names;
   const std::int64_t last = last_key(from);
-  auto done = to.run("BEGIN IMMEDIATE");
+  auto done = to.begin();
   for (std::int64_t key = 1; key <= last && done; ++key) {
     const auto stored = source.read(key);
     if (!stored) ++saved.unreadable;
@@ -151,7 +139,7 @@ SqlExpected<Saved> copy_readable(const Database& from, Database& to) {
                   record.turns.size());
     }
   }
-  if (done) done = to.run("COMMIT");
+  if (done) done = to.commit();
   if (!done) return std::unexpected(done.error());
   return saved;
 }
@@ -241,7 +229,7 @@ SqliteCatalog::SqliteCatalog(std::string path, Database database)
     : path_(std::move(path)), name_(path_.substr(path_.rfind('/') + 1)), database_(std::move(database)), rows_(database_) {}
 
 Expected<std::unique_ptr<SqliteCatalog>> SqliteCatalog::open(const std::string& path) {
-  auto lock = take_lock(path);
+  auto lock = take_catalog_lock(path);
   if (!lock) return std::unexpected(lock.error());
   if (auto finished = finish_salvage(path); !finished) return std::unexpected(finished.error());
   if (auto made = make_private_file(path); !made) return std::unexpected(made.error());
@@ -290,7 +278,7 @@ SqlExpected<Unit> SqliteCatalog::read_all() {
 // Removes inconsistent sessions from an otherwise valid file: their rows move to a file beside it, and the readable part stays.
 SqlExpected<Unit> SqliteCatalog::set_aside(std::span<const DamagedSession> damaged) {
   const std::string aside = unused_name(path_ + ".set-aside");
-  if (const auto made = make_private_file(aside); !made) return std::unexpected(SqlError{SQLITE_IOERR, made.error().message});
+  if (const auto made = make_private_file(aside); !made) return std::unexpected(SqlError{SqlFault::io, made.error().message});
   if (auto done = Statement(database_, "ATTACH ?1 AS aside").run(aside); !done) return done;
   auto done = database_.run("CREATE TEMP TABLE damaged (key INTEGER PRIMARY KEY)");
   Statement name(database_, "INSERT INTO damaged VALUES (?1)");
@@ -311,7 +299,7 @@ SqlExpected<Unit> SqliteCatalog::set_aside(std::span<const DamagedSession> damag
   if (done) done = database_.run("COMMIT; DROP TABLE damaged");
   if (!done && !done.error().is_io() && !done.error().is_full() && !done.error().is_busy()) {
     // The tables contradict each other, so the file is damaged after all.
-    return std::unexpected(SqlError{SQLITE_CORRUPT, done.error().message});
+    return std::unexpected(SqlError{SqlFault::damage, done.error().message});
   }
   if (!done) return done;
   for (const DamagedSession& session : damaged) {
@@ -375,16 +363,16 @@ bool SqliteCatalog::step() {
 // Stores all changes, or none.
 SqlExpected<Unit> SqliteCatalog::keep(std::span<Change> changes) {
   ++transactions_count_;
-  auto done = database_.run("BEGIN IMMEDIATE");
+  auto done = database_.begin();
   try {
     for (const Change& change : changes) {
       if (done) done = apply(change);
     }
   } catch (...) {
     note_thrown();
-    done = std::unexpected(SqlError{SQLITE_INTERNAL, "the daemon failed at this change"});
+    done = std::unexpected(SqlError{SqlFault::other, "the daemon failed at this change"});
   }
-  if (done) done = database_.run("COMMIT");
+  if (done) done = database_.commit();
   if (!done) database_.roll_back();
   return done;
 }
@@ -397,7 +385,7 @@ Expected<RecordPtr> SqliteCatalog::read_now(const SessionId& id) {
   auto stored = rows_.read(id);
   if (!stored) return failure(name_, stored.error());
   if (stored->record == nullptr || stored->is_damaged) {
-    return failure(name_, SqlError{SQLITE_CORRUPT, std::format("session {} cannot be read", id.value)});
+    return failure(name_, SqlError{SqlFault::damage, std::format("session {} cannot be read", id.value)});
   }
   return std::move(stored->record);
 }

@@ -62,7 +62,7 @@ TEST_F(SqliteCatalogTest, WhatMakesNoSenseIsSetAsideAlone) {
     EXPECT_TRUE(damaged_files().empty());
     ASSERT_EQ(set_aside_files().size(), 1u);
     {
-      const auto aside = Database::open(set_aside_files().front());
+      auto aside = Database::open(set_aside_files().front());
       ASSERT_TRUE(aside);
       EXPECT_EQ(read_integer(*aside, "SELECT count(*) FROM sessions").value(), 1);
       EXPECT_EQ(read_integer(*aside, "SELECT count(*) FROM turns").value(), 3);

@@ -137,86 +137,6 @@ TEST_F(SqliteCatalogTest, AFileOfTheFirstVersionGoesOn) {
   EXPECT_TRUE(damaged_files().empty());
 }
 
-// What a full context has cost: turns from the middle of the chain, and the messages that went with them.
-TEST_F(SqliteCatalogTest, TurnsThatWereDroppedAreGone) {
-  open();
-  SessionRecord before = chat_session("a", 5);
-  before.on_full = OnFull::shift;
-  before.n_keep = 10;
-  ASSERT_TRUE(commit(share(before)));
-  SessionRecord after = before;
-  after.chain.erase(after.chain.begin() + 10, after.chain.begin() + 150);
-  after.messages.erase(after.messages.begin(), after.messages.begin() + 6);
-  after.turns = {{.tokens_begin = 10, .reply_begin = 15, .messages_begin = 0},
-                 {.tokens_begin = 60, .reply_begin = 65, .messages_begin = 2}};
-  after.turns_dropped = 3;
-  ASSERT_TRUE(commit(share(after), share(before)));
-  EXPECT_EQ(open().at("a"), after);
-  EXPECT_TRUE(damaged_files().empty());
-}
-
-TEST_F(SqliteCatalogTest, ResponsesStandWithTheirTurns) {
-  open();
-  SessionRecord before = text_session("a", 5);
-  before.responses = {response_of(0, "first"), response_of(2, "third"), response_of(4, "fifth")};
-  ASSERT_TRUE(commit(share(before)));
-  EXPECT_EQ(open().at("a"), before);
-  SessionRecord after = before;
-  after.responses = {response_of(1, "second"), before.responses[1], response_of(4, "another")};
-  const std::int64_t rows = catalog_->rows_written();
-  ASSERT_TRUE(commit(share(after), share(before)));
-  EXPECT_EQ(catalog_->rows_written() - rows, 4) << "the session's, one removed, one new, one changed";
-  EXPECT_EQ(open().at("a"), after);
-  catalog_.reset();
-  edit("UPDATE responses SET reason = 77 WHERE turn = 1; UPDATE responses SET turn = 9 WHERE turn = 4");
-  after.responses = {before.responses[1]};
-  EXPECT_EQ(open().at("a"), after) << "what makes no sense is none, and costs nothing else";
-  EXPECT_TRUE(damaged_files().empty());
-}
-
-TEST_F(SqliteCatalogTest, ReceiptsStandWithTheirTurns) {
-  const auto receipt = [](std::int32_t tokens) {
-    return std::make_shared<const Receipt>(Receipt{.reason = FinishReason::cancelled,
-                                                   .usage = {.prompt_tokens = 30,
-                                                             .reused_tokens = 20,
-                                                             .recomputed_tokens = 10,
-                                                             .completion_tokens = tokens,
-                                                             .reasoning_tokens = 2,
-                                                             .dropped_turns = 1,
-                                                             .dropped_tokens = 9,
-                                                             .tier = Tier::cold,
-                                                             .reuse_reason = "rewritten",
-                                                             .restore_ms = 0.5,
-                                                             .queue_ms = 1.25,
-                                                             .ttft_ms = 80.125,
-                                                             .tokens_per_s = 41.5,
-                                                             .seed = ~std::uint64_t{0}}});
-  };
-  open();
-  SessionRecord before = text_session("a", 4);
-  before.turns[1].receipt = receipt(1);
-  before.turns[3].receipt = receipt(3);
-  ASSERT_TRUE(commit(share(before)));
-  EXPECT_EQ(open().at("a"), before);
-  SessionRecord after = before;
-  after.turns[1].receipt = nullptr;
-  after.turns[2].receipt = receipt(2);
-  after.turns.pop_back();
-  after.chain.resize(150);
-  ASSERT_TRUE(commit(share(after), share(before)));
-  EXPECT_EQ(open().at("a"), after);
-  ASSERT_TRUE(commit(share(before), share(after)));
-  catalog_.reset();
-  edit("UPDATE receipts SET reuse_reason = 'magic' WHERE number = 1; UPDATE receipts SET tier = 9 WHERE number = 3");
-  SessionRecord left = before;
-  Receipt changed = *before.turns[1].receipt;
-  changed.usage.reuse_reason = "";
-  left.turns[1].receipt = std::make_shared<const Receipt>(changed);
-  left.turns[3].receipt = nullptr;
-  EXPECT_EQ(open().at("a"), left) << "what makes no sense is none, and costs nothing else";
-  EXPECT_TRUE(damaged_files().empty());
-}
-
 TEST_F(SqliteCatalogTest, AStepThatFailsChangesNothing) {
   const std::array<std::string_view, 2> steps{"CREATE TABLE notes (text TEXT)",
                                               "CREATE TABLE more (text TEXT); CREATE TABLE notes (x)"};
@@ -278,7 +198,7 @@ TEST_F(SqliteCatalogTest, AnyAmountOfRoomLeavesTheLastStateThatWasSaidToBeKept) 
 }
 
 TEST_F(SqliteCatalogTest, AFullDiskIsCalledThat) {
-  const SqlError full{13, "database or disk is full"};
+  const SqlError full{SqlFault::full, "database or disk is full"};
   EXPECT_TRUE(full.is_full());
   auto database = Database::open(path_);
   ASSERT_TRUE(database && database->run("CREATE TABLE t (x); PRAGMA max_page_count = 5"));

@@ -200,6 +200,11 @@ void Generations::end(InFlight& request, const Event& terminal) {
 
 Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, GenerateRequest call) {
   if (auto admitted = admit(call, std::ssize(request.sinks)); !admitted) co_return admitted.error();
+  if (!call.session.empty()) {
+    const auto learnt = co_await parts_.sessions.learn(tenant, call.session);
+    // A session that is unknown is reported below.
+    if (!learnt && learnt.error().code != ErrorCode::session_unknown) co_return learnt.error();
+  }
   auto model = model_of(tenant, call);
   if (!model) co_return model.error();
   request.model = std::move(*model);

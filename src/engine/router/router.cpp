@@ -78,6 +78,7 @@ bool Router::step() {
   taken_.clear();
   run_noting([this] { in_flight_.expire(); });
   run_noting([this] { session_table_.expire(); });
+  run_noting([this] { session_table_.sync(); });
   if (on_all_ended_ && in_flight_.is_empty()) run_noting(std::exchange(on_all_ended_, nullptr));
   run_noting([this] { publish_activity(); });
   return any;
@@ -108,7 +109,8 @@ std::shared_ptr<const RouterActivity> Router::activity() {
 }
 
 bool Router::wait() {
-  return inbox_->wait_drain(taken_, std::min(in_flight_.next_expiry(), session_table_.next_expiry()));
+  return inbox_->wait_drain(taken_,
+                            std::min({in_flight_.next_expiry(), session_table_.next_expiry(), session_table_.next_sync()}));
 }
 
 bool Router::cancel_session(const TenantId& tenant, const std::string& session) {

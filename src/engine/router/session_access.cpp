@@ -95,6 +95,7 @@ Expected<Unit> check_model(const ServedModel& served, const kv::SessionRecord& r
 }
 
 Task<Expected<ModelLease>> SessionAccess::lease_model(TenantId tenant, std::string session, bool is_background) {
+  if (auto learnt = co_await sessions_.learn(tenant, session); !learnt) co_return learnt.error();
   const Session* found = sessions_.find(tenant, session);
   if (found == nullptr) co_return unknown_session(session);
   const std::string model = found->summary.model;

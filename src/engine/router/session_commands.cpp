@@ -260,6 +260,7 @@ Task<Expected<SessionDetail>> SessionCommands::remove_last_message(TenantId tena
 // --- Reading sessions
 
 Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string name) {
+  if (auto learnt = co_await parts_.sessions.learn(tenant, name); !learnt) co_return learnt.error();
   const Session* found = parts_.sessions.find(tenant, name);
   if (found == nullptr) co_return unknown_session(name);
   ModelLease lease;
@@ -314,7 +315,7 @@ Expected<SessionList> SessionCommands::list(const TenantId& tenant, const Sessio
     last = &session;
     return true;
   });
-  if (list.has_more) list.next = position_text(position_of(last->summary, request.order));
+  if (list.has_more && last != nullptr) list.next = position_text(position_of(last->summary, request.order));
   return list;
 }
 
@@ -334,6 +335,7 @@ Expected<std::optional<ListPosition>> SessionCommands::position_after(const Tena
 // --- Ending sessions
 
 Task<Expected<Unit>> SessionCommands::end(TenantId tenant, std::string name) {
+  if (auto learnt = co_await parts_.sessions.learn(tenant, name); !learnt) co_return learnt.error();
   Session* session = parts_.sessions.find(tenant, name);
   if (session == nullptr) co_return unknown_session(name);
   std::vector<RequestId> requests;
@@ -355,6 +357,8 @@ Task<Expected<Unit>> SessionCommands::end_idle(Session& session) {
 // --- Responses
 
 Task<Expected<ResponseDetail>> SessionCommands::get_response(TenantId tenant, std::string session, std::string response) {
+  const auto learnt = co_await parts_.sessions.learn(tenant, session);
+  if (!learnt && learnt.error().code != ErrorCode::session_unknown) co_return learnt.error();
   if (parts_.sessions.find(tenant, session) == nullptr) co_return unknown_response(response);
   auto lock = co_await parts_.sessions.lock(tenant, session);
   if (!lock) co_return lock.error();
@@ -382,6 +386,8 @@ Task<Expected<ResponseDetail>> SessionCommands::cancel_response(TenantId tenant,
 }
 
 Task<Expected<Unit>> SessionCommands::forget_response(TenantId tenant, std::string session, std::string response) {
+  const auto learnt = co_await parts_.sessions.learn(tenant, session);
+  if (!learnt && learnt.error().code != ErrorCode::session_unknown) co_return learnt.error();
   if (parts_.sessions.find(tenant, session) == nullptr) co_return unknown_response(response);
   auto lock = co_await parts_.sessions.lock(tenant, session);
   if (!lock) co_return lock.error();

@@ -12,7 +12,12 @@ namespace {
 
 // The time before the next try to remove a session whose time to live is over.
 constexpr Duration kRemoveRetry = std::chrono::minutes(1);
-constexpr std::size_t kWaitingForReplyMax = 64;  // Requests that wait for one reply.
+// Of a shared catalog. What others change is listed so much later, and a session that another daemon asks for is given up so
+// much later.
+constexpr Duration kSyncEvery = std::chrono::milliseconds(500);
+constexpr Duration kSyncRetry = std::chrono::seconds(2);
+constexpr Duration kOwnedUnused = std::chrono::seconds(60);  // An own session is given up after so long without use.
+constexpr std::size_t kWaitingForReplyMax = 64;              // Requests that wait for one reply.
 
 }  // namespace
 
@@ -23,6 +28,7 @@ Error unknown_session(const std::string& session) {
 SessionTable::SessionTable(SessionTableOptions options, kv::Catalog& catalog, TaskRunner& tasks, const Clock& clock)
     : options_(std::move(options)), catalog_(catalog), tasks_(tasks), clock_(clock) {
   for (kv::SessionSummary& summary : catalog_.load()) adopt(std::move(summary));
+  if (catalog_.is_shared()) next_sync_ = clock_.now();
 }
 
 // Adds a session of an earlier daemon. Its time to live has continued by the wall clock; if it is over, the session ends with
@@ -30,17 +36,23 @@ SessionTable::SessionTable(SessionTableOptions options, kv::Catalog& catalog, Ta
 void SessionTable::adopt(kv::SessionSummary summary) {
   Session& session = sessions_[summary.id];
   if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
-  if (summary.ttl_s > 0) {
-    const std::int64_t unused_s = std::clamp<std::int64_t>(clock_.unix_s() - summary.last_used_s, 0, summary.ttl_s);
-    session.expires = clock_.now() + std::chrono::seconds(summary.ttl_s - unused_s);
-    next_expiry_ = std::min(next_expiry_, session.expires);
-  }
   session.summary = std::move(summary);
+  set_expiry(session);
   Account& account = accounts_[session.summary.tenant];
   account.made.insert(&session);
   account.used.insert(&session);
   count_tokens(session.summary, true);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
+}
+
+// The time to live as it was stored.
+void SessionTable::set_expiry(Session& session) {
+  const kv::SessionSummary& summary = session.summary;
+  session.expires = kNever;
+  if (summary.ttl_s == 0) return;
+  const std::int64_t unused_s = std::clamp<std::int64_t>(clock_.unix_s() - summary.last_used_s, 0, summary.ttl_s);
+  session.expires = clock_.now() + std::chrono::seconds(summary.ttl_s - unused_s);
+  next_expiry_ = std::min(next_expiry_, session.expires);
 }
 
 // --- Finding one
@@ -125,6 +137,7 @@ void SessionLock::release() noexcept {
 }
 
 Task<Expected<SessionLock>> SessionTable::lock(TenantId tenant, std::string name) {
+  if (auto learnt = co_await learn(tenant, name); !learnt) co_return learnt.error();
   Session* session = find(tenant, name);
   if (session == nullptr) co_return unknown_session(name);
   co_return co_await lock(*session);
@@ -140,13 +153,55 @@ Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
   } else {
     lock = lock_now(session);
   }
-  if (session.record == nullptr) {
+  if (session.is_gone) co_return unknown_session(session.summary.id.value);
+  if (is_foreign(session)) {
+    auto owned = co_await own(session);
+    // Those behind it would ask in vain for as long.
+    if (!owned) refuse_locks(session, owned.error());
+    if (!owned) co_return owned.error();
+  } else if (session.record == nullptr) {
     auto record = co_await tasks_.ask<kv::RecordPtr>(
         [&](Reply<kv::RecordPtr> reply) { catalog_.read(session.summary.id, std::move(reply)); });
     if (!record) co_return record.error();
     session.record = std::move(*record);
   }
   co_return std::move(lock);
+}
+
+Task<Expected<Unit>> SessionTable::learn(TenantId tenant, std::string name) {
+  if (!catalog_.is_shared() || find(tenant, name) != nullptr) co_return Unit{};
+  auto found = co_await tasks_.ask<kv::SessionSummary>(
+      [&](Reply<kv::SessionSummary> reply) { catalog_.look_up(tenant, name, std::move(reply)); });
+  if (!found) co_return found.error();
+  take(std::move(*found));
+  co_return Unit{};
+}
+
+// Takes a locked session from the catalog.
+Task<Expected<Unit>> SessionTable::own(Session& session) {
+  const std::uint64_t lease = catalog_.lease();
+  auto record = co_await tasks_.ask<kv::RecordPtr>(
+      [&](Reply<kv::RecordPtr> reply) { catalog_.take(session.summary.id, std::move(reply)); });
+  if (!record) {
+    // Another daemon has ended it: it ends here with its lock and its run, whose reply is not stored.
+    session.is_gone = record.error().code == ErrorCode::session_unknown;
+    if (session.is_gone) ++session.losses;
+    co_return record.error();
+  }
+  const kv::SessionRecord& stored = **record;
+  const bool is_same = stored.id == session.summary.id && stored.tenant == session.summary.tenant &&
+                       stored.created_s == session.summary.created_s;
+  if (!is_same) {
+    co_return Error{ErrorCode::io_failed, std::format("session {} is another one in the database", session.summary.id.value)};
+  }
+  session.lease = lease;
+  session.is_wanted = false;
+  if (session.record != nullptr && *session.record == stored) co_return Unit{};
+  ++session.losses;
+  replace_summary(session, kv::summary_of(stored));
+  session.record = std::move(*record);
+  run_noting([&] { options_.on_committed(*session.record); });
+  co_return Unit{};
 }
 
 SessionLock SessionTable::lock_now(Session& session) {
@@ -165,7 +220,7 @@ void SessionTable::unlock(Session& session) {
 // Called when a lock or a run has ended: ends the session, grants the next lock or marks the session as unused.
 void SessionTable::settle(Session& session) {
   if (session.is_locked) return;
-  if (!session.is_running() && session.is_new) return erase(session);
+  if (!session.is_running() && (session.is_new || session.is_gone)) return erase(session);
   if (!session.is_running() && !session.ends.empty()) {
     tasks_.start(remove(lock_now(session)));
   } else if (!session.waiting.empty()) {
@@ -186,9 +241,11 @@ Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record
     count_tokens(counted, false);
     count_tokens(now, true);
   };
+  if (session.is_running() && session.run->losses != session.losses) {
+    co_return Error{ErrorCode::limit_wait, "another node has continued the session meanwhile: try again"};
+  }
   count_instead(session.summary, summary);
   const bool is_renamed = summary.name != session.summary.name;
-  const auto forget_name = [this](const kv::SessionSummary& named) { names_.erase({named.tenant, named.name}); };
   if (is_renamed && !summary.name.empty()) {
     UMA_CHECK(names_.try_emplace({summary.tenant, summary.name}, summary.id).second);
   }
@@ -197,6 +254,7 @@ Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record
     if (is_renamed) forget_name(summary);
   };
   Expected<Unit> done;
+  const std::uint64_t lease = catalog_.lease();
   try {
     done = co_await tasks_.ask<Unit>(
         [&](Reply<Unit> reply) { catalog_.commit(record, session.is_new ? nullptr : session.record, std::move(reply)); });
@@ -208,12 +266,31 @@ Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record
     if (is_renamed) forget_name(session.summary);
     set_summary(session, std::move(summary));
     session.record = record;
+    if (session.is_new) session.lease = lease;
     session.is_new = false;
     run_noting([&] { options_.on_committed(*record); });
   } else {
     take_back();
+    if (catalog_.is_shared() && done.error().code == ErrorCode::limit_wait) session.lease = 0;
   }
   co_return done;
+}
+
+void SessionTable::forget_name(const kv::SessionSummary& named) {
+  const auto found = names_.find({named.tenant, named.name});
+  if (found != names_.end() && found->second == named.id) names_.erase(found);
+}
+
+// Of a session that another daemon has changed.
+void SessionTable::replace_summary(Session& session, kv::SessionSummary summary) {
+  if (summary.name != session.summary.name) {
+    forget_name(session.summary);
+    if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
+  }
+  count_tokens(session.summary, false);
+  count_tokens(summary, true);
+  set_summary(session, std::move(summary));
+  set_expiry(session);
 }
 
 // Replaces the summary, by which the session is ordered.
@@ -227,7 +304,8 @@ void SessionTable::set_summary(Session& session, kv::SessionSummary summary) {
 // --- Use
 
 void SessionTable::begin_run(Session& session, RequestId id, std::string response) {
-  session.run = std::make_unique<SessionRun>(SessionRun{.request = id, .response = std::move(response)});
+  session.run =
+      std::make_unique<SessionRun>(SessionRun{.request = id, .response = std::move(response), .losses = session.losses});
   set_used(session);
   touch(session);
 }
@@ -276,8 +354,9 @@ void SessionTable::touch(Session& session) {
 void SessionTable::set_unused(Session& session) {
   if (session.is_locked || session.is_running() || session.record == nullptr) return;
   set_used(session);
+  if (session.is_wanted) return give_up(session);
   const std::size_t bytes = kv::bytes_of(*session.record);
-  session.unused = unused_.insert(unused_.end(), {&session, bytes});
+  session.unused = unused_.insert(unused_.end(), {&session, bytes, clock_.now()});
   unused_bytes_ += bytes;
   while (unused_bytes_ > options_.record_bytes_max) {
     Session& oldest = *unused_.front().session;
@@ -304,15 +383,20 @@ void SessionTable::end(Session& session, Reply<Unit> reply) {
 Task<> SessionTable::remove(SessionLock lock) {
   Session& session = *lock;
   Expected<Unit> removed;
+  const bool has_expired = session.ends.empty();
   try {
-    removed = co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { catalog_.remove(session.summary.id, std::move(reply)); });
+    if (is_foreign(session)) removed = co_await own(session);
+    if (removed && has_expired && session.expires > clock_.now()) co_return;  // Another daemon has used it.
+    if (removed)
+      removed = co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { catalog_.remove(session.summary.id, std::move(reply)); });
   } catch (...) {
     removed = std::unexpected(thrown_error());
   }
-  if (removed) {
+  if (removed || session.is_gone) {
     session.is_new = true;  // The catalog does not have the session, so it ends with its lock.
     co_return;
   }
+  if (catalog_.is_shared() && removed.error().code == ErrorCode::limit_wait) session.lease = 0;
   for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(removed.error()));
   if (session.expires <= clock_.now()) session.expires = clock_.now() + kRemoveRetry;
   next_expiry_ = std::min(next_expiry_, session.expires);
@@ -325,17 +409,21 @@ void SessionTable::erase(Session& session) {
   UMA_CHECK(account->second.made.erase(&session) == 1 && account->second.used.erase(&session) == 1);
   if (account->second.made.empty()) accounts_.erase(account);
   auto node = sessions_.extract(session.summary.id);
-  if (!session.summary.name.empty()) names_.erase({session.summary.tenant, session.summary.name});
+  if (!session.summary.name.empty()) forget_name(session.summary);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
   run_noting([&] { options_.on_ended(session); });
   for (Reply<Unit>& reply : session.ends) reply(Unit{});
   for (Reply<SessionLock>& reply : session.waiting) reply(std::unexpected(unknown_session(session.summary.id.value)));
 }
 
+void SessionTable::refuse_locks(Session& session, const Error& error) {
+  for (Reply<SessionLock>& reply : std::exchange(session.waiting, {})) reply(std::unexpected(error));
+}
+
 void SessionTable::refuse_waiting(const Error& error) {
   for (auto& [id, session] : sessions_) {
     for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(error));
-    for (Reply<SessionLock>& reply : std::exchange(session.waiting, {})) reply(std::unexpected(error));
+    refuse_locks(session, error);
   }
 }
 
@@ -358,6 +446,76 @@ void SessionTable::expire() {
     log_info("session {}: ends after its ttl of {} s without use", id.value, session.summary.ttl_s);
     tasks_.start(remove(lock_now(session)));
   }
+}
+
+// --- A shared catalog
+
+void SessionTable::sync() {
+  if (clock_.now() < next_sync_) return;
+  next_sync_ = kNever;
+  tasks_.start(take_changes());
+}
+
+Task<> SessionTable::take_changes() {
+  Expected<kv::CatalogChanges> changes;
+  try {
+    changes =
+        co_await tasks_.ask<kv::CatalogChanges>([&](Reply<kv::CatalogChanges> reply) { catalog_.changes(std::move(reply)); });
+    if (changes) take(std::move(*changes));
+  } catch (...) {
+    changes = std::unexpected(thrown_error());
+  }
+  if (!changes && !is_sync_failing_)
+    log_warning("sessions of other nodes are listed as they were: {}", changes.error().message);
+  is_sync_failing_ = !changes;
+  next_sync_ = clock_.now() + (changes ? kSyncEvery : kSyncRetry);
+}
+
+void SessionTable::take(kv::CatalogChanges changes) {
+  const auto end_here = [this](Session& session) {
+    session.lease = 0;
+    // One that is in use ends when it is found missing in the catalog.
+    if (!session.is_locked && !session.is_running()) erase(session);
+  };
+  if (changes.is_complete) {
+    const std::set<SessionId> known(changes.all.begin(), changes.all.end());
+    std::vector<SessionId> gone;
+    for (const auto& [id, session] : sessions_) {
+      if (session.lease == 0 && !known.contains(id)) gone.push_back(id);
+    }
+    for (const SessionId& id : gone) end_here(*find(id));
+  }
+  for (const SessionId& id : changes.ended) {
+    if (Session* session = find(id); session != nullptr && !session->is_new) end_here(*session);
+  }
+  for (kv::SessionSummary& summary : changes.changed) take(std::move(summary));
+  for (const SessionId& id : changes.wanted) {
+    Session* session = find(id);
+    if (session == nullptr) continue;
+    session->is_wanted = true;
+    if (!session->is_locked && !session->is_running()) give_up(*session);
+  }
+  while (!unused_.empty() && unused_.front().since + kOwnedUnused <= clock_.now()) give_up(*unused_.front().session);
+}
+
+void SessionTable::take(kv::SessionSummary changed) {
+  Session* session = find(changed.id);
+  if (session == nullptr) return adopt(std::move(changed));
+  if (session->is_new || changed.tenant != session->summary.tenant || changed.created_s != session->summary.created_s) return;
+  session->lease = 0;
+  // One that is in use is read anew when it is next locked.
+  if (session->is_locked || session->is_running()) return;
+  set_used(*session);
+  session->record.reset();
+  replace_summary(*session, std::move(changed));
+}
+
+void SessionTable::give_up(Session& session) {
+  set_used(session);
+  session.record.reset();
+  session.is_wanted = false;
+  session.lease = 0;
+  catalog_.give_up(session.summary.id);
 }
 
 void SessionTable::check_invariants() const {

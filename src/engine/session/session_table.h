@@ -7,6 +7,10 @@
 // from the catalog when they are needed again. (4) Locks are granted in the order of the requests for them. (5) Of metadata the
 // table holds what lists show (SessionSummary::metadata), which is at most kListedMetadataBytesMax for a session; the rest is
 // part of its record.
+//
+// A catalog that several daemons share (kv::Catalog::is_shared) has more: the table lists the sessions of all of them, as they
+// were when it last asked (sync()). A lock takes a session that this daemon does not own and reads it anew. A session is given
+// up when another daemon asks for it, or when it was not used for a while, and its record then leaves the memory.
 #pragma once
 
 #include <cstddef>
@@ -68,7 +72,8 @@ class SessionLock {
 // A reply in progress in a session.
 struct SessionRun {
   RequestId request;
-  std::string response;  // Its id as a response (ResponseRequest::id); empty: the reply is not a response.
+  std::string response;      // Its id as a response (ResponseRequest::id); empty: the reply is not a response.
+  std::uint32_t losses = 0;  // Session::losses at its beginning.
   // Replies to requests that wait for the end of this one. Shared with those requests: a request that stops waiting removes its
   // own entry.
   std::shared_ptr<std::list<Reply<Unit>>> waiting = std::make_shared<std::list<Reply<Unit>>>();
@@ -80,6 +85,7 @@ struct Session {
   struct Unused {
     Session* session = nullptr;
     std::size_t bytes = 0;
+    TimePoint since{};
   };
 
   kv::SessionSummary summary;       // Of the committed record.
@@ -88,6 +94,10 @@ struct Session {
   std::unique_ptr<SessionRun> run;  // Null: no reply is in progress.
   bool is_locked = false;
   bool is_rewritten = false;  // Input that waits has made the template write the past differently.
+  std::uint64_t lease = 0;    // Under which this daemon has taken it from a shared catalog; 0: it does not own it.
+  bool is_gone = false;       // The catalog has it no more: it ends with its lock and its run.
+  bool is_wanted = false;     // Another daemon asks for it: it is given up when it is idle.
+  std::uint32_t losses = 0;   // How often another daemon had it, and has changed it.
   bool is_new = false;  // Not in the catalog yet: the session ends with its lock and its run, if neither has committed it.
   std::vector<Reply<SessionLock>> waiting;  // Requests for the lock.
   std::optional<std::list<Unused>::iterator> unused;
@@ -117,8 +127,11 @@ class SessionTable {
   [[nodiscard]] const Session* find(const SessionId& id) const;
   // Finds a session of the tenant by its name or id.
   [[nodiscard]] Session* find(const TenantId& tenant, const std::string& session);
+  // Looks for a session of the tenant that another daemon has made just now, if the catalog is shared.
+  [[nodiscard]] Task<Expected<Unit>> learn(TenantId tenant, std::string session);
   // Waits for the session's lock, behind earlier requests for it, and for its record, which is then in memory. Errors:
-  // E_SESSION_001, also if the session ends meanwhile; E_IO_001 if the record cannot be read.
+  // E_SESSION_001, also if the session ends meanwhile; E_SESSION_002 if another daemon does not give it up; E_IO_001 if the
+  // record cannot be read.
   [[nodiscard]] Task<Expected<SessionLock>> lock(TenantId tenant, std::string session);
   [[nodiscard]] Task<Expected<SessionLock>> lock(Session& session);
   [[nodiscard]] std::size_t size() const { return sessions_.size(); }
@@ -154,7 +167,7 @@ class SessionTable {
 
   // Commits `next` as the session's record. It is counted at once, so that concurrent commits cannot exceed a quota together or
   // take one name. Requires: the caller has the session's lock, and waits for the result; no other session has the name of
-  // `next`. Errors: E_IO_001, and nothing has changed.
+  // `next`. Errors: E_IO_001, and nothing has changed; E_LIMIT_003 if another daemon has taken the session.
   [[nodiscard]] Task<Expected<Unit>> commit(Session& session, kv::RecordPtr next);
   [[nodiscard]] Task<Expected<Unit>> commit(Session& session, kv::SessionRecord next) {
     return commit(session, std::make_shared<const kv::SessionRecord>(std::move(next)));
@@ -179,6 +192,11 @@ class SessionTable {
   [[nodiscard]] TimePoint next_expiry() const { return next_expiry_; }
   // Ends the sessions whose time to live is over.
   void expire();
+
+  // When a shared catalog is to be asked for the changes of others; kNever: it is not shared, or an answer is on its way.
+  [[nodiscard]] TimePoint next_sync() const { return next_sync_; }
+  // Asks, if it is time, and gives up what is wanted or was not used for a while.
+  void sync();
 
   void check_invariants() const;
 
@@ -205,6 +223,18 @@ class SessionTable {
   };
 
   void adopt(kv::SessionSummary summary);
+  [[nodiscard]] Task<Expected<Unit>> own(Session& session);
+  [[nodiscard]] bool is_foreign(const Session& session) const {
+    return catalog_.is_shared() && !session.is_new && (session.lease == 0 || session.lease != catalog_.lease());
+  }
+  void give_up(Session& session);
+  void refuse_locks(Session& session, const Error& error);
+  void forget_name(const kv::SessionSummary& named);
+  void replace_summary(Session& session, kv::SessionSummary summary);
+  void set_expiry(Session& session);
+  [[nodiscard]] Task<> take_changes();
+  void take(kv::CatalogChanges changes);
+  void take(kv::SessionSummary changed);
   void set_summary(Session& session, kv::SessionSummary summary);
   void count_tokens(const kv::SessionSummary& summary, bool has_come);
   [[nodiscard]] SessionLock lock_now(Session& session);
@@ -226,6 +256,8 @@ class SessionTable {
   std::map<std::pair<TenantId, std::string>, SessionId> names_;
   std::map<TenantId, Account> accounts_;  // Of the tenants that have sessions.
   TimePoint next_expiry_ = kNever;
+  TimePoint next_sync_ = kNever;
+  bool is_sync_failing_ = false;
   Gauge count_;
 };
 

@@ -605,7 +605,8 @@ std::string HttpConnection::head_bytes(int status, std::string_view content_type
   current_.status = status;
   const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
   const std::string limits = current_.caller ? current_.caller->header(SteadyClock().now()) : "";
-  const std::string id = is_messages_path(current_.path) ? std::format("request-id: {}\r\n", current_.id) : "";
+  std::string id = is_messages_path(current_.path) ? std::format("request-id: {}\r\n", current_.id) : "";
+  if (!server_.options.node.empty()) id += std::format("x-uma-node: {}\r\n", server_.options.node);
   return std::format(
       "HTTP/1.1 {} {}\r\nServer: umad\r\nContent-Type: {}\r\nX-Content-Type-Options: nosniff\r\nConnection: "
       "{}\r\nx-request-id: {}\r\n{}{}{}{}{}",

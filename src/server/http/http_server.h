@@ -46,6 +46,7 @@ struct HttpServerOptions {
   std::vector<std::string> cors_origins = {};     // Origins of pages that may send requests, besides the server's own.
   std::string access_log = "off";                 // See AccessLog::open().
   std::string version = {};                       // umad's; empty: not told.
+  std::string node = {};                          // Its name in x-uma-node; empty: not told.
   std::vector<wire::SettingValue> settings = {};  // Of the daemon, for its administrator.
   PageFiles page = {};                            // Empty: no page at /.
   ModelLibrary* library = nullptr;  // Outlives the server; null: models cannot be pulled, named, deleted or changed.

@@ -1,0 +1,408 @@
+// The session tables of several daemons that share a catalog.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/move_only_function.h"
+#include "base/random.h"
+#include "engine/engine_test_support.h"
+#include "engine/session/session_table.h"
+#include "testing/shared_catalog.h"
+#include "testing/sim_clock.h"
+
+namespace uma::engine {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// A daemon's table, and what delivers answers to it.
+class Node {
+ public:
+  Node(testing::SharedSessions& shared, int number, testing::SimClock& clock, Limits limits = {})
+      : catalog(shared, number), random_(static_cast<std::uint64_t>(number)), clock_(clock) {
+    SessionTableOptions options;
+    options.limits = limits;
+    options.record_bytes_max = 1 << 20;
+    options.random = [this] { return random_.next_u64(); };
+    options.on_committed = [](const kv::SessionRecord&) {};
+    options.on_ended = [this](const Session& session) { ended.push_back(session.summary.id.value); };
+    table.emplace(std::move(options), catalog, tasks_, clock_);
+  }
+  void work() {
+    while (!posted_.empty()) {
+      for (auto& command : std::exchange(posted_, {})) command();
+      table->check_invariants();
+    }
+  }
+  template <class T>
+  Expected<T> result_of(Task<Expected<T>> task) {
+    std::optional<Expected<T>> result;
+    tasks_.answer([&](Expected<T> got) { result.emplace(std::move(got)); }, std::move(task));
+    work();
+    return std::move(result).value();
+  }
+  void add(kv::SessionRecord made) {
+    const SessionLock lock = table->add(std::move(made), 0);
+    EXPECT_TRUE(result_of(table->commit(*lock, lock->record)));
+  }
+  Expected<SessionLock> lock(const std::string& session) { return result_of(table->lock(kTenant, session)); }
+  std::string refusal(const std::string& session) {
+    const auto locked = lock(session);
+    return locked ? "" : std::string(code_name(locked.error().code));
+  }
+  // Adds `tokens` tokens to the chain.
+  Expected<Unit> grow(Session& session, std::size_t tokens) {
+    kv::SessionRecord next = *session.record;
+    next.chain.insert(next.chain.end(), tokens, 2);
+    return result_of(table->commit(session, std::move(next)));
+  }
+  void sync() {
+    clock_.advance(milliseconds(500));
+    table->sync();
+    work();
+  }
+  Session* find(const std::string& session) { return table->find(kTenant, session); }
+
+  testing::SharedCatalog catalog;
+  std::vector<std::string> ended;
+  std::optional<SessionTable> table;
+
+ private:
+  Random random_;
+  std::vector<MoveOnlyFunction<void()>> posted_;
+  TaskRunner tasks_{[this](MoveOnlyFunction<void()> command) { posted_.push_back(std::move(command)); }};
+  testing::SimClock& clock_;
+};
+
+class SharedSessionsTest : public ::testing::Test {
+ protected:
+  SharedSessionsTest() { init_log(LogLevel::error); }
+
+  kv::SessionRecord record(const std::string& id, const std::string& name = "", std::int64_t ttl_s = 0) {
+    kv::SessionRecord made;
+    made.id = SessionId{id};
+    made.tenant = kTenant;
+    made.name = name;
+    made.mode = SessionMode::text;
+    made.ttl_s = ttl_s;
+    made.created_s = made.last_used_s = clock_.unix_s();
+    made.chain = {1};
+    made.turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
+    return made;
+  }
+
+  testing::SimClock clock_;
+  testing::SharedSessions shared_;
+  Node a_{shared_, 1, clock_};
+  Node b_{shared_, 2, clock_};
+};
+
+TEST_F(SharedSessionsTest, OthersListASessionAndItsNameAfterAWhile) {
+  a_.add(record("s", "diary"));
+  EXPECT_EQ(b_.find("diary"), nullptr);
+  b_.sync();
+  ASSERT_NE(b_.find("diary"), nullptr);
+  EXPECT_EQ(b_.find("diary")->summary.tokens_count, 1);
+  EXPECT_EQ(b_.table->count(), 1);
+}
+
+TEST_F(SharedSessionsTest, ASessionThatIsNotListedYetIsFound) {
+  a_.add(record("s", "diary"));
+  EXPECT_EQ(b_.refusal("diary"), "E_SESSION_002") << "a has it";
+  a_.sync();
+  EXPECT_EQ(b_.refusal("diary"), "");
+  EXPECT_EQ(b_.refusal("nothing"), "E_SESSION_001");
+}
+
+TEST_F(SharedSessionsTest, ASessionIsGivenUpWhenItIsIdle) {
+  a_.add(record("s"));
+  {
+    const SessionLock lock = a_.lock("s").value();
+    EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+    a_.sync();
+    EXPECT_EQ(b_.refusal("s"), "E_SESSION_002") << "it is locked";
+    EXPECT_TRUE(a_.grow(*lock, 3));
+  }
+  const SessionLock lock = b_.lock("s").value();
+  EXPECT_EQ(lock->record->chain.size(), 4u);
+  EXPECT_TRUE(b_.grow(*lock, 2));
+  EXPECT_EQ(a_.find("s")->record, nullptr) << "its record is no more true";
+}
+
+TEST_F(SharedSessionsTest, ASessionComesBackAsTheOtherHasLeftIt) {
+  a_.add(record("s"));
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+  a_.sync();
+  {
+    const SessionLock lock = b_.lock("s").value();
+    EXPECT_TRUE(b_.grow(*lock, 10));
+  }
+  EXPECT_EQ(a_.refusal("s"), "E_SESSION_002");
+  b_.sync();
+  const SessionLock lock = a_.lock("s").value();
+  EXPECT_EQ(lock->record->chain.size(), 11u);
+  EXPECT_EQ(lock->summary.tokens_count, 11);
+}
+
+TEST_F(SharedSessionsTest, AnOwnerAsksNobody) {
+  a_.add(record("s"));
+  for (int i = 0; i < 5; ++i) {
+    const SessionLock lock = a_.lock("s").value();
+    EXPECT_TRUE(a_.grow(*lock, 1));
+  }
+  EXPECT_EQ(a_.catalog.takings, 0);
+}
+
+TEST_F(SharedSessionsTest, WhatIsNotUsedIsGivenUp) {
+  a_.add(record("s"));
+  a_.sync();
+  EXPECT_EQ(a_.find("s")->lease, 1u);
+  clock_.advance(seconds(61));
+  a_.sync();
+  EXPECT_EQ(a_.find("s")->lease, 0u);
+  EXPECT_EQ(shared_.entries.at(SessionId{"s"}).owner, 0);
+}
+
+TEST_F(SharedSessionsTest, AnOwnerThatLostTheSessionStoresNothing) {
+  a_.add(record("s"));
+  const SessionLock lock = a_.lock("s").value();
+  // Its lease has ended, and b takes the session.
+  shared_.entries.at(SessionId{"s"}).owner = 0;
+  {
+    const SessionLock taken = b_.lock("s").value();
+    EXPECT_TRUE(b_.grow(*taken, 5));
+  }
+  const auto refused = a_.grow(*lock, 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::limit_wait);
+  EXPECT_EQ(lock->lease, 0u);
+  EXPECT_EQ(shared_.entries.at(SessionId{"s"}).record->chain.size(), 6u);
+}
+
+// A reply that began before another daemon continued the session must not be appended behind what that one wrote.
+TEST_F(SharedSessionsTest, AReplyEndsWithAnErrorIfTheSessionWasContinuedElsewhere) {
+  a_.add(record("s"));
+  {
+    const SessionLock lock = a_.lock("s").value();
+    a_.table->begin_run(*lock, RequestId{1});
+  }
+  shared_.entries.at(SessionId{"s"}).owner = 0;
+  {
+    const SessionLock taken = b_.lock("s").value();
+    EXPECT_TRUE(b_.grow(*taken, 5));
+  }
+  b_.catalog.give_up(SessionId{"s"});
+  a_.sync();
+  {
+    const SessionLock lock = a_.lock("s").value();
+    EXPECT_EQ(lock->record->chain.size(), 6u);
+    const auto refused = a_.grow(*lock, 1);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::limit_wait);
+    a_.table->end_run(*lock);
+    EXPECT_TRUE(a_.grow(*lock, 1)) << "a request behind it";
+  }
+}
+
+TEST_F(SharedSessionsTest, WithoutTheDatabaseASessionIsNotUsed) {
+  a_.add(record("s"));
+  a_.catalog.is_cut_off = true;
+  a_.catalog.has_lease = false;
+  EXPECT_EQ(a_.refusal("s"), "E_IO_001");
+  a_.sync();
+  EXPECT_NE(a_.find("s"), nullptr) << "it stays listed";
+  a_.catalog.is_cut_off = false;
+  EXPECT_EQ(a_.refusal("s"), "");
+}
+
+TEST_F(SharedSessionsTest, AnEndIsEverybodys) {
+  a_.add(record("s", "diary"));
+  b_.sync();
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+  a_.sync();
+  bool has_ended = false;
+  EXPECT_EQ(b_.refusal("s"), "");
+  b_.table->end(*b_.find("s"), [&](const Expected<Unit>& done) { has_ended = done.has_value(); });
+  b_.work();
+  EXPECT_TRUE(has_ended);
+  EXPECT_EQ(a_.refusal("s"), "E_SESSION_001") << "found out by asking";
+  EXPECT_EQ(a_.ended, std::vector<std::string>{"s"});
+  a_.add(record("t", "diary"));
+  b_.sync();
+  EXPECT_EQ(b_.find("diary")->summary.id.value, "t");
+}
+
+TEST_F(SharedSessionsTest, AnEndThatWasHeardOfRemovesTheSession) {
+  a_.add(record("s", "diary"));
+  b_.sync();
+  a_.table->end(*a_.find("s"), [](const Expected<Unit>&) {});
+  a_.work();
+  b_.sync();
+  EXPECT_EQ(b_.find("diary"), nullptr);
+  EXPECT_EQ(b_.table->count(), 0);
+}
+
+TEST_F(SharedSessionsTest, NamesThatChangeHandsAreFollowed) {
+  a_.add(record("s", "one"));
+  b_.sync();
+  {
+    const SessionLock lock = a_.lock("s").value();
+    kv::SessionRecord renamed = *lock->record;
+    renamed.name = "two";
+    EXPECT_TRUE(a_.result_of(a_.table->commit(*lock, std::move(renamed))));
+  }
+  a_.add(record("t", "one"));
+  b_.sync();
+  EXPECT_EQ(b_.find("two")->summary.id.value, "s");
+  EXPECT_EQ(b_.find("one")->summary.id.value, "t");
+}
+
+TEST_F(SharedSessionsTest, ATimeToLiveBeginsAgainWithEveryDaemonsUse) {
+  a_.add(record("s", "", 60));
+  b_.sync();
+  clock_.advance(seconds(40));
+  {
+    const SessionLock lock = a_.lock("s").value();
+    kv::SessionRecord used = *lock->record;
+    used.last_used_s = clock_.unix_s();
+    EXPECT_TRUE(a_.result_of(a_.table->commit(*lock, std::move(used))));
+    a_.table->touch(*lock);
+  }
+  clock_.advance(seconds(25));  // For b its time is over, as far as it knows.
+  b_.table->expire();
+  b_.work();
+  EXPECT_TRUE(shared_.entries.contains(SessionId{"s"}));
+  a_.sync();
+  b_.table->expire();
+  b_.work();
+  EXPECT_TRUE(shared_.entries.contains(SessionId{"s"}));
+  clock_.advance(seconds(90));
+  b_.sync();
+  a_.table->expire();
+  b_.table->expire();
+  a_.work();
+  b_.work();
+  EXPECT_FALSE(shared_.entries.contains(SessionId{"s"}));
+}
+
+TEST_F(SharedSessionsTest, ASessionThatWasDeletedElsewhereIsNotStoredAgain) {
+  a_.add(record("s"));
+  {
+    const SessionLock lock = a_.lock("s").value();
+    a_.table->begin_run(*lock, RequestId{1});
+  }
+  a_.catalog.end_lease();
+  b_.sync();
+  b_.table->end(*b_.find("s"), [](const Expected<Unit>&) {});
+  b_.work();
+  ASSERT_TRUE(shared_.entries.empty());
+  EXPECT_EQ(a_.refusal("s"), "E_SESSION_001");
+  EXPECT_EQ(a_.refusal("s"), "E_SESSION_001") << "while its reply goes on";
+  a_.table->end_run(*a_.find("s"));
+  a_.work();
+  EXPECT_TRUE(shared_.entries.empty());
+  EXPECT_EQ(a_.find("s"), nullptr);
+}
+
+// A session may have the id of another one as its name.
+TEST_F(SharedSessionsTest, ASessionIsTakenByItsIdAlone) {
+  a_.add(record("s"));
+  b_.sync();
+  b_.add(record("t", "s"));
+  EXPECT_EQ(b_.refusal("s"), "") << "the name comes first";
+  clock_.advance(seconds(61));
+  a_.sync();
+  const SessionLock lock = a_.result_of(a_.table->lock(*a_.table->find(SessionId{"s"}))).value();
+  EXPECT_EQ(lock->record->id.value, "s");
+}
+
+TEST_F(SharedSessionsTest, WhoeverWaitsBehindARefusedRequestIsRefused) {
+  a_.add(record("s"));
+  b_.sync();
+  const SessionLock lock = a_.lock("s").value();
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+}
+
+// Random daemons, locks that are held for a while, commits, lost leases and cuts: the chain of each session has every
+// acknowledged growth once.
+TEST_F(SharedSessionsTest, WhateverHappensNoAcknowledgedChangeIsLost) {
+  std::size_t grown = 0;
+  std::size_t refused = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    testing::SharedSessions shared;
+    std::array<Node, 3> nodes{Node{shared, 1, clock_}, Node{shared, 2, clock_}, Node{shared, 3, clock_}};
+    std::vector<std::size_t> expected;
+    for (int i = 0; i < 4; ++i) {
+      nodes[random.next_below(3)].add(record("s" + std::to_string(i), "name" + std::to_string(i)));
+      expected.push_back(1);
+    }
+    struct Held {
+      Node* node;
+      std::size_t which;
+      SessionLock lock;
+    };
+    std::vector<Held> held;
+    for (int action = 0; action < 300; ++action) {
+      Node& node = nodes[random.next_below(3)];
+      const std::size_t which = random.next_below(4);
+      const SessionId id{"s" + std::to_string(which)};
+      switch (random.next_below(8)) {
+        case 0:
+          node.sync();
+          break;
+        case 1:
+          node.catalog.is_cut_off = random.next_below(3) == 0;
+          break;
+        case 2:
+          node.catalog.end_lease();
+          break;
+        case 3:
+          clock_.advance(seconds(static_cast<std::int64_t>(random.next_below(40))));
+          break;
+        case 4:
+        case 5: {
+          const bool is_held =
+              std::ranges::any_of(held, [&](const Held& each) { return each.node == &node && each.which == which; });
+          if (is_held) break;  // A second request would wait for the first.
+          auto lock = node.lock(random.next_below(2) == 0 ? id.value : "name" + std::to_string(which));
+          if (!lock) break;
+          EXPECT_EQ((*lock)->record->chain.size(), expected[which]);
+          held.push_back({&node, which, std::move(*lock)});
+          break;
+        }
+        default: {
+          if (held.empty()) break;
+          const auto picked = held.begin() + static_cast<std::ptrdiff_t>(random.next_below(held.size()));
+          const std::size_t tokens = 1 + random.next_below(5);
+          if (picked->node->grow(*picked->lock, tokens)) {
+            expected[picked->which] += tokens;
+            ++grown;
+          } else {
+            ++refused;
+          }
+          if (random.next_below(2) == 0) held.erase(picked);
+        }
+      }
+    }
+    held.clear();
+    for (std::size_t which = 0; which < expected.size(); ++which) {
+      EXPECT_EQ(shared.entries.at(SessionId{"s" + std::to_string(which)}).record->chain.size(), expected[which]);
+    }
+  }
+  EXPECT_GT(grown, 1000u);
+  EXPECT_GT(refused, 1000u);
+}
+
+}  // namespace
+}  // namespace uma::engine

@@ -1,0 +1,531 @@
+#include "kv/postgres_catalog.h"
+
+#include <algorithm>
+#include <format>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/thrown.h"
+#include "kv/catalog_lock.h"
+#include "kv/postgres_schema.h"
+
+namespace uma::kv {
+namespace {
+
+// Between two renewals, as a part of the lease.
+constexpr int kRenewalsPerLease = 5;
+constexpr int kOwnerColumn = 26;  // Behind RecordRows::session_columns().
+constexpr int kOutcomeTries = 5;
+constexpr Duration kConnectEvery = std::chrono::seconds(1);
+// The database forgets which sessions have ended after an hour. A daemon that has not asked for so long reads everything again.
+constexpr Duration kChangesKept = std::chrono::minutes(50);
+constexpr Duration kTakeEvery = std::chrono::milliseconds(100);
+constexpr Duration kForgetEvery = std::chrono::minutes(10);
+
+// Those of RecordRows::session_columns(), without the texts that no list shows.
+std::string listed_columns() {
+  constexpr std::string_view kLong = "tools, template_arguments";
+  std::string columns(RecordRows::session_columns());
+  const std::size_t at = columns.find(kLong);
+  UMA_CHECK(at != std::string::npos);
+  return columns.replace(at, kLong.size(), "''::text, ''::text");
+}
+
+}  // namespace
+
+PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
+    : options_(std::move(options)),
+      shown_(shown_address(options_.address)),
+      connection_(options_.address),
+      rows_(connection_),
+      add_run_(connection_, R"sql(
+        INSERT INTO daemons (run, node, address, lease_until)
+        VALUES (nextval('uma_runs'), ?1, '', clock_timestamp() + ?2 * interval '1 millisecond') RETURNING run)sql"),
+      renew_(connection_, R"sql(
+        INSERT INTO daemons (run, node, address, lease_until)
+        VALUES (?1, ?2, '', clock_timestamp() + ?3 * interval '1 millisecond')
+        ON CONFLICT (run) DO UPDATE SET lease_until = excluded.lease_until)sql"),
+      end_run_(connection_, "DELETE FROM daemons WHERE run = ?1 OR lease_until < clock_timestamp() - interval '1 day'"),
+      give_up_all_(connection_, "UPDATE sessions SET owner = NULL, is_wanted = false WHERE owner = ?1"),
+      raise_fence_(connection_, R"sql(
+        UPDATE sessions SET fence = fence + 1 WHERE id = ?1 AND owner = ?2 AND fence = ?3
+        RETURNING pg_current_xact_id()::text::bigint)sql"),
+      get_transaction_(connection_, "SELECT pg_current_xact_id()::text::bigint"),
+      get_outcome_(connection_, "SELECT pg_xact_status(?1::text::xid8)"),
+      find_(connection_, std::format(R"sql(
+        SELECT {} FROM sessions WHERE tenant = ?1 AND (name = ?2 OR id = ?2) ORDER BY name = ?2 DESC NULLS LAST LIMIT 1)sql",
+                                     listed_columns())),
+      get_owner_(connection_, "SELECT d.node FROM sessions s LEFT JOIN daemons d ON d.run = s.owner WHERE s.id = ?1"),
+      // A row that is locked is in use: a commit on it has not ended.
+      take_(connection_, R"sql(
+        UPDATE sessions s SET owner = ?2, fence = fence + 1, is_wanted = false
+        WHERE key = (SELECT key FROM sessions WHERE id = ?1 FOR UPDATE SKIP LOCKED) AND (owner IS NULL OR owner = ?2 OR NOT EXISTS (
+          SELECT 1 FROM daemons d WHERE d.run = s.owner AND d.lease_until > clock_timestamp()))
+        RETURNING fence)sql"),
+      want_(connection_, R"sql(
+        UPDATE sessions SET is_wanted = true
+        WHERE key = (SELECT key FROM sessions WHERE id = ?1 AND owner IS NOT NULL AND NOT is_wanted FOR UPDATE SKIP LOCKED))sql"),
+      give_up_(connection_, "UPDATE sessions SET owner = NULL, is_wanted = false WHERE id = ?1 AND owner = ?2"),
+      get_xmin_(connection_, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
+      get_changed_(connection_, std::format("SELECT {}, owner, fence FROM sessions WHERE changed >= ?1", listed_columns())),
+      get_ended_(connection_, "SELECT id FROM ended_sessions WHERE changed >= ?1"),
+      get_wanted_(connection_, "SELECT id FROM sessions WHERE owner = ?1 AND is_wanted"),
+      forget_ended_(connection_, "DELETE FROM ended_sessions WHERE ended < now() - interval '1 hour'") {}
+
+PostgresCatalog::~PostgresCatalog() = default;
+
+Expected<std::unique_ptr<PostgresCatalog>> PostgresCatalog::open(PostgresCatalogOptions options) {
+  std::unique_ptr<PostgresCatalog> catalog(new PostgresCatalog(std::move(options)));
+  if (!catalog->options_.lock.empty()) {
+    auto lock = take_catalog_lock(catalog->options_.lock);
+    if (!lock) return std::unexpected(lock.error());
+    catalog->lock_ = std::move(*lock);
+  }
+  auto done = catalog->connect();
+  if (done) {
+    auto all = catalog->changes_now();
+    if (all) {
+      catalog->loaded_ = std::move(all->changed);
+    } else {
+      done = std::unexpected(all.error());
+    }
+  }
+  if (!done) {
+    return fail(ErrorCode::io_failed,
+                std::format("{}: {}: check the address (catalog) and that the database runs and lets this user in",
+                            catalog->shown_, done.error().message));
+  }
+  log_info("catalog {}: {} sessions; this is run {} on node {}", catalog->shown_, catalog->loaded_.size(), catalog->run_,
+           catalog->options_.node);
+  return catalog;
+}
+
+// --- Connection and lease
+
+// Connects at most once a second.
+SqlExpected<Unit> PostgresCatalog::connect() {
+  if (std::chrono::steady_clock::now() < next_connect_) {
+    return std::unexpected(SqlError{SqlFault::lost, "no connection to the database"});
+  }
+  auto done =
+      connection_.connect(std::format("umad {}", options_.node), {"client_min_messages=warning", "statement_timeout=15s",
+                                                                  "lock_timeout=5s", "idle_in_transaction_session_timeout=30s",
+                                                                  "synchronous_commit=on", std::format("uma.run={}", run_)});
+  if (done && run_ == 0) done = begin_run();
+  if (done) done = renew();
+  if (!done) connection_.disconnect();
+  seen_ = 0;  // The database may be another one, which took over.
+  next_connect_ = std::chrono::steady_clock::now() + kConnectEvery;
+  return done;
+}
+
+SqlExpected<Unit> PostgresCatalog::begin_run() {
+  if (auto migrated = migrate_postgres(connection_); !migrated) return migrated;
+  add_run_.bind(options_.node, std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease).count());
+  const auto row = add_run_.next();
+  if (!row) return std::unexpected(row.error());
+  run_ = add_run_.integer(0);
+  add_run_.end();
+  return connection_.run(std::format("SET uma.run = '{}'", run_));
+}
+
+// A lease that has ended begins again: sessions that nobody took meanwhile are still this run's.
+SqlExpected<Unit> PostgresCatalog::renew() {
+  const TimePoint asked = std::chrono::steady_clock::now();
+  auto done = renew_.run(run_, options_.node, std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease).count());
+  if (!done) return done;
+  renewed_at_ = asked;
+  // The former lease may have ended before the database renewed it.
+  if (std::chrono::steady_clock::now() >= holds_until_.load()) ++lease_;
+  holds_until_ = asked + options_.lease;
+  return done;
+}
+
+TimePoint PostgresCatalog::next_renewal() const {
+  return std::max(renewed_at_ + options_.lease / kRenewalsPerLease, next_renewal_try_);
+}
+
+void PostgresCatalog::renew_if_due() {
+  if (std::chrono::steady_clock::now() < next_renewal()) return;
+  auto done = connection_.is_lost() ? connect() : renew();
+  if (!done) next_renewal_try_ = std::chrono::steady_clock::now() + kConnectEvery;
+  if (!done && !is_failing_) log_error("catalog {}: {}", shown_, done.error().message);
+  if (done && is_failing_) log_info("catalog {}: the database answers again", shown_);
+  is_failing_ = !done;
+}
+
+void PostgresCatalog::end_run() {
+  if (connection_.is_lost()) return;
+  auto done = give_up_all_.run(run_);
+  if (done) done = end_run_.run(run_);
+  if (!done) log_warning("catalog {}: the sessions of this run were not given up: {}", shown_, done.error().message);
+  holds_until_ = TimePoint{};
+}
+
+template <class Work>
+auto PostgresCatalog::with_connection(Work&& work) -> decltype(work()) {
+  if (connection_.is_lost()) {
+    // Nothing was sent, so the error is not `lost`.
+    if (auto done = connect(); !done) return std::unexpected(SqlError{SqlFault::io, done.error().message});
+  }
+  return work();
+}
+
+// The database's words are for the log: they may name hosts and users.
+Error PostgresCatalog::failure(const SqlError& error) {
+  if (!is_failing_) log_error("catalog {}: {}", shown_, error.message);
+  std::string reason = "it refuses the change";
+  if (error.is_lost() || error.is_io()) reason = "it cannot be reached; umad connects again by itself";
+  if (error.is_full()) reason = "its disk or memory is full";
+  if (error.is_busy()) reason = "it was busy for too long: try again";
+  if (error.fault == SqlFault::impossible) reason = error.message;
+  return {ErrorCode::io_failed, std::format("the database of the sessions: {}", reason)};
+}
+
+// --- Calls
+
+void PostgresCatalog::commit(RecordPtr record, RecordPtr before, Done done) {
+  SessionId id = record->id;
+  inbox_.push(Change{std::move(record), std::move(before), std::move(id), std::move(done)});
+}
+
+void PostgresCatalog::remove(const SessionId& id, Done done) {
+  inbox_.push(Change{nullptr, nullptr, id, std::move(done)});
+}
+
+void PostgresCatalog::read(const SessionId& id, OnRead on_read) {
+  inbox_.push(Reading{id, std::move(on_read)});
+}
+
+void PostgresCatalog::look_up(const TenantId& tenant, const std::string& session, OnFound on_found) {
+  inbox_.push(Finding{tenant, session, std::move(on_found)});
+}
+
+void PostgresCatalog::take(const SessionId& id, OnRead on_read) {
+  inbox_.push(Taking{id, std::move(on_read), std::chrono::steady_clock::now() + options_.handover});
+}
+
+void PostgresCatalog::give_up(const SessionId& id) {
+  inbox_.push(GivingUp{id});
+}
+
+void PostgresCatalog::changes(OnChanges on_changes) {
+  inbox_.push(Asking{std::move(on_changes)});
+}
+
+bool PostgresCatalog::wait() {
+  if (inbox_.wait_drain(taken_, std::min(next_retry_, next_renewal()))) return true;
+  for (Taking& taking : waiting_) run_noting([&] { taking.on_read(fail(ErrorCode::limit_wait, "the daemon stops")); });
+  waiting_.clear();
+  end_run();
+  return false;
+}
+
+bool PostgresCatalog::step() {
+  inbox_.drain(taken_);
+  run_noting([this] { renew_if_due(); });
+  run_noting([this] { retry_takings(); });
+  if (taken_.empty()) return false;
+  std::vector<Call> calls = std::exchange(taken_, {});
+  for (Call& call : calls) {
+    if (auto* change = std::get_if<Change>(&call)) {
+      changes_.push_back(std::move(*change));
+      continue;
+    }
+    // A session is given up behind its last change.
+    run_noting([this] { keep_changes(); });
+    run_noting([this] { renew_if_due(); });
+    run_noting([&] {
+      std::visit(
+          [this](auto& other) {
+            if constexpr (!std::is_same_v<std::remove_reference_t<decltype(other)>, Change>) handle(other);
+          },
+          call);
+    });
+  }
+  run_noting([this] { keep_changes(); });
+  return true;
+}
+
+void PostgresCatalog::handle(Reading& call) {
+  call.on_read(contain([&]() -> Expected<RecordPtr> {
+    auto stored = with_connection([&] { return rows_.read(call.id); });
+    if (!stored) return std::unexpected(failure(stored.error()));
+    if (stored->record == nullptr || stored->is_damaged) {
+      return fail(ErrorCode::io_failed,
+                  std::format("session {} cannot be read: its rows in the database are missing or damaged", call.id.value));
+    }
+    return std::move(stored->record);
+  }));
+}
+
+void PostgresCatalog::handle(Taking& call) {
+  auto taken = contain([&]() -> Expected<RecordPtr> {
+    std::optional<Error> refusal;
+    auto record = with_connection([&] { return take_now(call, refusal); });
+    if (!record) return std::unexpected(failure(record.error()));
+    if (refusal) return std::unexpected(std::move(*refusal));
+    return std::move(*record);
+  });
+  const TimePoint now = std::chrono::steady_clock::now();
+  if (!taken && taken.error().code == ErrorCode::session_busy && now < call.deadline) {
+    waiting_.push_back(std::move(call));
+    next_retry_ = std::min(next_retry_, now + kTakeEvery);
+    return;
+  }
+  call.on_read(std::move(taken));
+}
+
+void PostgresCatalog::retry_takings() {
+  if (std::chrono::steady_clock::now() < next_retry_) return;
+  next_retry_ = kNever;
+  for (Taking& taking : std::exchange(waiting_, {})) run_noting([&] { handle(taking); });
+}
+
+SqlExpected<RecordPtr> PostgresCatalog::take_now(const Taking& call, std::optional<Error>& refusal) {
+  take_.bind(call.id.value, run_);
+  auto row = take_.next();
+  if (!row) return std::unexpected(row.error());
+  if (!*row) {
+    get_owner_.bind(call.id.value);
+    row = get_owner_.next();
+    if (!row) return std::unexpected(row.error());
+    const bool is_there = *row;
+    const std::string node(is_there ? get_owner_.text(0) : "");
+    get_owner_.end();
+    if (!is_there) {
+      refusal = Error{ErrorCode::session_unknown, std::format("no session \"{}\": it has ended", call.id.value)};
+      return nullptr;
+    }
+    if (auto asked = want_.run(call.id.value); !asked) return std::unexpected(asked.error());
+    refusal =
+        Error{ErrorCode::session_busy,
+              std::format("the session is in use on node {}: try again in a second, or ask there", node.empty() ? "?" : node)};
+    return nullptr;
+  }
+  const std::int64_t fence = take_.integer(0);
+  take_.end();
+  fences_[call.id] = fence;
+  auto stored = rows_.read(call.id);
+  if (!stored) return std::unexpected(stored.error());
+  if (stored->record == nullptr || stored->is_damaged) {
+    refusal = Error{ErrorCode::io_failed,
+                    std::format("session {} cannot be read: its rows in the database are damaged", call.id.value)};
+    return nullptr;
+  }
+  return std::move(stored->record);
+}
+
+void PostgresCatalog::handle(Finding& call) {
+  call.on_found(contain([&]() -> Expected<SessionSummary> {
+    auto found = with_connection([&] { return find_now(call); });
+    if (!found) return std::unexpected(failure(found.error()));
+    if (*found) return std::move(**found);
+    return fail(ErrorCode::session_unknown,
+                std::format("no session \"{}\": it was never created, or it has ended", call.session));
+  }));
+}
+
+SqlExpected<std::optional<SessionSummary>> PostgresCatalog::find_now(const Finding& call) {
+  find_.bind(call.tenant.value, call.session);
+  const auto row = find_.next();
+  if (!row) return std::unexpected(row.error());
+  auto summary = *row ? RecordRows::summary_of_row(find_) : std::nullopt;
+  find_.end();
+  return summary;
+}
+
+void PostgresCatalog::handle(GivingUp& call) {
+  fences_.erase(call.id);
+  const auto done = with_connection([&] { return give_up_.run(call.id.value, run_); });
+  // The session then stays this run's until another daemon asks for it, or this one uses it.
+  if (!done) log_warning("catalog {}: session {} was not given up: {}", shown_, call.id.value, done.error().message);
+}
+
+void PostgresCatalog::handle(Asking& call) {
+  call.on_changes(contain([&]() -> Expected<CatalogChanges> {
+    auto changes = with_connection([&] { return changes_now(); });
+    if (!changes) return std::unexpected(failure(changes.error()));
+    return std::move(*changes);
+  }));
+}
+
+SqlExpected<CatalogChanges> PostgresCatalog::changes_now() {
+  const TimePoint now = std::chrono::steady_clock::now();
+  CatalogChanges changes;
+  changes.is_complete = seen_ == 0 || now > seen_at_ + kChangesKept;
+  const std::int64_t since = changes.is_complete ? 0 : seen_;
+  // Transactions that are in progress now may change sessions later, but have numbers from this one on.
+  get_xmin_.bind();
+  auto row = get_xmin_.next();
+  if (!row) return std::unexpected(row.error());
+  const std::int64_t seen = get_xmin_.integer(0);
+  get_xmin_.end();
+  get_changed_.bind(since);
+  for (row = get_changed_.next(); row && *row; row = get_changed_.next()) {
+    auto summary = RecordRows::summary_of_row(get_changed_);
+    if (!summary) continue;
+    if (changes.is_complete) changes.all.push_back(summary->id);
+    if (const auto own = fences_.find(summary->id); own != fences_.end()) {
+      const bool is_own = get_changed_.integer(kOwnerColumn) == run_ && get_changed_.integer(kOwnerColumn + 1) == own->second;
+      if (is_own) continue;
+      fences_.erase(own);
+    }
+    changes.changed.push_back(std::move(*summary));
+  }
+  get_changed_.end();
+  if (!row) return std::unexpected(row.error());
+  if (!changes.is_complete) {
+    get_ended_.bind(since);
+    for (row = get_ended_.next(); row && *row; row = get_ended_.next())
+      changes.ended.push_back({std::string(get_ended_.text(0))});
+    get_ended_.end();
+    if (!row) return std::unexpected(row.error());
+  }
+  if (now > forgot_at_ + kForgetEvery) {
+    if (auto done = forget_ended_.run(); !done) return std::unexpected(done.error());
+    forgot_at_ = now;
+  }
+  get_wanted_.bind(run_);
+  for (row = get_wanted_.next(); row && *row; row = get_wanted_.next())
+    changes.wanted.push_back({std::string(get_wanted_.text(0))});
+  get_wanted_.end();
+  if (!row) return std::unexpected(row.error());
+  seen_ = seen;
+  seen_at_ = now;
+  return changes;
+}
+
+// --- Changes
+
+// Stores the waiting changes in one transaction; if that fails, each alone.
+void PostgresCatalog::keep_changes() {
+  std::vector<Change> changes = std::exchange(changes_, {});
+  if (changes.empty()) return;
+  const auto together = with_connection([&] { return keep(changes); });
+  for (Change& change : changes) {
+    auto kept = together;
+    const bool is_unreachable = !together && (together.error().is_lost() || connection_.is_lost());
+    const bool is_settled = (together && *together) || changes.size() == 1 || is_unreachable;
+    if (!is_settled) kept = with_connection([&] { return keep({&change, 1}); });
+    Expected<Unit> result;
+    if (!kept) {
+      result = std::unexpected(refusal_of(change, kept.error()));
+    } else if (!*kept) {
+      result = fail(ErrorCode::limit_wait, "another node has taken the session, and the change was not stored: try again");
+    }
+    if (!result && result.error().code == ErrorCode::limit_wait) fences_.erase(change.id);
+    run_noting([&] { change.done(std::move(result)); });
+  }
+}
+
+Error PostgresCatalog::refusal_of(const Change& change, const SqlError& error) {
+  if (error.is_lost()) {
+    log_error("catalog {}: {}", shown_, error.message);
+    return {ErrorCode::limit_wait,
+            "the database was lost while the session was being stored, and whether the change is stored is unknown: read the "
+            "session "
+            "before you try again"};
+  }
+  const bool has_name = change.record != nullptr && !change.record->name.empty();
+  if (error.fault == SqlFault::refused && has_name) {
+    return {ErrorCode::session_name_taken, std::format("field \"name\": a session \"{}\" exists already", change.record->name),
+            "name"};
+  }
+  return failure(error);
+}
+
+// Stores all changes, or none. Returns false if one of them is fenced off. The error is `lost` only if the outcome is unknown.
+SqlExpected<bool> PostgresCatalog::keep(std::span<Change> changes) {
+  std::vector<std::pair<SessionId, std::optional<std::int64_t>>> fences;
+  for (const Change& change : changes) {
+    const auto known = fences_.find(change.id);
+    fences.emplace_back(change.id, known == fences_.end() ? std::nullopt : std::optional(known->second));
+  }
+  transaction_ = 0;
+  auto done = connection_.begin();
+  bool is_owned = true;
+  try {
+    for (const Change& change : changes) {
+      if (!done || !is_owned) break;
+      const auto applied = apply(change);
+      if (!applied) done = std::unexpected(applied.error());
+      if (applied) is_owned = *applied;
+    }
+  } catch (...) {
+    note_thrown();
+    done = std::unexpected(SqlError{SqlFault::other, "the daemon failed at this change"});
+  }
+  if (!done && done.error().is_lost())
+    done = std::unexpected(SqlError{SqlFault::io, done.error().message});  // Before the commit.
+  if (done && is_owned) {
+    done = connection_.commit();
+    if (!done && done.error().is_lost()) {
+      const auto is_stored = outcome();
+      if (is_stored && *is_stored) done = Unit{};
+      if (is_stored && !*is_stored) done = std::unexpected(SqlError{SqlFault::io, done.error().message});
+    }
+  }
+  if (done && is_owned) return true;
+  connection_.roll_back();
+  for (const auto& [id, fence] : fences) {
+    if (fence) {
+      fences_[id] = *fence;
+    } else {
+      fences_.erase(id);
+    }
+  }
+  if (!done) return std::unexpected(done.error());
+  return false;
+}
+
+// Whether the transaction whose connection was lost in its commit is stored. Nullopt: the database does not say so in time.
+std::optional<bool> PostgresCatalog::outcome() {
+  for (int attempt = 0; attempt < kOutcomeTries; ++attempt) {
+    std::this_thread::sleep_for(kConnectEvery);
+    if (connection_.is_lost() && !connect()) continue;
+    const std::string transaction = std::to_string(transaction_);
+    get_outcome_.bind(std::string_view(transaction));
+    const auto row = get_outcome_.next();
+    if (!row || !*row) continue;
+    const std::string status(get_outcome_.text(0));
+    get_outcome_.end();
+    if (status == "committed") return true;
+    if (status == "aborted") return false;
+  }
+  return std::nullopt;
+}
+
+SqlExpected<bool> PostgresCatalog::apply(const Change& change) {
+  const bool is_new = change.record != nullptr && change.before == nullptr;
+  std::int64_t fence = 0;
+  if (!is_new) {
+    const auto own = fences_.find(change.id);
+    if (own == fences_.end()) return false;
+    fence = own->second;
+  }
+  Statement& begin = is_new ? get_transaction_ : raise_fence_;
+  if (!is_new || transaction_ == 0) {
+    if (is_new) begin.bind();
+    if (!is_new) begin.bind(change.id.value, run_, fence);
+    const auto row = begin.next();
+    if (!row) return std::unexpected(row.error());
+    if (!*row) return false;
+    transaction_ = begin.integer(0);
+    begin.end();
+  }
+  const auto done = change.record == nullptr ? rows_.remove(change.id) : rows_.write(*change.record, change.before.get());
+  if (!done) return std::unexpected(done.error());
+  // As the trigger and raise_fence_ set it. Changes of the same session may follow in the transaction.
+  if (change.record == nullptr) {
+    fences_.erase(change.id);
+  } else {
+    fences_[change.id] = fence + 1;
+  }
+  return true;
+}
+
+}  // namespace uma::kv

@@ -1,0 +1,171 @@
+// Sessions in a PostgreSQL database that several daemons share (docs/CLUSTER.md, docs/decisions/0080). The tables are those of
+// the SQLite catalog.
+//
+// Ownership. A run of a daemon has a row in `daemons` with a lease by the database's clock, which step() and wait() renew. A
+// session belongs to the run in its row, until the run gives it up or its lease has ended and another one takes it. Each owner
+// raises the session's fence, and a change names the fence under which it was made, in the transaction that stores it: the
+// change of an owner that lost the session stores nothing, however late it comes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mailbox.h"
+#include "base/unique_fd.h"
+#include "kv/catalog.h"
+#include "kv/postgres.h"
+#include "kv/record_rows.h"
+
+namespace uma::kv {
+
+struct PostgresCatalogOptions {
+  std::string address;  // Connection string or URI of libpq.
+  std::string node;     // The daemon's name for people and clients.
+  std::string lock{};   // See take_catalog_lock(): the daemon's own folder, which is not shared; empty: none.
+  Duration lease = std::chrono::seconds(15);
+  Duration handover = std::chrono::seconds(5);  // How long a session that another daemon owns is waited for.
+};
+
+class PostgresCatalog final : public Catalog {
+ public:
+  // Connects, makes or migrates the tables, and takes a lease. Errors: E_IO_001.
+  [[nodiscard]] static Expected<std::unique_ptr<PostgresCatalog>> open(PostgresCatalogOptions options);
+  ~PostgresCatalog() override;
+
+  // All sessions, none of which this daemon owns.
+  [[nodiscard]] std::vector<SessionSummary> load() override { return std::move(loaded_); }
+  void commit(RecordPtr record, RecordPtr before, Done done) override;
+  void remove(const SessionId& id, Done done) override;
+  void read(const SessionId& id, OnRead on_read) override;
+  [[nodiscard]] bool is_shared() const override { return true; }
+  [[nodiscard]] std::uint64_t lease() const override {
+    // In this order: renew() sets them in the other one.
+    const bool holds = std::chrono::steady_clock::now() < holds_until_.load();
+    return holds ? lease_.load() : 0;
+  }
+  void look_up(const TenantId& tenant, const std::string& session, OnFound on_found) override;
+  void take(const SessionId& id, OnRead on_read) override;
+  void give_up(const SessionId& id) override;
+  void changes(OnChanges on_changes) override;
+  // Remaining calls are still handled. Then all sessions are given up and the lease ends.
+  void close() override { inbox_.close(); }
+
+  // Handles the waiting calls in their order; changes that follow one another form one transaction. Blocks on the database.
+  bool step() override;
+  bool wait() override;
+
+  // The number of this run, for tests.
+  [[nodiscard]] std::int64_t run() const { return run_; }
+  // Drops the connection as a broken network does, for tests.
+  void disconnect() { connection_.disconnect(); }
+
+ private:
+  struct Change {
+    RecordPtr record;  // Null: a removal.
+    RecordPtr before;
+    SessionId id;
+    Done done;
+  };
+  struct Reading {
+    SessionId id;
+    OnRead on_read;
+  };
+  struct Finding {
+    TenantId tenant;
+    std::string session;
+    OnFound on_found;
+  };
+  struct Taking {
+    SessionId id;
+    OnRead on_read;
+    TimePoint deadline{};
+  };
+  struct GivingUp {
+    SessionId id;
+  };
+  struct Asking {
+    OnChanges on_changes;
+  };
+  using Call = std::variant<Change, Reading, Finding, Taking, GivingUp, Asking>;
+  explicit PostgresCatalog(PostgresCatalogOptions options);
+  [[nodiscard]] SqlExpected<Unit> connect();
+  [[nodiscard]] SqlExpected<Unit> begin_run();
+  [[nodiscard]] SqlExpected<Unit> renew();
+  void renew_if_due();
+  void end_run();
+  void handle(Reading& call);
+  void handle(Finding& call);
+  void handle(Taking& call);
+  void retry_takings();
+  void handle(GivingUp& call);
+  void handle(Asking& call);
+  void keep_changes();
+  [[nodiscard]] SqlExpected<bool> keep(std::span<Change> changes);
+  [[nodiscard]] SqlExpected<bool> apply(const Change& change);
+  [[nodiscard]] SqlExpected<std::optional<SessionSummary>> find_now(const Finding& call);
+  [[nodiscard]] SqlExpected<RecordPtr> take_now(const Taking& call, std::optional<Error>& refusal);
+  [[nodiscard]] std::optional<bool> outcome();
+  [[nodiscard]] Error refusal_of(const Change& change, const SqlError& error);
+  [[nodiscard]] SqlExpected<CatalogChanges> changes_now();
+  [[nodiscard]] Error failure(const SqlError& error);
+  [[nodiscard]] TimePoint next_renewal() const;
+  template <class Work>
+  auto with_connection(Work&& work) -> decltype(work());
+
+  const PostgresCatalogOptions options_;
+  const std::string shown_;  // The address for logs.
+  UniqueFd lock_;
+  PostgresConnection connection_;
+  RecordRows rows_;
+  Statement add_run_;
+  Statement renew_;
+  Statement end_run_;
+  Statement give_up_all_;
+  Statement raise_fence_;
+  Statement get_transaction_;
+  Statement get_outcome_;
+  Statement find_;
+  Statement get_owner_;
+  Statement take_;
+  Statement want_;
+  Statement give_up_;
+  Statement get_xmin_;
+  Statement get_changed_;
+  Statement get_ended_;
+  Statement get_wanted_;
+  Statement forget_ended_;
+  std::vector<SessionSummary> loaded_;
+
+  // Owned by the thread that calls step().
+  std::int64_t run_ = 0;
+  // Of own sessions. A commit raises it, too, so that a commit on another state than the one it was made from stores nothing.
+  std::unordered_map<SessionId, std::int64_t> fences_;
+  std::int64_t transaction_ = 0;  // The one that keep() has begun last.
+  std::int64_t seen_ = 0;         // Transactions before this one are seen by the last changes_now().
+  TimePoint seen_at_{};
+  TimePoint forgot_at_{};
+  TimePoint renewed_at_{};
+  TimePoint next_renewal_try_{};
+  TimePoint next_connect_{};
+  std::vector<Call> taken_;
+  std::vector<Change> changes_;
+  std::vector<Taking> waiting_;  // For sessions that other daemons were asked to give up.
+  TimePoint next_retry_ = kNever;
+  bool is_failing_ = false;
+
+  // Shared.
+  std::atomic<TimePoint> holds_until_{TimePoint{}};
+  std::atomic<std::uint64_t> lease_{0};
+  Mailbox<Call> inbox_;
+};
+
+}  // namespace uma::kv

@@ -1,0 +1,77 @@
+"""A PostgreSQL server for tests, where its programs are installed: on a Unix socket in a folder of its own."""
+
+import os
+import pathlib
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+
+
+def programs():
+    """The folder of the newest installed server; None: there is none, or root has no user for it (it refuses to run as root)."""
+    found = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    if not found or (os.getuid() == 0 and not any(user.pw_name == "postgres" for user in pwd.getpwall())):
+        return None
+    return found[-1].parent
+
+
+def needed(test_class):
+    return unittest.skipIf(programs() is None, "PostgreSQL is not installed")(test_class)
+
+
+class Postgres:
+    """A server that runs in the block, with the database `uma`. `fsync`: a commit waits for the disk."""
+
+    def __init__(self, fsync=False):
+        self.fsync = "on" if fsync else "off"
+        self.bin = programs()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-pg-"))
+        self.process = None
+        self.user = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
+        if self.user:
+            shutil.chown(self.folder, "postgres", "postgres")
+
+    def address(self, database="uma"):
+        return f"postgresql://postgres@/{database}?host={self.folder}"
+
+    def start(self):
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                [self.bin / "postgres", "-D", self.folder / "data", "-k", self.folder, "-c", "listen_addresses=", "-c", f"fsync={self.fsync}"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, **self.user)
+        end = time.monotonic() + 60
+        while self.run_sql("SELECT 1", "postgres") is None:
+            if time.monotonic() > end or self.process.poll() is not None:
+                raise AssertionError(f"PostgreSQL did not start:\n{(self.folder / 'log').read_text()}")
+            time.sleep(0.1)
+
+    def stop(self):
+        """Ends it as a fast shutdown does: connections are closed."""
+        if self.process is not None:
+            self.process.send_signal(2)
+            self.process.wait(60)
+            self.process = None
+
+    def run_sql(self, sql, database="uma"):
+        """The rows as text, a line each; None: it failed."""
+        done = subprocess.run([self.bin / "psql", "-h", self.folder, "-U", "postgres", "-d", database, "-v", "ON_ERROR_STOP=1", "-qAtc", sql],
+                              capture_output=True, text=True, timeout=60, check=False, cwd=self.folder)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    def __enter__(self):
+        try:
+            subprocess.run([self.bin / "initdb", "-D", self.folder / "data", "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C"],
+                           stdout=subprocess.DEVNULL, check=True, timeout=120, cwd=self.folder, **self.user)
+            self.start()
+            assert self.run_sql("CREATE DATABASE uma", "postgres") is not None
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
