@@ -10,6 +10,7 @@
 #include <optional>
 #include <poll.h>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -226,13 +227,14 @@ SqlExpected<Unit> PostgresConnection::commit() {
 
 void PostgresConnection::roll_back() {
   if (!is_in_transaction_ || is_lost_) return;
-  if (queued_ > 0) (void)collect();
+  // Whatever fails is undone with the rest, and collect() itself notes a lost connection.
+  if (queued_ > 0) std::ignore = collect();
   queue("ROLLBACK");
   if (std::exchange(must_deallocate_, false)) {
     queue("DEALLOCATE ALL");
     ++generation_;
   }
-  (void)collect();
+  std::ignore = collect();
   is_in_transaction_ = false;
 }
 
