@@ -41,8 +41,8 @@ class ExampleOfUnits(unittest.TestCase):
 
     def test_every_file_is_used(self):
         used = {file for machine in self.machines.values() for file in machine["files"]}
-        there = {f"cluster/{path.name}" for path in (DEPLOY / "cluster").iterdir()} - {"cluster/README.md", "cluster/cluster.yaml"}
-        self.assertEqual(there | {"haproxy/haproxy.cfg"}, used)
+        there = {path.name for path in (DEPLOY / "cluster").iterdir()} - {"README.md", "cluster.yaml"}
+        self.assertEqual({f"cluster/{name}" for name in there} | {"haproxy/haproxy.cfg"}, used)
 
     def test_umad_accepts_its_configuration(self):
         printed = uma.run_umad("--config", DEPLOY / "cluster" / "umad.yaml", "--print-config",

@@ -307,6 +307,18 @@ class Failures(RouterTest):
         for writer in writers:
             self.assertLessEqual(len(writer.retries), 3, "one for each request of a round")
 
+    def test_an_error_of_the_router_has_umads_form(self):
+        for node in self.cluster.nodes:
+            self.cluster.ask_router(f"disable server nodes/{node}")
+        try:
+            refused = self.call("POST", CHAT, {"messages": [user("nobody")], **SHORT})
+            self.assertEqual((503, "1"), (refused.status, refused.headers["retry-after"]), refused)
+            self.assertEqual("E_LIMIT_003", refused.body["error"]["code"])
+        finally:
+            for node in self.cluster.nodes:
+                self.cluster.ask_router(f"enable server nodes/{node}")
+        self.cluster.wait_routed(*self.cluster.nodes)
+
     def test_a_node_that_hangs_gets_no_requests(self):
         node = self.chat([user("hang")]).node
         others = [name for name in self.cluster.nodes if name != node]
