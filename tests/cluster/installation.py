@@ -83,14 +83,17 @@ class Answer:
 
 
 class Installation:
-    """`settings`: those of all nodes, beside the ones that node_settings() names, as umad's configuration file has them."""
+    """`settings`: those of all nodes, beside the ones that node_settings() names, as umad's configuration file has them.
+    `outlives`: it goes on when this process ends, until another one calls load() and stop()."""
 
-    def __init__(self, folder, with_namespaces=False, nodes=NODES, model=MODEL, settings=None):
+    def __init__(self, folder, with_namespaces=False, nodes=NODES, model=MODEL, settings=None, outlives=False):
         self.folder = pathlib.Path(folder).resolve()
         self.nodes = tuple(nodes)
         self.model = str(model)
         self.settings = dict(settings or {})
-        self.network = network.Network(["db", "store", "router", *self.nodes]) if with_namespaces else None
+        self.outlives = outlives
+        prefix = f"v{os.getpid():x}" if outlives else None
+        self.network = network.Network(["db", "store", "router", *self.nodes], prefix) if with_namespaces else None
         self.ports = {}
         self.processes = {}  # By name: "db", "store", "router" and those of the nodes.
         self.database_folder = None
@@ -350,7 +353,7 @@ class Installation:
     def _start(self, name, command, **options):
         assert name not in self.processes or not self.is_running(name), f"{name} runs"
         beginning = self.network.inside(name) if self.network else []
-        self.processes[name] = Process.start([*beginning, *command], self.folder / f"{name}.log", **options)
+        self.processes[name] = Process.start([*beginning, *command], self.folder / f"{name}.log", self.outlives, **options)
         self.save()
 
     def _end(self, name, number):
@@ -373,7 +376,7 @@ def up(options):
     problem = why_not() or (network.why_not() if options.namespaces else "")
     if problem:
         sys.exit(f"cluster: {problem}")
-    cluster = Installation(FOLDER, options.namespaces, model=options.model or MODEL)
+    cluster = Installation(FOLDER, options.namespaces, model=options.model or MODEL, outlives=True)
     try:
         cluster.start()
     except BaseException:

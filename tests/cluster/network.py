@@ -5,9 +5,10 @@ Everything has the prefix of its network, and is removed by close(). The host is
 
 import contextlib
 import os
+import pathlib
+import re
 import subprocess
 import time
-import uuid
 
 
 def run(*command):
@@ -43,6 +44,19 @@ def can_delay():
     return True
 
 
+def remove_leftovers():
+    """Removes the networks of tests that were killed. Those of a prefix that begins with another letter stay."""
+    prefixes = set(re.findall(r"^(u[0-9a-f]+)-", run("ip", "netns", "list"), re.MULTILINE))
+    for prefix in prefixes:
+        if pathlib.Path(f"/proc/{int(prefix[1:], 16)}").exists():
+            continue
+        for name in re.findall(rf"^({prefix}-\S+)", run("ip", "netns", "list"), re.MULTILINE):
+            with contextlib.suppress(OSError):  # Another process removes it, too.
+                run("ip", "netns", "del", name)  # And its link.
+        with contextlib.suppress(OSError):
+            run("ip", "link", "del", f"{prefix}br")
+
+
 class Network:
     """A bridge. `hosts` get namespaces and addresses, in this order."""
 
@@ -50,15 +64,16 @@ class Network:
     NOWHERE = "02:00:00:00:00:01"
 
     def __init__(self, hosts, prefix=None):
-        # Interfaces have at most 15 letters; two networks at once do not meet.
-        self.prefix = prefix or f"u{uuid.uuid4().hex[:5]}"
+        # One for each process, which remove_leftovers() goes by. Interfaces have at most 15 letters.
+        self.prefix = prefix or f"u{os.getpid():x}"
         subnet = int(self.prefix[1:], 16)
-        # 198.18.0.0/15 is reserved for tests of networks.
+        # 198.18.0.0/15 is reserved for tests of networks: 512 subnets.
         self.subnet = f"198.{18 + subnet % 2}.{subnet // 2 % 256}"
         self.host = f"{self.subnet}.1"
         self.addresses = {name: f"{self.subnet}.{number}" for number, name in enumerate(hosts, 10)}
 
     def open(self):
+        remove_leftovers()
         bridge = f"{self.prefix}br"
         run("ip", "link", "add", "name", bridge, "type", "bridge")
         run("ip", "addr", "add", f"{self.host}/24", "dev", bridge)

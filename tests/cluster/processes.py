@@ -26,10 +26,11 @@ class Process:
         self.child = child
 
     @classmethod
-    def start(cls, command, log, **options):
+    def start(cls, command, log, outlives=False, **options):
+        """`outlives`: it goes on when the terminal or the runner of tests ends all that belongs to this process."""
         with open(log, "ab") as file:
             child = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-                                     start_new_session=True, **options)
+                                     start_new_session=outlives, **options)
         return cls(child.pid, start_ticks(child.pid), child)
 
     def is_running(self):

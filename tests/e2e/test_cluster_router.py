@@ -307,6 +307,29 @@ class Failures(RouterTest):
         for writer in writers:
             self.assertLessEqual(len(writer.retries), 3, "one for each request of a round")
 
+    def test_a_node_that_dies_before_its_answer_is_replaced_where_nothing_can_happen_twice(self):
+        node = self.cluster.nodes[2]
+        conversation = self.call("POST", "/v1/conversations", {}, {"x-uma-node": node})
+        self.assertEqual(node, conversation.node)
+        answers = {}
+
+        def ask(path, body):
+            answers[path] = self.call("POST", path, {"uma": {"ignore_eos": True}, **body}, {"x-uma-node": node})
+
+        threads = [threading.Thread(target=ask, args=request) for request in (
+            (CHAT, {"messages": [user("long")], "max_tokens": 1900}),
+            ("/v1/responses", {"input": "long", "max_output_tokens": 1900, "conversation": conversation.body["id"]}))]
+        for thread in threads:
+            thread.start()
+        uma.until(lambda: self.metric(node, "sequences_active") == 2, "both are generated")
+        self.cluster.kill(node)
+        for thread in threads:
+            thread.join(uma.WAIT_S)
+        self.assertEqual(200, answers[CHAT].status, answers[CHAT])
+        self.assertNotEqual(node, answers[CHAT].node)
+        self.assertEqual((502, "E_LIMIT_003"), (answers["/v1/responses"].status, answers["/v1/responses"].body["error"]["code"]))
+        self.bring_back(node)
+
     def test_an_error_of_the_router_has_umads_form(self):
         for node in self.cluster.nodes:
             self.cluster.ask_router(f"disable server nodes/{node}")
