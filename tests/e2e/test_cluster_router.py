@@ -401,6 +401,15 @@ with socket.create_connection({self.cluster.address(other)!r}, {seconds}) as con
         self.assertIn("tbf", network.run("tc", "-n", network_of.namespace(node), "qdisc", "show", "dev", "eth0"))
         self.assertTrue(reaches())
 
+    def test_a_link_is_delayed(self):
+        if not network.can_delay():
+            self.skipTest("this kernel cannot delay packets (sch_netem)")
+        node = self.cluster.nodes[0]
+        self.cluster.network.slow_down(node, delay_ms=50)
+        self.addCleanup(self.cluster.network.speed_up, node)
+        self.assertIn("netem", network.run("tc", "-n", self.cluster.network.namespace(node), "qdisc", "show", "dev", "eth0"))
+        self.assertEqual(node, self.chat([user("from afar")], {"x-uma-node": node}).node)
+
 
 if __name__ == "__main__":
     unittest.main()
