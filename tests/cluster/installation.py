@@ -8,8 +8,8 @@ use it as a context manager:
 
 From the command line it stays, until it is ended:
 
-    tests/cluster/installation.py up [--namespaces] [--model FILE]    prints the address and a command that works
-    tests/cluster/installation.py down
+    tests/cluster/installation.py [--folder FOLDER] up [--namespaces] [--model FILE]    prints the address and a command that works
+    tests/cluster/installation.py [--folder FOLDER] down
 
 Everything is in the folder (on the command line build/cluster): settings, data, logs, and cluster.json with the processes. The
 database has a folder of its own below /tmp, because PostgreSQL refuses to run as root and may not be able to enter the other one.
@@ -136,12 +136,15 @@ class Installation:
 
     def stop(self):
         """Ends everything that this installation has started, and removes its network and the database."""
-        for name in ("router", *self.nodes, "store", "db"):
-            # A second SIGTERM makes a node give up what runs.
-            if name in self.nodes and name in self.processes:
+        self._end("router")
+        # Each node gets two signals, because the second one makes it give up what runs.
+        for name in self.nodes:
+            if name in self.processes:
                 self.processes[name].send(signal.SIGCONT)
-                self.processes[name].send(signal.SIGTERM)
-            self._end(name, signal.SIGINT if name == "db" else signal.SIGTERM)
+                self.terminate(name)
+        for name in (*self.nodes, "store"):
+            self._end(name)
+        self._end("db", signal.SIGINT)
         if self.network:
             self.network.close()
         if self.database_folder:
@@ -356,7 +359,7 @@ class Installation:
         self.processes[name] = Process.start([*beginning, *command], self.folder / f"{name}.log", self.outlives, **options)
         self.save()
 
-    def _end(self, name, number):
+    def _end(self, name, number=signal.SIGTERM):
         if name in self.processes:
             self.processes[name].end(number)
 
@@ -371,12 +374,12 @@ FOLDER = ROOT / "build" / "cluster"
 
 
 def up(options):
-    if (FOLDER / "cluster.json").exists():
+    if (options.folder / "cluster.json").exists():
         sys.exit("cluster: there is one already: script/cluster down ends it")
     problem = why_not() or (network.why_not() if options.namespaces else "")
     if problem:
         sys.exit(f"cluster: {problem}")
-    cluster = Installation(FOLDER, options.namespaces, model=options.model or MODEL, outlives=True)
+    cluster = Installation(options.folder, options.namespaces, model=options.model or MODEL, outlives=True)
     try:
         cluster.start()
     except BaseException:
@@ -390,20 +393,21 @@ def up(options):
     print(f"database  {cluster.database_address()}")
     if cluster.store_address():
         print(f"store     {cluster.store_address()} (runs; umad does not use it)")
-    print(f"\nTry it; the header x-uma-node says who answers:\n  {curl}\n\nLogs are in {FOLDER.relative_to(ROOT)}. To end it: script/cluster down")
+    print(f"\nTry it; the header x-uma-node says who answers:\n  {curl}\n\nLogs are in {options.folder}. To end it: script/cluster down")
     return 0
 
 
-def down(_):
-    if not (FOLDER / "cluster.json").exists():
+def down(options):
+    if not (options.folder / "cluster.json").exists():
         print("cluster: none is running")
         return 0
-    Installation.load(FOLDER).stop()
+    Installation.load(options.folder).stop()
     return 0
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=pathlib.Path, default=FOLDER, help="where the installation is (default: build/cluster)")
     commands = parser.add_subparsers(required=True, metavar="up|down")
     command = commands.add_parser("up", help="start the installation and leave it running")
     command.add_argument("--namespaces", action="store_true", help="give each part a network namespace (as root)")

@@ -4,10 +4,13 @@ when nodes end, stop and vanish."""
 import contextlib
 import json
 import re
+import shlex
+import subprocess
 import sys
 import tempfile
 import threading
 import unittest
+import urllib.request
 
 import postgres
 import uma
@@ -242,6 +245,8 @@ class Writer(threading.Thread):
 
 @postgres.needed
 class Failures(RouterTest):
+    takes_long = True
+
     @contextlib.contextmanager
     def load(self, clients=4):
         """Clients that write during the block. After it every turn that was acknowledged is there, and at most one more of each
@@ -383,7 +388,7 @@ class Partitions(RouterTest):
         inside = network_of.inside(node)
 
         def reaches(seconds=30):
-            done = uma.subprocess.run([*inside, sys.executable, "-c", f"""
+            done = subprocess.run([*inside, sys.executable, "-c", f"""
 import socket
 with socket.create_connection({self.cluster.address(other)!r}, {seconds}) as connection:
     connection.sendall(b"GET /ready HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
@@ -409,6 +414,35 @@ with socket.create_connection({self.cluster.address(other)!r}, {seconds}) as con
         self.addCleanup(self.cluster.network.speed_up, node)
         self.assertIn("netem", network.run("tc", "-n", self.cluster.network.namespace(node), "qdisc", "show", "dev", "eth0"))
         self.assertEqual(node, self.chat([user("from afar")], {"x-uma-node": node}).node)
+
+
+@postgres.needed
+@unittest.skipIf(installation.find_haproxy() is None, "HAProxy is not installed")
+class CommandLine(unittest.TestCase):
+    def test_the_installation_stays_until_it_is_ended(self):
+        with tempfile.TemporaryDirectory(prefix="uma-router-") as folder:
+            def run(command):
+                return subprocess.run([sys.executable, "-B", installation.__file__, "--folder", folder, command], capture_output=True, text=True,
+                                      timeout=uma.WAIT_S, check=False)
+
+            began = run("up")
+            self.addCleanup(lambda: run("down"))
+            self.assertEqual(0, began.returncode, began.stderr)
+            twice = run("up")
+            self.assertEqual(1, twice.returncode)
+            self.assertIn("script/cluster down", twice.stderr)
+            # The printed command: curl URL -H HEADER -d BODY -i
+            words = shlex.split(began.stdout[began.stdout.index("curl "):].partition("\n\n")[0])
+            name, _, value = words[words.index("-H") + 1].partition(": ")
+            request = urllib.request.Request(words[1], words[words.index("-d") + 1].encode(), {name: value})
+            with urllib.request.urlopen(request, timeout=uma.WAIT_S) as answer:
+                self.assertIn(answer.headers["x-uma-node"], installation.NODES)
+            cluster = installation.Installation.load(folder)
+            self.assertTrue(all(process.is_running() for process in cluster.processes.values()))
+            ended = run("down")
+            self.assertEqual(0, ended.returncode, ended.stderr)
+            self.assertFalse(any(process.is_running() for process in cluster.processes.values()))
+            self.assertIn("none is running", run("down").stdout)
 
 
 if __name__ == "__main__":
