@@ -31,7 +31,7 @@ CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 SECTION_OF_A_PAPER = re.compile(r"\b([A-Z][A-Z_]{3,})(?:\.md)?,? (?:§|sections? )\s*\d")
 DECISION = re.compile(r"\bdecisions?[ /](\d{1,4})\b")
 DECISION_FILE = re.compile(r"(?<![\w-])(00\d\d)(?![\w])")
-FILE = re.compile(r"(?<![\w./$<>{}-])((?:src|apps|tests|tools|bench|docs|script|cmake|packaging)/[\w./-]*\w)(?![\w*{<])")
+FILE = re.compile(r"(?<![\w./$<>{}-])((?:src|apps|tests|tools|bench|docs|script|cmake|packaging|deploy)/[\w./-]*\w)(?![\w*{<])")
 FILE_OF_A_MODULE = re.compile(r"`((?:base|core|json|sched|kv|fetch|wire|grammar|jinja|llm|image|chat(?=/\w+\.)|engine|pool|server|testing)/[\w/]+(?:\.h|\.cpp)?)`")
 NOT_OURS = {"grammars/README.md"}  # src/grammar/gbnf.h names llama.cpp's
 

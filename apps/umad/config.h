@@ -76,7 +76,10 @@ struct Config {
   std::string models_file;
   std::vector<std::string> models_dirs;  // More folders of models, searched before models_dir.
   PoolOptions pool;
-  std::string catalog;              // Address of the PostgreSQL database that has the sessions; empty: a file in data_dir.
+  std::string catalog;  // Address of the PostgreSQL database that has the sessions; empty: a file in data_dir.
+  std::chrono::milliseconds drain_delay{
+      0};  // Between the signal that ends the daemon and the end of accepting; see Daemon::drain.
+  std::chrono::milliseconds drain_limit = std::chrono::seconds(30);  // Of requests in flight, after that.
   std::string node;                 // The name of this daemon among those that share a catalog; default: the host's.
   std::string data_dir;             // Default: $XDG_STATE_HOME/uma, else ~/.local/state/uma.
   std::int32_t sequence_cells = 0;  // Most tokens of one conversation; 0: what the cells give each slot.

@@ -33,7 +33,6 @@
 namespace uma::umad {
 namespace {
 
-constexpr Duration kDrainLimit = std::chrono::seconds(30);
 // Time for the last answers of a daemon that could not load its model.
 constexpr Duration kFlushLimit = std::chrono::seconds(1);
 constexpr Duration kDrainStep = std::chrono::milliseconds(50);
@@ -373,35 +372,50 @@ int Daemon::give_up(const Error& error) {
   return 1;
 }
 
-// Waits for requests in flight, until the time limit or a second TERM or INT. A signal that reaches both the supervisor and the
-// daemon, as from a terminal or from a service manager that ends a whole group, counts once.
+// Serves on for the drain delay, then waits for requests in flight, until the time limit or a second TERM or INT. A signal that
+// reaches both the supervisor and the daemon, as from a terminal or from a service manager that ends a whole group, counts
+// once.
 void Daemon::drain(const SignalReceived& first) {
-  log_info("{}: finishing requests in flight, for at most {} s; a second signal stops at once",
-           first.number == SIGINT ? "INT" : "TERM", std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count());
+  const std::string_view signal = first.number == SIGINT ? "INT" : "TERM";
   server::tell_service_manager("STOPPING=1");
+  std::array<int, 2> counts{};
+  ++counts[first.is_passed_on ? 1 : 0];
+  // A balancer sends requests until it has asked again.
+  if (http_) http_->announce_stop();
+  if (config_.drain_delay > Duration::zero())
+    log_info("{}: no longer ready; serving for {} more", signal, show_value(config_.drain_delay));
+  const TimePoint served_until = clock_.now() + config_.drain_delay;
+  bool is_hurried = false;
+  while (!is_hurried && clock_.now() < served_until) is_hurried = is_second_signal_heard(counts, served_until);
+  if (!is_hurried) {
+    log_info("{}: finishing requests in flight, for at most {}; a second signal stops at once", signal,
+             show_value(config_.drain_limit));
+  }
   stop_accepting();
   library_.cancel();
   engine_.drain();
-  std::array<int, 2> counts{};
-  ++counts[first.is_passed_on ? 1 : 0];
-  const TimePoint limit = clock_.now() + kDrainLimit;
+  const TimePoint limit = clock_.now() + config_.drain_limit;
   while (!wait_idle(kDrainStep)) {
-    taken_.clear();
-    events_.drain(taken_);
-    for (const DaemonEvent& event : taken_) {
-      const auto* received = std::get_if<SignalReceived>(&event);
-      if (received != nullptr && received->number == SIGUSR1) write_metrics();
-      const bool asks_for_end = received != nullptr && (received->number == SIGTERM || received->number == SIGINT);
-      if (asks_for_end && ++counts[received->is_passed_on ? 1 : 0] > 1) {
-        log_warning("second signal: cancelling requests in flight");
-        return;
-      }
-    }
-    if (clock_.now() >= limit) {
-      log_warning("time limit reached: cancelling requests in flight");
-      return;
-    }
+    is_hurried = is_hurried || is_second_signal_heard(counts, clock_.now());
+    if (is_hurried) return log_warning("second signal: cancelling requests in flight");
+    if (clock_.now() >= limit) return log_warning("time limit reached: cancelling requests in flight");
   }
+}
+
+// Handles the signals that come until then; returns true at the second one that asks the daemon to end. `counts`: how many did
+// so far, directly and through the supervisor.
+bool Daemon::is_second_signal_heard(std::array<int, 2>& counts, TimePoint until) {
+  taken_.clear();
+  events_.wait_drain(taken_, until);
+  bool is_heard = false;
+  for (const DaemonEvent& event : taken_) {
+    const auto* received = std::get_if<SignalReceived>(&event);
+    if (received == nullptr) continue;
+    if (received->number == SIGUSR1) write_metrics();
+    const bool asks_for_end = received->number == SIGTERM || received->number == SIGINT;
+    if (asks_for_end && ++counts[received->is_passed_on ? 1 : 0] > 1) is_heard = true;
+  }
+  return is_heard;
 }
 
 // Loads the models whose cards ask for it. A failure is logged, and the next request for that model tries again.

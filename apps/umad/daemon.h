@@ -1,6 +1,7 @@
 // The daemon of one process: engine, listeners and signals, from its start until the last request has ended.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <variant>
@@ -70,6 +71,7 @@ class Daemon {
   void stop_accepting();
   bool wait_idle(Duration limit);
   void drain(const SignalReceived& first);
+  bool is_second_signal_heard(std::array<int, 2>& counts, TimePoint until);
   // Describes the owner of the daemon's sockets, for the log.
   [[nodiscard]] const char* holder() const { return supervised_ ? ", kept by the supervisor" : ", from the service manager"; }
   void write_metrics() const;

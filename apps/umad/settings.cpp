@@ -225,6 +225,10 @@ const std::vector<Setting>& settings() {
        "PostgreSQL database of the sessions, which several umads share", "a file in the data folder"},
       {"", "node", store(node_name(), [](auto& c) -> auto& { return c.node; }), "UMA_NODE", "--node",
        "name of this umad among those that share a catalog", "the host's name"},
+      {"", "drain_delay", store(duration(), [](auto& c) -> auto& { return c.drain_delay; }), "UMA_DRAIN_DELAY", "--drain-delay",
+       "time after SIGTERM in which everything is still served and /ready is 503, so that a balancer sees it"},
+      {"", "drain_limit", store(duration(), [](auto& c) -> auto& { return c.drain_limit; }), "UMA_DRAIN_LIMIT", "--drain-limit",
+       "time that running requests have to finish after that"},
       {"", "policy", words(policies, [](auto& c) -> auto& { return c.policy.policy; }), nullptr, "--policy",
        "how requests share a worker: continuous, static_batch, iterative, time_slice or sequential"},
 

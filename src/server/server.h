@@ -15,6 +15,8 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
+  // Says from now on that the server will stop soon, where clients can ask (/ready); everything is still served.
+  virtual void announce_stop() {}
   // Closes the listeners. Connected clients stay and get the rest of their answers; new generations are refused.
   virtual void stop_accepting() = 0;
   // Waits until no request is in flight and every answer is written; returns false if `limit` passes first.

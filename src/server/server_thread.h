@@ -24,14 +24,7 @@ template <class ServerT, class StateT>
 class ServerThread : public ServerT {
  public:
   void stop_accepting() final {
-    const MutexLock lock(control_mutex_);
-    if (is_stopped_) return;
-    std::promise<void> done;
-    boost::asio::post(state_.io, [&] {
-      drain();
-      done.set_value();
-    });
-    done.get_future().wait();
+    post_and_wait([this] { drain(); });
   }
 
   bool wait_idle(Duration limit) final { return state_.busy->wait_zero(SteadyClock().now() + limit); }
@@ -63,6 +56,19 @@ class ServerThread : public ServerT {
       set_thread_name(name);
       run_to_end(state_.io);
     });
+  }
+
+  // Calls action() on the server's thread, and returns after it. Does nothing once the server has stopped.
+  template <class ActionT>
+  void post_and_wait(ActionT action) {
+    const MutexLock lock(control_mutex_);
+    if (is_stopped_) return;
+    std::promise<void> done;
+    boost::asio::post(state_.io, [&] {
+      action();
+      done.set_value();
+    });
+    done.get_future().wait();
   }
 
   // --- The server's thread.

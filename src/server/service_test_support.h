@@ -236,6 +236,7 @@ class FakeService : public Service {
     reply(ImportedSession{.info = session_named(std::to_string(request.file.size())), .are_tokens_kept = false});
   }
   std::atomic<bool> reads_images{false};
+  std::atomic<bool> is_ready{false};
   // Returns a vector of two numbers for each image.
   RequestId embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override {
     if (request.options.model == "blind") {
@@ -270,7 +271,7 @@ class FakeService : public Service {
   std::vector<ModelInfo> models() const override {
     ModelInfo model;
     model.name = "fake";
-    model.state = ModelState::loading;
+    model.state = is_ready.load() ? ModelState::ready : ModelState::loading;
     model.reads_images = reads_images.load();
     return {model};
   }

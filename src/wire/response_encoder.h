@@ -54,6 +54,8 @@ class ResponseEncoder {
   // The response with the items of the stream, after append_last.
   [[nodiscard]] std::string json_of_stream(const EosEvent& eos) const;
   [[nodiscard]] const std::string& id() const { return id_; }
+  // The id of its session; empty: it is part of none, or that is not known yet.
+  [[nodiscard]] std::string session() const { return has_session_ ? session_ : std::string(); }
   // Memory of the repeated fields.
   [[nodiscard]] std::size_t bytes() const { return form_->request.size() + form_->brief_request.size(); }
 

@@ -267,6 +267,15 @@ class Signals(unittest.TestCase):
             self.assertEqual(0, daemon.wait())
             self.assertIn("second signal: cancelling requests in flight", daemon.log())
 
+    def test_the_time_to_finish_has_a_limit(self):
+        with uma.Daemon(uma.TINY, "--kv-cells", "4096", "--slots", "1", "--drain-limit", "50ms") as daemon, daemon.client() as client:
+            # They run one after the other and take much longer than the limit.
+            running = [client.start(type="generate", prompt="one", max_tokens=4000, ignore_eos=True, deadline_ms=0) for _ in range(100)]
+            client.wait_token(running[0])
+            daemon.signal(signal.SIGTERM)
+            self.assertEqual(0, daemon.wait())
+            self.assertIn("time limit reached: cancelling requests in flight", daemon.log())
+
     def test_hup_and_pipe_do_not_end_the_daemon(self):
         with uma.Daemon() as daemon, daemon.client() as client:
             daemon.signal(signal.SIGHUP)

@@ -365,7 +365,7 @@ Awaitable<bool> HttpConnection::serve_request() {
                             .query = target_query(parser.get().target()),
                             .body = current_.body,
                             .version = parser.get().version(),
-                            .keep_alive = parser.get().keep_alive() && !server_.draining};
+                            .keep_alive = parser.get().keep_alive() && !server_.is_leaving && !server_.draining};
   co_return co_await match.route->handler(*this, request);
 }
 
@@ -484,6 +484,7 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
       }
       continue;
     }
+    note_session(sinks.front()->session());
     if (!is_stream) co_return co_await respond(200, kJson, std::move(bytes), keep_alive);
     const std::size_t events_bytes = bytes.size();
     if (failed != nullptr) failed->append_failure(bytes);
@@ -606,7 +607,10 @@ std::string HttpConnection::head_bytes(int status, std::string_view content_type
   const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
   const std::string limits = current_.caller ? current_.caller->header(SteadyClock().now()) : "";
   std::string id = is_messages_path(current_.path) ? std::format("request-id: {}\r\n", current_.id) : "";
-  if (!server_.options.node.empty()) id += std::format("x-uma-node: {}\r\n", server_.options.node);
+  if (!server_.options.node.empty()) {
+    id += std::format("x-uma-node: {}\r\n", server_.options.node);
+    if (!current_.session.empty()) id += std::format("x-uma-session: {}\r\n", current_.session);
+  }
   return std::format(
       "HTTP/1.1 {} {}\r\nServer: umad\r\nContent-Type: {}\r\nX-Content-Type-Options: nosniff\r\nConnection: "
       "{}\r\nx-request-id: {}\r\n{}{}{}{}{}",

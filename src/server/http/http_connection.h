@@ -95,6 +95,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] std::string choose_model(const std::string& asked, Capability capability);
   // Adds a line x-uma-warning to the header of the answer: the request is served, but not in every point.
   void warn(std::string_view text);
+  // Names the session that the request used or made, for the header of the answer.
+  void note_session(std::string_view id) { current_.session = id; }
   // Charges the caller with input tokens of an answer that is no generation.
   void charge(std::int64_t tokens);
   // Returns when the client has closed the connection or its sending side.
@@ -159,6 +161,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
     RequestShare share;               // Reserved memory for the body; null without a body.
     std::string cors_header;          // Header lines for every answer to a page of another origin.
     std::string warnings;             // Header lines of warn().
+    std::string session;              // The session's id, for x-uma-session; empty: none, or not known yet.
     TimePoint began{};
     std::string method;
     std::string path;

@@ -79,6 +79,11 @@ void GenerationSink::keep_alive() {
   outbox_->append([bytes = std::string_view(bytes_)](std::string& out) { out += bytes; });
 }
 
+std::string GenerationSink::session() {
+  const MutexLock lock(mutex_);
+  return encoder_->session();
+}
+
 void GenerationSink::append_failure(std::string& out) {
   const MutexLock lock(mutex_);
   begin(out);

@@ -41,6 +41,8 @@ class AnswerEncoder {
   virtual void append_keep_alive(std::string& out) { out += ": keep-alive\n\n"; }
   // Like append_keep_alive(), before append_first.
   virtual void append_waiting(std::string& out) { out += ": waiting\n\n"; }
+  // The id of the session that the generation is part of; empty: none, or not known yet.
+  [[nodiscard]] virtual std::string session() const { return {}; }
   // The content type of the stream; static storage.
   [[nodiscard]] virtual std::string_view stream_type() const { return "text/event-stream"; }
 };
@@ -61,6 +63,8 @@ class GenerationSink final : public EventSink {
 
   // Appends something that keeps the stream alive, also before its first event. Any thread.
   void keep_alive();
+  // See AnswerEncoder::session(). Any thread.
+  [[nodiscard]] std::string session();
 
   // --- After the outbox said that the generation has ended.
 

@@ -40,6 +40,9 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
       : ServerThread(service, std::move(options), std::move(access_log)) {}
   ~RunningHttpServer() override { stop(); }
 
+  void announce_stop() override {
+    post_and_wait([this] { state_.is_leaving = true; });
+  }
   [[nodiscard]] std::uint16_t port() const override { return main_.port; }
   [[nodiscard]] std::uint16_t ollama_port() const override { return ollama_.port; }
 

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <chrono>
 #include <filesystem>
+#include <format>
 #include <fstream>
 #include <iterator>
 #include <netinet/in.h>
@@ -508,6 +509,44 @@ TEST_F(HttpServerTest, FinishesWhatRunsWhileItDrains) {
   generation.sink->deliver(EosEvent{FinishReason::stop, {}, "hello", std::nullopt});
   EXPECT_THAT(one.answer().body, HasSubstr("hello"));
   EXPECT_TRUE(server_->wait_idle(kPatience));
+}
+
+TEST_F(HttpServerTest, ServesOnWhenItHasSaidThatItWillStop) {
+  service_.is_ready = true;
+  start();
+  HttpClient before = client();
+  before.get("/ready");
+  EXPECT_EQ(before.answer().status, 200);
+  server_->announce_stop();
+  HttpClient one = client();
+  one.get("/ready");
+  const Answer readiness = one.answer();
+  EXPECT_EQ(readiness.status, 503);
+  EXPECT_THAT(readiness.head, HasSubstr("Connection: close"));  // The next request goes to another server.
+  HttpClient two = client();
+  two.post(kChat, kHello);
+  service_.next_generation().sink->deliver(EosEvent{FinishReason::stop, {}, "hello", std::nullopt});
+  EXPECT_EQ(two.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, NamesItsNodeAndTheSessionForARouter) {
+  const std::string session(32, 'a');
+  start({.node = "box-1"});
+  HttpClient one = client();
+  one.post(kChat, kHello);
+  service_.next_generation().sink->deliver(EosEvent{FinishReason::stop, {}, "hello", std::nullopt});
+  const Answer chat = one.answer();
+  EXPECT_THAT(chat.head, HasSubstr("x-uma-node: box-1\r\n"));
+  EXPECT_THAT(chat.head, Not(HasSubstr("x-uma-session")));
+  for (const char* const stream : {"false", "true"}) {
+    one.post("/v1/responses", std::format(R"({{"input":"hi","stream":{}}})", stream));
+    const FakeService::Generation generation = service_.next_generation();
+    generation.sink->deliver(ResponseBegunEvent{.session = {session}});
+    generation.sink->deliver(EosEvent{FinishReason::stop, {}, "hello", std::nullopt});
+    EXPECT_THAT(one.answer().head, HasSubstr("x-uma-session: " + session + "\r\n")) << stream;
+  }
+  one.get("/v1/conversations/conv_" + session);
+  EXPECT_THAT(one.answer().head, HasSubstr("x-uma-session: " + session + "\r\n"));
 }
 
 TEST_F(HttpServerTest, CancelsWhatRunsWhenItStops) {

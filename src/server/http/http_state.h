@@ -32,6 +32,7 @@ struct HttpState : ServerState<HttpConnection> {
       : ServerState(served), options(std::move(given)), access_log(std::move(log)) {}
 
   const HttpServerOptions options;
+  bool is_leaving = false;  // The server will stop soon, and still serves.
   const std::int64_t started_s = unix_time_s();
   // The account of callers that need no key.
   const std::shared_ptr<Account> own_account = std::make_shared<Account>(TenantId{std::format("uid:{}", ::geteuid())});

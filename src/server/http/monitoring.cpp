@@ -43,10 +43,10 @@ handlers::Answer handlers::get_health(HttpConnection& connection, const HttpRequ
 
 handlers::Answer handlers::get_readiness(HttpConnection& connection, const HttpRequest& request) {
   // A default model that is loaded on demand does not make the daemon unready.
-  const bool is_ready =
-      !connection.server().draining && std::ranges::any_of(connection.service().models(), [](const auto& model) {
-        return model.state == ModelState::ready || model.state == ModelState::unloaded;
-      });
+  const bool is_ready = !connection.server().is_leaving && !connection.server().draining &&
+                        std::ranges::any_of(connection.service().models(), [](const auto& model) {
+                          return model.state == ModelState::ready || model.state == ModelState::unloaded;
+                        });
   return connection.respond(is_ready ? 200 : 503, kJson, is_ready ? R"({"status":"ready"})" : R"({"status":"not ready"})",
                             request.keep_alive);
 }

@@ -77,7 +77,7 @@ void ResponseWriter::leave() {
 
 BackgroundSink::BackgroundSink(std::shared_ptr<LiveResponses> live, std::shared_ptr<ReplyLog> log,
                                std::shared_ptr<BusyCount> busy, RequestShare share, TenantId tenant,
-                               wire::ResponseEncoder encoder, Reply<std::string> on_begun)
+                               wire::ResponseEncoder encoder, Reply<BegunResponse> on_begun)
     : live_(std::move(live)),
       log_(std::move(log)),
       busy_(std::move(busy)),
@@ -116,7 +116,7 @@ void BackgroundSink::begin(const ResponseBegunEvent& place) {
   append([&](std::string& out) { encoder_.append_first(out); });
   std::string json = encoder_.json_in_progress();
   live_->begin(encoder_.id(), tenant_, json, log_);
-  on_begun_(std::move(json));
+  on_begun_(BegunResponse{.session = encoder_.session(), .json = std::move(json)});
 }
 
 void BackgroundSink::end(const EosEvent& eos) {

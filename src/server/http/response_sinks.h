@@ -33,6 +33,7 @@ class ResponseWriter final : public AnswerEncoder {
   void append_part(std::string& out, const ReplyPart& part) override;
   void append_last(std::string& out, const EosEvent& eos) override;
   std::string whole(const EosEvent& eos) override;
+  [[nodiscard]] std::string session() const override { return encoder_.session(); }
   // Codex counts events, not comments, as signs of life.
   void append_keep_alive(std::string& out) override;
   void note_failure(const EosEvent& eos) override { end_for_others(eos); }
@@ -52,13 +53,18 @@ class ResponseWriter final : public AnswerEncoder {
   std::shared_ptr<ReplyLog> log_;                  // Null: others do not see the response.
 };
 
+struct BegunResponse {
+  std::string session;  // Its id; empty: the response is part of none.
+  std::string json;
+};
+
 // A response without a connection. `on_begun` gets the response as soon as it has a place, or the error that it ended with
 // before.
 class BackgroundSink final : public EventSink {
  public:
   // Until the generation has ended, `busy` counts it, and `share` is charged for it.
   BackgroundSink(std::shared_ptr<LiveResponses> live, std::shared_ptr<ReplyLog> log, std::shared_ptr<BusyCount> busy,
-                 RequestShare share, TenantId tenant, wire::ResponseEncoder encoder, Reply<std::string> on_begun);
+                 RequestShare share, TenantId tenant, wire::ResponseEncoder encoder, Reply<BegunResponse> on_begun);
   ~BackgroundSink() override {
     log_->end();  // Also where its terminal event could not be written.
     busy_->add(-1);
@@ -80,7 +86,7 @@ class BackgroundSink final : public EventSink {
   const RequestShare share_;
   const TenantId tenant_;
   wire::ResponseEncoder encoder_;
-  Reply<std::string> on_begun_;
+  Reply<BegunResponse> on_begun_;
   std::string bytes_;  // Empty between events; keeps its memory.
   bool has_begun_ = false;
 };

@@ -102,7 +102,7 @@ Answer stream_events(HttpConnection& connection, const HttpRequest& request, std
 Answer begin_in_background(HttpConnection& connection, const HttpRequest& request, GenerateRequest generate,
                            wire::ResponseEncoder encoder, RequestShare share, std::string_view session_field) {
   HttpState& server = connection.server();
-  const auto begun = co_await connection.ask<std::string>([&](Reply<std::string> reply) {
+  const auto begun = co_await connection.ask<BegunResponse>([&](Reply<BegunResponse> reply) {
     connection.generate_detached(
         std::move(generate),
         std::make_shared<BackgroundSink>(server.live, server.live->make_log(connection.tenant()), server.busy, std::move(share),
@@ -110,7 +110,8 @@ Answer begin_in_background(HttpConnection& connection, const HttpRequest& reques
   });
   if (!begun) co_return false;
   if (!*begun) co_return co_await respond_refused(connection, request, begun->error(), session_field);
-  co_return co_await connection.respond(200, kJson, **begun, request.keep_alive);
+  connection.note_session((*begun)->session);
+  co_return co_await connection.respond(200, kJson, std::move((*begun)->json), request.keep_alive);
 }
 
 // The same, and answers with its events. The reply goes on if the client leaves.
@@ -119,7 +120,7 @@ Answer stream_from_background(HttpConnection& connection, const HttpRequest& req
   HttpState& server = connection.server();
   const std::shared_ptr<ReplyLog> log = server.live->make_log(connection.tenant());
   auto reader = log->open_reader(std::nullopt, connection.waker());
-  auto beginning = connection.ask<std::string>([&](Reply<std::string> reply) {
+  auto beginning = connection.ask<BegunResponse>([&](Reply<BegunResponse> reply) {
     connection.generate_detached(std::move(generate),
                                  std::make_shared<BackgroundSink>(server.live, log, server.busy, std::move(share),
                                                                   connection.tenant(), std::move(encoder), std::move(reply)));
@@ -127,8 +128,9 @@ Answer stream_from_background(HttpConnection& connection, const HttpRequest& req
   // The stream begins after a while even if the response still waits for its place. Errors after that are events.
   const auto begun = co_await connection.until_gone(within(server.options.keep_alive_interval, std::move(beginning)));
   if (!begun) co_return false;
-  if (const auto& answer = *begun; answer && *answer && !**answer) {
-    co_return co_await respond_refused(connection, request, (*answer)->error(), session_field);
+  if (const auto& answer = *begun; answer && *answer) {
+    if (!**answer) co_return co_await respond_refused(connection, request, (*answer)->error(), session_field);
+    connection.note_session((**answer)->session);
   }
   co_return co_await stream_events(connection, request, std::move(*reader));
 }
@@ -192,6 +194,7 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
 Answer handlers::get_response(HttpConnection& connection, const HttpRequest& request) {
   auto id = wire::parse_response_id(request.ids.front());
   if (!id) co_return co_await respond_unknown(connection, request, "response");
+  connection.note_session(id->session);
   const auto query = wire::decode_response_query(request.query);
   if (!query) co_return co_await connection.respond_rejected(query.error(), request);
   // In this order, because a response is stored before it is no longer live.
@@ -216,6 +219,7 @@ Answer handlers::get_response(HttpConnection& connection, const HttpRequest& req
 Answer handlers::delete_response(HttpConnection& connection, const HttpRequest& request) {
   auto id = wire::parse_response_id(request.ids.front());
   if (!id) co_return co_await respond_unknown(connection, request, "response");
+  connection.note_session(id->session);
   LiveResponses& live = *connection.server().live;
   if (!live.find(request.ids.front(), connection.tenant()).empty()) {
     // Nobody waits for the reply any more.
@@ -239,6 +243,7 @@ Answer handlers::delete_response(HttpConnection& connection, const HttpRequest& 
 Answer handlers::cancel_response(HttpConnection& connection, const HttpRequest& request) {
   auto id = wire::parse_response_id(request.ids.front());
   if (!id) co_return co_await respond_unknown(connection, request, "response");
+  connection.note_session(id->session);
   auto detail = co_await ask_to_cancel(connection, std::move(*id));
   if (!detail) co_return false;
   if (!*detail) {
@@ -252,6 +257,7 @@ Answer handlers::cancel_response(HttpConnection& connection, const HttpRequest& 
 Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest& request) {
   auto id = wire::parse_response_id(request.ids.front());
   if (!id) co_return co_await respond_unknown(connection, request, "response");
+  connection.note_session(id->session);
   const auto page = wire::decode_page(request.query);
   if (!page) co_return co_await connection.respond_rejected(page.error(), request);
   auto detail = co_await ask_for_response(connection, std::move(*id));
@@ -265,12 +271,16 @@ Answer handlers::create_conversation(HttpConnection& connection, const HttpReque
   auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().create_session(connection.tenant(), std::move(*call), std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(made), request, wire::conversation_json);
+  co_return co_await connection.respond_with(std::move(made), request, [&](const SessionInfo& info) {
+    connection.note_session(info.id.value);
+    return wire::conversation_json(info);
+  });
 }
 
 Answer handlers::get_conversation(HttpConnection& connection, const HttpRequest& request) {
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  connection.note_session(*session);
   auto detail = co_await ask_for_session(connection, std::move(*session));
   co_return co_await connection.respond_with(std::move(detail), request, conversation_of);
 }
@@ -278,6 +288,7 @@ Answer handlers::get_conversation(HttpConnection& connection, const HttpRequest&
 Answer handlers::update_conversation(HttpConnection& connection, const HttpRequest& request) {
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  connection.note_session(*session);
   auto metadata = wire::decode_metadata(request.body);
   if (!metadata) co_return co_await connection.respond_rejected(metadata.error(), request);
   auto changed = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
@@ -291,6 +302,7 @@ Answer handlers::update_conversation(HttpConnection& connection, const HttpReque
 Answer handlers::delete_conversation(HttpConnection& connection, const HttpRequest& request) {
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  connection.note_session(*session);
   auto done = co_await connection.ask<Unit>(
       [&](Reply<Unit> reply) { connection.service().end_session(connection.tenant(), std::move(*session), std::move(reply)); });
   co_return co_await connection.respond_with(
@@ -300,6 +312,7 @@ Answer handlers::delete_conversation(HttpConnection& connection, const HttpReque
 Answer handlers::create_conversation_items(HttpConnection& connection, const HttpRequest& request) {
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  connection.note_session(*session);
   const auto input = wire::decode_items(request.body);
   if (!input) co_return co_await connection.respond_rejected(input.error(), request);
   auto appended = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
@@ -312,6 +325,7 @@ Answer handlers::create_conversation_items(HttpConnection& connection, const Htt
 Answer handlers::list_conversation_items(HttpConnection& connection, const HttpRequest& request) {
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  connection.note_session(*session);
   const auto page = wire::decode_page(request.query);
   if (!page) co_return co_await connection.respond_rejected(page.error(), request);
   auto detail = co_await ask_for_session(connection, std::move(*session));
@@ -322,6 +336,7 @@ Answer handlers::list_conversation_items(HttpConnection& connection, const HttpR
 Answer handlers::get_conversation_item(HttpConnection& connection, const HttpRequest& request) {
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  connection.note_session(*session);
   auto detail = co_await ask_for_session(connection, std::move(*session));
   if (!detail || !*detail) co_return co_await connection.respond_with(std::move(detail), request, conversation_of);
   auto item = wire::conversation_item(**detail, request.ids.back());
@@ -333,6 +348,7 @@ Answer handlers::get_conversation_item(HttpConnection& connection, const HttpReq
 Answer handlers::delete_conversation_item(HttpConnection& connection, const HttpRequest& request) {
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  connection.note_session(*session);
   auto detail = co_await ask_for_session(connection, *session);
   if (!detail || !*detail) {
     co_return co_await connection.respond_with(std::move(detail), request, conversation_of);

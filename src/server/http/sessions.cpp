@@ -19,7 +19,20 @@ namespace {
 
 using handlers::Answer;
 
-constexpr auto kSessionJson = [](const auto& session) { return wire::session_json(session); };
+const SessionInfo& info_of(const SessionInfo& info) {
+  return info;
+}
+const SessionInfo& info_of(const auto& detail) {
+  return detail.info;
+}
+
+// Writes the session of an answer, and names it in the header.
+auto session_json_for(HttpConnection& connection) {
+  return [&connection](const auto& session) {
+    connection.note_session(info_of(session).id.value);
+    return wire::session_json(session);
+  };
+}
 
 // The request of this type for the session in the path, with the body's fields.
 template <class BodyT>
@@ -55,7 +68,7 @@ Answer handlers::create_session(HttpConnection& connection, const HttpRequest& r
   auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().create_session(connection.tenant(), std::move(*call), std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(made), request, kSessionJson);
+  co_return co_await connection.respond_with(std::move(made), request, session_json_for(connection));
 }
 
 Answer handlers::list_sessions(HttpConnection& connection, const HttpRequest& request) {
@@ -74,7 +87,7 @@ Answer handlers::get_session(HttpConnection& connection, const HttpRequest& requ
   auto session = co_await connection.ask<SessionDetail>([&](Reply<SessionDetail> reply) {
     connection.service().get_session(connection.tenant(), std::move(call->session), std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(session), request, kSessionJson);
+  co_return co_await connection.respond_with(std::move(session), request, session_json_for(connection));
 }
 
 Answer handlers::list_receipts(HttpConnection& connection, const HttpRequest& request) {
@@ -103,7 +116,7 @@ Answer handlers::fork_session(HttpConnection& connection, const HttpRequest& req
   auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().fork_session(connection.tenant(), std::move(*call), std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(made), request, kSessionJson);
+  co_return co_await connection.respond_with(std::move(made), request, session_json_for(connection));
 }
 
 Answer handlers::update_session(HttpConnection& connection, const HttpRequest& request) {
@@ -112,7 +125,7 @@ Answer handlers::update_session(HttpConnection& connection, const HttpRequest& r
   auto session = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().update_session(connection.tenant(), std::move(*call), std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(session), request, kSessionJson);
+  co_return co_await connection.respond_with(std::move(session), request, session_json_for(connection));
 }
 
 Answer handlers::rewind_session(HttpConnection& connection, const HttpRequest& request) {
@@ -121,7 +134,7 @@ Answer handlers::rewind_session(HttpConnection& connection, const HttpRequest& r
   auto session = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().rewind_session(connection.tenant(), std::move(call->session), call->turn, std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(session), request, kSessionJson);
+  co_return co_await connection.respond_with(std::move(session), request, session_json_for(connection));
 }
 
 Answer handlers::touch_session(HttpConnection& connection, const HttpRequest& request) {
@@ -130,7 +143,7 @@ Answer handlers::touch_session(HttpConnection& connection, const HttpRequest& re
   auto session = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().touch_session(connection.tenant(), std::move(call->session), std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(session), request, kSessionJson);
+  co_return co_await connection.respond_with(std::move(session), request, session_json_for(connection));
 }
 
 // Exports without KV, because the answer is one body and a body that large could not be imported again.
@@ -165,7 +178,7 @@ Answer handlers::import_session(HttpConnection& connection, const HttpRequest& r
                                          .takes_kv = connection.server().options.imports_kv},
                                         std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(imported), request, kSessionJson);
+  co_return co_await connection.respond_with(std::move(imported), request, session_json_for(connection));
 }
 
 }  // namespace uma::server
