@@ -154,16 +154,21 @@ Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
     lock = lock_now(session);
   }
   if (session.is_gone) co_return unknown_session(session.summary.id.value);
+  if (session.record == nullptr && !is_foreign(session)) {
+    auto record = co_await tasks_.ask<kv::RecordPtr>(
+        [&](Reply<kv::RecordPtr> reply) { catalog_.read(session.summary.id, std::move(reply)); });
+    if (!record) co_return record.error();
+    if (!catalog_.is_shared() || kv::summary_of(**record) == session.summary) {
+      session.record = std::move(*record);
+    } else {
+      session.lease = 0;  // Another daemon has changed it, or the database has lost a change.
+    }
+  }
   if (is_foreign(session)) {
     auto owned = co_await own(session);
     // Those behind it would ask in vain for as long.
     if (!owned) refuse_locks(session, owned.error());
     if (!owned) co_return owned.error();
-  } else if (session.record == nullptr) {
-    auto record = co_await tasks_.ask<kv::RecordPtr>(
-        [&](Reply<kv::RecordPtr> reply) { catalog_.read(session.summary.id, std::move(reply)); });
-    if (!record) co_return record.error();
-    session.record = std::move(*record);
   }
   co_return std::move(lock);
 }
@@ -481,7 +486,8 @@ void SessionTable::take(kv::CatalogChanges changes) {
     const std::set<SessionId> known(changes.all.begin(), changes.all.end());
     std::vector<SessionId> gone;
     for (const auto& [id, session] : sessions_) {
-      if (session.lease == 0 && !known.contains(id)) gone.push_back(id);
+      // Own ones, too: a database that took over may have lost them.
+      if (!session.is_new && !known.contains(id)) gone.push_back(id);
     }
     for (const SessionId& id : gone) end_here(*find(id));
   }

@@ -26,11 +26,12 @@ using std::chrono::seconds;
 // A daemon's table, and what delivers answers to it.
 class Node {
  public:
-  Node(testing::SharedSessions& shared, int number, testing::SimClock& clock, Limits limits = {})
+  Node(testing::SharedSessions& shared, int number, testing::SimClock& clock, Limits limits = {},
+       std::size_t record_bytes_max = 1 << 20)
       : catalog(shared, number), random_(static_cast<std::uint64_t>(number)), clock_(clock) {
     SessionTableOptions options;
     options.limits = limits;
-    options.record_bytes_max = 1 << 20;
+    options.record_bytes_max = record_bytes_max;
     options.random = [this] { return random_.next_u64(); };
     options.on_committed = [](const kv::SessionRecord&) {};
     options.on_ended = [this](const Session& session) { ended.push_back(session.summary.id.value); };
@@ -187,6 +188,22 @@ TEST_F(SharedSessionsTest, AnOwnerThatLostTheSessionStoresNothing) {
   EXPECT_EQ(shared_.entries.at(SessionId{"s"}).record->chain.size(), 6u);
 }
 
+// A machine whose clock stood still believes in its lease. The record of the session is not in its memory.
+TEST_F(SharedSessionsTest, ARecordThatIsReadAnewIsThatOfTheSummary) {
+  Node c(shared_, 3, clock_, {}, 0);
+  c.add(record("s", "one"));
+  testing::SharedSessions::Entry& entry = shared_.entries.at(SessionId{"s"});
+  kv::SessionRecord renamed = *entry.record;
+  renamed.name = "two";
+  entry.record = std::make_shared<const kv::SessionRecord>(renamed);
+  entry.owner = 0;
+  entry.fence += 2;
+  const SessionLock lock = c.lock("s").value();
+  EXPECT_EQ(lock->summary.name, "two");
+  c.table->check_invariants();
+  EXPECT_TRUE(c.grow(*lock, 1));
+}
+
 // A reply that began before another daemon continued the session must not be appended behind what that one wrote.
 TEST_F(SharedSessionsTest, AReplyEndsWithAnErrorIfTheSessionWasContinuedElsewhere) {
   a_.add(record("s"));
@@ -248,6 +265,17 @@ TEST_F(SharedSessionsTest, AnEndThatWasHeardOfRemovesTheSession) {
   b_.sync();
   EXPECT_EQ(b_.find("diary"), nullptr);
   EXPECT_EQ(b_.table->count(), 0);
+}
+
+TEST_F(SharedSessionsTest, WhatTheDatabaseHasLostInATakeoverIsGone) {
+  a_.add(record("s", "one"));
+  a_.add(record("t", "two"));
+  const SessionLock lock = a_.lock("t").value();
+  shared_.entries.clear();
+  a_.catalog.is_reconnected = true;
+  a_.sync();
+  EXPECT_EQ(a_.find("s"), nullptr) << "though it was a's own";
+  EXPECT_EQ(a_.find("t")->lease, 0u) << "it is in use, and ends when it is next taken";
 }
 
 TEST_F(SharedSessionsTest, NamesThatChangeHandsAreFollowed) {
