@@ -137,10 +137,14 @@ void SessionLock::release() noexcept {
 }
 
 Task<Expected<SessionLock>> SessionTable::lock(TenantId tenant, std::string name) {
-  if (auto learnt = co_await learn(tenant, name); !learnt) co_return learnt.error();
-  Session* session = find(tenant, name);
-  if (session == nullptr) co_return unknown_session(name);
-  co_return co_await lock(*session);
+  while (true) {
+    if (auto learnt = co_await learn(tenant, name); !learnt) co_return learnt.error();
+    Session* session = find(tenant, name);
+    if (session == nullptr) co_return unknown_session(name);
+    auto locked = co_await lock(*session);
+    // It may have been renamed meanwhile.
+    if (!locked || find(tenant, name) == session) co_return std::move(locked);
+  }
 }
 
 Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
@@ -174,11 +178,19 @@ Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
 }
 
 Task<Expected<Unit>> SessionTable::learn(TenantId tenant, std::string name) {
-  if (!catalog_.is_shared() || find(tenant, name) != nullptr) co_return Unit{};
+  if (!catalog_.is_shared()) co_return Unit{};
+  // Only the owner of a session knows its name for sure.
+  const Session* known = find(tenant, name);
+  if (known != nullptr && (known->summary.id.value == name || !is_foreign(*known))) co_return Unit{};
   auto found = co_await tasks_.ask<kv::SessionSummary>(
       [&](Reply<kv::SessionSummary> reply) { catalog_.look_up(tenant, name, std::move(reply)); });
   if (!found) co_return found.error();
+  const SessionId id = found->id;
   take(std::move(*found));
+  // One that is in use gets its new name when it is next locked.
+  if (Session* session = find(id); session != nullptr && find(tenant, name) != session) {
+    if (const auto locked = co_await lock(*session); !locked) co_return locked.error();
+  }
   co_return Unit{};
 }
 
@@ -288,10 +300,9 @@ void SessionTable::forget_name(const kv::SessionSummary& named) {
 
 // Of a session that another daemon has changed.
 void SessionTable::replace_summary(Session& session, kv::SessionSummary summary) {
-  if (summary.name != session.summary.name) {
-    forget_name(session.summary);
-    if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
-  }
+  if (summary.name != session.summary.name) forget_name(session.summary);
+  // Also if it is the same: another session may have had it meanwhile.
+  if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
   count_tokens(session.summary, false);
   count_tokens(summary, true);
   set_summary(session, std::move(summary));
@@ -542,7 +553,9 @@ void SessionTable::check_invariants() const {
   for (const auto& [id, session] : sessions_) {
     UMA_CHECK(session.summary.id == id);
     UMA_CHECK(accounts_.at(session.summary.tenant).used.contains(&session));
-    if (!session.summary.name.empty()) UMA_CHECK(names_.at({session.summary.tenant, session.summary.name}) == id);
+    // Another daemon may have given the name to a session that is known already, while this one is not read anew yet.
+    const bool has_name = !session.summary.name.empty() && !catalog_.is_shared();
+    if (has_name) UMA_CHECK(names_.at({session.summary.tenant, session.summary.name}) == id);
     const bool is_used = session.is_locked || session.is_running();
     UMA_CHECK(is_used || session.ends.empty());
     UMA_CHECK(is_used || !session.is_new);

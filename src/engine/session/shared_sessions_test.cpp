@@ -50,6 +50,11 @@ class Node {
     work();
     return std::move(result).value();
   }
+  // The result comes in a later work().
+  template <class T>
+  void begin(std::optional<Expected<T>>& result, Task<Expected<T>> task) {
+    tasks_.answer([&result](Expected<T> got) { result.emplace(std::move(got)); }, std::move(task));
+  }
   void add(kv::SessionRecord made) {
     const SessionLock lock = table->add(std::move(made), 0);
     EXPECT_TRUE(result_of(table->commit(*lock, lock->record)));
@@ -291,6 +296,91 @@ TEST_F(SharedSessionsTest, NamesThatChangeHandsAreFollowed) {
   b_.sync();
   EXPECT_EQ(b_.find("two")->summary.id.value, "s");
   EXPECT_EQ(b_.find("one")->summary.id.value, "t");
+}
+
+TEST_F(SharedSessionsTest, ANameThatComesBackIsFound) {
+  const auto rename = [this](const std::string& id, const std::string& name) {
+    const SessionLock lock = a_.lock(id).value();
+    kv::SessionRecord renamed = *lock->record;
+    renamed.name = name;
+    EXPECT_TRUE(a_.result_of(a_.table->commit(*lock, std::move(renamed))));
+  };
+  a_.add(record("s", "one"));
+  b_.sync();
+  rename("s", "two");
+  a_.add(record("t", "one"));
+  ASSERT_TRUE(b_.result_of(b_.table->learn(kTenant, "one")));
+  EXPECT_EQ(b_.find("one")->summary.id.value, "t");
+  rename("t", "three");
+  rename("s", "one");
+  b_.sync();
+  ASSERT_NE(b_.find("one"), nullptr);
+  EXPECT_EQ(b_.find("one")->summary.id.value, "s");
+  EXPECT_EQ(b_.find("three")->summary.id.value, "t");
+}
+
+TEST_F(SharedSessionsTest, ANameOfASessionInUseIsFound) {
+  a_.add(record("s"));
+  b_.sync();
+  clock_.advance(seconds(61));
+  a_.sync();
+  std::optional<Expected<Unit>> learnt;
+  {
+    const SessionLock lock = b_.lock("s").value();
+    // b's lease has ended, and a renames the session meanwhile.
+    shared_.entries.at(SessionId{"s"}).owner = 0;
+    {
+      const SessionLock taken = a_.lock("s").value();
+      kv::SessionRecord renamed = *taken->record;
+      renamed.name = "one";
+      EXPECT_TRUE(a_.result_of(a_.table->commit(*taken, std::move(renamed))));
+    }
+    a_.catalog.give_up(SessionId{"s"});
+    b_.begin(learnt, b_.table->learn(kTenant, "one"));
+    b_.work();
+  }
+  b_.work();
+  ASSERT_TRUE(learnt.has_value() && learnt->has_value());
+  ASSERT_NE(b_.find("one"), nullptr);
+  EXPECT_EQ(b_.find("one")->summary.id.value, "s");
+}
+
+// b has not heard of the change yet.
+TEST_F(SharedSessionsTest, ANameCountsAtOnce) {
+  a_.add(record("s", "one"));
+  b_.sync();
+  {
+    const SessionLock lock = a_.lock("s").value();
+    kv::SessionRecord renamed = *lock->record;
+    renamed.name = "two";
+    EXPECT_TRUE(a_.result_of(a_.table->commit(*lock, std::move(renamed))));
+  }
+  EXPECT_EQ(b_.refusal("one"), "E_SESSION_001") << "it is called two now";
+  a_.add(record("t", "one"));
+  EXPECT_EQ(b_.refusal("one"), "E_SESSION_002") << "a has it";
+  clock_.advance(seconds(61));
+  a_.sync();
+  const SessionLock lock = b_.lock("one").value();
+  EXPECT_EQ(lock->summary.id.value, "t");
+  ASSERT_TRUE(b_.result_of(b_.table->learn(kTenant, "two")));
+  EXPECT_EQ(b_.find("two")->summary.id.value, "s");
+}
+
+TEST_F(SharedSessionsTest, WhoWaitsForASessionThatIsRenamedGetsWhatHasTheNameThen) {
+  a_.add(record("s", "one"));
+  std::optional<Expected<SessionLock>> waited;
+  {
+    const SessionLock lock = a_.lock("s").value();
+    a_.begin(waited, a_.table->lock(kTenant, "one"));
+    kv::SessionRecord renamed = *lock->record;
+    renamed.name = "two";
+    EXPECT_TRUE(a_.result_of(a_.table->commit(*lock, std::move(renamed))));
+    EXPECT_FALSE(waited);
+  }
+  a_.work();
+  ASSERT_TRUE(waited);
+  ASSERT_FALSE(*waited);
+  EXPECT_EQ(waited->error().code, ErrorCode::session_unknown);
 }
 
 TEST_F(SharedSessionsTest, ATimeToLiveBeginsAgainWithEveryDaemonsUse) {
