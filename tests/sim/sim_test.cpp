@@ -8,6 +8,7 @@
 
 #include "agents_sim.h"
 #include "base/log.h"
+#include "cluster_sim.h"
 #include "scheduling_sim.h"
 #include "simulation.h"
 
@@ -23,6 +24,7 @@ std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
 // A violated invariant aborts; the handler prints the seed that repeats it.
 volatile std::sig_atomic_t running_seed = 0;
 void say_seed(int) {
+  ClusterSim::print_story();
   std::fprintf(stderr, "repeat with UMA_SIM_SEED=%ld\n", static_cast<long>(running_seed));
 }
 
@@ -154,6 +156,47 @@ TEST(Scheduling, KeepsItsPromisesUnderEverySeed) {
   EXPECT_GT(total.contests, seeds / 4);
   EXPECT_GT(total.preemptions_checked, seeds / 8);
   EXPECT_GT(total.handovers, seeds / 4);
+}
+
+TEST(Cluster, MachinesThatShareSessionsLoseNothingUnderEverySeed) {
+  const Seeds seeds_to_run = choose_seeds(100);
+  const std::uint64_t seeds = seeds_to_run.last;
+  ClusterOutcome total;
+  for (std::uint64_t seed = seeds_to_run.first; seed <= seeds; ++seed) {
+    running_seed = static_cast<std::sig_atomic_t>(seed);
+    const ClusterOutcome outcome = ClusterSim(seed).run();
+    for (const std::string& broken : outcome.broken) ADD_FAILURE() << "UMA_SIM_SEED=" << seed << ": " << broken;
+    std::fputs(outcome.story.c_str(), stderr);
+    if (!outcome.broken.empty()) break;
+    total.requests += outcome.requests;
+    total.inputs += outcome.inputs;
+    total.turns += outcome.turns;
+    total.reads += outcome.reads;
+    total.moves += outcome.moves;
+    total.refused += outcome.refused;
+    total.unknown += outcome.unknown;
+    total.fenced += outcome.fenced;
+    total.commits_asked_for += outcome.commits_asked_for;
+    total.kills += outcome.kills;
+    total.stops += outcome.stops;
+    total.sleeps += outcome.sleeps;
+    total.partitions += outcome.partitions;
+    total.crashes += outcome.crashes;
+    total.takeovers += outcome.takeovers;
+    total.commits_lost += outcome.commits_lost;
+    total.ends += outcome.ends;
+    total.forks += outcome.forks;
+    total.renames += outcome.renames;
+    total.seconds += outcome.seconds;
+  }
+  std::puts(std::format(
+                "{:.0f} s, requests {}, inputs {}, turns {}, reads {}, moves of sessions {}, refused {}, unknown {}, commits "
+                "fenced off {}, asked for {}, kills {}, stops {}, sleeps {}, partitions {}, database crashes {}, takeovers {}, "
+                "commits lost in them {}, ends {}, forks {}, renames {}",
+                total.seconds, total.requests, total.inputs, total.turns, total.reads, total.moves, total.refused,
+                total.unknown, total.fenced, total.commits_asked_for, total.kills, total.stops, total.sleeps, total.partitions,
+                total.crashes, total.takeovers, total.commits_lost, total.ends, total.forks, total.renames)
+                .c_str());
 }
 
 TEST(Agents, LongConversationsDoNotStallAStreamAndAreComputedOnce) {
