@@ -29,8 +29,8 @@ std::unexpected<kv::SqlError> lost(std::string message) {
 
 }  // namespace
 
-ClusterCatalog::ClusterCatalog(std::string node, ClusterNetwork& network, const Clock& clock, ClusterCatalogFaults faults)
-    : node_(std::move(node)), network_(network), clock_(clock), faults_(faults) {}
+ClusterCatalog::ClusterCatalog(std::string node, ClusterNetwork& network, const Clock& clock, bool trusts_transaction_numbers)
+    : node_(std::move(node)), network_(network), clock_(clock), trusts_transaction_numbers_(trusts_transaction_numbers) {}
 
 ClusterCatalog::~ClusterCatalog() {
   mail_->number = 0;
@@ -501,7 +501,6 @@ Task<ClusterCatalog::Asked<bool>> ClusterCatalog::keep(std::vector<Change*> chan
 
 Task<std::optional<bool>> ClusterCatalog::outcome(std::vector<Change*> changes) {
   ++outcomes_count_;
-  if (faults_.assumes_stored) co_return true;
   for (int attempt = 0; attempt < kOutcomeTries; ++attempt) {
     co_await pause(kConnectEvery);
     if (backend_ == 0 && !co_await connect()) continue;
@@ -511,7 +510,7 @@ Task<std::optional<bool>> ClusterCatalog::outcome(std::vector<Change*> changes) 
     if (!row || !row->has_row) continue;
     if (row->text == "aborted") co_return false;
     if (row->text != "committed") continue;
-    if (faults_.trusts_transaction_numbers) co_return true;
+    if (trusts_transaction_numbers_) co_return true;
     if (const auto rows = co_await is_in_rows(changes)) co_return *rows;
   }
   co_return std::nullopt;

@@ -37,15 +37,10 @@ class ClusterNetwork {
   virtual void close(std::uint64_t backend) = 0;
 };
 
-// What PostgresCatalog does wrong on purpose, to see that the simulation finds it.
-struct ClusterCatalogFaults {
-  bool trusts_transaction_numbers = false;  // An outcome is what the number's transaction has.
-  bool assumes_stored = false;              // A lost commit counts as stored.
-};
-
 class ClusterCatalog final : public kv::Catalog {
  public:
-  ClusterCatalog(std::string node, ClusterNetwork& network, const Clock& clock, ClusterCatalogFaults faults);
+  // `trusts_transaction_numbers`: a lost commit is what the transaction of its number is, which is wrong on purpose.
+  ClusterCatalog(std::string node, ClusterNetwork& network, const Clock& clock, bool trusts_transaction_numbers);
   ~ClusterCatalog() override;
 
   // PostgresCatalog::open(). `done` is called in a step(): false: it cannot.
@@ -145,7 +140,7 @@ class ClusterCatalog final : public kv::Catalog {
   const std::string node_;
   ClusterNetwork& network_;
   const Clock& clock_;
-  const ClusterCatalogFaults faults_;
+  const bool trusts_transaction_numbers_;
 
   std::vector<MoveOnlyFunction<void()>> arrived_;
   const std::shared_ptr<Mail> mail_ = std::make_shared<Mail>();

@@ -124,7 +124,7 @@ class ClusterDatabase {
   std::function<void(const SessionChange&)> on_change = [](const SessionChange&) {};
   // How long a commit waits for its standby.
   std::function<Duration()> commit_time = [] { return Duration{}; };
-  // For tests of the tests: leaves out a check of the real statements.
+  // False: commits are not fenced off, to see that this is found.
   bool checks_fences = true;
 
  private:

@@ -35,6 +35,13 @@
 
 namespace uma::sim {
 
+struct ClusterOptions {
+  std::uint64_t seed = 1;
+  // What is wrong on purpose, to see that the simulation finds it.
+  bool checks_fences = true;                // False: a commit of an earlier owner is stored.
+  bool trusts_transaction_numbers = false;  // See ClusterCatalog.
+};
+
 struct ClusterOutcome {
   std::uint64_t requests = 0;
   std::uint64_t inputs = 0;  // Acknowledged.
@@ -62,7 +69,7 @@ struct ClusterOutcome {
 
 class ClusterSim {
  public:
-  explicit ClusterSim(std::uint64_t seed);
+  explicit ClusterSim(const ClusterOptions& options);
   ~ClusterSim();
   ClusterOutcome run();
 
@@ -142,6 +149,7 @@ class ClusterSim {
   void note(std::string text);
   void fail(std::string text);
 
+  const ClusterOptions options_;
   Random random_;
   Timeline timeline_;
   const TimePoint began_;

@@ -159,12 +159,12 @@ TEST(Scheduling, KeepsItsPromisesUnderEverySeed) {
 }
 
 TEST(Cluster, MachinesThatShareSessionsLoseNothingUnderEverySeed) {
-  const Seeds seeds_to_run = choose_seeds(100);
+  const Seeds seeds_to_run = choose_seeds(400);
   const std::uint64_t seeds = seeds_to_run.last;
   ClusterOutcome total;
   for (std::uint64_t seed = seeds_to_run.first; seed <= seeds; ++seed) {
     running_seed = static_cast<std::sig_atomic_t>(seed);
-    const ClusterOutcome outcome = ClusterSim(seed).run();
+    const ClusterOutcome outcome = ClusterSim({.seed = seed}).run();
     for (const std::string& broken : outcome.broken) ADD_FAILURE() << "UMA_SIM_SEED=" << seed << ": " << broken;
     std::fputs(outcome.story.c_str(), stderr);
     if (!outcome.broken.empty()) break;
@@ -197,6 +197,35 @@ TEST(Cluster, MachinesThatShareSessionsLoseNothingUnderEverySeed) {
                 total.unknown, total.fenced, total.commits_asked_for, total.kills, total.stops, total.sleeps, total.partitions,
                 total.crashes, total.takeovers, total.commits_lost, total.ends, total.forks, total.renames)
                 .c_str());
+  if (seeds_to_run.is_one || HasFailure()) return;
+  // Checks that every kind of event occurs, so that the simulation is meaningful.
+  EXPECT_GT(total.inputs, seeds * 10);
+  EXPECT_GT(total.turns, seeds * 7);
+  EXPECT_GT(total.reads, seeds * 7);
+  EXPECT_GT(total.moves, seeds * 8);
+  EXPECT_GT(total.unknown, seeds);
+  EXPECT_GT(total.fenced, seeds / 100);
+  EXPECT_GT(total.commits_asked_for, seeds / 5);
+  EXPECT_GT(total.kills, seeds / 2);
+  EXPECT_GT(total.stops, seeds / 4);
+  EXPECT_GT(total.sleeps, seeds / 2);
+  EXPECT_GT(total.partitions, seeds / 2);
+  EXPECT_GT(total.crashes, seeds / 4);
+  EXPECT_GT(total.takeovers, seeds / 4);
+  EXPECT_GT(total.commits_lost, seeds / 10);
+  EXPECT_GT(total.ends, seeds / 2);
+  EXPECT_GT(total.forks, seeds / 2);
+  EXPECT_GT(total.renames, seeds / 2);
+}
+
+// A server that crashed gives the number of a transaction that it has lost to another one.
+TEST(Cluster, NoticesAnAcknowledgedChangeThatIsNotStored) {
+  init_log(LogLevel::error);
+  bool was_noticed = false;
+  for (std::uint64_t seed = 1; seed <= 200 && !was_noticed; ++seed) {
+    was_noticed = !ClusterSim({.seed = seed, .trusts_transaction_numbers = true}).run().broken.empty();
+  }
+  EXPECT_TRUE(was_noticed);
 }
 
 TEST(Agents, LongConversationsDoNotStallAStreamAndAreComputedOnce) {
