@@ -55,6 +55,7 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
         RETURNING pg_current_xact_id()::text::bigint)sql"),
       get_transaction_(connection_, "SELECT pg_current_xact_id()::text::bigint"),
       get_outcome_(connection_, "SELECT pg_xact_status(?1::text::xid8)"),
+      get_fence_(connection_, "SELECT owner, fence FROM sessions WHERE id = ?1"),
       find_(connection_, std::format(R"sql(
         SELECT {} FROM sessions WHERE tenant = ?1 AND (name = ?2 OR id = ?2) ORDER BY name = ?2 DESC NULLS LAST LIMIT 1)sql",
                                      listed_columns())),
@@ -464,7 +465,7 @@ SqlExpected<bool> PostgresCatalog::keep(std::span<Change> changes) {
   if (done && is_owned) {
     done = connection_.commit();
     if (!done && done.error().is_lost()) {
-      const auto is_stored = outcome();
+      const auto is_stored = outcome(changes);
       if (is_stored && *is_stored) done = Unit{};
       if (is_stored && !*is_stored) done = std::unexpected(SqlError{SqlFault::io, done.error().message});
     }
@@ -483,7 +484,7 @@ SqlExpected<bool> PostgresCatalog::keep(std::span<Change> changes) {
 }
 
 // Whether the transaction whose connection was lost in its commit is stored. Nullopt: the database does not say so in time.
-std::optional<bool> PostgresCatalog::outcome() {
+std::optional<bool> PostgresCatalog::outcome(std::span<const Change> changes) {
   for (int attempt = 0; attempt < kOutcomeTries; ++attempt) {
     std::this_thread::sleep_for(kConnectEvery);
     if (connection_.is_lost() && !connect()) continue;
@@ -493,10 +494,36 @@ std::optional<bool> PostgresCatalog::outcome() {
     if (!row || !*row) continue;
     const std::string status(get_outcome_.text(0));
     get_outcome_.end();
-    if (status == "committed") return true;
     if (status == "aborted") return false;
+    if (status != "committed") continue;
+    if (const auto rows = is_in_rows(changes)) return *rows;
   }
   return std::nullopt;
+}
+
+// Whether the rows have the changes. A server that starts again after a crash, or takes over, gives the number of a transaction
+// that left no trace to another one, whose outcome says nothing. Requires: fences_ has the fences behind the changes. The
+// error: it cannot be asked. Nullopt: another daemon has the sessions meanwhile.
+SqlExpected<std::optional<bool>> PostgresCatalog::is_in_rows(std::span<const Change> changes) {
+  bool are_removals = true;
+  for (const Change& change : changes) {
+    get_fence_.bind(change.id.value);
+    const auto row = get_fence_.next();
+    if (!row) return std::unexpected(row.error());
+    const bool is_there = *row;
+    const bool is_own = is_there && get_fence_.integer(0) == run_;
+    const std::int64_t fence = is_there ? get_fence_.integer(1) : 0;
+    get_fence_.end();
+    const auto expected = fences_.find(change.id);
+    if (expected == fences_.end()) {
+      if (is_there) return false;  // It would be removed.
+      continue;
+    }
+    are_removals = false;
+    if (is_own) return fence == expected->second;
+    if (!is_there && change.before == nullptr) return false;
+  }
+  return are_removals ? std::optional(true) : std::nullopt;
 }
 
 SqlExpected<bool> PostgresCatalog::apply(const Change& change) {

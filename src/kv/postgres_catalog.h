@@ -113,7 +113,8 @@ class PostgresCatalog final : public Catalog {
   [[nodiscard]] SqlExpected<bool> apply(const Change& change);
   [[nodiscard]] SqlExpected<std::optional<SessionSummary>> find_now(const Finding& call);
   [[nodiscard]] SqlExpected<RecordPtr> take_now(const Taking& call, std::optional<Error>& refusal);
-  [[nodiscard]] std::optional<bool> outcome();
+  [[nodiscard]] std::optional<bool> outcome(std::span<const Change> changes);
+  [[nodiscard]] SqlExpected<std::optional<bool>> is_in_rows(std::span<const Change> changes);
   [[nodiscard]] Error refusal_of(const Change& change, const SqlError& error);
   [[nodiscard]] SqlExpected<CatalogChanges> changes_now();
   [[nodiscard]] Error failure(const SqlError& error);
@@ -133,6 +134,7 @@ class PostgresCatalog final : public Catalog {
   Statement raise_fence_;
   Statement get_transaction_;
   Statement get_outcome_;
+  Statement get_fence_;
   Statement find_;
   Statement get_owner_;
   Statement take_;

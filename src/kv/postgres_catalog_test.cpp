@@ -274,6 +274,33 @@ TEST_F(SharedCatalogTest, AServerThatEndsTheConnectionCostsOneAnswer) {
   EXPECT_TRUE(commit_to(*a, next, record));
 }
 
+// A server that crashed may have given the number of a transaction that left no trace to another one, which was committed.
+TEST_F(SharedCatalogTest, TheOutcomeOfALostCommitIsInItsRows) {
+  const Node a = open("a");
+  const RecordPtr record = share(text_session("s", 1));
+  const RecordPtr other = share(text_session("t", 1));
+  ASSERT_TRUE(commit_to(*a, record));
+  ASSERT_TRUE(commit_to(*a, other));
+  run_sql(
+      "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS "
+      "$$BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END$$; "
+      "CREATE CONSTRAINT TRIGGER lose AFTER INSERT OR DELETE ON turns DEFERRABLE INITIALLY DEFERRED "
+      "FOR EACH ROW EXECUTE FUNCTION lose(); "
+      "CREATE FUNCTION public.pg_xact_status(xid8) RETURNS text LANGUAGE sql AS $$SELECT 'committed'$$; "
+      "DO $$BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END$$");
+  const auto changed = commit_to(*a, share(text_session("s", 2)), record);
+  const auto made = commit_to(*a, share(text_session("u", 2)));
+  const auto removed = remove_from(*a, "t");
+  for (const auto* lost : {&changed, &made, &removed}) {
+    ASSERT_FALSE(*lost);
+    EXPECT_EQ(lost->error().code, ErrorCode::io_failed) << lost->error().message;
+  }
+  run_sql("DROP TRIGGER lose ON turns");
+  EXPECT_EQ(*read_from(*a, "s").value(), *record);
+  EXPECT_EQ(*read_from(*a, "t").value(), *other);
+  EXPECT_EQ(refusal(read_from(*a, "u")), "E_SESSION_001");
+}
+
 TEST_F(SharedCatalogTest, ADaemonThatEndsLeavesItsSessionsToOthers) {
   Node a = open("a");
   const Node b = open("b");

@@ -110,10 +110,12 @@ class SharedCatalog final : public kv::Catalog {
   void changes(OnChanges on_changes) override {
     if (is_cut_off) return on_changes(fail(ErrorCode::io_failed, "the database cannot be reached"));
     if (!std::exchange(has_lease, true)) ++lease_number;
+    if (std::exchange(is_reconnected, false)) seen_ = 0;
     on_changes(ask());
   }
 
-  bool is_cut_off = false;  // From the database.
+  bool is_cut_off = false;      // From the database.
+  bool is_reconnected = false;  // The next changes() answers with everything.
   bool has_lease = true;
   std::uint64_t lease_number = 1;
   int takings = 0;
@@ -133,7 +135,9 @@ class SharedCatalog final : public kv::Catalog {
   static std::unexpected<Error> lost() { return fail(ErrorCode::limit_wait, "the connection was lost"); }
   kv::CatalogChanges ask() {
     kv::CatalogChanges changes;
+    changes.is_complete = seen_ == 0;
     for (const auto& [id, entry] : shared_.entries) {
+      if (changes.is_complete) changes.all.push_back(id);
       if (entry.owner == node_ && entry.is_wanted) changes.wanted.push_back(id);
       if (entry.changed > seen_ && own_entry(id) == nullptr) changes.changed.push_back(kv::summary_of(*entry.record));
     }

@@ -8,6 +8,7 @@
 
 #include "agents_sim.h"
 #include "base/log.h"
+#include "cluster_sim.h"
 #include "scheduling_sim.h"
 #include "simulation.h"
 
@@ -23,6 +24,7 @@ std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
 // A violated invariant aborts; the handler prints the seed that repeats it.
 volatile std::sig_atomic_t running_seed = 0;
 void say_seed(int) {
+  ClusterSim::print_story();
   std::fprintf(stderr, "repeat with UMA_SIM_SEED=%ld\n", static_cast<long>(running_seed));
 }
 
@@ -154,6 +156,76 @@ TEST(Scheduling, KeepsItsPromisesUnderEverySeed) {
   EXPECT_GT(total.contests, seeds / 4);
   EXPECT_GT(total.preemptions_checked, seeds / 8);
   EXPECT_GT(total.handovers, seeds / 4);
+}
+
+TEST(Cluster, MachinesThatShareSessionsLoseNothingUnderEverySeed) {
+  const Seeds seeds_to_run = choose_seeds(400);
+  const std::uint64_t seeds = seeds_to_run.last;
+  ClusterOutcome total;
+  for (std::uint64_t seed = seeds_to_run.first; seed <= seeds; ++seed) {
+    running_seed = static_cast<std::sig_atomic_t>(seed);
+    const ClusterOutcome outcome = ClusterSim({.seed = seed}).run();
+    for (const std::string& broken : outcome.broken) ADD_FAILURE() << "UMA_SIM_SEED=" << seed << ": " << broken;
+    std::fputs(outcome.story.c_str(), stderr);
+    if (!outcome.broken.empty()) break;
+    total.requests += outcome.requests;
+    total.inputs += outcome.inputs;
+    total.turns += outcome.turns;
+    total.reads += outcome.reads;
+    total.moves += outcome.moves;
+    total.refused += outcome.refused;
+    total.unknown += outcome.unknown;
+    total.fenced += outcome.fenced;
+    total.commits_asked_for += outcome.commits_asked_for;
+    total.kills += outcome.kills;
+    total.stops += outcome.stops;
+    total.sleeps += outcome.sleeps;
+    total.partitions += outcome.partitions;
+    total.crashes += outcome.crashes;
+    total.takeovers += outcome.takeovers;
+    total.commits_lost += outcome.commits_lost;
+    total.ends += outcome.ends;
+    total.forks += outcome.forks;
+    total.renames += outcome.renames;
+    total.seconds += outcome.seconds;
+  }
+  std::puts(std::format(
+                "{:.0f} s, requests {}, inputs {}, turns {}, reads {}, moves of sessions {}, refused {}, unknown {}, commits "
+                "fenced off {}, asked for {}, kills {}, stops {}, sleeps {}, partitions {}, database crashes {}, takeovers {}, "
+                "commits lost in them {}, ends {}, forks {}, renames {}",
+                total.seconds, total.requests, total.inputs, total.turns, total.reads, total.moves, total.refused,
+                total.unknown, total.fenced, total.commits_asked_for, total.kills, total.stops, total.sleeps, total.partitions,
+                total.crashes, total.takeovers, total.commits_lost, total.ends, total.forks, total.renames)
+                .c_str());
+  if (seeds_to_run.is_one || HasFailure()) return;
+  // Checks that every kind of event occurs, so that the simulation is meaningful.
+  EXPECT_GT(total.inputs, seeds * 10);
+  EXPECT_GT(total.turns, seeds * 7);
+  EXPECT_GT(total.reads, seeds * 7);
+  EXPECT_GT(total.moves, seeds * 8);
+  EXPECT_GT(total.unknown, seeds);
+  EXPECT_GT(total.fenced, seeds / 100);
+  EXPECT_GT(total.commits_asked_for, seeds / 5);
+  EXPECT_GT(total.kills, seeds / 2);
+  EXPECT_GT(total.stops, seeds / 4);
+  EXPECT_GT(total.sleeps, seeds / 2);
+  EXPECT_GT(total.partitions, seeds / 2);
+  EXPECT_GT(total.crashes, seeds / 4);
+  EXPECT_GT(total.takeovers, seeds / 4);
+  EXPECT_GT(total.commits_lost, seeds / 10);
+  EXPECT_GT(total.ends, seeds / 2);
+  EXPECT_GT(total.forks, seeds / 2);
+  EXPECT_GT(total.renames, seeds / 2);
+}
+
+// A server that crashed gives the number of a transaction that it has lost to another one.
+TEST(Cluster, NoticesAnAcknowledgedChangeThatIsNotStored) {
+  init_log(LogLevel::error);
+  bool was_noticed = false;
+  for (std::uint64_t seed = 1; seed <= 200 && !was_noticed; ++seed) {
+    was_noticed = !ClusterSim({.seed = seed, .trusts_transaction_numbers = true}).run().broken.empty();
+  }
+  EXPECT_TRUE(was_noticed);
 }
 
 TEST(Agents, LongConversationsDoNotStallAStreamAndAreComputedOnce) {

@@ -137,10 +137,14 @@ void SessionLock::release() noexcept {
 }
 
 Task<Expected<SessionLock>> SessionTable::lock(TenantId tenant, std::string name) {
-  if (auto learnt = co_await learn(tenant, name); !learnt) co_return learnt.error();
-  Session* session = find(tenant, name);
-  if (session == nullptr) co_return unknown_session(name);
-  co_return co_await lock(*session);
+  while (true) {
+    if (auto learnt = co_await learn(tenant, name); !learnt) co_return learnt.error();
+    Session* session = find(tenant, name);
+    if (session == nullptr) co_return unknown_session(name);
+    auto locked = co_await lock(*session);
+    // It may have been renamed meanwhile.
+    if (!locked || find(tenant, name) == session) co_return std::move(locked);
+  }
 }
 
 Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
@@ -154,26 +158,39 @@ Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
     lock = lock_now(session);
   }
   if (session.is_gone) co_return unknown_session(session.summary.id.value);
+  if (session.record == nullptr && !is_foreign(session)) {
+    auto record = co_await tasks_.ask<kv::RecordPtr>(
+        [&](Reply<kv::RecordPtr> reply) { catalog_.read(session.summary.id, std::move(reply)); });
+    if (!record) co_return record.error();
+    if (!catalog_.is_shared() || kv::summary_of(**record) == session.summary) {
+      session.record = std::move(*record);
+    } else {
+      session.lease = 0;  // Another daemon has changed it, or the database has lost a change.
+    }
+  }
   if (is_foreign(session)) {
     auto owned = co_await own(session);
     // Those behind it would ask in vain for as long.
     if (!owned) refuse_locks(session, owned.error());
     if (!owned) co_return owned.error();
-  } else if (session.record == nullptr) {
-    auto record = co_await tasks_.ask<kv::RecordPtr>(
-        [&](Reply<kv::RecordPtr> reply) { catalog_.read(session.summary.id, std::move(reply)); });
-    if (!record) co_return record.error();
-    session.record = std::move(*record);
   }
   co_return std::move(lock);
 }
 
 Task<Expected<Unit>> SessionTable::learn(TenantId tenant, std::string name) {
-  if (!catalog_.is_shared() || find(tenant, name) != nullptr) co_return Unit{};
+  if (!catalog_.is_shared()) co_return Unit{};
+  // Only the owner of a session knows its name for sure.
+  const Session* known = find(tenant, name);
+  if (known != nullptr && (known->summary.id.value == name || !is_foreign(*known))) co_return Unit{};
   auto found = co_await tasks_.ask<kv::SessionSummary>(
       [&](Reply<kv::SessionSummary> reply) { catalog_.look_up(tenant, name, std::move(reply)); });
   if (!found) co_return found.error();
+  const SessionId id = found->id;
   take(std::move(*found));
+  // One that is in use gets its new name when it is next locked.
+  if (Session* session = find(id); session != nullptr && find(tenant, name) != session) {
+    if (const auto locked = co_await lock(*session); !locked) co_return locked.error();
+  }
   co_return Unit{};
 }
 
@@ -283,10 +300,9 @@ void SessionTable::forget_name(const kv::SessionSummary& named) {
 
 // Of a session that another daemon has changed.
 void SessionTable::replace_summary(Session& session, kv::SessionSummary summary) {
-  if (summary.name != session.summary.name) {
-    forget_name(session.summary);
-    if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
-  }
+  if (summary.name != session.summary.name) forget_name(session.summary);
+  // Also if it is the same: another session may have had it meanwhile.
+  if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
   count_tokens(session.summary, false);
   count_tokens(summary, true);
   set_summary(session, std::move(summary));
@@ -481,7 +497,8 @@ void SessionTable::take(kv::CatalogChanges changes) {
     const std::set<SessionId> known(changes.all.begin(), changes.all.end());
     std::vector<SessionId> gone;
     for (const auto& [id, session] : sessions_) {
-      if (session.lease == 0 && !known.contains(id)) gone.push_back(id);
+      // Own ones, too: a database that took over may have lost them.
+      if (!session.is_new && !known.contains(id)) gone.push_back(id);
     }
     for (const SessionId& id : gone) end_here(*find(id));
   }
@@ -536,7 +553,9 @@ void SessionTable::check_invariants() const {
   for (const auto& [id, session] : sessions_) {
     UMA_CHECK(session.summary.id == id);
     UMA_CHECK(accounts_.at(session.summary.tenant).used.contains(&session));
-    if (!session.summary.name.empty()) UMA_CHECK(names_.at({session.summary.tenant, session.summary.name}) == id);
+    // Another daemon may have given the name to a session that is known already, while this one is not read anew yet.
+    const bool has_name = !session.summary.name.empty() && !catalog_.is_shared();
+    if (has_name) UMA_CHECK(names_.at({session.summary.tenant, session.summary.name}) == id);
     const bool is_used = session.is_locked || session.is_running();
     UMA_CHECK(is_used || session.ends.empty());
     UMA_CHECK(is_used || !session.is_new);

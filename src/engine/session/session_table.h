@@ -127,7 +127,8 @@ class SessionTable {
   [[nodiscard]] const Session* find(const SessionId& id) const;
   // Finds a session of the tenant by its name or id.
   [[nodiscard]] Session* find(const TenantId& tenant, const std::string& session);
-  // Looks for a session of the tenant that another daemon has made just now, if the catalog is shared.
+  // If the catalog is shared, looks for a session of the tenant that another daemon has made or renamed just now. Errors:
+  // those of lock().
   [[nodiscard]] Task<Expected<Unit>> learn(TenantId tenant, std::string session);
   // Waits for the session's lock, behind earlier requests for it, and for its record, which is then in memory. Errors:
   // E_SESSION_001, also if the session ends meanwhile; E_SESSION_002 if another daemon does not give it up; E_IO_001 if the

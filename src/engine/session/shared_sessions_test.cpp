@@ -26,11 +26,12 @@ using std::chrono::seconds;
 // A daemon's table, and what delivers answers to it.
 class Node {
  public:
-  Node(testing::SharedSessions& shared, int number, testing::SimClock& clock, Limits limits = {})
+  Node(testing::SharedSessions& shared, int number, testing::SimClock& clock, Limits limits = {},
+       std::size_t record_bytes_max = 1 << 20)
       : catalog(shared, number), random_(static_cast<std::uint64_t>(number)), clock_(clock) {
     SessionTableOptions options;
     options.limits = limits;
-    options.record_bytes_max = 1 << 20;
+    options.record_bytes_max = record_bytes_max;
     options.random = [this] { return random_.next_u64(); };
     options.on_committed = [](const kv::SessionRecord&) {};
     options.on_ended = [this](const Session& session) { ended.push_back(session.summary.id.value); };
@@ -48,6 +49,11 @@ class Node {
     tasks_.answer([&](Expected<T> got) { result.emplace(std::move(got)); }, std::move(task));
     work();
     return std::move(result).value();
+  }
+  // The result comes in a later work().
+  template <class T>
+  void begin(std::optional<Expected<T>>& result, Task<Expected<T>> task) {
+    tasks_.answer([&result](Expected<T> got) { result.emplace(std::move(got)); }, std::move(task));
   }
   void add(kv::SessionRecord made) {
     const SessionLock lock = table->add(std::move(made), 0);
@@ -187,6 +193,22 @@ TEST_F(SharedSessionsTest, AnOwnerThatLostTheSessionStoresNothing) {
   EXPECT_EQ(shared_.entries.at(SessionId{"s"}).record->chain.size(), 6u);
 }
 
+// A machine whose clock stood still believes in its lease. The record of the session is not in its memory.
+TEST_F(SharedSessionsTest, ARecordThatIsReadAnewIsThatOfTheSummary) {
+  Node c(shared_, 3, clock_, {}, 0);
+  c.add(record("s", "one"));
+  testing::SharedSessions::Entry& entry = shared_.entries.at(SessionId{"s"});
+  kv::SessionRecord renamed = *entry.record;
+  renamed.name = "two";
+  entry.record = std::make_shared<const kv::SessionRecord>(renamed);
+  entry.owner = 0;
+  entry.fence += 2;
+  const SessionLock lock = c.lock("s").value();
+  EXPECT_EQ(lock->summary.name, "two");
+  c.table->check_invariants();
+  EXPECT_TRUE(c.grow(*lock, 1));
+}
+
 // A reply that began before another daemon continued the session must not be appended behind what that one wrote.
 TEST_F(SharedSessionsTest, AReplyEndsWithAnErrorIfTheSessionWasContinuedElsewhere) {
   a_.add(record("s"));
@@ -250,6 +272,17 @@ TEST_F(SharedSessionsTest, AnEndThatWasHeardOfRemovesTheSession) {
   EXPECT_EQ(b_.table->count(), 0);
 }
 
+TEST_F(SharedSessionsTest, WhatTheDatabaseHasLostInATakeoverIsGone) {
+  a_.add(record("s", "one"));
+  a_.add(record("t", "two"));
+  const SessionLock lock = a_.lock("t").value();
+  shared_.entries.clear();
+  a_.catalog.is_reconnected = true;
+  a_.sync();
+  EXPECT_EQ(a_.find("s"), nullptr) << "though it was a's own";
+  EXPECT_EQ(a_.find("t")->lease, 0u) << "it is in use, and ends when it is next taken";
+}
+
 TEST_F(SharedSessionsTest, NamesThatChangeHandsAreFollowed) {
   a_.add(record("s", "one"));
   b_.sync();
@@ -263,6 +296,91 @@ TEST_F(SharedSessionsTest, NamesThatChangeHandsAreFollowed) {
   b_.sync();
   EXPECT_EQ(b_.find("two")->summary.id.value, "s");
   EXPECT_EQ(b_.find("one")->summary.id.value, "t");
+}
+
+TEST_F(SharedSessionsTest, ANameThatComesBackIsFound) {
+  const auto rename = [this](const std::string& id, const std::string& name) {
+    const SessionLock lock = a_.lock(id).value();
+    kv::SessionRecord renamed = *lock->record;
+    renamed.name = name;
+    EXPECT_TRUE(a_.result_of(a_.table->commit(*lock, std::move(renamed))));
+  };
+  a_.add(record("s", "one"));
+  b_.sync();
+  rename("s", "two");
+  a_.add(record("t", "one"));
+  ASSERT_TRUE(b_.result_of(b_.table->learn(kTenant, "one")));
+  EXPECT_EQ(b_.find("one")->summary.id.value, "t");
+  rename("t", "three");
+  rename("s", "one");
+  b_.sync();
+  ASSERT_NE(b_.find("one"), nullptr);
+  EXPECT_EQ(b_.find("one")->summary.id.value, "s");
+  EXPECT_EQ(b_.find("three")->summary.id.value, "t");
+}
+
+TEST_F(SharedSessionsTest, ANameOfASessionInUseIsFound) {
+  a_.add(record("s"));
+  b_.sync();
+  clock_.advance(seconds(61));
+  a_.sync();
+  std::optional<Expected<Unit>> learnt;
+  {
+    const SessionLock lock = b_.lock("s").value();
+    // b's lease has ended, and a renames the session meanwhile.
+    shared_.entries.at(SessionId{"s"}).owner = 0;
+    {
+      const SessionLock taken = a_.lock("s").value();
+      kv::SessionRecord renamed = *taken->record;
+      renamed.name = "one";
+      EXPECT_TRUE(a_.result_of(a_.table->commit(*taken, std::move(renamed))));
+    }
+    a_.catalog.give_up(SessionId{"s"});
+    b_.begin(learnt, b_.table->learn(kTenant, "one"));
+    b_.work();
+  }
+  b_.work();
+  ASSERT_TRUE(learnt.has_value() && learnt->has_value());
+  ASSERT_NE(b_.find("one"), nullptr);
+  EXPECT_EQ(b_.find("one")->summary.id.value, "s");
+}
+
+// b has not heard of the change yet.
+TEST_F(SharedSessionsTest, ANameCountsAtOnce) {
+  a_.add(record("s", "one"));
+  b_.sync();
+  {
+    const SessionLock lock = a_.lock("s").value();
+    kv::SessionRecord renamed = *lock->record;
+    renamed.name = "two";
+    EXPECT_TRUE(a_.result_of(a_.table->commit(*lock, std::move(renamed))));
+  }
+  EXPECT_EQ(b_.refusal("one"), "E_SESSION_001") << "it is called two now";
+  a_.add(record("t", "one"));
+  EXPECT_EQ(b_.refusal("one"), "E_SESSION_002") << "a has it";
+  clock_.advance(seconds(61));
+  a_.sync();
+  const SessionLock lock = b_.lock("one").value();
+  EXPECT_EQ(lock->summary.id.value, "t");
+  ASSERT_TRUE(b_.result_of(b_.table->learn(kTenant, "two")));
+  EXPECT_EQ(b_.find("two")->summary.id.value, "s");
+}
+
+TEST_F(SharedSessionsTest, WhoWaitsForASessionThatIsRenamedGetsWhatHasTheNameThen) {
+  a_.add(record("s", "one"));
+  std::optional<Expected<SessionLock>> waited;
+  {
+    const SessionLock lock = a_.lock("s").value();
+    a_.begin(waited, a_.table->lock(kTenant, "one"));
+    kv::SessionRecord renamed = *lock->record;
+    renamed.name = "two";
+    EXPECT_TRUE(a_.result_of(a_.table->commit(*lock, std::move(renamed))));
+    EXPECT_FALSE(waited);
+  }
+  a_.work();
+  ASSERT_TRUE(waited);
+  ASSERT_FALSE(*waited);
+  EXPECT_EQ(waited->error().code, ErrorCode::session_unknown);
 }
 
 TEST_F(SharedSessionsTest, ATimeToLiveBeginsAgainWithEveryDaemonsUse) {
