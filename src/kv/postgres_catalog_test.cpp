@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/random.h"
+#include "base/utf8.h"
 #include "kv/catalog_test_support.h"
 
 namespace uma::kv {
@@ -22,6 +24,35 @@ TEST(ShownAddress, HasNoPassword) {
   EXPECT_EQ(shown_address("postgresql://db/uma?password=secret&user=uma"), "postgresql://db/uma?password=***&user=uma");
   EXPECT_EQ(shown_address("host=db user=uma password=secret"), "host=db user=uma password=***");
   EXPECT_EQ(shown_address("postgresql://a:b@c:d@host/uma"), "postgresql://a:***@host/uma");
+}
+
+TEST(PostgresText, IsWrittenAsPostgresqlCanHoldItAndReadBack) {
+  using namespace std::string_literals;
+  EXPECT_EQ(written_text("plain \xc3\xa4"), std::nullopt);
+  EXPECT_EQ(written_text("a\0b"s),
+            "a\x01\x30\x30"
+            "b");
+  EXPECT_EQ(written_text("\x01"), "\x01\x30\x31");
+  EXPECT_EQ(written_text("\xc3(\xff"),
+            "\x01"
+            "c3(\x01"
+            "ff");
+  EXPECT_EQ(read_text("\x01 \x01"
+                      "0"),
+            "\x01 \x01"
+            "0")
+      << "no escape";
+  Random random(3);
+  for (int round = 0; round < 2000; ++round) {
+    std::string text;
+    for (std::uint64_t i = random.next_below(8); i > 0; --i)
+      text +=
+          "\0\x01\x30\x31"
+          "a\xc3\xa4\xff"[random.next_below(8)];
+    const std::string written = written_text(text).value_or(text);
+    EXPECT_TRUE(is_utf8(written) && !written.contains('\0'));
+    EXPECT_EQ(read_text(written).value_or(written), text);
+  }
 }
 
 // Two daemons on one database.
@@ -119,6 +150,8 @@ TEST_F(SharedCatalogTest, ASessionIsFoundByItsNameBeforeItsId) {
   EXPECT_EQ(found("1000", "0123"), "0123");
   EXPECT_EQ(found("another", "0123"), "E_SESSION_001") << "it is another tenant's";
   EXPECT_EQ(found("1000", "nothing"), "E_SESSION_001");
+  EXPECT_EQ(found("1000", std::string("no\0thing", 8)), "E_SESSION_001") << "the database gets no NUL";
+  EXPECT_EQ(found("1000", "\xff"), "E_SESSION_001") << "nor what is no UTF-8";
 }
 
 // The database of a failover may lack the last commits.
