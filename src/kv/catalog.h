@@ -93,6 +93,7 @@ struct CatalogChanges {
   std::vector<SessionSummary> changed;  // Of sessions that this daemon does not own. A session may come again unchanged.
   std::vector<SessionId> ended;
   std::vector<SessionId> wanted;  // Sessions of this daemon that another one asks for.
+  bool has_more = false;          // This is a part: the next question gets the next one.
   bool is_complete = false;       // `all` has the ids of all sessions; others have ended.
   std::vector<SessionId> all;
 };

@@ -225,6 +225,76 @@ TEST_F(SharedCatalogTest, OthersSeeWhatChanges) {
   EXPECT_TRUE(open("c")->load().empty());
 }
 
+TEST_F(SharedCatalogTest, ALongListComesInPages) {
+  const Node a = open("a");
+  std::vector<std::string> ids;
+  for (int i = 0; i < 10; ++i) {
+    ids.push_back("s" + std::to_string(i));
+    ASSERT_TRUE(commit_to(*a, share(text_session(ids.back()))));
+  }
+  const Node b = PostgresCatalog::open({.address = address_, .node = "b", .handover = {}, .page_rows = 4}).value();
+  EXPECT_EQ(b->load().size(), 10u);
+  const auto ids_of = [](const std::vector<SessionSummary>& summaries) {
+    std::vector<std::string> found;
+    for (const SessionSummary& summary : summaries) found.push_back(summary.id.value);
+    std::ranges::sort(found);
+    return found;
+  };
+  run_sql("UPDATE sessions SET ttl_s = 7");  // In one transaction.
+  std::vector<SessionSummary> seen;
+  for (int page = 0; page < 3; ++page) {
+    CatalogChanges changes = changes_of(*b);
+    EXPECT_LE(changes.changed.size(), 4u);
+    EXPECT_EQ(changes.has_more, page < 2);
+    EXPECT_FALSE(changes.is_complete);
+    std::ranges::move(changes.changed, std::back_inserter(seen));
+  }
+  EXPECT_EQ(ids_of(seen), ids);
+
+  // After a lost connection everything is listed anew. Meanwhile sessions end and begin.
+  b->disconnect();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  seen = changes_of(*b).changed;
+  ASSERT_TRUE(remove_from(*a, "s0"));
+  ASSERT_TRUE(remove_from(*a, "s9"));
+  ASSERT_TRUE(commit_to(*a, share(text_session("new"))));
+  CatalogChanges last;
+  do {
+    last = changes_of(*b);
+    std::ranges::move(last.changed, std::back_inserter(seen));
+  } while (last.has_more);
+  EXPECT_TRUE(last.is_complete);
+  EXPECT_EQ(ids_of(seen).size(), 10u);
+  std::ranges::sort(last.all);
+  EXPECT_EQ(last.all.size(), 10u) << "with s0, whose end is heard of next";
+  EXPECT_TRUE(std::ranges::contains(changes_of(*b).ended, SessionId{"s0"}));
+}
+
+// A session may be committed after the page that it belongs to was read, and be found by its name.
+TEST_F(SharedCatalogTest, ASessionThatIsFoundWhileAllAreListedIsAmongThem) {
+  const Node a = open("a");
+  ASSERT_TRUE(commit_to(*a, share(text_session("s0"))));
+  PostgresConnection slow(address_);
+  ASSERT_TRUE(slow.connect("slow", {"uma.run=0"}));
+  ASSERT_TRUE(
+      slow.run("BEGIN; INSERT INTO sessions (id, tenant, model, mode, turns_count, tokens_count, pending_tokens_count, "
+               "messages_count, pending_messages_count, ttl_s, created_s, last_used_s) "
+               "VALUES ('late', '1000', '', 0, 0, 0, 0, 0, 0, 0, 0, 0)"));
+  for (int i = 1; i < 6; ++i) ASSERT_TRUE(commit_to(*a, share(text_session("s" + std::to_string(i)))));
+  const Node b = PostgresCatalog::open({.address = address_, .node = "b", .handover = {}, .page_rows = 4}).value();
+  b->disconnect();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_TRUE(changes_of(*b).has_more);
+  ASSERT_TRUE(slow.run("COMMIT"));
+  std::optional<Expected<SessionSummary>> found;
+  b->look_up(TenantId{"1000"}, "late", [&](Expected<SessionSummary> got) { found = std::move(got); });
+  EXPECT_TRUE(b->step());
+  ASSERT_TRUE(found.value());
+  const CatalogChanges last = changes_of(*b);
+  ASSERT_TRUE(last.is_complete);
+  EXPECT_TRUE(std::ranges::contains(last.all, SessionId{"late"}));
+}
+
 // The transaction with the smaller number ends after the one with the larger.
 TEST_F(SharedCatalogTest, AChangeThatWasCommittedLateIsSeen) {
   const Node a = open("a");

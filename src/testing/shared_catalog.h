@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <format>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -113,7 +114,8 @@ class SharedCatalog final : public kv::Catalog {
     on_changes(ask());
   }
 
-  bool is_cut_off = false;  // From the database.
+  bool is_cut_off = false;                                            // From the database.
+  std::size_t changes_max = std::numeric_limits<std::size_t>::max();  // Of sessions in one answer to changes().
   bool has_lease = true;
   std::uint64_t lease_number = 1;
   int takings = 0;
@@ -135,8 +137,16 @@ class SharedCatalog final : public kv::Catalog {
     kv::CatalogChanges changes;
     for (const auto& [id, entry] : shared_.entries) {
       if (entry.owner == node_ && entry.is_wanted) changes.wanted.push_back(id);
-      if (entry.changed > seen_ && own_entry(id) == nullptr) changes.changed.push_back(kv::summary_of(*entry.record));
+      const bool is_in_page = entry.changed > seen_ && (!page_end_ || *page_end_ < id);
+      if (!is_in_page || own_entry(id) != nullptr) continue;
+      if (changes.changed.size() == changes_max) {
+        page_end_ = changes.changed.back().id;
+        changes.has_more = true;
+        return changes;
+      }
+      changes.changed.push_back(kv::summary_of(*entry.record));
     }
+    page_end_.reset();
     for (const auto& [number, id] : shared_.ended) {
       if (number > seen_) changes.ended.push_back(id);
     }
@@ -148,6 +158,7 @@ class SharedCatalog final : public kv::Catalog {
   const int node_;
   std::map<SessionId, std::int64_t> fences_;
   std::int64_t seen_ = 0;
+  std::optional<SessionId> page_end_;  // The last session of the answer before, if there is more.
 };
 
 }  // namespace uma::testing

@@ -458,9 +458,11 @@ void SessionTable::sync() {
 
 Task<> SessionTable::take_changes() {
   Expected<kv::CatalogChanges> changes;
+  bool has_more = false;
   try {
     changes =
         co_await tasks_.ask<kv::CatalogChanges>([&](Reply<kv::CatalogChanges> reply) { catalog_.changes(std::move(reply)); });
+    has_more = changes && changes->has_more;
     if (changes) take(std::move(*changes));
   } catch (...) {
     changes = std::unexpected(thrown_error());
@@ -468,7 +470,8 @@ Task<> SessionTable::take_changes() {
   if (!changes && !is_sync_failing_)
     log_warning("sessions of other nodes are listed as they were: {}", changes.error().message);
   is_sync_failing_ = !changes;
-  next_sync_ = clock_.now() + (changes ? kSyncEvery : kSyncRetry);
+  const Duration wait = changes ? kSyncEvery : kSyncRetry;
+  next_sync_ = has_more ? clock_.now() : clock_.now() + wait;
 }
 
 void SessionTable::take(kv::CatalogChanges changes) {

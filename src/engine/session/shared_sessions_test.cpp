@@ -114,6 +114,19 @@ TEST_F(SharedSessionsTest, OthersListASessionAndItsNameAfterAWhile) {
   EXPECT_EQ(b_.table->count(), 1);
 }
 
+TEST_F(SharedSessionsTest, ALongListComesInParts) {
+  for (int i = 0; i < 10; ++i) a_.add(record("s" + std::to_string(i)));
+  b_.catalog.changes_max = 4;
+  b_.sync();
+  EXPECT_EQ(b_.table->count(), 4);
+  for (int part = 0; part < 2; ++part) {
+    b_.table->sync();  // At once.
+    b_.work();
+  }
+  EXPECT_EQ(b_.table->count(), 10);
+  EXPECT_GT(b_.table->next_sync(), clock_.now());
+}
+
 TEST_F(SharedSessionsTest, ASessionThatIsNotListedYetIsFound) {
   a_.add(record("s", "diary"));
   EXPECT_EQ(b_.refusal("diary"), "E_SESSION_002") << "a has it";
