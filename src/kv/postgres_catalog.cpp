@@ -30,6 +30,11 @@ constexpr Duration kChangesKept = std::chrono::minutes(50);
 constexpr Duration kTakeEvery = std::chrono::milliseconds(100);
 constexpr Duration kForgetEvery = std::chrono::minutes(10);
 
+// What a session becomes when its owner gives it up. It is kept for a moment for the daemon that asked for it: else the next
+// request of the former owner would always be faster.
+constexpr std::string_view kGivenUp = R"sql(
+  owner = NULL, is_wanted = false, kept_until = CASE WHEN is_wanted THEN clock_timestamp() + interval '1 second' END)sql";
+
 // Those of RecordRows::session_columns(), without the texts that no list shows.
 std::string listed_columns() {
   constexpr std::string_view kLong = "tools, template_arguments";
@@ -54,7 +59,7 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
         VALUES (?1, ?2, '', clock_timestamp() + ?3 * interval '1 millisecond')
         ON CONFLICT (run) DO UPDATE SET lease_until = excluded.lease_until)sql"),
       end_run_(connection_, "DELETE FROM daemons WHERE run = ?1 OR lease_until < clock_timestamp() - interval '1 day'"),
-      give_up_all_(connection_, "UPDATE sessions SET owner = NULL, is_wanted = false WHERE owner = ?1"),
+      give_up_all_(connection_, std::format("UPDATE sessions SET {} WHERE owner = ?1", kGivenUp)),
       raise_fence_(connection_, R"sql(
         UPDATE sessions SET fence = fence + 1 WHERE id = ?1 AND owner = ?2 AND fence = ?3
         RETURNING pg_current_xact_id()::text::bigint)sql"),
@@ -66,14 +71,15 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
       get_owner_(connection_, "SELECT d.node FROM sessions s LEFT JOIN daemons d ON d.run = s.owner WHERE s.id = ?1"),
       // A row that is locked is in use: a commit on it has not ended.
       take_(connection_, R"sql(
-        UPDATE sessions s SET owner = ?2, fence = fence + 1, is_wanted = false
+        UPDATE sessions s SET owner = ?2, fence = fence + 1, is_wanted = false, wanted_by = NULL, kept_until = NULL
         WHERE key = (SELECT key FROM sessions WHERE id = ?1 FOR UPDATE SKIP LOCKED) AND (owner IS NULL OR owner = ?2 OR NOT EXISTS (
           SELECT 1 FROM daemons d WHERE d.run = s.owner AND d.lease_until > clock_timestamp()))
+          AND (kept_until IS NULL OR wanted_by = ?2 OR kept_until < clock_timestamp())
         RETURNING fence)sql"),
       want_(connection_, R"sql(
-        UPDATE sessions SET is_wanted = true
+        UPDATE sessions SET is_wanted = true, wanted_by = ?2
         WHERE key = (SELECT key FROM sessions WHERE id = ?1 AND owner IS NOT NULL AND NOT is_wanted FOR UPDATE SKIP LOCKED))sql"),
-      give_up_(connection_, "UPDATE sessions SET owner = NULL, is_wanted = false WHERE id = ?1 AND owner = ?2"),
+      give_up_(connection_, std::format("UPDATE sessions SET {} WHERE id = ?1 AND owner = ?2", kGivenUp)),
       get_xmin_(connection_, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
       get_all_(connection_,
                std::format("SELECT {}, owner, fence, changed, key FROM sessions WHERE key > ?1 ORDER BY key LIMIT ?2",
@@ -305,7 +311,7 @@ SqlExpected<RecordPtr> PostgresCatalog::take_now(const Taking& call, std::option
       refusal = Error{ErrorCode::session_unknown, std::format("no session \"{}\": it has ended", call.id.value)};
       return nullptr;
     }
-    if (auto asked = want_.run(call.id.value); !asked) return std::unexpected(asked.error());
+    if (auto asked = want_.run(call.id.value, run_); !asked) return std::unexpected(asked.error());
     refusal =
         Error{ErrorCode::session_busy,
               std::format("the session is in use on node {}: try again in a second, or ask there", node.empty() ? "?" : node)};

@@ -133,6 +133,27 @@ TEST_F(SharedCatalogTest, ASessionIsWaitedFor) {
   EXPECT_EQ(*taken->value(), *record);
 }
 
+TEST_F(SharedCatalogTest, ASessionThatIsGivenUpIsKeptForWhoAskedForIt) {
+  const Node a = open("a");
+  const Node b = open("b");
+  ASSERT_TRUE(commit_to(*a, share(text_session("s", 1))));
+  EXPECT_EQ(refusal(read_from(*b, "s")), "E_SESSION_002");
+  a->give_up(SessionId{"s"});
+  EXPECT_TRUE(a->step());
+  run_sql("UPDATE sessions SET kept_until = clock_timestamp() + interval '1 hour'");  // As if no time passed.
+  EXPECT_EQ(refusal(read_from(*a, "s")), "E_SESSION_002");
+  EXPECT_EQ(refusal(read_from(*b, "s")), "");
+  // What nobody asked for is kept for nobody, and what is not taken is kept for a second.
+  b->give_up(SessionId{"s"});
+  EXPECT_TRUE(b->step());
+  EXPECT_EQ(refusal(read_from(*a, "s")), "");
+  EXPECT_EQ(refusal(read_from(*b, "s")), "E_SESSION_002");
+  a->give_up(SessionId{"s"});
+  EXPECT_TRUE(a->step());
+  run_sql("UPDATE sessions SET kept_until = clock_timestamp() - interval '1 millisecond'");
+  EXPECT_EQ(refusal(read_from(*a, "s")), "");
+}
+
 TEST_F(SharedCatalogTest, ASessionIsFoundByItsNameBeforeItsId) {
   const Node a = open("a");
   const Node b = open("b");

@@ -56,7 +56,14 @@ END $body$;
 CREATE TRIGGER uma_note_end AFTER DELETE ON sessions FOR EACH ROW EXECUTE FUNCTION uma_note_end();
 )sql";
 
-constexpr std::array kSharedSteps{kShared1};
+// Adds who a session is kept for: the run that asked for it first gets it when it is given up, unless it does not take it in
+// time.
+constexpr std::string_view kShared2 = R"sql(
+ALTER TABLE sessions ADD COLUMN wanted_by BIGINT;
+ALTER TABLE sessions ADD COLUMN kept_until TIMESTAMPTZ;
+)sql";
+
+constexpr std::array kSharedSteps{kShared1, kShared2};
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {

@@ -21,6 +21,8 @@ struct SharedSessions {
     int owner = 0;  // 0: nobody.
     std::int64_t fence = 0;
     bool is_wanted = false;
+    int wanted_by = 0;
+    int kept_for = 0;          // The node that asked for it gets it next, if it asks again; 0: nobody.
     std::int64_t changed = 0;  // Number of the last change.
   };
   std::map<SessionId, Entry> entries;
@@ -91,12 +93,17 @@ class SharedCatalog final : public kv::Catalog {
     const auto found = shared_.entries.find(id);
     if (found == shared_.entries.end()) return on_read(fail(ErrorCode::session_unknown, "there is no such session"));
     SharedSessions::Entry& entry = found->second;
+    if (entry.kept_for != 0 && entry.kept_for != node_) {
+      entry.kept_for = 0;  // As time ends it.
+      return on_read(fail(ErrorCode::session_busy, "it is kept for another node"));
+    }
     if (entry.owner != 0 && entry.owner != node_) {
-      entry.is_wanted = true;
+      if (!std::exchange(entry.is_wanted, true)) entry.wanted_by = node_;
       return on_read(fail(ErrorCode::session_busy, std::format("it is in use on node {}", entry.owner)));
     }
     entry.owner = node_;
     entry.is_wanted = false;
+    entry.kept_for = 0;
     entry.changed = ++shared_.changes_count;
     fences_[id] = ++entry.fence;
     on_read(entry.record);
@@ -106,7 +113,7 @@ class SharedCatalog final : public kv::Catalog {
     const auto found = shared_.entries.find(id);
     if (found == shared_.entries.end() || found->second.owner != node_ || is_cut_off) return;
     found->second.owner = 0;
-    found->second.is_wanted = false;
+    found->second.kept_for = std::exchange(found->second.is_wanted, false) ? found->second.wanted_by : 0;
   }
   void changes(OnChanges on_changes) override {
     if (is_cut_off) return on_changes(fail(ErrorCode::io_failed, "the database cannot be reached"));

@@ -1,5 +1,6 @@
 """Several umads on one PostgreSQL database: sessions go on elsewhere, after requests, ends and crashes of nodes and of the database."""
 
+import collections
 import contextlib
 import http.client
 import re
@@ -160,6 +161,34 @@ class SharedSessions(unittest.TestCase):
         self.assertEqual(18, len(acknowledged))
         for word in acknowledged:
             self.assertEqual(1, text.count(word), word)
+
+    def test_a_stream_of_requests_does_not_keep_a_session_from_other_nodes(self):
+        first, second = self.cluster.node("a"), self.cluster.node("b")
+        b = self.client(second)
+        clients = [self.client(first) for _ in range(4)]
+        session = clients[0].create_session(mode="text", name="shared")
+        has_ended, answers = threading.Event(), []
+
+        def change(client, number):
+            waiting, count = collections.deque(), 0
+            while waiting or not has_ended.is_set():
+                while len(waiting) < 16 and not has_ended.is_set():
+                    count += 1
+                    waiting.append(client.start(type="update_session", session_id=session, metadata={f"w{number}": str(count)}))
+                answers.append(client.finish(waiting.popleft()).last)
+
+        threads = [threading.Thread(target=change, args=(client, number)) for number, client in enumerate(clients)]
+        for thread in threads:
+            thread.start()
+        try:
+            for i in range(3):
+                uma.until(lambda: len(answers) > 20 * (i + 1), "a is busy with the session")
+                self.assertEqual("ack", b.append(session, f" word{i}")["event"])
+        finally:
+            has_ended.set()
+            for thread in threads:
+                thread.join()
+        self.assertEqual([], [answer for answer in answers if answer["event"] == "error"])
 
     def test_answers_name_their_node(self):
         node = self.cluster.node("node-a", "--http", "127.0.0.1:0")

@@ -224,6 +224,8 @@ void SessionTable::settle(Session& session) {
   if (!session.is_running() && !session.ends.empty()) {
     tasks_.start(remove(lock_now(session)));
   } else if (!session.waiting.empty()) {
+    // However many requests wait here, another daemon has its turn. They ask for the session then, as it has done.
+    if (session.is_wanted && !session.is_running()) give_up(session);
     Reply<SessionLock> next = std::move(session.waiting.front());
     session.waiting.erase(session.waiting.begin());
     next(lock_now(session));
