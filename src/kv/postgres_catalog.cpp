@@ -481,8 +481,8 @@ Error PostgresCatalog::refusal_of(const Change& change, const SqlError& error) {
     log_error("catalog {}: {}", shown_, error.message);
     return {ErrorCode::limit_wait,
             "the database was lost while the session was being stored, and whether the change is stored is unknown: read the "
-            "session "
-            "before you try again"};
+            "session before you try again",
+            "", true};
   }
   const bool has_name = change.record != nullptr && !change.record->name.empty();
   if (error.fault == SqlFault::refused && has_name) {
