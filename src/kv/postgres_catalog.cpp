@@ -65,6 +65,9 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
         RETURNING pg_current_xact_id()::text::bigint)sql"),
       get_transaction_(connection_, "SELECT pg_current_xact_id()::text::bigint"),
       get_outcome_(connection_, "SELECT pg_xact_status(?1::text::xid8)"),
+      // Inserts of sessions need not wait for this lock; only other counts do.
+      lock_tenant_(connection_, "SELECT 1 FROM tenants WHERE name = ?1 FOR NO KEY UPDATE"),
+      count_sessions_(connection_, "SELECT count(*) FROM sessions WHERE tenant = ?1"),
       find_(connection_, std::format(R"sql(
         SELECT {} FROM sessions WHERE tenant = ?1 AND (name = ?2 OR id = ?2) ORDER BY name = ?2 DESC NULLS LAST LIMIT 1)sql",
                                      listed_columns())),
@@ -484,6 +487,7 @@ Error PostgresCatalog::refusal_of(const Change& change, const SqlError& error) {
             "session before you try again",
             "", true};
   }
+  if (error.fault == SqlFault::quota) return {ErrorCode::limit_quota, error.message};
   const bool has_name = change.record != nullptr && !change.record->name.empty();
   if (error.fault == SqlFault::refused && has_name) {
     return {ErrorCode::session_name_taken, std::format("field \"name\": a session \"{}\" exists already", change.record->name),
@@ -573,6 +577,9 @@ SqlExpected<bool> PostgresCatalog::apply(const Change& change) {
   }
   const auto done = change.record == nullptr ? rows_.remove(change.id) : rows_.write(*change.record, change.before.get());
   if (!done) return std::unexpected(done.error());
+  if (is_new && options_.tenant_sessions_max > 0) {
+    if (auto fits = check_quota(change.record->tenant); !fits) return std::unexpected(fits.error());
+  }
   // As the trigger and raise_fence_ set it. Changes of the same session may follow in the transaction.
   if (change.record == nullptr) {
     fences_.erase(change.id);
@@ -580,6 +587,21 @@ SqlExpected<bool> PostgresCatalog::apply(const Change& change) {
     fences_[change.id] = fence + 1;
   }
   return true;
+}
+
+// Whether the tenant may have the sessions that it has with this transaction. Transactions that make sessions of the tenant
+// follow one another from here to their ends, so each counts those before it.
+SqlExpected<Unit> PostgresCatalog::check_quota(const TenantId& tenant) {
+  if (auto locked = lock_tenant_.run(tenant.value); !locked) return locked;
+  count_sessions_.bind(tenant.value);
+  const auto row = count_sessions_.next();
+  if (!row) return std::unexpected(row.error());
+  const std::int64_t sessions = count_sessions_.integer(0);
+  count_sessions_.end();
+  if (sessions <= static_cast<std::int64_t>(options_.tenant_sessions_max)) return Unit{};
+  return std::unexpected(SqlError{
+      SqlFault::quota, std::format("you have {} sessions on all nodes, as many as limits.tenant_sessions_max allows: end some",
+                                   options_.tenant_sessions_max)});
 }
 
 }  // namespace uma::kv

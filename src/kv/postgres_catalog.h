@@ -33,7 +33,9 @@ struct PostgresCatalogOptions {
   std::string lock{};   // See take_catalog_lock(): the daemon's own folder, which is not shared; empty: none.
   Duration lease = std::chrono::seconds(15);
   Duration handover = std::chrono::seconds(5);  // How long a session that another daemon owns is waited for.
-  std::int64_t page_rows = 1000;                // Sessions that one statement reads at most, and one answer to changes() has.
+  // Of a tenant, counted where a session is made, so that daemons together do not exceed it; 0: no limit.
+  std::size_t tenant_sessions_max = 0;
+  std::int64_t page_rows = 1000;  // Sessions that one statement reads at most, and one answer to changes() has.
 };
 
 class PostgresCatalog final : public Catalog {
@@ -122,6 +124,7 @@ class PostgresCatalog final : public Catalog {
   void keep_changes();
   [[nodiscard]] SqlExpected<bool> keep(std::span<Change> changes);
   [[nodiscard]] SqlExpected<bool> apply(const Change& change);
+  [[nodiscard]] SqlExpected<Unit> check_quota(const TenantId& tenant);
   [[nodiscard]] SqlExpected<std::optional<SessionSummary>> find_now(const Finding& call);
   [[nodiscard]] SqlExpected<RecordPtr> take_now(const Taking& call, std::optional<Error>& refusal);
   [[nodiscard]] std::optional<bool> outcome();
@@ -148,6 +151,8 @@ class PostgresCatalog final : public Catalog {
   Statement raise_fence_;
   Statement get_transaction_;
   Statement get_outcome_;
+  Statement lock_tenant_;
+  Statement count_sessions_;
   Statement find_;
   Statement get_owner_;
   Statement take_;

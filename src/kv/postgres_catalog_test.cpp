@@ -1,7 +1,10 @@
 #include "kv/postgres_catalog.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <format>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -197,6 +200,42 @@ TEST_F(SharedCatalogTest, ANameThatExistsIsCalledThat) {
   EXPECT_EQ(commit_to(*b, share(named)).error().code, ErrorCode::session_name_taken);
   ASSERT_TRUE(commit_to(*b, share(text_session("u")))) << "statements go on after an error";
   EXPECT_EQ(refusal(read_from(*b, "u")), "");
+}
+
+TEST_F(SharedCatalogTest, ATenantHasNoMoreSessionsThanItMayHowManyDaemonsEverMakeThem) {
+  const auto open_limited = [&](const std::string& name) {
+    return PostgresCatalog::open({.address = address_, .node = name, .handover = {}, .tenant_sessions_max = 5}).value();
+  };
+  std::vector<Node> nodes;
+  for (const char* name : {"a", "b", "c"}) nodes.push_back(open_limited(name));
+  std::atomic<int> made = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (const Node& node : nodes) {
+      threads.emplace_back([&, which = node->run()] {
+        for (int i = 0; i < 4; ++i) {
+          const auto done = commit_to(*node, share(text_session(std::format("s{}-{}", which, i))));
+          if (done) {
+            ++made;
+          } else {
+            EXPECT_EQ(done.error().code, ErrorCode::limit_quota) << done.error().message;
+          }
+        }
+      });
+    }
+  }
+  EXPECT_EQ(made, 5);
+  // Those that are together in one transaction, of which some are too many.
+  int kept = 0;
+  for (int i = 0; i < 3; ++i) {
+    SessionRecord other = text_session(std::format("other{}", i));
+    other.tenant.value = "another";
+    nodes[0]->commit(share(other), nullptr, [&](const Expected<Unit>& done) { kept += done ? 1 : 0; });
+    nodes[0]->commit(share(text_session(std::format("more{}", i))), nullptr,
+                     [&](const Expected<Unit>& done) { kept += done ? 100 : 0; });
+  }
+  EXPECT_TRUE(nodes[0]->step());
+  EXPECT_EQ(kept, 3);
 }
 
 TEST_F(SharedCatalogTest, WhatADaemonOwnsWithoutKnowingIsGivenUp) {
