@@ -419,7 +419,7 @@ namespace {
 // Requires keys and encryption for an address that other machines can reach.
 void check_http(const Config& config, const HttpAddress& http, std::vector<std::string>& problems) {
   if (http.address.empty() || is_loopback(http)) return;
-  if (config.http_keys_file.empty()) {
+  if (config.http_keys_file.empty() && !config.http_shares_keys) {
     problems.push_back(
         std::format("http: other machines can reach {}, so clients need keys: give --http-keys FILE "
                     "(umad key new NAME makes one)",
@@ -499,6 +499,9 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   for (const HttpAddress& http : {config.http, config.ollama}) check_http(config, http, problems);
   if (config.http_tls_certificate.empty() != config.http_tls_key.empty()) {
     problems.emplace_back("http: TLS needs both http.tls_certificate and http.tls_key");
+  }
+  if (config.http_shares_keys && config.catalog.empty()) {
+    problems.emplace_back("http.shared_keys: the keys would be in the catalog's database, so set catalog: postgresql://…");
   }
   // Settings are shown to people and stand in files that others can read.
   if (kv::shown_address(config.catalog) != config.catalog) {

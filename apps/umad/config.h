@@ -97,6 +97,7 @@ struct Config {
   std::string http_socket;  // A Unix socket for HTTP, in addition to the TCP port; empty: none.
   // See server/http/api_keys.h; empty: no keys, and only this user and root on this machine are served.
   std::string http_keys_file;
+  bool http_shares_keys = false;     // The keys are in the database of the catalog; the file is for the first start.
   std::string http_tls_certificate;  // The TLS files are PEM; empty: no TLS.
   std::string http_tls_key;
   bool http_is_insecure = false;         // Other machines may send their keys unencrypted.

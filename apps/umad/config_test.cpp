@@ -156,6 +156,11 @@ TEST(Config, ServesOtherMachinesOnlyWithKeysAndOnPurpose) {
   EXPECT_FALSE(load({"--config", file.path(), "--http", "0.0.0.0:8642"}));
   EXPECT_TRUE(load({"--config", file.path(), "--http", "0.0.0.0:8642", "--http-keys", "keys"}));
   EXPECT_TRUE(load({"--http-keys", "keys"}));
+  // Keys in a database need one, and then no file.
+  EXPECT_FALSE(load({"--http-shared-keys"}));
+  EXPECT_TRUE(load({"--http-shared-keys", "--catalog", "postgresql://uma@db/uma"}));
+  EXPECT_TRUE(
+      load({"--config", file.path(), "--http", "0.0.0.0:8642", "--http-shared-keys", "--catalog", "postgresql://uma@db/uma"}));
   const TemporaryFile tls("http: {tls_certificate: c.pem, tls_key: k.pem}\n");
   EXPECT_TRUE(load({"--config", tls.path(), "--http", "0.0.0.0:8642", "--http-keys", "keys"}));
   const TemporaryFile half("http: {tls_certificate: c.pem}\n");

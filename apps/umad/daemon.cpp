@@ -14,12 +14,12 @@
 #include "base/log.h"
 #include "base/memory_info.h"
 #include "base/program_path.h"
+#include "core/edit_file.h"
 #include "image/kept_images.h"
 #include "kv/cold_files.h"
 #include "llm/footprint.h"
 #include "llm/gguf_header.h"
 #include "llm/llama_model.h"
-#include "server/http/api_keys.h"
 #include "server/service_manager.h"
 #include "umad/compute.h"
 #include "umad/cpu_count.h"
@@ -259,18 +259,46 @@ Expected<std::unique_ptr<server::UnixServer>> Daemon::open_socket() {
   return server::UnixServer::start(options, std::move(listening), engine_);
 }
 
+// The API keys of the file, or of the database that other daemons share. With a database that has never had any, those of the
+// file are stored there.
+Expected<std::vector<server::ApiKey>> Daemon::read_keys() {
+  if (!config_.http_shares_keys) {
+    if (config_.http_keys_file.empty()) return std::vector<server::ApiKey>();
+    return server::read_api_keys(config_.http_keys_file);
+  }
+  auto store = kv::PostgresKeys::open(config_.catalog, node_of(config_));
+  if (!store) return std::unexpected(store.error());
+  if (!config_.http_keys_file.empty()) {
+    const auto first = server::read_api_keys(config_.http_keys_file);
+    if (!first) return std::unexpected(first.error());
+    const auto text = read_text_file(config_.http_keys_file, {});
+    if (!text) return std::unexpected(text.error());
+    const auto is_first = (*store)->begin_with(*text);
+    if (!is_first) return std::unexpected(is_first.error());
+    if (*is_first) log_info("keys    the {} keys of {} are in the database now", first->size(), config_.http_keys_file);
+    if (!*is_first) log_info("keys    those of the database count; {} is not used", config_.http_keys_file);
+  }
+  auto text = (*store)->read_changes();
+  if (!text) return std::unexpected(text.error());
+  auto keys = server::parse_api_keys(text->value_or(""));
+  if (keys && keys->empty()) {
+    return fail(ErrorCode::proto_field,
+                "the database has no keys: make one with umad key new NAME, add admin=true to its line, and name the file with "
+                "the line in http.keys_file (--http-keys) for one start");
+  }
+  shared_keys_ = std::move(*store);
+  return keys;
+}
+
 bool Daemon::open_http() {
   const HttpAddress& http = config_.http;
   if (http.address.empty() && config_.ollama.address.empty() && config_.http_socket.empty()) return true;
-  std::vector<server::ApiKey> keys;
-  if (!config_.http_keys_file.empty()) {
-    auto read = server::read_api_keys(config_.http_keys_file);
-    if (!read) {
-      log_error("keys {}", read.error().message);
-      return false;
-    }
-    keys = std::move(*read);
+  auto read = read_keys();
+  if (!read) {
+    log_error("keys    {}", read.error().message);
+    return false;
   }
+  std::vector<server::ApiKey> keys = std::move(*read);
   const std::size_t keys_count = keys.size();
   const bool is_passed = passed_.tcp.has_value();
   server::PageFiles page = read_page(config_);
@@ -287,6 +315,7 @@ bool Daemon::open_http() {
                                            .limits = config_.limits,
                                            .keys = std::move(keys),
                                            .keys_file = config_.http_keys_file,
+                                           .shared_keys = shared_keys_.get(),
                                            .serves_local_users = config_.http_serves_local_users,
                                            .serves_metrics_without_key = config_.http_serves_metrics_without_key,
                                            .imports_kv = config_.http_imports_kv,

@@ -17,7 +17,9 @@
 #include "fetch/curl_image_fetcher.h"
 #include "kv/catalog.h"
 #include "kv/cold_store.h"
+#include "kv/postgres_keys.h"
 #include "pool/model_pool.h"
+#include "server/http/api_keys.h"
 #include "server/http/http_server.h"
 #include "server/live_feed.h"
 #include "server/passed_sockets.h"
@@ -68,6 +70,7 @@ class Daemon {
   Expected<std::unique_ptr<server::UnixServer>> open_socket();
   // Returns false if a requested listener cannot be opened.
   bool open_http();
+  [[nodiscard]] Expected<std::vector<server::ApiKey>> read_keys();
   void stop_accepting();
   bool wait_idle(Duration limit);
   void drain(const SignalReceived& first);
@@ -92,7 +95,8 @@ class Daemon {
   engine::Engine engine_;
   LocalModels library_;
   server::LiveFeed live_{engine_};
-  // The servers use engine_, library_ and live_, and are destroyed before them.
+  std::unique_ptr<kv::PostgresKeys> shared_keys_;  // Null: no daemon shares the API keys.
+  // The servers use engine_, library_, live_ and shared_keys_, and are destroyed before them.
   std::unique_ptr<server::UnixServer> server_;
   std::unique_ptr<server::HttpServer> http_;  // Null: HTTP is off, or the default port is in use.
 };

@@ -74,7 +74,10 @@ void start_log() {
 Expected<std::unique_ptr<kv::Catalog>> open_catalog(const Config& config) {
   const std::string file = config.data_dir + "/catalog.db";
   if (config.catalog.empty()) return kv::SqliteCatalog::open(file);
-  return kv::PostgresCatalog::open({.address = config.catalog, .node = node_of(config), .lock = file});
+  return kv::PostgresCatalog::open({.address = config.catalog,
+                                    .node = node_of(config),
+                                    .lock = file,
+                                    .tenant_sessions_max = config.limits.tenant_sessions_max});
 }
 
 int run_umad(const Config& config, server::PassedSockets passed, const std::optional<Supervised>& supervised) {

@@ -48,12 +48,17 @@ Scan scan_character(std::string_view text, std::size_t at) {
 }  // namespace
 
 bool is_utf8(std::string_view text) {
-  for (std::size_t at = 0; at < text.size();) {
+  return valid_utf8_length(text) == text.size();
+}
+
+std::size_t valid_utf8_length(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
     const Scan scan = scan_character(text, at);
-    if (!scan.whole) return false;
+    if (!scan.whole) break;
     at += scan.matched;
   }
-  return true;
+  return at;
 }
 
 std::size_t incomplete_utf8_tail(std::string_view text) {

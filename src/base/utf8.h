@@ -10,6 +10,9 @@ namespace uma {
 // Whether `text` is valid UTF-8.
 [[nodiscard]] bool is_utf8(std::string_view text);
 
+// Number of bytes at the beginning of `text` that are valid UTF-8.
+[[nodiscard]] std::size_t valid_utf8_length(std::string_view text);
+
 // Number of bytes at the end of `text` that begin an incomplete, possibly valid character: 0 to 3.
 [[nodiscard]] std::size_t incomplete_utf8_tail(std::string_view text);
 

@@ -32,5 +32,12 @@ TEST(Utf8, ReplacesOnlyWhatIsInvalid) {
   EXPECT_EQ(replace_invalid_utf8("a\xff\u20ac\xe2\x82"), "a\ufffd\u20ac\ufffd");
 }
 
+TEST(Utf8, CountsTheValidBytesAtTheBeginning) {
+  EXPECT_EQ(valid_utf8_length(""), 0u);
+  EXPECT_EQ(valid_utf8_length("ab\u20ac"), 5u);
+  EXPECT_EQ(valid_utf8_length("ab\xe2\x82"), 2u);
+  EXPECT_EQ(valid_utf8_length("a\xff\u20ac"), 1u);
+}
+
 }  // namespace
 }  // namespace uma

@@ -40,6 +40,7 @@ struct Error {
   ErrorCode code;
   std::string message;
   std::string field{};  // The request's field that caused the error, with its path; empty: none, or the message names it.
+  bool may_be_stored = false;  // The request has changed something, or may have: sent again, it could do so twice.
 };
 
 // The value of an operation that only succeeds or fails.

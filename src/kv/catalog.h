@@ -93,6 +93,7 @@ struct CatalogChanges {
   std::vector<SessionSummary> changed;  // Of sessions that this daemon does not own. A session may come again unchanged.
   std::vector<SessionId> ended;
   std::vector<SessionId> wanted;  // Sessions of this daemon that another one asks for.
+  bool has_more = false;          // This is a part: the next question gets the next one.
   bool is_complete = false;       // `all` has the ids of all sessions; others have ended.
   std::vector<SessionId> all;
 };
@@ -122,8 +123,8 @@ class Catalog {
   virtual void read(const SessionId& id, OnRead on_read) = 0;
   // --- A catalog that several daemons share. A session has at most one owner among them, and only the owner may commit or
   // remove it: a commit of another one fails with E_LIMIT_003 and has no effect. If the connection to the database
-  // is lost in a commit and does not come back, the error is the same and the effect unknown. After either, the session must be
-  // taken again.
+  // is lost in a commit and does not come back, the error is the same and the effect unknown (Error::may_be_stored). After
+  // either, the session must be taken again.
 
   [[nodiscard]] virtual bool is_shared() const { return false; }
   // The number of the present lease, as long as which no other daemon can take this one's sessions; 0: it has ended. Others may

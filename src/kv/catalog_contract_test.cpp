@@ -48,6 +48,30 @@ TEST_P(AnyCatalogTest, GivesBackWhatWasCommitted) {
   EXPECT_EQ(loaded.at("empty"), empty);
 }
 
+// A model may reply with any character, and PostgreSQL's texts hold no U+0000.
+TEST_P(AnyCatalogTest, EveryByteOfATextComesBack) {
+  using namespace std::string_literals;
+  open();
+  SessionRecord chat = chat_session("chat", 2);
+  chat.messages = {
+      {"user", "a\0b"s}, {"assistant", "\0"s}, {"user", "\x01"}, {"assistant", "\x01\x30\x30 \x01\x01\x30\x31\0\0\x01"s}};
+  chat.pending = {1, 2};
+  chat.pending_messages = {{"user", "\0\xc3\xa4\0"s}};
+  const RecordPtr first = share(chat);
+  ASSERT_TRUE(commit(first));
+  EXPECT_EQ(open().at("chat"), chat);
+  // The texts of a response are not checked for UTF-8.
+  SessionRecord next = chat;
+  next.responses = {response_of(1, "odd")};
+  auto odd = *next.responses[0];
+  odd.id = "\xff\0\xc3(\x01"s;
+  odd.request = "\xf0\x9f\x8c"s;
+  next.responses[0] = std::make_shared<const ResponseRecord>(odd);
+  ASSERT_TRUE(read("chat"));
+  ASSERT_TRUE(commit(share(next), first));
+  EXPECT_EQ(open().at("chat"), next);
+}
+
 TEST_P(AnyCatalogTest, ReadsASessionAsItWasLastChanged) {
   open();
   const RecordPtr first = share(chat_session("a", 2));

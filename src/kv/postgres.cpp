@@ -5,6 +5,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <format>
 #include <libpq-fe.h>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/utf8.h"
 
 namespace uma::kv {
 namespace {
@@ -249,12 +251,15 @@ class PostgresCursor final : public SqlCursor {
 
   void begin() override {
     values_.clear();
+    written_.clear();
+    read_.clear();
     rows_.reset();
     row_ = -1;
   }
   void bind(int index, std::int64_t value) override { keep_number(index, kInteger, static_cast<std::uint64_t>(value)); }
   void bind(int index, double value) override { keep_number(index, kReal, std::bit_cast<std::uint64_t>(value)); }
   void bind(int /*index*/, std::string_view value) override {
+    if (auto written = written_text(value)) value = written_.emplace_back(std::move(*written));
     values_.push_back({.type = kText, .data = value.data(), .size = value.size(), .number = {}});
   }
   void bind(int /*index*/, std::span<const std::byte> value) override {
@@ -271,6 +276,7 @@ class PostgresCursor final : public SqlCursor {
       if (!rows) return std::unexpected(rows.error());
       rows_ = std::move(*rows);
     }
+    read_.clear();
     ++row_;
     return row_ < PQntuples(rows_.get());
   }
@@ -289,10 +295,11 @@ class PostgresCursor final : public SqlCursor {
     return is_null(column) ? 0 : std::bit_cast<double>(from_big_endian<std::uint64_t>(PQgetvalue(rows_.get(), row_, column)));
   }
   [[nodiscard]] std::string_view text(int column) const override {
-    if (is_null(column)) return {};
-    return {PQgetvalue(rows_.get(), row_, column), static_cast<std::size_t>(PQgetlength(rows_.get(), row_, column))};
+    const std::string_view stored = value(column);
+    auto read = read_text(stored);
+    return read ? read_.emplace_back(std::move(*read)) : stored;
   }
-  [[nodiscard]] std::span<const std::byte> blob(int column) const override { return std::as_bytes(std::span(text(column))); }
+  [[nodiscard]] std::span<const std::byte> blob(int column) const override { return std::as_bytes(std::span(value(column))); }
 
  private:
   struct Value {
@@ -308,6 +315,11 @@ class PostgresCursor final : public SqlCursor {
     values_.push_back(value);
   }
   [[nodiscard]] std::string name() const { return std::format("{}_{}", name_, connection_.generation_); }
+  // Null is empty.
+  [[nodiscard]] std::string_view value(int column) const {
+    if (is_null(column)) return {};
+    return {PQgetvalue(rows_.get(), row_, column), static_cast<std::size_t>(PQgetlength(rows_.get(), row_, column))};
+  }
   [[nodiscard]] bool is_null(int column) const { return PQgetisnull(rows_.get(), row_, column) != 0; }
 
   SqlExpected<Unit> send() {
@@ -342,12 +354,57 @@ class PostgresCursor final : public SqlCursor {
   std::string sql_;
   std::uint64_t generation_ = 0;
   std::vector<Value> values_;
+  std::deque<std::string> written_;  // Texts among the values that differ from what was given.
   PostgresConnection::Result rows_;
+  mutable std::deque<std::string> read_;  // Texts of the present row that differ from what is stored.
   int row_ = -1;
 };
 
 std::unique_ptr<SqlCursor> PostgresConnection::prepare(std::string sql) {
   return std::make_unique<PostgresCursor>(*this, std::format("s{}", ++statements_count_), std::move(sql));
+}
+
+// --- Texts
+
+namespace {
+
+constexpr char kEscape = '\x01';
+
+// The value of a hexadecimal digit as written_text() writes it; nullopt: it is none.
+std::optional<unsigned> digit_of(char c) {
+  if (c >= '0' && c <= '9') return static_cast<unsigned>(c - '0');
+  if (c >= 'a' && c <= 'f') return static_cast<unsigned>(c - 'a' + 10);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> written_text(std::string_view text) {
+  constexpr std::string_view kEscaped("\x00\x01", 2);
+  if (text.find_first_of(kEscaped) == std::string_view::npos && is_utf8(text)) return std::nullopt;
+  std::string written;
+  while (!text.empty()) {
+    const std::size_t plain = std::min(valid_utf8_length(text), text.find_first_of(kEscaped));
+    written += text.substr(0, plain);
+    text.remove_prefix(plain);
+    if (text.empty()) break;
+    written += std::format("{}{:02x}", kEscape, static_cast<unsigned char>(text.front()));
+    text.remove_prefix(1);
+  }
+  return written;
+}
+
+std::optional<std::string> read_text(std::string_view stored) {
+  if (!stored.contains(kEscape)) return std::nullopt;
+  std::string text;
+  for (std::size_t at = 0; at < stored.size(); ++at) {
+    const auto high = at + 2 < stored.size() ? digit_of(stored[at + 1]) : std::nullopt;
+    const auto low = at + 2 < stored.size() ? digit_of(stored[at + 2]) : std::nullopt;
+    const bool is_escape = stored[at] == kEscape && high && low;
+    text += is_escape ? static_cast<char>(*high * 16 + *low) : stored[at];
+    if (is_escape) at += 2;
+  }
+  return text;
 }
 
 // --- Addresses

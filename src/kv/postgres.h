@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,6 +68,12 @@ class PostgresConnection final : public SqlConnection {
   bool is_in_transaction_ = false;
   std::uint64_t statements_count_ = 0;  // For their names.
 };
+
+// PostgreSQL's texts hold no U+0000 and only UTF-8. A byte that they cannot hold is stored as U+0001 and two hexadecimal
+// digits, and so is U+0001 itself. Nullopt: the text is stored as it is. Ensures: read_text(*written_text(text)) == text.
+[[nodiscard]] std::optional<std::string> written_text(std::string_view text);
+// Nullopt: the text is the stored one.
+[[nodiscard]] std::optional<std::string> read_text(std::string_view stored);
 
 // The address without its password, for logs and clients.
 [[nodiscard]] std::string shown_address(std::string_view address);

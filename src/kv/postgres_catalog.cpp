@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <format>
+#include <iterator>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -17,13 +18,22 @@ namespace {
 
 // Between two renewals, as a part of the lease.
 constexpr int kRenewalsPerLease = 5;
-constexpr int kOwnerColumn = 26;  // Behind RecordRows::session_columns().
+// Behind RecordRows::session_columns().
+constexpr int kOwnerColumn = 26;
+constexpr int kFenceColumn = 27;
+constexpr int kChangedColumn = 28;
+constexpr int kKeyColumn = 29;
 constexpr int kOutcomeTries = 5;
 constexpr Duration kConnectEvery = std::chrono::seconds(1);
 // The database forgets which sessions have ended after an hour. A daemon that has not asked for so long reads everything again.
 constexpr Duration kChangesKept = std::chrono::minutes(50);
 constexpr Duration kTakeEvery = std::chrono::milliseconds(100);
 constexpr Duration kForgetEvery = std::chrono::minutes(10);
+
+// What a session becomes when its owner gives it up. It is kept for a moment for the daemon that asked for it: else the next
+// request of the former owner would always be faster.
+constexpr std::string_view kGivenUp = R"sql(
+  owner = NULL, is_wanted = false, kept_until = CASE WHEN is_wanted THEN clock_timestamp() + interval '1 second' END)sql";
 
 // Those of RecordRows::session_columns(), without the texts that no list shows.
 std::string listed_columns() {
@@ -49,29 +59,38 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
         VALUES (?1, ?2, '', clock_timestamp() + ?3 * interval '1 millisecond')
         ON CONFLICT (run) DO UPDATE SET lease_until = excluded.lease_until)sql"),
       end_run_(connection_, "DELETE FROM daemons WHERE run = ?1 OR lease_until < clock_timestamp() - interval '1 day'"),
-      give_up_all_(connection_, "UPDATE sessions SET owner = NULL, is_wanted = false WHERE owner = ?1"),
+      give_up_all_(connection_, std::format("UPDATE sessions SET {} WHERE owner = ?1", kGivenUp)),
       raise_fence_(connection_, R"sql(
         UPDATE sessions SET fence = fence + 1 WHERE id = ?1 AND owner = ?2 AND fence = ?3
         RETURNING pg_current_xact_id()::text::bigint)sql"),
       get_transaction_(connection_, "SELECT pg_current_xact_id()::text::bigint"),
       get_outcome_(connection_, "SELECT pg_xact_status(?1::text::xid8)"),
       get_fence_(connection_, "SELECT owner, fence FROM sessions WHERE id = ?1"),
+      // Inserts of sessions need not wait for this lock; only other counts do.
+      lock_tenant_(connection_, "SELECT 1 FROM tenants WHERE name = ?1 FOR NO KEY UPDATE"),
+      count_sessions_(connection_, "SELECT count(*) FROM sessions WHERE tenant = ?1"),
       find_(connection_, std::format(R"sql(
         SELECT {} FROM sessions WHERE tenant = ?1 AND (name = ?2 OR id = ?2) ORDER BY name = ?2 DESC NULLS LAST LIMIT 1)sql",
                                      listed_columns())),
       get_owner_(connection_, "SELECT d.node FROM sessions s LEFT JOIN daemons d ON d.run = s.owner WHERE s.id = ?1"),
       // A row that is locked is in use: a commit on it has not ended.
       take_(connection_, R"sql(
-        UPDATE sessions s SET owner = ?2, fence = fence + 1, is_wanted = false
+        UPDATE sessions s SET owner = ?2, fence = fence + 1, is_wanted = false, wanted_by = NULL, kept_until = NULL
         WHERE key = (SELECT key FROM sessions WHERE id = ?1 FOR UPDATE SKIP LOCKED) AND (owner IS NULL OR owner = ?2 OR NOT EXISTS (
           SELECT 1 FROM daemons d WHERE d.run = s.owner AND d.lease_until > clock_timestamp()))
+          AND (kept_until IS NULL OR wanted_by = ?2 OR kept_until < clock_timestamp())
         RETURNING fence)sql"),
       want_(connection_, R"sql(
-        UPDATE sessions SET is_wanted = true
+        UPDATE sessions SET is_wanted = true, wanted_by = ?2
         WHERE key = (SELECT key FROM sessions WHERE id = ?1 AND owner IS NOT NULL AND NOT is_wanted FOR UPDATE SKIP LOCKED))sql"),
-      give_up_(connection_, "UPDATE sessions SET owner = NULL, is_wanted = false WHERE id = ?1 AND owner = ?2"),
+      give_up_(connection_, std::format("UPDATE sessions SET {} WHERE id = ?1 AND owner = ?2", kGivenUp)),
       get_xmin_(connection_, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
-      get_changed_(connection_, std::format("SELECT {}, owner, fence FROM sessions WHERE changed >= ?1", listed_columns())),
+      get_all_(connection_,
+               std::format("SELECT {}, owner, fence, changed, key FROM sessions WHERE key > ?1 ORDER BY key LIMIT ?2",
+                           listed_columns())),
+      get_changed_(connection_, std::format(R"sql(
+        SELECT {}, owner, fence, changed, key FROM sessions WHERE (changed, key) > (?1, ?2) ORDER BY changed, key LIMIT ?3)sql",
+                                            listed_columns())),
       get_ended_(connection_, "SELECT id FROM ended_sessions WHERE changed >= ?1"),
       get_wanted_(connection_, "SELECT id FROM sessions WHERE owner = ?1 AND is_wanted"),
       forget_ended_(connection_, "DELETE FROM ended_sessions WHERE ended < now() - interval '1 hour'") {}
@@ -86,14 +105,7 @@ Expected<std::unique_ptr<PostgresCatalog>> PostgresCatalog::open(PostgresCatalog
     catalog->lock_ = std::move(*lock);
   }
   auto done = catalog->connect();
-  if (done) {
-    auto all = catalog->changes_now();
-    if (all) {
-      catalog->loaded_ = std::move(all->changed);
-    } else {
-      done = std::unexpected(all.error());
-    }
-  }
+  if (done) done = catalog->load_all();
   if (!done) {
     return fail(ErrorCode::io_failed,
                 std::format("{}: {}: check the address (catalog) and that the database runs and lets this user in",
@@ -118,7 +130,9 @@ SqlExpected<Unit> PostgresCatalog::connect() {
   if (done && run_ == 0) done = begin_run();
   if (done) done = renew();
   if (!done) connection_.disconnect();
-  seen_ = 0;  // The database may be another one, which took over.
+  // The database may be another one, which took over.
+  seen_ = 0;
+  listing_.reset();
   next_connect_ = std::chrono::steady_clock::now() + kConnectEvery;
   return done;
 }
@@ -301,7 +315,7 @@ SqlExpected<RecordPtr> PostgresCatalog::take_now(const Taking& call, std::option
       refusal = Error{ErrorCode::session_unknown, std::format("no session \"{}\": it has ended", call.id.value)};
       return nullptr;
     }
-    if (auto asked = want_.run(call.id.value); !asked) return std::unexpected(asked.error());
+    if (auto asked = want_.run(call.id.value, run_); !asked) return std::unexpected(asked.error());
     refusal =
         Error{ErrorCode::session_busy,
               std::format("the session is in use on node {}: try again in a second, or ask there", node.empty() ? "?" : node)};
@@ -336,6 +350,8 @@ SqlExpected<std::optional<SessionSummary>> PostgresCatalog::find_now(const Findi
   if (!row) return std::unexpected(row.error());
   auto summary = *row ? RecordRows::summary_of_row(find_) : std::nullopt;
   find_.end();
+  // It may have been committed after its place in the listing.
+  if (summary && listing_ && listing_->is_complete) listing_->all.push_back(summary->id);
   return summary;
 }
 
@@ -355,49 +371,90 @@ void PostgresCatalog::handle(Asking& call) {
 }
 
 SqlExpected<CatalogChanges> PostgresCatalog::changes_now() {
-  const TimePoint now = std::chrono::steady_clock::now();
   CatalogChanges changes;
-  changes.is_complete = seen_ == 0 || now > seen_at_ + kChangesKept;
-  const std::int64_t since = changes.is_complete ? 0 : seen_;
+  SqlExpected<Unit> done;
+  if (!listing_) done = begin_listing();
+  if (done) done = read_page(changes);
+  if (done && !changes.has_more) done = end_listing(changes);
+  if (!done) return std::unexpected(done.error());
+  get_wanted_.bind(run_);
+  auto row = get_wanted_.next();
+  for (; row && *row; row = get_wanted_.next()) changes.wanted.push_back({std::string(get_wanted_.text(0))});
+  get_wanted_.end();
+  if (!row) return std::unexpected(row.error());
+  return changes;
+}
+
+SqlExpected<Unit> PostgresCatalog::begin_listing() {
+  Listing listing{.begun = std::chrono::steady_clock::now()};
+  listing.is_complete = seen_ == 0 || listing.begun > seen_at_ + kChangesKept;
+  listing.since = listing.is_complete ? 0 : seen_;
+  listing.last_changed = listing.since;
   // Transactions that are in progress now may change sessions later, but have numbers from this one on.
   get_xmin_.bind();
-  auto row = get_xmin_.next();
+  const auto row = get_xmin_.next();
   if (!row) return std::unexpected(row.error());
-  const std::int64_t seen = get_xmin_.integer(0);
+  listing.seen = get_xmin_.integer(0);
   get_xmin_.end();
-  get_changed_.bind(since);
-  for (row = get_changed_.next(); row && *row; row = get_changed_.next()) {
-    auto summary = RecordRows::summary_of_row(get_changed_);
+  listing_ = std::move(listing);
+  return Unit{};
+}
+
+SqlExpected<Unit> PostgresCatalog::read_page(CatalogChanges& changes) {
+  Statement& rows = listing_->is_complete ? get_all_ : get_changed_;
+  if (listing_->is_complete) rows.bind(listing_->last_key, options_.page_rows);
+  if (!listing_->is_complete) rows.bind(listing_->last_changed, listing_->last_key, options_.page_rows);
+  std::int64_t rows_count = 0;
+  auto row = rows.next();
+  for (; row && *row; row = rows.next()) {
+    ++rows_count;
+    listing_->last_changed = rows.integer(kChangedColumn);
+    listing_->last_key = rows.integer(kKeyColumn);
+    auto summary = RecordRows::summary_of_row(rows);
     if (!summary) continue;
-    if (changes.is_complete) changes.all.push_back(summary->id);
+    if (listing_->is_complete) listing_->all.push_back(summary->id);
     if (const auto own = fences_.find(summary->id); own != fences_.end()) {
-      const bool is_own = get_changed_.integer(kOwnerColumn) == run_ && get_changed_.integer(kOwnerColumn + 1) == own->second;
+      const bool is_own = rows.integer(kOwnerColumn) == run_ && rows.integer(kFenceColumn) == own->second;
       if (is_own) continue;
       fences_.erase(own);
     }
     changes.changed.push_back(std::move(*summary));
   }
-  get_changed_.end();
+  rows.end();
   if (!row) return std::unexpected(row.error());
-  if (!changes.is_complete) {
-    get_ended_.bind(since);
-    for (row = get_ended_.next(); row && *row; row = get_ended_.next())
-      changes.ended.push_back({std::string(get_ended_.text(0))});
+  changes.has_more = rows_count >= options_.page_rows;
+  return Unit{};
+}
+
+SqlExpected<Unit> PostgresCatalog::end_listing(CatalogChanges& changes) {
+  if (!listing_->is_complete) {
+    get_ended_.bind(listing_->since);
+    auto row = get_ended_.next();
+    for (; row && *row; row = get_ended_.next()) changes.ended.push_back({std::string(get_ended_.text(0))});
     get_ended_.end();
     if (!row) return std::unexpected(row.error());
   }
-  if (now > forgot_at_ + kForgetEvery) {
+  if (listing_->begun > forgot_at_ + kForgetEvery) {
     if (auto done = forget_ended_.run(); !done) return std::unexpected(done.error());
-    forgot_at_ = now;
+    forgot_at_ = listing_->begun;
   }
-  get_wanted_.bind(run_);
-  for (row = get_wanted_.next(); row && *row; row = get_wanted_.next())
-    changes.wanted.push_back({std::string(get_wanted_.text(0))});
-  get_wanted_.end();
-  if (!row) return std::unexpected(row.error());
-  seen_ = seen;
-  seen_at_ = now;
-  return changes;
+  changes.is_complete = listing_->is_complete;
+  changes.all = std::move(listing_->all);
+  seen_ = listing_->seen;
+  seen_at_ = listing_->begun;
+  listing_.reset();
+  return Unit{};
+}
+
+// Reads the list of all sessions, and keeps the lease meanwhile.
+SqlExpected<Unit> PostgresCatalog::load_all() {
+  do {
+    renew_if_due();
+    auto page = changes_now();
+    if (!page) return std::unexpected(page.error());
+    std::ranges::move(page->changed, std::back_inserter(loaded_));
+  } while (listing_);
+  return Unit{};
 }
 
 // --- Changes
@@ -428,9 +485,10 @@ Error PostgresCatalog::refusal_of(const Change& change, const SqlError& error) {
     log_error("catalog {}: {}", shown_, error.message);
     return {ErrorCode::limit_wait,
             "the database was lost while the session was being stored, and whether the change is stored is unknown: read the "
-            "session "
-            "before you try again"};
+            "session before you try again",
+            "", true};
   }
+  if (error.fault == SqlFault::quota) return {ErrorCode::limit_quota, error.message};
   const bool has_name = change.record != nullptr && !change.record->name.empty();
   if (error.fault == SqlFault::refused && has_name) {
     return {ErrorCode::session_name_taken, std::format("field \"name\": a session \"{}\" exists already", change.record->name),
@@ -546,6 +604,9 @@ SqlExpected<bool> PostgresCatalog::apply(const Change& change) {
   }
   const auto done = change.record == nullptr ? rows_.remove(change.id) : rows_.write(*change.record, change.before.get());
   if (!done) return std::unexpected(done.error());
+  if (is_new && options_.tenant_sessions_max > 0) {
+    if (auto fits = check_quota(change.record->tenant); !fits) return std::unexpected(fits.error());
+  }
   // As the trigger and raise_fence_ set it. Changes of the same session may follow in the transaction.
   if (change.record == nullptr) {
     fences_.erase(change.id);
@@ -553,6 +614,21 @@ SqlExpected<bool> PostgresCatalog::apply(const Change& change) {
     fences_[change.id] = fence + 1;
   }
   return true;
+}
+
+// Whether the tenant may have the sessions that it has with this transaction. Transactions that make sessions of the tenant
+// follow one another from here to their ends, so each counts those before it.
+SqlExpected<Unit> PostgresCatalog::check_quota(const TenantId& tenant) {
+  if (auto locked = lock_tenant_.run(tenant.value); !locked) return locked;
+  count_sessions_.bind(tenant.value);
+  const auto row = count_sessions_.next();
+  if (!row) return std::unexpected(row.error());
+  const std::int64_t sessions = count_sessions_.integer(0);
+  count_sessions_.end();
+  if (sessions <= static_cast<std::int64_t>(options_.tenant_sessions_max)) return Unit{};
+  return std::unexpected(SqlError{
+      SqlFault::quota, std::format("you have {} sessions on all nodes, as many as limits.tenant_sessions_max allows: end some",
+                                   options_.tenant_sessions_max)});
 }
 
 }  // namespace uma::kv

@@ -33,6 +33,9 @@ struct PostgresCatalogOptions {
   std::string lock{};   // See take_catalog_lock(): the daemon's own folder, which is not shared; empty: none.
   Duration lease = std::chrono::seconds(15);
   Duration handover = std::chrono::seconds(5);  // How long a session that another daemon owns is waited for.
+  // Of a tenant, counted where a session is made, so that daemons together do not exceed it; 0: no limit.
+  std::size_t tenant_sessions_max = 0;
+  std::int64_t page_rows = 1000;  // Sessions that one statement reads at most, and one answer to changes() has.
 };
 
 class PostgresCatalog final : public Catalog {
@@ -95,6 +98,16 @@ class PostgresCatalog final : public Catalog {
   struct Asking {
     OnChanges on_changes;
   };
+  // Reading what has changed, or everything, in pages.
+  struct Listing {
+    bool is_complete = false;
+    std::int64_t since = 0;  // Transactions before this one were seen.
+    std::int64_t seen = 0;   // Transactions before this one will have been seen.
+    TimePoint begun{};
+    std::int64_t last_changed = 0;  // Of the last row that was read.
+    std::int64_t last_key = 0;
+    std::vector<SessionId> all{};  // If it is complete: the sessions so far.
+  };
   using Call = std::variant<Change, Reading, Finding, Taking, GivingUp, Asking>;
   explicit PostgresCatalog(PostgresCatalogOptions options);
   [[nodiscard]] SqlExpected<Unit> connect();
@@ -111,12 +124,17 @@ class PostgresCatalog final : public Catalog {
   void keep_changes();
   [[nodiscard]] SqlExpected<bool> keep(std::span<Change> changes);
   [[nodiscard]] SqlExpected<bool> apply(const Change& change);
+  [[nodiscard]] SqlExpected<Unit> check_quota(const TenantId& tenant);
   [[nodiscard]] SqlExpected<std::optional<SessionSummary>> find_now(const Finding& call);
   [[nodiscard]] SqlExpected<RecordPtr> take_now(const Taking& call, std::optional<Error>& refusal);
   [[nodiscard]] std::optional<bool> outcome(std::span<const Change> changes);
   [[nodiscard]] SqlExpected<std::optional<bool>> is_in_rows(std::span<const Change> changes);
   [[nodiscard]] Error refusal_of(const Change& change, const SqlError& error);
   [[nodiscard]] SqlExpected<CatalogChanges> changes_now();
+  [[nodiscard]] SqlExpected<Unit> begin_listing();
+  [[nodiscard]] SqlExpected<Unit> read_page(CatalogChanges& changes);
+  [[nodiscard]] SqlExpected<Unit> end_listing(CatalogChanges& changes);
+  [[nodiscard]] SqlExpected<Unit> load_all();
   [[nodiscard]] Error failure(const SqlError& error);
   [[nodiscard]] TimePoint next_renewal() const;
   template <class Work>
@@ -135,12 +153,15 @@ class PostgresCatalog final : public Catalog {
   Statement get_transaction_;
   Statement get_outcome_;
   Statement get_fence_;
+  Statement lock_tenant_;
+  Statement count_sessions_;
   Statement find_;
   Statement get_owner_;
   Statement take_;
   Statement want_;
   Statement give_up_;
   Statement get_xmin_;
+  Statement get_all_;
   Statement get_changed_;
   Statement get_ended_;
   Statement get_wanted_;
@@ -151,8 +172,9 @@ class PostgresCatalog final : public Catalog {
   std::int64_t run_ = 0;
   // Of own sessions. A commit raises it, too, so that a commit on another state than the one it was made from stores nothing.
   std::unordered_map<SessionId, std::int64_t> fences_;
-  std::int64_t transaction_ = 0;  // The one that keep() has begun last.
-  std::int64_t seen_ = 0;         // Transactions before this one are seen by the last changes_now().
+  std::int64_t transaction_ = 0;    // The one that keep() has begun last.
+  std::int64_t seen_ = 0;           // Transactions before this one are seen by the last listing that has ended.
+  std::optional<Listing> listing_;  // The one in progress.
   TimePoint seen_at_{};
   TimePoint forgot_at_{};
   TimePoint renewed_at_{};

@@ -1,7 +1,10 @@
 #include "kv/postgres_catalog.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <format>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +13,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/random.h"
+#include "base/utf8.h"
 #include "kv/catalog_test_support.h"
 
 namespace uma::kv {
@@ -22,6 +27,35 @@ TEST(ShownAddress, HasNoPassword) {
   EXPECT_EQ(shown_address("postgresql://db/uma?password=secret&user=uma"), "postgresql://db/uma?password=***&user=uma");
   EXPECT_EQ(shown_address("host=db user=uma password=secret"), "host=db user=uma password=***");
   EXPECT_EQ(shown_address("postgresql://a:b@c:d@host/uma"), "postgresql://a:***@host/uma");
+}
+
+TEST(PostgresText, IsWrittenAsPostgresqlCanHoldItAndReadBack) {
+  using namespace std::string_literals;
+  EXPECT_EQ(written_text("plain \xc3\xa4"), std::nullopt);
+  EXPECT_EQ(written_text("a\0b"s),
+            "a\x01\x30\x30"
+            "b");
+  EXPECT_EQ(written_text("\x01"), "\x01\x30\x31");
+  EXPECT_EQ(written_text("\xc3(\xff"),
+            "\x01"
+            "c3(\x01"
+            "ff");
+  EXPECT_EQ(read_text("\x01 \x01"
+                      "0"),
+            "\x01 \x01"
+            "0")
+      << "no escape";
+  Random random(3);
+  for (int round = 0; round < 2000; ++round) {
+    std::string text;
+    for (std::uint64_t i = random.next_below(8); i > 0; --i)
+      text +=
+          "\0\x01\x30\x31"
+          "a\xc3\xa4\xff"[random.next_below(8)];
+    const std::string written = written_text(text).value_or(text);
+    EXPECT_TRUE(is_utf8(written) && !written.contains('\0'));
+    EXPECT_EQ(read_text(written).value_or(written), text);
+  }
 }
 
 // Two daemons on one database.
@@ -102,6 +136,27 @@ TEST_F(SharedCatalogTest, ASessionIsWaitedFor) {
   EXPECT_EQ(*taken->value(), *record);
 }
 
+TEST_F(SharedCatalogTest, ASessionThatIsGivenUpIsKeptForWhoAskedForIt) {
+  const Node a = open("a");
+  const Node b = open("b");
+  ASSERT_TRUE(commit_to(*a, share(text_session("s", 1))));
+  EXPECT_EQ(refusal(read_from(*b, "s")), "E_SESSION_002");
+  a->give_up(SessionId{"s"});
+  EXPECT_TRUE(a->step());
+  run_sql("UPDATE sessions SET kept_until = clock_timestamp() + interval '1 hour'");  // As if no time passed.
+  EXPECT_EQ(refusal(read_from(*a, "s")), "E_SESSION_002");
+  EXPECT_EQ(refusal(read_from(*b, "s")), "");
+  // What nobody asked for is kept for nobody, and what is not taken is kept for a second.
+  b->give_up(SessionId{"s"});
+  EXPECT_TRUE(b->step());
+  EXPECT_EQ(refusal(read_from(*a, "s")), "");
+  EXPECT_EQ(refusal(read_from(*b, "s")), "E_SESSION_002");
+  a->give_up(SessionId{"s"});
+  EXPECT_TRUE(a->step());
+  run_sql("UPDATE sessions SET kept_until = clock_timestamp() - interval '1 millisecond'");
+  EXPECT_EQ(refusal(read_from(*a, "s")), "");
+}
+
 TEST_F(SharedCatalogTest, ASessionIsFoundByItsNameBeforeItsId) {
   const Node a = open("a");
   const Node b = open("b");
@@ -119,6 +174,8 @@ TEST_F(SharedCatalogTest, ASessionIsFoundByItsNameBeforeItsId) {
   EXPECT_EQ(found("1000", "0123"), "0123");
   EXPECT_EQ(found("another", "0123"), "E_SESSION_001") << "it is another tenant's";
   EXPECT_EQ(found("1000", "nothing"), "E_SESSION_001");
+  EXPECT_EQ(found("1000", std::string("no\0thing", 8)), "E_SESSION_001") << "the database gets no NUL";
+  EXPECT_EQ(found("1000", "\xff"), "E_SESSION_001") << "nor what is no UTF-8";
 }
 
 // The database of a failover may lack the last commits.
@@ -143,6 +200,42 @@ TEST_F(SharedCatalogTest, ANameThatExistsIsCalledThat) {
   EXPECT_EQ(commit_to(*b, share(named)).error().code, ErrorCode::session_name_taken);
   ASSERT_TRUE(commit_to(*b, share(text_session("u")))) << "statements go on after an error";
   EXPECT_EQ(refusal(read_from(*b, "u")), "");
+}
+
+TEST_F(SharedCatalogTest, ATenantHasNoMoreSessionsThanItMayHowManyDaemonsEverMakeThem) {
+  const auto open_limited = [&](const std::string& name) {
+    return PostgresCatalog::open({.address = address_, .node = name, .handover = {}, .tenant_sessions_max = 5}).value();
+  };
+  std::vector<Node> nodes;
+  for (const char* name : {"a", "b", "c"}) nodes.push_back(open_limited(name));
+  std::atomic<int> made = 0;
+  {
+    std::vector<std::jthread> threads;
+    for (const Node& node : nodes) {
+      threads.emplace_back([&, which = node->run()] {
+        for (int i = 0; i < 4; ++i) {
+          const auto done = commit_to(*node, share(text_session(std::format("s{}-{}", which, i))));
+          if (done) {
+            ++made;
+          } else {
+            EXPECT_EQ(done.error().code, ErrorCode::limit_quota) << done.error().message;
+          }
+        }
+      });
+    }
+  }
+  EXPECT_EQ(made, 5);
+  // Those that are together in one transaction, of which some are too many.
+  int kept = 0;
+  for (int i = 0; i < 3; ++i) {
+    SessionRecord other = text_session(std::format("other{}", i));
+    other.tenant.value = "another";
+    nodes[0]->commit(share(other), nullptr, [&](const Expected<Unit>& done) { kept += done ? 1 : 0; });
+    nodes[0]->commit(share(text_session(std::format("more{}", i))), nullptr,
+                     [&](const Expected<Unit>& done) { kept += done ? 100 : 0; });
+  }
+  EXPECT_TRUE(nodes[0]->step());
+  EXPECT_EQ(kept, 3);
 }
 
 TEST_F(SharedCatalogTest, WhatADaemonOwnsWithoutKnowingIsGivenUp) {
@@ -190,6 +283,76 @@ TEST_F(SharedCatalogTest, OthersSeeWhatChanges) {
   EXPECT_EQ(changes_of(*b).ended, std::vector{SessionId{"s"}});
   EXPECT_TRUE(changes_of(*a).changed.empty()) << "one's own are known";
   EXPECT_TRUE(open("c")->load().empty());
+}
+
+TEST_F(SharedCatalogTest, ALongListComesInPages) {
+  const Node a = open("a");
+  std::vector<std::string> ids;
+  for (int i = 0; i < 10; ++i) {
+    ids.push_back("s" + std::to_string(i));
+    ASSERT_TRUE(commit_to(*a, share(text_session(ids.back()))));
+  }
+  const Node b = PostgresCatalog::open({.address = address_, .node = "b", .handover = {}, .page_rows = 4}).value();
+  EXPECT_EQ(b->load().size(), 10u);
+  const auto ids_of = [](const std::vector<SessionSummary>& summaries) {
+    std::vector<std::string> found;
+    for (const SessionSummary& summary : summaries) found.push_back(summary.id.value);
+    std::ranges::sort(found);
+    return found;
+  };
+  run_sql("UPDATE sessions SET ttl_s = 7");  // In one transaction.
+  std::vector<SessionSummary> seen;
+  for (int page = 0; page < 3; ++page) {
+    CatalogChanges changes = changes_of(*b);
+    EXPECT_LE(changes.changed.size(), 4u);
+    EXPECT_EQ(changes.has_more, page < 2);
+    EXPECT_FALSE(changes.is_complete);
+    std::ranges::move(changes.changed, std::back_inserter(seen));
+  }
+  EXPECT_EQ(ids_of(seen), ids);
+
+  // After a lost connection everything is listed anew. Meanwhile sessions end and begin.
+  b->disconnect();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  seen = changes_of(*b).changed;
+  ASSERT_TRUE(remove_from(*a, "s0"));
+  ASSERT_TRUE(remove_from(*a, "s9"));
+  ASSERT_TRUE(commit_to(*a, share(text_session("new"))));
+  CatalogChanges last;
+  do {
+    last = changes_of(*b);
+    std::ranges::move(last.changed, std::back_inserter(seen));
+  } while (last.has_more);
+  EXPECT_TRUE(last.is_complete);
+  EXPECT_EQ(ids_of(seen).size(), 10u);
+  std::ranges::sort(last.all);
+  EXPECT_EQ(last.all.size(), 10u) << "with s0, whose end is heard of next";
+  EXPECT_TRUE(std::ranges::contains(changes_of(*b).ended, SessionId{"s0"}));
+}
+
+// A session may be committed after the page that it belongs to was read, and be found by its name.
+TEST_F(SharedCatalogTest, ASessionThatIsFoundWhileAllAreListedIsAmongThem) {
+  const Node a = open("a");
+  ASSERT_TRUE(commit_to(*a, share(text_session("s0"))));
+  PostgresConnection slow(address_);
+  ASSERT_TRUE(slow.connect("slow", {"uma.run=0"}));
+  ASSERT_TRUE(
+      slow.run("BEGIN; INSERT INTO sessions (id, tenant, model, mode, turns_count, tokens_count, pending_tokens_count, "
+               "messages_count, pending_messages_count, ttl_s, created_s, last_used_s) "
+               "VALUES ('late', '1000', '', 0, 0, 0, 0, 0, 0, 0, 0, 0)"));
+  for (int i = 1; i < 6; ++i) ASSERT_TRUE(commit_to(*a, share(text_session("s" + std::to_string(i)))));
+  const Node b = PostgresCatalog::open({.address = address_, .node = "b", .handover = {}, .page_rows = 4}).value();
+  b->disconnect();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_TRUE(changes_of(*b).has_more);
+  ASSERT_TRUE(slow.run("COMMIT"));
+  std::optional<Expected<SessionSummary>> found;
+  b->look_up(TenantId{"1000"}, "late", [&](Expected<SessionSummary> got) { found = std::move(got); });
+  EXPECT_TRUE(b->step());
+  ASSERT_TRUE(found.value());
+  const CatalogChanges last = changes_of(*b);
+  ASSERT_TRUE(last.is_complete);
+  EXPECT_TRUE(std::ranges::contains(last.all, SessionId{"late"}));
 }
 
 // The transaction with the smaller number ends after the one with the larger.

@@ -56,7 +56,34 @@ END $body$;
 CREATE TRIGGER uma_note_end AFTER DELETE ON sessions FOR EACH ROW EXECUTE FUNCTION uma_note_end();
 )sql";
 
-constexpr std::array kSharedSteps{kShared1};
+// Adds who a session is kept for: the run that asked for it first gets it when it is given up, unless it does not take it in
+// time.
+constexpr std::string_view kShared2 = R"sql(
+ALTER TABLE sessions ADD COLUMN wanted_by BIGINT;
+ALTER TABLE sessions ADD COLUMN kept_until TIMESTAMPTZ;
+)sql";
+
+constexpr std::array kSharedSteps{kShared1, kShared2};
+
+// Adds API keys: lines of a keys file, which have hashes and no keys. `version` counts the changes.
+constexpr std::string_view kKeys1 = R"sql(
+CREATE TABLE api_keys (
+  name TEXT PRIMARY KEY,
+  line TEXT NOT NULL,
+  created TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp()
+);
+CREATE TABLE api_keys_version (version BIGINT NOT NULL);
+INSERT INTO api_keys_version VALUES (0);
+
+CREATE FUNCTION uma_note_keys() RETURNS trigger LANGUAGE plpgsql AS $body$
+BEGIN
+  UPDATE api_keys_version SET version = version + 1;
+  RETURN NULL;
+END $body$;
+CREATE TRIGGER uma_note_keys AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON api_keys EXECUTE FUNCTION uma_note_keys();
+)sql";
+
+constexpr std::array kKeysSteps{kKeys1};
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
@@ -110,7 +137,9 @@ SqlExpected<Unit> migrate_postgres(SqlConnection& connection) {
   for (const std::string_view step : schema_steps()) sessions.push_back(in_postgres(step));
   const std::vector<std::string> shared(kSharedSteps.begin(), kSharedSteps.end());
   if (done) done = apply(connection, "sessions", sessions);
+  const std::vector<std::string> keys(kKeysSteps.begin(), kKeysSteps.end());
   if (done) done = apply(connection, "shared", shared);
+  if (done) done = apply(connection, "keys", keys);
   return done ? connection.run("COMMIT") : done;
 }
 

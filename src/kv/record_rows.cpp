@@ -70,7 +70,7 @@ Checksum hash_of(const ChatMessage& message) {
   std::string bytes = message.role;
   bytes += '\0';  // No role contains a NUL, so role and content stay separate.
   bytes += message.content;
-  if (!message.extra.empty()) bytes += '\0' + message.extra;  // Content contains no NUL either.
+  if (!message.extra.empty()) bytes += '\0' + message.extra;
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return {hash.low64, hash.high64};
 }

@@ -24,6 +24,7 @@ enum class SqlFault : std::uint8_t {
   busy,        // Another process uses the file.
   lost,        // The connection is lost. Whether a transaction that was being committed is stored is unknown.
   refused,     // The database refuses the value, for example a name that exists.
+  quota,       // The change exceeds a limit of its tenant.
   impossible,  // The value is not one that the catalog stores.
 };
 

@@ -24,6 +24,7 @@ class FakeCatalog final : public kv::Catalog {
     ++commits;
     if (throws) throw std::bad_alloc();
     if (is_full) return done(full());
+    if (is_unknown) return done(std::unexpected(Error{ErrorCode::limit_wait, "the database was lost", "", true}));
     kept.commit(std::move(record), std::move(before), std::move(done));
   }
   void remove(const SessionId& id, Done done) override {
@@ -34,6 +35,7 @@ class FakeCatalog final : public kv::Catalog {
 
   kv::MemoryCatalog kept;
   bool is_full = false;
+  bool is_unknown = false;  // Whether a commit has happened.
   bool throws = false;
   bool can_read = true;
   int readings = 0;

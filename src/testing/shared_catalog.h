@@ -1,10 +1,14 @@
 // A catalog that several daemons share, in memory, for tests of one thread. Replies come at once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <format>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +24,8 @@ struct SharedSessions {
     int owner = 0;  // 0: nobody.
     std::int64_t fence = 0;
     bool is_wanted = false;
+    int wanted_by = 0;
+    int kept_for = 0;          // The node that asked for it gets it next, if it asks again; 0: nobody.
     std::int64_t changed = 0;  // Number of the last change.
   };
   std::map<SessionId, Entry> entries;
@@ -90,12 +96,17 @@ class SharedCatalog final : public kv::Catalog {
     const auto found = shared_.entries.find(id);
     if (found == shared_.entries.end()) return on_read(fail(ErrorCode::session_unknown, "there is no such session"));
     SharedSessions::Entry& entry = found->second;
+    if (entry.kept_for != 0 && entry.kept_for != node_) {
+      entry.kept_for = 0;  // As time ends it.
+      return on_read(fail(ErrorCode::session_busy, "it is kept for another node"));
+    }
     if (entry.owner != 0 && entry.owner != node_) {
-      entry.is_wanted = true;
+      if (!std::exchange(entry.is_wanted, true)) entry.wanted_by = node_;
       return on_read(fail(ErrorCode::session_busy, std::format("it is in use on node {}", entry.owner)));
     }
     entry.owner = node_;
     entry.is_wanted = false;
+    entry.kept_for = 0;
     entry.changed = ++shared_.changes_count;
     fences_[id] = ++entry.fence;
     on_read(entry.record);
@@ -105,17 +116,21 @@ class SharedCatalog final : public kv::Catalog {
     const auto found = shared_.entries.find(id);
     if (found == shared_.entries.end() || found->second.owner != node_ || is_cut_off) return;
     found->second.owner = 0;
-    found->second.is_wanted = false;
+    found->second.kept_for = std::exchange(found->second.is_wanted, false) ? found->second.wanted_by : 0;
   }
   void changes(OnChanges on_changes) override {
     if (is_cut_off) return on_changes(fail(ErrorCode::io_failed, "the database cannot be reached"));
     if (!std::exchange(has_lease, true)) ++lease_number;
-    if (std::exchange(is_reconnected, false)) seen_ = 0;
+    if (std::exchange(is_reconnected, false)) {
+      seen_ = 0;
+      page_end_.reset();
+    }
     on_changes(ask());
   }
 
-  bool is_cut_off = false;      // From the database.
-  bool is_reconnected = false;  // The next changes() answers with everything.
+  bool is_cut_off = false;                                            // From the database.
+  bool is_reconnected = false;                                        // The next changes() answers with everything.
+  std::size_t changes_max = std::numeric_limits<std::size_t>::max();  // Of sessions in one answer to changes().
   bool has_lease = true;
   std::uint64_t lease_number = 1;
   int takings = 0;
@@ -135,12 +150,20 @@ class SharedCatalog final : public kv::Catalog {
   static std::unexpected<Error> lost() { return fail(ErrorCode::limit_wait, "the connection was lost"); }
   kv::CatalogChanges ask() {
     kv::CatalogChanges changes;
-    changes.is_complete = seen_ == 0;
     for (const auto& [id, entry] : shared_.entries) {
-      if (changes.is_complete) changes.all.push_back(id);
       if (entry.owner == node_ && entry.is_wanted) changes.wanted.push_back(id);
-      if (entry.changed > seen_ && own_entry(id) == nullptr) changes.changed.push_back(kv::summary_of(*entry.record));
+      const bool is_in_page = entry.changed > seen_ && (!page_end_ || *page_end_ < id);
+      if (!is_in_page || own_entry(id) != nullptr) continue;
+      if (changes.changed.size() == changes_max) {
+        page_end_ = changes.changed.back().id;
+        changes.has_more = true;
+        return changes;
+      }
+      changes.changed.push_back(kv::summary_of(*entry.record));
     }
+    page_end_.reset();
+    changes.is_complete = seen_ == 0;
+    if (changes.is_complete) std::ranges::copy(std::views::keys(shared_.entries), std::back_inserter(changes.all));
     for (const auto& [number, id] : shared_.ended) {
       if (number > seen_) changes.ended.push_back(id);
     }
@@ -152,6 +175,7 @@ class SharedCatalog final : public kv::Catalog {
   const int node_;
   std::map<SessionId, std::int64_t> fences_;
   std::int64_t seen_ = 0;
+  std::optional<SessionId> page_end_;  // The last session of the answer before, if there is more.
 };
 
 }  // namespace uma::testing

@@ -1,13 +1,18 @@
 """Several umads on one PostgreSQL database: sessions go on elsewhere, after requests, ends and crashes of nodes and of the database."""
 
+import collections
 import contextlib
 import http.client
+import json
+import pathlib
 import re
+import tempfile
 import threading
 import unittest
 
 import postgres
 import uma
+from test_http_operations import new_key
 
 OPTIONS = {"max_tokens": 12, "ignore_eos": True, "temperature": 0}
 FLAGS = ("--kv-cells", "4096", "--slots", "8")
@@ -161,12 +166,118 @@ class SharedSessions(unittest.TestCase):
         for word in acknowledged:
             self.assertEqual(1, text.count(word), word)
 
+    def test_a_stream_of_requests_does_not_keep_a_session_from_other_nodes(self):
+        first, second = self.cluster.node("a"), self.cluster.node("b")
+        b = self.client(second)
+        clients = [self.client(first) for _ in range(4)]
+        session = clients[0].create_session(mode="text", name="shared")
+        has_ended, answers = threading.Event(), []
+
+        def change(client, number):
+            waiting, count = collections.deque(), 0
+            while waiting or not has_ended.is_set():
+                while len(waiting) < 16 and not has_ended.is_set():
+                    count += 1
+                    waiting.append(client.start(type="update_session", session_id=session, metadata={f"w{number}": str(count)}))
+                answers.append(client.finish(waiting.popleft()).last)
+
+        threads = [threading.Thread(target=change, args=(client, number)) for number, client in enumerate(clients)]
+        for thread in threads:
+            thread.start()
+        try:
+            for i in range(3):
+                uma.until(lambda: len(answers) > 20 * (i + 1), "a is busy with the session")
+                self.assertEqual("ack", b.append(session, f" word{i}")["event"])
+        finally:
+            has_ended.set()
+            for thread in threads:
+                thread.join()
+        self.assertEqual([], [answer for answer in answers if answer["event"] == "error"])
+
     def test_answers_name_their_node(self):
         node = self.cluster.node("node-a", "--http", "127.0.0.1:0")
         port = int(re.search(r"http +http://127\.0\.0\.1:(\d+)/v1", node.log()).group(1))
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=uma.WAIT_S)) as connection:
             connection.request("GET", "/health")
             self.assertEqual("node-a", connection.getresponse().headers["x-uma-node"])
+
+
+@postgres.needed
+class SharedKeys(unittest.TestCase):
+    """API keys in the database: made and deleted at one node, they count at all."""
+
+    def setUp(self):
+        self.stack = contextlib.ExitStack()
+        self.addCleanup(self.stack.close)
+        self.database = self.stack.enter_context(postgres.Postgres())
+        folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="uma-keys-"))
+        self.boss, line = new_key("boss")
+        self.file = pathlib.Path(folder) / "keys"
+        self.file.write_text(f"# the first\n{line} admin=true\n")
+
+    def node(self, name, *flags):
+        daemon = uma.Daemon(uma.TINY, *FLAGS, "--catalog", self.database.address(), "--node", name, "--http", "127.0.0.1:0", "--http-shared-keys", *flags)
+        self.stack.callback(daemon.kill)
+        daemon.start().wait_ready()
+        daemon.port = int(re.search(r"http +http://127\.0\.0\.1:(\d+)/v1", daemon.log()).group(1))
+        return daemon
+
+    def ask(self, node, method, path, body=None, key=None):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", node.port, timeout=uma.WAIT_S)) as connection:
+            connection.request(method, path, None if body is None else json.dumps(body), {"Authorization": f"Bearer {key or self.boss}"})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    def until_status(self, node, key, status):
+        uma.until(lambda: self.ask(node, "GET", "/v1/models", key=key)[0] == status, f"node {node.port} answers {status}")
+
+    def test_a_key_counts_at_all_nodes_until_it_is_deleted_at_any(self):
+        a, b = self.node("a", "--http-keys", str(self.file)), self.node("b")
+        status, made = self.ask(a, "POST", "/v1/keys", {"name": "ci", "tenant": "robots", "admin": True})
+        self.assertEqual(200, status, made)
+        self.until_status(b, made["key"], 200)
+        self.assertEqual(["boss", "ci"], [key["name"] for key in self.ask(b, "GET", "/v1/keys")[1]["data"]])
+        self.assertNotIn(made["key"], self.database.run_sql("SELECT * FROM api_keys"))
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", a.port, timeout=uma.WAIT_S)) as watching:
+            watching.request("GET", "/v1/events", headers={"Authorization": f"Bearer {made['key']}"})
+            stream = watching.getresponse()
+            self.assertEqual(200, stream.status)
+            self.assertEqual((200, {"deleted": True}), self.ask(b, "DELETE", "/v1/keys/ci"))
+            self.assertEqual(401, self.ask(b, "GET", "/v1/models", key=made["key"])[0], "at once, where it was deleted")
+            stream.read()  # To the end of the view.
+        self.until_status(a, made["key"], 401)
+        self.assertEqual(409, self.ask(a, "DELETE", "/v1/keys/boss")[0])
+
+    def test_the_file_is_for_the_first_start(self):
+        self.node("a", "--http-keys", str(self.file)).terminate()
+        other, line = new_key("other")
+        self.file.write_text(f"{line} admin=true\n")
+        b = self.node("b", "--http-keys", str(self.file))
+        self.assertEqual(401, self.ask(b, "GET", "/v1/models", key=other)[0])
+        self.assertEqual(200, self.ask(b, "GET", "/v1/models")[0])
+        self.assertIn("is not used", b.log())
+        self.assertIsNotNone(self.database.run_sql("DELETE FROM api_keys"))
+        self.until_status(b, self.boss, 401)
+        b.terminate()
+        refused = uma.Daemon(uma.TINY, "--catalog", self.database.address(), "--http", "127.0.0.1:0", "--http-shared-keys", "--http-keys", str(self.file))
+        self.stack.callback(refused.kill)
+        refused.start()
+        self.assertEqual(1, refused.wait())
+        self.assertIn("the database has no keys", refused.log())
+
+    def test_without_the_database_known_keys_stay_valid(self):
+        a = self.node("a", "--http-keys", str(self.file))
+        self.database.stop()
+        status, refused = self.ask(a, "POST", "/v1/keys", {"name": "ci"})
+        self.assertEqual((500, "E_IO_001"), (status, refused["error"]["code"]), refused)
+        self.assertEqual(200, self.ask(a, "GET", "/v1/models")[0])
+        self.database.start()
+        uma.until(lambda: self.ask(a, "POST", "/v1/keys", {"name": "ci"})[0] == 200, "keys can be made again")
+
+    def test_keys_in_a_database_need_one(self):
+        refused = uma.run_umad("--http-shared-keys")
+        self.assertEqual(1, refused.returncode)
+        self.assertIn("http.shared_keys", refused.stderr)
 
 
 class Settings(unittest.TestCase):

@@ -113,7 +113,7 @@ EosEvent not_stored(const GenerationResult& result, const Error& error, std::str
   EosEvent eos;
   if (const auto* ended = std::get_if<EosEvent>(&result.terminal)) eos = *ended;
   eos.reason = FinishReason::error;
-  eos.error = Error{error.code, std::format("{}: {}", what, error.message)};
+  eos.error = Error{error.code, std::format("{}: {}", what, error.message), "", error.may_be_stored};
   return eos;
 }
 

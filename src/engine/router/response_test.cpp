@@ -179,6 +179,18 @@ TEST_F(ResponsesTest, OneThatIsRefusedLeavesNothing) {
   EXPECT_EQ(session_of(respond(request("two", session, "one"))), session) << "and the session goes on";
 }
 
+TEST_F(ResponsesTest, OneThatMayBeKeptSaysSo) {
+  catalog_.is_unknown = true;
+  const auto lost = respond(request("one"));
+  ASSERT_TRUE(lost->eos().error);
+  EXPECT_TRUE(lost->eos().error->may_be_stored);
+  catalog_.is_unknown = false;
+  catalog_.is_full = true;
+  const auto refused = respond(request("one"));
+  ASSERT_TRUE(refused->eos().error);
+  EXPECT_FALSE(refused->eos().error->may_be_stored);
+}
+
 TEST_F(ResponsesTest, OneThatCannotBeKeptHasNotHappened) {
   const std::string session = session_of(respond(request("one")));
   const kv::RecordPtr before = kept(session);

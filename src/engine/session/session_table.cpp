@@ -241,6 +241,8 @@ void SessionTable::settle(Session& session) {
   if (!session.is_running() && !session.ends.empty()) {
     tasks_.start(remove(lock_now(session)));
   } else if (!session.waiting.empty()) {
+    // However many requests wait here, another daemon has its turn. They ask for the session then, as it has done.
+    if (session.is_wanted && !session.is_running()) give_up(session);
     Reply<SessionLock> next = std::move(session.waiting.front());
     session.waiting.erase(session.waiting.begin());
     next(lock_now(session));
@@ -474,9 +476,11 @@ void SessionTable::sync() {
 
 Task<> SessionTable::take_changes() {
   Expected<kv::CatalogChanges> changes;
+  bool has_more = false;
   try {
     changes =
         co_await tasks_.ask<kv::CatalogChanges>([&](Reply<kv::CatalogChanges> reply) { catalog_.changes(std::move(reply)); });
+    has_more = changes && changes->has_more;
     if (changes) take(std::move(*changes));
   } catch (...) {
     changes = std::unexpected(thrown_error());
@@ -484,7 +488,8 @@ Task<> SessionTable::take_changes() {
   if (!changes && !is_sync_failing_)
     log_warning("sessions of other nodes are listed as they were: {}", changes.error().message);
   is_sync_failing_ = !changes;
-  next_sync_ = clock_.now() + (changes ? kSyncEvery : kSyncRetry);
+  const Duration wait = changes ? kSyncEvery : kSyncRetry;
+  next_sync_ = has_more ? clock_.now() : clock_.now() + wait;
 }
 
 void SessionTable::take(kv::CatalogChanges changes) {

@@ -10,7 +10,8 @@
 //
 // A catalog that several daemons share (kv::Catalog::is_shared) has more: the table lists the sessions of all of them, as they
 // were when it last asked (sync()). A lock takes a session that this daemon does not own and reads it anew. A session is given
-// up when another daemon asks for it, or when it was not used for a while, and its record then leaves the memory.
+// up when another daemon asks for it, as soon as no lock and no run uses it, or when it was not used for a while, and its
+// record then leaves the memory.
 #pragma once
 
 #include <cstddef>
@@ -96,7 +97,7 @@ struct Session {
   bool is_rewritten = false;  // Input that waits has made the template write the past differently.
   std::uint64_t lease = 0;    // Under which this daemon has taken it from a shared catalog; 0: it does not own it.
   bool is_gone = false;       // The catalog has it no more: it ends with its lock and its run.
-  bool is_wanted = false;     // Another daemon asks for it: it is given up when it is idle.
+  bool is_wanted = false;     // Another daemon asks for it: it is given up when no lock and no run uses it.
   std::uint32_t losses = 0;   // How often another daemon had it, and has changed it.
   bool is_new = false;  // Not in the catalog yet: the session ends with its lock and its run, if neither has committed it.
   std::vector<Reply<SessionLock>> waiting;  // Requests for the lock.

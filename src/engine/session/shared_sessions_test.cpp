@@ -59,6 +59,11 @@ class Node {
     const SessionLock lock = table->add(std::move(made), 0);
     EXPECT_TRUE(result_of(table->commit(*lock, lock->record)));
   }
+  template <class T>
+  void start(Task<Expected<T>> task, MoveOnlyFunction<void(Expected<T>)> on_result) {
+    tasks_.answer(std::move(on_result), std::move(task));
+    work();
+  }
   Expected<SessionLock> lock(const std::string& session) { return result_of(table->lock(kTenant, session)); }
   std::string refusal(const std::string& session) {
     const auto locked = lock(session);
@@ -120,6 +125,19 @@ TEST_F(SharedSessionsTest, OthersListASessionAndItsNameAfterAWhile) {
   EXPECT_EQ(b_.table->count(), 1);
 }
 
+TEST_F(SharedSessionsTest, ALongListComesInParts) {
+  for (int i = 0; i < 10; ++i) a_.add(record("s" + std::to_string(i)));
+  b_.catalog.changes_max = 4;
+  b_.sync();
+  EXPECT_EQ(b_.table->count(), 4);
+  for (int part = 0; part < 2; ++part) {
+    b_.table->sync();  // At once.
+    b_.work();
+  }
+  EXPECT_EQ(b_.table->count(), 10);
+  EXPECT_GT(b_.table->next_sync(), clock_.now());
+}
+
 TEST_F(SharedSessionsTest, ASessionThatIsNotListedYetIsFound) {
   a_.add(record("s", "diary"));
   EXPECT_EQ(b_.refusal("diary"), "E_SESSION_002") << "a has it";
@@ -141,6 +159,37 @@ TEST_F(SharedSessionsTest, ASessionIsGivenUpWhenItIsIdle) {
   EXPECT_EQ(lock->record->chain.size(), 4u);
   EXPECT_TRUE(b_.grow(*lock, 2));
   EXPECT_EQ(a_.find("s")->record, nullptr) << "its record is no more true";
+}
+
+TEST_F(SharedSessionsTest, ASessionIsGivenUpThoughRequestsWaitForItHere) {
+  a_.add(record("s"));
+  b_.sync();
+  auto lock = std::make_optional(a_.lock("s").value());
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+  a_.sync();
+  std::vector<std::string> served;
+  for (int i = 0; i < 2; ++i) {
+    a_.start(a_.table->lock(kTenant, "s"), [&](const Expected<SessionLock>& granted) {
+      served.push_back(granted ? "" : std::string(code_name(granted.error().code)));
+    });
+  }
+  a_.table->begin_run(**lock, RequestId{1});
+  Session& session = **lock;
+  lock.reset();
+  a_.work();
+  EXPECT_EQ(served, (std::vector<std::string>{"", ""})) << "a reply is in progress, so the session stays";
+  served.clear();
+  lock.emplace(a_.lock("s").value());
+  a_.start(a_.table->lock(kTenant, "s"), [&](const Expected<SessionLock>& granted) {
+    served.push_back(granted ? "" : std::string(code_name(granted.error().code)));
+  });
+  a_.table->end_run(session);
+  a_.work();
+  EXPECT_TRUE(served.empty());
+  lock.reset();
+  a_.work();
+  EXPECT_EQ(served, std::vector<std::string>{"E_SESSION_002"}) << "it is b's turn, for which a would wait";
+  EXPECT_EQ(b_.refusal("s"), "");
 }
 
 TEST_F(SharedSessionsTest, ASessionComesBackAsTheOtherHasLeftIt) {

@@ -636,6 +636,8 @@ Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bo
   std::string body = is_messages_path(current_.path)      ? wire::message_error_json(error, status, field, current_.id)
                      : current_.path.starts_with("/api/") ? wire::ollama_error_json(error)
                                                           : wire::error_json(error, status, field);
+  // OpenAI's and Anthropic's SDKs repeat a request after 408, 409, 429 and 5xx, unless this header forbids it.
+  if (error.may_be_stored) header = "x-should-retry: false\r\n";
   co_return co_await respond(status, kJson, std::move(body), keep_alive, header);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "core/key_store.h"
 #include "core/limits.h"
 #include "core/model_library.h"
 #include "core/service.h"
@@ -39,6 +40,7 @@ struct HttpServerOptions {
   Limits limits = {};                                       // limits.max_frame_bytes bounds a body.
   std::vector<ApiKey> keys = {};                            // At the start. Empty: callers are this process's user.
   std::string keys_file = {};                               // Where they came from; empty: they cannot be changed.
+  KeyStore* shared_keys = nullptr;  // Has the keys in place of the file, and outlives the server; null: nobody shares them.
   bool serves_local_users = false;  // Without keys, serves every user of this machine; false: only this user and root.
   bool serves_metrics_without_key = false;
   bool imports_kv = false;                        // Imports the KV of session files; false: ignores it.

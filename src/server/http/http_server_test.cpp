@@ -166,6 +166,19 @@ TEST_F(HttpServerTest, SaysAFailureWithItsStatusAlsoWhereAStreamWasAskedFor) {
   }
 }
 
+TEST_F(HttpServerTest, ARequestThatMayBeStoredIsNotToBeSentAgain) {
+  start();
+  HttpClient one = client();
+  for (const char* body : {kHello, kHelloStream}) {
+    one.post(kChat, body);
+    service_.next_generation().sink->deliver(FailureEvent{{ErrorCode::limit_wait, "the outcome is unknown", "", true}});
+    const Answer answer = one.answer();
+    EXPECT_EQ(answer.status, 503);
+    EXPECT_THAT(answer.head, HasSubstr("x-should-retry: false\r\n"));
+    EXPECT_THAT(answer.head, Not(HasSubstr("Retry-After")));
+  }
+}
+
 TEST_F(HttpServerTest, SaysAnErrorInsideAStreamAsAnEvent) {
   start();
   HttpClient one = client();

@@ -36,7 +36,7 @@ struct HttpState : ServerState<HttpConnection> {
   const std::int64_t started_s = unix_time_s();
   // The account of callers that need no key.
   const std::shared_ptr<Account> own_account = std::make_shared<Account>(TenantId{std::format("uid:{}", ::geteuid())});
-  KeyRing keys{options.keys, options.keys_file};
+  KeyRing keys{options.keys, options.keys_file, options.shared_keys};
   ConnectionShares shares{options.connections_max};
   AccessLog access_log;
   // Shared with generations, which may outlive the server.

@@ -1,6 +1,7 @@
 #include "server/http/key_ring.h"
 
 #include <algorithm>
+#include <chrono>
 #include <format>
 #include <utility>
 
@@ -17,10 +18,10 @@ constexpr std::size_t kChangesMax = 16;
 constexpr EditRules kKeysFile{.makes_missing = false};
 
 // The keys of the file's text. Errors: E_IO_001, because the mistake is not the request's.
-Expected<std::vector<ApiKey>> keys_in(const std::string& path, const std::string& text) {
+Expected<std::vector<ApiKey>> keys_in(const std::string& name, const std::string& text) {
   auto keys = parse_api_keys(text);
   if (keys) return keys;
-  return fail(ErrorCode::io_failed, std::format("{}: {}: correct the file by hand", path, keys.error().message));
+  return fail(ErrorCode::io_failed, std::format("{}: {}: correct it by hand", name, keys.error().message));
 }
 
 const ApiKey* find_key(const std::vector<ApiKey>& keys, const std::string& name) {
@@ -45,8 +46,17 @@ std::unexpected<Error> leave_file() {
 
 }  // namespace
 
-KeyRing::KeyRing(const std::vector<ApiKey>& keys, std::string path) : path_(std::move(path)), are_needed_(!keys.empty()) {
+KeyRing::KeyRing(const std::vector<ApiKey>& keys, std::string path, KeyStore* shared, Duration poll_every)
+    : path_(std::move(path)),
+      shared_(shared),
+      name_(shared == nullptr ? path_ : "the keys in the database"),
+      are_needed_(shared != nullptr || !keys.empty()),
+      poll_every_(poll_every) {
   apply(keys);
+  if (shared_ == nullptr) return;
+  const MutexLock lock(mutex_);
+  is_running_ = true;
+  thread_ = std::thread([this] { run_changes(); });
 }
 
 KeyRing::~KeyRing() {
@@ -54,9 +64,11 @@ KeyRing::~KeyRing() {
   std::thread thread;
   {
     const MutexLock lock(mutex_);
+    is_ending_ = true;
     dropped = std::exchange(changes_, {});
     thread = std::exchange(thread_, {});
   }
+  changed_.notify_all();
   if (thread.joinable()) thread.join();
 }
 
@@ -82,15 +94,34 @@ void KeyRing::apply(const std::vector<ApiKey>& keys) {
     const bool is_known = before && known != before->end();
     next->push_back({key, is_known ? known->account : std::make_shared<Account>(key)});
   }
+  std::vector<std::shared_ptr<std::function<void()>>> wakes;  // Called without the lock.
+  {
+    const MutexLock lock(mutex_);
+    entries_ = std::move(next);
+    std::erase_if(wakes_, [&](const auto& wake) {
+      if (auto alive = wake.lock()) {
+        wakes.push_back(std::move(alive));
+        return false;
+      }
+      return true;
+    });
+  }
+  for (const auto& wake : wakes) run_noting(*wake);
+}
+
+std::shared_ptr<void> KeyRing::on_change(std::function<void()> wake) {
+  auto shared = std::make_shared<std::function<void()>>(std::move(wake));
   const MutexLock lock(mutex_);
-  entries_ = std::move(next);
+  std::erase_if(wakes_, [](const auto& other) { return other.expired(); });
+  wakes_.push_back(shared);
+  return shared;
 }
 
 // --- The thread
 
 template <class T>
 void KeyRing::change(Reply<KeyOutcome<T>> reply, MoveOnlyFunction<Expected<KeyOutcome<T>>()> work) {
-  if (path_.empty()) {
+  if (path_.empty() && shared_ == nullptr) {
     return reply(KeyOutcome<T>(refuse(400,
                                       "this umad has no file of keys: make one with a line of umad key new NAME, name it in "
                                       "http.keys_file and start umad again")));
@@ -110,6 +141,7 @@ void KeyRing::change(Reply<KeyOutcome<T>> reply, MoveOnlyFunction<Expected<KeyOu
     changes_.emplace_back([shared, work = std::move(work)]() mutable { (*shared)(contain(work)); });
     return Unit{};
   });
+  changed_.notify_all();
   if (!begun) (*shared)(std::unexpected(begun.error()));
 }
 
@@ -120,6 +152,10 @@ void KeyRing::run_changes() {
 
 std::optional<MoveOnlyFunction<void()>> KeyRing::next_change() {
   const MutexLock lock(mutex_);
+  while (shared_ != nullptr && !is_ending_ && changes_.empty()) {
+    if (std::chrono::steady_clock::now() >= next_poll_) return [this] { poll(); };
+    changed_.wait_until(mutex_, next_poll_);
+  }
   is_running_ = !changes_.empty();
   if (!is_running_) return std::nullopt;
   std::optional next(std::move(changes_.front()));
@@ -127,7 +163,28 @@ std::optional<MoveOnlyFunction<void()>> KeyRing::next_change() {
   return next;
 }
 
+// Puts what other daemons have changed into effect.
+void KeyRing::poll() {
+  const auto changed = contain([this]() -> Expected<Unit> {
+    auto text = shared_->read_changes();
+    if (!text) return std::unexpected(text.error());
+    if (!*text) return Unit{};
+    const auto keys = keys_in(name_, **text);
+    if (!keys) return std::unexpected(keys.error());
+    apply(*keys);
+    return Unit{};
+  });
+  next_poll_ = std::chrono::steady_clock::now() + poll_every_;
+  if (!changed && !is_failing_) log_error("keys    {}; those that are known stay in effect", changed.error().message);
+  if (changed && is_failing_) log_info("keys    {} are read again", name_);
+  is_failing_ = !changed;
+}
+
 // --- The changes
+
+Expected<Unit> KeyRing::edit_text(const TextEdit& edit, bool* is_written) {
+  return shared_ != nullptr ? shared_->edit(edit) : edit_file(path_, kKeysFile, edit, is_written);
+}
 
 void KeyRing::add(ApiKey wanted, AccountPtr caller, Reply<KeyOutcome<NewKey>> reply) {
   change<NewKey>(std::move(reply),
@@ -139,15 +196,14 @@ void KeyRing::remove(std::string name, AccountPtr caller, Reply<KeyOutcome<Unit>
                [this, name = std::move(name), caller = std::move(caller)] { return remove_now(name, caller.get()); });
 }
 
-// Writes what `edit` makes of the file's text and its keys, and puts it into effect. A refusal in `outcome` leaves the file as
-// it is.
+// Writes what `edit` makes of the text and its keys, and puts it into effect. A refusal in `outcome` leaves the text as it is.
 template <class T, class Edit>
 Expected<KeyOutcome<T>> KeyRing::edit_keys(const Account* caller, const Edit& edit) {
   KeyOutcome<T> outcome;
   std::vector<ApiKey> after;
   bool is_written = false;
   const auto change = [&](const std::string& text) -> Expected<std::string> {
-    const auto keys = keys_in(path_, text);
+    const auto keys = keys_in(name_, text);
     if (!keys) return std::unexpected(keys.error());
     if (has_lost_rights(*keys, caller)) {
       outcome = refuse(401, "the key of this request is no administrator's any more");
@@ -156,12 +212,12 @@ Expected<KeyOutcome<T>> KeyRing::edit_keys(const Account* caller, const Edit& ed
     Expected<std::string> next = edit(text, *keys, outcome);
     if (!outcome) return leave_file();
     if (!next) return next;
-    auto changed = keys_in(path_, *next);
+    auto changed = keys_in(name_, *next);
     if (!changed) return std::unexpected(std::move(changed.error()));
     after = *std::move(changed);
     return next;
   };
-  const auto edited = edit_file(path_, kKeysFile, change, &is_written);
+  const auto edited = edit_text(change, &is_written);
   if (!outcome) return outcome;
   if (edited || is_written) apply(after);
   if (!edited) return std::unexpected(edited.error());

@@ -1,19 +1,27 @@
 #include "server/http/key_ring.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <sys/stat.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "base/log.h"
+#include "base/mutex.h"
 
 namespace uma::server {
 namespace {
@@ -29,23 +37,82 @@ std::string digest_of(const std::string& key) {
   return "sha256:" + sum.hex();
 }
 
-// A file with an administrator's key and one of a program.
-class KeyRingTest : public ::testing::Test {
+// A store that rings share, in memory.
+class MemoryKeys final : public KeyStore {
+ public:
+  struct Text {
+    Mutex mutex;
+    std::string text GUARDED_BY(mutex);
+    bool is_away GUARDED_BY(mutex) = false;
+  };
+  explicit MemoryKeys(Text& text) : text_(text) {}
+
+  Expected<std::optional<std::string>> read_changes() override {
+    const MutexLock lock(text_.mutex);
+    ++readings;
+    if (text_.is_away) return fail(ErrorCode::io_failed, "it is away");
+    if (seen_ == text_.text) return std::nullopt;
+    seen_ = text_.text;
+    return seen_;
+  }
+  Expected<Unit> edit(const TextEdit& edit) override {
+    const MutexLock lock(text_.mutex);
+    if (text_.is_away) return fail(ErrorCode::io_failed, "it is away");
+    auto next = edit(text_.text);
+    if (!next) return std::unexpected(next.error());
+    text_.text = *std::move(next);
+    return Unit{};
+  }
+
+  std::atomic<int> readings = 0;
+
+ private:
+  Text& text_;
+  std::optional<std::string> seen_;
+};
+
+enum class Place : std::uint8_t { file, store };
+
+// Keys of an administrator and of a program, in a file or in a shared store.
+class KeyRingTest : public ::testing::TestWithParam<Place> {
  protected:
   KeyRingTest() : path_(std::filesystem::path(::testing::TempDir()) / ("uma-keys-" + std::to_string(::getpid())) / "keys") {
+    init_log(LogLevel::error);
     std::filesystem::create_directories(path_.parent_path());
     write("# ours\nboss " + digest_of("b") + " admin=true\nci " + digest_of("c") + " requests_per_minute=60  # robots\n");
-    ::chmod(path_.c_str(), 0600);
+    if (!is_shared()) ::chmod(path_.c_str(), 0600);
   }
   ~KeyRingTest() override { std::filesystem::remove_all(path_.parent_path()); }
 
-  void write(const std::string& text) const { std::ofstream(path_) << text; }
-  [[nodiscard]] std::string text() const {
+  [[nodiscard]] static bool is_shared() { return GetParam() == Place::store; }
+  void write(const std::string& text) {
+    if (!is_shared()) {
+      std::ofstream(path_) << text;
+      return;
+    }
+    const MutexLock lock(store_.mutex);
+    store_.text = text;
+  }
+  [[nodiscard]] std::string text() {
+    if (is_shared()) {
+      const MutexLock lock(store_.mutex);
+      return store_.text;
+    }
     std::ostringstream all;
     all << std::ifstream(path_).rdbuf();
     return all.str();
   }
-  [[nodiscard]] std::unique_ptr<KeyRing> ring() const { return std::make_unique<KeyRing>(read_api_keys(path_).value(), path_); }
+  [[nodiscard]] std::unique_ptr<KeyRing> ring() {
+    if (!is_shared()) return std::make_unique<KeyRing>(read_api_keys(path_).value(), path_);
+    stores_.push_back(std::make_unique<MemoryKeys>(store_));
+    return std::make_unique<KeyRing>(parse_api_keys(text()).value(), "", stores_.back().get(), std::chrono::milliseconds(1));
+  }
+  // Waits until each ring has read the store and put it into effect: then it reads it again.
+  void wait_for_poll() {
+    for (const auto& store : stores_) {
+      for (const int before = store->readings; store->readings < before + 2;) std::this_thread::yield();
+    }
+  }
   static std::vector<std::string> names(const KeyRing& ring) {
     std::vector<std::string> names;
     const auto entries = ring.entries();
@@ -78,9 +145,14 @@ class KeyRingTest : public ::testing::Test {
   }
 
   const std::filesystem::path path_;
+  MemoryKeys::Text store_;
+  std::vector<std::unique_ptr<MemoryKeys>> stores_;
 };
 
-TEST_F(KeyRingTest, ANewKeyIsInTheFileAndInEffect) {
+INSTANTIATE_TEST_SUITE_P(Places, KeyRingTest, ::testing::Values(Place::file, Place::store),
+                         [](const auto& place) { return place.param == Place::file ? "File" : "Store"; });
+
+TEST_P(KeyRingTest, ANewKeyIsInTheFileAndInEffect) {
   const auto keys = ring();
   const std::string before = text();
   const auto made = add(*keys, {.name = "new", .tenant = {"robots"}, .is_admin = true});
@@ -90,19 +162,20 @@ TEST_F(KeyRingTest, ANewKeyIsInTheFileAndInEffect) {
   EXPECT_THAT(names(*keys), ElementsAre("boss", "ci", "new"));
   EXPECT_EQ(keys->entries()->back().key.digest, sha256((*made)->key));
   EXPECT_EQ(keys->entries()->back().account->tenant(), TenantId{"robots"});
+  if (is_shared()) return;
   struct stat status{};
   ASSERT_EQ(::stat(path_.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
 }
 
-TEST_F(KeyRingTest, AFileWithoutALastLineFeedKeepsItsLastKey) {
+TEST_P(KeyRingTest, AFileWithoutALastLineFeedKeepsItsLastKey) {
   write("boss " + digest_of("b") + " admin=true");
   const auto keys = ring();
   ASSERT_TRUE(add(*keys, {.name = "new"}).value());
   EXPECT_THAT(text(), HasSubstr("admin=true\nnew sha256:"));
 }
 
-TEST_F(KeyRingTest, OtherKeysKeepWhatIsLeftOfTheirLimits) {
+TEST_P(KeyRingTest, OtherKeysKeepWhatIsLeftOfTheirLimits) {
   const auto keys = ring();
   const std::shared_ptr<Account> account = keys->entries()->at(1).account;
   ASSERT_TRUE(add(*keys, {.name = "new"}).value());
@@ -111,7 +184,7 @@ TEST_F(KeyRingTest, OtherKeysKeepWhatIsLeftOfTheirLimits) {
   EXPECT_EQ(keys->entries()->at(1).account, account);
 }
 
-TEST_F(KeyRingTest, WhatPeopleWroteMeanwhileStaysAndCounts) {
+TEST_P(KeyRingTest, WhatPeopleWroteMeanwhileStaysAndCounts) {
   const auto keys = ring();
   const std::shared_ptr<Account> account = keys->entries()->at(1).account;
   write("# other\nboss " + digest_of("b") + " admin=true\nci " + digest_of("c") + " requests_per_minute=7\nhand " +
@@ -123,14 +196,14 @@ TEST_F(KeyRingTest, WhatPeopleWroteMeanwhileStaysAndCounts) {
   EXPECT_EQ(add(*keys, {.name = "hand"}).value().error().status, 409);
 }
 
-TEST_F(KeyRingTest, ADeletedKeyIsGoneAndItsCommentToo) {
+TEST_P(KeyRingTest, ADeletedKeyIsGoneAndItsCommentToo) {
   const auto keys = ring();
   EXPECT_EQ(remove(*keys, "ci", account_of(*keys, "boss")), 200);
   EXPECT_EQ(text(), "# ours\nboss " + digest_of("b") + " admin=true\n");
   EXPECT_THAT(names(*keys), ElementsAre("boss"));
 }
 
-TEST_F(KeyRingTest, AKeyThatLeftTheFileByHandCanBeDeletedToo) {
+TEST_P(KeyRingTest, AKeyThatLeftTheFileByHandCanBeDeletedToo) {
   const auto keys = ring();
   write("boss " + digest_of("b") + " admin=true\n");
   EXPECT_EQ(remove(*keys, "ci"), 200);
@@ -138,7 +211,7 @@ TEST_F(KeyRingTest, AKeyThatLeftTheFileByHandCanBeDeletedToo) {
   EXPECT_EQ(remove(*keys, "ci"), 404);
 }
 
-TEST_F(KeyRingTest, SomeKeysMustStay) {
+TEST_P(KeyRingTest, SomeKeysMustStay) {
   const auto keys = ring();
   const std::string before = text();
   EXPECT_EQ(remove(*keys, "boss"), 409) << "the only administrator's";
@@ -152,7 +225,7 @@ TEST_F(KeyRingTest, SomeKeysMustStay) {
   EXPECT_TRUE(keys->are_needed());
 }
 
-TEST_F(KeyRingTest, AKeyThatIsDeletedMeanwhileChangesNothing) {
+TEST_P(KeyRingTest, AKeyThatIsDeletedMeanwhileChangesNothing) {
   const auto keys = ring();
   ASSERT_TRUE(add(*keys, {.name = "second", .is_admin = true}).value());
   const KeyRing::AccountPtr second = account_of(*keys, "second");
@@ -177,7 +250,8 @@ TEST_F(KeyRingTest, AKeyThatIsDeletedMeanwhileChangesNothing) {
   EXPECT_TRUE(keys->is_in_effect(*boss));
 }
 
-TEST_F(KeyRingTest, AFileThatCannotBeChangedChangesNothing) {
+TEST_P(KeyRingTest, AFileThatCannotBeChangedChangesNothing) {
+  if (is_shared()) GTEST_SKIP() << "it has no file";
   const auto keys = ring();
   const std::string before = text();
   write(before + "odd\n");
@@ -193,14 +267,14 @@ TEST_F(KeyRingTest, AFileThatCannotBeChangedChangesNothing) {
   EXPECT_THAT(names(*keys), ElementsAre("boss", "ci"));
 }
 
-TEST_F(KeyRingTest, WithoutAFileThereAreNoChanges) {
+TEST_P(KeyRingTest, WithoutAFileThereAreNoChanges) {
   KeyRing keys({}, "");
   EXPECT_FALSE(keys.are_needed());
   EXPECT_EQ(add(keys, {.name = "new"}).value().error().status, 400);
   EXPECT_EQ(remove(keys, "new"), 400);
 }
 
-TEST_F(KeyRingTest, ChangesFollowOneAnother) {
+TEST_P(KeyRingTest, ChangesFollowOneAnother) {
   const auto keys = ring();
   std::vector<std::future<Expected<KeyOutcome<NewKey>>>> answers(10);
   for (std::size_t i = 0; i < answers.size(); ++i) {
@@ -210,16 +284,61 @@ TEST_F(KeyRingTest, ChangesFollowOneAnother) {
   for (auto& answer : answers) made += answer.get().value() ? 1 : 0;
   EXPECT_EQ(made, 5) << "each name once";
   EXPECT_EQ(names(*keys).size(), 7U);
-  EXPECT_EQ(read_api_keys(path_)->size(), 7U);
+  EXPECT_EQ(parse_api_keys(text())->size(), 7U);
 }
 
-TEST_F(KeyRingTest, TheEndAnswersWhoWaits) {
+TEST_P(KeyRingTest, TheEndAnswersWhoWaits) {
   auto keys = ring();
   std::vector<std::future<Expected<KeyOutcome<NewKey>>>> answers(16);
   for (std::size_t i = 0; i < answers.size(); ++i)
     keys->add({.name = "k" + std::to_string(i)}, nullptr, waiting<NewKey>(answers[i]));
   keys.reset();
   for (auto& answer : answers) EXPECT_EQ(answer.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+}
+
+TEST_P(KeyRingTest, WhatAnotherRingChangesIsInEffectAndWakesWhoWatches) {
+  if (!is_shared()) GTEST_SKIP() << "a file is read when it is changed";
+  const auto one = ring();
+  const auto other = ring();
+  std::atomic<int> wakes = 0;
+  const auto watching = other->on_change([&] { ++wakes; });
+  const KeyRing::AccountPtr ci = account_of(*other, "ci");
+  const KeyRing::AccountPtr boss = account_of(*other, "boss");
+  ASSERT_TRUE(add(*one, {.name = "new"}).value());
+  wait_for_poll();
+  EXPECT_THAT(names(*other), ElementsAre("boss", "ci", "new"));
+  EXPECT_EQ(account_of(*other, "ci"), ci) << "what is left of its limits stays";
+  EXPECT_GT(wakes, 0);
+  ASSERT_EQ(remove(*other, "ci", boss), 200);
+  EXPECT_FALSE(other->is_in_effect(*ci));
+  wait_for_poll();
+  EXPECT_THAT(names(*one), ElementsAre("boss", "new"));
+  EXPECT_EQ(add(*one, {.name = "third"}, ci).value().error().status, 401) << "no administrator's";
+}
+
+TEST_P(KeyRingTest, WithoutTheStoreKnownKeysStayAndNothingIsChanged) {
+  if (!is_shared()) GTEST_SKIP() << "it has a file";
+  const auto keys = ring();
+  const auto go = [&](bool is_away) {
+    const MutexLock lock(store_.mutex);
+    store_.is_away = is_away;
+  };
+  go(true);
+  wait_for_poll();
+  EXPECT_THAT(names(*keys), ElementsAre("boss", "ci"));
+  EXPECT_EQ(add(*keys, {.name = "new"}).error().code, ErrorCode::io_failed);
+  EXPECT_EQ(remove(*keys, "ci"), 500);
+  write("boss " + digest_of("b") + " admin=true\n");
+  go(false);
+  wait_for_poll();
+  EXPECT_THAT(names(*keys), ElementsAre("boss"));
+  write("boss nonsense\n");
+  wait_for_poll();
+  EXPECT_THAT(names(*keys), ElementsAre("boss")) << "what cannot be read changes nothing";
+  write("");
+  wait_for_poll();
+  EXPECT_THAT(names(*keys), ElementsAre());
+  EXPECT_TRUE(keys->are_needed()) << "a daemon that was locked stays so";
 }
 
 }  // namespace

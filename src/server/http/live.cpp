@@ -50,10 +50,10 @@ handlers::Answer handlers::watch_daemon(HttpConnection& connection, const HttpRe
     co_return co_await connection.respond_error(503, watcher.error(), request.keep_alive, "", header);
   }
   connection.leave_unawaited();
-  // The keys outlive the connections. A snapshot comes every ten seconds at least, so that a deleted key sees no more than
-  // that.
-  auto next = [watcher = std::move(*watcher), caller = connection.caller(),
-               &keys = connection.server().keys](std::string& out) {
+  // The keys outlive the connections. The view of a key that is deleted ends at once.
+  KeyRing& keys = connection.server().keys;
+  auto next = [watcher = std::move(*watcher), caller = connection.caller(), &keys,
+               change = keys.on_change(connection.waker())](std::string& out) {
     if (!keys.is_in_effect(*caller)) return false;
     const LiveWatcher::News news = watcher->take();
     append_event(out, "history", news.history);
