@@ -24,6 +24,8 @@ constexpr Duration kConnectEvery = std::chrono::seconds(1);
 constexpr Duration kChangesKept = std::chrono::minutes(50);
 constexpr Duration kTakeEvery = std::chrono::milliseconds(100);
 constexpr Duration kForgetEvery = std::chrono::minutes(10);
+// The log repeats an error, of which every request may have the same, once in this time.
+constexpr Duration kRepeatErrorEvery = std::chrono::seconds(10);
 
 // Those of RecordRows::session_columns(), without the texts that no list shows.
 std::string listed_columns() {
@@ -176,7 +178,15 @@ auto PostgresCatalog::with_connection(Work&& work) -> decltype(work()) {
 
 // The database's words are for the log: they may name hosts and users.
 Error PostgresCatalog::failure(const SqlError& error) {
-  if (!is_failing_) log_error("catalog {}: {}", shown_, error.message);
+  const TimePoint now = std::chrono::steady_clock::now();
+  const bool is_repeated = error.message == logged_ && now < logged_at_ + kRepeatErrorEvery;
+  if (!is_failing_ && !is_repeated) {
+    log_error("catalog {}: {}", shown_, error.message);
+    logged_ = error.message;
+    logged_at_ = now;
+  }
+  // One line until the database answers again, however many requests fail.
+  if (error.is_lost() || error.is_io()) is_failing_ = true;
   std::string reason = "it refuses the change";
   if (error.is_lost() || error.is_io()) reason = "it cannot be reached; umad connects again by itself";
   if (error.is_full()) reason = "its disk or memory is full";

@@ -161,6 +161,8 @@ class PostgresCatalog final : public Catalog {
   std::vector<Taking> waiting_;  // For sessions that other daemons were asked to give up.
   TimePoint next_retry_ = kNever;
   bool is_failing_ = false;
+  std::string logged_;  // The last error in the log.
+  TimePoint logged_at_{};
 
   // Shared.
   std::atomic<TimePoint> holds_until_{TimePoint{}};
