@@ -44,11 +44,11 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
       connection_(options_.address),
       rows_(connection_),
       add_run_(connection_, R"sql(
-        INSERT INTO daemons (run, node, address, lease_until)
-        VALUES (nextval('uma_runs'), ?1, '', clock_timestamp() + ?2 * interval '1 millisecond') RETURNING run)sql"),
+        INSERT INTO daemons (run, node, address, lease_until, version, models)
+        VALUES (nextval('uma_runs'), ?1, '', clock_timestamp() + ?2 * interval '1 millisecond', ?3, ?4) RETURNING run)sql"),
       renew_(connection_, R"sql(
-        INSERT INTO daemons (run, node, address, lease_until)
-        VALUES (?1, ?2, '', clock_timestamp() + ?3 * interval '1 millisecond')
+        INSERT INTO daemons (run, node, address, lease_until, version, models)
+        VALUES (?1, ?2, '', clock_timestamp() + ?3 * interval '1 millisecond', ?4, ?5)
         ON CONFLICT (run) DO UPDATE SET lease_until = excluded.lease_until)sql"),
       end_run_(connection_, "DELETE FROM daemons WHERE run = ?1 OR lease_until < clock_timestamp() - interval '1 day'"),
       give_up_all_(connection_, "UPDATE sessions SET owner = NULL, is_wanted = false WHERE owner = ?1"),
@@ -126,7 +126,7 @@ SqlExpected<Unit> PostgresCatalog::connect() {
 
 SqlExpected<Unit> PostgresCatalog::begin_run() {
   if (auto migrated = migrate_postgres(connection_); !migrated) return migrated;
-  add_run_.bind(options_.node, std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease).count());
+  add_run_.bind(options_.node, lease_ms(), options_.version, options_.models);
   const auto row = add_run_.next();
   if (!row) return std::unexpected(row.error());
   run_ = add_run_.integer(0);
@@ -137,7 +137,7 @@ SqlExpected<Unit> PostgresCatalog::begin_run() {
 // A lease that has ended begins again: sessions that nobody took meanwhile are still this run's.
 SqlExpected<Unit> PostgresCatalog::renew() {
   const TimePoint asked = std::chrono::steady_clock::now();
-  auto done = renew_.run(run_, options_.node, std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease).count());
+  auto done = renew_.run(run_, options_.node, lease_ms(), options_.version, options_.models);
   if (!done) return done;
   renewed_at_ = asked;
   // The former lease may have ended before the database renewed it.

@@ -56,7 +56,13 @@ END $body$;
 CREATE TRIGGER uma_note_end AFTER DELETE ON sessions FOR EACH ROW EXECUTE FUNCTION uma_note_end();
 )sql";
 
-constexpr std::array kSharedSteps{kShared1};
+// What a run tells the others about itself (PostgresCatalogOptions).
+constexpr std::string_view kShared2 = R"sql(
+ALTER TABLE daemons ADD COLUMN version TEXT NOT NULL DEFAULT '';
+ALTER TABLE daemons ADD COLUMN models TEXT NOT NULL DEFAULT '';
+)sql";
+
+constexpr std::array kSharedSteps{kShared1, kShared2};
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
   for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
@@ -100,6 +106,10 @@ std::string in_postgres(std::string_view step) {
   }};
   for (const auto& [from, to] : kWords) replace_all(text, from, to);
   return text;
+}
+
+std::int64_t shared_schema_version() {
+  return std::ssize(kSharedSteps);
 }
 
 SqlExpected<Unit> migrate_postgres(SqlConnection& connection) {
