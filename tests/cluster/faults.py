@@ -50,8 +50,8 @@ class Node:
         address = f"postgresql://postgres@127.0.0.1:{self.relay.port}/uma?sslmode=disable&gssencmode=disable"
         self.daemon = uma.Daemon(MODEL, *FLAGS, "--catalog", address, "--node", name, config=CONFIG)
         self.lock = threading.Lock()
+        self.process_lock = threading.Lock()  # Held by who ends and starts it.
         self.turns = 0  # Turns in progress, as the clients see it.
-        self.kills = 0
 
     def add_turns(self, count):
         with self.lock:
@@ -72,11 +72,29 @@ class Node:
             self.daemon.process.kill()
         self.daemon.process.wait()
 
+    def check_running(self):
+        """Raises if it has ended by itself."""
+        status = self.daemon.process.poll()
+        if status is not None:
+            raise AssertionError(f"node {self.name} ended by itself with {status}")
+
+    def terminate(self):
+        self.check_running()
+        status = self.daemon.terminate()
+        if status != 0:
+            raise AssertionError(f"node {self.name} ended with {status} after SIGTERM")
+
     def close(self):
+        """Ends it; returns its log and what was wrong."""
+        problems = []
+        try:
+            self.terminate()
+        except (AssertionError, subprocess.TimeoutExpired) as problem:
+            problems = [str(problem)]
         log = self.daemon.log()
         self.daemon.kill()
         self.relay.close()
-        return log
+        return log, problems + [f"node {self.name}: {line}" for line in log.splitlines() if "UMA_CHECK" in line or "are not those of" in line]
 
 
 class Cluster:
@@ -368,11 +386,13 @@ class Nemesis:
             while node.turns == 0 and time.monotonic() < end and not self.is_over():
                 time.sleep(0.001)
             self.wait(self.random.uniform(0, 0.02))  # Anywhere in a turn, its commit included.
-            in_turn = node.turns > 0
-            node.kill_process()
-            self.cluster.count("kills in the middle of a turn" if in_turn else "kills between turns")
-            self.kills_done += in_turn
-            node.start(self.cluster.has_failed.is_set)
+            with node.process_lock:
+                in_turn = node.turns > 0
+                node.check_running()
+                node.kill_process()
+                self.cluster.count("kills in the middle of a turn" if in_turn else "kills between turns")
+                self.kills_done += in_turn
+                node.start(self.cluster.has_failed.is_set)
 
     def trouble(self):
         """One trouble after another, each of which heals."""
@@ -405,6 +425,12 @@ class Nemesis:
 
     def node(self):
         return self.trouble_random.choice(self.cluster.nodes)
+
+    def restart_node(self):
+        node = self.node()
+        with node.process_lock:
+            node.terminate()
+            node.start(self.cluster.has_failed.is_set)
 
     def pause_beyond_lease(self):
         daemon = self.node().daemon
@@ -481,7 +507,7 @@ class Nemesis:
         filler.unlink()
 
 
-ALL_TROUBLES = ("pause_beyond_lease", "pause_shortly", "cut_off_node", "stalled_connection", "lost_answers", "cut_commits", "slow_database",
+ALL_TROUBLES = ("restart_node", "pause_beyond_lease", "pause_shortly", "cut_off_node", "stalled_connection", "lost_answers", "cut_commits", "slow_database",
                 "restart_database", "crash_database", "end_sessions_of_the_server")
 
 
@@ -577,7 +603,6 @@ def run(database, kills, seconds, seed, clients_count=6, troubles=ALL_TROUBLES, 
     """Runs clients and faults; returns the Result."""
     begin = time.monotonic()
     cluster = Cluster(database)
-    logs = []
     sessions = {}
     try:
         cluster.start()
@@ -590,6 +615,8 @@ def run(database, kills, seconds, seed, clients_count=6, troubles=ALL_TROUBLES, 
         nemesis = Nemesis(cluster, seed, kills, begin + seconds, troubles, between_kills_s)
         try:
             nemesis.run()
+        except AssertionError as problem:
+            cluster.fail(problem)
         finally:
             cluster.is_over.set()
             for thread in threads:
@@ -599,14 +626,14 @@ def run(database, kills, seconds, seed, clients_count=6, troubles=ALL_TROUBLES, 
     except Ended:
         pass
     finally:
-        logs = cluster.close()
+        closed = cluster.close()
     result = Result(cluster, time.monotonic() - begin)
     result.sessions = len(sessions)
     result.problems += [str(anomaly) for anomaly in history.check(cluster.operations)]
-    for node, log in zip(cluster.nodes, logs):
-        result.problems += [f"node {node.name}: {line}" for line in log.splitlines() if "UMA_CHECK" in line or "are not those of" in line]
+    for log, problems in closed:
+        result.logs.append(log)
+        result.problems += problems
     result.problems += differences(sessions)
-    result.logs = logs
     result.history = cluster.operations
     return result
 

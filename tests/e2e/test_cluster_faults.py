@@ -11,7 +11,7 @@ import postgres
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cluster"))
 import faults  # noqa: E402 - it is in that folder
 
-TROUBLES = ("restart_database", "cut_commits", "cut_off_node", "pause_shortly", "end_sessions_of_the_server")
+TROUBLES = ("restart_database", "cut_commits", "cut_off_node", "pause_beyond_lease", "restart_node")
 
 
 @postgres.needed
@@ -20,16 +20,10 @@ class Faults(unittest.TestCase):
 
     def test_nothing_is_lost_doubled_or_different(self):
         with postgres.Postgres() as database:
-            result = faults.run(database, kills=4, seconds=30, seed=os.getpid(), troubles=TROUBLES, between_kills_s=(0.5, 3))
+            result = faults.run(database, kills=4, seconds=40, seed=os.getpid(), troubles=TROUBLES, between_kills_s=(0.5, 3))
         self.assertEqual([], result.problems, result)
         self.assertGreater(result.counts["turns"], 0)
         self.assertGreater(result.sessions, 0)
-
-    def test_a_node_that_slept_longer_than_its_lease_changes_nothing(self):
-        with postgres.Postgres() as database:
-            result = faults.run(database, kills=0, seconds=20, seed=os.getpid(), clients_count=4, troubles=("pause_beyond_lease",))
-        self.assertEqual([], result.problems, result)
-        self.assertGreater(result.counts["turns"], 0)
 
     @unittest.skipIf(os.getuid() != 0, "only root mounts a small file system, which can be full")
     def test_a_full_database_refuses_changes_and_loses_none(self):
