@@ -2,9 +2,10 @@
 """Lets clients converse over three umads on one PostgreSQL database, while nodes, connections and the database fail. Afterwards everything
 heals, every session goes on, the history is linearizable (history.py), and every reply is the one of a single undisturbed node.
 
-  tests/cluster/faults.py [--kills N] [--minutes M] [--seed S] [--clients C] [--full-database]
+  tests/cluster/faults.py [--kills N] [--minutes M] [--seed S] [--clients C] [--only-kills] [--full-database]
 
-It ends when N nodes were killed in the middle of turns, at the latest after M minutes. --full-database also fills the database's file
+It ends when N nodes were killed in the middle of turns, at the latest after M minutes. --only-kills leaves out all other faults.
+--full-database also fills the database's file
 system for a while, which needs root, for the mount of a small one. The exit status is 1 if anything was lost, doubled or different.
 """
 
@@ -106,7 +107,8 @@ class Cluster:
         self.lock = threading.Lock()
         self.operations = []
         self.counts = {}
-        self.waits = []  # Seconds from an error until the conversation went on.
+        self.kill_times = []
+        self.waits = []  # For each conversation that met errors: seconds until it went on, and kills meanwhile.
         self.problems = []
         self.is_over = threading.Event()  # No new conversation begins.
         self.has_failed = threading.Event()  # Everything ends.
@@ -302,8 +304,10 @@ class Client:
             self.cluster.count("turns")
         conversation.turns += 1
         if self.failed_at is not None:
+            now = time.monotonic()
             with self.cluster.lock:
-                self.cluster.waits.append(time.monotonic() - self.failed_at)
+                kills = sum(self.failed_at - 1 < when < now for when in self.cluster.kill_times)
+                self.cluster.waits.append((now - self.failed_at, kills))
             self.failed_at = None
 
     def delete(self, conversation):
@@ -389,6 +393,7 @@ class Nemesis:
             with node.process_lock:
                 in_turn = node.turns > 0
                 node.check_running()
+                self.cluster.kill_times.append(time.monotonic())
                 node.kill_process()
                 self.cluster.count("kills in the middle of a turn" if in_turn else "kills between turns")
                 self.kills_done += in_turn
@@ -581,7 +586,7 @@ class Result:
     def __init__(self, cluster, seconds):
         self.counts = dict(sorted(cluster.counts.items()))
         self.operations = len(cluster.operations)
-        self.waits = sorted(cluster.waits)
+        self.waits = list(cluster.waits)
         self.problems = [str(problem) for problem in cluster.problems]
         self.sessions = 0
         self.seconds = seconds
@@ -591,10 +596,12 @@ class Result:
     def __str__(self):
         lines = [f"{self.seconds:.0f} s, {self.sessions} sessions, {self.operations} operations"]
         lines += [f"{number:7d} {name}" for name, number in self.counts.items()]
-        if self.waits:
-            p99 = self.waits[min(len(self.waits) - 1, round(0.99 * len(self.waits)))]
-            lines.append(f"{len(self.waits)} conversations waited because of errors: median {statistics.median(self.waits):.1f} s, "
-                         f"p99 {p99:.1f} s, longest {self.waits[-1]:.1f} s")
+        for what, waits in (("", self.waits), (", and one node was killed meanwhile", [wait for wait in self.waits if wait[1] == 1])):
+            seconds = sorted(wait[0] for wait in waits)
+            if seconds:
+                p99 = seconds[min(len(seconds) - 1, round(0.99 * len(seconds)))]
+                lines.append(f"{len(seconds)} times a conversation met an error{what}; it went on after {statistics.median(seconds):.1f} s "
+                             f"(median), {p99:.1f} s (p99), {seconds[-1]:.1f} s (longest)")
         lines += [f"FAILED: {problem}" for problem in self.problems]
         return "\n".join(lines) + ("" if self.problems else "\nnothing was lost, doubled or different")
 
@@ -644,12 +651,13 @@ def main():
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--clients", type=int, default=6)
+    parser.add_argument("--only-kills", action="store_true")
     parser.add_argument("--full-database", action="store_true")
     parser.add_argument("--logs", type=pathlib.Path, help="folder for the nodes' logs and the history of a run that failed")
     arguments = parser.parse_args()
     if postgres.programs() is None:
         sys.exit("faults: PostgreSQL is not installed")
-    troubles = ALL_TROUBLES
+    troubles = () if arguments.only_kills else ALL_TROUBLES
     with contextlib.ExitStack() as stack:
         mount = None
         if arguments.full_database:
