@@ -12,9 +12,7 @@
 namespace uma::kv {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds(auto duration) {
+double in_seconds(auto duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
@@ -90,13 +88,13 @@ SqlExpected<Unit> compare_clocks(PostgresConnection& connection, DatabaseFacts& 
   constexpr int kAnswers = 5;
   facts.clock_error_s = 1e9;
   for (int i = 0; i < kAnswers; ++i) {
-    const auto asked = Clock::now();
-    const double asked_s = seconds(std::chrono::system_clock::now().time_since_epoch());
+    const auto asked = std::chrono::steady_clock::now();
+    const double asked_s = in_seconds(std::chrono::system_clock::now().time_since_epoch());
     double there_s = 0;
     auto done = for_rows(connection, "SELECT extract(epoch FROM clock_timestamp())::float8",
                          [&](Statement& row) { there_s = row.real(0); });
     if (!done) return done;
-    const double took_s = seconds(Clock::now() - asked);
+    const double took_s = in_seconds(std::chrono::steady_clock::now() - asked);
     if (took_s >= facts.clock_error_s) continue;
     facts.clock_error_s = took_s;
     facts.clock_ahead_s = there_s - (asked_s + took_s / 2);
@@ -108,9 +106,9 @@ SqlExpected<Unit> compare_clocks(PostgresConnection& connection, DatabaseFacts& 
 void measure_commits(PostgresConnection& connection, DatabaseFacts& facts) {
   std::array<double, 9> times{};
   for (double& time : times) {
-    const auto begin = Clock::now();
+    const auto begin = std::chrono::steady_clock::now();
     if (!for_rows(connection, "SELECT pg_logical_emit_message(true, 'umad check', '')::text", [](Statement&) {})) return;
-    time = 1000 * seconds(Clock::now() - begin);
+    time = 1000 * in_seconds(std::chrono::steady_clock::now() - begin);
   }
   std::ranges::sort(times);
   facts.commit_ms = times[times.size() / 2];
