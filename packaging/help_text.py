@@ -11,6 +11,7 @@ import subprocess
 
 # Commands that a program reads without listing them under "Subcommands".
 UNLISTED = {"umad": {"tune": "Measure and store the fastest settings for a model on this machine",
+                     "check": "Examine the installation, and the daemons that share its database",
                      "devices": "List the devices that can compute models",
                      "key": "Make a key for an HTTP client, and the line for the file of --http-keys"}}
 # Of those, what has no --help of its own, and the words that follow it.

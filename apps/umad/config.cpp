@@ -249,6 +249,7 @@ constexpr const char* kFooter =
     "\nExample: umad, then in another terminal: uma-cli chat\n"
     "         umad tune finds the fastest settings for this model and machine (umad tune --help)\n"
     "         umad devices lists the GPUs\n"
+    "         umad check examines the installation (umad check --help)\n"
     "         umad key new NAME makes a key for HTTP clients";
 
 // Describes the order of the sources and the environment variables in the table of settings.
@@ -282,6 +283,12 @@ constexpr const char* kTuneFooter =
     "otherwise. The machine should be idle meanwhile. Ctrl-C stops the measurement; nothing is stored then.\n"
     "\nExit codes: 0 measured and stored; 1 a mistake, no such model, no memory, a busy machine; 130 interrupted.";
 
+constexpr const char* kCheckFooter =
+    "\nSettings are read as umad reads them: give the same file, environment and flags. It runs before umad starts or beside "
+    "it,\n"
+    "changes nothing, and needs a few seconds.\n"
+    "\nExit codes: 0 there is no problem; 1 there is one, or a mistake in the settings.";
+
 // The settings that are flags of `umad tune`, too.
 bool is_for_tune(const Setting& setting) {
   constexpr std::array<std::string_view, 10> kKeys = {"model",    "n_ctx",   "cells",      "slots", "threads",
@@ -294,6 +301,7 @@ struct Flags {
   std::vector<std::pair<const Setting*, std::string>> values;
   std::string config_path;
   std::optional<TuneOptions> tune;
+  std::optional<CheckOptions> check;
   bool prints_config = false;
   bool supervises = false;
 };
@@ -314,12 +322,18 @@ std::vector<std::string> with_values(std::span<const std::string> arguments) {
 
 std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   const bool is_tune = !arguments.empty() && arguments.front() == "tune";
-  if (is_tune) arguments = arguments.subspan(1);
+  const bool is_check = !arguments.empty() && arguments.front() == "check";
+  const bool serves = !is_tune && !is_check;
+  if (!serves) arguments = arguments.subspan(1);
   CLI::App app{is_tune ? "umad tune: measures and stores the fastest settings for a model on this machine."
-                       : "umad: serves language models to many conversations at once, over a Unix socket and HTTP.",
-               is_tune ? "umad tune" : "umad"};
-  if (!is_tune) app.set_version_flag("--version", "umad " UMA_VERSION);
-  app.footer(is_tune ? std::string(kTuneFooter) : environment_help() + kFooter);
+               : is_check
+                   ? "umad check: examines settings, models, data folder, listeners and the shared database, in sentences."
+                   : "umad: serves language models to many conversations at once, over a Unix socket and HTTP.",
+               is_tune    ? "umad tune"
+               : is_check ? "umad check"
+                          : "umad"};
+  if (serves) app.set_version_flag("--version", "umad " UMA_VERSION);
+  app.footer(is_tune ? std::string(kTuneFooter) : is_check ? std::string(kCheckFooter) : environment_help() + kFooter);
   app.get_formatter()->column_width(24);
 
   Flags flags;
@@ -334,9 +348,13 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
     app.add_flag("--even-if-busy", flags.tune->even_if_busy,
                  "measure even if other programs compute; the result then fits a machine under that load");
   }
+  if (is_check) {
+    flags.check.emplace();
+    app.add_flag("--json", flags.check->is_json, "print the findings as JSON");
+  }
   app.add_option("--config", flags.config_path, "configuration file (YAML)")->type_name("FILE");
-  if (!is_tune) app.add_flag("--print-config", flags.prints_config, "print every setting with its value, and exit");
-  if (!is_tune) {
+  if (serves) app.add_flag("--print-config", flags.prints_config, "print every setting with its value, and exit");
+  if (serves) {
     app.add_flag("--supervise", flags.supervises,
                  "restart the daemon after a crash; a small process keeps its sockets open meanwhile");
   }
@@ -479,6 +497,7 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
 
   Config config;
   config.tune = flags->tune;
+  config.check = flags->check;
   config.supervises = flags->supervises;
   std::vector<std::string> problems;
   const std::string config_path =

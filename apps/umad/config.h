@@ -33,6 +33,11 @@ struct TuneOptions {
   bool even_if_busy = false;  // Measures and keeps the result even if other programs compute.
 };
 
+// Options of `umad check` that are not settings.
+struct CheckOptions {
+  bool is_json = false;
+};
+
 // Where prompts are computed while streams decode: in a lane with its own share of the threads (split), in a lane that takes
 // turns with the streams (turns), or in chunks in the streams' context (off). Automatic: split, or turns if there is only one
 // thread.
@@ -136,6 +141,7 @@ struct Config {
   kv::EvictionOrder eviction = kv::EvictionOrder::value;
 
   std::optional<TuneOptions> tune;      // Set: measure instead of serving.
+  std::optional<CheckOptions> check;    // Set: examine the installation instead of serving.
   bool supervises = false;              // A supervisor process holds the sockets and restarts the daemon after a crash.
   std::vector<std::string> keys_given;  // Set by any source, as "section.key"; a profile decides about the others.
   std::map<std::string, SettingOrigin, std::less<>> origins;  // By "section.key"; those that are missing are defaults.
@@ -167,8 +173,8 @@ struct PassedAddresses {
   std::optional<std::string> http_socket = {};
 };
 
-// `arguments` excludes the program's name; a leading "tune" selects that mode. Reads only the YAML file named by --config or
-// UMA_CONFIG.
+// `arguments` excludes the program's name; a leading "tune" or "check" selects that mode. Reads only the YAML file named by
+// --config or UMA_CONFIG.
 [[nodiscard]] std::expected<Config, Exit> load_config(std::span<const std::string> arguments, const Environment& environment,
                                                       const PassedAddresses& passed = {});
 

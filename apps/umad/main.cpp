@@ -24,6 +24,7 @@
 #include "llm/library_version.h"
 #include "server/http/api_keys.h"
 #include "server/passed_sockets.h"
+#include "umad/check.h"
 #include "umad/config.h"
 #include "umad/daemon.h"
 #include "umad/data_dir.h"
@@ -71,11 +72,13 @@ void start_log() {
   init_log(shows_debug ? LogLevel::debug : LogLevel::info);
 }
 
-Expected<std::unique_ptr<kv::Catalog>> open_catalog(const Config& config) {
+Expected<std::unique_ptr<kv::Catalog>> open_catalog(const Config& config, const Models& models) {
   const std::string file = config.data_dir + "/catalog.db";
   if (config.catalog.empty()) return kv::SqliteCatalog::open(file);
   return kv::PostgresCatalog::open({.address = config.catalog,
                                     .node = node_of(config),
+                                    .version = UMA_VERSION,
+                                    .models = models_text(compared_models(models)),
                                     .lock = file,
                                     .tenant_sessions_max = config.limits.tenant_sessions_max});
 }
@@ -99,7 +102,7 @@ int run_umad(const Config& config, server::PassedSockets passed, const std::opti
     return 1;
   }
   for (const std::string& remark : models->registry->remarks()) log_info("models  {}", remark);
-  auto catalog = open_catalog(config);
+  auto catalog = open_catalog(config, *models);
   if (!catalog) {
     log_error("catalog {}", catalog.error().message);
     return 1;
@@ -152,11 +155,15 @@ int main(int argc, char** argv) {
   if (passed->tcp) addresses.http = {.address = passed->tcp->address, .port = passed->tcp->port};
   if (passed->http_socket) addresses.http_socket = passed->http_socket->path;
   const auto config = uma::umad::load_config(arguments, uma::umad::process_environment(), addresses);
+  if (!config && uma::umad::is_check(arguments) && config.error().status != 0) {
+    return uma::umad::report_mistakes(config.error(), arguments);
+  }
   if (!config) {
     std::fputs(config.error().text.c_str(), config.error().status == 0 ? stdout : stderr);
     return config.error().status;
   }
   uma::umad::start_log();
+  if (config->check) return uma::umad::run_check(*config);
   uma::llm::set_rpc_answer_limit(config->rpc_timeout);
   if (config->supervises && !supervised) {
     return uma::umad::run_supervisor(*config, std::move(*passed), {argv, argv + argc});

@@ -29,6 +29,8 @@ constexpr Duration kConnectEvery = std::chrono::seconds(1);
 constexpr Duration kChangesKept = std::chrono::minutes(50);
 constexpr Duration kTakeEvery = std::chrono::milliseconds(100);
 constexpr Duration kForgetEvery = std::chrono::minutes(10);
+// The log repeats an error, of which every request may have the same, once in this time.
+constexpr Duration kRepeatErrorEvery = std::chrono::seconds(10);
 
 // What a session becomes when its owner gives it up. It is kept for a moment for the daemon that asked for it: else the next
 // request of the former owner would always be faster.
@@ -52,11 +54,11 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
       connection_(options_.address),
       rows_(connection_),
       add_run_(connection_, R"sql(
-        INSERT INTO daemons (run, node, address, lease_until)
-        VALUES (nextval('uma_runs'), ?1, '', clock_timestamp() + ?2 * interval '1 millisecond') RETURNING run)sql"),
+        INSERT INTO daemons (run, node, address, lease_until, version, models)
+        VALUES (nextval('uma_runs'), ?1, '', clock_timestamp() + ?2 * interval '1 millisecond', ?3, ?4) RETURNING run)sql"),
       renew_(connection_, R"sql(
-        INSERT INTO daemons (run, node, address, lease_until)
-        VALUES (?1, ?2, '', clock_timestamp() + ?3 * interval '1 millisecond')
+        INSERT INTO daemons (run, node, address, lease_until, version, models)
+        VALUES (?1, ?2, '', clock_timestamp() + ?3 * interval '1 millisecond', ?4, ?5)
         ON CONFLICT (run) DO UPDATE SET lease_until = excluded.lease_until)sql"),
       end_run_(connection_, "DELETE FROM daemons WHERE run = ?1 OR lease_until < clock_timestamp() - interval '1 day'"),
       give_up_all_(connection_, std::format("UPDATE sessions SET {} WHERE owner = ?1", kGivenUp)),
@@ -139,7 +141,7 @@ SqlExpected<Unit> PostgresCatalog::connect() {
 
 SqlExpected<Unit> PostgresCatalog::begin_run() {
   if (auto migrated = migrate_postgres(connection_); !migrated) return migrated;
-  add_run_.bind(options_.node, std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease).count());
+  add_run_.bind(options_.node, lease_ms(), options_.version, options_.models);
   const auto row = add_run_.next();
   if (!row) return std::unexpected(row.error());
   run_ = add_run_.integer(0);
@@ -150,7 +152,7 @@ SqlExpected<Unit> PostgresCatalog::begin_run() {
 // A lease that has ended begins again: sessions that nobody took meanwhile are still this run's.
 SqlExpected<Unit> PostgresCatalog::renew() {
   const TimePoint asked = std::chrono::steady_clock::now();
-  auto done = renew_.run(run_, options_.node, std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease).count());
+  auto done = renew_.run(run_, options_.node, lease_ms(), options_.version, options_.models);
   if (!done) return done;
   renewed_at_ = asked;
   // The former lease may have ended before the database renewed it.
@@ -191,7 +193,15 @@ auto PostgresCatalog::with_connection(Work&& work) -> decltype(work()) {
 
 // The database's words are for the log: they may name hosts and users.
 Error PostgresCatalog::failure(const SqlError& error) {
-  if (!is_failing_) log_error("catalog {}: {}", shown_, error.message);
+  const TimePoint now = std::chrono::steady_clock::now();
+  const bool is_repeated = error.message == logged_ && now < logged_at_ + kRepeatErrorEvery;
+  if (!is_failing_ && !is_repeated) {
+    log_error("catalog {}: {}", shown_, error.message);
+    logged_ = error.message;
+    logged_at_ = now;
+  }
+  // One line until the database answers again, however many requests fail.
+  if (error.is_lost() || error.is_io()) is_failing_ = true;
   std::string reason = "it refuses the change";
   if (error.is_lost() || error.is_io()) reason = "it cannot be reached; umad connects again by itself";
   if (error.is_full()) reason = "its disk or memory is full";

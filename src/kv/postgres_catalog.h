@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -28,9 +29,11 @@
 namespace uma::kv {
 
 struct PostgresCatalogOptions {
-  std::string address;  // Connection string or URI of libpq.
-  std::string node;     // The daemon's name for people and clients.
-  std::string lock{};   // See take_catalog_lock(): the daemon's own folder, which is not shared; empty: none.
+  std::string address;    // Connection string or URI of libpq.
+  std::string node;       // The daemon's name for people and clients.
+  std::string version{};  // Of umad, for other daemons to compare.
+  std::string models{};   // What it serves, a model a line, for other daemons to compare.
+  std::string lock{};     // See take_catalog_lock(): the daemon's own folder, which is not shared; empty: none.
   Duration lease = std::chrono::seconds(15);
   Duration handover = std::chrono::seconds(5);  // How long a session that another daemon owns is waited for.
   // Of a tenant, counted where a session is made, so that daemons together do not exceed it; 0: no limit.
@@ -137,6 +140,9 @@ class PostgresCatalog final : public Catalog {
   [[nodiscard]] SqlExpected<Unit> load_all();
   [[nodiscard]] Error failure(const SqlError& error);
   [[nodiscard]] TimePoint next_renewal() const;
+  [[nodiscard]] std::int64_t lease_ms() const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(options_.lease).count();
+  }
   template <class Work>
   auto with_connection(Work&& work) -> decltype(work());
 
@@ -185,6 +191,8 @@ class PostgresCatalog final : public Catalog {
   std::vector<Taking> waiting_;  // For sessions that other daemons were asked to give up.
   TimePoint next_retry_ = kNever;
   bool is_failing_ = false;
+  std::string logged_;  // The last error in the log.
+  TimePoint logged_at_{};
 
   // Shared.
   std::atomic<TimePoint> holds_until_{TimePoint{}};

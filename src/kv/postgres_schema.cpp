@@ -63,7 +63,13 @@ ALTER TABLE sessions ADD COLUMN wanted_by BIGINT;
 ALTER TABLE sessions ADD COLUMN kept_until TIMESTAMPTZ;
 )sql";
 
-constexpr std::array kSharedSteps{kShared1, kShared2};
+// What a run tells the others about itself (PostgresCatalogOptions).
+constexpr std::string_view kShared3 = R"sql(
+ALTER TABLE daemons ADD COLUMN version TEXT NOT NULL DEFAULT '';
+ALTER TABLE daemons ADD COLUMN models TEXT NOT NULL DEFAULT '';
+)sql";
+
+constexpr std::array kSharedSteps{kShared1, kShared2, kShared3};
 
 // Adds API keys: lines of a keys file, which have hashes and no keys. `version` counts the changes.
 constexpr std::string_view kKeys1 = R"sql(
@@ -127,6 +133,10 @@ std::string in_postgres(std::string_view step) {
   }};
   for (const auto& [from, to] : kWords) replace_all(text, from, to);
   return text;
+}
+
+std::int64_t shared_schema_version() {
+  return std::ssize(kSharedSteps);
 }
 
 SqlExpected<Unit> migrate_postgres(SqlConnection& connection) {

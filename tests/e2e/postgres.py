@@ -4,6 +4,7 @@ import os
 import pathlib
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -23,10 +24,12 @@ def needed(test_class):
 
 
 class Postgres:
-    """A server that runs in the block, with the database `uma`. `fsync`: a commit waits for the disk."""
+    """A server that runs in the block, with the database `uma`. `fsync`: a commit waits for the disk. `mount` gets the empty folder of the
+    tables' files, to mount a file system there; its log of transactions is elsewhere."""
 
-    def __init__(self, fsync=False):
+    def __init__(self, fsync=False, mount=None):
         self.fsync = "on" if fsync else "off"
+        self.mount = mount
         self.bin = programs()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-pg-"))
         self.process = None
@@ -48,10 +51,10 @@ class Postgres:
                 raise AssertionError(f"PostgreSQL did not start:\n{(self.folder / 'log').read_text()}")
             time.sleep(0.1)
 
-    def stop(self):
-        """Ends it as a fast shutdown does: connections are closed."""
+    def stop(self, number=signal.SIGINT):
+        """Ends it as a fast shutdown does: connections are closed. With SIGQUIT it ends as in a crash."""
         if self.process is not None:
-            self.process.send_signal(2)
+            self.process.send_signal(number)
             self.process.wait(60)
             self.process = None
 
@@ -62,8 +65,15 @@ class Postgres:
         return done.stdout.strip() if done.returncode == 0 else None
 
     def __enter__(self):
+        elsewhere = []
         try:
-            subprocess.run([self.bin / "initdb", "-D", self.folder / "data", "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C"],
+            if self.mount is not None:
+                (self.folder / "data").mkdir()
+                self.mount(self.folder / "data")
+                if self.user:
+                    shutil.chown(self.folder / "data", "postgres", "postgres")
+                elsewhere = ["--waldir", self.folder / "wal"]
+            subprocess.run([self.bin / "initdb", "-D", self.folder / "data", "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", *elsewhere],
                            stdout=subprocess.DEVNULL, check=True, timeout=120, cwd=self.folder, **self.user)
             self.start()
             assert self.run_sql("CREATE DATABASE uma", "postgres") is not None

@@ -133,6 +133,9 @@ class SharedSessions(unittest.TestCase):
         self.database.stop()
         refused = a.append(session, " two")
         self.assertIn(refused["code"], ("E_IO_001", "E_LIMIT_003"), refused)
+        for _ in range(100):
+            self.assertEqual("error", a.append(session, " two")["event"])
+        self.assertLess(node.log().count(" error "), 10, "the log does not repeat what every request finds")
         self.database.start()
         uma.until(lambda: a.append(session, " three")["event"] == "ack", "the session goes on")
         reply = a.generate_stream(session, **OPTIONS)

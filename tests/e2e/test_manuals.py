@@ -36,7 +36,7 @@ def all_commands(path):
     for name in commands_of(text):
         found += all_commands((*path, name))
     if path == ("umad",):
-        found += all_commands((*path, "tune"))
+        found += all_commands((*path, "tune")) + all_commands((*path, "check"))
     return found
 
 
@@ -60,7 +60,7 @@ class Completions(unittest.TestCase):
         for path, text in self.commands:
             with self.subTest(" ".join(path)):
                 self.assertEqual(flags_of(text), self.bash(*path, "--"))
-                commands = set(commands_of(text)) | ({"tune", "key", "devices"} if path == ("umad",) else set())
+                commands = set(commands_of(text)) | ({"tune", "check", "key", "devices"} if path == ("umad",) else set())
                 if commands:
                     self.assertEqual(commands, self.bash(*path, ""))
 

@@ -19,6 +19,7 @@
 #include "server/http/http_connection.h"
 #include "server/http/http_peer.h"
 #include "server/http/peer_user.h"
+#include "server/http/tls_files.h"
 #include "server/server_thread.h"
 #include "server/socket_file.h"
 #include "server/tcp_listener.h"
@@ -82,14 +83,8 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
     context.set_options(ssl::context::default_workarounds | ssl::context::no_sslv3 | ssl::context::no_tlsv1 |
                             ssl::context::no_tlsv1_1 | SSL_OP_NO_RENEGOTIATION,
                         problem);
-    const auto bad = [&](const std::string& path) {
-      return fail(ErrorCode::io_failed, std::format("http: TLS: {}: {}", path, problem.message()));
-    };
-    if (!problem) context.use_certificate_chain_file(options.tls_certificate, problem);
-    if (problem) return bad(options.tls_certificate);
-    context.use_private_key_file(options.tls_key, ssl::context::pem, problem);
-    if (problem) return bad(options.tls_key);
-    return Unit{};
+    if (problem) return fail(ErrorCode::io_failed, std::format("http: TLS: {}", problem.message()));
+    return load_tls_files(context, options.tls_certificate, options.tls_key);
   }
 
   void accept() {
