@@ -27,7 +27,7 @@ class Postgres:
     """A server that runs in the block, with the database `uma`. `fsync`: a commit waits for the disk. `mount` gets the empty folder of the
     tables' files, to mount a file system there; its log of transactions is elsewhere."""
 
-    def __init__(self, fsync=False, mount=None):
+    def __init__(self, mount=None, fsync=False):
         self.fsync = "on" if fsync else "off"
         self.mount = mount
         self.bin = programs()
