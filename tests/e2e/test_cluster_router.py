@@ -47,6 +47,8 @@ class RouterTest(unittest.TestCase):
         problem = installation.why_not() or (network.why_not() if cls.with_namespaces else "")
         if problem:
             raise unittest.SkipTest(problem)
+        if cls.with_namespaces:
+            network.leave_host()
         stack = contextlib.ExitStack()
         cls.addClassCleanup(stack.close)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="uma-router-"))
