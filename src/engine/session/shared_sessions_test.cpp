@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -60,7 +61,7 @@ class Node {
     EXPECT_TRUE(result_of(table->commit(*lock, lock->record)));
   }
   template <class T>
-  void start(Task<Expected<T>> task, MoveOnlyFunction<void(Expected<T>)> on_result) {
+  void start(Task<Expected<T>> task, std::type_identity_t<MoveOnlyFunction<void(Expected<T>)>> on_result) {
     tasks_.answer(std::move(on_result), std::move(task));
     work();
   }
