@@ -102,7 +102,7 @@ Answer stream_events(HttpConnection& connection, const HttpRequest& request, std
 Answer begin_in_background(HttpConnection& connection, const HttpRequest& request, GenerateRequest generate,
                            wire::ResponseEncoder encoder, RequestShare share, std::string_view session_field) {
   HttpState& server = connection.server();
-  const auto begun = co_await connection.ask<BegunResponse>([&](Reply<BegunResponse> reply) {
+  auto begun = co_await connection.ask<BegunResponse>([&](Reply<BegunResponse> reply) {
     connection.generate_detached(
         std::move(generate),
         std::make_shared<BackgroundSink>(server.live, server.live->make_log(connection.tenant()), server.busy, std::move(share),

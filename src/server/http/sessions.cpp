@@ -19,17 +19,17 @@ namespace {
 
 using handlers::Answer;
 
-const SessionInfo& info_of(const SessionInfo& info) {
-  return info;
+std::string id_of(const SessionInfo& info) {
+  return info.id.value;
 }
-const SessionInfo& info_of(const auto& detail) {
-  return detail.info;
+std::string id_of(const auto& detail) {
+  return detail.info.id.value;
 }
 
 // Writes the session of an answer, and names it in the header.
 auto session_json_for(HttpConnection& connection) {
   return [&connection](const auto& session) {
-    connection.note_session(info_of(session).id.value);
+    connection.note_session(id_of(session));
     return wire::session_json(session);
   };
 }
