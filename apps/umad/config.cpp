@@ -16,9 +16,11 @@
 
 #include "base/text.h"
 #include "kv/postgres.h"
+#include "kv/redis_address.h"
 #include "umad/config_value.h"
 #include "umad/machine.h"
 #include "umad/settings.h"
+#include "umad/shared_store.h"
 
 namespace uma::umad {
 namespace {
@@ -525,6 +527,19 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   // Settings are shown to people and stand in files that others can read.
   if (kv::shown_address(config.catalog) != config.catalog) {
     problems.emplace_back("catalog: the address has a password, which belongs in ~/.pgpass, PGPASSFILE or PGPASSWORD");
+  }
+  if (!config.shared_states.empty() && config.catalog.empty()) {
+    problems.emplace_back("shared_states: other umads find these states only if they share the sessions: set catalog, too");
+  }
+  if (kv::has_redis_password(config.shared_states)) {
+    problems.emplace_back(
+        "shared_states: the address has a password, which belongs in UMA_SHARED_STATES_PASSWORD, or in the file that "
+        "UMA_SHARED_STATES_PASSWORD_FILE names");
+  }
+  if (auto password = shared_store_password(environment)) {
+    config.shared_password = std::move(*password);
+  } else if (!config.shared_states.empty()) {
+    problems.push_back(std::move(password.error()));
   }
   if (config.reproducible != Reproducible::off) make_reproducible(config, problems);
   if (config.data_dir.empty()) {

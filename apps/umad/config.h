@@ -16,6 +16,7 @@
 #include "core/image.h"
 #include "core/limits.h"
 #include "image/image_header.h"
+#include "kv/shared_store.h"
 #include "kv/tier_policy.h"
 #include "llm/devices.h"
 #include "llm/model.h"
@@ -85,6 +86,8 @@ struct Config {
   std::chrono::milliseconds drain_delay{
       0};  // Between the signal that ends the daemon and the end of accepting; see Daemon::drain.
   std::chrono::milliseconds drain_limit = std::chrono::seconds(30);  // Of requests in flight, after that.
+  std::string shared_states;        // Where daemons with one catalog find each other's states; empty: nowhere.
+  std::string shared_password;      // For a server that `shared_states` names; never shown.
   std::string node;                 // The name of this daemon among those that share a catalog; default: the host's.
   std::string data_dir;             // Default: $XDG_STATE_HOME/uma, else ~/.local/state/uma.
   std::int32_t sequence_cells = 0;  // Most tokens of one conversation; 0: what the cells give each slot.
@@ -138,6 +141,8 @@ struct Config {
   std::uint64_t tenant_bytes_max = 0;  // Limit of one tenant's states in memory and on disk together; 0: no quota.
   std::chrono::milliseconds archive_after = std::chrono::minutes(60);
   std::chrono::milliseconds state_ttl{0};  // A state that was unused for this time is removed; 0: never.
+  kv::SharedBounds shared_bounds{};        // Of `shared_states`, but for the time to live.
+  std::chrono::milliseconds shared_ttl = std::chrono::hours(24);
   kv::EvictionOrder eviction = kv::EvictionOrder::value;
 
   std::optional<TuneOptions> tune;      // Set: measure instead of serving.

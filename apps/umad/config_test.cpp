@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kv/redis_address.h"
 #include "umad/settings.h"
 
 namespace uma::umad {
@@ -15,6 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 Environment variables(std::map<std::string, std::string> values) {
@@ -672,6 +674,47 @@ TEST(PassedAddresses, ThatOtherMachinesReachNeedKeys) {
   const auto config = load_config({}, variables({}), {.socket_path = {}, .http = HttpAddress{"::", 8642}});
   ASSERT_FALSE(config);
   EXPECT_THAT(config.error().text, HasSubstr("so clients need keys"));
+}
+
+TEST(SharedStates, AreInAFolderOrAServer) {
+  const std::vector<std::string> catalog = {"--catalog", "postgresql://db/uma", "--shared-states"};
+  const auto with = [&](const std::string& place) {
+    std::vector<std::string> arguments = catalog;
+    arguments.push_back(place);
+    return load(arguments);
+  };
+  for (const char* place : {"/mnt/states", "redis://cache.example", "redis://uma@[::1]:7000/3"}) {
+    const auto config = with(place);
+    ASSERT_TRUE(config) << config.error().text;
+    EXPECT_EQ(config->shared_states, place);
+  }
+  for (const char* place : {"states", "http://cache.example", "redis://", "redis://cache.example/x"}) {
+    const auto refused = with(place);
+    ASSERT_FALSE(refused) << place;
+    EXPECT_THAT(refused.error().text, HasSubstr("redis://"));
+  }
+  EXPECT_EQ(with("rediss://cache.example").has_value(), kv::redis_has_tls());
+}
+
+TEST(SharedStates, NeedACatalogThatIsShared) {
+  const auto refused = load({"--shared-states", "/mnt/states"});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().text, HasSubstr("set catalog, too"));
+}
+
+TEST(SharedStates, HaveTheirPasswordFromTheEnvironmentOrAFile) {
+  const std::vector<std::string> arguments = {"--catalog", "postgresql://db/uma", "--shared-states", "redis://cache.example"};
+  EXPECT_EQ(load(arguments)->shared_password, "");
+  EXPECT_EQ(load(arguments, {{"UMA_SHARED_STATES_PASSWORD", "secret"}})->shared_password, "secret");
+  const TemporaryFile file("from a file\n");
+  EXPECT_EQ(load(arguments, {{"UMA_SHARED_STATES_PASSWORD_FILE", file.path()}})->shared_password, "from a file");
+  const auto refused = load(arguments, {{"UMA_SHARED_STATES_PASSWORD_FILE", "/nowhere/password"}});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().text, HasSubstr("/nowhere/password"));
+  const auto in_address = load({"--catalog", "postgresql://db/uma", "--shared-states", "redis://uma:secret@cache.example"});
+  ASSERT_FALSE(in_address);
+  EXPECT_THAT(in_address.error().text, HasSubstr("UMA_SHARED_STATES_PASSWORD"));
+  EXPECT_THAT(in_address.error().text, Not(HasSubstr("secret")));
 }
 
 }  // namespace

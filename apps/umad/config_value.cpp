@@ -15,6 +15,7 @@
 
 #include "base/read_number.h"
 #include "fetch/image_url.h"
+#include "kv/redis_address.h"
 #include "server/http/rules.h"
 
 namespace uma::umad {
@@ -148,6 +149,24 @@ Reader<std::string> database_address() {
   return [](std::string_view text) -> std::expected<std::string, std::string> {
     if (!text.starts_with("postgresql://") && !text.starts_with("postgres://")) {
       return std::unexpected("the address of a PostgreSQL database, such as postgresql://uma@db.example/uma");
+    }
+    return std::string(text);
+  };
+}
+
+Reader<std::string> shared_store() {
+  return [](std::string_view text) -> std::expected<std::string, std::string> {
+    // One with a password is refused later, where it is not shown.
+    if (text.starts_with('/') || kv::has_redis_password(text)) return std::string(text);
+    if (!kv::is_redis_address(text)) {
+      return std::unexpected("the path of a folder, from /, or the address of a Redis or Valkey server, redis://HOST");
+    }
+    const auto address = kv::parse_redis_address(text);
+    if (!address) return std::unexpected(address.error());
+    if (address->is_encrypted && !kv::redis_has_tls()) {
+      return std::unexpected(
+          "an address without TLS, because this umad was built with libhiredis before version 1, which has no TLS: build it "
+          "with a later one, or use redis:// to a TLS tunnel on this machine");
     }
     return std::string(text);
   };

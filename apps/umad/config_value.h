@@ -32,6 +32,8 @@ using Reader = std::function<std::expected<T, std::string>(std::string_view text
 [[nodiscard]] Reader<std::string> path();
 // The URI of a PostgreSQL database.
 [[nodiscard]] Reader<std::string> database_address();
+// A place for states that several daemons use: the path of a folder, or the address of a Redis or Valkey server.
+[[nodiscard]] Reader<std::string> shared_store();
 // A name in headers and logs: 1 to 64 letters, digits, '-', '_' and '.'.
 [[nodiscard]] Reader<std::string> node_name();
 // File names, one per line.

@@ -28,6 +28,7 @@
 #include "umad/local_models.h"
 #include "umad/model_choice.h"
 #include "umad/model_trials.h"
+#include "umad/shared_store.h"
 #include "umad/supervised.h"
 
 namespace uma::umad {
@@ -50,7 +51,8 @@ class Daemon {
         models_(std::move(models)),
         trials_(config.data_dir, same_program(), supervised.has_value(), supervised && supervised->ended_by_fault()),
         fetcher_(image_fetcher()),
-        engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_),
+        engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_,
+                open_shared_states(config_, clock_)),
         library_(library_options(), *pool_) {}
 
   // Returns the exit code.

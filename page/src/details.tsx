@@ -12,7 +12,7 @@ import type { Session } from './types.ts';
 import { Confirm, KeptLine, Problem, saveFile } from './ui.tsx';
 
 const kTitleBytesMax = 200;
-const kTiers = { hot: 'in a context (hot)', warm: 'in memory (warm)', cold: 'on disk (cold)', none: 'not stored' };
+const kTiers = { hot: 'in a context (hot)', warm: 'in memory (warm)', cold: 'on disk (cold)', shared: 'where all machines find it (shared)', none: 'not stored' };
 
 export function SessionDetails({ session }: { session: Session }) {
   const id = session.session_id;

@@ -2,7 +2,7 @@
 import { count, counted, milliseconds } from './format.ts';
 import type { Usage } from './types.ts';
 
-const kPlaces: Record<string, string> = { hot: 'in the context', warm: 'from memory', cold: 'from disk' };
+const kPlaces: Record<string, string> = { hot: 'in the context', warm: 'from memory', cold: 'from disk', shared: 'from another machine' };
 
 const kNotReused: Record<string, string> = {
   one_shot: 'there was no stored beginning',

@@ -12,7 +12,7 @@ import { Problem } from './ui.tsx';
 
 const kRowsAtOnce = 200;
 const kDepthShown = 6;
-const kTiers = { hot: 'Hot: its state is in a context', warm: 'Warm: its state is in memory', cold: 'Cold: its state is on disk', none: 'Its state is computed again' };
+const kTiers = { hot: 'Hot: its state is in a context', warm: 'Warm: its state is in memory', cold: 'Cold: its state is on disk', shared: 'Shared: its state is where all machines find it', none: 'Its state is computed again' };
 const kSearchAfterMs = 300;
 
 // The name in the file may be taken here; the session then has none.

@@ -1,6 +1,6 @@
 // The JSON objects of umad's HTTP API, as far as the page uses them (docs/protocol), and the page's own values.
 
-export type Tier = 'hot' | 'warm' | 'cold' | 'none';
+export type Tier = 'hot' | 'warm' | 'cold' | 'shared' | 'none';
 
 export interface Session {
   session_id: string;

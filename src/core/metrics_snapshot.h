@@ -117,6 +117,16 @@ struct MetricsSnapshot {
   std::int64_t cold_bytes = 0;
   std::uint64_t cold_hits_total = 0;
   double cold_restore_ms_avg = 0;
+  std::uint64_t shared_hits_total = 0;
+  double shared_restore_ms_avg = 0;
+  std::uint64_t shared_lookups_total = 0;
+  std::uint64_t shared_found_total = 0;
+  std::uint64_t shared_reads_total = 0;
+  std::uint64_t shared_read_bytes_total = 0;
+  std::uint64_t shared_writes_total = 0;
+  std::uint64_t shared_written_bytes_total = 0;
+  std::uint64_t shared_failed_total = 0;
+  std::uint64_t shared_refused_total = 0;
   std::uint64_t states_dropped_total = 0;
   std::uint64_t states_expired_total = 0;
   std::uint64_t states_failed_total = 0;
@@ -171,6 +181,7 @@ struct MetricsSnapshot {
   HistogramSnapshot picture_request;
   HistogramSnapshot warm_restore;
   HistogramSnapshot cold_restore;
+  HistogramSnapshot shared_restore;
 };
 
 }  // namespace uma

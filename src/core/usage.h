@@ -8,7 +8,7 @@
 
 namespace uma {
 
-enum class Tier : std::uint8_t { none, hot, warm, cold };
+enum class Tier : std::uint8_t { none, hot, warm, cold, shared };
 
 constexpr std::string_view tier_name(Tier tier) {
   switch (tier) {
@@ -18,6 +18,8 @@ constexpr std::string_view tier_name(Tier tier) {
       return "warm";
     case Tier::cold:
       return "cold";
+    case Tier::shared:
+      return "shared";
     case Tier::none:
       break;
   }
@@ -25,8 +27,9 @@ constexpr std::string_view tier_name(Tier tier) {
 }
 
 // The values of Usage::reuse_reason (docs/protocol/socket.md).
-inline constexpr std::array<std::string_view, 12> kReuseReasons = {
-    "", "hot", "warm", "cold", "shifted", "rewritten", "checkpoint", "prefix", "one_shot", "not_cached", "diverged", "refused"};
+inline constexpr std::array<std::string_view, 13> kReuseReasons = {
+    "",           "hot",    "warm",     "cold",       "shared",   "shifted", "rewritten",
+    "checkpoint", "prefix", "one_shot", "not_cached", "diverged", "refused"};
 
 // The value that is equal to `text`; empty: there is none.
 constexpr std::string_view reuse_reason_of(std::string_view text) {

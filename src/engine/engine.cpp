@@ -42,13 +42,14 @@ Part& part_with(Router& router, Method Part::* /*method*/) {
 }  // namespace
 
 Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog,
-               std::unique_ptr<kv::ColdStore> cold, const Clock& clock)
+               std::unique_ptr<kv::ColdStore> cold, const Clock& clock, std::unique_ptr<kv::SharedStates> shared)
     : options_(std::move(options)),
       clock_(clock),
       started_at_(clock.now()),
       source_(std::move(source)),
       catalog_(std::move(catalog)),
-      store_(with_engine(options_.store), std::move(cold), clock),
+      shared_(std::move(shared)),
+      store_(with_engine(options_.store), std::move(cold), clock, shared_.get()),
       memory_(std::make_shared<TenantBudget>(options_.limits.queue_bytes_max, "requests in flight", "limits.queue_bytes_max")),
       router_(
           {.limits = options_.limits,
@@ -60,7 +61,8 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
                  if (const auto& kept = options_.image_encoder.kept) {
                    store_.run_later([kept, ids = std::move(ids), is_used = std::move(is_used)] { kept->remove(ids, is_used); });
                  }
-               }},
+               },
+           .shares_states = shared_ != nullptr},
           *source_, *catalog_, store_, preparer_, clock),
       workers_(
           options_, store_, clock,
@@ -100,6 +102,16 @@ void Engine::start() {
     set_thread_name("uma-catalog");
     run_loop(*catalog_);
   });
+  if (shared_) {
+    shared_read_thread_ = std::thread([this] {
+      set_thread_name("uma-shared-in");
+      run_loop(shared_->reader);
+    });
+    shared_write_thread_ = std::thread([this] {
+      set_thread_name("uma-shared-out");
+      run_loop(shared_->writer);
+    });
+  }
   store_thread_ = std::thread([this, sessions = std::move(sessions)] { run_store(sessions); });
   load_model(options_.preload, [this](const Expected<Unit>& loaded) {
     if (!options_.on_loaded) return;
@@ -206,6 +218,7 @@ void Engine::run_store(const std::unordered_set<SessionId>& sessions) {
   store_.open(sessions);
   store_opened_.set_value();
   run_loop(store_);
+  store_.publish_all();
   store_.save_all(clock_.now() + kSaveLimit);
 }
 
@@ -221,6 +234,14 @@ void Engine::stop() {
   workers_.stop();
   store_.close();
   store_thread_.join();
+  if (shared_) {
+    // Before the catalog gives the sessions free.
+    constexpr Duration kPublishLimit = std::chrono::seconds(10);
+    shared_->writer.close(clock_.now() + kPublishLimit);
+    shared_write_thread_.join();
+    shared_->reader.close();
+    shared_read_thread_.join();
+  }
   preparer_.close();
   for (std::thread& thread : preparer_threads_) thread.join();
   // Commits the results of the lanes before the catalog closes.
@@ -485,6 +506,7 @@ MetricsSnapshot Engine::metrics() const {
   MetricsCollector collector(std::move(daemon), router_.waiting_since_us());
   workers_.add_metrics(collector);
   collector.add(store_.stats());
+  if (shared_) collector.add(shared_->stats);
   return collector.finish(clock_.now());
 }
 

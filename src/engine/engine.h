@@ -34,9 +34,10 @@ namespace uma::engine {
 class Engine final : public Service, private WorkerHost {
  public:
   // `cold` stores the states that exceed the memory of the state store, and all states at the end; null: such states are
-  // dropped. `clock` outlives the engine.
+  // dropped. `shared` is where daemons with one catalog find each other's states; null: there is no such store. `clock`
+  // outlives the engine.
   Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog,
-         std::unique_ptr<kv::ColdStore> cold, const Clock& clock);
+         std::unique_ptr<kv::ColdStore> cold, const Clock& clock, std::unique_ptr<kv::SharedStates> shared = nullptr);
   ~Engine() override;
 
   // Starts the threads and the load of the first model; returns at once. Requests are accepted from now on.
@@ -125,6 +126,7 @@ class Engine final : public Service, private WorkerHost {
   const std::unique_ptr<WorkerSource> source_;
   const std::unique_ptr<kv::Catalog> catalog_;
 
+  const std::unique_ptr<kv::SharedStates> shared_;  // Null: states stay here.
   kv::StateStore store_;
   const std::shared_ptr<TenantBudget> memory_;  // Shared with the listeners and their requests.
   Preparer preparer_;
@@ -136,6 +138,8 @@ class Engine final : public Service, private WorkerHost {
   std::thread router_thread_;
   std::vector<std::thread> preparer_threads_;
   std::thread store_thread_;
+  std::thread shared_read_thread_;
+  std::thread shared_write_thread_;
   std::thread catalog_thread_;
   WorkerSet workers_;
 };

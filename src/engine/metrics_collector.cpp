@@ -43,6 +43,7 @@ constexpr CounterSum<LaneStats> kLaneCounters[] = {
     {&LaneStats::hot_hits_total, &MetricsSnapshot::hot_hits_total},
     {&LaneStats::warm_hits_total, &MetricsSnapshot::warm_hits_total},
     {&LaneStats::cold_hits_total, &MetricsSnapshot::cold_hits_total},
+    {&LaneStats::shared_hits_total, &MetricsSnapshot::shared_hits_total},
     {&LaneStats::saved_bytes_total, &MetricsSnapshot::saved_bytes_total},
     {&LaneStats::restored_bytes_total, &MetricsSnapshot::restored_bytes_total},
 };
@@ -78,6 +79,16 @@ constexpr CounterSum<kv::StoreStats> kStoreCounters[] = {
     {&kv::StoreStats::failed_total, &MetricsSnapshot::states_failed_total},
     {&kv::StoreStats::written_bytes_total, &MetricsSnapshot::cold_written_bytes_total},
     {&kv::StoreStats::read_bytes_total, &MetricsSnapshot::cold_read_bytes_total},
+};
+constexpr CounterSum<kv::SharedStats> kSharedCounters[] = {
+    {&kv::SharedStats::lookups_total, &MetricsSnapshot::shared_lookups_total},
+    {&kv::SharedStats::found_total, &MetricsSnapshot::shared_found_total},
+    {&kv::SharedStats::reads_total, &MetricsSnapshot::shared_reads_total},
+    {&kv::SharedStats::read_bytes_total, &MetricsSnapshot::shared_read_bytes_total},
+    {&kv::SharedStats::writes_total, &MetricsSnapshot::shared_writes_total},
+    {&kv::SharedStats::written_bytes_total, &MetricsSnapshot::shared_written_bytes_total},
+    {&kv::SharedStats::failed_total, &MetricsSnapshot::shared_failed_total},
+    {&kv::SharedStats::refused_total, &MetricsSnapshot::shared_refused_total},
 };
 constexpr GaugeSum<kv::StoreStats> kStoreGauges[] = {
     {&kv::StoreStats::warm_states, &MetricsSnapshot::warm_sessions},
@@ -169,6 +180,8 @@ void MetricsCollector::add_histograms(const LaneStats& stats) {
   cold_restore_.add(stats.cold_restore);
   restore_.add(stats.warm_restore);
   restore_.add(stats.cold_restore);
+  shared_restore_.add(stats.shared_restore);
+  restore_.add(stats.shared_restore);
   save_.add(stats.save);
 }
 
@@ -204,6 +217,10 @@ void MetricsCollector::add(const kv::StoreStats& stats) {
   snapshot_.cold_write_ms_avg = quotient(stats.write.sum_ms(), static_cast<double>(stats.write.count()));
 }
 
+void MetricsCollector::add(const kv::SharedStats& stats) {
+  add_sums(snapshot_, stats, kSharedCounters);
+}
+
 MetricsSnapshot MetricsCollector::finish(TimePoint now) {
   finish_ratios();
   finish_times();
@@ -221,6 +238,7 @@ MetricsSnapshot MetricsCollector::finish(TimePoint now) {
   snapshot_.picture_request = picture_request_.snapshot();
   snapshot_.warm_restore = warm_restore_.snapshot();
   snapshot_.cold_restore = cold_restore_.snapshot();
+  snapshot_.shared_restore = shared_restore_.snapshot();
   return std::move(snapshot_);
 }
 
@@ -250,6 +268,7 @@ void MetricsCollector::finish_times() {
   snapshot_.restore_ms_avg = restore_.mean_ms();
   snapshot_.warm_restore_ms_avg = warm_restore_.mean_ms();
   snapshot_.cold_restore_ms_avg = cold_restore_.mean_ms();
+  snapshot_.shared_restore_ms_avg = shared_restore_.mean_ms();
   snapshot_.save_ms_avg = save_.mean_ms();
   snapshot_.image_encode_ms_avg = image_encode_.mean_ms();
   snapshot_.embed_call_ms_avg = embed_call_.mean_ms();

@@ -47,6 +47,7 @@ class MetricsCollector {
   void add(const PictureStats& stats);
   void add(const image::ImageEncoderStats& stats);
   void add(const kv::StoreStats& stats);
+  void add(const kv::SharedStats& stats);
 
   // The complete snapshot. Call it after all add(). `now` is by the clock of the lanes.
   [[nodiscard]] MetricsSnapshot finish(TimePoint now);
@@ -75,7 +76,8 @@ class MetricsCollector {
   std::int64_t last_decode_us_ = 0;
   Totals totals_;
   MergedHistogram image_encode_, inter_token_, ttft_, queue_wait_, decode_call_, prefill_call_, sampling_, restore_,
-      warm_restore_, cold_restore_, save_, handover_, embed_call_, embed_request_, picture_call_, picture_request_;
+      warm_restore_, cold_restore_, shared_restore_, save_, handover_, embed_call_, embed_request_, picture_call_,
+      picture_request_;
 };
 
 }  // namespace uma::engine

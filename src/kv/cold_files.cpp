@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "kv/read_streamed.h"
 #include "kv/state_file.h"
+#include "kv/state_file_io.h"
 
 namespace uma::kv {
 namespace {
@@ -33,16 +34,6 @@ constexpr std::string_view kDamagedEnd = ".kv.damaged";
 constexpr std::size_t kNameDigits = 32;
 constexpr std::size_t kDamagedMax = 16;
 constexpr std::size_t kLogLinesMax = 20;
-constexpr std::size_t kFirstReadBytes = 16'384;  // The whole head of a state of about 4,000 tokens.
-
-std::unexpected<Error> io_failure(const std::string& path, int error_number) {
-  const char* reason = error_number == ELOOP ? "is a symbolic link" : std::strerror(error_number);
-  return fail(ErrorCode::io_failed, std::format("{}: {}", path, reason));
-}
-
-std::unexpected<Error> file_refused(const std::string& path, std::string_view reason) {
-  return fail(ErrorCode::runtime_decode, std::format("{}: {}", path, reason));
-}
 
 bool is_name(std::string_view name) {
   return name.size() == kNameDigits && name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
@@ -55,101 +46,11 @@ std::string_view name_in(std::string_view file, std::string_view end) {
   return is_name(file) ? file : std::string_view();
 }
 
-// Returns 0 or an errno.
-int write_all(int file, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno;
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-  return 0;
-}
-
-// The error for a result of read_all() or read_streamed().
-std::unexpected<Error> read_failure(const std::string& path, int problem) {
-  return problem == ENODATA ? file_refused(path, "truncated while it was read") : io_failure(path, problem);
-}
-
-struct OpenState {
-  UniqueFd file;
-  StateHead head;
-  std::uint64_t head_bytes = 0;
-  std::int64_t last_used_s = 0;
-};
-
-// Opens the file of the state `name` and reads its head.
-Expected<OpenState> open_state(const std::string& path, std::string_view name, bool wants_payload) {
-  OpenState state;
-  // With O_NONBLOCK, opening a special file does not block.
-  state.file = UniqueFd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  struct stat facts{};
-  if (!state.file.is_open() || ::fstat(state.file.get(), &facts) != 0) return io_failure(path, errno);
-  if (!S_ISREG(facts.st_mode)) return fail(ErrorCode::io_failed, std::format("{}: is not a regular file", path));
-  const auto file_bytes = static_cast<std::uint64_t>(facts.st_size);
-  state.last_used_s = modified_at(facts).tv_sec;
-  // Otherwise the system would read ahead beyond the head.
-  if (!wants_payload) expect_random_reads(state.file.get());
-
-  Bytes bytes(std::min<std::uint64_t>(file_bytes, kFirstReadBytes));
-  if (const int problem = read_all(state.file.get(), 0, bytes); problem != 0) return read_failure(path, problem);
-  const auto head_bytes = state_head_bytes(bytes);
-  if (!head_bytes) return file_refused(path, head_bytes.error().message);
-  if (*head_bytes > file_bytes)
-    return file_refused(path, std::format("truncated: it ends after {} bytes, inside its head", file_bytes));
-  const std::size_t have = std::min(bytes.size(), *head_bytes);
-  bytes.resize(*head_bytes);
-  const int problem = read_all(state.file.get(), have, std::span(bytes).subspan(have));
-  if (problem != 0) return read_failure(path, problem);
-
-  auto head = decode_state_head(bytes);
-  if (!head) return file_refused(path, head.error().message);
-  if (head->file_bytes != file_bytes) {
-    return file_refused(path, std::format("{}: it has {} of {} bytes", file_bytes < head->file_bytes ? "truncated" : "damaged",
-                                          file_bytes, head->file_bytes));
-  }
-  if (state_name(head->owner, head->identity, head->tokens) != name)
-    return file_refused(path, "damaged: its name does not match its content");
-  state.head = std::move(*head);
-  state.head_bytes = *head_bytes;
-  return state;
-}
-
 // Whether an older umad wrote the file.
 bool is_older_file(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   std::array<std::byte, kStatePrefixBytes> prefix{};
   return file.is_open() && read_all(file.get(), 0, prefix) == 0 && is_older_state(prefix);
-}
-
-Expected<Snapshot> read_payload(OpenState& state, const std::string& path, BytePool& pool) {
-  Snapshot snapshot{
-      .identity = std::move(state.head.identity), .tokens = std::move(state.head.tokens), .room = {}, .pieces = {}};
-  RunningChecksum checksum(snapshot.identity, snapshot.tokens, state.head.pieces.size());
-  std::uint64_t offset = state.head_bytes;
-  std::int32_t begin = 0;
-  snapshot.pieces.reserve(state.head.pieces.size());
-  for (const StatePieceEntry& entry : state.head.pieces) {
-    SnapshotPiece& piece = snapshot.pieces.emplace_back(begin, entry.end, pool.take(in_blocks(entry.bytes) + kPieceSpareBytes));
-    piece.bytes.resize(in_blocks(entry.bytes));
-    checksum.begin_piece(piece.begin, piece.end, entry.bytes);
-    std::size_t left = entry.bytes;
-    bool is_padded = true;
-    const auto add = [&](std::span<const std::byte> part) {
-      const std::size_t count = std::min(left, part.size());
-      checksum.add(part.first(count));
-      left -= count;
-      is_padded = is_padded && std::ranges::all_of(part.subspan(count), [](std::byte byte) { return byte == std::byte{0}; });
-    };
-    const int problem = read_streamed(state.file.get(), offset, piece.bytes, add);
-    if (problem != 0) return read_failure(path, problem);
-    if (!is_padded) return file_refused(path, "damaged: there are bytes between its pieces");
-    piece.bytes.resize(entry.bytes);
-    offset += in_blocks(entry.bytes);
-    begin = entry.end;
-  }
-  if (checksum.value() != state.head.checksum) return file_refused(path, "damaged: the checksum of the payload is wrong");
-  return snapshot;
 }
 
 }  // namespace
@@ -192,14 +93,9 @@ Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const Snapshot& sna
   UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!file.is_open()) return io_failure(temporary, errno);
 
-  stored.bytes = head.size();
-  int problem = write_all(file.get(), head);
-  for (const SnapshotPiece& piece : snapshot.pieces) {
-    const std::uint64_t padded = in_blocks(piece.bytes.size());
-    stored.bytes += padded;
-    if (problem == 0) problem = write_all(file.get(), piece.bytes);
-    if (problem == 0) problem = write_all(file.get(), std::span(kBlockOfZeros).first(padded - piece.bytes.size()));
-  }
+  const WrittenState written = write_state_file(file.get(), head, snapshot);
+  stored.bytes = written.bytes;
+  int problem = written.problem;
   struct stat facts{};
   if (problem == 0) problem = sync_file_bytes(file.get());
   if (problem == 0 && ::fstat(file.get(), &facts) != 0) problem = errno;
@@ -220,9 +116,9 @@ Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const Snapshot& sna
 
 Expected<Snapshot> ColdFiles::read(const std::string& name, const StateOwner& owner, BytePool& pool) {
   const std::string path = path_of(name);
-  auto state = open_state(path, name, true);
-  if (state && state->head.owner != owner) return file_refused(path, "it belongs to another owner");
-  auto snapshot = state ? read_payload(*state, path, pool) : std::unexpected(std::move(state.error()));
+  auto state = open_state_file(path, name, true);
+  if (state && state->head.owner != owner) return state_refused(path, "it belongs to another owner");
+  auto snapshot = state ? read_state_file(*state, path, pool) : std::unexpected(std::move(state.error()));
   if (!snapshot && snapshot.error().code == ErrorCode::runtime_decode) {
     set_aside(name);
     prune_damaged();
@@ -251,7 +147,7 @@ Expected<std::vector<ColdHead>> ColdFiles::list() {
   std::size_t refused_count = 0;
   std::size_t older_count = 0;
   for (std::string& name : *found) {
-    auto state = open_state(path_of(name), name, false);
+    auto state = open_state_file(path_of(name), name, false);
     if (state) {
       heads.push_back({.name = std::move(name),
                        .owner = std::move(state->head.owner),

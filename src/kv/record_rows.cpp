@@ -41,11 +41,11 @@ std::int64_t number_of(FinishReason reason) {
   return static_cast<std::int64_t>(reason);
 }
 
-constexpr std::int64_t kTierMax = static_cast<std::int64_t>(Tier::cold);
+constexpr std::int64_t kTierMax = static_cast<std::int64_t>(Tier::shared);
 
 std::int64_t number_of(Tier tier) {
   static_assert(static_cast<int>(Tier::none) == 0 && static_cast<int>(Tier::hot) == 1 && static_cast<int>(Tier::warm) == 2 &&
-                static_cast<int>(Tier::cold) == 3);
+                static_cast<int>(Tier::cold) == 3 && static_cast<int>(Tier::shared) == 4);
   return static_cast<std::int64_t>(tier);
 }
 

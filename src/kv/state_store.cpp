@@ -22,6 +22,8 @@ constexpr double kMegabyte = 1e6;
 constexpr double kReadMs = 2;           // Approximate time of a read before the first byte.
 constexpr std::uint64_t kPoolPart = 8;  // Share of the memory for states.
 constexpr std::uint64_t kPoolBytesMax = std::uint64_t{1} << 30;
+// For so long it is remembered that the shared store has a state. A session that is taken again is looked up again.
+constexpr Duration kSharedKnown = std::chrono::minutes(10);
 constexpr Duration kReadPatience = std::chrono::seconds(2);  // Time to wait for memory in use.
 constexpr Duration kReadAgain = std::chrono::milliseconds(5);
 // This share of the memory may additionally be on its way to disk until limit_memory() sets a limit.
@@ -33,10 +35,11 @@ Error gone() {
 
 }  // namespace
 
-StateStore::StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, const Clock& clock)
+StateStore::StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, const Clock& clock, SharedStates* shared)
     : options_(std::move(options)),
       cold_(std::move(cold)),
       clock_(clock),
+      shared_(shared),
       maintenance_at_(clock.now()),
       pool_(std::min(options_.warm_bytes_max / kPoolPart, kPoolBytesMax)),
       table_(options_.eviction, clock, stats_),
@@ -96,15 +99,18 @@ std::optional<StoredMatch> StateStore::find(const PrefixQuery& query, std::span<
   const auto best = table_.find(query, chain);
   if (!best) return std::nullopt;
   const Entry& entry = *table_.find(best->id);
-  const std::uint64_t bytes = entry.snapshot ? entry.warm_bytes() : entry.file_bytes;
-  return StoredMatch{
-      .id = best->id,
-      .tokens_count = static_cast<std::int32_t>(best->tokens_count),
-      .tokens_stored = static_cast<std::int32_t>(entry.tokens.size()),
-      .tier = entry.snapshot ? Tier::warm : Tier::cold,
-      .bytes = bytes,
-      .fetch_ms = entry.snapshot ? 0 : kReadMs + read_ms_per_mb_ * static_cast<double>(queued_bytes_ + bytes) / kMegabyte,
-      .is_own = !query.session.empty() && entry.owner.session == query.session};
+  const std::uint64_t bytes = entry.snapshot ? entry.warm_bytes() : entry.bytes_to_read();
+  const Tier tier = entry.tier();
+  return StoredMatch{.id = best->id,
+                     .tokens_count = static_cast<std::int32_t>(best->tokens_count),
+                     .tokens_stored = static_cast<std::int32_t>(entry.tokens.size()),
+                     .tier = tier,
+                     .bytes = bytes,
+                     .fetch_ms = tier == Tier::warm ? 0
+                                 : tier == Tier::shared
+                                     ? shared_->reader.read_ms(bytes)
+                                     : kReadMs + read_ms_per_mb_ * static_cast<double>(queued_bytes_ + bytes) / kMegabyte,
+                     .is_own = !query.session.empty() && entry.owner.session == query.session};
 }
 
 SnapshotPtr StateStore::take(StateId id) {
@@ -134,7 +140,7 @@ void StateStore::fetch(StateId id, OnFetched on_fetched) {
   {
     const MutexLock lock(mutex_);
     const Entry* const entry = table_.find(id);
-    if (entry != nullptr && !entry->snapshot) bytes = entry->file_bytes;
+    if (entry != nullptr && !entry->snapshot) bytes = entry->file_bytes;  // The shared store has a queue of its own.
     queued_bytes_ += bytes;
   }
   inbox_.push({.kind = JobKind::read, .id = id, .bytes = bytes, .on_fetched = std::move(on_fetched)});
@@ -205,7 +211,7 @@ SessionStates StateStore::states_of(const SessionId& session) const {
     states.cold_bytes += table_.find(id)->file_bytes;
   }
   const Entry& newest = *table_.find(owned.back());
-  if (newest.family->second.is_joined && !newest.is_forgotten) states.tier = newest.snapshot ? Tier::warm : Tier::cold;
+  if (newest.family->second.is_joined && !newest.is_forgotten) states.tier = newest.tier();
   return states;
 }
 
@@ -377,15 +383,19 @@ void StateStore::maintain() {
   const MutexLock lock(mutex_);
   std::vector<StateId> expired;
   std::vector<StateId> idle;
+  std::vector<StateId> elsewhere;
   for (const auto& [id, entry] : table_.entries()) {
     if (entry.is_busy) continue;
     const Duration unused = clock_.now() - entry.last_used;
-    if (options_.ttl > Duration(0) && unused >= options_.ttl) {
+    if (entry.is_shared_only()) {
+      if (unused >= kSharedKnown) elsewhere.push_back(id);
+    } else if (options_.ttl > Duration(0) && unused >= options_.ttl) {
       expired.push_back(id);
     } else if (entry.snapshot && unused >= options_.archive_after) {
       idle.push_back(id);
     }
   }
+  for (const StateId id : elsewhere) remove(id);
   for (const StateId id : expired) remove(id);
   stats_.expired_total.add(expired.size());
   if (!expired.empty()) log_info("kv: removed {} states that were unused for kv.ttl", expired.size());
@@ -480,13 +490,33 @@ void StateStore::read(Job job) {
   {
     const MutexLock lock(mutex_);
     const Entry* const entry = table_.find(job.id);
-    if (entry != nullptr && !entry->snapshot) bytes = entry->file_bytes;
+    if (entry != nullptr) bytes = entry->bytes_to_read();
+    // The shared store's thread reads it for another request already, in a bounded time.
+    if (bytes > 0 && entry->is_busy) return waiting_reads_.push_back(std::move(job));
   }
   const std::uint64_t most = bytes + bytes / 4;  // Upper bound of room_for() for its pieces.
   auto room = bytes > 0 ? make_room(most, GiveWay::by_disk) : ByteBudget::Share();
   if (room) {
-    auto snapshot = read(job.id, std::move(*room));
-    return end_read(std::move(job), std::move(snapshot));
+    auto reading = begin_read(job.id);
+    if (!reading) return end_read(std::move(job), std::unexpected(reading.error()));
+    if (reading->snapshot) return end_read(std::move(job), std::move(reading->snapshot));
+    const StateId id = job.id;
+    if (reading->file.empty()) {
+      const std::string from = reading->shared.name;
+      return shared_->reader.read(
+          std::move(reading->shared), pool_,
+          [this, from, id, job = std::move(job), room = std::move(*room)](Expected<Snapshot> snapshot, double ms) mutable {
+            auto accepted = accept_read(id, std::move(snapshot), std::move(room), from, ms);
+            end_read(std::move(job), std::move(accepted));
+          });
+    }
+    const TimePoint began = clock_.now();
+    auto snapshot = contain([&] { return cold_->read(reading->file, reading->owner, pool_); });
+    const TimePoint ended = clock_.now();
+    if (snapshot) cold_->touch(reading->file);
+    record_span(kReadSpan, began, ended, {snapshot ? static_cast<std::int64_t>(snapshot->bytes()) : 0});
+    auto accepted = accept_read(id, std::move(snapshot), std::move(*room), reading->file, to_ms(ended - began));
+    return end_read(std::move(job), std::move(accepted));
   }
   if (job.began == kNever) job.began = clock_.now();
   if (most > pool_.bytes_max() || clock_.now() >= job.began + kReadPatience) {
@@ -503,46 +533,49 @@ void StateStore::end_read(Job job, Expected<SnapshotPtr> snapshot) {
   if (job.on_fetched) job.on_fetched(std::move(snapshot));
 }
 
-Expected<SnapshotPtr> StateStore::read(StateId id, ByteBudget::Share room) {
-  std::string file;
-  StateOwner owner;
-  {
-    const MutexLock lock(mutex_);
-    Entry* const entry = table_.find(id);
-    if (entry == nullptr || entry->is_forgotten) return std::unexpected(gone());
-    entry->last_used = clock_.now();
-    ++entry->uses;
-    if (entry->snapshot) return entry->snapshot;
-    entry->is_busy = true;
-    file = entry->file;
-    owner = entry->owner;
-  }
-  const TimePoint began = clock_.now();
-  auto snapshot = contain([&] { return cold_->read(file, owner, pool_); });
-  const TimePoint ended = clock_.now();
-  const double ms = to_ms(ended - began);
-  if (snapshot) cold_->touch(file);
-  if (snapshot) stats_.read_bytes_total.add((*snapshot).bytes());
-  record_span(kReadSpan, began, ended, {snapshot ? static_cast<std::int64_t>(snapshot->bytes()) : 0});
+Expected<StateStore::Reading> StateStore::begin_read(StateId id) {
+  const MutexLock lock(mutex_);
+  Entry* const entry = table_.find(id);
+  if (entry == nullptr || entry->is_forgotten) return std::unexpected(gone());
+  entry->last_used = clock_.now();
+  ++entry->uses;
+  Reading reading;
+  reading.snapshot = entry->snapshot;
+  if (reading.snapshot) return reading;
+  entry->is_busy = true;
+  reading.file = entry->file;
+  reading.owner = entry->owner;
+  reading.shared.name = entry->shared;
+  reading.shared.owner = entry->owner;
+  reading.shared.bytes = entry->shared_bytes;
+  return reading;
+}
 
+// Takes a state that was read, in `ms`, or why it could not be read.
+Expected<SnapshotPtr> StateStore::accept_read(StateId id, Expected<Snapshot> snapshot, ByteBudget::Share room,
+                                              const std::string& from, double ms) {
   const MutexLock lock(mutex_);
   Entry& entry = table_.at(id);
+  const bool is_file = !entry.file.empty();
   if (snapshot && (snapshot->identity != entry.family->first || snapshot->tokens != entry.tokens)) {
     snapshot =
-        fail(ErrorCode::runtime_decode, std::format("stored state {}: its content is not the one that was written", file));
+        fail(ErrorCode::runtime_decode, std::format("stored state {}: its content is not the one that was written", from));
   }
   if (!snapshot) {
     log_warning("kv: a stored state of {} tokens cannot be used: {}", entry.tokens.size(), snapshot.error().message);
-    stats_.failed_total.add();
+    if (is_file) stats_.failed_total.add();
     entry.is_forgotten = true;
     end_busy(id, false);
     return std::unexpected(snapshot.error());
   }
-  stats_.read.record_ms(ms);
   room.correct(snapshot->bytes());
   snapshot->room = std::move(room);
   SnapshotPtr read = share_snapshot(std::move(*snapshot), pool_);
-  read_ms_per_mb_ += (ms * kMegabyte / static_cast<double>(std::max<std::size_t>(1, read->bytes())) - read_ms_per_mb_) / 4;
+  if (is_file) {
+    stats_.read.record_ms(ms);
+    stats_.read_bytes_total.add(read->bytes());
+    read_ms_per_mb_ += (ms * kMegabyte / static_cast<double>(std::max<std::size_t>(1, read->bytes())) - read_ms_per_mb_) / 4;
+  }
   table_.set_snapshot(entry, read);
   end_busy(id, false);
   return read;
@@ -572,6 +605,127 @@ void StateStore::save_all(TimePoint deadline) {
     ++saved;
   }
   if (!unsaved.empty()) log_info("kv: wrote {} of {} states in memory to disk", saved, unsaved.size());
+}
+
+// --- The shared store
+
+void StateStore::look_up(const TenantId& tenant, const SessionId& session, MoveOnlyFunction<void()> then) {
+  if (shared_ == nullptr) return then();
+  std::vector<std::string> identities;
+  {
+    const MutexLock lock(mutex_);
+    identities = table_.joined_identities();
+  }
+  shared_->reader.look_up(tenant, session, std::move(identities),
+                          [this, session, then = std::move(then)](std::vector<ColdHead> heads) mutable {
+                            run_noting([&] { add_shared(session, std::move(heads)); });
+                            then();
+                          });
+}
+
+// Takes the result of a lookup in place of the one before it.
+void StateStore::add_shared(const SessionId& session, std::vector<ColdHead> heads) {
+  const MutexLock lock(mutex_);
+  const auto owned = table_.of_session(session);
+  for (const StateId id : std::vector(owned.begin(), owned.end())) {
+    const Entry& entry = table_.at(id);
+    if (entry.is_shared_only() && !entry.is_busy) remove(id);
+  }
+  for (ColdHead& head : heads) {
+    const auto family = table_.family_of(std::move(head.identity));
+    const auto known = table_.of_session(session);
+    const auto is_known = [&](StateId id) REQUIRES_LOCK(mutex_) {
+      const Entry& entry = table_.at(id);
+      return entry.family == family && entry.tokens == head.tokens;
+    };
+    if (head.tokens.empty() || std::ranges::any_of(known, is_known)) continue;
+    Entry entry;
+    entry.owner = std::move(head.owner);
+    entry.family = family;
+    entry.tokens = std::move(head.tokens);
+    entry.shared = std::move(head.name);
+    entry.shared_bytes = head.bytes;
+    entry.last_used = clock_.now();
+    table_.add(std::move(entry));
+  }
+}
+
+// Null: the session has no state that contexts here could load.
+const StateStore::Entry* StateStore::newest_usable(const SessionId& session, StateId& id) const {
+  const auto owned = table_.of_session(session);
+  for (auto next = owned.rbegin(); next != owned.rend(); ++next) {
+    const Entry& entry = *table_.find(*next);
+    if (!entry.family->second.is_joined || entry.is_forgotten) continue;
+    id = *next;
+    return &entry;
+  }
+  return nullptr;
+}
+
+void StateStore::publish(const SessionId& session, SharedWriter::Urgency urgency, MoveOnlyFunction<void()> then) {
+  StateId id = 0;
+  StateOwner owner;
+  SnapshotPtr snapshot;
+  {
+    const MutexLock lock(mutex_);
+    const Entry* const entry = shared_ == nullptr ? nullptr : newest_usable(session, id);
+    if (entry == nullptr || !entry->shared.empty() || entry->tokens.size() < options_.cold_tokens_min) id = 0;
+    if (id != 0) {
+      owner = entry->owner;
+      snapshot = entry->snapshot;
+    }
+  }
+  if (id == 0) return then();
+  if (snapshot) return write_shared(id, std::move(owner), std::move(snapshot), urgency, std::move(then));
+  fetch(id, [this, id, owner = std::move(owner), urgency, then = std::move(then)](Expected<SnapshotPtr> read) mutable {
+    if (!read) return then();
+    write_shared(id, std::move(owner), std::move(*read), urgency, std::move(then));
+  });
+}
+
+void StateStore::write_shared(StateId id, StateOwner owner, SnapshotPtr snapshot, SharedWriter::Urgency urgency,
+                              MoveOnlyFunction<void()> then) {
+  shared_->writer.write(
+      std::move(owner), [snapshot = std::move(snapshot)]() mutable { return std::exchange(snapshot, nullptr); }, urgency,
+      [this, id, then = std::move(then)](Expected<ColdHead> written) mutable {
+        if (written) {
+          const MutexLock lock(mutex_);
+          if (Entry* const entry = table_.find(id); entry != nullptr && entry->tokens == written->tokens) {
+            entry->shared = std::move(written->name);
+            entry->shared_bytes = written->bytes;
+          }
+        }
+        then();
+      });
+}
+
+void StateStore::let_go(const SessionId& session) {
+  if (shared_ == nullptr) return;
+  const MutexLock lock(mutex_);
+  for (const StateId id : table_.of_session(session)) table_.at(id).is_let_go = true;
+}
+
+// A snapshot is held when its turn has come, so that the disk's store may go on freeing memory.
+void StateStore::publish_all() {
+  if (shared_ == nullptr) return;
+  const MutexLock lock(mutex_);
+  std::vector<std::pair<double, StateId>> unsaved;
+  for (const auto& [id, entry] : table_.entries()) {
+    StateId newest = 0;
+    if (entry.owner.session.empty() || !entry.snapshot || !entry.shared.empty() || entry.is_let_go) continue;
+    if (entry.tokens.size() < options_.cold_tokens_min || newest_usable(entry.owner.session, newest) != &entry) continue;
+    unsaved.emplace_back(value_of(table_.view_of(id, entry, entry.warm_bytes())), id);
+  }
+  std::ranges::sort(unsaved, std::greater());
+  for (const auto& [value, id] : unsaved) {
+    shared_->writer.write(
+        table_.at(id).owner, [this, id] { return hold(id); }, SharedWriter::Urgency::soon, [](const Expected<ColdHead>&) {});
+  }
+  if (!unsaved.empty()) log_info("kv: {} states in memory are written to the shared store", unsaved.size());
+}
+
+void StateStore::remove_shared(const TenantId& tenant, const SessionId& session) {
+  if (shared_ != nullptr) shared_->writer.remove(tenant, session);
 }
 
 void StateStore::check_invariants() const {

@@ -16,8 +16,12 @@
 // Tenants share a tier equally: space is taken from tenants that use more than the tier's limit divided by the number of
 // tenants with states there, and among their states from the least valuable one (docs/decisions/0020).
 //
+// With a shared store (SharedStates) a state may also be where other daemons find it. look_up() makes entries of what they have
+// stored there, publish() stores a state there for them. Its two threads call back into this class.
+//
 // The class is large because both tiers share one table, one lock and one limit, and because any thread may use it: every lane,
-// the router and the pool call it. What needs no lock is elsewhere: StateTable, tier_policy.h, ColdStore, PoolPreparation.
+// the router and the pool call it. What needs no lock is elsewhere: StateTable, tier_policy.h, ColdStore, SharedStates,
+// PoolPreparation.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +44,7 @@
 #include "core/usage.h"
 #include "kv/cold_store.h"
 #include "kv/pool_preparation.h"
+#include "kv/shared_states.h"
 #include "kv/snapshot.h"
 #include "kv/state_owner.h"
 #include "kv/state_table.h"
@@ -92,8 +97,9 @@ class StateStore {
  public:
   using OnFetched = MoveOnlyFunction<void(Expected<SnapshotPtr>)>;
 
-  // Without `cold`, states that do not fit memory are dropped. `clock` outlives the store.
-  StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, const Clock& clock);
+  // Without `cold`, states that do not fit memory are dropped; without `shared`, they stay on this daemon. `clock` outlives the
+  // store, and so does `shared`, whose threads have ended when the store is destroyed.
+  StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, const Clock& clock, SharedStates* shared = nullptr);
   ~StateStore();
 
   // --- Any thread.
@@ -133,6 +139,18 @@ class StateStore {
   void discard(StateId id);
   // Removes the states of a deleted session.
   void forget(const SessionId& session);
+  // Looks for the states that other daemons have stored for a session, and makes entries of those that fit contexts here. Calls
+  // back exactly once, from any thread.
+  void look_up(const TenantId& tenant, const SessionId& session, MoveOnlyFunction<void()> then);
+  // Stores the session's newest state where other daemons find it, unless it is there already. Calls back exactly once, from
+  // any thread: also if that is not possible.
+  void publish(const SessionId& session, SharedWriter::Urgency urgency, MoveOnlyFunction<void()> then);
+  // The session may be continued by another daemon from now on: publish_all() leaves its states out.
+  void let_go(const SessionId& session);
+  // Stores the newest states of all other sessions where other daemons find them, the most valuable first.
+  void publish_all();
+  // Removes the states that are stored for other daemons.
+  void remove_shared(const TenantId& tenant, const SessionId& session);
   // Describes the stored states of a session.
   [[nodiscard]] SessionStates states_of(const SessionId& session) const;
   [[nodiscard]] const StoreStats& stats() const { return stats_; }
@@ -202,12 +220,26 @@ class StateStore {
   void write(StateId id);
   void read(Job job);
   void end_read(Job job, Expected<SnapshotPtr> snapshot);
-  [[nodiscard]] Expected<SnapshotPtr> read(StateId id, ByteBudget::Share room);
+  // The place of a state that is being read, which is busy meanwhile.
+  struct Reading {
+    std::string file;
+    ColdHead shared;  // If `file` is empty.
+    StateOwner owner;
+    SnapshotPtr snapshot;  // It is in memory already.
+  };
+  [[nodiscard]] Expected<Reading> begin_read(StateId id);
+  [[nodiscard]] Expected<SnapshotPtr> accept_read(StateId id, Expected<Snapshot> snapshot, ByteBudget::Share room,
+                                                  const std::string& from, double ms);
+  void add_shared(const SessionId& session, std::vector<ColdHead> heads);
+  [[nodiscard]] const Entry* newest_usable(const SessionId& session, StateId& id) const REQUIRES_LOCK(mutex_);
+  void write_shared(StateId id, StateOwner owner, SnapshotPtr snapshot, SharedWriter::Urgency urgency,
+                    MoveOnlyFunction<void()> then);
 
   // Constant after construction.
   const StoreOptions options_;
   const std::unique_ptr<ColdStore> cold_;
   const Clock& clock_;
+  SharedStates* const shared_;
 
   // Owned by the store's thread.
   std::vector<Job> taken_;

@@ -66,6 +66,14 @@ std::ptrdiff_t StateTable::join(const std::string& identity, bool can_cut) {
   return outdated;
 }
 
+std::vector<std::string> StateTable::joined_identities() const {
+  std::vector<std::string> joined;
+  for (const auto& [identity, family] : families_) {
+    if (family.is_joined) joined.push_back(identity);
+  }
+  return joined;
+}
+
 // --- Entries
 
 // Called after bytes were added to a tier, and before bytes are removed.
@@ -83,7 +91,7 @@ void StateTable::count(const Entry& entry, Place place, std::uint64_t bytes, boo
 }
 
 StateId StateTable::add(Entry entry) {
-  UMA_CHECK(!entry.tokens.empty() && (entry.snapshot || !entry.file.empty()));
+  UMA_CHECK(!entry.tokens.empty() && (entry.snapshot || !entry.file.empty() || !entry.shared.empty()));
   const StateId id = ++last_id_;
   const Entry& added = entries_.emplace(id, std::move(entry)).first->second;
   index_.add(id, scope_of(added.family->second.id, added.owner), added.tokens);
@@ -128,7 +136,7 @@ std::string StateTable::remove(StateId id) {
 void StateTable::drop_snapshot(StateId id) {
   Entry& entry = entries_.at(id);
   UMA_CHECK(entry.snapshot && !entry.is_busy);
-  if (entry.file.empty()) {
+  if (entry.file.empty() && entry.shared.empty()) {
     (void)remove(id);  // It has no file.
     return;
   }
@@ -265,7 +273,7 @@ std::optional<StateView> StateTable::least_valuable_of(const TenantId& tenant) c
   std::vector<StateView> views;
   std::vector<StateView> copies;
   for (const auto& [id, entry] : entries_) {
-    if (entry.is_busy || entry.owner.tenant != tenant) continue;
+    if (entry.is_busy || entry.is_shared_only() || entry.owner.tenant != tenant) continue;
     const bool is_copy = entry.snapshot && !entry.file.empty();
     (is_copy ? copies : views).push_back(view_of(id, entry, entry.warm_bytes() + entry.file_bytes));
   }
@@ -277,10 +285,12 @@ void StateTable::check_invariants() const {
   std::map<TenantId, TierBytes> taken;
   TierBytes all;
   for (const auto& [id, entry] : entries_) {
-    UMA_CHECK(entry.snapshot || !entry.file.empty());
+    UMA_CHECK(entry.snapshot || !entry.file.empty() || !entry.shared.empty());
+    UMA_CHECK(entry.shared.empty() == (entry.shared_bytes == 0));
     UMA_CHECK(!entry.snapshot || entry.snapshot->tokens == entry.tokens);
     UMA_CHECK(!entry.is_forgotten || entry.is_busy);
     UMA_CHECK(entry.file.empty() == (entry.file_bytes == 0));
+    if (entry.is_shared_only()) continue;  // Its bytes are not here.
     for (TierBytes* const bytes : {&taken[entry.owner.tenant], &all}) {
       bytes->warm += entry.warm_bytes();
       bytes->cold += entry.file_bytes;

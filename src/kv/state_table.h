@@ -1,8 +1,9 @@
 // The table of stored states: owners, tokens, families, tiers, and the bytes in each tier. Pure bookkeeping: a change returns
 // the names of files that are not needed any more. Not thread-safe.
 //
-// Invariants, checked by check_invariants(): (1) An entry is warm, cold or both. (2) The bytes of a tier, and of a tenant in
-// it, are the sum of the entries' bytes. (3) Every entry of a session is found by that session, oldest first.
+// Invariants, checked by check_invariants(): (1) An entry is warm, cold, shared, or several of these. (2) The bytes of a tier,
+// and of a tenant in it, are the sum of the entries' bytes. (3) Every entry of a session is found by that session, oldest
+// first.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 
 #include "base/clock.h"
 #include "core/ids.h"
+#include "core/usage.h"
 #include "kv/prefix_index.h"
 #include "kv/snapshot.h"
 #include "kv/state_owner.h"
@@ -50,9 +52,12 @@ class StateTable {
     StateOwner owner;
     Families::const_pointer family = nullptr;  // See family_of().
     std::vector<Token> tokens;
-    SnapshotPtr snapshot;  // Null: cold.
-    std::string file;      // Empty: warm only.
+    SnapshotPtr snapshot;  // Null: cold or shared.
+    std::string file;      // Empty: not cold.
     std::uint64_t file_bytes = 0;
+    std::string shared;  // Its name in the shared store, from which it may vanish; empty: it is not there.
+    std::uint64_t shared_bytes = 0;
+    bool is_let_go = false;  // Another daemon may have continued its session: it is not written to the shared store.
     std::uint32_t uses = 0;
     TimePoint last_used{};
     bool is_busy = false;       // The store's thread is writing or reading it.
@@ -60,6 +65,10 @@ class StateTable {
     bool must_leave = false;    // A claim waits for its memory, so it leaves memory even if the disk has no space.
 
     [[nodiscard]] std::uint64_t warm_bytes() const { return snapshot ? snapshot->bytes() : 0; }
+    [[nodiscard]] bool is_shared_only() const { return !snapshot && file.empty(); }
+    [[nodiscard]] Tier tier() const { return snapshot ? Tier::warm : file.empty() ? Tier::shared : Tier::cold; }
+    // The size of what is read to have it in memory.
+    [[nodiscard]] std::uint64_t bytes_to_read() const { return snapshot ? 0 : file.empty() ? shared_bytes : file_bytes; }
   };
   using Entries = std::unordered_map<StateId, Entry>;
   enum class Place : std::uint8_t { memory, disk };
@@ -84,6 +93,9 @@ class StateTable {
   // until now.
   std::ptrdiff_t join(const std::string& identity, bool can_cut);
 
+  // The identities of contexts that exist.
+  [[nodiscard]] std::vector<std::string> joined_identities() const;
+
   // --- Entries
   StateId add(Entry entry);
   [[nodiscard]] Entry* find(StateId id);
@@ -96,7 +108,7 @@ class StateTable {
   // Removes an entry with its memory, or marks a busy entry for later removal. Returns its file; empty: it has none, or still
   // needs it.
   [[nodiscard]] std::string remove(StateId id);
-  // Frees the memory of an entry that is not busy. An entry without a file is removed.
+  // Frees the memory of an entry that is not busy. An entry that is nowhere else is removed.
   void drop_snapshot(StateId id);
   // Makes the entry warm only. Returns its former file.
   [[nodiscard]] std::string drop_file(Entry& entry);

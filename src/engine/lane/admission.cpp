@@ -184,6 +184,7 @@ bool Admission::waits_for_another(Sequence& sequence) const {
 void Admission::begin_fetch(Sequence& sequence, const PrefixHit& hit) {
   sequence.resume.reading_since = parts_.clock.now();
   sequence.resume.is_own = hit.stored.is_own;
+  sequence.resume.tier = hit.stored.tier;
   parts_.options.store->fetch(
       hit.stored.id, [inbox = parts_.inbox, id = sequence.job.id, state = hit.stored.id](Expected<kv::SnapshotPtr> snapshot) {
         inbox->push(FetchReport{.id = id, .state = state, .snapshot = std::move(snapshot)});

@@ -39,7 +39,7 @@ void CellTidier::charge(std::int32_t rows, double ms) {
 }
 
 bool CellTidier::advance() {
-  if (!is_enabled_ || (!eviction_.is_storing() && rent_ms_ <= 0)) return false;
+  if (!eviction_.is_storing() && (!is_enabled_ || rent_ms_ <= 0)) return false;
   try {
     return work();
   } catch (...) {

@@ -274,6 +274,12 @@ void Lane::run(SaveCommand& command) {
   command.then();
 }
 
+void Lane::run(CopyCommand& command) {
+  const auto slot = slots_.find_of(command.session);
+  if (!slot || slots_[*slot].is_running || slots_[*slot].is_empty()) return command.then();
+  eviction_.begin_copy(*slot, std::move(command.then));
+}
+
 void Lane::run(PrefillReport& report) {
   contain(report.id, [&](Sequence*) { offload_.accept(std::move(report)); });
 }

@@ -112,6 +112,7 @@ class Lane {
   void run(const CancelCommand& command);
   void run(const ForgetCommand& command);
   void run(SaveCommand& command);
+  void run(CopyCommand& command);
   void run(PrefillReport& report);
   void run(FetchReport& report);
   void run(const EncodedReport& report) { images_.accept_encoded(report); }

@@ -30,13 +30,19 @@ struct SaveCommand {
   SessionId session;
   MoveOnlyFunction<void()> then;
 };
+// Copies the session's cells to the store piece by piece, beside the streams, if there is memory for it without evicting others
+// for good, and unless a reply begins in them meanwhile; then calls `then`.
+struct CopyCommand {
+  SessionId session;
+  MoveOnlyFunction<void()> then;
+};
 // The stored state that a waiting request resumes from has been read, or reading has failed.
 struct FetchReport {
   RequestId id;
   kv::StateId state = 0;
   Expected<kv::SnapshotPtr> snapshot;
 };
-using LaneCommand =
-    std::variant<StartCommand, CancelCommand, ForgetCommand, SaveCommand, PrefillReport, FetchReport, EncodedReport>;
+using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, SaveCommand, CopyCommand, PrefillReport,
+                                 FetchReport, EncodedReport>;
 
 }  // namespace uma::engine

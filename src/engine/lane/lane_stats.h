@@ -38,6 +38,7 @@ struct LaneStats {
   Counter hot_hits_total;
   Counter warm_hits_total;
   Counter cold_hits_total;
+  Counter shared_hits_total;
   Counter saved_bytes_total;     // Copied out of the context.
   Counter restored_bytes_total;  // Copied into the context.
 
@@ -59,6 +60,7 @@ struct LaneStats {
   LatencyHistogram sampling;
   LatencyHistogram warm_restore;                 // Loading states that were in memory.
   LatencyHistogram cold_restore;                 // Reading and loading states that were on disk.
+  LatencyHistogram shared_restore;               // The same for states that another daemon has stored.
   LatencyHistogram save;                         // Saving states that left the context.
   LatencyHistogram handover;                     // Loading finished prompts into the decode lane's context.
   std::atomic<double> bytes_moved_per_token{0};  // Estimate for the last decode call.

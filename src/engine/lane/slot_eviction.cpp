@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/thrown.h"
 #include "base/trace.h"
 #include "engine/lane/state_transfer.h"
 #include "kv/tier_policy.h"
@@ -138,6 +139,15 @@ std::optional<std::size_t> SlotEviction::find_idle(std::size_t tokens) const {
 }
 
 bool SlotEviction::begin_store(std::size_t index) {
+  return begin_saving(index);
+}
+
+void SlotEviction::begin_copy(std::size_t index, MoveOnlyFunction<void()> then) {
+  if (parts_.options.store == nullptr || !is_worth_storing(parts_.slots[index]) || !begin_saving(index)) return then();
+  storing_->then = std::move(then);
+}
+
+bool SlotEviction::begin_saving(std::size_t index) {
   const Slot& slot = parts_.slots[index];
   const std::uint64_t bytes = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index));
   if (!parts_.options.store->has_place_for(slot.owner.tenant, slot.tokens.size(), bytes)) return false;
@@ -162,17 +172,22 @@ void SlotEviction::continue_store(TimePoint until) {
     return give_up_store();
   }
   if (!storing_->save.is_complete()) return;
-  log_debug("lane {}: {} tokens of the idle slot {} have left the context", parts_.options.index, slot.tokens.size(), index);
+  log_debug("lane {}: {} tokens of the idle slot {} are in the store", parts_.options.index, slot.tokens.size(), index);
   kv::Snapshot snapshot = storing_->save.take(parts_.pool);
+  MoveOnlyFunction<void()> then = std::move(storing_->then);
   storing_.reset();
   parts_.options.store->put(slot.owner, std::move(snapshot));
+  if (then) return then();
   parts_.slots.clear(index);
   parts_.stats.idle_stored_total.add();
 }
 
 void SlotEviction::give_up_store() {
-  if (storing_) (void)storing_->save.give_up(parts_.pool);
+  if (!storing_) return;
+  (void)storing_->save.give_up(parts_.pool);
+  MoveOnlyFunction<void()> then = std::move(storing_->then);
   storing_.reset();
+  if (then) run_noting(then);
 }
 
 std::optional<std::size_t> SlotEviction::least_valuable_slot(std::size_t reused, std::size_t kept) const {

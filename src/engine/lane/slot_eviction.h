@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/clock.h"
+#include "base/move_only_function.h"
 #include "core/ids.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/state_transfer.h"
@@ -36,8 +37,12 @@ class SlotEviction {
   [[nodiscard]] std::optional<std::size_t> find_idle(std::size_t tokens) const;
   // Begins to store the state of an idle slot piece by piece. False: memory or the store have no place for it now.
   [[nodiscard]] bool begin_store(std::size_t index);
+  // Begins to copy the state of an idle slot to the store piece by piece, and calls `then` when that has ended, in whatever
+  // way.
+  void begin_copy(std::size_t index, MoveOnlyFunction<void()> then);
   [[nodiscard]] bool is_storing() const { return storing_.has_value(); }
-  // Saves at least one piece. After the last one the slot is freed. Gives up if the slot was used meanwhile.
+  // Saves at least one piece. After the last one the slot is freed, unless it is a copy. Gives up if the slot was used
+  // meanwhile.
   void continue_store(TimePoint until);
   // Gives up, and returns the memory. Every other state that leaves the context goes first.
   void give_up_store();
@@ -61,6 +66,7 @@ class SlotEviction {
     TimePoint last_used{};
     SessionId session;
     SequenceSave save;
+    MoveOnlyFunction<void()> then = nullptr;  // Set: it is a copy, and the slot stays.
   };
 
   [[nodiscard]] std::optional<std::size_t> least_valuable(const std::function<bool(std::size_t)>& may_go) const;
@@ -70,6 +76,7 @@ class SlotEviction {
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::size_t index, kv::GiveWay how);
   void store(std::size_t index, ByteBudget::Share reserved);
   void report_not_stored(std::size_t index);
+  [[nodiscard]] bool begin_saving(std::size_t index);
 
   const LaneParts& parts_;
   std::optional<Storing> storing_;

@@ -137,5 +137,56 @@ TEST_F(SlotEvictionTest, ShortPromptsWithACommonBeginningTakeEachOthersSlotNotAL
   EXPECT_GE(ask(4, history + "and now?", "").usage.reused_tokens, 100);
 }
 
+// --- Copies for other daemons
+
+TEST_F(SlotEvictionTest, ACopyOfAnIdleConversationIsStoredAndTheConversationStays) {
+  make_with_store({.cells = 256, .sequences = 2});
+  ask(1, kPrompt, "s");
+  int called_count = 0;
+  lane_->post(CopyCommand{SessionId{"s"}, [&] { ++called_count; }});
+  run();
+  EXPECT_EQ(called_count, 1);
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::warm);
+  EXPECT_TRUE(lane_->holds(SessionId{"s"}));
+  EXPECT_EQ(ask(2, kPrompt, "s").usage.tier, Tier::hot);
+  EXPECT_EQ(lane_->stats().idle_stored_total.value(), 0u);
+}
+
+TEST_F(SlotEvictionTest, ACopyOfAConversationInUseIsGivenUp) {
+  make_with_store({.cells = 256, .sequences = 2});
+  ask(1, kPrompt, "s");
+  post(of_session("s", job(2, kPrompt, 50)));
+  for (int i = 0; i < 3; ++i) step();
+  int called_count = 0;
+  lane_->post(CopyCommand{SessionId{"s"}, [&] { ++called_count; }});
+  run();
+  lane_->post(CopyCommand{SessionId{"unknown"}, [&] { ++called_count; }});
+  run();
+  EXPECT_EQ(called_count, 2);
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none);
+}
+
+TEST_F(SlotEvictionTest, ACopyWithoutMemoryIsGivenUpAndNobodyIsEvicted) {
+  make_with_store({.cells = 256, .sequences = 1});
+  ask(1, kPrompt, "first");
+  store_.limit_memory({.at_rest = state_memory(), .in_all = state_memory()});
+  ask(2, "another conversation, which evicts the first", "second");
+  const auto before = store_.states_of(SessionId{"first"});
+  ASSERT_EQ(before.tier, Tier::warm);
+  const kv::SnapshotPtr held = store_.hold(store_
+                                               .find({.family = store_.join(context_->state_identity(), true),
+                                                      .tenant = TenantId{"a"},
+                                                      .session = SessionId{"first"},
+                                                      .forked_from = {}},
+                                                     fake_tokens(kPrompt))
+                                               ->id);
+  int called_count = 0;
+  lane_->post(CopyCommand{SessionId{"second"}, [&] { ++called_count; }});
+  run();
+  EXPECT_EQ(called_count, 1);
+  EXPECT_EQ(store_.states_of(SessionId{"first"}).tier, Tier::warm);
+  EXPECT_EQ(store_.states_of(SessionId{"second"}).tier, Tier::none);
+}
+
 }  // namespace
 }  // namespace uma::engine

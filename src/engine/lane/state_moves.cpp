@@ -125,9 +125,12 @@ void StateMoves::end_load(Sequence& sequence) {
 void StateMoves::count_restored(const Sequence& sequence, const Restore& restore) {
   LaneStats& stats = parts_.stats;
   if (!sequence.in_batch) stats.reused_tokens_total.add(static_cast<std::uint64_t>(restore.tokens_wanted));
-  const bool was_cold = sequence.usage.tier == Tier::cold;
-  (was_cold ? stats.cold_hits_total : stats.warm_hits_total).add();
-  (was_cold ? stats.cold_restore : stats.warm_restore).record_ms(restore.ms);
+  const Tier tier = sequence.usage.tier;
+  (tier == Tier::cold ? stats.cold_hits_total : tier == Tier::shared ? stats.shared_hits_total : stats.warm_hits_total).add();
+  (tier == Tier::cold     ? stats.cold_restore
+   : tier == Tier::shared ? stats.shared_restore
+                          : stats.warm_restore)
+      .record_ms(restore.ms);
 }
 
 }  // namespace uma::engine

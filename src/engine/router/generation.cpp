@@ -362,6 +362,8 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   if (!place) co_return place.error();
   const auto prepared = co_await prepare(request, place->record, call);
   if (!prepared) co_return prepared.error();
+  // States that another daemon has stored are found by the lane like those of this one.
+  for (const SessionId& session : {place->record->id, place->record->parent}) co_await parts_.exchange.wait_for(session);
   kv::RecordPtr next = prepared->record;
   const bool has_lost_turns = next->turns.size() < place->record->turns.size();
   if (call.response && has_lost_turns && !place->lock.is_empty() && place->record->is_of_responses) {

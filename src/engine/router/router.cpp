@@ -20,6 +20,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
       in_flight_(options_.limits, tasks_, models_, clock, requests_refused_),
       images_(options_.fetcher, options_.on_images_free, options_.limits, tasks_),
       access_(source, store, models_, session_table_, in_flight_),
+      exchange_(store, tasks_, access_, clock),
       parts_{.limits = options_.limits,
              .clock = clock,
              .store = store,
@@ -29,7 +30,8 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
              .sessions = session_table_,
              .in_flight = in_flight_,
              .images = images_,
-             .access = access_},
+             .access = access_,
+             .exchange = exchange_},
       generations_(parts_, source, random_, requests_refused_),
       embeddings_(parts_, source, requests_refused_),
       pictures_(parts_, source, random_, requests_refused_),
@@ -40,7 +42,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
 }
 
 SessionTableOptions Router::session_options() {
-  return {
+  SessionTableOptions options{
       .limits = options_.limits,
       .random = options_.ids ? options_.ids : [this] { return random_.next_u64(); },
       .record_bytes_max = options_.record_bytes_max,
@@ -51,7 +53,16 @@ SessionTableOptions Router::session_options() {
             images_.release().set(session.summary.id, {});
             if (Lane* lane = access_.lane_of(session)) lane->post(ForgetCommand{session.summary.id});
             store_.forget(session.summary.id);
+            // Otherwise another daemon has ended it.
+            if (session.lease != 0) store_.remove_shared(session.summary.tenant, session.summary.id);
           }};
+  if (!options_.shares_states) return options;
+  options.on_taken = [this](const Session& session) { exchange_.on_taken(session); };
+  options.on_given_up = [this](const Session& session) { store_.let_go(session.summary.id); };
+  options.publish = [this](const Session& session, bool is_wanted, Reply<Unit> reply) {
+    exchange_.publish(session, is_wanted, std::move(reply));
+  };
+  return options;
 }
 
 Router::~Router() {
@@ -79,6 +90,7 @@ bool Router::step() {
   run_noting([this] { in_flight_.expire(); });
   run_noting([this] { session_table_.expire(); });
   run_noting([this] { session_table_.sync(); });
+  run_noting([this] { exchange_.expire(); });
   if (on_all_ended_ && in_flight_.is_empty()) run_noting(std::exchange(on_all_ended_, nullptr));
   run_noting([this] { publish_activity(); });
   return any;
@@ -109,8 +121,8 @@ std::shared_ptr<const RouterActivity> Router::activity() {
 }
 
 bool Router::wait() {
-  return inbox_->wait_drain(taken_,
-                            std::min({in_flight_.next_expiry(), session_table_.next_expiry(), session_table_.next_sync()}));
+  return inbox_->wait_drain(taken_, std::min({in_flight_.next_expiry(), session_table_.next_expiry(),
+                                              session_table_.next_sync(), exchange_.next_expiry()}));
 }
 
 bool Router::cancel_session(const TenantId& tenant, const std::string& session) {

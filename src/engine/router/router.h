@@ -65,6 +65,7 @@ struct RouterOptions {
   std::size_t record_bytes_max = 2u << 20;  // Memory for the records of idle sessions.
   ImageFetcher* fetcher = nullptr;          // Outlives the router; null: images are not fetched from URLs.
   OnImagesFree on_images_free = nullptr;
+  bool shares_states = false;  // The store of states has a shared store.
 };
 
 class Router {
@@ -162,6 +163,7 @@ class Router {
   InFlightTable in_flight_;
   ImageIntake images_;
   SessionAccess access_;
+  StateExchange exchange_;
   Counter requests_refused_;
   const RouterParts parts_;
   Generations generations_;

@@ -9,6 +9,7 @@
 #include "engine/router/image_intake.h"
 #include "engine/router/in_flight.h"
 #include "engine/router/session_access.h"
+#include "engine/router/state_exchange.h"
 #include "engine/session/session_table.h"
 #include "kv/state_store.h"
 
@@ -26,6 +27,7 @@ struct RouterParts {
   InFlightTable& in_flight;
   ImageIntake& images;
   SessionAccess& access;
+  StateExchange& exchange;
 };
 
 }  // namespace uma::engine

@@ -205,7 +205,8 @@ Task<Expected<SessionInfo>> SessionCommands::touch(TenantId tenant, std::string 
   if (Session* found = parts_.sessions.find(tenant, name)) {
     parts_.sessions.touch(*found);
     // The client announces that it will use the session soon.
-    if (parts_.access.info_of(*found).tier == Tier::cold) parts_.store.prefetch(found->summary.id);
+    const Tier tier = parts_.access.info_of(*found).tier;
+    if (tier == Tier::cold || tier == Tier::shared) parts_.store.prefetch(found->summary.id);
   }
   auto lock = co_await parts_.sessions.lock(tenant, name);
   if (!lock) co_return lock.error();

@@ -16,6 +16,7 @@ constexpr Duration kRemoveRetry = std::chrono::minutes(1);
 // much later.
 constexpr Duration kSyncEvery = std::chrono::milliseconds(500);
 constexpr Duration kSyncRetry = std::chrono::seconds(2);
+constexpr Duration kPublishAfter = std::chrono::seconds(5);  // The state of a session that is idle for so long is shared.
 constexpr Duration kOwnedUnused = std::chrono::seconds(60);  // An own session is given up after so long without use.
 constexpr std::size_t kWaitingForReplyMax = 64;              // Requests that wait for one reply.
 
@@ -213,6 +214,8 @@ Task<Expected<Unit>> SessionTable::own(Session& session) {
   }
   session.lease = lease;
   session.is_wanted = false;
+  session.is_published = false;
+  if (options_.on_taken) run_noting([&] { options_.on_taken(session); });
   if (session.record != nullptr && *session.record == stored) co_return Unit{};
   ++session.losses;
   replace_summary(session, kv::summary_of(stored));
@@ -242,7 +245,11 @@ void SessionTable::settle(Session& session) {
     tasks_.start(remove(lock_now(session)));
   } else if (!session.waiting.empty()) {
     // However many requests wait here, another daemon has its turn. They ask for the session then, as it has done.
-    if (session.is_wanted && !session.is_running()) give_up(session);
+    if (session.is_wanted && !session.is_running()) {
+      const bool is_handed_over = must_publish(session);  // Its lock comes here again.
+      give_up(session);
+      if (is_handed_over) return;
+    }
     Reply<SessionLock> next = std::move(session.waiting.front());
     session.waiting.erase(session.waiting.begin());
     next(lock_now(session));
@@ -287,6 +294,7 @@ Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record
     session.record = record;
     if (session.is_new) session.lease = lease;
     session.is_new = false;
+    session.is_published = false;
     run_noting([&] { options_.on_committed(*record); });
   } else {
     take_back();
@@ -324,6 +332,7 @@ void SessionTable::set_summary(Session& session, kv::SessionSummary summary) {
 void SessionTable::begin_run(Session& session, RequestId id, std::string response) {
   session.run =
       std::make_unique<SessionRun>(SessionRun{.request = id, .response = std::move(response), .losses = session.losses});
+  session.is_published = false;
   set_used(session);
   touch(session);
 }
@@ -370,9 +379,14 @@ void SessionTable::touch(Session& session) {
 
 // The record of an idle session stays in memory until records of more recently used sessions need the memory.
 void SessionTable::set_unused(Session& session) {
-  if (session.is_locked || session.is_running() || session.record == nullptr) return;
-  set_used(session);
+  if (session.is_locked || session.is_running()) return;
   if (session.is_wanted) return give_up(session);
+  if (options_.publish && !session.is_published && !session.is_queued) {
+    session.is_queued = true;
+    unpublished_.emplace_back(session.summary.id, clock_.now());
+  }
+  if (session.record == nullptr) return;
+  set_used(session);
   const std::size_t bytes = kv::bytes_of(*session.record);
   session.unused = unused_.insert(unused_.end(), {&session, bytes, clock_.now()});
   unused_bytes_ += bytes;
@@ -488,6 +502,7 @@ Task<> SessionTable::take_changes() {
   if (!changes && !is_sync_failing_)
     log_warning("sessions of other nodes are listed as they were: {}", changes.error().message);
   is_sync_failing_ = !changes;
+  if (options_.publish && !is_publishing_) tasks_.start(publish_idle());
   const Duration wait = changes ? kSyncEvery : kSyncRetry;
   next_sync_ = has_more ? clock_.now() : clock_.now() + wait;
 }
@@ -532,12 +547,56 @@ void SessionTable::take(kv::SessionSummary changed) {
   replace_summary(*session, std::move(changed));
 }
 
+bool SessionTable::must_publish(const Session& session) const {
+  return options_.publish && !session.is_published && session.lease != 0;
+}
+
 void SessionTable::give_up(Session& session) {
+  if (must_publish(session)) {
+    session.is_wanted = true;
+    tasks_.start(hand_over(lock_now(session)));
+    return;
+  }
   set_used(session);
   session.record.reset();
   session.is_wanted = false;
   session.lease = 0;
   catalog_.give_up(session.summary.id);
+  if (options_.on_given_up) run_noting([&] { options_.on_given_up(session); });
+}
+
+// Stores the state first, so that the next owner finds it. The session is given up when its lock ends.
+Task<> SessionTable::hand_over(SessionLock lock) {
+  Session& session = *lock;
+  session.is_published = true;
+  (void)co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { options_.publish(session, true, std::move(reply)); });
+}
+
+// Null: there is none that was idle for long enough.
+Session* SessionTable::next_unpublished() {
+  while (!unpublished_.empty() && unpublished_.front().second + kPublishAfter <= clock_.now()) {
+    Session* const session = find(unpublished_.front().first);
+    unpublished_.pop_front();
+    if (session == nullptr) continue;
+    session->is_queued = false;
+    // One that is used now comes again when it is idle.
+    if (!session->is_locked && !session->is_running() && !session->is_published && session->lease != 0) return session;
+  }
+  return nullptr;
+}
+
+// Stores the states of idle sessions, one after another, so that they exist elsewhere if this daemon is killed.
+Task<> SessionTable::publish_idle() {
+  struct Working {
+    bool& flag;
+    explicit Working(bool& working) : flag(working) { flag = true; }
+    ~Working() { flag = false; }
+  } const working(is_publishing_);
+  while (Session* session = next_unpublished()) {
+    session->is_published = true;
+    const Session& idle = *session;
+    (void)co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { options_.publish(idle, false, std::move(reply)); });
+  }
 }
 
 void SessionTable::check_invariants() const {

@@ -11,11 +11,13 @@
 // A catalog that several daemons share (kv::Catalog::is_shared) has more: the table lists the sessions of all of them, as they
 // were when it last asked (sync()). A lock takes a session that this daemon does not own and reads it anew. A session is given
 // up when another daemon asks for it, as soon as no lock and no run uses it, or when it was not used for a while, and its
-// record then leaves the memory.
+// record then leaves the memory. With a store of states that daemons share, its state is stored there before, and also when it
+// was idle for some seconds.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -98,6 +100,8 @@ struct Session {
   std::uint64_t lease = 0;    // Under which this daemon has taken it from a shared catalog; 0: it does not own it.
   bool is_gone = false;       // The catalog has it no more: it ends with its lock and its run.
   bool is_wanted = false;     // Another daemon asks for it: it is given up when no lock and no run uses it.
+  bool is_published = false;  // Its state was stored for other daemons, or could not be.
+  bool is_queued = false;     // Among those whose state will be stored soon.
   std::uint32_t losses = 0;   // How often another daemon had it, and has changed it.
   bool is_new = false;  // Not in the catalog yet: the session ends with its lock and its run, if neither has committed it.
   std::vector<Reply<SessionLock>> waiting;  // Requests for the lock.
@@ -116,6 +120,12 @@ struct SessionTableOptions {
   std::function<void(const kv::SessionRecord&)> on_committed;
   // Called when a session has ended, before any request gets a reply to it.
   std::function<void(const Session&)> on_ended;
+  // With a store of states that daemons share; null: there is none.
+  // Called when a session was taken from another daemon, and when it was given up.
+  std::function<void(const Session&)> on_taken = nullptr;
+  std::function<void(const Session&)> on_given_up = nullptr;
+  // Stores the state of an idle session where other daemons find it. Answers in a bounded time, whatever has become of it.
+  std::function<void(const Session&, bool is_wanted, Reply<Unit>)> publish = nullptr;
 };
 
 class SessionTable {
@@ -229,7 +239,12 @@ class SessionTable {
   [[nodiscard]] bool is_foreign(const Session& session) const {
     return catalog_.is_shared() && !session.is_new && (session.lease == 0 || session.lease != catalog_.lease());
   }
+  // Whether its state is to be stored before it is given up.
+  [[nodiscard]] bool must_publish(const Session& session) const;
   void give_up(Session& session);
+  [[nodiscard]] Task<> hand_over(SessionLock lock);
+  [[nodiscard]] Session* next_unpublished();
+  [[nodiscard]] Task<> publish_idle();
   void refuse_locks(Session& session, const Error& error);
   void forget_name(const kv::SessionSummary& named);
   void replace_summary(Session& session, kv::SessionSummary summary);
@@ -260,6 +275,8 @@ class SessionTable {
   TimePoint next_expiry_ = kNever;
   TimePoint next_sync_ = kNever;
   bool is_sync_failing_ = false;
+  std::deque<std::pair<SessionId, TimePoint>> unpublished_;  // Idle since then, the first one first.
+  bool is_publishing_ = false;
   Gauge count_;
 };
 

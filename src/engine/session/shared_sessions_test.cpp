@@ -27,7 +27,7 @@ using std::chrono::seconds;
 // A daemon's table, and what delivers answers to it.
 class Node {
  public:
-  Node(testing::SharedSessions& shared, int number, testing::SimClock& clock, Limits limits = {},
+  Node(testing::SharedSessions& shared, int number, testing::SimClock& clock, Limits limits = {}, bool shares_states = false,
        std::size_t record_bytes_max = 1 << 20)
       : catalog(shared, number), random_(static_cast<std::uint64_t>(number)), clock_(clock) {
     SessionTableOptions options;
@@ -36,6 +36,14 @@ class Node {
     options.random = [this] { return random_.next_u64(); };
     options.on_committed = [](const kv::SessionRecord&) {};
     options.on_ended = [this](const Session& session) { ended.push_back(session.summary.id.value); };
+    if (shares_states) {
+      options.on_taken = [this](const Session& session) { events.push_back("taken " + session.summary.id.value); };
+      options.on_given_up = [this](const Session& session) { events.push_back("given up " + session.summary.id.value); };
+      options.publish = [this](const Session& session, bool is_wanted, Reply<Unit> reply) {
+        events.push_back((is_wanted ? "wanted " : "idle ") + session.summary.id.value);
+        publishing_.push_back(std::move(reply));
+      };
+    }
     table.emplace(std::move(options), catalog, tasks_, clock_);
   }
   void work() {
@@ -82,9 +90,15 @@ class Node {
     work();
   }
   Session* find(const std::string& session) { return table->find(kTenant, session); }
+  // The states that are being stored are stored now.
+  void end_publishing() {
+    for (Reply<Unit>& reply : std::exchange(publishing_, {})) reply(Unit{});
+    work();
+  }
 
   testing::SharedCatalog catalog;
   std::vector<std::string> ended;
+  std::vector<std::string> events;  // Of the exchange of states, if there is one.
   std::optional<SessionTable> table;
 
  private:
@@ -92,6 +106,7 @@ class Node {
   std::vector<MoveOnlyFunction<void()>> posted_;
   TaskRunner tasks_{[this](MoveOnlyFunction<void()> command) { posted_.push_back(std::move(command)); }};
   testing::SimClock& clock_;
+  std::vector<Reply<Unit>> publishing_;
 };
 
 class SharedSessionsTest : public ::testing::Test {
@@ -498,6 +513,128 @@ TEST_F(SharedSessionsTest, WhoeverWaitsBehindARefusedRequestIsRefused) {
   const SessionLock lock = a_.lock("s").value();
   EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
   EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+}
+
+// --- With a store of states that daemons share
+
+class SharedStatesOfSessions : public SharedSessionsTest {
+ protected:
+  using Events = std::vector<std::string>;
+  Events events() { return std::exchange(c_.events, {}); }
+
+  Node c_{shared_, 3, clock_, {}, true};
+};
+
+TEST_F(SharedStatesOfSessions, AStateIsStoredBeforeItsSessionIsGivenUp) {
+  c_.add(record("s"));
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+  c_.sync();
+  EXPECT_EQ(events(), Events{"wanted s"});
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002") << "its state is on the way";
+  c_.end_publishing();
+  EXPECT_EQ(events(), Events{"given up s"});
+  EXPECT_EQ(b_.refusal("s"), "");
+}
+
+TEST_F(SharedStatesOfSessions, ASessionIsGivenUpThoughRequestsWaitForItHere) {
+  c_.add(record("s"));
+  auto lock = std::make_optional(c_.lock("s").value());
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+  c_.sync();
+  std::vector<std::string> served;
+  const auto ask = [&] {
+    c_.start(c_.table->lock(kTenant, "s"), [&](const Expected<SessionLock>& granted) {
+      served.push_back(granted ? "" : std::string(code_name(granted.error().code)));
+    });
+  };
+  ask();
+  EXPECT_EQ(events(), Events{});
+  lock.reset();
+  c_.work();
+  EXPECT_EQ(events(), Events{"wanted s"});
+  ask();
+  EXPECT_TRUE(served.empty()) << "the state is being stored";
+  c_.end_publishing();
+  EXPECT_EQ(events(), Events{"given up s"});
+  EXPECT_EQ(served.size(), 2u);
+  EXPECT_EQ(served.front(), "E_SESSION_002") << "it is b's turn";
+}
+
+TEST_F(SharedStatesOfSessions, TheStatesOfIdleSessionsAreStoredOneAfterAnother) {
+  c_.add(record("s"));
+  c_.add(record("t"));
+  c_.sync();
+  EXPECT_EQ(events(), Events{}) << "they may go on at once";
+  clock_.advance(seconds(5));
+  c_.sync();
+  EXPECT_EQ(events(), Events{"idle s"});
+  c_.sync();
+  EXPECT_EQ(events(), Events{});
+  c_.end_publishing();
+  EXPECT_EQ(events(), Events{"idle t"});
+  c_.end_publishing();
+  c_.sync();
+  EXPECT_EQ(events(), Events{}) << "once is enough";
+  EXPECT_EQ(c_.refusal("s"), "") << "no lock is needed for it";
+}
+
+TEST_F(SharedStatesOfSessions, WhatWasStoredIsGivenUpAtOnce) {
+  c_.add(record("s"));
+  clock_.advance(seconds(5));
+  c_.sync();
+  c_.end_publishing();
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+  c_.sync();
+  EXPECT_EQ(events(), (Events{"idle s", "given up s"}));
+  EXPECT_EQ(b_.refusal("s"), "");
+}
+
+TEST_F(SharedStatesOfSessions, ASessionWhoseRecordHasLeftTheMemoryGoesTheSameWay) {
+  Node small(shared_, 4, clock_, {}, true, 0);
+  small.add(record("s"));
+  ASSERT_EQ(small.find("s")->record, nullptr);
+  small.sync();
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+  small.sync();
+  small.end_publishing();
+  EXPECT_EQ(std::exchange(small.events, {}), (Events{"wanted s", "given up s"}));
+  EXPECT_EQ(b_.refusal("s"), "");
+  small.add(record("t"));
+  clock_.advance(seconds(6));
+  small.sync();
+  EXPECT_EQ(small.events, Events{"idle t"});
+  small.end_publishing();
+}
+
+TEST_F(SharedStatesOfSessions, AChangeMakesAStateOld) {
+  c_.add(record("s"));
+  clock_.advance(seconds(5));
+  c_.sync();
+  c_.end_publishing();
+  EXPECT_TRUE(c_.grow(**c_.lock("s"), 3));
+  clock_.advance(seconds(5));
+  c_.sync();
+  EXPECT_EQ(events(), (Events{"idle s", "idle s"}));
+}
+
+TEST_F(SharedStatesOfSessions, ASessionThatWasTakenIsSaid) {
+  a_.add(record("s"));
+  EXPECT_EQ(c_.refusal("s"), "E_SESSION_002");
+  a_.sync();
+  EXPECT_EQ(c_.refusal("s"), "");
+  EXPECT_EQ(c_.refusal("s"), "");
+  EXPECT_EQ(events(), Events{"taken s"});
+}
+
+TEST_F(SharedStatesOfSessions, ASessionMayEndWhileItsStateIsStored) {
+  c_.add(record("s"));
+  clock_.advance(seconds(5));
+  c_.sync();
+  c_.table->end(*c_.find("s"), [](const Expected<Unit>&) {});
+  c_.work();
+  c_.end_publishing();
+  c_.sync();
+  EXPECT_EQ(c_.ended, std::vector<std::string>{"s"});
 }
 
 // Random daemons, locks that are held for a while, commits, lost leases and cuts: the chain of each session has every

@@ -1,0 +1,60 @@
+// Exchanges the stored states of sessions with other daemons (kv::SharedStates), when sessions move between them. Owned by the
+// router's thread. Every wait ends after a limit: without its state a session goes on, too, and its tokens are computed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/ids.h"
+#include "core/reply.h"
+#include "core/task.h"
+#include "engine/router/session_access.h"
+#include "engine/session/session_table.h"
+#include "kv/state_store.h"
+
+namespace uma::engine {
+
+class StateExchange {
+ public:
+  // The references outlive this object.
+  StateExchange(kv::StateStore& store, TaskRunner& tasks, const SessionAccess& access, const Clock& clock)
+      : store_(store), tasks_(tasks), access_(access), clock_(clock) {}
+
+  // The session was taken from another daemon: begins to look for its states.
+  void on_taken(const Session& session);
+  // Waits until the lookup of a session that was taken has ended.
+  [[nodiscard]] Task<> wait_for(SessionId session);
+  // Stores the state of an idle session where other daemons find it. `is_wanted`: another daemon waits for the session.
+  void publish(const Session& session, bool is_wanted, Reply<Unit> reply);
+
+  // When expire() has something to do.
+  [[nodiscard]] TimePoint next_expiry() const { return next_expiry_; }
+  // Ends the waits whose limit has passed.
+  void expire();
+
+ private:
+  struct Pending {
+    TimePoint deadline{};
+    std::vector<Reply<Unit>> replies;
+  };
+
+  void begin(const TenantId& tenant, const SessionId& session);
+  [[nodiscard]] Task<> look_up(TenantId tenant, SessionId session);
+  [[nodiscard]] Task<> publish_now(std::uint64_t number, SessionId session, Lane* lane, bool is_wanted);
+  static void answer(auto& pending, const auto& key);
+
+  kv::StateStore& store_;
+  TaskRunner& tasks_;
+  const SessionAccess& access_;
+  const Clock& clock_;
+  std::unordered_map<SessionId, Pending> lookups_;
+  std::unordered_map<SessionId, TenantId> not_looked_up_;  // Taken while their model was not loaded.
+  std::map<std::uint64_t, Pending> publications_;
+  std::uint64_t last_publication_ = 0;
+  TimePoint next_expiry_ = kNever;
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,52 @@
+// A connection to a Redis or Valkey server (libhiredis). One thread. Calls block for bounded times. Errors: E_IO_001, which
+// name the server.
+#pragma once
+
+#include <chrono>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+#include "kv/redis_address.h"
+
+struct redisContext;
+struct redisReply;
+
+namespace uma::kv {
+
+struct RedisOptions {
+  RedisAddress address;
+  std::string password{};  // Empty: none is sent.
+  std::chrono::milliseconds connect_limit{1000};
+  std::chrono::milliseconds call_limit{2000};  // For each send and each receive.
+};
+
+using RedisReplyPtr = std::unique_ptr<redisReply, void (*)(redisReply*)>;
+
+class RedisConnection {
+ public:
+  explicit RedisConnection(RedisOptions options);
+  ~RedisConnection();
+  RedisConnection(const RedisConnection&) = delete;
+
+  // Runs a command, which may run twice if the connection ends in it. Connects if necessary.
+  [[nodiscard]] Expected<RedisReplyPtr> call(std::span<const std::string_view> command);
+  [[nodiscard]] Expected<RedisReplyPtr> call(std::initializer_list<std::string_view> command) {
+    return call(std::span(command.begin(), command.size()));
+  }
+  [[nodiscard]] std::string text() const { return options_.address.text(); }
+
+ private:
+  [[nodiscard]] Expected<Unit> connect();
+  [[nodiscard]] Expected<RedisReplyPtr> call_once(std::span<const std::string_view> command);
+  [[nodiscard]] std::unexpected<Error> failed(std::string_view what) const;
+
+  const RedisOptions options_;
+  std::unique_ptr<redisContext, void (*)(redisContext*)> context_;
+  bool is_late_ = false;  // The last call had no answer in time.
+};
+
+}  // namespace uma::kv
