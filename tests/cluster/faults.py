@@ -512,8 +512,8 @@ class Nemesis:
         filler.unlink()
 
 
-ALL_TROUBLES = ("restart_node", "pause_beyond_lease", "pause_shortly", "cut_off_node", "stalled_connection", "lost_answers", "cut_commits", "slow_database",
-                "restart_database", "crash_database", "end_sessions_of_the_server")
+ALL_TROUBLES = ("restart_node", "pause_beyond_lease", "pause_shortly", "cut_off_node", "stalled_connection", "lost_answers", "cut_commits",
+                "slow_database", "restart_database", "crash_database", "end_sessions_of_the_server")
 
 
 @contextlib.contextmanager
