@@ -66,7 +66,7 @@ std::span<const std::byte> bytes_of(const T& values) {
   return std::as_bytes(std::span(values));
 }
 
-Checksum hash_of(const ChatMessage& message) {
+Checksum hash_of_message(const ChatMessage& message) {
   std::string bytes = message.role;
   bytes += '\0';  // No role contains a NUL, so role and content stay separate.
   bytes += message.content;
@@ -215,7 +215,7 @@ SqlExpected<Unit> RecordRows::write_messages(std::int64_t key, const SessionReco
   const std::vector<ChatMessage> now = all_messages(record);
   const std::vector<ChatMessage> old = all_messages(before);
   for (std::size_t number = equal_at_start(now, old); number < now.size(); ++number) {
-    const Checksum hash = hash_of(now[number]);
+    const Checksum hash = hash_of_message(now[number]);
     const auto done = put_message_.run(key, static_cast<std::int64_t>(number), now[number].role, now[number].content,
                                        bytes_of(std::span(&hash, 1)), now[number].extra);
     if (!done) return done;
@@ -333,7 +333,7 @@ SqlExpected<std::vector<ChatMessage>> RecordRows::read_messages(std::int64_t key
   const auto done = take_rows(get_messages_, [&] {
     ChatMessage message{std::string(get_messages_.text(1)), std::string(get_messages_.text(2)),
                         std::string(get_messages_.text(4))};
-    if (get_messages_.integer(0) != std::ssize(messages) || !is_equal(get_messages_.blob(3), hash_of(message))) return false;
+    if (get_messages_.integer(0) != std::ssize(messages) || !is_equal(get_messages_.blob(3), hash_of_message(message))) return false;
     messages.push_back(std::move(message));
     return true;
   });
