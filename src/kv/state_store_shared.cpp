@@ -1,0 +1,133 @@
+// StateStore's functions for the store that daemons share.
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "base/thrown.h"
+#include "kv/state_store.h"
+
+namespace uma::kv {
+
+void StateStore::look_up(const TenantId& tenant, const SessionId& session, MoveOnlyFunction<void()> then) {
+  if (shared_ == nullptr) return then();
+  std::vector<std::string> identities;
+  {
+    const MutexLock lock(mutex_);
+    identities = table_.joined_identities();
+  }
+  shared_->reader.look_up(tenant, session, std::move(identities),
+                          [this, session, then = std::move(then)](std::vector<ColdHead> heads) mutable {
+                            run_noting([&] { add_shared(session, std::move(heads)); });
+                            then();
+                          });
+}
+
+// Takes the result of a lookup in place of the one before it.
+void StateStore::add_shared(const SessionId& session, std::vector<ColdHead> heads) {
+  const MutexLock lock(mutex_);
+  const auto owned = table_.of_session(session);
+  for (const StateId id : std::vector(owned.begin(), owned.end())) {
+    const Entry& entry = table_.at(id);
+    if (entry.is_shared_only() && !entry.is_busy) remove(id);
+  }
+  for (ColdHead& head : heads) {
+    const auto family = table_.family_of(std::move(head.identity));
+    const auto known = table_.of_session(session);
+    const auto is_known = [&](StateId id) REQUIRES_LOCK(mutex_) {
+      const Entry& entry = table_.at(id);
+      return entry.family == family && entry.tokens == head.tokens;
+    };
+    if (head.tokens.empty() || std::ranges::any_of(known, is_known)) continue;
+    Entry entry;
+    entry.owner = std::move(head.owner);
+    entry.family = family;
+    entry.tokens = std::move(head.tokens);
+    entry.shared = std::move(head.name);
+    entry.shared_bytes = head.bytes;
+    entry.last_used = clock_.now();
+    table_.add(std::move(entry));
+  }
+}
+
+// Null: the session has no state that contexts here could load.
+const StateStore::Entry* StateStore::newest_usable(const SessionId& session, StateId& id) const {
+  const auto owned = table_.of_session(session);
+  for (auto next = owned.rbegin(); next != owned.rend(); ++next) {
+    const Entry& entry = *table_.find(*next);
+    if (!entry.family->second.is_joined || entry.is_forgotten) continue;
+    id = *next;
+    return &entry;
+  }
+  return nullptr;
+}
+
+void StateStore::publish(const SessionId& session, SharedWriter::Urgency urgency, MoveOnlyFunction<void()> then) {
+  StateId id = 0;
+  StateOwner owner;
+  SnapshotPtr snapshot;
+  {
+    const MutexLock lock(mutex_);
+    const Entry* const entry = shared_ == nullptr ? nullptr : newest_usable(session, id);
+    if (entry == nullptr || !entry->shared.empty() || entry->tokens.size() < options_.cold_tokens_min) id = 0;
+    if (id != 0) {
+      owner = entry->owner;
+      snapshot = entry->snapshot;
+    }
+  }
+  if (id == 0) return then();
+  if (snapshot) return write_shared(id, std::move(owner), std::move(snapshot), urgency, std::move(then));
+  fetch(id, [this, id, owner = std::move(owner), urgency, then = std::move(then)](Expected<SnapshotPtr> read) mutable {
+    if (!read) return then();
+    write_shared(id, std::move(owner), std::move(*read), urgency, std::move(then));
+  });
+}
+
+void StateStore::write_shared(StateId id, StateOwner owner, SnapshotPtr snapshot, SharedWriter::Urgency urgency,
+                              MoveOnlyFunction<void()> then) {
+  shared_->writer.write(
+      std::move(owner), [snapshot = std::move(snapshot)]() mutable { return std::exchange(snapshot, nullptr); }, urgency,
+      [this, id, then = std::move(then)](Expected<ColdHead> written) mutable {
+        if (written) {
+          const MutexLock lock(mutex_);
+          if (Entry* const entry = table_.find(id); entry != nullptr && entry->tokens == written->tokens) {
+            entry->shared = std::move(written->name);
+            entry->shared_bytes = written->bytes;
+          }
+        }
+        then();
+      });
+}
+
+void StateStore::let_go(const SessionId& session) {
+  if (shared_ == nullptr) return;
+  const MutexLock lock(mutex_);
+  for (const StateId id : table_.of_session(session)) table_.at(id).is_let_go = true;
+}
+
+// A snapshot is held when its turn has come, so that the disk's store may go on freeing memory.
+void StateStore::publish_all() {
+  if (shared_ == nullptr) return;
+  const MutexLock lock(mutex_);
+  std::vector<std::pair<double, StateId>> unsaved;
+  for (const auto& [id, entry] : table_.entries()) {
+    StateId newest = 0;
+    if (entry.owner.session.empty() || !entry.snapshot || !entry.shared.empty() || entry.is_let_go) continue;
+    if (entry.tokens.size() < options_.cold_tokens_min || newest_usable(entry.owner.session, newest) != &entry) continue;
+    unsaved.emplace_back(value_of(table_.view_of(id, entry, entry.warm_bytes())), id);
+  }
+  std::ranges::sort(unsaved, std::greater());
+  for (const auto& [value, id] : unsaved) {
+    shared_->writer.write(
+        table_.at(id).owner, [this, id] { return hold(id); }, SharedWriter::Urgency::soon, [](const Expected<ColdHead>&) {});
+  }
+  if (!unsaved.empty()) log_info("kv: {} states in memory are written to the shared store", unsaved.size());
+}
+
+void StateStore::remove_shared(const TenantId& tenant, const SessionId& session) {
+  if (shared_ != nullptr) shared_->writer.remove(tenant, session);
+}
+
+}  // namespace uma::kv
