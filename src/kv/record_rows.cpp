@@ -333,7 +333,8 @@ SqlExpected<std::vector<ChatMessage>> RecordRows::read_messages(std::int64_t key
   const auto done = take_rows(get_messages_, [&] {
     ChatMessage message{std::string(get_messages_.text(1)), std::string(get_messages_.text(2)),
                         std::string(get_messages_.text(4))};
-    if (get_messages_.integer(0) != std::ssize(messages) || !is_equal(get_messages_.blob(3), hash_of_message(message))) return false;
+    if (get_messages_.integer(0) != std::ssize(messages) || !is_equal(get_messages_.blob(3), hash_of_message(message)))
+      return false;
     messages.push_back(std::move(message));
     return true;
   });
