@@ -117,7 +117,7 @@ class Database(Check):
     def setUpClass(cls):
         cls.stack = contextlib.ExitStack()
         cls.addClassCleanup(cls.stack.close)
-        cls.database = cls.stack.enter_context(postgres.Postgres())
+        cls.database = cls.stack.enter_context(postgres.Postgres(fsync=True))
 
     def setUp(self):
         super().setUp()

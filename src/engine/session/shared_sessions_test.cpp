@@ -260,7 +260,7 @@ TEST_F(SharedSessionsTest, AnOwnerThatLostTheSessionStoresNothing) {
 
 // A machine whose clock stood still believes in its lease. The record of the session is not in its memory.
 TEST_F(SharedSessionsTest, ARecordThatIsReadAnewIsThatOfTheSummary) {
-  Node c(shared_, 3, clock_, {}, 0);
+  Node c(shared_, 3, clock_, {}, false, 0);
   c.add(record("s", "one"));
   testing::SharedSessions::Entry& entry = shared_.entries.at(SessionId{"s"});
   kv::SessionRecord renamed = *entry.record;
