@@ -189,11 +189,12 @@ class Installation:
         return f"redis://{self.at('store')}" if "store" in self.processes else None
 
     def node_settings(self, name):
-        """The settings of a node, as in docs/CLUSTER.md. Those that are the same on every node stand first. A setting for the store
-        is one line here: its address is store_address()."""
+        """The settings of a node, as in docs/CLUSTER.md. Those that are the same on every node stand first."""
+        store = self.store_address()
         return {
             "model": self.model,
             "catalog": self.database_address(),
+            **({"shared_states": store} if store else {}),
             "drain_delay": f"{DRAIN_DELAY_MS}ms",
             # A real installation has TLS, or a network of its own.
             "http": {"address": self.at(name), "keys_file": str(self.folder / "keys"), "insecure": True, "metrics_without_key": True},
