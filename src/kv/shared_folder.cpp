@@ -80,6 +80,9 @@ Expected<Unit> SharedFolder::check_folder() const {
   struct stat facts{};
   if (::stat(folder_.c_str(), &facts) != 0) return io_failure(folder_, errno);
   if (!S_ISDIR(facts.st_mode)) return io_failure(folder_, ENOTDIR);
+  if (facts.st_uid != ::geteuid() && facts.st_uid != 0) {
+    return fail(ErrorCode::io_failed, std::format("{}: this folder belongs to another user", folder_));
+  }
   if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return fail(ErrorCode::io_failed, std::format("{}: other users can write to this folder: run chmod 700 on it", folder_));
   }

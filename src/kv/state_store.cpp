@@ -597,9 +597,10 @@ void StateStore::save_all(TimePoint deadline) {
     if (clock_.now() >= deadline) break;
     {
       const MutexLock lock(mutex_);
-      Entry& entry = table_.at(id);
-      if (!can_write(entry)) continue;
-      mark_leaving(entry);
+      // Meanwhile its session may have ended, or it may have left the memory.
+      Entry* const entry = table_.find(id);
+      if (entry == nullptr || !entry->snapshot || !entry->file.empty() || entry->is_busy || !can_write(*entry)) continue;
+      mark_leaving(*entry);
     }
     write(id);
     ++saved;

@@ -232,8 +232,7 @@ class StateStore {
                                                   const std::string& from, double ms);
   void add_shared(const SessionId& session, std::vector<ColdHead> heads);
   [[nodiscard]] const Entry* newest_usable(const SessionId& session, StateId& id) const REQUIRES_LOCK(mutex_);
-  void write_shared(StateId id, StateOwner owner, SnapshotPtr snapshot, SharedWriter::Urgency urgency,
-                    MoveOnlyFunction<void()> then);
+  void write_shared(StateId id, StateOwner owner, SharedWriter::Urgency urgency, MoveOnlyFunction<void()> then);
 
   // Constant after construction.
   const StoreOptions options_;

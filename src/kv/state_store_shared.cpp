@@ -67,28 +67,28 @@ const StateStore::Entry* StateStore::newest_usable(const SessionId& session, Sta
 void StateStore::publish(const SessionId& session, SharedWriter::Urgency urgency, MoveOnlyFunction<void()> then) {
   StateId id = 0;
   StateOwner owner;
-  SnapshotPtr snapshot;
+  bool is_warm = false;
   {
     const MutexLock lock(mutex_);
     const Entry* const entry = shared_ == nullptr ? nullptr : newest_usable(session, id);
     if (entry == nullptr || !entry->shared.empty() || entry->tokens.size() < options_.cold_tokens_min) id = 0;
     if (id != 0) {
       owner = entry->owner;
-      snapshot = entry->snapshot;
+      is_warm = entry->snapshot != nullptr;
     }
   }
   if (id == 0) return then();
-  if (snapshot) return write_shared(id, std::move(owner), std::move(snapshot), urgency, std::move(then));
-  fetch(id, [this, id, owner = std::move(owner), urgency, then = std::move(then)](Expected<SnapshotPtr> read) mutable {
+  if (is_warm) return write_shared(id, std::move(owner), urgency, std::move(then));
+  fetch(id, [this, id, owner = std::move(owner), urgency, then = std::move(then)](const Expected<SnapshotPtr>& read) mutable {
     if (!read) return then();
-    write_shared(id, std::move(owner), std::move(*read), urgency, std::move(then));
+    write_shared(id, std::move(owner), urgency, std::move(then));
   });
 }
 
-void StateStore::write_shared(StateId id, StateOwner owner, SnapshotPtr snapshot, SharedWriter::Urgency urgency,
-                              MoveOnlyFunction<void()> then) {
+// A snapshot is held when its turn has come: while it waits its memory can be freed, and its session can end.
+void StateStore::write_shared(StateId id, StateOwner owner, SharedWriter::Urgency urgency, MoveOnlyFunction<void()> then) {
   shared_->writer.write(
-      std::move(owner), [snapshot = std::move(snapshot)]() mutable { return std::exchange(snapshot, nullptr); }, urgency,
+      std::move(owner), [this, id] { return hold(id); }, urgency,
       [this, id, then = std::move(then)](Expected<ColdHead> written) mutable {
         if (written) {
           const MutexLock lock(mutex_);
@@ -107,7 +107,6 @@ void StateStore::let_go(const SessionId& session) {
   for (const StateId id : table_.of_session(session)) table_.at(id).is_let_go = true;
 }
 
-// A snapshot is held when its turn has come, so that the disk's store may go on freeing memory.
 void StateStore::publish_all() {
   if (shared_ == nullptr) return;
   const MutexLock lock(mutex_);

@@ -287,6 +287,20 @@ TEST_F(StateStoreTest, AFullDiskLosesWhatHasNoRoomAndNothingElse) {
   EXPECT_EQ(cold_->files.size(), 1u);
 }
 
+TEST_F(StateStoreTest, SessionsMayEndWhileTheLastStatesAreWritten) {
+  make(1000, 1000);
+  put("s", numbers(1, 100));
+  put("t", numbers(500, 100));
+  cold_->fails = [this] {
+    for (const char* session : {"s", "t"}) store_->forget(SessionId{session});
+    return false;
+  };
+  store_->save_all(kNever);
+  cold_->fails = nullptr;
+  work();
+  EXPECT_TRUE(cold_->files.empty());
+}
+
 TEST_F(StateStoreTest, TheEndTriesADiskThatWasFullOnceMore) {
   make(160, 1000);
   cold_->fails = [] { return true; };

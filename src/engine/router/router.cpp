@@ -52,13 +52,17 @@ SessionTableOptions Router::session_options() {
             if (is_destroyed_) return;
             images_.release().set(session.summary.id, {});
             if (Lane* lane = access_.lane_of(session)) lane->post(ForgetCommand{session.summary.id});
+            exchange_.forget(session.summary.id);
             store_.forget(session.summary.id);
             // Otherwise another daemon has ended it.
             if (session.lease != 0) store_.remove_shared(session.summary.tenant, session.summary.id);
           }};
   if (!options_.shares_states) return options;
   options.on_taken = [this](const Session& session) { exchange_.on_taken(session); };
-  options.on_given_up = [this](const Session& session) { store_.let_go(session.summary.id); };
+  options.on_given_up = [this](const Session& session) {
+    exchange_.forget(session.summary.id);
+    store_.let_go(session.summary.id);
+  };
   options.publish = [this](const Session& session, bool is_wanted, Reply<Unit> reply) {
     exchange_.publish(session, is_wanted, std::move(reply));
   };

@@ -25,6 +25,8 @@ class StateExchange {
 
   // The session was taken from another daemon: begins to look for its states.
   void on_taken(const Session& session);
+  // The session was given up, or has ended.
+  void forget(const SessionId& session) { not_looked_up_.erase(session); }
   // Waits until the lookup of a session that was taken has ended.
   [[nodiscard]] Task<> wait_for(SessionId session);
   // Stores the state of an idle session where other daemons find it. `is_wanted`: another daemon waits for the session.
