@@ -20,6 +20,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
+import compare  # noqa: E402
 import postgres  # noqa: E402
 import uma  # noqa: E402
 
@@ -27,16 +28,6 @@ uma.VERIFY_EVERY = 0
 
 FIGURES = {"one_ms": "one client, ms per turn", "many_ms": "{clients} clients, ms per turn", "turns_per_s": "{clients} clients, turns/s",
            "umad_cpu_ms": "CPU of umad, ms per turn", "database_cpu_ms": "CPU of the database, ms per turn"}
-
-
-def cpu_ms(processes):
-    """CPU time so far, of the processes with these ids."""
-    total = 0
-    for process in processes:
-        with contextlib.suppress(FileNotFoundError):
-            fields = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-            total += sum(map(int, fields[11:15]))  # of the process and of the children that it has waited for
-    return total * 10
 
 
 def children(process):
@@ -70,7 +61,7 @@ def measure(program, catalog, options):
         many = [[] for _ in range(options.clients)]
         workers = [threading.Thread(target=converse, args=(daemon, options.turns, times)) for times in many]
         processes = [database.process.pid, *children(database.process.pid)] if database else []
-        before = cpu_ms([daemon.process.pid]), cpu_ms(processes)
+        before = compare.cpu_s(daemon.process.pid), sum(map(compare.cpu_s, processes))
         began = time.monotonic()
         for worker in workers:
             worker.start()
@@ -79,7 +70,8 @@ def measure(program, catalog, options):
         wall_s = time.monotonic() - began
         count = options.turns * options.clients
         return {"one_ms": statistics.median(one), "many_ms": statistics.median(sum(many, [])), "turns_per_s": count / wall_s,
-                "umad_cpu_ms": (cpu_ms([daemon.process.pid]) - before[0]) / count, "database_cpu_ms": (cpu_ms(processes) - before[1]) / count}
+                "umad_cpu_ms": 1000 * (compare.cpu_s(daemon.process.pid) - before[0]) / count,
+                "database_cpu_ms": 1000 * (sum(map(compare.cpu_s, processes)) - before[1]) / count}
 
 
 def main():

@@ -21,10 +21,10 @@ import threading
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "cluster"), str(ROOT / "tests" / "e2e")]
 
+import compare  # noqa: E402
 import installation  # noqa: E402
-from catalog import cpu_ms  # noqa: E402
 
-WORDS = [line.strip() for line in "time light water stone river house tree road night morning paper letter window garden music winter".split()]
+WORDS = "time light water stone river house tree road night morning paper letter window garden music winter".split()
 
 
 class User:
@@ -66,18 +66,18 @@ def measure(count, options):
         for name in cluster.nodes:
             cluster.call("POST", "/v1/responses", {"input": "begin", "max_output_tokens": 4}, at=name)
         users = [User(cluster, number, options) for number in range(options.users)]
-        before = {name: cpu_ms([cluster.processes[name].pid]) for name in cluster.nodes}
+        before = {name: compare.cpu_s(cluster.processes[name].pid) for name in cluster.nodes}
         workers = [threading.Thread(target=user.run) for user in users]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-        used = {name: cpu_ms([cluster.processes[name].pid]) - before[name] for name in cluster.nodes}
+        used = {name: compare.cpu_s(cluster.processes[name].pid) - before[name] for name in cluster.nodes}
     turns = collections.Counter(node for user in users for node in user.nodes)
     if sum(turns.values()) != options.users * options.turns:
         sys.exit(f"cluster: {options.users * options.turns - sum(turns.values())} turns are missing")
     generated = sum(user.generated for user in users)
-    return {"tokens_per_cpu_s": 1000 * generated / max(used.values()), "busiest_share": max(used.values()) / sum(used.values()),
+    return {"tokens_per_cpu_s": generated / max(used.values()), "busiest_share": max(used.values()) / sum(used.values()),
             "computed_again": sum(user.again for user in users) / sum(user.earlier for user in users),
             "moves": sum(one != other for user in users for one, other in zip(user.nodes, user.nodes[1:])), "turns": dict(turns)}
 

@@ -85,12 +85,7 @@ class SharedCatalogTest : public ::testing::Test {
     std::unique_ptr<Catalog> catalog = std::move(node);
     end_catalog(catalog);
   }
-  void run_sql(const std::string& sql) {
-    PostgresConnection connection(address_);
-    ASSERT_TRUE(connection.connect("test", {}));
-    const auto done = connection.run(sql);
-    ASSERT_TRUE(done) << done.error().message;
-  }
+  void run_sql(const std::string& sql) { run_sql_on(address_, sql); }
 
   std::string address_;
 };

@@ -19,12 +19,7 @@ class PostgresFactsTest : public ::testing::Test {
     address_ = PostgresServer::instance()->make_database();
   }
   DatabaseFacts facts() { return read_database_facts(address_).value(); }
-  void run_sql(const std::string& sql) {
-    PostgresConnection connection(address_);
-    ASSERT_TRUE(connection.connect("test", {}));
-    const auto done = connection.run(sql);
-    ASSERT_TRUE(done) << done.error().message;
-  }
+  void run_sql(const std::string& sql) { run_sql_on(address_, sql); }
 
   std::string address_;
 };

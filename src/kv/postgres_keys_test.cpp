@@ -30,12 +30,7 @@ class PostgresKeysTest : public ::testing::Test {
   static Expected<Unit> append(PostgresKeys& keys, const std::string& line) {
     return keys.edit([&](const std::string& text) -> Expected<std::string> { return text + line + "\n"; });
   }
-  void run_sql(const std::string& sql) {
-    PostgresConnection connection(address_);
-    ASSERT_TRUE(connection.connect("test", {}));
-    const auto done = connection.run(sql);
-    ASSERT_TRUE(done) << done.error().message;
-  }
+  void run_sql(const std::string& sql) { run_sql_on(address_, sql); }
 
   std::string address_;
 };

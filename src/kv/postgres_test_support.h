@@ -15,6 +15,8 @@
 #include <unistd.h>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "kv/postgres.h"
 
 namespace uma::kv {
@@ -105,5 +107,12 @@ class PostgresServer {
   const pid_t pid_;
   int databases_count_ = 0;
 };
+
+inline void run_sql_on(const std::string& address, const std::string& sql) {
+  PostgresConnection connection(address);
+  ASSERT_TRUE(connection.connect("test", {}));
+  const auto done = connection.run(sql);
+  ASSERT_TRUE(done) << done.error().message;
+}
 
 }  // namespace uma::kv

@@ -1,6 +1,5 @@
 #include "kv/shared_redis.h"
 
-#include <atomic>
 #include <chrono>
 #include <functional>
 #include <hiredis/hiredis.h>
@@ -189,28 +188,7 @@ TEST_F(SharedRedisTest, WrongValuesOfOtherKindsAreNoStates) {
 }
 
 TEST_F(SharedRedisTest, DaemonsWriteAndReadOneSessionAtOnce) {
-  std::vector<std::thread> threads;
-  std::atomic<int> wrong = 0;
-  for (int number = 0; number < 4; ++number) {
-    threads.emplace_back([&, number] {
-      SharedRedis mine = daemon();
-      BytePool pool(0);
-      const std::vector<std::string> identities = {"model|a"};
-      for (int round = 0; round < 40; ++round) {
-        const Snapshot state = shared_snapshot(number * 1000 + round, {100, 20'000});
-        if (number < 2 && !mine.write(shared_owner("s"), state)) ++wrong;
-        auto heads = mine.find(TenantId{"uid:1000"}, SessionId{"s"}, identities);
-        if (!heads) ++wrong;
-        for (const ColdHead& head : heads ? *heads : std::vector<ColdHead>()) {
-          const auto read = mine.read(head.name, head.owner, head.bytes, pool);
-          if (!read || (*read && (*read)->tokens != head.tokens)) ++wrong;
-        }
-        if (number == 3 && !mine.clean()) ++wrong;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(failures_of_daemons_at_once([&] { return daemon(); }), 0);
 }
 
 TEST_F(SharedRedisTest, OldStatesAreRemovedAndUsedOnesStay) {

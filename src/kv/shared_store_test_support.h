@@ -1,7 +1,9 @@
 // States for tests of shared stores.
 #pragma once
 
+#include <atomic>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -67,5 +69,32 @@ class SharedStoreUser {
   SharedStore& store_;
   BytePool pool_{0};
 };
+
+// Four daemons, each with a store of its own (`make`), write, read and clean one session. Returns how often something failed,
+// or a state was not that of its head.
+[[nodiscard]] inline int failures_of_daemons_at_once(const auto& make) {
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int number = 0; number < 4; ++number) {
+    threads.emplace_back([&, number] {
+      auto mine = make();
+      BytePool pool(0);
+      const std::vector<std::string> identities = {"model|a"};
+      for (int round = 0; round < 40; ++round) {
+        const Snapshot state = shared_snapshot(number * 1000 + round, {100, 20'000});
+        if (number < 2 && !mine.write(shared_owner("s"), state)) ++wrong;
+        auto heads = mine.find(TenantId{"uid:1000"}, SessionId{"s"}, identities);
+        if (!heads) ++wrong;
+        for (const ColdHead& head : heads ? *heads : std::vector<ColdHead>()) {
+          const auto read = mine.read(head.name, head.owner, head.bytes, pool);
+          if (!read || (*read && (*read)->tokens != head.tokens)) ++wrong;
+        }
+        if (number == 3 && !mine.clean()) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return wrong;
+}
 
 }  // namespace uma::kv
