@@ -168,5 +168,11 @@ int main(int argc, char** argv) {
   if (config->supervises && !supervised) {
     return uma::umad::run_supervisor(*config, std::move(*passed), {argv, argv + argc});
   }
-  return uma::umad::run_umad(*config, std::move(*passed), supervised);
+  const int status = uma::umad::run_umad(*config, std::move(*passed), supervised);
+  // Contexts on a lost device are never freed, and a driver that still has them may crash in its own end (NVIDIA's for Vulkan).
+  if (uma::llm::has_lost_device()) {
+    std::fflush(nullptr);
+    std::_Exit(status);
+  }
+  return status;
 }

@@ -173,11 +173,9 @@ StepOutcome Lane::end_lost() {
 
 // False: there is work, of this worker or of another one, or nothing to warm up.
 bool Lane::warm() {
-  if (!sequences_.is_empty() || cores_.others_compute()) {
-    warm_up_.interrupt();
-    return false;
-  }
-  if (!warm_up_.is_wanted()) return false;
+  const bool is_idle = sequences_.is_empty() && !cores_.others_compute();
+  if (!is_idle) warm_up_.interrupt();
+  if (is_idle ? !warm_up_.is_wanted() : !warm_up_.holds_requests()) return false;
   warm_up_.advance();
   if (calls_.take_unsound()) preemption_.clear_context();
   return true;
