@@ -16,7 +16,7 @@ bool ReplySampler::can_choose_ahead(const Sequence& sequence) const {
 
 void ReplySampler::choose_ahead(std::span<Sequence* const> sequences) {
   chosen_.clear();
-  if (!team_.has_threads() || parts_.options.on_logits ) return;
+  if (!team_.has_threads() || parts_.options.on_logits) return;
   chosen_.resize(sequences.size());
   std::size_t logits_count = 0;
   for (std::size_t row = 0; row < sequences.size(); ++row) {

@@ -33,7 +33,6 @@ class ReplySampler {
   void choose_ahead(std::span<Sequence* const> sequences);
   void forget_chosen() { chosen_.clear(); }
 
-
   // Samples the sequence's next token from a row of the last call. `drawn`: the draft token of this row that the draft model
   // has drawn at random; negative: there is none.
   void sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::int32_t drawn = -1);
@@ -67,7 +66,7 @@ class ReplySampler {
   ContextShifter& shifter_;
   const LatencyTargets& targets_;
   SamplingTeam team_;
-  std::vector<Chosen> chosen_;    // By row.
+  std::vector<Chosen> chosen_;     // By row.
   std::vector<float> raw_logits_;  // A copy of the row before sampling, for log probabilities.
 };
 

@@ -1,5 +1,5 @@
-// Threads that choose the tokens of a call together with the lane's thread, where a device computes and the CPU's cores are idle
-// (docs/decisions/0088). They sleep between calls.
+// Threads that choose the tokens of a call together with the lane's thread, where a device computes and the CPU's cores are
+// idle (docs/decisions/0088). They sleep between calls.
 #pragma once
 
 #include <atomic>

@@ -124,8 +124,8 @@ void WarmUp::advance() {
     step.rows == 1 ? shape.add_decode(0) : shape.add_chunk(step.rows, 0);
   }
   const std::span<const RequestId> interruptible(&kId, holds_requests_ ? 0 : 1);
-  const auto status = calls_.run(false, {}, interruptible,
-                                 [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
+  const auto status =
+      calls_.run(false, {}, interruptible, [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
   const bool is_complete = status && *status == llm::DecodeStatus::done;
   if (is_complete && !step.is_first && !step.is_measured) {
     parts_.step_model.observe(shape, calls_.last().ms());
