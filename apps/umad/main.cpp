@@ -25,7 +25,9 @@
 #include "server/http/api_keys.h"
 #include "server/passed_sockets.h"
 #include "umad/check.h"
+#include "umad/compute.h"
 #include "umad/config.h"
+#include "umad/cpu_count.h"
 #include "umad/daemon.h"
 #include "umad/data_dir.h"
 #include "umad/devices_command.h"
@@ -154,7 +156,7 @@ int main(int argc, char** argv) {
   if (passed->unix_socket) addresses.socket_path = passed->unix_socket->path;
   if (passed->tcp) addresses.http = {.address = passed->tcp->address, .port = passed->tcp->port};
   if (passed->http_socket) addresses.http_socket = passed->http_socket->path;
-  const auto config = uma::umad::load_config(arguments, uma::umad::process_environment(), addresses);
+  auto config = uma::umad::load_config(arguments, uma::umad::process_environment(), addresses);
   if (!config && uma::umad::is_check(arguments) && config.error().status != 0) {
     return uma::umad::report_mistakes(config.error(), arguments);
   }
@@ -168,6 +170,7 @@ int main(int argc, char** argv) {
   if (config->supervises && !supervised) {
     return uma::umad::run_supervisor(*config, std::move(*passed), {argv, argv + argc});
   }
+  uma::umad::limit_threads(*config, uma::umad::usable_processors());
   const int status = uma::umad::run_umad(*config, std::move(*passed), supervised);
   // Contexts on a lost device are never freed, and a driver that still has them may crash in its own end (NVIDIA's for Vulkan).
   if (uma::llm::has_lost_device()) {
