@@ -162,8 +162,9 @@ std::vector<ComparedModel> read_models_text(std::string_view text) {
     const std::size_t first = line.find(' ');
     const std::size_t second = first == std::string_view::npos ? first : line.find(' ', first + 1);
     if (second == std::string_view::npos) continue;
+    const std::string_view number = line.substr(0, first);
     std::uint64_t bytes = 0;
-    if (read_number(line.data(), line.data() + first, bytes).ptr != line.data() + first) continue;
+    if (read_number(number.data(), number.data() + number.size(), bytes).ptr != number.data() + number.size()) continue;
     const std::string_view identity = line.substr(first + 1, second - first - 1);
     models.push_back({.name = std::string(line.substr(second + 1)),
                       .bytes = bytes,

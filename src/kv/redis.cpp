@@ -38,7 +38,11 @@ std::string begin_tls(redisContext* connected, const std::string& host) {
   if (ssl == nullptr) return "there is no memory for TLS";
   // An address is compared with the certificate's addresses, a name with its names.
   const bool is_address = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host.c_str()) == 1;
-  if (!is_address && (SSL_set1_host(ssl, host.c_str()) != 1 || SSL_set_tlsext_host_name(ssl, host.c_str()) != 1)) {
+  // The call behind the macro SSL_set_tlsext_host_name, which has a cast that does not compile here. The name is copied.
+  const auto send_name = [&](std::string name) {
+    return SSL_ctrl(ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name, name.data()) == 1;
+  };
+  if (!is_address && (SSL_set1_host(ssl, host.c_str()) != 1 || !send_name(host))) {
     SSL_free(ssl);
     return "the host has no name that TLS could check";
   }
