@@ -1,16 +1,15 @@
 #include "kv/run_identity.h"
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <format>
 #include <string_view>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "base/boot_id.h"
 #include "base/log.h"
 #include "base/random.h"
 
@@ -20,20 +19,11 @@ namespace {
 constexpr std::size_t kIncarnationDigits = 32;
 constexpr std::size_t kFileBytesMax = 256;
 
-std::string read_start(int file) {
-  std::array<char, kFileBytesMax> bytes{};
-  const ssize_t count = ::pread(file, bytes.data(), bytes.size(), 0);
-  return {bytes.data(), count > 0 ? static_cast<std::size_t>(count) : 0};
-}
-
 // What stands behind the incarnation; empty: the system does not tell.
 std::string place_of(const UniqueFd& lock) {
   struct stat status{};
   if (::fstat(lock.get(), &status) != 0) return "";
-  const UniqueFd boot_id(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
-  if (!boot_id.is_open()) return "";
-  std::string boot = read_start(boot_id.get());
-  boot.resize(std::min(boot.size(), boot.find('\n')));
+  const std::string boot = boot_id();
   if (boot.empty()) return "";
   return std::format(" boot {} device {} inode {}\n", boot, status.st_dev, status.st_ino);
 }
@@ -41,7 +31,9 @@ std::string place_of(const UniqueFd& lock) {
 }  // namespace
 
 std::string dead_incarnation(const UniqueFd& lock) {
-  const std::string text = read_start(lock.get());
+  std::array<char, kFileBytesMax> bytes{};
+  const ssize_t count = ::pread(lock.get(), bytes.data(), bytes.size(), 0);
+  const std::string text(bytes.data(), count > 0 ? static_cast<std::size_t>(count) : 0);
   const std::string place = place_of(lock);
   const std::string_view digits = std::string_view(text).substr(0, kIncarnationDigits);
   const bool is_complete = digits.size() == kIncarnationDigits && digits.find_first_not_of("0123456789abcdef") == digits.npos;
