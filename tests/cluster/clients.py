@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import math
 import random
 import time
 
@@ -11,7 +12,6 @@ import uma
 REPLY_TOKENS = 80
 REPLY = {"max_tokens": REPLY_TOKENS, "ignore_eos": True, "temperature": 0}
 TURNS_PER_SESSION = 12
-ANSWER_WITHIN_S = 6.5  # Then a client turns to another node.
 GOES_ON_WITHIN_S = 120 * uma.SLOW
 RETRYABLE = ("E_SESSION_002", "E_IO_001", "E_LIMIT_003")
 
@@ -53,7 +53,7 @@ class Client:
         """A connection to the node, or None: nobody listens there."""
         if node.name not in self.connections:
             try:
-                self.connections[node.name] = node.client(ANSWER_WITHIN_S)
+                self.connections[node.name] = node.client(self.cluster.answer_within_s)
             except OSError:
                 return None
         return self.connections[node.name]
@@ -106,7 +106,9 @@ class Client:
         code, message = event.get("code"), event.get("message", "")
         if code not in RETRYABLE:
             self.cluster.fail(f"{operation}: {event}")
-        operation.outcome = history.UNKNOWN if "unknown" in message else history.FAILED
+        operation.outcome = history.FAILED
+        if "unknown" in message:  # It may still happen.
+            operation.outcome, operation.end = history.UNKNOWN, math.inf
         self.cluster.record(operation)
 
     # Operations, repeated until they succeed
@@ -276,7 +278,7 @@ class RouterClient(Client):
     def send(self, method, path, body=None):
         """Returns the answer; None: there was none."""
         try:
-            return self.cluster.database.call(method, path, body, timeout_s=2 * ANSWER_WITHIN_S)
+            return self.cluster.database.call(method, path, body, timeout_s=2 * self.cluster.answer_within_s)
         except (OSError, http.client.HTTPException):
             return None
 
@@ -329,9 +331,10 @@ class RouterClient(Client):
                 parts = [part["text"] for item in answer.body["output"] if item["type"] == "message" for part in item["content"]]
                 turn.text = "".join(parts)
             for operation in (append, turn):
-                if answer is not None:
-                    operation.end, operation.node = time.monotonic(), answer.node or ""
-                operation.outcome = history.OK if is_done else history.UNKNOWN
+                operation.node = answer.node or "" if answer is not None else ""
+                # The input may be stored though the reply failed.
+                if is_done:
+                    operation.end, operation.outcome = time.monotonic(), history.OK
                 self.cluster.record(operation)
             if is_done:
                 break

@@ -2,11 +2,12 @@
 """Lets clients converse over three umads on one PostgreSQL database, while nodes, connections and the database fail. Afterwards everything
 heals, every session goes on, the history is linearizable (history.py), and every reply is the one of a single undisturbed node.
 
-  tests/cluster/faults.py [--kills N] [--minutes M] [--seed S] [--clients C] [--think S] [--between S S] [--down S]
-                          [--only-kills] [--full-database] [--partitions]
+  tests/cluster/faults.py [--kills N] [--minutes M] [--seed S] [--clients C] [--think S] [--answer S]
+                          [--between S S] [--down S] [--only-kills] [--full-database] [--partitions]
 
 It ends when N nodes were killed in the middle of turns, at the latest after M minutes. A killed node stays away for `--down` seconds, and
-the next one is killed `--between` seconds after its start. --only-kills leaves out all other faults. --full-database also fills the
+the next one is killed after a time between those of `--between`. A client waits for `--think` seconds at most between two turns, and asks
+another node if there is no answer within `--answer` seconds. --only-kills leaves out all other faults. --full-database also fills the
 database's file system for a while, which needs root, for the mount of a small one. --partitions has each part in a network namespace and
 cuts their links instead of the other faults; it needs root, too. The exit status is 1 if anything was lost, doubled or different.
 """
@@ -33,15 +34,17 @@ from nemesis import ALL_TROUBLES, PARTITIONS, Nemesis, small_file_system  # noqa
 from nodes import CONFIG, FLAGS, MODEL, SETTINGS, InstalledNode, Node  # noqa: E402
 
 NODES = "abc"
+ANSWER_WITHIN_S = 6.5 * uma.SLOW  # More than a node waits for a session.
 
 
 class Cluster:
     """Three nodes, their database (postgres.Postgres or installation.Installation), and what was counted."""
 
-    def __init__(self, database, nodes, think_s):
+    def __init__(self, database, nodes, think_s, answer_within_s=ANSWER_WITHIN_S):
         self.database = database
         self.nodes = nodes
         self.think_s = think_s  # Clients wait for so long at most between two turns.
+        self.answer_within_s = answer_within_s  # Then a client turns to another node.
         self.lock = threading.Lock()
         self.operations = []
         self.counts = {}
@@ -120,8 +123,12 @@ def replay(items, client):
             count = next((count for count in range(len(texts)) if "".join(texts[:count]) == text), None)
             if count is None:
                 return f"item {index} is {text!r}, but alone {reply.text!r}"
-            turns = client.session(session)["turns"]
-            client.call(type="rewind_session", session_id=session, turn=turns - 1)
+            last = client.session(session)["turns"] - 1
+            if last > 0:
+                assert client.call(type="rewind_session", session_id=session, turn=last - 1)["turns"] == last
+            else:
+                client.call(type="end_session", session_id=session)
+                session = client.create_session()
             for pending in unanswered:
                 client.append(session, pending)
             client.generate_stream(session, **dict(REPLY, max_tokens=count))
@@ -167,9 +174,10 @@ class Result:
         return "\n".join(lines) + ("" if self.problems else "\nnothing was lost, doubled or different")
 
 
-def run(database, kills, seconds, seed, clients_count=6, troubles=ALL_TROUBLES, between_kills_s=(1, 6), down_s=0, think_s=0.1):
+def run(database, kills, seconds, seed, clients_count=6, troubles=ALL_TROUBLES, between_kills_s=(1, 6), down_s=0, think_s=0.1,
+        answer_within_s=ANSWER_WITHIN_S):
     """Runs clients and faults with nodes behind relays; returns the Result."""
-    cluster = Cluster(database, [Node(name, database) for name in NODES], think_s)
+    cluster = Cluster(database, [Node(name, database) for name in NODES], think_s, answer_within_s)
     return run_on(cluster, kills, seconds, seed, [Client] * clients_count, troubles, between_kills_s, down_s)
 
 
@@ -227,6 +235,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--clients", type=int, default=6)
     parser.add_argument("--think", type=float, default=0.1)
+    parser.add_argument("--answer", type=float, default=ANSWER_WITHIN_S)
     parser.add_argument("--only-kills", action="store_true")
     parser.add_argument("--between", type=float, nargs=2, default=(1, 6))
     parser.add_argument("--down", type=float, default=0)
@@ -254,7 +263,7 @@ def run_as_asked(arguments):
             mount = lambda folder: stack.enter_context(small_file_system(folder, 160))  # noqa: E731
         database = stack.enter_context(postgres.Postgres(mount))
         return run(database, arguments.kills, seconds, arguments.seed, arguments.clients, troubles, arguments.between,
-                   arguments.down, arguments.think)
+                   arguments.down, arguments.think, arguments.answer)
 
 
 def report(result, folder):

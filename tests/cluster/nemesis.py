@@ -16,8 +16,8 @@ LEASE_S = 15
 class Nemesis:
     """Kills nodes in the middle of turns, and troubles nodes, connections and the database beside that."""
 
-    """`between_kills_s`: the shortest and the longest time from the start of a killed node to the next kill. `down_s`: how long a killed
-    node stays away."""
+    """`between_kills_s`: the shortest and the longest time between two kills. `down_s`: how long a killed node stays away; others may be
+    killed meanwhile, but one always runs."""
 
     def __init__(self, cluster, seed, kills, deadline, troubles, between_kills_s=(1, 6), down_s=0):
         self.cluster = cluster
@@ -37,9 +37,13 @@ class Nemesis:
         self.cluster.is_over.wait(min(seconds, max(0.0, self.deadline - time.monotonic())))
 
     def kill_nodes(self):
+        starting = []
         while self.kills_done < self.kills and time.monotonic() < self.deadline and not self.is_over():
             self.wait(self.random.uniform(*self.between_kills_s))
-            node = self.random.choice(self.cluster.nodes)
+            there = [node for node in self.cluster.nodes if not node.is_away]
+            if len(there) < 2 and self.down_s:
+                continue
+            node = self.random.choice(there)
             end = time.monotonic() + 5
             while node.turns == 0 and time.monotonic() < end and not self.is_over():
                 time.sleep(0.001)
@@ -51,8 +55,19 @@ class Nemesis:
                 node.kill_process()
                 self.cluster.count("kills in the middle of a turn" if in_turn else "kills between turns")
                 self.kills_done += in_turn
-                self.wait(self.down_s)
-                node.start(self.cluster.has_failed.is_set)
+                node.is_away = True
+            starting.append(threading.Thread(target=self.bring_back, args=(node,)))
+            starting[-1].start()
+            if not self.down_s:
+                starting[-1].join()
+        for thread in starting:
+            thread.join()
+
+    def bring_back(self, node):
+        self.wait(self.down_s)
+        with node.process_lock:
+            node.start(self.cluster.has_failed.is_set)
+        node.is_away = False
 
     def trouble(self):
         """One trouble after another, each of which heals."""
@@ -89,6 +104,8 @@ class Nemesis:
     def restart_node(self):
         node = self.node()
         with node.process_lock:
+            if node.is_away:
+                return
             node.terminate()
             node.start(self.cluster.has_failed.is_set)
 

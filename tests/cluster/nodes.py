@@ -21,6 +21,7 @@ class Turns:
     def __init__(self):
         self.lock = threading.Lock()
         self.process_lock = threading.Lock()  # Held by who ends and starts the node.
+        self.is_away = False  # It was killed, and has not started again.
         self.turns = 0
 
     def add_turns(self, count):
