@@ -12,6 +12,7 @@
 #include "base/thrown.h"
 #include "kv/catalog_lock.h"
 #include "kv/postgres_schema.h"
+#include "kv/run_identity.h"
 
 namespace uma::kv {
 namespace {
@@ -54,12 +55,13 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
       connection_(options_.address),
       rows_(connection_),
       add_run_(connection_, R"sql(
-        INSERT INTO daemons (run, node, address, lease_until, version, models)
-        VALUES (nextval('uma_runs'), ?1, '', clock_timestamp() + ?2 * interval '1 millisecond', ?3, ?4) RETURNING run)sql"),
+        INSERT INTO daemons (run, node, address, lease_until, version, models, incarnation)
+        VALUES (nextval('uma_runs'), ?1, '', clock_timestamp() + ?2 * interval '1 millisecond', ?3, ?4, ?5) RETURNING run)sql"),
       renew_(connection_, R"sql(
-        INSERT INTO daemons (run, node, address, lease_until, version, models)
-        VALUES (?1, ?2, '', clock_timestamp() + ?3 * interval '1 millisecond', ?4, ?5)
+        INSERT INTO daemons (run, node, address, lease_until, version, models, incarnation)
+        VALUES (?1, ?2, '', clock_timestamp() + ?3 * interval '1 millisecond', ?4, ?5, ?6)
         ON CONFLICT (run) DO UPDATE SET lease_until = excluded.lease_until)sql"),
+      end_former_run_(connection_, "DELETE FROM daemons WHERE incarnation = ?1 RETURNING run"),
       end_run_(connection_, "DELETE FROM daemons WHERE run = ?1 OR lease_until < clock_timestamp() - interval '1 day'"),
       give_up_all_(connection_, std::format("UPDATE sessions SET {} WHERE owner = ?1", kGivenUp)),
       raise_fence_(connection_, R"sql(
@@ -141,7 +143,9 @@ SqlExpected<Unit> PostgresCatalog::connect() {
 
 SqlExpected<Unit> PostgresCatalog::begin_run() {
   if (auto migrated = migrate_postgres(connection_); !migrated) return migrated;
-  add_run_.bind(options_.node, lease_ms(), options_.version, options_.models);
+  if (auto ended = end_former_run(); !ended) return ended;
+  if (lock_.is_open()) incarnation_ = begin_incarnation(lock_);
+  add_run_.bind(options_.node, lease_ms(), options_.version, options_.models, incarnation_);
   const auto row = add_run_.next();
   if (!row) return std::unexpected(row.error());
   run_ = add_run_.integer(0);
@@ -149,10 +153,22 @@ SqlExpected<Unit> PostgresCatalog::begin_run() {
   return connection_.run(std::format("SET uma.run = '{}'", run_));
 }
 
+// Ends the lease of this data folder's former run, if that one is dead. Then any daemon may take its sessions.
+SqlExpected<Unit> PostgresCatalog::end_former_run() {
+  const std::string former = lock_.is_open() ? dead_incarnation(lock_) : "";
+  if (former.empty()) return Unit{};
+  end_former_run_.bind(former);
+  const auto row = end_former_run_.next();
+  if (!row) return std::unexpected(row.error());
+  if (*row) log_info("catalog {}: run {} of this data folder is dead: its lease ends", shown_, end_former_run_.integer(0));
+  end_former_run_.end();
+  return Unit{};
+}
+
 // A lease that has ended begins again: sessions that nobody took meanwhile are still this run's.
 SqlExpected<Unit> PostgresCatalog::renew() {
   const TimePoint asked = std::chrono::steady_clock::now();
-  auto done = renew_.run(run_, options_.node, lease_ms(), options_.version, options_.models);
+  auto done = renew_.run(run_, options_.node, lease_ms(), options_.version, options_.models, incarnation_);
   if (!done) return done;
   renewed_at_ = asked;
   // The former lease may have ended before the database renewed it.

@@ -115,6 +115,7 @@ class PostgresCatalog final : public Catalog {
   explicit PostgresCatalog(PostgresCatalogOptions options);
   [[nodiscard]] SqlExpected<Unit> connect();
   [[nodiscard]] SqlExpected<Unit> begin_run();
+  [[nodiscard]] SqlExpected<Unit> end_former_run();
   [[nodiscard]] SqlExpected<Unit> renew();
   void renew_if_due();
   void end_run();
@@ -153,6 +154,7 @@ class PostgresCatalog final : public Catalog {
   RecordRows rows_;
   Statement add_run_;
   Statement renew_;
+  Statement end_former_run_;
   Statement end_run_;
   Statement give_up_all_;
   Statement raise_fence_;
@@ -176,6 +178,7 @@ class PostgresCatalog final : public Catalog {
 
   // Owned by the thread that calls step().
   std::int64_t run_ = 0;
+  std::string incarnation_;  // Of this run, see run_identity.h; empty: it has no data folder.
   // Of own sessions. A commit raises it, too, so that a commit on another state than the one it was made from stores nothing.
   std::unordered_map<SessionId, std::int64_t> fences_;
   std::int64_t transaction_ = 0;    // The one that keep() has begun last.

@@ -69,7 +69,12 @@ ALTER TABLE daemons ADD COLUMN version TEXT NOT NULL DEFAULT '';
 ALTER TABLE daemons ADD COLUMN models TEXT NOT NULL DEFAULT '';
 )sql";
 
-constexpr std::array kSharedSteps{kShared1, kShared2, kShared3};
+// Adds a run's random number, by which the next run in its data folder knows it (run_identity.h).
+constexpr std::string_view kShared4 = R"sql(
+ALTER TABLE daemons ADD COLUMN incarnation TEXT NOT NULL DEFAULT '';
+)sql";
+
+constexpr std::array kSharedSteps{kShared1, kShared2, kShared3, kShared4};
 
 // Adds API keys: lines of a keys file, which have hashes and no keys. `version` counts the changes.
 constexpr std::string_view kKeys1 = R"sql(

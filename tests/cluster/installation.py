@@ -263,7 +263,7 @@ class Installation:
         text, binds = re.subn(r"(?m)^    bind .*$", f"    bind {self.at('router')}", text)
         text, count = re.subn(r"(?m)(^    server .*\n)+", servers + "\n", text)
         text, globals_count = re.subn(r"(?m)^global$", f"global\n    stats socket {self.folder}/router.sock mode 600 level admin", text)
-        assert (binds, count, globals_count) == (1, 1, 1), "deploy/haproxy/haproxy.cfg has another form"
+        assert (binds, count, globals_count) == (1, 2, 1), "deploy/haproxy/haproxy.cfg has another form"
         config = self.folder / "haproxy.cfg"
         config.write_text(text)
         self._start("router", [find_haproxy(), "-db", "-f", config])
@@ -328,15 +328,15 @@ class Installation:
 
     # Requests
 
-    def connect(self, at="router"):
-        return http.client.HTTPConnection(*self.address(at), timeout=uma.WAIT_S)
+    def connect(self, at="router", timeout_s=uma.WAIT_S):
+        return http.client.HTTPConnection(*self.address(at), timeout=timeout_s)
 
     def headers(self, more=None):
         return {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", **(more or {})}
 
-    def call(self, method, path, body=None, headers=None, at="router"):
+    def call(self, method, path, body=None, headers=None, at="router", timeout_s=uma.WAIT_S):
         """One request on a connection of its own, through HAProxy or to a node; returns an Answer."""
-        with contextlib.closing(self.connect(at)) as connection:
+        with contextlib.closing(self.connect(at, timeout_s)) as connection:
             connection.request(method, path, None if body is None else json.dumps(body), self.headers(headers))
             return Answer(connection.getresponse())
 

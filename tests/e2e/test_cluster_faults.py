@@ -10,6 +10,8 @@ import postgres
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "cluster"))
 import faults  # noqa: E402 - it is in that folder
+import installation  # noqa: E402
+import network  # noqa: E402
 
 TROUBLES = ("restart_database", "cut_commits", "cut_off_node", "pause_beyond_lease", "restart_node")
 
@@ -32,6 +34,27 @@ class Faults(unittest.TestCase):
             result = faults.run(database, kills=0, seconds=12, seed=os.getpid(), clients_count=4, troubles=("full_database",))
         self.assertEqual([], result.problems, result)
         self.assertGreater(result.counts["full database"], 0)
+
+
+@postgres.needed
+class Partitions(unittest.TestCase):
+    """The same in network namespaces, with links that are cut, and with clients that go through HAProxy."""
+
+    takes_long = True
+
+    @classmethod
+    def setUpClass(cls):
+        problem = installation.why_not() or network.why_not()
+        if problem:
+            raise unittest.SkipTest(problem)
+        network.leave_host()
+
+    def test_nothing_is_lost_doubled_or_different(self):
+        result = faults.run_with_partitions(kills=100, seconds=60, seed=os.getpid())
+        self.assertEqual([], result.problems, result)
+        self.assertGreater(result.counts["turns"], 0)
+        self.assertGreater(result.counts["turns through the router"], 0)
+        self.assertGreater(sum(result.counts.get(name.replace("_", " "), 0) for name in faults.PARTITIONS), 0)
 
 
 if __name__ == "__main__":
