@@ -16,13 +16,13 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/mailbox.h"
 #include "base/unique_fd.h"
 #include "kv/catalog.h"
+#include "kv/catalog_calls.h"
 #include "kv/postgres.h"
 #include "kv/record_rows.h"
 
@@ -75,32 +75,13 @@ class PostgresCatalog final : public Catalog {
   void disconnect() { connection_.disconnect(); }
 
  private:
-  struct Change {
-    RecordPtr record;  // Null: a removal.
-    RecordPtr before;
-    SessionId id;
-    Done done;
-  };
-  struct Reading {
-    SessionId id;
-    OnRead on_read;
-  };
-  struct Finding {
-    TenantId tenant;
-    std::string session;
-    OnFound on_found;
-  };
-  struct Taking {
-    SessionId id;
-    OnRead on_read;
-    TimePoint deadline{};
-  };
-  struct GivingUp {
-    SessionId id;
-  };
-  struct Asking {
-    OnChanges on_changes;
-  };
+  using Change = calls::Change;
+  using Reading = calls::Reading;
+  using Finding = calls::Finding;
+  using Taking = calls::Taking;
+  using GivingUp = calls::GivingUp;
+  using Asking = calls::Asking;
+  using Call = calls::Call;
   // Reading what has changed, or everything, in pages.
   struct Listing {
     bool is_complete = false;
@@ -111,7 +92,6 @@ class PostgresCatalog final : public Catalog {
     std::int64_t last_key = 0;
     std::vector<SessionId> all{};  // If it is complete: the sessions so far.
   };
-  using Call = std::variant<Change, Reading, Finding, Taking, GivingUp, Asking>;
   explicit PostgresCatalog(PostgresCatalogOptions options);
   [[nodiscard]] SqlExpected<Unit> connect();
   [[nodiscard]] SqlExpected<Unit> begin_run();
