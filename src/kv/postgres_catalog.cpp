@@ -18,17 +18,9 @@ namespace {
 
 // Between two renewals, as a part of the lease.
 constexpr int kRenewalsPerLease = 5;
-// Behind RecordRows::session_columns().
-constexpr int kOwnerColumn = 26;
-constexpr int kFenceColumn = 27;
-constexpr int kChangedColumn = 28;
-constexpr int kKeyColumn = 29;
 constexpr int kOutcomeTries = 5;
 constexpr Duration kConnectEvery = std::chrono::seconds(1);
-// The database forgets which sessions have ended after an hour. A daemon that has not asked for so long reads everything again.
-constexpr Duration kChangesKept = std::chrono::minutes(50);
 constexpr Duration kTakeEvery = std::chrono::milliseconds(100);
-constexpr Duration kForgetEvery = std::chrono::minutes(10);
 // The log repeats an error, of which every request may have the same, once in this time.
 constexpr Duration kRepeatErrorEvery = std::chrono::seconds(10);
 
@@ -36,15 +28,6 @@ constexpr Duration kRepeatErrorEvery = std::chrono::seconds(10);
 // request of the former owner would always be faster.
 constexpr std::string_view kGivenUp = R"sql(
   owner = NULL, is_wanted = false, kept_until = CASE WHEN is_wanted THEN clock_timestamp() + interval '1 second' END)sql";
-
-// Those of RecordRows::session_columns(), without the texts that no list shows.
-std::string listed_columns() {
-  constexpr std::string_view kLong = "tools, template_arguments";
-  std::string columns(RecordRows::session_columns());
-  const std::size_t at = columns.find(kLong);
-  UMA_CHECK(at != std::string::npos);
-  return columns.replace(at, kLong.size(), "''::text, ''::text");
-}
 
 }  // namespace
 
@@ -73,7 +56,7 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
       count_sessions_(connection_, "SELECT count(*) FROM sessions WHERE tenant = ?1"),
       find_(connection_, std::format(R"sql(
         SELECT {} FROM sessions WHERE tenant = ?1 AND (name = ?2 OR id = ?2) ORDER BY name = ?2 DESC NULLS LAST LIMIT 1)sql",
-                                     listed_columns())),
+                                     PostgresListing::columns())),
       get_owner_(connection_, "SELECT d.node FROM sessions s LEFT JOIN daemons d ON d.run = s.owner WHERE s.id = ?1"),
       // A row that is locked is in use: a commit on it has not ended.
       take_(connection_, R"sql(
@@ -86,16 +69,7 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
         UPDATE sessions SET is_wanted = true, wanted_by = ?2
         WHERE key = (SELECT key FROM sessions WHERE id = ?1 AND owner IS NOT NULL AND NOT is_wanted FOR UPDATE SKIP LOCKED))sql"),
       give_up_(connection_, std::format("UPDATE sessions SET {} WHERE id = ?1 AND owner = ?2", kGivenUp)),
-      get_xmin_(connection_, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
-      get_all_(connection_,
-               std::format("SELECT {}, owner, fence, changed, key FROM sessions WHERE key > ?1 ORDER BY key LIMIT ?2",
-                           listed_columns())),
-      get_changed_(connection_, std::format(R"sql(
-        SELECT {}, owner, fence, changed, key FROM sessions WHERE (changed, key) > (?1, ?2) ORDER BY changed, key LIMIT ?3)sql",
-                                            listed_columns())),
-      get_ended_(connection_, "SELECT id FROM ended_sessions WHERE changed >= ?1"),
-      get_wanted_(connection_, "SELECT id FROM sessions WHERE owner = ?1 AND is_wanted"),
-      forget_ended_(connection_, "DELETE FROM ended_sessions WHERE ended < now() - interval '1 hour'") {}
+      listing_(connection_, options_.page_rows) {}
 
 PostgresCatalog::~PostgresCatalog() = default;
 
@@ -133,8 +107,7 @@ SqlExpected<Unit> PostgresCatalog::connect() {
   if (done) done = renew();
   if (!done) connection_.disconnect();
   // The database may be another one, which took over.
-  seen_ = 0;
-  listing_.reset();
+  listing_.begin_anew();
   next_connect_ = std::chrono::steady_clock::now() + kConnectEvery;
   return done;
 }
@@ -360,8 +333,7 @@ SqlExpected<std::optional<SessionSummary>> PostgresCatalog::find_now(const Findi
   if (!row) return std::unexpected(row.error());
   auto summary = *row ? RecordRows::summary_of_row(find_) : std::nullopt;
   find_.end();
-  // It may have been committed after its place in the listing.
-  if (summary && listing_ && listing_->is_complete) listing_->all.push_back(summary->id);
+  if (summary) listing_.note_found(summary->id);
   return summary;
 }
 
@@ -374,96 +346,20 @@ void PostgresCatalog::handle(GivingUp& call) {
 
 void PostgresCatalog::handle(Asking& call) {
   call.on_changes(contain([&]() -> Expected<CatalogChanges> {
-    auto changes = with_connection([&] { return changes_now(); });
+    auto changes = with_connection([&] { return listing_.next_page(run_, fences_); });
     if (!changes) return std::unexpected(failure(changes.error()));
     return std::move(*changes);
   }));
-}
-
-SqlExpected<CatalogChanges> PostgresCatalog::changes_now() {
-  CatalogChanges changes;
-  SqlExpected<Unit> done;
-  if (!listing_) done = begin_listing();
-  if (done) done = read_page(changes);
-  if (done && !changes.has_more) done = end_listing(changes);
-  if (!done) return std::unexpected(done.error());
-  get_wanted_.bind(run_);
-  auto row = get_wanted_.next();
-  for (; row && *row; row = get_wanted_.next()) changes.wanted.push_back({std::string(get_wanted_.text(0))});
-  get_wanted_.end();
-  if (!row) return std::unexpected(row.error());
-  return changes;
-}
-
-SqlExpected<Unit> PostgresCatalog::begin_listing() {
-  Listing listing{.begun = std::chrono::steady_clock::now()};
-  listing.is_complete = seen_ == 0 || listing.begun > seen_at_ + kChangesKept;
-  listing.since = listing.is_complete ? 0 : seen_;
-  listing.last_changed = listing.since;
-  // Transactions that are in progress now may change sessions later, but have numbers from this one on.
-  get_xmin_.bind();
-  const auto row = get_xmin_.next();
-  if (!row) return std::unexpected(row.error());
-  listing.seen = get_xmin_.integer(0);
-  get_xmin_.end();
-  listing_ = std::move(listing);
-  return Unit{};
-}
-
-SqlExpected<Unit> PostgresCatalog::read_page(CatalogChanges& changes) {
-  Statement& rows = listing_->is_complete ? get_all_ : get_changed_;
-  if (listing_->is_complete) rows.bind(listing_->last_key, options_.page_rows);
-  if (!listing_->is_complete) rows.bind(listing_->last_changed, listing_->last_key, options_.page_rows);
-  std::int64_t rows_count = 0;
-  auto row = rows.next();
-  for (; row && *row; row = rows.next()) {
-    ++rows_count;
-    listing_->last_changed = rows.integer(kChangedColumn);
-    listing_->last_key = rows.integer(kKeyColumn);
-    auto summary = RecordRows::summary_of_row(rows);
-    if (!summary) continue;
-    if (listing_->is_complete) listing_->all.push_back(summary->id);
-    if (const auto own = fences_.find(summary->id); own != fences_.end()) {
-      const bool is_own = rows.integer(kOwnerColumn) == run_ && rows.integer(kFenceColumn) == own->second;
-      if (is_own) continue;
-      fences_.erase(own);
-    }
-    changes.changed.push_back(std::move(*summary));
-  }
-  rows.end();
-  if (!row) return std::unexpected(row.error());
-  changes.has_more = rows_count >= options_.page_rows;
-  return Unit{};
-}
-
-SqlExpected<Unit> PostgresCatalog::end_listing(CatalogChanges& changes) {
-  if (!listing_->is_complete) {
-    get_ended_.bind(listing_->since);
-    auto row = get_ended_.next();
-    for (; row && *row; row = get_ended_.next()) changes.ended.push_back({std::string(get_ended_.text(0))});
-    get_ended_.end();
-    if (!row) return std::unexpected(row.error());
-  }
-  if (listing_->begun > forgot_at_ + kForgetEvery) {
-    if (auto done = forget_ended_.run(); !done) return std::unexpected(done.error());
-    forgot_at_ = listing_->begun;
-  }
-  changes.is_complete = listing_->is_complete;
-  changes.all = std::move(listing_->all);
-  seen_ = listing_->seen;
-  seen_at_ = listing_->begun;
-  listing_.reset();
-  return Unit{};
 }
 
 // Reads the list of all sessions, and keeps the lease meanwhile.
 SqlExpected<Unit> PostgresCatalog::load_all() {
   do {
     renew_if_due();
-    auto page = changes_now();
+    auto page = listing_.next_page(run_, fences_);
     if (!page) return std::unexpected(page.error());
     std::ranges::move(page->changed, std::back_inserter(loaded_));
-  } while (listing_);
+  } while (listing_.is_in_progress());
   return Unit{};
 }
 

@@ -24,6 +24,7 @@
 #include "kv/catalog.h"
 #include "kv/catalog_calls.h"
 #include "kv/postgres.h"
+#include "kv/postgres_listing.h"
 #include "kv/record_rows.h"
 
 namespace uma::kv {
@@ -82,16 +83,6 @@ class PostgresCatalog final : public Catalog {
   using GivingUp = calls::GivingUp;
   using Asking = calls::Asking;
   using Call = calls::Call;
-  // Reading what has changed, or everything, in pages.
-  struct Listing {
-    bool is_complete = false;
-    std::int64_t since = 0;  // Transactions before this one were seen.
-    std::int64_t seen = 0;   // Transactions before this one will have been seen.
-    TimePoint begun{};
-    std::int64_t last_changed = 0;  // Of the last row that was read.
-    std::int64_t last_key = 0;
-    std::vector<SessionId> all{};  // If it is complete: the sessions so far.
-  };
   explicit PostgresCatalog(PostgresCatalogOptions options);
   [[nodiscard]] SqlExpected<Unit> connect();
   [[nodiscard]] SqlExpected<Unit> begin_run();
@@ -113,10 +104,6 @@ class PostgresCatalog final : public Catalog {
   [[nodiscard]] std::optional<bool> outcome(std::span<const Change> changes);
   [[nodiscard]] SqlExpected<std::optional<bool>> is_in_rows(std::span<const Change> changes);
   [[nodiscard]] Error refusal_of(const Change& change, const SqlError& error);
-  [[nodiscard]] SqlExpected<CatalogChanges> changes_now();
-  [[nodiscard]] SqlExpected<Unit> begin_listing();
-  [[nodiscard]] SqlExpected<Unit> read_page(CatalogChanges& changes);
-  [[nodiscard]] SqlExpected<Unit> end_listing(CatalogChanges& changes);
   [[nodiscard]] SqlExpected<Unit> load_all();
   [[nodiscard]] Error failure(const SqlError& error);
   [[nodiscard]] TimePoint next_renewal() const;
@@ -146,23 +133,14 @@ class PostgresCatalog final : public Catalog {
   Statement take_;
   Statement want_;
   Statement give_up_;
-  Statement get_xmin_;
-  Statement get_all_;
-  Statement get_changed_;
-  Statement get_ended_;
-  Statement get_wanted_;
-  Statement forget_ended_;
+  PostgresListing listing_;
   std::vector<SessionSummary> loaded_;
 
   // Owned by the thread that calls step().
   std::int64_t run_ = 0;
   // Of own sessions. A commit raises it, too, so that a commit on another state than the one it was made from stores nothing.
   std::unordered_map<SessionId, std::int64_t> fences_;
-  std::int64_t transaction_ = 0;    // The one that keep() has begun last.
-  std::int64_t seen_ = 0;           // Transactions before this one are seen by the last listing that has ended.
-  std::optional<Listing> listing_;  // The one in progress.
-  TimePoint seen_at_{};
-  TimePoint forgot_at_{};
+  std::int64_t transaction_ = 0;  // The one that keep() has begun last.
   TimePoint renewed_at_{};
   TimePoint next_renewal_try_{};
   TimePoint next_connect_{};
