@@ -456,16 +456,22 @@ void Engine::list_sessions(TenantId tenant, SessionListRequest request, Reply<Se
 }
 
 void Engine::read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) {
-  store_.run_later([this, ids = std::move(ids), bytes_max, reply = std::move(reply)]() mutable {
-    std::vector<Bytes> files(ids.size());
-    for (std::size_t i = 0; i < ids.size() && options_.image_encoder.kept; ++i) {
-      const auto size = options_.image_encoder.kept->size_of(ids[i]);
-      if (!size || *size > bytes_max) continue;
-      bytes_max -= *size;
-      if (auto file = options_.image_encoder.kept->read(ids[i])) files[i] = std::move(*file);
-    }
-    reply(std::move(files));
-  });
+  const std::shared_ptr<image::KeptImages> kept = options_.image_encoder.kept;
+  auto read = [this, kept, ids, bytes_max, reply = std::move(reply)]() mutable {
+    store_.run_later([kept, ids = std::move(ids), bytes_max, reply = std::move(reply)]() mutable {
+      std::vector<Bytes> files(ids.size());
+      for (std::size_t i = 0; i < ids.size() && kept; ++i) {
+        const auto size = kept->size_of(ids[i]);
+        if (!size || *size > bytes_max) continue;
+        bytes_max -= *size;
+        if (auto file = kept->read_here(ids[i])) files[i] = std::move(*file);
+      }
+      reply(std::move(files));
+    });
+  };
+  // Images that other daemons have got come first, not on the store's thread.
+  if (kept) return kept->bring(std::move(ids), bytes_max, std::move(read));
+  read();
 }
 
 void Engine::load_model(std::string model, Reply<Unit> reply) {
