@@ -12,7 +12,7 @@
 // were when it last asked (sync()). A lock takes a session that this daemon does not own and reads it anew. A session is given
 // up when another daemon asks for it, as soon as no lock and no run uses it, or when it was not used for a while, and its
 // record then leaves the memory. With a store of states that daemons share, its state is stored there before, and also when it
-// was idle for some seconds.
+// was idle for some seconds. session_sharing.cpp has the functions for that.
 #pragma once
 
 #include <cstddef>
