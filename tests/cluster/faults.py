@@ -38,7 +38,7 @@ TURNS_PER_SESSION = 12
 LEASE_S = 15
 ANSWER_WITHIN_S = 6.5  # Then a client turns to another node.
 GOES_ON_WITHIN_S = 120 * uma.SLOW
-RETRYABLE = ("E_SESSION_002", "E_IO_001", "E_LIMIT_003")
+RETRYABLE = ("E_SESSION_002", "E_IO_001", "E_IO_002", "E_LIMIT_003")
 NODES = "abc"
 
 
@@ -207,10 +207,10 @@ class Client:
     def refused(self, operation, event):
         """Sets the outcome of a request that was answered with an error."""
         self.note_failure()
-        code, message = event.get("code"), event.get("message", "")
+        code = event.get("code")
         if code not in RETRYABLE:
             self.cluster.fail(f"{operation}: {event}")
-        operation.outcome = history.UNKNOWN if "unknown" in message else history.FAILED
+        operation.outcome = history.UNKNOWN if code == "E_IO_002" else history.FAILED
         self.cluster.record(operation)
 
     # Operations, repeated until they succeed
@@ -239,6 +239,7 @@ class Client:
             operation.outcome = history.OK
             operation.items = None if is_gone else [(message["role"], message["content"]) for message in answer["messages"]]
             operation.is_waiting = not is_gone and answer["pending_tokens"] > 0
+            operation.waiting = [] if is_gone else [message["content"] for message in answer.get("pending_messages", [])]
             self.cluster.record(operation)
             if is_gone or not answer["busy"]:
                 return operation
@@ -254,8 +255,13 @@ class Client:
             if answer["code"] not in RETRYABLE:
                 self.cluster.fail(f"create_session: {answer}")
 
-    def append(self, session, is_alone):
-        """Appends a unique input; returns it once it is there. `is_alone`: no other client appends to the session."""
+    def is_there(self, session, text):
+        """Whether the session has the input, with a reply or without."""
+        found = self.read(session)
+        return text in found.waiting or any(text == content for _, content in found.items or ())
+
+    def append(self, session):
+        """Appends a unique input; returns it once it is there."""
         for _ in self.tries(f"an input of session {session}"):
             self.words += 1
             text = f"{self.number} says {self.words}"
@@ -268,8 +274,7 @@ class Client:
                 return text
             if answer is not None:
                 self.refused(operation, answer)
-            # What waits for its reply is not shown, but counted.
-            if operation.outcome == history.UNKNOWN and is_alone and self.read(session).is_waiting:
+            if operation.outcome == history.UNKNOWN and self.is_there(session, text):
                 return text
 
     def turn(self, session, follows):
@@ -298,7 +303,7 @@ class Client:
 
     def converse(self, conversation):
         """An input and a reply; in a session that several clients share, only one of them asks for replies."""
-        text = self.append(conversation.id, not conversation.is_shared)
+        text = self.append(conversation.id)
         if not conversation.is_shared or self.number == 0:
             self.turn(conversation.id, text)
             self.cluster.count("turns")

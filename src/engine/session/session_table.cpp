@@ -246,7 +246,7 @@ Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record
     run_noting([&] { options_.on_committed(*record); });
   } else {
     take_back();
-    if (catalog_.is_shared() && done.error().code == ErrorCode::limit_wait) session.lease = 0;
+    if (catalog_.is_shared() && kv::must_take_again(done.error())) session.lease = 0;
   }
   co_return done;
 }
@@ -365,7 +365,7 @@ Task<> SessionTable::remove(SessionLock lock) {
     session.is_new = true;  // The catalog does not have the session, so it ends with its lock.
     co_return;
   }
-  if (catalog_.is_shared() && removed.error().code == ErrorCode::limit_wait) session.lease = 0;
+  if (catalog_.is_shared() && kv::must_take_again(removed.error())) session.lease = 0;
   for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(removed.error()));
   if (session.expires <= clock_.now()) session.expires = clock_.now() + kRemoveRetry;
   next_expiry_ = std::min(next_expiry_, session.expires);

@@ -179,7 +179,8 @@ class SessionTable {
 
   // Commits `next` as the session's record. It is counted at once, so that concurrent commits cannot exceed a quota together or
   // take one name. Requires: the caller has the session's lock, and waits for the result; no other session has the name of
-  // `next`. Errors: E_IO_001, and nothing has changed; E_LIMIT_003 if another daemon has taken the session.
+  // `next`. Errors: E_IO_001, and nothing has changed; E_LIMIT_003 if another daemon has taken the session, too; E_IO_002 if it
+  // is unknown whether the change is stored.
   [[nodiscard]] Task<Expected<Unit>> commit(Session& session, kv::RecordPtr next);
   [[nodiscard]] Task<Expected<Unit>> commit(Session& session, kv::SessionRecord next) {
     return commit(session, std::make_shared<const kv::SessionRecord>(std::move(next)));
