@@ -218,7 +218,10 @@ void Engine::run_store(const std::unordered_set<SessionId>& sessions) {
   store_.open(sessions);
   store_opened_.set_value();
   run_loop(store_);
-  store_.publish_all();
+  const auto publish_all = [this] {
+    store_.publish_all(ask_router<std::unordered_set<SessionId>>([this] { return router_.owned_session_ids(); }));
+  };
+  if (shared_) run_noting(publish_all);
   store_.save_all(clock_.now() + kSaveLimit);
 }
 

@@ -441,7 +441,7 @@ void StateStore::end_busy(StateId id, bool leaves_memory) {
 }
 
 // Writes a state to disk. If the disk has no space, the state stays in memory if that has.
-void StateStore::write(StateId id) {
+void StateStore::write(StateId id, bool may_leave_memory) {
   SnapshotPtr snapshot;
   StateOwner owner;
   TimePoint used;
@@ -481,7 +481,7 @@ void StateStore::write(StateId id) {
     return;
   }
   table_.set_file(entry, std::move(written->name), written->bytes);
-  end_busy(id, entry.last_used == used);
+  end_busy(id, may_leave_memory && entry.last_used == used);
 }
 
 // Reads a state, or waits until other states or lanes have freed enough memory.
@@ -602,7 +602,7 @@ void StateStore::save_all(TimePoint deadline) {
       if (entry == nullptr || !entry->snapshot || !entry->file.empty() || entry->is_busy || !can_write(*entry)) continue;
       mark_leaving(*entry);
     }
-    write(id);
+    write(id, shared_ == nullptr);
     ++saved;
   }
   if (!unsaved.empty()) log_info("kv: wrote {} of {} states in memory to disk", saved, unsaved.size());

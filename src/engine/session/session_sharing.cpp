@@ -58,7 +58,7 @@ Task<Expected<Unit>> SessionTable::own(Session& session) {
   }
   session.lease = lease;
   session.is_wanted = false;
-  session.is_published = false;
+  session.sharing = Sharing::not_shared;
   if (options_.on_taken) run_noting([&] { options_.on_taken(session); });
   if (session.record != nullptr && *session.record == stored) co_return Unit{};
   ++session.losses;
@@ -149,7 +149,7 @@ void SessionTable::replace_summary(Session& session, kv::SessionSummary summary)
 // --- Giving a session up
 
 bool SessionTable::must_publish(const Session& session) const {
-  return options_.publish && !session.is_published && session.lease != 0;
+  return options_.publish && session.sharing != Sharing::shared && session.lease != 0;
 }
 
 void SessionTable::give_up(Session& session) {
@@ -166,10 +166,14 @@ void SessionTable::give_up(Session& session) {
   if (options_.on_given_up) run_noting([&] { options_.on_given_up(session); });
 }
 
-// Stores the state first, so that the next owner finds it. The session is given up when its lock ends.
+// Stores the state first, so that the next owner finds it. The session is given up when its lock ends. A state that is being
+// stored in the background is asked for once more, and is then waited for.
 Task<> SessionTable::hand_over(SessionLock lock) {
   Session& session = *lock;
-  session.is_published = true;
+  const struct End {
+    Session& session;
+    ~End() { session.sharing = Sharing::shared; }
+  } end{session};
   (void)co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { options_.publish(session, true, std::move(reply)); });
 }
 
@@ -181,7 +185,8 @@ Session* SessionTable::next_unpublished() {
     if (session == nullptr) continue;
     session->is_queued = false;
     // One that is used now comes again when it is idle.
-    if (!session->is_locked && !session->is_running() && !session->is_published && session->lease != 0) return session;
+    if (!session->is_locked && !session->is_running() && session->sharing == Sharing::not_shared && session->lease != 0)
+      return session;
   }
   return nullptr;
 }
@@ -194,9 +199,12 @@ Task<> SessionTable::publish_idle() {
     ~Working() { flag = false; }
   } const working(is_publishing_);
   while (Session* session = next_unpublished()) {
-    session->is_published = true;
-    const Session& idle = *session;
-    (void)co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { options_.publish(idle, false, std::move(reply)); });
+    const SessionId id = session->summary.id;
+    session->sharing = Sharing::being_shared;
+    (void)co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { options_.publish(*session, false, std::move(reply)); });
+    // Meanwhile it may have ended, or have been changed.
+    if (Session* const stored = find(id); stored != nullptr && stored->sharing == Sharing::being_shared)
+      stored->sharing = Sharing::shared;
   }
 }
 

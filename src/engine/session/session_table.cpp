@@ -242,7 +242,7 @@ Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record
     session.record = record;
     if (session.is_new) session.lease = lease;
     session.is_new = false;
-    session.is_published = false;
+    session.sharing = Sharing::not_shared;
     run_noting([&] { options_.on_committed(*record); });
   } else {
     take_back();
@@ -269,7 +269,7 @@ void SessionTable::set_summary(Session& session, kv::SessionSummary summary) {
 void SessionTable::begin_run(Session& session, RequestId id, std::string response) {
   session.run =
       std::make_unique<SessionRun>(SessionRun{.request = id, .response = std::move(response), .losses = session.losses});
-  session.is_published = false;
+  session.sharing = Sharing::not_shared;
   set_used(session);
   touch(session);
 }
@@ -318,7 +318,7 @@ void SessionTable::touch(Session& session) {
 void SessionTable::set_unused(Session& session) {
   if (session.is_locked || session.is_running()) return;
   if (session.is_wanted) return give_up(session);
-  if (options_.publish && !session.is_published && !session.is_queued) {
+  if (options_.publish && session.sharing == Sharing::not_shared && !session.is_queued) {
     session.is_queued = true;
     unpublished_.emplace_back(session.summary.id, clock_.now());
   }
