@@ -103,11 +103,11 @@ void Engine::start() {
     run_loop(*catalog_);
   });
   if (shared_) {
-    shared_read_thread_ = std::thread([this] {
+    shared_read_thread_.start([this] {
       set_thread_name("uma-shared-in");
       run_loop(shared_->reader);
     });
-    shared_write_thread_ = std::thread([this] {
+    shared_write_thread_.start([this] {
       set_thread_name("uma-shared-out");
       run_loop(shared_->writer);
     });
@@ -218,7 +218,10 @@ void Engine::run_store(const std::unordered_set<SessionId>& sessions) {
   store_.open(sessions);
   store_opened_.set_value();
   run_loop(store_);
-  store_.publish_all();
+  const auto publish_all = [this] {
+    store_.publish_all(ask_router<std::unordered_set<SessionId>>([this] { return router_.owned_session_ids(); }));
+  };
+  if (shared_) run_noting(publish_all);
   store_.save_all(clock_.now() + kSaveLimit);
 }
 
@@ -235,12 +238,12 @@ void Engine::stop() {
   store_.close();
   store_thread_.join();
   if (shared_) {
-    // Before the catalog gives the sessions free.
-    constexpr Duration kPublishLimit = std::chrono::seconds(10);
-    shared_->writer.close(clock_.now() + kPublishLimit);
-    shared_write_thread_.join();
+    // Before the catalog gives the sessions free, which it does however long the store takes.
+    const Duration call_limit = options_.shared_call_limit;
+    shared_->writer.close(clock_.now() + options_.publish_limit);
     shared_->reader.close();
-    shared_read_thread_.join();
+    const bool has_written = shared_write_thread_.join_for(options_.publish_limit + call_limit);
+    is_left_hanging_ = !shared_read_thread_.join_for(call_limit) || !has_written;
   }
   preparer_.close();
   for (std::thread& thread : preparer_threads_) thread.join();

@@ -81,6 +81,7 @@ void PostgresConnection::disconnect() {
 
 SqlExpected<Unit> PostgresConnection::connect(std::string_view application, const std::vector<std::string>& settings) {
   disconnect();
+  if (is_cancelled_) return std::unexpected(lose("the daemon stops"));
   const std::string name(application);
   std::string options;
   for (const std::string& setting : settings) options += std::format("-c {} ", setting);
@@ -116,16 +117,14 @@ SqlExpected<Unit> PostgresConnection::connect(std::string_view application, cons
 }
 
 SqlExpected<Unit> PostgresConnection::wait_for(short events) {
+  constexpr int kCancelledWithinMs = 100;
   pollfd descriptor{.fd = PQsocket(handle_.get()), .events = events, .revents = 0};
   const auto deadline = std::chrono::steady_clock::now() + kAnswerWithin;
-  while (true) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-    const int ready = left <= 0 ? 0 : ::poll(&descriptor, 1, static_cast<int>(left));
-    if (ready > 0) return Unit{};
-    if (ready < 0 && errno == EINTR) continue;
-    return std::unexpected(lose(std::format("the database has not answered for {}", kAnswerWithin)));
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (is_cancelled_) return std::unexpected(lose("the daemon stops"));
+    if (::poll(&descriptor, 1, kCancelledWithinMs) > 0) return Unit{};
   }
+  return std::unexpected(lose(std::format("the database has not answered for {}", kAnswerWithin)));
 }
 
 SqlExpected<PostgresConnection::Result> PostgresConnection::next_result() {
@@ -190,19 +189,20 @@ SqlExpected<Unit> PostgresConnection::run(const std::string& sql) {
   if (is_lost_) return std::unexpected(lose("the connection is lost"));
   UMA_CHECK(queued_ == 0);
   // Several statements in one text are only possible outside of pipeline mode.
-  if (PQexitPipelineMode(handle_.get()) != 1 || PQsetnonblocking(handle_.get(), 0) != 0) {
+  if (PQexitPipelineMode(handle_.get()) != 1 || PQsendQuery(handle_.get(), sql.c_str()) != 1) {
     return std::unexpected(lose(one_line(PQerrorMessage(handle_.get()))));
   }
-  const Result done(PQexec(handle_.get(), sql.c_str()));
-  const ExecStatusType status = PQresultStatus(done.get());
   SqlExpected<Unit> outcome;
-  if (PQstatus(handle_.get()) == CONNECTION_BAD) return std::unexpected(lose(one_line(PQerrorMessage(handle_.get()))));
-  if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK && status != PGRES_EMPTY_QUERY) {
-    const char* state = PQresultErrorField(done.get(), PG_DIAG_SQLSTATE);
-    outcome = std::unexpected(
-        SqlError{fault_of(state == nullptr ? "" : state), one_line(PQresultErrorField(done.get(), PG_DIAG_MESSAGE_PRIMARY))});
+  while (true) {
+    auto result = next_result();
+    if (!result) return std::unexpected(result.error());
+    if (*result == nullptr) break;
+    if (PQresultStatus(result->get()) != PGRES_FATAL_ERROR) continue;
+    const char* state = PQresultErrorField(result->get(), PG_DIAG_SQLSTATE);
+    outcome = std::unexpected(SqlError{fault_of(state == nullptr ? "" : state),
+                                       one_line(PQresultErrorField(result->get(), PG_DIAG_MESSAGE_PRIMARY))});
   }
-  if (PQsetnonblocking(handle_.get(), 1) != 0 || PQenterPipelineMode(handle_.get()) != 1) {
+  if (PQstatus(handle_.get()) == CONNECTION_BAD || PQenterPipelineMode(handle_.get()) != 1) {
     return std::unexpected(lose(one_line(PQerrorMessage(handle_.get()))));
   }
   return outcome;

@@ -443,7 +443,7 @@ void PostgresCatalog::keep_changes() {
     } else if (!*kept) {
       result = fail(ErrorCode::limit_wait, "another node has taken the session, and the change was not stored: try again");
     }
-    if (!result && result.error().code == ErrorCode::limit_wait) fences_.erase(change.id);
+    if (!result && must_take_again(result.error())) fences_.erase(change.id);
     run_noting([&] { change.done(std::move(result)); });
   }
 }
@@ -451,10 +451,9 @@ void PostgresCatalog::keep_changes() {
 Error PostgresCatalog::refusal_of(const Change& change, const SqlError& error) {
   if (error.is_lost()) {
     log_error("catalog {}: {}", shown_, error.message);
-    return {ErrorCode::limit_wait,
+    return {ErrorCode::outcome_unknown,
             "the database was lost while the session was being stored, and whether the change is stored is unknown: read the "
-            "session before you try again",
-            "", true};
+            "session before you try again"};
   }
   if (error.fault == SqlFault::quota) return {ErrorCode::limit_quota, error.message};
   const bool has_name = change.record != nullptr && !change.record->name.empty();

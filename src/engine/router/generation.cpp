@@ -113,7 +113,7 @@ EosEvent not_stored(const GenerationResult& result, const Error& error, std::str
   EosEvent eos;
   if (const auto* ended = std::get_if<EosEvent>(&result.terminal)) eos = *ended;
   eos.reason = FinishReason::error;
-  eos.error = Error{error.code, std::format("{}: {}", what, error.message), "", error.may_be_stored};
+  eos.error = Error{error.code, std::format("{}: {}", what, error.message)};
   return eos;
 }
 
@@ -414,8 +414,9 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
                          : Expected<Unit>(std::unexpected(lock.error()));
   run.end();
   if (!done) {
-    const std::string_view rest = call.response ? "the reply could not be stored and is lost"
-                                                : "the reply could not be stored and its input is pending again";
+    const std::string_view rest = done.error().code == ErrorCode::outcome_unknown ? "the reply may not be stored"
+                                  : call.response                                 ? "the reply could not be stored and is lost"
+                                                  : "the reply could not be stored and its input is pending again";
     result.terminal = not_stored(result, done.error(), rest);
   }
   end(request, result.terminal);

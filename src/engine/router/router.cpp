@@ -58,7 +58,10 @@ SessionTableOptions Router::session_options() {
             if (session.lease != 0) store_.remove_shared(session.summary.tenant, session.summary.id);
           }};
   if (!options_.shares_states) return options;
-  options.on_taken = [this](const Session& session) { exchange_.on_taken(session); };
+  options.on_taken = [this](const Session& session) {
+    store_.take_back(session.summary.id);
+    exchange_.on_taken(session);
+  };
   options.on_given_up = [this](const Session& session) {
     exchange_.forget(session.summary.id);
     store_.let_go(session.summary.id);
@@ -83,6 +86,14 @@ Router::~Router() {
 std::unordered_set<SessionId> Router::session_ids() const {
   std::unordered_set<SessionId> ids;
   session_table_.for_each([&](const Session& session) { ids.insert(session.summary.id); });
+  return ids;
+}
+
+std::unordered_set<SessionId> Router::owned_session_ids() const {
+  std::unordered_set<SessionId> ids;
+  session_table_.for_each([&](const Session& session) {
+    if (session.lease != 0) ids.insert(session.summary.id);
+  });
   return ids;
 }
 

@@ -79,6 +79,8 @@ class Router {
 
   // Before the first step: the sessions of the catalog, and the images that sessions use.
   [[nodiscard]] std::unordered_set<SessionId> session_ids() const;
+  // Those that belong to this daemon, if others share the catalog.
+  [[nodiscard]] std::unordered_set<SessionId> owned_session_ids() const;
   [[nodiscard]] std::unordered_set<std::string> image_ids() const { return images_.release().all(); }
 
   // --- Any thread.

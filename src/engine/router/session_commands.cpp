@@ -278,6 +278,7 @@ Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string 
   if (record.mode == SessionMode::chat) co_return detail;
   if (auto known = check_model(*lease, record); !known) co_return known.error();
   detail.text = text_of(lease->model->vocab(), record.chain);
+  detail.pending_text = text_of(lease->model->vocab(), record.pending);
   co_return detail;
 }
 
