@@ -297,7 +297,8 @@ void PostgresImages::sweep() {
   next_sweep_ = std::chrono::steady_clock::now() + options_.sweep_every;
   const auto removed = with_connection([&]() -> SqlExpected<std::int64_t> {
     std::int64_t count = 0;
-    remove_unused_.bind(std::chrono::duration_cast<std::chrono::milliseconds>(options_.unused_kept).count(), kSweptMax);
+    const std::int64_t kept_ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.unused_kept).count();
+    remove_unused_.bind(kept_ms, kSweptMax);
     auto row = remove_unused_.next();
     for (; row && *row; row = remove_unused_.next()) ++count;
     remove_unused_.end();
