@@ -44,10 +44,12 @@ std::string one_line(const char* message) {
   return line;
 }
 
+// Null, and a value of another size, are 0.
 template <class T>
-T from_big_endian(const char* bytes) {
+T from_big_endian(std::string_view bytes) {
   T value{};
-  std::memcpy(&value, bytes, sizeof(value));
+  if (bytes.size() != sizeof(value)) return value;
+  std::memcpy(&value, bytes.data(), sizeof(value));
   return std::endian::native == std::endian::little ? std::byteswap(value) : value;
 }
 
@@ -290,10 +292,11 @@ class PostgresCursor final : public SqlCursor {
   }
   void end() override { rows_.reset(); }
   [[nodiscard]] std::int64_t integer(int column) const override {
-    return is_null(column) ? 0 : from_big_endian<std::int64_t>(PQgetvalue(rows_.get(), row_, column));
+    const std::string_view bytes = value(column);
+    return bytes.size() == sizeof(std::int32_t) ? from_big_endian<std::int32_t>(bytes) : from_big_endian<std::int64_t>(bytes);
   }
   [[nodiscard]] double real(int column) const override {
-    return is_null(column) ? 0 : std::bit_cast<double>(from_big_endian<std::uint64_t>(PQgetvalue(rows_.get(), row_, column)));
+    return std::bit_cast<double>(from_big_endian<std::uint64_t>(value(column)));
   }
   [[nodiscard]] std::string_view text(int column) const override {
     const std::string_view stored = value(column);

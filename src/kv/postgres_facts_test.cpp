@@ -56,6 +56,11 @@ TEST_F(PostgresFactsTest, OfDaemonsThatShareIt) {
   EXPECT_TRUE(facts().members.empty());
 }
 
+TEST_F(PostgresFactsTest, OfATableWithAnotherTypeOfNumbers) {
+  run_sql("CREATE TABLE uma_schema (part TEXT, version INTEGER); INSERT INTO uma_schema VALUES ('sessions', 7)");
+  EXPECT_EQ(facts().sessions_schema, 7) << "four bytes are not read as eight";
+}
+
 TEST_F(PostgresFactsTest, OfTablesBeforeDaemonsToldTheirVersion) {
   std::unique_ptr<Catalog> catalog = PostgresCatalog::open({.address = address_, .node = "a"}).value();
   end_catalog(catalog);
