@@ -103,10 +103,13 @@ Finding judge_clock(const kv::DatabaseFacts& facts) {
 Finding judge_connections(const kv::DatabaseFacts& facts) {
   if (facts.connections_left < 1) {
     return problem(kDatabase,
-                   "it takes no further connection, and each umad needs one: raise max_connections, or the limit of the "
+                   "it takes no further connection, and each umad needs one, and up to two more for images and shared keys: "
+                   "raise max_connections, or the limit of the "
                    "user or the database");
   }
-  return good(kDatabase, std::format("it takes {} more connections; each umad needs one", facts.connections_left));
+  return good(kDatabase,
+              std::format("it takes {} more connections; each umad needs one, and up to two more for images and shared keys",
+                          facts.connections_left));
 }
 
 // What tells one model from another of the same name; nullopt: nothing does.

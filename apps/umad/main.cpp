@@ -18,8 +18,6 @@
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/thread_name.h"
-#include "kv/postgres_catalog.h"
-#include "kv/sqlite_catalog.h"
 #include "llm/devices.h"
 #include "llm/library_version.h"
 #include "server/http/api_keys.h"
@@ -30,6 +28,7 @@
 #include "umad/data_dir.h"
 #include "umad/devices_command.h"
 #include "umad/model_choice.h"
+#include "umad/open_catalog.h"
 #include "umad/signals.h"
 #include "umad/supervised.h"
 #include "umad/supervisor.h"
@@ -70,17 +69,6 @@ void start_log() {
   const std::string_view wanted = debug == nullptr ? "" : debug;
   const bool shows_debug = !wanted.empty() && wanted != "0";
   init_log(shows_debug ? LogLevel::debug : LogLevel::info);
-}
-
-Expected<std::unique_ptr<kv::Catalog>> open_catalog(const Config& config, const Models& models) {
-  const std::string file = config.data_dir + "/catalog.db";
-  if (config.catalog.empty()) return kv::SqliteCatalog::open(file);
-  return kv::PostgresCatalog::open({.address = config.catalog,
-                                    .node = node_of(config),
-                                    .version = UMA_VERSION,
-                                    .models = models_text(compared_models(models)),
-                                    .lock = file,
-                                    .tenant_sessions_max = config.limits.tenant_sessions_max});
 }
 
 int run_umad(const Config& config, server::PassedSockets passed, const std::optional<Supervised>& supervised) {

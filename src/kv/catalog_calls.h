@@ -3,17 +3,25 @@
 
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "base/clock.h"
 #include "kv/catalog.h"
 
 namespace uma::kv::calls {
 
+// Images that the change makes the session refer to, and those to which it refers no more. For catalogs that store images.
+struct ImageChanges {
+  std::vector<std::string> added;
+  std::vector<std::string> removed;
+};
+
 struct Change {
   RecordPtr record;  // Null: a removal.
   RecordPtr before;
   SessionId id;
   Catalog::Done done;
+  ImageChanges images{};
 };
 struct Reading {
   SessionId id;

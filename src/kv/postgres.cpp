@@ -29,6 +29,7 @@ constexpr int kBinary = 1;
 
 SqlFault fault_of(std::string_view state) {
   if (state == "53100" || state == "53200") return SqlFault::full;
+  if (state == "23502" || state == "23503") return SqlFault::dangling;  // A null in place of a key, and a foreign key.
   if (state.starts_with("23")) return SqlFault::refused;
   if (state.starts_with("40") || state == "55P03") return SqlFault::busy;
   if (state.starts_with("XX")) return SqlFault::damage;

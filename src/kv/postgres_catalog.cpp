@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <format>
 #include <iterator>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -51,6 +52,14 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
       get_transaction_(connection_, "SELECT pg_current_xact_id()::text::bigint"),
       get_outcome_(connection_, "SELECT pg_xact_status(?1::text::xid8)"),
       get_fence_(connection_, "SELECT owner, fence FROM sessions WHERE id = ?1"),
+      // A null for an image that is not there makes the transaction fail, without a wait for the answer.
+      add_image_(connection_, R"sql(
+        INSERT INTO session_images (session, image) VALUES (
+          (SELECT key FROM sessions WHERE id = ?1), (SELECT key FROM images WHERE tenant = ?2 AND sha256 = ?3))
+        ON CONFLICT DO NOTHING)sql"),
+      remove_image_(connection_, R"sql(
+        DELETE FROM session_images WHERE session = (SELECT key FROM sessions WHERE id = ?1)
+        AND image = (SELECT key FROM images WHERE tenant = ?2 AND sha256 = ?3))sql"),
       // Inserts of sessions need not wait for this lock; only other counts do.
       lock_tenant_(connection_, "SELECT 1 FROM tenants WHERE name = ?1 FOR NO KEY UPDATE"),
       count_sessions_(connection_, "SELECT count(*) FROM sessions WHERE tenant = ?1"),
@@ -71,7 +80,9 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
       give_up_(connection_, std::format("UPDATE sessions SET {} WHERE id = ?1 AND owner = ?2", kGivenUp)),
       listing_(connection_, options_.page_rows) {}
 
-PostgresCatalog::~PostgresCatalog() = default;
+PostgresCatalog::~PostgresCatalog() {
+  if (options_.images.database) options_.images.database->stop();
+}
 
 Expected<std::unique_ptr<PostgresCatalog>> PostgresCatalog::open(PostgresCatalogOptions options) {
   std::unique_ptr<PostgresCatalog> catalog(new PostgresCatalog(std::move(options)));
@@ -180,6 +191,7 @@ Error PostgresCatalog::failure(const SqlError& error) {
   if (error.is_full()) reason = "its disk or memory is full";
   if (error.is_busy()) reason = "it was busy for too long: try again";
   if (error.fault == SqlFault::impossible) reason = error.message;
+  if (error.fault == SqlFault::dangling) reason = "an image of the session was removed meanwhile: send it again";
   return {ErrorCode::io_failed, std::format("the database of the sessions: {}", reason)};
 }
 
@@ -187,7 +199,40 @@ Error PostgresCatalog::failure(const SqlError& error) {
 
 void PostgresCatalog::commit(RecordPtr record, RecordPtr before, Done done) {
   SessionId id = record->id;
-  inbox_.push(Change{std::move(record), std::move(before), std::move(id), std::move(done)});
+  calls::ImageChanges images = image_changes(*record, before.get());
+  std::vector<std::string> ids = images.added;
+  const TenantId tenant = record->tenant;
+  Change change{std::move(record), std::move(before), std::move(id), std::move(done), std::move(images)};
+  if (ids.empty()) {
+    inbox_.push(std::move(change));
+    return;
+  }
+  // Until `done` nobody makes another change of this session.
+  options_.images.database->store(tenant, std::move(ids), options_.images.read,
+                                  [this, change = std::move(change)](Expected<Unit> stored) mutable {
+                                    if (!stored) return change.done(std::move(stored));
+                                    inbox_.push(std::move(change));
+                                  });
+}
+
+calls::ImageChanges PostgresCatalog::image_changes(const SessionRecord& record, const SessionRecord* before) const {
+  if (options_.images.database == nullptr) return {};
+  const std::vector<std::string> extras = image_extras(record);
+  const std::vector<std::string> extras_before = before == nullptr ? std::vector<std::string>() : image_extras(*before);
+  if (extras == extras_before) return {};
+  const auto ids_of = [this](const std::vector<std::string>& all) {
+    std::set<std::string> ids;
+    for (const std::string& extra : all) {
+      for (std::string& id : options_.images.ids_of(extra)) ids.insert(std::move(id));
+    }
+    return ids;
+  };
+  const std::set<std::string> now = ids_of(extras);
+  const std::set<std::string> then = ids_of(extras_before);
+  calls::ImageChanges changes;
+  std::ranges::set_difference(now, then, std::back_inserter(changes.added));
+  std::ranges::set_difference(then, now, std::back_inserter(changes.removed));
+  return changes;
 }
 
 void PostgresCatalog::remove(const SessionId& id, Done done) {
@@ -219,6 +264,7 @@ bool PostgresCatalog::wait() {
   for (Taking& taking : waiting_) run_noting([&] { taking.on_read(fail(ErrorCode::limit_wait, "the daemon stops")); });
   waiting_.clear();
   end_run();
+  if (options_.images.database) options_.images.database->stop();
   return false;
 }
 
@@ -510,6 +556,7 @@ SqlExpected<bool> PostgresCatalog::apply(const Change& change) {
   }
   const auto done = change.record == nullptr ? rows_.remove(change.id) : rows_.write(*change.record, change.before.get());
   if (!done) return std::unexpected(done.error());
+  if (auto images = apply_images(change); !images) return std::unexpected(images.error());
   if (is_new && options_.tenant_sessions_max > 0) {
     if (auto fits = check_quota(change.record->tenant); !fits) return std::unexpected(fits.error());
   }
@@ -520,6 +567,18 @@ SqlExpected<bool> PostgresCatalog::apply(const Change& change) {
     fences_[change.id] = fence + 1;
   }
   return true;
+}
+
+// The references go with the session's row where it is removed.
+SqlExpected<Unit> PostgresCatalog::apply_images(const Change& change) {
+  SqlExpected<Unit> done;
+  for (const std::string& image : change.images.added) {
+    if (done) done = add_image_.run(change.id.value, change.record->tenant.value, image);
+  }
+  for (const std::string& image : change.images.removed) {
+    if (done) done = remove_image_.run(change.id.value, change.record->tenant.value, image);
+  }
+  return done;
 }
 
 // Whether the tenant may have the sessions that it has with this transaction. Transactions that make sessions of the tenant

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,10 +25,19 @@
 #include "kv/catalog.h"
 #include "kv/catalog_calls.h"
 #include "kv/postgres.h"
+#include "kv/postgres_images.h"
 #include "kv/postgres_listing.h"
 #include "kv/record_rows.h"
 
 namespace uma::kv {
+
+// How the images of sessions get into the database (docs/decisions/0085).
+struct CatalogImages {
+  std::shared_ptr<PostgresImages> database;  // Shared with those who fetch images; null: images are not stored.
+  // The ids of the images that a ChatMessage::extra has.
+  std::function<std::vector<std::string>(const std::string& extra)> ids_of{};
+  PostgresImages::ReadFile read{};
+};
 
 struct PostgresCatalogOptions {
   std::string address;    // Connection string or URI of libpq.
@@ -40,6 +50,7 @@ struct PostgresCatalogOptions {
   // Of a tenant, counted where a session is made, so that daemons together do not exceed it; 0: no limit.
   std::size_t tenant_sessions_max = 0;
   std::int64_t page_rows = 1000;  // Sessions that one statement reads at most, and one answer to changes() has.
+  CatalogImages images{};
 };
 
 class PostgresCatalog final : public Catalog {
@@ -50,6 +61,7 @@ class PostgresCatalog final : public Catalog {
 
   // All sessions, none of which this daemon owns.
   [[nodiscard]] std::vector<SessionSummary> load() override { return std::move(loaded_); }
+  // Stores the images that the record has and `before` has not, then the record.
   void commit(RecordPtr record, RecordPtr before, Done done) override;
   void remove(const SessionId& id, Done done) override;
   void read(const SessionId& id, OnRead on_read) override;
@@ -98,6 +110,8 @@ class PostgresCatalog final : public Catalog {
   void keep_changes();
   [[nodiscard]] SqlExpected<bool> keep(std::span<Change> changes);
   [[nodiscard]] SqlExpected<bool> apply(const Change& change);
+  [[nodiscard]] calls::ImageChanges image_changes(const SessionRecord& record, const SessionRecord* before) const;
+  [[nodiscard]] SqlExpected<Unit> apply_images(const Change& change);
   [[nodiscard]] SqlExpected<Unit> check_quota(const TenantId& tenant);
   [[nodiscard]] SqlExpected<std::optional<SessionSummary>> find_now(const Finding& call);
   [[nodiscard]] SqlExpected<RecordPtr> take_now(const Taking& call, std::optional<Error>& refusal);
@@ -126,6 +140,8 @@ class PostgresCatalog final : public Catalog {
   Statement get_transaction_;
   Statement get_outcome_;
   Statement get_fence_;
+  Statement add_image_;
+  Statement remove_image_;
   Statement lock_tenant_;
   Statement count_sessions_;
   Statement find_;
