@@ -56,8 +56,11 @@ struct SessionHead {
 // Everything stored of a session. Immutable once committed: a change makes a new record. A response has the position of its
 // turn.
 struct SessionRecord : SessionHead {
-  std::vector<Token> chain;                   // Tokens of the finished turns; the source of truth.
-  std::vector<Token> pending;                 // Appended input without a reply.
+  std::vector<Token> chain;    // Tokens of the finished turns; the source of truth.
+  std::vector<Token> pending;  // Appended input without a reply.
+  // Of a conversation without a turn: the tokens of its system prompt with the tools (chat::ChatTokens::head_tokens), or of the
+  // text that a text session was created with. Not stored: 0 after the record was read.
+  std::int32_t head_tokens = 0;
   std::vector<ChatMessage> messages;          // Messages of the finished turns; chat mode.
   std::vector<ChatMessage> pending_messages;  // Chat mode.
   std::string tools;                          // Tools of the chat template (ChatOptions); chat mode.

@@ -143,7 +143,10 @@ auto PostgresImages::with_connection(Work&& work) -> decltype(work()) {
   // The connection may have ended while nobody used it. All that this class does may be done again.
   const bool has_ended_at_once =
       !result && result.error().is_lost() && std::chrono::steady_clock::now() < used_at_ + kImagesConnectEvery;
-  if (was_open && has_ended_at_once && connect()) result = work();
+  if (was_open && has_ended_at_once) {
+    next_connect_ = {};
+    if (connect()) result = work();
+  }
   connection_.roll_back();
   return result;
 }

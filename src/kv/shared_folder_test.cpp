@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kv/shared_prefix_test_support.h"
 #include "kv/shared_store_test_support.h"
 #include "kv/state_file.h"
 
@@ -164,6 +165,12 @@ TEST_F(SharedFolderTest, AStateThatChangedItsSizeIsRefused) {
   ColdHead head = user.write("s", shared_snapshot(1, {100}));
   head.bytes += 1;
   EXPECT_FALSE(user.read(head));
+}
+
+TEST_F(SharedFolderTest, PrefixesAreFoundByTheirTenantOnly) {
+  SharedFolder a = daemon();
+  SharedFolder b = daemon();
+  expect_prefixes_of_tenants_apart(a, b);
 }
 
 TEST_F(SharedFolderTest, DaemonsWriteAndReadOneSessionAtOnce) {

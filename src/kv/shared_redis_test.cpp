@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "kv/redis_test_support.h"
+#include "kv/shared_prefix_test_support.h"
 #include "kv/shared_store_test_support.h"
 
 namespace uma::kv {
@@ -185,6 +186,12 @@ TEST_F(SharedRedisTest, WrongValuesOfOtherKindsAreNoStates) {
   ask({"SET", session, "a text"});
   const std::vector<std::string> identities = {"model|a"};
   EXPECT_FALSE(a.find(TenantId{"uid:1000"}, SessionId{"s"}, identities)) << "WRONGTYPE is a failure of the store";
+}
+
+TEST_F(SharedRedisTest, PrefixesAreFoundByTheirTenantOnly) {
+  SharedRedis a = daemon();
+  SharedRedis b = daemon();
+  expect_prefixes_of_tenants_apart(a, b);
 }
 
 TEST_F(SharedRedisTest, DaemonsWriteAndReadOneSessionAtOnce) {

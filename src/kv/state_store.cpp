@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/thrown.h"
 #include "base/trace.h"
+#include "kv/shared_prefix.h"
 
 namespace uma::kv {
 namespace {
@@ -61,7 +62,7 @@ void StateStore::open(const std::unordered_set<SessionId>& sessions) {
   const std::int64_t now_s = clock_.unix_s();
   for (ColdHead& head : heads) {
     const SessionId& session = head.owner.session;
-    if (!session.empty() && (!sessions.contains(session) || forgotten_.contains(session))) {
+    if (!session.empty() && !is_prefix(session) && (!sessions.contains(session) || forgotten_.contains(session))) {
       inbox_.push({.kind = JobKind::remove, .file = std::move(head.name)});
       continue;
     }

@@ -153,6 +153,15 @@ class StateStore {
   void publish_all(const std::unordered_set<SessionId>& sessions);
   // Removes the states that are stored for other daemons.
   void remove_shared(const TenantId& tenant, const SessionId& session);
+  // Looks for the state of a prefix (prefix_owner()) that another daemon has stored, and makes it an entry. `identity`: that of
+  // the contexts which will use it. Calls back exactly once, from any thread.
+  void look_up_prefix(const StateOwner& owner, std::string identity, MoveOnlyFunction<void()> then);
+  // As publish(), for the state of a prefix, which put() has stored here.
+  void publish_prefix(const SessionId& prefix, MoveOnlyFunction<void()> then);
+  // Whether the newest state of the session, or of the prefix, is known to be where other daemons find it.
+  [[nodiscard]] bool is_shared(const SessionId& session) const;
+  // The number of tokens that a state needs to be stored for other daemons.
+  [[nodiscard]] std::size_t shared_tokens_min() const { return options_.cold_tokens_min; }
   // Describes the stored states of a session.
   [[nodiscard]] SessionStates states_of(const SessionId& session) const;
   [[nodiscard]] const StoreStats& stats() const { return stats_; }

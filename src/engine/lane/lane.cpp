@@ -51,6 +51,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       shifter_(parts_, ends_),
       sampler_(parts_, calls_, ends_, shifter_, targets_),
       preemption_(parts_, eviction_, reuse_check_, ends_, sampler_),
+      prefix_copy_(parts_, calls_, reuse_check_),
       finder_(parts_, reuse_check_),
       placement_(parts_, eviction_, reuse_check_),
       admission_(parts_, eviction_, ends_, preemption_, shifter_, finder_, placement_),
@@ -96,6 +97,7 @@ void Lane::cancel_all() {
     if (!sequence->is_finished()) ends_.finish(*sequence, FinishReason::cancelled);
   }
   eviction_.give_up_store();
+  prefix_copy_.give_up();
   eviction_.store_all();
   (void)end_step(true, kNever);
 }
@@ -130,7 +132,8 @@ StepOutcome Lane::tick() {
   admission_.admit(clock_.now());
   shifter_.shorten_running();
   images_.prepare();
-  const bool has_tidied = tidier_.advance();
+  const bool has_copied = prefix_copy_.advance();
+  const bool has_tidied = tidier_.advance() || has_copied;
   planner_.build_views(clock_.now());
   offload_.offload_long_prompts();
   const bool has_moved = moves_.advance();
@@ -164,6 +167,7 @@ StepOutcome Lane::end_lost() {
     });
   }
   eviction_.give_up_store();
+  prefix_copy_.give_up();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!slots_[i].is_empty()) slots_.clear(i);
   }

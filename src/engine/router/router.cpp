@@ -21,6 +21,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
       images_(options_.fetcher, options_.on_images_free, options_.limits, tasks_),
       access_(source, store, models_, session_table_, in_flight_),
       exchange_(store, tasks_, access_, clock),
+      prefixes_(store, tasks_, models_, clock, options_.shares_prefixes),
       parts_{.limits = options_.limits,
              .clock = clock,
              .store = store,
@@ -31,7 +32,8 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
              .in_flight = in_flight_,
              .images = images_,
              .access = access_,
-             .exchange = exchange_},
+             .exchange = exchange_,
+             .prefixes = prefixes_},
       generations_(parts_, source, random_, requests_refused_),
       embeddings_(parts_, source, requests_refused_),
       pictures_(parts_, source, random_, requests_refused_),
@@ -106,6 +108,7 @@ bool Router::step() {
   run_noting([this] { session_table_.expire(); });
   run_noting([this] { session_table_.sync(); });
   run_noting([this] { exchange_.expire(); });
+  run_noting([this] { prefixes_.expire(); });
   if (on_all_ended_ && in_flight_.is_empty()) run_noting(std::exchange(on_all_ended_, nullptr));
   run_noting([this] { publish_activity(); });
   return any;
@@ -137,7 +140,7 @@ std::shared_ptr<const RouterActivity> Router::activity() {
 
 bool Router::wait() {
   return inbox_->wait_drain(taken_, std::min({in_flight_.next_expiry(), session_table_.next_expiry(),
-                                              session_table_.next_sync(), exchange_.next_expiry()}));
+                                              session_table_.next_sync(), exchange_.next_expiry(), prefixes_.next_expiry()}));
 }
 
 bool Router::cancel_session(const TenantId& tenant, const std::string& session) {

@@ -66,6 +66,8 @@ struct RouterOptions {
   ImageFetcher* fetcher = nullptr;          // Outlives the router; null: images are not fetched from URLs.
   OnImagesFree on_images_free = nullptr;
   bool shares_states = false;  // The store of states has a shared store.
+  // That store is for system prompts, too. Not for lanes in reproducible mode, which take no KV of other conversations.
+  bool shares_prefixes = false;
 };
 
 class Router {
@@ -166,6 +168,7 @@ class Router {
   ImageIntake images_;
   SessionAccess access_;
   StateExchange exchange_;
+  PrefixExchange prefixes_;
   Counter requests_refused_;
   const RouterParts parts_;
   Generations generations_;
