@@ -368,6 +368,10 @@ TEST(Engine, EndsAndGivesItsSessionsFreeThoughTheSharedStoreHangs) {
                 std::make_unique<kv::SharedStates>(std::make_unique<testing::FakeSharedStore>(content),
                                                    std::make_unique<testing::FakeSharedStore>(content), clock));
   engine.start();
+  const auto sink = std::make_shared<CollectingSink>();
+  auto ended = sink->ended.get_future();
+  engine.generate(kTenant, request("a", 1), {sink});
+  (void)ended.get();          // The model is there.
   hangs.get_future().wait();  // In the first cleaning.
   engine.stop();
   EXPECT_TRUE(engine.is_left_hanging());

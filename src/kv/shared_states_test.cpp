@@ -164,7 +164,7 @@ TEST_F(SharedStatesTest, AtTheEndWritesAreDoneUntilTheDeadline) {
   states_.writer.close(clock_.now() + std::chrono::seconds(7));
   work();
   EXPECT_EQ(called_count, 3);
-  EXPECT_EQ(written_count, 2);
+  EXPECT_EQ(written_count, 1) << "the second one was in progress when the time was over";
   EXPECT_FALSE(states_.writer.wait());
 }
 

@@ -75,7 +75,8 @@ TEST_F(SharedStateTest, AReadThatTakesTooLongIsGivenUpAndTheTokensAreComputed) {
   const std::vector<Token> chain = move_session();
   const TimePoint began = clock_.now();
   run();  // The store's threads hang.
-  EXPECT_EQ(clock_.now(), began + std::chrono::seconds(2));
+  EXPECT_GE(clock_.now(), began + std::chrono::seconds(2));
+  EXPECT_LT(clock_.now(), began + std::chrono::seconds(3)) << "with the time to compute the tokens";
   EXPECT_EQ(eos(2).usage.reused_tokens, 0);
   EXPECT_EQ(eos(2).usage.reuse_reason, "refused");
   EXPECT_EQ(sinks_[2]->tokens, fake_continuation(options_, chain, 8));
