@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <format>
 #include <string>
@@ -240,7 +241,13 @@ int Daemon::run() {
   if (http_) http_->stop();
   server_->stop();
   engine_.stop();
+  server_.reset();
+  http_.reset();
   if (status == 0) log_info("stopped");
+  if (engine_.is_left_hanging()) {
+    log_warning("a call of the shared store does not return: umad ends without it");
+    std::_Exit(status);
+  }
   return status;
 }
 

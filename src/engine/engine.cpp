@@ -103,11 +103,11 @@ void Engine::start() {
     run_loop(*catalog_);
   });
   if (shared_) {
-    shared_read_thread_ = std::thread([this] {
+    shared_read_thread_.start([this] {
       set_thread_name("uma-shared-in");
       run_loop(shared_->reader);
     });
-    shared_write_thread_ = std::thread([this] {
+    shared_write_thread_.start([this] {
       set_thread_name("uma-shared-out");
       run_loop(shared_->writer);
     });
@@ -238,12 +238,12 @@ void Engine::stop() {
   store_.close();
   store_thread_.join();
   if (shared_) {
-    // Before the catalog gives the sessions free.
-    constexpr Duration kPublishLimit = std::chrono::seconds(10);
-    shared_->writer.close(clock_.now() + kPublishLimit);
-    shared_write_thread_.join();
+    // Before the catalog gives the sessions free, which it does however long the store takes.
+    const Duration call_limit = options_.shared_call_limit;
+    shared_->writer.close(clock_.now() + options_.publish_limit);
     shared_->reader.close();
-    shared_read_thread_.join();
+    const bool has_written = shared_write_thread_.join_for(options_.publish_limit + call_limit);
+    is_left_hanging_ = !shared_read_thread_.join_for(call_limit) || !has_written;
   }
   preparer_.close();
   for (std::thread& thread : preparer_threads_) thread.join();

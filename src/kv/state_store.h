@@ -115,9 +115,9 @@ class StateStore {
   [[nodiscard]] SnapshotPtr hold(StateId id) const;
   // The state is in a context now. If states can be cut, the session's own copy leaves memory.
   void settle(StateId id, const PrefixQuery& query);
-  // Brings a state into memory and marks it as used. Calls back exactly once, from the store's thread, with an error if the
-  // state is gone or damaged.
-  void fetch(StateId id, OnFetched on_fetched);
+  // Brings a state into memory and marks it as used. Calls back exactly once, from any thread, with an error if the state is
+  // gone or damaged. A state of the shared store that is not read `until` then is given up; kNever: until a limit.
+  void fetch(StateId id, OnFetched on_fetched, TimePoint until = kNever);
   // Like fetch(), without a callback, for the state of a session that will be used soon.
   void prefetch(const SessionId& session);
   // Reserves memory for a state that will be saved or read, and evicts less valuable states if necessary. Nullopt: there is no
@@ -193,6 +193,7 @@ class StateStore {
     std::string file{};              // For remove.
     OnFetched on_fetched = nullptr;  // For read.
     TimePoint began = kNever;        // Since when a read has waited for memory.
+    TimePoint until = kNever;        // For read: see fetch().
     MoveOnlyFunction<void()> task = nullptr;
   };
 
@@ -235,9 +236,9 @@ class StateStore {
                                                   const std::string& from, double ms);
   void add_shared(const SessionId& session, std::vector<ColdHead> heads);
   [[nodiscard]] const Entry* newest_usable(const SessionId& session, StateId& id) const REQUIRES_LOCK(mutex_);
-  void write_shared(StateId id, StateOwner owner, SharedWriter::Urgency urgency, MoveOnlyFunction<void()> then);
   void set_let_go(const SessionId& session, bool is_let_go);
   [[nodiscard]] SnapshotPtr hold_unshared(StateId id) const;
+  void write_shared(StateId id, StateOwner owner, SharedWriter::Urgency urgency, MoveOnlyFunction<void()> then);
 
   // Constant after construction.
   const StoreOptions options_;

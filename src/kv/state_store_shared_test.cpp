@@ -183,6 +183,27 @@ TEST_F(SharedStoreOfStates, TwoRequestsShareOneRead) {
   EXPECT_EQ(b_.shared.stats.reads_total.value(), 1U);
 }
 
+// The shared store's thread hangs in the first one's read.
+TEST_F(SharedStoreOfStates, ARequestWaitsForAnothersReadUntilItsLimit) {
+  a_.put("s", numbers(1, 100));
+  a_.publish("s");
+  b_.look_up("s");
+  const StateId id = b_.find("s", numbers(1, 120))->id;
+  int refused_count = 0;
+  for (int i = 0; i < 2; ++i) {
+    b_.store.fetch(
+        id, [&](const Expected<SnapshotPtr>& snapshot) { refused_count += snapshot ? 0 : 1; },
+        clock_.now() + std::chrono::seconds(2));
+  }
+  for (int i = 0; i < 3; ++i) (void)b_.store.step();
+  EXPECT_EQ(refused_count, 0);
+  clock_.advance(std::chrono::seconds(3));
+  (void)b_.store.step();
+  EXPECT_EQ(refused_count, 1);
+  b_.work();
+  EXPECT_EQ(refused_count, 2) << "the first one is too late, too";
+}
+
 TEST_F(SharedStoreOfStates, ALookupReplacesTheOneBeforeIt) {
   a_.put("s", numbers(1, 100));
   a_.publish("s");
@@ -235,27 +256,6 @@ TEST_F(SharedStoreOfStates, AtTheEndAllButWhatOthersOwnIsStored) {
   EXPECT_TRUE(b_.find("mine", numbers(1, 120)));
 }
 
-TEST_F(SharedStoreOfStates, ADeletedSessionLeavesNothing) {
-  a_.put("s", numbers(1, 100));
-  a_.publish("s");
-  a_.store.forget(SessionId{"s"});
-  a_.store.remove_shared(kTenant, SessionId{"s"});
-  a_.work();
-  EXPECT_TRUE(content_->states.empty());
-}
-
-TEST_F(SharedStoreOfStates, ASessionThatIsForgottenWhileItIsReadLeavesNothing) {
-  a_.put("s", numbers(1, 100));
-  a_.publish("s");
-  b_.look_up("s");
-  bool is_called = false;
-  b_.store.fetch(b_.find("s", numbers(1, 120))->id, [&](const Expected<SnapshotPtr>&) { is_called = true; });
-  ASSERT_TRUE(b_.store.step());
-  b_.store.forget(SessionId{"s"});
-  b_.work();
-  EXPECT_TRUE(is_called);
-  EXPECT_FALSE(b_.find("s", numbers(1, 120)));
-  EXPECT_EQ(b_.store.states_of(SessionId{"s"}).tier, Tier::none);
 TEST_F(SharedStoreOfStates, WhatIsWrittenToDiskAtTheEndStaysInMemoryUntilItIsShared) {
   a_.put("s", numbers(1, 100));
   a_.store.publish_all({{"s"}});
@@ -294,6 +294,27 @@ TEST_F(SharedStoreOfStates, AStateThatIsWantedWhileItWaitsIsStoredOnce) {
   EXPECT_EQ(a_.shared.stats.writes_total.value(), 1U);
 }
 
+TEST_F(SharedStoreOfStates, ADeletedSessionLeavesNothing) {
+  a_.put("s", numbers(1, 100));
+  a_.publish("s");
+  a_.store.forget(SessionId{"s"});
+  a_.store.remove_shared(kTenant, SessionId{"s"});
+  a_.work();
+  EXPECT_TRUE(content_->states.empty());
+}
+
+TEST_F(SharedStoreOfStates, ASessionThatIsForgottenWhileItIsReadLeavesNothing) {
+  a_.put("s", numbers(1, 100));
+  a_.publish("s");
+  b_.look_up("s");
+  bool is_called = false;
+  b_.store.fetch(b_.find("s", numbers(1, 120))->id, [&](const Expected<SnapshotPtr>&) { is_called = true; });
+  ASSERT_TRUE(b_.store.step());
+  b_.store.forget(SessionId{"s"});
+  b_.work();
+  EXPECT_TRUE(is_called);
+  EXPECT_FALSE(b_.find("s", numbers(1, 120)));
+  EXPECT_EQ(b_.store.states_of(SessionId{"s"}).tier, Tier::none);
 }
 
 }  // namespace

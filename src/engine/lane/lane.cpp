@@ -202,6 +202,7 @@ TimePoint Lane::next_wake() const {
   for (const SequencePtr& sequence : sequences_) {
     wake = std::min(wake, sequence->job.timeout);
     if (!sequence->in_batch) wake = std::min(wake, sequence->job.deadline);
+    if (sequence->is_fetching()) wake = std::min(wake, sequence->resume.read_until);
   }
   return wake;
 }
