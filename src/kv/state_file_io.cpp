@@ -15,14 +15,14 @@
 namespace uma::kv {
 namespace {
 
-constexpr std::size_t kPartBytes = std::size_t{16} << 20;  // Between two questions whether it is late.
-constexpr std::size_t kFirstReadBytes = 16'384;            // The whole head of a state of about 4,000 tokens.
+constexpr std::size_t kTimedPartBytes = std::size_t{16} << 20;  // Between two questions whether it is late.
+constexpr std::size_t kFirstReadBytes = 16'384;                 // The whole head of a state of about 4,000 tokens.
 
 // Returns 0 or an errno.
 int write_all(int file, std::span<const std::byte> bytes, const IsLate& is_late) {
   while (!bytes.empty()) {
     if (is_late && is_late()) return ETIMEDOUT;
-    const ssize_t written = ::write(file, bytes.data(), is_late ? std::min(bytes.size(), kPartBytes) : bytes.size());
+    const ssize_t written = ::write(file, bytes.data(), is_late ? std::min(bytes.size(), kTimedPartBytes) : bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return errno;
     bytes = bytes.subspan(static_cast<std::size_t>(written));
@@ -88,7 +88,7 @@ Expected<Snapshot> read_state_file(OpenState& state, const std::string& path, By
                             [&](std::span<std::byte> into, const auto& take) -> Expected<Unit> {
                               while (!into.empty()) {
                                 if (is_late && is_late()) return io_failure(path, ETIMEDOUT);
-                                const auto part = into.first(is_late ? std::min(into.size(), kPartBytes) : into.size());
+                                const auto part = into.first(is_late ? std::min(into.size(), kTimedPartBytes) : into.size());
                                 const int problem = read_streamed(state.file.get(), offset, part, take);
                                 if (problem != 0) return read_failure(path, problem);
                                 offset += part.size();
