@@ -60,7 +60,8 @@ TEST_F(PostgresFactsTest, OfTablesBeforeDaemonsToldTheirVersion) {
   std::unique_ptr<Catalog> catalog = PostgresCatalog::open({.address = address_, .node = "a"}).value();
   end_catalog(catalog);
   run_sql(
-      "ALTER TABLE daemons DROP COLUMN version, DROP COLUMN models; UPDATE uma_schema SET version = 2 WHERE part = 'shared';"
+      "ALTER TABLE daemons DROP COLUMN version, DROP COLUMN models, DROP COLUMN incarnation;"
+      "UPDATE uma_schema SET version = 2 WHERE part = 'shared';"
       "INSERT INTO daemons VALUES (9, 'old', '', clock_timestamp() + interval '10 seconds')");
   const DatabaseFacts found = facts();
   EXPECT_EQ(found.shared_schema, 2);
