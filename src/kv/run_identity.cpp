@@ -17,7 +17,7 @@ namespace uma::kv {
 namespace {
 
 constexpr std::size_t kIncarnationDigits = 32;
-constexpr std::size_t kFileBytesMax = 256;
+constexpr std::size_t kLockFileBytesMax = 256;
 
 // What stands behind the incarnation; empty: the system does not tell.
 std::string place_of(const UniqueFd& lock) {
@@ -31,7 +31,7 @@ std::string place_of(const UniqueFd& lock) {
 }  // namespace
 
 std::string dead_incarnation(const UniqueFd& lock) {
-  std::array<char, kFileBytesMax> bytes{};
+  std::array<char, kLockFileBytesMax> bytes{};
   const ssize_t count = ::pread(lock.get(), bytes.data(), bytes.size(), 0);
   const std::string text(bytes.data(), count > 0 ? static_cast<std::size_t>(count) : 0);
   const std::string place = place_of(lock);

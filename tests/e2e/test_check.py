@@ -188,7 +188,8 @@ class Database(Check):
     def test_tables_of_an_earlier_version(self):
         with self.node("b"):
             pass
-        self.sql("UPDATE uma_schema SET version = 2 WHERE part = 'shared'; ALTER TABLE daemons DROP COLUMN version, DROP COLUMN models")
+        self.sql("UPDATE uma_schema SET version = 2 WHERE part = 'shared'; ALTER TABLE daemons DROP COLUMN version, DROP COLUMN models, "
+                 "DROP COLUMN incarnation; DROP TABLE session_images, image_pieces, images")
         self.assertIn("migrates them", self.well())
         with self.node("b"):
             self.assertIn("have the versions of this umad", self.well())
