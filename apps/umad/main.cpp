@@ -79,6 +79,7 @@ Expected<std::unique_ptr<kv::Catalog>> open_catalog(const Config& config, const 
                                     .node = node_of(config),
                                     .version = UMA_VERSION,
                                     .models = models_text(compared_models(models)),
+                                    .shared_states = shared_states_text(config),
                                     .lock = file,
                                     .tenant_sessions_max = config.limits.tenant_sessions_max});
 }

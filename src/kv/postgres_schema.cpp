@@ -69,9 +69,10 @@ ALTER TABLE daemons ADD COLUMN version TEXT NOT NULL DEFAULT '';
 ALTER TABLE daemons ADD COLUMN models TEXT NOT NULL DEFAULT '';
 )sql";
 
-// Adds a run's random number, by which the next run in its data folder knows it (run_identity.h).
+// Adds a run's random number, by which the next run in its data folder knows it (run_identity.h), and where it shares states.
 constexpr std::string_view kShared4 = R"sql(
 ALTER TABLE daemons ADD COLUMN incarnation TEXT NOT NULL DEFAULT '';
+ALTER TABLE daemons ADD COLUMN shared_states TEXT NOT NULL DEFAULT '';
 )sql";
 
 constexpr std::array kSharedSteps{kShared1, kShared2, kShared3, kShared4};
