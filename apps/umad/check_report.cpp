@@ -105,10 +105,13 @@ Finding judge_clock(const kv::DatabaseFacts& facts) {
 Finding judge_connections(const kv::DatabaseFacts& facts) {
   if (facts.connections_left < 1) {
     return problem(kDatabase,
-                   "it takes no further connection, and each umad needs one: raise max_connections, or the limit of the "
+                   "it takes no further connection, and each umad needs one, and up to two more for images and shared keys: "
+                   "raise max_connections, or the limit of the "
                    "user or the database");
   }
-  return good(kDatabase, std::format("it takes {} more connections; each umad needs one", facts.connections_left));
+  return good(kDatabase,
+              std::format("it takes {} more connections; each umad needs one, and up to two more for images and shared keys",
+                          facts.connections_left));
 }
 
 // What tells one model from another of the same name; nullopt: nothing does.
@@ -164,8 +167,9 @@ std::vector<ComparedModel> read_models_text(std::string_view text) {
     const std::size_t first = line.find(' ');
     const std::size_t second = first == std::string_view::npos ? first : line.find(' ', first + 1);
     if (second == std::string_view::npos) continue;
+    const std::string_view number = line.substr(0, first);
     std::uint64_t bytes = 0;
-    if (read_number(line.data(), line.data() + first, bytes).ptr != line.data() + first) continue;
+    if (read_number(number.data(), number.data() + number.size(), bytes).ptr != number.data() + number.size()) continue;
     const std::string_view identity = line.substr(first + 1, second - first - 1);
     models.push_back({.name = std::string(line.substr(second + 1)),
                       .bytes = bytes,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+
 namespace uma::umad {
 
 std::int32_t default_threads(std::uintmax_t model_bytes, std::int32_t cores, std::int32_t workers) {
@@ -51,6 +53,17 @@ Compute choose_compute(const Config& config, const std::optional<Profile>& profi
     compute.decode_threads_beside_prefill = std::min(profile->decode_threads_beside_prefill, compute.threads - 1);
   }
   return compute;
+}
+
+void limit_threads(Config& config, std::int32_t processors) {
+  if (processors <= 0) return;
+  const auto limit = [&](const char* key, std::int32_t& threads) {
+    if (threads <= processors) return;
+    log_warning("{}: {} are more than can compute at once: {} compute", key, threads, processors);
+    threads = processors;
+  };
+  limit("threads", config.threads);
+  limit("scheduler.prefill_threads", config.prefill_threads);
 }
 
 std::string given_over_profile(const Config& config) {

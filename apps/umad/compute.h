@@ -24,6 +24,10 @@ struct Compute {
   std::int32_t decode_threads_beside_prefill = 0;  // 0: lanes take turns.
 };
 
+// Lowers the numbers of threads to `processors`, which compute at once at most, and logs that: more threads wait for each other
+// (two streams of a 134 M model with 8 threads on two cores: a thirtieth of the speed). 0: unknown.
+void limit_threads(Config& config, std::int32_t processors);
+
 // A profile is measured with one worker. With several workers, its threads are divided among them and its lane threads are not
 // used.
 [[nodiscard]] Compute choose_compute(const Config& config, const std::optional<Profile>& profile, std::uintmax_t model_bytes,

@@ -50,6 +50,18 @@ TEST(Compute, WithoutAProfileItIsTheSettingsAndTheirDefaults) {
   EXPECT_EQ(set.flash_attention, llm::FlashAttention::on);
 }
 
+TEST(Compute, ThreadsAreNoMoreThanCanComputeAtOnce) {
+  Config config = given("{threads: 8, scheduler: {prefill_threads: 5}}");
+  limit_threads(config, 0);
+  EXPECT_EQ(config.threads, 8) << "how many can is not known";
+  limit_threads(config, 6);
+  EXPECT_EQ(config.threads, 6);
+  EXPECT_EQ(config.prefill_threads, 5);
+  Config automatic;
+  limit_threads(automatic, 1);
+  EXPECT_EQ(automatic.threads, 0);
+}
+
 TEST(Compute, ASmallModelGetsOneThreadPerWorker) {
   EXPECT_EQ(context_of(Config(), std::nullopt, 1 << 20, kCores).threads, 1);
   EXPECT_EQ(context_of(given("workers: 4"), std::nullopt, 1 << 20, kCores).threads, 1);

@@ -13,6 +13,10 @@ namespace uma::umad {
 // one core share its arithmetic units and ggml's threads spin, so more threads would be slower. At least 1.
 [[nodiscard]] std::int32_t usable_physical_cores();
 
+// The most threads that can compute at once: the processors that this process may use, limited by the container's CPU quota,
+// rounded up. 0: unknown.
+[[nodiscard]] std::int32_t usable_processors();
+
 // The processors that this process may use. Empty if Linux cannot report them (more than 1,024).
 [[nodiscard]] std::vector<int> allowed_processors();
 

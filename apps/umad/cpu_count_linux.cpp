@@ -10,6 +10,14 @@
 #include <vector>
 
 namespace uma::umad {
+namespace {
+
+std::int32_t within_quota(std::int32_t count) {
+  const std::int32_t quota = cpu_quota("/sys");
+  return quota > 0 ? std::min(count, quota) : count;
+}
+
+}  // namespace
 
 std::vector<int> allowed_processors() {
   std::vector<int> processors;
@@ -45,9 +53,11 @@ std::int32_t cpu_quota(const std::filesystem::path& sys) {
 }
 
 std::int32_t usable_physical_cores() {
-  const std::int32_t cores = count_physical_cores(allowed_processors(), "/sys");
-  const std::int32_t quota = cpu_quota("/sys");
-  return quota > 0 ? std::min(cores, quota) : cores;
+  return within_quota(count_physical_cores(allowed_processors(), "/sys"));
+}
+
+std::int32_t usable_processors() {
+  return within_quota(static_cast<std::int32_t>(allowed_processors().size()));
 }
 
 }  // namespace uma::umad

@@ -32,6 +32,10 @@ std::vector<int> allowed_processors() {
   return processors;
 }
 
+std::int32_t usable_processors() {
+  return static_cast<std::int32_t>(std::thread::hardware_concurrency());
+}
+
 std::int32_t usable_physical_cores() {
   const std::int32_t cores = cores_of_system();
   return cores > 0 ? cores : std::max(1, static_cast<std::int32_t>(std::thread::hardware_concurrency()));

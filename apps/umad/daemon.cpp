@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <format>
 #include <string>
@@ -100,11 +101,10 @@ engine::EngineOptions Daemon::engine_options() {
   options.warms_up = true;
   options.verify_every = config_.verify_every;
   options.store = store_options(config_);
-  options.image_encoder = {
-      .allowed_dirs = config_.vision_allowed_dirs,
-      .cache_bytes_max = config_.vision_cache_bytes_max,
-      .pixels_max = config_.vision_image_pixels_max,
-      .kept = std::make_shared<image::KeptImages>(config_.data_dir + "/images", config_.vision_kept_bytes_max)};
+  options.image_encoder = {.allowed_dirs = config_.vision_allowed_dirs,
+                           .cache_bytes_max = config_.vision_cache_bytes_max,
+                           .pixels_max = config_.vision_image_pixels_max,
+                           .kept = images_};
   options.fetcher = fetcher_.get();
   options.queue_depth_warn = config_.pool.queue_depth_warn;
   if (supervised_) options.crashes = supervised_->record();
@@ -240,7 +240,13 @@ int Daemon::run() {
   if (http_) http_->stop();
   server_->stop();
   engine_.stop();
+  server_.reset();
+  http_.reset();
   if (status == 0) log_info("stopped");
+  if (engine_.is_left_hanging()) {
+    log_warning("a call of the shared store does not return: umad ends without it");
+    std::_Exit(status);
+  }
   return status;
 }
 

@@ -15,7 +15,6 @@
 #include "engine/engine.h"
 #include "engine/model/worker_source.h"
 #include "fetch/curl_image_fetcher.h"
-#include "kv/catalog.h"
 #include "kv/cold_store.h"
 #include "kv/postgres_keys.h"
 #include "pool/model_pool.h"
@@ -28,6 +27,7 @@
 #include "umad/local_models.h"
 #include "umad/model_choice.h"
 #include "umad/model_trials.h"
+#include "umad/open_catalog.h"
 #include "umad/shared_store.h"
 #include "umad/supervised.h"
 
@@ -44,14 +44,15 @@ using DaemonEvent = std::variant<SignalReceived, LoadFinished>;
 class Daemon {
  public:
   Daemon(const Config& config, server::PassedSockets passed, const std::optional<Supervised>& supervised, Models models,
-         std::unique_ptr<kv::Catalog> catalog)
+         OpenedCatalog opened)
       : config_(config),
+        images_(std::move(opened.images)),
         supervised_(supervised),
         passed_(std::move(passed)),
         models_(std::move(models)),
         trials_(config.data_dir, same_program(), supervised.has_value(), supervised && supervised->ended_by_fault()),
         fetcher_(image_fetcher()),
-        engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_,
+        engine_(engine_options(), worker_source(), std::move(opened.catalog), cold_store(), clock_,
                 open_shared_states(config_, clock_)),
         library_(library_options(), *pool_) {}
 
@@ -84,6 +85,7 @@ class Daemon {
   void reload_models();
 
   const Config& config_;
+  const std::shared_ptr<image::KeptImages> images_;  // Shared with the engine and the catalog.
   const std::optional<Supervised> supervised_;
   server::PassedSockets passed_;  // Sockets that no server has taken yet.
   const Models models_;

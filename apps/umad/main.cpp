@@ -18,18 +18,19 @@
 #include "base/heap.h"
 #include "base/log.h"
 #include "base/thread_name.h"
-#include "kv/postgres_catalog.h"
-#include "kv/sqlite_catalog.h"
 #include "llm/devices.h"
 #include "llm/library_version.h"
 #include "server/http/api_keys.h"
 #include "server/passed_sockets.h"
 #include "umad/check.h"
+#include "umad/compute.h"
 #include "umad/config.h"
+#include "umad/cpu_count.h"
 #include "umad/daemon.h"
 #include "umad/data_dir.h"
 #include "umad/devices_command.h"
 #include "umad/model_choice.h"
+#include "umad/open_catalog.h"
 #include "umad/signals.h"
 #include "umad/supervised.h"
 #include "umad/supervisor.h"
@@ -70,18 +71,6 @@ void start_log() {
   const std::string_view wanted = debug == nullptr ? "" : debug;
   const bool shows_debug = !wanted.empty() && wanted != "0";
   init_log(shows_debug ? LogLevel::debug : LogLevel::info);
-}
-
-Expected<std::unique_ptr<kv::Catalog>> open_catalog(const Config& config, const Models& models) {
-  const std::string file = config.data_dir + "/catalog.db";
-  if (config.catalog.empty()) return kv::SqliteCatalog::open(file);
-  return kv::PostgresCatalog::open({.address = config.catalog,
-                                    .node = node_of(config),
-                                    .version = UMA_VERSION,
-                                    .models = models_text(compared_models(models)),
-                                    .shared_states = shared_states_text(config),
-                                    .lock = file,
-                                    .tenant_sessions_max = config.limits.tenant_sessions_max});
 }
 
 int run_umad(const Config& config, server::PassedSockets passed, const std::optional<Supervised>& supervised) {
@@ -155,7 +144,7 @@ int main(int argc, char** argv) {
   if (passed->unix_socket) addresses.socket_path = passed->unix_socket->path;
   if (passed->tcp) addresses.http = {.address = passed->tcp->address, .port = passed->tcp->port};
   if (passed->http_socket) addresses.http_socket = passed->http_socket->path;
-  const auto config = uma::umad::load_config(arguments, uma::umad::process_environment(), addresses);
+  auto config = uma::umad::load_config(arguments, uma::umad::process_environment(), addresses);
   if (!config && uma::umad::is_check(arguments) && config.error().status != 0) {
     return uma::umad::report_mistakes(config.error(), arguments);
   }
@@ -169,5 +158,12 @@ int main(int argc, char** argv) {
   if (config->supervises && !supervised) {
     return uma::umad::run_supervisor(*config, std::move(*passed), {argv, argv + argc});
   }
-  return uma::umad::run_umad(*config, std::move(*passed), supervised);
+  uma::umad::limit_threads(*config, uma::umad::usable_processors());
+  const int status = uma::umad::run_umad(*config, std::move(*passed), supervised);
+  // Contexts on a lost device are never freed, and a driver that still has them may crash in its own end (NVIDIA's for Vulkan).
+  if (uma::llm::has_lost_device()) {
+    std::fflush(nullptr);
+    std::_Exit(status);
+  }
+  return status;
 }

@@ -114,16 +114,34 @@ std::optional<jinja::SourceRange> find_message(const jinja::Text& text, std::siz
   return found;
 }
 
-// Counts the tokens up to the end of the system messages at the beginning.
-Expected<std::int32_t> count_system_tokens(const ChatFormat& format, const jinja::Text& text,
-                                           std::span<const ChatMessage> messages) {
+// The begin of the first word of a message that is not one of the first `leading`; the end of the text if there is none.
+std::size_t begin_of_others(const jinja::Text& text, std::size_t leading, std::size_t messages_count) {
+  for (const jinja::SourceRange& input : text.inputs()) {
+    const auto source = static_cast<std::size_t>(input.source);
+    if (source >= leading && source < messages_count) return input.begin;
+  }
+  return text.size();
+}
+
+// Counts the tokens up to the end of the system messages at the beginning, and those before all other messages. Templates
+// write tools there, too, most of them behind the system messages.
+Expected<Unit> count_first_tokens(const ChatFormat& format, const jinja::Text& text, std::span<const ChatMessage> messages,
+                                  ChatTokens& result) {
   const auto is_system = [](const ChatMessage& message) { return message.role == "system"; };
   const auto leading = static_cast<std::size_t>(std::ranges::find_if_not(messages, is_system) - messages.begin());
   const auto last = leading == 0 ? std::nullopt : find_message(text, leading - 1);
+  const std::size_t system_end = last ? last->end : 0;
   std::vector<Token> tokens;
-  if (auto done = append_tokens_at_start(format, text, last ? last->end : 0, tokens); !done)
-    return std::unexpected(done.error());
-  return static_cast<std::int32_t>(tokens.size());
+  if (auto done = append_tokens_at_start(format, text, system_end, tokens); !done) return done;
+  result.system_tokens = static_cast<std::int32_t>(tokens.size());
+  const std::size_t others = begin_of_others(text, leading, messages.size());
+  if (leading == messages.size() || others < system_end) return Unit{};
+  if (system_end == 0) tokens.clear();  // BOS, which the template may write itself.
+  const auto done = system_end == 0 ? append_tokens_at_start(format, text, others, tokens)
+                                    : append_tokens(format, text, system_end, others, tokens);
+  if (!done) return done;
+  result.head_tokens = static_cast<std::int32_t>(tokens.size());
+  return Unit{};
 }
 
 // The end of `text` in `full`, if `full` begins with `text`, ignoring whitespace around it.
@@ -465,9 +483,7 @@ Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation&
     if (auto done = append_tokens_at_start(format, *full, full->size(), result.tokens); !done)
       return std::unexpected(done.error());
   }
-  const auto system_tokens = count_system_tokens(format, *full, all);
-  if (!system_tokens) return std::unexpected(system_tokens.error());
-  result.system_tokens = *system_tokens;
+  if (auto counted = count_first_tokens(format, *full, all, result); !counted) return std::unexpected(counted.error());
   return result;
 }
 

@@ -127,6 +127,9 @@ struct ChatTokens {
   std::vector<Token> tokens;  // Continues the chain up to the beginning of the next reply.
   // If everything was written again: the length of the system prompt, at least BOS; else 0.
   std::int32_t system_tokens = 0;
+  // If everything was written again: the number of tokens before all messages but the system messages at the beginning. Other
+  // conversations with the same system prompt and tools begin with them, too. 0: they are not known.
+  std::int32_t head_tokens = 0;
 };
 
 // Returns the tokens from the end of a conversation to the beginning of the reply to `added`. Errors: E_MODEL_003 if the

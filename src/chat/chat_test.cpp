@@ -116,6 +116,34 @@ TEST(TokenizeChat, ReportsTheEndOfTheSystemPrompt) {
   EXPECT_EQ(tokenize_chat(format, {}, without).value().system_tokens, 1) << "BOS";
 }
 
+TEST(TokenizeChat, ReportsTheHeadThatOtherConversationsBeginWith) {
+  const ChatFormat format = format_of("{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}");
+  const std::string tools = R"([{"type":"function","function":{"name":"look","parameters":{}}}])";
+  const auto head_of = [&](const std::vector<ChatMessage>& messages, std::string_view its_tools) {
+    auto tokens = tokenize_chat(format, {.messages = {}, .tokens = {}, .replies = {}, .tools = its_tools}, messages).value();
+    tokens.tokens.resize(static_cast<std::size_t>(tokens.head_tokens));
+    return tokens.tokens;
+  };
+  const auto head = head_of({{"system", "be brief"}, {"user", "hi"}}, tools);
+  const std::string text = text_of(format, head);
+  EXPECT_TRUE(text.contains("<system:be brief")) << text;
+  EXPECT_TRUE(text.contains("look")) << text;
+  EXPECT_TRUE(text.ends_with("><user:")) << text;
+  EXPECT_EQ(head_of({{"system", "be brief"}, {"user", "something else"}, {"assistant", "x"}, {"user", "y"}}, tools), head);
+  EXPECT_NE(head_of({{"system", "be brief"}, {"user", "hi"}}, ""), head);
+  EXPECT_EQ(head_of({{"user", "hi"}}, "").size(), 7U) << "BOS, the mark and the role";
+  EXPECT_TRUE(head_of({{"system", "alone"}}, "").empty()) << "where the next message begins is not known";
+}
+
+TEST(TokenizeChat, AHeadHasNoWordsOfOtherMessages) {
+  const ChatFormat format = format_of(
+      "{% for m in messages if m.role != 'system' %}<|im_start|>{% if loop.last %}{{ messages[0].content }}{% endif %}{{ "
+      "m.content }}<|im_end|>{% endfor %}");
+  const std::vector<ChatMessage> messages{{"system", "be brief"}, {"user", "hi"}, {"assistant", "ho"}, {"user", "why"}};
+  EXPECT_EQ(tokenize_chat(format, {}, messages).value().head_tokens, 0);
+  EXPECT_GT(tokenize_chat(format, {}, std::span(messages).first(2)).value().head_tokens, 8);
+}
+
 TEST(TokenizeChat, UserTextThatTheTemplateWorksOnIsStillUserText) {
   const ChatFormat format = format_of(
       "{% set ns = namespace(all='') %}{% for m in messages %}{% set ns.all = ns.all ~ (m.content | trim | replace('a', "

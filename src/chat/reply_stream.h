@@ -43,6 +43,8 @@ class ReplyStream {
 
   // The next token, if it closes thoughts that have used up their budget; nullopt: the model chooses.
   [[nodiscard]] std::optional<Token> forced_token();
+  // Whether forced_token() may ever give one.
+  [[nodiscard]] bool may_force_tokens() const { return thinking_.has_value(); }
   // The model has chosen to end the reply. Returns the token that closes the thoughts instead, if an answer must follow them.
   [[nodiscard]] std::optional<Token> instead_of_end();
 

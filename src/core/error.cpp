@@ -41,6 +41,8 @@ std::string_view code_name(ErrorCode code) {
       return "E_RUNTIME_001";
     case ErrorCode::io_failed:
       return "E_IO_001";
+    case ErrorCode::outcome_unknown:
+      return "E_IO_002";
     case ErrorCode::auth:
       break;
   }

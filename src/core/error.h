@@ -30,6 +30,7 @@ enum class ErrorCode : std::uint8_t {
   session_name_taken,  // E_PROTO_003  another session has the name.
   runtime_decode,      // E_RUNTIME_001
   io_failed,           // E_IO_001
+  outcome_unknown,     // E_IO_002  a change may have happened: sent again, it could happen twice.
   auth,                // E_AUTH_001
 };
 
@@ -40,7 +41,6 @@ struct Error {
   ErrorCode code;
   std::string message;
   std::string field{};  // The request's field that caused the error, with its path; empty: none, or the message names it.
-  bool may_be_stored = false;  // The request has changed something, or may have: sent again, it could do so twice.
 };
 
 // The value of an operation that only succeeds or fails.

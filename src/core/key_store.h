@@ -19,8 +19,11 @@ class KeyStore {
   [[nodiscard]] virtual Expected<std::optional<std::string>> read_changes() = 0;
 
   // Replaces the text by what `edit` makes of it. Edits follow one another, whichever daemon makes them. Blocks as above.
-  // Errors: E_IO_001 and those of `edit`, and nothing has changed; E_LIMIT_003 if it is unknown whether the change is stored.
+  // Errors: E_IO_001 and those of `edit`, and nothing has changed; E_IO_002 if it is unknown whether the change is stored.
   [[nodiscard]] virtual Expected<Unit> edit(const TextEdit& edit) = 0;
+
+  // Any thread: a call in progress soon fails, and so do later ones.
+  virtual void cancel() {}
 };
 
 }  // namespace uma

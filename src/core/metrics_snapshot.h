@@ -128,6 +128,9 @@ struct MetricsSnapshot {
   std::uint64_t shared_written_bytes_total = 0;
   std::uint64_t shared_failed_total = 0;
   std::uint64_t shared_refused_total = 0;
+  std::uint64_t shared_prefix_lookups_total = 0;
+  std::uint64_t shared_prefixes_found_total = 0;
+  std::uint64_t shared_prefixes_written_total = 0;
   std::uint64_t states_dropped_total = 0;
   std::uint64_t states_expired_total = 0;
   std::uint64_t states_failed_total = 0;

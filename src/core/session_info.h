@@ -54,11 +54,12 @@ struct MessagePosition {
 struct SessionDetail {
   SessionInfo info;
   std::vector<ChatMessage> messages;          // Chat mode.
-  std::vector<ChatMessage> pending_messages;  // Appended input without a reply.
+  std::vector<ChatMessage> pending_messages;  // Input without a reply; chat mode.
   std::vector<std::int32_t> turns_begin;      // First message of each remaining turn.
   // The first message has the last response's instructions, which are not part of the conversation.
   bool has_instructions = false;
-  std::string text;  // Text mode: the whole chain as text.
+  std::string text;          // Text mode: the whole chain as text.
+  std::string pending_text;  // Text mode: the input without a reply.
 };
 
 enum class SessionOrder : std::uint8_t { oldest_first, last_used_first };

@@ -62,7 +62,8 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
                    store_.run_later([kept, ids = std::move(ids), is_used = std::move(is_used)] { kept->remove(ids, is_used); });
                  }
                },
-           .shares_states = shared_ != nullptr},
+           .shares_states = shared_ != nullptr,
+           .shares_prefixes = shared_ != nullptr && !options_.is_reproducible},
           *source_, *catalog_, store_, preparer_, clock),
       workers_(
           options_, store_, clock,
@@ -103,11 +104,11 @@ void Engine::start() {
     run_loop(*catalog_);
   });
   if (shared_) {
-    shared_read_thread_ = std::thread([this] {
+    shared_read_thread_.start([this] {
       set_thread_name("uma-shared-in");
       run_loop(shared_->reader);
     });
-    shared_write_thread_ = std::thread([this] {
+    shared_write_thread_.start([this] {
       set_thread_name("uma-shared-out");
       run_loop(shared_->writer);
     });
@@ -218,7 +219,10 @@ void Engine::run_store(const std::unordered_set<SessionId>& sessions) {
   store_.open(sessions);
   store_opened_.set_value();
   run_loop(store_);
-  store_.publish_all();
+  const auto publish_all = [this] {
+    store_.publish_all(ask_router<std::unordered_set<SessionId>>([this] { return router_.owned_session_ids(); }));
+  };
+  if (shared_) run_noting(publish_all);
   store_.save_all(clock_.now() + kSaveLimit);
 }
 
@@ -235,12 +239,12 @@ void Engine::stop() {
   store_.close();
   store_thread_.join();
   if (shared_) {
-    // Before the catalog gives the sessions free.
-    constexpr Duration kPublishLimit = std::chrono::seconds(10);
-    shared_->writer.close(clock_.now() + kPublishLimit);
-    shared_write_thread_.join();
+    // Before the catalog gives the sessions free, which it does however long the store takes.
+    const Duration call_limit = options_.shared_call_limit;
+    shared_->writer.close(clock_.now() + options_.publish_limit);
     shared_->reader.close();
-    shared_read_thread_.join();
+    const bool has_written = shared_write_thread_.join_for(options_.publish_limit + call_limit);
+    is_left_hanging_ = !shared_read_thread_.join_for(call_limit) || !has_written;
   }
   preparer_.close();
   for (std::thread& thread : preparer_threads_) thread.join();
@@ -456,16 +460,22 @@ void Engine::list_sessions(TenantId tenant, SessionListRequest request, Reply<Se
 }
 
 void Engine::read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) {
-  store_.run_later([this, ids = std::move(ids), bytes_max, reply = std::move(reply)]() mutable {
-    std::vector<Bytes> files(ids.size());
-    for (std::size_t i = 0; i < ids.size() && options_.image_encoder.kept; ++i) {
-      const auto size = options_.image_encoder.kept->size_of(ids[i]);
-      if (!size || *size > bytes_max) continue;
-      bytes_max -= *size;
-      if (auto file = options_.image_encoder.kept->read(ids[i])) files[i] = std::move(*file);
-    }
-    reply(std::move(files));
-  });
+  const std::shared_ptr<image::KeptImages> kept = options_.image_encoder.kept;
+  auto read = [this, kept, ids, bytes_max, reply = std::move(reply)]() mutable {
+    store_.run_later([kept, ids = std::move(ids), bytes_max, reply = std::move(reply)]() mutable {
+      std::vector<Bytes> files(ids.size());
+      for (std::size_t i = 0; i < ids.size() && kept; ++i) {
+        const auto size = kept->size_of(ids[i]);
+        if (!size || *size > bytes_max) continue;
+        bytes_max -= *size;
+        if (auto file = kept->read_here(ids[i])) files[i] = std::move(*file);
+      }
+      reply(std::move(files));
+    });
+  };
+  // Images that other daemons have got come first, not on the store's thread.
+  if (kept) return kept->bring(std::move(ids), bytes_max, std::move(read));
+  read();
 }
 
 void Engine::load_model(std::string model, Reply<Unit> reply) {

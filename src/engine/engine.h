@@ -21,6 +21,7 @@
 #include "core/task.h"
 #include "core/tenant_budget.h"
 #include "engine/engine_options.h"
+#include "engine/limited_join.h"
 #include "engine/model/worker_source.h"
 #include "engine/preparer.h"
 #include "engine/router/router.h"
@@ -46,8 +47,11 @@ class Engine final : public Service, private WorkerHost {
   void drain();
   // No request is in flight.
   [[nodiscard]] bool is_idle() const { return router_.requests_open() == 0; }
-  // Ends all requests as cancelled, then the threads. Every request has had its terminal event when it returns.
+  // Ends all requests as cancelled, then the threads. Every request has had its terminal event when it returns. A call of the
+  // shared store that does not return is left alone after a while; the destructor waits for it.
   void stop();
+  // After stop(): such a call is left.
+  [[nodiscard]] bool is_left_hanging() const { return is_left_hanging_; }
 
   RequestShare open_share(TenantId tenant) override { return memory_->open(std::move(tenant)); }
   RequestId generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) override;
@@ -134,12 +138,14 @@ class Engine final : public Service, private WorkerHost {
   std::atomic<std::uint64_t> last_request_{0};
   std::promise<void> store_opened_;
   const std::shared_future<void> store_is_open_{store_opened_.get_future()};
-  bool started_ = false;  // Owned by the thread that calls start() and stop().
+  // Owned by the thread that calls start() and stop().
+  bool started_ = false;
+  bool is_left_hanging_ = false;
   std::thread router_thread_;
   std::vector<std::thread> preparer_threads_;
   std::thread store_thread_;
-  std::thread shared_read_thread_;
-  std::thread shared_write_thread_;
+  LimitedJoin shared_read_thread_;
+  LimitedJoin shared_write_thread_;
   std::thread catalog_thread_;
   WorkerSet workers_;
 };

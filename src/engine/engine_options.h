@@ -37,6 +37,9 @@ struct EngineOptions {
   std::string preload;                // The model that is loaded at the start; empty: the default model.
   // Called once, when the preloaded model is ready or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
+  // At the end: how long states are written to the shared store, and how long its calls in progress are then waited for.
+  Duration publish_limit = std::chrono::seconds(10);
+  Duration shared_call_limit = std::chrono::seconds(3);
 };
 
 }  // namespace uma::engine

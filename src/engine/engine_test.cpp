@@ -13,6 +13,7 @@
 #include "engine/engine_test_support.h"
 #include "kv/sqlite_catalog.h"
 #include "testing/fake_model.h"
+#include "testing/fake_shared_store.h"
 
 namespace uma::engine {
 namespace {
@@ -343,6 +344,35 @@ TEST(Engine, WorkersComeAndGoAndTheSessionsStay) {
   EXPECT_EQ(engine.models().front().workers, 1);
   EXPECT_EQ(say_in_all(), 24 * 161) << "with what was said on the other worker";
   EXPECT_FALSE(source.host().shrink_workers("other", 1));
+}
+
+TEST(Engine, EndsAndGivesItsSessionsFreeThoughTheSharedStoreHangs) {
+  struct Catalog final : kv::MemoryCatalog {
+    explicit Catalog(std::atomic<bool>& closed) : is_closed(closed) {}
+    void close() override { is_closed = true; }
+    std::atomic<bool>& is_closed;
+  };
+  std::promise<void> hangs;
+  std::promise<void> returns;
+  const auto content = std::make_shared<testing::FakeSharedStore::Content>();
+  content->on_part = [&, is_first = true]() mutable {
+    if (!std::exchange(is_first, false)) return;
+    hangs.set_value();
+    returns.get_future().wait();
+  };
+  const SteadyClock clock;
+  std::atomic<bool> is_closed = false;
+  EngineOptions options;
+  options.publish_limit = options.shared_call_limit = std::chrono::milliseconds(1);
+  Engine engine(options, std::make_unique<FakeSource>(1), std::make_unique<Catalog>(is_closed), nullptr, clock,
+                std::make_unique<kv::SharedStates>(std::make_unique<testing::FakeSharedStore>(content),
+                                                   std::make_unique<testing::FakeSharedStore>(content), clock));
+  engine.start();
+  hangs.get_future().wait();  // In the first cleaning.
+  engine.stop();
+  EXPECT_TRUE(engine.is_left_hanging());
+  EXPECT_TRUE(is_closed);
+  returns.set_value();
 }
 
 }  // namespace

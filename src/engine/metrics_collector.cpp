@@ -79,6 +79,9 @@ constexpr CounterSum<kv::StoreStats> kStoreCounters[] = {
     {&kv::StoreStats::failed_total, &MetricsSnapshot::states_failed_total},
     {&kv::StoreStats::written_bytes_total, &MetricsSnapshot::cold_written_bytes_total},
     {&kv::StoreStats::read_bytes_total, &MetricsSnapshot::cold_read_bytes_total},
+    {&kv::StoreStats::prefix_lookups_total, &MetricsSnapshot::shared_prefix_lookups_total},
+    {&kv::StoreStats::prefixes_found_total, &MetricsSnapshot::shared_prefixes_found_total},
+    {&kv::StoreStats::prefixes_written_total, &MetricsSnapshot::shared_prefixes_written_total},
 };
 constexpr CounterSum<kv::SharedStats> kSharedCounters[] = {
     {&kv::SharedStats::lookups_total, &MetricsSnapshot::shared_lookups_total},

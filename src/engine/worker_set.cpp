@@ -189,6 +189,8 @@ LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& m
   return {.index = static_cast<std::int32_t>(index),
           .threads = made.threads,
           .threads_beside_prefill = made.threads_beside_prefill,
+          .is_on_devices = facts.is_on_devices,
+          .sampling_threads = made.sampling_threads,
           .tick_ms = options_.tick_ms,
           .target_ttft_ms = options_.target_ttft_ms,
           .target_tbt_ms = options_.target_tbt_ms,

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/sha256.h"
 #include "base/trace.h"
 #include "image/audio_header.h"
 #include "image/image_source.h"
@@ -19,12 +18,6 @@ namespace uma::image {
 namespace {
 
 constexpr TraceKind kEncodeSpan{.name = "encode image"};
-
-std::string hash_of(std::span<const std::byte> bytes) {
-  Sha256 hash;
-  hash.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  return hash.hex();
-}
 
 // Ends an encoding whose result nobody waits for any more, and shows that the others go on.
 class EndOnRequest final : public llm::CallMonitor {
@@ -82,7 +75,7 @@ Expected<ImagePtr> ImageEncoder::add(Bytes file) {
   }
   auto layout = projector_->layout(file);
   if (!layout) return std::unexpected(layout.error());
-  std::string id = hash_of(file);
+  std::string id = image_id(file);
   auto image = std::make_shared<Image>(std::move(id), std::move(file), std::move(layout->tokens), std::vector<std::int32_t>(),
                                        std::move(layout->grid), layout->is_causal);
   std::int32_t end = 0;

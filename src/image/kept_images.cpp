@@ -1,11 +1,13 @@
 #include "image/kept_images.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <format>
+#include <future>
 #include <optional>
 #include <string_view>
 #include <sys/stat.h>
@@ -28,6 +30,10 @@ std::unexpected<Error> disk_error(const std::string& path, int problem) {
   return fail(ErrorCode::io_failed, std::format("an image of the session cannot be stored: {}", std::strerror(problem)));
 }
 
+std::unexpected<Error> unreadable(const std::string& id, std::string_view why) {
+  return fail(ErrorCode::io_failed, std::format("the image {} of the session cannot be read: {}", id, why));
+}
+
 bool write_whole(int file, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::write(file, bytes.data(), bytes.size());
@@ -40,8 +46,15 @@ bool write_whole(int file, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-KeptImages::KeptImages(std::string folder, std::uint64_t bytes_max)
+std::string image_id(std::span<const std::byte> file) {
+  Sha256 hash;
+  hash.add({reinterpret_cast<const char*>(file.data()), file.size()});
+  return hash.hex();
+}
+
+KeptImages::KeptImages(std::string folder, std::uint64_t bytes_max, Fetch fetch)
     : folder_(std::move(folder)),
+      fetch_(std::move(fetch)),
       budget_(std::make_shared<TenantBudget>(bytes_max, "images of sessions", "vision.kept_bytes_max")) {
   std::error_code problem;
   const MutexLock lock(mutex_);
@@ -69,10 +82,23 @@ Expected<KeptImages::Use> KeptImages::keep(const TenantId& tenant, const std::st
     const auto found = entries_.find(id);
     // The folder may have been cleaned from outside.
     const bool is_there = found != entries_.end() && ::access(path_of(id).c_str(), F_OK) == 0;
-    if (is_there) return use_of(found->second);
+    if (is_there) {
+      found->second.used = ++uses_;
+      return use_of(found->second);
+    }
     if (found != entries_.end()) entries_.erase(found);
   }
-  if (auto grown = share->grow(file.size()); !grown) return std::unexpected(grown.error());
+  Use use;
+  if (auto written = write(id, file, std::move(share), &use); !written) return std::unexpected(written.error());
+  return use;
+}
+
+// Writes a file that is not there. `use` becomes its use; null: nobody uses it.
+Expected<Unit> KeptImages::write(const std::string& id, std::span<const std::byte> file,
+                                 std::shared_ptr<TenantBudget::Share> share, Use* use) {
+  auto grown = share->grow(file.size());
+  while (!grown && make_room()) grown = share->grow(file.size());
+  if (!grown) return grown;
   std::error_code ignored;
   fs::create_directories(folder_, ignored);
   // Another thread may write the same file at the same time.
@@ -92,7 +118,23 @@ Expected<KeptImages::Use> KeptImages::keep(const TenantId& tenant, const std::st
     return disk_error(path_of(id), problem);
   }
   Entry& entry = entries_.try_emplace(id, Entry{.size = file.size(), .share = std::move(share), .use = {}}).first->second;
-  return use_of(entry);
+  entry.used = ++uses_;
+  if (use != nullptr) *use = use_of(entry);
+  return Unit{};
+}
+
+// Removes the file that was not used for longest and that no request uses. False: there is none, or the folder is no cache.
+bool KeptImages::make_room() {
+  if (!fetch_) return false;
+  const MutexLock lock(mutex_);
+  auto oldest = entries_.end();
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    const bool is_older = oldest == entries_.end() || entry->second.used < oldest->second.used;
+    if (is_older && entry->second.use.expired()) oldest = entry;
+  }
+  if (oldest == entries_.end()) return false;
+  remove_locked(std::string(oldest->first));
+  return true;
 }
 
 Expected<Unit> KeptImages::sync() {
@@ -100,10 +142,13 @@ Expected<Unit> KeptImages::sync() {
   return Unit{};
 }
 
-Expected<Bytes> KeptImages::read(const std::string& id) const {
-  const auto refuse = [&](std::string_view why) {
-    return fail(ErrorCode::io_failed, std::format("the image {} of the session cannot be read: {}", id, why));
-  };
+Expected<Bytes> KeptImages::read(const std::string& id) {
+  auto here = read_here(id);
+  return here || !fetch_ ? here : fetch_now(id);
+}
+
+Expected<Bytes> KeptImages::read_here(const std::string& id) {
+  const auto refuse = [&](std::string_view why) { return unreadable(id, why); };
   const auto size = size_of(id);
   const UniqueFd file(size ? ::open(path_of(id).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1);
   if (!file.is_open()) return refuse("the file is missing");
@@ -114,9 +159,9 @@ Expected<Bytes> KeptImages::read(const std::string& id) const {
     if (got <= 0) return refuse("the file is damaged");
     done += static_cast<std::size_t>(got);
   }
-  Sha256 hash;
-  hash.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  if (hash.hex() != id) return refuse("the file is damaged");
+  if (image_id(bytes) != id) return refuse("the file is damaged");
+  const MutexLock lock(mutex_);
+  if (const auto found = entries_.find(id); found != entries_.end()) found->second.used = ++uses_;
   return bytes;
 }
 
@@ -125,6 +170,61 @@ std::optional<std::uint64_t> KeptImages::size_of(const std::string& id) const {
   const auto found = entries_.find(id);
   return found == entries_.end() ? std::nullopt : std::optional(found->second.size);
 }
+
+// --- Files that are elsewhere
+
+// Checks a fetched file, and keeps it in the folder if there is room.
+Expected<Bytes> KeptImages::take_fetched(const std::string& id, Expected<Bytes> file) {
+  if (!file) return file;
+  if (image_id(*file) != id) return unreadable(id, "the database has another file in its place");
+  {
+    const MutexLock lock(mutex_);
+    // A damaged one is replaced.
+    if (const auto found = entries_.find(id); found != entries_.end() && found->second.use.expired()) remove_locked(id);
+  }
+  (void)write(id, *file, budget_->open(TenantId()), nullptr);
+  return file;
+}
+
+Expected<Bytes> KeptImages::fetch_now(const std::string& id) {
+  // Shared with the callback, which may come after this wait has ended.
+  const auto answer = std::make_shared<std::promise<Expected<Bytes>>>();
+  auto file = answer->get_future();
+  fetch_(id, [answer](Expected<Bytes> fetched) { answer->set_value(std::move(fetched)); });
+  if (file.wait_for(kFetchWithin) != std::future_status::ready) {
+    return unreadable(id, std::format("the database has not delivered it within {}: try again later",
+                                      std::chrono::duration_cast<std::chrono::seconds>(kFetchWithin)));
+  }
+  return take_fetched(id, file.get());
+}
+
+struct KeptImages::Bringing {
+  std::vector<std::string> ids;
+  std::size_t next = 0;
+  std::uint64_t bytes_left = 0;
+  TimePoint deadline{};
+  MoveOnlyFunction<void()> done;
+};
+
+void KeptImages::bring(std::vector<std::string> ids, std::uint64_t bytes_max, MoveOnlyFunction<void()> done) {
+  std::erase_if(ids, [&](const std::string& id) { return !fetch_ || size_of(id).has_value(); });
+  bring_next(std::make_shared<Bringing>(std::move(ids), 0, bytes_max, std::chrono::steady_clock::now() + kFetchWithin,
+                                        std::move(done)));
+}
+
+void KeptImages::bring_next(std::shared_ptr<Bringing> bringing) {
+  const bool is_late = std::chrono::steady_clock::now() >= bringing->deadline;
+  if (bringing->next == bringing->ids.size() || is_late || bringing->bytes_left == 0) return bringing->done();
+  const std::string id = bringing->ids[bringing->next++];
+  fetch_(id, [this, id, bringing = std::move(bringing)](Expected<Bytes> fetched) mutable {
+    const auto file = take_fetched(id, std::move(fetched));
+    if (!file) return bringing->done();
+    bringing->bytes_left -= std::min<std::uint64_t>(bringing->bytes_left, file->size());
+    bring_next(std::move(bringing));
+  });
+}
+
+// --- Files that are not needed any more
 
 void KeptImages::remove_locked(const std::string& id) {
   ::unlink(path_of(id).c_str());

@@ -3,6 +3,8 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <memory>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -39,7 +41,7 @@ class KeptImagesTest : public ::testing::Test {
     return images.keep(tenant, id_of(file), std::as_bytes(std::span(file)));
   }
   static void remove(KeptImages& images, const std::string& file) { images.remove(std::array{id_of(file)}); }
-  static bool has(const KeptImages& images, const std::string& file) {
+  static bool has(KeptImages& images, const std::string& file) {
     const auto read = images.read(id_of(file));
     return read && std::ranges::equal(*read, std::as_bytes(std::span(file)));
   }
@@ -135,6 +137,107 @@ TEST_F(KeptImagesTest, ErrorsNameNoPath) {
   ASSERT_FALSE(kept);
   EXPECT_EQ(kept.error().code, ErrorCode::io_failed);
   EXPECT_FALSE(kept.error().message.contains("/")) << kept.error().message;
+}
+
+// The folder as a cache of what daemons share.
+class CachedImagesTest : public KeptImagesTest {
+ protected:
+  // A cache that fetches from `elsewhere_`.
+  std::unique_ptr<KeptImages> open(std::uint64_t bytes_max = 1000) {
+    return std::make_unique<KeptImages>(folder_.string(), bytes_max,
+                                        [this](const std::string& id, MoveOnlyFunction<void(Expected<Bytes>)> done) {
+                                          ++fetches_;
+                                          const auto found = elsewhere_.find(id);
+                                          if (found == elsewhere_.end()) return done(fail(ErrorCode::io_failed, "away"));
+                                          const auto bytes = std::as_bytes(std::span(found->second));
+                                          done(Bytes(bytes.begin(), bytes.end()));
+                                        });
+  }
+  void have(const std::string& file) { elsewhere_[id_of(file)] = file; }
+  static bool can_read(KeptImages& images, const std::string& file) {
+    const auto read = images.read(id_of(file));
+    return read && std::ranges::equal(*read, std::as_bytes(std::span(file)));
+  }
+
+  std::map<std::string, std::string> elsewhere_;
+  int fetches_ = 0;
+};
+
+TEST_F(CachedImagesTest, AFileThatIsElsewhereIsFetchedOnce) {
+  const auto images = open();
+  have("a picture");
+  EXPECT_FALSE(images->read_here(id_of("a picture")));
+  EXPECT_TRUE(can_read(*images, "a picture"));
+  EXPECT_TRUE(can_read(*images, "a picture"));
+  EXPECT_EQ(fetches_, 1);
+  EXPECT_EQ(images->read(id_of("another")).error().message, "away");
+}
+
+TEST_F(CachedImagesTest, AFetchedFileMustHaveItsHash) {
+  const auto images = open();
+  elsewhere_[id_of("a picture")] = "another";
+  const auto read = images->read(id_of("a picture"));
+  ASSERT_FALSE(read);
+  EXPECT_TRUE(read.error().message.contains("another file")) << read.error().message;
+  EXPECT_FALSE(images->size_of(id_of("a picture"))) << "it is not kept";
+}
+
+TEST_F(CachedImagesTest, ADamagedFileIsFetchedAgain) {
+  const auto images = open();
+  have("a picture");
+  ASSERT_TRUE(can_read(*images, "a picture"));
+  for (const std::string content : {"A picture", ""}) {
+    std::ofstream(folder_ / id_of("a picture")) << content;
+    EXPECT_TRUE(can_read(*images, "a picture"));
+    EXPECT_TRUE(images->read_here(id_of("a picture"))) << "it was replaced";
+  }
+}
+
+TEST_F(CachedImagesTest, TheFileThatWasNotUsedForLongestMakesRoom) {
+  const auto images = open(100);
+  const std::string first(30, '1');
+  const std::string second(20, '2');
+  auto use = keep(*images, first);
+  ASSERT_TRUE(use);
+  ASSERT_TRUE(keep(*images, second));
+  ASSERT_TRUE(keep(*images, std::string(20, '3'))) << "the second one is removed";
+  EXPECT_TRUE(images->read_here(id_of(first))) << "a request uses it";
+  EXPECT_FALSE(images->read_here(id_of(second)));
+  EXPECT_FALSE(keep(*images, std::string(40, '4'))) << "too large beside the first one";
+  *use = nullptr;
+  EXPECT_TRUE(keep(*images, std::string(40, '4')));
+  EXPECT_EQ(images->bytes(), 40u);
+}
+
+TEST_F(CachedImagesTest, AFileWithoutRoomIsReadAllTheSame) {
+  const auto images = open(10);
+  have("a picture that is too large");
+  EXPECT_TRUE(can_read(*images, "a picture that is too large"));
+  EXPECT_EQ(images->bytes(), 0u);
+}
+
+TEST_F(CachedImagesTest, FilesAreBroughtUpToALimitAndToTheFirstFailure) {
+  const auto images = open();
+  for (const char* file : {"one", "two", "three", "four"}) have(file);
+  ASSERT_TRUE(can_read(*images, "one"));
+  int done = 0;
+  images->bring({id_of("one"), id_of("two"), id_of("three"), id_of("four")}, 5, [&] { ++done; });
+  EXPECT_EQ(done, 1);
+  EXPECT_EQ(fetches_, 3) << "one is there, and two and three have more than 5 bytes";
+  EXPECT_FALSE(images->size_of(id_of("four")));
+  images->bring({id_of("missing"), id_of("four")}, 1000, [&] { ++done; });
+  EXPECT_EQ(done, 2);
+  EXPECT_FALSE(images->size_of(id_of("four")));
+}
+
+TEST_F(KeptImagesTest, WithoutAnotherPlaceNothingIsBroughtOrRemoved) {
+  KeptImages images(folder_.string(), 100);
+  ASSERT_TRUE(keep(images, std::string(40, 'a')));
+  EXPECT_FALSE(keep(images, std::string(40, 'b')));
+  bool done = false;
+  images.bring({id_of("a picture")}, 100, [&] { done = true; });
+  EXPECT_TRUE(done);
+  EXPECT_TRUE(has(images, std::string(40, 'a')));
 }
 
 }  // namespace

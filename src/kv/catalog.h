@@ -56,8 +56,11 @@ struct SessionHead {
 // Everything stored of a session. Immutable once committed: a change makes a new record. A response has the position of its
 // turn.
 struct SessionRecord : SessionHead {
-  std::vector<Token> chain;                   // Tokens of the finished turns; the source of truth.
-  std::vector<Token> pending;                 // Appended input without a reply.
+  std::vector<Token> chain;    // Tokens of the finished turns; the source of truth.
+  std::vector<Token> pending;  // Appended input without a reply.
+  // Of a conversation without a turn: the tokens of its system prompt with the tools (chat::ChatTokens::head_tokens), or of the
+  // text that a text session was created with. Not stored: 0 after the record was read.
+  std::int32_t head_tokens = 0;
   std::vector<ChatMessage> messages;          // Messages of the finished turns; chat mode.
   std::vector<ChatMessage> pending_messages;  // Chat mode.
   std::string tools;                          // Tools of the chat template (ChatOptions); chat mode.
@@ -98,6 +101,11 @@ struct CatalogChanges {
   std::vector<SessionId> all;
 };
 
+// Whether a session must be taken again after this error of a commit or a removal: another daemon may have it.
+[[nodiscard]] inline bool must_take_again(const Error& error) {
+  return error.code == ErrorCode::limit_wait || error.code == ErrorCode::outcome_unknown;
+}
+
 class Catalog {
  public:
   using Done = MoveOnlyFunction<void(Expected<Unit>)>;
@@ -123,8 +131,8 @@ class Catalog {
   virtual void read(const SessionId& id, OnRead on_read) = 0;
   // --- A catalog that several daemons share. A session has at most one owner among them, and only the owner may commit or
   // remove it: a commit of another one fails with E_LIMIT_003 and has no effect. If the connection to the database
-  // is lost in a commit and does not come back, the error is the same and the effect unknown (Error::may_be_stored). After
-  // either, the session must be taken again.
+  // is lost in a commit and does not come back, the error is E_IO_002. After either, the session must be taken again
+  // (must_take_again()).
 
   [[nodiscard]] virtual bool is_shared() const { return false; }
   // The number of the present lease, as long as which no other daemon can take this one's sessions; 0: it has ended. Others may

@@ -29,6 +29,7 @@ constexpr int kBinary = 1;
 
 SqlFault fault_of(std::string_view state) {
   if (state == "53100" || state == "53200") return SqlFault::full;
+  if (state == "23502" || state == "23503") return SqlFault::dangling;  // A null in place of a key, and a foreign key.
   if (state.starts_with("23")) return SqlFault::refused;
   if (state.starts_with("40") || state == "55P03") return SqlFault::busy;
   if (state.starts_with("XX")) return SqlFault::damage;
@@ -43,10 +44,12 @@ std::string one_line(const char* message) {
   return line;
 }
 
+// Null, and a value of another size, are 0.
 template <class T>
-T from_big_endian(const char* bytes) {
+T from_big_endian(std::string_view bytes) {
   T value{};
-  std::memcpy(&value, bytes, sizeof(value));
+  if (bytes.size() != sizeof(value)) return value;
+  std::memcpy(&value, bytes.data(), sizeof(value));
   return std::endian::native == std::endian::little ? std::byteswap(value) : value;
 }
 
@@ -80,6 +83,7 @@ void PostgresConnection::disconnect() {
 
 SqlExpected<Unit> PostgresConnection::connect(std::string_view application, const std::vector<std::string>& settings) {
   disconnect();
+  if (is_cancelled_) return std::unexpected(lose("the daemon stops"));
   const std::string name(application);
   std::string options;
   for (const std::string& setting : settings) options += std::format("-c {} ", setting);
@@ -115,16 +119,14 @@ SqlExpected<Unit> PostgresConnection::connect(std::string_view application, cons
 }
 
 SqlExpected<Unit> PostgresConnection::wait_for(short events) {
+  constexpr int kCancelledWithinMs = 100;
   pollfd descriptor{.fd = PQsocket(handle_.get()), .events = events, .revents = 0};
   const auto deadline = std::chrono::steady_clock::now() + kAnswerWithin;
-  while (true) {
-    const auto left =
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-    const int ready = left <= 0 ? 0 : ::poll(&descriptor, 1, static_cast<int>(left));
-    if (ready > 0) return Unit{};
-    if (ready < 0 && errno == EINTR) continue;
-    return std::unexpected(lose(std::format("the database has not answered for {}", kAnswerWithin)));
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (is_cancelled_) return std::unexpected(lose("the daemon stops"));
+    if (::poll(&descriptor, 1, kCancelledWithinMs) > 0) return Unit{};
   }
+  return std::unexpected(lose(std::format("the database has not answered for {}", kAnswerWithin)));
 }
 
 SqlExpected<PostgresConnection::Result> PostgresConnection::next_result() {
@@ -189,19 +191,20 @@ SqlExpected<Unit> PostgresConnection::run(const std::string& sql) {
   if (is_lost_) return std::unexpected(lose("the connection is lost"));
   UMA_CHECK(queued_ == 0);
   // Several statements in one text are only possible outside of pipeline mode.
-  if (PQexitPipelineMode(handle_.get()) != 1 || PQsetnonblocking(handle_.get(), 0) != 0) {
+  if (PQexitPipelineMode(handle_.get()) != 1 || PQsendQuery(handle_.get(), sql.c_str()) != 1) {
     return std::unexpected(lose(one_line(PQerrorMessage(handle_.get()))));
   }
-  const Result done(PQexec(handle_.get(), sql.c_str()));
-  const ExecStatusType status = PQresultStatus(done.get());
   SqlExpected<Unit> outcome;
-  if (PQstatus(handle_.get()) == CONNECTION_BAD) return std::unexpected(lose(one_line(PQerrorMessage(handle_.get()))));
-  if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK && status != PGRES_EMPTY_QUERY) {
-    const char* state = PQresultErrorField(done.get(), PG_DIAG_SQLSTATE);
-    outcome = std::unexpected(
-        SqlError{fault_of(state == nullptr ? "" : state), one_line(PQresultErrorField(done.get(), PG_DIAG_MESSAGE_PRIMARY))});
+  while (true) {
+    auto result = next_result();
+    if (!result) return std::unexpected(result.error());
+    if (*result == nullptr) break;
+    if (PQresultStatus(result->get()) != PGRES_FATAL_ERROR) continue;
+    const char* state = PQresultErrorField(result->get(), PG_DIAG_SQLSTATE);
+    outcome = std::unexpected(SqlError{fault_of(state == nullptr ? "" : state),
+                                       one_line(PQresultErrorField(result->get(), PG_DIAG_MESSAGE_PRIMARY))});
   }
-  if (PQsetnonblocking(handle_.get(), 1) != 0 || PQenterPipelineMode(handle_.get()) != 1) {
+  if (PQstatus(handle_.get()) == CONNECTION_BAD || PQenterPipelineMode(handle_.get()) != 1) {
     return std::unexpected(lose(one_line(PQerrorMessage(handle_.get()))));
   }
   return outcome;
@@ -289,10 +292,11 @@ class PostgresCursor final : public SqlCursor {
   }
   void end() override { rows_.reset(); }
   [[nodiscard]] std::int64_t integer(int column) const override {
-    return is_null(column) ? 0 : from_big_endian<std::int64_t>(PQgetvalue(rows_.get(), row_, column));
+    const std::string_view bytes = value(column);
+    return bytes.size() == sizeof(std::int32_t) ? from_big_endian<std::int32_t>(bytes) : from_big_endian<std::int64_t>(bytes);
   }
   [[nodiscard]] double real(int column) const override {
-    return is_null(column) ? 0 : std::bit_cast<double>(from_big_endian<std::uint64_t>(PQgetvalue(rows_.get(), row_, column)));
+    return std::bit_cast<double>(from_big_endian<std::uint64_t>(value(column)));
   }
   [[nodiscard]] std::string_view text(int column) const override {
     const std::string_view stored = value(column);

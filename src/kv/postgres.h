@@ -1,9 +1,11 @@
 // A connection to PostgreSQL (libpq). Used only inside kv, by PostgresCatalog and its parts.
 //
 // Statements whose rows nobody reads are only queued (pipeline mode): a transaction waits for the server where it needs a row,
-// and at its end. A server that does not answer for kAnswerWithin counts as lost.
+// and at its end. A server that does not answer for kAnswerWithin counts as lost. To connect takes 5 s at most for each address
+// of the server, if the names of hosts are found in bounded times.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -33,6 +35,8 @@ class PostgresConnection final : public SqlConnection {
   SqlExpected<Unit> connect(std::string_view application, const std::vector<std::string>& settings);
   [[nodiscard]] bool is_lost() const { return is_lost_; }
   void disconnect();
+  // Any thread: calls in progress soon end as if the connection was lost, and so do later ones.
+  void cancel() { is_cancelled_ = true; }
 
   [[nodiscard]] std::unique_ptr<SqlCursor> prepare(std::string sql) override;
   SqlExpected<Unit> run(const std::string& sql) override;
@@ -64,6 +68,7 @@ class PostgresConnection final : public SqlConnection {
   std::uint64_t generation_ = 0;  // Statements that were prepared in an earlier one are prepared again.
   bool must_deallocate_ = false;  // Statements of earlier generations are left in the session.
   std::size_t queued_ = 0;        // Statements whose results were not read.
+  std::atomic<bool> is_cancelled_{false};
   bool is_lost_ = true;
   bool is_in_transaction_ = false;
   std::uint64_t statements_count_ = 0;  // For their names.

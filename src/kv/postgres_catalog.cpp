@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <format>
 #include <iterator>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -19,17 +20,9 @@ namespace {
 
 // Between two renewals, as a part of the lease.
 constexpr int kRenewalsPerLease = 5;
-// Behind RecordRows::session_columns().
-constexpr int kOwnerColumn = 26;
-constexpr int kFenceColumn = 27;
-constexpr int kChangedColumn = 28;
-constexpr int kKeyColumn = 29;
 constexpr int kOutcomeTries = 5;
 constexpr Duration kConnectEvery = std::chrono::seconds(1);
-// The database forgets which sessions have ended after an hour. A daemon that has not asked for so long reads everything again.
-constexpr Duration kChangesKept = std::chrono::minutes(50);
 constexpr Duration kTakeEvery = std::chrono::milliseconds(100);
-constexpr Duration kForgetEvery = std::chrono::minutes(10);
 // The log repeats an error, of which every request may have the same, once in this time.
 constexpr Duration kRepeatErrorEvery = std::chrono::seconds(10);
 
@@ -37,15 +30,6 @@ constexpr Duration kRepeatErrorEvery = std::chrono::seconds(10);
 // request of the former owner would always be faster.
 constexpr std::string_view kGivenUp = R"sql(
   owner = NULL, is_wanted = false, kept_until = CASE WHEN is_wanted THEN clock_timestamp() + interval '1 second' END)sql";
-
-// Those of RecordRows::session_columns(), without the texts that no list shows.
-std::string listed_columns() {
-  constexpr std::string_view kLong = "tools, template_arguments";
-  std::string columns(RecordRows::session_columns());
-  const std::size_t at = columns.find(kLong);
-  UMA_CHECK(at != std::string::npos);
-  return columns.replace(at, kLong.size(), "''::text, ''::text");
-}
 
 }  // namespace
 
@@ -70,12 +54,20 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
       get_transaction_(connection_, "SELECT pg_current_xact_id()::text::bigint"),
       get_outcome_(connection_, "SELECT pg_xact_status(?1::text::xid8)"),
       get_fence_(connection_, "SELECT owner, fence FROM sessions WHERE id = ?1"),
+      // A null for an image that is not there makes the transaction fail, without a wait for the answer.
+      add_image_(connection_, R"sql(
+        INSERT INTO session_images (session, image) VALUES (
+          (SELECT key FROM sessions WHERE id = ?1), (SELECT key FROM images WHERE tenant = ?2 AND sha256 = ?3))
+        ON CONFLICT DO NOTHING)sql"),
+      remove_image_(connection_, R"sql(
+        DELETE FROM session_images WHERE session = (SELECT key FROM sessions WHERE id = ?1)
+        AND image = (SELECT key FROM images WHERE tenant = ?2 AND sha256 = ?3))sql"),
       // Inserts of sessions need not wait for this lock; only other counts do.
       lock_tenant_(connection_, "SELECT 1 FROM tenants WHERE name = ?1 FOR NO KEY UPDATE"),
       count_sessions_(connection_, "SELECT count(*) FROM sessions WHERE tenant = ?1"),
       find_(connection_, std::format(R"sql(
         SELECT {} FROM sessions WHERE tenant = ?1 AND (name = ?2 OR id = ?2) ORDER BY name = ?2 DESC NULLS LAST LIMIT 1)sql",
-                                     listed_columns())),
+                                     PostgresListing::columns())),
       get_owner_(connection_, "SELECT d.node FROM sessions s LEFT JOIN daemons d ON d.run = s.owner WHERE s.id = ?1"),
       // A row that is locked is in use: a commit on it has not ended.
       take_(connection_, R"sql(
@@ -88,18 +80,11 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
         UPDATE sessions SET is_wanted = true, wanted_by = ?2
         WHERE key = (SELECT key FROM sessions WHERE id = ?1 AND owner IS NOT NULL AND NOT is_wanted FOR UPDATE SKIP LOCKED))sql"),
       give_up_(connection_, std::format("UPDATE sessions SET {} WHERE id = ?1 AND owner = ?2", kGivenUp)),
-      get_xmin_(connection_, "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
-      get_all_(connection_,
-               std::format("SELECT {}, owner, fence, changed, key FROM sessions WHERE key > ?1 ORDER BY key LIMIT ?2",
-                           listed_columns())),
-      get_changed_(connection_, std::format(R"sql(
-        SELECT {}, owner, fence, changed, key FROM sessions WHERE (changed, key) > (?1, ?2) ORDER BY changed, key LIMIT ?3)sql",
-                                            listed_columns())),
-      get_ended_(connection_, "SELECT id FROM ended_sessions WHERE changed >= ?1"),
-      get_wanted_(connection_, "SELECT id FROM sessions WHERE owner = ?1 AND is_wanted"),
-      forget_ended_(connection_, "DELETE FROM ended_sessions WHERE ended < now() - interval '1 hour'") {}
+      listing_(connection_, options_.page_rows) {}
 
-PostgresCatalog::~PostgresCatalog() = default;
+PostgresCatalog::~PostgresCatalog() {
+  if (options_.images.database) options_.images.database->stop();
+}
 
 Expected<std::unique_ptr<PostgresCatalog>> PostgresCatalog::open(PostgresCatalogOptions options) {
   std::unique_ptr<PostgresCatalog> catalog(new PostgresCatalog(std::move(options)));
@@ -135,8 +120,7 @@ SqlExpected<Unit> PostgresCatalog::connect() {
   if (done) done = renew();
   if (!done) connection_.disconnect();
   // The database may be another one, which took over.
-  seen_ = 0;
-  listing_.reset();
+  listing_.begin_anew();
   next_connect_ = std::chrono::steady_clock::now() + kConnectEvery;
   return done;
 }
@@ -224,6 +208,7 @@ Error PostgresCatalog::failure(const SqlError& error) {
   if (error.is_full()) reason = "its disk or memory is full";
   if (error.is_busy()) reason = "it was busy for too long: try again";
   if (error.fault == SqlFault::impossible) reason = error.message;
+  if (error.fault == SqlFault::dangling) reason = "an image of the session was removed meanwhile: send it again";
   return {ErrorCode::io_failed, std::format("the database of the sessions: {}", reason)};
 }
 
@@ -231,7 +216,40 @@ Error PostgresCatalog::failure(const SqlError& error) {
 
 void PostgresCatalog::commit(RecordPtr record, RecordPtr before, Done done) {
   SessionId id = record->id;
-  inbox_.push(Change{std::move(record), std::move(before), std::move(id), std::move(done)});
+  calls::ImageChanges images = image_changes(*record, before.get());
+  std::vector<std::string> ids = images.added;
+  const TenantId tenant = record->tenant;
+  Change change{std::move(record), std::move(before), std::move(id), std::move(done), std::move(images)};
+  if (ids.empty()) {
+    inbox_.push(std::move(change));
+    return;
+  }
+  // Until `done` nobody makes another change of this session.
+  options_.images.database->store(tenant, std::move(ids), options_.images.read,
+                                  [this, change = std::move(change)](Expected<Unit> stored) mutable {
+                                    if (!stored) return change.done(std::move(stored));
+                                    inbox_.push(std::move(change));
+                                  });
+}
+
+calls::ImageChanges PostgresCatalog::image_changes(const SessionRecord& record, const SessionRecord* before) const {
+  if (options_.images.database == nullptr) return {};
+  const std::vector<std::string> extras = image_extras(record);
+  const std::vector<std::string> extras_before = before == nullptr ? std::vector<std::string>() : image_extras(*before);
+  if (extras == extras_before) return {};
+  const auto ids_of = [this](const std::vector<std::string>& all) {
+    std::set<std::string> ids;
+    for (const std::string& extra : all) {
+      for (std::string& id : options_.images.ids_of(extra)) ids.insert(std::move(id));
+    }
+    return ids;
+  };
+  const std::set<std::string> now = ids_of(extras);
+  const std::set<std::string> then = ids_of(extras_before);
+  calls::ImageChanges changes;
+  std::ranges::set_difference(now, then, std::back_inserter(changes.added));
+  std::ranges::set_difference(then, now, std::back_inserter(changes.removed));
+  return changes;
 }
 
 void PostgresCatalog::remove(const SessionId& id, Done done) {
@@ -263,6 +281,7 @@ bool PostgresCatalog::wait() {
   for (Taking& taking : waiting_) run_noting([&] { taking.on_read(fail(ErrorCode::limit_wait, "the daemon stops")); });
   waiting_.clear();
   end_run();
+  if (options_.images.database) options_.images.database->stop();
   return false;
 }
 
@@ -377,8 +396,7 @@ SqlExpected<std::optional<SessionSummary>> PostgresCatalog::find_now(const Findi
   if (!row) return std::unexpected(row.error());
   auto summary = *row ? RecordRows::summary_of_row(find_) : std::nullopt;
   find_.end();
-  // It may have been committed after its place in the listing.
-  if (summary && listing_ && listing_->is_complete) listing_->all.push_back(summary->id);
+  if (summary) listing_.note_found(summary->id);
   return summary;
 }
 
@@ -391,96 +409,20 @@ void PostgresCatalog::handle(GivingUp& call) {
 
 void PostgresCatalog::handle(Asking& call) {
   call.on_changes(contain([&]() -> Expected<CatalogChanges> {
-    auto changes = with_connection([&] { return changes_now(); });
+    auto changes = with_connection([&] { return listing_.next_page(run_, fences_); });
     if (!changes) return std::unexpected(failure(changes.error()));
     return std::move(*changes);
   }));
-}
-
-SqlExpected<CatalogChanges> PostgresCatalog::changes_now() {
-  CatalogChanges changes;
-  SqlExpected<Unit> done;
-  if (!listing_) done = begin_listing();
-  if (done) done = read_page(changes);
-  if (done && !changes.has_more) done = end_listing(changes);
-  if (!done) return std::unexpected(done.error());
-  get_wanted_.bind(run_);
-  auto row = get_wanted_.next();
-  for (; row && *row; row = get_wanted_.next()) changes.wanted.push_back({std::string(get_wanted_.text(0))});
-  get_wanted_.end();
-  if (!row) return std::unexpected(row.error());
-  return changes;
-}
-
-SqlExpected<Unit> PostgresCatalog::begin_listing() {
-  Listing listing{.begun = std::chrono::steady_clock::now()};
-  listing.is_complete = seen_ == 0 || listing.begun > seen_at_ + kChangesKept;
-  listing.since = listing.is_complete ? 0 : seen_;
-  listing.last_changed = listing.since;
-  // Transactions that are in progress now may change sessions later, but have numbers from this one on.
-  get_xmin_.bind();
-  const auto row = get_xmin_.next();
-  if (!row) return std::unexpected(row.error());
-  listing.seen = get_xmin_.integer(0);
-  get_xmin_.end();
-  listing_ = std::move(listing);
-  return Unit{};
-}
-
-SqlExpected<Unit> PostgresCatalog::read_page(CatalogChanges& changes) {
-  Statement& rows = listing_->is_complete ? get_all_ : get_changed_;
-  if (listing_->is_complete) rows.bind(listing_->last_key, options_.page_rows);
-  if (!listing_->is_complete) rows.bind(listing_->last_changed, listing_->last_key, options_.page_rows);
-  std::int64_t rows_count = 0;
-  auto row = rows.next();
-  for (; row && *row; row = rows.next()) {
-    ++rows_count;
-    listing_->last_changed = rows.integer(kChangedColumn);
-    listing_->last_key = rows.integer(kKeyColumn);
-    auto summary = RecordRows::summary_of_row(rows);
-    if (!summary) continue;
-    if (listing_->is_complete) listing_->all.push_back(summary->id);
-    if (const auto own = fences_.find(summary->id); own != fences_.end()) {
-      const bool is_own = rows.integer(kOwnerColumn) == run_ && rows.integer(kFenceColumn) == own->second;
-      if (is_own) continue;
-      fences_.erase(own);
-    }
-    changes.changed.push_back(std::move(*summary));
-  }
-  rows.end();
-  if (!row) return std::unexpected(row.error());
-  changes.has_more = rows_count >= options_.page_rows;
-  return Unit{};
-}
-
-SqlExpected<Unit> PostgresCatalog::end_listing(CatalogChanges& changes) {
-  if (!listing_->is_complete) {
-    get_ended_.bind(listing_->since);
-    auto row = get_ended_.next();
-    for (; row && *row; row = get_ended_.next()) changes.ended.push_back({std::string(get_ended_.text(0))});
-    get_ended_.end();
-    if (!row) return std::unexpected(row.error());
-  }
-  if (listing_->begun > forgot_at_ + kForgetEvery) {
-    if (auto done = forget_ended_.run(); !done) return std::unexpected(done.error());
-    forgot_at_ = listing_->begun;
-  }
-  changes.is_complete = listing_->is_complete;
-  changes.all = std::move(listing_->all);
-  seen_ = listing_->seen;
-  seen_at_ = listing_->begun;
-  listing_.reset();
-  return Unit{};
 }
 
 // Reads the list of all sessions, and keeps the lease meanwhile.
 SqlExpected<Unit> PostgresCatalog::load_all() {
   do {
     renew_if_due();
-    auto page = changes_now();
+    auto page = listing_.next_page(run_, fences_);
     if (!page) return std::unexpected(page.error());
     std::ranges::move(page->changed, std::back_inserter(loaded_));
-  } while (listing_);
+  } while (listing_.is_in_progress());
   return Unit{};
 }
 
@@ -502,7 +444,7 @@ void PostgresCatalog::keep_changes() {
     } else if (!*kept) {
       result = fail(ErrorCode::limit_wait, "another node has taken the session, and the change was not stored: try again");
     }
-    if (!result && result.error().code == ErrorCode::limit_wait) fences_.erase(change.id);
+    if (!result && must_take_again(result.error())) fences_.erase(change.id);
     run_noting([&] { change.done(std::move(result)); });
   }
 }
@@ -510,10 +452,9 @@ void PostgresCatalog::keep_changes() {
 Error PostgresCatalog::refusal_of(const Change& change, const SqlError& error) {
   if (error.is_lost()) {
     log_error("catalog {}: {}", shown_, error.message);
-    return {ErrorCode::limit_wait,
+    return {ErrorCode::outcome_unknown,
             "the database was lost while the session was being stored, and whether the change is stored is unknown: read the "
-            "session before you try again",
-            "", true};
+            "session before you try again"};
   }
   if (error.fault == SqlFault::quota) return {ErrorCode::limit_quota, error.message};
   const bool has_name = change.record != nullptr && !change.record->name.empty();
@@ -631,6 +572,7 @@ SqlExpected<bool> PostgresCatalog::apply(const Change& change) {
   }
   const auto done = change.record == nullptr ? rows_.remove(change.id) : rows_.write(*change.record, change.before.get());
   if (!done) return std::unexpected(done.error());
+  if (auto images = apply_images(change); !images) return std::unexpected(images.error());
   if (is_new && options_.tenant_sessions_max > 0) {
     if (auto fits = check_quota(change.record->tenant); !fits) return std::unexpected(fits.error());
   }
@@ -641,6 +583,18 @@ SqlExpected<bool> PostgresCatalog::apply(const Change& change) {
     fences_[change.id] = fence + 1;
   }
   return true;
+}
+
+// The references go with the session's row where it is removed.
+SqlExpected<Unit> PostgresCatalog::apply_images(const Change& change) {
+  SqlExpected<Unit> done;
+  for (const std::string& image : change.images.added) {
+    if (done) done = add_image_.run(change.id.value, change.record->tenant.value, image);
+  }
+  for (const std::string& image : change.images.removed) {
+    if (done) done = remove_image_.run(change.id.value, change.record->tenant.value, image);
+  }
+  return done;
 }
 
 // Whether the tenant may have the sessions that it has with this transaction. Transactions that make sessions of the tenant

@@ -10,23 +10,34 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/mailbox.h"
 #include "base/unique_fd.h"
 #include "kv/catalog.h"
+#include "kv/catalog_calls.h"
 #include "kv/postgres.h"
+#include "kv/postgres_images.h"
+#include "kv/postgres_listing.h"
 #include "kv/record_rows.h"
 
 namespace uma::kv {
+
+// How the images of sessions get into the database (docs/decisions/0085).
+struct CatalogImages {
+  std::shared_ptr<PostgresImages> database;  // Shared with those who fetch images; null: images are not stored.
+  // The ids of the images that a ChatMessage::extra has.
+  std::function<std::vector<std::string>(const std::string& extra)> ids_of{};
+  PostgresImages::ReadFile read{};
+};
 
 struct PostgresCatalogOptions {
   std::string address;          // Connection string or URI of libpq.
@@ -40,6 +51,7 @@ struct PostgresCatalogOptions {
   // Of a tenant, counted where a session is made, so that daemons together do not exceed it; 0: no limit.
   std::size_t tenant_sessions_max = 0;
   std::int64_t page_rows = 1000;  // Sessions that one statement reads at most, and one answer to changes() has.
+  CatalogImages images{};
 };
 
 class PostgresCatalog final : public Catalog {
@@ -50,6 +62,7 @@ class PostgresCatalog final : public Catalog {
 
   // All sessions, none of which this daemon owns.
   [[nodiscard]] std::vector<SessionSummary> load() override { return std::move(loaded_); }
+  // Stores the images that the record has and `before` has not, then the record.
   void commit(RecordPtr record, RecordPtr before, Done done) override;
   void remove(const SessionId& id, Done done) override;
   void read(const SessionId& id, OnRead on_read) override;
@@ -80,43 +93,13 @@ class PostgresCatalog final : public Catalog {
   void disconnect() { connection_.disconnect(); }
 
  private:
-  struct Change {
-    RecordPtr record;  // Null: a removal.
-    RecordPtr before;
-    SessionId id;
-    Done done;
-  };
-  struct Reading {
-    SessionId id;
-    OnRead on_read;
-  };
-  struct Finding {
-    TenantId tenant;
-    std::string session;
-    OnFound on_found;
-  };
-  struct Taking {
-    SessionId id;
-    OnRead on_read;
-    TimePoint deadline{};
-  };
-  struct GivingUp {
-    SessionId id;
-  };
-  struct Asking {
-    OnChanges on_changes;
-  };
-  // Reading what has changed, or everything, in pages.
-  struct Listing {
-    bool is_complete = false;
-    std::int64_t since = 0;  // Transactions before this one were seen.
-    std::int64_t seen = 0;   // Transactions before this one will have been seen.
-    TimePoint begun{};
-    std::int64_t last_changed = 0;  // Of the last row that was read.
-    std::int64_t last_key = 0;
-    std::vector<SessionId> all{};  // If it is complete: the sessions so far.
-  };
-  using Call = std::variant<Change, Reading, Finding, Taking, GivingUp, Asking>;
+  using Change = calls::Change;
+  using Reading = calls::Reading;
+  using Finding = calls::Finding;
+  using Taking = calls::Taking;
+  using GivingUp = calls::GivingUp;
+  using Asking = calls::Asking;
+  using Call = calls::Call;
   explicit PostgresCatalog(PostgresCatalogOptions options);
   [[nodiscard]] SqlExpected<Unit> connect();
   [[nodiscard]] SqlExpected<Unit> begin_run();
@@ -133,16 +116,14 @@ class PostgresCatalog final : public Catalog {
   void keep_changes();
   [[nodiscard]] SqlExpected<bool> keep(std::span<Change> changes);
   [[nodiscard]] SqlExpected<bool> apply(const Change& change);
+  [[nodiscard]] calls::ImageChanges image_changes(const SessionRecord& record, const SessionRecord* before) const;
+  [[nodiscard]] SqlExpected<Unit> apply_images(const Change& change);
   [[nodiscard]] SqlExpected<Unit> check_quota(const TenantId& tenant);
   [[nodiscard]] SqlExpected<std::optional<SessionSummary>> find_now(const Finding& call);
   [[nodiscard]] SqlExpected<RecordPtr> take_now(const Taking& call, std::optional<Error>& refusal);
   [[nodiscard]] std::optional<bool> outcome(std::span<const Change> changes);
   [[nodiscard]] SqlExpected<std::optional<bool>> is_in_rows(std::span<const Change> changes);
   [[nodiscard]] Error refusal_of(const Change& change, const SqlError& error);
-  [[nodiscard]] SqlExpected<CatalogChanges> changes_now();
-  [[nodiscard]] SqlExpected<Unit> begin_listing();
-  [[nodiscard]] SqlExpected<Unit> read_page(CatalogChanges& changes);
-  [[nodiscard]] SqlExpected<Unit> end_listing(CatalogChanges& changes);
   [[nodiscard]] SqlExpected<Unit> load_all();
   [[nodiscard]] Error failure(const SqlError& error);
   [[nodiscard]] TimePoint next_renewal() const;
@@ -166,6 +147,8 @@ class PostgresCatalog final : public Catalog {
   Statement get_transaction_;
   Statement get_outcome_;
   Statement get_fence_;
+  Statement add_image_;
+  Statement remove_image_;
   Statement lock_tenant_;
   Statement count_sessions_;
   Statement find_;
@@ -173,12 +156,7 @@ class PostgresCatalog final : public Catalog {
   Statement take_;
   Statement want_;
   Statement give_up_;
-  Statement get_xmin_;
-  Statement get_all_;
-  Statement get_changed_;
-  Statement get_ended_;
-  Statement get_wanted_;
-  Statement forget_ended_;
+  PostgresListing listing_;
   std::vector<SessionSummary> loaded_;
 
   // Owned by the thread that calls step().
@@ -186,11 +164,7 @@ class PostgresCatalog final : public Catalog {
   std::string incarnation_;  // Of this run, see run_identity.h; empty: it has no data folder.
   // Of own sessions. A commit raises it, too, so that a commit on another state than the one it was made from stores nothing.
   std::unordered_map<SessionId, std::int64_t> fences_;
-  std::int64_t transaction_ = 0;    // The one that keep() has begun last.
-  std::int64_t seen_ = 0;           // Transactions before this one are seen by the last listing that has ended.
-  std::optional<Listing> listing_;  // The one in progress.
-  TimePoint seen_at_{};
-  TimePoint forgot_at_{};
+  std::int64_t transaction_ = 0;  // The one that keep() has begun last.
   TimePoint renewed_at_{};
   TimePoint next_renewal_try_{};
   TimePoint next_connect_{};

@@ -56,11 +56,17 @@ TEST_F(PostgresFactsTest, OfDaemonsThatShareIt) {
   EXPECT_TRUE(facts().members.empty());
 }
 
+TEST_F(PostgresFactsTest, OfATableWithAnotherTypeOfNumbers) {
+  run_sql("CREATE TABLE uma_schema (part TEXT, version INTEGER); INSERT INTO uma_schema VALUES ('sessions', 7)");
+  EXPECT_EQ(facts().sessions_schema, 7) << "four bytes are not read as eight";
+}
+
 TEST_F(PostgresFactsTest, OfTablesBeforeDaemonsToldTheirVersion) {
   std::unique_ptr<Catalog> catalog = PostgresCatalog::open({.address = address_, .node = "a"}).value();
   end_catalog(catalog);
   run_sql(
       "ALTER TABLE daemons DROP COLUMN version, DROP COLUMN models, DROP COLUMN incarnation, DROP COLUMN shared_states;"
+      "DROP TABLE session_images, image_pieces, images;"
       "UPDATE uma_schema SET version = 2 WHERE part = 'shared';"
       "INSERT INTO daemons VALUES (9, 'old', '', clock_timestamp() + interval '10 seconds')");
   const DatabaseFacts found = facts();

@@ -161,10 +161,10 @@ Expected<bool> PostgresKeys::in_transaction(Work&& work) {
   connection_.roll_back();
   if (!done.error().is_lost()) return std::unexpected(keys_failure(done.error()));
   log_error("keys    the database: {}", done.error().message);
-  return std::unexpected(Error{ErrorCode::limit_wait,
-                               "the database was lost while the change was being stored, and whether it is stored is unknown: "
-                               "read the list of keys before you try again",
-                               "", true});
+  return fail(
+      ErrorCode::outcome_unknown,
+      "the database was lost while the change was being stored, and whether it is stored is unknown: read the list of keys "
+      "before you try again");
 }
 
 Expected<Unit> PostgresKeys::edit(const TextEdit& edit) {

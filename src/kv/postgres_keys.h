@@ -19,6 +19,7 @@ class PostgresKeys final : public KeyStore {
 
   [[nodiscard]] Expected<std::optional<std::string>> read_changes() override;
   [[nodiscard]] Expected<Unit> edit(const TextEdit& edit) override;
+  void cancel() override { connection_.cancel(); }
   // Stores these lines if the database has never had a key. Returns whether it did. Errors: E_IO_001.
   [[nodiscard]] Expected<bool> begin_with(const std::string& text);
 

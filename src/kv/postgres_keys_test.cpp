@@ -96,5 +96,27 @@ TEST_F(PostgresKeysTest, ALostConnectionIsOpenedAgain) {
   EXPECT_EQ(news(*a), "ci sha256:2\n") << "the database may be another one";
 }
 
+// A lock that another session holds for long.
+TEST_F(PostgresKeysTest, ACallInProgressEndsWhenItIsCancelled) {
+  const Keys a = open("a");
+  PostgresConnection other(address_);
+  ASSERT_TRUE(other.connect("test", {}));
+  ASSERT_TRUE(other.run("BEGIN; LOCK TABLE api_keys_version"));
+  Expected<std::optional<std::string>> answer;
+  std::thread reader([&] { answer = a->read_changes(); });
+  a->cancel();
+  reader.join();
+  ASSERT_FALSE(answer);
+  EXPECT_NE(answer.error().message.find("the daemon stops"), std::string::npos) << answer.error().message;
+  EXPECT_EQ(append(*a, "ci sha256:2").error().code, ErrorCode::io_failed) << "and so do later ones";
+  PostgresConnection third(address_);
+  ASSERT_TRUE(third.connect("test", {}));
+  std::thread canceller([&] { third.cancel(); });
+  const auto slept = third.run("SELECT pg_sleep(10)");
+  canceller.join();
+  ASSERT_FALSE(slept);
+  EXPECT_TRUE(slept.error().is_lost()) << slept.error().message;
+}
+
 }  // namespace
 }  // namespace uma::kv

@@ -38,7 +38,11 @@ std::string begin_tls(redisContext* connected, const std::string& host) {
   if (ssl == nullptr) return "there is no memory for TLS";
   // An address is compared with the certificate's addresses, a name with its names.
   const bool is_address = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host.c_str()) == 1;
-  if (!is_address && (SSL_set1_host(ssl, host.c_str()) != 1 || SSL_set_tlsext_host_name(ssl, host.c_str()) != 1)) {
+  // The call behind the macro SSL_set_tlsext_host_name, which has a cast that does not compile here. The name is copied.
+  const auto send_name = [&](std::string name) {
+    return SSL_ctrl(ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name, name.data()) == 1;
+  };
+  if (!is_address && (SSL_set1_host(ssl, host.c_str()) != 1 || !send_name(host))) {
     SSL_free(ssl);
     return "the host has no name that TLS could check";
   }
@@ -117,29 +121,68 @@ Expected<RedisReplyPtr> RedisConnection::call(std::span<const std::string_view> 
   return call_once(command);
 }
 
-// A connection without an answer is closed: the next answer would be this one's.
 Expected<RedisReplyPtr> RedisConnection::call_once(std::span<const std::string_view> command) {
-  is_late_ = false;
+  append(command);
+  return next_reply(command[0]);
+}
+
+Expected<Unit> RedisConnection::call_all(std::span<const std::vector<std::string>> commands) {
+  if (auto connected = connect(); !connected) return connected;
+  for (const auto& command : commands) append(std::vector<std::string_view>(command.begin(), command.end()));
+  Expected<Unit> done;
+  for (const auto& command : commands) {
+    auto reply = next_reply(command[0]);
+    if (!reply && done) done = std::unexpected(reply.error());
+    if (!context_) break;
+  }
+  return done;
+}
+
+// Only a lack of memory is an error here, and the reply says so.
+void RedisConnection::append(std::span<const std::string_view> command) {
   std::vector<const char*> texts;
   std::vector<std::size_t> lengths;
   for (const std::string_view part : command) {
     texts.push_back(part.data());
     lengths.push_back(part.size());
   }
-  RedisReplyPtr reply(
-      static_cast<redisReply*>(redisCommandArgv(context_.get(), static_cast<int>(texts.size()), texts.data(), lengths.data())),
-      &free_reply);
-  if (reply == nullptr) {
-    is_late_ = context_->err == REDIS_ERR_IO && (errno == EAGAIN || errno == EWOULDBLOCK);
-    auto error = failed(is_late_ ? std::format("no answer to {} within {} ms", command[0], options_.call_limit.count())
-                                 : std::string(context_->errstr));
-    context_.reset();
-    return error;
+  (void)redisAppendCommandArgv(context_.get(), static_cast<int>(texts.size()), texts.data(), lengths.data());
+}
+
+// The reply to the first command that has none yet.
+Expected<RedisReplyPtr> RedisConnection::next_reply(std::string_view command) {
+  is_late_ = false;
+  void* received = nullptr;
+  bool is_sent = false;
+  while (received == nullptr) {
+    is_late_ = is_over_ && is_over_();
+    if (is_late_) return lose(command);
+    int is_all = 1;
+    int status = is_sent ? REDIS_OK : redisBufferWrite(context_.get(), &is_all);
+    if (status == REDIS_OK && is_all != 0) {
+      status = is_sent ? redisBufferRead(context_.get()) : REDIS_OK;
+      is_sent = true;
+      // Replies of several commands may have come together.
+      if (status == REDIS_OK) status = redisGetReplyFromReader(context_.get(), &received);
+    }
+    if (status != REDIS_OK) return lose(command);
   }
+  RedisReplyPtr reply(static_cast<redisReply*>(received), &free_reply);
   if (reply->type == REDIS_REPLY_ERROR) {
-    return failed(std::format("{}: {}", command[0], std::string_view(reply->str, std::min<std::size_t>(reply->len, 200))));
+    return failed(std::format("{}: {}", command, std::string_view(reply->str, std::min<std::size_t>(reply->len, 200))));
   }
   return reply;
+}
+
+// A connection without an answer is closed: the next answer would be this one's.
+std::unexpected<Error> RedisConnection::lose(std::string_view command) {
+  const bool has_timed_out = context_->err == REDIS_ERR_IO && (errno == EAGAIN || errno == EWOULDBLOCK);
+  auto error = failed(is_late_        ? std::format("no answer to {} in the time for the whole call", command)
+                      : has_timed_out ? std::format("no answer to {} within {} ms", command, options_.call_limit.count())
+                                      : std::string(context_->errstr));
+  is_late_ = is_late_ || has_timed_out;
+  context_.reset();
+  return error;
 }
 
 }  // namespace uma::kv

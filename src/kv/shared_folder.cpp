@@ -136,7 +136,8 @@ Expected<ColdHead> SharedFolder::write(const StateOwner& owner, const Snapshot& 
   }
   if (!file.is_open()) return io_failure(temporary, ENOENT);
   const std::string path = std::format("{}/{}{}", folder, stem, kSharedStateEnd);
-  int problem = write_state_file(file.get(), head, snapshot).problem;
+  int problem = write_state_file(file.get(), head, snapshot, [this] { return is_late(); }).problem;
+  if (problem == 0 && is_late()) problem = ETIMEDOUT;
   if (problem == 0) problem = sync_file_bytes(file.get());
   // NFS reports a full disk when a file is closed.
   if (problem == 0 && ::close(file.release()) != 0) problem = errno;
@@ -184,6 +185,7 @@ Expected<std::vector<ColdHead>> SharedFolder::find(const TenantId& tenant, const
     const std::string wanted = shared_identity_name(identity);
     for (const std::string& stem : *stems) {
       if (!stem.starts_with(wanted)) continue;
+      if (is_late()) return io_failure(folder, ETIMEDOUT);
       const std::string path = std::format("{}/{}{}", folder, stem, kSharedStateEnd);
       auto state = open_state_file(path, std::string_view(stem).substr(kHashDigits + 1), false);
       const bool is_of_session = state && state->head.owner.tenant == tenant && state->head.owner.session == session &&
@@ -216,7 +218,8 @@ Expected<std::optional<Snapshot>> SharedFolder::read(const std::string& name, co
   auto state = open_state_file(path, parts.state, true);
   if (state && state->head.owner != owner) state = state_refused(path, "it belongs to another owner");
   if (state && state->head.file_bytes != bytes) state = state_refused(path, "it has another size than before");
-  auto snapshot = state ? read_state_file(*state, path, pool) : std::unexpected(std::move(state.error()));
+  auto snapshot =
+      state ? read_state_file(*state, path, pool, [this] { return is_late(); }) : std::unexpected(std::move(state.error()));
   if (!snapshot) {
     // A file that another daemon has removed may also look truncated, or damaged.
     if (is_gone(path)) return std::nullopt;
@@ -234,6 +237,7 @@ Expected<Unit> SharedFolder::remove(const TenantId& tenant, const SessionId& ses
   const auto stems = files_in(folder);
   if (!stems) return std::unexpected(stems.error());
   for (const std::string& stem : *stems) {
+    if (is_late()) return io_failure(folder, ETIMEDOUT);
     const std::string path = std::format("{}/{}{}", folder, stem, kSharedStateEnd);
     if (::unlink(path.c_str()) != 0 && !is_missing(errno)) return io_failure(path, errno);
   }
@@ -276,15 +280,16 @@ Expected<std::size_t> SharedFolder::clean() {
     const std::string part = top->path().filename();
     if (part.size() != kFolderDigits || part.find_first_not_of("0123456789abcdef") != std::string::npos) continue;
     each_in(top->path(), [&](const fs::path& session) {
-      if (!is_hash(session.filename().string())) return;
+      if (!is_hash(session.filename().string()) || is_late()) return;
       each_in(session, visit_file);
       ::rmdir(session.c_str());  // Succeeds if it is empty.
     });
   }
   if (problem) return io_failure(folder_, problem.value());
+  if (is_late()) return io_failure(folder_, ETIMEDOUT);  // Not all files were seen.
   std::ranges::sort(files, {}, [](const File& file) { return std::tuple(file.used_ns, file.path); });
   for (const File& file : files) {
-    if (bytes <= bounds_.bytes_max) break;
+    if (bytes <= bounds_.bytes_max || is_late()) break;
     removed += ::unlink(file.path.c_str()) == 0 ? 1 : 0;
     bytes -= file.bytes;
   }

@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kv/shared_prefix_test_support.h"
 #include "kv/shared_store_test_support.h"
 #include "kv/state_file.h"
 
@@ -166,6 +167,12 @@ TEST_F(SharedFolderTest, AStateThatChangedItsSizeIsRefused) {
   EXPECT_FALSE(user.read(head));
 }
 
+TEST_F(SharedFolderTest, PrefixesAreFoundByTheirTenantOnly) {
+  SharedFolder a = daemon();
+  SharedFolder b = daemon();
+  expect_prefixes_of_tenants_apart(a, b);
+}
+
 TEST_F(SharedFolderTest, DaemonsWriteAndReadOneSessionAtOnce) {
   EXPECT_EQ(failures_of_daemons_at_once([&] { return daemon(); }), 0);
   SharedFolder after = daemon();
@@ -231,6 +238,33 @@ TEST_F(SharedFolderTest, AStateThatIsTooLargeIsNotWritten) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::limit_quota);
   EXPECT_TRUE(files("").empty());
+}
+
+TEST_F(SharedFolderTest, CallsThatTakeTooLongAreGivenUp) {
+  SharedFolder a = daemon();
+  SharedStoreUser user(a);
+  const Snapshot state = shared_snapshot(1, {100, 200, 300});
+  const ColdHead head = user.write("s", state);
+  const std::vector<std::string> identities = {"model|a"};
+  const std::vector<std::function<std::string()>> calls = {
+      [&] { return std::string(code_name(a.write(shared_owner("t"), state).error().code)); },
+      [&] { return std::string(code_name(a.find(TenantId{"uid:1000"}, SessionId{"s"}, identities).error().code)); },
+      [&] { return std::string(code_name(user.read(head).error().code)); },
+      [&] { return std::string(code_name(a.clean().error().code)); },
+      [&] { return std::string(code_name(a.remove(TenantId{"uid:1000"}, SessionId{"s"}).error().code)); },
+  };
+  for (const auto& call : calls) {
+    a.give_up_when([] { return true; });
+    EXPECT_EQ(call(), "E_IO_001");
+  }
+  // In the middle.
+  int parts_count = 0;
+  a.give_up_when([&] { return ++parts_count > 3; });
+  EXPECT_EQ(calls[0](), "E_IO_001");
+  EXPECT_TRUE(files(".tmp").empty());
+  a.give_up_when(nullptr);
+  EXPECT_EQ(files().size(), 1U);
+  EXPECT_TRUE(user.read_only("s")) << "nothing was removed";
 }
 
 TEST_F(SharedFolderTest, AFolderThatIsNotThereFailsAndIsNotMade) {

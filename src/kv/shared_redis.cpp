@@ -100,7 +100,9 @@ std::optional<SharedRedis::StateKey> SharedRedis::StateKey::of(std::string_view 
 }
 
 SharedRedis::SharedRedis(RedisOptions options, SharedBounds bounds, std::function<std::int64_t()> unix_s)
-    : connection_(std::move(options)), bounds_(bounds), unix_s_(std::move(unix_s)) {}
+    : connection_(std::move(options)), bounds_(bounds), unix_s_(std::move(unix_s)) {
+  connection_.give_up_when([this] { return is_late(); });
+}
 
 Expected<ColdHead> SharedRedis::write(const StateOwner& owner, const Snapshot& snapshot) {
   UMA_CHECK(!owner.session.empty());
@@ -270,14 +272,15 @@ Expected<std::optional<Snapshot>> SharedRedis::read(const std::string& name, con
   return std::optional(std::move(*snapshot));
 }
 
-// Its time to live begins again.
+// Its time to live begins again. One round trip, because a request waits for the state.
 void SharedRedis::note_use(const StateKey& key) {
   const std::string ttl = std::to_string(bounds_.ttl_s);
-  std::vector<std::string> names = {session_key(key.session), head_key(key.upload)};
-  for (std::uint64_t i = 0; i < key.chunks; ++i) names.push_back(chunk_key(key.upload, i));
-  auto done = connection_.call({"ZADD", kIndexKey, "XX", std::to_string(unix_s_()), key.text()});
-  for (std::size_t i = 0; done && i < names.size(); ++i) done = connection_.call({"EXPIRE", names[i], ttl});
-  if (!done) log_debug("kv: {}", done.error().message);
+  std::vector<std::vector<std::string>> commands = {
+      {"ZADD", std::string(kIndexKey), "XX", std::to_string(unix_s_()), key.text()},
+      {"EXPIRE", session_key(key.session), ttl},
+      {"EXPIRE", head_key(key.upload), ttl}};
+  for (std::uint64_t i = 0; i < key.chunks; ++i) commands.push_back({"EXPIRE", chunk_key(key.upload, i), ttl});
+  if (const auto done = connection_.call_all(commands); !done) log_debug("kv: {}", done.error().message);
 }
 
 // Removes the parts of a state. One that its session still names is found missing by its readers.

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "kv/redis_test_support.h"
+#include "kv/shared_prefix_test_support.h"
 #include "kv/shared_store_test_support.h"
 
 namespace uma::kv {
@@ -187,6 +188,12 @@ TEST_F(SharedRedisTest, WrongValuesOfOtherKindsAreNoStates) {
   EXPECT_FALSE(a.find(TenantId{"uid:1000"}, SessionId{"s"}, identities)) << "WRONGTYPE is a failure of the store";
 }
 
+TEST_F(SharedRedisTest, PrefixesAreFoundByTheirTenantOnly) {
+  SharedRedis a = daemon();
+  SharedRedis b = daemon();
+  expect_prefixes_of_tenants_apart(a, b);
+}
+
 TEST_F(SharedRedisTest, DaemonsWriteAndReadOneSessionAtOnce) {
   EXPECT_EQ(failures_of_daemons_at_once([&] { return daemon(); }), 0);
 }
@@ -282,6 +289,47 @@ TEST(SharedRedisWithoutServer, AServerThatSaysNothingCostsItsTimeLimit) {
   ASSERT_FALSE(written);
   EXPECT_EQ(written.error().code, ErrorCode::io_failed);
   EXPECT_EQ(written.error().message.find("secret"), std::string::npos);
+}
+
+TEST_F(SharedRedisTest, CallsThatTakeTooLongAreGivenUp) {
+  SharedRedis a = daemon();
+  SharedStoreUser user(a);
+  const Snapshot state = shared_snapshot(1, {2 * kRedisChunkBytes});
+  const ColdHead head = user.write("s", state);
+  int questions_count = 0;
+  a.give_up_when([&] { return ++questions_count > 5; });
+  const auto read = user.read(head);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, ErrorCode::io_failed);
+  questions_count = 0;
+  EXPECT_FALSE(a.write(shared_owner("s"), state));
+  a.give_up_when(nullptr);
+  EXPECT_TRUE(user.read_only("s")) << "it is as it was";
+}
+
+TEST_F(SharedRedisTest, ARoundTripHasSeveralCommands) {
+  ASSERT_TRUE(connection_->call_all(std::vector<std::vector<std::string>>{{"SET", "a", "1"}, {"INCR", "a"}, {"INCR", "a"}}));
+  EXPECT_EQ(ask({"GET", "a"}), "3");
+  const auto failed = connection_->call_all(std::vector<std::vector<std::string>>{{"LPUSH", "a", "1"}, {"INCR", "a"}});
+  ASSERT_FALSE(failed);
+  EXPECT_NE(failed.error().message.find("LPUSH"), std::string::npos) << failed.error().message;
+  EXPECT_EQ(ask({"GET", "a"}), "4") << "the others have run, and their answers were read";
+}
+
+// Each byte comes in time, the whole does not.
+TEST(SharedRedisWithoutServer, AServerThatAnswersSlowlyIsLeftInTheMiddle) {
+  auto [listener, port] = listen_on_loopback();
+  std::thread server([&listener] {
+    const UniqueFd client(::accept(listener.get(), nullptr, nullptr));
+    const std::string begin = "$1000000000\r\n";
+    ssize_t sent = ::send(client.get(), begin.data(), begin.size(), MSG_NOSIGNAL);
+    while (sent > 0) sent = ::send(client.get(), "x", 1, MSG_NOSIGNAL);
+  });
+  RedisConnection connection({.address = {.host = "127.0.0.1", .port = port}});
+  int questions_count = 0;
+  connection.give_up_when([&] { return ++questions_count > 10; });
+  EXPECT_FALSE(connection.call({"GET", "a"}));
+  server.join();
 }
 
 TEST(SharedRedisWithoutServer, AServerThatTalksNonsenseIsAFailureOfTheStore) {

@@ -1,13 +1,15 @@
 // The two ends of a shared store: SharedReader looks states up and reads them, SharedWriter writes and removes them. Each has a
 // thread and a connection of its own, so that a request never waits behind a write. A store that fails is left alone for a
-// while: a request that would have used it computes its tokens.
+// while: a request that would have used it computes its tokens. Every call of the store has a limit of time, to which the store
+// keeps if it can; while a call is far beyond it, as in a network file system that hangs, nothing is queued behind it.
 //
 // Thread rule: step() and wait() belong to the end's own thread, all other functions may be called from any thread and do not
-// block. Callbacks run on the end's thread, exactly once.
+// block. Callbacks run exactly once, on the end's thread; if that hangs, on the one that calls.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,6 +59,35 @@ class StorePause {
   bool has_failed_ = false;
 };
 
+// The limit of the call of a store that is in progress.
+class CallLimit {
+ public:
+  explicit CallLimit(const Clock& clock) : clock_(clock) {}
+
+  // --- The thread that calls.
+  // Runs a call, which may take until then.
+  auto run(TimePoint until, auto&& call) {
+    until_ = until;
+    hangs_from_us_ = until == kNever ? kNoCall : to_us(until + kHangsAfter);
+    auto result = contain(call);
+    hangs_from_us_ = kNoCall;
+    return result;
+  }
+  [[nodiscard]] bool is_over() const { return clock_.now() >= until_; }
+
+  // --- Any thread.
+  // The call has not returned although its limit is long over.
+  [[nodiscard]] bool hangs() const { return to_us(clock_.now()) >= hangs_from_us_; }
+
+ private:
+  static constexpr Duration kHangsAfter = std::chrono::seconds(5);
+  static constexpr std::int64_t kNoCall = std::numeric_limits<std::int64_t>::max();
+
+  const Clock& clock_;
+  TimePoint until_ = kNever;
+  std::atomic<std::int64_t> hangs_from_us_{kNoCall};
+};
+
 class SharedReader {
  public:
   using OnFound = MoveOnlyFunction<void(std::vector<ColdHead>)>;
@@ -67,11 +98,12 @@ class SharedReader {
 
   // Finds the states of a session with one of these identities; none if the store cannot be used.
   void look_up(TenantId tenant, SessionId session, std::vector<std::string> identities, OnFound on_found);
-  // Reads a state; `ms` is the time that this took. The pool outlives the call back.
-  void read(ColdHead head, BytePool& pool, OnRead on_read);
-  // The estimated time until a state of this size is read, behind those that wait.
+  // Reads a state, and gives up if that is not done `until` then; `ms` is the time that this took. The pool outlives the call
+  // back.
+  void read(ColdHead head, BytePool& pool, TimePoint until, OnRead on_read);
+  // The estimated time until a state of this size is read, behind those that wait. Years while the store hangs.
   [[nodiscard]] double read_ms(std::uint64_t bytes) const;
-  // Ends the loop around step(), and fails what waits.
+  // Ends the loop around step(), the read in progress and what waits.
   void close();
 
   [[nodiscard]] bool step();
@@ -81,6 +113,7 @@ class SharedReader {
   struct Job {
     std::optional<ColdHead> head;  // Set: read it. Otherwise look up.
     BytePool* pool = nullptr;
+    TimePoint until = kNever;
     OnRead on_read = nullptr;
     TenantId tenant;
     SessionId session;
@@ -91,16 +124,21 @@ class SharedReader {
   void run(Job job);
   [[nodiscard]] std::vector<ColdHead> look_up(const Job& job);
   void read(Job job);
+  void observe(std::uint64_t bytes, double ms, bool is_late);
   void note(const Error& error);
 
   const std::unique_ptr<SharedStore> store_;
   SharedStats& stats_;
   const Clock& clock_;
+  CallLimit limit_{clock_};
   Mailbox<Job> inbox_;
   std::atomic<bool> is_closed_{false};
   std::atomic<std::uint64_t> queued_bytes_{0};
   std::atomic<double> ms_per_mb_;
   std::atomic<double> first_ms_;
+  // What a read that was given up had needed at least. It counts for a while, so that the next ones are not tried in vain.
+  std::atomic<double> late_ms_per_mb_{0};
+  std::atomic<std::int64_t> late_until_us_{0};
   // Owned by the thread.
   std::vector<Job> taken_;
   StorePause pause_;
@@ -119,7 +157,7 @@ class SharedWriter {
   // Writes a state, after those that are more urgent.
   void write(StateOwner owner, TakeState take, Urgency urgency, OnWritten on_written);
   void remove(TenantId tenant, SessionId session);
-  // Ends the loop around step() when all is written, but not later than `deadline` and the end of the call in progress.
+  // Ends the loop around step() when all is written, but not later than `deadline`, at which the call in progress gives up.
   void close(TimePoint deadline);
 
   [[nodiscard]] bool step();
@@ -136,11 +174,13 @@ class SharedWriter {
   void run(Job job);
   [[nodiscard]] Expected<ColdHead> write(Job& job);
   void clean();
+  [[nodiscard]] bool is_closing_late() const;
   void note(const Error& error);
 
   const std::unique_ptr<SharedStore> store_;
   SharedStats& stats_;
   const Clock& clock_;
+  CallLimit limit_{clock_};
   Mailbox<Job> inbox_;
   std::atomic<std::int64_t> closes_at_us_{0};  // 0: it is open.
   // Owned by the thread.

@@ -37,9 +37,9 @@ class SharedStatesTest : public ::testing::Test {
     work();
     return found;
   }
-  Expected<Snapshot> read(const ColdHead& head) {
+  Expected<Snapshot> read(const ColdHead& head, TimePoint until = kNever) {
     Expected<Snapshot> result = fail(ErrorCode::io_failed, "no answer");
-    states_.reader.read(head, pool_, [&](Expected<Snapshot> snapshot, double) { result = std::move(snapshot); });
+    states_.reader.read(head, pool_, until, [&](Expected<Snapshot> snapshot, double) { result = std::move(snapshot); });
     work();
     return result;
   }
@@ -82,6 +82,20 @@ TEST_F(SharedStatesTest, AStoreThatFailsIsLeftAloneForAWhile) {
   EXPECT_EQ(look_up("s").size(), 1U) << "requests ask again soon";
   clock_.advance(std::chrono::seconds(30));
   EXPECT_TRUE(write("t"));
+}
+
+TEST_F(SharedStatesTest, ReadsThatAreNotTriedDoNotMakeThePauseLonger) {
+  ASSERT_TRUE(write("s"));
+  const ColdHead head = look_up("s")[0];
+  content_->fails = [] { return true; };
+  EXPECT_FALSE(read(head));
+  content_->fails = nullptr;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_FALSE(read(head));
+    clock_.advance(std::chrono::milliseconds(1300));
+  }
+  EXPECT_TRUE(read(head));
+  EXPECT_EQ(states_.stats.failed_total.value(), 1U);
 }
 
 TEST_F(SharedStatesTest, AWriteThatFailsDoesNotEndReads) {
@@ -154,6 +168,95 @@ TEST_F(SharedStatesTest, AtTheEndWritesAreDoneUntilTheDeadline) {
   EXPECT_FALSE(states_.writer.wait());
 }
 
+TEST_F(SharedStatesTest, ACallEndsAtItsLimit) {
+  ASSERT_TRUE(write("s"));
+  ColdHead head = look_up("s")[0];
+  head.bytes = 10'000'000;
+  content_->parts = 1000;
+  content_->on_part = [&] { clock_.advance(std::chrono::seconds(1)); };
+  const TimePoint began = clock_.now();
+  const double before_ms = states_.reader.read_ms(head.bytes);
+  EXPECT_FALSE(read(head, began + std::chrono::seconds(5)));
+  EXPECT_EQ(clock_.now(), began + std::chrono::seconds(5));
+  EXPECT_GT(states_.reader.read_ms(head.bytes), 1000);
+  clock_.advance(std::chrono::minutes(6));
+  EXPECT_EQ(states_.reader.read_ms(head.bytes), before_ms) << "it may be faster again";
+  for (const auto& call : {std::function([&] { return look_up("s").empty(); }), std::function([&] { return !write("t"); })}) {
+    const TimePoint before = clock_.now();
+    EXPECT_TRUE(call());
+    EXPECT_LE(clock_.now(), before + std::chrono::minutes(2));
+  }
+}
+
+TEST_F(SharedStatesTest, WhatNobodyWaitsForAnyMoreIsNotRead) {
+  ASSERT_TRUE(write("s"));
+  const ColdHead head = look_up("s")[0];
+  content_->on_part = [&] { clock_.advance(std::chrono::seconds(4)); };
+  std::vector<bool> results;
+  for (int i = 0; i < 2; ++i) {
+    states_.reader.read(head, pool_, clock_.now() + std::chrono::seconds(3),
+                        [&](const Expected<Snapshot>& snapshot, double) { results.push_back(snapshot.has_value()); });
+  }
+  work();
+  EXPECT_EQ(results, (std::vector<bool>{true, false}));
+  EXPECT_EQ(states_.stats.failed_total.value(), 0U) << "the store is not to blame";
+}
+
+// As with a network file system: the thread does not return from a call.
+TEST_F(SharedStatesTest, NothingWaitsForAThreadThatHangs) {
+  ASSERT_TRUE(write("s"));
+  const ColdHead head = look_up("s")[0];
+  int answered_count = 0;
+  bool hangs = true;
+  content_->on_part = [&] {
+    if (!std::exchange(hangs, false)) return;
+    clock_.advance(std::chrono::minutes(3));
+    // Other threads go on.
+    states_.reader.look_up(TenantId{"uid:1000"}, SessionId{"s"}, {"model|a"}, [&](const std::vector<ColdHead>& heads) {
+      EXPECT_TRUE(heads.empty());
+      ++answered_count;
+    });
+    states_.reader.read(head, pool_, kNever, [&](const Expected<Snapshot>& snapshot, double) {
+      EXPECT_FALSE(snapshot);
+      ++answered_count;
+    });
+    EXPECT_EQ(answered_count, 2);
+    EXPECT_GT(states_.reader.read_ms(1), 1e9);
+  };
+  EXPECT_TRUE(read(head, clock_.now() + std::chrono::seconds(2)));
+  EXPECT_LT(states_.reader.read_ms(1), 1e3) << "it is back";
+  hangs = true;
+  content_->on_part = [&] {
+    if (!std::exchange(hangs, false)) return;
+    clock_.advance(std::chrono::minutes(3));
+    states_.writer.write(
+        shared_owner("t"), [] { return SnapshotPtr(); }, Urgency::soon,
+        [&](const Expected<ColdHead>& written) { answered_count += written ? 0 : 1; });
+    EXPECT_EQ(answered_count, 3);
+  };
+  EXPECT_TRUE(write("u"));
+  EXPECT_TRUE(write("v"));
+}
+
+TEST_F(SharedStatesTest, TheEndStopsTheCallInProgress) {
+  ASSERT_TRUE(write("s"));
+  const ColdHead head = look_up("s")[0];
+  content_->parts = 1000;
+  std::size_t parts_count = 0;
+  content_->on_part = [&] {
+    clock_.advance(std::chrono::seconds(1));
+    if (++parts_count == 3) states_.writer.close(clock_.now() + std::chrono::seconds(2));
+  };
+  EXPECT_FALSE(write("t"));
+  EXPECT_EQ(parts_count, 5U);
+  content_->on_part = [&] {
+    ++parts_count;
+    states_.reader.close();
+  };
+  EXPECT_FALSE(read(head));
+  EXPECT_EQ(parts_count, 6U);
+}
+
 TEST_F(SharedStatesTest, RemovalsReachTheStore) {
   ASSERT_TRUE(write("s"));
   states_.writer.remove(TenantId{"uid:1000"}, SessionId{"s"});
@@ -166,7 +269,7 @@ TEST_F(SharedStatesTest, TheEstimateGrowsWithWhatWaits) {
   const double alone_ms = states_.reader.read_ms(1'000'000);
   ColdHead head = look_up("s")[0];
   head.bytes = 50'000'000;
-  states_.reader.read(head, pool_, [](const Expected<Snapshot>&, double) {});
+  states_.reader.read(head, pool_, kNever, [](const Expected<Snapshot>&, double) {});
   EXPECT_GT(states_.reader.read_ms(1'000'000), 10 * alone_ms);
   work();
   EXPECT_LE(states_.reader.read_ms(1'000'000), alone_ms);

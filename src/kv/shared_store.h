@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -25,12 +27,15 @@ struct SharedBounds {
   std::int64_t ttl_s = 24 * 3600;                          // A state that was not used for so long is removed.
 };
 
-// One thread at a time; every call blocks, for a bounded time where the store has one. What is stored may vanish at any time,
-// because other daemons remove and replace it. Errors: E_IO_001 if the store cannot be used now, E_RUNTIME_001 for content that
-// differs from what was written, which is removed. Both say where.
+// One thread at a time; every call blocks. What is stored may vanish at any time, because other daemons remove and replace it.
+// Errors: E_IO_001 if the store cannot be used now, or the call took too long; E_RUNTIME_001 for content that differs from what
+// was written, which is removed. Both say where.
 class SharedStore {
  public:
   virtual ~SharedStore() = default;
+  // Calls give up as soon as `is_late` returns true. They ask it between parts of a few megabytes, and before each of several
+  // steps. The file system may block within a part for as long as it likes.
+  void give_up_when(std::function<bool()> is_late) { is_late_ = std::move(is_late); }
   // Stores a state in place of the session's former one of the same identity. Requires: the owner has a session. A failure
   // leaves the former one, or none. Errors: also E_LIMIT_005 for a state that is larger than allowed.
   [[nodiscard]] virtual Expected<ColdHead> write(const StateOwner& owner, const Snapshot& snapshot) = 0;
@@ -48,6 +53,12 @@ class SharedStore {
   [[nodiscard]] virtual Expected<std::size_t> clean() = 0;
   // What it is, for logs, without secrets.
   [[nodiscard]] virtual std::string text() const = 0;
+
+ protected:
+  [[nodiscard]] bool is_late() const { return is_late_ && is_late_(); }
+
+ private:
+  std::function<bool()> is_late_;
 };
 
 // The names of a session and of an identity in a shared store: 32 hexadecimal digits. That of an identity also depends on the

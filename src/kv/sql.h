@@ -25,6 +25,7 @@ enum class SqlFault : std::uint8_t {
   lost,        // The connection is lost. Whether a transaction that was being committed is stored is unknown.
   refused,     // The database refuses the value, for example a name that exists.
   quota,       // The change exceeds a limit of its tenant.
+  dangling,    // The change refers to a row that is not there.
   impossible,  // The value is not one that the catalog stores.
 };
 

@@ -14,6 +14,7 @@
 #include "base/mailbox.h"
 #include "base/unique_fd.h"
 #include "kv/catalog.h"
+#include "kv/catalog_calls.h"
 #include "kv/record_rows.h"
 #include "kv/sqlite.h"
 
@@ -45,16 +46,8 @@ class SqliteCatalog final : public Catalog {
   [[nodiscard]] std::int64_t transactions_count() const { return transactions_count_; }
 
  private:
-  struct Change {
-    RecordPtr record;  // Null: a removal.
-    RecordPtr before;
-    SessionId id;
-    Done done;
-  };
-  struct Reading {
-    SessionId id;
-    OnRead on_read;
-  };
+  using Change = calls::Change;
+  using Reading = calls::Reading;
   using Call = std::variant<Change, Reading>;
   SqliteCatalog(std::string path, Database database);
 

@@ -15,12 +15,14 @@
 namespace uma::kv {
 namespace {
 
-constexpr std::size_t kFirstReadBytes = 16'384;  // The whole head of a state of about 4,000 tokens.
+constexpr std::size_t kPartBytes = std::size_t{16} << 20;  // Between two questions whether it is late.
+constexpr std::size_t kFirstReadBytes = 16'384;            // The whole head of a state of about 4,000 tokens.
 
 // Returns 0 or an errno.
-int write_all(int file, std::span<const std::byte> bytes) {
+int write_all(int file, std::span<const std::byte> bytes, const IsLate& is_late) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(file, bytes.data(), bytes.size());
+    if (is_late && is_late()) return ETIMEDOUT;
+    const ssize_t written = ::write(file, bytes.data(), is_late ? std::min(bytes.size(), kPartBytes) : bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return errno;
     bytes = bytes.subspan(static_cast<std::size_t>(written));
@@ -80,13 +82,18 @@ Expected<OpenState> open_state_file(const std::string& path, std::string_view na
   return state;
 }
 
-Expected<Snapshot> read_state_file(OpenState& state, const std::string& path, BytePool& pool) {
+Expected<Snapshot> read_state_file(OpenState& state, const std::string& path, BytePool& pool, const IsLate& is_late) {
   std::uint64_t offset = state.head_bytes;
   return read_state_payload(std::move(state.head), path, pool,
                             [&](std::span<std::byte> into, const auto& take) -> Expected<Unit> {
-                              const int problem = read_streamed(state.file.get(), offset, into, take);
-                              if (problem != 0) return read_failure(path, problem);
-                              offset += into.size();
+                              while (!into.empty()) {
+                                if (is_late && is_late()) return io_failure(path, ETIMEDOUT);
+                                const auto part = into.first(is_late ? std::min(into.size(), kPartBytes) : into.size());
+                                const int problem = read_streamed(state.file.get(), offset, part, take);
+                                if (problem != 0) return read_failure(path, problem);
+                                offset += part.size();
+                                into = into.subspan(part.size());
+                              }
                               return Unit{};
                             });
 }
@@ -117,13 +124,14 @@ Expected<Snapshot> read_state_payload(StateHead head, const std::string& from, B
   return snapshot;
 }
 
-WrittenState write_state_file(int file, std::span<const std::byte> head, const Snapshot& snapshot) {
-  WrittenState written{.bytes = head.size(), .problem = write_all(file, head)};
+WrittenState write_state_file(int file, std::span<const std::byte> head, const Snapshot& snapshot, const IsLate& is_late) {
+  WrittenState written{.bytes = head.size(), .problem = write_all(file, head, is_late)};
   for (const SnapshotPiece& piece : snapshot.pieces) {
     const std::uint64_t padded = in_blocks(piece.bytes.size());
     written.bytes += padded;
-    if (written.problem == 0) written.problem = write_all(file, piece.bytes);
-    if (written.problem == 0) written.problem = write_all(file, std::span(kBlockOfZeros).first(padded - piece.bytes.size()));
+    const auto padding = std::span(kBlockOfZeros).first(padded - piece.bytes.size());
+    if (written.problem == 0) written.problem = write_all(file, piece.bytes, is_late);
+    if (written.problem == 0) written.problem = write_all(file, padding, is_late);
   }
   return written;
 }

@@ -31,8 +31,12 @@ struct OpenState {
 };
 [[nodiscard]] Expected<OpenState> open_state_file(const std::string& path, std::string_view name, bool wants_payload);
 
+// Asked between parts of some megabytes: whether to give up. Null: never.
+using IsLate = std::function<bool()>;
+
 // Reads the payload of an open file, with memory of the pool.
-[[nodiscard]] Expected<Snapshot> read_state_file(OpenState& state, const std::string& path, BytePool& pool);
+[[nodiscard]] Expected<Snapshot> read_state_file(OpenState& state, const std::string& path, BytePool& pool,
+                                                 const IsLate& is_late = nullptr);
 
 // Fills `into` with the next bytes of a payload, and gives them to take() in order, in parts or as a whole.
 using FillPayload =
@@ -46,6 +50,7 @@ struct WrittenState {
   int problem = 0;          // An errno; 0: none.
 };
 // Writes head and payload. The caller syncs the file.
-[[nodiscard]] WrittenState write_state_file(int file, std::span<const std::byte> head, const Snapshot& snapshot);
+[[nodiscard]] WrittenState write_state_file(int file, std::span<const std::byte> head, const Snapshot& snapshot,
+                                            const IsLate& is_late = nullptr);
 
 }  // namespace uma::kv

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/thrown.h"
 #include "base/trace.h"
+#include "kv/shared_prefix.h"
 
 namespace uma::kv {
 namespace {
@@ -24,7 +25,8 @@ constexpr std::uint64_t kPoolPart = 8;  // Share of the memory for states.
 constexpr std::uint64_t kPoolBytesMax = std::uint64_t{1} << 30;
 // For so long it is remembered that the shared store has a state. A session that is taken again is looked up again.
 constexpr Duration kSharedKnown = std::chrono::minutes(10);
-constexpr Duration kReadPatience = std::chrono::seconds(2);  // Time to wait for memory in use.
+constexpr Duration kReadPatience = std::chrono::seconds(2);    // Time to wait for memory in use.
+constexpr Duration kSharedReadMax = std::chrono::seconds(30);  // For one that no request waits for.
 constexpr Duration kReadAgain = std::chrono::milliseconds(5);
 // This share of the memory may additionally be on its way to disk until limit_memory() sets a limit.
 constexpr std::uint64_t kLeavingPart = 4;
@@ -60,7 +62,7 @@ void StateStore::open(const std::unordered_set<SessionId>& sessions) {
   const std::int64_t now_s = clock_.unix_s();
   for (ColdHead& head : heads) {
     const SessionId& session = head.owner.session;
-    if (!session.empty() && (!sessions.contains(session) || forgotten_.contains(session))) {
+    if (!session.empty() && !is_prefix(session) && (!sessions.contains(session) || forgotten_.contains(session))) {
       inbox_.push({.kind = JobKind::remove, .file = std::move(head.name)});
       continue;
     }
@@ -135,7 +137,7 @@ void StateStore::settle(StateId id, const PrefixQuery& query) {
   if (entry->owner.session == query.session && entry->snapshot && !entry->is_busy) table_.drop_snapshot(id);
 }
 
-void StateStore::fetch(StateId id, OnFetched on_fetched) {
+void StateStore::fetch(StateId id, OnFetched on_fetched, TimePoint until) {
   std::uint64_t bytes = 0;
   {
     const MutexLock lock(mutex_);
@@ -143,7 +145,7 @@ void StateStore::fetch(StateId id, OnFetched on_fetched) {
     if (entry != nullptr && !entry->snapshot) bytes = entry->file_bytes;  // The shared store has a queue of its own.
     queued_bytes_ += bytes;
   }
-  inbox_.push({.kind = JobKind::read, .id = id, .bytes = bytes, .on_fetched = std::move(on_fetched)});
+  inbox_.push({.kind = JobKind::read, .id = id, .bytes = bytes, .on_fetched = std::move(on_fetched), .until = until});
 }
 
 void StateStore::prefetch(const SessionId& session) {
@@ -441,7 +443,7 @@ void StateStore::end_busy(StateId id, bool leaves_memory) {
 }
 
 // Writes a state to disk. If the disk has no space, the state stays in memory if that has.
-void StateStore::write(StateId id) {
+void StateStore::write(StateId id, bool may_leave_memory) {
   SnapshotPtr snapshot;
   StateOwner owner;
   TimePoint used;
@@ -481,18 +483,23 @@ void StateStore::write(StateId id) {
     return;
   }
   table_.set_file(entry, std::move(written->name), written->bytes);
-  end_busy(id, entry.last_used == used);
+  end_busy(id, may_leave_memory && entry.last_used == used);
 }
 
 // Reads a state, or waits until other states or lanes have freed enough memory.
 void StateStore::read(Job job) {
   std::uint64_t bytes = 0;
+  bool is_being_read = false;  // By the shared store's thread, for another request.
   {
     const MutexLock lock(mutex_);
     const Entry* const entry = table_.find(job.id);
     if (entry != nullptr) bytes = entry->bytes_to_read();
-    // The shared store's thread reads it for another request already, in a bounded time.
-    if (bytes > 0 && entry->is_busy) return waiting_reads_.push_back(std::move(job));
+    is_being_read = bytes > 0 && entry->is_busy;
+  }
+  if (job.until == kNever) job.until = clock_.now() + kSharedReadMax;
+  if (is_being_read) {
+    if (clock_.now() < job.until) return waiting_reads_.push_back(std::move(job));
+    return end_read(std::move(job), fail(ErrorCode::limit_wait, "reading it takes too long"));
   }
   const std::uint64_t most = bytes + bytes / 4;  // Upper bound of room_for() for its pieces.
   auto room = bytes > 0 ? make_room(most, GiveWay::by_disk) : ByteBudget::Share();
@@ -503,8 +510,9 @@ void StateStore::read(Job job) {
     const StateId id = job.id;
     if (reading->file.empty()) {
       const std::string from = reading->shared.name;
+      const TimePoint until = job.until;
       return shared_->reader.read(
-          std::move(reading->shared), pool_,
+          std::move(reading->shared), pool_, until,
           [this, from, id, job = std::move(job), room = std::move(*room)](Expected<Snapshot> snapshot, double ms) mutable {
             auto accepted = accept_read(id, std::move(snapshot), std::move(room), from, ms);
             end_read(std::move(job), std::move(accepted));
@@ -602,7 +610,7 @@ void StateStore::save_all(TimePoint deadline) {
       if (entry == nullptr || !entry->snapshot || !entry->file.empty() || entry->is_busy || !can_write(*entry)) continue;
       mark_leaving(*entry);
     }
-    write(id);
+    write(id, shared_ == nullptr);
     ++saved;
   }
   if (!unsaved.empty()) log_info("kv: wrote {} of {} states in memory to disk", saved, unsaved.size());

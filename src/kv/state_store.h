@@ -115,9 +115,9 @@ class StateStore {
   [[nodiscard]] SnapshotPtr hold(StateId id) const;
   // The state is in a context now. If states can be cut, the session's own copy leaves memory.
   void settle(StateId id, const PrefixQuery& query);
-  // Brings a state into memory and marks it as used. Calls back exactly once, from the store's thread, with an error if the
-  // state is gone or damaged.
-  void fetch(StateId id, OnFetched on_fetched);
+  // Brings a state into memory and marks it as used. Calls back exactly once, from any thread, with an error if the state is
+  // gone or damaged. A state of the shared store that is not read `until` then is given up; kNever: until a limit.
+  void fetch(StateId id, OnFetched on_fetched, TimePoint until = kNever);
   // Like fetch(), without a callback, for the state of a session that will be used soon.
   void prefetch(const SessionId& session);
   // Reserves memory for a state that will be saved or read, and evicts less valuable states if necessary. Nullopt: there is no
@@ -145,12 +145,23 @@ class StateStore {
   // Stores the session's newest state where other daemons find it, unless it is there already. Calls back exactly once, from
   // any thread: also if that is not possible.
   void publish(const SessionId& session, SharedWriter::Urgency urgency, MoveOnlyFunction<void()> then);
-  // The session may be continued by another daemon from now on: publish_all() leaves its states out.
-  void let_go(const SessionId& session);
-  // Stores the newest states of all other sessions where other daemons find them, the most valuable first.
-  void publish_all();
+  // The session may be continued by another daemon from now on: states of it that wait to be stored for others are not stored.
+  void let_go(const SessionId& session) { set_let_go(session, true); }
+  // The session is this daemon's again.
+  void take_back(const SessionId& session) { set_let_go(session, false); }
+  // Stores the newest states in memory of these sessions where other daemons find them, the most valuable first.
+  void publish_all(const std::unordered_set<SessionId>& sessions);
   // Removes the states that are stored for other daemons.
   void remove_shared(const TenantId& tenant, const SessionId& session);
+  // Looks for the state of a prefix (prefix_owner()) that another daemon has stored, and makes it an entry. `identity`: that of
+  // the contexts which will use it. Calls back exactly once, from any thread.
+  void look_up_prefix(const StateOwner& owner, std::string identity, MoveOnlyFunction<void()> then);
+  // As publish(), for the state of a prefix, which put() has stored here.
+  void publish_prefix(const SessionId& prefix, MoveOnlyFunction<void()> then);
+  // Whether the newest state of the session, or of the prefix, is known to be where other daemons find it.
+  [[nodiscard]] bool is_shared(const SessionId& session) const;
+  // The number of tokens that a state needs to be stored for other daemons.
+  [[nodiscard]] std::size_t shared_tokens_min() const { return options_.cold_tokens_min; }
   // Describes the stored states of a session.
   [[nodiscard]] SessionStates states_of(const SessionId& session) const;
   [[nodiscard]] const StoreStats& stats() const { return stats_; }
@@ -173,7 +184,8 @@ class StateStore {
   bool step();
   // Waits for work. Returns false once closed.
   bool wait();
-  // Writes all states that are only in memory, the most valuable first, until `deadline`.
+  // Writes all states that are only in memory to disk, the most valuable first, until `deadline`. With a shared store they
+  // stay in memory, because its thread may not have stored them yet.
   void save_all(TimePoint deadline);
 
   // For tests.
@@ -190,6 +202,7 @@ class StateStore {
     std::string file{};              // For remove.
     OnFetched on_fetched = nullptr;  // For read.
     TimePoint began = kNever;        // Since when a read has waited for memory.
+    TimePoint until = kNever;        // For read: see fetch().
     MoveOnlyFunction<void()> task = nullptr;
   };
 
@@ -217,7 +230,7 @@ class StateStore {
   void maintain();
   void prepare();
   void run(Job job);
-  void write(StateId id);
+  void write(StateId id, bool may_leave_memory = true);
   void read(Job job);
   void end_read(Job job, Expected<SnapshotPtr> snapshot);
   // The place of a state that is being read, which is busy meanwhile.
@@ -232,6 +245,8 @@ class StateStore {
                                                   const std::string& from, double ms);
   void add_shared(const SessionId& session, std::vector<ColdHead> heads);
   [[nodiscard]] const Entry* newest_usable(const SessionId& session, StateId& id) const REQUIRES_LOCK(mutex_);
+  void set_let_go(const SessionId& session, bool is_let_go);
+  [[nodiscard]] SnapshotPtr hold_unshared(StateId id) const;
   void write_shared(StateId id, StateOwner owner, SharedWriter::Urgency urgency, MoveOnlyFunction<void()> then);
 
   // Constant after construction.

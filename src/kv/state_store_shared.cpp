@@ -71,7 +71,8 @@ void StateStore::publish(const SessionId& session, SharedWriter::Urgency urgency
   {
     const MutexLock lock(mutex_);
     const Entry* const entry = shared_ == nullptr ? nullptr : newest_usable(session, id);
-    if (entry == nullptr || !entry->shared.empty() || entry->tokens.size() < options_.cold_tokens_min) id = 0;
+    if (entry == nullptr || !entry->shared.empty() || entry->is_let_go || entry->tokens.size() < options_.cold_tokens_min)
+      id = 0;
     if (id != 0) {
       owner = entry->owner;
       is_warm = entry->snapshot != nullptr;
@@ -85,10 +86,10 @@ void StateStore::publish(const SessionId& session, SharedWriter::Urgency urgency
   });
 }
 
-// A snapshot is held when its turn has come: while it waits its memory can be freed, and its session can end.
+// A snapshot is held when its turn has come: while it waits its memory can be freed, and its session can end or move on.
 void StateStore::write_shared(StateId id, StateOwner owner, SharedWriter::Urgency urgency, MoveOnlyFunction<void()> then) {
   shared_->writer.write(
-      std::move(owner), [this, id] { return hold(id); }, urgency,
+      std::move(owner), [this, id] { return hold_unshared(id); }, urgency,
       [this, id, then = std::move(then)](Expected<ColdHead> written) mutable {
         if (written) {
           const MutexLock lock(mutex_);
@@ -101,27 +102,38 @@ void StateStore::write_shared(StateId id, StateOwner owner, SharedWriter::Urgenc
       });
 }
 
-void StateStore::let_go(const SessionId& session) {
-  if (shared_ == nullptr) return;
+// Null: it has left the memory, is stored already, or may be older than what the session's next owner has stored.
+SnapshotPtr StateStore::hold_unshared(StateId id) const {
   const MutexLock lock(mutex_);
-  for (const StateId id : table_.of_session(session)) table_.at(id).is_let_go = true;
+  const Entry* const entry = table_.find(id);
+  return entry == nullptr || entry->is_let_go || !entry->shared.empty() ? nullptr : entry->snapshot;
 }
 
-void StateStore::publish_all() {
+void StateStore::set_let_go(const SessionId& session, bool is_let_go) {
   if (shared_ == nullptr) return;
   const MutexLock lock(mutex_);
-  std::vector<std::pair<double, StateId>> unsaved;
-  for (const auto& [id, entry] : table_.entries()) {
-    StateId newest = 0;
-    if (entry.owner.session.empty() || !entry.snapshot || !entry.shared.empty() || entry.is_let_go) continue;
-    if (entry.tokens.size() < options_.cold_tokens_min || newest_usable(entry.owner.session, newest) != &entry) continue;
-    unsaved.emplace_back(value_of(table_.view_of(id, entry, entry.warm_bytes())), id);
+  for (const StateId id : table_.of_session(session)) table_.at(id).is_let_go = is_let_go;
+}
+
+void StateStore::publish_all(const std::unordered_set<SessionId>& sessions) {
+  if (shared_ == nullptr) return;
+  struct Unsaved {
+    double value;
+    StateId id;
+    StateOwner owner;
+  };
+  std::vector<Unsaved> unsaved;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [id, entry] : table_.entries()) {
+      StateId newest = 0;
+      if (!sessions.contains(entry.owner.session) || !entry.snapshot || !entry.shared.empty()) continue;
+      if (entry.tokens.size() < options_.cold_tokens_min || newest_usable(entry.owner.session, newest) != &entry) continue;
+      unsaved.push_back({value_of(table_.view_of(id, entry, entry.warm_bytes())), id, entry.owner});
+    }
   }
-  std::ranges::sort(unsaved, std::greater());
-  for (const auto& [value, id] : unsaved) {
-    shared_->writer.write(
-        table_.at(id).owner, [this, id] { return hold(id); }, SharedWriter::Urgency::soon, [](const Expected<ColdHead>&) {});
-  }
+  std::ranges::sort(unsaved, std::greater(), &Unsaved::value);
+  for (Unsaved& each : unsaved) write_shared(each.id, std::move(each.owner), SharedWriter::Urgency::soon, [] {});
   if (!unsaved.empty()) log_info("kv: {} states in memory are written to the shared store", unsaved.size());
 }
 

@@ -183,6 +183,27 @@ TEST_F(SharedStoreOfStates, TwoRequestsShareOneRead) {
   EXPECT_EQ(b_.shared.stats.reads_total.value(), 1U);
 }
 
+// The shared store's thread hangs in the first one's read.
+TEST_F(SharedStoreOfStates, ARequestWaitsForAnothersReadUntilItsLimit) {
+  a_.put("s", numbers(1, 100));
+  a_.publish("s");
+  b_.look_up("s");
+  const StateId id = b_.find("s", numbers(1, 120))->id;
+  int refused_count = 0;
+  for (int i = 0; i < 2; ++i) {
+    b_.store.fetch(
+        id, [&](const Expected<SnapshotPtr>& snapshot) { refused_count += snapshot ? 0 : 1; },
+        clock_.now() + std::chrono::seconds(2));
+  }
+  for (int i = 0; i < 3; ++i) (void)b_.store.step();
+  EXPECT_EQ(refused_count, 0);
+  clock_.advance(std::chrono::seconds(3));
+  (void)b_.store.step();
+  EXPECT_EQ(refused_count, 1);
+  b_.work();
+  EXPECT_EQ(refused_count, 2) << "the first one is too late, too";
+}
+
 TEST_F(SharedStoreOfStates, ALookupReplacesTheOneBeforeIt) {
   a_.put("s", numbers(1, 100));
   a_.publish("s");
@@ -228,12 +249,49 @@ TEST_F(SharedStoreOfStates, OneThatIsNotUsedIsForgottenHereAndStaysThere) {
 TEST_F(SharedStoreOfStates, AtTheEndAllButWhatOthersOwnIsStored) {
   for (const std::string session : {"mine", "also mine", "let go"}) a_.put(session, numbers(1, 100));
   a_.put("short", numbers(1, 3));
-  a_.store.let_go(SessionId{"let go"});
-  a_.store.publish_all();
+  a_.store.publish_all({{"mine"}, {"also mine"}, {"short"}, {"unknown"}});
   a_.work();
   EXPECT_EQ(content_->states.size(), 2U);
   b_.look_up("mine");
   EXPECT_TRUE(b_.find("mine", numbers(1, 120)));
+}
+
+TEST_F(SharedStoreOfStates, WhatIsWrittenToDiskAtTheEndStaysInMemoryUntilItIsShared) {
+  a_.put("s", numbers(1, 100));
+  a_.store.publish_all({{"s"}});
+  a_.store.save_all(kNever);
+  ASSERT_TRUE(content_->states.empty());
+  a_.work();
+  EXPECT_EQ(content_->states.size(), 1U);
+}
+
+TEST_F(SharedStoreOfStates, AStateThatWaitsIsNotStoredWhenItsSessionHasMovedOn) {
+  a_.put("s", numbers(1, 100));
+  bool is_done = false;
+  a_.store.publish(SessionId{"s"}, Urgency::when_idle, [&] { is_done = true; });
+  a_.store.let_go(SessionId{"s"});
+  b_.put("s", numbers(1, 200));
+  b_.publish("s");
+  a_.work();
+  EXPECT_TRUE(is_done);
+  a_.publish("s");
+  b_.look_up("s");
+  ASSERT_EQ(content_->states.size(), 1U);
+  EXPECT_EQ(content_->states.begin()->second.head.tokens.size(), 200U) << "the older state has replaced it";
+  a_.store.take_back(SessionId{"s"});
+  a_.publish("s");
+  EXPECT_EQ(content_->states.begin()->second.head.tokens.size(), 100U) << "the session was taken again";
+}
+
+TEST_F(SharedStoreOfStates, AStateThatIsWantedWhileItWaitsIsStoredOnce) {
+  a_.put("s", numbers(1, 100));
+  int done_count = 0;
+  for (const Urgency urgency : {Urgency::when_idle, Urgency::soon}) {
+    a_.store.publish(SessionId{"s"}, urgency, [&] { ++done_count; });
+  }
+  a_.work();
+  EXPECT_EQ(done_count, 2);
+  EXPECT_EQ(a_.shared.stats.writes_total.value(), 1U);
 }
 
 TEST_F(SharedStoreOfStates, ADeletedSessionLeavesNothing) {

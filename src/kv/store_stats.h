@@ -15,6 +15,9 @@ struct StoreStats {
   Counter failed_total;   // Reads and writes that failed.
   Counter written_bytes_total;
   Counter read_bytes_total;
+  Counter prefix_lookups_total;  // Prefixes that were looked for in the shared store.
+  Counter prefixes_found_total;
+  Counter prefixes_written_total;
   LatencyHistogram read;
   LatencyHistogram write;
 };

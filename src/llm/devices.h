@@ -60,6 +60,9 @@ struct DeviceBusy {
 };
 [[nodiscard]] std::vector<DeviceBusy> device_busy();
 
+// Whether a GPU of this process is lost. Its driver may crash when the process ends in the ordinary way.
+[[nodiscard]] bool has_lost_device();
+
 // How long an RPC server may be silent while it has something to answer, before it counts as lost. For later loads.
 inline constexpr std::chrono::seconds kRpcAnswerLimit{60};
 void set_rpc_answer_limit(std::chrono::milliseconds limit);

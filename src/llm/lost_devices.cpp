@@ -13,6 +13,7 @@
 #include <ggml.h>
 
 #include "base/log.h"
+#include "llm/devices.h"
 
 namespace uma::llm {
 namespace {
@@ -53,6 +54,10 @@ bool keeps_bytes(ggml_backend_dev_t device) {
 }
 
 }  // namespace
+
+bool has_lost_device() {
+  return LostDevices::of_process().has_any();
+}
 
 LostDevices& LostDevices::of_process() {
   static LostDevices devices;

@@ -28,6 +28,7 @@ class LostDevices {
 
   // The device computes no more. Logs it once.
   void add(ggml_backend_dev_t device, std::string_view reason);
+  [[nodiscard]] bool has_any() const { return has_any_.load(); }
   [[nodiscard]] bool contains(ggml_backend_dev_t device) const { return contain_any({&device, 1}); }
   [[nodiscard]] bool contain_any(DeviceList devices) const;
   // For people: "the device Vulkan0 was lost at 12:30:01 (ErrorDeviceLost): restart umad to use it again". Nullopt: it is not

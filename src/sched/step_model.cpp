@@ -428,6 +428,11 @@ double StepModel::prefill_ms(std::int32_t rows, std::int64_t cached) const {
   return predict_ms(shape);
 }
 
+double StepModel::efficient_prefill_ms() const {
+  const CallCost& prefill = by_threads_[current_].prefill;
+  return prefill.is_known() ? 2 * prefill.guard() * prefill.predict_ms({1, 0, 0, 0, 0}) : 0;
+}
+
 double StepModel::prefill_tokens_per_ms() const {
   if (rows_largest_ == 0) return 0;
   const double ms = prefill_ms(rows_largest_, cached_last_);

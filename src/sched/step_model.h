@@ -151,6 +151,9 @@ class StepModel {
   [[nodiscard]] double skipped_cell_ms() const;
   // Expected time of a chunk with `cached` tokens before it; 0 before the first. Requires rows > 0.
   [[nodiscard]] double prefill_ms(std::int32_t rows, std::int64_t cached) const;
+  // The guarded time of a call with prompts, half of which is for its rows and half does not depend on them; 0 before the
+  // first.
+  [[nodiscard]] double efficient_prefill_ms() const;
   // Prompt tokens per ms in calls of the largest size seen, at the depth of the last one; 0 before the first.
   [[nodiscard]] double prefill_tokens_per_ms() const;
 

@@ -388,6 +388,23 @@ TEST(StepModel, FindsTheLargestChunkWithinABudget) {
   }
 }
 
+// The times of an 8 B model in Q4_0 on a large GPU: few rows take hardly less time than some hundred.
+TEST(StepModel, AnEfficientCallIsHalfForItsRows) {
+  StepModel model;
+  EXPECT_EQ(0, model.efficient_prefill_ms());
+  for (int round = 0; round < 2; ++round) {
+    model.observe(chunk_step(64), 24);
+    model.observe(chunk_step(512), 57);
+  }
+  const double ms = model.efficient_prefill_ms();
+  const double rows_ms = (57.0 - 24) / (512 - 64);
+  const double fixed_ms = 24 - 64 * rows_ms;
+  EXPECT_GT(ms, 1.6 * fixed_ms);
+  EXPECT_LT(ms, 2.6 * fixed_ms);
+  const std::int32_t rows = model.rows_within(ms, 0, 512);
+  EXPECT_GE(rows, 192);
+}
+
 TEST(StepModel, EachNumberOfThreadsHasItsOwnCosts) {
   Random random(8);
   const Machine one{.speed = 1};

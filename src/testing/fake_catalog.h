@@ -24,7 +24,7 @@ class FakeCatalog final : public kv::Catalog {
     ++commits;
     if (throws) throw std::bad_alloc();
     if (is_full) return done(full());
-    if (is_unknown) return done(std::unexpected(Error{ErrorCode::limit_wait, "the database was lost", "", true}));
+    if (is_unknown) return done(std::unexpected(Error{ErrorCode::outcome_unknown, "the database was lost"}));
     kept.commit(std::move(record), std::move(before), std::move(done));
   }
   void remove(const SessionId& id, Done done) override {

@@ -25,6 +25,9 @@ class FakeSharedStore final : public kv::SharedStore {
     std::map<std::string, State> states;  // By name.
     std::function<bool()> fails;
     std::size_t calls = 0;
+    // A call consists of so many parts. Before each it asks whether it is late.
+    std::size_t parts = 1;
+    std::function<void()> on_part;
   };
 
   explicit FakeSharedStore(std::shared_ptr<Content> content) : content_(std::move(content)) {}
@@ -68,7 +71,10 @@ class FakeSharedStore final : public kv::SharedStore {
     });
     return Unit{};
   }
-  Expected<std::size_t> clean() override { return 0; }
+  Expected<std::size_t> clean() override {
+    if (!begin()) return fault();
+    return 0;
+  }
   std::string text() const override { return "the fake store"; }
 
  private:
@@ -77,6 +83,10 @@ class FakeSharedStore final : public kv::SharedStore {
   }
   bool begin() {
     ++content_->calls;
+    for (std::size_t i = 0; i < content_->parts; ++i) {
+      if (is_late()) return false;
+      if (content_->on_part) content_->on_part();
+    }
     return !content_->fails || !content_->fails();
   }
   static std::unexpected<Error> fault() { return fail(ErrorCode::io_failed, "a fault of the test"); }

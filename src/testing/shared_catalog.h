@@ -147,7 +147,7 @@ class SharedCatalog final : public kv::Catalog {
     fences_.erase(id);
     return fail(ErrorCode::limit_wait, "another node has taken the session");
   }
-  static std::unexpected<Error> lost() { return fail(ErrorCode::limit_wait, "the connection was lost"); }
+  static std::unexpected<Error> lost() { return fail(ErrorCode::outcome_unknown, "the connection was lost"); }
   kv::CatalogChanges ask() {
     kv::CatalogChanges changes;
     for (const auto& [id, entry] : shared_.entries) {

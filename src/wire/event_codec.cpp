@@ -162,9 +162,17 @@ void append_message(std::string& out, const ChatMessage& message) {
 
 void write_detail_fields(json::ObjectWriter& object, const SessionDetail& session) {
   write_session_fields(object, session.info);
-  if (session.info.mode == SessionMode::text) return object.field("text", session.text);
-  std::string& out = object.begin("messages");
-  json::append_array(out, session.messages, [&](const ChatMessage& message) { append_message(out, message); });
+  if (session.info.mode == SessionMode::text) {
+    object.field("text", session.text);
+    if (!session.pending_text.empty()) object.field("pending_text", session.pending_text);
+    return;
+  }
+  const auto write_messages = [&](std::string_view name, const std::vector<ChatMessage>& messages) {
+    std::string& out = object.begin(name);
+    json::append_array(out, messages, [&](const ChatMessage& message) { append_message(out, message); });
+  };
+  write_messages("messages", session.messages);
+  if (!session.pending_messages.empty()) write_messages("pending_messages", session.pending_messages);
 }
 
 void write_imported_fields(json::ObjectWriter& object, const ImportedSession& session) {

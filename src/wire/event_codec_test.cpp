@@ -205,11 +205,28 @@ TEST(EventCodec, SessionDetailShowsMessagesOrText) {
   append_session_detail(bytes, FrameHead("r1"), detail);
   EXPECT_EQ(parse_frame(bytes).at("messages"),
             boost::json::parse(R"([{"role":"user","content":"hi"},{"role":"assistant","content":"hello"}])"));
+  EXPECT_FALSE(parse_frame(bytes).contains("pending_messages"));
   detail.info.mode = SessionMode::text;
   detail.text = "Once";
   bytes.clear();
   append_session_detail(bytes, FrameHead("r1"), detail);
   EXPECT_EQ(parse_frame(bytes).at("text").as_string(), "Once");
+  EXPECT_FALSE(parse_frame(bytes).contains("pending_text"));
+}
+
+TEST(EventCodec, SessionDetailShowsInputWithoutAReply) {
+  SessionDetail detail;
+  detail.info = sample_session();
+  detail.pending_messages = {{"user", "and now?"}};
+  std::string bytes;
+  append_session_detail(bytes, FrameHead("r1"), detail);
+  EXPECT_EQ(parse_frame(bytes).at("messages"), boost::json::parse("[]"));
+  EXPECT_EQ(parse_frame(bytes).at("pending_messages"), boost::json::parse(R"([{"role":"user","content":"and now?"}])"));
+  detail.info.mode = SessionMode::text;
+  detail.pending_text = " upon";
+  bytes.clear();
+  append_session_detail(bytes, FrameHead("r1"), detail);
+  EXPECT_EQ(parse_frame(bytes).at("pending_text").as_string(), " upon");
 }
 
 TEST(EventCodec, AcksSayWhatHappened) {

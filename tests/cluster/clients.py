@@ -13,7 +13,7 @@ REPLY_TOKENS = 80
 REPLY = {"max_tokens": REPLY_TOKENS, "ignore_eos": True, "temperature": 0}
 TURNS_PER_SESSION = 12
 GOES_ON_WITHIN_S = 120 * uma.SLOW
-RETRYABLE = ("E_SESSION_002", "E_IO_001", "E_LIMIT_003")
+RETRYABLE = ("E_SESSION_002", "E_IO_001", "E_IO_002", "E_LIMIT_003")
 
 
 class Ended(Exception):
@@ -103,11 +103,11 @@ class Client:
     def refused(self, operation, event):
         """Sets the outcome of a request that was answered with an error."""
         self.note_failure(operation)
-        code, message = event.get("code"), event.get("message", "")
+        code = event.get("code")
         if code not in RETRYABLE:
             self.cluster.fail(f"{operation}: {event}")
         operation.outcome = history.FAILED
-        if "unknown" in message:  # It may still happen.
+        if code == "E_IO_002":  # It may still happen.
             operation.outcome, operation.end = history.UNKNOWN, math.inf
         self.cluster.record(operation)
 
@@ -137,6 +137,7 @@ class Client:
             operation.outcome = history.OK
             operation.items = None if is_gone else [(message["role"], message["content"]) for message in answer["messages"]]
             operation.is_waiting = not is_gone and answer["pending_tokens"] > 0
+            operation.waiting = [] if is_gone else [message["content"] for message in answer.get("pending_messages", [])]
             self.cluster.record(operation)
             if is_gone or not answer["busy"]:
                 return operation
@@ -152,8 +153,13 @@ class Client:
             if answer["code"] not in RETRYABLE:
                 self.cluster.fail(f"create_session: {answer}")
 
-    def append(self, session, is_alone):
-        """Appends a unique input; returns it once it is there. `is_alone`: no other client appends to the session."""
+    def is_there(self, session, text):
+        """Whether the session has the input, with a reply or without."""
+        found = self.read(session)
+        return text in found.waiting or any(text == content for _, content in found.items or ())
+
+    def append(self, session):
+        """Appends a unique input; returns it once it is there."""
         for _ in self.tries(f"an input of session {session}"):
             self.words += 1
             text = f"{self.number} says {self.words}"
@@ -166,8 +172,7 @@ class Client:
                 return text
             if answer is not None:
                 self.refused(operation, answer)
-            # What waits for its reply is not shown, but counted.
-            if operation.outcome == history.UNKNOWN and is_alone and self.read(session).is_waiting:
+            if operation.outcome == history.UNKNOWN and self.is_there(session, text):
                 return text
 
     def turn(self, session, follows):
@@ -198,7 +203,7 @@ class Client:
         """An input and a reply; in a session that several clients share, only one of them asks for replies."""
         begin = time.monotonic()
         self.asked = set(conversation.nodes)
-        text = self.append(conversation.id, not conversation.is_shared)
+        text = self.append(conversation.id)
         if not conversation.is_shared or self.number == 0:
             self.turn(conversation.id, text)
             self.cluster.count("turns")

@@ -32,6 +32,7 @@ class Operation:
     node: str = ""  # Which node was asked, for people.
     items: list | None = None  # read: pairs of role and text; None: there is no such session.
     is_waiting: bool = False  # read: inputs without a reply follow the items.
+    waiting: list = dataclasses.field(default_factory=list)  # read: their texts.
 
     def __str__(self):
         shown = f" {self.text[:60]!r}" if self.text else "" if self.items is None else f" of {len(self.items)} items"

@@ -296,7 +296,7 @@ class Database(Check):
         with self.node("b"):
             pass
         self.sql("UPDATE uma_schema SET version = 2 WHERE part = 'shared'; ALTER TABLE daemons DROP COLUMN version, DROP COLUMN models, "
-                 "DROP COLUMN incarnation, DROP COLUMN shared_states")
+                 "DROP COLUMN incarnation, DROP COLUMN shared_states; DROP TABLE session_images, image_pieces, images")
         self.assertIn("migrates them", self.well())
         with self.node("b"):
             self.assertIn("have the versions of this umad", self.well())

@@ -148,7 +148,7 @@ class SharedSessions(unittest.TestCase):
         self.turn(a, session, "one")
         self.database.stop()
         refused = a.append(session, " two")
-        self.assertIn(refused["code"], ("E_IO_001", "E_LIMIT_003"), refused)
+        self.assertIn(refused["code"], ("E_IO_001", "E_IO_002"), refused)
         for _ in range(100):
             self.assertEqual("error", a.append(session, " two")["event"])
         self.assertLess(node.log().count(" error "), 10, "the log does not repeat what every request finds")

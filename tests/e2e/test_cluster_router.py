@@ -334,7 +334,8 @@ class Failures(RouterTest):
             thread.join(uma.WAIT_S)
         self.assertEqual(200, answers[CHAT].status, answers[CHAT])
         self.assertNotEqual(node, answers[CHAT].node)
-        self.assertEqual((502, "E_LIMIT_003"), (answers["/v1/responses"].status, answers["/v1/responses"].body["error"]["code"]))
+        lost = answers["/v1/responses"]
+        self.assertEqual((502, "E_IO_002", "false"), (lost.status, lost.body["error"]["code"], lost.headers.get("x-should-retry")))
         self.bring_back(node)
 
     def test_an_error_of_the_router_has_umads_form(self):

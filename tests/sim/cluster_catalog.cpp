@@ -427,13 +427,13 @@ Task<> ClusterCatalog::keep_changes() {
       ++fenced_count_;
       result = fail(ErrorCode::limit_wait, "another node has taken the session, and the change was not stored: try again");
     }
-    if (!result && result.error().code == ErrorCode::limit_wait) fences_.erase(change.id);
+    if (!result && kv::must_take_again(result.error())) fences_.erase(change.id);
     change.done(std::move(result));
   }
 }
 
 Error ClusterCatalog::refusal_of(const Change& change, const kv::SqlError& error) const {
-  if (error.is_lost()) return {ErrorCode::limit_wait, "whether the change is stored is unknown: read the session"};
+  if (error.is_lost()) return {ErrorCode::outcome_unknown, "whether the change is stored is unknown: read the session"};
   const bool has_name = change.record != nullptr && !change.record->name.empty();
   if (error.fault == kv::SqlFault::refused && has_name) {
     return {ErrorCode::session_name_taken, "a session with the name exists already", "name"};

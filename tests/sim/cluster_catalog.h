@@ -10,7 +10,6 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/clock.h"
@@ -18,6 +17,7 @@
 #include "cluster_database.h"
 #include "core/task.h"
 #include "kv/catalog.h"
+#include "kv/catalog_calls.h"
 #include "kv/sql.h"
 
 namespace uma::sim {
@@ -72,33 +72,13 @@ class ClusterCatalog final : public kv::Catalog {
   [[nodiscard]] std::uint64_t outcomes_count() const { return outcomes_count_; }
 
  private:
-  struct Change {
-    kv::RecordPtr record;  // Null: a removal.
-    kv::RecordPtr before;
-    SessionId id;
-    Done done;
-  };
-  struct Reading {
-    SessionId id;
-    OnRead on_read;
-  };
-  struct Finding {
-    TenantId tenant;
-    std::string session;
-    OnFound on_found;
-  };
-  struct Taking {
-    SessionId id;
-    OnRead on_read;
-    TimePoint deadline{};
-  };
-  struct GivingUp {
-    SessionId id;
-  };
-  struct Asking {
-    OnChanges on_changes;
-  };
-  using Call = std::variant<Change, Reading, Finding, Taking, GivingUp, Asking>;
+  using Change = kv::calls::Change;
+  using Reading = kv::calls::Reading;
+  using Finding = kv::calls::Finding;
+  using Taking = kv::calls::Taking;
+  using GivingUp = kv::calls::GivingUp;
+  using Asking = kv::calls::Asking;
+  using Call = kv::calls::Call;
   template <class T>
   using Asked = kv::SqlExpected<T>;
   // What the messages of this catalog share with those on their way.

@@ -38,15 +38,15 @@ class ClusterSim::Sink final : public EventSink {
       }
       if (eos->error) {
         const ErrorCode code = eos->error->code;
-        if (code != ErrorCode::io_failed && code != ErrorCode::limit_wait && code != ErrorCode::session_busy &&
-            code != ErrorCode::session_unknown) {
+        if (code != ErrorCode::io_failed && code != ErrorCode::limit_wait && code != ErrorCode::outcome_unknown &&
+            code != ErrorCode::session_busy && code != ErrorCode::session_unknown) {
           sim_.fail(std::format("request {}: the reply ended with {}", request_->id, eos->error->message));
         }
         if (code == ErrorCode::session_unknown) sim_.check_unknown(*request_);
       }
       // The input is stored, whatever became of the reply; but one that was cancelled may have ended before that.
       const bool may_be_stored = eos->reason == FinishReason::cancelled && !request_->has_token;
-      sim_.end_request(request_, may_be_stored ? std::optional(ErrorCode::limit_wait) : std::nullopt);
+      sim_.end_request(request_, may_be_stored ? std::optional(ErrorCode::outcome_unknown) : std::nullopt);
     } else if (const auto* failure = std::get_if<FailureEvent>(&event)) {
       if (request_->has_token) sim_.fail(std::format("request {} failed behind a token", request_->id));
       sim_.end_request(request_, failure->error.code);
@@ -331,6 +331,10 @@ void ClusterSim::on_refused(Client& client, const RequestPtr& request, ErrorCode
     case ErrorCode::io_failed:
       return attempt_later(client, milliseconds(20), milliseconds(800));
     case ErrorCode::limit_wait:
+      // Of a reply; its input may be stored. Other changes are not.
+      if (goal.action != Action::generate) return attempt_later(client, milliseconds(20), milliseconds(800));
+      [[fallthrough]];
+    case ErrorCode::outcome_unknown:
       ++outcome_.unknown;
       if (has_input && request->action != Action::read) goal.must_read = goal.may_be_stored = true;
       if (goal.action == Action::create || goal.action == Action::fork) return give_up(client, "it may be done");

@@ -299,7 +299,8 @@ void ClusterSim::kill(Machine& machine, Duration down) {
     if (request->machine != &machine || request->is_abandoned) continue;
     request->is_abandoned = true;
     std::erase(open_, request);
-    timeline_.at(timeline_.now() + delay(), [this, request] { on_refused(*request->client, request, ErrorCode::limit_wait); });
+    timeline_.at(timeline_.now() + delay(),
+                 [this, request] { on_refused(*request->client, request, ErrorCode::outcome_unknown); });
   }
   if (machine.catalog != nullptr) {
     outcome_.fenced += machine.catalog->fenced_count();

@@ -15,7 +15,8 @@ namespace {
 constexpr double kKeepsMs = 2000;           // How long a sequence keeps its slot that was urgent when it was placed.
 constexpr double kReplyTokens = 64;         // What a reply adds to the size of a request: its true length is not known.
 constexpr std::int32_t kLongPrompt = 1024;  // Longer prompts count as this; otherwise they would wait too long.
-constexpr std::size_t kOvertakenMax = 8;    // Sequences that may wait for cells while one behind them is placed.
+constexpr double kSharedReadMs = 2000;    // What a shared state is waited for, or as long as computing takes, if that is more.
+constexpr std::size_t kOvertakenMax = 8;  // Sequences that may wait for cells while one behind them is placed.
 
 // Whether the sequence is interactive, or a background one that has waited for long enough.
 bool is_urgent(const Sequence& sequence, TimePoint now) {
@@ -51,6 +52,11 @@ void Admission::expire(TimePoint now) {
     Sequence& sequence = *pointer;
     if (sequence.is_finished()) continue;
     ends_.contain(sequence, [&] {
+      if (sequence.is_fetching() && now >= sequence.resume.read_until) {
+        end_fetch(sequence, {.id = sequence.job.id,
+                             .state = 0,
+                             .snapshot = fail(ErrorCode::limit_wait, "reading it takes longer than computing")});
+      }
       if (now >= sequence.job.timeout) {
         ends_.finish(sequence, FinishReason::timeout);
       } else if (!sequence.in_batch && !sequence.is_verified && now >= sequence.job.deadline) {
@@ -185,16 +191,25 @@ void Admission::begin_fetch(Sequence& sequence, const PrefixHit& hit) {
   sequence.resume.reading_since = parts_.clock.now();
   sequence.resume.is_own = hit.stored.is_own;
   sequence.resume.tier = hit.stored.tier;
+  sequence.resume.read_until = kNever;
+  if (hit.stored.tier == Tier::shared) {
+    const double patience_ms = std::max(kSharedReadMs, finder_.compute_ms(hit.tokens_count, 0));
+    sequence.resume.read_until = sequence.resume.reading_since + from_ms(patience_ms);
+  }
   parts_.options.store->fetch(
-      hit.stored.id, [inbox = parts_.inbox, id = sequence.job.id, state = hit.stored.id](Expected<kv::SnapshotPtr> snapshot) {
+      hit.stored.id,
+      [inbox = parts_.inbox, id = sequence.job.id, state = hit.stored.id](Expected<kv::SnapshotPtr> snapshot) {
         inbox->push(FetchReport{.id = id, .state = state, .snapshot = std::move(snapshot)});
-      });
+      },
+      sequence.resume.read_until);
 }
 
 void Admission::accept_fetched(FetchReport report) {
   Sequence* found = parts_.sequences.find(report.id);
-  if (found == nullptr || !found->is_fetching()) return;
-  Sequence& sequence = *found;
+  if (found != nullptr && found->is_fetching()) end_fetch(*found, std::move(report));
+}
+
+void Admission::end_fetch(Sequence& sequence, FetchReport report) {
   sequence.resume.read_ms = to_ms(parts_.clock.now() - std::exchange(sequence.resume.reading_since, {}));
   if (report.snapshot) {
     sequence.resume.snapshot = std::move(*report.snapshot);

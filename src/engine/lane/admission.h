@@ -35,7 +35,8 @@ class Admission {
 
   // Estimates the work that a new sequence brings, on which its place among the waiting ones depends.
   void note_arrival(Sequence& sequence);
-  // Ends sequences past their timeout, and sequences past their deadline that have not been in a batch.
+  // Ends sequences past their timeout, and sequences past their deadline that have not been in a batch. Gives up reads of
+  // shared states that take too long.
   void expire(TimePoint now);
   // Places the sequences that are next. Order: urgent ones first; among those, swapped-out ones before new ones; then the
   // client for which the least work was done; then the one that has waited the longest for its size (highest response ratio
@@ -64,6 +65,7 @@ class Admission {
   // The waiting sequences in the order in which they are to be placed.
   [[nodiscard]] std::vector<std::pair<Order, Sequence*>> sorted_queue(TimePoint now) const;
   void begin_fetch(Sequence& sequence, const PrefixHit& hit);
+  void end_fetch(Sequence& sequence, FetchReport report);
   void fail_waiting(Sequence& sequence, std::int64_t position);
   void report_positions(TimePoint now);
   void report_position(Sequence& sequence, std::int64_t position);

@@ -67,15 +67,27 @@ bool BatchRunner::run_decode_group(std::span<sched::PlanRow> rows) {
 bool BatchRunner::run_decode_call(std::span<const sched::PlanRow> rows) {
   if (!run_call(rows, false)) return false;
   const TimePoint now = parts_.clock.now();
+  choose_ahead(rows);
   std::int32_t row = 0;
   for (const sched::PlanRow& planned : rows) {
     speculation_.verify(sequence_of(planned), row, planned.tokens_count, now);
     row += planned.tokens_count;
   }
+  sampler_.forget_chosen();
   const TimePoint ended = parts_.clock.now();
   parts_.stats.sampling.record_ms(to_ms(ended - now));
   record_span(kSampleSpan, now, ended, {static_cast<std::int64_t>(rows.size())});
   return true;
+}
+
+// A row with draft tokens depends on the one before it.
+void BatchRunner::choose_ahead(std::span<const sched::PlanRow> rows) {
+  row_owners_.clear();
+  for (const sched::PlanRow& row : rows) {
+    row_owners_.resize(row_owners_.size() + static_cast<std::size_t>(row.tokens_count));
+    if (row.tokens_count == 1) row_owners_.back() = &sequence_of(row);
+  }
+  sampler_.choose_ahead(row_owners_);
 }
 
 void BatchRunner::run_prefill(std::span<const sched::PlanRow> rows) {

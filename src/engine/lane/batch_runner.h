@@ -49,6 +49,7 @@ class BatchRunner {
   [[nodiscard]] bool run_call(std::span<const sched::PlanRow> rows, bool is_prefill);
   [[nodiscard]] sched::StepShape append_rows(std::span<const sched::PlanRow> rows, bool is_prefill);
   void append_padding(sched::StepShape& shape);
+  void choose_ahead(std::span<const sched::PlanRow> rows);
   void drop_padding(std::size_t useful);
   void run_one_by_one(std::span<const sched::PlanRow> rows, const Error& first_error);
   [[nodiscard]] std::size_t put_lone_rows_last(std::span<sched::PlanRow> rows) const;
@@ -63,6 +64,7 @@ class BatchRunner {
   ReplySampler& sampler_;
   Speculation& speculation_;
   CellTidier& tidier_;
+  std::vector<Sequence*> row_owners_;     // The sequences whose tokens are chosen from a row; null: several rows are tried.
   std::vector<llm::BatchRow> rows_;       // The rows of the call.
   std::vector<RequestId> interruptible_;  // The requests whose prompts the call computes.
 };

@@ -51,6 +51,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       shifter_(parts_, ends_),
       sampler_(parts_, calls_, ends_, shifter_, targets_),
       preemption_(parts_, eviction_, reuse_check_, ends_, sampler_),
+      prefix_copy_(parts_, calls_, reuse_check_),
       finder_(parts_, reuse_check_),
       placement_(parts_, eviction_, reuse_check_),
       admission_(parts_, eviction_, ends_, preemption_, shifter_, finder_, placement_),
@@ -96,6 +97,7 @@ void Lane::cancel_all() {
     if (!sequence->is_finished()) ends_.finish(*sequence, FinishReason::cancelled);
   }
   eviction_.give_up_store();
+  prefix_copy_.give_up();
   eviction_.store_all();
   (void)end_step(true, kNever);
 }
@@ -130,7 +132,8 @@ StepOutcome Lane::tick() {
   admission_.admit(clock_.now());
   shifter_.shorten_running();
   images_.prepare();
-  const bool has_tidied = tidier_.advance();
+  const bool has_copied = prefix_copy_.advance();
+  const bool has_tidied = tidier_.advance() || has_copied;
   planner_.build_views(clock_.now());
   offload_.offload_long_prompts();
   const bool has_moved = moves_.advance();
@@ -164,6 +167,7 @@ StepOutcome Lane::end_lost() {
     });
   }
   eviction_.give_up_store();
+  prefix_copy_.give_up();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!slots_[i].is_empty()) slots_.clear(i);
   }
@@ -173,11 +177,9 @@ StepOutcome Lane::end_lost() {
 
 // False: there is work, of this worker or of another one, or nothing to warm up.
 bool Lane::warm() {
-  if (!sequences_.is_empty() || cores_.others_compute()) {
-    warm_up_.interrupt();
-    return false;
-  }
-  if (!warm_up_.is_wanted()) return false;
+  const bool is_idle = sequences_.is_empty() && !cores_.others_compute();
+  if (!is_idle) warm_up_.interrupt();
+  if (is_idle ? !warm_up_.is_wanted() : !warm_up_.holds_requests()) return false;
   warm_up_.advance();
   if (calls_.take_unsound()) preemption_.clear_context();
   return true;
@@ -202,6 +204,7 @@ TimePoint Lane::next_wake() const {
   for (const SequencePtr& sequence : sequences_) {
     wake = std::min(wake, sequence->job.timeout);
     if (!sequence->in_batch) wake = std::min(wake, sequence->job.deadline);
+    if (sequence->is_fetching()) wake = std::min(wake, sequence->resume.read_until);
   }
   return wake;
 }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -36,6 +37,7 @@
 #include "engine/lane/preemption.h"
 #include "engine/lane/prefill_lane.h"
 #include "engine/lane/prefill_offload.h"
+#include "engine/lane/prefix_copy.h"
 #include "engine/lane/prefix_finder.h"
 #include "engine/lane/reply_sampler.h"
 #include "engine/lane/reuse_check.h"
@@ -92,9 +94,10 @@ class Lane {
   [[nodiscard]] const LaneStats& stats() const { return *stats_; }
   [[nodiscard]] LaneStats& stats() { return *stats_; }
   [[nodiscard]] const llm::ContextShape& shape() const { return context_->shape(); }
-  [[nodiscard]] const std::string& state_identity() const { return context_->state_identity(); }
 
-  // The family of the lane's states without adapters in the store; 0: there is no store. Any thread.
+  // --- Any thread.
+  [[nodiscard]] const std::string& state_identity() const { return context_->state_identity(); }
+  // The family of the lane's states without adapters in the store; 0: there is no store.
   [[nodiscard]] kv::FamilyId family() const { return families_.base(); }
 
   // --- Owner thread, for tests.
@@ -113,6 +116,7 @@ class Lane {
   void run(const ForgetCommand& command);
   void run(SaveCommand& command);
   void run(CopyCommand& command);
+  void run(CopyPrefixCommand& command) { prefix_copy_.begin(std::move(command)); }
   void run(PrefillReport& report);
   void run(FetchReport& report);
   void run(const EncodedReport& report) { images_.accept_encoded(report); }
@@ -149,6 +153,7 @@ class Lane {
   ContextShifter shifter_;
   ReplySampler sampler_;
   Preemption preemption_;
+  PrefixCopy prefix_copy_;
   const PrefixFinder finder_;
   Placement placement_;
   Admission admission_;

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "base/move_only_function.h"
 #include "core/error.h"
@@ -11,7 +12,9 @@
 #include "engine/lane/generation_job.h"
 #include "engine/lane/prefill_lane.h"
 #include "kv/snapshot.h"
+#include "kv/state_owner.h"
 #include "kv/state_store.h"
+#include "llm/adapters.h"
 
 namespace uma::engine {
 
@@ -36,13 +39,21 @@ struct CopyCommand {
   SessionId session;
   MoveOnlyFunction<void()> then;
 };
+// Copies the KV of these tokens, which prompts in the lane begin with, to the store as a state of `owner`
+// (kv::prefix_owner()), if a slot has them and there is memory without evicting others; then calls `then`.
+struct CopyPrefixCommand {
+  kv::StateOwner owner;
+  std::vector<Token> tokens;
+  llm::AdapterSet adapters;
+  MoveOnlyFunction<void()> then;
+};
 // The stored state that a waiting request resumes from has been read, or reading has failed.
 struct FetchReport {
   RequestId id;
   kv::StateId state = 0;
   Expected<kv::SnapshotPtr> snapshot;
 };
-using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, SaveCommand, CopyCommand, PrefillReport,
-                                 FetchReport, EncodedReport>;
+using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, SaveCommand, CopyCommand, CopyPrefixCommand,
+                                 PrefillReport, FetchReport, EncodedReport>;
 
 }  // namespace uma::engine

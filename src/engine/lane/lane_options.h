@@ -27,9 +27,13 @@ struct LaneOptions {
   std::int32_t threads = 1;  // Compute threads of the worker.
   // Threads kept for decoding while the prefill lane computes; 0: the two lanes take turns.
   std::int32_t threads_beside_prefill = 0;
+  bool is_on_devices = false;         // The CPU computes no layer.
+  std::int32_t sampling_threads = 0;  // Choose tokens beside the lane's thread; 0: none.
+  // Of a call. To wake threads for fewer takes longer than to choose from them.
+  std::size_t sampling_logits_min = 1 << 17;
   double tick_ms = 30;        // Minimum time of a tick.
   double target_ttft_ms = 0;  // Default time to the first token; 0: none.
-  double target_tbt_ms = 0;   // Default time between tokens; 0: max(tick_ms, 3 * a decode call).
+  double target_tbt_ms = 0;   // Default time between tokens; 0: see LatencyTargets.
   sched::WeightBytes weights;
   double bmt_budget_gbps = 0;  // Memory traffic allowed, in 10^9 bytes a second; 0: no limit.
   sched::PolicyOptions policy;

@@ -18,9 +18,16 @@ class LatencyTargets {
   // Sets the number of decode calls of a tick, `count` >= 1: one for each set of adapters.
   void set_decode_calls(std::int32_t count) { decode_calls_ = count; }
   [[nodiscard]] std::int32_t decode_calls() const { return decode_calls_; }
+  // The target of streams whose requests name none: the larger of tick_ms and three decode calls; on devices also a decode
+  // call and an efficient chunk of a prompt, up to 100 ms (docs/decisions/0088).
   [[nodiscard]] double default_tbt_ms() const {
     if (options_.target_tbt_ms > 0) return options_.target_tbt_ms;
-    return std::max(options_.tick_ms, 3 * step_model_.decode_ms() * decode_calls_);
+    const double decode_ms = step_model_.decode_ms() * decode_calls_;
+    const double usual_ms = std::max(options_.tick_ms, 3 * decode_ms);
+    if (!options_.is_on_devices) return usual_ms;
+    // A device computes a few rows of a prompt in hardly less time than some hundred.
+    constexpr double kEfficientMaxMs = 100;
+    return std::max(usual_ms, std::min(decode_ms + step_model_.efficient_prefill_ms(), kEfficientMaxMs));
   }
   // The target between two tokens of the sequence.
   [[nodiscard]] double tbt_ms(const Sequence& sequence) const {

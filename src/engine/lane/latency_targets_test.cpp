@@ -31,6 +31,34 @@ TEST(LatencyTargets, WithoutASettingATickIsAsLongAsThreeDecodes) {
   EXPECT_EQ(targets.default_tbt_ms(), 40);
 }
 
+TEST(LatencyTargets, OnADeviceATickHasRoomForAnEfficientChunk) {
+  LaneOptions options;
+  options.tick_ms = 30;
+  sched::StepModel model;
+  const LatencyTargets targets(options, model);
+  sched::StepShape decode;
+  decode.add_decode(10);
+  // The times of an 8 B model in Q4_0 on a large GPU.
+  const auto chunk = [](std::int32_t rows) {
+    sched::StepShape shape;
+    shape.add_chunk(rows, 0);
+    return shape;
+  };
+  for (int i = 0; i < 10; ++i) {
+    model.observe(decode, 4);
+    model.observe(chunk(64), 24);
+    model.observe(chunk(512), 57);
+  }
+  EXPECT_EQ(targets.default_tbt_ms(), 30);
+  options.is_on_devices = true;
+  EXPECT_GT(targets.default_tbt_ms(), 4 + 2 * 19);
+  EXPECT_LT(targets.default_tbt_ms(), 4 + 2.5 * 19);
+  for (int i = 0; i < 100; ++i) model.observe(chunk(64), 240);
+  EXPECT_EQ(targets.default_tbt_ms(), 100) << "streams do not stand still for longer";
+  options.target_tbt_ms = 20;
+  EXPECT_EQ(targets.default_tbt_ms(), 20) << "a setting counts";
+}
+
 TEST(LatencyTargets, AClientGetsShorterPausesThanTheDefaultByHalfAtMost) {
   LaneOptions options;
   options.target_tbt_ms = 40;

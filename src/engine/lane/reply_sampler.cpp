@@ -9,6 +9,42 @@
 
 namespace uma::engine {
 
+bool ReplySampler::can_choose_ahead(const Sequence& sequence) const {
+  return sequence.is_running() && sequence.sampler.constraint() == nullptr && !sequence.reply.wants_logprobs() &&
+         !sequence.reply.may_force_tokens();
+}
+
+void ReplySampler::choose_ahead(std::span<Sequence* const> sequences) {
+  chosen_.clear();
+  if (!team_.has_threads() || parts_.options.on_logits) return;
+  chosen_.resize(sequences.size());
+  std::size_t logits_count = 0;
+  for (std::size_t row = 0; row < sequences.size(); ++row) {
+    if (sequences[row] == nullptr || !can_choose_ahead(*sequences[row])) continue;
+    const std::span<float> logits = parts_.context.logits(static_cast<std::int32_t>(row));
+    if (logits.empty()) continue;
+    logits_count += logits.size();
+    chosen_[row].sequence = sequences[row];
+    chosen_[row].logits = logits;
+  }
+  if (logits_count < parts_.options.sampling_logits_min) return chosen_.clear();
+  team_.run(chosen_.size(), [this](std::size_t row) {
+    Chosen& chosen = chosen_[row];
+    if (chosen.sequence == nullptr) return;
+    try {
+      chosen.is_sound = llm::are_sound(chosen.logits);
+      if (chosen.is_sound) chosen.token = chosen.sequence->sampler.sample(chosen.logits);
+    } catch (...) {
+      chosen.thrown = std::current_exception();
+    }
+  });
+}
+
+const ReplySampler::Chosen* ReplySampler::chosen(const Sequence& sequence, std::int32_t row) const {
+  const auto index = static_cast<std::size_t>(row);
+  return index < chosen_.size() && chosen_[index].sequence == &sequence ? &chosen_[index] : nullptr;
+}
+
 void ReplySampler::sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::int32_t drawn) {
   const std::span<float> logits = parts_.context.logits(row);
   if (logits.empty()) {
@@ -18,14 +54,18 @@ void ReplySampler::sample_row(Sequence& sequence, std::int32_t row, TimePoint no
     ends_.finish(sequence, FinishReason::error, error);
     return;
   }
-  if (!llm::are_sound(logits)) {
+  const Chosen* const ahead = chosen(sequence, row);
+  if (ahead != nullptr ? !ahead->is_sound && !ahead->thrown : !llm::are_sound(logits)) {
     sequence.is_unsound = true;
     return calls_.set_unsound();
   }
   sequence.is_recomputing = false;
   parts_.stats.logits_rows_total.add();
   if (parts_.options.on_logits) parts_.options.on_logits(sequence.job.id, logits);
-  ends_.contain(sequence, [&] { push_token(sequence, choose_token(sequence, logits, drawn), now); });
+  ends_.contain(sequence, [&] {
+    if (ahead != nullptr && ahead->thrown) std::rethrow_exception(ahead->thrown);
+    push_token(sequence, ahead != nullptr ? ahead->token : choose_token(sequence, logits, drawn), now);
+  });
 }
 
 void ReplySampler::sample_first(Sequence& sequence, std::span<float> logits) {

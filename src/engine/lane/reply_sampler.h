@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "engine/lane/context_shifter.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/latency_targets.h"
+#include "engine/lane/sampling_team.h"
 #include "engine/lane/sequence_ends.h"
 
 namespace uma::engine {
@@ -19,7 +21,17 @@ class ReplySampler {
  public:
   ReplySampler(const LaneParts& parts, ContextCalls& calls, SequenceEnds& ends, ContextShifter& shifter,
                const LatencyTargets& targets)
-      : parts_(parts), calls_(calls), ends_(ends), shifter_(shifter), targets_(targets) {}
+      : parts_(parts),
+        calls_(calls),
+        ends_(ends),
+        shifter_(shifter),
+        targets_(targets),
+        team_(parts.options.sampling_threads) {}
+
+  // Chooses the token of row i of the last call for sequences[i], with several threads, where that is worth it. sample_row()
+  // then takes these tokens. They are forgotten by forget_chosen(). Null: the row is left out.
+  void choose_ahead(std::span<Sequence* const> sequences);
+  void forget_chosen() { chosen_.clear(); }
 
   // Samples the sequence's next token from a row of the last call. `drawn`: the draft token of this row that the draft model
   // has drawn at random; negative: there is none.
@@ -28,6 +40,19 @@ class ReplySampler {
   void sample_first(Sequence& sequence, std::span<float> logits);
 
  private:
+  // The choice from a row before its turn.
+  struct Chosen {
+    Sequence* sequence = nullptr;  // Null: there is none.
+    std::span<float> logits;
+    bool is_sound = false;
+    Token token = kNoToken;
+    std::exception_ptr thrown;
+  };
+
+  // Whether the choice depends on nothing but the sequence's sampler and the logits.
+  [[nodiscard]] bool can_choose_ahead(const Sequence& sequence) const;
+  // The choice ahead from this row; null: there is none.
+  [[nodiscard]] const Chosen* chosen(const Sequence& sequence, std::int32_t row) const;
   [[nodiscard]] Token choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn);
   void push_token(Sequence& sequence, Token token, TimePoint now);
   // Charges the reply's log probabilities, which may be a hundred times as large as its text.
@@ -40,6 +65,8 @@ class ReplySampler {
   SequenceEnds& ends_;
   ContextShifter& shifter_;
   const LatencyTargets& targets_;
+  SamplingTeam team_;
+  std::vector<Chosen> chosen_;     // By row.
   std::vector<float> raw_logits_;  // A copy of the row before sampling, for log probabilities.
 };
 

@@ -62,6 +62,49 @@ TEST_F(ReplySamplerTest, TellsHowLikelyTheTokensWereAndSamplesTheSame) {
   }
 }
 
+TEST_F(ReplySamplerTest, SeveralThreadsChooseTheTokensThatOneChooses) {
+  constexpr std::uint64_t kJobs = 6;
+  const auto run_with = [&](std::int32_t threads) {
+    LaneOptions options;
+    options.sampling_threads = threads;
+    options.sampling_logits_min = 0;
+    make({.sequences = 8}, options);
+    for (std::uint64_t id = 1; id <= kJobs; ++id) {
+      GenerationJob made = job(id, "once upon a time " + std::to_string(id), 40);
+      made.sampling.temperature = id == 1 ? 0 : 0.9;
+      made.sampling.repeat_penalty = id == 2 ? 1.5 : 1;
+      made.seed = id;
+      if (id == 3) made.reply.logprobs = 2;
+      post(std::move(made));
+    }
+    run();
+    std::vector<std::vector<Token>> tokens;
+    for (std::uint64_t id = 1; id <= kJobs; ++id) tokens.push_back(sinks_[id]->tokens);
+    return tokens;
+  };
+  const auto by_one = run_with(0);
+  EXPECT_EQ(by_one, run_with(3));
+  EXPECT_NE(by_one[3], by_one[4]);
+  EXPECT_GE(by_one[1].size(), 2U);
+}
+
+TEST_F(ReplySamplerTest, SeveralThreadsFindLogitsThatAreNotFinite) {
+  LaneOptions options;
+  options.sampling_threads = 2;
+  options.sampling_logits_min = 0;
+  make({}, options);
+  int calls = 0;
+  context_->fault = [&](std::span<const llm::BatchRow> rows) {
+    return rows.size() == 2 && ++calls == 3 ? FakeFault::not_finite : FakeFault::none;
+  };
+  post(job(1, "once upon"));
+  post(job(2, "a time"));
+  run();
+  EXPECT_GE(calls, 3);
+  EXPECT_EQ(sinks_[1]->tokens, expected("once upon"));
+  EXPECT_EQ(sinks_[2]->tokens, expected("a time"));
+}
+
 TEST_F(ReplySamplerTest, DoesNotTellHowLikelyTheTokensOfAStopStringWere) {
   make({});
   const std::vector<Token> all = expected("once upon", 8);

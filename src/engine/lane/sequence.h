@@ -74,12 +74,13 @@ struct Draft {
 // read for it.
 struct ResumePoint {
   kv::SnapshotPtr snapshot;
-  kv::StateId id = 0;         // Its id in the store; 0: it is not stored.
-  Tier tier = Tier::cold;     // From where it was read.
-  bool is_own = false;        // It is the session's own state, not one with a common prefix.
-  bool is_refused = false;    // A stored state could not be used, so the tokens are computed.
-  double read_ms = 0;         // Time of reading it.
-  TimePoint reading_since{};  // Set while it is being read; the sequence is not placed meanwhile.
+  kv::StateId id = 0;             // Its id in the store; 0: it is not stored.
+  Tier tier = Tier::cold;         // From where it was read.
+  bool is_own = false;            // It is the session's own state, not one with a common prefix.
+  bool is_refused = false;        // A stored state could not be used, so the tokens are computed.
+  double read_ms = 0;             // Time of reading it.
+  TimePoint reading_since{};      // Set while it is being read; the sequence is not placed meanwhile.
+  TimePoint read_until = kNever;  // When the read is given up.
 };
 
 struct SequenceTimes {

@@ -143,6 +143,13 @@ bool SlotEviction::begin_store(std::size_t index) {
 }
 
 void SlotEviction::begin_copy(std::size_t index, MoveOnlyFunction<void()> then) {
+  if (storing_ && storing_->slot == index && storing_->then) {
+    storing_->then = [first = std::move(storing_->then), second = std::move(then)]() mutable {
+      run_noting(first);
+      second();
+    };
+    return;
+  }
   if (parts_.options.store == nullptr || !is_worth_storing(parts_.slots[index]) || !begin_saving(index)) return then();
   storing_->then = std::move(then);
 }

@@ -38,7 +38,7 @@ class SlotEviction {
   // Begins to store the state of an idle slot piece by piece. False: memory or the store have no place for it now.
   [[nodiscard]] bool begin_store(std::size_t index);
   // Begins to copy the state of an idle slot to the store piece by piece, and calls `then` when that has ended, in whatever
-  // way.
+  // way. A copy in progress of the same slot goes on for both.
   void begin_copy(std::size_t index, MoveOnlyFunction<void()> then);
   [[nodiscard]] bool is_storing() const { return storing_.has_value(); }
   // Saves at least one piece. After the last one the slot is freed, unless it is a copy. Gives up if the slot was used

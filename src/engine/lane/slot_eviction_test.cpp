@@ -152,6 +152,20 @@ TEST_F(SlotEvictionTest, ACopyOfAnIdleConversationIsStoredAndTheConversationStay
   EXPECT_EQ(lane_->stats().idle_stored_total.value(), 0u);
 }
 
+TEST_F(SlotEvictionTest, ACopyThatIsAskedForTwiceIsMadeOnce) {
+  make_with_store({.cells = 256, .sequences = 2});
+  ask(1, kPrompt, "s");
+  int called_count = 0;
+  for (int i = 0; i < 2; ++i) {
+    lane_->post(CopyCommand{SessionId{"s"}, [&] {
+                              EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::warm);
+                              ++called_count;
+                            }});
+  }
+  run();
+  EXPECT_EQ(called_count, 2);
+}
+
 TEST_F(SlotEvictionTest, ACopyOfAConversationInUseIsGivenUp) {
   make_with_store({.cells = 256, .sequences = 2});
   ask(1, kPrompt, "s");

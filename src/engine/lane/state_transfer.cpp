@@ -21,10 +21,10 @@ std::size_t piece_bytes(const llm::ContextShape& shape, std::int32_t tokens) {
   return static_cast<std::size_t>(tokens) * (shape.kv_bytes_per_token + kPerCell) + kFixed;
 }
 
-// The end of a piece that begins at `begin` and has `step` tokens if possible: an image that cannot be divided is in the next
-// piece, or is a piece of its own.
-std::int32_t piece_end(llm::Context& context, std::int32_t sequence, std::int32_t begin, std::int32_t step) {
-  const std::int32_t length = context.sequence_length(sequence);
+// The end of a piece that begins at `begin` and has `step` tokens if possible, of a sequence that is saved up to `length`: an
+// image that cannot be divided is in the next piece, or is a piece of its own.
+std::int32_t piece_end(llm::Context& context, std::int32_t sequence, std::int32_t begin, std::int32_t step,
+                       std::int32_t length) {
   const std::int32_t wanted = std::min(length, begin + step);
   std::int32_t end = wanted;
   while (end > begin && !context.can_truncate(sequence, end)) --end;
@@ -71,10 +71,12 @@ SequenceSave::SequenceSave(const llm::Context& context, std::span<const Token> t
 
 Expected<std::size_t> SequenceSave::save_piece(llm::Context& context, std::int32_t sequence, kv::BytePool& pool) {
   const auto length = static_cast<std::int32_t>(snapshot_.tokens.size());
-  UMA_CHECK(!is_complete() && context.sequence_length(sequence) == length);
+  const bool knows_pieces = context.shape().knows_pieces();
+  const std::int32_t cached = context.sequence_length(sequence);
+  UMA_CHECK(!is_complete() && (knows_pieces ? cached >= length : cached == length));
   const std::int32_t begin = snapshot_.pieces.empty() ? 0 : snapshot_.pieces.back().end;
   const std::int32_t end =
-      context.shape().knows_pieces() ? piece_end(context, sequence, begin, piece_tokens(context.shape(), length)) : length;
+      knows_pieces ? piece_end(context, sequence, begin, piece_tokens(context.shape(), length), length) : length;
   const std::size_t bytes = context.shape().can_truncate ? piece_bytes(context.shape(), end - begin)
                                                          : static_cast<std::size_t>(context.state_bytes(sequence));
   kv::SnapshotPiece& piece = snapshot_.pieces.emplace_back(begin, end, pool.take(bytes));

@@ -17,8 +17,8 @@ namespace uma::engine {
 // and must not change before the last piece is saved.
 class SequenceSave {
  public:
-  // `tokens`: exactly those that the sequence's cache holds, at least one. `adapters`: those that it was computed with.
-  // `reservation` covers the memory.
+  // `tokens`: exactly those that the sequence's cache holds, at least one; in a context that knows pieces, the first of them
+  // are enough, which do not end within an image. `adapters`: those that it was computed with. `reservation` covers the memory.
   SequenceSave(const llm::Context& context, std::span<const Token> tokens, const llm::AdapterSet& adapters,
                ByteBudget::Share reservation);
   // Goes on behind the pieces that `begun` has of the first tokens; its reservation covers the whole.

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::int32_t kMeasuredRounds = 3;
 constexpr std::size_t kCellsMax = 1024;
+constexpr double kLargeMaxMs = 500;  // Of a large prompt, by the time of a small one.
+constexpr double kShortMs = 250;     // Of a call on a device for which a request waits.
 // Beside programs that use more cores, threads wait for each other, and the times do not hold for a quiet machine.
 constexpr double kOthersMax = 0.3;
 constexpr Duration kLoadTime = std::chrono::milliseconds(100);  // Shorter times do not show it (CpuLoad).
@@ -25,10 +27,19 @@ constexpr TraceKind kWarmUpSpan{.name = "warm up", .numbers = {"rows"}};
 WarmUp::WarmUp(const LaneParts& parts, ContextCalls& calls) : parts_(parts), calls_(calls) {
   const llm::ContextShape& shape = parts.shape();
   if (!parts.options.warms_up) return;
+  holds_requests_ = parts.options.is_on_devices;
   const std::int32_t prompt = std::min({sched::kFastChunk, shape.batch_rows_max, shape.sequence_cells_max});
   steps_.push_back({.is_first = true});
-  steps_.push_back({.rows = prompt, .is_first = true});
-  steps_.push_back({.rows = prompt});
+  const auto compute_prompt = [&](std::int32_t rows) {
+    steps_.push_back({.rows = rows, .is_first = true});
+    steps_.push_back({.rows = rows});
+  };
+  compute_prompt(prompt);
+  if (parts.options.is_on_devices) {
+    // Two sizes show which part of a call does not depend on its rows.
+    compute_prompt(std::min({shape.ubatch_rows_max, shape.batch_rows_max, shape.sequence_cells_max}));
+    steps_.push_back({.rows = prompt});
+  }
   for (std::int32_t width = 1; width <= std::min(shape.sequences, shape.logits_rows_max); ++width) {
     steps_.push_back({.sequences = width});
   }
@@ -98,6 +109,7 @@ void WarmUp::advance() {
     if (parts_.options.others_busy_while_measured) (void)parts_.options.others_busy_while_measured();
   }
   const Step step = steps_[next_++];
+  if (step.rows > sched::kFastChunk && parts_.step_model.prefill_ms(step.rows, 0) > kLargeMaxMs) return;
   const std::int32_t first = step.is_measured ? *room() : 0;
   const Token token = parts_.vocab.bos().value_or(0);
   rows_.clear();
@@ -111,10 +123,14 @@ void WarmUp::advance() {
     }
     step.rows == 1 ? shape.add_decode(0) : shape.add_chunk(step.rows, 0);
   }
-  const auto status = calls_.run(false, {}, std::span(&kId, 1),
-                                 [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
+  const std::span<const RequestId> interruptible(&kId, holds_requests_ ? 0 : 1);
+  const auto status =
+      calls_.run(false, {}, interruptible, [&](llm::CallMonitor* monitor) { return parts_.context.decode(rows_, monitor); });
   const bool is_complete = status && *status == llm::DecodeStatus::done;
-  if (is_complete && !step.is_first && !step.is_measured) parts_.step_model.observe(shape, calls_.last().ms());
+  if (is_complete && !step.is_first && !step.is_measured) {
+    parts_.step_model.observe(shape, calls_.last().ms());
+    holds_requests_ = holds_requests_ && calls_.last().ms() <= kShortMs;
+  }
   const bool is_sound = is_complete && llm::are_sound(parts_.context.logits(static_cast<std::int32_t>(rows_.size()) - 1));
   for (std::int32_t sequence = first; sequence < first + step.sequences; ++sequence) (void)parts_.context.truncate(sequence, 0);
   if (is_complete && !is_sound) calls_.set_unsound();

@@ -27,12 +27,18 @@ class WarmUp {
 
   WarmUp(const LaneParts& parts, ContextCalls& calls);
 
-  // Whether there is a call to run now. Requires: the lane has no sequence.
+  // Whether there is a call to run now. Requires: no sequence has a slot.
   [[nodiscard]] bool is_wanted() const { return next_ < warming_ || (next_ < steps_.size() && room()); }
+  // Whether it is wanted even if requests wait.
+  [[nodiscard]] bool holds_requests() const { return holds_requests_ && next_ < warming_; }
   // Runs the next call and empties the context's cells again, or finds what it would measure. Requires: is_wanted().
   void advance();
-  // A request has come, or others compute: only the measurement is left.
-  void interrupt() { next_ = std::max(next_, warming_); }
+  // A request has come, or others compute: only the measurement is left. On a device that computes calls in a short time, the
+  // first requests wait for the whole warm-up: a driver compiles programs for shapes of calls when they come first, which can
+  // take seconds, and streams would stand still meanwhile.
+  void interrupt() {
+    if (!holds_requests_) next_ = std::max(next_, warming_);
+  }
 
  private:
   // Rows of a call: so many of each of the first `sequences` sequences.
@@ -55,6 +61,7 @@ class WarmUp {
   std::vector<Step> steps_;
   std::size_t warming_ = 0;  // The steps before the measurement.
   std::size_t next_ = 0;
+  bool holds_requests_ = false;
   std::int32_t measured_threads_ = 0;
   TimePoint measured_since_{};
   sched::WidthTimes width_ms_{};  // The least times so far; 0: none.

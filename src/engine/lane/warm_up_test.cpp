@@ -58,6 +58,31 @@ TEST_F(WarmUps, ALaneComputesEveryWidthBeforeItsFirstRequest) {
   EXPECT_FALSE(lane_->step().did_work);
 }
 
+TEST_F(WarmUps, OnADeviceTheFirstRequestWaitsForAllShapesOfCalls) {
+  LaneOptions options;
+  options.warms_up = true;
+  options.is_on_devices = true;
+  make({.sequences = 3, .batch_rows_max = 256}, std::move(options));
+  post(job(1, "a question", 2));
+  for (int i = 0; i < 9; ++i) step();
+  EXPECT_EQ(calls(), 9U) << "one row, five prompts, and one row of one, two and three sequences";
+  EXPECT_EQ(context_->sequence_length(0), 0);
+  run();
+  EXPECT_EQ(results_.at(1).generated, expected("a question", 2));
+}
+
+TEST_F(WarmUps, OnASlowDeviceTheFirstRequestDoesNotWait) {
+  LaneOptions options;
+  options.warms_up = true;
+  options.is_on_devices = true;
+  make({.sequences = 3, .batch_rows_max = 256, .decode_cost = std::chrono::seconds(1)}, std::move(options));
+  for (int i = 0; i < 3; ++i) step();
+  post(job(1, "a question", 2));
+  run();
+  EXPECT_EQ(results_.at(1).generated, expected("a question", 2));
+  EXPECT_EQ(calls(), 5U) << "three to warm up, the prompt and a token";
+}
+
 TEST_F(WarmUps, ThenItMeasuresEveryWidth) {
   make_warm(nullptr, kManySequences);
   run();

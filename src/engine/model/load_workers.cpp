@@ -65,8 +65,11 @@ void add_context(const auto& shape, LoadedWorkers& loaded) {
 }
 
 // The CPU only looks up the tokens' embeddings and samples: the worker's thread does that, and sleeps while a device computes.
+// Other threads help it with sampling.
 void use_one_thread(llm::ContextOptions& options, LoadedWorkers& loaded) {
+  constexpr std::int32_t kSamplingThreadsMax = 7;  // Memory has no more bandwidth for more.
   options.threads = options.threads_batch = 1;
+  loaded.sampling_threads = std::clamp(loaded.threads - 1, 0, kSamplingThreadsMax);
   loaded.threads = 1;
   loaded.threads_beside_prefill = 0;
 }

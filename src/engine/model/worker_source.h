@@ -49,6 +49,7 @@ struct LoadedWorkers {
   llm::DeviceBytes contexts_on_devices{};    // Part of context_bytes.
   std::int32_t copies = 1;   // Copies of the weights in memory: one, or one for each worker, kept alive by its contexts.
   std::int32_t threads = 1;  // Compute threads of each worker.
+  std::int32_t sampling_threads = 0;        // LaneOptions has the details.
   std::int32_t threads_beside_prefill = 0;  // Threads kept for streams while prompts are computed; 0: the two lanes take turns.
   std::shared_ptr<KeptWidths> widths{};     // Shared by the model's lanes (LaneOptions::widths).
 };

@@ -113,7 +113,7 @@ EosEvent not_stored(const GenerationResult& result, const Error& error, std::str
   EosEvent eos;
   if (const auto* ended = std::get_if<EosEvent>(&result.terminal)) eos = *ended;
   eos.reason = FinishReason::error;
-  eos.error = Error{error.code, std::format("{}: {}", what, error.message), "", error.may_be_stored};
+  eos.error = Error{error.code, std::format("{}: {}", what, error.message)};
   return eos;
 }
 
@@ -326,6 +326,7 @@ Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateR
   if (!runs) co_return runs.error();
   if (auto may = charge(request, prepared->grammars, prompt.size(), options.sampling); !may) co_return may.error();
   if (has_messages) options = chat_options(*served.model, std::move(options));
+  auto head = co_await parts_.prefixes.look_up(prepared->record, TenantId{request.flow.tenant}, served, request.adapters);
   const auto next_job = [&](const InFlight& each) {
     GenerationJob job = make_job(each, prepared->grammars, options, prompt);
     job.images = *runs;
@@ -345,12 +346,13 @@ Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateR
     if (!started) parts_.in_flight.abort(each, {.reason = FinishReason::error, .error = started.error()});
   }
   Lane& lane = *served.lanes[parts_.access.least_loaded_lane(served)];
-  co_return co_await reply_one_shot(request, std::move(first), lane, std::move(images));
+  co_return co_await reply_one_shot(request, std::move(first), lane, std::move(images), std::move(head));
 }
 
 // `images` stay held until the reply has ended.
-Task<Expected<Unit>> Generations::reply_one_shot(InFlight& request, GenerationJob job, Lane& lane, ImagesPtr /*images*/) {
-  const GenerationResult result = co_await run_in_lane(request, std::move(job), lane);
+Task<Expected<Unit>> Generations::reply_one_shot(InFlight& request, GenerationJob job, Lane& lane, ImagesPtr /*images*/,
+                                                 std::optional<PromptHead> head) {
+  const GenerationResult result = co_await run_in_lane(request, std::move(job), lane, std::move(head));
   end(request, result.terminal);
   co_return Unit{};
 }
@@ -364,6 +366,7 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   if (!prepared) co_return prepared.error();
   // States that another daemon has stored are found by the lane like those of this one.
   for (const SessionId& session : {place->record->id, place->record->parent}) co_await parts_.exchange.wait_for(session);
+  auto head = co_await parts_.prefixes.look_up(prepared->record, tenant, *request.lease, request.adapters);
   kv::RecordPtr next = prepared->record;
   const bool has_lost_turns = next->turns.size() < place->record->turns.size();
   if (call.response && has_lost_turns && !place->lock.is_empty() && place->record->is_of_responses) {
@@ -400,7 +403,7 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   } else {
     place->lock.release();
   }
-  GenerationResult result = co_await run_in_lane(request, std::move(*job), *served.lanes[session.lane]);
+  GenerationResult result = co_await run_in_lane(request, std::move(*job), *served.lanes[session.lane], std::move(head));
   const auto saved = saving ? co_await std::move(*saving) : Expected<Unit>();
   if (!saved) co_return saved.error();  // The client has got no event of the reply.
   if (held.sink() && !held.sink()->keeps_up()) set_slow_consumer(result.terminal);
@@ -414,8 +417,9 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
                          : Expected<Unit>(std::unexpected(lock.error()));
   run.end();
   if (!done) {
-    const std::string_view rest = call.response ? "the reply could not be stored and is lost"
-                                                : "the reply could not be stored and its input is pending again";
+    const std::string_view rest = done.error().code == ErrorCode::outcome_unknown ? "the reply may not be stored"
+                                  : call.response                                 ? "the reply could not be stored and is lost"
+                                                  : "the reply could not be stored and its input is pending again";
     result.terminal = not_stored(result, done.error(), rest);
   }
   end(request, result.terminal);
@@ -600,8 +604,9 @@ void Generations::read_reply(const ServedModel& served, GenerationJob& job, cons
   }
 }
 
-// Runs the job in the lane and waits for its result, which comes in any case.
-Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob job, Lane& lane) {
+// Runs the job in the lane and waits for its result, which comes in any case. `head` is that of its prompt.
+Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob job, Lane& lane,
+                                                std::optional<PromptHead> head) {
   const auto has_queue = [](const Lane* each) { return each->stats().queue_depth.value() > 0; };
   if (std::ranges::all_of(request.lease->lanes, has_queue)) source_.report_backlog(request.lease->name);
   (void)job.sink->deliver(PromptReadyEvent{.prompt_tokens = static_cast<std::int32_t>(job.tokens.size())});
@@ -612,6 +617,7 @@ Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob
     parts_.in_flight.set_in_lane(request, lane);
   });
   UMA_CHECK(result);
+  if (head && !result->generated.empty()) parts_.prefixes.note_computed(std::move(*head), &lane);
   co_return std::move(*result);
 }
 

@@ -57,7 +57,8 @@ class Generations {
   [[nodiscard]] Expected<std::string> model_of(const TenantId& tenant, const GenerateRequest& call) const;
 
   [[nodiscard]] Task<Expected<Unit>> generate_one_shot(InFlight& request, GenerateRequest call, ImagesPtr images);
-  [[nodiscard]] Task<Expected<Unit>> reply_one_shot(InFlight& request, GenerationJob job, Lane& lane, ImagesPtr images);
+  [[nodiscard]] Task<Expected<Unit>> reply_one_shot(InFlight& request, GenerationJob job, Lane& lane, ImagesPtr images,
+                                                    std::optional<PromptHead> head = {});
   [[nodiscard]] Task<Expected<Unit>> generate_in_session(InFlight& request, TenantId tenant, GenerateRequest call);
   [[nodiscard]] Task<Expected<Prepared>> prepare(InFlight& request, const kv::RecordPtr& record, GenerateRequest& call);
   [[nodiscard]] Expected<Unit> check_start(const ServedModel& served, const ReplyPlace& place,
@@ -72,7 +73,8 @@ class Generations {
   [[nodiscard]] GenerationJob make_job(const InFlight& request, const ReplyGrammars& grammars, const GenerateOptions& options,
                                        std::vector<Token> tokens, Droppable droppable = {});
   void read_reply(const ServedModel& served, GenerationJob& job, const ChatOptions& chat, const ReplyGrammars& grammars);
-  [[nodiscard]] Task<GenerationResult> run_in_lane(InFlight& request, GenerationJob job, Lane& lane);
+  [[nodiscard]] Task<GenerationResult> run_in_lane(InFlight& request, GenerationJob job, Lane& lane,
+                                                   std::optional<PromptHead> head = {});
   void end(InFlight& request, const Event& terminal);
 
   const RouterParts parts_;

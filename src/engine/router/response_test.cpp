@@ -183,12 +183,12 @@ TEST_F(ResponsesTest, OneThatMayBeKeptSaysSo) {
   catalog_.is_unknown = true;
   const auto lost = respond(request("one"));
   ASSERT_TRUE(lost->eos().error);
-  EXPECT_TRUE(lost->eos().error->may_be_stored);
+  EXPECT_EQ(lost->eos().error->code, ErrorCode::outcome_unknown);
   catalog_.is_unknown = false;
   catalog_.is_full = true;
   const auto refused = respond(request("one"));
   ASSERT_TRUE(refused->eos().error);
-  EXPECT_FALSE(refused->eos().error->may_be_stored);
+  EXPECT_EQ(refused->eos().error->code, ErrorCode::io_failed);
 }
 
 TEST_F(ResponsesTest, OneThatCannotBeKeptHasNotHappened) {

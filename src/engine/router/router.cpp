@@ -21,6 +21,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
       images_(options_.fetcher, options_.on_images_free, options_.limits, tasks_),
       access_(source, store, models_, session_table_, in_flight_),
       exchange_(store, tasks_, access_, clock),
+      prefixes_(store, tasks_, models_, clock, options_.shares_prefixes),
       parts_{.limits = options_.limits,
              .clock = clock,
              .store = store,
@@ -31,7 +32,8 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
              .in_flight = in_flight_,
              .images = images_,
              .access = access_,
-             .exchange = exchange_},
+             .exchange = exchange_,
+             .prefixes = prefixes_},
       generations_(parts_, source, random_, requests_refused_),
       embeddings_(parts_, source, requests_refused_),
       pictures_(parts_, source, random_, requests_refused_),
@@ -58,7 +60,10 @@ SessionTableOptions Router::session_options() {
             if (session.lease != 0) store_.remove_shared(session.summary.tenant, session.summary.id);
           }};
   if (!options_.shares_states) return options;
-  options.on_taken = [this](const Session& session) { exchange_.on_taken(session); };
+  options.on_taken = [this](const Session& session) {
+    store_.take_back(session.summary.id);
+    exchange_.on_taken(session);
+  };
   options.on_given_up = [this](const Session& session) {
     exchange_.forget(session.summary.id);
     store_.let_go(session.summary.id);
@@ -86,6 +91,14 @@ std::unordered_set<SessionId> Router::session_ids() const {
   return ids;
 }
 
+std::unordered_set<SessionId> Router::owned_session_ids() const {
+  std::unordered_set<SessionId> ids;
+  session_table_.for_each([&](const Session& session) {
+    if (session.lease != 0) ids.insert(session.summary.id);
+  });
+  return ids;
+}
+
 bool Router::step() {
   inbox_->drain(taken_);
   const bool any = !taken_.empty();
@@ -95,6 +108,7 @@ bool Router::step() {
   run_noting([this] { session_table_.expire(); });
   run_noting([this] { session_table_.sync(); });
   run_noting([this] { exchange_.expire(); });
+  run_noting([this] { prefixes_.expire(); });
   if (on_all_ended_ && in_flight_.is_empty()) run_noting(std::exchange(on_all_ended_, nullptr));
   run_noting([this] { publish_activity(); });
   return any;
@@ -126,7 +140,7 @@ std::shared_ptr<const RouterActivity> Router::activity() {
 
 bool Router::wait() {
   return inbox_->wait_drain(taken_, std::min({in_flight_.next_expiry(), session_table_.next_expiry(),
-                                              session_table_.next_sync(), exchange_.next_expiry()}));
+                                              session_table_.next_sync(), exchange_.next_expiry(), prefixes_.next_expiry()}));
 }
 
 bool Router::cancel_session(const TenantId& tenant, const std::string& session) {

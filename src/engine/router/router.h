@@ -66,6 +66,8 @@ struct RouterOptions {
   ImageFetcher* fetcher = nullptr;          // Outlives the router; null: images are not fetched from URLs.
   OnImagesFree on_images_free = nullptr;
   bool shares_states = false;  // The store of states has a shared store.
+  // That store is for system prompts, too. Not for lanes in reproducible mode, which take no KV of other conversations.
+  bool shares_prefixes = false;
 };
 
 class Router {
@@ -79,6 +81,8 @@ class Router {
 
   // Before the first step: the sessions of the catalog, and the images that sessions use.
   [[nodiscard]] std::unordered_set<SessionId> session_ids() const;
+  // Those that belong to this daemon, if others share the catalog.
+  [[nodiscard]] std::unordered_set<SessionId> owned_session_ids() const;
   [[nodiscard]] std::unordered_set<std::string> image_ids() const { return images_.release().all(); }
 
   // --- Any thread.
@@ -164,6 +168,7 @@ class Router {
   ImageIntake images_;
   SessionAccess access_;
   StateExchange exchange_;
+  PrefixExchange prefixes_;
   Counter requests_refused_;
   const RouterParts parts_;
   Generations generations_;

@@ -8,6 +8,7 @@
 #include "engine/preparer.h"
 #include "engine/router/image_intake.h"
 #include "engine/router/in_flight.h"
+#include "engine/router/prefix_exchange.h"
 #include "engine/router/session_access.h"
 #include "engine/router/state_exchange.h"
 #include "engine/session/session_table.h"
@@ -28,6 +29,7 @@ struct RouterParts {
   ImageIntake& images;
   SessionAccess& access;
   StateExchange& exchange;
+  PrefixExchange& prefixes;
 };
 
 }  // namespace uma::engine

@@ -118,8 +118,9 @@ Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessi
     if (!begun) co_return begun.error();
     record = std::move(*begun);
     if (auto fits = check_fits(served, 0, record.pending.size()); !fits) co_return fits.error();
-    if (record.on_full == OnFull::shift && record.mode == SessionMode::text) {
-      record.n_keep = std::max(record.n_keep, static_cast<std::int32_t>(record.pending.size()));
+    if (record.mode == SessionMode::text) {
+      record.head_tokens = static_cast<std::int32_t>(record.pending.size());
+      if (record.on_full == OnFull::shift) record.n_keep = std::max(record.n_keep, record.head_tokens);
     }
   }
   co_return co_await add(std::move(record), parts_.access.least_loaded_lane(served));
@@ -278,6 +279,7 @@ Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string 
   if (record.mode == SessionMode::chat) co_return detail;
   if (auto known = check_model(*lease, record); !known) co_return known.error();
   detail.text = text_of(lease->model->vocab(), record.chain);
+  detail.pending_text = text_of(lease->model->vocab(), record.pending);
   co_return detail;
 }
 

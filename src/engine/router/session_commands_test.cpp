@@ -25,8 +25,11 @@ TEST_F(RouterTest, SessionsGoOnWhereTheyWere) {
   start();
   EXPECT_EQ(router_->sessions_count(), 1);
   load();
+  EXPECT_EQ(get("tale")->text, "once");
+  EXPECT_EQ(get("tale")->pending_text, "!");
   const auto sink = generate("tale");
   EXPECT_EQ(sink->tokens, fake_continuation(kRouterOptions, tokens, 5));
+  EXPECT_EQ(get("tale")->pending_text, "");
   EXPECT_EQ(kept("a")->turns.size(), 2u);
   EXPECT_EQ(kept("a")->chain.size(), 11u);
   EXPECT_TRUE(get("tale")->text.starts_with("once!"));

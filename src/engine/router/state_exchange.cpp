@@ -55,6 +55,7 @@ Task<> StateExchange::publish_now(std::uint64_t number, SessionId session, Lane*
   if (lane != nullptr && lane->holds(session)) {
     (void)co_await tasks_.ask<Unit>(
         [&](Reply<Unit> reply) { lane->post(CopyCommand{session, [reply = std::move(reply)]() mutable { reply(Unit{}); }}); });
+    if (!publications_.contains(number)) co_return;  // The session may be another daemon's now.
   }
   const auto urgency = is_wanted ? kv::SharedWriter::Urgency::soon : kv::SharedWriter::Urgency::when_idle;
   (void)co_await tasks_.ask<Unit>(

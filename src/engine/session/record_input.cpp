@@ -156,6 +156,7 @@ Expected<Unit> append_messages(const chat::ChatFormat& format, kv::SessionRecord
       break;
   }
   record.pending = std::move(added->tokens);
+  record.head_tokens = record.chain.empty() ? added->head_tokens : 0;
   if (chooses_kept_tokens(record)) {
     record.n_keep = kept_without_images(record, std::max(record.n_keep, added->system_tokens), added->system_tokens);
   }

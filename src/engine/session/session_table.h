@@ -12,7 +12,7 @@
 // were when it last asked (sync()). A lock takes a session that this daemon does not own and reads it anew. A session is given
 // up when another daemon asks for it, as soon as no lock and no run uses it, or when it was not used for a while, and its
 // record then leaves the memory. With a store of states that daemons share, its state is stored there before, and also when it
-// was idle for some seconds.
+// was idle for some seconds. session_sharing.cpp has the functions for that.
 #pragma once
 
 #include <cstddef>
@@ -82,6 +82,13 @@ struct SessionRun {
   std::shared_ptr<std::list<Reply<Unit>>> waiting = std::make_shared<std::list<Reply<Unit>>>();
 };
 
+// Whether the state of a session is where other daemons find it.
+enum class Sharing : std::uint8_t {
+  not_shared,    // It is new, or was changed.
+  being_shared,  // It is being stored.
+  shared,        // It was stored, or could not be.
+};
+
 // Kept small: there may be a hundred thousand sessions, most of which are idle.
 struct Session {
   // An idle session with its record in memory.
@@ -100,10 +107,10 @@ struct Session {
   std::uint64_t lease = 0;    // Under which this daemon has taken it from a shared catalog; 0: it does not own it.
   bool is_gone = false;       // The catalog has it no more: it ends with its lock and its run.
   bool is_wanted = false;     // Another daemon asks for it: it is given up when no lock and no run uses it.
-  bool is_published = false;  // Its state was stored for other daemons, or could not be.
   bool is_queued = false;     // Among those whose state will be stored soon.
-  std::uint32_t losses = 0;   // How often another daemon had it, and has changed it.
-  bool is_new = false;  // Not in the catalog yet: the session ends with its lock and its run, if neither has committed it.
+  Sharing sharing = Sharing::not_shared;
+  std::uint32_t losses = 0;  // How often another daemon had it, and has changed it.
+  bool is_new = false;       // Not in the catalog yet: the session ends with its lock and its run, if neither has committed it.
   std::vector<Reply<SessionLock>> waiting;  // Requests for the lock.
   std::optional<std::list<Unused>::iterator> unused;
   std::vector<Reply<Unit>> ends;  // Requests to end the session, which happens when it is idle.
@@ -179,7 +186,8 @@ class SessionTable {
 
   // Commits `next` as the session's record. It is counted at once, so that concurrent commits cannot exceed a quota together or
   // take one name. Requires: the caller has the session's lock, and waits for the result; no other session has the name of
-  // `next`. Errors: E_IO_001, and nothing has changed; E_LIMIT_003 if another daemon has taken the session.
+  // `next`. Errors: E_IO_001, and nothing has changed; E_LIMIT_003 if another daemon has taken the session, too; E_IO_002 if it
+  // is unknown whether the change is stored.
   [[nodiscard]] Task<Expected<Unit>> commit(Session& session, kv::RecordPtr next);
   [[nodiscard]] Task<Expected<Unit>> commit(Session& session, kv::SessionRecord next) {
     return commit(session, std::make_shared<const kv::SessionRecord>(std::move(next)));

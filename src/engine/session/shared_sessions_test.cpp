@@ -589,6 +589,52 @@ TEST_F(SharedStatesOfSessions, WhatWasStoredIsGivenUpAtOnce) {
   EXPECT_EQ(b_.refusal("s"), "");
 }
 
+TEST_F(SharedStatesOfSessions, AStateThatIsBeingStoredIsWaitedFor) {
+  c_.add(record("s"));
+  clock_.advance(seconds(5));
+  c_.sync();
+  EXPECT_EQ(events(), Events{"idle s"});
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+  c_.sync();
+  EXPECT_EQ(events(), Events{"wanted s"});
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002") << "its state is on the way";
+  c_.end_publishing();
+  EXPECT_EQ(events(), Events{"given up s"});
+  EXPECT_EQ(b_.refusal("s"), "");
+}
+
+TEST_F(SharedStatesOfSessions, AStateThatWasChangedWhileItWasStoredIsStoredAgain) {
+  c_.add(record("s"));
+  clock_.advance(seconds(5));
+  c_.sync();
+  EXPECT_TRUE(c_.grow(**c_.lock("s"), 3));
+  c_.end_publishing();
+  clock_.advance(seconds(5));
+  c_.sync();
+  EXPECT_EQ(events(), (Events{"idle s", "idle s"}));
+}
+
+// A request to take it may reach the database after its answer was given up.
+TEST_F(SharedStatesOfSessions, ASessionThatIsOwnedUnknowinglyIsGivenUpAndGoesOn) {
+  a_.add(record("s"));
+  a_.table->sync();
+  c_.sync();
+  a_.catalog.give_up(SessionId{"s"});
+  auto& entry = shared_.entries.at(SessionId{"s"});
+  entry.owner = 3;
+  ++entry.fence;
+  EXPECT_EQ(b_.refusal("s"), "E_SESSION_002");
+  c_.sync();
+  EXPECT_EQ(events(), Events{"given up s"}) << "there is no state to store";
+  EXPECT_EQ(b_.refusal("s"), "");
+  // The one that has it meanwhile stores nothing more, and takes it again.
+  EXPECT_TRUE(b_.grow(**b_.lock("s"), 1));
+  ++entry.fence;
+  EXPECT_FALSE(b_.grow(**b_.lock("s"), 1));
+  EXPECT_TRUE(b_.grow(**b_.lock("s"), 1));
+  EXPECT_EQ(entry.record->chain.size(), 3U);
+}
+
 TEST_F(SharedStatesOfSessions, ASessionWhoseRecordHasLeftTheMemoryGoesTheSameWay) {
   Node small(shared_, 4, clock_, {}, true, 0);
   small.add(record("s"));

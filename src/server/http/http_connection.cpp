@@ -637,7 +637,7 @@ Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bo
                      : current_.path.starts_with("/api/") ? wire::ollama_error_json(error)
                                                           : wire::error_json(error, status, field);
   // OpenAI's and Anthropic's SDKs repeat a request after 408, 409, 429 and 5xx, unless this header forbids it.
-  if (error.may_be_stored) header = "x-should-retry: false\r\n";
+  if (error.code == ErrorCode::outcome_unknown) header = "x-should-retry: false\r\n";
   co_return co_await respond(status, kJson, std::move(body), keep_alive, header);
 }
 

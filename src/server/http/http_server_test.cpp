@@ -171,10 +171,11 @@ TEST_F(HttpServerTest, ARequestThatMayBeStoredIsNotToBeSentAgain) {
   HttpClient one = client();
   for (const char* body : {kHello, kHelloStream}) {
     one.post(kChat, body);
-    service_.next_generation().sink->deliver(FailureEvent{{ErrorCode::limit_wait, "the outcome is unknown", "", true}});
+    service_.next_generation().sink->deliver(FailureEvent{{ErrorCode::outcome_unknown, "it may be stored"}});
     const Answer answer = one.answer();
-    EXPECT_EQ(answer.status, 503);
+    EXPECT_EQ(answer.status, 500) << "a router sends 503 again";
     EXPECT_THAT(answer.head, HasSubstr("x-should-retry: false\r\n"));
+    EXPECT_THAT(answer.body, HasSubstr(R"("code":"E_IO_002")"));
     EXPECT_THAT(answer.head, Not(HasSubstr("Retry-After")));
   }
 }

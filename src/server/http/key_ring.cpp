@@ -69,6 +69,7 @@ KeyRing::~KeyRing() {
     thread = std::exchange(thread_, {});
   }
   changed_.notify_all();
+  if (shared_ != nullptr) shared_->cancel();
   if (thread.joinable()) thread.join();
 }
 

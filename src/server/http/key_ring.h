@@ -69,11 +69,11 @@ class KeyRing {
   // Makes a key with these options (make_api_key) and writes its line into the file or the store. It is in effect when the
   // reply comes. `caller` is the account of the request; null, or without a key: nothing is known of it. Refusals: 400 without
   // a file, 401 if the caller's key is no administrator's any more, 409 if the name exists or there are too many keys. Errors:
-  // E_PROTO_003, E_IO_001, E_LIMIT_003.
+  // E_PROTO_003, E_IO_001, E_IO_002, E_LIMIT_003.
   void add(ApiKey wanted, AccountPtr caller, Reply<KeyOutcome<NewKey>> reply);
   // Takes the key's line out of the file or the store. From then on the key is refused; answers in progress go on. Refusals:
   // 400 without a file, 401 as above, 404 for an unknown name, 409 for the caller's key, the only administrator's and the last
-  // one. Errors: E_IO_001, E_LIMIT_003.
+  // one. Errors: E_IO_001, E_IO_002, E_LIMIT_003.
   void remove(std::string name, AccountPtr caller, Reply<KeyOutcome<Unit>> reply);
 
  private:

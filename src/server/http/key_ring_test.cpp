@@ -342,5 +342,29 @@ TEST_P(KeyRingTest, WithoutTheStoreKnownKeysStayAndNothingIsChanged) {
   EXPECT_TRUE(keys->are_needed()) << "a daemon that was locked stays so";
 }
 
+// A store that does not answer.
+class StuckKeys final : public KeyStore {
+ public:
+  Expected<std::optional<std::string>> read_changes() override {
+    is_asked.set_value();
+    cancelled_.get_future().wait();
+    return fail(ErrorCode::io_failed, "it was cancelled");
+  }
+  Expected<Unit> edit(const TextEdit&) override { return fail(ErrorCode::io_failed, "it does not answer"); }
+  void cancel() override { cancelled_.set_value(); }
+
+  std::promise<void> is_asked;
+
+ private:
+  std::promise<void> cancelled_;
+};
+
+TEST(KeyRing, ItsEndCancelsTheCallInProgress) {
+  init_log(LogLevel::error);
+  StuckKeys store;
+  const KeyRing ring({}, "", &store, std::chrono::hours(1));
+  store.is_asked.get_future().wait();
+}
+
 }  // namespace
 }  // namespace uma::server

@@ -54,6 +54,7 @@ int http_status(ErrorCode code) {
       return 401;
     case ErrorCode::runtime_decode:
     case ErrorCode::io_failed:
+    case ErrorCode::outcome_unknown:
       break;
   }
   return 500;
