@@ -16,11 +16,15 @@
 #include "kv/catalog_lock.h"
 #include "kv/postgres.h"
 #include "kv/postgres_facts.h"
+#include "kv/redis_address.h"
+#include "kv/run_identity.h"
+#include "kv/shared_facts.h"
 #include "llm/llama_model.h"
 #include "server/http/api_keys.h"
 #include "server/http/tls_files.h"
 #include "server/tcp_listener.h"
 #include "umad/data_dir.h"
+#include "umad/shared_store.h"
 
 namespace uma::umad {
 namespace {
@@ -36,6 +40,7 @@ class Check {
     check_data_dir();
     check_listeners();
     if (!config_.catalog.empty()) check_database();
+    if (!config_.shared_states.empty()) check_shared_states();
     return std::move(findings_);
   }
 
@@ -113,7 +118,11 @@ class Check {
 
   void check_lock(const std::string& catalog) {
     // Without the file nobody has the lock.
-    if (::access((catalog + ".lock").c_str(), F_OK) == 0) is_running_ = !kv::take_catalog_lock(catalog).has_value();
+    if (::access((catalog + ".lock").c_str(), F_OK) == 0) {
+      const auto lock = kv::take_catalog_lock(catalog);
+      is_running_ = !lock.has_value();
+      if (lock) dead_incarnation_ = kv::dead_incarnation(*lock);
+    }
     add(good, "data folder", is_running_ ? "a umad uses it now" : "no umad uses it now");
   }
 
@@ -167,14 +176,39 @@ class Check {
     const auto append = [&](std::vector<Finding> found) { std::ranges::move(found, std::back_inserter(findings_)); };
     add(good, "database", std::format("{} answers", shown));
     append(judge_database(*facts, kv::own_schema_versions()));
-    append(judge_members(
-        *facts, {.node = node_of(config_), .version = UMA_VERSION, .models = std::move(compared_), .is_running = is_running_}));
+    append(judge_members(*facts, {.node = node_of(config_),
+                                  .version = UMA_VERSION,
+                                  .models = std::move(compared_),
+                                  .is_running = is_running_,
+                                  .dead_incarnation = dead_incarnation_,
+                                  .shared_states = shared_states_text(config_)}));
+  }
+
+  void check_shared_states() {
+    constexpr std::string_view kTopic = "shared states";
+    OwnSharing own{.store = shared_states_text(config_),
+                   .has_password = !config_.shared_password.empty(),
+                   .bytes_max = config_.shared_bounds.bytes_max};
+    const auto append = [&](std::vector<Finding> found) { std::ranges::move(found, std::back_inserter(findings_)); };
+    if (const auto address = kv::parse_redis_address(config_.shared_states)) {
+      own.is_encrypted = address->is_encrypted;
+      own.is_local = address->host == "localhost" || address->host == "::1" || address->host.starts_with("127.");
+      const auto facts = kv::read_redis_facts({.address = *address, .password = config_.shared_password});
+      if (!facts) return add(problem, kTopic, facts.error().message);
+      append(judge_redis(*facts, own));
+    } else {
+      const auto facts = kv::read_shared_folder_facts(config_.shared_states);
+      if (!facts) return add(problem, kTopic, facts.error().message);
+      append(judge_shared_folder(*facts, own));
+    }
+    add(good, kTopic, std::format("a state that nobody uses ends after {}", show_value(config_.shared_ttl)));
   }
 
   const Config& config_;
   std::vector<Finding> findings_;
   std::vector<ComparedModel> compared_;
   bool is_running_ = false;
+  std::string dead_incarnation_;
 };
 
 int print(std::span<const Finding> findings, bool is_json) {

@@ -16,6 +16,8 @@ namespace {
 
 constexpr std::string_view kDatabase = "database";
 constexpr std::string_view kMembers = "members";
+constexpr std::string_view kShared = "shared states";
+constexpr double kFileClockNote_s = 60;         // States live for hours.
 constexpr std::int64_t kOldestServer = 130000;  // pg_current_xact_id() and pg_xact_status() of xid8.
 constexpr double kClockProblem_s = 2;
 constexpr double kCommitNote_ms = 50;
@@ -204,7 +206,13 @@ std::vector<Finding> judge_members(const kv::DatabaseFacts& facts, const OwnMemb
   std::vector<Finding> findings;
   std::map<std::string, int> living;
   for (const kv::DatabaseMember& member : facts.members) {
-    if (member.lease_left_s > 0) {
+    const bool is_own_dead_run = !own.dead_incarnation.empty() && member.incarnation == own.dead_incarnation;
+    if (is_own_dead_run && member.lease_left_s > 0) {
+      findings.push_back(
+          note(kMembers, std::format("the last run of this node was killed (run {}): its sessions are free as soon "
+                                     "as it starts again",
+                                     member.run)));
+    } else if (member.lease_left_s > 0) {
       ++living[member.node];
       findings.push_back(good(kMembers, std::format("node {} lives: its lease ends in {:.0f} s (run {}, umad {})", member.node,
                                                     std::ceil(member.lease_left_s), member.run,
@@ -237,7 +245,79 @@ std::vector<Finding> judge_members(const kv::DatabaseFacts& facts, const OwnMemb
                                      member.version.empty() ? "of an older version" : member.version, own.version)));
     }
     judge_models(member, own, findings);
+    if (member.shared_states.empty() || own.shared_states.empty()) continue;
+    if (member.shared_states == own.shared_states) {
+      if (own.shared_states != "nothing")
+        findings.push_back(good(kMembers, std::format("node {} shares states by {}, too", member.node, own.shared_states)));
+    } else {
+      findings.push_back(note(kMembers, std::format("node {} shares states by {}, and this one by {}: unless both are the same "
+                                                    "store, each computes the other's conversations again",
+                                                    member.node, member.shared_states, own.shared_states)));
+    }
   }
+  return findings;
+}
+
+std::vector<Finding> judge_shared_folder(const kv::SharedFolderFacts& facts, const OwnSharing& own) {
+  std::vector<Finding> findings;
+  findings.push_back(good(kShared, std::format("{} can be written: 64 KiB in {:.1f} ms, and read in {:.1f} ms", own.store,
+                                               facts.write_ms, facts.read_ms)));
+  findings.push_back(good(kShared, "no other user may write to it"));
+  std::string space = std::format("it has {} free", readable_bytes(facts.free_bytes));
+  if (facts.free_bytes < kSpaceNote) {
+    findings.push_back(note(kShared, std::format("{}: states that do not fit are computed again", space)));
+  } else {
+    findings.push_back(good(kShared, std::move(space)));
+  }
+  if (std::abs(facts.clock_ahead_s) > kFileClockNote_s) {
+    findings.push_back(
+        note(kShared, std::format("its files get times {:.0f} s {} this machine's: states live longer or shorter "
+                                  "than kv.shared_ttl says",
+                                  std::abs(facts.clock_ahead_s), facts.clock_ahead_s < 0 ? "behind" : "ahead of")));
+  }
+  return findings;
+}
+
+std::vector<Finding> judge_redis(const kv::RedisFacts& facts, const OwnSharing& own) {
+  std::vector<Finding> findings;
+  findings.push_back(
+      good(kShared, std::format("{} ({}) stores 64 KiB in {:.1f} ms, and reads them in {:.1f} ms", own.store,
+                                facts.server.empty() ? "of an unknown version" : facts.server, facts.write_ms, facts.read_ms)));
+  if (own.is_encrypted) {
+    findings.push_back(good(kShared, "the connection has TLS, and its certificate is trusted"));
+  } else if (!own.is_local) {
+    findings.push_back(note(kShared, "the connection has no TLS: conversations can be read on the way (rediss://)"));
+  }
+  if (!own.has_password) {
+    findings.push_back(note(kShared,
+                            "the server asks for no password: whoever reaches it can make the library read any bytes "
+                            "(UMA_SHARED_STATES_PASSWORD)"));
+  }
+  if (!facts.has_time_to_live)
+    findings.push_back(problem(kShared, "its keys do not end by themselves, though they were stored with a time to live"));
+  if (!facts.memory_bytes_max || facts.policy.empty()) {
+    findings.push_back(note(kShared, "it does not tell its maxmemory and its policy: this user may not ask (INFO)"));
+    return findings;
+  }
+  if (*facts.memory_bytes_max == 0) {
+    findings.push_back(note(kShared, "maxmemory is 0: it grows until its machine has no memory left"));
+  } else if (*facts.memory_bytes_max < own.bytes_max) {
+    findings.push_back(note(kShared, std::format("maxmemory is {}, less than kv.shared_bytes_max ({}): it is full before umad "
+                                                 "removes what is old",
+                                                 readable_bytes(*facts.memory_bytes_max), readable_bytes(own.bytes_max))));
+  } else {
+    findings.push_back(good(kShared, std::format("maxmemory is {}", readable_bytes(*facts.memory_bytes_max))));
+  }
+  if (facts.policy == "noeviction" || facts.policy.starts_with("volatile-")) {
+    findings.push_back(good(kShared, std::format("its policy is {}", facts.policy)));
+  } else {
+    findings.push_back(
+        note(kShared, std::format("its policy is {}, which may remove the list of all states: then their bytes are "
+                                  "not counted; use noeviction or volatile-lru",
+                                  facts.policy)));
+  }
+  if (facts.has_append_log.value_or(false))
+    findings.push_back(note(kShared, "it writes every state to its disk, too (appendonly): states need no persistence"));
   return findings;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kv/postgres_facts.h"
+#include "kv/shared_facts.h"
 
 namespace uma::umad {
 
@@ -35,14 +36,28 @@ struct ComparedModel {
 struct OwnMember {
   std::string node;
   std::string version;
-  std::vector<ComparedModel> models;
-  bool is_running = false;  // A daemon uses the data folder now, so one living row may be its.
+  std::vector<ComparedModel> models{};
+  bool is_running = false;         // A daemon uses the data folder now, so one living row may be its.
+  std::string dead_incarnation{};  // Of the run that used the data folder last; see run_identity.h.
+  std::string shared_states{};     // See shared_states_text().
+};
+
+// This daemon's settings of shared states.
+struct OwnSharing {
+  std::string store;  // See shared_states_text().
+  bool is_encrypted = false;
+  bool is_local = false;  // The server is on this machine.
+  bool has_password = false;
+  std::uint64_t bytes_max = 0;
 };
 
 // The database itself: version, rights, tables, commits, clock, connections.
 [[nodiscard]] std::vector<Finding> judge_database(const kv::DatabaseFacts& facts, kv::SchemaVersions own);
 // The daemons that share it.
 [[nodiscard]] std::vector<Finding> judge_members(const kv::DatabaseFacts& facts, const OwnMember& own);
+// The store of shared states.
+[[nodiscard]] std::vector<Finding> judge_shared_folder(const kv::SharedFolderFacts& facts, const OwnSharing& own);
+[[nodiscard]] std::vector<Finding> judge_redis(const kv::RedisFacts& facts, const OwnSharing& own);
 // The free space of the data folder.
 [[nodiscard]] Finding judge_space(const std::string& folder, std::uint64_t free_bytes);
 [[nodiscard]] Finding judge_certificate(const std::string& file, double days_left);

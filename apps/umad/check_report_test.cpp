@@ -159,6 +159,75 @@ TEST(JudgeMembers, ComparesModels) {
   expect(judged({member("b", 12, "1000 - m\n500 cc n\n")}, false, own), good, "2 of the 2");
 }
 
+TEST(JudgeMembers, KnowsItsOwnDeadRun) {
+  auto facts = healthy();
+  facts.members = {member("a"), member("b")};
+  facts.members.front().incarnation = "0123";
+  const OwnMember own{.node = "a", .version = "1.0", .dead_incarnation = "0123"};
+  EXPECT_TRUE(is_well(judge_members(facts, own)));
+  expect(judge_members(facts, own), note, "the last run of this node was killed (run 7)");
+  facts.members.front().incarnation = "4567";
+  expect(judge_members(facts, own), problem, "lives elsewhere");
+  facts.members.front().incarnation = "";
+  expect(judge_members(facts, {.node = "a", .version = "1.0"}), problem, "lives elsewhere");
+}
+
+TEST(JudgeMembers, ComparesWhereStatesAreShared) {
+  auto facts = healthy();
+  facts.members = {member("b")};
+  OwnMember own{.node = "a", .version = "1.0", .shared_states = "the folder /mnt"};
+  expect(judge_members(facts, own), good, "node b lives");  // An older one, which does not tell.
+  facts.members.front().shared_states = "the folder /mnt";
+  expect(judge_members(facts, own), good, "node b shares states by the folder /mnt, too");
+  facts.members.front().shared_states = "nothing";
+  expect(judge_members(facts, own), note, "node b shares states by nothing, and this one by the folder /mnt");
+  own.shared_states = "nothing";
+  EXPECT_EQ(with(judge_members(facts, own), "shares states").topic, "none");
+}
+
+TEST(JudgeSharedFolder, SaysWhatIsWrong) {
+  const OwnSharing own{.store = "the folder /mnt"};
+  kv::SharedFolderFacts facts{.write_ms = 1.5, .read_ms = 0.25, .clock_ahead_s = -1, .free_bytes = 5ul << 30};
+  expect(judge_shared_folder(facts, own), good, "the folder /mnt can be written: 64 KiB in 1.5 ms, and read in 0.2 ms");
+  expect(judge_shared_folder(facts, own), good, "it has 5");
+  facts.free_bytes = 1000;
+  facts.clock_ahead_s = -3600;
+  expect(judge_shared_folder(facts, own), note, "states that do not fit are computed again");
+  expect(judge_shared_folder(facts, own), note, "3600 s behind this machine's");
+}
+
+TEST(JudgeRedis, SaysWhatIsWrong) {
+  OwnSharing own{.store = "redis://cache:6379/0", .is_encrypted = true, .has_password = true, .bytes_max = 1ul << 30};
+  kv::RedisFacts facts{.server = "Redis 7.0.15",
+                       .write_ms = 0.5,
+                       .read_ms = 0.25,
+                       .has_time_to_live = true,
+                       .memory_bytes_max = 2ul << 30,
+                       .policy = "noeviction",
+                       .has_append_log = false};
+  const auto well = judge_redis(facts, own);
+  for (const Finding& finding : well) EXPECT_EQ(finding.level, good) << finding.text;
+  expect(well, good, "redis://cache:6379/0 (Redis 7.0.15) stores 64 KiB in 0.5 ms");
+  expect(well, good, "has TLS");
+  own.is_encrypted = own.has_password = false;
+  expect(judge_redis(facts, own), note, "has no TLS");
+  expect(judge_redis(facts, own), note, "asks for no password");
+  own.is_local = true;
+  EXPECT_EQ(with(judge_redis(facts, own), "TLS").topic, "none") << "nobody is between";
+  facts.policy = "allkeys-lru";
+  expect(judge_redis(facts, own), note, "its policy is allkeys-lru");
+  facts.memory_bytes_max = 0;
+  expect(judge_redis(facts, own), note, "maxmemory is 0");
+  facts.memory_bytes_max = 1ul << 20;
+  expect(judge_redis(facts, own), note, "less than kv.shared_bytes_max");
+  facts.has_append_log = true;
+  expect(judge_redis(facts, own), note, "to its disk");
+  facts.has_time_to_live = false;
+  expect(judge_redis(facts, own), problem, "do not end by themselves");
+  facts.memory_bytes_max.reset();
+  expect(judge_redis(facts, own), note, "it does not tell its maxmemory");
+}
+
 TEST(ModelsText, ReadsWhatItWrites) {
   const std::vector<ComparedModel> models = {{"a model", 12, "00ff"}, {"b", 0, ""}};
   EXPECT_EQ(read_models_text(models_text(models)), models);

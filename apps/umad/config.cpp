@@ -327,10 +327,10 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   const bool is_check = !arguments.empty() && arguments.front() == "check";
   const bool serves = !is_tune && !is_check;
   if (!serves) arguments = arguments.subspan(1);
-  CLI::App app{is_tune ? "umad tune: measures and stores the fastest settings for a model on this machine."
-               : is_check
-                   ? "umad check: examines settings, models, data folder, listeners and the shared database, in sentences."
-                   : "umad: serves language models to many conversations at once, over a Unix socket and HTTP.",
+  CLI::App app{is_tune    ? "umad tune: measures and stores the fastest settings for a model on this machine."
+               : is_check ? "umad check: examines settings, models, data folder, listeners, the shared database and the shared "
+                            "states, in sentences."
+                          : "umad: serves language models to many conversations at once, over a Unix socket and HTTP.",
                is_tune    ? "umad tune"
                : is_check ? "umad check"
                           : "umad"};

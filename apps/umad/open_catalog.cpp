@@ -10,6 +10,7 @@
 #include "kv/sqlite_catalog.h"
 #include "umad/check.h"
 #include "umad/data_dir.h"
+#include "umad/shared_store.h"
 
 namespace uma::umad {
 namespace {
@@ -29,6 +30,7 @@ Expected<OpenedCatalog> open_shared_catalog(const Config& config, const Models& 
        .node = node,
        .version = UMA_VERSION,
        .models = models_text(compared_models(models)),
+       .shared_states = shared_states_text(config),
        .lock = file,
        .tenant_sessions_max = config.limits.tenant_sessions_max,
        .images = {.database = database, .ids_of = image::image_ids, .read = [images](const std::string& id) {

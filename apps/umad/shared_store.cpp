@@ -25,6 +25,12 @@ std::expected<std::string, std::string> shared_store_password(const Environment&
   return line;
 }
 
+std::string shared_states_text(const Config& config) {
+  if (config.shared_states.empty()) return "nothing";
+  const auto address = kv::parse_redis_address(config.shared_states);
+  return address ? address->text() : std::format("the folder {}", config.shared_states);
+}
+
 std::unique_ptr<kv::SharedStates> open_shared_states(const Config& config, const Clock& clock) {
   if (config.shared_states.empty()) return nullptr;
   kv::SharedBounds bounds = config.shared_bounds;

@@ -15,6 +15,10 @@ namespace uma::umad {
 // empty: there is none. Error: a file that cannot be read.
 [[nodiscard]] std::expected<std::string, std::string> shared_store_password(const Environment& environment);
 
+// Where the configuration shares states, without secrets, for people and to compare it with others': "redis://cache:6379/0",
+// "the folder /mnt/states" or "nothing".
+[[nodiscard]] std::string shared_states_text(const Config& config);
+
 // Null: the configuration names none. Connects when it is first used. `clock` outlives the result.
 [[nodiscard]] std::unique_ptr<kv::SharedStates> open_shared_states(const Config& config, const Clock& clock);
 

@@ -59,6 +59,7 @@ struct CrashRecord {
 struct MetricsSnapshot {
   std::string model;
   double uptime_s = 0;
+  std::int64_t catalog_reachable = 1;  // 0: no.
   std::int64_t sessions = 0;
   std::int64_t requests_open = 0;
   std::uint64_t request_bytes = 0;

@@ -114,6 +114,9 @@ constexpr auto make_metrics() {
   return std::to_array<Metric>({
       {"model", text, daemon, "text", "Name of the model that is loaded at the start.", read<&S::model>},
       {"uptime_s", gauge, daemon, "s", "Time since the daemon's process started.", read<&S::uptime_s>},
+      {"catalog_reachable", gauge, daemon, "0 or 1",
+       "1 if the database of the sessions answers. Without it requests that change a session fail.",
+       read<&S::catalog_reachable>},
       {"sessions", gauge, requests, "sessions", "Sessions that exist.", read<&S::sessions>},
       {"requests_open", gauge, requests, "requests", "Requests that were received and have not ended.",
        read<&S::requests_open>},

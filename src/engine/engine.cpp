@@ -505,6 +505,7 @@ MetricsSnapshot Engine::metrics() const {
   source_->add_metrics(daemon);
   daemon.crashes = options_.crashes;
   daemon.uptime_s = to_ms(clock_.now() - started_at_) / 1000;
+  daemon.catalog_reachable = catalog_->is_reachable() ? 1 : 0;
   daemon.sessions = router_.sessions_count();
   daemon.requests_open = router_.requests_open();
   daemon.request_bytes = memory_->bytes_used();

@@ -138,6 +138,8 @@ class Catalog {
   // The number of the present lease, as long as which no other daemon can take this one's sessions; 0: it has ended. Others may
   // have what was taken under an earlier one. Any thread.
   [[nodiscard]] virtual std::uint64_t lease() const { return 1; }
+  // Whether the catalog's database answers. It takes some seconds until a loss shows. Any thread.
+  [[nodiscard]] virtual bool is_reachable() const { return true; }
   // Finds a session by the tenant's name for it, else by its id. Errors: E_SESSION_001; E_IO_001.
   virtual void look_up(const TenantId& /*tenant*/, const std::string& /*session*/, OnFound on_found) {
     on_found(fail(ErrorCode::session_unknown, "the catalog is not shared"));

@@ -39,11 +39,11 @@ PostgresCatalog::PostgresCatalog(PostgresCatalogOptions options)
       connection_(options_.address),
       rows_(connection_),
       add_run_(connection_, R"sql(
-        INSERT INTO daemons (run, node, address, lease_until, version, models, incarnation)
-        VALUES (nextval('uma_runs'), ?1, '', clock_timestamp() + ?2 * interval '1 millisecond', ?3, ?4, ?5) RETURNING run)sql"),
+        INSERT INTO daemons (run, node, address, lease_until, version, models, incarnation, shared_states)
+        VALUES (nextval('uma_runs'), ?1, '', clock_timestamp() + ?2 * interval '1 millisecond', ?3, ?4, ?5, ?6) RETURNING run)sql"),
       renew_(connection_, R"sql(
-        INSERT INTO daemons (run, node, address, lease_until, version, models, incarnation)
-        VALUES (?1, ?2, '', clock_timestamp() + ?3 * interval '1 millisecond', ?4, ?5, ?6)
+        INSERT INTO daemons (run, node, address, lease_until, version, models, incarnation, shared_states)
+        VALUES (?1, ?2, '', clock_timestamp() + ?3 * interval '1 millisecond', ?4, ?5, ?6, ?7)
         ON CONFLICT (run) DO UPDATE SET lease_until = excluded.lease_until)sql"),
       end_former_run_(connection_, "DELETE FROM daemons WHERE incarnation = ?1 RETURNING run"),
       end_run_(connection_, "DELETE FROM daemons WHERE run = ?1 OR lease_until < clock_timestamp() - interval '1 day'"),
@@ -129,7 +129,7 @@ SqlExpected<Unit> PostgresCatalog::begin_run() {
   if (auto migrated = migrate_postgres(connection_); !migrated) return migrated;
   if (auto ended = end_former_run(); !ended) return ended;
   if (lock_.is_open()) incarnation_ = begin_incarnation(lock_);
-  add_run_.bind(options_.node, lease_ms(), options_.version, options_.models, incarnation_);
+  add_run_.bind(options_.node, lease_ms(), options_.version, options_.models, incarnation_, options_.shared_states);
   const auto row = add_run_.next();
   if (!row) return std::unexpected(row.error());
   run_ = add_run_.integer(0);
@@ -152,7 +152,8 @@ SqlExpected<Unit> PostgresCatalog::end_former_run() {
 // A lease that has ended begins again: sessions that nobody took meanwhile are still this run's.
 SqlExpected<Unit> PostgresCatalog::renew() {
   const TimePoint asked = std::chrono::steady_clock::now();
-  auto done = renew_.run(run_, options_.node, lease_ms(), options_.version, options_.models, incarnation_);
+  auto done =
+      renew_.run(run_, options_.node, lease_ms(), options_.version, options_.models, incarnation_, options_.shared_states);
   if (!done) return done;
   renewed_at_ = asked;
   // The former lease may have ended before the database renewed it.

@@ -40,11 +40,12 @@ struct CatalogImages {
 };
 
 struct PostgresCatalogOptions {
-  std::string address;    // Connection string or URI of libpq.
-  std::string node;       // The daemon's name for people and clients.
-  std::string version{};  // Of umad, for other daemons to compare.
-  std::string models{};   // What it serves, a model a line, for other daemons to compare.
-  std::string lock{};     // See take_catalog_lock(): the daemon's own folder, which is not shared; empty: none.
+  std::string address;          // Connection string or URI of libpq.
+  std::string node;             // The daemon's name for people and clients.
+  std::string version{};        // Of umad, for other daemons to compare.
+  std::string models{};         // What it serves, a model a line, for other daemons to compare.
+  std::string shared_states{};  // Where it shares states, for other daemons to compare.
+  std::string lock{};           // See take_catalog_lock(): the daemon's own folder, which is not shared; empty: none.
   Duration lease = std::chrono::seconds(15);
   Duration handover = std::chrono::seconds(5);  // How long a session that another daemon owns is waited for.
   // Of a tenant, counted where a session is made, so that daemons together do not exceed it; 0: no limit.
@@ -70,6 +71,10 @@ class PostgresCatalog final : public Catalog {
     // In this order: renew() sets them in the other one.
     const bool holds = std::chrono::steady_clock::now() < holds_until_.load();
     return holds ? lease_.load() : 0;
+  }
+  // The last renewal, of which there are five in a lease, was not missed twice.
+  [[nodiscard]] bool is_reachable() const override {
+    return std::chrono::steady_clock::now() < holds_until_.load() - options_.lease * 3 / 5;
   }
   void look_up(const TenantId& tenant, const std::string& session, OnFound on_found) override;
   void take(const SessionId& id, OnRead on_read) override;

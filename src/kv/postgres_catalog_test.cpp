@@ -385,6 +385,14 @@ TEST_F(SharedCatalogTest, ASessionIsTakenWhenTheLeaseOfItsOwnerHasEnded) {
 }
 
 // Until another daemon takes it, a session stays its owner's, even if the lease has ended.
+TEST_F(SharedCatalogTest, TheDatabaseIsCalledLostWhenRenewalsAreMissed) {
+  const Node a = open("a");
+  EXPECT_TRUE(a->is_reachable());
+  const Node b = PostgresCatalog::open({.address = address_, .node = "b", .lease = std::chrono::milliseconds(1)}).value();
+  while (b->is_reachable()) std::this_thread::yield();  // Nobody renews its lease.
+  EXPECT_TRUE(a->is_reachable());
+}
+
 TEST_F(SharedCatalogTest, AnEndedLeaseAloneCostsNothing) {
   const Node a = open("a");
   const RecordPtr record = share(text_session("s", 1));

@@ -72,6 +72,7 @@ SqlExpected<Unit> read_tables(PostgresConnection& connection, DatabaseFacts& fac
   // Also of tables of another version, which may lack columns.
   return for_rows(connection, R"sql(
     SELECT run, node, coalesce(to_jsonb(d)->>'version', ''), coalesce(to_jsonb(d)->>'models', ''),
+           coalesce(to_jsonb(d)->>'incarnation', ''), coalesce(to_jsonb(d)->>'shared_states', ''),
            extract(epoch FROM lease_until - clock_timestamp())::float8
     FROM daemons d ORDER BY node, run)sql",
                   [&](Statement& row) {
@@ -79,7 +80,9 @@ SqlExpected<Unit> read_tables(PostgresConnection& connection, DatabaseFacts& fac
                                              .node = std::string(row.text(1)),
                                              .version = std::string(row.text(2)),
                                              .models = std::string(row.text(3)),
-                                             .lease_left_s = row.real(4)});
+                                             .incarnation = std::string(row.text(4)),
+                                             .shared_states = std::string(row.text(5)),
+                                             .lease_left_s = row.real(6)});
                   });
 }
 

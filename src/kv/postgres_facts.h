@@ -14,9 +14,11 @@ namespace uma::kv {
 struct DatabaseMember {
   std::int64_t run = 0;
   std::string node;
-  std::string version;      // Of umad; empty: it is older than this column.
-  std::string models;       // PostgresCatalogOptions::models.
-  double lease_left_s = 0;  // Negative: it has ended.
+  std::string version;          // Of umad; empty: it is older than this column.
+  std::string models;           // PostgresCatalogOptions::models.
+  std::string incarnation{};    // See run_identity.h.
+  std::string shared_states{};  // PostgresCatalogOptions::shared_states; empty: it is older than this column.
+  double lease_left_s = 0;      // Negative: it has ended.
 };
 
 struct DatabaseFacts {

@@ -65,7 +65,7 @@ TEST_F(PostgresFactsTest, OfTablesBeforeDaemonsToldTheirVersion) {
   std::unique_ptr<Catalog> catalog = PostgresCatalog::open({.address = address_, .node = "a"}).value();
   end_catalog(catalog);
   run_sql(
-      "ALTER TABLE daemons DROP COLUMN version, DROP COLUMN models, DROP COLUMN incarnation;"
+      "ALTER TABLE daemons DROP COLUMN version, DROP COLUMN models, DROP COLUMN incarnation, DROP COLUMN shared_states;"
       "DROP TABLE session_images, image_pieces, images;"
       "UPDATE uma_schema SET version = 2 WHERE part = 'shared';"
       "INSERT INTO daemons VALUES (9, 'old', '', clock_timestamp() + interval '10 seconds')");

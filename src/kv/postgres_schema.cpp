@@ -100,7 +100,12 @@ CREATE TABLE session_images (
 CREATE INDEX session_images_by_image ON session_images (image);
 )sql";
 
-constexpr std::array kSharedSteps{kShared1, kShared2, kShared3, kShared4, kShared5};
+// Adds where a run shares states.
+constexpr std::string_view kShared6 = R"sql(
+ALTER TABLE daemons ADD COLUMN shared_states TEXT NOT NULL DEFAULT '';
+)sql";
+
+constexpr std::array kSharedSteps{kShared1, kShared2, kShared3, kShared4, kShared5, kShared6};
 
 // Adds API keys: lines of a keys file, which have hashes and no keys. `version` counts the changes.
 constexpr std::string_view kKeys1 = R"sql(

@@ -76,15 +76,15 @@ SharedFolder::SharedFolder(std::string folder, SharedBounds bounds, std::functio
     : folder_(std::move(folder)), bounds_(bounds), unix_s_(std::move(unix_s)) {}
 
 // The library trusts every byte of a state, and a checksum does not stop an attacker.
-Expected<Unit> SharedFolder::check_folder() const {
+Expected<Unit> check_shared_folder(const std::string& folder) {
   struct stat facts{};
-  if (::stat(folder_.c_str(), &facts) != 0) return io_failure(folder_, errno);
-  if (!S_ISDIR(facts.st_mode)) return io_failure(folder_, ENOTDIR);
+  if (::stat(folder.c_str(), &facts) != 0) return io_failure(folder, errno);
+  if (!S_ISDIR(facts.st_mode)) return io_failure(folder, ENOTDIR);
   if (facts.st_uid != ::geteuid() && facts.st_uid != 0) {
-    return fail(ErrorCode::io_failed, std::format("{}: this folder belongs to another user", folder_));
+    return fail(ErrorCode::io_failed, std::format("{}: this folder belongs to another user", folder));
   }
   if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return fail(ErrorCode::io_failed, std::format("{}: other users can write to this folder: run chmod 700 on it", folder_));
+    return fail(ErrorCode::io_failed, std::format("{}: other users can write to this folder: run chmod 700 on it", folder));
   }
   return Unit{};
 }
@@ -107,7 +107,7 @@ Expected<std::vector<std::string>> SharedFolder::files_in(const std::string& fol
 
 Expected<ColdHead> SharedFolder::write(const StateOwner& owner, const Snapshot& snapshot) {
   UMA_CHECK(!owner.session.empty());
-  if (auto usable = check_folder(); !usable) return std::unexpected(usable.error());
+  if (auto usable = check_shared_folder(folder_); !usable) return std::unexpected(usable.error());
   const std::string session = shared_session_name(owner.tenant, owner.session);
   const std::string folder = folder_of(session);
   const std::string stem =
@@ -175,7 +175,7 @@ void SharedFolder::remove_former(const std::string& folder, const std::string& k
 
 Expected<std::vector<ColdHead>> SharedFolder::find(const TenantId& tenant, const SessionId& session,
                                                    std::span<const std::string> identities) {
-  if (auto usable = check_folder(); !usable) return std::unexpected(usable.error());
+  if (auto usable = check_shared_folder(folder_); !usable) return std::unexpected(usable.error());
   const std::string session_name = shared_session_name(tenant, session);
   const std::string folder = folder_of(session_name);
   auto stems = files_in(folder);
@@ -213,7 +213,7 @@ Expected<std::optional<Snapshot>> SharedFolder::read(const std::string& name, co
                                                      BytePool& pool) {
   const StateName parts = parts_of(name);
   UMA_CHECK(!parts.session.empty());
-  if (auto usable = check_folder(); !usable) return std::unexpected(usable.error());
+  if (auto usable = check_shared_folder(folder_); !usable) return std::unexpected(usable.error());
   const std::string path = std::format("{}/{}-{}{}", folder_of(parts.session), parts.identity, parts.state, kSharedStateEnd);
   auto state = open_state_file(path, parts.state, true);
   if (state && state->head.owner != owner) state = state_refused(path, "it belongs to another owner");
@@ -232,7 +232,7 @@ Expected<std::optional<Snapshot>> SharedFolder::read(const std::string& name, co
 }
 
 Expected<Unit> SharedFolder::remove(const TenantId& tenant, const SessionId& session) {
-  if (auto usable = check_folder(); !usable) return usable;
+  if (auto usable = check_shared_folder(folder_); !usable) return usable;
   const std::string folder = folder_of(shared_session_name(tenant, session));
   const auto stems = files_in(folder);
   if (!stems) return std::unexpected(stems.error());
@@ -246,7 +246,7 @@ Expected<Unit> SharedFolder::remove(const TenantId& tenant, const SessionId& ses
 }
 
 Expected<std::size_t> SharedFolder::clean() {
-  if (auto usable = check_folder(); !usable) return std::unexpected(usable.error());
+  if (auto usable = check_shared_folder(folder_); !usable) return std::unexpected(usable.error());
   struct File {
     std::int64_t used_ns;
     std::uint64_t bytes;

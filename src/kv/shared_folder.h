@@ -18,6 +18,9 @@
 
 namespace uma::kv {
 
+// Errors: E_IO_001: it is missing, or others may write to it.
+[[nodiscard]] Expected<Unit> check_shared_folder(const std::string& folder);
+
 class SharedFolder final : public SharedStore {
  public:
   // The folder need not exist yet, and is not created: it may be one that is mounted later. `unix_s` is the time by which
@@ -34,7 +37,6 @@ class SharedFolder final : public SharedStore {
   [[nodiscard]] std::string text() const override { return folder_; }
 
  private:
-  [[nodiscard]] Expected<Unit> check_folder() const;
   [[nodiscard]] std::string folder_of(const std::string& session_name) const;
   [[nodiscard]] Expected<std::vector<std::string>> files_in(const std::string& folder) const;
   void remove_former(const std::string& folder, const std::string& kept);

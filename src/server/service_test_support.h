@@ -237,6 +237,7 @@ class FakeService : public Service {
   }
   std::atomic<bool> reads_images{false};
   std::atomic<bool> is_ready{false};
+  std::atomic<bool> has_database{true};
   // Returns a vector of two numbers for each image.
   RequestId embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override {
     if (request.options.model == "blind") {
@@ -278,6 +279,7 @@ class FakeService : public Service {
   MetricsSnapshot metrics() const override {
     MetricsSnapshot snapshot;
     snapshot.model = "fake";
+    snapshot.catalog_reachable = has_database.load() ? 1 : 0;
     return snapshot;
   }
   ActivitySnapshot activity() override {

@@ -263,7 +263,7 @@ class Installation:
         text, binds = re.subn(r"(?m)^    bind .*$", f"    bind {self.at('router')}", text)
         text, count = re.subn(r"(?m)(^    server .*\n)+", servers + "\n", text)
         text, globals_count = re.subn(r"(?m)^global$", f"global\n    stats socket {self.folder}/router.sock mode 600 level admin", text)
-        assert (binds, count, globals_count) == (1, 1, 1), "deploy/haproxy/haproxy.cfg has another form"
+        assert (binds, count, globals_count) == (1, 2, 1), "deploy/haproxy/haproxy.cfg has another form"
         config = self.folder / "haproxy.cfg"
         config.write_text(text)
         self._start("router", [find_haproxy(), "-db", "-f", config])

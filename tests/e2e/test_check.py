@@ -11,6 +11,7 @@ import tempfile
 import unittest
 
 import postgres
+import redis
 import test_cluster
 import uma
 
@@ -114,6 +115,97 @@ class Machine(Check):
         self.assertIn("TLS", self.problems("--config", config))
 
 
+class SharedFolder(Check):
+    def setUp(self):
+        super().setUp()
+        self.states = self.folder / "states"
+        self.states.mkdir(mode=0o700)
+        self.flags = (*self.flags, "--shared-states", self.states)
+
+    def test_a_folder_that_can_be_used(self):
+        self.assertRegex(self.well(), rf"the folder {self.states} can be written: 64 KiB in \d+\.\d ms")
+        self.assertIn("a state that nobody uses ends after 24h", self.well())
+        self.assertEqual([], list(self.states.iterdir()), "it leaves nothing")
+
+    def test_a_folder_that_is_missing(self):
+        self.states.rmdir()
+        self.assertIn("No such file", self.problems())
+        self.assertFalse(self.states.exists())
+
+    def test_a_folder_that_others_may_write_to(self):
+        self.states.chmod(0o777)
+        self.assertIn("run chmod 700 on it", self.problems())
+
+    @unittest.skipIf(os.getuid() == 0, "root writes to every folder")
+    def test_a_folder_that_is_read_only(self):
+        self.states.chmod(0o500)
+        self.assertIn("Permission denied", self.problems())
+
+
+@redis.needed
+class SharedRedis(Check):
+    @classmethod
+    def setUpClass(cls):
+        stack = contextlib.ExitStack()
+        cls.addClassCleanup(stack.close)
+        cls.store = stack.enter_context(redis.Redis())
+
+    def setUp(self):
+        super().setUp()
+        self.flags = (*self.flags, "--shared-states", self.store.address)
+        self.addCleanup(self.set, maxmemory=0, requirepass="")
+        self.addCleanup(self.set, **{"maxmemory-policy": "noeviction"})
+
+    def set(self, **settings):
+        for name, value in settings.items():
+            self.store.ask("CONFIG", "SET", name, value)
+
+    def test_a_server_that_can_be_used(self):
+        self.set(maxmemory=100 << 30)
+        text = self.well()
+        self.assertRegex(text, r"redis://127\.0\.0\.1:\d+/0 \((Redis|Valkey) \S+\) stores 64 KiB in \d+\.\d ms")
+        self.assertIn("maxmemory is 100", text)
+        self.assertIn("its policy is noeviction", text)
+        self.assertEqual([], self.store.ask("KEYS", "*"), "it leaves nothing")
+
+    def test_a_server_with_another_policy_and_little_memory(self):
+        self.set(maxmemory=64 << 20, **{"maxmemory-policy": "allkeys-lru"})
+        text = self.well()
+        self.assertIn("its policy is allkeys-lru, which may remove the list of all states", text)
+        self.assertIn("less than kv.shared_bytes_max (64", text)
+
+    def test_a_server_that_is_full(self):
+        self.set(maxmemory=1)
+        self.assertIn("OOM", self.problems())
+
+    def test_a_password(self):
+        self.assertIn("the server asks for no password", self.well())
+        self.set(requirepass="right")
+        try:
+            self.assertIn("NOAUTH", self.problems())
+
+            def environment(password):
+                return uma.clean_environment(UMA_SHARED_STATES_PASSWORD=password)
+            self.assertIn("WRONGPASS", self.problems(environment=environment("wrong")))
+            text = self.well(environment=environment("right"))
+            self.assertNotIn("asks for no password", text)
+            self.assertNotIn("right", text)
+        finally:
+            with socket.create_connection(("127.0.0.1", self.store.port)) as connection:
+                connection.sendall(b"AUTH right\r\nCONFIG SET requirepass \"\"\r\n")
+                uma.until(lambda: self.is_open(), "the password is gone")
+
+    def is_open(self):
+        with contextlib.suppress(AssertionError):
+            return self.store.ask("PING") == b"PONG"
+        return False
+
+    def test_a_server_that_is_away(self):
+        with redis.Redis() as other:
+            address = other.address
+        self.assertIn("Connection refused", self.problems("--shared-states", address))
+
+
 @postgres.needed
 class Database(Check):
     @classmethod
@@ -132,8 +224,8 @@ class Database(Check):
     def sql(self, sql):
         self.assertIsNotNone(self.database.run_sql(sql, self.name), sql)
 
-    def node(self, name):
-        return uma.Daemon(uma.TINY, *test_cluster.FLAGS, "--catalog", self.address, "--node", name)
+    def node(self, name, *flags):
+        return uma.Daemon(uma.TINY, *test_cluster.FLAGS, "--catalog", self.address, "--node", name, *flags)
 
     def test_before_the_first_start(self):
         text = self.well()
@@ -152,6 +244,21 @@ class Database(Check):
         with self.node("a") as daemon:
             self.flags = (*self.flags, "--data-dir", daemon.data_dir)
             self.assertIn("node a lives", self.well())
+
+    def test_after_its_own_daemon_was_killed(self):
+        with self.node("a") as daemon:
+            daemon.process.kill()
+            daemon.wait()
+            self.assertIn("the last run of this node was killed", self.well("--data-dir", daemon.data_dir))
+            self.assertIn("lives elsewhere", self.problems())
+
+    def test_members_that_share_states_elsewhere(self):
+        states = self.folder / "states"
+        states.mkdir(mode=0o700)
+        shared = ("--shared-states", states)
+        with self.node("b", *shared):
+            self.assertIn(f"node b shares states by the folder {states}, too", self.well(*shared))
+            self.assertIn(f"node b shares states by the folder {states}, and this one by nothing", self.well())
 
     def test_two_nodes_of_one_name(self):
         with self.node("a"):
@@ -189,7 +296,7 @@ class Database(Check):
         with self.node("b"):
             pass
         self.sql("UPDATE uma_schema SET version = 2 WHERE part = 'shared'; ALTER TABLE daemons DROP COLUMN version, DROP COLUMN models, "
-                 "DROP COLUMN incarnation; DROP TABLE session_images, image_pieces, images")
+                 "DROP COLUMN incarnation, DROP COLUMN shared_states; DROP TABLE session_images, image_pieces, images")
         self.assertIn("migrates them", self.well())
         with self.node("b"):
             self.assertIn("have the versions of this umad", self.well())

@@ -125,6 +125,22 @@ class SharedSessions(unittest.TestCase):
             self.assertEqual(2, detail["turns"])
             self.assertIn(f"{finished.text} and four", detail["text"])
 
+    def test_a_node_that_was_killed_and_starts_again_gives_its_sessions_free(self):
+        a, b = self.cluster.node("a"), self.client(self.cluster.node("b"))
+        with a.client() as client:
+            session = client.create_session(mode="text")
+            self.turn(client, session, "one two three")
+            client.wait_token(client.start(type="generate_stream", session_id=session, max_tokens=500, ignore_eos=True))
+            # Only the next start of a can end its lease.
+            self.assertIsNotNone(self.database.run_sql("UPDATE daemons SET lease_until = clock_timestamp() + interval '1 day' WHERE node = 'a'"))
+            a.process.kill()
+        a.wait()
+        a.start().wait_ready()
+        self.assertIn("of this data folder is dead: its lease ends", a.log())
+        self.assertEqual("1", self.database.run_sql("SELECT count(*) FROM daemons WHERE node = 'a'"))
+        reply = b.generate_stream(session, **OPTIONS)
+        self.assertEqual("eos", reply.last["event"], reply.last)
+
     def test_a_database_that_starts_again_costs_errors_and_nothing_else(self):
         node = self.cluster.node("a")
         a = self.client(node)

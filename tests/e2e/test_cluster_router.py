@@ -339,15 +339,16 @@ class Failures(RouterTest):
         self.bring_back(node)
 
     def test_an_error_of_the_router_has_umads_form(self):
-        for node in self.cluster.nodes:
-            self.cluster.ask_router(f"disable server nodes/{node}")
+        servers = [f"{backend}/{node}" for backend in ("nodes", "nodes_without_database") for node in self.cluster.nodes]
+        for server in servers:
+            self.cluster.ask_router(f"disable server {server}")
         try:
             refused = self.call("POST", CHAT, {"messages": [user("nobody")], **SHORT})
             self.assertEqual((503, "1"), (refused.status, refused.headers["retry-after"]), refused)
             self.assertEqual("E_LIMIT_003", refused.body["error"]["code"])
         finally:
-            for node in self.cluster.nodes:
-                self.cluster.ask_router(f"enable server nodes/{node}")
+            for server in servers:
+                self.cluster.ask_router(f"enable server {server}")
         self.cluster.wait_routed(*self.cluster.nodes)
 
     def test_a_node_that_hangs_gets_no_requests(self):
@@ -384,6 +385,42 @@ class Partitions(RouterTest):
         self.cluster.wait_routed(*self.cluster.nodes)
         again = self.respond("and on", previous_response_id=later.body["id"])
         self.assertEqual((later.node, made.session), (again.node, made.session))
+
+    def test_a_node_that_alone_has_lost_the_database_gets_no_requests(self):
+        made = self.respond("remember this")
+        node = made.node
+        others = [name for name in self.cluster.nodes if name != node]
+        self.cluster.network.cut(node, "db")
+        try:
+            self.cluster.wait_routed(*others)
+            refused = self.call("GET", "/ready?database=required", at=node)
+            self.assertEqual((503, "database"), (refused.status, refused.body["reason"]))
+            self.assertEqual(200, self.call("GET", "/ready", at=node).status)
+            self.assertEqual(0, self.metric(node, "catalog_reachable"))
+            self.assertIn(self.chat([user("without a session")], {"x-uma-node": node}).node, others)
+            self.end_lease(node)
+            later = self.respond("and go on", previous_response_id=made.body["id"])
+            self.assertIn(later.node, others)
+            self.assertEqual(made.session, later.session)
+        finally:
+            self.cluster.network.mend(node, "db")
+        self.cluster.wait_routed(*self.cluster.nodes)
+        self.assertEqual(1, self.metric(node, "catalog_reachable"))
+
+    def test_nodes_that_all_have_lost_the_database_serve_what_needs_no_session(self):
+        made = self.respond("remember this")
+        for node in self.cluster.nodes:
+            self.cluster.network.cut(node, "db")
+        try:
+            self.cluster.wait_routed()
+            self.assertLess(1, len({self.chat([user(f"conversation {number}")]).node for number in range(6)}))
+            refused = self.call("POST", "/v1/responses", {"input": "go on", "previous_response_id": made.body["id"]})
+            self.assertEqual("E_IO_001", refused.body["error"]["code"], refused)
+        finally:
+            for node in self.cluster.nodes:
+                self.cluster.network.mend(node, "db")
+        self.cluster.wait_routed(*self.cluster.nodes)
+        self.assertEqual(made.session, self.respond("and go on", previous_response_id=made.body["id"]).session)
 
     def test_links_are_cut_mended_and_slow(self):
         network_of = self.cluster.network

@@ -230,6 +230,7 @@ ROUTES = (
     Route("GET", "/props"),
     Route("GET", "/health"),
     Route("GET", "/ready"),
+    Route("GET", "/ready?database=required"),
     Route("GET", "/metrics"),
     Route("GET", "/v1/events?interval_ms=100"),
     Route("GET", "/v1/trace", status=403),

@@ -29,8 +29,13 @@ std::unexpected<kv::SqlError> lost(std::string message) {
 
 }  // namespace
 
-ClusterCatalog::ClusterCatalog(std::string node, ClusterNetwork& network, const Clock& clock, bool trusts_transaction_numbers)
-    : node_(std::move(node)), network_(network), clock_(clock), trusts_transaction_numbers_(trusts_transaction_numbers) {}
+ClusterCatalog::ClusterCatalog(std::string node, std::int64_t& incarnation, ClusterNetwork& network, const Clock& clock,
+                               bool trusts_transaction_numbers)
+    : node_(std::move(node)),
+      incarnation_(incarnation),
+      network_(network),
+      clock_(clock),
+      trusts_transaction_numbers_(trusts_transaction_numbers) {}
 
 ClusterCatalog::~ClusterCatalog() {
   mail_->number = 0;
@@ -47,6 +52,7 @@ Statement ClusterCatalog::statement(Kind kind, SessionId id) const {
   Statement made;
   made.kind = kind;
   made.run = run_;
+  made.incarnation = incarnation_;
   made.id = std::move(id);
   made.text = node_;
   made.lease = kLease;
@@ -153,7 +159,11 @@ Task<ClusterCatalog::Asked<Unit>> ClusterCatalog::connect() {
     done = lost("the database does not answer");
   }
   if (done && run_ == 0) {
-    auto begun = co_await ask(statement(Kind::add_run));
+    auto begun = co_await ask(statement(Kind::end_former_run));
+    if (begun) {
+      ++incarnation_;
+      begun = co_await ask(statement(Kind::add_run));
+    }
     if (begun) run_ = begun->number;
     if (!begun) done = std::unexpected(begun.error());
   }

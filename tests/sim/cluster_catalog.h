@@ -39,8 +39,10 @@ class ClusterNetwork {
 
 class ClusterCatalog final : public kv::Catalog {
  public:
-  // `trusts_transaction_numbers`: a lost commit is what the transaction of its number is, which is wrong on purpose.
-  ClusterCatalog(std::string node, ClusterNetwork& network, const Clock& clock, bool trusts_transaction_numbers);
+  // `incarnation`: the one in the machine's data folder, which open() raises. `trusts_transaction_numbers`: a lost commit is
+  // what the transaction of its number is, which is wrong on purpose.
+  ClusterCatalog(std::string node, std::int64_t& incarnation, ClusterNetwork& network, const Clock& clock,
+                 bool trusts_transaction_numbers);
   ~ClusterCatalog() override;
 
   // PostgresCatalog::open(). `done` is called in a step(): false: it cannot.
@@ -118,6 +120,7 @@ class ClusterCatalog final : public kv::Catalog {
   [[nodiscard]] Statement statement(Statement::Kind kind, SessionId id = {}) const;
 
   const std::string node_;
+  std::int64_t& incarnation_;
   ClusterNetwork& network_;
   const Clock& clock_;
   const bool trusts_transaction_numbers_;

@@ -264,15 +264,23 @@ std::optional<Answer> ClusterDatabase::run(std::uint64_t id, Backend& backend, c
     case Kind::roll_back:
       roll_back(backend);
       return Answer{};
+    case Kind::end_former_run:
+      (void)transaction_of(backend);
+      std::erase_if(state_.daemons, [&](const auto& each) {
+        const bool is_former = each.second.incarnation == statement.incarnation;
+        if (is_former && each.second.lease_until > now()) ++former_runs_ended_;
+        return is_former;
+      });
+      return Answer{};
     case Kind::add_run: {
       const std::int64_t run = ++last_run_;
       (void)transaction_of(backend);
-      state_.daemons[run] = {statement.text, now() + statement.lease};
+      state_.daemons[run] = {statement.text, now() + statement.lease, statement.incarnation};
       return row(run);
     }
     case Kind::renew: {
       (void)transaction_of(backend);
-      state_.daemons[statement.run] = {statement.text, now() + statement.lease};
+      state_.daemons[statement.run] = {statement.text, now() + statement.lease, statement.incarnation};
       return Answer{};
     }
     case Kind::end_run:

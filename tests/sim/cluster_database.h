@@ -38,11 +38,12 @@ struct Statement {
     begin,
     commit,
     roll_back,
-    add_run,      // Answers with its number.
-    renew,        // The lease of `run`, for `lease`.
-    end_run,      // Of `run`.
-    give_up_all,  // Sessions of `run`.
-    raise_fence,  // Of `id`, if `run` owns it at `fence`. Answers with the number of the transaction.
+    end_former_run,  // Of the same incarnation.
+    add_run,         // Answers with its number.
+    renew,           // The lease of `run`, for `lease`.
+    end_run,         // Of `run`.
+    give_up_all,     // Sessions of `run`.
+    raise_fence,     // Of `id`, if `run` owns it at `fence`. Answers with the number of the transaction.
     get_transaction,
     get_outcome,  // Of the transaction `number`.
     get_fence,    // Of `id`: the owner as `number`, and the fence.
@@ -64,6 +65,7 @@ struct Statement {
   std::int64_t run = 0;
   std::int64_t fence = 0;
   std::int64_t number = 0;
+  std::int64_t incarnation = 0;  // Of the run.
   SessionId id{};
   TenantId tenant{};
   std::string text{};
@@ -121,6 +123,9 @@ class ClusterDatabase {
   // Whether the lease of the run holds by the database's clock.
   [[nodiscard]] bool holds(std::int64_t run) const;
 
+  // Living leases that the next runs in their data folders have ended.
+  [[nodiscard]] std::uint64_t former_runs_ended() const { return former_runs_ended_; }
+
   std::function<void(const SessionChange&)> on_change = [](const SessionChange&) {};
   // How long a commit waits for its standby.
   std::function<Duration()> commit_time = [] { return Duration{}; };
@@ -131,6 +136,7 @@ class ClusterDatabase {
   struct Daemon {
     std::string node;
     TimePoint lease_until{};
+    std::int64_t incarnation = 0;
   };
   struct State {
     std::map<SessionId, StoredSession> sessions;
@@ -183,6 +189,7 @@ class ClusterDatabase {
   std::deque<std::pair<TimePoint, State>> earlier_;  // Before each commit of the last seconds.
   std::map<std::uint64_t, Backend> backends_;
   std::uint64_t last_backend_ = 0;
+  std::uint64_t former_runs_ended_ = 0;
   std::int64_t last_run_ = 0;  // Sequences do not go back.
   Duration clock_offset_{};
   bool is_up_ = true;

@@ -112,6 +112,7 @@ struct ClusterSim::Machine {
   std::unique_ptr<Network> network;
   State state = State::down;
   int life = 0;
+  std::int64_t incarnation = 0;  // In its data folder.
   bool is_awake = true;
   TimePoint slept_at{};
   TimePoint partitioned_until{};

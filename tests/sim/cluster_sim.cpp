@@ -150,6 +150,7 @@ ClusterSim::ClusterSim(const ClusterOptions& options)
     Machine& machine = *machines_.emplace_back(std::make_unique<Machine>());
     machine.number = static_cast<int>(i) + 1;
     machine.name = std::format("m{}", i + 1);
+    machine.incarnation = machine.number * 1'000'000;  // None of another machine.
     machine.clock =
         std::make_unique<MachineClock>(timeline_, 1 + drift * (2 * random_.next_unit() - 1), between(Duration{}, seconds(3000)),
                                        static_cast<std::int64_t>(random_.next_below(600)) - 300);
@@ -194,6 +195,7 @@ ClusterOutcome ClusterSim::run() {
   });
   check_waiting();
   timeline_.run();
+  outcome_.former_runs_ended = database_.former_runs_ended();
   for (const auto& machine : machines_) {
     if (machine->catalog == nullptr) continue;
     outcome_.fenced += machine->catalog->fenced_count();
@@ -245,8 +247,8 @@ void ClusterSim::start(Machine& machine) {
   if (is_over_ || machine.state != Machine::State::down) return;
   machine.state = Machine::State::starting;
   ++machine.life;
-  machine.catalog =
-      std::make_unique<ClusterCatalog>(machine.name, *machine.network, *machine.clock, options_.trusts_transaction_numbers);
+  machine.catalog = std::make_unique<ClusterCatalog>(machine.name, machine.incarnation, *machine.network, *machine.clock,
+                                                     options_.trusts_transaction_numbers);
   machine.catalog->open([this, &machine, life = machine.life](bool is_open) {
     // Not from within the catalog.
     timeline_.at(timeline_.now(), [this, &machine, life, is_open] {

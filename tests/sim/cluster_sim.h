@@ -53,6 +53,7 @@ struct ClusterOutcome {
   std::uint64_t fenced = 0;             // Commits of a run that did not own the session any more.
   std::uint64_t commits_asked_for = 0;  // Outcomes of commits whose answer was lost.
   std::uint64_t kills = 0;
+  std::uint64_t former_runs_ended = 0;  // Leases that a machine ended when it started again.
   std::uint64_t stops = 0;
   std::uint64_t sleeps = 0;
   std::uint64_t partitions = 0;

@@ -178,6 +178,7 @@ TEST(Cluster, MachinesThatShareSessionsLoseNothingUnderEverySeed) {
     total.fenced += outcome.fenced;
     total.commits_asked_for += outcome.commits_asked_for;
     total.kills += outcome.kills;
+    total.former_runs_ended += outcome.former_runs_ended;
     total.stops += outcome.stops;
     total.sleeps += outcome.sleeps;
     total.partitions += outcome.partitions;
@@ -189,14 +190,16 @@ TEST(Cluster, MachinesThatShareSessionsLoseNothingUnderEverySeed) {
     total.renames += outcome.renames;
     total.seconds += outcome.seconds;
   }
-  std::puts(std::format(
-                "{:.0f} s, requests {}, inputs {}, turns {}, reads {}, moves of sessions {}, refused {}, unknown {}, commits "
-                "fenced off {}, asked for {}, kills {}, stops {}, sleeps {}, partitions {}, database crashes {}, takeovers {}, "
-                "commits lost in them {}, ends {}, forks {}, renames {}",
-                total.seconds, total.requests, total.inputs, total.turns, total.reads, total.moves, total.refused,
-                total.unknown, total.fenced, total.commits_asked_for, total.kills, total.stops, total.sleeps, total.partitions,
-                total.crashes, total.takeovers, total.commits_lost, total.ends, total.forks, total.renames)
-                .c_str());
+  std::puts(
+      std::format("{:.0f} s, requests {}, inputs {}, turns {}, reads {}, moves of sessions {}, refused {}, unknown {}, commits "
+                  "fenced off {}, asked for {}, kills {}, leases ended by the next run {}, stops {}, sleeps {}, partitions {}, "
+                  "database crashes {}, takeovers {}, "
+                  "commits lost in them {}, ends {}, forks {}, renames {}",
+                  total.seconds, total.requests, total.inputs, total.turns, total.reads, total.moves, total.refused,
+                  total.unknown, total.fenced, total.commits_asked_for, total.kills, total.former_runs_ended, total.stops,
+                  total.sleeps, total.partitions, total.crashes, total.takeovers, total.commits_lost, total.ends, total.forks,
+                  total.renames)
+          .c_str());
   if (seeds_to_run.is_one || HasFailure()) return;
   // Checks that every kind of event occurs, so that the simulation is meaningful.
   EXPECT_GT(total.inputs, seeds * 10);
@@ -207,6 +210,7 @@ TEST(Cluster, MachinesThatShareSessionsLoseNothingUnderEverySeed) {
   EXPECT_GT(total.fenced, seeds / 100);
   EXPECT_GT(total.commits_asked_for, seeds / 5);
   EXPECT_GT(total.kills, seeds / 2);
+  EXPECT_GT(total.former_runs_ended, seeds / 4);
   EXPECT_GT(total.stops, seeds / 4);
   EXPECT_GT(total.sleeps, seeds / 2);
   EXPECT_GT(total.partitions, seeds / 2);

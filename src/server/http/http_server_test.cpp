@@ -525,6 +525,29 @@ TEST_F(HttpServerTest, FinishesWhatRunsWhileItDrains) {
   EXPECT_TRUE(server_->wait_idle(kPatience));
 }
 
+TEST_F(HttpServerTest, SaysWhetherItIsReadyWithItsDatabase) {
+  start();
+  HttpClient one = client();
+  const auto expect = [&](const char* path, int status, const char* part) {
+    one.get(path);
+    const Answer answer = one.answer();
+    EXPECT_EQ(answer.status, status) << path;
+    EXPECT_THAT(answer.body, HasSubstr(part)) << path;
+  };
+  expect("/ready", 503, R"("reason":"model")");
+  service_.is_ready = true;
+  expect("/ready?database=required", 200, R"("ready")");
+  service_.has_database = false;
+  expect("/ready?database=required", 503, R"("reason":"database")");
+  expect("/ready?database=optional", 200, R"("ready")");
+  expect("/ready", 200, R"("ready")");
+  expect("/ready?database=maybe", 400, "required");
+  server_->announce_stop();
+  HttpClient two = client();
+  two.get("/ready?database=required");
+  EXPECT_THAT(two.answer().body, HasSubstr(R"("reason":"stopping")"));
+}
+
 TEST_F(HttpServerTest, ServesOnWhenItHasSaidThatItWillStop) {
   service_.is_ready = true;
   start();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <format>
 #include <string>
 #include <vector>
 
@@ -42,13 +43,27 @@ handlers::Answer handlers::get_health(HttpConnection& connection, const HttpRequ
 }
 
 handlers::Answer handlers::get_readiness(HttpConnection& connection, const HttpRequest& request) {
+  const std::string database = wire::query_value(request.query, "database");
+  if (!database.empty() && database != "required" && database != "optional") {
+    co_return co_await connection.respond_error(
+        400, {ErrorCode::proto_field, R"(parameter "database": it is "required" or "optional")", "database"},
+        request.keep_alive);
+  }
   // A default model that is loaded on demand does not make the daemon unready.
-  const bool is_ready = !connection.server().is_leaving && !connection.server().draining &&
-                        std::ranges::any_of(connection.service().models(), [](const auto& model) {
-                          return model.state == ModelState::ready || model.state == ModelState::unloaded;
-                        });
-  return connection.respond(is_ready ? 200 : 503, kJson, is_ready ? R"({"status":"ready"})" : R"({"status":"not ready"})",
-                            request.keep_alive);
+  const bool has_model = std::ranges::any_of(connection.service().models(), [](const auto& model) {
+    return model.state == ModelState::ready || model.state == ModelState::unloaded;
+  });
+  std::string_view reason;
+  if (connection.server().is_leaving || connection.server().draining) {
+    reason = "stopping";
+  } else if (!has_model) {
+    reason = "model";
+  } else if (database == "required" && connection.service().metrics().catalog_reachable == 0) {
+    reason = "database";
+  }
+  if (reason.empty()) co_return co_await connection.respond(200, kJson, R"({"status":"ready"})", request.keep_alive);
+  co_return co_await connection.respond(503, kJson, std::format(R"({{"status":"not ready","reason":"{}"}})", reason),
+                                        request.keep_alive);
 }
 
 handlers::Answer handlers::get_metrics(HttpConnection& connection, const HttpRequest& request) {
