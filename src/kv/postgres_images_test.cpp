@@ -322,7 +322,9 @@ TEST_F(PostgresImagesTest, AnImageThatLacksAPieceIsAnError) {
 
 TEST_F(PostgresImagesTest, AnOlderDatabaseGetsTheTables) {
   end(open("a"));
-  run_sql("DROP TABLE session_images, image_pieces, images; UPDATE uma_schema SET version = 4 WHERE part = 'shared'");
+  run_sql(
+      "DROP TABLE session_images, image_pieces, images; ALTER TABLE daemons DROP COLUMN shared_states;"
+      "UPDATE uma_schema SET version = 4 WHERE part = 'shared'");
   ImagesNode& b = open("b");
   b.files["picture"] = "a picture";
   EXPECT_TRUE(commit(b, share(session_with("s", {"picture"}))));
