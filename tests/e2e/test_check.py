@@ -115,7 +115,24 @@ class Machine(Check):
         self.assertIn("TLS", self.problems("--config", config))
 
 
-class SharedFolder(Check):
+@postgres.needed
+class WithDatabase(Check):
+    @classmethod
+    def setUpClass(cls):
+        cls.stack = contextlib.ExitStack()
+        cls.addClassCleanup(cls.stack.close)
+        cls.database = cls.stack.enter_context(postgres.Postgres(fsync=True))
+
+    def setUp(self):
+        super().setUp()
+        self.name = f"check{self.id().rsplit('.', 1)[1]}"[:63]
+        self.assertIsNotNone(self.database.run_sql(f'CREATE DATABASE "{self.name}"', "postgres"))
+        self.address = self.database.address(self.name)
+        self.flags = (*self.flags, "--catalog", self.address, "--node", "a")
+
+
+@postgres.needed
+class SharedFolder(WithDatabase):
     def setUp(self):
         super().setUp()
         self.states = self.folder / "states"
@@ -124,7 +141,7 @@ class SharedFolder(Check):
 
     def test_a_folder_that_can_be_used(self):
         self.assertRegex(self.well(), rf"the folder {self.states} can be written: 64 KiB in \d+\.\d ms")
-        self.assertIn("a state that nobody uses ends after 24h", self.well())
+        self.assertIn("a state that nobody uses ends after 1d", self.well())
         self.assertEqual([], list(self.states.iterdir()), "it leaves nothing")
 
     def test_a_folder_that_is_missing(self):
@@ -142,13 +159,13 @@ class SharedFolder(Check):
         self.assertIn("Permission denied", self.problems())
 
 
+@postgres.needed
 @redis.needed
-class SharedRedis(Check):
+class SharedRedis(WithDatabase):
     @classmethod
     def setUpClass(cls):
-        stack = contextlib.ExitStack()
-        cls.addClassCleanup(stack.close)
-        cls.store = stack.enter_context(redis.Redis())
+        super().setUpClass()
+        cls.store = cls.stack.enter_context(redis.Redis())
 
     def setUp(self):
         super().setUp()
@@ -207,20 +224,7 @@ class SharedRedis(Check):
 
 
 @postgres.needed
-class Database(Check):
-    @classmethod
-    def setUpClass(cls):
-        cls.stack = contextlib.ExitStack()
-        cls.addClassCleanup(cls.stack.close)
-        cls.database = cls.stack.enter_context(postgres.Postgres(fsync=True))
-
-    def setUp(self):
-        super().setUp()
-        self.name = f"check{self.id().rsplit('.', 1)[1]}"[:63]
-        self.assertIsNotNone(self.database.run_sql(f'CREATE DATABASE "{self.name}"', "postgres"))
-        self.address = self.database.address(self.name)
-        self.flags = (*self.flags, "--catalog", self.address, "--node", "a")
-
+class Database(WithDatabase):
     def sql(self, sql):
         self.assertIsNotNone(self.database.run_sql(sql, self.name), sql)
 
