@@ -51,7 +51,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       shifter_(parts_, ends_),
       sampler_(parts_, calls_, ends_, shifter_, targets_),
       preemption_(parts_, eviction_, reuse_check_, ends_, sampler_),
-      prefix_copy_(parts_, calls_, reuse_check_),
+      prefix_copy_(parts_, calls_, eviction_, reuse_check_),
       finder_(parts_, reuse_check_),
       placement_(parts_, eviction_, reuse_check_),
       admission_(parts_, eviction_, ends_, preemption_, shifter_, finder_, placement_),

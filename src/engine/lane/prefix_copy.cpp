@@ -70,10 +70,11 @@ void PrefixCopy::begin(CopyPrefixCommand command) {
 
 Expected<kv::Snapshot> PrefixCopy::copy_by_slot(const CopyPrefixCommand& command, std::size_t from) {
   const std::vector<Token> whole = parts_.slots[from].tokens;
-  const auto to = parts_.slots.find_empty();
   const std::uint64_t bytes = prompt_reservation_bytes(parts_.shape(), size_of(command.tokens));
-  if (!to || whole.size() > kLongerMax * command.tokens.size())
-    return fail(ErrorCode::limit_wait, "no slot is free, or the prompts are too long");
+  if (whole.size() > kLongerMax * command.tokens.size()) return fail(ErrorCode::limit_wait, "the conversation is too long");
+  if (!parts_.slots.find_empty()) (void)eviction_.evict_idle(kv::GiveWay::at_once, std::span(&from, 1));
+  const auto to = parts_.slots.find_empty();
+  if (!to) return fail(ErrorCode::limit_wait, "no slot is free");
   auto room_for_all = parts_.pool.reserve(state_reservation_bytes(parts_.context, static_cast<std::int32_t>(from)));
   auto room = parts_.pool.reserve(bytes);
   if (!room_for_all || !room) return fail(ErrorCode::limit_wait, "there is no free memory");

@@ -1,8 +1,8 @@
 // Copies the KV of a prompt's first tokens to the store, for other daemons: of a system prompt that several conversations begin
 // with. Any slot that has these tokens will do, also one in use: KV of the same tokens is the same, and cells that are computed
 // do not change. A unified context saves them piece by piece, beside the streams. In a split one only whole sequences are
-// saved, so an empty slot gets a copy, which is cut. A context that cannot be cut has no KV of the tokens alone. Owned by the
-// lane's thread.
+// saved, so an empty slot gets a copy, which is cut; if there is none, the idle one that is worth least. A context that cannot
+// be cut has no KV of the tokens alone. Owned by the lane's thread.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,18 @@
 #include "engine/lane/lane_command.h"
 #include "engine/lane/lane_parts.h"
 #include "engine/lane/reuse_check.h"
+#include "engine/lane/slot_eviction.h"
 #include "engine/lane/state_transfer.h"
 
 namespace uma::engine {
 
 class PrefixCopy {
  public:
-  PrefixCopy(const LaneParts& parts, ContextCalls& calls, const ReuseCheck& reuse_check)
-      : parts_(parts), calls_(calls), reuse_check_(reuse_check) {}
+  PrefixCopy(const LaneParts& parts, ContextCalls& calls, SlotEviction& eviction, const ReuseCheck& reuse_check)
+      : parts_(parts), calls_(calls), eviction_(eviction), reuse_check_(reuse_check) {}
 
   // Begins a copy, in place of one that has not ended. Gives up at once if no slot has the tokens, or there is no place for the
-  // copy without evicting others.
+  // copy.
   void begin(CopyPrefixCommand command);
   // Copies for a few ms. After the last piece the state is in the store. False: there is nothing to copy.
   bool advance();
@@ -43,6 +44,7 @@ class PrefixCopy {
 
   const LaneParts& parts_;
   ContextCalls& calls_;
+  SlotEviction& eviction_;
   const ReuseCheck& reuse_check_;
   std::optional<Copying> copying_;
 };

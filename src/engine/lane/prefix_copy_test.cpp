@@ -139,7 +139,19 @@ TEST_F(StoreLaneTest, AContextThatCannotBeCutHasNoPrefixAlone) {
   EXPECT_EQ(store_.states_of(owner.session).tier, Tier::none);
 }
 
-TEST_F(StoreLaneTest, InASplitContextAPrefixNeedsAnEmptySlotAndAShortConversation) {
+TEST_P(PrefixCopyTest, AlsoWhenIdleConversationsHaveAllSlots) {
+  make_with_store(options(2));
+  ask(1, head_ + " and more", "s");
+  ask(2, "another conversation, which is idle", "t");
+  copy();
+  run();
+  EXPECT_EQ(copies_, 1);
+  EXPECT_EQ(found(), fake_tokens(head_));
+  EXPECT_EQ(ask(3, head_ + " and more", "s").usage.tier, Tier::hot);
+  EXPECT_GT(ask(4, "another conversation, which is idle", "t").usage.reused_tokens, 30) << "from the context, or from memory";
+}
+
+TEST_F(StoreLaneTest, InASplitContextAPrefixNeedsAnotherSlotAndAShortConversation) {
   const std::vector<Token> tokens = fake_tokens(kPrompt);
   const kv::StateOwner owner = kv::prefix_owner(TenantId{"a"}, false, tokens);
   int ended_count = 0;
