@@ -32,7 +32,8 @@ Expected<Unit> TenantBudget::take(Share& share, std::uint64_t bytes) {
   const std::uint64_t own = found == used_by_.end() ? 0 : found->second;
   const std::uint64_t left = bytes_max_ - used_;
   // After this, the tenant's bytes do not exceed the free bytes.
-  if (own > left || bytes > (left - own) / 2) {
+  const bool fits = share.tenant_.value.empty() ? bytes <= left : own <= left && bytes <= (left - own) / 2;
+  if (!fits) {
     return fail(
         ErrorCode::limit_wait,
         std::format("this request needs {} more bytes, but {} hold {} of {} ({}), {} of them for this tenant, which may "

@@ -190,12 +190,13 @@ Expected<Bytes> KeptImages::fetch_now(const std::string& id) {
   // Shared with the callback, which may come after this wait has ended.
   const auto answer = std::make_shared<std::promise<Expected<Bytes>>>();
   auto file = answer->get_future();
-  fetch_(id, [answer](Expected<Bytes> fetched) { answer->set_value(std::move(fetched)); });
+  // It is kept also if it comes too late for this request.
+  fetch_(id, [this, id, answer](Expected<Bytes> fetched) { answer->set_value(take_fetched(id, std::move(fetched))); });
   if (file.wait_for(kFetchWithin) != std::future_status::ready) {
     return unreadable(id, std::format("the database has not delivered it within {}: try again later",
                                       std::chrono::duration_cast<std::chrono::seconds>(kFetchWithin)));
   }
-  return take_fetched(id, file.get());
+  return file.get();
 }
 
 struct KeptImages::Bringing {

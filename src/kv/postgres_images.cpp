@@ -63,6 +63,7 @@ PostgresImages::~PostgresImages() {
 
 void PostgresImages::stop() {
   inbox_.close();
+  connection_.cancel();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -71,13 +72,15 @@ void PostgresImages::stop() {
 void PostgresImages::store(TenantId tenant, std::vector<std::string> ids, ReadFile read, Stored done) {
   const auto answer = std::make_shared<Stored>(std::move(done));
   const bool is_open = inbox_.push(Storing{std::move(tenant), std::move(ids), std::move(read),
-                                           [answer](Expected<Unit> stored) { (*answer)(std::move(stored)); }});
+                                           [answer](Expected<Unit> stored) { (*answer)(std::move(stored)); }, 0,
+                                           std::chrono::steady_clock::now() + kBeginsWithin});
   if (!is_open) (*answer)(refused_at_end());
 }
 
 void PostgresImages::fetch(std::string id, Fetched done) {
   const auto answer = std::make_shared<Fetched>(std::move(done));
-  const bool is_open = inbox_.push(Fetching{std::move(id), [answer](Expected<Bytes> file) { (*answer)(std::move(file)); }});
+  const bool is_open = inbox_.push(Fetching{std::move(id), [answer](Expected<Bytes> file) { (*answer)(std::move(file)); },
+                                            std::chrono::steady_clock::now() + kBeginsWithin});
   if (!is_open) (*answer)(refused_at_end());
 }
 
@@ -103,6 +106,7 @@ void PostgresImages::take_calls() {
 // One image, or the database's housekeeping. Somebody waits for a fetched image while its conversation stands still, so these
 // are first.
 void PostgresImages::step() {
+  refuse_late();
   if (!fetching_.empty()) return fetch_first();
   if (!storing_.empty()) return store_next();
   const TimePoint now = std::chrono::steady_clock::now();
@@ -112,6 +116,23 @@ void PostgresImages::step() {
 
 TimePoint PostgresImages::next_wake() const {
   return connection_.is_lost() ? next_sweep_ : std::min(next_sweep_, used_at_ + kIdleConnection + std::chrono::milliseconds(1));
+}
+
+void PostgresImages::refuse_late() {
+  const TimePoint now = std::chrono::steady_clock::now();
+  const auto late = [] {
+    return fail(ErrorCode::io_failed, "the database of the sessions' images does not answer: try again");
+  };
+  while (!fetching_.empty() && fetching_.front().begins_by < now) {
+    Fetching call = std::move(fetching_.front());
+    fetching_.pop_front();
+    call.done(late());
+  }
+  while (!storing_.empty() && storing_.front().next == 0 && storing_.front().begins_by < now) {
+    Storing call = std::move(storing_.front());
+    storing_.pop_front();
+    call.done(late());
+  }
 }
 
 void PostgresImages::refuse_all() {
@@ -126,10 +147,12 @@ void PostgresImages::refuse_all() {
 SqlExpected<Unit> PostgresImages::connect() {
   const TimePoint now = std::chrono::steady_clock::now();
   if (now < next_connect_) return std::unexpected(SqlError{SqlFault::lost, "no connection to the database"});
-  next_connect_ = now + kImagesConnectEvery;
-  return connection_.connect(std::format("umad {} images", options_.node),
-                             {"client_min_messages=warning", "statement_timeout=15s", "lock_timeout=10s",
-                              "idle_in_transaction_session_timeout=30s", "synchronous_commit=on"});
+  auto connected = connection_.connect(std::format("umad {} images", options_.node),
+                                       {"client_min_messages=warning", "statement_timeout=15s", "lock_timeout=10s",
+                                        "idle_in_transaction_session_timeout=30s", "synchronous_commit=on"});
+  // A try may take seconds.
+  next_connect_ = std::chrono::steady_clock::now() + kImagesConnectEvery;
+  return connected;
 }
 
 template <class Work>
@@ -175,7 +198,12 @@ void PostgresImages::store_next() {
     is_failing_ = false;
     return Unit{};
   });
-  if (stored && ++call.next < call.ids.size()) return;
+  if (stored && ++call.next < call.ids.size()) {
+    // The others have their turn.
+    storing_.push_back(std::move(call));
+    storing_.pop_front();
+    return;
+  }
   Stored done = std::move(call.done);
   storing_.pop_front();
   done(std::move(stored));

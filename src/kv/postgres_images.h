@@ -54,14 +54,16 @@ class PostgresImages {
   // from any thread, when all of them are stored, or with the first error: E_IO_001, E_LIMIT_003 beyond bytes_max, or that of
   // `read`. Images that were stored before the error stay until they are removed as unused.
   void store(TenantId tenant, std::vector<std::string> ids, ReadFile read, Stored done);
-  // Reads the file of an image, whoever has stored it. The caller compares its hash. `done` is called once, from any thread.
-  // Errors: E_IO_001.
+  // Of both calls: those that have not begun within kBeginsWithin, because the database does not answer, get E_IO_001. Reads
+  // the file of an image, whoever has stored it. The caller compares its hash. `done` is called once, from any thread. Errors:
+  // E_IO_001.
   void fetch(std::string id, Fetched done);
   // Ends the thread; what waits gets E_LIMIT_003.
   void stop();
 
   // Of the images in one piece, which one statement carries.
   static constexpr std::size_t kPieceBytes = 1ul << 20;
+  static constexpr Duration kBeginsWithin = std::chrono::seconds(15);
 
  private:
   struct Storing {
@@ -69,11 +71,13 @@ class PostgresImages {
     std::vector<std::string> ids;
     ReadFile read;
     Stored done;
-    std::size_t next = 0;  // Index in ids.
+    std::size_t next = 0;   // Index in ids.
+    TimePoint begins_by{};  // Later nobody waits for it any more.
   };
   struct Fetching {
     std::string id;
     Fetched done;
+    TimePoint begins_by{};
   };
   using Call = std::variant<Storing, Fetching>;
 
@@ -81,6 +85,7 @@ class PostgresImages {
   void step();
   void take_calls();
   void refuse_all();
+  void refuse_late();
   void store_next();
   void fetch_first();
   void sweep();

@@ -26,12 +26,17 @@ constexpr Duration kCleanEvery = std::chrono::minutes(10);
 constexpr std::uint64_t kCleanAfterBytes = std::uint64_t{4} << 30;  // Or after so much was written.
 // What a call may take. A read has the time that its request gives it.
 constexpr Duration kFindMax = std::chrono::seconds(2);
-constexpr Duration kSharedWriteMax = std::chrono::minutes(2);
+constexpr Duration kSharedWriteMax = std::chrono::minutes(2);  // Or longer, at this rate.
+constexpr double kSharedWriteRateMin = 10e6;                   // Bytes per second.
 constexpr Duration kSharedRemoveMax = std::chrono::seconds(10);
 constexpr Duration kCleanMax = std::chrono::minutes(2);
 constexpr Duration kLateKnown = std::chrono::minutes(5);
 constexpr double kHangsMs = 1e12;
 constexpr std::size_t kSharedWritesMax = 4096;  // Writes that wait; others are given up.
+
+Duration write_limit(std::uint64_t bytes) {
+  return std::max<Duration>(kSharedWriteMax, from_ms(1000 * static_cast<double>(bytes) / kSharedWriteRateMin));
+}
 
 Error not_used(std::string_view why) {
   return {ErrorCode::io_failed, std::format("the shared store is not used: {}", why)};
@@ -238,7 +243,7 @@ Expected<ColdHead> SharedWriter::write(Job& job) {
   const SnapshotPtr snapshot = job.take();
   if (snapshot == nullptr) return std::unexpected(not_used("the state has left the memory"));
   const TimePoint began = clock_.now();
-  auto written = limit_.run(began + kSharedWriteMax, [&] { return store_->write(job.owner, *snapshot); });
+  auto written = limit_.run(began + write_limit(snapshot->bytes()), [&] { return store_->write(job.owner, *snapshot); });
   record_span(kWriteSharedSpan, began, clock_.now(), {static_cast<std::int64_t>(snapshot->bytes())});
   if (!written) {
     note(written.error());

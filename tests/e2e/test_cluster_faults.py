@@ -50,7 +50,7 @@ class Partitions(unittest.TestCase):
         network.leave_host()
 
     def test_nothing_is_lost_doubled_or_different(self):
-        result = faults.run_with_partitions(kills=100, seconds=60, seed=os.getpid())
+        result = faults.run_with_partitions(kills=100, seconds=30, seed=os.getpid())
         self.assertEqual([], result.problems, result)
         self.assertGreater(result.counts["turns"], 0)
         self.assertGreater(result.counts["turns through the router"], 0)

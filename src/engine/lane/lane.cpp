@@ -127,7 +127,10 @@ StepOutcome Lane::tick() {
   calls_.begin_step(is_closed());
   take_commands();
   if (context_->is_lost()) return end_lost();
-  if (warm()) return end_step(true, kNever);
+  if (warm()) {
+    admission_.expire(clock_.now());
+    return end_step(true, kNever);
+  }
   admission_.expire(clock_.now());
   admission_.admit(clock_.now());
   shifter_.shorten_running();

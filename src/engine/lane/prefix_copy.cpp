@@ -72,12 +72,12 @@ Expected<kv::Snapshot> PrefixCopy::copy_by_slot(const CopyPrefixCommand& command
   const std::vector<Token> whole = parts_.slots[from].tokens;
   const std::uint64_t bytes = prompt_reservation_bytes(parts_.shape(), size_of(command.tokens));
   if (whole.size() > kLongerMax * command.tokens.size()) return fail(ErrorCode::limit_wait, "the conversation is too long");
-  if (!parts_.slots.find_empty()) (void)eviction_.evict_idle(kv::GiveWay::at_once, std::span(&from, 1));
-  const auto to = parts_.slots.find_empty();
-  if (!to) return fail(ErrorCode::limit_wait, "no slot is free");
   auto room_for_all = parts_.pool.reserve(state_reservation_bytes(parts_.context, static_cast<std::int32_t>(from)));
   auto room = parts_.pool.reserve(bytes);
   if (!room_for_all || !room) return fail(ErrorCode::limit_wait, "there is no free memory");
+  if (!parts_.slots.find_empty()) (void)eviction_.evict_idle(kv::GiveWay::at_once, std::span(&from, 1));
+  const auto to = parts_.slots.find_empty();
+  if (!to) return fail(ErrorCode::limit_wait, "no slot is free");
   const ContextCalls::PrefillPause pause(calls_);
   const auto to_sequence = static_cast<std::int32_t>(*to);
   const BorrowedSlot borrowed(parts_, *to, command);

@@ -1,11 +1,18 @@
 #include "engine/lane/sampling_team.h"
 
+#include <system_error>
+
+#include "base/log.h"
 #include "base/thread_name.h"
 
 namespace uma::engine {
 
 SamplingTeam::SamplingTeam(std::int32_t threads) {
-  for (std::int32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+  try {
+    for (std::int32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { serve(); });
+  } catch (const std::system_error& problem) {
+    log_warning("tokens are chosen by {} threads, not {}: {}", threads_.size() + 1, threads + 1, problem.what());
+  }
 }
 
 SamplingTeam::~SamplingTeam() {

@@ -16,6 +16,7 @@ constexpr std::int32_t kMeasuredRounds = 3;
 constexpr std::size_t kCellsMax = 1024;
 constexpr double kLargeMaxMs = 500;  // Of a large prompt, by the time of a small one.
 constexpr double kShortMs = 250;     // Of a call on a device for which a request waits.
+constexpr double kHoldMaxMs = 1000;  // Of all such calls, without those that come first of their kind.
 // Beside programs that use more cores, threads wait for each other, and the times do not hold for a quiet machine.
 constexpr double kOthersMax = 0.3;
 constexpr Duration kLoadTime = std::chrono::milliseconds(100);  // Shorter times do not show it (CpuLoad).
@@ -129,7 +130,8 @@ void WarmUp::advance() {
   const bool is_complete = status && *status == llm::DecodeStatus::done;
   if (is_complete && !step.is_first && !step.is_measured) {
     parts_.step_model.observe(shape, calls_.last().ms());
-    holds_requests_ = holds_requests_ && calls_.last().ms() <= kShortMs;
+    held_ms_ += calls_.last().ms();
+    holds_requests_ = holds_requests_ && calls_.last().ms() <= kShortMs && held_ms_ <= kHoldMaxMs;
   }
   const bool is_sound = is_complete && llm::are_sound(parts_.context.logits(static_cast<std::int32_t>(rows_.size()) - 1));
   for (std::int32_t sequence = first; sequence < first + step.sequences; ++sequence) (void)parts_.context.truncate(sequence, 0);

@@ -62,6 +62,7 @@ class WarmUp {
   std::size_t warming_ = 0;  // The steps before the measurement.
   std::size_t next_ = 0;
   bool holds_requests_ = false;
+  double held_ms_ = 0;
   std::int32_t measured_threads_ = 0;
   TimePoint measured_since_{};
   sched::WidthTimes width_ms_{};  // The least times so far; 0: none.
