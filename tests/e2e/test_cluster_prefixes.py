@@ -1,6 +1,5 @@
 """System prompts whose KV umads share over a store that all of them use, though they share no conversation."""
 
-import contextlib
 import signal
 import unittest
 
@@ -15,17 +14,8 @@ UNIFIED = ("--kv-cells", "4096", "--slots", "8")
 SPLIT = ("--kv-cells", "16384", "--slots", "8")
 
 
-class Prefixes:
+class Prefixes(test_cluster_states.SharedStore):
     """Tests for the classes below, one for each kind of store."""
-
-    def open_store(self):
-        raise NotImplementedError
-
-    def setUp(self):
-        self.stack = contextlib.ExitStack()
-        self.addCleanup(self.stack.close)
-        self.database = self.stack.enter_context(postgres.Postgres())
-        self.store = self.stack.enter_context(self.open_store())
 
     def start(self, *flags):
         daemon = uma.Daemon(uma.TINY_REGISTER, *flags)

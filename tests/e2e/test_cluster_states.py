@@ -53,8 +53,8 @@ class Folder:
             moved.rename(self.path)
 
 
-class States:
-    """Tests for the classes below, one for each kind of store."""
+class SharedStore:
+    """A database and a store of states for nodes."""
 
     def open_store(self):
         raise NotImplementedError
@@ -64,6 +64,10 @@ class States:
         self.addCleanup(self.stack.close)
         self.database = self.stack.enter_context(postgres.Postgres())
         self.store = self.stack.enter_context(self.open_store())
+
+
+class States(SharedStore):
+    """Tests for the classes below, one for each kind of store."""
 
     def start(self, name, *flags):
         daemon = uma.Daemon(uma.TINY_REGISTER, *FLAGS, "--catalog", self.database.address(), "--node", name, "--shared-states",

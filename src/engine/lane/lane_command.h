@@ -40,7 +40,7 @@ struct CopyCommand {
   MoveOnlyFunction<void()> then;
 };
 // Copies the KV of these tokens, which prompts in the lane begin with, to the store as a state of `owner`
-// (kv::prefix_owner()), if a slot has them and there is memory without evicting others; then calls `then`.
+// (kv::prefix_owner()), if a slot has them and there is memory (PrefixCopy); then calls `then`.
 struct CopyPrefixCommand {
   kv::StateOwner owner;
   std::vector<Token> tokens;
