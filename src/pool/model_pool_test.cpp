@@ -104,7 +104,7 @@ class ModelPoolTest : public ::testing::Test {
     pool_->start(host_);
   }
   static void until(const std::function<bool()>& condition, const std::string& what) {
-    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30); !condition();) {
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(120); !condition();) {
       ASSERT_LT(std::chrono::steady_clock::now(), end) << "never happened: " << what;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }

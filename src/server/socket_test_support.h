@@ -22,7 +22,7 @@
 namespace uma::server {
 
 // A longer wait means that the answer will not come. No test depends on how fast it is.
-inline constexpr int kPatienceMs = 20'000;
+inline constexpr int kPatienceMs = 120'000;
 
 class TempFolder {
  public:

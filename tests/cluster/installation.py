@@ -214,7 +214,7 @@ class Installation:
             if user:
                 shutil.chown(self.database_folder, "postgres", "postgres")
             subprocess.run([bin_folder / "initdb", "-D", f"{self.database_folder}/data", "-A", "trust", "-U", "postgres", "--no-sync",
-                            "-E", "UTF8", "--locale=C"], stdout=subprocess.DEVNULL, check=True, timeout=120, cwd=self.database_folder, **user)
+                            "-E", "UTF8", "--locale=C"], stdout=subprocess.DEVNULL, check=True, timeout=2 * uma.WAIT_S, cwd=self.database_folder, **user)
             if self.network:
                 with open(f"{self.database_folder}/data/pg_hba.conf", "a", encoding="utf-8") as rules:
                     rules.write(f"host all all {self.network.subnet}.0/24 trust\n")
@@ -238,7 +238,7 @@ class Installation:
         """The rows as text, a line each; None: it failed. Goes over the database's own socket, which no partition cuts."""
         done = subprocess.run([postgres.programs() / "psql", "-h", self.database_folder, "-p", str(self.ports["db"]), "-U", "postgres",
                                "-d", database, "-v", "ON_ERROR_STOP=1", "-qAtc", sql],
-                              capture_output=True, text=True, timeout=60, check=False, cwd=self.database_folder)
+                              capture_output=True, text=True, timeout=uma.WAIT_S, check=False, cwd=self.database_folder)
         return done.stdout.strip() if done.returncode == 0 else None
 
     def start_store(self):

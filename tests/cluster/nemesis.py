@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 
+import uma
 from relay import Mode
 
 LEASE_S = 15
@@ -233,8 +234,8 @@ ALL_TROUBLES = ("restart_node", "pause_beyond_lease", "pause_shortly", "cut_off_
 @contextlib.contextmanager
 def small_file_system(folder, mebibytes):
     """Mounts a small file system in memory at the folder for the block; needs root."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "uma-faults", folder], check=True, timeout=30)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "uma-faults", folder], check=True, timeout=uma.WAIT_S)
     try:
         yield
     finally:
-        subprocess.run(["umount", "--lazy", folder], check=True, timeout=30)
+        subprocess.run(["umount", "--lazy", folder], check=True, timeout=uma.WAIT_S)

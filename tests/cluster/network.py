@@ -9,11 +9,12 @@ import os
 import pathlib
 import re
 import subprocess
-import time
+
+import uma
 
 
 def run(*command):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=uma.WAIT_S, check=False)
     if done.returncode != 0:
         raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
@@ -165,8 +166,4 @@ class Network:
 
     def _until_port_forwards(self, name):
         """A bridge's port needs a moment to come up."""
-        end = time.monotonic() + 30
-        while "state forwarding" not in run("bridge", "link", "show", "dev", self.interface(name)):
-            if time.monotonic() > end:
-                raise OSError(f"the link of {name} stays down")
-            time.sleep(0.01)
+        uma.until(lambda: "state forwarding" in run("bridge", "link", "show", "dev", self.interface(name)), f"the link of {name} is up")

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import time
 
+import uma
+
 
 def start_ticks(pid):
     """When the process began, in the kernel's ticks; None: there is none, or it has ended."""
@@ -51,7 +53,7 @@ class Process:
             time.sleep(0.02)
         return self.child.returncode if self.child is not None else None
 
-    def end(self, number=signal.SIGTERM, timeout_s=60):
+    def end(self, number=signal.SIGTERM, timeout_s=uma.WAIT_S):
         """Ends it: by this signal, and by SIGKILL if that takes too long. Returns the status."""
         self.send(signal.SIGCONT)
         self.send(number)

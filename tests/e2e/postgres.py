@@ -7,8 +7,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
+
+import uma
 
 
 def programs():
@@ -45,23 +46,24 @@ class Postgres:
             self.process = subprocess.Popen(
                 [self.bin / "postgres", "-D", self.folder / "data", "-k", self.folder, "-c", "listen_addresses=", "-c", f"fsync={self.fsync}"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, **self.user)
-        end = time.monotonic() + 60
-        while self.run_sql("SELECT 1", "postgres") is None:
-            if time.monotonic() > end or self.process.poll() is not None:
+
+        def answers():
+            if self.process.poll() is not None:
                 raise AssertionError(f"PostgreSQL did not start:\n{(self.folder / 'log').read_text()}")
-            time.sleep(0.1)
+            return self.run_sql("SELECT 1", "postgres") is not None
+        uma.until(answers, f"PostgreSQL in {self.folder} answers")
 
     def stop(self, number=signal.SIGINT):
         """Ends it as a fast shutdown does: connections are closed. With SIGQUIT it ends as in a crash."""
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(60)
+            self.process.wait(uma.WAIT_S)
             self.process = None
 
     def run_sql(self, sql, database="uma"):
         """The rows as text, a line each; None: it failed."""
         done = subprocess.run([self.bin / "psql", "-h", self.folder, "-U", "postgres", "-d", database, "-v", "ON_ERROR_STOP=1", "-qAtc", sql],
-                              capture_output=True, text=True, timeout=60, check=False, cwd=self.folder)
+                              capture_output=True, text=True, timeout=uma.WAIT_S, check=False, cwd=self.folder)
         return done.stdout.strip() if done.returncode == 0 else None
 
     def __enter__(self):
@@ -74,7 +76,7 @@ class Postgres:
                     shutil.chown(self.folder / "data", "postgres", "postgres")
                 elsewhere = ["--waldir", self.folder / "wal"]
             subprocess.run([self.bin / "initdb", "-D", self.folder / "data", "-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C", *elsewhere],
-                           stdout=subprocess.DEVNULL, check=True, timeout=120, cwd=self.folder, **self.user)
+                           stdout=subprocess.DEVNULL, check=True, timeout=2 * uma.WAIT_S, cwd=self.folder, **self.user)
             self.start()
             assert self.run_sql("CREATE DATABASE uma", "postgres") is not None
         except BaseException:

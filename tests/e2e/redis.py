@@ -1,12 +1,14 @@
 """A Redis server for tests, where its program is installed: on a port of the loopback, with a folder of its own."""
 
+import contextlib
 import pathlib
 import shutil
 import socket
 import subprocess
 import tempfile
-import time
 import unittest
+
+import uma
 
 PROGRAM = shutil.which("redis-server")
 
@@ -33,26 +35,23 @@ class Redis:
         self.process = subprocess.Popen(
             [PROGRAM, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(self.folder), *self.flags],
             stdin=subprocess.DEVNULL, stdout=open(self.folder / "log", "ab"), stderr=subprocess.STDOUT)
-        end = time.monotonic() + 60
-        while True:
-            try:
-                if self.ask("PING") == b"PONG":
-                    return
-            except OSError:
-                pass
-            if time.monotonic() > end or self.process.poll() is not None:
+
+        def answers():
+            if self.process.poll() is not None:
                 raise AssertionError(f"Redis did not start:\n{(self.folder / 'log').read_text()}")
-            time.sleep(0.05)
+            with contextlib.suppress(OSError):
+                return self.ask("PING") == b"PONG"
+        uma.until(answers, f"Redis in {self.folder} answers")
 
     def stop(self):
         if self.process is not None:
             self.process.kill()
-            self.process.wait(60)
+            self.process.wait(uma.WAIT_S)
             self.process = None
 
     def ask(self, *command):
         """The answer to a command: bytes, a number, a list, or None."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection, connection.makefile("rwb") as stream:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=uma.WAIT_S) as connection, connection.makefile("rwb") as stream:
             parts = [part if isinstance(part, bytes) else str(part).encode() for part in command]
             stream.write(b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts))
             stream.flush()

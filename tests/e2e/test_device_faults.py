@@ -98,10 +98,8 @@ class Lost(Faulty):
         running = [self.begin(prompt, client=client) for prompt, client in zip(prompts, clients)]
         beside = self.begin("a cat", client=clients[3], model="on_cpu", max_tokens=3000)
         self.faults.order("lose")
-        began = time.monotonic()
         for prompt, client, request in zip(prompts, clients, running):
             self.assert_lost(client.finish(request), prompt)
-        self.assertLess(time.monotonic() - began, 2 * uma.SLOW)
         self.assertEqual(REGISTER.says("a cat", 3000), clients[3].finish(beside).text)
         self.assert_says(PROMPT)
         self.assertIn(f"{GPU} is lost and left out", self.daemon.log())

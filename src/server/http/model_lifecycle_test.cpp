@@ -41,7 +41,7 @@ class FakeLibrary final : public ModelLibrary {
 
   [[nodiscard]] std::shared_ptr<PullSink> wait_for_pull(std::size_t number = 1) {
     const MutexLock lock(mutex_);
-    const TimePoint end = SteadyClock().now() + std::chrono::seconds(30);
+    const TimePoint end = SteadyClock().now() + kPatience;
     while (sinks_.size() < number && SteadyClock().now() < end) changed_.wait_until(mutex_, end);
     return sinks_.size() < number ? nullptr : sinks_[number - 1];
   }
@@ -120,7 +120,7 @@ TEST_F(LifecycleTest, WhoLeavesCancelsThePull) {
     const auto sink = library_.wait_for_pull(number);
     ASSERT_NE(sink, nullptr);
     one.close();
-    const TimePoint end = SteadyClock().now() + std::chrono::seconds(30);
+    const TimePoint end = SteadyClock().now() + kPatience;
     while (sink->update({}) && SteadyClock().now() < end) std::this_thread::yield();
     EXPECT_FALSE(sink->update({}));
     sink->end(fail(ErrorCode::limit_wait, "cancelled"));
