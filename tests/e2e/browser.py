@@ -74,10 +74,8 @@ class PageTest(uma.DaemonTest):
 
     @classmethod
     def setUpClass(cls):
-        if shutil.which("node") is None or not (FOLDER / "node_modules").exists():
-            raise AssertionError("the packages of tests/e2e/page are missing: run script/bootstrap --browser")
-        if not (uma.BUILD / "share" / "uma-serve" / "page" / "index.html").exists():
-            raise AssertionError("this umad has no page: it was built without Node")
+        uma.need_packages(FOLDER)
+        uma.need_packages(uma.ROOT / "page")  # else this umad has no page
         super().setUpClass()
         cls.url = cls.url_of(cls.daemon)
         cls.browser = Browser()

@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import unittest
 
@@ -21,8 +20,7 @@ class OpenAiTest(uma.DaemonTest):
 
     @classmethod
     def setUpClass(cls):
-        if shutil.which("node") is None or not (FOLDER / "node_modules").exists():
-            raise AssertionError("the client is missing: run script/bootstrap")
+        uma.need_packages(FOLDER)
         super().setUpClass()
         cls.url = re.search(r"http +(http://127\.0\.0\.1:\d+/v1)", cls.daemon.log()).group(1)
 

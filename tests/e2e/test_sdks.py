@@ -30,8 +30,7 @@ class SdkTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        if shutil.which("node") is None or not (FOLDER / "node_modules").exists():
-            raise AssertionError("the clients are missing: run script/bootstrap")
+        uma.need_packages(FOLDER)
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-sdks-")))
         (cls.folder / "notes.txt").write_text(f"{CONTENT}\nend\n")
         (cls.folder / "script.json").write_text(json.dumps(SCRIPT))
