@@ -17,6 +17,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr ::uid_t kNobody = 65534;
+
 class EditFile : public ::testing::Test {
  protected:
   EditFile() : folder_(std::filesystem::path(::testing::TempDir()) / ("uma-edit-" + std::to_string(::getpid()))) {}
@@ -46,9 +48,14 @@ TEST_F(EditFile, MakesAMissingFileUnlessItMustExist) {
 }
 
 TEST_F(EditFile, TellsThatTheFileIsChangedIfOnlyTheFolderCouldNotBeSynced) {
-  if (::geteuid() == 0) GTEST_SKIP() << "root may read any folder";
   ASSERT_TRUE(append("a").has_value());
   const auto folder = folder_ / "sub";
+  const bool is_root = ::geteuid() == 0;
+  if (is_root) {  // It may read any folder, and nobody else may.
+    ASSERT_EQ(::chown(folder.c_str(), kNobody, kNobody), 0);
+    ASSERT_EQ(::chown(path().c_str(), kNobody, kNobody), 0);
+    ASSERT_EQ(::seteuid(kNobody), 0);
+  }
   bool is_written = false;
   // The folder can be changed and not be opened any more.
   const auto edited = edit_file(
@@ -59,6 +66,9 @@ TEST_F(EditFile, TellsThatTheFileIsChangedIfOnlyTheFolderCouldNotBeSynced) {
       },
       &is_written);
   EXPECT_EQ(::chmod(folder.c_str(), 0700), 0);
+  if (is_root) {
+    ASSERT_EQ(::seteuid(0), 0);
+  }
   ASSERT_FALSE(edited.has_value());
   EXPECT_THAT(edited.error().message, HasSubstr("the file is changed, but a power cut may bring its old text back"));
   EXPECT_TRUE(is_written);

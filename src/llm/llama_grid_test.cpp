@@ -95,6 +95,9 @@ class GridTest : public ::testing::TestWithParam<KvLayout> {
 INSTANTIATE_TEST_SUITE_P(Layouts, GridTest, ::testing::Values(KvLayout::split, KvLayout::unified),
                          [](const auto& layout) { return layout.param == KvLayout::split ? "split" : "unified"; });
 
+class UnifiedGridTest : public GridTest {};  // Only unified contexts share cells.
+INSTANTIATE_TEST_SUITE_P(Layouts, UnifiedGridTest, ::testing::Values(KvLayout::unified));
+
 // Differences of rounding, by another shape of the calls; other tokens make more than 1.
 constexpr float kRounding = 0.05F;
 
@@ -231,8 +234,7 @@ TEST_P(GridTest, StatesWithAnotherTableAreRefused) {
   EXPECT_TRUE(loads(state));
 }
 
-TEST_P(GridTest, SharedCellsKeepTheirImages) {
-  if (!context_->shape().is_unified) GTEST_SKIP() << "only unified contexts share cells";
+TEST_P(UnifiedGridTest, SharedCellsKeepTheirImages) {
   const std::vector<float> wanted = compute(*context_, 0);
   context_->share(0, 1, kBefore + rows_count());
   EXPECT_EQ(context_->sequence_length(1), kBefore + rows_count());

@@ -211,6 +211,7 @@ TEST_P(Memory, ASavedSequenceGoesOnWithTheSameBits) {
 
 // Models that accept states from other sources (ContextShape::checks_states).
 class OneCache : public Memory {};
+class UnifiedCache : public Memory {};  // Sequences share its cells: their states can be in pieces, and cells can be moved.
 
 // States may come from files with a valid checksum and any content.
 TEST_P(OneCache, RefusesForgedStatesAndKeepsNothingOfThem) {
@@ -239,8 +240,7 @@ TEST_P(OneCache, RefusesForgedStatesAndKeepsNothingOfThem) {
   EXPECT_LT(distance(feed(*target, 2, next_), expected), kClose) << "what was refused left cells behind";
 }
 
-TEST_P(OneCache, RefusesForgedPiecesAndKeepsNothingOfThem) {
-  if (!is_unified()) GTEST_SKIP() << "its states are whole";
+TEST_P(UnifiedCache, RefusesForgedPiecesAndKeepsNothingOfThem) {
   constexpr std::int32_t kBegin = 3;
   constexpr std::int32_t kCells = 6;
   const std::vector<Token> tokens = part(tokens_, 0, kCells);
@@ -264,9 +264,9 @@ TEST_P(OneCache, RefusesForgedPiecesAndKeepsNothingOfThem) {
   EXPECT_LT(distance(feed(*target, 2, next_), expected), kClose);
 }
 
-TEST_P(OneCache, MovedCellsKeepTheirValues) {
+TEST_P(UnifiedCache, MovedCellsKeepTheirValues) {
   const auto target = context();
-  if (!target->shape().can_move_cells()) GTEST_SKIP() << "it has no free cells before others";
+  ASSERT_TRUE(target->shape().can_move_cells());
   using Range = std::pair<std::int32_t, std::int32_t>;
   for (const auto& [begin, end] : {Range(0, kLength), Range(70, 130), Range(kLength - 1, kLength)}) {
     feed(*target, 1, random_tokens(7, 150));
@@ -452,6 +452,7 @@ INSTANTIATE_TEST_SUITE_P(Split, Memory, ::testing::ValuesIn(cases_of(KvLayout::s
 INSTANTIATE_TEST_SUITE_P(Unified, Memory, ::testing::ValuesIn(cases_of(KvLayout::unified)), name_of);
 INSTANTIATE_TEST_SUITE_P(Plain, OneCache, ::testing::Values(Case{"tiny", KvLayout::split}, Case{"tiny", KvLayout::unified}),
                          [](const auto& made) { return made.param.layout == KvLayout::split ? "split" : "unified"; });
+INSTANTIATE_TEST_SUITE_P(Plain, UnifiedCache, ::testing::Values(Case{"tiny", KvLayout::unified}));
 
 // --- The library itself
 

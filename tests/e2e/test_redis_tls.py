@@ -51,12 +51,14 @@ class TlsRedis(test_cluster_states.RedisStates):
         shutil.rmtree(self.certificates, ignore_errors=True)
 
 
+@postgres.needed
 @redis.needed
-class Tls(test_check.Check):
+class Tls(test_check.WithDatabase):
     @classmethod
     def setUpClass(cls):
         if not has_tls():
             raise unittest.SkipTest("this umad was built with a libhiredis without TLS")
+        super().setUpClass()
 
     def setUp(self):
         super().setUp()
@@ -95,13 +97,11 @@ class Tls(test_check.Check):
         store = self.serve("DNS:localhost")
         self.assertIn("TLS", self.problems("--shared-states", f"rediss://localhost:{store.port}", environment=self.environment(store)))
 
-    @unittest.skipIf(postgres.programs() is None, "PostgreSQL is not installed")
     def test_a_conversation_goes_on_from_its_state(self):
         store = self.serve("DNS:localhost")
-        database = self.stack.enter_context(postgres.Postgres())
         clients = []
         for name in "ab":
-            daemon = uma.Daemon(uma.TINY_REGISTER, *test_cluster_states.FLAGS, "--catalog", database.address(), "--node", name,
+            daemon = uma.Daemon(uma.TINY_REGISTER, *test_cluster_states.FLAGS, "--catalog", self.address, "--node", name,
                                 "--shared-states", store.address, config=test_cluster_states.CONFIG, environment=store.trusted())
             self.stack.callback(daemon.kill)
             daemon.start().wait_ready()

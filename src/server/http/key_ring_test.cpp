@@ -152,6 +152,12 @@ class KeyRingTest : public ::testing::TestWithParam<Place> {
 INSTANTIATE_TEST_SUITE_P(Places, KeyRingTest, ::testing::Values(Place::file, Place::store),
                          [](const auto& place) { return place.param == Place::file ? "File" : "Store"; });
 
+class FileKeyRingTest : public KeyRingTest {};
+INSTANTIATE_TEST_SUITE_P(File, FileKeyRingTest, ::testing::Values(Place::file));
+
+class StoreKeyRingTest : public KeyRingTest {};
+INSTANTIATE_TEST_SUITE_P(Store, StoreKeyRingTest, ::testing::Values(Place::store));
+
 TEST_P(KeyRingTest, ANewKeyIsInTheFileAndInEffect) {
   const auto keys = ring();
   const std::string before = text();
@@ -203,8 +209,7 @@ TEST_P(KeyRingTest, ADeletedKeyIsGoneAndItsCommentToo) {
   EXPECT_THAT(names(*keys), ElementsAre("boss"));
 }
 
-TEST_P(KeyRingTest, AKeyThatLeftTheFileByHandCanBeDeletedToo) {
-  if (is_shared()) GTEST_SKIP() << "the store is read again by itself";
+TEST_P(FileKeyRingTest, AKeyThatLeftTheFileByHandCanBeDeletedToo) {
   const auto keys = ring();
   write("boss " + digest_of("b") + " admin=true\n");
   EXPECT_EQ(remove(*keys, "ci"), 200);
@@ -251,8 +256,7 @@ TEST_P(KeyRingTest, AKeyThatIsDeletedMeanwhileChangesNothing) {
   EXPECT_TRUE(keys->is_in_effect(*boss));
 }
 
-TEST_P(KeyRingTest, AFileThatCannotBeChangedChangesNothing) {
-  if (is_shared()) GTEST_SKIP() << "it has no file";
+TEST_P(FileKeyRingTest, AFileThatCannotBeChangedChangesNothing) {
   const auto keys = ring();
   const std::string before = text();
   write(before + "odd\n");
@@ -297,8 +301,7 @@ TEST_P(KeyRingTest, TheEndAnswersWhoWaits) {
   for (auto& answer : answers) EXPECT_EQ(answer.wait_for(std::chrono::seconds(0)), std::future_status::ready);
 }
 
-TEST_P(KeyRingTest, WhatAnotherRingChangesIsInEffectAndWakesWhoWatches) {
-  if (!is_shared()) GTEST_SKIP() << "a file is read when it is changed";
+TEST_P(StoreKeyRingTest, WhatAnotherRingChangesIsInEffectAndWakesWhoWatches) {
   const auto one = ring();
   const auto other = ring();
   std::atomic<int> wakes = 0;
@@ -317,8 +320,7 @@ TEST_P(KeyRingTest, WhatAnotherRingChangesIsInEffectAndWakesWhoWatches) {
   EXPECT_EQ(add(*one, {.name = "third"}, ci).value().error().status, 401) << "no administrator's";
 }
 
-TEST_P(KeyRingTest, WithoutTheStoreKnownKeysStayAndNothingIsChanged) {
-  if (!is_shared()) GTEST_SKIP() << "it has a file";
+TEST_P(StoreKeyRingTest, WithoutTheStoreKnownKeysStayAndNothingIsChanged) {
   const auto keys = ring();
   const auto go = [&](bool is_away) {
     const MutexLock lock(store_.mutex);
