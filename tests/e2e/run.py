@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Run the end-to-end tests, including those of tests/hostile, several classes at a time. Print a line for each test that ends.
 
-  tests/e2e/run.py [--jobs N] [--shuffle SEED] [NAME ...]
+  tests/e2e/run.py [--jobs N] [--shuffle SEED] [--results FILE] [NAME ...]
 
 NAME is a module (test_http), a class (test_http.Http) or a test (test_http.Http.test_x); without a name all tests run. Each
 class runs in a separate process, since its tests share a daemon. --shuffle orders classes, and the tests of each, by a seed,
-which the last line of the output shows. uma.py lists the environment variables. The exit status is 1 if a test failed or
-none ran.
+which the last line of the output shows. At the end it lists what each module and the slowest classes took: wall time, and CPU
+time of the class's process and of all that it has waited for. uma.py lists the environment variables. The exit status is 1 if
+a test failed or none ran.
 """
 
 import argparse
@@ -25,9 +26,13 @@ import time
 import traceback
 import unittest
 
+import machine
+import uma
+
 HERE = pathlib.Path(__file__).resolve().parent
 FOLDERS = (HERE, HERE.parent / "hostile")
-CLASS_SECONDS_MAX = 1800 * float(os.environ.get("UMA_E2E_SLOW", "1"))  # longer than any class takes; ends a hang
+SLOWEST = 20  # classes that the times at the end list
+CLASS_SECONDS_MAX = 1800  # longer than any class takes on a quiet machine; ends a hang
 
 
 def flat(suite):
@@ -112,7 +117,29 @@ def end_group(process):
     """Ends the process of a class and all processes that it started: none may outlive the run."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+
+
+def reap(process):
+    """Waits for the end of a class's process, and ends what it has left. Returns the CPU time of it and of all that it has waited for."""
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its id is not given to another process yet
+    end_group(process)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return usage.ru_utime + usage.ru_stime
+
+
+class Times:
+    """What tests took, in seconds."""
+
+    def __init__(self):
+        self.tests = 0
+        self.wall = 0.0
+        self.cpu = 0.0
+
+    def add(self, tests, wall, cpu):
+        self.tests += tests
+        self.wall += wall
+        self.cpu += cpu
 
 
 class Runner:
@@ -125,6 +152,9 @@ class Runner:
         self.counts = collections.Counter()  # by outcome
         self.skipped = collections.Counter()  # by reason
         self.failed = []
+        self.modules = collections.defaultdict(Times)
+        self.classes = collections.defaultdict(Times)
+        self.slowness = [machine.slowness()]  # of the machine, now and when each class began
         self.classes_count = len(classes)
         self.classes_ended = 0
         self.running = set()
@@ -168,24 +198,30 @@ class Runner:
         said = []  # the output of the tests, shown if one fails
         listener = threading.Thread(target=lambda: said.append(process.stdout.read()), daemon=True)
         listener.start()
-        guard = threading.Timer(CLASS_SECONDS_MAX, end_group, [process])
+        slowness = machine.slowness()
+        guard = threading.Timer(CLASS_SECONDS_MAX * uma.BUILD_SLOWNESS * slowness, end_group, [process])
         guard.start()
+        began = time.monotonic()
         seen, has_failed = set(), False
         try:
             with os.fdopen(reading) as lines:
                 for line in lines:
                     outcome = json.loads(line)
-                    seen.add(outcome["test"])
-                    if outcome["outcome"] == "skipped" and outcome["test"].startswith("setUpClass "):
-                        seen.update(tests)  # all tests of the class
                     has_failed |= outcome["outcome"] == "FAILED"
-                    self.tell(outcome)
-            status = process.wait()
+                    is_whole_class = outcome["outcome"] == "skipped" and outcome["test"].startswith("setUpClass ")
+                    for test in tests if is_whole_class else [outcome["test"]]:
+                        seen.add(test)
+                        self.tell(outcome | {"test": test})
         finally:
+            cpu_s = reap(process)
             guard.cancel()
-            end_group(process)
             self.running.discard(process)
-        listener.join(10)
+        with self.lock:
+            self.slowness.append(slowness)
+            for times in (self.modules[name.partition(".")[0]], self.classes[name]):
+                times.add(len(tests), time.monotonic() - began, cpu_s)
+        status = process.returncode
+        listener.join(uma.WAIT_S)
         missing = [test for test in tests if test not in seen]
         if (status != 0 or missing) and not has_failed and not self.is_stopped:
             self.tell({"test": name, "outcome": "FAILED", "seconds": 0, "why": f"its process ended with status {status}, without {missing}", "text": ""})
@@ -205,6 +241,17 @@ class Runner:
             if outcome["outcome"] == "skipped":
                 self.skipped[outcome["why"]] += 1
 
+    def times(self):
+        """A table as lines: the modules, then the slowest classes."""
+        def rows(named):
+            return [f"{times.wall:8.1f} s {times.cpu:8.1f} s {times.tests:4d}  {name}"
+                    for name, times in sorted(named.items(), key=lambda entry: -entry[1].wall)]
+        total = sum(times.cpu for times in self.modules.values())
+        return ["    wall       CPU tests  module", *rows(self.modules),
+                "    wall       CPU tests  the slowest classes", *rows(self.classes)[:SLOWEST],
+                f"all classes: {total:.0f} s of CPU time; a core was {min(self.slowness):.1f} to {max(self.slowness):.1f} times as slow as "
+                "one that the bounds are made for"]
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -213,6 +260,7 @@ def main():
                         help="run so many classes at a time (default: %(default)s)")
     parser.add_argument("--shuffle", type=int, metavar="SEED",
                         help="run in a random order; the same seed gives the same order (default: order of discovery)")
+    parser.add_argument("--results", type=pathlib.Path, metavar="FILE", help="write counts and times to this file, too, as JSON")
     parser.add_argument("--class-of", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.class_of is not None:
@@ -234,6 +282,11 @@ def main():
     except KeyboardInterrupt:
         runner.stop()
         raise
+    times = runner.times()
+    print("\n".join(times))
+    if options.results is not None:
+        options.results.write_text(json.dumps({"passed": runner.counts["ok"], "failed": runner.counts["FAILED"], "skipped": runner.skipped,
+                                               "failures": runner.failed, "times": times}))
     for test in runner.failed:
         print(f"FAILED  {test}")
     for reason, count in runner.skipped.items():
