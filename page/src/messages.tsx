@@ -279,7 +279,8 @@ export function Messages({ conversation }: { conversation: Conversation }) {
   };
   useLayoutEffect(follow, [conversation, items, isBusy]);
   const note = () => {
-    const element = box.current!;
+    const element = box.current;
+    if (element === null) return;  // The event came after the conversation had gone.
     isAtEnd.current = element.scrollHeight - element.scrollTop - element.clientHeight < kNearPx;
     canJump.value = !isAtEnd.current;
   };

@@ -12,6 +12,7 @@ import base64
 import collections
 import dataclasses
 import http.client
+import itertools
 import json
 import math
 import pathlib
@@ -409,18 +410,20 @@ def compare(listener, script, said, outcome, is_strict):
         return
 
 
-def run(settings, seed, seconds, models):
-    """Loads one daemon for `seconds`, then compares. Returns an Outcome; raises if the daemon or a request failed."""
+def run(settings, seed, models, seconds=20 * uma.WAIT_S, scripts=math.inf):
+    """Loads one daemon for `seconds`, or with so many scripts, then compares. Returns an Outcome; raises if the daemon or a request
+    failed."""
     busy = Listener(settings, False, models)
     done = []
     problems = []
     until = time.monotonic() + seconds
+    begun = itertools.count()
     lock = threading.Lock()
 
     def client(number):
         rng = random.Random(seed * 1000 + number)
         try:
-            while time.monotonic() < until:
+            while time.monotonic() < until and next(begun) < scripts:
                 # The scripts are few, so many have equal beginnings and the undisturbed daemon has less to compute.
                 script = Script(seed * 10_000 + rng.randrange(100), models, settings.kinds)
                 said = script.run(busy)

@@ -106,6 +106,7 @@ class Reporter(unittest.TestResult):
 
 
 def run_class(tests, pipe):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and programs of a terminal are to end with it
     sys.path[:0] = map(str, FOLDERS)
     suite = unittest.TestLoader().loadTestsFromNames(tests)
     suite.run(Reporter(pipe))

@@ -4,17 +4,16 @@ same for longer."""
 import unittest
 
 import reply_oracle
-import uma
 from reply_oracle import Settings
 
-SECONDS = 6 * uma.SLOW
+SCRIPTS = 40
 
 
 class Oracle(unittest.TestCase):
     takes_long = True
 
     def check(self, settings, seed, models=None):
-        outcome = reply_oracle.run(settings, seed, SECONDS, models or reply_oracle.shipped_models())
+        outcome = reply_oracle.run(settings, seed, models or reply_oracle.shipped_models(), scripts=SCRIPTS)
         print(f"\n{settings}: {outcome}")
         self.assertEqual([], outcome.wrong)
         self.assertGreater(outcome.equal, 20)

@@ -160,7 +160,7 @@ def oracle(seed, minutes, seconds, verify):
         if not verify:
             settings = reply_oracle.dataclasses.replace(settings, verify=0)
         models = reply_oracle.vision_models() if runs % 6 == 5 else reply_oracle.shipped_models()
-        outcome = reply_oracle.run(settings, seed, seconds, models)
+        outcome = reply_oracle.run(settings, seed, models, seconds)
         print(f"  seed {seed} {models.chat.stem} {settings}\n    {outcome}", flush=True)
         reply_oracle.add(total, outcome)
         seed, runs = seed + 1, runs + 1

@@ -136,6 +136,7 @@ Expected<std::vector<ApiKey>> read_api_keys(const std::string& path) {
   if (::stat(path.c_str(), &facts) != 0) return bad(std::strerror(errno));
   if (!S_ISREG(facts.st_mode) || facts.st_size > kBytesMax) return bad("not a regular file, or too large for a keys file");
   const std::ifstream file(path, std::ios::binary);
+  if (!file) return bad(std::strerror(errno));
   std::ostringstream text;
   text << file.rdbuf();
   if (!file) return bad("cannot be read");
