@@ -257,8 +257,8 @@ class Runner:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--jobs", type=int, default=min(4, len(os.sched_getaffinity(0))),
-                        help="run so many classes at a time (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=min(6, len(os.sched_getaffinity(0)) + 1),
+                        help="run so many classes at a time (default: %(default)s; one more than cores, since most of them wait at times)")
     parser.add_argument("--shuffle", type=int, metavar="SEED",
                         help="run in a random order; the same seed gives the same order (default: order of discovery)")
     parser.add_argument("--results", type=pathlib.Path, metavar="FILE", help="write counts and times to this file, too, as JSON")

@@ -1,6 +1,8 @@
-"""Builds the fuzzers, runs them one after another and reports their findings. Exit code 1: something was found."""
+"""Builds the fuzzers, runs one on each core and reports their findings. Exit code 1: something was found."""
 
 import argparse
+import concurrent.futures
+import os
 import pathlib
 import re
 import shutil
@@ -9,12 +11,16 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests/e2e"))
+
+import machine  # noqa: E402 - it is in that folder
+
 CORPUS = ROOT / "tests/fuzz/corpus"
 ALL = sorted(path.name.removesuffix("_fuzzer.cpp") for path in (ROOT / "tests/fuzz").glob("*_fuzzer.cpp"))
 
 # Maximum length of inputs in bytes: a loadable model file is longer than useful inputs of other fuzzers.
 MAX_LEN = {"gguf_load": 16_384, "diffusion": 131_072}
-# Limit for one input. A child that loads a model may take a minute of CPU time.
+# Limit for one input on a quiet machine. A child that loads a model may take a minute of CPU time.
 TIMEOUT_S = {"gguf_load": 120}
 
 # The coverage of these sources is counted: they decode untrusted bytes.
@@ -47,7 +53,7 @@ def command(folder, name, *flags):
     return [
         folder / f"bin/{name}_fuzzer",
         f"-max_len={MAX_LEN.get(name, 4096)}",
-        f"-timeout={TIMEOUT_S.get(name, 25)}",
+        f"-timeout={round(TIMEOUT_S.get(name, 25) * machine.slowness())}",
         *flags,
     ]
 
@@ -81,7 +87,8 @@ def search(options):
     folder = ROOT / "build/fuzz"
     build(folder, options.names)
     seconds = max(1, round(options.seconds if options.seconds is not None else 60 * options.minutes))
-    findings = sum([run(folder, folder / "found", name, seconds, options.fresh) for name in options.names])
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        findings = sum(pool.map(lambda name: run(folder, folder / "found", name, seconds, options.fresh), options.names))
     print(f"fuzz: {len(options.names)} fuzzers, {findings} with findings")
     return 1 if findings else 0
 
