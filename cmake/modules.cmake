@@ -38,16 +38,20 @@ function(uma_module name)
   endif()
 endfunction()
 
-# uma_test(name SOURCES ... LIBRARIES ...): makes a GoogleTest program whose tests ctest runs one by one.
+# uma_test(name [LABEL simulator] SOURCES ... LIBRARIES ...): makes a GoogleTest program whose tests ctest runs one by one.
+# script/test runs those of a label together (default: unit).
 # The environment variable UMA_TEST_MODEL names the tiny random-weight model that the build makes, the macro UMA_SHIPPED_MODEL
 # the model that ships with umad. There is only one environment variable, because ctest would get only the first of several.
 function(uma_test name)
-  cmake_parse_arguments(TEST "" "" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(TEST "" "LABEL" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT TEST_LABEL)
+    set(TEST_LABEL unit)
+  endif()
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} GTest::gtest_main GTest::gmock)
   # With -O1 compiling takes a quarter less time than with -O2. The modules under test are optimized as usual.
   target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   target_compile_definitions(${name} PRIVATE UMA_SHIPPED_MODEL="${CMAKE_SOURCE_DIR}/models/uma-tiny.gguf")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES LABELS ${TEST_LABEL}
     ENVIRONMENT "UMA_TEST_MODEL=${CMAKE_BINARY_DIR}/models/tiny.gguf")
 endfunction()

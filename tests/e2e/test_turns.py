@@ -22,7 +22,7 @@ sys.path.insert(0, str(test_templates.TEMPLATES))
 import expect  # noqa: E402 - it is beside the templates
 import forms  # noqa: E402
 
-TURNS = 20
+TURNS = 12
 FORCED_EVERY = 5  # In the last of so many turns, the client asks for a call.
 REUSED_MIN = 0.95  # Of the tokens of all prompts behind the first, where a template keeps the past.
 ARGUMENTS = {"city": "k#", "days": 2, "exact": True}  # "#" is the label of the turn.
