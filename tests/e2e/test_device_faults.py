@@ -341,10 +341,10 @@ class FailedShifts(Faulty):
         for layout in ("unified", "split"):
             for fault, message in (("throw_shift 1", "ErrorOutOfHostMemory"), ("fail_shift 1", "failed to rotate the keys")):
                 with self.subTest(layout=layout, fault=fault):
-                    self.start("--n-ctx", "256", config=f"kv: {{layout: {layout}}}\n", orders=[fault])
+                    self.start("--n-ctx", "128", config=f"kv: {{layout: {layout}}}\n", orders=[fault])
                     session = self.client.create_session(mode="text", on_full="shift")
                     said = ""
-                    for turn in range(40):
+                    for turn in range(20):
                         words = " the dog and the cat say hello to the small boy"[turn == 0:]
                         said += words
                         reply = self.client.generate(words, session_id=session, max_tokens=8)
