@@ -88,6 +88,8 @@ class Faulty(unittest.TestCase):
 
 
 class Lost(Faulty):
+    takes_long = True
+
     def test_its_streams_end_and_a_model_of_the_processor_goes_on(self):
         self.start(orders=["slow 5"], model="on_device", cards=f"on_device: {{path: {uma.TINY_REGISTER}}}\n"
                    f"on_cpu: {{path: {uma.TINY_REGISTER}, devices: none}}\n")
@@ -255,6 +257,8 @@ class Lost(Faulty):
 
 
 class FailedComputations(Faulty):
+    takes_long = True
+
     def streams(self, *faults, layout="unified"):
         """Runs four streams; the faults come after their first tokens."""
         self.start(config=f"kv: {{layout: {layout}}}\n", orders=["slow 3"])

@@ -6,7 +6,7 @@ import unittest
 import reply_oracle
 from reply_oracle import Settings
 
-SCRIPTS = 40
+SCRIPTS = 30
 
 
 class Oracle(unittest.TestCase):

@@ -272,6 +272,8 @@ class WrongServers(RpcTest):
 
 @unittest.skipUnless(PROGRAM and BACKEND, MISSING)
 class LostServers(RpcTest):
+    takes_long = True
+
     def streams(self, daemon):
         """Clients with a long stream each, of `here` and of `there`."""
         clients = [daemon.client(), daemon.client()]

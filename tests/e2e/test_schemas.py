@@ -146,6 +146,8 @@ class Maker:
 
 
 class Schemas(unittest.TestCase):
+    takes_long = True
+
     def test_what_a_grammar_says_is_of_its_schema(self):
         maker = Maker(SEED)
         schemas = [maker.root() for _ in range(600)]

@@ -14,6 +14,7 @@ MIB = 1 << 20
 
 
 class TwoTenants(test_http.HttpTest):
+    takes_long = True
     flags = ("--http", "127.0.0.1:0", "--kv-cells", "32768", "--slots", "4", "--threads", "1")
     config = "limits: {queue_bytes_max: 16M, deadline_ms: 0}\n"
 
