@@ -62,6 +62,24 @@ word_1-b ::= "x")g",
   }
 }
 
+TEST(Grammar, HasOtherGrammarsAsRules) {
+  const auto list = parsed(R"g(root ::= "[" (root ("," root)*)? "]" | item
+item ::= [0-9]+)g");
+  const auto name = parsed(R"g(root ::= item?
+item ::= [a-z]+)g");
+  const auto both = Grammar::parse(R"g(root ::= "(" list ")" | item "=" list | item "!"
+item ::= name)g",
+                                   std::vector<Grammar::Part>{{"list", *list}, {"name", *name}, {"unused", *name}});
+  ASSERT_TRUE(both) << both.error().message;
+  GrammarReader reader(*both);
+  for (const std::string_view text : {"([1,[2,33],[]])", "ab=[1]", "=7", "!", "abc!"})
+    EXPECT_TRUE(accepts(reader, text)) << text;
+  for (const std::string_view text : {"(a)", "(1", "1=1", "ab=cd", "ab", "[1]", ""})
+    EXPECT_FALSE(accepts(reader, text)) << text;
+  EXPECT_FALSE(Grammar::parse("root ::= list\nlist ::= \"a\"", std::vector<Grammar::Part>{{"list", *list}}));
+  EXPECT_FALSE(Grammar::parse("root ::= list", std::vector<Grammar::Part>{{"name", *name}}));
+}
+
 TEST(Grammar, KnowsRecursionOfAllKinds) {
   for (const std::string_view gbnf : {
            R"g(root ::= "(" root ")" root | "")g",  // Right recursion.
