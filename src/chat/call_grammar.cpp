@@ -239,9 +239,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const auto schema = [&](bool is_used) {
       boost::json::object object =
           is_used && parameters != nullptr && parameters->is_object() ? parameters->get_object() : boost::json::object();
-      const boost::json::value* type = object.if_contains("type");
-      const bool may_be_object = type == nullptr || (type->is_array() && std::ranges::contains(type->get_array(), "object"));
-      if (may_be_object) object["type"] = "object";
+      object["type"] = "object";
       return boost::json::serialize(object);
     };
     if (use_ == Use::forced) {

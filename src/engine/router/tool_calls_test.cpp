@@ -280,7 +280,7 @@ TEST_F(ToolCalls, AreForcedByTheirSchemas) {
 TEST_F(ToolCalls, OrATextOfTheSchema) {
   constexpr std::string_view kSchema =
       R"({"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false})";
-  const std::string two = std::string(kCall) + "\n" + std::string(kCall) + " and more";
+  const std::string two = std::string(kCall) + "\n" + std::string(kCall);
   serve(two);
   GenerateRequest request = ask("what?");
   request.options.json_schema = kSchema;
