@@ -20,7 +20,7 @@
 namespace uma::chat {
 namespace {
 
-struct Client final : EventSink {
+struct AnswerClient final : EventSink {
   [[nodiscard]] bool deliver(const Event& event) override {
     if (const auto* token = std::get_if<TokenEvent>(&event)) reply.content += token->text;
     const auto* part = std::get_if<ReplyPart>(&event);
@@ -36,9 +36,9 @@ struct Client final : EventSink {
   FamilyReply reply;
 };
 
-constexpr std::string_view kAnswer = R"(root ::= "{\"a\": " [0-9]{1,3} "}" | "{\"s\": \"" [^"]* "\"}")";
+constexpr std::string_view kAnswerGrammar = R"(root ::= "{\"a\": " [0-9]{1,3} "}" | "{\"s\": \"" [^"]* "\"}")";
 
-struct Rules {
+struct ReplyKind {
   bool has_tools = false;
   bool opens_thoughts = false;  // The prompt does.
   bool may_think = true;
@@ -46,19 +46,19 @@ struct Rules {
 
 class Answering {
  public:
-  Answering(std::string_view family, const Rules& rules) {
-    format_ = family_format(family, rules.opens_thoughts);
+  Answering(std::string_view family, const ReplyKind& kind) {
+    format_ = family_format(family, kind.opens_thoughts);
     format_.has_answer = true;
     format_.begins_with_blanks = true;
-    const auto answer = grammar::Grammar::parse(kAnswer).value();
+    const auto answer = grammar::Grammar::parse(kAnswerGrammar).value();
     ChatOptions options;
     options.tools = kFamilyTools;
     const auto calls = begun_call_grammar(format_, options).value();
-    if (!rules.has_tools) format_.tools = nullptr;
+    if (!kind.has_tools) format_.tools = nullptr;
     grammar_ = answer_grammar(format_, {.answer = *answer,
                                         .calls = calls.get(),
-                                        .may_call = rules.has_tools,
-                                        .may_think = rules.may_think,
+                                        .may_call = kind.has_tools,
+                                        .may_think = kind.may_think,
                                         .may_begin_with_blanks = true});
   }
 
@@ -93,11 +93,11 @@ class Answering {
   ReplyFormat format_;
   std::shared_ptr<const grammar::Grammar> grammar_;
   llm::Sampler sampler_{SamplingParams{}, 1, {}};
-  Client client_;
+  AnswerClient client_;
   std::unique_ptr<ReplyStream> stream_;
 };
 
-struct Notation {
+struct AnswerNotation {
   std::string_view family;
   std::string_view thoughts{};  // Empty: the family does not think.
   std::string_view before_answer{};
@@ -105,11 +105,11 @@ struct Notation {
   bool opens_thoughts = false;
 };
 
-std::ostream& operator<<(std::ostream& out, const Notation& notation) {
+std::ostream& operator<<(std::ostream& out, const AnswerNotation& notation) {
   return out << notation.family;
 }
 
-constexpr Notation kNotations[] = {
+constexpr AnswerNotation kAnswerNotations[] = {
     {.family = "gpt-oss",
      .thoughts = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant",
      .before_answer = "<|channel|>final<|message|>",
@@ -168,9 +168,9 @@ constexpr Notation kNotations[] = {
     {.family = "xlam-2", .call = "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]"},
 };
 
-class Answers : public ::testing::TestWithParam<Notation> {
+class Answers : public ::testing::TestWithParam<AnswerNotation> {
  protected:
-  [[nodiscard]] const Notation& notation() const { return GetParam(); }
+  [[nodiscard]] const AnswerNotation& notation() const { return GetParam(); }
   [[nodiscard]] std::string thoughts() const { return std::string(notation().thoughts); }
   [[nodiscard]] std::string hm() const { return notation().thoughts.empty() ? "" : "Hm."; }
 };
@@ -211,7 +211,7 @@ TEST_P(Answers, HaveNoThoughtsThatAreOff) {
   EXPECT_EQ(reply.finish(), (FamilyReply{"", R"({"a": 391})", {}}));
 }
 
-INSTANTIATE_TEST_SUITE_P(, Answers, ::testing::ValuesIn(kNotations), [](const auto& one) {
+INSTANTIATE_TEST_SUITE_P(, Answers, ::testing::ValuesIn(kAnswerNotations), [](const auto& one) {
   std::string name(one.param.family);
   std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
   return name + std::to_string(one.index);
@@ -237,7 +237,7 @@ TEST(AnswerGrammar, ACallInThoughtsIsFollowedByTheirEndOrByCalls) {
 
 TEST(AnswerGrammar, ToolsWithoutAGrammarAreKnownByTheirMarks) {
   const ReplyFormat format = family_format("hermes", false);
-  const auto answer = grammar::Grammar::parse(kAnswer).value();
+  const auto answer = grammar::Grammar::parse(kAnswerGrammar).value();
   const auto grammar = answer_grammar(format, {.answer = *answer, .calls = nullptr, .may_call = true});
   grammar::GrammarReader reader(grammar);
   const auto allows = [&](std::string_view text) {
@@ -250,7 +250,7 @@ TEST(AnswerGrammar, ToolsWithoutAGrammarAreKnownByTheirMarks) {
 
 TEST(AnswerGrammar, KnowsWhetherTheAnswerHasThoughtsItself) {
   const ReplyFormat format = family_format("hermes", false);
-  EXPECT_FALSE(has_thoughts(format, grammar::Grammar::parse(kAnswer).value()));
+  EXPECT_FALSE(has_thoughts(format, grammar::Grammar::parse(kAnswerGrammar).value()));
   EXPECT_TRUE(has_thoughts(format, grammar::Grammar::parse(R"(root ::= "<think>" [a-z]* "</think>" [0-9])").value()));
   EXPECT_TRUE(has_thoughts(format, grammar::Grammar::parse("root ::= .*").value()));
 }
