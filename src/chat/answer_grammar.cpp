@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "chat/call_pattern.h"
 #include "chat/call_rules.h"
+#include "grammar/grammar_parts.h"
 
 namespace uma::chat {
 namespace {
@@ -53,7 +54,7 @@ std::vector<std::string_view> call_marks(const Family& family) {
   return marks;
 }
 
-std::shared_ptr<const Grammar> compile(const ReplyFormat& format, const AnswerRules& rules) {
+std::shared_ptr<const Grammar> compile_reply(const ReplyFormat& format, const AnswerRules& rules) {
   const Family& family = *format.family;
   const std::string marks = marks_before_answer(family);
   std::string gbnf = "root ::= \"b\" begin | \"t\" behind";
@@ -68,7 +69,7 @@ std::shared_ptr<const Grammar> compile(const ReplyFormat& format, const AnswerRu
     add_alternative(begin, "edge thoughts");
     if (family.thinks_anywhere) add_alternative(behind, "edge thoughts");
   }
-  std::vector<Grammar::Part> parts{{"answer", rules.answer}};
+  std::vector<grammar::GrammarPart> parts{{"answer", rules.answer}};
   std::string calls;
   if (rules.may_call) {
     gbnf += " | \"c\" more | \"i\" edge";
@@ -91,7 +92,7 @@ std::shared_ptr<const Grammar> compile(const ReplyFormat& format, const AnswerRu
   if (rules.may_think) gbnf += std::format("thoughts ::= {} .*\n", literal(format.thoughts.open));
   const std::string next = family.next_message.empty() ? "" : std::format(" ({} [ \\n]{{0,3}})?", literal(family.next_message));
   gbnf += std::format("edge ::= [ \\n]{{0,3}}{}\n", next);
-  auto made = Grammar::parse(gbnf, parts);
+  auto made = grammar::parse_with_parts(gbnf, parts);
   UMA_CHECK(made);  // The parts are grammars already.
   return std::move(*made);
 }
@@ -108,11 +109,11 @@ bool can_begin_calls(const ReplyFormat& format, const std::shared_ptr<const Gram
 }  // namespace
 
 std::shared_ptr<const Grammar> answer_grammar(const ReplyFormat& format, const AnswerRules& rules) {
-  auto made = compile(format, rules);
+  auto made = compile_reply(format, rules);
   if (rules.calls == nullptr || can_begin_calls(format, made)) return made;
   AnswerRules marks_only = rules;
   marks_only.calls = nullptr;
-  return compile(format, marks_only);
+  return compile_reply(format, marks_only);
 }
 
 std::string text_at(ReplyPlace place, std::string_view text) {

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "grammar/gbnf.h"
+#include "grammar/grammar_parts.h"
 
 namespace uma::grammar {
 
@@ -18,7 +19,7 @@ namespace uma::grammar {
 class GrammarBuilder {
  public:
   // A rule of `parts` has an empty body here.
-  GrammarBuilder(std::span<const gbnf::Rule> rules, std::span<const Grammar::Part> parts) : rules_(rules), parts_(parts) {}
+  GrammarBuilder(std::span<const gbnf::Rule> rules, std::span<const GrammarPart> parts) : rules_(rules), parts_(parts) {}
 
   Expected<std::shared_ptr<const Grammar>> build() {
     const auto root = std::ranges::find(rules_, "root", &gbnf::Rule::name);
@@ -285,12 +286,12 @@ class GrammarBuilder {
     // The states of the parts follow the others.
     std::vector<State> part_begins;
     std::size_t states_count = states_.size();
-    for (const Grammar::Part& part : parts_) {
+    for (const GrammarPart& part : parts_) {
       part_begins.push_back(static_cast<State>(states_count) + part.grammar.root_);
       states_count += part.grammar.states_.size();
     }
     const auto begin_of = [&](std::size_t rule) {
-      const auto part = std::ranges::find(parts_, rules_[rule].name, &Grammar::Part::rule);
+      const auto part = std::ranges::find(parts_, rules_[rule].name, &GrammarPart::rule);
       return part == parts_.end() ? static_cast<State>(rule) : part_begins[static_cast<std::size_t>(part - parts_.begin())];
     };
     for (const Draft& state : states_) {
@@ -306,7 +307,7 @@ class GrammarBuilder {
             {.begin = begin_of(call.rule), .to = call.to, .is_last = to.is_final && to.bytes.empty() && to.calls.empty()});
       }
     }
-    for (const Grammar::Part& part : parts_) append(part.grammar, *made);
+    for (const GrammarPart& part : parts_) append(part.grammar, *made);
     return made;
   }
 
@@ -331,7 +332,7 @@ class GrammarBuilder {
   }
 
   const std::span<const gbnf::Rule> rules_;
-  const std::span<const Grammar::Part> parts_;
+  const std::span<const GrammarPart> parts_;
   std::vector<Draft> drafts_;
   std::vector<State> begins_;                                             // First state of each rule.
   std::map<std::tuple<std::uint8_t, std::uint8_t, State>, State> tails_;  // Tails of the current class.
@@ -343,9 +344,13 @@ class GrammarBuilder {
   std::vector<bool> can_end_;
 };
 
-Expected<std::shared_ptr<const Grammar>> Grammar::parse(std::string_view gbnf, std::span<const Part> parts) {
+Expected<std::shared_ptr<const Grammar>> Grammar::parse(std::string_view gbnf) {
+  return parse_with_parts(gbnf, {});
+}
+
+Expected<std::shared_ptr<const Grammar>> parse_with_parts(std::string_view gbnf, std::span<const GrammarPart> parts) {
   std::vector<std::string_view> names;
-  for (const Part& part : parts) names.push_back(part.rule);
+  for (const GrammarPart& part : parts) names.push_back(part.rule);
   const auto rules = gbnf::read(gbnf, names);
   if (!rules) return std::unexpected(rules.error());
   return GrammarBuilder(*rules, parts).build();

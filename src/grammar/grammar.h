@@ -37,14 +37,9 @@ class Grammar {
     bool is_last = false;  // Nothing follows `to`: the called rule returns to the caller's caller.
   };
 
-  // A rule that stands for another grammar, which is copied.
-  struct Part {
-    std::string_view rule;
-    const Grammar& grammar;
-  };
-  // The rule "root" matches the whole text; `gbnf` may use the rules of `parts`. Errors: E_PROTO_003, with the line or the
-  // rule, for invalid GBNF, for a grammar that is too large, and for a root without finite text.
-  static Expected<std::shared_ptr<const Grammar>> parse(std::string_view gbnf, std::span<const Part> parts = {});
+  // The rule "root" matches the whole text. Errors: E_PROTO_003, with the line or the rule, for invalid GBNF, for a grammar
+  // that is too large, and for a root without finite text.
+  static Expected<std::shared_ptr<const Grammar>> parse(std::string_view gbnf);
 
   [[nodiscard]] State root() const { return root_; }
   [[nodiscard]] std::size_t bytes() const;  // Memory of the grammar.
