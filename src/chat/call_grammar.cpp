@@ -235,16 +235,17 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
   // The rule for arguments as one object.
   [[nodiscard]] Expected<std::string> arguments_of(const boost::json::object& function) {
     const boost::json::value* parameters = function.if_contains("parameters");
-    if (use_ == Use::forced) {
-      if (parameters == nullptr || parameters->is_null()) return literal("{}");
-      return rules_.add(boost::json::serialize(*parameters));
-    }
+    // Arguments are an object, whatever else the schema allows.
     const auto schema = [&](bool is_used) {
       boost::json::object object =
           is_used && parameters != nullptr && parameters->is_object() ? parameters->get_object() : boost::json::object();
-      if (!object.contains("type")) object["type"] = "object";
+      object["type"] = "object";
       return boost::json::serialize(object);
     };
+    if (use_ == Use::forced) {
+      if (parameters == nullptr || parameters->is_null()) return literal("{}");
+      return rules_.add(schema(true));
+    }
     auto rule = rules_.add(schema(uses_schema(function)));
     return rule || is_strict(function) ? rule : rules_.add(schema(false));
   }

@@ -152,6 +152,22 @@ TEST(CallGrammar, ReasoningMayComeFirst) {
   EXPECT_TRUE(takes(format, forced(), "[1, 2][/THINK]" + call));
 }
 
+TEST(CallGrammar, ArgumentsAreAnObjectWhateverTheirSchemaAllows) {
+  ChatOptions options = forced();
+  for (const std::string_view schema :
+       {R"({})", R"({"type":["object","null"]})", R"({"type":["null","object"],"properties":{"a":{"type":"boolean"}}})",
+        R"({"anyOf":[{"type":"object"},{"type":"null"}]})", R"({"description":"anything"})"}) {
+    options.tools = std::format(R"([{{"type":"function","function":{{"name":"f","parameters":{}}}}}])", schema);
+    const auto call = [](std::string_view arguments) {
+      return std::format("<tool_call>\n{{\"name\": \"f\", \"arguments\": {}}}\n</tool_call>", arguments);
+    };
+    EXPECT_TRUE(takes(of("hermes"), options, call("{}"))) << schema;
+    EXPECT_TRUE(takes(of("hermes"), options, call(R"({"a": true})"))) << schema;
+    for (const std::string_view other : {"true", "null", "[]", "1", "\"a\""})
+      EXPECT_FALSE(takes(of("hermes"), options, call(other))) << schema << ": " << other;
+  }
+}
+
 TEST(CallGrammar, ASchemaThatIsNoGrammarIsNamed) {
   ChatOptions options = forced();
   options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","not":{}}}}])";

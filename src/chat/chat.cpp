@@ -394,6 +394,18 @@ Expected<std::shared_ptr<const grammar::Grammar>> ChatFormat::begun_call_grammar
   return chat::begun_call_grammar(reply_, options);
 }
 
+std::shared_ptr<const grammar::Grammar> ChatFormat::answer_grammar(const ChatOptions& options, AnswerRules rules) const {
+  ReplyFormat format = reply_;
+  if (!options.splits_reasoning || !thinking_limit(options)) format.thoughts = {};
+  rules.may_call = !options.tools.empty();
+  rules.may_think = rules.may_think && !format.thoughts.open.empty() && options.thinking_budget != 0;
+  return may_precede_answer(format, rules.may_call) ? chat::answer_grammar(format, rules) : nullptr;
+}
+
+bool ChatFormat::has_thoughts(const std::shared_ptr<const grammar::Grammar>& answer) const {
+  return chat::has_thoughts(reply_, answer);
+}
+
 Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                                     const ChatContext& context) const {
   jinja::ChatTemplateInput input;

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "chat/answer_grammar.h"
 #include "chat/message_values.h"
 #include "chat/reply_parser.h"
 #include "chat/thinking.h"
@@ -69,6 +70,11 @@ class ChatFormat {
   [[nodiscard]] Expected<std::string> forced_grammar(const ChatOptions& options) const;
   // The grammar of the text behind the mark of an optional tool call (call_grammar.h).
   [[nodiscard]] Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const ChatOptions& options) const;
+  // The grammar of a reply with these options whose text follows `rules.answer` (answer_grammar.h); null: nothing can precede
+  // the text, or take its place. `rules` says whether thoughts may precede it, as far as the text is concerned.
+  [[nodiscard]] std::shared_ptr<const grammar::Grammar> answer_grammar(const ChatOptions& options, AnswerRules rules) const;
+  // Whether texts of this grammar may begin with the mark of thoughts.
+  [[nodiscard]] bool has_thoughts(const std::shared_ptr<const grammar::Grammar>& answer) const;
   // The text of these tokens, including marks.
   [[nodiscard]] std::string text_of(std::span<const Token> tokens) const;
 

@@ -33,6 +33,8 @@ constexpr TextArray<7> kHarmonyDropped{"<|start|>assistant",
                                        "<|end|>",
                                        "<|return|>",
                                        "<|call|>"};
+constexpr TextArray<2> kHarmonyBeforeAnswer{"<|channel|>final{any}<|message|>",
+                                            "<|channel|>final{any}<|constrain|>{any}<|message|>"};
 constexpr TextArray<2> kHarmonyEnds{"<|return|>", "<|call|>"};
 constexpr TextArray<3> kHarmonyEfforts{"low", "medium", "high"};
 constexpr TextArray<2> kHighEfforts{"high", "max"};
@@ -140,6 +142,7 @@ constexpr ElementMarks kKimi3Element{.open = "<|open|>argument key=\"",
                                      .begins_line = false,
                                      .text_attribute = "type=\"string\"",
                                      .other_attribute = "type=\"{type}\""};
+constexpr TextArray<1> kKimi3BeforeAnswer{"<|open|>response<|sep|>"};
 constexpr TextArray<3> kKimi3Dropped{"<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"};
 
 // Templates may join the marks from parts.
@@ -284,6 +287,7 @@ constexpr TextArray<2> kHunyuanHas{"<|extra_0|>", "<tool_calls>"};
 constexpr std::array<Marks, 2> kHunyuanAround{{{"<answer>", "</answer>"}, {"助手：", ""}}};
 
 constexpr TextArray<2> kAprielHas{"<tool_calls>", "[BEGIN FINAL RESPONSE]"};
+constexpr TextArray<1> kAprielBeforeAnswer{"[BEGIN FINAL RESPONSE]"};
 constexpr TextArray<2> kAprielDropped{"[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"};
 
 constexpr TextArray<1> kCommandHas{"<|START_ACTION|>"};
@@ -291,6 +295,7 @@ constexpr std::array<CallForm, 2> kCommandCalls{{
     {.open = "<|START_ACTION|>[\n    ", .call = "{function}", .between = ",\n    ", .close = "\n]<|END_ACTION|>"},
     {.open = "<|START_ACTION|>", .call = "{function}", .close = "<|END_ACTION|>"},
 }};
+constexpr TextArray<2> kCommandBeforeAnswer{"<|START_RESPONSE|>", "<|START_TEXT|>"};
 constexpr TextArray<4> kCommandDropped{"<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"};
 
 constexpr std::string_view kCommandFunction = R"({"tool_call_id": "{id}", "tool_name": "{name}", "parameters": {arguments}})";
@@ -407,6 +412,7 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .thoughts = {"<|channel|>analysis<|message|>", "<|end|>"},
      .thinks_anywhere = true,
      .dropped = kHarmonyDropped,
+     .before_answer = kHarmonyBeforeAnswer,
      .ends = kHarmonyEnds,
      .next_message = "<|start|>assistant",
      .answer = "<|start|>assistant<|channel|>final<|message|>",
@@ -479,6 +485,7 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .calls = kKimi3Calls,
      .thoughts = {"<|open|>think<|sep|>", "<|close|>think<|sep|>"},
      .dropped = kKimi3Dropped,
+     .before_answer = kKimi3BeforeAnswer,
      .ends = kKimi3Ends,
      .element = kKimi3Element,
      .call_trigger = "<|open|>tools<|sep|>"},
@@ -502,6 +509,7 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .calls = kCommandCalls,
      .thoughts = {"<|START_THINKING|>", "<|END_THINKING|>"},
      .dropped = kCommandDropped,
+     .before_answer = kCommandBeforeAnswer,
      .function = kCommandFunction,
      .ids = CallIds::counted},
     {.name = "command-r-plus",
@@ -539,7 +547,8 @@ constexpr std::array kFamilies = std::to_array<Family>({
      .has = kAprielHas,
      .calls = kToolCallsCalls,
      .thoughts = {"Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"},
-     .dropped = kAprielDropped},
+     .dropped = kAprielDropped,
+     .before_answer = kAprielBeforeAnswer},
     {.name = "jamba", .has = kJambaHas, .calls = kJambaCalls},
     {.name = "tool-calls-list", .has = kToolCallsHas, .calls = kToolCallsCalls},
     {.name = "firefunction", .has = kFireHas, .calls = kFireCalls, .tools_variable = "functions"},

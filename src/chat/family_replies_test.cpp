@@ -290,6 +290,68 @@ TEST(FamilyReplies, MiniMax3ReadsDeepElementsInBoundedTime) {
       1u);
 }
 
+// --- replies that a limit cuts
+
+TEST(FamilyReplies, ACutReplyHasNoBeginOfAMarkInItsContent) {
+  struct Cut {
+    std::string_view family;
+    std::string_view text;
+    std::string_view content{};
+  };
+  constexpr Cut kCuts[] = {
+      {"hermes", "C\n<tool_call>\n{\"name\": \"f\", \"argum", "C"},
+      {"hermes-arguments-first", "<tool_call>\n{\"arguments\": {\"a\": 1}, \"na"},
+      {"qwen3-coder", "<tool_call>\n<function=f>\n<parameter=a>\n"},
+      {"qwen3-coder", "C <function=get_w", "C"},
+      {"gpt-oss", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"},
+      {"gpt-oss", "<|channel|>fin"},
+      {"kimi-k3", "<|open|>response<|sep|>C<|close|>response<|sep|><|open|>tools<|sep|><|open|>call tool=\"f", "C"},
+      {"deepseek-dsml", "C\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">", "C"},
+      {"lfm2", "<|tool_call_start|>[f(a="},
+      {"command", "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_na"},
+      {"command-r-plus", "Action:\n```json\n[\n    {\"tool_na"},
+      // What may be something else stays.
+      {"hermes", "a <", "a <"},
+      {"command-r-plus", "Act", "Act"},
+      {"llama3.2", "{\"a", "{\"a"},
+      {"xlam-2", "[{\"na", "[{\"na"},
+      {"hermes", "<table", "<table"},
+  };
+  for (const Cut& cut : kCuts) {
+    const ReplyFormat format = family_format(cut.family, false);
+    const std::string_view text = cut.text;
+    for (std::size_t length = 1; length <= text.size(); ++length) {
+      if (length < text.size() && (static_cast<unsigned char>(text[length]) & 0xc0) == 0x80) continue;
+      ReplyParser parser(format, 1);
+      ReplyPieces pieces;
+      parser.push(text.substr(0, length), pieces);
+      parser.finish(pieces, true);
+      EXPECT_FALSE(pieces.content.contains("<tool") || pieces.content.contains("<|")) << text.substr(0, length);
+      if (length == text.size()) EXPECT_EQ(pieces.content, cut.content) << cut.family << ": " << text;
+    }
+  }
+}
+
+TEST(FamilyReplies, NothingInAnAnswerIsAMark) {
+  for (const Family& family : families()) {
+    ReplyFormat format = family_format(family.name, false);
+    format.has_answer = true;
+    std::string answer = "{\"s\": \"";
+    for (const CallForm& form : family.calls)
+      answer += std::string(form.open) + std::string(form.call) + std::string(form.close);
+    for (const std::string_view mark : family.dropped) answer += mark;
+    for (const Marks& marks : family.around) answer += std::string(marks.open) + std::string(marks.close);
+    answer += std::string(format.thoughts.open) + std::string(format.thoughts.close) + " \"}";
+    expect_parts(format, answer, {"", answer, {}});
+    for (const std::string_view mark : family.before_answer) {
+      std::string before(mark);
+      for (std::size_t any = before.find("{any}"); any != std::string::npos; any = before.find("{any}"))
+        before.replace(any, 5, " ");
+      expect_parts(format, before + answer, {"", answer, {}});
+    }
+  }
+}
+
 // --- by chance
 
 // Texts by chance, of the marks of a family and what stands between them.

@@ -24,6 +24,9 @@ std::string_view begins_of(const Family& family, const CallForm& form, bool is_f
   return form.style == ArgumentStyle::loose ? "({" : family.element.open.substr(0, 1);
 }
 
+// The shortest mark that is no other text, and the shortest begin of one.
+constexpr std::size_t kMarkBytesMin = 3;
+constexpr std::size_t kBegunBytesMin = 2;
 constexpr std::size_t kBlanksInBraceMax = 64;  // Before the first key of an object that could be a raw text.
 constexpr std::size_t kIdBytes = 9;
 
@@ -253,6 +256,10 @@ bool ReplyParser::is_reasoning(std::string_view coming) const {
   return state_ == State::reasoning && (coming.empty() || !behind_thoughts(coming));
 }
 
+std::size_t ReplyParser::thoughts_ended(std::string_view coming) const {
+  return thoughts_ended_ + (state_ == State::reasoning && !is_reasoning(coming) ? 1 : 0);
+}
+
 std::string ReplyParser::undecided_content(std::string_view coming) const {
   const bool has_thoughts = state_ == State::reasoning;
   std::string text = has_thoughts ? behind_thoughts(coming).value_or("") : held_ + std::string(coming);
@@ -294,6 +301,7 @@ bool ReplyParser::step_reasoning(ReplyPieces& out) {
   drop_held(is_over ? close + format_.thoughts.close.size() : reasoning.size());
   if (!is_over) return false;
   state_ = State::content;
+  ++thoughts_ended_;
   skips_blanks_ = !format_.keeps_thoughts;
   may_think_ = false;
   return true;
@@ -302,10 +310,13 @@ bool ReplyParser::step_reasoning(ReplyPieces& out) {
 bool ReplyParser::step_content(ReplyPieces& out) {
   if (skips_blanks()) return false;
   const std::size_t blanks = held_blanks();
-  Place place = find_opener(held_, blanks);
+  Place place = is_in_answer_ ? Place{.at = held_.size()} : find_opener(held_, blanks);
+  // What stands before a mark has begun the answer.
+  if (format_.has_answer && place.at > blanks) place = {.at = held_.size()};
   const std::string_view held = held_;
   // Whitespace before a mark is dropped.
-  const bool holds_blanks = finds_calls() || drops_marks_ || (is_at_start_ && !format_.thoughts.open.empty());
+  const bool holds_blanks =
+      !is_in_answer_ && (finds_calls() || drops_marks_ || (is_at_start_ && !format_.thoughts.open.empty()));
   std::string_view content = held.substr(0, place.at);
   if (holds_blanks) content = without_blanks_at_end(content, blanks);
   const std::size_t length = content.size();
@@ -465,6 +476,7 @@ void ReplyParser::give_up_call(ReplyPieces& out) {
     (void)reader_->finish("", call_);
     flush_arguments(out);
     end_call();
+    ++calls_left_;
   }
   skips_blanks_ = false;
   if (is_in_thoughts_ && !is_emitted_) {
@@ -538,6 +550,7 @@ bool ReplyParser::step_after_call() {
   // The following text is content or the next call's mark.
   drop_held(begin);
   state_ = State::content;
+  ++calls_left_;
   skips_blanks_ = true;
   return true;
 }
@@ -551,7 +564,32 @@ bool ReplyParser::is_dropped_mark(std::string_view text) const {
   });
 }
 
+bool ReplyParser::has_begun_mark(const Pattern& pattern, std::string_view text) {
+  const PatternPart& first = pattern.front();
+  if (first.kind != PatternPart::Kind::text || first.text.size() < kMarkBytesMin || text.size() < kBegunBytesMin) return false;
+  // Words that begin a mark are words, too.
+  const char c = first.text.front();
+  return static_cast<unsigned char>(c) < 0x80 && !is_letter_or_digit(c);
+}
+
+// Drops the begin of a mark, or of a call that is not known yet: the reply was cut there.
+void ReplyParser::drop_begun_mark() {
+  if (state_ == State::content && undecided_) {
+    const std::string_view text = std::string_view(held_).substr(undecided_->at);
+    if (!begun_call() && !has_begun_mark(undecided_->opener->pattern, text)) return;
+    held_.resize(without_blanks_at_end(std::string_view(held_).substr(0, undecided_->at)).size());
+  } else if (state_ == State::call && !is_emitted_ && !is_in_thoughts_) {
+    // The call has only waited for its id.
+    if (format_.waits_for_ids && !call_.name.empty() && !call_.arguments.empty()) return;
+    const auto opener = std::ranges::find(openers_, form_->form, &Opener::form);
+    if (!begun_call() && !has_begun_mark(opener->pattern, call_text_)) return;
+    call_text_.clear();
+    held_.clear();
+  }
+}
+
 void ReplyParser::finish(ReplyPieces& out, bool is_cut) {
+  if (is_cut) drop_begun_mark();
   if (state_ == State::content && undecided_ && is_dropped_mark(std::string_view(held_).substr(undecided_->at)))
     held_.resize(without_blanks_at_end(std::string_view(held_).substr(0, undecided_->at)).size());
   if (state_ == State::call) {
@@ -597,6 +635,7 @@ void ReplyParser::add_content(std::string_view text, ReplyPieces& out, std::size
   if (without_blanks(text).empty()) return;
   is_at_start_ = false;
   may_think_ = false;
+  is_in_answer_ = format_.has_answer;
 }
 
 void ReplyParser::add_reasoning(std::string_view text, ReplyPieces& out, std::size_t begin) {

@@ -37,6 +37,7 @@ struct ReplyFormat {
   bool keeps_thoughts = false;         // Thoughts are content, with their marks.
   bool begins_with_reasoning = false;  // The prompt has opened the reasoning.
   bool begins_with_blanks = false;     // Blanks before the content are the template's.
+  bool has_answer = false;             // The content follows a grammar: once it has begun, nothing in it is a mark.
   // Control tokens with the texts of marks; a detokenizer hides them.
   std::vector<std::pair<Token, std::string>> marks{};
   std::vector<Token> ends{};  // Tokens that end the reply (Family::ends).
@@ -70,7 +71,8 @@ class ReplyParser {
   // Takes whole UTF-8 characters.
   void push(std::string_view text, ReplyPieces& out);
   // Adds the text that was held back, at the end of the reply. `is_cut`: the reply ended at a limit, so an unfinished call
-  // stays unfinished, without its undecided text; otherwise a call that lacks only its closing marks is whole.
+  // stays unfinished, without its undecided text, and the begin of a mark is dropped; otherwise a call that lacks only its
+  // closing marks is whole.
   void finish(ReplyPieces& out, bool is_cut = false);
 
   // Whether the text so far, with `coming` behind it, ends in thoughts, also if they are kept as content. Calls in `coming` do
@@ -78,6 +80,13 @@ class ReplyParser {
   [[nodiscard]] bool is_reasoning(std::string_view coming = {}) const;
   // The content in the text that is held back, with `coming` behind it. Requires: no thoughts, as above, and no call.
   [[nodiscard]] std::string undecided_content(std::string_view coming) const;
+  // The number of thoughts that have ended in the text so far, with `coming` behind it.
+  [[nodiscard]] std::size_t thoughts_ended(std::string_view coming) const;
+  // The number of groups of calls that the text has left, and whether thoughts were around the last one.
+  [[nodiscard]] std::size_t calls_left() const { return calls_left_; }
+  [[nodiscard]] bool has_open_thoughts() const { return has_open_thoughts_; }
+  // Whether the text so far ends in a call's arguments.
+  [[nodiscard]] bool is_in_call() const { return state_ == State::call; }
   // Whether a reply without parallel calls has had its only call.
   [[nodiscard]] bool has_ended() const {
     return !format_.has_parallel_calls && !calls_.empty() && (state_ == State::after_call || state_ == State::content);
@@ -172,6 +181,9 @@ class ReplyParser {
   void end_call();
   [[nodiscard]] bool is_dropped_mark(std::string_view text) const;
   void give_up_call(ReplyPieces& out);
+  // Whether this text, with which the mark may begin, is hardly anything else.
+  [[nodiscard]] static bool has_begun_mark(const Pattern& pattern, std::string_view text);
+  void drop_begun_mark();
   [[nodiscard]] bool skip_closers();
   void flush_arguments(ReplyPieces& out);
   // `begin` is the position of the text in the whole pushed text.
@@ -188,14 +200,17 @@ class ReplyParser {
   bool drops_marks_ = false;  // There are marks in or around content.
 
   State state_ = State::content;
-  std::string held_;                        // Undecided text.
-  std::size_t blanks_known_ = 0;            // Bytes at the begin of held_ that are known to be whitespace.
-  std::size_t pushed_ = 0;                  // Bytes of all pushed text, including held_.
-  bool skips_blanks_ = false;               // Skip whitespace before the following reasoning or content.
-  bool is_at_start_ = true;                 // No content and no call so far.
-  bool may_think_ = true;                   // Thoughts may begin here.
-  bool is_first_thought_ = false;           // The reasoning has no text so far.
-  bool has_open_thoughts_ = false;          // A call has ended thoughts, whose own end may follow.
+  std::string held_;                // Undecided text.
+  std::size_t blanks_known_ = 0;    // Bytes at the begin of held_ that are known to be whitespace.
+  std::size_t pushed_ = 0;          // Bytes of all pushed text, including held_.
+  bool skips_blanks_ = false;       // Skip whitespace before the following reasoning or content.
+  bool is_at_start_ = true;         // No content and no call so far.
+  bool may_think_ = true;           // Thoughts may begin here.
+  bool is_first_thought_ = false;   // The reasoning has no text so far.
+  bool has_open_thoughts_ = false;  // A call has ended thoughts, whose own end may follow.
+  bool is_in_answer_ = false;       // The content has begun (ReplyFormat::has_answer).
+  std::size_t thoughts_ended_ = 0;
+  std::size_t calls_left_ = 0;
   const Marks* around_ = nullptr;           // The marks around the content whose first was found and whose second was not.
   std::vector<const Marks*> around_taken_;  // Those of Family::around whose first mark was found.
   std::optional<Place> undecided_{};        // The opener that may begin in held_.

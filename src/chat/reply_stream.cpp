@@ -29,7 +29,7 @@ std::optional<Token> ReplyStream::forced_token() {
 }
 
 std::optional<Token> ReplyStream::instead_of_end() {
-  return options_.answer_grammar && is_thinking() ? std::optional(thinking_->close()) : std::nullopt;
+  return options_.answer_grammar && thinking_ && is_thinking() ? std::optional(thinking_->close()) : std::nullopt;
 }
 
 ReplyStream::Next ReplyStream::push(Token token, std::span<const float> logits, llm::Sampler& sampler, EventSink& sink) {
@@ -49,7 +49,7 @@ ReplyStream::Next ReplyStream::push(Token token, std::span<const float> logits, 
     if (options_.call_grammar) constrain_call(sampler);
   }
   if (was_thinking || is_thinking()) ++reasoning_tokens_;
-  if (options_.answer_grammar && was_thinking && !is_thinking()) constrain_answer(sampler);
+  if (options_.answer_grammar) constrain_answer(sampler);
   take_logprobs(begin);
   if (keeps_content_) content_ += text_;
   if (options_.stream && !deliver(token, sink)) return Next::slow_client;
@@ -82,13 +82,38 @@ void ReplyStream::constrain_call(llm::Sampler& sampler) {
   }
 }
 
-// The content follows its grammar from the end of the thoughts. A token may have the end of their mark and the beginning of the
-// content, some of which may be held back.
-void ReplyStream::constrain_answer(llm::Sampler& sampler) {
+void ReplyStream::constrain_begin(llm::Sampler& sampler) const {
+  if (options_.answer_grammar && !is_thinking()) constrain_at(ReplyPlace::begin, "", sampler);
+}
+
+// The answer's grammar goes on at this place of the reply, behind `text`.
+void ReplyStream::constrain_at(ReplyPlace place, std::string_view text, llm::Sampler& sampler) const {
   auto constraint =
       std::make_unique<llm::TokenConstraint>(options_.answer_grammar, vocab_, options_.format.marks, options_.format.ends);
-  (void)constraint->accept_text(pieces_.content + parser_->undecided_content(detokenized_.held()));
-  sampler.constrain(std::move(constraint));
+  const bool is_allowed = constraint->accept_text(text_at(place, text));
+  // The parser may leave calls before the grammar does. Where it is wrong, the grammar that holds is right.
+  if (is_allowed || place == ReplyPlace::behind_thoughts) sampler.constrain(std::move(constraint));
+}
+
+// What the last token has added behind the end of thoughts or of calls, some of which may be held back; nullopt: a call whose
+// begin is gone.
+std::optional<std::string> ReplyStream::undecided_text() const {
+  if (!parser_->is_in_call()) return pieces_.content + parser_->undecided_content(detokenized_.held());
+  const auto call = parser_->begun_call();
+  return call ? std::optional(*call + detokenized_.held()) : std::nullopt;
+}
+
+// Thoughts are free. Behind them the reply follows the answer's grammar again, and so it does behind calls, which may have been
+// made in thoughts.
+void ReplyStream::constrain_answer(llm::Sampler& sampler) {
+  const std::size_t thoughts_ended = std::exchange(thoughts_ended_, parser_->thoughts_ended(detokenized_.held()));
+  const std::size_t calls_left = std::exchange(calls_left_, parser_->calls_left());
+  if (is_thinking()) return sampler.constrain(nullptr);
+  if (thoughts_ended_ == thoughts_ended && calls_left_ == calls_left) return;
+  const ReplyPlace place = parser_->calls().empty()       ? ReplyPlace::behind_thoughts
+                           : parser_->has_open_thoughts() ? ReplyPlace::behind_call_in_thoughts
+                                                          : ReplyPlace::behind_calls;
+  if (const auto text = undecided_text()) constrain_at(place, *text, sampler);
 }
 
 // Moves the log probabilities of the newly decided content, whose text began at `begin`, to logprobs_.

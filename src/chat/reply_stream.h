@@ -9,9 +9,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "chat/answer_grammar.h"
 #include "chat/logprob_queue.h"
 #include "chat/reply_parser.h"
 #include "chat/text_stream.h"
@@ -28,7 +30,8 @@ struct ReplyOptions {
   ReplyFormat format{};
   std::vector<std::string> stop{};                         // The reply ends before the first of these strings.
   std::shared_ptr<const grammar::Grammar> call_grammar{};  // Constrains each tool call behind its mark; null: no constraint.
-  // Constrains the content behind thoughts that the prompt has opened, which `thinking` must then limit; null: no constraint.
+  // Constrains the reply outside of thoughts (answer_grammar.h), which `thinking` must limit if there may be some; null: no
+  // constraint. Excludes `call_grammar`.
   std::shared_ptr<const grammar::Grammar> answer_grammar{};
   std::optional<ThinkingLimit> thinking{};  // Absent: thoughts have no limit.
   std::uint64_t call_seed = 0;              // Seed for the ids of tool calls.
@@ -49,10 +52,12 @@ class ReplyStream {
   [[nodiscard]] std::optional<Token> instead_of_end();
 
   enum class Next : std::uint8_t { more, stop, slow_client };
+  // Adds the grammar with which the reply begins to `sampler`.
+  void constrain_begin(llm::Sampler& sampler) const;
   // Takes the next token of the reply and delivers the decided parts. `logits` are the model's own for this token's row; they
   // are read only if log probabilities are wanted. At the beginning and end of a tool call, the call's grammar is added to
-  // `sampler` or removed; at the end of thoughts, the answer's is added. Returns `stop` after a stop string or the last allowed
-  // tool call.
+  // `sampler` or removed; at those of thoughts, the answer's is removed or added. Returns `stop` after a stop string or the
+  // last allowed tool call.
   [[nodiscard]] Next push(Token token, std::span<const float> logits, llm::Sampler& sampler, EventSink& sink);
 
   // Everything not delivered yet; the whole reply if it is not streamed.
@@ -82,6 +87,8 @@ class ReplyStream {
   [[nodiscard]] bool is_thinking() const;
   void constrain_call(llm::Sampler& sampler);
   void constrain_answer(llm::Sampler& sampler);
+  void constrain_at(ReplyPlace place, std::string_view text, llm::Sampler& sampler) const;
+  [[nodiscard]] std::optional<std::string> undecided_text() const;
   void take_logprobs(std::size_t begin);
   [[nodiscard]] bool deliver(Token token, EventSink& sink);
 
@@ -92,6 +99,9 @@ class ReplyStream {
   std::optional<ReplyParser> parser_;  // Absent: the whole text is content.
   std::optional<ThinkingBudget> thinking_;
   bool ignores_grammar_ = false;  // A tool call did not begin as the grammar requires.
+  // Those after which the answer's grammar has begun again.
+  std::size_t thoughts_ended_ = 0;
+  std::size_t calls_left_ = 0;
   LogprobQueue logprobs_waiting_;
   std::vector<TokenLogprobs> logprobs_kept_;  // Unless the reply is streamed.
   std::size_t logprobs_kept_bytes_ = 0;

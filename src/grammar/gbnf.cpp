@@ -47,7 +47,7 @@ std::vector<Range> sorted_and_joined(std::vector<Range> ranges) {
 // After the first error nothing more is read, so every loop checks for it.
 class Reader {
  public:
-  explicit Reader(std::string_view text) : text_(text) {}
+  Reader(std::string_view text, std::span<const std::string_view> parts) : text_(text), parts_(parts) {}
 
   Expected<std::vector<Rule>> read_rules() {
     skip_space(true);
@@ -101,7 +101,7 @@ class Reader {
     if (is_new) {
       if (rules_.size() == kRulesMax) refuse(std::format("there are more than {} rules", kRulesMax));
       rules_.push_back({std::string(name), {}});
-      is_defined_.push_back(false);
+      is_defined_.push_back(std::ranges::contains(parts_, name));
     }
     return entry->second;
   }
@@ -330,6 +330,7 @@ class Reader {
   }
 
   std::string_view text_;
+  const std::span<const std::string_view> parts_;
   std::size_t at_ = 0;
   std::vector<Rule> rules_;
   std::vector<bool> is_defined_;
@@ -339,12 +340,12 @@ class Reader {
 
 }  // namespace
 
-Expected<std::vector<Rule>> read(std::string_view text) {
+Expected<std::vector<Rule>> read(std::string_view text, std::span<const std::string_view> parts) {
   if (text.size() > kBytesMax) {
     return fail(ErrorCode::proto_field, std::format("the grammar has {} bytes; the limit is {}", text.size(), kBytesMax));
   }
   if (!is_utf8(text)) return fail(ErrorCode::proto_field, "the grammar is not valid UTF-8");
-  return Reader(text).read_rules();
+  return Reader(text, parts).read_rules();
 }
 
 }  // namespace uma::grammar::gbnf

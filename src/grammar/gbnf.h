@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +38,8 @@ struct Rule {
   Node body;
 };
 
-// Returns all used rules. Errors: E_PROTO_003 with the line.
-[[nodiscard]] Expected<std::vector<Rule>> read(std::string_view text);
+// Returns all used rules. Rules named in `parts` are defined elsewhere: they have no body, and `text` may not define them.
+// Errors: E_PROTO_003 with the line.
+[[nodiscard]] Expected<std::vector<Rule>> read(std::string_view text, std::span<const std::string_view> parts = {});
 
 }  // namespace uma::grammar::gbnf

@@ -11,13 +11,15 @@
 
 #include "base/check.h"
 #include "grammar/gbnf.h"
+#include "grammar/grammar_parts.h"
 
 namespace uma::grammar {
 
 // Compiles rules to automata, first with empty steps (Thompson's construction), then without.
 class GrammarBuilder {
  public:
-  explicit GrammarBuilder(std::span<const gbnf::Rule> rules) : rules_(rules) {}
+  // A rule of `parts` has an empty body here.
+  GrammarBuilder(std::span<const gbnf::Rule> rules, std::span<const GrammarPart> parts) : rules_(rules), parts_(parts) {}
 
   Expected<std::shared_ptr<const Grammar>> build() {
     const auto root = std::ranges::find(rules_, "root", &gbnf::Rule::name);
@@ -281,6 +283,17 @@ class GrammarBuilder {
   std::shared_ptr<const Grammar> flatten(State root) {
     const std::shared_ptr<Grammar> made(new Grammar());
     made->root_ = root;
+    // The states of the parts follow the others.
+    std::vector<State> part_begins;
+    std::size_t states_count = states_.size();
+    for (const GrammarPart& part : parts_) {
+      part_begins.push_back(static_cast<State>(states_count) + part.grammar.root_);
+      states_count += part.grammar.states_.size();
+    }
+    const auto begin_of = [&](std::size_t rule) {
+      const auto part = std::ranges::find(parts_, rules_[rule].name, &GrammarPart::rule);
+      return part == parts_.end() ? static_cast<State>(rule) : part_begins[static_cast<std::size_t>(part - parts_.begin())];
+    };
     for (const Draft& state : states_) {
       made->states_.push_back({.steps_begin = static_cast<std::uint32_t>(made->byte_steps_.size()),
                                .steps_count = static_cast<std::uint32_t>(state.bytes.size()),
@@ -290,15 +303,36 @@ class GrammarBuilder {
       made->byte_steps_.insert(made->byte_steps_.end(), state.bytes.begin(), state.bytes.end());
       for (const RuleCall& call : state.calls) {
         const Draft& to = states_[call.to];
-        made->calls_.push_back({.begin = static_cast<State>(call.rule),
-                                .to = call.to,
-                                .is_last = to.is_final && to.bytes.empty() && to.calls.empty()});
+        made->calls_.push_back(
+            {.begin = begin_of(call.rule), .to = call.to, .is_last = to.is_final && to.bytes.empty() && to.calls.empty()});
       }
     }
+    for (const GrammarPart& part : parts_) append(part.grammar, *made);
     return made;
   }
 
+  static void append(const Grammar& part, Grammar& whole) {
+    const auto states = static_cast<State>(whole.states_.size());
+    const auto steps = static_cast<std::uint32_t>(whole.byte_steps_.size());
+    const auto calls = static_cast<std::uint32_t>(whole.calls_.size());
+    for (Grammar::StateEntry state : part.states_) {
+      state.steps_begin += steps;
+      state.calls_begin += calls;
+      whole.states_.push_back(state);
+    }
+    for (Grammar::ByteStep step : part.byte_steps_) {
+      step.to += states;
+      whole.byte_steps_.push_back(step);
+    }
+    for (Grammar::Call call : part.calls_) {
+      call.begin += states;
+      call.to += states;
+      whole.calls_.push_back(call);
+    }
+  }
+
   const std::span<const gbnf::Rule> rules_;
+  const std::span<const GrammarPart> parts_;
   std::vector<Draft> drafts_;
   std::vector<State> begins_;                                             // First state of each rule.
   std::map<std::tuple<std::uint8_t, std::uint8_t, State>, State> tails_;  // Tails of the current class.
@@ -311,9 +345,15 @@ class GrammarBuilder {
 };
 
 Expected<std::shared_ptr<const Grammar>> Grammar::parse(std::string_view gbnf) {
-  const auto rules = gbnf::read(gbnf);
+  return parse_with_parts(gbnf, {});
+}
+
+Expected<std::shared_ptr<const Grammar>> parse_with_parts(std::string_view gbnf, std::span<const GrammarPart> parts) {
+  std::vector<std::string_view> names;
+  for (const GrammarPart& part : parts) names.push_back(part.rule);
+  const auto rules = gbnf::read(gbnf, names);
   if (!rules) return std::unexpected(rules.error());
-  return GrammarBuilder(*rules).build();
+  return GrammarBuilder(*rules, parts).build();
 }
 
 std::size_t Grammar::bytes() const {

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "grammar/gbnf.h"
+#include "grammar/grammar_parts.h"
 
 namespace uma::grammar {
 namespace {
@@ -60,6 +61,24 @@ word_1-b ::= "x")g",
     for (const std::string_view text : row.accepted) EXPECT_TRUE(accepts(reader, text)) << row.gbnf << ": " << text;
     for (const std::string_view text : row.refused) EXPECT_FALSE(accepts(reader, text)) << row.gbnf << ": " << text;
   }
+}
+
+TEST(Grammar, HasOtherGrammarsAsRules) {
+  const auto list = parsed(R"g(root ::= "[" (root ("," root)*)? "]" | item
+item ::= [0-9]+)g");
+  const auto name = parsed(R"g(root ::= item?
+item ::= [a-z]+)g");
+  const auto both = parse_with_parts(R"g(root ::= "(" list ")" | item "=" list | item "!"
+item ::= name)g",
+                                     std::vector<GrammarPart>{{"list", *list}, {"name", *name}, {"unused", *name}});
+  ASSERT_TRUE(both) << both.error().message;
+  GrammarReader reader(*both);
+  for (const std::string_view text : {"([1,[2,33],[]])", "ab=[1]", "=7", "!", "abc!"})
+    EXPECT_TRUE(accepts(reader, text)) << text;
+  for (const std::string_view text : {"(a)", "(1", "1=1", "ab=cd", "ab", "[1]", ""})
+    EXPECT_FALSE(accepts(reader, text)) << text;
+  EXPECT_FALSE(parse_with_parts("root ::= list\nlist ::= \"a\"", std::vector<GrammarPart>{{"list", *list}}));
+  EXPECT_FALSE(parse_with_parts("root ::= list", std::vector<GrammarPart>{{"name", *name}}));
 }
 
 TEST(Grammar, KnowsRecursionOfAllKinds) {

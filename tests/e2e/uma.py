@@ -150,7 +150,8 @@ class Client:
     """One connection. Requests are started and finished separately, so that many can be in flight; events of other requests
     that arrive meanwhile are kept for them. Used by one thread at a time."""
 
-    CONTINUES = {"token", "progress", "context_shift", "data", "image_begin", "image_chunk", "history", "snapshot"}  # every other event ends its request
+    # Every other event ends its request.
+    CONTINUES = {"token", "reasoning", "tool_call", "progress", "context_shift", "data", "image_begin", "image_chunk", "history", "snapshot"}
 
     def __init__(self, path, timeout_s=WAIT_S):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

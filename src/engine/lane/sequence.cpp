@@ -24,6 +24,7 @@ Sequence::Sequence(GenerationJob from, const llm::Vocab& vocab, std::span<const 
   const std::size_t counted = std::min(chain.size(), sampler.tokens_counted());
   for (const Token token : std::span(chain).last(counted)) sampler.accept(token);
   if (job.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(job.grammar, vocab, reply.marks(), reply.ends()));
+  reply.constrain_begin(sampler);
   usage.seed = job.seed;
 }
 

@@ -23,42 +23,67 @@ std::string key_of(const GenerateOptions& options) {
         std::string_view(chat.tools), std::string_view(chat.tool_name), std::string_view(chat.template_arguments)}) {
     add(text);
   }
-  add(std::format("{} {} {}", std::to_underlying(chat.tool_choice), chat.has_parallel_calls, chat.splits_reasoning));
+  add(std::format("{} {} {} {}", std::to_underlying(chat.tool_choice), chat.has_parallel_calls, chat.splits_reasoning,
+                  chat.thinking_budget == 0));
   return hash.hex();
+}
+
+using Compiled = Expected<std::shared_ptr<const grammar::Grammar>>;
+
+std::unexpected<Error> refused(const Error& error, std::string_view field, std::string_view what) {
+  return std::unexpected(Error{error.code, std::format("field \"{}\": {}{}", field, what, error.message), std::string(field)});
+}
+
+// A call is forced: a format is for a text, and there is none.
+Expected<ReplyGrammars> compile_forced(const chat::ChatFormat& format, const GenerateOptions& options) {
+  if (!options.grammar.empty()) {
+    return std::unexpected(
+        Error{ErrorCode::proto_field, "a forced \"tool_choice\" excludes a \"grammar\": send one of the two", "tool_choice"});
+  }
+  const auto gbnf = format.forced_grammar(options.chat);
+  if (!gbnf) return std::unexpected(gbnf.error());
+  auto grammar = grammar::Grammar::parse(*gbnf);
+  if (!grammar) return refused(grammar.error(), "tools", "their schemas cannot be combined into a grammar: ");
+  ReplyGrammars made;
+  made.whole = std::move(*grammar);
+  return made;
+}
+
+// The grammar of the reply's text; null: it is free.
+Compiled compile_text(const GenerateOptions& options) {
+  if (!options.grammar.empty()) {
+    auto grammar = grammar::Grammar::parse(options.grammar);
+    if (!grammar) return refused(grammar.error(), "grammar", "");
+    return grammar;
+  }
+  if (options.json_schema.empty()) return nullptr;
+  auto grammar = grammar::json_schema_grammar(options.json_schema);
+  if (grammar) return grammar;
+  return std::unexpected(Error{grammar.error().code, "the schema of the reply's format: " + grammar.error().message,
+                               std::string(options.schema_field)});
 }
 
 // Without the tools.
 Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, const GenerateOptions& options) {
-  using Compiled = Expected<std::shared_ptr<const grammar::Grammar>>;
-  const auto whole = [](const Compiled& grammar, std::string_view field,
-                        std::string_view what = "") -> Expected<ReplyGrammars> {
-    if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr, .tools = nullptr};
-    const Error& error = grammar.error();
-    return std::unexpected(
-        Error{error.code, std::format("field \"{}\": {}{}", field, what, error.message), std::string(field)});
-  };
-  const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
-  if (is_forced && !(options.grammar.empty() && options.json_schema.empty())) {
-    return std::unexpected(Error{ErrorCode::proto_field,
-                                 "a forced \"tool_choice\" excludes a grammar or a \"response_format\": send one of the two",
-                                 "tool_choice"});
+  if (options.chat.tool_choice != ToolChoice::automatic) return compile_forced(format, options);
+  ReplyGrammars made;
+  auto text = compile_text(options);
+  if (!text) return std::unexpected(text.error());
+  made.whole = std::move(*text);
+  if (!options.chat.tools.empty()) {
+    auto calls = format.begun_call_grammar(options.chat);
+    if (!calls) return std::unexpected(calls.error());
+    made.calls = std::move(*calls);
   }
-  if (is_forced) {
-    const auto gbnf = format.forced_grammar(options.chat);
-    if (!gbnf) return std::unexpected(gbnf.error());
-    return whole(grammar::Grammar::parse(*gbnf), "tools", "their schemas cannot be combined into a grammar: ");
-  }
-  if (!options.grammar.empty()) return whole(grammar::Grammar::parse(options.grammar), "grammar");
-  if (!options.json_schema.empty()) {
-    const auto grammar = grammar::json_schema_grammar(options.json_schema);
-    if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr, .tools = nullptr};
-    return std::unexpected(Error{grammar.error().code, "the schema of the reply's format: " + grammar.error().message,
-                                 std::string(options.schema_field)});
-  }
-  if (options.chat.tools.empty()) return ReplyGrammars{};
-  auto calls = format.begun_call_grammar(options.chat);
-  if (!calls) return std::unexpected(calls.error());
-  return ReplyGrammars{.whole = nullptr, .calls = std::move(*calls), .tools = nullptr};
+  if (!made.whole) return made;
+  made.is_json = !options.json_schema.empty();
+  made.has_thoughts = format.has_thoughts(made.whole);
+  made.answer = format.answer_grammar(options.chat, {.answer = *made.whole,
+                                                     .calls = made.calls.get(),
+                                                     .may_think = !made.has_thoughts,
+                                                     .may_begin_with_blanks = made.is_json});
+  made.calls = nullptr;  // They are a part of it.
+  return made;
 }
 
 }  // namespace

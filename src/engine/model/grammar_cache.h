@@ -20,11 +20,17 @@ namespace uma::engine {
 // The grammars of a reply, where null is no constraint, and the tools that it may call.
 struct ReplyGrammars {
   std::shared_ptr<const grammar::Grammar> whole;  // For the whole text: a grammar, a schema or a forced tool call.
+  // For a reply to a chat in which thoughts, marks or calls may be beside the text of `whole` (chat/answer_grammar.h).
+  std::shared_ptr<const grammar::Grammar> answer;
   std::shared_ptr<const grammar::Grammar> calls;  // For the text behind the mark of an optional tool call.
   std::shared_ptr<const chat::Tools> tools;       // Null: there are none.
+  bool has_thoughts = false;                      // The texts of `whole` may have thoughts themselves.
+  bool is_json = false;                           // Those texts are JSON, so blanks before them do not count.
 
   [[nodiscard]] std::size_t bytes() const {
-    return (whole ? whole->bytes() : 0) + (calls ? calls->bytes() : 0) + (tools ? chat::bytes_of(*tools) : 0);
+    std::size_t bytes = tools ? chat::bytes_of(*tools) : 0;
+    for (const auto& grammar : {whole, answer, calls}) bytes += grammar ? grammar->bytes() : 0;
+    return bytes;
   }
 };
 

@@ -592,16 +592,19 @@ void Generations::read_reply(const ServedModel& served, GenerationJob& job, cons
   reply.thinking = served.chat->thinking_limit(chat);
   if (!chat.tools.empty()) reply.call_seed = random_.next_u64();
   if (!job.grammar || chat.tool_choice != ToolChoice::automatic) return;
-  if (chat.splits_reasoning && reply.format.begins_with_reasoning && reply.thinking) {
+  const bool may_think = chat.splits_reasoning && reply.thinking;
+  if (grammars.answer && (!grammars.has_thoughts || (may_think && reply.format.begins_with_reasoning))) {
     // The client's grammar is one of the answer.
-    reply.answer_grammar = std::exchange(job.grammar, nullptr);
-    reply.format.tools = nullptr;
-  } else {
-    // The whole reply follows it, so there is no reasoning.
-    reply.thinking.reset();
-    reply.format.keeps_thoughts = true;
-    reply.format.begins_with_reasoning = false;
+    reply.answer_grammar = grammars.answer;
+    reply.format.has_answer = true;
+    reply.format.begins_with_blanks = reply.format.begins_with_blanks || grammars.is_json;
+    job.grammar = nullptr;
   }
+  if (reply.answer_grammar && may_think) return;
+  // Else the whole reply follows it, so there is no reasoning.
+  reply.thinking.reset();
+  reply.format.keeps_thoughts = true;
+  reply.format.begins_with_reasoning = false;
 }
 
 // Runs the job in the lane and waits for its result, which comes in any case. `head` is that of its prompt.

@@ -101,12 +101,43 @@ TEST_F(Thinking, PrecedesAnAnswerWithAGrammar) {
   serve("<think>0123456789{}");
   GenerateRequest request = asking(2);
   request.options.grammar = R"(root ::= "{}")";
-  EXPECT_EQ(generate(request)->text, "{}") << "the grammar begins with the reply";
-  request.options.chat.template_arguments = R"({"open":true})";
+  for (const std::string_view opens : {"", R"({"open":true})"}) {
+    request.options.chat.template_arguments = opens;
+    const auto sink = generate(request);
+    EXPECT_EQ(sink->text, "{}");
+    EXPECT_EQ(sink->reasoning, "01");
+    EXPECT_EQ(sink->eos().reason, FinishReason::stop);
+  }
+  request.options.chat.template_arguments = "";
+  request.options.chat.thinking_budget = 0;
+  const auto off = generate(request);
+  EXPECT_EQ(off->text, "{}");
+  EXPECT_EQ(off->reasoning, "");
+  request.options.chat.thinking_budget = -1;
+  request.options.chat.splits_reasoning = false;
+  EXPECT_EQ(generate(request)->text, "{}") << "the reply is not divided, so all of it follows the grammar";
+}
+
+TEST_F(Thinking, MayBeAPartOfTheGrammar) {
+  serve("<think>0123</think>45");
+  GenerateRequest request = asking();
+  request.options.grammar = R"(root ::= "<think>" [0-9]{2} "</think>" [a-z]{2})";
   const auto sink = generate(request);
-  EXPECT_EQ(sink->text, "{}");
-  EXPECT_EQ(sink->reasoning, "01");
-  EXPECT_EQ(sink->eos().reason, FinishReason::stop);
+  EXPECT_TRUE(sink->text.starts_with("<think>01</think>")) << sink->text;
+  EXPECT_EQ(sink->text.size(), std::string_view("<think>01</think>xy").size());
+  EXPECT_EQ(sink->reasoning, "");
+}
+
+TEST_F(Thinking, ItsSchemaCountsInASessionToo) {
+  serve("<think>01</think>\n\n{\"a\": 5}");
+  GenerateRequest request = asking();
+  request.options.json_schema = R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]})";
+  request.session = begin_chat();
+  for (int turn = 0; turn < 2; ++turn) {
+    const auto sink = generate(request);
+    EXPECT_EQ(sink->text, R"({"a": 5})");
+    EXPECT_EQ(sink->reasoning, "01");
+  }
 }
 
 TEST_F(Thinking, CannotEndAReplyThatMustFollowAGrammar) {

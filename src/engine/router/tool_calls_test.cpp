@@ -270,8 +270,56 @@ TEST_F(ToolCalls, AreForcedByTheirSchemas) {
   request.options.chat.tool_choice = ToolChoice::required;
   request.options.chat.has_parallel_calls = false;
   EXPECT_EQ(generate(request)->calls.size(), 1u);
+  request.options.json_schema = R"({"type":"object"})";
+  EXPECT_EQ(generate(request)->calls.size(), 1u) << "a format is for a text";
+  request.options.json_schema.clear();
   request.options.grammar = "root ::= \"a\"";
   EXPECT_EQ(generate(request)->error().code, ErrorCode::proto_field);
+}
+
+TEST_F(ToolCalls, OrATextOfTheSchema) {
+  constexpr std::string_view kSchema =
+      R"({"type":"object","properties":{"a":{"type":"string"}},"required":["a"],"additionalProperties":false})";
+  const std::string two = std::string(kCall) + "\n" + std::string(kCall);
+  serve(two);
+  GenerateRequest request = ask("what?");
+  request.options.json_schema = kSchema;
+  request.options.chat.splits_reasoning = true;
+  const auto called = generate(request);
+  EXPECT_EQ(called->calls.size(), 2u);
+  EXPECT_EQ(called->text, "") << "a call is followed by calls only";
+  EXPECT_EQ(called->eos().reason, FinishReason::tool_calls);
+  request.options.chat.has_parallel_calls = false;
+  EXPECT_EQ(generate(request)->calls.size(), 1u);
+}
+
+TEST_F(ToolCalls, TheTextOfASchemaMayHaveTheMarksOfACall) {
+  const std::string answer = R"({"a": "<tool_call>{\"name\": \"f\"}</tool_call>"})";
+  serve("<think>hm</think>" + answer);
+  GenerateRequest request = ask("what?");
+  request.options.json_schema = R"({"type":"object","properties":{"a":{"type":"string"}},"required":["a"]})";
+  request.options.chat.splits_reasoning = true;
+  for (const bool streams : {true, false}) {
+    request.options.stream = streams;
+    const auto sink = generate(request);
+    EXPECT_EQ(streams ? sink->text : sink->eos().text, answer);
+    EXPECT_EQ(sink->eos().reason, FinishReason::stop);
+  }
+}
+
+TEST_F(ToolCalls, ACallThatIsCutLeavesNoMark) {
+  serve("C " + std::string(kCall));
+  for (std::int32_t tokens = 4; tokens < 30; ++tokens) {
+    GenerateRequest request = ask("what?");
+    request.options.max_tokens = tokens;
+    const auto stream = generate(request);
+    request.options.stream = false;
+    const auto whole = generate(request);
+    EXPECT_EQ(stream->text, "C") << tokens;
+    EXPECT_EQ(whole->eos().text, "C") << tokens;
+    EXPECT_TRUE(stream->calls.empty()) << tokens;
+    EXPECT_EQ(stream->eos().reason, FinishReason::length);
+  }
 }
 
 TEST_F(ToolCalls, OnlyTheTokensOfTheContentSayHowLikelyTheyWere) {
