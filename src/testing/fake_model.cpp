@@ -377,7 +377,7 @@ Expected<Unit> FakeContext::move_cells(std::int32_t sequence, std::int32_t begin
   return Unit{};
 }
 
-FakeVocab::FakeVocab() : bytes_(256, '\0') {
+FakeVocab::FakeVocab(bool adds_space_prefix) : adds_space_prefix_(adds_space_prefix), bytes_(256, '\0') {
   for (std::size_t i = 0; i < 256; ++i) bytes_[i] = static_cast<char>(i);
   ordered_pieces_ = llm::order_pieces(*this);
 }
@@ -416,6 +416,7 @@ FakeModel::FakeModel(const FakeOptions& options) : options_(options) {
   if (options_.is_on_devices) facts_.devices = "on Fake0";
   facts_.text_frame = {.before = {kFakeBos}, .after = {kFakeEos}, .between = {kFakeEos}, .after_pair = {kFakeEos}};
   facts_.chat_template = options_.chat_template;
+  if (!options_.tool_template.empty()) facts_.named_templates.emplace_back("tool_use", options_.tool_template);
   for (std::int32_t i = 0; i < options_.adapters; ++i) {
     const std::string name(1, static_cast<char>('a' + i));
     facts_.adapters.push_back({.source = {.name = name, .path = name + ".gguf"}, .identity = "fake " + name, .bytes = 0});

@@ -161,6 +161,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
     RequestShare share;               // Reserved memory for the body; null without a body.
     std::string cors_header;          // Header lines for every answer to a page of another origin.
     std::string warnings;             // Header lines of warn().
+    std::optional<Error> unknown_model{};  // Why choose_model() has found none.
     std::string session;              // The session's id, for x-uma-session; empty: none, or not known yet.
     TimePoint began{};
     std::string method;
