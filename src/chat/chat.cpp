@@ -69,6 +69,26 @@ Expected<Unit> append_text(const llm::Vocab& vocab, std::string_view text, bool 
   return Unit{};
 }
 
+// The text with the space that some tokenizers insert before the first text of a chain and, as libllama does, before each text
+// behind a control token. `tokens` are those of `text`.
+std::string with_space_prefixes(const llm::Vocab& vocab, std::string_view text, std::span<const Token> tokens, bool at_start) {
+  std::string spaced;
+  bool is_first = at_start;
+  for (const Token token : tokens) {
+    if (!vocab.piece(token).empty()) continue;
+    const std::string name = vocab.text(token);
+    const std::size_t at = text.find(name);
+    if (name.empty() || at == std::string_view::npos) continue;
+    if (is_first && at > 0) spaced += ' ';
+    spaced += text.substr(0, at + name.size());
+    text.remove_prefix(at + name.size());
+    is_first = true;
+  }
+  if (is_first && !text.empty()) spaced += ' ';
+  spaced += text;
+  return spaced;
+}
+
 // Appends the tokens of a part of a text. Input is tokenized separately from the template's words.
 Expected<Unit> append_tokens(const ChatFormat& format, const jinja::Text& text, std::size_t begin, std::size_t end,
                              std::vector<Token>& tokens) {
@@ -266,12 +286,14 @@ Expected<bool> rewrite_history(const ChatFormat& format, const Conversation& con
 
 Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_view text, bool at_start, bool parse_special) {
   auto tokens = vocab.tokenize(text, parse_special);
-  if (!at_start || !tokens) return tokens;
-  const bool begins_with_mark = parse_special && !tokens->empty() && vocab.piece(tokens->front()).empty();
-  if (vocab.adds_space_prefix() && !text.empty() && !begins_with_mark) tokens = vocab.tokenize(" " + std::string(text), parse_special);
+  if (tokens && vocab.adds_space_prefix() && (at_start || parse_special)) {
+    const std::string spaced = with_space_prefixes(vocab, text, *tokens, at_start);
+    if (spaced.size() > text.size()) tokens = vocab.tokenize(spaced, parse_special);
+  }
+  if (!tokens || !at_start || !vocab.bos()) return tokens;
   // A text that a client has formatted may have BOS itself.
-  const bool has_bos = begins_with_mark && tokens->front() == vocab.bos();
-  if (tokens && vocab.bos() && !has_bos) tokens->insert(tokens->begin(), *vocab.bos());
+  const bool has_bos = parse_special && !tokens->empty() && tokens->front() == *vocab.bos();
+  if (!has_bos) tokens->insert(tokens->begin(), *vocab.bos());
   return tokens;
 }
 
@@ -285,10 +307,7 @@ ChatFormat::ChatFormat(const std::shared_ptr<const llm::Model>& model, const Ima
 
 ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images, std::string_view family,
                        std::string template_source)
-    : images_(std::move(images)),
-      image_mark_(new_image_mark()),
-      source_(std::move(template_source)),
-      model_(std::move(model)) {
+    : images_(std::move(images)), image_mark_(new_image_mark()), source_(std::move(template_source)), model_(std::move(model)) {
   const std::string& source = source_;
   if (!source.empty()) {
     auto parsed = jinja::ChatTemplate::parse(source);
@@ -346,7 +365,7 @@ Expected<Unit> ChatFormat::check_name(std::string_view template_arguments) const
                                     "not run",
                                     names)
                       : std::format("field \"chat_template\": the model has no template \"{}\", only {}",
-                                name.substr(0, kShownBytesMax), names),
+                                    name.substr(0, kShownBytesMax), names),
             "chat_template"});
 }
 

@@ -104,10 +104,13 @@ TEST(TokenizeText, MarksInAFormattedTextAreTokens) {
   EXPECT_EQ(tokenize_text(vocab, "<s>", true, false).value().size(), 4U) << "letters";
 }
 
-TEST(TokenizeText, TheLeadingSpaceComesBeforeTextOnly) {
+TEST(TokenizeText, TheLeadingSpaceComesBeforeTheFirstTextAndBehindMarks) {
   const testing::FakeVocab vocab(/*adds_space_prefix=*/true);
   EXPECT_EQ(tokenize_text(vocab, "a", true, true).value(), (std::vector<Token>{kFakeBos, ' ', 'a'}));
-  EXPECT_EQ(tokenize_text(vocab, "<s>a", true, true).value(), (std::vector<Token>{kFakeBos, 'a'}));
+  EXPECT_EQ(tokenize_text(vocab, "<s>a", true, true).value(), (std::vector<Token>{kFakeBos, ' ', 'a'}));
+  EXPECT_EQ(tokenize_text(vocab, "<|im_start|><|im_end|>b", false, true).value(),
+            (std::vector<Token>{kFakeImStart, kFakeImEnd, ' ', 'b'}));
+  EXPECT_EQ(tokenize_text(vocab, "a", false, true).value(), (std::vector<Token>{'a'})) << "a continuation";
   EXPECT_EQ(tokenize_text(vocab, "", true, true).value(), (std::vector<Token>{kFakeBos}));
 }
 
@@ -130,8 +133,8 @@ TEST(ChatFormatTemplates, AreChosenAsTransformersDoes) {
 }
 
 TEST(ChatFormatTemplates, ARequestMayNameOnlyThoseOfTheModel) {
-  const auto model = std::make_shared<const FakeModel>(
-      FakeOptions{.has_chat_template = true, .chat_template = "d", .tool_template = "t"});
+  const auto model =
+      std::make_shared<const FakeModel>(FakeOptions{.has_chat_template = true, .chat_template = "d", .tool_template = "t"});
   const ChatFormat format(model);
   EXPECT_TRUE(format.check_name(""));
   EXPECT_TRUE(format.check_name(R"({"chat_template":"default"})"));
@@ -139,8 +142,7 @@ TEST(ChatFormatTemplates, ARequestMayNameOnlyThoseOfTheModel) {
   const auto unknown = format.check_name(R"({"chat_template":"rag"})");
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.error().field, "chat_template");
-  EXPECT_EQ(unknown.error().message,
-            "field \"chat_template\": the model has no template \"rag\", only default, tool_use");
+  EXPECT_EQ(unknown.error().message, "field \"chat_template\": the model has no template \"rag\", only default, tool_use");
   EXPECT_TRUE(format.check_name(R"({"chat_template":"{{ messages }}"})").error().message.contains("are not run"));
 }
 

@@ -100,7 +100,7 @@ struct Input {
   std::vector<Token> tokens{};       // Not yet checked against the vocabulary.
   // Whether the names of control tokens in `text` and the texts of `infill` become these tokens; unused for messages.
   bool parses_special = false;
-  std::optional<Infill> infill{};    // For a one-shot request: `text` ends at a gap; nullopt: there is none.
+  std::optional<Infill> infill{};  // For a one-shot request: `text` ends at a gap; nullopt: there is none.
 
   [[nodiscard]] bool empty() const { return text.empty() && messages.empty() && tokens.empty() && !infill; }
   // Bytes of the prompt without images.

@@ -256,7 +256,8 @@ std::vector<std::pair<std::string, std::string>> named_templates_of(const llama_
     const std::string_view name(key.data(), static_cast<std::size_t>(length));
     if (!name.starts_with(kPrefix) || name.size() == kPrefix.size()) continue;
     std::string of_template(name.substr(kPrefix.size()));
-    if (const char* text = llama_model_chat_template(model, of_template.c_str())) templates.emplace_back(std::move(of_template), text);
+    if (const char* text = llama_model_chat_template(model, of_template.c_str()))
+      templates.emplace_back(std::move(of_template), text);
   }
   return templates;
 }

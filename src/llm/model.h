@@ -230,7 +230,8 @@ struct ModelFacts {
   std::uint64_t parameters = 0;
   std::int32_t train_tokens = 0;
   std::string chat_template;  // Stored in the model; empty: none.
-  std::vector<std::pair<std::string, std::string>> named_templates;  // Further ones by their names, such as "tool_use".
+  // Further templates by their names, such as "tool_use".
+  std::vector<std::pair<std::string, std::string>> named_templates;
   Capability capability = Capability::chat;
   TextFrame text_frame;         // Not used for chat models.
   std::string rerank_template;  // The format of {query} and {document}; empty: a pair.

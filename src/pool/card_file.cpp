@@ -364,7 +364,8 @@ std::string known_keys() {
 // Whether it is not a card of this name, but a list or a map of cards, as other programs have them.
 bool is_list_of_models(std::string_view name, const YAML::Node& value) {
   if (name != "models") return false;
-  return value.IsSequence() || (value.IsMap() && std::ranges::all_of(value, [](const auto& entry) { return entry.second.IsMap(); }));
+  return value.IsSequence() ||
+         (value.IsMap() && std::ranges::all_of(value, [](const auto& entry) { return entry.second.IsMap(); }));
 }
 
 class CardReader {

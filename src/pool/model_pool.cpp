@@ -164,7 +164,8 @@ Expected<std::string> ModelPool::choose(const std::string& name, Capability capa
       wants_any || able.size() == 1 || options_.unknown == UnknownModel::use_default || is_name_of_other_vendor(name);
   if (is_meant) return default_among(able).card.name;
   known.error().message +=
-      ". Name one of them, or let an unknown name mean the default model: models.unknown: default, and --model NAME to choose it";
+      ". Name one of them, or let an unknown name mean the default model: models.unknown: default, and --model NAME to choose "
+      "it";
   return known;
 }
 

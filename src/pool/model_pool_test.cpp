@@ -217,10 +217,10 @@ TEST_F(ModelPoolTest, AnotherVendorsNameMeansOneOfSeveralModels) {
     start();
     EXPECT_EQ(pool_->choose("gpt-5", Capability::chat).value_or(""), "m0") << "the first of " << i + 1;
     EXPECT_EQ(pool_->choose("claude-sonnet-4-5", Capability::chat).value_or(""), "m0");
-    load_and_wait("m1");
-    EXPECT_EQ(pool_->choose("gpt-5", Capability::chat).value_or(""), "m1") << "one that is loaded";
-    pool_->stop();
+    if (i < 20) pool_->stop();
   }
+  load_and_wait("m1");
+  EXPECT_EQ(pool_->choose("gpt-5", Capability::chat).value_or(""), "m1") << "one that is loaded";
 }
 
 TEST_F(ModelPoolTest, ANameOfAnotherRegistryMeansItsModel) {

@@ -507,7 +507,9 @@ const RegisteredModel* ModelRegistry::find_spelled(std::string_view name) const 
     if (like == best) alike.push_back(&model);
   }
   // A file that is registered under several names is one model.
-  const auto is_first = [&](const RegisteredModel* model) { return model->path == alike.front()->path && !model->path.empty(); };
+  const auto is_first = [&](const RegisteredModel* model) {
+    return model->path == alike.front()->path && !model->path.empty();
+  };
   return alike.size() == 1 || (!alike.empty() && std::ranges::all_of(alike, is_first)) ? alike.front() : nullptr;
 }
 

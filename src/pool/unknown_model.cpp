@@ -24,8 +24,7 @@ std::vector<std::string> words_of(std::string_view name) {
     const char c = lower[i];
     std::string& word = words.back();
     const bool is_letter = c >= 'a' && c <= 'z';
-    const bool is_point =
-        c == '.' && !word.empty() && is_digit(word.back()) && i + 1 < lower.size() && is_digit(lower[i + 1]);
+    const bool is_point = c == '.' && !word.empty() && is_digit(word.back()) && i + 1 < lower.size() && is_digit(lower[i + 1]);
     if (!is_letter && !is_digit(c) && !is_point && static_cast<unsigned char>(c) < 0x80) {
       if (!word.empty()) words.emplace_back();
       continue;
@@ -61,7 +60,8 @@ Likeness likeness(std::string_view asked, std::string_view known) {
   asked = without_owner(asked);
   const std::size_t colon = asked.find(':');
   std::vector<std::string> words = words_of(asked.substr(0, colon));
-  const std::vector<std::string> tag = colon == std::string_view::npos ? std::vector<std::string>() : words_of(asked.substr(colon));
+  const std::vector<std::string> tag =
+      colon == std::string_view::npos ? std::vector<std::string>() : words_of(asked.substr(colon));
   const std::vector<std::string> all = words_of(without_owner(known));
   if (words.empty() || all.size() < words.size() || !std::ranges::equal(words, std::span(all).first(words.size())))
     return Likeness::none;
@@ -76,10 +76,10 @@ bool is_name_of_other_vendor(std::string_view name) {
   constexpr std::array<std::string_view, 16> kPrefixes = {
       "claude-", "gpt-",    "chatgpt-", "codex-", "gemini-", "text-embedding-", "grok-",         "dall-e-",
       "davinci", "babbage", "voyage-",  "sonar",  "embed-",  "rerank-",         "text-davinci-", "computer-use-"};
-  name.remove_prefix(name.rfind('/') + 1);                    // "openai/gpt-5"; npos + 1 is 0.
-  if (name.starts_with("ft:")) name.remove_prefix(3);         // OpenAI's fine-tuned models.
-  if (name.starts_with("gpt-oss")) return false;              // Its weights are open.
-  if (name.contains("anthropic.claude-")) return true;        // Of AWS: "us.anthropic.claude-sonnet-4-20250514-v1:0".
+  name.remove_prefix(name.rfind('/') + 1);              // "openai/gpt-5"; npos + 1 is 0.
+  if (name.starts_with("ft:")) name.remove_prefix(3);   // OpenAI's fine-tuned models.
+  if (name.starts_with("gpt-oss")) return false;        // Its weights are open.
+  if (name.contains("anthropic.claude-")) return true;  // Of AWS: "us.anthropic.claude-sonnet-4-20250514-v1:0".
   const bool is_numbered = name.size() >= 2 && name[0] == 'o' && name[1] >= '1' && name[1] <= '9' &&
                            (name.size() == 2 || name[2] == '-');  // "o3", "o4-mini"
   return is_numbered || std::ranges::any_of(kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });

@@ -17,7 +17,8 @@ enum class Likeness : std::uint8_t {
   whole,      // It has the same words: "llama3.2:3b-instruct-q4_K_M" and "Llama-3.2-3B-Instruct-Q4_K_M".
 };
 
-// Compares a name as Ollama and Hugging Face write them (NAME:TAG, library/NAME, hf.co/OWNER/REPO:QUANT) with a known one. Pure.
+// Compares a name as Ollama and Hugging Face write them (NAME:TAG, library/NAME, hf.co/OWNER/REPO:QUANT) with a known one.
+// Pure.
 [[nodiscard]] Likeness likeness(std::string_view asked, std::string_view known);
 
 // Whether a program means a hosted model by this name, as "claude-sonnet-4-5", "openai/gpt-5" or "o3". Programs ask for such

@@ -382,9 +382,19 @@ FakeVocab::FakeVocab(bool adds_space_prefix) : adds_space_prefix_(adds_space_pre
   ordered_pieces_ = llm::order_pieces(*this);
 }
 
+namespace {
+
+constexpr std::pair<std::string_view, Token> kSpecial[] = {
+    {"<s>", kFakeBos}, {"</s>", kFakeEos}, {"<|im_start|>", kFakeImStart}, {"<|im_end|>", kFakeImEnd}};
+
+}  // namespace
+
+std::string FakeVocab::text(Token token) const {
+  const auto special = std::ranges::find(kSpecial, token, &std::pair<std::string_view, Token>::second);
+  return std::string(special == std::end(kSpecial) ? piece(token) : special->first);
+}
+
 Expected<std::vector<Token>> FakeVocab::tokenize(std::string_view text, bool parse_special) const {
-  constexpr std::pair<std::string_view, Token> kSpecial[] = {
-      {"<s>", kFakeBos}, {"</s>", kFakeEos}, {"<|im_start|>", kFakeImStart}, {"<|im_end|>", kFakeImEnd}};
   std::vector<Token> tokens;
   while (!text.empty()) {
     const auto special =

@@ -189,6 +189,7 @@ class FakeVocab final : public llm::Vocab {
   [[nodiscard]] std::int32_t size() const override { return kFakeVocabularySize; }
   [[nodiscard]] Expected<std::vector<Token>> tokenize(std::string_view text, bool parse_special) const override;
   [[nodiscard]] std::string_view piece(Token token) const override;
+  [[nodiscard]] std::string text(Token token) const override;
   [[nodiscard]] std::span<const llm::OrderedPiece> ordered_pieces() const override { return ordered_pieces_; }
   [[nodiscard]] bool is_end_of_generation(Token token) const override { return token == kFakeEos || token == kFakeImEnd; }
   [[nodiscard]] std::span<const Token> end_of_generation() const override { return end_; }

@@ -55,8 +55,8 @@ void read_own_sampling(json::FieldReader& fields, SamplingParams& sampling, Nega
 void read_scheduling(json::FieldReader& fields, GenerateOptions& options);
 // The two JSON formats of tools: {"type", "function": {"name", …}}, or, in /v1/responses, {"type", "name", …}.
 enum class ToolShape : std::uint8_t { nested, flat };
-// Reads tools, tool_choice, parallel_tool_calls, chat_template_kwargs, chat_template, documents and the fields of thoughts (thinking_fields.h). With
-// tool_choice `none` the model does not see the tools.
+// Reads tools, tool_choice, parallel_tool_calls, chat_template_kwargs, chat_template, documents and the fields of thoughts
+// (thinking_fields.h). With tool_choice `none` the model does not see the tools.
 [[nodiscard]] ChatOptions chat_options(json::FieldReader& fields, ToolShape shape = ToolShape::nested);
 // Reads a number of tokens, without an upper bound, because the engine applies limits.max_tokens.
 [[nodiscard]] std::optional<std::int32_t> max_tokens_field(json::FieldReader& fields, std::string_view name);

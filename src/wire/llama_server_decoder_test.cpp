@@ -56,7 +56,8 @@ TEST(LlamaServerDecoder, CompletesTexts) {
   EXPECT_THAT(decode_plain_completion(R"({"prompt":[1,2]})").value().generate.input.tokens, ElementsAre(1, 2));
   EXPECT_EQ(decode_plain_completion(R"({"prompt":"a","json_schema":{"type":"object"}})").value().generate.options.json_schema,
             R"({"type":"object"})");
-  for (const std::string_view body : {"{}", R"({"prompt":""})", R"({"prompt":[]})", R"({"prompt":["a","b"]})", R"({"prompt":5})"})
+  for (const std::string_view body :
+       {"{}", R"({"prompt":""})", R"({"prompt":[]})", R"({"prompt":["a","b"]})", R"({"prompt":5})"})
     EXPECT_EQ(decode_plain_completion(body).error().field, "prompt") << body;
 }
 

@@ -1,4 +1,5 @@
-// Encodes llama-server's answers: tokens, prompts, /props, and the text of /infill and /completion as one object or as server-sent events.
+// Encodes llama-server's answers: tokens, prompts, /props, and the text of /infill and /completion as one object or as
+// server-sent events.
 #pragma once
 
 #include <cstdint>

@@ -214,11 +214,28 @@ Names supported_parameters(const ModelInfo& model) {
   if (model.capability == Capability::text_embedding) return {"dimensions", "encoding_format"};
   if (model.capability == Capability::rerank) return {"top_n"};
   if (model.capability == Capability::text_to_image) return {"n", "size", "seed", "response_format"};
-  Names names = {"max_tokens",         "max_completion_tokens", "temperature",      "top_p",          "top_k",
-                 "min_p",              "typical_p",             "repeat_penalty",   "seed",           "stop",
-                 "frequency_penalty",  "presence_penalty",      "logit_bias",       "logprobs",       "top_logprobs",
-                 "n",                  "response_format",       "structured_outputs", "grammar",      "tools",
-                 "tool_choice",        "parallel_tool_calls"};
+  Names names = {"max_tokens",
+                 "max_completion_tokens",
+                 "temperature",
+                 "top_p",
+                 "top_k",
+                 "min_p",
+                 "typical_p",
+                 "repeat_penalty",
+                 "seed",
+                 "stop",
+                 "frequency_penalty",
+                 "presence_penalty",
+                 "logit_bias",
+                 "logprobs",
+                 "top_logprobs",
+                 "n",
+                 "response_format",
+                 "structured_outputs",
+                 "grammar",
+                 "tools",
+                 "tool_choice",
+                 "parallel_tool_calls"};
   if (model.reasons) names.insert(names.end(), {"reasoning", "reasoning_effort", "thinking_budget"});
   return names;
 }

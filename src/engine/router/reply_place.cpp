@@ -44,11 +44,12 @@ bool has_turns(const kv::SessionSummary& summary) {
 }
 
 Error other_model(const std::string& asked, const std::string& own) {
-  return {ErrorCode::proto_field,
-          std::format("field \"model\" is \"{}\", but the session uses model \"{}\": leave the field out, or continue a response "
-                      "of it with previous_response_id",
-                      asked, own),
-          "model"};
+  return {
+      ErrorCode::proto_field,
+      std::format("field \"model\" is \"{}\", but the session uses model \"{}\": leave the field out, or continue a response "
+                  "of it with previous_response_id",
+                  asked, own),
+      "model"};
 }
 
 Error unknown_session_of(const GenerateRequest& call) {
@@ -105,7 +106,7 @@ Task<Expected<ReplyPlace>> ReplyPlaces::find_for_response(InFlight& request, con
       ReplyPlace place = fork(session, record, turns, response);
       place.record = std::make_shared<const kv::SessionRecord>(for_other_model(*place.record, request.lease->name));
       place.lane = parts_.access.least_loaded_lane(*request.lease);
-      co_return place;
+      co_return std::move(place);
     }
     const bool goes_on_here = record.is_of_responses && turns == record.turns.size() && record.pending_messages.empty() &&
                               !session.is_running() && response.is_kept;
@@ -113,7 +114,8 @@ Task<Expected<ReplyPlace>> ReplyPlaces::find_for_response(InFlight& request, con
     request.session = session.summary.id;
   }
   parts_.sessions.touch(session);
-  auto here = is_of_other ? std::make_shared<const kv::SessionRecord>(for_other_model(record, request.lease->name)) : session.record;
+  auto here =
+      is_of_other ? std::make_shared<const kv::SessionRecord>(for_other_model(record, request.lease->name)) : session.record;
   co_return ReplyPlace{.lock = std::move(*lock), .record = std::move(here)};
 }
 

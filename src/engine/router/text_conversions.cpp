@@ -108,8 +108,9 @@ Task<Expected<ConvertedText>> TextConversions::format_chat(TenantId tenant, Gene
       parts_.tasks, std::move(tenant), bytes,
       [lease = lease->share(), request = std::move(request), now_s = parts_.clock.unix_s()]() -> Expected<ConvertedText> {
         const ChatOptions& chat = request.options.chat;
-        auto text = lease->chat->chosen(chat).write(request.input.messages, /*add_generation_prompt=*/true,
-                                       {.unix_s = now_s, .tools = chat.tools, .template_arguments = chat.template_arguments});
+        auto text = lease->chat->chosen(chat).write(
+            request.input.messages, /*add_generation_prompt=*/true,
+            {.unix_s = now_s, .tools = chat.tools, .template_arguments = chat.template_arguments});
         if (!text) return std::unexpected(std::move(text.error()));
         return converted(text->bytes(), request.share);
       });

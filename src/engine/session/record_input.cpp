@@ -223,15 +223,16 @@ Expected<kv::SessionRecord> append_to_record(const chat::ChatFormat& format, con
     if (input.infill) {
       done = append_infill(format.model(), next, input);
     } else {
-      done = input.tokens.empty() ? append_text(format.model(), next, input)
-                                  : append_tokens(format.model(), next, input.tokens);
+      done =
+          input.tokens.empty() ? append_text(format.model(), next, input) : append_tokens(format.model(), next, input.tokens);
     }
   } else {
     if (input.parses_special && input.messages.empty()) {
-      return std::unexpected(Error{ErrorCode::proto_field,
-                                   "field \"parse_special\" is for texts, and the session has mode chat: text of messages never "
-                                   "becomes control tokens",
-                                   "parse_special"});
+      return std::unexpected(
+          Error{ErrorCode::proto_field,
+                "field \"parse_special\" is for texts, and the session has mode chat: text of messages never "
+                "becomes control tokens",
+                "parse_special"});
     }
     const bool is_text = input.messages.empty() && !input.text.empty();
     done = append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat);

@@ -332,7 +332,8 @@ Awaitable<bool> HttpConnection::serve_request() {
     co_return co_await respond_error(404, error, may_stay);
   }
   if (match.route == nullptr) {
-    const Error error{ErrorCode::proto_type, std::format("{} accepts only {}, not {}", loggable(path), match.allowed, loggable(current_.method))};
+    const Error error{ErrorCode::proto_type,
+                      std::format("{} accepts only {}, not {}", loggable(path), match.allowed, loggable(current_.method))};
     co_return co_await respond_error(405, error, may_stay, "", std::format("Allow: {}\r\n", match.allowed));
   }
   if (match.route->is_administrative && !is_administrator()) co_return co_await refuse_administration(may_stay);

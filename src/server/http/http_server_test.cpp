@@ -164,7 +164,8 @@ UniqueFd connect_to_twin(std::uint16_t port) {
   address.sin6_family = AF_INET6;
   address.sin6_port = htons(port);
   address.sin6_addr = in6addr_loopback;
-  if (!six.is_open() || ::connect(six.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) return UniqueFd();
+  if (!six.is_open() || ::connect(six.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+    return UniqueFd();
   return six;
 }
 

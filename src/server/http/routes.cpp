@@ -211,9 +211,10 @@ std::string no_such_path(std::string_view path) {
     }
   }
   if (!nearest.empty()) return std::format("no such path {}: did you mean {}?", shown, nearest);
-  return std::format("no such path {}: this server has /v1/chat/completions, /v1/responses, /v1/messages, /api/chat and others "
-                     "(docs/protocol/http.md)",
-                     shown);
+  return std::format(
+      "no such path {}: this server has /v1/chat/completions, /v1/responses, /v1/messages, /api/chat and others "
+      "(docs/protocol/http.md)",
+      shown);
 }
 
 }  // namespace uma::server
