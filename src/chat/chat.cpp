@@ -298,15 +298,15 @@ Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_
 }
 
 ChatFormat::ChatFormat(const std::shared_ptr<const llm::Model>& model, const ImageTokens& images, std::string_view family)
-    : ChatFormat(model, images, family, model->facts().chat_template) {
+    : ChatFormat(model, images, family, model->facts().chat_template, /*is_for_tools=*/false) {
   for (const auto& [name, source] : model_->facts().named_templates) {
-    std::unique_ptr<ChatFormat> format(new ChatFormat(model, images, family, source));
+    std::unique_ptr<ChatFormat> format(new ChatFormat(model, images, family, source, name == kToolTemplate));
     if (format->template_) named_.emplace(name, std::move(format));
   }
 }
 
 ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images, std::string_view family,
-                       std::string template_source)
+                       std::string template_source, bool is_for_tools)
     : images_(std::move(images)), image_mark_(new_image_mark()), source_(std::move(template_source)), model_(std::move(model)) {
   const std::string& source = source_;
   if (!source.empty()) {
@@ -323,8 +323,8 @@ ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens imag
   } else if (template_) {
     family_ = family_of(source);
   }
-  template_knows_tools_ = template_ && family_ != nullptr && source.contains("tools");
-  reply_.family = template_knows_tools_ ? family_ : &general_family();
+  template_knows_tools_ = template_ && (family_ != nullptr || is_for_tools) && source.contains("tools");
+  reply_.family = template_knows_tools_ && family_ != nullptr ? family_ : &general_family();
   reply_.thoughts = thoughts_of(source, family_);
   history_variables_ = history_variables(source);
   if (template_) style_ = message_style_of(*template_, family_, model_->facts().bos_text, model_->facts().eos_text);

@@ -116,7 +116,9 @@ TEST(TokenizeText, TheLeadingSpaceComesBeforeTheFirstTextAndBehindMarks) {
 
 TEST(ChatFormatTemplates, AreChosenAsTransformersDoes) {
   const auto model = std::make_shared<const FakeModel>(
-      FakeOptions{.has_chat_template = true, .chat_template = "default", .tool_template = "{{ tools | length }} tools"});
+      FakeOptions{.has_chat_template = true,
+                  .chat_template = "default",
+                  .tool_template = "{% if tools %}{{ tools | length }}{% else %}no{% endif %} tools"});
   const ChatFormat format(model);
   const auto written = [&](std::string_view tools, std::string_view arguments) {
     const std::vector<ChatMessage> messages{{"user", "a"}};
@@ -128,7 +130,7 @@ TEST(ChatFormatTemplates, AreChosenAsTransformersDoes) {
   constexpr std::string_view kTools = R"([{"type":"function","function":{"name":"f"}}])";
   EXPECT_EQ(written("", ""), "default");
   EXPECT_EQ(written(kTools, ""), "1 tools");
-  EXPECT_EQ(written("", R"({"chat_template":"tool_use"})"), "0 tools");
+  EXPECT_EQ(written("", R"({"chat_template":"tool_use"})"), "no tools");
   EXPECT_EQ(&format.chosen(kTools, R"({"chat_template":"default"})"), &format);
 }
 
