@@ -87,11 +87,9 @@ class ChatFormat {
   [[nodiscard]] std::string text_of(std::span<const Token> tokens) const;
 
  private:
-  // With this template; empty: the model has none. One that is for tools gets them, also if its family is not known.
+  // With this template; empty: the model has none. A template for tools gets them, also if its family is not known.
   ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images, std::string_view family, std::string template_source,
              bool is_for_tools);
-  empty : the model has none.ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images, std::string_view family,
-                                        std::string template_source);
 
   [[nodiscard]] Expected<jinja::Text> write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                                         const ChatContext& context) const;
