@@ -335,7 +335,8 @@ bool Daemon::open_http() {
                                            .library = &library_,
                                            .live = &live_},
                                           engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd(),
-                                          passed_.http_socket ? std::move(passed_.http_socket->fd) : UniqueFd());
+                                          passed_.http_socket ? std::move(passed_.http_socket->fd) : UniqueFd(),
+                                          std::move(passed_.tcp_twin));
   if (opened) {
     http_ = std::move(*opened);
     const std::string whom = keys_count > 0                    ? std::format(" for {} keys", keys_count)

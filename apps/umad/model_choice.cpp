@@ -121,8 +121,9 @@ Expected<Models> find_models(const Config& config) {
   auto registry = read_registry(config, "");
   if (!registry) return std::unexpected(registry.error());
   const auto choice = [&](const std::string& name) {
-    return Models{
-        .registry = *registry, .default_name = name, .shipped_names = names_in(**registry, shipped_with_us().parent_path())};
+    std::vector<std::string> shipped = names_in(**registry, shipped_with_us().parent_path());
+    if (!config.model.empty()) std::erase(shipped, name);  // Its user has chosen it.
+    return Models{.registry = *registry, .default_name = name, .shipped_names = std::move(shipped)};
   };
   if (!config.model.empty() && !config.model.contains('/')) {
     if (const auto found = (*registry)->find(config.model)) return choice((*found)->card.name);

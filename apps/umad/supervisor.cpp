@@ -92,11 +92,15 @@ Expected<Unit> Supervisor::open_sockets(server::PassedSockets passed) {
   }
   if (passed.tcp) {
     sockets_.push_back({.fd = std::move(passed.tcp->fd), .file = std::nullopt, .name = "tcp"});
+    if (passed.tcp_twin.is_open()) sockets_.push_back({.fd = std::move(passed.tcp_twin), .file = std::nullopt, .name = "tcp"});
   } else if (!config_.http.address.empty()) {
     auto opened = server::listen_at_address(config_.http.address, config_.http.port, config_.backlog);
     if (!opened && config_.asks_for_http()) return std::unexpected(opened.error());
     // Otherwise the daemon tries to open it, logs the failure, and serves without it.
     if (opened) sockets_.push_back({.fd = std::move(*opened), .file = std::nullopt, .name = "tcp"});
+    const bool has_twin = opened && config_.http.address == server::kLoopback && config_.http.port != 0;
+    if (auto twin = has_twin ? server::listen_at_twin(config_.http.port, config_.backlog) : UniqueFd(); twin && twin->is_open())
+      sockets_.push_back({.fd = std::move(*twin), .file = std::nullopt, .name = "tcp"});
   }
   if (passed.http_socket) {
     sockets_.push_back({.fd = std::move(passed.http_socket->fd), .file = std::nullopt, .name = server::kHttpSocketName});

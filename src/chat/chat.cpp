@@ -69,6 +69,26 @@ Expected<Unit> append_text(const llm::Vocab& vocab, std::string_view text, bool 
   return Unit{};
 }
 
+// The text with the space that some tokenizers insert before the first text of a chain and, as libllama does, before each text
+// behind a control token. `tokens` are those of `text`.
+std::string with_space_prefixes(const llm::Vocab& vocab, std::string_view text, std::span<const Token> tokens, bool at_start) {
+  std::string spaced;
+  bool is_first = at_start;
+  for (const Token token : tokens) {
+    if (!vocab.piece(token).empty()) continue;
+    const std::string name = vocab.text(token);
+    const std::size_t at = text.find(name);
+    if (name.empty() || at == std::string_view::npos) continue;
+    if (is_first && at > 0) spaced += ' ';
+    spaced += text.substr(0, at + name.size());
+    text.remove_prefix(at + name.size());
+    is_first = true;
+  }
+  if (is_first && !text.empty()) spaced += ' ';
+  spaced += text;
+  return spaced;
+}
+
 // Appends the tokens of a part of a text. Input is tokenized separately from the template's words.
 Expected<Unit> append_tokens(const ChatFormat& format, const jinja::Text& text, std::size_t begin, std::size_t end,
                              std::vector<Token>& tokens) {
@@ -94,6 +114,21 @@ Expected<Unit> append_tokens_at_start(const ChatFormat& format, const jinja::Tex
   // Some templates write BOS themselves; it must not appear twice.
   if (vocab.bos() && (tokens.empty() || tokens.front() != *vocab.bos())) tokens.insert(tokens.begin(), *vocab.bos());
   return Unit{};
+}
+
+constexpr std::string_view kDefaultTemplate = "default";
+
+// The name of the template in its arguments; empty: none.
+std::string template_name(std::string_view template_arguments) {
+  constexpr std::string_view kName = "chat_template";
+  if (!template_arguments.contains(kName)) return "";
+  const auto arguments = jinja::read_json(template_arguments, jinja::kOtherInput);
+  const auto* dict = arguments ? arguments->as_dict() : nullptr;
+  if (dict == nullptr) return "";
+  for (const auto& [name, value] : dict->entries) {
+    if (name->bytes() == kName && value.as_text() != nullptr) return std::string(value.as_text()->bytes());
+  }
+  return "";
 }
 
 std::string new_image_mark() {
@@ -250,16 +285,30 @@ Expected<bool> rewrite_history(const ChatFormat& format, const Conversation& con
 }  // namespace
 
 Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_view text, bool at_start, bool parse_special) {
-  if (!at_start) return vocab.tokenize(text, parse_special);
-  const std::string with_space = vocab.adds_space_prefix() && !text.empty() ? " " + std::string(text) : std::string(text);
-  auto tokens = vocab.tokenize(with_space, parse_special);
-  if (tokens && vocab.bos()) tokens->insert(tokens->begin(), *vocab.bos());
+  auto tokens = vocab.tokenize(text, parse_special);
+  if (tokens && vocab.adds_space_prefix() && (at_start || parse_special)) {
+    const std::string spaced = with_space_prefixes(vocab, text, *tokens, at_start);
+    if (spaced.size() > text.size()) tokens = vocab.tokenize(spaced, parse_special);
+  }
+  if (!tokens || !at_start || !vocab.bos()) return tokens;
+  // A text that a client has formatted may have BOS itself.
+  const bool has_bos = parse_special && !tokens->empty() && tokens->front() == *vocab.bos();
+  if (!has_bos) tokens->insert(tokens->begin(), *vocab.bos());
   return tokens;
 }
 
-ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images, std::string_view family)
-    : images_(std::move(images)), image_mark_(new_image_mark()), model_(std::move(model)) {
-  const std::string& source = model_->facts().chat_template;
+ChatFormat::ChatFormat(const std::shared_ptr<const llm::Model>& model, const ImageTokens& images, std::string_view family)
+    : ChatFormat(model, images, family, model->facts().chat_template, /*is_for_tools=*/false) {
+  for (const auto& [name, source] : model_->facts().named_templates) {
+    std::unique_ptr<ChatFormat> format(new ChatFormat(model, images, family, source, name == kToolTemplate));
+    if (format->template_) named_.emplace(name, std::move(format));
+  }
+}
+
+ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images, std::string_view family,
+                       std::string template_source, bool is_for_tools)
+    : images_(std::move(images)), image_mark_(new_image_mark()), source_(std::move(template_source)), model_(std::move(model)) {
+  const std::string& source = source_;
   if (!source.empty()) {
     auto parsed = jinja::ChatTemplate::parse(source);
     if (parsed) {
@@ -274,8 +323,8 @@ ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens imag
   } else if (template_) {
     family_ = family_of(source);
   }
-  template_knows_tools_ = template_ && family_ != nullptr && source.contains("tools");
-  reply_.family = template_knows_tools_ ? family_ : &general_family();
+  template_knows_tools_ = template_ && (family_ != nullptr || is_for_tools) && source.contains("tools");
+  reply_.family = template_knows_tools_ && family_ != nullptr ? family_ : &general_family();
   reply_.thoughts = thoughts_of(source, family_);
   history_variables_ = history_variables(source);
   if (template_) style_ = message_style_of(*template_, family_, model_->facts().bos_text, model_->facts().eos_text);
@@ -293,6 +342,31 @@ ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens imag
   for (const std::string_view end : reply_.family->ends) {
     if (const auto token = token_of(end)) reply_.ends.push_back(*token);
   }
+}
+
+const ChatFormat& ChatFormat::chosen(std::string_view tools, std::string_view template_arguments) const {
+  if (named_.empty()) return *this;
+  std::string name = template_name(template_arguments);
+  if (name.empty() && !tools.empty()) name = kToolTemplate;
+  const auto found = named_.find(name);
+  return found == named_.end() ? *this : *found->second;
+}
+
+Expected<Unit> ChatFormat::check_name(std::string_view template_arguments) const {
+  const std::string name = template_name(template_arguments);
+  if (name.empty() || name == kDefaultTemplate || named_.contains(name)) return Unit{};
+  std::string names(kDefaultTemplate);
+  for (const auto& [other, format] : named_) names += ", " + other;
+  constexpr std::size_t kShownBytesMax = 64;
+  const bool is_source = name.contains("{{") || name.contains("{%");
+  return std::unexpected(
+      Error{ErrorCode::proto_field,
+            is_source ? std::format("field \"chat_template\" must name a template of the model ({}): templates in requests are "
+                                    "not run",
+                                    names)
+                      : std::format("field \"chat_template\": the model has no template \"{}\", only {}",
+                                    name.substr(0, kShownBytesMax), names),
+            "chat_template"});
 }
 
 // Letters and digits, which templates leave unchanged.
@@ -359,7 +433,7 @@ ReplyFormat ChatFormat::reply_format(const ChatOptions& options, std::span<const
 }
 
 void ChatFormat::settle_thinking(ChatOptions& options) const {
-  chat::settle_thinking(model_->facts().chat_template, family_, options);
+  chat::settle_thinking(source_, family_, options);
 }
 
 std::vector<Token> ChatFormat::tokens_of(std::string_view marks) const {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,15 +42,28 @@ struct ChatContext {
 // Returns the tokens of the image with this id (MessageImage::id). Called on any thread; may block on the disk.
 using ImageTokens = std::function<Expected<std::vector<Token>>(const std::string& id)>;
 
+// The name of the template that writes conversations with tools, if a model has it.
+inline constexpr std::string_view kToolTemplate = "tool_use";
+
 // Writes conversations for one model: with the model's template; if that is unusable, with libllama's version of it; for a
 // model without a template, as ChatML.
 class ChatFormat {
  public:
   // `images` is null if the model takes no images. `family` is the name of the family of its replies; empty: as its template
   // shows.
-  explicit ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images = nullptr, std::string_view family = {});
+  explicit ChatFormat(const std::shared_ptr<const llm::Model>& model, const ImageTokens& images = nullptr,
+                      std::string_view family = {});
 
   [[nodiscard]] const llm::Model& model() const { return *model_; }
+  // The format of a conversation with these tools and template arguments (ChatOptions), as transformers chooses it: with the
+  // template that the argument "chat_template" names, else with "tool_use" if there are tools and such a template; else this
+  // one, whose name is "default".
+  [[nodiscard]] const ChatFormat& chosen(std::string_view tools, std::string_view template_arguments) const;
+  [[nodiscard]] const ChatFormat& chosen(const ChatOptions& options) const {
+    return chosen(options.tools, options.template_arguments);
+  }
+  // Errors: E_PROTO_003 if the arguments name a template that the model does not have.
+  [[nodiscard]] Expected<Unit> check_name(std::string_view template_arguments) const;
   // Formats the messages. Errors: E_MODEL_003 if neither template works.
   [[nodiscard]] Expected<jinja::Text> write(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                             const ChatContext& context) const;
@@ -79,6 +93,10 @@ class ChatFormat {
   [[nodiscard]] std::string text_of(std::span<const Token> tokens) const;
 
  private:
+  // With this template; empty: the model has none. A template for tools gets them, also if its family is not known.
+  ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images, std::string_view family, std::string template_source,
+             bool is_for_tools);
+
   [[nodiscard]] Expected<jinja::Text> write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                                         const ChatContext& context) const;
 
@@ -89,6 +107,7 @@ class ChatFormat {
 
   const ImageTokens images_;
   const std::string image_mark_;             // Followed by the image's id.
+  const std::string source_;                 // The template.
   std::shared_ptr<const llm::Model> model_;  // Shared, because jobs may outlive the router's entry.
   ReplyFormat reply_;                        // Everything that a reply may contain.
   const Family* family_ = nullptr;           // Null: it is not known.
@@ -98,6 +117,7 @@ class ChatFormat {
   MessageStyle style_;                            // What the template wants.
   std::string problem_;                           // The reason why the model's own template is unusable.
   mutable std::atomic<bool> has_warned_ = false;  // Whether a refused conversation was logged.
+  std::map<std::string, std::unique_ptr<const ChatFormat>, std::less<>> named_;  // Those of the model's other templates.
 };
 
 // The range of a message in a chain.

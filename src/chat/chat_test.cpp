@@ -94,6 +94,60 @@ TEST(TokenizeText, PutsBosOnlyAtTheStartOfAChain) {
   EXPECT_EQ(tokenize_text(model.vocab(), "ab", false).value(), (std::vector<Token>{'a', 'b'}));
 }
 
+TEST(TokenizeText, MarksInAFormattedTextAreTokens) {
+  const testing::FakeVocab vocab;
+  const auto marked = [&](std::string_view text) { return tokenize_text(vocab, text, true, /*parse_special=*/true).value(); };
+  EXPECT_EQ(marked("<|im_start|>a<|im_end|>"), (std::vector<Token>{kFakeBos, kFakeImStart, 'a', kFakeImEnd}));
+  EXPECT_EQ(marked("<s>a"), (std::vector<Token>{kFakeBos, 'a'})) << "BOS appears once";
+  EXPECT_EQ(marked("<s><s>"), (std::vector<Token>{kFakeBos, kFakeBos})) << "a client that wants two gets two";
+  EXPECT_EQ(tokenize_text(vocab, "<s>", false, true).value(), (std::vector<Token>{kFakeBos}));
+  EXPECT_EQ(tokenize_text(vocab, "<s>", true, false).value().size(), 4U) << "letters";
+}
+
+TEST(TokenizeText, TheLeadingSpaceComesBeforeTheFirstTextAndBehindMarks) {
+  const testing::FakeVocab vocab(/*adds_space_prefix=*/true);
+  EXPECT_EQ(tokenize_text(vocab, "a", true, true).value(), (std::vector<Token>{kFakeBos, ' ', 'a'}));
+  EXPECT_EQ(tokenize_text(vocab, "<s>a", true, true).value(), (std::vector<Token>{kFakeBos, ' ', 'a'}));
+  EXPECT_EQ(tokenize_text(vocab, "<|im_start|><|im_end|>b", false, true).value(),
+            (std::vector<Token>{kFakeImStart, kFakeImEnd, ' ', 'b'}));
+  EXPECT_EQ(tokenize_text(vocab, "a", false, true).value(), (std::vector<Token>{'a'})) << "a continuation";
+  EXPECT_EQ(tokenize_text(vocab, "", true, true).value(), (std::vector<Token>{kFakeBos}));
+}
+
+TEST(ChatFormatTemplates, AreChosenAsTransformersDoes) {
+  const auto model = std::make_shared<const FakeModel>(
+      FakeOptions{.has_chat_template = true,
+                  .chat_template = "default",
+                  .tool_template = "{% if tools %}{{ tools | length }}{% else %}no{% endif %} tools"});
+  const ChatFormat format(model);
+  const auto written = [&](std::string_view tools, std::string_view arguments) {
+    const std::vector<ChatMessage> messages{{"user", "a"}};
+    return format.chosen(tools, arguments)
+        .write(messages, true, {.tools = tools, .template_arguments = arguments})
+        .value()
+        .bytes();
+  };
+  constexpr std::string_view kTools = R"([{"type":"function","function":{"name":"f"}}])";
+  EXPECT_EQ(written("", ""), "default");
+  EXPECT_EQ(written(kTools, ""), "1 tools");
+  EXPECT_EQ(written("", R"({"chat_template":"tool_use"})"), "no tools");
+  EXPECT_EQ(&format.chosen(kTools, R"({"chat_template":"default"})"), &format);
+}
+
+TEST(ChatFormatTemplates, ARequestMayNameOnlyThoseOfTheModel) {
+  const auto model =
+      std::make_shared<const FakeModel>(FakeOptions{.has_chat_template = true, .chat_template = "d", .tool_template = "t"});
+  const ChatFormat format(model);
+  EXPECT_TRUE(format.check_name(""));
+  EXPECT_TRUE(format.check_name(R"({"chat_template":"default"})"));
+  EXPECT_TRUE(format.check_name(R"({"chat_template":"tool_use"})"));
+  const auto unknown = format.check_name(R"({"chat_template":"rag"})");
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().field, "chat_template");
+  EXPECT_EQ(unknown.error().message, "field \"chat_template\": the model has no template \"rag\", only default, tool_use");
+  EXPECT_TRUE(format.check_name(R"({"chat_template":"{{ messages }}"})").error().message.contains("are not run"));
+}
+
 TEST(TokenizeChat, UserTextNeverBecomesSpecialTokens) {
   const ChatFormat format = chat_format();
   const std::vector<ChatMessage> messages{{"user", "<|im_end|>"}};

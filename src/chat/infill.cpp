@@ -8,7 +8,7 @@ namespace {
 
 class InfillPrompt {
  public:
-  explicit InfillPrompt(const llm::Vocab& vocab) : vocab_(vocab) {
+  InfillPrompt(const llm::Vocab& vocab, bool parse_special) : vocab_(vocab), parse_special_(parse_special) {
     if (vocab.bos()) tokens_.push_back(*vocab.bos());
   }
 
@@ -17,7 +17,7 @@ class InfillPrompt {
   }
   void add_text(std::string_view text) {
     if (problem_) return;
-    auto more = vocab_.tokenize(text, /*parse_special=*/false);
+    auto more = vocab_.tokenize(text, parse_special_);
     if (more) {
       tokens_.insert(tokens_.end(), more->begin(), more->end());
     } else {
@@ -32,13 +32,15 @@ class InfillPrompt {
 
  private:
   const llm::Vocab& vocab_;
+  const bool parse_special_;
   std::vector<Token> tokens_;
   std::optional<Error> problem_;
 };
 
 }  // namespace
 
-Expected<std::vector<Token>> tokenize_infill(const llm::Vocab& vocab, std::string_view prefix, const Infill& infill) {
+Expected<std::vector<Token>> tokenize_infill(const llm::Vocab& vocab, std::string_view prefix, const Infill& infill,
+                                             bool parse_special) {
   const auto marks = vocab.gap_marks();
   if (!marks) {
     return fail(
@@ -46,7 +48,7 @@ Expected<std::vector<Token>> tokenize_infill(const llm::Vocab& vocab, std::strin
         "the model cannot fill gaps, because its vocabulary has no marks for them: leave out the text behind the gap, or "
         "use a model for code that has them");
   }
-  InfillPrompt prompt(vocab);
+  InfillPrompt prompt(vocab, parse_special);
   if (!infill.files.empty() && marks->repository && marks->file) {
     prompt.add_mark(marks->repository);
     prompt.add_text("myproject\n");  // Names are not known; models expect one.

@@ -14,9 +14,9 @@
 
 namespace uma::chat {
 
-// `prefix` is the text before the gap. Text of users never becomes control tokens. Errors: E_MODEL_003 if the vocabulary has no
-// marks.
+// `prefix` is the text before the gap. With `parse_special` the names of control tokens in the texts become these tokens.
+// Errors: E_MODEL_003 if the vocabulary has no marks.
 [[nodiscard]] Expected<std::vector<Token>> tokenize_infill(const llm::Vocab& vocab, std::string_view prefix,
-                                                           const Infill& infill);
+                                                           const Infill& infill, bool parse_special = false);
 
 }  // namespace uma::chat

@@ -113,6 +113,7 @@ struct ResponseBegunEvent {
   SessionId session;
   std::int32_t turn = 0;    // Counted from the session's beginning.
   std::int32_t number = 0;  // Index of the reply among the messages of the turn.
+  std::string model{};      // The session's, for a request that names none; else empty.
 };
 
 // The prompt is tokenized, fits the context, and waits for its turn. The errors that can follow are those of its computation,

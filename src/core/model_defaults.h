@@ -24,7 +24,8 @@ struct ModelDefaults {
   // Whether an embedding model's inputs are written as messages, with its chat template; nullopt: if it has a template and a
   // projector.
   std::optional<bool> has_chat_frame{};
-  std::string family{};  // The family of its replies (chat::family_named); empty: as its template shows.
+  std::string chat_template{};  // The name of the template that writes conversations; empty: chosen (chat::ChatFormat::chosen).
+  std::string family{};         // The family of its replies (chat::family_named); empty: as its template shows.
 };
 
 }  // namespace uma

@@ -98,7 +98,9 @@ struct Input {
   std::vector<ChatMessage> messages;
   std::vector<InputImage> images{};  // Images of the messages, in order; not read yet.
   std::vector<Token> tokens{};       // Not yet checked against the vocabulary.
-  std::optional<Infill> infill{};    // For a one-shot request: `text` ends at a gap; nullopt: there is none.
+  // Whether the names of control tokens in `text` and the texts of `infill` become these tokens; unused for messages.
+  bool parses_special = false;
+  std::optional<Infill> infill{};  // For a one-shot request: `text` ends at a gap; nullopt: there is none.
 
   [[nodiscard]] bool empty() const { return text.empty() && messages.empty() && tokens.empty() && !infill; }
   // Bytes of the prompt without images.
@@ -154,6 +156,7 @@ struct CreateSessionRequest {
   std::string metadata;                       // See core/metadata.h.
   std::string name;                           // Unique per tenant; empty: none.
   SessionMode mode = SessionMode::automatic;  // Automatic: chat if the model has a chat template.
+  bool parses_special = false;                // Text mode: Input::parses_special of `system`.
   bool is_public = false;                     // Other tenants' requests may use its prefixes.
   bool is_ephemeral = false;                  // Its KV stays in the context only.
   std::int64_t ttl_s = 0;                     // Seconds without use until the session is deleted; 0: none.

@@ -11,6 +11,7 @@
 #include "base/move_only_function.h"
 #include "base/thread_name.h"
 #include "base/trace.h"
+#include "chat/chat.h"
 #include "chat/family.h"
 #include "engine/run_loop.h"
 
@@ -127,6 +128,9 @@ std::vector<Lane*> WorkerSet::make_workers(const std::string& model, LoadedWorke
   const std::string& family_name = made.defaults.family;
   const chat::Family* const family =
       family_name.empty() ? chat::family_of(facts.chat_template) : chat::family_named(family_name);
+  const bool has_tool_template = std::ranges::any_of(facts.named_templates, [](const auto& named) {
+    return named.first == chat::kToolTemplate && chat::family_of(named.second) != nullptr;
+  });
   const MutexLock lock(mutex_);
   Loaded& loaded = models_[model];
   UMA_CHECK(loaded.workers.empty());
@@ -142,7 +146,7 @@ std::vector<Lane*> WorkerSet::make_workers(const std::string& model, LoadedWorke
                  .vocabulary = made.model->vocab().size(),
                  .slots = shape.sequences,
                  .has_chat_template = !facts.chat_template.empty(),
-                 .calls_tools = family != nullptr,
+                 .calls_tools = family != nullptr || has_tool_template,
                  .reasons = !chat::thoughts_of(facts.chat_template, family).open.empty(),
                  .reads_images = loaded.image_encoder != nullptr && loaded.image_encoder->reads(Media::image),
                  .reads_audio = loaded.image_encoder != nullptr && loaded.image_encoder->reads(Media::audio),

@@ -54,7 +54,8 @@ Expected<ChatTemplate> ChatTemplate::parse(std::string_view source) {
 }
 
 Expected<Text> ChatTemplate::render(const ChatTemplateInput& input) const {
-  const std::uint64_t bytes = bytes_in(input.messages) + bytes_in(input.tools);
+  std::uint64_t bytes = bytes_in(input.messages) + bytes_in(input.tools);
+  for (const auto& [name, value] : input.variables) bytes += bytes_in(value);
   const std::uint64_t messages = input.messages.as_list() == nullptr ? 0 : input.messages.as_list()->items.size();
   const std::uint64_t steps = kSteps + kStepsPerMessage * messages + bytes / 2;
   Budget budget(std::min(steps, input.steps_max), kBytes + kBytesPerInputByte * bytes);
@@ -62,7 +63,8 @@ Expected<Text> ChatTemplate::render(const ChatTemplateInput& input) const {
   environment.variables.emplace_back("messages", input.messages);
   // Like in transformers, missing values are none.
   environment.variables.emplace_back("tools", input.tools);
-  environment.variables.emplace_back("documents", Value::none());
+  const auto is_documents = [](const auto& variable) { return variable.first == "documents"; };
+  if (std::ranges::none_of(input.variables, is_documents)) environment.variables.emplace_back("documents", Value::none());
   environment.variables.emplace_back("add_generation_prompt", Value::boolean(input.add_generation_prompt));
   environment.variables.emplace_back("bos_token", Value::text(input.bos_token));
   environment.variables.emplace_back("eos_token", Value::text(input.eos_token));

@@ -244,6 +244,24 @@ std::vector<llama_adapter_lora*> load_adapters(llama_model& model, const GgufHea
   return adapters;
 }
 
+// The templates besides the default one: tokenizer.chat_template.NAME.
+std::vector<std::pair<std::string, std::string>> named_templates_of(const llama_model* model) {
+  constexpr std::string_view kPrefix = "tokenizer.chat_template.";
+  constexpr std::int32_t kTemplatesMax = 16;
+  std::vector<std::pair<std::string, std::string>> templates;
+  std::array<char, 256> key{};
+  for (std::int32_t i = 0; i < llama_model_meta_count(model) && templates.size() < kTemplatesMax; ++i) {
+    const std::int32_t length = llama_model_meta_key_by_index(model, i, key.data(), key.size());
+    if (length < 0 || static_cast<std::size_t>(length) >= key.size()) continue;
+    const std::string_view name(key.data(), static_cast<std::size_t>(length));
+    if (!name.starts_with(kPrefix) || name.size() == kPrefix.size()) continue;
+    std::string of_template(name.substr(kPrefix.size()));
+    if (const char* text = llama_model_chat_template(model, of_template.c_str()))
+      templates.emplace_back(std::move(of_template), text);
+  }
+  return templates;
+}
+
 // What the loaded model and its header say; without its identity and the memory that it takes.
 ModelFacts facts_of(const llama_model& model, const GgufHeader& header, const std::string& path,
                     std::optional<Pooling> given_pooling) {
@@ -259,6 +277,7 @@ ModelFacts facts_of(const llama_model& model, const GgufHeader& header, const st
   facts.parameters = llama_model_n_params(&model);
   facts.train_tokens = llama_model_n_ctx_train(&model);
   if (const char* chat_template = llama_model_chat_template(&model, nullptr)) facts.chat_template = chat_template;
+  facts.named_templates = named_templates_of(&model);
   if (const auto pooling = pooling_of(&model, given_pooling)) {
     facts.capability = *pooling == Pooling::rank ? Capability::rerank : Capability::text_embedding;
     facts.text_frame = text_frame_of(llama_model_get_vocab(&model));

@@ -1,6 +1,7 @@
 #include "llm/llama_vocab.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "llm/llama_guard.h"
@@ -42,6 +43,8 @@ Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* voca
       }
       made->pieces_.append(buffer.data(), static_cast<std::size_t>(std::max(length, 0)));
       made->piece_ends_.push_back(made->pieces_.size());
+      if (length == 0)
+        made->control_bytes_max_ = std::max(made->control_bytes_max_, std::strlen(llama_vocab_get_text(vocab, token)));
       if (llama_vocab_is_eog(vocab, token)) made->end_of_generation_.push_back(token);
     }
     made->ordered_pieces_ = order_pieces(*made);

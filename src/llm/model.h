@@ -58,6 +58,8 @@ class Vocab {
   [[nodiscard]] virtual bool adds_space_prefix() const = 0;
   // The text of a token; for a control token its name, such as "<|im_end|>". Requires: a token of the vocabulary.
   [[nodiscard]] virtual std::string text(Token token) const { return std::string(piece(token)); }
+  // Bytes of the longest name of a control token.
+  [[nodiscard]] virtual std::size_t control_bytes_max() const { return 0; }
   // Nullopt: the model fills no gaps.
   [[nodiscard]] virtual std::optional<GapMarks> gap_marks() const { return std::nullopt; }
 };
@@ -228,6 +230,8 @@ struct ModelFacts {
   std::uint64_t parameters = 0;
   std::int32_t train_tokens = 0;
   std::string chat_template;  // Stored in the model; empty: none.
+  // Further templates by their names, such as "tool_use".
+  std::vector<std::pair<std::string, std::string>> named_templates;
   Capability capability = Capability::chat;
   TextFrame text_frame;         // Not used for chat models.
   std::string rerank_template;  // The format of {query} and {document}; empty: a pair.

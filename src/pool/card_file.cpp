@@ -302,6 +302,7 @@ std::optional<std::string> apply_breakers(ModelCard& card, const YAML::Node& nod
 // A card's keys without those of sampling.
 std::vector<Key> other_keys() {
   return {
+      {"chat_template", text([](ModelCard& card) -> auto& { return card.defaults.chat_template; })},
       {"path", text([](ModelCard& card) -> auto& { return card.path; })},
       {"url", text([](ModelCard& card) -> auto& { return card.url; })},
       {"capability", apply_capability},
@@ -360,6 +361,13 @@ std::string known_keys() {
   return names;
 }
 
+// Whether it is not a card of this name, but a list or a map of cards, as other programs have them.
+bool is_list_of_models(std::string_view name, const YAML::Node& value) {
+  if (name != "models") return false;
+  return value.IsSequence() ||
+         (value.IsMap() && std::ranges::all_of(value, [](const auto& entry) { return entry.second.IsMap(); }));
+}
+
 class CardReader {
  public:
   explicit CardReader(std::string_view file) : file_(file) {}
@@ -396,6 +404,11 @@ class CardReader {
     }
     ModelCard card;
     card.name = key.Scalar();
+    if (is_list_of_models(card.name, value)) {
+      return report(key.Mark(),
+                    "the file has no key \"models\" above its models: begin a line with the name of each, as in "
+                    "`assistant: {path: file.gguf}`");
+    }
     if (!value.IsMap()) return report(value.Mark(), std::format("{}: expected a map, such as {{path: file.gguf}}", card.name));
     std::vector<std::string> seen;
     for (const auto& entry : value) read_key(card, entry.first, entry.second, seen);

@@ -50,6 +50,29 @@ std::vector<DeviceMetrics> device_metrics(std::span<const PlaceUse> places, std:
   return devices;
 }
 
+// The error of a request for which no model is registered.
+std::unexpected<Error> no_able_model(std::string_view name, Capability capability) {
+  constexpr std::size_t kShownBytesMax = 128;
+  const auto purpose = [&]() -> std::string_view {
+    switch (capability) {
+      case Capability::text_embedding:
+        return "makes vectors of texts";
+      case Capability::rerank:
+        return "ranks documents";
+      case Capability::vision:
+        return "reads images";
+      case Capability::text_to_image:
+        return "draws pictures";
+      case Capability::chat:
+        break;
+    }
+    return "generates text";
+  }();
+  const std::string asked = name.empty() ? "" : std::format("no model \"{}\", and ", name.substr(0, kShownBytesMax));
+  return fail(ErrorCode::model_unknown,
+              std::format("{}no model that {} is registered: add one with uma-cli pull, or to models.yaml", asked, purpose));
+}
+
 }  // namespace
 
 ModelPool::ModelPool(PoolOptions options, std::shared_ptr<const ModelRegistry> registry, const Clock& clock)
@@ -131,14 +154,31 @@ Expected<std::string> ModelPool::resolve(const std::string& name) const {
 Expected<std::string> ModelPool::choose(const std::string& name, Capability capability) const {
   auto known = resolve(name);
   const bool wants_any = name.empty() && capability == Capability::text_to_image;  // The default model is for texts.
-  if (!wants_any && (known || name.empty() || options_.unknown == UnknownModel::refuse)) return known;
+  if (!wants_any && (known || name.empty())) return known;
   const auto models = registry();
-  const auto first = resolve("");
-  std::vector<std::string> able;
-  const auto is_default_able = [&] { return first && std::ranges::contains(able, *first); };
+  if (const RegisteredModel* meant = wants_any ? nullptr : models->find_spelled(name)) return meant->card.name;
+  if (!wants_any && options_.unknown == UnknownModel::refuse) return known;
+  const std::vector<const RegisteredModel*> able = able_models(*models, capability);
+  if (able.empty()) return no_able_model(name, capability);
+  const bool is_meant =
+      wants_any || able.size() == 1 || options_.unknown == UnknownModel::use_default || is_name_of_other_vendor(name);
+  if (is_meant) return default_among(able).card.name;
+  known.error().message +=
+      ". Name one of them, or let an unknown name mean the default model: models.unknown: default, and --model NAME to choose "
+      "it";
+  return known;
+}
+
+// The models for such requests, in the order of the registry; those that ship with umad only if there are no others.
+std::vector<const RegisteredModel*> ModelPool::able_models(const ModelRegistry& models, Capability capability) const {
+  std::vector<const RegisteredModel*> able;
+  const auto is_default_able = [&] {
+    const auto first = resolve("");
+    return first && std::ranges::contains(able, *first, [](const RegisteredModel* model) { return model->card.name; });
+  };
   const auto add_able = [&](auto is_able) {
-    for (const RegisteredModel& model : models->models()) {
-      if (is_able(model)) able.push_back(model.card.name);
+    for (const RegisteredModel& model : models.models()) {
+      if (is_able(model)) able.push_back(&model);
     }
   };
   // Vectors of images are best made by a model that was trained for them.
@@ -148,22 +188,34 @@ Expected<std::string> ModelPool::choose(const std::string& name, Capability capa
   }
   if (able.empty()) {
     add_able([&](const auto& model) {
-      // One that cannot be loaded is not meant by a request that names none.
-      if (wants_any && !model.problem.empty()) return false;
       return model.capability == capability || (capability == Capability::chat && model.capability == Capability::vision);
     });
   }
-  const auto is_shipped = [this](const std::string& each) { return std::ranges::contains(options_.shipped_models, each); };
-  if (able.size() > 1 && !std::ranges::all_of(able, is_shipped)) std::erase_if(able, is_shipped);
-  if (wants_any) {
-    if (is_default_able()) return first;
-    if (!able.empty()) return able.front();
-    return fail(ErrorCode::model_unknown, "no model that draws pictures is registered: add one with uma-cli models add");
-  }
-  if (able.size() != 1 && !is_default_able()) return known;
-  const bool is_meant = able.size() == 1 || options_.unknown == UnknownModel::use_default || is_name_of_other_vendor(name);
-  if (!is_meant) return known;
-  return is_default_able() ? *first : able.front();
+  const auto is_shipped = [this](const RegisteredModel* each) {
+    return std::ranges::contains(options_.shipped_models, each->card.name);
+  };
+  if (!std::ranges::all_of(able, is_shipped)) std::erase_if(able, is_shipped);
+  // A request that does not name it does not mean a model that cannot be loaded.
+  const auto has_problem = [](const RegisteredModel* each) { return !each->problem.empty(); };
+  if (!std::ranges::all_of(able, has_problem)) std::erase_if(able, has_problem);
+  return able;
+}
+
+// The model of these that answers where none of them is named: the default model, else one that is loaded, else one that is
+// loaded at the start, else the first.
+const RegisteredModel& ModelPool::default_among(std::span<const RegisteredModel* const> able) const {
+  const auto first = resolve("");
+  const MutexLock lock(mutex_);
+  const auto is_default = [&](const RegisteredModel* model) { return first && model->card.name == *first; };
+  const auto is_loaded = [this](const RegisteredModel* model) REQUIRES_LOCK(mutex_) {
+    const auto resident = residents_.find(model->card.name);
+    return resident != residents_.end() && resident->second.is_serving;
+  };
+  const auto is_preloaded = [](const RegisteredModel* model) { return model->card.is_preloaded || model->card.is_pinned; };
+  auto found = std::ranges::find_if(able, is_default);
+  if (found == able.end()) found = std::ranges::find_if(able, is_loaded);
+  if (found == able.end()) found = std::ranges::find_if(able, is_preloaded);
+  return found == able.end() ? *able.front() : **found;
 }
 
 std::vector<ModelInfo> ModelPool::list() const {

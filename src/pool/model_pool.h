@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -141,6 +142,8 @@ class ModelPool final : public engine::WorkerSource {
   // Of make_room_on_devices(). some: it has to be asked again. none: the load does not fit there.
   enum class RoomMade : std::uint8_t { not_needed, some, none };
 
+  [[nodiscard]] std::vector<const RegisteredModel*> able_models(const ModelRegistry& models, Capability capability) const;
+  [[nodiscard]] const RegisteredModel& default_among(std::span<const RegisteredModel* const> able) const;
   [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
   void refuse_adapters(engine::LoadWorkersOptions& options, const Load& load) const;
   void choose_layout(const RegisteredModel& model, engine::LoadWorkersOptions& options);

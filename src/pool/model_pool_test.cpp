@@ -207,6 +207,44 @@ TEST_F(ModelPoolTest, AmongSeveralModelsOnlyAnotherVendorsNameMeansTheDefault) {
   EXPECT_EQ(typo.error().code, ErrorCode::model_unknown);
 }
 
+TEST_F(ModelPoolTest, AnotherVendorsNameMeansOneOfSeveralModels) {
+  add("shipped");
+  add("m0");
+  for (int i = 1; i <= 20; ++i) {
+    add("m" + std::to_string(i));
+    if (i != 1 && i != 2 && i != 20) continue;
+    default_model_ = "shipped";
+    start();
+    EXPECT_EQ(pool_->choose("gpt-5", Capability::chat).value_or(""), "m0") << "the first of " << i + 1;
+    EXPECT_EQ(pool_->choose("claude-sonnet-4-5", Capability::chat).value_or(""), "m0");
+    if (i < 20) pool_->stop();
+  }
+  load_and_wait("m1");
+  EXPECT_EQ(pool_->choose("gpt-5", Capability::chat).value_or(""), "m1") << "one that is loaded";
+}
+
+TEST_F(ModelPoolTest, ANameOfAnotherRegistryMeansItsModel) {
+  add("Llama-3.2-3B-Instruct-Q4_K_M");
+  add("Llama-3.2-1B-Instruct-Q4_K_M");
+  add("other");
+  start();
+  const auto chosen = [&](const std::string& name) { return pool_->choose(name, Capability::chat).value_or(""); };
+  EXPECT_EQ(chosen("llama3.2:3b"), "Llama-3.2-3B-Instruct-Q4_K_M");
+  EXPECT_EQ(chosen("hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"), "Llama-3.2-1B-Instruct-Q4_K_M");
+  EXPECT_EQ(chosen("llama3.2"), "") << "it may be either";
+}
+
+TEST_F(ModelPoolTest, ARefusalSaysWhatWouldMendIt) {
+  add("assistant-small");
+  add("assistant-large");
+  start();
+  const std::string unknown = pool_->choose("assistnt-small", Capability::chat).error().message;
+  for (const std::string_view part : {"assistant-small", "models.unknown: default", "--model NAME"})
+    EXPECT_TRUE(unknown.contains(part)) << unknown;
+  const std::string vectors = pool_->choose("text-embedding-3-small", Capability::text_embedding).error().message;
+  EXPECT_TRUE(vectors.contains("no model that makes vectors of texts is registered")) << vectors;
+}
+
 TEST_F(ModelPoolTest, TheSettingDecidesWhatAnUnknownNameMeans) {
   add("a");
   add("b");

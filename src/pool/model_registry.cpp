@@ -25,6 +25,7 @@
 #include "llm/safetensors_header.h"
 #include "pool/card_file.h"
 #include "pool/family_sampling.h"
+#include "pool/unknown_model.h"
 
 namespace uma::pool {
 
@@ -36,6 +37,7 @@ constexpr std::string_view kExtension = ".gguf";
 constexpr std::string_view kSafetensors = ".safetensors";
 constexpr std::size_t kCardsBytesMax = 16u << 20;
 constexpr std::size_t kNearestMax = 3;
+constexpr std::size_t kNameBytesMax = 512;   // Limit of a requested name that is compared.
 constexpr std::size_t kShownBytesMax = 128;  // Limit of a requested name in a message.
 
 using Problems = std::vector<std::string>;
@@ -490,6 +492,25 @@ Expected<const RegisteredModel*> ModelRegistry::find(std::string_view name) cons
   return fail(ErrorCode::model_unknown,
               std::format("no model \"{}\" among {}{}", name.substr(0, kShownBytesMax), models_.size(),
                           names.empty() ? ": list the models to see their names" : "; similar names: " + names));
+}
+
+const RegisteredModel* ModelRegistry::find_spelled(std::string_view name) const {
+  if (name.size() > kNameBytesMax) return nullptr;
+  Likeness best = Likeness::beginning;
+  std::vector<const RegisteredModel*> alike;
+  for (const RegisteredModel& model : models_) {
+    Likeness like = likeness(name, model.card.name);
+    for (const std::string& alias : model.card.aliases) like = std::max(like, likeness(name, alias));
+    if (!model.path.empty()) like = std::max(like, likeness(name, stem_of(model.path)));
+    if (like > best) alike.clear();
+    best = std::max(best, like);
+    if (like == best) alike.push_back(&model);
+  }
+  // A file that is registered under several names is one model.
+  const auto is_first = [&](const RegisteredModel* model) {
+    return model->path == alike.front()->path && !model->path.empty();
+  };
+  return alike.size() == 1 || (!alike.empty() && std::ranges::all_of(alike, is_first)) ? alike.front() : nullptr;
 }
 
 ModelDefaults defaults_of(const RegisteredModel& model) {

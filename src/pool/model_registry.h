@@ -85,6 +85,8 @@ class ModelRegistry {
   [[nodiscard]] std::span<const RegisteredModel> models() const { return models_; }
   // Finds a model by name or alias. Errors: E_MODEL_001 with the most similar names.
   [[nodiscard]] Expected<const RegisteredModel*> find(std::string_view name) const;
+  // Finds the model that a name means in another spelling (likeness()); null: none, or several. Linear in the models.
+  [[nodiscard]] const RegisteredModel* find_spelled(std::string_view name) const;
   // Files that are not models and not used by any, and files that several models could use, each with the reason.
   [[nodiscard]] std::span<const std::string> remarks() const { return remarks_; }
 

@@ -312,6 +312,9 @@ TEST_F(Registry, SaysEveryMistakeWithItsLine) {
             "1:31: a.thinking_budget: expected a number from -1 to 2147483647, got \"-2\"");
   EXPECT_EQ(mistake("a: {pin: true}"), "1:1: a: expected the key path or url");
   EXPECT_EQ(mistake("a: file.gguf"), "1:4: a: expected a map, such as {path: file.gguf}");
+  for (const std::string nested : {"models:\n  a: {path: a.gguf}", "models:\n  - {name: a, path: a.gguf}"})
+    EXPECT_TRUE(mistake(nested).starts_with("1:1: the file has no key \"models\" above its models")) << mistake(nested);
+  EXPECT_EQ(mistake("models: {path: a.gguf, n_ctx: -1}").substr(0, 9), "1:31: mod") << "it may be a model's name";
   EXPECT_EQ(mistake("\"a b\": {path: x}"), "1:1: expected a model name of at most 128 bytes without blanks");
   EXPECT_EQ(mistake("a: {path: x}\na: {path: y}\n"), "2:1: the name a is already used by a in line 1");
   EXPECT_EQ(mistake("a: {path: x}\nb: {path: y, aliases: [a]}\n"), "2:1: the name a is already used by a in line 1");

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "server/service_manager.h"
+#include "server/tcp_listener.h"
 
 namespace uma::server {
 namespace {
@@ -85,6 +86,18 @@ Expected<Unit> add(PassedSockets& sockets, UniqueFd fd, std::string_view name) {
     port = ntohs(address.v6.sin6_port);
   } else {
     return refuse(number, std::format("a socket of address family {}: use a Unix or TCP socket", address.any.sa_family));
+  }
+  const std::string_view shown = text.data();
+  const auto is_twin = [&](std::string_view one, std::string_view other) {
+    return sockets.tcp && sockets.tcp->port == port && sockets.tcp->address == one && shown == other;
+  };
+  if (!sockets.tcp_twin.is_open() && is_twin(kLoopback, kLoopbackTwin)) {
+    sockets.tcp_twin = std::move(fd);
+    return Unit{};
+  }
+  if (!sockets.tcp_twin.is_open() && is_twin(kLoopbackTwin, kLoopback)) {
+    sockets.tcp_twin = std::move(sockets.tcp->fd);
+    sockets.tcp.reset();
   }
   if (sockets.tcp) {
     return refuse(number,

@@ -28,6 +28,7 @@ struct PassedTcpSocket {
 struct PassedSockets {
   std::optional<PassedUnixSocket> unix_socket;  // For the daemon's own protocol.
   std::optional<PassedTcpSocket> tcp;
+  UniqueFd tcp_twin;                            // At [::1], if `tcp` is at 127.0.0.1 with the same port; closed: none.
   std::optional<PassedUnixSocket> http_socket;  // For HTTP.
 };
 
@@ -40,8 +41,8 @@ inline constexpr std::string_view kHttpSocketName = "http";
 [[nodiscard]] Expected<PassedSockets> take_passed_sockets();
 
 // Sorts descriptors by their use. A listening Unix stream socket with a file name is for the daemon's protocol, or for HTTP if
-// `names`, which may be shorter, calls it kHttpSocketName; a listening TCP socket is for HTTP. Errors name the descriptor: any
-// other socket, or a second socket of one kind.
+// `names`, which may be shorter, calls it kHttpSocketName; a listening TCP socket is for HTTP, and so are those of both
+// loopback addresses. Errors name the descriptor: any other socket, or a second socket of one kind.
 [[nodiscard]] Expected<PassedSockets> sort_passed_sockets(std::vector<UniqueFd> descriptors,
                                                           const std::vector<std::string>& names = {});
 

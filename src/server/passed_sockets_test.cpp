@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "server/socket_test_support.h"
+#include "server/tcp_listener.h"
 
 namespace uma::server {
 namespace {
@@ -114,6 +115,21 @@ TEST(PassedSockets, RefusesASecondSocketOfAKind) {
   EXPECT_THAT(problem_of(sort(listening(unix_socket(folder.file("a"))), listening(unix_socket(folder.file("b"))))),
               HasSubstr("the Unix socket " + folder.file("b") + ", but also " + folder.file("a")));
   EXPECT_THAT(problem_of(sort(listening_tcp(), listening_tcp())), HasSubstr("HTTP is served on one"));
+}
+
+TEST(PassedSockets, BothLoopbackAddressesAreOneSocketForHttp) {
+  const auto twin = [](std::uint16_t port) { return listen_at_twin(port, 1).value_or(UniqueFd()); };
+  UniqueFd six = twin(0);
+  if (!six.is_open()) GTEST_SKIP() << "this system has no IPv6";
+  const std::uint16_t port = sort(std::move(six))->tcp->port;
+  for (const bool twin_first : {false, true}) {
+    UniqueFd four = listen_at_address("127.0.0.1", port, 1).value();
+    const auto sockets = twin_first ? sort(twin(port), std::move(four)) : sort(std::move(four), twin(port));
+    ASSERT_TRUE(sockets.has_value()) << sockets.error().message;
+    EXPECT_EQ(sockets->tcp->address, "127.0.0.1");
+    EXPECT_TRUE(sockets->tcp_twin.is_open());
+  }
+  EXPECT_THAT(problem_of(sort(listening_tcp(), twin(port))), HasSubstr("HTTP is served on one")) << "another port";
 }
 
 TEST(PassedSockets, TheNameTellsASocketForHttp) {

@@ -48,4 +48,14 @@ Expected<UniqueFd> listen_at_address(const std::string& address, std::uint16_t p
   return fd;
 }
 
+Expected<UniqueFd> listen_at_twin(std::uint16_t port, int backlog) {
+  UniqueFd probe = open_socket(AF_INET6, SOCK_STREAM);
+  TcpAddress where{};
+  where.v6.sin6_family = AF_INET6;
+  where.v6.sin6_addr = in6addr_loopback;
+  if (!probe.is_open() || ::bind(probe.get(), &where.any, sizeof(where.v6)) != 0) return UniqueFd();
+  probe.reset();  // It has some port, which may be the wanted one.
+  return listen_at_address(std::string(kLoopbackTwin), port, backlog);
+}
+
 }  // namespace uma::server

@@ -377,14 +377,24 @@ Expected<Unit> FakeContext::move_cells(std::int32_t sequence, std::int32_t begin
   return Unit{};
 }
 
-FakeVocab::FakeVocab() : bytes_(256, '\0') {
+FakeVocab::FakeVocab(bool adds_space_prefix) : adds_space_prefix_(adds_space_prefix), bytes_(256, '\0') {
   for (std::size_t i = 0; i < 256; ++i) bytes_[i] = static_cast<char>(i);
   ordered_pieces_ = llm::order_pieces(*this);
 }
 
+namespace {
+
+constexpr std::pair<std::string_view, Token> kSpecial[] = {
+    {"<s>", kFakeBos}, {"</s>", kFakeEos}, {"<|im_start|>", kFakeImStart}, {"<|im_end|>", kFakeImEnd}};
+
+}  // namespace
+
+std::string FakeVocab::text(Token token) const {
+  const auto special = std::ranges::find(kSpecial, token, &std::pair<std::string_view, Token>::second);
+  return std::string(special == std::end(kSpecial) ? piece(token) : special->first);
+}
+
 Expected<std::vector<Token>> FakeVocab::tokenize(std::string_view text, bool parse_special) const {
-  constexpr std::pair<std::string_view, Token> kSpecial[] = {
-      {"<s>", kFakeBos}, {"</s>", kFakeEos}, {"<|im_start|>", kFakeImStart}, {"<|im_end|>", kFakeImEnd}};
   std::vector<Token> tokens;
   while (!text.empty()) {
     const auto special =
@@ -416,6 +426,7 @@ FakeModel::FakeModel(const FakeOptions& options) : options_(options) {
   if (options_.is_on_devices) facts_.devices = "on Fake0";
   facts_.text_frame = {.before = {kFakeBos}, .after = {kFakeEos}, .between = {kFakeEos}, .after_pair = {kFakeEos}};
   facts_.chat_template = options_.chat_template;
+  if (!options_.tool_template.empty()) facts_.named_templates.emplace_back("tool_use", options_.tool_template);
   for (std::int32_t i = 0; i < options_.adapters; ++i) {
     const std::string name(1, static_cast<char>('a' + i));
     facts_.adapters.push_back({.source = {.name = name, .path = name + ".gguf"}, .identity = "fake " + name, .bytes = 0});

@@ -47,6 +47,7 @@ struct FakeOptions {
   bool has_spare = false;
   bool has_chat_template = false;  // ChatML, unless a template is given.
   std::string_view chat_template = {};
+  std::string_view tool_template = {};  // A further template, "tool_use"; empty: none.
   // One token in this many (chosen by content) ends a generation; 0: no token does.
   std::uint32_t end_every = 0;
   // The text of each reply in a ChatML chat, before its end; empty: pseudo-random.
@@ -184,17 +185,20 @@ class FakeProjector final : public llm::Projector {
 
 class FakeVocab final : public llm::Vocab {
  public:
-  FakeVocab();
+  explicit FakeVocab(bool adds_space_prefix = false);
   [[nodiscard]] std::int32_t size() const override { return kFakeVocabularySize; }
   [[nodiscard]] Expected<std::vector<Token>> tokenize(std::string_view text, bool parse_special) const override;
   [[nodiscard]] std::string_view piece(Token token) const override;
+  [[nodiscard]] std::string text(Token token) const override;
   [[nodiscard]] std::span<const llm::OrderedPiece> ordered_pieces() const override { return ordered_pieces_; }
   [[nodiscard]] bool is_end_of_generation(Token token) const override { return token == kFakeEos || token == kFakeImEnd; }
   [[nodiscard]] std::span<const Token> end_of_generation() const override { return end_; }
   [[nodiscard]] std::optional<Token> bos() const override { return kFakeBos; }
-  [[nodiscard]] bool adds_space_prefix() const override { return false; }
+  [[nodiscard]] bool adds_space_prefix() const override { return adds_space_prefix_; }
+  [[nodiscard]] std::size_t control_bytes_max() const override { return std::string_view("<|im_start|>").size(); }
 
  private:
+  bool adds_space_prefix_;
   std::string bytes_;
   std::vector<Token> end_{kFakeEos, kFakeImEnd};
   std::vector<llm::OrderedPiece> ordered_pieces_;

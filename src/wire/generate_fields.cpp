@@ -218,16 +218,23 @@ void read_tool_choice(json::FieldReader& fields, ToolShape shape, ChatOptions& o
   }
 }
 
-// Reads options for the template, and those of thoughts. Names that umad sets itself have their own fields.
+constexpr std::string_view kTemplateName = "chat_template";
+constexpr std::size_t kTemplateNameBytesMax = 64 << 10;  // Of other servers it may be the text of a template.
+
+// Reads options for the template, its name, and those of thoughts. Names that umad sets itself have their own fields.
 void read_template_arguments(json::FieldReader& fields, ChatOptions& options) {
-  constexpr std::array<std::string_view, 6> kOurs = {"messages",  "tools",     "add_generation_prompt",
-                                                     "documents", "bos_token", "eos_token"};
+  constexpr std::array<std::string_view, 5> kOurs = {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"};
   const boost::json::object* given = fields.object("chat_template_kwargs");
   boost::json::object arguments = given == nullptr ? boost::json::object() : *given;
   for (const std::string_view name : kOurs) {
     if (arguments.contains(name))
       fields.fail_field(std::format("chat_template_kwargs.{}", name), "cannot be set here: umad sets it itself");
   }
+  if (const boost::json::array* documents = fields.array("documents")) arguments.emplace("documents", *documents);
+  if (auto name = fields.text("chat_template", {0, kTemplateNameBytesMax}); name && !name->empty())
+    arguments.emplace(kTemplateName, *std::move(name));
+  if (const boost::json::value* name = arguments.if_contains(kTemplateName); name != nullptr && !name->is_string())
+    fields.fail_field("chat_template", "must be the name of a template of the model");
   read_thinking(fields, arguments, options);
   if (!arguments.empty()) options.template_arguments = json_text(fields, "chat_template_kwargs", arguments);
 }
@@ -392,6 +399,15 @@ ChatOptions chat_options(json::FieldReader& fields, ToolShape shape) {
   return options;
 }
 
+std::optional<std::vector<Token>> token_ids(const boost::json::array& ids) {
+  std::vector<Token> tokens;
+  for (const boost::json::value& id : ids) {
+    if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() > std::numeric_limits<Token>::max()) return std::nullopt;
+    tokens.push_back(static_cast<Token>(id.get_int64()));
+  }
+  return tokens;
+}
+
 std::vector<std::string> stop_field(json::FieldReader& fields, std::string_view name) {
   std::vector<std::string> stop;
   const boost::json::value* value = fields.find(name);
@@ -495,6 +511,20 @@ void read_adapters(json::FieldReader& fields, GenerateOptions& options) {
       options.adapters.push_back(std::move(choice));
     });
   }
+}
+
+std::optional<bool> parse_special_field(json::FieldReader& fields) {
+  constexpr std::string_view kName = "parse_special";
+  auto parses = fields.boolean(kName);
+  const boost::json::value* uma = fields.find("uma");
+  if (uma == nullptr || !uma->is_object()) return parses;  // Who reads "uma" checks its type.
+  json::FieldReader own(uma->get_object(), "uma.");
+  if (const auto under = own.boolean(kName)) {
+    if (parses) fields.fail_field(kName, "is given twice: leave one out");
+    parses = under;
+  }
+  if (!own.ok()) fields.fail_as(own);
+  return parses;
 }
 
 void read_grammar(json::FieldReader& fields, GenerateOptions& options) {

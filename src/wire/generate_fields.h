@@ -37,6 +37,8 @@ void check_function(json::FieldReader& function);
 // The text of a system message without a first line "x-anthropic-billing-header: …". Claude Code and routers change that line
 // from request to request, so that nothing behind it could be reused.
 [[nodiscard]] std::string without_billing_line(std::string text);
+// The ids of tokens; nullopt: the array has something else.
+[[nodiscard]] std::optional<std::vector<Token>> token_ids(const boost::json::array& ids);
 // Reads a string or an array of strings.
 [[nodiscard]] std::vector<std::string> stop_field(json::FieldReader& fields, std::string_view name = "stop");
 // Reads these settings by their names and ranges; an absent field leaves its value unchanged.
@@ -53,14 +55,17 @@ void read_own_sampling(json::FieldReader& fields, SamplingParams& sampling, Nega
 void read_scheduling(json::FieldReader& fields, GenerateOptions& options);
 // The two JSON formats of tools: {"type", "function": {"name", …}}, or, in /v1/responses, {"type", "name", …}.
 enum class ToolShape : std::uint8_t { nested, flat };
-// Reads tools, tool_choice, parallel_tool_calls, chat_template_kwargs and the fields of thoughts (thinking_fields.h). With
-// tool_choice `none` the model does not see the tools.
+// Reads tools, tool_choice, parallel_tool_calls, chat_template_kwargs, chat_template, documents and the fields of thoughts
+// (thinking_fields.h). With tool_choice `none` the model does not see the tools.
 [[nodiscard]] ChatOptions chat_options(json::FieldReader& fields, ToolShape shape = ToolShape::nested);
 // Reads a number of tokens, without an upper bound, because the engine applies limits.max_tokens.
 [[nodiscard]] std::optional<std::int32_t> max_tokens_field(json::FieldReader& fields, std::string_view name);
 // Reads lora, a list of adapters: [{"name", "scale"}], or with "id" instead of "name", as llama-server has it. A second list is
 // a failure.
 void read_adapters(json::FieldReader& fields, GenerateOptions& options);
+// Reads parse_special, here or under "uma": whether the names of control tokens in the request's text become these tokens;
+// nullopt: it does not say so.
+[[nodiscard]] std::optional<bool> parse_special_field(json::FieldReader& fields);
 // Reads grammar; a second grammar is a failure.
 void read_grammar(json::FieldReader& fields, GenerateOptions& options);
 // Reads the options that OpenAI's requests have under "uma": umad's own sampling, scheduling, grammar, adapters and

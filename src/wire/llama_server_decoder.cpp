@@ -83,7 +83,7 @@ std::vector<InfillFile> files_field(json::FieldReader& fields) {
 }
 
 // Llama-server's defaults, which a model's card replaces, and what the request states.
-SamplingParams infill_sampling(json::FieldReader& fields) {
+SamplingParams text_sampling(json::FieldReader& fields) {
   SamplingParams sampling;
   sampling.temperature = 0.8;
   sampling.top_k = 40;
@@ -102,16 +102,9 @@ SamplingParams infill_sampling(json::FieldReader& fields) {
   return sampling;
 }
 
-InfillCall read_infill(json::FieldReader& fields) {
-  InfillCall call;
-  GenerateRequest& generate = call.generate;
-  generate.model = model_field(fields);
-  generate.input.text = fields.text("input_prefix").value_or("");
-  generate.input.infill = Infill{.suffix = fields.text("input_suffix").value_or(""),
-                                 .begun = fields.text("prompt").value_or(""),
-                                 .files = files_field(fields)};
-  GenerateOptions& options = generate.options;
-  options.sampling = infill_sampling(fields);
+void read_text_options(json::FieldReader& fields, TextCall& call) {
+  GenerateOptions& options = call.generate.options;
+  options.sampling = text_sampling(fields);
   // Negative: until the model ends the text.
   if (const auto count = fields.integer("n_predict", kInt64Min, kInt64Max); count && *count >= 0) {
     call.has_content = *count > 0;
@@ -123,6 +116,50 @@ InfillCall read_infill(json::FieldReader& fields) {
   read_adapters(fields, options);
   if (fields.integer("n_probs", 0, json::kInt32Max).value_or(0) > 0) {
     fields.fail_field("n_probs", "is not supported here: /v1/completions has \"logprobs\"");
+  }
+}
+
+TextCall read_infill(json::FieldReader& fields) {
+  TextCall call;
+  GenerateRequest& generate = call.generate;
+  generate.model = model_field(fields);
+  generate.input.text = fields.text("input_prefix").value_or("");
+  generate.input.infill = Infill{.suffix = fields.text("input_suffix").value_or(""),
+                                 .begun = fields.text("prompt").value_or(""),
+                                 .files = files_field(fields)};
+  generate.input.parses_special = parse_special_field(fields).value_or(false);
+  read_text_options(fields, call);
+  return call;
+}
+
+TextCall read_plain_completion(json::FieldReader& fields) {
+  TextCall call;
+  Input& input = call.generate.input;
+  call.generate.model = model_field(fields);
+  const boost::json::value* prompt = fields.find("prompt");
+  const boost::json::array* ids = prompt == nullptr ? nullptr : prompt->if_array();
+  auto tokens = ids == nullptr ? std::nullopt : token_ids(*ids);
+  if (tokens && !tokens->empty()) {
+    input.tokens = std::move(*tokens);
+  } else if (prompt != nullptr && prompt->is_string()) {
+    input.text = fields.checked_text("prompt", *prompt, {.min = 1}).value_or("");
+  } else {
+    fields.fail_field("prompt", "must be a text or an array of token ids, which is not empty: /v1/completions takes several");
+  }
+  input.parses_special = parse_special_field(fields).value_or(true);
+  read_text_options(fields, call);
+  if (const boost::json::value* schema = fields.find("json_schema")) {
+    call.generate.options.json_schema = json_text(fields, "json_schema", *schema);
+    call.generate.options.schema_field = "json_schema";
+    if (!call.generate.options.grammar.empty()) fields.fail_field("json_schema", "and \"grammar\" exclude each other");
+  }
+  if (const boost::json::value* bias = fields.find("logit_bias")) {
+    const boost::json::object alone{{"logit_bias", *bias}};
+    json::FieldReader inner(alone);
+    SamplingParams sampling;
+    read_common_sampling(inner, sampling);
+    call.generate.options.sampling.logit_bias = std::move(sampling.logit_bias);
+    if (!inner.ok()) fields.fail_as(inner);
   }
   return call;
 }
@@ -137,8 +174,12 @@ std::expected<DetokenizeRequest, RejectedBody> decode_detokenize(std::string_vie
   return decode_body<DetokenizeRequest>(body, read_detokenize);
 }
 
-std::expected<InfillCall, RejectedBody> decode_infill(std::string_view body) {
-  return decode_body<InfillCall>(body, read_infill);
+std::expected<TextCall, RejectedBody> decode_infill(std::string_view body) {
+  return decode_body<TextCall>(body, read_infill);
+}
+
+std::expected<TextCall, RejectedBody> decode_plain_completion(std::string_view body) {
+  return decode_body<TextCall>(body, read_plain_completion);
 }
 
 }  // namespace uma::wire

@@ -1,4 +1,4 @@
-// Decodes llama-server's requests that other APIs do not have: /tokenize, /detokenize and /infill. Pure.
+// Decodes llama-server's requests that other APIs do not have: /tokenize, /detokenize, /infill and /completion. Pure.
 // docs/protocol/llama-server.md lists the fields.
 #pragma once
 
@@ -11,13 +11,15 @@
 
 namespace uma::wire {
 
-struct InfillCall {
+// A call of /infill or /completion.
+struct TextCall {
   GenerateRequest generate;
   bool has_content = true;  // False: only the prompt is computed (n_predict 0).
 };
 
 [[nodiscard]] std::expected<TokenizeRequest, RejectedBody> decode_tokenize(std::string_view body);
 [[nodiscard]] std::expected<DetokenizeRequest, RejectedBody> decode_detokenize(std::string_view body);
-[[nodiscard]] std::expected<InfillCall, RejectedBody> decode_infill(std::string_view body);
+[[nodiscard]] std::expected<TextCall, RejectedBody> decode_infill(std::string_view body);
+[[nodiscard]] std::expected<TextCall, RejectedBody> decode_plain_completion(std::string_view body);
 
 }  // namespace uma::wire

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-InfillCall infill_of(std::string_view body) {
+TextCall infill_of(std::string_view body) {
   auto call = decode_infill(body);
   if (call) return std::move(*call);
   ADD_FAILURE() << body << ": " << call.error().error.message;
@@ -46,8 +46,23 @@ TEST(LlamaServerDecoder, Detokenizes) {
   }
 }
 
+TEST(LlamaServerDecoder, CompletesTexts) {
+  const TextCall call = decode_plain_completion(R"({"prompt":"<|im_start|>a","n_predict":2,"logit_bias":{"7":-1}})").value();
+  EXPECT_EQ(call.generate.input.text, "<|im_start|>a");
+  EXPECT_TRUE(call.generate.input.parses_special);
+  EXPECT_EQ(call.generate.options.max_tokens, 2);
+  EXPECT_EQ(call.generate.options.sampling.logit_bias.size(), 1U);
+  EXPECT_FALSE(decode_plain_completion(R"({"prompt":"a","parse_special":false})").value().generate.input.parses_special);
+  EXPECT_THAT(decode_plain_completion(R"({"prompt":[1,2]})").value().generate.input.tokens, ElementsAre(1, 2));
+  EXPECT_EQ(decode_plain_completion(R"({"prompt":"a","json_schema":{"type":"object"}})").value().generate.options.json_schema,
+            R"({"type":"object"})");
+  for (const std::string_view body :
+       {"{}", R"({"prompt":""})", R"({"prompt":[]})", R"({"prompt":["a","b"]})", R"({"prompt":5})"})
+    EXPECT_EQ(decode_plain_completion(body).error().field, "prompt") << body;
+}
+
 TEST(LlamaServerDecoder, FillsGaps) {
-  const InfillCall call =
+  const TextCall call =
       infill_of(R"({"input_prefix":"a","input_suffix":"b","prompt":"c","n_predict":5,"stop":["x"],"stream":true,
       "input_extra":[{"filename":"f.h","text":"t"},{"text":"u"}],"samplers":["infill"],"cache_prompt":true,"t_max_predict_ms":500})");
   const Input& input = call.generate.input;
@@ -58,6 +73,7 @@ TEST(LlamaServerDecoder, FillsGaps) {
   EXPECT_EQ(input.infill->files[0].name, "f.h");
   EXPECT_EQ(input.infill->files[1].name, "tmp");
   EXPECT_FALSE(input.empty());
+  EXPECT_FALSE(input.parses_special);
   EXPECT_EQ(input.bytes(), 3U + 4U + 4U);
   EXPECT_EQ(call.generate.options.max_tokens, 5);
   EXPECT_TRUE(call.generate.options.stream);
@@ -66,7 +82,7 @@ TEST(LlamaServerDecoder, FillsGaps) {
 }
 
 TEST(LlamaServerDecoder, WarmsUpWithoutContent) {
-  const InfillCall call = infill_of(R"({"n_predict":0,"temperature":-1,"top_k":-1,"seed":-1})");
+  const TextCall call = infill_of(R"({"n_predict":0,"temperature":-1,"top_k":-1,"seed":-1})");
   EXPECT_FALSE(call.has_content);
   EXPECT_EQ(call.generate.options.max_tokens, 1);
   EXPECT_EQ(call.generate.options.sampling.temperature, 0);

@@ -81,7 +81,7 @@ std::string props_json(const ModelInfo& model, std::string_view umad_version) {
   return out;
 }
 
-void InfillAnswer::write(std::string& out, std::string_view text, const EosEvent* eos) const {
+void TextAnswer::write(std::string& out, std::string_view text, const EosEvent* eos) const {
   json::ObjectWriter object(out);
   object.field("index", 0);
   object.field("content", has_content_ ? text : "");
@@ -99,17 +99,17 @@ void InfillAnswer::write(std::string& out, std::string_view text, const EosEvent
   object.close();
 }
 
-void InfillAnswer::append_event(std::string& out, std::string_view text, const EosEvent* eos) const {
+void TextAnswer::append_event(std::string& out, std::string_view text, const EosEvent* eos) const {
   out += "data: ";
   write(out, text, eos);
   out += "\n\n";
 }
 
-void InfillAnswer::append_text(std::string& out, std::string_view text) {
+void TextAnswer::append_text(std::string& out, std::string_view text) {
   append_event(out, text, nullptr);
 }
 
-void InfillAnswer::append_last(std::string& out, const EosEvent& eos) {
+void TextAnswer::append_last(std::string& out, const EosEvent& eos) {
   if (eos.error) {
     out += std::format("data: {}\n\n", error_json(*eos.error, 500, ""));
     return;
@@ -117,7 +117,7 @@ void InfillAnswer::append_last(std::string& out, const EosEvent& eos) {
   append_event(out, eos.text, &eos);
 }
 
-std::string InfillAnswer::whole(const EosEvent& eos) const {
+std::string TextAnswer::whole(const EosEvent& eos) const {
   std::string out;
   write(out, eos.text, &eos);
   return out;

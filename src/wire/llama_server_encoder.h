@@ -1,4 +1,5 @@
-// Encodes llama-server's answers: tokens, prompts, /props, and the text of /infill as one object or as server-sent events.
+// Encodes llama-server's answers: tokens, prompts, /props, and the text of /infill and /completion as one object or as
+// server-sent events.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,10 @@ namespace uma::wire {
 // The properties of a model as llama-server shows those of its own.
 [[nodiscard]] std::string props_json(const ModelInfo& model, std::string_view umad_version);
 
-class InfillAnswer {
+class TextAnswer {
  public:
   // Without content the answer has only the counts.
-  InfillAnswer(std::string model, bool has_content) : model_(std::move(model)), has_content_(has_content) {}
+  TextAnswer(std::string model, bool has_content) : model_(std::move(model)), has_content_(has_content) {}
 
   void append_text(std::string& out, std::string_view text);
   // Appends the rest of the text and the counts, or the error.

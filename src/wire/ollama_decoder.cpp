@@ -199,6 +199,7 @@ void read_prompt(json::FieldReader& fields, OllamaCall& call) {
   const boost::json::array* images = fields.array("images");
   const bool has_images = images != nullptr && !images->empty();
   const bool is_raw = fields.boolean("raw").value_or(false);
+  const std::optional<bool> parses = parse_special_field(fields);
   std::string suffix = fields.text("suffix").value_or("");
   Input& input = call.generate.input;
   call.is_empty = prompt.empty() && suffix.empty() && !has_images;
@@ -208,13 +209,16 @@ void read_prompt(json::FieldReader& fields, OllamaCall& call) {
     if (!system.empty()) fields.fail_field("system", "cannot be used with \"suffix\"");
     input.text = std::move(prompt);
     input.infill = Infill{.suffix = std::move(suffix)};
+    input.parses_special = parses.value_or(false);
     return;
   }
   if (is_raw) {
     if (has_images) fields.fail_field("images", "cannot be used with \"raw\": true");
     input.text = std::move(prompt);
+    input.parses_special = parses.value_or(true);
     return;
   }
+  input.parses_special = parses.value_or(true);  // See write_as_text().
   if (!system.empty()) input.messages.push_back({.role = "system", .content = std::move(system)});
   input.messages.push_back({.role = "user", .content = std::move(prompt)});
   OllamaMessages(input).read_images(fields, input.messages.size() - 1);
@@ -353,6 +357,12 @@ OllamaEmbedCall read_ollama_embed(json::FieldReader& fields) {
 }
 
 }  // namespace
+
+void write_as_text(Input& input) {
+  for (const ChatMessage& message : std::exchange(input.messages, {})) {
+    input.text += std::format("{}{}", input.text.empty() ? "" : "\n\n", message.content);
+  }
+}
 
 std::expected<OllamaCall, RejectedBody> decode_ollama(OllamaKind kind, std::string_view body) {
   return decode_body<OllamaCall>(body, [&](json::FieldReader& fields) { return read_ollama(kind, fields); });

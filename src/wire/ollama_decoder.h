@@ -29,6 +29,8 @@ struct OllamaEmbedCall {
   bool is_empty = false;  // No text: the request only loads the model.
 };
 
+// Makes the messages of a call to /api/generate one text, for a model without a template.
+void write_as_text(Input& input);
 [[nodiscard]] std::expected<OllamaCall, RejectedBody> decode_ollama(OllamaKind kind, std::string_view body);
 [[nodiscard]] std::expected<OllamaEmbedCall, RejectedBody> decode_ollama_embed(std::string_view body);
 // The older form: one text, `prompt`.

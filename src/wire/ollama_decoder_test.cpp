@@ -272,5 +272,21 @@ TEST(GoDuration, HasUnitsInAnyNumber) {
   }
 }
 
+TEST(OllamaPrompt, MarksInARawPromptAreTokens) {
+  const auto input_of = [](std::string_view body) { return decode_ollama(OllamaKind::generate, body).value().generate.input; };
+  EXPECT_TRUE(input_of(R"({"prompt":"a","raw":true})").parses_special);
+  EXPECT_FALSE(input_of(R"({"prompt":"a","raw":true,"parse_special":false})").parses_special);
+  EXPECT_FALSE(input_of(R"({"prompt":"a","suffix":"b"})").parses_special);
+}
+
+TEST(OllamaPrompt, WithoutATemplateTheMessagesAreOneText) {
+  Input input = decode_ollama(OllamaKind::generate, R"({"prompt":"a","system":"s"})").value().generate.input;
+  EXPECT_EQ(input.messages.size(), 2U);
+  write_as_text(input);
+  EXPECT_TRUE(input.messages.empty());
+  EXPECT_EQ(input.text, "s\n\na");
+  EXPECT_TRUE(input.parses_special);
+}
+
 }  // namespace
 }  // namespace uma::wire

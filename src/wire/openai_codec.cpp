@@ -20,16 +20,6 @@ namespace {
 
 // --- requests
 
-// The tokens of a prompt, or nullopt for other arrays.
-std::optional<std::vector<Token>> tokens_of(const boost::json::array& ids) {
-  std::vector<Token> tokens;
-  for (const boost::json::value& id : ids) {
-    if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() > std::numeric_limits<Token>::max()) return std::nullopt;
-    tokens.push_back(static_cast<Token>(id.get_int64()));
-  }
-  return tokens;
-}
-
 // Reads a string, an array of token ids, or an array of either; and the text behind the gap after these texts.
 std::vector<Input> prompts_field(json::FieldReader& fields) {
   std::vector<Input> prompts;
@@ -39,7 +29,7 @@ std::vector<Input> prompts_field(json::FieldReader& fields) {
     if (prompt.is_string()) {
       input.text = fields.checked_text("prompt", prompt, {.min = suffix.empty() ? 1U : 0U}).value_or("");
       if (!suffix.empty()) input.infill = Infill{.suffix = suffix};
-    } else if (auto tokens = prompt.is_array() ? tokens_of(prompt.get_array()) : std::nullopt; tokens && !tokens->empty()) {
+    } else if (auto tokens = prompt.is_array() ? token_ids(prompt.get_array()) : std::nullopt; tokens && !tokens->empty()) {
       input.tokens = std::move(*tokens);
       if (!suffix.empty()) fields.fail_field("suffix", "requires text prompts");
     } else {
@@ -147,8 +137,14 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
     generate.options.chat = chat_options(fields);
     generate.options.chat.splits_reasoning = true;
     if (!fields.text("suffix").value_or("").empty()) fields.fail_field("suffix", "is only valid for /v1/completions");
+    if (parse_special_field(fields).value_or(false)) {
+      fields.fail_field("parse_special", "is only valid for /v1/completions: text of messages never becomes control tokens");
+    }
   } else {
     request.prompts = prompts_field(fields);
+    // The client is the template of its text. The texts around a gap are its user's.
+    const auto parses = parse_special_field(fields);
+    for (Input& prompt : request.prompts) prompt.parses_special = parses.value_or(!prompt.infill);
     const boost::json::array* tools = fields.array("tools");
     if (tools != nullptr && !tools->empty()) fields.fail_field("tools", "is only valid for chat/completions");
   }
@@ -186,6 +182,82 @@ std::vector<std::string_view> abilities_of(const ModelInfo& model) {
   if (model.reasons) abilities.emplace_back("thinking");
   if (model.fills_gaps) abilities.emplace_back("insert");
   return abilities;
+}
+
+using Names = std::vector<std::string_view>;
+
+// What the model reads and makes, by OpenRouter's names.
+Names input_modalities(const ModelInfo& model) {
+  Names names = {"text"};
+  if (model.reads_images) names.emplace_back("image");
+  if (model.reads_audio) names.emplace_back("audio");
+  return names;
+}
+
+std::string_view output_modality(Capability capability) {
+  switch (capability) {
+    case Capability::text_embedding:
+      return "embeddings";
+    case Capability::rerank:
+      return "rerank";
+    case Capability::text_to_image:
+      return "image";
+    case Capability::chat:
+    case Capability::vision:
+      break;
+  }
+  return "text";
+}
+
+// The fields of requests that change the model's answers, by OpenRouter's names or, where it has none, by ours.
+Names supported_parameters(const ModelInfo& model) {
+  if (model.capability == Capability::text_embedding) return {"dimensions", "encoding_format"};
+  if (model.capability == Capability::rerank) return {"top_n"};
+  if (model.capability == Capability::text_to_image) return {"n", "size", "seed", "response_format"};
+  Names names = {"max_tokens",
+                 "max_completion_tokens",
+                 "temperature",
+                 "top_p",
+                 "top_k",
+                 "min_p",
+                 "typical_p",
+                 "repeat_penalty",
+                 "seed",
+                 "stop",
+                 "frequency_penalty",
+                 "presence_penalty",
+                 "logit_bias",
+                 "logprobs",
+                 "top_logprobs",
+                 "n",
+                 "response_format",
+                 "structured_outputs",
+                 "grammar",
+                 "tools",
+                 "tool_choice",
+                 "parallel_tool_calls"};
+  if (model.reasons) names.insert(names.end(), {"reasoning", "reasoning_effort", "thinking_budget"});
+  return names;
+}
+
+void write_names(std::string& out, const Names& names) {
+  json::append_array(out, names, [&](std::string_view name) { json::append_string(out, name); });
+}
+
+void write_modalities(json::ObjectWriter& parent, const ModelInfo& model) {
+  const Names inputs = input_modalities(model);
+  const Names outputs = {output_modality(model.capability)};
+  std::string form;
+  for (const std::string_view name : inputs) form += (form.empty() ? "" : "+") + std::string(name);
+  json::ObjectWriter architecture(parent.begin("architecture"));
+  architecture.field("modality", std::format("{}->{}", form, outputs.front()));
+  write_names(architecture.begin("input_modalities"), inputs);
+  write_names(architecture.begin("output_modalities"), outputs);
+  architecture.close();
+  json::ObjectWriter modalities(parent.begin("modalities"));
+  write_names(modalities.begin("input"), inputs);
+  write_names(modalities.begin("output"), outputs);
+  modalities.close();
 }
 
 std::string_view error_type(int status) {
@@ -279,6 +351,8 @@ std::string model_json(const ModelInfo& model, std::int64_t created_s) {
   object.field("idle_unload_s", model.idle_unload_s);
   json::append_array(object.begin("capabilities"), abilities_of(model),
                      [&](std::string_view ability) { json::append_string(out, ability); });
+  write_modalities(object, model);
+  write_names(object.begin("supported_parameters"), supported_parameters(model));
   if (model.image_vectors != ImageVectors::none) object.field("image_vectors", image_vectors_name(model.image_vectors));
   object.close();
   return out;

@@ -379,6 +379,45 @@ TEST(DecodeCompletion, ToolsBelongToChats) {
   EXPECT_EQ(rejected_body(CompletionKind::text, std::string(R"({"prompt":"a","tools":)") + kTools + "}").field, "tools");
 }
 
+// --- marks in prompts
+
+bool prompt_parses_special(CompletionKind kind, std::string_view body) {
+  const auto call = decode_completion(kind, body);
+  EXPECT_TRUE(call) << body;
+  return call && call->prompts.front().parses_special;
+}
+
+TEST(DecodeCompletion, MarksInATextPromptAreTokens) {
+  using enum CompletionKind;
+  EXPECT_TRUE(prompt_parses_special(text, R"({"prompt":"a"})"));
+  EXPECT_FALSE(prompt_parses_special(text, R"({"prompt":"a","parse_special":false})"));
+  EXPECT_FALSE(prompt_parses_special(text, R"({"prompt":"a","uma":{"parse_special":false}})"));
+  EXPECT_FALSE(prompt_parses_special(text, R"({"prompt":"a","suffix":"b"})")) << "the texts around a gap are the user's";
+  EXPECT_TRUE(prompt_parses_special(text, R"({"prompt":"a","suffix":"b","parse_special":true})"));
+  EXPECT_FALSE(prompt_parses_special(chat, R"({"messages":[{"role":"user","content":"a"}]})"));
+}
+
+TEST(DecodeCompletion, MarksInMessagesAreNeverTokens) {
+  const auto call =
+      decode_completion(CompletionKind::chat, R"({"messages":[{"role":"user","content":"a"}],"uma":{"parse_special":true}})");
+  ASSERT_FALSE(call);
+  EXPECT_EQ(call.error().field, "parse_special");
+  const auto twice =
+      decode_completion(CompletionKind::text, R"({"prompt":"a","parse_special":true,"uma":{"parse_special":true}})");
+  EXPECT_EQ(twice.error().field, "parse_special");
+}
+
+TEST(DecodeCompletion, ATemplateIsNamedBesideItsArguments) {
+  const auto named = [](std::string_view fields) {
+    return decode_completion(CompletionKind::chat,
+                             std::string(R"({"messages":[{"role":"user","content":"a"}],)") + std::string(fields) + "}");
+  };
+  EXPECT_EQ(named(R"("chat_template":"rag","documents":[{"text":"d"}])")->generate.options.chat.template_arguments,
+            R"({"documents":[{"text":"d"}],"chat_template":"rag"})");
+  EXPECT_EQ(named(R"("chat_template":"")")->generate.options.chat.template_arguments, "");
+  EXPECT_EQ(named(R"("chat_template_kwargs":{"chat_template":1})").error().field, "chat_template");
+}
+
 // --- models
 
 TEST(ModelJson, HasOneWindowUnderEveryName) {
@@ -388,13 +427,19 @@ TEST(ModelJson, HasOneWindowUnderEveryName) {
   model.calls_tools = model.reads_images = model.reasons = true;
   model.memory_bytes = 12;
   model.idle_unload_s = 60;
-  EXPECT_EQ(
-      boost::json::parse(model_json(model, 1'767'225'600)),
-      boost::json::parse(R"({"id":"tiny","object":"model","created":1767225600,"owned_by":"uma","type":"model",)"
-                         R"("display_name":"tiny","created_at":"2026-01-01T00:00:00Z","max_input_tokens":4096,)"
-                         R"("max_tokens":4096,"context_length":4096,"max_model_len":4096,"meta":{"n_ctx":4096,)"
-                         R"("n_ctx_train":131072,"n_params":7,"size":9},"state":"ready","status":{"value":"loaded"},)"
-                         R"("memory_bytes":12,"idle_unload_s":60,"capabilities":["completion","tools","vision","thinking"]})"));
+  EXPECT_EQ(boost::json::parse(model_json(model, 1'767'225'600)),
+            boost::json::parse(
+                R"({"id":"tiny","object":"model","created":1767225600,"owned_by":"uma","type":"model",)"
+                R"("display_name":"tiny","created_at":"2026-01-01T00:00:00Z","max_input_tokens":4096,)"
+                R"("max_tokens":4096,"context_length":4096,"max_model_len":4096,"meta":{"n_ctx":4096,)"
+                R"("n_ctx_train":131072,"n_params":7,"size":9},"state":"ready","status":{"value":"loaded"},)"
+                R"("memory_bytes":12,"idle_unload_s":60,"capabilities":["completion","tools","vision","thinking"],)"
+                R"("architecture":{"modality":"text+image->text","input_modalities":["text","image"],)"
+                R"("output_modalities":["text"]},"modalities":{"input":["text","image"],"output":["text"]},)"
+                R"("supported_parameters":["max_tokens","max_completion_tokens","temperature","top_p","top_k","min_p",)"
+                R"("typical_p","repeat_penalty","seed","stop","frequency_penalty","presence_penalty","logit_bias",)"
+                R"("logprobs","top_logprobs","n","response_format","structured_outputs","grammar","tools",)"
+                R"("tool_choice","parallel_tool_calls","reasoning","reasoning_effort","thinking_budget"]})"));
   model.state = ModelState::unloaded;
   EXPECT_THAT(model_json(model, 0), HasSubstr(R"("status":{"value":"unloaded"})"));
   model.state = ModelState::failed;

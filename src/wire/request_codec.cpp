@@ -44,6 +44,16 @@ Input input_fields(json::FieldReader& fields, std::string_view text_name, bool r
   return input;
 }
 
+// Reads parse_special, which is `usual` if it is missing.
+void read_parse_special(json::FieldReader& fields, Input& input, bool usual) {
+  const auto parses = parse_special_field(fields);
+  if (input.messages.empty()) {
+    input.parses_special = parses.value_or(usual);
+  } else if (parses.value_or(false)) {
+    fields.fail_field("parse_special", "is only valid for texts: text of messages never becomes control tokens");
+  }
+}
+
 void refuse_input(json::FieldReader& fields, std::string_view type) {
   for (const std::string_view name : {"prompt", "messages"}) {
     if (fields.find(name) != nullptr) {
@@ -79,6 +89,8 @@ RequestBody decode_generate(json::FieldReader& fields) {
   request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   request.session = fields.text("session_id", kSessionBytes).value_or("");
   request.input = input_fields(fields, "prompt", request.session.empty());
+  // Without a session, the client is the template of its text.
+  read_parse_special(fields, request.input, request.session.empty());
   request.options = option_fields(fields);
   const bool is_text = request.session.empty() && request.input.messages.empty();
   if (is_text && !request.options.chat.tools.empty()) fields.fail_field("tools", "is only valid with \"messages\"");
@@ -133,6 +145,7 @@ RequestBody decode_create_session(json::FieldReader& fields) {
   full_context_fields(fields, request);
   request.is_ephemeral = fields.boolean("ephemeral").value_or(false);
   request.is_public = fields.boolean("public").value_or(false);
+  request.parses_special = parse_special_field(fields).value_or(false);
   return request;
 }
 
@@ -140,6 +153,7 @@ RequestBody decode_append_input(json::FieldReader& fields) {
   AppendRequest request;
   request.session = session_field(fields);
   request.input = input_fields(fields, "text", true);
+  read_parse_special(fields, request.input, false);
   return request;
 }
 

@@ -597,5 +597,25 @@ TEST(DecodeRequest, APullNeedsASource) {
   EXPECT_FALSE(decode_request(R"({"id":"1","type":"pull_model","source":""})").has_value());
 }
 
+TEST(DecodeRequest, MarksInTextsAreTokensOutsideOfSessions) {
+  const auto parses = [](std::string_view fields) {
+    const auto request = decode_request(std::string(R"({"id":"1",)") + std::string(fields) + "}");
+    EXPECT_TRUE(request) << fields;
+    const RequestBody& body = request->body;
+    if (const auto* generate = std::get_if<GenerateRequest>(&body)) return generate->input.parses_special;
+    if (const auto* append = std::get_if<AppendRequest>(&body)) return append->input.parses_special;
+    return std::get<CreateSessionRequest>(body).parses_special;
+  };
+  EXPECT_TRUE(parses(R"("prompt":"a")"));
+  EXPECT_FALSE(parses(R"("prompt":"a","parse_special":false)"));
+  EXPECT_FALSE(parses(R"("type":"generate","session_id":"s","prompt":"a")"));
+  EXPECT_FALSE(parses(R"("type":"append_input","session_id":"s","text":"a")"));
+  EXPECT_TRUE(parses(R"("type":"append_input","session_id":"s","text":"a","parse_special":true)"));
+  EXPECT_FALSE(parses(R"("type":"create_session","system":"a")"));
+  EXPECT_TRUE(parses(R"("type":"create_session","system":"a","parse_special":true)"));
+  EXPECT_FALSE(parses(R"("messages":[{"role":"user","content":"a"}])"));
+  EXPECT_FALSE(decode_request(R"({"id":"1","messages":[{"role":"user","content":"a"}],"parse_special":true})"));
+}
+
 }  // namespace
 }  // namespace uma::wire

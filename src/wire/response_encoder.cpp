@@ -12,6 +12,7 @@ namespace uma::wire {
 ResponseEncoder::ResponseEncoder(const ResponseId& id, ResponseForm form)
     : response_(id.response),
       form_(std::make_shared<const ResponseForm>(std::move(form))),
+      model_(form_->model),
       id_(response_id_text(id)),
       session_(id.session) {}
 
@@ -19,6 +20,7 @@ void ResponseEncoder::set_place(const ResponseBegunEvent& place) {
   session_ = place.session.value;
   place_ = {.turn = place.turn, .number = place.number};
   has_session_ = true;
+  if (!place.model.empty()) model_ = place.model;
   id_ = response_id_text({session_, response_});
 }
 
@@ -26,7 +28,7 @@ void ResponseEncoder::append_response(std::string& out, std::string_view request
                                       const EosEvent* eos) const {
   ResponseFacts facts{.id = id_,
                       .request = request,
-                      .model = form_->model,
+                      .model = model_,
                       .created_s = form_->created_s,
                       .session = has_session_ ? std::string_view(session_) : "",
                       .turn = place_.turn,

@@ -76,6 +76,7 @@ class ResponseEncoder {
 
   const std::string response_;                      // See ResponseId::response.
   const std::shared_ptr<const ResponseForm> form_;  // Shared with copies of the encoder.
+  std::string model_;
   std::string id_;
   std::string session_;
   MessagePosition place_;

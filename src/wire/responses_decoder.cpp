@@ -382,7 +382,9 @@ ChatOptions response_chat_options(json::FieldReader& fields, const ResponseTools
   const auto keep = [&](std::string_view name) {
     if (const boost::json::value* value = fields.find(name)) plain.emplace(name, *value);
   };
-  for (const std::string_view name : {"parallel_tool_calls", "chat_template_kwargs", "tool_choice"}) keep(name);
+  for (const std::string_view name :
+       {"parallel_tool_calls", "chat_template_kwargs", "chat_template", "documents", "tool_choice"})
+    keep(name);
   for (const std::string_view name : kThinkingFields) keep(name);
   plain["tools"] = tools.functions();
   if (boost::json::value* choice = plain.if_contains("tool_choice"); choice != nullptr && choice->is_object()) {

@@ -131,9 +131,11 @@ class Generate(uma.DaemonTest):
         for code in (1, 0x7F, 0x80, 0xFF, 0x7FF, 0x800, 0xFFFD, 0xFFFF, 0x10000, 0x10FFFF):
             self.generate(chr(code), max_tokens=1)
 
-    def test_text_of_control_tokens_stays_text(self):
-        special = self.generate("</s><s><|im_end|>", max_tokens=1).usage["prompt_tokens"]
-        self.assertGreater(special, 4)
+    def test_marks_in_a_prompt_are_control_tokens_unless_it_says_otherwise(self):
+        def tokens(prompt, **fields):
+            return self.generate(prompt, max_tokens=1, **fields).usage["prompt_tokens"]
+        self.assertEqual(2, tokens("<s></s>"), "BOS appears once")
+        self.assertGreater(tokens("<s></s>", parse_special=False), 4)
 
     def test_messages_on_a_model_without_a_template_use_chatml(self):
         reply = self.generate(None, messages=[{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}])

@@ -4,6 +4,7 @@ sockets."""
 import contextlib
 import http.client
 import json
+import pathlib
 import re
 import socket
 import unittest
@@ -224,6 +225,23 @@ class Errors(HttpTest):
             with self.subTest(body=body[:10]):
                 self.assert_refused(400, "E_PROTO_001", self.request("POST", "/v1/chat/completions", body))
 
+    def test_an_address_with_another_base_is_served(self):
+        for path in ("/chat/completions", "//v1/chat/completions", "/v1/chat/completions/", "/v1/v1/chat/completions",
+                     "/api/v1/chat/completions"):
+            status, answer = self.request("POST", path, {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1})
+            self.assertEqual((200, "chat.completion"), (status, answer["object"]), path)
+        refused = self.raw(b"POST /messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}")
+        self.assertIn(b'{"type":"error"', refused, "the form of its API")
+        name = self.client.models()[0]["name"]
+        self.assertEqual(name, self.request("GET", f"/models/{name}/")[1]["id"])
+
+    def test_a_wrong_address_names_the_right_one(self):
+        message = self.request("POST", "/v1/chat/completion", {})[1]["error"]["message"]
+        self.assertEqual("no such path /v1/chat/completion: did you mean /v1/chat/completions?", message)
+        message = self.request("GET", "/chat/completions")[1]["error"]["message"]
+        self.assertEqual("/v1/chat/completions accepts only POST, not GET", message)
+        self.assertLess(len(self.request("GET", "/v1/" + "x" * 500)[1]["error"]["message"]), 250)
+
     def test_paths_and_methods(self):
         self.assert_refused(404, "E_PROTO_004", self.request("GET", "/v1/nothing"))
         self.assert_refused(405, "E_PROTO_004", self.request("GET", "/v1/chat/completions"))
@@ -349,6 +367,22 @@ class Hostile(HttpTest):
             socket.create_connection(("127.0.0.1", self.port), timeout=uma.WAIT_S).close()
         uma.until(lambda: self.daemon.descriptors() <= before + 1, "their descriptors are free")
         self.assertEqual(200, self.chat()[0])
+
+
+@unittest.skipUnless(socket.has_ipv6 and pathlib.Path("/proc/net/if_inet6").exists(), "this system has no IPv6")
+class Localhost(HttpTest):
+    def test_it_is_both_addresses_of_the_loopback(self):
+        for address, host in (("::1", f"localhost:{self.port}"), ("::1", f"[::1]:{self.port}"), ("127.0.0.1", "localhost")):
+            connection = http.client.HTTPConnection(address, self.port, timeout=uma.WAIT_S)
+            self.addCleanup(connection.close)
+            connection.request("GET", "/v1/models", headers={"Host": host})
+            self.assertEqual(200, connection.getresponse().status, (address, host))
+
+    def test_names_of_others_are_refused_at_both(self):
+        connection = http.client.HTTPConnection("::1", self.port, timeout=uma.WAIT_S)
+        self.addCleanup(connection.close)
+        connection.request("GET", "/v1/models", headers={"Host": "evil.example"})
+        self.assertEqual(403, connection.getresponse().status)
 
 
 class Listener(unittest.TestCase):

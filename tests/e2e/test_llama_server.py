@@ -57,6 +57,32 @@ class Tokens(LlamaServerTest):
         self.assertEqual(200, status)
         self.assertAlmostEqual(len(tokens), chat["usage"]["prompt_tokens"], delta=2)  # a leading space
 
+    def test_marks_in_a_raw_prompt_are_control_tokens(self):
+        marked = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+        count = len(self.ok("/tokenize", {"content": marked})["tokens"])
+        letters = len(self.ok("/tokenize", {"content": marked, "parse_special": False})["tokens"])
+        self.assertGreater(letters, count + 10)
+
+        def evaluated(prompt, **fields):
+            own = self.ok("/completion", {"prompt": prompt, "n_predict": 1, **fields})["tokens_evaluated"]
+            openai = self.ok("/v1/completions", {"prompt": prompt, "max_tokens": 1, **fields})["usage"]["prompt_tokens"]
+            ollama = self.ok("/api/generate", {"prompt": prompt, "raw": True, "stream": False, "options": {"num_predict": 1}, **fields})
+            self.assertEqual({own}, {own, openai, ollama["prompt_eval_count"]})
+            return own
+        self.assertEqual(count + 1, evaluated(marked))
+        self.assertEqual(count + 1, evaluated("<s>" + marked), "BOS appears once")
+        self.assertAlmostEqual(letters + 1, evaluated(marked, parse_special=False), delta=1)
+        under = self.ok("/v1/completions", {"prompt": marked, "max_tokens": 1, "uma": {"parse_special": False}})
+        self.assertGreater(under["usage"]["prompt_tokens"], count + 10)
+
+    def test_a_completion_has_llama_servers_form(self):
+        whole = self.ok("/completion", {"prompt": "the cat", "n_predict": 4, "temperature": 0})
+        self.assertEqual((4, True, "limit"), (whole["tokens_predicted"], whole["stop"], whole["stop_type"]), whole)
+        tokens = self.ok("/tokenize", {"content": "the cat", "add_special": True})["tokens"]
+        again = self.ok("/completion", {"prompt": tokens, "n_predict": 4, "temperature": 0})
+        self.assertEqual(whole["content"], again["content"])
+        self.assertIn("prompt", self.refused("/completion", {"prompt": ["a", "b"]})["message"])
+
     def test_what_is_wrong_is_named(self):
         for path, body, field in (("/tokenize", {}, "content"), ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
                                   ("/detokenize", {"tokens": [10**6]}, "tokens"), ("/apply-template", {"messages": []}, "messages")):

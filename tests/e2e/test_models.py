@@ -1,5 +1,7 @@
 """Many models behind one daemon: they are loaded when they are used and freed when memory is short, and their sessions stay."""
 
+import http.client
+import json
 import os
 import pathlib
 import re
@@ -9,6 +11,7 @@ import threading
 import time
 import unittest
 
+import gguf_file
 import uma
 
 NAMES = ["a", "b", "c"]
@@ -106,6 +109,104 @@ class OnDemand(ModelsTest):
         self.assertEqual("E_MODEL_001", self.client.generate("hi", model="d", max_tokens=3).code)
         self.reload()
         self.assertEqual("eos", self.client.generate("hi", model="d", max_tokens=3).last["event"])
+
+
+class Names(ModelsTest):
+    """Names that other programs and registries have for the models of this daemon, which was started without --model."""
+
+    names = ("Llama-3.2-1B-Instruct-Q4_K_M", "Llama-3.2-3B-Instruct-Q4_K_M", "b", "c")
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="uma-models-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for name in self.names:
+            self.add(name, uma.TINY_CHAT)
+        self.daemon = uma.Daemon(None, "--http", "127.0.0.1:0", "--kv-cells", "2048", config=f"models_dirs: [{self.folder}]\n")
+        self.daemon.__enter__()
+        self.addCleanup(self.daemon.__exit__, None, None, None)
+        self.port = int(re.search(r"http +http://127\.0\.0\.1:(\d+)/v1", self.daemon.log()).group(1))
+
+    def request(self, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=uma.WAIT_S)
+        self.addCleanup(connection.close)
+        connection.request(method, path, body and json.dumps(body).encode())
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    def asked(self, model):
+        status, answer = self.request("POST", "/v1/chat/completions", {
+            "model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello"}]})
+        return answer["model"] if status == 200 else answer["error"]["message"]
+
+    def test_another_vendors_name_finds_a_model_among_several(self):
+        first = self.asked("gpt-5")
+        self.assertEqual(self.names[0], first, "the first one, as none is loaded but the one that ships with umad")
+        self.assertEqual(first, self.asked("claude-sonnet-4-5"))
+        self.assertIn("models.unknown: default", self.asked("no-such-model"))
+        status, answer = self.request("POST", "/v1/embeddings", {"model": "text-embedding-3-small", "input": "x"})
+        self.assertEqual(404, status)
+        self.assertIn("no model that makes vectors of texts is registered", answer["error"]["message"])
+
+    def test_names_of_registries_find_the_file(self):
+        for name in ("llama3.2:3b-instruct-q4_K_M", "llama3.2:3b", "library/llama3.2:3b",
+                     "hf.co/bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M"):
+            self.assertEqual(self.names[1], self.asked(name), name)
+        self.assertIn("no model", self.asked("llama3.2"), "it may be either")
+
+    def test_a_conversation_takes_the_model_of_its_first_response(self):
+        conversation = self.request("POST", "/v1/conversations", {"items": [{"role": "user", "content": "I am Ann."}]})[1]["id"]
+        body = {"conversation": conversation, "input": "Hello", "max_output_tokens": 4}
+        status, first = self.request("POST", "/v1/responses", {**body, "model": "b"})
+        self.assertEqual((200, "b"), (status, first.get("model")), first)
+        self.assertEqual("b", self.request("POST", "/v1/responses", body)[1]["model"], "no model is named")
+        self.assertEqual("b", self.request("POST", "/v1/responses", {**body, "model": "gpt-5"})[1]["model"])
+        status, other = self.request("POST", "/v1/responses", {**body, "model": "c"})
+        self.assertEqual((400, "model"), (status, other["error"]["param"]), other)
+
+    def test_a_response_is_continued_by_another_model(self):
+        first = self.request("POST", "/v1/responses", {"model": "b", "input": "Hello", "max_output_tokens": 4})[1]
+        more = {"input": "More", "max_output_tokens": 4, "previous_response_id": first["id"]}
+        status, second = self.request("POST", "/v1/responses", {**more, "model": "c"})
+        self.assertEqual((200, "c"), (status, second.get("model")), second)
+        self.assertGreater(second["usage"]["input_tokens"], first["usage"]["input_tokens"])
+        self.assertEqual("b", self.request("POST", "/v1/responses", more)[1]["model"], "the first one stays as it was")
+
+    def test_entries_say_what_a_model_reads_and_takes(self):
+        entry = self.request("GET", "/v1/models")[1]["data"][0]
+        self.assertEqual({"input": ["text"], "output": ["text"]}, entry["modalities"])
+        self.assertEqual(["text"], entry["architecture"]["input_modalities"])
+        self.assertIn("tools", entry["supported_parameters"])
+        self.assertIn(entry["status"]["value"], ("loaded", "loading", "unloaded"))
+
+
+class NamedTemplates(unittest.TestCase):
+    """A file with a template for tools beside its default one."""
+
+    def test_the_template_for_tools_is_used_with_tools(self):
+        with tempfile.TemporaryDirectory(prefix="uma-models-") as folder:
+            file = gguf_file.GgufFile(uma.TINY_CHAT.read_bytes())
+            file.set_text("tokenizer.chat_template.tool_use", "TOOLS {{ tools | length }}{% for m in messages %} {{ m.content }}{% endfor %}")
+            file.set_text("tokenizer.chat_template.rag", "DOCUMENTS {% for d in documents %}{{ d.text }}{% endfor %}")
+            path = pathlib.Path(folder) / "templates.gguf"
+            path.write_bytes(bytes(file))
+            with uma.Daemon(path, "--http", "127.0.0.1:0", "--kv-cells", "2048") as daemon:
+                port = int(re.search(r"http +http://127\.0\.0\.1:(\d+)/v1", daemon.log()).group(1))
+
+                def written(path="/apply-template", **fields):
+                    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=uma.WAIT_S)
+                    self.addCleanup(connection.close)
+                    connection.request("POST", path, json.dumps({"messages": [{"role": "user", "content": "Hello"}], **fields}).encode())
+                    answer = json.loads(connection.getresponse().read())
+                    return answer.get("prompt") or answer.get("usage", answer)
+                tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+                self.assertTrue(written().startswith("<|im_start|>"))
+                self.assertEqual("TOOLS 1 Hello", written(tools=tools))
+                self.assertEqual("DOCUMENTS fact", written(chat_template="rag", documents=[{"text": "fact"}]))
+                self.assertTrue(written(tools=tools, chat_template="default").startswith("<|im_start|>"))
+                self.assertEqual("chat_template", written(chat_template="other")["error"]["param"])
+                plain = written("/v1/chat/completions", max_tokens=1)["prompt_tokens"]
+                self.assertNotEqual(plain, written("/v1/chat/completions", max_tokens=1, tools=tools)["prompt_tokens"])
 
 
 class Defaults(ModelsTest):

@@ -41,13 +41,14 @@ void check_ollama(const wire::OllamaCall& call) {
   UMA_CHECK(options.max_tokens.value_or(1) >= 1);
 }
 
-void check_infill(const wire::InfillCall& call) {
+void check_text_call(const wire::TextCall& call) {
   const Input& input = call.generate.input;
   const GenerateOptions& options = call.generate.options;
+  const Infill infill = input.infill.value_or(Infill());
   check_text(input.text);
-  check_text(input.infill->suffix);
-  check_text(input.infill->begun);
-  for (const InfillFile& file : input.infill->files) {
+  check_text(infill.suffix);
+  check_text(infill.begun);
+  for (const InfillFile& file : infill.files) {
     check_text(file.name);
     check_text(file.text);
   }
@@ -95,7 +96,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto call = wire::decode_detokenize(body); is_accepted(call)) {
     for (const Token token : call->tokens) UMA_CHECK(token >= 0);
   }
-  if (const auto call = wire::decode_infill(body); is_accepted(call)) check_infill(*call);
+  for (const auto decode : {wire::decode_infill, wire::decode_plain_completion}) {
+    if (const auto call = decode(body); is_accepted(call)) check_text_call(*call);
+  }
   for (const auto kind : {wire::OllamaKind::chat, wire::OllamaKind::generate}) {
     if (const auto call = wire::decode_ollama(kind, body); is_accepted(call)) check_ollama(*call);
   }

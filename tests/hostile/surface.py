@@ -42,7 +42,7 @@ OWN = {**SAMPLERS, "class": "background", "deadline_ms": 20_000,
 CHAT = {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False},
         "reasoning_effort": "low", "response_format": FORMAT, "enable_thinking": True, "reasoning": {"effort": "low", "max_tokens": 2, "enabled": True},
         "thinking": {"type": "enabled", "budget_tokens": 2}, "thinking_budget": 2, "thinking_budget_tokens": 2, "thinking_token_budget": 2,
-        "reasoning_budget": 2, "reasoning_budget_tokens": 2}
+        "reasoning_budget": 2, "reasoning_budget_tokens": 2, "chat_template": "default", "documents": [{"text": "x"}]}
 GENERATION = {**SAMPLING, **OWN, **CHAT, "stream": True, "progress": True, "logprobs": 2, "model": "tiny-register"}
 OVER_HTTP = {**SAMPLING, "stream": True, "model": "tiny-register", "uma": OWN}
 COMPLETION = {**OVER_HTTP, **SAMPLERS}
@@ -227,6 +227,8 @@ ROUTES = (
           {"input_extra": [{"filename": "a.h", "text": "x"}], "prompt": "is", "n_predict": 4, "temperature": 0.5, "top_p": 0.9,
            **SAMPLERS, "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 7, "stop": ["never"],
            "stream": True, "grammar": GRAMMAR, "lora": [], "n_probs": 0}, status=400),
+    Route("POST", "/completion", {"prompt": "the cat", "n_predict": 4},
+          {"temperature": 0.5, "top_p": 0.9, **SAMPLERS, "seed": 7, "stop": ["never"], "stream": True, "parse_special": False, "logit_bias": {"5": 1}}),
     Route("GET", "/props"),
     Route("GET", "/health"),
     Route("GET", "/ready"),
@@ -339,6 +341,7 @@ FIELDS = {
     "tool_name": text(0, 128), "tool_call_id": text(0, 256), "suffix": text(0, 10), "template": text(0, 10), "namespace": text(0, 128),
     "input_prefix": text(0, 1 << 16), "input_suffix": text(0, 1 << 16), "filename": text(0, 5000), "n_probs": whole(0, 1), "n_predict": [-1, 0, 1, INT32 + 1],
     "input_extra": [{}, [1], [{}], *repeated({"text": "x"}, 0, 256, 257), [{"filename": "x" * 5000, "text": "x" * (1 << 16)}] * 4],
+    "chat_template": ["default", "", "{{ x }}", *text(0, 1 << 16)], "documents": [[], [1], *repeated({"text": "x"}, 0, 1, 500)],
     "tokens": [*repeated(5, 0, 1, 5000), [-1], [INT32], [INT32 + 1], ["x"], [1e300], [[]]], "add_special": FLAG, "parse_special": FLAG,
     "was": text(0, 1 << 16), "tenant": text(1, 128), "requests_per_minute": whole(0, 10**9), "tokens_per_minute": whole(0, 10**9), "admin": FLAG,
     "with_pieces": FLAG, "encrypted_content": ["", "uma1.", "uma1.!.0", "uma1.YQ==.ca978112ca1bbdca", *text(0, 1 << 16)],

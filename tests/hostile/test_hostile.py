@@ -29,7 +29,7 @@ class Tables(unittest.TestCase):
         self.assertEqual(set(re.findall(r'\{"(\w+)", ', table)), set(surface.FRAMES))
 
     def test_every_route(self):
-        served = {(method.strip("_").upper(), re.sub(r"\{\w+\}", "*", path))
+        served = {(method.strip("_").upper(), re.sub(r"\{\w+\+?\}", "*", path))
                   for method, path in re.findall(r'HttpRoute\{(\w+), "([^"]+)"', source("server/http/routes.cpp"))}
         self.assertGreater(len(served), 30)
         known = {(route.method, re.sub(r"<\w+>|tiny-register", "*", route.path.partition("?")[0])) for route in surface.ROUTES}

@@ -1,6 +1,7 @@
 #include "engine/router/apply_defaults.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -21,17 +22,29 @@ void apply_sampling(const ModelDefaults& defaults, SamplingParams& sampling) {
   if (!sampling.dry_sequence_breakers) sampling.dry_sequence_breakers = defaults.dry_sequence_breakers;
 }
 
+// The arguments of a chat template; nullopt: they are no object.
+std::optional<boost::json::object> arguments_of(const ChatOptions& chat) {
+  if (chat.template_arguments.empty()) return boost::json::object();
+  boost::system::error_code problem;
+  const boost::json::value given = json::parse(chat.template_arguments, {}, problem);
+  if (problem || !given.is_object()) return std::nullopt;
+  return given.get_object();
+}
+
+void apply_template(const std::string& name, ChatOptions& chat) {
+  if (name.empty()) return;
+  auto arguments = arguments_of(chat);
+  if (!arguments || !arguments->emplace("chat_template", name).second) return;
+  chat.template_arguments = boost::json::serialize(*arguments);
+}
+
 // A request that says whether or how hard to think decides it alone. A budget limits its thoughts, unless it is 0: that would
 // refuse them.
 void apply_thinking(const ModelDefaults& defaults, ChatOptions& chat) {
   if (!defaults.thinking && defaults.reasoning_effort.empty() && !defaults.thinking_budget) return;
-  boost::json::object arguments;
-  if (!chat.template_arguments.empty()) {
-    boost::system::error_code problem;
-    const boost::json::value given = json::parse(chat.template_arguments, {}, problem);
-    if (problem || !given.is_object()) return;
-    arguments = given.get_object();
-  }
+  const auto given = arguments_of(chat);
+  if (!given) return;
+  boost::json::object arguments = *given;
   bool decides = chat.thinking_budget == 0;
   for (const std::string_view name : {"enable_thinking", "thinking", "reasoning_effort"})
     decides = decides || arguments.contains(name);
@@ -60,7 +73,10 @@ void apply_system(const std::string& system, GenerateRequest& request) {
 void apply_defaults(const ModelDefaults& defaults, GenerateRequest& request) {
   apply_sampling(defaults, request.options.sampling);
   apply_system(defaults.system, request);
-  if (!request.input.messages.empty() || !request.session.empty()) apply_thinking(defaults, request.options.chat);
+  if (!request.input.messages.empty() || !request.session.empty()) {
+    apply_template(defaults.chat_template, request.options.chat);
+    apply_thinking(defaults, request.options.chat);
+  }
   if (!request.options.deadline_ms) request.options.deadline_ms = defaults.deadline_ms;
 }
 

@@ -210,14 +210,19 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
   request.model = std::move(*model);
   if (parts_.models.bytes_wanted(request.model) > 0) parts_.in_flight.set_deadline(request);
   const bool is_background = call.options.request_class == RequestClass::background;
-  auto leasing = call.session.empty() ? parts_.models.lease_chat(call.model, is_background)
-                                      : parts_.access.lease_model(tenant, call.session, is_background);
+  const Session* continued = call.session.empty() ? nullptr : parts_.sessions.find(tenant, call.session);
+  auto leasing = continued != nullptr && continued->summary.model == request.model
+                     ? parts_.access.lease_model(tenant, call.session, is_background)
+                     : parts_.models.lease_chat(call.model, is_background);
   auto lease = co_await std::move(leasing);
   if (!lease) co_return lease.error();
   request.lease = std::move(*lease);
   request.deadline = kNever;
   apply_defaults(request.lease->defaults, call);
-  if (is_chat(call)) request.lease->chat->settle_thinking(call.options.chat);
+  if (is_chat(call)) {
+    if (auto known = request.lease->chat->check_name(call.options.chat.template_arguments); !known) co_return known.error();
+    request.lease->chat->chosen(call.options.chat).settle_thinking(call.options.chat);
+  }
   request.deadline_ms = call.options.deadline_ms;
   if (auto may = check_logit_bias(*request.lease->model, call.options.sampling); !may) co_return may.error();
   auto adapters = adapters_of(*request.lease, call);
@@ -264,11 +269,11 @@ Expected<std::string> Generations::model_of(const TenantId& tenant, const Genera
   const Session* session = parts_.sessions.find(tenant, call.session);
   if (session == nullptr) return std::unexpected(unknown_session_of(call));
   if (!call.model.empty() && !known) return known;
-  if (!call.model.empty() && *known != session->summary.model) {
-    return fail(ErrorCode::proto_field, std::format("field \"model\" is \"{}\", but the session uses model \"{}\"", call.model,
-                                                    session->summary.model));
-  }
-  return session->summary.model;
+  const kv::SessionSummary& summary = session->summary;
+  if (call.model.empty() || *known == summary.model) return summary.model;
+  // A reply of another model is computed from the messages (ReplyPlaces::find_for_response).
+  const bool is_begun_anew = call.response && (!call.response->previous.empty() || !has_turns(summary));
+  return is_begun_anew ? known : std::unexpected(other_model(call.model, summary.model));
 }
 
 // The adapters that the request chooses. The card may have got one after the model was loaded.
@@ -285,7 +290,8 @@ Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, Generate
   auto lease = co_await parts_.models.lease_chat(call.model);
   if (!lease) co_return lease.error();
   apply_defaults((*lease)->defaults, call);
-  (*lease)->chat->settle_thinking(call.options.chat);
+  if (auto known = (*lease)->chat->check_name(call.options.chat.template_arguments); !known) co_return known.error();
+  (*lease)->chat->chosen(call.options.chat).settle_thinking(call.options.chat);
   ImageHold images;
   if (!call.input.images.empty()) {
     const std::int64_t deadline_ms = call.options.deadline_ms.value_or(parts_.limits.deadline_ms);
@@ -390,9 +396,17 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   RunGuard run(parts_.sessions, session, request.id, call.response ? call.response->id : "");
   // A stored session can continue in any lane.
   const ServedModel& served = *request.lease;
-  if (!served.lanes[session.lane]->holds(next->id)) session.lane = parts_.access.least_loaded_lane(served);
+  if (session.summary.model != next->model) {
+    session.lane = 0;  // Every model has this one, and the session has KV in no lane.
+  } else if (!served.lanes[session.lane]->holds(next->id)) {
+    session.lane = parts_.access.least_loaded_lane(served);
+  }
   const std::int64_t created_s = parts_.clock.unix_s();
-  if (call.response) (void)request.sinks.front()->deliver(response_begun(*next));
+  if (call.response) {
+    ResponseBegunEvent begun = response_begun(*next);
+    if (call.model.empty()) begun.model = next->model;
+    (void)request.sinks.front()->deliver(begun);
+  }
   // The input of a response is committed with its reply; other input while the reply is being made.
   std::optional<Started<Unit>> saving;
   HeldSinkScope held;
@@ -441,7 +455,7 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
        now_s = parts_.clock.unix_s()]() -> Expected<Prepared> {
         if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
         const chat::ChatFormat& format = *lease->chat;
-        auto grammars = lease->grammars->compile(format, options);
+        auto grammars = lease->grammars->compile(format.chosen(options.chat), options);
         if (!grammars) return std::unexpected(grammars.error());
         if (is_unchanged) return Prepared{.grammars = std::move(*grammars), .record = record};
         const ChatOptions& chat = options.chat;
@@ -588,8 +602,9 @@ GenerationJob Generations::make_job(const InFlight& request, const ReplyGrammars
 void Generations::read_reply(const ServedModel& served, GenerationJob& job, const ChatOptions& chat,
                              const ReplyGrammars& grammars) {
   chat::ReplyOptions& reply = job.reply;
-  reply.format = served.chat->reply_format(chat, job.tokens, grammars.tools);
-  reply.thinking = served.chat->thinking_limit(chat);
+  const chat::ChatFormat& format = served.chat->chosen(chat);
+  reply.format = format.reply_format(chat, job.tokens, grammars.tools);
+  reply.thinking = format.thinking_limit(chat);
   if (!chat.tools.empty()) reply.call_seed = random_.next_u64();
   if (!job.grammar || chat.tool_choice != ToolChoice::automatic) return;
   const bool may_think = chat.splits_reasoning && reply.thinking;

@@ -1,6 +1,7 @@
 #include "engine/router/reply_place.h"
 
 #include <algorithm>
+#include <format>
 #include <memory>
 #include <utility>
 
@@ -9,6 +10,10 @@
 
 namespace uma::engine {
 namespace {
+
+bool has_turns(const kv::SessionRecord& record) {
+  return !record.turns.empty() || record.turns_dropped > 0;
+}
 
 // Checks that a session with this record can make the requested reply. Errors: E_PROTO_003.
 Expected<Unit> check_call(const kv::SessionRecord& record, const GenerateRequest& call) {
@@ -33,6 +38,19 @@ Expected<Unit> check_response(const kv::SessionRecord& record, const GenerateReq
 }
 
 }  // namespace
+
+bool has_turns(const kv::SessionSummary& summary) {
+  return summary.turns_count > 0 || summary.turns_dropped > 0;
+}
+
+Error other_model(const std::string& asked, const std::string& own) {
+  return {
+      ErrorCode::proto_field,
+      std::format("field \"model\" is \"{}\", but the session uses model \"{}\": leave the field out, or continue a response "
+                  "of it with previous_response_id",
+                  asked, own),
+      "model"};
+}
 
 Error unknown_session_of(const GenerateRequest& call) {
   const bool continues = call.response && !call.response->previous.empty();
@@ -74,20 +92,31 @@ Task<Expected<ReplyPlace>> ReplyPlaces::find_for_response(InFlight& request, con
   if (!lock) co_return lock.error().code == ErrorCode::session_unknown ? unknown_session_of(call) : lock.error();
   Session& session = **lock;
   const kv::SessionRecord& record = *session.record;
-  if (auto known = check_model(*request.lease, record); !known) co_return known.error();
+  const bool is_of_other = record.model != request.lease->name;
+  if (auto known = is_of_other ? Expected<Unit>() : check_model(*request.lease, record); !known) co_return known.error();
   if (is_conversation) {
     if (auto may = check_response(record, call); !may) co_return may.error();
+    // It may have got a turn while this request waited.
+    if (is_of_other && has_turns(record)) co_return other_model(call.model, record.model);
   } else {
     const ResponsePtr continued = find_response(record, response.previous);
     if (continued == nullptr) co_return unknown_response(response.previous);
     const std::size_t turns = turns_through(record, *continued);
+    if (is_of_other) {
+      ReplyPlace place = fork(session, record, turns, response);
+      place.record = std::make_shared<const kv::SessionRecord>(for_other_model(*place.record, request.lease->name));
+      place.lane = parts_.access.least_loaded_lane(*request.lease);
+      co_return std::move(place);
+    }
     const bool goes_on_here = record.is_of_responses && turns == record.turns.size() && record.pending_messages.empty() &&
                               !session.is_running() && response.is_kept;
     if (!goes_on_here) co_return fork(session, record, turns, response);
     request.session = session.summary.id;
   }
   parts_.sessions.touch(session);
-  co_return ReplyPlace{.lock = std::move(*lock), .record = session.record};
+  auto here =
+      is_of_other ? std::make_shared<const kv::SessionRecord>(for_other_model(record, request.lease->name)) : session.record;
+  co_return ReplyPlace{.lock = std::move(*lock), .record = std::move(here)};
 }
 
 ReplyPlace ReplyPlaces::create(const TenantId& tenant, const ServedModel& served, const ResponseRequest& response) {

@@ -39,6 +39,10 @@ class ReplyPlaces {
   const RouterParts parts_;
 };
 
+// Whether the session has turns, of which some may have been dropped.
+[[nodiscard]] bool has_turns(const kv::SessionSummary& summary);
+// The error for a call that names another model than that of its session.
+[[nodiscard]] Error other_model(const std::string& asked, const std::string& own);
 // The error for a call whose session does not exist.
 [[nodiscard]] Error unknown_session_of(const GenerateRequest& call);
 

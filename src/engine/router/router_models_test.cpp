@@ -52,6 +52,19 @@ class RouterModels : public ::testing::Test, protected EngineBench {
     request.mode = SessionMode::text;
     return create(request).has_value();
   }
+  // A response of `model` in a conversation, or one that continues `previous`.
+  SinkPtr respond(const std::string& id, const std::string& model, const std::string& session = "",
+                  const std::string& previous = "") {
+    GenerateRequest request;
+    request.model = model;
+    request.session = session;
+    request.input.messages = {{"user", "Hello"}};
+    request.options.max_tokens = 5;
+    request.response.emplace();
+    request.response->id = id;
+    request.response->previous = previous;
+    return generate(std::move(request));
+  }
   void cancel_last() { (void)router_->cancel(last_id_); }
 
   std::map<std::string, Lane*> lane_of_;
@@ -121,6 +134,39 @@ TEST_F(RouterModels, ASessionIsOfOneModel) {
   EXPECT_EQ(generate("a", "s")->error().code, ErrorCode::proto_field);
   EXPECT_EQ(lane_of_.at("b")->stats().tokens_total.value(), 10u);
   EXPECT_EQ(lane_of_.at("a")->stats().tokens_total.value(), 0u);
+}
+
+TEST_F(RouterModels, AConversationWithoutATurnIsOfTheModelThatAnswersFirst) {
+  on_loaded("a");
+  on_loaded("b");
+  CreateSessionRequest begun{.model = "a", .messages = {{"user", "first"}}, .mode = SessionMode::chat};
+  const std::string id = create(begun).value().id.value;
+  EXPECT_EQ(kept(id)->model, "a");
+  EXPECT_TRUE(respond("one", "b", id)->has_eos());
+  EXPECT_EQ(kept(id)->model, "b");
+  EXPECT_EQ(kept(id)->messages.size(), 3u) << "what waited was answered";
+  EXPECT_EQ(lane_of_.at("a")->stats().tokens_total.value(), 0u);
+  const auto other = respond("two", "a", id);
+  EXPECT_EQ(other->error().field, "model") << "it has a turn";
+  const auto next = respond("three", "", id);
+  EXPECT_GT(next->eos().usage.reused_tokens, 0);
+  EXPECT_EQ(next->begun->model, "b") << "the request has named none";
+}
+
+TEST_F(RouterModels, AResponseIsContinuedByAnotherModelInASessionOfItsOwn) {
+  on_loaded("a");
+  on_loaded("b");
+  const SessionId first = respond("one", "a")->begun.value().session;
+  const auto second = respond("two", "b", first.value, "one");
+  ASSERT_TRUE(second->has_eos());
+  const SessionId fork = second->begun.value().session;
+  EXPECT_NE(fork, first);
+  EXPECT_EQ(kept(fork.value)->model, "b");
+  EXPECT_EQ(kept(fork.value)->messages.size(), 4u);
+  EXPECT_EQ(kept(first.value)->model, "a");
+  EXPECT_EQ(kept(first.value)->messages.size(), 2u) << "it stays as it was";
+  EXPECT_TRUE(respond("three", "b", fork.value, "two")->has_eos());
+  EXPECT_EQ(kept(fork.value)->messages.size(), 6u) << "the same model goes on in it";
 }
 
 TEST_F(RouterModels, ModelsDoNotShareWhatTheyHaveComputed) {

@@ -49,6 +49,7 @@ Expected<Unit> check_may_fit(const ServedModel& served, const Input& input) {
   if (bytes < context) return Unit{};  // No token is shorter than a byte.
   const llm::Vocab& vocab = served.model->vocab();
   std::size_t longest = 1;
+  if (input.parses_special) longest = std::max(longest, vocab.control_bytes_max());
   for (const llm::OrderedPiece& piece : vocab.ordered_pieces()) longest = std::max(longest, vocab.piece(piece.token).size());
   const std::size_t least = bytes / longest;
   if (least < context) return Unit{};

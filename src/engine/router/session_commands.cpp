@@ -105,6 +105,7 @@ Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessi
   Input input{.text = {}, .messages = std::move(request.messages)};
   // In a text session the system text is the beginning of the text.
   if (record.mode != SessionMode::chat) input.text = std::move(request.system);
+  input.parses_special = request.parses_special;
   if (!input.empty()) {
     const std::size_t bytes = input.bytes();
     if (bytes > bytes_max) {

@@ -101,14 +101,16 @@ Task<Expected<ConvertedText>> TextConversions::format_chat(TenantId tenant, Gene
   auto lease = co_await parts_.models.lease_chat(request.model);
   if (!lease) co_return lease.error();
   apply_defaults((*lease)->defaults, request);
-  (*lease)->chat->settle_thinking(request.options.chat);
+  if (auto known = (*lease)->chat->check_name(request.options.chat.template_arguments); !known) co_return known.error();
+  (*lease)->chat->chosen(request.options.chat).settle_thinking(request.options.chat);
   const std::size_t bytes = memory_of(request);
   co_return co_await parts_.preparer.run(
       parts_.tasks, std::move(tenant), bytes,
       [lease = lease->share(), request = std::move(request), now_s = parts_.clock.unix_s()]() -> Expected<ConvertedText> {
         const ChatOptions& chat = request.options.chat;
-        auto text = lease->chat->write(request.input.messages, /*add_generation_prompt=*/true,
-                                       {.unix_s = now_s, .tools = chat.tools, .template_arguments = chat.template_arguments});
+        auto text = lease->chat->chosen(chat).write(
+            request.input.messages, /*add_generation_prompt=*/true,
+            {.unix_s = now_s, .tools = chat.tools, .template_arguments = chat.template_arguments});
         if (!text) return std::unexpected(std::move(text.error()));
         return converted(text->bytes(), request.share);
       });

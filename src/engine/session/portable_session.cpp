@@ -215,6 +215,10 @@ kv::Checksum vocabulary_of(const llm::Model& model) {
   for (const Token token : vocab.end_of_generation()) add_value(all, token);
   add_value(all, vocab.adds_space_prefix());
   add_text(all, model.facts().chat_template);
+  for (const auto& [name, text] : model.facts().named_templates) {
+    add_text(all, name);
+    add_text(all, text);
+  }
   return kv::hash_of(all);
 }
 

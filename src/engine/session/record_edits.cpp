@@ -107,6 +107,23 @@ kv::SessionRecord forked_for_responses(const kv::SessionRecord& record, std::siz
   return copy;
 }
 
+kv::SessionRecord for_other_model(const kv::SessionRecord& record, std::string model) {
+  kv::SessionRecord next = record;
+  next.model = std::move(model);
+  next.pending_messages.insert(next.pending_messages.begin(), next.messages.begin(), next.messages.end());
+  next.messages.clear();
+  next.chain.clear();
+  next.pending.clear();
+  next.turns.clear();
+  next.responses.clear();
+  next.turns_dropped = 0;
+  next.fork_turn = 0;
+  next.n_keep = 0;
+  next.head_tokens = 0;
+  next.has_foreign_kv = false;
+  return next;
+}
+
 kv::SessionRecord without_response(const kv::SessionRecord& record, const std::string& id, std::int64_t now_s) {
   kv::SessionRecord next = record;
   std::erase_if(next.responses, [&](const ResponsePtr& response) { return response->id == id; });

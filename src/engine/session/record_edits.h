@@ -41,6 +41,8 @@ namespace uma::engine {
 // The first turns as a new session, which only responses use.
 [[nodiscard]] kv::SessionRecord forked_for_responses(const kv::SessionRecord& record, std::size_t turns_kept, SessionId id,
                                                      std::int64_t now_s);
+// The record for another model, whose tokens are not known: all messages are pending.
+[[nodiscard]] kv::SessionRecord for_other_model(const kv::SessionRecord& record, std::string model);
 // The record without one response; if only responses use the session, also without the turns that no remaining response needs.
 // Requires: another response is left, or the session is also used as a conversation.
 [[nodiscard]] kv::SessionRecord without_response(const kv::SessionRecord& record, const std::string& id, std::int64_t now_s);

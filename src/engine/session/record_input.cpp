@@ -18,18 +18,17 @@ bool chooses_kept_tokens(const kv::SessionRecord& record) {
   return record.on_full == OnFull::shift && record.turns_dropped == 0;
 }
 
-Expected<Unit> append_text(const llm::Model& model, kv::SessionRecord& record, const std::string& text) {
+Expected<Unit> append_text(const llm::Model& model, kv::SessionRecord& record, const Input& input) {
   const bool at_start = record.chain.empty() && record.pending.empty();
-  auto tokens = chat::tokenize_text(model.vocab(), text, at_start);
+  auto tokens = chat::tokenize_text(model.vocab(), input.text, at_start, input.parses_special);
   if (!tokens) return std::unexpected(tokens.error());
   if (at_start && chooses_kept_tokens(record)) record.n_keep = std::max(record.n_keep, model.vocab().bos() ? 1 : 0);
   record.pending.insert(record.pending.end(), tokens->begin(), tokens->end());
   return Unit{};
 }
 
-Expected<Unit> append_infill(const llm::Model& model, kv::SessionRecord& record, const std::string& prefix,
-                             const Infill& infill) {
-  auto tokens = chat::tokenize_infill(model.vocab(), prefix, infill);
+Expected<Unit> append_infill(const llm::Model& model, kv::SessionRecord& record, const Input& input) {
+  auto tokens = chat::tokenize_infill(model.vocab(), input.text, *input.infill, input.parses_special);
   if (!tokens) return std::unexpected(tokens.error());
   record.pending = std::move(*tokens);
   return Unit{};
@@ -109,7 +108,7 @@ Expected<chat::ChatTokens> tokenize_behind_kept_tokens(const chat::ChatFormat& f
 }
 
 // `is_changed`: the messages are not those that the chain was written from.
-Expected<Unit> append_messages(const chat::ChatFormat& format, kv::SessionRecord& record, std::vector<ChatMessage> messages,
+Expected<Unit> append_messages(const chat::ChatFormat& formats, kv::SessionRecord& record, std::vector<ChatMessage> messages,
                                const ChatOptions* chat, bool is_changed = false) {
   if (chat != nullptr && has_other_tools(record, *chat)) {
     record.tools = chat->tools;
@@ -118,6 +117,7 @@ Expected<Unit> append_messages(const chat::ChatFormat& format, kv::SessionRecord
   }
   for (ChatMessage& message : messages) record.pending_messages.push_back(std::move(message));
   const std::vector<chat::MessagePlace> replies = replies_of(record);
+  const chat::ChatFormat& format = formats.chosen(record.tools, record.template_arguments);
   auto added = has_kept_tokens_only(record) ? tokenize_behind_kept_tokens(format, record)
                                             : chat::tokenize_chat(format,
                                                                   {.messages = record.messages,
@@ -221,12 +221,19 @@ Expected<kv::SessionRecord> append_to_record(const chat::ChatFormat& format, con
       return fail(ErrorCode::proto_field, "field \"tools\" belongs to a chat: send \"messages\", to a session of mode chat");
     }
     if (input.infill) {
-      done = append_infill(format.model(), next, input.text, *input.infill);
+      done = append_infill(format.model(), next, input);
     } else {
-      done = input.tokens.empty() ? append_text(format.model(), next, input.text)
-                                  : append_tokens(format.model(), next, input.tokens);
+      done =
+          input.tokens.empty() ? append_text(format.model(), next, input) : append_tokens(format.model(), next, input.tokens);
     }
   } else {
+    if (input.parses_special && input.messages.empty()) {
+      return std::unexpected(
+          Error{ErrorCode::proto_field,
+                "field \"parse_special\" is for texts, and the session has mode chat: text of messages never "
+                "becomes control tokens",
+                "parse_special"});
+    }
     const bool is_text = input.messages.empty() && !input.text.empty();
     done = append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat);
   }

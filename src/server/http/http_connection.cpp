@@ -315,7 +315,7 @@ Awaitable<bool> HttpConnection::serve_request() {
 
   // An error before the body is read ends the connection, unless there is no body.
   const bool may_stay = parser.is_done() && parser.get().keep_alive();
-  const std::string path = target_path(parser.get().target());
+  const std::string path = meant_path(target_path(parser.get().target()), parser.get().method());
   current_.method = parser.get().method_string();
   current_.path = path;
   if (const auto id = parser.get()["x-request-id"]; is_request_id(id)) current_.id = id;
@@ -328,11 +328,12 @@ Awaitable<bool> HttpConnection::serve_request() {
   if (refusal) co_return co_await respond_error(refusal->status, refusal->error, may_stay, "", refusal->header);
   RouteMatch match = find_route(path, parser.get().method());
   if (match.route == nullptr && match.allowed.empty()) {
-    const Error error{ErrorCode::proto_type, std::format("no such path: this version serves {}", served_paths())};
+    const Error error{ErrorCode::proto_type, no_such_path(path)};
     co_return co_await respond_error(404, error, may_stay);
   }
   if (match.route == nullptr) {
-    const Error error{ErrorCode::proto_type, std::format("this path accepts only {}", match.allowed)};
+    const Error error{ErrorCode::proto_type,
+                      std::format("{} accepts only {}, not {}", loggable(path), match.allowed, loggable(current_.method))};
     co_return co_await respond_error(405, error, may_stay, "", std::format("Allow: {}\r\n", match.allowed));
   }
   if (match.route->is_administrative && !is_administrator()) co_return co_await refuse_administration(may_stay);
@@ -563,7 +564,10 @@ std::string HttpConnection::choose_model(const std::string& asked, Capability ca
   const std::string_view plain = wire::without_latest_tag(asked);
   if (plain != asked) return choose_model(std::string(plain), capability);
   auto chosen = server_.service.choose_model(asked, capability);
-  if (!chosen) return asked;
+  if (!chosen) {
+    current_.unknown_model = std::move(chosen.error());
+    return asked;
+  }
   warn(std::format("model {} is unknown here; {} answers", asked, *chosen));
   return *std::move(chosen);
 }
@@ -633,9 +637,12 @@ Awaitable<bool> HttpConnection::respond_rejected(const wire::RejectedBody& rejec
 
 Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bool keep_alive, std::string_view field,
                                               std::string_view header) {
-  std::string body = is_messages_path(current_.path)      ? wire::message_error_json(error, status, field, current_.id)
-                     : current_.path.starts_with("/api/") ? wire::ollama_error_json(error)
-                                                          : wire::error_json(error, status, field);
+  // The engine does not know what the name was chosen for.
+  const bool is_chosen = error.code == ErrorCode::model_unknown && current_.unknown_model;
+  const Error& shown = is_chosen ? *current_.unknown_model : error;
+  std::string body = is_messages_path(current_.path)      ? wire::message_error_json(shown, status, field, current_.id)
+                     : current_.path.starts_with("/api/") ? wire::ollama_error_json(shown)
+                                                          : wire::error_json(shown, status, field);
   // OpenAI's and Anthropic's SDKs repeat a request after 408, 409, 429 and 5xx, unless this header forbids it.
   if (error.code == ErrorCode::outcome_unknown) header = "x-should-retry: false\r\n";
   co_return co_await respond(status, kJson, std::move(body), keep_alive, header);

@@ -156,12 +156,13 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   // The request that is being read or answered.
   struct Current {
     std::string id;
-    std::shared_ptr<Account> caller;  // Null until the caller is known.
-    std::string body;                 // Empty after it was passed on.
-    RequestShare share;               // Reserved memory for the body; null without a body.
-    std::string cors_header;          // Header lines for every answer to a page of another origin.
-    std::string warnings;             // Header lines of warn().
-    std::string session;              // The session's id, for x-uma-session; empty: none, or not known yet.
+    std::shared_ptr<Account> caller;       // Null until the caller is known.
+    std::string body;                      // Empty after it was passed on.
+    RequestShare share;                    // Reserved memory for the body; null without a body.
+    std::string cors_header;               // Header lines for every answer to a page of another origin.
+    std::string warnings;                  // Header lines of warn().
+    std::optional<Error> unknown_model{};  // Why choose_model() has found none.
+    std::string session;                   // The session's id, for x-uma-session; empty: none, or not known yet.
     TimePoint began{};
     std::string method;
     std::string path;

@@ -1,5 +1,6 @@
 #include "server/http/http_server.h"
 
+#include <array>
 #include <chrono>
 #include <exception>
 #include <format>
@@ -47,16 +48,18 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
   [[nodiscard]] std::uint16_t port() const override { return main_.port; }
   [[nodiscard]] std::uint16_t ollama_port() const override { return ollama_.port; }
 
-  Expected<Unit> listen(UniqueFd listener, UniqueFd local) {
+  Expected<Unit> listen(UniqueFd listener, UniqueFd local, UniqueFd twin) {
     if (!state_.options.tls_certificate.empty()) {
       if (auto loaded = load_certificate(); !loaded) return loaded;
     }
     const HttpServerOptions& options = state_.options;
     if (!options.address.empty()) {
-      if (auto listening = listen_on(main_, options.address, options.port, std::move(listener)); !listening) return listening;
+      auto listening = listen_on(main_, main_twin_, options.address, options.port, std::move(listener), std::move(twin));
+      if (!listening) return listening;
     }
     if (!options.ollama_address.empty()) {
-      const auto listening = listen_on(ollama_, options.ollama_address, options.ollama_port, UniqueFd());
+      const auto listening =
+          listen_on(ollama_, ollama_twin_, options.ollama_address, options.ollama_port, UniqueFd(), UniqueFd());
       if (!listening) return listening;
     }
     const bool has_tcp = main_.acceptor.is_open() || ollama_.acceptor.is_open();
@@ -88,7 +91,7 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
   }
 
   void accept() {
-    for (TcpListener* listener : {&main_, &ollama_}) {
+    for (TcpListener* listener : listeners()) {
       if (listener->acceptor.is_open()) accept_on(*listener);
     }
     if (local_) local_->start();
@@ -103,6 +106,23 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
     asio::steady_timer pause;
     std::uint16_t port = 0;
   };
+
+  // `opened` and `opened_twin` are sockets that listen there already; those that are not open are opened.
+  Expected<Unit> listen_on(TcpListener& listener, TcpListener& twin, const std::string& numeric, std::uint16_t port,
+                           UniqueFd opened, UniqueFd opened_twin) {
+    if (auto listening = listen_on(listener, numeric, port, std::move(opened)); !listening) return listening;
+    if (numeric != kLoopback) return Unit{};
+    if (!opened_twin.is_open()) {
+      auto made = listen_at_twin(listener.port, state_.options.backlog);
+      if (!made) {
+        log_warning("{}: programs that connect to localhost may find another program there", made.error().message);
+        return Unit{};
+      }
+      if (!made->is_open()) return Unit{};  // The system has no IPv6.
+      opened_twin = std::move(*made);
+    }
+    return listen_on(twin, std::string(kLoopbackTwin), listener.port, std::move(opened_twin));
+  }
 
   // `opened` is a socket that listens there already; if it is not open, the server opens one.
   Expected<Unit> listen_on(TcpListener& listener, const std::string& numeric, std::uint16_t port, UniqueFd opened) {
@@ -140,7 +160,7 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
 
   void stop_listening() override {
     error_code ignored;
-    for (TcpListener* listener : {&main_, &ollama_}) {
+    for (TcpListener* listener : listeners()) {
       listener->acceptor.close(ignored);
       listener->pause.cancel();
     }
@@ -168,8 +188,12 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
     }
   }
 
+  std::array<TcpListener*, 4> listeners() { return {&main_, &main_twin_, &ollama_, &ollama_twin_}; }
+
   TcpListener main_{state_.io};
+  TcpListener main_twin_{state_.io};  // At [::1], if the other one is at 127.0.0.1.
   TcpListener ollama_{state_.io};
+  TcpListener ollama_twin_{state_.io};
   std::optional<UnixListener> local_;  // Owned by the server's thread once it runs.
   PeerUsers peer_users_;
 };
@@ -177,12 +201,12 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
 }  // namespace
 
 Expected<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options, Service& service, UniqueFd listener,
-                                                        UniqueFd local) {
+                                                        UniqueFd local, UniqueFd twin) {
   try {
     auto access_log = AccessLog::open(options.access_log);
     if (!access_log) return std::unexpected(access_log.error());
     auto server = std::make_unique<RunningHttpServer>(service, std::move(options), std::move(*access_log));
-    if (const auto listening = server->listen(std::move(listener), std::move(local)); !listening)
+    if (const auto listening = server->listen(std::move(listener), std::move(local), std::move(twin)); !listening)
       return std::unexpected(listening.error());
     server->accept();
     return server;

@@ -59,10 +59,12 @@ struct HttpServerOptions {
 class HttpServer : public Server {
  public:
   // Accepts connections when it returns. `service` outlives the server. `listener` is an open socket that listens at the
-  // address and port, `local` one that listens at socket_path; without them the server opens its own. Errors: a port is in
-  // use, an address is not a loopback address although there are no keys, or the access log cannot be opened.
+  // address and port, `local` one that listens at socket_path, `twin` one at [::1] and the port; without them the server opens
+  // its own. At 127.0.0.1 it listens at [::1], too, unless the system has no IPv6 or another program has that port. Errors: a
+  // port is in use, an address is not a loopback address although there are no keys, or the access log cannot be opened.
   [[nodiscard]] static Expected<std::unique_ptr<HttpServer>> start(HttpServerOptions options, Service& service,
-                                                                   UniqueFd listener = UniqueFd(), UniqueFd local = UniqueFd());
+                                                                   UniqueFd listener = UniqueFd(), UniqueFd local = UniqueFd(),
+                                                                   UniqueFd twin = UniqueFd());
 
   [[nodiscard]] virtual std::uint16_t port() const = 0;  // 0: no address.
   [[nodiscard]] virtual std::uint16_t ollama_port() const = 0;

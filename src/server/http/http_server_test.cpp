@@ -19,6 +19,7 @@
 #include <gtest/gtest.h>
 
 #include "server/http/http_server_test_support.h"
+#include "server/tcp_listener.h"
 
 namespace uma::server {
 namespace {
@@ -127,6 +128,77 @@ TEST_F(HttpServerTest, AnotherVendorsModelNameMeansTheDefaultModel) {
   const Answer answer = one.answer();
   EXPECT_THAT(answer.head, HasSubstr("x-uma-warning: model gpt-5 is unknown here; fake answers\r\n"));
   EXPECT_THAT(answer.body, HasSubstr(R"("model":"fake")"));
+}
+
+TEST_F(HttpServerTest, InAConversationAnotherVendorsNameMeansTheModelOfTheConversation) {
+  start();
+  HttpClient one = client();
+  one.post("/v1/responses", R"({"model":"gpt-5","conversation":"conv_0123456789abcdef0123456789abcdef","input":"hi"})");
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_EQ(generation.request.model, "");
+  generation.sink->deliver(ResponseBegunEvent{.session = {"s"}, .model = "other"});
+  generation.sink->deliver(eos());
+  const Answer answer = one.answer();
+  EXPECT_THAT(answer.head, HasSubstr("x-uma-warning: model gpt-5 is unknown here; the model of the conversation answers\r\n"));
+  EXPECT_THAT(answer.body, HasSubstr(R"("model":"other")"));
+}
+
+TEST_F(HttpServerTest, PathsWithoutTheirBaseAreServed) {
+  start();
+  HttpClient one = client();
+  for (const std::string path : {"/models", "//v1/models", "/v1/models/", "/v1/v1/models", "/api/v1/models"}) {
+    one.get(path);
+    EXPECT_THAT(one.answer().body, HasSubstr(R"("object":"list")")) << path;
+  }
+  one.get("/v1/models/owner%2Fname");
+  EXPECT_EQ(one.answer().status, 404);
+  one.get("/messages");
+  EXPECT_THAT(one.answer().body, HasSubstr("/v1/messages accepts only POST, not GET"));
+  one.get("/v1/modells");
+  EXPECT_THAT(one.answer().body, HasSubstr("no such path /v1/modells: did you mean /v1/models?"));
+}
+
+UniqueFd connect_to_twin(std::uint16_t port) {
+  UniqueFd six(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_port = htons(port);
+  address.sin6_addr = in6addr_loopback;
+  if (!six.is_open() || ::connect(six.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+    return UniqueFd();
+  return six;
+}
+
+bool has_twin() {
+  const auto opened = listen_at_twin(0, 1);
+  return opened && opened->is_open();
+}
+
+TEST_F(HttpServerTest, LocalhostIsBothLoopbackAddresses) {
+  if (!has_twin()) GTEST_SKIP() << "this system has no IPv6";
+  start();
+  HttpClient one(connect_to_twin(server_->port()));
+  one.send("GET /v1/models HTTP/1.1\r\nHost: [::1]:8642\r\n\r\n");
+  EXPECT_EQ(one.answer().status, 200) << "the user of the connection is known there, too";
+  one.send("GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+  EXPECT_EQ(one.answer().status, 403);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"), 200);
+}
+
+TEST_F(HttpServerTest, ServesWithoutATwinThatAnotherProgramHas) {
+  if (!has_twin()) GTEST_SKIP() << "this system has no IPv6";
+  const auto others = listen_at_twin(0, 1);
+  sockaddr_in6 address{};
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(::getsockname(others->get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  start({.port = ntohs(address.sin6_port)});
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"), 200);
+}
+
+TEST_F(HttpServerTest, AnotherLoopbackAddressHasNoTwin) {
+  if (!has_twin()) GTEST_SKIP() << "this system has no IPv6";
+  start({.address = "127.0.0.2"});
+  EXPECT_FALSE(connect_to_twin(server_->port()).is_open());
 }
 
 TEST_F(HttpServerTest, AWarningIsOneLine) {

@@ -41,6 +41,7 @@ class HttpClient {
     socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);
     EXPECT_EQ(::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   }
+  explicit HttpClient(UniqueFd connected) : fd_(std::move(connected)) {}
   // `receive_buffer_bytes`: what the kernel may hold for the client; 0: its own choice.
   explicit HttpClient(std::uint16_t port, int receive_buffer_bytes = 0)
       : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

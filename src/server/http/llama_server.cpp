@@ -1,5 +1,6 @@
 // llama-server's paths that other APIs do not have (docs/protocol/llama-server.md).
 #include <algorithm>
+#include <expected>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,9 +22,9 @@ namespace {
 
 using handlers::Answer;
 
-class InfillWriter final : public AnswerEncoder {
+class TextWriter final : public AnswerEncoder {
  public:
-  explicit InfillWriter(wire::InfillAnswer answer) : answer_(std::move(answer)) {}
+  explicit TextWriter(wire::TextAnswer answer) : answer_(std::move(answer)) {}
 
   void append_first(std::string& out) override { out += ": the prompt is ready\n\n"; }
   void append_text(std::string& out, const TokenEvent& token) override { answer_.append_text(out, token.text); }
@@ -31,7 +32,7 @@ class InfillWriter final : public AnswerEncoder {
   std::string whole(const EosEvent& eos) override { return answer_.whole(eos); }
 
  private:
-  wire::InfillAnswer answer_;
+  wire::TextAnswer answer_;
 };
 
 std::string text_of(const ConvertedText& converted) {
@@ -40,6 +41,16 @@ std::string text_of(const ConvertedText& converted) {
 
 std::string prompt_of(const ConvertedText& converted) {
   return wire::text_json("prompt", converted.text);
+}
+
+Answer write_text(std::expected<wire::TextCall, wire::RejectedBody> call, HttpConnection& connection,
+                  const HttpRequest& request) {
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  call->generate.model = connection.choose_model(call->generate.model, Capability::chat);
+  wire::TextAnswer answer(call->generate.model, call->has_content);
+  std::vector<HttpGeneration> generations;
+  generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<TextWriter>(std::move(answer)));
+  co_return co_await connection.generate(std::move(generations), request);
 }
 
 }  // namespace
@@ -82,13 +93,11 @@ Answer handlers::apply_template(HttpConnection& connection, const HttpRequest& r
 }
 
 Answer handlers::create_infill(HttpConnection& connection, const HttpRequest& request) {
-  auto call = wire::decode_infill(request.body);
-  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  call->generate.model = connection.choose_model(call->generate.model, Capability::chat);
-  wire::InfillAnswer answer(call->generate.model, call->has_content);
-  std::vector<HttpGeneration> generations;
-  generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<InfillWriter>(std::move(answer)));
-  co_return co_await connection.generate(std::move(generations), request);
+  return write_text(wire::decode_infill(request.body), connection, request);
+}
+
+Answer handlers::complete_text(HttpConnection& connection, const HttpRequest& request) {
+  return write_text(wire::decode_plain_completion(request.body), connection, request);
 }
 
 // Loads no model: clients ask from time to time, also while they do nothing.

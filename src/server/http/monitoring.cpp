@@ -12,6 +12,7 @@
 #include "server/http/http_connection.h"
 #include "server/http/routes.h"
 #include "wire/metrics_codec.h"
+#include "wire/ollama_models.h"
 #include "wire/openai_codec.h"
 #include "wire/query.h"
 #include "wire/trace_json.h"
@@ -26,9 +27,15 @@ handlers::Answer handlers::list_models(HttpConnection& connection, const HttpReq
 
 handlers::Answer handlers::get_model(HttpConnection& connection, const HttpRequest& request) {
   const std::vector<ModelInfo> models = wire::with_adapters(connection.service().models());
-  const auto model = std::ranges::find(models, request.ids.at(0), &ModelInfo::name);
+  const std::string& asked = request.ids.at(0);
+  auto model = std::ranges::find(models, asked, &ModelInfo::name);
   if (model == models.end()) {
-    co_return co_await connection.respond_error(404, {ErrorCode::model_unknown, "no such model"}, request.keep_alive);
+    const auto known = connection.service().resolve_model(std::string(wire::without_latest_tag(asked)));
+    if (!known) co_return co_await connection.respond_error(404, known.error(), request.keep_alive);
+    model = std::ranges::find(models, *known, &ModelInfo::name);
+    if (model == models.end()) {
+      co_return co_await connection.respond_error(404, {ErrorCode::model_unknown, "no such model"}, request.keep_alive);
+    }
   }
   co_return co_await connection.respond(200, kJson, wire::model_json(*model, connection.server().started_s),
                                         request.keep_alive);

@@ -67,6 +67,11 @@ Answer load_or_unload(HttpConnection& connection, const HttpRequest& request, co
   co_return co_await connection.respond_with(std::move(done), request, [&](Unit) { return body; });
 }
 
+bool has_no_template(HttpConnection& connection, std::string_view name) {
+  const auto model = find_model(connection, name);
+  return model && model->file.bytes > 0 && !model->has_chat_template;
+}
+
 void warn_of_window(HttpConnection& connection, const wire::OllamaCall& call) {
   if (call.context_wanted <= 0) return;
   const auto model = find_model(connection, call.generate.model);
@@ -88,6 +93,9 @@ Answer answer_ollama(wire::OllamaKind kind, HttpConnection& connection, const Ht
   wire::OllamaAnswer answer(kind, asked.empty() ? generate.model : asked, unix_time_s());
   if (call->is_empty) co_return co_await load_or_unload(connection, request, *call, answer);
   warn_of_window(connection, *call);
+  // As Ollama does, which writes such a prompt as it is.
+  if (kind == wire::OllamaKind::generate && generate.input.images.empty() && has_no_template(connection, generate.model))
+    wire::write_as_text(generate.input);
   std::vector<HttpGeneration> generations;
   generations.emplace_back(std::move(generate)).encoders.push_back(std::make_unique<OllamaWriter>(std::move(answer)));
   co_return co_await connection.generate(std::move(generations), request);

@@ -16,6 +16,7 @@
 #include "server/http/rules.h"
 #include "server/within.h"
 #include "wire/image_fields.h"
+#include "wire/ollama_models.h"
 #include "wire/response_encoder.h"
 #include "wire/response_ids.h"
 #include "wire/responses_decoder.h"
@@ -74,6 +75,15 @@ Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> it
       ++file;
     }
   }
+}
+
+// In a conversation a name that no model has means the model of the conversation: `asked` becomes empty.
+void keep_model_of_session(HttpConnection& connection, std::string& asked) {
+  const Service& service = connection.service();
+  const std::string plain(wire::without_latest_tag(asked));
+  if (asked.empty() || service.resolve_model(plain) || !service.choose_model(plain, Capability::chat)) return;
+  connection.warn(std::format("model {} is unknown here; the model of the conversation answers", asked));
+  asked.clear();
 }
 
 Answer respond_refused(HttpConnection& connection, const HttpRequest& request, const Error& error,
@@ -155,6 +165,7 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
   auto call = wire::decode_response(request.body, id);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   if (call->generate.response) call->generate.response->ttl_s = kResponseTtlSeconds;
+  if (!call->generate.session.empty()) keep_model_of_session(connection, call->generate.model);
   const std::string model = connection.choose_model(call->generate.model, Capability::chat);
   if (!call->generate.model.empty()) call->generate.model = model;
   for (const std::string& type : call->tools.left_out()) {

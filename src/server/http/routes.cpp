@@ -2,8 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <format>
 #include <optional>
-#include <span>
+#include <utility>
+
+#include "base/edit_distance.h"
+#include "base/text.h"
+#include "server/http/rules.h"
 
 namespace uma::server {
 namespace {
@@ -47,11 +53,11 @@ constexpr std::array kRoutes = {
     HttpRoute{get, "/v1/sessions/{id}/export", handlers::export_session},
     HttpRoute{get, "/v1/sessions/{id}/receipts", handlers::list_receipts},
     HttpRoute{get, "/v1/models", handlers::list_models},
-    HttpRoute{get, "/v1/models/{id}", handlers::get_model},
-    HttpRoute{get, "/v1/models/{id}/card", handlers::get_card, /*takes_images=*/false, /*takes_file=*/false,
+    HttpRoute{get, "/v1/models/{id+}/card", handlers::get_card, /*takes_images=*/false, /*takes_file=*/false,
               /*is_administrative=*/true},
-    HttpRoute{put, "/v1/models/{id}/card", handlers::put_card, /*takes_images=*/false, /*takes_file=*/false,
+    HttpRoute{put, "/v1/models/{id+}/card", handlers::put_card, /*takes_images=*/false, /*takes_file=*/false,
               /*is_administrative=*/true},
+    HttpRoute{get, "/v1/models/{id+}", handlers::get_model},
     HttpRoute{get, "/", handlers::get_root},
     HttpRoute{head, "/", handlers::get_root},
     HttpRoute{get, "/page.js", handlers::get_page_file},
@@ -83,6 +89,7 @@ constexpr std::array kRoutes = {
     HttpRoute{post, "/detokenize", handlers::detokenize},
     HttpRoute{post, "/apply-template", handlers::apply_template},
     HttpRoute{post, "/infill", handlers::create_infill},
+    HttpRoute{post, "/completion", handlers::complete_text},
     HttpRoute{get, "/props", handlers::get_props},
     HttpRoute{get, "/models", handlers::list_models},
     HttpRoute{post, "/models/load", handlers::load_model, /*takes_images=*/false, /*takes_file=*/false,
@@ -122,6 +129,12 @@ std::optional<std::vector<std::string>> match(std::string_view pattern, std::str
   std::vector<std::string> ids;
   while (!pattern.empty() && !path.empty()) {
     const std::string_view wanted = take_part(pattern);
+    if (wanted.ends_with("+}")) {
+      // Everything but the rest of the pattern, which has no braces.
+      if (path.size() < pattern.size() + 2 || !path.ends_with(pattern)) return std::nullopt;
+      ids.emplace_back(path.substr(1, path.size() - pattern.size() - 1));
+      return ids;
+    }
     const std::string_view part = take_part(path);
     if (wanted.starts_with('{') && !part.empty()) {
       ids.emplace_back(part);
@@ -133,6 +146,21 @@ std::optional<std::vector<std::string>> match(std::string_view pattern, std::str
   return ids;
 }
 
+// The path without doubled slashes and a slash at the end.
+std::string without_extra_slashes(std::string_view path) {
+  std::string plain;
+  for (const char c : path) {
+    if (c != '/' || !plain.ends_with('/')) plain += c;
+  }
+  if (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
+  return plain;
+}
+
+// First components that clients put before a path because their base URL has them.
+constexpr std::array<std::string_view, 3> kBases = {"v1", "api", "openai"};
+constexpr int kBasesMax = 3;
+constexpr std::size_t kShownBytesMax = 64;
+
 }  // namespace
 
 RouteMatch find_route(std::string_view path, boost::beast::http::verb method) {
@@ -142,24 +170,51 @@ RouteMatch find_route(std::string_view path, boost::beast::http::verb method) {
     auto ids = match(route.path, path);
     if (!ids) continue;
     if (route.method == method) return {.route = &route, .ids = std::move(*ids), .allowed = ""};
+    const std::string_view method_name = to_string(route.method);
+    if (found.allowed.contains(method_name)) continue;
     if (!found.allowed.empty()) found.allowed += ", ";
-    found.allowed += to_string(route.method);
+    found.allowed += method_name;
   }
   return found;
 }
 
-std::string served_paths() {
-  std::string paths;
-  for (const HttpRoute& route : kRoutes) {
-    const bool is_below = std::ranges::any_of(kRoutes, [&](const HttpRoute& other) {
-      return route.path != other.path && route.path.starts_with(std::string(other.path) + "/");
-    });
-    const bool is_known = std::ranges::any_of(std::span(kRoutes.data(), static_cast<std::size_t>(&route - kRoutes.data())),
-                                              [&](const HttpRoute& other) { return other.path == route.path; });
-    if (is_below || is_known) continue;
-    paths += (paths.empty() ? "" : ", ") + std::string(route.path);
+std::string meant_path(std::string_view path, boost::beast::http::verb method) {
+  if (!path.starts_with('/')) return std::string(path);
+  const std::string plain = without_extra_slashes(path);
+  std::string served_otherwise;  // A path that takes other methods only.
+  std::string_view rest = plain;
+  for (int bases = 0; bases <= kBasesMax && !rest.empty(); ++bases) {
+    for (std::string meant : {std::string(rest), "/v1" + std::string(rest)}) {
+      const RouteMatch match = find_route(meant, method);
+      if (match.route != nullptr) return meant;
+      if (served_otherwise.empty() && !match.allowed.empty()) served_otherwise = std::move(meant);
+    }
+    std::string_view behind = rest;
+    if (!std::ranges::contains(kBases, take_part(behind))) break;
+    rest = behind;
   }
-  return paths;
+  return served_otherwise.empty() ? plain : served_otherwise;
+}
+
+std::string no_such_path(std::string_view path) {
+  const std::string shown = loggable(path.substr(0, kShownBytesMax));
+  const std::string wanted = lower_ascii(path.substr(0, kShownBytesMax));
+  std::string_view nearest;
+  std::size_t least = std::max<std::size_t>(2, wanted.size() / 4) + 1;
+  for (const HttpRoute& route : kRoutes) {
+    for (const std::string& whole : {wanted, "/v1" + wanted}) {
+      const bool is_beginning = wanted.size() > 3 && route.path.starts_with(whole + "/");
+      const std::size_t apart = is_beginning ? 1 : edit_distance(whole, route.path, least - 1);
+      if (apart >= least) continue;
+      least = apart;
+      nearest = route.path;
+    }
+  }
+  if (!nearest.empty()) return std::format("no such path {}: did you mean {}?", shown, nearest);
+  return std::format(
+      "no such path {}: this server has /v1/chat/completions, /v1/responses, /v1/messages, /api/chat and others "
+      "(docs/protocol/http.md)",
+      shown);
 }
 
 }  // namespace uma::server

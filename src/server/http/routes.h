@@ -19,7 +19,7 @@ using HttpHandler = Awaitable<bool> (*)(HttpConnection& connection, const HttpRe
 
 struct HttpRoute {
   boost::beast::http::verb method;
-  std::string_view path;  // A component in braces matches any component.
+  std::string_view path;  // A component in braces matches any component; {NAME+} matches several.
   HttpHandler handler;
   bool takes_images = false;       // The body may hold images if a model reads them.
   bool takes_file = false;         // The body is a session's file; otherwise it is JSON.
@@ -34,8 +34,11 @@ struct RouteMatch {
 
 // Finds the route. Pure.
 [[nodiscard]] RouteMatch find_route(std::string_view path, boost::beast::http::verb method);
-// The served paths, for people. Paths below a listed one are left out.
-[[nodiscard]] std::string served_paths();
+// The served path that a client means by this one: without doubled slashes and a slash at the end, and with the base "/v1"
+// where the client has left it out, doubled it or put another base before it. `path` itself if there is no such path. Pure.
+[[nodiscard]] std::string meant_path(std::string_view path, boost::beast::http::verb method);
+// Says in one line that the path is not served, and which similar one is. Pure.
+[[nodiscard]] std::string no_such_path(std::string_view path);
 
 // --- The handlers, grouped by the file of their API.
 
@@ -112,6 +115,7 @@ Answer tokenize(HttpConnection& connection, const HttpRequest& request);
 Answer detokenize(HttpConnection& connection, const HttpRequest& request);
 Answer apply_template(HttpConnection& connection, const HttpRequest& request);
 Answer create_infill(HttpConnection& connection, const HttpRequest& request);
+Answer complete_text(HttpConnection& connection, const HttpRequest& request);
 Answer get_props(HttpConnection& connection, const HttpRequest& request);
 
 // model_lifecycle.cpp

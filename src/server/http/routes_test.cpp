@@ -1,6 +1,7 @@
 #include "server/http/routes.h"
 
 #include <array>
+#include <format>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,14 +38,61 @@ TEST(HttpRoutes, FindTheHandlerAndTheIds) {
   EXPECT_TRUE(is("/v1/models/tiny", get, handlers::get_model, {"tiny"}));
 }
 
-TEST(HttpRoutes, PeopleAreToldEveryPathOnce) {
-  const std::string paths = served_paths();
-  for (const std::string_view path : {"/v1/chat/completions", "/v1/embeddings", "/v1/rerank", "/v1/images/embeddings",
-                                      "/v1/sessions", "/health", "/metrics"}) {
-    EXPECT_NE(paths.find(path), std::string::npos) << paths;
+TEST(HttpRoutes, NamesOfModelsMayHaveSlashes) {
+  const auto ids = [](std::string_view path, auto method = get) { return find_route(path, method).ids; };
+  EXPECT_EQ(ids("/v1/models/owner/repo:Q4_K_M"), Ids{"owner/repo:Q4_K_M"});
+  EXPECT_EQ(ids("/v1/models/hf.co/owner/repo"), Ids{"hf.co/owner/repo"});
+  EXPECT_EQ(ids("/v1/models/owner/repo/card", put), Ids{"owner/repo"});
+  EXPECT_EQ(find_route("/v1/models/owner/repo/card", get).route->handler, handlers::get_card);
+  EXPECT_TRUE(find_route("/v1/models/a/card", get).route->is_administrative);
+  EXPECT_EQ(find_route("/v1/models/card", get).route->handler, handlers::get_model);
+}
+
+TEST(HttpRoutes, PathsWithAnotherBaseMeanTheServedOnes) {
+  for (const auto& [path, meant] : {std::pair{"/chat/completions", "/v1/chat/completions"},
+                                    {"/completions", "/v1/completions"},
+                                    {"/responses", "/v1/responses"},
+                                    {"/messages", "/v1/messages"},
+                                    {"/embeddings", "/v1/embeddings"},
+                                    {"/images/generations", "/v1/images/generations"},
+                                    {"//v1/chat/completions", "/v1/chat/completions"},
+                                    {"/v1//chat/completions/", "/v1/chat/completions"},
+                                    {"/v1/v1/chat/completions", "/v1/chat/completions"},
+                                    {"/api/v1/chat/completions", "/v1/chat/completions"},
+                                    {"/api/chat/completions", "/v1/chat/completions"},
+                                    {"/openai/v1/chat/completions", "/v1/chat/completions"},
+                                    {"/v1/api/chat", "/api/chat"},
+                                    {"/api/chat/", "/api/chat"},
+                                    {"/v1/completion", "/completion"},
+                                    {"/v1/models/load", "/models/load"},
+                                    {"/v1/chat", "/v1/chat"},
+                                    {"/v1/v1/v1/v1/v1/rerank", "/v1/v1/v1/v1/v1/rerank"},
+                                    {"/", "/"},
+                                    {"", ""},
+                                    {"*", "*"},
+                                    {"/v1", "/v1"}}) {
+    EXPECT_EQ(meant_path(path, post), meant) << path;
   }
-  EXPECT_EQ(paths.find("{id}"), std::string::npos) << paths;
-  EXPECT_EQ(paths.find("/v1/sessions"), paths.rfind("/v1/sessions")) << paths;
+  for (const auto& [path, meant] : {std::pair{"/models/", "/models"},
+                                    {"/models/a/b", "/v1/models/a/b"},
+                                    {"/v1/models/", "/v1/models"},
+                                    {"/v1/health", "/health"},
+                                    {"/chat/completions", "/v1/chat/completions"}}) {
+    EXPECT_EQ(meant_path(path, get), meant) << path;
+  }
+}
+
+TEST(HttpRoutes, AWrongPathNamesTheRightOneInOneLine) {
+  for (const auto& [path, similar] : {std::pair{"/v1/chat/completion", "/v1/chat/completions"},
+                                      {"/v1/chat", "/v1/chat/completions"},
+                                      {"/v1/embedding", "/v1/embeddings"},
+                                      {"/api/generates", "/api/generate"},
+                                      {"/chat/completion", "/v1/chat/completions"}}) {
+    EXPECT_EQ(no_such_path(path), std::format("no such path {}: did you mean {}?", path, similar));
+  }
+  const std::string other = no_such_path("/v1/audio/transcriptions" + std::string(1000, '\n'));
+  EXPECT_LT(other.size(), 250U) << other;
+  EXPECT_EQ(other.find('\n'), std::string::npos);
 }
 
 TEST(HttpRoutes, OnlyAFileMayBeLarge) {
