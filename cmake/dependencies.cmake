@@ -22,6 +22,9 @@ find_package(SQLite3 3.37 REQUIRED)
 find_package(PostgreSQL 14 REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(PNG 1.6 REQUIRED)
+find_package(JPEG REQUIRED)
+find_package(GIF 5.1 REQUIRED)
+pkg_check_modules(webp REQUIRED IMPORTED_TARGET libwebp libwebpdemux)
 
 # The minor version of libllama that the test suite was run with. Another one, whose API may differ, is taken if src/llm compiles
 # with it; what differs then belongs in a header of that module, llama_compat (docs/LIBLLAMA.md, "Versions").

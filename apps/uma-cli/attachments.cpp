@@ -51,7 +51,7 @@ Result<Bytes> read_file(const std::string& path, Media media) {
   }
   const bool is_image = media == Media::image;
   if (!wire::image_type(bytes).starts_with(is_image ? "image/" : "audio/"))
-    return refuse(path, is_image ? "is not a PNG, JPEG, BMP or GIF file" : "is not a WAV, MP3 or FLAC file");
+    return refuse(path, is_image ? "is not a PNG, JPEG, WebP, GIF or BMP file" : "is not a WAV, MP3 or FLAC file");
   return bytes;
 }
 

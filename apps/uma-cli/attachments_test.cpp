@@ -112,7 +112,7 @@ TEST_F(AttachmentsTest, WhatDoesNotFitIsNamedByItsPath) {
 TEST_F(AttachmentsTest, WhatIsNoImageIsRefusedByItsName) {
   EXPECT_THAT(refusal(folder_ / "absent.png"), HasSubstr("absent.png: No such file"));
   EXPECT_THAT(refusal(folder_), HasSubstr("is not a regular file"));
-  EXPECT_THAT(refusal(file("notes.txt", "hello")), HasSubstr("notes.txt: is not a PNG, JPEG, BMP or GIF file"));
+  EXPECT_THAT(refusal(file("notes.txt", "hello")), HasSubstr("notes.txt: is not a PNG, JPEG, WebP, GIF or BMP file"));
   EXPECT_THAT(refusal(file("empty.png", "")), HasSubstr("is not a PNG"));
   EXPECT_THAT(refusal("ftp://host/a.png"), HasSubstr("No such file"));
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
@@ -165,7 +165,7 @@ TEST_F(AttachmentsTest, ClipsComeBehindImages) {
 }
 
 TEST_F(AttachmentsTest, AFileIsWhatItWasGivenAs) {
-  EXPECT_THAT(refusal(file("a.wav", kWav)), HasSubstr("is not a PNG, JPEG, BMP or GIF file"));
+  EXPECT_THAT(refusal(file("a.wav", kWav)), HasSubstr("is not a PNG, JPEG, WebP, GIF or BMP file"));
   const auto parts = read_parts({.clips = {file("a.png", kPng)}});
   ASSERT_FALSE(parts);
   EXPECT_EQ(parts.error().exit_code, ExitCode::usage);

@@ -1,5 +1,6 @@
 #include "umad/child_process.h"
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <fcntl.h>
@@ -33,19 +34,20 @@ std::vector<std::string> own_environment() {
 }
 
 pid_t spawn_child(const std::string& program, std::vector<std::string> arguments, std::vector<std::string> environment,
-                  UniqueFd& output) {
-  std::optional<Pipe> pipe = open_pipe();
-  if (!pipe) return -errno;
-  output = std::move(pipe->out);
-  const UniqueFd input = std::move(pipe->in);
-  make_nonblocking(output.get());
+                  const ChildFiles& given) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawnattr_init(&attributes);
-  ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_adddup2(&files, input.get(), STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&files, input.get(), STDERR_FILENO);
+  const std::array<std::pair<int, int>, 3> streams = {
+      {{given.input, STDIN_FILENO}, {given.output, STDOUT_FILENO}, {given.errors, STDERR_FILENO}}};
+  for (const auto& [source, target] : streams) {
+    if (source < 0) {
+      ::posix_spawn_file_actions_addopen(&files, target, "/dev/null", target == STDIN_FILENO ? O_RDONLY : O_WRONLY, 0);
+    } else {
+      ::posix_spawn_file_actions_adddup2(&files, source, target);
+    }
+  }
   const short flags = close_other_files(files);
   sigset_t none;
   ::sigemptyset(&none);
@@ -57,6 +59,16 @@ pid_t spawn_child(const std::string& program, std::vector<std::string> arguments
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);
   return problem == 0 ? pid : -problem;
+}
+
+pid_t spawn_child(const std::string& program, std::vector<std::string> arguments, std::vector<std::string> environment,
+                  UniqueFd& output) {
+  std::optional<Pipe> pipe = open_pipe();
+  if (!pipe) return -errno;
+  output = std::move(pipe->out);
+  make_nonblocking(output.get());
+  return spawn_child(program, std::move(arguments), std::move(environment),
+                     {.input = -1, .output = pipe->in.get(), .errors = pipe->in.get()});
 }
 
 }  // namespace uma::umad

@@ -12,6 +12,18 @@ namespace uma::umad {
 // The environment of this process.
 [[nodiscard]] std::vector<std::string> own_environment();
 
+// What a child reads and writes; negative: nothing.
+struct ChildFiles {
+  int input = -1;
+  int output = -1;
+  int errors = -1;
+};
+
+// Starts the program with these files, no other open one, and no blocked signal. The descriptors are above the first three.
+// `arguments` begin with the program's name. Returns its process id, or a negative errno.
+[[nodiscard]] pid_t spawn_child(const std::string& program, std::vector<std::string> arguments,
+                                std::vector<std::string> environment, const ChildFiles& given);
+
 // Starts the program with its output and errors in `output`, which does not block, no input, no other open file, and no blocked
 // signal. `arguments` begin with the program's name. Returns its process id, or a negative errno.
 [[nodiscard]] pid_t spawn_child(const std::string& program, std::vector<std::string> arguments,

@@ -101,10 +101,12 @@ engine::EngineOptions Daemon::engine_options() {
   options.warms_up = true;
   options.verify_every = config_.verify_every;
   options.store = store_options(config_);
-  options.image_encoder = {.allowed_dirs = config_.vision_allowed_dirs,
-                           .cache_bytes_max = config_.vision_cache_bytes_max,
-                           .pixels_max = config_.vision_image_pixels_max,
-                           .kept = images_};
+  options.image_encoder = {
+      .allowed_dirs = config_.vision_allowed_dirs,
+      .cache_bytes_max = config_.vision_cache_bytes_max,
+      .pixels_max = config_.vision_image_pixels_max,
+      .decode = [this](std::span<const std::byte> file, image::Turns turns) { return pictures_.decode(file, turns); },
+      .kept = images_};
   options.fetcher = fetcher_.get();
   options.queue_depth_warn = config_.pool.queue_depth_warn;
   if (supervised_) options.crashes = supervised_->record();

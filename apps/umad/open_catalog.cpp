@@ -33,7 +33,7 @@ Expected<OpenedCatalog> open_shared_catalog(const Config& config, const Models& 
        .shared_states = shared_states_text(config),
        .lock = file,
        .tenant_sessions_max = config.limits.tenant_sessions_max,
-       .images = {.database = database, .ids_of = image::image_ids, .read = [images](const std::string& id) {
+       .images = {.database = database, .ids_of = image::image_files, .read = [images](const std::string& id) {
                     return images->read_here(id);
                   }}});
   if (!catalog) return std::unexpected(catalog.error());

@@ -57,11 +57,12 @@ function ToolCall({ name, args, isOpen, isShown = isOpen }: { name: string; args
   );
 }
 
-function ToolOutput({ text }: { text: string }) {
+function ToolOutput({ text, pictures }: { text: string; pictures: (string | null)[] }) {
   return (
     <section class="call" aria-label="Result of a tool call">
       <details class="fold">
         <summary><Icon name="chevron" />Result <code class="preview">{visibleText(text.slice(0, kPreviewCharsMax))}</code></summary>
+        <Pictures addresses={pictures} />
         <pre tabIndex={0}>{visibleText(text)}</pre>
       </details>
     </section>
@@ -150,7 +151,7 @@ function Input({ items }: { items: readonly Item[] }) {
     <>
       {items.map((item) => {
         if (item.type === 'function_call_output') {
-          return <ToolOutput text={item.output} />;
+          return <ToolOutput text={textOf(item.output)} pictures={picturesOf(item.output)} />;
         }
         if (item.type !== 'message') return null;
         return <div class="bubble"><Pictures addresses={picturesOf(item.content)} /><p class="said">{visibleText(textOf(item.content))}</p></div>;

@@ -1,6 +1,6 @@
 // Pictures that a message takes along.
 
-const kTypes = new Set(['image/png', 'image/jpeg', 'image/gif', 'image/bmp']);
+const kTypes = new Set(['image/png', 'image/jpeg', 'image/gif', 'image/webp', 'image/bmp']);
 // A request has at most 16 MiB, and base64 takes four bytes for three.
 export const kPicturesCharsMax = 15 << 20;
 const kFileBytesMax = 4 << 20;

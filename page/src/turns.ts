@@ -1,5 +1,5 @@
 // The items of a conversation as turns, for showing them and for sending an input again.
-import type { ContentPart, InputItem, Item } from './types.ts';
+import type { ContentPart, InputItem, InputPart, Item } from './types.ts';
 import { pictureData } from './visible_text.ts';
 
 export interface Turn {
@@ -9,10 +9,13 @@ export interface Turn {
   output: Item[];  // Reasoning, text and tool calls of the reply.
 }
 
-export const textOf = (content: readonly ContentPart[]): string => content.map((part) => part.text ?? '').join('');
+type Content = string | readonly ContentPart[];  // A string: one text.
 
-export const picturesOf = (content: readonly ContentPart[]): (string | null)[] =>
-  content.filter((part) => part.type === 'input_image').map((part) => pictureData(part.image_url));
+export const textOf = (content: Content): string =>
+  typeof content === 'string' ? content : content.map((part) => part.text ?? '').join('');
+
+export const picturesOf = (content: Content): (string | null)[] =>
+  typeof content === 'string' ? [] : content.filter((part) => part.type === 'input_image').map((part) => pictureData(part.image_url));
 
 export function turnsOf(items: readonly Item[]): Turn[] {
   const turns: Turn[] = [];
@@ -29,20 +32,23 @@ export function turnsOf(items: readonly Item[]): Turn[] {
   return turns;
 }
 
+const partsToSend = (content: readonly ContentPart[]): InputPart[] =>
+  content.map((part) => {
+    if (part.type !== 'input_image') return { type: 'input_text', text: part.text ?? '' };
+    const picture = pictureData(part.image_url);
+    if (!picture) throw new Error('A picture of this message is not here any more, so it cannot be sent again.');
+    return { type: 'input_image', image_url: picture };
+  });
+
 // The input of a turn, to be sent again. Throws an Error if a picture of it is gone.
 export function inputOf(turn: Turn): InputItem[] {
   return turn.input.map((item): InputItem => {
-    if (item.type === 'function_call_output') return { type: 'function_call_output', call_id: item.call_id, output: item.output };
+    if (item.type === 'function_call_output') {
+      const output = typeof item.output === 'string' ? item.output : partsToSend(item.output);
+      return { type: 'function_call_output', call_id: item.call_id, output };
+    }
     if (item.type !== 'message') throw new Error('This input cannot be sent again.');
-    return {
-      role: 'user',
-      content: item.content.map((part) => {
-        if (part.type !== 'input_image') return { type: 'input_text', text: part.text ?? '' };
-        const picture = pictureData(part.image_url);
-        if (!picture) throw new Error('A picture of this message is not here any more, so it cannot be sent again.');
-        return { type: 'input_image', image_url: picture };
-      }),
-    };
+    return { role: 'user', content: partsToSend(item.content) };
   });
 }
 
@@ -61,7 +67,7 @@ export function asMarkdown(title: string, turns: readonly Turn[]): string {
     for (const text of turn.system) parts.push(`## System\n\n${text}`);
     for (const item of turn.input) {
       if (item.type === 'message') parts.push(`## You\n\n${picturesOf(item.content).map(() => '[picture]\n\n').join('')}${textOf(item.content)}`);
-      if (item.type === 'function_call_output') parts.push(`## Result of a tool call\n\n\`\`\`\`\n${item.output}\n\`\`\`\``);
+      if (item.type === 'function_call_output') parts.push(`## Result of a tool call\n\n${picturesOf(item.output).map(() => '[picture]\n\n').join('')}\`\`\`\`\n${textOf(item.output)}\n\`\`\`\``);
     }
     if (turn.output.length > 0) parts.push('## Reply');
     for (const item of turn.output) {

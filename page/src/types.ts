@@ -88,7 +88,7 @@ export type Item = { uma: { turn: number } } & (
   | { type: 'message'; id: string; role: 'system' | 'user' | 'assistant' | 'developer'; status?: string; content: ContentPart[] }
   | { type: 'reasoning'; id: string; content: ContentPart[] }
   | { type: 'function_call'; id: string; call_id: string; name: string; arguments: string; status?: string }
-  | { type: 'function_call_output'; id: string; call_id: string; output: string }
+  | { type: 'function_call_output'; id: string; call_id: string; output: string | ContentPart[] }
 );
 
 export interface ItemPage {
@@ -105,10 +105,11 @@ export interface ResponseObject {
   uma: { session_id: string; turn: number; reason?: string; usage?: Usage };
 }
 
+export type InputPart = { type: 'input_text'; text: string } | { type: 'input_image'; image_url: string };
 // An input of the user: a text with pictures as data: URIs, or the result of a tool call.
 export type InputItem =
-  | { role: 'user'; content: ({ type: 'input_text'; text: string } | { type: 'input_image'; image_url: string })[] }
-  | { type: 'function_call_output'; call_id: string; output: string };
+  | { role: 'user'; content: InputPart[] }
+  | { type: 'function_call_output'; call_id: string; output: string | InputPart[] };
 
 export interface SessionOptions {
   model?: string;

@@ -36,6 +36,15 @@ test('items become turns', () => {
   for (const part of ['# T', '## System\n\nS', '## You\n\nU', 'Calls `weather`', 'rain', 'B']) assert.ok(file.includes(part), part);
 });
 
+test('a picture in the result of a tool is sent again', () => {
+  const address = 'data:image/png;base64,AAAA';
+  const parts = [{ type: 'input_text', text: 'seen' }, { type: 'input_image', image_url: address }];
+  const turns = turnsOf([{ type: 'function_call_output', id: `fco_${kId}_0_0`, uma: { turn: 0 }, call_id: 'c', output: parts }]);
+  assert.deepEqual(inputOf(turns[0]!), [{ type: 'function_call_output', call_id: 'c', output: parts }]);
+  const file = asMarkdown('T', turns);
+  for (const part of ['[picture]', 'seen']) assert.ok(file.includes(part), part);
+});
+
 test('a picture that is gone cannot be sent again', () => {
   const [turn] = turnsOf([{ type: 'message', id: `msg_${kId}_0_0`, uma: { turn: 0 }, role: 'user', content: [{ type: 'input_image', image_url: null }] }]);
   assert.throws(() => inputOf(turn!), /not here any more/);

@@ -377,21 +377,21 @@ std::vector<ChatMessage> ChatFormat::with_image_marks(std::span<const ChatMessag
     if (images.empty()) continue;
     for (auto image = images.rbegin(); image != images.rend(); ++image)
       message.content.insert(image->at, image_mark(image->id));
-    message.extra.clear();
+    message.extra = image::with_images(message.extra, {});
   }
   return marked;
 }
 
 Expected<Unit> ChatFormat::append_input(std::string_view input, std::vector<Token>& tokens) const {
-  constexpr std::size_t kIdBytes = 64;
   for (std::size_t mark = input.find(image_mark_); mark != std::string_view::npos; mark = input.find(image_mark_)) {
     const std::size_t id = mark + image_mark_.size();
+    const std::size_t end = std::min(input.size(), input.find(kImageMarkEnd, id));
     const auto image = images_ == nullptr ? fail(ErrorCode::model_capability, "the model takes no images")
-                                          : images_(std::string(input.substr(id, kIdBytes)));
+                                          : images_(std::string(input.substr(id, end - id)));
     if (!image) return std::unexpected(image.error());
     if (auto done = append_text(model_->vocab(), input.substr(0, mark), false, tokens); !done) return done;
     tokens.insert(tokens.end(), image->begin(), image->end());
-    input.remove_prefix(std::min(input.size(), id + kIdBytes));
+    input.remove_prefix(std::min(input.size(), end + 1));
   }
   return append_text(model_->vocab(), input, false, tokens);
 }

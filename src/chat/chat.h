@@ -72,7 +72,7 @@ class ChatFormat {
   // The tokens of a message's content with its images, without the template; as a text of its own.
   [[nodiscard]] Expected<std::vector<Token>> tokenize_content(const ChatMessage& message) const;
   // The placeholder of an image in the formatted text. It is random, so a user's text cannot contain it.
-  [[nodiscard]] std::string image_mark(const std::string& id) const { return image_mark_ + id; }
+  [[nodiscard]] std::string image_mark(const std::string& id) const { return image_mark_ + id + kImageMarkEnd; }
   // The format of the reply to a prompt with these options. `tools` are theirs (tools_of()); null: they have none.
   [[nodiscard]] ReplyFormat reply_format(const ChatOptions& options, std::span<const Token> prompt,
                                          std::shared_ptr<const Tools> tools) const;
@@ -104,6 +104,8 @@ class ChatFormat {
   // Whether the prompt ends with the begin of thoughts.
   [[nodiscard]] bool opens_thoughts(std::string_view prompt) const;
   [[nodiscard]] std::vector<ChatMessage> with_image_marks(std::span<const ChatMessage> messages) const;
+
+  static constexpr char kImageMarkEnd = 'z';  // Ids have digits and the letters a to f.
 
   const ImageTokens images_;
   const std::string image_mark_;             // Followed by the image's id.

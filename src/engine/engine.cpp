@@ -62,6 +62,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
                    store_.run_later([kept, ids = std::move(ids), is_used = std::move(is_used)] { kept->remove(ids, is_used); });
                  }
                },
+           .decode_picture = options_.image_encoder.decode,
            .shares_states = shared_ != nullptr,
            .shares_prefixes = shared_ != nullptr && !options_.is_reproducible},
           *source_, *catalog_, store_, preparer_, clock),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <format>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "base/log.h"
 #include "base/trace.h"
 #include "image/audio_header.h"
+#include "image/image_id.h"
 #include "image/image_source.h"
 #include "image/message_images.h"
 #include "llm/image_tokens.h"
@@ -35,6 +37,11 @@ class EndOnRequest final : public llm::CallMonitor {
   const Clock& clock_;
   Gauge& last_step_us_;
 };
+
+// A picture whose tokens are made from its file has those of a version that did not turn it.
+Turns turns_of(bool has_tokens_of_pixels) {
+  return has_tokens_of_pixels ? Turns::yes : Turns::no;
+}
 
 // The mean of the rows, scaled to length 1.
 std::vector<float> pooled(const EncodedImage& image) {
@@ -67,22 +74,31 @@ void ImageEncoder::close() {
 
 // --- Images
 
-Expected<ImagePtr> ImageEncoder::add(Bytes file) {
-  const Media media = is_audio(file) ? Media::audio : Media::image;
-  if (!reads(media)) {
-    return fail(ErrorCode::model_capability,
-                std::format("the model's projector reads no {}", media == Media::audio ? "audio" : "images"));
+Expected<ImagePtr> ImageEncoder::add(Bytes file, const std::string& id) {
+  const bool is_clip = is_audio(file);
+  if (!reads(is_clip ? Media::audio : Media::image)) {
+    return fail(ErrorCode::model_capability, std::format("the model's projector reads no {}", is_clip ? "audio" : "images"));
   }
-  auto layout = projector_->layout(file);
+  auto image = std::make_shared<Image>();
+  image->id = id.empty() ? file_hash(file) : id;
+  std::optional<llm::Picture> picture;
+  if (!is_clip) {
+    auto decoded = options_.decode(file, turns_of(id.empty() || shows_pixels(id)));
+    if (!decoded) return std::unexpected(decoded.error());
+    picture = std::move(*decoded);
+    if (id.empty()) image->id += llm::pixels_hash(*picture);
+  }
+  auto layout = projector_->layout(picture ? llm::ProjectorInput(&*picture) : llm::ClipFile{file});
   if (!layout) return std::unexpected(layout.error());
-  std::string id = image_id(file);
-  auto image = std::make_shared<Image>(std::move(id), std::move(file), std::move(layout->tokens), std::vector<std::int32_t>(),
-                                       std::move(layout->grid), layout->is_causal);
+  image->file = std::move(file);
+  image->tokens = std::move(layout->tokens);
+  image->grid = std::move(layout->grid);
+  image->is_causal = layout->is_causal;
   std::int32_t end = 0;
   for (const std::int32_t piece : layout->pieces) image->pieces_end.push_back(end += piece);
   std::int32_t row = 0;
   for (Token& token : image->tokens) {
-    if (token == kNoToken) token = llm::image_token(image->id, identity(), row++);
+    if (token == kNoToken) token = llm::image_token(content_of(image->id), identity(), row++);
   }
   const MutexLock lock(mutex_);
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
@@ -90,7 +106,7 @@ Expected<ImagePtr> ImageEncoder::add(Bytes file) {
   std::weak_ptr<const Image>& known = known_[image->id];
   if (ImagePtr first = known.lock()) return first;
   known = image;
-  return image;
+  return ImagePtr(std::move(image));
 }
 
 Expected<ImagePtr> ImageEncoder::take(const ImageSource& source) {
@@ -106,14 +122,14 @@ Expected<ImagePtr> ImageEncoder::find(const std::string& id) {
     if (ImagePtr image = found == known_.end() ? nullptr : found->second.lock()) return image;
   }
   if (options_.kept == nullptr) return fail(ErrorCode::io_failed, "the daemon has no folder for images of sessions");
-  auto file = options_.kept->read(id);
+  auto file = options_.kept->read(file_of(id));
   if (!file) return std::unexpected(file.error());
-  return add(std::move(*file));
+  return add(std::move(*file), id);
 }
 
 Expected<KeptImages::Use> ImageEncoder::keep(const TenantId& tenant, const Image& image) const {
   if (options_.kept == nullptr) return fail(ErrorCode::io_failed, "the daemon has no folder for images of sessions");
-  return options_.kept->keep(tenant, image.id, image.file);
+  return options_.kept->keep(tenant, file_of(image.id), image.file);
 }
 
 Expected<Unit> ImageEncoder::sync_kept() const {
@@ -152,7 +168,7 @@ void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {
       of_messages[input.images[i].message].push_back({.at = input.images[i].at, .id = taken.images[i]->id});
     }
     for (std::size_t i = 0; i < of_messages.size(); ++i) {
-      if (!of_messages[i].empty()) input.messages[i].extra = images_extra(of_messages[i]);
+      if (!of_messages[i].empty()) input.messages[i].extra = with_images(input.messages[i].extra, of_messages[i]);
     }
     return finish(Unit{});
   }
@@ -176,8 +192,16 @@ void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {
 
 // --- Encoding
 
+Expected<std::vector<float>> ImageEncoder::rows_of(const Image& image, llm::CallMonitor& monitor) {
+  if (is_audio(image.file)) return projector_->encode(llm::ClipFile{image.file}, &monitor);
+  const auto picture = options_.decode(image.file, turns_of(shows_pixels(image.id)));
+  if (!picture) return std::unexpected(picture.error());
+  return projector_->encode(&*picture, &monitor);
+}
+
 Expected<EncodedPtr> ImageEncoder::encode(const std::string& id, const std::stop_token& end) {
-  if (const auto found = cached_.find(id); found != cached_.end()) {
+  const std::string content(content_of(id));
+  if (const auto found = cached_.find(content); found != cached_.end()) {
     cache_.splice(cache_.end(), cache_, found->second);
     stats_.cache_hits_total.add();
     return found->second->image;
@@ -188,7 +212,7 @@ Expected<EncodedPtr> ImageEncoder::encode(const std::string& id, const std::stop
   if (!image) return std::unexpected(image.error());
   const TimePoint began = clock_.now();
   EndOnRequest monitor(end, closed_, clock_, stats_.last_step_us);
-  auto rows = projector_->encode((*image)->file, &monitor);
+  auto rows = rows_of(**image, monitor);
   if (!rows) return std::unexpected(rows.error());
   const llm::ProjectorFacts& facts = projector_->facts();
   auto encoded = std::make_shared<const EncodedImage>(EncodedImage{.rows = std::move(*rows),
@@ -203,11 +227,11 @@ Expected<EncodedPtr> ImageEncoder::encode(const std::string& id, const std::stop
   record_span(kEncodeSpan, began, ended);
   log_debug("image {}: {} rows encoded in {:.1f} ms", id, encoded->pieces_end.back(), to_ms(clock_.now() - began));
 
-  cached_[id] = cache_.insert(cache_.end(), {id, encoded});
+  cached_[content] = cache_.insert(cache_.end(), {content, encoded});
   stats_.cache_bytes.add(static_cast<std::int64_t>(encoded->bytes()));
   while (!cache_.empty() && stats_.cache_bytes.value() > static_cast<std::int64_t>(options_.cache_bytes_max)) {
     stats_.cache_bytes.add(-static_cast<std::int64_t>(cache_.front().image->bytes()));
-    cached_.erase(cache_.front().id);
+    cached_.erase(cache_.front().content);
     cache_.pop_front();
   }
   return encoded;

@@ -23,6 +23,7 @@
 #include "core/job_queue.h"
 #include "core/request.h"
 #include "core/service.h"
+#include "image/decode_picture.h"
 #include "image/image_header.h"
 #include "image/kept_images.h"
 #include "llm/projector.h"
@@ -30,7 +31,7 @@
 namespace uma::image {
 
 struct Image {
-  std::string id;  // SHA-256 of the file, in hexadecimal digits.
+  std::string id;  // See image/image_id.h.
   Bytes file;
   std::vector<Token> tokens;             // Marks and image tokens (llm/image_tokens.h) in a chain.
   std::vector<std::int32_t> pieces_end;  // End of each piece, in rows.
@@ -63,6 +64,7 @@ struct ImageEncoderOptions {
   std::vector<std::string> allowed_dirs;  // Allowed folders for images given by a path.
   std::uint64_t cache_bytes_max = 128ul << 20;
   std::int64_t pixels_max = kImagePixelsMax;  // Larger images are refused.
+  DecodePicture decode = decode_picture;
   // Images of sessions, shared by the encoders of all models; null: images cannot be kept.
   std::shared_ptr<KeptImages> kept = nullptr;
 };
@@ -95,7 +97,7 @@ class ImageEncoder {
   [[nodiscard]] const std::string& identity() const { return projector_->facts().identity; }
   // Reads, checks and decodes an image. Blocks on the disk. Errors: E_PROTO_003.
   [[nodiscard]] Expected<ImagePtr> take(const ImageSource& source);
-  // Finds an image of a current request, or a kept image. Blocks on the disk. Errors: E_IO_001.
+  // Finds an image of a current request, or a kept image, which is decoded again. Blocks on the disk. Errors: E_IO_001.
   [[nodiscard]] Expected<ImagePtr> find(const std::string& id);
   // Keeps the image's file beyond the request. Errors: as KeptImages::keep().
   [[nodiscard]] Expected<KeptImages::Use> keep(const TenantId& tenant, const Image& image) const;
@@ -126,11 +128,13 @@ class ImageEncoder {
   struct Embedding;
   struct Taking;
   struct Cached {
-    std::string id;
+    std::string content;  // See image/image_id.h.
     EncodedPtr image;
   };
 
-  [[nodiscard]] Expected<ImagePtr> add(Bytes file);
+  // `id` is that of the image if it is known, else empty.
+  [[nodiscard]] Expected<ImagePtr> add(Bytes file, const std::string& id = "");
+  [[nodiscard]] Expected<std::vector<float>> rows_of(const Image& image, llm::CallMonitor& monitor);
   void take_next(std::shared_ptr<Taking> taking);
   void embed_next(std::shared_ptr<Embedding> embedding);
 

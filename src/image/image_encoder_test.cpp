@@ -6,12 +6,15 @@
 #include <string>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "image/image_id.h"
 #include "llm/image_tokens.h"
 #include "testing/fake_model.h"
 #include "testing/image_bytes.h"
+#include "testing/picture_files.h"
 #include "testing/sim_clock.h"
 
 namespace uma::image {
@@ -60,7 +63,7 @@ TEST_F(ImageEncoderTest, AnImageIsMarksAndTokensOfItsOwn) {
   ASSERT_EQ(tokens.size(), 8u);
   EXPECT_EQ(tokens[0], '[');
   EXPECT_EQ(tokens[4], ',');
-  EXPECT_EQ(tokens[5], llm::image_token((*image)->id, encoder_->identity(), 3));
+  EXPECT_EQ(tokens[5], llm::image_token(content_of((*image)->id), encoder_->identity(), 3));
   EXPECT_EQ((*image)->pieces_end, (std::vector<std::int32_t>{3, 5}));
   EXPECT_EQ(tokens, (*encoder_->take(image_of_one_pixel('a')))->tokens);
   EXPECT_NE(tokens[1], (*encoder_->take(image_of_one_pixel('b')))->tokens[1]);
@@ -98,6 +101,45 @@ TEST_F(ImageEncoderTest, EncodesAnImageOnceWhileItFitsIntoTheCache) {
   ASSERT_TRUE(encoder_->encode(c->id));
   EXPECT_EQ(encoded(), 3u) << "the cache has space for one";
   EXPECT_EQ(encoder_->stats().cache_bytes.value(), 40);
+}
+
+TEST_F(ImageEncoderTest, TheSamePictureInTwoFilesHasTheSameTokensAndRows) {
+  const auto as_source = [](const std::string& file) {
+    return ImageSource{.kind = ImageSource::Kind::data, .text = base64_of(file)};
+  };
+  const std::vector<std::uint8_t> rgba{1, 2, 3, 255, 9, 9, 9, 0};
+  const auto png = *encoder_->take(as_source(testing::png_file(2, 1, {1, 2, 3, 255, 255, 255})));
+  const auto webp = *encoder_->take(as_source(testing::webp_file(2, 1, rgba)));
+  EXPECT_EQ(png->tokens, webp->tokens);
+  EXPECT_EQ(content_of(png->id), content_of(webp->id));
+  EXPECT_NE(file_of(png->id), file_of(webp->id)) << "each is kept, and shown again, as it came";
+  EXPECT_EQ(*encoder_->encode(png->id), *encoder_->encode(webp->id));
+  EXPECT_EQ(encoded(), 1u);
+}
+
+// Sessions of versions that made tokens from files name images by the file alone.
+TEST_F(ImageEncoderTest, AnOldImageHasTheTokensOfItsFileAndIsNotTurned) {
+  const std::string file = testing::jpeg_file(16, 8, std::vector<std::uint8_t>(16 * 8 * 3, 7), {.exif = testing::exif_with(6)});
+  std::vector<Turns> asked;
+  auto kept = std::make_shared<KeptImages>(folder_.string(), 1 << 20);
+  const ImageEncoderOptions options{.allowed_dirs = {},
+                                    .decode =
+                                        [&](std::span<const std::byte> bytes, Turns turns) {
+                                          asked.push_back(turns);
+                                          return decode_picture(bytes, turns);
+                                        },
+                                    .kept = kept};
+  ImageEncoder encoder(std::make_unique<testing::FakeProjector>(), options, clock_);
+  const auto image = *encoder.take({.kind = ImageSource::Kind::data, .text = base64_of(file)});
+  ASSERT_TRUE(encoder.keep(TenantId{"t"}, *image));
+  const std::string old_id = file_of(image->id);
+  const auto old = encoder.find(old_id);
+  ASSERT_TRUE(old) << old.error().message;
+  EXPECT_EQ((*old)->id, old_id);
+  EXPECT_EQ((*old)->tokens[1], llm::image_token(old_id, encoder.identity(), 0));
+  EXPECT_NE((*old)->tokens, image->tokens);
+  EXPECT_TRUE(encoder.encode(old_id));
+  EXPECT_EQ(asked, (std::vector<Turns>{Turns::yes, Turns::no, Turns::no}));
 }
 
 TEST_F(ImageEncoderTest, AnEncodingThatNobodyWaitsForEnds) {
@@ -138,7 +180,7 @@ TEST_F(ImageEncoderTest, AnImageThatIsGoneOrDamagedIsAnError) {
     ASSERT_TRUE(encoder_->keep(TenantId{"t"}, *image));
     id = image->id;
   }
-  std::ofstream(folder_ / id, std::ios::binary) << bmp_of_one_pixel('b');
+  std::ofstream(folder_ / file_of(id), std::ios::binary) << bmp_of_one_pixel('b');
   const auto found = encoder_->find(id);
   ASSERT_FALSE(found);
   EXPECT_TRUE(found.error().message.contains("damaged")) << found.error().message;

@@ -222,6 +222,8 @@ Expected<ImageHeader> check_gif(File file) {
     if (kind == 0x21) {
       at += 2;
     } else if (kind == 0x2C && file.size() - at > kPicture) {
+      // A picture may be larger than what is shown of it, and all of it is decoded.
+      if (const auto size = check_size(ImageKind::gif, little16(file, at + 5), little16(file, at + 7)); !size) return size;
       at += kPicture + gif_colors_bytes(byte_at(file, at + 9)) + 1;
     } else {
       return kind == 0x2C ? refuse_cut_off() : refuse("the GIF file is damaged");
@@ -235,17 +237,118 @@ Expected<ImageHeader> check_gif(File file) {
   return refuse_cut_off();
 }
 
+// --- WebP (RFC 9649): RIFF, then chunks: type, length, data, and a byte more behind an odd length
+
+// The size of the picture in a chunk of this type; nothing if it has none.
+Expected<ImageHeader> webp_size(std::string_view type, File data) {
+  constexpr std::uint32_t kSideBits = 0x3FFF;
+  if (type == "VP8X") {
+    if (data.size() < 10) return refuse_cut_off();
+    const auto side = [&](std::size_t at) { return std::int64_t{little16(data, at) | byte_at(data, at + 2) << 16} + 1; };
+    return check_size(ImageKind::webp, side(4), side(7));
+  }
+  if (type == "VP8L") {
+    if (data.size() < 5) return refuse_cut_off();
+    const std::uint32_t sides = little32(data, 1);
+    return check_size(ImageKind::webp, (sides & kSideBits) + 1, (sides >> 14 & kSideBits) + 1);
+  }
+  if (data.size() < 10) return refuse_cut_off();
+  return check_size(ImageKind::webp, little16(data, 6) & kSideBits, little16(data, 8) & kSideBits);
+}
+
+Expected<ImageHeader> check_webp(File file) {
+  constexpr std::size_t kRiff = 12;
+  constexpr std::size_t kChunk = 8;  // Type and length.
+  if (file.size() < kRiff + kChunk) return refuse_cut_off();
+  const std::size_t end = kChunk + little32(file, 4);
+  if (end > file.size()) return refuse_cut_off();
+  std::optional<ImageHeader> header;
+  for (std::size_t at = kRiff; at + kChunk <= end;) {
+    const std::size_t length = little32(file, at + 4);
+    if (length > end - at - kChunk) return refuse_cut_off();
+    const File data = file.subspan(at + kChunk, length);
+    const std::string type(reinterpret_cast<const char*>(file.data() + at), 4);
+    const bool is_picture = type == "VP8 " || type == "VP8L";
+    if (is_picture || type == "VP8X") {
+      const auto size = webp_size(type, data);
+      if (!size) return size;
+      if (!header) header = *size;
+    }
+    // Of an animation the first frame follows, whose size the decoder checks.
+    if (is_picture || type == "ANMF") return header ? Expected<ImageHeader>(*header) : refuse("the WebP file is damaged");
+    at += kChunk + length + length % 2;
+  }
+  return refuse("the WebP file has no picture");
+}
+
+// --- Other formats
+
+// The name of a format that people send and that is not read; empty: another one.
+std::string_view name_of_other(File file) {
+  struct Magic {
+    std::size_t at;
+    std::string_view bytes;
+    std::string_view name;
+  };
+  constexpr std::array<Magic, 20> kOthers = {{{4, "ftypavif", "AVIF"},
+                                              {4, "ftypavis", "AVIF"},
+                                              {4, "ftypheic", "HEIC"},
+                                              {4, "ftypheix", "HEIC"},
+                                              {4, "ftyphevc", "HEIC"},
+                                              {4, "ftypheim", "HEIC"},
+                                              {4, "ftypmif1", "HEIF"},
+                                              {4, "ftypmsf1", "HEIF"},
+                                              {4, "ftyp", "video"},
+                                              {0, {"II*\0", 4}, "TIFF"},
+                                              {0, {"MM\0*", 4}, "TIFF"},
+                                              {0, "\xFF\x0A", "JPEG XL"},
+                                              {0, {"\0\0\0\x0CJXL ", 8}, "JPEG XL"},
+                                              {0, {"\0\0\0\x0CjP  ", 8}, "JPEG 2000"},
+                                              {0, {"\0\0\1\0", 4}, "ICO"},
+                                              {0, "%PDF", "PDF"},
+                                              {0, "<svg", "SVG"},
+                                              {0, "<?xml", "SVG or XML"},
+                                              {0, "\x1A\x45\xDF\xA3", "video"},
+                                              {0, "8BPS", "Photoshop"}}};
+  for (const auto& [at, bytes, name] : kOthers) {
+    if (at <= file.size() && begins_with(file.subspan(at), bytes)) return name;
+  }
+  return "";
+}
+
 }  // namespace
+
+Expected<ImageKind> image_kind(File file) {
+  if (begins_with(file, "\x89PNG\r\n\x1a\n")) return ImageKind::png;
+  if (begins_with(file, "\xFF\xD8\xFF")) return ImageKind::jpeg;
+  if (begins_with(file, "RIFF") && file.size() >= 12 && begins_with(file.subspan(8), "WEBP")) return ImageKind::webp;
+  if (begins_with(file, "GIF87a") || begins_with(file, "GIF89a")) return ImageKind::gif;
+  if (begins_with(file, "BM")) return ImageKind::bmp;
+  const std::string_view name = name_of_other(file);
+  return refuse(std::format("it is {}not a PNG, JPEG, WebP, GIF or BMP file{}",
+                            name.empty() ? "" : std::format("a file of the format {}, ", name),
+                            name.empty() ? "" : ": send it as one of these"));
+}
 
 Expected<ImageHeader> check_image(File file) {
   if (file.size() > kImageBytesMax) {
     return refuse(std::format("the file has {} bytes; the limit is {}", file.size(), kImageBytesMax));
   }
-  if (begins_with(file, "\x89PNG\r\n\x1a\n")) return check_png(file);
-  if (begins_with(file, "\xFF\xD8\xFF")) return check_jpeg(file);
-  if (begins_with(file, "BM")) return check_bmp(file);
-  if (begins_with(file, "GIF87a") || begins_with(file, "GIF89a")) return check_gif(file);
-  return refuse("it is not a PNG, JPEG, BMP or GIF file");
+  const auto kind = image_kind(file);
+  if (!kind) return std::unexpected(kind.error());
+  switch (*kind) {
+    case ImageKind::jpeg:
+      return check_jpeg(file);
+    case ImageKind::webp:
+      return check_webp(file);
+    case ImageKind::gif:
+      return check_gif(file);
+    case ImageKind::bmp:
+      return check_bmp(file);
+    case ImageKind::png:
+      break;
+  }
+  return check_png(file);
 }
 
 }  // namespace uma::image

@@ -66,6 +66,22 @@ std::string gif(std::uint32_t width, std::uint32_t height, const std::string& da
          std::string(4, '\0') + size + std::string("\0\x08", 2) + static_cast<char>(data.size()) + data + std::string("\0;", 2);
 }
 
+std::string webp(const std::string& chunks) {
+  return "RIFF" + little(static_cast<std::uint32_t>(4 + chunks.size()), 4) + "WEBP" + chunks;
+}
+std::string webp_part(const std::string& type, const std::string& data) {
+  return type + little(static_cast<std::uint32_t>(data.size()), 4) + data + std::string(data.size() % 2, '\0');
+}
+std::string lossy_webp(std::uint32_t width, std::uint32_t height) {
+  return webp_part("VP8 ", std::string("\0\0\0\x9d\x01\x2a", 6) + little(width, 2) + little(height, 2));
+}
+std::string lossless_webp(std::uint32_t width, std::uint32_t height) {
+  return webp_part("VP8L", "/" + little((width - 1) | (height - 1) << 14, 4) + "data");
+}
+std::string webp_canvas(std::uint32_t width, std::uint32_t height) {
+  return webp_part("VP8X", little(0, 4) + little(width - 1, 3) + little(height - 1, 3));
+}
+
 Expected<ImageHeader> check(const std::string& file) {
   return check_image(std::as_bytes(std::span(file)));
 }
@@ -84,6 +100,10 @@ TEST(ImageHeader, KnowsKindAndSize) {
       {jpeg(frame(2, 2, 0xC2) + scan() + scan()), ImageKind::jpeg},
       {bmp(2, 2, std::string(16, '\0')), ImageKind::bmp},
       {bmp(2, static_cast<std::uint32_t>(-2), std::string(16, '\0')), ImageKind::bmp},
+      {webp(lossy_webp(2, 2)), ImageKind::webp},
+      {webp(lossless_webp(2, 2)), ImageKind::webp},
+      {webp(webp_canvas(2, 2) + webp_part("ANMF", "frame")), ImageKind::webp},
+      {webp(webp_canvas(2, 2) + webp_part("ICCP", "odd") + lossy_webp(2, 2)), ImageKind::webp},
       {gif(2, 2), ImageKind::gif}};
   for (const auto& [file, kind] : files) {
     const auto header = check(file);
@@ -116,14 +136,27 @@ TEST(ImageHeader, ReadsTheBlocksOfAGif) {
 }
 
 TEST(ImageHeader, RefusesEveryBeginningOfAFile) {
-  for (const std::string& file : {small_png(), jpeg(frame(2, 2) + scan()), bmp(2, 2, std::string(16, '\0')), gif(2, 2)}) {
+  for (const std::string& file : {small_png(), jpeg(frame(2, 2) + scan()), bmp(2, 2, std::string(16, '\0')), gif(2, 2),
+                                  webp(lossy_webp(2, 2)), webp(webp_canvas(2, 2) + lossless_webp(2, 2))}) {
     for (std::size_t size = 0; size < file.size(); ++size) EXPECT_NE(problem(file.substr(0, size)), "") << size;
   }
 }
 
 TEST(ImageHeader, RefusesOtherKinds) {
-  for (const std::string file : {"", "hello", "RIFF....WEBPVP8 ", "%PDF-1.7", "<svg/>", "ID3\x04", "\x7f\x45LF"}) {
-    EXPECT_NE(problem(file).find("not a PNG, JPEG, BMP or GIF file"), std::string::npos) << file;
+  for (const std::string file : {"", "hello", "RIFF....WAVEfmt ", "%PDF-1.7", "<svg/>", "ID3\x04", "\x7f\x45LF"}) {
+    EXPECT_NE(problem(file).find("not a PNG, JPEG, WebP, GIF or BMP file"), std::string::npos) << file;
+  }
+}
+
+TEST(ImageHeader, NamesFormatsThatPeopleSend) {
+  const std::pair<std::string, std::string> files[] = {{std::string("\0\0\0\x20", 4) + "ftypavif....", "AVIF"},
+                                                       {std::string("\0\0\0\x20", 4) + "ftypheic....", "HEIC"},
+                                                       {std::string("II*\0....", 8), "TIFF"},
+                                                       {"<svg xmlns=", "SVG"},
+                                                       {"%PDF-1.7", "PDF"}};
+  for (const auto& [file, name] : files) {
+    EXPECT_EQ(problem(file), "the image cannot be read: it is a file of the format " + name +
+                                 ", not a PNG, JPEG, WebP, GIF or BMP file: send it as one of these");
   }
 }
 
@@ -135,6 +168,13 @@ TEST(ImageHeader, RefusesPicturesThatAreTooLarge) {
   EXPECT_NE(problem(jpeg(frame(65'535, 65'535) + scan())).find("pixels"), std::string::npos);
   EXPECT_NE(problem(bmp(1u << 30, 1, "")).find("pixels"), std::string::npos);
   EXPECT_NE(problem(gif(65'535, 65'535)).find("pixels"), std::string::npos);
+  EXPECT_NE(problem(webp(lossy_webp(16'383, 16'383))).find("pixels"), std::string::npos);
+  EXPECT_NE(problem(webp(lossless_webp(16'384, 16'384))).find("pixels"), std::string::npos);
+  EXPECT_NE(problem(webp(webp_canvas(1 << 24, 1 << 24) + lossy_webp(2, 2))).find("pixels"), std::string::npos);
+  EXPECT_NE(problem(webp(webp_canvas(2, 2) + lossy_webp(16'383, 16'383))).find("pixels"), std::string::npos);
+  std::string frame_of_gif = gif(2, 2);
+  frame_of_gif.replace(frame_of_gif.find(',') + 5, 4, "\xFF\xFF\xFF\xFF");
+  EXPECT_NE(problem(frame_of_gif).find("pixels"), std::string::npos) << "larger than what is shown of it";
 }
 
 TEST(ImageHeader, RefusesDataThatUnpacksToMoreThanThePicture) {

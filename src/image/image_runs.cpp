@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "image/image_id.h"
 #include "llm/image_tokens.h"
 
 namespace uma::image {
@@ -28,14 +29,14 @@ Expected<std::vector<ImageRun>> find_image_runs(std::span<const Token> chain, st
   std::vector<ImageRun> runs;
   // Indexed by the first token, because a chain may begin any of many images at each of its tokens.
   std::unordered_map<Token, std::string_view> by_first_token;
-  for (const std::string& id : images) by_first_token.try_emplace(llm::image_token(id, projector, 0), id);
+  for (const std::string& id : images) by_first_token.try_emplace(llm::image_token(content_of(id), projector, 0), id);
   for (std::size_t i = 0; i < chain.size(); ++i) {
     if (!llm::is_image_token(chain[i])) continue;
     const auto position = static_cast<std::int32_t>(i);
     if (!runs.empty()) {
       ImageRun& last = runs.back();
       const std::int32_t row = last.first_row + last.count;
-      if (llm::image_token(last.image, projector, row) == chain[i]) {
+      if (llm::image_token(content_of(last.image), projector, row) == chain[i]) {
         if (last.end() == position) {
           ++last.count;
         } else {

@@ -46,7 +46,7 @@ bool write_whole(int file, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::string image_id(std::span<const std::byte> file) {
+std::string file_hash(std::span<const std::byte> file) {
   Sha256 hash;
   hash.add({reinterpret_cast<const char*>(file.data()), file.size()});
   return hash.hex();
@@ -159,7 +159,7 @@ Expected<Bytes> KeptImages::read_here(const std::string& id) {
     if (got <= 0) return refuse("the file is damaged");
     done += static_cast<std::size_t>(got);
   }
-  if (image_id(bytes) != id) return refuse("the file is damaged");
+  if (file_hash(bytes) != id) return refuse("the file is damaged");
   const MutexLock lock(mutex_);
   if (const auto found = entries_.find(id); found != entries_.end()) found->second.used = ++uses_;
   return bytes;
@@ -176,7 +176,7 @@ std::optional<std::uint64_t> KeptImages::size_of(const std::string& id) const {
 // Checks a fetched file, and keeps it in the folder if there is room.
 Expected<Bytes> KeptImages::take_fetched(const std::string& id, Expected<Bytes> file) {
   if (!file) return file;
-  if (image_id(*file) != id) return unreadable(id, "the database has another file in its place");
+  if (file_hash(*file) != id) return unreadable(id, "the database has another file in its place");
   {
     const MutexLock lock(mutex_);
     // A damaged one is replaced.

@@ -1,5 +1,5 @@
-// Images of sessions as files, named by their SHA-256, as long as a session may have to be computed again. Any thread; all
-// functions except simple queries block on the disk.
+// Images of sessions as files, named by their SHA-256 (image/image_id.h), as long as a session may have to be computed again.
+// Any thread; all functions except simple queries block on the disk.
 //
 // Where daemons share sessions, their database has the images (kv/postgres_images.h), and the folder is a cache of it: a file
 // without a Use may be removed to make room, and one that is not there is fetched.
@@ -27,7 +27,7 @@
 namespace uma::image {
 
 // The SHA-256 of an image's file, in hexadecimal digits.
-[[nodiscard]] std::string image_id(std::span<const std::byte> file);
+[[nodiscard]] std::string file_hash(std::span<const std::byte> file);
 
 class KeptImages {
  public:

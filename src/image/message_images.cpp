@@ -3,10 +3,13 @@
 #include <limits>
 #include <utility>
 
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 
+#include "image/image_id.h"
 #include "json/field_reader.h"
-#include "json/json_writer.h"
 
 namespace uma::image {
 
@@ -27,9 +30,11 @@ std::vector<MessageImage> read_images(const std::string& extra, std::size_t cont
     json::FieldReader image(value.get_object());
     const auto at = image.integer("at", images.empty() ? 0 : static_cast<std::int64_t>(images.back().at),
                                   static_cast<std::int64_t>(content_bytes));
-    std::string id = image.required_text("sha256", {.min = 64, .max = 64});
+    constexpr json::TextBytes kBytes{kHashDigits, kHashDigits};
+    std::string file = image.required_text("sha256", kBytes);
+    const std::string pixels = image.text("pixels", kBytes).value_or("");
     if (!at || !image.ok()) return {};
-    images.push_back({static_cast<std::size_t>(*at), std::move(id)});
+    images.push_back({static_cast<std::size_t>(*at), std::move(file) + pixels});
   }
   return images;
 }
@@ -46,17 +51,25 @@ std::vector<std::string> image_ids(const std::string& extra) {
   return ids;
 }
 
-std::string images_extra(std::span<const MessageImage> images) {
-  std::string out;
-  json::ObjectWriter extra(out);
-  json::append_array(extra.begin("images"), images, [&](const MessageImage& image) {
-    json::ObjectWriter object(out);
-    object.field("at", image.at);
-    object.field("sha256", image.id);
-    object.close();
-  });
-  extra.close();
-  return out;
+std::vector<std::string> image_files(const std::string& extra) {
+  std::vector<std::string> files = image_ids(extra);
+  for (std::string& id : files) id = file_of(id);
+  return files;
+}
+
+std::string with_images(std::string_view extra, std::span<const MessageImage> images) {
+  boost::json::object fields;
+  boost::system::error_code problem;
+  if (const auto given = json::parse(extra, {}, problem); given.is_object()) fields = given.get_object();
+  fields.erase("images");
+  if (images.empty()) return fields.empty() ? "" : boost::json::serialize(fields);
+  boost::json::array& array = fields["images"].emplace_array();
+  for (const MessageImage& image : images) {
+    boost::json::object object{{"at", image.at}, {"sha256", file_of(image.id)}};
+    if (shows_pixels(image.id)) object["pixels"] = content_of(image.id);
+    array.push_back(std::move(object));
+  }
+  return boost::json::serialize(fields);
 }
 
 }  // namespace uma::image

@@ -1,9 +1,10 @@
-// The images of a message, stored in ChatMessage::extra: {"images":[{"at":0,"sha256":"..."}]}.
+// The images of a message, stored in ChatMessage::extra: {"images":[{"at":0,"sha256":"...","pixels":"..."}]}.
 #pragma once
 
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/request.h"
@@ -12,7 +13,7 @@ namespace uma::image {
 
 struct MessageImage {
   std::size_t at = 0;  // Position in the content, in bytes.
-  std::string id;      // SHA-256 of its file, in hexadecimal digits.
+  std::string id;      // See image/image_id.h.
   bool operator==(const MessageImage&) const = default;
 };
 
@@ -20,7 +21,9 @@ struct MessageImage {
 [[nodiscard]] std::vector<MessageImage> images_of(const ChatMessage& message);
 // The ids in this extra.
 [[nodiscard]] std::vector<std::string> image_ids(const std::string& extra);
-// The extra of a message with these images and no other fields. Requires: in order.
-[[nodiscard]] std::string images_extra(std::span<const MessageImage> images);
+// The names of their files.
+[[nodiscard]] std::vector<std::string> image_files(const std::string& extra);
+// The extra with these images in place of its own. Requires: in order.
+[[nodiscard]] std::string with_images(std::string_view extra, std::span<const MessageImage> images);
 
 }  // namespace uma::image

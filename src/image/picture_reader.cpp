@@ -23,7 +23,7 @@ Covered covered(std::int64_t at, std::int64_t count, std::int64_t begin, std::in
 
 }  // namespace
 
-std::vector<std::uint8_t> fitted(const llm::DecodedPicture& picture, std::int32_t width, std::int32_t height) {
+std::vector<std::uint8_t> fitted(const llm::Picture& picture, std::int32_t width, std::int32_t height) {
   UMA_CHECK(width > 0 && height > 0 && picture.width > 0 && picture.height > 0);
   // The largest part with the wanted shape.
   const std::int64_t part_width = std::clamp<std::int64_t>(std::int64_t{picture.height} * width / height, 1, picture.width);
@@ -50,7 +50,8 @@ std::vector<std::uint8_t> fitted(const llm::DecodedPicture& picture, std::int32_
   return levels;
 }
 
-Expected<std::vector<std::uint8_t>> read_fitted(const ImageSource& source, std::int32_t width, std::int32_t height) {
+Expected<std::vector<std::uint8_t>> read_fitted(const ImageSource& source, std::int32_t width, std::int32_t height,
+                                                const DecodePicture& decode) {
   constexpr std::int64_t kPixelsMax = 16'000'000;
   const auto file = read_image(source, {});
   if (!file) return std::unexpected(file.error());
@@ -60,7 +61,7 @@ Expected<std::vector<std::uint8_t>> read_fitted(const ImageSource& source, std::
     return fail(ErrorCode::proto_field, std::format("the picture has {} × {} pixels, and a drawing begins with up to {}",
                                                     header->width, header->height, kPixelsMax));
   }
-  const auto picture = llm::decode_picture(*file);
+  const auto picture = decode(*file, Turns::yes);
   if (!picture) return std::unexpected(picture.error());
   return fitted(*picture, width, height);
 }

@@ -15,8 +15,8 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 // A gray level for each pixel.
-llm::DecodedPicture gray(std::int32_t width, std::int32_t height, const std::vector<std::uint8_t>& grays) {
-  llm::DecodedPicture picture{.width = width, .height = height, .levels = {}};
+llm::Picture gray(std::int32_t width, std::int32_t height, const std::vector<std::uint8_t>& grays) {
+  llm::Picture picture{.width = width, .height = height, .levels = {}};
   for (const std::uint8_t level : grays) picture.levels.insert(picture.levels.end(), 3, level);
   return picture;
 }

@@ -16,7 +16,7 @@ inline constexpr Token kImageTokensBegin = 1 << 30;  // Larger than any vocabula
   return token >= kImageTokensBegin;
 }
 
-// `image` is the hash of the image's file, `projector` is ProjectorFacts::identity.
+// `image` is the hash of the picture's pixels or of the clip's file, `projector` is ProjectorFacts::identity.
 [[nodiscard]] Token image_token(std::string_view image, std::string_view projector, std::int32_t row);
 
 }  // namespace uma::llm

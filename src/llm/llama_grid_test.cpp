@@ -27,8 +27,8 @@ class GridTest : public ::testing::TestWithParam<KvLayout> {
     auto projector = model_->load_projector((folder_ / "mmproj-tiny-grid.gguf").string(), {});
     ASSERT_TRUE(projector) << projector.error().message;
     projector_ = std::move(*projector);
-    layout_ = *projector_->layout(image_);
-    rows_ = *projector_->encode(image_, nullptr);
+    layout_ = *projector_->layout(&image_);
+    rows_ = *projector_->encode(&image_, nullptr);
     context_ = new_context();
   }
 
@@ -83,7 +83,7 @@ class GridTest : public ::testing::TestWithParam<KvLayout> {
     return largest;
   }
 
-  const Bytes image_ = bmp_with_gradient(280, 140);
+  const Picture image_ = gradient(280, 140);
   const std::filesystem::path folder_ = test_models();
   std::shared_ptr<const Model> model_;
   std::unique_ptr<Projector> projector_;
@@ -103,7 +103,7 @@ constexpr float kRounding = 0.05F;
 
 TEST_P(GridTest, AnImageHasLinesAndColumns) {
   EXPECT_TRUE(projector_->facts().has_grids);
-  EXPECT_TRUE(projector_->layout(image_)->is_causal);
+  EXPECT_TRUE(projector_->layout(&image_)->is_causal);
   EXPECT_TRUE(context_->shape().has_grids);
   EXPECT_FALSE(context_->shape().can_shift);
   EXPECT_EQ(rows_count(), 50);
@@ -247,7 +247,7 @@ TEST_P(UnifiedGridTest, SharedCellsKeepTheirImages) {
 TEST_P(GridTest, ImagesAreScaledDownToALimit) {
   const auto small = model_->load_projector((folder_ / "mmproj-tiny-grid.gguf").string(), {.image_tokens_max = 16});
   ASSERT_TRUE(small) << small.error().message;
-  const auto layout = (*small)->layout(image_);
+  const auto layout = (*small)->layout(&image_);
   ASSERT_TRUE(layout);
   EXPECT_LE(layout->rows_count(), 16);
   EXPECT_NE((*small)->facts().identity, projector_->facts().identity);

@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "core/ids.h"
+#include "llm/picture.h"
 
 namespace uma::llm {
 
@@ -22,26 +23,15 @@ inline std::filesystem::path test_models() {
   return std::filesystem::path(std::getenv("UMA_TEST_MODEL")).parent_path();
 }
 
-// A BMP file of this size with a gradient.
-inline Bytes bmp_with_gradient(int width, int height) {
-  constexpr int kHead = 54;
-  const int line_bytes = (width * 3 + 3) / 4 * 4;
-  Bytes file;
-  const auto put = [&](int value, int bytes) {
-    for (int i = 0; i < bytes; ++i) file.push_back(static_cast<std::byte>(value >> (8 * i)));
-  };
-  put('B' | 'M' << 8, 2);
-  for (const int value : {kHead + line_bytes * height, 0, kHead, 40, width, height}) put(value, 4);
-  put(1, 2);   // Planes.
-  put(24, 2);  // Bits per pixel.
-  for (const int value : {0, line_bytes * height, 0, 0, 0, 0}) put(value, 4);
+// A gradient.
+inline Picture gradient(int width, int height) {
+  Picture picture{.width = width, .height = height, .levels = {}};
   for (int y = 0; y < height; ++y) {
     for (int x = 0; x < width; ++x) {
-      for (const int colour : {3 * x, 5 * y, x * y}) put(colour, 1);
+      for (const int colour : {x * y, 5 * y, 3 * x}) picture.levels.push_back(static_cast<std::uint8_t>(colour));
     }
-    put(0, line_bytes - 3 * width);
   }
-  return file;
+  return picture;
 }
 
 // A context of the library, fed by mtmd's own helper.
@@ -76,11 +66,10 @@ class LibraryEvaluation {
   }
 
   // Computes the rows of an image, without the marks around them.
-  void add_image(const Bytes& image) {
+  void add_image(const Picture& image) {
     const std::unique_ptr<mtmd_bitmap, decltype(&mtmd_bitmap_free)> bitmap(
-        mtmd_helper_bitmap_init_from_buf(mtmd_.get(), reinterpret_cast<const unsigned char*>(image.data()), image.size(), false,
-                                         mtmd_helper_init_opt_default())
-            .bitmap,
+        mtmd_bitmap_init(static_cast<std::uint32_t>(image.width), static_cast<std::uint32_t>(image.height),
+                         image.levels.data()),
         mtmd_bitmap_free);
     const std::unique_ptr<mtmd_input_chunks, decltype(&mtmd_input_chunks_free)> chunks(mtmd_input_chunks_init(),
                                                                                        mtmd_input_chunks_free);

@@ -38,9 +38,9 @@ class ImageEmbeddingTest : public ::testing::Test {
   }
 
   // The vector of three tokens, the image, and `after`.
-  std::vector<float> vector_of(const Bytes& image, const std::vector<Token>& after, CallMonitor* monitor = nullptr) {
-    const ImageLayout layout = projector_->layout(image).value();
-    const std::vector<float> rows = projector_->encode(image, nullptr).value();
+  std::vector<float> vector_of(const Picture& image, const std::vector<Token>& after, CallMonitor* monitor = nullptr) {
+    const ImageLayout layout = projector_->layout(&image).value();
+    const std::vector<float> rows = projector_->encode(&image, nullptr).value();
     std::vector<Token> text = before_;
     for (std::int32_t row = 0; row < layout.rows_count(); ++row) text.push_back(image_token("a", "p", row));
     text.insert(text.end(), after.begin(), after.end());
@@ -55,7 +55,7 @@ class ImageEmbeddingTest : public ::testing::Test {
     return out;
   }
 
-  std::vector<float> by_library(const Bytes& image, const std::vector<Token>& after) const {
+  std::vector<float> by_library(const Picture& image, const std::vector<Token>& after) const {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = 2048;
     params.n_batch = 2048;
@@ -72,8 +72,8 @@ class ImageEmbeddingTest : public ::testing::Test {
   }
 
   const std::vector<Token> before_{1, 400, 401};
-  const Bytes wide_ = bmp_with_gradient(280, 140);   // 10 x 5 rows.
-  const Bytes large_ = bmp_with_gradient(840, 560);  // 30 x 20 rows, more than the library computes at once.
+  const Picture wide_ = gradient(280, 140);   // 10 x 5 rows.
+  const Picture large_ = gradient(840, 560);  // 30 x 20 rows, more than the library computes at once.
   std::shared_ptr<const Model> model_;
   std::unique_ptr<Projector> projector_;
   std::unique_ptr<EmbeddingContext> context_;
@@ -82,7 +82,7 @@ class ImageEmbeddingTest : public ::testing::Test {
 
 TEST_F(ImageEmbeddingTest, VectorsAreTheLibrarys) {
   ASSERT_TRUE(context_->shape().reads_images);
-  for (const Bytes& image : {wide_, large_}) {
+  for (const Picture& image : {wide_, large_}) {
     for (const std::vector<Token>& after : {std::vector<Token>{500, 501}, std::vector<Token>{}}) {
       const auto vector = vector_of(image, after);
       EXPECT_LT(farthest(vector, by_library(image, after)), kRoundedBy);

@@ -133,12 +133,14 @@ class LlamaProjector final : public Projector {
 
   const ProjectorFacts& facts() const override { return facts_; }
   bool is_lost() const override { return LostDevices::of_process().contain_any(devices()); }
-  Expected<ImageLayout> layout(std::span<const std::byte> image) const override;
-  Expected<std::vector<float>> encode(std::span<const std::byte> image, CallMonitor* monitor) override;
+  Expected<ImageLayout> layout(const ProjectorInput& image) const override;
+  Expected<std::vector<float>> encode(const ProjectorInput& image, CallMonitor* monitor) override;
 
  private:
-  // Decodes the image and converts it to the encoder's input.
-  [[nodiscard]] Expected<ChunksPtr> cut(std::span<const std::byte> image) const;
+  // Converts the image to the encoder's input.
+  [[nodiscard]] Expected<ChunksPtr> cut(const ProjectorInput& image) const;
+  // The library decodes clips.
+  [[nodiscard]] Expected<BitmapPtr> read_clip(const ClipFile& clip) const;
   [[nodiscard]] Expected<Unit> check_clip(BitmapPtr& clip) const;
   [[nodiscard]] DeviceList devices() const { return {&device_, device_ == nullptr ? 0u : 1u}; }
 
@@ -150,19 +152,32 @@ class LlamaProjector final : public Projector {
   const DeviceTimer timer_{devices()};
 };
 
-Expected<ChunksPtr> LlamaProjector::cut(std::span<const std::byte> image) const {
-  BitmapPtr bitmap(mtmd_helper_bitmap_init_from_buf(context_.get(), reinterpret_cast<const unsigned char*>(image.data()),
-                                                    image.size(), false, mtmd_helper_init_opt_default())
+Expected<BitmapPtr> LlamaProjector::read_clip(const ClipFile& clip) const {
+  BitmapPtr bitmap(mtmd_helper_bitmap_init_from_buf(context_.get(), reinterpret_cast<const unsigned char*>(clip.bytes.data()),
+                                                    clip.bytes.size(), false, mtmd_helper_init_opt_default())
                        .bitmap);
-  if (bitmap == nullptr) {
-    return fail(ErrorCode::proto_field, "the image or clip cannot be decoded: it is damaged or has an unsupported format");
+  if (bitmap == nullptr || !mtmd_bitmap_is_audio(bitmap.get())) {
+    return fail(ErrorCode::proto_field, "the clip cannot be decoded: it is damaged or has an unsupported format");
   }
-  const bool is_clip = mtmd_bitmap_is_audio(bitmap.get());
+  if (const auto checked = check_clip(bitmap); !checked) return std::unexpected(checked.error());
+  return bitmap;
+}
+
+Expected<ChunksPtr> LlamaProjector::cut(const ProjectorInput& image) const {
+  const auto* const clip = std::get_if<ClipFile>(&image);
+  const bool is_clip = clip != nullptr;
   if (is_clip ? !facts_.reads_audio : !facts_.reads_images) {
     return fail(ErrorCode::model_capability, std::format("the model's projector reads no {}", is_clip ? "audio" : "images"));
   }
+  BitmapPtr bitmap;
   if (is_clip) {
-    if (const auto checked = check_clip(bitmap); !checked) return std::unexpected(checked.error());
+    auto read = read_clip(*clip);
+    if (!read) return std::unexpected(read.error());
+    bitmap = std::move(*read);
+  } else {
+    const Picture& picture = *std::get<const Picture*>(image);
+    bitmap.reset(mtmd_bitmap_init(static_cast<std::uint32_t>(picture.width), static_cast<std::uint32_t>(picture.height),
+                                  picture.levels.data()));
   }
   // The image is a part of its own, so no text is searched for a marker.
   const mtmd_input_part part{.text = nullptr, .bitmap = bitmap.get()};
@@ -193,7 +208,7 @@ Expected<Unit> LlamaProjector::check_clip(BitmapPtr& clip) const {
   return Unit{};
 }
 
-Expected<ImageLayout> LlamaProjector::layout(std::span<const std::byte> image) const {
+Expected<ImageLayout> LlamaProjector::layout(const ProjectorInput& image) const {
   return guarded(ErrorCode::runtime_decode, "reading an image", [&]() -> Expected<ImageLayout> {
     const auto chunks = cut(image);
     if (!chunks) return std::unexpected(chunks.error());
@@ -224,7 +239,7 @@ Expected<ImageLayout> LlamaProjector::layout(std::span<const std::byte> image) c
   });
 }
 
-Expected<std::vector<float>> LlamaProjector::encode(std::span<const std::byte> image, CallMonitor* monitor) {
+Expected<std::vector<float>> LlamaProjector::encode(const ProjectorInput& image, CallMonitor* monitor) {
   return guarded_on(devices(), ErrorCode::runtime_decode, "encoding an image", [&]() -> Expected<std::vector<float>> {
     const auto chunks = cut(image);
     if (!chunks) return std::unexpected(chunks.error());

@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "core/error.h"
 #include "core/ids.h"
 #include "llm/call_monitor.h"
+#include "llm/picture.h"
 
 namespace uma::llm {
 
@@ -53,20 +55,25 @@ struct ProjectorOptions {
   std::int32_t image_tokens_max = 0;
 };
 
-// Every `image` parameter is a PNG, JPEG, BMP or GIF file with a checked header (image/image_header.h), or a WAV, MP3 or FLAC
-// file (image/audio_header.h).
+// A clip of sound: a WAV, MP3 or FLAC file with a checked header (image/audio_header.h).
+struct ClipFile {
+  std::span<const std::byte> bytes;
+};
+// What a projector reads. Borrowed; the pointer is not null.
+using ProjectorInput = std::variant<const Picture*, ClipFile>;
+
 class Projector {
  public:
   virtual ~Projector() = default;
   [[nodiscard]] virtual const ProjectorFacts& facts() const = 0;
   // Its device is lost: it encodes no more. Any thread.
   [[nodiscard]] virtual bool is_lost() const { return false; }
-  // Decodes the image; of a clip, it also computes the spectrogram, on five threads. Any thread. Errors: E_PROTO_003 for an
-  // image that cannot be decoded; E_MODEL_003 for an image or a clip that the projector does not read.
-  [[nodiscard]] virtual Expected<ImageLayout> layout(std::span<const std::byte> image) const = 0;
+  // Of a clip, it decodes the file and computes the spectrogram, on five threads. Any thread. Errors: E_PROTO_003 for a clip
+  // that cannot be decoded; E_MODEL_003 for an image or a clip that the projector does not read.
+  [[nodiscard]] virtual Expected<ImageLayout> layout(const ProjectorInput& image) const = 0;
   // Computes rows_count() rows of row_width numbers. One thread at a time. `monitor` may end the computation early; null: no
   // monitor. Errors: as layout(); E_LIMIT_003 if it was ended early; E_RUNTIME_001.
-  [[nodiscard]] virtual Expected<std::vector<float>> encode(std::span<const std::byte> image, CallMonitor* monitor) = 0;
+  [[nodiscard]] virtual Expected<std::vector<float>> encode(const ProjectorInput& image, CallMonitor* monitor) = 0;
 };
 
 }  // namespace uma::llm

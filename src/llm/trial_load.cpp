@@ -140,19 +140,16 @@ void append_numbers(Bytes& file, std::span<const std::uint32_t> numbers, int byt
   }
 }
 
-// A BMP file with a gradient.
-Bytes sample_picture() {
-  constexpr std::uint32_t kSide = 32;
-  constexpr std::uint32_t kHeadBytes = 54;
-  constexpr std::uint32_t kPixelBytes = kSide * kSide * 3;
-  Bytes file{std::byte{'B'}, std::byte{'M'}};
-  append_numbers(file, std::array{kHeadBytes + kPixelBytes, 0U, kHeadBytes, 40U, kSide, kSide}, 4);
-  append_numbers(file, std::array{1U, 24U}, 2);  // Planes and bits per pixel.
-  append_numbers(file, std::array{0U, kPixelBytes, 0U, 0U, 0U, 0U}, 4);
-  for (std::uint32_t y = 0; y < kSide; ++y) {
-    for (std::uint32_t x = 0; x < kSide; ++x) append_numbers(file, std::array{8 * x, 8 * y, 255 - 4 * (x + y)}, 1);
+// A gradient.
+Picture sample_picture() {
+  constexpr int kSide = 32;
+  Picture picture{.width = kSide, .height = kSide, .levels = {}};
+  for (int y = 0; y < kSide; ++y) {
+    for (int x = 0; x < kSide; ++x) {
+      for (const int level : {255 - 4 * (x + y), 8 * y, 8 * x}) picture.levels.push_back(static_cast<std::uint8_t>(level));
+    }
   }
-  return file;
+  return picture;
 }
 
 // A WAV file of half a second with a tone.
@@ -177,13 +174,13 @@ Bytes sample_clip() {
   return file;
 }
 
-Expected<Unit> try_encoding(Projector& projector, std::string_view what, const Bytes& file, double s_max) {
-  const auto layout = projector.layout(file);
+Expected<Unit> try_encoding(Projector& projector, std::string_view what, const ProjectorInput& input, double s_max) {
+  const auto layout = projector.layout(input);
   // A model that is refused for each image, with a reason, does no harm.
   if (!layout && layout.error().code == ErrorCode::model_capability) return Unit{};
   if (layout) {
     EndAfter monitor(s_max);
-    const auto rows = projector.encode(file, &monitor);
+    const auto rows = projector.encode(input, &monitor);
     if (rows || monitor.is_over()) return Unit{};
     return fail(ErrorCode::model_capability, std::format("it cannot encode {}: {}", what, rows.error().message));
   }
@@ -261,10 +258,13 @@ Expected<Unit> try_projector(const std::string& path, const std::string& project
   if (!projector) return std::unexpected(projector.error());
   const ProjectorFacts& facts = (*projector)->facts();
   if (facts.reads_images) {
-    const auto tried = try_encoding(**projector, "a picture of 32 by 32 pixels", sample_picture(), limits.encoding_s_max);
+    const Picture picture = sample_picture();
+    const auto tried = try_encoding(**projector, "a picture of 32 by 32 pixels", &picture, limits.encoding_s_max);
     if (!tried) return tried;
   }
-  return facts.reads_audio ? try_encoding(**projector, "half a second of sound", sample_clip(), limits.encoding_s_max) : Unit{};
+  if (!facts.reads_audio) return Unit{};
+  const Bytes clip = sample_clip();
+  return try_encoding(**projector, "half a second of sound", ClipFile{clip}, limits.encoding_s_max);
 }
 
 }  // namespace uma::llm

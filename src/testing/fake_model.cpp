@@ -10,7 +10,6 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "base/sha256.h"
 #include "llm/image_tokens.h"
 #include "testing/fake_embedding.h"
 
@@ -456,7 +455,7 @@ Expected<std::unique_ptr<llm::Projector>> FakeModel::load_projector(const std::s
   return fail(ErrorCode::model_load, path + ": a fake model has no files");
 }
 
-Expected<llm::ImageLayout> FakeProjector::layout(std::span<const std::byte>) const {
+Expected<llm::ImageLayout> FakeProjector::layout(const llm::ProjectorInput&) const {
   llm::ImageLayout layout{.tokens = {'[', kNoToken, kNoToken, kNoToken, ',', kNoToken, kNoToken, ']'},
                           .pieces = {3, 2},
                           .is_causal = facts_.has_grids};
@@ -468,13 +467,12 @@ Expected<llm::ImageLayout> FakeProjector::layout(std::span<const std::byte>) con
   return layout;
 }
 
-Expected<std::vector<float>> FakeProjector::encode(std::span<const std::byte> image, llm::CallMonitor* monitor) {
+Expected<std::vector<float>> FakeProjector::encode(const llm::ProjectorInput& image, llm::CallMonitor* monitor) {
   if (monitor != nullptr && monitor->wants_end()) return fail(ErrorCode::limit_wait, "the encoding was ended early");
-  Sha256 hash;
-  hash.add({reinterpret_cast<const char*>(image.data()), image.size()});
+  const std::string content = llm::pixels_hash(*std::get<const llm::Picture*>(image));
   std::vector<float> rows;
   for (std::int32_t row = 0; row < 5; ++row) {
-    rows.push_back(fake_row_value(llm::image_token(hash.hex(), facts_.identity, row)));
+    rows.push_back(fake_row_value(llm::image_token(content, facts_.identity, row)));
     rows.push_back(1);
   }
   return rows;

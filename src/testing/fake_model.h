@@ -176,8 +176,8 @@ class FakeProjector final : public llm::Projector {
     facts_ = {.identity = "fake projector", .row_width = 2, .has_grids = has_grids};
   }
   [[nodiscard]] const llm::ProjectorFacts& facts() const override { return facts_; }
-  [[nodiscard]] Expected<llm::ImageLayout> layout(std::span<const std::byte> image) const override;
-  [[nodiscard]] Expected<std::vector<float>> encode(std::span<const std::byte> image, llm::CallMonitor* monitor) override;
+  [[nodiscard]] Expected<llm::ImageLayout> layout(const llm::ProjectorInput& image) const override;
+  [[nodiscard]] Expected<std::vector<float>> encode(const llm::ProjectorInput& image, llm::CallMonitor* monitor) override;
 
  private:
   llm::ProjectorFacts facts_;

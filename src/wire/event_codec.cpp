@@ -309,6 +309,7 @@ void append_usage(std::string& out, const Usage& usage) {
   object.field("reasoning_tokens", usage.reasoning_tokens);
   object.field("dropped_turns", usage.dropped_turns);
   object.field("dropped_tokens", usage.dropped_tokens);
+  object.field("unseen_images", usage.unseen_images);
   object.field("tier", tier_name(usage.tier));
   object.field("reuse_reason", usage.reuse_reason);
   object.field("restore_ms", usage.restore_ms);

@@ -22,7 +22,7 @@ namespace uma::wire {
 namespace {
 
 // Reads OpenAI's two formats of a message's content: a string, or an array of {type: "text", text} and, for a user, images and
-// clips.
+// clips, for a tool, images.
 std::string content_field(json::FieldReader& message, std::string_view role, std::size_t index,
                           std::vector<InputImage>& images) {
   const auto cleaned = [is_system = role == "system"](std::string text) {
@@ -41,15 +41,15 @@ std::string content_field(json::FieldReader& message, std::string_view role, std
     }
     std::optional<ImageSource> image;
     const std::string field = std::format("{}content[{}]", message.path(), i);
-    if (object != nullptr && role == "user") {
+    if (object != nullptr && (role == "user" || role == "tool")) {
       json::FieldReader part(*object, field + ".");
       image = image_part(part);
       if (!part.ok()) message.fail_as(part);
     }
-    if (!image) {
+    if (!image || (role == "tool" && image->media != Media::image)) {
       message.fail_field("content", R"(must be a string or an array of {"type": "text", "text": ...})"
-                                    R"( and, for a user, {"type": "image_url", "image_url": {"url": ...}})"
-                                    R"( or {"type": "input_audio", "input_audio": {"data": ..., "format": ...}})");
+                                    R"( and, for a user or a tool, {"type": "image_url", "image_url": {"url": ...}})"
+                                    R"( or, for a user, {"type": "input_audio", "input_audio": {"data": ..., "format": ...}})");
       return "";
     }
     images.push_back({.message = index, .at = text.size(), .source = std::move(*image), .field = field});

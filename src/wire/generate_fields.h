@@ -24,7 +24,7 @@ inline constexpr json::TextBytes kCallIdBytes{1, 256};  // Id of a tool call.
 // Serializes `value`. Its texts are checked like those of fields.
 [[nodiscard]] std::string json_text(json::FieldReader& fields, std::string_view name, const boost::json::value& value);
 // Reads "messages"; empty if it is absent, a failure if it is an empty array. Tool calls and reasoning are kept
-// (ChatMessage::extra), and images of users are added to `images`.
+// (ChatMessage::extra), and images of users and tools are added to `images`.
 [[nodiscard]] std::vector<ChatMessage> messages_field(json::FieldReader& fields, std::vector<InputImage>& images);
 // Rewrites the extra fields of a message from a file as messages_field() would. Returns false if no request could have them.
 [[nodiscard]] bool normalize_extra(ChatMessage& message);

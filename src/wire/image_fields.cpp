@@ -43,7 +43,12 @@ std::string_view image_type(std::span<const std::byte> file) {
   if (begins_with("\xFF\xD8\xFF")) return "image/jpeg";
   if (begins_with("GIF8")) return "image/gif";
   if (begins_with("BM")) return "image/bmp";
-  if (begins_with("RIFF")) return "audio/wav";
+  if (begins_with("RIFF")) {
+    constexpr std::string_view kWebp = "WEBP";
+    const auto kind = file.subspan(std::min<std::size_t>(file.size(), 8));
+    const bool is_webp = kind.size() >= kWebp.size() && std::memcmp(kind.data(), kWebp.data(), kWebp.size()) == 0;
+    return is_webp ? "image/webp" : "audio/wav";
+  }
   if (begins_with("fLaC")) return "audio/flac";
   const bool is_mp3 = begins_with("ID3") || (file.size() > 1 && file[0] == std::byte{0xFF} && file[1] >= std::byte{0xE0});
   return is_mp3 ? "audio/mp3" : "";

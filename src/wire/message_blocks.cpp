@@ -212,7 +212,7 @@ bool ConversationReader::leaves_out(std::string_view type) {
 void ConversationReader::read_user_block(json::FieldReader& block) {
   const std::string type = block.required_text("type");
   if (const auto text = block_text(block, type)) return add_user_text(*text);
-  if (type == "image") return read_image(block);
+  if (type == "image") return user().images.push_back(image_of(block, 0, user().text.size()));
   if (type == "tool_result") return read_result(block);
   if (block.ok() && !leaves_out(type)) {
     block.fail_field("type", R"(must be "text", "image", "document", "search_result" or "tool_result" in a user's message)");
@@ -245,27 +245,29 @@ void ConversationReader::read_call(json::FieldReader& block) {
   call_names_.insert_or_assign(reply().calls.back().id, reply().calls.back().name);
 }
 
-// Templates take only text as a tool's result, so its images stand in the user's message that follows.
 void ConversationReader::read_result(json::FieldReader& block) {
   const std::string id = block.required_text("tool_use_id", kCallIdBytes);
-  std::string text;
+  std::string text = block.boolean("is_error").value_or(false) ? "Error: " : "";
+  auto end_line = [&text, is_first = true] mutable {
+    if (!std::exchange(is_first, false)) text += '\n';
+  };
   const boost::json::value* content = block.find("content");
   if (content != nullptr && content->is_array()) {
     for_each_block(block, "content", content->get_array(), [&](json::FieldReader& part) {
       const std::string type = part.required_text("type");
       if (const auto said = block_text(part, type)) {
-        add_line(text, *said);
+        end_line();
+        text += *said;
       } else if (type == "image") {
-        add_line(text, "(The image is in the next message.)");
-        read_image(part);
+        end_line();
+        user().result_images.push_back(image_of(part, user().results.size(), text.size()));
       } else if (part.ok() && !leaves_out(type)) {
         part.fail_field("type", R"(must be "text", "image", "document" or "search_result" in the result of a tool)");
       }
     });
   } else {
-    text = block.text("content").value_or("");
+    text += block.text("content").value_or("");
   }
-  if (block.boolean("is_error").value_or(false)) text = "Error: " + text;
   std::string extra;
   json::ObjectWriter object(extra);
   object.field("tool_call_id", id);
@@ -274,10 +276,11 @@ void ConversationReader::read_result(json::FieldReader& block) {
   user().results.push_back({"tool", std::move(text), std::move(extra)});
 }
 
-void ConversationReader::read_image(json::FieldReader& block) {
+// The image of a block; `message` and `at` are its place.
+InputImage ConversationReader::image_of(json::FieldReader& block, std::size_t message, std::size_t at) {
   std::string field = block.path();
   field.pop_back();  // The point behind the block's name.
-  user().images.push_back({.message = 0, .at = user().text.size(), .source = block_image(block), .field = std::move(field)});
+  return {.message = message, .at = at, .source = block_image(block), .field = std::move(field)};
 }
 
 void ConversationReader::add_user_text(std::string_view text) {
@@ -305,6 +308,8 @@ ConversationReader::Reply& ConversationReader::reply() {
 void ConversationReader::end_turn() {
   if (user_) {
     const bool has_results = !user_->results.empty();
+    for (InputImage& image : user_->result_images) image.message += messages_.size();
+    std::ranges::move(user_->result_images, std::back_inserter(images_));
     std::ranges::move(user_->results, std::back_inserter(messages_));
     if (!has_results || !user_->text.empty() || !user_->images.empty()) {
       for (InputImage& image : user_->images) image.message = messages_.size();

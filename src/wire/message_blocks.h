@@ -28,7 +28,8 @@ class ConversationReader {
   struct UserTurn {
     std::vector<ChatMessage> results;  // Messages of tools.
     std::string text;
-    std::vector<InputImage> images;  // Of the text; `message` is not set yet.
+    std::vector<InputImage> images;         // Of the text; `message` is not set yet.
+    std::vector<InputImage> result_images;  // Of the results, whose index is `message`.
   };
   struct Reply {
     std::string reasoning;
@@ -43,7 +44,7 @@ class ConversationReader {
   void read_reply_block(json::FieldReader& block);
   void read_call(json::FieldReader& block);
   void read_result(json::FieldReader& block);
-  void read_image(json::FieldReader& block);
+  [[nodiscard]] static InputImage image_of(json::FieldReader& block, std::size_t message, std::size_t at);
   [[nodiscard]] bool leaves_out(std::string_view type);
   void add_user_text(std::string_view text);
   UserTurn& user();

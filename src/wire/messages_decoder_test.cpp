@@ -123,19 +123,22 @@ TEST(DecodeMessages, ImagesStandWhereTheyStood) {
   EXPECT_EQ(input.images[1].source.kind, ImageSource::Kind::url);
 }
 
-TEST(DecodeMessages, AnImageOfAToolStandsInTheUsersMessageBehindIt) {
+TEST(DecodeMessages, AnImageOfAToolStandsInItsResult) {
   const MessagesCall call = call_saying(
       R"({"role":"assistant","content":[{"type":"tool_use","id":"1","name":"read","input":{}}]},)"
       R"({"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"x.png"},)"
-      R"({"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}}]},{"type":"text","text":"And?"}]})");
+      R"({"type":"image","source":{"type":"base64","media_type":"image/png","data":"AAAA"}},{"type":"text","text":"end"}]},{"type":"image",)"
+      R"("source":{"type":"base64","media_type":"image/png","data":"BBBB"}},{"type":"text","text":"And?"}]})");
   const Input& input = call.generate.input;
   ASSERT_EQ(input.messages.size(), 3U);
-  EXPECT_EQ(input.messages[1].content, "x.png\n(The image is in the next message.)");
+  EXPECT_EQ(input.messages[1].content, "x.png\n\nend");
   EXPECT_EQ(input.messages[2], (ChatMessage{"user", "And?"}));
-  ASSERT_EQ(input.images.size(), 1U);
-  EXPECT_EQ(input.images[0].message, 2U);
-  EXPECT_EQ(input.images[0].at, 0U);
+  ASSERT_EQ(input.images.size(), 2U);
+  EXPECT_EQ(input.images[0].message, 1U);
+  EXPECT_EQ(input.images[0].at, 6U);
   EXPECT_EQ(input.images[0].field, "messages[1].content[0].content[1]");
+  EXPECT_EQ(input.images[1].message, 2U);
+  EXPECT_EQ(input.images[1].at, 0U);
 }
 
 TEST(DecodeMessages, DocumentsAndSearchResultsAreText) {

@@ -97,7 +97,9 @@ class OllamaMessages {
     }
     const boost::json::array* images = fields.array("images");
     if (images == nullptr || images->empty()) return;
-    if (message.role != "user") return fields.fail_field("images", "may only be in messages of the user");
+    if (message.role != "user" && message.role != "tool") {
+      return fields.fail_field("images", "may only be in messages of the user and of tools");
+    }
     read_images(fields, index);
   }
 

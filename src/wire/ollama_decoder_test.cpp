@@ -152,6 +152,14 @@ TEST(OllamaChat, ImagesPrecedeTheText) {
   EXPECT_EQ(images[1].field, "messages[1].images[1]");
 }
 
+TEST(OllamaChat, ResultsOfToolsHaveImages) {
+  const OllamaCall call = chat_of(R"({"messages":[{"role":"user","content":"look"},
+    {"role":"tool","tool_name":"f","content":"a","images":["aGk="]}]})");
+  ASSERT_EQ(call.generate.input.images.size(), 1U);
+  EXPECT_EQ(call.generate.input.images[0].message, 1U);
+  EXPECT_EQ(call.generate.input.messages[1].content, "a");
+}
+
 TEST(OllamaChat, HasToolsAndFormats) {
   const OllamaCall call = chat_of(R"({"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function",
     "function":{"name":"f","parameters":{"type":"object"}}}],"tool_choice":"required"})");

@@ -225,6 +225,25 @@ TEST(DecodeRequest, ImagesStandAmongTheTextOfUsers) {
   is(3, 6, Kind::url, "http://d");
 }
 
+TEST(DecodeRequest, ImagesStandInResultsOfTools) {
+  const std::string result =
+      R"({"id":"1","messages":[{"role":"user","content":"look"},{"role":"tool","tool_call_id":"c","content":[)"
+      R"({"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}}PART]}]})";
+  const auto with = [&](const std::string& part) {
+    std::string request = result;
+    return decode_request(request.replace(request.find("PART"), 4, part));
+  };
+  const auto request = with("");
+  ASSERT_TRUE(request) << request.error().error.message;
+  const Input& input = std::get<GenerateRequest>(request->body).input;
+  EXPECT_EQ(input.messages.at(1), (ChatMessage{"tool", "a", R"({"tool_call_id":"c"})"}));
+  ASSERT_EQ(input.images.size(), 1u);
+  EXPECT_EQ(input.images[0].message, 1u);
+  EXPECT_EQ(input.images[0].at, 1u);
+  EXPECT_EQ(input.images[0].field, "messages[1].content[1]");
+  EXPECT_FALSE(with(R"(,{"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}})")) << "a clip";
+}
+
 TEST(DecodeRequest, ADescriptionIsAChatAboutOneImage) {
   const auto request = decode_request(R"({"id":"1","type":"describe_image","data":"AA==","query":"what?","max_tokens":3})");
   ASSERT_TRUE(request) << request.error().error.message;

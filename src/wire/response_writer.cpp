@@ -155,7 +155,8 @@ void add_items(std::vector<Item>& items, const ChatMessage& message, std::string
     items.push_back({.kind = Item::Kind::call_output,
                      .id = item_id(Item::Kind::call_output, session, place),
                      .text = message.content,
-                     .call_id = text_of(extra, "tool_call_id")});
+                     .call_id = text_of(extra, "tool_call_id"),
+                     .images = images_of(extra, message.content.size())});
     return;
   }
   const std::size_t before = items.size();
@@ -283,7 +284,14 @@ void append_item(std::string& out, const Item& item, ItemStatus status) {
       break;
     case Item::Kind::call_output:
       object.field("call_id", item.call_id);
-      object.field("output", item.text);
+      if (item.images.empty()) {
+        object.field("output", item.text);
+      } else {
+        std::string& output = object.begin("output");
+        output += '[';
+        append_content(output, item);
+        output += ']';
+      }
       break;
   }
   object.close();

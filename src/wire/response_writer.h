@@ -21,7 +21,7 @@
 
 namespace uma::wire {
 
-// An image in a user's message.
+// An image in a user's message or the result of a tool.
 struct ItemImage {
   std::size_t at = 0;  // The image precedes this byte of the text.
   std::string id{};    // SHA-256 of its file in hexadecimal digits.
@@ -40,7 +40,7 @@ struct Item {
   std::string space{};                        // Set for a call of a tool in a namespace.
   bool is_custom = false;                     // For a call of a custom tool, whose text has the input as an argument.
   bool seals_reasoning = false;               // For reasoning: with its encrypted_content.
-  std::vector<ItemImage> images{};            // Set for a message; in order.
+  std::vector<ItemImage> images{};            // Set for a message and the result of a tool; in order.
   std::span<const TokenLogprobs> logprobs{};  // Of a message that is a reply; borrowed.
 };
 

@@ -82,16 +82,6 @@ std::optional<std::string> text_of_parts(json::FieldReader& item, std::string_vi
   return text;
 }
 
-// Reads a string, or parts of text.
-std::string text_field(json::FieldReader& item, std::string_view name) {
-  const boost::json::value* content = item.find(name);
-  if (content == nullptr || !content->is_array()) return item.required_text(name);
-  auto text = text_of_parts(item, name, content->get_array(), kTextParts);
-  if (!text)
-    item.fail_field(name, R"(must be a string or an array of {"type": "input_text", "text": ...}: only text is supported)");
-  return std::move(text).value_or("");
-}
-
 // The image of {"type": "input_image", "image_url": ...}, or the clip of {"type": "input_audio", ...}; nullopt for another
 // part.
 std::optional<ImageSource> item_image(json::FieldReader& part) {
@@ -104,31 +94,33 @@ std::optional<ImageSource> item_image(json::FieldReader& part) {
   return image_of_url(part.required_text("image_url", {.min = 1}));
 }
 
-// Reads a string, or parts of text and, for a user, images, which are added to `images` for the message `index`.
-std::string item_content(json::FieldReader& item, std::string_view role, std::size_t index, std::vector<InputImage>& images) {
+// Reads a string, or parts of text and, for a user or a tool, images, which are added to `images` for the message `index`.
+std::string item_content(json::FieldReader& item, std::string_view name, std::string_view role, std::size_t index,
+                         std::vector<InputImage>& images) {
   const auto cleaned = [is_system = role == "system"](std::string text) {
     return is_system ? without_billing_line(std::move(text)) : text;
   };
-  const boost::json::value* content = item.find("content");
-  if (content == nullptr || !content->is_array()) return cleaned(item.required_text("content"));
+  const boost::json::value* content = item.find(name);
+  if (content == nullptr || !content->is_array()) return cleaned(item.required_text(name));
   std::string text;
   for (std::size_t i = 0; i < content->get_array().size() && item.ok(); ++i) {
     const boost::json::object* object = content->get_array()[i].if_object();
-    if (object != nullptr && role == "user") {
-      const std::string field = std::format("{}content[{}]", item.path(), i);
+    const bool is_tools = role == "tool";
+    if (object != nullptr && (role == "user" || is_tools)) {
+      const std::string field = std::format("{}{}[{}]", item.path(), name, i);
       json::FieldReader part(*object, field + ".");
       auto image = item_image(part);
       if (!part.ok()) item.fail_as(part);
-      if (image) {
+      if (image && (!is_tools || image->media == Media::image)) {
         images.push_back({.message = index, .at = text.size(), .source = std::move(*image), .field = field});
         continue;
       }
     }
-    auto said = object == nullptr ? std::nullopt : text_of_part(item, "content", *object, kTextParts);
+    auto said = object == nullptr ? std::nullopt : text_of_part(item, name, *object, kTextParts);
     if (!said) {
-      item.fail_field("content", R"(must be a string or an array of {"type": "input_text", "text": ...})"
-                                 R"( and, for a user, {"type": "input_image", "image_url": ...})"
-                                 R"( or {"type": "input_audio", "input_audio": {"data": ..., "format": ...}})");
+      item.fail_field(name, R"(must be a string or an array of {"type": "input_text", "text": ...})"
+                            R"( and, for a user or a tool, {"type": "input_image", "image_url": ...})"
+                            R"( or, for a user, {"type": "input_audio", "input_audio": {"data": ..., "format": ...}})");
       return "";
     }
     text += cleaned(std::move(*said));
@@ -151,8 +143,8 @@ constexpr std::array<std::string_view, 9> kHostedItems = {
     "web_search_call",      "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call",
     "computer_call_output", "mcp_call",         "mcp_list_tools",        "local_shell_call"};
 
-// Converts items to messages. Consecutive reasoning, texts and calls of the assistant form one message. Images of users go to
-// `images`.
+// Converts items to messages. Consecutive reasoning, texts and calls of the assistant form one message. Images of users and
+// tools go to `images`.
 class MessageReader {
  public:
   explicit MessageReader(std::vector<InputImage>& images) : images_(images) {}
@@ -171,7 +163,8 @@ class MessageReader {
       json::ObjectWriter object(extra);
       object.field("tool_call_id", item.required_text("call_id", kCallIdBytes));
       object.close();
-      messages_.push_back({"tool", text_field(item, "output"), std::move(extra)});
+      std::string output = item_content(item, "output", "tool", messages_.size(), images_);
+      messages_.push_back({"tool", std::move(output), std::move(extra)});
     } else if (item.ok() && !std::ranges::contains(kHostedItems, type)) {
       item.fail_field(
           "type",
@@ -195,7 +188,7 @@ class MessageReader {
     std::string role = item_role(item);
     // A user's message follows the assistant's message that ends here.
     const std::size_t index = messages_.size() + (reply_ ? 1 : 0);
-    std::string content = item_content(item, role, index, images_);
+    std::string content = item_content(item, "content", role, index, images_);
     if (role == "assistant" && reply_ && !reply_->content && reply_->calls.empty()) {
       reply_->content = std::move(content);
       return;

@@ -101,6 +101,31 @@ TEST(StoredResponses, ItemsCanBeGivenBack) {
   EXPECT_EQ(call.generate.input.messages, session.messages);
 }
 
+TEST(StoredResponses, ImagesStandInResultsOfTools) {
+  const ResponseCall call =
+      decoded(R"({"store":false,"input":[{"role":"user","content":"look"},{"type":"function_call","call_id":"c","name":"f"},)"
+              R"({"type":"function_call_output","call_id":"c","output":[{"type":"input_text","text":"a"},)"
+              R"({"type":"input_image","image_url":"data:image/png;base64,AA=="}]}]})");
+  const Input& input = call.generate.input;
+  ASSERT_EQ(input.messages.size(), 3u);
+  EXPECT_EQ(input.messages[2], (ChatMessage{"tool", "a", R"({"tool_call_id":"c"})"}));
+  ASSERT_EQ(input.images.size(), 1u);
+  EXPECT_EQ(input.images[0].message, 2u);
+  EXPECT_EQ(input.images[0].at, 1u);
+  EXPECT_EQ(input.images[0].field, "input[2].output[1]");
+  std::vector<Item> items;
+  const std::string hash(64, 'a');
+  add_items(items, {"tool", "a", R"({"tool_call_id":"c","images":[{"at":1,"sha256":")" + hash + R"("}]})"}, kSession, {}, {});
+  ASSERT_EQ(items.size(), 1u);
+  ASSERT_EQ(items[0].images.size(), 1u);
+  EXPECT_EQ(items[0].images[0].id, hash);
+  items[0].images[0].url = "data:image/png;base64,AA==";
+  std::string out;
+  append_item(out, items[0], ItemStatus::completed);
+  EXPECT_EQ(boost::json::parse(out).at("output"), boost::json::parse(R"([{"type":"input_text","text":"a"},
+              {"type":"input_image","detail":"auto","file_id":null,"image_url":"data:image/png;base64,AA=="}])"));
+}
+
 // Nothing of a part is lost but where texts end.
 TEST(StoredResponses, ImagesStandAmongTheTextOfAUser) {
   const ResponseCall call = decoded(

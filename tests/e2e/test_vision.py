@@ -36,9 +36,43 @@ def hostile_images():
         "no rows": pictures.png(2000, 2000, b""),
         "gif of nothing": b"GIF89a" + bytes(10) + b";",
         "jpeg of nothing": b"\xff\xd8\xff\xe0\x00\x04ab\xff\xd9",
-        "webp": b"RIFF\x20\x00\x00\x00WEBPVP8 " + bytes(20),
+        "webp of nothing": b"RIFF\x20\x00\x00\x00WEBPVP8 " + bytes(20),
+        "webp truncated": pictures.GRADIENT_WEBP[:40],
+        "webp damaged": pictures.riff(pictures.webp_chunk(b"VP8L", pictures.GRADIENT_WEBP[20:40])),
+        "webp of 268 million pixels": pictures.riff(pictures.webp_chunk(b"VP8L", b"/" + b"\xff" * 5)),
+        "webp whose frame is larger than its canvas": pictures.riff(pictures.webp_canvas(1, 1) + pictures.GRADIENT_WEBP[12:]),
+        "gif whose picture is larger than its canvas": b"GIF89a\1\0\1\0\x80\0\0" + bytes(6) + b",\0\0\0\0\xff\xff\xff\xff\0\2\2\x44\1\0;",
+        "gif without colours": b"GIF89a\1\0\1\0\0\0\0,\0\0\0\0\1\0\1\0\0\2\2\x44\1\0;",
+        "jpeg truncated": pictures.PHOTO_JPEG[:400],
+        "bmp truncated": b"BM" + bytes(8) + struct.pack("<IIiiHHI", 54, 40, 100, 100, 1, 24, 0) + bytes(24),
+        "avif": b"\0\0\0\x20ftypavif" + bytes(20),
+        "heic": b"\0\0\0\x20ftypheic" + bytes(20),
         "gguf": b"GGUF" + bytes(100),
         "wav": b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(40),
+    }
+
+
+def tool_pictures():
+    """Path and body of a request in each API in which a tool returns a text and a picture."""
+    user = {"role": "user", "content": "Look."}
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    return {
+        "/v1/chat/completions": {"model": "m", "max_tokens": 2, "messages": [
+            user, {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": [
+                {"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": data_uri(GRAD)}}]}]},
+        "/v1/responses": {"model": "m", "max_output_tokens": 16, "input": [
+            user, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": [
+                {"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": data_uri(GRAD)}]}]},
+        "/v1/messages": {"model": "m", "max_tokens": 2, "messages": [
+            user, {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [
+                {"type": "text", "text": "a"},
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data_of(GRAD)}}]}]}]},
+        "/api/chat": {"model": "m", "stream": False, "options": {"num_predict": 2}, "messages": [
+            user, {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+            {"role": "tool", "content": "a", "images": [data_of(GRAD)]}]},
     }
 
 
@@ -59,10 +93,13 @@ class Vision(DaemonTest):
         self.assertEqual("embedding", answer["event"], answer)
         return answer["embeddings"]
 
-    def post(self, path, body):
+    def get(self, path):
+        return self.post(path, None, "GET")
+
+    def post(self, path, body, method="POST"):
         port = int(re.search(r"http://127\.0\.0\.1:(\d+)/v1", self.daemon.log()).group(1))
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
-        connection.request("POST", path, json.dumps(body))
+        connection.request(method, path, None if body is None else json.dumps(body))
         answer = connection.getresponse()
         result = answer.status, json.loads(answer.read())
         connection.close()
@@ -87,6 +124,32 @@ class Vision(DaemonTest):
         after = self.client.metrics()
         self.assertEqual(before["images_encoded_total"], after["images_encoded_total"])
         self.assertEqual(before["image_cache_hits_total"] + 3, after["image_cache_hits_total"])
+
+    def test_a_picture_is_what_a_person_sees(self):
+        def rows(pixel):
+            return b"".join(b"\0" + b"".join(bytes(pixel(x, y)) for x in range(32)) for y in range(32))
+        def gradient(x, y):
+            return 8 * x, 8 * y, 255 - 4 * (x + y)
+        wide = pictures.png(32, 32, rows(lambda x, y: (v for level in gradient(x, y) for v in (level, level))), depth=16)
+        clear = pictures.png(32, 32, rows(lambda x, y: (x, y, 7, 0)), colours=6)
+        white = pictures.png(32, 32, rows(lambda x, y: (255, 255, 255)))
+        red = pictures.png(32, 32, rows(lambda x, y: (0,)), colours=3, palette=bytes((230, 30, 40)))
+        for name, file, same in (("webp", pictures.GRADIENT_WEBP, pictures.GRADIENT), ("animated webp", pictures.ANIMATED_WEBP, pictures.GRADIENT),
+                                 ("16 bits", wide, pictures.GRADIENT), ("transparent", clear, white), ("palette", red, pictures.RED)):
+            with self.subTest(name):
+                one, other = self.embed(images=[{"data": base64.b64encode(data).decode()} for data in (file, same)])
+                self.assertEqual(other, one)
+        for file in (pictures.PHOTO_JPEG, pictures.CMYK_JPEG):
+            self.embed(data=base64.b64encode(file).decode())
+
+    def test_a_decoder_that_dies_is_started_again(self):
+        self.embed(data=data_of(GRAD))
+        children = [child for child in pathlib.Path("/proc").glob("[0-9]*/cmdline")
+                    if f"decode-pictures\0{self.daemon.process.pid}\0".encode() in child.read_bytes()]
+        self.assertTrue(children, "a picture is decoded in a process of its own")
+        for child in children:
+            os.kill(int(child.parent.name), signal.SIGKILL)
+        self.embed(data=data_of(RED))
 
     def test_vectors_over_http(self):
         status, answer = self.post("/v1/images/embeddings", {"images": [{"data": data_of(GRAD)}, {"data": data_of(RED)}]})
@@ -163,6 +226,37 @@ class Vision(DaemonTest):
         after = self.client.metrics()
         self.assertEqual(before["images_encoded_total"], after["images_encoded_total"])
         self.assertEqual(before["image_cache_hits_total"], after["image_cache_hits_total"], "nobody asked for its rows")
+
+    def test_the_same_picture_in_another_file_is_found_again(self):
+        ask = [{"type": "image", "data": data_of(GRAD)}, {"type": "text", "text": "What is the same picture?"}]
+        self.client.generate(messages=[{"role": "user", "content": ask}], max_tokens=1)
+        before = self.client.metrics()["images_encoded_total"]
+        ask[0]["data"] = base64.b64encode(pictures.GRADIENT_WEBP).decode()
+        reply = self.client.generate(messages=[{"role": "user", "content": ask}], max_tokens=1)
+        self.assertEqual(1, reply.usage["recomputed_tokens"], reply.usage)
+        self.assertEqual(before, self.client.metrics()["images_encoded_total"])
+
+    def test_results_of_tools_have_pictures_in_all_apis(self):
+        for path, body in tool_pictures().items():
+            with self.subTest(path):
+                status, answer = self.post(path, body)
+                self.assertEqual(200, status, answer)
+                usage = answer.get("usage", answer)
+                counted = next(usage[name] for name in ("input_tokens", "prompt_tokens", "prompt_eval_count") if name in usage)
+                self.assertGreater(counted + answer.get("usage", {}).get("cache_read_input_tokens", 0), 256, answer)
+
+    def test_a_conversation_keeps_the_picture_of_a_tool(self):
+        body = tool_pictures()["/v1/responses"]
+        status, answer = self.post("/v1/responses", {**body, "store": True})
+        self.assertEqual(200, status, answer)
+        status, items = self.get(f"/v1/responses/{answer['id']}/input_items?order=asc")
+        self.assertEqual(200, status, items)
+        output = next(item for item in items["data"] if item["type"] == "function_call_output")["output"]
+        self.assertEqual(["input_text", "input_image"], [part["type"] for part in output])
+        self.assertEqual(data_uri(GRAD), output[1]["image_url"])
+        status, answer = self.post("/v1/responses", {"model": body["model"], "previous_response_id": answer["id"], "max_output_tokens": 16,
+                                                     "input": "And now?"})
+        self.assertEqual(200, status, answer)
 
     def test_messages_that_are_wrong(self):
         for content in ([{"type": "image_url"}], [{"type": "image_url", "image_url": {}}], [{"type": "image"}], [{"type": "audio"}],
@@ -464,6 +558,23 @@ class Unloaded(unittest.TestCase):
 
 
 class NoProjector(DaemonTest):
+    flags = ("--http", "127.0.0.1:0", "--kv-cells", "4096")
+
+    def test_a_picture_of_a_tool_does_not_end_the_conversation(self):
+        port = int(re.search(r"http://127\.0\.0\.1:(\d+)/v1", self.daemon.log()).group(1))
+        for path, body in tool_pictures().items():
+            with self.subTest(path):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+                connection.request("POST", path, json.dumps(body))
+                answer = connection.getresponse()
+                self.assertEqual(200, answer.status, answer.read())
+                self.assertIn("sees no images", answer.headers.get_all("x-uma-warning")[-1])
+                connection.close()
+        reply = self.client.generate(max_tokens=1, messages=tool_pictures()["/v1/chat/completions"]["messages"])
+        self.assertEqual(1, reply.usage["unseen_images"], reply.usage)
+        refused = self.client.generate(max_tokens=1, messages=[question(GRAD)])
+        self.assert_error(refused, "E_MODEL_003", "--mmproj")
+
     def test_images_are_refused_by_what_the_model_cannot(self):
         answer = self.client.call(type="embed_image", data="aGVsbG8=")
         self.assert_error(answer, "E_MODEL_003", "--mmproj")

@@ -414,7 +414,7 @@ class Attacker:
         self.exchange("POST", self.filled(b"/v1/sessions/import?name=<name>").decode(), self.mutator.session_file(self.rng.choice(self.files)))
 
     def picture(self):
-        return base64.b64encode(self.mutator.image(self.rng.choice((pictures.RED, pictures.GRADIENT)))).decode()
+        return base64.b64encode(self.mutator.image(self.rng.choice(pictures.ALL))).decode()
 
     def http_audio(self):
         clip = base64.b64encode(self.mutator.flipped(base64.b64decode(surface.AUDIO_PART["input_audio"]["data"]))).decode()

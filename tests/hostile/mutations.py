@@ -145,12 +145,12 @@ class Mutator:
         return bytes(conversation) + rest
 
     def image(self, file):
-        """Returns a PNG file with changed chunks and valid checksums, or the header of another format."""
+        """Returns a file with changed bytes, a PNG file with changed chunks and valid checksums, or the header of another format."""
         rng = self.rng
         if rng.random() < 0.3:
             return rng.choice((b"GIF89a" + rng.randbytes(40), b"\xff\xd8\xff" + rng.randbytes(200), b"BM" + rng.randbytes(120),
                                b"GIF89a\xff\xff\xff\xff\x80\0\0" + bytes(20), b"", b"\x89PNG\r\n\x1a\n", b"RIFF" + bytes(4) + b"WEBP"))
-        if rng.random() < 0.3:
+        if rng.random() < 0.3 or not file.startswith(b"\x89PNG"):
             return self.flipped(file)
         made, at = file[:8], 8
         while at + 12 <= len(file):

@@ -52,7 +52,7 @@ chat::ImageTokens image_tokens_by(const std::shared_ptr<image::ImageEncoder>& en
 ChatMessage behind_prefix(const std::string& prefix, const ChatMessage& message) {
   std::vector<image::MessageImage> images = image::images_of(message);
   for (image::MessageImage& image : images) image.at += prefix.size();
-  return {.role = message.role, .content = prefix + message.content, .extra = image::images_extra(images)};
+  return {.role = message.role, .content = prefix + message.content, .extra = image::with_images("", images)};
 }
 
 }  // namespace

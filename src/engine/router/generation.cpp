@@ -233,6 +233,7 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
 
   const bool is_of_session = !call.session.empty() || call.response;
   auto images = std::make_shared<ImageHold>();
+  request.unseen_images = leave_out_unseen(request.lease->image_encoder.get(), call.input);
   if (!call.input.images.empty()) {
     auto held = co_await parts_.images.read(*request.lease, call.input,
                                             {.tenant = tenant,
@@ -293,6 +294,7 @@ Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, Generate
   if (auto known = (*lease)->chat->check_name(call.options.chat.template_arguments); !known) co_return known.error();
   (*lease)->chat->chosen(call.options.chat).settle_thinking(call.options.chat);
   ImageHold images;
+  (void)leave_out_unseen((*lease)->image_encoder.get(), call.input);
   if (!call.input.images.empty()) {
     const std::int64_t deadline_ms = call.options.deadline_ms.value_or(parts_.limits.deadline_ms);
     auto held = co_await parts_.images.read(
@@ -635,6 +637,7 @@ Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob
     parts_.in_flight.set_in_lane(request, lane);
   });
   UMA_CHECK(result);
+  if (auto* eos = std::get_if<EosEvent>(&result->terminal)) eos->usage.unseen_images = request.unseen_images;
   if (head && !result->generated.empty()) parts_.prefixes.note_computed(std::move(*head), &lane);
   co_return std::move(*result);
 }

@@ -6,6 +6,7 @@
 
 #include "base/thrown.h"
 #include "image/fetched_images.h"
+#include "image/image_id.h"
 #include "image/message_images.h"
 
 namespace uma::engine {
@@ -47,7 +48,7 @@ void ImageRelease::set(const SessionId& session, const std::vector<std::string>&
   if (extras.empty() && !references_->has_any(session)) return;
   std::unordered_set<std::string> ids;
   for (const std::string& extra : extras) {
-    for (std::string& id : image::image_ids(extra)) ids.insert(std::move(id));
+    for (std::string& file : image::image_files(extra)) ids.insert(std::move(file));
   }
   release_unused(references_->set(session, std::move(ids)));
 }
@@ -61,10 +62,31 @@ void ImageRelease::release_unused(std::vector<std::string> ids) const {
 ImageHold::~ImageHold() {
   if (release_ == nullptr) return;
   run_noting([this] {
-    for (const image::ImagePtr& image : taken_.images) ids_.push_back(image->id);
+    for (const image::ImagePtr& image : taken_.images) ids_.push_back(image::file_of(image->id));
     taken_ = {};
     release_->release_unused(std::move(ids_));
   });
+}
+
+std::int32_t leave_out_unseen(const image::ImageEncoder* encoder, Input& input) {
+  constexpr std::string_view kInPlace = "(There is an image here, which this model cannot see.)";
+  if (encoder != nullptr && encoder->reads(Media::image)) return 0;
+  const auto is_unseen = [&](const InputImage& image) {
+    return image.source.media == Media::image && input.messages[image.message].role == "tool";
+  };
+  std::int32_t count = 0;
+  // From the last one, so that the places of the others stay.
+  for (auto image = input.images.rbegin(); image != input.images.rend(); ++image) {
+    if (!is_unseen(*image)) continue;
+    std::string& content = input.messages[image->message].content;
+    std::string line(kInPlace);
+    if (image->at > 0 && content[image->at - 1] != '\n') line.insert(0, "\n");
+    if (image->at < content.size() && content[image->at] != '\n') line += '\n';
+    content.insert(image->at, line);
+    ++count;
+  }
+  std::erase_if(input.images, is_unseen);
+  return count;
 }
 
 // Checks that the model reads the images and clips, and that the queue has memory for them.

@@ -69,6 +69,10 @@ class ImageHold {
   std::vector<std::string> ids_;
 };
 
+// Writes a line of text in place of each image in the result of a tool, if the model does not see: a tool's picture is not to
+// end the conversation. Returns their number. `encoder` may be null.
+[[nodiscard]] std::int32_t leave_out_unseen(const image::ImageEncoder* encoder, Input& input);
+
 class ImageIntake {
  public:
   // `fetcher` may be null: then images are not fetched from URLs. The references outlive the intake.

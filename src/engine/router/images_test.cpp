@@ -11,6 +11,7 @@
 
 #include "base/move_only_function.h"
 #include "engine/engine_test_support.h"
+#include "engine/router/image_intake.h"
 #include "image/message_images.h"
 #include "kv/session_file.h"
 #include "llm/image_tokens.h"
@@ -150,6 +151,59 @@ TEST_P(Images, StandInTheChainWhereTheMessageHasThem) {
   EXPECT_EQ(encoded(), 2u);
   EXPECT_TRUE(kept(session)->messages[0].extra.contains("\"sha256\""));
   EXPECT_EQ(kept(session)->messages[0].content, "xy");
+}
+
+// The picture is where the tool has put it, and stays there in the session.
+TEST_P(Images, StandInResultsOfTools) {
+  const std::string session = begin_chat();
+  GenerateRequest request = ask("look", {}, session);
+  request.input.messages.push_back(
+      {"assistant", "", R"({"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]})"});
+  request.input.messages.push_back({"tool", "ab", R"({"tool_call_id":"c"})"});
+  request.input.images.push_back({.message = 2, .at = 1, .source = image_of_one_pixel('t')});
+  const auto sink = generate(request);
+  ASSERT_TRUE(sink->has_eos()) << sink->error().message;
+  EXPECT_EQ(sink->eos().usage.unseen_images, 0);
+  expect_true_to_the_model(session, *sink);
+  const std::vector<Token>& chain = kept(session)->chain;
+  EXPECT_EQ(std::ranges::count_if(chain, llm::is_image_token), 5);
+  const auto first = std::ranges::find_if(chain, llm::is_image_token);
+  EXPECT_EQ(*(first - 2), 'a');
+  EXPECT_EQ(*(first + 7), 'b');
+  const ChatMessage& result = kept(session)->messages[2];
+  EXPECT_EQ(result.content, "ab");
+  EXPECT_TRUE(result.extra.starts_with(R"({"tool_call_id":"c","images":[{"at":1,"sha256":")")) << result.extra;
+  expect_true_to_the_model(session, *generate(ask("more", {}, session)));
+  const auto copy = imported(exported(session, true));
+  ASSERT_TRUE(copy) << copy.error().message;
+  EXPECT_EQ(kept(copy->info.id.value)->messages[2], result);
+}
+
+TEST(UnseenImages, AreALineOfTextInResultsOfTools) {
+  Input input{.text = "", .messages = {{"user", "look"}, {"tool", "ab"}, {"tool", ""}}};
+  for (const auto& [message, at] : {std::pair<std::size_t, std::size_t>{0, 4}, {1, 0}, {1, 1}, {1, 2}, {2, 0}}) {
+    input.images.push_back({.message = message, .at = at, .source = image_of_one_pixel()});
+  }
+  EXPECT_EQ(leave_out_unseen(nullptr, input), 4);
+  const std::string line = "(There is an image here, which this model cannot see.)";
+  EXPECT_EQ(input.messages[0].content, "look");
+  EXPECT_EQ(input.messages[1].content, line + "\na\n" + line + "\nb\n" + line);
+  EXPECT_EQ(input.messages[2].content, line);
+  ASSERT_EQ(input.images.size(), 1u) << "one of a user stays, and is an error";
+  EXPECT_EQ(input.images[0].message, 0u);
+}
+
+TEST_P(Images, OfToolsDoNotEndAConversationWithAModelThatSeesNone) {
+  encoder_.reset();
+  serve_lanes();
+  GenerateRequest request = ask("look", {});
+  request.input.messages.push_back({"tool", "a", R"({"tool_call_id":"c"})"});
+  request.input.images.push_back({.message = 1, .at = 1, .source = image_of_one_pixel('t')});
+  const auto sink = generate(request);
+  ASSERT_TRUE(sink->has_eos()) << sink->error().message;
+  EXPECT_EQ(sink->eos().usage.unseen_images, 1);
+  request.input.images[0].message = 0;
+  EXPECT_EQ(generate(request)->error().code, ErrorCode::model_capability);
 }
 
 TEST_P(Images, OfAOneShotRequestLeaveNothing) {

@@ -50,10 +50,11 @@ struct InFlight {
   std::vector<std::shared_ptr<EventSink>> sinks;  // For a generation: one for each reply, shared with the listener.
   bool wants_progress = false;
   bool is_background = false;
-  RequestShare share{};        // The memory that the request is charged for.
-  std::stop_source end;        // Requested when the request ends: work for it on other threads may stop.
-  ModelLease lease;            // Empty: the request waits for the model.
-  llm::AdapterSet adapters{};  // For a generation.
+  RequestShare share{};            // The memory that the request is charged for.
+  std::stop_source end;            // Requested when the request ends: work for it on other threads may stop.
+  ModelLease lease;                // Empty: the request waits for the model.
+  llm::AdapterSet adapters{};      // For a generation.
+  std::int32_t unseen_images = 0;  // Usage
 
   // Applies while the request waits for memory for its model, or for another reply in its conversation.
   TimePoint deadline = kNever;

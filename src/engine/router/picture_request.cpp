@@ -131,7 +131,8 @@ struct Asked {
   std::optional<ImageSource> begin;
 };
 
-Expected<PictureInput> read_input(const llm::PictureModel& model, const Asked& call, const Fit& fit) {
+Expected<PictureInput> read_input(const llm::PictureModel& model, const Asked& call, const Fit& fit,
+                                  const image::DecodePicture& decode) {
   auto read = model.read_caption(call.caption);
   if (!read) {
     read.error().field = "prompt";
@@ -145,7 +146,7 @@ Expected<PictureInput> read_input(const llm::PictureModel& model, const Asked& c
   }
   PictureInput input{.caption = *std::move(read), .negative = *std::move(read_negative), .begin = {}};
   if (!call.begin) return input;
-  auto begin = image::read_fitted(*call.begin, fit.width, fit.height);
+  auto begin = image::read_fitted(*call.begin, fit.width, fit.height, decode);
   if (!begin) {
     begin.error().field = "image";
     return std::unexpected(begin.error());
@@ -232,7 +233,7 @@ Task<Expected<PictureReceipt>> PictureRequests::draw_in_lane(InFlight& request, 
   auto input = co_await parts_.preparer.run(
       parts_.tasks, TenantId{request.flow.tenant}, bytes,
       [model = served.picture_model, asked = Asked{call.caption, call.negative_caption, std::exchange(call.begin, {})},
-       fit = *fit] { return read_input(*model, asked, fit); });
+       fit = *fit, decode = decode_] { return read_input(*model, asked, fit, decode); });
   if (!input) co_return input.error();
   const float guidance = options.guidance.value_or(facts.defaults.guidance);
   // Programs send a sampler to every model: one that has no choice draws as it does.

@@ -12,14 +12,16 @@
 #include "core/task.h"
 #include "engine/model/worker_source.h"
 #include "engine/router/router_parts.h"
+#include "image/decode_picture.h"
 
 namespace uma::engine {
 
 class PictureRequests {
  public:
   // The references outlive this object.
-  PictureRequests(const RouterParts& parts, WorkerSource& source, Random& random, Counter& refused)
-      : parts_(parts), source_(source), random_(random), refused_(refused) {}
+  PictureRequests(const RouterParts& parts, WorkerSource& source, Random& random, Counter& refused,
+                  const image::DecodePicture& decode)
+      : parts_(parts), source_(source), random_(random), refused_(refused), decode_(decode) {}
 
   // Accepts a request and starts it.
   void draw(RequestId id, const TenantId& tenant, PictureRequest call, std::shared_ptr<PictureSink> sink,
@@ -37,6 +39,7 @@ class PictureRequests {
   WorkerSource& source_;
   Random& random_;
   Counter& refused_;
+  const image::DecodePicture& decode_;
 };
 
 }  // namespace uma::engine

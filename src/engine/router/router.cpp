@@ -36,7 +36,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
              .prefixes = prefixes_},
       generations_(parts_, source, random_, requests_refused_),
       embeddings_(parts_, source, requests_refused_),
-      pictures_(parts_, source, random_, requests_refused_),
+      pictures_(parts_, source, random_, requests_refused_, options_.decode_picture),
       sessions_(parts_, source),
       transfer_(parts_, sessions_),
       texts_(parts_) {

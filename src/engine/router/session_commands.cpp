@@ -154,6 +154,7 @@ Task<Expected<SessionInfo>> SessionCommands::append(TenantId tenant, AppendReque
     co_return busy_session(request.session);
   }
   ImageHold images;
+  (void)leave_out_unseen((*lease)->image_encoder.get(), request.input);
   if (!request.input.images.empty()) {
     auto held = co_await parts_.images.read(**lease, request.input, {.tenant = tenant, .keeps = true, .share = request.share});
     if (!held) co_return held.error();

@@ -11,6 +11,7 @@
 #include "core/limits.h"
 #include "engine/session/record_input.h"
 #include "image/image_header.h"
+#include "image/image_id.h"
 #include "image/image_runs.h"
 #include "image/message_images.h"
 #include "kv/portable_state.h"
@@ -165,7 +166,7 @@ Expected<PortableReader> skip_images(const PortableReader& in) {
   return images->rest();
 }
 
-// The ids of the images of all messages, each id once.
+// The ids of the images of all messages, each id once (image/image_id.h).
 std::vector<std::string> image_ids_of(const kv::SessionRecord& record) {
   std::vector<std::string> ids;
   std::unordered_set<std::string> known;
@@ -183,10 +184,10 @@ std::vector<std::string> image_ids_of(const kv::SessionRecord& record) {
 // file.
 bool normalize_message(ChatMessage& message, const std::unordered_set<std::string>& images) {
   const std::vector<image::MessageImage> shown = image::images_of(message);
-  if (shown.empty()) return wire::normalize_extra(message);
-  const auto has_come = [&](const image::MessageImage& image) { return images.contains(image.id); };
-  if (message.role != "user" || !std::ranges::all_of(shown, has_come)) return false;
-  message.extra = image::images_extra(shown);
+  const auto has_come = [&](const image::MessageImage& image) { return images.contains(image::file_of(image.id)); };
+  const bool may_show = shown.empty() || message.role == "user" || message.role == "tool";
+  if (!may_show || !std::ranges::all_of(shown, has_come) || !wire::normalize_extra(message)) return false;
+  if (!shown.empty()) message.extra = image::with_images(message.extra, shown);
   return true;
 }
 
@@ -245,7 +246,10 @@ Expected<PortableFile> export_images(image::ImageEncoder& encoder, const kv::Ses
     std::vector<Bytes> heads;
     ByteBudget::Share share;
   };
-  const std::vector<std::string> ids = image_ids_of(record);
+  std::vector<std::string> ids = image_ids_of(record);
+  // A file is included once, also if it was shown before and after tokens were made from pixels.
+  std::unordered_set<std::string> files;
+  std::erase_if(ids, [&](const std::string& id) { return !files.insert(image::file_of(id)).second; });
   if (ids.empty()) return PortableFile{};
   auto held = std::make_shared<Held>(std::vector<image::ImagePtr>(), std::vector<Bytes>(), ByteBudget::Share(budget));
   for (const std::string& id : ids) {
@@ -294,10 +298,12 @@ Expected<Unit> import_image(ImageImport& import) {
                                            .text = std::string(reinterpret_cast<const char*>(file->data()), file->size()),
                                            .media = Media::any});
   if (!image) return std::unexpected(image.error());
-  if (import.wanted.erase((*image)->id) == 0) return refuse_file("it has an image that no message uses");
+  const std::string name = image::file_of((*image)->id);
+  const auto is_shown = import.wanted.erase((*image)->id) + import.wanted.erase(name);
+  if (is_shown == 0) return refuse_file("it has an image that no message uses");
   auto use = import.encoder->keep(import.tenant, **image);
   if (!use) return std::unexpected(use.error());
-  import.kept.ids.push_back((*image)->id);
+  import.kept.ids.push_back(name);
   import.kept.uses.push_back(std::move(*use));
   return Unit{};
 }
@@ -305,7 +311,14 @@ Expected<Unit> import_image(ImageImport& import) {
 // Imports one image in each job, so that other jobs run in between.
 void import_next(std::unique_ptr<ImageImport> import) {
   const bool is_last = import->in->is_at_end();
-  auto done = is_last ? import->encoder->sync_kept() : import_image(*import);
+  Expected<Unit> done;
+  if (!is_last) {
+    done = import_image(*import);
+  } else if (import->wanted.empty()) {
+    done = import->encoder->sync_kept();
+  } else {
+    done = refuse_file("an image of its messages is missing, or has other pixels");
+  }
   if (is_last || !done) return import->done(std::move(import->kept), std::move(done));
   const std::shared_ptr<image::ImageEncoder> encoder = import->encoder;
   const TenantId tenant = import->tenant;

@@ -384,6 +384,7 @@ Awaitable<bool> HttpConnection::generate(std::vector<HttpGeneration> generations
                                      false);
   }
   drop_body();
+  warn_of_unseen(generations.front().request);
   const auto goes_on = co_await until_gone(run_generations(std::move(generations), request, session_field));
   co_return goes_on.value_or(false);
 }
@@ -580,6 +581,19 @@ std::string HttpConnection::with_adapter(const std::string& model, std::string_v
   if (info == models.end()) return model;
   const std::string_view adapter = adapter_in_name(*info, asked);
   return adapter.empty() ? model : std::format("{}:{}", model, adapter);
+}
+
+// Usage::unseen_images, which the APIs of others have no field for.
+void HttpConnection::warn_of_unseen(const GenerateRequest& request) {
+  const auto count = std::ranges::count_if(request.input.images, [&](const InputImage& image) {
+    return image.source.media == Media::image && request.input.messages[image.message].role == "tool";
+  });
+  if (count == 0) return;
+  const std::string name = server_.service.resolve_model(request.model).value_or(request.model);
+  const std::vector<ModelInfo> models = server_.service.models();
+  const auto info = std::ranges::find(models, name, &ModelInfo::name);
+  if (info == models.end() || info->reads_images) return;
+  warn(std::format("model {} sees no images: a line of text stands in place of {} in results of tools", name, count));
 }
 
 void HttpConnection::warn(std::string_view text) {

@@ -140,6 +140,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   Awaitable<bool> respond_rejected(const wire::RejectedBody& rejected, const HttpRequest& request);
 
  private:
+  void warn_of_unseen(const GenerateRequest& request);
   [[nodiscard]] std::string with_adapter(const std::string& model, std::string_view asked) const;
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   class BusyMark;

@@ -1,0 +1,93 @@
+#include "umad/picture_process.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "umad/confine.h"
+
+namespace uma::umad {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Scripts stand for umad, whose own processes decode the pictures of tests/e2e.
+class PictureProcess : public testing::Test {
+ protected:
+  ~PictureProcess() override { fs::remove(program_); }
+  [[nodiscard]] Expected<llm::Picture> decode(const std::string& script) {
+    std::ofstream(program_, std::ios::trunc) << "#!/bin/sh\n" << script << "\n";
+    fs::permissions(program_, fs::perms::owner_all);
+    return processes_.decode(std::as_bytes(std::span(file_)), image::Turns::yes);
+  }
+
+  const std::string program_ = fs::path(testing::TempDir()) / ("uma-picture-" + std::to_string(::getpid()) + ".sh");
+  const std::string file_ = "a file";
+  PictureProcesses processes_{program_};
+};
+
+// An answer of one pixel, or of a text; then the process waits for the next file.
+constexpr const char* kOnePixel = R"(printf '\1\0\0\0\1\0\0\0\3\0\0\0\0\0\0\0abc'; exec cat >/dev/null)";
+
+TEST_F(PictureProcess, AnswersWithPixelsOrWords) {
+  const auto picture = decode(kOnePixel);
+  ASSERT_TRUE(picture) << picture.error().message;
+  EXPECT_EQ(picture->width, 1);
+  EXPECT_EQ(picture->levels, (std::vector<std::uint8_t>{'a', 'b', 'c'}));
+}
+
+TEST_F(PictureProcess, SaysWhyAFileIsRefused) {
+  const auto refused = decode(R"(printf '\0\0\0\0\0\0\0\0\4\0\0\0\0\0\0\0torn'; exec cat >/dev/null)");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::proto_field);
+  EXPECT_EQ(refused.error().message, "torn");
+}
+
+TEST_F(PictureProcess, ACrashIsAnErrorOfTheFile) {
+  for (const std::string script :
+       {"exit 0", "kill -SEGV $$", "echo something else that is long enough", R"(printf '\1\0\0\0\1\0\0\0\3\0\0\0\0\0\0\0a')",
+        R"(printf '\377\377\0\0\377\377\0\0\3\0\0\0\0\0\0\0abc')", R"(printf '\0\0\0\0\0\0\0\0\0\0\0\1\0\0\0\0')"}) {
+    const auto refused = decode(script);
+    ASSERT_FALSE(refused) << script;
+    EXPECT_EQ(refused.error().code, ErrorCode::proto_field) << script;
+  }
+  EXPECT_TRUE(decode(kOnePixel)) << "with a new process";
+}
+
+TEST_F(PictureProcess, OneThatCannotBeStartedIsNoErrorOfTheFile) {
+  PictureProcesses none("/nonexistent");
+  const auto failed = none.decode(std::as_bytes(std::span(file_)), image::Turns::yes);
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code, ErrorCode::runtime_decode);
+}
+
+TEST_F(PictureProcess, IsForUmadAlone) {
+  EXPECT_EQ(run_picture_command({"decode-pictures"}), 1);
+  EXPECT_EQ(run_picture_command({"decode-pictures", "1"}), 1);
+}
+
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Confine, LeavesNothingButComputing) {
+  const auto is_denied = [](auto result) { return static_cast<long>(result) == -1 && errno == EPERM; };
+  EXPECT_EXIT(
+      {
+        if (!confine()) ::_exit(1);
+        const std::string grown(std::size_t{1} << 24, 'x');  // Takes memory.
+        const bool is_confined = is_denied(::open("/dev/null", O_RDONLY)) && is_denied(::socket(AF_UNIX, SOCK_STREAM, 0)) &&
+                                 is_denied(::fork()) && is_denied(::unlink("/nonexistent")) &&
+                                 ::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED;
+        ::_exit(is_confined && grown.back() == 'x' ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
+}
+#endif
+
+}  // namespace
+}  // namespace uma::umad
