@@ -52,24 +52,25 @@ def scenario_test(name):
     return test
 
 
-def tests_of(program, packages="current"):
+def tests_of(name, program, packages="current"):
     """The test class of a program, with a test for each scenario."""
     tree = ast.parse((FOLDER / program).read_text())
-    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")]
-    return type(program, (PythonTest,), {name: scenario_test(name) for name in names} | {"program": program, "packages": packages})
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    tests = {function: scenario_test(function) for function in functions if function.startswith("test_")}
+    return type(name, (PythonTest,), tests | {"__module__": __name__, "program": program, "packages": packages})
 
 
-OpenAi = tests_of("openai_client.py")
-Anthropic = tests_of("anthropic_client.py")
-Ollama = tests_of("ollama_client.py")
-LangChain = tests_of("langchain_agents.py")
-PydanticAi = tests_of("pydantic_ai_agents.py")
-OpenAiAgents = tests_of("openai_agents.py")
-LiteLlm = tests_of("litellm_calls.py")
-SmolAgents = tests_of("smolagents_agents.py")
-Instructor = tests_of("instructor_modes.py", "older")
-LlamaIndex = tests_of("llama_index_models.py", "older")
-OpenWebUi = tests_of("open_webui_server.py", "webui")
+OpenAi = tests_of("OpenAi", "openai_client.py")
+Anthropic = tests_of("Anthropic", "anthropic_client.py")
+Ollama = tests_of("Ollama", "ollama_client.py")
+LangChain = tests_of("LangChain", "langchain_agents.py")
+PydanticAi = tests_of("PydanticAi", "pydantic_ai_agents.py")
+OpenAiAgents = tests_of("OpenAiAgents", "openai_agents.py")
+LiteLlm = tests_of("LiteLlm", "litellm_calls.py")
+SmolAgents = tests_of("SmolAgents", "smolagents_agents.py")
+Instructor = tests_of("Instructor", "instructor_modes.py", "older")
+LlamaIndex = tests_of("LlamaIndex", "llama_index_models.py", "older")
+OpenWebUi = tests_of("OpenWebUi", "open_webui_server.py", "webui")
 
 if __name__ == "__main__":
     unittest.main()

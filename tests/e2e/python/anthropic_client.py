@@ -1,20 +1,14 @@
 """The client `anthropic`."""
 
-from typing import Literal
+import asyncio
 
 import anthropic
-from pydantic import BaseModel
 
-from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCHEMA, SCRIPTED, THINKING, URL, equal, raised, read_file, run
+from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCHEMA, SCRIPTED, THINKING, URL, Verdict, equal, raised, read_file, run
 
 client = anthropic.Anthropic(base_url=URL, api_key="unused", max_retries=0)
 TOOL = {"name": "read_file", "description": "Reads a line of a file.", "input_schema": SCHEMA}
 ASKED = [{"role": "user", "content": QUESTION}]
-
-
-class Verdict(BaseModel):
-    is_right: bool
-    kind: Literal["text", "picture"]
 
 
 def call_of(message):
@@ -94,8 +88,6 @@ def test_errors_are_the_clients_own_types():
 
 
 async def test_many_at_once():
-    import asyncio
-
     async with anthropic.AsyncAnthropic(base_url=URL, api_key="unused", max_retries=0) as many:
         messages = await asyncio.gather(*(many.messages.create(model=SCRIPTED, max_tokens=100, messages=ASKED) for _ in range(6)))
     equal({PLAIN}, {text_of(message) for message in messages})

@@ -1,19 +1,9 @@
 """instructor's modes over chat completions and Ollama's provider, with the client `openai` of the version before."""
 
-from typing import Literal
-
 import instructor
 import openai
-from pydantic import BaseModel
 
-from scenarios import QUESTION, RANDOM, URL, run
-
-
-class Verdict(BaseModel):
-    """What was found."""
-
-    is_right: bool
-    kind: Literal["text", "picture"]
+from scenarios import QUESTION, RANDOM, URL, Verdict, run
 
 
 ASKED = [{"role": "user", "content": QUESTION}]

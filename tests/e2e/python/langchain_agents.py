@@ -1,24 +1,14 @@
 """LangChain over OpenAI's chat completions and responses, Anthropic's messages and Ollama's chat."""
 
-from typing import Literal
-
 from langchain.agents import create_agent
 from langchain.agents.structured_output import ProviderStrategy
 from langchain_anthropic import ChatAnthropic
 from langchain_core.tools import tool
 from langchain_ollama import ChatOllama, OllamaEmbeddings
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
-from pydantic import BaseModel
 
 import scenarios
-from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCRIPTED, URL, VECTORS, equal, run
-
-
-class Verdict(BaseModel):
-    """What was found."""
-
-    is_right: bool
-    kind: Literal["text", "picture"]
+from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCRIPTED, URL, VECTORS, Verdict, equal, run
 
 
 @tool

@@ -1,22 +1,15 @@
 """LiteLLM's providers for OpenAI's, Anthropic's, Ollama's and vLLM's servers."""
 
 import json
-from typing import Literal
 
 import litellm
-from pydantic import BaseModel
 
-from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCHEMA, SCRIPTED, URL, VECTORS, equal, raised, read_file, run
+from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCHEMA, SCRIPTED, URL, VECTORS, Verdict, equal, raised, read_file, run
 
 litellm.suppress_debug_info = True
 PROVIDERS = {"openai": f"{URL}/v1", "hosted_vllm": f"{URL}/v1", "anthropic": URL, "ollama_chat": URL}
 TOOL = {"type": "function", "function": {"name": "read_file", "description": "Reads a line of a file.", "parameters": SCHEMA}}
 ASKED = [{"role": "user", "content": QUESTION}]
-
-
-class Verdict(BaseModel):
-    is_right: bool
-    kind: Literal["text", "picture"]
 
 
 def call(provider, model, **fields):

@@ -1,21 +1,11 @@
 """LlamaIndex' models for OpenAI's and Ollama's servers, with the client `openai` of the version before."""
 
-from typing import Literal
-
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.ollama import Ollama
 from llama_index.llms.openai_like import OpenAILike
-from pydantic import BaseModel
 
-from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCRIPTED, URL, equal, read_file, run
-
-
-class Verdict(BaseModel):
-    """What was found."""
-
-    is_right: bool
-    kind: Literal["text", "picture"]
+from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCRIPTED, URL, Verdict, equal, read_file, run
 
 
 def openai_like(name, **fields):

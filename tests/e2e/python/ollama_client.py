@@ -1,19 +1,13 @@
 """The client `ollama`."""
 
-from typing import Literal
+import asyncio
 
 import ollama
-from pydantic import BaseModel
 
-from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCRIPTED, THINKING, URL, VECTORS, equal, raised, read_file, run
+from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCRIPTED, THINKING, URL, VECTORS, Verdict, equal, raised, read_file, run
 
 client = ollama.Client(host=URL)
 ASKED = [{"role": "user", "content": QUESTION}]
-
-
-class Verdict(BaseModel):
-    is_right: bool
-    kind: Literal["text", "picture"]
 
 
 def result_of(message):
@@ -78,8 +72,6 @@ def test_errors_are_the_clients_own_type():
 
 
 async def test_many_at_once():
-    import asyncio
-
     many = ollama.AsyncClient(host=URL)
     answers = await asyncio.gather(*(many.chat(SCRIPTED, ASKED) for _ in range(6)))
     equal({PLAIN}, {answer.message.content for answer in answers})

@@ -1,6 +1,7 @@
 """Open WebUI, with the daemon as its OpenAI and its Ollama server and for the vectors of its documents."""
 
 import contextlib
+import json
 import os
 import pathlib
 import socket
@@ -69,8 +70,6 @@ def test_chats_over_both_apis():
 
 
 def test_a_streamed_chat():
-    import json
-
     said = ""
     with webui.stream("POST", "/api/chat/completions", json={"model": SCRIPTED, "messages": ASKED, "stream": True}) as answer:
         for line in answer.iter_lines():

@@ -4,15 +4,9 @@ from typing import Literal
 
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, SQLiteSession, function_tool
 from openai import AsyncOpenAI
-from pydantic import BaseModel
 
 import scenarios
-from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCRIPTED, URL, equal, run
-
-
-class Verdict(BaseModel):
-    is_right: bool
-    kind: Literal["text", "picture"]
+from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCRIPTED, URL, Verdict, equal, run
 
 
 @function_tool

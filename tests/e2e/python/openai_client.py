@@ -1,27 +1,20 @@
 """The client `openai`."""
 
+import asyncio
 import base64
+import json
 import struct
-from typing import Literal
 
 import openai
-from pydantic import BaseModel
 
-from scenarios import ANSWER, CONTENT, PLAIN, QUESTION, RANDOM, SCHEMA, SCRIPTED, URL, VECTORS, equal, raised, read_file, run
+from scenarios import ANSWER, CONTENT, PLAIN, QUESTION, RANDOM, SCHEMA, SCRIPTED, URL, VECTORS, Verdict, equal, raised, read_file, run
 
 client = openai.OpenAI(base_url=f"{URL}/v1", api_key="unused", max_retries=0)
 TOOL = {"type": "function", "function": {"name": "read_file", "description": "Reads a line of a file.", "parameters": SCHEMA}}
 ASKED = [{"role": "user", "content": QUESTION}]
 
 
-class Verdict(BaseModel):
-    is_right: bool
-    kind: Literal["text", "picture"]
-
-
 def arguments_of(call):
-    import json
-
     return json.loads(call.function.arguments)
 
 
@@ -89,8 +82,6 @@ def test_a_completion():
 def test_responses_continue_each_other():
     first = client.responses.create(model=SCRIPTED, input=QUESTION, tools=[{"type": "function", "name": "read_file", "parameters": SCHEMA}])
     (call,) = [item for item in first.output if item.type == "function_call"]
-    import json
-
     result = {"type": "function_call_output", "call_id": call.call_id, "output": read_file(**json.loads(call.arguments))}
     tools = [{"type": "function", "name": "read_file", "parameters": SCHEMA}]
     second = client.responses.create(model=SCRIPTED, previous_response_id=first.id, input=[result], tools=tools)
@@ -146,8 +137,6 @@ def test_errors_are_the_clients_own_types():
 
 
 async def test_many_at_once():
-    import asyncio
-
     async with openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key="unused", max_retries=0) as many:
         answers = await asyncio.gather(*(many.chat.completions.create(model=SCRIPTED, messages=ASKED) for _ in range(6)))
     equal({PLAIN}, {answer.choices[0].message.content for answer in answers})

@@ -10,14 +10,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.ollama import OllamaProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCRIPTED, URL, equal, read_file, run
-
-
-class Verdict(BaseModel):
-    """What was found."""
-
-    is_right: bool
-    kind: Literal["text", "picture"]
+from scenarios import ANSWER, PLAIN, QUESTION, RANDOM, SCRIPTED, URL, Verdict, equal, read_file, run
 
 
 class Doubt(BaseModel):

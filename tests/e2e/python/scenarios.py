@@ -10,6 +10,9 @@ import json
 import os
 import sys
 import traceback
+from typing import Literal
+
+from pydantic import BaseModel
 
 _given = json.loads(os.environ["UMA_CLIENT_TEST"])
 URL = _given["url"]  # of the daemon, without a path
@@ -23,6 +26,13 @@ SCRIPTED = "scripted"  # follows the script
 RANDOM = "tiny-chat"  # has random weights, so that only a constraint makes its reply what was asked for
 VECTORS = "tiny-embed"
 QUESTION = "What does notes.txt say?"
+
+
+class Verdict(BaseModel):
+    """What was found."""
+
+    is_right: bool
+    kind: Literal["text", "picture"]
 
 
 def read_file(path: str, line: int) -> str:
