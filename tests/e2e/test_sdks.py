@@ -29,8 +29,12 @@ class SdkTest(unittest.TestCase):
     program = None
 
     @classmethod
-    def setUpClass(cls):
+    def check_clients(cls):
         uma.need_packages(FOLDER)
+
+    @classmethod
+    def setUpClass(cls):
+        cls.check_clients()
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(prefix="uma-e2e-sdks-")))
         (cls.folder / "notes.txt").write_text(f"{CONTENT}\nend\n")
         (cls.folder / "script.json").write_text(json.dumps(SCRIPT))
