@@ -71,7 +71,7 @@ class Answering {
         vocab_, true);
     client_ = {};
     sampler_.constrain(nullptr);
-    stream_->constrain_begin(sampler_);
+    stream_->constrain_begin("", sampler_);
     for (std::size_t i = 0; i < text.size(); ++i) {
       const Token token = static_cast<unsigned char>(text[i]);
       if (sampler_.constraint() != nullptr && !sampler_.constraint()->allows(token)) return i;

@@ -467,8 +467,9 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
   const auto make = [&](bool is_loose) -> Expected<std::shared_ptr<const grammar::Grammar>> {
     CallRules rules(*format.family, Use::begun, is_loose);
     for (std::size_t i = 0; i < tools.as_array().size(); ++i) {
-      if (auto added = rules.add_tool(i, tools.as_array()[i].at("function").as_object()); !added)
-        return std::unexpected(added.error());
+      const boost::json::object& function = tools.as_array()[i].at("function").as_object();
+      if (!options.may_call(std::string_view(function.at("name").as_string()))) continue;
+      if (auto added = rules.add_tool(i, function); !added) return std::unexpected(added.error());
     }
     if (auto added = rules.add_no_calls(); !added) return std::unexpected(added.error());
     std::string root;
@@ -493,7 +494,7 @@ Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions&
   for (std::size_t i = 0; !problem && i < tools.as_array().size(); ++i) {
     const boost::json::object& function = tools.as_array()[i].at("function").as_object();
     const std::string_view name = function.at("name").as_string();
-    if (options.tool_choice == ToolChoice::named && name != options.tool_name) continue;
+    if (!options.may_call(name)) continue;
     if (auto added = rules.add_tool(i, function); !added) return std::unexpected(added.error());
   }
   const bool is_one = options.tool_choice == ToolChoice::named || !options.has_parallel_calls;

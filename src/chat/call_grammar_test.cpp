@@ -138,6 +138,17 @@ TEST(CallGrammar, ANamedToolIsCalledOnce) {
   }
 }
 
+TEST(CallGrammar, OnlyAllowedToolsAreCalled) {
+  for (const Notation& family : kNotations) {
+    ChatOptions options = forced();
+    options.allowed_tools = {"f"};
+    EXPECT_TRUE(takes(of(family.family), options, family.one));
+    EXPECT_FALSE(takes(of(family.family), options, family.both));
+    options.allowed_tools = {"g"};
+    EXPECT_FALSE(takes(of(family.family), options, family.one));
+  }
+}
+
 TEST(CallGrammar, ReasoningMayComeFirst) {
   const std::string call(kNotations[0].one);
   ReplyFormat format = of("hermes");
@@ -208,6 +219,13 @@ TEST(BegunCallGrammar, TakesACallAsModelsWriteIt) {
     }
     EXPECT_EQ(calls_in(of("hermes"), "<tool_call>" + std::string(text)), 1u) << text;
   }
+}
+
+TEST(BegunCallGrammar, TakesAllowedToolsOnly) {
+  ChatOptions options = offered();
+  options.allowed_tools = {"g"};
+  EXPECT_EQ(begun("hermes", options, "<tool_call>\n{\"name\": \"g"), "part");
+  EXPECT_EQ(begun("hermes", options, "<tool_call>\n{\"name\": \"f"), "");
 }
 
 TEST(BegunCallGrammar, TakesNoOtherToolAndNoOtherArguments) {

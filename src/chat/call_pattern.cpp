@@ -63,7 +63,8 @@ MarkPlace find_mark(std::string_view text, std::string_view mark, std::size_t by
   return {.found = is_there ? Found::yes : Found::maybe, .at = before};
 }
 
-CallHead match_head(std::span<const PatternPart> pattern, std::string_view text, std::string_view begins) {
+CallHead match_head(std::span<const PatternPart> pattern, std::string_view text, std::string_view begins,
+                    std::span<const std::string> spaced_names) {
   CallHead head;
   std::string_view rest = text;
   const auto ended = [&](Found found) {
@@ -87,7 +88,11 @@ CallHead match_head(std::span<const PatternPart> pattern, std::string_view text,
         break;
       case Kind::name:
       case Kind::id: {
-        const std::size_t length = std::min(rest.find_first_of(kNoName), rest.size());
+        std::size_t length = std::min(rest.find_first_of(kNoName), rest.size());
+        for (const std::string& name : spaced_names) {
+          if (rest.starts_with(name)) length = std::max(length, name.size());
+          if (rest.size() < name.size() && name.starts_with(rest)) return ended(Found::maybe);
+        }
         if (length > kNameBytesMax) return ended(Found::no);
         if (length == rest.size()) return ended(Found::maybe);
         if (length == 0) return ended(Found::no);

@@ -54,8 +54,10 @@ struct CallHead {
 };
 
 // Compares `text` with the parts, whose {any} and {index} stand before a text, up to {arguments} or {function}, which
-// must begin with one of `begins`, or to the end. What is longer than 1024 bytes is none.
-[[nodiscard]] CallHead match_head(std::span<const PatternPart> pattern, std::string_view text, std::string_view begins);
+// must begin with one of `begins`, or to the end. What is longer than 1024 bytes is none. A name ends at whitespace, unless it
+// is one of `spaced_names`.
+[[nodiscard]] CallHead match_head(std::span<const PatternPart> pattern, std::string_view text, std::string_view begins,
+                                  std::span<const std::string> spaced_names = {});
 
 // Whether a model may name a function so.
 [[nodiscard]] bool is_function_name(std::string_view name);

@@ -11,6 +11,7 @@
 #include "chat/call_grammar.h"
 #include "chat/message_style.h"
 #include "chat/tool_format.h"
+#include "chat/turns.h"
 #include "image/message_images.h"
 #include "jinja/json_reader.h"
 
@@ -133,6 +134,14 @@ std::string template_name(std::string_view template_arguments) {
 
 std::string new_image_mark() {
   return std::format("image{:016x}{:016x}", secure_u64(), secure_u64());
+}
+
+// The thoughts of a reply; empty: it has none.
+std::string thoughts_of_message(const ChatMessage& message) {
+  const auto extra = jinja::read_json(message.extra, jinja::kOtherInput);
+  const jinja::Dict* fields = extra ? extra->as_dict() : nullptr;
+  const jinja::Value* thoughts = fields == nullptr ? nullptr : fields->find("reasoning_content");
+  return thoughts == nullptr || thoughts->as_text() == nullptr ? "" : thoughts->as_text()->bytes();
 }
 
 // --- what the template makes of the past
@@ -499,7 +508,12 @@ Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage>
       std::ranges::any_of(messages, [](const ChatMessage& message) { return message.extra.contains("\"tool_calls\""); });
   if (!template_knows_tools_ && (has_calls || !context.tools.empty())) {
     std::vector<jinja::Value> values;
-    for (WrittenMessage& message : spell_out_tools(messages, context.tools)) {
+    const auto join = [](WrittenMessage& last, const WrittenMessage& next) {
+      last.content.append("\n");
+      last.content.append(next.content);
+      return true;
+    };
+    for (WrittenMessage& message : in_turns(spell_out_tools(messages, context.tools), style_, join)) {
       values.push_back(jinja::Value::dict(
           {{"role", jinja::Value::text(message.role)}, {"content", jinja::Value::text(std::move(message.content))}}));
     }
@@ -540,11 +554,68 @@ Expected<jinja::Text> ChatFormat::write(std::span<const ChatMessage> messages, b
   return text;
 }
 
+std::optional<jinja::Text> ChatFormat::write_to_end(std::span<const ChatMessage> messages, const ChatContext& context) const {
+  if (!template_) return std::nullopt;
+  const std::string_view content = messages.back().content;
+  auto full = write_by_template(messages, false, context);
+  const auto place = full ? find_message(*full, messages.size() - 1) : std::nullopt;
+  if (!place) return std::nullopt;
+  const std::string_view written = trimmed(std::string_view(full->bytes()).substr(place->begin, place->end - place->begin));
+  if (written.empty() || !written.ends_with(trimmed(content))) return std::nullopt;
+  jinja::Text prompt = full->part(0, static_cast<std::size_t>(written.data() - full->bytes().data()) + written.size());
+  // Most templates trim the content, but a reply goes on behind its blanks.
+  const std::string_view begun = trimmed(content);
+  const auto end = static_cast<std::size_t>(begun.data() - content.data()) + begun.size();
+  prompt.append(jinja::Text::input(std::string(content.substr(end)), place->source));
+  return prompt;
+}
+
+Expected<BegunReply> ChatFormat::write_begun(std::span<const ChatMessage> given, const ChatContext& context) const {
+  std::vector<ChatMessage> messages = with_image_marks(given);
+  const auto write_before = [&] { return write(std::span(messages).first(messages.size() - 1), true, context); };
+  auto before = write_before();
+  if (!before && messages.size() == 1) {
+    // Many templates need a message before the reply.
+    messages.insert(messages.begin(), {"user", ""});
+    before = write_before();
+  }
+  const ChatMessage& last = messages.back();
+  const auto source = static_cast<jinja::Source>(messages.size() - 1);
+  if (!before) return std::unexpected(before.error());
+  bool is_thinking = opens_thoughts(before->bytes());
+  const auto result = [&](const jinja::Text& prompt) {
+    const auto end = std::ranges::mismatch(before->bytes(), prompt.bytes()).in2;
+    const auto common = static_cast<std::size_t>(end - prompt.bytes().begin());
+    const std::string_view bytes = prompt.bytes();
+    return BegunReply{.prompt = prompt,
+                      .text = std::string(bytes.substr(common)),
+                      .content = last.content,
+                      .begins_with_reasoning = opens_thoughts(bytes.substr(0, common)),
+                      .is_thinking = is_thinking};
+  };
+  jinja::Text prompt = *before;
+  if (!trimmed(last.content).empty()) {
+    const bool has_opened = std::exchange(is_thinking, false);
+    if (const auto written = write_to_end(messages, context)) return result(*written);
+    if (has_opened) prompt.append(std::string(reply_.thoughts.close) + std::string(reply_.family->answer));
+    prompt.append(jinja::Text::input(last.content, source));
+  } else if (const std::string thoughts = thoughts_of_message(last); !thoughts.empty() && !reply_.thoughts.open.empty()) {
+    if (!std::exchange(is_thinking, true)) prompt.append(reply_.thoughts.open);
+    prompt.append(jinja::Text::input(thoughts, source));
+  }
+  return result(prompt);
+}
+
 Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation& conversation,
                                    std::span<const ChatMessage> added) {
   std::vector<ChatMessage> all(conversation.messages.begin(), conversation.messages.end());
   all.insert(all.end(), added.begin(), added.end());
-  const auto full = format.write(all, true, context_of(conversation));
+  const auto full = [&]() -> Expected<jinja::Text> {
+    if (!conversation.continues_reply) return format.write(all, true, context_of(conversation));
+    auto begun = format.write_begun(all, context_of(conversation));
+    if (!begun) return std::unexpected(begun.error());
+    return std::move(begun->prompt);
+  }();
   if (!full) return std::unexpected(full.error());
   for (const ChatMessage& message : added) {
     for (const image::MessageImage& image : image::images_of(message)) {

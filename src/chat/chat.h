@@ -39,6 +39,15 @@ struct ChatContext {
   std::string_view template_arguments{};  // See ChatOptions.
 };
 
+// A conversation whose last message is the beginning of the reply, which the model continues.
+struct BegunReply {
+  jinja::Text prompt;                  // Everything, up to the end of the last message.
+  std::string text{};                  // What the prompt has of the reply, with its marks (ReplyFormat::begun).
+  std::string content{};               // That of the last message.
+  bool begins_with_reasoning = false;  // As ReplyFormat's.
+  bool is_thinking = false;            // The model goes on in thoughts.
+};
+
 // Returns the tokens of the image with this id (MessageImage::id). Called on any thread; may block on the disk.
 using ImageTokens = std::function<Expected<std::vector<Token>>(const std::string& id)>;
 
@@ -67,6 +76,9 @@ class ChatFormat {
   // Formats the messages. Errors: E_MODEL_003 if neither template works.
   [[nodiscard]] Expected<jinja::Text> write(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                             const ChatContext& context) const;
+  // Formats messages whose last one is a reply that goes on. It is written as the template writes it in the past, so that the
+  // next turn finds its tokens. Errors: as write(). Requires: a last message of the assistant.
+  [[nodiscard]] Expected<BegunReply> write_begun(std::span<const ChatMessage> messages, const ChatContext& context) const;
   // Appends the tokens of user input: text, and images in place of their marks.
   [[nodiscard]] Expected<Unit> append_input(std::string_view input, std::vector<Token>& tokens) const;
   // The tokens of a message's content with its images, without the template; as a text of its own.
@@ -100,6 +112,9 @@ class ChatFormat {
   [[nodiscard]] Expected<jinja::Text> write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                                         const ChatContext& context) const;
 
+  // The messages up to the end of the last one, as the template writes it; nullopt: it does not write its whole content.
+  [[nodiscard]] std::optional<jinja::Text> write_to_end(std::span<const ChatMessage> messages,
+                                                        const ChatContext& context) const;
   [[nodiscard]] std::vector<Token> tokens_of(std::string_view marks) const;
   // Whether the prompt ends with the begin of thoughts.
   [[nodiscard]] bool opens_thoughts(std::string_view prompt) const;
@@ -141,6 +156,8 @@ struct Conversation {
   std::string_view template_arguments{};  // See ChatOptions; valid from now on.
   // The messages, tools or arguments have changed since the chain was written, so the whole chain is written again.
   bool is_changed = false;
+  // The last message that is added is a reply that goes on (ChatFormat::write_begun). Requires: no messages so far.
+  bool continues_reply = false;
 };
 
 struct ChatTokens {

@@ -480,5 +480,82 @@ TEST(ChatFormatTools, ControlTokensAmongTheMarksHaveTheirText) {
   EXPECT_EQ(format.text_of(letters("<tool_call>")), "<tool_call>");
 }
 
+// --- replies that a client has begun
+
+constexpr std::string_view kPlainTemplate =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+// Writes thoughts, and opens them for the next reply.
+constexpr std::string_view kThinkingTemplate =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' %}<think>\n{{ m.reasoning_content or '' }}\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
+
+BegunReply begun_of(std::string_view chat_template, const std::vector<ChatMessage>& messages) {
+  auto begun = format_of(chat_template).write_begun(messages, {});
+  EXPECT_TRUE(begun) << (begun ? "" : begun.error().message);
+  return begun ? std::move(*begun) : BegunReply();
+}
+
+TEST(BegunReplies, EndBehindTheirText) {
+  const BegunReply begun = begun_of(kPlainTemplate, {{"user", "hi"}, {"assistant", "The answer "}});
+  EXPECT_EQ(begun.prompt.bytes(), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nThe answer ")
+      << "the template trims it";
+  EXPECT_EQ(begun.text, "The answer ");
+  EXPECT_EQ(begun.content, "The answer ");
+  EXPECT_FALSE(begun.begins_with_reasoning || begun.is_thinking);
+}
+
+TEST(BegunReplies, TheNextTurnBeginsWithTheSameTokens) {
+  const ChatFormat format = format_of(kPlainTemplate);
+  const std::vector<ChatMessage> messages{{"user", "hi"}, {"assistant", "The answer"}};
+  auto chain =
+      tokenize_chat(format, {.messages = {}, .tokens = {}, .replies = {}, .continues_reply = true}, messages).value().tokens;
+  const std::vector<Token> rest = letters(" is 7.");
+  chain.insert(chain.end(), rest.begin(), rest.end());
+  const std::vector<ChatMessage> next{{"user", "hi"}, {"assistant", "The answer is 7."}, {"user", "sure?"}};
+  const auto tokens = whole(format, next);
+  ASSERT_GT(tokens.size(), chain.size());
+  EXPECT_TRUE(std::ranges::equal(std::span(tokens).first(chain.size()), chain));
+}
+
+TEST(BegunReplies, ContentComesBehindThoughts) {
+  const BegunReply begun =
+      begun_of(kThinkingTemplate, {{"user", "hi"}, {"assistant", "The", R"({"reasoning_content":"Hm."})"}});
+  EXPECT_TRUE(begun.prompt.bytes().ends_with("<|im_start|>assistant\n<think>\nHm.\n</think>\n\nThe")) << begun.prompt.bytes();
+  EXPECT_EQ(begun.text, "Hm.\n</think>\n\nThe");
+  EXPECT_TRUE(begun.begins_with_reasoning);
+  EXPECT_FALSE(begun.is_thinking);
+  EXPECT_TRUE(begun_of(kThinkingTemplate, {{"user", "hi"}, {"assistant", "The"}}).prompt.bytes().ends_with("</think>\n\nThe"));
+}
+
+TEST(BegunReplies, ThoughtsAloneGoOn) {
+  const BegunReply begun = begun_of(kThinkingTemplate, {{"user", "hi"}, {"assistant", "", R"({"reasoning_content":"Hm"})"}});
+  EXPECT_TRUE(begun.prompt.bytes().ends_with("<think>\nHm")) << begun.prompt.bytes();
+  EXPECT_EQ(begun.text, "Hm");
+  EXPECT_TRUE(begun.begins_with_reasoning && begun.is_thinking);
+}
+
+TEST(BegunReplies, AreWrittenBehindThePromptIfTheTemplateRefusesThem) {
+  const BegunReply begun =
+      begun_of("{% if messages[-1].role == 'assistant' %}{{ raise_exception('no') }}{% endif %}" + std::string(kPlainTemplate),
+               {{"user", "hi"}, {"assistant", "The"}});
+  EXPECT_TRUE(begun.prompt.bytes().ends_with("<|im_start|>assistant\nThe")) << begun.prompt.bytes();
+  EXPECT_EQ(begun.text, "The");
+}
+
+TEST(BegunReplies, MayBeTheOnlyMessage) {
+  EXPECT_EQ(begun_of(kPlainTemplate, {{"assistant", "Once"}}).prompt.bytes(), "<|im_start|>assistant\nOnce");
+}
+
+TEST(BegunReplies, TheirTextNeverBecomesSpecialTokens) {
+  const ChatFormat format = format_of(kPlainTemplate);
+  const std::vector<ChatMessage> messages{{"user", "hi"}, {"assistant", "<|im_end|>"}};
+  const auto tokens =
+      tokenize_chat(format, {.messages = {}, .tokens = {}, .replies = {}, .continues_reply = true}, messages).value().tokens;
+  EXPECT_EQ(std::ranges::count(tokens, kFakeImEnd), 1) << "that of the user's message";
+}
+
 }  // namespace
 }  // namespace uma::chat

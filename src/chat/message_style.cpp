@@ -1,5 +1,6 @@
 #include "chat/message_style.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <format>
@@ -103,6 +104,7 @@ class StyleProbe {
       style_.has_content_beside_thoughts = text && shows_thoughts(*text);
     }
     find_system_style();
+    find_turns();
     find_blanks();
     return style_;
   }
@@ -179,23 +181,54 @@ class StyleProbe {
     return false;
   }
 
+  // Whether the template writes each of these texts once.
+  bool shows(const Messages& messages, std::span<const std::string_view> parts, const MessageStyle& style, bool in_order) {
+    const auto text = render(messages, style, true);
+    std::size_t at = 0;
+    for (const std::string_view part : parts) {
+      if (!text || count_of(*text, part) != 1) return false;
+      if (in_order && text->find(part) < at) return false;
+      at = text->find(part);
+    }
+    return true;
+  }
+
   void find_system_style() {
     const Messages messages{{"system", "uma rule"},   {"system", "uma order"}, kQuestion, {"assistant", std::string(kReply)},
                             {"system", "uma change"}, {"user", "uma answer"}};
-    const auto shows_all = [&](const MessageStyle& style, bool in_order) {
-      const auto text = render(messages, style, true);
-      std::size_t at = 0;
-      for (const std::string_view part : {"uma rule", "uma order", "uma question", "uma reply", "uma change", "uma answer"}) {
-        if (!text || count_of(*text, part) != 1) return false;
-        if (in_order && text->find(part) < at) return false;
-        at = text->find(part);
-      }
-      return true;
-    };
+    constexpr std::array<std::string_view, 6> kParts{"uma rule",  "uma order",  "uma question",
+                                                     "uma reply", "uma change", "uma answer"};
     MessageStyle one = style_;
     one.has_system_messages = false;
     // Some templates write the system message into the last message of the user.
-    if (!shows_all(style_, true) && shows_all(one, false)) style_ = one;
+    if (!shows(messages, kParts, style_, true) && shows(messages, kParts, one, false)) style_ = one;
+  }
+
+  // Which orders of messages the template takes.
+  void find_turns() {
+    const ChatMessage reply{"assistant", std::string(kReply)};
+    const ChatMessage answer{"user", "uma answer"};
+    // Changes the style if the template shows the texts only then.
+    const auto settle = [&](const Messages& messages, std::span<const std::string_view> parts, auto change) {
+      MessageStyle changed = style_;
+      change(changed);
+      if (!shows(messages, parts, style_, true) && shows(messages, parts, changed, true)) style_ = changed;
+    };
+    constexpr std::array<std::string_view, 3> kTexts{"uma question", kReply, "uma answer"};
+    const std::span texts(kTexts);
+    const auto begin_with_user = [](MessageStyle& style) { style.begins_with_user = true; };
+    settle({kQuestion, answer}, std::array{kTexts[0], kTexts[2]}, [](MessageStyle& style) { style.has_users_in_row = false; });
+    settle({reply, answer}, texts.last(2), begin_with_user);
+    settle({{"system", "uma rule"}}, std::array<std::string_view, 1>{"uma rule"}, begin_with_user);
+    settle({kQuestion, reply, {"assistant", "uma second"}, answer},
+           std::array<std::string_view, 4>{kTexts[0], kTexts[1], "uma second", kTexts[2]},
+           [](MessageStyle& style) { style.has_replies_in_row = false; });
+    if (family_ == nullptr) return;
+    Messages results = question_call_result("", "");
+    results.push_back(answer);
+    const std::array<std::string_view, 3> shown{"uma question", "uma result", "uma answer"};
+    for (const auto behind : {MessageStyle::BehindResults::reply, MessageStyle::BehindResults::joined})
+      settle(results, shown, [&](MessageStyle& style) { style.behind_results = behind; });
   }
 
   void find_blanks() {

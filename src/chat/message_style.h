@@ -11,7 +11,7 @@
 namespace uma::chat {
 
 // The style in which the template shows thoughts, calls and contents once and unescaped. `family` is null if the template's
-// calls are not known. Cost: at most 22 renderings of few steps.
+// calls are not known. Cost: at most 35 renderings of few steps.
 [[nodiscard]] MessageStyle message_style_of(const jinja::ChatTemplate& chat_template, const Family* family,
                                             const std::string& bos_text, const std::string& eos_text);
 

@@ -112,6 +112,45 @@ TEST(MessageStyle, SystemMessagesAreOneIfTheTemplateTakesOnlyTheFirst) {
       << "a later one would change the beginning of the prompt";
 }
 
+// A template that refuses a message where `refused` is true; `last` is the role before it.
+std::string refusing(std::string_view refused) {
+  return "{% set ns = namespace(last='') %}{% for m in messages %}{% if " + std::string(refused) +
+         " %}{{ raise_exception('order') }}{% endif %}<{{ m.role }}>{{ m.content }}"
+         "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}"
+         "{% set ns.last = m.role %}{% endfor %}";
+}
+
+TEST(MessageStyle, MessagesOfOneRoleAreOneIfTheTemplateRefusesTwo) {
+  const MessageStyle any = style_of(refusing("false"));
+  EXPECT_TRUE(any.has_users_in_row && any.has_replies_in_row && !any.begins_with_user);
+  const MessageStyle users = style_of(refusing("m.role == 'user' and ns.last == 'user'"));
+  EXPECT_TRUE(!users.has_users_in_row && users.has_replies_in_row);
+  const MessageStyle replies = style_of(refusing("m.role == 'assistant' and ns.last == 'assistant'"));
+  EXPECT_TRUE(replies.has_users_in_row && !replies.has_replies_in_row);
+  const MessageStyle shown = style_of(
+      "{% for m in messages %}{% if not loop.first and messages[loop.index0 - 1].role == m.role %}"
+      "{% else %}{{ m.content }}{% endif %}{% endfor %}");
+  EXPECT_TRUE(!shown.has_users_in_row && !shown.has_replies_in_row) << "the template drops the second";
+}
+
+TEST(MessageStyle, AnEmptyMessageOfTheUserBeginsWhereTheTemplateWantsOne) {
+  EXPECT_TRUE(style_of(refusing("m.role == 'assistant' and ns.last == ''")).begins_with_user);
+  EXPECT_TRUE(style_of("{% if messages | selectattr('role', 'equalto', 'user') | list | length == 0 %}"
+                       "{{ raise_exception('no user') }}{% endif %}" +
+                       template_of(kObject))
+                  .begins_with_user);
+}
+
+TEST(MessageStyle, AUsersTextBehindAResultIsSeparatedOrJoined) {
+  using enum MessageStyle::BehindResults;
+  EXPECT_EQ(style_of(refusing("false")).behind_results, stays);
+  EXPECT_EQ(style_of(refusing("m.role == 'user' and ns.last == 'tool'")).behind_results, reply);
+  EXPECT_EQ(style_of(refusing("(m.role == 'user' and ns.last == 'tool') or (m.role == 'assistant' and m.content == '' and not "
+                              "m.tool_calls)"))
+                .behind_results,
+            joined);
+}
+
 TEST(MessageStyle, BlanksBeforeRepliesAreTheTemplates) {
   const auto of = [](std::string_view before) {
     return style_of("{% for m in messages %}<{{ m.role }}>" + std::string(before) + "{{ m.content }}{% endfor %}" +

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "chat/turns.h"
 #include "chat/written_calls.h"
 #include "jinja/json_reader.h"
 
@@ -104,6 +105,20 @@ void join_line(std::string& text, std::string_view line) {
   text += line;
 }
 
+const Value* calls_of(const Draft& draft) {
+  const Value* calls = draft.extra ? field_of(*draft.extra, "tool_calls") : nullptr;
+  return calls == nullptr || calls->as_list() == nullptr || calls->as_list()->items.empty() ? nullptr : calls;
+}
+
+// Appends a message to the one before it. False: results of calls may stand between the two.
+bool join_drafts(Draft& last, Draft& next) {
+  if (calls_of(last) != nullptr) return false;
+  if (last.role == next.role && next.extra) last.extra = std::move(next.extra);
+  join_line(last.content, next.content);
+  if (last.role == next.role) last.source = next.source;
+  return true;
+}
+
 // --- system messages
 
 // Adds a message for a template that takes one system message. Anthropic's clients mark later ones in the same way, so that one
@@ -127,6 +142,19 @@ void add_with_one_system(Draft draft, std::vector<Draft>& drafts) {
   last->has_system_text = last->has_system_text || draft.has_system_text;
 }
 
+// Adds an empty result for each call that has none because the user went on, for a template that insists on turns.
+std::vector<Draft> with_missing_results(std::vector<Draft> drafts) {
+  std::vector<Draft> all;
+  all.reserve(drafts.size());
+  for (Draft& draft : drafts) {
+    const Value* calls = !all.empty() && draft.role == "user" ? calls_of(all.back()) : nullptr;
+    const std::size_t missing = calls == nullptr ? 0 : calls->as_list()->items.size();
+    for (std::size_t i = 0; i < missing; ++i) all.push_back({.role = "tool", .content = "", .extra = std::nullopt});
+    all.push_back(std::move(draft));
+  }
+  return all;
+}
+
 std::vector<Draft> drafts_of(std::span<const ChatMessage> messages, const MessageStyle& style) {
   std::vector<Draft> drafts;
   drafts.reserve(messages.size());
@@ -142,7 +170,8 @@ std::vector<Draft> drafts_of(std::span<const ChatMessage> messages, const Messag
       add_with_one_system(std::move(draft), drafts);
     }
   }
-  return drafts;
+  if (style.behind_results != MessageStyle::BehindResults::stays) drafts = with_missing_results(std::move(drafts));
+  return in_turns(std::move(drafts), style, join_drafts);
 }
 
 // --- ids of calls
@@ -315,7 +344,10 @@ std::size_t ConversationWriter::add_calls(const Draft& reply, const jinja::List&
   std::size_t results = 0;
   for (; results < following.size() && following[results].role == "tool"; ++results) {
     const Draft& result = following[results];
-    if (WrittenCall* call = open.next(given_id_of(result))) {
+    // The ids of calls or of results may have been lost or replaced; then their order counts.
+    WrittenCall* call = open.next(given_id_of(result));
+    if (call == nullptr && known_call(result) == nullptr) call = open.next("");
+    if (call != nullptr) {
       call->result = &result;
     } else {
       others.push_back(&result);
@@ -336,8 +368,7 @@ std::size_t ConversationWriter::add_calls(const Draft& reply, const jinja::List&
 std::vector<Value> ConversationWriter::write(std::span<const Draft> drafts) {
   for (std::size_t i = 0; i < drafts.size(); ++i) {
     const Draft& draft = drafts[i];
-    const Value* calls = draft.extra ? field_of(*draft.extra, "tool_calls") : nullptr;
-    if (calls != nullptr && calls->as_list() != nullptr && !calls->as_list()->items.empty()) {
+    if (const Value* calls = calls_of(draft)) {
       i += add_calls(draft, *calls->as_list(), drafts.subspan(i + 1));
     } else if (draft.role == "tool") {
       add_result(draft, known_call(draft));

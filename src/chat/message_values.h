@@ -25,6 +25,16 @@ struct MessageStyle {
   bool has_parallel_calls = true;           // False: a message has one call, and the call's result follows it.
   // False: system messages at the beginning are one, and a later one is a part of a user's message.
   bool has_system_messages = true;
+  bool has_users_in_row = true;    // False: messages of the user in a row are one.
+  bool has_replies_in_row = true;  // False: messages of the assistant in a row are one.
+  bool begins_with_user = false;   // An empty message of the user stands where a conversation has none before its first reply.
+  // A message of the user behind the result of a tool.
+  enum class BehindResults : std::uint8_t {
+    stays,   // The template takes it.
+    reply,   // An empty message of the assistant stands between the two.
+    joined,  // It is a part of the result.
+  };
+  BehindResults behind_results = BehindResults::stays;
   // The template writes blanks before a reply that are not in the prompt, so the model writes them.
   bool has_blanks_before_replies = false;
   bool operator==(const MessageStyle&) const = default;

@@ -236,5 +236,49 @@ TEST(MessageValues, WhatAClientWroteIsInputOfItsMessage) {
   }
 }
 
+// The roles and contents, one message after the other.
+std::string turns(const std::vector<ChatMessage>& messages, const MessageStyle& style) {
+  std::string text;
+  for (const jinja::Value& value : message_values(messages, style)) {
+    const jinja::Dict& message = *value.as_dict();
+    text += std::format("<{}>{}", message.find("role")->as_text()->bytes(), message.find("content")->as_text()->bytes());
+  }
+  return text;
+}
+
+TEST(MessageValues, MessagesOfOneRoleAreJoined) {
+  const std::vector<ChatMessage> messages{{"user", "a"}, {"user", "b"}, {"assistant", "c"}, {"assistant", "d"}, {"user", "e"}};
+  EXPECT_EQ(turns(messages, {}), "<user>a<user>b<assistant>c<assistant>d<user>e");
+  EXPECT_EQ(turns(messages, {.has_users_in_row = false, .has_replies_in_row = false}), "<user>a\nb<assistant>c\nd<user>e");
+  const std::vector<ChatMessage> calling{{"user", "a"}, caller(call_of_f("1"), "b"), {"assistant", "c"}};
+  EXPECT_EQ(turns(calling, {.has_replies_in_row = false}), "<user>a<assistant>b<assistant>c") << "a result is missing";
+}
+
+TEST(MessageValues, AConversationGetsTheFirstMessageThatItsTemplateWants) {
+  const MessageStyle style{.begins_with_user = true};
+  EXPECT_EQ(turns({{"system", "s"}, {"assistant", "a"}, {"user", "b"}}, style), "<system>s<user><assistant>a<user>b");
+  EXPECT_EQ(turns({{"system", "s"}}, style), "<system>s<user>");
+  EXPECT_EQ(turns({{"user", "a"}}, style), "<user>a");
+}
+
+TEST(MessageValues, AUsersTextBehindAResultStandsWhereTheTemplateTakesIt) {
+  using enum MessageStyle::BehindResults;
+  const std::vector<ChatMessage> messages{{"user", "a"}, caller(call_of_f("1"), "b"), answer_to("1", "7"), {"user", "c"}};
+  EXPECT_EQ(turns(messages, {}), "<user>a<assistant>b<tool>7<user>c");
+  EXPECT_EQ(turns(messages, {.behind_results = reply}), "<user>a<assistant>b<tool>7<assistant><user>c");
+  EXPECT_EQ(turns(messages, {.behind_results = joined}), "<user>a<assistant>b<tool>7\nc");
+  const std::vector<ChatMessage> given_up{{"user", "a"}, caller(call_of_f("1"), "b"), {"user", "c"}};
+  EXPECT_EQ(turns(given_up, {}), "<user>a<assistant>b<user>c");
+  EXPECT_EQ(turns(given_up, {.behind_results = reply}), "<user>a<assistant>b<tool><assistant><user>c");
+  EXPECT_EQ(turns(given_up, {.behind_results = joined}), "<user>a<assistant>b<tool>c");
+}
+
+TEST(MessageValues, ResultsFindTheirCallsByOrderIfIdsWereLost) {
+  const std::vector<ChatMessage> messages{caller(call_of_f("1") + "," + call_of_f("2")), answer_to("x", "7"), {"tool", "8"}};
+  const std::string text = lines(messages, {});
+  EXPECT_TRUE(text.contains(R"({"role":"tool","content":"7","name":"f","tool_call_id":"1"})")) << text;
+  EXPECT_TRUE(text.contains(R"({"role":"tool","content":"8","name":"f","tool_call_id":"2"})")) << text;
+}
+
 }  // namespace
 }  // namespace uma::chat

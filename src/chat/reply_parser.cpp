@@ -84,6 +84,9 @@ ReplyParser::ReplyParser(ReplyFormat format, std::uint64_t seed) : format_(std::
     skips_blanks_ = format_.begins_with_blanks;
   }
   add_openers();
+  begun_bytes_ = format_.begun.size();
+  ReplyPieces begun;
+  push(format_.begun, begun);
 }
 
 void ReplyParser::add_opener(Opener opener) {
@@ -105,6 +108,9 @@ void ReplyParser::add_openers() {
   if (has_thoughts) add_opener({.kind = Kind::thoughts, .pattern = pattern_of(format_.thoughts.open)});
   if (format_.family == nullptr) return;
   if (format_.tools != nullptr) {
+    for (const auto& [name, types] : *format_.tools) {
+      if (name.contains(' ')) spaced_names_.push_back(name);
+    }
     for (const CallForm& form : format_.family->calls) add_form(form);
     if (has_thoughts) add_opener({.kind = Kind::thoughts_end, .pattern = pattern_of(format_.thoughts.close)});
   }
@@ -163,8 +169,9 @@ bool ReplyParser::step(ReplyPieces& out) {
   return step_after_call();
 }
 
+// No call begins in the text that the client has written.
 bool ReplyParser::finds_calls() const {
-  return format_.tools != nullptr && calls_.size() < kParsedCallsMax;
+  return format_.tools != nullptr && pushed_ > begun_bytes_ && calls_.size() < kParsedCallsMax;
 }
 
 // Whether this mark means anything in the current state. `is_next`: only whitespace stands before it.
@@ -192,7 +199,8 @@ bool ReplyParser::may_open(const Opener& opener, bool is_next) const {
 // Compares the text with a mark, or, if `form` is not null, with the head of a call.
 CallHead ReplyParser::head_of(const Pattern& pattern, const CallForm* form, std::string_view text) const {
   const bool is_function = form != nullptr && pattern.back().kind == PatternPart::Kind::function;
-  CallHead head = match_head(pattern, text, form == nullptr ? "" : begins_of(*format_.family, *form, is_function));
+  CallHead head =
+      match_head(pattern, text, form == nullptr ? "" : begins_of(*format_.family, *form, is_function), spaced_names_);
   if (head.found == Found::no || form == nullptr) return head;
   if (head.name.empty() && !head.id.empty()) head.name = name_in(head.id);
   if (head.name.empty()) head.name = form->name;
@@ -624,7 +632,16 @@ void ReplyParser::finish(ReplyPieces& out, bool is_cut) {
   call_text_.clear();
 }
 
+std::string_view ReplyParser::without_begun(std::string_view text, std::size_t& begin) const {
+  const std::size_t known = begun_bytes_ - std::min(begun_bytes_, begin);
+  text.remove_prefix(std::min(known, text.size()));
+  begin = std::max(begin, begun_bytes_) - begun_bytes_;
+  return text;
+}
+
 void ReplyParser::append_content(std::string_view text, ReplyPieces& out, std::size_t begin) {
+  text = without_begun(text, begin);
+  if (text.empty()) return;
   out.content += text;
   out.content_places.push_back({begin, begin + text.size()});
 }
@@ -641,6 +658,8 @@ void ReplyParser::add_content(std::string_view text, ReplyPieces& out, std::size
 void ReplyParser::add_reasoning(std::string_view text, ReplyPieces& out, std::size_t begin) {
   if (text.empty()) return;
   if (format_.keeps_thoughts) return append_content(text, out, begin);
+  text = without_begun(text, begin);
+  if (text.empty()) return;
   reasoning_ += text;
   add_part({.kind = ReplyPart::Kind::reasoning, .text = std::string(text)}, out);
 }

@@ -38,6 +38,7 @@ struct ReplyFormat {
   bool begins_with_reasoning = false;  // The prompt has opened the reasoning.
   bool begins_with_blanks = false;     // Blanks before the content are the template's.
   bool has_answer = false;             // The content follows a grammar: once it has begun, nothing in it is a mark.
+  std::string begun{};                 // The text of the reply that is in the prompt; it is read, but not given out.
   // Control tokens with the texts of marks; a detokenizer hides them.
   std::vector<std::pair<Token, std::string>> marks{};
   std::vector<Token> ends{};  // Tokens that end the reply (Family::ends).
@@ -57,7 +58,8 @@ struct ReplyPieces {
     std::size_t end = 0;
     bool operator==(const Place&) const = default;
   };
-  std::vector<Place> content_places{};  // Ranges of the content in the whole pushed text, in order.
+  // Ranges of the content in the whole pushed text, without ReplyFormat::begun, in order.
+  std::vector<Place> content_places{};
   std::vector<ReplyPart> after;
 
   void clear();
@@ -189,20 +191,24 @@ class ReplyParser {
   // `begin` is the position of the text in the whole pushed text.
   void add_content(std::string_view text, ReplyPieces& out, std::size_t begin);
   void add_reasoning(std::string_view text, ReplyPieces& out, std::size_t begin);
-  static void append_content(std::string_view text, ReplyPieces& out, std::size_t begin);
+  void append_content(std::string_view text, ReplyPieces& out, std::size_t begin);
+  // The part of a text that is behind ReplyFormat::begun, and its position there.
+  [[nodiscard]] std::string_view without_begun(std::string_view text, std::size_t& begin) const;
   static void add_part(ReplyPart part, ReplyPieces& out);
 
   const ReplyFormat format_;
   const std::uint64_t seed_;
   std::vector<Opener> openers_;
   std::vector<Form> forms_;
-  std::string first_bytes_;   // Of all openers.
-  bool drops_marks_ = false;  // There are marks in or around content.
+  std::vector<std::string> spaced_names_;  // Tools with blanks in their names.
+  std::string first_bytes_;                // Of all openers.
+  bool drops_marks_ = false;               // There are marks in or around content.
 
   State state_ = State::content;
   std::string held_;                // Undecided text.
   std::size_t blanks_known_ = 0;    // Bytes at the begin of held_ that are known to be whitespace.
-  std::size_t pushed_ = 0;          // Bytes of all pushed text, including held_.
+  std::size_t pushed_ = 0;          // Bytes of all pushed text, including held_ and ReplyFormat::begun.
+  std::size_t begun_bytes_ = 0;     // Of ReplyFormat::begun.
   bool skips_blanks_ = false;       // Skip whitespace before the following reasoning or content.
   bool is_at_start_ = true;         // No content and no call so far.
   bool may_think_ = true;           // Thoughts may begin here.

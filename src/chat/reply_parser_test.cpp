@@ -505,5 +505,62 @@ TEST(ReplyParser, ACallWithoutAMarkHasBegunWithTheNameOfATool) {
   EXPECT_TRUE(begun_calls(format, R"({"name": "Ada", "age": 36})").empty());
 }
 
+// --- replies that a client has begun
+
+// What the parser gives out for `text` behind a begun reply, whole and byte by byte.
+Reply continued(ReplyFormat format, const std::string& begun, const std::string& text) {
+  format.begun = begun;
+  std::vector<Reply> replies;
+  for (const std::size_t length : {text.size(), std::size_t{1}}) {
+    ReplyParser parser(format, kSeed);
+    Collector collector;
+    ReplyPieces pieces;
+    for (std::size_t at = 0; at < text.size(); at += length) {
+      pieces.clear();
+      parser.push(std::string_view(text).substr(at, length), pieces);
+      for (const auto& place : pieces.content_places) EXPECT_LE(place.end, text.size());
+      collector.add(pieces);
+    }
+    pieces.clear();
+    parser.finish(pieces);
+    collector.add(pieces);
+    replies.push_back(collector.reply);
+  }
+  EXPECT_EQ(replies.front(), replies.back()) << begun << text;
+  return replies.front();
+}
+
+TEST(BegunReply, OnlyTheRestIsGivenOut) {
+  ReplyFormat format;
+  format.thoughts = {.open = "<think>", .close = "</think>"};
+  EXPECT_EQ(continued(format, "The answer", " is 7."), (Reply{"", " is 7.", {}}));
+  EXPECT_EQ(continued(format, "a ", "b"), (Reply{"", "b", {}})) << "its blanks are its own";
+  EXPECT_EQ(continued(format, "<", "th> is no mark"), (Reply{"", "th> is no mark", {}}));
+  EXPECT_EQ(continued(format, "<think>Hm.</think>\n\nYes", ", 7"), (Reply{"", ", 7", {}}));
+  EXPECT_EQ(continued(format, "<think>Hm", ", no.</think>7"), (Reply{", no.", "7", {}}));
+  format.begins_with_reasoning = true;
+  EXPECT_EQ(continued(format, "Hm", ", no.</think>7"), (Reply{", no.", "7", {}}));
+}
+
+TEST(BegunReply, CallsBeginBehindIt) {
+  ReplyFormat format;
+  format.family = &general_family();
+  format.tools = std::make_shared<const Tools>(Tools{{"f", {}}});
+  const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+  EXPECT_EQ(continued(format, "I look.", "\n" + call), (Reply{"", "", {{"f", "{}"}}}));
+  EXPECT_EQ(continued(format, "{", "\"a\": 1}"), (Reply{"", "\"a\": 1}", {}}));
+  EXPECT_TRUE(continued(format, call.substr(0, 14), call.substr(14)).calls.empty()) << "the client's text is no call";
+}
+
+TEST(ReplyParser, NamesOfToolsMayHaveBlanks) {
+  ReplyFormat format;
+  format.family = &general_family();
+  format.tools = std::make_shared<const Tools>(Tools{{"get weather", {}}, {"天气", {}}});
+  for (const std::string name : {"get weather", "天气"}) {
+    const std::string call = "<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": {}}\n</tool_call>";
+    EXPECT_EQ(continued(format, "", call), (Reply{"", "", {{name, "{}"}}})) << name;
+  }
+}
+
 }  // namespace
 }  // namespace uma::chat

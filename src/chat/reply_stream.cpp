@@ -13,7 +13,10 @@ ReplyStream::ReplyStream(ReplyOptions options, const llm::Vocab& vocab, bool kee
       vocab_(vocab),
       keeps_content_(keeps_content || !options_.stream),
       detokenized_(vocab, options_.stop, options_.format.marks) {
-  if (!options_.format.is_plain()) parser_.emplace(options_.format, options_.call_seed);
+  if (!options_.format.is_plain()) {
+    parser_.emplace(options_.format, options_.call_seed);
+    thoughts_ended_ = parser_->thoughts_ended({});
+  }
   if (options_.thinking) thinking_.emplace(*options_.thinking);
 }
 
@@ -82,17 +85,19 @@ void ReplyStream::constrain_call(llm::Sampler& sampler) {
   }
 }
 
-void ReplyStream::constrain_begin(llm::Sampler& sampler) const {
-  if (options_.answer_grammar && !is_thinking()) constrain_at(ReplyPlace::begin, "", sampler);
+void ReplyStream::constrain_begin(std::string_view begun, llm::Sampler& sampler) const {
+  if (!options_.answer_grammar || is_thinking()) return;
+  if (begun.empty() || !constrain_at(ReplyPlace::begin, begun, sampler)) (void)constrain_at(ReplyPlace::begin, "", sampler);
 }
 
-// The answer's grammar goes on at this place of the reply, behind `text`.
-void ReplyStream::constrain_at(ReplyPlace place, std::string_view text, llm::Sampler& sampler) const {
+// The answer's grammar goes on at this place of the reply, behind `text`. False: it does not allow that text.
+bool ReplyStream::constrain_at(ReplyPlace place, std::string_view text, llm::Sampler& sampler) const {
   auto constraint =
       std::make_unique<llm::TokenConstraint>(options_.answer_grammar, vocab_, options_.format.marks, options_.format.ends);
   const bool is_allowed = constraint->accept_text(text_at(place, text));
   // The parser may leave calls before the grammar does. Where it is wrong, the grammar that holds is right.
   if (is_allowed || place == ReplyPlace::behind_thoughts) sampler.constrain(std::move(constraint));
+  return is_allowed;
 }
 
 // What the last token has added behind the end of thoughts or of calls, some of which may be held back; nullopt: a call whose
@@ -113,7 +118,7 @@ void ReplyStream::constrain_answer(llm::Sampler& sampler) {
   const ReplyPlace place = parser_->calls().empty()       ? ReplyPlace::behind_thoughts
                            : parser_->has_open_thoughts() ? ReplyPlace::behind_call_in_thoughts
                                                           : ReplyPlace::behind_calls;
-  if (const auto text = undecided_text()) constrain_at(place, *text, sampler);
+  if (const auto text = undecided_text()) (void)constrain_at(place, *text, sampler);
 }
 
 // Moves the log probabilities of the newly decided content, whose text began at `begin`, to logprobs_.

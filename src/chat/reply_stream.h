@@ -52,8 +52,8 @@ class ReplyStream {
   [[nodiscard]] std::optional<Token> instead_of_end();
 
   enum class Next : std::uint8_t { more, stop, slow_client };
-  // Adds the grammar with which the reply begins to `sampler`.
-  void constrain_begin(llm::Sampler& sampler) const;
+  // Adds the grammar with which the reply begins to `sampler`, behind the content that the prompt has, if it can begin so.
+  void constrain_begin(std::string_view begun, llm::Sampler& sampler) const;
   // Takes the next token of the reply and delivers the decided parts. `logits` are the model's own for this token's row; they
   // are read only if log probabilities are wanted. At the beginning and end of a tool call, the call's grammar is added to
   // `sampler` or removed; at those of thoughts, the answer's is removed or added. Returns `stop` after a stop string or the
@@ -87,7 +87,7 @@ class ReplyStream {
   [[nodiscard]] bool is_thinking() const;
   void constrain_call(llm::Sampler& sampler);
   void constrain_answer(llm::Sampler& sampler);
-  void constrain_at(ReplyPlace place, std::string_view text, llm::Sampler& sampler) const;
+  bool constrain_at(ReplyPlace place, std::string_view text, llm::Sampler& sampler) const;
   [[nodiscard]] std::optional<std::string> undecided_text() const;
   void take_logprobs(std::size_t begin);
   [[nodiscard]] bool deliver(Token token, EventSink& sink);

@@ -48,8 +48,9 @@ std::size_t memory_of(const GenerateRequest& request) {
   const GenerateOptions& options = request.options;
   const ChatOptions& chat = options.chat;
   std::size_t bytes = sizeof request + memory_of(request.input) + options.grammar.size() + options.json_schema.size() +
-                      array_bytes(options.stop) + array_bytes(options.sampling.logit_bias) + chat.tools.size() +
-                      array_bytes(chat.tool_names) + chat.template_arguments.size() + array_bytes(options.adapters);
+                      array_bytes(options.stop) + array_bytes(options.sampling.logit_bias) +
+                      array_bytes(options.sampling.logit_bias_texts) + chat.tools.size() + array_bytes(chat.tool_names) +
+                      chat.template_arguments.size() + array_bytes(options.adapters);
   if (request.response) {
     bytes += request.response->request.size() + (request.response->instructions ? request.response->instructions->size() : 0);
   }

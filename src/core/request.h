@@ -1,6 +1,7 @@
 // Requests of clients, typed and validated by the wire module: no field has a wrong type or an impossible value.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,13 +34,23 @@ enum class ToolChoice : std::uint8_t { automatic, required, named };
 struct ChatOptions {
   std::string tools;  // Tools for the model: OpenAI's JSON array, validated; empty: none.
   std::vector<std::string> tool_names;
+  std::vector<std::string> custom_tools{};  // Those of tool_names that take one text, as OpenAI's custom tools do.
   ToolChoice tool_choice = ToolChoice::automatic;
-  std::string tool_name;  // With `named`: the tool that must be called.
+  std::string tool_name;                     // With `named`: the tool that must be called.
+  std::vector<std::string> allowed_tools{};  // The only tools that may be called; empty: all.
   bool has_parallel_calls = true;
+  // The last message is the beginning of the reply, which the model continues. Only for one-shot requests.
+  bool continues_reply = false;
   std::string template_arguments;  // JSON object with options of the template, such as enable_thinking; empty: none.
   bool splits_reasoning = false;   // Separates reasoning from the content if the template supports it.
   // The most tokens of reasoning, which is closed then; 0: no reasoning; negative: no limit; nullopt: as the model's card says.
   std::optional<std::int32_t> thinking_budget{};
+
+  // Whether the reply may call this tool of the request.
+  [[nodiscard]] bool may_call(std::string_view name) const {
+    if (tool_choice == ToolChoice::named) return name == tool_name;
+    return allowed_tools.empty() || std::ranges::contains(allowed_tools, name);
+  }
 };
 
 inline constexpr double kAdapterScaleMax = 100;  // Largest size of an adapter's scale.

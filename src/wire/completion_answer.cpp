@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <format>
+#include <ranges>
 #include <utility>
 
 #include "base/check.h"
 #include "base/utf8.h"
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
+#include "wire/response_tools.h"
 
 namespace uma::wire {
 namespace {
@@ -39,18 +41,17 @@ void write_receipt(json::ObjectWriter& parent, const EosEvent& eos) {
   object.close();
 }
 
-// Writes text, reasoning and tool calls of a whole reply.
-void write_reply(json::ObjectWriter& message, const EosEvent& eos) {
-  const bool has_calls = std::ranges::contains(eos.parts, ReplyPart::Kind::tool_call, &ReplyPart::kind);
-  if (eos.text.empty() && has_calls) {
-    message.null_field("content");
-  } else {
-    message.field("content", eos.text);
-  }
-  for (const ReplyPart& part : eos.parts) {
-    if (part.kind == ReplyPart::Kind::reasoning) message.field("reasoning_content", part.text);
-  }
-  if (has_calls) append_calls(message.begin("tool_calls"), eos.parts);
+// Appends a call of a custom tool, which has one text.
+void append_input_call(std::string& out, const ReplyPart& call, bool is_delta) {
+  json::ObjectWriter object(out);
+  if (is_delta) object.field("index", call.call);
+  object.field("id", call.id);
+  object.field("type", "custom");
+  json::ObjectWriter custom(object.begin("custom"));
+  custom.field("name", call.name);
+  custom.field("input", input_of_arguments(call.text));
+  custom.close();
+  object.close();
 }
 
 std::int64_t characters_begun(std::string_view bytes) {
@@ -190,10 +191,10 @@ void CompletionAnswer::append_first(std::string& out, std::size_t choice) {
     if (!echo(choice).empty()) append_text(out, choice, echo(choice), {});
     return;
   }
-  append_chunk(out, choice, nullptr, {}, [](json::ObjectWriter& object) {
+  append_chunk(out, choice, nullptr, {}, [&](json::ObjectWriter& object) {
     json::ObjectWriter delta(object.begin("delta"));
     delta.field("role", "assistant");
-    delta.field("content", "");
+    delta.field("content", echo(choice));
     delta.close();
   });
 }
@@ -209,6 +210,16 @@ void CompletionAnswer::append_text(std::string& out, std::size_t choice, std::st
 }
 
 void CompletionAnswer::append_part(std::string& out, std::size_t choice, const ReplyPart& part) {
+  std::optional<ReplyPart>& custom = choices_[choice].custom_call;
+  if (custom && part.kind == ReplyPart::Kind::tool_call && part.call == custom->call) {
+    custom->text += part.text;
+    return;
+  }
+  append_custom_call(out, choice);
+  if (part.kind == ReplyPart::Kind::tool_call && std::ranges::contains(form_.custom_tools, part.name)) {
+    custom = part;
+    return;
+  }
   append_chunk(out, choice, nullptr, {}, [&](json::ObjectWriter& object) {
     json::ObjectWriter delta(object.begin("delta"));
     if (part.kind == ReplyPart::Kind::reasoning) {
@@ -232,8 +243,21 @@ void CompletionAnswer::append_part(std::string& out, std::size_t choice, const R
   });
 }
 
+void CompletionAnswer::append_custom_call(std::string& out, std::size_t choice) {
+  const auto call = std::exchange(choices_[choice].custom_call, std::nullopt);
+  if (!call) return;
+  append_chunk(out, choice, nullptr, {}, [&](json::ObjectWriter& object) {
+    json::ObjectWriter delta(object.begin("delta"));
+    delta.begin("tool_calls") += '[';
+    append_input_call(out, *call, /*is_delta=*/true);
+    out += ']';
+    delta.close();
+  });
+}
+
 void CompletionAnswer::append_last(std::string& out, std::size_t choice, const EosEvent& eos) {
   for (const ReplyPart& part : eos.parts) append_part(out, choice, part);
+  append_custom_call(out, choice);
   if (!eos.text.empty()) append_text(out, choice, eos.text, eos.logprobs);
   bool is_over = true;
   if (eos.error) {
@@ -258,6 +282,28 @@ void CompletionAnswer::append_last(std::string& out, std::size_t choice, const E
   if (is_over) out += "data: [DONE]\n\n";
 }
 
+// Writes text, reasoning and tool calls of a whole reply.
+void CompletionAnswer::write_reply(json::ObjectWriter& message, std::size_t choice) const {
+  const EosEvent& eos = *choices_[choice].end;
+  const std::string text = std::string(echo(choice)) + eos.text;
+  const auto is_call = [](const ReplyPart& part) { return part.kind == ReplyPart::Kind::tool_call; };
+  const bool has_calls = std::ranges::any_of(eos.parts, is_call);
+  if (text.empty() && has_calls) {
+    message.null_field("content");
+  } else {
+    message.field("content", text);
+  }
+  for (const ReplyPart& part : eos.parts) {
+    if (part.kind == ReplyPart::Kind::reasoning) message.field("reasoning_content", part.text);
+  }
+  if (!has_calls) return;
+  std::string& out = message.begin("tool_calls");
+  json::append_array(out, eos.parts | std::views::filter(is_call), [&](const ReplyPart& call) {
+    if (std::ranges::contains(form_.custom_tools, call.name)) return append_input_call(out, call, /*is_delta=*/false);
+    append_call_json(out, call);
+  });
+}
+
 void CompletionAnswer::write_choice(std::string& out, std::size_t index) {
   Choice& made = choices_[index];
   const EosEvent& eos = *made.end;
@@ -266,7 +312,7 @@ void CompletionAnswer::write_choice(std::string& out, std::size_t index) {
   if (form_.kind == CompletionKind::chat) {
     json::ObjectWriter message(choice.begin("message"));
     message.field("role", "assistant");
-    write_reply(message, eos);
+    write_reply(message, index);
     message.null_field("refusal");
     message.close();
   } else {

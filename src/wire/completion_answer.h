@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/event.h"
+#include "json/json_writer.h"
 #include "wire/openai_codec.h"
 
 namespace uma::wire {
@@ -25,7 +26,8 @@ struct AnswerForm {
   std::size_t n = 1;  // Choices of each prompt.
   bool includes_usage = false;
   bool has_logprobs = false;
-  std::vector<std::string> echoes{};  // For each prompt the text that its choices begin with; empty: none.
+  std::vector<std::string> echoes{};        // For each prompt the text that its choices begin with; empty: none.
+  std::vector<std::string> custom_tools{};  // See ChatOptions.
 };
 
 // One object for all choices. Each choice is written by one thread at a time. The ends of all choices come from the same
@@ -38,7 +40,8 @@ class CompletionAnswer {
 
   void append_first(std::string& out, std::size_t choice);  // Names the role, or echoes the prompt.
   void append_text(std::string& out, std::size_t choice, std::string_view text, std::span<const TokenLogprobs> logprobs);
-  // Appends a piece of reasoning or of a tool call.
+  // Appends a piece of reasoning or of a tool call. A call of a custom tool is held until it is whole, since its input is one
+  // JSON text among the arguments.
   void append_part(std::string& out, std::size_t choice, const ReplyPart& part);
   // Appends the rest of the choice, the finish reason and the receipt. The last choice also adds the usage, if requested, and
   // [DONE]. An error of the engine ends the stream at once with an error event.
@@ -51,13 +54,16 @@ class CompletionAnswer {
 
  private:
   struct Choice {
-    std::int64_t characters = 0;    // Length of its text so far, for text_offset.
-    std::optional<EosEvent> end{};  // Of a streamed choice, only the usage.
+    std::int64_t characters = 0;             // Length of its text so far, for text_offset.
+    std::optional<EosEvent> end{};           // Of a streamed choice, only the usage.
+    std::optional<ReplyPart> custom_call{};  // A call of a custom tool that is not whole.
   };
 
   template <class WriteT>
   void append_chunk(std::string& out, std::size_t choice, const EosEvent* eos, std::span<const TokenLogprobs> logprobs,
                     WriteT&& write_delta);
+  void append_custom_call(std::string& out, std::size_t choice);
+  void write_reply(json::ObjectWriter& message, std::size_t choice) const;
   void write_choice(std::string& out, std::size_t index);
   void write_logprobs(std::string& out, Choice& choice, std::span<const TokenLogprobs> logprobs) const;
   [[nodiscard]] std::string_view echo(std::size_t choice) const;

@@ -265,16 +265,18 @@ FrameHead::FrameHead(std::optional<std::string_view> id) {
 void append_calls(std::string& out, std::span<const ReplyPart> parts) {
   json::append_array(out,
                      parts | std::views::filter([](const ReplyPart& part) { return part.kind == ReplyPart::Kind::tool_call; }),
-                     [&](const ReplyPart& part) {
-                       json::ObjectWriter call(out);
-                       call.field("id", part.id);
-                       call.field("type", "function");
-                       json::ObjectWriter function(call.begin("function"));
-                       function.field("name", part.name);
-                       function.field("arguments", part.text);
-                       function.close();
-                       call.close();
-                     });
+                     [&](const ReplyPart& part) { append_call_json(out, part); });
+}
+
+void append_call_json(std::string& out, const ReplyPart& call) {
+  json::ObjectWriter object(out);
+  object.field("id", call.id);
+  object.field("type", "function");
+  json::ObjectWriter function(object.begin("function"));
+  function.field("name", call.name);
+  function.field("arguments", call.text);
+  function.close();
+  object.close();
 }
 
 std::string reply_extra(std::string_view reasoning, std::span<const ReplyPart> calls) {

@@ -45,6 +45,7 @@ void append_event(std::string& out, const FrameHead& head, const Event& event, b
 
 // Appends the tool calls among the parts of a whole reply, as an array with OpenAI's names.
 void append_calls(std::string& out, std::span<const ReplyPart> parts);
+void append_call_json(std::string& out, const ReplyPart& call);
 // ChatMessage::extra of an earlier reply with these thoughts and calls; empty: it had none.
 [[nodiscard]] std::string reply_extra(std::string_view reasoning, std::span<const ReplyPart> calls);
 // Appends an array of tokens in OpenAI's format: text, bytes, logprob, and the most likely tokens. `with_ids` adds each

@@ -14,29 +14,37 @@
 #include "base/utf8.h"
 #include "core/sampling_fields.h"
 #include "json/json_writer.h"
+#include "wire/history_fields.h"
 #include "wire/image_fields.h"
 #include "wire/request_codec.h"
+#include "wire/response_tools.h"
 #include "wire/thinking_fields.h"
 
 namespace uma::wire {
 namespace {
 
+// The content of a message without one: that of a reply may be a refusal, and a tool may have returned nothing.
+std::string missing_content(json::FieldReader& message, std::string_view role) {
+  if (role == "assistant") return message.text("refusal").value_or("");
+  return role == "tool" ? "" : message.required_text("content");
+}
+
 // Reads OpenAI's two formats of a message's content: a string, or an array of {type: "text", text} and, for a user, images and
-// clips, for a tool, images.
-std::string content_field(json::FieldReader& message, std::string_view role, std::size_t index,
-                          std::vector<InputImage>& images) {
+// clips, for a tool, images. Parts that are reasoning are added to `reasoning`.
+std::string content_field(json::FieldReader& message, std::string_view role, std::size_t index, std::vector<InputImage>& images,
+                          std::string& reasoning) {
   const auto cleaned = [is_system = role == "system"](std::string text) {
     return is_system ? without_billing_line(std::move(text)) : text;
   };
   const boost::json::value* content = message.find("content");
-  if (content == nullptr || !content->is_array()) return cleaned(message.required_text("content"));
+  if (content == nullptr) return missing_content(message, role);
+  if (role == "tool" && content->is_object()) return json_text(message, "content", *content);
+  if (!content->is_array()) return cleaned(message.required_text("content"));
   std::string text;
   for (std::size_t i = 0; i < content->get_array().size() && message.ok(); ++i) {
     const boost::json::object* object = content->get_array()[i].if_object();
-    const boost::json::value* type = object == nullptr ? nullptr : object->if_contains("type");
-    const boost::json::value* part_text = object == nullptr ? nullptr : object->if_contains("text");
-    if (type != nullptr && *type == "text" && part_text != nullptr) {
-      text += cleaned(message.checked_text("content", *part_text, {}).value_or(""));
+    if (auto part = written_part(message, "content", content->get_array()[i])) {
+      (part->is_reasoning ? reasoning : text) += cleaned(std::move(part->text));
       continue;
     }
     std::optional<ImageSource> image;
@@ -47,9 +55,11 @@ std::string content_field(json::FieldReader& message, std::string_view role, std
       if (!part.ok()) message.fail_as(part);
     }
     if (!image || (role == "tool" && image->media != Media::image)) {
-      message.fail_field("content", R"(must be a string or an array of {"type": "text", "text": ...})"
-                                    R"( and, for a user or a tool, {"type": "image_url", "image_url": {"url": ...}})"
-                                    R"( or, for a user, {"type": "input_audio", "input_audio": {"data": ..., "format": ...}})");
+      message.fail_field("content",
+                         unknown_part(content->get_array()[i]) +
+                             R"(must be a string or an array of {"type": "text", "text": ...})"
+                             R"( and, for a user or a tool, {"type": "image_url", "image_url": {"url": ...}})"
+                             R"( or, for a user, {"type": "input_audio", "input_audio": {"data": ..., "format": ...}})");
       return "";
     }
     images.push_back({.message = index, .at = text.size(), .source = std::move(*image), .field = field});
@@ -60,6 +70,7 @@ std::string content_field(json::FieldReader& message, std::string_view role, std
 std::string role_field(json::FieldReader& message) {
   std::string role = message.required_text("role");
   if (role == "developer") return "system";  // The newer name of the same role.
+  if (role == "function") return "tool";     // The older one.
   constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
   if (std::ranges::find(kRoles, role) == kRoles.end()) {
     message.fail_field("role", R"(must be "system", "user", "assistant", "tool" or "developer")");
@@ -83,27 +94,29 @@ const boost::json::object* object_at(json::FieldReader& fields, const boost::jso
   return fields.ok() ? object : nullptr;
 }
 
-// Appends one tool call as JSON with the known fields.
-void append_call(std::string& out, json::FieldReader& call) {
+// Appends one tool call as JSON with the known fields. `id` is for a call without one.
+void append_call(std::string& out, json::FieldReader& call, std::string id) {
   json::ObjectWriter object(out);
-  object.field("id", call.required_text("id", kCallIdBytes));
+  if (auto given = call.text("id", kGivenIdBytes); given && !given->empty()) id = *std::move(given);
+  object.field("id", id);
   const std::string type = call.text("type").value_or("function");
-  if (type != "function") call.fail_field("type", R"(must be "function")");
-  object.field("type", type);
-  const boost::json::object* function = call.object("function");
-  if (function == nullptr && call.ok()) call.fail_field("function", "is required");
+  const bool is_custom = type == "custom";
+  if (!is_custom && type != "function") call.fail_field("type", R"(must be "function" or "custom")");
+  object.field("type", "function");
+  const boost::json::object* function = call.object(type);
+  if (function == nullptr && call.ok()) call.fail_field(type, "is required");
   if (function != nullptr) {
-    inside(call, *function, call.path() + "function.", [&](json::FieldReader& inner) {
+    inside(call, *function, std::format("{}{}.", call.path(), type), [&](json::FieldReader& inner) {
       json::ObjectWriter fields(object.begin("function"));
-      fields.field("name", name_field(inner));
-      fields.field("arguments", inner.text("arguments").value_or("{}"));
+      fields.field("name", inner.required_text("name", kCalledNameBytes));
+      fields.field("arguments", is_custom ? arguments_of_input(inner.text("input").value_or("")) : called_arguments(inner));
       fields.close();
     });
   }
   object.close();
 }
 
-void append_calls(std::string& out, json::FieldReader& message, const boost::json::array& calls) {
+void append_calls(std::string& out, json::FieldReader& message, const boost::json::array& calls, std::size_t index) {
   if (calls.size() > kCallsMax) message.fail_field("tool_calls", std::format("has more than {} calls", kCallsMax));
   out += '[';
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -111,25 +124,38 @@ void append_calls(std::string& out, json::FieldReader& message, const boost::jso
     if (object == nullptr) return;
     if (i > 0) out += ',';
     inside(message, *object, std::format("{}tool_calls[{}].", message.path(), i),
-           [&](json::FieldReader& call) { append_call(out, call); });
+           [&](json::FieldReader& call) { append_call(out, call, made_call_id(index, i)); });
   }
   out += ']';
 }
 
-// Returns the JSON of ChatMessage::extra.
-std::string extra_fields(json::FieldReader& message, std::string_view role) {
+// Appends the only call of a message in OpenAI's older form, function_call.
+void append_older_call(std::string& out, json::FieldReader& message, const boost::json::object& function, std::size_t index) {
+  const boost::json::object call{{"function", function}};
+  out += '[';
+  inside(message, call, message.path() + "function_call.",
+         [&](json::FieldReader& fields) { append_call(out, fields, made_call_id(index, 0)); });
+  out += ']';
+}
+
+// Returns the JSON of ChatMessage::extra for the message `index`. `reasoning` is that of its content; empty: its fields may
+// have some.
+std::string extra_fields(json::FieldReader& message, std::string_view role, std::size_t index, std::string reasoning = "") {
   std::string extra;
   json::ObjectWriter object(extra);
   const auto keep = [&](std::string_view name, json::TextBytes bytes = {}) {
     if (const auto text = message.text(name, bytes); text && !text->empty()) object.field(name, *text);
   };
   if (role == "assistant") {
-    keep("reasoning_content");
+    if (reasoning.empty()) reasoning = reasoning_of_message(message);
+    if (!reasoning.empty()) object.field("reasoning_content", reasoning);
     if (const boost::json::array* calls = message.array("tool_calls"); calls != nullptr && !calls->empty()) {
-      append_calls(object.begin("tool_calls"), message, *calls);
+      append_calls(object.begin("tool_calls"), message, *calls, index);
+    } else if (const boost::json::object* function = message.object("function_call")) {
+      append_older_call(object.begin("tool_calls"), message, *function, index);
     }
   } else if (role == "tool") {
-    keep("tool_call_id", kCallIdBytes);
+    keep("tool_call_id", kGivenIdBytes);
     keep("name");
   }
   object.close();
@@ -139,9 +165,9 @@ std::string extra_fields(json::FieldReader& message, std::string_view role) {
 ChatMessage read_message(json::FieldReader& fields, std::size_t index, std::vector<InputImage>& images) {
   ChatMessage message;
   message.role = role_field(fields);
-  message.extra = extra_fields(fields, message.role);
-  const bool may_be_silent = message.role == "assistant" && !message.extra.empty();
-  if (fields.find("content") != nullptr || !may_be_silent) message.content = content_field(fields, message.role, index, images);
+  std::string reasoning;
+  message.content = content_field(fields, message.role, index, images, reasoning);
+  message.extra = extra_fields(fields, message.role, index, std::move(reasoning));
   return message;
 }
 
@@ -153,19 +179,34 @@ void check_named_function(json::FieldReader& function, std::vector<std::string>&
   check_function(function);
 }
 
-void check_tool(json::FieldReader& tool, ToolShape shape, std::vector<std::string>& names) {
-  if (tool.required_text("type") != "function") tool.fail_field("type", R"(must be "function": other tools are not supported)");
-  if (shape == ToolShape::flat) return check_named_function(tool, names);
-  const boost::json::object* function = tool.object("function");
-  if (function == nullptr) return tool.fail_field("function", "is required");
-  inside(tool, *function, tool.path() + "function.", [&](json::FieldReader& inner) { check_named_function(inner, names); });
+// Adds the tool to `nested`, in the format that templates expect. `fields` has the tool's name and, for a custom tool, its
+// format.
+void add_tool(json::FieldReader& fields, boost::json::object function, bool is_custom, boost::json::array& nested,
+              ChatOptions& options) {
+  check_named_function(fields, options.tool_names);
+  if (!fields.ok()) return;
+  if (is_custom) {
+    function = custom_function(function, options.tool_names.back());
+    options.custom_tools.push_back(options.tool_names.back());
+  }
+  if (const auto type = function.find("type"); type != function.end()) function.stable_erase(type);
+  nested.push_back({{"type", "function"}, {"function", std::move(function)}});
 }
 
-// The tool in the format that templates expect.
-boost::json::value nested_tool(const boost::json::object& tool) {
-  boost::json::object function = tool;
-  if (const auto type = function.find("type"); type != function.end()) function.stable_erase(type);
-  return {{"type", "function"}, {"function", std::move(function)}};
+void read_tool(json::FieldReader& tool, const boost::json::object& given, ToolShape shape, boost::json::array& nested,
+               ChatOptions& options) {
+  const std::string type = tool.required_text("type");
+  const bool is_custom = type == "custom" && shape == ToolShape::nested;
+  if (!is_custom && type != "function") {
+    tool.fail_field("type", shape == ToolShape::nested ? R"(must be "function" or "custom": other tools are not supported)"
+                                                       : R"(must be "function": other tools are not supported)");
+  }
+  if (!tool.ok()) return;
+  if (shape == ToolShape::flat) return add_tool(tool, given, false, nested, options);
+  const boost::json::object* function = tool.object(type);
+  if (function == nullptr) return tool.fail_field(type, "is required");
+  inside(tool, *function, std::format("{}{}.", tool.path(), type),
+         [&](json::FieldReader& inner) { add_tool(inner, *function, is_custom, nested, options); });
 }
 
 void read_tools(json::FieldReader& fields, ToolShape shape, ChatOptions& options) {
@@ -177,39 +218,83 @@ void read_tools(json::FieldReader& fields, ToolShape shape, ChatOptions& options
     const boost::json::object* object = object_at(fields, *tools, "tools", i);
     if (object == nullptr) return;
     inside(fields, *object, std::format("tools[{}].", i),
-           [&](json::FieldReader& tool) { check_tool(tool, shape, options.tool_names); });
+           [&](json::FieldReader& tool) { read_tool(tool, *object, shape, nested, options); });
     if (!fields.ok()) return;  // A required field of a tool may be missing.
-    if (shape == ToolShape::flat) nested.push_back(nested_tool(*object));
   }
-  options.tools = shape == ToolShape::flat ? json_text(fields, "tools", nested) : json_text(fields, "tools", *tools);
+  const bool is_given = shape == ToolShape::nested && options.custom_tools.empty();
+  options.tools = is_given ? json_text(fields, "tools", *tools) : json_text(fields, "tools", nested);
 }
 
-void read_named_choice(json::FieldReader& choice, ChatOptions& options) {
-  options.tool_choice = ToolChoice::named;
-  options.tool_name = choice.required_text("name");
-  if (!std::ranges::contains(options.tool_names, options.tool_name))
-    choice.fail_field("name", "is not the name of a tool in this request");
+// Reads the name of a tool of this request.
+std::string chosen_name(json::FieldReader& choice, const ChatOptions& options) {
+  std::string name = choice.required_text("name");
+  if (!std::ranges::contains(options.tool_names, name)) choice.fail_field("name", "is not the name of a tool in this request");
+  return name;
+}
+
+// Reads the name of the tool in a choice {"type", TYPE: {"name"}}, or, in /v1/responses, {"type", "name"}; empty: the choice
+// names a tool of OpenAI's servers.
+std::string chosen_tool(json::FieldReader& choice, const ChatOptions& options) {
+  const std::string type = choice.required_text("type");
+  if (type != "function" && type != "custom") return "";
+  const boost::json::object* described = choice.object(type);
+  if (described == nullptr) return chosen_name(choice, options);
+  std::string name;
+  inside(choice, *described, std::format("{}{}.", choice.path(), type),
+         [&](json::FieldReader& inner) { name = chosen_name(inner, options); });
+  return name;
+}
+
+void forget_tools(ChatOptions& options) {
+  options.tools.clear();
+  options.tool_names.clear();
+  options.custom_tools.clear();
+  options.tool_choice = ToolChoice::automatic;
+}
+
+// Reads {"mode", "tools"} of tool_choice `allowed_tools`. The model sees all tools, so that its prompt stays the same.
+void read_allowed_tools(json::FieldReader& allowed, ChatOptions& options) {
+  const std::string mode = allowed.text("mode").value_or("auto");
+  if (mode == "required") options.tool_choice = ToolChoice::required;
+  if (mode != "required" && mode != "auto") allowed.fail_field("mode", R"(must be "auto" or "required")");
+  const boost::json::array* tools = allowed.array("tools");
+  if (tools == nullptr || tools->empty() || tools->size() > kToolsMax) {
+    return allowed.fail_field("tools", std::format("must name 1 to {} tools of this request", kToolsMax));
+  }
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    const boost::json::object* object = object_at(allowed, *tools, "tools", i);
+    if (object == nullptr) return;
+    inside(allowed, *object, std::format("{}tools[{}].", allowed.path(), i), [&](json::FieldReader& tool) {
+      if (std::string name = chosen_tool(tool, options); !name.empty()) options.allowed_tools.push_back(std::move(name));
+    });
+  }
+  if (options.allowed_tools.empty()) forget_tools(options);  // Only tools of OpenAI's servers are allowed.
 }
 
 void read_tool_choice(json::FieldReader& fields, ToolShape shape, ChatOptions& options) {
   const std::string_view forms =
-      shape == ToolShape::flat ? R"(must be "auto", "none", "required" or {"type": "function", "name": ...})"
-                               : R"(must be "auto", "none", "required" or {"type": "function", "function": {"name": ...}})";
+      shape == ToolShape::flat
+          ? R"(must be "auto", "none", "required", {"type": "function", "name": ...} or {"type": "allowed_tools", ...})"
+          : R"(must be "auto", "none", "required", {"type": "function", "function": {"name": ...}})"
+            R"( or {"type": "allowed_tools", ...})";
   const boost::json::value* choice = fields.find("tool_choice");
   if (choice == nullptr) return;
   if (const boost::json::object* object = choice->if_object()) {
     inside(fields, *object, "tool_choice.", [&](json::FieldReader& named) {
-      const bool is_function = named.text("type") == "function";
-      if (is_function && shape == ToolShape::flat) return read_named_choice(named, options);
-      const boost::json::object* function = is_function ? named.object("function") : nullptr;
-      if (function == nullptr) return fields.fail_field("tool_choice", forms);
-      inside(named, *function, "tool_choice.function.", [&](json::FieldReader& inner) { read_named_choice(inner, options); });
+      if (named.text("type") == "allowed_tools") {
+        const boost::json::object* allowed = named.object("allowed_tools");
+        if (allowed == nullptr) return read_allowed_tools(named, options);
+        return inside(named, *allowed, "tool_choice.allowed_tools.",
+                      [&](json::FieldReader& inner) { read_allowed_tools(inner, options); });
+      }
+      options.tool_choice = ToolChoice::named;
+      options.tool_name = chosen_tool(named, options);
+      if (options.tool_name.empty()) fields.fail_field("tool_choice", forms);
     });
     return;
   }
   if (*choice == "none") {
-    options.tools.clear();
-    options.tool_names.clear();
+    forget_tools(options);
   } else if (*choice == "required") {
     options.tool_choice = ToolChoice::required;
     if (options.tools.empty()) fields.fail_field("tool_choice", "requires a call, but the request has no tools");
@@ -239,6 +324,12 @@ void read_template_arguments(json::FieldReader& fields, ChatOptions& options) {
   if (!arguments.empty()) options.template_arguments = json_text(fields, "chat_template_kwargs", arguments);
 }
 
+// Whether the field is a negative number, which stands for none in other servers.
+bool is_below_zero(json::FieldReader& fields, std::string_view name) {
+  const boost::json::value* value = fields.find(name);
+  return value != nullptr && value->is_number() && value->to_number<double>() < 0;
+}
+
 // The bias of one token: a number to add to its logit. False, and numbers up to -100, forbid the token.
 float bias_value(json::FieldReader& fields, const boost::json::value& value) {
   constexpr float kForbidden = -std::numeric_limits<float>::infinity();
@@ -247,28 +338,43 @@ float bias_value(json::FieldReader& fields, const boost::json::value& value) {
   return bias <= -100 ? kForbidden : static_cast<float>(bias);
 }
 
-std::vector<std::pair<Token, float>> logit_bias_field(json::FieldReader& fields) {
-  std::vector<std::pair<Token, float>> biases;
-  const boost::json::object* object = fields.object("logit_bias");
-  if (object == nullptr) return biases;
-  if (object->size() > kLogitBiasMax) {
-    fields.fail_field("logit_bias", std::format("has {} tokens, but the limit is {}", object->size(), kLogitBiasMax));
-    return biases;
+// Reads the token, or the text, that a bias is for.
+void add_bias(json::FieldReader& fields, const boost::json::value& target, const boost::json::value& value,
+              SamplingParams& sampling) {
+  const float bias = bias_value(fields, value);
+  if (const std::int64_t* id = target.if_int64(); id != nullptr && *id >= 0 && *id <= std::numeric_limits<Token>::max()) {
+    sampling.logit_bias.emplace_back(static_cast<Token>(*id), bias);
+  } else if (target.is_string()) {
+    sampling.logit_bias_texts.emplace_back(fields.checked_text("logit_bias", target, {1, kLogitBiasTextBytesMax}).value_or(""),
+                                           bias);
+  } else {
+    fields.fail_field("logit_bias", "must have token ids or texts, such as {\"15\": -100} or [[15, -100], [\"no\", -1]]");
   }
+}
+
+// Reads OpenAI's object {"15": -100}, or llama-server's list [[15, -100], ["no", false]]. A key that is no number is a text.
+void read_logit_bias(json::FieldReader& fields, SamplingParams& sampling) {
+  const boost::json::value* given = fields.find("logit_bias");
+  if (given == nullptr) return;
+  const boost::json::array* list = given->if_array();
+  const boost::json::object* object = list == nullptr ? fields.object("logit_bias") : nullptr;
+  const std::size_t count = list != nullptr ? list->size() : object != nullptr ? object->size() : 0;
+  if (count > kLogitBiasMax) {
+    return fields.fail_field("logit_bias", std::format("has {} tokens, but the limit is {}", count, kLogitBiasMax));
+  }
+  for (std::size_t i = 0; list != nullptr && i < count && fields.ok(); ++i) {
+    const boost::json::array* pair = (*list)[i].if_array();
+    if (pair == nullptr || pair->size() != 2) return fields.fail_field("logit_bias", "must have pairs such as [15, -100]");
+    add_bias(fields, pair->front(), pair->back(), sampling);
+  }
+  if (object == nullptr) return;
   for (const auto& [key, value] : *object) {
-    Token token = kNoToken;
-    const auto [end, problem] = std::from_chars(key.data(), key.data() + key.size(), token);
-    if (problem != std::errc() || end != key.data() + key.size() || token < 0) {
-      fields.fail_field("logit_bias", "must have token ids as keys, such as {\"15\": -100}");
-      break;
-    }
-    biases.emplace_back(token, bias_value(fields, value));
-    if (!fields.ok()) break;
+    std::int64_t id = 0;
+    const auto [end, problem] = std::from_chars(key.data(), key.data() + key.size(), id);
+    const bool is_number = problem == std::errc() && end == key.data() + key.size();
+    add_bias(fields, is_number ? boost::json::value(id) : boost::json::value(key), value, sampling);
+    if (!fields.ok()) return;
   }
-  std::ranges::sort(biases);
-  const auto same = std::ranges::adjacent_find(biases, {}, &std::pair<Token, float>::first);
-  if (same != biases.end()) fields.fail_field("logit_bias", std::format("has token {} twice", same->first));
-  return biases;
 }
 
 std::optional<std::vector<std::string>> breakers_field(json::FieldReader& fields) {
@@ -317,11 +423,12 @@ void check_format_alone(json::FieldReader& fields, std::string_view name, const 
 
 std::string name_field(json::FieldReader& fields) {
   constexpr json::TextBytes kNameBytes{1, 128};
+  constexpr std::string_view kMarks = "<>[](){}\"'=`,;\\";  // They end a name in the notations of calls.
   std::string name = fields.required_text("name", kNameBytes);
-  const auto is_fine = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || std::string_view("_-.:/").contains(c);
-  };
-  if (!std::ranges::all_of(name, is_fine)) fields.fail_field("name", "may contain only letters, digits and _ - . : /");
+  const auto is_bad = [&](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f' || kMarks.contains(c); };
+  if (std::ranges::any_of(name, is_bad) || name.starts_with(' ') || name.ends_with(' ')) {
+    fields.fail_field("name", std::format("may contain letters, digits, blanks inside, and signs other than {}", kMarks));
+  }
   return name;
 }
 
@@ -372,7 +479,7 @@ bool normalize_extra(ChatMessage& message) {
   const boost::json::value given = json::parse(message.extra, {}, problem);
   if (problem || !given.is_object()) return false;
   json::FieldReader fields(given.get_object());
-  message.extra = extra_fields(fields, message.role);
+  message.extra = extra_fields(fields, message.role, 0);
   return fields.ok();
 }
 
@@ -412,8 +519,10 @@ std::vector<std::string> stop_field(json::FieldReader& fields, std::string_view 
   std::vector<std::string> stop;
   const boost::json::value* value = fields.find(name);
   if (value == nullptr) return stop;
+  // An empty string would stop every reply at once; clients send it for "none".
   const auto add = [&](const boost::json::value& text) {
-    stop.push_back(fields.checked_text(name, text, {1, kStopBytesMax}).value_or(""));
+    if (text.is_null()) return;
+    if (auto given = fields.checked_text(name, text, {0, kStopBytesMax}); given && !given->empty()) stop.push_back(*given);
   };
   if (!value->is_array()) {
     add(*value);
@@ -425,6 +534,10 @@ std::vector<std::string> stop_field(json::FieldReader& fields, std::string_view 
   }
   for (const boost::json::value& text : value->get_array()) add(text);
   return stop;
+}
+
+std::optional<std::uint64_t> seed_field(json::FieldReader& fields) {
+  return is_below_zero(fields, "seed") ? std::nullopt : fields.unsigned_integer("seed");
 }
 
 void read_sampling_fields(json::FieldReader& fields, std::span<const SamplingField> wanted, SamplingParams& sampling) {
@@ -446,8 +559,8 @@ void read_sampling_fields(json::FieldReader& fields, std::span<const SamplingFie
 void read_common_sampling(json::FieldReader& fields, SamplingParams& sampling) {
   using enum SamplingField;
   read_sampling_fields(fields, std::array{temperature, top_p, presence_penalty, frequency_penalty}, sampling);
-  sampling.seed = fields.unsigned_integer("seed");
-  sampling.logit_bias = logit_bias_field(fields);
+  sampling.seed = seed_field(fields);
+  read_logit_bias(fields, sampling);
 }
 
 void read_own_sampling(json::FieldReader& fields, SamplingParams& sampling, NegativeTopK negative) {
@@ -485,6 +598,7 @@ void read_scheduling(json::FieldReader& fields, GenerateOptions& options) {
 }
 
 std::optional<std::int32_t> max_tokens_field(json::FieldReader& fields, std::string_view name) {
+  if (is_below_zero(fields, name)) return std::nullopt;
   const auto count = fields.integer(name, 1, std::numeric_limits<std::int64_t>::max());
   if (!count) return std::nullopt;
   return static_cast<std::int32_t>(std::min(*count, json::kInt32Max));

@@ -19,7 +19,6 @@ namespace uma::wire {
 inline constexpr std::size_t kToolsMax = 512;  // Tools of a request.
 inline constexpr std::size_t kCallsMax = 128;  // Tool calls per message.
 inline constexpr std::size_t kAdaptersPerRequestMax = 16;
-inline constexpr json::TextBytes kCallIdBytes{1, 256};  // Id of a tool call.
 
 // Serializes `value`. Its texts are checked like those of fields.
 [[nodiscard]] std::string json_text(json::FieldReader& fields, std::string_view name, const boost::json::value& value);
@@ -39,7 +38,7 @@ void check_function(json::FieldReader& function);
 [[nodiscard]] std::string without_billing_line(std::string text);
 // The ids of tokens; nullopt: the array has something else.
 [[nodiscard]] std::optional<std::vector<Token>> token_ids(const boost::json::array& ids);
-// Reads a string or an array of strings.
+// Reads a string or an array of strings; empty ones are ignored.
 [[nodiscard]] std::vector<std::string> stop_field(json::FieldReader& fields, std::string_view name = "stop");
 // Reads these settings by their names and ranges; an absent field leaves its value unchanged.
 void read_sampling_fields(json::FieldReader& fields, std::span<const SamplingField> wanted, SamplingParams& sampling);
@@ -58,7 +57,10 @@ enum class ToolShape : std::uint8_t { nested, flat };
 // Reads tools, tool_choice, parallel_tool_calls, chat_template_kwargs, chat_template, documents and the fields of thoughts
 // (thinking_fields.h). With tool_choice `none` the model does not see the tools.
 [[nodiscard]] ChatOptions chat_options(json::FieldReader& fields, ToolShape shape = ToolShape::nested);
-// Reads a number of tokens, without an upper bound, because the engine applies limits.max_tokens.
+// Reads a seed; nullopt: none, or a negative one, which stands for any in other servers.
+[[nodiscard]] std::optional<std::uint64_t> seed_field(json::FieldReader& fields);
+// Reads a number of tokens, without an upper bound, because the engine applies limits.max_tokens. A negative number stands for
+// no limit in other servers.
 [[nodiscard]] std::optional<std::int32_t> max_tokens_field(json::FieldReader& fields, std::string_view name);
 // Reads lora, a list of adapters: [{"name", "scale"}], or with "id" instead of "name", as llama-server has it. A second list is
 // a failure.

@@ -96,9 +96,7 @@ SamplingParams text_sampling(json::FieldReader& fields) {
   using enum SamplingField;
   read_sampling_fields(fields, std::array{top_p, presence_penalty, frequency_penalty}, sampling);
   read_own_sampling(fields, sampling, NegativeTopK::off);
-  if (const auto seed = fields.integer("seed", kInt64Min, kInt64Max); seed && *seed >= 0) {
-    sampling.seed = static_cast<std::uint64_t>(*seed);
-  }
+  sampling.seed = seed_field(fields);
   return sampling;
 }
 

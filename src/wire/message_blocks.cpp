@@ -13,23 +13,15 @@
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
 #include "wire/generate_fields.h"
+#include "wire/history_fields.h"
 #include "wire/image_fields.h"
 
 namespace uma::wire {
 namespace {
 
 // Blocks of features that only Anthropic's servers have. A conversation may contain them if another server began it.
-constexpr std::array<std::string_view, 11> kBlocksLeftOut = {"server_tool_use",
-                                                             "web_search_tool_result",
-                                                             "web_fetch_tool_result",
-                                                             "code_execution_tool_result",
-                                                             "bash_code_execution_tool_result",
-                                                             "text_editor_code_execution_tool_result",
-                                                             "tool_search_tool_result",
-                                                             "mcp_tool_use",
-                                                             "mcp_tool_result",
-                                                             "tool_reference",
-                                                             "container_upload"};
+constexpr std::array<std::string_view, 5> kBlocksLeftOut = {"server_tool_use", "mcp_tool_use", "tool_reference", "compaction",
+                                                            "container_upload"};
 
 void add_line(std::string& text, std::string_view line) {
   if (!text.empty()) text += '\n';
@@ -182,7 +174,7 @@ void ConversationReader::read_message(json::FieldReader& message) {
       }
     });
   }
-  const std::string text = message.required_text("content");
+  const std::string text = is_users ? message.required_text("content") : message.text("content").value_or("");
   if (is_users) {
     add_user_text(text);
   } else {
@@ -204,7 +196,8 @@ void ConversationReader::read_system_message(json::FieldReader& message) {
 }
 
 bool ConversationReader::leaves_out(std::string_view type) {
-  if (!std::ranges::contains(kBlocksLeftOut, type)) return false;
+  // Newer tools of Anthropic's servers have results with names of the same kind.
+  if (!std::ranges::contains(kBlocksLeftOut, type) && !type.ends_with("_tool_result")) return false;
   if (!std::ranges::contains(left_out_, type)) left_out_.emplace_back(type);
   return true;
 }
@@ -233,20 +226,20 @@ void ConversationReader::read_reply_block(json::FieldReader& block) {
 }
 
 void ConversationReader::read_call(json::FieldReader& block) {
-  constexpr json::TextBytes kCalledNameBytes{1, 256};  // As long as a name that a model invents.
   if (reply().calls.size() == kCallsMax) {
     return block.fail_field("type", std::format("is the {}th call in a row, which exceeds the limit", kCallsMax + 1));
   }
-  const boost::json::object* input = block.object("input");
+  std::string id = block.text("id", kGivenIdBytes).value_or("");
+  if (id.empty()) id = made_call_id(messages_.size(), reply().calls.size());
   reply().calls.push_back({.kind = ReplyPart::Kind::tool_call,
-                           .text = input == nullptr ? "{}" : json_text(block, "input", *input),
-                           .id = block.required_text("id", kCallIdBytes),
+                           .text = called_arguments(block, "input"),
+                           .id = std::move(id),
                            .name = block.required_text("name", kCalledNameBytes)});
   call_names_.insert_or_assign(reply().calls.back().id, reply().calls.back().name);
 }
 
 void ConversationReader::read_result(json::FieldReader& block) {
-  const std::string id = block.required_text("tool_use_id", kCallIdBytes);
+  const std::string id = block.text("tool_use_id", kGivenIdBytes).value_or("");
   std::string text = block.boolean("is_error").value_or(false) ? "Error: " : "";
   auto end_line = [&text, is_first = true] mutable {
     if (!std::exchange(is_first, false)) text += '\n';
@@ -270,10 +263,10 @@ void ConversationReader::read_result(json::FieldReader& block) {
   }
   std::string extra;
   json::ObjectWriter object(extra);
-  object.field("tool_call_id", id);
+  if (!id.empty()) object.field("tool_call_id", id);
   if (const auto call = call_names_.find(id); call != call_names_.end()) object.field("name", call->second);
   object.close();
-  user().results.push_back({"tool", std::move(text), std::move(extra)});
+  user().results.push_back({"tool", std::move(text), extra == "{}" ? "" : std::move(extra)});
 }
 
 // The image of a block; `message` and `at` are its place.

@@ -14,6 +14,7 @@
 
 #include "json/json_writer.h"
 #include "wire/generate_fields.h"
+#include "wire/history_fields.h"
 #include "wire/message_blocks.h"
 #include "wire/request_codec.h"
 #include "wire/thinking_fields.h"
@@ -172,6 +173,7 @@ MessagesCall read_messages_call(json::FieldReader& fields) {
   read_message_tool_choice(fields, options.chat);
   read_output_config(fields, options);
   options.chat.splits_reasoning = true;
+  read_continuation(fields, generate.input.messages, options.chat);
   options.sampling.temperature = 1;
   read_common_sampling(fields, options.sampling);
   read_sampling_fields(fields, std::array{SamplingField::top_k}, options.sampling);

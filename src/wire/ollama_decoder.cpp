@@ -15,13 +15,11 @@
 #include "json/field_reader.h"
 #include "json/json_writer.h"
 #include "wire/generate_fields.h"
+#include "wire/history_fields.h"
 #include "wire/request_codec.h"
 
 namespace uma::wire {
 namespace {
-
-constexpr json::TextBytes kToolNameBytes{0, 128};
-constexpr json::TextBytes kOptionalIdBytes{0, 256};
 
 // Calls read(inner, index) for every object of the array `name`. A failure inside becomes a failure of `fields`.
 template <class ReadT>
@@ -106,8 +104,8 @@ class OllamaMessages {
   std::string assistant_fields(json::FieldReader& message) {
     std::string extra;
     json::ObjectWriter object(extra);
-    if (const auto thinking = message.text("thinking"); thinking && !thinking->empty()) {
-      object.field("reasoning_content", *thinking);
+    if (const std::string reasoning = reasoning_of_message(message); !reasoning.empty()) {
+      object.field("reasoning_content", reasoning);
     }
     const boost::json::array* calls = message.array("tool_calls");
     if (calls != nullptr && !calls->empty()) {
@@ -126,7 +124,7 @@ class OllamaMessages {
 
   // Appends a call in OpenAI's form, where arguments are JSON in a string.
   void append_call(std::string& out, json::FieldReader& call) {
-    OpenCall made{.id = call.text("id", kOptionalIdBytes).value_or(""), .name = ""};
+    OpenCall made{.id = call.text("id", kGivenIdBytes).value_or(""), .name = ""};
     // Nine letters and digits, because the templates of some models take no other ids.
     if (made.id.empty()) made.id = std::format("call{:05}", calls_);
     ++calls_;
@@ -136,13 +134,13 @@ class OllamaMessages {
       return;
     }
     json::FieldReader inner(*function, call.path() + "function.");
-    made.name = inner.required_text("name", {1, kToolNameBytes.max});
+    made.name = inner.required_text("name", kCalledNameBytes);
     json::ObjectWriter object(out);
     object.field("id", made.id);
     object.field("type", "function");
     json::ObjectWriter described(object.begin("function"));
     described.field("name", made.name);
-    described.field("arguments", arguments_text(inner));
+    described.field("arguments", called_arguments(inner));
     described.close();
     object.close();
     if (!inner.ok()) call.fail_as(inner);
@@ -150,18 +148,9 @@ class OllamaMessages {
     if (open_.size() > kOpenMax) open_.pop_front();
   }
 
-  static std::string arguments_text(json::FieldReader& function) {
-    const boost::json::value* arguments = function.find("arguments");
-    if (arguments == nullptr) return "{}";
-    if (arguments->is_string()) return function.checked_text("arguments", *arguments, {}).value_or("");
-    if (arguments->is_object()) return json_text(function, "arguments", *arguments);
-    function.fail_field("arguments", "must be an object");
-    return "";
-  }
-
   std::string result_fields(json::FieldReader& message) {
-    std::string id = message.text("tool_call_id", kOptionalIdBytes).value_or("");
-    std::string name = message.text("tool_name", kToolNameBytes).value_or("");
+    std::string id = message.text("tool_call_id", kGivenIdBytes).value_or("");
+    std::string name = message.text("tool_name", json::TextBytes{0, kCalledNameBytes.max}).value_or("");
     const auto call = std::ranges::find_if(
         open_, [&](const OpenCall& open) { return id.empty() ? name.empty() || open.name == name : open.id == id; });
     if (call != open_.end()) {
@@ -238,9 +227,7 @@ void read_ollama_options(json::FieldReader& options, OllamaCall& call) {
   using enum SamplingField;
   read_sampling_fields(options, std::array{temperature, top_p, presence_penalty, frequency_penalty}, sampling);
   read_own_sampling(options, sampling, NegativeTopK::off);
-  if (const auto seed = options.integer("seed", kMin, kMax); seed && *seed >= 0) {
-    sampling.seed = static_cast<std::uint64_t>(*seed);
-  }
+  sampling.seed = seed_field(options);
   // -1 and -2 mean: until the end, or until the window is full.
   if (const auto count = options.integer("num_predict", kMin, kMax); count && *count > 0) {
     call.generate.options.max_tokens = static_cast<std::int32_t>(std::min(*count, json::kInt32Max));
@@ -327,6 +314,7 @@ OllamaCall read_ollama(OllamaKind kind, json::FieldReader& fields) {
     if (!inner.ok()) fields.fail_as(inner);
   }
   options.chat = ollama_chat_options(kind, fields);
+  if (kind == OllamaKind::chat) read_continuation(fields, generate.input.messages, options.chat);
   read_ollama_format(fields, options);
   options.stream = fields.boolean("stream").value_or(true);
   options.logprobs = ollama_logprobs(fields);

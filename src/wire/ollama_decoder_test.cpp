@@ -106,17 +106,15 @@ TEST(OllamaChat, RefusesWrongFieldsByName) {
            {R"({"messages":[{"role":"assistant","content":"","images":["aaaa"]}]})", "messages[0].images"},
            {R"({"messages":[{"role":"assistant","tool_calls":[{}]}]})", "messages[0].tool_calls[0].function"},
            {R"({"messages":[{"role":"assistant","tool_calls":[{"function":{}}]}]})", "messages[0].tool_calls[0].function.name"},
-           {R"({"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":[]}}]}]})",
-            "messages[0].tool_calls[0].function.arguments"},
            {R"({"options":{"temperature":"hot"}})", "options.temperature"},
-           {R"({"options":{"stop":[""]}})", "options.stop"},
+           {R"({"options":{"stop":[1]}})", "options.stop"},
            {R"({"format":"yaml"})", "format"},
            {R"({"format":[]})", "format"},
            {R"({"think":1})", "think"},
            {R"({"keep_alive":"soon"})", "keep_alive"},
            {R"({"keep_alive":[]})", "keep_alive"},
            {R"({"stream":"yes"})", "stream"},
-           {R"({"tools":[{"type":"function","function":{"name":"a b"}}]})", "tools[0].function.name"},
+           {R"({"tools":[{"type":"function","function":{"name":"a<b"}}]})", "tools[0].function.name"},
            {R"({"model":7})", "model"}}) {
     EXPECT_EQ(refused_field(OllamaKind::chat, body), field) << body;
   }

@@ -12,6 +12,7 @@
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
 #include "wire/generate_fields.h"
+#include "wire/history_fields.h"
 #include "wire/ollama_encoder.h"
 #include "wire/request_codec.h"
 
@@ -77,15 +78,16 @@ std::optional<std::int32_t> logprobs_field(CompletionKind kind, json::FieldReade
   return is_wanted ? std::optional(static_cast<std::int32_t>(top.value_or(0))) : std::nullopt;
 }
 
-// Whether the text should begin with its prompt.
+// Whether the text should begin with its prompt, or with what the prompt has of the reply.
 bool echo_field(json::FieldReader& fields, const CompletionRequest& request) {
   if (!fields.boolean("echo").value_or(false)) return false;
   if (request.generate.options.logprobs) {
     fields.fail_field("echo", "cannot be used with \"logprobs\", because logprobs of a prompt are not computed");
   }
+  if (request.generate.options.chat.continues_reply) return true;
   const auto is_text = [](const Input& prompt) { return prompt.tokens.empty() && prompt.messages.empty(); };
   if (!std::ranges::all_of(request.prompts, is_text)) {
-    fields.fail_field("echo", "requires text prompts");
+    fields.fail_field("echo", "requires text prompts, or a last message of the assistant, which is continued");
   }
   return true;
 }
@@ -136,6 +138,7 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
     input.messages = messages_field(fields, input.images);
     generate.options.chat = chat_options(fields);
     generate.options.chat.splits_reasoning = true;
+    read_continuation(fields, input.messages, generate.options.chat);
     if (!fields.text("suffix").value_or("").empty()) fields.fail_field("suffix", "is only valid for /v1/completions");
     if (parse_special_field(fields).value_or(false)) {
       fields.fail_field("parse_special", "is only valid for /v1/completions: text of messages never becomes control tokens");
@@ -153,8 +156,9 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
   read_common_sampling(fields, options.sampling);
   read_own_sampling(fields, options.sampling, NegativeTopK::off);
   options.stop = stop_field(fields);
-  options.max_tokens = max_tokens_field(fields, "max_tokens");
-  if (const auto count = max_tokens_field(fields, "max_completion_tokens")) options.max_tokens = count;
+  for (const std::string_view name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+    if (const auto count = max_tokens_field(fields, name)) options.max_tokens = count;
+  }
   options.stream = fields.boolean("stream").value_or(false);
   options.logprobs = logprobs_field(kind, fields);
   read_counts(fields, request);

@@ -26,7 +26,7 @@ struct CompletionRequest {
   std::vector<Input> prompts;   // At least one.
   std::size_t n = 1;            // Choices of each prompt.
   bool includes_usage = false;  // Field stream_options.include_usage.
-  bool echoes = false;          // Requires that the prompts are texts.
+  bool echoes = false;          // The text begins with its prompt, which is a text, or with the reply that it continues.
 };
 
 // Pure.

@@ -16,6 +16,7 @@
 #include "core/model_library.h"
 #include "json/field_reader.h"
 #include "wire/generate_fields.h"
+#include "wire/history_fields.h"
 #include "wire/image_fields.h"
 #include "wire/metadata_fields.h"
 #include "wire/picture_codec.h"
@@ -92,6 +93,7 @@ RequestBody decode_generate(json::FieldReader& fields) {
   // Without a session, the client is the template of its text.
   read_parse_special(fields, request.input, request.session.empty());
   request.options = option_fields(fields);
+  if (request.session.empty()) read_continuation(fields, request.input.messages, request.options.chat);
   const bool is_text = request.session.empty() && request.input.messages.empty();
   if (is_text && !request.options.chat.tools.empty()) fields.fail_field("tools", "is only valid with \"messages\"");
   return request;

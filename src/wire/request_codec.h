@@ -14,10 +14,11 @@ namespace uma::wire {
 inline constexpr std::size_t kIdBytesMax = 128;       // The client's request id.
 inline constexpr std::size_t kSessionBytesMax = 128;  // A session's id or name.
 inline constexpr std::size_t kModelBytesMax = 1024;   // A model's name.
-inline constexpr std::size_t kStopStringsMax = 16;
+inline constexpr std::size_t kStopStringsMax = 64;
 inline constexpr std::size_t kStopBytesMax = 1024;   // One stop string.
 inline constexpr std::int64_t kTopLogprobsMax = 20;  // Alternatives returned with each token.
 inline constexpr std::size_t kLogitBiasMax = 1024;   // Tokens of a logit_bias, which cost time for each token of the reply.
+inline constexpr std::size_t kLogitBiasTextBytesMax = 256;
 inline constexpr std::size_t kGrammarBytesMax = 262'144;
 inline constexpr double kTemperatureMax = 100;               // /infill also takes negative ones.
 inline constexpr std::int64_t kTimeMsMax = 31'536'000'000;   // Limit of deadline_ms and timeout_ms: a year.

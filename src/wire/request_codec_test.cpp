@@ -196,7 +196,7 @@ TEST(DecodeRequest, RefusesBadInput) {
       {R"("messages":[{"role":"user","content":"\u0000"}])",
        "E_PROTO_003 field \"messages[0].content\" must not contain NUL characters"},
       {R"("messages":[{"role":"user","content":[{"type":"image_url"}]}])", "E_PROTO_003 field \"messages[0].content\"" + parts},
-      {R"("messages":[{"role":"user","content":["a"]}])", "E_PROTO_003 field \"messages[0].content\"" + parts},
+      {R"("messages":[{"role":"user","content":[7]}])", "E_PROTO_003 field \"messages[0].content\"" + parts},
       {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"\xff\"}]}]",
        "E_PROTO_003 field \"messages[0].content\" is not valid UTF-8"},
   });
@@ -345,14 +345,21 @@ TEST(DecodeRequest, ReadsTheFurtherSamplers) {
   EXPECT_EQ(generate(R"("max_tokens":1)").options.sampling.dry_sequence_breakers, std::nullopt);
 }
 
+std::string many_texts(int count) {
+  std::string texts;
+  for (int i = 0; i < count; ++i) texts += std::format("{}\"{}\"", i == 0 ? "" : ",", i);
+  return texts;
+}
+
 TEST(DecodeRequest, RefusesOptionsByName) {
+  const std::string bias_targets =
+      R"("logit_bias" must have token ids or texts, such as {"15": -100} or [[15, -100], ["no", -1]])";
   const auto row = [](const std::string& field, const std::string& problem) {
     return Refusal{R"("prompt":"hi",)" + field, "E_PROTO_003 field " + problem};
   };
   expect_refusals({
       row(R"("max_tokens":"5")", "\"max_tokens\" must be an integer, got string"),
       row(R"("max_tokens":0)", "\"max_tokens\" must be at least 1"),
-      row(R"("max_tokens":-99999999999999999999)", "\"max_tokens\" must be at least 1"),
       row(R"("max_tokens":1.5)", "\"max_tokens\" must be an integer, got a number with a fraction"),
       row(R"("temperature":-0.1)", "\"temperature\" must be at least 0 and at most 100"),
       row(R"("temperature":1e400)", "\"temperature\" must be at least 0 and at most 100"),
@@ -374,15 +381,11 @@ TEST(DecodeRequest, RefusesOptionsByName) {
       row(R"("repeat_penalty":0)", "\"repeat_penalty\" must be above 0 and at most 100"),
       row(R"("presence_penalty":2.1)", "\"presence_penalty\" must be at least -2 and at most 2"),
       row(R"("frequency_penalty":-3)", "\"frequency_penalty\" must be at least -2 and at most 2"),
-      row(R"("seed":-1)", "\"seed\" must be 0 to 18446744073709551615"),
       row(R"("seed":1e30)", "\"seed\" must be 0 to 18446744073709551615"),
       row(R"("seed":"x")", "\"seed\" must be an integer, got string"),
-      row(R"("stop":"")", "\"stop\" must not be empty"),
-      row(R"("stop":["a",""])", "\"stop\" must not be empty"),
       row(R"("stop":["a",1])", "\"stop\" must be a string, got number"),
       row(R"("stop":{})", "\"stop\" must be a string, got object"),
-      row(R"("stop":["1","2","3","4","5","6","7","8","9","0","1","2","3","4","5","6","7"])",
-          "\"stop\" has 17 strings, but the limit is 16"),
+      row(R"("stop":[)" + many_texts(65) + "]", "\"stop\" has 65 strings, but the limit is 64"),
       row(R"("stop":")" + std::string(1025, 'x') + "\"", "\"stop\" is 1025 bytes, at most 1024 are accepted"),
       row(R"("stop":"\u0000")", "\"stop\" must not contain NUL characters"),
       row(R"("stream":1)", "\"stream\" must be true or false, got number"),
@@ -394,11 +397,10 @@ TEST(DecodeRequest, RefusesOptionsByName) {
       row(R"("target_ttft_ms":-1)", "\"target_ttft_ms\" must be at least 0 and at most 3600000"),
       row(R"("target_tbt_ms":"30")", "\"target_tbt_ms\" must be a number, got string"),
       row(R"("model":5)", "\"model\" must be a string, got number"),
-      row(R"("logit_bias":[])", "\"logit_bias\" must be an object, got array"),
-      row(R"("logit_bias":{"a":1})", "\"logit_bias\" must have token ids as keys, such as {\"15\": -100}"),
-      row(R"("logit_bias":{"7":1,"007":2})", "\"logit_bias\" has token 7 twice"),
-      row(R"("logit_bias":{"-1":1})", "\"logit_bias\" must have token ids as keys, such as {\"15\": -100}"),
-      row(R"("logit_bias":{"99999999999":1})", "\"logit_bias\" must have token ids as keys, such as {\"15\": -100}"),
+      row(R"("logit_bias":"5")", "\"logit_bias\" must be an object, got string"),
+      row(R"("logit_bias":[5])", "\"logit_bias\" must have pairs such as [15, -100]"),
+      row(R"("logit_bias":{"-1":1})", bias_targets),
+      row(R"("logit_bias":{"99999999999":1})", bias_targets),
       row(R"("logit_bias":{"5":true})", "\"logit_bias\" must be a number, got boolean"),
       row(R"("grammar":")" + std::string(262145, 'x') + "\"", "\"grammar\" is 262145 bytes, at most 262144 are accepted"),
       row(R"("grammar":{})", "\"grammar\" must be a string, got object"),

@@ -69,6 +69,22 @@ std::string input_of_arguments(std::string_view arguments) {
   return text == nullptr ? std::string(arguments) : std::string(*text);
 }
 
+boost::json::object custom_function(const boost::json::object& tool, std::string_view name) {
+  const boost::json::value* given = tool.if_contains("format");
+  const boost::json::object* stated = given == nullptr ? nullptr : given->if_object();
+  boost::json::object format = stated == nullptr ? boost::json::object() : *stated;
+  // In chat completions the grammar is an object of its own.
+  if (const boost::json::value* inner = format.if_contains("grammar"); inner != nullptr && inner->is_object()) {
+    boost::json::object grammar = inner->get_object();
+    format = std::move(grammar);
+  }
+  std::string description = text_in(tool, "description");
+  if (const std::string definition = text_in(format, "definition"); !definition.empty()) {
+    description += std::format("\n\nThe input follows this {} grammar:\n{}", text_in(format, "syntax"), definition);
+  }
+  return {{"name", name}, {"description", std::move(description)}, {"parameters", schema_of_input(format)}};
+}
+
 ResponseTools::ResponseTools(json::FieldReader& request) {
   const boost::json::array* tools = request.array("tools");
   if (tools == nullptr) return;
@@ -145,17 +161,9 @@ void ResponseTools::add_function(json::FieldReader& tool, const boost::json::obj
 }
 
 void ResponseTools::add_custom(json::FieldReader& tool, const boost::json::object& object, const std::string& space) {
-  const boost::json::value* given = object.if_contains("format");
-  const boost::json::object* stated = given == nullptr ? nullptr : given->if_object();
-  const boost::json::object format = stated == nullptr ? boost::json::object() : *stated;
-  std::string description = text_in(object, "description");
-  if (const std::string definition = text_in(format, "definition"); !definition.empty()) {
-    description += std::format("\n\nThe input follows this {} grammar:\n{}", text_in(format, "syntax"), definition);
-  }
-  functions_.push_back({{"type", "function"},
-                        {"name", add_name(tool, space, /*is_custom=*/true)},
-                        {"description", std::move(description)},
-                        {"parameters", schema_of_input(format)}});
+  boost::json::object function = custom_function(object, add_name(tool, space, /*is_custom=*/true));
+  function["type"] = "function";
+  functions_.push_back(std::move(function));
 }
 
 void ResponseTools::drop_definitions() {

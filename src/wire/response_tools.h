@@ -57,6 +57,8 @@ class ResponseTools {
   std::unordered_map<std::string, ResponseTool> by_function_;
 };
 
+// The function, without a type, that a model gets for a custom tool: {"name", "description", "format"}.
+[[nodiscard]] boost::json::object custom_function(const boost::json::object& tool, std::string_view name);
 // The name of a client's function for the model; `space` may be empty.
 [[nodiscard]] std::string function_name(std::string_view space, std::string_view name);
 // The arguments of a call of a custom tool, and the input that such arguments have; text that is no such object is the input.

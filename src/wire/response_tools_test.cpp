@@ -98,7 +98,7 @@ TEST(ResponseTools, ErrorsNameTheField) {
         {"type":"function","name":"f"},)") +
                          std::string(tool) + "]}]}");
   };
-  EXPECT_EQ(second_in_namespace(R"({"type":"function","name":"a b"})"), "tools[1].tools[1].name");
+  EXPECT_EQ(second_in_namespace(R"({"type":"function","name":"a<b"})"), "tools[1].tools[1].name");
   EXPECT_EQ(second_in_namespace(R"({"type":"function","name":"f"})"), "tools[1].tools[1].name") << "twice";
   EXPECT_EQ(second_in_namespace(R"({"type":"custom","name":"f"})"), "tools[1].tools[1].name") << "twice";
   EXPECT_EQ(second_in_namespace(R"({"type":"function","name":"g","parameters":[]})"), "tools[1].tools[1].parameters");

@@ -17,6 +17,7 @@
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
 #include "wire/generate_fields.h"
+#include "wire/history_fields.h"
 #include "wire/image_fields.h"
 #include "wire/metadata_fields.h"
 #include "wire/query.h"
@@ -29,6 +30,7 @@ namespace uma::wire {
 namespace {
 
 constexpr std::size_t kItemsPerPageMax = 100;
+constexpr std::string_view kReferenceType = "item_reference";
 
 void refuse_response_field(json::FieldReader& fields, std::string_view name) {
   fields.fail_field(name, "is not supported by this version: leave it out");
@@ -94,18 +96,21 @@ std::optional<ImageSource> item_image(json::FieldReader& part) {
   return image_of_url(part.required_text("image_url", {.min = 1}));
 }
 
-// Reads a string, or parts of text and, for a user or a tool, images, which are added to `images` for the message `index`.
+// Reads a string, or parts of text and, for a user or a tool, images, which are added to `images` for the message `index`. Parts
+// that are reasoning are added to `reasoning`. The output of a tool may be missing, or an object.
 std::string item_content(json::FieldReader& item, std::string_view name, std::string_view role, std::size_t index,
-                         std::vector<InputImage>& images) {
+                         std::vector<InputImage>& images, std::string& reasoning) {
   const auto cleaned = [is_system = role == "system"](std::string text) {
     return is_system ? without_billing_line(std::move(text)) : text;
   };
   const boost::json::value* content = item.find(name);
+  const bool is_tools = role == "tool";
+  if (content == nullptr && (role == "assistant" || is_tools)) return "";
+  if (is_tools && content->is_object()) return json_text(item, name, *content);
   if (content == nullptr || !content->is_array()) return cleaned(item.required_text(name));
   std::string text;
   for (std::size_t i = 0; i < content->get_array().size() && item.ok(); ++i) {
     const boost::json::object* object = content->get_array()[i].if_object();
-    const bool is_tools = role == "tool";
     if (object != nullptr && (role == "user" || is_tools)) {
       const std::string field = std::format("{}{}[{}]", item.path(), name, i);
       json::FieldReader part(*object, field + ".");
@@ -116,14 +121,15 @@ std::string item_content(json::FieldReader& item, std::string_view name, std::st
         continue;
       }
     }
-    auto said = object == nullptr ? std::nullopt : text_of_part(item, name, *object, kTextParts);
+    auto said = written_part(item, name, content->get_array()[i]);
     if (!said) {
-      item.fail_field(name, R"(must be a string or an array of {"type": "input_text", "text": ...})"
-                            R"( and, for a user or a tool, {"type": "input_image", "image_url": ...})"
-                            R"( or, for a user, {"type": "input_audio", "input_audio": {"data": ..., "format": ...}})");
+      item.fail_field(name, unknown_part(content->get_array()[i]) +
+                                R"(must be a string or an array of {"type": "input_text", "text": ...})"
+                                R"( and, for a user or a tool, {"type": "input_image", "image_url": ...})"
+                                R"( or, for a user, {"type": "input_audio", "input_audio": {"data": ..., "format": ...}})");
       return "";
     }
-    text += cleaned(std::move(*said));
+    (said->is_reasoning ? reasoning : text) += cleaned(std::move(said->text));
   }
   return text;
 }
@@ -138,37 +144,65 @@ std::string reasoning_field(json::FieldReader& item) {
   return std::move(text).value_or("");
 }
 
-// Items of calls that OpenAI's servers run; their results are not known here.
-constexpr std::array<std::string_view, 9> kHostedItems = {
-    "web_search_call",      "file_search_call", "code_interpreter_call", "image_generation_call", "computer_call",
-    "computer_call_output", "mcp_call",         "mcp_list_tools",        "local_shell_call"};
+// Items of features that only OpenAI's servers have: calls that they run, whose results are not known here, calls of tools that
+// this server leaves out, and their outputs.
+constexpr std::array<std::string_view, 20> kItemsLeftOut = {"web_search_call",
+                                                            "file_search_call",
+                                                            "code_interpreter_call",
+                                                            "image_generation_call",
+                                                            "computer_call",
+                                                            "computer_call_output",
+                                                            "local_shell_call",
+                                                            "local_shell_call_output",
+                                                            "shell_call",
+                                                            "shell_call_output",
+                                                            "apply_patch_call",
+                                                            "apply_patch_call_output",
+                                                            "mcp_call",
+                                                            "mcp_list_tools",
+                                                            "mcp_approval_request",
+                                                            "mcp_approval_response",
+                                                            "tool_search_call",
+                                                            "tool_search_output",
+                                                            "compaction",
+                                                            "compaction_trigger"};
+
+bool is_output(std::string_view type) {
+  return type == "function_call_output" || type == "custom_tool_call_output";
+}
+
+// The type of an item. One with an id alone refers to an item, and one with a role is a message.
+std::string item_type(json::FieldReader& item) {
+  if (auto type = item.text("type")) return *std::move(type);
+  const bool is_reference = item.find("id") != nullptr && item.find("role") == nullptr && item.find("content") == nullptr;
+  return is_reference ? std::string(kReferenceType) : "message";
+}
 
 // Converts items to messages. Consecutive reasoning, texts and calls of the assistant form one message. Images of users and
-// tools go to `images`.
+// tools go to `images`, the types of items that are left out to `left_out`.
 class MessageReader {
  public:
-  explicit MessageReader(std::vector<InputImage>& images) : images_(images) {}
+  MessageReader(const ReferencedItems& stored, std::vector<InputImage>& images, std::vector<std::string>& left_out)
+      : stored_(stored), images_(images), left_out_(left_out) {}
 
   void read(json::FieldReader& item) {
-    const std::string type = item.text("type").value_or("message");
+    const std::string type = item_type(item);
     if (type == "message") {
       read_message(item);
     } else if (type == "reasoning") {
       read_reasoning(item);
     } else if (type == "function_call" || type == "custom_tool_call") {
       read_call(item, type == "custom_tool_call");
-    } else if (type == "function_call_output" || type == "custom_tool_call_output") {
-      end_reply();
-      std::string extra;
-      json::ObjectWriter object(extra);
-      object.field("tool_call_id", item.required_text("call_id", kCallIdBytes));
-      object.close();
-      std::string output = item_content(item, "output", "tool", messages_.size(), images_);
-      messages_.push_back({"tool", std::move(output), std::move(extra)});
-    } else if (item.ok() && !std::ranges::contains(kHostedItems, type)) {
-      item.fail_field(
-          "type",
-          R"(must be "message", "reasoning", "function_call", "custom_tool_call", or the output of one of these calls)");
+    } else if (is_output(type)) {
+      read_output(item);
+    } else if (type == kReferenceType) {
+      read_stored(item);
+    } else if (std::ranges::contains(kItemsLeftOut, type)) {
+      if (!std::ranges::contains(left_out_, type)) left_out_.push_back(type);
+    } else if (item.ok()) {
+      item.fail_field("type",
+                      R"(must be "message", "reasoning", "function_call", "custom_tool_call", the output of one of these )"
+                      R"(calls, or "item_reference")");
     }
   }
 
@@ -188,18 +222,47 @@ class MessageReader {
     std::string role = item_role(item);
     // A user's message follows the assistant's message that ends here.
     const std::size_t index = messages_.size() + (reply_ ? 1 : 0);
-    std::string content = item_content(item, "content", role, index, images_);
-    if (role == "assistant" && reply_ && !reply_->content && reply_->calls.empty()) {
+    std::string reasoning;
+    std::string content = item_content(item, "content", role, index, images_, reasoning);
+    const bool is_reply = role == "assistant";
+    if (is_reply && content.empty()) content = item.text("refusal").value_or("");
+    if (is_reply && reply_ && !reply_->content && reply_->calls.empty()) {
       reply_->content = std::move(content);
+      if (reply_->reasoning.empty()) reply_->reasoning = std::move(reasoning);
       return;
     }
     end_reply();
-    if (role == "assistant") {
+    if (is_reply) {
       reply_.emplace();
       reply_->content = std::move(content);
+      reply_->reasoning = std::move(reasoning);
     } else {
       messages_.push_back({std::move(role), std::move(content)});
     }
+  }
+
+  // Reads an item that the client has not sent, but that is stored.
+  void read_stored(json::FieldReader& item) {
+    const std::string id = item.required_text("id", {1, 256});
+    if (!item.ok()) return;
+    const auto stored = stored_.find(id);
+    if (stored == stored_.end()) return fail_unknown(item, "id", "stored item");
+    boost::system::error_code problem;
+    const boost::json::value value = json::parse(stored->second, {}, problem);
+    json::FieldReader inner(value.as_object(), item.path());
+    read(inner);
+    if (!inner.ok()) item.fail_as(inner);
+  }
+
+  void read_output(json::FieldReader& item) {
+    end_reply();
+    std::string extra;
+    json::ObjectWriter object(extra);
+    if (const auto id = item.text("call_id", kGivenIdBytes); id && !id->empty()) object.field("tool_call_id", *id);
+    object.close();
+    std::string reasoning;  // No tool reasons: it is dropped.
+    std::string output = item_content(item, "output", "tool", messages_.size(), images_, reasoning);
+    messages_.push_back({"tool", std::move(output), extra == "{}" ? "" : std::move(extra)});
   }
 
   void read_reasoning(json::FieldReader& item) {
@@ -211,15 +274,16 @@ class MessageReader {
   }
 
   void read_call(json::FieldReader& item, bool is_custom) {
-    constexpr json::TextBytes kNameBytes{1, 256};  // As long as a name that a model invents.
     if (!reply_) reply_.emplace();
     if (reply_->calls.size() == kCallsMax)
       item.fail_field("type", std::format("is the {}th call in a row, which exceeds the limit", kCallsMax + 1));
-    reply_->calls.push_back(
-        {.kind = ReplyPart::Kind::tool_call,
-         .text = is_custom ? arguments_of_input(item.text("input").value_or("")) : item.text("arguments").value_or("{}"),
-         .id = item.required_text("call_id", kCallIdBytes),
-         .name = function_name(item.text("namespace", kNameBytes).value_or(""), item.required_text("name", kNameBytes))});
+    std::string id = item.text("call_id", kGivenIdBytes).value_or("");
+    if (id.empty()) id = made_call_id(messages_.size(), reply_->calls.size());
+    reply_->calls.push_back({.kind = ReplyPart::Kind::tool_call,
+                             .text = is_custom ? arguments_of_input(item.text("input").value_or("")) : called_arguments(item),
+                             .id = std::move(id),
+                             .name = function_name(item.text("namespace", kGivenIdBytes).value_or(""),
+                                                   item.required_text("name", kCalledNameBytes))});
   }
 
   void end_reply() {
@@ -228,13 +292,22 @@ class MessageReader {
     reply_.reset();
   }
 
+  const ReferencedItems& stored_;
   std::vector<InputImage>& images_;
+  std::vector<std::string>& left_out_;
   std::vector<ChatMessage> messages_;
   std::optional<Reply> reply_;  // The assistant's message that the next item may belong to.
 };
 
-std::vector<ChatMessage> items_field(json::FieldReader& fields, std::string_view name, std::vector<InputImage>& images) {
-  MessageReader reader(images);
+// What the items of a request need and leave.
+struct ItemFacts {
+  const ReferencedItems& stored;
+  std::vector<std::string> left_out{};  // Types of items that are left out.
+};
+
+std::vector<ChatMessage> items_field(json::FieldReader& fields, std::string_view name, ItemFacts& facts,
+                                     std::vector<InputImage>& images) {
+  MessageReader reader(facts.stored, images, facts.left_out);
   const boost::json::array* items = fields.array(name);
   if (items == nullptr) return {};
   for (std::size_t i = 0; i < items->size() && fields.ok(); ++i) {
@@ -255,7 +328,7 @@ std::vector<ChatMessage> items_field(json::FieldReader& fields, std::string_view
   return messages;
 }
 
-std::vector<ChatMessage> input_field(json::FieldReader& fields, std::vector<InputImage>& images) {
+std::vector<ChatMessage> input_field(json::FieldReader& fields, ItemFacts& facts, std::vector<InputImage>& images) {
   const boost::json::value* input = fields.find("input");
   if (input == nullptr) {
     // Input of the conversation may wait; a new session has none.
@@ -264,7 +337,7 @@ std::vector<ChatMessage> input_field(json::FieldReader& fields, std::vector<Inpu
   }
   if (!input->is_array()) return {{"user", fields.text("input", {.min = 1}).value_or("")}};
   if (input->get_array().empty()) fields.fail_field("input", "must contain at least one item");
-  return items_field(fields, "input", images);
+  return items_field(fields, "input", facts, images);
 }
 
 std::optional<OnFull> truncation_field(json::FieldReader& fields) {
@@ -295,7 +368,7 @@ std::string conversation_field(json::FieldReader& fields) {
 }
 
 void refuse_unserved_response_fields(json::FieldReader& fields) {
-  for (const std::string_view name : {"prompt", "max_tool_calls", "moderation", "context_management"}) {
+  for (const std::string_view name : {"prompt", "moderation", "context_management"}) {
     if (const boost::json::value* value = fields.find(name); value != nullptr && !is_empty(*value) && *value != 0)
       refuse_response_field(fields, name);
   }
@@ -369,7 +442,18 @@ boost::json::array repeated_tools(const boost::json::array& tools) {
   return all;
 }
 
-// Reads the options of a chat. The model gets the functions of `tools`, and tool_choice names one of them.
+// Replaces a custom tool or one in a namespace, which a choice names, by the function that the model gets.
+void name_function(boost::json::object& named) {
+  const auto text = [&](std::string_view name) {
+    const boost::json::value* value = named.if_contains(name);
+    return value != nullptr && value->is_string() ? std::string(value->get_string()) : "";
+  };
+  if (text("type") != "custom" && text("namespace").empty()) return;
+  const std::string function = function_name(text("namespace"), text("name"));
+  named = {{"type", "function"}, {"name", function}};
+}
+
+// Reads the options of a chat. The model gets the functions of `tools`, and tool_choice names one of them, or several.
 ChatOptions response_chat_options(json::FieldReader& fields, const ResponseTools& tools) {
   boost::json::object plain;
   const auto keep = [&](std::string_view name) {
@@ -381,14 +465,11 @@ ChatOptions response_chat_options(json::FieldReader& fields, const ResponseTools
   for (const std::string_view name : kThinkingFields) keep(name);
   plain["tools"] = tools.functions();
   if (boost::json::value* choice = plain.if_contains("tool_choice"); choice != nullptr && choice->is_object()) {
-    boost::json::object& named = choice->get_object();
-    const auto text = [&](std::string_view name) {
-      const boost::json::value* value = named.if_contains(name);
-      return value != nullptr && value->is_string() ? std::string(value->get_string()) : "";
-    };
-    if (text("type") == "custom" || !text("namespace").empty()) {
-      const std::string function = function_name(text("namespace"), text("name"));
-      named = {{"type", "function"}, {"name", function}};
+    name_function(choice->get_object());
+    if (boost::json::value* allowed = choice->get_object().if_contains("tools"); allowed != nullptr && allowed->is_array()) {
+      for (boost::json::value& tool : allowed->get_array()) {
+        if (tool.is_object()) name_function(tool.get_object());
+      }
     }
   }
   json::FieldReader reader(plain);
@@ -397,9 +478,12 @@ ChatOptions response_chat_options(json::FieldReader& fields, const ResponseTools
   return options;
 }
 
-std::string_view tool_choice_name(json::FieldReader& fields) {
+// The choice as JSON, other than a single tool.
+std::string tool_choice_json(json::FieldReader& fields) {
   const boost::json::value* choice = fields.find("tool_choice");
-  return choice == nullptr ? "auto" : std::string_view(choice->as_string());
+  if (choice == nullptr) return R"("auto")";
+  return json_text(fields, "tool_choice",
+                   choice->is_object() ? repeated(choice->get_object(), {"type", "mode", "tools"}) : *choice);
 }
 
 // How much of the request a response repeats: events before its end leave out the long fields.
@@ -417,7 +501,7 @@ void repeat_chat_fields(json::ObjectWriter& object, json::FieldReader& fields, c
     if (!named.space.empty()) choice.field("namespace", named.space);
     choice.close();
   } else {
-    object.field("tool_choice", tool_choice_name(fields));
+    object.begin("tool_choice") += tool_choice_json(fields);
   }
   object.field("parallel_tool_calls", chat.has_parallel_calls);
   const boost::json::object* given = fields.object("reasoning");
@@ -476,11 +560,13 @@ std::string repeated_fields(json::FieldReader& fields, const GenerateRequest& ge
   return out;
 }
 
-ResponseCall read_response(json::FieldReader& fields, std::string id) {
+ResponseCall read_response(json::FieldReader& fields, std::string id, const ReferencedItems& stored) {
   ResponseCall call;
+  ItemFacts facts{.stored = stored};
   GenerateRequest& generate = call.generate;
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
-  generate.input.messages = input_field(fields, generate.input.images);
+  generate.input.messages = input_field(fields, facts, generate.input.images);
+  call.items_left_out = std::move(facts.left_out);
 
   ResponseRequest response;
   response.id = std::move(id);
@@ -512,6 +598,7 @@ ResponseCall read_response(json::FieldReader& fields, std::string id) {
   call.tools = ResponseTools(fields);
   options.chat = response_chat_options(fields, call.tools);
   options.chat.splits_reasoning = true;
+  (void)fields.integer("max_tool_calls", 0, json::kInt32Max);  // Of tools that OpenAI's servers run.
   refuse_unserved_response_fields(fields);
   read_include(fields, call);
   read_adapters(fields, options);
@@ -539,16 +626,36 @@ ResponseCall read_response(json::FieldReader& fields, std::string id) {
 
 }  // namespace
 
-std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id) {
-  return decode_body<ResponseCall>(body, [&](json::FieldReader& fields) { return read_response(fields, std::move(id)); });
+std::vector<std::string> referenced_items(std::string_view body) {
+  std::vector<std::string> ids;
+  const auto object = parse_body(body.empty() ? "{}" : body, {});
+  if (!object) return ids;
+  for (const std::string_view name : {"input", "items"}) {
+    const boost::json::value* given = object->if_contains(name);
+    const boost::json::array* items = given == nullptr ? nullptr : given->if_array();
+    for (std::size_t i = 0; items != nullptr && i < items->size(); ++i) {
+      const boost::json::object* each = (*items)[i].if_object();
+      if (each == nullptr) continue;
+      json::FieldReader item(*each);
+      if (item_type(item) == kReferenceType) ids.push_back(item.text("id").value_or(""));
+    }
+  }
+  return ids;
 }
 
-std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body) {
-  return decode_body<CreateSessionRequest>(body.empty() ? "{}" : body, [](json::FieldReader& fields) {
+std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id,
+                                                          const ReferencedItems& stored) {
+  return decode_body<ResponseCall>(body,
+                                   [&](json::FieldReader& fields) { return read_response(fields, std::move(id), stored); });
+}
+
+std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body, const ReferencedItems& stored) {
+  return decode_body<CreateSessionRequest>(body.empty() ? "{}" : body, [&](json::FieldReader& fields) {
     CreateSessionRequest request;
     request.mode = SessionMode::chat;
     std::vector<InputImage> images;
-    request.messages = items_field(fields, "items", images);
+    ItemFacts facts{.stored = stored};
+    request.messages = items_field(fields, "items", facts, images);
     if (!images.empty())
       fields.fail_field("items", "must not have images or clips in this request: add them after the conversation was created");
     request.metadata = metadata_field(fields);
@@ -564,10 +671,11 @@ std::expected<std::vector<MetadataChange>, RejectedBody> decode_metadata(std::st
   });
 }
 
-std::expected<Input, RejectedBody> decode_items(std::string_view body) {
-  return decode_body<Input>(body, [](json::FieldReader& fields) {
+std::expected<Input, RejectedBody> decode_items(std::string_view body, const ReferencedItems& stored) {
+  return decode_body<Input>(body, [&](json::FieldReader& fields) {
     Input input;
-    input.messages = items_field(fields, "items", input.images);
+    ItemFacts facts{.stored = stored};
+    input.messages = items_field(fields, "items", facts, input.images);
     if (input.empty()) fields.fail_field("items", "must contain at least one item");
     return input;
   });

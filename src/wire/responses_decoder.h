@@ -5,9 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <expected>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/request.h"
 #include "wire/json_body.h"
@@ -19,20 +22,29 @@ struct ResponseCall {
   GenerateRequest generate;  // Has no `response` if it continues nothing and is not to be stored.
   // Fields of the request that the response repeats: the beginning of a JSON object, as in ResponseRequest::request.
   std::string request;
-  std::string brief_request;     // The same without instructions, tools and schema, which may be long.
-  ResponseTools tools;           // Without definitions.
-  bool is_background = false;    // The reply is made without the connection.
-  bool seals_reasoning = false;  // Reasoning items have their encrypted_content.
+  std::string brief_request;                  // The same without instructions, tools and schema, which may be long.
+  ResponseTools tools;                        // Without definitions.
+  bool is_background = false;                 // The reply is made without the connection.
+  bool seals_reasoning = false;               // Reasoning items have their encrypted_content.
+  std::vector<std::string> items_left_out{};  // Types of items of the input that only OpenAI's servers understand.
 };
 
+// Stored items as JSON, by their ids.
+using ReferencedItems = std::map<std::string, std::string, std::less<>>;
+// The ids of the items {"type": "item_reference", "id"} in `input` or `items` of a body, which the decoders below look up in
+// `stored`: a reference to another one fails with E_SESSION_001. Empty: there are none, or the body is no object.
+[[nodiscard]] std::vector<std::string> referenced_items(std::string_view body);
+
 // `id` is the id of the response. Without `input` it is a reply to input of a conversation that waits.
-[[nodiscard]] std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id);
+[[nodiscard]] std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id,
+                                                                        const ReferencedItems& stored = {});
 // An empty body is valid and has no fields.
-[[nodiscard]] std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body);
+[[nodiscard]] std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body,
+                                                                                    const ReferencedItems& stored = {});
 // The new metadata of a conversation, {"metadata": {…}}, as UpdateSessionRequest::metadata.
 [[nodiscard]] std::expected<std::vector<MetadataChange>, RejectedBody> decode_metadata(std::string_view body);
 // Decodes {"items": […]}
-[[nodiscard]] std::expected<Input, RejectedBody> decode_items(std::string_view body);
+[[nodiscard]] std::expected<Input, RejectedBody> decode_items(std::string_view body, const ReferencedItems& stored = {});
 
 // How a response is read.
 struct ResponseQuery {

@@ -270,13 +270,13 @@ TEST(ResponsesDecoder, WhatWouldChangeTheAnswerIsRefusedByName) {
   for (const auto& [fields, field] : std::vector<std::pair<std::string, std::string>>{
            {R"("tools":[{"type":"teleport","name":"x"}])", "tools[0].type"},
            {R"("tools":[{"type":"function"}])", "tools[0].name"},
-           {R"("tools":[{"type":"function","name":"a b"}])", "tools[0].name"},
+           {R"("tools":[{"type":"function","name":"a<b"}])", "tools[0].name"},
            {R"("tools":[{"type":"function","name":"a","parameters":[]}])", "tools[0].parameters"},
            {R"("tools":[{"type":"function","name":"a"},{"type":"function","name":"a"}])", "tools[1].name"},
            {R"("tool_choice":"required")", "tool_choice"},
            {R"("tool_choice":{"type":"function","name":"a"})", "tool_choice.name"},
-           {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice"},
-           {R"("max_tool_calls":2)", "max_tool_calls"},
+           {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice.tools"},
+           {R"("max_tool_calls":"2")", "max_tool_calls"},
            {R"("include":["message.output_text.logprobs"],"background":true)", "include"},
            {R"("include":["message.output_text.logprobs"],"top_logprobs":21)", "top_logprobs"},
            {R"("n":2)", "n"},
@@ -319,19 +319,15 @@ TEST(ResponsesDecoder, WhatWouldChangeTheAnswerIsRefusedByName) {
           {R"([{"role":"user","content":[{"type":"input_file","file_id":"file-1"}]}])", "input[0].content"},
           {R"([{"role":"system","content":[{"type":"input_image","image_url":"x"}]}])", "input[0].content"},
           {R"([{"role":"assistant","content":[{"type":"input_image","image_url":"x"}]}])", "input[0].content"},
-          {R"([{"type":"function_call_output","output":"b"}])", "input[0].call_id"},
-          {R"([{"type":"function_call_output","call_id":"a"}])", "input[0].output"},
           {R"([{"type":"function_call_output","call_id":"a","output":[{"type":"input_image"}]}])",
            "input[0].output[0].image_url"},
           {R"([{"type":"function_call_output","call_id":"a","output":[{"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}}]}])",
            "input[0].output"},
           {R"([{"type":"function_call","call_id":"a"}])", "input[0].name"},
-          {R"([{"type":"function_call","name":"a"}])", "input[0].call_id"},
-          {R"([{"type":"function_call","call_id":"a","name":"a","arguments":{}}])", "input[0].arguments"},
           {R"([{"type":"reasoning","content":[{"type":"x"}]}])", "input[0].content"},
           {R"([{"type":"reasoning","summary":[],"encrypted_content":"x"}])", "input"},
           {R"([{"type":"web_search_call","id":"a"}])", "input"},
-          {R"([{"type":"item_reference","id":"a"}])", "input[0].type"}}) {
+          {R"([{"type":"teleport_call","id":"a"}])", "input[0].type"}}) {
     EXPECT_EQ(rejected("{\"input\":" + input + "}"), std::pair(ErrorCode::proto_field, field)) << input;
   }
   EXPECT_EQ(rejected("{}"), std::pair(ErrorCode::proto_field, std::string("input")));

@@ -6,6 +6,7 @@
 #include <format>
 #include <iterator>
 #include <ranges>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -216,6 +217,22 @@ std::expected<Item, RejectedBody> conversation_item(const SessionDetail& convers
   const auto found = std::ranges::find(items, id, &Item::id);
   if (found == items.end()) return std::unexpected(unknown_item());
   return std::move(*found);
+}
+
+std::string session_of_item(std::string_view id) {
+  const std::size_t begin = id.find('_');
+  if (begin == std::string_view::npos) return "";
+  const std::string_view rest = id.substr(begin + 1);
+  const std::size_t end = std::min(rest.find('_'), rest.size());
+  // The same digits as in the id of a conversation.
+  return parse_conversation_id(std::format("conv_{}", rest.substr(0, end))).value_or("");
+}
+
+std::vector<Item> items_with_ids(const SessionDetail& conversation, std::span<const std::string> ids) {
+  const std::set<std::string_view> wanted(ids.begin(), ids.end());
+  std::vector<Item> items = items_of(conversation);
+  std::erase_if(items, [&](const Item& item) { return !wanted.contains(item.id); });
+  return items;
 }
 
 std::expected<MessagePosition, RejectedBody> removable_message(const SessionDetail& conversation, std::string_view item) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <expected>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,10 @@ struct ItemPage {
 [[nodiscard]] std::expected<ItemPage, RejectedBody> conversation_items(const SessionDetail& conversation, const ListPage& page);
 // Fails with E_SESSION_001 if the conversation has no such item.
 [[nodiscard]] std::expected<Item, RejectedBody> conversation_item(const SessionDetail& conversation, std::string_view id);
+// The session that an item's id names; empty: it is no id of an item.
+[[nodiscard]] std::string session_of_item(std::string_view id);
+// The items of a conversation with these ids; unknown ones are left out.
+[[nodiscard]] std::vector<Item> items_with_ids(const SessionDetail& conversation, std::span<const std::string> ids);
 // The message to remove when this item is deleted. Only the end of a conversation can be deleted, because the computed chain
 // stays. Fails with E_PROTO_003 for other items, and for one of several items of a message; reasoning, however, is deleted with
 // the text or call that follows it.

@@ -26,7 +26,7 @@ def tokens_of_tail(tail):
     return len(tail.replace("<|im_end|>", "E").replace("<|im_start|>", "S"))
 
 
-def write_model(path, replies, results=(), echoing=()):
+def write_model(path, replies, results=(), echoing=(), template=TEMPLATE):
     """Writes a model. `replies`: the text by its cue, four at most. `results`: those of the cues that end the result of a tool.
     `echoing`: further cues, each with a digit at its end; the last reply is theirs, with the digit in place of each "#"."""
     tokens, cues, played = {}, [], []
@@ -45,5 +45,5 @@ def write_model(path, replies, results=(), echoing=()):
               "cues": cues, "replies": played, "end": "<|im_end|>"}
     source = path.with_suffix(".json")
     source.write_text(json.dumps(script))
-    subprocess.run([uma.MAKE_MODEL, "--replies", source, "--chat-template-file", TEMPLATE, "--out", path], check=True,
+    subprocess.run([uma.MAKE_MODEL, "--replies", source, "--chat-template-file", template, "--out", path], check=True,
                    timeout=uma.WAIT_S)

@@ -32,6 +32,8 @@ struct GenerationJob {
   SamplingParams sampling;
   std::uint64_t seed = 0;
   std::shared_ptr<const grammar::Grammar> grammar;  // Constrains the whole reply; null: no constraint.
+  // The content of the reply that the prompt has. The grammar holds for it, too, if its text can begin so.
+  std::string begun{};
   chat::ReplyOptions reply;
   sched::Flow flow;           // The tenant and client that the work is charged to.
   double target_ttft_ms = 0;  // Requested time to the first token; 0: the lane's default.

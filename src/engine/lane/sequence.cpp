@@ -7,6 +7,18 @@
 #include "llm/token_constraint.h"
 
 namespace uma::engine {
+namespace {
+
+// The constraint of the job's grammar, behind the content that the prompt has, if the grammar's text can begin so: a client may
+// mean the whole reply, as with "{" before JSON, or the rest, as with "Here it is: ".
+std::unique_ptr<llm::TokenConstraint> constraint_of(const GenerationJob& job, const llm::Vocab& vocab,
+                                                    const chat::ReplyStream& reply) {
+  const auto make = [&] { return std::make_unique<llm::TokenConstraint>(job.grammar, vocab, reply.marks(), reply.ends()); };
+  auto constraint = make();
+  return job.begun.empty() || constraint->accept_text(job.begun) ? std::move(constraint) : make();
+}
+
+}  // namespace
 
 std::size_t Restore::pieces_wanted() const {
   const auto& pieces = snapshot().pieces;
@@ -23,8 +35,8 @@ Sequence::Sequence(GenerationJob from, const llm::Vocab& vocab, std::span<const 
   chain.reserve(chain.size() + static_cast<std::size_t>(job.tokens_max));
   const std::size_t counted = std::min(chain.size(), sampler.tokens_counted());
   for (const Token token : std::span(chain).last(counted)) sampler.accept(token);
-  if (job.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(job.grammar, vocab, reply.marks(), reply.ends()));
-  reply.constrain_begin(sampler);
+  if (job.grammar) sampler.constrain(constraint_of(job, vocab, reply));
+  reply.constrain_begin(job.begun, sampler);
   usage.seed = job.seed;
 }
 

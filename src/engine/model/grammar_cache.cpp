@@ -23,6 +23,7 @@ std::string key_of(const GenerateOptions& options) {
         std::string_view(chat.tools), std::string_view(chat.tool_name), std::string_view(chat.template_arguments)}) {
     add(text);
   }
+  for (const std::string& name : chat.allowed_tools) add(name);
   add(std::format("{} {} {} {}", std::to_underlying(chat.tool_choice), chat.has_parallel_calls, chat.splits_reasoning,
                   chat.thinking_budget == 0));
   return hash.hex();
@@ -95,8 +96,11 @@ bool needs_grammars(const GenerateOptions& options) {
 
 Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const GenerateOptions& options) {
   auto compiled = compile_constraints(format, options);
-  if (compiled && !options.chat.tools.empty())
-    compiled->tools = std::make_shared<const chat::Tools>(chat::tools_of(options.chat.tools));
+  if (compiled && !options.chat.tools.empty()) {
+    chat::Tools tools = chat::tools_of(options.chat.tools);
+    std::erase_if(tools, [&](const auto& tool) { return !options.chat.may_call(tool.first); });
+    compiled->tools = std::make_shared<const chat::Tools>(std::move(tools));
+  }
   return compiled;
 }
 

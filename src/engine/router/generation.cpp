@@ -55,7 +55,13 @@ Expected<Unit> charge(const InFlight& request, const ReplyGrammars& grammars, st
   return request.share->grow(request.sinks.size() * each + grammars.bytes());
 }
 
-Expected<Unit> check_logit_bias(const llm::Model& model, const SamplingParams& sampling) {
+// Replaces the texts of the bias by their tokens, and checks all tokens.
+Expected<Unit> settle_logit_bias(const llm::Model& model, SamplingParams& sampling) {
+  for (const auto& [text, bias] : std::exchange(sampling.logit_bias_texts, {})) {
+    const auto tokens = model.vocab().tokenize(text, false);
+    if (!tokens) return std::unexpected(tokens.error());
+    for (const Token token : *tokens) sampling.logit_bias.emplace_back(token, bias);
+  }
   for (const auto& [token, bias] : sampling.logit_bias) {
     if (token >= 0 && token < model.vocab().size()) continue;
     return std::unexpected(
@@ -224,7 +230,7 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
     request.lease->chat->chosen(call.options.chat).settle_thinking(call.options.chat);
   }
   request.deadline_ms = call.options.deadline_ms;
-  if (auto may = check_logit_bias(*request.lease->model, call.options.sampling); !may) co_return may.error();
+  if (auto may = settle_logit_bias(*request.lease->model, call.options.sampling); !may) co_return may.error();
   auto adapters = adapters_of(*request.lease, call);
   if (!adapters) co_return adapters.error();
   request.adapters = std::move(*adapters);
@@ -338,7 +344,7 @@ Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateR
   const auto next_job = [&](const InFlight& each) {
     GenerationJob job = make_job(each, prepared->grammars, options, prompt);
     job.images = *runs;
-    if (has_messages) read_reply(served, job, options.chat, prepared->grammars);
+    if (has_messages) read_reply(served, job, options.chat, prepared->grammars, prepared->begun);
     if (options.sampling.seed) ++*options.sampling.seed;
     return job;
   };
@@ -471,9 +477,19 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
           next = append_to_record(format, *record, input, &chat);
         }
         if (!next) return std::unexpected(next.error());
+        std::optional<chat::BegunReply> begun;
+        if (chat.continues_reply) {
+          auto written = format.write_begun(
+              next->pending_messages,
+              {.unix_s = next->created_s, .tools = chat.tools, .template_arguments = chat.template_arguments});
+          if (!written) return std::unexpected(written.error());
+          begun = std::move(*written);
+          begun->prompt = {};  // The record has its tokens.
+        }
         next->last_used_s = now_s;
         return Prepared{.grammars = std::move(*grammars),
-                        .record = std::make_shared<const kv::SessionRecord>(std::move(*next))};
+                        .record = std::make_shared<const kv::SessionRecord>(std::move(*next)),
+                        .begun = std::move(begun)};
       });
 }
 
@@ -602,15 +618,21 @@ GenerationJob Generations::make_job(const InFlight& request, const ReplyGrammars
 
 // Sets the options with which the reply to a chat is parsed.
 void Generations::read_reply(const ServedModel& served, GenerationJob& job, const ChatOptions& chat,
-                             const ReplyGrammars& grammars) {
+                             const ReplyGrammars& grammars, const std::optional<chat::BegunReply>& begun) {
   chat::ReplyOptions& reply = job.reply;
   const chat::ChatFormat& format = served.chat->chosen(chat);
   reply.format = format.reply_format(chat, job.tokens, grammars.tools);
+  if (begun) {
+    reply.format.begun = begun->text;
+    reply.format.begins_with_reasoning = begun->begins_with_reasoning;
+    job.begun = begun->content;
+  }
   reply.thinking = format.thinking_limit(chat);
   if (!chat.tools.empty()) reply.call_seed = random_.next_u64();
   if (!job.grammar || chat.tool_choice != ToolChoice::automatic) return;
   const bool may_think = chat.splits_reasoning && reply.thinking;
-  if (grammars.answer && (!grammars.has_thoughts || (may_think && reply.format.begins_with_reasoning))) {
+  const bool is_thinking = begun ? begun->is_thinking : reply.format.begins_with_reasoning;
+  if (grammars.answer && (!grammars.has_thoughts || (may_think && is_thinking))) {
     // The client's grammar is one of the answer.
     reply.answer_grammar = grammars.answer;
     reply.format.has_answer = true;

@@ -12,6 +12,7 @@
 
 #include "base/metrics.h"
 #include "base/random.h"
+#include "chat/chat.h"
 #include "core/error.h"
 #include "core/event.h"
 #include "core/ids.h"
@@ -47,7 +48,8 @@ class Generations {
   using ImagesPtr = std::shared_ptr<const ImageHold>;  // Shared by the replies to one prompt.
   struct Prepared {
     ReplyGrammars grammars;
-    kv::RecordPtr record;  // With the input pending.
+    kv::RecordPtr record;                        // With the input pending.
+    std::optional<chat::BegunReply> begun = {};  // Nullopt: the reply begins where the prompt ends.
   };
 
   [[nodiscard]] Task<> run(InFlight& request, Task<Expected<Unit>> body);
@@ -72,7 +74,8 @@ class Generations {
 
   [[nodiscard]] GenerationJob make_job(const InFlight& request, const ReplyGrammars& grammars, const GenerateOptions& options,
                                        std::vector<Token> tokens, Droppable droppable = {});
-  void read_reply(const ServedModel& served, GenerationJob& job, const ChatOptions& chat, const ReplyGrammars& grammars);
+  void read_reply(const ServedModel& served, GenerationJob& job, const ChatOptions& chat, const ReplyGrammars& grammars,
+                  const std::optional<chat::BegunReply>& begun = {});
   [[nodiscard]] Task<GenerationResult> run_in_lane(InFlight& request, GenerationJob job, Lane& lane,
                                                    std::optional<PromptHead> head = {});
   void end(InFlight& request, const Event& terminal);

@@ -108,9 +108,15 @@ Task<Expected<ConvertedText>> TextConversions::format_chat(TenantId tenant, Gene
       parts_.tasks, std::move(tenant), bytes,
       [lease = lease->share(), request = std::move(request), now_s = parts_.clock.unix_s()]() -> Expected<ConvertedText> {
         const ChatOptions& chat = request.options.chat;
-        auto text = lease->chat->chosen(chat).write(
-            request.input.messages, /*add_generation_prompt=*/true,
-            {.unix_s = now_s, .tools = chat.tools, .template_arguments = chat.template_arguments});
+        const chat::ChatFormat& format = lease->chat->chosen(chat);
+        const chat::ChatContext context{.unix_s = now_s, .tools = chat.tools, .template_arguments = chat.template_arguments};
+        const std::vector<ChatMessage>& messages = request.input.messages;
+        if (chat.continues_reply) {
+          auto begun = format.write_begun(messages, context);
+          if (!begun) return std::unexpected(std::move(begun.error()));
+          return converted(begun->prompt.bytes(), request.share);
+        }
+        auto text = format.write(messages, /*add_generation_prompt=*/true, context);
         if (!text) return std::unexpected(std::move(text.error()));
         return converted(text->bytes(), request.share);
       });

@@ -126,7 +126,8 @@ Expected<Unit> append_messages(const chat::ChatFormat& formats, kv::SessionRecor
                                                                    .unix_s = record.created_s,
                                                                    .tools = record.tools,
                                                                    .template_arguments = record.template_arguments,
-                                                                   .is_changed = is_changed},
+                                                                   .is_changed = is_changed,
+                                                                   .continues_reply = chat != nullptr && chat->continues_reply},
                                                                   record.pending_messages);
   if (!added) return std::unexpected(added.error());
   using History = chat::ChatTokens::History;

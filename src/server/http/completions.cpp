@@ -43,9 +43,11 @@ handlers::Answer create(wire::CompletionKind kind, HttpConnection& connection, c
                         .prompts = call->prompts.size(),
                         .n = call->n,
                         .includes_usage = call->includes_usage,
-                        .has_logprobs = call->generate.options.logprobs.has_value()};
+                        .has_logprobs = call->generate.options.logprobs.has_value(),
+                        .custom_tools = call->generate.options.chat.custom_tools};
   if (call->echoes) {
-    for (const Input& prompt : call->prompts) form.echoes.push_back(prompt.text);
+    for (const Input& prompt : call->prompts)
+      form.echoes.push_back(prompt.messages.empty() ? prompt.text : prompt.messages.back().content);
   }
   const auto answer = std::make_shared<wire::CompletionAnswer>(std::move(form));
   std::vector<HttpGeneration> generations;

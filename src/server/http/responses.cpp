@@ -1,7 +1,9 @@
 // /v1/responses and /v1/conversations, which are turns of sessions and sessions (docs/decisions/0025).
 #include <format>
+#include <map>
 #include <memory>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <utility>
@@ -86,6 +88,36 @@ void keep_model_of_session(HttpConnection& connection, std::string& asked) {
   asked.clear();
 }
 
+// The body of a request, and the items that its input refers to. Those that are not found are left out.
+struct BodyWithItems {
+  std::string kept{};  // A copy of a body with references, since a request's own is gone after the first wait.
+  std::string_view body;
+  wire::ReferencedItems items{};
+};
+
+Awaitable<std::unique_ptr<const BodyWithItems>> find_items(HttpConnection& connection, const HttpRequest& request) {
+  constexpr std::size_t kSessionsMax = 16;  // Of one request.
+  auto found = std::make_unique<BodyWithItems>(BodyWithItems{.body = request.body});
+  std::map<std::string, std::vector<std::string>> ids_by_session;
+  if (request.body.contains("\"id\"")) {
+    for (std::string& id : wire::referenced_items(request.body)) {
+      std::string session = wire::session_of_item(id);
+      if (!session.empty()) ids_by_session[std::move(session)].push_back(std::move(id));
+    }
+  }
+  if (ids_by_session.empty()) co_return found;
+  found->kept = request.body;
+  found->body = found->kept;
+  for (const auto& [session, ids] : ids_by_session | std::views::take(kSessionsMax)) {
+    const auto detail = co_await ask_for_session(connection, session);
+    if (!detail || !*detail) continue;
+    std::vector<wire::Item> items = wire::items_with_ids(**detail, ids);
+    co_await read_images(connection, items);
+    for (const wire::Item& item : items) found->items[item.id] = wire::item_json(item);
+  }
+  co_return found;
+}
+
 Answer respond_refused(HttpConnection& connection, const HttpRequest& request, const Error& error,
                        std::string_view session_field) {
   const bool is_session = error.code == ErrorCode::session_unknown || error.code == ErrorCode::session_busy;
@@ -162,7 +194,8 @@ Answer respond_with_page(HttpConnection& connection, std::optional<Expected<T>> 
 
 Answer handlers::create_response(HttpConnection& connection, const HttpRequest& request) {
   std::string id = random_name();
-  auto call = wire::decode_response(request.body, id);
+  const auto given = co_await find_items(connection, request);
+  auto call = wire::decode_response(given->body, id, given->items);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   if (call->generate.response) call->generate.response->ttl_s = kResponseTtlSeconds;
   if (!call->generate.session.empty()) keep_model_of_session(connection, call->generate.model);
@@ -170,6 +203,9 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
   if (!call->generate.model.empty()) call->generate.model = model;
   for (const std::string& type : call->tools.left_out()) {
     connection.warn(std::format("the tool {} is not available on this server", type));
+  }
+  for (const std::string& type : call->items_left_out) {
+    connection.warn(std::format("items of type {} were left out: this server cannot read them", type));
   }
   const bool names_response = call->generate.response && !call->generate.response->previous.empty();
   wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)},
@@ -277,7 +313,8 @@ Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest&
 }
 
 Answer handlers::create_conversation(HttpConnection& connection, const HttpRequest& request) {
-  auto call = wire::decode_conversation(request.body);
+  const auto given = co_await find_items(connection, request);
+  auto call = wire::decode_conversation(given->body, given->items);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().create_session(connection.tenant(), std::move(*call), std::move(reply));
@@ -324,7 +361,8 @@ Answer handlers::create_conversation_items(HttpConnection& connection, const Htt
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
   connection.note_session(*session);
-  const auto input = wire::decode_items(request.body);
+  const auto given = co_await find_items(connection, request);
+  const auto input = wire::decode_items(given->body, given->items);
   if (!input) co_return co_await connection.respond_rejected(input.error(), request);
   auto appended = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().append_input(connection.tenant(), {.session = std::move(*session), .input = *input}, std::move(reply));

@@ -1,0 +1,127 @@
+#include "wire/history_fields.h"
+
+#include <algorithm>
+#include <array>
+#include <format>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+
+#include "base/utf8.h"
+#include "wire/generate_fields.h"
+
+namespace uma::wire {
+namespace {
+
+constexpr std::array<std::string_view, 3> kWrittenTypes = {"text", "input_text", "output_text"};
+constexpr std::array<std::string_view, 3> kReasoningTypes = {"thinking", "reasoning", "reasoning_text"};
+
+// A string, or the joined texts of a list of objects.
+std::string joined_texts(json::FieldReader& message, std::string_view field, const boost::json::value& value) {
+  if (value.is_string()) return message.checked_text(field, value, {}).value_or("");
+  std::string text;
+  const boost::json::array* parts = value.if_array();
+  for (std::size_t i = 0; parts != nullptr && i < parts->size(); ++i) {
+    const boost::json::object* part = (*parts)[i].if_object();
+    for (const std::string_view name : {"text", "thinking", "summary"}) {
+      const boost::json::value* inner = part == nullptr ? nullptr : part->if_contains(name);
+      if (inner == nullptr || !inner->is_string()) continue;
+      if (!text.empty() && name == "summary") text += '\n';
+      text += message.checked_text(field, *inner, {}).value_or("");
+      break;
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+std::optional<WrittenPart> written_part(json::FieldReader& message, std::string_view field, const boost::json::value& part) {
+  if (part.is_string()) return WrittenPart{.text = message.checked_text(field, part, {}).value_or("")};
+  const boost::json::object* object = part.if_object();
+  const boost::json::value* given = object == nullptr ? nullptr : object->if_contains("type");
+  const boost::json::string* type = given == nullptr ? nullptr : given->if_string();
+  if (type == nullptr) return std::nullopt;
+  const std::string_view name(*type);
+  if (name == "redacted_thinking") return WrittenPart{.text = "", .is_reasoning = true};
+  const bool is_reasoning = std::ranges::contains(kReasoningTypes, name);
+  if (!is_reasoning && name != "refusal" && !std::ranges::contains(kWrittenTypes, name)) return std::nullopt;
+  // Most parts have their text under the name of their type, others as "text".
+  for (const std::string_view key : {name, std::string_view("text"), std::string_view("summary")}) {
+    const boost::json::value* text = object->if_contains(key);
+    if (text == nullptr || text->is_null()) continue;
+    if (!is_reasoning) return WrittenPart{.text = message.checked_text(field, *text, {}).value_or("")};
+    return WrittenPart{.text = joined_texts(message, field, *text), .is_reasoning = true};
+  }
+  return is_reasoning ? std::optional(WrittenPart{.text = "", .is_reasoning = true}) : std::nullopt;
+}
+
+std::string unknown_part(const boost::json::value& part) {
+  constexpr std::array<std::string_view, 4> kImageTypes = {"image", "image_url", "input_image", "input_audio"};
+  constexpr std::size_t kShownMax = 64;
+  const boost::json::object* object = part.if_object();
+  const boost::json::value* given = object == nullptr ? nullptr : object->if_contains("type");
+  const boost::json::string* type = given == nullptr ? nullptr : given->if_string();
+  if (type == nullptr || type->size() > kShownMax || !is_utf8(*type)) return "";
+  const std::string_view name(*type);
+  if (std::ranges::contains(kWrittenTypes, name) || std::ranges::contains(kImageTypes, name)) return "";
+  return std::format("has a part of type \"{}\", but ", name);
+}
+
+std::string reasoning_of_message(json::FieldReader& message) {
+  for (const std::string_view name : {"reasoning_content", "reasoning", "thinking", "reasoning_details", "thinking_blocks"}) {
+    const boost::json::value* value = message.find(name);
+    if (value == nullptr) continue;
+    if (std::string text = joined_texts(message, name, *value); !text.empty()) return text;
+  }
+  return "";
+}
+
+std::string called_arguments(json::FieldReader& function, std::string_view name) {
+  const boost::json::value* arguments = function.find(name);
+  if (arguments == nullptr) return "{}";
+  if (arguments->is_string()) return function.checked_text(name, *arguments, {}).value_or("");
+  return json_text(function, name, *arguments);
+}
+
+void read_continuation(json::FieldReader& fields, std::vector<ChatMessage>& messages, ChatOptions& options) {
+  const auto continues = fields.boolean("continue_final_message");
+  const auto adds_prompt = fields.boolean("add_generation_prompt");
+  const bool is_wanted = continues.value_or(false) || adds_prompt == false;
+  if (continues == true && adds_prompt == true) {
+    return fields.fail_field("continue_final_message",
+                             R"(and "add_generation_prompt" exclude each other: leave one of the two out)");
+  }
+  if (continues == false && adds_prompt == false) {
+    return fields.fail_field("add_generation_prompt", R"(needs "continue_final_message": a reply begins or goes on)");
+  }
+  const std::string_view name = continues ? "continue_final_message" : "add_generation_prompt";
+  const bool is_reply = !messages.empty() && messages.back().role == "assistant";
+  if (!is_reply) {
+    if (is_wanted) fields.fail_field(name, "needs a last message of the assistant");
+    return;
+  }
+  if (continues == false || (adds_prompt == true && !continues)) return;
+  const ChatMessage& last = messages.back();
+  const bool has_calls = last.extra.contains("\"tool_calls\"");
+  if (has_calls || options.tool_choice != ToolChoice::automatic) {
+    if (is_wanted) {
+      fields.fail_field(name, has_calls ? "cannot continue a message with tool calls"
+                                        : "and a forced \"tool_choice\" exclude each other: leave one of the two out");
+    }
+    return;
+  }
+  if (!last.content.empty() || !last.extra.empty()) {
+    options.continues_reply = true;
+  } else if (messages.size() > 1) {
+    messages.pop_back();
+  } else {
+    fields.fail_field("messages", "has only an empty message of the assistant");
+  }
+}
+
+std::string made_call_id(std::size_t message, std::size_t call) {
+  return std::format("c{:05}{:03}", message % 100'000, call % 1000);
+}
+
+}  // namespace uma::wire
