@@ -142,7 +142,8 @@ class ModelPool final : public engine::WorkerSource {
   enum class RoomMade : std::uint8_t { not_needed, some, none };
 
   [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
-  void refuse_adapters(engine::LoadWorkersOptions& options, const Load& load) const;
+  [[nodiscard]] LoadControl control_of(const Load& load) const;
+  void refuse_adapters(engine::LoadWorkersOptions& options, const LoadControl& control) const;
   void choose_layout(const RegisteredModel& model, engine::LoadWorkersOptions& options);
   [[nodiscard]] Expected<MemoryNeed> need_of(const RegisteredModel& model, const engine::LoadWorkersOptions& options) const;
   [[nodiscard]] MemoryNeed correct(const RegisteredModel& model, const MemoryNeed& need, const engine::LoadedWorkers& loaded,
