@@ -158,14 +158,16 @@ void TrialRecord::write_loads() const {
 ModelTrials::ModelTrials(std::string folder, std::string program, bool marks_loads, bool ended_by_fault)
     : program_(std::move(program)), marks_loads_(marks_loads), record_(std::move(folder), ended_by_fault) {}
 
-Expected<Unit> ModelTrials::check(const engine::LoadWorkersOptions& options, const std::function<bool()>& is_cancelled) {
-  for (const std::string& path : {options.path, options.draft_path}) {
-    if (path.empty()) continue;
-    if (auto checked = check_file({.model_path = path}, is_cancelled); !checked) return checked;
+Expected<Unit> ModelTrials::check_model(const std::string& path, const pool::LoadControl& control) {
+  return check_file({.model_path = path}, control);
+}
+
+Expected<Unit> ModelTrials::check_load(const engine::LoadWorkersOptions& options, const pool::LoadControl& control) {
+  if (!options.draft_path.empty()) {
+    if (auto checked = check_model(options.draft_path, control); !checked) return checked;
   }
   if (!options.projector_path.empty()) {
-    auto checked = check_file(projector_of(options), is_cancelled);
-    if (!checked) return checked;
+    if (auto checked = check_file(projector_of(options), control); !checked) return checked;
   }
   const std::string identities = identities_of(options);
   const MutexLock lock(mutex_);
@@ -175,11 +177,11 @@ Expected<Unit> ModelTrials::check(const engine::LoadWorkersOptions& options, con
 }
 
 Expected<Unit> ModelTrials::check_adapter(const engine::LoadWorkersOptions& options, const llm::AdapterSource& adapter,
-                                          const std::function<bool()>& is_cancelled) {
-  return check_file({.model_path = options.path, .kind = TrialFile::Kind::adapter, .other_path = adapter.path}, is_cancelled);
+                                          const pool::LoadControl& control) {
+  return check_file({.model_path = options.path, .kind = TrialFile::Kind::adapter, .other_path = adapter.path}, control);
 }
 
-Expected<Unit> ModelTrials::check_file(const TrialFile& file, const std::function<bool()>& is_cancelled) {
+Expected<Unit> ModelTrials::check_file(const TrialFile& file, const pool::LoadControl& control) {
   const auto identity = identity_of(file);
   if (!identity) return Unit{};  // The load reports the problem.
   const std::string_view what = trial_kind_name(file.kind);
@@ -194,7 +196,7 @@ Expected<Unit> ModelTrials::check_file(const TrialFile& file, const std::functio
   }
   const std::string& tried = file.path();
   log_debug("models: {} is tried in a separate process", tried);
-  const TrialOutcome outcome = run_trial(program_, file, is_cancelled);
+  const TrialOutcome outcome = run_trial(program_, file, control);
   switch (outcome.kind) {
     case TrialOutcome::Kind::passed: {
       const MutexLock lock(mutex_);

@@ -69,10 +69,10 @@ class ModelTrials final : public pool::LoadGuard {
   // one ended.
   ModelTrials(std::string folder, std::string program, bool marks_loads, bool ended_by_fault);
 
-  [[nodiscard]] Expected<Unit> check(const engine::LoadWorkersOptions& options,
-                                     const std::function<bool()>& is_cancelled) override;
+  [[nodiscard]] Expected<Unit> check_model(const std::string& path, const pool::LoadControl& control) override;
+  [[nodiscard]] Expected<Unit> check_load(const engine::LoadWorkersOptions& options, const pool::LoadControl& control) override;
   [[nodiscard]] Expected<Unit> check_adapter(const engine::LoadWorkersOptions& options, const llm::AdapterSource& adapter,
-                                             const std::function<bool()>& is_cancelled) override;
+                                             const pool::LoadControl& control) override;
   void begin(const engine::LoadWorkersOptions& options) override;
   void end(const engine::LoadWorkersOptions& options, bool is_loaded) override;
 
@@ -84,7 +84,7 @@ class ModelTrials final : public pool::LoadGuard {
   };
   [[nodiscard]] Expected<std::string> identity_of(const std::string& path);
   [[nodiscard]] Expected<std::string> identity_of(const TrialFile& file);
-  [[nodiscard]] Expected<Unit> check_file(const TrialFile& file, const std::function<bool()>& is_cancelled);
+  [[nodiscard]] Expected<Unit> check_file(const TrialFile& file, const pool::LoadControl& control);
   [[nodiscard]] std::string identities_of(const engine::LoadWorkersOptions& options);
 
   const std::string program_;

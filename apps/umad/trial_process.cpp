@@ -20,6 +20,7 @@
 #include "base/thread_name.h"
 #include "base/unique_fd.h"
 #include "llm/trial_load.h"
+#include "pool/load_priority.h"
 #include "umad/child_process.h"
 #include "umad/parent_end.h"
 
@@ -33,7 +34,6 @@ constexpr rlim_t kDataBytesMax = rlim_t{2} << 30;
 // The same for a projector, besides the file itself, which is not mapped: attention takes gigabytes at high resolutions.
 constexpr rlim_t kEncodingBytesMax = rlim_t{4} << 30;
 constexpr Duration kPatience = std::chrono::minutes(10);
-constexpr int kTrialNiceness = 15;
 
 // Verdicts of the process: the first word of its last line.
 constexpr std::string_view kPassed = "passed";
@@ -140,7 +140,7 @@ std::string_view trial_kind_name(TrialFile::Kind kind) {
   return "model";
 }
 
-TrialOutcome run_trial(const std::string& program, const TrialFile& file, const std::function<bool()>& is_cancelled) {
+TrialOutcome run_trial(const std::string& program, const TrialFile& file, const pool::LoadControl& control) {
   UniqueFd output;
   std::vector<std::string> arguments{"umad", kTrialCommand, std::to_string(::getpid()), file.model_path};
   if (file.kind != TrialFile::Kind::model) {
@@ -154,11 +154,13 @@ TrialOutcome run_trial(const std::string& program, const TrialFile& file, const 
   }
   const SteadyClock clock;
   const TimePoint end = clock.now() + kPatience;
+  pool::LoadPriority priority([pid](int niceness) { return set_niceness(pid, niceness); });
   bool is_given_up = false;
   Tail tail;
   int status = 0;
   while (::waitpid(pid, &status, WNOHANG) == 0) {
-    if (!is_given_up && (is_cancelled() || clock.now() >= end)) {
+    priority.update(control.has_streams());
+    if (!is_given_up && (control.is_cancelled() || clock.now() >= end)) {
       is_given_up = true;
       ::kill(pid, SIGKILL);
     }
@@ -185,7 +187,6 @@ int run_trial_command(const std::vector<std::string>& arguments) {
   if (!end_with_parent() || !is_child()) return 1;
   const TrialFile file = file_of(arguments);
   set_thread_name("umad-trial");
-  yield_to_others(kTrialNiceness);
   const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};
   ::setrlimit(RLIMIT_CORE, &no_core);
   const rlimit cpu{.rlim_cur = kCpuSecondsMax, .rlim_max = kCpuSecondsMax + 1};

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/error.h"
+#include "pool/load_guard.h"
 
 namespace uma::umad {
 
@@ -39,10 +39,9 @@ struct TrialFile {
 // For example "adapter".
 [[nodiscard]] std::string_view trial_kind_name(TrialFile::Kind kind);
 
-// Runs `program try-model PID MODEL`, followed by `adapter FILE` or `projector FILE`. Blocks until the process ends,
-// is_cancelled() returns true, or ten minutes have passed; polls every few milliseconds.
-[[nodiscard]] TrialOutcome run_trial(const std::string& program, const TrialFile& file,
-                                     const std::function<bool()>& is_cancelled);
+// Runs `program try-model PID MODEL`, followed by `adapter FILE` or `projector FILE`, at a low priority while there are
+// streams. Blocks until the process ends, the load is cancelled, or ten minutes have passed; polls every few milliseconds.
+[[nodiscard]] TrialOutcome run_trial(const std::string& program, const TrialFile& file, const pool::LoadControl& control);
 
 // main() of a trial process; `arguments` excludes the program's name.
 [[nodiscard]] int run_trial_command(const std::vector<std::string>& arguments);

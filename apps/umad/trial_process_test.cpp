@@ -17,10 +17,13 @@ using Kind = TrialOutcome::Kind;
 class TrialProcess : public testing::Test {
  protected:
   ~TrialProcess() override { fs::remove(program_); }
-  [[nodiscard]] TrialOutcome run(const std::string& script, bool is_cancelled = false) const {
+  static pool::LoadControl control(bool is_cancelled, bool has_streams = false) {
+    return {.is_cancelled = [is_cancelled] { return is_cancelled; }, .has_streams = [has_streams] { return has_streams; }};
+  }
+  [[nodiscard]] TrialOutcome run(const std::string& script, bool is_cancelled = false, bool has_streams = false) const {
     std::ofstream(program_, std::ios::trunc) << "#!/bin/sh\n" << script << "\n";
     fs::permissions(program_, fs::perms::owner_all);
-    return run_trial(program_, file_, [is_cancelled] { return is_cancelled; });
+    return run_trial(program_, file_, control(is_cancelled, has_streams));
   }
 
   TrialFile file_{.model_path = "/folder/a model.gguf"};
@@ -61,8 +64,19 @@ TEST_F(TrialProcess, NothingFollowsFromAnEndThatSomebodyElseMakes) {
     EXPECT_EQ(run(end).kind, Kind::unknown) << end;
   }
   EXPECT_EQ(run("exec sleep 600", true).kind, Kind::unknown);
-  EXPECT_EQ(run_trial("/nonexistent", {.model_path = "x"}, [] { return false; }).kind, Kind::unknown);
+  EXPECT_EQ(run_trial("/nonexistent", {.model_path = "x"}, control(false)).kind, Kind::unknown);
 }
+
+#ifdef __linux__
+TEST_F(TrialProcess, YieldsOnlyToStreams) {
+  // Waits until its priority is as expected.
+  const auto waits_for = [](const std::string& test) {
+    return "while :; do n=$(ps -o ni= -p $$ | tr -d ' '); test \"$n\" " + test + " && echo passed && exit; sleep 0.01; done";
+  };
+  EXPECT_EQ(run(waits_for("-ge 15"), false, true).kind, Kind::passed);
+  EXPECT_EQ(run(waits_for("-lt 15")).kind, Kind::passed);
+}
+#endif
 
 TEST_F(TrialProcess, TalksAsMuchAsItLikes) {
   EXPECT_EQ(run("i=0; while [ $i -lt 20000 ]; do echo a line of some length; i=$((i + 1)); done; echo passed").kind,

@@ -17,8 +17,20 @@ std::string thread_name() {
 }
 
 void yield_to_others(int niceness) {
-  // On Linux the priority belongs to the thread. A failure leaves it unchanged.
-  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), niceness);
+  (void)set_niceness(own_thread_id(), niceness);
+}
+
+int own_thread_id() {
+  return ::gettid();
+}
+
+int own_niceness() {
+  return ::getpriority(PRIO_PROCESS, static_cast<id_t>(own_thread_id()));
+}
+
+// On Linux the priority belongs to the thread.
+bool set_niceness(int thread_id, int niceness) {
+  return ::setpriority(PRIO_PROCESS, static_cast<id_t>(thread_id), niceness) == 0;
 }
 
 }  // namespace uma

@@ -30,4 +30,16 @@ void yield_to_others([[maybe_unused]] int niceness) {
 #endif
 }
 
+int own_thread_id() {
+  return 0;
+}
+
+int own_niceness() {
+  return 0;
+}
+
+bool set_niceness(int /*thread_id*/, int /*niceness*/) {
+  return false;
+}
+
 }  // namespace uma

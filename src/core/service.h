@@ -111,6 +111,9 @@ class Service {
   // capability (docs/decisions/0050).
   virtual Expected<std::string> choose_model(const std::string& name, Capability capability) const = 0;
   virtual std::vector<ModelInfo> models() const = 0;
+  // Whether the default model answers: it was loaded and warmed up at the start, and its last load has not failed. One that was
+  // unloaded since is loaded again for the next request.
+  virtual bool is_ready() const = 0;
   virtual MetricsSnapshot metrics() const = 0;
   // What requests do now. It is kept up to date for some seconds after a call: after a pause, the first value may be old.
   virtual ActivitySnapshot activity() = 0;

@@ -116,9 +116,15 @@ void Engine::start() {
   }
   store_thread_ = std::thread([this, sessions = std::move(sessions)] { run_store(sessions); });
   load_model(options_.preload, [this](const Expected<Unit>& loaded) {
-    if (!options_.on_loaded) return;
-    if (!loaded) return options_.on_loaded(std::unexpected(loaded.error()));
-    options_.on_loaded(workers_.info(source_->resolve(options_.preload).value()));
+    if (!loaded) {
+      if (options_.on_loaded) options_.on_loaded(std::unexpected(loaded.error()));
+      return;
+    }
+    const std::string model = source_->resolve(options_.preload).value();
+    workers_.when_warm(model, [this, info = workers_.info(model)] {
+      has_warmed_up_.store(true);
+      if (options_.on_loaded) options_.on_loaded(info);
+    });
   });
 }
 
@@ -498,6 +504,11 @@ std::vector<ModelInfo> Engine::models() const {
   std::vector<ModelInfo> infos = source_->list();
   workers_.complete(infos);
   return infos;
+}
+
+bool Engine::is_ready() const {
+  const auto model = source_->resolve(options_.preload);
+  return has_warmed_up_.load() && model && !workers_.has_failed(*model);
 }
 
 MetricsSnapshot Engine::metrics() const {

@@ -90,6 +90,7 @@ class Engine final : public Service, private WorkerHost {
     return source_->choose(name, capability);
   }
   [[nodiscard]] std::vector<ModelInfo> models() const override;
+  [[nodiscard]] bool is_ready() const override;
   [[nodiscard]] MetricsSnapshot metrics() const override;
   [[nodiscard]] ActivitySnapshot activity() override;
 
@@ -107,6 +108,7 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] bool retire(const std::string& model) override;
   void hold_background(const std::string& model, bool holds) override;
   [[nodiscard]] std::vector<ModelUsage> usage() override;
+  [[nodiscard]] bool has_streams() const override { return workers_.has_streams(); }
   [[nodiscard]] Expected<RequestShare> hold(const TenantId& tenant, std::size_t bytes);
   template <class T, class RequestT>
   [[nodiscard]] std::optional<RequestShare> hold_or_refuse(const TenantId& tenant, const RequestT& request, Reply<T>& reply);
@@ -136,6 +138,7 @@ class Engine final : public Service, private WorkerHost {
   Preparer preparer_;
   Router router_;
   std::atomic<std::uint64_t> last_request_{0};
+  std::atomic<bool> has_warmed_up_{false};  // The preloaded model did.
   std::promise<void> store_opened_;
   const std::shared_future<void> store_is_open_{store_opened_.get_future()};
   // Owned by the thread that calls start() and stop().

@@ -35,7 +35,7 @@ struct EngineOptions {
   std::size_t queue_depth_warn = 50;  // Embedding requests waiting for one model; more are logged as a warning; 0: never.
   CrashRecord crashes;                // The crashes before this process, for the metrics.
   std::string preload;                // The model that is loaded at the start; empty: the default model.
-  // Called once, when the preloaded model is ready or could not be loaded.
+  // Called once, when the preloaded model is loaded and has warmed up, or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
   // At the end: how long states are written to the shared store, and how long its calls in progress are then waited for.
   Duration publish_limit = std::chrono::seconds(10);

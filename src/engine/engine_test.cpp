@@ -129,6 +129,33 @@ TEST_P(EngineTest, ServesManyClientsAtOnceEachItsOwnText) {
   EXPECT_EQ(engine_.metrics().tokens_total, 4u * 10 * 20);
 }
 
+TEST(EngineReadiness, IsReadyWhenItsFirstModelIsLoadedAndWarm) {
+  const SteadyClock clock;
+  std::promise<void> has_loaded;
+  EngineOptions options;
+  options.warms_up = true;
+  options.on_loaded = [&](const Expected<ModelInfo>&) { has_loaded.set_value(); };
+  Engine engine(options, std::make_unique<FakeSource>(2), std::make_unique<kv::MemoryCatalog>(), nullptr, clock);
+  EXPECT_FALSE(engine.is_ready()) << "before the load, which was not even begun";
+  engine.start();
+  has_loaded.get_future().wait();
+  EXPECT_TRUE(engine.is_ready());
+}
+
+TEST(EngineReadiness, IsNotReadyWhenTheLoadHasFailed) {
+  const SteadyClock clock;
+  std::promise<void> has_ended;
+  EngineOptions options;
+  options.on_loaded = [&](const Expected<ModelInfo>& loaded) {
+    EXPECT_FALSE(loaded);
+    has_ended.set_value();
+  };
+  Engine engine(options, std::make_unique<FakeSource>(1, true), std::make_unique<kv::MemoryCatalog>(), nullptr, clock);
+  engine.start();
+  has_ended.get_future().wait();
+  EXPECT_FALSE(engine.is_ready());
+}
+
 TEST_P(EngineTest, TellsProgressAndTimesInBuckets) {
   MetricsSnapshot before = engine_.metrics();
   EXPECT_EQ(before.requests_open, 0);

@@ -170,6 +170,7 @@ std::vector<Lane*> WorkerSet::add_lanes(Loaded& loaded, LoadedWorkers& made) {
     auto lane = make_lane(loaded, made, std::move(contexts), index);
     lanes.push_back(lane.get());
     loaded.workers.push_back({made.reservation, std::move(lane), {}});
+    ++loaded.cold_workers;
   }
   for (std::size_t i = first; i < loaded.workers.size(); ++i) start_threads(loaded.workers[i], i, loaded.info.name);
   loaded.count_workers();
@@ -177,7 +178,7 @@ std::vector<Lane*> WorkerSet::add_lanes(Loaded& loaded, LoadedWorkers& made) {
 }
 
 std::unique_ptr<Lane> WorkerSet::make_lane(const Loaded& loaded, const LoadedWorkers& made, WorkerContexts contexts,
-                                           std::size_t index) const {
+                                           std::size_t index) {
   LaneOptions options = lane_options(loaded, made, index);
   options.make_prefill_context = std::move(contexts.make_prefill);
   auto lane = std::make_unique<Lane>(std::move(options), std::move(contexts.decode), std::move(contexts.prefill),
@@ -188,7 +189,7 @@ std::unique_ptr<Lane> WorkerSet::make_lane(const Loaded& loaded, const LoadedWor
   return lane;
 }
 
-LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& made, std::size_t index) const {
+LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& made, std::size_t index) {
   const llm::ModelFacts& facts = made.model->facts();
   return {.index = static_cast<std::int32_t>(index),
           .threads = made.threads,
@@ -219,6 +220,7 @@ LaneOptions WorkerSet::lane_options(const Loaded& loaded, const LoadedWorkers& m
           .others_busy_while_measured = others_busy(),
           .make_prefill_context = nullptr,
           .encode = encode_by(loaded.image_encoder),
+          .on_warm = [this, model = loaded.info.name] { note_warm(model); },
           .on_lost = on_lost_,
           .test_drafter = nullptr,
           .on_logits = nullptr};
@@ -350,6 +352,7 @@ void WorkerSet::retire(const std::string& model) {
   }
   close_workers(pointers_to(freed.workers), pointers_to(freed.embed_workers));
   close_workers(pointers_to(freed.picture_workers));
+  if (freed.on_warm) freed.on_warm();
   // States that are being written count for their model until they are on disk.
   wait_for_disk([this] { return store_.is_at_rest(); });
   if (freed.image_encoder) {
@@ -402,6 +405,36 @@ void WorkerSet::wait_for_disk(const std::function<bool()>& is_done) const {
 }
 
 // --- Queries
+
+void WorkerSet::when_warm(const std::string& model, std::function<void()> then) {
+  {
+    const MutexLock lock(mutex_);
+    Loaded& loaded = models_.at(model);
+    if (loaded.cold_workers > 0) {
+      loaded.on_warm = std::move(then);
+      return;
+    }
+  }
+  then();
+}
+
+// A lane of the model has warmed up.
+void WorkerSet::note_warm(const std::string& model) {
+  std::function<void()> then;
+  {
+    const MutexLock lock(mutex_);
+    Loaded& loaded = models_.at(model);
+    // A lane that is being freed is not counted any more.
+    if (loaded.cold_workers > 0 && --loaded.cold_workers == 0) then = std::exchange(loaded.on_warm, nullptr);
+  }
+  if (then) then();
+}
+
+bool WorkerSet::has_failed(const std::string& model) const {
+  const MutexLock lock(mutex_);
+  const auto found = models_.find(model);
+  return found != models_.end() && found->second.info.state == ModelState::failed;
+}
 
 bool WorkerSet::has_streams() const {
   const MutexLock lock(mutex_);

@@ -61,6 +61,11 @@ class WorkerSet {
   void stop();
 
   // --- Any thread.
+  // Calls `then` once, when the workers that the model has now have warmed up (WarmUp) or are freed: at once, or on a thread of
+  // theirs. Requires: the model is loaded; nobody else waits for that.
+  void when_warm(const std::string& model, std::function<void()> then);
+  // Whether the model's last load has failed.
+  [[nodiscard]] bool has_failed(const std::string& model) const;
   // Whether a lane generates tokens for a client.
   [[nodiscard]] bool has_streams() const;
   // Requires: the model was requested before.
@@ -100,6 +105,8 @@ class WorkerSet {
     // Shared with its thread and the router; null: the model reads no images.
     std::shared_ptr<image::ImageEncoder> image_encoder;
     std::thread image_encoder_thread;
+    std::size_t cold_workers = 0;   // Number of workers that have not warmed up yet.
+    std::function<void()> on_warm;  // Called when all have; null: nobody waits for that.
     std::vector<Worker> workers;
     std::vector<EmbedWorker> embed_workers;  // For embedding models, in place of `workers`.
     std::shared_ptr<const llm::PictureModel> picture_model;
@@ -113,8 +120,9 @@ class WorkerSet {
   [[nodiscard]] std::vector<Lane*> add_lanes(Loaded& loaded, LoadedWorkers& made) REQUIRES_LOCK(mutex_);
   [[nodiscard]] std::vector<EmbedLane*> add_embed_lanes(Loaded& loaded, LoadedWorkers& made) REQUIRES_LOCK(mutex_);
   [[nodiscard]] std::unique_ptr<Lane> make_lane(const Loaded& loaded, const LoadedWorkers& made, WorkerContexts contexts,
-                                                std::size_t index) const;
-  [[nodiscard]] LaneOptions lane_options(const Loaded& loaded, const LoadedWorkers& made, std::size_t index) const;
+                                                std::size_t index);
+  void note_warm(const std::string& model);
+  [[nodiscard]] LaneOptions lane_options(const Loaded& loaded, const LoadedWorkers& made, std::size_t index);
   static void start_threads(Worker& worker, std::size_t index, const std::string& model);
   static void close_workers(const std::vector<Worker*>& workers, const std::vector<EmbedWorker*>& embed_workers);
   static void close_workers(const std::vector<PictureWorker*>& workers);

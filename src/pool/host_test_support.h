@@ -72,6 +72,7 @@ class FakeHost final : public engine::WorkerHost {
     return usages;
   }
 
+  [[nodiscard]] bool has_streams() const override { return false; }
   void hold_background(const std::string& model, bool holds) override {
     const MutexLock lock(mutex_);
     if (holds) {

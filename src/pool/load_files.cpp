@@ -1,19 +1,17 @@
 #include "pool/load_files.h"
 
+#include <chrono>
 #include <format>
+#include <future>
 #include <thread>
 
 #include "base/log.h"
 #include "base/text.h"
 #include "base/thread_name.h"
 #include "base/thrown.h"
+#include "pool/load_priority.h"
 
 namespace uma::pool {
-namespace {
-
-constexpr int kLoadNiceness = 15;
-
-}  // namespace
 
 void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, const llm::ContextOptions& context) {
   if (loaded.picture_model) {
@@ -44,17 +42,32 @@ void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, c
            threads * workers, for_prompts);
 }
 
-// A thread that lowers its priority cannot raise it again, and the model's lanes, its children, would inherit it. The library
-// therefore runs on a separate thread.
-Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOptions& options,
-                                                    const std::function<bool(double)>& on_progress) {
+// The library runs on a separate thread: the model's lanes, children of the thread that asks for the load, would inherit its
+// priority.
+Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOptions& options, const LoadControl& control,
+                                                    const std::function<void(double)>& on_progress) {
+  constexpr std::chrono::milliseconds kLookEvery{20};
   return contain([&] {
     Expected<engine::LoadedWorkers> loaded;
-    std::thread([&] {
+    std::promise<int> id;
+    std::promise<void> end;
+    std::jthread loader([&] {
       set_thread_name("uma-load");
-      yield_to_others(kLoadNiceness);
-      loaded = contain([&] { return engine::load_workers(options, on_progress); });
-    }).join();
+      id.set_value(own_thread_id());
+      loaded = contain([&] {
+        return engine::load_workers(options, [&](double progress) {
+          on_progress(progress);
+          return !control.is_cancelled();
+        });
+      });
+      end.set_value();
+    });
+    LoadPriority priority([thread = id.get_future().get()](int niceness) { return set_niceness(thread, niceness); });
+    const auto ended = end.get_future();
+    do {
+      priority.update(control.has_streams());
+    } while (ended.wait_for(kLookEvery) == std::future_status::timeout);
+    loader.join();
     return loaded;
   });
 }

@@ -31,10 +31,11 @@ class GuardedLoad {
   const bool is_whole_;
 };
 
-// Loads at a low priority, so that streams of other models continue. Blocks until it is done. `on_progress` is called on
-// another thread and returns false to cancel.
+// Loads at a low priority while there are streams, so that they continue. Blocks until it is done. `on_progress` is called on
+// another thread.
 [[nodiscard]] Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOptions& options,
-                                                                  const std::function<bool(double)>& on_progress);
+                                                                  const LoadControl& control,
+                                                                  const std::function<void(double)>& on_progress);
 
 // Logs the loaded model.
 void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, const llm::ContextOptions& context);

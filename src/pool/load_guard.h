@@ -2,24 +2,31 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "core/error.h"
 #include "engine/model/load_workers.h"
 
 namespace uma::pool {
 
+// What a load asks again and again while it works.
+struct LoadControl {
+  std::function<bool()> is_cancelled;  // Nobody waits for it any more.
+  std::function<bool()> has_streams;   // Streams of this daemon are computed (load_priority.h).
+};
+
 // Called by loading threads, several at a time.
 class LoadGuard {
  public:
   virtual ~LoadGuard() = default;
-  // Blocks while new files are tried; gives up when is_cancelled() returns true. Errors: E_MODEL_002 with the reason, but
+  // Blocks while a new file of a model is tried; gives up when the load is cancelled. Errors: E_MODEL_002 with the reason, but
   // without paths, because clients read it.
-  [[nodiscard]] virtual Expected<Unit> check(const engine::LoadWorkersOptions& options,
-                                             const std::function<bool()>& is_cancelled) = 0;
+  [[nodiscard]] virtual Expected<Unit> check_model(const std::string& path, const LoadControl& control) = 0;
+  // The same for the files that are loaded with the model, and for the load as a whole. Requires: its model was checked.
+  [[nodiscard]] virtual Expected<Unit> check_load(const engine::LoadWorkersOptions& options, const LoadControl& control) = 0;
   // The same for an adapter of the model.
   [[nodiscard]] virtual Expected<Unit> check_adapter(const engine::LoadWorkersOptions& options,
-                                                     const llm::AdapterSource& adapter,
-                                                     const std::function<bool()>& is_cancelled) = 0;
+                                                     const llm::AdapterSource& adapter, const LoadControl& control) = 0;
   // The library reads the files between begin() and end(). A process that crashes in between never calls end().
   virtual void begin(const engine::LoadWorkersOptions& options) = 0;
   // `is_loaded` is true after a whole load, successful or not, and false after reading only the beginning, as for measuring

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "engine/lane/model_drafter.h"
 #include "llm/adapter_file.h"
 #include "llm/footprint.h"
+#include "llm/gguf_files.h"
+#include "llm/gguf_header.h"
 #include "llm/picture_model.h"
 #include "llm/rpc_address.h"
 
@@ -24,13 +27,25 @@ Expected<MemoryNeed> picture_need(const engine::LoadWorkersOptions& options) {
 
 }  // namespace
 
-Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, std::uint64_t image_cache_bytes_max) {
+bool is_rough_enough(const MemoryNeed& rough, std::int64_t left) {
+  constexpr std::uint64_t kLoads = 3;
+  return left > 0 && rough.host_bytes(false) <= static_cast<std::uint64_t>(left) / kLoads;
+}
+
+Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, std::uint64_t image_cache_bytes_max,
+                                   Estimate kind) {
+  const auto measure = [kind](const std::string& path, std::span<const llm::ContextOptions> contexts,
+                              const llm::DeviceOptions& devices) -> Expected<llm::Footprint> {
+    if (kind == Estimate::exact) return llm::measure_footprint(path, contexts, devices);
+    return llm::read_model_header(path).transform(
+        [&](const llm::GgufHeader& header) { return llm::estimate_footprint(header, contexts); });
+  };
   if (options.capability == Capability::text_to_image) return picture_need(options);
   // Without a layout the prefill context counts as if it had a whole window.
   const bool has_layout = options.context.sequence_cells > 0;
   const std::array both{options.context, has_layout ? engine::prefill_context_options(options.context) : options.context};
   const auto workers = static_cast<std::uint64_t>(options.workers);
-  const auto model = llm::measure_footprint(options.path, both, options.devices);
+  const auto model = measure(options.path, both, options.devices);
   if (!model) return std::unexpected(model.error());
   const std::uint64_t copies = options.replicates ? workers : 1;
   MemoryNeed need{.workers = workers,
@@ -68,7 +83,7 @@ Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, st
   }
   if (!options.draft_path.empty()) {
     const std::array drafts{engine::draft_context_options(options.context)};
-    const auto draft = llm::measure_footprint(options.draft_path, drafts, engine::draft_devices(options.devices));
+    const auto draft = measure(options.draft_path, drafts, engine::draft_devices(options.devices));
     if (!draft) return std::unexpected(draft.error());
     need.weights += draft->weights;
     need.weights_on_devices += draft->weights_on_devices;
@@ -78,11 +93,11 @@ Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, st
   return need;
 }
 
-MemoryNeed MeasuredNeeds::corrected(const RegisteredModel& model, const MemoryNeed& estimated) const {
+std::optional<MemoryNeed> MeasuredNeeds::find(const RegisteredModel& model, const MemoryNeed& estimated) const {
   const MutexLock lock(mutex_);
   const auto before = measured_.find(model.card.name);
   const bool is_known = before != measured_.end() && before->second.file == model.file && before->second.estimated == estimated;
-  return is_known ? before->second.taken : estimated;
+  return is_known ? std::optional(before->second.taken) : std::nullopt;
 }
 
 void MeasuredNeeds::note(const RegisteredModel& model, const MemoryNeed& need, const MemoryNeed& taken) {

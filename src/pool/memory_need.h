@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/mutex.h"
@@ -40,16 +41,23 @@ struct MemoryNeed {
   [[nodiscard]] std::uint64_t host_contexts() const { return contexts_on_devices.rest_of(contexts); }
 };
 
-// Estimates the need from the headers of the files. Errors: a file that cannot be read.
-[[nodiscard]] Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options,
-                                                 std::uint64_t image_cache_bytes_max);
+// Estimates the need: exactly by a dry run of the library (llm::measure_footprint), or roughly from the headers of the files.
+// Errors: a file that cannot be read.
+enum class Estimate : std::uint8_t { exact, rough };
+[[nodiscard]] Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, std::uint64_t image_cache_bytes_max,
+                                                 Estimate kind = Estimate::exact);
+
+// Whether a rough estimate suffices until the load has ended and its memory is known: there is room for several such loads. A
+// dry run reads the vocabulary, which takes about as long as everything else of a small model's load. `left`: bytes that are
+// not reserved.
+[[nodiscard]] bool is_rough_enough(const MemoryNeed& rough, std::int64_t left);
 
 // The memory that loads of each model took. Thread-safe.
 class MeasuredNeeds {
  public:
-  // The estimate, corrected by the last measurement that has the same file and the same estimate.
-  [[nodiscard]] MemoryNeed corrected(const RegisteredModel& model, const MemoryNeed& estimated) const;
-  // Stores that a load with the corrected estimate `need` has taken `taken`.
+  // What the last load of the same file with the same estimate has taken; nullopt: there was none.
+  [[nodiscard]] std::optional<MemoryNeed> find(const RegisteredModel& model, const MemoryNeed& estimated) const;
+  // Stores that a load with the need `need`, an estimate or a result of find(), has taken `taken`.
   void note(const RegisteredModel& model, const MemoryNeed& need, const MemoryNeed& taken);
 
  private:

@@ -1,5 +1,7 @@
 #include "pool/memory_need.h"
 
+#include <optional>
+
 #include <gtest/gtest.h>
 
 namespace uma::pool {
@@ -12,17 +14,23 @@ RegisteredModel model_of(const std::string& name, std::shared_ptr<const ModelFil
   return model;
 }
 
+TEST(RoughNeed, SufficesWhereThereIsRoomForSeveralLoads) {
+  const MemoryNeed need{.weights = 100, .contexts = 50};
+  EXPECT_TRUE(is_rough_enough(need, 450));
+  EXPECT_FALSE(is_rough_enough(need, 449));
+  EXPECT_FALSE(is_rough_enough(need, -1));
+}
+
 TEST(MeasuredNeeds, ALoadOfTheSameFileNeedsWhatTheLastOneTook) {
   const RegisteredModel model = model_of("a", std::make_shared<const ModelFile>());
   const MemoryNeed estimated{.weights = 100, .contexts = 10};
   const MemoryNeed taken{.weights = 120, .contexts = 9};
   MeasuredNeeds needs;
-  EXPECT_EQ(needs.corrected(model, estimated), estimated);
+  EXPECT_EQ(needs.find(model, estimated), std::nullopt);
   needs.note(model, estimated, taken);
-  EXPECT_EQ(needs.corrected(model, estimated), taken);
-  EXPECT_EQ(needs.corrected(model, {.weights = 100, .contexts = 20}), (MemoryNeed{.weights = 100, .contexts = 20}))
-      << "another context was not measured";
-  EXPECT_EQ(needs.corrected(model_of("a", std::make_shared<const ModelFile>()), estimated), estimated) << "another file";
+  EXPECT_EQ(needs.find(model, estimated), taken);
+  EXPECT_EQ(needs.find(model, {.weights = 100, .contexts = 20}), std::nullopt) << "another context was not measured";
+  EXPECT_EQ(needs.find(model_of("a", std::make_shared<const ModelFile>()), estimated), std::nullopt) << "another file";
 }
 
 TEST(MeasuredNeeds, AMeasurementThatWasNeededStillBelongsToItsEstimate) {
@@ -31,7 +39,7 @@ TEST(MeasuredNeeds, AMeasurementThatWasNeededStillBelongsToItsEstimate) {
   MeasuredNeeds needs;
   needs.note(model, estimated, {.weights = 120});
   needs.note(model, {.weights = 120}, {.weights = 121});
-  EXPECT_EQ(needs.corrected(model, estimated), (MemoryNeed{.weights = 121}));
+  EXPECT_EQ(needs.find(model, estimated), (MemoryNeed{.weights = 121}));
 }
 
 }  // namespace

@@ -145,7 +145,8 @@ class ModelPool final : public engine::WorkerSource {
   [[nodiscard]] std::vector<const RegisteredModel*> able_models(const ModelRegistry& models, Capability capability) const;
   [[nodiscard]] const RegisteredModel& default_among(std::span<const RegisteredModel* const> able) const;
   [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
-  void refuse_adapters(engine::LoadWorkersOptions& options, const Load& load) const;
+  [[nodiscard]] LoadControl control_of(const Load& load) const;
+  void refuse_adapters(engine::LoadWorkersOptions& options, const LoadControl& control) const;
   void choose_layout(const RegisteredModel& model, engine::LoadWorkersOptions& options);
   [[nodiscard]] Expected<MemoryNeed> need_of(const RegisteredModel& model, const engine::LoadWorkersOptions& options) const;
   [[nodiscard]] MemoryNeed correct(const RegisteredModel& model, const MemoryNeed& need, const engine::LoadedWorkers& loaded,

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <format>
+#include <future>
 #include <limits>
 #include <utility>
 
@@ -108,19 +109,27 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   if (!found) return std::unexpected(found.error());
   const RegisteredModel& registered = **found;
   if (!registered.problem.empty()) return fail(ErrorCode::model_load, registered.problem);
+  const LoadControl control = control_of(load);
+  // Files of pictures are read by our own reader alone, which checks all of them.
+  const bool is_guarded = options_.guard != nullptr && registered.capability != Capability::text_to_image;
+  // A file on trial is not opened here meanwhile, but the library and its devices can be made ready.
+  auto model_checked = std::async(std::launch::async, [&]() -> Expected<Unit> {
+    set_thread_name("uma-load");
+    if (!is_guarded) return Unit{};
+    return options_.guard->check_model(registered.path, control);
+  });
   auto options = options_.prepare(registered);
+  if (const auto checked = model_checked.get(); !checked) return std::unexpected(checked.error());
   if (!options) return std::unexpected(options.error());
   const llm::ContextOptions given = options->context;
   const bool has_cells = registered.header() == nullptr || registered.header()->head_count_kv_sum > 0;
   const bool is_window_open =
       has_cells && given.cells == 0 && given.sequence_cells == 0 && given.layout == llm::KvLayout::automatic;
   choose_layout(registered, *options);
-  // Files of pictures are read by our own reader alone, which checks all of them.
-  if (options_.guard != nullptr && registered.capability != Capability::text_to_image) {
-    const auto checked = options_.guard->check(*options, [&load] { return load.is_cancelled.load(); });
-    if (!checked) return std::unexpected(checked.error());
+  if (is_guarded) {
+    if (const auto checked = options_.guard->check_load(*options, control); !checked) return std::unexpected(checked.error());
   }
-  refuse_adapters(*options, load);
+  refuse_adapters(*options, control);
 
   const llm::DeviceOptions devices_wanted = options->devices;
   const bool wants_lanes = options->lanes;
@@ -162,10 +171,7 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     }
     {
       const GuardedLoad guarded(options_.guard, *options, true);
-      loaded = load_beside_streams(*options, [&](double progress) {
-        host_->on_load_progress(model, progress);
-        return !load.is_cancelled.load();
-      });
+      loaded = load_beside_streams(*options, control, [&](double progress) { host_->on_load_progress(model, progress); });
     }
     if (loaded) break;
     options->weights.reset();
@@ -194,11 +200,15 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   return loaded;
 }
 
+LoadControl ModelPool::control_of(const Load& load) const {
+  return {.is_cancelled = [&load] { return load.is_cancelled.load(); }, .has_streams = [this] { return host_->has_streams(); }};
+}
+
 // Leaves out the files of adapters that the library may not read.
-void ModelPool::refuse_adapters(engine::LoadWorkersOptions& options, const Load& load) const {
+void ModelPool::refuse_adapters(engine::LoadWorkersOptions& options, const LoadControl& control) const {
   for (llm::AdapterSource& adapter : options.adapters) {
     if (options_.guard == nullptr || !adapter.problem.empty()) continue;
-    const auto checked = options_.guard->check_adapter(options, adapter, [&load] { return load.is_cancelled.load(); });
+    const auto checked = options_.guard->check_adapter(options, adapter, control);
     if (!checked) adapter.problem = checked.error().message;
   }
 }
@@ -534,9 +544,19 @@ Expected<Holding> ModelPool::acquire(const RegisteredModel& registered, MemoryNe
 
 // The estimated need of a load, as far as it is known now.
 Expected<MemoryNeed> ModelPool::need_of(const RegisteredModel& model, const engine::LoadWorkersOptions& options) const {
+  const llm::GgufHeader* header = model.header();
+  // The header does not say how much layers with a window or with states need, and models of vectors.
+  const bool generates = model.capability == Capability::chat || model.capability == Capability::vision;
+  const bool is_plain = header != nullptr && generates && header->sliding_window == 0 && header->state_bytes == 0;
+  if (is_plain && !options.devices.are_used()) {
+    const auto rough = estimate_need(options, options_.image_cache_bytes_max, Estimate::rough);
+    if (!rough) return rough;
+    if (auto measured = measured_.find(model, *rough)) return *std::move(measured);
+    if (is_rough_enough(*rough, governor_.use().front().left())) return rough;
+  }
   const auto estimated = estimate_need(options, options_.image_cache_bytes_max);
   if (!estimated) return estimated;
-  return measured_.corrected(model, *estimated);
+  return measured_.find(model, *estimated).value_or(*estimated);
 }
 
 // Corrects the reservations to the memory that the load really took.

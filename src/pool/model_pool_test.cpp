@@ -28,17 +28,19 @@ namespace fs = std::filesystem;
 // Writes down what it is told, and refuses models by the names of their files.
 class FakeGuard final : public LoadGuard {
  public:
-  Expected<Unit> check(const engine::LoadWorkersOptions& options, const std::function<bool()>&) override {
-    note("check", options);
-    if (!refused.empty() && options.path.ends_with(refused)) return fail(ErrorCode::model_load, "it is bad");
+  Expected<Unit> check_model(const std::string& path, const LoadControl&) override {
+    note("check", path);
+    if (!refused.empty() && path.ends_with(refused)) return fail(ErrorCode::model_load, "it is bad");
     return Unit{};
   }
-  Expected<Unit> check_adapter(const engine::LoadWorkersOptions&, const llm::AdapterSource&,
-                               const std::function<bool()>&) override {
+  Expected<Unit> check_load(const engine::LoadWorkersOptions&, const LoadControl&) override { return Unit{}; }
+  Expected<Unit> check_adapter(const engine::LoadWorkersOptions&, const llm::AdapterSource&, const LoadControl&) override {
     return Unit{};
   }
-  void begin(const engine::LoadWorkersOptions& options) override { note("begin", options); }
-  void end(const engine::LoadWorkersOptions& options, bool is_loaded) override { note(is_loaded ? "end" : "pause", options); }
+  void begin(const engine::LoadWorkersOptions& options) override { note("begin", options.path); }
+  void end(const engine::LoadWorkersOptions& options, bool is_loaded) override {
+    note(is_loaded ? "end" : "pause", options.path);
+  }
   [[nodiscard]] std::vector<std::string> taken() {
     const MutexLock lock(mutex_);
     return std::exchange(notes_, {});
@@ -47,9 +49,9 @@ class FakeGuard final : public LoadGuard {
   std::string refused;
 
  private:
-  void note(std::string_view what, const engine::LoadWorkersOptions& options) {
+  void note(std::string_view what, const std::string& path) {
     const MutexLock lock(mutex_);
-    notes_.push_back(std::format("{} {}", what, fs::path(options.path).stem().string()));
+    notes_.push_back(std::format("{} {}", what, fs::path(path).stem().string()));
   }
 
   Mutex mutex_;
@@ -157,6 +159,19 @@ class ModelPoolTest : public ::testing::Test {
   FakeHost host_;
   std::optional<ModelPool> pool_;
 };
+
+TEST_F(ModelPoolTest, ARoughEstimateIsCorrectedWhenTheLoadHasEnded) {
+  add("a");
+  start();
+  load_and_wait("a");
+  const std::uint64_t roughly = reserved();
+  const std::uint64_t taken = contexts("a") + weights("a");
+  EXPECT_EQ(roughly, taken);
+  ASSERT_TRUE(unload("a"));
+  memory_ = 2 * roughly;  // Too little for a rough estimate, so a dry run measures the need.
+  load_and_wait("a");
+  EXPECT_EQ(contexts("a") + weights("a"), taken);
+}
 
 TEST_F(ModelPoolTest, AnUnknownNameMeansTheOnlyModel) {
   add("mine");

@@ -236,7 +236,7 @@ class FakeService : public Service {
     reply(ImportedSession{.info = session_named(std::to_string(request.file.size())), .are_tokens_kept = false});
   }
   std::atomic<bool> reads_images{false};
-  std::atomic<bool> is_ready{false};
+  std::atomic<bool> has_started{false};
   std::atomic<bool> has_database{true};
   // Returns a vector of two numbers for each image.
   RequestId embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override {
@@ -272,10 +272,11 @@ class FakeService : public Service {
   std::vector<ModelInfo> models() const override {
     ModelInfo model;
     model.name = "fake";
-    model.state = is_ready.load() ? ModelState::ready : ModelState::loading;
+    model.state = has_started.load() ? ModelState::ready : ModelState::loading;
     model.reads_images = reads_images.load();
     return {model};
   }
+  bool is_ready() const override { return has_started.load(); }
   MetricsSnapshot metrics() const override {
     MetricsSnapshot snapshot;
     snapshot.model = "fake";

@@ -128,6 +128,41 @@ class Refused(BadModelsTest):
         self.assertEqual(1, len(daemon.children()), daemon.log())
 
 
+class Passed(unittest.TestCase):
+    """A file that passes its trial is not tried again until it changes."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="uma-models-")))
+        self.path = self.folder / "one.gguf"
+        self.path.write_bytes(uma.TINY.read_bytes())
+        self.daemon = uma.Daemon(self.path, config="kv: {cells: 2048}\n", environment={"UMA_DEBUG": "1"})
+        self.addCleanup(self.daemon.kill)
+
+    def trials(self):
+        return self.daemon.log().count("is tried in a separate process")
+
+    def start(self):
+        self.daemon.start().wait_ready()
+        with self.daemon.client() as client:
+            self.assertEqual("eos", client.generate("hi", max_tokens=2).last["event"])
+
+    def test_after_a_restart(self):
+        for _ in range(3):
+            self.start()
+            self.assertEqual(0, self.daemon.terminate())
+        self.assertEqual(1, self.trials())
+
+    def test_until_the_file_changes(self):
+        self.start()
+        self.assertEqual(0, self.daemon.terminate())
+        file = GgufFile(uma.TINY.read_bytes())
+        file.set_text("general.name", "another")
+        self.path.write_bytes(bytes(file))
+        self.start()
+        self.assertEqual(2, self.trials())
+        self.assertEqual(0, self.daemon.terminate())
+
+
 def without_heads(file):
     """Makes the library end the process when it plans a computation."""
     file.set_number("clip.vision.attention.head_count", 0)

@@ -6,7 +6,9 @@ import http.client
 import json
 import pathlib
 import re
+import shutil
 import socket
+import tempfile
 import unittest
 
 import openai_shapes
@@ -253,6 +255,46 @@ class Errors(HttpTest):
         plain = connection.sock
         self.assertEqual(200, self.chat(connection=connection)[0])
         self.assertIs(plain, connection.sock)
+
+
+class Readiness(unittest.TestCase):
+    """/ready says whether the default model answers, whatever other models there are."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="uma-models-")))
+        shutil.copy(uma.TINY, self.folder / "other.gguf")
+
+    def start(self, model):
+        daemon = uma.Daemon(model, "--http", "127.0.0.1:0", config=f"models_dirs: [{self.folder}]\nkv: {{cells: 2048}}\n")
+        self.addCleanup(daemon.kill)
+        daemon.start()
+        address = re.compile(r"http +http://127\.0\.0\.1:(\d+)/v1")
+        uma.until(lambda: address.search(daemon.log()), "it listens")
+        self.port = int(address.search(daemon.log()).group(1))
+        return daemon
+
+    def readiness(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=uma.WAIT_S)
+        try:
+            connection.request("GET", "/ready")
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    def test_it_is_ready_when_the_default_model_is(self):
+        daemon = self.start(uma.TINY_REGISTER)
+        answers = []
+        uma.until(lambda: answers.append(self.readiness()) or answers[-1][0] == 200, "it is ready")
+        with daemon.client() as client:
+            self.assertEqual("ready", client.models()[0]["state"])
+            self.assertEqual({"unloaded"}, {model["state"] for model in client.models()[1:]})
+            for answer in answers[:-1]:
+                self.assertEqual((503, {"status": "not ready", "reason": "model"}), answer)
+            # It is loaded on demand from now on, so requests are answered.
+            self.assertEqual("ack", client.call(type="unload_model", model=client.models()[0]["name"])["event"])
+            self.assertEqual(200, self.readiness()[0])
+        self.assertEqual(0, daemon.terminate())
 
 
 class Facts(HttpTest):

@@ -306,6 +306,9 @@ def run_umad(*flags, timeout_s=WAIT_S, environment=None, before=()):
                           env=environment or clean_environment(), stdin=subprocess.DEVNULL, check=False)
 
 
+READY = "ready after"  # The log's line when a daemon is ready.
+
+
 class Daemon:
     """One umad with its own socket, data folder and log. As a context manager it is ready in the block and ended after it."""
 
@@ -315,6 +318,7 @@ class Daemon:
         self.data_dir = self.folder / "data"
         self.log_path = self.folder / "log"
         self.process = None
+        self.starts_before = 0  # How many starts of the daemon its log has from before this one.
         self.arguments = [str(UMAD)]
         if model is not None:
             self.arguments += ["--model", str(model)]
@@ -329,17 +333,18 @@ class Daemon:
 
     def start(self):
         """Starts the process without waiting for anything."""
+        self.starts_before = self.log().count(READY)
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(self.arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment)
         return self
 
     def wait_ready(self):
-        """Waits until the socket answers and the model is loaded."""
+        """Waits until the socket answers and the model is loaded and warmed up."""
         def answers():
             if self.process.poll() is not None:
                 raise AssertionError(f"umad ended with {self.process.returncode} at its start:\n{self.log()}")
             with contextlib.suppress(OSError, ConnectionClosed), self.client() as client:
-                return client.models()[0]["state"] == "ready"
+                return client.models()[0]["state"] == "ready" and self.log().count(READY) > self.starts_before
             return False
         until(answers, f"umad ready; its log:\n{self.log()}")
         return self

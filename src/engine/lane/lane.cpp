@@ -92,6 +92,7 @@ void Lane::close() {
 }
 
 void Lane::cancel_all() {
+  tell_warm();
   take_commands();
   for (const SequencePtr& sequence : sequences_) {
     if (!sequence->is_finished()) ends_.finish(*sequence, FinishReason::cancelled);
@@ -182,10 +183,15 @@ StepOutcome Lane::end_lost() {
 bool Lane::warm() {
   const bool is_idle = sequences_.is_empty() && !cores_.others_compute();
   if (!is_idle) warm_up_.interrupt();
-  if (is_idle ? !warm_up_.is_wanted() : !warm_up_.holds_requests()) return false;
-  warm_up_.advance();
-  if (calls_.take_unsound()) preemption_.clear_context();
-  return true;
+  const bool has_work = is_idle ? warm_up_.is_wanted() : warm_up_.holds_requests();
+  if (has_work) warm_up_.advance();
+  if (has_work && calls_.take_unsound()) preemption_.clear_context();
+  if (warm_up_.is_over()) tell_warm();
+  return has_work;
+}
+
+void Lane::tell_warm() {
+  if (!std::exchange(has_told_warm_, true) && options_.on_warm) options_.on_warm();
 }
 
 StepOutcome Lane::end_step(bool did_work, TimePoint wake) {

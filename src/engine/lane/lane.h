@@ -109,6 +109,7 @@ class Lane {
  private:
   [[nodiscard]] StepOutcome tick();
   [[nodiscard]] bool warm();
+  void tell_warm();
   [[nodiscard]] StepOutcome end_lost();
   void take_commands();
   void run(StartCommand& command);
@@ -168,6 +169,7 @@ class Lane {
   LaneActivityBoard activity_;
 
   std::vector<LaneCommand> inbox_taken_;
+  bool has_told_warm_ = false;  // on_warm was called.
   bool has_told_loss_ = false;  // on_lost was called.
   std::atomic<bool> closed_{false};
 };

@@ -65,6 +65,9 @@ struct LaneOptions {
   // Encodes an image on another thread and calls `then` there, soon and with an error after `end` was requested. Null: jobs
   // have no images.
   EncodeImage encode = nullptr;
+  // Called once, on the lane's thread, when requests are computed as fast as later ones (WarmUp::is_over()), or when the lane
+  // ends. Null: nobody needs to know.
+  std::function<void()> on_warm = nullptr;
   // Called once, on the lane's thread, when a device of its model is lost. Null: nobody needs to know.
   std::function<void()> on_lost = nullptr;
   // For tests: writes up to `count` draft tokens for `chain`, in place of the n-gram drafter.

@@ -31,6 +31,8 @@ class WarmUp {
   [[nodiscard]] bool is_wanted() const { return next_ < warming_ || (next_ < steps_.size() && room()); }
   // Whether it is wanted even if requests wait.
   [[nodiscard]] bool holds_requests() const { return holds_requests_ && next_ < warming_; }
+  // Whether a request is computed as fast as later ones, except for what the step model learns.
+  [[nodiscard]] bool is_over() const { return next_ >= (holds_requests_ ? warming_ : std::min(kFirstSteps, warming_)); }
   // Runs the next call and empties the context's cells again, or finds what it would measure. Requires: is_wanted().
   void advance();
   // A request has come, or others compute: only the measurement is left. On a device that computes calls in a short time, the
@@ -55,6 +57,9 @@ class WarmUp {
   [[nodiscard]] bool take_kept();
   void take_width(std::int32_t rows, double ms);
   void keep_widths();
+
+  // The calls that bring the weights' pages into memory and make the threads.
+  static constexpr std::size_t kFirstSteps = 1;
 
   const LaneParts& parts_;
   ContextCalls& calls_;

@@ -58,6 +58,55 @@ TEST_F(WarmUps, ALaneComputesEveryWidthBeforeItsFirstRequest) {
   EXPECT_FALSE(lane_->step().did_work);
 }
 
+TEST_F(WarmUps, TheLaneSaysOnceThatItIsWarm) {
+  int told = 0;
+  LaneOptions options;
+  options.warms_up = true;
+  options.on_warm = [&] { ++told; };
+  make({.sequences = 3}, std::move(options));
+  step();
+  EXPECT_EQ(told, 1) << "after the call that brings the weights into memory";
+  EXPECT_EQ(calls(), 1U);
+  run();
+  EXPECT_EQ(told, 1);
+}
+
+TEST_F(WarmUps, ARequestThatComesFirstMakesTheLaneWarm) {
+  int told = 0;
+  LaneOptions options;
+  options.warms_up = true;
+  options.on_warm = [&] { ++told; };
+  make({.sequences = 3}, std::move(options));
+  post(job(1, "a question", 2));
+  step();
+  EXPECT_EQ(told, 1);
+  run();
+  EXPECT_EQ(results_.at(1).generated, expected("a question", 2));
+}
+
+TEST_F(WarmUps, ALaneThatEndsBeforeItIsWarmSaysSoToo) {
+  int told = 0;
+  LaneOptions options;
+  options.warms_up = true;
+  options.on_warm = [&] { ++told; };
+  make({.sequences = 3}, std::move(options));
+  lane_->cancel_all();
+  EXPECT_EQ(told, 1);
+}
+
+TEST_F(WarmUps, OnADeviceTheLaneIsWarmAfterAllShapesOfCalls) {
+  int told = 0;
+  LaneOptions options;
+  options.warms_up = true;
+  options.is_on_devices = true;
+  options.on_warm = [&] { ++told; };
+  make({.sequences = 3, .batch_rows_max = 256}, std::move(options));
+  for (int i = 0; i < 8; ++i) step();
+  EXPECT_EQ(told, 0);
+  step();
+  EXPECT_EQ(told, 1);
+}
+
 TEST_F(WarmUps, OnADeviceTheFirstRequestWaitsForAllShapesOfCalls) {
   LaneOptions options;
   options.warms_up = true;

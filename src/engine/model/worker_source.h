@@ -104,6 +104,8 @@ class WorkerHost {
   virtual void hold_background(const std::string& model, bool holds) = 0;
   // A thread of the source. The use of all models that were requested.
   [[nodiscard]] virtual std::vector<ModelUsage> usage() = 0;
+  // Any thread. Whether a lane computes tokens for a client.
+  [[nodiscard]] virtual bool has_streams() const = 0;
 };
 
 class WorkerSource {

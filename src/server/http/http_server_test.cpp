@@ -607,7 +607,7 @@ TEST_F(HttpServerTest, SaysWhetherItIsReadyWithItsDatabase) {
     EXPECT_THAT(answer.body, HasSubstr(part)) << path;
   };
   expect("/ready", 503, R"("reason":"model")");
-  service_.is_ready = true;
+  service_.has_started = true;
   expect("/ready?database=required", 200, R"("ready")");
   service_.has_database = false;
   expect("/ready?database=required", 503, R"("reason":"database")");
@@ -621,7 +621,7 @@ TEST_F(HttpServerTest, SaysWhetherItIsReadyWithItsDatabase) {
 }
 
 TEST_F(HttpServerTest, ServesOnWhenItHasSaidThatItWillStop) {
-  service_.is_ready = true;
+  service_.has_started = true;
   start();
   HttpClient before = client();
   before.get("/ready");

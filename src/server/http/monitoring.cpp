@@ -56,14 +56,10 @@ handlers::Answer handlers::get_readiness(HttpConnection& connection, const HttpR
         400, {ErrorCode::proto_field, R"(parameter "database": it is "required" or "optional")", "database"},
         request.keep_alive);
   }
-  // A default model that is loaded on demand does not make the daemon unready.
-  const bool has_model = std::ranges::any_of(connection.service().models(), [](const auto& model) {
-    return model.state == ModelState::ready || model.state == ModelState::unloaded;
-  });
   std::string_view reason;
   if (connection.server().is_leaving || connection.server().draining) {
     reason = "stopping";
-  } else if (!has_model) {
+  } else if (!connection.service().is_ready()) {
     reason = "model";
   } else if (database == "required" && connection.service().metrics().catalog_reachable == 0) {
     reason = "database";
