@@ -25,7 +25,8 @@ struct AnswerForm {
   std::size_t n = 1;  // Choices of each prompt.
   bool includes_usage = false;
   bool has_logprobs = false;
-  std::vector<std::string> echoes{};  // For each prompt the text that its choices begin with; empty: none.
+  // For each prompt the text that its choices begin with; empty: none. With log probabilities those of the prompt come first.
+  std::vector<std::string> echoes{};
 };
 
 // One object for all choices. Each choice is written by one thread at a time. The ends of all choices come from the same
@@ -59,7 +60,7 @@ class CompletionAnswer {
   void append_chunk(std::string& out, std::size_t choice, const EosEvent* eos, std::span<const TokenLogprobs> logprobs,
                     WriteT&& write_delta);
   void write_choice(std::string& out, std::size_t index);
-  void write_logprobs(std::string& out, Choice& choice, std::span<const TokenLogprobs> logprobs) const;
+  void write_logprobs(std::string& out, Choice& choice, std::span<const TokenLogprobs> logprobs, bool is_first_unknown) const;
   [[nodiscard]] std::string_view echo(std::size_t choice) const;
   [[nodiscard]] bool end(std::size_t choice, EosEvent eos);
   [[nodiscard]] Usage usage() const;

@@ -18,6 +18,7 @@
 #include "json/field_reader.h"
 #include "wire/generate_fields.h"
 #include "wire/request_codec.h"
+#include "wire/request_fields.h"
 
 namespace uma::wire {
 namespace {
@@ -114,16 +115,12 @@ InfillCall read_infill(json::FieldReader& fields) {
   options.sampling = infill_sampling(fields);
   // Negative: until the model ends the text.
   if (const auto count = fields.integer("n_predict", kInt64Min, kInt64Max); count && *count >= 0) {
-    call.has_content = *count > 0;
-    options.max_tokens = static_cast<std::int32_t>(std::clamp<std::int64_t>(*count, 1, json::kInt32Max));
+    options.max_tokens = static_cast<std::int32_t>(std::min(*count, json::kInt32Max));
   }
   options.stop = stop_field(fields);
   options.stream = fields.boolean("stream").value_or(false);
   read_grammar(fields, options);
   read_adapters(fields, options);
-  if (fields.integer("n_probs", 0, json::kInt32Max).value_or(0) > 0) {
-    fields.fail_field("n_probs", "is not supported here: /v1/completions has \"logprobs\"");
-  }
   return call;
 }
 
@@ -138,7 +135,7 @@ std::expected<DetokenizeRequest, RejectedBody> decode_detokenize(std::string_vie
 }
 
 std::expected<InfillCall, RejectedBody> decode_infill(std::string_view body) {
-  return decode_body<InfillCall>(body, read_infill);
+  return decode_request<InfillCall>(RequestRoute::infill, body, read_infill);
 }
 
 }  // namespace uma::wire

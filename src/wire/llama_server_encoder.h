@@ -21,8 +21,7 @@ namespace uma::wire {
 
 class InfillAnswer {
  public:
-  // Without content the answer has only the counts.
-  InfillAnswer(std::string model, bool has_content) : model_(std::move(model)), has_content_(has_content) {}
+  explicit InfillAnswer(std::string model) : model_(std::move(model)) {}
 
   void append_text(std::string& out, std::string_view text);
   // Appends the rest of the text and the counts, or the error.
@@ -34,7 +33,6 @@ class InfillAnswer {
   void append_event(std::string& out, std::string_view text, const EosEvent* eos) const;
 
   const std::string model_;
-  const bool has_content_;
 };
 
 }  // namespace uma::wire

@@ -26,7 +26,8 @@ struct CompletionRequest {
   std::vector<Input> prompts;   // At least one.
   std::size_t n = 1;            // Choices of each prompt.
   bool includes_usage = false;  // Field stream_options.include_usage.
-  bool echoes = false;          // Requires that the prompts are texts.
+  bool echoes = false;
+  std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
 };
 
 // Pure.

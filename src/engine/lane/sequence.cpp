@@ -25,6 +25,13 @@ Sequence::Sequence(GenerationJob from, const llm::Vocab& vocab, std::span<const 
   for (const Token token : std::span(chain).last(counted)) sampler.accept(token);
   if (job.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(job.grammar, vocab, reply.marks(), reply.ends()));
   usage.seed = job.seed;
+  if (!job.wants_prompt_logprobs) return;
+  offload_disabled = true;  // The prefill lane returns no logits.
+  prompt_logprobs.push_back({.chosen = {.token = chain.front(), .bytes = std::string(vocab.piece(chain.front()))}});
+}
+
+std::size_t Sequence::reusable_tokens() const {
+  return (lacks_prompt_logprobs() ? prompt_logprobs.size() : chain.size()) - 1;
 }
 
 Token Sequence::token_at(std::int32_t position) const {

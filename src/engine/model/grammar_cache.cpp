@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/sha256.h"
+#include "grammar/json_pattern.h"
 #include "grammar/json_schema.h"
 
 namespace uma::engine {
@@ -19,8 +20,9 @@ std::string key_of(const GenerateOptions& options) {
   };
   const ChatOptions& chat = options.chat;
   for (const std::string_view text :
-       {std::string_view(options.grammar), std::string_view(options.json_schema), options.schema_field,
-        std::string_view(chat.tools), std::string_view(chat.tool_name), std::string_view(chat.template_arguments)}) {
+       {std::string_view(options.grammar), std::string_view(options.json_schema), std::string_view(options.pattern),
+        options.schema_field, options.grammar_field, std::string_view(chat.tools), std::string_view(chat.tool_name),
+        std::string_view(chat.template_arguments)}) {
     add(text);
   }
   add(std::format("{} {} {}", std::to_underlying(chat.tool_choice), chat.has_parallel_calls, chat.splits_reasoning));
@@ -38,7 +40,8 @@ Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, cons
         Error{error.code, std::format("field \"{}\": {}{}", field, what, error.message), std::string(field)});
   };
   const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
-  if (is_forced && !(options.grammar.empty() && options.json_schema.empty())) {
+  const bool has_constraint = !(options.grammar.empty() && options.json_schema.empty() && options.pattern.empty());
+  if (is_forced && has_constraint) {
     return std::unexpected(Error{ErrorCode::proto_field,
                                  "a forced \"tool_choice\" excludes a grammar or a \"response_format\": send one of the two",
                                  "tool_choice"});
@@ -48,7 +51,11 @@ Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, cons
     if (!gbnf) return std::unexpected(gbnf.error());
     return whole(grammar::Grammar::parse(*gbnf), "tools", "their schemas cannot be combined into a grammar: ");
   }
-  if (!options.grammar.empty()) return whole(grammar::Grammar::parse(options.grammar), "grammar");
+  if (!options.grammar.empty()) return whole(grammar::Grammar::parse(options.grammar), options.grammar_field);
+  if (!options.pattern.empty()) {
+    const auto gbnf = grammar::pattern_gbnf(options.pattern);
+    return whole(gbnf ? grammar::Grammar::parse(*gbnf) : Compiled(std::unexpected(gbnf.error())), options.grammar_field);
+  }
   if (!options.json_schema.empty()) {
     const auto grammar = grammar::json_schema_grammar(options.json_schema);
     if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr, .tools = nullptr};
@@ -65,7 +72,7 @@ Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, cons
 
 bool needs_grammars(const GenerateOptions& options) {
   // A forced tool call has tools, too.
-  return !options.chat.tools.empty() || !options.grammar.empty() || !options.json_schema.empty();
+  return !options.chat.tools.empty() || !options.grammar.empty() || !options.json_schema.empty() || !options.pattern.empty();
 }
 
 Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const GenerateOptions& options) {

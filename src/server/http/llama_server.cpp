@@ -67,6 +67,7 @@ Answer handlers::detokenize(HttpConnection& connection, const HttpRequest& reque
 Answer handlers::apply_template(HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_completion(wire::CompletionKind::chat, request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  connection.warn(call->warnings);
   GenerateRequest& generate = call->generate;
   generate.input = std::move(call->prompts.front());
   if (!generate.input.images.empty()) {
@@ -85,7 +86,8 @@ Answer handlers::create_infill(HttpConnection& connection, const HttpRequest& re
   auto call = wire::decode_infill(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   call->generate.model = connection.choose_model(call->generate.model, Capability::chat);
-  wire::InfillAnswer answer(call->generate.model, call->has_content);
+  connection.warn(call->warnings);
+  wire::InfillAnswer answer(call->generate.model);
   std::vector<HttpGeneration> generations;
   generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<InfillWriter>(std::move(answer)));
   co_return co_await connection.generate(std::move(generations), request);
