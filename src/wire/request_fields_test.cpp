@@ -59,7 +59,7 @@ Outcome outcome_of(const std::expected<T, RejectedBody>& decoded) {
   return {.field = decoded.error().field, .message = decoded.error().error.message, .warnings = {}};
 }
 
-Outcome decode(RequestRoute route, const std::string& body) {
+Outcome decoded_as(RequestRoute route, const std::string& body) {
   switch (route) {
     case RequestRoute::chat:
       return outcome_of(decode_completion(CompletionKind::chat, body));
@@ -113,11 +113,11 @@ void set_at(boost::json::object& object, std::string_view path, const boost::jso
 Outcome decode_with(RequestRoute route, std::string_view path, const boost::json::value& value) {
   boost::json::object body = boost::json::parse(plain_bodies().at(route)).as_object();
   set_at(body, path, value);
-  return decode(route, boost::json::serialize(body));
+  return decoded_as(route, boost::json::serialize(body));
 }
 
 // The path as messages name it: with the first element of arrays.
-std::string named(std::string_view path) {
+std::string place_of(std::string_view path) {
   std::string name(path);
   for (std::size_t at = name.find("[]"); at != std::string::npos; at = name.find("[]")) name.replace(at, 2, "[0]");
   return name;
@@ -141,7 +141,7 @@ void for_each_field(FieldClass kind, CheckT&& check) {
 
 TEST(RequestFields, PlainBodiesHaveNoWarning) {
   for (const auto& [route, body] : plain_bodies()) {
-    const Outcome plain = decode(route, body);
+    const Outcome plain = decoded_as(route, body);
     EXPECT_EQ(plain.field, "") << plain.message;
     EXPECT_THAT(plain.warnings, IsEmpty()) << body;
   }
@@ -150,11 +150,11 @@ TEST(RequestFields, PlainBodiesHaveNoWarning) {
 TEST(RequestFields, WhatIsRefusedIsNamedUnlessItAsksForNothing) {
   for_each_field(FieldClass::refused, [](RequestRoute route, std::string_view path, const RequestField& row) {
     const Outcome refused = decode_with(route, path, "something");
-    EXPECT_EQ(refused.field, named(path)) << refused.message;
+    EXPECT_EQ(refused.field, place_of(path)) << refused.message;
     EXPECT_THAT(refused.message, HasSubstr("is not supported: "));
     EXPECT_FALSE(row.note.empty()) << path;
     for (const boost::json::value& empty : {boost::json::value(), boost::json::value(false), boost::json::value("")}) {
-      if (row.harmless != "true" || empty != false) EXPECT_NE(decode_with(route, path, empty).field, named(path)) << path;
+      if (row.harmless != "true" || empty != false) EXPECT_NE(decode_with(route, path, empty).field, place_of(path)) << path;
     }
   });
 }
@@ -201,20 +201,20 @@ TEST(RequestFields, WhatIsServedIsRead) {
     for (const boost::json::value& wrong :
          {boost::json::value(boost::json::array{boost::json::array{}}), boost::json::value(boost::json::object{{"no", 1}}),
           boost::json::value(-1e300), boost::json::value(true), boost::json::value("no such value")}) {
-      is_read = is_read || decode_with(route, path, wrong).field.starts_with(named(path));
+      is_read = is_read || decode_with(route, path, wrong).field.starts_with(place_of(path));
     }
     EXPECT_TRUE(is_read) << "route " << std::to_underlying(route) << " does not read " << path;
   });
 }
 
 TEST(RequestFields, UnknownFieldsAreNamedInOneWarning) {
-  const Outcome few = decode(RequestRoute::chat, R"({"messages":[{"role":"user","content":"a","surprise":1}],"b":1,"c":null,
+  const Outcome few = decoded_as(RequestRoute::chat, R"({"messages":[{"role":"user","content":"a","surprise":1}],"b":1,"c":null,
       "uma":{"d":1},"stream_options":{"e":true},"tools":[{"type":"function","function":{"name":"f","g":{"h":1}}}]})");
   EXPECT_EQ(few.field, "") << few.message;
   EXPECT_THAT(few.warnings, ElementsAre("unknown fields are ignored: b, uma.d, stream_options.e, tools[0].function.g"));
   std::string many = R"({"messages":[{"role":"user","content":"a"}])";
   for (int i = 0; i < 20; ++i) many += std::format(R"(,"{}{}":1)", std::string(100, 'x'), i);
-  const Outcome cut = decode(RequestRoute::chat, many + "}");
+  const Outcome cut = decoded_as(RequestRoute::chat, many + "}");
   ASSERT_EQ(cut.warnings.size(), 1U);
   EXPECT_THAT(cut.warnings.front(), HasSubstr("and 12 more"));
   EXPECT_LT(cut.warnings.front().size(), 700U);
@@ -234,7 +234,7 @@ TEST(RequestFields, HarmlessValuesAreTaken) {
                                                         {R"("audio":{"voice":null})", ""}}) {
     std::string body = plain_bodies().at(RequestRoute::chat);
     body.insert(1, fields + ",");
-    const Outcome outcome = decode(RequestRoute::chat, body);
+    const Outcome outcome = decoded_as(RequestRoute::chat, body);
     EXPECT_EQ(outcome.field, field) << fields << ": " << outcome.message;
   }
 }
