@@ -19,6 +19,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
+import fields_tables  # noqa: E402
 import metrics_tables  # noqa: E402
 
 LEFT_OUT = {".git", ".cache", "build", "node_modules", "__pycache__", "models"}  # models/ has weights, and one note
@@ -211,6 +212,29 @@ class Protocol(unittest.TestCase):
         names = set(re.findall(r'\b\w+\.(?:field|begin|begin_array)\(\s*"(\w+)"', read("src/wire/event_codec.cpp")))
         self.assertGreater(len(names), 60)
         self.assertEqual(set(), names - words_in_code(protocol()))
+
+
+class RequestFields(unittest.TestCase):
+    def pages(self):
+        return {path: path.read_text() for path in sorted((ROOT / "docs/protocol").glob("*.md"))}
+
+    def test_the_pages_have_the_tables_of_the_source(self):
+        source = read("src/wire/request_fields.cpp")
+        for path, page in self.pages().items():
+            self.assertEqual(fields_tables.with_tables(page, source), page, f"{path.name}: run tools/fields_tables.py")
+
+    def test_every_route_has_its_table(self):
+        routes = fields_tables.routes_of(read("src/wire/request_fields.h"))
+        self.assertGreater(len(routes), 10)
+        self.assertEqual(sorted(routes), sorted(route for page in self.pages().values() for route in fields_tables.routes_in(page)))
+
+    def test_every_row_of_the_source_was_read(self):
+        source = read("src/wire/request_fields.cpp")
+        rows = fields_tables.rows(source)
+        self.assertGreater(len(rows), 100)
+        table = source.partition("kFields[] = {")[2].partition("\n};")[0]
+        self.assertEqual(len(re.findall(r"^    \{", table, re.MULTILINE)), len(rows))
+        self.assertEqual([], [paths for _, paths, kind, note, _ in rows if kind != "served" and not note])
 
 
 class Metrics(unittest.TestCase):

@@ -79,6 +79,7 @@ class ReplyStream {
   [[nodiscard]] std::span<const Token> ends() const { return options_.format.ends; }
   [[nodiscard]] bool is_end(Token token) const { return std::ranges::contains(options_.format.ends, token); }
   [[nodiscard]] bool wants_logprobs() const { return options_.logprobs.has_value(); }
+  [[nodiscard]] std::int32_t logprobs_top() const { return options_.logprobs.value_or(0); }
   // Bytes of the log probabilities that are not delivered yet (chat::logprobs_bytes).
   [[nodiscard]] std::size_t logprobs_bytes() const { return logprobs_waiting_.bytes() + logprobs_kept_bytes_; }
   [[nodiscard]] std::int32_t reasoning_tokens() const { return reasoning_tokens_; }

@@ -83,6 +83,10 @@ struct EosEvent {
   std::vector<ReplyPart> parts{};
   // If requested: logprobs of the tokens of `text`.
   std::vector<TokenLogprobs> logprobs{};
+  // If requested: logprobs of the prompt's tokens; the first one is predicted by nothing, and its logprob has no meaning. And
+  // those of the token with which the model has ended the reply.
+  std::vector<TokenLogprobs> prompt_logprobs{};
+  std::optional<TokenLogprobs> end_logprobs{};
   std::string stop_string{};  // The stop string before which the text ends; empty: none.
   RequestShare share{};       // Memory of the logprobs and of their JSON, held as long as this event.
 };

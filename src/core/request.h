@@ -65,14 +65,17 @@ struct AdapterChoice {
 // Options of one generation.
 struct GenerateOptions {
   SamplingParams sampling;
-  std::optional<std::int32_t> max_tokens;  // Nullopt: as many as fit.
+  std::optional<std::int32_t> max_tokens;  // Nullopt: as many as fit; 0: only the prompt is computed.
   std::vector<std::string> stop;           // Non-empty strings.
   std::string grammar;                     // GBNF grammar of the reply; empty: none.
   std::string json_schema;                 // JSON Schema of the reply, as JSON; empty: none. Excludes grammar.
-  // The request's field with the schema, for errors; static storage.
+  std::string pattern;                     // Regular expression of the whole reply; empty: none. Excludes both.
+  // The request's fields with the schema, and with the grammar or pattern, for errors; static storage.
   std::string_view schema_field = "response_format.json_schema.schema";
+  std::string_view grammar_field = "grammar";
   // Returns logprobs of each content token and of this many of the most likely tokens; nullopt: none.
   std::optional<std::int32_t> logprobs;
+  bool prompt_logprobs = false;  // Also those of the prompt's tokens, so none of it is reused. Requires logprobs, not stream.
   bool stream = true;
   RequestClass request_class = RequestClass::interactive;
   std::optional<std::int64_t> deadline_ms;  // Limit of the waiting time; nullopt: limits.deadline_ms; 0: none.

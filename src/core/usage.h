@@ -41,9 +41,9 @@ struct Usage {
   std::int32_t prompt_tokens = 0;  // = reused_tokens + recomputed_tokens: all tokens before the first new one.
   std::int32_t reused_tokens = 0;
   std::int32_t recomputed_tokens = 0;
-  std::int32_t completion_tokens = 0;
-  std::int32_t reasoning_tokens = 0;  // Reasoning tokens among the completion tokens, if reasoning is separated.
-  std::int32_t dropped_turns = 0;     // Oldest turns dropped because the context was full.
+  std::int32_t completion_tokens = 0;  // With the token that ended the reply, if the model has chosen one.
+  std::int32_t reasoning_tokens = 0;   // Reasoning tokens among the completion tokens, if reasoning is separated.
+  std::int32_t dropped_turns = 0;      // Oldest turns dropped because the context was full.
   std::int32_t dropped_tokens = 0;
   std::int32_t unseen_images = 0;      // Images in results of tools that the model does not read; not kept with the turn.
   Tier tier = Tier::none;              // Tier of the largest reused part.

@@ -10,6 +10,7 @@
 
 #include "grammar/gbnf.h"
 #include "grammar/grammar_parts.h"
+#include "grammar/json_pattern.h"
 
 namespace uma::grammar {
 namespace {
@@ -241,6 +242,21 @@ TEST(GrammarCost, BeyondTheLimitNothingMayFollow) {
   EXPECT_FALSE(reader.can_go_on(GrammarReader::kStart));
   reader.limit_work(1000);
   EXPECT_NE(reader.next(GrammarReader::kStart, 'a'), GrammarReader::kNowhere) << "what was not found out is found out later";
+}
+
+TEST(Grammar, APatternOfAPlainTextMatchesAllOfIt) {
+  const auto check = [](std::string_view pattern, std::vector<std::string_view> good, std::vector<std::string_view> bad) {
+    const auto gbnf = pattern_gbnf(pattern);
+    ASSERT_TRUE(gbnf) << gbnf.error().message;
+    GrammarReader reader(parsed(*gbnf));
+    for (const std::string_view text : good) EXPECT_TRUE(accepts(reader, text)) << pattern << " " << text;
+    for (const std::string_view text : bad) EXPECT_FALSE(accepts(reader, text)) << pattern << " " << text;
+  };
+  check("a+", {"a", "aa"}, {"", "ba", "ab"});
+  check("^(red|green)$", {"red", "green"}, {"reds", "r"});
+  check(R"(\d{3}-"\\\n.)", {"123-\"\\\nx", "123-\"\\\né"}, {R"(123-\"\\\nx)", "12-\"\\\nx"});
+  check("[^a]", {"b", "\"", "é", "\n"}, {"a", "bb"});
+  EXPECT_FALSE(pattern_gbnf("(?=a)"));
 }
 
 }  // namespace

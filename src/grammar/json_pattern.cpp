@@ -71,6 +71,15 @@ std::string gbnf_of(const Set& set) {
   return out + ")";
 }
 
+// The grammar of one character of the set in a plain text. NUL is part of no text.
+std::string plain_gbnf_of(const Set& set) {
+  std::string out = "[";
+  for (const Range& range : set) {
+    if (range.high > 0) out += std::format("\\U{:08x}-\\U{:08x}", std::max(range.low, 1u), range.high);
+  }
+  return out + "]";
+}
+
 const Set kDigits = {{'0', '9'}};
 const Set kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 const Set kSpace = {{0x09, 0x0D},     {0x20, 0x20},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
@@ -90,6 +99,7 @@ std::int64_t bounded(std::int64_t count) {
 
 class Compiler {
  public:
+  // Without `any_character`: of plain texts, which the pattern matches whole.
   Compiler(std::string_view pattern, std::string_view any_character) : pattern_(pattern), any_character_(any_character) {}
 
   Expected<JsonPattern> compile() {
@@ -129,7 +139,7 @@ class Compiler {
     const bool is_top = depth == 0;
     Part whole{.gbnf = "\"\"", .min = 0, .max = 0};
     const bool from_begin = is_top && take("^");
-    if (is_top && !from_begin) add(whole, {std::format("{}*", any_character_), 0, std::nullopt});
+    if (is_top && !from_begin && !is_plain()) add(whole, {std::format("{}*", any_character_), 0, std::nullopt});
     bool to_end = false;
     while (!problem_ && at_ < pattern_.size() && peek() != '|' && peek() != ')') {
       if (is_top && peek() == '$' && (peek(1) == '|' || at_ + 1 == pattern_.size())) {
@@ -139,7 +149,7 @@ class Compiler {
       }
       add(whole, repeated(atom(depth)));
     }
-    if (is_top && !to_end) add(whole, {std::format("{}*", any_character_), 0, std::nullopt});
+    if (is_top && !to_end && !is_plain()) add(whole, {std::format("{}*", any_character_), 0, std::nullopt});
     return whole;
   }
 
@@ -233,7 +243,8 @@ class Compiler {
     }
   }
 
-  static Part one_of(const Set& set) { return {gbnf_of(set), 1, 1}; }
+  [[nodiscard]] bool is_plain() const { return any_character_.empty(); }
+  [[nodiscard]] Part one_of(const Set& set) const { return {is_plain() ? plain_gbnf_of(set) : gbnf_of(set), 1, 1}; }
 
   Set read_class() {
     ++at_;
@@ -342,6 +353,12 @@ class Compiler {
 
 Expected<JsonPattern> compile_pattern(std::string_view pattern, std::string_view any_character) {
   return Compiler(pattern, any_character).compile();
+}
+
+Expected<std::string> pattern_gbnf(std::string_view pattern) {
+  const auto compiled = Compiler(pattern, "").compile();
+  if (!compiled) return std::unexpected(compiled.error());
+  return "root ::= " + compiled->gbnf;
 }
 
 std::string gbnf_literal(std::string_view text) {

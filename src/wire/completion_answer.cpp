@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <format>
+#include <iterator>
 #include <ranges>
 #include <utility>
 
@@ -137,7 +138,10 @@ Usage CompletionAnswer::usage() const {
   return total;
 }
 
-void CompletionAnswer::write_logprobs(std::string& out, Choice& choice, std::span<const TokenLogprobs> logprobs) const {
+// `is_first_unknown`: nothing has predicted the first token, which begins a prompt.
+void CompletionAnswer::write_logprobs(std::string& out, Choice& choice, std::span<const TokenLogprobs> logprobs,
+                                      bool is_first_unknown) const {
+  const auto is_unknown = [&](const TokenLogprobs& place) { return is_first_unknown && &place == &logprobs.front(); };
   json::ObjectWriter object(out);
   if (form_.kind == CompletionKind::chat) {
     append_logprobs(object.begin("content"), logprobs, false);
@@ -146,9 +150,20 @@ void CompletionAnswer::write_logprobs(std::string& out, Choice& choice, std::spa
   }
   json::append_array(object.begin("tokens"), logprobs,
                      [&](const TokenLogprobs& place) { json::append_string(out, text_of(place.chosen)); });
-  json::append_array(object.begin("token_logprobs"), logprobs,
-                     [&](const TokenLogprobs& place) { json::append_number(out, place.chosen.logprob, kLogprobDecimals); });
-  json::append_array(object.begin("top_logprobs"), logprobs, [&](const TokenLogprobs& place) { append_likeliest(out, place); });
+  json::append_array(object.begin("token_logprobs"), logprobs, [&](const TokenLogprobs& place) {
+    if (is_unknown(place)) {
+      out += "null";
+    } else {
+      json::append_number(out, place.chosen.logprob, kLogprobDecimals);
+    }
+  });
+  json::append_array(object.begin("top_logprobs"), logprobs, [&](const TokenLogprobs& place) {
+    if (is_unknown(place)) {
+      out += "null";
+    } else {
+      append_likeliest(out, place);
+    }
+  });
   json::append_array(object.begin("text_offset"), logprobs, [&](const TokenLogprobs& place) {
     json::append_integer(out, choice.characters);
     choice.characters += characters_begun(place.chosen.bytes);
@@ -170,7 +185,7 @@ void CompletionAnswer::append_chunk(std::string& out, std::size_t index, const E
     if (logprobs.empty()) {
       choice.null_field("logprobs");
     } else {
-      write_logprobs(choice.begin("logprobs"), choices_[index], logprobs);
+      write_logprobs(choice.begin("logprobs"), choices_[index], logprobs, false);
     }
     if (eos == nullptr) {
       choice.null_field("finish_reason");
@@ -319,7 +334,11 @@ void CompletionAnswer::write_choice(std::string& out, std::size_t index) {
     choice.field("text", std::string(echo(index)) + eos.text);
   }
   if (form_.has_logprobs) {
-    write_logprobs(choice.begin("logprobs"), made, eos.logprobs);
+    std::vector<TokenLogprobs> all = std::move(made.end->prompt_logprobs);
+    const bool has_prompt = !all.empty();
+    std::ranges::move(made.end->logprobs, std::back_inserter(all));
+    if (made.end->end_logprobs) all.push_back(*std::move(made.end->end_logprobs));
+    write_logprobs(choice.begin("logprobs"), made, all, has_prompt);
   } else {
     choice.null_field("logprobs");
   }

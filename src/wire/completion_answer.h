@@ -26,7 +26,8 @@ struct AnswerForm {
   std::size_t n = 1;  // Choices of each prompt.
   bool includes_usage = false;
   bool has_logprobs = false;
-  std::vector<std::string> echoes{};        // For each prompt the text that its choices begin with; empty: none.
+  // For each prompt the text that its choices begin with; empty: none. With log probabilities those of the prompt come first.
+  std::vector<std::string> echoes{};
   std::vector<std::string> custom_tools{};  // See ChatOptions.
 };
 
@@ -65,7 +66,7 @@ class CompletionAnswer {
   void append_custom_call(std::string& out, std::size_t choice);
   void write_reply(json::ObjectWriter& message, std::size_t choice) const;
   void write_choice(std::string& out, std::size_t index);
-  void write_logprobs(std::string& out, Choice& choice, std::span<const TokenLogprobs> logprobs) const;
+  void write_logprobs(std::string& out, Choice& choice, std::span<const TokenLogprobs> logprobs, bool is_first_unknown) const;
   [[nodiscard]] std::string_view echo(std::size_t choice) const;
   [[nodiscard]] bool end(std::size_t choice, EosEvent eos);
   [[nodiscard]] Usage usage() const;

@@ -271,6 +271,23 @@ TEST(CompletionAnswer, TellsHowLikelyTheTokensOfATextWere) {
                             "text_offset":[0,2,3]})"));
 }
 
+// The form that harnesses read which compute the likelihood of a text (lm-eval).
+TEST(CompletionAnswer, TellsHowLikelyAnEchoedPromptWas) {
+  AnswerForm wanted = form(CompletionKind::text);
+  wanted.has_logprobs = true;
+  wanted.echoes = {"ab"};
+  EosEvent event = eos("");
+  event.prompt_logprobs = {
+      {.chosen = {.token = 1, .bytes = "a"}},
+      {.chosen = {.token = 2, .logprob = -3, .bytes = "b"}, .top = {{.token = 1, .logprob = -1, .bytes = "a"}}}};
+  event.end_logprobs = TokenLogprobs{.chosen = {.token = 9, .logprob = -0.5}};
+  const boost::json::value made = boost::json::parse(CompletionAnswer(wanted).whole(0, event));
+  EXPECT_EQ(made.at("choices").at(0).at("text"), "ab");
+  EXPECT_EQ(made.at("choices").at(0).at("logprobs"),
+            boost::json::parse(R"({"tokens":["a","b",""],"token_logprobs":[null,-3,-0.5],
+                            "top_logprobs":[null,{"a":-1,"b":-3},{"":-0.5}],"text_offset":[0,1,2]})"));
+}
+
 TEST(CompletionStream, TellsHowLikelyTheTokensWereWithTheirText) {
   AnswerForm wanted = form(CompletionKind::text);
   wanted.has_logprobs = true;

@@ -13,6 +13,7 @@
 #include "wire/generate_fields.h"
 #include "wire/image_fields.h"
 #include "wire/request_codec.h"
+#include "wire/request_fields.h"
 
 namespace uma::wire {
 namespace {
@@ -140,25 +141,28 @@ std::vector<std::string> documents_field(json::FieldReader& fields) {
   return documents;
 }
 
-// Reads umad's extensions that embeddings and reranking share.
+// Reads umad's extensions that embeddings and reranking share; an absent field leaves its value unchanged.
 void read_options(json::FieldReader& fields, TextOptions& options, bool can_chunk) {
-  const std::string long_input = fields.text("long_input").value_or("refuse");
-  if (long_input == "truncate") {
-    options.long_input = LongInput::truncate;
-  } else if (long_input == "chunk" && can_chunk) {
-    options.long_input = LongInput::chunk;
-  } else if (long_input != "refuse") {
-    fields.fail_field("long_input",
-                      can_chunk ? R"(must be "refuse", "truncate" or "chunk")" : R"(must be "refuse" or "truncate")");
+  if (const auto long_input = fields.text("long_input")) {
+    if (*long_input == "refuse") {
+      options.long_input = LongInput::refuse;
+    } else if (*long_input == "truncate") {
+      options.long_input = LongInput::truncate;
+    } else if (*long_input == "chunk" && can_chunk) {
+      options.long_input = LongInput::chunk;
+    } else {
+      fields.fail_field("long_input",
+                        can_chunk ? R"(must be "refuse", "truncate" or "chunk")" : R"(must be "refuse" or "truncate")");
+    }
   }
-  options.request_class = class_field(fields);
-  options.deadline_ms = fields.integer("deadline_ms", 0, kTimeMsMax);
+  if (fields.find("class") != nullptr) options.request_class = class_field(fields);
+  if (const auto deadline = fields.integer("deadline_ms", 0, kTimeMsMax)) options.deadline_ms = deadline;
 }
 
 void read_embed_options(json::FieldReader& fields, EmbedRequest& request) {
   read_options(fields, request.options, /*can_chunk=*/true);
-  request.task = fields.text("task").value_or("");
-  request.normalize = fields.boolean("normalize").value_or(true);
+  if (auto task = fields.text("task")) request.task = *std::move(task);
+  if (const auto normalize = fields.boolean("normalize")) request.normalize = *normalize;
 }
 
 EmbeddingCall read_embedding_call(json::FieldReader& fields, std::string_view inputs_name) {
@@ -185,9 +189,10 @@ RerankCall read_rerank_call(json::FieldReader& fields) {
   return call;
 }
 
-// Reads umad's extensions of a body: read(own) takes them from "uma".
+// Reads umad's extensions of a body: read(own) takes them from its top level, and from "uma", which counts if both have one.
 template <class ReadT>
 void read_own(json::FieldReader& fields, ReadT&& read) {
+  read(fields);
   const boost::json::object* object = fields.object("uma");
   if (object == nullptr) return;
   json::FieldReader own(*object, "uma.");
@@ -245,7 +250,7 @@ RerankCall read_rerank(json::FieldReader& fields) {
 }
 
 std::expected<EmbeddingCall, RejectedBody> decode_embeddings(std::string_view body) {
-  return decode_body<EmbeddingCall>(body, [](json::FieldReader& fields) {
+  return decode_request<EmbeddingCall>(RequestRoute::embeddings, body, [](json::FieldReader& fields) {
     EmbeddingCall call = read_embedding_call(fields, "input");
     read_own(fields, [&](json::FieldReader& own) { read_embed_options(own, call.embed); });
     return call;
@@ -253,7 +258,7 @@ std::expected<EmbeddingCall, RejectedBody> decode_embeddings(std::string_view bo
 }
 
 std::expected<RerankCall, RejectedBody> decode_rerank(std::string_view body) {
-  return decode_body<RerankCall>(body, [](json::FieldReader& fields) {
+  return decode_request<RerankCall>(RequestRoute::rerank, body, [](json::FieldReader& fields) {
     RerankCall call = read_rerank_call(fields);
     read_own(fields, [&](json::FieldReader& own) { read_options(own, call.rerank.options, /*can_chunk=*/false); });
     return call;

@@ -6,6 +6,7 @@
 #include <expected>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/embedding.h"
 #include "json/field_reader.h"
@@ -22,11 +23,13 @@ enum class VectorEncoding : std::uint8_t {
 struct EmbeddingCall {
   EmbedRequest embed;
   VectorEncoding encoding = VectorEncoding::numbers;
+  std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
 };
 
 struct RerankCall {
   RerankRequest rerank;
   bool returns_documents = false;
+  std::vector<std::string> warnings{};
 };
 
 // Decodes the fields of a frame.

@@ -87,13 +87,21 @@ TEST(EmbeddingCodec, WrongPartsAreNamed) {
   EXPECT_THAT(refused(many + "]"), StartsWith("field \"input\" has 65 images and clips, but the limit is 64"));
 }
 
-TEST(EmbeddingCodec, OurOwnOptionsAreUnderUma) {
-  const auto call =
-      decode_embeddings(R"({"input":"a","task":"ignored","uma":{"task":"query","long_input":"truncate","normalize":false}})");
-  ASSERT_TRUE(call);
+TEST(EmbeddingCodec, OurOwnOptionsAreAtTheTopAndUnderUmaWhichWins) {
+  const auto call = decode_embeddings(
+      R"({"input":"a","task":"passage","long_input":"truncate","normalize":false,"class":"background","deadline_ms":5,"uma":{"task":"query"}})");
+  ASSERT_TRUE(call) << call.error().error.message;
   EXPECT_EQ(call->embed.task, "query");
   EXPECT_EQ(call->embed.options.long_input, LongInput::truncate);
   EXPECT_FALSE(call->embed.normalize);
+  EXPECT_EQ(call->embed.options.request_class, RequestClass::background);
+  EXPECT_EQ(call->embed.options.deadline_ms, 5);
+  EXPECT_TRUE(call->warnings.empty());
+  const auto under = decode_embeddings(R"({"input":"a","normalize":true,"uma":{"normalize":false,"long_input":"chunk"}})");
+  EXPECT_FALSE(under->embed.normalize);
+  EXPECT_EQ(under->embed.options.long_input, LongInput::chunk);
+  EXPECT_EQ(decode_embeddings(R"({"input":"a","input_type":"query"})").error().field, "input_type");
+  EXPECT_EQ(decode_rerank(R"({"query":"a","documents":["b"],"long_input":"chunk"})").error().field, "long_input");
 }
 
 TEST(EmbeddingCodec, WrongFieldsAreNamed) {

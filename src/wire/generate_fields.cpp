@@ -271,7 +271,7 @@ void read_allowed_tools(json::FieldReader& allowed, ChatOptions& options) {
   if (options.allowed_tools.empty()) forget_tools(options);  // Only tools of OpenAI's servers are allowed.
 }
 
-void read_tool_choice(json::FieldReader& fields, ToolShape shape, ChatOptions& options) {
+void read_tool_choice(json::FieldReader& fields, ToolShape shape, ChatOptions& options, std::vector<std::string>* warnings) {
   const std::string_view forms =
       shape == ToolShape::flat
           ? R"(must be "auto", "none", "required", {"type": "function", "name": ...} or {"type": "allowed_tools", ...})"
@@ -296,8 +296,11 @@ void read_tool_choice(json::FieldReader& fields, ToolShape shape, ChatOptions& o
   if (*choice == "none") {
     forget_tools(options);
   } else if (*choice == "required") {
-    options.tool_choice = ToolChoice::required;
-    if (options.tools.empty()) fields.fail_field("tool_choice", "requires a call, but the request has no tools");
+    if (!options.tools.empty()) {
+      options.tool_choice = ToolChoice::required;
+    } else if (warnings != nullptr) {
+      warnings->emplace_back(kNoToolsWarning);
+    }
   } else if (*choice != "auto") {
     fields.fail_field("tool_choice", forms);
   }
@@ -392,32 +395,154 @@ std::optional<std::vector<std::string>> breakers_field(json::FieldReader& fields
   return fields.ok() ? std::optional(std::move(breakers)) : std::nullopt;
 }
 
-// Reads the description of a schema.
-std::string schema_field(json::FieldReader& fields) {
-  (void)fields.text("name");
-  (void)fields.boolean("strict");  // Always true for umad.
-  const boost::json::object* schema = fields.object("schema");
-  if (fields.ok() && schema == nullptr) fields.fail_field("schema", "is required");
-  return schema == nullptr ? "" : boost::json::serialize(*schema);
-}
+constexpr std::string_view kAnyObject = R"({"type":"object"})";
 
-// Reads a format. read_schema() reads the schema of its type.
-template <class ReadT>
-void read_format(json::FieldReader& format, GenerateOptions& options, ReadT&& read_schema) {
-  const std::string type = format.required_text("type");
-  if (type == "json_object") {
-    options.json_schema = R"({"type":"object"})";
-  } else if (type == "json_schema") {
-    read_schema();
-  } else if (type != "text") {
-    format.fail_field("type", R"(must be "text", "json_object" or "json_schema")");
+// The places of a format's schema: beside the type, and in `json_schema`.
+struct FormatPlaces {
+  std::string_view beside;
+  std::string_view nested;
+  bool is_nested = false;  // Where a missing schema is missed.
+};
+constexpr FormatPlaces kResponseFormat{"response_format.schema", "response_format.json_schema.schema", true};
+constexpr FormatPlaces kTextFormat{"text.format.schema", "text.format.json_schema.schema", false};
+
+// A field's name and, for errors, its path. Empty: there is none.
+struct ConstraintPlace {
+  std::string_view name;
+  std::string_view path;
+};
+struct ConstraintPlaces {
+  ConstraintPlace schema{};
+  ConstraintPlace choice{};
+  ConstraintPlace regex{};
+  ConstraintPlace grammar{};
+};
+constexpr ConstraintPlaces kGuided{.schema = {"guided_json", "guided_json"},
+                                   .choice = {"guided_choice", "guided_choice"},
+                                   .regex = {"guided_regex", "guided_regex"},
+                                   .grammar = {"guided_grammar", "guided_grammar"}};
+constexpr ConstraintPlaces kSGLang{.regex = {"regex", "regex"}, .grammar = {"ebnf", "ebnf"}};
+constexpr ConstraintPlaces kStructured{.schema = {"json", "structured_outputs.json"},
+                                       .choice = {"choice", "structured_outputs.choice"},
+                                       .regex = {"regex", "structured_outputs.regex"},
+                                       .grammar = {"grammar", "structured_outputs.grammar"}};
+
+// Reads the constraints of a reply, of which there may be one.
+class ConstraintsReader {
+ public:
+  ConstraintsReader(json::FieldReader& fields, GenerateOptions& options) : fields_(fields), options_(options) {}
+
+  void read() {
+    read_format(fields_, "response_format", "response_format.", kResponseFormat);
+    if (const boost::json::object* text = fields_.object("text")) {
+      inside(fields_, *text, "text.",
+             [&](json::FieldReader& inner) { read_format(inner, "format", "text.format.", kTextFormat); });
+    }
+    if (const boost::json::object* schema = fields_.object("json_schema")) {
+      set_schema(fields_, "json_schema", "json_schema", boost::json::serialize(*schema));
+    }
+    read_set(fields_, kGuided);
+    read_set(fields_, kSGLang);
+    if (const boost::json::object* object = fields_.object("structured_outputs")) {
+      inside(fields_, *object, "structured_outputs.", [&](json::FieldReader& outputs) {
+        read_set(outputs, kStructured);
+        const bool is_object = outputs.boolean("json_object").value_or(false);
+        if (is_object) set_schema(outputs, "json_object", "structured_outputs.json_object", std::string(kAnyObject));
+      });
+    }
   }
-}
 
-void check_format_alone(json::FieldReader& fields, std::string_view name, const GenerateOptions& options) {
-  if (options.json_schema.empty() || options.grammar.empty()) return;
-  fields.fail_field(name, "and \"grammar\" exclude each other: leave one of the two out");
-}
+ private:
+  void read_format(json::FieldReader& fields, std::string_view name, std::string path, const FormatPlaces& places) {
+    const boost::json::object* object = fields.object(name);
+    if (object == nullptr) return;
+    inside(fields, *object, std::move(path), [&](json::FieldReader& format) {
+      const std::string type = format.required_text("type");
+      if (type == "text") return;
+      if (type != "json_object" && type != "json_schema")
+        return format.fail_field("type", R"(must be "text", "json_object" or "json_schema")");
+      if (!check_alone(fields, name)) return;
+      if (const boost::json::object* described = format.object("json_schema")) {
+        return inside(format, *described, format.path() + "json_schema.",
+                      [&](json::FieldReader& inner) { read_schema(inner, places.nested, true); });
+      }
+      const bool is_required = type == "json_schema";
+      if (is_required && places.is_nested && format.find("schema") == nullptr)
+        return format.fail_field("json_schema", "is required");
+      read_schema(format, places.beside, is_required);
+    });
+  }
+
+  void read_schema(json::FieldReader& described, std::string_view path, bool is_required) {
+    (void)described.text("name");
+    (void)described.boolean("strict");  // Always true for umad.
+    const boost::json::object* schema = described.object("schema");
+    if (described.ok() && schema == nullptr && is_required) return described.fail_field("schema", "is required");
+    set_schema(described, "schema", path, schema == nullptr ? std::string(kAnyObject) : boost::json::serialize(*schema));
+  }
+
+  void read_set(json::FieldReader& fields, const ConstraintPlaces& places) {
+    if (!places.schema.name.empty()) read_json(fields, places.schema);
+    if (!places.choice.name.empty()) read_choice(fields, places.choice);
+    if (const auto regex = fields.text(places.regex.name, {0, kGrammarBytesMax}); regex && !regex->empty()) {
+      (void)check_alone(fields, places.regex.name);
+      options_.pattern = *regex;
+      options_.grammar_field = places.regex.path;
+    }
+    if (auto grammar = fields.text(places.grammar.name, {0, kGrammarBytesMax}); grammar && !grammar->empty())
+      set_grammar(fields, places.grammar, std::move(*grammar));
+  }
+
+  // A schema, or its JSON as a text.
+  void read_json(json::FieldReader& fields, const ConstraintPlace& place) {
+    const boost::json::value* value = fields.find(place.name);
+    if (value == nullptr) return;
+    if (value->is_string()) return set_schema(fields, place.name, place.path, fields.text(place.name, {.min = 1}).value_or(""));
+    if (!value->is_object()) return fields.fail_field(place.name, "must be a JSON Schema: an object, or its JSON in a string");
+    set_schema(fields, place.name, place.path, boost::json::serialize(value->get_object()));
+  }
+
+  // The grammar of one of these texts. A literal of GBNF has the escapes of a JSON string.
+  void read_choice(json::FieldReader& fields, const ConstraintPlace& place) {
+    const boost::json::array* texts = fields.array(place.name);
+    if (texts == nullptr) return;
+    if (texts->empty()) return fields.fail_field(place.name, "must have at least one text");
+    std::string grammar = "root ::= ";
+    for (const boost::json::value& each : *texts) {
+      const auto text = fields.checked_text(place.name, each, {.min = 1});
+      if (!text) return;
+      if (&each != &texts->front()) grammar += " | ";
+      json::append_string(grammar, *text);
+      if (grammar.size() > kGrammarBytesMax)
+        return fields.fail_field(place.name, std::format("has more than {} bytes", kGrammarBytesMax));
+    }
+    set_grammar(fields, place, std::move(grammar));
+  }
+
+  void set_schema(json::FieldReader& fields, std::string_view name, std::string_view path, std::string schema) {
+    (void)check_alone(fields, name);
+    options_.json_schema = std::move(schema);
+    options_.schema_field = path;
+  }
+
+  void set_grammar(json::FieldReader& fields, const ConstraintPlace& place, std::string grammar) {
+    (void)check_alone(fields, place.name);
+    options_.grammar = std::move(grammar);
+    options_.grammar_field = place.path;
+  }
+
+  // False, and a failure of `fields`: there is a constraint already.
+  [[nodiscard]] bool check_alone(json::FieldReader& fields, std::string_view name) const {
+    const bool has_grammar = !options_.grammar.empty() || !options_.pattern.empty();
+    if (options_.json_schema.empty() && !has_grammar) return true;
+    const std::string_view other = has_grammar ? options_.grammar_field : options_.schema_field;
+    fields.fail_field(name, std::format("and \"{}\" exclude each other: leave one of the two out", other));
+    return false;
+  }
+
+  json::FieldReader& fields_;
+  GenerateOptions& options_;
+};
 
 }  // namespace
 
@@ -497,10 +622,10 @@ bool normalize_context(std::string& tools, std::string& template_arguments_text)
   return fields.ok();
 }
 
-ChatOptions chat_options(json::FieldReader& fields, ToolShape shape) {
+ChatOptions chat_options(json::FieldReader& fields, ToolShape shape, std::vector<std::string>* warnings) {
   ChatOptions options;
   read_tools(fields, shape, options);
-  read_tool_choice(fields, shape, options);
+  read_tool_choice(fields, shape, options, warnings);
   options.has_parallel_calls = fields.boolean("parallel_tool_calls").value_or(true);
   read_template_arguments(fields, options);
   return options;
@@ -577,6 +702,16 @@ void read_own_sampling(json::FieldReader& fields, SamplingParams& sampling, Nega
                                dry_base, dry_allowed_length, dry_penalty_last_n, xtc_probability, xtc_threshold,
                                mirostat, mirostat_tau,       mirostat_eta};
   read_sampling_fields(fields, kOwn, sampling);
+  // The name of other servers, where it counts the whole text.
+  if (const auto penalty = fields.number("repetition_penalty", {info_of(repeat_penalty).low, info_of(repeat_penalty).high,
+                                                                info_of(repeat_penalty).low_excluded})) {
+    set_value(sampling, repeat_penalty, *penalty);
+    set_given(sampling, repeat_penalty);
+    if (!is_given(sampling, repeat_last_n)) {
+      set_value(sampling, repeat_last_n, -1);
+      set_given(sampling, repeat_last_n);
+    }
+  }
   if (auto breakers = breakers_field(fields)) sampling.dry_sequence_breakers = std::move(breakers);
   sampling.ignore_eos = fields.boolean("ignore_eos").value_or(sampling.ignore_eos);
 }
@@ -599,7 +734,7 @@ void read_scheduling(json::FieldReader& fields, GenerateOptions& options) {
 
 std::optional<std::int32_t> max_tokens_field(json::FieldReader& fields, std::string_view name) {
   if (is_below_zero(fields, name)) return std::nullopt;
-  const auto count = fields.integer(name, 1, std::numeric_limits<std::int64_t>::max());
+  const auto count = fields.integer(name, 0, std::numeric_limits<std::int64_t>::max());
   if (!count) return std::nullopt;
   return static_cast<std::int32_t>(std::min(*count, json::kInt32Max));
 }
@@ -656,33 +791,23 @@ void read_own_options(json::FieldReader& own, GenerateOptions& options) {
   if (const auto splits = own.boolean("split_reasoning")) options.chat.splits_reasoning = *splits;
 }
 
-void read_response_format(json::FieldReader& fields, GenerateOptions& options) {
-  const boost::json::object* object = fields.object("response_format");
-  if (object == nullptr) return;
-  inside(fields, *object, "response_format.", [&](json::FieldReader& format) {
-    read_format(format, options, [&] {
-      if (format.find("json_schema") == nullptr) format.fail_field("json_schema", "is required");
-      if (const boost::json::object* described = format.object("json_schema")) {
-        inside(format, *described, "response_format.json_schema.",
-               [&](json::FieldReader& schema) { options.json_schema = schema_field(schema); });
-      }
-    });
-  });
-  check_format_alone(fields, "response_format", options);
+void read_constraints(json::FieldReader& fields, GenerateOptions& options) {
+  ConstraintsReader(fields, options).read();
 }
 
-void read_text_format(json::FieldReader& fields, GenerateOptions& options) {
+boost::json::object stated_format(json::FieldReader& fields) {
   const boost::json::object* text = fields.object("text");
-  if (text == nullptr) return;
-  inside(fields, *text, "text.", [&](json::FieldReader& inner) {
-    const boost::json::object* object = inner.object("format");
-    if (object == nullptr) return;
-    inside(inner, *object, "text.format.", [&](json::FieldReader& format) {
-      read_format(format, options, [&] { options.json_schema = schema_field(format); });
-      options.schema_field = "text.format.schema";
-    });
-  });
-  check_format_alone(fields, "text.format", options);
+  const boost::json::value* stated = text == nullptr ? nullptr : text->if_contains("format");
+  const boost::json::object* format =
+      stated == nullptr || !stated->is_object() ? fields.object("response_format") : &stated->get_object();
+  if (format == nullptr) return {};
+  boost::json::object flat = *format;
+  if (const boost::json::value* described = flat.if_contains("json_schema"); described != nullptr && described->is_object()) {
+    const boost::json::object inner = described->get_object();
+    flat.erase("json_schema");
+    for (const auto& [name, value] : inner) flat.insert_or_assign(name, value);
+  }
+  return flat;
 }
 
 }  // namespace uma::wire

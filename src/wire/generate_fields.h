@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include <boost/json/object.hpp>
+
 #include "core/request.h"
 #include "core/sampling_params.h"
 #include "json/field_reader.h"
@@ -54,13 +56,18 @@ void read_own_sampling(json::FieldReader& fields, SamplingParams& sampling, Nega
 void read_scheduling(json::FieldReader& fields, GenerateOptions& options);
 // The two JSON formats of tools: {"type", "function": {"name", …}}, or, in /v1/responses, {"type", "name", …}.
 enum class ToolShape : std::uint8_t { nested, flat };
+// Said where a call is demanded without tools: the reply is plain.
+inline constexpr std::string_view kNoToolsWarning =
+    "tool_choice demands a call, but the request has no tools: the reply is text";
 // Reads tools, tool_choice, parallel_tool_calls, chat_template_kwargs, chat_template, documents and the fields of thoughts
-// (thinking_fields.h). With tool_choice `none` the model does not see the tools.
-[[nodiscard]] ChatOptions chat_options(json::FieldReader& fields, ToolShape shape = ToolShape::nested);
+// (thinking_fields.h). With tool_choice `none` the model does not see the tools. What the reply cannot follow is added to
+// `warnings`, if they are wanted.
+[[nodiscard]] ChatOptions chat_options(json::FieldReader& fields, ToolShape shape = ToolShape::nested,
+                                       std::vector<std::string>* warnings = nullptr);
 // Reads a seed; nullopt: none, or a negative one, which stands for any in other servers.
 [[nodiscard]] std::optional<std::uint64_t> seed_field(json::FieldReader& fields);
 // Reads a number of tokens, without an upper bound, because the engine applies limits.max_tokens. A negative number stands for
-// no limit in other servers.
+// no limit in other servers, as an absent one.
 [[nodiscard]] std::optional<std::int32_t> max_tokens_field(json::FieldReader& fields, std::string_view name);
 // Reads lora, a list of adapters: [{"name", "scale"}], or with "id" instead of "name", as llama-server has it. A second list is
 // a failure.
@@ -73,9 +80,11 @@ void read_grammar(json::FieldReader& fields, GenerateOptions& options);
 // Reads the options that OpenAI's requests have under "uma": umad's own sampling, scheduling, grammar, adapters and
 // split_reasoning.
 void read_own_options(json::FieldReader& own, GenerateOptions& options);
-// Reads response_format: text, json_object or json_schema. Called after read_grammar, which it excludes.
-void read_response_format(json::FieldReader& fields, GenerateOptions& options);
-// Reads `format` under `text`, where the schema is beside the type.
-void read_text_format(json::FieldReader& fields, GenerateOptions& options);
+// Reads what limits the text of the whole reply: response_format and text.format, whose forms are taken in both places; the
+// fields of llama-server (json_schema), vLLM (guided_…, structured_outputs) and SGLang (regex, ebnf). Two of them are a
+// failure, or one beside a grammar. Called after read_grammar().
+void read_constraints(json::FieldReader& fields, GenerateOptions& options);
+// The format of the reply that the request states, with the schema beside the type, as /v1/responses has it; empty: none.
+[[nodiscard]] boost::json::object stated_format(json::FieldReader& fields);
 
 }  // namespace uma::wire

@@ -18,6 +18,7 @@
 #include "json/field_reader.h"
 #include "wire/generate_fields.h"
 #include "wire/request_codec.h"
+#include "wire/request_fields.h"
 
 namespace uma::wire {
 namespace {
@@ -105,8 +106,7 @@ void read_text_options(json::FieldReader& fields, TextCall& call) {
   options.sampling = text_sampling(fields);
   // Negative: until the model ends the text.
   if (const auto count = fields.integer("n_predict", kInt64Min, kInt64Max); count && *count >= 0) {
-    call.has_content = *count > 0;
-    options.max_tokens = static_cast<std::int32_t>(std::clamp<std::int64_t>(*count, 1, json::kInt32Max));
+    options.max_tokens = static_cast<std::int32_t>(std::min(*count, json::kInt32Max));
   }
   options.stop = stop_field(fields);
   options.stream = fields.boolean("stream").value_or(false);
@@ -173,11 +173,11 @@ std::expected<DetokenizeRequest, RejectedBody> decode_detokenize(std::string_vie
 }
 
 std::expected<TextCall, RejectedBody> decode_infill(std::string_view body) {
-  return decode_body<TextCall>(body, read_infill);
+  return decode_request<TextCall>(RequestRoute::infill, body, read_infill);
 }
 
 std::expected<TextCall, RejectedBody> decode_plain_completion(std::string_view body) {
-  return decode_body<TextCall>(body, read_plain_completion);
+  return decode_request<TextCall>(RequestRoute::completion, body, read_plain_completion);
 }
 
 }  // namespace uma::wire

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <expected>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/request.h"
 #include "core/text_conversion.h"
@@ -14,7 +16,7 @@ namespace uma::wire {
 // A call of /infill or /completion.
 struct TextCall {
   GenerateRequest generate;
-  bool has_content = true;  // False: only the prompt is computed (n_predict 0).
+  std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
 };
 
 [[nodiscard]] std::expected<TokenizeRequest, RejectedBody> decode_tokenize(std::string_view body);

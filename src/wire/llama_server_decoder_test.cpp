@@ -77,14 +77,12 @@ TEST(LlamaServerDecoder, FillsGaps) {
   EXPECT_EQ(input.bytes(), 3U + 4U + 4U);
   EXPECT_EQ(call.generate.options.max_tokens, 5);
   EXPECT_TRUE(call.generate.options.stream);
-  EXPECT_TRUE(call.has_content);
   EXPECT_EQ(infill_of(R"({"n_predict":-1})").generate.options.max_tokens, std::nullopt);
 }
 
 TEST(LlamaServerDecoder, WarmsUpWithoutContent) {
   const TextCall call = infill_of(R"({"n_predict":0,"temperature":-1,"top_k":-1,"seed":-1})");
-  EXPECT_FALSE(call.has_content);
-  EXPECT_EQ(call.generate.options.max_tokens, 1);
+  EXPECT_EQ(call.generate.options.max_tokens, 0);
   EXPECT_EQ(call.generate.options.sampling.temperature, 0);
   EXPECT_EQ(call.generate.options.sampling.top_k, 0);
   EXPECT_EQ(call.generate.options.sampling.seed, std::nullopt);

@@ -84,7 +84,7 @@ std::string props_json(const ModelInfo& model, std::string_view umad_version) {
 void TextAnswer::write(std::string& out, std::string_view text, const EosEvent* eos) const {
   json::ObjectWriter object(out);
   object.field("index", 0);
-  object.field("content", has_content_ ? text : "");
+  object.field("content", text);
   object.field("stop", eos != nullptr);
   if (eos != nullptr) {
     object.field("model", model_);

@@ -22,8 +22,7 @@ namespace uma::wire {
 
 class TextAnswer {
  public:
-  // Without content the answer has only the counts.
-  TextAnswer(std::string model, bool has_content) : model_(std::move(model)), has_content_(has_content) {}
+  explicit TextAnswer(std::string model) : model_(std::move(model)) {}
 
   void append_text(std::string& out, std::string_view text);
   // Appends the rest of the text and the counts, or the error.
@@ -35,7 +34,6 @@ class TextAnswer {
   void append_event(std::string& out, std::string_view text, const EosEvent* eos) const;
 
   const std::string model_;
-  const bool has_content_;
 };
 
 }  // namespace uma::wire

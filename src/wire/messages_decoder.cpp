@@ -17,6 +17,7 @@
 #include "wire/history_fields.h"
 #include "wire/message_blocks.h"
 #include "wire/request_codec.h"
+#include "wire/request_fields.h"
 #include "wire/thinking_fields.h"
 
 namespace uma::wire {
@@ -69,6 +70,7 @@ void append_tool(std::string& out, json::FieldReader& tool, ChatOptions& options
   function.field("name", name);
   if (description) function.field("description", *description);
   function.begin("parameters") += json_text(tool, "input_schema", *schema);
+  if (tool.boolean("strict").value_or(false)) function.field("strict", true);
   function.close();
   object.close();
   options.tool_names.push_back(std::move(name));
@@ -104,24 +106,27 @@ std::vector<std::string> read_message_tools(json::FieldReader& fields, ChatOptio
   return left_out;
 }
 
-void read_message_tool_choice(json::FieldReader& fields, ChatOptions& options) {
+void read_message_tool_choice(json::FieldReader& fields, ChatOptions& options, std::vector<std::string>& warnings) {
   const boost::json::object* object = fields.object("tool_choice");
   if (object == nullptr) return;
   json::FieldReader choice(*object, "tool_choice.");
   const std::string type = choice.required_text("type");
   options.has_parallel_calls = !choice.boolean("disable_parallel_tool_use").value_or(false);
-  if (type == "any" || type == "tool") {
-    options.tool_choice = type == "any" ? ToolChoice::required : ToolChoice::named;
-    if (options.tools.empty()) choice.fail_field("type", "requires a call, but the request has no tools");
-  }
-  if (type == "tool") {
+  if (type == "any") {
+    if (options.tools.empty()) {
+      warnings.emplace_back(kNoToolsWarning);
+    } else {
+      options.tool_choice = ToolChoice::required;
+    }
+  } else if (type == "tool") {
+    options.tool_choice = ToolChoice::named;
     options.tool_name = choice.required_text("name");
     if (!std::ranges::contains(options.tool_names, options.tool_name))
       choice.fail_field("name", "is not the name of a tool in this request");
   } else if (type == "none") {
     options.tools.clear();
     options.tool_names.clear();
-  } else if (type != "auto" && type != "any") {
+  } else if (type != "auto") {
     choice.fail_field("type", R"(must be "auto", "any", "tool" or "none")");
   }
   if (!choice.ok()) fields.fail_as(choice);
@@ -140,18 +145,24 @@ std::string schema_of_format(json::FieldReader& format) {
   return schema == nullptr ? "" : json_text(format, "schema", *schema);
 }
 
+// Reads the format `name`. `path`: that of its schema; static storage.
+void read_message_format(json::FieldReader& fields, std::string_view name, std::string_view path, GenerateOptions& options) {
+  const boost::json::object* described = fields.object(name);
+  if (described == nullptr) return;
+  json::FieldReader format(*described, std::format("{}{}.", fields.path(), name));
+  options.json_schema = schema_of_format(format);
+  options.schema_field = path;
+  if (!format.ok()) fields.fail_as(format);
+}
+
 // Reads `thinking` and `output_config`: the arguments of the template, and the schema of the reply.
 void read_output_config(json::FieldReader& fields, GenerateOptions& options) {
   boost::json::object arguments;
+  read_message_format(fields, "output_format", "output_format.schema", options);  // The older name.
   if (const boost::json::object* given = fields.object("output_config")) {
     json::FieldReader config(*given, "output_config.");
     if (const auto effort = config.text("effort", {1, 64})) arguments["reasoning_effort"] = *effort;
-    if (const boost::json::object* described = config.object("format")) {
-      json::FieldReader format(*described, "output_config.format.");
-      options.json_schema = schema_of_format(format);
-      options.schema_field = "output_config.format.schema";
-      if (!format.ok()) config.fail_as(format);
-    }
+    read_message_format(config, "format", "output_config.format.schema", options);
     if (!config.ok()) fields.fail_as(config);
   }
   read_thinking(fields, arguments, options.chat);
@@ -160,23 +171,19 @@ void read_output_config(json::FieldReader& fields, GenerateOptions& options) {
 
 MessagesCall read_messages_call(json::FieldReader& fields) {
   MessagesCall call;
-  if (fields.object(kThreadField) != nullptr) {
-    fields.fail_field(kThreadField,
-                      "asks for a conversation that the server holds, which this server does not: send all messages");
-  }
   GenerateRequest& generate = call.generate;
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   std::vector<std::string> blocks_left_out;
   ConversationReader().read(fields, generate.input, blocks_left_out);
   GenerateOptions& options = generate.options;
   const std::vector<std::string> tools_left_out = read_message_tools(fields, options.chat);
-  read_message_tool_choice(fields, options.chat);
+  read_message_tool_choice(fields, options.chat, call.warnings);
   read_output_config(fields, options);
   options.chat.splits_reasoning = true;
   read_continuation(fields, generate.input.messages, options.chat);
   options.sampling.temperature = 1;
   read_common_sampling(fields, options.sampling);
-  read_sampling_fields(fields, std::array{SamplingField::top_k}, options.sampling);
+  read_own_sampling(fields, options.sampling, NegativeTopK::off);
   options.stop = stop_field(fields, "stop_sequences");
   options.max_tokens = max_tokens_field(fields, "max_tokens");
   options.stream = fields.boolean("stream").value_or(false);
@@ -192,7 +199,7 @@ MessagesCall read_messages_call(json::FieldReader& fields) {
 }  // namespace
 
 std::expected<MessagesCall, RejectedBody> decode_messages(std::string_view body) {
-  return decode_body<MessagesCall>(body, read_messages_call);
+  return decode_request<MessagesCall>(RequestRoute::messages, body, read_messages_call);
 }
 
 }  // namespace uma::wire

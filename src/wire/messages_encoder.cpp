@@ -77,7 +77,7 @@ std::string_view stop_reason(const EosEvent& eos, const MessageFacts& facts) {
       return "tool_use";
     case FinishReason::length:
       // A reply that is shorter than it may be has filled the context.
-      if (facts.tokens_max == 0 || eos.usage.completion_tokens < facts.tokens_max) return "model_context_window_exceeded";
+      if (!facts.tokens_max || eos.usage.completion_tokens < *facts.tokens_max) return "model_context_window_exceeded";
       break;
     default:
       break;

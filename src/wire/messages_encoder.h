@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,8 +19,8 @@ struct MessageFacts {
   std::string id;  // Without its prefix.
   std::string model;
   std::vector<std::string> stop_sequences;
-  std::int32_t tokens_max =
-      0;  // The longest reply by the request and the limits of the daemon; 0: the context is the only limit.
+  // The longest reply by the request and the limits of the daemon; nullopt: the context is the only limit.
+  std::optional<std::int32_t> tokens_max{};
 };
 
 // A stream is written in order: append_first, then append_text and append_part as often as needed, then append_last or

@@ -1,5 +1,6 @@
 #include "wire/messages_encoder.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-MessageEncoder message_encoder(std::int32_t tokens_max = 0) {
+MessageEncoder message_encoder(std::optional<std::int32_t> tokens_max = std::nullopt) {
   return MessageEncoder({.id = "1", .model = "tiny", .stop_sequences = {"END"}, .tokens_max = tokens_max});
 }
 
@@ -28,7 +29,7 @@ EosEvent ended_reply(FinishReason reason = FinishReason::stop) {
   return eos;
 }
 
-boost::json::object whole_message(const EosEvent& eos, std::int32_t tokens_max = 0) {
+boost::json::object whole_message(const EosEvent& eos, std::optional<std::int32_t> tokens_max = std::nullopt) {
   return boost::json::parse(message_encoder(tokens_max).json(eos)).as_object();
 }
 
@@ -82,7 +83,7 @@ TEST(MessageEncoder, ACallThatWasCutHasNoInput) {
 }
 
 TEST(MessageEncoder, TheReasonOfTheEnd) {
-  const auto reason = [](const EosEvent& eos, std::int32_t tokens_max = 0) {
+  const auto reason = [](const EosEvent& eos, std::optional<std::int32_t> tokens_max = std::nullopt) {
     return std::string(whole_message(eos, tokens_max).at("stop_reason").as_string());
   };
   EXPECT_EQ(reason(ended_reply()), "end_turn");
@@ -90,6 +91,9 @@ TEST(MessageEncoder, TheReasonOfTheEnd) {
   EXPECT_EQ(reason(ended_reply(FinishReason::length), 8), "model_context_window_exceeded");
   EXPECT_EQ(reason(ended_reply(FinishReason::length)), "model_context_window_exceeded");
   EXPECT_EQ(reason(ended_reply(FinishReason::timeout)), "max_tokens");
+  EosEvent warm = ended_reply(FinishReason::length);
+  warm.usage.completion_tokens = 0;
+  EXPECT_EQ(reason(warm, 0), "max_tokens") << "only the prompt was computed";
   EosEvent stopped = ended_reply();
   stopped.stop_string = "END";
   EXPECT_EQ(reason(stopped), "stop_sequence");

@@ -17,6 +17,7 @@
 #include "wire/generate_fields.h"
 #include "wire/history_fields.h"
 #include "wire/request_codec.h"
+#include "wire/request_fields.h"
 
 namespace uma::wire {
 namespace {
@@ -175,16 +176,7 @@ class OllamaMessages {
 
 // --- the prompt of /api/generate
 
-void refuse_unless_empty(json::FieldReader& fields, std::string_view name, std::string_view why) {
-  const boost::json::value* value = fields.find(name);
-  const bool is_empty = value == nullptr || (value->is_string() && value->get_string().empty()) ||
-                        (value->is_array() && value->get_array().empty());
-  if (!is_empty) fields.fail_field(name, why);
-}
-
 void read_prompt(json::FieldReader& fields, OllamaCall& call) {
-  refuse_unless_empty(fields, "template", "is not supported: the model's own template is used; with \"raw\": true none is");
-  refuse_unless_empty(fields, "context", "is not supported: send the conversation as messages to /api/chat");
   std::string prompt = fields.text("prompt").value_or("");
   std::string system = fields.text("system").value_or("");
   const boost::json::array* images = fields.array("images");
@@ -249,7 +241,7 @@ void read_ollama_format(json::FieldReader& fields, GenerateOptions& options) {
 }
 
 // Reads the tools and `think`, whose meanings are those of OpenAI's fields.
-ChatOptions ollama_chat_options(OllamaKind kind, json::FieldReader& fields) {
+ChatOptions ollama_chat_options(OllamaKind kind, json::FieldReader& fields, std::vector<std::string>& warnings) {
   boost::json::object chat;
   if (kind == OllamaKind::chat) {
     for (const std::string_view name : {"tools", "tool_choice", "parallel_tool_calls"}) {
@@ -267,7 +259,7 @@ ChatOptions ollama_chat_options(OllamaKind kind, json::FieldReader& fields) {
     if (*think != false && *think != "none") chat["chat_template_kwargs"] = boost::json::object{{"enable_thinking", true}};
   }
   json::FieldReader inner(chat);
-  ChatOptions options = chat_options(inner);
+  ChatOptions options = chat_options(inner, ToolShape::nested, &warnings);
   if (!inner.ok()) fields.fail_as(inner);
   options.splits_reasoning = true;
   return options;
@@ -313,7 +305,7 @@ OllamaCall read_ollama(OllamaKind kind, json::FieldReader& fields) {
     read_ollama_options(inner, call);
     if (!inner.ok()) fields.fail_as(inner);
   }
-  options.chat = ollama_chat_options(kind, fields);
+  options.chat = ollama_chat_options(kind, fields, call.warnings);
   if (kind == OllamaKind::chat) read_continuation(fields, generate.input.messages, options.chat);
   read_ollama_format(fields, options);
   options.stream = fields.boolean("stream").value_or(true);
@@ -355,15 +347,16 @@ void write_as_text(Input& input) {
 }
 
 std::expected<OllamaCall, RejectedBody> decode_ollama(OllamaKind kind, std::string_view body) {
-  return decode_body<OllamaCall>(body, [&](json::FieldReader& fields) { return read_ollama(kind, fields); });
+  const RequestRoute route = kind == OllamaKind::chat ? RequestRoute::ollama_chat : RequestRoute::ollama_generate;
+  return decode_request<OllamaCall>(route, body, [&](json::FieldReader& fields) { return read_ollama(kind, fields); });
 }
 
 std::expected<OllamaEmbedCall, RejectedBody> decode_ollama_embed(std::string_view body) {
-  return decode_body<OllamaEmbedCall>(body, read_ollama_embed);
+  return decode_request<OllamaEmbedCall>(RequestRoute::ollama_embed, body, read_ollama_embed);
 }
 
 std::expected<OllamaEmbedCall, RejectedBody> decode_ollama_embeddings(std::string_view body) {
-  return decode_body<OllamaEmbedCall>(body, [](json::FieldReader& fields) {
+  return decode_request<OllamaEmbedCall>(RequestRoute::ollama_embeddings, body, [](json::FieldReader& fields) {
     OllamaEmbedCall call;
     call.embed.options.model = ollama_model(fields);
     call.embed.options.long_input = LongInput::truncate;

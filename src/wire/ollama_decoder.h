@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/embedding.h"
 #include "core/request.h"
@@ -18,15 +19,17 @@ enum class OllamaKind : std::uint8_t { chat, generate };
 // A request to /api/chat or /api/generate.
 struct OllamaCall {
   GenerateRequest generate;
-  bool is_empty = false;               // No messages, or no prompt: the request only loads or unloads the model.
-  std::optional<double> keep_alive_s;  // 0: unload the model now; negative: keep it; nullopt: not given.
-  std::int64_t context_wanted = 0;     // options.num_ctx; 0: not given.
+  bool is_empty = false;                // No messages, or no prompt: the request only loads or unloads the model.
+  std::optional<double> keep_alive_s;   // 0: unload the model now; negative: keep it; nullopt: not given.
+  std::int64_t context_wanted = 0;      // options.num_ctx; 0: not given.
+  std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
 };
 
 // A request to /api/embed or /api/embeddings.
 struct OllamaEmbedCall {
   EmbedRequest embed;
   bool is_empty = false;  // No text: the request only loads the model.
+  std::vector<std::string> warnings{};
 };
 
 // Makes the messages of a call to /api/generate one text, for a model without a template.

@@ -1,6 +1,7 @@
 #include "wire/openai_codec.h"
 
 #include <algorithm>
+#include <array>
 #include <format>
 #include <limits>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "wire/history_fields.h"
 #include "wire/ollama_encoder.h"
 #include "wire/request_codec.h"
+#include "wire/request_fields.h"
 
 namespace uma::wire {
 namespace {
@@ -78,32 +80,30 @@ std::optional<std::int32_t> logprobs_field(CompletionKind kind, json::FieldReade
   return is_wanted ? std::optional(static_cast<std::int32_t>(top.value_or(0))) : std::nullopt;
 }
 
-// Whether the text should begin with its prompt, or with what the prompt has of the reply.
-bool echo_field(json::FieldReader& fields, const CompletionRequest& request) {
+// Whether the text should begin with its prompt, or with what the prompt has of the reply. Log probabilities are then also those
+// of the prompt.
+bool echo_field(json::FieldReader& fields, CompletionRequest& request) {
   if (!fields.boolean("echo").value_or(false)) return false;
-  if (request.generate.options.logprobs) {
-    fields.fail_field("echo", "cannot be used with \"logprobs\", because logprobs of a prompt are not computed");
+  GenerateOptions& options = request.generate.options;
+  if (request.prompts.front().infill && options.logprobs) fields.fail_field("echo", "with \"logprobs\" excludes \"suffix\"");
+  if (!request.prompts.front().messages.empty()) {
+    if (!options.chat.continues_reply) fields.fail_field("echo", "requires a last message of the assistant, which is continued");
+    if (options.logprobs) fields.fail_field("echo", "excludes \"logprobs\" in a chat");
+    return true;
   }
-  if (request.generate.options.chat.continues_reply) return true;
-  const auto is_text = [](const Input& prompt) { return prompt.tokens.empty() && prompt.messages.empty(); };
-  if (!std::ranges::all_of(request.prompts, is_text)) {
-    fields.fail_field("echo", "requires text prompts, or a last message of the assistant, which is continued");
-  }
+  if (!options.logprobs) return true;
+  if (options.stream) fields.fail_field("echo", "with \"logprobs\" cannot be streamed: leave \"stream\" out");
+  options.prompt_logprobs = true;
   return true;
 }
 
-// Refuses an unsupported field whose value would change the answer.
-void refuse_completion_field(json::FieldReader& fields, std::string_view name) {
-  fields.fail_field(name, "is not supported by this version: leave it out");
-}
-
-void refuse_unserved_completion_fields(json::FieldReader& fields) {
-  for (const std::string_view name : {"functions", "audio"}) {
-    const boost::json::value* value = fields.find(name);
-    const bool is_empty = value == nullptr || *value == false || (value->is_string() && value->get_string().empty()) ||
-                          (value->is_array() && value->get_array().empty());
-    if (!is_empty) refuse_completion_field(fields, name);
-  }
+// llama-server's field: "none" leaves the reasoning in the text.
+bool splits_reasoning_field(json::FieldReader& fields) {
+  constexpr std::array<std::string_view, 4> kSplit = {"", "auto", "deepseek", "deepseek-legacy"};
+  const std::string format = fields.text("reasoning_format").value_or("");
+  if (std::ranges::contains(kSplit, format)) return true;
+  if (format != "none") fields.fail_field("reasoning_format", R"(must be "none", "auto" or "deepseek")");
+  return false;
 }
 
 bool include_usage_field(json::FieldReader& fields) {
@@ -121,10 +121,6 @@ void read_completion_options(json::FieldReader& fields, GenerateOptions& options
   if (object == nullptr) return;
   json::FieldReader own(*object, "uma.");
   read_own_options(own, options);
-  for (const std::string_view name : {"session_id", "progress"}) {
-    const boost::json::value* value = own.find(name);
-    if (value != nullptr && *value != false) refuse_completion_field(own, name);
-  }
   if (!own.ok()) fields.fail_as(own);
 }
 
@@ -136,10 +132,9 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
     if (fields.find("messages") == nullptr) fields.fail_field("messages", "is required");
     Input& input = request.prompts.emplace_back();
     input.messages = messages_field(fields, input.images);
-    generate.options.chat = chat_options(fields);
-    generate.options.chat.splits_reasoning = true;
+    generate.options.chat = chat_options(fields, ToolShape::nested, &request.warnings);
+    generate.options.chat.splits_reasoning = splits_reasoning_field(fields);
     read_continuation(fields, input.messages, generate.options.chat);
-    if (!fields.text("suffix").value_or("").empty()) fields.fail_field("suffix", "is only valid for /v1/completions");
     if (parse_special_field(fields).value_or(false)) {
       fields.fail_field("parse_special", "is only valid for /v1/completions: text of messages never becomes control tokens");
     }
@@ -148,14 +143,13 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
     // The client is the template of its text. The texts around a gap are its user's.
     const auto parses = parse_special_field(fields);
     for (Input& prompt : request.prompts) prompt.parses_special = parses.value_or(!prompt.infill);
-    const boost::json::array* tools = fields.array("tools");
-    if (tools != nullptr && !tools->empty()) fields.fail_field("tools", "is only valid for chat/completions");
   }
   GenerateOptions& options = generate.options;
   options.sampling.temperature = 1;
   read_common_sampling(fields, options.sampling);
   read_own_sampling(fields, options.sampling, NegativeTopK::off);
   options.stop = stop_field(fields);
+  // The names of llama-server, of OpenAI's older clients, and the one that wins.
   for (const std::string_view name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
     if (const auto count = max_tokens_field(fields, name)) options.max_tokens = count;
   }
@@ -166,9 +160,8 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
   request.includes_usage = include_usage_field(fields);
   read_grammar(fields, options);
   read_adapters(fields, options);
-  refuse_unserved_completion_fields(fields);
   read_completion_options(fields, options);
-  read_response_format(fields, options);
+  read_constraints(fields, options);
   return request;
 }
 
@@ -294,7 +287,9 @@ void write_status(json::ObjectWriter& object, const ModelInfo& model) {
 }  // namespace
 
 std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind kind, std::string_view body) {
-  return decode_body<CompletionRequest>(body, [&](json::FieldReader& fields) { return read_completion(kind, fields); });
+  const RequestRoute route = kind == CompletionKind::chat ? RequestRoute::chat : RequestRoute::completions;
+  return decode_request<CompletionRequest>(route, body,
+                                           [&](json::FieldReader& fields) { return read_completion(kind, fields); });
 }
 
 bool is_overflow(ErrorCode code) {

@@ -26,7 +26,8 @@ struct CompletionRequest {
   std::vector<Input> prompts;   // At least one.
   std::size_t n = 1;            // Choices of each prompt.
   bool includes_usage = false;  // Field stream_options.include_usage.
-  bool echoes = false;          // The text begins with its prompt, which is a text, or with the reply that it continues.
+  bool echoes = false;          // The text begins with its prompt, or with the reply that it continues.
+  std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
 };
 
 // Pure.

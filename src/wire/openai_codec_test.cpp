@@ -245,7 +245,7 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
       {messages + R"(,"response_format":{"type":"json_schema","json_schema":{"name":"x"}})",
        "response_format.json_schema.schema"},
       {messages + R"(,"response_format":{"type":"json_object"},"uma":{"grammar":"root ::= [a]"})", "response_format"},
-      {messages + R"(,"max_tokens":0)", "max_tokens"},
+      {messages + R"(,"max_tokens":-2)", "max_tokens"},
   };
   for (const auto& [fields, field] : cases) {
     const RejectedBody refusal = rejected_body(CompletionKind::chat, "{" + fields + "}");
@@ -263,8 +263,9 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
                                                         {R"("prompt":"a","best_of":2)", "best_of"},
                                                         {R"("prompt":"a","n":3,"best_of":2)", "best_of"},
                                                         {R"("prompt":["a","a","a","a","a"],"n":16)", "n"},
-                                                        {R"("prompt":"a","echo":true,"logprobs":1)", "echo"},
-                                                        {R"("prompt":[1],"echo":true)", "echo"},
+                                                        {R"("prompt":"a","echo":true,"logprobs":1,"stream":true)", "echo"},
+                                                        {R"("prompt":"a","suffix":"b","echo":true,"logprobs":1)", "echo"},
+                                                        {R"("prompt":"a","functions":[{"name":"f"}])", "functions"},
                                                         {R"("n":1)", "prompt"},
                                                         {R"("prompt":"")", "prompt"},
                                                         {R"("prompt":[])", "prompt"},
@@ -279,6 +280,74 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
     const RejectedBody refusal = rejected_body(CompletionKind::text, "{" + fields + "}");
     EXPECT_EQ(refusal.error.code, ErrorCode::proto_field) << fields;
     EXPECT_EQ(refusal.field, field) << fields << ": " << refusal.error.message;
+  }
+}
+
+TEST(DecodeCompletion, TheNumberOfTokensHasManyNames) {
+  const auto limit = [](const std::string& fields) {
+    return chat(std::string(kMessages) + "," + fields).generate.options.max_tokens;
+  };
+  EXPECT_EQ(limit(R"("max_tokens":-1)"), std::nullopt);
+  EXPECT_EQ(limit(R"("max_completion_tokens":-1)"), std::nullopt);
+  EXPECT_EQ(limit(R"("max_tokens":0)"), 0);
+  EXPECT_EQ(limit(R"("n_predict":7)"), 7);
+  EXPECT_EQ(limit(R"("max_tokens":9999999999)"), 2147483647);
+}
+
+TEST(DecodeCompletion, EchoWithLogprobsAsksForThoseOfThePrompt) {
+  const auto request = decode_completion(CompletionKind::text, R"({"prompt":[1,2],"echo":true,"logprobs":1,"max_tokens":0})");
+  ASSERT_TRUE(request) << request.error().error.message;
+  EXPECT_TRUE(request->echoes && request->generate.options.prompt_logprobs);
+  const auto plain = decode_completion(CompletionKind::text, R"({"prompt":"a","echo":true,"stream":true})");
+  EXPECT_TRUE(plain->echoes && !plain->generate.options.prompt_logprobs);
+}
+
+TEST(DecodeCompletion, ADemandForACallWithoutToolsIsAWarning) {
+  const CompletionRequest request = chat(std::string(kMessages) + R"(,"tool_choice":"required")");
+  EXPECT_EQ(request.generate.options.chat.tool_choice, ToolChoice::automatic);
+  EXPECT_THAT(request.warnings, ElementsAre(HasSubstr("tool_choice")));
+}
+
+// Every form in which clients state a constraint of the whole reply.
+TEST(DecodeCompletion, ConstraintsAreTakenInEveryForm) {
+  constexpr std::string_view kSchema = R"({"type":"object","properties":{"a":{"const":1}}})";
+  for (const auto& [fields, place] : std::vector<std::pair<std::string, std::string>>{
+           {R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":S}})",
+            "response_format.json_schema.schema"},
+           {R"("response_format":{"type":"json_schema","schema":S})", "response_format.schema"},
+           {R"("response_format":{"type":"json_object","schema":S})", "response_format.schema"},
+           {R"("response_format":{"type":"json_object","json_schema":{"schema":S}})", "response_format.json_schema.schema"},
+           {R"("text":{"format":{"type":"json_schema","name":"n","schema":S}})", "text.format.schema"},
+           {R"("text":{"format":{"type":"json_schema","json_schema":{"schema":S}}})", "text.format.json_schema.schema"},
+           {R"("json_schema":S)", "json_schema"},
+           {R"("guided_json":S)", "guided_json"},
+           {R"("structured_outputs":{"json":S})", "structured_outputs.json"}}) {
+    std::string body = fields;
+    body.replace(body.find('S', body.find(":S")), 1, kSchema);
+    const GenerateOptions options = chat(std::string(kMessages) + "," + body).generate.options;
+    EXPECT_EQ(boost::json::parse(options.json_schema), boost::json::parse(kSchema)) << fields;
+    EXPECT_EQ(options.schema_field, place) << fields;
+  }
+  const auto options = [](const std::string& fields) { return chat(std::string(kMessages) + "," + fields).generate.options; };
+  EXPECT_EQ(options(R"("guided_json":"{\"type\":\"null\"}")").json_schema, R"({"type":"null"})");
+  EXPECT_EQ(options(R"("structured_outputs":{"json_object":true})").json_schema, R"({"type":"object"})");
+  EXPECT_EQ(options(R"("guided_choice":["red","\"q\"\n"])").grammar, R"(root ::= "red" | "\"q\"\n")");
+  EXPECT_EQ(options(R"("structured_outputs":{"choice":["red"]})").grammar_field, "structured_outputs.choice");
+  EXPECT_EQ(options(R"("guided_regex":"a+")").pattern, "a+");
+  EXPECT_EQ(options(R"("regex":"a+")").pattern, "a+");
+  EXPECT_EQ(options(R"("ebnf":"root ::= \"a\"")").grammar_field, "ebnf");
+  EXPECT_EQ(options(R"("guided_grammar":"root ::= \"a\"","response_format":{"type":"text"})").grammar, "root ::= \"a\"");
+  for (const auto& [fields, field] : std::vector<std::pair<std::string, std::string>>{
+           {R"("guided_json":7)", "guided_json"},
+           {R"("guided_choice":[])", "guided_choice"},
+           {R"("guided_choice":[1])", "guided_choice"},
+           {R"("json_schema":"x")", "json_schema"},
+           {R"("structured_outputs":{"structural_tag":"{}"})", "structured_outputs.structural_tag"},
+           {R"("structured_outputs":[1])", "structured_outputs"},
+           {R"("guided_regex":"a","guided_json":{})", "guided_regex"},
+           {R"("response_format":{"type":"json_object"},"json_schema":{})", "json_schema"},
+           {R"("response_format":{"type":"json_object","schema":7})", "response_format.schema"}}) {
+    EXPECT_EQ(rejected_body(CompletionKind::chat, "{" + std::string(kMessages) + "," + fields + "}").field, field) << fields;
   }
 }
 

@@ -12,6 +12,7 @@
 #include "json/json_writer.h"
 #include "wire/generate_fields.h"
 #include "wire/request_codec.h"
+#include "wire/request_fields.h"
 
 namespace uma::wire {
 namespace {
@@ -92,6 +93,7 @@ void read_own_fields(json::FieldReader& fields, PictureRequest& request) {
     if (!request.begin) fields.fail_field("strength", "needs a picture to begin with, as \"image\"");
   }
   if (const auto metadata = fields.boolean("metadata")) options.has_metadata = *metadata;
+  refuse_field(fields, RequestRoute::images, "device");
   if (fields.find("class") != nullptr) request.request_class = class_field(fields);
   if (const auto deadline = fields.integer("deadline_ms", 0, kTimeMsMax)) request.deadline_ms = deadline;
 }
@@ -234,7 +236,7 @@ void append_picture_eos(std::string& out, const FrameHead& head, const PictureRe
 // --- OpenAI
 
 std::expected<ImagesCall, RejectedBody> decode_images_call(std::string_view body) {
-  return decode_body<ImagesCall>(body, images_fields);
+  return decode_request<ImagesCall>(RequestRoute::images, body, images_fields);
 }
 
 std::string images_json(const ImagesHead& head, std::span<const PngFile> pictures) {

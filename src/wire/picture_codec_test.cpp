@@ -13,6 +13,7 @@
 namespace uma::wire {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 PictureRequest decode(const std::string& fields) {
@@ -60,6 +61,7 @@ TEST(PictureCodec, NamesTheFieldThatIsWrong) {
   EXPECT_THAT(picture_refusal(R"("prompt":"a","width":1025)"), HasSubstr("\"width\""));
   EXPECT_THAT(picture_refusal(R"("prompt":"a","seed":-1)"), HasSubstr("\"seed\""));
   EXPECT_THAT(picture_refusal(R"("prompt":"a","partial_images":4)"), HasSubstr("\"partial_images\""));
+  EXPECT_THAT(picture_refusal(R"("prompt":"a","device":"Vulkan0")"), HasSubstr("\"device\""));
 }
 
 // The bodies of the frames.
@@ -133,6 +135,7 @@ TEST(PictureCodec, ReadsOpenAisBody) {
   EXPECT_EQ(call->request.options.seed, 3U);
   EXPECT_EQ(call->request.negative_caption, "dogs");
   EXPECT_EQ(decode_images_call(R"({"prompt":"a","size":"auto"})")->request.options.width, 0);
+  EXPECT_THAT(call->warnings, ElementsAre(HasSubstr("quality"), HasSubstr("style")));
 
   EXPECT_EQ(images_refusal(R"("n":1)"), "prompt");
   EXPECT_EQ(images_refusal(R"("prompt":"a","response_format":"url")"), "response_format");
@@ -140,6 +143,8 @@ TEST(PictureCodec, ReadsOpenAisBody) {
   EXPECT_EQ(images_refusal(R"("prompt":"a","background":"transparent")"), "background");
   EXPECT_EQ(images_refusal(R"("prompt":"a","partial_images":1)"), "partial_images");
   EXPECT_EQ(images_refusal(R"("prompt":"a","uma":{"steps":0})"), "uma.steps");
+  EXPECT_EQ(images_refusal(R"("prompt":"a","device":"gpu")"), "device");
+  EXPECT_EQ(images_refusal(R"("prompt":"a","uma":{"device":"gpu"})"), "uma.device");
   for (const char* size : {"512", "x", "512x", "0x0", "64x64x64", "2048x2048", "-1x5", "a64x64", "64x64 "}) {
     EXPECT_EQ(images_refusal(std::string(R"("prompt":"a","size":")") + size + "\""), "size") << size;
   }

@@ -79,7 +79,7 @@ GenerateOptions option_fields(json::FieldReader& fields) {
   options.chat.splits_reasoning = fields.boolean("split_reasoning").value_or(false);
   read_grammar(fields, options);
   read_adapters(fields, options);
-  read_response_format(fields, options);
+  read_constraints(fields, options);
   return options;
 }
 

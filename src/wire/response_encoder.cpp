@@ -261,4 +261,13 @@ std::string response_error_event(const Error& error) {
   return out + "\n\n";
 }
 
+std::string input_tokens_json(std::int32_t tokens) {
+  std::string out;
+  json::ObjectWriter object(out);
+  object.field("object", "response.input_tokens");
+  object.field("input_tokens", tokens);
+  object.close();
+  return out;
+}
+
 }  // namespace uma::wire

@@ -90,5 +90,7 @@ class ResponseEncoder {
 
 // An event that ends a stream without the end of its response. It has no sequence_number.
 [[nodiscard]] std::string response_error_event(const Error& error);
+// The answer of /v1/responses/input_tokens.
+[[nodiscard]] std::string input_tokens_json(std::int32_t tokens);
 
 }  // namespace uma::wire

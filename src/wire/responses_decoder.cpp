@@ -22,6 +22,7 @@
 #include "wire/metadata_fields.h"
 #include "wire/query.h"
 #include "wire/request_codec.h"
+#include "wire/request_fields.h"
 #include "wire/response_ids.h"
 #include "wire/sealed_reasoning.h"
 #include "wire/thinking_fields.h"
@@ -32,21 +33,9 @@ namespace {
 constexpr std::size_t kItemsPerPageMax = 100;
 constexpr std::string_view kReferenceType = "item_reference";
 
-void refuse_response_field(json::FieldReader& fields, std::string_view name) {
-  fields.fail_field(name, "is not supported by this version: leave it out");
-}
-
 void fail_unknown(json::FieldReader& fields, std::string_view name, std::string_view what) {
   fields.fail_field(name, std::format("is not the id of an existing {}: it never existed or was deleted", what),
                     ErrorCode::session_unknown);
-}
-
-bool is_empty(const boost::json::value& value) {
-  if (const boost::json::object* object = value.if_object()) {
-    return std::ranges::all_of(*object, [](const auto& entry) { return entry.value().is_null(); });
-  }
-  return value.is_null() || value == false || (value.is_array() && value.get_array().empty()) ||
-         (value.is_string() && value.get_string().empty());
 }
 
 std::string item_role(json::FieldReader& item) {
@@ -367,16 +356,6 @@ std::string conversation_field(json::FieldReader& fields) {
   return std::move(session).value_or("");
 }
 
-void refuse_unserved_response_fields(json::FieldReader& fields) {
-  for (const std::string_view name : {"prompt", "moderation", "context_management"}) {
-    if (const boost::json::value* value = fields.find(name); value != nullptr && !is_empty(*value) && *value != 0)
-      refuse_response_field(fields, name);
-  }
-  if (const boost::json::value* n = fields.find("n"); n != nullptr && *n != 1) {
-    fields.fail_field("n", "does not exist in this API: a response has one reply; /v1/chat/completions has several");
-  }
-}
-
 // Reads `include`, which asks for additional output. Most values concern tools that umad does not run.
 void read_include(json::FieldReader& fields, ResponseCall& call) {
   bool wants_logprobs = false;
@@ -405,10 +384,6 @@ void read_response_options(json::FieldReader& fields, GenerateRequest& generate)
   json::FieldReader own(*object, "uma.");
   read_own_options(own, options);
   generate.regenerate = own.boolean("regenerate").value_or(false);
-  for (const std::string_view name : {"session_id", "progress"}) {
-    if (const boost::json::value* value = own.find(name); value != nullptr && !is_empty(*value))
-      refuse_response_field(own, name);
-  }
   if (generate.regenerate && fields.find("conversation") == nullptr) {
     own.fail_field("regenerate", R"(needs field "conversation", whose last reply is made again)");
   } else if (generate.regenerate && fields.find("input") != nullptr) {
@@ -454,7 +429,7 @@ void name_function(boost::json::object& named) {
 }
 
 // Reads the options of a chat. The model gets the functions of `tools`, and tool_choice names one of them, or several.
-ChatOptions response_chat_options(json::FieldReader& fields, const ResponseTools& tools) {
+ChatOptions response_chat_options(json::FieldReader& fields, const ResponseTools& tools, std::vector<std::string>& warnings) {
   boost::json::object plain;
   const auto keep = [&](std::string_view name) {
     if (const boost::json::value* value = fields.find(name)) plain.emplace(name, *value);
@@ -473,7 +448,7 @@ ChatOptions response_chat_options(json::FieldReader& fields, const ResponseTools
     }
   }
   json::FieldReader reader(plain);
-  ChatOptions options = chat_options(reader, ToolShape::flat);
+  ChatOptions options = chat_options(reader, ToolShape::flat, &warnings);
   if (!reader.ok()) fields.fail_as(reader);
   return options;
 }
@@ -504,20 +479,17 @@ void repeat_chat_fields(json::ObjectWriter& object, json::FieldReader& fields, c
     object.begin("tool_choice") += tool_choice_json(fields);
   }
   object.field("parallel_tool_calls", chat.has_parallel_calls);
-  const boost::json::object* given = fields.object("reasoning");
-  const boost::json::value* effort = given == nullptr ? nullptr : given->if_contains("effort");
+  const boost::json::object* const given = fields.object("reasoning");
+  const boost::json::value* const effort = given == nullptr ? nullptr : given->if_contains("effort");
   json::ObjectWriter reasoning(object.begin("reasoning"));
   reasoning.begin("effort") += effort == nullptr ? "null" : json_text(fields, "reasoning.effort", *effort);
   reasoning.null_field("summary");  // Umad makes no summaries.
   reasoning.close();
-  given = fields.object("text");
-  const boost::json::value* format = given == nullptr ? nullptr : given->if_contains("format");
-  const bool is_plain = format == nullptr || format->is_null() || how == Repeated::brief;
+  const boost::json::object format = how == Repeated::brief ? boost::json::object() : stated_format(fields);
   json::ObjectWriter text(object.begin("text"));
-  text.begin("format") += is_plain
-                              ? R"({"type":"text"})"
-                              : json_text(fields, "text.format",
-                                          repeated(format->as_object(), {"type", "name", "description", "schema", "strict"}));
+  text.begin("format") +=
+      format.empty() ? R"({"type":"text"})"
+                     : json_text(fields, "text.format", repeated(format, {"type", "name", "description", "schema", "strict"}));
   text.close();
 }
 
@@ -560,13 +532,22 @@ std::string repeated_fields(json::FieldReader& fields, const GenerateRequest& ge
   return out;
 }
 
+// The instructions of a reply that belongs to no session are its system message.
+void put_instructions_first(const ResponseRequest& response, Input& input) {
+  if (!response.instructions) return;
+  input.messages.insert(input.messages.begin(), {"system", *response.instructions});
+  for (InputImage& image : input.images) ++image.message;
+}
+
 ResponseCall read_response(json::FieldReader& fields, std::string id, const ReferencedItems& stored) {
   ResponseCall call;
   ItemFacts facts{.stored = stored};
   GenerateRequest& generate = call.generate;
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   generate.input.messages = input_field(fields, facts, generate.input.images);
-  call.items_left_out = std::move(facts.left_out);
+  for (const std::string& type : facts.left_out) {
+    call.warnings.push_back(std::format("items of type {} were left out: this server cannot read them", type));
+  }
 
   ResponseRequest response;
   response.id = std::move(id);
@@ -589,21 +570,27 @@ ResponseCall read_response(json::FieldReader& fields, std::string id, const Refe
   GenerateOptions& options = generate.options;
   options.sampling.temperature = 1;
   read_common_sampling(fields, options.sampling);
+  read_own_sampling(fields, options.sampling, NegativeTopK::off);
   options.stop = stop_field(fields);
   options.max_tokens = max_tokens_field(fields, "max_output_tokens");
+  // A reply without a token is no turn, so nothing could be stored.
+  if (options.max_tokens == 0) fields.fail_field("max_output_tokens", "must be at least 1, or -1: a response has a reply");
   options.stream = fields.boolean("stream").value_or(false);
   call.is_background = fields.boolean("background").value_or(false);
   if (call.is_background && !response.is_kept)
     fields.fail_field("background", R"(needs "store": a response in the background is fetched later)");
   call.tools = ResponseTools(fields);
-  options.chat = response_chat_options(fields, call.tools);
+  options.chat = response_chat_options(fields, call.tools, call.warnings);
   options.chat.splits_reasoning = true;
   (void)fields.integer("max_tool_calls", 0, json::kInt32Max);  // Of tools that OpenAI's servers run.
-  refuse_unserved_response_fields(fields);
+  for (const std::string& type : call.tools.left_out()) {
+    call.warnings.push_back(std::format("the tool {} is not available on this server", type));
+  }
   read_include(fields, call);
+  read_grammar(fields, options);
   read_adapters(fields, options);
   read_response_options(fields, generate);
-  read_text_format(fields, options);
+  read_constraints(fields, options);
 
   const std::string metadata = metadata_field(fields);
   const auto repeat = [&](Repeated how) {
@@ -613,10 +600,7 @@ ResponseCall read_response(json::FieldReader& fields, std::string id, const Refe
   call.brief_request = repeat(Repeated::brief);
   call.tools.drop_definitions();
   if (generate.session.empty() && !response.is_kept) {
-    if (response.instructions) {
-      generate.input.messages.insert(generate.input.messages.begin(), {"system", *response.instructions});
-      for (InputImage& image : generate.input.images) ++image.message;
-    }
+    put_instructions_first(response, generate.input);
     return call;
   }
   response.request = call.request;
@@ -643,10 +627,22 @@ std::vector<std::string> referenced_items(std::string_view body) {
   return ids;
 }
 
+std::expected<ResponseCall, RejectedBody> decode_token_count(std::string_view body) {
+  return decode_request<ResponseCall>(RequestRoute::responses, body, [&](json::FieldReader& fields) {
+    for (const std::string_view name : {"conversation", "previous_response_id"}) {
+      if (fields.find(name) != nullptr) fields.fail_field(name, "is not counted: send the whole input");
+    }
+    ResponseCall call = read_response(fields, "", {});
+    if (call.generate.response) put_instructions_first(*call.generate.response, call.generate.input);
+    call.generate.response.reset();
+    return call;
+  });
+}
+
 std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id,
                                                           const ReferencedItems& stored) {
-  return decode_body<ResponseCall>(body,
-                                   [&](json::FieldReader& fields) { return read_response(fields, std::move(id), stored); });
+  return decode_request<ResponseCall>(RequestRoute::responses, body,
+                                      [&](json::FieldReader& fields) { return read_response(fields, std::move(id), stored); });
 }
 
 std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body, const ReferencedItems& stored) {

@@ -22,11 +22,11 @@ struct ResponseCall {
   GenerateRequest generate;  // Has no `response` if it continues nothing and is not to be stored.
   // Fields of the request that the response repeats: the beginning of a JSON object, as in ResponseRequest::request.
   std::string request;
-  std::string brief_request;                  // The same without instructions, tools and schema, which may be long.
-  ResponseTools tools;                        // Without definitions.
-  bool is_background = false;                 // The reply is made without the connection.
-  bool seals_reasoning = false;               // Reasoning items have their encrypted_content.
-  std::vector<std::string> items_left_out{};  // Types of items of the input that only OpenAI's servers understand.
+  std::string brief_request;            // The same without instructions, tools and schema, which may be long.
+  ResponseTools tools;                  // Without definitions.
+  bool is_background = false;           // The reply is made without the connection.
+  bool seals_reasoning = false;         // Reasoning items have their encrypted_content.
+  std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
 };
 
 // Stored items as JSON, by their ids.
@@ -38,6 +38,9 @@ using ReferencedItems = std::map<std::string, std::string, std::less<>>;
 // `id` is the id of the response. Without `input` it is a reply to input of a conversation that waits.
 [[nodiscard]] std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id,
                                                                         const ReferencedItems& stored = {});
+// The body of /v1/responses/input_tokens, which has the same fields, as a request whose tokens can be counted: it may continue
+// nothing.
+[[nodiscard]] std::expected<ResponseCall, RejectedBody> decode_token_count(std::string_view body);
 // An empty body is valid and has no fields.
 [[nodiscard]] std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body,
                                                                                     const ReferencedItems& stored = {});

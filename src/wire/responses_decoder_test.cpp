@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "wire/generate_fields.h"
 #include "wire/responses_decoder_test_support.h"
 #include "wire/sealed_reasoning.h"
 
@@ -241,6 +242,29 @@ TEST(ResponsesDecoder, EmptyValuesOfWhatIsNotServedAreAccepted) {
               "instructions":null,"metadata":null,"store":null})");
 }
 
+TEST(ResponsesDecoder, AFormatOfChatCompletionsIsTaken) {
+  const ResponseCall call =
+      decoded(R"({"input":"x","response_format":{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"null"}}}})");
+  EXPECT_EQ(call.generate.options.json_schema, R"({"type":"null"})");
+  EXPECT_EQ(repeated(call).at("text").at("format"),
+            boost::json::parse(R"({"type":"json_schema","name":"n","schema":{"type":"null"}})"));
+}
+
+TEST(ResponsesDecoder, WhatIsLeftOutIsSaid) {
+  const ResponseCall call = decoded(R"({"input":"x","tools":[{"type":"web_search"}],"tool_choice":"required","surprise":1})");
+  EXPECT_EQ(call.warnings, (std::vector<std::string>{"unknown fields are ignored: surprise", std::string(kNoToolsWarning),
+                                                     "the tool web_search is not available on this server"}));
+}
+
+TEST(ResponsesDecoder, TokensAreCountedOfWholeInputsOnly) {
+  const auto call = decode_token_count(R"({"input":"x","instructions":"Be brief","model":"m"})");
+  ASSERT_TRUE(call);
+  EXPECT_FALSE(call->generate.response);
+  EXPECT_EQ(call->generate.input.messages, (std::vector<ChatMessage>{{"system", "Be brief"}, {"user", "x"}}));
+  EXPECT_EQ(decode_token_count(R"({"input":"x","conversation":"conv_1"})").error().field, "conversation");
+  EXPECT_EQ(decode_token_count("{}").error().field, "input");
+}
+
 TEST(ResponsesDecoder, InputOfAConversationMayWait) {
   EXPECT_TRUE(decoded(R"({"conversation":")" + kConversation + "\"}").generate.input.empty());
   const ResponseCall again = decoded(R"({"conversation":")" + kConversation + R"(","uma":{"regenerate":true}})");
@@ -273,10 +297,11 @@ TEST(ResponsesDecoder, WhatWouldChangeTheAnswerIsRefusedByName) {
            {R"("tools":[{"type":"function","name":"a<b"}])", "tools[0].name"},
            {R"("tools":[{"type":"function","name":"a","parameters":[]}])", "tools[0].parameters"},
            {R"("tools":[{"type":"function","name":"a"},{"type":"function","name":"a"}])", "tools[1].name"},
-           {R"("tool_choice":"required")", "tool_choice"},
            {R"("tool_choice":{"type":"function","name":"a"})", "tool_choice.name"},
            {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice.tools"},
            {R"("max_tool_calls":"2")", "max_tool_calls"},
+           {R"("moderation":{"model":"m"})", "moderation"},
+           {R"("response_format":{"type":"json_object"},"text":{"format":{"type":"json_object"}})", "text.format"},
            {R"("include":["message.output_text.logprobs"],"background":true)", "include"},
            {R"("include":["message.output_text.logprobs"],"top_logprobs":21)", "top_logprobs"},
            {R"("n":2)", "n"},

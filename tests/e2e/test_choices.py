@@ -98,9 +98,14 @@ class Choices(HttpTest):
         events = self.events(connection.getresponse())
         self.assertEqual("one two" + plain, "".join(event["choices"][0]["text"] for event in events))
 
+    def test_a_prompt_of_tokens_is_echoed_as_text(self):
+        _, tokens = self.request("POST", "/tokenize", {"content": "one two"})
+        answer = self.complete(prompt=[tokens["tokens"], tokens["tokens"]], temperature=0, echo=True)
+        self.assertTrue(all(choice["text"].strip().startswith("one two") for choice in answer["choices"]), answer)
+
     def test_what_is_not_served_is_named(self):
         for param, fields in (("n", {"n": 17}), ("n", {"n": 0}), ("n", {"prompt": ["a"] * 5, "n": 16}), ("best_of", {"best_of": 2}),
-                              ("echo", {"echo": True, "logprobs": 1}), ("logprobs", {"logprobs": 6}), ("prompt", {"prompt": []})):
+                              ("echo", {"echo": True, "logprobs": 1, "stream": True}), ("logprobs", {"logprobs": 6}), ("prompt", {"prompt": []})):
             with self.subTest(**fields):
                 status, answer = self.request("POST", "/v1/completions", {"prompt": "a", **fields})
                 self.assertEqual((400, param), (status, answer["error"]["param"]), answer)

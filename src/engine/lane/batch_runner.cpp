@@ -97,10 +97,15 @@ void BatchRunner::run_prefill(std::span<const sched::PlanRow> rows) {
   for (const sched::PlanRow& row : rows) {
     row_end += row.tokens_count;
     Sequence& sequence = sequence_of(row);
-    const std::int32_t cached = parts_.cached(sequence);
-    if (sequence.job.wants_progress) report_progress(sequence, cached);
-    if (cached == size_of(sequence.chain)) sampler_.sample_row(sequence, row_end - 1, now);
+    if (sequence.job.wants_progress) report_progress(sequence, parts_.cached(sequence));
+    end_prompt_part(sequence, row_end, row.tokens_count, now);
   }
+}
+
+// The last `count` tokens of the slot were computed by the rows before `row_end`. The last token of a chain gives the next one.
+void BatchRunner::end_prompt_part(Sequence& sequence, std::int32_t row_end, std::int32_t count, TimePoint now) {
+  if (sequence.lacks_prompt_logprobs() && !sampler_.add_prompt_logprobs(sequence, row_end - count, count)) return;
+  if (parts_.cached(sequence) == size_of(sequence.chain)) sampler_.sample_row(sequence, row_end - 1, now);
 }
 
 // In reproducible mode, rows without a neighbouring slot in the call get calls of their own, as the library would compute them
@@ -130,7 +135,7 @@ sched::StepShape BatchRunner::append_rows(std::span<const sched::PlanRow> rows, 
       rows_.push_back({.token = sequence.token_at(position),
                        .position = position,
                        .sequence = static_cast<std::int32_t>(sequence.slot),
-                       .wants_logits = position + 1 >= size_of(sequence.chain)});
+                       .wants_logits = position + 1 >= size_of(sequence.chain) || sequence.lacks_prompt_logprobs()});
     }
     if (is_prefill) {
       shape.add_chunk(row.tokens_count, cached);
@@ -193,7 +198,9 @@ bool BatchRunner::run_call(std::span<const sched::PlanRow> rows, bool is_prefill
     if (*status == llm::DecodeStatus::out_of_cells) preemption_.free_cells_for(sequence_of(rows.front()));
     return false;
   }
-  parts_.step_model.observe(shape, ms);
+  // Rows with logits take longer than others of a prompt.
+  const auto is_scored = [&](const sched::PlanRow& row) { return sequence_of(row).lacks_prompt_logprobs(); };
+  if (std::ranges::none_of(rows, is_scored)) parts_.step_model.observe(shape, ms);
   if (!is_prefill) tidier_.charge(shape.decode_rows + shape.draft_rows, ms);
   (is_prefill ? parts_.stats.prefill_call : parts_.stats.decode_call).record_ms(ms);
   if (is_prefill) parts_.stats.prompt_tokens_total.add(useful);
@@ -238,8 +245,7 @@ void BatchRunner::run_one_by_one(std::span<const sched::PlanRow> rows, const Err
         calls_.run(true, sequence.job.adapters, {}, [&](llm::CallMonitor*) { return parts_.context.decode(rows_, nullptr); });
     if (status && *status == llm::DecodeStatus::done) {
       add_computed(one, false);
-      if (!rows_.back().wants_logits) continue;
-      sampler_.sample_row(sequence, static_cast<std::int32_t>(rows_.size()) - 1, parts_.clock.now());
+      end_prompt_part(sequence, static_cast<std::int32_t>(rows_.size()), alone.tokens_count, parts_.clock.now());
       continue;
     }
     const Error error =

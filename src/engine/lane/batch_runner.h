@@ -46,6 +46,7 @@ class BatchRunner {
   [[nodiscard]] bool run_decode_group(std::span<sched::PlanRow> rows);
   [[nodiscard]] bool run_decode_call(std::span<const sched::PlanRow> rows);
   void run_prefill(std::span<const sched::PlanRow> rows);
+  void end_prompt_part(Sequence& sequence, std::int32_t row_end, std::int32_t count, TimePoint now);
   [[nodiscard]] bool run_call(std::span<const sched::PlanRow> rows, bool is_prefill);
   [[nodiscard]] sched::StepShape append_rows(std::span<const sched::PlanRow> rows, bool is_prefill);
   void append_padding(sched::StepShape& shape);

@@ -28,7 +28,7 @@ struct GenerationJob {
   std::vector<image::ImageRun> images{};  // The images among `tokens`.
   llm::AdapterSet adapters{};             // For all tokens, those of the prompt, too.
   Droppable droppable;  // The turns that may leave a full context; if there are none, `tokens` leave at least one cell free.
-  std::int32_t tokens_max = 0;  // New tokens, >= 1.
+  std::int32_t tokens_max = 0;  // New tokens; 0: only the prompt is computed.
   SamplingParams sampling;
   std::uint64_t seed = 0;
   std::shared_ptr<const grammar::Grammar> grammar;  // Constrains the whole reply; null: no constraint.
@@ -44,6 +44,7 @@ struct GenerationJob {
   bool is_ephemeral = false;  // The computed cells are never stored.
   bool is_rewritten = false;  // The chat template has written the session's past differently since its last reply.
   bool wants_progress = false;
+  bool wants_prompt_logprobs = false;  // Also the log probabilities of the prompt's tokens. Requires those of the reply.
   TimePoint received{};
   TimePoint deadline = kNever;      // For the first batch.
   TimePoint timeout = kNever;       // For the whole reply.

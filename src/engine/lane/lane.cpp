@@ -249,7 +249,7 @@ void Lane::run(StartCommand& command) {
 }
 
 void Lane::add_sequence(GenerationJob job) {
-  UMA_CHECK(!job.tokens.empty() && job.tokens_max >= 1);
+  UMA_CHECK(!job.tokens.empty() && job.tokens_max >= 0);
   UMA_CHECK(shortest_length(job.droppable, size_of(job.tokens)) < shape().sequence_cells_max);
   const std::span<const Token> banned = job.sampling.ignore_eos ? parts_.vocab.end_of_generation() : std::span<const Token>();
   auto sequence = std::make_unique<Sequence>(std::move(job), parts_.vocab, banned);

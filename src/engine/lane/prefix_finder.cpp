@@ -10,9 +10,9 @@ namespace {
 constexpr std::int32_t kSharedMin = 16;     // In tokens: a shorter prefix is not worth a copy.
 constexpr double kComputeMsPerToken = 0.5;  // Used until the first prompt was measured.
 
-// The chain without its last token.
+// The part of the chain that may be reused.
 std::span<const Token> wanted_of(const Sequence& sequence) {
-  return std::span<const Token>(sequence.chain).first(sequence.chain.size() - 1);
+  return std::span<const Token>(sequence.chain).first(sequence.reusable_tokens());
 }
 
 }  // namespace

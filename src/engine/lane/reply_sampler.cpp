@@ -3,8 +3,10 @@
 #include <format>
 #include <utility>
 
+#include "chat/logprob_queue.h"
 #include "engine/lane/lost_error.h"
 #include "llm/logits.h"
+#include "llm/logprobs.h"
 #include "llm/token_constraint.h"
 
 namespace uma::engine {
@@ -63,6 +65,7 @@ void ReplySampler::sample_row(Sequence& sequence, std::int32_t row, TimePoint no
   parts_.stats.logits_rows_total.add();
   if (parts_.options.on_logits) parts_.options.on_logits(sequence.job.id, logits);
   ends_.contain(sequence, [&] {
+    if (end_without_tokens(sequence)) return;
     if (ahead != nullptr && ahead->thrown) std::rethrow_exception(ahead->thrown);
     push_token(sequence, ahead != nullptr ? ahead->token : choose_token(sequence, logits, drawn), now);
   });
@@ -72,7 +75,38 @@ void ReplySampler::sample_first(Sequence& sequence, std::span<float> logits) {
   parts_.stats.logits_rows_total.add();
   parts_.stats.logits_copied_total.add();
   if (parts_.options.on_logits) parts_.options.on_logits(sequence.job.id, logits);
-  ends_.contain(sequence, [&] { push_token(sequence, choose_token(sequence, logits, -1), parts_.clock.now()); });
+  ends_.contain(sequence, [&] {
+    if (end_without_tokens(sequence)) return;
+    push_token(sequence, choose_token(sequence, logits, -1), parts_.clock.now());
+  });
+}
+
+bool ReplySampler::end_without_tokens(Sequence& sequence) {
+  if (sequence.job.tokens_max > 0) return false;
+  ends_.finish(sequence, FinishReason::length);
+  return true;
+}
+
+bool ReplySampler::add_prompt_logprobs(Sequence& sequence, std::int32_t begin, std::int32_t count) {
+  ends_.contain(sequence, [&] {
+    const auto first = parts_.slot_of(sequence).tokens.size() - static_cast<std::size_t>(count);
+    for (std::int32_t i = 0; i < count && sequence.lacks_prompt_logprobs(); ++i) {
+      const std::size_t predicted = first + static_cast<std::size_t>(i) + 1;
+      if (predicted < sequence.prompt_logprobs.size()) continue;  // Computed again after a swap.
+      const std::span<const float> logits = parts_.context.logits(begin + i);
+      if (logits.empty()) {
+        return ends_.finish(sequence, FinishReason::error,
+                            Error{ErrorCode::runtime_decode, "the library returned no logits for a token of the prompt"});
+      }
+      const std::int32_t top = sequence.reply.logprobs_top();
+      sequence.prompt_logprobs.push_back(llm::logprobs_of(logits, sequence.chain[predicted], top, parts_.vocab));
+      sequence.prompt_logprobs_bytes += chat::logprobs_bytes(sequence.prompt_logprobs.back());
+    }
+    if (auto charged = charge_logprobs(sequence); !charged) {
+      ends_.finish(sequence, FinishReason::error, std::move(charged.error()));
+    }
+  });
+  return !sequence.is_finished();
 }
 
 Token ReplySampler::choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn) {
@@ -95,7 +129,7 @@ void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {
   }
   if (parts_.vocab.is_end_of_generation(token) || sequence.reply.is_end(token)) {
     const auto closing = sequence.reply.instead_of_end();
-    if (!closing) return ends_.finish(sequence, FinishReason::stop);
+    if (!closing) return end_by_token(sequence, token);
     token = *closing;
   }
   sequence.chain.push_back(token);
@@ -118,13 +152,23 @@ void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {
   }
 }
 
+void ReplySampler::end_by_token(Sequence& sequence, Token token) {
+  sequence.has_end_token = true;
+  if (sequence.job.wants_prompt_logprobs) {
+    sequence.end_logprobs = llm::logprobs_of(raw_logits_, token, sequence.reply.logprobs_top(), parts_.vocab);
+  }
+  ends_.finish(sequence, FinishReason::stop);
+}
+
 Expected<Unit> ReplySampler::charge_logprobs(Sequence& sequence) {
   if (!sequence.reply.wants_logprobs() || !sequence.job.share) return Unit{};
   if (!sequence.logprobs_share) sequence.logprobs_share = sequence.job.share->open_another();
-  auto charged = sequence.logprobs_share->resize(sequence.reply.logprobs_bytes());
+  auto charged = sequence.logprobs_share->resize(sequence.prompt_logprobs_bytes + sequence.reply.logprobs_bytes());
   if (charged) return charged;
-  return fail(charged.error().code, std::format("the log probabilities of the reply need too much memory after {} tokens: {}",
-                                                sequence.generated(), charged.error().message));
+  return fail(
+      charged.error().code,
+      std::format("the log probabilities need too much memory after {} tokens: {}",
+                  sequence.prompt_logprobs.size() + static_cast<std::size_t>(sequence.generated()), charged.error().message));
 }
 
 void ReplySampler::record_latency(Sequence& sequence, TimePoint now) {

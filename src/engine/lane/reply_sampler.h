@@ -36,6 +36,9 @@ class ReplySampler {
   // Samples the sequence's next token from a row of the last call. `drawn`: the draft token of this row that the draft model
   // has drawn at random; negative: there is none.
   void sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::int32_t drawn = -1);
+  // Adds the log probabilities of the prompt's tokens behind those that the rows [begin, begin + count) of the last call have
+  // computed. False: the sequence has ended.
+  [[nodiscard]] bool add_prompt_logprobs(Sequence& sequence, std::int32_t begin, std::int32_t count);
   // Samples the first token from the logits that came with a prompt.
   void sample_first(Sequence& sequence, std::span<float> logits);
 
@@ -54,8 +57,11 @@ class ReplySampler {
   // The choice ahead from this row; null: there is none.
   [[nodiscard]] const Chosen* chosen(const Sequence& sequence, std::int32_t row) const;
   [[nodiscard]] Token choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn);
+  // Whether the sequence ends with its prompt, which is computed now.
+  [[nodiscard]] bool end_without_tokens(Sequence& sequence);
   void push_token(Sequence& sequence, Token token, TimePoint now);
-  // Charges the reply's log probabilities, which may be a hundred times as large as its text.
+  void end_by_token(Sequence& sequence, Token token);
+  // Charges the log probabilities, which may be a hundred times as large as the text.
   [[nodiscard]] static Expected<Unit> charge_logprobs(Sequence& sequence);
   void record_latency(Sequence& sequence, TimePoint now);
   void count_slo(bool is_met);

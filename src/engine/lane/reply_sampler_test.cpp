@@ -177,9 +177,79 @@ TEST_F(ReplySamplerTest, EndsAReplyWhoseLogprobsNeedTooMuchMemory) {
   run();
   EXPECT_EQ(eos(1).reason, FinishReason::error);
   EXPECT_EQ(eos(1).error->code, ErrorCode::limit_wait);
-  EXPECT_TRUE(eos(1).error->message.contains("the log probabilities of the reply need too much memory after "))
-      << eos(1).error->message;
+  EXPECT_TRUE(eos(1).error->message.contains("the log probabilities need too much memory after ")) << eos(1).error->message;
   EXPECT_LT(eos(1).usage.completion_tokens, 16);
+}
+
+TEST_F(ReplySamplerTest, TellsHowLikelyThePromptWasWhateverIsCached) {
+  make({.cells = 400, .sequences = 2});
+  const std::string prompt = "the beginning of a long conversation, and its end";
+  post(job(1, prompt, 4));
+  run();
+  for (const std::int32_t tokens_max : {0, 3}) {
+    GenerationJob scored = job(2, prompt, tokens_max);
+    scored.wants_prompt_logprobs = true;
+    scored.reply.logprobs = 1;
+    scored.reply.stream = false;
+    post(std::move(scored));
+    post(job(3, "another prompt", 4));
+    run();
+    EXPECT_EQ(eos(2).usage.reused_tokens, 0) << "the logits of all rows are needed";
+    const std::vector<TokenLogprobs>& told = eos(2).prompt_logprobs;
+    const std::vector<Token> tokens = fake_tokens(prompt);
+    ASSERT_EQ(chosen_of(told), tokens);
+    EXPECT_TRUE(told.front().top.empty());
+    for (std::size_t i = 1; i < told.size(); ++i) {
+      const std::vector<Token> before(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(i));
+      EXPECT_EQ(told[i].top.front().token, fake_continuation(options_, before, 1).front()) << i;
+      EXPECT_LE(told[i].chosen.logprob, told[i].top.front().logprob);
+    }
+    EXPECT_EQ(eos(2).usage.completion_tokens, tokens_max);
+    EXPECT_EQ(eos(2).logprobs.size(), static_cast<std::size_t>(tokens_max));
+    EXPECT_EQ(eos(2).reason, FinishReason::length);
+    EXPECT_EQ(sinks_[3]->tokens, expected("another prompt", 4));
+    results_.clear();
+  }
+}
+
+TEST_F(ReplySamplerTest, LogprobsOfAPromptCountAsMemory) {
+  make({.cells = 400});
+  const auto memory = std::make_shared<TenantBudget>(4'000, "requests in flight", "limits.queue_bytes_max");
+  GenerationJob scored = job(1, "the beginning of a long conversation, and its end", 1);
+  scored.wants_prompt_logprobs = true;
+  scored.reply.logprobs = 20;
+  scored.reply.stream = false;
+  scored.share = memory->open(TenantId{"a"});
+  post(std::move(scored));
+  run();
+  EXPECT_EQ(error(1).code, ErrorCode::limit_wait);
+}
+
+TEST_F(ReplySamplerTest, WithoutATokenOnlyThePromptIsComputed) {
+  make({.cells = 400});
+  post(job(1, "the beginning of a conversation", 0));
+  run();
+  EXPECT_EQ(eos(1).reason, FinishReason::length);
+  EXPECT_EQ(eos(1).usage.completion_tokens, 0);
+  EXPECT_TRUE(sinks_[1]->tokens.empty());
+  post(job(2, "the beginning of a conversation", 4));
+  run();
+  EXPECT_GT(eos(2).usage.reused_tokens, 16) << "it was warmed up";
+  EXPECT_EQ(sinks_[2]->tokens, expected("the beginning of a conversation", 4));
+}
+
+TEST_F(ReplySamplerTest, TheTokenThatEndsAReplyCounts) {
+  make({.cells = 400, .end_every = 1});
+  GenerationJob scored = job(1, "hello", 8);
+  scored.wants_prompt_logprobs = true;
+  scored.reply.logprobs = 1;
+  post(std::move(scored));
+  run();
+  const std::vector<Token> generated = results_.at(1).generated;
+  EXPECT_EQ(eos(1).reason, FinishReason::stop);
+  EXPECT_EQ(eos(1).usage.completion_tokens, static_cast<std::int32_t>(generated.size()) + 1);
+  ASSERT_TRUE(eos(1).end_logprobs);
+  EXPECT_TRUE(model_->vocab().is_end_of_generation(eos(1).end_logprobs->chosen.token));
 }
 
 TEST_F(ReplySamplerTest, GuessesChangeNothingOfHowLikelyTheTokensWere) {

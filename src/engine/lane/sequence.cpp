@@ -38,6 +38,13 @@ Sequence::Sequence(GenerationJob from, const llm::Vocab& vocab, std::span<const 
   if (job.grammar) sampler.constrain(constraint_of(job, vocab, reply));
   reply.constrain_begin(job.begun, sampler);
   usage.seed = job.seed;
+  if (!job.wants_prompt_logprobs) return;
+  offload_disabled = true;  // The prefill lane returns no logits.
+  prompt_logprobs.push_back({.chosen = {.token = chain.front(), .bytes = std::string(vocab.piece(chain.front()))}});
+}
+
+std::size_t Sequence::reusable_tokens() const {
+  return (lacks_prompt_logprobs() ? prompt_logprobs.size() : chain.size()) - 1;
 }
 
 Token Sequence::token_at(std::int32_t position) const {

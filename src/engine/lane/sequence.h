@@ -105,6 +105,13 @@ struct Sequence {
   [[nodiscard]] bool is_running() const { return state == State::running; }
   [[nodiscard]] bool is_finished() const { return state == State::finished; }
   [[nodiscard]] std::int32_t generated() const { return size_of(chain) - prompt_tokens; }
+  // The tokens of the chain that need not be computed if they are cached. The last one is needed for its logits, and so are
+  // those before a token of the prompt whose log probability is wanted.
+  [[nodiscard]] std::size_t reusable_tokens() const;
+  // Whether log probabilities of the prompt's tokens are still to be computed.
+  [[nodiscard]] bool lacks_prompt_logprobs() const {
+    return job.wants_prompt_logprobs && prompt_logprobs.size() < static_cast<std::size_t>(prompt_tokens);
+  }
   // The token at a position of the chain, or of the draft behind it.
   [[nodiscard]] Token token_at(std::int32_t position) const;
   [[nodiscard]] bool was_placed() const { return times.placed != TimePoint{}; }
@@ -125,6 +132,10 @@ struct Sequence {
   std::vector<Token> chain;  // The prompt and the generated tokens; the slot's tokens are its beginning.
   llm::Sampler sampler;
   chat::ReplyStream reply;
+  std::vector<TokenLogprobs> prompt_logprobs;  // Of the prompt's first tokens; one more than are computed, as far as wanted.
+  std::size_t prompt_logprobs_bytes = 0;       // As chat::logprobs_bytes.
+  std::optional<TokenLogprobs> end_logprobs;   // Of the token that ended the reply, if those of the prompt are wanted.
+  bool has_end_token = false;                  // The model has ended the reply with a token, which is not in the chain.
   Draft draft;
   State state = State::waiting;
   std::size_t slot = 0;  // Valid while it runs.

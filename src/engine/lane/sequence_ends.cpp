@@ -65,7 +65,7 @@ GenerationResult SequenceEnds::result_of(Sequence& sequence, FinishReason reason
   if (reason == FinishReason::stop && reply.has_tool_calls) reason = FinishReason::tool_calls;
   const std::int32_t generated = sequence.generated();
   Usage& usage = sequence.usage;
-  usage.completion_tokens = generated;
+  usage.completion_tokens = generated + (sequence.has_end_token ? 1 : 0);
   usage.reasoning_tokens = sequence.reply.reasoning_tokens();
   if (generated > 1) {
     const double ms = to_ms(sequence.times.last_token - sequence.times.first_token);
@@ -87,6 +87,8 @@ GenerationResult SequenceEnds::result_of(Sequence& sequence, FinishReason reason
                                .error = std::move(error),
                                .parts = std::move(reply.parts),
                                .logprobs = std::move(reply.logprobs),
+                               .prompt_logprobs = std::move(sequence.prompt_logprobs),
+                               .end_logprobs = std::move(sequence.end_logprobs),
                                .stop_string = std::move(reply.stop_string),
                                .share = std::move(sequence.logprobs_share)};
   }

@@ -25,13 +25,19 @@ void TickPlanner::build_views(TimePoint now) {
   views_.clear();
   groups_.resize(1);
   std::int32_t index = -1;
+  bool is_scored = false;  // The log probabilities of one prompt at a time are computed.
   for (const SequencePtr& pointer : parts_.sequences) {
     ++index;
     const Sequence& sequence = *pointer;
     if (!sequence.is_running() || sequence.is_blocked()) continue;
     const std::int32_t cached = parts_.cached(sequence);
-    const std::int32_t pending = size_of(sequence.chain) - cached;
+    std::int32_t pending = size_of(sequence.chain) - cached;
     UMA_CHECK(pending >= 1);
+    if (sequence.lacks_prompt_logprobs()) {
+      if (std::exchange(is_scored, true)) continue;
+      // Every row has logits, and so may the last row of each other prompt.
+      pending = std::clamp(parts_.shape().logits_rows_max - parts_.shape().sequences, 1, pending);
+    }
     views_.push_back({.id = sequence.job.id.value,
                       .index = index,
                       .slot = static_cast<std::int32_t>(sequence.slot),

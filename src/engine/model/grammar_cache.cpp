@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/sha256.h"
+#include "grammar/json_pattern.h"
 #include "grammar/json_schema.h"
 
 namespace uma::engine {
@@ -19,8 +20,9 @@ std::string key_of(const GenerateOptions& options) {
   };
   const ChatOptions& chat = options.chat;
   for (const std::string_view text :
-       {std::string_view(options.grammar), std::string_view(options.json_schema), options.schema_field,
-        std::string_view(chat.tools), std::string_view(chat.tool_name), std::string_view(chat.template_arguments)}) {
+       {std::string_view(options.grammar), std::string_view(options.json_schema), std::string_view(options.pattern),
+        options.schema_field, options.grammar_field, std::string_view(chat.tools), std::string_view(chat.tool_name),
+        std::string_view(chat.template_arguments)}) {
     add(text);
   }
   for (const std::string& name : chat.allowed_tools) add(name);
@@ -54,7 +56,13 @@ Expected<ReplyGrammars> compile_forced(const chat::ChatFormat& format, const Gen
 Compiled compile_text(const GenerateOptions& options) {
   if (!options.grammar.empty()) {
     auto grammar = grammar::Grammar::parse(options.grammar);
-    if (!grammar) return refused(grammar.error(), "grammar", "");
+    if (!grammar) return refused(grammar.error(), options.grammar_field, "");
+    return grammar;
+  }
+  if (!options.pattern.empty()) {
+    const auto gbnf = grammar::pattern_gbnf(options.pattern);
+    auto grammar = gbnf ? grammar::Grammar::parse(*gbnf) : Compiled(std::unexpected(gbnf.error()));
+    if (!grammar) return refused(grammar.error(), options.grammar_field, "");
     return grammar;
   }
   if (options.json_schema.empty()) return nullptr;
@@ -91,7 +99,7 @@ Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, cons
 
 bool needs_grammars(const GenerateOptions& options) {
   // A forced tool call has tools, too.
-  return !options.chat.tools.empty() || !options.grammar.empty() || !options.json_schema.empty();
+  return !options.chat.tools.empty() || !options.grammar.empty() || !options.json_schema.empty() || !options.pattern.empty();
 }
 
 Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const GenerateOptions& options) {

@@ -589,9 +589,8 @@ GenerationJob Generations::make_job(const InFlight& request, const ReplyGrammars
   const std::int32_t shortest = shortest_length(droppable, static_cast<std::int32_t>(tokens.size()));
   const std::int32_t cells_left = request.lease->shape().sequence_cells_max - shortest;
   job.tokens_max = cells_left;
-  for (const std::int32_t limit : {options.max_tokens.value_or(0), parts_.limits.max_tokens}) {
-    if (limit > 0) job.tokens_max = std::min(job.tokens_max, limit);
-  }
+  if (parts_.limits.max_tokens > 0) job.tokens_max = std::min(job.tokens_max, parts_.limits.max_tokens);
+  if (options.max_tokens) job.tokens_max = std::min(job.tokens_max, *options.max_tokens);
   job.adapters = request.adapters;
   job.tokens = std::move(tokens);
   job.droppable = std::move(droppable);
@@ -608,6 +607,7 @@ GenerationJob Generations::make_job(const InFlight& request, const ReplyGrammars
   job.target_tbt_ms = options.target_tbt_ms;
   job.is_background = options.request_class == RequestClass::background;
   job.wants_progress = options.progress;
+  job.wants_prompt_logprobs = options.prompt_logprobs;
   job.received = request.received;
   job.deadline = parts_.in_flight.deadline_of(request);
   job.timeout = request.timeout;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "core/text_conversion.h"
 #include "server/http/http_connection.h"
 #include "server/http/routes.h"
 #include "wire/completion_answer.h"
@@ -35,6 +36,7 @@ class ChoiceEncoder final : public AnswerEncoder {
 handlers::Answer create(wire::CompletionKind kind, HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_completion(kind, request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  connection.warn(call->warnings);
   call->generate.model = connection.choose_model(call->generate.model, Capability::chat);
   wire::AnswerForm form{.kind = kind,
                         .id = random_name(),
@@ -46,8 +48,19 @@ handlers::Answer create(wire::CompletionKind kind, HttpConnection& connection, c
                         .has_logprobs = call->generate.options.logprobs.has_value(),
                         .custom_tools = call->generate.options.chat.custom_tools};
   if (call->echoes) {
-    for (const Input& prompt : call->prompts)
-      form.echoes.push_back(prompt.messages.empty() ? prompt.text : prompt.messages.back().content);
+    for (const Input& prompt : call->prompts) {
+      std::string& text = form.echoes.emplace_back(prompt.messages.empty() ? prompt.text : prompt.messages.back().content);
+      if (prompt.tokens.empty()) continue;
+      auto made = co_await connection.ask_until_gone<ConvertedText>([&](Reply<ConvertedText> reply) {
+        connection.service().detokenize(connection.tenant(), {.model = call->generate.model, .tokens = prompt.tokens},
+                                        std::move(reply));
+      });
+      if (!made || !*made) {
+        co_return co_await connection.respond_with(std::move(made), request,
+                                                   [](const ConvertedText&) { return std::string(); });
+      }
+      text = (*made)->text;
+    }
   }
   const auto answer = std::make_shared<wire::CompletionAnswer>(std::move(form));
   std::vector<HttpGeneration> generations;

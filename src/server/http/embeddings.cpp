@@ -35,6 +35,7 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
   const TimePoint began = SteadyClock().now();
   auto call = decode(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  connection.warn(call->warnings);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   const std::string asked = call->embed.options.model;
   // Without a text the request loads the model, which takes registered names only.
@@ -61,6 +62,7 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
 handlers::Answer handlers::create_embeddings(HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_embeddings(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  connection.warn(call->warnings);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   call->embed.options.model = connection.choose_model(call->embed.options.model, Capability::text_embedding);
   auto result = co_await embed_for(connection, std::move(call->embed));
@@ -88,6 +90,7 @@ handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRe
 handlers::Answer handlers::create_rerank(HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_rerank(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  connection.warn(call->warnings);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   call->rerank.options.model = connection.choose_model(call->rerank.options.model, Capability::rerank);
   auto result = co_await connection.ask_cancelling<RerankResult>([&](Reply<RerankResult> reply) {

@@ -5,6 +5,9 @@
 #include <chrono>
 #include <format>
 #include <optional>
+#include <span>
+#include <stop_token>
+#include <string>
 #include <tuple>
 #include <unistd.h>
 #include <utility>
@@ -596,11 +599,25 @@ void HttpConnection::warn_of_unseen(const GenerateRequest& request) {
   warn(std::format("model {} sees no images: a line of text stands in place of {} in results of tools", name, count));
 }
 
+Awaitable<bool> HttpConnection::count_tokens(GenerateRequest counted, const HttpRequest& request,
+                                             std::string (*json)(std::int32_t tokens)) {
+  std::stop_source end;
+  auto tokens = co_await ask_until_gone<std::int32_t>([&](Reply<std::int32_t> reply) {
+    service().count_tokens(tenant(), std::move(counted), end.get_token(), std::move(reply));
+  });
+  if (!tokens) (void)end.request_stop();
+  co_return co_await respond_with(std::move(tokens), request, json);
+}
+
 void HttpConnection::warn(std::string_view text) {
   constexpr std::size_t kBytesMax = 256;
   std::string line(text.substr(0, kBytesMax));
   std::ranges::replace_if(line, [](char c) { return c < ' ' || c > '~'; }, '?');
   current_.warnings += std::format("x-uma-warning: {}\r\n", line);
+}
+
+void HttpConnection::warn(std::span<const std::string> texts) {
+  for (const std::string& text : texts) warn(std::string_view(text));
 }
 
 void HttpConnection::charge(std::int64_t tokens) {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -95,6 +96,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] std::string choose_model(const std::string& asked, Capability capability);
   // Adds a line x-uma-warning to the header of the answer: the request is served, but not in every point.
   void warn(std::string_view text);
+  void warn(std::span<const std::string> texts);
   // Names the session that the request used or made, for the header of the answer.
   void note_session(std::string_view id) { current_.session = id; }
   // Charges the caller with input tokens of an answer that is no generation.
@@ -130,6 +132,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   // Like ask_until_gone(), for a start(reply) that returns the request's id: it is cancelled if the client leaves.
   template <class T, class StartT>
   Awaitable<std::optional<Expected<T>>> ask_cancelling(StartT start);
+  // Answers with the number of tokens of the request's input, which may continue nothing, as json(tokens) writes it.
+  Awaitable<bool> count_tokens(GenerateRequest counted, const HttpRequest& request, std::string (*json)(std::int32_t tokens));
   // Answers with the result of ask(): json(value) is the body, or the reason to reject the request.
   template <class T, class JsonT>
   Awaitable<bool> respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json);

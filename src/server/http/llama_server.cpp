@@ -47,7 +47,8 @@ Answer write_text(std::expected<wire::TextCall, wire::RejectedBody> call, HttpCo
                   const HttpRequest& request) {
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   call->generate.model = connection.choose_model(call->generate.model, Capability::chat);
-  wire::TextAnswer answer(call->generate.model, call->has_content);
+  connection.warn(call->warnings);
+  wire::TextAnswer answer(call->generate.model);
   std::vector<HttpGeneration> generations;
   generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<TextWriter>(std::move(answer)));
   co_return co_await connection.generate(std::move(generations), request);
@@ -78,6 +79,7 @@ Answer handlers::detokenize(HttpConnection& connection, const HttpRequest& reque
 Answer handlers::apply_template(HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_completion(wire::CompletionKind::chat, request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  connection.warn(call->warnings);
   GenerateRequest& generate = call->generate;
   generate.input = std::move(call->prompts.front());
   if (!generate.input.images.empty()) {

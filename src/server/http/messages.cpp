@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -39,17 +40,16 @@ class MessageWriter final : public AnswerEncoder {
   wire::MessageEncoder encoder_;
 };
 
-// The longest reply to the request: its own limit, or the daemon's if that is smaller; 0: neither has one.
-std::int32_t reply_tokens_max(const GenerateOptions& options, const Limits& limits) {
-  const std::int32_t wanted = options.max_tokens.value_or(0);
-  if (wanted == 0 || limits.max_tokens == 0) return std::max(wanted, limits.max_tokens);
-  return std::min(wanted, limits.max_tokens);
+// The longest reply to the request: its own limit, or the daemon's if that is smaller; nullopt: neither has one.
+std::optional<std::int32_t> reply_tokens_max(const GenerateOptions& options, const Limits& limits) {
+  if (limits.max_tokens == 0) return options.max_tokens;
+  return std::min(options.max_tokens.value_or(limits.max_tokens), limits.max_tokens);
 }
 
 // Chooses the model of the request, and tells the client what was left out of it.
 void prepare_message(HttpConnection& connection, wire::MessagesCall& call) {
   call.generate.model = connection.choose_model(call.generate.model, Capability::chat);
-  for (const std::string& warning : call.warnings) connection.warn(warning);
+  connection.warn(call.warnings);
 }
 
 }  // namespace
@@ -72,12 +72,7 @@ handlers::Answer handlers::count_message_tokens(HttpConnection& connection, cons
   auto call = wire::decode_messages(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   prepare_message(connection, *call);
-  std::stop_source end;
-  auto tokens = co_await connection.ask_until_gone<std::int32_t>([&](Reply<std::int32_t> reply) {
-    connection.service().count_tokens(connection.tenant(), std::move(call->generate), end.get_token(), std::move(reply));
-  });
-  if (!tokens) (void)end.request_stop();
-  co_return co_await connection.respond_with(std::move(tokens), request, wire::token_count_json);
+  co_return co_await connection.count_tokens(std::move(call->generate), request, wire::token_count_json);
 }
 
 }  // namespace uma::server

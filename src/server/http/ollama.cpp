@@ -84,6 +84,7 @@ void warn_of_window(HttpConnection& connection, const wire::OllamaCall& call) {
 Answer answer_ollama(wire::OllamaKind kind, HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_ollama(kind, request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  connection.warn(call->warnings);
   GenerateRequest& generate = call->generate;
   const std::string asked = generate.model;
   // Loading and unloading takes registered names only.

@@ -133,6 +133,7 @@ Answer draw_for_page(HttpConnection& connection, const HttpRequest& request,
 Answer handlers::create_images(HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_images_call(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  connection.warn(call->warnings);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   choose_model(connection, call->request);
   if (call->is_stream) co_return co_await stream_pictures(connection, request, std::move(call->request));

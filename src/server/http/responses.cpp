@@ -201,12 +201,7 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
   if (!call->generate.session.empty()) keep_model_of_session(connection, call->generate.model);
   const std::string model = connection.choose_model(call->generate.model, Capability::chat);
   if (!call->generate.model.empty()) call->generate.model = model;
-  for (const std::string& type : call->tools.left_out()) {
-    connection.warn(std::format("the tool {} is not available on this server", type));
-  }
-  for (const std::string& type : call->items_left_out) {
-    connection.warn(std::format("items of type {} were left out: this server cannot read them", type));
-  }
+  connection.warn(call->warnings);
   const bool names_response = call->generate.response && !call->generate.response->previous.empty();
   wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)},
                                 {.request = std::move(call->request),
@@ -236,6 +231,20 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
       .encoders.push_back(
           std::make_unique<ResponseWriter>(std::move(encoder), connection.server().live, connection.tenant(), is_stream));
   co_return co_await connection.generate(std::move(generations), request, session_field);
+}
+
+Answer handlers::count_response_tokens(HttpConnection& connection, const HttpRequest& request) {
+  auto call = wire::decode_token_count(request.body);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  connection.warn(call->warnings);
+  call->generate.model = connection.choose_model(call->generate.model, Capability::chat);
+  co_return co_await connection.count_tokens(std::move(call->generate), request, wire::input_tokens_json);
+}
+
+Answer handlers::refuse_compaction(HttpConnection& connection, const HttpRequest& request) {
+  const Error error{ErrorCode::model_capability,
+                    "/v1/responses/compact is not served: ask for a summary as a message, or set \"truncation\" to \"auto\""};
+  co_return co_await connection.respond_error(501, error, request.keep_alive);
 }
 
 Answer handlers::get_response(HttpConnection& connection, const HttpRequest& request) {

@@ -29,6 +29,8 @@ constexpr std::array kRoutes = {
     HttpRoute{post, "/v2/rerank", handlers::create_rerank},
     HttpRoute{post, "/rerank", handlers::create_rerank},
     HttpRoute{post, "/v1/responses", handlers::create_response, /*takes_images=*/true},
+    HttpRoute{post, "/v1/responses/input_tokens", handlers::count_response_tokens, /*takes_images=*/true},
+    HttpRoute{post, "/v1/responses/compact", handlers::refuse_compaction},
     HttpRoute{get, "/v1/responses/{id}", handlers::get_response},
     HttpRoute{delete_, "/v1/responses/{id}", handlers::delete_response},
     HttpRoute{post, "/v1/responses/{id}/cancel", handlers::cancel_response},

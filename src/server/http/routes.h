@@ -75,6 +75,8 @@ Answer interrupt_sd(HttpConnection& connection, const HttpRequest& request);
 
 // responses.cpp
 Answer create_response(HttpConnection& connection, const HttpRequest& request);
+Answer count_response_tokens(HttpConnection& connection, const HttpRequest& request);
+Answer refuse_compaction(HttpConnection& connection, const HttpRequest& request);
 Answer get_response(HttpConnection& connection, const HttpRequest& request);
 Answer delete_response(HttpConnection& connection, const HttpRequest& request);
 Answer cancel_response(HttpConnection& connection, const HttpRequest& request);
