@@ -58,6 +58,7 @@ struct GenerateOptions {
   std::vector<std::string> stop;           // Non-empty strings.
   std::string grammar;                     // GBNF grammar of the reply; empty: none.
   std::string json_schema;                 // JSON Schema of the reply, as JSON; empty: none. Excludes grammar.
+  bool strict_schema = false;              // A keyword that a grammar cannot enforce is an error, and not left out.
   // The request's field with the schema, for errors; static storage.
   std::string_view schema_field = "response_format.json_schema.schema";
   // Returns logprobs of each content token and of this many of the most likely tokens; nullopt: none.
