@@ -66,9 +66,10 @@ class ChatFormat {
   // The limit of thoughts in a reply with these options, which are settled; nullopt: its thoughts have no known marks.
   [[nodiscard]] std::optional<ThinkingLimit> thinking_limit(const ChatOptions& options) const;
   // The GBNF of the replies that the options force (call_grammar.h).
-  [[nodiscard]] Expected<std::string> forced_grammar(const ChatOptions& options) const;
+  [[nodiscard]] Expected<std::string> forced_grammar(const ChatOptions& options, grammar::LeftOut* left_out = nullptr) const;
   // The grammar of the text behind the mark of an optional tool call (call_grammar.h).
-  [[nodiscard]] Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const ChatOptions& options) const;
+  [[nodiscard]] Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(
+      const ChatOptions& options, grammar::LeftOut* left_out = nullptr) const;
   // The text of these tokens, including marks.
   [[nodiscard]] std::string text_of(std::span<const Token> tokens) const;
 

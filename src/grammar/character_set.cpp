@@ -61,7 +61,6 @@ void extend(CharacterSet& set, std::uint32_t code_point) {
 std::map<std::string, CharacterSet, std::less<>> all_properties() {
   std::array<CharacterSet, kCategories.size()> categories;
   std::array<CharacterSet, kMajorCategories.size()> majors;
-  CharacterSet pictographs;
   for (std::uint32_t code_point = 0; code_point <= kLastCodePoint; ++code_point) {
     const utf8proc_property_t& property = *utf8proc_get_property(static_cast<utf8proc_int32_t>(code_point));
     const auto category = static_cast<std::size_t>(property.category);
@@ -69,7 +68,6 @@ std::map<std::string, CharacterSet, std::less<>> all_properties() {
     const auto* const major =
         std::ranges::find(kMajorCategories, kCategories[category][0].substr(0, 1), [](const auto& names) { return names[0]; });
     extend(majors[static_cast<std::size_t>(major - kMajorCategories.begin())], code_point);
-    if (property.boundclass == UTF8PROC_BOUNDCLASS_EXTENDED_PICTOGRAPHIC) extend(pictographs, code_point);
   }
   std::map<std::string, CharacterSet, std::less<>> all;
   for (std::size_t i = 0; i < categories.size(); ++i) {
@@ -81,7 +79,24 @@ std::map<std::string, CharacterSet, std::less<>> all_properties() {
   all.emplace("Any", CharacterSet{{0, kLastCodePoint}});
   all.emplace("ASCII", CharacterSet{{0, 0x7F}});
   all.emplace("Assigned", complement(all.at("Cn")));
-  all.emplace("Extended_Pictographic", std::move(pictographs));
+  // The blocks of which every version of Unicode has all characters.
+  all.emplace("Extended_Pictographic", CharacterSet{{0x231A, 0x231B},
+                                                    {0x23E9, 0x23F3},
+                                                    {0x2600, 0x2604},
+                                                    {0x2614, 0x2615},
+                                                    {0x2648, 0x2653},
+                                                    {0x26BD, 0x26BE},
+                                                    {0x2708, 0x270D},
+                                                    {0x2733, 0x2734},
+                                                    {0x2764, 0x2764},
+                                                    {0x1F400, 0x1F4FD},
+                                                    {0x1F4FF, 0x1F53D},
+                                                    {0x1F550, 0x1F567},
+                                                    {0x1F5FB, 0x1F64F},
+                                                    {0x1F680, 0x1F6C5},
+                                                    {0x1F90C, 0x1F93A},
+                                                    {0x1F93C, 0x1F945},
+                                                    {0x1F947, 0x1F9FF}});
   all.emplace("Regional_Indicator", CharacterSet{{0x1F1E6, 0x1F1FF}});
   all.emplace("Emoji_Modifier", CharacterSet{{0x1F3FB, 0x1F3FF}});
   all.emplace("Emoji_Component", CharacterSet{{'#', '#'},

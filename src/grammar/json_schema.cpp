@@ -36,6 +36,11 @@ constexpr std::int64_t kNarrowMax = 48;        // Repetitions in a pattern that 
 constexpr std::size_t kFiniteValuesMax = 128;  // Of which an array may be a set.
 constexpr std::size_t kPatternKeysMax = 16;    // Patterns of the keys of one object.
 
+bool looks_ahead(const Pattern& pattern) {
+  return pattern.kind == Pattern::Kind::ahead || pattern.kind == Pattern::Kind::not_ahead ||
+         std::ranges::any_of(pattern.children, looks_ahead);
+}
+
 }  // namespace
 
 class JsonRules::Compiler {
@@ -123,6 +128,7 @@ class JsonRules::Compiler {
     if (type == "null") return "\"null\"";
     if (type == "boolean") return R"(("true" | "false"))";
     if (type == "integer" || type == "number") return number(schema, path, type == "integer");
+    if (type == "string" && has_json(schema)) return json_text(schema, path);
     if (type == "string") return std::format(R"("\"" {} "\"")", string(schema, path));
     if (type == "array") return array(schema, path);
     return object(schema, path);
@@ -209,8 +215,6 @@ class JsonRules::Compiler {
     std::int64_t max = kUnlimited;
 
     [[nodiscard]] bool has_length() const { return min > 0 || max != kUnlimited; }
-    // Whether something beside the format bounds the text.
-    [[nodiscard]] bool is_bounded() const { return max != kUnlimited || !patterns.empty(); }
     [[nodiscard]] TextLanguage language() const {
       TextLanguage all{.all = patterns, .min = min};
       if (format) all.all.push_back(*format);
@@ -226,9 +230,15 @@ class JsonRules::Compiler {
     // An unknown format constrains nothing.
     if (const boost::json::value* format = schema.if_contains("format")) {
       const std::string_view name = format->get_string();
-      const std::string_view pattern = format_pattern(name, conditions.is_bounded());
+      std::string_view pattern = format_pattern(name);
       if (is_local_format(name)) left_out_.add(below(path, "format"), "depends on the machine that reads it");
-      if (!pattern.empty()) conditions.format = read_pattern(pattern).value();
+      if (!pattern.empty()) {
+        conditions.format = read_pattern(pattern).value();
+        // Where the length cuts it, or a pattern does, a shorter automaton helps.
+        const PatternLength length = length_of(*conditions.format);
+        const bool is_cut = conditions.max != kUnlimited && (!length.max || *length.max > conditions.max);
+        if (is_cut || !conditions.patterns.empty()) conditions.format = read_pattern(format_pattern(name, true)).value();
+      }
     }
     return conditions;
   }
@@ -256,7 +266,11 @@ class JsonRules::Compiler {
       const bool is_narrow = conditions.format && (!conditions.patterns.empty() || conditions.has_length());
       // Formats have only some of their texts.
       if (text && !(is_narrow && *text == joined({}))) return *text;
-      if (is_narrow) {
+      const bool may_narrow = std::ranges::any_of(conditions.patterns, looks_ahead);
+      if (may_narrow && !text && !std::exchange(is_narrowed, true)) {
+        // Assertions about long texts multiply the states.
+        for (Pattern& pattern : conditions.patterns) pattern = narrowed(std::move(pattern), kNarrowMax);
+      } else if (is_narrow) {
         conditions.format.reset();
         leave_out("format");
       } else if (!conditions.patterns.empty() && conditions.has_length()) {
@@ -264,9 +278,6 @@ class JsonRules::Compiler {
         conditions.max = kUnlimited;
         leave_out("minLength");
         leave_out("maxLength");
-      } else if (!conditions.patterns.empty() && !std::exchange(is_narrowed, true)) {
-        // Assertions about long texts multiply the states.
-        for (Pattern& pattern : conditions.patterns) pattern = narrowed(std::move(pattern), kNarrowMax);
       } else if (!conditions.patterns.empty()) {
         // Patterns may be too many together.
         conditions.patterns.pop_back();
@@ -280,6 +291,28 @@ class JsonRules::Compiler {
         leave_out("maxLength");
       }
     }
+  }
+
+  // Whether the text is a JSON text: an annotation, which readers that ask for it rely on.
+  static bool has_json(const boost::json::object& schema) {
+    const boost::json::value* media = schema.if_contains("contentMediaType");
+    return media != nullptr && *media == "application/json" && !schema.contains("pattern") && !schema.contains("format") &&
+           !schema.contains("minLength") && !schema.contains("maxLength") && !schema.contains("contentEncoding");
+  }
+
+  // A string with a JSON text, whose own texts need no escapes.
+  std::string json_text(const boost::json::object& schema, const std::string& path) {
+    if (const boost::json::value* content = schema.if_contains("contentSchema");
+        content != nullptr && *content != true && *content != boost::json::object())
+      left_out_.add(below(path, "contentSchema"), "is not supported");
+    const std::string number = add_number(any_number(), std::nullopt).value();
+    const std::string inner = rules_.shared("inner-text", R"("\\\"" [^"\\\x00-\x1f]* "\\\"")");
+    const std::string value = rules_.shared(
+        "inner", std::format(R"({} | {} | "true" | "false" | "null" | json-inner-array | json-inner-object)", inner, number));
+    (void)rules_.shared("inner-array", R"("[" (json-inner (", " json-inner)*)? "]")");
+    (void)rules_.shared("inner-object",
+                        R"("{" (json-inner-text ": " json-inner (", " json-inner-text ": " json-inner)*)? "}")");
+    return std::format(R"("\"" {} "\"")", value);
   }
 
   // --- arrays

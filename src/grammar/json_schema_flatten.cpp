@@ -24,7 +24,7 @@ constexpr std::uint64_t kWorkOfAllMax = 2 * kWorkMax;
 constexpr std::array<std::string_view, 7> kTypes = {"null", "boolean", "integer", "number", "string", "array", "object"};
 
 // What other keywords say is an annotation, or about the schema itself.
-constexpr std::array<std::string_view, 25> kConstraints = {"type",
+constexpr std::array<std::string_view, 28> kConstraints = {"type",
                                                            "enum",
                                                            "properties",
                                                            "required",
@@ -48,7 +48,10 @@ constexpr std::array<std::string_view, 25> kConstraints = {"type",
                                                            "exclusiveMinimum",
                                                            "exclusiveMaximum",
                                                            "multipleOf",
-                                                           "unevaluatedProperties"};
+                                                           "unevaluatedProperties",
+                                                           "contentMediaType",
+                                                           "contentEncoding",
+                                                           "contentSchema"};
 constexpr std::array<std::string_view, 9> kUnsupported = {
     "not",      "if",          "dependentSchemas", "dependentRequired", "dependencies",
     "contains", "$dynamicRef", "$recursiveRef",    "unevaluatedItems"};
@@ -383,7 +386,7 @@ boost::json::value SchemaFlattener::merge_keyword(std::string_view name, const b
     const bool a_is_less = a.to_number<double>() < b.to_number<double>();
     return a_is_less == is_lower ? b : a;
   }
-  return a;  // kMorePatterns, which merge_patterns() has joined.
+  return a;  // kMorePatterns, which merge_patterns() has joined, and annotations.
 }
 
 // All patterns hold: the first is `pattern`.

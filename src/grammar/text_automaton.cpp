@@ -94,6 +94,7 @@ Formula opposite(const Formula& formula, Work& work) {
 struct Letter {
   const std::vector<bool>* in_sets = nullptr;  // By the number of the set; null: the end of the text.
   bool is_word = false;
+  bool is_disputed = false;  // No character of ASCII.
 };
 
 // One expression as an alternating automaton: its state is a formula over instructions.
@@ -116,7 +117,11 @@ class Expression {
     const auto [known, is_new] = steps_.try_emplace({from, letter_number}, 0);
     if (!is_new) return known->second;
     const State state = states_[from];
-    State to{.before = letter.is_word ? Before::word : Before::other};
+    // The letter before counts only where an edge is looked for.
+    State to{.before = !has_edges_          ? Before::other
+                       : letter.is_disputed ? Before::disputed
+                       : letter.is_word     ? Before::word
+                                            : Before::other};
     to.formula = value_of(state.formula, state, letter);
     for (std::size_t i = 0; i < state.behinds.size(); ++i) {
       to.behinds.push_back(either(value_of(state.behinds[i], state, letter), {{2 * behinds_[i]}}, work_));
@@ -139,7 +144,7 @@ class Expression {
     std::vector<std::uint32_t> next{};  // For ahead: what must match here, and what goes on.
     std::size_t set = 0;                // For characters: its number. For behind: the number of the assertion.
   };
-  enum class Before : std::uint8_t { nothing, word, other };
+  enum class Before : std::uint8_t { nothing, word, other, disputed };
   struct State {
     Formula formula{};
     Before before = Before::nothing;
@@ -183,6 +188,7 @@ class Expression {
         return add({.kind = Kind::end, .next = {next}});
       case Pattern::Kind::edge:
       case Pattern::Kind::no_edge:
+        has_edges_ = true;
         return add({.kind = Kind::edge, .is_negated = pattern.kind == Pattern::Kind::no_edge, .next = {next}});
       case Pattern::Kind::ahead:
       case Pattern::Kind::not_ahead: {
@@ -286,6 +292,8 @@ class Expression {
       case Kind::end:
         return go_on(is_end);
       case Kind::edge: {
+        // Dialects differ in whether other letters than those of ASCII make words.
+        if (state.before == Before::disputed || (!is_end && letter.is_disputed)) return kFalse;
         const bool is_edge = (state.before == Before::word) != (!is_end && letter.is_word);
         return go_on(is_edge != instruction.is_negated);
       }
@@ -303,7 +311,8 @@ class Expression {
   bool finds(const Formula& formula, const State& state, const Letter& letter) {
     // Nothing but its end counts: characters go beyond this place.
     const std::vector<bool> none(sets_.size(), false);
-    const Letter here{.in_sets = letter.in_sets == nullptr ? nullptr : &none, .is_word = letter.is_word};
+    const Letter here{
+        .in_sets = letter.in_sets == nullptr ? nullptr : &none, .is_word = letter.is_word, .is_disputed = letter.is_disputed};
     const bool before = std::exchange(is_found_, true);
     const bool is_found = value_of(formula, state, here) == kTrue;
     is_found_ = before;
@@ -317,6 +326,7 @@ class Expression {
   std::vector<State> states_;
   std::map<State, StateNumber> numbers_;
   std::map<std::pair<StateNumber, std::size_t>, StateNumber> steps_;
+  bool has_edges_ = false;
   bool is_behind_ = false;  // While the text of an assertion about the text before is compiled.
   bool is_found_ = false;   // Whether such a text may end here.
 };
@@ -345,6 +355,7 @@ Classes classes_of(const std::vector<CharacterSet>& sets, Work& work) {
   };
   for (const CharacterSet& set : sets) add(set);
   add(word);
+  add({{0, 0x7F}});
   std::ranges::sort(borders);
   const auto repeated = std::ranges::unique(borders);
   borders.erase(repeated.begin(), repeated.end());
@@ -358,6 +369,7 @@ Classes classes_of(const std::vector<CharacterSet>& sets, Work& work) {
     std::vector<bool> key = in_sets;
     const bool is_word = contains(word, borders[i]);
     key.push_back(is_word);
+    key.push_back(borders[i] < 0x80);
     const auto [known, is_new] = numbers.try_emplace(std::move(key), classes.in_sets.size());
     if (is_new) {
       if (classes.in_sets.size() >= kClassesMax) throw TooLarge{};
@@ -430,7 +442,9 @@ class Product {
   // Nullopt: no text goes on like this.
   [[nodiscard]] std::optional<State> next(const State& from, std::size_t number) {
     State to = from;
-    const Letter letter{.in_sets = &classes_.in_sets[number], .is_word = classes_.are_words[number]};
+    const Letter letter{.in_sets = &classes_.in_sets[number],
+                        .is_word = classes_.are_words[number],
+                        .is_disputed = classes_.characters[number].front().low >= 0x80};
     for (std::size_t i = 0; i < expressions_.size(); ++i) {
       to[i] = expressions_[i].next(from[i], number, letter);
       const bool is_dead = i < language_.all.size() ? expressions_[i].is_false(to[i]) : expressions_[i].is_true(to[i]);

@@ -63,8 +63,10 @@ enum class ToolShape : std::uint8_t { nested, flat };
 void read_adapters(json::FieldReader& fields, GenerateOptions& options);
 // Reads grammar; a second grammar is a failure.
 void read_grammar(json::FieldReader& fields, GenerateOptions& options);
-// Reads the options that OpenAI's requests have under "uma": umad's own sampling, scheduling, grammar, adapters and
-// split_reasoning.
+// Reads uma.strict_schema, for APIs that take no other option under "uma".
+void read_strict_schema(json::FieldReader& fields, GenerateOptions& options);
+// Reads the options that OpenAI's requests have under "uma": umad's own sampling, scheduling, grammar, adapters,
+// split_reasoning and strict_schema.
 void read_own_options(json::FieldReader& own, GenerateOptions& options);
 // Reads response_format: text, json_object or json_schema. Called after read_grammar, which it excludes.
 void read_response_format(json::FieldReader& fields, GenerateOptions& options);

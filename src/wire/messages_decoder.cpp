@@ -153,6 +153,7 @@ void read_output_config(json::FieldReader& fields, GenerateOptions& options) {
     }
     if (!config.ok()) fields.fail_as(config);
   }
+  read_strict_schema(fields, options);
   read_thinking(fields, arguments, options.chat);
   if (!arguments.empty()) options.chat.template_arguments = json_text(fields, "thinking", arguments);
 }

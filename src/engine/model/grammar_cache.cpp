@@ -23,12 +23,14 @@ std::string key_of(const GenerateOptions& options) {
         std::string_view(chat.tools), std::string_view(chat.tool_name), std::string_view(chat.template_arguments)}) {
     add(text);
   }
-  add(std::format("{} {} {}", std::to_underlying(chat.tool_choice), chat.has_parallel_calls, chat.splits_reasoning));
+  add(std::format("{} {} {} {}", std::to_underlying(chat.tool_choice), chat.has_parallel_calls, chat.splits_reasoning,
+                  options.strict_schema));
   return hash.hex();
 }
 
 // Without the tools.
-Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, const GenerateOptions& options) {
+Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, const GenerateOptions& options,
+                                            grammar::LeftOut& left_out) {
   using Compiled = Expected<std::shared_ptr<const grammar::Grammar>>;
   const auto whole = [](const Compiled& grammar, std::string_view field,
                         std::string_view what = "") -> Expected<ReplyGrammars> {
@@ -44,19 +46,20 @@ Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, cons
                                  "tool_choice"});
   }
   if (is_forced) {
-    const auto gbnf = format.forced_grammar(options.chat);
+    const auto gbnf = format.forced_grammar(options.chat, &left_out);
     if (!gbnf) return std::unexpected(gbnf.error());
     return whole(grammar::Grammar::parse(*gbnf), "tools", "their schemas cannot be combined into a grammar: ");
   }
   if (!options.grammar.empty()) return whole(grammar::Grammar::parse(options.grammar), "grammar");
   if (!options.json_schema.empty()) {
-    const auto grammar = grammar::json_schema_grammar(options.json_schema);
+    const auto grammar = grammar::json_schema_grammar(options.json_schema, &left_out);
+    left_out.set_field(options.schema_field);
     if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr, .tools = nullptr};
     return std::unexpected(Error{grammar.error().code, "the schema of the reply's format: " + grammar.error().message,
                                  std::string(options.schema_field)});
   }
   if (options.chat.tools.empty()) return ReplyGrammars{};
-  auto calls = format.begun_call_grammar(options.chat);
+  auto calls = format.begun_call_grammar(options.chat, &left_out);
   if (!calls) return std::unexpected(calls.error());
   return ReplyGrammars{.whole = nullptr, .calls = std::move(*calls), .tools = nullptr};
 }
@@ -69,7 +72,9 @@ bool needs_grammars(const GenerateOptions& options) {
 }
 
 Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const GenerateOptions& options) {
-  auto compiled = compile_constraints(format, options);
+  grammar::LeftOut left_out(options.strict_schema);
+  auto compiled = compile_constraints(format, options, left_out);
+  if (compiled) compiled->left_out = left_out.places();
   if (compiled && !options.chat.tools.empty())
     compiled->tools = std::make_shared<const chat::Tools>(chat::tools_of(options.chat.tools));
   return compiled;

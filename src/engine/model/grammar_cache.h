@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "base/mutex.h"
 #include "chat/chat.h"
@@ -22,6 +23,7 @@ struct ReplyGrammars {
   std::shared_ptr<const grammar::Grammar> whole;  // For the whole text: a grammar, a schema or a forced tool call.
   std::shared_ptr<const grammar::Grammar> calls;  // For the text behind the mark of an optional tool call.
   std::shared_ptr<const chat::Tools> tools;       // Null: there are none.
+  std::vector<std::string> left_out{};            // Keywords of schemas that no grammar enforces (Usage::schema_left_out).
 
   [[nodiscard]] std::size_t bytes() const {
     return (whole ? whole->bytes() : 0) + (calls ? calls->bytes() : 0) + (tools ? chat::bytes_of(*tools) : 0);
