@@ -32,7 +32,7 @@ namespace {
 
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kItemsMax = 1024;       // Items of arrays with a limit; smaller limits of the schema hold.
-constexpr std::int64_t kNarrowMax = 48;        // Repetitions in a pattern that is too large as it is.
+constexpr std::int64_t kNarrowMax = 40;        // Repetitions in a pattern that is too large as it is.
 constexpr std::size_t kFiniteValuesMax = 128;  // Of which an array may be a set.
 constexpr std::size_t kPatternKeysMax = 16;    // Patterns of the keys of one object.
 

@@ -484,7 +484,7 @@ struct Table {
 };
 
 Table explore(Product& product, Work& work) {
-  constexpr std::size_t kStatesMax = 4000;
+  constexpr std::size_t kStatesMax = 6000;
   Table table;
   std::map<Product::State, std::uint32_t> numbers{{product.begin(), 0}};
   std::vector<Product::State> states{product.begin()};
