@@ -20,6 +20,7 @@
 #include "core/error.h"
 #include "core/request.h"
 #include "grammar/grammar.h"
+#include "grammar/json_schema.h"
 #include "jinja/chat_template.h"
 #include "llm/model.h"
 

@@ -52,9 +52,9 @@ constexpr std::array<std::string_view, 28> kConstraints = {"type",
                                                            "contentMediaType",
                                                            "contentEncoding",
                                                            "contentSchema"};
-constexpr std::array<std::string_view, 9> kUnsupported = {
-    "not",      "if",          "dependentSchemas", "dependentRequired", "dependencies",
-    "contains", "$dynamicRef", "$recursiveRef",    "unevaluatedItems"};
+constexpr std::array<std::string_view, 8> kUnsupported = {"not",           "dependentSchemas", "dependentRequired",
+                                                          "dependencies",  "contains",         "$dynamicRef",
+                                                          "$recursiveRef", "unevaluatedItems"};
 template <std::size_t N>
 bool has(const std::array<std::string_view, N>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
@@ -148,6 +148,14 @@ void SchemaFlattener::flatten_keyword(boost::json::string_view key, const boost:
     }
   } else if (name == "not" && (value == true || (value.is_object() && value.get_object().empty()))) {
     parts.emplace_back(false);
+  } else if (name == "if") {
+    const bool is_true = value == true || (value.is_object() && value.get_object().empty());
+    const std::string_view decided = is_true ? "then" : "else";
+    if (!is_true && value != false) {
+      if (schema.contains("then") || schema.contains("else")) left_out_.add(below(path, name), "is not supported");
+    } else if (const boost::json::value* branch = schema.if_contains(decided)) {
+      parts.push_back(flatten(*branch, below(path, decided), depth + 1));
+    }
   } else if (has(kUnsupported, name)) {
     leave_out_unsupported(name, value, path);
   } else if (has(kConstraints, name)) {
