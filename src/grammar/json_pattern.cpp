@@ -15,7 +15,8 @@ namespace {
 // Generated strings without an upper bound of their own may be longer.
 constexpr std::int64_t kTextLengthMax = 4096;
 constexpr std::size_t kInlineBytesMax = 48;
-constexpr std::size_t kChainMax = 40;     // States that are written in one rule.
+constexpr std::size_t kChainMax = 40;  // States that are written in one rule.
+constexpr std::size_t kNamesStatesMax = 2500;
 constexpr std::size_t kRulesKept = 1000;  // For the rest of the schema.
 
 bool is_plain_character(std::uint32_t code_point) {
@@ -171,7 +172,9 @@ std::optional<std::string> TextRules::add(const TextLanguage& language, Spelling
       if (auto text = simple(language, spelling)) return text;
     }
   }
-  AutomatonBudget budget{.states_max = std::min(budget_.states_max, automaton_rules_left_), .work_left = budget_.work_left};
+  // Lists of names have a state for each character.
+  const std::size_t states_max = language.none.empty() ? budget_.states_max : kNamesStatesMax;
+  AutomatonBudget budget{.states_max = std::min(states_max, automaton_rules_left_), .work_left = budget_.work_left};
   const auto automaton = make_automaton(language, budget);
   budget_.work_left = budget.work_left;
   if (!automaton) return std::nullopt;

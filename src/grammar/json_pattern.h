@@ -46,7 +46,7 @@ class TextRules {
   std::map<std::string, std::string> classes_;  // The names of shared classes.
   AutomatonBudget budget_;
   std::size_t weight_left_ = 40'000;  // States that expressions may still have, roughly.
-  std::size_t automaton_rules_left_ = 2000;
+  std::size_t automaton_rules_left_ = 2500;
   std::size_t automaton_bytes_left_ = 128u << 10;
 };
 

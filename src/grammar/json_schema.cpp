@@ -199,7 +199,9 @@ class JsonRules::Compiler {
   [[nodiscard]] std::optional<std::string> shared_text(const std::string& key, const Make& make) {
     if (const auto known = text_rules_.find(key); known != text_rules_.end()) return known->second;
     const std::optional<std::string> text = make();
+    constexpr std::size_t kShortBytes = 64;
     if (!text || *text == joined({})) return text;
+    if (text->size() <= kShortBytes) return text_rules_[key] = *text;
     const std::string rule = rules_.new_rule();
     rules_.define(rule, *text);
     return text_rules_[key] = rule;
@@ -381,8 +383,9 @@ class JsonRules::Compiler {
         .comma = comma_rule(), .min = count_of(schema, "minItems", 0), .max = count_of(schema, "maxItems", kUnlimited)};
     for (const boost::json::value& value : values) list.members.push_back({.text = literal_of(value, path)});
     constexpr std::size_t kAnyOrderMax = 5;
-    if (values.size() > kAnyOrderMax && !list.is_small()) return std::nullopt;
-    const std::string members = values.size() > kAnyOrderMax ? list_rules(list, rules_) : in_any_order(list);
+    const bool has_any_order = values.size() <= kAnyOrderMax && rules_.rules_left() > kSchemaRulesMax / 2;
+    if (!has_any_order && (!list.is_small() || rules_.rules_left() < kSchemaRulesMax / 4)) return std::nullopt;
+    const std::string members = has_any_order ? in_any_order(list) : list_rules(list, rules_);
     return std::format(R"("[" {0} {1} {0} "]")", blank_rule(), members);
   }
 
@@ -548,8 +551,7 @@ class JsonRules::Compiler {
       if (!keys.listed.empty()) language.none.push_back(one_of_names(keys.listed));
       const auto key = texts_.add(language, Spelling::json);
       // The object is closed where its other keys have no grammar.
-      if (!key) return left_out_.add(place, "needs too large a grammar");
-      if (*key == joined({})) return;
+      if (!key || *key == joined({})) return;
       alternatives.push_back(std::format(R"("\"" {} "\":" {} {})", *key, after_colon(), rule_of(schema, place)));
     };
     // A key that matches several patterns is left to none of them.

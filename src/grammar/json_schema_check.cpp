@@ -12,11 +12,11 @@ namespace uma::grammar {
 namespace {
 
 constexpr int kCheckDepthMax = 24;
-constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kUncounted = std::numeric_limits<std::int64_t>::max();
 
 bool is_count_within(std::size_t count, const boost::json::object& schema, std::string_view min, std::string_view max) {
   const auto size = static_cast<std::int64_t>(count);
-  return size >= count_of(schema, min, 0) && size <= count_of(schema, max, kUnlimited);
+  return size >= count_of(schema, min, 0) && size <= count_of(schema, max, kUncounted);
 }
 
 }  // namespace

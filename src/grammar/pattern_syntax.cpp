@@ -14,10 +14,10 @@ constexpr std::size_t kBytesMax = 16'384;
 constexpr std::size_t kRangesMax = 50'000;  // Of all classes.
 constexpr std::size_t kOnlyTextMax = 64;    // Characters.
 
-const CharacterSet kDigits = {{'0', '9'}};
-const CharacterSet kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-const CharacterSet kSpace = {{0x09, 0x0D},     {0x20, 0x20},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
-                             {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+const CharacterSet kDigitSet = {{'0', '9'}};
+const CharacterSet kWordSet = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+const CharacterSet kSpaceSet = {{0x09, 0x0D},     {0x20, 0x20},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+                                {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 const CharacterSet kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
 
 bool is_digit(char c) {
@@ -286,17 +286,17 @@ class Reader {
     const auto one = [](std::uint32_t code_point) { return CharacterSet{{code_point, code_point}}; };
     switch (c) {
       case 'd':
-        return kDigits;
+        return kDigitSet;
       case 'D':
-        return complement(kDigits);
+        return complement(kDigitSet);
       case 'w':
-        return kWord;
+        return kWordSet;
       case 'W':
-        return complement(kWord);
+        return complement(kWordSet);
       case 's':
-        return kSpace;
+        return kSpaceSet;
       case 'S':
-        return complement(kSpace);
+        return complement(kSpaceSet);
       case 'n':
         return one('\n');
       case 'r':

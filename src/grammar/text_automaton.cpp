@@ -533,7 +533,7 @@ void remove_dead_ends(Table& table) {
   }
 }
 
-// The group of equal states to which each state belongs (Moore's algorithm). That of the beginning is 0.
+// The group of equal states to which each state belongs (Moore's algorithm).
 std::vector<std::uint32_t> equal_states(const Table& table, Work& work) {
   std::vector<std::uint32_t> groups(table.next.size(), 0);
   for (std::size_t count = 1;;) {
@@ -551,11 +551,25 @@ std::vector<std::uint32_t> equal_states(const Table& table, Work& work) {
   }
 }
 
+// The same of an automaton whose texts are bounded: equal states are known as soon as those behind them are.
+std::vector<std::uint32_t> equal_states_of_bounded(const Table& table, Work& work) {
+  std::vector<std::uint32_t> groups(table.next.size(), 0);
+  std::map<std::vector<std::uint32_t>, std::uint32_t> numbers;
+  for (std::size_t state = table.next.size(); state-- > 0;) {
+    std::vector<std::uint32_t> key{table.are_final[state] ? 1u : 0u};
+    for (const std::uint32_t to : table.next[state]) key.push_back(to == Table::kNone ? Table::kNone : groups[to]);
+    work.charge(key.size());
+    groups[state] = numbers.try_emplace(std::move(key), static_cast<std::uint32_t>(numbers.size())).first->second;
+  }
+  return groups;
+}
+
 TextAutomaton build(const TextLanguage& language, std::size_t states_max, Work& work) {
   Product product(language, work);
   Table table = explore(product, work);
   remove_dead_ends(table);
-  const std::vector<std::uint32_t> groups = equal_states(table, work);
+  // With a maximum each state is found before those behind it.
+  const std::vector<std::uint32_t> groups = language.max ? equal_states_of_bounded(table, work) : equal_states(table, work);
   TextAutomaton made;
   std::vector<std::uint32_t> open{0};  // A state of each group that is reached, in the order of their numbers.
   std::map<std::uint32_t, std::uint32_t> numbers{{groups[0], 0}};
