@@ -466,13 +466,9 @@ class JsonRules::Compiler {
     }
     const boost::json::value* additional = schema.if_contains("additionalProperties");
     if (additional != nullptr) keys.additional = *additional;
-    const boost::json::value* unevaluated = schema.if_contains("unevaluatedProperties");
-    const bool is_closed = unevaluated != nullptr && *unevaluated == false;
-    if (unevaluated != nullptr && !is_closed && *unevaluated != true && *unevaluated != boost::json::object())
-      left_out_.add(below(path, "unevaluatedProperties"), "is supported as false only");
     read_key_patterns(keys, schema, path);
     // An object with listed properties has no others, unless the schema allows them.
-    const bool has_names = !keys.listed.empty() || !keys.by_pattern.empty() || is_closed;
+    const bool has_names = !keys.listed.empty() || !keys.by_pattern.empty();
     if (additional == nullptr && has_names) keys.additional = false;
     if (keys.additional != false || !keys.by_pattern.empty()) keys.others.emplace();
     // A required property without a schema has the schema of additional properties.

@@ -106,6 +106,7 @@ boost::json::value SchemaFlattener::flatten(const boost::json::value& schema, co
   }
   boost::json::value whole = std::move(plain);
   for (const boost::json::value& part : parts) whole = merge(whole, part, path);
+  close_unevaluated(whole, path);
   return whole;
 }
 
@@ -161,6 +162,22 @@ void SchemaFlattener::flatten_keyword(boost::json::string_view key, const boost:
   } else if (has(kConstraints, name)) {
     check_keyword(name, value, path);
     plain[key] = value;
+  }
+}
+
+// `unevaluatedProperties` sees the properties of its own schema with its parts, and not those that are merged with it later.
+void SchemaFlattener::close_unevaluated(boost::json::value& whole, const std::string& path) {
+  boost::json::object* object = whole.if_object();
+  const boost::json::value* unevaluated = object == nullptr ? nullptr : object->if_contains("unevaluatedProperties");
+  if (unevaluated == nullptr) return;
+  const bool is_closed = *unevaluated == false;
+  const bool says_nothing = *unevaluated == true || *unevaluated == boost::json::object();
+  object->erase("unevaluatedProperties");
+  if (says_nothing || object->contains("additionalProperties")) return;
+  if (is_closed && !object->contains("anyOf")) {
+    (*object)["additionalProperties"] = false;
+  } else {
+    left_out_.add(below(path, "unevaluatedProperties"), "is supported as false only, and not beside anyOf and oneOf");
   }
 }
 

@@ -41,6 +41,7 @@ class SchemaFlattener {
   // Adds a keyword of `schema` to `plain`, or, if it combines schemas, what it demands to `parts`.
   void flatten_keyword(boost::json::string_view name, const boost::json::value& value, const boost::json::object& schema,
                        const std::string& path, int depth, boost::json::object& plain, std::vector<boost::json::value>& parts);
+  void close_unevaluated(boost::json::value& whole, const std::string& path);
   void leave_out_unsupported(std::string_view name, const boost::json::value& value, const std::string& path);
   // Checks the types of a keyword's values, not whether the values can be satisfied.
   static void check_keyword(std::string_view name, const boost::json::value& value, const std::string& path);
