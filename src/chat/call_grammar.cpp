@@ -35,9 +35,13 @@ enum class Use : std::uint8_t {
   begun,   // All ways in which models write them.
 };
 
+std::string field_of(std::size_t tool) {
+  return std::format("tools[{}].function.parameters", tool);
+}
+
 // Adds the place, tools[tool], to an error, and the tool's name, because some APIs have their tools in another form and order.
 std::unexpected<Error> refused_schema(std::size_t tool, const boost::json::object& function, const Error& error) {
-  std::string field = std::format("tools[{}].function.parameters", tool);
+  std::string field = field_of(tool);
   std::string message =
       std::format("field \"{}\": tool \"{}\": {}", field, std::string_view(function.at("name").as_string()), error.message);
   return std::unexpected(Error{error.code, std::move(message), std::move(field)});
@@ -62,11 +66,13 @@ struct Callable {
 class CallRules {
  public:
   // `is_loose`: use the schemas of strict tools only.
-  CallRules(const Family& family, Use use, bool is_loose)
+  CallRules(const Family& family, Use use, bool is_loose, grammar::LeftOut& left_out)
       : family_(family),
         use_(use),
         is_loose_(is_loose),
-        rules_(use == Use::forced ? grammar::JsonBlanks::python : grammar::JsonBlanks::any) {}
+        left_out_(left_out),
+        rules_(use == Use::forced ? grammar::JsonBlanks::python : grammar::JsonBlanks::any, &left_out),
+        checked_(grammar::JsonBlanks::any, &left_out) {}
 
   [[nodiscard]] static bool is_strict(const boost::json::object& function) {
     const boost::json::value* strict = function.if_contains("strict");
@@ -75,7 +81,9 @@ class CallRules {
 
   [[nodiscard]] Expected<Unit> add_tool(std::size_t index, const boost::json::object& function) {
     const auto has_style = [&](ArgumentStyle style) { return std::ranges::contains(family_.calls, style, &CallForm::style); };
+    const std::size_t places = left_out_.places().size();
     const auto arguments = has_style(ArgumentStyle::elements) ? elements_of(index, function) : arguments_of(function);
+    left_out_.set_field(field_of(index), places);
     if (!arguments) return refused_schema(index, function, arguments.error());
     std::string loose = "loose";
     if (const boost::json::value* schema = function.if_contains("parameters");
@@ -247,7 +255,9 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
       return rules_.add(schema(true));
     }
     auto rule = rules_.add(schema(uses_schema(function)));
-    return rule || is_strict(function) ? rule : rules_.add(schema(false));
+    if (rule || is_strict(function) || left_out_.refuses()) return rule;
+    left_out_.add("#", rule.error().message);
+    return rules_.add(schema(false));
   }
 
   // The rule for arguments as elements: those of the schema, or any.
@@ -334,6 +344,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     const std::string text_space = marks.trims_blanks ? "ws" : marks.keeps_blanks ? "" : "\"\\n\"?";
     const std::string around = use_ == Use::forced ? literal(marks.padding) : text_space;
     if (types.is_text()) {
+      if (values.empty()) leave_out_of_text(name, resolved(property, schema));
       const std::string text = values.empty() ? std::format("{} element-body {}", begin, close)
                                               : std::format("{} {} {} {} {}", begin, around, values, around, close);
       const std::string others = has_others ? other_values(property, types, schema) : "";
@@ -347,10 +358,22 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
     }
     const boost::json::value any = boost::json::object();
     auto value = rules_.add(property.is_object() ? property : any, schema);
-    if (!value && use_ == Use::begun && !is_strict) value = rules_.add(any, any);
+    if (!value && use_ == Use::begun && !is_strict && !left_out_.refuses()) {
+      left_out_.add(std::format("#/properties/{}", name), value.error().message);
+      value = rules_.add(any, any);
+    }
     if (!value) return std::unexpected(value.error());
     const std::string space = use_ == Use::begun ? "ws" : literal(marks.padding);
     return std::format("{} {} {} {} {}", begin, space, with_python_words(*value, types), space, close);
+  }
+
+  // Texts between marks are written as they are, without a grammar of their own.
+  void leave_out_of_text(std::string_view name, const boost::json::value& property) {
+    const boost::json::object* fields = property.if_object();
+    for (const std::string_view keyword : {"pattern", "minLength", "maxLength"}) {
+      if (fields != nullptr && fields->contains(keyword) && !left_out_.refuses())
+        left_out_.add(std::format("#/properties/{}/{}", name, keyword), "");
+    }
   }
 
   // The texts among the values that a schema lists; empty: it lists none. Properties may refer to the same long list.
@@ -447,6 +470,7 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
   const Family& family_;
   const Use use_;
   const bool is_loose_;
+  grammar::LeftOut& left_out_;
   grammar::JsonRules rules_;
   grammar::JsonRules checked_;  // The schemas of nested elements, so that the same ones are refused as for other families.
   std::vector<Callable> tools_;
@@ -460,12 +484,15 @@ word ::= [a-zA-Z0-9_.+-]{1,64}
 
 }  // namespace
 
-Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const ReplyFormat& format, const ChatOptions& options) {
+Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const ReplyFormat& format, const ChatOptions& options,
+                                                                     grammar::LeftOut* left_out) {
+  grammar::LeftOut unread;
+  grammar::LeftOut& left = left_out == nullptr ? unread : *left_out;
   boost::system::error_code problem;
   const boost::json::value tools = json::parse(options.tools, {}, problem);
   if (problem) return fail(ErrorCode::proto_field, "field \"tools\" is not valid JSON");
   const auto make = [&](bool is_loose) -> Expected<std::shared_ptr<const grammar::Grammar>> {
-    CallRules rules(*format.family, Use::begun, is_loose);
+    CallRules rules(*format.family, Use::begun, is_loose, left);
     for (std::size_t i = 0; i < tools.as_array().size(); ++i) {
       const boost::json::object& function = tools.as_array()[i].at("function").as_object();
       if (!options.may_call(std::string_view(function.at("name").as_string()))) continue;
@@ -480,17 +507,25 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
     return grammar::Grammar::parse(std::format("root ::= {}\n{}", root, rules.gbnf()));
   };
   // Schemas that have grammars alone may exceed the limits together.
-  if (auto grammar = make(false)) return grammar;
+  auto grammar = make(false);
+  if (grammar || left.refuses()) return grammar;
+  left.resize(0);
   auto loose = make(true);
-  const bool has_strict = std::ranges::any_of(
-      tools.as_array(), [](const boost::json::value& tool) { return CallRules::is_strict(tool.at("function").as_object()); });
+  bool has_strict = false;
+  for (std::size_t i = 0; i < tools.as_array().size(); ++i) {
+    const boost::json::object& function = tools.as_array()[i].at("function").as_object();
+    has_strict |= CallRules::is_strict(function);
+    if (!CallRules::is_strict(function) && function.contains("parameters")) left.add(field_of(i) + "#", "");
+  }
   return loose || has_strict ? loose : nullptr;
 }
 
-Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options, std::string_view prompt) {
+Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options, std::string_view prompt,
+                                   grammar::LeftOut* left_out) {
+  grammar::LeftOut unread;
   boost::system::error_code problem;
   const boost::json::value tools = json::parse(options.tools, {}, problem);
-  CallRules rules(*format.family, Use::forced, false);
+  CallRules rules(*format.family, Use::forced, false, left_out == nullptr ? unread : *left_out);
   for (std::size_t i = 0; !problem && i < tools.as_array().size(); ++i) {
     const boost::json::object& function = tools.as_array()[i].at("function").as_object();
     const std::string_view name = function.at("name").as_string();

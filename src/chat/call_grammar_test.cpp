@@ -179,9 +179,9 @@ TEST(CallGrammar, ArgumentsAreAnObjectWhateverTheirSchemaAllows) {
   }
 }
 
-TEST(CallGrammar, ASchemaThatIsNoGrammarIsNamed) {
+TEST(CallGrammar, AnInvalidSchemaIsNamed) {
   ChatOptions options = forced();
-  options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","not":{}}}}])";
+  options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","required":1}}}])";
   const auto refused = call_grammar(of("hermes"), options);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::proto_field);
@@ -263,17 +263,55 @@ TEST(BegunCallGrammar, AListHasOneCallWhereTheyAreNotParallel) {
   EXPECT_EQ(begun("mistral", options, two), "");
 }
 
-TEST(BegunCallGrammar, ASchemaThatIsNoGrammarCountsWhereItsToolIsStrict) {
+TEST(BegunCallGrammar, AnInvalidSchemaCountsWhereItsToolIsStrict) {
   ChatOptions options = offered();
-  options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","not":{}}}},)"
+  options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","required":1}}},)"
                   R"({"type":"function","function":{"name":"g","strict":true,"parameters":{"properties":{"b":{"const":1}}}}}])";
   EXPECT_EQ(begun("llama3", options, R"({"name": "f", "parameters": {"anything": 1}})"), "whole");
   EXPECT_EQ(begun("llama3", options, R"({"name": "g", "parameters": {"b": 1}})"), "whole");
   EXPECT_EQ(begun("llama3", options, R"({"name": "g", "parameters": {"b": 2)"), "");
-  options.tools = R"([{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","not":{}}}}])";
+  options.tools = R"([{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","required":1}}}])";
   const auto refused = begun_call_grammar(of("hermes"), options);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().field, "tools[0].function.parameters");
+}
+
+// One keyword that cannot be enforced says nothing about the rest of its schema, nor about other tools.
+TEST(BegunCallGrammar, AKeywordIsLeftOutAlone) {
+  for (const ToolChoice choice : {ToolChoice::automatic, ToolChoice::required}) {
+    ChatOptions options = forced(choice);
+    options.tools =
+        R"([{"type":"function","function":{"name":"g"}},{"type":"function","function":{"name":"f","parameters":{"type":"object",)"
+        R"("properties":{"a":{"type":"boolean","not":{"const":true}},"b":{"type":"array","items":{"type":"string"},"uniqueItems":true}},)"
+        R"("required":["a"]}}}])";
+    const std::vector<std::string> expected = {"tools[1].function.parameters#/properties/a/not",
+                                               "tools[1].function.parameters#/properties/b/uniqueItems"};
+    grammar::LeftOut left_out;
+    grammar::LeftOut nothing(true);
+    if (choice == ToolChoice::automatic) {
+      ASSERT_TRUE(begun_call_grammar(of("hermes"), options, &left_out));
+      EXPECT_EQ(begun("hermes", options, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":true}}</tool_call>"), "whole");
+      EXPECT_EQ(begun("hermes", options, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1"), "");
+      EXPECT_FALSE(begun_call_grammar(of("hermes"), options, &nothing)) << "strict";
+    } else {
+      ASSERT_TRUE(call_grammar(of("hermes"), options, {}, &left_out));
+      const auto refused = call_grammar(of("hermes"), options, {}, &nothing);
+      ASSERT_FALSE(refused) << "strict";
+      EXPECT_EQ(refused.error().field, "tools[1].function.parameters");
+      EXPECT_TRUE(refused.error().message.contains("#/properties/a/not")) << refused.error().message;
+    }
+    EXPECT_EQ(left_out.places(), expected);
+  }
+}
+
+TEST(BegunCallGrammar, AWholeSchemaThatIsLetGoIsNamed) {
+  ChatOptions options = offered();
+  options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","required":1}}}])";
+  grammar::LeftOut left_out;
+  ASSERT_TRUE(begun_call_grammar(of("hermes"), options, &left_out));
+  EXPECT_EQ(left_out.places(), std::vector<std::string>{"tools[0].function.parameters#"});
+  grammar::LeftOut nothing(true);
+  EXPECT_FALSE(begun_call_grammar(of("hermes"), options, &nothing));
 }
 
 TEST(BegunCallGrammar, ManySchemasThatAreTooMuchTogetherAreLetGo) {

@@ -463,18 +463,19 @@ std::optional<ThinkingLimit> ChatFormat::thinking_limit(const ChatOptions& optio
   return limit;
 }
 
-Expected<std::string> ChatFormat::forced_grammar(const ChatOptions& options) const {
+Expected<std::string> ChatFormat::forced_grammar(const ChatOptions& options, grammar::LeftOut* left_out) const {
   ReplyFormat format = reply_;
   // The template's text before a reply shows whether the prompt opens the reasoning.
   const std::vector<ChatMessage> question{{"user", "?"}};
   const auto prompt = write(question, true, {.tools = options.tools, .template_arguments = options.template_arguments});
   if (!prompt) return std::unexpected(prompt.error());
   format.begins_with_reasoning = opens_thoughts(prompt->bytes());
-  return call_grammar(format, options, prompt->bytes());
+  return call_grammar(format, options, prompt->bytes(), left_out);
 }
 
-Expected<std::shared_ptr<const grammar::Grammar>> ChatFormat::begun_call_grammar(const ChatOptions& options) const {
-  return chat::begun_call_grammar(reply_, options);
+Expected<std::shared_ptr<const grammar::Grammar>> ChatFormat::begun_call_grammar(const ChatOptions& options,
+                                                                                 grammar::LeftOut* left_out) const {
+  return chat::begun_call_grammar(reply_, options, left_out);
 }
 
 std::shared_ptr<const grammar::Grammar> ChatFormat::answer_grammar(const ChatOptions& options, AnswerRules rules) const {

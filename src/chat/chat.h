@@ -22,6 +22,7 @@
 #include "core/error.h"
 #include "core/request.h"
 #include "grammar/grammar.h"
+#include "grammar/json_schema.h"
 #include "jinja/chat_template.h"
 #include "llm/model.h"
 
@@ -93,9 +94,10 @@ class ChatFormat {
   // The limit of thoughts in a reply with these options, which are settled; nullopt: its thoughts have no known marks.
   [[nodiscard]] std::optional<ThinkingLimit> thinking_limit(const ChatOptions& options) const;
   // The GBNF of the replies that the options force (call_grammar.h).
-  [[nodiscard]] Expected<std::string> forced_grammar(const ChatOptions& options) const;
+  [[nodiscard]] Expected<std::string> forced_grammar(const ChatOptions& options, grammar::LeftOut* left_out = nullptr) const;
   // The grammar of the text behind the mark of an optional tool call (call_grammar.h).
-  [[nodiscard]] Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const ChatOptions& options) const;
+  [[nodiscard]] Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(
+      const ChatOptions& options, grammar::LeftOut* left_out = nullptr) const;
   // The grammar of a reply with these options whose text follows `rules.answer` (answer_grammar.h); null: nothing can precede
   // the text, or take its place. `rules` says whether thoughts may precede it, as far as the text is concerned.
   [[nodiscard]] std::shared_ptr<const grammar::Grammar> answer_grammar(const ChatOptions& options, AnswerRules rules) const;

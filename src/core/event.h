@@ -124,6 +124,7 @@ struct ResponseBegunEvent {
 // and of images that cannot be encoded.
 struct PromptReadyEvent {
   std::int32_t prompt_tokens = 0;
+  std::vector<std::string> schema_left_out{};  // As in Usage.
 };
 
 using Event = std::variant<TokenEvent, ReplyPart, EosEvent, FailureEvent, ProgressEvent, ContextShiftEvent, ResponseBegunEvent,

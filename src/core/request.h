@@ -69,6 +69,7 @@ struct GenerateOptions {
   std::vector<std::string> stop;           // Non-empty strings.
   std::string grammar;                     // GBNF grammar of the reply; empty: none.
   std::string json_schema;                 // JSON Schema of the reply, as JSON; empty: none. Excludes grammar.
+  bool strict_schema = false;              // A keyword that a grammar cannot enforce is an error, and not left out.
   std::string pattern;                     // Regular expression of the whole reply; empty: none. Excludes both.
   // The request's fields with the schema, and with the grammar or pattern, for errors; static storage.
   std::string_view schema_field = "response_format.json_schema.schema";

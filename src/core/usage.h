@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace uma {
 
@@ -53,6 +55,9 @@ struct Usage {
   double ttft_ms = 0;       // From receipt until the first new token; 0 without one.
   double tokens_per_s = 0;  // New tokens after the first, over the time since the first; 0 for fewer than two.
   std::uint64_t seed = 0;
+  // Keywords of JSON Schemas that the reply's grammar does not enforce: the field with the schema, "#" and the place in it, as
+  // "tools[0].function.parameters#/properties/tags/uniqueItems". Not stored with the turn.
+  std::vector<std::string> schema_left_out{};
   bool operator==(const Usage&) const = default;
 };
 

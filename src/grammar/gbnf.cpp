@@ -12,36 +12,8 @@
 namespace uma::grammar::gbnf {
 namespace {
 
-constexpr std::uint32_t kLastCodePoint = 0x10FFFF;
-
 bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
-}
-
-// The code points outside `ranges`, which are sorted and disjoint. Surrogates are not removed here; the compiler leaves them
-// out.
-std::vector<Range> complement(const std::vector<Range>& ranges) {
-  std::vector<Range> rest;
-  std::uint32_t next = 0;
-  for (const Range& range : ranges) {
-    if (range.low > next) rest.push_back({next, range.low - 1});
-    next = range.high + 1;
-  }
-  if (next <= kLastCodePoint) rest.push_back({next, kLastCodePoint});
-  return rest;
-}
-
-std::vector<Range> sorted_and_joined(std::vector<Range> ranges) {
-  std::ranges::sort(ranges, {}, &Range::low);
-  std::vector<Range> joined;
-  for (const Range& range : ranges) {
-    if (!joined.empty() && range.low <= joined.back().high + 1) {
-      joined.back().high = std::max(joined.back().high, range.high);
-    } else {
-      joined.push_back(range);
-    }
-  }
-  return joined;
 }
 
 // After the first error nothing more is read, so every loop checks for it.
@@ -311,22 +283,10 @@ class Reader {
 
   // Requires: valid UTF-8.
   std::uint32_t read_code_point() {
-    const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(text_[at_ + i])); };
-    const std::uint32_t first = byte(0);
-    std::size_t length = 1;
-    std::uint32_t value = first;
-    if (first >= 0xF0) {
-      value = (first & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
-      length = 4;
-    } else if (first >= 0xE0) {
-      value = (first & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
-      length = 3;
-    } else if (first >= 0xC0) {
-      value = (first & 0x1F) << 6 | (byte(1) & 0x3F);
-      length = 2;
-    }
-    at_ += length;
-    return value;
+    std::string_view rest = text_.substr(at_);
+    const std::uint32_t code_point = take_code_point(rest);
+    at_ = text_.size() - rest.size();
+    return code_point;
   }
 
   std::string_view text_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "grammar/character_set.h"
 
 namespace uma::grammar::gbnf {
 
@@ -18,11 +19,7 @@ inline constexpr std::size_t kRulesMax = 4096;
 inline constexpr std::int32_t kRepetitionsMax = 4096;
 inline constexpr std::int32_t kDepthMax = 64;  // Limit for nested groups.
 
-// Code points, both bounds included.
-struct Range {
-  std::uint32_t low = 0;
-  std::uint32_t high = 0;
-};
+using Range = CodeRange;
 
 struct Node {
   enum class Kind : std::uint8_t { sequence, alternatives, characters, rule, repetition } kind = Kind::sequence;

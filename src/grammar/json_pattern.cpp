@@ -1,44 +1,61 @@
 #include "grammar/json_pattern.h"
 
 #include <algorithm>
-#include <charconv>
 #include <format>
+#include <map>
+#include <span>
 #include <utility>
 #include <vector>
+
+#include "grammar/json_schema_numbers.h"
+#include "grammar/json_schema_values.h"
 
 namespace uma::grammar {
 namespace {
 
-constexpr std::uint32_t kLastCodePoint = 0x10FFFF;
-constexpr std::int64_t kRepetitionsMax = 4096;
-constexpr int kGroupDepthMax = 16;
+// Generated strings without an upper bound of their own may be longer.
+constexpr std::int64_t kTextLengthMax = 4096;
+constexpr std::size_t kInlineBytesMax = 48;
+constexpr std::size_t kChainMax = 40;  // States that are written in one rule.
+constexpr std::size_t kNamesStatesMax = 2500;
+constexpr std::size_t kRulesKept = 1000;  // For the rest of the schema.
 
-struct Range {
-  std::uint32_t low = 0;
-  std::uint32_t high = 0;
-};
-using Set = std::vector<Range>;
+bool is_plain_character(std::uint32_t code_point) {
+  return (code_point >= '0' && code_point <= '9') || (code_point >= 'a' && code_point <= 'z') ||
+         (code_point >= 'A' && code_point <= 'Z') || code_point == '_' || code_point == ' ' || code_point == '.';
+}
 
-Set complement(Set set) {
-  std::ranges::sort(set, {}, &Range::low);
-  Set rest;
-  std::uint32_t next = 0;
-  for (const Range& range : set) {
-    if (range.low > next) rest.push_back({next, range.low - 1});
-    next = std::max(next, range.high + 1);
+void append_code_point(std::string& out, std::uint32_t code_point) {
+  if (is_plain_character(code_point)) {
+    out += static_cast<char>(code_point);
+  } else if (code_point < 0x100) {
+    out += std::format("\\x{:02x}", code_point);
+  } else if (code_point < 0x10000) {
+    out += std::format("\\u{:04x}", code_point);
+  } else {
+    out += std::format("\\U{:08x}", code_point);
   }
-  if (next <= kLastCodePoint) rest.push_back({next, kLastCodePoint});
-  return rest;
 }
 
-bool contains(const Set& set, std::uint32_t code_point) {
-  return std::ranges::any_of(set, [&](const Range& range) { return range.low <= code_point && code_point <= range.high; });
+std::string gbnf_class(const CharacterSet& set) {
+  std::string out = "[";
+  for (CodeRange range : set) {
+    // Surrogates are no characters.
+    if (range.low >= 0xD800 && range.low <= 0xDFFF) range.low = 0xE000;
+    if (range.high >= 0xD800 && range.high <= 0xDFFF) range.high = 0xD7FF;
+    if (range.low > range.high) continue;
+    append_code_point(out, range.low);
+    if (range.low == range.high) continue;
+    out += '-';
+    append_code_point(out, range.high);
+  }
+  return out + "]";
 }
 
-// The grammar of one character of the set in a JSON string.
-std::string gbnf_of(const Set& set) {
-  Set raw;  // Without the characters that JSON escapes.
-  for (Range range : set) {
+// One character of the set in a JSON string, spelled in one way.
+std::string json_class(const CharacterSet& set) {
+  CharacterSet raw;  // Without the characters that JSON escapes.
+  for (CodeRange range : set) {
     range.low = std::max(range.low, 0x20u);
     for (const std::uint32_t escaped : {std::uint32_t{'"'}, std::uint32_t{'\\'}}) {
       if (range.low > escaped || range.high < escaped) continue;
@@ -47,318 +64,246 @@ std::string gbnf_of(const Set& set) {
     }
     if (range.low <= range.high) raw.push_back(range);
   }
-  std::string out = "([";
-  for (const Range& range : raw) out += std::format("\\U{:08x}-\\U{:08x}", range.low, range.high);
-  out += "]";
-  if (contains(set, '"')) out += R"( | "\\\"")";
-  if (contains(set, '\\')) out += R"( | "\\\\")";
+  std::string escapes;
+  if (contains(set, '"')) escapes += R"( | "\\\"")";
+  if (contains(set, '\\')) escapes += R"( | "\\\\")";
   for (std::uint32_t control = 0; control < 0x20; ++control) {
     if (!contains(set, control)) continue;
     switch (control) {
       case '\n':
-        out += R"( | "\\n")";
+        escapes += R"( | "\\n")";
         break;
       case '\r':
-        out += R"( | "\\r")";
+        escapes += R"( | "\\r")";
         break;
       case '\t':
-        out += R"( | "\\t")";
+        escapes += R"( | "\\t")";
         break;
       default:
-        out += std::format(R"( | "\\u{:04x}")", control);
+        escapes += std::format(R"( | "\\u{:04x}")", control);
     }
   }
-  return out + ")";
+  return escapes.empty() ? gbnf_class(raw) : std::format("({}{})", gbnf_class(raw), escapes);
 }
 
-// The grammar of one character of the set in a plain text. NUL is part of no text.
-std::string plain_gbnf_of(const Set& set) {
-  std::string out = "[";
-  for (const Range& range : set) {
-    if (range.high > 0) out += std::format("\\U{:08x}-\\U{:08x}", std::max(range.low, 1u), range.high);
-  }
-  return out + "]";
+bool is_any_character(const Pattern& pattern) {
+  return pattern.kind == Pattern::Kind::characters && pattern.characters == CharacterSet{{0, kLastCodePoint}};
 }
 
-const Set kDigits = {{'0', '9'}};
-const Set kWord = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-const Set kSpace = {{0x09, 0x0D},     {0x20, 0x20},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
-                    {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
-const Set kLineEnds = {{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}};
-
-// A part of the pattern, with its possible numbers of characters.
-struct Part {
-  std::string gbnf;
-  std::int64_t min = 0;
-  std::optional<std::int64_t> max = 0;
-};
-
-std::int64_t bounded(std::int64_t count) {
-  return std::min<std::int64_t>(count, 1'000'000'000);
+bool has_assertions(const Pattern& pattern) {
+  return pattern.kind > Pattern::Kind::repetition || std::ranges::any_of(pattern.children, has_assertions);
 }
 
-class Compiler {
- public:
-  // Without `any_character`: of plain texts, which the pattern matches whole.
-  Compiler(std::string_view pattern, std::string_view any_character) : pattern_(pattern), any_character_(any_character) {}
-
-  Expected<JsonPattern> compile() {
-    Part whole = alternatives(0);
-    if (!problem_ && at_ < pattern_.size()) refuse("\")\" has no \"(\"");
-    if (problem_) return fail(ErrorCode::proto_field, *problem_);
-    return JsonPattern{.gbnf = std::move(whole.gbnf), .characters_min = whole.min, .characters_max = whole.max};
+// About the number of states that the expression needs.
+std::size_t weight_of(const Pattern& pattern) {
+  constexpr std::size_t kMax = 1u << 20;
+  if (pattern.kind == Pattern::Kind::characters) {
+    return pattern.characters.empty() || pattern.characters.back().high < 0x80 || is_any_character(pattern) ? 1 : 4;
   }
+  std::size_t weight = 1;
+  for (const Pattern& child : pattern.children) weight += weight_of(child);
+  if (pattern.kind == Pattern::Kind::repetition)
+    weight *= static_cast<std::size_t>(std::max<std::int64_t>(pattern.max.value_or(pattern.min + 1), 1));
+  return std::min(weight, kMax);
+}
 
- private:
-  void refuse(std::string_view what) {
-    if (!problem_) problem_ = std::format("pattern: {}, at character {}", what, at_);
-  }
-  [[nodiscard]] char peek(std::size_t ahead = 0) const { return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0'; }
-  [[nodiscard]] bool take(std::string_view text) {
-    if (!pattern_.substr(at_).starts_with(text)) return false;
-    at_ += text.size();
-    return true;
-  }
+Pattern any_text() {
+  Pattern whole{.kind = Pattern::Kind::repetition, .min = 0, .max = std::nullopt};
+  whole.children.push_back({.kind = Pattern::Kind::characters, .characters = {{0, kLastCodePoint}}});
+  return whole;
+}
 
-  Part alternatives(int depth) {
-    Part whole{.gbnf = "(", .min = kRepetitionsMax * kRepetitionsMax, .max = 0};
-    if (depth > kGroupDepthMax) refuse("groups are nested too deep");
-    for (bool is_first = true; !problem_; is_first = false) {
-      const Part part = sequence(depth);
-      if (!is_first) whole.gbnf += " | ";
-      whole.gbnf += part.gbnf;
-      whole.min = std::min(whole.min, part.min);
-      whole.max = whole.max && part.max ? std::optional(std::max(*whole.max, *part.max)) : std::nullopt;
-      if (!take("|")) break;
-    }
-    whole.gbnf += ")";
-    return whole;
-  }
+// The parts of an alternative of the whole expression, with what may stand before and behind them; nullopt: it has assertions
+// inside.
+std::optional<std::vector<Pattern>> parts_of(const Pattern& alternative) {
+  std::span<const Pattern> inner = alternative.children;
+  const bool from_begin = !inner.empty() && inner.front().kind == Pattern::Kind::begin;
+  if (from_begin) inner = inner.subspan(1);
+  const bool to_end = !inner.empty() && inner.back().kind == Pattern::Kind::end;
+  if (to_end) inner = inner.first(inner.size() - 1);
+  if (std::ranges::any_of(inner, has_assertions)) return std::nullopt;
+  std::vector<Pattern> parts;
+  if (!from_begin) parts.push_back(any_text());
+  parts.insert(parts.end(), inner.begin(), inner.end());
+  if (!to_end) parts.push_back(any_text());
+  return parts;
+}
 
-  Part sequence(int depth) {
-    const bool is_top = depth == 0;
-    Part whole{.gbnf = "\"\"", .min = 0, .max = 0};
-    const bool from_begin = is_top && take("^");
-    if (is_top && !from_begin && !is_plain()) add(whole, {std::format("{}*", any_character_), 0, std::nullopt});
-    bool to_end = false;
-    while (!problem_ && at_ < pattern_.size() && peek() != '|' && peek() != ')') {
-      if (is_top && peek() == '$' && (peek(1) == '|' || at_ + 1 == pattern_.size())) {
-        ++at_;
-        to_end = true;
-        break;
-      }
-      add(whole, repeated(atom(depth)));
-    }
-    if (is_top && !to_end && !is_plain()) add(whole, {std::format("{}*", any_character_), 0, std::nullopt});
-    return whole;
-  }
-
-  static void add(Part& whole, const Part& part) {
-    whole.gbnf += " " + part.gbnf;
-    whole.min = bounded(whole.min + part.min);
-    whole.max = whole.max && part.max ? std::optional(bounded(*whole.max + *part.max)) : std::nullopt;
-  }
-
-  Part repeated(Part part) {
-    if (problem_) return part;
-    std::int64_t min = 1;
-    std::optional<std::int64_t> max = 1;
-    if (take("*")) {
-      min = 0;
-      max.reset();
-    } else if (take("+")) {
-      max.reset();
-    } else if (take("?")) {
-      min = 0;
-    } else if (peek() == '{') {
-      if (!read_counts(min, max)) return part;
-    } else {
-      return part;
-    }
-    (void)take("?");  // Lazy: matches the same texts.
-    if (peek() == '*' || peek() == '+' || peek() == '?' || peek() == '{') refuse("nothing to repeat");
-    part.gbnf = max ? std::format("({}){{{},{}}}", part.gbnf, min, *max) : std::format("({}){{{},}}", part.gbnf, min);
-    part.max = max && part.max ? std::optional(bounded(*part.max * *max)) : std::nullopt;
-    part.min = bounded(part.min * min);
-    return part;
-  }
-
-  bool read_counts(std::int64_t& min, std::optional<std::int64_t>& max) {
-    ++at_;
-    min = read_count();
-    max = min;
-    if (take(",")) {
-      max.reset();
-      if (peek() != '}') max = read_count();
-    }
-    if (!take("}")) refuse("a repetition is not closed");
-    if (max && *max < min) refuse("the minimum of a repetition is larger than its maximum");
-    return !problem_;
-  }
-
-  std::int64_t read_count() {
-    std::int64_t count = 0;
-    const auto [end, error] = std::from_chars(pattern_.data() + at_, pattern_.data() + pattern_.size(), count);
-    if (error != std::errc() || count < 0 || count > kRepetitionsMax) {
-      refuse(std::format("the count of a repetition must be 0 to {}", kRepetitionsMax));
-      return 0;
-    }
-    at_ = static_cast<std::size_t>(end - pattern_.data());
-    return count;
-  }
-
-  Part atom(int depth) {
-    switch (peek()) {
-      case '(':
-        ++at_;
-        if (take("?:") || peek() != '?') {
-          Part group = alternatives(depth + 1);
-          if (!take(")")) refuse("\")\" is missing");
-          return group;
-        }
-        if (peek(1) == '<' && peek(2) != '=' && peek(2) != '!') {  // A named group.
-          at_ = std::min(pattern_.find('>', at_), pattern_.size() - 1) + 1;
-          Part group = alternatives(depth + 1);
-          if (!take(")")) refuse("\")\" is missing");
-          return group;
-        }
-        refuse("look-arounds are not supported");
-        return {};
-      case '[':
-        return one_of(read_class());
-      case '.':
-        ++at_;
-        return one_of(complement(kLineEnds));
-      case '^':
-      case '$':
-        refuse("^ and $ are supported at the ends only");
-        return {};
-      case '*':
-      case '+':
-      case '?':
-        refuse("nothing to repeat");
-        return {};
-      default:
-        return one_of(character(false));
-    }
-  }
-
-  [[nodiscard]] bool is_plain() const { return any_character_.empty(); }
-  [[nodiscard]] Part one_of(const Set& set) const { return {is_plain() ? plain_gbnf_of(set) : gbnf_of(set), 1, 1}; }
-
-  Set read_class() {
-    ++at_;
-    const bool is_negated = take("^");
-    Set set;
-    while (!problem_) {
-      if (at_ >= pattern_.size()) {
-        refuse("\"]\" is missing");
-        break;
-      }
-      if (take("]")) break;
-      Set first = character(true);
-      if (peek() == '-' && peek(1) != ']' && peek(1) != '\0') {
-        ++at_;
-        const Set last = character(true);
-        const bool are_single =
-            first.size() == 1 && last.size() == 1 && first[0].low == first[0].high && last[0].low == last[0].high;
-        if (!are_single || first[0].low > last[0].low) {
-          refuse("invalid range");
-          break;
-        }
-        first[0].high = last[0].high;
-      }
-      set.insert(set.end(), first.begin(), first.end());
-    }
-    return is_negated ? complement(std::move(set)) : complement(complement(std::move(set)));  // Sorted and disjoint.
-  }
-
-  // Reads a character, or an escape for one or several characters.
-  Set character(bool in_class) {
-    if (!take("\\")) {
-      const std::uint32_t code_point = read_code_point();
-      return {{code_point, code_point}};
-    }
-    const char c = peek();
-    ++at_;
-    const auto one = [](std::uint32_t code_point) { return Set{{code_point, code_point}}; };
-    switch (c) {
-      case 'd':
-        return kDigits;
-      case 'D':
-        return complement(kDigits);
-      case 'w':
-        return kWord;
-      case 'W':
-        return complement(kWord);
-      case 's':
-        return kSpace;
-      case 'S':
-        return complement(kSpace);
-      case 'n':
-        return one('\n');
-      case 'r':
-        return one('\r');
-      case 't':
-        return one('\t');
-      case 'f':
-        return one('\f');
-      case 'v':
-        return one('\v');
-      case 'x':
-        return one(read_hex(2));
-      case 'u':
-        return one(read_hex(4));
-      case 'b':
-        if (in_class) return one('\b');
-        break;
-      default:
-        if (std::string_view("^$\\.*+?()[]{}|/-\"'#%&,:;<=>@_`~! ").contains(c)) return one(static_cast<unsigned char>(c));
-    }
-    --at_;
-    refuse(at_ + 1 > pattern_.size() ? "an escape is not complete" : std::format("\\{} is not supported", c));
-    return {};
-  }
-
-  std::uint32_t read_hex(std::size_t digits) {
-    const std::string_view text = pattern_.substr(std::min(at_, pattern_.size()), digits);
-    std::uint32_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-    if (text.size() != digits || error != std::errc() || end != text.data() + digits || (value >= 0xD800 && value <= 0xDFFF)) {
-      refuse(std::format("an escape needs {} hexadecimal digits of a valid character", digits));
-      return 0;
-    }
-    at_ += digits;
-    return value;
-  }
-
-  // Requires: valid UTF-8.
-  std::uint32_t read_code_point() {
-    const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(peek(i))); };
-    const std::uint32_t first = byte(0);
-    const std::size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
-    std::uint32_t value = length == 1 ? first : first & (0xFFu >> (length + 1));
-    for (std::size_t i = 1; i < length; ++i) value = value << 6 | (byte(i) & 0x3F);
-    at_ += length;
-    return value;
-  }
-
-  const std::string_view pattern_;
-  const std::string_view any_character_;
-  std::size_t at_ = 0;
-  std::optional<std::string> problem_;
-};
+// Writes the bounds of the length into the one part that varies. Returns false where no text is left, and nullopt where
+// several parts vary.
+std::optional<bool> limit(std::vector<Pattern>& parts, std::int64_t min, std::optional<std::int64_t> max) {
+  const Pattern all{.kind = Pattern::Kind::sequence, .children = parts};
+  const PatternLength whole = length_of(all);
+  if ((max && whole.min > *max) || (whole.max && *whole.max < min)) return false;
+  if (whole.min >= min && (!max || (whole.max && *whole.max <= *max))) return true;
+  const auto varies = [](const Pattern& part) { return length_of(part).min != length_of(part).max; };
+  const auto part = std::ranges::find_if(parts, varies);
+  if (part == parts.end() || std::ranges::count_if(parts, varies) != 1 || part->kind != Pattern::Kind::repetition)
+    return std::nullopt;
+  const PatternLength once = length_of(part->children.front());
+  if (once.min == 0 || once.min != once.max) return std::nullopt;
+  const std::int64_t others = whole.min - once.min * part->min;
+  part->min = std::max(part->min, (std::max<std::int64_t>(min - others, 0) + once.min - 1) / once.min);
+  if (max) part->max = std::min(part->max.value_or(*max), (*max - others) / once.min);
+  if (part->max) part->max = std::min(*part->max, std::max(part->min, kRepetitionsMax));
+  if (part->max && *part->max < part->min) return false;
+  if (part->min > kRepetitionsMax) return std::nullopt;
+  return true;
+}
 
 }  // namespace
 
-Expected<JsonPattern> compile_pattern(std::string_view pattern, std::string_view any_character) {
-  return Compiler(pattern, any_character).compile();
+std::string TextRules::character_rule() {
+  return rules_.shared(
+      "character", R"([^"\\\x00-\x1f] | "\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} | )"
+                   R"([dD] [89abAB] [0-9a-fA-F]{2} "\\u" [dD] [c-fC-F] [0-9a-fA-F]{2})))");
+}
+
+bool TextRules::take_weight(std::size_t weight) {
+  if (weight > weight_left_) return false;
+  weight_left_ -= weight;
+  return true;
+}
+
+std::optional<std::string> TextRules::add(const TextLanguage& language, Spelling spelling) {
+  if (language.max && *language.max < language.min) return joined({});
+  if (language.none.empty() && !language.divisor) {
+    if (language.all.empty()) return of_length(language.min, language.max);
+    if (language.all.size() == 1) {
+      if (auto text = simple(language, spelling)) return text;
+    }
+  }
+  // Lists of names have a state for each character.
+  const std::size_t states_max = language.none.empty() ? budget_.states_max : kNamesStatesMax;
+  AutomatonBudget budget{.states_max = std::min(states_max, automaton_rules_left_), .work_left = budget_.work_left};
+  const auto automaton = make_automaton(language, budget);
+  budget_.work_left = budget.work_left;
+  if (!automaton) return std::nullopt;
+  auto place = rules_.place();
+  auto text = automaton_rules(*automaton, spelling);
+  if (!text) rules_.take_back(std::move(place));
+  return text;
+}
+
+std::optional<std::string> TextRules::of_length(std::int64_t min, std::optional<std::int64_t> max) {
+  if (min > kTextLengthMax) return std::nullopt;
+  if (!max) {
+    if (min == 0) return character_rule() + "*";
+    return take_weight(static_cast<std::size_t>(min)) ? std::optional(std::format("{}{{{},}}", character_rule(), min))
+                                                      : std::nullopt;
+  }
+  const std::int64_t most = std::min(*max, kTextLengthMax);
+  const std::string name = std::format("text-{}-{}", min, most);
+  if (!rules_.has_shared(name) && !take_weight(static_cast<std::size_t>(most))) return std::nullopt;
+  return rules_.shared(name, std::format("{}{{{},{}}}", character_rule(), min, most));
+}
+
+std::optional<std::string> TextRules::simple(const TextLanguage& language, Spelling spelling) {
+  const Pattern& pattern = language.all.front();
+  std::vector<Pattern> alternatives = pattern.children;
+  if (pattern.kind != Pattern::Kind::alternatives) alternatives = {pattern};
+  std::vector<std::string> texts;
+  std::size_t weight = 0;
+  for (const Pattern& alternative : alternatives) {
+    auto parts = parts_of(alternative);
+    if (!parts) return std::nullopt;
+    const auto has_texts = limit(*parts, language.min, language.max);
+    if (!has_texts) return std::nullopt;
+    if (!*has_texts) continue;
+    const Pattern whole{.kind = Pattern::Kind::sequence, .children = *std::move(parts)};
+    weight += weight_of(whole);
+    if (weight > weight_left_) return std::nullopt;
+    texts.push_back(part(whole, spelling));
+  }
+  return take_weight(weight) ? std::optional(joined(texts)) : std::nullopt;
+}
+
+std::string TextRules::part(const Pattern& pattern, Spelling spelling) {
+  switch (pattern.kind) {
+    case Pattern::Kind::characters:
+      if (is_any_character(pattern) && spelling == Spelling::json) return character_rule();
+      return one_of(pattern.characters, spelling);
+    case Pattern::Kind::sequence: {
+      std::string text;
+      for (const Pattern& child : pattern.children) text += (text.empty() ? "" : " ") + part(child, spelling);
+      return text.empty() ? "\"\"" : text;
+    }
+    case Pattern::Kind::alternatives: {
+      std::vector<std::string> texts;
+      for (const Pattern& child : pattern.children) texts.push_back(part(child, spelling));
+      return joined(texts);
+    }
+    default: {
+      const std::string repeated = part(pattern.children.front(), spelling);
+      return pattern.max ? std::format("({}){{{},{}}}", repeated, pattern.min, *pattern.max)
+                         : std::format("({}){{{},}}", repeated, pattern.min);
+    }
+  }
+}
+
+std::string TextRules::one_of(const CharacterSet& set, Spelling spelling) {
+  std::string text = spelling == Spelling::json ? json_class(set) : gbnf_class(set);
+  if (text.size() <= kInlineBytesMax) return text;
+  const auto& [body, name] = *classes_.try_emplace(std::move(text), std::format("class-{}", classes_.size())).first;
+  return rules_.shared(name, body);
+}
+
+std::optional<std::string> TextRules::automaton_rules(const TextAutomaton& automaton, Spelling spelling) {
+  if (automaton.states.empty()) return joined({});
+  std::vector<std::size_t> callers(automaton.states.size(), 0);
+  for (const TextAutomaton::State& state : automaton.states) {
+    for (const TextAutomaton::Step& step : state.steps) ++callers[step.to];
+  }
+  ++callers[0];
+  // A state with one way in and one way on is written where it is reached.
+  const auto is_written_inside = [&](std::uint32_t to) {
+    return callers[to] == 1 && automaton.states[to].steps.size() + (automaton.states[to].is_final ? 1 : 0) == 1;
+  };
+  std::map<std::uint32_t, std::string> names{{0, rules_.new_rule()}};
+  std::vector<std::uint32_t> open{0};
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    std::vector<std::string> alternatives;
+    if (automaton.states[open[i]].is_final) alternatives.emplace_back("\"\"");
+    for (const TextAutomaton::Step& step : automaton.states[open[i]].steps) {
+      std::string text = one_of(step.characters, spelling);
+      std::uint32_t to = step.to;
+      for (std::size_t chain = 0; chain < kChainMax && is_written_inside(to) && !automaton.states[to].is_final; ++chain) {
+        text += " " + one_of(automaton.states[to].steps.front().characters, spelling);
+        to = automaton.states[to].steps.front().to;
+      }
+      const bool ends = automaton.states[to].steps.empty();
+      if (!ends && !names.contains(to)) {
+        if (automaton_rules_left_ == 0 || rules_.rules_left() < kRulesKept) return std::nullopt;
+        --automaton_rules_left_;
+        names[to] = rules_.new_rule();
+        open.push_back(to);
+      }
+      alternatives.push_back(ends ? text : text + " " + names[to]);
+    }
+    const std::string body = joined(alternatives);
+    if (body.size() + 16 > automaton_bytes_left_) return std::nullopt;
+    automaton_bytes_left_ -= body.size() + 16;
+    rules_.define(names[open[i]], body);
+  }
+  return names[0];
 }
 
 Expected<std::string> pattern_gbnf(std::string_view pattern) {
-  const auto compiled = Compiler(pattern, "").compile();
-  if (!compiled) return std::unexpected(compiled.error());
-  return "root ::= " + compiled->gbnf;
+  auto read = read_pattern(pattern);
+  if (!read) return std::unexpected(read.error());
+  Pattern whole{.kind = Pattern::Kind::sequence};
+  whole.children.push_back({.kind = Pattern::Kind::begin});
+  whole.children.push_back(*std::move(read));
+  whole.children.push_back({.kind = Pattern::Kind::end});
+  RuleWriter rules;
+  TextRules texts(rules);
+  try {
+    const auto root = texts.add({.all = {std::move(whole)}}, Spelling::plain);
+    if (root) return std::format("root ::= {}\n{}", *root, rules.gbnf());
+  } catch (const Refusal&) {
+    // It has too many rules.
+  }
+  return fail(ErrorCode::proto_field, "the pattern is too complex for a grammar: make its repetitions shorter");
 }
 
 std::string gbnf_literal(std::string_view text) {

@@ -1,26 +1,54 @@
-// Converts regular expressions to grammars of JSON strings, or of plain texts: the subset of ECMAScript's syntax that `pattern`
-// of JSON Schema can have in a grammar. Refused by name: look-arounds, back references, word boundaries, anchors in the middle,
-// classes by property.
+// Writes the texts of regular expressions, and of several conditions at once, as GBNF.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "core/error.h"
+#include "grammar/character_set.h"
+#include "grammar/rule_writer.h"
+#include "grammar/text_automaton.h"
 
 namespace uma::grammar {
 
-struct JsonPattern {
-  std::string gbnf;  // The text between the quotes of a JSON string, in parentheses.
-  std::int64_t characters_min = 0;
-  std::optional<std::int64_t> characters_max;  // Empty: unlimited.
+// How the characters of a text are written.
+enum class Spelling : std::uint8_t {
+  json,   // As in a JSON string.
+  plain,  // As they are.
 };
 
-// As in JSON Schema, a pattern may match anywhere in the text, unless it has ^ and $. `any_character` is the name of the rule
-// for one character of a JSON string. Errors: E_PROTO_003.
-[[nodiscard]] Expected<JsonPattern> compile_pattern(std::string_view pattern, std::string_view any_character);
+// Adds rules for texts to those of one grammar, within bounds for all texts together. Not thread-safe.
+class TextRules {
+ public:
+  explicit TextRules(RuleWriter& rules) : rules_(rules) {}
+
+  // The GBNF of the language. Nullopt: a bound was reached.
+  [[nodiscard]] std::optional<std::string> add(const TextLanguage& language, Spelling spelling);
+  // The rule for one character of a JSON string, in all its spellings.
+  [[nodiscard]] std::string character_rule();
+  // The budget of automata, for matches().
+  [[nodiscard]] AutomatonBudget& budget() { return budget_; }
+
+ private:
+  // An expression as it is, without an automaton; nullopt: it has assertions inside, or the length cannot be written into it.
+  [[nodiscard]] std::optional<std::string> simple(const TextLanguage& language, Spelling spelling);
+  [[nodiscard]] std::optional<std::string> of_length(std::int64_t min, std::optional<std::int64_t> max);
+  [[nodiscard]] std::optional<std::string> automaton_rules(const TextAutomaton& automaton, Spelling spelling);
+  [[nodiscard]] std::string part(const Pattern& pattern, Spelling spelling);
+  // A character of the set; long ones have a rule, which all share.
+  [[nodiscard]] std::string one_of(const CharacterSet& set, Spelling spelling);
+  [[nodiscard]] bool take_weight(std::size_t weight);
+
+  RuleWriter& rules_;
+  std::map<std::string, std::string> classes_;  // The names of shared classes.
+  AutomatonBudget budget_;
+  std::size_t weight_left_ = 40'000;  // States that expressions may still have, roughly.
+  std::size_t automaton_rules_left_ = 2500;
+  std::size_t automaton_bytes_left_ = 128u << 10;
+};
 
 // The grammar, with its rule "root", of the plain texts that the whole pattern matches. Errors: E_PROTO_003.
 [[nodiscard]] Expected<std::string> pattern_gbnf(std::string_view pattern);

@@ -1,7 +1,7 @@
 #include "grammar/json_schema.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <deque>
@@ -10,8 +10,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -20,41 +18,50 @@
 
 #include "base/utf8.h"
 #include "grammar/json_pattern.h"
+#include "grammar/json_schema_check.h"
 #include "grammar/json_schema_flatten.h"
 #include "grammar/json_schema_formats.h"
 #include "grammar/json_schema_numbers.h"
 #include "grammar/json_schema_values.h"
+#include "grammar/member_list.h"
+#include "grammar/rule_writer.h"
 #include "json/field_reader.h"
 
 namespace uma::grammar {
 namespace {
 
-// Length of strings. Generated strings are not longer; smaller limits of the schema hold.
-constexpr std::int64_t kLengthMax = 4096;
-constexpr std::int64_t kItemsMax = 1024;  // Items of arrays with a limit, in the same way.
+constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kItemsMax = 1024;       // Items of arrays with a limit; smaller limits of the schema hold.
+constexpr std::int64_t kNarrowMax = 40;        // Repetitions in a pattern that is too large as it is.
+constexpr std::size_t kFiniteValuesMax = 128;  // Of which an array may be a set.
+constexpr std::size_t kPatternKeysMax = 16;    // Patterns of the keys of one object.
+
+bool looks_ahead(const Pattern& pattern) {
+  return pattern.kind == Pattern::Kind::ahead || pattern.kind == Pattern::Kind::not_ahead ||
+         std::ranges::any_of(pattern.children, looks_ahead);
+}
 
 }  // namespace
 
 class JsonRules::Compiler {
  public:
-  explicit Compiler(JsonBlanks blanks) : blanks_(blanks) {}
+  Compiler(JsonBlanks blanks, LeftOut* left_out) : blanks_(blanks), left_out_(left_out == nullptr ? unread_ : *left_out) {}
 
   // Returns the rule of the schema's values.
   std::string add(const boost::json::value& schema, const boost::json::value& root) {
-    const std::size_t bytes = gbnf.size();
-    const std::size_t rules = rules_count_;
-    const std::set<std::string> shared = shared_;
+    RuleWriter::Place place = rules_.place();
+    const std::size_t places = left_out_.places().size();
     try {
       return add_rules(schema, root);
     } catch (const Refusal&) {
-      gbnf.resize(bytes);
-      rules_count_ = rules;
-      shared_ = shared;
+      rules_.take_back(std::move(place));
+      left_out_.resize(places);
+      text_rules_.clear();
       throw;
     }
   }
 
-  std::string gbnf;
+  [[nodiscard]] const std::string& gbnf() const { return rules_.gbnf(); }
 
  private:
   struct Open {
@@ -71,28 +78,8 @@ class JsonRules::Compiler {
     while (!open_.empty()) {
       const Open open = std::move(open_.front());
       open_.pop_front();
-      define(open.rule, body_of(flattener_.flatten(open.schema, open.path, 0), open.path));
+      rules_.define(open.rule, body_of(flattener_.flatten(open.schema, open.path, 0), open.path));
     }
-    return rule;
-  }
-
-  void define(const std::string& rule, std::string_view body) {
-    gbnf += rule;
-    gbnf += " ::= ";
-    gbnf += body;
-    gbnf += '\n';
-    // Rules repeat merged parts of the schema.
-    if (gbnf.size() > kSchemaBytesMax) throw Refusal{"#", "the schema is too large as a grammar"};
-  }
-  std::string new_rule() {
-    if (++rules_count_ > kSchemaRulesMax)
-      throw Refusal{"#", std::format("the schema needs more than {} rules", kSchemaRulesMax)};
-    return std::format("json-{}", rules_count_);
-  }
-  // A rule that several schemas share.
-  std::string shared(const std::string& name, std::string_view body) {
-    const std::string rule = "json-" + name;
-    if (shared_.insert(name).second) define(rule, body);
     return rule;
   }
 
@@ -102,7 +89,7 @@ class JsonRules::Compiler {
     flattener_.charge(text.size() / 8, path);
     const auto [known, is_new] = known_.try_emplace(std::move(text));
     if (is_new) {
-      known->second = new_rule();
+      known->second = rules_.new_rule();
       open_.push_back({known->second, schema, path});
     }
     return known->second;
@@ -111,20 +98,21 @@ class JsonRules::Compiler {
   // --- bodies of rules
 
   std::string body_of(const boost::json::value& schema, const std::string& path) {
-    if (schema == false) return "[]";
+    if (schema == false) return joined({});
     if (schema == true) return value_rule();
     const boost::json::object& object = schema.get_object();
+    if (object.contains("enum")) return literals(object, path);
     if (const boost::json::value* branches = object.if_contains("anyOf")) {
       boost::json::object rest = object;
       rest.erase("anyOf");
       std::vector<std::string> alternatives;
-      for (const boost::json::value& branch : branches->get_array()) {
-        alternatives.push_back(
-            rule_of(rest.empty() ? branch : boost::json::object{{"allOf", boost::json::array{rest, branch}}}, path));
+      const boost::json::array& all = branches->get_array();
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        alternatives.push_back(rest.empty() ? rule_of(all[i], below(path, "anyOf", i))
+                                            : rule_of(boost::json::object{{"allOf", boost::json::array{rest, all[i]}}}, path));
       }
       return joined(alternatives);
     }
-    if (object.contains("enum")) return literals(object, path);
     std::vector<std::string> alternatives;
     const boost::json::array types = SchemaFlattener::types_of(object);
     for (const boost::json::value& type : types) {
@@ -140,142 +128,223 @@ class JsonRules::Compiler {
     if (type == "null") return "\"null\"";
     if (type == "boolean") return R"(("true" | "false"))";
     if (type == "integer" || type == "number") return number(schema, path, type == "integer");
-    if (type == "string") return string(schema, path);
+    if (type == "string" && has_json(schema)) return json_text(schema, path);
+    if (type == "string") return std::format(R"("\"" {} "\"")", string(schema, path));
     if (type == "array") return array(schema, path);
     return object(schema, path);
   }
 
-  // The listed values that the type allows. Other constraints are not checked, so they are refused.
-  static std::string literals(const boost::json::object& schema, const std::string& path) {
-    for (const auto& member : schema) {
-      const std::string_view name = member.key();
-      static constexpr std::array<std::string_view, 19> kAssertions = {
-          "properties", "required",         "additionalProperties", "minProperties", "maxProperties", "items",   "prefixItems",
-          "minItems",   "maxItems",         "uniqueItems",          "minLength",     "maxLength",     "pattern", "minimum",
-          "maximum",    "exclusiveMinimum", "exclusiveMaximum",     "multipleOf",    "format"};
-      if (std::ranges::contains(kAssertions, name)) refuse(below(path, name), "is not supported beside \"enum\" or \"const\"");
-    }
+  static std::string literal_of(const boost::json::value& value, const std::string& path) {
+    if (!is_finite(value)) refuse(below(path, "enum"), "has a number that is too large");
+    std::string text;
+    append_json(text, value);
+    return gbnf_literal(text);
+  }
+
+  // The listed values that the other keywords allow.
+  std::string literals(const boost::json::object& schema, const std::string& path) {
     std::vector<std::string> alternatives;
-    const boost::json::value* type = schema.if_contains("type");
-    const boost::json::array types = type == nullptr ? boost::json::array() : SchemaFlattener::types_of(schema);
     for (const boost::json::value& value : schema.at("enum").get_array()) {
-      if (type != nullptr &&
-          std::ranges::none_of(types, [&](const boost::json::value& given) { return is_of_type(value, given.get_string()); }))
-        continue;
-      if (!is_finite(value)) refuse(below(path, "enum"), "has a number that is too large");
-      std::string text;
-      append_json(text, value);
-      alternatives.push_back(gbnf_literal(text));
+      if (checker_.allows(schema, value, path)) alternatives.push_back(literal_of(value, path));
     }
     return joined(alternatives);
   }
 
   // --- numbers
 
-  static std::string number(const boost::json::object& schema, const std::string& path, bool is_integer) {
-    if (const boost::json::value* multiple = schema.if_contains("multipleOf")) {
-      if (multiple->to_number<double>() != 1) refuse(below(path, "multipleOf"), "is supported only as 1");
-      is_integer = true;
-    }
-    Bounds bounds;
-    const auto bound = [&](std::string_view name, bool is_low, bool excludes) {
+  std::string number(const boost::json::object& schema, const std::string& path, bool is_integer) {
+    NumberBounds bounds;
+    for (const auto& [name, is_low, excludes] :
+         {std::tuple("minimum", true, false), std::tuple("exclusiveMinimum", true, true), std::tuple("maximum", false, false),
+          std::tuple("exclusiveMaximum", false, true)}) {
       const boost::json::value* value = schema.if_contains(name);
-      if (value == nullptr) return;
-      double limit = value->to_number<double>();
-      bool is_excluded = excludes;
-      if (is_integer) {
-        // The nearest integer inside the bound.
-        const double whole = is_low ? std::ceil(limit) : std::floor(limit);
-        limit = is_excluded && whole == limit ? whole + (is_low ? 1 : -1) : whole;
-        is_excluded = false;
-      } else if (limit != std::trunc(limit)) {
-        refuse(below(path, name), "must be a whole number for the type \"number\"");
-      }
-      constexpr double kEnd = static_cast<double>(kIntegerEnd);
-      if (is_low ? limit <= -kEnd : limit >= kEnd) return;  // No generated number is beyond this bound.
-      if (is_low ? limit >= kEnd : limit <= -kEnd) refuse(below(path, name), "needs numbers of more than 15 digits");
-      std::optional<std::int64_t>& kept = is_low ? bounds.low : bounds.high;
-      bool& kept_excluded = is_low ? bounds.low_excluded : bounds.high_excluded;
-      const auto whole = static_cast<std::int64_t>(limit);
-      const bool is_tighter = !kept || (is_low ? whole > *kept : whole < *kept) || (whole == *kept && is_excluded);
-      if (!is_tighter) return;
-      kept = whole;
-      kept_excluded = is_excluded;
-    };
-    bound("minimum", true, false);
-    bound("exclusiveMinimum", true, true);
-    bound("maximum", false, false);
-    bound("exclusiveMaximum", false, true);
-    if (is_integer) return bounds.low && bounds.high && *bounds.low > *bounds.high ? joined({}) : integers(bounds);
-    return numbers(bounds);
+      if (value == nullptr) continue;
+      NumberBound bound = bound_of(*value, excludes);
+      std::optional<NumberBound>& kept = is_low ? bounds.low : bounds.high;
+      const auto order = kept ? compare(bound, *kept) : std::weak_ordering::equivalent;
+      if (!kept || (is_low ? order > 0 : order < 0) || (order == 0 && excludes)) kept = std::move(bound);
+    }
+    const bool has_bounds = bounds.low || bounds.high;
+    std::optional<Divisor> divisor;
+    if (const boost::json::value* multiple = schema.if_contains("multipleOf")) {
+      divisor = divisor_of(*multiple);
+      if (!divisor) left_out_.add(below(path, "multipleOf"), "has too many digits");
+      if (divisor && divisor->decimals == 0) is_integer = true;
+      if (divisor && divisor->units == 1 && is_integer) divisor.reset();
+    }
+    if (!is_integer && !has_bounds && !divisor) return add_number(any_number(), std::nullopt).value();
+    // Readers divide doubles, which have 15 digits.
+    if (divisor && divisor->decimals > 0 && !has_bounds)
+      bounds = {.low = NumberBound{.is_negative = true, .whole = "999999"}, .high = NumberBound{.whole = "999999"}};
+    auto texts = is_integer ? integers_between(bounds) : numbers_between(bounds);
+    if (!texts) {
+      left_out_.add(below(path, bounds.low && bounds.low->whole.size() > 40 ? "minimum" : "maximum"), "has too many digits");
+      texts = is_integer ? integers_between({}) : numbers_between({});
+    }
+    if (texts->empty()) return joined({});
+    if (auto rule = add_number(*texts, divisor)) return *rule;
+    left_out_.add(below(path, "multipleOf"), "needs too large a grammar");
+    return add_number(*texts, std::nullopt).value();
+  }
+
+  [[nodiscard]] std::optional<std::string> add_number(const std::string& texts, std::optional<Divisor> divisor) {
+    const std::string key = divisor ? std::format("{} {} {}", texts, divisor->units, divisor->decimals) : texts;
+    return shared_text(key, [&] {
+      return texts_.add({.all = {read_pattern(std::format("^(?:{})$", texts)).value()}, .divisor = divisor}, Spelling::plain);
+    });
+  }
+
+  // The rule of a text or a number, which equal ones share; nullopt: as `make` says.
+  template <typename Make>
+  [[nodiscard]] std::optional<std::string> shared_text(const std::string& key, const Make& make) {
+    if (const auto known = text_rules_.find(key); known != text_rules_.end()) return known->second;
+    const std::optional<std::string> text = make();
+    constexpr std::size_t kShortBytes = 64;
+    if (!text || *text == joined({})) return text;
+    if (text->size() <= kShortBytes) return text_rules_[key] = *text;
+    const std::string rule = rules_.new_rule();
+    rules_.define(rule, *text);
+    return text_rules_[key] = rule;
   }
 
   // --- strings
 
-  std::string character_rule() {
-    return shared("character",
-                  R"([^"\\\x00-\x1f] | "\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} | )"
-                  R"([dD] [89abAB] [0-9a-fA-F]{2} "\\u" [dD] [c-fC-F] [0-9a-fA-F]{2})))");
-  }
+  // What a schema demands of a text, and the keywords from which it comes.
+  struct TextConditions {
+    std::vector<Pattern> patterns{};
+    std::optional<Pattern> format{};
+    std::int64_t min = 0;
+    std::int64_t max = kUnlimited;
 
-  static std::int64_t count(const boost::json::object& schema, std::string_view name, std::int64_t otherwise) {
-    const boost::json::value* value = schema.if_contains(name);
-    return value == nullptr ? otherwise : static_cast<std::int64_t>(std::min(value->to_number<double>(), 1e15));
-  }
-
-  std::string string(const boost::json::object& schema, const std::string& path) {
-    const std::int64_t min = count(schema, "minLength", 0);
-    const std::int64_t max = count(schema, "maxLength", std::numeric_limits<std::int64_t>::max());
-    const boost::json::value* pattern = schema.if_contains("pattern");
-    const boost::json::value* format = schema.if_contains("format");
-    if (pattern != nullptr && format != nullptr) refuse(below(path, "format"), "is not supported beside \"pattern\"");
-    if (pattern != nullptr || format != nullptr) {
-      const std::string_view name = pattern != nullptr ? "pattern" : "format";
-      const std::string_view given = (pattern != nullptr ? pattern : format)->get_string();
-      const std::string_view text = pattern != nullptr ? given : format_pattern(given);
-      if (text.empty() && pattern == nullptr) {
-        refuse(below(path, name), std::format("\"{}\" is not supported; supported are date, time, date-time, duration, uuid, "
-                                              "email, hostname, ipv4, ipv6 and uri",
-                                              given));
-      }
-      const auto compiled = compile_pattern(text, character_rule());
-      if (!compiled) refuse(below(path, name), compiled.error().message);
-      const bool is_within =
-          compiled->characters_min >= min &&
-          (max == std::numeric_limits<std::int64_t>::max() || (compiled->characters_max && *compiled->characters_max <= max));
-      if (!is_within) {
-        refuse(below(path, name), "matches texts outside minLength and maxLength: write the length into the pattern");
-      }
-      return std::format(R"("\"" {} "\"")", compiled->gbnf);
+    [[nodiscard]] bool has_length() const { return min > 0 || max != kUnlimited; }
+    [[nodiscard]] TextLanguage language() const {
+      TextLanguage all{.all = patterns, .min = min};
+      if (format) all.all.push_back(*format);
+      if (max != kUnlimited) all.max = max;
+      return all;
     }
-    if (min > kLengthMax) refuse(below(path, "minLength"), std::format("is supported up to {}", kLengthMax));
-    if (min > max) return joined({});
-    if (schema.contains("maxLength"))
-      return std::format(R"("\"" {}{{{},{}}} "\"")", character_rule(), min, std::min(max, kLengthMax));
-    return std::format(R"("\"" {}{{{},}} "\"")", character_rule(), min);
+  };
+
+  TextConditions conditions_of(const boost::json::object& schema, const std::string& path) {
+    TextConditions conditions{.patterns = checker_.patterns_of(schema, path),
+                              .min = count_of(schema, "minLength", 0),
+                              .max = count_of(schema, "maxLength", kUnlimited)};
+    // An unknown format constrains nothing.
+    if (const boost::json::value* format = schema.if_contains("format")) {
+      const std::string_view name = format->get_string();
+      std::string_view pattern = format_pattern(name);
+      if (is_local_format(name)) left_out_.add(below(path, "format"), "depends on the machine that reads it");
+      if (!pattern.empty()) {
+        conditions.format = read_pattern(pattern).value();
+        // Where the length cuts it, or a pattern does, a shorter automaton helps.
+        const PatternLength length = length_of(*conditions.format);
+        const bool is_cut = conditions.max != kUnlimited && (!length.max || *length.max > conditions.max);
+        if (is_cut || !conditions.patterns.empty()) conditions.format = read_pattern(format_pattern(name, true)).value();
+      }
+    }
+    return conditions;
+  }
+
+  // The text between the quotes.
+  std::string string(const boost::json::object& schema, const std::string& path) {
+    boost::json::object key;
+    for (const std::string_view name : {std::string_view("pattern"), kMorePatterns, std::string_view("format"),
+                                        std::string_view("minLength"), std::string_view("maxLength")}) {
+      if (const boost::json::value* value = schema.if_contains(name)) key[name] = *value;
+    }
+    const std::string text = boost::json::serialize(key);
+    flattener_.charge(text.size() / 8, path);
+    return shared_text(text, [&] { return std::optional(text_of(schema, path)); }).value();
+  }
+
+  // With as many of the conditions as there is a grammar for.
+  std::string text_of(const boost::json::object& schema, const std::string& path) {
+    TextConditions conditions = conditions_of(schema, path);
+    const auto leave_out = [&](std::string_view keyword) {
+      if (schema.contains(keyword)) left_out_.add(below(path, keyword), "needs too large a grammar");
+    };
+    for (bool is_narrowed = false;;) {
+      const auto text = texts_.add(conditions.language(), Spelling::json);
+      const bool is_narrow = conditions.format && (!conditions.patterns.empty() || conditions.has_length());
+      // Formats have only some of their texts.
+      if (text && !(is_narrow && *text == joined({}))) return *text;
+      const bool may_narrow = std::ranges::any_of(conditions.patterns, looks_ahead);
+      if (may_narrow && !text && !std::exchange(is_narrowed, true)) {
+        // Assertions about long texts multiply the states.
+        for (Pattern& pattern : conditions.patterns) pattern = narrowed(std::move(pattern), kNarrowMax);
+      } else if (is_narrow) {
+        conditions.format.reset();
+        leave_out("format");
+      } else if (!conditions.patterns.empty() && conditions.has_length()) {
+        conditions.min = 0;
+        conditions.max = kUnlimited;
+        leave_out("minLength");
+        leave_out("maxLength");
+      } else if (!conditions.patterns.empty()) {
+        // Patterns may be too many together.
+        conditions.patterns.pop_back();
+        leave_out("pattern");
+      } else if (conditions.format) {
+        conditions.format.reset();
+        leave_out("format");
+      } else {
+        conditions = {};
+        leave_out("minLength");
+        leave_out("maxLength");
+      }
+    }
+  }
+
+  // Whether the text is a JSON text: an annotation, which readers that ask for it rely on.
+  static bool has_json(const boost::json::object& schema) {
+    const boost::json::value* media = schema.if_contains("contentMediaType");
+    return media != nullptr && *media == "application/json" && !schema.contains("pattern") && !schema.contains("format") &&
+           !schema.contains("minLength") && !schema.contains("maxLength") && !schema.contains("contentEncoding");
+  }
+
+  // A string with a JSON text, whose own texts need no escapes.
+  std::string json_text(const boost::json::object& schema, const std::string& path) {
+    if (const boost::json::value* content = schema.if_contains("contentSchema");
+        content != nullptr && *content != true && *content != boost::json::object())
+      left_out_.add(below(path, "contentSchema"), "is not supported");
+    const std::string number = add_number(any_number(), std::nullopt).value();
+    const std::string inner = rules_.shared("inner-text", R"("\\\"" [^"\\\x00-\x1f]* "\\\"")");
+    const std::string value = rules_.shared(
+        "inner", std::format(R"({} | {} | "true" | "false" | "null" | json-inner-array | json-inner-object)", inner, number));
+    (void)rules_.shared("inner-array", R"("[" (json-inner (", " json-inner)*)? "]")");
+    (void)rules_.shared("inner-object",
+                        R"("{" (json-inner-text ": " json-inner (", " json-inner-text ": " json-inner)*)? "}")");
+    return std::format(R"("\"" {} "\"")", value);
   }
 
   // --- arrays
 
-  std::string blank_rule() { return blanks_ == JsonBlanks::python ? R"("")" : shared("blank", R"((" " | "\n" [ \t]{0,20})?)"); }
+  std::string blank_rule() {
+    return blanks_ == JsonBlanks::python ? R"("")" : rules_.shared("blank", R"((" " | "\n" [ \t]{0,20})?)");
+  }
   std::string comma_rule() { return blanks_ == JsonBlanks::python ? R"(", ")" : std::format(R"("," {})", blank_rule()); }
   [[nodiscard]] std::string_view after_colon() const { return blanks_ == JsonBlanks::python ? R"(" ")" : R"(" "?)"; }
 
   std::string array(const boost::json::object& schema, const std::string& path) {
-    if (const boost::json::value* unique = schema.if_contains("uniqueItems"); unique != nullptr && *unique == true) {
-      if (count(schema, "maxItems", 2) > 1) refuse(below(path, "uniqueItems"), "is not supported");
+    const boost::json::value* unique = schema.if_contains("uniqueItems");
+    if (unique != nullptr && *unique == true && count_of(schema, "maxItems", 2) > 1) {
+      if (auto set = set_of(schema, path)) return *set;
+      left_out_.add(below(path, "uniqueItems"), "is supported for a few listed values");
     }
     const boost::json::value* prefix_value = schema.if_contains("prefixItems");
     const boost::json::array prefix = prefix_value == nullptr ? boost::json::array() : prefix_value->get_array();
     const boost::json::value* items = schema.if_contains("items");
     const auto prefix_count = static_cast<std::int64_t>(prefix.size());
-    const std::int64_t min = count(schema, "minItems", 0);
+    std::int64_t min = count_of(schema, "minItems", 0);
+    if (min > kItemsMax) {
+      left_out_.add(below(path, "minItems"), std::format("is supported up to {}", kItemsMax));
+      min = 0;
+    }
     const bool has_max = schema.contains("maxItems");
     // Items without a schema are generated only if minItems requires them.
     const bool is_closed = items == nullptr ? !prefix.empty() && min <= prefix_count : *items == false;
-    const std::int64_t max =
-        is_closed ? std::min(prefix_count, count(schema, "maxItems", prefix_count)) : count(schema, "maxItems", kItemsMax);
-    if (min > kItemsMax) refuse(below(path, "minItems"), std::format("is supported up to {}", kItemsMax));
+    const std::int64_t max = is_closed ? std::min(prefix_count, count_of(schema, "maxItems", prefix_count))
+                                       : count_of(schema, "maxItems", kItemsMax);
     if (min > max) return joined({});
     const std::string blank = blank_rule();
     const auto item = [&](std::int64_t i) {
@@ -297,154 +366,296 @@ class JsonRules::Compiler {
     for (std::int64_t i = single - 1; i >= 0; --i) {
       std::string here = i == 0 ? item(i) : std::format("{} {}", comma, item(i));
       const std::string from_here = rest.empty() ? here : std::format("{} {}", here, rest);
-      const std::string rule = new_rule();
-      define(rule, from_here);
+      const std::string rule = rules_.new_rule();
+      rules_.define(rule, from_here);
       rest = i >= min ? rule + "?" : rule;
     }
     return std::format(R"("[" {0} {1} {0} "]")", blank, rest);
   }
 
+  // The grammar of an array without equal items; nullopt: there is none, or it would be too large.
+  std::optional<std::string> set_of(const boost::json::object& schema, const std::string& path) {
+    const boost::json::value* items = schema.if_contains("items");
+    if (items == nullptr || schema.contains("prefixItems")) return std::nullopt;
+    std::vector<boost::json::value> values;
+    if (!append_values(*items, below(path, "items"), values, 0)) return std::nullopt;
+    MemberList list{
+        .comma = comma_rule(), .min = count_of(schema, "minItems", 0), .max = count_of(schema, "maxItems", kUnlimited)};
+    for (const boost::json::value& value : values) list.members.push_back({.text = literal_of(value, path)});
+    constexpr std::size_t kAnyOrderMax = 5;
+    const bool has_any_order = values.size() <= kAnyOrderMax && rules_.rules_left() > kSchemaRulesMax / 2;
+    if (!has_any_order && (!list.is_small() || rules_.rules_left() < kSchemaRulesMax / 4)) return std::nullopt;
+    const std::string members = has_any_order ? in_any_order(list) : list_rules(list, rules_);
+    return std::format(R"("[" {0} {1} {0} "]")", blank_rule(), members);
+  }
+
+  // The members of the list in every order; few of them.
+  std::string in_any_order(const MemberList& list) {
+    const std::size_t sets = std::size_t{1} << list.members.size();
+    std::vector<std::string> rules(sets);  // What may follow each set of members.
+    for (std::size_t set = sets; set-- > 0;) {
+      const auto count = static_cast<std::int64_t>(std::popcount(set));
+      std::vector<std::string> alternatives;
+      if (count >= list.min && count <= list.max) alternatives.emplace_back(R"("")");
+      for (std::size_t i = 0; i < list.members.size() && count < list.max; ++i) {
+        if ((set >> i & 1) != 0) continue;
+        alternatives.push_back(
+            std::format("{} {} {}", set == 0 ? R"("")" : list.comma, list.members[i].text, rules[set | 1u << i]));
+      }
+      rules[set] = rules_.new_rule();
+      rules_.define(rules[set], joined(alternatives));
+    }
+    return rules[0];
+  }
+
+  // Appends all values of the schema. False: they are too many.
+  bool append_values(const boost::json::value& schema, const std::string& path, std::vector<boost::json::value>& values,
+                     int depth) {
+    const boost::json::value flat = flattener_.flatten(schema, path, 0);
+    const boost::json::object* object = flat.if_object();
+    if (object == nullptr || depth > 4) return false;
+    const auto add = [&](const boost::json::value& value) {
+      if (!checker_.allows(*object, value, path)) return true;
+      flattener_.charge(values.size() + 1, path);
+      if (std::ranges::none_of(values, [&](const auto& known) { return same_value(known, value); })) values.push_back(value);
+      return values.size() <= kFiniteValuesMax;
+    };
+    if (const boost::json::value* listed = object->if_contains("enum")) return std::ranges::all_of(listed->get_array(), add);
+    if (const boost::json::value* branches = object->if_contains("anyOf")) {
+      if (object->size() > 1) return false;
+      return std::ranges::all_of(branches->get_array(),
+                                 [&](const auto& branch) { return append_values(branch, path, values, depth + 1); });
+    }
+    const boost::json::array types = SchemaFlattener::types_of(*object);
+    return std::ranges::all_of(types, [&](const boost::json::value& type) {
+      if (type == "null") return add(nullptr);
+      if (type == "boolean") return add(false) && add(true);
+      if (type != "integer") return false;
+      const double low = bound_among(*object, "minimum", "exclusiveMinimum");
+      const double high = bound_among(*object, "maximum", "exclusiveMaximum");
+      if (!(std::abs(low) < 1e9 && high - low < kFiniteValuesMax)) return false;
+      bool has_room = true;
+      for (auto value = static_cast<std::int64_t>(std::floor(low)); has_room && static_cast<double>(value) <= high; ++value)
+        has_room = add(value);
+      return has_room;
+    });
+  }
+  static double bound_among(const boost::json::object& schema, std::string_view name, std::string_view other) {
+    for (const std::string_view key : {name, other}) {
+      if (const boost::json::value* bound = schema.if_contains(key)) return bound->to_number<double>();
+    }
+    return std::numeric_limits<double>::infinity();
+  }
+
   // --- objects
 
-  std::string object(const boost::json::object& schema, const std::string& path) {
-    const boost::json::value* properties_value = schema.if_contains("properties");
-    boost::json::object properties = properties_value == nullptr ? boost::json::object() : properties_value->get_object();
+  // What the keys of an object may be.
+  struct Keys {
+    boost::json::object listed{};  // Their schemas; `false` for one that must not be there.
+    std::set<std::string, std::less<>> required{};
+    std::optional<TextConditions> others{};                            // What other keys match; nullopt: there are no others.
+    std::vector<std::pair<Pattern, boost::json::value>> by_pattern{};  // The schemas of others that match.
+    boost::json::value additional = true;                              // The schema of others that match none.
+  };
+
+  Keys keys_of(const boost::json::object& schema, const std::string& path) {
+    Keys keys;
+    if (const boost::json::value* listed = schema.if_contains("properties")) keys.listed = listed->get_object();
+    if (const boost::json::value* required = schema.if_contains("required")) {
+      for (const boost::json::value& key : required->get_array()) keys.required.emplace(key.get_string());
+    }
     const boost::json::value* additional = schema.if_contains("additionalProperties");
-    std::set<std::string, std::less<>> required;
-    if (const boost::json::value* keys = schema.if_contains("required")) {
-      for (const boost::json::value& key : keys->get_array()) required.emplace(key.get_string());
-    }
-    // A required property without a schema has the schema of additional properties.
-    for (const std::string& key : required) {
-      if (!properties.contains(key)) properties[key] = additional == nullptr ? boost::json::value(true) : *additional;
-    }
+    if (additional != nullptr) keys.additional = *additional;
+    read_key_patterns(keys, schema, path);
     // An object with listed properties has no others, unless the schema allows them.
-    const bool is_open = additional == nullptr ? properties.empty() : *additional != false;
-    check_counts(schema, path, properties.size(), required.size(), is_open);
-
-    const std::string blank = blank_rule();
-    const std::string comma = comma_rule();
-    std::string rest;   // Behind a member.
-    std::string first;  // Before the first member.
-    if (is_open) {
-      const std::string value =
-          additional == nullptr ? value_rule() : rule_of(*additional, below(path, "additionalProperties"));
-      const std::string member = new_rule();
-      define(member, std::format(R"({} ":" {} {})", key_rule(properties), after_colon(), value));
-      const std::int64_t most =
-          std::min(count(schema, "maxProperties", kItemsMax), kItemsMax) - static_cast<std::int64_t>(properties.size());
-      const bool has_max = schema.contains("maxProperties");
-      rest = has_max ? std::format("({} {}){{0,{}}}", comma, member, std::max<std::int64_t>(most, 0))
-                     : std::format("({} {})*", comma, member);
-      const std::string others =
-          has_max ? std::format("({} {}){{0,{}}}", comma, member, std::max<std::int64_t>(most - 1, 0)) : rest;
-      const bool needs_one = count(schema, "minProperties", 0) > 0 && required.empty() && properties.empty();
-      first = has_max && most < 1 ? "" : std::format("({} {}){}", member, others, needs_one ? "" : "?");
+    const bool has_names = !keys.listed.empty() || !keys.by_pattern.empty();
+    if (additional == nullptr && has_names) keys.additional = false;
+    if (keys.additional != false || !keys.by_pattern.empty()) keys.others.emplace();
+    // A required property without a schema has the schema of additional properties.
+    for (const std::string& key : keys.required) {
+      if (!keys.listed.contains(key)) keys.listed[key] = additional == nullptr ? boost::json::value(true) : *additional;
     }
-    for (auto property = properties.end(); property != properties.begin();) {
-      --property;
-      const std::string key(property->key());
-      const bool is_required = required.contains(key);
-      const std::string member = new_rule();
-      define(member, std::format("{} {} {}", gbnf_literal(boost::json::serialize(boost::json::string_view(key)) + ":"),
-                                 after_colon(), rule_of(property->value(), below(below(path, "properties"), key))));
-      // Rules, so that the following text is not repeated twice each time.
-      const std::string first_rule = new_rule();
-      const std::string alone = rest.empty() ? member : std::format("{} {}", member, rest);
-      define(first_rule, is_required     ? alone
-                         : first.empty() ? std::format("({})?", alone)
-                                         : std::format("{} | {}", alone, first));
-      const std::string rest_rule = new_rule();
-      define(rest_rule, std::format("({} {}){} {}", comma, member, is_required ? "" : "?", rest));
-      first = first_rule;
-      rest = rest_rule;
-    }
-    if (first.empty()) return std::format(R"("{{" {} "}}")", blank);
-    return std::format(R"("{{" {0} {1} {0} "}}")", blank, first);
+    apply_key_names(keys, schema, path);
+    apply_key_patterns(keys, path);
+    return keys;
   }
 
-  static void check_counts(const boost::json::object& schema, const std::string& path, std::size_t listed, std::size_t required,
-                           bool is_open) {
-    const auto min = static_cast<std::size_t>(count(schema, "minProperties", 0));
-    if (min > required && !(min == 1 && listed == 0 && is_open)) {
-      refuse(below(path, "minProperties"), "is supported only up to the number of \"required\" properties");
+  void read_key_patterns(Keys& keys, const boost::json::object& schema, const std::string& path) {
+    const boost::json::value* patterns = schema.if_contains("patternProperties");
+    if (patterns == nullptr) return;
+    for (const auto& [text, of_pattern] : patterns->get_object()) {
+      const std::string place = below(below(path, "patternProperties"), text);
+      if (keys.by_pattern.size() == kPatternKeysMax) {
+        left_out_.add(place, std::format("is one of more than {} patterns", kPatternKeysMax));
+      } else if (auto pattern = checker_.pattern_of(text, place)) {
+        keys.by_pattern.emplace_back(*std::move(pattern), of_pattern);
+      }
     }
-    const auto max = static_cast<std::size_t>(count(schema, "maxProperties", 1'000'000'000'000));
-    if (max < listed) refuse(below(path, "maxProperties"), "is not supported below the number of listed properties");
   }
 
-  // The names of properties that are not listed. They have no escapes, so no spelling of a listed name is possible.
-  std::string key_rule(const boost::json::object& listed) {
-    if (listed.empty()) return std::format(R"("\"" {}* "\"")", character_rule());
-    // A prefix tree of the listed names.
-    struct Node {
-      std::map<std::string, std::size_t> next;  // Indexed by the next character.
-      bool is_name = false;
+  // Applies `propertyNames`.
+  void apply_key_names(Keys& keys, const boost::json::object& schema, const std::string& path) {
+    const boost::json::value* names = schema.if_contains("propertyNames");
+    if (names == nullptr) return;
+    const std::string place = below(path, "propertyNames");
+    const boost::json::value flat = flattener_.flatten(*names, place, 0);
+    if (flat.is_bool()) {
+      if (flat == true) return;
+      for (auto& member : keys.listed) member.value() = false;
+      keys.others.reset();
+      return;
+    }
+    const boost::json::object& of_names = flat.get_object();
+    for (auto& member : keys.listed) {
+      if (!checker_.allows(of_names, boost::json::value(member.key()), place, 1)) member.value() = false;
+    }
+    std::vector<boost::json::value> values;
+    if (of_names.contains("enum") || of_names.contains("anyOf")) {
+      if (append_values(*names, place, values, 0)) {
+        for (const boost::json::value& name : values) {
+          if (keys.others && name.is_string() && !keys.listed.contains(name.get_string()))
+            keys.listed[name.get_string()] = keys.additional;
+        }
+      } else {
+        left_out_.add(place, "has too many alternatives");
+        return;
+      }
+      keys.others.reset();
+    } else if (keys.others) {
+      keys.others = conditions_of(of_names, place);
+    }
+  }
+
+  // Listed keys have the schemas of the patterns that they match, too.
+  void apply_key_patterns(Keys& keys, const std::string& path) {
+    for (auto& member : keys.listed) {
+      for (const auto& [pattern, of_pattern] : keys.by_pattern) {
+        const auto does_match =
+            checker_.matches_all({pattern}, std::string_view(member.key()), below(path, "patternProperties"));
+        if (does_match.value_or(false))
+          member.value() = boost::json::object{{"allOf", boost::json::array{member.value(), of_pattern}}};
+      }
+    }
+  }
+
+  // The rule of members that are not listed; empty: there are none.
+  std::string other_member(const Keys& keys, const std::string& path) {
+    if (!keys.others) return "";
+    std::vector<std::string> alternatives;
+    const auto add = [&](TextLanguage language, const boost::json::value& schema, const std::string& place) {
+      if (schema == false) return;
+      if (!keys.listed.empty()) language.none.push_back(one_of_names(keys.listed));
+      const auto key = texts_.add(language, Spelling::json);
+      // The object is closed where its other keys have no grammar.
+      if (!key || *key == joined({})) return;
+      alternatives.push_back(std::format(R"("\"" {} "\":" {} {})", *key, after_colon(), rule_of(schema, place)));
     };
-    std::vector<Node> nodes(1);
-    for (const auto& member : listed) {
-      std::size_t at = 0;
-      const std::string_view key = member.key();
-      for (std::size_t i = 0; i < key.size();) {
-        std::size_t end = i + 1;
-        while (end < key.size() && (static_cast<unsigned char>(key[end]) & 0xC0) == 0x80) ++end;
-        const auto [next, is_new] = nodes[at].next.try_emplace(std::string(key.substr(i, end - i)), nodes.size());
-        const std::size_t child = next->second;
-        if (is_new) nodes.emplace_back();
-        at = child;
-        i = end;
-      }
-      nodes[at].is_name = true;
+    // A key that matches several patterns is left to none of them.
+    for (std::size_t i = 0; i < keys.by_pattern.size(); ++i) {
+      TextLanguage language = keys.others->language();
+      for (std::size_t j = 0; j < keys.by_pattern.size(); ++j)
+        (i == j ? language.all : language.none).push_back(keys.by_pattern[j].first);
+      add(std::move(language), keys.by_pattern[i].second, below(path, "patternProperties"));
     }
-    std::vector<std::string> rules;
-    for (std::size_t i = 0; i < nodes.size(); ++i) rules.push_back(new_rule());
-    const std::string any = shared("plain", R"([^"\\\x00-\x1f]*)");
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      // Here the name ends, or another character follows, or a character of a listed name.
-      std::vector<std::string> alternatives;
-      if (!nodes[i].is_name) alternatives.emplace_back("\"\"");
-      std::string others = R"([^"\\\x00-\x1f)";
-      for (const auto& [character, child] : nodes[i].next) {
-        if (character == "\"" || character == "\\" || static_cast<unsigned char>(character[0]) < 0x20)
-          continue;  // Such a character is always escaped.
-        others += character == "]" || character == "-" || character == "^" ? "\\" + character : character;
-        alternatives.push_back(std::format("{} {}", gbnf_literal(character), rules[child]));
-      }
-      alternatives.push_back(std::format("{}] {}", others, any));
-      define(rules[i], joined(alternatives));
+    TextLanguage language = keys.others->language();
+    for (const auto& [pattern, of_pattern] : keys.by_pattern) language.none.push_back(pattern);
+    add(std::move(language), keys.additional, below(path, "additionalProperties"));
+    if (alternatives.empty()) return "";
+    const std::string rule = rules_.new_rule();
+    rules_.define(rule, joined(alternatives));
+    return rule;
+  }
+
+  static Pattern one_of_names(const boost::json::object& listed) {
+    Pattern names{.kind = Pattern::Kind::alternatives};
+    for (const auto& member : listed) names.children.push_back(literal_pattern(member.key()));
+    return names;
+  }
+
+  std::string object(const boost::json::object& schema, const std::string& path) {
+    const Keys keys = keys_of(schema, path);
+    MemberList list{.others = other_member(keys, path),
+                    .comma = comma_rule(),
+                    .min = count_of(schema, "minProperties", 0),
+                    .max = count_of(schema, "maxProperties", kUnlimited)};
+    for (const auto& [name, value] : keys.listed) {
+      const std::string key(name);
+      const bool is_required = keys.required.contains(key);
+      if (value == false && !is_required) continue;
+      const std::string member = rules_.new_rule();
+      rules_.define(member, std::format("{} {} {}", gbnf_literal(boost::json::serialize(name) + ":"), after_colon(),
+                                        rule_of(value, below(below(path, "properties"), key))));
+      list.members.push_back({.text = member, .is_required = is_required});
     }
-    return std::format(R"("\"" {} "\"")", rules[0]);
+    // Other keys may come twice.
+    if (!list.others.empty() && list.min > std::ssize(keys.required) + 1)
+      left_out_.add(below(path, "minProperties"), "is supported for listed properties, and as 1");
+    if (!list.is_small()) {
+      for (const std::string_view name : {"minProperties", "maxProperties"}) {
+        if (schema.contains(name)) left_out_.add(below(path, name), "needs too large a grammar");
+      }
+      list.min = 0;
+      list.max = kUnlimited;
+    }
+    const std::string blank = blank_rule();
+    if (list.members.empty() && list.others.empty() && list.min == 0) return std::format(R"("{{" {} "}}")", blank);
+    return std::format(R"("{{" {0} {1} {0} "}}")", blank, list_rules(list, rules_));
   }
 
   // --- anything
 
   std::string value_rule() {
-    if (shared_.insert("value").second) {
+    if (!rules_.has_shared("value")) {
       const std::string blank = blank_rule();
-      const std::string character = character_rule();
-      define("json-value", std::format(R"(json-object | json-array | "\"" {}* "\"" | {} | "true" | "false" | "null")",
-                                       character, numbers({})));
+      const std::string character = texts_.character_rule();
+      const std::string number = add_number(any_number(), std::nullopt).value();
+      const std::string value = rules_.shared(
+          "value",
+          std::format(R"(json-object | json-array | "\"" {}* "\"" | {} | "true" | "false" | "null")", character, number));
       const std::string comma = comma_rule();
-      define("json-object", std::format(R"("{{" {0} (json-member ({1} json-member)*)? {0} "}}")", blank, comma));
-      define("json-member", std::format(R"("\"" {}* "\":" {} json-value)", character, after_colon()));
-      define("json-array", std::format(R"("[" {0} (json-value ({1} json-value)*)? {0} "]")", blank, comma));
+      (void)rules_.shared("object", std::format(R"("{{" {0} (json-member ({1} json-member)*)? {0} "}}")", blank, comma));
+      (void)rules_.shared("member", std::format(R"("\"" {}* "\":" {} json-value)", character, after_colon()));
+      (void)rules_.shared("array", std::format(R"("[" {0} (json-value ({1} json-value)*)? {0} "]")", blank, comma));
     }
     return "json-value";
   }
 
   const JsonBlanks blanks_;
-  SchemaFlattener flattener_;
-  std::map<std::string, std::string> known_;  // The rule of each schema, indexed by its text.
+  LeftOut unread_;  // For callers that do not ask.
+  LeftOut& left_out_;
+  RuleWriter rules_;
+  TextRules texts_{rules_};
+  SchemaFlattener flattener_{left_out_};
+  SchemaChecker checker_{flattener_, texts_, left_out_};
+  std::map<std::string, std::string> known_;       // The rule of each schema, indexed by its text.
+  std::map<std::string, std::string> text_rules_;  // The same for texts and numbers.
   std::deque<Open> open_;
-  std::set<std::string> shared_;
-  std::size_t rules_count_ = 0;
 };
 
-JsonRules::JsonRules(JsonBlanks blanks) : compiler_(std::make_unique<Compiler>(blanks)) {}
+void LeftOut::add(const std::string& place, std::string_view why) {
+  if (refuses_) refuse(place, std::string(why));
+  constexpr std::size_t kBytesMax = 200;
+  const std::string text =
+      place.size() > kBytesMax
+          ? std::string(std::string_view(place).substr(0, valid_utf8_length(std::string_view(place).substr(0, kBytesMax)))) +
+                "…"
+          : place;
+  if (std::ranges::find(places_, text) != places_.end()) return;
+  if (places_.size() < kPlacesMax) places_.push_back(text);
+  if (places_.size() == kPlacesMax) places_.back() = "and others";
+}
+
+void LeftOut::set_field(std::string_view field, std::size_t first) {
+  for (std::size_t i = first; i < places_.size(); ++i) {
+    if (places_[i].starts_with('#')) places_[i].insert(0, field);
+  }
+}
+
+JsonRules::JsonRules(JsonBlanks blanks, LeftOut* left_out) : compiler_(std::make_unique<Compiler>(blanks, left_out)) {}
 JsonRules::~JsonRules() = default;
 
 const std::string& JsonRules::gbnf() const {
-  return compiler_->gbnf;
+  return compiler_->gbnf();
 }
 
 Expected<std::string> JsonRules::add(std::string_view schema) {
@@ -467,15 +678,15 @@ Expected<std::string> JsonRules::add(const boost::json::value& schema, const boo
   }
 }
 
-Expected<std::string> json_schema_gbnf(std::string_view schema) {
-  JsonRules rules;
+Expected<std::string> json_schema_gbnf(std::string_view schema, LeftOut* left_out) {
+  JsonRules rules(JsonBlanks::any, left_out);
   const auto root = rules.add(schema);
   if (!root) return std::unexpected(root.error());
   return std::format("root ::= {}\n{}", *root, rules.gbnf());
 }
 
-Expected<std::shared_ptr<const Grammar>> json_schema_grammar(std::string_view schema) {
-  const auto gbnf = json_schema_gbnf(schema);
+Expected<std::shared_ptr<const Grammar>> json_schema_grammar(std::string_view schema, LeftOut* left_out) {
+  const auto gbnf = json_schema_gbnf(schema, left_out);
   if (!gbnf) return std::unexpected(gbnf.error());
   auto grammar = Grammar::parse(*gbnf);
   // Any other error is about the size.

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <format>
+#include <numeric>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "grammar/json_schema_formats.h"
 #include "grammar/json_schema_values.h"
 
 namespace uma::grammar {
@@ -21,26 +23,38 @@ constexpr std::uint64_t kWorkOfAllMax = 2 * kWorkMax;
 
 constexpr std::array<std::string_view, 7> kTypes = {"null", "boolean", "integer", "number", "string", "array", "object"};
 
-// Keywords without constraints, and keywords about the schema itself.
-constexpr std::array<std::string_view, 18> kAnnotations = {
-    "$schema",         "$comment",      "$defs",      "definitions",  "$anchor",  "$vocabulary", "$dynamicAnchor",
-    "title",           "description",   "default",    "examples",     "readOnly", "writeOnly",   "contentMediaType",
-    "contentEncoding", "contentSchema", "deprecated", "discriminator"};
-constexpr std::array<std::string_view, 15> kRefused = {"not",
-                                                       "if",
-                                                       "then",
-                                                       "else",
-                                                       "dependentSchemas",
-                                                       "dependentRequired",
-                                                       "dependencies",
-                                                       "propertyNames",
-                                                       "contains",
-                                                       "$dynamicRef",
-                                                       "$recursiveRef",
-                                                       "unevaluatedItems",
-                                                       "unevaluatedProperties",
-                                                       "patternProperties",
-                                                       "additionalItems"};
+// What other keywords say is an annotation, or about the schema itself.
+constexpr std::array<std::string_view, 28> kConstraints = {"type",
+                                                           "enum",
+                                                           "properties",
+                                                           "required",
+                                                           "additionalProperties",
+                                                           "patternProperties",
+                                                           "propertyNames",
+                                                           "minProperties",
+                                                           "maxProperties",
+                                                           "items",
+                                                           "prefixItems",
+                                                           "minItems",
+                                                           "maxItems",
+                                                           "uniqueItems",
+                                                           "minLength",
+                                                           "maxLength",
+                                                           "pattern",
+                                                           kMorePatterns,
+                                                           "format",
+                                                           "minimum",
+                                                           "maximum",
+                                                           "exclusiveMinimum",
+                                                           "exclusiveMaximum",
+                                                           "multipleOf",
+                                                           "unevaluatedProperties",
+                                                           "contentMediaType",
+                                                           "contentEncoding",
+                                                           "contentSchema"};
+constexpr std::array<std::string_view, 8> kUnsupported = {"not",           "dependentSchemas", "dependentRequired",
+                                                          "dependencies",  "contains",         "$dynamicRef",
+                                                          "$recursiveRef", "unevaluatedItems"};
 template <std::size_t N>
 bool has(const std::array<std::string_view, N>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
@@ -79,40 +93,11 @@ boost::json::value SchemaFlattener::flatten(const boost::json::value& schema, co
   if (schema.is_bool()) return schema;
   if (!schema.is_object()) refuse(path, "a schema must be an object, true or false");
   charge_all_of(schema, path);
+  const boost::json::object& object = schema.get_object();
   boost::json::object plain;
   std::vector<boost::json::value> parts;  // Further schemas that the value must satisfy.
-  for (const auto& [key, value] : schema.get_object()) {
-    const std::string_view name = key;
-    if (name == "$ref") {
-      std::string target_path;
-      const boost::json::value& target = resolve(value, path, target_path);
-      parts.push_back(flatten(target, target_path, depth + 1));
-    } else if (name == "allOf") {
-      const boost::json::array& all = schemas_of(value, path, name);
-      for (std::size_t i = 0; i < all.size(); ++i) parts.push_back(flatten(all[i], below(path, name, i), depth + 1));
-    } else if (name == "anyOf") {
-      parts.emplace_back(boost::json::object{{"anyOf", schemas_of(value, path, name)}});
-    } else if (name == "oneOf") {
-      const boost::json::array& one = schemas_of(value, path, name);
-      check_disjoint(one, path, depth);
-      parts.emplace_back(boost::json::object{{"anyOf", one}});
-    } else if (name == "const") {
-      parts.emplace_back(boost::json::object{{"enum", boost::json::array{value}}});
-    } else if (name == "nullable") {
-      if (!value.is_bool()) refuse(below(path, name), "must be true or false");
-      // OpenAPI 3.0: an addition to the type.
-    } else if (name == "$id" || name == "id") {
-      if (path != "#" && value.is_string()) refuse(below(path, name), "is supported at the top only");
-    } else if (has(kRefused, name)) {
-      const bool says_nothing = value == true || (value.is_object() && value.get_object().empty());
-      if (!says_nothing || name == "not" || name == "contains") refuse(below(path, name), "is not supported");
-    } else if (!has(kAnnotations, name)) {
-      check_keyword(name, value, path);
-      plain[key] = value;
-    }
-  }
-  if (const boost::json::value* nullable = schema.get_object().if_contains("nullable");
-      nullable != nullptr && *nullable == true) {
+  for (const auto& [key, value] : object) flatten_keyword(key, value, object, path, depth, plain, parts);
+  if (const boost::json::value* nullable = object.if_contains("nullable"); nullable != nullptr && *nullable == true) {
     if (boost::json::value* type = plain.if_contains("type")) {
       boost::json::array types = type->is_array() ? type->get_array() : boost::json::array{*type};
       types.emplace_back("null");
@@ -121,7 +106,85 @@ boost::json::value SchemaFlattener::flatten(const boost::json::value& schema, co
   }
   boost::json::value whole = std::move(plain);
   for (const boost::json::value& part : parts) whole = merge(whole, part, path);
+  close_unevaluated(whole, path);
   return whole;
+}
+
+void SchemaFlattener::flatten_keyword(boost::json::string_view key, const boost::json::value& value,
+                                      const boost::json::object& schema, const std::string& path, int depth,
+                                      boost::json::object& plain, std::vector<boost::json::value>& parts) {
+  const std::string_view name = key;
+  if (name == "$ref") {
+    std::string target_path;
+    const boost::json::value& target = resolve(value, path, target_path);
+    parts.push_back(flatten(target, target_path, depth + 1));
+  } else if (name == "allOf") {
+    const boost::json::array& all = schemas_of(value, path, name);
+    for (std::size_t i = 0; i < all.size(); ++i) parts.push_back(flatten(all[i], below(path, name, i), depth + 1));
+  } else if (name == "anyOf") {
+    parts.emplace_back(boost::json::object{{"anyOf", schemas_of(value, path, name)}});
+  } else if (name == "oneOf") {
+    const boost::json::array& one = schemas_of(value, path, name);
+    if (!are_disjoint(one, path, depth)) left_out_.add(below(path, name), "a value may match several of its schemas");
+    parts.emplace_back(boost::json::object{{"anyOf", one}});
+  } else if (name == "const") {
+    parts.emplace_back(boost::json::object{{"enum", boost::json::array{value}}});
+  } else if (name == "nullable") {
+    if (!value.is_bool()) refuse(below(path, name), "must be true or false");
+    // OpenAPI 3.0: an addition to the type.
+  } else if (name == "$id") {
+    if (path != "#" && value.is_string()) refuse(below(path, name), "is supported at the top only");
+  } else if (name == "items" && value.is_array()) {
+    // Until draft 2019-09.
+    if (!value.get_array().empty()) plain["prefixItems"] = value;
+    if (const boost::json::value* others = schema.if_contains("additionalItems")) plain["items"] = *others;
+  } else if ((name == "exclusiveMinimum" || name == "exclusiveMaximum") && value.is_bool()) {
+    // Draft 4 and OpenAPI 3.0: about the other bound.
+    const std::string_view other = name == "exclusiveMinimum" ? "minimum" : "maximum";
+    const boost::json::value* bound = schema.if_contains(other);
+    if (bound == nullptr && value == true) refuse(below(path, name), "must be a number");
+    if (bound != nullptr && value == true) {
+      check_keyword(other, *bound, path);
+      plain[name] = *bound;
+    }
+  } else if (name == "not" && (value == true || (value.is_object() && value.get_object().empty()))) {
+    parts.emplace_back(false);
+  } else if (name == "if") {
+    const bool is_true = value == true || (value.is_object() && value.get_object().empty());
+    const std::string_view decided = is_true ? "then" : "else";
+    if (!is_true && value != false) {
+      if (schema.contains("then") || schema.contains("else")) left_out_.add(below(path, name), "is not supported");
+    } else if (const boost::json::value* branch = schema.if_contains(decided)) {
+      parts.push_back(flatten(*branch, below(path, decided), depth + 1));
+    }
+  } else if (has(kUnsupported, name)) {
+    leave_out_unsupported(name, value, path);
+  } else if (has(kConstraints, name)) {
+    check_keyword(name, value, path);
+    plain[key] = value;
+  }
+}
+
+// `unevaluatedProperties` sees the properties of its own schema with its parts, and not those that are merged with it later.
+void SchemaFlattener::close_unevaluated(boost::json::value& whole, const std::string& path) {
+  boost::json::object* object = whole.if_object();
+  const boost::json::value* unevaluated = object == nullptr ? nullptr : object->if_contains("unevaluatedProperties");
+  if (unevaluated == nullptr) return;
+  const bool is_closed = *unevaluated == false;
+  const bool says_nothing = *unevaluated == true || *unevaluated == boost::json::object();
+  object->erase("unevaluatedProperties");
+  if (says_nothing || object->contains("additionalProperties")) return;
+  if (is_closed && !object->contains("anyOf")) {
+    (*object)["additionalProperties"] = false;
+  } else {
+    left_out_.add(below(path, "unevaluatedProperties"), "is supported as false only, and not beside anyOf and oneOf");
+  }
+}
+
+void SchemaFlattener::leave_out_unsupported(std::string_view name, const boost::json::value& value, const std::string& path) {
+  const bool is_empty = value.is_object() && value.get_object().empty();
+  const bool says_nothing = name == "not" ? value == false : name != "contains" && (value == true || is_empty);
+  if (!says_nothing) left_out_.add(below(path, name), "is not supported");
 }
 
 const boost::json::array& SchemaFlattener::schemas_of(const boost::json::value& value, const std::string& path,
@@ -207,8 +270,8 @@ void SchemaFlattener::check_keyword(std::string_view name, const boost::json::va
     must(value.is_array() &&
              std::ranges::all_of(value.get_array(), [](const boost::json::value& key) { return key.is_string(); }),
          "an array of strings");
-  } else if (name == "items" && value.is_array()) {
-    refuse(below(path, name), "is an array, which is the form of older drafts: use \"prefixItems\"");
+  } else if (name == "patternProperties") {
+    must(value.is_object(), "an object of schemas");
   } else if (name == "prefixItems") {
     must(value.is_array() && !value.get_array().empty(), "an array of schemas");
   } else if (name == "minLength" || name == "maxLength" || name == "minItems" || name == "maxItems" ||
@@ -216,9 +279,14 @@ void SchemaFlattener::check_keyword(std::string_view name, const boost::json::va
     must(is_count(), "a whole number from 0");
   } else if (name == "minimum" || name == "maximum" || name == "exclusiveMinimum" || name == "exclusiveMaximum" ||
              name == "multipleOf") {
-    must(value.is_number(), "a number");
+    must(value.is_number() && is_finite(value), "a number");
+    if (name == "multipleOf") must(value.to_number<double>() > 0, "above 0");
   } else if (name == "pattern" || name == "format") {
     must(value.is_string(), "a string");
+  } else if (name == kMorePatterns) {
+    must(value.is_array() &&
+             std::ranges::all_of(value.get_array(), [](const boost::json::value& pattern) { return pattern.is_string(); }),
+         "an array of strings");
   } else if (name == "uniqueItems") {
     must(value.is_bool(), "true or false");
   }
@@ -228,9 +296,11 @@ boost::json::array SchemaFlattener::types_of(const boost::json::object& schema) 
   const boost::json::value* type = schema.if_contains("type");
   if (type != nullptr) return type->is_array() ? type->get_array() : boost::json::array{*type};
   // Without a type, keywords for one type also imply this type.
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kMeans = {{{"properties", "object"},
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 21> kMeans = {{{"properties", "object"},
                                                                                             {"required", "object"},
                                                                                             {"additionalProperties", "object"},
+                                                                                            {"patternProperties", "object"},
+                                                                                            {"propertyNames", "object"},
                                                                                             {"minProperties", "object"},
                                                                                             {"maxProperties", "object"},
                                                                                             {"items", "array"},
@@ -269,7 +339,10 @@ boost::json::value SchemaFlattener::merge(const boost::json::value& a, const boo
   if (left.empty()) return b;
   for (const auto& [key, value] : right) {
     const std::string_view name = key;
-    if (name == "properties" || name == "additionalProperties" || name == "prefixItems" || name == "items") continue;
+    if (name == "properties" || name == "additionalProperties" || name == "patternProperties" || name == "prefixItems" ||
+        name == "items")
+      continue;
+    if (name == "pattern" && left.contains("pattern")) continue;
     boost::json::value* mine = both.if_contains(key);
     if (mine == nullptr) {
       both[key] = value;
@@ -277,6 +350,8 @@ boost::json::value SchemaFlattener::merge(const boost::json::value& a, const boo
       *mine = merge_keyword(name, *mine, value, path);
     }
   }
+  merge_patterns(both, left, right);
+  merge_pattern_properties(both, left, right);
   merge_properties(both, left, right);
   merge_items(both, left, right);
   if (both.contains("enum") && left.contains("enum") && right.contains("enum") && both["enum"].get_array().empty())
@@ -317,13 +392,63 @@ boost::json::value SchemaFlattener::merge_keyword(std::string_view name, const b
     return both;
   }
   if (name == "uniqueItems") return a == true || b == true;
+  if (name == "propertyNames" || name == "unevaluatedProperties") return both_of(a, b);
+  if (name == "format") {
+    if (format_pattern(a.get_string()).empty() || format_pattern(b.get_string()).empty())
+      return format_pattern(a.get_string()).empty() ? b : a;
+    left_out_.add(below(path, name), "is there twice");
+    return a;
+  }
+  if (name == "multipleOf") {
+    if (is_whole(a) && is_whole(b) && std::max(a.to_number<double>(), b.to_number<double>()) < 1e6)
+      return std::lcm(a.to_number<std::int64_t>(), b.to_number<std::int64_t>());
+    left_out_.add(below(path, name), "is there twice");
+    return a;
+  }
   const bool is_lower = name.starts_with("min") || name == "exclusiveMinimum";
   const bool is_upper = name.starts_with("max") || name == "exclusiveMaximum";
   if (is_lower || is_upper) {
     const bool a_is_less = a.to_number<double>() < b.to_number<double>();
     return a_is_less == is_lower ? b : a;
   }
-  refuse(path, std::format("has \"{}\" twice, which is not supported", name));
+  return a;  // kMorePatterns, which merge_patterns() has joined, and annotations.
+}
+
+// All patterns hold: the first is `pattern`.
+void SchemaFlattener::merge_patterns(boost::json::object& both, const boost::json::object& left,
+                                     const boost::json::object& right) {
+  boost::json::array all;
+  const auto add = [&](const boost::json::value& pattern) {
+    if (std::ranges::find(all, pattern) == all.end()) all.push_back(pattern);
+  };
+  for (const boost::json::object* schema : {&left, &right}) {
+    if (const boost::json::value* first = schema->if_contains("pattern")) add(*first);
+    if (const boost::json::value* more = schema->if_contains(kMorePatterns)) std::ranges::for_each(more->get_array(), add);
+  }
+  if (all.empty()) return;
+  both["pattern"] = all.front();
+  all.erase(all.begin());
+  both.erase(kMorePatterns);
+  if (!all.empty()) both[kMorePatterns] = std::move(all);
+}
+
+// A property that only one schema's patterns match is an additional one of the other.
+void SchemaFlattener::merge_pattern_properties(boost::json::object& both, const boost::json::object& left,
+                                               const boost::json::object& right) {
+  boost::json::object merged;
+  const auto add_all = [&](const boost::json::object& from, const boost::json::object& other) {
+    const boost::json::value* patterns = from.if_contains("patternProperties");
+    if (patterns == nullptr) return;
+    const boost::json::value* others = other.if_contains("patternProperties");
+    for (const auto& [pattern, schema] : patterns->get_object()) {
+      const boost::json::value* second = others == nullptr ? nullptr : others->get_object().if_contains(pattern);
+      if (second == nullptr) second = other.if_contains("additionalProperties");
+      if (!merged.contains(pattern)) merged[pattern] = second == nullptr ? schema : both_of(schema, *second);
+    }
+  };
+  add_all(left, right);
+  add_all(right, left);
+  if (!merged.empty()) both["patternProperties"] = std::move(merged);
 }
 
 boost::json::value SchemaFlattener::merge_types(const boost::json::value& a, const boost::json::value& b,
@@ -403,18 +528,15 @@ void SchemaFlattener::merge_items(boost::json::object& both, const boost::json::
 
 // --- oneOf: as anyOf, if no value matches two schemas
 
-void SchemaFlattener::check_disjoint(const boost::json::array& branches, const std::string& path, int depth) {
+bool SchemaFlattener::are_disjoint(const boost::json::array& branches, const std::string& path, int depth) {
   std::vector<boost::json::value> flat;
   for (std::size_t i = 0; i < branches.size(); ++i) flat.push_back(flatten(branches[i], below(path, "oneOf", i), depth + 1));
   for (std::size_t i = 0; i < flat.size(); ++i) {
     for (std::size_t j = i + 1; j < flat.size(); ++j) {
-      if (are_disjoint(flat[i], flat[j], path, depth + 1)) continue;
-      refuse(below(path, "oneOf"),
-             std::format("a value may match both schemas {} and {}: use anyOf, or add types, constants or "
-                         "required constant properties that differ",
-                         i, j));
+      if (!are_disjoint(flat[i], flat[j], path, depth + 1)) return false;
     }
   }
+  return true;
 }
 
 bool SchemaFlattener::are_disjoint(const boost::json::value& a, const boost::json::value& b, const std::string& path,
@@ -461,6 +583,18 @@ bool SchemaFlattener::are_disjoint(const boost::json::value& a, const boost::jso
     const boost::json::value* keys = schema.if_contains("required");
     return keys != nullptr && std::ranges::find(keys->get_array(), boost::json::value(key)) != keys->get_array().end();
   };
+  // A property that one requires and the other excludes.
+  const auto excludes = [&](const boost::json::object& schema, const boost::json::object& other) {
+    const boost::json::value* keys = other.if_contains("required");
+    const boost::json::value* additional = schema.if_contains("additionalProperties");
+    if (keys == nullptr || additional == nullptr || *additional != false || schema.contains("patternProperties")) return false;
+    const boost::json::value* listed = schema.if_contains("properties");
+    charge(keys->get_array().size(), path);
+    return std::ranges::any_of(keys->get_array(), [&](const boost::json::value& key) {
+      return listed == nullptr || !listed->get_object().contains(key.get_string());
+    });
+  };
+  if (excludes(left, right) || excludes(right, left)) return true;
   const boost::json::value* properties_left = left.if_contains("properties");
   const boost::json::value* properties_right = right.if_contains("properties");
   if (properties_left == nullptr || properties_right == nullptr) return false;

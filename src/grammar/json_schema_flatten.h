@@ -1,18 +1,27 @@
-// Resolves the references and combinations of a schema, so that one object has all constraints of a value. Used by one
-// compilation at a time; throws Refusal.
+// Resolves the references and combinations of a schema, so that one object has all constraints of a value. Older drafts' forms
+// become those of 2020-12. Used by one compilation at a time; throws Refusal.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <boost/json/value.hpp>
 
+#include "grammar/json_schema.h"
+
 namespace uma::grammar {
+
+// In a flattened schema: all patterns of a text but the first, which is `pattern`.
+inline constexpr std::string_view kMorePatterns = "pattern*";
 
 class SchemaFlattener {
  public:
+  // What no grammar can express is noted in `left_out`.
+  explicit SchemaFlattener(LeftOut& left_out) : left_out_(left_out) {}
+
   // References are relative to `root`, which must outlive their use. The work so far stays counted: each schema has a limit,
   // and all schemas together have another.
   void begin(const boost::json::value& root);
@@ -29,6 +38,11 @@ class SchemaFlattener {
                                     std::string& target_path) const;
   // Decodes a part of a pointer in a URI fragment.
   static std::string unescaped(std::string_view token);
+  // Adds a keyword of `schema` to `plain`, or, if it combines schemas, what it demands to `parts`.
+  void flatten_keyword(boost::json::string_view name, const boost::json::value& value, const boost::json::object& schema,
+                       const std::string& path, int depth, boost::json::object& plain, std::vector<boost::json::value>& parts);
+  void close_unevaluated(boost::json::value& whole, const std::string& path);
+  void leave_out_unsupported(std::string_view name, const boost::json::value& value, const std::string& path);
   // Checks the types of a keyword's values, not whether the values can be satisfied.
   static void check_keyword(std::string_view name, const boost::json::value& value, const std::string& path);
   boost::json::value merge(const boost::json::value& a, const boost::json::value& b, const std::string& path);
@@ -38,10 +52,14 @@ class SchemaFlattener {
   static boost::json::value both_of(const boost::json::value& a, const boost::json::value& b);
   static void merge_properties(boost::json::object& both, const boost::json::object& left, const boost::json::object& right);
   static void merge_items(boost::json::object& both, const boost::json::object& left, const boost::json::object& right);
-  void check_disjoint(const boost::json::array& branches, const std::string& path, int depth);
+  static void merge_patterns(boost::json::object& both, const boost::json::object& left, const boost::json::object& right);
+  static void merge_pattern_properties(boost::json::object& both, const boost::json::object& left,
+                                       const boost::json::object& right);
+  [[nodiscard]] bool are_disjoint(const boost::json::array& branches, const std::string& path, int depth);
   // False if it is unknown.
   bool are_disjoint(const boost::json::value& a, const boost::json::value& b, const std::string& path, int depth);
 
+  LeftOut& left_out_;
   const boost::json::value* root_ = nullptr;
   std::size_t flattened_ = 0;
   std::uint64_t work_ = 0;

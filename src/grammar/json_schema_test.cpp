@@ -117,8 +117,8 @@ TEST(JsonSchema, KnowsStrings) {
       {R"({"pattern":"^a|b$"})", {R"("ax")", R"("xb")"}, {R"("xa")", R"("bx")"}},
       {R"({"pattern":"^[a-z]{2,4}$","minLength":2,"maxLength":4})", {R"("ab")"}, {R"("a")"}},
       {R"({"format":"date"})",
-       {R"("2024-02-28")", R"("1999-12-31")"},
-       {R"("2023-02-29")", R"("2024-13-01")", R"("2024-04-31")", R"("24-01-01")"}},
+       {R"("2024-02-28")", R"("2024-02-29")", R"("1999-12-31")"},
+       {R"("2023-02-29")", R"("0000-01-01")", R"("2024-13-01")", R"("2024-04-31")", R"("24-01-01")"}},
       {R"({"format":"time"})", {R"("23:59:59Z")", R"("00:00:00.5+01:00")"}, {R"("24:00:00Z")", R"("00:00:00")"}},
       {R"({"format":"date-time"})", {R"("2024-01-31T12:00:00Z")"}, {R"("2024-01-31")"}},
       {R"({"format":"uuid"})", {R"("123e4567-e89b-12d3-a456-426614174000")"}, {R"("123e4567")"}},
@@ -208,38 +208,22 @@ TEST(JsonSchema, FollowsReferences) {
   });
 }
 
-TEST(JsonSchema, RefusesUnsupportedSchemasByNameAndPlace) {
+TEST(JsonSchema, RefusesInvalidAndLargeSchemasByNameAndPlace) {
   const std::vector<std::pair<std::string_view, std::string_view>> cases = {
       {"{", "not valid JSON"},
       {"3", "#: a schema must be an object"},
-      {R"({"properties":{"a":{"not":{}}}})", "#/properties/a/not: is not supported"},
-      {R"({"if":{"type":"integer"}})", "#/if: is not supported"},
-      {R"({"patternProperties":{"^a":{}}})", "#/patternProperties: is not supported"},
-      {R"({"type":"array","uniqueItems":true})", "#/uniqueItems: is not supported"},
-      {R"({"type":"array","contains":{"type":"null"}})", "#/contains: is not supported"},
-      {R"({"type":"array","contains":true})", "#/contains: is not supported"},
       {R"({"enum":["info",1e999]})", "#/enum: has a number that is too large"},
       {R"({"$defs":{"a":{"$id":"x","$defs":{"b":{}}}},"$ref":"#/$defs/a/$defs/b"})", "refers into a schema with its own $id"},
-      {R"({"items":[{}]})", "#/items: is an array, which is the form of older drafts"},
-      {R"({"type":"integer","multipleOf":3})", "#/multipleOf: is supported only as 1"},
-      {R"({"type":"number","minimum":0.5})", "#/minimum: must be a whole number for the type \"number\""},
       {R"({"type":"integer","exclusiveMinimum":true})", "#/exclusiveMinimum: must be a number"},
-      {R"j({"type":"string","pattern":"(?=a)"})j", "#/pattern: pattern: look-arounds are not supported"},
-      {R"({"type":"string","pattern":"\\bword"})", "\\b is not supported"},
-      {R"({"type":"string","pattern":"(a"})", "\")\" is missing"},
-      {R"({"type":"string","pattern":"a+","maxLength":5})", "#/pattern: matches texts outside minLength and maxLength"},
-      {R"({"type":"string","format":"regex"})", "#/format: \"regex\" is not supported"},
-      {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "#/oneOf: a value may match both schemas 0 and 1"},
-      {R"({"enum":["a"],"minLength":3})", "#/minLength: is not supported beside \"enum\""},
+      {R"({"type":"integer","multipleOf":0})", "#/multipleOf: must be above 0"},
+      {R"({"type":"string","pattern":3})", "#/pattern: must be a string"},
+      {R"({"patternProperties":[]})", "#/patternProperties: must be an object of schemas"},
       {R"({"type":"text"})", "#/type: must be a type"},
       {R"({"$ref":"#/$defs/x"})", "#/$ref: \"#/$defs/x\" is not in the schema"},
       {R"({"$ref":"other.json"})", "#/$ref: \"other.json\" is not supported"},
       {R"({"$ref":"#"})", "are nested without end"},
       {R"({"allOf":[{"$ref":"#"}]})", "are nested without end"},
       {R"({"anyOf":[]})", "#/anyOf: must be an array of schemas"},
-      {R"({"type":"object","minProperties":2})", "#/minProperties: is supported only up to"},
-      {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "has \"pattern\" twice"},
-      {R"({"type":"array","items":{"type":"string"},"minItems":100000})", "#/minItems: is supported up to 1024"},
       {"\"\xff\"", "not valid UTF-8"},
   };
   for (const auto& [schema, message] : cases) {
@@ -250,11 +234,208 @@ TEST(JsonSchema, RefusesUnsupportedSchemasByNameAndPlace) {
   }
 }
 
+// Each schema with the keyword that is left out, and texts that the rest of the schema still decides.
+TEST(JsonSchema, LeavesOutAloneWhatItCannotEnforce) {
+  struct Row {
+    std::string_view schema;
+    std::vector<std::string> left_out;
+    std::string_view accepted;
+    std::string_view refused;
+  };
+  const std::vector<Row> rows = {
+      {R"({"properties":{"a":{"type":"integer","not":{"const":3}}},"required":["a"]})",
+       {"#/properties/a/not"},
+       R"({"a":3})",
+       "{}"},
+      {R"({"type":"integer","if":{"minimum":3},"then":{"maximum":5}})", {"#/if"}, "9", "\"x\""},
+      {R"({"type":"array","items":{"type":"string"},"uniqueItems":true})", {"#/uniqueItems"}, R"(["a","a"])", "[1]"},
+      {R"({"type":"array","items":{"type":"null"},"contains":{"type":"null"}})", {"#/contains"}, "[]", "[1]"},
+      {R"j({"type":"string","minLength":2,"pattern":"^(a|b)\\1$"})j", {"#/pattern"}, R"("xy")", R"("x")"},
+      {R"j({"type":"string","pattern":"\\p{Script=Greek}"})j", {"#/pattern"}, R"("x")", "1"},
+      {R"j({"type":"string","pattern":"(?i)abc"})j", {"#/pattern"}, R"("x")", "1"},
+      {R"j({"type":"string","pattern":"(a"})j", {"#/pattern"}, R"("x")", "1"},
+      {R"({"type":"string","pattern":"^[a-z]+ [a-z]+$","maxLength":4000})", {"#/maxLength"}, R"("a b")", R"("ab")"},
+      {R"({"type":"string","format":"file-path"})", {"#/format"}, R"("x")", "1"},
+      {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", {"#/oneOf"}, "1", "\"x\""},
+      {R"({"type":"object","additionalProperties":{"type":"null"},"minProperties":2})",
+       {"#/minProperties"},
+       R"({"a":null,"b":null})",
+       R"({"a":null})"},
+      {R"({"type":"integer","multipleOf":7919,"minimum":0})", {"#/multipleOf"}, "1", "-1"},
+      {R"({"type":"array","items":{"type":"string"},"minItems":100000})", {"#/minItems"}, "[]", "[1]"},
+      {R"({"$defs":{"s":{"type":"array","items":{"type":"string"},"uniqueItems":true}},"properties":{"a":{"$ref":"#/$defs/s"}},)"
+       R"("required":["a"]})",
+       {"#/properties/a/uniqueItems"},
+       R"({"a":[]})",
+       "{}"},
+  };
+  for (const Row& row : rows) {
+    LeftOut left_out;
+    const auto grammar = json_schema_grammar(row.schema, &left_out);
+    ASSERT_TRUE(grammar) << row.schema << ": " << grammar.error().message;
+    EXPECT_EQ(left_out.places(), row.left_out) << row.schema;
+    GrammarReader reader(*grammar);
+    EXPECT_TRUE(reader.can_end(reader.next(GrammarReader::kStart, row.accepted))) << row.schema;
+    EXPECT_FALSE(reader.can_end(reader.next(GrammarReader::kStart, row.refused))) << row.schema;
+    LeftOut nothing(true);
+    const auto strict = json_schema_grammar(row.schema, &nothing);
+    ASSERT_FALSE(strict) << row.schema;
+    EXPECT_THAT(strict.error().message, HasSubstr(row.left_out.front() + ": ")) << row.schema;
+  }
+}
+
+TEST(JsonSchema, EnforcesSeveralConditionsOfATextAtOnce) {
+  expect_texts({
+      {R"({"type":"string","pattern":"^[A-Z]+$","maxLength":3})", {R"("A")", R"("ABC")"}, {R"("ABCD")", R"("")", R"("abc")"}},
+      {R"({"type":"string","pattern":"^(ab|c)*$","minLength":3,"maxLength":4})",
+       {R"("abc")", R"("abab")"},
+       {R"("ab")", R"("ccccc")"}},
+      {R"({"type":"string","pattern":"foo","maxLength":5})", {R"("foo")", R"("xfoox")"}, {R"("xxfoox")", R"("fo")"}},
+      {R"({"allOf":[{"pattern":"^a"},{"pattern":"z$"},{"pattern":"m"}]})", {R"("amz")", R"("a m z")"}, {R"("az")", R"("maz")"}},
+      {R"({"format":"date","pattern":"^2024"})", {R"("2024-02-29")"}, {R"("2023-01-01")", R"("2024")", R"("2024-02-30")"}},
+      {R"({"format":"email","maxLength":12})", {R"("joe@b.org")"}, {R"("joe@example.org")", R"("joe")"}},
+      {R"j({"pattern":"^(?=.*\\d)(?=.*[a-z])[a-z\\d]{3,}$"})j", {R"("a1b")", R"("00a")"}, {R"("abc")", R"("123")", R"("a1")"}},
+      {R"j({"pattern":"^(?!admin$)[a-z]+$"})j", {R"("adminx")", R"("adm")"}, {R"("admin")", R"("")"}},
+      {R"j({"pattern":"^(?:(?!--)[a-z-])+$"})j", {R"("a-b-c")", R"("-")"}, {R"("a--b")", R"("")"}},
+      {R"j({"pattern":"^[a-z-]+(?<!-)$"})j", {R"("a-b")"}, {R"("ab-")"}},
+      {R"j({"pattern":"^.(?<=[aeiou])x$"})j", {R"("ax")"}, {R"("bx")"}},
+      {R"j({"pattern":"^\\w+\\b \\bsir$"})j", {R"("no sir")"}, {R"("nosir")", R"(" sir")"}},
+      {R"j({"pattern":"^(['\"])(ab)\\2x$"})j", {R"("'ababx")", R"("\"ababx")"}, {R"("'abx")"}},
+      {R"j({"pattern":"^\\p{Lu}\\p{Ll}*$"})j", {R"("Éa")", R"("Z")"}, {R"("éa")", R"("A1")"}},
+      {R"({"pattern":"^$|^x$"})", {R"("")", R"("x")"}, {R"("xx")"}},
+      {R"({"type":"string","contentMediaType":"application/json"})", {R"("1")", R"("{\"a\": [true]}")"}, {R"("x")", R"("{")"}},
+  });
+}
+
+TEST(JsonSchema, EnforcesFractionsAndMultiples) {
+  expect_texts({
+      {R"({"type":"number","minimum":0.5})", {"0.5", "0.50", "0.51", "1", "17.25"}, {"0.49", "0.4999", "0", "-1", "1e1"}},
+      {R"({"type":"number","minimum":0.25,"exclusiveMaximum":0.3})",
+       {"0.25", "0.299", "0.2500"},
+       {"0.3", "0.30", "0.249", "0"}},
+      {R"({"type":"number","exclusiveMinimum":-0.001,"exclusiveMaximum":0.1})",
+       {"0", "-0.0009", "0.09", "0.0"},
+       {"-0.001", "0.1", "1"}},
+      {R"({"type":"number","minimum":1.5,"maximum":12.75})",
+       {"1.5", "2", "9.99", "12", "12.75", "12.7500"},
+       {"1.49", "12.76", "13", "1"}},
+      {R"({"type":"number","minimum":-3.4028234663852886e+38,"maximum":3.4028234663852886e+38})",
+       {"0", "-1.5", "12345678"},
+       {"1e99"}},
+      {R"({"type":"integer","multipleOf":5})", {"0", "5", "-10", "125"}, {"1", "52", "5.0"}},
+      {R"({"type":"number","multipleOf":12,"minimum":0,"maximum":100})", {"0", "12", "96"}, {"100", "108", "-12"}},
+      {R"({"type":"number","multipleOf":0.01})", {"0.01", "7", "7.5", "-7.25", "7.250"}, {"0.001", "7.255"}},
+      {R"({"type":"number","multipleOf":0.25,"minimum":0,"maximum":2})",
+       {"0.25", "1.5", "2", "1.750"},
+       {"0.3", "2.25", "0.26"}},
+      {R"({"type":"integer","multipleOf":0.5})", {"1", "2"}, {"0.5"}},
+      {R"({"type":"integer","minimum":3,"exclusiveMinimum":false})", {"3"}, {"2"}},
+      {R"({"type":"integer","minimum":3,"exclusiveMinimum":true})", {"4"}, {"3"}},
+  });
+}
+
+// Tests whole ranges, hundredth by hundredth.
+TEST(JsonSchema, NumbersAreExactlyThoseBetweenTheBounds) {
+  for (const auto& [low, high] : std::vector<std::pair<int, int>>{
+           {0, 0}, {5, 95}, {-5, 110}, {99, 101}, {-1203, -7}, {105, 1995}, {110, 110}, {-10, 10}, {950, 1005}}) {
+    for (const bool is_excluded : {false, true}) {
+      const std::string schema =
+          std::format(R"({{"type":"number","{0}inimum":{1},"{2}aximum":{3}}})", is_excluded ? "exclusiveM" : "m", low / 100.0,
+                      is_excluded ? "exclusiveM" : "m", high / 100.0);
+      const auto grammar = json_schema_grammar(schema);
+      if (!grammar) {
+        EXPECT_TRUE(is_excluded && low == high) << schema << grammar.error().message;
+        continue;
+      }
+      GrammarReader reader(*grammar);
+      for (int i = -2100; i <= 2100; ++i) {
+        const std::string text = std::format("{}", i / 100.0);
+        const bool is_accepted = reader.can_end(reader.next(GrammarReader::kStart, text));
+        EXPECT_EQ(is_accepted, is_excluded ? low < i && i < high : low <= i && i <= high) << text << ": " << schema;
+      }
+    }
+  }
+}
+
+TEST(JsonSchema, EnforcesKeys) {
+  expect_texts({
+      {R"({"type":"object","propertyNames":{"pattern":"^[a-z]+$"},"additionalProperties":{"type":"integer"}})",
+       {"{}", R"({"a":1,"bc":2})"},
+       {R"({"A":1})", R"({"a":"x"})"}},
+      {R"({"type":"object","propertyNames":{"enum":["x","y"]},"additionalProperties":{"type":"integer"}})",
+       {"{}", R"({"x":1})", R"({"x":1,"y":2})"},
+       {R"({"z":1})", R"({"x":1,"x":2})"}},
+      {R"({"type":"object","propertyNames":{"enum":["x","y"]},"additionalProperties":{"type":"integer"},"required":["x","y"]})",
+       {R"({"x":1,"y":2})"},
+       {R"({"x":1})"}},
+      {R"({"properties":{"ab":{"type":"null"},"a":{"type":"null"}},"propertyNames":{"maxLength":1}})",
+       {R"({"a":null})"},
+       {R"({"ab":null})"}},
+      {R"({"type":"object","propertyNames":false})", {"{}"}, {R"({"a":1})"}},
+      {R"({"patternProperties":{"^n_":{"type":"integer"},"_s$":{"type":"string"}}})",
+       {"{}", R"({"n_a":1,"b_s":"x"})"},
+       {R"({"n_a":"x"})", R"({"other":1})", R"({"n_s":1})"}},
+      {R"({"properties":{"n_a":{"minimum":3}},"patternProperties":{"^n_":{"type":"integer"}},"additionalProperties":{"type":"null"}})",
+       {R"({"n_a":3})", R"({"n_b":1})", R"({"x":null})"},
+       {R"({"n_a":2})", R"({"n_b":null})", R"({"x":1})"}},
+      {R"({"properties":{"a":{},"b":{},"c":{}},"minProperties":2,"maxProperties":2})",
+       {R"({"a":1,"b":1})", R"({"b":1,"c":1})"},
+       {R"({"a":1})", R"({"a":1,"b":1,"c":1})", "{}"}},
+      {R"({"allOf":[{"properties":{"a":{"type":"null"}}},{"properties":{"b":{"type":"null"}}}],"unevaluatedProperties":false})",
+       {R"({"a":null,"b":null})"},
+       {R"({"c":1})"}},
+  });
+}
+
+TEST(JsonSchema, EnforcesSetsOfFewValues) {
+  std::string many = R"("v0")";
+  for (int i = 1; i < 40; ++i) many += std::format(R"(,"v{}")", i);
+  const std::string of_many =
+      std::format(R"({{"type":"array","uniqueItems":true,"items":{{"enum":[{}]}},"minItems":1,"maxItems":3}})", many);
+  expect_texts({
+      {R"({"type":"array","uniqueItems":true,"items":{"enum":["a","b","c"]},"minItems":1})",
+       {R"(["a"])", R"(["c","a"])", R"(["b","c","a"])"},
+       {"[]", R"(["a","a"])", R"(["a","b","a"])", R"(["d"])"}},
+      {R"({"type":"array","uniqueItems":true,"items":{"type":["boolean","null"]},"maxItems":2})",
+       {"[]", "[true,null]"},
+       {"[true,true]", "[true,false,null]"}},
+      {R"({"type":"array","uniqueItems":true,"items":{"type":"integer","minimum":1,"maximum":3}})",
+       {"[3,1,2]"},
+       {"[1,1]", "[4]"}},
+      // In the order of the list only.
+      {of_many, {R"(["v0"])", R"(["v3","v17","v39"])"}, {"[]", R"(["v3","v3"])", R"(["v1","v2","v3","v4"])"}},
+  });
+}
+
+TEST(JsonSchema, ListedValuesAreThoseThatTheOtherKeywordsAllow) {
+  expect_texts({
+      {R"({"enum":["a","abc","abcd"],"minLength":3,"pattern":"c$"})", {R"("abc")"}, {R"("a")", R"("abcd")"}},
+      {R"({"enum":[1,2.5,7,"x"],"minimum":2,"multipleOf":0.5})", {"2.5", "7", R"("x")"}, {"1"}},
+      {R"({"enum":[[1],[1,1],["a"]],"uniqueItems":true,"items":{"type":"integer"}})", {"[1]"}, {"[1,1]", R"(["a"])"}},
+      {R"({"enum":[{"a":1},{"b":1}],"required":["a"],"properties":{"a":{"type":"integer"}}})", {R"({"a":1})"}, {R"({"b":1})"}},
+      {R"({"enum":["a",1],"anyOf":[{"type":"string"},{"type":"null"}]})", {R"("a")"}, {"1"}},
+      {R"({"enum":["2024-01-01"],"format":"date"})", {R"("2024-01-01")"}, {}},
+  });
+}
+
+TEST(JsonSchema, ReadsTheFormsOfOlderDrafts) {
+  expect_texts({
+      {R"({"items":[{"type":"integer"},{"type":"null"}],"additionalItems":{"type":"boolean"}})",
+       {"[1,null,true]"},
+       {"[null]", "[1,null,1]"}},
+      {R"({"items":[{"type":"integer"}],"additionalItems":false})", {"[1]"}, {"[1,2]"}},
+      {R"({"properties":{"a":{"id":"Named","type":"null"}},"required":["a"]})", {R"({"a":null})"}, {"{}"}},
+      {R"({"type":"string","format":"no-such-format","x-order":3})", {R"("x")"}, {"1"}},
+      {R"({"allOf":[{"x-order":1,"type":"integer"},{"x-order":2}]})", {"1"}, {"null"}},
+      {R"({"properties":{"a":{"not":{}},"b":{}}})", {R"({"b":1})"}, {R"({"a":1})"}},
+  });
+}
+
 TEST(JsonSchema, ASchemaWithoutValuesIsRefused) {
   for (const std::string_view schema :
        {"false", R"({"type":"integer","minimum":3,"maximum":2})", R"({"enum":[]})",
         R"({"properties":{"a":{"$ref":"#"}},"required":["a"]})", R"({"allOf":[{"type":"null"},{"type":"string"}]})",
-        R"({"type":"array","items":false,"minItems":1})"}) {
+        R"({"type":"string","pattern":"a$b"})", R"({"type":"array","items":false,"minItems":1})"}) {
     const auto grammar = json_schema_grammar(schema);
     ASSERT_FALSE(grammar) << schema;
     EXPECT_EQ(grammar.error().message, "no JSON value satisfies the schema") << schema;
@@ -313,7 +494,7 @@ TEST(JsonRules, ARefusedSchemaLeavesNoRule) {
   JsonRules rules;
   ASSERT_TRUE(rules.add(R"({"type":"string"})"));
   const std::string before = rules.gbnf();
-  EXPECT_FALSE(rules.add(R"({"type":"object","properties":{"a":{"type":"array"},"b":{"not":{}}}})"));
+  EXPECT_FALSE(rules.add(R"({"type":"object","properties":{"a":{"type":"array"},"b":{"type":"x"}}})"));
   EXPECT_EQ(rules.gbnf(), before);
   const auto later = rules.add(R"({"type":"object","properties":{"a":{"type":"array"}}})");
   ASSERT_TRUE(later);

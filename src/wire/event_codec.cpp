@@ -319,7 +319,23 @@ void append_usage(std::string& out, const Usage& usage) {
   object.field("ttft_ms", usage.ttft_ms);
   object.field("tokens_per_s", usage.tokens_per_s);
   object.field("seed", usage.seed);
+  append_left_out(object, usage);
   object.close();
+}
+
+void append_left_out(json::ObjectWriter& object, const Usage& usage) {
+  if (usage.schema_left_out.empty()) return;
+  std::string& out = object.begin("schema_left_out");
+  json::append_array(out, usage.schema_left_out, [&](const std::string& place) { json::append_string(out, place); });
+}
+
+void append_own_left_out(json::ObjectWriter& object, const Usage& usage) {
+  if (usage.schema_left_out.empty()) return;
+  json::ObjectWriter own(object.begin("uma"));
+  json::ObjectWriter inner(own.begin("usage"));
+  append_left_out(inner, usage);
+  inner.close();
+  own.close();
 }
 
 void append_event(std::string& out, const FrameHead& head, const Event& event, bool stream) {

@@ -89,6 +89,10 @@ void append_pong(std::string& out, const FrameHead& head);
 
 // Appends the usage object without a frame.
 void append_usage(std::string& out, const Usage& usage);
+// Appends "schema_left_out" if there is any.
+void append_left_out(json::ObjectWriter& object, const Usage& usage);
+// The same as "uma": {"usage": ...}, for APIs that show no receipt.
+void append_own_left_out(json::ObjectWriter& object, const Usage& usage);
 [[nodiscard]] std::string_view model_state_name(ModelState state);
 
 }  // namespace uma::wire

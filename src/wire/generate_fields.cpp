@@ -783,12 +783,20 @@ void read_grammar(json::FieldReader& fields, GenerateOptions& options) {
   options.grammar = std::move(grammar);
 }
 
+void read_strict_schema(json::FieldReader& fields, GenerateOptions& options) {
+  const boost::json::object* object = fields.object("uma");
+  if (object == nullptr) return;
+  inside(fields, *object, "uma.",
+         [&](json::FieldReader& own) { options.strict_schema = own.boolean("strict_schema").value_or(false); });
+}
+
 void read_own_options(json::FieldReader& own, GenerateOptions& options) {
   read_own_sampling(own, options.sampling);
   read_scheduling(own, options);
   read_grammar(own, options);
   read_adapters(own, options);
   if (const auto splits = own.boolean("split_reasoning")) options.chat.splits_reasoning = *splits;
+  options.strict_schema = own.boolean("strict_schema").value_or(false);
 }
 
 void read_constraints(json::FieldReader& fields, GenerateOptions& options) {

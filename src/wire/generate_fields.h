@@ -77,8 +77,10 @@ void read_adapters(json::FieldReader& fields, GenerateOptions& options);
 [[nodiscard]] std::optional<bool> parse_special_field(json::FieldReader& fields);
 // Reads grammar; a second grammar is a failure.
 void read_grammar(json::FieldReader& fields, GenerateOptions& options);
-// Reads the options that OpenAI's requests have under "uma": umad's own sampling, scheduling, grammar, adapters and
-// split_reasoning.
+// Reads uma.strict_schema, for APIs that take no other option under "uma".
+void read_strict_schema(json::FieldReader& fields, GenerateOptions& options);
+// Reads the options that OpenAI's requests have under "uma": umad's own sampling, scheduling, grammar, adapters,
+// split_reasoning and strict_schema.
 void read_own_options(json::FieldReader& own, GenerateOptions& options);
 // Reads what limits the text of the whole reply: response_format and text.format, whose forms are taken in both places; the
 // fields of llama-server (json_schema), vLLM (guided_…, structured_outputs) and SGLang (regex, ebnf). Two of them are a

@@ -165,6 +165,7 @@ void read_output_config(json::FieldReader& fields, GenerateOptions& options) {
     read_message_format(config, "format", "output_config.format.schema", options);
     if (!config.ok()) fields.fail_as(config);
   }
+  read_strict_schema(fields, options);
   read_thinking(fields, arguments, options.chat);
   if (!arguments.empty()) options.chat.template_arguments = json_text(fields, "thinking", arguments);
 }

@@ -229,6 +229,8 @@ void read_ollama_options(json::FieldReader& options, OllamaCall& call) {
 }
 
 void read_ollama_format(json::FieldReader& fields, GenerateOptions& options) {
+  read_strict_schema(fields, options);
+  options.schema_field = "format";
   const boost::json::value* format = fields.find("format");
   if (format == nullptr || *format == "") return;
   if (*format == "json") {

@@ -128,6 +128,7 @@ void OllamaAnswer::append_end(std::string& out, const Content& content, const Eo
   object.field("done_reason", done_reason(eos.reason));
   if (kind_ == OllamaKind::generate) object.begin("context") += "[]";
   write_counts(object, eos.usage);
+  append_own_left_out(object, eos.usage);
   object.close();
 }
 

@@ -77,6 +77,7 @@ GenerateOptions option_fields(json::FieldReader& fields) {
   if (const auto top = fields.integer("logprobs", 0, kTopLogprobsMax)) options.logprobs = static_cast<std::int32_t>(*top);
   options.chat = chat_options(fields);
   options.chat.splits_reasoning = fields.boolean("split_reasoning").value_or(false);
+  options.strict_schema = fields.boolean("strict_schema").value_or(false);
   read_grammar(fields, options);
   read_adapters(fields, options);
   read_constraints(fields, options);

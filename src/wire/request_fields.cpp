@@ -241,7 +241,7 @@ constexpr RequestField kFields[] = {
      "uma.mirostat_tau uma.mirostat_eta uma.ignore_eos",
      served, ""},
     {responses, "uma.regenerate", served, ""},
-    {messages, "uma.strict_schema", served, ""},
+    {messages | ollama, "uma.strict_schema", served, ""},
     {openai, "uma.session_id", refused, "use `conversation` or `previous_response_id` of /v1/responses"},
     {openai, "uma.progress", refused, "only the socket reports progress"},
 

@@ -34,7 +34,7 @@ enum class RequestRoute : std::uint8_t {
   rerank,
   images,
   infill,
-  completion  // llama-server's, of one text.
+  completion
 };
 
 enum class FieldClass : std::uint8_t {

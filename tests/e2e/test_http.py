@@ -192,7 +192,7 @@ class Errors(HttpTest):
         self.assert_refused(400, "E_PROTO_003", self.request("POST", "/v1/chat/completions", {}), "messages")
         # Errors that only the model, or the compiler of schemas, can find.
         self.assert_refused(400, "E_PROTO_003", self.chat(logit_bias={"99999999": 1}), "logit_bias")
-        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array", "uniqueItems": True}}}
+        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array", "uniqueItems": 1}}}
         self.assert_refused(400, "E_PROTO_003", self.chat(response_format=schema), "response_format.json_schema.schema")
         self.assert_refused(400, "E_PROTO_003", self.chat(grammar="root ::= ("), "grammar")
 

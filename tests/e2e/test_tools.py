@@ -147,8 +147,8 @@ class Forced(test_http.HttpTest):
         self.assertEqual("tool_calls", reply.last["reason"], reply.last)
         self.check_arguments(reply.last["tool_calls"][0]["function"]["arguments"])
 
-    def test_a_schema_that_is_no_grammar_is_refused(self):
-        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}
+    def test_an_invalid_schema_is_refused(self):
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "required": 1}}}
         status, answer = self.request("POST", "/v1/chat/completions", self.ask(tools=[tool], tool_choice="required"))
         self.assertEqual((400, "E_PROTO_003"), (status, answer["error"]["code"]), answer)
         self.assertEqual("tools[0].function.parameters", answer["error"]["param"])
@@ -225,8 +225,8 @@ class OfTheirOwnAccord(test_http.HttpTest):
         self.assertEqual("tool_calls", reply.last["reason"], reply.last)
         self.check(reply.last["tool_calls"][0])
 
-    def test_a_schema_that_is_no_grammar_is_refused_of_a_strict_tool(self):
-        tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", "not": {}}}}
+    def test_an_invalid_schema_is_refused_of_a_strict_tool(self):
+        tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", "required": 1}}}
         status, answer = self.request("POST", "/v1/chat/completions", self.ask(tools=[tool]))
         self.assertEqual((400, "tools[0].function.parameters"), (status, answer["error"]["param"]), answer)
 

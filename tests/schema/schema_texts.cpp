@@ -1,7 +1,7 @@
 // What the grammars of JSON Schemas hold, for tests/e2e/test_schemas.py, which asks a validator about it. One JSON object a
 // line on standard input: {"schema": ..., "texts": ["..."], "samples": n, "seed": n}. For each one a line: {"error": "..."}, or
-// {"accepted": [true, ...], "samples": ["..."]}: which texts the grammar has, and texts that a model says which chooses by
-// chance (those of them that came to an end).
+// {"accepted": [true, ...], "samples": ["..."], "left_out": ["..."]}: which texts the grammar has, texts that a model says which
+// chooses by chance (those of them that came to an end), and the keywords that it does not enforce.
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -49,7 +49,8 @@ std::string sample(const std::shared_ptr<const uma::grammar::Grammar>& grammar, 
 
 boost::json::object answer(const std::string& line) {
   const boost::json::object request = boost::json::parse(line).as_object();
-  const auto grammar = uma::grammar::json_schema_grammar(boost::json::serialize(request.at("schema")));
+  uma::grammar::LeftOut left_out;
+  const auto grammar = uma::grammar::json_schema_grammar(boost::json::serialize(request.at("schema")), &left_out);
   if (!grammar) return {{"error", grammar.error().message}};
   boost::json::array accepted;
   for (const boost::json::value& text : request.at("texts").as_array()) {
@@ -61,7 +62,9 @@ boost::json::object answer(const std::string& line) {
     const std::string text = sample(*grammar, static_cast<std::uint64_t>(request.at("seed").as_int64() + i));
     if (!text.empty()) samples.emplace_back(text);
   }
-  return {{"accepted", accepted}, {"samples", samples}};
+  return {{"accepted", accepted},
+          {"samples", samples},
+          {"left_out", boost::json::array(left_out.places().begin(), left_out.places().end())}};
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ std::string key_of(const GenerateOptions& options) {
     add(text);
   }
   for (const std::string& name : chat.allowed_tools) add(name);
-  add(std::format("{} {} {} {}", std::to_underlying(chat.tool_choice), chat.has_parallel_calls, chat.splits_reasoning,
-                  chat.thinking_budget == 0));
+  add(std::format("{} {} {} {} {}", std::to_underlying(chat.tool_choice), chat.has_parallel_calls, chat.splits_reasoning,
+                  chat.thinking_budget == 0, options.strict_schema));
   return hash.hex();
 }
 
@@ -38,12 +38,13 @@ std::unexpected<Error> refused(const Error& error, std::string_view field, std::
 }
 
 // A call is forced: a format is for a text, and there is none.
-Expected<ReplyGrammars> compile_forced(const chat::ChatFormat& format, const GenerateOptions& options) {
+Expected<ReplyGrammars> compile_forced(const chat::ChatFormat& format, const GenerateOptions& options,
+                                       grammar::LeftOut& left_out) {
   if (!options.grammar.empty()) {
     return std::unexpected(
         Error{ErrorCode::proto_field, "a forced \"tool_choice\" excludes a \"grammar\": send one of the two", "tool_choice"});
   }
-  const auto gbnf = format.forced_grammar(options.chat);
+  const auto gbnf = format.forced_grammar(options.chat, &left_out);
   if (!gbnf) return std::unexpected(gbnf.error());
   auto grammar = grammar::Grammar::parse(*gbnf);
   if (!grammar) return refused(grammar.error(), "tools", "their schemas cannot be combined into a grammar: ");
@@ -53,7 +54,7 @@ Expected<ReplyGrammars> compile_forced(const chat::ChatFormat& format, const Gen
 }
 
 // The grammar of the reply's text; null: it is free.
-Compiled compile_text(const GenerateOptions& options) {
+Compiled compile_text(const GenerateOptions& options, grammar::LeftOut& left_out) {
   if (!options.grammar.empty()) {
     auto grammar = grammar::Grammar::parse(options.grammar);
     if (!grammar) return refused(grammar.error(), options.grammar_field, "");
@@ -66,21 +67,23 @@ Compiled compile_text(const GenerateOptions& options) {
     return grammar;
   }
   if (options.json_schema.empty()) return nullptr;
-  auto grammar = grammar::json_schema_grammar(options.json_schema);
+  auto grammar = grammar::json_schema_grammar(options.json_schema, &left_out);
+  left_out.set_field(options.schema_field);
   if (grammar) return grammar;
   return std::unexpected(Error{grammar.error().code, "the schema of the reply's format: " + grammar.error().message,
                                std::string(options.schema_field)});
 }
 
 // Without the tools.
-Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, const GenerateOptions& options) {
-  if (options.chat.tool_choice != ToolChoice::automatic) return compile_forced(format, options);
+Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, const GenerateOptions& options,
+                                            grammar::LeftOut& left_out) {
+  if (options.chat.tool_choice != ToolChoice::automatic) return compile_forced(format, options, left_out);
   ReplyGrammars made;
-  auto text = compile_text(options);
+  auto text = compile_text(options, left_out);
   if (!text) return std::unexpected(text.error());
   made.whole = std::move(*text);
   if (!options.chat.tools.empty()) {
-    auto calls = format.begun_call_grammar(options.chat);
+    auto calls = format.begun_call_grammar(options.chat, &left_out);
     if (!calls) return std::unexpected(calls.error());
     made.calls = std::move(*calls);
   }
@@ -103,8 +106,11 @@ bool needs_grammars(const GenerateOptions& options) {
 }
 
 Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const GenerateOptions& options) {
-  auto compiled = compile_constraints(format, options);
-  if (compiled && !options.chat.tools.empty()) {
+  grammar::LeftOut left_out(options.strict_schema);
+  auto compiled = compile_constraints(format, options, left_out);
+  if (!compiled) return compiled;
+  compiled->left_out = left_out.places();
+  if (!options.chat.tools.empty()) {
     chat::Tools tools = chat::tools_of(options.chat.tools);
     std::erase_if(tools, [&](const auto& tool) { return !options.chat.may_call(tool.first); });
     compiled->tools = std::make_shared<const chat::Tools>(std::move(tools));

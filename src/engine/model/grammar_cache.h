@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "base/mutex.h"
 #include "chat/chat.h"
@@ -26,6 +27,7 @@ struct ReplyGrammars {
   std::shared_ptr<const chat::Tools> tools;       // Null: there are none.
   bool has_thoughts = false;                      // The texts of `whole` may have thoughts themselves.
   bool is_json = false;                           // Those texts are JSON, so blanks before them do not count.
+  std::vector<std::string> left_out{};            // Keywords of schemas that no grammar enforces (Usage::schema_left_out).
 
   [[nodiscard]] std::size_t bytes() const {
     std::size_t bytes = tools ? chat::bytes_of(*tools) : 0;

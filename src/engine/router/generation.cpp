@@ -598,6 +598,7 @@ GenerationJob Generations::make_job(const InFlight& request, const ReplyGrammars
   // 53 bits, which are exact in the JSON numbers of all clients
   job.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);
   job.grammar = grammars.whole;
+  job.schema_left_out = grammars.left_out;
   job.reply.call_grammar = grammars.calls;
   job.reply.stop = options.stop;
   job.reply.logprobs = options.logprobs;
@@ -651,7 +652,9 @@ Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob
                                                 std::optional<PromptHead> head) {
   const auto has_queue = [](const Lane* each) { return each->stats().queue_depth.value() > 0; };
   if (std::ranges::all_of(request.lease->lanes, has_queue)) source_.report_backlog(request.lease->name);
-  (void)job.sink->deliver(PromptReadyEvent{.prompt_tokens = static_cast<std::int32_t>(job.tokens.size())});
+  const std::vector<std::string> left_out = std::move(job.schema_left_out);
+  (void)job.sink->deliver(
+      PromptReadyEvent{.prompt_tokens = static_cast<std::int32_t>(job.tokens.size()), .schema_left_out = left_out});
   auto result = co_await parts_.tasks.ask<GenerationResult>([&](Reply<GenerationResult> reply) {
     request.on_result = std::move(reply);
     lane.stats().queue_depth.add(1);
@@ -659,7 +662,10 @@ Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob
     parts_.in_flight.set_in_lane(request, lane);
   });
   UMA_CHECK(result);
-  if (auto* eos = std::get_if<EosEvent>(&result->terminal)) eos->usage.unseen_images = request.unseen_images;
+  if (auto* eos = std::get_if<EosEvent>(&result->terminal)) {
+    eos->usage.unseen_images = request.unseen_images;
+    eos->usage.schema_left_out = left_out;
+  }
   if (head && !result->generated.empty()) parts_.prefixes.note_computed(std::move(*head), &lane);
   co_return std::move(*result);
 }

@@ -391,7 +391,7 @@ TEST_F(ToolCalls, AStrictToolWhoseSchemaIsNoGrammarIsRefused) {
   serve(kCall);
   GenerateRequest request = ask("what?");
   request.options.chat.tools =
-      R"([{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","not":{}}}}])";
+      R"([{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","required":1}}}])";
   const auto refused = generate(request);
   EXPECT_EQ(refused->error().field, "tools[0].function.parameters");
 }

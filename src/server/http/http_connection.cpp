@@ -70,6 +70,13 @@ void append_body_part(std::string& out, std::string_view bytes, bool is_chunked,
   if (is_last) out += "0\r\n\r\n";
 }
 
+// The text as a header may have it.
+std::string header_text(std::string_view text, std::size_t bytes_max) {
+  std::string line(text.substr(0, bytes_max));
+  std::ranges::replace_if(line, [](char c) { return c < ' ' || c > '~'; }, '?');
+  return line;
+}
+
 }  // namespace
 
 // Charges a generation to its caller when it ends, even after the connection has ended.
@@ -490,6 +497,7 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
       continue;
     }
     note_session(sinks.front()->session());
+    if (!has_begun) note_schema_left_out(sinks.front()->schema_left_out());
     if (!is_stream) co_return co_await respond(200, kJson, std::move(bytes), keep_alive);
     const std::size_t events_bytes = bytes.size();
     if (failed != nullptr) failed->append_failure(bytes);
@@ -610,10 +618,14 @@ Awaitable<bool> HttpConnection::count_tokens(GenerateRequest counted, const Http
 }
 
 void HttpConnection::warn(std::string_view text) {
-  constexpr std::size_t kBytesMax = 256;
-  std::string line(text.substr(0, kBytesMax));
-  std::ranges::replace_if(line, [](char c) { return c < ' ' || c > '~'; }, '?');
-  current_.warnings += std::format("x-uma-warning: {}\r\n", line);
+  current_.warnings += std::format("x-uma-warning: {}\r\n", header_text(text, 256));
+}
+
+void HttpConnection::note_schema_left_out(const std::vector<std::string>& places) {
+  if (places.empty()) return;
+  std::string line;
+  for (const std::string& place : places) line += (line.empty() ? "" : ", ") + place;
+  current_.warnings += std::format("x-uma-schema-left-out: {}\r\n", header_text(line, 2048));
 }
 
 void HttpConnection::warn(std::span<const std::string> texts) {

@@ -97,6 +97,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   // Adds a line x-uma-warning to the header of the answer: the request is served, but not in every point.
   void warn(std::string_view text);
   void warn(std::span<const std::string> texts);
+  // Adds x-uma-schema-left-out, with the keywords of schemas that the answer's grammar does not enforce, if there are any.
+  void note_schema_left_out(const std::vector<std::string>& places);
   // Names the session that the request used or made, for the header of the answer.
   void note_session(std::string_view id) { current_.session = id; }
   // Charges the caller with input tokens of an answer that is no generation.
@@ -165,7 +167,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
     std::string body;                      // Empty after it was passed on.
     RequestShare share;                    // Reserved memory for the body; null without a body.
     std::string cors_header;               // Header lines for every answer to a page of another origin.
-    std::string warnings;                  // Header lines of warn().
+    std::string warnings;                  // Header lines of warn() and note_schema_left_out().
     std::optional<Error> unknown_model{};  // Why choose_model() has found none.
     std::string session;                   // The session's id, for x-uma-session; empty: none, or not known yet.
     TimePoint began{};

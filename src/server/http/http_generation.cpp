@@ -33,6 +33,7 @@ bool GenerationSink::deliver(const Event& event) {
   }
   if (const auto* prompt = std::get_if<PromptReadyEvent>(&event)) {
     encoder_->set_prompt(*prompt);
+    schema_left_out_ = prompt->schema_left_out;
     if (!stream_) return true;
     begin_event();
     return send_event();
@@ -82,6 +83,11 @@ void GenerationSink::keep_alive() {
 std::string GenerationSink::session() {
   const MutexLock lock(mutex_);
   return encoder_->session();
+}
+
+std::vector<std::string> GenerationSink::schema_left_out() {
+  const MutexLock lock(mutex_);
+  return schema_left_out_;
 }
 
 void GenerationSink::append_failure(std::string& out) {

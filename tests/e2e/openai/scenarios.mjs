@@ -235,7 +235,7 @@ const scenarios = {
     const answers = [];
     for (let seed = 1; seed <= 5; ++seed) answers.push(await client.chat.completions.create({ ...request, seed }));
     const runner = client.chat.completions.stream({ ...request, seed: 1 });
-    const unserved = { ...format, json_schema: { name: "x", schema: { type: "array", uniqueItems: true } } };
+    const unserved = { ...format, json_schema: { name: "x", schema: { type: "array", uniqueItems: 1 } } };
     return {
       answers,
       streamed: await runner.finalContent(),

@@ -1,0 +1,146 @@
+// zod's types for test_schema_types.py. Without an argument: a line {"name", "schema"} for each. With "parse": reads lines
+// {"name", "text"}, and answers each with {"problem"}: why the type does not take the JSON text, or null.
+import * as readline from "node:readline";
+import * as z from "zod";
+
+const leaf = z.object({ kind: z.literal("leaf"), value: z.string() });
+const branch = z.object({ kind: z.literal("branch"), size: z.int().min(0) });
+const Tree = z.object({ name: z.string(), get children() { return z.array(Tree).max(3); } });
+const Chain = z.object({ value: z.int(), get next() { return z.nullable(Chain); } });
+
+const types = {
+  // Texts.
+  string: z.string(),
+  "string min": z.string().min(3),
+  "string max": z.string().max(8),
+  "string min max": z.string().min(2).max(4),
+  "string length": z.string().length(6),
+  "string nonempty": z.string().nonempty(),
+  "string regex": z.string().regex(/^[a-z]+-\d{2,4}$/),
+  "string regex and max": z.string().regex(/^[a-z]+$/).max(12),
+  "string regex and min": z.string().regex(/^(ab|c)+$/).min(5),
+  "string regex and length": z.string().regex(/^\d+(\.\d+)*$/).length(9),
+  "string two regexes": z.string().regex(/^[a-z0-9]+$/).regex(/\d/),
+  "string anywhere": z.string().regex(/needle/).max(40),
+  "string word edges": z.string().regex(/^\w+\b \bsir$/),
+  "string letters": z.string().regex(/^\p{Lu}\p{Ll}*$/u),
+  "string no digits": z.string().regex(/^\P{Nd}{1,5}$/u),
+  "string back reference": z.string().regex(/^(["'])?x-(ab)-\2$/),
+  "string ahead": z.string().regex(/^(?=.*\d)(?=.*[a-z])[a-z\d]{6,12}$/),
+  "string not ahead": z.string().regex(/^(?!admin$)[a-z]{3,9}$/),
+  "string behind": z.string().regex(/^[a-z-]{1,10}(?<!-)$/),
+  "string never has": z.string().regex(/^(?:(?!--)[a-z-])+$/).max(20),
+  startsWith: z.string().startsWith("id_"),
+  endsWith: z.string().endsWith(".txt"),
+  includes: z.string().includes("@"),
+  "startsWith and endsWith": z.string().startsWith("<").endsWith(">"),
+  "startsWith, includes and max": z.string().startsWith("a").includes("b").max(9),
+  lowercase: z.string().lowercase(),
+  uppercase: z.string().uppercase(),
+  trim: z.string().trim(),
+  template: z.templateLiteral(["v", z.int(), ".", z.enum(["alpha", "beta"])]),
+  "template of numbers": z.templateLiteral([z.number(), "px"]),
+  // Formats.
+  email: z.email(),
+  "email of old": z.string().email(),
+  "email for browsers": z.email({ pattern: z.regexes.html5Email }),
+  "email and max": z.email().max(40),
+  uuid: z.uuid(),
+  uuidv4: z.uuidv4(),
+  uuidv7: z.uuidv7(),
+  guid: z.guid(),
+  url: z.url(),
+  httpUrl: z.httpUrl(),
+  hostname: z.hostname(),
+  emoji: z.emoji(),
+  base64: z.base64(),
+  base64url: z.base64url(),
+  nanoid: z.nanoid(),
+  cuid: z.cuid(),
+  cuid2: z.cuid2(),
+  ulid: z.ulid(),
+  xid: z.xid(),
+  ksuid: z.ksuid(),
+  jwt: z.jwt(),
+  e164: z.e164(),
+  mac: z.mac(),
+  ipv4: z.ipv4(),
+  ipv6: z.ipv6(),
+  cidrv4: z.cidrv4(),
+  cidrv6: z.cidrv6(),
+  hex: z.hex(),
+  hash: z.hash("md5"),
+  "iso date": z.iso.date(),
+  "iso time": z.iso.time(),
+  "iso datetime": z.iso.datetime(),
+  "iso datetime with offset": z.iso.datetime({ offset: true }),
+  "iso datetime of seconds": z.iso.datetime({ precision: 0 }),
+  "iso duration": z.iso.duration(),
+  // Numbers.
+  number: z.number(),
+  int: z.int(),
+  int32: z.int32(),
+  uint32: z.uint32(),
+  float32: z.float32(),
+  positive: z.number().positive(),
+  nonnegative: z.number().nonnegative(),
+  negative: z.number().negative(),
+  "number gt lt": z.number().gt(-0.25).lt(0.125),
+  "number min max": z.number().min(0.5).max(99.95),
+  "int gt lt": z.int().gt(-3).lt(1000),
+  "multipleOf 5": z.number().multipleOf(5),
+  "multipleOf 0.01": z.number().multipleOf(0.01),
+  "multipleOf 0.25 of a range": z.number().min(0).max(10).multipleOf(0.25),
+  "int multipleOf 12": z.int().multipleOf(12).min(0).max(600),
+  // Others.
+  boolean: z.boolean(),
+  null: z.null(),
+  any: z.any(),
+  unknown: z.unknown(),
+  literal: z.literal("fixed"),
+  literals: z.literal(["red", 7, true, null]),
+  enum: z.enum(["low", "middle", "high"]),
+  nullable: z.nullable(z.int()),
+  nullish: z.string().nullish(),
+  optional: z.boolean().optional(),
+  default: z.string().default("none"),
+  describe: z.string().describe("what it is"),
+  meta: z.string().meta({ id: "Named", title: "A name" }),
+  readonly: z.array(z.string()).readonly(),
+  array: z.array(z.string()),
+  "array nonempty": z.array(z.int()).nonempty(),
+  "array min max": z.array(z.boolean()).min(2).max(4),
+  tuple: z.tuple([z.string(), z.int()]),
+  "tuple with rest": z.tuple([z.string()], z.number()),
+  object: z.object({ a: z.string(), b: z.int().optional() }),
+  "object of never": z.object({ a: z.string(), b: z.never().optional() }),
+  looseObject: z.looseObject({ a: z.int() }),
+  strictObject: z.strictObject({ a: z.int() }),
+  catchall: z.object({ a: z.string() }).catchall(z.boolean()),
+  record: z.record(z.string(), z.int()),
+  "record of an enum": z.record(z.enum(["x", "y"]), z.number()),
+  "record of patterns": z.record(z.string().regex(/^k\d+$/), z.string()),
+  "record of short keys": z.record(z.string().min(1).max(3), z.null()),
+  partialRecord: z.partialRecord(z.enum(["x", "y"]), z.number()),
+  union: z.union([z.string(), z.int(), z.null()]),
+  "union of objects": z.union([z.object({ a: z.string() }), z.object({ b: z.int() })]),
+  xor: z.xor([z.object({ a: z.string() }), z.object({ b: z.int() })]),
+  discriminatedUnion: z.discriminatedUnion("kind", [leaf, branch]),
+  intersection: z.intersection(z.object({ a: z.string() }), z.object({ b: z.int() })),
+  json: z.json(),
+  tree: Tree,
+  chain: Chain,
+  "array of enums": z.array(z.enum(["a", "b"])).max(3),
+};
+
+if (process.argv[2] === "parse") {
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    const { name, text } = JSON.parse(line);
+    const result = z.object({ f: types[name] }).safeParse(JSON.parse(text));
+    console.log(JSON.stringify({ problem: result.success ? null : JSON.stringify(result.error.issues) }));
+  }
+} else {
+  for (const [name, type] of Object.entries(types)) {
+    console.log(JSON.stringify({ name, schema: z.toJSONSchema(z.object({ f: type })) }));
+  }
+}
