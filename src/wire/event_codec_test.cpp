@@ -34,6 +34,17 @@ boost::json::object encoded(const Event& event, bool stream = true) {
   return parse_frame(bytes);
 }
 
+TEST(AppendUsage, NamesWhatIsLeftOutOfSchemas) {
+  Usage usage;
+  std::string out;
+  append_usage(out, usage);
+  EXPECT_FALSE(out.contains("schema_left_out"));
+  usage.schema_left_out = {"format#/a", "format#/b"};
+  out.clear();
+  append_usage(out, usage);
+  EXPECT_TRUE(out.ends_with(R"(,"schema_left_out":["format#/a","format#/b"]})")) << out;
+}
+
 TEST(EventCodec, TokenFrameIsExactlyTheseBytes) {
   std::string bytes;
   append_event(bytes, FrameHead("r1"), TokenEvent{" a\"b", 17}, true);

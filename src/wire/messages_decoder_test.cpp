@@ -215,6 +215,7 @@ TEST(DecodeMessages, ThinkingEffortAndFormat) {
   EXPECT_EQ(budget(R"("thinking":{"type":"adaptive"})"), std::nullopt);
   EXPECT_EQ(options_of(R"("output_config":{"format":{"type":"json_schema","schema":{"type":"object"}}})").json_schema,
             R"({"type":"object"})");
+  EXPECT_TRUE(options_of(R"("uma":{"strict_schema":true})").strict_schema);
 }
 
 TEST(DecodeMessages, SamplingAndLimits) {

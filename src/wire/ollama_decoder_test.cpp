@@ -166,6 +166,7 @@ TEST(OllamaChat, HasToolsAndFormats) {
   EXPECT_EQ(chat_of(R"({"format":"json"})").generate.options.json_schema, R"({"type":"object"})");
   EXPECT_EQ(chat_of(R"({"format":{"type":"string"}})").generate.options.json_schema, R"({"type":"string"})");
   EXPECT_EQ(chat_of(R"({"format":""})").generate.options.json_schema, "");
+  EXPECT_TRUE(chat_of(R"({"format":{},"uma":{"strict_schema":true}})").generate.options.strict_schema);
   EXPECT_EQ(chat_of(R"({"logprobs":true,"top_logprobs":3})").generate.options.logprobs, 3);
   EXPECT_EQ(chat_of(R"({"top_logprobs":3})").generate.options.logprobs, std::nullopt);
 }

@@ -131,6 +131,7 @@ TEST(DecodeCompletion, ReadsEveryOption) {
 TEST(DecodeCompletion, TakesAGrammarAtTheTopOrAmongOurs) {
   EXPECT_EQ(chat(std::string(kMessages) + R"(,"grammar":"root ::= [a]")").generate.options.grammar, "root ::= [a]");
   EXPECT_EQ(chat(std::string(kMessages) + R"(,"uma":{"grammar":"root ::= [b]"})").generate.options.grammar, "root ::= [b]");
+  EXPECT_TRUE(chat(std::string(kMessages) + R"(,"uma":{"strict_schema":true})").generate.options.strict_schema);
 }
 
 TEST(DecodeCompletion, PrefersTheNewerNameOfMaxTokens) {

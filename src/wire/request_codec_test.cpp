@@ -428,6 +428,7 @@ TEST(DecodeRequest, ReadsAGrammar) {
 }
 
 TEST(DecodeRequest, ReadsAResponseFormatAsASchema) {
+  EXPECT_TRUE(generate(R"("strict_schema":true)").options.strict_schema);
   EXPECT_EQ(generate(R"("response_format":{"type":"text"})").options.json_schema, "");
   EXPECT_EQ(generate(R"("response_format":{"type":"json_object"})").options.json_schema, R"({"type":"object"})");
   EXPECT_EQ(generate(R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,)"

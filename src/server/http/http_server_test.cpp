@@ -91,6 +91,18 @@ TEST_F(HttpServerTest, AStreamBeginsWhenItsPromptIsReady) {
   EXPECT_EQ(one.next_chunk(), std::nullopt);
 }
 
+TEST_F(HttpServerTest, TheHeaderNamesWhatIsLeftOutOfSchemas) {
+  start();
+  for (const char* const body : {kHelloStream, kHello}) {
+    HttpClient one = client();
+    one.post(kChat, body);
+    const FakeService::Generation generation = service_.next_generation();
+    EXPECT_TRUE(generation.sink->deliver(PromptReadyEvent{.prompt_tokens = 3, .schema_left_out = {"f#/a", "f#/\r\né"}}));
+    generation.sink->deliver(eos());
+    EXPECT_THAT(*one.take_until("\r\n\r\n"), HasSubstr("x-uma-schema-left-out: f#/a, f#/????\r\n"));
+  }
+}
+
 TEST_F(HttpServerTest, ASilentStreamGetsSignsOfLife) {
   start({.keep_alive_interval = milliseconds(1)});
   HttpClient one = client();
