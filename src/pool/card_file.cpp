@@ -302,7 +302,6 @@ std::optional<std::string> apply_breakers(ModelCard& card, const YAML::Node& nod
 // A card's keys without those of sampling.
 std::vector<Key> other_keys() {
   return {
-      {"chat_template", text([](ModelCard& card) -> auto& { return card.defaults.chat_template; })},
       {"path", text([](ModelCard& card) -> auto& { return card.path; })},
       {"url", text([](ModelCard& card) -> auto& { return card.url; })},
       {"capability", apply_capability},
@@ -339,6 +338,7 @@ std::vector<Key> other_keys() {
       {"thinking_budget", number<std::int32_t>(-1, std::numeric_limits<std::int32_t>::max(),
                                                [](ModelCard& card) -> auto& { return card.defaults.thinking_budget; })},
       {"family", apply_family},
+      {"chat_template", text([](ModelCard& card) -> auto& { return card.defaults.chat_template; })},
       {"deadline_ms", number<std::int64_t>(0, kTimeMsMax, [](ModelCard& card) -> auto& { return card.defaults.deadline_ms; })},
       {"speculation", apply_speculation},
       {"idle_unload_s", number<std::int64_t>(0, 1'000'000'000, [](ModelCard& card) -> auto& { return card.idle_unload_s; })},

@@ -282,7 +282,7 @@ TEST_F(Registry, SaysEveryMistakeWithItsLine) {
       "tasks, pooling, frame, dry_sequence_breakers, "
       "system, "
       "thinking, "
-      "reasoning_effort, thinking_budget, family, "
+      "reasoning_effort, thinking_budget, family, chat_template, "
       "deadline_ms, speculation, idle_unload_s, temperature, top_p, top_k, min_p, typical_p, repeat_penalty, repeat_last_n, "
       "presence_penalty, frequency_penalty, dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, "
       "xtc_probability, xtc_threshold, mirostat, mirostat_tau, mirostat_eta");

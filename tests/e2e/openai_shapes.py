@@ -74,7 +74,9 @@ RESPONSE = {
 MODEL = {"id": str, "object": {"model"}, "created": int, "owned_by": str, "type": {"model"}, "display_name": str, "created_at": str,
          "max_input_tokens": int, "max_tokens": int, "context_length": int, "max_model_len": int,
          "meta": {"n_ctx": int, "n_ctx_train": int, "n_params": int, "size": int},
-         "state": {"unloaded", "loading", "ready", "failed"}, "capabilities": [str], "image_vectors?": {"shared", "projector"},
+         "state": {"unloaded", "loading", "ready", "failed"}, "capabilities": [str],
+         "architecture": {"modality": str, "input_modalities": [str], "output_modalities": [str]},
+         "modalities": {"input": [str], "output": [str]}, "supported_parameters": [str], "image_vectors?": {"shared", "projector"},
          "problem?": str, "memory_bytes?": int, "idle_unload_s": (float, int),
          "status": {"value": {"unloaded", "loading", "loaded"}, "progress?": (float, int), "failed?": bool}}
 MODELS = {"object": {"list"}, "data": [MODEL], "has_more": bool, "first_id?": str, "last_id?": str}

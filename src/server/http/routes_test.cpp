@@ -39,7 +39,7 @@ TEST(HttpRoutes, FindTheHandlerAndTheIds) {
 }
 
 TEST(HttpRoutes, NamesOfModelsMayHaveSlashes) {
-  const auto ids = [](std::string_view path, auto method = get) { return find_route(path, method).ids; };
+  const auto ids = [](std::string_view path, boost::beast::http::verb method = get) { return find_route(path, method).ids; };
   EXPECT_EQ(ids("/v1/models/owner/repo:Q4_K_M"), Ids{"owner/repo:Q4_K_M"});
   EXPECT_EQ(ids("/v1/models/hf.co/owner/repo"), Ids{"hf.co/owner/repo"});
   EXPECT_EQ(ids("/v1/models/owner/repo/card", put), Ids{"owner/repo"});
