@@ -101,7 +101,7 @@ TEST(EventCodec, EosCarriesReasonAndUsage) {
   EXPECT_EQ(frame.at("usage"),
             boost::json::parse(
                 R"({"prompt_tokens":10,"reused_tokens":4,"recomputed_tokens":6,"completion_tokens":3,"reasoning_tokens":0,
-      "dropped_turns":2,"dropped_tokens":77,"tier":"hot",
+      "dropped_turns":2,"dropped_tokens":77,"unseen_images":0,"tier":"hot",
       "reuse_reason":"session","restore_ms":0.5,"queue_ms":1.25,"ttft_ms":20,"tokens_per_s":31.5,"seed":18446744073709551615})"));
 }
 

@@ -176,7 +176,7 @@ TEST(DecodeRequest, ReadsMessagesInBothForms) {
 
 TEST(DecodeRequest, RefusesBadInput) {
   const std::string parts =
-      R"( must be a string or an array of {"type": "text", "text": ...} and, for a user, {"type": "image_url", "image_url": {"url": ...}} or {"type": "input_audio", "input_audio": {"data": ..., "format": ...}})";
+      R"( must be a string or an array of {"type": "text", "text": ...} and, for a user or a tool, {"type": "image_url", "image_url": {"url": ...}} or, for a user, {"type": "input_audio", "input_audio": {"data": ..., "format": ...}})";
   expect_refusals({
       {R"("type":"generate")", "E_PROTO_003 field \"prompt\" or field \"messages\" is required"},
       {R"("prompt":"")", "E_PROTO_003 field \"prompt\" must not be empty"},
