@@ -35,13 +35,13 @@ enum class Use : std::uint8_t {
   begun,   // All ways in which models write them.
 };
 
-std::string field_of(std::size_t tool) {
+std::string parameters_field(std::size_t tool) {
   return std::format("tools[{}].function.parameters", tool);
 }
 
 // Adds the place, tools[tool], to an error, and the tool's name, because some APIs have their tools in another form and order.
 std::unexpected<Error> refused_schema(std::size_t tool, const boost::json::object& function, const Error& error) {
-  std::string field = field_of(tool);
+  std::string field = parameters_field(tool);
   std::string message =
       std::format("field \"{}\": tool \"{}\": {}", field, std::string_view(function.at("name").as_string()), error.message);
   return std::unexpected(Error{error.code, std::move(message), std::move(field)});
@@ -83,7 +83,7 @@ class CallRules {
     const auto has_style = [&](ArgumentStyle style) { return std::ranges::contains(family_.calls, style, &CallForm::style); };
     const std::size_t places = left_out_.places().size();
     const auto arguments = has_style(ArgumentStyle::elements) ? elements_of(index, function) : arguments_of(function);
-    left_out_.set_field(field_of(index), places);
+    left_out_.set_field(parameters_field(index), places);
     if (!arguments) return refused_schema(index, function, arguments.error());
     std::string loose = "loose";
     if (const boost::json::value* schema = function.if_contains("parameters");
@@ -515,7 +515,7 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
   for (std::size_t i = 0; i < tools.as_array().size(); ++i) {
     const boost::json::object& function = tools.as_array()[i].at("function").as_object();
     has_strict |= CallRules::is_strict(function);
-    if (!CallRules::is_strict(function) && function.contains("parameters")) left.add(field_of(i) + "#", "");
+    if (!CallRules::is_strict(function) && function.contains("parameters")) left.add(parameters_field(i) + "#", "");
   }
   return loose || has_strict ? loose : nullptr;
 }

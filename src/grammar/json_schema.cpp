@@ -506,6 +506,8 @@ class JsonRules::Compiler {
       return;
     }
     const boost::json::object& of_names = flat.get_object();
+    const boost::json::array types = SchemaFlattener::types_of(of_names);
+    if (std::ranges::find(types, boost::json::value("string")) == types.end() && of_names.contains("type")) keys.others.reset();
     for (auto& member : keys.listed) {
       if (!checker_.allows(of_names, boost::json::value(member.key()), place, 1)) member.value() = false;
     }

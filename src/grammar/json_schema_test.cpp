@@ -372,6 +372,7 @@ TEST(JsonSchema, EnforcesKeys) {
        {R"({"a":null})"},
        {R"({"ab":null})"}},
       {R"({"type":"object","propertyNames":false})", {"{}"}, {R"({"a":1})"}},
+      {R"({"type":"object","propertyNames":{"type":"integer"}})", {"{}"}, {R"({"a":1})", R"({"1":1})"}},
       {R"({"patternProperties":{"^n_":{"type":"integer"},"_s$":{"type":"string"}}})",
        {"{}", R"({"n_a":1,"b_s":"x"})"},
        {R"({"n_a":"x"})", R"({"other":1})", R"({"n_s":1})"}},
