@@ -139,7 +139,10 @@ TEST_F(RouterModels, ASessionIsOfOneModel) {
 TEST_F(RouterModels, AConversationWithoutATurnIsOfTheModelThatAnswersFirst) {
   on_loaded("a");
   on_loaded("b");
-  CreateSessionRequest begun{.model = "a", .messages = {{"user", "first"}}, .mode = SessionMode::chat};
+  CreateSessionRequest begun;
+  begun.model = "a";
+  begun.mode = SessionMode::chat;
+  begun.messages = {{"user", "first"}};
   const std::string id = create(begun).value().id.value;
   EXPECT_EQ(kept(id)->model, "a");
   EXPECT_TRUE(respond("one", "b", id)->has_eos());
