@@ -327,7 +327,9 @@ TEST(FamilyReplies, ACutReplyHasNoBeginOfAMarkInItsContent) {
       parser.push(text.substr(0, length), pieces);
       parser.finish(pieces, true);
       EXPECT_FALSE(pieces.content.contains("<tool") || pieces.content.contains("<|")) << text.substr(0, length);
-      if (length == text.size()) EXPECT_EQ(pieces.content, cut.content) << cut.family << ": " << text;
+      if (length == text.size()) {
+        EXPECT_EQ(pieces.content, cut.content) << cut.family << ": " << text;
+      }
     }
   }
 }
