@@ -127,7 +127,9 @@ class References(test_http.HttpTest):
             self.assertEqual(200, status, second)
             self.assertEqual(spelled["usage"]["input_tokens"], second["usage"]["input_tokens"])
         _, conversation = self.request("POST", "/v1/conversations", {"items": [hello, {"type": "item_reference", "id": item["id"]}]})
-        _, items = self.request("GET", f"/v1/conversations/{conversation['id']}/items?order=asc")
+        connection = self.connect()
+        connection.request("GET", f"/v1/conversations/{conversation['id']}/items?order=asc")
+        items = json.loads(connection.getresponse().read())
         self.assertEqual(["user", "assistant"], [each["role"] for each in items["data"]])
         self.assertEqual(item["content"][0]["text"], items["data"][1]["content"][0]["text"])
 
