@@ -157,7 +157,8 @@ TEST(RequestFields, WhatIsRefusedIsNamedUnlessItAsksForNothing) {
     EXPECT_THAT(refused.message, HasSubstr("is not supported: "));
     EXPECT_FALSE(row.note.empty()) << path;
     for (const boost::json::value& empty : {boost::json::value(), boost::json::value(false), boost::json::value("")}) {
-      if (row.harmless != "true" || empty != false) EXPECT_NE(decode_with(route, path, empty).field, place_of(path)) << path;
+      if (row.harmless == "true" && empty == false) continue;
+      EXPECT_NE(decode_with(route, path, empty).field, place_of(path)) << path;
     }
   });
 }
