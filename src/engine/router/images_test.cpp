@@ -170,7 +170,7 @@ TEST_P(Images, StandInResultsOfTools) {
   const auto first = std::ranges::find_if(chain, llm::is_image_token);
   EXPECT_EQ(*(first - 2), 'a');
   EXPECT_EQ(*(first + 7), 'b');
-  const ChatMessage& result = kept(session)->messages[2];
+  const ChatMessage result = kept(session)->messages[2];
   EXPECT_EQ(result.content, "ab");
   EXPECT_TRUE(result.extra.starts_with(R"({"tool_call_id":"c","images":[{"at":1,"sha256":")")) << result.extra;
   expect_true_to_the_model(session, *generate(ask("more", {}, session)));
