@@ -146,11 +146,7 @@ TextCall read_plain_completion(json::FieldReader& fields) {
   }
   input.parses_special = parse_special_field(fields).value_or(true);
   read_text_options(fields, call);
-  if (const boost::json::value* schema = fields.find("json_schema")) {
-    call.generate.options.json_schema = json_text(fields, "json_schema", *schema);
-    call.generate.options.schema_field = "json_schema";
-    if (!call.generate.options.grammar.empty()) fields.fail_field("json_schema", "and \"grammar\" exclude each other");
-  }
+  read_constraints(fields, call.generate.options);
   if (const boost::json::value* bias = fields.find("logit_bias")) {
     const boost::json::object alone{{"logit_bias", *bias}};
     json::FieldReader inner(alone);

@@ -42,6 +42,7 @@ constexpr std::uint32_t completion = bit(RequestRoute::completion);
 
 constexpr std::uint32_t openai = chat | text | responses;
 constexpr std::uint32_t llama = infill | completion;
+constexpr std::uint32_t constrained = openai | completion;
 constexpr std::uint32_t ollama = ollama_chat | ollama_generate;
 constexpr std::uint32_t vectors = embeddings | ollama_embed | ollama_embeddings;
 
@@ -122,30 +123,29 @@ constexpr RequestField kFields[] = {
     {chat | text, "return_token_ids return_tokens_as_token_ids", refused, "/tokenize has the tokens of a text"},
 
     // --- Constraints
-    {openai,
+    {constrained,
      "response_format.type response_format.schema response_format.json_schema.name response_format.json_schema.schema "
      "response_format.json_schema.strict",
      served, ""},
-    {openai, "response_format.json_schema.description", ignored, "the schema decides"},
-    {openai,
+    {constrained, "response_format.json_schema.description", ignored, "the schema decides"},
+    {constrained,
      "text.format.type text.format.name text.format.schema text.format.strict text.format.json_schema.name "
      "text.format.json_schema.schema text.format.json_schema.strict",
      served, "the form of /v1/responses of `response_format`"},
-    {openai, "text.format.description text.format.json_schema.description", ignored, "the schema decides"},
-    {openai, "json_schema", served, "a schema, as in llama-server"},
-    {openai, "guided_json guided_choice guided_regex guided_grammar regex ebnf", served, "as in vLLM and SGLang"},
-    {openai,
+    {constrained, "text.format.description text.format.json_schema.description", ignored, "the schema decides"},
+    {constrained, "json_schema", served, "a schema, as in llama-server"},
+    {constrained, "guided_json guided_choice guided_regex guided_grammar regex ebnf", served, "as in vLLM and SGLang"},
+    {constrained,
      "structured_outputs.json structured_outputs.choice structured_outputs.regex structured_outputs.grammar "
      "structured_outputs.json_object",
      served, "as in vLLM"},
-    {openai,
+    {constrained,
      "guided_whitespace_pattern structured_outputs.whitespace_pattern structured_outputs.disable_any_whitespace "
      "structured_outputs.disable_additional_properties structured_outputs.structural_tag structural_tag",
      refused, "write what is wanted as a schema or a grammar"},
-    {openai, "guided_decoding_backend structured_outputs.disable_fallback structured_outputs._backend", ignored,
+    {constrained, "guided_decoding_backend structured_outputs.disable_fallback structured_outputs._backend", ignored,
      "there is one implementation"},
-    {openai, "grammar", served, "GBNF"},
-    {llama, "grammar", served, "GBNF"},
+    {openai | llama, "grammar", served, "GBNF"},
     {openai | llama, "lora[].name lora[].id lora[].scale", served, ""},
     {messages, "output_config.format.type output_config.format.schema output_format.type output_format.schema", served, ""},
     {ollama, "format", served, ""},
@@ -153,7 +153,6 @@ constexpr RequestField kFields[] = {
     // --- Tools
     {chat, "tools[].type tools[].function.name tools[].function.description tools[].function.parameters", served, ""},
     {chat | ollama_chat, "tools[].function.strict", served, ""},
-    {completion, "json_schema", served, "a schema"},
     {completion, "logit_bias", served, ""},
     {chat, "tools[].custom.name tools[].custom.description tools[].custom.format", served, ""},
     {ollama_chat, "tools[].type tools[].function.name tools[].function.description tools[].function.parameters", served, ""},
