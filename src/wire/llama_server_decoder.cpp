@@ -153,6 +153,7 @@ TextCall read_plain_completion(json::FieldReader& fields) {
     SamplingParams sampling;
     read_common_sampling(inner, sampling);
     call.generate.options.sampling.logit_bias = std::move(sampling.logit_bias);
+    call.generate.options.sampling.logit_bias_texts = std::move(sampling.logit_bias_texts);
     if (!inner.ok()) fields.fail_as(inner);
   }
   return call;

@@ -80,14 +80,15 @@ std::optional<std::int32_t> logprobs_field(CompletionKind kind, json::FieldReade
   return is_wanted ? std::optional(static_cast<std::int32_t>(top.value_or(0))) : std::nullopt;
 }
 
-// Whether the text should begin with its prompt, or with what the prompt has of the reply. Log probabilities are then also those
-// of the prompt.
+// Whether the text should begin with its prompt, or with what the prompt has of the reply. Log probabilities are then also
+// those of the prompt.
 bool echo_field(json::FieldReader& fields, CompletionRequest& request) {
   if (!fields.boolean("echo").value_or(false)) return false;
   GenerateOptions& options = request.generate.options;
   if (request.prompts.front().infill && options.logprobs) fields.fail_field("echo", "with \"logprobs\" excludes \"suffix\"");
   if (!request.prompts.front().messages.empty()) {
-    if (!options.chat.continues_reply) fields.fail_field("echo", "requires a last message of the assistant, which is continued");
+    if (!options.chat.continues_reply)
+      fields.fail_field("echo", "requires a last message of the assistant, which is continued");
     if (options.logprobs) fields.fail_field("echo", "excludes \"logprobs\" in a chat");
     return true;
   }

@@ -22,11 +22,11 @@ inline constexpr std::int64_t kAnswerChoicesMax = 64;   // Limit for one request
 inline constexpr std::int64_t kTextTopLogprobsMax = 5;  // OpenAI's limit for text completions.
 
 struct CompletionRequest {
-  GenerateRequest generate;     // The request for each prompt, without its input.
-  std::vector<Input> prompts;   // At least one.
-  std::size_t n = 1;            // Choices of each prompt.
-  bool includes_usage = false;  // Field stream_options.include_usage.
-  bool echoes = false;          // The text begins with its prompt, or with the reply that it continues.
+  GenerateRequest generate;             // The request for each prompt, without its input.
+  std::vector<Input> prompts;           // At least one.
+  std::size_t n = 1;                    // Choices of each prompt.
+  bool includes_usage = false;          // Field stream_options.include_usage.
+  bool echoes = false;                  // The text begins with its prompt, or with the reply that it continues.
   std::vector<std::string> warnings{};  // What is not served in every point, as sentences; a few.
 };
 

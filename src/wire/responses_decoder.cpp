@@ -85,8 +85,8 @@ std::optional<ImageSource> item_image(json::FieldReader& part) {
   return image_of_url(part.required_text("image_url", {.min = 1}));
 }
 
-// Reads a string, or parts of text and, for a user or a tool, images, which are added to `images` for the message `index`. Parts
-// that are reasoning are added to `reasoning`. The output of a tool may be missing, or an object.
+// Reads a string, or parts of text and, for a user or a tool, images, which are added to `images` for the message `index`.
+// Parts that are reasoning are added to `reasoning`. The output of a tool may be missing, or an object.
 std::string item_content(json::FieldReader& item, std::string_view name, std::string_view role, std::size_t index,
                          std::vector<InputImage>& images, std::string& reasoning) {
   const auto cleaned = [is_system = role == "system"](std::string text) {

@@ -1,5 +1,5 @@
-// Property: the check of an image ends for any bytes, an accepted picture is within the limits, and its decoder returns a picture of
-// that size or an error.
+// Property: the check of an image ends for any bytes, an accepted picture is within the limits, and its decoder returns a
+// picture of that size or an error.
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -1,7 +1,7 @@
 // What the grammars of JSON Schemas hold, for tests/e2e/test_schemas.py, which asks a validator about it. One JSON object a
 // line on standard input: {"schema": ..., "texts": ["..."], "samples": n, "seed": n}. For each one a line: {"error": "..."}, or
-// {"accepted": [true, ...], "samples": ["..."], "left_out": ["..."]}: which texts the grammar has, texts that a model says which
-// chooses by chance (those of them that came to an end), and the keywords that it does not enforce.
+// {"accepted": [true, ...], "samples": ["..."], "left_out": ["..."]}: which texts the grammar has, texts that a model says
+// which chooses by chance (those of them that came to an end), and the keywords that it does not enforce.
 #include <cstdint>
 #include <cstdio>
 #include <exception>

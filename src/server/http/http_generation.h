@@ -91,8 +91,8 @@ class GenerationSink final : public EventSink {
   std::string bytes_ GUARDED_BY(mutex_);            // Those of one event; keeps its memory.
   std::size_t first_bytes_ GUARDED_BY(mutex_) = 0;  // Of bytes_: those of the first event.
   std::vector<std::string> schema_left_out_ GUARDED_BY(mutex_);
-  RequestShare share_;                              // EosEvent::share, held until the answer is written.
-  std::optional<EosEvent> failed_;                  // Written before the outbox learns of the end, read after that.
+  RequestShare share_;              // EosEvent::share, held until the answer is written.
+  std::optional<EosEvent> failed_;  // Written before the outbox learns of the end, read after that.
 };
 
 }  // namespace uma::server

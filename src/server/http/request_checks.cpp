@@ -77,7 +77,8 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_origin(const Parser
   if (head.count(http::field::origin) == 1 && std::ranges::contains(server_.options.cors_origins, origin)) {
     current_.cors_header = std::format(
         "Access-Control-Allow-Origin: {}\r\n"
-        "Access-Control-Expose-Headers: x-request-id, request-id, x-uma-node, x-uma-session, x-uma-warning, x-uma-schema-left-out, retry-after, "
+        "Access-Control-Expose-Headers: x-request-id, request-id, x-uma-node, x-uma-session, x-uma-warning, "
+        "x-uma-schema-left-out, retry-after, "
         "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
         "x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens\r\n"
         "Vary: Origin\r\n",
