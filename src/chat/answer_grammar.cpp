@@ -108,12 +108,12 @@ bool can_begin_calls(const ReplyFormat& format, const std::shared_ptr<const Gram
 
 }  // namespace
 
-std::shared_ptr<const Grammar> answer_grammar(const ReplyFormat& format, const AnswerRules& rules) {
+AnswerGrammar answer_grammar(const ReplyFormat& format, const AnswerRules& rules) {
   auto made = compile_reply(format, rules);
-  if (rules.calls == nullptr || can_begin_calls(format, made)) return made;
+  if (rules.calls == nullptr || can_begin_calls(format, made)) return {.grammar = std::move(made)};
   AnswerRules marks_only = rules;
   marks_only.calls = nullptr;
-  return compile_reply(format, marks_only);
+  return {.grammar = compile_reply(format, marks_only), .has_calls = false};
 }
 
 std::string text_at(ReplyPlace place, std::string_view text) {

@@ -28,9 +28,15 @@ struct AnswerRules {
   bool may_begin_with_blanks = false;       // Blanks before the answer do not count, even if nothing precedes them.
 };
 
+struct AnswerGrammar {
+  std::shared_ptr<const grammar::Grammar> grammar;  // Null: nothing may precede the answer, or take its place.
+  bool has_calls = true;                            // False: beside the answer, calls are only known by their marks.
+};
+
 // A text of the grammar begins with a place, as text_at() writes it. Thoughts are opened by their mark, behind which any text
 // may follow. Once a call was made, more calls may follow, and no answer.
-[[nodiscard]] std::shared_ptr<const grammar::Grammar> answer_grammar(const ReplyFormat& format, const AnswerRules& rules);
+// Those of many tools may be too large for a reader's limits.
+[[nodiscard]] AnswerGrammar answer_grammar(const ReplyFormat& format, const AnswerRules& rules);
 // The text of the grammar for `text` at this place.
 [[nodiscard]] std::string text_at(ReplyPlace place, std::string_view text);
 

@@ -59,7 +59,8 @@ class Answering {
                                         .calls = calls.get(),
                                         .may_call = kind.has_tools,
                                         .may_think = kind.may_think,
-                                        .may_begin_with_blanks = true});
+                                        .may_begin_with_blanks = true})
+                   .grammar;
   }
 
   // Writes the text and, if it is the whole reply, ends it. Returns how much of it the grammar allows.
@@ -238,7 +239,7 @@ TEST(AnswerGrammar, ACallInThoughtsIsFollowedByTheirEndOrByCalls) {
 TEST(AnswerGrammar, ToolsWithoutAGrammarAreKnownByTheirMarks) {
   const ReplyFormat format = family_format("hermes", false);
   const auto answer = grammar::Grammar::parse(kAnswerGrammar).value();
-  const auto grammar = answer_grammar(format, {.answer = *answer, .calls = nullptr, .may_call = true});
+  const auto grammar = answer_grammar(format, {.answer = *answer, .calls = nullptr, .may_call = true}).grammar;
   grammar::GrammarReader reader(grammar);
   const auto allows = [&](std::string_view text) {
     return reader.next(grammar::GrammarReader::kStart, text_at(ReplyPlace::begin, text)) != grammar::GrammarReader::kNowhere;

@@ -520,6 +520,14 @@ Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const Reply
   return loose || has_strict ? loose : nullptr;
 }
 
+bool has_strict_tool(std::string_view tools) {
+  boost::system::error_code problem;
+  const boost::json::value parsed = json::parse(tools, {}, problem);
+  return !problem && std::ranges::any_of(parsed.as_array(), [](const boost::json::value& tool) {
+    return CallRules::is_strict(tool.at("function").as_object());
+  });
+}
+
 Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options, std::string_view prompt,
                                    grammar::LeftOut* left_out) {
   grammar::LeftOut unread;

@@ -31,4 +31,7 @@ namespace uma::chat {
                                                                                    const ChatOptions& options,
                                                                                    grammar::LeftOut* left_out = nullptr);
 
+// Whether one of the tools demands that its schema holds.
+[[nodiscard]] bool has_strict_tool(std::string_view tools);
+
 }  // namespace uma::chat

@@ -478,12 +478,12 @@ Expected<std::shared_ptr<const grammar::Grammar>> ChatFormat::begun_call_grammar
   return chat::begun_call_grammar(reply_, options, left_out);
 }
 
-std::shared_ptr<const grammar::Grammar> ChatFormat::answer_grammar(const ChatOptions& options, AnswerRules rules) const {
+AnswerGrammar ChatFormat::answer_grammar(const ChatOptions& options, AnswerRules rules) const {
   ReplyFormat format = reply_;
   if (!options.splits_reasoning || !thinking_limit(options)) format.thoughts = {};
   rules.may_call = !options.tools.empty();
   rules.may_think = rules.may_think && !format.thoughts.open.empty() && options.thinking_budget != 0;
-  return may_precede_answer(format, rules.may_call) ? chat::answer_grammar(format, rules) : nullptr;
+  return may_precede_answer(format, rules.may_call) ? chat::answer_grammar(format, rules) : AnswerGrammar{};
 }
 
 bool ChatFormat::has_thoughts(const std::shared_ptr<const grammar::Grammar>& answer) const {

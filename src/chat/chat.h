@@ -98,9 +98,9 @@ class ChatFormat {
   // The grammar of the text behind the mark of an optional tool call (call_grammar.h).
   [[nodiscard]] Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(
       const ChatOptions& options, grammar::LeftOut* left_out = nullptr) const;
-  // The grammar of a reply with these options whose text follows `rules.answer` (answer_grammar.h); null: nothing can precede
-  // the text, or take its place. `rules` says whether thoughts may precede it, as far as the text is concerned.
-  [[nodiscard]] std::shared_ptr<const grammar::Grammar> answer_grammar(const ChatOptions& options, AnswerRules rules) const;
+  // The grammar of a reply with these options whose text follows `rules.answer` (answer_grammar.h). `rules` says whether
+  // thoughts may precede it, as far as the text is concerned.
+  [[nodiscard]] AnswerGrammar answer_grammar(const ChatOptions& options, AnswerRules rules) const;
   // Whether texts of this grammar may begin with the mark of thoughts.
   [[nodiscard]] bool has_thoughts(const std::shared_ptr<const grammar::Grammar>& answer) const;
   // The text of these tokens, including marks.

@@ -342,15 +342,22 @@ std::size_t ConversationWriter::add_calls(const Draft& reply, const jinja::List&
   OpenCalls open(calls);
   std::vector<const Draft*> others;  // Results of no call of this reply.
   std::size_t results = 0;
+  std::vector<const Draft*> unmatched;
   for (; results < following.size() && following[results].role == "tool"; ++results) {
     const Draft& result = following[results];
-    // The ids of calls or of results may have been lost or replaced; then their order counts.
-    WrittenCall* call = open.next(given_id_of(result));
-    if (call == nullptr && known_call(result) == nullptr) call = open.next("");
-    if (call != nullptr) {
+    if (WrittenCall* call = open.next(given_id_of(result))) {
       call->result = &result;
     } else {
-      others.push_back(&result);
+      unmatched.push_back(&result);
+    }
+  }
+  // The ids of calls or of results may have been lost or replaced; then their order counts.
+  for (const Draft* result : unmatched) {
+    WrittenCall* call = known_call(*result) == nullptr ? open.next("") : nullptr;
+    if (call != nullptr) {
+      call->result = result;
+    } else {
+      others.push_back(result);
     }
   }
   const std::size_t calls_per_message = style_.has_parallel_calls ? calls.size() : 1;

@@ -85,6 +85,7 @@ ReplyParser::ReplyParser(ReplyFormat format, std::uint64_t seed) : format_(std::
   }
   add_openers();
   begun_bytes_ = format_.begun.size();
+  if (begun_bytes_ == 0) return;
   ReplyPieces begun;
   push(format_.begun, begun);
 }

@@ -52,7 +52,7 @@ class ReplyStreamTest : public ::testing::Test {
   // The grammar of a reply with thoughts and an answer.
   std::shared_ptr<const grammar::Grammar> answering(std::string_view gbnf) const {
     const auto answer = grammar::Grammar::parse(gbnf).value();
-    return answer_grammar(reasoning_and_calls_, {.answer = *answer, .may_think = true});
+    return answer_grammar(reasoning_and_calls_, {.answer = *answer, .may_think = true}).grammar;
   }
 
   const testing::FakeVocab vocab_;

@@ -256,7 +256,8 @@ TEST(Grammar, APatternOfAPlainTextMatchesAllOfIt) {
   check("^(red|green)$", {"red", "green"}, {"reds", "r"});
   check(R"(\d{3}-"\\\n.)", {"123-\"\\\nx", "123-\"\\\né"}, {R"(123-\"\\\nx)", "12-\"\\\nx"});
   check("[^a]", {"b", "\"", "é", "\n"}, {"a", "bb"});
-  EXPECT_FALSE(pattern_gbnf("(?=a)"));
+  check("a(?=b)b|c", {"ab", "c"}, {"a", "b"});
+  EXPECT_FALSE(pattern_gbnf("(a"));
 }
 
 }  // namespace

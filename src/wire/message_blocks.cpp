@@ -197,7 +197,10 @@ void ConversationReader::read_system_message(json::FieldReader& message) {
 
 bool ConversationReader::leaves_out(std::string_view type) {
   // Newer tools of Anthropic's servers have results with names of the same kind.
-  if (!std::ranges::contains(kBlocksLeftOut, type) && !type.ends_with("_tool_result")) return false;
+  if (!std::ranges::contains(kBlocksLeftOut, type)) {
+    if (!type.ends_with("_tool_result")) return false;
+    type = "*_tool_result";
+  }
   if (!std::ranges::contains(left_out_, type)) left_out_.emplace_back(type);
   return true;
 }

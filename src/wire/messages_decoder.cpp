@@ -162,6 +162,8 @@ void read_output_config(json::FieldReader& fields, GenerateOptions& options) {
   if (const boost::json::object* given = fields.object("output_config")) {
     json::FieldReader config(*given, "output_config.");
     if (const auto effort = config.text("effort", {1, 64})) arguments["reasoning_effort"] = *effort;
+    if (config.find("format") != nullptr && !options.json_schema.empty())
+      config.fail_field("format", "and \"output_format\" exclude each other");
     read_message_format(config, "format", "output_config.format.schema", options);
     if (!config.ok()) fields.fail_as(config);
   }

@@ -114,6 +114,7 @@ RequestBody decode_regenerate(json::FieldReader& fields) {
   request.regenerate = true;
   refuse_input(fields, "regenerate");
   request.options = option_fields(fields);
+  if (request.options.max_tokens == 0) fields.fail_field("max_tokens", "must be at least 1 to make a reply again");
   return request;
 }
 

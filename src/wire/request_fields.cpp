@@ -52,7 +52,7 @@ constexpr RequestField kFields[] = {
     {openai | messages | ollama | vectors | rerank | images | llama, "model", served, ""},
     {ollama | ollama_embed | ollama_embeddings, "name", served, "as `model`"},
     {chat | messages | ollama_chat, "messages", served, ""},
-    {chat, "continue_final_message add_generation_prompt", served, ""},
+    {chat | messages | ollama_chat, "continue_final_message add_generation_prompt", served, ""},
     {text | llama, "prompt", served, ""},
     {ollama_generate | ollama_embeddings, "prompt", served, ""},
     {text | ollama_generate, "suffix", served, "for models that fill gaps"},
@@ -108,6 +108,8 @@ constexpr RequestField kFields[] = {
      "dry_sequence_breakers xtc_probability xtc_threshold mirostat mirostat_tau mirostat_eta ignore_eos",
      served, ""},
     {openai | messages | llama, "repetition_penalty", served, "as `repeat_penalty` over the whole text"},
+    {openai, "uma.repetition_penalty", served, "as `repeat_penalty` over the whole text"},
+    {ollama, "options.repetition_penalty", served, "as `repeat_penalty` over the whole text"},
     {openai, "dynatemp_range", refused, "use `temperature`", "0"},
     {openai, "dynatemp_exponent", ignored, "it belongs to `dynatemp_range`"},
     {openai, "top_n_sigma", refused, "use `min_p`", "-1 0"},
@@ -190,7 +192,7 @@ constexpr RequestField kFields[] = {
      served, ""},
     {ollama, "think", served, ""},
     {chat, "reasoning_format", served, "`none`: reasoning stays in the text"},
-    {chat | responses, "reasoning.exclude", refused, "reasoning is sent in its own field"},
+    {chat | responses, "reasoning.exclude", warned, "reasoning is sent in its own field"},
     {chat | responses, "reasoning.summary reasoning.generate_summary", ignored,
      "no summaries are made: reasoning is sent in full"},
     {responses, "reasoning.context", ignored, "the model's template decides which reasoning it sees again"},
@@ -325,7 +327,7 @@ FieldIndex index_of(std::uint32_t route) {
 
 const FieldIndex& index_of(RequestRoute route) {
   static const auto all = [] {
-    std::array<FieldIndex, std::to_underlying(RequestRoute::infill) + 1> made;
+    std::array<FieldIndex, std::to_underlying(RequestRoute::completion) + 1> made;
     for (std::size_t i = 0; i < made.size(); ++i) made[i] = index_of(1u << i);
     return made;
   }();

@@ -14,6 +14,7 @@
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 
+#include "core/limits.h"
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
 #include "wire/generate_fields.h"
@@ -236,6 +237,11 @@ class MessageReader {
     if (!item.ok()) return;
     const auto stored = stored_.find(id);
     if (stored == stored_.end()) return fail_unknown(item, "id", "stored item");
+    if (stored->second.size() > stored_bytes_left_) {
+      return item.fail_field(
+          "id", std::format("refers to items of more than {} bytes together, which is the limit", kConversationBytesMax));
+    }
+    stored_bytes_left_ -= stored->second.size();
     boost::system::error_code problem;
     const boost::json::value value = json::parse(stored->second, {}, problem);
     json::FieldReader inner(value.as_object(), item.path());
@@ -282,6 +288,7 @@ class MessageReader {
   }
 
   const ReferencedItems& stored_;
+  std::size_t stored_bytes_left_ = kConversationBytesMax;  // An item may be referred to several times.
   std::vector<InputImage>& images_;
   std::vector<std::string>& left_out_;
   std::vector<ChatMessage> messages_;

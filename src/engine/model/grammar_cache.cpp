@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/sha256.h"
+#include "chat/call_grammar.h"
 #include "grammar/json_pattern.h"
 #include "grammar/json_schema.h"
 
@@ -90,10 +91,19 @@ Expected<ReplyGrammars> compile_constraints(const chat::ChatFormat& format, cons
   if (!made.whole) return made;
   made.is_json = !options.json_schema.empty();
   made.has_thoughts = format.has_thoughts(made.whole);
-  made.answer = format.answer_grammar(options.chat, {.answer = *made.whole,
+  auto answer = format.answer_grammar(options.chat, {.answer = *made.whole,
                                                      .calls = made.calls.get(),
                                                      .may_think = !made.has_thoughts,
                                                      .may_begin_with_blanks = made.is_json});
+  if (!answer.has_calls) {
+    if (left_out.refuses() || chat::has_strict_tool(options.chat.tools)) {
+      return std::unexpected(Error{ErrorCode::proto_field,
+                                   "field \"tools\": their schemas and that of the reply are too large for one grammar",
+                                   "tools"});
+    }
+    left_out.add("tools#", "");
+  }
+  made.answer = std::move(answer.grammar);
   made.calls = nullptr;  // They are a part of it.
   return made;
 }

@@ -15,6 +15,7 @@
 #include "image/message_images.h"
 #include "llm/image_tokens.h"
 #include "llm/repetition_penalties.h"
+#include "wire/request_codec.h"
 
 namespace uma::engine {
 namespace {
@@ -61,6 +62,12 @@ Expected<Unit> settle_logit_bias(const llm::Model& model, SamplingParams& sampli
     const auto tokens = model.vocab().tokenize(text, false);
     if (!tokens) return std::unexpected(tokens.error());
     for (const Token token : *tokens) sampling.logit_bias.emplace_back(token, bias);
+    if (sampling.logit_bias.size() > wire::kLogitBiasMax) {
+      return std::unexpected(Error{
+          ErrorCode::proto_field,
+          std::format("field \"logit_bias\": its texts have more than {} tokens, which is the limit", wire::kLogitBiasMax),
+          "logit_bias"});
+    }
   }
   for (const auto& [token, bias] : sampling.logit_bias) {
     if (token >= 0 && token < model.vocab().size()) continue;
@@ -479,7 +486,7 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
         if (!next) return std::unexpected(next.error());
         std::optional<chat::BegunReply> begun;
         if (chat.continues_reply) {
-          auto written = format.write_begun(
+          auto written = format.chosen(chat).write_begun(
               next->pending_messages,
               {.unix_s = next->created_s, .tools = chat.tools, .template_arguments = chat.template_arguments});
           if (!written) return std::unexpected(written.error());

@@ -93,6 +93,7 @@ struct BodyWithItems {
   std::string kept{};  // A copy of a body with references, since a request's own is gone after the first wait.
   std::string_view body;
   wire::ReferencedItems items{};
+  std::optional<Error> problem{};  // Why items could not be looked up.
 };
 
 Awaitable<std::unique_ptr<const BodyWithItems>> find_items(HttpConnection& connection, const HttpRequest& request) {
@@ -106,11 +107,24 @@ Awaitable<std::unique_ptr<const BodyWithItems>> find_items(HttpConnection& conne
     }
   }
   if (ids_by_session.empty()) co_return found;
+  if (ids_by_session.size() > kSessionsMax) {
+    found->problem = Error{ErrorCode::proto_field,
+                           std::format("the items that \"input\" refers to are of {} conversations, but the limit is {}: send "
+                                       "older ones in full",
+                                       ids_by_session.size(), kSessionsMax),
+                           "input"};
+    co_return found;
+  }
   found->kept = request.body;
   found->body = found->kept;
-  for (const auto& [session, ids] : ids_by_session | std::views::take(kSessionsMax)) {
+  for (const auto& [session, ids] : ids_by_session) {
     const auto detail = co_await ask_for_session(connection, session);
-    if (!detail || !*detail) continue;
+    if (!detail) co_return found;  // The client is gone.
+    if (!*detail && detail->error().code == ErrorCode::session_unknown) continue;
+    if (!*detail) {
+      found->problem = detail->error();
+      co_return found;
+    }
     std::vector<wire::Item> items = wire::items_with_ids(**detail, ids);
     co_await read_images(connection, items);
     for (const wire::Item& item : items) found->items[item.id] = wire::item_json(item);
@@ -195,6 +209,7 @@ Answer respond_with_page(HttpConnection& connection, std::optional<Expected<T>> 
 Answer handlers::create_response(HttpConnection& connection, const HttpRequest& request) {
   std::string id = random_name();
   const auto given = co_await find_items(connection, request);
+  if (given->problem) co_return co_await connection.respond_rejected({*given->problem, given->problem->field}, request);
   auto call = wire::decode_response(given->body, id, given->items);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   if (call->generate.response) call->generate.response->ttl_s = kResponseTtlSeconds;
@@ -323,6 +338,7 @@ Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest&
 
 Answer handlers::create_conversation(HttpConnection& connection, const HttpRequest& request) {
   const auto given = co_await find_items(connection, request);
+  if (given->problem) co_return co_await connection.respond_rejected({*given->problem, given->problem->field}, request);
   auto call = wire::decode_conversation(given->body, given->items);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
@@ -371,6 +387,7 @@ Answer handlers::create_conversation_items(HttpConnection& connection, const Htt
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
   connection.note_session(*session);
   const auto given = co_await find_items(connection, request);
+  if (given->problem) co_return co_await connection.respond_rejected({*given->problem, given->problem->field}, request);
   const auto input = wire::decode_items(given->body, given->items);
   if (!input) co_return co_await connection.respond_rejected(input.error(), request);
   auto appended = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
