@@ -345,7 +345,8 @@ std::size_t ConversationWriter::add_calls(const Draft& reply, const jinja::List&
   std::vector<const Draft*> unmatched;
   for (; results < following.size() && following[results].role == "tool"; ++results) {
     const Draft& result = following[results];
-    if (WrittenCall* call = open.next(given_id_of(result))) {
+    const std::string id = given_id_of(result);
+    if (WrittenCall* call = id.empty() ? nullptr : open.next(id)) {
       call->result = &result;
     } else {
       unmatched.push_back(&result);

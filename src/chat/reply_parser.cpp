@@ -587,6 +587,7 @@ void ReplyParser::drop_begun_mark() {
     const std::string_view text = std::string_view(held_).substr(undecided_->at);
     if (!begun_call() && !has_begun_mark(undecided_->opener->pattern, text)) return;
     held_.resize(without_blanks_at_end(std::string_view(held_).substr(0, undecided_->at)).size());
+    undecided_.reset();
   } else if (state_ == State::call && !is_emitted_ && !is_in_thoughts_) {
     // The call has only waited for its id.
     if (format_.waits_for_ids && !call_.name.empty() && !call_.arguments.empty()) return;

@@ -130,7 +130,7 @@ TEST(Histories, MessagesOfAnthropicMayLackIdsAndContents) {
   EXPECT_EQ(calls_in(messages[1]).at(0).at("function").at("arguments"), "{}");
   EXPECT_EQ(calls_in(messages[1]).at(1).at("function").at("arguments"), "{\"a");
   EXPECT_EQ(messages[2], (ChatMessage{"tool", ""}));
-  EXPECT_THAT(call->warnings, ElementsAre(HasSubstr("advisor_tool_result")));
+  EXPECT_THAT(call->warnings, ElementsAre(HasSubstr("*_tool_result")));
 }
 
 // --- items of responses

@@ -112,9 +112,6 @@ void read_text_options(json::FieldReader& fields, TextCall& call) {
   options.stream = fields.boolean("stream").value_or(false);
   read_grammar(fields, options);
   read_adapters(fields, options);
-  if (fields.integer("n_probs", 0, json::kInt32Max).value_or(0) > 0) {
-    fields.fail_field("n_probs", "is not supported here: /v1/completions has \"logprobs\"");
-  }
 }
 
 TextCall read_infill(json::FieldReader& fields) {

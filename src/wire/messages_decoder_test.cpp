@@ -160,7 +160,7 @@ TEST(DecodeMessages, LeavesOutBlocksOfOtherServersWithAWarning) {
       R"({"type":"text","text":"yes"}]})");
   EXPECT_EQ(call.generate.input.messages.back(), (ChatMessage{"assistant", "yes"}));
   EXPECT_THAT(call.warnings,
-              ElementsAre("blocks left out, which this server cannot read: server_tool_use, web_search_tool_result"));
+              ElementsAre("blocks left out, which this server cannot read: server_tool_use, *_tool_result"));
 }
 
 constexpr const char* kLookTool =
