@@ -132,7 +132,7 @@ TEST(MessageValues, AResultWithoutAnIdBelongsToTheFirstCallThatHasNone) {
   ASSERT_EQ(values.size(), 5u);
   std::string contents;
   for (std::size_t i = 1; i < 5; ++i) contents += values[i].as_dict()->find("content")->as_text()->bytes() + " ";
-  EXPECT_EQ(contents, "one two three stray ");
+  EXPECT_EQ(contents, "one two stray three ");  // Ids count first.
 }
 
 TEST(MessageValues, ResultsHaveTheNameOfTheirToolAndTheOrderOfTheCalls) {

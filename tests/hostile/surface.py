@@ -166,7 +166,7 @@ ROUTES = (
            "text": {"format": {"type": "json_schema", "name": "s", "schema": SCHEMA}}, "input": ITEMS,
            "chat_template_kwargs": {"enable_thinking": False}}),
     Route("POST", "/v1/responses/input_tokens", {"input": "the cat"}, {"input": ITEMS, "instructions": "be brief", "tools": [FLAT_TOOL]}),
-    Route("POST", "/v1/responses/compact", {"input": "the cat"}),
+    Route("POST", "/v1/responses/compact", {"input": "the cat"}, status=501),
     Route("GET", "/v1/responses/<response>"),
     Route("GET", "/v1/responses/<response>?stream=true&starting_after=2"),
     Route("DELETE", "/v1/responses/<response>"),

@@ -52,7 +52,7 @@ TEST_F(Thinking, EndsWithItsBudget) {
   EXPECT_EQ(sink->text, "yes");
   EXPECT_EQ(sink->eos().reason, FinishReason::stop);
   EXPECT_EQ(sink->eos().usage.reasoning_tokens, 11);
-  EXPECT_EQ(sink->eos().usage.completion_tokens, 20);
+  EXPECT_EQ(sink->eos().usage.completion_tokens, 21);
   EXPECT_EQ(generate(asking())->reasoning, "0123456789yes") << "without a budget";
   EXPECT_EQ(generate(asking(-1))->reasoning, "0123456789yes");
 }

@@ -295,7 +295,8 @@ TEST_F(ToolCalls, OrATextOfTheSchema) {
 
 TEST_F(ToolCalls, TheTextOfASchemaMayHaveTheMarksOfACall) {
   const std::string answer = R"({"a": "<tool_call>{\"name\": \"f\"}</tool_call>"})";
-  serve("<think>hm</think>" + answer);
+  const std::string says = "<think>hm</think>" + answer;
+  serve(says);
   GenerateRequest request = ask("what?");
   request.options.json_schema = R"({"type":"object","properties":{"a":{"type":"string"}},"required":["a"]})";
   request.options.chat.splits_reasoning = true;
@@ -308,7 +309,8 @@ TEST_F(ToolCalls, TheTextOfASchemaMayHaveTheMarksOfACall) {
 }
 
 TEST_F(ToolCalls, ACallThatIsCutLeavesNoMark) {
-  serve("C " + std::string(kCall));
+  const std::string says = "C " + std::string(kCall);
+  serve(says);
   for (std::int32_t tokens = 4; tokens < 30; ++tokens) {
     GenerateRequest request = ask("what?");
     request.options.max_tokens = tokens;
