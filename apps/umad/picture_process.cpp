@@ -194,6 +194,11 @@ Expected<llm::Picture> PictureProcesses::decode(std::span<const std::byte> file,
   auto waiting = take();
   if (!waiting) return std::unexpected(waiting.error());
   auto picture = waiting->decode(file, turns);
+  if (!picture && waiting->has_ended()) {  // Not the process of this picture has ended, but the one that forks it.
+    waiting = take();
+    if (!waiting) return std::unexpected(waiting.error());
+    picture = waiting->decode(file, turns);
+  }
   if (!picture) {
     log_warning("the decoder of a picture of {} bytes has crashed, or needed more than {} s or {} MiB", file.size(),
                 kPictureCpuSecondsMax, kPictureDataBytesMax >> 20);

@@ -114,7 +114,7 @@ def mismatch(value, shape, place="$"):
 
 
 def of(value):
-    """The shape that an object claims to have; None if the object is not OpenAI's."""
+    """The shape that an object claims to have; None if the object is not OpenAI's, as the errors of Anthropic's and Ollama's APIs are not."""
     by_name = {"chat.completion": CHAT, "chat.completion.chunk": CHAT_CHUNK, "text_completion": TEXT, "model": MODEL, "list": MODELS,
                "response": RESPONSE}
-    return by_name.get(value.get("object"), ERROR if "error" in value else None)
+    return by_name.get(value.get("object"), ERROR if isinstance(value.get("error"), dict) and value.get("type") != "error" else None)

@@ -134,7 +134,8 @@ class Answers(test_http.HttpTest):
                 "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}, "thinking": {"type": "enabled", "budget_tokens": 50},
                 "chat_template_kwargs": entry.get("arguments", {})}
         if tools:
-            body["tools"] = [{"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]} for tool in tools]
+            body["tools"] = [{"name": tool["function"]["name"], "description": tool["function"]["description"],
+                              "input_schema": tool["function"]["parameters"]} for tool in tools]
         if not streams:
             blocks = self.whole_of("/v1/messages", body)["content"]
             parts = ["".join(block.get(part, "") for block in blocks) for part in ("thinking", "text")]
@@ -191,7 +192,8 @@ class Answers(test_http.HttpTest):
         ways = (self.chat_completions, self.responses, self.messages, self.ollama_chat, self.socket)
         for family, entry in self.entries.items():
             for way in ways[:1 if self.has_control_marks else len(ways)]:
-                if "call" not in entry:
+                # Without "think", Ollama's API writes these two prompts with the thoughts closed, behind which their model calls nothing.
+                if "call" not in entry or (way == self.ollama_chat and family in ("deepseek_v3_2", "deepseek_v4")):
                     continue
                 self.check(family, ACT, way, ["look"], tools=TOOLS)
             self.request("POST", "/models/unload", {"model": family})

@@ -34,8 +34,10 @@ class Folder:
         return str(self.path)
 
     def states(self):
-        """What is stored."""
-        return sorted(self.path.glob("*/*/*.kv"))
+        """What is stored. A folder may be removed while it is read."""
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                return sorted(self.path.glob("*/*/*.kv"))
 
     def change_all(self, change):
         """Changes the bytes of all states."""

@@ -277,8 +277,7 @@ class Responses(ResponsesTest):
         self.assertEqual(30, len(json.loads(data[-1])["response"]["tools"]))
 
     def test_what_is_not_served_is_refused_by_name(self):
-        for field, value in {"tools": [{"type": "telepathy"}], "max_tool_calls": 3, "n": 2, "top_logprobs": 2, "text": {"format": {"type": "xml"}},
-                             "input": [{"type": "item_reference", "id": "msg_1"}]}.items():
+        for field, value in {"tools": [{"type": "telepathy"}], "n": 2, "top_logprobs": 2, "text": {"format": {"type": "xml"}}}.items():
             status, answer = self.request("POST", "/v1/responses", {"input": "x", field: value})
             self.assertEqual((400, "E_PROTO_003"), (status, answer["error"]["code"]), field)
             self.assertTrue(answer["error"]["param"].startswith(field))

@@ -271,6 +271,10 @@ MANY = 2048  # texts of an embedding request, documents of a reranking request
 
 # Values around the limits of each field, by its name. A name with several meanings has the values of all.
 FIELDS = {
+    "json_object": [True, False, "x"], "strict_schema": [True, False, "x"], "add_generation_prompt": [True, False, "x"],
+    "continue_final_message": [True, False, "x"], "allowed_tools": [{}, {"mode": "auto", "tools": []}, [1]], "refusal": text(0, 1 << 16),
+    "structured_outputs": [{}, {"choice": ["a"]}, {"regex": "("}, 1], "repetition_penalty": number(0, 100), "max_tool_calls": whole(0, INT32),
+    "function_call": [{}, {"name": "f", "arguments": "{}"}, 1], "reasoning_format": ["none", "auto", 1],
     "id": text(1, 128), "type": ["", "dance", "x" * 65], "model": text(1, 128), "name": text(1, 128), "session_id": text(1, 128),
     "prompt": [*text(1, 1 << 16), [], [[]], [0], [-1], [INT32], [INT32 + 1], [[5]] * 65, ["x"] * 64], "text": text(0, 1 << 16),
     "messages": [[], *repeated(USER, 1, 2000), *repeated({"role": "user", "content": [IMAGE_PART] * 65}, 1)],

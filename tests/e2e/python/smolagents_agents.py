@@ -1,5 +1,7 @@
 """smolagents' models and agents over chat completions."""
 
+import json
+
 from smolagents import OpenAIModel, ToolCallingAgent, tool
 
 import scenarios
@@ -25,7 +27,7 @@ def test_a_stop_string_beside_a_schema():
     schema = {"type": "object", "properties": {"code": {"enum": ["a", "b"]}}, "required": ["code"], "additionalProperties": False}
     wanted = {"type": "json_schema", "json_schema": {"name": "Code", "schema": schema}}
     said = model(RANDOM).generate(ASKED, stop_sequences=["Observation:"], response_format=wanted).content
-    assert said in ('{"code":"a"}', '{"code":"b"}', '{"code": "a"}', '{"code": "b"}'), said
+    assert json.loads(said)["code"] in ("a", "b"), said
 
 
 def test_an_agent_calls_its_tool():
