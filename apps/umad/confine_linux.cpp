@@ -39,7 +39,7 @@ constexpr sock_filter jump(int code, std::uint32_t value, std::uint8_t then, std
   return {.code = static_cast<std::uint16_t>(code), .jt = then, .jf = otherwise, .k = value};
 }
 
-std::vector<sock_filter> allowed_calls() {
+[[maybe_unused]] std::vector<sock_filter> allowed_calls() {
   constexpr std::uint32_t kNumber = offsetof(seccomp_data, nr);
   constexpr std::uint32_t kProtection = offsetof(seccomp_data, args) + 2 * sizeof(std::uint64_t);  // The third argument.
   std::vector<sock_filter> program{

@@ -470,7 +470,7 @@ class JsonRules::Compiler {
     // An object with listed properties has no others, unless the schema allows them.
     const bool has_names = !keys.listed.empty() || !keys.by_pattern.empty();
     if (additional == nullptr && has_names) keys.additional = false;
-    if (keys.additional != false || !keys.by_pattern.empty()) keys.others.emplace();
+    if (keys.additional != false || !keys.by_pattern.empty()) keys.others = TextConditions{};
     // A required property without a schema has the schema of additional properties.
     for (const std::string& key : keys.required) {
       if (!keys.listed.contains(key)) keys.listed[key] = additional == nullptr ? boost::json::value(true) : *additional;

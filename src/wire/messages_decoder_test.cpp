@@ -159,8 +159,7 @@ TEST(DecodeMessages, LeavesOutBlocksOfOtherServersWithAWarning) {
       R"({"type":"web_search_tool_result","tool_use_id":"1","content":[]},{"type":"server_tool_use","id":"2","name":"web_search"},)"
       R"({"type":"text","text":"yes"}]})");
   EXPECT_EQ(call.generate.input.messages.back(), (ChatMessage{"assistant", "yes"}));
-  EXPECT_THAT(call.warnings,
-              ElementsAre("blocks left out, which this server cannot read: server_tool_use, *_tool_result"));
+  EXPECT_THAT(call.warnings, ElementsAre("blocks left out, which this server cannot read: server_tool_use, *_tool_result"));
 }
 
 constexpr const char* kLookTool =

@@ -79,7 +79,7 @@ def check_answer(status, headers, body, sent):
     if is_ollamas(sent):
         return check_ollama_error(value, sent, status)
     may_be_internal = status == 500 and value.get("error", {}).get("code") == "E_RUNTIME_001"
-    if status not in STATUSES and not may_be_internal:
+    if status not in {501, *STATUSES} and not may_be_internal:
         raise Fault(f"status {status}: {body[:300]}")
     check_error(value.get("error"), sent, status)
     return value

@@ -298,7 +298,8 @@ TEST_F(RouterTest, AReplyIsJsonOfItsSchemaAndASchemaThatCannotBeServedIsRefused)
   GenerateRequest strict = one_shot("say", 100);
   strict.options.json_schema = with_not;
   strict.options.strict_schema = true;
-  EXPECT_EQ(generate(std::move(strict))->error().message, "the schema of the reply's format: #/uniqueItems: is supported for a few listed values");
+  EXPECT_EQ(generate(std::move(strict))->error().message,
+            "the schema of the reply's format: #/uniqueItems: is supported for a few listed values");
   EXPECT_EQ(message_of(R"({"enum":[]})"), "the schema of the reply's format: no JSON value satisfies the schema");
 }
 
