@@ -121,7 +121,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   static const std::string kProgram = fs::read_symlink("/proc/self/exe").string();
-  const umad::TrialOutcome outcome = umad::run_trial(kProgram, file, {.is_cancelled = [] { return false; }, .has_streams = [] { return false; }});
+  const umad::TrialOutcome outcome =
+      umad::run_trial(kProgram, file, {.is_cancelled = [] { return false; }, .has_streams = [] { return false; }});
   UMA_CHECK(outcome.kind != umad::TrialOutcome::Kind::unknown);
   UMA_CHECK(outcome.kind == umad::TrialOutcome::Kind::passed || !outcome.reason.empty());
   if (std::getenv("UMA_FUZZ_COST") != nullptr) {
