@@ -12,7 +12,7 @@ namespace uma::umad {
 // The environment of this process.
 [[nodiscard]] std::vector<std::string> own_environment();
 
-// What a child reads and writes; negative: nothing.
+// The descriptors that a child reads and writes; a negative one stands for nothing.
 struct ChildFiles {
   int input = -1;
   int output = -1;

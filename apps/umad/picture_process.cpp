@@ -28,7 +28,7 @@
 namespace uma::umad {
 namespace {
 
-// Of one picture. 64 million pixels of the most expensive kind take some seconds and a gigabyte.
+// The limits of one picture. 64 million pixels of the most expensive kind take some seconds and a gigabyte.
 constexpr rlim_t kPictureCpuSecondsMax = 30;
 constexpr rlim_t kPictureDataBytesMax = rlim_t{1536} << 20;
 constexpr Duration kPicturePatience = std::chrono::minutes(2);  // On a machine that is busy.

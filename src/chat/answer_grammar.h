@@ -35,7 +35,7 @@ struct AnswerGrammar {
 
 // A text of the grammar begins with a place, as text_at() writes it. Thoughts are opened by their mark, behind which any text
 // may follow. Once a call was made, more calls may follow, and no answer.
-// Those of many tools may be too large for a reader's limits.
+// The calls of many tools may be too large for a reader's limits.
 [[nodiscard]] AnswerGrammar answer_grammar(const ReplyFormat& format, const AnswerRules& rules);
 // The text of the grammar for `text` at this place.
 [[nodiscard]] std::string text_at(ReplyPlace place, std::string_view text);

@@ -79,7 +79,7 @@ struct Family {
   bool thinks_anywhere = false;       // Thoughts may begin behind content; else at the begin of a reply or behind a call.
   bool may_call_in_thoughts = true;   // A call inside of thoughts ends them.
   std::span<const std::string_view> dropped{};  // Marks that are no content, as the texts of CallForm.
-  // Likewise, those of them that may stand before an answer, beside the first ones of `around`.
+  // Dropped marks that may stand before an answer, beside the first ones of `around`.
   std::span<const std::string_view> before_answer{};
   // Marks around the whole content, likewise: the first at its begin, the second behind the first; the second may be empty.
   std::span<const Marks> around{};

@@ -310,7 +310,7 @@ TEST(FamilyReplies, ACutReplyHasNoBeginOfAMarkInItsContent) {
       {"lfm2", "<|tool_call_start|>[f(a="},
       {"command", "<|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_na"},
       {"command-r-plus", "Action:\n```json\n[\n    {\"tool_na"},
-      // What may be something else stays.
+      // Text that may be something else stays.
       {"hermes", "a <", "a <"},
       {"command-r-plus", "Act", "Act"},
       {"llama3.2", "{\"a", "{\"a"},

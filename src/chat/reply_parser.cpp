@@ -320,7 +320,7 @@ bool ReplyParser::step_content(ReplyPieces& out) {
   if (skips_blanks()) return false;
   const std::size_t blanks = held_blanks();
   Place place = is_in_answer_ ? Place{.at = held_.size()} : find_opener(held_, blanks);
-  // What stands before a mark has begun the answer.
+  // Text before a mark has begun the answer.
   if (format_.has_answer && place.at > blanks) place = {.at = held_.size()};
   const std::string_view held = held_;
   // Whitespace before a mark is dropped.
