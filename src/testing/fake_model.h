@@ -59,6 +59,9 @@ struct FakeOptions {
   bool can_truncate = true;  // False: truncate() works only at 0 and at the end, and an interrupted call loses its sequences.
   bool can_shift = true;     // Moved cells give the same logits as cells that were computed again.
   bool has_grids = false;    // See ContextShape; images must come from a FakeProjector with grids.
+  // False: images may be named by their files alone, as before names had the pixels; then their rows are not those of a
+  // FakeProjector.
+  bool checks_image_rows = true;
   Capability capability = Capability::chat;
   bool is_on_devices = false;  // See ModelFacts.
   // True: a device of the model is lost. Outlives its contexts; null: it is never lost.

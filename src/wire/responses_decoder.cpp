@@ -216,19 +216,20 @@ class MessageReader {
     std::string content = item_content(item, "content", role, index, images_, reasoning);
     const bool is_reply = role == "assistant";
     if (is_reply && content.empty()) content = item.text("refusal").value_or("");
-    if (is_reply && reply_ && !reply_->content && reply_->calls.empty()) {
-      reply_->content = std::move(content);
-      if (reply_->reasoning.empty()) reply_->reasoning = std::move(reasoning);
+    if (!is_reply) {
+      end_reply();
+      messages_.push_back({std::move(role), std::move(content)});
       return;
     }
-    end_reply();
-    if (is_reply) {
+    const bool belongs = reply_ && !reply_->content && reply_->calls.empty() &&
+                         (reasoning.empty() || reply_->reasoning.empty() || reasoning == reply_->reasoning);
+    if (!belongs) {
+      end_reply();
       reply_.emplace();
-      reply_->content = std::move(content);
-      reply_->reasoning = std::move(reasoning);
-    } else {
-      messages_.push_back({std::move(role), std::move(content)});
     }
+    if (!reasoning.empty()) reply_->reasoning = std::move(reasoning);
+    // Lists show an empty text only where there is nothing else.
+    if (!content.empty() || reply_->reasoning.empty()) reply_->content = std::move(content);
   }
 
   // Reads an item that the client has not sent, but that is stored.

@@ -19,6 +19,7 @@
 namespace uma::wire {
 namespace {
 
+using ::testing::_;
 using ::testing::ElementsAre;
 
 boost::json::value repeated(const ResponseCall& call) {
@@ -84,6 +85,24 @@ TEST(ResponsesDecoder, WhatAnAssistantThinksSaysAndCallsIsOneMessage) {
 
 constexpr std::string_view kTool =
     R"({"type":"function","name":"weather","description":"Tells it","parameters":{"type":"object"},"strict":true})";
+
+TEST(ResponsesDecoder, ThoughtsBelongToTheNextTextOfTheAssistant) {
+  const auto messages = [](std::string_view items) {
+    return decoded(std::format(R"({{"input":[{{"role":"user","content":"a"}},{}]}})", items)).generate.input.messages;
+  };
+  const std::string thought = R"({"type":"reasoning","content":[{"type":"reasoning_text","text":"so"}]})";
+  const std::string empty = R"({"role":"assistant","content":""})";
+  const std::string text = R"({"role":"assistant","content":"x"})";
+  const ChatMessage joined{"assistant", "x", R"({"reasoning_content":"so"})"};
+  EXPECT_THAT(messages(thought + "," + text), ElementsAre(_, joined));
+  EXPECT_THAT(messages(thought + "," + empty + "," + text), ElementsAre(_, joined))
+      << "an empty text between them ends nothing";
+  const std::string other =
+      R"({"role":"assistant","content":[{"type":"thinking","thinking":"no"},{"type":"text","text":"y"}]})";
+  EXPECT_THAT(messages(thought + "," + other), ElementsAre(_, ChatMessage{"assistant", "", R"({"reasoning_content":"so"})"},
+                                                           ChatMessage{"assistant", "y", R"({"reasoning_content":"no"})"}))
+      << "other thoughts are lost by no text";
+}
 
 TEST(ResponsesDecoder, ToolsAreThoseOfChatCompletions) {
   const auto with_tools = [](std::string_view fields) {

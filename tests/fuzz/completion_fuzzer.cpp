@@ -32,7 +32,7 @@ void check(wire::CompletionKind kind, const GenerateRequest& request) {
   UMA_CHECK(options.logprobs.value_or(0) >= 0 && options.logprobs.value_or(0) <= wire::kTopLogprobsMax);
   check_messages(request.input.messages);
   check_sampling(options.sampling);
-  UMA_CHECK(options.max_tokens.value_or(1) >= 1);
+  UMA_CHECK(options.max_tokens.value_or(0) >= 0);
   UMA_CHECK(options.stop.size() <= wire::kStopStringsMax);
   for (const std::string& stop : options.stop) {
     check_text(stop);
@@ -46,7 +46,7 @@ void check_anthropic(std::string_view body) {
   if (!call) return check_object(wire::message_error_json(call.error().error, 400, call.error().field, "1"));
   const GenerateRequest& request = call->generate;
   check(wire::CompletionKind::chat, request);
-  UMA_CHECK(call->warnings.size() <= 2);
+  UMA_CHECK(call->warnings.size() <= 3);
   const ChatOptions& chat = request.options.chat;
   UMA_CHECK(chat.tools.empty() == chat.tool_names.empty());
   UMA_CHECK(chat.tool_choice == ToolChoice::automatic || !chat.tools.empty());
@@ -59,12 +59,7 @@ void check_anthropic(std::string_view body) {
   UMA_CHECK(chat.thinking_budget.value_or(0) >= -1);
   const std::vector<ChatMessage>& messages = request.input.messages;
   for (std::size_t i = 0; i < messages.size(); ++i) UMA_CHECK(messages[i].role != "system" || i == 0);
-  std::size_t last = 0;
-  for (const InputImage& image : request.input.images) {
-    UMA_CHECK(image.message >= last && image.message < messages.size() && messages[image.message].role == "user");
-    UMA_CHECK(image.at <= messages[image.message].content.size());
-    last = image.message;
-  }
+  check_images(request.input);
 }
 
 }  // namespace

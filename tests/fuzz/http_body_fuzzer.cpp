@@ -33,12 +33,9 @@ void check_ollama(const wire::OllamaCall& call) {
   check_messages(input.messages);
   UMA_CHECK(call.is_empty || !input.empty());
   UMA_CHECK(input.images.size() <= kImagesPerRequestMax);
-  for (const InputImage& image : input.images) {
-    check_text(image.source.text);
-    UMA_CHECK(image.message < input.messages.size());
-  }
+  check_images(input);
   check_sampling(options.sampling);
-  UMA_CHECK(options.max_tokens.value_or(1) >= 1);
+  UMA_CHECK(options.max_tokens.value_or(0) >= 0);
 }
 
 void check_text_call(const wire::TextCall& call) {
@@ -53,7 +50,7 @@ void check_text_call(const wire::TextCall& call) {
     check_text(file.text);
   }
   check_sampling(options.sampling);
-  UMA_CHECK(options.max_tokens.value_or(1) >= 1);
+  UMA_CHECK(options.max_tokens.value_or(0) >= 0);
 }
 
 }  // namespace

@@ -37,12 +37,7 @@ void check_id(std::string_view id) {
 void check_input(const Input& input) {
   check_text(input.text);
   UMA_CHECK(input.text.empty() || input.messages.empty());
-  std::size_t last = 0;
-  for (const InputImage& image : input.images) {
-    UMA_CHECK(image.message >= last && image.message < input.messages.size());
-    last = image.message;
-    UMA_CHECK(image.at <= input.messages[last].content.size() && input.messages[last].role == "user");
-  }
+  check_images(input);
   for (const ChatMessage& message : input.messages) {
     UMA_CHECK(message.role == "system" || message.role == "user" || message.role == "assistant" || message.role == "tool");
     check_text(message.content);
@@ -57,7 +52,7 @@ void check(const GenerateRequest& request) {
   UMA_CHECK(!request.regenerate || (!request.session.empty() && request.input.empty()));
   const GenerateOptions& options = request.options;
   check_sampling(options.sampling);
-  UMA_CHECK(options.max_tokens.value_or(1) >= 1);
+  UMA_CHECK(options.max_tokens.value_or(0) >= 0);
   UMA_CHECK(options.stop.size() <= wire::kStopStringsMax);
   for (const std::string& stop : options.stop) {
     check_name(stop, wire::kStopBytesMax);

@@ -39,18 +39,6 @@ void check_waiting(const std::vector<ChatMessage>& messages) {
   UMA_CHECK(kv::impossible_part(record).empty());
 }
 
-// Images are in messages of users, in order.
-void check_images(const Input& input) {
-  std::size_t last = 0;
-  for (const InputImage& image : input.images) {
-    UMA_CHECK(image.message >= last && image.message < input.messages.size());
-    last = image.message;
-    UMA_CHECK(image.at <= input.messages[last].content.size() && input.messages[last].role == "user");
-    check_text(image.source.text);
-    check_text(image.field);
-  }
-}
-
 // Some of the messages, at most `turns`, are finished turns; the others are pending.
 SessionDetail conversation_of(const std::vector<ChatMessage>& messages, std::size_t turns, std::int32_t dropped) {
   SessionDetail conversation;
@@ -123,7 +111,7 @@ void check_response(std::string_view body, std::size_t turns, std::size_t limit)
   UMA_CHECK(is_of_conversation || (!generate.input.messages.empty() && !generate.regenerate));
   UMA_CHECK(!generate.regenerate || generate.input.messages.empty());
   UMA_CHECK(generate.session.empty() || generate.response.has_value());
-  UMA_CHECK(generate.options.max_tokens.value_or(1) >= 1 && generate.options.timeout_ms >= 0);
+  UMA_CHECK(generate.options.max_tokens.value_or(0) >= 0 && generate.options.timeout_ms >= 0);
   check_sampling(generate.options.sampling);
   if (generate.response && generate.response->instructions) check_text(*generate.response->instructions);
 

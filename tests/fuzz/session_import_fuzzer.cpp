@@ -380,7 +380,12 @@ void Life::export_and_import(const SessionId& session, bool with_kv) {
 
 struct Model {
   explicit Model(std::string_view chat_template)
-      : options{.cells = 512, .sequences = 2, .has_chat_template = true, .chat_template = chat_template, .end_every = 40},
+      : options{.cells = 512,
+                .sequences = 2,
+                .has_chat_template = true,
+                .chat_template = chat_template,
+                .end_every = 40,
+                .checks_image_rows = false},
         model(std::make_shared<const FakeModel>(options)),
         vocabulary(engine::vocabulary_of(*model)) {}
   FakeOptions options;

@@ -59,6 +59,19 @@ inline void check_messages(const std::vector<ChatMessage>& messages) {
   }
 }
 
+// Images are in messages of users and in results of tools, in order.
+inline void check_images(const Input& input) {
+  std::size_t last = 0;
+  for (const InputImage& image : input.images) {
+    UMA_CHECK(image.message >= last && image.message < input.messages.size());
+    last = image.message;
+    const ChatMessage& message = input.messages[last];
+    UMA_CHECK(image.at <= message.content.size() && (message.role == "user" || message.role == "tool"));
+    check_text(image.source.text);
+    check_text(image.field);
+  }
+}
+
 inline void check_sampling(const SamplingParams& sampling) {
   for (const SamplingFieldInfo& info : sampling_fields()) UMA_CHECK(info.accepts(value_of(sampling, info.field)));
   if (sampling.dry_sequence_breakers) {
