@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import urllib.request
 
@@ -202,6 +203,7 @@ class Writer(threading.Thread):
     allows it, and after a connection that broke."""
 
     RETRIES_MAX = 1  # For each request.
+    RETRY_AFTER_S = 0.5  # As the clients' libraries wait. The system closes a killed program's connections one by one.
 
     def __init__(self, cluster, number):
         super().__init__(daemon=True)
@@ -240,6 +242,7 @@ class Writer(threading.Thread):
             self.retries.append((arguments[1], why))
             if attempt == self.RETRIES_MAX:
                 raise AssertionError(f"client {self.number}: {self.retries[-2:]}")
+            time.sleep(self.RETRY_AFTER_S)
 
     def once(self, *arguments):
         return self.cluster.call(*arguments)
