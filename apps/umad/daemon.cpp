@@ -225,6 +225,9 @@ int Daemon::run() {
   const SignalThread signals([this](int number, pid_t sender) {
     events_.push(SignalReceived{.number = number, .is_passed_on = supervised_ && sender == supervised_->supervisor});
   });
+  // Beside what follows, because the load waits for it.
+  const auto preload = models_.registry->find(models_.default_name);
+  if (preload && (*preload)->capability != Capability::text_to_image) trials_.begin_early((*preload)->path);
   // The socket is opened before the model is loaded: a second daemon fails early, and clients may connect at once.
   const bool is_passed = passed_.unix_socket.has_value();
   auto server = open_socket();

@@ -1,6 +1,7 @@
 #include "umad/model_trials.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <format>
 #include <fstream>
@@ -12,6 +13,8 @@
 
 #include "base/file_calls.h"
 #include "base/log.h"
+#include "base/thread_name.h"
+#include "base/thrown.h"
 #include "llm/gguf_files.h"
 #include "llm/trial_load.h"
 #include "umad/data_dir.h"
@@ -31,6 +34,10 @@ std::vector<std::string> lines_of(const std::string& path) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) lines.push_back(std::move(line));
   return lines;
+}
+
+std::unexpected<Error> refusal_of(std::string_view what, const std::string& reason) {
+  return fail(ErrorCode::model_load, std::format("this {0}'s file is refused: {1}; try another file of the {0}", what, reason));
 }
 
 }  // namespace
@@ -155,19 +162,30 @@ void TrialRecord::write_loads() const {
   }
 }
 
+void ModelTrials::begin_early(const std::string& path) {
+  early_ = std::jthread([this, path](const std::stop_token& end) {
+    set_thread_name("uma-load");
+    // The load that needs the file reports what was found.
+    (void)contain([&] {
+      return check_model(path, {.is_cancelled = [&] { return end.stop_requested(); }, .has_streams = [] { return false; }}, {});
+    });
+  });
+}
+
 ModelTrials::ModelTrials(std::string folder, std::string program, bool marks_loads, bool ended_by_fault)
     : program_(std::move(program)), marks_loads_(marks_loads), record_(std::move(folder), ended_by_fault) {}
 
-Expected<Unit> ModelTrials::check_model(const std::string& path, const pool::LoadControl& control) {
-  return check_file({.model_path = path}, control);
+Expected<Unit> ModelTrials::check_model(const std::string& path, const pool::LoadControl& control,
+                                        const std::function<void()>& on_loadable) {
+  return check_file({.model_path = path}, control, on_loadable);
 }
 
 Expected<Unit> ModelTrials::check_load(const engine::LoadWorkersOptions& options, const pool::LoadControl& control) {
   if (!options.draft_path.empty()) {
-    if (auto checked = check_model(options.draft_path, control); !checked) return checked;
+    if (auto checked = check_model(options.draft_path, control, {}); !checked) return checked;
   }
   if (!options.projector_path.empty()) {
-    if (auto checked = check_file(projector_of(options), control); !checked) return checked;
+    if (auto checked = check_file(projector_of(options), control, {}); !checked) return checked;
   }
   const std::string identities = identities_of(options);
   const MutexLock lock(mutex_);
@@ -178,38 +196,63 @@ Expected<Unit> ModelTrials::check_load(const engine::LoadWorkersOptions& options
 
 Expected<Unit> ModelTrials::check_adapter(const engine::LoadWorkersOptions& options, const llm::AdapterSource& adapter,
                                           const pool::LoadControl& control) {
-  return check_file({.model_path = options.path, .kind = TrialFile::Kind::adapter, .other_path = adapter.path}, control);
+  return check_file({.model_path = options.path, .kind = TrialFile::Kind::adapter, .other_path = adapter.path}, control, {});
 }
 
-Expected<Unit> ModelTrials::check_file(const TrialFile& file, const pool::LoadControl& control) {
+std::optional<Expected<Unit>> ModelTrials::known_verdict(const std::string& identity, std::string_view what,
+                                                         const pool::LoadControl& control,
+                                                         const std::function<void()>& on_loadable) {
+  constexpr std::chrono::milliseconds kLookAgain{20};
+  bool is_told = !on_loadable;
+  const MutexLock lock(mutex_);
+  for (;;) {
+    if (const std::string refusal = record_.refusal(identity); !refusal.empty()) return refusal_of(what, refusal);
+    if (record_.has_passed(identity)) return Unit{};
+    const auto [trial, is_mine] = on_trial_.try_emplace(identity, false);
+    if (is_mine) return std::nullopt;
+    if (trial->second && !std::exchange(is_told, true)) on_loadable();
+    if (control.is_cancelled()) return fail(ErrorCode::model_load, "the load was cancelled while its file was tried");
+    trial_changed_.wait_until(mutex_, std::chrono::steady_clock::now() + kLookAgain);
+  }
+}
+
+TrialOutcome ModelTrials::tried_file(const TrialFile& file, const std::string& identity, const pool::LoadControl& control,
+                                     const std::function<void()>& on_loadable) {
+  const auto tell = [&] {
+    {
+      const MutexLock lock(mutex_);
+      on_trial_[identity] = true;
+    }
+    trial_changed_.notify_all();
+    if (on_loadable) on_loadable();
+  };
+  auto outcome = contain([&]() -> Expected<TrialOutcome> { return run_trial(program_, file, control, tell); });
+  if (!outcome) outcome = TrialOutcome{.kind = TrialOutcome::Kind::unknown, .reason = outcome.error().message};
+  {
+    const MutexLock lock(mutex_);
+    if (outcome->kind == TrialOutcome::Kind::passed) record_.note_passed(identity);
+    if (outcome->kind == TrialOutcome::Kind::refused) record_.note_refused(identity, outcome->reason);
+    on_trial_.erase(identity);
+  }
+  trial_changed_.notify_all();
+  return *outcome;
+}
+
+Expected<Unit> ModelTrials::check_file(const TrialFile& file, const pool::LoadControl& control,
+                                       const std::function<void()>& on_loadable) {
   const auto identity = identity_of(file);
   if (!identity) return Unit{};  // The load reports the problem.
   const std::string_view what = trial_kind_name(file.kind);
-  const auto refuse = [what](const std::string& reason) {
-    return fail(ErrorCode::model_load,
-                std::format("this {0}'s file is refused: {1}; try another file of the {0}", what, reason));
-  };
-  {
-    const MutexLock lock(mutex_);
-    if (const std::string refusal = record_.refusal(*identity); !refusal.empty()) return refuse(refusal);
-    if (record_.has_passed(*identity)) return Unit{};
-  }
+  if (auto known = known_verdict(*identity, what, control, on_loadable)) return *std::move(known);
   const std::string& tried = file.path();
   log_debug("models: {} is tried in a separate process", tried);
-  const TrialOutcome outcome = run_trial(program_, file, control);
+  const TrialOutcome outcome = tried_file(file, *identity, control, on_loadable);
   switch (outcome.kind) {
-    case TrialOutcome::Kind::passed: {
-      const MutexLock lock(mutex_);
-      record_.note_passed(*identity);
-      return Unit{};
-    }
-    case TrialOutcome::Kind::refused: {
+    case TrialOutcome::Kind::refused:
       log_error("models: {} is refused until it changes: {}{}{}", tried, outcome.reason, outcome.last_words.empty() ? "" : ": ",
                 outcome.last_words);
-      const MutexLock lock(mutex_);
-      record_.note_refused(*identity, outcome.reason);
-      return refuse(outcome.reason);
-    }
+      return refusal_of(what, outcome.reason);
+    case TrialOutcome::Kind::passed:
     case TrialOutcome::Kind::failed:
       return Unit{};
     case TrialOutcome::Kind::unknown:

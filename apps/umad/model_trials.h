@@ -13,9 +13,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/mutex.h"
@@ -68,8 +72,11 @@ class ModelTrials final : public pool::LoadGuard {
   // `program` is umad, for starting trials. `marks_loads` is set under a supervisor, which reports to the next daemon how this
   // one ended.
   ModelTrials(std::string folder, std::string program, bool marks_loads, bool ended_by_fault);
+  // Tries a model that will be loaded soon on a thread of its own, which ends with this object. Call it at most once.
+  void begin_early(const std::string& path);
 
-  [[nodiscard]] Expected<Unit> check_model(const std::string& path, const pool::LoadControl& control) override;
+  [[nodiscard]] Expected<Unit> check_model(const std::string& path, const pool::LoadControl& control,
+                                           const std::function<void()>& on_loadable) override;
   [[nodiscard]] Expected<Unit> check_load(const engine::LoadWorkersOptions& options, const pool::LoadControl& control) override;
   [[nodiscard]] Expected<Unit> check_adapter(const engine::LoadWorkersOptions& options, const llm::AdapterSource& adapter,
                                              const pool::LoadControl& control) override;
@@ -84,7 +91,14 @@ class ModelTrials final : public pool::LoadGuard {
   };
   [[nodiscard]] Expected<std::string> identity_of(const std::string& path);
   [[nodiscard]] Expected<std::string> identity_of(const TrialFile& file);
-  [[nodiscard]] Expected<Unit> check_file(const TrialFile& file, const pool::LoadControl& control);
+  [[nodiscard]] Expected<Unit> check_file(const TrialFile& file, const pool::LoadControl& control,
+                                          const std::function<void()>& on_loadable);
+  // What is known of the file, after the end of a trial of it that others make; absent: the caller is to call tried_file().
+  [[nodiscard]] std::optional<Expected<Unit>> known_verdict(const std::string& identity, std::string_view what,
+                                                            const pool::LoadControl& control,
+                                                            const std::function<void()>& on_loadable);
+  TrialOutcome tried_file(const TrialFile& file, const std::string& identity, const pool::LoadControl& control,
+                          const std::function<void()>& on_loadable);
   [[nodiscard]] std::string identities_of(const engine::LoadWorkersOptions& options);
 
   const std::string program_;
@@ -92,6 +106,9 @@ class ModelTrials final : public pool::LoadGuard {
   Mutex mutex_;
   TrialRecord record_ GUARDED_BY(mutex_);
   std::map<std::string, KnownFile> known_ GUARDED_BY(mutex_);  // Keyed by path; a split model uses the path of its first file.
+  std::map<std::string, bool> on_trial_ GUARDED_BY(mutex_);    // Whether the library has read the file, by its identity.
+  CondVar trial_changed_;
+  std::jthread early_;  // Ends before the rest.
 };
 
 }  // namespace uma::umad

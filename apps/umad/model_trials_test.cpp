@@ -1,9 +1,13 @@
 #include "umad/model_trials.h"
 
+#include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <unistd.h>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -110,6 +114,57 @@ TEST_F(TrialRecordTest, TheOldestAreForgotten) {
   EXPECT_FALSE(record.has_passed("0"));
   EXPECT_TRUE(record.has_passed("1"));
   EXPECT_TRUE(record.has_passed("new"));
+}
+
+// A script stands for umad, and writes down that it runs.
+class ModelTrialsTest : public TrialRecordTest {
+ protected:
+  [[nodiscard]] ModelTrials trials(const std::string& script) const {
+    std::ofstream(program_) << "#!/bin/sh\necho run >>" << folder_ << "/runs\n" << script << "\n";
+    fs::permissions(program_, fs::perms::owner_all);
+    return {folder_, program_, false, false};
+  }
+  [[nodiscard]] std::size_t runs() const {
+    std::ifstream file(folder_ + "/runs");
+    std::size_t count = 0;
+    for (std::string line; std::getline(file, line);) ++count;
+    return count;
+  }
+  const std::string program_ = folder_ + "/umad.sh";
+  const std::string model_ = std::getenv("UMA_TEST_MODEL");
+  const pool::LoadControl control_{.is_cancelled = [] { return false; }, .has_streams = [] { return false; }};
+};
+
+TEST_F(ModelTrialsTest, AFileIsTriedOnceForAllThatWaitForIt) {
+  ModelTrials trials = this->trials("while ! test -e " + folder_ + "/go; do sleep 0.01; done; echo passed");
+  trials.begin_early(model_);
+  std::array<Expected<Unit>, 2> checked{fail(ErrorCode::runtime_decode, "unset"), fail(ErrorCode::runtime_decode, "unset")};
+  {
+    std::vector<std::jthread> loads;
+    for (Expected<Unit>& one : checked) loads.emplace_back([&] { one = trials.check_model(model_, control_, {}); });
+    while (runs() == 0) std::this_thread::yield();
+    std::ofstream(folder_ + "/go");
+  }
+  for (const Expected<Unit>& one : checked) EXPECT_TRUE(one.has_value()) << one.error().message;
+  EXPECT_EQ(runs(), 1U);
+}
+
+TEST_F(ModelTrialsTest, WhoeverWaitsForATrialWithoutAVerdictMakesHisOwn) {
+  ModelTrials trials =
+      this->trials("test -e " + folder_ + "/again && echo passed || { touch " + folder_ + "/again; kill -KILL $$; }");
+  trials.begin_early(model_);
+  while (runs() == 0) std::this_thread::yield();
+  EXPECT_TRUE(trials.check_model(model_, control_, {}).has_value());
+  EXPECT_EQ(runs(), 2U);
+}
+
+TEST_F(ModelTrialsTest, ACancelledLoadWaitsForNoTrialOfOthers) {
+  ModelTrials trials = this->trials("exec sleep 600");
+  trials.begin_early(model_);
+  while (runs() == 0) std::this_thread::yield();
+  pool::LoadControl cancelled = control_;
+  cancelled.is_cancelled = [] { return true; };
+  EXPECT_FALSE(trials.check_model(model_, cancelled, {}).has_value());
 }
 
 }  // namespace

@@ -5,9 +5,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <format>
 #include <poll.h>
+#include <random>
 #include <string_view>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -41,12 +43,21 @@ constexpr std::string_view kRefused = "refused";
 constexpr std::string_view kFailed = "failed";
 
 // Environment of the process, so that no driver lists its devices.
-constexpr std::array<const char*, 5> kNoDevices = {"CUDA_VISIBLE_DEVICES=-1", "HIP_VISIBLE_DEVICES=-1",
-                                                   "ROCR_VISIBLE_DEVICES=-1",
-                                                   "GGML_VK_VISIBLE_DEVICES=", "GGML_NO_BACKTRACE=1"};
+constexpr std::array<const char*, 6> kNoDevices = {
+    "CUDA_VISIBLE_DEVICES=-1",  "HIP_VISIBLE_DEVICES=-1",      "ROCR_VISIBLE_DEVICES=-1",
+    "GGML_VK_VISIBLE_DEVICES=", "VK_LOADER_DRIVERS_DISABLE=*", "GGML_NO_BACKTRACE=1"};
 
-std::vector<std::string> trial_environment() {
+// The process writes the value of this variable when it has loaded the file. It differs each time, so that no file can have it.
+constexpr const char* kMarkVariable = "UMA_TRIAL_MARK";
+
+std::string random_mark() {
+  std::random_device random;
+  return std::format("loadable {:08x}{:08x}", random(), random());
+}
+
+std::vector<std::string> trial_environment(const std::string& mark) {
   std::vector<std::string> environment = own_environment();
+  environment.push_back(std::format("{}={}", kMarkVariable, mark));
   std::erase_if(environment, [](const std::string& text) {
     return std::ranges::any_of(kNoDevices,
                                [&](std::string_view own) { return text.starts_with(own.substr(0, own.find('=') + 1)); });
@@ -65,6 +76,7 @@ class Tail {
       if (text_.size() > 2 * kKept) text_.erase(0, text_.size() - kKept);
     }
   }
+  [[nodiscard]] bool contains(std::string_view text) const { return text_.contains(text); }
   // The last line that is not empty.
   [[nodiscard]] std::string last_line() const {
     const std::size_t end = text_.find_last_not_of('\n');
@@ -92,6 +104,11 @@ TrialFile file_of(const std::vector<std::string>& arguments) {
   return kEncodingBytesMax + (::stat(file.other_path.c_str(), &status) == 0 ? static_cast<rlim_t>(status.st_size) : 0);
 }
 
+void write_line(std::string line) {
+  line = std::format("\n{}\n", line);
+  (void)!::write(STDOUT_FILENO, line.data(), line.size());
+}
+
 Expected<Unit> try_file(const TrialFile& file) {
   switch (file.kind) {
     case TrialFile::Kind::projector:
@@ -101,7 +118,10 @@ Expected<Unit> try_file(const TrialFile& file) {
     case TrialFile::Kind::model:
       break;
   }
-  return llm::try_model(file.model_path).transform([](const auto&) { return Unit{}; });
+  const char* mark = std::getenv(kMarkVariable);
+  return llm::try_model(file.model_path, {}, [mark] { write_line(mark == nullptr ? "" : mark); }).transform([](const auto&) {
+    return Unit{};
+  });
 }
 
 TrialOutcome judge(int status, const std::string& last_line) {
@@ -140,14 +160,17 @@ std::string_view trial_kind_name(TrialFile::Kind kind) {
   return "model";
 }
 
-TrialOutcome run_trial(const std::string& program, const TrialFile& file, const pool::LoadControl& control) {
+TrialOutcome run_trial(const std::string& program, const TrialFile& file, const pool::LoadControl& control,
+                       const std::function<void()>& on_loadable) {
   UniqueFd output;
   std::vector<std::string> arguments{"umad", kTrialCommand, std::to_string(::getpid()), file.model_path};
   if (file.kind != TrialFile::Kind::model) {
     arguments.emplace_back(trial_kind_name(file.kind));
     arguments.push_back(file.other_path);
   }
-  const pid_t pid = spawn_child(program, arguments, trial_environment(), output);
+  const std::string mark = random_mark();
+  bool is_loadable = !on_loadable;
+  const pid_t pid = spawn_child(program, arguments, trial_environment(mark), output);
   if (pid < 0) {
     return {.kind = TrialOutcome::Kind::unknown,
             .reason = std::format("the trial process could not be started: {}", std::strerror(-pid))};
@@ -169,6 +192,10 @@ TrialOutcome run_trial(const std::string& program, const TrialFile& file, const 
     constexpr int kLookAgainMs = 20;
     (void)::poll(&ready, 1, kLookAgainMs);
     tail.read_from(output.get());
+    if (!is_loadable && tail.contains(mark)) {
+      is_loadable = true;
+      on_loadable();
+    }
     if ((ready.revents & POLLHUP) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   tail.read_from(output.get());
@@ -203,10 +230,8 @@ int run_trial_command(const std::vector<std::string>& arguments) {
     answer = std::format("{} {}", is_verdict ? kRefused : kFailed, tried.error().message);
     std::ranges::replace(answer, '\n', ' ');
   }
-  answer = std::format("\n{}\n", answer);
-  // Exits without freeing, since only the verdict matters.
-  (void)!::write(STDOUT_FILENO, answer.data(), answer.size());
-  ::_exit(0);
+  write_line(answer);
+  ::_exit(0);  // Without freeing, since only the verdict matters.
 }
 
 }  // namespace uma::umad

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,7 +42,9 @@ struct TrialFile {
 
 // Runs `program try-model PID MODEL`, followed by `adapter FILE` or `projector FILE`, at a low priority while there are
 // streams. Blocks until the process ends, the load is cancelled, or ten minutes have passed; polls every few milliseconds.
-[[nodiscard]] TrialOutcome run_trial(const std::string& program, const TrialFile& file, const pool::LoadControl& control);
+// `on_loadable` is called when the process has loaded the file and goes on to try its tokenizer.
+[[nodiscard]] TrialOutcome run_trial(const std::string& program, const TrialFile& file, const pool::LoadControl& control,
+                                     const std::function<void()>& on_loadable = {});
 
 // main() of a trial process; `arguments` excludes the program's name.
 [[nodiscard]] int run_trial_command(const std::vector<std::string>& arguments);

@@ -50,6 +50,18 @@ TEST_F(TrialProcess, IsToldTheFile) {
   }
 }
 
+TEST_F(TrialProcess, SaysWhenTheFileIsLoaded) {
+  bool is_loadable = false;
+  std::ofstream(program_) << "#!/bin/sh\necho loadable; echo $UMA_TRIAL_MARK; echo more; echo passed\n";
+  fs::permissions(program_, fs::perms::owner_all);
+  EXPECT_EQ(run_trial(program_, file_, control(false), [&] { is_loadable = true; }).kind, Kind::passed);
+  EXPECT_TRUE(is_loadable);
+  is_loadable = false;
+  std::ofstream(program_) << "#!/bin/sh\necho loadable; echo passed\n";
+  EXPECT_EQ(run_trial(program_, file_, control(false), [&] { is_loadable = true; }).kind, Kind::passed);
+  EXPECT_FALSE(is_loadable) << "it was not the process that said so";
+}
+
 TEST_F(TrialProcess, AFaultRefusesTheFile) {
   for (const std::string signal : {"ABRT", "SEGV", "FPE", "XCPU"}) {
     const TrialOutcome outcome = run("echo its last words >&2; kill -" + signal + " $$");

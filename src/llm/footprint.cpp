@@ -1,6 +1,8 @@
 #include "llm/footprint.h"
 
 #include <algorithm>
+#include <array>
+#include <format>
 #include <memory>
 #include <numeric>
 
@@ -108,6 +110,24 @@ std::optional<Pooling> given_pooling(std::span<const ContextOptions> contexts) {
   return contexts.empty() ? std::nullopt : contexts.front().pooling;
 }
 
+// The model without its weights, and without the texts of its vocabulary if the library can do without: reading those takes
+// most of the time. Null: the library refuses the file.
+LoadedModel load_shape(const std::string& path, const GgufHeader& header, llama_model_params params) {
+  std::array<llama_model_kv_override, 3> overrides{};
+  overrides[0].tag = LLAMA_KV_OVERRIDE_TYPE_STR;
+  std::format_to_n(overrides[0].key, sizeof(overrides[0].key) - 1, "tokenizer.ggml.model");
+  std::format_to_n(overrides[0].val_str, sizeof(overrides[0].val_str) - 1, "no_vocab");
+  overrides[1].tag = LLAMA_KV_OVERRIDE_TYPE_INT;
+  std::format_to_n(overrides[1].key, sizeof(overrides[1].key) - 1, "{}.vocab_size", header.architecture);
+  overrides[1].val_i64 = header.vocabulary_size;
+  params.kv_overrides = overrides.data();
+  library_log().forget();
+  if (LoadedModel model = load_model_file(path, params)) return model;
+  params.kv_overrides = nullptr;
+  library_log().forget();
+  return load_model_file(path, params);
+}
+
 // Measured with the library's own arithmetic.
 Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, std::span<const ContextOptions> contexts,
                             ChosenDevices& devices) {
@@ -117,8 +137,7 @@ Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, s
     params.no_alloc = true;
     devices.apply(params);
     params.load_mode = LLAMA_LOAD_MODE_NONE;  // Mapping the file would end the process.
-    library_log().forget();
-    const LoadedModel model = load_model_file(path, params);
+    const LoadedModel model = load_shape(path, header, params);
     if (model == nullptr) return fail(ErrorCode::model_load, library_log().last_error());
     Footprint footprint{.is_measured = true,
                         .makes_vectors = pooling_of(model.get(), given_pooling(contexts)).has_value(),

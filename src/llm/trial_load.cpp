@@ -222,16 +222,18 @@ Expected<std::string> projector_trial_identity(const std::string& path, const st
   return pair_identity(path, projector_path, GgufKind::model);
 }
 
-Expected<std::shared_ptr<const Model>> try_model(const std::string& path, const TrialLimits& limits) {
+Expected<std::shared_ptr<const Model>> try_model(const std::string& path, const TrialLimits& limits,
+                                                 const std::function<void()>& on_loadable) {
   auto model = load_llama_model(path, {.reads_weights = false});
   if (!model) return model;
-  if (const auto tokenizer = try_tokenizer((*model)->vocab(), limits); !tokenizer) return std::unexpected(tokenizer.error());
   const ContextOptions context = trial_context();
   if ((*model)->facts().capability == Capability::chat) {
     if (const auto made = (*model)->new_context(context); !made) return std::unexpected(made.error());
-    return model;
+  } else {
+    if (const auto made = (*model)->new_embedding(embedding_options(context)); !made) return std::unexpected(made.error());
   }
-  if (const auto made = (*model)->new_embedding(embedding_options(context)); !made) return std::unexpected(made.error());
+  if (on_loadable) on_loadable();
+  if (const auto tokenizer = try_tokenizer((*model)->vocab(), limits); !tokenizer) return std::unexpected(tokenizer.error());
   return model;
 }
 

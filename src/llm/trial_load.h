@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,8 +28,10 @@ struct TrialLimits {
 // Loads the file as a daemon does, but without devices and with mapped weights that are not read; makes a small context; reads
 // the vocabulary; tokenizes samples of digits, letters, marks, blanks and characters of several bytes. It may end the process
 // or run for ever, so call it in a child process with limits. The child need not free the returned model. Errors: E_MODEL_003
-// for a tokenizer that is too slow; those of load_llama_model() for a file that the library refuses.
-[[nodiscard]] Expected<std::shared_ptr<const Model>> try_model(const std::string& path, const TrialLimits& limits = {});
+// for a tokenizer that is too slow; those of load_llama_model() for a file that the library refuses. `on_loadable` is called
+// when only the samples are left.
+[[nodiscard]] Expected<std::shared_ptr<const Model>> try_model(const std::string& path, const TrialLimits& limits = {},
+                                                               const std::function<void()>& on_loadable = {});
 
 // Loads the model likewise, and the adapter with all its numbers, and begins a computation with them, which plans every product
 // and ends before the second. Like try_model(), it may end the process.

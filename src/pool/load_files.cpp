@@ -45,7 +45,8 @@ void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, c
 // The library runs on a separate thread: the model's lanes, children of the thread that asks for the load, would inherit its
 // priority.
 Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOptions& options, const LoadControl& control,
-                                                    const std::function<void(double)>& on_progress) {
+                                                    const std::function<void(double)>& on_progress,
+                                                    const std::function<bool()>& may_use) {
   constexpr std::chrono::milliseconds kLookEvery{20};
   return contain([&] {
     Expected<engine::LoadedWorkers> loaded;
@@ -57,7 +58,7 @@ Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOpt
       loaded = contain([&] {
         return engine::load_workers(options, [&](double progress) {
           on_progress(progress);
-          return !control.is_cancelled();
+          return !control.is_cancelled() && (progress < 1 || may_use());
         });
       });
       end.set_value();

@@ -31,11 +31,12 @@ class GuardedLoad {
   const bool is_whole_;
 };
 
-// Loads at a low priority while there are streams, so that they continue. Blocks until it is done. `on_progress` is called on
-// another thread.
+// Loads at a low priority while there are streams, so that they continue. Blocks until it is done. Both functions are called on
+// another thread; `may_use` may block there, and is asked when the weights are read.
 [[nodiscard]] Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOptions& options,
                                                                   const LoadControl& control,
-                                                                  const std::function<void(double)>& on_progress);
+                                                                  const std::function<void(double)>& on_progress,
+                                                                  const std::function<bool()>& may_use);
 
 // Logs the loaded model.
 void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, const llm::ContextOptions& context);

@@ -19,9 +19,11 @@ struct LoadControl {
 class LoadGuard {
  public:
   virtual ~LoadGuard() = default;
-  // Blocks while a new file of a model is tried; gives up when the load is cancelled. Errors: E_MODEL_002 with the reason, but
-  // without paths, because clients read it.
-  [[nodiscard]] virtual Expected<Unit> check_model(const std::string& path, const LoadControl& control) = 0;
+  // Blocks while a new file of a model is tried; gives up when the load is cancelled. `on_loadable` is called when the library
+  // has read the file without harm: it may be loaded then, but not used before the file has passed. Errors: E_MODEL_002 with
+  // the reason, but without paths, because clients read it.
+  [[nodiscard]] virtual Expected<Unit> check_model(const std::string& path, const LoadControl& control,
+                                                   const std::function<void()>& on_loadable) = 0;
   // The same for the files that are loaded with the model, and for the load as a whole. Requires: its model was checked.
   [[nodiscard]] virtual Expected<Unit> check_load(const engine::LoadWorkersOptions& options, const LoadControl& control) = 0;
   // The same for an adapter of the model.

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <format>
 #include <future>
+#include <latch>
 #include <limits>
+#include <mutex>
 #include <utility>
 
 #include "base/check.h"
@@ -112,14 +114,23 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   const LoadControl control = control_of(load);
   // Files of pictures are read by our own reader alone, which checks all of them.
   const bool is_guarded = options_.guard != nullptr && registered.capability != Capability::text_to_image;
-  // A file on trial is not opened here meanwhile, but the library and its devices can be made ready.
-  auto model_checked = std::async(std::launch::async, [&]() -> Expected<Unit> {
+  // Until the library has read the file in a trial, the file is not opened here, but the library and its devices are made
+  // ready. The rest of the trial goes on beside the load.
+  std::latch is_loadable(1);
+  const std::shared_future<Expected<Unit>> model_checked = std::async(std::launch::async, [&]() -> Expected<Unit> {
     set_thread_name("uma-load");
-    if (!is_guarded) return Unit{};
-    return options_.guard->check_model(registered.path, control);
+    std::once_flag told;
+    const auto tell = [&] { std::call_once(told, [&] { is_loadable.count_down(); }); };
+    Expected<Unit> checked;
+    if (is_guarded) checked = contain([&] { return options_.guard->check_model(registered.path, control, tell); });
+    tell();
+    return checked;
   });
+  const auto is_refused = [&] { return !model_checked.get().has_value(); };
   auto options = options_.prepare(registered);
-  if (const auto checked = model_checked.get(); !checked) return std::unexpected(checked.error());
+  is_loadable.wait();
+  if (model_checked.wait_for(std::chrono::seconds(0)) == std::future_status::ready && is_refused())
+    return std::unexpected(model_checked.get().error());
   if (!options) return std::unexpected(options.error());
   const llm::ContextOptions given = options->context;
   const bool has_cells = registered.header() == nullptr || registered.header()->head_count_kv_sum > 0;
@@ -171,11 +182,14 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     }
     {
       const GuardedLoad guarded(options_.guard, *options, true);
-      loaded = load_beside_streams(*options, control, [&](double progress) { host_->on_load_progress(model, progress); });
+      loaded = load_beside_streams(
+          *options, control, [&](double progress) { host_->on_load_progress(model, progress); }, [&] { return !is_refused(); });
     }
+    if (is_refused()) loaded = std::unexpected(model_checked.get().error());
     if (loaded) break;
     options->weights.reset();
     drop_failed_load(model, std::move(reserved.contexts));
+    if (is_refused()) return loaded;
     if (!options->devices.are_used() || load.is_cancelled.load() || !may_fit_elsewhere(loaded.error(), devices_wanted))
       return loaded;
     if (!failed_on_devices) failed_on_devices = loaded.error();

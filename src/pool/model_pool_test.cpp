@@ -28,8 +28,12 @@ namespace fs = std::filesystem;
 // Writes down what it is told, and refuses models by the names of their files.
 class FakeGuard final : public LoadGuard {
  public:
-  Expected<Unit> check_model(const std::string& path, const LoadControl&) override {
+  Expected<Unit> check_model(const std::string& path, const LoadControl&, const std::function<void()>& on_loadable) override {
     note("check", path);
+    if (!refused_late.empty() && path.ends_with(refused_late)) {
+      on_loadable();
+      return fail(ErrorCode::model_load, "it is slow");
+    }
     if (!refused.empty() && path.ends_with(refused)) return fail(ErrorCode::model_load, "it is bad");
     return Unit{};
   }
@@ -47,6 +51,7 @@ class FakeGuard final : public LoadGuard {
   }
 
   std::string refused;
+  std::string refused_late;  // After the library has read it.
 
  private:
   void note(std::string_view what, const std::string& path) {
@@ -355,6 +360,19 @@ TEST_F(ModelPoolTest, TheGuardHearsOfEveryLoadAndMayRefuseIt) {
   EXPECT_EQ(guard.taken(), std::vector<std::string>{"check bad"});
   load_and_wait("good");
   EXPECT_EQ(guard.taken(), (std::vector<std::string>{"check good", "begin good", "pause good", "begin good", "end good"}));
+  pool_->stop();
+}
+
+TEST_F(ModelPoolTest, AModelThatIsRefusedWhileItIsLoadedIsNotUsed) {
+  FakeGuard guard;
+  guard.refused_late = "slow.gguf";
+  guard_ = &guard;
+  add("slow");
+  start();
+  load("slow");
+  until([&] { return !host_.error_of("slow").empty(); }, "an answer");
+  EXPECT_EQ(host_.error_of("slow"), "it is slow");
+  EXPECT_EQ(reserved(), 0U);
   pool_->stop();
 }
 

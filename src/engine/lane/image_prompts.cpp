@@ -89,7 +89,7 @@ Sequence* ImagePrompts::stop_at_images(std::vector<sched::SequenceView>& views) 
   for (sched::SequenceView& view : views) {
     Sequence& sequence = parts_.sequences.at(view.index);
     const std::int32_t end = image::text_end(sequence.job.images, view.cached_tokens, size_of(sequence.chain));
-    view.pending_tokens = end - view.cached_tokens;
+    view.pending_tokens = std::min(view.pending_tokens, end - view.cached_tokens);
     const image::ImageRun* run = image::run_at(sequence.job.images, view.cached_tokens);
     if (first == nullptr && run != nullptr && run->encoded) first = &sequence;
   }

@@ -36,7 +36,7 @@ void TickPlanner::build_views(TimePoint now) {
     if (sequence.lacks_prompt_logprobs()) {
       if (std::exchange(is_scored, true)) continue;
       // Every row has logits, and so may the last row of each other prompt.
-      pending = std::min(scored_rows_max(), pending);
+      pending = std::min(pending, std::max(1, parts_.shape().logits_rows_max - parts_.shape().sequences));
     }
     views_.push_back({.id = sequence.job.id.value,
                       .index = index,
@@ -55,10 +55,6 @@ void TickPlanner::build_views(TimePoint now) {
     if (view.decodes) decodes[static_cast<std::size_t>(view.group)] = true;
   }
   targets_.set_decode_calls(std::max(1, static_cast<std::int32_t>(std::ranges::count(decodes, true))));
-}
-
-std::int32_t TickPlanner::scored_rows_max() const {
-  return std::max(1, parts_.shape().logits_rows_max - parts_.shape().sequences);
 }
 
 std::int32_t TickPlanner::group_of(const llm::AdapterSet& adapters) {
@@ -112,10 +108,6 @@ sched::BatchPlan& TickPlanner::plan(double spent_ms, bool is_idle) {
   limits.serves_background = parts_.stats.ticks_total.value() % kBackgroundEvery == 0;
   if (is_idle) views_.clear();
   sched::plan_batch(views_, parts_.step_model, limits, chunk_size_, plan_);
-  for (sched::PlanRow& row : plan_.prefill) {
-    if (parts_.sequences.at(row.index).lacks_prompt_logprobs())
-      row.tokens_count = std::min(row.tokens_count, scored_rows_max());
-  }
   if (!plan_.is_empty()) {
     const sched::PlanRow& last = plan_.prefill.empty() ? plan_.decode.back() : plan_.prefill.back();
     std::swap(groups_.front(), groups_[static_cast<std::size_t>(last.group)]);

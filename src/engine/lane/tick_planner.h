@@ -48,8 +48,6 @@ class TickPlanner {
     TimePoint until{};
   };
 
-  // Rows of a call for a prompt whose every row has logits, beside one row of each other sequence.
-  [[nodiscard]] std::int32_t scored_rows_max() const;
   [[nodiscard]] std::int32_t group_of(const llm::AdapterSet& adapters);
   [[nodiscard]] double time_left_ms(const Sequence& sequence, TimePoint now) const;
   [[nodiscard]] bool should_gather(TimePoint now);
