@@ -527,7 +527,13 @@ Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage>
     input.tools = std::move(*tools);
   }
   input.messages = jinja::Value::list(message_values(messages, style_));
-  return template_->render(input);
+  auto text = template_->render(input);
+  if (text || context.tools.empty()) return text;
+  const std::string completed = completed_tools(context.tools);
+  if (completed == context.tools) return text;
+  ChatContext with_all = context;
+  with_all.tools = completed;
+  return write_by_template(messages, add_generation_prompt, with_all);
 }
 
 Expected<jinja::Text> ChatFormat::write(std::span<const ChatMessage> messages, bool add_generation_prompt,

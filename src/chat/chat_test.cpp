@@ -369,6 +369,20 @@ TEST(ChatFormatTools, GoToTheTemplateThatKnowsThem) {
   EXPECT_EQ(std::ranges::count(tokens, kFakeImEnd), 0) << "arguments never become special tokens";
 }
 
+TEST(ChatFormatTools, ATemplateMayInsistOnWhatIsOptional) {
+  const ChatFormat format = format_of(
+      "[TOOL_CALLS]{% for t in tools %}{{ '<' + t.function.name + t.function.description + '>' }}"
+      "{% for name, schema in t.function.parameters.properties.items() %}{{ name + (schema.type or '') }}{% endfor %}{% endfor %}");
+  const std::vector<ChatMessage> messages{{"user", "go"}};
+  EXPECT_EQ(write(format, messages, R"([{"type":"function","function":{"name":"f"}},)"
+                                    R"({"type":"function","function":{"name":"g","description":"d","parameters":)"
+                                    R"({"properties":{"a":{"type":"string"},"b":true}}}}])"),
+            "[TOOL_CALLS]<f><gd>astringb");
+  const ChatFormat other = format_of("[TOOL_CALLS]{{ tools | tojson }}");
+  constexpr std::string_view kBare = R"([{"type": "function", "function": {"name": "f"}}])";
+  EXPECT_EQ(write(other, messages, kBare), "[TOOL_CALLS]" + std::string(kBare)) << "one that does without gets nothing more";
+}
+
 TEST(ChatFormatTools, ATemplateMayWantArgumentsAsText) {
   const std::vector<ChatMessage> messages{{"user", "go"}, kCalling};
   EXPECT_EQ(write(format_of("<tool_call>{{ tools }}{% for m in messages if m.tool_calls %}"

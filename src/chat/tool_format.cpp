@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 
 #include "jinja/json_reader.h"
@@ -74,7 +75,30 @@ std::string with_calls(const ChatMessage& message) {
   return text;
 }
 
+void complete(boost::json::object& function) {
+  function.emplace("description", "");
+  boost::json::value& parameters = function.emplace("parameters", boost::json::object()).first->value();
+  if (!parameters.is_object()) parameters.emplace_object();
+  parameters.get_object().emplace("type", "object");
+  boost::json::value& properties = parameters.get_object().emplace("properties", boost::json::object()).first->value();
+  if (!properties.is_object()) properties.emplace_object();
+  for (auto& [name, schema] : properties.get_object()) {
+    if (!schema.is_object()) schema.emplace_object();
+  }
+}
+
 }  // namespace
+
+std::string completed_tools(std::string_view tools) {
+  boost::system::error_code problem;
+  boost::json::value list = json::parse(tools, {}, problem);
+  if (problem || !list.is_array()) return std::string(tools);
+  for (boost::json::value& tool : list.get_array()) {
+    boost::json::value* function = tool.is_object() ? tool.get_object().if_contains("function") : nullptr;
+    if (function != nullptr && function->is_object()) complete(function->get_object());
+  }
+  return boost::json::serialize(list);
+}
 
 std::vector<std::string_view> marks_of(const ReplyFormat& format) {
   std::vector<std::string_view> marks;

@@ -31,6 +31,10 @@ struct WrittenMessage {
 // of tools as user messages. The reply is parsed as one of general_family().
 [[nodiscard]] std::vector<WrittenMessage> spell_out_tools(std::span<const ChatMessage> messages, std::string_view tools);
 
+// The tools with the optional parts that a template may insist on: an empty description, parameters, properties, and an empty
+// schema for one that is only true or false. As given if they are no list.
+[[nodiscard]] std::string completed_tools(std::string_view tools);
+
 // The JSON of the tools with four spaces for each level.
 [[nodiscard]] jinja::Text indented_json(const jinja::Value& tools);
 
