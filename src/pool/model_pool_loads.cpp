@@ -5,7 +5,6 @@
 #include <cmath>
 #include <format>
 #include <future>
-#include <latch>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -116,21 +115,21 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   const bool is_guarded = options_.guard != nullptr && registered.capability != Capability::text_to_image;
   // Until the library has read the file in a trial, the file is not opened here, but the library and its devices are made
   // ready. The rest of the trial goes on beside the load.
-  std::latch is_loadable(1);
+  std::promise<bool> trial_goes_on;
   const std::shared_future<Expected<Unit>> model_checked = std::async(std::launch::async, [&]() -> Expected<Unit> {
     set_thread_name("uma-load");
     std::once_flag told;
-    const auto tell = [&] { std::call_once(told, [&] { is_loadable.count_down(); }); };
+    const auto tell = [&](bool goes_on) { std::call_once(told, [&] { trial_goes_on.set_value(goes_on); }); };
     Expected<Unit> checked;
-    if (is_guarded) checked = contain([&] { return options_.guard->check_model(registered.path, control, tell); });
-    tell();
+    if (is_guarded) {
+      checked = contain([&] { return options_.guard->check_model(registered.path, control, [&] { tell(true); }); });
+    }
+    tell(false);
     return checked;
   });
   const auto is_refused = [&] { return !model_checked.get().has_value(); };
   auto options = options_.prepare(registered);
-  is_loadable.wait();
-  if (model_checked.wait_for(std::chrono::seconds(0)) == std::future_status::ready && is_refused())
-    return std::unexpected(model_checked.get().error());
+  if (!trial_goes_on.get_future().get() && is_refused()) return std::unexpected(model_checked.get().error());
   if (!options) return std::unexpected(options.error());
   const llm::ContextOptions given = options->context;
   const bool has_cells = registered.header() == nullptr || registered.header()->head_count_kv_sum > 0;
