@@ -461,9 +461,7 @@ void Engine::list_receipts(TenantId tenant, std::string session, Reply<std::vect
 }
 
 void Engine::list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) {
-  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
-    reply(router_.sessions().list(tenant, request));
-  });
+  ask<&SessionCommands::list>(std::move(reply), std::move(tenant), std::move(request));
 }
 
 void Engine::read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) {

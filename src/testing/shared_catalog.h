@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/move_only_function.h"
 #include "kv/catalog.h"
 
 namespace uma::testing {
@@ -49,14 +50,20 @@ class SharedCatalog final : public kv::Catalog {
     }
   }
   void commit(kv::RecordPtr record, kv::RecordPtr before, Done done) override {
+    if (holds_commits) {
+      held_commits_.push_back([this, record = std::move(record), before = std::move(before), done = std::move(done)]() mutable {
+        commit(std::move(record), std::move(before), std::move(done));
+      });
+      return;
+    }
     if (is_cut_off) return done(lost());
     const SessionId id = record->id;
+    for (const auto& [other, entry] : shared_.entries) {
+      const bool is_taken =
+          other != id && !record->name.empty() && entry.record->name == record->name && entry.record->tenant == record->tenant;
+      if (is_taken) return done(fail(ErrorCode::io_failed, "the name is taken"));
+    }
     if (before == nullptr) {
-      for (const auto& [other, entry] : shared_.entries) {
-        const bool is_taken =
-            !record->name.empty() && entry.record->name == record->name && entry.record->tenant == record->tenant;
-        if (is_taken) return done(fail(ErrorCode::io_failed, "the name is taken"));
-      }
       shared_.entries[id] = {.record = std::move(record), .owner = node_, .fence = 1, .changed = ++shared_.changes_count};
       fences_[id] = 1;
       return done(Unit{});
@@ -128,7 +135,14 @@ class SharedCatalog final : public kv::Catalog {
     on_changes(ask());
   }
 
+  // The commits that were held are done now.
+  void release_commits() {
+    holds_commits = false;
+    for (auto& commit_now : std::exchange(held_commits_, {})) commit_now();
+  }
+
   bool is_cut_off = false;                                            // From the database.
+  bool holds_commits = false;                                         // They wait for release_commits().
   bool is_reconnected = false;                                        // The next changes() answers with everything.
   std::size_t changes_max = std::numeric_limits<std::size_t>::max();  // Of sessions in one answer to changes().
   bool has_lease = true;
@@ -174,6 +188,7 @@ class SharedCatalog final : public kv::Catalog {
   SharedSessions& shared_;
   const int node_;
   std::map<SessionId, std::int64_t> fences_;
+  std::vector<MoveOnlyFunction<void()>> held_commits_;
   std::int64_t seen_ = 0;
   std::optional<SessionId> page_end_;  // The last session of the answer before, if there is more.
 };

@@ -191,7 +191,7 @@ void ClusterSim::start_request(Machine& machine, const RequestPtr& request) {
                                      if (request->is_abandoned) return;
                                      end_request(request, done ? std::nullopt : std::optional(done.error().code));
                                    }),
-                                   router.sessions().end(kTeam, session));
+                                   router.sessions().end(kTeam, goal.name.empty() ? session : goal.name));
     case Action::read:
       return router.tasks().answer(Reply<SessionDetail>([this, request](const Expected<SessionDetail>& detail) {
                                      if (request->is_abandoned) return;
@@ -272,6 +272,10 @@ void ClusterSim::on_done(Client& client, const RequestPtr& request) {
       break;
     case Action::end:
       ++outcome_.ends;
+      if (!goal.name.empty()) {
+        check_ended_by_name(*request);
+        break;
+      }
       if (const Version* version = present(goal.session); version != nullptr && version->record != nullptr)
         fail(std::format("request {}: session {} has not ended", request->id, name_of(goal.session)));
       std::erase(pool_, goal.session);
@@ -341,7 +345,7 @@ void ClusterSim::on_refused(Client& client, const RequestPtr& request, ErrorCode
       return attempt_later(client, milliseconds(20), milliseconds(800));
     case ErrorCode::session_unknown:
       check_unknown(*request);
-      if (request->goal.name.empty() || goal.action != Action::read) std::erase(pool_, goal.session);
+      if (!is_by_name(*request)) std::erase(pool_, goal.session);
       return give_up(client, "the session has ended");
     case ErrorCode::session_name_taken:
       if (goal.action != Action::create && goal.action != Action::fork && goal.action != Action::rename)

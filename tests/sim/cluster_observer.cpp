@@ -149,7 +149,7 @@ void ClusterSim::check_turn(const Request& request) {
 void ClusterSim::check_unknown(const Request& request) {
   const Goal& goal = request.goal;
   const TimePoint from = seen_from(request);
-  if (request.action != Action::read || goal.name.empty()) {
+  if (!is_by_name(request)) {
     const bool fits = was_version(
         request, [](const Version* version) { return version == nullptr || version->record == nullptr; }, goal.session);
     if (!fits) fail(std::format("request {}: session {} exists", request.id, name_of(goal.session)));
@@ -173,6 +173,26 @@ void ClusterSim::check_unknown(const Request& request) {
   };
   if (!std::ranges::any_of(times, is_free_at) && !may_lose_commits_)
     fail(std::format("request {}: a session has the name \"{}\"", request.id, goal.name));
+}
+
+// Reads and ends are by name if there is one.
+bool ClusterSim::is_by_name(const Request& request) {
+  return (request.action == Action::read || request.action == Action::end) && !request.goal.name.empty();
+}
+
+// A session that had the name at some time since the request has ended since, or nobody had the name.
+void ClusterSim::check_ended_by_name(const Request& request) {
+  const TimePoint from = seen_from(request);
+  for (const auto& [id, versions] : history_) {
+    bool had_name = false;
+    for (std::size_t i = 0; i < versions.size(); ++i) {
+      const Version& version = versions[i];
+      if (version.record == nullptr && version.from >= from && had_name) return;
+      const bool was_replaced = i + 1 < versions.size() && versions[i + 1].from < from;
+      had_name |= !was_replaced && version.record != nullptr && version.record->name == request.goal.name;
+    }
+  }
+  check_unknown(request);
 }
 
 void ClusterSim::check_waiting() {
@@ -238,9 +258,11 @@ void ClusterSim::check_end() {
       fail(std::format("{} is not up", machine->name));
       continue;
     }
-    const SessionList list = machine->router->sessions().list(kTeam, {}).value();
     std::map<SessionId, std::string> listed;
-    for (const SessionInfo& info : list.sessions) listed[info.id] = info.name;
+    machine->router->tasks().answer(Reply<SessionList>([&](const Expected<SessionList>& list) {
+                                      for (const SessionInfo& info : list.value().sessions) listed[info.id] = info.name;
+                                    }),
+                                    machine->router->sessions().list(kTeam, {}));
     for (const auto& [id, stored] : database_.sessions()) {
       const auto found = listed.find(id);
       if (found == listed.end()) {

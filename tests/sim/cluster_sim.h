@@ -9,6 +9,7 @@
 //               is what the model generates after the tokens before it.
 //   writes      an input or a reply that was acknowledged is in the present version, once. One that was refused is in none.
 //   reads       an answer is a version that was the present one between the request and the answer.
+//   names       a read or an end by a name is of a session that had it then; only a name that nobody had then is unknown.
 //   requests    each gets one end, of a documented kind, within a bound.
 //   recovery    when the faults stop, every machine continues every session, and lists what there is.
 // A database that loses its last commits in a takeover (by the seed) weakens `writes` and `reads`: what was lost may be
@@ -136,7 +137,9 @@ class ClusterSim {
   void check_reply(const SessionChange& change, const kv::SessionRecord& before, const kv::SessionRecord& after);
   void check_stored(const Request& request, std::string_view what);
   void check_turn(const Request& request);
+  [[nodiscard]] static bool is_by_name(const Request& request);
   void check_unknown(const Request& request);
+  void check_ended_by_name(const Request& request);
   void check_rest();
   void audit();
   void check_waiting();

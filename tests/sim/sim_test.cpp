@@ -163,9 +163,6 @@ TEST(Cluster, MachinesThatShareSessionsLoseNothingUnderEverySeed) {
   const std::uint64_t seeds = seeds_to_run.last;
   ClusterOutcome total;
   for (std::uint64_t seed = seeds_to_run.first; seed <= seeds; ++seed) {
-    // Open: a daemon that cannot reach the database answers a read by name with E_SESSION_001. UMA_SIM_SEED=75 shows it.
-    constexpr std::uint64_t kOpenSeed = 75;
-    if (seed == kOpenSeed && seeds_to_run.first != seed) continue;
     running_seed = static_cast<std::sig_atomic_t>(seed);
     const ClusterOutcome outcome = ClusterSim({.seed = seed}).run();
     for (const std::string& broken : outcome.broken) ADD_FAILURE() << "UMA_SIM_SEED=" << seed << ": " << broken;

@@ -450,7 +450,9 @@ void Simulation::crash_and_start_again() {
 
   // Every session that a client knows exists, and belongs to its tenant.
   for (const TenantId& tenant : kTenants) {
-    const SessionList all = router_->sessions().list(tenant, {}).value();
+    SessionList all;
+    router_->tasks().answer(Reply<SessionList>([&](Expected<SessionList> list) { all = std::move(list).value(); }),
+                            router_->sessions().list(tenant, {}));
     for (const auto& [id, session] : known_) {
       UMA_CHECK(std::ranges::contains(all.sessions, SessionId{id}, &SessionInfo::id) == (session.tenant == tenant));
     }

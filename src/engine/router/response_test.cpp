@@ -253,7 +253,7 @@ TEST_F(ResponsesTest, ABusySessionNamesTheOneThatIsBeingMade) {
   long_one.options.max_tokens = 100;
   const auto running = begin(std::move(long_one));
   step_until_tokens(*running);
-  const auto info = [&] { return sessions().list(kTenant, {}).value().sessions.front(); };
+  const auto info = [&] { return begin(sessions().list(kTenant, {}))->value()->sessions.front(); };
   EXPECT_TRUE(info().busy);
   EXPECT_EQ(info().response, "one");
   settle();

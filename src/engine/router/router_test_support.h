@@ -35,7 +35,8 @@ class RouterTest : public ::testing::Test, protected EngineBench {
     start_router({.limits = limits_, .seed = seed, .record_bytes_max = record_bytes_max_});
   }
 
-  std::vector<SessionInfo> list() { return sessions().list(kTenant, {}).value().sessions; }
+  // Takes no step.
+  std::vector<SessionInfo> list() { return begin(sessions().list(kTenant, {}))->value()->sessions; }
   Expected<SessionDetail> get(const std::string& session) { return wait_for(sessions().get(kTenant, session)); }
   Expected<SessionInfo> create_text(const TenantId& tenant, const std::string& name = "", const std::string& system = "") {
     CreateSessionRequest request;

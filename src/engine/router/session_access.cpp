@@ -83,6 +83,13 @@ Expected<Unit> check_record_fits(const ServedModel& served, const kv::SessionRec
 }
 
 Expected<Unit> check_model(const ServedModel& served, const kv::SessionRecord& record) {
+  const std::string& shown = record.name.empty() ? record.id.value : record.name;
+  if (record.model != served.name) {
+    return fail(ErrorCode::session_busy,
+                std::format("session \"{}\" uses model \"{}\", and got its name while the request waited for another session "
+                            "of that name: try again",
+                            shown, record.model));
+  }
   const auto is_known = [size = served.model->vocab().size(), sees = served.image_encoder != nullptr](Token token) {
     return (token >= 0 && token < size) || (sees && llm::is_image_token(token));
   };
@@ -92,7 +99,7 @@ Expected<Unit> check_model(const ServedModel& served, const kv::SessionRecord& r
       std::format(
           "session \"{}\" was made with another file of model \"{}\" than the daemon serves now: serve the earlier file to "
           "continue it",
-          record.name.empty() ? record.id.value : record.name, record.model));
+          shown, record.model));
 }
 
 Task<Expected<ModelLease>> SessionAccess::lease_model(TenantId tenant, std::string session, bool is_background) {

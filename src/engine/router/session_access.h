@@ -27,8 +27,8 @@ namespace uma::engine {
 [[nodiscard]] Expected<Unit> check_fits(const ServedModel& served, std::size_t known, std::size_t added);
 // The same check for a record that has just got `added` tokens, without the turns that a full context may drop.
 [[nodiscard]] Expected<Unit> check_record_fits(const ServedModel& served, const kv::SessionRecord& record, std::size_t added);
-// Checks that the record's tokens belong to this model, because the model's name may mean another file by now. Errors:
-// E_MODEL_001.
+// Checks that the record's tokens belong to this model, because the model's name may mean another file by now, or the
+// session's name another session since the model was leased. Errors: E_MODEL_001; E_SESSION_002.
 [[nodiscard]] Expected<Unit> check_model(const ServedModel& served, const kv::SessionRecord& record);
 
 class SessionAccess {

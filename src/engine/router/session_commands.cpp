@@ -297,9 +297,13 @@ Task<Expected<std::vector<TurnReceipt>>> SessionCommands::list_receipts(TenantId
   co_return receipts;
 }
 
-Expected<SessionList> SessionCommands::list(const TenantId& tenant, const SessionListRequest& request) const {
-  const auto after = position_after(tenant, request);
-  if (!after) return std::unexpected(after.error());
+Task<Expected<SessionList>> SessionCommands::list(TenantId tenant, SessionListRequest request) {
+  auto after = position_after(tenant, request);
+  if (!after && after.error().code == ErrorCode::session_unknown) {
+    if (auto learnt = co_await parts_.sessions.learn(tenant, request.after); !learnt) co_return learnt.error();
+    after = position_after(tenant, request);
+  }
+  if (!after) co_return after.error();
   const SessionSearch search(request.query);
   SessionList list;
   const Session* last = nullptr;
@@ -321,7 +325,7 @@ Expected<SessionList> SessionCommands::list(const TenantId& tenant, const Sessio
     return true;
   });
   if (list.has_more && last != nullptr) list.next = position_text(position_of(last->summary, request.order));
-  return list;
+  co_return list;
 }
 
 // The position behind which the list begins; nullopt: from the beginning.
@@ -340,18 +344,33 @@ Expected<std::optional<ListPosition>> SessionCommands::position_after(const Tena
 // --- Ending sessions
 
 Task<Expected<Unit>> SessionCommands::end(TenantId tenant, std::string name) {
-  if (auto learnt = co_await parts_.sessions.learn(tenant, name); !learnt) co_return learnt.error();
-  Session* session = parts_.sessions.find(tenant, name);
-  if (session == nullptr) co_return unknown_session(name);
-  std::vector<RequestId> requests;
-  parts_.in_flight.for_each([&](const InFlight& request) {
-    if (request.session == session->summary.id) requests.push_back(request.id);
-  });
-  for (const RequestId id : requests) (void)parts_.in_flight.cancel(id);
-  // A session that a request had begun may have ended with that request.
-  session = parts_.sessions.find(tenant, name);
-  if (session == nullptr) co_return Unit{};
-  co_return co_await end_idle(*session);
+  bool has_ended = false;  // A session of that name has, which this daemon does not know to have been stored.
+  while (true) {
+    const auto learnt = co_await parts_.sessions.learn(tenant, name);
+    const bool is_unknown =
+        learnt ? parts_.sessions.find(tenant, name) == nullptr : learnt.error().code == ErrorCode::session_unknown;
+    if (is_unknown) co_return has_ended ? Expected<Unit>() : std::unexpected(unknown_session(name));
+    if (!learnt) co_return learnt.error();
+    Session* session = parts_.sessions.find(tenant, name);
+    const bool has_name = session->summary.name == name || session->summary.id.value == name;
+    if (session->is_locked && !has_name) {
+      // It is being renamed to this, which may fail: then the name is another session's, or nobody's.
+      if (auto renamed = co_await parts_.sessions.lock(tenant, name); !renamed) co_return renamed.error();
+      continue;
+    }
+    std::vector<RequestId> requests;
+    parts_.in_flight.for_each([&](const InFlight& request) {
+      if (request.session == session->summary.id) requests.push_back(request.id);
+    });
+    for (const RequestId id : requests) (void)parts_.in_flight.cancel(id);
+    // A session that a request had begun may have ended with that request.
+    session = parts_.sessions.find(tenant, name);
+    if (session != nullptr) {
+      auto done = co_await end_idle(*session);
+      if (done || done.error().code != ErrorCode::session_unknown) co_return done;
+    }
+    has_ended = true;
+  }
 }
 
 // Ends the session as soon as it is idle.

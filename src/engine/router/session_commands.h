@@ -34,7 +34,7 @@ class SessionCommands {
   [[nodiscard]] Task<Expected<SessionInfo>> touch(TenantId tenant, std::string session);
   [[nodiscard]] Task<Expected<SessionDetail>> get(TenantId tenant, std::string session);
   [[nodiscard]] Task<Expected<std::vector<TurnReceipt>>> list_receipts(TenantId tenant, std::string session);
-  [[nodiscard]] Expected<SessionList> list(const TenantId& tenant, const SessionListRequest& request) const;
+  [[nodiscard]] Task<Expected<SessionList>> list(TenantId tenant, SessionListRequest request);
   [[nodiscard]] Task<Expected<SessionInfo>> update(TenantId tenant, UpdateSessionRequest request);
   [[nodiscard]] Task<Expected<SessionDetail>> remove_last_message(TenantId tenant, std::string session, MessagePosition place);
   [[nodiscard]] Task<Expected<ResponseDetail>> get_response(TenantId tenant, std::string session, std::string response);

@@ -39,7 +39,7 @@ TEST_F(RouterTest, ListsComeInPagesOldestFirst) {
   for (int i = 0; i < 5; ++i) left_behind(std::format("s{}", i)).created_s = 5 - i;
   left_behind("foreign").tenant = TenantId{"other"};
   start();
-  const auto page = [&](SessionListRequest request) { return sessions().list(kTenant, request); };
+  const auto page = [&](SessionListRequest request) { return wait_for(sessions().list(kTenant, std::move(request))); };
   const auto ids_of = [](const SessionList& list) {
     std::string ids;
     for (const SessionInfo& session : list.sessions) ids += session.id.value + " ";
@@ -66,7 +66,7 @@ TEST_F(RouterTest, ListsAreOrderedByTheLastUseAndPagesShowNoSessionTwice) {
   for (std::size_t i = 0; i < 5; ++i) left_behind(listed_id(i)).last_used_s = 100 + static_cast<std::int64_t>(i / 2);
   start();
   const auto page = [&](const std::string& after, std::int32_t limit = 2) {
-    return sessions().list(kTenant, {.after = after, .limit = limit, .order = SessionOrder::last_used_first}).value();
+    return wait_for(sessions().list(kTenant, {.after = after, .limit = limit, .order = SessionOrder::last_used_first})).value();
   };
   const auto ids_of = [](const SessionList& list) {
     std::string ids;
@@ -92,11 +92,11 @@ TEST_F(RouterTest, AListIsSearchedInBoundedSteps) {
   records_[listed_id(3)].metadata = R"({"title":"The needle"})";
   records_[listed_id(kPageSearchedMax)].name = "needle";
   start();
-  const SessionList first = sessions().list(kTenant, {.query = "NEEDLE"}).value();
+  const SessionList first = wait_for(sessions().list(kTenant, {.query = "NEEDLE"})).value();
   ASSERT_EQ(first.sessions.size(), 1u);
   EXPECT_EQ(first.sessions[0].metadata, R"({"title":"The needle"})");
   EXPECT_TRUE(first.has_more);
-  const SessionList rest = sessions().list(kTenant, {.after = first.next, .query = "needle"}).value();
+  const SessionList rest = wait_for(sessions().list(kTenant, {.after = first.next, .query = "needle"})).value();
   ASSERT_EQ(rest.sessions.size(), 1u);
   EXPECT_EQ(rest.sessions[0].name, "needle");
   EXPECT_FALSE(rest.has_more);
@@ -111,7 +111,7 @@ TEST_F(RouterTest, AListHasOnlySoMuchMetadata) {
   std::size_t listed = 0;
   std::size_t pages = 0;
   for (SessionList list{.sessions = {}, .has_more = true}; list.has_more; ++pages) {
-    list = sessions().list(kTenant, {.after = list.next}).value();
+    list = wait_for(sessions().list(kTenant, {.after = list.next})).value();
     listed += list.sessions.size();
     for (const SessionInfo& session : list.sessions) ASSERT_LE(session.metadata.size(), kListedMetadataBytesMax);
   }

@@ -136,7 +136,11 @@ Task<Expected<SessionLock>> SessionTable::lock(TenantId tenant, std::string name
     if (auto learnt = co_await learn(tenant, name); !learnt) co_return learnt.error();
     Session* session = find(tenant, name);
     if (session == nullptr) co_return unknown_session(name);
+    const bool was_new = session->is_new;
     auto locked = co_await lock(*session);
+    // A session whose first commit has failed says nothing about the name, which another daemon's session may have. If the
+    // outcome of that commit is unknown, the database may have the session itself.
+    if (!locked && was_new && locked.error().code == ErrorCode::session_unknown) continue;
     // It may have been renamed meanwhile.
     if (!locked || find(tenant, name) == session) co_return std::move(locked);
   }
@@ -362,7 +366,7 @@ Task<> SessionTable::remove(SessionLock lock) {
     removed = std::unexpected(thrown_error());
   }
   if (removed || session.is_gone) {
-    session.is_new = true;  // The catalog does not have the session, so it ends with its lock.
+    session.is_gone = true;
     co_return;
   }
   if (catalog_.is_shared() && kv::must_take_again(removed.error())) session.lease = 0;
@@ -381,8 +385,9 @@ void SessionTable::erase(Session& session) {
   if (!session.summary.name.empty()) forget_name(session.summary);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
   run_noting([&] { options_.on_ended(session); });
-  for (Reply<Unit>& reply : session.ends) reply(Unit{});
-  for (Reply<SessionLock>& reply : session.waiting) reply(std::unexpected(unknown_session(session.summary.id.value)));
+  const Error unknown = unknown_session(session.summary.id.value);
+  for (Reply<Unit>& reply : session.ends) reply(session.is_gone ? Expected<Unit>() : std::unexpected(unknown));
+  for (Reply<SessionLock>& reply : session.waiting) reply(std::unexpected(unknown));
 }
 
 void SessionTable::refuse_locks(Session& session, const Error& error) {

@@ -203,7 +203,8 @@ class SessionTable {
   // Records a use of the session: its time to live begins again.
   void touch(Session& session);
 
-  // Ends the session when it is idle. Replies when the catalog has removed it, or could not.
+  // Ends the session when it is idle. Replies when the catalog has removed it, or could not. Errors: E_SESSION_001 if the
+  // session was new and no commit has succeeded; if the outcome of one is unknown, a shared catalog may have it all the same.
   void end(Session& session, Reply<Unit> reply);
   // Refuses all requests that wait for a lock or for the end of a session.
   void refuse_waiting(const Error& error);

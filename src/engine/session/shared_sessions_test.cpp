@@ -448,6 +448,27 @@ TEST_F(SharedSessionsTest, WhoWaitsForASessionThatIsRenamedGetsWhatHasTheNameThe
   EXPECT_EQ(waited->error().code, ErrorCode::session_unknown);
 }
 
+// A request waits for a session that is being stored. If that fails, the name may be another daemon's session's.
+TEST_F(SharedSessionsTest, ASessionThatWasNotStoredSaysNothingAboutItsName) {
+  const auto waits_for_a_failed_one = [this](const std::string& session) {
+    std::optional<Expected<SessionLock>> waited;
+    {
+      const SessionLock lock = a_.table->add(record("t", "diary"), 0);
+      a_.begin(waited, a_.table->lock(kTenant, session));
+      EXPECT_FALSE(a_.result_of(a_.table->commit(*lock, lock->record)));
+      EXPECT_FALSE(waited);
+    }
+    a_.work();
+    if (!waited) return std::string("no answer");
+    return std::string(*waited ? (**waited)->summary.id.value : code_name(waited->error().code));
+  };
+  b_.add(record("s", "diary"));
+  EXPECT_EQ(waits_for_a_failed_one("diary"), "E_SESSION_002") << "b has it";
+  EXPECT_EQ(waits_for_a_failed_one("t"), "E_SESSION_001") << "there is none";
+  a_.catalog.is_cut_off = true;
+  EXPECT_EQ(waits_for_a_failed_one("diary"), "E_IO_001") << "a cannot know";
+}
+
 TEST_F(SharedSessionsTest, ATimeToLiveBeginsAgainWithEveryDaemonsUse) {
   a_.add(record("s", "", 60));
   b_.sync();
