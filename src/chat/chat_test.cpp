@@ -372,11 +372,13 @@ TEST(ChatFormatTools, GoToTheTemplateThatKnowsThem) {
 TEST(ChatFormatTools, ATemplateMayInsistOnWhatIsOptional) {
   const ChatFormat format = format_of(
       "[TOOL_CALLS]{% for t in tools %}{{ '<' + t.function.name + t.function.description + '>' }}"
-      "{% for name, schema in t.function.parameters.properties.items() %}{{ name + (schema.type or '') }}{% endfor %}{% endfor %}");
+      "{% for name, schema in t.function.parameters.properties.items() %}{{ name + (schema.type or '') }}{% endfor %}{% endfor "
+      "%}");
   const std::vector<ChatMessage> messages{{"user", "go"}};
-  EXPECT_EQ(write(format, messages, R"([{"type":"function","function":{"name":"f"}},)"
-                                    R"({"type":"function","function":{"name":"g","description":"d","parameters":)"
-                                    R"({"properties":{"a":{"type":"string"},"b":true}}}}])"),
+  EXPECT_EQ(write(format, messages,
+                  R"([{"type":"function","function":{"name":"f"}},)"
+                  R"({"type":"function","function":{"name":"g","description":"d","parameters":)"
+                  R"({"properties":{"a":{"type":"string"},"b":true}}}}])"),
             "[TOOL_CALLS]<f><gd>astringb");
   const ChatFormat other = format_of("[TOOL_CALLS]{{ tools | tojson }}");
   constexpr std::string_view kBare = R"([{"type": "function", "function": {"name": "f"}}])";
