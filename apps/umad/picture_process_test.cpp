@@ -1,6 +1,7 @@
 #include "umad/picture_process.h"
 
 #include <cerrno>
+#include <csignal>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 // Scripts stand for umad, whose own processes decode the pictures of tests/e2e.
 class PictureProcess : public testing::Test {
  protected:
+  PictureProcess() { std::signal(SIGPIPE, SIG_IGN); }  // As in umad (signals.h): a process may end before it has read its file.
   ~PictureProcess() override { fs::remove(program_); }
   [[nodiscard]] Expected<llm::Picture> decode(const std::string& script) {
     std::ofstream(program_, std::ios::trunc) << "#!/bin/sh\n" << script << "\n";
