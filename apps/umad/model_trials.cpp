@@ -230,9 +230,9 @@ TrialOutcome ModelTrials::tried_file(const TrialFile& file, const std::string& i
   if (!outcome) outcome = TrialOutcome{.kind = TrialOutcome::Kind::unknown, .reason = outcome.error().message};
   {
     const MutexLock lock(mutex_);
+    on_trial_.erase(identity);
     if (outcome->kind == TrialOutcome::Kind::passed) record_.note_passed(identity);
     if (outcome->kind == TrialOutcome::Kind::refused) record_.note_refused(identity, outcome->reason);
-    on_trial_.erase(identity);
   }
   trial_changed_.notify_all();
   return *outcome;

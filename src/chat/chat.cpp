@@ -521,19 +521,20 @@ Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage>
     input.messages = jinja::Value::list(std::move(values));
     return template_->render(input);
   }
-  if (auto tools = jinja::read_json(context.tools, jinja::kOtherInput)) {
-    const std::string_view variable = reply_.family->tools_variable;
-    if (!variable.empty()) input.variables.emplace_back(std::string(variable), jinja::Value::text(indented_json(*tools)));
-    input.tools = std::move(*tools);
-  }
   input.messages = jinja::Value::list(message_values(messages, style_));
-  auto text = template_->render(input);
+  const auto render_with = [&](std::string_view given) {
+    if (auto tools = jinja::read_json(given, jinja::kOtherInput)) {
+      const std::string_view variable = reply_.family->tools_variable;
+      std::erase_if(input.variables, [&](const auto& entry) { return entry.first == variable; });
+      if (!variable.empty()) input.variables.emplace_back(std::string(variable), jinja::Value::text(indented_json(*tools)));
+      input.tools = std::move(*tools);
+    }
+    return template_->render(input);
+  };
+  auto text = render_with(context.tools);
   if (text || context.tools.empty()) return text;
-  const std::string completed = completed_tools(context.tools);
-  if (completed == context.tools) return text;
-  ChatContext with_all = context;
-  with_all.tools = completed;
-  return write_by_template(messages, add_generation_prompt, with_all);
+  auto with_all = render_with(completed_tools(context.tools));
+  return with_all ? std::move(with_all) : std::move(text);
 }
 
 Expected<jinja::Text> ChatFormat::write(std::span<const ChatMessage> messages, bool add_generation_prompt,

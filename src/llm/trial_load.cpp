@@ -227,13 +227,12 @@ Expected<std::shared_ptr<const Model>> try_model(const std::string& path, const 
   auto model = load_llama_model(path, {.reads_weights = false});
   if (!model) return model;
   const ContextOptions context = trial_context();
-  if ((*model)->facts().capability == Capability::chat) {
-    if (const auto made = (*model)->new_context(context); !made) return std::unexpected(made.error());
-  } else {
-    if (const auto made = (*model)->new_embedding(embedding_options(context)); !made) return std::unexpected(made.error());
-  }
-  if (on_loadable) on_loadable();
+  const bool is_chat = (*model)->facts().capability == Capability::chat;
+  const auto made = is_chat ? (*model)->new_context(context).transform([](const auto&) { return Unit{}; })
+                            : (*model)->new_embedding(embedding_options(context)).transform([](const auto&) { return Unit{}; });
+  if (made && on_loadable) on_loadable();
   if (const auto tokenizer = try_tokenizer((*model)->vocab(), limits); !tokenizer) return std::unexpected(tokenizer.error());
+  if (!made) return std::unexpected(made.error());
   return model;
 }
 

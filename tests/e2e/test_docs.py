@@ -199,7 +199,7 @@ class Flags(unittest.TestCase):
                        for path in (uma.ROOT / folder).rglob("*")
                        if path.is_file() and path.suffix in ("", ".py", ".cpp") and path.name != "README.md")):
             known |= set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text))
-        others = re.compile(r"(?:systemctl|journalctl|adduser|codex --oss)\b[^`;]*")  # commands of other programs, to their end
+        others = re.compile(r"(?:systemctl|journalctl|adduser|codex --oss|lm_eval run|guidellm run|aider)\b[^`;]*")  # commands of other programs, to their end
         named = {(flag, str(place)) for place, text in self.documents.items() for text in [others.sub("", text)]
                  for flag in re.findall(r"(?<![\w`|!<-])(?<!-)--[a-z][a-z0-9-]+|(?<=`)--[a-z][a-z0-9-]+", text)}
         self.assertGreater(len(named), 60)

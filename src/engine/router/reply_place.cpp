@@ -69,6 +69,7 @@ Task<Expected<ReplyPlace>> ReplyPlaces::find_in_session(InFlight& request, const
   auto lock = co_await parts_.access.lock_unless_running(tenant, call.session);
   if (!lock) co_return lock.error();
   Session& session = **lock;
+  request.session = session.summary.id;  // The name may be another session's by now.
   if (auto known = check_model(*request.lease, *session.record); !known) co_return known.error();
   if (auto may = check_call(*session.record, call); !may) co_return may.error();
   parts_.sessions.touch(session);

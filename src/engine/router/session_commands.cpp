@@ -279,6 +279,11 @@ Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string 
   const kv::SessionRecord& record = *(*lock)->record;
   SessionDetail detail = parts_.access.detail_of(**lock, record);
   if (record.mode == SessionMode::chat) co_return detail;
+  if (lease.is_empty()) {
+    co_return Error{
+        ErrorCode::session_busy,
+        std::format("session \"{}\" got its name while the request waited for a chat of that name: try again", name)};
+  }
   if (auto known = check_model(*lease, record); !known) co_return known.error();
   detail.text = text_of(lease->model->vocab(), record.chain);
   detail.pending_text = text_of(lease->model->vocab(), record.pending);
@@ -355,7 +360,8 @@ Task<Expected<Unit>> SessionCommands::end(TenantId tenant, std::string name) {
     const bool has_name = session->summary.name == name || session->summary.id.value == name;
     if (session->is_locked && !has_name) {
       // It is being renamed to this, which may fail: then the name is another session's, or nobody's.
-      if (auto renamed = co_await parts_.sessions.lock(tenant, name); !renamed) co_return renamed.error();
+      const auto renamed = co_await parts_.sessions.lock(tenant, name);
+      if (!renamed && renamed.error().code != ErrorCode::session_unknown) co_return renamed.error();
       continue;
     }
     std::vector<RequestId> requests;
