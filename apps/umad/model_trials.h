@@ -93,7 +93,8 @@ class ModelTrials final : public pool::LoadGuard {
   [[nodiscard]] Expected<std::string> identity_of(const TrialFile& file);
   [[nodiscard]] Expected<Unit> check_file(const TrialFile& file, const pool::LoadControl& control,
                                           const std::function<void()>& on_loadable);
-  // What is known of the file, after the end of a trial of it that others make; absent: the caller is to call tried_file().
+  // Returns the verdict on the file, after the end of a trial of it that others make. Without a value, the caller is to call
+  // tried_file().
   [[nodiscard]] std::optional<Expected<Unit>> known_verdict(const std::string& identity, std::string_view what,
                                                             const pool::LoadControl& control,
                                                             const std::function<void()>& on_loadable);

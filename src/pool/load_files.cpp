@@ -45,8 +45,7 @@ void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, c
 // The library runs on a separate thread: the model's lanes, children of the thread that asks for the load, would inherit its
 // priority.
 Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOptions& options, const LoadControl& control,
-                                                    const std::function<void(double)>& on_progress,
-                                                    const std::function<bool()>& may_use) {
+                                                    const std::function<bool(double)>& on_progress) {
   constexpr std::chrono::milliseconds kLookEvery{20};
   return contain([&] {
     Expected<engine::LoadedWorkers> loaded;
@@ -56,10 +55,7 @@ Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOpt
       set_thread_name("uma-load");
       id.set_value(own_thread_id());
       loaded = contain([&] {
-        return engine::load_workers(options, [&](double progress) {
-          on_progress(progress);
-          return !control.is_cancelled() && (progress < 1 || may_use());
-        });
+        return engine::load_workers(options, [&](double progress) { return on_progress(progress) && !control.is_cancelled(); });
       });
       end.set_value();
     });

@@ -31,12 +31,11 @@ class GuardedLoad {
   const bool is_whole_;
 };
 
-// Loads at a low priority while there are streams, so that they continue. Blocks until it is done. Both functions are called on
-// another thread; `may_use` may block there, and is asked when the weights are read.
+// Loads at a low priority while there are streams, so that they continue. Blocks until it is done. `on_progress` is called on
+// another thread, where it may block; the load ends when it returns false.
 [[nodiscard]] Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOptions& options,
                                                                   const LoadControl& control,
-                                                                  const std::function<void(double)>& on_progress,
-                                                                  const std::function<bool()>& may_use);
+                                                                  const std::function<bool(double)>& on_progress);
 
 // Logs the loaded model.
 void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, const llm::ContextOptions& context);

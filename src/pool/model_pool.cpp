@@ -361,7 +361,7 @@ void ModelPool::grow(const std::string& model) {
 
 // Runs on its own thread.
 void ModelPool::add_worker(const std::string& model, const engine::LoadWorkersOptions& options, Holding held, Load& load) {
-  auto loaded = load_beside_streams(options, control_of(load), [](double) {}, [] { return true; });
+  auto loaded = load_beside_streams(options, control_of(load), [](double) { return true; });
   std::uint64_t bytes = 0;
   llm::DeviceBytes on_devices;
   if (loaded) {

@@ -181,8 +181,10 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     }
     {
       const GuardedLoad guarded(options_.guard, *options, true);
-      loaded = load_beside_streams(
-          *options, control, [&](double progress) { host_->on_load_progress(model, progress); }, [&] { return !is_refused(); });
+      loaded = load_beside_streams(*options, control, [&](double progress) {
+        host_->on_load_progress(model, progress);
+        return progress < 1 || !is_refused();
+      });
     }
     if (is_refused()) loaded = std::unexpected(model_checked.get().error());
     if (loaded) break;
