@@ -59,6 +59,13 @@ std::int64_t characters_begun(std::string_view bytes) {
   return std::ranges::count_if(bytes, [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; });
 }
 
+// Whether the tokenizer has inserted a blank before `text`, which these are the tokens of.
+bool has_inserted_blank(std::span<const TokenLogprobs> tokens, std::string_view text) {
+  std::string bytes;
+  for (const TokenLogprobs& place : tokens) bytes += place.chosen.bytes;
+  return bytes.size() == text.size() + 1 && bytes.starts_with(' ') && bytes.ends_with(text);
+}
+
 // A token's text. A part of a character is written in OpenAI's format, bytes:\xe2\x80.
 std::string text_of(const TokenLogprob& token) {
   if (is_utf8(token.bytes)) return token.bytes;
@@ -165,7 +172,7 @@ void CompletionAnswer::write_logprobs(std::string& out, Choice& choice, std::spa
     }
   });
   json::append_array(object.begin("text_offset"), logprobs, [&](const TokenLogprobs& place) {
-    json::append_integer(out, choice.characters);
+    json::append_integer(out, std::max<std::int64_t>(0, choice.characters));
     choice.characters += characters_begun(place.chosen.bytes);
   });
   object.close();
@@ -336,6 +343,7 @@ void CompletionAnswer::write_choice(std::string& out, std::size_t index) {
   if (form_.has_logprobs) {
     std::vector<TokenLogprobs> all = std::move(made.end->prompt_logprobs);
     const bool has_prompt = !all.empty();
+    if (has_inserted_blank(all, echo(index))) made.characters = -1;  // It is not part of the text.
     std::ranges::move(made.end->logprobs, std::back_inserter(all));
     if (made.end->end_logprobs) all.push_back(*std::move(made.end->end_logprobs));
     write_logprobs(choice.begin("logprobs"), made, all, has_prompt);

@@ -288,6 +288,19 @@ TEST(CompletionAnswer, TellsHowLikelyAnEchoedPromptWas) {
                             "top_logprobs":[null,{"a":-1,"b":-3},{"":-0.5}],"text_offset":[0,1,2]})"));
 }
 
+TEST(CompletionAnswer, OffsetsDoNotCountABlankThatTheTokenizerHasInserted) {
+  AnswerForm wanted = form(CompletionKind::text);
+  wanted.has_logprobs = true;
+  wanted.echoes = {"ab c"};
+  EosEvent event = eos("d");
+  event.prompt_logprobs = {{.chosen = {.token = 1, .bytes = ""}},  // BOS.
+                           {.chosen = {.token = 2, .bytes = " ab"}},
+                           {.chosen = {.token = 3, .bytes = " c"}}};
+  event.logprobs = {{.chosen = {.token = 4, .bytes = "d"}}};
+  const boost::json::value made = boost::json::parse(CompletionAnswer(wanted).whole(0, event));
+  EXPECT_EQ(made.at("choices").at(0).at("logprobs").at("text_offset"), boost::json::parse("[0,0,2,4]"));
+}
+
 TEST(CompletionStream, TellsHowLikelyTheTokensWereWithTheirText) {
   AnswerForm wanted = form(CompletionKind::text);
   wanted.has_logprobs = true;
