@@ -47,7 +47,7 @@ struct Usage {
   std::int32_t reasoning_tokens = 0;   // Reasoning tokens among the completion tokens, if reasoning is separated.
   std::int32_t dropped_turns = 0;      // Oldest turns dropped because the context was full.
   std::int32_t dropped_tokens = 0;
-  std::int32_t unseen_images = 0;      // Images in results of tools that the model does not read; not kept with the turn.
+  std::int32_t unseen_images = 0;      // Images in results of tools that the model does not see; not kept with the turn.
   Tier tier = Tier::none;              // Tier of the largest reused part.
   std::string_view reuse_reason = "";  // One of kReuseReasons; static storage.
   double restore_ms = 0;

@@ -176,6 +176,13 @@ void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {
   InputImage& given = input.images[index];
   auto image = contain([&] { return take(given.source); });
   auto use = image && keeps ? contain([&] { return keep(tenant, **image); }) : KeptImages::Use();
+  const bool is_of_tool = given.source.media == Media::image && input.messages[given.message].role == "tool";
+  if (!image && is_of_tool && image.error().code == ErrorCode::proto_field) {
+    stats_.waiting_bytes.add(-static_cast<std::int64_t>(given.source.text.size()));
+    put_line(input, index, std::format("(There is an image here, which cannot be read: {}.)", image.error().message));
+    ++taken.unreadable;
+    return jobs_.add(TenantId(tenant), [this, taking = std::move(taking)]() mutable { take_next(std::move(taking)); });
+  }
   if (!image || !use) {
     Error error = image ? use.error() : image.error();
     if (!given.field.empty()) error.message = std::format("field \"{}\": {}", given.field, error.message);

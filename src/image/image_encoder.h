@@ -58,6 +58,7 @@ using EncodedPtr = std::shared_ptr<const EncodedImage>;  // Shared by the cache 
 struct TakenImages {
   std::vector<ImagePtr> images;
   std::vector<KeptImages::Use> uses;  // Hold the files of kept images.
+  std::int32_t unreadable = 0;        // Images in results of tools in whose place a line of text was written.
 };
 
 struct ImageEncoderOptions {
@@ -106,6 +107,7 @@ class ImageEncoder {
   // Takes the images of an input and writes them into its messages (image/message_images.h). `keeps`: the images belong to a
   // session, and are on the disk when step() calls `done`. Each image is a job; none starts after the request has ended.
   // Errors: as take() and keep(), with the field; `images` then has the images before the failed one.
+  // An image in the result of a tool that cannot be read does not end the request: a line of text stands in its place.
   using Taken = MoveOnlyFunction<void(Input input, TakenImages images, Expected<Unit> outcome)>;
   void take_all(TenantId tenant, Input input, bool keeps, std::stop_token end, Taken done);
   // Replies with one vector per image, the mean of its rows scaled to length 1, or with the first error. `end` is requested

@@ -72,4 +72,18 @@ std::string with_images(std::string_view extra, std::span<const MessageImage> im
   return boost::json::serialize(fields);
 }
 
+void put_line(Input& input, std::size_t index, std::string_view line) {
+  const InputImage& image = input.images[index];
+  const std::size_t of_message = image.message;
+  std::string& content = input.messages[of_message].content;
+  std::string text(line);
+  if (image.at > 0 && content[image.at - 1] != '\n') text.insert(0, "\n");
+  if (image.at < content.size() && content[image.at] != '\n') text += '\n';
+  content.insert(image.at, text);
+  input.images.erase(input.images.begin() + static_cast<std::ptrdiff_t>(index));
+  for (InputImage& later : std::span(input.images).subspan(index)) {
+    if (later.message == of_message) later.at += text.size();
+  }
+}
+
 }  // namespace uma::image

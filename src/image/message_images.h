@@ -26,4 +26,7 @@ struct MessageImage {
 // The extra with these images in place of its own. Requires: in order.
 [[nodiscard]] std::string with_images(std::string_view extra, std::span<const MessageImage> images);
 
+// Writes a line of text in place of image `index` of the input.
+void put_line(Input& input, std::size_t index, std::string_view line);
+
 }  // namespace uma::image

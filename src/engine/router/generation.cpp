@@ -256,6 +256,7 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
                                              .share = request.share});
     if (!held) co_return held.error();
     *images = std::move(*held);
+    request.unseen_images += images->unreadable();
   }
   if (!is_of_session) co_return co_await generate_one_shot(request, std::move(call), std::move(images));
   co_return co_await generate_in_session(request, std::move(tenant), std::move(call));

@@ -71,21 +71,16 @@ ImageHold::~ImageHold() {
 std::int32_t leave_out_unseen(const image::ImageEncoder* encoder, Input& input) {
   constexpr std::string_view kInPlace = "(There is an image here, which this model cannot see.)";
   if (encoder != nullptr && encoder->reads(Media::image)) return 0;
-  const auto is_unseen = [&](const InputImage& image) {
-    return image.source.media == Media::image && input.messages[image.message].role == "tool";
-  };
   std::int32_t count = 0;
-  // From the last one, so that the places of the others stay.
-  for (auto image = input.images.rbegin(); image != input.images.rend(); ++image) {
-    if (!is_unseen(*image)) continue;
-    std::string& content = input.messages[image->message].content;
-    std::string line(kInPlace);
-    if (image->at > 0 && content[image->at - 1] != '\n') line.insert(0, "\n");
-    if (image->at < content.size() && content[image->at] != '\n') line += '\n';
-    content.insert(image->at, line);
-    ++count;
+  for (std::size_t i = 0; i < input.images.size();) {
+    const InputImage& image = input.images[i];
+    if (image.source.media == Media::image && input.messages[image.message].role == "tool") {
+      image::put_line(input, i, kInPlace);
+      ++count;
+    } else {
+      ++i;
+    }
   }
-  std::erase_if(input.images, is_unseen);
   return count;
 }
 

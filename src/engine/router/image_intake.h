@@ -62,6 +62,8 @@ class ImageHold {
     return *this;
   }
   ~ImageHold();
+  // Images in results of tools in whose place a line of text was written.
+  [[nodiscard]] std::int32_t unreadable() const { return taken_.unreadable; }
 
  private:
   std::shared_ptr<const ImageRelease> release_;  // Shared with the intake; null: the hold is empty.

@@ -179,6 +179,28 @@ TEST_P(Images, StandInResultsOfTools) {
   EXPECT_EQ(kept(copy->info.id.value)->messages[2], result);
 }
 
+// A file that cannot be read would end the conversation for good, because it stays in the history.
+TEST_P(Images, ThatCannotBeReadAreALineOfTextInResultsOfTools) {
+  GenerateRequest request = ask("look", {});
+  request.input.messages.push_back({"tool", "ab", R"({"tool_call_id":"c"})"});
+  ImageSource cut = image_of_one_pixel('c');
+  cut.text.resize(cut.text.size() / 2);
+  request.input.images.push_back({.message = 1, .at = 1, .source = cut});
+  request.input.images.push_back({.message = 1, .at = 2, .source = image_of_one_pixel('t')});
+  const std::string session = begin_chat();
+  request.session = {session};
+  const auto sink = generate(request);
+  ASSERT_TRUE(sink->has_eos()) << sink->error().message;
+  EXPECT_EQ(sink->eos().usage.unseen_images, 1);
+  const ChatMessage result = kept(session)->messages[1];
+  EXPECT_TRUE(result.content.starts_with("a\n(There is an image here, which cannot be read: ")) << result.content;
+  EXPECT_TRUE(result.content.ends_with(".)\nb"));
+  EXPECT_EQ(std::ranges::count_if(kept(session)->chain, llm::is_image_token), 5);
+  expect_true_to_the_model(session, *sink);
+  request.input.images[0].message = 0;
+  EXPECT_EQ(generate(request)->error().code, ErrorCode::proto_field) << "one of a user stays an error";
+}
+
 TEST(UnseenImages, AreALineOfTextInResultsOfTools) {
   Input input{.text = "", .messages = {{"user", "look"}, {"tool", "ab"}, {"tool", ""}}};
   for (const auto& [message, at] : {std::pair<std::size_t, std::size_t>{0, 4}, {1, 0}, {1, 1}, {1, 2}, {2, 0}}) {
