@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "base/random.h"
 #include "base/utf8.h"
 #include "chat/call_grammar.h"
 #include "chat/message_style.h"
@@ -63,13 +62,6 @@ Expected<jinja::Text> write_with_library(const llm::Model& model, std::span<cons
 
 // --- tokens
 
-Expected<Unit> append_text(const llm::Vocab& vocab, std::string_view text, bool is_template, std::vector<Token>& tokens) {
-  const auto more = vocab.tokenize(text, is_template);
-  if (!more) return std::unexpected(more.error());
-  tokens.insert(tokens.end(), more->begin(), more->end());
-  return Unit{};
-}
-
 // The text with the space that some tokenizers insert before the first text of a chain and, as libllama does, before each text
 // behind a control token. `tokens` are those of `text`.
 std::string with_space_prefixes(const llm::Vocab& vocab, std::string_view text, std::span<const Token> tokens, bool at_start) {
@@ -90,30 +82,15 @@ std::string with_space_prefixes(const llm::Vocab& vocab, std::string_view text, 
   return spaced;
 }
 
-// Appends the tokens of a part of a text. Input is tokenized separately from the template's words.
-Expected<Unit> append_tokens(const ChatFormat& format, const jinja::Text& text, std::size_t begin, std::size_t end,
-                             std::vector<Token>& tokens) {
-  const jinja::Text part = text.part(begin, end);
-  const std::string_view bytes = part.bytes();
-  const auto append_template = [&](std::size_t from, std::size_t to) {
-    return append_text(format.model().vocab(), bytes.substr(from, to - from), true, tokens);
-  };
-  std::size_t at = 0;
-  for (const jinja::SourceRange& input : part.inputs()) {
-    if (auto done = append_template(at, input.begin); !done) return done;
-    if (auto done = format.append_input(bytes.substr(input.begin, input.end - input.begin), tokens); !done) return done;
-    at = input.end;
-  }
-  return append_template(at, bytes.size());
-}
-
-// As append_tokens(), for the beginning of a chain.
-Expected<Unit> append_tokens_at_start(const ChatFormat& format, const jinja::Text& text, std::size_t end,
-                                      std::vector<Token>& tokens) {
+// Appends the tokens of the beginning of a text, which begins a chain.
+Expected<Unit> append_start(const ChatFormat& format, const jinja::Text& text, std::size_t end, PlacedTokens& placed) {
   const llm::Vocab& vocab = format.model().vocab();
-  if (auto done = append_tokens(format, text, 0, end, tokens); !done) return done;
+  if (auto done = format.tokenizer().append(text, 0, end, placed); !done) return done;
   // Some templates write BOS themselves; it must not appear twice.
-  if (vocab.bos() && (tokens.empty() || tokens.front() != *vocab.bos())) tokens.insert(tokens.begin(), *vocab.bos());
+  if (vocab.bos() && (placed.tokens.empty() || placed.tokens.front() != *vocab.bos())) {
+    placed.tokens.insert(placed.tokens.begin(), *vocab.bos());
+    placed.ends.insert(placed.ends.begin(), 0);
+  }
   return Unit{};
 }
 
@@ -130,10 +107,6 @@ std::string template_name(std::string_view template_arguments) {
     if (name->bytes() == kName && value.as_text() != nullptr) return std::string(value.as_text()->bytes());
   }
   return "";
-}
-
-std::string new_image_mark() {
-  return std::format("image{:016x}{:016x}", secure_u64(), secure_u64());
 }
 
 // The thoughts of a reply; empty: it has none.
@@ -169,23 +142,16 @@ std::size_t begin_of_others(const jinja::Text& text, std::size_t leading, std::s
 
 // Counts the tokens up to the end of the system messages at the beginning, and those before all other messages. Templates
 // write tools there, too, most of them behind the system messages.
-Expected<Unit> count_first_tokens(const ChatFormat& format, const jinja::Text& text, std::span<const ChatMessage> messages,
-                                  ChatTokens& result) {
+void count_first_tokens(const jinja::Text& text, std::span<const ChatMessage> messages, const PlacedTokens& placed,
+                        ChatTokens& result) {
   const auto is_system = [](const ChatMessage& message) { return message.role == "system"; };
   const auto leading = static_cast<std::size_t>(std::ranges::find_if_not(messages, is_system) - messages.begin());
   const auto last = leading == 0 ? std::nullopt : find_message(text, leading - 1);
   const std::size_t system_end = last ? last->end : 0;
-  std::vector<Token> tokens;
-  if (auto done = append_tokens_at_start(format, text, system_end, tokens); !done) return done;
-  result.system_tokens = static_cast<std::int32_t>(tokens.size());
+  result.system_tokens = static_cast<std::int32_t>(placed.count_before(system_end));
   const std::size_t others = begin_of_others(text, leading, messages.size());
-  if (leading == messages.size() || others < system_end) return Unit{};
-  if (system_end == 0) tokens.clear();  // BOS, which the template may write itself.
-  const auto done = system_end == 0 ? append_tokens_at_start(format, text, others, tokens)
-                                    : append_tokens(format, text, system_end, others, tokens);
-  if (!done) return done;
-  result.head_tokens = static_cast<std::int32_t>(tokens.size());
-  return Unit{};
+  if (leading == messages.size() || others < system_end) return;
+  result.head_tokens = static_cast<std::int32_t>(placed.count_before(others));
 }
 
 // The end of `text` in `full`, if `full` begins with `text`, ignoring whitespace around it.
@@ -258,14 +224,27 @@ jinja::SourceRange with_blanks_of(std::string_view text, std::string_view full, 
 }
 
 // Makes the chain from `full`. Replies with unchanged text keep their tokens, so the new chain equals the old one up to the
-// first difference. False: a reply was not found.
-Expected<bool> rewrite_history(const ChatFormat& format, const Conversation& conversation, const jinja::Text& full,
-                               ChatTokens& result) {
-  std::vector<Token>& chain = result.history;
-  std::size_t at = 0;
+// first difference. Nullopt: a reply was not found.
+Expected<std::optional<PlacedTokens>> rewrite_history(const ChatFormat& format, const Conversation& conversation,
+                                                      const jinja::Text& full, std::vector<MessagePlace>& replies) {
+  PlacedTokens placed;
+  std::vector<std::pair<std::size_t, jinja::SourceRange>> changed;  // Messages and their places.
+  std::size_t at = 0;                                               // The end of what was appended.
+  std::size_t seen = 0;                                             // The end of the last reply.
+  const auto append_until = [&](std::size_t end) {
+    const auto done = at == 0 ? append_start(format, full, end, placed) : format.tokenizer().append(full, at, end, placed);
+    at = end;
+    return done;
+  };
+  const auto place_changed = [&] {
+    for (const auto& [message, range] : changed) {
+      replies.push_back({message, placed.count_before(range.begin), placed.end_of(range.end)});
+    }
+    changed.clear();
+  };
   for (const MessagePlace& reply : conversation.replies) {
     auto range = find_message(full, reply.message);
-    if (!range || range->begin < at) return false;
+    if (!range || range->begin < seen) return std::nullopt;
     const ChatMessage& message = conversation.messages[reply.message];
     const auto original = conversation.tokens.subspan(reply.begin, reply.end - reply.begin);
     const std::string text = format.text_of(original);
@@ -273,22 +252,25 @@ Expected<bool> rewrite_history(const ChatFormat& format, const Conversation& con
     const bool is_unchanged = message.extra.empty()
                                   ? written == trimmed(message.content) && can_be(format, original, message.content)
                                   : written == trimmed(text);
-    if (is_unchanged) *range = with_blanks_of(text, full.bytes(), at, *range);
-    const auto done = at == 0 ? append_tokens_at_start(format, full, range->begin, chain)
-                              : append_tokens(format, full, at, range->begin, chain);
-    if (!done) return std::unexpected(done.error());
-    const std::size_t begin = chain.size();
-    if (is_unchanged) {
-      chain.insert(chain.end(), original.begin(), original.end());
-    } else if (auto tokens = append_tokens(format, full, range->begin, range->end, chain); !tokens) {
-      return std::unexpected(tokens.error());
+    if (!is_unchanged) {
+      changed.emplace_back(reply.message, *range);
+      seen = range->end;
+      continue;
     }
-    result.replies.push_back({reply.message, begin, chain.size()});
-    at = range->end;
+    *range = with_blanks_of(text, full.bytes(), seen, *range);
+    if (auto done = append_until(range->begin); !done) return std::unexpected(done.error());
+    place_changed();
+    const std::size_t begin = placed.tokens.size();
+    at = seen = range->end;
+    for (const Token token : original) placed.push_back(token, at);
+    replies.push_back({reply.message, begin, placed.tokens.size()});
   }
-  if (at == 0 || result.replies.back().message + 1 != conversation.messages.size()) return false;
-  if (auto done = append_tokens(format, full, at, full.size(), result.tokens); !done) return std::unexpected(done.error());
-  return true;
+  if (conversation.replies.empty() || conversation.replies.back().message + 1 != conversation.messages.size()) {
+    return std::nullopt;
+  }
+  if (auto done = append_until(full.size()); !done) return std::unexpected(done.error());
+  place_changed();
+  return placed;
 }
 
 }  // namespace
@@ -316,7 +298,7 @@ ChatFormat::ChatFormat(const std::shared_ptr<const llm::Model>& model, const Ima
 
 ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images, std::string_view family,
                        std::string template_source, bool is_for_tools)
-    : images_(std::move(images)), image_mark_(new_image_mark()), source_(std::move(template_source)), model_(std::move(model)) {
+    : model_(std::move(model)), tokenizer_(model_->vocab(), std::move(images)), source_(std::move(template_source)) {
   const std::string& source = source_;
   if (!source.empty()) {
     auto parsed = jinja::ChatTemplate::parse(source);
@@ -385,33 +367,20 @@ std::vector<ChatMessage> ChatFormat::with_image_marks(std::span<const ChatMessag
     const std::vector<image::MessageImage> images = image::images_of(message);
     if (images.empty()) continue;
     for (auto image = images.rbegin(); image != images.rend(); ++image)
-      message.content.insert(image->at, image_mark(image->id));
+      message.content.insert(image->at, tokenizer_.image_mark(image->id));
     message.extra = image::with_images(message.extra, {});
   }
   return marked;
 }
 
-Expected<Unit> ChatFormat::append_input(std::string_view input, std::vector<Token>& tokens) const {
-  for (std::size_t mark = input.find(image_mark_); mark != std::string_view::npos; mark = input.find(image_mark_)) {
-    const std::size_t id = mark + image_mark_.size();
-    const std::size_t end = std::min(input.size(), input.find(kImageMarkEnd, id));
-    const auto image = images_ == nullptr ? fail(ErrorCode::model_capability, "the model takes no images")
-                                          : images_(std::string(input.substr(id, end - id)));
-    if (!image) return std::unexpected(image.error());
-    if (auto done = append_text(model_->vocab(), input.substr(0, mark), false, tokens); !done) return done;
-    tokens.insert(tokens.end(), image->begin(), image->end());
-    input.remove_prefix(std::min(input.size(), end + 1));
-  }
-  return append_text(model_->vocab(), input, false, tokens);
-}
-
 Expected<std::vector<Token>> ChatFormat::tokenize_content(const ChatMessage& message) const {
-  const std::string content = with_image_marks(std::span(&message, 1)).front().content;
-  std::vector<Token> tokens;
-  const bool begins_with_text = !content.empty() && !content.starts_with(image_mark_);
-  const bool has_space = model_->vocab().adds_space_prefix() && begins_with_text;
-  if (auto done = append_input(has_space ? " " + content : content, tokens); !done) return std::unexpected(done.error());
-  return tokens;
+  std::string content = with_image_marks(std::span(&message, 1)).front().content;
+  const bool begins_with_text = !content.empty() && !tokenizer_.begins_with_image(content);
+  if (model_->vocab().adds_space_prefix() && begins_with_text) content.insert(0, 1, ' ');
+  const jinja::Text text = jinja::Text::input(std::move(content), jinja::kOtherInput);
+  PlacedTokens placed;
+  if (auto done = tokenizer_.append(text, 0, text.size(), placed); !done) return std::unexpected(done.error());
+  return std::move(placed.tokens);
 }
 
 std::string ChatFormat::text_of(std::span<const Token> tokens) const {
@@ -627,28 +596,35 @@ Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation&
   if (!full) return std::unexpected(full.error());
   for (const ChatMessage& message : added) {
     for (const image::MessageImage& image : image::images_of(message)) {
-      if (full->bytes().contains(format.image_mark(image.id))) continue;
+      if (full->bytes().contains(format.tokenizer().image_mark(image.id))) continue;
       return fail(ErrorCode::model_capability, "the model's chat template does not write the image");
     }
   }
 
   ChatTokens result;
+  std::optional<PlacedTokens> whole;
   if (!conversation.messages.empty()) {
     if (const auto begin = conversation.is_changed ? std::nullopt : delta_begin(format, conversation, *full)) {
-      if (auto done = append_tokens(format, *full, *begin, full->size(), result.tokens); !done)
+      PlacedTokens delta;
+      if (auto done = format.tokenizer().append(*full, *begin, full->size(), delta); !done)
         return std::unexpected(done.error());
+      result.tokens = std::move(delta.tokens);
       return result;
     }
-    const auto found = rewrite_history(format, conversation, *full, result);
-    if (!found) return std::unexpected(found.error());
-    if (!*found) result = {};
-    result.history_change = *found ? ChatTokens::History::rewritten : ChatTokens::History::lost;
+    auto rewritten = rewrite_history(format, conversation, *full, result.replies);
+    if (!rewritten) return std::unexpected(rewritten.error());
+    whole = *std::move(rewritten);
+    if (!whole) result.replies.clear();
+    result.history_change = whole ? ChatTokens::History::rewritten : ChatTokens::History::lost;
   }
-  if (result.history_change != ChatTokens::History::rewritten) {
-    if (auto done = append_tokens_at_start(format, *full, full->size(), result.tokens); !done)
-      return std::unexpected(done.error());
+  if (!whole) {
+    if (auto done = append_start(format, *full, full->size(), whole.emplace()); !done) return std::unexpected(done.error());
   }
-  if (auto counted = count_first_tokens(format, *full, all, result); !counted) return std::unexpected(counted.error());
+  count_first_tokens(*full, all, *whole, result);
+  const std::size_t past = result.replies.empty() ? 0 : result.replies.back().end;
+  const auto end = whole->tokens.begin() + static_cast<std::ptrdiff_t>(past);
+  result.history.assign(whole->tokens.begin(), end);
+  result.tokens.assign(end, whole->tokens.end());
   return result;
 }
 

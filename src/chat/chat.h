@@ -17,6 +17,7 @@
 
 #include "chat/answer_grammar.h"
 #include "chat/message_values.h"
+#include "chat/prompt_tokens.h"
 #include "chat/reply_parser.h"
 #include "chat/thinking.h"
 #include "core/error.h"
@@ -49,9 +50,6 @@ struct BegunReply {
   bool is_thinking = false;            // The model goes on in thoughts.
 };
 
-// Returns the tokens of the image with this id (MessageImage::id). Called on any thread; may block on the disk.
-using ImageTokens = std::function<Expected<std::vector<Token>>(const std::string& id)>;
-
 // The name of the template that writes conversations with tools, if a model has it.
 inline constexpr std::string_view kToolTemplate = "tool_use";
 
@@ -80,12 +78,10 @@ class ChatFormat {
   // Formats messages whose last one is a reply that goes on. It is written as the template writes it in the past, so that the
   // next turn finds its tokens. Errors: as write(). Requires: a last message of the assistant.
   [[nodiscard]] Expected<BegunReply> write_begun(std::span<const ChatMessage> messages, const ChatContext& context) const;
-  // Appends the tokens of user input: text, and images in place of their marks.
-  [[nodiscard]] Expected<Unit> append_input(std::string_view input, std::vector<Token>& tokens) const;
   // The tokens of a message's content with its images, without the template; as a text of its own.
   [[nodiscard]] Expected<std::vector<Token>> tokenize_content(const ChatMessage& message) const;
-  // The placeholder of an image in the formatted text. It is random, so a user's text cannot contain it.
-  [[nodiscard]] std::string image_mark(const std::string& id) const { return image_mark_ + id + kImageMarkEnd; }
+  // For texts of write().
+  [[nodiscard]] const PromptTokenizer& tokenizer() const { return tokenizer_; }
   // The format of the reply to a prompt with these options. `tools` are theirs (tools_of()); null: they have none.
   [[nodiscard]] ReplyFormat reply_format(const ChatOptions& options, std::span<const Token> prompt,
                                          std::shared_ptr<const Tools> tools) const;
@@ -122,14 +118,11 @@ class ChatFormat {
   [[nodiscard]] bool opens_thoughts(std::string_view prompt) const;
   [[nodiscard]] std::vector<ChatMessage> with_image_marks(std::span<const ChatMessage> messages) const;
 
-  static constexpr char kImageMarkEnd = 'z';  // Ids have digits and the letters a to f.
-
-  const ImageTokens images_;
-  const std::string image_mark_;             // Followed by the image's id.
-  const std::string source_;                 // The template.
-  std::shared_ptr<const llm::Model> model_;  // Shared, because jobs may outlive the router's entry.
-  ReplyFormat reply_;                        // Everything that a reply may contain.
-  const Family* family_ = nullptr;           // Null: it is not known.
+  const std::shared_ptr<const llm::Model> model_;  // Shared, because jobs may outlive the router's entry.
+  const PromptTokenizer tokenizer_;
+  const std::string source_;        // The template.
+  ReplyFormat reply_;               // Everything that a reply may contain.
+  const Family* family_ = nullptr;  // Null: it is not known.
   bool template_knows_tools_ = false;
   std::vector<std::pair<std::string_view, bool>> history_variables_;
   std::optional<jinja::ChatTemplate> template_;
