@@ -56,4 +56,30 @@ std::optional<Bytes> decode_base64(std::string_view text) {
   return bytes;
 }
 
+std::optional<Bytes> decode_any_base64(std::string_view text) {
+  Bytes bytes;
+  bytes.reserve(text.size() / 4 * 3 + 3);
+  std::uint32_t bits = 0;
+  int digits = 0;   // Of the group of four.
+  int padding = 0;  // Only blanks and more of it may follow.
+  for (const char c : text) {
+    if (std::string_view(" \t\r\n").contains(c)) continue;
+    if (c == '=') {
+      ++padding;
+      continue;
+    }
+    const std::uint8_t value = c == '-' ? 62 : c == '_' ? 63 : kValues[static_cast<unsigned char>(c)];
+    if (value == kNoDigit || padding > 0) return std::nullopt;
+    bits = bits << 6 | value;
+    if (++digits < 4) continue;
+    for (const int shift : {16, 8, 0}) bytes.push_back(static_cast<std::byte>(bits >> shift & 255));
+    bits = 0;
+    digits = 0;
+  }
+  if (digits == 1 || padding > 2) return std::nullopt;
+  if (digits >= 2) bytes.push_back(static_cast<std::byte>(bits >> (6 * digits - 8) & 255));
+  if (digits == 3) bytes.push_back(static_cast<std::byte>(bits >> 2 & 255));
+  return bytes;
+}
+
 }  // namespace uma

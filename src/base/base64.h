@@ -1,4 +1,4 @@
-// Base64 of RFC 4648, section 4: with padding, without line breaks.
+// Base64 of RFC 4648.
 #pragma once
 
 #include <cstddef>
@@ -18,5 +18,8 @@ void append_base64(std::string& out, std::span<const std::byte> bytes);
 
 // Decodes `text`; nullopt for a text that append_base64 never produces.
 [[nodiscard]] std::optional<Bytes> decode_base64(std::string_view text);
+// Decodes what encoders of others write: also with blanks and line breaks, without padding, and with the digits - and _ of
+// section 5. Nullopt for another text.
+[[nodiscard]] std::optional<Bytes> decode_any_base64(std::string_view text);
 
 }  // namespace uma

@@ -46,5 +46,26 @@ TEST(Base64, RefusesWhatItNeverWrites) {
   }
 }
 
+TEST(AnyBase64, IsWhatEncodersOfOthersWrite) {
+  Random random(2);
+  for (std::size_t size = 0; size < 100; ++size) {
+    Bytes bytes(size);
+    std::ranges::generate(bytes, [&] { return static_cast<std::byte>(random.next_below(256)); });
+    std::string text;
+    append_base64(text, bytes);
+    EXPECT_EQ(decode_any_base64(text), bytes);
+    std::string wrapped = " ";
+    for (std::size_t i = 0; i < text.size(); i += 3) wrapped += text.substr(i, 3) + "\r\n";
+    EXPECT_EQ(decode_any_base64(wrapped), bytes) << wrapped;
+    std::ranges::replace(text, '+', '-');
+    std::ranges::replace(text, '/', '_');
+    text.resize(std::min(text.size(), text.find('=')));
+    EXPECT_EQ(decode_any_base64(text), bytes) << text;
+  }
+  for (const char* text : {"Z", "Zm9vZ", "Zg=a", "Zg===", "Z!==", "\xff\xff\xff\xff"}) {
+    EXPECT_FALSE(decode_any_base64(text)) << text;
+  }
+}
+
 }  // namespace
 }  // namespace uma

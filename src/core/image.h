@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/text.h"
+
 namespace uma {
 
 inline constexpr std::size_t kImagesPerRequestMax = 64;
@@ -26,6 +28,11 @@ struct ImageSource {
   std::string text;
   Media media = Media::image;
 };
+
+// Whether `text` is a data: URI; the case of letters does not count.
+[[nodiscard]] inline bool is_data_uri(std::string_view text) {
+  return lower_ascii(trim(text.substr(0, 32)).substr(0, 5)) == "data:";
+}
 
 // The http and https URLs from which images may be fetched; none by default.
 struct ImageUrlRules {

@@ -1,6 +1,8 @@
 #include "image/image_source.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <fcntl.h>
 #include <format>
 #include <optional>
@@ -11,6 +13,7 @@
 
 #include "base/base64.h"
 #include "base/file_calls.h"
+#include "base/text.h"
 #include "base/unique_fd.h"
 #include "image/audio_header.h"
 #include "image/image_header.h"
@@ -28,19 +31,42 @@ std::string_view noun_of(Media media) {
   return media == Media::audio ? "clip" : "image";
 }
 
+// The text with %XX decoded, as URIs may have them; other percent signs stay.
+std::string without_percents(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t at = std::min(text.size(), text.find('%'));
+    out += text.substr(0, at);
+    text.remove_prefix(at);
+    if (text.empty()) break;
+    unsigned char byte = 0;
+    const char* const end = text.data() + std::min<std::size_t>(text.size(), 3);
+    const bool is_escape = text.size() >= 3 && std::from_chars(text.data() + 1, end, byte, 16).ptr == end;
+    out += is_escape ? static_cast<char>(byte) : '%';
+    text.remove_prefix(is_escape ? 3 : 1);
+  }
+  return out;
+}
+
 Expected<Bytes> decode_data(std::string_view text, std::string_view noun) {
-  if (text.starts_with("data:")) {
+  std::string unescaped;
+  if (is_data_uri(text)) {
     const std::size_t comma = text.find(',');
-    constexpr std::string_view kBase64 = ";base64";
-    if (comma == std::string_view::npos || !text.substr(0, comma).ends_with(kBase64)) {
+    const std::string_view head = text.substr(0, comma);
+    constexpr std::string_view kBase64 = "base64";
+    const std::size_t last = head.rfind(';');
+    if (comma == std::string_view::npos || last == std::string_view::npos ||
+        lower_ascii(trim(head.substr(last + 1))) != kBase64) {
       return image_refused(std::format("the {}'s data: URI must have base64 data, as in data:image/png;base64,...", noun));
     }
     text.remove_prefix(comma + 1);
+    if (text.contains('%')) text = unescaped = without_percents(text);
   }
   if (text.size() / 4 * 3 > kImageBytesMax + 3) {
     return image_refused(std::format("the {} has about {} bytes; the limit is {}", noun, text.size() / 4 * 3, kImageBytesMax));
   }
-  auto bytes = decode_base64(text);
+  auto bytes = decode_any_base64(text);
   if (!bytes) return image_refused(std::format("the {}'s data is not base64", noun));
   return std::move(*bytes);
 }

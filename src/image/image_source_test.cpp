@@ -61,8 +61,12 @@ class ImagePaths : public ::testing::Test {
 };
 
 TEST(ImageData, IsBase64AloneOrAsAUri) {
-  for (const std::string& text : {base64_of(bmp_of_one_pixel()), "data:image/bmp;base64," + base64_of(bmp_of_one_pixel()),
-                                  "data:;base64," + base64_of(bmp_of_one_pixel())}) {
+  const std::string base64 = base64_of(bmp_of_one_pixel());
+  std::string escaped;
+  for (const char c : base64) escaped += c == '+' ? "%2B" : c == '/' ? "%2F" : c == '=' ? "%3D" : std::string(1, c);
+  for (const std::string& text :
+       {base64, "data:image/bmp;base64," + base64, "data:;base64," + base64, " DATA:IMAGE/BMP;charset=utf-8; BASE64," + base64,
+        "data:image/bmp;base64," + escaped, base64.substr(0, 8) + "\r\n" + base64.substr(8) + "\n"}) {
     const auto bytes = read_image({.kind = ImageSource::Kind::data, .text = text}, {});
     ASSERT_TRUE(bytes) << bytes.error().message;
     EXPECT_EQ(bytes->size(), bmp_of_one_pixel().size());

@@ -107,7 +107,7 @@ class Key {
 };
 
 // Limit for the nesting of lists and dicts, so that recursion over a value cannot exhaust the stack.
-inline constexpr std::int32_t kValueDepthMax = 64;
+inline constexpr std::int32_t kValueDepthMax = 160;  // More than json::kDepthMax.
 
 class Value {
  public:

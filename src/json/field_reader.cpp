@@ -105,6 +105,11 @@ const boost::json::value* FieldReader::find(std::string_view name) const {
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
+bool FieldReader::is_null(std::string_view name) const {
+  const boost::json::value* value = object_.if_contains(boost::json::string_view(name.data(), name.size()));
+  return value != nullptr && value->is_null();
+}
+
 std::optional<std::string> FieldReader::text(std::string_view name, TextBytes bytes) {
   const boost::json::value* value = find(name);
   if (value == nullptr) return std::nullopt;

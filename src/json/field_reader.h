@@ -19,7 +19,7 @@
 namespace uma::json {
 
 inline constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
-inline constexpr std::size_t kDepthMax = 32;
+inline constexpr std::size_t kDepthMax = 128;
 
 // Parses a client's JSON, at most kDepthMax deep. Invalid UTF-8 is accepted; each used string is checked later, so that the
 // error can name the field.
@@ -59,6 +59,8 @@ class FieldReader {
 
   // Returns nullptr for null and absent fields, and for every field after an error.
   [[nodiscard]] const boost::json::value* find(std::string_view name) const;
+  // Whether the field is there and null, which find() does not tell from an absent one.
+  [[nodiscard]] bool is_null(std::string_view name) const;
 
   // UTF-8 without NUL characters.
   std::optional<std::string> text(std::string_view name, TextBytes bytes = {});

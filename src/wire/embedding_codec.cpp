@@ -162,6 +162,11 @@ void read_options(json::FieldReader& fields, TextOptions& options, bool can_chun
 void read_embed_options(json::FieldReader& fields, EmbedRequest& request) {
   read_options(fields, request.options, /*can_chunk=*/true);
   if (auto task = fields.text("task")) request.task = *std::move(task);
+  // llama-server's number of the norm: -1 is none, 2 the Euclidean one.
+  if (const auto norm = fields.integer("embd_normalize", std::numeric_limits<std::int32_t>::min(), json::kInt32Max)) {
+    if (*norm != -1 && *norm != 2) fields.fail_field("embd_normalize", "must be -1 (no scaling) or 2 (length 1)");
+    request.normalize = *norm == 2;
+  }
   if (const auto normalize = fields.boolean("normalize")) request.normalize = *normalize;
 }
 
@@ -169,7 +174,9 @@ EmbeddingCall read_embedding_call(json::FieldReader& fields, std::string_view in
   EmbeddingCall call;
   call.embed.options.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   InputsReader(fields, inputs_name, call.embed).read();
-  call.embed.dimensions = static_cast<std::int32_t>(fields.integer("dimensions", 1, json::kInt32Max).value_or(0));
+  for (const std::string_view name : {"output_dimension", "dimensions"}) {
+    if (const auto count = fields.integer(name, 1, json::kInt32Max)) call.embed.dimensions = static_cast<std::int32_t>(*count);
+  }
   const std::string encoding = fields.text("encoding_format").value_or("float");
   if (encoding == "base64") {
     call.encoding = VectorEncoding::base64;

@@ -26,11 +26,11 @@ namespace {
 // The content of a message without one: that of a reply may be a refusal, and a tool may have returned nothing.
 std::string missing_content(json::FieldReader& message, std::string_view role) {
   if (role == "assistant") return message.text("refusal").value_or("");
-  return role == "tool" ? "" : message.required_text("content");
+  return role == "tool" || message.is_null("content") ? "" : message.required_text("content");
 }
 
 // Reads OpenAI's two formats of a message's content: a string, or an array of {type: "text", text} and, for a user, images and
-// clips, for a tool, images. Parts that are reasoning are added to `reasoning`.
+// clips, for a tool, images. What a tool has returned may be any JSON. Parts that are reasoning are added to `reasoning`.
 std::string content_field(json::FieldReader& message, std::string_view role, std::size_t index, std::vector<InputImage>& images,
                           std::string& reasoning) {
   const auto cleaned = [is_system = role == "system"](std::string text) {
@@ -38,7 +38,10 @@ std::string content_field(json::FieldReader& message, std::string_view role, std
   };
   const boost::json::value* content = message.find("content");
   if (content == nullptr) return missing_content(message, role);
-  if (role == "tool" && content->is_object()) return json_text(message, "content", *content);
+  const bool is_tools = role == "tool";
+  if (is_tools && !content->is_string() && (!content->is_array() || is_list_of_values(*content))) {
+    return json_text(message, "content", *content);
+  }
   if (!content->is_array()) return cleaned(message.required_text("content"));
   std::string text;
   for (std::size_t i = 0; i < content->get_array().size() && message.ok(); ++i) {
@@ -49,12 +52,21 @@ std::string content_field(json::FieldReader& message, std::string_view role, std
     }
     std::optional<ImageSource> image;
     const std::string field = std::format("{}content[{}]", message.path(), i);
-    if (object != nullptr && (role == "user" || role == "tool")) {
+    if (object != nullptr && role != "system") {
       json::FieldReader part(*object, field + ".");
       image = image_part(part);
-      if (!part.ok()) message.fail_as(part);
+      if (!part.ok() && !is_tools) message.fail_as(part);
+      if (!part.ok()) image.reset();
     }
-    if (!image || (role == "tool" && image->media != Media::image)) {
+    if (is_tools && (!image || image->media != Media::image)) {
+      text += text_of_other_part(message, "content", content->get_array()[i]);
+      continue;
+    }
+    if (image && role == "assistant") {
+      text += kImageOfReply;
+      continue;
+    }
+    if (!image) {
       message.fail_field("content",
                          unknown_part(content->get_array()[i]) +
                              R"(must be a string or an array of {"type": "text", "text": ...})"
@@ -97,22 +109,20 @@ const boost::json::object* object_at(json::FieldReader& fields, const boost::jso
 // Appends one tool call as JSON with the known fields. `id` is for a call without one.
 void append_call(std::string& out, json::FieldReader& call, std::string id) {
   json::ObjectWriter object(out);
-  if (auto given = call.text("id", kGivenIdBytes); given && !given->empty()) id = *std::move(given);
+  if (std::string given = given_id(call, "id"); !given.empty()) id = std::move(given);
   object.field("id", id);
   const std::string type = call.text("type").value_or("function");
   const bool is_custom = type == "custom";
   if (!is_custom && type != "function") call.fail_field("type", R"(must be "function" or "custom")");
   object.field("type", "function");
   const boost::json::object* function = call.object(type);
-  if (function == nullptr && call.ok()) call.fail_field(type, "is required");
-  if (function != nullptr) {
-    inside(call, *function, std::format("{}{}.", call.path(), type), [&](json::FieldReader& inner) {
-      json::ObjectWriter fields(object.begin("function"));
-      fields.field("name", inner.required_text("name", kCalledNameBytes));
-      fields.field("arguments", is_custom ? arguments_of_input(inner.text("input").value_or("")) : called_arguments(inner));
-      fields.close();
-    });
-  }
+  const boost::json::object none;
+  inside(call, function == nullptr ? none : *function, std::format("{}{}.", call.path(), type), [&](json::FieldReader& inner) {
+    json::ObjectWriter fields(object.begin("function"));
+    fields.field("name", called_name(inner));
+    fields.field("arguments", is_custom ? arguments_of_input(inner.text("input").value_or("")) : called_arguments(inner));
+    fields.close();
+  });
   object.close();
 }
 
@@ -143,9 +153,6 @@ void append_older_call(std::string& out, json::FieldReader& message, const boost
 std::string extra_fields(json::FieldReader& message, std::string_view role, std::size_t index, std::string reasoning = "") {
   std::string extra;
   json::ObjectWriter object(extra);
-  const auto keep = [&](std::string_view name, json::TextBytes bytes = {}) {
-    if (const auto text = message.text(name, bytes); text && !text->empty()) object.field(name, *text);
-  };
   if (role == "assistant") {
     if (reasoning.empty()) reasoning = reasoning_of_message(message);
     if (!reasoning.empty()) object.field("reasoning_content", reasoning);
@@ -155,8 +162,8 @@ std::string extra_fields(json::FieldReader& message, std::string_view role, std:
       append_older_call(object.begin("tool_calls"), message, *function, index);
     }
   } else if (role == "tool") {
-    keep("tool_call_id", kGivenIdBytes);
-    keep("name");
+    if (const std::string id = given_id(message, "tool_call_id"); !id.empty()) object.field("tool_call_id", id);
+    if (const auto name = message.text("name"); name && !name->empty()) object.field("name", *name);
   }
   object.close();
   return extra == "{}" ? "" : extra;
@@ -195,7 +202,8 @@ void add_tool(json::FieldReader& fields, boost::json::object function, bool is_c
 
 void read_tool(json::FieldReader& tool, const boost::json::object& given, ToolShape shape, boost::json::array& nested,
                ChatOptions& options) {
-  const std::string type = tool.required_text("type");
+  const bool has_function = shape == ToolShape::nested && tool.find("function") != nullptr;
+  const std::string type = has_function ? tool.text("type").value_or("function") : tool.required_text("type");
   const bool is_custom = type == "custom" && shape == ToolShape::nested;
   if (!is_custom && type != "function") {
     tool.fail_field("type", shape == ToolShape::nested ? R"(must be "function" or "custom": other tools are not supported)"
@@ -279,7 +287,14 @@ void read_tool_choice(json::FieldReader& fields, ToolShape shape, ChatOptions& o
             R"( or {"type": "allowed_tools", ...})";
   const boost::json::value* choice = fields.find("tool_choice");
   if (choice == nullptr) return;
-  if (const boost::json::object* object = choice->if_object()) {
+  const boost::json::object* object = choice->if_object();
+  // Some clients put the word into an object, as Anthropic's API has it.
+  constexpr std::array<std::string_view, 4> kWords = {"auto", "none", "required", "any"};
+  if (const auto word = type_of_part(*choice); word && std::ranges::contains(kWords, *word)) {
+    choice = object->if_contains("type");
+    object = nullptr;
+  }
+  if (object != nullptr) {
     inside(fields, *object, "tool_choice.", [&](json::FieldReader& named) {
       if (named.text("type") == "allowed_tools") {
         const boost::json::object* allowed = named.object("allowed_tools");
@@ -295,7 +310,7 @@ void read_tool_choice(json::FieldReader& fields, ToolShape shape, ChatOptions& o
   }
   if (*choice == "none") {
     forget_tools(options);
-  } else if (*choice == "required") {
+  } else if (*choice == "required" || *choice == "any") {
     if (!options.tools.empty()) {
       options.tool_choice = ToolChoice::required;
     } else if (warnings != nullptr) {

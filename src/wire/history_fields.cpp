@@ -6,6 +6,7 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
 
 #include "base/utf8.h"
 #include "wire/generate_fields.h"
@@ -14,9 +15,63 @@ namespace uma::wire {
 namespace {
 
 constexpr std::array<std::string_view, 3> kWrittenTypes = {"text", "input_text", "output_text"};
-constexpr std::array<std::string_view, 3> kReasoningTypes = {"thinking", "reasoning", "reasoning_text"};
+constexpr std::array<std::string_view, 4> kReasoningTypes = {"thinking", "reasoning", "reasoning_text", "summary_text"};
+constexpr std::array<std::string_view, 4> kImageTypes = {"image", "image_url", "input_image", "input_audio"};
 
-// A string, or the joined texts of a list of objects.
+}  // namespace
+
+std::optional<std::string_view> type_of_part(const boost::json::value& part) {
+  const boost::json::object* object = part.if_object();
+  const boost::json::value* type = object == nullptr ? nullptr : object->if_contains("type");
+  return type == nullptr || !type->is_string() ? std::nullopt : std::optional<std::string_view>(type->get_string());
+}
+
+std::optional<WrittenPart> written_part(json::FieldReader& message, std::string_view field, const boost::json::value& part) {
+  if (part.is_string()) return WrittenPart{.text = message.checked_text(field, part, {}).value_or("")};
+  const boost::json::object* object = part.if_object();
+  if (object == nullptr) return std::nullopt;
+  const boost::json::value* untyped = object->contains("type") ? nullptr : object->if_contains("text");
+  if (untyped != nullptr && untyped->is_string())
+    return WrittenPart{.text = message.checked_text(field, *untyped, {}).value_or("")};
+  const std::string_view name = type_of_part(part).value_or("");
+  if (name == "redacted_thinking") return WrittenPart{.text = "", .is_reasoning = true};
+  const bool is_reasoning = std::ranges::contains(kReasoningTypes, name);
+  if (!is_reasoning && name != "refusal" && !std::ranges::contains(kWrittenTypes, name)) return std::nullopt;
+  // Most parts have their text under the name of their type, others as "text".
+  for (const std::string_view key : {name, std::string_view("text"), std::string_view("summary")}) {
+    const boost::json::value* text = object->if_contains(key);
+    if (text == nullptr || text->is_null()) continue;
+    if (!is_reasoning) return WrittenPart{.text = message.checked_text(field, *text, {}).value_or("")};
+    return WrittenPart{.text = joined_texts(message, field, *text), .is_reasoning = true};
+  }
+  return WrittenPart{.text = "", .is_reasoning = is_reasoning};
+}
+
+bool is_list_of_values(const boost::json::value& result) {
+  return result.is_array() && !result.get_array().empty() &&
+         std::ranges::none_of(result.get_array(), [](const boost::json::value& part) {
+           const boost::json::object* object = part.if_object();
+           return part.is_string() || (object != nullptr && (object->contains("type") || object->contains("text")));
+         });
+}
+
+std::string text_of_other_part(json::FieldReader& message, std::string_view field, const boost::json::value& part) {
+  constexpr std::size_t kBytesMax = 16 << 10;  // A file has more, and is nothing to read as JSON.
+  std::string text = json_text(message, field, part);
+  return text.size() > kBytesMax ? "(There is a part here that this model does not read.)" : text;
+}
+
+std::string given_id(json::FieldReader& fields, std::string_view name) {
+  const boost::json::value* id = fields.find(name);
+  if (id != nullptr && id->is_number()) return boost::json::serialize(*id);
+  return fields.text(name, kGivenIdBytes).value_or("");
+}
+
+std::string called_name(json::FieldReader& function) {
+  std::string name = function.text("name", {0, kCalledNameBytes.max}).value_or("");
+  return name.empty() ? "unknown" : name;
+}
+
 std::string joined_texts(json::FieldReader& message, std::string_view field, const boost::json::value& value) {
   if (value.is_string()) return message.checked_text(field, value, {}).value_or("");
   std::string text;
@@ -34,36 +89,10 @@ std::string joined_texts(json::FieldReader& message, std::string_view field, con
   return text;
 }
 
-}  // namespace
-
-std::optional<WrittenPart> written_part(json::FieldReader& message, std::string_view field, const boost::json::value& part) {
-  if (part.is_string()) return WrittenPart{.text = message.checked_text(field, part, {}).value_or("")};
-  const boost::json::object* object = part.if_object();
-  const boost::json::value* given = object == nullptr ? nullptr : object->if_contains("type");
-  const boost::json::string* type = given == nullptr ? nullptr : given->if_string();
-  if (type == nullptr) return std::nullopt;
-  const std::string_view name(*type);
-  if (name == "redacted_thinking") return WrittenPart{.text = "", .is_reasoning = true};
-  const bool is_reasoning = std::ranges::contains(kReasoningTypes, name);
-  if (!is_reasoning && name != "refusal" && !std::ranges::contains(kWrittenTypes, name)) return std::nullopt;
-  // Most parts have their text under the name of their type, others as "text".
-  for (const std::string_view key : {name, std::string_view("text"), std::string_view("summary")}) {
-    const boost::json::value* text = object->if_contains(key);
-    if (text == nullptr || text->is_null()) continue;
-    if (!is_reasoning) return WrittenPart{.text = message.checked_text(field, *text, {}).value_or("")};
-    return WrittenPart{.text = joined_texts(message, field, *text), .is_reasoning = true};
-  }
-  return is_reasoning ? std::optional(WrittenPart{.text = "", .is_reasoning = true}) : std::nullopt;
-}
-
 std::string unknown_part(const boost::json::value& part) {
-  constexpr std::array<std::string_view, 4> kImageTypes = {"image", "image_url", "input_image", "input_audio"};
   constexpr std::size_t kShownMax = 64;
-  const boost::json::object* object = part.if_object();
-  const boost::json::value* given = object == nullptr ? nullptr : object->if_contains("type");
-  const boost::json::string* type = given == nullptr ? nullptr : given->if_string();
-  if (type == nullptr || type->size() > kShownMax || !is_utf8(*type)) return "";
-  const std::string_view name(*type);
+  const std::string_view name = type_of_part(part).value_or("");
+  if (name.empty() || name.size() > kShownMax || !is_utf8(name)) return "";
   if (std::ranges::contains(kWrittenTypes, name) || std::ranges::contains(kImageTypes, name)) return "";
   return std::format("has a part of type \"{}\", but ", name);
 }

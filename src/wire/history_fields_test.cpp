@@ -310,5 +310,115 @@ TEST(BegunReplies, CallsAreNotContinued) {
   EXPECT_EQ(refused(kBegun, R"(,"continue_final_message":false,"add_generation_prompt":false)"), "add_generation_prompt");
 }
 
+// The last message of the history in each API, with a call `c` of tool `f` before it.
+std::vector<ChatMessage> results_of(const std::string& content) {
+  const std::string chat = history_of(R"({"role":"user","content":"a"},
+      {"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f"}}]},
+      {"role":"tool","tool_call_id":"c","content":)" +
+                                      content + "}")[2]
+                               .content;
+  const ResponseCall response = decoded(R"({"input":[{"role":"user","content":"a"},
+      {"type":"function_call","call_id":"c","name":"f","arguments":"{}"},
+      {"type":"function_call_output","call_id":"c","output":)" +
+                                        content + "}]}");
+  const auto messages = decode_messages(R"({"model":"m","max_tokens":1,"messages":[{"role":"user","content":"a"},
+      {"role":"assistant","content":[{"type":"tool_use","id":"c","name":"f","input":{}}]},
+      {"role":"user","content":[{"type":"tool_result","tool_use_id":"c","content":)" +
+                                        content + "}]}]}");
+  EXPECT_TRUE(messages) << content;
+  return {{"chat", chat},
+          {"responses", response.generate.input.messages.back().content},
+          {"messages", messages ? messages->generate.input.messages.back().content : ""}};
+}
+
+// What a tool has returned stays in the history, so a value that is no text must not be an error.
+TEST(Histories, ResultsOfToolsMayBeAnyJson) {
+  for (const auto& [content, text] : std::vector<std::pair<std::string, std::string>>{
+           {"42", "42"},
+           {"true", "true"},
+           {"null", ""},
+           {"[]", ""},
+           {R"({"a":[1,null]})", R"({"a":[1,null]})"},
+           {R"([{"title":"x"},{"title":"y"}])", R"([{"title":"x"},{"title":"y"}])"},
+           {R"([1,2])", "[1,2]"},
+           {R"(["a"])", "a"},
+           {R"([{"type":"text","text":null}])", ""},
+           {R"([{"text":"a"}])", "a"},
+           {R"([{"type":"resource","uri":"u"}])", R"({"type":"resource","uri":"u"})"},
+           {R"([{"type":"input_image","file_id":"f"}])", R"({"type":"input_image","file_id":"f"})"}}) {
+    for (const ChatMessage& result : results_of(content)) EXPECT_EQ(result.content, text) << result.role << ": " << content;
+  }
+  const std::string file = R"([{"type":"text","text":"a"},{"type":"file","data":")" + std::string(32 << 10, 'A') + "\"}]";
+  for (const ChatMessage& result : results_of(file)) {
+    EXPECT_THAT(result.content, ::testing::MatchesRegex("a\n?.There is a part here.*")) << result.role;
+  }
+  const auto ollama = decode_ollama(
+      OllamaKind::chat, R"({"model":"m","messages":[{"role":"user","content":"a"},{"role":"tool","content":{"a":1}}]})");
+  EXPECT_EQ(ollama.value().generate.input.messages.back().content, R"({"a":1})");
+}
+
+TEST(Histories, CallsMayLackWhatACutStreamHasLost) {
+  EXPECT_EQ(reply_of(R"("content":"x","tool_calls":[{"id":"","type":"function"}])").extra,
+            R"({"tool_calls":[{"id":"c00001000","type":"function","function":{"name":"unknown","arguments":"{}"}}]})");
+  EXPECT_EQ(reply_of(R"("tool_calls":[{"id":1,"function":{"name":null,"arguments":"{}"}}])").extra,
+            R"({"tool_calls":[{"id":"1","type":"function","function":{"name":"unknown","arguments":"{}"}}]})");
+  const ResponseCall response =
+      decoded(R"({"input":[{"role":"user","content":"a"},{"type":"function_call","call_id":"c","arguments":"{}"}]})");
+  EXPECT_THAT(response.generate.input.messages.back().extra, HasSubstr(R"("name":"unknown")"));
+  const auto messages = decode_messages(R"({"model":"m","max_tokens":1,"messages":[{"role":"user","content":"a"},
+      {"role":"assistant","content":[{"type":"tool_use","id":"c"}]},{"role":"user","content":"b"}]})");
+  EXPECT_THAT(messages.value().generate.input.messages[1].extra, HasSubstr(R"("name":"unknown")"));
+  const auto ollama = decode_ollama(
+      OllamaKind::chat, R"({"model":"m","messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":[{}]}]})");
+  EXPECT_THAT(ollama.value().generate.input.messages.back().extra, HasSubstr(R"("name":"unknown")"));
+}
+
+TEST(Histories, NullIsAnEmptyText) {
+  EXPECT_EQ(history_of(R"({"role":"system","content":null},{"role":"user","content":null})"),
+            (std::vector<ChatMessage>{{"system", ""}, {"user", ""}, {"user", "Sure?"}}));
+  EXPECT_EQ(decoded(R"({"input":[{"role":"user","content":null}]})").generate.input.messages,
+            (std::vector<ChatMessage>{{"user", ""}}));
+  EXPECT_EQ(decode_messages(R"({"model":"m","max_tokens":1,"messages":[{"role":"user","content":null}]})")
+                .value()
+                .generate.input.messages,
+            (std::vector<ChatMessage>{{"user", ""}}));
+}
+
+// Servers that draw have put pictures into replies. Models do not read them there.
+TEST(Histories, AnImageOfAReplyIsALine) {
+  const std::string line(kImageOfReply);
+  constexpr const char* kUrl = R"({"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}})";
+  EXPECT_EQ(reply_of(std::string(R"("content":[{"type":"text","text":"Here: "},)") + kUrl + "]").content, "Here: " + line);
+  const ResponseCall response =
+      decoded(R"({"input":[{"role":"assistant","content":[{"type":"input_image","image_url":"data:,"}]}]})");
+  EXPECT_EQ(response.generate.input.messages.back().content, line);
+  EXPECT_TRUE(response.generate.input.images.empty());
+  const auto messages = decode_messages(R"({"model":"m","max_tokens":1,"messages":[{"role":"user","content":"a"},
+      {"role":"assistant","content":[{"type":"image","source":{"type":"base64","data":"AA=="}}]},{"role":"user","content":"b"}]})");
+  EXPECT_EQ(messages.value().generate.input.messages[1].content, line);
+  const auto ollama = decode_ollama(OllamaKind::chat, R"({"model":"m","messages":[{"role":"user","content":"a"},
+      {"role":"assistant","content":"b","images":["AA=="]},{"role":"user","content":"c"}]})");
+  EXPECT_EQ(ollama.value().generate.input.messages[1].content, "b" + line);
+}
+
+TEST(Histories, ImagesHaveTheFormOfAnyApi) {
+  for (const char* part : {R"({"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}})",
+                           R"({"type":"image_url","image_url":"AA=="})",
+                           R"({"type":"input_image","image_url":{"url":"DATA:image/png;BASE64,AA=="}})",
+                           R"({"type":"image","source":{"type":"base64","media_type":"image/png","data":"AA=="}})",
+                           R"({"type":"image","image":"data:image/png;base64,AA=="})",
+                           R"({"type":"image","data":"AA==","mimeType":"image/png"})"}) {
+    const auto request = completion_of(std::string(R"({"role":"user","content":[)") + part + "]}");
+    ASSERT_EQ(request.prompts.front().images.size(), 1U) << part;
+    EXPECT_EQ(request.prompts.front().images.front().source.kind, ImageSource::Kind::data) << part;
+    const ResponseCall response = decoded(std::string(R"({"input":[{"role":"user","content":[)") + part + "]}]}");
+    EXPECT_EQ(response.generate.input.images.size(), 1U) << part;
+    const auto messages = decode_messages(std::string(R"({"model":"m","max_tokens":1,"messages":[{"role":"user","content":[
+        {"type":"tool_result","tool_use_id":"c","content":[)") +
+                                          part + "]}]}]}");
+    EXPECT_EQ(messages.value().generate.input.images.size(), 1U) << part;
+  }
+}
+
 }  // namespace
 }  // namespace uma::wire

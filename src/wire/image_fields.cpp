@@ -26,7 +26,8 @@ void append_float(std::string& out, float value) {
 
 ImageSource image_of_url(std::string url) {
   constexpr std::string_view kFile = "file://";
-  if (url.starts_with("data:")) return {.kind = ImageSource::Kind::data, .text = std::move(url)};
+  // Every URL has a scheme; base64 without one has no colon.
+  if (is_data_uri(url) || !url.contains(':')) return {.kind = ImageSource::Kind::data, .text = std::move(url)};
   if (url.starts_with(kFile)) return {.kind = ImageSource::Kind::path, .text = url.substr(kFile.size())};
   return {.kind = ImageSource::Kind::url, .text = std::move(url)};
 }
@@ -78,7 +79,7 @@ ImageSource audio_field(json::FieldReader& fields) {
   std::string data = fields.required_text("data", {.min = 1});
   const std::string format = fields.required_text("format");
   if (fields.ok() && !std::ranges::contains(kFormats, format)) fields.fail_field("format", R"(must be "wav", "mp3" or "flac")");
-  if (data.starts_with("data:")) data.erase(0, data.find(',') + 1);
+  if (is_data_uri(data)) data.erase(0, data.find(',') + 1);
   if (fields.ok()) data.insert(0, std::format("data:audio/{};base64,", format));
   return {.kind = ImageSource::Kind::data, .text = std::move(data), .media = Media::audio};
 }
@@ -96,15 +97,45 @@ ImageSource audio_part(json::FieldReader& part) {
 }
 
 std::optional<ImageSource> image_part(json::FieldReader& part) {
+  constexpr std::array<std::string_view, 3> kTypes = {"image_url", "input_image", "image"};
   const std::string type = part.text("type").value_or("");
-  if (type == "image") return image_field(part);
   if (type == "input_audio") return audio_part(part);
-  const boost::json::value* address = part.find("image_url");
-  if (type != "image_url" || address == nullptr) return std::nullopt;
-  if (!address->is_object()) return image_of_url(part.required_text("image_url", {.min = 1}));
-  json::FieldReader inner(address->get_object(), part.path() + "image_url.");
-  ImageSource image = image_of_url(inner.required_text("url", {.min = 1}));
-  if (!inner.ok()) part.fail_as(inner);
+  if (!std::ranges::contains(kTypes, type)) return std::nullopt;
+  if (part.find("source") != nullptr) return image_of_source(part);
+  if (part.find("file_id") != nullptr) {
+    part.fail_field("file_id", "names an uploaded file, but this server has no /v1/files: send the image as a data: URI");
+  }
+  for (const std::string_view name : {"image_url", "image"}) {
+    const boost::json::value* address = part.find(name);
+    if (address == nullptr) continue;
+    if (!address->is_object()) return image_of_url(part.required_text(name, {.min = 1}));
+    json::FieldReader inner(address->get_object(), std::format("{}{}.", part.path(), name));
+    ImageSource image = image_of_url(inner.required_text("url", {.min = 1}));
+    if (!inner.ok()) part.fail_as(inner);
+    return image;
+  }
+  if (type == "image") return image_field(part);
+  part.fail_field("image_url", "is required");
+  return ImageSource();
+}
+
+ImageSource image_of_source(json::FieldReader& block) {
+  const boost::json::object* object = block.object("source");
+  if (object == nullptr) {
+    block.fail_field("source", "is required");
+    return {};
+  }
+  json::FieldReader source(*object, block.path() + "source.");
+  ImageSource image;
+  const std::string type = source.required_text("type");
+  if (type == "base64") {
+    image = {.kind = ImageSource::Kind::data, .text = source.required_text("data", {.min = 1})};
+  } else if (type == "url") {
+    image = image_of_url(source.required_text("url", {.min = 1}));
+  } else {
+    source.fail_field("type", R"(must be "base64" or "url": this server keeps no files)");
+  }
+  if (!source.ok()) block.fail_as(source);
   return image;
 }
 

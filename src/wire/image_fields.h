@@ -20,12 +20,15 @@ namespace uma::wire {
 [[nodiscard]] ImageSource audio_field(json::FieldReader& fields);
 // The clip in a part of a content that is {type: "input_audio", input_audio: {data, format}}.
 [[nodiscard]] ImageSource audio_part(json::FieldReader& part);
-// The image or clip in a part of a content: OpenAI's {type: "image_url", image_url: {url}} and {type: "input_audio",
-// input_audio: {data, format}}, or {type: "image"} with path, data or url. Nullopt for another part, or an invalid one.
+// The image or clip in a part of a content, in the form of any API: image_url and input_image with a URL or {url}, Anthropic's
+// image with a source, the AI SDK's with an image, MCP's with data, {type: "image"} with path, data or url, and {type:
+// "input_audio", input_audio: {data, format}}. Nullopt for another part.
 [[nodiscard]] std::optional<ImageSource> image_part(json::FieldReader& part);
+// Anthropic's "source": {type: "base64", data} or {type: "url", url}.
+[[nodiscard]] ImageSource image_of_source(json::FieldReader& block);
 // Reads one image, or several in "images", and the other fields of a request for image embeddings.
 [[nodiscard]] EmbedImagesRequest embed_images_fields(json::FieldReader& fields);
-// The image of a URL in OpenAI's content; the URL begins with data:, file:// or http.
+// The image of a URL in OpenAI's content; the URL begins with data:, file:// or http, or is base64 alone.
 [[nodiscard]] ImageSource image_of_url(std::string url);
 // The inverse of image_of_url().
 [[nodiscard]] std::string url_of_image(const ImageSource& image);

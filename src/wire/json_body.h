@@ -1,4 +1,6 @@
-// Parses the body of an HTTP request: one JSON object.
+// Parses the body of an HTTP request: one JSON object. What some programs write that is no text is mended, because it would
+// stay in a conversation for good: a byte order mark is left out, and NUL characters and halves of surrogate pairs, as in the
+// cut output of a tool, become U+FFFD.
 #pragma once
 
 #include <array>

@@ -132,6 +132,8 @@ TextCall read_plain_completion(json::FieldReader& fields) {
   Input& input = call.generate.input;
   call.generate.model = model_field(fields);
   const boost::json::value* prompt = fields.find("prompt");
+  const bool is_in_list = prompt != nullptr && prompt->is_array() && prompt->get_array().size() == 1;
+  if (is_in_list && !prompt->get_array().front().is_number()) prompt = &prompt->get_array().front();
   const boost::json::array* ids = prompt == nullptr ? nullptr : prompt->if_array();
   auto tokens = ids == nullptr ? std::nullopt : token_ids(*ids);
   if (tokens && !tokens->empty()) {

@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/sampling_fields.h"
+
 namespace uma::wire {
 namespace {
 

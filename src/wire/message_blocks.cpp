@@ -97,19 +97,8 @@ std::optional<std::string> block_text(json::FieldReader& block, std::string_view
   return tagged_text(block, "search_result", "source", texts_of_blocks(block, "content"));
 }
 
-ImageSource block_image(json::FieldReader& block) {
-  ImageSource image;
-  inside_field(block, "source", [&](json::FieldReader& source) {
-    const std::string type = source.required_text("type");
-    if (type == "base64") {
-      image = {.kind = ImageSource::Kind::data, .text = source.required_text("data", {.min = 1})};
-    } else if (type == "url") {
-      image = image_of_url(source.required_text("url", {.min = 1}));
-    } else {
-      source.fail_field("type", R"(must be "base64" or "url": this server keeps no files)");
-    }
-  });
-  return image;
+bool is_image(std::string_view type) {
+  return type == "image" || type == "image_url" || type == "input_image";
 }
 
 }  // namespace
@@ -174,7 +163,8 @@ void ConversationReader::read_message(json::FieldReader& message) {
       }
     });
   }
-  const std::string text = is_users ? message.required_text("content") : message.text("content").value_or("");
+  const bool is_required = is_users && !message.is_null("content");
+  const std::string text = is_required ? message.required_text("content") : message.text("content").value_or("");
   if (is_users) {
     add_user_text(text);
   } else {
@@ -208,7 +198,7 @@ bool ConversationReader::leaves_out(std::string_view type) {
 void ConversationReader::read_user_block(json::FieldReader& block) {
   const std::string type = block.required_text("type");
   if (const auto text = block_text(block, type)) return add_user_text(*text);
-  if (type == "image") return user().images.push_back(image_of(block, 0, user().text.size()));
+  if (is_image(type)) return user().images.push_back(image_of(block, 0, user().text.size()));
   if (type == "tool_result") return read_result(block);
   if (block.ok() && !leaves_out(type)) {
     block.fail_field("type", R"(must be "text", "image", "document", "search_result" or "tool_result" in a user's message)");
@@ -223,6 +213,8 @@ void ConversationReader::read_reply_block(json::FieldReader& block) {
     add_line(reply().reasoning, block.required_text("thinking"));
   } else if (type == "tool_use") {
     read_call(block);
+  } else if (is_image(type)) {
+    reply().text += kImageOfReply;
   } else if (type != "redacted_thinking" && block.ok() && !leaves_out(type)) {
     block.fail_field("type", R"(must be "text", "thinking", "redacted_thinking" or "tool_use" in an assistant's message)");
   }
@@ -232,35 +224,32 @@ void ConversationReader::read_call(json::FieldReader& block) {
   if (reply().calls.size() == kCallsMax) {
     return block.fail_field("type", std::format("is the {}th call in a row, which exceeds the limit", kCallsMax + 1));
   }
-  std::string id = block.text("id", kGivenIdBytes).value_or("");
+  std::string id = given_id(block, "id");
   if (id.empty()) id = made_call_id(messages_.size(), reply().calls.size());
   reply().calls.push_back({.kind = ReplyPart::Kind::tool_call,
                            .text = called_arguments(block, "input"),
                            .id = std::move(id),
-                           .name = block.required_text("name", kCalledNameBytes)});
+                           .name = called_name(block)});
   call_names_.insert_or_assign(reply().calls.back().id, reply().calls.back().name);
 }
 
 void ConversationReader::read_result(json::FieldReader& block) {
-  const std::string id = block.text("tool_use_id", kGivenIdBytes).value_or("");
+  const std::string id = given_id(block, "tool_use_id");
   std::string text = block.boolean("is_error").value_or(false) ? "Error: " : "";
   auto end_line = [&text, is_first = true] mutable {
     if (!std::exchange(is_first, false)) text += '\n';
   };
   const boost::json::value* content = block.find("content");
-  if (content != nullptr && content->is_array()) {
-    for_each_block(block, "content", content->get_array(), [&](json::FieldReader& part) {
-      const std::string type = part.required_text("type");
-      if (const auto said = block_text(part, type)) {
-        end_line();
-        text += *said;
-      } else if (type == "image") {
-        end_line();
-        user().result_images.push_back(image_of(part, user().results.size(), text.size()));
-      } else if (part.ok() && !leaves_out(type)) {
-        part.fail_field("type", R"(must be "text", "image", "document" or "search_result" in the result of a tool)");
-      }
-    });
+  if (content != nullptr && content->is_array() && !is_list_of_values(*content)) {
+    const boost::json::array& parts = content->get_array();
+    for (std::size_t i = 0; i < parts.size() && block.ok(); ++i) {
+      const std::string_view type = type_of_part(parts[i]).value_or("");
+      if (leaves_out(type)) continue;
+      end_line();
+      text += result_part(block, parts[i], std::format("{}content[{}].", block.path(), i), text.size());
+    }
+  } else if (content != nullptr && !content->is_string()) {
+    text += json_text(block, "content", *content);
   } else {
     text += block.text("content").value_or("");
   }
@@ -272,11 +261,31 @@ void ConversationReader::read_result(json::FieldReader& block) {
   user().results.push_back({"tool", std::move(text), extra == "{}" ? "" : std::move(extra)});
 }
 
+// The text of a part of a tool's result. An image is noted at byte `at`. What cannot be read does not end the conversation.
+std::string ConversationReader::result_part(json::FieldReader& block, const boost::json::value& part, const std::string& path,
+                                            std::size_t at) {
+  if (auto said = written_part(block, "content", part)) return said->is_reasoning ? "" : std::move(said->text);
+  if (const boost::json::object* object = part.if_object()) {
+    json::FieldReader fields(*object, path);
+    const std::string type = fields.text("type").value_or("");
+    if (is_image(type)) {
+      InputImage image = image_of(fields, user().results.size(), at);
+      if (fields.ok()) {
+        user().result_images.push_back(std::move(image));
+        return "";
+      }
+    } else if (const auto said = block_text(fields, type); said && fields.ok()) {
+      return *said;
+    }
+  }
+  return text_of_other_part(block, "content", part);
+}
+
 // The image of a block; `message` and `at` are its place.
 InputImage ConversationReader::image_of(json::FieldReader& block, std::size_t message, std::size_t at) {
   std::string field = block.path();
   field.pop_back();  // The point behind the block's name.
-  return {.message = message, .at = at, .source = block_image(block), .field = std::move(field)};
+  return {.message = message, .at = at, .source = image_part(block).value_or(ImageSource()), .field = std::move(field)};
 }
 
 void ConversationReader::add_user_text(std::string_view text) {

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include <boost/json/value.hpp>
+
 #include "core/event.h"
 #include "core/image.h"
 #include "core/request.h"
@@ -44,6 +46,8 @@ class ConversationReader {
   void read_reply_block(json::FieldReader& block);
   void read_call(json::FieldReader& block);
   void read_result(json::FieldReader& block);
+  [[nodiscard]] std::string result_part(json::FieldReader& block, const boost::json::value& part, const std::string& path,
+                                        std::size_t at);
   [[nodiscard]] static InputImage image_of(json::FieldReader& block, std::size_t message, std::size_t at);
   [[nodiscard]] bool leaves_out(std::string_view type);
   void add_user_text(std::string_view text);

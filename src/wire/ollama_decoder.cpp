@@ -86,7 +86,9 @@ class OllamaMessages {
     ChatMessage& message = input_.messages.emplace_back();
     message.role = fields.required_text("role");
     if (message.role == "developer") message.role = "system";
-    message.content = fields.text("content").value_or("");
+    const boost::json::value* content = fields.find("content");
+    const bool is_json = message.role == "tool" && content != nullptr && !content->is_string();
+    message.content = is_json ? json_text(fields, "content", *content) : fields.text("content").value_or("");
     if (message.role == "assistant") {
       message.extra = assistant_fields(fields);
     } else if (message.role == "tool") {
@@ -96,8 +98,12 @@ class OllamaMessages {
     }
     const boost::json::array* images = fields.array("images");
     if (images == nullptr || images->empty()) return;
+    if (message.role == "assistant") {
+      for (std::size_t i = 0; i < images->size(); ++i) message.content += kImageOfReply;
+      return;
+    }
     if (message.role != "user" && message.role != "tool") {
-      return fields.fail_field("images", "may only be in messages of the user and of tools");
+      return fields.fail_field("images", "may only be in messages of the user, of the assistant and of tools");
     }
     read_images(fields, index);
   }
@@ -125,17 +131,14 @@ class OllamaMessages {
 
   // Appends a call in OpenAI's form, where arguments are JSON in a string.
   void append_call(std::string& out, json::FieldReader& call) {
-    OpenCall made{.id = call.text("id", kGivenIdBytes).value_or(""), .name = ""};
+    OpenCall made{.id = given_id(call, "id"), .name = ""};
     // Nine letters and digits, because the templates of some models take no other ids.
     if (made.id.empty()) made.id = std::format("call{:05}", calls_);
     ++calls_;
     const boost::json::object* function = call.object("function");
-    if (function == nullptr) {
-      if (call.ok()) call.fail_field("function", "is required");
-      return;
-    }
-    json::FieldReader inner(*function, call.path() + "function.");
-    made.name = inner.required_text("name", kCalledNameBytes);
+    const boost::json::object none;
+    json::FieldReader inner(function == nullptr ? none : *function, call.path() + "function.");
+    made.name = called_name(inner);
     json::ObjectWriter object(out);
     object.field("id", made.id);
     object.field("type", "function");
@@ -150,7 +153,7 @@ class OllamaMessages {
   }
 
   std::string result_fields(json::FieldReader& message) {
-    std::string id = message.text("tool_call_id", kGivenIdBytes).value_or("");
+    std::string id = given_id(message, "tool_call_id");
     std::string name = message.text("tool_name", json::TextBytes{0, kCalledNameBytes.max}).value_or("");
     const auto call = std::ranges::find_if(
         open_, [&](const OpenCall& open) { return id.empty() ? name.empty() || open.name == name : open.id == id; });
@@ -287,6 +290,31 @@ std::optional<std::int32_t> ollama_logprobs(json::FieldReader& fields) {
   return is_wanted ? std::optional(static_cast<std::int32_t>(top)) : std::nullopt;
 }
 
+// Reads "options", and those that some clients write beside it.
+void read_all_options(json::FieldReader& fields, OllamaCall& call) {
+  constexpr std::array<std::string_view, 13> kNames = {"temperature",   "top_k",     "top_p",
+                                                       "min_p",         "typical_p", "repeat_penalty",
+                                                       "repeat_last_n", "seed",      "presence_penalty",
+                                                       "num_predict",   "num_ctx",   "frequency_penalty",
+                                                       "stop"};
+  boost::json::object all;
+  for (const std::string_view name : kNames) {
+    if (const boost::json::value* value = fields.find(name)) all[name] = *value;
+  }
+  if (!all.empty()) {
+    OllamaCall checked;  // So that an error names the field where it stands.
+    json::FieldReader beside(all);
+    read_ollama_options(beside, checked);
+    if (!beside.ok()) return fields.fail_as(beside);
+  }
+  if (const boost::json::object* options = fields.object("options")) {
+    for (const auto& [name, value] : *options) all[name] = value;
+  }
+  json::FieldReader inner(all, "options.");
+  read_ollama_options(inner, call);
+  if (!inner.ok()) fields.fail_as(inner);
+}
+
 OllamaCall read_ollama(OllamaKind kind, json::FieldReader& fields) {
   OllamaCall call;
   GenerateRequest& generate = call.generate;
@@ -302,11 +330,7 @@ OllamaCall read_ollama(OllamaKind kind, json::FieldReader& fields) {
   options.sampling.temperature = 0.8;
   options.sampling.top_k = 40;
   options.sampling.top_p = 0.9;
-  if (const boost::json::object* object = fields.object("options")) {
-    json::FieldReader inner(*object, "options.");
-    read_ollama_options(inner, call);
-    if (!inner.ok()) fields.fail_as(inner);
-  }
+  read_all_options(fields, call);
   options.chat = ollama_chat_options(kind, fields, call.warnings);
   if (kind == OllamaKind::chat) read_continuation(fields, generate.input.messages, options.chat);
   read_ollama_format(fields, options);

@@ -88,6 +88,13 @@ TEST(OllamaChat, ReadsTheOptions) {
   EXPECT_THAT(options.stop, ElementsAre("a", "b"));
 }
 
+TEST(OllamaChat, OptionsMayStandBesideTheirObject) {
+  const auto call = decode_ollama(
+      OllamaKind::chat, R"({"messages":[{"role":"user","content":"a"}],"temperature":0.1,"top_k":3,"options":{"top_k":7}})");
+  EXPECT_EQ(call.value().generate.options.sampling.temperature, 0.1);
+  EXPECT_EQ(call->generate.options.sampling.top_k, 7);
+}
+
 TEST(OllamaChat, NegativeNumbersMeanNoLimitAndNoSeed) {
   const OllamaCall call = chat_of(R"({"messages":[],"options":{"num_predict":-1,"seed":-1,"top_k":-1}})");
   EXPECT_FALSE(call.generate.options.max_tokens.has_value());
@@ -103,9 +110,9 @@ TEST(OllamaChat, RefusesWrongFieldsByName) {
            {R"({"messages":[{"role":"robot","content":"hi"}]})", "messages[0].role"},
            {R"({"messages":[{"role":"user","content":[]}]})", "messages[0].content"},
            {R"({"messages":[{"role":"user","content":"","images":[1]}]})", "messages[0].images[0]"},
-           {R"({"messages":[{"role":"assistant","content":"","images":["aaaa"]}]})", "messages[0].images"},
-           {R"({"messages":[{"role":"assistant","tool_calls":[{}]}]})", "messages[0].tool_calls[0].function"},
-           {R"({"messages":[{"role":"assistant","tool_calls":[{"function":{}}]}]})", "messages[0].tool_calls[0].function.name"},
+           {R"({"messages":[{"role":"system","content":"","images":["aaaa"]}]})", "messages[0].images"},
+           {R"({"messages":[{"role":"assistant","tool_calls":[{"id":[]}]}]})", "messages[0].tool_calls[0].id"},
+           {R"({"temperature":"hot"})", "temperature"},
            {R"({"options":{"temperature":"hot"}})", "options.temperature"},
            {R"({"options":{"stop":[1]}})", "options.stop"},
            {R"({"format":"yaml"})", "format"},

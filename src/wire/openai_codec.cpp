@@ -76,7 +76,7 @@ std::optional<std::int32_t> logprobs_field(CompletionKind kind, json::FieldReade
   }
   const bool is_wanted = fields.boolean("logprobs").value_or(false);
   const auto top = fields.integer("top_logprobs", 0, kTopLogprobsMax);
-  if (top && !is_wanted) fields.fail_field("top_logprobs", "needs \"logprobs\": true");
+  if (top.value_or(0) > 0 && !is_wanted) fields.fail_field("top_logprobs", "needs \"logprobs\": true");
   return is_wanted ? std::optional(static_cast<std::int32_t>(top.value_or(0))) : std::nullopt;
 }
 

@@ -195,7 +195,8 @@ TEST(DecodeRequest, RefusesBadInput) {
       {R"("messages":[{"role":"user","content":5}])", "E_PROTO_003 field \"messages[0].content\" must be a string, got number"},
       {R"("messages":[{"role":"user","content":"\u0000"}])",
        "E_PROTO_003 field \"messages[0].content\" must not contain NUL characters"},
-      {R"("messages":[{"role":"user","content":[{"type":"image_url"}]}])", "E_PROTO_003 field \"messages[0].content\"" + parts},
+      {R"("messages":[{"role":"user","content":[{"type":"image_url"}]}])",
+       "E_PROTO_003 field \"messages[0].content[0].image_url\" is required"},
       {R"("messages":[{"role":"user","content":[7]}])", "E_PROTO_003 field \"messages[0].content\"" + parts},
       {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"\xff\"}]}]",
        "E_PROTO_003 field \"messages[0].content\" is not valid UTF-8"},
@@ -241,7 +242,9 @@ TEST(DecodeRequest, ImagesStandInResultsOfTools) {
   EXPECT_EQ(input.images[0].message, 1u);
   EXPECT_EQ(input.images[0].at, 1u);
   EXPECT_EQ(input.images[0].field, "messages[1].content[1]");
-  EXPECT_FALSE(with(R"(,{"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}})")) << "a clip";
+  const auto heard = with(R"(,{"type":"input_audio","input_audio":{"data":"AA==","format":"wav"}})");
+  ASSERT_TRUE(heard) << heard.error().error.message;
+  EXPECT_EQ(std::get<GenerateRequest>(heard->body).input.images.size(), 1u) << "a clip is not heard there";
 }
 
 TEST(DecodeRequest, ADescriptionIsAChatAboutOneImage) {

@@ -48,44 +48,6 @@ std::string item_role(json::FieldReader& item) {
   return role;
 }
 
-constexpr std::array<std::string_view, 3> kTextParts = {"input_text", "output_text", "text"};
-
-// The text of a part of one of these types; nullopt for another type.
-std::optional<std::string> text_of_part(json::FieldReader& item, std::string_view name, const boost::json::object& part,
-                                        std::span<const std::string_view> types) {
-  const boost::json::value* type = part.if_contains("type");
-  const boost::json::value* text = part.if_contains("text");
-  const boost::json::string* type_name = type == nullptr ? nullptr : type->if_string();
-  const bool is_text = type_name != nullptr && std::ranges::contains(types, std::string_view(*type_name));
-  if (!is_text || text == nullptr) return std::nullopt;
-  return item.checked_text(name, *text, {}).value_or("");
-}
-
-// The joined text of parts of these types; nullopt if a part has another type.
-std::optional<std::string> text_of_parts(json::FieldReader& item, std::string_view name, const boost::json::array& parts,
-                                         std::span<const std::string_view> types) {
-  std::string text;
-  for (const boost::json::value& part : parts) {
-    const boost::json::object* object = part.if_object();
-    const auto said = object == nullptr ? std::nullopt : text_of_part(item, name, *object, types);
-    if (!said) return std::nullopt;
-    text += *said;
-  }
-  return text;
-}
-
-// The image of {"type": "input_image", "image_url": ...}, or the clip of {"type": "input_audio", ...}; nullopt for another
-// part.
-std::optional<ImageSource> item_image(json::FieldReader& part) {
-  if (part.text("type") == "input_audio") return audio_part(part);
-  if (part.text("type") != "input_image") return std::nullopt;
-  if (part.find("file_id") != nullptr) {
-    part.fail_field("file_id",
-                    "names an uploaded file, but this server has no /v1/files: send the image as a data: URI in image_url");
-  }
-  return image_of_url(part.required_text("image_url", {.min = 1}));
-}
-
 // Reads a string, or parts of text and, for a user or a tool, images, which are added to `images` for the message `index`.
 // Parts that are reasoning are added to `reasoning`. The output of a tool may be missing, or an object.
 std::string item_content(json::FieldReader& item, std::string_view name, std::string_view role, std::size_t index,
@@ -95,23 +57,31 @@ std::string item_content(json::FieldReader& item, std::string_view name, std::st
   };
   const boost::json::value* content = item.find(name);
   const bool is_tools = role == "tool";
-  if (content == nullptr && (role == "assistant" || is_tools)) return "";
-  if (is_tools && content->is_object()) return json_text(item, name, *content);
+  if (content == nullptr && (role == "assistant" || is_tools || item.is_null(name))) return "";
+  if (is_tools && !content->is_string() && (!content->is_array() || is_list_of_values(*content))) {
+    return json_text(item, name, *content);
+  }
   if (content == nullptr || !content->is_array()) return cleaned(item.required_text(name));
   std::string text;
   for (std::size_t i = 0; i < content->get_array().size() && item.ok(); ++i) {
     const boost::json::object* object = content->get_array()[i].if_object();
-    if (object != nullptr && (role == "user" || is_tools)) {
+    if (object != nullptr && role != "system") {
       const std::string field = std::format("{}{}[{}]", item.path(), name, i);
       json::FieldReader part(*object, field + ".");
-      auto image = item_image(part);
-      if (!part.ok()) item.fail_as(part);
+      auto image = image_part(part);
+      if (!part.ok() && !is_tools) item.fail_as(part);
+      if (!part.ok()) image.reset();
+      if (image && role == "assistant") {
+        text += kImageOfReply;
+        continue;
+      }
       if (image && (!is_tools || image->media == Media::image)) {
         images.push_back({.message = index, .at = text.size(), .source = std::move(*image), .field = field});
         continue;
       }
     }
     auto said = written_part(item, name, content->get_array()[i]);
+    if (!said && is_tools) said = WrittenPart{.text = text_of_other_part(item, name, content->get_array()[i])};
     if (!said) {
       item.fail_field(name, unknown_part(content->get_array()[i]) +
                                 R"(must be a string or an array of {"type": "input_text", "text": ...})"
@@ -126,12 +96,9 @@ std::string item_content(json::FieldReader& item, std::string_view name, std::st
 
 // Reads the text of a reasoning item, which clients that store nothing send as encrypted_content. The summary is ignored.
 std::string reasoning_field(json::FieldReader& item) {
-  constexpr std::array<std::string_view, 1> kTypes = {"reasoning_text"};
-  const boost::json::array* content = item.array("content");
-  if (content == nullptr || content->empty()) return reasoning_of(item.text("encrypted_content").value_or(""));
-  auto text = text_of_parts(item, "content", *content, kTypes);
-  if (!text) item.fail_field("content", R"(must be an array of {"type": "reasoning_text", "text": ...})");
-  return std::move(text).value_or("");
+  const boost::json::value* content = item.find("content");
+  std::string text = content == nullptr ? "" : joined_texts(item, "content", *content);
+  return text.empty() ? reasoning_of(item.text("encrypted_content").value_or("")) : text;
 }
 
 // Items of features that only OpenAI's servers have: calls that they run, whose results are not known here, calls of tools that
@@ -254,7 +221,7 @@ class MessageReader {
     end_reply();
     std::string extra;
     json::ObjectWriter object(extra);
-    if (const auto id = item.text("call_id", kGivenIdBytes); id && !id->empty()) object.field("tool_call_id", *id);
+    if (const std::string id = given_id(item, "call_id"); !id.empty()) object.field("tool_call_id", id);
     object.close();
     std::string reasoning;  // No tool reasons: it is dropped.
     std::string output = item_content(item, "output", "tool", messages_.size(), images_, reasoning);
@@ -273,13 +240,12 @@ class MessageReader {
     if (!reply_) reply_.emplace();
     if (reply_->calls.size() == kCallsMax)
       item.fail_field("type", std::format("is the {}th call in a row, which exceeds the limit", kCallsMax + 1));
-    std::string id = item.text("call_id", kGivenIdBytes).value_or("");
+    std::string id = given_id(item, "call_id");
     if (id.empty()) id = made_call_id(messages_.size(), reply_->calls.size());
     reply_->calls.push_back({.kind = ReplyPart::Kind::tool_call,
                              .text = is_custom ? arguments_of_input(item.text("input").value_or("")) : called_arguments(item),
                              .id = std::move(id),
-                             .name = function_name(item.text("namespace", kGivenIdBytes).value_or(""),
-                                                   item.required_text("name", kCalledNameBytes))});
+                             .name = function_name(item.text("namespace", kGivenIdBytes).value_or(""), called_name(item))});
   }
 
   void end_reply() {

@@ -48,6 +48,18 @@ void read_thinking_object(json::FieldReader& fields, Thinking& thinking) {
   if (!given.ok()) fields.fail_as(given);
 }
 
+// Ollama's true, false or level.
+void read_think(json::FieldReader& fields, Thinking& thinking) {
+  const boost::json::value* think = fields.find("think");
+  if (think == nullptr) return;
+  if (think->is_string()) {
+    set_if_open(thinking.effort, fields.text("think", kEffortBytes));
+    set_if_open(thinking.is_wanted, std::optional(*think != "none"));
+  } else {
+    set_if_open(thinking.is_wanted, fields.boolean("think"));
+  }
+}
+
 std::optional<std::int64_t> budget_field(json::FieldReader& fields) {
   std::optional<std::int64_t> budget;
   for (const std::string_view name : std::span(kThinkingFields).first(kBudgetFields))
@@ -63,6 +75,7 @@ void read_thinking(json::FieldReader& fields, boost::json::object& arguments, Ch
                     .budget = budget_field(fields)};
   read_reasoning_object(fields, thinking);
   read_thinking_object(fields, thinking);
+  read_think(fields, thinking);
   if (thinking.budget) options.thinking_budget = static_cast<std::int32_t>(*thinking.budget);
   if (thinking.effort) {
     if (!arguments.contains("reasoning_effort")) arguments["reasoning_effort"] = *thinking.effort;
