@@ -564,12 +564,18 @@ TEST_F(HttpServerTest, LogsEveryRequestAndNothingThatWasSaid) {
   EXPECT_THAT(text, Not(HasSubstr("secret")));
 }
 
-TEST_F(HttpServerTest, SendsNoBodyToHead) {
+// Monitors and health checks of containers send HEAD.
+TEST_F(HttpServerTest, AnswersHeadAsGetWithoutABody) {
   start();
-  HttpClient one = client();
-  one.send("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  EXPECT_THAT(*one.take_until("\r\n\r\n"), StartsWith("HTTP/1.1 405"));
-  EXPECT_EQ(one.answer().status, 200);
+  for (const auto& [path, status] : {std::pair{"/health", "HTTP/1.1 200"},
+                                     {"/v1/models", "HTTP/1.1 200"},
+                                     {"/metrics", "HTTP/1.1 200"},
+                                     {"/v1/chat/completions", "HTTP/1.1 405"}}) {
+    HttpClient one = client();
+    one.send(std::format("HEAD {} HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", path));
+    EXPECT_THAT(*one.take_until("\r\n\r\n"), StartsWith(status)) << path;
+    EXPECT_EQ(one.answer().status, 200) << path;
+  }
 }
 
 TEST_F(HttpServerTest, ServesOnASocketThatListensAlready) {

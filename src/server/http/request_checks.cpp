@@ -39,13 +39,13 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_head(const Parser& 
   const std::size_t hosts = head.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && head.version() >= 11)) return bad("the request must have exactly one Host header");
   // With keys, a page whose name points here (DNS rebinding) has no access, and a proxy may use any name.
-  if (hosts == 1 && !server_.keys.are_needed() && !peer_.is_local && !is_loopback_authority(head[http::field::host]) &&
+  if (hosts == 1 && !server_.keys.are_needed() && !peer_.is_local && !is_local_authority(head[http::field::host]) &&
       !is_host_among(head[http::field::host], server_.options.allowed_hosts)) {
     return Refusal{
         403,
         {ErrorCode::auth,
-         "without keys the Host header must be localhost, 127.0.0.1, [::1] or one of http.allowed_hosts: add the name "
-         "there if it is yours"}};
+         "without keys the Host header must be localhost, an address, a name below .internal or one of http.allowed_hosts: add "
+         "the name there if it is yours"}};
   }
   // The parser handles chunked only; another coding before it would be taken for the body.
   const bool has_codings = head.count(http::field::transfer_encoding) > 0;

@@ -61,15 +61,12 @@ constexpr std::array kRoutes = {
               /*is_administrative=*/true},
     HttpRoute{get, "/v1/models/{id+}", handlers::get_model},
     HttpRoute{get, "/", handlers::get_root},
-    HttpRoute{head, "/", handlers::get_root},
     HttpRoute{get, "/page.js", handlers::get_page_file},
     HttpRoute{get, "/page.css", handlers::get_page_file},
     HttpRoute{get, "/chunks/{name}", handlers::get_page_file},
     HttpRoute{get, "/licences.txt", handlers::get_page_file},
     HttpRoute{get, "/api/version", handlers::get_ollama_version},
-    HttpRoute{head, "/api/version", handlers::get_ollama_version},
     HttpRoute{get, "/api/tags", handlers::list_ollama_models},
-    HttpRoute{head, "/api/tags", handlers::list_ollama_models},
     HttpRoute{get, "/api/ps", handlers::list_ollama_loaded},
     HttpRoute{post, "/api/show", handlers::show_ollama_model},
     HttpRoute{post, "/api/chat", handlers::ollama_chat, /*takes_images=*/true},
@@ -171,7 +168,8 @@ RouteMatch find_route(std::string_view path, boost::beast::http::verb method) {
   for (const HttpRoute& route : kRoutes) {
     auto ids = match(route.path, path);
     if (!ids) continue;
-    if (route.method == method) return {.route = &route, .ids = std::move(*ids), .allowed = ""};
+    const bool is_meant = route.method == method || (method == head && route.method == get);
+    if (is_meant) return {.route = &route, .ids = std::move(*ids), .allowed = ""};
     const std::string_view method_name = to_string(route.method);
     if (found.allowed.contains(method_name)) continue;
     if (!found.allowed.empty()) found.allowed += ", ";

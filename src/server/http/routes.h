@@ -32,7 +32,7 @@ struct RouteMatch {
   std::string allowed;           // Where there is no route: the methods that the path takes, "GET, POST"; empty: no such path.
 };
 
-// Finds the route. Pure.
+// Finds the route. HEAD has those of GET. Pure.
 [[nodiscard]] RouteMatch find_route(std::string_view path, boost::beast::http::verb method);
 // The served path that a client means by this one: without doubled slashes and a slash at the end, and with the base "/v1"
 // where the client has left it out, doubled it or put another base before it. `path` itself if there is no such path. Pure.

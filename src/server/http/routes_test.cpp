@@ -35,6 +35,7 @@ TEST(HttpRoutes, FindTheHandlerAndTheIds) {
   EXPECT_TRUE(is("/v1/messages/count_tokens", post, handlers::count_message_tokens));
   EXPECT_TRUE(is("/", get, handlers::get_root));
   EXPECT_TRUE(is("/", head, handlers::get_root));
+  EXPECT_TRUE(is("/v1/models", head, handlers::list_models));
   EXPECT_TRUE(is("/v1/models/tiny", get, handlers::get_model, {"tiny"}));
 }
 

@@ -60,7 +60,7 @@ int http_status(ErrorCode code) {
   return 500;
 }
 
-bool is_loopback_authority(std::string_view authority) {
+bool is_local_authority(std::string_view authority) {
   if (authority.starts_with('[')) {
     const std::size_t end = authority.find(']');
     if (end == std::string_view::npos) return false;
@@ -68,16 +68,16 @@ bool is_loopback_authority(std::string_view authority) {
     if (!port.empty() && (port.front() != ':' || !is_port(port.substr(1)))) return false;
     in6_addr address{};
     const std::string text(authority.substr(1, end - 1));
-    return ::inet_pton(AF_INET6, text.c_str(), &address) == 1 && IN6_IS_ADDR_LOOPBACK(&address) != 0;
+    return ::inet_pton(AF_INET6, text.c_str(), &address) == 1 && IN6_IS_ADDR_UNSPECIFIED(&address) == 0;
   }
   if (const std::size_t colon = authority.find(':'); colon != std::string_view::npos) {
     if (!is_port(authority.substr(colon + 1))) return false;
     authority = authority.substr(0, colon);
   }
-  if (equals_ignoring_case(authority, "localhost")) return true;
+  const std::string name = lower_ascii(authority);
+  if (name == "localhost" || name.ends_with(".localhost") || name.ends_with(".internal")) return true;
   in_addr address{};
-  const std::string text(authority);
-  return ::inet_pton(AF_INET, text.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == IN_LOOPBACKNET;
+  return ::inet_pton(AF_INET, name.c_str(), &address) == 1 && address.s_addr != INADDR_ANY;
 }
 
 bool is_host_among(std::string_view authority, std::span<const std::string> names) {

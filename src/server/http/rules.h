@@ -23,9 +23,11 @@ namespace uma::server {
   return code == ErrorCode::limit_wait ? "Retry-After: 1\r\n" : "";
 }
 
-// Whether `authority` (a Host header: a name or address with an optional port) means this machine: localhost, 127.0.0.0/8 or
-// [::1]. A page of another site whose name resolves to this machine (DNS rebinding) still sends that name.
-[[nodiscard]] bool is_loopback_authority(std::string_view authority);
+// Whether no page of another site can have `authority` (a Host header: a name or address with an optional port): an address,
+// localhost, or a name below .localhost or .internal, which no public name server answers for (RFC 6761; ICANN's resolution of
+// 2024-07-29): containers call the machine host.docker.internal. A page whose name resolves to this machine (DNS rebinding)
+// sends that name.
+[[nodiscard]] bool is_local_authority(std::string_view authority);
 
 // Whether the host of `authority` is one of `names`, whatever its port. Case does not matter.
 [[nodiscard]] bool is_host_among(std::string_view authority, std::span<const std::string> names);

@@ -8,15 +8,15 @@
 namespace uma::server {
 namespace {
 
-TEST(HttpRules, KnowTheNamesOfThisMachine) {
-  for (const char* ours :
-       {"localhost", "LocalHost:8642", "127.0.0.1", "127.0.0.1:8642", "127.1.2.3", "[::1]", "[::1]:8642", "localhost:"}) {
-    EXPECT_TRUE(is_loopback_authority(ours)) << ours;
+TEST(HttpRules, KnowNamesThatNoPageOfAnotherSiteHas) {
+  for (const char* ours : {"localhost", "LocalHost:8642", "127.0.0.1", "127.0.0.1:8642", "127.1.2.3", "[::1]", "[::1]:8642",
+                           "localhost:", "10.0.0.1:80", "[fe80::1]", "umad.localhost", "Host.Docker.Internal:8642"}) {
+    EXPECT_TRUE(is_local_authority(ours)) << ours;
   }
   for (const char* other :
-       {"", "example.com", "localhost.example.com", "127.0.0.1.example.com", "128.0.0.1", "10.0.0.1", "[::2]", "::1", "[::1",
-        "[::1]x", "localhost:80x", "evil@localhost", "127.1", "0.0.0.0", "localhost:80:80"}) {
-    EXPECT_FALSE(is_loopback_authority(other)) << other;
+       {"", "example.com", "localhost.example.com", "127.0.0.1.example.com", "::1", "[::1", "[::1]x", "[::]", "localhost:80x",
+        "evil@localhost", "127.1", "0.0.0.0", "localhost:80:80", "internal", "evil-internal", "printer.local"}) {
+    EXPECT_FALSE(is_local_authority(other)) << other;
   }
 }
 
