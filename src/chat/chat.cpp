@@ -474,25 +474,8 @@ Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage>
     const auto is_given = [&](const jinja::Value::Entry& entry) { return entry.first == name; };
     if (std::ranges::none_of(input.variables, is_given)) input.variables.emplace_back(name, jinja::Value::boolean(value));
   }
-  const bool has_calls =
-      std::ranges::any_of(messages, [](const ChatMessage& message) { return message.extra.contains("\"tool_calls\""); });
-  if (!template_knows_tools_ && (has_calls || !context.tools.empty())) {
-    std::vector<jinja::Value> values;
-    const auto join = [](WrittenMessage& last, const WrittenMessage& next) {
-      last.content.append("\n");
-      last.content.append(next.content);
-      return true;
-    };
-    for (WrittenMessage& message : in_turns(spell_out_tools(messages, context.tools), style_, join)) {
-      values.push_back(jinja::Value::dict(
-          {{"role", jinja::Value::text(message.role)}, {"content", jinja::Value::text(std::move(message.content))}}));
-    }
-    input.messages = jinja::Value::list(std::move(values));
-    return template_->render(input);
-  }
-  input.messages = jinja::Value::list(message_values(messages, style_));
   const auto render_with = [&](std::string_view given) {
-    if (auto tools = jinja::read_json(given, jinja::kOtherInput)) {
+    if (auto tools = jinja::read_json(given, jinja::kOtherInput); template_knows_tools_ && tools) {
       const std::string_view variable = reply_.family->tools_variable;
       std::erase_if(input.variables, [&](const auto& entry) { return entry.first == variable; });
       if (!variable.empty()) input.variables.emplace_back(std::string(variable), jinja::Value::text(indented_json(*tools)));
@@ -500,10 +483,37 @@ Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage>
     }
     return template_->render(input);
   };
-  auto text = render_with(context.tools);
-  if (text || context.tools.empty()) return text;
-  auto with_all = render_with(completed_tools(context.tools));
-  return with_all ? std::move(with_all) : std::move(text);
+  const auto render = [&](bool has_refused) {
+    input.messages = styled(messages, context, has_refused);
+    auto text = render_with(context.tools);
+    return text || context.tools.empty() ? std::move(text) : render_with(completed_tools(context.tools));
+  };
+  auto text = render(false);
+  return text ? std::move(text) : render(true);
+}
+
+jinja::Value ChatFormat::styled(std::span<const ChatMessage> messages, const ChatContext& context, bool has_refused) const {
+  const auto is_of_tools = [](const ChatMessage& message) {
+    return message.role == "tool" || message.extra.contains("\"tool_calls\"");
+  };
+  if (template_knows_tools_ || (context.tools.empty() && std::ranges::none_of(messages, is_of_tools)))
+    return jinja::Value::list(message_values(messages, style_, has_refused ? &reply_ : nullptr));
+  const auto join = [](WrittenMessage& last, const WrittenMessage& next) {
+    last.content.append("\n");
+    last.content.append(next.content);
+    return true;
+  };
+  auto written = spell_out_tools(messages, context.tools);
+  const auto is_empty_reply = [](const WrittenMessage& message) {
+    return message.role == "assistant" && trimmed(message.content.bytes()).empty();
+  };
+  if (has_refused) std::erase_if(written, is_empty_reply);
+  std::vector<jinja::Value> values;
+  for (WrittenMessage& message : in_turns(std::move(written), style_, join)) {
+    values.push_back(jinja::Value::dict(
+        {{"role", jinja::Value::text(message.role)}, {"content", jinja::Value::text(std::move(message.content))}}));
+  }
+  return jinja::Value::list(std::move(values));
 }
 
 Expected<jinja::Text> ChatFormat::write(std::span<const ChatMessage> messages, bool add_generation_prompt,

@@ -107,8 +107,11 @@ class ChatFormat {
   ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images, std::string_view family, std::string template_source,
              bool is_for_tools);
 
+  // A history that the template refuses is mended and written once more.
   [[nodiscard]] Expected<jinja::Text> write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                                         const ChatContext& context) const;
+  // The messages in the template's style, mended if it `has_refused` them (message_values()).
+  [[nodiscard]] jinja::Value styled(std::span<const ChatMessage> messages, const ChatContext& context, bool has_refused) const;
 
   // The messages up to the end of the last one, as the template writes it; nullopt: it does not write its whole content.
   [[nodiscard]] std::optional<jinja::Text> write_to_end(std::span<const ChatMessage> messages,

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "chat/call_pattern.h"
+#include "chat/tool_format.h"
 #include "chat/turns.h"
 #include "chat/written_calls.h"
 #include "jinja/json_reader.h"
@@ -155,7 +157,103 @@ std::vector<Draft> with_missing_results(std::vector<Draft> drafts) {
   return all;
 }
 
-std::vector<Draft> drafts_of(std::span<const ChatMessage> messages, const MessageStyle& style) {
+// --- histories that a template refuses
+
+constexpr std::string_view kThoughts = "reasoning_content";
+
+std::vector<std::string> ids_of_calls(const Draft& draft) {
+  std::vector<std::string> ids;
+  if (const Value* calls = calls_of(draft)) {
+    for (const Value& call : calls->as_list()->items) ids.push_back(text_field_of(call, "id"));
+  }
+  return ids;
+}
+
+// Makes results that answer no call of the reply before them texts of the user. A result belongs to the call that it names,
+// else to the first one without a result.
+void spell_out_lone_results(std::vector<Draft>& drafts) {
+  std::vector<std::string> open;
+  for (auto begin = drafts.begin(); begin != drafts.end();) {
+    if (begin->role != "tool") {
+      open = ids_of_calls(*begin++);
+      continue;
+    }
+    const auto end = std::find_if(begin, drafts.end(), [](const Draft& draft) { return draft.role != "tool"; });
+    std::vector<Draft*> unnamed;
+    for (Draft& result : std::span(begin, end)) {
+      const auto call = std::ranges::find(open, given_id_of(result));
+      if (call == open.end()) {
+        unnamed.push_back(&result);
+      } else {
+        open.erase(call);
+      }
+    }
+    for (std::size_t i = std::min(open.size(), unnamed.size()); i < unnamed.size(); ++i) {
+      unnamed[i]->role = "user";
+      unnamed[i]->content = spelled_result(unnamed[i]->content);
+      unnamed[i]->extra.reset();
+    }
+    begin = end;
+  }
+}
+
+// The texts of marks that are no content, such as <|channel|>.
+std::vector<std::string_view> message_marks(const Family& family) {
+  std::vector<std::string_view> marks;
+  for (const std::string_view mark : family.dropped) {
+    for (const PatternPart& part : pattern_of(mark)) {
+      if (part.kind == PatternPart::Kind::text) marks.push_back(part.text);
+    }
+  }
+  return marks;
+}
+
+void erase_all(std::string& text, std::span<const std::string_view> parts) {
+  for (const std::string_view part : parts) {
+    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at)) text.erase(at, part.size());
+  }
+}
+
+// Takes the marks out of a reply that a client has sent back as the model wrote it.
+void take_marks_out(Draft& reply, const ReplyFormat& format) {
+  const std::vector<std::string_view> marks = message_marks(*format.family);
+  std::string thoughts = reply.extra ? text_field_of(*reply.extra, kThoughts) : "";
+  const auto is_in = [&](std::string_view text) {
+    return std::ranges::any_of(marks, [&](std::string_view mark) { return text.contains(mark); });
+  };
+  if (!is_in(reply.content) && !is_in(thoughts)) return;
+  ReplyParser parser({.family = format.family, .thoughts = format.thoughts}, 0);
+  ReplyPieces pieces;
+  parser.push(reply.content, pieces);
+  parser.finish(pieces);
+  reply.content = std::move(pieces.content);
+  if (thoughts.empty()) thoughts = parser.reasoning();
+  erase_all(reply.content, marks);
+  erase_all(thoughts, marks);
+  std::vector<Value::Entry> fields;
+  if (!thoughts.empty()) fields.emplace_back(std::string(kThoughts), input_of(thoughts, reply.source));
+  if (reply.extra) {
+    for (const auto& [key, field] : reply.extra->as_dict()->entries) {
+      if (key->bytes() != kThoughts) fields.emplace_back(key->bytes(), field);
+    }
+  }
+  reply.extra = Value::dict(std::move(fields));
+}
+
+bool is_empty_reply(const Draft& draft) {
+  return draft.role == "assistant" && without_blanks(draft.content).empty() && calls_of(draft) == nullptr &&
+         (!draft.extra || text_field_of(*draft.extra, kThoughts).empty());
+}
+
+void mend(std::vector<Draft>& drafts, const ReplyFormat& format) {
+  spell_out_lone_results(drafts);
+  for (Draft& draft : drafts) {
+    if (draft.role == "assistant" && format.family != nullptr) take_marks_out(draft, format);
+  }
+  if (!std::ranges::all_of(drafts, is_empty_reply)) std::erase_if(drafts, is_empty_reply);
+}
+
+std::vector<Draft> drafts_of(std::span<const ChatMessage> messages, const MessageStyle& style, const ReplyFormat* refused) {
   std::vector<Draft> drafts;
   drafts.reserve(messages.size());
   for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -170,6 +268,7 @@ std::vector<Draft> drafts_of(std::span<const ChatMessage> messages, const Messag
       add_with_one_system(std::move(draft), drafts);
     }
   }
+  if (refused != nullptr) mend(drafts, *refused);
   if (style.behind_results != MessageStyle::BehindResults::stays) drafts = with_missing_results(std::move(drafts));
   return in_turns(std::move(drafts), style, join_drafts);
 }
@@ -297,7 +396,6 @@ Value ConversationWriter::content_with_calls(std::string_view content, std::span
 }
 
 void ConversationWriter::add_reply(const Draft& reply, std::span<const WrittenCall> calls, bool is_first) {
-  constexpr std::string_view kThoughts = "reasoning_content";
   const std::string thoughts = is_first && reply.extra ? text_field_of(*reply.extra, kThoughts) : "";
   std::vector<Value::Entry> fields;
   fields.emplace_back("role", Value::text(reply.role));
@@ -332,7 +430,11 @@ void ConversationWriter::add_result(const Draft& result, const CallName* call) {
   if (result.extra) {
     for (const auto& [key, field] : result.extra->as_dict()->entries) fields.emplace_back(key->bytes(), field);
   }
-  if (call != nullptr && !call->id.empty()) fields.emplace_back("tool_call_id", input_of(call->id, result.source));
+  std::string id = call == nullptr ? "" : call->id;
+  // Clients that shorten a history leave calls out, and their results keep the client's ids.
+  if (call == nullptr && style_.ids == CallIds::nine && !given_id_of(result).empty())
+    id = id_in_form(style_.ids, given_id_of(result), "", 0);
+  if (!id.empty()) fields.emplace_back("tool_call_id", input_of(id, result.source));
   values_.push_back(Value::dict(std::move(fields)));
 }
 
@@ -389,8 +491,9 @@ std::vector<Value> ConversationWriter::write(std::span<const Draft> drafts) {
 
 }  // namespace
 
-std::vector<Value> message_values(std::span<const ChatMessage> messages, const MessageStyle& style) {
-  const std::vector<Draft> drafts = drafts_of(messages, style);
+std::vector<Value> message_values(std::span<const ChatMessage> messages, const MessageStyle& style,
+                                  const ReplyFormat* refused) {
+  const std::vector<Draft> drafts = drafts_of(messages, style, refused);
   return ConversationWriter(style).write(drafts);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "chat/family.h"
+#include "chat/reply_parser.h"
 #include "core/request.h"
 #include "jinja/value.h"
 
@@ -42,6 +43,10 @@ struct MessageStyle {
 
 // The messages as dicts. The source of a message's texts is its index. Results stand in the order of their calls, and have the
 // name of the tool.
-[[nodiscard]] std::vector<jinja::Value> message_values(std::span<const ChatMessage> messages, const MessageStyle& style);
+// `refused` is the format of the model's replies if the template has refused the messages; else null. What templates refuse is
+// mended then: an empty reply is left out, a result without its call is a text of the user, and a reply has no marks of the
+// family's messages in its texts.
+[[nodiscard]] std::vector<jinja::Value> message_values(std::span<const ChatMessage> messages, const MessageStyle& style,
+                                                       const ReplyFormat* refused = nullptr);
 
 }  // namespace uma::chat

@@ -201,6 +201,44 @@ TEST(MessageValues, IdsGetTheFamilysForm) {
   EXPECT_EQ(nine[1], nine[3]) << "the same wherever the call stands";
 }
 
+TEST(MessageValues, AResultWithoutItsCallHasTheIdThatItsCallWouldHave) {
+  const std::vector<ChatMessage> cut{answer_to("call_abc123def", "r")};
+  const std::vector<ChatMessage> whole{caller(call_of_f("call_abc123def")), cut.front()};
+  const MessageStyle nine{.ids = CallIds::nine};
+  const std::string result = lines(cut, nine);
+  const auto id = [](std::string_view text) { return std::string(text.substr(text.rfind("tool_call_id"))); };
+  EXPECT_EQ(id(result), id(lines(whole, nine)));
+  EXPECT_FALSE(id(result).contains("call_abc123def"));
+}
+
+// Which template refuses which history: tests/templates/refused_histories_test.cpp.
+TEST(MessageValues, ARefusedHistoryIsMended) {
+  const auto mended = [](const std::vector<ChatMessage>& messages, const char* family) {
+    const ReplyFormat format{.family = family_named(family), .thoughts = thoughts_of("<think></think>", family_named(family))};
+    std::string text;
+    for (const jinja::Value& value : message_values(messages, {}, &format)) {
+      for (const char* field : {"role", "content", "reasoning_content"}) {
+        const jinja::Value* found = value.as_dict()->find(field);
+        text += found == nullptr ? "" : found->as_text()->bytes() + "|";
+      }
+    }
+    return text;
+  };
+  EXPECT_EQ(mended({{"user", "a"}, {"assistant", "\n"}, {"user", "b"}}, "hermes"), "user|a|user|b|");
+  EXPECT_EQ(mended({{"assistant", ""}}, "hermes"), "assistant||") << "the only message";
+  EXPECT_EQ(
+      mended({caller(call_of_f("1") + "," + call_of_f("2")), answer_to("9", "z"), answer_to("2", "b"), answer_to("8", "y")},
+             "hermes"),
+      "assistant||hm|tool|z|tool|b|user|<tool_response>\ny\n</tool_response>|")
+      << "the first one is that of call 1";
+  EXPECT_EQ(mended({{"assistant", "<think>a</think>b"}}, "hermes"), "assistant|<think>a</think>b|") << "no marks of messages";
+  EXPECT_EQ(mended({{"assistant", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes"}},
+                   "gpt-oss"),
+            "assistant|yes|hm|");
+  EXPECT_EQ(mended({{"assistant", "the mark <|channel|> is", R"({"reasoning_content":"<|channel|>so"})"}}, "gpt-oss"),
+            "assistant|the mark  is|so|");
+}
+
 TEST(MessageValues, ATemplateMayTakeOneSystemMessage) {
   const std::vector<ChatMessage> messages{{"system", "be"},   {"system", "brief"}, {"user", "hi"},  {"assistant", "yes"},
                                           {"system", "slow"}, {"user", "and?"},    {"user", "now"}, {"system", "fast"}};

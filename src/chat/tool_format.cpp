@@ -154,6 +154,10 @@ std::size_t bytes_of(const Tools& tools) {
   return bytes;
 }
 
+std::string spelled_result(std::string_view result) {
+  return std::format("<tool_response>\n{}\n</tool_response>", result);
+}
+
 std::vector<WrittenMessage> spell_out_tools(std::span<const ChatMessage> messages, std::string_view tools) {
   std::vector<WrittenMessage> written;
   bool was_result = false;
@@ -166,7 +170,7 @@ std::vector<WrittenMessage> spell_out_tools(std::span<const ChatMessage> message
       was_result = false;
       continue;
     }
-    const Text result = Text::input("<tool_response>\n" + message.content + "\n</tool_response>", source);
+    const Text result = Text::input(spelled_result(message.content), source);
     if (was_result) {
       written.back().content.append("\n");
       written.back().content.append(result);

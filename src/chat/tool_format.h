@@ -27,6 +27,8 @@ struct WrittenMessage {
   std::string role;
   jinja::Text content;
 };
+// A result of a tool as a text of the user.
+[[nodiscard]] std::string spelled_result(std::string_view result);
 // For templates without tools: describes the tools in the system message, writes calls as part of replies, and writes results
 // of tools as user messages. The reply is parsed as one of general_family().
 [[nodiscard]] std::vector<WrittenMessage> spell_out_tools(std::span<const ChatMessage> messages, std::string_view tools);

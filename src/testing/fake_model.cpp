@@ -485,6 +485,7 @@ Expected<std::unique_ptr<llm::EmbeddingContext>> FakeModel::new_embedding(const 
 }
 
 Expected<std::string> FakeModel::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
+  if (!options_.has_library_template) return fail(ErrorCode::model_capability, "the library does not know the template");
   std::string text;
   for (const ChatMessage& message : messages) text += "<|im_start|>" + message.role + "\n" + message.content + "<|im_end|>\n";
   if (add_generation_prompt) text += "<|im_start|>assistant\n";

@@ -47,6 +47,7 @@ struct FakeOptions {
   bool has_spare = false;
   bool has_chat_template = false;  // ChatML, unless a template is given.
   std::string_view chat_template = {};
+  bool has_library_template = true;     // The library knows the template, too.
   std::string_view tool_template = {};  // A further template, "tool_use"; empty: none.
   // One token in this many (chosen by content) ends a generation; 0: no token does.
   std::uint32_t end_every = 0;
