@@ -173,9 +173,13 @@ class JsonRules::Compiler {
       if (divisor && divisor->units == 1 && is_integer) divisor.reset();
     }
     if (!is_integer && !has_bounds && !divisor) return add_number(any_number(), std::nullopt).value();
-    // Readers divide doubles, which have 15 digits.
-    if (divisor && divisor->decimals > 0 && !has_bounds)
+    // Readers divide doubles, which have 15 digits, or whole numbers up to 2^53.
+    if (divisor && divisor->decimals > 0 && !has_bounds) {
       bounds = {.low = NumberBound{.is_negative = true, .whole = "999999"}, .high = NumberBound{.whole = "999999"}};
+    } else if (divisor) {
+      if (!bounds.low) bounds.low = NumberBound{.is_negative = true, .whole = "9007199254740991"};
+      if (!bounds.high) bounds.high = NumberBound{.whole = "9007199254740991"};
+    }
     auto texts = is_integer ? integers_between(bounds) : numbers_between(bounds);
     if (!texts) {
       left_out_.add(below(path, bounds.low && bounds.low->whole.size() > 40 ? "minimum" : "maximum"), "has too many digits");

@@ -1,7 +1,7 @@
 // Converts JSON Schema (draft 2020-12, and older drafts where their forms differ) to a grammar. Sound: the schema accepts every
 // text of the grammar, but for the keywords that are left out, each alone, by name and place, because no grammar of a bounded
 // size expresses them. Not complete: each value has one or two of its possible texts (properties in the order of the schema,
-// little whitespace, integers of up to 15 digits). Annotations and unknown keywords are ignored, as the standard requires.
+// little whitespace, integers of up to 20 digits). Annotations and unknown keywords are ignored, as the standard requires.
 // docs/protocol/openai.md lists the supported keywords.
 #pragma once
 

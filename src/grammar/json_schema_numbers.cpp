@@ -12,8 +12,9 @@
 namespace uma::grammar {
 namespace {
 
-constexpr std::size_t kDigits = 15;     // Before the point, and behind it.
-constexpr std::size_t kDigitsMax = 40;  // Of bounds.
+constexpr std::size_t kWholeDigits = 20;  // Of numbers without a bound: those of uint64 and more.
+constexpr std::size_t kDecimals = 15;     // More would round to an excluded bound in readers' doubles.
+constexpr std::size_t kDigitsMax = 40;    // Of bounds.
 
 using Alternatives = std::vector<std::string>;
 
@@ -87,10 +88,17 @@ void add_equally_long(Alternatives& alternatives, const std::string& prefix, std
   if (!high_is_most) add_equally_long(alternatives, prefix + high[0], std::string(rest, '0'), high.substr(1));
 }
 
-// Appends the integers from `low` to `high`; without `high`, up to those with a digit more, or 15.
+// Appends the integers from `low` to `high`; without `high`, up to those with a digit more, or 20.
 void add_naturals(Alternatives& alternatives, std::string low, const std::optional<std::string>& high) {
-  const std::string end = high.value_or(std::string(std::max(kDigits, low.size() + 1), '9'));
+  const std::string end = high.value_or(std::string(std::max(kWholeDigits, low.size() + 1), '9'));
   while (!is_less(end, low)) {
+    const bool is_power = low[0] == '1' && low.find_first_not_of('0', 1) == std::string::npos;
+    if (is_power && end.size() > low.size()) {
+      // All numbers of these lengths.
+      alternatives.push_back(std::format("[1-9][0-9]{{{},{}}}", low.size() - 1, end.size() - 2));
+      low = "1" + std::string(end.size() - 1, '0');
+      continue;
+    }
     const std::string last = end.size() == low.size() ? end : std::string(low.size(), '9');
     add_equally_long(alternatives, "", low, last);
     low = "1" + std::string(low.size(), '0');
@@ -147,15 +155,15 @@ Alternatives fractions_between(const NumberBound& low, const NumberBound& high) 
   if (!low.is_excluded && low.fraction.empty()) all.emplace_back("");
   if (least == most) {
     if (low.fraction.empty()) {
-      all.push_back(std::format("\\.0{{1,{}}}", kDigits));
+      all.push_back(std::format("\\.0{{1,{}}}", kDecimals));
     } else {
-      all.push_back("\\." + low.fraction + up_to(kDigits - low.fraction.size(), "0"));
+      all.push_back("\\." + low.fraction + up_to(kDecimals - low.fraction.size(), "0"));
     }
     return all;
   }
   const auto differs = static_cast<std::size_t>(std::ranges::mismatch(least, most).in1 - least.begin());
   const std::string same = least.substr(0, differs);
-  const std::size_t room = kDigits - differs - 1;
+  const std::size_t room = kDecimals - differs - 1;
   if (!low.is_excluded && !low.fraction.empty() && low.fraction.size() <= differs) decimals.push_back(low.fraction);
   if (least[differs] + 1 < most[differs]) {
     decimals.push_back(same + digit_between(static_cast<char>(least[differs] + 1), static_cast<char>(most[differs] - 1)) +
@@ -168,28 +176,28 @@ Alternatives fractions_between(const NumberBound& low, const NumberBound& high) 
 }
 
 Alternatives fractions_from(const NumberBound& low) {
-  if (low.fraction.empty() && !low.is_excluded) return {std::format("(?:\\.[0-9]{{1,{}}})?", kDigits)};
+  if (low.fraction.empty() && !low.is_excluded) return {std::format("(?:\\.[0-9]{{1,{}}})?", kDecimals)};
   Alternatives decimals;
-  add_from(decimals, "", low.fraction, low.is_excluded, kDigits);
+  add_from(decimals, "", low.fraction, low.is_excluded, kDecimals);
   return decimals.empty() ? Alternatives() : Alternatives{"\\." + any_of(decimals)};
 }
 
 Alternatives fractions_up_to(const NumberBound& high) {
-  if (high.fraction.empty()) return high.is_excluded ? Alternatives() : Alternatives{std::format("(?:\\.0{{1,{}}})?", kDigits)};
+  if (high.fraction.empty()) return high.is_excluded ? Alternatives() : Alternatives{std::format("(?:\\.0{{1,{}}})?", kDecimals)};
   Alternatives decimals;
-  add_up_to(decimals, "", high.fraction, high.is_excluded, kDigits, 1);
+  add_up_to(decimals, "", high.fraction, high.is_excluded, kDecimals, 1);
   return {std::format("(?:\\.{})?", any_of(decimals))};
 }
 
 // Appends the numbers without a sign from `low` to `high`.
 void add_numbers(Alternatives& alternatives, NumberBound low, std::optional<NumberBound> high) {
   // Generated numbers have fewer decimals.
-  if (low.fraction.size() > kDigits) {
-    low.fraction = without_zeros(low.fraction.substr(0, kDigits));
+  if (low.fraction.size() > kDecimals) {
+    low.fraction = without_zeros(low.fraction.substr(0, kDecimals));
     low.is_excluded = true;
   }
-  if (high && high->fraction.size() > kDigits) {
-    high->fraction = without_zeros(high->fraction.substr(0, kDigits));
+  if (high && high->fraction.size() > kDecimals) {
+    high->fraction = without_zeros(high->fraction.substr(0, kDecimals));
     high->is_excluded = false;
   }
   const auto add = [&](const std::string& whole, const Alternatives& fractions) {
@@ -218,7 +226,7 @@ std::optional<std::string> between(const NumberBounds& bounds, const Add& add) {
   std::optional<NumberBound> low = bounds.low;
   std::optional<NumberBound> high = bounds.high;
   // Bounds beyond all numbers that are made say nothing.
-  const auto is_far = [](const NumberBound& bound) { return bound.whole.size() > kDigits; };
+  const auto is_far = [](const NumberBound& bound) { return bound.whole.size() > kWholeDigits; };
   if (low && low->is_negative && is_far(*low)) low.reset();
   if (high && !high->is_negative && is_far(*high)) high.reset();
   for (const auto* bound : {&low, &high}) {
@@ -276,7 +284,7 @@ std::optional<std::string> numbers_between(const NumberBounds& bounds) {
 }
 
 std::string any_number() {
-  return "-?(?:0|[1-9][0-9]{0,14})(?:\\.[0-9]{1,15})?(?:[eE][-+]?[0-9]{1,2})?";
+  return "-?(?:0|[1-9][0-9]{0,19})(?:\\.[0-9]{1,20})?(?:[eE][-+]?[0-9]{1,2})?";
 }
 
 std::optional<Divisor> divisor_of(const boost::json::value& number) {

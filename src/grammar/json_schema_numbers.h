@@ -30,7 +30,7 @@ struct NumberBounds {
   std::optional<NumberBound> high{};
 };
 
-// Numbers of up to 15 digits, and of more where the bounds need them. Empty: there are none. Nullopt: they would need more than
+// Numbers of up to 20 digits, and of more where the bounds need them. Empty: there are none. Nullopt: they would need more than
 // 40 digits.
 [[nodiscard]] std::optional<std::string> integers_between(const NumberBounds& bounds);
 // The same with up to 15 decimals; without an exponent.
