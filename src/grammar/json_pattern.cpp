@@ -129,6 +129,20 @@ std::optional<std::vector<Pattern>> parts_of(const Pattern& alternative) {
   return parts;
 }
 
+// Writes the bound of the length into the one part without a bound, if the others take less than a quarter of it.
+bool shorten(std::vector<Pattern>& parts, std::int64_t max) {
+  const auto is_unlimited = [](const Pattern& part) { return !length_of(part).max; };
+  const auto part = std::ranges::find_if(parts, is_unlimited);
+  if (part == parts.end() || std::ranges::count_if(parts, is_unlimited) != 1 || part->kind != Pattern::Kind::repetition)
+    return false;
+  std::int64_t others = 0;
+  for (const Pattern& each : parts) others += length_of(each).max.value_or(0);
+  const PatternLength once = length_of(part->children.front());
+  if (once.min == 0 || once.min != once.max || others > max / 4) return false;
+  part->max = std::min((max - others) / once.min, kRepetitionsMax);
+  return *part->max >= part->min;
+}
+
 // Writes the bounds of the length into the one part that varies. Returns false where no text is left, and nullopt where
 // several parts vary.
 std::optional<bool> limit(std::vector<Pattern>& parts, std::int64_t min, std::optional<std::int64_t> max) {
@@ -167,18 +181,18 @@ bool TextRules::take_weight(std::size_t weight) {
 
 std::optional<std::string> TextRules::add(const TextLanguage& language, Spelling spelling) {
   if (language.max && *language.max < language.min) return joined({});
-  if (language.none.empty() && !language.divisor) {
-    if (language.all.empty()) return of_length(language.min, language.max);
-    if (language.all.size() == 1) {
-      if (auto text = simple(language, spelling)) return text;
-    }
+  const bool is_plain = language.none.empty() && !language.divisor;
+  if (is_plain && language.all.empty()) return of_length(language.min, language.max);
+  const bool is_one = is_plain && language.all.size() == 1;
+  if (is_one) {
+    if (auto text = simple(language, spelling, false)) return text;
   }
   // Lists of names have a state for each character.
   const std::size_t states_max = language.none.empty() ? budget_.states_max : kNamesStatesMax;
   AutomatonBudget budget{.states_max = std::min(states_max, automaton_rules_left_), .work_left = budget_.work_left};
   const auto automaton = make_automaton(language, budget);
   budget_.work_left = budget.work_left;
-  if (!automaton) return std::nullopt;
+  if (!automaton) return is_one ? simple(language, spelling, true) : std::nullopt;
   auto place = rules_.place();
   auto text = automaton_rules(*automaton, spelling);
   if (!text) rules_.take_back(std::move(place));
@@ -198,7 +212,7 @@ std::optional<std::string> TextRules::of_length(std::int64_t min, std::optional<
   return rules_.shared(name, std::format("{}{{{},{}}}", character_rule(), min, most));
 }
 
-std::optional<std::string> TextRules::simple(const TextLanguage& language, Spelling spelling) {
+std::optional<std::string> TextRules::simple(const TextLanguage& language, Spelling spelling, bool may_shorten) {
   const Pattern& pattern = language.all.front();
   std::vector<Pattern> alternatives = pattern.children;
   if (pattern.kind != Pattern::Kind::alternatives) alternatives = {pattern};
@@ -207,7 +221,9 @@ std::optional<std::string> TextRules::simple(const TextLanguage& language, Spell
   for (const Pattern& alternative : alternatives) {
     auto parts = parts_of(alternative);
     if (!parts) return std::nullopt;
-    const auto has_texts = limit(*parts, language.min, language.max);
+    auto has_texts = limit(*parts, language.min, language.max);
+    const bool has_min = length_of({.kind = Pattern::Kind::sequence, .children = *parts}).min >= language.min;
+    if (!has_texts && may_shorten && has_min && language.max && shorten(*parts, *language.max)) has_texts = true;
     if (!has_texts) return std::nullopt;
     if (!*has_texts) continue;
     const Pattern whole{.kind = Pattern::Kind::sequence, .children = *std::move(parts)};

@@ -34,7 +34,8 @@ class TextRules {
 
  private:
   // An expression as it is, without an automaton; nullopt: it has assertions inside, or the length cannot be written into it.
-  [[nodiscard]] std::optional<std::string> simple(const TextLanguage& language, Spelling spelling);
+  // `may_shorten`: one part may be shorter than necessary, where the others are as long as they can be.
+  [[nodiscard]] std::optional<std::string> simple(const TextLanguage& language, Spelling spelling, bool may_shorten);
   [[nodiscard]] std::optional<std::string> of_length(std::int64_t min, std::optional<std::int64_t> max);
   [[nodiscard]] std::optional<std::string> automaton_rules(const TextAutomaton& automaton, Spelling spelling);
   [[nodiscard]] std::string part(const Pattern& pattern, Spelling spelling);

@@ -217,6 +217,7 @@ class JsonRules::Compiler {
   struct TextConditions {
     std::vector<Pattern> patterns{};
     std::optional<Pattern> format{};
+    std::optional<Pattern> long_format{};  // The format with its own limits, where `format` is the shorter one.
     std::int64_t min = 0;
     std::int64_t max = kUnlimited;
 
@@ -240,10 +241,12 @@ class JsonRules::Compiler {
       if (is_local_format(name)) left_out_.add(below(path, "format"), "depends on the machine that reads it");
       if (!pattern.empty()) {
         conditions.format = read_pattern(pattern).value();
+        if (conditions.max >= format_length_max(name).value_or(kUnlimited)) conditions.max = kUnlimited;
         // Where the length cuts it, or a pattern does, a shorter automaton helps.
         const PatternLength length = length_of(*conditions.format);
         const bool is_cut = conditions.max != kUnlimited && (!length.max || *length.max > conditions.max);
-        if (is_cut || !conditions.patterns.empty()) conditions.format = read_pattern(format_pattern(name, true)).value();
+        if (is_cut || !conditions.patterns.empty())
+          conditions.long_format = std::exchange(conditions.format, read_pattern(format_pattern(name, true)).value());
       }
     }
     return conditions;
@@ -276,6 +279,8 @@ class JsonRules::Compiler {
       if (may_narrow && !text && !std::exchange(is_narrowed, true)) {
         // Assertions about long texts multiply the states.
         for (Pattern& pattern : conditions.patterns) pattern = narrowed(std::move(pattern), kNarrowMax);
+      } else if (is_narrow && !text && conditions.patterns.empty() && conditions.long_format) {
+        conditions.format = std::exchange(conditions.long_format, std::nullopt);
       } else if (is_narrow) {
         conditions.format.reset();
         leave_out("format");

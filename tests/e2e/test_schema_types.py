@@ -22,8 +22,10 @@ PYDANTIC = uma.BUILD / "pydantic"
 PACKAGES = ["pydantic==2.14.4", "email-validator==2.4.0"]
 SAMPLES = 20
 LEFT_OUT_MAX = 6  # Types of both libraries.
-# Types that ask for more than their schemas say: for a file, a number in the text, a unit.
-NOT_IN_THE_SCHEMA = {"NewPath", "Decimal", "Decimal of places", "ByteSize", "dict of ints"}
+# Types that ask for more than their schemas say: for a file, a number in the text, a unit, the scheme of a URI, UTF-8 in base64, a JSON
+# object in the header of a JWT. Regular expressions are no regular language.
+NOT_IN_THE_SCHEMA = {"NewPath", "Decimal", "Decimal of places", "ByteSize", "dict of ints", "HttpUrl", "AnyHttpUrl", "httpUrl", "Base64Str",
+                     "Base64UrlStr", "jwt", "Pattern"}
 
 
 @functools.cache
