@@ -6,10 +6,12 @@
 #include <format>
 #include <map>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "grammar/gbnf.h"
 #include "grammar/grammar_parts.h"
 
@@ -33,6 +35,10 @@ class GrammarBuilder {
     remove_empty_steps();
     if (is_too_large_) return too_large();
     remove_dead_ends();
+    if (has_crowded_place()) {
+      return fail(ErrorCode::proto_field, std::format("the grammar is too large: a place of it goes on with more than {} rules",
+                                                      GrammarReader::kItemsMax));
+    }
     const State begin = index_[begins_[static_cast<std::size_t>(root - rules_.begin())]];
     if (!can_end_[begin]) return fail(ErrorCode::proto_field, "the rule \"root\" has no finite text");
     return flatten(begin);
@@ -89,9 +95,10 @@ class GrammarBuilder {
       case gbnf::Node::Kind::alternatives: {
         if (node.children.size() == 1) return compile(node.children.front(), from);
         const State end = new_state();
+        Tree tree;
         for (const gbnf::Node& child : node.children) {
           if (is_too_large_) break;
-          join(compile(child, from), end);
+          join(is_literal(child) ? compile_literal(child, from, tree) : compile(child, from), end);
         }
         return end;
       }
@@ -113,6 +120,38 @@ class GrammarBuilder {
         break;
     }
     return compile_repetition(node, from);
+  }
+
+  // --- literals among alternatives: common beginnings share their states, so that a place has few of them
+
+  using Tree = std::map<std::pair<State, std::uint8_t>, State>;
+
+  static bool is_literal(const gbnf::Node& node) {
+    if (node.kind == gbnf::Node::Kind::characters) return node.ranges.size() == 1 && node.ranges[0].low == node.ranges[0].high;
+    return node.kind == gbnf::Node::Kind::sequence && std::ranges::all_of(node.children, is_literal);
+  }
+
+  State compile_literal(const gbnf::Node& node, State from, Tree& tree) {
+    note_work();
+    if (node.kind == gbnf::Node::Kind::sequence) {
+      for (const gbnf::Node& child : node.children) {
+        if (is_too_large_) break;
+        from = compile_literal(child, from, tree);
+      }
+      return from;
+    }
+    std::string bytes;
+    append_utf8(bytes, node.ranges.front().low);
+    for (const char byte : bytes) {
+      const auto value = static_cast<std::uint8_t>(byte);
+      const auto [known, is_new] = tree.try_emplace({from, value}, 0);
+      if (is_new) {
+        known->second = new_state();
+        drafts_[from].bytes.push_back({value, value, known->second});
+      }
+      from = known->second;
+    }
+    return from;
   }
 
   State compile_repetition(const gbnf::Node& node, State from) {
@@ -278,6 +317,27 @@ class GrammarBuilder {
       std::erase_if(state.bytes, [&](const Grammar::ByteStep& step) { return !can_end_[step.to]; });
       std::erase_if(state.calls, [&](const RuleCall& call) { return !can_end_[call.to] || !can_end_[call.rule]; });
     }
+  }
+
+  // Whether a state calls more rules, and these at their beginnings, than a reader keeps for a place.
+  [[nodiscard]] bool has_crowded_place() const {
+    constexpr std::size_t kFew = 64;
+    std::vector<std::uint32_t> seen(rules_.size(), kNoIndex);
+    std::size_t visits = 0;
+    for (State state = 0; state < states_.size(); ++state) {
+      if (states_[state].calls.size() < kFew) continue;
+      std::vector<State> open{state};
+      for (std::size_t i = 0; i < open.size(); ++i) {
+        for (const RuleCall& call : states_[open[i]].calls) {
+          // The first states are the beginnings of the rules, in order.
+          if (std::exchange(seen[call.rule], state) != state) open.push_back(static_cast<State>(call.rule));
+        }
+        visits += states_[open[i]].calls.size();
+      }
+      if (visits > 16 * kDraftsMax) return true;
+      if (open.size() > GrammarReader::kItemsMax) return true;
+    }
+    return false;
   }
 
   std::shared_ptr<const Grammar> flatten(State root) {

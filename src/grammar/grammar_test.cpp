@@ -260,5 +260,45 @@ TEST(Grammar, APatternOfAPlainTextMatchesAllOfIt) {
   EXPECT_FALSE(pattern_gbnf("(a"));
 }
 
+// Each alternative had a state of its own at the first place, which a reader does not keep.
+TEST(Grammar, ManyLiteralsShareTheirBeginnings) {
+  for (const int count : {3000, 10'000}) {
+    for (const std::string_view begin : {"value-", "SKU-", "é"}) {
+      std::string gbnf = "root ::= \"<\" (";
+      for (int i = 0; i < count; ++i) gbnf += std::format("{}\"{}{:05}\"", i == 0 ? "" : " | ", begin, i);
+      const auto grammar = Grammar::parse(gbnf + ") \">\"");
+      ASSERT_TRUE(grammar) << grammar.error().message;
+      GrammarReader reader(*grammar);
+      const auto accepts = [&](const std::string& text) { return reader.can_end(reader.next(GrammarReader::kStart, text)); };
+      EXPECT_TRUE(accepts(std::format("<{}00000>", begin)));
+      EXPECT_TRUE(accepts(std::format("<{}{:05}>", begin, count - 1)));
+      EXPECT_FALSE(accepts(std::format("<{}{:05}>", begin, count)));
+      EXPECT_FALSE(accepts(std::format("<{}0000>", begin)));
+    }
+  }
+}
+
+TEST(Grammar, ManyDifferentCharactersHaveNoCrowdedPlace) {
+  std::string gbnf = "root ::= (\"\" ";
+  for (int i = 0; i < 3000; ++i) gbnf += std::format("| \"\\u{:04x}x\" ", 0x4e00 + i);
+  const auto grammar = Grammar::parse(gbnf + ")*");
+  ASSERT_TRUE(grammar) << grammar.error().message;
+  GrammarReader reader(*grammar);
+  EXPECT_TRUE(reader.can_end(reader.next(GrammarReader::kStart, "一x丁x")));
+  EXPECT_FALSE(reader.can_end(reader.next(GrammarReader::kStart, "一丁x")));
+}
+
+TEST(Grammar, APlaceWithTooManyRulesIsRefused) {
+  std::string root = "root ::= r0";
+  std::string rules = "r0 ::= [a-z]+\n";
+  for (int i = 1; i < 3000; ++i) {
+    root += std::format(" | r{}", i);
+    rules += std::format("r{} ::= [a-z]+\n", i);
+  }
+  const auto grammar = Grammar::parse(root + "\n" + rules);
+  ASSERT_FALSE(grammar);
+  EXPECT_EQ(grammar.error().code, ErrorCode::proto_field);
+}
+
 }  // namespace
 }  // namespace uma::grammar

@@ -147,7 +147,22 @@ class JsonRules::Compiler {
     for (const boost::json::value& value : schema.at("enum").get_array()) {
       if (checker_.allows(schema, value, path)) alternatives.push_back(literal_of(value, path));
     }
-    return joined(alternatives);
+    std::string all = joined(alternatives);
+    if (all.size() > kSchemaBytesMax || states_of(std::move(alternatives)) > Grammar::kStatesMax)
+      refuse(below(path, "enum"), "has more values than a grammar can have: send fewer or shorter ones");
+    return all;
+  }
+
+  // The states of a grammar for the texts, whose common beginnings share theirs.
+  static std::size_t states_of(std::vector<std::string> texts) {
+    std::ranges::sort(texts);
+    std::size_t states = 0;
+    std::string_view before;
+    for (const std::string& text : texts) {
+      states += static_cast<std::size_t>(text.end() - std::ranges::mismatch(text, before).in1);
+      before = text;
+    }
+    return states;
   }
 
   // --- numbers

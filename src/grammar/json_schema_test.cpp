@@ -490,6 +490,25 @@ TEST(JsonSchema, ListedValuesAreThoseThatTheOtherKeywordsAllow) {
   });
 }
 
+TEST(JsonSchema, ListsOfThousandsOfValuesAreServedOrRefusedByPlace) {
+  const auto listed = [](int count, std::string_view end) {
+    std::string all;
+    for (int i = 0; i < count; ++i) all += std::format("{}\"SKU-{:05}{}\"", i == 0 ? "" : ",", i, end);
+    return std::format(R"({{"properties":{{"a":{{"type":"string","enum":[{}]}}}},"required":["a"]}})", all);
+  };
+  for (const int count : {3000, 10'000}) {
+    const auto grammar = json_schema_grammar(listed(count, ""));
+    ASSERT_TRUE(grammar) << grammar.error().message;
+    GrammarReader reader(*grammar);
+    EXPECT_TRUE(reader.can_end(reader.next(GrammarReader::kStart, std::format(R"({{"a":"SKU-{:05}"}})", count - 1))));
+    EXPECT_FALSE(reader.can_end(reader.next(GrammarReader::kStart, std::format(R"({{"a":"SKU-{:05}"}})", count))));
+  }
+  const auto refused = json_schema_grammar(listed(6000, "-long-end-of-it"));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::proto_field);
+  EXPECT_THAT(refused.error().message, HasSubstr("#/properties/a/enum: "));
+}
+
 TEST(JsonSchema, ReadsTheFormsOfOlderDrafts) {
   expect_texts({
       {R"({"items":[{"type":"integer"},{"type":"null"}],"additionalItems":{"type":"boolean"}})",
