@@ -10,6 +10,7 @@
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 
+#include "base/text.h"
 #include "chat/parameter_types.h"
 #include "grammar/gbnf.h"
 
@@ -144,11 +145,9 @@ boost::json::array values_of(const boost::json::object& schema) {
 std::set<std::string> types_of(const boost::json::object& schema) {
   std::set<std::string> types;
   const boost::json::value* type = schema.if_contains("type");
-  if (type != nullptr && type->is_string()) types.emplace(std::string_view(type->get_string()));
-  if (type != nullptr && type->is_array()) {
-    for (const boost::json::value& one : type->get_array())
-      types.emplace(one.is_string() ? std::string_view(one.get_string()) : std::string_view());
-  }
+  const auto add = [&](const boost::json::value& one) { types.insert(one.is_string() ? lower_ascii(one.get_string()) : ""); };
+  if (type != nullptr && type->is_string()) add(*type);
+  if (type != nullptr && type->is_array()) std::ranges::for_each(type->get_array(), add);
   return types;
 }
 

@@ -11,6 +11,7 @@
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 
+#include "base/text.h"
 #include "chat/call_pattern.h"
 #include "chat/loose_reader.h"
 #include "json/field_reader.h"
@@ -24,7 +25,8 @@ constexpr int kPartsMax = 256;          // The same, within objects and lists.
 constexpr std::size_t kPathBytesMax = 512;
 constexpr std::size_t kReferenceBytesMax = 1024;  // Following a reference takes time for each of its bytes.
 
-TypeSet type_named(std::string_view name) {
+TypeSet type_named(std::string_view written) {
+  const std::string name = lower_ascii(written);
   if (name == "string") return {TypeSet::string};
   if (name == "integer") return {TypeSet::integer};
   if (name == "number") return {TypeSet::number};
@@ -74,7 +76,7 @@ TypeSet types_within(const boost::json::value& schema, const boost::json::value&
   TypeSet types;
   const boost::json::object* fields = schema.if_object();
   if (fields == nullptr || depth > kSchemaDepthMax || --visits < 0) return types;
-  if (const boost::json::value* type = fields->if_contains("type")) {
+  if (const boost::json::value* type = fields->if_contains("type"); type != nullptr && !type->is_null()) {
     if (type->is_string()) add_types(types, type_named(type->get_string()));
     if (const boost::json::array* several = type->if_array()) {
       for (const boost::json::value& one : *several) {
@@ -95,8 +97,12 @@ TypeSet types_within(const boost::json::value& schema, const boost::json::value&
   }
   if (const boost::json::value* target = target_of(*fields, root))
     add_types(types, types_within(*target, root, depth + 1, visits));
-  if (types.bits == 0 && fields->contains("properties")) types.bits = TypeSet::object;
-  if (types.bits == 0 && fields->contains("items")) types.bits = TypeSet::array;
+  const auto has = [&](std::string_view key) {
+    const boost::json::value* value = fields->if_contains(key);
+    return value != nullptr && !value->is_null();
+  };
+  if (types.bits == 0 && has("properties")) types.bits = TypeSet::object;
+  if (types.bits == 0 && has("items")) types.bits = TypeSet::array;
   return types;
 }
 
@@ -171,12 +177,6 @@ class PartTypes {
   std::deque<Open> open_;
 };
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
-}
-
 // The value as it is, if it is JSON of one of these types.
 bool is_json_of(std::string_view text, TypeSet types) {
   boost::system::error_code problem;
@@ -249,7 +249,7 @@ void append_json_text(std::string& json, std::string_view text) {
 
 std::string typed_json(std::string_view text, TypeSet types) {
   const std::string_view value = without_blanks(text);
-  std::string word = lower(value.substr(0, 8));
+  std::string word = lower_ascii(value.substr(0, 8));
   const bool is_null = word == "null" || word == "none";
   if (types.has(TypeSet::null) && is_null) return "null";
   if (!types.is_text()) {

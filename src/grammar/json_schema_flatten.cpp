@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "grammar/json_schema_formats.h"
 #include "grammar/json_schema_values.h"
 
@@ -60,6 +61,15 @@ bool has(const std::array<std::string_view, N>& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
+// Keywords that are null, such as the empty slices of programs in Go, count as absent.
+boost::json::object without_nulls(const boost::json::object& schema) {
+  boost::json::object rest;
+  for (const auto& [key, value] : schema) {
+    if (!value.is_null() || key == "const") rest[key] = value;
+  }
+  return rest;
+}
+
 }  // namespace
 
 void SchemaFlattener::begin(const boost::json::value& root) {
@@ -91,9 +101,12 @@ boost::json::value SchemaFlattener::flatten(const boost::json::value& schema, co
   // References can reach the same schema repeatedly, twice as often at each level.
   if (++flattened_ > kFlattenedMax) refuse(path, "has too many combinations");
   if (schema.is_bool()) return schema;
+  if (schema.is_null() && path != "#") return true;  // An empty pointer of a program in Go.
   if (!schema.is_object()) refuse(path, "a schema must be an object, true or false");
   charge_all_of(schema, path);
-  const boost::json::object& object = schema.get_object();
+  const bool has_nulls = std::ranges::any_of(schema.get_object(), [](const auto& member) { return member.value().is_null(); });
+  const boost::json::object rest = has_nulls ? without_nulls(schema.get_object()) : boost::json::object();
+  const boost::json::object& object = has_nulls ? rest : schema.get_object();
   boost::json::object plain;
   std::vector<boost::json::value> parts;  // Further schemas that the value must satisfy.
   for (const auto& [key, value] : object) flatten_keyword(key, value, object, path, depth, plain, parts);
@@ -116,8 +129,8 @@ void SchemaFlattener::flatten_keyword(boost::json::string_view key, const boost:
   const std::string_view name = key;
   if (name == "$ref") {
     std::string target_path;
-    const boost::json::value& target = resolve(value, path, target_path);
-    parts.push_back(flatten(target, target_path, depth + 1));
+    const boost::json::value* target = resolve(value, path, target_path);
+    if (target != nullptr) parts.push_back(flatten(*target, target_path, depth + 1));
   } else if (name == "allOf") {
     const boost::json::array& all = schemas_of(value, path, name);
     for (std::size_t i = 0; i < all.size(); ++i) parts.push_back(flatten(all[i], below(path, name, i), depth + 1));
@@ -132,8 +145,11 @@ void SchemaFlattener::flatten_keyword(boost::json::string_view key, const boost:
   } else if (name == "nullable") {
     if (!value.is_bool()) refuse(below(path, name), "must be true or false");
     // OpenAPI 3.0: an addition to the type.
-  } else if (name == "$id") {
-    if (path != "#" && value.is_string()) refuse(below(path, name), "is supported at the top only");
+  } else if (name == "type") {
+    add_type(value, path, plain);
+  } else if (name == "required" && value.is_bool()) {
+    // Draft 3: about the property that has this schema.
+    if (value == true) left_out_.add(below(path, name), "must be an array of strings");
   } else if (name == "items" && value.is_array()) {
     // Until draft 2019-09.
     if (!value.get_array().empty()) plain["prefixItems"] = value;
@@ -162,6 +178,26 @@ void SchemaFlattener::flatten_keyword(boost::json::string_view key, const boost:
   } else if (has(kConstraints, name)) {
     check_keyword(name, value, path);
     plain[key] = value;
+  }
+}
+
+// Types in other case are those of Gemini. What is no type constrains nothing.
+void SchemaFlattener::add_type(const boost::json::value& value, const std::string& path, boost::json::object& plain) {
+  boost::json::value type = value;
+  bool is_known = true;
+  const auto read = [&](boost::json::value& one) {
+    if (!one.is_string()) return;
+    const std::string name = lower_ascii(one.get_string());
+    is_known &= has(kTypes, name);
+    one = boost::json::string(name);
+  };
+  read(type);
+  if (boost::json::array* several = type.if_array()) std::ranges::for_each(*several, read);
+  check_keyword("type", type, path);
+  if (is_known) {
+    plain["type"] = std::move(type);
+  } else {
+    left_out_.add(below(path, "type"), "is none of JSON Schema's types");
   }
 }
 
@@ -194,35 +230,61 @@ const boost::json::array& SchemaFlattener::schemas_of(const boost::json::value& 
   return value.get_array();
 }
 
-const boost::json::value& SchemaFlattener::resolve(const boost::json::value& reference, const std::string& path,
-                                                   std::string& target_path) const {
+const boost::json::value* SchemaFlattener::resolve(const boost::json::value& reference, const std::string& path,
+                                                   std::string& target_path) {
   const std::string place = below(path, "$ref");
   if (!reference.is_string()) refuse(place, "must be a string");
   const std::string_view text = reference.get_string();
-  if (!text.starts_with('#') || (text.size() > 1 && text[1] != '/')) {
-    refuse(place,
-           std::format("\"{}\" is not supported: only references into the schema itself, such as \"#/$defs/name\"", text));
-  }
+  const auto leave_out = [&](std::string_view why) {
+    left_out_.add(place, std::format("\"{}\" {}", text, why));
+    return nullptr;
+  };
+  if (!text.starts_with('#') || (text.size() > 1 && text[1] != '/'))
+    return leave_out("is not supported: only references into the schema itself, such as \"#/$defs/name\"");
+  if (has_own_id(path)) return leave_out("is relative to the $id of a part of the schema");
   const boost::json::value* at = root_;
   std::string_view rest = text.substr(1);
   while (!rest.empty()) {
     const std::size_t end = std::min(rest.find('/', 1), rest.size());
     const std::string name = unescaped(rest.substr(1, end - 1));
     rest = rest.substr(end);
-    const boost::json::value* next = nullptr;
-    if (at->is_object()) {
-      next = at->get_object().if_contains(name);
-    } else if (at->is_array() && !name.empty() && name.size() < 6 &&
-               name.find_first_not_of("0123456789") == std::string::npos) {
-      const auto index = static_cast<std::size_t>(std::stoul(name));
-      if (index < at->get_array().size()) next = &at->get_array()[index];
-    }
+    const boost::json::value* next = part_of(*at, name);
     if (next == nullptr) refuse(place, std::format("\"{}\" is not in the schema", text));
-    if (next->is_object() && next->get_object().contains("$id")) refuse(place, "refers into a schema with its own $id");
+    if (!rest.empty() && is_own_schema(*next)) return leave_out("refers into a part of the schema with its own $id");
     at = next;
   }
   target_path = std::string(text);
-  return *at;
+  return at;
+}
+
+// Whether a schema around the place, other than the whole, has an `$id`, to which references are relative.
+bool SchemaFlattener::has_own_id(std::string_view path) {
+  const boost::json::value* at = root_;
+  path.remove_prefix(std::min(path.find('/'), path.size()));
+  while (!path.empty() && at != nullptr) {
+    const std::size_t end = std::min(path.find('/', 1), path.size());
+    const std::string name = unescaped(path.substr(1, end - 1));
+    path.remove_prefix(end);
+    at = part_of(*at, name);
+    if (at != nullptr && is_own_schema(*at)) return true;
+  }
+  return false;
+}
+
+bool SchemaFlattener::is_own_schema(const boost::json::value& schema) {
+  const boost::json::object* object = schema.if_object();
+  const boost::json::value* id = object == nullptr ? nullptr : object->if_contains("$id");
+  return id != nullptr && id->is_string();
+}
+
+// The member or the item with this name; null: there is none.
+const boost::json::value* SchemaFlattener::part_of(const boost::json::value& whole, const std::string& name) {
+  if (const boost::json::object* object = whole.if_object()) return object->if_contains(name);
+  const boost::json::array* array = whole.if_array();
+  if (array == nullptr || name.empty() || name.size() >= 6 || name.find_first_not_of("0123456789") != std::string::npos)
+    return nullptr;
+  const auto index = static_cast<std::size_t>(std::stoul(name));
+  return index < array->size() ? &(*array)[index] : nullptr;
 }
 
 std::string SchemaFlattener::unescaped(std::string_view token) {
@@ -259,7 +321,7 @@ void SchemaFlattener::check_keyword(std::string_view name, const boost::json::va
   };
   const auto is_count = [&] { return is_whole(value) && value.to_number<double>() >= 0; };
   if (name == "type") {
-    const auto is_type = [](const boost::json::value& type) { return type.is_string() && has(kTypes, type.get_string()); };
+    const auto is_type = [](const boost::json::value& type) { return type.is_string(); };
     must(is_type(value) || (value.is_array() && !value.get_array().empty() && std::ranges::all_of(value.get_array(), is_type)),
          "a type or an array of types");
   } else if (name == "enum") {

@@ -34,13 +34,17 @@ class SchemaFlattener {
 
  private:
   static const boost::json::array& schemas_of(const boost::json::value& value, const std::string& path, std::string_view name);
-  const boost::json::value& resolve(const boost::json::value& reference, const std::string& path,
-                                    std::string& target_path) const;
+  // Null: the reference is left out.
+  const boost::json::value* resolve(const boost::json::value& reference, const std::string& path, std::string& target_path);
+  [[nodiscard]] bool has_own_id(std::string_view path);
+  static bool is_own_schema(const boost::json::value& schema);
+  static const boost::json::value* part_of(const boost::json::value& whole, const std::string& name);
   // Decodes a part of a pointer in a URI fragment.
   static std::string unescaped(std::string_view token);
   // Adds a keyword of `schema` to `plain`, or, if it combines schemas, what it demands to `parts`.
   void flatten_keyword(boost::json::string_view name, const boost::json::value& value, const boost::json::object& schema,
                        const std::string& path, int depth, boost::json::object& plain, std::vector<boost::json::value>& parts);
+  void add_type(const boost::json::value& value, const std::string& path, boost::json::object& plain);
   void close_unevaluated(boost::json::value& whole, const std::string& path);
   void leave_out_unsupported(std::string_view name, const boost::json::value& value, const std::string& path);
   // Checks the types of a keyword's values, not whether the values can be satisfied.

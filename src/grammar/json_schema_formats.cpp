@@ -47,9 +47,8 @@ std::string duration() {
   const std::string hours = unit(9, 'H', false);
   const std::string minutes = unit(9, 'M', false);
   const std::string date = std::format("(?:{0}(?:{1})?(?:{2})?|{1}(?:{2})?|{2})", years, months, days);
-  const std::string date_at_end =
-      std::format("(?:(?:{0})?(?:{1})?{2}|(?:{0})?{3}|{4})", years, months, unit(8, 'D', true), unit(6, 'M', true),
-                  unit(6, 'Y', true));
+  const std::string date_at_end = std::format("(?:(?:{0})?(?:{1})?{2}|(?:{0})?{3}|{4})", years, months, unit(8, 'D', true),
+                                              unit(6, 'M', true), unit(6, 'Y', true));
   const std::string time = std::format("T(?:(?:{0})?(?:{1})?{2}|(?:{0})?{3}|{4})", hours, minutes, unit(9, 'S', true),
                                        unit(9, 'M', true), unit(9, 'H', true));
   return std::format("^P(?:{}|{}|(?:{})?{})$", unit(6, 'W', true), date_at_end, date, time);
@@ -104,8 +103,8 @@ std::string network6() {
       const int digits = bits / 4;
       const auto rest = static_cast<std::size_t>(bits % 4);
       const int zeros = (rest == 0 ? 4 : 3) - digits;
-      ends.push_back(std::format("[0-9a-fA-F]{{0,{}}}{}0{{{}}}{}/{}", digits, kDigits[rest], zeros, groups == 7 ? "" : "::",
-                                 16 * groups + bits));
+      ends.push_back(std::format("[0-9a-fA-F]{{0,{}}}{}0{{{}}}{}/{}", digits, kDigits[rest], zeros,
+                                 groups == 7 ? "" : "::", 16 * groups + bits));
     }
     all.push_back(std::format("(?:{}:){{{}}}{}", kGroup, groups, any_of(ends)));
   }
@@ -116,8 +115,7 @@ std::string network6() {
 
 // `is_short`: without the limits of lengths, as a small automaton.
 std::string hostname(bool is_short) {
-  const std::string label =
-      is_short ? "[A-Za-z0-9]+(?:-+[A-Za-z0-9]+)*" : "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
+  const std::string label = is_short ? "[A-Za-z0-9]+(?:-+[A-Za-z0-9]+)*" : "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
   return std::format("{0}(?:\\.{0})*", label);
 }
 
@@ -154,9 +152,9 @@ std::string uri(bool is_short) {
   const std::string others = "\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef\\u{10000}-\\u{1fffd}\\u{20000}-\\u{2fffd}";
   const std::string rest = std::format("[!#-;=?-\\[\\]_a-z~{}]*", others);
   const auto limit = [&](int max) { return is_short ? std::string("+") : std::format("{{1,{}}}", max); };
-  const std::string authority =
-      std::format("[Hh][Tt]{{2}}[Pp][Ss]?://(?:[A-Za-z0-9._~%!$&'()*+,;=:-]{}@)?(?:[A-Za-z0-9._~%{}-]{}|\\[{}\\])(?::[0-9]{{1,5}})?",
-                  limit(100), others, limit(253), is_short ? "[0-9a-fA-F:.]+" : ipv6());
+  const std::string authority = std::format(
+      "[Hh][Tt]{{2}}[Pp][Ss]?://(?:[A-Za-z0-9._~%!$&'()*+,;=:-]{}@)?(?:[A-Za-z0-9._~%{}-]{}|\\[{}\\])(?::[0-9]{{1,5}})?",
+      limit(100), others, limit(253), is_short ? "[0-9a-fA-F:.]+" : ipv6());
   const std::string more = is_short ? "[A-Za-z0-9+.-]*" : "[A-Za-z0-9+.-]{0,40}";
   const std::string scheme = std::format(
       "(?:[A-GI-Za-gi-z]{0}|[Hh](?:[A-SU-Za-su-z0-9+.-]{0})?|[Hh][Tt](?:[A-SU-Za-su-z0-9+.-]{0})?|"

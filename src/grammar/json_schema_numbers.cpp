@@ -183,7 +183,8 @@ Alternatives fractions_from(const NumberBound& low) {
 }
 
 Alternatives fractions_up_to(const NumberBound& high) {
-  if (high.fraction.empty()) return high.is_excluded ? Alternatives() : Alternatives{std::format("(?:\\.0{{1,{}}})?", kDecimals)};
+  if (high.fraction.empty())
+    return high.is_excluded ? Alternatives() : Alternatives{std::format("(?:\\.0{{1,{}}})?", kDecimals)};
   Alternatives decimals;
   add_up_to(decimals, "", high.fraction, high.is_excluded, kDecimals, 1);
   return {std::format("(?:\\.{})?", any_of(decimals))};

@@ -131,9 +131,10 @@ TEST(JsonSchema, KnowsStrings) {
 TEST(JsonSchema, FormatsHaveAllTheirTexts) {
   expect_texts({
       {R"({"format":"uri"})",
-       {R"("http://localhost:8080/health")", R"("http://127.0.0.1:8000/v1")", R"j("https://de.wikipedia.org/wiki/K%C3%B6ln_(Stadt)")j",
-        R"("https://de.wikipedia.org/wiki/Köln")", R"("mailto:a@b.org")", R"("ftp://user:pw@host:65535/a/b/c/d/e/f/g/h/i/j?q#x")",
-        R"("file:///etc/hosts")", R"("urn:isbn:0451450523")", R"("HTTPS://user@[::1]:443?a=b")", R"("h:x")", R"("httpx:y")",
+       {R"("http://localhost:8080/health")", R"("http://127.0.0.1:8000/v1")",
+        R"j("https://de.wikipedia.org/wiki/K%C3%B6ln_(Stadt)")j", R"("https://de.wikipedia.org/wiki/Köln")",
+        R"("mailto:a@b.org")", R"("ftp://user:pw@host:65535/a/b/c/d/e/f/g/h/i/j?q#x")", R"("file:///etc/hosts")",
+        R"("urn:isbn:0451450523")", R"("HTTPS://user@[::1]:443?a=b")", R"("h:x")", R"("httpx:y")",
         R"("data:text/plain;base64,eA==")", R"("https://müller.de")", R"("about:blank")"},
        {R"("http:")", R"("https://")", R"("example.org")", R"("a b:c")", R"("http://a b")", R"("http:///x")", R"("https:x")"}},
       {R"({"format":"uri","minLength":1,"maxLength":2083})",
@@ -148,7 +149,8 @@ TEST(JsonSchema, FormatsHaveAllTheirTexts) {
        {R"("eyJhbGciOiJub25lIn0.e30")", R"("a b.c.d")"}},
       {R"({"format":"email"})",
        {R"("a.b@c.org")", R"("o'neil+tag=x!y%z@mail.example-site.co.uk")", R"("#!$%&'*+-/=?^_`{}|~@example.org")",
-        R"("info@müller.de")", R"("a@xn--mller-kva.xn--p1ai")", R"("x@a--b.museum")", R"("very_long_name_without_any_dot_in_it_1234567890@b.io")"},
+        R"("info@müller.de")", R"("a@xn--mller-kva.xn--p1ai")", R"("x@a--b.museum")",
+        R"("very_long_name_without_any_dot_in_it_1234567890@b.io")"},
        {R"("a.b")", R"("a..b@c.org")", R"(".a@c.org")", R"("a.@c.org")", R"("a@-c.org")", R"("a b@c.org")", R"("a@b")"}},
       {R"({"format":"email","maxLength":254})", {R"("a.b@c.org")"}, {R"("a.b")"}},
       {R"({"format":"email","maxLength":100})", {R"("o'neil@mail.example.org")"}, {R"("a.b")"}},
@@ -156,17 +158,20 @@ TEST(JsonSchema, FormatsHaveAllTheirTexts) {
        {R"("Ann Lee <ann@b.org>")", R"("\"Dr. Ann Lee\" <ann@b.org>")", R"("ann@b.org")"},
        {R"("Ann Lee")"}},
       {R"({"format":"hostname"})",
-       {R"("localhost")", R"("a--b.example")", R"("10-0-0-1.compute.internal.eu-west-1.cloud.example.org")", R"("xn--mller-kva.de")"},
+       {R"("localhost")", R"("a--b.example")", R"("10-0-0-1.compute.internal.eu-west-1.cloud.example.org")",
+        R"("xn--mller-kva.de")"},
        {R"("-a")", R"("a-")", R"("a..b")", R"("a_b")", R"("")"}},
       {R"({"format":"json-pointer"})", {R"("")", R"("/a~1b/m~0n/ä b/0/\"")"}, {R"("a")", R"("/a~2")", R"("/~")"}},
       {R"({"format":"ipv6"})",
        {R"("::ffff:1.2.3.4")", R"("64:ff9b::192.0.2.33")", R"("1:2:3:4:5:6:1.2.3.4")", R"("::1")", R"("fe80::1:2")", R"("::")"},
        {R"("::ffff:1.2.3")", R"("1:2:3:4:5:6:7:1.2.3.4")", R"("1::2::3")", R"("::ffff:1.2.3.256")"}},
       {R"({"format":"ipv4network"})",
-       {R"("10.0.0.0/8")", R"("192.168.1.0/24")", R"("0.0.0.0/0")", R"("172.16.0.0/12")", R"("10.1.2.3")", R"("10.1.2.254/31")"},
+       {R"("10.0.0.0/8")", R"("192.168.1.0/24")", R"("0.0.0.0/0")", R"("172.16.0.0/12")", R"("10.1.2.3")",
+        R"("10.1.2.254/31")"},
        {R"("10.1.0.0/8")", R"("192.168.1.1/24")", R"("10.1.2.3/33")"}},
       {R"({"format":"ipv6network"})",
-       {R"("2001:db8::/32")", R"("fe80::/10")", R"("::/0")", R"("2001:db8:a0::/44")", R"("2001:db8::1/128")", R"("fd00::/8")", R"("::1")"},
+       {R"("2001:db8::/32")", R"("fe80::/10")", R"("::/0")", R"("2001:db8:a0::/44")", R"("2001:db8::1/128")", R"("fd00::/8")",
+        R"("::1")"},
        {R"("2001:db8::1/64")", R"("fe81::/10")", R"("2001:db8:a1::/44")", R"("2001:db8::/16")"}},
       {R"({"format":"ipv4interface"})", {R"("192.168.1.7/24")", R"("192.168.1.7")"}, {R"("192.168.1.7/33")"}},
       {R"({"format":"ipv6interface"})", {R"("2001:db8::7/64")", R"("::ffff:1.2.3.4/96")"}, {R"("::1/129")"}},
@@ -192,7 +197,8 @@ TEST(JsonSchema, KnowsNumbers) {
       {R"({"type":"integer","exclusiveMinimum":5,"exclusiveMaximum":8.5})", {"6", "8"}, {"5", "9"}},
       {R"({"type":"integer","minimum":1.2,"maximum":3.9})", {"2", "3"}, {"1", "4"}},
       {R"({"type":"integer","maximum":-3})", {"-3", "-10"}, {"-2", "0", "3"}},
-      {R"({"type":"integer","minimum":-9223372036854775808,"maximum":9223372036854775807})", {"0", "-123456789012345", "1234567890123456789", "9223372036854775807", "-9223372036854775808"},
+      {R"({"type":"integer","minimum":-9223372036854775808,"maximum":9223372036854775807})",
+       {"0", "-123456789012345", "1234567890123456789", "9223372036854775807", "-9223372036854775808"},
        {"9223372036854775808", "-9223372036854775809", "10000000000000000000"}},
       {R"({"type":"integer"})", {"1234567890123456789", "18446744073709551615", "-9223372036854775808"}, {"0123"}},
       {R"({"type":"number"})", {"1700000000123456.5", "0.30000000000000004", "12345678901234567890"}, {}},
@@ -284,14 +290,15 @@ TEST(JsonSchema, RefusesInvalidAndLargeSchemasByNameAndPlace) {
       {"{", "not valid JSON"},
       {"3", "#: a schema must be an object"},
       {R"({"enum":["info",1e999]})", "#/enum: has a number that is too large"},
-      {R"({"$defs":{"a":{"$id":"x","$defs":{"b":{}}}},"$ref":"#/$defs/a/$defs/b"})", "refers into a schema with its own $id"},
       {R"({"type":"integer","exclusiveMinimum":true})", "#/exclusiveMinimum: must be a number"},
       {R"({"type":"integer","multipleOf":0})", "#/multipleOf: must be above 0"},
       {R"({"type":"string","pattern":3})", "#/pattern: must be a string"},
       {R"({"patternProperties":[]})", "#/patternProperties: must be an object of schemas"},
-      {R"({"type":"text"})", "#/type: must be a type"},
+      {R"({"type":3})", "#/type: must be a type"},
+      {R"({"type":[]})", "#/type: must be a type"},
+      {R"({"properties":5})", "#/properties: must be an object of schemas"},
+      {R"({"required":"a"})", "#/required: must be an array of strings"},
       {R"({"$ref":"#/$defs/x"})", "#/$ref: \"#/$defs/x\" is not in the schema"},
-      {R"({"$ref":"other.json"})", "#/$ref: \"other.json\" is not supported"},
       {R"({"$ref":"#"})", "are nested without end"},
       {R"({"allOf":[{"$ref":"#"}]})", "are nested without end"},
       {R"({"anyOf":[]})", "#/anyOf: must be an array of schemas"},
@@ -339,6 +346,27 @@ TEST(JsonSchema, LeavesOutAloneWhatItCannotEnforce) {
        {"#/properties/a/uniqueItems"},
        R"({"a":[]})",
        "{}"},
+      {R"({"properties":{"a":{"type":"any"},"b":{"type":"integer"}},"required":["a"]})",
+       {"#/properties/a/type"},
+       R"({"a":[1],"b":2})",
+       R"({"a":1,"b":"x"})"},
+      {R"({"properties":{"a":{"type":["str","null"]}},"required":["a"]})", {"#/properties/a/type"}, R"({"a":1})", "{}"},
+      {R"({"type":"file","minLength":2})", {"#/type"}, R"("xy")", R"("x")"},
+      {R"({"properties":{"a":{"type":"integer","required":true},"b":{"type":"null","required":false}}})",
+       {"#/properties/a/required"},
+       R"({"a":1})",
+       R"({"a":"x"})"},
+      {R"({"$ref":"other.json","type":"integer"})", {"#/$ref"}, "1", "null"},
+      {R"({"properties":{"a":{"$ref":"https://example.org/s.json#/$defs/a"},"b":{"type":"null"}},"required":["a"]})",
+       {"#/properties/a/$ref"},
+       R"({"a":1,"b":null})",
+       R"({"a":1,"b":1})"},
+      {R"({"$defs":{"n":{"$anchor":"n","type":"integer"}},"items":{"$ref":"#n"}})", {"#/items/$ref"}, "[null]", "{}"},
+      {R"({"$defs":{"a":{"$id":"x","$defs":{"b":{}}}},"type":"integer","$ref":"#/$defs/a/$defs/b"})", {"#/$ref"}, "1", "null"},
+      {R"({"$defs":{"n":{"type":"null"}},"type":"array","items":{"$id":"x","type":"array","items":{"$ref":"#/$defs/n"}}})",
+       {"#/items/items/$ref"},
+       "[[1]]",
+       "[1]"},
   };
   for (const Row& row : rows) {
     LeftOut left_out;
@@ -522,6 +550,40 @@ TEST(JsonSchema, ReadsTheFormsOfOlderDrafts) {
   });
 }
 
+TEST(JsonSchema, KeywordsThatAreNullAreAbsent) {
+  expect_texts({
+      {R"({"type":"object","properties":{"a":{"type":"integer","enum":null,"minimum":null,"exclusiveMaximum":null}},"required":null,)"
+       R"("additionalProperties":null,"anyOf":null,"$ref":null,"$defs":null,"not":null,"if":null,"nullable":null})",
+       {"{}", R"({"a":1})"},
+       {R"({"a":"x"})", R"({"b":1})"}},
+      {R"({"type":"object","properties":null,"required":["x"]})", {R"({"x":1})"}, {"{}"}},
+      {R"({"type":"array","items":null,"maxItems":1,"minItems":null})", {"[]", "[1]"}, {"[1,2]"}},
+      {R"({"type":"string","pattern":null,"format":null,"maxLength":1})", {R"("a")"}, {R"("ab")"}},
+      {R"({"type":null,"minLength":1})", {R"("a")"}, {"1", R"("")"}},
+      {R"({"const":null})", {"null"}, {"1"}},
+      {R"({"enum":[null,1]})", {"null", "1"}, {"2"}},
+      {R"({"properties":{"a":null,"b":{"type":"null"}},"required":["a"]})", {R"({"a":1})"}, {"{}", R"({"a":1,"b":1})"}},
+  });
+}
+
+TEST(JsonSchema, TypesMayBeInAnyCase) {
+  expect_texts({
+      {R"({"type":"OBJECT","properties":{"a":{"type":"STRING"},"b":{"type":"Integer","nullable":true}}})",
+       {R"({"a":"x","b":null})", R"({"b":1})"},
+       {R"({"a":1})", R"({"b":"x"})", "[]"}},
+      {R"({"type":["NULL","Boolean"]})", {"null", "true"}, {"1"}},
+  });
+}
+
+TEST(JsonSchema, AnIdOfAPartChangesNothingElse) {
+  expect_texts({
+      {R"({"properties":{"a":{"$id":"https://example.org/a","type":"integer"},"$id":{"type":"null"}}})",
+       {R"({"a":1,"$id":null})"},
+       {R"({"a":"x"})"}},
+      {R"({"$defs":{"a":{"$id":"x","type":"integer"}},"$ref":"#/$defs/a"})", {"1"}, {"null"}},
+  });
+}
+
 TEST(JsonSchema, ASchemaWithoutValuesIsRefused) {
   for (const std::string_view schema :
        {"false", R"({"type":"integer","minimum":3,"maximum":2})", R"({"enum":[]})",
@@ -585,7 +647,7 @@ TEST(JsonRules, ARefusedSchemaLeavesNoRule) {
   JsonRules rules;
   ASSERT_TRUE(rules.add(R"({"type":"string"})"));
   const std::string before = rules.gbnf();
-  EXPECT_FALSE(rules.add(R"({"type":"object","properties":{"a":{"type":"array"},"b":{"type":"x"}}})"));
+  EXPECT_FALSE(rules.add(R"({"type":"object","properties":{"a":{"type":"array"},"b":{"type":3}}})"));
   EXPECT_EQ(rules.gbnf(), before);
   const auto later = rules.add(R"({"type":"object","properties":{"a":{"type":"array"}}})");
   ASSERT_TRUE(later);
