@@ -39,7 +39,9 @@ ReplyStream::Next ReplyStream::push(Token token, std::span<const float> logits, 
   const std::size_t token_begin = detokenized_.bytes_made();
   const bool was_thinking = is_thinking();
   text_.clear();
-  const bool is_stopped = detokenized_.push(token, text_);
+  // A call that a stop string has cut would be run with what is left of its arguments.
+  const bool is_calling = !options_.stop.empty() && parser_ && (parser_->is_in_call() || parser_->begun_call());
+  const bool is_stopped = detokenized_.push(token, text_, !is_calling);
   if (wants_logprobs()) {
     logprobs_waiting_.push(llm::logprobs_of(logits, token, *options_.logprobs, vocab_), token_begin, detokenized_.bytes_made());
   }
@@ -145,7 +147,8 @@ ReplyStream::End ReplyStream::finish(bool is_cut) {
   End end;
   if (parser_) {
     parser_->push(text_, pieces_);
-    parser_->finish(pieces_, is_cut);
+    // Before a stop string there may be the begin of a mark.
+    parser_->finish(pieces_, is_cut || !detokenized_.stop_string().empty());
     text_ = pieces_.content;
     end.has_tool_calls = !parser_->calls().empty();
     end.message_extra = parser_->message_extra();

@@ -28,7 +28,7 @@ namespace uma::chat {
 
 struct ReplyOptions {
   ReplyFormat format{};
-  std::vector<std::string> stop{};                         // The reply ends before the first of these strings.
+  std::vector<std::string> stop{};  // The reply ends before the first of these strings that is in no call.
   std::shared_ptr<const grammar::Grammar> call_grammar{};  // Constrains each tool call behind its mark; null: no constraint.
   // Constrains the reply outside of thoughts (answer_grammar.h), which `thinking` must limit if there may be some; null: no
   // constraint. Excludes `call_grammar`.

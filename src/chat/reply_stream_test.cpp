@@ -74,6 +74,30 @@ TEST_F(ReplyStreamTest, DeliversTheTextOfEachTokenAndTheRestAtTheEnd) {
   EXPECT_EQ(end.content, "") << "the content is not kept";
 }
 
+// What is left of a call's arguments would be run.
+TEST_F(ReplyStreamTest, AStopStringCutsNoCall) {
+  for (const std::string_view stop : {"\"a\"", "name", "1}}", "{", "}<"}) {
+    for (const bool stream : {true, false}) {
+      client_ = {};
+      ReplyStream reply({.format = reasoning_and_calls_, .stop = {std::string(stop), "END"}, .stream = stream}, vocab_, true);
+      EXPECT_EQ(push(reply, std::string(kReply) + "END"), Next::stop) << stop;
+      const ReplyStream::End end = reply.finish();
+      EXPECT_TRUE(end.has_tool_calls) << stop;
+      EXPECT_EQ(end.content, "yes") << stop;
+      EXPECT_THAT(end.message_extra, ::testing::HasSubstr(R"("arguments":"{\"a\":1}")")) << stop;
+    }
+  }
+}
+
+TEST_F(ReplyStreamTest, TheBeginOfAMarkBeforeAStopStringIsNoContent) {
+  ReplyStream reply({.format = reasoning_and_calls_, .stop = {"call>"}}, vocab_, true);
+  EXPECT_EQ(push(reply, kReply), Next::stop);
+  const ReplyStream::End end = reply.finish();
+  EXPECT_FALSE(end.has_tool_calls);
+  EXPECT_EQ(end.content, "yes");
+  EXPECT_EQ(end.stop_string, "call>");
+}
+
 TEST_F(ReplyStreamTest, ClosesThoughtsWhoseBudgetIsUsedUp) {
   for (const bool splits : {true, false}) {
     client_ = {};

@@ -21,8 +21,10 @@ void TextStream::push_text(Token token, std::string& out) {
   made_ += out.size() - before;
 }
 
-bool TextStream::push(Token token, std::string& out) {
-  if (stop_strings_.empty()) {
+bool TextStream::push(Token token, std::string& out, bool may_stop) {
+  if (stop_strings_.empty() || !may_stop) {
+    out += held_;
+    held_.clear();
     push_text(token, out);
     return false;
   }

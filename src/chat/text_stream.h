@@ -16,8 +16,9 @@ class TextStream {
   TextStream(const llm::Vocab& vocab, std::vector<std::string> stop_strings,
              std::vector<std::pair<Token, std::string>> marks = {});
 
-  // Appends the newly decided text to `out`. True: a stop string is complete, and the text ends before it.
-  [[nodiscard]] bool push(Token token, std::string& out);
+  // Appends the newly decided text to `out`. True: a stop string is complete, and the text ends before it. `may_stop`: stop
+  // strings count here.
+  [[nodiscard]] bool push(Token token, std::string& out, bool may_stop = true);
   // Appends the held text to `out`, at the end of a reply without a stop string.
   void finish(std::string& out);
 
