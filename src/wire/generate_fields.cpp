@@ -326,13 +326,7 @@ constexpr std::size_t kTemplateNameBytesMax = 64 << 10;  // Of other servers it 
 
 // Reads options for the template, its name, and those of thoughts. Names that umad sets itself have their own fields.
 void read_template_arguments(json::FieldReader& fields, ChatOptions& options) {
-  constexpr std::array<std::string_view, 5> kOurs = {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"};
-  const boost::json::object* given = fields.object("chat_template_kwargs");
-  boost::json::object arguments = given == nullptr ? boost::json::object() : *given;
-  for (const std::string_view name : kOurs) {
-    if (arguments.contains(name))
-      fields.fail_field(std::format("chat_template_kwargs.{}", name), "cannot be set here: umad sets it itself");
-  }
+  boost::json::object arguments = template_arguments_field(fields);
   if (const boost::json::array* documents = fields.array("documents")) arguments.emplace("documents", *documents);
   if (auto name = fields.text("chat_template", {0, kTemplateNameBytesMax}); name && !name->empty())
     arguments.emplace(kTemplateName, *std::move(name));
@@ -583,6 +577,17 @@ std::string without_billing_line(std::string text) {
   const std::size_t end = text.find('\n');
   text.erase(0, end == std::string::npos ? end : end + 1);
   return text;
+}
+
+boost::json::object template_arguments_field(json::FieldReader& fields) {
+  constexpr std::array<std::string_view, 5> kOurs = {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token"};
+  const boost::json::object* given = fields.object("chat_template_kwargs");
+  boost::json::object arguments = given == nullptr ? boost::json::object() : *given;
+  for (const std::string_view name : kOurs) {
+    if (arguments.contains(name))
+      fields.fail_field(std::format("chat_template_kwargs.{}", name), "cannot be set here: umad sets it itself");
+  }
+  return arguments;
 }
 
 std::string json_text(json::FieldReader& fields, std::string_view name, const boost::json::value& value) {

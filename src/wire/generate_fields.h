@@ -86,6 +86,8 @@ void read_own_options(json::FieldReader& own, GenerateOptions& options);
 // fields of llama-server (json_schema), vLLM (guided_…, structured_outputs) and SGLang (regex, ebnf). Two of them are a
 // failure, or one beside a grammar. Called after read_grammar().
 void read_constraints(json::FieldReader& fields, GenerateOptions& options);
+// Reads "chat_template_kwargs"; names that umad sets itself are refused.
+[[nodiscard]] boost::json::object template_arguments_field(json::FieldReader& fields);
 // The format of the reply that the request states, with the schema beside the type, as /v1/responses has it; empty: none.
 [[nodiscard]] boost::json::object stated_format(json::FieldReader& fields);
 

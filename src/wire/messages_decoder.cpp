@@ -157,11 +157,11 @@ void read_message_format(json::FieldReader& fields, std::string_view name, std::
 
 // Reads `thinking` and `output_config`: the arguments of the template, and the schema of the reply.
 void read_output_config(json::FieldReader& fields, GenerateOptions& options) {
-  boost::json::object arguments;
+  boost::json::object arguments = template_arguments_field(fields);
   read_message_format(fields, "output_format", "output_format.schema", options);  // The older name.
   if (const boost::json::object* given = fields.object("output_config")) {
     json::FieldReader config(*given, "output_config.");
-    if (const auto effort = config.text("effort", {1, 64})) arguments["reasoning_effort"] = *effort;
+    if (const auto effort = config.text("effort", {1, 64})) arguments.emplace("reasoning_effort", *effort);
     if (config.find("format") != nullptr && !options.json_schema.empty())
       config.fail_field("format", "and \"output_format\" exclude each other");
     read_message_format(config, "format", "output_config.format.schema", options);

@@ -193,7 +193,7 @@ constexpr RequestField kFields[] = {
     {chat | responses, "mcp_servers", warned, "this server connects to no MCP servers"},
 
     // --- Reasoning
-    {chat | responses, "chat_template_kwargs", served, ""},
+    {chat | responses | messages, "chat_template_kwargs", served, ""},
     {chat | responses,
      "thinking_budget thinking_budget_tokens thinking_token_budget reasoning_budget reasoning_budget_tokens enable_thinking "
      "think reasoning_effort reasoning.effort reasoning.max_tokens reasoning.enabled thinking.type thinking.budget_tokens",
@@ -205,7 +205,7 @@ constexpr RequestField kFields[] = {
      served, ""},
     {ollama, "think", served, ""},
     {ollama, "options.think reasoning_effort enable_thinking", refused, "use `think`"},
-    {messages | ollama, "chat_template_kwargs", refused, "/v1/chat/completions has it"},
+    {ollama, "chat_template_kwargs", refused, "/v1/chat/completions has it"},
     {chat, "reasoning_format", served, "`none`: reasoning stays in the text"},
     {chat, "include_reasoning", warned, "reasoning is sent in its own field"},
     {chat | responses, "reasoning.exclude", warned, "reasoning is sent in its own field"},

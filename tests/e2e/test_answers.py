@@ -188,6 +188,14 @@ class Answers(test_http.HttpTest):
                 self.check(family, ASK, way, VALUE)
             self.request("POST", "/models/unload", {"model": family})
 
+    def test_have_no_reasoning_behind_a_begun_answer(self):
+        for family, entry in self.entries.items():
+            messages = [{"role": "user", "content": ASK}, {"role": "assistant", "content": "Sure: "}]
+            reasoning, text, _ = self.chat_completions(family, entry, ASK, True, messages=messages)
+            with self.subTest(family=family, text=text):
+                self.assertEqual(("", ["a"]), (reasoning, list(json.loads(text))))
+            self.request("POST", "/models/unload", {"model": family})
+
     def test_or_calls_as_the_model_chooses(self):
         ways = (self.chat_completions, self.responses, self.messages, self.ollama_chat, self.socket)
         for family, entry in self.entries.items():

@@ -641,7 +641,9 @@ void Generations::read_reply(const ServedModel& served, GenerationJob& job, cons
   if (!job.grammar || chat.tool_choice != ToolChoice::automatic) return;
   const bool may_think = chat.splits_reasoning && reply.thinking;
   const bool is_thinking = begun ? begun->is_thinking : reply.format.begins_with_reasoning;
-  if (grammars.answer && (!grammars.has_thoughts || (may_think && is_thinking))) {
+  // Neither thoughts nor calls follow an answer that has begun.
+  const bool has_begun = begun && !begun->is_thinking && !begun->content.empty();
+  if (grammars.answer && !has_begun && (!grammars.has_thoughts || (may_think && is_thinking))) {
     // The client's grammar is one of the answer.
     reply.answer_grammar = grammars.answer;
     reply.format.has_answer = true;
