@@ -90,6 +90,8 @@ Expected<Unit> append_start(const ChatFormat& format, const jinja::Text& text, s
   if (vocab.bos() && (placed.tokens.empty() || placed.tokens.front() != *vocab.bos())) {
     placed.tokens.insert(placed.tokens.begin(), *vocab.bos());
     placed.ends.insert(placed.ends.begin(), 0);
+  } else if (vocab.bos()) {
+    placed.ends.front() = 0;  // It belongs to every beginning, as if it were not in the text.
   }
   return Unit{};
 }

@@ -168,6 +168,8 @@ TEST(TokenizeChat, ReportsTheEndOfTheSystemPrompt) {
   EXPECT_EQ(alone.system_tokens, tokens.system_tokens);
   const std::vector<ChatMessage> without{{"user", "hi"}, {"system", "later"}};
   EXPECT_EQ(tokenize_chat(format, {}, without).value().system_tokens, 1) << "BOS";
+  const ChatFormat own = format_of("{{ bos_token }}{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}");
+  EXPECT_EQ(tokenize_chat(own, {}, without).value().system_tokens, 1) << "that of the template, which must stay";
 }
 
 TEST(TokenizeChat, ReportsTheHeadThatOtherConversationsBeginWith) {

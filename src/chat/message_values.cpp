@@ -227,7 +227,7 @@ void take_marks_out(Draft& reply, const ReplyFormat& format) {
   parser.push(reply.content, pieces);
   parser.finish(pieces);
   reply.content = std::move(pieces.content);
-  if (thoughts.empty()) thoughts = parser.reasoning();
+  if (!parser.reasoning().empty()) thoughts += (thoughts.empty() ? "" : "\n") + parser.reasoning();
   erase_all(reply.content, marks);
   erase_all(thoughts, marks);
   std::vector<Value::Entry> fields;

@@ -89,6 +89,10 @@ class ReplyParser {
   [[nodiscard]] bool has_open_thoughts() const { return has_open_thoughts_; }
   // Whether the text so far ends in a call's arguments.
   [[nodiscard]] bool is_in_call() const { return state_ == State::call; }
+  // As is_in_call(), without a text that may turn out to be no call.
+  [[nodiscard]] bool is_in_known_call() const {
+    return is_in_call() && (is_emitted_ || !form_->form->needs_known_name || (!call_.name.empty() && is_known(call_.name)));
+  }
   // Whether a reply without parallel calls has had its only call.
   [[nodiscard]] bool has_ended() const {
     return !format_.has_parallel_calls && !calls_.empty() && (state_ == State::after_call || state_ == State::content);

@@ -40,7 +40,7 @@ ReplyStream::Next ReplyStream::push(Token token, std::span<const float> logits, 
   const bool was_thinking = is_thinking();
   text_.clear();
   // A call that a stop string has cut would be run with what is left of its arguments.
-  const bool is_calling = !options_.stop.empty() && parser_ && (parser_->is_in_call() || parser_->begun_call());
+  const bool is_calling = !options_.stop.empty() && parser_ && (parser_->is_in_known_call() || parser_->begun_call());
   const bool is_stopped = detokenized_.push(token, text_, !is_calling);
   if (wants_logprobs()) {
     logprobs_waiting_.push(llm::logprobs_of(logits, token, *options_.logprobs, vocab_), token_begin, detokenized_.bytes_made());

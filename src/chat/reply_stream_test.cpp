@@ -89,6 +89,16 @@ TEST_F(ReplyStreamTest, AStopStringCutsNoCall) {
   }
 }
 
+// Models of some families begin calls as any JSON begins.
+TEST_F(ReplyStreamTest, AStopStringCutsJsonThatIsNoCall) {
+  ReplyFormat format = reasoning_and_calls_;
+  format.family = family_named("llama3.2");
+  ASSERT_NE(format.family, nullptr);
+  ReplyStream reply({.format = format, .stop = {"b"}}, vocab_, true);
+  EXPECT_EQ(push(reply, R"({"answer":1,"b":2})"), Next::stop);
+  EXPECT_FALSE(reply.finish().has_tool_calls);
+}
+
 TEST_F(ReplyStreamTest, TheBeginOfAMarkBeforeAStopStringIsNoContent) {
   ReplyStream reply({.format = reasoning_and_calls_, .stop = {"call>"}}, vocab_, true);
   EXPECT_EQ(push(reply, kReply), Next::stop);

@@ -192,8 +192,10 @@ class JsonRules::Compiler {
     if (divisor && divisor->decimals > 0 && !has_bounds) {
       bounds = {.low = NumberBound{.is_negative = true, .whole = "999999"}, .high = NumberBound{.whole = "999999"}};
     } else if (divisor) {
-      if (!bounds.low) bounds.low = NumberBound{.is_negative = true, .whole = "9007199254740991"};
-      if (!bounds.high) bounds.high = NumberBound{.whole = "9007199254740991"};
+      const auto& given = bounds.low ? bounds.low : bounds.high;
+      const std::string_view end = given && given->whole.size() > 15 ? "99999999999999999999" : "9007199254740991";
+      if (!bounds.low) bounds.low = NumberBound{.is_negative = true, .whole = std::string(end)};
+      if (!bounds.high) bounds.high = NumberBound{.whole = std::string(end)};
     }
     auto texts = is_integer ? integers_between(bounds) : numbers_between(bounds);
     if (!texts) {

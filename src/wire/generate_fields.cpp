@@ -46,7 +46,8 @@ std::string content_field(json::FieldReader& message, std::string_view role, std
   std::string text;
   for (std::size_t i = 0; i < content->get_array().size() && message.ok(); ++i) {
     const boost::json::object* object = content->get_array()[i].if_object();
-    if (auto part = written_part(message, "content", content->get_array()[i])) {
+    const bool is_other = is_tools && !is_content_part(content->get_array()[i]);
+    if (auto part = is_other ? std::nullopt : written_part(message, "content", content->get_array()[i])) {
       (part->is_reasoning ? reasoning : text) += cleaned(std::move(part->text));
       continue;
     }
@@ -115,14 +116,17 @@ void append_call(std::string& out, json::FieldReader& call, std::string id) {
   const bool is_custom = type == "custom";
   if (!is_custom && type != "function") call.fail_field("type", R"(must be "function" or "custom")");
   object.field("type", "function");
-  const boost::json::object* function = call.object(type);
-  const boost::json::object none;
-  inside(call, function == nullptr ? none : *function, std::format("{}{}.", call.path(), type), [&](json::FieldReader& inner) {
+  const auto write = [&](json::FieldReader& inner) {
     json::ObjectWriter fields(object.begin("function"));
     fields.field("name", called_name(inner));
     fields.field("arguments", is_custom ? arguments_of_input(inner.text("input").value_or("")) : called_arguments(inner));
     fields.close();
-  });
+  };
+  if (const boost::json::object* function = call.object(type)) {
+    inside(call, *function, std::format("{}{}.", call.path(), type), write);
+  } else {
+    write(call);  // As Responses has it.
+  }
   object.close();
 }
 
@@ -229,7 +233,8 @@ void read_tools(json::FieldReader& fields, ToolShape shape, ChatOptions& options
            [&](json::FieldReader& tool) { read_tool(tool, *object, shape, nested, options); });
     if (!fields.ok()) return;  // A required field of a tool may be missing.
   }
-  const bool is_given = shape == ToolShape::nested && options.custom_tools.empty();
+  const auto has_type = [](const boost::json::value& tool) { return type_of_part(tool).has_value(); };
+  const bool is_given = shape == ToolShape::nested && options.custom_tools.empty() && std::ranges::all_of(*tools, has_type);
   options.tools = is_given ? json_text(fields, "tools", *tools) : json_text(fields, "tools", nested);
 }
 

@@ -30,33 +30,47 @@ std::optional<WrittenPart> written_part(json::FieldReader& message, std::string_
   if (part.is_string()) return WrittenPart{.text = message.checked_text(field, part, {}).value_or("")};
   const boost::json::object* object = part.if_object();
   if (object == nullptr) return std::nullopt;
-  const boost::json::value* untyped = object->contains("type") ? nullptr : object->if_contains("text");
-  if (untyped != nullptr && untyped->is_string())
-    return WrittenPart{.text = message.checked_text(field, *untyped, {}).value_or("")};
+  const boost::json::value* alone = object->size() == 1 ? object->if_contains("text") : nullptr;
+  if (alone != nullptr && alone->is_string()) return WrittenPart{.text = message.checked_text(field, *alone, {}).value_or("")};
   const std::string_view name = type_of_part(part).value_or("");
   if (name == "redacted_thinking") return WrittenPart{.text = "", .is_reasoning = true};
   const bool is_reasoning = std::ranges::contains(kReasoningTypes, name);
   if (!is_reasoning && name != "refusal" && !std::ranges::contains(kWrittenTypes, name)) return std::nullopt;
   // Most parts have their text under the name of their type, others as "text".
+  bool is_null = false;
   for (const std::string_view key : {name, std::string_view("text"), std::string_view("summary")}) {
     const boost::json::value* text = object->if_contains(key);
-    if (text == nullptr || text->is_null()) continue;
+    if (text == nullptr) continue;
+    is_null = text->is_null();
+    if (is_null) continue;
     if (!is_reasoning) return WrittenPart{.text = message.checked_text(field, *text, {}).value_or("")};
     return WrittenPart{.text = joined_texts(message, field, *text), .is_reasoning = true};
   }
-  return WrittenPart{.text = "", .is_reasoning = is_reasoning};
+  return is_reasoning || is_null ? std::optional(WrittenPart{.text = "", .is_reasoning = is_reasoning}) : std::nullopt;
+}
+
+bool is_content_part(const boost::json::value& part) {
+  if (part.is_string()) return true;
+  const boost::json::object* object = part.if_object();
+  if (object == nullptr) return false;
+  const std::string_view type = type_of_part(part).value_or("");
+  if (std::ranges::contains(kImageTypes, type) || type == "resource") return true;
+  const boost::json::value* text = object->if_contains("text");
+  const bool has_text = text != nullptr && (text->is_string() || text->is_null());
+  return has_text && (object->size() == 1 || std::ranges::contains(kWrittenTypes, type));
 }
 
 bool is_list_of_values(const boost::json::value& result) {
-  return result.is_array() && !result.get_array().empty() &&
-         std::ranges::none_of(result.get_array(), [](const boost::json::value& part) {
-           const boost::json::object* object = part.if_object();
-           return part.is_string() || (object != nullptr && (object->contains("type") || object->contains("text")));
-         });
+  return result.is_array() && !result.get_array().empty() && std::ranges::none_of(result.get_array(), is_content_part);
 }
 
 std::string text_of_other_part(json::FieldReader& message, std::string_view field, const boost::json::value& part) {
   constexpr std::size_t kBytesMax = 16 << 10;  // A file has more, and is nothing to read as JSON.
+  const boost::json::object* object = part.if_object();
+  const boost::json::value* resource = object == nullptr ? nullptr : object->if_contains("resource");
+  const boost::json::value* said =
+      resource == nullptr || !resource->is_object() ? nullptr : resource->get_object().if_contains("text");
+  if (said != nullptr && said->is_string()) return message.checked_text(field, *said, {}).value_or("");
   std::string text = json_text(message, field, part);
   return text.size() > kBytesMax ? "(There is a part here that this model does not read.)" : text;
 }

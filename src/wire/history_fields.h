@@ -34,16 +34,19 @@ struct WrittenPart {
   bool is_reasoning = false;
 };
 // Reads a string, or a part of one of these types: text, input_text, output_text, refusal; thinking, reasoning, reasoning_text
-// and summary_text, which are reasoning; redacted_thinking, which has no text. A part without a type has a "text". Nullopt for
-// another part. `field` is for errors.
+// and summary_text, which are reasoning; redacted_thinking, which has no text; or an object with a "text" alone. Nullopt for
+// another part, and for one without its text. `field` is for errors.
 [[nodiscard]] std::optional<WrittenPart> written_part(json::FieldReader& message, std::string_view field,
                                                       const boost::json::value& part);
 
 // The type of a part of a content; nullopt: it has none.
 [[nodiscard]] std::optional<std::string_view> type_of_part(const boost::json::value& part);
+// Whether a part of a tool's result is text, an image or MCP's resource. Rows of data may have a "text" among other fields.
+[[nodiscard]] bool is_content_part(const boost::json::value& part);
 // Whether a tool's result is a list of values, none of which is a part of a content.
 [[nodiscard]] bool is_list_of_values(const boost::json::value& result);
-// The text of a part of a tool's result that is neither text nor an image: its JSON, or a line in its place if it is large.
+// The text of a part of a tool's result that is neither text nor an image: that of an MCP resource, else its JSON, or a line in
+// its place if it is large.
 [[nodiscard]] std::string text_of_other_part(json::FieldReader& message, std::string_view field,
                                              const boost::json::value& part);
 

@@ -344,10 +344,18 @@ TEST(Histories, ResultsOfToolsMayBeAnyJson) {
            {R"(["a"])", "a"},
            {R"([{"type":"text","text":null}])", ""},
            {R"([{"text":"a"}])", "a"},
-           {R"([{"type":"resource","uri":"u"}])", R"({"type":"resource","uri":"u"})"},
+           {R"(["a",{"type":"resource","uri":"u"}])", R"(a{"type":"resource","uri":"u"})"},
+           {R"([{"id":5,"text":"Berlin","population":3}])", R"([{"id":5,"text":"Berlin","population":3}])"},
+           {R"([{"type":"resource","resource":{"uri":"u","text":"a"}}])", "a"},
            {R"([{"type":"input_image","file_id":"f"}])", R"({"type":"input_image","file_id":"f"})"}}) {
-    for (const ChatMessage& result : results_of(content)) EXPECT_EQ(result.content, text) << result.role << ": " << content;
+    for (ChatMessage& result : results_of(content)) {
+      std::erase(result.content, '\n');  // Between blocks of Messages.
+      EXPECT_EQ(result.content, text) << result.role << ": " << content;
+    }
   }
+  EXPECT_EQ(refused_field_of(R"({"messages":[{"role":"user","content":[{"type":"text","content":"Hello"}]}]})"),
+            "messages[0].content")
+      << "a user's text is not lost";
   const std::string file = R"([{"type":"text","text":"a"},{"type":"file","data":")" + std::string(32 << 10, 'A') + "\"}]";
   for (const ChatMessage& result : results_of(file)) {
     EXPECT_THAT(result.content, ::testing::MatchesRegex("a\n?.There is a part here.*")) << result.role;
@@ -362,6 +370,8 @@ TEST(Histories, CallsMayLackWhatACutStreamHasLost) {
             R"({"tool_calls":[{"id":"c00001000","type":"function","function":{"name":"unknown","arguments":"{}"}}]})");
   EXPECT_EQ(reply_of(R"("tool_calls":[{"id":1,"function":{"name":null,"arguments":"{}"}}])").extra,
             R"({"tool_calls":[{"id":"1","type":"function","function":{"name":"unknown","arguments":"{}"}}]})");
+  EXPECT_EQ(reply_of(R"("tool_calls":[{"id":"c","type":"function","name":"f","arguments":"{\"a\":1}"}])").extra,
+            R"({"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]})");
   const ResponseCall response =
       decoded(R"({"input":[{"role":"user","content":"a"},{"type":"function_call","call_id":"c","arguments":"{}"}]})");
   EXPECT_THAT(response.generate.input.messages.back().extra, HasSubstr(R"("name":"unknown")"));

@@ -240,13 +240,14 @@ void ConversationReader::read_result(json::FieldReader& block) {
     if (!std::exchange(is_first, false)) text += '\n';
   };
   const boost::json::value* content = block.find("content");
-  if (content != nullptr && content->is_array() && !is_list_of_values(*content)) {
-    const boost::json::array& parts = content->get_array();
-    for (std::size_t i = 0; i < parts.size() && block.ok(); ++i) {
-      const std::string_view type = type_of_part(parts[i]).value_or("");
-      if (leaves_out(type)) continue;
+  // Blocks have types; rows of data may have them, too.
+  const auto is_block = [](const boost::json::value& part) { return type_of_part(part) || is_content_part(part); };
+  const boost::json::array* list = content == nullptr ? nullptr : content->if_array();
+  if (list != nullptr && (list->empty() || std::ranges::any_of(*list, is_block))) {
+    for (std::size_t i = 0; i < list->size() && block.ok(); ++i) {
+      if (leaves_out(type_of_part((*list)[i]).value_or(""))) continue;
       end_line();
-      text += result_part(block, parts[i], std::format("{}content[{}].", block.path(), i), text.size());
+      text += result_part(block, (*list)[i], std::format("{}content[{}].", block.path(), i), text.size());
     }
   } else if (content != nullptr && !content->is_string()) {
     text += json_text(block, "content", *content);
@@ -264,7 +265,9 @@ void ConversationReader::read_result(json::FieldReader& block) {
 // The text of a part of a tool's result. An image is noted at byte `at`. What cannot be read does not end the conversation.
 std::string ConversationReader::result_part(json::FieldReader& block, const boost::json::value& part, const std::string& path,
                                             std::size_t at) {
-  if (auto said = written_part(block, "content", part)) return said->is_reasoning ? "" : std::move(said->text);
+  if (is_content_part(part)) {
+    if (auto said = written_part(block, "content", part)) return std::move(said->text);
+  }
   if (const boost::json::object* object = part.if_object()) {
     json::FieldReader fields(*object, path);
     const std::string type = fields.text("type").value_or("");

@@ -137,7 +137,8 @@ class OllamaMessages {
     ++calls_;
     const boost::json::object* function = call.object("function");
     const boost::json::object none;
-    json::FieldReader inner(function == nullptr ? none : *function, call.path() + "function.");
+    json::FieldReader nested(function == nullptr ? none : *function, call.path() + "function.");
+    json::FieldReader& inner = function == nullptr ? call : nested;
     made.name = called_name(inner);
     json::ObjectWriter object(out);
     object.field("id", made.id);
@@ -147,7 +148,7 @@ class OllamaMessages {
     described.field("arguments", called_arguments(inner));
     described.close();
     object.close();
-    if (!inner.ok()) call.fail_as(inner);
+    if (!nested.ok()) call.fail_as(nested);
     open_.push_back(std::move(made));
     if (open_.size() > kOpenMax) open_.pop_front();
   }

@@ -80,7 +80,8 @@ std::string item_content(json::FieldReader& item, std::string_view name, std::st
         continue;
       }
     }
-    auto said = written_part(item, name, content->get_array()[i]);
+    const bool is_other = is_tools && !is_content_part(content->get_array()[i]);
+    auto said = is_other ? std::nullopt : written_part(item, name, content->get_array()[i]);
     if (!said && is_tools) said = WrittenPart{.text = text_of_other_part(item, name, content->get_array()[i])};
     if (!said) {
       item.fail_field(name, unknown_part(content->get_array()[i]) +

@@ -184,7 +184,7 @@ class Messages(Anthropic):
                              ("temperature", {"temperature": "hot"})):
             with self.subTest(path=path):
                 self.assertIn(path, self.refused(400, "invalid_request_error", **fields))
-        status, answer = self.ask(output_config={"format": {"type": "json_schema", "schema": {"type": "x"}}})
+        status, answer = self.ask(output_config={"format": {"type": "json_schema", "schema": {"type": 3}}})
         self.assertEqual((400, "output_config.format.schema"), (status, answer["error"]["uma"]["param"]), answer)
 
 

@@ -145,7 +145,7 @@ class Served(HttpTest):
 
     def test_a_bad_constraint_is_named(self):
         for form, field in (({"guided_regex": "(?=a)"}, "guided_regex"), ({"structured_outputs": {"grammar": "root ::= ("}}, "structured_outputs.grammar"),
-                            ({"guided_json": {"type": "teapot"}}, "guided_json"), ({"json_schema": {}, "guided_regex": "a"}, "guided_regex"),
+                            ({"guided_json": {"type": 3}}, "guided_json"), ({"json_schema": {}, "guided_regex": "a"}, "guided_regex"),
                             ({"response_format": {"type": "json_object", "schema": 7}}, "response_format.schema"),
                             ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag")):
             status, answer, _ = self.ask("/v1/chat/completions", {**self.CHAT, **form})

@@ -421,7 +421,7 @@ class Tools(ResponsesTest):
         answer = self.respond("Say", text={"format": {"type": "json_schema", "name": "n", "strict": True, "schema": schema}}, max_output_tokens=200)
         self.assertEqual({"a": "x y"}, json.loads(self.text(answer)))
         self.assertEqual("n", answer["text"]["format"]["name"])
-        bad = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "x"}}}
+        bad = {"format": {"type": "json_schema", "name": "n", "schema": {"type": 3}}}
         status, refused = self.request("POST", "/v1/responses", {"input": "x", "text": bad, "previous_response_id": answer["id"]})
         self.assertEqual((400, "E_PROTO_003"), (status, refused["error"]["code"]))
         self.assertIn("#/type", refused["error"]["message"])
