@@ -334,6 +334,7 @@ FIELDS = {
     "texts": [*text(1, 1 << 16), *repeated("x", 0, MANY, MANY + 1), [[]], [[-1]], [[INT32]], [[5] * 5000]],
     "input": [*text(1, 1 << 16), *repeated("x", 0, MANY, MANY + 1), [[5]], [[-1]], *repeated(ITEMS[0], 0, 1, 500), ITEMS * 40],
     "documents": [*repeated("x", 0, MANY, MANY + 1), [{}], [{"text": 1}]], "task": text(1, 128), "dimensions": whole(1, 64),
+    "embd_normalize": whole(-1, 2), "output_dimension": whole(1, 64),
     "encoding_format": ["", "gold"], "long_input": ["", "eat"], "top_n": whole(1, MANY), "seconds": number(0, 3600), "interval_ms": whole(100, 10_000), "history_s": whole(0, 3600), "instructions": text(0, 1 << 16),
     "previous_response_id": ["", "resp_", "resp_" + "0" * 48, "resp_" + "g" * 48, "resp_" + "0" * 4000],
     "conversation": ["", "conv_", {"id": ""}, {"id": "conv_" + "0" * 32}, {}], "include": repeated("x", 0, 1, 5000),

@@ -33,7 +33,8 @@ class Tables(unittest.TestCase):
                   for method, path in re.findall(r'HttpRoute\{(\w+), "([^"]+)"', source("server/http/routes.cpp"))}
         self.assertGreater(len(served), 30)
         known = {(route.method, re.sub(r"<\w+>|tiny-register", "*", route.path.partition("?")[0])) for route in surface.ROUTES}
-        self.assertEqual(served, known)
+        self.assertEqual(served, {(method, path) for method, path in known if method != "HEAD"})
+        self.assertLessEqual({("GET", path) for method, path in known if method == "HEAD"}, served)  # HEAD has the routes of GET.
 
     def test_every_field(self):
         text = "\n".join(path.read_text() for path in (uma.ROOT / "src" / "wire").glob("*.cpp") if not path.stem.endswith("_test"))
