@@ -12,7 +12,7 @@ ReplyStream::ReplyStream(ReplyOptions options, const llm::Vocab& vocab, bool kee
     : options_(std::move(options)),
       vocab_(vocab),
       keeps_content_(keeps_content || !options_.stream),
-      detokenized_(vocab, options_.stop, options_.format.marks) {
+      detokenized_(vocab, options_.stop, options_.format.marks, options_.ends) {
   if (!options_.format.is_plain()) {
     parser_.emplace(options_.format, options_.call_seed);
     thoughts_ended_ = parser_->thoughts_ended({});

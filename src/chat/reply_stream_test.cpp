@@ -89,6 +89,12 @@ TEST_F(ReplyStreamTest, AStopStringCutsNoCall) {
   }
 }
 
+TEST_F(ReplyStreamTest, AnEndOfTurnThatIsTextCutsACall) {
+  ReplyStream reply({.format = reasoning_and_calls_, .stop = {"1"}, .ends = {"<|im_end|>"}}, vocab_, true);
+  EXPECT_EQ(push(reply, R"(<tool_call>{"name":"look","arguments":{"a":1<|im_end|>)"), Next::stop);
+  EXPECT_EQ(reply.finish().stop_string, "<|im_end|>");
+}
+
 // Models of some families begin calls as any JSON begins.
 TEST_F(ReplyStreamTest, AStopStringCutsJsonThatIsNoCall) {
   ReplyFormat format = reasoning_and_calls_;

@@ -2,7 +2,9 @@
 // string is held back.
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,12 +14,12 @@ namespace uma::chat {
 
 class TextStream {
  public:
-  // `marks` gives control tokens a text (ReplyFormat).
+  // `marks` gives control tokens a text (ReplyFormat). `ends` are stop strings that count everywhere.
   TextStream(const llm::Vocab& vocab, std::vector<std::string> stop_strings,
-             std::vector<std::pair<Token, std::string>> marks = {});
+             std::vector<std::pair<Token, std::string>> marks = {}, std::span<const std::string> ends = {});
 
-  // Appends the newly decided text to `out`. True: a stop string is complete, and the text ends before it. `may_stop`: stop
-  // strings count here.
+  // Appends the newly decided text to `out`. True: a stop string is complete, and the text ends before it. `may_stop`:
+  // all stop strings count here.
   [[nodiscard]] bool push(Token token, std::string& out, bool may_stop = true);
   // Appends the held text to `out`, at the end of a reply without a stop string.
   void finish(std::string& out);
@@ -32,10 +34,11 @@ class TextStream {
 
  private:
   void push_text(Token token, std::string& out);
-  [[nodiscard]] std::size_t possible_stop_length() const;
+  [[nodiscard]] static std::size_t possible_stop_length(std::string_view held, std::span<const std::string> stops);
 
   llm::Detokenizer detokenizer_;
-  std::vector<std::string> stop_strings_;
+  std::vector<std::string> stop_strings_;  // Those that count everywhere first.
+  std::size_t ends_;                       // Their number.
   std::vector<std::pair<Token, std::string>> marks_;
   std::size_t made_ = 0;
   std::string held_;  // Shorter than the longest stop string between calls.

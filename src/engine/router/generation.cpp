@@ -631,6 +631,8 @@ void Generations::read_reply(const ServedModel& served, GenerationJob& job, cons
   chat::ReplyOptions& reply = job.reply;
   const chat::ChatFormat& format = served.chat->chosen(chat);
   reply.format = format.reply_format(chat, job.tokens, grammars.tools);
+  reply.ends = chat::chat_stop_strings(*served.model);  // One of the stop strings that also ends a call.
+  std::erase_if(reply.stop, [&](const std::string& stop) { return std::ranges::contains(reply.ends, stop); });
   if (begun) {
     reply.format.begun = begun->text;
     reply.format.begins_with_reasoning = begun->begins_with_reasoning;
