@@ -114,7 +114,7 @@ TEST(PromptTokens, OfUsersAreNeverControlTokens) {
   }
 }
 
-// As libllama does with marks of some models (rstrip). Blanks of a user's text stay.
+// Libllama does so with marks of some models (rstrip). Blanks of a user's text stay.
 TEST(PromptTokens, MarksTakeTheBlanksOfTheTemplateBehindThem) {
   const PairVocab vocab(/*takes_blanks=*/true);
   const PromptTokenizer tokenizer(vocab, nullptr);

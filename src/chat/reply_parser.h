@@ -89,7 +89,7 @@ class ReplyParser {
   [[nodiscard]] bool has_open_thoughts() const { return has_open_thoughts_; }
   // Whether the text so far ends in a call's arguments.
   [[nodiscard]] bool is_in_call() const { return state_ == State::call; }
-  // As is_in_call(), without a text that may turn out to be no call.
+  // Whether the text so far ends in the arguments of what is a call for sure.
   [[nodiscard]] bool is_in_known_call() const {
     return is_in_call() && (is_emitted_ || !form_->form->needs_known_name || (!call_.name.empty() && is_known(call_.name)));
   }

@@ -74,7 +74,7 @@ TEST_F(ReplyStreamTest, DeliversTheTextOfEachTokenAndTheRestAtTheEnd) {
   EXPECT_EQ(end.content, "") << "the content is not kept";
 }
 
-// What is left of a call's arguments would be run.
+// A client would run the call with what is left of its arguments.
 TEST_F(ReplyStreamTest, AStopStringCutsNoCall) {
   for (const std::string_view stop : {"\"a\"", "name", "1}}", "{", "}<"}) {
     for (const bool stream : {true, false}) {

@@ -140,7 +140,7 @@ std::string mailbox(const MailboxLimits& limits) {
       limits.name - 1, label(kLatin, 20), limits.more_labels, last, kOthers);
 }
 
-// The same without the limits, as a small automaton.
+// The pattern of mailbox() without its limits, which has a small automaton.
 std::string short_mailbox() {
   const std::string letter = std::format("[A-Za-z0-9{}{}]", kLatin, kOthers);
   const std::string atom = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+";
