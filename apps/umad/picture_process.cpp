@@ -171,11 +171,7 @@ std::optional<Expected<llm::Picture>> PictureProcesses::Waiting::decode(std::spa
 Expected<PictureProcesses::Waiting> PictureProcesses::take() {
   {
     const MutexLock lock(mutex_);
-    while (!idle_.empty()) {
-      Waiting waiting = std::move(idle_.back());
-      idle_.pop_back();
-      if (!waiting.has_ended()) return waiting;
-    }
+    if (auto waiting = std::exchange(idle_, std::nullopt); waiting && !waiting->has_ended()) return std::move(*waiting);
   }
   auto requests = open_pipe();
   auto answers = open_pipe();
@@ -206,7 +202,7 @@ Expected<llm::Picture> PictureProcesses::decode(std::span<const std::byte> file,
                 "the image cannot be read: its decoder has crashed, or needed too much time or memory: save it anew");
   }
   const MutexLock lock(mutex_);
-  idle_.push_back(std::move(*waiting));
+  if (!idle_) idle_ = std::move(*waiting);
   return std::move(*picture);
 }
 

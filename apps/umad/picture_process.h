@@ -20,8 +20,7 @@ namespace uma::umad {
 // First argument of a process that waits for pictures; not a command for users.
 inline constexpr const char* kPictureCommand = "decode-pictures";
 
-// A waiting process forks for each picture, so no decoding sees what another one has read. There are as many waiting ones as
-// threads decode at once.
+// A waiting process forks for each picture, so no decoding sees what another one has read. One waits while nobody decodes.
 class PictureProcesses {
  public:
   // `program` is umad.
@@ -53,7 +52,7 @@ class PictureProcesses {
 
   const std::string program_;
   Mutex mutex_;
-  std::vector<Waiting> idle_ GUARDED_BY(mutex_);
+  std::optional<Waiting> idle_ GUARDED_BY(mutex_);
 };
 
 // main() of a waiting process; `arguments` excludes the program's name.

@@ -1,10 +1,12 @@
 #include "umad/picture_process.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <string>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -24,10 +26,16 @@ class PictureProcess : public testing::Test {
  protected:
   PictureProcess() { std::signal(SIGPIPE, SIG_IGN); }  // As in umad (signals.h): a process may end before it has read its file.
   ~PictureProcess() override { fs::remove(program_); }
-  [[nodiscard]] Expected<llm::Picture> decode(const std::string& script) {
+  void write_program(const std::string& script) {
     std::ofstream(program_, std::ios::trunc) << "#!/bin/sh\n" << script << "\n";
     fs::permissions(program_, fs::perms::owner_all);
+  }
+  [[nodiscard]] Expected<llm::Picture> decode() {
     return processes_.decode(std::as_bytes(std::span(file_)), image::Turns::yes);
+  }
+  [[nodiscard]] Expected<llm::Picture> decode(const std::string& script) {
+    write_program(script);
+    return decode();
   }
 
   const std::string program_ = fs::path(testing::TempDir()) / ("uma-picture-" + std::to_string(::getpid()) + ".sh");
@@ -61,6 +69,18 @@ TEST_F(PictureProcess, ACrashIsAnErrorOfTheFile) {
     EXPECT_EQ(refused.error().code, ErrorCode::proto_field) << script;
   }
   EXPECT_TRUE(decode(kOnePixel)) << "with a new process";
+}
+
+TEST_F(PictureProcess, OneWaitsAfterManyAtOnce) {
+  const fs::path folder = program_ + ".ids";
+  fs::create_directory(folder);
+  write_program("touch $0.ids/$$; until [ $(ls $0.ids | wc -l) = 2 ]; do sleep 0.01; done; " + std::string(kOnePixel));
+  auto other = std::async(std::launch::async, [&] { return decode().has_value(); });
+  EXPECT_TRUE(decode());
+  EXPECT_TRUE(other.get());
+  const auto runs = [](const fs::directory_entry& id) { return ::kill(std::stoi(id.path().filename()), 0) == 0; };
+  EXPECT_EQ(std::ranges::count_if(fs::directory_iterator(folder), runs), 1);
+  fs::remove_all(folder);
 }
 
 TEST_F(PictureProcess, OneThatCannotBeStartedIsNoErrorOfTheFile) {

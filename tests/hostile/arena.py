@@ -98,7 +98,7 @@ class Arena:
             assert answer["event"] != "error", answer
         self.request("GET", "/v1/models")  # opens the descriptor with which the daemon asks the kernel for a connection's user
         for _ in range(30):  # the daemon closes the connections of this function with a delay
-            self.descriptors_idle = min(self.descriptors_idle, self.descriptors())
+            self.descriptors_idle = min(self.descriptors_idle, len(self.descriptors()))
             time.sleep(0.01)
 
     @contextlib.contextmanager
@@ -135,7 +135,12 @@ class Arena:
         return int(re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE).group(1)) * 1024
 
     def descriptors(self):
-        return len(list(pathlib.Path(f"/proc/{self.pid}/fd").iterdir()))
+        """Returns what each of the daemon's descriptors is open for."""
+        found = []
+        for path in pathlib.Path(f"/proc/{self.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+                found.append(os.readlink(path))
+        return sorted(found)
 
     # After the attack
 
@@ -157,8 +162,8 @@ class Arena:
         names = ("request_bytes", "requests_open", "sequences_active", "queue_depth", "embed_queue_depth", "kept_image_bytes", "sessions",
                  "exceptions_total")
         left = {name: metrics[name] for name in names if metrics[name] != 0}
-        if (descriptors := self.descriptors()) > self.descriptors_idle:
-            left["descriptors"] = descriptors - self.descriptors_idle
+        if len(descriptors := self.descriptors()) > self.descriptors_idle:
+            left["descriptors"] = f"{len(descriptors)} instead of {self.descriptors_idle}: {descriptors}"
         return left
 
     def wait_empty(self):

@@ -52,6 +52,8 @@ def check_answer(status, headers, body, sent):
     kind = headers.get("Content-Type") or ""
     if not headers.get("x-request-id"):
         raise Fault(f"status {status} without x-request-id")
+    if sent.startswith(b"HEAD "):
+        return None
     if status == 200 and kind.startswith("text/event-stream") and is_watch(sent):
         if not body.startswith(b'event: history\ndata: {"names":'):
             raise Fault(f"a watch that does not begin with the history: {body[:200]}")
@@ -61,10 +63,10 @@ def check_answer(status, headers, body, sent):
     if status == 200 and kind.startswith("application/x-ndjson"):
         return check_lines(body.decode(), sent)
     if status == 200 and not is_json(headers):
-        if not body and not sent.startswith(b"HEAD "):
+        if not body:
             raise Fault(f"an empty {kind}")
         return None
-    if status == 204 or sent.startswith(b"HEAD ") and not body:
+    if status == 204:
         return None
     if not is_json(headers):
         raise Fault(f"status {status} with {kind or 'no type'}: {body[:200]}")

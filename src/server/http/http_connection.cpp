@@ -525,8 +525,8 @@ Awaitable<bool> HttpConnection::write_stream(std::string_view content_type, Move
   const bool is_of_events = content_type == "text/event-stream";
   std::string out = stream_head(content_type, request);
   if (current_.method == "HEAD") {
-    (void)co_await write(std::move(out));
-    co_return false;
+    const bool is_written = co_await write(std::move(out));
+    co_return (is_written && request.keep_alive && is_chunked);
   }
   TimePoint last_write = SteadyClock().now();
   while (is_open_) {

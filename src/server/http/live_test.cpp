@@ -36,6 +36,14 @@ TEST_F(LiveHttpTest, StreamsTheHistoryAndSnapshots) {
   EXPECT_TRUE(snapshot->ends_with("}\n\n"));
 }
 
+TEST_F(LiveHttpTest, HeadHasNoEvents) {
+  start_live();
+  HttpClient one = client();
+  one.send("HEAD /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(*one.take_until("\r\n\r\n"), HasSubstr("Connection: keep-alive\r\n"));
+  EXPECT_EQ(one.answer().status, 200);
+}
+
 TEST_F(LiveHttpTest, RefusesNumbersBeyondTheLimits) {
   start_live();
   for (const char* query : {"interval_ms=99", "interval_ms=10001", "interval_ms=x", "history_s=-1", "history_s=3601"}) {
