@@ -146,11 +146,6 @@ PictureProcesses::Waiting::~Waiting() {
   }
 }
 
-bool PictureProcesses::Waiting::has_ended() {
-  if (pid_ != 0 && ::waitpid(pid_, nullptr, WNOHANG) != 0) pid_ = 0;
-  return pid_ == 0;
-}
-
 std::optional<Expected<llm::Picture>> PictureProcesses::Waiting::decode(std::span<const std::byte> file,
                                                                         image::Turns turns) const {
   const TimePoint end = SteadyClock().now() + kPicturePatience;
@@ -168,11 +163,12 @@ std::optional<Expected<llm::Picture>> PictureProcesses::Waiting::decode(std::spa
   return picture;
 }
 
-Expected<PictureProcesses::Waiting> PictureProcesses::take() {
-  {
-    const MutexLock lock(mutex_);
-    if (auto waiting = std::exchange(idle_, std::nullopt); waiting && !waiting->has_ended()) return std::move(*waiting);
-  }
+std::optional<PictureProcesses::Waiting> PictureProcesses::take() {
+  const MutexLock lock(mutex_);
+  return std::exchange(idle_, std::nullopt);
+}
+
+Expected<PictureProcesses::Waiting> PictureProcesses::start() const {
   auto requests = open_pipe();
   auto answers = open_pipe();
   int problem = errno;
@@ -188,11 +184,11 @@ Expected<PictureProcesses::Waiting> PictureProcesses::take() {
 
 Expected<llm::Picture> PictureProcesses::decode(std::span<const std::byte> file, image::Turns turns) {
   auto waiting = take();
-  if (!waiting) return std::unexpected(waiting.error());
-  auto picture = waiting->decode(file, turns);
-  if (!picture && waiting->has_ended()) {  // Not the process of this picture has ended, but the one that forks it.
-    waiting = take();
-    if (!waiting) return std::unexpected(waiting.error());
+  auto picture = waiting ? waiting->decode(file, turns) : std::nullopt;
+  if (!picture) {  // The one that waited may have ended for another reason.
+    auto started = start();
+    if (!started) return std::unexpected(started.error());
+    waiting = std::move(*started);
     picture = waiting->decode(file, turns);
   }
   if (!picture) {

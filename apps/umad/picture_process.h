@@ -38,7 +38,6 @@ class PictureProcesses {
     Waiting(Waiting&& other) noexcept;
     Waiting& operator=(Waiting&& other) noexcept;
     ~Waiting();
-    [[nodiscard]] bool has_ended();
     // Nothing: the process has failed, and is not to be used again.
     [[nodiscard]] std::optional<Expected<llm::Picture>> decode(std::span<const std::byte> file, image::Turns turns) const;
 
@@ -48,7 +47,8 @@ class PictureProcesses {
     UniqueFd from_;
   };
 
-  [[nodiscard]] Expected<Waiting> take();
+  [[nodiscard]] std::optional<Waiting> take();
+  [[nodiscard]] Expected<Waiting> start() const;
 
   const std::string program_;
   Mutex mutex_;

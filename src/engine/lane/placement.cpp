@@ -56,7 +56,8 @@ std::int64_t Placement::cells_missing(const Sequence& sequence, const PrefixHit&
   return parts_.cells_of_running({}, reused) + added - parts_.shape().cells;
 }
 
-// Frees cells for the chain. Drops the hit if the chain needs fewer cells without it. False: there are too few cells.
+// Frees cells for the chain: those of other idle slots first, then what the hit's slot has beyond the hit. Drops the hit if the
+// chain needs fewer cells without it. False: there are too few cells.
 bool Placement::free_cells(const Sequence& sequence, std::size_t index, PrefixHit& hit) {
   if (!parts_.shape().is_unified) return true;
   while (cells_needed(sequence, index, hit) > parts_.shape().cells) {
@@ -67,6 +68,11 @@ bool Placement::free_cells(const Sequence& sequence, std::size_t index, PrefixHi
     if (eviction_.is_waiting() || hit.kind == PrefixHit::Kind::none || hit.is_slot(index)) return false;
     if (is_slot && !parts_.slots[hit.slot].is_running) {
       if (!eviction_.store_by_disk(hit.slot)) return false;
+      const bool is_longer = size_of(parts_.slots[hit.slot].tokens) > hit.tokens_count;
+      if (is_longer && parts_.slots.cut(hit.slot, static_cast<std::size_t>(hit.tokens_count))) {
+        parts_.slots.disown(hit.slot);
+        continue;
+      }
       parts_.slots.clear(hit.slot);
     }
     hit = {};

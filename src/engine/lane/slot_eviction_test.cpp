@@ -38,6 +38,22 @@ TEST_F(SlotEvictionTest, ASessionThatLostItsSlotGoesOnFromMemory) {
   EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none) << "it lives in the context now";
 }
 
+TEST_F(SlotEvictionTest, AFullContextKeepsWhatTheNextPromptBeginsWith) {
+  make_with_store({.cells = 160, .sequences = 4, .unified = true});
+  const std::string head = "the system prompt that all of them share";
+  const auto shared = static_cast<std::int32_t>(head.size());
+  const std::string first = head + std::string(60, 'x');
+  ask(1, first, "s");
+  EXPECT_EQ(ask(2, head + std::string(20, 'y'), "t").usage.reused_tokens, shared) << "beside the first";
+  for (std::uint64_t id = 3; id < 6; ++id) {
+    const Usage usage = ask(id, head + std::string(100, static_cast<char>('a' + id)), id == 4 ? "" : "u").usage;
+    EXPECT_EQ(usage.reused_tokens, shared) << id << ": nothing else fits beside it";
+  }
+  const Usage again = ask(6, first, "s").usage;
+  EXPECT_EQ(again.tier, Tier::warm);
+  EXPECT_EQ(again.reused_tokens, static_cast<std::int32_t>(first.size()) - 1);
+}
+
 TEST_F(SlotEvictionTest, AtItsEndItWaitsForTheDiskWhereMemoryHasNoRoom) {
   int waits = 0;
   LaneOptions options;

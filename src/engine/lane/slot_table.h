@@ -76,8 +76,11 @@ class SlotTable {
   void claim(std::size_t index, kv::StateOwner owner, bool is_ephemeral, llm::AdapterSet adapters = {});
   // The slot's sequence has ended or leaves the context; the tokens stay.
   void release(std::size_t index, TimePoint now);
-  // Removes the owner of the tokens.
-  void disown(std::size_t index) { slots_[index].owner = {}; }
+  // Takes the tokens from their session; they stay its tenant's.
+  void disown(std::size_t index) {
+    slots_[index].owner.session = {};
+    has_changed_ = true;
+  }
 
   // --- Caches
   // The context has computed or loaded these tokens at the end of the slot.

@@ -55,7 +55,7 @@ async def test_a_tool_that_must_be_called_beside_a_type():
         return "nothing"
 
     for api in (chat, responses):
-        settings = ModelSettings(tool_choice="required")
+        settings = ModelSettings(tool_choice="required", parallel_tool_calls=False)
         agent = Agent(name="Judge", model=api(RANDOM), tools=[look], output_type=Verdict, model_settings=settings,
                       tool_use_behavior="stop_on_first_tool")
         seen = await Runner.run(agent, QUESTION)
