@@ -180,6 +180,12 @@ TrialOutcome run_trial(const std::string& program, const TrialFile& file, const 
   pool::LoadPriority priority([pid](int niceness) { return set_niceness(pid, niceness); });
   bool is_given_up = false;
   Tail tail;
+  const auto listen = [&] {
+    tail.read_from(output.get());
+    if (is_loadable || !tail.contains(mark)) return;
+    is_loadable = true;
+    on_loadable();
+  };
   int status = 0;
   while (::waitpid(pid, &status, WNOHANG) == 0) {
     priority.update(control.has_streams());
@@ -191,14 +197,10 @@ TrialOutcome run_trial(const std::string& program, const TrialFile& file, const 
     pollfd ready{.fd = output.get(), .events = POLLIN, .revents = 0};
     constexpr int kLookAgainMs = 20;
     (void)::poll(&ready, 1, kLookAgainMs);
-    tail.read_from(output.get());
-    if (!is_loadable && tail.contains(mark)) {
-      is_loadable = true;
-      on_loadable();
-    }
+    listen();
     if ((ready.revents & POLLHUP) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  tail.read_from(output.get());
+  listen();
   return judge(status, tail.last_line());
 }
 
