@@ -52,7 +52,7 @@ def check_answer(status, headers, body, sent):
     kind = headers.get("Content-Type") or ""
     if not headers.get("x-request-id"):
         raise Fault(f"status {status} without x-request-id")
-    if sent.startswith(b"HEAD "):
+    if sent.startswith(b"HEAD ") and not body:
         return None
     if status == 200 and kind.startswith("text/event-stream") and is_watch(sent):
         if not body.startswith(b'event: history\ndata: {"names":'):
