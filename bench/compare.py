@@ -164,10 +164,11 @@ def answers_ping(path):
         return b"pong" in connection.recv(4096)
 
 
-def answers_health(port):
+def answers_ok(port, path="/health"):
+    """Whether a server answers this path with 200: /health of llama-server, /ready of umad."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
-        connection.request("GET", "/health")
+        connection.request("GET", path)
         return connection.getresponse().status == 200
     finally:
         connection.close()
@@ -177,6 +178,14 @@ def cpu_s(pid):
     """CPU seconds that a process has used, with its threads."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mib(pid, field="VmRSS"):
+    """Resident memory of a process now, or its peak (VmHWM). Servers map the model's file, whose pages count."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) / 1024
+    raise ContestantFailed(f"process {pid} has no {field}")
 
 
 def free_port():
@@ -296,9 +305,9 @@ class Bench:
         if not SCENARIOS[self.options.scenario]["caches"]:
             command += ["--no-cache-prompt", "--cache-ram", 0]
         with running(command, log_path) as process:
-            wait_until_ready(process, log_path, lambda: answers_health(port))
+            wait_until_ready(process, log_path, lambda: answers_ok(port))
             return self.run_load(["--http", f"127.0.0.1:{port}", *load_args], slots, seed, process, log_path,
-                                 lambda: answers_health(port))
+                                 lambda: answers_ok(port))
 
     def run_library(self, slots, seed):
         # The number of tokens per word depends on the model, so the library gets as many prompt tokens as the servers.

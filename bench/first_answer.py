@@ -46,15 +46,6 @@ def busy_processes(count):
             process.wait()
 
 
-def umad_is_ready(port):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/ready")
-        return connection.getresponse().status == 200
-    finally:
-        connection.close()
-
-
 def request_ms(port, number):
     """The time until the first piece of a reply."""
     prompt = " ".join(WORDS[number:] + WORDS[:number])
@@ -76,14 +67,6 @@ def request_ms(port, number):
         connection.close()
 
 
-def memory_mib(pid):
-    """Resident memory. Both servers map the model's file, whose pages count for both."""
-    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise compare.ContestantFailed(f"process {pid} has no VmRSS")
-
-
 def command_of(contestant, options, model, port, folder, known):
     cells = options.slots * options.cells_per_slot
     if contestant == "llama-server":
@@ -99,13 +82,13 @@ def command_of(contestant, options, model, port, folder, known):
 def measure(contestant, options, model, known):
     """Starts a server once and asks it. `known` is the data folder of `umad`, which an earlier start has filled."""
     port = compare.free_port()
-    is_ready = compare.answers_health if contestant == "llama-server" else umad_is_ready
+    ready_path = "/health" if contestant == "llama-server" else "/ready"
     with tempfile.TemporaryDirectory(prefix="uma-bench-") as name:
         folder = pathlib.Path(name)
         log_path = folder / "server.log"
         began = time.monotonic()
         with compare.running(command_of(contestant, options, model, port, folder, known), log_path) as process:
-            compare.wait_until_ready(process, log_path, lambda: is_ready(port), LOOK_EVERY_S)
+            compare.wait_until_ready(process, log_path, lambda: compare.answers_ok(port, ready_path), LOOK_EVERY_S)
             ready_ms = 1000 * (time.monotonic() - began)
             first_ms = request_ms(port, 0)
             start_ms = 1000 * (time.monotonic() - began)
@@ -115,7 +98,7 @@ def measure(contestant, options, model, known):
                 later.append(request_ms(port, number))
             return {"ready_ms": ready_ms, "start_to_first_token_ms": start_ms, "first_request_ms": first_ms,
                     "second_request_ms": later[0], "later_request_ms": compare.median(later),
-                    "first_to_second_ratio": first_ms / later[0], "memory_mib": memory_mib(process.pid)}
+                    "first_to_second_ratio": first_ms / later[0], "memory_mib": compare.memory_mib(process.pid)}
 
 
 def measure_pairs(options, model, busy):
