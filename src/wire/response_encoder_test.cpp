@@ -331,6 +331,36 @@ TEST(ResponseEncoder, AReplyThatSaysNothingIsAnEmptyMessage) {
   EXPECT_EQ(response, boost::json::parse(encoder().json(EosEvent{FinishReason::stop, some_usage(), "", std::nullopt})));
 }
 
+TEST(ResponseEncoder, HasTheFieldsThatOpenResponsesRequires) {
+  Usage usage = some_usage();
+  usage.ttft_ms = 1500;
+  usage.tokens_per_s = 2;
+  const auto json_of = [&](const std::string& body, FinishReason reason) {
+    return boost::json::parse(encoder(body).json(EosEvent{reason, usage, "Hello", std::nullopt}));
+  };
+  const boost::json::value plain = json_of(R"({"input":"x"})", FinishReason::stop);
+  EXPECT_EQ(plain.at("completed_at"), 1703);  // 1.5 s until the first of 5 tokens, 2 s for the others.
+  EXPECT_EQ(plain.at("presence_penalty"), 0);
+  EXPECT_EQ(plain.at("frequency_penalty"), 0);
+  EXPECT_EQ(plain.at("top_logprobs"), 0);
+  EXPECT_EQ(plain.at("service_tier"), "default");
+  for (const char* name : {"max_tool_calls", "safety_identifier", "prompt_cache_key"}) {
+    EXPECT_TRUE(plain.at(name).is_null()) << name;
+  }
+  const boost::json::value given = json_of(
+      R"({"input":"x","presence_penalty":0.5,"frequency_penalty":-1,"max_tool_calls":3,"service_tier":"flex",
+          "include":["message.output_text.logprobs"],"top_logprobs":2,"safety_identifier":"me","prompt_cache_key":"k"})",
+      FinishReason::length);
+  EXPECT_TRUE(given.at("completed_at").is_null());
+  EXPECT_EQ(given.at("presence_penalty"), 0.5);
+  EXPECT_EQ(given.at("frequency_penalty"), -1);
+  EXPECT_EQ(given.at("top_logprobs"), 2);
+  EXPECT_EQ(given.at("max_tool_calls"), 3);
+  EXPECT_EQ(given.at("service_tier"), "default");
+  EXPECT_EQ(given.at("safety_identifier"), "me");
+  EXPECT_EQ(given.at("prompt_cache_key"), "k");
+}
+
 TEST(ResponseEncoder, OneThatDoesNotStreamIsTheSameObject) {
   const boost::json::value whole =
       boost::json::parse(encoder().json(EosEvent{FinishReason::length, some_usage(), "Hello", std::nullopt}));

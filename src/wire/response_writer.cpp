@@ -133,6 +133,15 @@ void write_own(json::ObjectWriter& parent, const ResponseFacts& facts) {
   own.close();
 }
 
+// When the reply had ended, from what its receipt says of its time. Stored replies know no more.
+std::int64_t completed_s(const ResponseFacts& facts) {
+  if (facts.receipt == nullptr) return facts.created_s;
+  const Usage& usage = *facts.receipt;
+  double seconds = usage.ttft_ms / 1000;
+  if (usage.tokens_per_s > 0) seconds += (usage.completion_tokens - 1) / usage.tokens_per_s;
+  return facts.created_s + static_cast<std::int64_t>(seconds);
+}
+
 }  // namespace
 
 std::string item_id(Item::Kind kind, std::string_view session, MessagePosition place, std::int32_t call) {
@@ -318,6 +327,11 @@ void append_response(std::string& out, const ResponseFacts& facts) {
   object.field("id", facts.id);
   object.field("object", "response");
   object.field("created_at", facts.created_s);
+  if (status == "completed") {
+    object.field("completed_at", completed_s(facts));
+  } else {
+    object.null_field("completed_at");
+  }
   object.field("status", status);
   object.field("model", facts.model);
   if (status == "failed") {

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <format>
-#include <initializer_list>
 #include <optional>
 #include <ranges>
 #include <utility>
@@ -24,6 +23,7 @@
 #include "wire/query.h"
 #include "wire/request_codec.h"
 #include "wire/request_fields.h"
+#include "wire/response_form.h"
 #include "wire/response_ids.h"
 #include "wire/sealed_reasoning.h"
 #include "wire/thinking_fields.h"
@@ -367,31 +367,6 @@ void read_response_options(json::FieldReader& fields, GenerateRequest& generate)
   if (!own.ok()) fields.fail_as(own);
 }
 
-// A copy of the object with these names only, so that a response repeats exactly OpenAI's fields.
-boost::json::object repeated(const boost::json::object& given, std::initializer_list<std::string_view> names) {
-  boost::json::object known;
-  for (const std::string_view name : names) {
-    if (const boost::json::value* value = given.if_contains(name)) known.emplace(name, *value);
-  }
-  return known;
-}
-
-// The tools as a response repeats them, with all fields that OpenAI's schema requires.
-boost::json::array repeated_tools(const boost::json::array& tools) {
-  boost::json::array all;
-  for (const boost::json::value& tool : tools) {
-    const boost::json::object& given = tool.as_object();
-    if (given.at("type") != "function") {
-      all.push_back(repeated(given, {"type", "name", "description", "format", "tools"}));
-      continue;
-    }
-    boost::json::object known = repeated(given, {"type", "name", "description", "parameters", "strict"});
-    for (const std::string_view name : {"parameters", "strict"}) known.emplace(name, nullptr);
-    all.push_back(std::move(known));
-  }
-  return all;
-}
-
 // Replaces a custom tool or one in a namespace, which a choice names, by the function that the model gets.
 void name_function(boost::json::object& named) {
   const auto text = [&](std::string_view name) {
@@ -426,85 +401,6 @@ ChatOptions response_chat_options(json::FieldReader& fields, const ResponseTools
   ChatOptions options = chat_options(reader, ToolShape::flat, &warnings);
   if (!reader.ok()) fields.fail_as(reader);
   return options;
-}
-
-// The choice as JSON, other than a single tool.
-std::string tool_choice_json(json::FieldReader& fields) {
-  const boost::json::value* choice = fields.find("tool_choice");
-  if (choice == nullptr) return R"("auto")";
-  return json_text(fields, "tool_choice",
-                   choice->is_object() ? repeated(choice->get_object(), {"type", "mode", "tools"}) : *choice);
-}
-
-// How much of the request a response repeats: events before its end leave out the long fields.
-enum class Repeated : std::uint8_t { all, brief };
-
-// Writes the fields for tools, reasoning and text format.
-void repeat_chat_fields(json::ObjectWriter& object, json::FieldReader& fields, const ChatOptions& chat,
-                        const ResponseTools& tools, Repeated how) {
-  object.begin("tools") += how == Repeated::brief ? "[]" : json_text(fields, "tools", repeated_tools(tools.given()));
-  if (chat.tool_choice == ToolChoice::named) {
-    const ResponseTool named = tools.find(chat.tool_name);
-    json::ObjectWriter choice(object.begin("tool_choice"));
-    choice.field("type", named.is_custom ? "custom" : "function");
-    choice.field("name", named.name);
-    if (!named.space.empty()) choice.field("namespace", named.space);
-    choice.close();
-  } else {
-    object.begin("tool_choice") += tool_choice_json(fields);
-  }
-  object.field("parallel_tool_calls", chat.has_parallel_calls);
-  const boost::json::object* const given = fields.object("reasoning");
-  const boost::json::value* const effort = given == nullptr ? nullptr : given->if_contains("effort");
-  json::ObjectWriter reasoning(object.begin("reasoning"));
-  reasoning.begin("effort") += effort == nullptr ? "null" : json_text(fields, "reasoning.effort", *effort);
-  reasoning.null_field("summary");  // Umad makes no summaries.
-  reasoning.close();
-  const boost::json::object format = how == Repeated::brief ? boost::json::object() : stated_format(fields);
-  json::ObjectWriter text(object.begin("text"));
-  text.begin("format") +=
-      format.empty() ? R"({"type":"text"})"
-                     : json_text(fields, "text.format", repeated(format, {"type", "name", "description", "schema", "strict"}));
-  text.close();
-}
-
-// Writes the fields that the response repeats, with OpenAI's defaults for absent fields.
-std::string repeated_fields(json::FieldReader& fields, const GenerateRequest& generate, const ResponseRequest& response,
-                            const ResponseTools& tools, bool is_background, std::string_view previous,
-                            std::string_view metadata, Repeated how) {
-  std::string out;
-  if (!fields.ok()) return out;
-  json::ObjectWriter object(out);
-  if (response.instructions && how == Repeated::all) {
-    object.field("instructions", *response.instructions);
-  } else {
-    object.null_field("instructions");
-  }
-  if (generate.options.max_tokens) {
-    object.field("max_output_tokens", *generate.options.max_tokens);
-  } else {
-    object.null_field("max_output_tokens");
-  }
-  if (previous.empty()) {
-    object.null_field("previous_response_id");
-  } else {
-    object.field("previous_response_id", previous);
-  }
-  if (previous.empty() && !generate.session.empty()) {
-    json::ObjectWriter conversation(object.begin("conversation"));
-    conversation.field("id", conversation_id_text(generate.session));
-    conversation.close();
-  } else {
-    object.null_field("conversation");
-  }
-  object.field("background", is_background);
-  object.field("store", response.is_kept);
-  object.field("temperature", generate.options.sampling.temperature);
-  object.field("top_p", generate.options.sampling.top_p);
-  object.field("truncation", response.on_full == OnFull::shift ? "auto" : "disabled");
-  object.begin("metadata") += metadata;
-  repeat_chat_fields(object, fields, generate.options.chat, tools, how);
-  return out;
 }
 
 // The instructions of a reply that belongs to no session are its system message.
@@ -557,7 +453,6 @@ ResponseCall read_response(json::FieldReader& fields, std::string id, const Refe
   call.tools = ResponseTools(fields);
   options.chat = response_chat_options(fields, call.tools, call.warnings);
   options.chat.splits_reasoning = true;
-  (void)fields.integer("max_tool_calls", 0, json::kInt32Max);  // Of tools that OpenAI's servers run.
   for (const std::string& type : call.tools.left_out()) {
     call.warnings.push_back(std::format("the tool {} is not available on this server", type));
   }
@@ -569,7 +464,14 @@ ResponseCall read_response(json::FieldReader& fields, std::string id, const Refe
 
   const std::string metadata = metadata_field(fields);
   const auto repeat = [&](Repeated how) {
-    return repeated_fields(fields, generate, response, call.tools, call.is_background, previous, metadata, how);
+    return repeated_fields(fields,
+                           {.generate = generate,
+                            .response = response,
+                            .tools = call.tools,
+                            .is_background = call.is_background,
+                            .previous = previous,
+                            .metadata = metadata},
+                           how);
   };
   call.request = repeat(Repeated::all);
   call.brief_request = repeat(Repeated::brief);

@@ -319,6 +319,8 @@ TEST(ResponsesDecoder, WhatWouldChangeTheAnswerIsRefusedByName) {
            {R"("tool_choice":{"type":"function","name":"a"})", "tool_choice.name"},
            {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice.tools"},
            {R"("max_tool_calls":"2")", "max_tool_calls"},
+           {R"("prompt_cache_key":1)", "prompt_cache_key"},
+           {R"("safety_identifier":")" + std::string(513, 'x') + "\"", "safety_identifier"},
            {R"("moderation":{"model":"m"})", "moderation"},
            {R"("response_format":{"type":"json_object"},"text":{"format":{"type":"json_object"}})", "text.format"},
            {R"("include":["message.output_text.logprobs"],"background":true)", "include"},

@@ -66,6 +66,9 @@ RESPONSE = {
     "background?": (bool, NULL), "conversation?": ({"id": str}, NULL), "max_output_tokens?": (int, NULL), "previous_response_id?": (str, NULL),
     "reasoning?": ({"effort?": (str, NULL), "summary?": (str, NULL)}, NULL), "text?": {"format?": FORMAT, "verbosity?": (str, NULL)},
     "truncation?": ({"auto", "disabled"}, NULL), "store?": bool, "user?": (str, NULL),
+    # Required by Open Responses.
+    "completed_at": (int, NULL), "presence_penalty": (float, int), "frequency_penalty": (float, int), "top_logprobs": int,
+    "max_tool_calls": (int, NULL), "service_tier": str, "safety_identifier": (str, NULL), "prompt_cache_key": (str, NULL),
     "usage?": ({"input_tokens": int, "input_tokens_details": {"cached_tokens": int}, "output_tokens": int,
                 "output_tokens_details": {"reasoning_tokens": int}, "total_tokens": int}, NULL),
 }
