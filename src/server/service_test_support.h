@@ -190,9 +190,10 @@ class FakeService : public Service {
     reply(detail);
   }
   // Every session has one response until it is deleted, which is its second turn.
-  void store_response(std::string response) {
+  void store_response(std::string response, std::string request = "") {
     const MutexLock lock(mutex_);
     stored_response_ = std::move(response);
+    stored_request_ = std::move(request);
   }
   void get_response(TenantId, std::string session, std::string response, Reply<ResponseDetail> reply) override {
     if (!is_stored(response)) return reply(fail(ErrorCode::session_unknown, "no such response"));
@@ -200,7 +201,8 @@ class FakeService : public Service {
     detail.session.info.id.value = session;
     detail.session.messages = {{"user", "one"}, {"assistant", "two"}, {"user", "three"}, {"assistant", "four"}};
     detail.session.turns_begin = {0, 2};
-    detail.response = std::make_shared<const ResponseRecord>(ResponseRecord{.turn = 1, .id = response});
+    detail.response =
+        std::make_shared<const ResponseRecord>(ResponseRecord{.turn = 1, .id = response, .request = stored_request()});
     reply(std::move(detail));
   }
   void cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override {
@@ -338,6 +340,10 @@ class FakeService : public Service {
     const MutexLock lock(mutex_);
     return response == stored_response_;
   }
+  [[nodiscard]] std::string stored_request() {
+    const MutexLock lock(mutex_);
+    return stored_request_;
+  }
   const std::shared_ptr<TenantBudget> memory_;
   // `queue` is a member that the mutex guards.
   template <class SelfT, class T>
@@ -365,6 +371,7 @@ class FakeService : public Service {
   mutable Mutex mutex_;
   CondVar changed_;
   std::string stored_response_ GUARDED_BY(mutex_) = "0123456789abcdef";
+  std::string stored_request_ GUARDED_BY(mutex_);
   std::deque<Generation> generations_ GUARDED_BY(mutex_);
   std::deque<Embedding> embeddings_ GUARDED_BY(mutex_);
   std::deque<Drawing> drawings_ GUARDED_BY(mutex_);

@@ -105,6 +105,7 @@ bool is_image(std::string_view type) {
 
 void ConversationReader::read(json::FieldReader& fields, Input& input, std::vector<std::string>& left_out) {
   read_system(fields);
+  system_bytes_ = system_.size();
   const boost::json::array* messages = fields.array("messages");
   if (messages == nullptr) {
     fields.fail_field("messages", "is required");
@@ -117,7 +118,12 @@ void ConversationReader::read(json::FieldReader& fields, Input& input, std::vect
     fields.fail_field("messages", std::format("have {} images, but the limit is {}", images_.size(), kImagesPerRequestMax));
   }
   if (!fields.ok()) return;
-  if (!system_.empty()) {
+  if (continued_ != nullptr) {
+    if (!system_.empty() && system_ != continued_->system) {
+      fields.fail_field(kThreadSystemField, R"(is another text than "system" here: leave it out, or begin a new thread )"
+                                            "(differing field(s): system)");
+    }
+  } else if (!system_.empty()) {
     messages_.insert(messages_.begin(), {"system", std::move(system_)});
     for (InputImage& image : images_) ++image.message;
   }

@@ -5,6 +5,7 @@
 // so a text and a single block with that text give equal messages.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
@@ -17,13 +18,23 @@
 #include "core/image.h"
 #include "core/request.h"
 #include "json/field_reader.h"
+#include "wire/message_threads.h"
 
 namespace uma::wire {
 
 class ConversationReader {
  public:
+  // `continued`: the thread whose new messages are read, or null. Its system prompt may be repeated and is not part of the
+  // result; another one fails as kThreadSystemField.
+  explicit ConversationReader(const HeldThread* continued = nullptr) : continued_(continued) {
+    if (continued == nullptr) return;
+    has_replied_ = true;
+    call_names_ = continued->call_names;
+  }
   // Reads both fields; a failure becomes one of `fields`. `left_out` gets the types of blocks that were left out, each once.
   void read(json::FieldReader& fields, Input& input, std::vector<std::string>& left_out);
+  // Bytes of the system message that are the field `system`, at its beginning; system messages before the first reply follow.
+  [[nodiscard]] std::size_t system_bytes() const { return system_bytes_; }
 
  private:
   // The user's side of a turn, as far as it was read.
@@ -55,13 +66,15 @@ class ConversationReader {
   Reply& reply();
   void end_turn();
 
+  const HeldThread* const continued_;
   std::string system_;
+  std::size_t system_bytes_ = 0;
   std::vector<ChatMessage> messages_;  // Without the system message.
   std::vector<InputImage> images_;
   std::optional<UserTurn> user_;  // At most one of the two is open.
   std::optional<Reply> reply_;
-  bool has_replied_ = false;                       // A message of the assistant was read.
-  std::map<std::string, std::string> call_names_;  // The tool of each call, by the call's id.
+  bool has_replied_ = false;                                    // A message of the assistant was read.
+  std::map<std::string, std::string, std::less<>> call_names_;  // The tool of each call, by the call's id.
   std::vector<std::string> left_out_;
 };
 

@@ -172,14 +172,49 @@ void read_output_config(json::FieldReader& fields, GenerateOptions& options) {
   if (!arguments.empty()) options.chat.template_arguments = json_text(fields, "thinking", arguments);
 }
 
-MessagesCall read_messages_call(json::FieldReader& fields) {
+// A thread keeps its tools: the request may leave them out, or repeat them.
+void keep_tools(json::FieldReader& fields, const HeldThread& held, ChatOptions& options) {
+  if (fields.find("tools") == nullptr) {
+    options.tools = held.tools;
+    options.tool_names = held.tool_names;
+  } else if (fields.ok() && options.tools != held.tools) {
+    fields.fail_field(kThreadToolsField, R"(is another list than "tools" here: leave it out, or begin a new thread (differing )"
+                                         "field(s): tools)");
+  }
+}
+
+// Refuses what a reply that is stored cannot be.
+void check_thread(json::FieldReader& fields, const GenerateOptions& options) {
+  if (options.max_tokens == 0) fields.fail_field("max_tokens", "must be at least 1, or -1: a message of a thread has a reply");
+  if (options.chat.continues_reply) {
+    fields.fail_field(kThreadField,
+                      "cannot begin with a reply to be continued: send the conversation without a thread, or "
+                      R"("continue_final_message": false)");
+  }
+}
+
+// The thread of a request; nullptr as its `continued`: it begins one.
+struct ThreadPlace {
+  std::string id;
+  const HeldThread* continued = nullptr;
+};
+
+// `thread` is null for a request without one.
+MessagesCall read_messages_call(json::FieldReader& fields, ThreadPlace* thread) {
   MessagesCall call;
   GenerateRequest& generate = call.generate;
+  const HeldThread* const continued = thread == nullptr ? nullptr : thread->continued;
+  if (thread == nullptr && fields.find(kThreadField) != nullptr)
+    fields.fail_field(kThreadField, "is not served here: send the whole conversation without it");
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   std::vector<std::string> blocks_left_out;
-  ConversationReader().read(fields, generate.input, blocks_left_out);
+  ConversationReader conversation(continued);
+  conversation.read(fields, generate.input, blocks_left_out);
   GenerateOptions& options = generate.options;
   const std::vector<std::string> tools_left_out = read_message_tools(fields, options.chat);
+  if (continued != nullptr) keep_tools(fields, *continued, options.chat);
+  const ThreadFacts facts{.system_bytes = continued == nullptr ? conversation.system_bytes() : continued->system.size(),
+                          .tools = options.chat.tools};
   read_message_tool_choice(fields, options.chat, call.warnings);
   read_output_config(fields, options);
   options.chat.splits_reasoning = true;
@@ -190,6 +225,11 @@ MessagesCall read_messages_call(json::FieldReader& fields) {
   options.stop = stop_field(fields, "stop_sequences");
   options.max_tokens = max_tokens_field(fields, "max_tokens");
   options.stream = fields.boolean("stream").value_or(false);
+  if (thread != nullptr) {
+    check_thread(fields, options);
+    if (continued != nullptr) generate.session = continued->previous.session;
+    generate.response = thread_response(generate, std::move(thread->id), facts, continued);
+  }
   if (!tools_left_out.empty()) {
     call.warnings.push_back(std::format("tools left out, because Anthropic's servers run them: {}", names_of(tools_left_out)));
   }
@@ -202,7 +242,15 @@ MessagesCall read_messages_call(json::FieldReader& fields) {
 }  // namespace
 
 std::expected<MessagesCall, RejectedBody> decode_messages(std::string_view body) {
-  return decode_request<MessagesCall>(RequestRoute::messages, body, read_messages_call);
+  return decode_request<MessagesCall>(RequestRoute::messages, body,
+                                      [](json::FieldReader& fields) { return read_messages_call(fields, nullptr); });
+}
+
+std::expected<MessagesCall, RejectedBody> decode_thread_message(std::string_view body, std::string id,
+                                                                const HeldThread* continued) {
+  ThreadPlace place{.id = std::move(id), .continued = continued};
+  return decode_request<MessagesCall>(RequestRoute::messages, body,
+                                      [&](json::FieldReader& fields) { return read_messages_call(fields, &place); });
 }
 
 }  // namespace uma::wire

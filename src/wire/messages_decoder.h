@@ -8,19 +8,21 @@
 
 #include "core/request.h"
 #include "wire/json_body.h"
+#include "wire/message_threads.h"
 
 namespace uma::wire {
-
-// Asks the server to hold the conversation, which umad does for sessions and responses only. Refused, because a request that
-// goes on in a thread has the last message alone.
-inline constexpr std::string_view kThreadField = "thread";
 
 struct MessagesCall {
   GenerateRequest generate;
   std::vector<std::string> warnings;  // What was left out of the request, as sentences; a few.
 };
 
-// The body of /v1/messages, or of /v1/messages/count_tokens, which has the same fields.
+// The body of /v1/messages without `thread`, or of /v1/messages/count_tokens, which has the same fields.
 [[nodiscard]] std::expected<MessagesCall, RejectedBody> decode_messages(std::string_view body);
+// The body of /v1/messages with `thread`. `id` is ResponseRequest::id of the message. `continued` is what the message
+// continues; null: it begins a thread. Other tools or another system prompt than its own fail as kThreadToolsField and
+// kThreadSystemField.
+[[nodiscard]] std::expected<MessagesCall, RejectedBody> decode_thread_message(std::string_view body, std::string id,
+                                                                              const HeldThread* continued);
 
 }  // namespace uma::wire

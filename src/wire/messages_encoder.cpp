@@ -9,7 +9,7 @@
 
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
-#include "wire/messages_decoder.h"
+#include "wire/message_threads.h"
 
 namespace uma::wire {
 namespace {
@@ -103,7 +103,7 @@ void write_uma(json::ObjectWriter& object, const EosEvent& eos) {
 }
 
 void write_message_head(json::ObjectWriter& object, const MessageFacts& facts) {
-  object.field("id", "msg_" + facts.id);
+  object.field("id", facts.id);
   object.field("type", "message");
   object.field("role", "assistant");
   object.field("model", facts.model);
@@ -156,13 +156,21 @@ void append_content(std::string& out, const EosEvent& eos) {
   out += ']';
 }
 
+// What Anthropic's clients decide by: at the first and last they send the whole conversation, with a new thread or without one.
+// Empty: the error is not about a thread.
+std::string_view thread_error_code(ErrorCode code, std::string_view field) {
+  if (code == ErrorCode::session_unknown) return "thread_not_found";
+  if (field == kThreadSystemField || field == kThreadToolsField) return "thread_fingerprint_mismatch";
+  return field == kThreadField ? "thread_unsupported_request" : "";
+}
+
 void write_message_error(json::ObjectWriter& object, const Error& error, int status, std::string_view field) {
   json::ObjectWriter inner(object.begin("error"));
   inner.field("type", message_error_type(status));
   inner.field("message", error.message);
-  if (field == kThreadField) {  // Anthropic's clients send the whole conversation then.
+  if (const std::string_view code = thread_error_code(error.code, field); !code.empty()) {
     json::ObjectWriter details(inner.begin("details"));
-    details.field("error_code", "thread_unsupported_request");
+    details.field("error_code", code);
     details.close();
   }
   json::ObjectWriter uma(inner.begin("uma"));

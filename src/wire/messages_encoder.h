@@ -16,7 +16,7 @@ namespace uma::wire {
 
 // What an answer says of its request.
 struct MessageFacts {
-  std::string id;  // Without its prefix.
+  std::string id;
   std::string model;
   std::vector<std::string> stop_sequences;
   // The longest reply by the request and the limits of the daemon; nullopt: the context is the only limit.
@@ -29,6 +29,11 @@ class MessageEncoder {
  public:
   explicit MessageEncoder(MessageFacts facts) : facts_(std::move(facts)) {}
 
+  // Names a message of a thread, and its model if that is not empty. Called before anything is written.
+  void set_place(std::string id, std::string_view model) {
+    facts_.id = std::move(id);
+    if (!model.empty()) facts_.model = model;
+  }
   // Called before append_first. How many of the tokens are reused is known at the end only.
   void set_prompt_tokens(std::int32_t tokens) { prompt_tokens_ = tokens; }
 
@@ -48,7 +53,7 @@ class MessageEncoder {
   void append_delta(std::string& out, std::string_view type, std::string_view name, std::string_view value) const;
   void end_block(std::string& out);
 
-  const MessageFacts facts_;
+  MessageFacts facts_;
   std::int32_t prompt_tokens_ = 0;
   Block block_ = Block::none;     // The open block.
   std::size_t blocks_begun_ = 0;  // The open block is the last one of them.

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <boost/json/parse.hpp>
@@ -14,9 +15,10 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 MessageEncoder message_encoder(std::optional<std::int32_t> tokens_max = std::nullopt) {
-  return MessageEncoder({.id = "1", .model = "tiny", .stop_sequences = {"END"}, .tokens_max = tokens_max});
+  return MessageEncoder({.id = "msg_1", .model = "tiny", .stop_sequences = {"END"}, .tokens_max = tokens_max});
 }
 
 // A reply of a prompt of 10 tokens, 4 of which were reused.
@@ -152,8 +154,13 @@ TEST(MessageError, TheStatusGivesTheType) {
                                      {503, "overloaded_error"}}) {
     EXPECT_THAT(message_error_json(error, status, "x", ""), HasSubstr("\"" + std::string(type) + "\"")) << status;
   }
-  EXPECT_THAT(message_error_json(error, 400, "thread", ""),
-              HasSubstr(R"("details":{"error_code":"thread_unsupported_request"})"));
+  EXPECT_THAT(message_error_json(error, 400, "", ""), Not(HasSubstr("details")));
+  for (const auto& [code, field, name] : {std::tuple{ErrorCode::proto_field, "thread", "thread_unsupported_request"},
+                                          {ErrorCode::session_unknown, "thread.previous_message_id", "thread_not_found"},
+                                          {ErrorCode::proto_field, "thread.tools", "thread_fingerprint_mismatch"}}) {
+    EXPECT_THAT(message_error_json({code, "x"}, 400, field, ""),
+                HasSubstr(R"("details":{"error_code":")" + std::string(name) + R"("})"));
+  }
   std::string out;
   append_message_error(out, error, 503);
   EXPECT_EQ(message_types(message_events(out)), std::vector<std::string>{"error"});

@@ -68,8 +68,11 @@ Outcome decoded_as(RequestRoute route, const std::string& body) {
       return outcome_of(decode_completion(CompletionKind::text, body));
     case RequestRoute::responses:
       return outcome_of(decode_response(body, "1"));
-    case RequestRoute::messages:
-      return outcome_of(decode_messages(body));
+    case RequestRoute::messages: {
+      const auto thread = decode_thread(body);
+      if (!thread) return {.field = thread.error().field, .message = thread.error().error.message, .warnings = {}};
+      return outcome_of(*thread ? decode_thread_message(body, "1", nullptr) : decode_messages(body));
+    }
     case RequestRoute::ollama_chat:
       return outcome_of(decode_ollama(OllamaKind::chat, body));
     case RequestRoute::ollama_generate:
@@ -190,6 +193,7 @@ TEST(RequestFields, WhatIsServedIsRead) {
   const std::set<std::string_view> free = {"chat_template_kwargs",
                                            "context",
                                            "thinking.budget_tokens",
+                                           "thread.previous_message_id",
                                            "documents",
                                            "uma.image.data",  // Its failures name image.data.
                                            "strength",

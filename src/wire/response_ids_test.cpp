@@ -12,6 +12,9 @@ namespace {
 TEST(ResponseIds, IdsSayWhereAThingIs) {
   EXPECT_EQ(parse_response_id(kResponse), (ResponseId{kSession, kOwn}));
   EXPECT_EQ(response_id_text({kSession, kOwn}), kResponse);
+  EXPECT_EQ(parse_message_id("msg_" + kSession + kOwn), (ResponseId{kSession, kOwn}));
+  EXPECT_EQ(message_id_text({kSession, kOwn}), "msg_" + kSession + kOwn);
+  EXPECT_FALSE(parse_message_id(kResponse));
   EXPECT_EQ(parse_conversation_id(kConversation), kSession);
   EXPECT_EQ(conversation_id_text(kSession), kConversation);
 }

@@ -106,9 +106,31 @@ class Anthropic(SdkTest):
         self.check_reuse(call["message"], answer["message"])
 
     def test_the_clients_own_loop(self):
+        """It begins a thread by default, and sends only the result."""
         seen = self.run_scenario("runner")
         self.check_answer(seen["message"])
         self.assertEqual(1, seen["runs"])
+        self.assertEqual(["create", "continue"], [request["thread"]["type"] for request in seen["requests"]])
+        self.assertEqual({"tool_result"}, {block["type"] for message in seen["requests"][1]["messages"] for block in message["content"]})
+        self.assertGreater(seen["message"]["usage"]["cache_read_input_tokens"], 1000)
+
+    def test_a_thread(self):
+        seen = self.run_scenario("thread")
+        call, answer, more, beside = seen["turns"]
+        self.check_call(call)
+        self.check_answer(answer)
+        self.check_reuse(call, answer)
+        self.check_reuse(call, more)  # From the thinking on, which the template leaves out of earlier turns, all is new.
+        self.assertEqual(["create", "continue", "continue", "create"], [request["thread"]["type"] for request in seen["requests"]])
+        self.assertEqual([True, False, False, True], ["tools" in request and "system" in request for request in seen["requests"]])
+        self.assertEqual([1, 1, 1, 7], [len(request["messages"]) for request in seen["requests"]])
+        self.assertEqual(6, seen["messages"])
+        self.assertEqual(4, len({turn["id"] for turn in seen["turns"]}))
+        self.assertGreater(beside["usage"]["cache_read_input_tokens"], answer["usage"]["input_tokens"])
+
+    def test_a_thread_that_is_lost_is_sent_again(self):
+        seen = self.run_scenario("lost")
+        self.check_answer(seen["answer"])
 
     def test_tokens_are_counted(self):
         seen = self.run_scenario("count")

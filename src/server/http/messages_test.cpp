@@ -161,5 +161,74 @@ TEST_F(HttpServerTest, AnswersWhoAsksWhetherThereIsAServer) {
   EXPECT_EQ(one.answer().body, "Ollama is running");
 }
 
+constexpr const char* kThreadsBeta = "anthropic-beta: a\r\nanthropic-beta: b, message-threads-2026-08-12\r\n";
+constexpr const char* kBeginThread =
+    R"({"max_tokens":8,"messages":[{"role":"user","content":"hi"}],"system":"s","thread":{"type":"create"}})";
+
+std::string continuing(const std::string& previous, const std::string& fields = "") {
+  return R"({"messages":[{"role":"user","content":"more"}],)" + fields +
+         R"("thread":{"type":"continue","previous_message_id":")" + previous + "\"}}";
+}
+
+TEST_F(HttpServerTest, AMessageBeginsAThread) {
+  start();
+  HttpClient one = client();
+  one.post(kMessages, kBeginThread, kThreadsBeta);
+  const FakeService::Generation generation = service_.next_generation();
+  ASSERT_TRUE(generation.request.response);
+  EXPECT_TRUE(generation.request.response->is_kept);
+  EXPECT_EQ(generation.request.response->ttl_s, 30 * 86'400);
+  EXPECT_EQ(generation.request.input.messages.front().role, "system");
+  const std::string session(32, 'a');
+  generation.sink->deliver(ResponseBegunEvent{.session = SessionId{session}, .turn = 0, .number = 1});
+  generation.sink->deliver(EosEvent{FinishReason::stop, {}, "hello", std::nullopt});
+  EXPECT_THAT(one.answer().body, StartsWith(R"({"id":"msg_)" + session + generation.request.response->id + "\""));
+}
+
+TEST_F(HttpServerTest, AMessageContinuesAThread) {
+  start();
+  service_.store_response("0123456789abcdef", R"({"store":true,"thread":{"system_bytes":0,"tools":""})");
+  HttpClient one = client();
+  const std::string previous = "msg_" + std::string(32, 'a') + "0123456789abcdef";
+  one.post(kMessages, continuing(previous, R"("stream":true,)"), kThreadsBeta);
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_EQ(generation.request.session, std::string(32, 'a'));
+  EXPECT_EQ(generation.request.response->previous, "0123456789abcdef");
+  EXPECT_EQ(generation.request.model, "") << "the thread's";
+  const std::string fork(32, 'b');
+  generation.sink->deliver(ResponseBegunEvent{.session = SessionId{fork}, .turn = 1, .number = 1, .model = "m"});
+  generation.sink->deliver(PromptReadyEvent{.prompt_tokens = 12});
+  generation.sink->deliver(eos());
+  EXPECT_THAT(one.answer().body, HasSubstr(R"({"id":"msg_)" + fork + generation.request.response->id +
+                                           R"(","type":"message","role":"assistant","model":"m")"));
+}
+
+TEST_F(HttpServerTest, AThreadThatCannotGoOnSaysSoInAnthropicsForm) {
+  start();
+  service_.store_response("0123456789abcdef", R"({"store":true,"thread":{"system_bytes":0,"tools":""})");
+  const std::string known = "msg_" + std::string(32, 'a') + "0123456789abcdef";
+  HttpClient one = client();
+  const auto refusal = [&](const std::string& body, const std::string& header = kThreadsBeta) {
+    one.post(kMessages, body, header);
+    const Answer answer = one.answer();
+    return std::to_string(answer.status) + answer.body;
+  };
+  for (const std::string& unknown : {std::string("msg_1"), "msg_" + std::string(48, 'a'), "resp_" + known.substr(4)}) {
+    EXPECT_THAT(refusal(continuing(unknown)), StartsWith(R"(404{"type":"error","error":{"type":"not_found_error")")) << unknown;
+    EXPECT_THAT(refusal(continuing(unknown)), HasSubstr(R"("details":{"error_code":"thread_not_found"})")) << unknown;
+  }
+  EXPECT_THAT(refusal(continuing(known, R"("system":"another",)")),
+              HasSubstr(R"("details":{"error_code":"thread_fingerprint_mismatch"})"));
+  EXPECT_THAT(refusal(kBeginThread, ""), StartsWith("400"));
+  EXPECT_THAT(refusal(kBeginThread, "anthropic-beta: a\r\n"),
+              HasSubstr("needs the header anthropic-beta: message-threads-2026-08-12"));
+  one.post(kCountTokens, kBeginThread, kThreadsBeta);
+  EXPECT_THAT(one.answer().body, HasSubstr(R"("details":{"error_code":"thread_unsupported_request"})"));
+  // The message was deleted, or its session has ended, after it was looked up.
+  one.post(kMessages, continuing(known), kThreadsBeta);
+  service_.next_generation().sink->deliver(FailureEvent{{ErrorCode::session_unknown, "no such response"}});
+  EXPECT_THAT(one.answer().body, HasSubstr(R"("details":{"error_code":"thread_not_found"})"));
+}
+
 }  // namespace
 }  // namespace uma::server

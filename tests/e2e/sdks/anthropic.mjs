@@ -20,6 +20,12 @@ const tool = { name: "read_file", description: "Reads the content of a file.", i
 const request = { model, max_tokens: 1000, system, tools: [tool], messages: [question] };
 const read = () => readFile(file, "utf8");
 
+// A client whose requests are added to `requests`.
+function recorder(requests) {
+  const send = (url, init) => (requests.push(JSON.parse(init.body)), fetch(url, init));
+  return new Anthropic({ baseURL, apiKey: "unused", maxRetries: 0, fetch: send });
+}
+
 // Answers every call of a message.
 async function results(message) {
   const calls = message.content.filter((block) => block.type === "tool_use");
@@ -65,14 +71,38 @@ const scenarios = {
   // The client's own loop.
   async runner() {
     let runs = 0;
+    const requests = [];
+    const recording = recorder(requests);
     const runnable = betaTool({
       name: tool.name,
       description: tool.description,
       inputSchema: input_schema,
       run: async () => (++runs, read()),
     });
-    const message = await client.beta.messages.toolRunner({ ...request, tools: [runnable] });
-    return { message, runs };
+    const message = await recording.beta.messages.toolRunner({ ...request, tools: [runnable] });
+    return { message, runs, requests };
+  },
+
+  // A conversation that the server holds, whole or as streams; `requests` has what was sent of it.
+  async thread() {
+    const requests = [];
+    const recording = recorder(requests);
+    const thread = recording.beta.messages.thread({ ...request, messages: undefined });
+    const call = await thread.send(question);
+    const answer = await thread.stream(await results(call)).finalMessage();
+    const more = await thread.send({ role: "user", content: "And now?" }, { max_tokens: 5 });
+    const fork = thread.fork();
+    const beside = await fork.send({ role: "user", content: "Or this?" });
+    return { turns: [call, answer, more, beside], requests, messages: thread.messages.length };
+  },
+
+  // What is lost is sent again, as the client does it by default.
+  async lost() {
+    const thread = client.beta.messages.thread({ ...request, messages: undefined });
+    const first = await thread.send(question);
+    await fetch(`${baseURL}/v1/responses/${first.id.replace("msg_", "resp_")}`, { method: "DELETE" });
+    const answer = await thread.send(await results(first));
+    return { first, answer };
   },
 
   async count() {
