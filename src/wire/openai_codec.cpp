@@ -258,23 +258,6 @@ void write_modalities(json::ObjectWriter& parent, const ModelInfo& model) {
   modalities.close();
 }
 
-std::string_view error_type(int status) {
-  switch (status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
-    case 429:
-      return "rate_limit_error";
-    case 503:
-      return "overloaded_error";
-    default:
-      return status < 500 ? "invalid_request_error" : "server_error";
-  }
-}
-
 // The state as llama-server's router tells it.
 void write_status(json::ObjectWriter& object, const ModelInfo& model) {
   json::ObjectWriter status(object.begin("status"));
@@ -299,6 +282,23 @@ bool is_overflow(ErrorCode code) {
 
 std::string_view openai_code(ErrorCode code) {
   return is_overflow(code) ? "context_length_exceeded" : code_name(code);
+}
+
+std::string_view error_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return status < 500 ? "invalid_request_error" : "server_error";
+  }
 }
 
 std::string error_json(const Error& error, int status, std::string_view field) {

@@ -38,6 +38,8 @@ struct CompletionRequest {
 // The code in OpenAI's APIs: OpenAI's own if the input is too long, else code_name().
 [[nodiscard]] std::string_view openai_code(ErrorCode code);
 
+// The type of an error with this status.
+[[nodiscard]] std::string_view error_type(int status);
 // Returns {"error":{"message","type","param","code"}}; `field` may be empty. The status determines the type.
 [[nodiscard]] std::string error_json(const Error& error, int status, std::string_view field);
 

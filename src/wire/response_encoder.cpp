@@ -198,6 +198,11 @@ void ResponseEncoder::append_last(std::string& out, const EosEvent& eos) {
   append_ended_event(out, eos);
 }
 
+void ResponseEncoder::append_warmed(std::string& out, EosEvent eos) {
+  if (!eos.error) eos.reason = FinishReason::stop;  // It was not cut: nothing more was wanted.
+  append_ended_event(out, eos);
+}
+
 void ResponseEncoder::append_whole(std::string& out, std::vector<Item> items, const EosEvent& eos) {
   append_first(out);
   for (Item& item : items) {

@@ -44,6 +44,8 @@ class ResponseEncoder {
   void append_text(std::string& out, std::string_view text, std::span<const TokenLogprobs> logprobs = {});
   void append_part(std::string& out, const ReplyPart& part);
   void append_last(std::string& out, const EosEvent& eos);
+  // In place of append_last: ends a response whose prompt alone was computed. It has no items.
+  void append_warmed(std::string& out, EosEvent eos);
   // Appends all events of a response whose items are known, from the first to the last.
   void append_whole(std::string& out, std::vector<Item> items, const EosEvent& eos);
   // Appends the last event alone, with this number.

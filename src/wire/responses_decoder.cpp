@@ -15,12 +15,12 @@
 
 #include "core/limits.h"
 #include "json/json_writer.h"
+#include "wire/compaction.h"
 #include "wire/event_codec.h"
 #include "wire/generate_fields.h"
 #include "wire/history_fields.h"
 #include "wire/image_fields.h"
 #include "wire/metadata_fields.h"
-#include "wire/query.h"
 #include "wire/request_codec.h"
 #include "wire/request_fields.h"
 #include "wire/response_form.h"
@@ -31,7 +31,6 @@
 namespace uma::wire {
 namespace {
 
-constexpr std::size_t kItemsPerPageMax = 100;
 constexpr std::string_view kReferenceType = "item_reference";
 
 void fail_unknown(json::FieldReader& fields, std::string_view name, std::string_view what) {
@@ -104,26 +103,12 @@ std::string reasoning_field(json::FieldReader& item) {
 
 // Items of features that only OpenAI's servers have: calls that they run, whose results are not known here, calls of tools that
 // this server leaves out, and their outputs.
-constexpr std::array<std::string_view, 20> kItemsLeftOut = {"web_search_call",
-                                                            "file_search_call",
-                                                            "code_interpreter_call",
-                                                            "image_generation_call",
-                                                            "computer_call",
-                                                            "computer_call_output",
-                                                            "local_shell_call",
-                                                            "local_shell_call_output",
-                                                            "shell_call",
-                                                            "shell_call_output",
-                                                            "apply_patch_call",
-                                                            "apply_patch_call_output",
-                                                            "mcp_call",
-                                                            "mcp_list_tools",
-                                                            "mcp_approval_request",
-                                                            "mcp_approval_response",
-                                                            "tool_search_call",
-                                                            "tool_search_output",
-                                                            "compaction",
-                                                            "compaction_trigger"};
+constexpr std::array<std::string_view, 19> kItemsLeftOut = {
+    "web_search_call",  "file_search_call",     "code_interpreter_call", "image_generation_call",
+    "computer_call",    "computer_call_output", "local_shell_call",      "local_shell_call_output",
+    "shell_call",       "shell_call_output",    "apply_patch_call",      "apply_patch_call_output",
+    "mcp_call",         "mcp_list_tools",       "mcp_approval_request",  "mcp_approval_response",
+    "tool_search_call", "tool_search_output",   "compaction_trigger"};
 
 bool is_output(std::string_view type) {
   return type == "function_call_output" || type == "custom_tool_call_output";
@@ -155,8 +140,10 @@ class MessageReader {
       read_output(item);
     } else if (type == kReferenceType) {
       read_stored(item);
+    } else if (type == "compaction") {
+      read_compaction(item);
     } else if (std::ranges::contains(kItemsLeftOut, type)) {
-      if (!std::ranges::contains(left_out_, type)) left_out_.push_back(type);
+      leave_out(type);
     } else if (item.ok()) {
       item.fail_field("type",
                       R"(must be "message", "reasoning", "function_call", "custom_tool_call", the output of one of these )"
@@ -235,6 +222,18 @@ class MessageReader {
     end_reply();
     reply_.emplace();
     reply_->reasoning = std::move(text);
+  }
+
+  // The summary of an earlier part of the conversation. That of another server cannot be read.
+  void read_compaction(json::FieldReader& item) {
+    std::string text = text_of_compaction(item.text("encrypted_content").value_or(""));
+    if (text.empty()) return leave_out("compaction");
+    end_reply();
+    messages_.push_back({"user", std::move(text)});
+  }
+
+  void leave_out(const std::string& type) {
+    if (!std::ranges::contains(left_out_, type)) left_out_.push_back(type);
   }
 
   void read_call(json::FieldReader& item, bool is_custom) {
@@ -410,7 +409,8 @@ void put_instructions_first(const ResponseRequest& response, Input& input) {
   for (InputImage& image : input.images) ++image.message;
 }
 
-ResponseCall read_response(json::FieldReader& fields, std::string id, const ReferencedItems& stored) {
+ResponseCall read_response(json::FieldReader& fields, std::string id, const ReferencedItems& stored,
+                           std::string_view held_previous = "") {
   ResponseCall call;
   ItemFacts facts{.stored = stored};
   GenerateRequest& generate = call.generate;
@@ -469,7 +469,7 @@ ResponseCall read_response(json::FieldReader& fields, std::string id, const Refe
                             .response = response,
                             .tools = call.tools,
                             .is_background = call.is_background,
-                            .previous = previous,
+                            .previous = previous.empty() ? held_previous : std::string_view(previous),
                             .metadata = metadata},
                            how);
   };
@@ -516,10 +516,11 @@ std::expected<ResponseCall, RejectedBody> decode_token_count(std::string_view bo
   });
 }
 
-std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id,
-                                                          const ReferencedItems& stored) {
-  return decode_request<ResponseCall>(RequestRoute::responses, body,
-                                      [&](json::FieldReader& fields) { return read_response(fields, std::move(id), stored); });
+std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id, const ReferencedItems& stored,
+                                                          std::string_view held_previous) {
+  return decode_request<ResponseCall>(RequestRoute::responses, body, [&](json::FieldReader& fields) {
+    return read_response(fields, std::move(id), stored, held_previous);
+  });
 }
 
 std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body, const ReferencedItems& stored) {
@@ -552,43 +553,6 @@ std::expected<Input, RejectedBody> decode_items(std::string_view body, const Ref
     if (input.empty()) fields.fail_field("items", "must contain at least one item");
     return input;
   });
-}
-
-std::expected<ResponseQuery, RejectedBody> decode_response_query(std::string_view query) {
-  const auto bad = [](std::string_view name, std::string_view what) {
-    return std::unexpected(
-        RejectedBody{{ErrorCode::proto_field, std::format("field \"{}\" {}", name, what)}, std::string(name)});
-  };
-  ResponseQuery result;
-  const std::string stream = query_value(query, "stream");
-  if (!stream.empty() && stream != "true" && stream != "false") return bad("stream", "must be true or false");
-  result.is_stream = stream == "true";
-  const std::string after = query_value(query, "starting_after");
-  if (after.empty()) return result;
-  const auto number = query_integer(after);
-  if (!number || *number < 0) return bad("starting_after", "must be the sequence_number of an event");
-  if (!result.is_stream) return bad("starting_after", "needs stream=true");
-  result.after = static_cast<std::uint64_t>(*number);
-  return result;
-}
-
-std::expected<ListPage, RejectedBody> decode_page(std::string_view query) {
-  const auto bad = [](std::string_view name, std::string_view what) {
-    return std::unexpected(
-        RejectedBody{{ErrorCode::proto_field, std::format("field \"{}\" {}", name, what)}, std::string(name)});
-  };
-  ListPage page;
-  if (const std::string limit = query_value(query, "limit"); !limit.empty()) {
-    const std::int64_t number = query_integer(limit).value_or(0);
-    if (number < 1 || number > static_cast<std::int64_t>(kItemsPerPageMax)) return bad("limit", "must be 1 to 100");
-    page.limit = static_cast<std::size_t>(number);
-  }
-  if (const std::string order = query_value(query, "order"); !order.empty()) {
-    if (order != "asc" && order != "desc") return bad("order", R"(must be "asc" or "desc")");
-    page.is_ascending = order == "asc";
-  }
-  page.after = query_value(query, "after");
-  return page;
 }
 
 }  // namespace uma::wire

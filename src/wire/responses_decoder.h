@@ -35,9 +35,11 @@ using ReferencedItems = std::map<std::string, std::string, std::less<>>;
 // `stored`: a reference to another one fails with E_SESSION_001. Empty: there are none, or the body is no object.
 [[nodiscard]] std::vector<std::string> referenced_items(std::string_view body);
 
-// `id` is the id of the response. Without `input` it is a reply to input of a conversation that waits.
+// `id` is the id of the response. Without `input` it is a reply to input of a conversation that waits. `held_previous`: the
+// response that it repeats as its previous one, which the body has in full.
 [[nodiscard]] std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id,
-                                                                        const ReferencedItems& stored = {});
+                                                                        const ReferencedItems& stored = {},
+                                                                        std::string_view held_previous = "");
 // The body of /v1/responses/input_tokens, which has the same fields, as a request whose tokens can be counted: it may continue
 // nothing.
 [[nodiscard]] std::expected<ResponseCall, RejectedBody> decode_token_count(std::string_view body);

@@ -193,6 +193,10 @@ std::string item_json(const Item& item) {
   return out;
 }
 
+std::vector<Item> items_through(const ResponseDetail& detail) {
+  return items_of(detail.session, detail.session.messages.size());
+}
+
 std::expected<ItemPage, RejectedBody> input_items(const ResponseDetail& detail, const ListPage& page) {
   return page_of(items_of(detail.session, detail.session.messages.size() - 1), page);  // Without the reply.
 }

@@ -31,6 +31,8 @@ struct ItemPage {
 [[nodiscard]] std::string item_page_json(const ItemPage& page);
 [[nodiscard]] std::string item_json(const Item& item);
 
+// All items of a response's conversation up to its output.
+[[nodiscard]] std::vector<Item> items_through(const ResponseDetail& detail);
 // The input items of a response, from the beginning of the conversation.
 [[nodiscard]] std::expected<ItemPage, RejectedBody> input_items(const ResponseDetail& detail, const ListPage& page);
 

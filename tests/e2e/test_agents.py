@@ -173,6 +173,26 @@ class Codex(AgentTest):
         self.ask(*self.asks, "-c", 'web_search="live"')
 
 
+class CodexWebSocket(AgentTest):
+    """Codex asks over one connection for all requests of a run, and sends only what is new."""
+
+    agent = "codex"
+    asks = (*Codex.asks, "-c", "model_providers.uma.supports_websockets=true")
+
+    @classmethod
+    def tool(cls, notes):
+        return Codex.tool(notes)
+
+    def test_a_loop(self):
+        self.assertIn(ANSWER, self.run_agent(*self.asks, QUESTION))
+        (upgrade,) = (request for request in self.requests() if request.status == 101)
+        self.assertEqual("/v1/responses", upgrade.path)
+        self.assertGreater(upgrade.reply, 0)
+        self.assertFalse([request for request in self.requests() if request.path == "/v1/responses" and request.status != 101])
+        metrics = self.client.metrics()
+        self.assertGreater(metrics["reused_tokens_total"], metrics["prompt_tokens_total"] // 2)
+
+
 class CodexMcp(AgentTest):
     """Codex offers the tools of a server of the Model Context Protocol in a namespace, and expects the call there."""
 

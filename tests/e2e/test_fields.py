@@ -252,9 +252,6 @@ class Served(HttpTest):
         self.assertEqual(made["usage"]["input_tokens"], counted["input_tokens"])
         status, answer, _ = self.ask("/v1/responses/input_tokens", {"input": "a", "previous_response_id": made["id"]})
         self.assertEqual((400, "previous_response_id"), (status, answer["error"]["param"]))
-        status, answer, _ = self.ask("/v1/responses/compact", {"input": "a", "model": "m"})
-        self.assertEqual(501, status)
-        self.assertIn("/v1/responses/compact", answer["error"]["message"])
 
 
 if __name__ == "__main__":

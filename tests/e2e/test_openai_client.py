@@ -1,6 +1,7 @@
 """The official `openai` client for Node against a real daemon: programs that use it work by a change of their base URL."""
 
 import base64
+import itertools
 import json
 import os
 import pathlib
@@ -169,6 +170,16 @@ class Responses(OpenAiTest):
         asked = [item["content"][0]["text"] for item in seen["items"] if item["role"] == "user"]
         self.assertEqual(["My name is Ada.", "I live by the sea.", "What is my name?"], asked)
         self.assertEqual("NotFoundError", seen["deleted"]["class"])
+
+    def test_a_socket_with_incremental_input(self):
+        seen = self.run_scenario("responses_socket")
+        turns = seen["turns"]
+        self.assertEqual(3, len(turns))
+        for before, turn in itertools.pairwise(turns):
+            self.assertEqual(before["id"], turn["previous_response_id"])
+            self.assertGreaterEqual(turn["usage"]["input_tokens_details"]["cached_tokens"], before["usage"]["input_tokens"] - 1)
+        self.assertEqual("response.created", seen["types"][0])
+        self.assertEqual("previous_response_not_found", seen["error"]["code"], seen["error"])
 
     def test_a_stream_has_typed_events(self):
         seen = self.run_scenario("responses_stream")

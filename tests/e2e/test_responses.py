@@ -110,7 +110,7 @@ class Responses(ResponsesTest):
 
         kept = self.ok("GET", f"/v1/responses/{first['id']}")
         for name in first:
-            if name in ("created_at", "completed_at"):  # told when the reply began, kept by the session's clock
+            if name in ("created_at", "completed_at") and first[name] is not None:  # told when the reply began, kept by the session's clock
                 self.assertLessEqual(abs(first[name] - kept[name]), 1)
             else:
                 self.assertEqual(first[name], kept[name], name)
@@ -169,6 +169,29 @@ class Responses(ResponsesTest):
         self.assertGreater(aside["usage"]["input_tokens_details"]["cached_tokens"], 0)
         self.assert_unknown(self.request("GET", f"/v1/responses/{aside['id']}"))
         self.assertEqual(2, len(self.sessions()))
+
+    def test_a_conversation_is_made_shorter(self):
+        first = self.respond("Tell me of the sea")
+        second = self.respond("And of the wind", previous_response_id=first["id"])
+        items = [{"role": "user", "content": "Tell me of the sea"}, *first["output"], {"role": "user", "content": "And of the wind"},
+                 *second["output"]]
+        made = [self.ok("POST", "/v1/responses/compact", body) for body in ({"input": items}, {"previous_response_id": second["id"]})]
+        for answer in made:
+            self.assertEqual({"id", "object", "created_at", "output", "usage"}, set(answer))
+            self.assertEqual("response.compaction", answer["object"])
+            *users, summary = answer["output"]
+            self.assertEqual(["user", "user"], [item["role"] for item in users])
+            self.assertEqual({"id", "type", "encrypted_content"}, set(summary))
+            self.assertEqual("compaction", summary["type"])
+            self.assertGreater(answer["usage"]["output_tokens"], 0)
+            counted = self.ok("POST", "/v1/responses/input_tokens", {"input": answer["output"]})["input_tokens"]
+            self.assertGreater(counted, self.ok("POST", "/v1/responses/input_tokens", {"input": users})["input_tokens"])
+            self.respond([*answer["output"], {"role": "user", "content": "Go on"}])
+        self.assertEqual(made[0]["usage"]["input_tokens"], made[1]["usage"]["input_tokens"])
+        for body, param in (({}, "input"), ({"input": 7}, "input"), ({"input": [7]}, "input[0]")):
+            status, answer = self.request("POST", "/v1/responses/compact", body)
+            self.assertEqual((400, param), (status, answer["error"]["param"]), answer)
+        self.assert_unknown(self.request("POST", "/v1/responses/compact", {"previous_response_id": "resp_" + "0" * 48}))
 
     def test_many_at_once_continue_the_same_response(self):
         first = self.respond("Hello")

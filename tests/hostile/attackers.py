@@ -17,6 +17,7 @@ import mutations
 import pictures
 import surface
 import uma
+import websocket
 from judge import Fault, check_answer, check_event, is_watch
 
 FRAME_BYTES_MAX = 16 << 20  # the daemon's limit with a model that takes images
@@ -107,7 +108,7 @@ class Attacker:
         self.sent = b""
         attacks = {
             self.http_field: 30, self.http_valid: 4, self.http_path: 6, self.http_header: 4, self.http_framing: 5, self.http_early_close: 5,
-            self.http_slow_writer: 1, self.http_slow_reader: 1, self.http_pipelining: 1, self.http_import: 4, self.http_image: 3, self.http_audio: 2,
+            self.http_slow_writer: 1, self.http_slow_reader: 1, self.http_pipelining: 1, self.http_websocket: 4, self.http_import: 4, self.http_image: 3, self.http_audio: 2,
             self.frame_field: 30, self.frame_valid: 4, self.frame_framing: 4, self.frame_early_close: 4, self.frame_slow_writer: 1,
             self.frame_slow_reader: 1, self.frame_many_in_flight: 1, self.frame_import: 4, self.frame_half_import: 1, self.frame_image: 3,
             self.costly: 2, self.crowd: 1, self.stall: 1,
@@ -409,6 +410,61 @@ class Attacker:
                 check_answer(answer.status, answer.headers, answer.read(), data)
         finally:
             connection.close()
+
+    def http_websocket(self):
+        """Sends events and frames of all kinds, whole and cut, on one connection."""
+        rng = self.rng
+        path = rng.choice(("/v1/responses", "/v1/responses", "/v1/responses", "/v1/events", "/v1/chat/completions"))
+        headers = rng.sample(("Origin: http://localhost", "Origin: http://evil.example", "Sec-WebSocket-Protocol: x", "Sec-WebSocket-Version: 12",
+                              "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=8", "Sec-WebSocket-Key: x"),
+                             k=rng.choice((0, 0, 0, 0, 1, 2)))
+        try:
+            client = websocket.WebSocket(self.target.port, path, f"Authorization: Bearer {self.target.key}", *headers)
+        except http.client.HTTPException as refusal:
+            if refusal.args[0] not in (400, 401, 403, 404, 405, 426, 429, 503):
+                raise Fault(f"status {refusal.args[0]} for an upgrade") from refusal
+            return
+        with client:
+            for _ in range(rng.randrange(1, 6)):
+                self.sent = self.websocket_bytes()
+                try:
+                    client.stream.sendall(self.sent)
+                except OSError:
+                    break  # the server has ended the connection
+            client.stream.settimeout(self.patience_s)
+            try:
+                for _ in range(rng.choice((0, 3, 40))):
+                    event = client.receive()
+                    if event.get("type") == "error" and not 400 <= event["status"] < 600:
+                        raise Fault(f"an error with the status {event['status']}")
+            except (TimeoutError, OSError):
+                return
+            except websocket.Closed as end:
+                if end.code not in (None, 1000, 1001, 1002, 1003, 1007, 1008, 1009, 1012, 1013):
+                    raise Fault(f"closed with {end.code}") from end
+
+    def websocket_bytes(self):
+        """A frame, or several, of a client who may know the protocol."""
+        rng = self.rng
+        create = {"type": "response.create", "input": "the cat", "max_output_tokens": 4, "store": rng.random() < 0.5}
+        extra = rng.choice(({}, {"generate": False}, {"stream_id": "s"}, {"previous_response_id": "<response>"}, {"background": True},
+                            {"response": create}, {"max_output_tokens": 100, "uma": {"ignore_eos": True}}, {"input": surface.ITEMS}))
+        event = self.filled(json.dumps({**create, **extra}).encode())
+        kind = rng.randrange(8)
+        if kind < 2:
+            return websocket.frame(event)
+        if kind == 2:
+            return websocket.frame(self.mutator.flipped(event))
+        if kind == 3:
+            cut = rng.randrange(len(event))
+            return websocket.frame(event[:cut], is_last=False) + websocket.frame(b"x", kind=websocket.PING) + websocket.frame(event[cut:], kind=0)
+        if kind == 4:
+            return websocket.frame(event, kind=rng.choice((0, 2, 3, 8, 9, 10, 15)), is_masked=rng.random() < 0.5, reserved=rng.randrange(8))
+        if kind == 5:
+            return websocket.frame(event, length=rng.choice((0, 5, len(event) + 100, 1 << 20, 1 << 40, (1 << 64) - 1)))
+        if kind == 6:
+            return websocket.frame(b"", is_last=False) * rng.choice((1, 50)) + websocket.frame(b"p" * 125, kind=websocket.PING) * rng.choice((1, 200))
+        return rng.randbytes(rng.choice((1, 10, 2000)))
 
     def http_import(self):
         self.exchange("POST", self.filled(b"/v1/sessions/import?name=<name>").decode(), self.mutator.session_file(self.rng.choice(self.files)))

@@ -125,18 +125,43 @@ class HttpConnection::GenerationGuard {
   std::vector<RequestId> running_;  // Some may have ended.
 };
 
+// Writes the output of generations as the answer to a request: whole, or as a stream.
+class HttpConnection::HttpOutput final : public GenerationOutput {
+ public:
+  // `generation` is the first of the answer.
+  HttpOutput(HttpConnection& connection, const HttpRequest& request, const HttpGeneration& generation)
+      : connection_(connection),
+        request_(request),
+        is_stream_(generation.request.options.stream),
+        stream_type_(generation.encoders.front()->stream_type()) {}
+
+  Awaitable<bool> refuse(const Error& error, std::string_view field) override {
+    co_return co_await connection_.respond_error(http_status(error.code), error, request_.keep_alive, field,
+                                                 retry_header(error.code));
+  }
+  Awaitable<bool> write(std::string bytes, bool is_last) override {
+    if (!is_stream_) co_return co_await connection_.respond(200, kJson, std::move(bytes), request_.keep_alive);
+    const bool is_chunked = request_.version >= 11;
+    std::string out;
+    if (!std::exchange(has_begun_, true)) out = connection_.stream_head(stream_type_, request_);
+    append_body_part(out, bytes, is_chunked, is_last);
+    const bool is_written = co_await connection_.write(std::move(out));
+    co_return is_written && (!is_last || (request_.keep_alive && is_chunked));
+  }
+
+ private:
+  HttpConnection& connection_;
+  const HttpRequest& request_;
+  const bool is_stream_;
+  const std::string_view stream_type_;
+  bool has_begun_ = false;
+};
+
 // Marks that a request is being answered, which the daemon's shutdown waits for.
 class HttpConnection::BusyMark {
  public:
-  explicit BusyMark(HttpConnection& connection) : connection_(connection) {
-    connection_.is_answering_ = true;
-    connection_.is_awaited_ = true;
-    connection_.server_.busy->add(1);
-  }
-  ~BusyMark() {
-    connection_.is_answering_ = false;
-    connection_.leave_unawaited();
-  }
+  explicit BusyMark(HttpConnection& connection) : connection_(connection) { connection_.begin_answer(); }
+  ~BusyMark() { connection_.end_answer(); }
   BusyMark(const BusyMark&) = delete;
   BusyMark& operator=(const BusyMark&) = delete;
 
@@ -395,7 +420,8 @@ Awaitable<bool> HttpConnection::generate(std::vector<HttpGeneration> generations
   }
   drop_body();
   warn_of_unseen(generations.front().request);
-  const auto goes_on = co_await until_gone(run_generations(std::move(generations), request, session_field));
+  HttpOutput output(*this, request, generations.front());
+  const auto goes_on = co_await until_gone(run_generations(std::move(generations), output, session_field));
   co_return goes_on.value_or(false);
 }
 
@@ -450,12 +476,9 @@ void HttpConnection::set_caller(GenerateRequest& request) const {
   if (!request.options.deadline_ms) request.options.deadline_ms = current_.caller->deadline_ms();
 }
 
-Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
+Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> generations, GenerationOutput& output,
                                                 std::string_view session_field) {
   const bool is_stream = generations.front().request.options.stream;
-  const std::string_view stream_type = generations.front().encoders.front()->stream_type();
-  const bool is_chunked = request.version >= 11;
-  const bool keep_alive = request.keep_alive;
   // Engine threads copy the weak pointer and never own the connection, which is destroyed on the server's thread.
   const auto outbox = std::make_shared<Outbox>(server_.options.limits.tx_bytes_max,
                                                [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
@@ -483,8 +506,7 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
     if (failed != nullptr && !has_begun && bytes.empty()) {
       const Error error = *failed->failure();
       const bool is_session = error.code == ErrorCode::session_unknown || error.code == ErrorCode::session_busy;
-      co_return co_await respond_error(http_status(error.code), error, keep_alive, is_session ? session_field : error.field,
-                                       retry_header(error.code));
+      co_return co_await output.refuse(error, is_session ? session_field : error.field);
     }
     const bool is_last = failed != nullptr || have_all_ended;
     if (bytes.empty() && !is_last) {
@@ -497,17 +519,13 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
       continue;
     }
     note_session(sinks.front()->session());
-    if (!has_begun) note_schema_left_out(sinks.front()->schema_left_out());
-    if (!is_stream) co_return co_await respond(200, kJson, std::move(bytes), keep_alive);
+    if (!std::exchange(has_begun, true)) note_schema_left_out(sinks.front()->schema_left_out());
     const std::size_t events_bytes = bytes.size();
-    if (failed != nullptr) failed->append_failure(bytes);
-    std::string out;
-    if (!std::exchange(has_begun, true)) out = stream_head(stream_type, request);
-    append_body_part(out, bytes, is_chunked, is_last);
+    if (is_stream && failed != nullptr) failed->append_failure(bytes);
     last_write = SteadyClock().now();
-    if (!co_await write(std::move(out))) co_return false;
+    const bool goes_on = co_await output.write(std::exchange(bytes, {}), is_last);
+    if (is_last || !goes_on) co_return goes_on;
     outbox->mark_written(events_bytes);
-    if (is_last) co_return (keep_alive && is_chunked);
   }
   co_return false;
 }
@@ -543,6 +561,17 @@ Awaitable<bool> HttpConnection::write_stream(std::string_view content_type, Move
     if (is_last) co_return (request.keep_alive && is_chunked);
   }
   co_return false;
+}
+
+void HttpConnection::begin_answer() {
+  is_answering_ = true;
+  is_awaited_ = true;
+  server_.busy->add(1);
+}
+
+void HttpConnection::end_answer() {
+  is_answering_ = false;
+  leave_unawaited();
 }
 
 void HttpConnection::leave_unawaited() {
@@ -651,6 +680,35 @@ Awaitable<void> HttpConnection::watch_client() {
   co_await never.async_wait(kAwait);
 }
 
+// --- WebSocket
+
+void HttpConnection::describe_upgrade(http::fields& answer) {
+  constexpr int kSwitchingProtocols = 101;
+  current_.status = kSwitchingProtocols;
+  answer.set(http::field::server, "umad");
+  answer.set("x-request-id", current_.id);
+  if (!server_.options.node.empty()) answer.set("x-uma-node", server_.options.node);
+}
+
+void HttpConnection::begin_message() {
+  current_.warnings.clear();
+  current_.session.clear();
+  current_.unknown_model.reset();
+}
+
+std::optional<HttpConnection::MessageRefusal> HttpConnection::refuse_message() {
+  if (!server_.keys.is_in_effect(*current_.caller))
+    return MessageRefusal{{ErrorCode::auth, "the key is not known to this server any more"}, /*is_final=*/true};
+  auto refusal = check_limits(/*uses_tokens=*/true);
+  if (!refusal) return std::nullopt;
+  return MessageRefusal{std::move(refusal->error)};
+}
+
+void HttpConnection::note_written(std::optional<std::size_t> bytes) {
+  current_.bytes += bytes.value_or(0);
+  if (!bytes) current_.is_cut = true;
+}
+
 // --- writing
 
 std::string HttpConnection::head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header) {
@@ -684,9 +742,7 @@ Awaitable<bool> HttpConnection::respond_rejected(const wire::RejectedBody& rejec
 
 Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bool keep_alive, std::string_view field,
                                               std::string_view header) {
-  // The engine does not know what the name was chosen for.
-  const bool is_chosen = error.code == ErrorCode::model_unknown && current_.unknown_model;
-  const Error& shown = is_chosen ? *current_.unknown_model : error;
+  const Error& shown = shown_error(error);
   std::string body = is_messages_path(current_.path)      ? wire::message_error_json(shown, status, field, current_.id)
                      : current_.path.starts_with("/api/") ? wire::ollama_error_json(shown)
                                                           : wire::error_json(shown, status, field);

@@ -36,6 +36,7 @@
 #include "server/http/http_peer.h"
 #include "server/http/http_state.h"
 #include "server/http/rules.h"
+#include "server/http/socket_transport.h"
 #include "server/server_state.h"
 #include "server/wakeup.h"
 #include "server/within.h"
@@ -113,6 +114,9 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   // `session_field` is the field that named their session, if any.
   Awaitable<bool> generate(std::vector<HttpGeneration> generations, const HttpRequest& request,
                            std::string_view session_field = "");
+  // Runs generations to their end, and passes their output on. Ends early if the connection is closed, or the output ends it.
+  Awaitable<bool> run_generations(std::vector<HttpGeneration> generations, GenerationOutput& output,
+                                  std::string_view session_field);
   // Answers with a stream of `content_type`. next(out) appends what there is to send and returns false after the last of it;
   // it is called again after each wake-up (waker()). Ends early if the client leaves.
   Awaitable<bool> stream(std::string_view content_type, MoveOnlyFunction<bool(std::string& out)> next,
@@ -144,6 +148,33 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   Awaitable<bool> respond_error(int status, const Error& error, bool keep_alive, std::string_view field = "",
                                 std::string_view header = "");
   Awaitable<bool> respond_rejected(const wire::RejectedBody& rejected, const HttpRequest& request);
+  // The error as the client should see it: choose_model() knows more of an unknown name than the engine.
+  [[nodiscard]] const Error& shown_error(const Error& error) const {
+    return error.code == ErrorCode::model_unknown && current_.unknown_model ? *current_.unknown_model : error;
+  }
+
+  // --- For a handler that makes a WebSocket of the connection.
+
+  [[nodiscard]] SocketTransport transport() { return {socket_, tls_ ? &*tls_ : nullptr}; }
+  [[nodiscard]] bool has_unread_bytes() const { return in_.size() > 0; }
+  // The limit for a body at the request's path.
+  [[nodiscard]] std::size_t body_bytes_max() const { return body_bytes_max_; }
+  // Adds the headers of every answer to that of the upgrade, and notes its status.
+  void describe_upgrade(boost::beast::http::fields& answer);
+  // Whether an answer is in progress, which the daemon's shutdown waits for; otherwise it closes the connection.
+  void begin_answer();
+  void end_answer();
+  // Forgets what the message before has left for the answer's header.
+  void begin_message();
+  // Why a message is not admitted, if it is not: the key's limits, or the key is not in effect any more, which ends the
+  // connection.
+  struct MessageRefusal {
+    Error error;
+    bool is_final = false;
+  };
+  [[nodiscard]] std::optional<MessageRefusal> refuse_message();
+  // Counts bytes of an answer; nullopt: they could not be written.
+  void note_written(std::optional<std::size_t> bytes);
 
  private:
   void warn_of_unseen(const GenerateRequest& request);
@@ -158,6 +189,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
     Counter completion_tokens;
   };
   class GenerationGuard;
+  class HttpOutput;
   class MeteredSink;
 
   // The request that is being read or answered.
@@ -216,9 +248,6 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   Awaitable<bool> write_stream(std::string_view content_type, MoveOnlyFunction<bool(std::string& out)> next,
                                const HttpRequest& request);
   [[nodiscard]] std::string stream_head(std::string_view content_type, const HttpRequest& request);
-  Awaitable<bool> run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
-                                  std::string_view session_field);
-
   // The beginning of an answer's header. `header` holds the lines that are specific to this answer.
   std::string head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header);
   // Returns false if the client is gone, or does not read a part in time. Counts the bytes that were written.

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/event.h"
 #include "core/request.h"
+#include "server/awaitable.h"
 #include "server/outbox.h"
 
 namespace uma::server {
@@ -45,6 +46,17 @@ class AnswerEncoder {
   [[nodiscard]] virtual std::string session() const { return {}; }
   // The content type of the stream; static storage.
   [[nodiscard]] virtual std::string_view stream_type() const { return "text/event-stream"; }
+};
+
+// Where the output of a request's generations goes.
+class GenerationOutput {
+ public:
+  virtual ~GenerationOutput() = default;
+  // Called in place of write() if a generation failed before there was any output. `field` caused it; empty: none. Returns
+  // whether the connection goes on.
+  virtual Awaitable<bool> refuse(const Error& error, std::string_view field) = 0;
+  // Writes whole events, or the whole answer. Returns whether the connection goes on.
+  virtual Awaitable<bool> write(std::string bytes, bool is_last) = 0;
 };
 
 // One generation of a request, and the encoder for its part of the answer.

@@ -1,10 +1,8 @@
 // /v1/responses and /v1/conversations, which are turns of sessions and sessions (docs/decisions/0025).
 #include <format>
-#include <map>
 #include <memory>
 #include <optional>
 #include <ranges>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,12 +11,13 @@
 #include "server/http/http_connection.h"
 #include "server/http/live_responses.h"
 #include "server/http/reply_log.h"
+#include "server/http/response_requests.h"
 #include "server/http/response_sinks.h"
 #include "server/http/routes.h"
 #include "server/http/rules.h"
+#include "server/http/stored_replies.h"
 #include "server/within.h"
-#include "wire/image_fields.h"
-#include "wire/ollama_models.h"
+#include "wire/compaction.h"
 #include "wire/response_encoder.h"
 #include "wire/response_ids.h"
 #include "wire/responses_decoder.h"
@@ -29,8 +28,6 @@ namespace {
 
 using handlers::Answer;
 
-constexpr std::int64_t kResponseTtlSeconds = 30 * 86'400;  // The same lifetime as OpenAI's.
-
 std::string conversation_of(const SessionDetail& session) {
   return wire::conversation_json(session.info);
 }
@@ -40,96 +37,11 @@ Answer respond_unknown(HttpConnection& connection, const HttpRequest& request, s
   co_return co_await connection.respond_error(404, error, request.keep_alive);
 }
 
-auto ask_for_response(HttpConnection& connection, wire::ResponseId id) {
-  return connection.ask<ResponseDetail>([&connection, id = std::move(id)](Reply<ResponseDetail> reply) mutable {
-    connection.service().get_response(connection.tenant(), std::move(id.session), std::move(id.response), std::move(reply));
-  });
-}
-
 // Cancels the response if it is in progress. Its end has been told everywhere when the answer comes.
 auto ask_to_cancel(HttpConnection& connection, wire::ResponseId id) {
   return connection.ask<ResponseDetail>([&connection, id = std::move(id)](Reply<ResponseDetail> reply) mutable {
     connection.service().cancel_response(connection.tenant(), std::move(id.session), std::move(id.response), std::move(reply));
   });
-}
-
-auto ask_for_session(HttpConnection& connection, std::string session) {
-  return connection.ask<SessionDetail>([&connection, session = std::move(session)](Reply<SessionDetail> reply) mutable {
-    connection.service().get_session(connection.tenant(), std::move(session), std::move(reply));
-  });
-}
-
-// Reads the images of the items, up to the limit of one request.
-Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> items) {
-  constexpr std::size_t kBytesMax = kConversationBytesMax;
-  std::vector<std::string> ids;
-  for (const wire::Item& item : items) {
-    for (const wire::ItemImage& image : item.images) ids.push_back(image.id);
-  }
-  if (ids.empty()) co_return;
-  const auto files = co_await connection.ask<std::vector<Bytes>>(
-      [&](Reply<std::vector<Bytes>> reply) { connection.service().read_images(std::move(ids), kBytesMax, std::move(reply)); });
-  if (!files || !*files) co_return;
-  auto file = (*files)->begin();
-  for (wire::Item& item : items) {
-    for (wire::ItemImage& image : item.images) {
-      if (!file->empty()) image.url = wire::data_uri(*file);
-      ++file;
-    }
-  }
-}
-
-// In a conversation a name that no model has means the model of the conversation: `asked` becomes empty.
-void keep_model_of_session(HttpConnection& connection, std::string& asked) {
-  const Service& service = connection.service();
-  const std::string plain(wire::without_latest_tag(asked));
-  if (asked.empty() || service.resolve_model(plain) || !service.choose_model(plain, Capability::chat)) return;
-  connection.warn(std::format("model {} is unknown here; the model of the conversation answers", asked));
-  asked.clear();
-}
-
-// The body of a request, and the items that its input refers to. Those that are not found are left out.
-struct BodyWithItems {
-  std::string kept{};  // A copy of a body with references, since a request's own is gone after the first wait.
-  std::string_view body;
-  wire::ReferencedItems items{};
-  std::optional<Error> problem{};  // Why items could not be looked up.
-};
-
-Awaitable<std::unique_ptr<const BodyWithItems>> find_items(HttpConnection& connection, const HttpRequest& request) {
-  constexpr std::size_t kSessionsMax = 16;  // Of one request.
-  auto found = std::make_unique<BodyWithItems>(BodyWithItems{.body = request.body});
-  std::map<std::string, std::vector<std::string>> ids_by_session;
-  if (request.body.contains("\"id\"")) {
-    for (std::string& id : wire::referenced_items(request.body)) {
-      std::string session = wire::session_of_item(id);
-      if (!session.empty()) ids_by_session[std::move(session)].push_back(std::move(id));
-    }
-  }
-  if (ids_by_session.empty()) co_return found;
-  if (ids_by_session.size() > kSessionsMax) {
-    found->problem = Error{ErrorCode::proto_field,
-                           std::format("the items that \"input\" refers to are of {} conversations, but the limit is {}: send "
-                                       "older ones in full",
-                                       ids_by_session.size(), kSessionsMax),
-                           "input"};
-    co_return found;
-  }
-  found->kept = request.body;
-  found->body = found->kept;
-  for (const auto& [session, ids] : ids_by_session) {
-    const auto detail = co_await ask_for_session(connection, session);
-    if (!detail) co_return found;  // The client is gone.
-    if (!*detail && detail->error().code == ErrorCode::session_unknown) continue;
-    if (!*detail) {
-      found->problem = detail->error();
-      co_return found;
-    }
-    std::vector<wire::Item> items = wire::items_with_ids(**detail, ids);
-    co_await read_images(connection, items);
-    for (const wire::Item& item : items) found->items[item.id] = wire::item_json(item);
-  }
-  co_return found;
 }
 
 Answer respond_refused(HttpConnection& connection, const HttpRequest& request, const Error& error,
@@ -191,6 +103,12 @@ Answer stream_from_background(HttpConnection& connection, const HttpRequest& req
   co_return co_await stream_events(connection, request, std::move(*reader));
 }
 
+auto ask_for_session(HttpConnection& connection, std::string session) {
+  return connection.ask<SessionDetail>([&connection, session = std::move(session)](Reply<SessionDetail> reply) mutable {
+    connection.service().get_session(connection.tenant(), std::move(session), std::move(reply));
+  });
+}
+
 // Answers with a part of a list, which page_of(value) selects.
 template <class T, class PageT>
 Answer respond_with_page(HttpConnection& connection, std::optional<Expected<T>> value, const HttpRequest& request,
@@ -204,48 +122,46 @@ Answer respond_with_page(HttpConnection& connection, std::optional<Expected<T>> 
   co_return co_await connection.respond(200, "application/json", wire::item_page_json(*page), request.keep_alive);
 }
 
+// Writes the summary of a conversation.
+class CompactionWriter final : public AnswerEncoder {
+ public:
+  explicit CompactionWriter(wire::Compaction compaction) : compaction_(std::move(compaction)) {}
+
+  void append_first(std::string&) override {}
+  void append_text(std::string&, const TokenEvent&) override {}
+  void append_last(std::string&, const EosEvent&) override {}
+  std::string whole(const EosEvent& eos) override {
+    return wire::compaction_json(compaction_, random_name() + random_name() + random_name(), unix_time_s(), eos);
+  }
+
+ private:
+  const wire::Compaction compaction_;
+};
+
 }  // namespace
 
 Answer handlers::create_response(HttpConnection& connection, const HttpRequest& request) {
-  std::string id = random_name();
-  const auto given = co_await find_items(connection, request);
-  if (given->problem) co_return co_await connection.respond_rejected({*given->problem, given->problem->field}, request);
-  auto call = wire::decode_response(given->body, id, given->items);
-  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  if (call->generate.response) call->generate.response->ttl_s = kResponseTtlSeconds;
-  if (!call->generate.session.empty()) keep_model_of_session(connection, call->generate.model);
-  const std::string model = connection.choose_model(call->generate.model, Capability::chat);
-  if (!call->generate.model.empty()) call->generate.model = model;
-  connection.warn(call->warnings);
-  const bool names_response = call->generate.response && !call->generate.response->previous.empty();
-  wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)},
-                                {.request = std::move(call->request),
-                                 .brief_request = std::move(call->brief_request),
-                                 .model = model,
-                                 .created_s = unix_time_s(),
-                                 .tools = std::move(call->tools),
-                                 .seals_reasoning = call->seals_reasoning});
-  const std::string_view session_field = names_response ? "previous_response_id" : "conversation";
-  // The encoder, and the JSON for clients that ask.
-  RequestShare share = connection.service().open_share(connection.tenant());
-  if (const auto held = share->grow(encoder.bytes() * 2); !held) {
-    co_return co_await respond_refused(connection, request, held.error(), "");
+  auto made = co_await prepare_response(connection, request.body);
+  if (!made) {
+    const Error& error = made.error().error;
+    co_return co_await connection.respond_error(http_status(error.code), error, request.keep_alive, made.error().field,
+                                                retry_header(error.code));
   }
-  if (call->is_background && connection.server().draining) {
+  if (made->is_background && connection.server().draining) {
     const Error error{ErrorCode::limit_wait, "the daemon is stopping and accepts no new generations"};
     co_return co_await connection.respond_error(503, error, false);
   }
-  if (call->is_background) {
-    const auto respond = call->generate.options.stream ? stream_from_background : begin_in_background;
-    co_return co_await respond(connection, request, std::move(call->generate), std::move(encoder), std::move(share),
-                               session_field);
+  const bool is_stream = made->generate.options.stream;
+  if (made->is_background) {
+    const auto respond = is_stream ? stream_from_background : begin_in_background;
+    co_return co_await respond(connection, request, std::move(made->generate), std::move(made->encoder), std::move(made->share),
+                               made->session_field);
   }
-  const bool is_stream = call->generate.options.stream;
   std::vector<HttpGeneration> generations;
-  generations.emplace_back(std::move(call->generate))
+  generations.emplace_back(std::move(made->generate))
       .encoders.push_back(
-          std::make_unique<ResponseWriter>(std::move(encoder), connection.server().live, connection.tenant(), is_stream));
-  co_return co_await connection.generate(std::move(generations), request, session_field);
+          std::make_unique<ResponseWriter>(std::move(made->encoder), connection.server().live, connection.tenant(), is_stream));
+  co_return co_await connection.generate(std::move(generations), request, made->session_field);
 }
 
 Answer handlers::count_response_tokens(HttpConnection& connection, const HttpRequest& request) {
@@ -256,10 +172,30 @@ Answer handlers::count_response_tokens(HttpConnection& connection, const HttpReq
   co_return co_await connection.count_tokens(std::move(call->generate), request, wire::input_tokens_json);
 }
 
-Answer handlers::refuse_compaction(HttpConnection& connection, const HttpRequest& request) {
-  const Error error{ErrorCode::model_capability,
-                    "/v1/responses/compact is not served: ask for a summary as a message, or set \"truncation\" to \"auto\""};
-  co_return co_await connection.respond_error(501, error, request.keep_alive);
+Answer handlers::compact_response(HttpConnection& connection, const HttpRequest& request) {
+  RequestShare share = connection.service().open_share(connection.tenant());
+  if (const auto held = share->grow(request.body.size()); !held) {
+    co_return co_await respond_refused(connection, request, held.error(), "");
+  }
+  const std::string body(request.body);  // The request's own is gone after the first wait.
+  auto previous = wire::decode_compacted_response(body);
+  if (!previous) co_return co_await connection.respond_rejected(previous.error(), request);
+  std::vector<wire::Item> earlier;
+  if (*previous) {
+    const auto detail = co_await ask_for_response(connection, **std::move(previous));
+    if (!detail) co_return false;
+    if (!*detail) co_return co_await respond_refused(connection, request, detail->error(), "previous_response_id");
+    earlier = wire::items_through(**detail);
+    co_await read_images(connection, earlier);
+  }
+  auto compaction = wire::decode_compaction(body, earlier);
+  if (!compaction) co_return co_await connection.respond_rejected(compaction.error(), request);
+  auto made = co_await prepare_response(connection, compaction->body);
+  if (!made) co_return co_await connection.respond_rejected(made.error(), request);
+  std::vector<HttpGeneration> generations;
+  generations.emplace_back(std::move(made->generate))
+      .encoders.push_back(std::make_unique<CompactionWriter>(std::move(*compaction)));
+  co_return co_await connection.generate(std::move(generations), request);
 }
 
 Answer handlers::get_response(HttpConnection& connection, const HttpRequest& request) {
@@ -337,7 +273,7 @@ Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest&
 }
 
 Answer handlers::create_conversation(HttpConnection& connection, const HttpRequest& request) {
-  const auto given = co_await find_items(connection, request);
+  const auto given = co_await find_items(connection, request.body);
   if (given->problem) co_return co_await connection.respond_rejected({*given->problem, given->problem->field}, request);
   auto call = wire::decode_conversation(given->body, given->items);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
@@ -386,7 +322,7 @@ Answer handlers::create_conversation_items(HttpConnection& connection, const Htt
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
   connection.note_session(*session);
-  const auto given = co_await find_items(connection, request);
+  const auto given = co_await find_items(connection, request.body);
   if (given->problem) co_return co_await connection.respond_rejected({*given->problem, given->problem->field}, request);
   const auto input = wire::decode_items(given->body, given->items);
   if (!input) co_return co_await connection.respond_rejected(input.error(), request);

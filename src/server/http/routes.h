@@ -74,9 +74,10 @@ Answer get_sd_progress(HttpConnection& connection, const HttpRequest& request);
 Answer interrupt_sd(HttpConnection& connection, const HttpRequest& request);
 
 // responses.cpp
+Answer open_response_socket(HttpConnection& connection, const HttpRequest& request);  // response_socket.cpp
 Answer create_response(HttpConnection& connection, const HttpRequest& request);
 Answer count_response_tokens(HttpConnection& connection, const HttpRequest& request);
-Answer refuse_compaction(HttpConnection& connection, const HttpRequest& request);
+Answer compact_response(HttpConnection& connection, const HttpRequest& request);
 Answer get_response(HttpConnection& connection, const HttpRequest& request);
 Answer delete_response(HttpConnection& connection, const HttpRequest& request);
 Answer cancel_response(HttpConnection& connection, const HttpRequest& request);

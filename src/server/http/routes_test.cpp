@@ -103,7 +103,7 @@ TEST(HttpRoutes, OnlyAFileMayBeLarge) {
 }
 
 TEST(HttpRoutes, OtherMethodsAreToldWhichOnesThereAre) {
-  for (const auto& [path, allowed] : {std::pair{"/v1/responses", "POST"},
+  for (const auto& [path, allowed] : {std::pair{"/v1/responses", "POST, GET"},
                                       {"/v1/responses/x", "GET, DELETE"},
                                       {"/v1/conversations/x", "GET, POST, DELETE"},
                                       {"/v1/sessions", "GET, POST"},

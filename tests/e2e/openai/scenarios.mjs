@@ -2,6 +2,7 @@
 //   node scenarios.mjs SCENARIO BASE_URL
 // prints one JSON object; test_openai_client.py says what must be in it.
 import OpenAI from "openai";
+import { ResponsesWS } from "openai/resources/responses/ws";
 
 const [scenario, baseURL] = process.argv.slice(2);
 const client = new OpenAI({ baseURL, apiKey: process.env.OPENAI_API_KEY ?? "unused", maxRetries: 0 });
@@ -141,6 +142,32 @@ const scenarios = {
     const items = await collect(await client.responses.inputItems.list(last.id, { order: "asc" }));
     await client.responses.delete(last.id);
     return { turns, fetched, items, deleted: await thrown(client.responses.retrieve(last.id)) };
+  },
+
+  // A connection with incremental input, of which nothing is stored.
+  async responses_socket() {
+    const socket = new ResponsesWS(client);
+    const turns = [];
+    const inputs = ["Tell me of the sea.", "And of the wind.", "And of the sand."];
+    const instructions = "You write as the sea speaks, in long waves of words. ".repeat(10);
+    const send = (fields) => socket.send({ type: "response.create", ...response, instructions, store: false, ...fields });
+    send({ input: inputs.shift() });
+    let error;
+    const types = [];
+    for await (const event of socket) {
+      if (event.type === "error") {
+        error = { message: event.error.message, code: event.error.error?.error?.code };
+        break;
+      }
+      if (event.type !== "message") continue;
+      types.push(event.message.type);
+      if (event.message.type !== "response.completed" && event.message.type !== "response.incomplete") continue;
+      turns.push(event.message.response);
+      const unknown = inputs.length === 0 ? { previous_response_id: `resp_${"0".repeat(48)}` } : {};
+      send({ input: inputs.shift() ?? "More", previous_response_id: turns.at(-1).id, ...unknown });
+    }
+    socket.close();
+    return { turns, error, types };
   },
 
   async responses_stream() {
