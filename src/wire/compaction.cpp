@@ -17,6 +17,7 @@ namespace uma::wire {
 namespace {
 
 constexpr std::string_view kPreviousField = "previous_response_id";
+constexpr int kSummaryTokensMax = 4096;  // For requests that state no max_output_tokens.
 constexpr std::string_view kSummaryRequest =
     "Write a summary of this conversation for an assistant that goes on with it and sees nothing else of it than the user's "
     "messages. Say what the user wants, what was done and found out, which decisions were made and why, the names, paths and "
@@ -61,8 +62,8 @@ Compaction read_compaction(json::FieldReader& fields, const boost::json::object&
   } else {
     fields.fail_field("input", "must be a string or an array of items");
   }
-  boost::json::object rest{{"store", false}};
-  for (const std::string_view name : {"model", "instructions"}) {
+  boost::json::object rest{{"store", false}, {"max_output_tokens", kSummaryTokensMax}};
+  for (const std::string_view name : {"model", "instructions", "max_output_tokens"}) {
     if (const boost::json::value* value = given.if_contains(name)) rest[name] = *value;
   }
   compaction.body = boost::json::serialize(rest);

@@ -32,6 +32,8 @@ TEST(Compaction, AsksTheModelForASummaryBehindTheConversation) {
           {"type":"function_call_output","call_id":"1","output":"c"},{"type":"message","role":"user","content":"d"}]})");
   const ResponseCall call = decoded(compaction.body);
   EXPECT_EQ(call.generate.model, "m");
+  EXPECT_EQ(call.generate.options.max_tokens, 4096);
+  EXPECT_EQ(decoded(compacted(R"({"input":"a","max_output_tokens":9})").body).generate.options.max_tokens, 9);
   EXPECT_FALSE(call.generate.response) << "nothing is stored";
   const std::vector<ChatMessage>& messages = call.generate.input.messages;
   ASSERT_EQ(messages.size(), 6U);

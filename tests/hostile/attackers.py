@@ -414,14 +414,14 @@ class Attacker:
     def http_websocket(self):
         """Sends events and frames of all kinds, whole and cut, on one connection."""
         rng = self.rng
-        path = rng.choice(("/v1/responses", "/v1/responses", "/v1/responses", "/v1/events", "/v1/chat/completions"))
+        path = rng.choice(("/v1/responses", "/v1/responses", "/v1/responses", "/health", "/v1/chat/completions"))
         headers = rng.sample(("Origin: http://localhost", "Origin: http://evil.example", "Sec-WebSocket-Protocol: x", "Sec-WebSocket-Version: 12",
                               "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=8", "Sec-WebSocket-Key: x"),
                              k=rng.choice((0, 0, 0, 0, 1, 2)))
         try:
             client = websocket.WebSocket(self.target.port, path, f"Authorization: Bearer {self.target.key}", *headers)
         except http.client.HTTPException as refusal:
-            if refusal.args[0] not in (400, 401, 403, 404, 405, 426, 429, 503):
+            if refusal.args[0] not in (200, 400, 401, 403, 404, 405, 426, 429, 503):
                 raise Fault(f"status {refusal.args[0]} for an upgrade") from refusal
             return
         with client:

@@ -12,7 +12,7 @@ PROTO = {"E_PROTO_001", "E_PROTO_002", "E_PROTO_003", "E_PROTO_004", "E_PROTO_00
 STATUSES = {
     400: PROTO | {"E_LIMIT_001", "E_LIMIT_004", "E_MODEL_003", "context_length_exceeded"}, 401: {"E_AUTH_001"}, 403: {"E_AUTH_001", "E_PROTO_003"},
     404: {"E_MODEL_001", "E_SESSION_001", "E_PROTO_004", "E_PROTO_003"}, 405: PROTO, 408: PROTO | {"E_LIMIT_003"}, 409: {"E_SESSION_002", "E_PROTO_003"},
-    413: PROTO, 415: PROTO, 431: PROTO, 429: {"E_LIMIT_002", "E_LIMIT_005"}, 503: {"E_LIMIT_003", "E_MODEL_002"},
+    413: PROTO, 415: PROTO, 426: PROTO, 431: PROTO, 429: {"E_LIMIT_002", "E_LIMIT_005"}, 503: {"E_LIMIT_003", "E_MODEL_002"},
 }
 CODES = {code for codes in STATUSES.values() for code in codes}
 CONTINUES = {"token", "progress", "context_shift", "data", "reasoning", "tool_call", "image_begin", "image_chunk", "history", "snapshot"}

@@ -168,7 +168,7 @@ ROUTES = (
            "chat_template_kwargs": {"enable_thinking": False}}),
     Route("GET", "/v1/responses", status=426),
     Route("POST", "/v1/responses/input_tokens", {"input": "the cat"}, {"input": ITEMS, "instructions": "be brief", "tools": [FLAT_TOOL]}),
-    Route("POST", "/v1/responses/compact", {"input": "the cat"}, {"input": ITEMS, "instructions": "be brief", "previous_response_id": "<response>"}),
+    Route("POST", "/v1/responses/compact", {"input": "the cat", "max_output_tokens": 4}, {"input": ITEMS, "instructions": "be brief", "previous_response_id": "<response>"}),
     Route("GET", "/v1/responses/<response>"),
     Route("GET", "/v1/responses/<response>?stream=true&starting_after=2"),
     Route("DELETE", "/v1/responses/<response>"),
