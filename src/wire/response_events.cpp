@@ -10,7 +10,6 @@
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 
-#include "base/check.h"
 #include "json/field_reader.h"
 #include "json/json_writer.h"
 #include "wire/openai_codec.h"
@@ -55,6 +54,8 @@ CreateEvent read_create(json::FieldReader& event, const boost::json::object& obj
   create.previous = fields.text("previous_response_id").value_or("");
   if (fields.boolean("background").value_or(false))
     fields.fail_field("background", "is not served over WebSocket: the response ends with its connection");
+  if (!create.generates && fields.find("conversation") != nullptr)
+    fields.fail_field("conversation", "needs a response: it cannot stand beside \"generate\": false");
   if (!fields.ok()) event.fail_as(fields);
   if (!event.ok()) return create;
 
@@ -116,7 +117,8 @@ std::optional<HeldResponse> held_response(const ServerEvent& last) {
   if (last.type != "response.completed" && last.type != "response.incomplete") return std::nullopt;
   boost::system::error_code problem;
   const boost::json::value event = json::parse(last.json, {}, problem);
-  UMA_CHECK(!problem && event.is_object());  // Written here.
+  if (problem || !event.is_object())
+    return std::nullopt;  // It repeats fields of the request that are nested too deeply to read.
   const boost::json::object& response = event.at("response").as_object();
   HeldResponse held{.id = std::string(response.at("id").as_string()), .previous = "", .items = ""};
   append_input(held.items, response.at("output"));

@@ -120,6 +120,9 @@ TEST(ServerEvents, TheLastOneIsHeldWithItsOutput) {
   EXPECT_EQ(held->id, "resp_1");
   EXPECT_EQ(held->items, R"({"a":1},{"b":2})");
   EXPECT_FALSE(held_response({.type = "response.failed", .json = "{}"}));
+  const std::string deep = std::string(200, '[') + std::string(200, ']');
+  const std::string event = R"({"type":"response.completed","response":{"id":"resp_1","tools":)" + deep + R"(,"output":[]}})";
+  EXPECT_FALSE(held_response({.type = "response.completed", .json = event})) << "what a client nests deeply ends nothing";
   EXPECT_FALSE(held_response({.type = "response.created", .json = "{}"}));
 }
 

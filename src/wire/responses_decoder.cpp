@@ -469,7 +469,7 @@ ResponseCall read_response(json::FieldReader& fields, std::string id, const Refe
                             .response = response,
                             .tools = call.tools,
                             .is_background = call.is_background,
-                            .previous = previous.empty() ? held_previous : std::string_view(previous),
+                            .previous = held_previous.empty() ? std::string_view(previous) : held_previous,
                             .metadata = metadata},
                            how);
   };

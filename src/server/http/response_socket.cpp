@@ -225,8 +225,11 @@ Awaitable<bool> ResponseSocket::begin(wire::CreateEvent create) {
   auto made = co_await prepare_response(connection_, create.body, create.is_held ? create.previous : "");
   if (!made) co_return co_await refuse(made.error().error, made.error().field);
   const bool generates = create.generates;
-  if (!create.is_stored) to_hold_ = std::move(create);
-  body_share->give_back();
+  if (create.is_stored) {
+    body_share->give_back();
+  } else {
+    to_hold_ = std::move(create);  // Charged until the response has ended.
+  }
   if (!generates) co_return co_await warm(*std::move(made));
   const RequestShare share = std::move(made->share);
   std::vector<HttpGeneration> generations;

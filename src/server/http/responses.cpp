@@ -190,6 +190,11 @@ Answer handlers::compact_response(HttpConnection& connection, const HttpRequest&
   }
   auto compaction = wire::decode_compaction(body, earlier);
   if (!compaction) co_return co_await connection.respond_rejected(compaction.error(), request);
+  earlier.clear();
+  if (const auto held = share->grow(compaction->body.size() + compaction->items.size() + compaction->user_items.size());
+      !held) {
+    co_return co_await respond_refused(connection, request, held.error(), "");
+  }
   auto made = co_await prepare_response(connection, compaction->body);
   if (!made) co_return co_await connection.respond_rejected(made.error(), request);
   std::vector<HttpGeneration> generations;
