@@ -30,7 +30,7 @@ LENGTHS = (256, 512, 1000, 2000, 4000)
 WAYS = ("computed", "hot", "warm", "cold")
 TIERS = ("warm", "cold")
 CELLS = 4608  # KV cells of a slot
-CONFIG = "kv: {layout: split, warm_bytes_max: 4G, cold_bytes_max: 8G, eviction: lru}\nlimits: {max_prompt_bytes: 100000}\n"
+CONFIG = "kv: {{layout: {layout}, warm_bytes_max: 4G, cold_bytes_max: 8G, eviction: lru}}\nlimits: {{max_prompt_bytes: 100000}}\n"
 
 
 def restored(client, tier):
@@ -65,18 +65,18 @@ def push_out(client, seed):
 
 
 def drop_from_page_cache(folder):
-    for path in folder.glob("*.kv"):
+    for path in [*folder.glob("*.kv"), *folder.glob("*.part")]:
         with open(path, "rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def run_round(model, threads, devices, lengths, seed):
+def run_round(model, threads, devices, layout, lengths, seed):
     figures = Figures()
     flags = ["--kv-cells", 2 * CELLS, "--slots", 2, "--devices", devices, *(["--threads", threads] if threads else [])]
     # Drivers are found as in this process's environment.
     environment = {} if devices == "none" else {name: os.environ.get(name) for name in uma.HIDDEN_GPUS}
-    with uma.Daemon(model, *flags, config=CONFIG, environment=environment) as daemon:
+    with uma.Daemon(model, *flags, config=CONFIG.format(layout=layout), environment=environment) as daemon:
         sessions = {}
         with daemon.client(600) as client:
             for length in lengths:
@@ -144,6 +144,7 @@ def main():
                         help=f"tokens of the sessions, at most {max(LENGTHS)} (default {' '.join(map(str, LENGTHS))})")
     parser.add_argument("--threads", type=compare.positive, help="compute threads (default: umad's)")
     parser.add_argument("--devices", default="none", help="umad's setting devices (default none: the CPU)")
+    parser.add_argument("--layout", choices=("split", "unified"), default="split", help="umad's setting kv.layout (default split)")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's times to this file")
     parser.add_argument("--write-docs", action="store_true", help="also write docs/img/resume.svg and the table of docs/BENCHMARKS.md")
     options = parser.parse_args()
@@ -151,7 +152,7 @@ def main():
         parser.error(f"a session may have {max(LENGTHS)} tokens")
     rounds = []
     for seed in range(1, options.rounds + 1):
-        rounds.append(run_round(options.model, options.threads, options.devices, options.lengths, seed))
+        rounds.append(run_round(options.model, options.threads, options.devices, options.layout, options.lengths, seed))
         print(f"resume: round {seed} of {options.rounds}", flush=True)
     print(table(rounds))
     print(f"\n{rates(rounds)}")

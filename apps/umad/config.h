@@ -140,6 +140,8 @@ struct Config {
   std::int64_t cold_bytes_max = -1;    // Limit of states on disk; -1: a quarter of the free space, at most 32 GiB.
   std::uint64_t tenant_bytes_max = 0;  // Limit of one tenant's states in memory and on disk together; 0: no quota.
   std::chrono::milliseconds archive_after = std::chrono::minutes(60);
+  std::chrono::milliseconds write_within = std::chrono::seconds(5);  // See kv::StoreOptions; 0: never.
+  std::uint64_t day_bytes_max = std::uint64_t{200} << 30;
   std::chrono::milliseconds state_ttl{0};  // A state that was unused for this time is removed; 0: never.
   kv::SharedBounds shared_bounds{};        // Of `shared_states`, but for the time to live.
   std::chrono::milliseconds shared_ttl = std::chrono::hours(24);

@@ -50,7 +50,9 @@ kv::StoreOptions store_options(const Config& config) {
           .tenant_bytes_max = config.tenant_bytes_max,
           .eviction = config.eviction,
           .archive_after = config.archive_after,
-          .ttl = config.state_ttl};
+          .ttl = config.state_ttl,
+          .write_within = config.write_within,
+          .day_bytes_max = config.day_bytes_max};
 }
 
 // What the projector of the configuration encodes. A file that cannot be read is reported by its load.

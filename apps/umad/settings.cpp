@@ -291,6 +291,10 @@ const std::vector<Setting>& settings() {
       {"kv", "shared_ttl", store(duration(), [](auto& c) -> auto& { return c.shared_ttl; })},
       {"kv", "tenant_bytes_max", bytes(0, kPiB, [](auto& c) -> auto& { return c.tenant_bytes_max; })},
       {"kv", "archive_after", store(duration(), [](auto& c) -> auto& { return c.archive_after; })},
+      {"kv", "write_within",
+       store(
+           duration_or_none(), [](auto& c) -> auto& { return c.write_within; }, show_duration_or_none)},
+      {"kv", "day_bytes_max", bytes(0, kPiB, [](auto& c) -> auto& { return c.day_bytes_max; })},
       {"kv", "eviction", words(evictions, [](auto& c) -> auto& { return c.eviction; })},
       {"kv", "ttl",
        store(

@@ -139,6 +139,7 @@ struct MetricsSnapshot {
   double cold_write_ms_avg = 0;
   std::uint64_t saved_bytes_total = 0;
   std::uint64_t cold_written_bytes_total = 0;
+  std::int64_t cold_written_day_bytes = 0;
   std::uint64_t cold_read_bytes_total = 0;
   std::uint64_t restored_bytes_total = 0;
   std::uint64_t images_encoded_total = 0;

@@ -267,6 +267,7 @@ constexpr auto make_metrics() {
        read<&S::saved_bytes_total>},
       {"cold_written_bytes_total", counter, kv, "bytes", "States that were written to disk.",
        read<&S::cold_written_bytes_total>},
+      {"cold_written_day_bytes", gauge, kv, "bytes", "The same in the last 24 hours.", read<&S::cold_written_day_bytes>},
       {"cold_read_bytes_total", counter, kv, "bytes", "States that were read from disk into memory.",
        read<&S::cold_read_bytes_total>},
       {"restored_bytes_total", counter, kv, "bytes",

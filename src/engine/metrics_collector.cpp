@@ -98,6 +98,7 @@ constexpr GaugeSum<kv::StoreStats> kStoreGauges[] = {
     {&kv::StoreStats::warm_bytes, &MetricsSnapshot::warm_bytes},
     {&kv::StoreStats::cold_states, &MetricsSnapshot::cold_sessions},
     {&kv::StoreStats::cold_bytes, &MetricsSnapshot::cold_bytes},
+    {&kv::StoreStats::written_day_bytes, &MetricsSnapshot::cold_written_day_bytes},
 };
 
 void add_sums(MetricsSnapshot& snapshot, const auto& stats, const auto& sums) {

@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+
+struct XXH3_state_s;
 
 namespace uma::kv {
 
@@ -15,5 +18,16 @@ struct Checksum {
 
 // O(bytes), about 10 GB/s.
 [[nodiscard]] Checksum hash_of(std::span<const std::byte> bytes);
+
+// The same hash of bytes that come one after another.
+class RunningHash {
+ public:
+  RunningHash();
+  void add(std::span<const std::byte> bytes);
+  [[nodiscard]] Checksum value() const;
+
+ private:
+  std::unique_ptr<XXH3_state_s, void (*)(XXH3_state_s*)> state_;
+};
 
 }  // namespace uma::kv

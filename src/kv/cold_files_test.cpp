@@ -65,6 +65,14 @@ class ColdFilesTest : public ::testing::Test {
 
   [[nodiscard]] std::string path_of(const std::string& name) const { return std::format("{}/{}.kv", folder_, name); }
 
+  [[nodiscard]] std::string part_path(const std::string& name) const { return std::format("{}/{}.part", folder_, name); }
+  // A state that begins as snapshot_of(1, pieces), and ends otherwise.
+  [[nodiscard]] static Snapshot sibling_of(std::vector<std::size_t> pieces) {
+    Snapshot sibling = snapshot_of(1, std::move(pieces));
+    sibling.tokens.back() = 99;
+    return sibling;
+  }
+
   [[nodiscard]] static std::string content(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -98,12 +106,13 @@ bool in_child(const std::function<bool()>& body) {
 
 TEST_F(ColdFilesTest, ReadsBackWhatWasWritten) {
   const std::vector<std::vector<std::size_t>> shapes = {
-      {1}, {0}, {4'096}, {4'097, 1, 0, 4'095}, {9ul << 20}, {5'000'000, 3'000'001}};
+      {1}, {0}, {4'096}, {4'097, 1, 2, 4'095}, {7, 0}, {9ul << 20}, {5'000'000, 3'000'001}};
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const Snapshot snapshot = snapshot_of(static_cast<Token>(100 * i), shapes[i]);
     const auto head = store_->write(kOwner, snapshot);
     ASSERT_TRUE(head) << head.error().message;
     EXPECT_EQ(head->bytes, fs::file_size(path_of(head->name)));
+    for (const ColdPart& part : head->parts) EXPECT_EQ(part.bytes, fs::file_size(part_path(part.name)));
     for (const bool is_cached : {true, false}) {
       if (!is_cached) drop_from_cache(path_of(head->name));
       const auto read = store_->read(head->name, kOwner, pool_);
@@ -189,22 +198,153 @@ TEST_F(ColdFilesTest, AForeignIdentityIsTheCallersQuestion) {
   EXPECT_FALSE(check_fits(read, "model|layout"));
 }
 
+TEST_F(ColdFilesTest, StatesThatBeginAlikeShareTheirParts) {
+  const Snapshot first = snapshot_of(1, {100, 200, 300});
+  const ColdHead head = store_->write(kOwner, first).value();
+  EXPECT_EQ(head.parts.size(), 2u) << "the last piece is none";
+  EXPECT_EQ(count(".part"), 2u);
+  const Snapshot sibling = sibling_of({100, 200, 50});
+  Snapshot without = sibling_of({100, 200, 50});
+  for (const std::size_t i : {0, 1}) without.pieces[i].bytes.clear();
+  const StateOwner others_session{.tenant = kOwner.tenant, .session = {"another"}, .is_public = true};
+  const ColdHead shares = store_->write(others_session, without).value();
+  EXPECT_EQ(count(".part"), 2u);
+  expect_same(store_->read(shares.name, others_session, pool_).value(), sibling);
+  EXPECT_TRUE(store_->remove(head.name));
+  reopen();
+  EXPECT_EQ(store_->list().value().size(), 1u);
+  expect_same(store_->read(shares.name, others_session, pool_).value(), sibling);
+  EXPECT_TRUE(store_->remove(shares.name));
+  EXPECT_TRUE(store_->list().value().empty());
+  EXPECT_EQ(count(".part"), 0u) << "nobody needs them";
+}
+
+TEST_F(ColdFilesTest, NobodyElseSharesThem) {
+  ASSERT_TRUE(store_->write(kOwner, snapshot_of(1, {100, 200})));
+  StateOwner other = kOwner;
+  other.tenant.value = "uid:1001";
+  StateOwner alone = kOwner;
+  alone.is_private = true;
+  Snapshot without = sibling_of({100, 200});
+  without.pieces[0].bytes.clear();
+  Snapshot elsewhere = sibling_of({100, 200});
+  elsewhere.pieces[0].bytes.clear();
+  elsewhere.identity = "another model";
+  for (const StateOwner& owner : {other, alone}) EXPECT_FALSE(store_->write(owner, without));
+  EXPECT_FALSE(store_->write(kOwner, elsewhere));
+  EXPECT_EQ(store_->list().value().size(), 1u);
+  EXPECT_TRUE(store_->write(kOwner, without));
+}
+
+TEST_F(ColdFilesTest, AStateWithoutItsPartIsNotListedNorRead) {
+  const ColdHead head = store_->write(kOwner, snapshot_of(1, {100, 200})).value();
+  ASSERT_TRUE(fs::remove(part_path(head.parts[0].name)));
+  const auto read = store_->read(head.name, kOwner, pool_);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, ErrorCode::io_failed);
+  EXPECT_TRUE(store_->list().value().empty());
+  EXPECT_FALSE(fs::exists(path_of(head.name)));
+}
+
 TEST_F(ColdFilesTest, NoFlippedByteIsEverRead) {
   const ColdHead head = store_->write(kOwner, snapshot_of(1, {50, 500})).value();
-  const std::string path = path_of(head.name);
-  const std::string right = content(path);
-  ASSERT_EQ(right.size(), 3u * 4'096u);
-  for (std::size_t at = 0; at < right.size(); at += at < 4'096 ? 16 : 1) {  // state_file_test has all of the head.
-    std::string wrong = right;
-    wrong[at] = static_cast<char>(wrong[at] ^ (1 << (at % 8)));
-    put(path, wrong);
-    const auto read = store_->read(head.name, kOwner, pool_);
-    ASSERT_FALSE(read) << at;
-    ASSERT_EQ(read.error().code, ErrorCode::runtime_decode) << at;
-    ASSERT_NE(read.error().message.find(path), std::string::npos);
+  for (const std::string& path : {path_of(head.name), part_path(head.parts[0].name)}) {
+    const std::string right = content(path);
+    ASSERT_EQ(right.size(), 2u * 4'096u);
+    for (std::size_t at = 0; at < right.size(); at += at < 4'096 ? 16 : 1) {  // state_file_test has all of the head.
+      std::string wrong = right;
+      wrong[at] = static_cast<char>(wrong[at] ^ (1 << (at % 8)));
+      put(path, wrong);
+      const auto read = store_->read(head.name, kOwner, pool_);
+      ASSERT_FALSE(read) << at;
+      ASSERT_EQ(read.error().code, ErrorCode::runtime_decode) << at;
+      ASSERT_NE(read.error().message.find(path), std::string::npos);
+    }
+    put(path, right);
+    EXPECT_TRUE(store_->read(head.name, kOwner, pool_));
   }
-  put(path, right);
-  EXPECT_TRUE(store_->read(head.name, kOwner, pool_));
+}
+
+// However long the state before it is.
+TEST_F(ColdFilesTest, APartHasItsOwnTokensOnly) {
+  const std::vector<std::size_t> shape(3000, 10);
+  const ColdHead head = store_->write(kOwner, snapshot_of(1, shape)).value();
+  ASSERT_EQ(head.parts.size(), 2999u);
+  for (const ColdPart& part : head.parts) ASSERT_EQ(part.bytes, 2u * 4'096u);
+  EXPECT_GT(store_->written_bytes(), 2999u * 2u * 4'096u);
+  expect_same(store_->read(head.name, kOwner, pool_).value(), snapshot_of(1, shape));
+}
+
+TEST_F(ColdFilesTest, APartThatWasTruncatedIsLostAndWrittenAgain) {
+  for (const std::size_t left : {0, 100, 4'096}) {
+    const ColdHead head = store_->write(kOwner, snapshot_of(1, {50, 60, 70})).value();
+    EXPECT_TRUE(store_->lost(head.parts).empty());
+    fs::resize_file(part_path(head.parts[1].name), left);
+    EXPECT_EQ(store_->lost(head.parts), std::vector{head.parts[1].name});
+    const Snapshot sibling = sibling_of({50, 60, 70});
+    const ColdHead again = store_->write(kOwner, sibling).value();
+    EXPECT_TRUE(store_->lost(head.parts).empty());
+    expect_same(store_->read(again.name, kOwner, pool_).value(), sibling);
+    for (const ColdPart& part : head.parts) EXPECT_TRUE(store_->remove(part.name));
+    EXPECT_EQ(store_->lost(head.parts).size(), 2u);
+  }
+}
+
+TEST_F(ColdFilesTest, EmptyPartsAreRemovedAtTheStart) {
+  const ColdHead head = store_->write(kOwner, snapshot_of(1, {50, 60})).value();
+  fs::resize_file(part_path(head.parts[0].name), 0);
+  reopen();
+  EXPECT_TRUE(store_->list().value().empty());
+  EXPECT_EQ(count(""), 0u);
+}
+
+// umad before parts wrote whole states of version 2.
+TEST_F(ColdFilesTest, AStateWithAllItsPiecesIsRead) {
+  const Snapshot snapshot = snapshot_of(1, {50, 60, 70});
+  const Bytes head = encode_state_head(kOwner, snapshot, checksum_of(snapshot));
+  std::string file(reinterpret_cast<const char*>(head.data()), head.size());
+  EXPECT_EQ(file[8], 2);
+  for (const SnapshotPiece& piece : snapshot.pieces) {
+    std::string bytes(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+    bytes.resize(kStateBlockBytes);
+    file += bytes;
+  }
+  const std::string name = state_name(kOwner, snapshot.identity, snapshot.tokens);
+  put(path_of(name), file);
+  const auto heads = store_->list().value();
+  ASSERT_EQ(heads.size(), 1u);
+  EXPECT_TRUE(heads[0].parts.empty());
+  expect_same(store_->read(name, kOwner, pool_).value(), snapshot);
+  ASSERT_TRUE(store_->write(kOwner, snapshot));
+  EXPECT_EQ(content(path_of(name))[8], 3) << "an older umad must not take it for a whole one";
+}
+
+TEST_F(ColdFilesTest, PartsOfAStateThatCannotBeReadNowStay) {
+  const ColdHead head = store_->write(kOwner, snapshot_of(1, {50, 60})).value();
+  constexpr uid_t kNobody = 65'534;
+  ASSERT_EQ(::chmod(path_of(head.name).c_str(), 0), 0);
+  if (::geteuid() == 0) {
+    for (const auto& entry : fs::directory_iterator(folder_)) ASSERT_EQ(::chown(entry.path().c_str(), kNobody, kNobody), 0);
+    for (const std::string& path : {parent_, folder_}) ASSERT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);
+  }
+  EXPECT_TRUE(in_child([&] {
+    if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) return false;
+    return store_->list().value().empty();
+  }));
+  ASSERT_EQ(::chmod(path_of(head.name).c_str(), 0600), 0);
+  EXPECT_EQ(store_->list().value().size(), 1u);
+  expect_same(store_->read(head.name, kOwner, pool_).value(), snapshot_of(1, {50, 60}));
+}
+
+TEST_F(ColdFilesTest, APartUnderAnothersNameIsRefused) {
+  const ColdHead a = store_->write(kOwner, snapshot_of(1, {50, 60, 70})).value();
+  const ColdHead b = store_->write(kOwner, snapshot_of(5, {50, 60, 70})).value();
+  for (const std::size_t from : {0, 1}) {
+    ASSERT_TRUE(store_->write(kOwner, snapshot_of(1, {50, 60, 70})));
+    fs::copy_file(part_path((from == 0 ? a : b).parts[from].name), part_path(a.parts[1].name),
+                  fs::copy_options::overwrite_existing);
+    EXPECT_FALSE(store_->read(a.name, kOwner, pool_)) << from;
+  }
 }
 
 TEST_F(ColdFilesTest, NoFlippedByteOfALargePieceIsEverRead) {

@@ -34,6 +34,7 @@ Expected<StateHead> read_head(PortableReader& file) {
   if (!head) return state_refused(head.error().message);
   if (head->file_bytes != file_bytes) return state_refused(std::format("it has {} of {} bytes", file_bytes, head->file_bytes));
   if (head->owner != StateOwner()) return state_refused("it names an owner");
+  if (head->has_parts()) return state_refused("a part of it is elsewhere");
   return head;
 }
 

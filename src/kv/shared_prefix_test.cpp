@@ -37,7 +37,8 @@ TEST(PrefixOwner, DependsOnScopeAndTokensAlone) {
 struct PrefixNode {
   PrefixNode(const std::shared_ptr<Content>& content, const Clock& clock)
       : shared(std::make_unique<FakeSharedStore>(content), std::make_unique<FakeSharedStore>(content), clock),
-        store({.warm_bytes_max = 1'000'000, .cold_bytes_max = 1'000'000, .cold_tokens_min = 16}, open_disk(), clock, &shared) {
+        store({.warm_bytes_max = 1'000'000, .cold_bytes_max = 1'000'000, .shared_tokens_min = 16}, open_disk(), clock,
+              &shared) {
     store.open({});
     family = store.join("model", true);
   }
@@ -154,7 +155,8 @@ TEST_F(SharedPrefixes, AfterAStartItIsStillOnTheDisk) {
   ASSERT_EQ(a_.disk->files.size(), 1U);
   auto disk = std::make_unique<FakeColdStore>();
   disk->files = std::move(a_.disk->files);
-  StateStore again({.warm_bytes_max = 1'000'000, .cold_bytes_max = 1'000'000, .cold_tokens_min = 16}, std::move(disk), clock_);
+  StateStore again({.warm_bytes_max = 1'000'000, .cold_bytes_max = 1'000'000, .shared_tokens_min = 16}, std::move(disk),
+                   clock_);
   again.open({});
   (void)again.join("model", true);
   EXPECT_EQ(again.states_of(owner_.session).tier, Tier::cold);

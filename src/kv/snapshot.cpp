@@ -2,14 +2,17 @@
 
 #include <format>
 
-#include <xxhash.h>
-
 namespace uma::kv {
 
 std::size_t Snapshot::bytes() const {
   std::size_t total = tokens.size() * sizeof(Token);
   for (const SnapshotPiece& piece : pieces) total += piece.bytes.capacity();
   return total;
+}
+
+SnapshotView::SnapshotView(const Snapshot& snapshot) : identity(snapshot.identity), tokens(snapshot.tokens) {
+  pieces.reserve(snapshot.pieces.size());
+  for (const SnapshotPiece& piece : snapshot.pieces) pieces.push_back({piece.begin, piece.end, piece.bytes});
 }
 
 void recycle(Snapshot snapshot, BytePool& pool) {
@@ -24,9 +27,7 @@ SnapshotPtr share_snapshot(Snapshot snapshot, BytePool& pool) {
           }};
 }
 
-RunningChecksum::RunningChecksum(std::string_view identity, std::span<const Token> tokens, std::size_t pieces_count)
-    : state_(XXH3_createState(), [](XXH3_state_s* state) { XXH3_freeState(state); }) {
-  XXH3_128bits_reset(state_.get());
+RunningChecksum::RunningChecksum(std::string_view identity, std::span<const Token> tokens, std::size_t pieces_count) {
   // Every variable part includes its length, so that bytes cannot move between parts undetected.
   add_number(identity.size());
   add(std::as_bytes(std::span(identity)));
@@ -36,27 +37,26 @@ RunningChecksum::RunningChecksum(std::string_view identity, std::span<const Toke
 }
 
 void RunningChecksum::begin_piece(std::int32_t begin, std::int32_t end, std::uint64_t bytes_count) {
-  XXH3_128bits_update(state_.get(), &begin, sizeof begin);
-  XXH3_128bits_update(state_.get(), &end, sizeof end);
+  add(std::as_bytes(std::span(&begin, 1)));
+  add(std::as_bytes(std::span(&end, 1)));
   add_number(bytes_count);
 }
 
 void RunningChecksum::add(std::span<const std::byte> bytes) {
-  XXH3_128bits_update(state_.get(), bytes.data(), bytes.size());
+  hash_.add(bytes);
 }
 
 void RunningChecksum::add_number(std::uint64_t number) {
-  XXH3_128bits_update(state_.get(), &number, sizeof number);
+  hash_.add(std::as_bytes(std::span(&number, 1)));
 }
 
 Checksum RunningChecksum::value() const {
-  const XXH128_hash_t digest = XXH3_128bits_digest(state_.get());
-  return {digest.low64, digest.high64};
+  return hash_.value();
 }
 
-Checksum checksum_of(const Snapshot& snapshot) {
+Checksum checksum_of(const SnapshotView& snapshot) {
   RunningChecksum checksum(snapshot.identity, snapshot.tokens, snapshot.pieces.size());
-  for (const SnapshotPiece& piece : snapshot.pieces) {
+  for (const SnapshotView::Piece& piece : snapshot.pieces) {
     checksum.begin_piece(piece.begin, piece.end, piece.bytes.size());
     checksum.add(piece.bytes);
   }

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -15,8 +16,6 @@
 #include "core/ids.h"
 #include "kv/byte_pool.h"
 #include "kv/checksum.h"
-
-struct XXH3_state_s;
 
 namespace uma::kv {
 
@@ -37,6 +36,23 @@ struct Snapshot {
   [[nodiscard]] std::size_t bytes() const;
 };
 
+// A snapshot whose bytes are elsewhere. A piece may be without them.
+struct SnapshotView {
+  struct Piece {
+    std::int32_t begin = 0;
+    std::int32_t end = 0;
+    std::span<const std::byte> bytes;
+  };
+
+  SnapshotView(std::string_view its_identity, std::span<const Token> its_tokens, std::vector<Piece> its_pieces)
+      : identity(its_identity), tokens(its_tokens), pieces(std::move(its_pieces)) {}
+  SnapshotView(const Snapshot& snapshot);  // NOLINT(google-explicit-constructor): of the same thing.
+
+  std::string_view identity;
+  std::span<const Token> tokens;
+  std::vector<Piece> pieces;
+};
+
 using SnapshotPtr = std::shared_ptr<const Snapshot>;  // Shared: a lane loads it while the store forgets it.
 
 // Makes a snapshot whose memory returns to the pool, which outlives it. Its reservation is corrected to its size.
@@ -44,7 +60,7 @@ using SnapshotPtr = std::shared_ptr<const Snapshot>;  // Shared: a lane loads it
 void recycle(Snapshot snapshot, BytePool& pool);
 
 // XXH3-128 of the whole snapshot. O(bytes), about 10 GB/s.
-[[nodiscard]] Checksum checksum_of(const Snapshot& snapshot);
+[[nodiscard]] Checksum checksum_of(const SnapshotView& snapshot);
 
 // Computes the same checksum incrementally: begin_piece() and then its bytes, for every piece.
 class RunningChecksum {
@@ -57,7 +73,7 @@ class RunningChecksum {
  private:
   void add_number(std::uint64_t number);
 
-  std::unique_ptr<XXH3_state_s, void (*)(XXH3_state_s*)> state_;
+  RunningHash hash_;
 };
 
 // Whether a context with this identity can load the snapshot. Errors, all E_RUNTIME_001: another identity, pieces that do not

@@ -75,31 +75,82 @@ std::uint32_t flags_of(const StateOwner& owner) {
   return (owner.is_public ? kPublic : 0) | (owner.is_private ? kPrivate : 0);
 }
 
-}  // namespace
-
-std::string state_name(const StateOwner& owner, std::string_view identity, std::span<const Token> tokens) {
-  Writer out(identity.size() + tokens.size_bytes() + 256);
+// What a state's name is a hash of, before its tokens.
+Bytes name_begin(const StateOwner& owner, std::string_view identity) {
+  Writer out(identity.size() + 256);
   out.add_number(flags_of(owner));
   add_text(out, owner.tenant.value);
   add_text(out, owner.session.value);
   add_text(out, identity);
-  out.add(std::as_bytes(tokens));
-  const Checksum hash = hash_of(out.bytes());
+  return std::move(out.bytes());
+}
+
+std::string name_of(const Checksum& hash) {
   return std::format("{:016x}{:016x}", hash.high, hash.low);
 }
 
-Bytes encode_state_head(const StateOwner& owner, const Snapshot& snapshot, const Checksum& checksum) {
-  UMA_CHECK(check_fits(snapshot, snapshot.identity));
+// Whether there are parts among these pieces.
+bool any_part(const auto& pieces, const auto& is_empty) {
+  return !pieces.empty() && std::any_of(pieces.begin(), pieces.end() - 1, is_empty);
+}
+
+bool cover_all_tokens(const SnapshotView& snapshot) {
+  std::int32_t covered = 0;
+  for (const SnapshotView::Piece& piece : snapshot.pieces) {
+    if (piece.begin != covered || piece.end <= piece.begin) return false;
+    covered = piece.end;
+  }
+  return static_cast<std::size_t>(covered) == snapshot.tokens.size();
+}
+
+}  // namespace
+
+bool StateHead::has_parts() const {
+  return any_part(pieces, [](const StatePieceEntry& piece) { return piece.bytes == 0; });
+}
+
+std::string state_name(const StateOwner& owner, std::string_view identity, std::span<const Token> tokens) {
+  RunningHash hash;
+  hash.add(name_begin(owner, identity));
+  hash.add(std::as_bytes(tokens));
+  return name_of(hash.value());
+}
+
+StateOwner part_owner(const StateOwner& owner) {
+  return {.tenant = owner.tenant, .session = owner.is_private ? owner.session : SessionId(), .is_private = owner.is_private};
+}
+
+std::vector<StatePart> parts_of(const StateOwner& owner, std::string_view identity, std::span<const Token> tokens,
+                                std::span<const std::int32_t> ends) {
+  std::vector<StatePart> parts;
+  if (ends.size() < 2) return parts;
+  RunningHash hash;
+  hash.add(name_begin(part_owner(owner), identity));
+  std::int32_t begin = 0;
+  for (const std::int32_t end : ends.first(ends.size() - 1)) {
+    hash.add(std::as_bytes(tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))));
+    parts.push_back({.begin = begin, .end = end, .name = std::format("{}-{}", name_of(hash.value()), begin)});
+    begin = end;
+  }
+  return parts;
+}
+
+std::size_t state_head_bytes(const StateOwner& owner, const SnapshotView& snapshot) {
+  return in_blocks(kFixedBytes + owner.tenant.value.size() + owner.session.value.size() + snapshot.identity.size() +
+                   snapshot.tokens.size() * sizeof(Token) + snapshot.pieces.size() * kPieceEntryBytes + kStateChecksumBytes);
+}
+
+Bytes encode_state_head(const StateOwner& owner, const SnapshotView& snapshot, const Checksum& checksum) {
+  UMA_CHECK(cover_all_tokens(snapshot));
   const std::string& tenant = owner.tenant.value;
   const std::string& session = owner.session.value;
-  const std::size_t head_bytes =
-      in_blocks(kFixedBytes + tenant.size() + session.size() + snapshot.identity.size() +
-                snapshot.tokens.size() * sizeof(Token) + snapshot.pieces.size() * kPieceEntryBytes + kStateChecksumBytes);
+  const std::size_t head_bytes = state_head_bytes(owner, snapshot);
   UMA_CHECK(head_bytes <= kStateHeadBytesMax);
   const auto as_u32 = [](std::size_t size) { return static_cast<std::uint32_t>(size); };
   Writer out(head_bytes);
   out.add(std::as_bytes(std::span(kStateMagic)));
-  out.add_number(kStateFileVersion);
+  const bool has_parts = any_part(snapshot.pieces, [](const SnapshotView::Piece& piece) { return piece.bytes.empty(); });
+  out.add_number(has_parts ? kPartsFileVersion : kStateFileVersion);
   out.add_number(as_u32(head_bytes));
   out.add_number(checksum.low);
   out.add_number(checksum.high);
@@ -109,9 +160,11 @@ Bytes encode_state_head(const StateOwner& owner, const Snapshot& snapshot, const
   out.add_number(as_u32(snapshot.identity.size()));
   out.add_number(as_u32(snapshot.tokens.size()));
   out.add_number(as_u32(snapshot.pieces.size()));
-  for (const std::string& text : {tenant, session, snapshot.identity}) out.add(std::as_bytes(std::span(text)));
-  out.add(std::as_bytes(std::span(snapshot.tokens)));
-  for (const SnapshotPiece& piece : snapshot.pieces) {
+  for (const std::string_view text : {std::string_view(tenant), std::string_view(session), snapshot.identity}) {
+    out.add(std::as_bytes(std::span(text)));
+  }
+  out.add(std::as_bytes(snapshot.tokens));
+  for (const SnapshotView::Piece& piece : snapshot.pieces) {
     out.add_number(piece.end);
     out.add_number(std::uint64_t{piece.bytes.size()});
   }
@@ -129,9 +182,9 @@ Expected<std::size_t> state_head_bytes(std::span<const std::byte> prefix) {
     return fail(ErrorCode::runtime_decode, "not a state file");
   }
   const auto version = in.take_number<std::uint32_t>();
-  if (version != kStateFileVersion) {
+  if (version != kStateFileVersion && version != kPartsFileVersion) {
     return fail(ErrorCode::runtime_decode,
-                std::format("its format is version {}, but this umad uses version {}", version, kStateFileVersion));
+                std::format("its format is version {}, but this umad uses version {}", version, kPartsFileVersion));
   }
   const auto head_bytes = in.take_number<std::uint32_t>();
   if (head_bytes == 0 || head_bytes > kStateHeadBytesMax || head_bytes % kStateBlockBytes != 0) {
@@ -195,6 +248,8 @@ Expected<StateHead> decode_state_head(std::span<const std::byte> bytes) {
     head.pieces.push_back(piece);
   }
   if (static_cast<std::size_t>(covered) != head.tokens.size()) return damaged("the pieces do not cover the tokens");
+  HeadReader version(bytes.subspan(kStateMagic.size()));
+  if (head.has_parts() != (version.take_number<std::uint32_t>() == kPartsFileVersion)) return damaged("unexpected parts");
   return head;
 }
 

@@ -22,6 +22,8 @@ namespace uma::kv {
 // Version 1 was written before libllama's deferred copies were known; its states may have the cells of another text
 // (docs/decisions/0037).
 inline constexpr std::uint32_t kStateFileVersion = 2;
+// Of a state with parts, which an umad that does not know them must not use.
+inline constexpr std::uint32_t kPartsFileVersion = 3;
 inline constexpr std::size_t kStateBlockBytes = 4'096;
 inline constexpr std::array<std::byte, kStateBlockBytes> kBlockOfZeros{};
 // Spare memory after a piece, because loading a state may add words to it.
@@ -39,7 +41,8 @@ struct StatePieceEntry {
   std::uint64_t bytes = 0;  // Bytes of its payload.
 };
 
-// Ensures, when decoded: the pieces cover the tokens, and head and padded pieces together have `file_bytes` without overflow.
+// Ensures, when decoded: the pieces cover the tokens, and head and padded pieces together have `file_bytes` without overflow. A
+// piece before the last one that is without bytes is a part.
 struct StateHead {
   StateOwner owner;
   std::string identity;
@@ -47,13 +50,30 @@ struct StateHead {
   std::vector<StatePieceEntry> pieces;
   Checksum checksum;  // Checksum of the whole snapshot.
   std::uint64_t file_bytes = 0;
+
+  [[nodiscard]] bool has_parts() const;
 };
 
 // 32 hexadecimal digits: a hash over everything that distinguishes states.
 [[nodiscard]] std::string state_name(const StateOwner& owner, std::string_view identity, std::span<const Token> tokens);
 
 // The bytes before the payload, in whole blocks. Requires: the pieces cover the tokens.
-[[nodiscard]] Bytes encode_state_head(const StateOwner& owner, const Snapshot& snapshot, const Checksum& checksum);
+[[nodiscard]] Bytes encode_state_head(const StateOwner& owner, const SnapshotView& snapshot, const Checksum& checksum);
+
+// Length of encode_state_head().
+[[nodiscard]] std::size_t state_head_bytes(const StateOwner& owner, const SnapshotView& snapshot);
+
+// A piece that is a file of its own, so that states which begin alike share it. The last piece of a state never is one.
+struct StatePart {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  std::string name;  // That of the state which ends with the piece, and where the piece begins.
+};
+// Who may share the parts of the owner's states.
+[[nodiscard]] StateOwner part_owner(const StateOwner& owner);
+// The parts of a state whose pieces end at `ends`. O(tokens).
+[[nodiscard]] std::vector<StatePart> parts_of(const StateOwner& owner, std::string_view identity, std::span<const Token> tokens,
+                                              std::span<const std::int32_t> ends);
 
 // Length of the head that begins with these kStatePrefixBytes. Errors, all E_RUNTIME_001: not a state file, another version of
 // the format, an impossible length.

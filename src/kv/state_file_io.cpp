@@ -75,7 +75,7 @@ Expected<OpenState> open_state_file(const std::string& path, std::string_view na
     return state_refused(path, std::format("{}: it has {} of {} bytes", file_bytes < head->file_bytes ? "truncated" : "damaged",
                                            file_bytes, head->file_bytes));
   }
-  if (state_name(head->owner, head->identity, head->tokens) != name)
+  if (!name.empty() && state_name(head->owner, head->identity, head->tokens) != name)
     return state_refused(path, "damaged: its name does not match its content");
   state.head = std::move(*head);
   state.head_bytes = *head_bytes;
@@ -104,7 +104,8 @@ Expected<Snapshot> read_state_payload(StateHead head, const std::string& from, B
   std::int32_t begin = 0;
   snapshot.pieces.reserve(head.pieces.size());
   for (const StatePieceEntry& entry : head.pieces) {
-    SnapshotPiece& piece = snapshot.pieces.emplace_back(begin, entry.end, pool.take(in_blocks(entry.bytes) + kPieceSpareBytes));
+    SnapshotPiece& piece = snapshot.pieces.emplace_back(begin, entry.end, Bytes());
+    if (entry.bytes > 0) piece.bytes = pool.take(in_blocks(entry.bytes) + kPieceSpareBytes);
     piece.bytes.resize(in_blocks(entry.bytes));
     checksum.begin_piece(piece.begin, piece.end, entry.bytes);
     std::size_t left = entry.bytes;
@@ -124,9 +125,9 @@ Expected<Snapshot> read_state_payload(StateHead head, const std::string& from, B
   return snapshot;
 }
 
-WrittenState write_state_file(int file, std::span<const std::byte> head, const Snapshot& snapshot, const IsLate& is_late) {
+WrittenState write_state_file(int file, std::span<const std::byte> head, const SnapshotView& snapshot, const IsLate& is_late) {
   WrittenState written{.bytes = head.size(), .problem = write_all(file, head, is_late)};
-  for (const SnapshotPiece& piece : snapshot.pieces) {
+  for (const SnapshotView::Piece& piece : snapshot.pieces) {
     const std::uint64_t padded = in_blocks(piece.bytes.size());
     written.bytes += padded;
     const auto padding = std::span(kBlockOfZeros).first(padded - piece.bytes.size());

@@ -29,6 +29,7 @@ struct OpenState {
   std::uint64_t head_bytes = 0;
   std::int64_t last_used_s = 0;
 };
+// An empty `name` is not compared.
 [[nodiscard]] Expected<OpenState> open_state_file(const std::string& path, std::string_view name, bool wants_payload);
 
 // Asked between parts of some megabytes: whether to give up. Null: never.
@@ -50,7 +51,7 @@ struct WrittenState {
   int problem = 0;          // An errno; 0: none.
 };
 // Writes head and payload. The caller syncs the file.
-[[nodiscard]] WrittenState write_state_file(int file, std::span<const std::byte> head, const Snapshot& snapshot,
+[[nodiscard]] WrittenState write_state_file(int file, std::span<const std::byte> head, const SnapshotView& snapshot,
                                             const IsLate& is_late = nullptr);
 
 }  // namespace uma::kv

@@ -78,9 +78,21 @@ TEST(StateFile, RefusesEveryTruncationOfAHead) {
 }
 
 TEST(StateFile, SaysThatAnotherVersionIsNoDamage) {
-  const auto refused = decode_state_head(changed<std::uint32_t>(8, 3));
+  const auto refused = decode_state_head(changed<std::uint32_t>(8, 4));
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().message, "its format is version 3, but this umad uses version 2");
+  EXPECT_EQ(refused.error().message, "its format is version 4, but this umad uses version 3");
+}
+
+TEST(StateFile, OnlyAStateWithPartsIsOfTheNewVersion) {
+  Snapshot snapshot = head_snapshot();
+  EXPECT_FALSE(decode_state_head(encode_state_head(kHeadOwner, snapshot, Checksum())).value().has_parts());
+  EXPECT_FALSE(decode_state_head(changed(8, kPartsFileVersion))) << "it has none";
+  snapshot.pieces[1].bytes.clear();
+  EXPECT_FALSE(decode_state_head(encode_state_head(kHeadOwner, snapshot, Checksum())).value().has_parts());
+  snapshot.pieces[0].bytes.clear();
+  const Bytes bytes = encode_state_head(kHeadOwner, snapshot, Checksum());
+  EXPECT_EQ(std::to_integer<std::uint32_t>(bytes[8]), kPartsFileVersion) << "an older umad does not use it";
+  EXPECT_TRUE(decode_state_head(bytes).value().has_parts());
 }
 
 TEST(StateFile, RefusesLengthsThatLie) {

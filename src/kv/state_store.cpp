@@ -3,37 +3,28 @@
 #include <algorithm>
 #include <format>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "base/thrown.h"
-#include "base/trace.h"
 #include "kv/shared_prefix.h"
 
 namespace uma::kv {
 namespace {
 
-constexpr TraceKind kReadSpan{.name = "read state", .numbers = {"bytes"}};
-constexpr TraceKind kWriteSpan{.name = "write state", .numbers = {"bytes"}};
-
 constexpr Duration kMaintenance = std::chrono::minutes(1);
-constexpr Duration kWritePause = std::chrono::minutes(1);  // Pause after a failed write.
-constexpr double kMegabyte = 1e6;
-constexpr double kReadMs = 2;           // Approximate time of a read before the first byte.
 constexpr std::uint64_t kPoolPart = 8;  // Share of the memory for states.
 constexpr std::uint64_t kPoolBytesMax = std::uint64_t{1} << 30;
 // For so long it is remembered that the shared store has a state. A session that is taken again is looked up again.
 constexpr Duration kSharedKnown = std::chrono::minutes(10);
-constexpr Duration kReadPatience = std::chrono::seconds(2);    // Time to wait for memory in use.
-constexpr Duration kSharedReadMax = std::chrono::seconds(30);  // For one that no request waits for.
+constexpr double kUsualReadMsPerMb = 1;
 constexpr Duration kReadAgain = std::chrono::milliseconds(5);
 // This share of the memory may additionally be on its way to disk until limit_memory() sets a limit.
 constexpr std::uint64_t kLeavingPart = 4;
-
-Error gone() {
-  return {ErrorCode::runtime_decode, "the stored state is gone"};
-}
+// No more of what stays in memory is written at a time: it cannot give way meanwhile.
+constexpr std::uint64_t kUnwrittenBytesMax = std::uint64_t{64} << 20;
 
 }  // namespace
 
@@ -58,12 +49,15 @@ void StateStore::open(const std::unordered_set<SessionId>& sessions) {
       log_warning("kv: the stored states cannot be read: {}", listed.error().message);
     }
   }
+  // After a kill a session may have two, of which the later one counts.
+  std::ranges::sort(heads, {}, [](const ColdHead& head) { return std::tuple(head.last_used_s, head.tokens.size()); });
   const MutexLock lock(mutex_);
   const std::int64_t now_s = clock_.unix_s();
   for (ColdHead& head : heads) {
     const SessionId& session = head.owner.session;
     if (!session.empty() && !is_prefix(session) && (!sessions.contains(session) || forgotten_.contains(session))) {
       inbox_.push({.kind = JobKind::remove, .file = std::move(head.name)});
+      for (ColdPart& part : head.parts) inbox_.push({.kind = JobKind::remove, .file = std::move(part.name)});
       continue;
     }
     Entry entry;
@@ -72,6 +66,7 @@ void StateStore::open(const std::unordered_set<SessionId>& sessions) {
     entry.tokens = std::move(head.tokens);
     entry.file = std::move(head.name);
     entry.file_bytes = head.bytes;
+    entry.parts = std::move(head.parts);
     entry.last_used = clock_.now() - std::chrono::seconds(std::max<std::int64_t>(0, now_s - head.last_used_s));
     table_.add(std::move(entry));
   }
@@ -91,8 +86,8 @@ FamilyId StateStore::join(const std::string& identity, bool can_cut) {
   return table_.family_of(identity)->second.id;
 }
 
-void StateStore::delete_later(std::string file) {
-  if (!file.empty()) inbox_.push({.kind = JobKind::remove, .file = std::move(file)});
+void StateStore::delete_later(std::vector<std::string> files) {
+  for (std::string& file : files) inbox_.push({.kind = JobKind::remove, .file = std::move(file)});
 }
 
 std::optional<StoredMatch> StateStore::find(const PrefixQuery& query, std::span<const Token> chain) const {
@@ -108,10 +103,9 @@ std::optional<StoredMatch> StateStore::find(const PrefixQuery& query, std::span<
                      .tokens_stored = static_cast<std::int32_t>(entry.tokens.size()),
                      .tier = tier,
                      .bytes = bytes,
-                     .fetch_ms = tier == Tier::warm ? 0
-                                 : tier == Tier::shared
-                                     ? shared_->reader.read_ms(bytes)
-                                     : kReadMs + read_ms_per_mb_ * static_cast<double>(queued_bytes_ + bytes) / kMegabyte,
+                     .fetch_ms = tier == Tier::warm     ? 0
+                                 : tier == Tier::shared ? shared_->reader.read_ms(bytes)
+                                                        : disk_read_ms(queued_bytes_ + bytes),
                      .is_own = !query.session.empty() && entry.owner.session == query.session};
 }
 
@@ -132,9 +126,14 @@ SnapshotPtr StateStore::hold(StateId id) const {
 
 void StateStore::settle(StateId id, const PrefixQuery& query) {
   const MutexLock lock(mutex_);
-  const Entry* const entry = table_.find(id);
+  Entry* const entry = table_.find(id);
   if (!table_.family_of(query.family).can_cut || query.session.empty() || entry == nullptr) return;
-  if (entry->owner.session == query.session && entry->snapshot && !entry->is_busy) table_.drop_snapshot(id);
+  if (entry->owner.session != query.session || !entry->snapshot) return;
+  if (entry->is_busy) {
+    entry->must_leave = true;  // Once it is on disk.
+  } else {
+    table_.drop_snapshot(id);
+  }
 }
 
 void StateStore::fetch(StateId id, OnFetched on_fetched, TimePoint until) {
@@ -142,7 +141,7 @@ void StateStore::fetch(StateId id, OnFetched on_fetched, TimePoint until) {
   {
     const MutexLock lock(mutex_);
     const Entry* const entry = table_.find(id);
-    if (entry != nullptr && !entry->snapshot) bytes = entry->file_bytes;  // The shared store has a queue of its own.
+    if (entry != nullptr && !entry->snapshot) bytes = entry->cold_bytes();  // The shared store has a queue of its own.
     queued_bytes_ += bytes;
   }
   inbox_.push({.kind = JobKind::read, .id = id, .bytes = bytes, .on_fetched = std::move(on_fetched), .until = until});
@@ -154,25 +153,37 @@ void StateStore::prefetch(const SessionId& session) {
   if (!owned.empty() && !table_.at(owned.back()).snapshot) inbox_.push({.kind = JobKind::read, .id = owned.back()});
 }
 
-bool StateStore::has_place_for(const TenantId& tenant, std::size_t tokens, std::uint64_t bytes) const {
+double StateStore::read_ms(std::uint64_t bytes) const {
+  const MutexLock lock(mutex_);
+  return disk_read_ms(bytes);
+}
+
+bool StateStore::has_place_for(const TenantId& tenant, std::uint64_t bytes, Keep keep) const {
   const MutexLock lock(mutex_);
   const auto used = table_.tenants().find(tenant);
   const std::uint64_t of_tenant = used == table_.tenants().end() ? 0 : used->second.total();
   if (options_.tenant_bytes_max > 0 && of_tenant + bytes > options_.tenant_bytes_max) return false;
-  const bool fits_on_disk = can_write(tokens, table_.bytes().cold + bytes);
+  const bool fits_on_disk = keep == Keep::anywhere && can_write(table_.bytes().cold + bytes);
   return fits_on_disk || bytes_at_rest() + bytes <= limit_.at_rest;
 }
 
-void StateStore::put(StateOwner owner, Snapshot snapshot) {
+void StateStore::put(StateOwner owner, Snapshot snapshot, Keep keep) {
   const MutexLock lock(mutex_);
   const auto family = table_.family_of(snapshot.identity);
   UMA_CHECK(family->second.is_joined);
+  if (Entry* const same = table_.find_equal(owner, family->second, snapshot.tokens)) {
+    same->last_used = clock_.now();
+    if (same->snapshot || same->is_busy || same->file.empty()) return;
+    table_.set_snapshot(*same, share_snapshot(std::move(snapshot), pool_));
+    make_tenant_room(owner.tenant);
+    return make_warm_room();
+  }
   if (table_.is_redundant(owner, family->second, snapshot.tokens)) return;
   if (options_.tenant_bytes_max > 0 && snapshot.bytes() > options_.tenant_bytes_max) {
     stats_.dropped_total.add();
     return;
   }
-  for (std::string& file : table_.supersede(owner, family->second, snapshot.tokens)) delete_later(std::move(file));
+  auto former = table_.supersede(owner, family->second, snapshot.tokens);
   const TenantId tenant = owner.tenant;
   Entry entry;
   entry.owner = std::move(owner);
@@ -180,7 +191,13 @@ void StateStore::put(StateOwner owner, Snapshot snapshot) {
   entry.tokens = snapshot.tokens;
   entry.last_used = clock_.now();
   entry.snapshot = share_snapshot(std::move(snapshot), pool_);
-  table_.add(std::move(entry));
+  entry.is_for_memory = keep == Keep::in_memory;
+  const StateId id = table_.add(std::move(entry));
+  // What leaves its context less than that after its turn has not been written. The former files go after the write, which uses
+  // their parts, so that a crash always finds one of them.
+  if (options_.write_within > Duration(0)) unwritten_.push_back(id);
+  write_waiting();
+  delete_later(std::move(former));
   make_tenant_room(tenant);
   make_warm_room();
 }
@@ -191,14 +208,10 @@ void StateStore::expect(std::size_t piece_bytes, std::size_t pieces) {
   inbox_.push({.kind = JobKind::expect, .bytes = piece_bytes, .count = pieces});
 }
 
-void StateStore::discard(StateId id) {
-  const MutexLock lock(mutex_);
-  if (table_.find(id) != nullptr) remove(id);
-}
-
 void StateStore::forget(const SessionId& session) {
   const MutexLock lock(mutex_);
   if (!is_open_) forgotten_.insert(session);
+  for (auto& [id, early] : early_) early.is_void |= early.owner.session == session;
   const auto owned = table_.of_session(session);
   for (const StateId id : std::vector(owned.begin(), owned.end())) remove(id);
 }
@@ -210,7 +223,7 @@ SessionStates StateStore::states_of(const SessionId& session) const {
   SessionStates states;
   for (const StateId id : owned) {
     states.warm_bytes += table_.find(id)->warm_bytes();
-    states.cold_bytes += table_.find(id)->file_bytes;
+    states.cold_bytes += table_.find(id)->cold_bytes();
   }
   const Entry& newest = *table_.find(owned.back());
   if (newest.family->second.is_joined && !newest.is_forgotten) states.tier = newest.tier();
@@ -258,20 +271,25 @@ void StateStore::make_tenant_room(const TenantId& tenant) {
   }
 }
 
-bool StateStore::can_write(const Entry& entry) const {
-  return can_write(entry.tokens.size(), entry.warm_bytes());
-}
-
-bool StateStore::can_write(std::size_t tokens, std::uint64_t bytes) const {
-  return cold_ != nullptr && clock_.now() >= writes_from_ && tokens >= options_.cold_tokens_min &&
-         bytes <= options_.cold_bytes_max;
-}
-
 // Returns false if the store is closed.
-bool StateStore::begin_write(StateId id) {
-  if (!inbox_.push({.kind = JobKind::write, .id = id})) return false;
+bool StateStore::begin_write(StateId id, bool stays_in_memory) {
+  if (!inbox_.push({.kind = JobKind::write, .id = id, .stays_in_memory = stays_in_memory})) return false;
   mark_leaving(table_.at(id));
   return true;
+}
+
+// Begins to write states that stay in memory, the newest first, as long as little is on its way to disk.
+void StateStore::write_waiting() {
+  const std::uint64_t most = std::min(kUnwrittenBytesMax, limit_.in_all - limit_.at_rest);
+  while (!unwritten_.empty()) {
+    const StateId id = unwritten_.back();
+    const Entry* const entry = table_.find(id);
+    if (entry != nullptr && entry->snapshot && entry->file.empty() && !entry->is_busy && !is_day_full(entry->owner.tenant)) {
+      if (clock_.now() < writes_from_ || (leaving_bytes_ > 0 && leaving_bytes_ + entry->warm_bytes() > most)) return;
+      if (can_write(*entry) && !begin_write(id, true)) return;
+    }
+    unwritten_.pop_back();
+  }
 }
 
 // Moves excess states to disk, as far as there is memory for the transfer, and drops the others.
@@ -318,35 +336,6 @@ std::optional<ByteBudget::Share> StateStore::make_room(std::uint64_t bytes, Give
   }
 }
 
-// Evicts less valuable files so that the file of a state fits; returns false if that does not suffice.
-bool StateStore::make_cold_room(StateId incoming) {
-  const Entry& entry = table_.at(incoming);
-  StateView arrives = table_.view_of(incoming, entry, entry.warm_bytes());
-  if (arrives.bytes > options_.cold_bytes_max) return false;
-  table_.count_incoming_file(entry.owner.tenant, arrives.bytes);
-  bool has_room = true;
-  while (has_room && table_.bytes().cold + arrives.bytes > options_.cold_bytes_max) {
-    arrives.is_over_share = table_.is_over_share(entry.owner.tenant, StateTable::Place::disk, options_.cold_bytes_max);
-    const auto least = table_.least_valuable_in(StateTable::Place::disk, options_.cold_bytes_max);
-    const StateView both[] = {arrives, least.value_or(arrives)};
-    has_room = least && least_valuable(both, options_.eviction)->id != incoming;
-    if (has_room) drop_from_disk(least->id);
-  }
-  table_.uncount_incoming_file(entry.owner.tenant, arrives.bytes);
-  return has_room;
-}
-
-// Removes the file of a state that is not busy; an entry without a snapshot is removed.
-void StateStore::drop_from_disk(StateId id) {
-  Entry& entry = table_.at(id);
-  if (entry.snapshot) {
-    delete_later(table_.drop_file(entry));
-  } else {
-    stats_.dropped_total.add();
-    remove(id);
-  }
-}
-
 // --- The store's thread
 
 bool StateStore::step() {
@@ -383,6 +372,10 @@ void StateStore::prepare() {
 void StateStore::maintain() {
   maintenance_at_ = clock_.now() + kMaintenance;
   const MutexLock lock(mutex_);
+  stats_.written_day_bytes.set(static_cast<std::int64_t>(written_.total(clock_.now())));
+  read_ms_per_mb_ += (kUsualReadMsPerMb - read_ms_per_mb_) / 64;  // A disk that was slow once is asked again.
+  std::erase_if(unwritten_, [&](StateId id) REQUIRES_LOCK(mutex_) { return table_.find(id) == nullptr; });
+  write_waiting();
   std::vector<StateId> expired;
   std::vector<StateId> idle;
   std::vector<StateId> elsewhere;
@@ -414,7 +407,7 @@ void StateStore::maintain() {
 void StateStore::run(Job job) {
   switch (job.kind) {
     case JobKind::write:
-      return write(job.id);
+      return write(job.id, !job.stays_in_memory);
     case JobKind::read:
       return read(std::move(job));
     case JobKind::expect:
@@ -422,6 +415,7 @@ void StateStore::run(Job job) {
     case JobKind::task:
       return job.task();
     case JobKind::remove:
+      if (!job.is_wrong && is_used(job.file)) return;
       if (auto removed = cold_->remove(job.file); !removed) log_warning("kv: {}", removed.error().message);
       return;
   }
@@ -440,180 +434,7 @@ void StateStore::end_busy(StateId id, bool leaves_memory) {
   }
   make_tenant_room(tenant);
   make_warm_room();
-}
-
-// Writes a state to disk. If the disk has no space, the state stays in memory if that has.
-void StateStore::write(StateId id, bool may_leave_memory) {
-  SnapshotPtr snapshot;
-  StateOwner owner;
-  TimePoint used;
-  {
-    const MutexLock lock(mutex_);
-    Entry& entry = table_.at(id);
-    UMA_CHECK(entry.is_busy && entry.snapshot);
-    if (entry.is_forgotten || !make_cold_room(id)) {
-      leaving_bytes_ -= entry.warm_bytes();
-      if (!entry.is_forgotten && (entry.must_leave || bytes_at_rest() > limit_.at_rest)) {
-        stats_.dropped_total.add();
-        entry.is_forgotten = true;
-      }
-      end_busy(id, false);
-      return;
-    }
-    snapshot = entry.snapshot;
-    owner = entry.owner;
-    used = entry.last_used;
-  }
-  const TimePoint began = clock_.now();
-  auto written = contain([&] { return cold_->write(owner, *snapshot); });
-  const TimePoint ended = clock_.now();
-  stats_.write.record_ms(to_ms(ended - began));
-  record_span(kWriteSpan, began, ended, {static_cast<std::int64_t>(snapshot->bytes())});
-  if (written) stats_.written_bytes_total.add(snapshot->bytes());
-  snapshot.reset();  // Its memory is freed with the entry's.
-
-  const MutexLock lock(mutex_);
-  Entry& entry = table_.at(id);
-  leaving_bytes_ -= entry.warm_bytes();
-  if (!written) {
-    log_warning("kv: a state of {} tokens could not be stored: {}", entry.tokens.size(), written.error().message);
-    stats_.failed_total.add();
-    writes_from_ = clock_.now() + kWritePause;
-    end_busy(id, false);
-    return;
-  }
-  table_.set_file(entry, std::move(written->name), written->bytes);
-  end_busy(id, may_leave_memory && entry.last_used == used);
-}
-
-// Reads a state, or waits until other states or lanes have freed enough memory.
-void StateStore::read(Job job) {
-  std::uint64_t bytes = 0;
-  bool is_being_read = false;  // By the shared store's thread, for another request.
-  {
-    const MutexLock lock(mutex_);
-    const Entry* const entry = table_.find(job.id);
-    if (entry != nullptr) bytes = entry->bytes_to_read();
-    is_being_read = bytes > 0 && entry->is_busy;
-  }
-  if (job.until == kNever) job.until = clock_.now() + kSharedReadMax;
-  if (is_being_read) {
-    if (clock_.now() < job.until) return waiting_reads_.push_back(std::move(job));
-    return end_read(std::move(job), fail(ErrorCode::limit_wait, "reading it takes too long"));
-  }
-  const std::uint64_t most = bytes + bytes / 4;  // Upper bound of room_for() for its pieces.
-  auto room = bytes > 0 ? make_room(most, GiveWay::by_disk) : ByteBudget::Share();
-  if (room) {
-    auto reading = begin_read(job.id);
-    if (!reading) return end_read(std::move(job), std::unexpected(reading.error()));
-    if (reading->snapshot) return end_read(std::move(job), std::move(reading->snapshot));
-    const StateId id = job.id;
-    if (reading->file.empty()) {
-      const std::string from = reading->shared.name;
-      const TimePoint until = job.until;
-      return shared_->reader.read(
-          std::move(reading->shared), pool_, until,
-          [this, from, id, job = std::move(job), room = std::move(*room)](Expected<Snapshot> snapshot, double ms) mutable {
-            auto accepted = accept_read(id, std::move(snapshot), std::move(room), from, ms);
-            end_read(std::move(job), std::move(accepted));
-          });
-    }
-    const TimePoint began = clock_.now();
-    auto snapshot = contain([&] { return cold_->read(reading->file, reading->owner, pool_); });
-    const TimePoint ended = clock_.now();
-    if (snapshot) cold_->touch(reading->file);
-    record_span(kReadSpan, began, ended, {snapshot ? static_cast<std::int64_t>(snapshot->bytes()) : 0});
-    auto accepted = accept_read(id, std::move(snapshot), std::move(*room), reading->file, to_ms(ended - began));
-    return end_read(std::move(job), std::move(accepted));
-  }
-  if (job.began == kNever) job.began = clock_.now();
-  if (most > pool_.bytes_max() || clock_.now() >= job.began + kReadPatience) {
-    return end_read(std::move(job), fail(ErrorCode::limit_wait, "there is not enough memory for it"));
-  }
-  waiting_reads_.push_back(std::move(job));
-}
-
-void StateStore::end_read(Job job, Expected<SnapshotPtr> snapshot) {
-  {
-    const MutexLock lock(mutex_);
-    queued_bytes_ -= job.bytes;
-  }
-  if (job.on_fetched) job.on_fetched(std::move(snapshot));
-}
-
-Expected<StateStore::Reading> StateStore::begin_read(StateId id) {
-  const MutexLock lock(mutex_);
-  Entry* const entry = table_.find(id);
-  if (entry == nullptr || entry->is_forgotten) return std::unexpected(gone());
-  entry->last_used = clock_.now();
-  ++entry->uses;
-  Reading reading;
-  reading.snapshot = entry->snapshot;
-  if (reading.snapshot) return reading;
-  entry->is_busy = true;
-  reading.file = entry->file;
-  reading.owner = entry->owner;
-  reading.shared.name = entry->shared;
-  reading.shared.owner = entry->owner;
-  reading.shared.bytes = entry->shared_bytes;
-  return reading;
-}
-
-// Takes a state that was read, in `ms`, or why it could not be read.
-Expected<SnapshotPtr> StateStore::accept_read(StateId id, Expected<Snapshot> snapshot, ByteBudget::Share room,
-                                              const std::string& from, double ms) {
-  const MutexLock lock(mutex_);
-  Entry& entry = table_.at(id);
-  const bool is_file = !entry.file.empty();
-  if (snapshot && (snapshot->identity != entry.family->first || snapshot->tokens != entry.tokens)) {
-    snapshot =
-        fail(ErrorCode::runtime_decode, std::format("stored state {}: its content is not the one that was written", from));
-  }
-  if (!snapshot) {
-    log_warning("kv: a stored state of {} tokens cannot be used: {}", entry.tokens.size(), snapshot.error().message);
-    if (is_file) stats_.failed_total.add();
-    entry.is_forgotten = true;
-    end_busy(id, false);
-    return std::unexpected(snapshot.error());
-  }
-  room.correct(snapshot->bytes());
-  snapshot->room = std::move(room);
-  SnapshotPtr read = share_snapshot(std::move(*snapshot), pool_);
-  if (is_file) {
-    stats_.read.record_ms(ms);
-    stats_.read_bytes_total.add(read->bytes());
-    read_ms_per_mb_ += (ms * kMegabyte / static_cast<double>(std::max<std::size_t>(1, read->bytes())) - read_ms_per_mb_) / 4;
-  }
-  table_.set_snapshot(entry, read);
-  end_busy(id, false);
-  return read;
-}
-
-void StateStore::save_all(TimePoint deadline) {
-  std::vector<std::pair<double, StateId>> unsaved;
-  {
-    const MutexLock lock(mutex_);
-    for (const auto& [id, entry] : table_.entries()) {
-      if (!entry.snapshot || !entry.file.empty() || entry.is_busy) continue;
-      unsaved.emplace_back(value_of(table_.view_of(id, entry, entry.warm_bytes())), id);
-    }
-    writes_from_ = clock_.now();  // A disk that was full may have space now, and this is the last attempt.
-  }
-  std::ranges::sort(unsaved, std::greater());
-  std::size_t saved = 0;
-  for (const auto& [value, id] : unsaved) {
-    if (clock_.now() >= deadline) break;
-    {
-      const MutexLock lock(mutex_);
-      // Meanwhile its session may have ended, or it may have left the memory.
-      Entry* const entry = table_.find(id);
-      if (entry == nullptr || !entry->snapshot || !entry->file.empty() || entry->is_busy || !can_write(*entry)) continue;
-      mark_leaving(*entry);
-    }
-    write(id, shared_ == nullptr);
-    ++saved;
-  }
-  if (!unsaved.empty()) log_info("kv: wrote {} of {} states in memory to disk", saved, unsaved.size());
+  write_waiting();
 }
 
 void StateStore::check_invariants() const {

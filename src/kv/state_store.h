@@ -26,6 +26,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,6 +44,7 @@
 #include "core/ids.h"
 #include "core/usage.h"
 #include "kv/cold_store.h"
+#include "kv/day_bytes.h"
 #include "kv/pool_preparation.h"
 #include "kv/shared_states.h"
 #include "kv/snapshot.h"
@@ -60,7 +62,11 @@ struct StoreOptions {
   EvictionOrder eviction = EvictionOrder::value;
   Duration archive_after = std::chrono::minutes(60);  // A state unused for this time moves to disk.
   Duration ttl{0};                                    // A state unused for this time is removed; 0: never.
-  std::size_t cold_tokens_min = 256;                  // Computing a shorter state is as fast as reading it.
+  // A turn's state is on disk so long after its end; 0: only states that leave memory, or umad, are written.
+  Duration write_within{0};
+  // Tenants write no more than this for `write_within` in 24 hours, and share it equally; 0: no limit.
+  std::uint64_t day_bytes_max = 0;
+  std::size_t shared_tokens_min = 256;  // A shorter state is not stored for other daemons.
   // Whether a model computes, so that memory is prepared slowly; any thread; null: never.
   std::function<bool()> is_busy = nullptr;
 };
@@ -69,10 +75,20 @@ struct StoreOptions {
 // once.
 enum class GiveWay : std::uint8_t { by_disk, at_once };
 
+// Where a state may be kept: only in memory if computing it is faster than reading it from disk.
+enum class Keep : std::uint8_t { anywhere, in_memory };
+
 // Limits of the memory for states, in bytes.
 struct MemoryLimit {
   std::uint64_t at_rest = 0;
   std::uint64_t in_all = 0;
+};
+
+// A write of a state that stays in its context.
+struct EarlyWrite {
+  std::uint64_t id = 0;    // 0: it need not be written, or not now.
+  std::size_t known = 0;   // So many of its first pieces are on disk.
+  Duration again_after{};  // If id is 0: when to ask again; 0: never.
 };
 
 // A stored state that shares a prefix with a chain.
@@ -123,10 +139,23 @@ class StateStore {
   // Reserves memory for a state that will be saved or read, and evicts less valuable states if necessary. Nullopt: there is no
   // memory, or not yet if states first move to disk.
   [[nodiscard]] std::optional<ByteBudget::Share> make_room(std::uint64_t bytes, GiveWay how);
-  // Whether put() keeps a state of this tenant, of so many tokens and bytes, without dropping it or another one.
-  [[nodiscard]] bool has_place_for(const TenantId& tenant, std::size_t tokens, std::uint64_t bytes) const;
+  // The estimated time to read a state of so many bytes from disk.
+  [[nodiscard]] double read_ms(std::uint64_t bytes) const;
+  // Whether put() keeps a state of this tenant, of so many bytes, without dropping it or another one.
+  [[nodiscard]] bool has_place_for(const TenantId& tenant, std::uint64_t bytes, Keep keep) const;
   // Stores a state of a joined family in place of the session's former one.
-  void put(StateOwner owner, Snapshot snapshot);
+  void put(StateOwner owner, Snapshot snapshot, Keep keep = Keep::anywhere);
+  // Begins to write a state to disk that stays in its context. `ends`: where its pieces end. `bytes`: about those of all of
+  // them. The disk keeps the pieces that it has already until end_early(), which the caller calls exactly once.
+  [[nodiscard]] EarlyWrite begin_early(const StateOwner& owner, const std::string& identity, std::span<const Token> tokens,
+                                       std::span<const std::int32_t> ends, std::uint64_t bytes);
+  // Writes some more of its pieces; those before them are in the snapshot without bytes. With the last piece the state is
+  // complete. Calls back from the store's thread, unless the store is closed: false if it cannot be written, or is not wanted
+  // any more. Requires: the call before it has called back.
+  void write_early(std::uint64_t id, Snapshot snapshot, MoveOnlyFunction<void(bool is_written)> then);
+  // Drops what is not part of a complete state; after write_early() as soon as that has called back.
+  void end_early(std::uint64_t id);
+  [[nodiscard]] Duration write_within() const { return options_.write_within; }
   // Counts a state that a lane had to drop for lack of memory.
   void note_dropped() { stats_.dropped_total.add(); }
   // Announces `pieces` states or pieces of `piece_bytes`, for which memory should be prepared.
@@ -135,7 +164,7 @@ class StateStore {
   [[nodiscard]] BytePool& pool() { return pool_; }
   // Runs a task on the store's thread, where work on a whole state delays only the disk's queue.
   void run_later(MoveOnlyFunction<void()> task) { inbox_.push({.kind = JobKind::task, .task = std::move(task)}); }
-  // Removes a state whose bytes do not match its tokens, so that nobody uses it again.
+  // Removes a state whose KV does not match its tokens, and all that share some of it, so that nobody uses it again.
   void discard(StateId id);
   // Removes the states of a deleted session.
   void forget(const SessionId& session);
@@ -161,7 +190,7 @@ class StateStore {
   // Whether the newest state of the session, or of the prefix, is known to be where other daemons find it.
   [[nodiscard]] bool is_shared(const SessionId& session) const;
   // The number of tokens that a state needs to be stored for other daemons.
-  [[nodiscard]] std::size_t shared_tokens_min() const { return options_.cold_tokens_min; }
+  [[nodiscard]] std::size_t shared_tokens_min() const { return options_.shared_tokens_min; }
   // Describes the stored states of a session.
   [[nodiscard]] SessionStates states_of(const SessionId& session) const;
   [[nodiscard]] const StoreStats& stats() const { return stats_; }
@@ -197,9 +226,11 @@ class StateStore {
   struct Job {
     JobKind kind = JobKind::write;
     StateId id = 0;                  // For write and read.
+    bool stays_in_memory = false;    // For write.
     std::size_t bytes = 0;           // For read: size of the file. For expect: size of a piece.
     std::size_t count = 0;           // For expect.
     std::string file{};              // For remove.
+    bool is_wrong = false;           // For remove: nobody may use it, even who wants to.
     OnFetched on_fetched = nullptr;  // For read.
     TimePoint began = kNever;        // Since when a read has waited for memory.
     TimePoint until = kNever;        // For read: see fetch().
@@ -207,42 +238,70 @@ class StateStore {
   };
 
   void remove(StateId id) REQUIRES_LOCK(mutex_) { delete_later(table_.remove(id)); }
-  // Ignores an empty name.
-  void delete_later(std::string file);
+  void delete_later(std::vector<std::string> files);
   void mark_leaving(Entry& entry) REQUIRES_LOCK(mutex_) {
     entry.is_busy = true;
     leaving_bytes_ += entry.warm_bytes();
   }
-  [[nodiscard]] bool begin_write(StateId id) REQUIRES_LOCK(mutex_);
+  [[nodiscard]] bool begin_write(StateId id, bool stays_in_memory = false) REQUIRES_LOCK(mutex_);
   void make_tenant_room(const TenantId& tenant) REQUIRES_LOCK(mutex_);
   [[nodiscard]] std::uint64_t bytes_here() const REQUIRES_LOCK(mutex_) { return table_.bytes().warm + pool_.idle_bytes(); }
   [[nodiscard]] std::uint64_t bytes_at_rest() const REQUIRES_LOCK(mutex_) { return bytes_here() - leaving_bytes_; }
   void make_warm_room() REQUIRES_LOCK(mutex_);
-  [[nodiscard]] bool make_cold_room(StateId incoming) REQUIRES_LOCK(mutex_);
+  void write_waiting() REQUIRES_LOCK(mutex_);
+  // `bytes`: those that the disk does not count yet.
+  [[nodiscard]] bool make_cold_room(StateView arrives, const TenantId& tenant, std::uint64_t bytes) REQUIRES_LOCK(mutex_);
+  [[nodiscard]] Expected<ColdHead> write_cold(const StateOwner& owner, const Snapshot& snapshot);
+  void note_write_failed(const Error& error, std::size_t tokens) REQUIRES_LOCK(mutex_);
+  void count_written(const TenantId& tenant) REQUIRES_LOCK(mutex_);
+  [[nodiscard]] bool is_day_full(const TenantId& tenant) REQUIRES_LOCK(mutex_);
+  // The parts are not on disk any more.
+  void forget_lost(std::span<const std::string> parts) REQUIRES_LOCK(mutex_);
+  // A state that is being written while it stays in its context. Erased by end_early(), or by the store's thread after it.
+  struct Early {
+    StateOwner owner;
+    std::vector<StatePart> wanted{};  // All parts of the state.
+    std::vector<ColdPart> parts{};    // The first of them, which are on disk, and held.
+    std::uint64_t bytes_left = 0;     // About those of the others and of the last piece.
+    std::size_t tokens_count = 0;
+    bool is_busy = false;      // The store's thread writes.
+    bool is_given_up = false;  // Its caller has ended it.
+    bool is_void = false;      // Its session has ended, or a part is wrong: it becomes no entry.
+  };
+  [[nodiscard]] bool write_pieces(std::uint64_t id, Snapshot& snapshot);
+  [[nodiscard]] bool write_piece(std::uint64_t id, const StateOwner& owner, const Snapshot& snapshot, const StatePart& part);
+  [[nodiscard]] bool accept_early(Early& early, const Snapshot& snapshot, ColdHead written) REQUIRES_LOCK(mutex_);
+  void remove_early(std::uint64_t id) REQUIRES_LOCK(mutex_);
+  void make_void(std::span<const std::string> parts) REQUIRES_LOCK(mutex_);
   void drop_from_disk(StateId id) REQUIRES_LOCK(mutex_);
   [[nodiscard]] bool can_write(const Entry& entry) const REQUIRES_LOCK(mutex_);
-  [[nodiscard]] bool can_write(std::size_t tokens, std::uint64_t bytes) const REQUIRES_LOCK(mutex_);
+  [[nodiscard]] bool can_write(std::uint64_t bytes) const REQUIRES_LOCK(mutex_);
   [[nodiscard]] std::optional<StateView> least_valuable_in_memory(bool is_nowhere_else = false) const REQUIRES_LOCK(mutex_) {
     return table_.least_valuable_in(StateTable::Place::memory, limit_.at_rest, is_nowhere_else);
   }
   [[nodiscard]] bool can_make_room(std::uint64_t bytes, GiveWay how) const REQUIRES_LOCK(mutex_);
   void end_busy(StateId id, bool leaves_memory) REQUIRES_LOCK(mutex_);
+  [[nodiscard]] double disk_read_ms(std::uint64_t bytes) const REQUIRES_LOCK(mutex_);
+  void observe_read(std::uint64_t bytes, double ms) REQUIRES_LOCK(mutex_);
   void maintain();
   void prepare();
   void run(Job job);
+  [[nodiscard]] bool is_used(const std::string& file) const;
   void write(StateId id, bool may_leave_memory = true);
   void read(Job job);
   void end_read(Job job, Expected<SnapshotPtr> snapshot);
   // The place of a state that is being read, which is busy meanwhile.
   struct Reading {
     std::string file;
-    ColdHead shared;  // If `file` is empty.
+    std::vector<ColdPart> parts;  // Of the file.
+    ColdHead shared;              // If `file` is empty.
     StateOwner owner;
     SnapshotPtr snapshot;  // It is in memory already.
   };
   [[nodiscard]] Expected<Reading> begin_read(StateId id);
+  // `file`: empty if it is from the shared store.
   [[nodiscard]] Expected<SnapshotPtr> accept_read(StateId id, Expected<Snapshot> snapshot, ByteBudget::Share room,
-                                                  const std::string& from, double ms);
+                                                  const std::string& file, double ms);
   void add_shared(const SessionId& session, std::vector<ColdHead> heads);
   [[nodiscard]] const Entry* newest_usable(const SessionId& session, StateId& id) const REQUIRES_LOCK(mutex_);
   void set_let_go(const SessionId& session, bool is_let_go);
@@ -259,6 +318,7 @@ class StateStore {
   std::vector<Job> taken_;
   std::vector<Job> waiting_reads_;  // Waiting for memory.
   TimePoint maintenance_at_{};
+  std::uint64_t written_bytes_ = 0;  // Of ColdStore::written_bytes(), so many are counted.
 
   // Shared.
   BytePool pool_;                       // Declared before the entries, whose memory returns to it.
@@ -272,6 +332,10 @@ class StateStore {
   MemoryLimit limit_ GUARDED_BY(mutex_);
   std::uint64_t leaving_bytes_ GUARDED_BY(mutex_) = 0;  // Bytes of states being written to disk.
   TimePoint writes_from_ GUARDED_BY(mutex_){};          // After a failed write, no other is tried before this time.
+  std::map<std::uint64_t, Early> early_ GUARDED_BY(mutex_);
+  std::uint64_t last_early_ GUARDED_BY(mutex_) = 0;
+  std::vector<StateId> unwritten_ GUARDED_BY(mutex_);  // To be written while they stay in memory, the newest last.
+  DayBytes written_ GUARDED_BY(mutex_);
   double read_ms_per_mb_ GUARDED_BY(mutex_) = 1;
   std::uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;  // Bytes of reads that were requested.
 };

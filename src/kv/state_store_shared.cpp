@@ -71,7 +71,7 @@ void StateStore::publish(const SessionId& session, SharedWriter::Urgency urgency
   {
     const MutexLock lock(mutex_);
     const Entry* const entry = shared_ == nullptr ? nullptr : newest_usable(session, id);
-    if (entry == nullptr || !entry->shared.empty() || entry->is_let_go || entry->tokens.size() < options_.cold_tokens_min)
+    if (entry == nullptr || !entry->shared.empty() || entry->is_let_go || entry->tokens.size() < options_.shared_tokens_min)
       id = 0;
     if (id != 0) {
       owner = entry->owner;
@@ -128,7 +128,7 @@ void StateStore::publish_all(const std::unordered_set<SessionId>& sessions) {
     for (const auto& [id, entry] : table_.entries()) {
       StateId newest = 0;
       if (!sessions.contains(entry.owner.session) || !entry.snapshot || !entry.shared.empty()) continue;
-      if (entry.tokens.size() < options_.cold_tokens_min || newest_usable(entry.owner.session, newest) != &entry) continue;
+      if (entry.tokens.size() < options_.shared_tokens_min || newest_usable(entry.owner.session, newest) != &entry) continue;
       unsaved.push_back({value_of(table_.view_of(id, entry, entry.warm_bytes())), id, entry.owner});
     }
   }

@@ -27,7 +27,7 @@ struct Node {
         store({.warm_bytes_max = warm_tokens * kTokenBytes,
                .cold_bytes_max = cold_tokens * kTokenBytes,
                .archive_after = std::chrono::minutes(5),
-               .cold_tokens_min = 16},
+               .shared_tokens_min = 16},
               std::make_unique<FakeColdStore>(), clock, &shared) {
     store.open({});
     family = store.join(identity, true);

@@ -82,6 +82,8 @@ TEST_F(StateStoreTest, NobodysStatesReplaceTheirBeginningsOnly) {
   EXPECT_EQ(tier("s"), Tier::warm);
 }
 
+// --- Tenants
+
 TEST_F(StateStoreTest, TenantsShareOnlyWhatIsPublic) {
   make(1000, 1000);
   put("s", numbers(1, 50));

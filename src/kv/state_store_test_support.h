@@ -1,6 +1,7 @@
 // A store on a disk in memory, whose tiers have room for the states of so many tokens.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,18 +36,35 @@ inline Snapshot snapshot_of(const Tokens& tokens, const std::string& identity = 
   return snapshot;
 }
 
+// Pieces of so many tokens, and a last one.
+inline Snapshot in_pieces(const Tokens& tokens, std::size_t step) {
+  Snapshot snapshot;
+  snapshot.identity = "model";
+  snapshot.tokens = tokens;
+  for (std::size_t begin = 0; begin < tokens.size(); begin += step) {
+    const std::size_t end = std::min(tokens.size(), begin + step);
+    snapshot.pieces.push_back({static_cast<std::int32_t>(begin), static_cast<std::int32_t>(end),
+                               Bytes((end - begin) * (kTokenBytes - sizeof(Token)), static_cast<std::byte>(begin))});
+  }
+  return snapshot;
+}
+
 class StateStoreTest : public ::testing::Test {
  protected:
   // Room for so many tokens' states in each tier.
   void make(std::size_t warm_tokens, std::size_t cold_tokens, bool can_cut = true, Duration ttl = Duration(0)) {
     auto cold = std::make_unique<FakeColdStore>();
-    if (cold_ != nullptr) cold->files = std::move(cold_->files);
+    if (cold_ != nullptr) {
+      cold->files = std::move(cold_->files);
+      cold->pieces = std::move(cold_->pieces);
+    }
     cold_ = cold.get();
     store_ = std::make_unique<StateStore>(StoreOptions{.warm_bytes_max = warm_tokens * kTokenBytes,
                                                        .cold_bytes_max = cold_tokens * kTokenBytes,
                                                        .tenant_bytes_max = tenant_tokens_ * kTokenBytes,
                                                        .ttl = ttl,
-                                                       .cold_tokens_min = 1},
+                                                       .write_within = write_within_,
+                                                       .day_bytes_max = day_tokens_ * kTokenBytes},
                                           std::move(cold), clock_);
     store_->open(sessions_);
     family_ = store_->join("model", can_cut);
@@ -78,6 +96,8 @@ class StateStoreTest : public ::testing::Test {
   std::unique_ptr<StateStore> store_;
   FamilyId family_ = 0;
   std::string tenant_ = "a";
+  Duration write_within_{0};
+  std::size_t day_tokens_ = 0;
   std::size_t tenant_tokens_ = 0;                               // Whose states a tenant may have; 0: no quota.
   std::unordered_set<SessionId> sessions_{{"s"}, {"foreign"}};  // At the start.
 };

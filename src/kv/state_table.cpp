@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <format>
+#include <iterator>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "base/check.h"
@@ -76,28 +79,41 @@ std::vector<std::string> StateTable::joined_identities() const {
 
 // --- Entries
 
+std::uint64_t StateTable::Entry::cold_bytes() const {
+  std::uint64_t bytes = file_bytes;
+  for (const ColdPart& part : parts) bytes += part.bytes;
+  return bytes;
+}
+
 // Called after bytes were added to a tier, and before bytes are removed.
-void StateTable::count(const Entry& entry, Place place, std::uint64_t bytes, bool has_come) {
-  const auto tenant = tenants_.try_emplace(entry.owner.tenant).first;
-  for (TierBytes* const taken : {&tenant->second, &bytes_}) {
+void StateTable::count(const TenantId& tenant, Place place, std::uint64_t bytes, bool has_come) {
+  const auto used = tenants_.try_emplace(tenant).first;
+  for (TierBytes* const taken : {&used->second, &bytes_}) {
     std::uint64_t& tier = place == Place::memory ? taken->warm : taken->cold;
     tier = has_come ? tier + bytes : tier - bytes;
   }
-  if (tenant->second.total() == 0) tenants_.erase(tenant);
+  if (used->second.total() == 0) tenants_.erase(used);
   Gauge& tier_bytes = place == Place::memory ? stats_.warm_bytes : stats_.cold_bytes;
   tier_bytes.set(static_cast<std::int64_t>(bytes_.in(place)));
+}
+
+void StateTable::count_state(const Entry& entry, Place place, std::uint64_t bytes, bool has_come) {
+  count(entry.owner.tenant, place, bytes, has_come);
   Gauge& tier_states = place == Place::memory ? stats_.warm_states : stats_.cold_states;
   tier_states.add(has_come ? 1 : -1);
 }
 
 StateId StateTable::add(Entry entry) {
   UMA_CHECK(!entry.tokens.empty() && (entry.snapshot || !entry.file.empty() || !entry.shared.empty()));
-  const StateId id = ++last_id_;
+  const StateId id = entry.id = ++last_id_;
   const Entry& added = entries_.emplace(id, std::move(entry)).first->second;
   index_.add(id, scope_of(added.family->second.id, added.owner), added.tokens);
   if (!added.owner.session.empty()) of_session_[added.owner.session].push_back(id);
-  if (added.snapshot) count(added, Place::memory, added.warm_bytes(), true);
-  if (!added.file.empty()) count(added, Place::disk, added.file_bytes, true);
+  if (added.snapshot) count_state(added, Place::memory, added.warm_bytes(), true);
+  if (!added.file.empty()) {
+    Entry& with_file = entries_.at(id);
+    set_file(with_file, std::move(with_file.file), with_file.file_bytes, std::move(with_file.parts));
+  }
   return id;
 }
 
@@ -116,21 +132,21 @@ std::span<const StateId> StateTable::of_session(const SessionId& session) const 
   return owned == of_session_.end() ? std::span<const StateId>() : std::span<const StateId>(owned->second);
 }
 
-std::string StateTable::remove(StateId id) {
+std::vector<std::string> StateTable::remove(StateId id) {
   Entry& entry = entries_.at(id);
   if (entry.is_busy) {
     entry.is_forgotten = true;
     return {};
   }
-  std::string file = entry.file.empty() ? std::string() : drop_file(entry);
-  if (entry.snapshot) count(entry, Place::memory, entry.warm_bytes(), false);
+  std::vector<std::string> files = drop_file(entry);
+  if (entry.snapshot) count_state(entry, Place::memory, entry.warm_bytes(), false);
   index_.remove(id, scope_of(entry.family->second.id, entry.owner), entry.tokens);
   if (const auto owned = of_session_.find(entry.owner.session); owned != of_session_.end()) {
     std::erase(owned->second, id);
     if (owned->second.empty()) of_session_.erase(owned);
   }
   entries_.erase(id);
-  return file;
+  return files;
 }
 
 void StateTable::drop_snapshot(StateId id) {
@@ -140,25 +156,74 @@ void StateTable::drop_snapshot(StateId id) {
     (void)remove(id);  // It has no file.
     return;
   }
-  count(entry, Place::memory, entry.warm_bytes(), false);
+  count_state(entry, Place::memory, entry.warm_bytes(), false);
   entry.snapshot.reset();
 }
 
-std::string StateTable::drop_file(Entry& entry) {
-  count(entry, Place::disk, entry.file_bytes, false);
+std::vector<std::string> StateTable::drop_file(Entry& entry) {
+  if (entry.file.empty()) return {};
+  count_state(entry, Place::disk, entry.file_bytes, false);
   entry.file_bytes = 0;
-  return std::exchange(entry.file, {});
+  files_.erase(entry.file);
+  std::vector<std::string> files = release_parts(entry.owner.tenant, std::exchange(entry.parts, {}));
+  files.push_back(std::exchange(entry.file, {}));
+  return files;
 }
 
 void StateTable::set_snapshot(Entry& entry, SnapshotPtr snapshot) {
   entry.snapshot = std::move(snapshot);
-  count(entry, Place::memory, entry.warm_bytes(), true);
+  count_state(entry, Place::memory, entry.warm_bytes(), true);
 }
 
-void StateTable::set_file(Entry& entry, std::string file, std::uint64_t bytes) {
+void StateTable::set_file(Entry& entry, std::string file, std::uint64_t bytes, std::vector<ColdPart> parts) {
   entry.file = std::move(file);
   entry.file_bytes = bytes;
-  count(entry, Place::disk, bytes, true);
+  files_.insert(entry.file);
+  entry.parts = std::move(parts);
+  UMA_CHECK(hold_parts(entry.owner.tenant, entry.parts));
+  count_state(entry, Place::disk, bytes, true);
+}
+
+StateTable::Entry* StateTable::find_equal(const StateOwner& owner, const Family& family, std::span<const Token> tokens) {
+  const auto is_equal = [&](const Entry& entry) {
+    return entry.owner == owner && &entry.family->second == &family && !entry.is_forgotten &&
+           std::ranges::equal(entry.tokens, tokens);
+  };
+  if (owner.session.empty()) {
+    const auto match = index_.longest_common(scope_of(family.id, owner), tokens);
+    Entry* const entry = match ? &entries_.at(match->id) : nullptr;
+    return entry != nullptr && is_equal(*entry) ? entry : nullptr;
+  }
+  for (const StateId id : of_session(owner.session)) {
+    if (is_equal(entries_.at(id))) return &entries_.at(id);
+  }
+  return nullptr;
+}
+
+// --- Parts of files
+
+bool StateTable::hold_parts(const TenantId& tenant, std::vector<ColdPart>& parts) {
+  const auto is_unknown = [&](const ColdPart& part) { return part.bytes == 0 && !parts_.contains(part.name); };
+  if (std::ranges::any_of(parts, is_unknown)) return false;
+  for (ColdPart& part : parts) {
+    const auto [known, is_new] = parts_.try_emplace(part.name, Part{.users = 0, .bytes = part.bytes});
+    ++known->second.users;
+    part.bytes = known->second.bytes;
+    if (is_new) count(tenant, Place::disk, part.bytes, true);
+  }
+  return true;
+}
+
+std::vector<std::string> StateTable::release_parts(const TenantId& tenant, std::span<const ColdPart> parts) {
+  std::vector<std::string> unused;
+  for (const ColdPart& part : parts) {
+    const auto known = parts_.find(part.name);
+    if (--known->second.users > 0) continue;
+    count(tenant, Place::disk, known->second.bytes, false);
+    parts_.erase(known);
+    unused.push_back(part.name);
+  }
+  return unused;
 }
 
 // --- Lookups by tokens
@@ -204,9 +269,7 @@ bool StateTable::is_redundant(const StateOwner& owner, const Family& family, std
 
 std::vector<std::string> StateTable::supersede(const StateOwner& owner, const Family& family, std::span<const Token> tokens) {
   std::vector<std::string> files;
-  const auto remove_one = [&](StateId id) {
-    if (std::string file = remove(id); !file.empty()) files.push_back(std::move(file));
-  };
+  const auto remove_one = [&](StateId id) { std::ranges::move(remove(id), std::back_inserter(files)); };
   if (!owner.session.empty()) {
     const std::span<const StateId> owned = of_session(owner.session);
     std::vector<StateId> former(owned.begin(), owned.end());
@@ -232,6 +295,23 @@ std::vector<std::string> StateTable::supersede(const StateOwner& owner, const Fa
   return files;
 }
 
+std::vector<StateId> StateTable::having(std::span<const std::string> parts) const {
+  const std::unordered_set<std::string_view> names(parts.begin(), parts.end());
+  std::vector<StateId> found;
+  for (const auto& [id, entry] : entries_) {
+    if (std::ranges::any_of(entry.parts, [&](const ColdPart& part) { return names.contains(part.name); })) found.push_back(id);
+  }
+  return found;
+}
+
+// --- Bytes
+
+void StateTable::uncount_incoming_file(const TenantId& tenant, std::uint64_t bytes) {
+  const auto used = tenants_.find(tenant);
+  used->second.cold -= bytes;
+  if (used->second.total() == 0) tenants_.erase(used);
+}
+
 // --- Eviction order
 
 StateView StateTable::view_of(StateId id, const Entry& entry, std::uint64_t bytes) const {
@@ -242,6 +322,12 @@ StateView StateTable::view_of(StateId id, const Entry& entry, std::uint64_t byte
           .idle_s = to_ms(clock_.now() - entry.last_used) / 1000,
           .is_foreign = entry.family->second.is_outdated,
           .is_over_share = false};
+}
+
+std::uint64_t StateTable::freed_bytes(const Entry& entry) const {
+  std::uint64_t bytes = entry.file_bytes;
+  for (const ColdPart& part : entry.parts) bytes += parts_.at(part.name).users == 1 ? part.bytes : 0;
+  return bytes;
 }
 
 // The equal share of each tenant that has states in the tier.
@@ -260,7 +346,7 @@ std::optional<StateView> StateTable::least_valuable_in(Place place, std::uint64_
   std::vector<StateView> views;
   views.reserve(entries_.size());
   for (const auto& [id, entry] : entries_) {
-    const std::uint64_t bytes = place == Place::memory ? entry.warm_bytes() : entry.file_bytes;
+    const std::uint64_t bytes = place == Place::memory ? entry.warm_bytes() : freed_bytes(entry);
     if (entry.is_busy || bytes == 0 || (is_nowhere_else && entry.snapshot.use_count() > 1)) continue;
     views.push_back(view_of(id, entry, bytes));
     views.back().is_over_share = tenants_.at(entry.owner.tenant).in(place) > share;
@@ -275,7 +361,7 @@ std::optional<StateView> StateTable::least_valuable_of(const TenantId& tenant) c
   for (const auto& [id, entry] : entries_) {
     if (entry.is_busy || entry.is_shared_only() || entry.owner.tenant != tenant) continue;
     const bool is_copy = entry.snapshot && !entry.file.empty();
-    (is_copy ? copies : views).push_back(view_of(id, entry, entry.warm_bytes() + entry.file_bytes));
+    (is_copy ? copies : views).push_back(view_of(id, entry, entry.warm_bytes() + freed_bytes(entry)));
   }
   const StateView* least = least_valuable(copies.empty() ? views : copies, eviction_);
   return least == nullptr ? std::nullopt : std::optional(*least);
@@ -284,19 +370,27 @@ std::optional<StateView> StateTable::least_valuable_of(const TenantId& tenant) c
 void StateTable::check_invariants() const {
   std::map<TenantId, TierBytes> taken;
   TierBytes all;
+  std::unordered_map<std::string, std::size_t> users;
   for (const auto& [id, entry] : entries_) {
     UMA_CHECK(entry.snapshot || !entry.file.empty() || !entry.shared.empty());
     UMA_CHECK(entry.shared.empty() == (entry.shared_bytes == 0));
     UMA_CHECK(!entry.snapshot || entry.snapshot->tokens == entry.tokens);
     UMA_CHECK(!entry.is_forgotten || entry.is_busy);
     UMA_CHECK(entry.file.empty() == (entry.file_bytes == 0));
+    UMA_CHECK(!entry.file.empty() || entry.parts.empty());
     if (entry.is_shared_only()) continue;  // Its bytes are not here.
+    std::uint64_t cold = entry.file_bytes;
+    for (const ColdPart& part : entry.parts) {
+      if (++users[part.name] == 1) cold += part.bytes;
+    }
     for (TierBytes* const bytes : {&taken[entry.owner.tenant], &all}) {
       bytes->warm += entry.warm_bytes();
-      bytes->cold += entry.file_bytes;
+      bytes->cold += cold;
     }
   }
-  UMA_CHECK(all == bytes_ && taken == tenants_);
+  // Those that are about to be written have other users.
+  UMA_CHECK(std::ranges::all_of(users, [&](const auto& part) { return parts_.at(part.first).users >= part.second; }));
+  if (users.size() == parts_.size()) UMA_CHECK(all == bytes_ && taken == tenants_);
   for (const auto& [session, ids] : of_session_) {
     UMA_CHECK(!ids.empty());
     for (const StateId id : ids) UMA_CHECK(entries_.at(id).owner.session == session);

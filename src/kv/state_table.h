@@ -2,8 +2,8 @@
 // the names of files that are not needed any more. Not thread-safe.
 //
 // Invariants, checked by check_invariants(): (1) An entry is warm, cold, shared, or several of these. (2) The bytes of a tier,
-// and of a tenant in it, are the sum of the entries' bytes. (3) Every entry of a session is found by that session, oldest
-// first.
+// and of a tenant in it, are the sum of the entries' bytes, where parts that several entries share count once. (3) Every entry
+// of a session is found by that session, oldest first.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,13 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/clock.h"
 #include "core/ids.h"
 #include "core/usage.h"
+#include "kv/cold_store.h"
 #include "kv/prefix_index.h"
 #include "kv/snapshot.h"
 #include "kv/state_owner.h"
@@ -49,26 +51,30 @@ class StateTable {
   };
   using Families = std::map<std::string, Family>;  // Keyed by identity, so that many states share one long text.
   struct Entry {
+    StateId id = 0;  // Set by add().
     StateOwner owner;
     Families::const_pointer family = nullptr;  // See family_of().
     std::vector<Token> tokens;
-    SnapshotPtr snapshot;  // Null: cold or shared.
-    std::string file;      // Empty: not cold.
-    std::uint64_t file_bytes = 0;
-    std::string shared;  // Its name in the shared store, from which it may vanish; empty: it is not there.
+    SnapshotPtr snapshot;          // Null: cold or shared.
+    std::string file;              // Empty: not cold.
+    std::uint64_t file_bytes = 0;  // Without its parts.
+    std::vector<ColdPart> parts;   // Of the file.
+    std::string shared;            // Its name in the shared store, from which it may vanish; empty: it is not there.
     std::uint64_t shared_bytes = 0;
     bool is_let_go = false;  // Another daemon may have continued its session: it is not written to the shared store.
     std::uint32_t uses = 0;
     TimePoint last_used{};
-    bool is_busy = false;       // The store's thread is writing or reading it.
-    bool is_forgotten = false;  // To be removed as soon as it is not busy.
-    bool must_leave = false;    // A claim waits for its memory, so it leaves memory even if the disk has no space.
+    bool is_busy = false;        // The store's thread is writing or reading it.
+    bool is_forgotten = false;   // To be removed as soon as it is not busy.
+    bool must_leave = false;     // A claim waits for its memory, or its context has it: it leaves memory, also if it is used.
+    bool is_for_memory = false;  // Computing it is faster than reading it from disk.
 
     [[nodiscard]] std::uint64_t warm_bytes() const { return snapshot ? snapshot->bytes() : 0; }
     [[nodiscard]] bool is_shared_only() const { return !snapshot && file.empty(); }
     [[nodiscard]] Tier tier() const { return snapshot ? Tier::warm : file.empty() ? Tier::shared : Tier::cold; }
+    [[nodiscard]] std::uint64_t cold_bytes() const;
     // The size of what is read to have it in memory.
-    [[nodiscard]] std::uint64_t bytes_to_read() const { return snapshot ? 0 : file.empty() ? shared_bytes : file_bytes; }
+    [[nodiscard]] std::uint64_t bytes_to_read() const { return snapshot ? 0 : file.empty() ? shared_bytes : cold_bytes(); }
   };
   using Entries = std::unordered_map<StateId, Entry>;
   enum class Place : std::uint8_t { memory, disk };
@@ -105,15 +111,28 @@ class StateTable {
   [[nodiscard]] const Entries& entries() const { return entries_; }
   // The states of a session, oldest first.
   [[nodiscard]] std::span<const StateId> of_session(const SessionId& session) const;
-  // Removes an entry with its memory, or marks a busy entry for later removal. Returns its file; empty: it has none, or still
-  // needs it.
-  [[nodiscard]] std::string remove(StateId id);
+  // Removes an entry with its memory, or marks a busy entry for later removal. Returns the files that nobody needs any more.
+  [[nodiscard]] std::vector<std::string> remove(StateId id);
   // Frees the memory of an entry that is not busy. An entry that is nowhere else is removed.
   void drop_snapshot(StateId id);
-  // Makes the entry warm only. Returns its former file.
-  [[nodiscard]] std::string drop_file(Entry& entry);
+  // Makes the entry warm only. Returns the files that nobody needs any more.
+  [[nodiscard]] std::vector<std::string> drop_file(Entry& entry);
   void set_snapshot(Entry& entry, SnapshotPtr snapshot);
-  void set_file(Entry& entry, std::string file, std::uint64_t bytes);
+  void set_file(Entry& entry, std::string file, std::uint64_t bytes, std::vector<ColdPart> parts);
+  // The entry of exactly this owner and these tokens; null: there is none.
+  [[nodiscard]] Entry* find_equal(const StateOwner& owner, const Family& family, std::span<const Token> tokens);
+
+  // --- Parts of files
+  // Counts one more user of each part, which a tenant is about to write; sets the bytes of those that are known. False, and
+  // nothing has changed: the bytes of one are unknown.
+  [[nodiscard]] bool hold_parts(const TenantId& tenant, std::vector<ColdPart>& parts);
+  // Returns the parts that nobody uses any more.
+  [[nodiscard]] std::vector<std::string> release_parts(const TenantId& tenant, std::span<const ColdPart> parts);
+  [[nodiscard]] bool is_part_used(const std::string& name) const { return parts_.contains(name); }
+  // The entries that have one of these parts.
+  [[nodiscard]] std::vector<StateId> having(std::span<const std::string> parts) const;
+  // Whether an entry has this file, or somebody uses this part.
+  [[nodiscard]] bool is_file_used(const std::string& name) const { return files_.contains(name) || is_part_used(name); }
 
   // --- Lookups by tokens
   // The entry with the longest usable prefix of `chain`; a whole entry if states cannot be cut.
@@ -132,8 +151,8 @@ class StateTable {
   // Bytes of the tenants that have states.
   [[nodiscard]] const std::map<TenantId, TierBytes>& tenants() const { return tenants_; }
   // Counts a file that is about to be written as if it existed already.
-  void count_incoming_file(const TenantId& tenant, std::uint64_t bytes) { tenants_.at(tenant).cold += bytes; }
-  void uncount_incoming_file(const TenantId& tenant, std::uint64_t bytes) { tenants_.at(tenant).cold -= bytes; }
+  void count_incoming_file(const TenantId& tenant, std::uint64_t bytes) { tenants_[tenant].cold += bytes; }
+  void uncount_incoming_file(const TenantId& tenant, std::uint64_t bytes);
 
   // --- Eviction order
   [[nodiscard]] StateView view_of(StateId id, const Entry& entry, std::uint64_t bytes) const;
@@ -150,8 +169,11 @@ class StateTable {
   void check_invariants() const;
 
  private:
+  // What the disk would have free without the entry.
+  [[nodiscard]] std::uint64_t freed_bytes(const Entry& entry) const;
   [[nodiscard]] std::uint64_t share_of(Place place, std::uint64_t place_bytes) const;
-  void count(const Entry& entry, Place place, std::uint64_t bytes, bool has_come);
+  void count(const TenantId& tenant, Place place, std::uint64_t bytes, bool has_come);
+  void count_state(const Entry& entry, Place place, std::uint64_t bytes, bool has_come);
   [[nodiscard]] std::optional<PrefixIndex::Match> best_of(std::initializer_list<SessionId> sessions, const Family& family,
                                                           std::span<const Token> chain) const;
 
@@ -163,6 +185,12 @@ class StateTable {
   Entries entries_;
   PrefixIndex index_;
   std::unordered_map<SessionId, std::vector<StateId>> of_session_;
+  struct Part {
+    std::size_t users = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::unordered_map<std::string, Part> parts_;
+  std::unordered_set<std::string> files_;  // Of all entries.
   StateId last_id_ = 0;
   TierBytes bytes_;
   std::map<TenantId, TierBytes> tenants_;

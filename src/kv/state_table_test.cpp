@@ -1,5 +1,7 @@
 #include "kv/state_table.h"
 
+#include <tuple>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -62,18 +64,56 @@ TEST_F(StateTableTest, BytesAreCountedForEachTenantAndShownInTheGauges) {
   EXPECT_EQ(stats_.cold_bytes.value(), 12);
   EXPECT_EQ(stats_.cold_states.value(), 2);
   EXPECT_EQ(table_.tenants().at(TenantId{"a"}).cold, 7U);
-  EXPECT_EQ(table_.remove(id), "s.7") << "the file that nobody needs any more";
+  EXPECT_THAT(table_.remove(id), ElementsAre("s.7")) << "the file that nobody needs any more";
   EXPECT_EQ(table_.bytes().cold, 5U);
   EXPECT_FALSE(table_.tenants().contains(TenantId{"a"}));
+}
+
+TEST_F(StateTableTest, APartThatSeveralStatesShareCountsOnceAndGoesWithTheLast) {
+  const auto with_parts = [&](Token last, std::vector<ColdPart> parts) {
+    const StateId id = add("a", "s" + std::to_string(last), {1, 2, last}, 10);
+    std::ignore = table_.drop_file(table_.at(id));
+    table_.set_file(table_.at(id), "file " + std::to_string(last), 10, std::move(parts));
+    return id;
+  };
+  const StateId first = with_parts(3, {{"x", 100}, {"y", 50}});
+  const StateId second = with_parts(4, {{"x", 100}});
+  EXPECT_EQ(table_.bytes().cold, 170U);
+  EXPECT_EQ(table_.at(first).cold_bytes(), 160U);
+  std::vector<ColdPart> wanted = {{"x", 0}, {"z", 0}};
+  EXPECT_FALSE(table_.hold_parts(TenantId{"a"}, wanted)) << "nobody knows the bytes of z";
+  wanted[1].bytes = 7;
+  EXPECT_TRUE(table_.hold_parts(TenantId{"a"}, wanted));
+  EXPECT_EQ(table_.bytes().cold, 177U);
+  EXPECT_EQ(wanted[0].bytes, 100U);
+  EXPECT_THAT(table_.remove(first), ElementsAre("y", "file 3"));
+  EXPECT_THAT(table_.remove(second), ElementsAre("file 4")) << "x is held";
+  EXPECT_EQ(table_.bytes().cold, 107U);
+  EXPECT_THAT(table_.release_parts(TenantId{"a"}, wanted), ElementsAre("x", "z"));
+  EXPECT_TRUE(table_.tenants().empty());
+}
+
+// A short state of its own and a long one that shares nearly all with another: removing the long one frees little.
+TEST_F(StateTableTest, TheValueOfAStateIsThatOfTheBytesThatItAloneNeeds) {
+  const std::vector<Token> long_tokens(100, 7);
+  for (const Token last : {1, 2}) {
+    std::vector<Token> tokens = long_tokens;
+    tokens.push_back(last);
+    const StateId id = add("a", "long " + std::to_string(last), tokens);
+    std::ignore = table_.drop_file(table_.at(id));
+    table_.set_file(table_.at(id), "long " + std::to_string(last), 10, {{"shared", 1000}});
+  }
+  const StateId alone = add("a", "alone", {3, 4, 5}, 20);
+  EXPECT_EQ(table_.least_valuable_in(Place::disk, 2000)->id, alone);
 }
 
 TEST_F(StateTableTest, ABusyEntryIsRemovedLaterAndNotFoundMeanwhile) {
   const StateId id = add("a", "s", {1, 2});
   table_.at(id).is_busy = true;
-  EXPECT_EQ(table_.remove(id), "") << "its file is still read or written";
+  EXPECT_THAT(table_.remove(id), IsEmpty()) << "its file is still read or written";
   EXPECT_FALSE(find("a", "s", {1, 2}));
   table_.at(id).is_busy = false;
-  EXPECT_EQ(table_.remove(id), "s.10");
+  EXPECT_THAT(table_.remove(id), ElementsAre("s.10"));
   EXPECT_EQ(table_.find(id), nullptr);
 }
 

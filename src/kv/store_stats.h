@@ -14,6 +14,7 @@ struct StoreStats {
   Counter expired_total;  // States removed after StoreOptions::ttl without use.
   Counter failed_total;   // Reads and writes that failed.
   Counter written_bytes_total;
+  Gauge written_day_bytes;  // In the last 24 hours.
   Counter read_bytes_total;
   Counter prefix_lookups_total;  // Prefixes that were looked for in the shared store.
   Counter prefixes_found_total;

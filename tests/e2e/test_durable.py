@@ -350,7 +350,7 @@ class KillsAndContinuations(Kills):
     takes_long = True
 
     flags = ("--kv-cells", "4096", "--slots", "4")
-    config = "kv: {layout: split, warm_bytes_max: 64KiB}\nscheduler: {reproducible: strict}\n"
+    config = "kv: {layout: split, warm_bytes_max: 64KiB, write_within: 100ms}\nscheduler: {reproducible: strict}\n"
     tokens_max = 600
 
     def go_on(self, daemon, sessions):
@@ -396,6 +396,13 @@ class KillsAndContinuations(Kills):
             differ = [place for place, (one, other) in enumerate(zip(undisturbed, disturbed)) if one != other]
             self.assertFalse(differ[:3], f"{session.name} differs at these places of {len(disturbed)}; UMA_KILL_SEED={SEED}")
             self.assertEqual(len(undisturbed), len(disturbed))
+
+
+class UnifiedKillsAndContinuations(KillsAndContinuations):
+    """The same with states in parts. The bits depend on the company, but the text of this model does not."""
+
+    model = uma.TINY_REGISTER
+    config = "kv: {layout: unified, warm_bytes_max: 64KiB, write_within: 100ms}\n"
 
 
 if __name__ == "__main__":

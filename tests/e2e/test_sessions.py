@@ -50,7 +50,7 @@ class Sessions(uma.DaemonTest):
         self.assert_error(self.client.call(type="list_sessions", limit=0), "E_PROTO_003")
 
     def test_a_second_turn_reuses_what_was_computed(self):
-        session = self.text_session("one two three " * 20)
+        session = self.text_session("words of no other session " * 15)
         first = self.client.generate_stream(session, **OPTIONS)
         self.assertEqual(0, first.usage["reused_tokens"])
         self.client.append(session, " four")

@@ -65,6 +65,8 @@ class Files:
         for path in self.files:
             self.assertEqual(0o600, path.stat().st_mode & 0o777)
             self.assertRegex(path.name, r"^[0-9a-f]{32}\.kv$")
+        for path in (self.daemon.data_dir / "kv").glob("*.part"):
+            self.assertEqual(0o600, path.stat().st_mode & 0o777)
 
     def damage(self, change):
         """Changes the file of a session while the daemon is down; returns an undisturbed session's tokens and the next reply."""
@@ -162,13 +164,32 @@ class Files:
         with self.daemon.client() as client:
             self.assertEqual("not_cached", self.go_on(client, session).usage["reuse_reason"])
 
+    def kill(self):
+        self.daemon.process.kill()
+        self.daemon.wait()
+        self.daemon.start().wait_ready()
+
+    def test_after_a_kill_what_was_written_in_time_is_read(self):
+        tokens = self.expected()
+        with self.daemon.client() as client:
+            session = self.begin(client)
+            alone = client.generate(f"without a session {PROMPT}", **OPTIONS)
+            uma.until(lambda: len(self.files) == 2, "both states on disk")
+        self.kill()
+        with self.daemon.client() as client:
+            reply = self.go_on(client, session)
+            self.assertEqual(("cold", "cold"), (reply.usage["tier"], reply.usage["reuse_reason"]))
+            self.assertLess(reply.usage["recomputed_tokens"], 8)
+            self.assert_says(tokens, reply)
+            again = client.generate(f"without a session {PROMPT}{alone.text}", **OPTIONS)
+            self.assertEqual(("cold", "prefix"), (again.usage["tier"], again.usage["reuse_reason"]))
+            self.assertLess(again.usage["recomputed_tokens"], 8)
+
     def test_after_a_kill_what_was_not_saved_is_computed_again(self):
         tokens = self.expected()
         with self.daemon.client() as client:
             session = self.begin(client)
-        self.daemon.process.kill()
-        self.daemon.wait()
-        self.daemon.start().wait_ready()
+        self.kill()
         with self.daemon.client() as client:
             reply = self.go_on(client, session)
             self.assertEqual(("none", "not_cached"), (reply.usage["tier"], reply.usage["reuse_reason"]))

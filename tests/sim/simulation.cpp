@@ -344,7 +344,7 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
                     .cold_bytes_max = random_.next_below(200'000),
                     .tenant_bytes_max = random_.next_below(2) * (1 + random_.next_below(150'000)),
                     .ttl = std::chrono::milliseconds(random_.next_below(2) * 1000),
-                    .cold_tokens_min = 1};
+                    .write_within = std::chrono::milliseconds(random_.next_below(3) * 100)};
   lanes_count_ = 1 + random_.next_below(2);
   clients_are_alike_ = random_.next_below(2) == 0;
   // A third of the seeds has the default policy, a third has it with a prefill lane, and the rest has one of the four policies.
@@ -378,6 +378,7 @@ void Simulation::start_machine() {
   auto cold = std::make_unique<testing::FakeColdStore>();
   cold_ = cold.get();
   cold_->files = std::move(files_);
+  cold_->pieces = std::move(pieces_);
   store_ = std::make_unique<kv::StateStore>(store_options_, std::move(cold), clock_);
   preparer_ = std::make_unique<engine::Preparer>();
   router_options_.seed = random_.next_u64();
@@ -436,6 +437,7 @@ void Simulation::crash_and_start_again() {
   lanes_.clear();
   contexts_.clear();
   files_ = std::move(cold_->files);
+  pieces_ = std::move(cold_->pieces);
   // Destroying them still answers requests and unlocks sessions.
   preparer_.reset();
   store_.reset();

@@ -153,6 +153,7 @@ class Simulation {
   std::uint64_t lanes_count_ = 0;
   SlowCatalog catalog_;
   std::map<std::string, testing::FakeColdStore::File> files_;  // Files on the disk between two daemons.
+  std::map<std::string, Bytes> pieces_;                        // Their parts.
   kv::StoreOptions store_options_;
 
   // The current daemon.

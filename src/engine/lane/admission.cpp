@@ -193,7 +193,7 @@ void Admission::begin_fetch(Sequence& sequence, const PrefixHit& hit) {
   sequence.resume.tier = hit.stored.tier;
   sequence.resume.read_until = kNever;
   if (hit.stored.tier == Tier::shared) {
-    const double patience_ms = std::max(kSharedReadMs, finder_.compute_ms(hit.tokens_count, 0));
+    const double patience_ms = std::max(kSharedReadMs, parts_.compute_ms(hit.tokens_count, 0));
     sequence.resume.read_until = sequence.resume.reading_since + from_ms(patience_ms);
   }
   parts_.options.store->fetch(

@@ -52,6 +52,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       sampler_(parts_, calls_, ends_, shifter_, targets_),
       preemption_(parts_, eviction_, reuse_check_, ends_, sampler_),
       prefix_copy_(parts_, calls_, eviction_, reuse_check_),
+      writer_(parts_, calls_),
       finder_(parts_, reuse_check_),
       placement_(parts_, eviction_, reuse_check_),
       admission_(parts_, eviction_, ends_, preemption_, shifter_, finder_, placement_),
@@ -99,6 +100,7 @@ void Lane::cancel_all() {
   }
   eviction_.give_up_store();
   prefix_copy_.give_up();
+  writer_.give_up();
   eviction_.store_all();
   (void)end_step(true, kNever);
 }
@@ -137,7 +139,8 @@ StepOutcome Lane::tick() {
   shifter_.shorten_running();
   images_.prepare();
   const bool has_copied = prefix_copy_.advance();
-  const bool has_tidied = tidier_.advance() || has_copied;
+  const bool has_written = writer_.advance();
+  const bool has_tidied = tidier_.advance() || has_copied || has_written;
   planner_.build_views(clock_.now());
   offload_.offload_long_prompts();
   const bool has_moved = moves_.advance();
@@ -172,6 +175,7 @@ StepOutcome Lane::end_lost() {
   }
   eviction_.give_up_store();
   prefix_copy_.give_up();
+  writer_.give_up();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!slots_[i].is_empty()) slots_.clear(i);
   }
@@ -210,6 +214,7 @@ StepOutcome Lane::end_step(bool did_work, TimePoint wake) {
 TimePoint Lane::next_wake() const {
   constexpr double kLookAgainMs = 10;
   TimePoint wake = eviction_.is_waiting() ? clock_.now() + from_ms(kLookAgainMs) : kNever;
+  wake = std::min(wake, writer_.next_wake());
   for (const SequencePtr& sequence : sequences_) {
     wake = std::min(wake, sequence->job.timeout);
     if (!sequence->in_batch) wake = std::min(wake, sequence->job.deadline);
@@ -276,6 +281,8 @@ void Lane::run(const ForgetCommand& command) {
     ends_.contain(*sequence, [&] { ends_.finish(*sequence, FinishReason::cancelled); });
   }
   if (const auto slot = slots_.find_of(command.session)) slots_.clear(*slot);
+  writer_.forget(command.session);
+  if (options_.store != nullptr) options_.store->forget(command.session);  // A write may have begun since the router did so.
 }
 
 void Lane::run(SaveCommand& command) {

@@ -25,6 +25,7 @@
 #include "engine/lane/context_calls.h"
 #include "engine/lane/context_shifter.h"
 #include "engine/lane/core_share.h"
+#include "engine/lane/early_writer.h"
 #include "engine/lane/image_prompts.h"
 #include "engine/lane/lane_activity.h"
 #include "engine/lane/lane_command.h"
@@ -120,6 +121,7 @@ class Lane {
   void run(CopyPrefixCommand& command) { prefix_copy_.begin(std::move(command)); }
   void run(PrefillReport& report);
   void run(FetchReport& report);
+  void run(const WrittenReport& report) { writer_.accept(report); }
   void run(const EncodedReport& report) { images_.accept_encoded(report); }
   // Runs `work` for the request, if it is still in the lane; an exception ends the request.
   void contain(RequestId id, const std::function<void(Sequence*)>& work);
@@ -155,6 +157,7 @@ class Lane {
   ReplySampler sampler_;
   Preemption preemption_;
   PrefixCopy prefix_copy_;
+  EarlyWriter writer_;
   const PrefixFinder finder_;
   Placement placement_;
   Admission admission_;

@@ -1,6 +1,7 @@
 // The commands that other threads send to a lane.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <variant>
 #include <vector>
@@ -53,7 +54,12 @@ struct FetchReport {
   kv::StateId state = 0;
   Expected<kv::SnapshotPtr> snapshot;
 };
+// A part of a state that stays in the context is on disk, or could not be written (EarlyWriter).
+struct WrittenReport {
+  std::uint64_t id = 0;
+  bool is_written = false;
+};
 using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, SaveCommand, CopyCommand, CopyPrefixCommand,
-                                 PrefillReport, FetchReport, EncodedReport>;
+                                 PrefillReport, FetchReport, EncodedReport, WrittenReport>;
 
 }  // namespace uma::engine

@@ -59,6 +59,20 @@ Expected<Unit> LaneParts::save_pieces(SequenceSave& save, std::size_t slot, Time
   return Unit{};
 }
 
+double LaneParts::compute_ms(std::int32_t tokens, std::int32_t cached) const {
+  constexpr double kUnknownMsPerToken = 0.5;  // Until the first prompt was measured.
+  const double known_ms = step_model.prefill_ms(tokens, cached);
+  return known_ms > 0 ? known_ms : kUnknownMsPerToken * tokens;
+}
+
+kv::Keep LaneParts::keep_of(std::int32_t tokens, std::uint64_t bytes) const {
+  if (tokens < kReusedMin) return kv::Keep::in_memory;
+  // In reproducible mode computing again may give other bits.
+  const bool is_faster =
+      options.is_reproducible || options.store->read_ms(bytes) + transfer.load_ms(bytes) <= compute_ms(tokens, 0);
+  return is_faster ? kv::Keep::anywhere : kv::Keep::in_memory;
+}
+
 kv::PrefixQuery LaneParts::prefix_query_of(const Sequence& sequence) const {
   return {.family = families.of(sequence.job.adapters),
           .tenant = TenantId{sequence.job.flow.tenant},

@@ -30,6 +30,8 @@
 
 namespace uma::engine {
 
+constexpr std::int32_t kReusedMin = 16;  // In tokens: a shorter prefix is not worth a copy.
+
 struct LaneParts {
   const LaneOptions& options;
   const llm::Vocab& vocab;
@@ -69,6 +71,10 @@ struct LaneParts {
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::uint64_t bytes, kv::GiveWay how) const;
   // Saves at least one piece of the slot's state, and others until `until`. `save` is not complete.
   [[nodiscard]] Expected<Unit> save_pieces(SequenceSave& save, std::size_t slot, TimePoint until) const;
+  // The estimated time of computing `tokens` tokens behind `cached` ones.
+  [[nodiscard]] double compute_ms(std::int32_t tokens, std::int32_t cached) const;
+  // Whether a state of so many tokens and bytes may be kept on disk: reading and loading it is faster than computing it.
+  [[nodiscard]] kv::Keep keep_of(std::int32_t tokens, std::uint64_t bytes) const;
   // The query for stored states that the sequence may use.
   [[nodiscard]] kv::PrefixQuery prefix_query_of(const Sequence& sequence) const;
   // Charges the sequence's tenant and client with work.

@@ -154,8 +154,7 @@ class StoreLaneTest : public LaneTest {
     }
   }
 
-  kv::StateStore store_{
-      {.warm_bytes_max = 1 << 20, .cold_bytes_max = 1 << 20, .cold_tokens_min = 4}, std::make_unique<FakeColdStore>(), clock_};
+  kv::StateStore store_{{.warm_bytes_max = 1 << 20, .cold_bytes_max = 1 << 20}, std::make_unique<FakeColdStore>(), clock_};
   const std::string kPrompt = "the beginning of a conversation";
 };
 

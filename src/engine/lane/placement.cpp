@@ -111,7 +111,7 @@ void Placement::enter_slot(Sequence& sequence, std::size_t index) {
                      {.tenant = TenantId{sequence.job.flow.tenant},
                       .session = sequence.job.session,
                       .is_public = sequence.job.is_public,
-                      .is_private = sequence.job.is_private},
+                      .is_private = sequence.job.is_private || parts_.options.is_reproducible},
                      sequence.job.is_ephemeral, sequence.job.adapters);
   parts_.sequences.set_reordered();
   if (!sequence.was_placed()) parts_.charge(sequence, size_of(sequence.chain));

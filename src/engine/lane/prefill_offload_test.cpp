@@ -196,7 +196,7 @@ TEST_F(PrefillOffloadTest, TheCachedBeginningLeavesInPiecesAndStaysInTheSlot) {
     ASSERT_EQ(sinks_[2]->tokens.size(), before + 1) << "the stream goes on";
     ASSERT_LT(++ticks, 10);
   }
-  EXPECT_EQ(ticks, 3) << "457 tokens in pieces of 200, 10 ms each";
+  EXPECT_EQ(ticks, 4) << "457 tokens in pieces of 128, 10 ms each";
   run_both();
   EXPECT_EQ(sinks_[2]->tokens, expected("a stream", 60));
   EXPECT_EQ(results_.at(3).generated, fake_continuation(options_, chain, 6));

@@ -53,7 +53,8 @@ void PrefixCopy::begin(CopyPrefixCommand command) {
                         !command.tokens.empty() && parts_.families.of(command.adapters) != 0;
   const auto slot = may_copy ? find_slot(command) : std::nullopt;
   const std::uint64_t bytes = prompt_reservation_bytes(parts_.shape(), size_of(command.tokens));
-  if (!slot || !parts_.options.store->has_place_for(command.owner.tenant, command.tokens.size(), bytes)) return command.then();
+  const kv::Keep keep = parts_.options.store == nullptr ? kv::Keep::in_memory : parts_.keep_of(size_of(command.tokens), bytes);
+  if (!slot || !parts_.options.store->has_place_for(command.owner.tenant, bytes, keep)) return command.then();
   if (parts_.shape().knows_pieces()) {
     auto reserved = parts_.pool.reserve(bytes);
     if (!reserved) return command.then();
@@ -95,7 +96,8 @@ Expected<kv::Snapshot> PrefixCopy::copy_by_slot(const CopyPrefixCommand& command
 void PrefixCopy::put(CopyPrefixCommand command, kv::Snapshot snapshot) {
   log_debug("lane {}: {} tokens that other prompts begin with, too, are in the store", parts_.options.index,
             command.tokens.size());
-  parts_.options.store->put(std::move(command.owner), std::move(snapshot));
+  const kv::Keep keep = parts_.keep_of(size_of(snapshot.tokens), snapshot.bytes());
+  parts_.options.store->put(std::move(command.owner), std::move(snapshot), keep);
   command.then();
 }
 

@@ -7,8 +7,7 @@
 namespace uma::engine {
 namespace {
 
-constexpr std::int32_t kSharedMin = 16;     // In tokens: a shorter prefix is not worth a copy.
-constexpr double kComputeMsPerToken = 0.5;  // Used until the first prompt was measured.
+constexpr std::int32_t kSharedMin = 4;  // In tokens: what every prompt begins with is no reuse.
 
 // The part of the chain that may be reused.
 std::span<const Token> wanted_of(const Sequence& sequence) {
@@ -36,7 +35,7 @@ class PrefixFinder::Search {
     const std::int32_t added = hit.tokens_count - best_.tokens_count;
     if (added <= 0) return;
     // In reproducible mode computed tokens are always reused, because computing them again may give other bits.
-    const bool is_faster = ready_ms <= finder_.compute_ms(added, best_.tokens_count);
+    const bool is_faster = ready_ms <= finder_.parts_.compute_ms(added, best_.tokens_count);
     if (is_faster || finder_.parts_.options.is_reproducible) best_ = hit;
   }
   // The begin of the image that this prefix of the chain divides, if it has a grid: a context cannot be cut there. Otherwise
@@ -66,12 +65,14 @@ class PrefixFinder::Search {
 };
 
 // The sequence's own state is considered first, because with it the sequence continues with the same bits: other hits must be
-// longer.
+// longer. What is in the context need not be loaded.
 PrefixHit PrefixFinder::find(const Sequence& sequence) const {
   Search search(*this, sequence);
   consider_own_slot(search);
-  consider_stored(search);
+  const PrefixHit stored = find_stored(search);
+  if (stored.stored.is_own) consider_stored(search, stored);
   consider_other_slots(search);
+  if (!stored.stored.is_own) consider_stored(search, stored);
   return search.best();
 }
 
@@ -82,23 +83,31 @@ void PrefixFinder::consider_own_slot(Search& search) const {
   search.consider({.kind = PrefixHit::Kind::slot, .tokens_count = usable, .slot = *own}, 0);
 }
 
-void PrefixFinder::consider_stored(Search& search) const {
+// The longest stored prefix, or the one that was read for the sequence.
+PrefixHit PrefixFinder::find_stored(const Search& search) const {
   const Sequence& sequence = search.sequence();
   if (const kv::SnapshotPtr& own = sequence.resume.snapshot) {
     PrefixHit hit{.kind = PrefixHit::Kind::snapshot, .tokens_count = search.usable(own->tokens)};
     hit.stored.tokens_stored = size_of(own->tokens);
     hit.stored.is_own = sequence.resume.is_own;
-    return search.consider(hit, parts_.transfer.load_ms(own->bytes()));
+    return hit;
   }
-  kv::StateStore* store = parts_.options.store;
-  if (store == nullptr || sequence.resume.is_refused) return;
+  const kv::StateStore* store = parts_.options.store;
+  if (store == nullptr || sequence.resume.is_refused) return {};
   auto match = store->find(parts_.prefix_query_of(sequence), search.wanted());
   if (match) match->tokens_count = search.before_image(static_cast<std::size_t>(match->tokens_count));
-  if (!match || match->tokens_count < kSharedMin) return;
-  PrefixHit hit{.kind = PrefixHit::Kind::store, .tokens_count = match->tokens_count, .stored = *match};
+  if (!match || match->tokens_count < kReusedMin) return {};
+  return {.kind = PrefixHit::Kind::store, .tokens_count = match->tokens_count, .stored = *match};
+}
+
+void PrefixFinder::consider_stored(Search& search, PrefixHit hit) const {
+  if (hit.kind == PrefixHit::Kind::none) return;
+  if (hit.kind == PrefixHit::Kind::snapshot) {
+    return search.consider(hit, parts_.transfer.load_ms(search.sequence().resume.snapshot->bytes()));
+  }
   // Held until it is loaded, so that it is not evicted for this request.
-  if (match->tier == Tier::warm) hit.held = store->hold(match->id);
-  search.consider(hit, match->fetch_ms + parts_.transfer.load_ms(match->bytes));
+  if (hit.stored.tier == Tier::warm) hit.held = parts_.options.store->hold(hit.stored.id);
+  search.consider(hit, hit.stored.fetch_ms + parts_.transfer.load_ms(hit.stored.bytes));
 }
 
 void PrefixFinder::consider_other_slots(Search& search) const {
@@ -114,6 +123,7 @@ void PrefixFinder::consider_other_slots(Search& search) const {
     const std::int32_t count = search.usable_of_slot(i, slot.unmoved());
     if (count <= own_count || (!slot.is_of(sequence.job.forked_from) && count < kSharedMin)) continue;
     const bool is_copied = !parts_.shape().is_unified && (has_slot || !can_take_over(slot, count));
+    if (is_copied && !slot.is_of(sequence.job.forked_from) && count < kReusedMin) continue;
     // A copy is made by saving a state, which has only the window at the end of the slot.
     if (is_copied && !parts_.shape().can_truncate && count < size_of(slot.tokens)) continue;
     search.consider({.kind = PrefixHit::Kind::slot, .tokens_count = count, .slot = i},
@@ -127,11 +137,6 @@ bool PrefixFinder::may_share(const Sequence& sequence, const Slot& slot) const {
   if (slot.is_ephemeral || slot.adapters != sequence.job.adapters) return false;
   if (parts_.options.is_reproducible || slot.owner.is_private) return slot.is_of(sequence.job.forked_from);
   return slot.owner.is_public || slot.owner.tenant.value == sequence.job.flow.tenant;
-}
-
-double PrefixFinder::compute_ms(std::int32_t tokens, std::int32_t cached) const {
-  const double known_ms = parts_.step_model.prefill_ms(tokens, cached);
-  return known_ms > 0 ? known_ms : kComputeMsPerToken * tokens;
 }
 
 double PrefixFinder::copy_ms(std::size_t tokens) const {
@@ -153,7 +158,7 @@ RequestId PrefixFinder::find_running(const Sequence& sequence, const PrefixHit& 
     const auto added = static_cast<std::int32_t>(common) - hit.tokens_count;
     if (added < sched::kFastChunk || common <= slot.tokens.size() || 2 * common < other.chain.size()) continue;
     const bool is_copied = !parts_.shape().is_unified;
-    if (is_copied && copy_ms(other.chain.size()) > compute_ms(added, hit.tokens_count)) continue;
+    if (is_copied && copy_ms(other.chain.size()) > parts_.compute_ms(added, hit.tokens_count)) continue;
     return other.job.id;
   }
   return {};

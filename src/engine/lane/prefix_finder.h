@@ -41,15 +41,14 @@ class PrefixFinder {
   // A running request that computes a prompt with a common prefix, if waiting for it is faster than computing the tokens beyond
   // `hit`; empty: there is none.
   [[nodiscard]] RequestId find_running(const Sequence& sequence, const PrefixHit& hit) const;
-  // The estimated time of computing `tokens` tokens behind `cached` ones.
-  [[nodiscard]] double compute_ms(std::int32_t tokens, std::int32_t cached) const;
 
  private:
   class Search;
   [[nodiscard]] bool may_share(const Sequence& sequence, const Slot& slot) const;
   [[nodiscard]] double copy_ms(std::size_t tokens) const;
   void consider_own_slot(Search& search) const;
-  void consider_stored(Search& search) const;
+  [[nodiscard]] PrefixHit find_stored(const Search& search) const;
+  void consider_stored(Search& search, PrefixHit hit) const;
   void consider_other_slots(Search& search) const;
 
   const LaneParts& parts_;

@@ -19,7 +19,7 @@ class SharedStateTest : public LaneTest {
   struct Node {
     Node(const std::shared_ptr<FakeSharedStore::Content>& content, const Clock& clock)
         : shared(std::make_unique<FakeSharedStore>(content), std::make_unique<FakeSharedStore>(content), clock),
-          store({.warm_bytes_max = 1 << 20, .cold_bytes_max = 1 << 20, .cold_tokens_min = 4}, nullptr, clock, &shared) {}
+          store({.warm_bytes_max = 1 << 20, .cold_bytes_max = 1 << 20, .shared_tokens_min = 4}, nullptr, clock, &shared) {}
     void work() {
       bool any = true;
       while (any) {

@@ -18,6 +18,7 @@ constexpr TraceKind kStoreSpan{.name = "store", .numbers = {"tokens"}};
 // Tokens without a session that are stored even while others stream: agents send their whole history with every turn, and
 // computing these tokens takes a hundred times as long as storing them.
 constexpr std::int32_t kWorthAPause = 2048;
+constexpr double kShortPauseMs = 5;
 constexpr double kWaitMaxMs = 2000;  // How long a request waits until a state is written to disk.
 
 }  // namespace
@@ -28,9 +29,10 @@ bool SlotEviction::is_worth_storing(const Slot& slot) const {
   if (size_of(slot.tokens) < parts_.options.stored_tokens_min) return false;
   if (!slot.owner.session.empty()) return true;
   if (size_of(slot.tokens) >= kWorthAPause) return true;
-  // A short state without a session is not worth a pause of streams, and writing to memory for the first time is slow.
+  // A short state without a session is not worth a pause that streams notice, and writing to memory for the first time is slow.
   const StateSize size = state_size(parts_.shape(), size_of(slot.tokens));
-  const bool is_cheap = !parts_.sequences.someone_streams() || parts_.pool.has(size.piece_bytes, size.pieces);
+  const bool is_cheap = !parts_.sequences.someone_streams() || parts_.pool.has(size.piece_bytes, size.pieces) ||
+                        parts_.transfer.save_ms(size.piece_bytes * size.pieces) <= kShortPauseMs;
   return is_cheap && is_worth_the_wait(slot);
 }
 
@@ -70,7 +72,8 @@ void SlotEviction::store(std::size_t index, ByteBudget::Share reserved) {
                 snapshot.error().message);
     return;
   }
-  parts_.options.store->put(slot.owner, std::move(*snapshot));
+  const kv::Keep keep = parts_.keep_of(size_of(slot.tokens), snapshot->bytes());
+  parts_.options.store->put(slot.owner, std::move(*snapshot), keep);
   const TimePoint ended = parts_.clock.now();
   record_span(kStoreSpan, began, ended, {static_cast<std::int64_t>(slot.tokens.size())});
   const double ms = to_ms(ended - began);
@@ -157,7 +160,7 @@ void SlotEviction::begin_copy(std::size_t index, MoveOnlyFunction<void()> then) 
 bool SlotEviction::begin_saving(std::size_t index) {
   const Slot& slot = parts_.slots[index];
   const std::uint64_t bytes = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index));
-  if (!parts_.options.store->has_place_for(slot.owner.tenant, slot.tokens.size(), bytes)) return false;
+  if (!parts_.options.store->has_place_for(slot.owner.tenant, bytes, parts_.keep_of(size_of(slot.tokens), bytes))) return false;
   auto reserved = reserve(index, kv::GiveWay::by_disk);
   if (!reserved) return false;
   storing_ = Storing{.slot = index,
@@ -183,7 +186,8 @@ void SlotEviction::continue_store(TimePoint until) {
   kv::Snapshot snapshot = storing_->save.take(parts_.pool);
   MoveOnlyFunction<void()> then = std::move(storing_->then);
   storing_.reset();
-  parts_.options.store->put(slot.owner, std::move(snapshot));
+  const kv::Keep keep = parts_.keep_of(size_of(slot.tokens), snapshot.bytes());
+  parts_.options.store->put(slot.owner, std::move(snapshot), keep);
   if (then) return then();
   parts_.slots.clear(index);
   parts_.stats.idle_stored_total.add();
@@ -223,8 +227,11 @@ void SlotEviction::leave(const Sequence& sequence) {
   const Slot& slot = parts_.slot_of(sequence);
   parts_.slots.release(sequence.slot, parts_.clock.now());
   const LaneOptions& options = parts_.options;
-  const bool stays = options.store != nullptr && !slot.is_ephemeral && !options.is_reproducible &&
-                     size_of(slot.tokens) >= options.stored_tokens_min;
+  if (options.store != nullptr && options.store->write_within() > Duration(0)) {
+    // Half of the time is for the disk.
+    parts_.slots.set_write_at(sequence.slot, std::min(slot.write_at, parts_.clock.now() + options.store->write_within() / 2));
+  }
+  const bool stays = options.store != nullptr && !slot.is_ephemeral && !options.is_reproducible;
   if (sequence.job.session.empty() && !stays) {
     parts_.slots.clear(sequence.slot);
   } else if (!parts_.shape().can_truncate) {

@@ -40,6 +40,9 @@ struct Slot {
   std::size_t moved_from = kNowhere;  // Tokens from here on were moved by a context shift.
   std::uint32_t uses = 0;
   TimePoint last_used{};
+  TimePoint write_at = kNever;  // When the first `written_to` tokens are to be on their way to disk; kNever: they are there.
+  std::size_t written_to = 0;
+  std::uint32_t failed_writes = 0;  // One after another.
 
   [[nodiscard]] bool is_empty() const { return tokens.empty(); }
   [[nodiscard]] bool is_of(const SessionId& session) const { return !session.empty() && owner.session == session; }
@@ -94,6 +97,14 @@ class SlotTable {
   [[nodiscard]] bool shift(std::size_t index, std::size_t begin, std::size_t end);
   // The empty slot `to` shares the first `count` cells of `from`. Requires: a unified context.
   void share(std::size_t from, std::size_t to, std::size_t count, TimePoint now);
+  // All its tokens are to be on their way to disk at this time; kNever: they are.
+  void set_write_at(std::size_t index, TimePoint at) {
+    slots_[index].write_at = at;
+    slots_[index].written_to = slots_[index].tokens.size();
+    if (at == kNever) slots_[index].failed_writes = 0;
+  }
+  void note_write_failed(std::size_t index) { ++slots_[index].failed_writes; }
+  void put_off_write(std::size_t index, TimePoint at) { slots_[index].write_at = at; }
   // Counts a use of the slot's tokens.
   void touch(std::size_t index, TimePoint now);
   // The slot that holds the last used cell, if that can be moved or freed. Requires: a unified context.

@@ -11,7 +11,7 @@ namespace {
 // The number of tokens in a piece: small enough to load it between two ticks, large enough to cost little; all tokens if the
 // context has no pieces.
 std::int32_t piece_tokens(const llm::ContextShape& shape, std::int32_t length) {
-  return shape.knows_pieces() ? std::clamp(shape.sequence_cells_max / 8, 16, 512) : length;
+  return shape.knows_pieces() ? std::clamp(shape.sequence_cells_max / 8, 16, 128) : length;
 }
 
 // Besides the keys and values, the library writes a few numbers for each cell and layer.
@@ -106,6 +106,15 @@ Expected<kv::Snapshot> SequenceSave::finish(llm::Context& context, std::int32_t 
 Expected<kv::Snapshot> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
                                      const llm::AdapterSet& adapters, kv::BytePool& pool, ByteBudget::Share reservation) {
   return SequenceSave(context, tokens, adapters, std::move(reservation)).finish(context, sequence, pool);
+}
+
+std::vector<std::int32_t> piece_ends(llm::Context& context, std::int32_t sequence, std::int32_t length) {
+  if (!context.shape().knows_pieces()) return {length};
+  std::vector<std::int32_t> ends;
+  for (std::int32_t end = 0; end < length; ends.push_back(end)) {
+    end = piece_end(context, sequence, end, piece_tokens(context.shape(), length), length);
+  }
+  return ends;
 }
 
 Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::SnapshotPiece& piece) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "core/error.h"
 #include "kv/byte_pool.h"
@@ -12,7 +13,7 @@
 
 namespace uma::engine {
 
-// Saves a sequence one piece at a time. In a unified context that can be cut anywhere pieces have at most 512 tokens, or those
+// Saves a sequence one piece at a time. In a unified context that can be cut anywhere pieces have at most 128 tokens, or those
 // of one image, so they can be saved and loaded between ticks; other contexts save whole sequences only. The sequence stays,
 // and must not change before the last piece is saved.
 class SequenceSave {
@@ -55,6 +56,9 @@ struct StateSize {
 // of this shape.
 [[nodiscard]] std::uint64_t state_reservation_bytes(llm::Context& context, std::int32_t sequence);
 [[nodiscard]] std::uint64_t prompt_reservation_bytes(const llm::ContextShape& shape, std::int32_t tokens);
+
+// Where the pieces of the sequence's first `length` tokens end in a save. Requires: the sequence can be cut there.
+[[nodiscard]] std::vector<std::int32_t> piece_ends(llm::Context& context, std::int32_t sequence, std::int32_t length);
 
 // Loads the next piece of a snapshot into `sequence`, which holds the pieces before it. The format of the piece may change. On
 // failure the sequence is empty.

@@ -53,7 +53,7 @@ class StoredState : public ::testing::TestWithParam<llm::KvLayout> {
 
   void make_store(std::uint64_t warm_bytes) {
     store_ = std::make_unique<kv::StateStore>(
-        kv::StoreOptions{.warm_bytes_max = warm_bytes, .cold_bytes_max = std::uint64_t{1} << 30, .cold_tokens_min = 1},
+        kv::StoreOptions{.warm_bytes_max = warm_bytes, .cold_bytes_max = std::uint64_t{1} << 30},
         std::make_unique<testing::FakeColdStore>(), clock_);
   }
 

@@ -28,7 +28,7 @@ class PrefixNode : public EngineBench {
       : EngineBench(kNodeOptions),
         shared_(std::make_unique<FakeSharedStore>(content), std::make_unique<FakeSharedStore>(content), clock_) {
     store_ = std::make_unique<kv::StateStore>(
-        kv::StoreOptions{.warm_bytes_max = 1 << 20, .cold_bytes_max = 1 << 20, .cold_tokens_min = 40}, nullptr, clock_,
+        kv::StoreOptions{.warm_bytes_max = 1 << 20, .cold_bytes_max = 1 << 20, .shared_tokens_min = 40}, nullptr, clock_,
         &shared_);
     store_->open({});
     start_router({.limits = {}, .shares_prefixes = !is_reproducible});
