@@ -185,7 +185,9 @@ double prefill_rank(const SequenceView& view, const StepModel& model) {
   const double tokens_per_ms = model.prefill_tokens_per_ms();
   const double to_spare_ms = tokens_per_ms > 0 ? view.due_ms - view.pending_tokens / tokens_per_ms : view.due_ms;
   const bool is_due = view.due_ms != kNotDue && to_spare_ms >= 0;
-  const double rank = is_due ? kFirst + to_spare_ms : view.pending_tokens - view.placed_ms * tokens_per_ms;
+  const double rank =
+      is_due ? kFirst + to_spare_ms
+             : view.pending_tokens - tokens_per_ms * std::max(view.placed_ms / kPatience, view.placed_ms - kPatienceMaxMs);
   return view.is_background && view.waited_ms < kBackgroundWaitMaxMs ? rank + kLast : rank;
 }
 

@@ -87,9 +87,12 @@ inline constexpr std::int32_t kDividedCells = 255;
 inline constexpr std::int32_t kPrefillChunkMin = kChunkStep;
 
 // The order in which prompts are computed, smallest first. First come prompts whose first token is due and can still be in
-// time, by their spare time; then the shortest first, aged by the time in the context, so that no prompt starves: one that has
-// been there as long as its own computation takes precedes every new one. Earlier waiting for a fair turn does not count.
+// time, by their spare time; then the shortest first, such as the next turn of a known conversation, aged by the time in the
+// context, so that no prompt starves: one that has been there kPatience times as long as its own computation takes, or
+// kPatienceMaxMs longer, precedes every new one. Earlier waiting for a fair turn does not count.
 // Background prompts come last, unless they have waited for kBackgroundWaitMaxMs.
+inline constexpr double kPatience = 8;
+inline constexpr double kPatienceMaxMs = 30'000;
 [[nodiscard]] double prefill_rank(const SequenceView& view, const StepModel& model);
 
 // Rows of a call with fixed_grid if `rows_fitting` >= 0 keep the time: at least kFastChunk, or the rest.

@@ -599,7 +599,7 @@ std::vector<const SchedulingSim::Request*> SchedulingSim::in_front_of(const Requ
 
 // Graham's bound for list scheduling: prompts are computed one after the other and replies in all slots, so the work in front
 // takes at most the time of its prompts, of its replies divided by the slots, and of its longest reply. Additional times: the
-// tick of its arrival, shorter prompts that overtake its own while it computes (prefill_rank), and the prefill lane's call.
+// tick of its arrival, shorter prompts that overtake its own (prefill_rank), and the prefill lane's call.
 double SchedulingSim::start_bound_ms(const Request& request) const {
   const TimePoint since = request.is_background ? request.received + from_ms(kUrgentMs) : request.received;
   double prompts_ms = prefill_bound_ms(request.prompt);
@@ -626,6 +626,13 @@ double SchedulingSim::start_bound_ms(const Request& request) const {
            !std::ranges::contains(front, other.get());
   });
   if (shares_its_call) own_ms = std::max(own_ms, sched::BatchLimits().prefill_tick_ms);
+  double overtaken_ms = 0;
+  for (const auto& other : requests_) {
+    const bool overtakes =
+        other->received > since && other->prompt < request.prompt && other->first_token <= request.first_token;
+    if (overtakes) overtaken_ms += prefill_bound_ms(other->prompt);
+  }
+  own_ms += std::min({overtaken_ms, sched::kPatience * own_ms, own_ms + sched::kPatienceMaxMs});
   double bound_ms =
       other_ms + slowest_ * (prompts_ms + own_ms + (replies / machine_options_.model.sequences + longest) * tick_ms);
   // A background request has its turn after waiting, and again if its prompt takes longer than the time for which it is kept.
