@@ -452,6 +452,12 @@ bool GrammarReader::can_go_on(Place place) {
   return is_known(place) && !places_[place].steps.empty();
 }
 
+std::optional<std::uint8_t> GrammarReader::only_next(Place place) {
+  if (!is_known(place) || places_[place].can_end || places_[place].steps.size() != 1) return std::nullopt;
+  const Step& step = places_[place].steps.front();
+  return step.low == step.high ? std::optional(step.low) : std::nullopt;
+}
+
 std::size_t GrammarReader::ItemsHash::operator()(const Items& items) const {
   std::uint64_t hash = items.size();
   for (const Item& item : items) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -95,6 +96,8 @@ class GrammarReader {
   [[nodiscard]] Place next(Place place, std::string_view bytes);
   [[nodiscard]] bool can_end(Place place);
   [[nodiscard]] bool can_go_on(Place place);
+  // The byte that must follow; nullopt: another one may, or the text may end.
+  [[nodiscard]] std::optional<std::uint8_t> only_next(Place place);
 
  private:
   using Frame = std::uint32_t;  // 0: the frame of the root, which has no caller.

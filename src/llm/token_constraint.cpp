@@ -6,17 +6,47 @@
 #include <string_view>
 
 namespace uma::llm {
+namespace {
+
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+
+}  // namespace
 
 std::string_view TokenConstraint::text_of(Token token) const {
   const auto mark = std::ranges::find(marks_, token, &std::pair<Token, std::string>::first);
   return mark == marks_.end() ? vocab_.piece(token) : std::string_view(mark->second);
 }
 
+std::size_t TokenConstraint::given_from(std::string_view mark) {
+  mark_places_.assign(1, place_);
+  for (const char c : mark) {
+    mark_places_.push_back(reader_.next(mark_places_.back(), static_cast<std::uint8_t>(c)));
+    if (mark_places_.back() == grammar::GrammarReader::kNowhere) return mark.size();
+  }
+  std::size_t from = mark.size();
+  while (from > 1 && reader_.only_next(mark_places_[from - 1]) == static_cast<std::uint8_t>(mark[from - 1])) --from;
+  return from;
+}
+
+void TokenConstraint::for_each_mark(const auto& visit) {
+  const auto visit_mark = [&](Token token) {
+    const bool ends = vocab_.is_end_of_generation(token) || std::ranges::contains(ends_, token);
+    if (!ends) visit(token, text_of(token));
+  };
+  std::ranges::for_each(vocab_.marks(), visit_mark);
+  for (const auto& [token, text] : marks_) visit_mark(token);
+}
+
 bool TokenConstraint::allows(Token token) {
   reader_.limit_work(kWorkMax);
   if (vocab_.is_end_of_generation(token) || std::ranges::contains(ends_, token)) return can_end();
   const std::string_view piece = text_of(token);
-  return !piece.empty() && reader_.next(place_, piece) != grammar::GrammarReader::kNowhere;
+  if (piece.empty() || reader_.next(place_, piece) == grammar::GrammarReader::kNowhere) return false;
+  bool spells = false;
+  for_each_mark([&](Token, std::string_view mark) {
+    spells = spells || (mark.size() > piece.size() && mark.starts_with(piece) && piece.size() >= given_from(mark));
+  });
+  return !spells;
 }
 
 void TokenConstraint::mask(std::span<float> logits) {
@@ -38,6 +68,12 @@ void TokenConstraint::mask(std::span<float> logits) {
     const auto index = static_cast<std::size_t>(token);
     if (index < allowed_.size()) allowed_[index] = reader_.next(place_, text) != grammar::GrammarReader::kNowhere;
   }
+  for_each_mark([&](Token mark, std::string_view text) {
+    const auto index = static_cast<std::size_t>(mark);
+    const bool is_excluded = index >= logits.size() || logits[index] == kForbidden;  // By a bias: letters stand for it then.
+    const std::size_t from = is_excluded ? text.size() : given_from(text);
+    for (std::size_t count = from; count < text.size(); ++count) forbid_piece(text.substr(0, count));
+  });
   const bool may_end = can_end();
   for (const std::span<const Token> ends : {vocab_.end_of_generation(), ends_}) {
     for (const Token token : ends) {
@@ -45,7 +81,14 @@ void TokenConstraint::mask(std::span<float> logits) {
     }
   }
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (!allowed_[i]) logits[i] = -std::numeric_limits<float>::infinity();
+    if (!allowed_[i]) logits[i] = kForbidden;
+  }
+}
+
+void TokenConstraint::forbid_piece(std::string_view piece) {
+  for (const OrderedPiece& ordered : vocab_.ordered_pieces()) {
+    const auto index = static_cast<std::size_t>(ordered.token);
+    if (index < allowed_.size() && vocab_.piece(ordered.token) == piece) allowed_[index] = false;
   }
 }
 

@@ -1,4 +1,6 @@
-// Restricts the next tokens of a generation to a grammar. One per generation; owned by its sampler.
+// Restricts the next tokens of a generation to a grammar. The letters of a mark, such as that of a forced call, are not allowed
+// where its token is: models learn from the token, and a history that is written again has it. One per generation; owned by its
+// sampler.
 #pragma once
 
 #include <cstdint>
@@ -42,6 +44,11 @@ class TokenConstraint {
   static constexpr std::uint64_t kWorkMax = 1u << 19;
 
   [[nodiscard]] std::string_view text_of(Token token) const;
+  // The number of bytes of the mark behind which nothing but its rest may follow; all, if it is forbidden or others may.
+  [[nodiscard]] std::size_t given_from(std::string_view mark);
+  // Calls visit(token, text) for user-defined and control tokens with a text.
+  void for_each_mark(const auto& visit);
+  void forbid_piece(std::string_view piece);
 
   grammar::GrammarReader reader_;
   const Vocab& vocab_;
@@ -51,6 +58,7 @@ class TokenConstraint {
   // Reused by mask().
   std::vector<bool> allowed_;
   std::vector<grammar::GrammarReader::Place> places_;  // The places after each beginning of a piece.
+  std::vector<grammar::GrammarReader::Place> mark_places_;
 };
 
 }  // namespace uma::llm

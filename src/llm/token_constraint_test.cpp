@@ -208,5 +208,82 @@ TEST(TokenConstraint, GoesOnBehindAText) {
   EXPECT_TRUE(allowed_by_mask(constraint).empty());
 }
 
+// The tokens of trained vocabularies: the longest piece is the tokenizer's.
+class LongestVocab final : public Vocab {
+ public:
+  LongestVocab() : ordered_(order_pieces(*this)) {}
+  [[nodiscard]] std::int32_t size() const override { return static_cast<std::int32_t>(kPieces.size()); }
+  [[nodiscard]] Expected<std::vector<Token>> tokenize(std::string_view text, bool) const override {
+    std::vector<Token> tokens;
+    while (!text.empty()) {
+      Token best = kNoToken;
+      for (Token token = 0; token < size(); ++token) {
+        if (text.starts_with(piece(token)) && (best == kNoToken || piece(token).size() > piece(best).size())) best = token;
+      }
+      if (best == kNoToken) return fail(ErrorCode::runtime_decode, "no piece");
+      tokens.push_back(best);
+      text.remove_prefix(piece(best).size());
+    }
+    return tokens;
+  }
+  [[nodiscard]] std::string_view piece(Token token) const override { return kPieces[static_cast<std::size_t>(token)]; }
+  [[nodiscard]] std::span<const OrderedPiece> ordered_pieces() const override { return ordered_; }
+  [[nodiscard]] bool is_end_of_generation(Token) const override { return false; }
+  [[nodiscard]] std::span<const Token> end_of_generation() const override { return {}; }
+  [[nodiscard]] std::optional<Token> bos() const override { return std::nullopt; }
+  [[nodiscard]] bool adds_space_prefix() const override { return false; }
+  [[nodiscard]] std::span<const Token> marks() const override { return kMarks; }
+
+ private:
+  static constexpr std::array<std::string_view, 9> kPieces = {"<", "c", ">", "<c>", "{", "\"", "{\"", "\"c", "x"};
+  static constexpr std::array<Token, 1> kMarks = {3};
+  std::vector<OrderedPiece> ordered_;
+};
+
+std::vector<std::string> pieces_allowed(const Vocab& vocab, TokenConstraint& constraint) {
+  std::vector<float> logits(static_cast<std::size_t>(vocab.size()), 0.0f);
+  constraint.mask(logits);
+  std::vector<std::string> pieces;
+  for (Token token = 0; token < vocab.size(); ++token) {
+    const bool is_allowed = std::isfinite(logits[static_cast<std::size_t>(token)]);
+    EXPECT_EQ(is_allowed, constraint.allows(token)) << vocab.piece(token);
+    if (is_allowed) pieces.emplace_back(vocab.piece(token));
+  }
+  return pieces;
+}
+
+TEST(TokenConstraint, AMarkIsNotSpelled) {
+  const LongestVocab vocab;
+  TokenConstraint constraint(grammar::Grammar::parse(R"(root ::= "x"? "<c>{\"" ("c" | "<c>"))").value(), vocab);
+  using Pieces = std::vector<std::string>;
+  EXPECT_EQ(pieces_allowed(vocab, constraint), (Pieces{"<c>", "x"})) << "not its first letter";
+  constraint.accept(3);
+  EXPECT_EQ(pieces_allowed(vocab, constraint), (Pieces{"{", "{\""})) << "other text has the tokens of the model's choice";
+  constraint.accept(6);
+  EXPECT_EQ(pieces_allowed(vocab, constraint), (Pieces{"c", "<c>"}));
+}
+
+TEST(TokenConstraint, WhatMayBecomeOtherTextIsNoMark) {
+  const LongestVocab vocab;
+  TokenConstraint constraint(grammar::Grammar::parse(R"(root ::= "<c>" | "<x")").value(), vocab);
+  EXPECT_EQ(pieces_allowed(vocab, constraint), (std::vector<std::string>{"<", "<c>"}));
+}
+
+TEST(TokenConstraint, AnEndIsNoText) {
+  const LongestVocab vocab;
+  constexpr std::array<Token, 1> kEnds = {3};
+  TokenConstraint constraint(grammar::Grammar::parse(R"(root ::= "<c>x{" ("c" | "x"))").value(), vocab, {}, kEnds);
+  EXPECT_EQ(pieces_allowed(vocab, constraint), std::vector<std::string>{"<"}) << "the reply would end before its text";
+}
+
+TEST(TokenConstraint, AnExcludedTokenLeavesTheTextToOthers) {
+  const LongestVocab vocab;
+  TokenConstraint constraint(grammar::Grammar::parse(R"(root ::= "<c>x{" ("c" | "x"))").value(), vocab);
+  std::vector<float> logits(static_cast<std::size_t>(vocab.size()), 0.0f);
+  logits[3] = -std::numeric_limits<float>::infinity();
+  constraint.mask(logits);
+  EXPECT_TRUE(std::isfinite(logits[0])) << "a bias forbids the token, not the text";
+}
+
 }  // namespace
 }  // namespace uma::llm
