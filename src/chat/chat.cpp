@@ -631,6 +631,7 @@ Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation&
   }
   if (!whole) {
     if (auto done = append_start(format, *full, full->size(), whole.emplace()); !done) return std::unexpected(done.error());
+    whole = with_written_replies(format.model().vocab(), *full, *std::move(whole), all, conversation.written);
   }
   count_first_tokens(*full, all, *whole, result);
   const std::size_t past = result.replies.empty() ? 0 : result.replies.back().end;

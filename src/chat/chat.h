@@ -20,6 +20,7 @@
 #include "chat/prompt_tokens.h"
 #include "chat/reply_parser.h"
 #include "chat/thinking.h"
+#include "chat/written_replies.h"
 #include "core/error.h"
 #include "core/request.h"
 #include "grammar/grammar.h"
@@ -156,6 +157,7 @@ struct Conversation {
   bool is_changed = false;
   // The last message that is added is a reply that goes on (ChatFormat::write_begun). Requires: no messages so far.
   bool continues_reply = false;
+  OwnReplies written{};  // These have the tokens with which they were written, also if they came back as messages.
 };
 
 struct ChatTokens {

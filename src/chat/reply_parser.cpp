@@ -540,7 +540,8 @@ bool ReplyParser::step_after_call() {
   const std::size_t begin = held_blanks();
   rest.remove_prefix(begin);
   const bool has_closed_all = closers_found_ >> form_->closers_of_call != 0;
-  if (!has_closed_all) {
+  const bool is_only = !format_.has_parallel_calls && !calls_.empty();
+  if (!has_closed_all && !is_only) {
     std::size_t blanks = 0;
     if (!form_->separator.empty()) {
       if (take(rest, form_->separator) == Found::maybe) return false;
@@ -556,12 +557,18 @@ bool ReplyParser::step_after_call() {
       return true;
     }
   }
-  // The following text is content or the next call's mark.
-  drop_held(begin);
+  // The following text is content or the next call's mark. Behind the only call it is neither.
+  drop_held(is_only ? held_.size() : begin);
   state_ = State::content;
   ++calls_left_;
   skips_blanks_ = true;
   return true;
+}
+
+bool ReplyParser::has_ended() const {
+  if (format_.has_parallel_calls || calls_.empty()) return false;
+  const bool has_closers = state_ == State::after_call && (form_->closers.empty() || closers_found_ >> (form_->closers.size() - 1) != 0);
+  return state_ == State::content || has_closers;
 }
 
 // Whether the text is a mark that is no content, although a call may begin with it.

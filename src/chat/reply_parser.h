@@ -93,10 +93,8 @@ class ReplyParser {
   [[nodiscard]] bool is_in_known_call() const {
     return is_in_call() && (is_emitted_ || !form_->form->needs_known_name || (!call_.name.empty() && is_known(call_.name)));
   }
-  // Whether a reply without parallel calls has had its only call.
-  [[nodiscard]] bool has_ended() const {
-    return !format_.has_parallel_calls && !calls_.empty() && (state_ == State::after_call || state_ == State::content);
-  }
+  // Whether a reply without parallel calls has had its only call, with its closing marks: the template writes those, too.
+  [[nodiscard]] bool has_ended() const;
 
   // Whether the last text may belong to a tool call.
   [[nodiscard]] bool may_be_in_call() const {

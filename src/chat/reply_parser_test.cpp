@@ -276,8 +276,25 @@ TEST(ReplyParser, WithoutParallelCallsTheFirstEndsTheReply) {
   ReplyPieces pieces;
   parser.push("<tool_call>{\"name\": \"f\", \"arguments\": {}", pieces);
   EXPECT_FALSE(parser.has_ended());
-  parser.push("}", pieces);
+  parser.push("}\n</tool", pieces);
+  EXPECT_FALSE(parser.has_ended()) << "the template writes the closing mark, too";
+  parser.push("_call>", pieces);
   EXPECT_TRUE(parser.has_ended());
+}
+
+TEST(ReplyParser, WithoutParallelCallsNothingFollowsTheFirst) {
+  for (const std::string_view text : {"\n{\"name\": \"f\", \"arguments\": {}}", " And now?", "<tool_call>"}) {
+    ReplyFormat format = calls("hermes");
+    format.has_parallel_calls = false;
+    ReplyParser parser(format, kSeed);
+    ReplyPieces pieces;
+    parser.push("<tool_call>{\"name\": \"f\", \"arguments\": {}}", pieces);
+    parser.push(text, pieces);
+    EXPECT_TRUE(parser.has_ended()) << text;
+    parser.finish(pieces);
+    EXPECT_EQ(parser.calls().size(), 1u) << text;
+    EXPECT_EQ(pieces.content, "") << text;
+  }
 }
 
 TEST(ReplyParser, TheMessageOfAReplyHasItsFields) {

@@ -57,6 +57,22 @@ class GgufFile:
         ends = [info[3] for info in infos[1:]] + [len(data) - begin]
         self.tensors = [(name, sizes, kind, data[begin + offset:begin + end]) for (name, sizes, kind, offset), end in zip(infos, ends)]
 
+    def texts(self, key):
+        """The items of a list of texts."""
+        data = self.pairs[key][1]
+        count, = struct.unpack_from("<Q", data, 4)
+        found, at = [], 12
+        for _ in range(count):
+            text, at = _text(data, at)
+            found.append(text)
+        return found
+
+    def numbers(self, key):
+        """The items of a list of integers of 32 bits."""
+        data = self.pairs[key][1]
+        count, = struct.unpack_from("<Q", data, 4)
+        return list(struct.unpack_from(f"<{count}i", data, 12))
+
     def set_text(self, key, value):
         self.pairs[key] = (_STRING, _packed(value))
 

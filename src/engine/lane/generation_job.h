@@ -44,6 +44,7 @@ struct GenerationJob {
   bool is_private = false;    // Only the session and its forks may reuse the computed cells.
   bool is_ephemeral = false;  // The computed cells are never stored.
   bool is_rewritten = false;  // The chat template has written the session's past differently since its last reply.
+  bool keeps_reply = false;   // GenerationResult::reply is wanted.
   bool wants_progress = false;
   bool wants_prompt_logprobs = false;  // Also the log probabilities of the prompt's tokens. Requires those of the reply.
   TimePoint received{};
@@ -58,8 +59,9 @@ struct GenerationResult {
   RequestId id;
   std::vector<Token> generated;    // Without the end-of-generation token.
   std::int32_t dropped_turns = 0;  // Number of turns that were dropped before and during the generation.
-  std::string reply;               // The whole content that the client has got.
+  std::string reply;               // The whole content that the client has got, if it is kept.
   std::string reply_extra;         // The other fields of its message (ChatMessage).
+  bool has_calls = false;          // Tool calls are among them.
   Event terminal;
 };
 

@@ -31,7 +31,7 @@ Sequence::Sequence(GenerationJob from, const llm::Vocab& vocab, std::span<const 
       prompt_tokens(size_of(job.tokens)),
       chain(std::move(job.tokens)),
       sampler(job.sampling, job.seed, banned, &vocab),
-      reply(std::move(job.reply), vocab, !job.session.empty()) {
+      reply(std::move(job.reply), vocab, job.keeps_reply) {
   chain.reserve(chain.size() + static_cast<std::size_t>(job.tokens_max));
   const std::size_t counted = std::min(chain.size(), sampler.tokens_counted());
   for (const Token token : std::span(chain).last(counted)) sampler.accept(token);

@@ -77,6 +77,7 @@ GenerationResult SequenceEnds::result_of(Sequence& sequence, FinishReason reason
       .dropped_turns = usage.dropped_turns,
       .reply = std::move(reply.content),
       .reply_extra = std::move(reply.message_extra),
+      .has_calls = reply.has_tool_calls,
       .terminal = {}};
   if (error && generated == 0) {
     result.terminal = FailureEvent{std::move(*error)};

@@ -323,9 +323,10 @@ Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, Generate
   co_return co_await parts_.preparer.run(
       parts_.tasks, std::move(tenant), bytes,
       [lease = lease->share(), end = std::move(end), empty = std::move(empty), input = std::move(call.input),
-       chat = std::move(call.options.chat)]() -> Expected<std::int32_t> {
+       chat = std::move(call.options.chat),
+       replies = chat::OwnReplies{.all = written_, .tenant = tenant}]() -> Expected<std::int32_t> {
         if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
-        const auto written = append_to_record(*lease->chat, empty, input, &chat);
+        const auto written = append_to_record(*lease->chat, empty, input, &chat, replies);
         if (!written) return std::unexpected(written.error());
         return static_cast<std::int32_t>(written->pending.size());
       });
@@ -334,6 +335,7 @@ Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, Generate
 // --- One-shot requests
 
 Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateRequest call, ImagesPtr images) {
+  request.is_kept_by_client = true;
   const ServedModel& served = *request.lease;
   kv::SessionRecord empty;
   empty.created_s = parts_.clock.unix_s();
@@ -382,6 +384,7 @@ Task<Expected<Unit>> Generations::reply_one_shot(InFlight& request, GenerationJo
 // --- Replies in sessions
 
 Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantId tenant, GenerateRequest call) {
+  request.is_kept_by_client = call.response && !call.response->is_kept;
   auto place = co_await places_.find(request, tenant, call);
   if (!place) co_return place.error();
   const auto prepared = co_await prepare(request, place->record, call);
@@ -468,6 +471,7 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
       parts_.tasks, TenantId{request.flow.tenant}, bytes,
       [lease = request.lease.share(), end = request.end.get_token(), record, is_unchanged,
        input = std::exchange(call.input, {}), options = call.options, response = call.response, regenerate = call.regenerate,
+       replies = chat::OwnReplies{.all = written_, .tenant = {request.flow.tenant}},
        now_s = parts_.clock.unix_s()]() -> Expected<Prepared> {
         if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
         const chat::ChatFormat& format = *lease->chat;
@@ -480,9 +484,9 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
           next = reopen_last_turn(format, *record, rewound(*record, record->turns.size() - 1, now_s), chat);
         }
         if (next && response) {
-          next = begin_response(format, regenerate ? *next : *record, input, *response, chat);
+          next = begin_response(format, regenerate ? *next : *record, input, *response, chat, replies);
         } else if (!regenerate) {
-          next = append_to_record(format, *record, input, &chat);
+          next = append_to_record(format, *record, input, &chat, replies);
         }
         if (!next) return std::unexpected(next.error());
         std::optional<chat::BegunReply> begun;
@@ -529,6 +533,7 @@ Expected<GenerationJob> Generations::session_job(InFlight& request, const Prepar
   // A continued reply is plain content, because its beginning is not parsed.
   if (is_chat(record) && !record.pending.empty()) read_reply(served, job, call.options.chat, prepared.grammars);
   job.session = record.id;
+  job.keeps_reply = true;
   job.forked_from = record.parent;
   job.is_public = record.is_public && !record.has_foreign_kv;
   job.is_private = record.has_foreign_kv;
@@ -631,6 +636,7 @@ void Generations::read_reply(const ServedModel& served, GenerationJob& job, cons
   chat::ReplyOptions& reply = job.reply;
   const chat::ChatFormat& format = served.chat->chosen(chat);
   reply.format = format.reply_format(chat, job.tokens, grammars.tools);
+  job.keeps_reply = true;
   reply.ends = chat::chat_stop_strings(*served.model);  // One of the stop strings that also ends a call.
   std::erase_if(reply.stop, [&](const std::string& stop) { return std::ranges::contains(reply.ends, stop); });
   if (begun) {
@@ -665,6 +671,9 @@ Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob
   const auto has_queue = [](const Lane* each) { return each->stats().queue_depth.value() > 0; };
   if (std::ranges::all_of(request.lease->lanes, has_queue)) source_.report_backlog(request.lease->name);
   const std::vector<std::string> left_out = std::move(job.schema_left_out);
+  // A continued reply comes back as one message with its beginning.
+  const bool may_come_back = request.is_kept_by_client && job.reply.format.family != nullptr && job.begun.empty();
+  chat::WrittenReply written = may_come_back ? chat::written_behind(job.tokens, {}) : chat::WrittenReply{};
   (void)job.sink->deliver(
       PromptReadyEvent{.prompt_tokens = static_cast<std::int32_t>(job.tokens.size()), .schema_left_out = left_out});
   auto result = co_await parts_.tasks.ask<GenerationResult>([&](Reply<GenerationResult> reply) {
@@ -677,6 +686,13 @@ Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob
   if (auto* eos = std::get_if<EosEvent>(&result->terminal)) {
     eos->usage.unseen_images = request.unseen_images;
     eos->usage.schema_left_out = left_out;
+  }
+  const auto* ended = std::get_if<EosEvent>(&result->terminal);
+  const bool is_whole = ended != nullptr && (ended->reason == FinishReason::stop || ended->reason == FinishReason::tool_calls ||
+                                             (ended->reason == FinishReason::length && !result->has_calls));
+  if (may_come_back && is_whole && !result->generated.empty() && result->dropped_turns == 0 && ended->stop_string.empty()) {
+    written.tokens = result->generated;
+    written_->note({request.flow.tenant}, {"assistant", result->reply, result->reply_extra}, std::move(written));
   }
   if (head && !result->generated.empty()) parts_.prefixes.note_computed(std::move(*head), &lane);
   co_return std::move(*result);

@@ -80,11 +80,15 @@ class Generations {
                                                    std::optional<PromptHead> head = {});
   void end(InFlight& request, const Event& terminal);
 
+  static constexpr std::size_t kWrittenBytesMax = std::size_t{4} << 20;  // Of one tenant: about a million tokens.
+
   const RouterParts parts_;
   ReplyPlaces places_;
   WorkerSource& source_;
   Random& random_;
   Counter& refused_;
+  // Of requests whose conversation the client keeps.
+  const std::shared_ptr<chat::WrittenReplies> written_ = std::make_shared<chat::WrittenReplies>(kWrittenBytesMax);
 };
 
 }  // namespace uma::engine

@@ -63,6 +63,7 @@ std::vector<RequestId> InFlightTable::split(InFlight& request) {
            .deadline_ms = request.deadline_ms,
            .sinks = {sinks[i]},
            .wants_progress = request.wants_progress,
+           .is_kept_by_client = request.is_kept_by_client,
            .is_background = request.is_background,
            .share = request.share,
            .end = {},

@@ -49,6 +49,7 @@ struct InFlight {
   std::optional<std::int64_t> deadline_ms{};      // GenerateOptions
   std::vector<std::shared_ptr<EventSink>> sinks;  // For a generation: one for each reply, shared with the listener.
   bool wants_progress = false;
+  bool is_kept_by_client = false;  // The conversation: its replies come back as messages.
   bool is_background = false;
   RequestShare share{};            // The memory that the request is charged for.
   std::stop_source end;            // Requested when the request ends: work for it on other threads may stop.

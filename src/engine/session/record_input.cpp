@@ -109,7 +109,7 @@ Expected<chat::ChatTokens> tokenize_behind_kept_tokens(const chat::ChatFormat& f
 
 // `is_changed`: the messages are not those that the chain was written from.
 Expected<Unit> append_messages(const chat::ChatFormat& formats, kv::SessionRecord& record, std::vector<ChatMessage> messages,
-                               const ChatOptions* chat, bool is_changed = false) {
+                               const ChatOptions* chat, const chat::OwnReplies& written, bool is_changed = false) {
   if (chat != nullptr && has_other_tools(record, *chat)) {
     record.tools = chat->tools;
     record.template_arguments = chat->template_arguments;
@@ -127,7 +127,8 @@ Expected<Unit> append_messages(const chat::ChatFormat& formats, kv::SessionRecor
                                                                    .tools = record.tools,
                                                                    .template_arguments = record.template_arguments,
                                                                    .is_changed = is_changed,
-                                                                   .continues_reply = chat != nullptr && chat->continues_reply},
+                                                                   .continues_reply = chat != nullptr && chat->continues_reply,
+                                                                   .written = written},
                                                                   record.pending_messages);
   if (!added) return std::unexpected(added.error());
   using History = chat::ChatTokens::History;
@@ -181,7 +182,8 @@ bool replace_instructions(kv::SessionRecord& record, const std::optional<std::st
 }  // namespace
 
 Expected<kv::SessionRecord> begin_response(const chat::ChatFormat& format, const kv::SessionRecord& record, const Input& input,
-                                           const ResponseRequest& response, const ChatOptions& chat) {
+                                           const ResponseRequest& response, const ChatOptions& chat,
+                                           const chat::OwnReplies& replies) {
   if (record.mode == SessionMode::text) {
     return fail(ErrorCode::proto_field, "the session has mode text: responses need a session of mode chat");
   }
@@ -201,12 +203,13 @@ Expected<kv::SessionRecord> begin_response(const chat::ChatFormat& format, const
   }
   const bool is_written = !is_changed && input.messages.empty() && !next.pending.empty() && !has_other_tools(next, chat);
   if (is_written) return next;
-  if (auto done = append_messages(format, next, input.messages, &chat, is_changed); !done) return std::unexpected(done.error());
+  if (auto done = append_messages(format, next, input.messages, &chat, replies, is_changed); !done)
+    return std::unexpected(done.error());
   return next;
 }
 
 Expected<kv::SessionRecord> append_to_record(const chat::ChatFormat& format, const kv::SessionRecord& record,
-                                             const Input& input, const ChatOptions* chat) {
+                                             const Input& input, const ChatOptions* chat, const chat::OwnReplies& replies) {
   kv::SessionRecord next = record;
   if (next.mode == SessionMode::automatic) {
     // The session was created without a mode on a model without a chat template, so the first input sets the mode.
@@ -236,7 +239,8 @@ Expected<kv::SessionRecord> append_to_record(const chat::ChatFormat& format, con
                 "parse_special"});
     }
     const bool is_text = input.messages.empty() && !input.text.empty();
-    done = append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat);
+    done =
+        append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat, replies);
   }
   if (!done) return std::unexpected(done.error());
   return next;
@@ -259,7 +263,7 @@ Expected<kv::SessionRecord> reopen_last_turn(const chat::ChatFormat& format, con
   }
   // The turn is written again, because the chain may have it as the template writes earlier turns, without the beginning of a
   // new reply.
-  if (auto done = append_messages(format, next, std::move(input), &chat); !done) return std::unexpected(done.error());
+  if (auto done = append_messages(format, next, std::move(input), &chat, {}); !done) return std::unexpected(done.error());
   return next;
 }
 
@@ -279,7 +283,7 @@ Expected<kv::SessionRecord> without_last_message(const chat::ChatFormat& format,
     next.has_instructions = false;
   }
   if (next.pending_messages.empty()) return next;
-  if (auto done = append_messages(format, next, {}, nullptr); !done) return std::unexpected(done.error());
+  if (auto done = append_messages(format, next, {}, nullptr, {}); !done) return std::unexpected(done.error());
   return next;
 }
 

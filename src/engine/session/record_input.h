@@ -11,10 +11,11 @@ namespace uma::engine {
 
 // The record with appended input. If the chat template writes earlier messages differently now, the chain changes from the
 // first difference on (docs/decisions/0021). `chat`: the tools and template arguments that the whole conversation is written
-// with from now on; null: they stay. The input may be empty if some is pending. Errors: E_PROTO_003 for messages or tools in a
-// text session; those of the tokenizer and the chat template.
+// with from now on; null: they stay. `replies`: what the model has written for the tenant. The input may be empty if some is
+// pending. Errors: E_PROTO_003 for messages or tools in a text session; those of the tokenizer and the chat template.
 [[nodiscard]] Expected<kv::SessionRecord> append_to_record(const chat::ChatFormat& format, const kv::SessionRecord& record,
-                                                           const Input& input, const ChatOptions* chat = nullptr);
+                                                           const Input& input, const ChatOptions* chat = nullptr,
+                                                           const chat::OwnReplies& replies = {});
 
 // The record without the last reply, whose input is pending again. `rewound` is the record without the last turn. Requires: a
 // last turn. Errors: as append_to_record.
@@ -31,6 +32,6 @@ namespace uma::engine {
 // append_to_record; E_PROTO_003 for a text session, and for on_full `error` if turns were dropped.
 [[nodiscard]] Expected<kv::SessionRecord> begin_response(const chat::ChatFormat& format, const kv::SessionRecord& record,
                                                          const Input& input, const ResponseRequest& response,
-                                                         const ChatOptions& chat);
+                                                         const ChatOptions& chat, const chat::OwnReplies& replies = {});
 
 }  // namespace uma::engine

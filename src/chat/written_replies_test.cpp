@@ -1,0 +1,177 @@
+#include "chat/written_replies.h"
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "chat/chat.h"
+#include "testing/fake_model.h"
+
+namespace uma::chat {
+namespace {
+
+constexpr std::string_view kCallTemplate =
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content and loop.last %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": "
+    "{{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+const TenantId kWriter{"a"};
+
+std::vector<Token> letters_of(std::string_view text) {
+  return {text.begin(), text.end()};
+}
+
+ChatMessage call_of(std::string_view arguments, std::string_view id = "c1") {
+  std::string quoted;
+  for (const char c : arguments) quoted += c == '"' ? std::string("\\\"") : std::string(1, c);
+  return {"assistant", "",
+          std::string(R"({"tool_calls":[{"id":")") + std::string(id) +
+              R"(","type":"function","function":{"name":"f","arguments":")" + quoted + R"("}}]})"};
+}
+
+// A model whose replies are noted, and a client that sends them back.
+class WrittenRepliesTest : public ::testing::Test {
+ protected:
+  WrittenRepliesTest()
+      : format_(std::make_shared<const testing::FakeModel>(
+            testing::FakeOptions{.has_chat_template = true, .chat_template = kCallTemplate})) {}
+
+  std::vector<Token> tokens_of(const std::vector<ChatMessage>& messages, const TenantId& tenant = kWriter) const {
+    return tokenize_chat(format_, {.messages = {}, .tokens = {}, .replies = {}, .written = {.all = replies_, .tenant = tenant}},
+                         messages)
+        .value()
+        .tokens;
+  }
+  // The reply to `messages`, written as `text`. Returns the chain with it.
+  std::vector<Token> reply(const std::vector<ChatMessage>& messages, const ChatMessage& message, std::string_view text) {
+    std::vector<Token> chain = tokens_of(messages);
+    replies_->note(kWriter, message, written_behind(chain, letters_of(text)));
+    const std::vector<Token> written = letters_of(text);
+    chain.insert(chain.end(), written.begin(), written.end());
+    return chain;
+  }
+  static bool begins_with(const std::vector<Token>& tokens, const std::vector<Token>& chain) {
+    return tokens.size() > chain.size() && std::equal(chain.begin(), chain.end(), tokens.begin());
+  }
+
+  const ChatFormat format_;
+  const std::shared_ptr<WrittenReplies> replies_ = std::make_shared<WrittenReplies>(1 << 20);
+  const std::vector<ChatMessage> question_{{"user", "q"}};
+};
+
+TEST_F(WrittenRepliesTest, AReplyThatComesBackHasTheTokensThatTheModelWrote) {
+  const std::vector<Token> chain = reply(question_, {"assistant", "hello"}, "hello ");
+  const std::vector<Token> next = tokens_of({question_[0], {"assistant", "hello"}, {"user", "r"}});
+  ASSERT_TRUE(begins_with(next, chain));
+  EXPECT_EQ(next[chain.size()], testing::kFakeImEnd) << "the template goes on behind it";
+}
+
+constexpr std::string_view kWrittenCall =
+    "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": [1,2], \"a\": \"x\"}}\n</tool_call>";
+
+TEST_F(WrittenRepliesTest, AnAgentsCallsMayComeBackInAnotherOrderAndSpacing) {
+  std::vector<ChatMessage> history = question_;
+  for (int step = 0; step < 3; ++step) {
+    const std::vector<Token> chain = reply(history, call_of(R"({"b": [1, 2],  "a": "x"})"), kWrittenCall);
+    history.push_back(call_of(R"({"a":"x","b":[1,2]})"));
+    history.push_back({"tool", "result", R"({"tool_call_id":"c1"})"});
+    ASSERT_TRUE(begins_with(tokens_of(history), chain)) << step;
+  }
+}
+
+TEST_F(WrittenRepliesTest, QuotesAndCaseAreTheModels) {
+  const ChatMessage said = call_of(R"({"a": true})");
+  const std::vector<Token> chain =
+      reply(question_, said, "<tool_call>\n{'name': 'f', 'arguments': {'a': True}}\n</tool_call>");
+  EXPECT_TRUE(begins_with(tokens_of({question_[0], said, {"user", "r"}}), chain));
+}
+
+TEST_F(WrittenRepliesTest, OnlyTheSameReplyBehindTheSameTokensOfTheSameTenantCounts) {
+  const std::vector<Token> chain = reply(question_, {"assistant", "hello"}, "hello ");
+  const auto has_it = [&](const std::vector<ChatMessage>& messages, const TenantId& tenant = kWriter) {
+    const std::vector<Token> tokens = tokens_of(messages, tenant);
+    const bool is_plain = tokens == tokenize_chat(format_, {}, messages).value().tokens;
+    EXPECT_TRUE(is_plain || begins_with(tokens, chain));
+    return !is_plain;
+  };
+  EXPECT_TRUE(has_it({{"user", "q"}, {"assistant", "hello"}, {"user", "r"}}));
+  EXPECT_FALSE(has_it({{"user", "p"}, {"assistant", "hello"}, {"user", "r"}}));
+  EXPECT_FALSE(has_it({{"user", "q"}, {"assistant", "hello!"}, {"user", "r"}}));
+  EXPECT_FALSE(has_it({{"user", "q"}, {"assistant", "hello"}, {"user", "r"}}, TenantId{"b"}));
+  EXPECT_FALSE(has_it({{"system", "s"}, {"user", "q"}, {"assistant", "hello"}, {"user", "r"}}));
+}
+
+TEST_F(WrittenRepliesTest, NothingBetweenIsLost) {
+  (void)reply(question_, {"assistant", "yes"}, "yes ");
+  const std::vector<std::vector<ChatMessage>> histories{
+      {{"user", "q"}, {"assistant", "no"}, {"user", "second"}, {"assistant", "yes"}, {"user", "r"}},
+      {{"user", "q"}, {"user", "second"}, {"assistant", "yes"}, {"user", "r"}},
+      {{"user", "q"}, {"assistant", ""}, {"user", ""}, {"assistant", "yes"}, {"user", "r"}},
+      {{"user", "q"}, {"assistant", ""}, {"assistant", "yes"}, {"user", "r"}}};
+  for (const auto& history : histories) {
+    EXPECT_EQ(tokens_of(history), tokenize_chat(format_, {}, history).value().tokens) << "the reply belongs to another place";
+  }
+  const std::vector<ChatMessage> twice{
+      {"user", "q"}, {"assistant", "yes"}, {"user", "second"}, {"assistant", "yes"}, {"user", "r"}};
+  std::vector<Token> without = tokens_of(twice);
+  std::erase(without, ' ');
+  EXPECT_EQ(without, tokenize_chat(format_, {}, twice).value().tokens);
+}
+
+TEST_F(WrittenRepliesTest, AReplyThatEndsWithAControlTokenIsNotEndedTwice) {
+  std::vector<Token> chain = tokens_of(question_);
+  std::vector<Token> written = letters_of("hello ");
+  written.push_back(testing::kFakeImEnd);
+  replies_->note(kWriter, {"assistant", "hello"}, written_behind(chain, written));
+  const std::vector<Token> next = tokens_of({question_[0], {"assistant", "hello"}, {"user", "r"}});
+  chain.insert(chain.end(), written.begin(), written.end());
+  ASSERT_TRUE(begins_with(next, chain));
+  EXPECT_EQ(next[chain.size()], '\n');
+}
+
+TEST_F(WrittenRepliesTest, WhatTheTemplateAddsOrLeavesOutStaysSo) {
+  const std::vector<ChatMessage> next{question_[0], call_of("{}"), {"user", "r"}};
+  // The token that ended the reply is the template's next word.
+  (void)reply(question_, call_of("{}"), "<tool_call>\n{\"name\": \"f\", \"arguments\":  {}}");
+  EXPECT_EQ(tokens_of(next), tokenize_chat(format_, {}, next).value().tokens) << "</tool_call> is not lost";
+  const ChatMessage thought{"assistant", "hello", R"({"reasoning_content":"hmm"})"};
+  (void)reply(question_, thought, "<think>hmm</think>hello ");
+  const std::vector<ChatMessage> later{question_[0], thought, {"user", "r"}};
+  EXPECT_EQ(tokens_of(later), tokenize_chat(format_, {}, later).value().tokens) << "the template leaves thoughts out";
+}
+
+TEST_F(WrittenRepliesTest, TheOldestOfATenantAreForgotten) {
+  WrittenReplies few(3000);
+  const auto note = [&](const TenantId& tenant, int i) {
+    few.note(tenant, {"assistant", std::to_string(i)}, written_behind(letters_of("p"), letters_of("t")));
+  };
+  const auto is_known = [&](const TenantId& tenant, int i) {
+    return !few.find(tenant, {"assistant", std::to_string(i)}).empty();
+  };
+  note(TenantId{"other"}, 0);
+  for (int i = 0; i < 100; ++i) note(kWriter, i);
+  EXPECT_TRUE(is_known(kWriter, 99));
+  EXPECT_TRUE(is_known(kWriter, 95));
+  EXPECT_FALSE(is_known(kWriter, 50));
+  EXPECT_TRUE(is_known(TenantId{"other"}, 0));
+  EXPECT_FALSE(is_known(TenantId{"nobody"}, 0));
+}
+
+TEST(MeaningOf, IsWhatAReplySays) {
+  EXPECT_EQ(meaning_of({"assistant", "a"}), meaning_of({"assistant", " a\n"}));
+  EXPECT_NE(meaning_of({"assistant", "a"}), meaning_of({"assistant", "b"}));
+  EXPECT_EQ(meaning_of(call_of(R"({"a":1,"b":{"d":2,"c":3}})")), meaning_of(call_of(R"({"b": {"c": 3, "d": 2}, "a": 1})")));
+  EXPECT_NE(meaning_of(call_of(R"({"a":[1,2]})")), meaning_of(call_of(R"({"a":[2,1]})")));
+  EXPECT_EQ(meaning_of(call_of("{}", "c1")), meaning_of(call_of("{}", "c2"))) << "an id may not be the model's";
+  EXPECT_EQ(meaning_of(call_of("not JSON ")), meaning_of(call_of("not JSON")));
+  EXPECT_EQ(meaning_of({"assistant", "a", R"({"tool_calls":[]})"}), meaning_of({"assistant", "a"}));
+  EXPECT_NE(meaning_of({"assistant", "", R"({"reasoning_content":"a"})"}), meaning_of({"assistant", "a"}));
+}
+
+}  // namespace
+}  // namespace uma::chat
