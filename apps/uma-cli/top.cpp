@@ -123,6 +123,16 @@ std::string models_text(const boost::json::object& now) {
   return out;
 }
 
+// "  claude-code 7b1c03f2", or nothing.
+std::string agent_text(const boost::json::object& owned) {
+  const boost::json::value* named = owned.if_contains("agent");
+  if (named == nullptr || !named->is_object()) return {};
+  const boost::json::object& agent = named->get_object();
+  const std::string program = text_field(agent, "program");
+  return std::format("  {}{}{:.8}{}", printable_line(program), program.empty() ? "" : " ", printable_line(text_field(agent, "id")),
+                     agent.contains("parent") ? " (sub-agent)" : "");
+}
+
 std::string slot_text(const boost::json::object& slot) {
   const std::string state = text_field(slot, "state");
   const double tokens = number_field(slot, "tokens");
@@ -130,7 +140,7 @@ std::string slot_text(const boost::json::object& slot) {
   std::string out = std::format("  {:>3} {:<9}", int_field(slot, "slot"), printable_line(state));
   out += state == "decode" ? std::format("{:20}  {:.0f} tokens, {:.0f} of them new", "", tokens, std::max(0.0, tokens - prompt))
                            : std::format("{}  {:.0f} of {:.0f} tokens", bar_of(tokens, prompt), tokens, prompt);
-  return out + std::format("  {}\n", printable_line(text_field(slot, "tenant")));
+  return out + std::format("  {}{}\n", printable_line(text_field(slot, "tenant")), agent_text(slot));
 }
 
 std::string workers_text(const boost::json::object& now) {
@@ -163,10 +173,10 @@ std::string queue_text(const boost::json::object& now) {
   for_each_object(now, "queue", [&](const auto& waiting) {
     if (++shown > kShown) return;
     const std::string request = text_field(waiting, "request");
-    out += std::format("  {:>3} {:<9} {:>7.1f} s  {}  {}{}{}\n", int_field(waiting, "position"),
+    out += std::format("  {:>3} {:<9} {:>7.1f} s  {}  {}{}{}{}\n", int_field(waiting, "position"),
                        printable_line(text_field(waiting, "stage")), number_field(waiting, "waited_ms") / 1000,
                        printable_line(text_field(waiting, "model")), printable_line(text_field(waiting, "tenant")),
-                       request.empty() ? "" : "  request " + printable_line(request),
+                       agent_text(waiting), request.empty() ? "" : "  request " + printable_line(request),
                        text_field(waiting, "class") == "background" ? "  background" : "");
   });
   return out;

@@ -26,10 +26,10 @@ boost::json::object snapshot_at(double unix_ms, int tokens) {
     "contract_ms":30,"totals":{"requests":20,"requests_failed":1,"prompt_tokens":0,"reused_tokens":0,"promises_kept":199,
     "promises_broken":1},"latency":{"p50_ms":8.1,"p95_ms":12,"p99_ms":22,"ttft_p50_ms":40,"ttft_p95_ms":900},
     "workers":[{"worker":0,"model":"tiny","cells_used":4096,"cells_total":16384,"slots":[
-      {"slot":0,"state":"decode","request":"4","tenant":"key:ci","tokens":812,"prompt_tokens":800},
+      {"slot":0,"state":"decode","request":"4","tenant":"key:ci","agent":{"program":"claude-code","id":"7b1c03f29d"},"tokens":812,"prompt_tokens":800},
       {"slot":1,"state":"prefill","request":"5","tenant":"uid:1000","tokens":1500,"prompt_tokens":3000},
       {"slot":2,"state":"idle","request":null,"tenant":null,"tokens":0,"prompt_tokens":0}]}],
-    "queue":[{"position":1,"request":"6","model":"tiny","tenant":"key:ci","class":"background","stage":"queued","waited_ms":400},
+    "queue":[{"position":1,"request":"6","model":"tiny","tenant":"key:ci","agent":{"id":"a1","parent":"7b1c03f29d"},"class":"background","stage":"queued","waited_ms":400},
       {"position":2,"request":null,"model":"tiny","tenant":"other","class":"interactive","stage":"loading","waited_ms":90}],
     "queue_depth":2,"tiers":{"hot":{"states":2,"bytes":2048,"hits_total":7},"warm":{"states":0,"bytes":0,"hits_total":0},
     "cold":{"states":12,"bytes":1048576,"hits_total":3}},
@@ -60,11 +60,11 @@ TEST(Top, ShowsWhatTheDaemonDoes) {
             "Vulkan0  ##########---------- 1.0 KiB of 2.0 KiB  50 % busy\n"
             "iGPU  0 % busy\n"
             "worker 0 tiny  #####--------------- 4096 of 16384 cells\n"
-            "    0 decode                         812 tokens, 12 of them new  key:ci\n"
+            "    0 decode                         812 tokens, 12 of them new  key:ci  claude-code 7b1c03f2\n"
             "    1 prefill  ##########----------  1500 of 3000 tokens  uid:1000\n"
             "  1 slot idle\n"
             "2 requests waiting\n"
-            "    1 queued        0.4 s  tiny  key:ci  request 6  background\n"
+            "    1 queued        0.4 s  tiny  key:ci  a1 (sub-agent)  request 6  background\n"
             "    2 loading       0.1 s  tiny  other\n"
             "KV    STATES     SIZE  HITS  CAME DOWN  CAME UP\n"
             "hot        2  2.0 KiB     7               512 B\n"

@@ -7,7 +7,7 @@ import { bytes, count, counted, milliseconds, percent, rate, seconds } from './f
 import { Icon } from './icons.tsx';
 import { history, type HistoryName, isLive, problem, snapshot } from './live.ts';
 import { ModelMemory } from './model_memory.tsx';
-import type { Slot, Snapshot } from './snapshot.ts';
+import type { Agent, Slot, Snapshot } from './snapshot.ts';
 import { api, noteFailure } from './state.ts';
 import { Tiers } from './tiers.tsx';
 import { Timeline } from './timeline.tsx';
@@ -57,6 +57,8 @@ function Summary({ now }: { now: Snapshot }) {
   );
 }
 
+const named = (agent: Agent | undefined) => agent ? [agent.program, agent.id.slice(0, 8), agent.parent && '(sub-agent)'].filter(Boolean).join(' ') : '';
+
 function SlotView({ slot }: { slot: Slot }) {
   const { state } = slot;
   const isReading = state === 'prefill' || state === 'restore';
@@ -65,7 +67,7 @@ function SlotView({ slot }: { slot: Slot }) {
       <span>{state}</span>
       {isReading && <span class="about">{count(slot.tokens)} of {count(slot.prompt_tokens)}</span>}
       {state === 'decode' && <span class="about">{counted(slot.tokens, 'token')}</span>}
-      {slot.tenant && <span class="about">{slot.tenant}</span>}
+      {slot.tenant && <span class="about">{slot.tenant} {named(slot.agent)}</span>}
       {isReading && <svg class="bar-line" aria-hidden="true"><rect class="fill" width={`${percentOf(slot.tokens, slot.prompt_tokens)}%`} height="100%" /></svg>}
     </li>
   );
@@ -96,7 +98,7 @@ function Queue({ now }: { now: Snapshot }) {
         {now.queue.map((each) => (
           <li key={`${each.position} ${each.request}`}>
             <span class="position">{each.position}</span>
-            <span class="name">{each.tenant} <span class="about">{each.model}{each.request && <> <code>{each.request.slice(0, 8)}</code></>}</span></span>
+            <span class="name">{each.tenant} <span class="about">{named(each.agent)} {each.model}{each.request && <> <code>{each.request.slice(0, 8)}</code></>}</span></span>
             <span class="about">{each.stage}{each.class === 'background' && ', background'}</span>
             <b>{milliseconds(each.waited_ms)}</b>
           </li>

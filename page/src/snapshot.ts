@@ -14,11 +14,18 @@ export interface LaneCall {
   moved?: keyof Moves;
 }
 
+export interface Agent {
+  program?: string;
+  id: string;
+  parent?: string;
+}
+
 export interface Slot {
   slot: number;
   state: 'idle' | 'restore' | 'prefill' | 'decode';
   request: string | null;  // Of another tenant, or idle: null.
   tenant: string | null;
+  agent?: Agent;
   tokens: number;  // In the context.
   prompt_tokens: number;  // Those of the prompt; the part of them that is computed is `tokens`.
 }
@@ -38,6 +45,7 @@ export interface Waiting {
   request: string | null;  // Of another tenant: null.
   model: string;
   tenant: string;
+  agent?: Agent;
   class: 'interactive' | 'background';
   stage: 'loading' | 'preparing' | 'queued' | 'swapped';
   waited_ms: number;

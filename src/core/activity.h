@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "core/agent.h"
 #include "core/ids.h"
 
 namespace uma {
@@ -31,6 +32,7 @@ struct SlotActivity {
   SlotState state = SlotState::idle;
   RequestId request{};             // 0: idle.
   std::string tenant{};            // Of the request; empty: idle.
+  Agent agent{};                   // Of the request.
   std::int64_t tokens = 0;         // In the context, those of an ended request included.
   std::int64_t prompt_tokens = 0;  // Of the request.
 };
@@ -46,6 +48,7 @@ struct WaitingRequest {
   RequestId request{};
   std::string model{};  // Empty: not known yet.
   std::string tenant{};
+  Agent agent{};
   bool is_background = false;
   WaitStage stage = WaitStage::queued;
   TimePoint since{};  // When it was received.

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/agent.h"
 #include "core/ids.h"
 #include "core/image.h"
 #include "core/metadata.h"
@@ -154,7 +155,8 @@ struct ResponseRequest {
 struct GenerateRequest {
   std::string model;         // Empty: the default model.
   std::string session;       // Id or name; empty: a one-shot request.
-  std::uint64_t client = 0;  // The client's connection, 0: none; connections of a tenant are served in turn.
+  std::uint64_t client = 0;  // The client's connection, 0: none; connections of a tenant are served in turn,
+  Agent agent{};             // or the runs of agents, if the client names them.
   Input input;
   bool regenerate = false;  // Drops the last turn's reply first; the input is then empty.
   GenerateOptions options;

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/agent.h"
+
 namespace uma {
 
 enum class Tier : std::uint8_t { none, hot, warm, cold, shared };
@@ -58,6 +60,7 @@ struct Usage {
   // Keywords of JSON Schemas that the reply's grammar does not enforce: the field with the schema, "#" and the place in it, as
   // "tools[0].function.parameters#/properties/tags/uniqueItems". Not stored with the turn.
   std::vector<std::string> schema_left_out{};
+  Agent agent{};  // Who has asked. Not stored with the turn.
   bool operator==(const Usage&) const = default;
 };
 

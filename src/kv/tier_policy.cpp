@@ -6,13 +6,12 @@
 namespace uma::kv {
 namespace {
 
-constexpr double kPauseS = 60;        // A person's typical pause between two turns.
 constexpr double kHalfTokens = 8192;  // At about this length, attention costs as much as everything else.
 
 }  // namespace
 
 double value_of(const StateView& state) {
-  const double chance = (1.0 + state.uses) / (kPauseS + state.idle_s);
+  const double chance = (1.0 + state.uses) / (state.pause_s + state.idle_s);
   const auto tokens = static_cast<double>(state.tokens_count);
   const double cost = tokens * (1 + tokens / kHalfTokens);
   return chance * cost / static_cast<double>(std::max<std::uint64_t>(1, state.bytes));

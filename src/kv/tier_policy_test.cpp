@@ -35,6 +35,18 @@ TEST(TierPolicy, KeepsWhatIsUsedOften) {
   EXPECT_EQ(first_to_go({often, state(2, 500, 100)}, EvictionOrder::lru), 1u);
 }
 
+TEST(TierPolicy, KeepsWhatComesBackSoon) {
+  StateView tool = state(1, 500, 20);
+  tool.pause_s = kToolPauseS;
+  const StateView chat = state(2, 500, 0);
+  EXPECT_EQ(first_to_go({tool, chat}), 2u);
+  tool.idle_s = 120;
+  EXPECT_EQ(first_to_go({tool, chat}), 1u) << "it has not come back";
+  StateView ended = state(3, 500, 0);
+  ended.pause_s = kEndedPauseS;
+  EXPECT_EQ(first_to_go({state(4, 500, 600), ended}), 3u);
+}
+
 TEST(TierPolicy, TakesWhatIsOfNoUseFirst) {
   StateView foreign = state(1, 8000, 1);
   foreign.is_foreign = true;

@@ -319,7 +319,16 @@ void append_usage(std::string& out, const Usage& usage) {
   object.field("ttft_ms", usage.ttft_ms);
   object.field("tokens_per_s", usage.tokens_per_s);
   object.field("seed", usage.seed);
+  if (usage.agent.is_known()) append_agent(object.begin("agent"), usage.agent);
   append_left_out(object, usage);
+  object.close();
+}
+
+void append_agent(std::string& out, const Agent& agent) {
+  json::ObjectWriter object(out);
+  if (!agent.program.empty()) object.field("program", agent.program);
+  object.field("id", agent.id);
+  if (!agent.parent.empty()) object.field("parent", agent.parent);
   object.close();
 }
 

@@ -89,6 +89,7 @@ void append_pong(std::string& out, const FrameHead& head);
 
 // Appends the usage object without a frame.
 void append_usage(std::string& out, const Usage& usage);
+void append_agent(std::string& out, const Agent& agent);
 // Appends "schema_left_out" if there is any.
 void append_left_out(json::ObjectWriter& object, const Usage& usage);
 // The same as "uma": {"usage": ...}, for APIs that show no receipt.

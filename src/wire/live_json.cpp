@@ -179,17 +179,18 @@ class SnapshotWriter {
       slot.null_field("request");
       slot.null_field("tenant");
     } else {
-      write_owner(slot, activity.request, activity.tenant);
+      write_owner(slot, activity.request, activity.tenant, activity.agent);
     }
     slot.field("tokens", activity.tokens);
     slot.field("prompt_tokens", activity.prompt_tokens);
     slot.close();
   }
 
-  void write_owner(json::ObjectWriter& object, RequestId request, const std::string& tenant) const {
+  void write_owner(json::ObjectWriter& object, RequestId request, const std::string& tenant, const Agent& agent) const {
     if (may_see(tenant)) {
       object.field("request", std::to_string(request.value));
       object.field("tenant", tenant);
+      if (agent.is_known()) append_agent(object.begin("agent"), agent);
     } else {
       object.null_field("request");
       object.field("tenant", kOtherTenants);
@@ -225,7 +226,7 @@ class SnapshotWriter {
   void write_waiting(std::string& out, std::int64_t position, const WaitingRequest& request) const {
     json::ObjectWriter waiting(out);
     waiting.field("position", position);
-    write_owner(waiting, request.request, request.tenant);
+    write_owner(waiting, request.request, request.tenant, request.agent);
     waiting.field("model", request.model);
     waiting.field("class", request.is_background ? "background" : "interactive");
     waiting.field("stage", name_of(request.stage));

@@ -13,6 +13,7 @@
 #include <boost/json/value.hpp>
 
 #include "json/json_writer.h"
+#include "wire/agent_fields.h"
 #include "wire/generate_fields.h"
 #include "wire/history_fields.h"
 #include "wire/message_blocks.h"
@@ -207,6 +208,7 @@ MessagesCall read_messages_call(json::FieldReader& fields, ThreadPlace* thread) 
   if (thread == nullptr && fields.find(kThreadField) != nullptr)
     fields.fail_field(kThreadField, "is not served here: send the whole conversation without it");
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
+  generate.agent = agent_of_fields(fields);
   std::vector<std::string> blocks_left_out;
   ConversationReader conversation(continued);
   conversation.read(fields, generate.input, blocks_left_out);

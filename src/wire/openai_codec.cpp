@@ -12,6 +12,7 @@
 #include "json/field_reader.h"
 #include "json/json_writer.h"
 #include "wire/event_codec.h"
+#include "wire/agent_fields.h"
 #include "wire/generate_fields.h"
 #include "wire/history_fields.h"
 #include "wire/ollama_encoder.h"
@@ -129,6 +130,7 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
   CompletionRequest request;
   GenerateRequest& generate = request.generate;
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
+  generate.agent = agent_of_fields(fields);
   if (kind == CompletionKind::chat) {
     if (fields.find("messages") == nullptr) fields.fail_field("messages", "is required");
     Input& input = request.prompts.emplace_back();

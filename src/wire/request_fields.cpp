@@ -96,8 +96,7 @@ constexpr RequestField kFields[] = {
     {chat | text, "n_probs", refused, "use `logprobs`", "0"},
     {responses, "background store metadata truncation include", served, ""},
     {chat | text, "store", ignored, "chat completions are not stored; /v1/responses are"},
-    {chat | text, "metadata", ignored, "it belongs to stored completions"},
-    {messages, "metadata", ignored, "it names a user for Anthropic"},
+    {chat | text | messages, "metadata", served, "a session in it names the agent that asks"},
 
     // --- Sampling
     {openai | messages | llama, "temperature top_p", served, ""},
@@ -226,10 +225,10 @@ constexpr RequestField kFields[] = {
     {chat | responses, "moderation", refused, "nothing is moderated here"},
     {responses, "context_management", refused, "`truncation` says what happens with a full context"},
     {messages, "context_management", warned, "nothing is removed from the conversation"},
-    {openai, "user", ignored, "it names a user for OpenAI"},
+    {openai, "user", served, "names who asks"},
     {chat | text, "safety_identifier", ignored, "it names a user for OpenAI"},
-    {responses, "safety_identifier prompt_cache_key", served, "repeated in the answer"},
-    {chat | text, "prompt_cache_key", ignored, "what was computed is found again without it"},
+    {responses, "safety_identifier", served, "repeated in the answer"},
+    {openai, "prompt_cache_key", served, "names the agent that asks; what was computed is found again without it"},
     {openai, "prompt_cache_options prompt_cache_retention", ignored, "what was computed is found again without it"},
     {openai | messages, "cache_control", ignored, "what was computed is found again without it"},
     {chat | text | llama, "cache_prompt id_slot", ignored, "what was computed is found again without it"},

@@ -17,6 +17,7 @@
 #include "json/json_writer.h"
 #include "wire/compaction.h"
 #include "wire/event_codec.h"
+#include "wire/agent_fields.h"
 #include "wire/generate_fields.h"
 #include "wire/history_fields.h"
 #include "wire/image_fields.h"
@@ -415,6 +416,7 @@ ResponseCall read_response(json::FieldReader& fields, std::string id, const Refe
   ItemFacts facts{.stored = stored};
   GenerateRequest& generate = call.generate;
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
+  generate.agent = agent_of_fields(fields);
   generate.input.messages = input_field(fields, facts, generate.input.images);
   for (const std::string& type : facts.left_out) {
     call.warnings.push_back(std::format("items of type {} were left out: this server cannot read them", type));

@@ -53,11 +53,12 @@ class Loopback:
 class Request:
     """A line of the access log."""
 
-    PATTERN = re.compile(r"(?:POST|GET|HEAD|PUT|DELETE) (\S+) (\d+) .*?(?: tokens=(\d+)\+(\d+))?$")
+    PATTERN = re.compile(r"(?:POST|GET|HEAD|PUT|DELETE) (\S+) (\d+) .*?(?: agent=(\S+))?(?: tokens=(\d+)\+(\d+))?$")
 
     def __init__(self, found):
         self.path, self.status = found.group(1), int(found.group(2))
-        self.prompt, self.reply = (int(number or 0) for number in found.group(3, 4))
+        self.prompt, self.reply = (int(number or 0) for number in found.group(4, 5))
+        self.agent = found.group(3)
 
     def __repr__(self):
         return f"{self.path} {self.status} {self.prompt}+{self.reply}"
@@ -135,6 +136,8 @@ class AgentTest(uma.DaemonTest):
         self.assertIn(ANSWER, said)
         self.assertNotIn("export ", said, "what launch shows is not the agent's output")
         requests = self.requests()[requests_before:]
+        turns = [request for request in requests if request.path == self.path and request.prompt > 0]
+        self.assertEqual(1, len({request.agent for request in turns} - {None}), "one agent asks, and says so")
         metrics = self.client.metrics()
         self.assertEqual(metrics_before["requests_failed_total"], metrics["requests_failed_total"], requests)
         self.assertLessEqual({request.status for request in requests}, {200, 499}, requests)  # 499: the agent had ended

@@ -96,6 +96,20 @@ class Live(uma.DaemonTest):
         self.cancel(client, ids)
         events.until(lambda snapshot: set(states(snapshot)) == {"idle"}, "at rest")
 
+    def test_agents_are_named(self):
+        events = Events(self, self.port)
+        body = {"messages": [{"role": "user", "content": "once"}], "max_tokens": 1500, "uma": {"ignore_eos": True}, "stream": True}
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=uma.WAIT_S)) as connection:
+            names = {"X-Claude-Code-Session-Id": "s1", "X-Claude-Code-Agent-Id": "a1"}
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json", **names})
+            agent = {"program": "claude-code", "id": "a1", "parent": "s1"}
+            events.until(lambda snapshot: any(slot.get("agent") == agent for worker in snapshot["workers"] for slot in worker["slots"]), "its slot")
+        short = {**body, "max_tokens": 2, "stream": False, "prompt_cache_key": "k1"}
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=uma.WAIT_S)) as connection:
+            connection.request("POST", "/v1/chat/completions", json.dumps(short), {"Content-Type": "application/json"})
+            self.assertEqual({"id": "k1"}, json.loads(connection.getresponse().read())["uma"]["usage"]["agent"])
+        uma.until(lambda: " agent=k1 tokens=" in self.daemon.log(), "a line of the access log")
+
     def answer_type(self, events):
         return events.answer.getheader("Content-Type")
 

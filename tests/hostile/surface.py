@@ -130,7 +130,7 @@ FOUR = {"num_predict": 4}
 
 ROUTES = (
     Route("POST", "/v1/chat/completions", CHAT_BODY,
-          {**COMPLETION, **CHAT, "n": 2, "logprobs": True, "top_logprobs": 2, "stream_options": {"include_usage": True},
+          {**COMPLETION, **CHAT, "n": 2, "user": "me", "prompt_cache_key": "k", "metadata": {"session_id": "s"}, "logprobs": True, "top_logprobs": 2, "stream_options": {"include_usage": True},
            "max_completion_tokens": 4, "messages": [*HISTORY, {"role": "user", "content": [IMAGE_PART, {"type": "text", "text": "x"}]}]}),
     Route("POST", "/v1/images/embeddings", {"data": IMAGE}, {"images": [{"data": IMAGE}], "model": "tiny-register"}),
     Route("POST", "/v1/images/generations", {"prompt": "a red circle", "model": "draws", "steps": 2},

@@ -52,6 +52,7 @@ void LaneActivityBoard::add_slots(LaneActivity& activity) const {
     slot.state = state_of(*sequence);
     slot.request = sequence->job.id;
     slot.tenant = sequence->job.flow.tenant;
+    slot.agent = sequence->job.agent;
     slot.prompt_tokens = sequence->prompt_tokens;
     if (sequence->is_offloaded) slot.tokens = std::max<std::int64_t>(slot.tokens, sequence->offloaded_tokens);
   }
@@ -66,6 +67,7 @@ void LaneActivityBoard::add_waiting(LaneActivity& activity, TimePoint now) const
     activity.worker.waiting.push_back({.request = job.id,
                                        .model = {},
                                        .tenant = job.flow.tenant,
+                                       .agent = job.agent,
                                        .is_background = job.is_background,
                                        .stage = sequence->was_placed() ? WaitStage::swapped : WaitStage::queued,
                                        .since = job.received});

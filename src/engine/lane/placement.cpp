@@ -113,6 +113,7 @@ void Placement::enter_slot(Sequence& sequence, std::size_t index) {
                       .is_public = sequence.job.is_public,
                       .is_private = sequence.job.is_private || parts_.options.is_reproducible},
                      sequence.job.is_ephemeral, sequence.job.adapters);
+  parts_.slots.set_agent(index, sequence.job.agent, parts_.clock.now());
   parts_.sequences.set_reordered();
   if (!sequence.was_placed()) parts_.charge(sequence, size_of(sequence.chain));
   sequence.state = Sequence::State::running;

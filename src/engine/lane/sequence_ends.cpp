@@ -26,6 +26,14 @@ void record_stages(const Sequence& sequence, TimePoint ended) {
   if (has_tokens) record_span(kReplyStage, times.first_token, ended, {id, sequence.generated()});
 }
 
+// The typical time until the conversation's next request.
+double pause_behind(const Event& terminal, const Agent& agent) {
+  const auto* eos = std::get_if<EosEvent>(&terminal);
+  if (eos == nullptr) return kv::kPersonPauseS;
+  if (eos->reason == FinishReason::tool_calls) return kv::kToolPauseS;
+  return eos->reason == FinishReason::stop && !agent.parent.empty() ? kv::kEndedPauseS : kv::kPersonPauseS;
+}
+
 }  // namespace
 
 void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
@@ -33,6 +41,7 @@ void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional
   parts_.recall(sequence);
   sequence.restoring.reset();
   reuse_check_.end(sequence);
+  const bool has_slot = sequence.is_running();
   leave_context(sequence);
   sequence.state = Sequence::State::finished;
   record_stages(sequence, parts_.clock.now());
@@ -42,6 +51,7 @@ void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional
   // Published before the result, because the session's next request looks for the lane that holds it.
   parts_.slots.publish();
   GenerationResult result = result_of(sequence, reason, std::move(error));
+  if (has_slot) parts_.slots.set_pause(sequence.slot, pause_behind(result.terminal, sequence.job.agent));
   on_result_(std::move(result));
   sequence.has_result = true;
 }

@@ -114,7 +114,8 @@ kv::StateView SlotEviction::view_of(std::size_t index) const {
           .bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token,
           .tokens_count = slot.tokens.size(),
           .uses = slot.uses,
-          .idle_s = to_ms(parts_.clock.now() - slot.last_used) / 1000};
+          .idle_s = to_ms(parts_.clock.now() - slot.last_used) / 1000,
+          .pause_s = slot.pause_s};
 }
 
 // The idle slot that is least valuable among those that `may_go` allows.

@@ -38,6 +38,24 @@ TEST_F(SlotEvictionTest, ASessionThatLostItsSlotGoesOnFromMemory) {
   EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none) << "it lives in the context now";
 }
 
+TEST_F(SlotEvictionTest, ASubAgentThatHasAnsweredGoesBeforeItsParent) {
+  make({.sequences = 2});
+  const auto ask_as = [&](std::uint64_t id, std::string_view prompt, const Agent& agent) {
+    GenerationJob asked = of_session(agent.id, job(id, prompt));
+    asked.agent = agent;
+    asked.reply.stop = {std::string(1, static_cast<char>(expected(prompt).front()))};
+    post(std::move(asked));
+    run();
+    EXPECT_EQ(eos(id).reason, FinishReason::stop);
+  };
+  ask_as(1, "the main agent", {.id = "main", .run = "main"});
+  clock_.advance(std::chrono::minutes(5));
+  ask_as(2, "a sub-agent", {.id = "sub", .parent = "main", .run = "main"});
+  ask_as(3, "somebody else", {.id = "else", .run = "else"});
+  EXPECT_TRUE(lane_->holds({"main"})) << "although it was used before";
+  EXPECT_FALSE(lane_->holds({"sub"}));
+}
+
 TEST_F(SlotEvictionTest, AFullContextKeepsWhatTheNextPromptBeginsWith) {
   make_with_store({.cells = 160, .sequences = 4, .unified = true});
   const std::string head = "the system prompt that all of them share";

@@ -1,5 +1,6 @@
 #include "engine/lane/slot_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -49,6 +50,16 @@ void SlotTable::claim(std::size_t index, kv::StateOwner owner, bool is_ephemeral
   slot.is_ephemeral = is_ephemeral;
   ++slot.uses;
   has_changed_ = true;
+}
+
+void SlotTable::set_agent(std::size_t index, const Agent& agent, TimePoint now) {
+  slots_[index].agent = agent.number();
+  slots_[index].pause_s = kv::kPersonPauseS;
+  if (agent.parent.empty()) return;
+  for (Slot& slot : slots_) {
+    const bool is_parent = slot.agent == agent.parent_number() && slot.owner.tenant == slots_[index].owner.tenant;
+    if (is_parent && !slot.is_running) slot.last_used = std::max(slot.last_used, now);
+  }
 }
 
 void SlotTable::release(std::size_t index, TimePoint now) {

@@ -159,7 +159,8 @@ void Generations::start(RequestId id, const TenantId& tenant, GenerateRequest ca
   const std::int64_t timeout_ms = call.options.timeout_ms;
   InFlight& request = parts_.in_flight.begin({
       .id = id,
-      .flow = {tenant.value, call.client},
+      .flow = {tenant.value, call.agent.is_known() ? call.agent.client() : call.client},
+      .agent = std::move(call.agent),
       .received = now,
       .timeout = timeout_ms > 0 ? now + std::chrono::milliseconds(timeout_ms) : kNever,
       .deadline_ms = call.options.deadline_ms,
@@ -617,6 +618,7 @@ GenerationJob Generations::make_job(const InFlight& request, const ReplyGrammars
   job.reply.logprobs = options.logprobs;
   job.reply.stream = options.stream;
   job.flow = request.flow;
+  job.agent = request.agent;
   job.target_ttft_ms = options.target_ttft_ms;
   job.target_tbt_ms = options.target_tbt_ms;
   job.is_background = options.request_class == RequestClass::background;
@@ -685,6 +687,7 @@ Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob
   UMA_CHECK(result);
   if (auto* eos = std::get_if<EosEvent>(&result->terminal)) {
     eos->usage.unseen_images = request.unseen_images;
+    eos->usage.agent = request.agent;
     eos->usage.schema_left_out = left_out;
   }
   const auto* ended = std::get_if<EosEvent>(&result->terminal);

@@ -58,6 +58,7 @@ std::vector<RequestId> InFlightTable::split(InFlight& request) {
     begin({.id = id,
            .model = request.model,
            .flow = request.flow,
+           .agent = request.agent,
            .received = request.received,
            .timeout = request.timeout,
            .deadline_ms = request.deadline_ms,
@@ -108,6 +109,7 @@ std::vector<WaitingRequest> InFlightTable::first_unsent(std::size_t count) const
     first.push_back({.request = id,
                      .model = request.model,
                      .tenant = request.flow.tenant,
+                     .agent = request.agent,
                      .is_background = request.is_background,
                      .stage = request.lease.is_empty() ? WaitStage::loading : WaitStage::preparing,
                      .since = received});

@@ -27,6 +27,7 @@
 #include "core/task.h"
 #include "engine/lane/lane.h"
 #include "engine/model/model_table.h"
+#include "core/agent.h"
 #include "llm/adapters.h"
 #include "sched/fair_share.h"
 
@@ -44,6 +45,7 @@ struct InFlight {
   std::string model{};     // The model that the request waits for or uses; empty: not known yet.
   SessionId session{};     // Empty: the request has no session.
   sched::Flow flow{};
+  Agent agent{};
   TimePoint received{};
   TimePoint timeout = kNever;                     // For the whole request.
   std::optional<std::int64_t> deadline_ms{};      // GenerateOptions

@@ -24,6 +24,10 @@ std::string access_line(const AccessRecord& record) {
   std::string line =
       std::format("{} {} {} {}B {:.1f}ms tenant={} key={} id={}", or_dash(record.method), or_dash(record.path), record.status,
                   record.bytes, to_ms(record.took), or_dash(record.tenant), or_dash(record.key), or_dash(record.request_id));
+  if (record.agent.is_known()) {
+    const bool has_program = !record.agent.program.empty();
+    line += std::format(" agent={}{}{}", record.agent.program, has_program ? ":" : "", loggable(record.agent.id));
+  }
   if (record.tokens) line += std::format(" tokens={}+{}", record.tokens->prompt, record.tokens->completion);
   if (record.is_cut) line += " cut";
   return line;

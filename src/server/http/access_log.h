@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "core/agent.h"
 #include "core/error.h"
 
 namespace uma::server {
@@ -29,6 +30,7 @@ struct AccessRecord {
   std::string_view tenant = {};  // Empty: the caller is unknown.
   std::string_view key = {};     // Empty: no key.
   std::string_view request_id = {};
+  Agent agent{};
   std::optional<AccessTokens> tokens = {};  // Nullopt: no generation has ended.
 };
 

@@ -27,6 +27,9 @@ constexpr const char* kLine = "POST /v1/chat/completions 200 1234B 15.3ms tenant
 TEST(AccessLog, SaysWhoAskedForWhatAndWhatItCost) {
   EXPECT_EQ(access_line(kRecord), kLine);
   EXPECT_EQ(access_line({.status = 400}), "- - 400 0B 0.0ms tenant=- key=- id=-");
+  EXPECT_EQ(access_line({.status = 200, .agent = {.program = "codex", .id = "a\nb"}}),
+            "- - 200 0B 0.0ms tenant=- key=- id=- agent=codex:a?b");
+  EXPECT_EQ(access_line({.status = 200, .agent = {.id = "a"}}), "- - 200 0B 0.0ms tenant=- key=- id=- agent=a");
   EXPECT_EQ(access_line({.status = 200, .bytes = 12, .is_cut = true}), "- - 200 12B 0.0ms tenant=- key=- id=- cut");
 }
 

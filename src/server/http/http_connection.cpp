@@ -1,3 +1,4 @@
+#include "server/http/agent_headers.h"
 #include "server/http/http_connection.h"
 
 #include <algorithm>
@@ -241,6 +242,7 @@ void HttpConnection::log_access() {
                       .tenant = {},
                       .key = {},
                       .request_id = current_.id,
+                      .agent = current_.last_agent,
                       .tokens = std::nullopt};
   if (current_.caller) {
     record.tenant = current_.caller->tenant().value;
@@ -354,6 +356,7 @@ Awaitable<bool> HttpConnection::serve_request() {
   current_.method = parser.get().method_string();
   current_.path = path;
   if (const auto id = parser.get()["x-request-id"]; is_request_id(id)) current_.id = id;
+  current_.agent = agent_of(parser.get());
   auto refusal = check_head(parser);
   if (!refusal) refusal = check_origin(parser);
   if (!refusal && !current_.cors_header.empty() && parser.get().method() == http::verb::options) {
@@ -470,9 +473,11 @@ RequestId HttpConnection::draw(PictureRequest request, std::shared_ptr<PictureSi
       });
 }
 
-// Fills in what the connection and the key decide.
-void HttpConnection::set_caller(GenerateRequest& request) const {
+// Fills in what the connection, the headers and the key decide.
+void HttpConnection::set_caller(GenerateRequest& request) {
   request.client = client_;
+  if (current_.agent.is_known()) request.agent = current_.agent;
+  current_.last_agent = request.agent;
   if (!request.options.deadline_ms) request.options.deadline_ms = current_.caller->deadline_ms();
 }
 

@@ -196,6 +196,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   struct Current {
     std::string id;
     std::shared_ptr<Account> caller;       // Null until the caller is known.
+    Agent agent{};                         // That the headers name.
+    Agent last_agent{};                    // Of the last generation.
     std::string body;                      // Empty after it was passed on.
     RequestShare share;                    // Reserved memory for the body; null without a body.
     std::string cors_header;               // Header lines for every answer to a page of another origin.
@@ -240,7 +242,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] bool is_monitoring() const;
   std::optional<Refusal> check_limits(bool uses_tokens);
   void log_access();
-  void set_caller(GenerateRequest& request) const;
+  void set_caller(GenerateRequest& request);
 
   [[nodiscard]] std::vector<std::shared_ptr<GenerationSink>> start_generations(std::vector<HttpGeneration> generations,
                                                                                const std::shared_ptr<Outbox>& outbox,

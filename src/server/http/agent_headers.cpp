@@ -1,0 +1,53 @@
+#include "server/http/agent_headers.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+namespace uma::server {
+namespace {
+
+namespace http = boost::beast::http;
+
+// Where a program names its agents. An empty name: the program has no such header.
+struct AgentHeaders {
+  std::string_view program;
+  std::string_view run;    // Of the whole conversation, sub-agents included.
+  std::string_view agent;  // Of one agent in it; without this header it is the conversation's first one.
+  std::string_view parent;
+};
+// The first one that a request has counts.
+constexpr std::array<AgentHeaders, 6> kHeaders = {{
+    {"", "", "X-Dynamo-Session-ID", "X-Dynamo-Parent-Session-ID"},
+    {"claude-code", "X-Claude-Code-Session-Id", "X-Claude-Code-Agent-Id", "X-Claude-Code-Parent-Agent-Id"},
+    {"codex", "", "Thread-Id", "X-Codex-Parent-Thread-Id"},
+    {"codex", "", "Session-Id", "X-Codex-Parent-Thread-Id"},
+    {"opencode", "", "X-Session-Id", "X-Parent-Session-Id"},
+    {"copilot", "", "X-Interaction-Id", ""},
+}};
+
+std::string value_of(const http::fields& head, std::string_view name) {
+  if (name.empty()) return {};
+  const std::string_view value = head[name];
+  const bool is_printable = std::ranges::all_of(value, [](char c) { return c > ' ' && c <= '~'; });
+  return is_printable && value.size() <= Agent::kNameBytesMax ? std::string(value) : std::string();
+}
+
+}  // namespace
+
+Agent agent_of(const http::fields& head) {
+  for (const AgentHeaders& headers : kHeaders) {
+    const std::string run = value_of(head, headers.run);
+    const std::string agent = value_of(head, headers.agent);
+    if (run.empty() && (agent.empty() || !headers.run.empty())) continue;
+    const std::string parent = value_of(head, headers.parent);
+    Agent found{.program = std::string(headers.program), .id = agent.empty() ? run : agent, .parent = parent};
+    if (found.parent.empty() && !run.empty() && found.id != run) found.parent = run;
+    found.run = !run.empty() ? run : found.parent.empty() ? found.id : found.parent;
+    return found;
+  }
+  return {};
+}
+
+}  // namespace uma::server

@@ -1,0 +1,13 @@
+// The agent that a request's fields name (core/agent.h), for clients without headers that do.
+#pragma once
+
+#include "core/agent.h"
+#include "json/field_reader.h"
+
+namespace uma::wire {
+
+// The first of: `prompt_cache_key` (OpenAI), the session in `metadata` (`session_id` or `sessionId`, or in the text of
+// Anthropic's `user_id`), `metadata.user_id`, `user`. What is no such name is ignored: no request is refused for it.
+[[nodiscard]] Agent agent_of_fields(const json::FieldReader& fields);
+
+}  // namespace uma::wire
