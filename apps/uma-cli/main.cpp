@@ -33,6 +33,7 @@
 #include "uma-cli/sessions.h"
 #include "uma-cli/socket_path.h"
 #include "uma-cli/top.h"
+#include "uma-cli/why.h"
 
 namespace uma::cli {
 namespace {
@@ -66,6 +67,7 @@ struct Flags {
   ImagineOptions imagine;
   RerankOptions rerank;
   std::string session;
+  std::string reply;
   std::string name;
   std::string search;
   std::string model;
@@ -222,6 +224,11 @@ void add_views(CLI::App& app, Flags& flags, Action& action) {
   trace.add_option("--seconds", flags.trace_s, "How far back the trace goes")
       ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
+  CLI::App& why = add_command(
+      app, flags, action, "why", "Say why tokens of a prompt were computed again",
+      [](const Flags& given, Tools& tools) { return print_why(tools.client, given.reply, tools.output, given.as_json); });
+  why.add_option("reply", flags.reply, "Id of a recent reply, or id or name of a session; left out: the last reply");
+  add_json_flag(why, flags);
   add_command(app, flags, action, "ping", "Check that the daemon answers",
               [](const Flags&, Tools& tools) { return print_ping(tools.client, tools.output); });
 }

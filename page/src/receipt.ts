@@ -1,6 +1,6 @@
 // The receipt of a reply as sentences.
 import { count, counted, milliseconds } from './format.ts';
-import type { Usage } from './types.ts';
+import type { CacheMiss, Usage } from './types.ts';
 
 const kPlaces: Record<string, string> = { hot: 'in the context', warm: 'from memory', cold: 'from disk', shared: 'from another machine' };
 
@@ -26,6 +26,39 @@ const kReasons: Record<string, string> = {
   error: 'The reply ended with an error.',
 };
 
+const kDifferences: Record<string, string> = {
+  model: 'Another model had read this prompt',
+  settings: 'Options of the template differ',
+  system: 'The system prompt differs',
+  tools: 'The tools differ',
+  reasoning: 'The reasoning differs in MESSAGE',
+  call: 'A tool call differs in MESSAGE',
+  result: 'The result of a tool differs, MESSAGE,',
+  image: 'An image differs in MESSAGE',
+  template: 'The words of the template differ, which may have a date,',
+  tokens: 'MESSAGE came back in other tokens',
+};
+
+const kCauses: Record<string, string> = {
+  window: 'cannot be cut back to there',
+  unloaded: 'went with the model',
+  refused: 'could not be used',
+};
+
+// Where the prompt left what was known: "Message 3 (user) differs from token 812 on, so 1,204 tokens were computed again".
+export function missSentence(miss: CacheMiss): string {
+  if (miss.kind === 'not_found' || miss.lost_tokens === 0) return '';
+  const again = `${counted(miss.lost_tokens, 'token')} ${miss.lost_tokens === 1 ? 'was' : 'were'} computed again`;
+  if (miss.kind === 'not_held') {
+    return `What was remembered from token ${count(miss.token)} on ${kCauses[miss.cause ?? ''] ?? 'had made room for others'}, so ${again}.`;
+  }
+  const message = miss.message === undefined ? 'the text' : `message ${count(miss.message)}${miss.role ? ` (${miss.role})` : ''}`;
+  const difference = (kDifferences[miss.kind] ?? 'MESSAGE differs').replace('MESSAGE', message);
+  const place = miss.kind === 'model' ? '' : ` from token ${count(miss.token)} on`;
+  const clock = (miss.repeats ?? 0) >= 3 ? ' This happens again and again, as with a clock: put it behind what stays the same.' : '';
+  return `${difference.charAt(0).toUpperCase()}${difference.slice(1)}${place}, so ${again}.${clock}`;
+}
+
 // What was reused: "1,920 of 1,946 tokens were remembered, from disk, 31 ms".
 export function reuseSentence(usage: Usage): string {
   if (usage.prompt_tokens === 0) return 'The request ended before it began';
@@ -44,6 +77,8 @@ export function reuseSentence(usage: Usage): string {
 
 export function receiptSentence(usage: Usage, reason = 'stop'): string {
   const sentences = [`${reuseSentence(usage)}.`];
+  const miss = usage.cache_miss ? missSentence(usage.cache_miss) : '';
+  if (miss) sentences.push(miss);
   if (usage.completion_tokens > 0) {
     const speed = usage.tokens_per_s > 0 ? `, then ${count(usage.tokens_per_s)} per second` : '';
     const reasoning = usage.reasoning_tokens > 0 ? `, ${count(usage.reasoning_tokens)} of them reasoning` : '';

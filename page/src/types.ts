@@ -68,6 +68,19 @@ export interface Usage {
   ttft_ms: number;
   tokens_per_s: number;
   seed: number;
+  cache_miss?: CacheMiss;
+}
+
+// Why tokens of the prompt were computed again.
+export interface CacheMiss {
+  kind: string;
+  cause?: string;
+  token: number;
+  message?: number;
+  role?: string;
+  lost_tokens: number;
+  known_tokens: number;
+  repeats?: number;
 }
 
 // How the reply of a turn ended, and its cost.

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { receiptSentence, reuseSentence } from '../src/receipt.ts';
+import { missSentence, receiptSentence, reuseSentence } from '../src/receipt.ts';
 import type { Usage } from '../src/types.ts';
 
 const usage = (change: Partial<Usage>): Usage => ({
@@ -28,4 +28,18 @@ test('the whole receipt', () => {
   assert.equal(receiptSentence(usage({ completion_tokens: 1, tokens_per_s: 0, dropped_turns: 2, reasoning_tokens: 1 }), 'length'),
     '1,920 of 1,946 tokens were remembered, from disk, 31 ms. 1 token written, 1 of them reasoning; the first after 44 ms. ' +
     '2 old turns dropped, because the context was full. The reply was cut: its limit or the context was reached.');
+});
+
+test('where a prompt left what was known', () => {
+  const miss = { kind: 'text', token: 812, message: 3, role: 'user', lost_tokens: 1204, known_tokens: 2016 };
+  assert.equal(missSentence(miss), 'Message 3 (user) differs from token 812 on, so 1,204 tokens were computed again.');
+  assert.equal(missSentence({ ...miss, kind: 'reasoning', role: 'assistant', lost_tokens: 1 }),
+    'The reasoning differs in message 3 (assistant) from token 812 on, so 1 token was computed again.');
+  assert.equal(missSentence({ ...miss, kind: 'system', repeats: 3 }), 'The system prompt differs from token 812 on, so 1,204 tokens were ' +
+    'computed again. This happens again and again, as with a clock: put it behind what stays the same.');
+  assert.equal(missSentence({ ...miss, kind: 'not_held', cause: 'evicted' }),
+    'What was remembered from token 812 on had made room for others, so 1,204 tokens were computed again.');
+  assert.equal(missSentence({ ...miss, kind: 'model' }), 'Another model had read this prompt, so 1,204 tokens were computed again.');
+  assert.equal(missSentence({ ...miss, lost_tokens: 0 }), '', 'another conversation loses nothing');
+  assert.ok(receiptSentence(usage({ cache_miss: miss })).includes('remembered, from disk, 31 ms. Message 3 (user) differs'));
 });

@@ -123,10 +123,9 @@ std::string thoughts_of_message(const ChatMessage& message) {
 
 // The range from the first to the last byte of message `index`.
 std::optional<jinja::SourceRange> find_message(const jinja::Text& text, std::size_t index) {
-  const auto source = static_cast<jinja::Source>(index);
   std::optional<jinja::SourceRange> found;
   for (const jinja::SourceRange& input : text.inputs()) {
-    if (input.source != source) continue;
+    if (input.source.message != static_cast<std::int32_t>(index)) continue;
     if (!found) found = input;
     found->end = input.end;
   }
@@ -136,8 +135,8 @@ std::optional<jinja::SourceRange> find_message(const jinja::Text& text, std::siz
 // The begin of the first word of a message that is not one of the first `leading`; the end of the text if there is none.
 std::size_t begin_of_others(const jinja::Text& text, std::size_t leading, std::size_t messages_count) {
   for (const jinja::SourceRange& input : text.inputs()) {
-    const auto source = static_cast<std::size_t>(input.source);
-    if (source >= leading && source < messages_count) return input.begin;
+    const auto message = static_cast<std::size_t>(input.source.message);
+    if (message >= leading && message < messages_count) return input.begin;
   }
   return text.size();
 }
@@ -263,8 +262,13 @@ Expected<std::optional<PlacedTokens>> rewrite_history(const ChatFormat& format, 
     if (auto done = append_until(range->begin); !done) return std::unexpected(done.error());
     place_changed();
     const std::size_t begin = placed.tokens.size();
+    std::size_t end = range->begin;
     at = seen = range->end;
-    for (const Token token : original) placed.push_back(token, at);
+    for (const Token token : original) {
+      end = std::min(at, end + format.text_of(std::span(&token, 1)).size());
+      placed.push_back(token, end);
+    }
+    if (!original.empty()) placed.ends.back() = at;
     replies.push_back({reply.message, begin, placed.tokens.size()});
   }
   if (conversation.replies.empty() || conversation.replies.back().message + 1 != conversation.messages.size()) {
@@ -477,7 +481,7 @@ Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage>
     if (std::ranges::none_of(input.variables, is_given)) input.variables.emplace_back(name, jinja::Value::boolean(value));
   }
   const auto render_with = [&](std::string_view given) {
-    if (auto tools = jinja::read_json(given, jinja::kOtherInput); template_knows_tools_ && tools) {
+    if (auto tools = jinja::read_json(given, jinja::kToolsInput); template_knows_tools_ && tools) {
       const std::string_view variable = reply_.family->tools_variable;
       std::erase_if(input.variables, [&](const auto& entry) { return entry.first == variable; });
       if (!variable.empty()) input.variables.emplace_back(std::string(variable), jinja::Value::text(indented_json(*tools)));
@@ -569,7 +573,7 @@ Expected<BegunReply> ChatFormat::write_begun(std::span<const ChatMessage> given,
     before = write_before();
   }
   const ChatMessage& last = messages.back();
-  const auto source = static_cast<jinja::Source>(messages.size() - 1);
+  const auto source = static_cast<std::int32_t>(messages.size() - 1);
   if (!before) return std::unexpected(before.error());
   bool is_thinking = opens_thoughts(before->bytes());
   const auto result = [&](const jinja::Text& prompt) {
@@ -590,7 +594,7 @@ Expected<BegunReply> ChatFormat::write_begun(std::span<const ChatMessage> given,
     prompt.append(jinja::Text::input(last.content, source));
   } else if (const std::string thoughts = thoughts_of_message(last); !thoughts.empty() && !reply_.thoughts.open.empty()) {
     if (!std::exchange(is_thinking, true)) prompt.append(reply_.thoughts.open);
-    prompt.append(jinja::Text::input(thoughts, source));
+    prompt.append(jinja::Text::input(thoughts, {source, PromptPart::reasoning}));
   }
   return result(prompt);
 }
@@ -620,6 +624,7 @@ Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation&
       PlacedTokens delta;
       if (auto done = format.tokenizer().append(*full, *begin, full->size(), delta); !done)
         return std::unexpected(done.error());
+      result.outline = outline_of(*full, delta, *begin, conversation.tokens.size(), all);
       result.tokens = std::move(delta.tokens);
       return result;
     }
@@ -634,6 +639,7 @@ Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation&
     whole = with_written_replies(format.model().vocab(), *full, *std::move(whole), all, conversation.written);
   }
   count_first_tokens(*full, all, *whole, result);
+  result.outline = outline_of(*full, *whole, 0, 0, all);
   const std::size_t past = result.replies.empty() ? 0 : result.replies.back().end;
   const auto end = whole->tokens.begin() + static_cast<std::ptrdiff_t>(past);
   result.history.assign(whole->tokens.begin(), end);

@@ -175,6 +175,7 @@ struct ChatTokens {
   // If everything was written again: the number of tokens before all messages but the system messages at the beginning. Other
   // conversations with the same system prompt and tools begin with them, too. 0: they are not known.
   std::int32_t head_tokens = 0;
+  PromptOutline outline;  // Of what was written now, by places in the chain: the whole conversation, or `tokens`.
 };
 
 // Returns the tokens from the end of a conversation to the beginning of the reply to `added`. Errors: E_MODEL_003 if the

@@ -27,9 +27,10 @@ using jinja::Value;
 struct Draft {
   std::string role;
   std::string content;
-  Source source = 0;
+  Source source{};
   std::optional<Value> extra;  // A dict.
   bool has_system_text = false;
+  std::vector<std::pair<std::size_t, Source>> joined{};  // Sources of the content from these bytes on.
 };
 
 // What a result says about its call.
@@ -94,6 +95,7 @@ Value input_of(std::string_view text, Source source) {
 }
 
 Value call_value(const WrittenCall& call, Source source) {
+  source.part = PromptPart::call;
   std::vector<Value::Entry> fields;
   if (!call.name.id.empty()) fields.emplace_back("id", input_of(call.name.id, source));
   fields.emplace_back("type", Value::text("function"));
@@ -102,9 +104,30 @@ Value call_value(const WrittenCall& call, Source source) {
   return Value::dict(std::move(fields));
 }
 
-void join_line(std::string& text, std::string_view line) {
-  if (!text.empty()) text += '\n';
-  text += line;
+// Appends the content of a message that becomes a part of the one before it.
+void join_content(Draft& last, const Draft& next) {
+  if (!last.content.empty()) last.content += '\n';
+  if (next.role == "assistant") {
+    last.source = next.source;  // Replies in a row are found as the last one.
+  } else {
+    last.joined.emplace_back(last.content.size(), next.source);
+    for (const auto& [begin, source] : next.joined) last.joined.emplace_back(last.content.size() + begin, source);
+  }
+  last.content += next.content;
+}
+
+Text content_of(const Draft& draft) {
+  Text text;
+  std::size_t at = 0;
+  Source source = draft.source;
+  const std::string_view content = draft.content;
+  for (const auto& [begin, next] : draft.joined) {
+    text.append(Text::input(std::string(content.substr(at, begin - at)), source));
+    at = begin;
+    source = next;
+  }
+  text.append(Text::input(std::string(content.substr(at)), source));
+  return text;
 }
 
 const Value* calls_of(const Draft& draft) {
@@ -116,8 +139,7 @@ const Value* calls_of(const Draft& draft) {
 bool join_drafts(Draft& last, Draft& next) {
   if (calls_of(last) != nullptr) return false;
   if (last.role == next.role && next.extra) last.extra = std::move(next.extra);
-  join_line(last.content, next.content);
-  if (last.role == next.role) last.source = next.source;
+  join_content(last, next);
   return true;
 }
 
@@ -139,8 +161,7 @@ void add_with_one_system(Draft draft, std::vector<Draft>& drafts) {
     drafts.push_back(std::move(draft));
     return;
   }
-  join_line(last->content, draft.content);
-  last->source = draft.source;
+  join_content(*last, draft);
   last->has_system_text = last->has_system_text || draft.has_system_text;
 }
 
@@ -256,11 +277,18 @@ void mend(std::vector<Draft>& drafts, const ReplyFormat& format) {
 std::vector<Draft> drafts_of(std::span<const ChatMessage> messages, const MessageStyle& style, const ReplyFormat* refused) {
   std::vector<Draft> drafts;
   drafts.reserve(messages.size());
+  std::size_t leading = 0;  // System messages before all others.
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
-    const auto source = static_cast<Source>(i);
+    const bool is_leading = message.role == "system" && i == leading;
+    if (is_leading) ++leading;
+    const auto index = static_cast<std::int32_t>(i);
+    const Source source(index, is_leading               ? PromptPart::system
+                               : message.role == "tool" ? PromptPart::result
+                                                        : PromptPart::text);
     Draft draft{message.role, message.content, source, {}};
-    if (!message.extra.empty()) draft.extra = jinja::read_json(message.extra, source);
+    const Source beside(index, message.role == "assistant" ? PromptPart::call : source.part);
+    if (!message.extra.empty()) draft.extra = jinja::read_json(message.extra, beside);
     if (draft.extra && draft.extra->as_dict() == nullptr) draft.extra.reset();
     if (style.has_system_messages) {
       drafts.push_back(std::move(draft));
@@ -321,8 +349,8 @@ class ConversationWriter {
   [[nodiscard]] Value arguments_of(const Value& function, Source source) const;
   [[nodiscard]] const CallName* known_call(const Draft& result) const;
   [[nodiscard]] WrittenCall call_of(const Value& given, Source source);
-  [[nodiscard]] Value content_of(std::string_view content, std::string_view thoughts, bool has_calls, Source source) const;
-  [[nodiscard]] Value content_with_calls(std::string_view content, std::span<const WrittenCall> calls, Source source) const;
+  [[nodiscard]] Value content_value(Text content, std::string_view thoughts, bool has_calls, Source source) const;
+  [[nodiscard]] Value content_with_calls(Text text, std::span<const WrittenCall> calls, Source source) const;
   // Writes the reply, and the results behind it. Returns their number.
   std::size_t add_calls(const Draft& reply, const jinja::List& given, std::span<const Draft> following);
   // `is_first`: the message has the reply's content and thoughts.
@@ -337,6 +365,7 @@ class ConversationWriter {
 };
 
 Value ConversationWriter::arguments_of(const Value& function, Source source) const {
+  source.part = PromptPart::call;
   const Value* given = field_of(function, "arguments");
   if (given == nullptr || given->as_text() == nullptr)
     return given == nullptr ? Value::dict(std::vector<Value::Entry>()) : *given;
@@ -369,29 +398,27 @@ WrittenCall ConversationWriter::call_of(const Value& given, Source source) {
   return call;
 }
 
-Value ConversationWriter::content_of(std::string_view content, std::string_view thoughts, bool has_calls, Source source) const {
+Value ConversationWriter::content_value(Text content, std::string_view thoughts, bool has_calls, Source source) const {
   if (!thoughts.empty() && has_calls && !style_.has_content_beside_thoughts) content = {};
   if (style_.thoughts_field.empty() && !thoughts.empty()) {
     std::vector<Value> parts;
-    parts.push_back(
-        Value::dict(std::vector<Value::Entry>{{"type", Value::text("thinking")}, {"thinking", input_of(thoughts, source)}}));
-    if (!content.empty()) {
+    parts.push_back(Value::dict(std::vector<Value::Entry>{
+        {"type", Value::text("thinking")}, {"thinking", input_of(thoughts, {source.message, PromptPart::reasoning})}}));
+    if (content.size() > 0) {
       parts.push_back(
-          Value::dict(std::vector<Value::Entry>{{"type", Value::text("text")}, {"text", input_of(content, source)}}));
+          Value::dict(std::vector<Value::Entry>{{"type", Value::text("text")}, {"text", Value::text(std::move(content))}}));
     }
     return Value::list(std::move(parts));
   }
-  if (content.empty() && has_calls && style_.is_empty_content_none) return Value::none();
-  return input_of(content, source);
+  if (content.size() == 0 && has_calls && style_.is_empty_content_none) return Value::none();
+  return Value::text(std::move(content));
 }
 
-Value ConversationWriter::content_with_calls(std::string_view content, std::span<const WrittenCall> calls,
-                                             Source source) const {
+Value ConversationWriter::content_with_calls(Text text, std::span<const WrittenCall> calls, Source source) const {
   std::vector<CalledFunction> functions;
   for (const WrittenCall& call : calls) functions.push_back({call.name.id, call.name.name, call.arguments});
-  Text text = Text::input(std::string(content), source);
-  if (!content.empty()) text.append("\n");
-  text.append(written_calls(*style_.calls_in_content, functions, source));
+  if (text.size() > 0) text.append("\n");
+  text.append(written_calls(*style_.calls_in_content, functions, {source.message, PromptPart::call}));
   return Value::text(std::move(text));
 }
 
@@ -399,15 +426,15 @@ void ConversationWriter::add_reply(const Draft& reply, std::span<const WrittenCa
   const std::string thoughts = is_first && reply.extra ? text_field_of(*reply.extra, kThoughts) : "";
   std::vector<Value::Entry> fields;
   fields.emplace_back("role", Value::text(reply.role));
-  const std::string_view content = is_first ? std::string_view(reply.content) : std::string_view();
+  Text content = is_first ? content_of(reply) : Text();
   if (!calls.empty() && style_.calls_in_content != nullptr) {
-    fields.emplace_back("content", content_with_calls(content, calls, reply.source));
+    fields.emplace_back("content", content_with_calls(std::move(content), calls, reply.source));
     calls = {};
   } else {
-    fields.emplace_back("content", content_of(content, thoughts, !calls.empty(), reply.source));
+    fields.emplace_back("content", content_value(std::move(content), thoughts, !calls.empty(), reply.source));
   }
   if (!thoughts.empty() && !style_.thoughts_field.empty())
-    fields.emplace_back(std::string(style_.thoughts_field), input_of(thoughts, reply.source));
+    fields.emplace_back(std::string(style_.thoughts_field), input_of(thoughts, {reply.source.message, PromptPart::reasoning}));
   if (!calls.empty()) {
     std::vector<Value> list;
     for (const WrittenCall& call : calls) list.push_back(call_value(call, reply.source));
@@ -424,7 +451,7 @@ void ConversationWriter::add_reply(const Draft& reply, std::span<const WrittenCa
 void ConversationWriter::add_result(const Draft& result, const CallName* call) {
   std::vector<Value::Entry> fields;
   fields.emplace_back("role", Value::text(result.role));
-  fields.emplace_back("content", input_of(result.content, result.source));
+  fields.emplace_back("content", Value::text(content_of(result)));
   // Of entries with equal keys, the last value counts: the name that the client gave, but not its id.
   if (call != nullptr && !call->name.empty()) fields.emplace_back("name", input_of(call->name, result.source));
   if (result.extra) {

@@ -259,7 +259,7 @@ int inputs_of_message_one(const jinja::Value& value) {
   } else if (const jinja::Dict* dict = value.as_dict()) {
     for (const auto& [key, item] : dict->entries) count += inputs_of_message_one(item);
   } else if (const jinja::Text* text = value.as_text(); text != nullptr && !text->inputs().empty()) {
-    EXPECT_EQ(text->inputs()[0].source, 1);
+    EXPECT_EQ(text->inputs()[0].source.message, 1);
     EXPECT_EQ(text->inputs()[0].end, text->size());
     ++count;
   }

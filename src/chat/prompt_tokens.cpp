@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "llm/image_tokens.h"
 
 namespace uma::chat {
 namespace {
@@ -41,6 +42,32 @@ std::size_t PlacedTokens::end_of(std::size_t at) const {
   return std::max(end, count_before(at));
 }
 
+PromptOutline outline_of(const jinja::Text& text, const PlacedTokens& placed, std::size_t begin, std::size_t first,
+                         std::span<const ChatMessage> messages) {
+  PromptOutline outline;
+  auto input = std::ranges::upper_bound(text.inputs(), begin, {}, &jinja::SourceRange::end);
+  PromptPlace place;
+  for (std::size_t i = 0; i < placed.tokens.size(); ++i) {
+    const std::size_t end = placed.ends[i];
+    const bool is_image = llm::is_image_token(placed.tokens[i]);
+    // Tokens without a text of their own are of the place before them, as all but the first one of an image.
+    if (end == begin && i > 0 && !is_image) continue;
+    if (end > begin) {
+      place = {};
+      while (input != text.inputs().end() && input->end <= begin) ++input;
+      if (input != text.inputs().end() && input->begin < end) {
+        place = {.part = input->source.part, .message = input->source.message};
+        if (place.message >= 0 && place.message < std::ssize(messages))
+          place.role = known_role(messages[static_cast<std::size_t>(place.message)].role);
+      }
+    }
+    if (is_image) place.part = PromptPart::image;
+    outline.add(static_cast<std::int32_t>(first + i), place);
+    begin = end;
+  }
+  return outline;
+}
+
 // The text since the last control token.
 class PromptTokenizer::Segment {
  public:
@@ -59,10 +86,14 @@ class PromptTokenizer::Segment {
     if (text.empty()) return Unit{};
     const auto tokens = vocab_.tokenize(text, false);
     if (!tokens) return std::unexpected(tokens.error());
-    std::size_t at = begin_;
+    std::size_t at = 0;
     for (const Token token : *tokens) {
-      at = std::min(end_, at + vocab_.piece(token).size());
-      placed_.push_back(token, at);
+      // Some vocabularies lack characters, whose tokens have no text.
+      constexpr std::size_t kLackingMax = 16;
+      const std::string_view piece = vocab_.piece(token);
+      const std::size_t skipped = std::string_view(text).substr(at, piece.size() + kLackingMax).find(piece);
+      at = std::min(text.size(), at + piece.size() + (skipped == std::string_view::npos ? 0 : skipped));
+      placed_.push_back(token, begin_ + at);
     }
     if (!tokens->empty()) placed_.ends.back() = end_;
     return Unit{};

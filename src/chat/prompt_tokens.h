@@ -5,12 +5,15 @@
 
 #include <cstddef>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/error.h"
 #include "core/ids.h"
+#include "core/prompt_outline.h"
+#include "core/request.h"
 #include "jinja/value.h"
 #include "llm/model.h"
 
@@ -33,6 +36,11 @@ struct PlacedTokens {
   // The end of the tokens that have a byte before `at`.
   [[nodiscard]] std::size_t end_of(std::size_t at) const;
 };
+
+// What each of these tokens comes from. `begin` is the byte of `text` at which they begin, `first` the place of the first one
+// in its chain, and `messages` are those that the text was written from.
+[[nodiscard]] PromptOutline outline_of(const jinja::Text& text, const PlacedTokens& placed, std::size_t begin,
+                                       std::size_t first, std::span<const ChatMessage> messages);
 
 class PromptTokenizer {
  public:

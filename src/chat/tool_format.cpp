@@ -62,15 +62,15 @@ std::string instructions(std::string_view tools) {
 }
 
 // The content and the calls of a message as one text.
-std::string with_calls(const ChatMessage& message) {
-  std::string text = message.content;
+Text with_calls(const ChatMessage& message, Source source) {
+  Text text = Text::input(message.content, source);
   const auto extra = jinja::read_json(message.extra, jinja::kOtherInput);
   for (const Value& call : items_of(extra, "tool_calls")) {
     const Value name = Value::text(std::string_view(text_at(call, "function", "name")));
     const std::string arguments = text_at(call, "function", "arguments");
-    if (!text.empty()) text += '\n';
-    text += std::format("<tool_call>\n{{\"name\": {}, \"arguments\": {}}}\n</tool_call>", json_of(name),
-                        arguments.empty() ? "{}" : arguments);
+    const std::string written = std::format("{}<tool_call>\n{{\"name\": {}, \"arguments\": {}}}\n</tool_call>",
+                                            text.size() == 0 ? "" : "\n", json_of(name), arguments.empty() ? "{}" : arguments);
+    text.append(Text::input(written, {source.message, PromptPart::call}));
   }
   return text;
 }
@@ -161,16 +161,19 @@ std::string spelled_result(std::string_view result) {
 std::vector<WrittenMessage> spell_out_tools(std::span<const ChatMessage> messages, std::string_view tools) {
   std::vector<WrittenMessage> written;
   bool was_result = false;
+  std::size_t leading = 0;  // System messages before all others.
   for (std::size_t i = 0; i < messages.size(); ++i) {
-    const auto source = static_cast<Source>(i);
     const ChatMessage& message = messages[i];
+    const bool is_leading = message.role == "system" && i == leading;
+    if (is_leading) ++leading;
+    const Source source(static_cast<std::int32_t>(i), is_leading ? PromptPart::system : PromptPart::text);
     if (!message.role.starts_with("tool")) {
       const bool is_call = message.role == "assistant" && has_calls(message);
-      written.push_back({message.role, Text::input(is_call ? with_calls(message) : message.content, source)});
+      written.push_back({message.role, is_call ? with_calls(message, source) : Text::input(message.content, source)});
       was_result = false;
       continue;
     }
-    const Text result = Text::input(spelled_result(message.content), source);
+    const Text result = Text::input(spelled_result(message.content), {source.message, PromptPart::result});
     if (was_result) {
       written.back().content.append("\n");
       written.back().content.append(result);
@@ -182,7 +185,7 @@ std::vector<WrittenMessage> spell_out_tools(std::span<const ChatMessage> message
   if (tools.empty()) return written;
   const bool has_system = !written.empty() && written.front().role == "system";
   if (!has_system) written.insert(written.begin(), {"system", Text()});
-  const Source source = has_system ? 0 : jinja::kOtherInput;
+  const Source source(has_system ? 0 : -1, PromptPart::tools);
   Text& system = written.front().content;
   system.append(Text::input((has_system ? "\n\n" : "") + instructions(tools), source));
   return written;

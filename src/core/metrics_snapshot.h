@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "core/cache_miss.h"
+
 namespace uma {
 
 // A histogram with few buckets: the number of values up to each bound.
@@ -65,6 +67,8 @@ struct MetricsSnapshot {
   std::uint64_t request_bytes = 0;
   std::uint64_t kept_image_bytes = 0;
   std::uint64_t exceptions_total = 0;
+  std::int64_t prompt_memory_bytes = 0;
+  std::array<std::uint64_t, kCacheMissKinds.size()> cache_misses{};  // By kCacheMissKinds.
   std::uint64_t requests_total = 0;
   std::uint64_t requests_failed_total = 0;
   std::uint64_t requests_cancelled_total = 0;

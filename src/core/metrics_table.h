@@ -107,6 +107,13 @@ MetricValue read_crash(const MetricsSnapshot& snapshot) {
   return snapshot.crashes.count == 0 ? MetricValue() : value_of(snapshot.crashes.*kMember);
 }
 
+template <CacheMissKind kKind>
+MetricValue read_miss(const MetricsSnapshot& snapshot) {
+  constexpr auto kIndex =
+      std::ranges::find(kCacheMissKinds, kKind, [](const auto& each) { return each.first; }) - kCacheMissKinds.begin();
+  return value_of(snapshot.cache_misses[kIndex]);
+}
+
 constexpr auto make_metrics() {
   using enum MetricKind;
   using enum MetricGroup;
@@ -339,6 +346,54 @@ constexpr auto make_metrics() {
       {"oldest_waiting_s", gauge, health, "s",
        "Age of the oldest request that has no token in a batch yet. `null`: none is waiting.",
        read_inner<&S::progress, &ProgressSnapshot::oldest_waiting_s>},
+      {"misses_model_total", counter, kv, "replies",
+       "Replies whose prompt left an earlier one in another model, or other LoRA adapters, and computed tokens again that it "
+       "had behind that place.",
+       read_miss<CacheMissKind::model>},
+      {"misses_settings_total", counter, kv, "replies",
+       "Replies whose prompt left an earlier one in options of the chat template, and computed tokens again that it had behind "
+       "that place.",
+       read_miss<CacheMissKind::settings>},
+      {"misses_system_total", counter, kv, "replies",
+       "Replies whose prompt left an earlier one in the system prompt, and computed tokens again that it had behind that "
+       "place.",
+       read_miss<CacheMissKind::system>},
+      {"misses_tools_total", counter, kv, "replies",
+       "Replies whose prompt left an earlier one in the tools, and computed tokens again that it had behind that place.",
+       read_miss<CacheMissKind::tools>},
+      {"misses_text_total", counter, kv, "replies",
+       "Replies whose prompt left an earlier one in the text of a message, and computed tokens again that it had behind that "
+       "place.",
+       read_miss<CacheMissKind::text>},
+      {"misses_reasoning_total", counter, kv, "replies",
+       "Replies whose prompt left an earlier one in reasoning, and computed tokens again that it had behind that place.",
+       read_miss<CacheMissKind::reasoning>},
+      {"misses_call_total", counter, kv, "replies",
+       "Replies whose prompt left an earlier one in a tool call, and computed tokens again that it had behind that place.",
+       read_miss<CacheMissKind::call>},
+      {"misses_result_total", counter, kv, "replies",
+       "Replies whose prompt left an earlier one in the result of a tool, and computed tokens again that it had behind that "
+       "place.",
+       read_miss<CacheMissKind::result>},
+      {"misses_image_total", counter, kv, "replies",
+       "Replies whose prompt left an earlier one in an image, and computed tokens again that it had behind that place.",
+       read_miss<CacheMissKind::image>},
+      {"misses_template_total", counter, kv, "replies",
+       "Replies whose prompt left an earlier one in words of the chat template, such as the date, and computed tokens again "
+       "that it had behind that place.",
+       read_miss<CacheMissKind::template_text>},
+      {"misses_tokens_total", counter, kv, "replies",
+       "Replies whose prompt left an earlier one in a reply that came back as the same text in other tokens, and computed "
+       "tokens again that it had behind that place.",
+       read_miss<CacheMissKind::tokens>},
+      {"misses_not_held_total", counter, kv, "replies",
+       "Replies to prompts whose beginning had been computed before, but its KV was not held any more.",
+       read_miss<CacheMissKind::not_held>},
+      {"misses_not_found_total", counter, kv, "replies",
+       "Replies to requests that asked for a comparison with a reply that is not known.", read_miss<CacheMissKind::not_found>},
+      {"prompt_memory_bytes", gauge, kv, "bytes",
+       "Memory of the prompts that new ones are compared with. Limit: 64 MiB, and 16 MiB for one tenant.",
+       read<&S::prompt_memory_bytes>},
   });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/agent.h"
+#include "core/cache_miss.h"
 #include "core/ids.h"
 #include "core/image.h"
 #include "core/metadata.h"
@@ -160,6 +161,7 @@ struct GenerateRequest {
   Input input;
   bool regenerate = false;  // Drops the last turn's reply first; the input is then empty.
   GenerateOptions options;
+  Comparison comparison{};
   std::optional<ResponseRequest> response;  // Requires messages as input, except in a conversation where some wait.
   RequestShare share{};                     // Memory of the request, shared by everything made from it.
 };

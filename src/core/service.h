@@ -71,6 +71,9 @@ class Service {
   virtual void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) = 0;
   // Replies with the receipts of the turns that have one, in order.
   virtual void list_receipts(TenantId tenant, std::string session, Reply<std::vector<TurnReceipt>> reply) = 0;
+  // Replies with the usage of a recent reply, by the id that its API gave it, of the last reply of a session, by the session's
+  // id or name, or of the tenant's last reply, if `name` is empty. Errors: E_SESSION_001 if it is not known (any more).
+  virtual void find_receipt(TenantId tenant, std::string name, Reply<Usage> reply) = 0;
   // Errors: E_SESSION_001 if `after` is not a session.
   virtual void list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) = 0;
   // Changes the name and the metadata, also while a reply is in progress. Errors: E_PROTO_003 if another session has the name,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/agent.h"
+#include "core/cache_miss.h"
 
 namespace uma {
 
@@ -61,6 +62,7 @@ struct Usage {
   // "tools[0].function.parameters#/properties/tags/uniqueItems". Not stored with the turn.
   std::vector<std::string> schema_left_out{};
   Agent agent{};  // Who has asked. Not stored with the turn.
+  CacheMiss cache_miss{};  // Not stored with the turn.
   bool operator==(const Usage&) const = default;
 };
 

@@ -460,6 +460,10 @@ void Engine::list_receipts(TenantId tenant, std::string session, Reply<std::vect
   ask<&SessionCommands::list_receipts>(std::move(reply), std::move(tenant), std::move(session));
 }
 
+void Engine::find_receipt(TenantId tenant, std::string name, Reply<Usage> reply) {
+  ask<&SessionCommands::find_receipt>(std::move(reply), std::move(tenant), std::move(name));
+}
+
 void Engine::list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) {
   ask<&SessionCommands::list>(std::move(reply), std::move(tenant), std::move(request));
 }
@@ -523,6 +527,8 @@ MetricsSnapshot Engine::metrics() const {
   daemon.exceptions_total = thrown_count();
   daemon.requests_total = last_request_.load();
   daemon.requests_failed_total = router_.requests_refused();
+  daemon.prompt_memory_bytes = router_.prompts().bytes();
+  for (std::size_t i = 0; i < daemon.cache_misses.size(); ++i) daemon.cache_misses[i] = router_.prompts().misses(i);
   daemon.rss_bytes = resident_bytes();
   MetricsCollector collector(std::move(daemon), router_.waiting_since_us());
   workers_.add_metrics(collector);

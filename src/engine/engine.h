@@ -73,6 +73,7 @@ class Engine final : public Service, private WorkerHost {
   void touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) override;
   void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) override;
   void list_receipts(TenantId tenant, std::string session, Reply<std::vector<TurnReceipt>> reply) override;
+  void find_receipt(TenantId tenant, std::string name, Reply<Usage> reply) override;
   void list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) override;
   void update_session(TenantId tenant, UpdateSessionRequest request, Reply<SessionInfo> reply) override;
   void remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) override;

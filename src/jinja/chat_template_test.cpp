@@ -361,8 +361,10 @@ TEST(ChatTemplate, TextsKeepTheirSource) {
   EXPECT_EQ(ranges("{{ messages[1].content | replace('l', 'L') }}"), (Ranges{{0, 2, 1}, {4, 9, 1}})) << "no empty range";
   EXPECT_EQ(ranges("{% set x %}a{{ messages[2].content }}{% endset %}{% macro m(t) %}b{{ t }}{% endmacro %}{{ m(x) }}"),
             (Ranges{{2, 4, 2}}));
-  EXPECT_EQ(ranges("{{ messages[2].content | tojson }}"), (Ranges{{0, 4, kOtherInput}})) << "quotes and all";
-  EXPECT_EQ(ranges("{{ messages[2] }}"), (Ranges{{0, 38, kOtherInput}}));
+  EXPECT_EQ(ranges("{{ messages[2].content | tojson }}"), (Ranges{{0, 4, 2}})) << "quotes and all";
+  EXPECT_EQ(ranges("{{ messages[2] }}"), (Ranges{{0, 38, 2}}));
+  EXPECT_EQ(ranges("{{ [messages[1].content, messages[2].content] | tojson }}").front().source, kOtherInput)
+      << "of two messages";
   EXPECT_EQ(ranges("{{ messages[2].role }}{{ [1, 'a'] }}"), Ranges{});
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <format>
+#include <optional>
 #include <unordered_map>
 
 namespace uma::jinja {
@@ -119,7 +120,7 @@ class Writer {
     }
   }
 
-  Text take() && { return is_input_ ? Text::input(std::move(out_), kOtherInput) : Text(std::move(out_)); }
+  Text take() && { return source_ ? Text::input(std::move(out_), *source_) : Text(std::move(out_)); }
 
  private:
   template <class Item>
@@ -189,12 +190,16 @@ class Writer {
   void begin_text(const Text& text) {
     budget_.take_bytes(text.size() + 2);
     budget_.take_steps(text.size() / 32);
-    is_input_ = is_input_ || !text.inputs().empty();
+    for (const SourceRange& input : text.inputs()) {
+      if (!source_) source_ = input.source;
+      if (source_->message != input.source.message) source_ = kOtherInput;
+      if (source_->part != input.source.part && source_->message >= 0) source_->part = PromptPart::text;
+    }
   }
 
   Budget& budget_;
   std::string out_;
-  bool is_input_ = false;
+  std::optional<Source> source_;  // That of all its inputs; nullopt: there are none.
 };
 
 }  // namespace

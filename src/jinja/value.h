@@ -15,6 +15,8 @@
 #include <variant>
 #include <vector>
 
+#include "core/prompt_outline.h"
+
 namespace uma::jinja {
 
 // Ends a parse or a rendering. Thrown inside this module only: ChatTemplate converts it to an Error.
@@ -39,9 +41,18 @@ class Budget {
   std::uint64_t bytes_;
 };
 
-// The origin of a part of a text: the content of the message with this index, or other input (tools, names).
-using Source = std::int32_t;
-inline constexpr Source kOtherInput = -1;
+// The origin of a part of a text.
+struct Source {
+  std::int32_t message = -1;  // The index of the message; negative: other input (tools, names).
+  PromptPart part = PromptPart::template_text;
+
+  constexpr Source() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): the text of a message is the usual source.
+  constexpr Source(std::int32_t of_message, PromptPart of_part = PromptPart::text) : message(of_message), part(of_part) {}
+  bool operator==(const Source&) const = default;
+};
+inline constexpr Source kOtherInput{};
+inline constexpr Source kToolsInput{-1, PromptPart::tools};
 
 struct SourceRange {
   std::size_t begin = 0;  // In bytes.

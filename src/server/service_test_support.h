@@ -172,6 +172,10 @@ class FakeService : public Service {
   void list_receipts(TenantId, std::string, Reply<std::vector<TurnReceipt>> reply) override {
     reply(std::vector<TurnReceipt>{{.turn = 1, .receipt = std::make_shared<const Receipt>()}});
   }
+  void find_receipt(TenantId, std::string name, Reply<Usage> reply) override {
+    if (name == "gone") return reply(fail(ErrorCode::session_unknown, "no reply"));
+    reply(Usage{.prompt_tokens = 7, .cache_miss = {.kind = CacheMissKind::tools, .token = 3}});
+  }
   void list_sessions(TenantId, SessionListRequest request, Reply<SessionList> reply) override {
     reply(SessionList{.sessions = {session_named(request.after.empty() ? "one" : "behind " + request.after)},
                       .has_more = request.limit == 1});

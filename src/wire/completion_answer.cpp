@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/utf8.h"
 #include "json/json_writer.h"
+#include "wire/cache_diagnostics.h"
 #include "wire/event_codec.h"
 #include "wire/response_tools.h"
 
@@ -34,11 +35,13 @@ void write_usage(json::ObjectWriter& parent, const Usage& usage) {
   object.close();
 }
 
-// Writes the receipt: umad's finish reason, and the usage.
-void write_receipt(json::ObjectWriter& parent, const EosEvent& eos) {
+// Writes the receipt: umad's finish reason, and the usage. `is_compared`: also the comparison of prompts that OpenAI's
+// responses have, and its chat completions do not.
+void write_receipt(json::ObjectWriter& parent, const EosEvent& eos, bool is_compared) {
   json::ObjectWriter object(parent.begin("uma"));
   object.field("reason", finish_reason_name(eos.reason));
   append_usage(object.begin("usage"), eos.usage);
+  if (is_compared) write_openai_diagnostics(object, eos.usage.cache_miss);
   object.close();
 }
 
@@ -203,7 +206,7 @@ void CompletionAnswer::append_chunk(std::string& out, std::size_t index, const E
   }
   out += ']';
   if (form_.includes_usage) object.null_field("usage");
-  if (eos != nullptr) write_receipt(object, *eos);
+  if (eos != nullptr) write_receipt(object, *eos, form_.is_compared);
   object.close();
   append_event_end(out);
 }
@@ -351,7 +354,7 @@ void CompletionAnswer::write_choice(std::string& out, std::size_t index) {
     choice.null_field("logprobs");
   }
   choice.field("finish_reason", openai_finish_reason(eos.reason));
-  if (choices_.size() > 1) write_receipt(choice, eos);
+  if (choices_.size() > 1) write_receipt(choice, eos, form_.is_compared);
   choice.close();
 }
 
@@ -366,7 +369,7 @@ std::string CompletionAnswer::whole(std::size_t choice, const EosEvent& eos) {
   }
   out += ']';
   write_usage(object, usage());
-  if (choices_.size() == 1) write_receipt(object, eos);
+  if (choices_.size() == 1) write_receipt(object, eos, form_.is_compared);
   object.close();
   return out;
 }

@@ -29,6 +29,7 @@ struct AnswerForm {
   // For each prompt the text that its choices begin with; empty: none. With log probabilities those of the prompt come first.
   std::vector<std::string> echoes{};
   std::vector<std::string> custom_tools{};  // See ChatOptions.
+  bool is_compared = false;                 // The request names a reply to compare its prompt with.
 };
 
 // One object for all choices. Each choice is written by one thread at a time. The ends of all choices come from the same

@@ -320,6 +320,7 @@ void append_usage(std::string& out, const Usage& usage) {
   object.field("tokens_per_s", usage.tokens_per_s);
   object.field("seed", usage.seed);
   if (usage.agent.is_known()) append_agent(object.begin("agent"), usage.agent);
+  append_cache_miss(object, usage.cache_miss);
   append_left_out(object, usage);
   object.close();
 }
@@ -329,6 +330,21 @@ void append_agent(std::string& out, const Agent& agent) {
   if (!agent.program.empty()) object.field("program", agent.program);
   object.field("id", agent.id);
   if (!agent.parent.empty()) object.field("parent", agent.parent);
+  object.close();
+}
+
+void append_cache_miss(json::ObjectWriter& parent, const CacheMiss& miss) {
+  if (miss.kind == CacheMissKind::none) return;
+  json::ObjectWriter object(parent.begin("cache_miss"));
+  object.field("kind", cache_miss_name(miss.kind));
+  if (!miss.cause.empty()) object.field("cause", miss.cause);
+  object.field("token", miss.token);
+  if (miss.message >= 0) object.field("message", miss.message);
+  if (!miss.role.empty()) object.field("role", miss.role);
+  object.field("lost_tokens", miss.lost_tokens);
+  object.field("known_tokens", miss.known_tokens);
+  if (!miss.compared_with.empty()) object.field("compared_with", miss.compared_with);
+  if (miss.repeats > 0) object.field("repeats", miss.repeats);
   object.close();
 }
 
@@ -407,6 +423,10 @@ void append_sessions(std::string& out, const FrameHead& head, const SessionList&
   append_reply(out, head, "sessions", [&](json::ObjectWriter& reply) { write_sessions(reply, "sessions", list); });
 }
 
+void append_receipt(std::string& out, const FrameHead& head, const Usage& usage) {
+  append_reply(out, head, "receipt", [&](json::ObjectWriter& object) { append_usage(object.begin("usage"), usage); });
+}
+
 void append_data(std::string& out, const FrameHead& head, std::span<const std::byte> part) {
   append_reply(out, head, "data", [&](json::ObjectWriter& object) {
     std::string& text = object.begin("data");
@@ -473,6 +493,13 @@ std::string session_json(const SessionDetail& session) {
 
 std::string session_json(const ImportedSession& session) {
   return object_json([&](json::ObjectWriter& object) { write_imported_fields(object, session); });
+}
+
+std::string receipt_json(const Usage& usage) {
+  return object_json([&](json::ObjectWriter& object) {
+    object.field("object", "receipt");
+    append_usage(object.begin("usage"), usage);
+  });
 }
 
 std::string receipts_json(std::span<const TurnReceipt> receipts) {

@@ -77,12 +77,15 @@ void append_embeddings(std::string& out, const FrameHead& head, const ImageEmbed
 void append_history(std::string& out, const FrameHead& head, std::string_view json);
 void append_snapshot(std::string& out, const FrameHead& head, std::string_view json);
 void append_watch_end(std::string& out, const FrameHead& head);
+void append_receipt(std::string& out, const FrameHead& head, const Usage& usage);
 void append_pong(std::string& out, const FrameHead& head);
 
 // The JSON of a session without a frame; below: with its conversation, as a list, and after an import.
 [[nodiscard]] std::string session_json(const SessionInfo& session);
 [[nodiscard]] std::string session_json(const SessionDetail& session);
 [[nodiscard]] std::string session_json(const ImportedSession& session);
+// {"object":"receipt","usage"}
+[[nodiscard]] std::string receipt_json(const Usage& usage);
 // {"object":"list","data":[{"turn","reason","usage"},…]}
 [[nodiscard]] std::string receipts_json(std::span<const TurnReceipt> receipts);
 [[nodiscard]] std::string sessions_json(const SessionList& list);
@@ -90,6 +93,8 @@ void append_pong(std::string& out, const FrameHead& head);
 // Appends the usage object without a frame.
 void append_usage(std::string& out, const Usage& usage);
 void append_agent(std::string& out, const Agent& agent);
+// Writes the field "cache_miss", if there is a miss.
+void append_cache_miss(json::ObjectWriter& parent, const CacheMiss& miss);
 // Appends "schema_left_out" if there is any.
 void append_left_out(json::ObjectWriter& object, const Usage& usage);
 // The same as "uma": {"usage": ...}, for APIs that show no receipt.

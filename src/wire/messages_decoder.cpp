@@ -14,6 +14,7 @@
 
 #include "json/json_writer.h"
 #include "wire/agent_fields.h"
+#include "wire/cache_diagnostics.h"
 #include "wire/generate_fields.h"
 #include "wire/history_fields.h"
 #include "wire/message_blocks.h"
@@ -232,6 +233,7 @@ MessagesCall read_messages_call(json::FieldReader& fields, ThreadPlace* thread) 
     if (continued != nullptr) generate.session = continued->previous.session;
     generate.response = thread_response(generate, std::move(thread->id), facts, continued);
   }
+  generate.comparison = message_comparison(fields);
   if (!tools_left_out.empty()) {
     call.warnings.push_back(std::format("tools left out, because Anthropic's servers run them: {}", names_of(tools_left_out)));
   }

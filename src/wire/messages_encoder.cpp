@@ -8,6 +8,7 @@
 #include <boost/json/value.hpp>
 
 #include "json/json_writer.h"
+#include "wire/cache_diagnostics.h"
 #include "wire/event_codec.h"
 #include "wire/message_threads.h"
 
@@ -102,6 +103,11 @@ void write_uma(json::ObjectWriter& object, const EosEvent& eos) {
   uma.close();
 }
 
+void write_diagnostics(json::ObjectWriter& message, const MessageFacts& facts, const CacheMiss& miss) {
+  if (!facts.comparison.is_wanted) return;
+  write_message_diagnostics(message, facts.comparison.with.empty() ? CacheMiss{} : miss);
+}
+
 void write_message_head(json::ObjectWriter& object, const MessageFacts& facts) {
   object.field("id", facts.id);
   object.field("type", "message");
@@ -192,6 +198,7 @@ void MessageEncoder::append_first(std::string& out) const {
     message.null_field("stop_reason");
     message.null_field("stop_sequence");
     append_message_usage(message.begin("usage"), prompt_tokens_, 0, 0, 0);
+    write_diagnostics(message, facts_, cache_miss_);
     message.close();
   });
 }
@@ -277,6 +284,7 @@ std::string MessageEncoder::json(const EosEvent& eos) const {
   append_content(message.begin("content"), eos);
   write_stop(message, eos, facts_);
   append_message_usage(message.begin("usage"), eos.usage);
+  write_diagnostics(message, facts_, cache_miss_);
   write_uma(message, eos);
   message.close();
   return out;

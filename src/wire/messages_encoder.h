@@ -21,6 +21,7 @@ struct MessageFacts {
   std::vector<std::string> stop_sequences;
   // The longest reply by the request and the limits of the daemon; nullopt: the context is the only limit.
   std::optional<std::int32_t> tokens_max{};
+  Comparison comparison{};
 };
 
 // A stream is written in order: append_first, then append_text and append_part as often as needed, then append_last or
@@ -35,7 +36,10 @@ class MessageEncoder {
     if (!model.empty()) facts_.model = model;
   }
   // Called before append_first. How many of the tokens are reused is known at the end only.
-  void set_prompt_tokens(std::int32_t tokens) { prompt_tokens_ = tokens; }
+  void set_prompt(const PromptReadyEvent& prompt) {
+    prompt_tokens_ = prompt.prompt_tokens;
+    cache_miss_ = prompt.cache_miss;
+  }
 
   void append_first(std::string& out) const;
   void append_text(std::string& out, std::string_view text);
@@ -55,6 +59,7 @@ class MessageEncoder {
 
   MessageFacts facts_;
   std::int32_t prompt_tokens_ = 0;
+  CacheMiss cache_miss_;
   Block block_ = Block::none;     // The open block.
   std::size_t blocks_begun_ = 0;  // The open block is the last one of them.
 };

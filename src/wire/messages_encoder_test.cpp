@@ -107,7 +107,7 @@ TEST(MessageEncoder, TheReasonOfTheEnd) {
 TEST(MessageEncoder, AStreamHasOneOpenBlockAtATime) {
   MessageEncoder stream = message_encoder();
   std::string out;
-  stream.set_prompt_tokens(10);
+  stream.set_prompt({.prompt_tokens = 10});
   stream.append_first(out);
   stream.append_ping(out);
   stream.append_part(out, {.kind = ReplyPart::Kind::reasoning, .text = "h"});

@@ -11,6 +11,7 @@
 
 #include "json/field_reader.h"
 #include "json/json_writer.h"
+#include "wire/cache_diagnostics.h"
 #include "wire/event_codec.h"
 #include "wire/agent_fields.h"
 #include "wire/generate_fields.h"
@@ -165,6 +166,7 @@ CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields
   read_adapters(fields, options);
   read_completion_options(fields, options);
   read_constraints(fields, options);
+  generate.comparison = openai_comparison(fields);
   return request;
 }
 

@@ -68,6 +68,9 @@ struct PullModelRequest {
   std::string source;  // See ModelLibrary::pull().
 };
 
+struct GetReceiptRequest {
+  std::string reply;  // See Service::find_receipt().
+};
 struct ModelsRequest {};
 struct MetricsRequest {};
 struct TraceRequest {
@@ -82,7 +85,7 @@ using RequestBody =
                  EndSessionRequest, ForkRequest, UpdateSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest,
                  SessionListRequest, ExportSessionRequest, ImportSessionRequest, ImportDataRequest, EmbeddingCall, RerankCall,
                  LoadModelRequest, UnloadModelRequest, PullModelRequest, ModelsRequest, MetricsRequest, TraceRequest,
-                 PingRequest, WatchRequest>;
+                 PingRequest, WatchRequest, GetReceiptRequest>;
 
 struct Request {
   std::string id;  // The client's id: 1 to 128 bytes of UTF-8 without NUL.

@@ -284,6 +284,10 @@ RequestBody decode_trace(json::FieldReader& fields) {
   return trace;
 }
 
+RequestBody decode_get_receipt(json::FieldReader& fields) {
+  return GetReceiptRequest{fields.text("reply", {0, kIdBytesMax}).value_or("")};
+}
+
 RequestBody decode_watch(json::FieldReader& fields) {
   WatchRequest watch;
   watch.interval = std::chrono::milliseconds(
@@ -304,7 +308,7 @@ struct TypeDecoder {
   RequestBody (*decode)(json::FieldReader& fields);
 };
 
-constexpr std::array<TypeDecoder, 29> kDecoders = {{
+constexpr std::array<TypeDecoder, 30> kDecoders = {{
     {"generate", decode_generate},
     {"generate_stream", decode_generate_stream},
     {"regenerate", decode_regenerate},
@@ -334,6 +338,7 @@ constexpr std::array<TypeDecoder, 29> kDecoders = {{
     {"trace", decode_trace},
     {"ping", decode_plain<PingRequest>},
     {"watch", decode_watch},
+    {"get_receipt", decode_get_receipt},
 }};
 
 Error type_error(std::string_view type) {

@@ -44,6 +44,7 @@ void ResponseEncoder::append_response(std::string& out, std::string_view request
     facts.completion_tokens = eos->usage.completion_tokens;
     facts.reasoning_tokens = eos->usage.reasoning_tokens;
     facts.receipt = &eos->usage;
+    facts.is_compared = form_->is_compared;
   }
   wire::append_response(out, facts);
 }

@@ -25,6 +25,7 @@ struct ResponseForm {
   std::int64_t created_s = 0;  // Unix time.
   ResponseTools tools{};
   bool seals_reasoning = false;
+  bool is_compared = false;  // The request names a response to compare its prompt with.
 };
 
 // A stream is written in order: append_first, then append_text and append_part as often as needed, then append_last. Every item

@@ -10,6 +10,7 @@
 
 #include "json/field_reader.h"
 #include "json/json_writer.h"
+#include "wire/cache_diagnostics.h"
 #include "wire/event_codec.h"
 #include "wire/sealed_reasoning.h"
 
@@ -358,6 +359,7 @@ void append_response(std::string& out, const ResponseFacts& facts) {
   } else {
     object.null_field("usage");
   }
+  if (facts.is_compared && facts.receipt != nullptr) write_openai_diagnostics(object, facts.receipt->cache_miss);
   write_own(object, facts);
   object.close();
 }

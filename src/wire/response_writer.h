@@ -74,6 +74,7 @@ struct ResponseFacts {
   std::int32_t completion_tokens = 0;
   std::int32_t reasoning_tokens = 0;
   const Usage* receipt = nullptr;  // Null: the receipt was not stored.
+  bool is_compared = false;        // With the prompt of a response that the request names.
 };
 
 // OpenAI's status: completed, incomplete, cancelled or failed.

@@ -15,6 +15,7 @@
 
 #include "core/limits.h"
 #include "json/json_writer.h"
+#include "wire/cache_diagnostics.h"
 #include "wire/compaction.h"
 #include "wire/event_codec.h"
 #include "wire/agent_fields.h"
@@ -463,6 +464,8 @@ ResponseCall read_response(json::FieldReader& fields, std::string id, const Refe
   read_adapters(fields, options);
   read_response_options(fields, generate);
   read_constraints(fields, options);
+  generate.comparison = openai_comparison(fields);
+  generate.comparison.id = response.id;
 
   const std::string metadata = metadata_field(fields);
   const auto repeat = [&](Repeated how) {

@@ -58,6 +58,8 @@ OUTPUT_ITEM = (OUTPUT_MESSAGE, REASONING, FUNCTION_CALL)
 ITEM = (*OUTPUT_ITEM, INPUT_MESSAGE, FUNCTION_CALL_OUTPUT)
 FUNCTION_TOOL = {"type": {"function"}, "name": str, "parameters": (dict, NULL), "strict": (bool, NULL), "description?": (str, NULL)}
 FORMAT = ({"type": {"text", "json_object"}}, {"type": {"json_schema"}, "name": str, "schema": dict, "strict?": (bool, NULL), "description?": str})
+CACHE_MISS_REASONS = {"model_changed", "prompt_cache_key_changed", "tools_changed", "text_format_changed", "reasoning_effort_changed",
+                      "verbosity_changed", "context_compacted", "input_changed", "service_tier_changed"}
 RESPONSE = {
     "id": str, "object": {"response"}, "created_at": int, "status?": {*STATUS, "failed", "cancelled", "queued"}, "model": str,
     "error": ({"code": str, "message": str}, NULL), "incomplete_details": ({"reason?": {"max_output_tokens", "content_filter"}}, NULL),
@@ -71,6 +73,8 @@ RESPONSE = {
     "max_tool_calls": (int, NULL), "service_tier": str, "safety_identifier": (str, NULL), "prompt_cache_key": (str, NULL),
     "usage?": ({"input_tokens": int, "input_tokens_details": {"cached_tokens": int}, "output_tokens": int,
                 "output_tokens_details": {"reasoning_tokens": int}, "total_tokens": int}, NULL),
+    "prompt_cache_diagnostics?": ({"type": {"cache_hit", "comparison_response_not_found", "unavailable"}},
+                                  {"type": {"cache_miss"}, "reason": CACHE_MISS_REASONS, "cache_missed_tokens": int, "comparison_reusable_tokens?": int}),
 }
 
 # Behind `owned_by`: fields of Anthropic's API, OpenRouter, vLLM, llama.cpp and Ollama, from which clients learn the window.

@@ -45,7 +45,8 @@ CHAT = {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": False, "c
         "reasoning_budget": 2, "reasoning_budget_tokens": 2, "chat_template": "default", "documents": [{"text": "x"}]}
 GENERATION = {**SAMPLING, **OWN, **CHAT, "stream": True, "progress": True, "logprobs": 2, "model": "tiny-register"}
 OVER_HTTP = {**SAMPLING, "stream": True, "model": "tiny-register", "uma": OWN}
-COMPLETION = {**OVER_HTTP, **SAMPLERS}
+COMPARISON = {"prompt_cache_options": {"comparison_response_id": "chatcmpl-0123456789abcdef"}}
+COMPLETION = {**OVER_HTTP, **SAMPLERS, **COMPARISON}
 
 # By type: the required fields of a frame, and its options.
 FRAMES = {
@@ -86,6 +87,7 @@ FRAMES = {
     "trace": ({}, {"seconds": 2}),
     "ping": ({}, {}),
     "watch": ({"interval_ms": 100}, {"history_s": 60}),
+    "get_receipt": ({}, {"reply": "<session>"}),
 }
 
 
@@ -117,7 +119,8 @@ MESSAGES = {"messages": BLOCKS, "system": [{"type": "text", "text": "be brief"}]
             "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": SCHEMA}},
             "tools": [{"name": "look", "description": "Looks.", "input_schema": TOOL["function"]["parameters"]},
                       {"type": "web_search_20250305", "name": "web_search"}],
-            "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+            "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+            "diagnostics": {"previous_message_id": "msg_0123456789abcdef"}}
 # Ollama's API.
 OLLAMA_HISTORY = [{**USER, "images": [IMAGE]},
                   {"role": "assistant", "thinking": "Look.", "tool_calls": [{"function": {"name": "look", "arguments": {"at": "x"}}}]},
@@ -160,7 +163,7 @@ ROUTES = (
     Route("POST", "/v2/rerank", RERANK, RERANK_OPTIONS),
     Route("POST", "/rerank", RERANK, RERANK_OPTIONS),
     Route("POST", "/v1/responses", {"input": "the cat", "max_output_tokens": 4},
-          {**OVER_HTTP, "uma": {**OWN, "regenerate": False}, "tools": [FLAT_TOOL], "tool_choice": {"type": "function", "name": "look"}, "parallel_tool_calls": False,
+          {**OVER_HTTP, **COMPARISON, "uma": {**OWN, "regenerate": False}, "tools": [FLAT_TOOL], "tool_choice": {"type": "function", "name": "look"}, "parallel_tool_calls": False,
            "instructions": "be brief", "previous_response_id": "<response>", "conversation": {"id": "<conversation>"}, "store": False,
            "metadata": {"a": "b"}, "truncation": "auto", "reasoning": {"effort": "low", "max_tokens": 2}, "background": True, "top_logprobs": 2, "n": 1,
            "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
@@ -194,6 +197,7 @@ ROUTES = (
     Route("POST", "/v1/sessions/<kept>/touch", {}),
     Route("GET", "/v1/sessions/<kept>/export"),
     Route("GET", "/v1/sessions/<kept>/receipts"),
+    Route("GET", "/v1/receipts/<kept>", status=404),
     Route("GET", "/v1/models"),
     Route("GET", "/v1/models/tiny-register"),
     Route("GET", "/v1/models/tiny-register/card", status=403),

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <format>
+#include <functional>
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/thrown.h"
 #include "engine/router/adapter_choice.h"
 #include "engine/router/apply_defaults.h"
@@ -48,12 +50,13 @@ Expected<std::vector<image::ImageRun>> images_of(const ServedModel& served, cons
   return image::find_image_runs(tokens, ids, served.image_encoder->identity());
 }
 
-// Charges the request for its grammars and, for each reply, for the tokens of the prompt and what the sampler records of them.
+// Charges the request for its grammars and, for each reply, for the tokens of the prompt and what the sampler records of them;
+// and for the tokens that are compared with the next prompts.
 Expected<Unit> charge(const InFlight& request, const ReplyGrammars& grammars, std::size_t tokens,
                       const SamplingParams& sampling) {
   if (!request.share) return Unit{};
   const std::size_t each = tokens * sizeof(Token) + llm::RepetitionPenalties::bytes_of(sampling, tokens);
-  return request.share->grow(request.sinks.size() * each + grammars.bytes());
+  return request.share->grow(request.sinks.size() * each + tokens * sizeof(Token) + grammars.bytes());
 }
 
 // Replaces the texts of the bias by their tokens, and checks all tokens.
@@ -360,6 +363,7 @@ Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateR
     return job;
   };
   GenerationJob first = next_job(request);
+  watch(request, *prepared->record, prepared->outline, call, first);
   const std::vector<RequestId> ids = parts_.in_flight.split(request);
   for (std::size_t i = 1; i < ids.size(); ++i) {
     InFlight& each = *parts_.in_flight.find(ids[i]);
@@ -412,6 +416,7 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   auto job = session_job(request, {.grammars = prepared->grammars, .record = next}, call);
   if (!job) co_return job.error();
   job->is_rewritten = std::exchange(session.is_rewritten, false) || is_rewritten(*place->record, *next);
+  watch(request, *next, prepared->outline, call, *job);
 
   RunGuard run(parts_.sessions, session, request.id, call.response ? call.response->id : "");
   // A stored session can continue in any lane.
@@ -481,13 +486,14 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
         if (is_unchanged) return Prepared{.grammars = std::move(*grammars), .record = record};
         const ChatOptions& chat = options.chat;
         Expected<kv::SessionRecord> next;
+        PromptOutline outline;
         if (regenerate) {
-          next = reopen_last_turn(format, *record, rewound(*record, record->turns.size() - 1, now_s), chat);
+          next = reopen_last_turn(format, *record, rewound(*record, record->turns.size() - 1, now_s), chat, &outline);
         }
         if (next && response) {
-          next = begin_response(format, regenerate ? *next : *record, input, *response, chat, replies);
+          next = begin_response(format, regenerate ? *next : *record, input, *response, chat, replies, &outline);
         } else if (!regenerate) {
-          next = append_to_record(format, *record, input, &chat, replies);
+          next = append_to_record(format, *record, input, &chat, replies, &outline);
         }
         if (!next) return std::unexpected(next.error());
         std::optional<chat::BegunReply> begun;
@@ -502,8 +508,59 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
         next->last_used_s = now_s;
         return Prepared{.grammars = std::move(*grammars),
                         .record = std::make_shared<const kv::SessionRecord>(std::move(*next)),
-                        .begun = std::move(begun)};
+                        .begun = std::move(begun),
+                        .outline = std::move(outline)};
       });
+}
+
+void Generations::watch(InFlight& request, const kv::SessionRecord& record, const PromptOutline& outline,
+                        const GenerateRequest& call, const GenerationJob& job) const {
+  if (call.options.prompt_logprobs) return;  // Nothing is reused for them.
+  const ServedModel& served = *request.lease;
+  const std::size_t messages =
+      record.messages.size() + record.pending_messages.size() - (call.options.chat.continues_reply ? 1 : 0);
+  request.watched = WatchedPrompt{.found = {},
+                                  .id = call.comparison.id,
+                                  .model = served.name + '\n' + request.adapters.identity,
+                                  .settings = std::hash<std::string>()(call.options.chat.template_arguments),
+                                  .reply_message = static_cast<std::int32_t>(messages)};
+  WatchedPrompt& watched = *request.watched;
+  watched.found = parts_.prompts.compare(TenantId{request.flow.tenant},
+                                         {.model = watched.model,
+                                          .loaded_at = served.loaded_at,
+                                          .session = job.session,
+                                          .is_private = job.is_private || job.is_ephemeral,
+                                          .settings = watched.settings,
+                                          .tokens = job.tokens,
+                                          .vocab = served.model->vocab()},
+                                         outline, call.comparison.with);
+  const CacheMiss& miss = watched.found.miss;
+  if (miss.repeats != kClockRepeats) return;
+  log_warning("tenant {}, model {}: {}", request.flow.tenant, served.name, clock_warning(miss));
+}
+
+void Generations::note(InFlight& request, const WatchedJob& job, const GenerationResult& result, Usage& usage) const {
+  if (!request.watched || usage.prompt_tokens == 0) return;
+  const ServedModel& served = *request.lease;
+  WatchedPrompt& watched = *request.watched;
+  const bool has_dropped = result.dropped_turns > 0;  // Then its KV is not that of the prompt.
+  if (!has_dropped) usage.cache_miss = final_miss(watched.found, usage, served.shape().can_truncate);
+  parts_.prompts.count(usage.cache_miss);
+  if (has_dropped) return;
+  parts_.prompts.note(TenantId{request.flow.tenant},
+                      {.model = watched.model,
+                       .loaded_at = served.loaded_at,
+                       .session = job.session,
+                       .is_private = job.is_private,
+                       .settings = watched.settings,
+                       .tokens = job.prompt,
+                       .vocab = served.model->vocab()},
+                      std::move(watched.found.outline),
+                      {.id = std::move(watched.id),
+                       .generated = result.generated,
+                       .reasoning_tokens = usage.reasoning_tokens,
+                       .message = watched.reply_message,
+                       .usage = usage});
 }
 
 // Checks that the session has tokens to generate from, and that a reply fits its context.
@@ -676,8 +733,12 @@ Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob
   // A continued reply comes back as one message with its beginning.
   const bool may_come_back = request.is_kept_by_client && job.reply.format.family != nullptr && job.begun.empty();
   chat::WrittenReply written = may_come_back ? chat::written_behind(job.tokens, {}) : chat::WrittenReply{};
-  (void)job.sink->deliver(
-      PromptReadyEvent{.prompt_tokens = static_cast<std::int32_t>(job.tokens.size()), .schema_left_out = left_out});
+  PromptReadyEvent ready{.prompt_tokens = static_cast<std::int32_t>(job.tokens.size()), .schema_left_out = left_out};
+  if (request.watched) ready.cache_miss = request.watched->found.miss;
+  (void)job.sink->deliver(ready);
+  WatchedJob watched;
+  if (request.watched)
+    watched = {.prompt = job.tokens, .session = job.session, .is_private = job.is_private || job.is_ephemeral};
   auto result = co_await parts_.tasks.ask<GenerationResult>([&](Reply<GenerationResult> reply) {
     request.on_result = std::move(reply);
     lane.stats().queue_depth.add(1);
@@ -689,6 +750,7 @@ Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob
     eos->usage.unseen_images = request.unseen_images;
     eos->usage.agent = request.agent;
     eos->usage.schema_left_out = left_out;
+    note(request, watched, *result, eos->usage);
   }
   const auto* ended = std::get_if<EosEvent>(&result->terminal);
   const bool is_whole = ended != nullptr && (ended->reason == FinishReason::stop || ended->reason == FinishReason::tool_calls ||

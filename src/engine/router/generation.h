@@ -50,6 +50,14 @@ class Generations {
     ReplyGrammars grammars;
     kv::RecordPtr record;                        // With the input pending.
     std::optional<chat::BegunReply> begun = {};  // Nullopt: the reply begins where the prompt ends.
+    PromptOutline outline = {};                  // chat::ChatTokens::outline
+  };
+
+  // What note() needs of a job that is in its lane.
+  struct WatchedJob {
+    std::vector<Token> prompt;
+    SessionId session;
+    bool is_private = false;
   };
 
   [[nodiscard]] Task<> run(InFlight& request, Task<Expected<Unit>> body);
@@ -63,6 +71,11 @@ class Generations {
                                                     std::optional<PromptHead> head = {});
   [[nodiscard]] Task<Expected<Unit>> generate_in_session(InFlight& request, TenantId tenant, GenerateRequest call);
   [[nodiscard]] Task<Expected<Prepared>> prepare(InFlight& request, const kv::RecordPtr& record, GenerateRequest& call);
+  // Compares the prompt with earlier ones. `record` has its messages.
+  void watch(InFlight& request, const kv::SessionRecord& record, const PromptOutline& outline, const GenerateRequest& call,
+             const GenerationJob& job) const;
+  // Completes the receipt, and remembers the prompt.
+  void note(InFlight& request, const WatchedJob& job, const GenerationResult& result, Usage& usage) const;
   [[nodiscard]] Expected<Unit> check_start(const ServedModel& served, const ReplyPlace& place,
                                            const kv::SessionRecord& next) const;
   [[nodiscard]] Expected<GenerationJob> session_job(InFlight& request, const Prepared& prepared, const GenerateRequest& call);

@@ -28,6 +28,7 @@
 #include "engine/lane/lane.h"
 #include "engine/model/model_table.h"
 #include "core/agent.h"
+#include "engine/router/prompt_memory.h"
 #include "llm/adapters.h"
 #include "sched/fair_share.h"
 
@@ -37,6 +38,15 @@ namespace uma::engine {
 struct Abort {
   FinishReason reason = FinishReason::error;
   Error error{};  // For reason `error` only.
+};
+
+// A prompt that is compared with earlier ones.
+struct WatchedPrompt {
+  PromptComparison found;
+  std::string id;     // Comparison::id
+  std::string model;  // PromptFacts::model
+  std::uint64_t settings = 0;
+  std::int32_t reply_message = 0;  // PromptReply::message
 };
 
 struct InFlight {
@@ -53,11 +63,12 @@ struct InFlight {
   bool wants_progress = false;
   bool is_kept_by_client = false;  // The conversation: its replies come back as messages.
   bool is_background = false;
-  RequestShare share{};            // The memory that the request is charged for.
-  std::stop_source end;            // Requested when the request ends: work for it on other threads may stop.
-  ModelLease lease;                // Empty: the request waits for the model.
-  llm::AdapterSet adapters{};      // For a generation.
-  std::int32_t unseen_images = 0;  // Usage
+  RequestShare share{};                    // The memory that the request is charged for.
+  std::stop_source end;                    // Requested when the request ends: work for it on other threads may stop.
+  ModelLease lease;                        // Empty: the request waits for the model.
+  llm::AdapterSet adapters{};              // For a generation.
+  std::int32_t unseen_images = 0;          // Usage
+  std::optional<WatchedPrompt> watched{};  // For a generation: of its first reply.
 
   // Applies while the request waits for memory for its model, or for another reply in its conversation.
   TimePoint deadline = kNever;

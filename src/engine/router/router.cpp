@@ -33,7 +33,8 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
              .images = images_,
              .access = access_,
              .exchange = exchange_,
-             .prefixes = prefixes_},
+             .prefixes = prefixes_,
+             .prompts = prompts_},
       generations_(parts_, source, random_, requests_refused_),
       embeddings_(parts_, source, requests_refused_),
       pictures_(parts_, source, random_, requests_refused_, options_.decode_picture),
@@ -55,6 +56,7 @@ SessionTableOptions Router::session_options() {
             images_.release().set(session.summary.id, {});
             if (Lane* lane = access_.lane_of(session)) lane->post(ForgetCommand{session.summary.id});
             exchange_.forget(session.summary.id);
+            prompts_.forget(session.summary.tenant, session.summary.id);
             store_.forget(session.summary.id);
             // Otherwise another daemon has ended it.
             if (session.lease != 0) store_.remove_shared(session.summary.tenant, session.summary.id);

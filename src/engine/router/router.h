@@ -94,6 +94,7 @@ class Router {
   [[nodiscard]] std::int64_t waiting_since_us() const { return in_flight_.waiting_since_us(); }
   [[nodiscard]] std::int64_t sessions_count() const { return session_table_.count(); }
   [[nodiscard]] std::uint64_t requests_refused() const { return requests_refused_.value(); }
+  [[nodiscard]] const PromptMemory& prompts() const { return prompts_; }  // Its counters.
   // What was published last; null: nothing yet. Asks for more, for a while: the value may be old if nobody asked lately.
   [[nodiscard]] std::shared_ptr<const RouterActivity> activity();
 
@@ -170,6 +171,7 @@ class Router {
   SessionAccess access_;
   StateExchange exchange_;
   PrefixExchange prefixes_;
+  PromptMemory prompts_;
   Counter requests_refused_;
   const RouterParts parts_;
   Generations generations_;

@@ -9,6 +9,7 @@
 #include "engine/router/image_intake.h"
 #include "engine/router/in_flight.h"
 #include "engine/router/prefix_exchange.h"
+#include "engine/router/prompt_memory.h"
 #include "engine/router/session_access.h"
 #include "engine/router/state_exchange.h"
 #include "engine/session/session_table.h"
@@ -30,6 +31,7 @@ struct RouterParts {
   SessionAccess& access;
   StateExchange& exchange;
   PrefixExchange& prefixes;
+  PromptMemory& prompts;
 };
 
 }  // namespace uma::engine

@@ -10,6 +10,7 @@
 #include "engine/session/portable_session.h"
 #include "engine/session/record_edits.h"
 #include "engine/session/record_input.h"
+#include "wire/cache_diagnostics.h"
 
 namespace uma::engine {
 namespace {
@@ -300,6 +301,17 @@ Task<Expected<std::vector<TurnReceipt>>> SessionCommands::list_receipts(TenantId
     if (receipt != nullptr) receipts.push_back({record.turns_dropped + static_cast<std::int32_t>(i), receipt});
   }
   co_return receipts;
+}
+
+Task<Expected<Usage>> SessionCommands::find_receipt(TenantId tenant, std::string name) {
+  const Session* session = parts_.sessions.find(tenant, name);
+  const Usage* usage = parts_.prompts.find(tenant, session == nullptr ? wire::reply_name(name) : session->summary.id.value);
+  if (usage == nullptr) {
+    co_return Error{ErrorCode::session_unknown,
+                    name.empty() ? "there was no reply since the start"
+                                 : std::format("no reply \"{}\" is known: it is too old, or another tenant's", name)};
+  }
+  co_return *usage;
 }
 
 Task<Expected<SessionList>> SessionCommands::list(TenantId tenant, SessionListRequest request) {

@@ -33,6 +33,7 @@ class SessionCommands {
   [[nodiscard]] Task<Expected<SessionInfo>> rewind(TenantId tenant, std::string session, std::int32_t turn);
   [[nodiscard]] Task<Expected<SessionInfo>> touch(TenantId tenant, std::string session);
   [[nodiscard]] Task<Expected<SessionDetail>> get(TenantId tenant, std::string session);
+  [[nodiscard]] Task<Expected<Usage>> find_receipt(TenantId tenant, std::string name);
   [[nodiscard]] Task<Expected<std::vector<TurnReceipt>>> list_receipts(TenantId tenant, std::string session);
   [[nodiscard]] Task<Expected<SessionList>> list(TenantId tenant, SessionListRequest request);
   [[nodiscard]] Task<Expected<SessionInfo>> update(TenantId tenant, UpdateSessionRequest request);

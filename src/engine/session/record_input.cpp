@@ -109,7 +109,8 @@ Expected<chat::ChatTokens> tokenize_behind_kept_tokens(const chat::ChatFormat& f
 
 // `is_changed`: the messages are not those that the chain was written from.
 Expected<Unit> append_messages(const chat::ChatFormat& formats, kv::SessionRecord& record, std::vector<ChatMessage> messages,
-                               const ChatOptions* chat, const chat::OwnReplies& written, bool is_changed = false) {
+                               const ChatOptions* chat, const chat::OwnReplies& written, PromptOutline* outline,
+                               bool is_changed = false) {
   if (chat != nullptr && has_other_tools(record, *chat)) {
     record.tools = chat->tools;
     record.template_arguments = chat->template_arguments;
@@ -158,6 +159,7 @@ Expected<Unit> append_messages(const chat::ChatFormat& formats, kv::SessionRecor
       break;
   }
   record.pending = std::move(added->tokens);
+  if (outline != nullptr) *outline = std::move(added->outline);
   record.head_tokens = record.chain.empty() ? added->head_tokens : 0;
   if (chooses_kept_tokens(record)) {
     record.n_keep = kept_without_images(record, std::max(record.n_keep, added->system_tokens), added->system_tokens);
@@ -183,7 +185,7 @@ bool replace_instructions(kv::SessionRecord& record, const std::optional<std::st
 
 Expected<kv::SessionRecord> begin_response(const chat::ChatFormat& format, const kv::SessionRecord& record, const Input& input,
                                            const ResponseRequest& response, const ChatOptions& chat,
-                                           const chat::OwnReplies& replies) {
+                                           const chat::OwnReplies& replies, PromptOutline* outline) {
   if (record.mode == SessionMode::text) {
     return fail(ErrorCode::proto_field, "the session has mode text: responses need a session of mode chat");
   }
@@ -203,13 +205,14 @@ Expected<kv::SessionRecord> begin_response(const chat::ChatFormat& format, const
   }
   const bool is_written = !is_changed && input.messages.empty() && !next.pending.empty() && !has_other_tools(next, chat);
   if (is_written) return next;
-  if (auto done = append_messages(format, next, input.messages, &chat, replies, is_changed); !done)
+  if (auto done = append_messages(format, next, input.messages, &chat, replies, outline, is_changed); !done)
     return std::unexpected(done.error());
   return next;
 }
 
 Expected<kv::SessionRecord> append_to_record(const chat::ChatFormat& format, const kv::SessionRecord& record,
-                                             const Input& input, const ChatOptions* chat, const chat::OwnReplies& replies) {
+                                             const Input& input, const ChatOptions* chat, const chat::OwnReplies& replies,
+                                             PromptOutline* outline) {
   kv::SessionRecord next = record;
   if (next.mode == SessionMode::automatic) {
     // The session was created without a mode on a model without a chat template, so the first input sets the mode.
@@ -240,14 +243,16 @@ Expected<kv::SessionRecord> append_to_record(const chat::ChatFormat& format, con
     }
     const bool is_text = input.messages.empty() && !input.text.empty();
     done =
-        append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat, replies);
+        append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat, replies,
+                        outline);
   }
   if (!done) return std::unexpected(done.error());
   return next;
 }
 
 Expected<kv::SessionRecord> reopen_last_turn(const chat::ChatFormat& format, const kv::SessionRecord& record,
-                                             const kv::SessionRecord& rewound, const ChatOptions& chat) {
+                                             const kv::SessionRecord& rewound, const ChatOptions& chat,
+                                             PromptOutline* outline) {
   kv::SessionRecord next = rewound;
   const kv::Turn last = record.turns.back();
   std::vector<ChatMessage> input;
@@ -263,7 +268,8 @@ Expected<kv::SessionRecord> reopen_last_turn(const chat::ChatFormat& format, con
   }
   // The turn is written again, because the chain may have it as the template writes earlier turns, without the beginning of a
   // new reply.
-  if (auto done = append_messages(format, next, std::move(input), &chat, {}); !done) return std::unexpected(done.error());
+  if (auto done = append_messages(format, next, std::move(input), &chat, {}, outline); !done)
+    return std::unexpected(done.error());
   return next;
 }
 
@@ -283,7 +289,7 @@ Expected<kv::SessionRecord> without_last_message(const chat::ChatFormat& format,
     next.has_instructions = false;
   }
   if (next.pending_messages.empty()) return next;
-  if (auto done = append_messages(format, next, {}, nullptr, {}); !done) return std::unexpected(done.error());
+  if (auto done = append_messages(format, next, {}, nullptr, {}, nullptr); !done) return std::unexpected(done.error());
   return next;
 }
 

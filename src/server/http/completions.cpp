@@ -46,7 +46,9 @@ handlers::Answer create(wire::CompletionKind kind, HttpConnection& connection, c
                         .n = call->n,
                         .includes_usage = call->includes_usage,
                         .has_logprobs = call->generate.options.logprobs.has_value(),
-                        .custom_tools = call->generate.options.chat.custom_tools};
+                        .custom_tools = call->generate.options.chat.custom_tools,
+                        .is_compared = !call->generate.comparison.with.empty()};
+  call->generate.comparison.id = form.id;
   if (call->echoes) {
     for (const Input& prompt : call->prompts) {
       std::string& text = form.echoes.emplace_back(prompt.messages.empty() ? prompt.text : prompt.messages.back().content);

@@ -524,7 +524,11 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
       continue;
     }
     note_session(sinks.front()->session());
-    if (!std::exchange(has_begun, true)) note_schema_left_out(sinks.front()->schema_left_out());
+    if (!std::exchange(has_begun, true)) {
+      const PromptReadyEvent prompt = sinks.front()->prompt();
+      note_schema_left_out(prompt.schema_left_out);
+      if (const std::string warning = clock_warning(prompt.cache_miss); !warning.empty()) warn(warning);
+    }
     const std::size_t events_bytes = bytes.size();
     if (is_stream && failed != nullptr) failed->append_failure(bytes);
     last_write = SteadyClock().now();

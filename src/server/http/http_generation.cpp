@@ -33,7 +33,7 @@ bool GenerationSink::deliver(const Event& event) {
   }
   if (const auto* prompt = std::get_if<PromptReadyEvent>(&event)) {
     encoder_->set_prompt(*prompt);
-    schema_left_out_ = prompt->schema_left_out;
+    prompt_ = *prompt;
     if (!stream_) return true;
     begin_event();
     return send_event();
@@ -85,9 +85,9 @@ std::string GenerationSink::session() {
   return encoder_->session();
 }
 
-std::vector<std::string> GenerationSink::schema_left_out() {
+PromptReadyEvent GenerationSink::prompt() {
   const MutexLock lock(mutex_);
-  return schema_left_out_;
+  return prompt_;
 }
 
 void GenerationSink::append_failure(std::string& out) {

@@ -77,8 +77,8 @@ class GenerationSink final : public EventSink {
   void keep_alive();
   // See AnswerEncoder::session(). Any thread.
   [[nodiscard]] std::string session();
-  // PromptReadyEvent::schema_left_out; empty before that event. Any thread.
-  [[nodiscard]] std::vector<std::string> schema_left_out();
+  // What is known of the prompt; nothing before it is ready. Any thread.
+  [[nodiscard]] PromptReadyEvent prompt();
 
   // --- After the outbox said that the generation has ended.
 
@@ -102,7 +102,7 @@ class GenerationSink final : public EventSink {
   std::string refused_first_ GUARDED_BY(mutex_);    // That event, while the outbox has not taken it.
   std::string bytes_ GUARDED_BY(mutex_);            // Those of one event; keeps its memory.
   std::size_t first_bytes_ GUARDED_BY(mutex_) = 0;  // Of bytes_: those of the first event.
-  std::vector<std::string> schema_left_out_ GUARDED_BY(mutex_);
+  PromptReadyEvent prompt_ GUARDED_BY(mutex_);
   RequestShare share_;              // EosEvent::share, held until the answer is written.
   std::optional<EosEvent> failed_;  // Written before the outbox learns of the end, read after that.
 };

@@ -35,7 +35,7 @@ class MessageWriter final : public AnswerEncoder {
     session_ = place.session.value;
     encoder_.set_place(wire::message_id_text({session_, response_}), place.model);
   }
-  void set_prompt(const PromptReadyEvent& prompt) override { encoder_.set_prompt_tokens(prompt.prompt_tokens); }
+  void set_prompt(const PromptReadyEvent& prompt) override { encoder_.set_prompt(prompt); }
   void append_first(std::string& out) override { encoder_.append_first(out); }
   void append_text(std::string& out, const TokenEvent& token) override { encoder_.append_text(out, token.text); }
   void append_part(std::string& out, const ReplyPart& part) override { encoder_.append_part(out, part); }
@@ -127,7 +127,9 @@ handlers::Answer handlers::create_message(HttpConnection& connection, const Http
   wire::MessageFacts facts{.id = "msg_" + id,
                            .model = call->generate.model,
                            .stop_sequences = options.stop,
-                           .tokens_max = reply_tokens_max(options, connection.server().options.limits)};
+                           .tokens_max = reply_tokens_max(options, connection.server().options.limits),
+                           .comparison = call->generate.comparison};
+  call->generate.comparison.id = id;
   std::vector<HttpGeneration> generations;
   generations.emplace_back(std::move(call->generate))
       .encoders.push_back(std::make_unique<MessageWriter>(std::move(facts), is_in_thread ? std::move(id) : ""));

@@ -94,7 +94,8 @@ Awaitable<std::expected<PreparedResponse, wire::RejectedBody>> prepare_response(
                                  .model = model,
                                  .created_s = unix_time_s(),
                                  .tools = std::move(call->tools),
-                                 .seals_reasoning = call->seals_reasoning});
+                                 .seals_reasoning = call->seals_reasoning,
+                                 .is_compared = !call->generate.comparison.with.empty()});
   RequestShare share = connection.service().open_share(connection.tenant());
   if (const auto held = share->grow(encoder.bytes() * 2); !held)
     co_return std::unexpected(wire::RejectedBody{held.error(), held.error().field});

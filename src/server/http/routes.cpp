@@ -55,6 +55,7 @@ constexpr std::array kRoutes = {
     HttpRoute{post, "/v1/sessions/{id}/touch", handlers::touch_session},
     HttpRoute{get, "/v1/sessions/{id}/export", handlers::export_session},
     HttpRoute{get, "/v1/sessions/{id}/receipts", handlers::list_receipts},
+    HttpRoute{get, "/v1/receipts/{id}", handlers::get_receipt},
     HttpRoute{get, "/v1/models", handlers::list_models},
     HttpRoute{get, "/v1/models/{id+}/card", handlers::get_card, /*takes_images=*/false, /*takes_file=*/false,
               /*is_administrative=*/true},

@@ -95,6 +95,7 @@ Answer delete_conversation_item(HttpConnection& connection, const HttpRequest& r
 Answer create_session(HttpConnection& connection, const HttpRequest& request);
 Answer list_sessions(HttpConnection& connection, const HttpRequest& request);
 Answer get_session(HttpConnection& connection, const HttpRequest& request);
+Answer get_receipt(HttpConnection& connection, const HttpRequest& request);
 Answer list_receipts(HttpConnection& connection, const HttpRequest& request);
 Answer end_session(HttpConnection& connection, const HttpRequest& request);
 Answer fork_session(HttpConnection& connection, const HttpRequest& request);

@@ -90,6 +90,13 @@ Answer handlers::get_session(HttpConnection& connection, const HttpRequest& requ
   co_return co_await connection.respond_with(std::move(session), request, session_json_for(connection));
 }
 
+Answer handlers::get_receipt(HttpConnection& connection, const HttpRequest& request) {
+  auto usage = co_await connection.ask<Usage>([&](Reply<Usage> reply) {
+    connection.service().find_receipt(connection.tenant(), request.ids.front(), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(usage), request, wire::receipt_json);
+}
+
 Answer handlers::list_receipts(HttpConnection& connection, const HttpRequest& request) {
   auto call = decode<wire::GetSessionRequest>("get_session", request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);

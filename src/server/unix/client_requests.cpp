@@ -367,6 +367,10 @@ void ClientRequests::run(const std::string& id, wire::MetricsRequest) {
   outbox_->append([&](std::string& out) { wire::append_metrics(out, wire::FrameHead(id), metrics); });
 }
 
+void ClientRequests::run(const std::string& id, wire::GetReceiptRequest request) {
+  service_.find_receipt(tenant_, std::move(request.reply), reply_to<Usage>(id, wire::append_receipt));
+}
+
 void ClientRequests::run(const std::string& id, wire::TraceRequest request) {
   if (!is_administrator_) return answer_error(id, {ErrorCode::auth, "only the user whom umad runs as may read its trace"});
   // Written before the outbox is locked, which delivers the tokens of other requests on this connection.

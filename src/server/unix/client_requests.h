@@ -101,6 +101,7 @@ class ClientRequests {
   void run(const std::string& id, wire::ModelsRequest request);
   void run(const std::string& id, wire::MetricsRequest request);
   void run(const std::string& id, wire::TraceRequest request);
+  void run(const std::string& id, wire::GetReceiptRequest request);
   void run(const std::string& id, wire::PingRequest request);
   void run(const std::string& id, wire::WatchRequest request);
 
