@@ -61,6 +61,17 @@ def test_a_reply_of_a_type():
     assert isinstance(message.parsed_output, Verdict)
 
 
+def test_why_a_prompt_was_computed_again():
+    system = "You keep the house. " * 20
+    first = client.messages.create(model=SCRIPTED, max_tokens=20, messages=ASKED, system=system, diagnostics={"previous_message_id": None})
+    equal(None, first.diagnostics)
+    again = client.messages.create(model=SCRIPTED, max_tokens=20, messages=ASKED, system="Today. " + system, diagnostics={"previous_message_id": first.id})
+    equal("system_changed", again.diagnostics.cache_miss_reason.type)
+    assert again.diagnostics.cache_miss_reason.cache_missed_input_tokens > 20
+    with client.messages.stream(model=SCRIPTED, max_tokens=20, messages=ASKED, system=system, diagnostics={"previous_message_id": "msg_of_nobody"}) as stream:
+        equal("previous_message_not_found", stream.get_final_message().diagnostics.cache_miss_reason.type)
+
+
 def test_a_forced_call():
     schema = {"type": "object", "properties": {"line": {"enum": [1, 2]}}, "required": ["line"], "additionalProperties": False}
     tool = {"name": "choose", "input_schema": schema}

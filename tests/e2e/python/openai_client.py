@@ -105,6 +105,18 @@ def test_a_response_without_storage_goes_on_by_its_items():
     equal(ANSWER, client.responses.create(model=SCRIPTED, input=items, tools=tools, store=False).output_text)
 
 
+def test_why_a_prompt_was_computed_again():
+    instructions = "You keep the house. " * 20
+    first = client.responses.create(model=SCRIPTED, input=QUESTION, instructions=instructions)
+    equal(None, first.prompt_cache_diagnostics)
+    for text, kind in ((instructions, "cache_hit"), ("Today. " + instructions, "cache_miss")):
+        compared = {"comparison_response_id": first.id}
+        said = client.responses.create(model=SCRIPTED, input=QUESTION, instructions=text, prompt_cache_options=compared).prompt_cache_diagnostics
+        equal(kind, said.type)
+    equal("input_changed", said.reason)
+    assert said.cache_missed_tokens > 20
+
+
 def test_a_conversation():
     conversation = client.conversations.create()
     answer = client.responses.create(model=SCRIPTED, conversation=conversation.id, input="Hello")
