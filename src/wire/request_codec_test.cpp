@@ -108,7 +108,7 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
       "update_session, rewind_session, touch, get_session, list_sessions, export_session, import_session, import_data, "
       "embed_image, "
       "describe_image, generate_image, embed, rerank, load_model, unload_model, pull_model, models, metrics, trace, ping, "
-      "watch";
+      "watch, get_receipt";
   expect_refusals({
       {R"("x":1)", "E_PROTO_003 field \"type\" is required"},
       {R"("session_id":"s")", "E_PROTO_003 field \"type\" is required"},

@@ -163,10 +163,7 @@ class Why(WhyTest):
     def test_the_effort_of_reasoning(self):
         first, _ = self.chat_of("seed_oss", FIRST, thinking_budget=512)
         answer, said = self.chat_of("seed_oss", FIRST, first["id"], thinking_budget=1024)
-        miss = self.miss(answer)
-        if miss is not None:
-            self.assertIn(miss["kind"], ("settings", "system"), miss)
-            self.assertIn(said["reason"], ("reasoning_effort_changed", "input_changed"))
+        self.assertEqual(("settings", "reasoning_effort_changed"), (self.miss(answer)["kind"], said["reason"]))
 
     def test_in_streams(self):
         first, _ = self.message_of("qwen3", FIRST)
@@ -229,7 +226,7 @@ class Told(WhyTest):
         session = self.client.create_session(model="qwen3", system="You keep the house." + REST, name="house")
         for text in ("What is at the door?", "And now?"):
             reply = self.client.generate(session_id=session, messages=[{"role": "user", "content": text + REST}], max_tokens=4)
-            self.assertNotIn(reply.usage.get("cache_miss", {}).get("kind"), ("system", "tools", "text"), "a conversation only grows")
+        self.assertNotIn(reply.usage.get("cache_miss", {}).get("kind"), ("system", "tools", "text"), "a conversation only grows")
         self.assertIn("prompt tokens reused", self.why("house").stdout.decode())
         self.client.call(type="end_session", session_id=session)
         self.assertNotEqual(0, self.why(session).returncode, "an ended session is forgotten")
@@ -248,9 +245,6 @@ class Told(WhyTest):
         for warning in warnings[3:]:
             self.assertIn("in message 0 (system)", warning)
         self.assertEqual(1, self.daemon.log().count("as with a clock or a counter"), "once is enough")
-
-    def test_tenants_see_their_own(self):
-        self.assertEqual(404, self.request("GET", "/v1/receipts/nobody")[0])
 
 
 class Images(WhyTest):

@@ -16,7 +16,7 @@ STATUSES = {
 }
 CODES = {code for codes in STATUSES.values() for code in codes}
 CONTINUES = {"token", "progress", "context_shift", "data", "reasoning", "tool_call", "image_begin", "image_chunk", "history", "snapshot"}
-ENDS = {"eos", "error", "session", "ack", "sessions", "exported", "embedding", "rerank", "models", "metrics", "trace", "pong", "watch_end"}
+ENDS = {"eos", "error", "session", "ack", "sessions", "exported", "embedding", "rerank", "models", "metrics", "trace", "receipt", "pong", "watch_end"}
 ENDS_OF_STREAMS = {"image_generation.completed", "response.completed", "response.incomplete", "response.failed", "message_stop", "error"}
 REASONS = {"stop", "tool_calls", "length", "cancelled", "timeout", "slow_consumer", "error"}
 # Requests with one of these may get E_RUNTIME_001: the reply may reach a place where the grammar allows no token.

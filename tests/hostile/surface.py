@@ -197,7 +197,7 @@ ROUTES = (
     Route("POST", "/v1/sessions/<kept>/touch", {}),
     Route("GET", "/v1/sessions/<kept>/export"),
     Route("GET", "/v1/sessions/<kept>/receipts"),
-    Route("GET", "/v1/receipts/<kept>", status=404),
+    Route("GET", "/v1/receipts/<kept>"),
     Route("GET", "/v1/models"),
     Route("GET", "/v1/models/tiny-register"),
     Route("GET", "/v1/models/tiny-register/card", status=403),
@@ -277,6 +277,8 @@ MANY = 2048  # texts of an embedding request, documents of a reranking request
 
 # Values around the limits of each field, by its name. A name with several meanings has the values of all.
 FIELDS = {
+    "reply": text(0, 128), "diagnostics": [{}, {"previous_message_id": None}, {"previous_message_id": 7}, 1], "previous_message_id": text(1, 256),
+    "prompt_cache_options": [{}, {"comparison_response_id": ""}, {"comparison_response_id": []}, 1], "comparison_response_id": text(1, 256),
     "json_object": [True, False, "x"], "strict_schema": [True, False, "x"], "add_generation_prompt": [True, False, "x"],
     "continue_final_message": [True, False, "x"], "allowed_tools": [{}, {"mode": "auto", "tools": []}, [1]], "refusal": text(0, 1 << 16),
     "structured_outputs": [{}, {"choice": ["a"]}, {"regex": "("}, 1], "repetition_penalty": number(0, 100), "max_tool_calls": whole(0, INT32),

@@ -206,7 +206,7 @@ TEST_F(RouterTest, ARequestHoldsMemoryUntilTheLastOfItsGenerationsEnds) {
   router_->step();
   preparer_.step();
   router_->step();
-  const std::uint64_t prompts = 2 * 101 * sizeof(Token);  // Including the BOS.
+  const std::uint64_t prompts = 3 * 101 * sizeof(Token);  // Including the BOS: of two replies, and for later comparisons.
   EXPECT_EQ(memory->bytes_used(), prompts);
   (void)router_->cancel(RequestId{2});
   settle();
