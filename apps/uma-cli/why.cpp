@@ -41,7 +41,7 @@ std::string cause_of(const boost::json::object& miss) {
   if (cause == "refused") return "its stored KV could not be used, and the log says why";
   if (cause == "unloaded") return "the model was unloaded in between";
   if (cause == "window") return "this model's KV cannot be cut back to there";
-  return "its KV is not held any more";
+  return "its KV is gone, or slower to read than to compute";
 }
 
 std::string difference_text(const boost::json::object& miss) {
@@ -60,15 +60,16 @@ std::string why_text(const boost::json::object& usage) {
   const std::int64_t reused = int_field(usage, "reused_tokens");
   std::string text = std::format("{} of {} reused\n", reused, count_of(int_field(usage, "prompt_tokens"), "prompt token"));
   const boost::json::object& miss = object_field(usage, "cache_miss");
-  if (miss.empty()) return text + (reused > 0 ? "the prompt continues what was known\n" : "nothing of it was known\n");
+  if (miss.empty())
+    return text + (reused > 0 ? "what was known of it was reused\n" : "no prompt is remembered that begins like it\n");
   text += difference_text(miss) + '\n';
   if (const std::string other = text_field(miss, "compared_with"); !other.empty())
     text += std::format("compared with the prompt of reply {}, {} with the reply\n", other,
                         count_of(int_field(miss, "known_tokens"), "token"));
   if (int_field(miss, "repeats") >= kClockRepeats) {
-    text += std::format(
-        "this place has differed {} times in a row, as a clock or a counter does: put it behind what stays the same\n",
-        int_field(miss, "repeats"));
+    text +=
+        std::format("{} prompts have differed at this place, as with a clock or a counter: put it behind what stays the same\n",
+                    int_field(miss, "repeats"));
   }
   return text;
 }

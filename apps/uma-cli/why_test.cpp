@@ -29,20 +29,21 @@ TEST(Why, NamesThePlace) {
       {R"({"kind":"a later kind","token":5,"lost_tokens":9})", "the text differs from token 5 on: 9 tokens computed again\n"},
       {R"({"kind":"model","token":0,"lost_tokens":9})",
        "another model, or other adapters, had computed it: 9 tokens computed again\n"},
-      {R"({"kind":"not_held","cause":"evicted","token":12,"lost_tokens":9})",
-       "the prompt is known, but from token 12 on its KV is not held any more: 9 tokens computed again\n"},
+      {R"({"kind":"not_held","token":12,"lost_tokens":9})",
+       "the prompt is known, but from token 12 on its KV is gone, or slower to read than to compute: 9 tokens computed "
+       "again\n"},
       {R"({"kind":"not_found"})", "the reply that it should be compared with is not known\n"},
-      {"", "the prompt continues what was known\n"},
+      {"", "what was known of it was reused\n"},
   };
   for (const auto& [miss, line] : cases) EXPECT_EQ(lines_of(miss), "812 of 2016 prompt tokens reused\n" + std::string(line));
-  EXPECT_EQ(why_text({{"prompt_tokens", 1}}), "0 of 1 prompt token reused\nnothing of it was known\n");
+  EXPECT_EQ(why_text({{"prompt_tokens", 1}}), "0 of 1 prompt token reused\nno prompt is remembered that begins like it\n");
 }
 
 TEST(Why, NamesTheOtherReplyAndAClock) {
   const std::string text =
       lines_of(R"({"kind":"tools","token":5,"lost_tokens":9,"known_tokens":40,"compared_with":"ab12","repeats":3})");
   EXPECT_TRUE(text.contains("compared with the prompt of reply ab12, 40 tokens with the reply\n")) << text;
-  EXPECT_TRUE(text.contains("has differed 3 times in a row")) << text;
+  EXPECT_TRUE(text.contains("3 prompts have differed at this place")) << text;
 }
 
 }  // namespace

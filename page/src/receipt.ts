@@ -50,7 +50,7 @@ export function missSentence(miss: CacheMiss): string {
   if (miss.kind === 'not_found' || miss.lost_tokens === 0) return '';
   const again = `${counted(miss.lost_tokens, 'token')} ${miss.lost_tokens === 1 ? 'was' : 'were'} computed again`;
   if (miss.kind === 'not_held') {
-    return `What was remembered from token ${count(miss.token)} on ${kCauses[miss.cause ?? ''] ?? 'had made room for others'}, so ${again}.`;
+    return `What was remembered from token ${count(miss.token)} on ${kCauses[miss.cause ?? ''] ?? 'was gone, or slower to read than to compute'}, so ${again}.`;
   }
   const message = miss.message === undefined ? 'the text' : `message ${count(miss.message)}${miss.role ? ` (${miss.role})` : ''}`;
   const difference = (kDifferences[miss.kind] ?? 'MESSAGE differs').replace('MESSAGE', message);

@@ -37,8 +37,8 @@ test('where a prompt left what was known', () => {
     'The reasoning differs in message 3 (assistant) from token 812 on, so 1 token was computed again.');
   assert.equal(missSentence({ ...miss, kind: 'system', repeats: 3 }), 'The system prompt differs from token 812 on, so 1,204 tokens were ' +
     'computed again. This happens again and again, as with a clock: put it behind what stays the same.');
-  assert.equal(missSentence({ ...miss, kind: 'not_held', cause: 'evicted' }),
-    'What was remembered from token 812 on had made room for others, so 1,204 tokens were computed again.');
+  assert.equal(missSentence({ ...miss, kind: 'not_held' }),
+    'What was remembered from token 812 on was gone, or slower to read than to compute, so 1,204 tokens were computed again.');
   assert.equal(missSentence({ ...miss, kind: 'model' }), 'Another model had read this prompt, so 1,204 tokens were computed again.');
   assert.equal(missSentence({ ...miss, lost_tokens: 0 }), '', 'another conversation loses nothing');
   assert.ok(receiptSentence(usage({ cache_miss: miss })).includes('remembered, from disk, 31 ms. Message 3 (user) differs'));

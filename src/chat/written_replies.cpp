@@ -183,10 +183,30 @@ class ReturnedReplies {
     return letters;
   }
 
+  // The first control token that is given from `index` on; `end`: none before that.
+  [[nodiscard]] std::size_t next_control(std::size_t index, std::size_t end) const {
+    while (index < end && !is_control(index)) ++index;
+    return index;
+  }
+
+  // The reply's tokens get the places of the given ones: control tokens those of their likes, and text between them by its
+  // bytes.
   void take(const WrittenReply& reply, std::size_t next) {
+    const std::size_t begin = base_given_ + reply.prompt_tokens - base_;
     made_.tokens.resize(reply.prompt_tokens);
     made_.ends.resize(reply.prompt_tokens);
-    for (const Token token : reply.tokens) made_.push_back(token, given_end(next));
+    std::size_t control = next_control(begin, next);
+    std::size_t at = given_end(begin);
+    for (const Token token : reply.tokens) {
+      const std::string_view piece = vocab_.piece(token);
+      at = std::min(at + piece.size(), given_end(control));
+      if (piece.empty() && control < next) {
+        at = given_.ends[control];
+        control = next_control(control + 1, next);
+      }
+      made_.push_back(token, at);
+    }
+    made_.ends.back() = given_end(next);
     blocks_.resize(std::min(blocks_.size(), reply.prompt_tokens / kv::kTokensPerBlock));
     base_ = made_.tokens.size();
     base_given_ = next;

@@ -145,6 +145,27 @@ TEST_F(WrittenRepliesTest, WhatTheTemplateAddsOrLeavesOutStaysSo) {
   EXPECT_EQ(tokens_of(later), tokenize_chat(format_, {}, later).value().tokens) << "the template leaves thoughts out";
 }
 
+TEST_F(WrittenRepliesTest, EachTokenKeepsItsPartOfTheMessage) {
+  ChatMessage message = call_of(R"({"b":[1,2],"a":"x"})");
+  message.content = "Let me look.";
+  const std::string text = " Let me look." + std::string(kWrittenCall);
+  const std::vector<Token> chain = reply(question_, message, text);
+  const auto next =
+      tokenize_chat(format_, {.messages = {}, .tokens = {}, .replies = {}, .written = {.all = replies_, .tenant = kWriter}},
+                    std::vector<ChatMessage>{question_[0], message, {"user", "r"}})
+          .value();
+  ASSERT_TRUE(begins_with(next.tokens, chain));
+  const auto place_at = [&](std::string_view word) {
+    const std::size_t in_reply = text.find(word);
+    return next.outline.input_at(static_cast<std::int32_t>(chain.size() - text.size() + in_reply))->place;
+  };
+  EXPECT_EQ(place_at("me look"), (PromptPlace{PromptPart::text, 1, "assistant"}));
+  EXPECT_EQ(place_at("look."), (PromptPlace{PromptPart::text, 1, "assistant"}));
+  EXPECT_EQ(place_at("\"b\""), (PromptPlace{PromptPart::call, 1, "assistant"}));
+  EXPECT_EQ(place_at("\"x\""), (PromptPlace{PromptPart::call, 1, "assistant"}));
+  EXPECT_EQ(next.outline.input_at(static_cast<std::int32_t>(chain.size()))->place, (PromptPlace{PromptPart::text, 2, "user"}));
+}
+
 TEST_F(WrittenRepliesTest, TheOldestOfATenantAreForgotten) {
   WrittenReplies few(3000);
   const auto note = [&](const TenantId& tenant, int i) {

@@ -9,8 +9,8 @@ std::string clock_warning(const CacheMiss& miss) {
   const std::string place = miss.message < 0 ? std::format("in the {}", cache_miss_name(miss.kind))
                                              : std::format("in message {} ({})", miss.message, miss.role);
   return std::format(
-      "{} prompts differ {} at token {}, as with a clock or a counter, and {} tokens are computed again each "
-      "time: put it behind what stays the same",
+      "{} prompts differ {} at token {}, as with a clock or a counter, and {} tokens behind it are computed again: put it "
+      "behind what stays the same",
       miss.repeats + 1, place, miss.token, miss.lost_tokens);
 }
 

@@ -76,18 +76,18 @@ constexpr CacheMissKind cache_miss_of(PromptPart part) {
 
 struct CacheMiss {
   CacheMissKind kind = CacheMissKind::none;
-  std::string_view cause = "";    // Of not_held: evicted, window, unloaded or refused; static storage.
+  std::string_view cause = "";    // Of not_held, if it is known: window, unloaded or refused; static storage.
   std::string compared_with{};    // The id of the earlier reply (Comparison::id); empty: it has none.
   std::int32_t token = 0;         // The first token that differs or is not held, from 0.
   std::int32_t message = -1;      // As PromptPlace's.
   std::string_view role = "";     // As PromptPlace's.
   std::int32_t known_tokens = 0;  // Tokens of the earlier prompt and its reply.
   std::int32_t lost_tokens = 0;   // Tokens from there on that had been computed before, and are computed again.
-  std::int32_t repeats = 0;       // Differences in a row at this place of system prompt or tools; 0: they are not counted.
+  std::int32_t repeats = 0;       // Prompts so far that have differed at this place near the beginning; 0: not counted.
   bool operator==(const CacheMiss&) const = default;
 };
 
-// Differences in a row that make a place a clock or a counter.
+// Differences that make a place a clock or a counter.
 inline constexpr std::int32_t kClockRepeats = 3;
 // What a client is told of such a place; empty: the miss is none.
 [[nodiscard]] std::string clock_warning(const CacheMiss& miss);

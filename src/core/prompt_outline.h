@@ -54,6 +54,11 @@ class PromptOutline {
     }
     runs_.push_back({begin, place});
   }
+  // Replaces what it says about tokens from `begin` on.
+  void continue_with(std::int32_t begin, const PromptPlace& place) {
+    std::erase_if(runs_, [&](const Run& run) { return run.begin >= begin; });
+    add(begin, place);
+  }
   // Replaces what it says about tokens from `other`'s first one on.
   void replace_end(const PromptOutline& other) {
     if (other.runs_.empty()) return;

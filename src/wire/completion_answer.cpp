@@ -206,7 +206,7 @@ void CompletionAnswer::append_chunk(std::string& out, std::size_t index, const E
   }
   out += ']';
   if (form_.includes_usage) object.null_field("usage");
-  if (eos != nullptr) write_receipt(object, *eos, form_.is_compared);
+  if (eos != nullptr) write_receipt(object, *eos, is_compared(index));
   object.close();
   append_event_end(out);
 }
@@ -354,7 +354,7 @@ void CompletionAnswer::write_choice(std::string& out, std::size_t index) {
     choice.null_field("logprobs");
   }
   choice.field("finish_reason", openai_finish_reason(eos.reason));
-  if (choices_.size() > 1) write_receipt(choice, eos, form_.is_compared);
+  if (choices_.size() > 1) write_receipt(choice, eos, is_compared(index));
   choice.close();
 }
 

@@ -67,6 +67,8 @@ class CompletionAnswer {
   void append_custom_call(std::string& out, std::size_t choice);
   void write_reply(json::ObjectWriter& message, std::size_t choice) const;
   void write_choice(std::string& out, std::size_t index);
+  // The further replies to a prompt are not compared.
+  [[nodiscard]] bool is_compared(std::size_t choice) const { return form_.is_compared && choice % form_.n == 0; }
   void write_logprobs(std::string& out, Choice& choice, std::span<const TokenLogprobs> logprobs, bool is_first_unknown) const;
   [[nodiscard]] std::string_view echo(std::size_t choice) const;
   [[nodiscard]] bool end(std::size_t choice, EosEvent eos);

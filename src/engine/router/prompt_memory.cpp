@@ -2,14 +2,22 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
+#include <ranges>
+#include <string_view>
 #include <utility>
+
+#include "base/text.h"
 
 namespace uma::engine {
 namespace {
 
 constexpr std::int32_t kRunTokens = 16;     // Shorter runs of equal tokens are no sign of the same text.
+constexpr std::int32_t kNotHeldMin = 64;    // A lane may compute fewer tokens although it holds them: copying takes as long.
 constexpr std::int32_t kClockLostMin = 64;  // Fewer tokens are not worth a warning.
 constexpr std::int32_t kClockSpread = 32;   // The digits of one clock are this many tokens apart at most.
+constexpr std::int32_t kGapTokens = 8;      // More tokens without an outline are no marks around a reply.
+constexpr std::size_t kCountedTokens = 128ul << 10;  // In common, of each prompt: a few milliseconds.
 constexpr std::size_t kPlacesMax = 8;
 
 std::int32_t count_of(std::span<const Token> tokens) {
@@ -18,6 +26,11 @@ std::int32_t count_of(std::span<const Token> tokens) {
 
 std::int32_t common_prefix(std::span<const Token> left, std::span<const Token> right) {
   return static_cast<std::int32_t>(std::ranges::mismatch(left, right).in1 - left.begin());
+}
+
+bool has_same(std::span<const Token> left, std::span<const Token> right, std::int32_t place) {
+  const auto at = static_cast<std::size_t>(place);
+  return at < left.size() && at < right.size() && left[at] == right[at];
 }
 
 std::span<const Token> from(std::span<const Token> tokens, std::int32_t begin) {
@@ -41,33 +54,55 @@ void for_each_run(std::span<const Token> tokens, VisitT&& visit) {
   }
 }
 
-// A set of hashes.
+// A set of hashes. It forgets some where a client has chosen tokens whose hashes meet, so that a step takes bounded time.
 class RunSet {
  public:
   explicit RunSet(std::size_t count) : table_(std::bit_ceil(2 * count + 2)) {}
-  void add(std::uint64_t hash) { place_of(hash) = hash; }
-  [[nodiscard]] bool contains(std::uint64_t hash) { return hash != 0 && place_of(hash) == hash; }
+  void add(std::uint64_t hash) {
+    if (std::uint64_t* const place = place_of(hash)) *place = hash;
+  }
+  [[nodiscard]] bool contains(std::uint64_t hash) {
+    const std::uint64_t* const place = hash == 0 ? nullptr : place_of(hash);
+    return place != nullptr && *place == hash;
+  }
 
  private:
-  std::uint64_t& place_of(std::uint64_t hash) {
-    std::size_t at = (hash ^ (hash >> 29)) & (table_.size() - 1);
-    while (table_[at] != 0 && table_[at] != hash) at = (at + 1) & (table_.size() - 1);
-    return table_[at];
+  // Where the hash is or would be; null: too many others are there.
+  std::uint64_t* place_of(std::uint64_t hash) {
+    constexpr std::size_t kStepsMax = 32;
+    std::size_t at = hash ^ (hash >> 29);
+    for (std::size_t step = 0; step < kStepsMax; ++step) {
+      std::uint64_t& place = table_[at++ & (table_.size() - 1)];
+      if (place == 0 || place == hash) return &place;
+    }
+    return nullptr;
   }
   std::vector<std::uint64_t> table_;  // 0: empty.
 };
 
-std::string text_of(const llm::Vocab& vocab, std::span<const Token> tokens) {
-  std::string text;
-  for (const Token token : tokens) text += vocab.piece(token);
-  return text;
-}
-
 // Whether a reply's rest of the text is what the prompt has there, in other tokens.
 bool is_same_text(const llm::Vocab& vocab, std::span<const Token> reply, std::span<const Token> prompt) {
-  std::string known = text_of(vocab, reply);
-  known.erase(known.find_last_not_of(" \t\r\n") + 1);
-  return !known.empty() && text_of(vocab, prompt.first(std::min(prompt.size(), 2 * known.size() + 1))).starts_with(known);
+  while (!reply.empty() && trim(vocab.piece(reply.back())).empty()) reply = reply.first(reply.size() - 1);
+  std::string_view left;  // Of the prompt's last token.
+  bool has_text = false;
+  for (std::size_t i = 0; i < reply.size(); ++i) {
+    std::string_view piece = vocab.piece(reply[i]);
+    if (i + 1 == reply.size()) piece = piece.substr(0, piece.find_last_not_of(" \t\r\n") + 1);
+    while (!piece.empty()) {
+      if (left.empty()) {
+        if (prompt.empty()) return false;
+        left = vocab.piece(prompt.front());
+        prompt = prompt.subspan(1);
+        continue;
+      }
+      const std::size_t count = std::min(left.size(), piece.size());
+      if (left.substr(0, count) != piece.substr(0, count)) return false;
+      left.remove_prefix(count);
+      piece.remove_prefix(count);
+      has_text = true;
+    }
+  }
+  return has_text;
 }
 
 // Whether the outline has this place behind `token`.
@@ -98,6 +133,16 @@ PromptPlace place_of(const PromptOutline& earlier, std::span<const Token> earlie
 }  // namespace
 
 std::int32_t tokens_in_common(std::span<const Token> known, std::span<const Token> prompt) {
+  // Most prompts end alike.
+  const auto ends = std::ranges::mismatch(known | std::views::reverse, prompt | std::views::reverse);
+  const auto same = static_cast<std::size_t>(ends.in1 - known.rbegin());
+  if (same >= kRunTokens) {
+    known = known.first(known.size() - same);
+    prompt = prompt.first(prompt.size() - same);
+    return static_cast<std::int32_t>(same) + tokens_in_common(known, prompt);
+  }
+  known = known.first(std::min(known.size(), kCountedTokens));
+  prompt = prompt.first(std::min(prompt.size(), kCountedTokens));
   if (known.size() < kRunTokens || prompt.size() < kRunTokens) return 0;
   RunSet runs(known.size());
   for_each_run(known, [&](std::uint64_t hash) { runs.add(hash); });
@@ -114,7 +159,8 @@ std::int32_t tokens_in_common(std::span<const Token> known, std::span<const Toke
 }
 
 std::size_t PromptMemory::Line::bytes() const {
-  std::size_t total = sizeof(Line) + model.size() + session.value.size() + tokens.capacity() * sizeof(Token) + outline.bytes();
+  constexpr std::size_t kPerLine = sizeof(Line) + 600;  // With the containers' own blocks.
+  std::size_t total = kPerLine + model.size() + session.value.size() + tokens.capacity() * sizeof(Token) + outline.bytes();
   for (const Reply& reply : replies) total += sizeof(Reply) + reply.id.size() + reply.usage.cache_miss.compared_with.size();
   return total;
 }
@@ -166,9 +212,11 @@ PromptComparison PromptMemory::compare(const TenantId& tenant, const PromptFacts
   std::int32_t other_common = 0;
   for (const Line& line : known->second.lines) {
     if (line.is_private && line.session != prompt.session) continue;
-    const std::int32_t common = common_prefix(line.tokens, prompt.tokens);
     const bool is_of_model = line.model == prompt.model;
     std::int32_t& longest = is_of_model ? found.known_prefix : other_common;
+    // Only a line that has this token, too, has more in common.
+    if (!has_same(line.tokens, prompt.tokens, longest)) continue;
+    const std::int32_t common = common_prefix(line.tokens, prompt.tokens);
     if (common > longest) {
       longest = common;
       (is_of_model ? best : other) = &line;
@@ -178,12 +226,11 @@ PromptComparison PromptMemory::compare(const TenantId& tenant, const PromptFacts
     found.is_branch = found.known_prefix < count_of(best->tokens);
     found.is_reloaded = best->loaded_at != prompt.loaded_at;
     const auto& runs = outline.runs();
+    const std::int32_t begin = runs.empty() ? count_of(prompt.tokens) : runs.front().begin;
     // The beginning of a session's chain has been written for an earlier request.
-    if (runs.empty() || runs.front().begin > 0) {
+    if (begin > 0 && !best->outline.empty()) {
       found.outline = best->outline;
-      const auto end = count_of(best->tokens);
-      if (runs.empty() && end < count_of(prompt.tokens) && !found.outline.empty())
-        found.outline.add(end, {.part = PromptPart::text});
+      if (begin > found.known_prefix + kGapTokens) found.outline.continue_with(found.known_prefix, {.part = PromptPart::text});
       found.outline.replace_end(outline);
     }
   }
@@ -210,13 +257,19 @@ PromptComparison PromptMemory::compare(const TenantId& tenant, const PromptFacts
 
 void PromptMemory::count_repeats(Tenant& tenant, CacheMiss& miss) {
   const bool is_head = miss.kind == CacheMissKind::system || miss.kind == CacheMissKind::tools ||
-                       miss.kind == CacheMissKind::template_text || miss.kind == CacheMissKind::settings;
+                       miss.kind == CacheMissKind::template_text || miss.kind == CacheMissKind::settings ||
+                       (miss.kind == CacheMissKind::text && miss.role == "user" && miss.message <= 1);
   if (!is_head || miss.lost_tokens < kClockLostMin) return;
   auto place = std::ranges::find_if(tenant.places, [&](const Place& each) {
     return each.message == miss.message && std::abs(each.token - miss.token) <= kClockSpread;
   });
   if (place == tenant.places.end()) {
-    if (tenant.places.size() == kPlacesMax) tenant.places.pop_front();
+    if (tenant.places.size() == kPlacesMax) {
+      // A place that clients were told of stays, so that nobody is told of it again.
+      const auto untold = std::ranges::find_if(tenant.places, [](const Place& each) { return each.repeats < kClockRepeats; });
+      if (untold == tenant.places.end()) return;
+      tenant.places.erase(untold);
+    }
     tenant.places.push_back({.message = miss.message, .token = miss.token, .repeats = 0});
     place = tenant.places.end() - 1;
   }
@@ -238,7 +291,8 @@ void PromptMemory::note(const TenantId& tenant, const PromptFacts& prompt, Promp
   const auto is_continued = [&](const Line& line) {
     if (line.model != prompt.model || line.is_private != prompt.is_private) return false;
     if (line.is_private && line.session != prompt.session) return false;
-    return common_prefix(line.tokens, tokens) == std::min(count_of(line.tokens), count_of(tokens));
+    const std::int32_t shorter = std::min(count_of(line.tokens), count_of(tokens));
+    return has_same(line.tokens, tokens, shorter - 1) && common_prefix(line.tokens, tokens) == shorter;
   };
   auto line = std::ranges::find_if(of.lines, is_continued);
   if (line == of.lines.end()) {
@@ -297,7 +351,7 @@ void PromptMemory::drop_last(Tenant& tenant) {
 }
 
 void PromptMemory::make_room(Tenant& tenant) {
-  while (tenant.bytes > tenant_bytes_max_) drop_last(tenant);
+  while (tenant.bytes > tenant_bytes_max_ || tenant.lines.size() > kPromptLinesMax) drop_last(tenant);
   while (static_cast<std::size_t>(bytes_.value()) > bytes_max_) {
     const auto oldest = std::ranges::min_element(
         tenants_, {}, [](const auto& each) { return each.second.lines.empty() ? UINT64_MAX : each.second.lines.back().age; });
@@ -317,17 +371,21 @@ const Usage* PromptMemory::find(const TenantId& tenant, std::string_view name) c
 }
 
 CacheMiss final_miss(const PromptComparison& found, const Usage& usage, bool can_cut) {
+  // A prompt that is not remembered had more in common.
+  const bool is_other = !found.is_named && usage.reused_tokens > found.known_prefix;
+  if (is_other) return {};
+  CacheMiss miss = found.miss;
+  miss.lost_tokens = std::min(miss.lost_tokens, usage.prompt_tokens - std::max(usage.reused_tokens, miss.token));
   // The last token of a prompt is computed in any case.
   const std::int32_t held = std::min(found.known_prefix, usage.prompt_tokens - 1);
   const std::int32_t missing = held - usage.reused_tokens;
-  if (missing < kRunTokens || missing <= found.miss.lost_tokens) return found.miss;
-  if (found.is_named && found.miss.kind != CacheMissKind::none) return found.miss;
-  CacheMiss miss = found.miss;
+  if (missing < kNotHeldMin || missing <= miss.lost_tokens) return miss;
+  if (found.is_named && miss.kind != CacheMissKind::none) return miss;
   miss.kind = CacheMissKind::not_held;
   miss.cause = usage.reuse_reason == "refused" ? "refused"
                : found.is_reloaded             ? "unloaded"
                : found.is_branch && !can_cut   ? "window"
-                                               : "evicted";
+                                               : "";
   miss.token = usage.reused_tokens;
   const auto* place = found.outline.input_at(miss.token);
   miss.message = place == nullptr ? -1 : place->place.message;

@@ -27,6 +27,7 @@ namespace uma::engine {
 
 inline constexpr std::size_t kPromptMemoryBytesMax = 64ul << 20;
 inline constexpr std::size_t kPromptMemoryTenantBytesMax = 16ul << 20;
+inline constexpr std::size_t kPromptLinesMax = 1024;  // Conversations of one tenant.
 inline constexpr std::size_t kPromptRepliesMax = 64;  // Replies that can be named of one conversation.
 
 // A prompt that is about to be computed. Borrowed for a call.
@@ -134,12 +135,11 @@ class PromptMemory {
   std::array<Counter, kCacheMissKinds.size()> misses_;
 };
 
-// What the receipt says: the difference, or that KV of known tokens was not there, whichever cost
-// more; of a reply that the request names, the difference. `can_cut`: the model's
-// context can be cut back anywhere.
+// What the receipt says: the difference, or that KV of known tokens was not there, whichever cost more; of a reply that the
+// request names, the difference. `can_cut`: the model's context can be cut back anywhere.
 [[nodiscard]] CacheMiss final_miss(const PromptComparison& found, const Usage& usage, bool can_cut);
 
-// The number of tokens of `prompt` that are in runs which `known` has, too. O(tokens).
+// The number of tokens of `prompt` that are in runs which `known` has, too; of long prompts it counts a part only. O(tokens).
 [[nodiscard]] std::int32_t tokens_in_common(std::span<const Token> known, std::span<const Token> prompt);
 
 }  // namespace uma::engine

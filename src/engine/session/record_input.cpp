@@ -242,9 +242,8 @@ Expected<kv::SessionRecord> append_to_record(const chat::ChatFormat& format, con
                 "parse_special"});
     }
     const bool is_text = input.messages.empty() && !input.text.empty();
-    done =
-        append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat, replies,
-                        outline);
+    done = append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat,
+                           replies, outline);
   }
   if (!done) return std::unexpected(done.error());
   return next;
