@@ -387,7 +387,7 @@ constexpr auto make_metrics() {
        "tokens again that it had behind that place.",
        read_miss<CacheMissKind::tokens>},
       {"misses_not_held_total", counter, kv, "replies",
-       "Replies to prompts whose beginning had been computed before, but its KV was not held any more.",
+       "Replies to prompts whose beginning had been computed before, but its KV was gone, or slower to read than to compute.",
        read_miss<CacheMissKind::not_held>},
       {"misses_not_found_total", counter, kv, "replies",
        "Replies to requests that asked for a comparison with a reply that is not known.", read_miss<CacheMissKind::not_found>},

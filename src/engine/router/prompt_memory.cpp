@@ -375,9 +375,9 @@ CacheMiss final_miss(const PromptComparison& found, const Usage& usage, bool can
   const bool is_other = !found.is_named && usage.reused_tokens > found.known_prefix;
   if (is_other) return {};
   CacheMiss miss = found.miss;
-  miss.lost_tokens = std::min(miss.lost_tokens, usage.prompt_tokens - std::max(usage.reused_tokens, miss.token));
-  // The last token of a prompt is computed in any case.
-  const std::int32_t held = std::min(found.known_prefix, usage.prompt_tokens - 1);
+  const std::int32_t last = usage.prompt_tokens - 1;  // This token is computed in any case.
+  miss.lost_tokens = std::min(miss.lost_tokens, std::max(0, last - std::max(usage.reused_tokens, miss.token)));
+  const std::int32_t held = std::min(found.known_prefix, last);
   const std::int32_t missing = held - usage.reused_tokens;
   if (missing < kNotHeldMin || missing <= miss.lost_tokens) return miss;
   if (found.is_named && miss.kind != CacheMissKind::none) return miss;
