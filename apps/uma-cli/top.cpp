@@ -129,8 +129,8 @@ std::string agent_text(const boost::json::object& owned) {
   if (named == nullptr || !named->is_object()) return {};
   const boost::json::object& agent = named->get_object();
   const std::string program = text_field(agent, "program");
-  return std::format("  {}{}{:.8}{}", printable_line(program), program.empty() ? "" : " ", printable_line(text_field(agent, "id")),
-                     agent.contains("parent") ? " (sub-agent)" : "");
+  return std::format("  {}{}{:.8}{}", printable_line(program), program.empty() ? "" : " ",
+                     printable_line(text_field(agent, "id")), agent.contains("parent") ? " (sub-agent)" : "");
 }
 
 std::string slot_text(const boost::json::object& slot) {

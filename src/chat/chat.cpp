@@ -334,7 +334,7 @@ ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens imag
   for (const std::string_view mark : marks_of(reply_)) {
     const auto token = token_of(mark);
     const bool is_new = token && !std::ranges::contains(reply_.marks, *token, &std::pair<Token, std::string>::first);
-    if (is_new && vocab.piece(*token).empty()) reply_.marks.emplace_back(*token, mark);
+    if (is_new && (vocab.piece(*token).empty() || vocab.is_user_defined(*token))) reply_.marks.emplace_back(*token, mark);
   }
   for (const std::string_view end : reply_.family->ends) {
     if (const auto token = token_of(end)) reply_.ends.push_back(*token);

@@ -15,6 +15,7 @@ namespace uma::chat {
 namespace {
 
 constexpr std::size_t kParsedCallsMax = 128;
+constexpr std::size_t kBlanksBehindMax = 64;     // Behind the only call of a reply.
 constexpr std::size_t kBlanksBetweenMax = 1024;  // Behind the text between two calls.
 
 // The characters with which the arguments or the object of a call may begin; empty: any.
@@ -567,8 +568,10 @@ bool ReplyParser::step_after_call() {
 
 bool ReplyParser::has_ended() const {
   if (format_.has_parallel_calls || calls_.empty()) return false;
-  const bool has_closers = state_ == State::after_call && (form_->closers.empty() || closers_found_ >> (form_->closers.size() - 1) != 0);
-  return state_ == State::content || has_closers;
+  const bool has_closers =
+      state_ == State::after_call && (form_->closers.empty() || closers_found_ >> (form_->closers.size() - 1) != 0);
+  const bool is_blank = state_ == State::after_call && held_.size() > kBlanksBehindMax;
+  return state_ == State::content || has_closers || is_blank;
 }
 
 // Whether the text is a mark that is no content, although a call may begin with it.

@@ -39,7 +39,7 @@ struct ReplyFormat {
   bool begins_with_blanks = false;     // Blanks before the content are the template's.
   bool has_answer = false;             // The content follows a grammar: once it has begun, nothing in it is a mark.
   std::string begun{};                 // The text of the reply that is in the prompt; it is read, but not given out.
-  // Control tokens with the texts of marks; a detokenizer hides them.
+  // Tokens with the texts of marks: control tokens, which a detokenizer hides, and user-defined ones.
   std::vector<std::pair<Token, std::string>> marks{};
   std::vector<Token> ends{};  // Tokens that end the reply (Family::ends).
 

@@ -10,6 +10,7 @@
 #include <ranges>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "base/text.h"
@@ -88,37 +89,50 @@ class MeaningWriter {
   kv::RunningHash hash_;
 };
 
-// How often each letter and digit is in a text. A template that writes all of a reply and nothing else has these too, in whatever
-// order, quotes and case (True, true) it writes them.
-class LetterCounts {
+// How often each byte is in a text, besides blanks. A template that writes all of a reply and nothing else has these too, in
+// whatever order. Calls it may also write with other signs and in another case (True, true), so that only letters and digits
+// count.
+class ByteCounts {
  public:
+  explicit ByteCounts(bool is_of_calls) : is_of_calls_(is_of_calls) {}
   void add(std::string_view text) {
     for (const char c : text) {
       const auto byte = static_cast<unsigned char>(c);
-      if (byte >= 0x80 || std::isalnum(byte) != 0) ++counts_[static_cast<std::size_t>(std::tolower(byte))];
+      const bool counts = is_of_calls_ ? byte >= 0x80 || std::isalnum(byte) != 0 : !std::string_view(" \t\n\r").contains(c);
+      if (counts) ++counts_[static_cast<std::size_t>(is_of_calls_ ? std::tolower(byte) : byte)];
     }
   }
-  bool operator==(const LetterCounts&) const = default;
+  bool operator==(const ByteCounts&) const = default;
 
  private:
+  bool is_of_calls_;
   std::array<std::size_t, 256> counts_{};
 };
+
+// Both are texts of one reply: a template adds few tokens, and the blanks that a client has cut off stay so.
+constexpr std::size_t kAddedMax = 64;
+
+bool are_alike(std::size_t count, std::size_t other) {
+  return count <= 2 * other + kAddedMax && other <= 2 * count + kAddedMax;
+}
 
 class ReturnedReplies {
  public:
   ReturnedReplies(const llm::Vocab& vocab, const jinja::Text& text, PlacedTokens given)
       : vocab_(vocab), text_(text), given_(std::move(given)) {}
 
-  // Looks for the next reply.
-  void look(std::vector<WrittenReplyPtr> candidates) {
+  // Looks for the next reply. A candidate that was refused once is not compared again, until another one is taken.
+  void look(std::vector<WrittenReplyPtr> candidates, bool has_calls) {
+    std::erase_if(candidates, [&](const WrittenReplyPtr& each) { return refused_.contains(each.get()); });
     std::ranges::stable_sort(candidates, std::greater(), [](const WrittenReplyPtr& each) { return each->prompt_tokens; });
     for (const WrittenReplyPtr& each : candidates) {
       if (each->prompt_tokens < base_ || each->prompt_tokens - base_ > given_.tokens.size() - base_given_) continue;
       const std::size_t next = base_given_ + each->prompt_tokens - base_;
-      if (!is_behind(*each)) continue;
-      const auto end = end_of(*each, next);
-      if (!end || letters_of_given(next, *end) != letters_of_reply(*each)) continue;
-      return take(*each, *end);
+      const auto end = is_behind(*each) ? end_of(*each, next) : std::nullopt;
+      const bool is_same = end && are_alike(each->tokens.size(), *end - next) &&
+                           bytes_of_given(next, *end, has_calls) == bytes_of_reply(*each, has_calls);
+      if (is_same) return take(*each, *end);
+      refused_.insert(each.get());
     }
   }
   PlacedTokens finish() && {
@@ -161,7 +175,7 @@ class ReturnedReplies {
     std::ranges::copy_if(reply.tokens, std::back_inserter(controls), is_without_text);
     const bool ends_with_control = is_without_text(reply.tokens.back());
     std::size_t seen = 0;
-    for (std::size_t i = next; i < given_.tokens.size(); ++i) {
+    for (std::size_t i = next; i < given_.tokens.size() && i - next <= 2 * reply.tokens.size() + kAddedMax; ++i) {
       if (!is_control(i)) continue;
       if (seen == controls.size()) return i;
       if (given_.tokens[i] != controls[seen++]) return std::nullopt;
@@ -170,17 +184,17 @@ class ReturnedReplies {
     return std::nullopt;
   }
 
-  [[nodiscard]] LetterCounts letters_of_given(std::size_t begin, std::size_t end) const {
-    LetterCounts letters;
+  [[nodiscard]] ByteCounts bytes_of_given(std::size_t begin, std::size_t end, bool has_calls) const {
+    ByteCounts bytes(has_calls);
     for (std::size_t i = begin; i < end; ++i) {
-      if (!is_control(i)) letters.add(std::string_view(text_.bytes()).substr(given_end(i), given_.ends[i] - given_end(i)));
+      if (!is_control(i)) bytes.add(std::string_view(text_.bytes()).substr(given_end(i), given_.ends[i] - given_end(i)));
     }
-    return letters;
+    return bytes;
   }
-  [[nodiscard]] LetterCounts letters_of_reply(const WrittenReply& reply) const {
-    LetterCounts letters;
-    for (const Token token : reply.tokens) letters.add(vocab_.piece(token));
-    return letters;
+  [[nodiscard]] ByteCounts bytes_of_reply(const WrittenReply& reply, bool has_calls) const {
+    ByteCounts bytes(has_calls);
+    for (const Token token : reply.tokens) bytes.add(vocab_.piece(token));
+    return bytes;
   }
 
   // The first control token that is given from `index` on; `end`: none before that.
@@ -210,6 +224,7 @@ class ReturnedReplies {
     blocks_.resize(std::min(blocks_.size(), reply.prompt_tokens / kv::kTokensPerBlock));
     base_ = made_.tokens.size();
     base_given_ = next;
+    refused_.clear();
   }
 
   const llm::Vocab& vocab_;
@@ -219,6 +234,7 @@ class ReturnedReplies {
   std::size_t base_ = 0;              // The end of the last reply in made_; behind it are given tokens,
   std::size_t base_given_ = 0;        // from this one on.
   std::vector<kv::Checksum> blocks_;  // Of made_.
+  std::unordered_set<const WrittenReply*> refused_;
 };
 
 }  // namespace
@@ -279,7 +295,7 @@ PlacedTokens with_written_replies(const llm::Vocab& vocab, const jinja::Text& te
   if (written.all == nullptr) return placed;
   ReturnedReplies returned(vocab, text, std::move(placed));
   for (const ChatMessage& message : messages) {
-    if (message.role == "assistant") returned.look(written.find(message));
+    if (message.role == "assistant") returned.look(written.find(message), !ReplyFields(message).calls().empty());
   }
   return std::move(returned).finish();
 }

@@ -86,8 +86,7 @@ TEST_F(WrittenRepliesTest, AnAgentsCallsMayComeBackInAnotherOrderAndSpacing) {
 
 TEST_F(WrittenRepliesTest, QuotesAndCaseAreTheModels) {
   const ChatMessage said = call_of(R"({"a": true})");
-  const std::vector<Token> chain =
-      reply(question_, said, "<tool_call>\n{'name': 'f', 'arguments': {'a': True}}\n</tool_call>");
+  const std::vector<Token> chain = reply(question_, said, "<tool_call>\n{'name': 'f', 'arguments': {'a': True}}\n</tool_call>");
   EXPECT_TRUE(begins_with(tokens_of({question_[0], said, {"user", "r"}}), chain));
 }
 
@@ -164,6 +163,18 @@ TEST_F(WrittenRepliesTest, EachTokenKeepsItsPartOfTheMessage) {
   EXPECT_EQ(place_at("\"b\""), (PromptPlace{PromptPart::call, 1, "assistant"}));
   EXPECT_EQ(place_at("\"x\""), (PromptPlace{PromptPart::call, 1, "assistant"}));
   EXPECT_EQ(next.outline.input_at(static_cast<std::int32_t>(chain.size()))->place, (PromptPlace{PromptPart::text, 2, "user"}));
+}
+
+TEST_F(WrittenRepliesTest, BlanksThatTheClientCutsOffStayOff) {
+  (void)reply(question_, {"assistant", "hello"}, "hello" + std::string(2000, ' '));
+  const std::vector<ChatMessage> next{question_[0], {"assistant", "hello"}, {"user", "r"}};
+  EXPECT_EQ(tokens_of(next), tokenize_chat(format_, {}, next).value().tokens);
+}
+
+TEST_F(WrittenRepliesTest, SignsOfATextCount) {
+  (void)reply(question_, {"assistant", "hello"}, "hello - ");
+  const std::vector<ChatMessage> next{question_[0], {"assistant", "hello"}, {"user", "r"}};
+  EXPECT_EQ(tokens_of(next), tokenize_chat(format_, {}, next).value().tokens);
 }
 
 TEST_F(WrittenRepliesTest, TheOldestOfATenantAreForgotten) {

@@ -16,8 +16,12 @@ struct Agent {
   std::string id{};       // Of one conversation with the model; empty: the client does not say.
   std::string parent{};   // The agent that has begun this one; empty: none.
   std::string run{};      // What an agent and those that it has begun have in common.
+  // The name is that of a person or program, which may have several conversations: it is only shown.
+  bool is_shared = false;
 
   [[nodiscard]] bool is_known() const { return !id.empty(); }
+  // For logs and people who watch: names may be secrets of proxies, or addresses of people.
+  [[nodiscard]] static std::string shown(const std::string& name) { return name.substr(0, 8); }
   // The number of a client for fairness; 0: unknown. Different from those of connections, which are small.
   [[nodiscard]] std::uint64_t client() const { return number_of(run); }
   // For comparing agents of one tenant; 0: unknown.

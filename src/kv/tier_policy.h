@@ -10,18 +10,19 @@ namespace uma::kv {
 enum class EvictionOrder : std::uint8_t { value, lru };
 
 // Typical times until the next request of a conversation. Of coding agents they were measured: behind a call half of the
-// requests come within 8 s (537 of recorded main agents), and an agent that was begun for one task does not come back.
+// requests come within 8 s (537 of recorded main agents), and what an agent that was begun for one task has computed is at most
+// the beginning of the next one.
 inline constexpr double kPersonPauseS = 60;
 inline constexpr double kToolPauseS = 8;
-inline constexpr double kEndedPauseS = 3600;
+inline constexpr double kEndedPauseS = 300;
 
 // The properties of a stored state that its value depends on.
 struct StateView {
   std::uint64_t id = 0;
   std::uint64_t bytes = 0;
   std::size_t tokens_count = 0;
-  std::uint32_t uses = 0;      // Number of times it was resumed.
-  double idle_s = 0;           // Time since its last use.
+  std::uint32_t uses = 0;  // Number of times it was resumed.
+  double idle_s = 0;       // Time since its last use.
   double pause_s = kPersonPauseS;
   bool is_foreign = false;     // Its model is used with other settings now.
   bool is_over_share = false;  // Its tenant uses more than an equal share of the tier.

@@ -46,7 +46,6 @@ Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* voca
       if (length == 0)
         made->control_bytes_max_ = std::max(made->control_bytes_max_, std::strlen(llama_vocab_get_text(vocab, token)));
       if (llama_vocab_is_eog(vocab, token)) made->end_of_generation_.push_back(token);
-      if (length > 1 && (llama_vocab_get_attr(vocab, token) & LLAMA_TOKEN_ATTR_USER_DEFINED) != 0) made->marks_.push_back(token);
     }
     made->ordered_pieces_ = order_pieces(*made);
     if (llama_vocab_get_add_bos(vocab) && llama_vocab_bos(vocab) != LLAMA_TOKEN_NULL) made->bos_ = llama_vocab_bos(vocab);
@@ -91,6 +90,10 @@ std::string LlamaVocab::text(Token token) const {
   return guarded(ErrorCode::runtime_decode, "reading a token",
                  [&]() -> Expected<std::string> { return std::string(llama_vocab_get_text(vocab_, token)); })
       .value_or("");
+}
+
+bool LlamaVocab::is_user_defined(Token token) const {
+  return token >= 0 && token < size() && (llama_vocab_get_attr(vocab_, token) & LLAMA_TOKEN_ATTR_USER_DEFINED) != 0;
 }
 
 bool LlamaVocab::is_end_of_generation(Token token) const {

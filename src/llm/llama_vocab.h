@@ -24,7 +24,7 @@ class LlamaVocab final : public Vocab {
   [[nodiscard]] std::optional<Token> bos() const override { return bos_; }
   [[nodiscard]] bool adds_space_prefix() const override { return adds_space_prefix_; }
   [[nodiscard]] std::string text(Token token) const override;
-  [[nodiscard]] std::span<const Token> marks() const override { return marks_; }
+  [[nodiscard]] bool is_user_defined(Token token) const override;
   [[nodiscard]] std::size_t control_bytes_max() const override { return control_bytes_max_; }
   [[nodiscard]] std::optional<GapMarks> gap_marks() const override { return gap_marks_; }
 
@@ -37,7 +37,6 @@ class LlamaVocab final : public Vocab {
   std::optional<GapMarks> gap_marks_;
   std::size_t control_bytes_max_ = 0;
   std::vector<Token> end_of_generation_;
-  std::vector<Token> marks_;
   std::string pieces_;                   // All pieces, one after the other.
   std::vector<std::size_t> piece_ends_;  // End of each token's piece in pieces_.
   std::vector<OrderedPiece> ordered_pieces_;

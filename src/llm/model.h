@@ -58,8 +58,8 @@ class Vocab {
   [[nodiscard]] virtual bool adds_space_prefix() const = 0;
   // The text of a token; for a control token its name, such as "<|im_end|>". Requires: a token of the vocabulary.
   [[nodiscard]] virtual std::string text(Token token) const { return std::string(piece(token)); }
-  // User-defined tokens, such as "<tool_call>": tokenize() never divides their text, wherever it stands.
-  [[nodiscard]] virtual std::span<const Token> marks() const { return {}; }
+  // Whether tokenize() never divides the token's text, wherever it stands, although it is text: "<tool_call>" of some models.
+  [[nodiscard]] virtual bool is_user_defined(Token) const { return false; }
   // Bytes of the longest name of a control token.
   [[nodiscard]] virtual std::size_t control_bytes_max() const { return 0; }
   // Nullopt: the model fills no gaps.

@@ -40,6 +40,16 @@ Sampler::Sampler(const SamplingParams& params, std::uint64_t seed, std::span<con
   if (!std::isfinite(1 / params_.temperature)) params_.temperature = 0;
 }
 
+void Sampler::constrain(std::unique_ptr<TokenConstraint> constraint) {
+  constexpr float kBan = -100;  // As OpenAI's clients ban a token.
+  constraint_ = std::move(constraint);
+  if (!constraint_) return;
+  for (const Token token : banned_) constraint_->exclude(token);
+  for (const auto& [token, bias] : params_.logit_bias) {
+    if (bias <= kBan) constraint_->exclude(token);
+  }
+}
+
 void Sampler::accept(Token token) {
   penalties_.accept(token);
   if (constraint_) constraint_->accept(token);

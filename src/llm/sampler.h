@@ -29,7 +29,7 @@ class Sampler {
   Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const Token> banned, const Vocab* vocab = nullptr);
 
   // Constrains all later tokens; null: no constraint. Call it after accept() of the whole prompt.
-  void constrain(std::unique_ptr<TokenConstraint> constraint) { constraint_ = std::move(constraint); }
+  void constrain(std::unique_ptr<TokenConstraint> constraint);
   // Whether only the end may follow.
   [[nodiscard]] bool is_complete() const { return constraint_ && constraint_->is_complete(); }
   // Null if there is no constraint.

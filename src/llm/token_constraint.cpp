@@ -28,13 +28,8 @@ std::size_t TokenConstraint::given_from(std::string_view mark) {
   return from;
 }
 
-void TokenConstraint::for_each_mark(const auto& visit) {
-  const auto visit_mark = [&](Token token) {
-    const bool ends = vocab_.is_end_of_generation(token) || std::ranges::contains(ends_, token);
-    if (!ends) visit(token, text_of(token));
-  };
-  std::ranges::for_each(vocab_.marks(), visit_mark);
-  for (const auto& [token, text] : marks_) visit_mark(token);
+bool TokenConstraint::may_be_chosen(Token mark) const {
+  return !vocab_.is_end_of_generation(mark) && !std::ranges::contains(ends_, mark) && !std::ranges::contains(excluded_, mark);
 }
 
 bool TokenConstraint::allows(Token token) {
@@ -42,11 +37,11 @@ bool TokenConstraint::allows(Token token) {
   if (vocab_.is_end_of_generation(token) || std::ranges::contains(ends_, token)) return can_end();
   const std::string_view piece = text_of(token);
   if (piece.empty() || reader_.next(place_, piece) == grammar::GrammarReader::kNowhere) return false;
-  bool spells = false;
-  for_each_mark([&](Token, std::string_view mark) {
-    spells = spells || (mark.size() > piece.size() && mark.starts_with(piece) && piece.size() >= given_from(mark));
+  return std::ranges::none_of(marks_, [&](const auto& mark) {
+    const std::string_view text = mark.second;
+    return text.size() > piece.size() && text.starts_with(piece) && may_be_chosen(mark.first) &&
+           piece.size() >= given_from(text);
   });
-  return !spells;
 }
 
 void TokenConstraint::mask(std::span<float> logits) {
@@ -68,12 +63,11 @@ void TokenConstraint::mask(std::span<float> logits) {
     const auto index = static_cast<std::size_t>(token);
     if (index < allowed_.size()) allowed_[index] = reader_.next(place_, text) != grammar::GrammarReader::kNowhere;
   }
-  for_each_mark([&](Token mark, std::string_view text) {
-    const auto index = static_cast<std::size_t>(mark);
-    const bool is_excluded = index >= logits.size() || logits[index] == kForbidden;  // By a bias: letters stand for it then.
-    const std::size_t from = is_excluded ? text.size() : given_from(text);
-    for (std::size_t count = from; count < text.size(); ++count) forbid_piece(text.substr(0, count));
-  });
+  for (const auto& [mark, text] : marks_) {
+    if (!may_be_chosen(mark)) continue;
+    for (std::size_t count = given_from(text); count < text.size(); ++count)
+      forbid_piece(std::string_view(text).substr(0, count));
+  }
   const bool may_end = can_end();
   for (const std::span<const Token> ends : {vocab_.end_of_generation(), ends_}) {
     for (const Token token : ends) {
@@ -86,9 +80,9 @@ void TokenConstraint::mask(std::span<float> logits) {
 }
 
 void TokenConstraint::forbid_piece(std::string_view piece) {
-  for (const OrderedPiece& ordered : vocab_.ordered_pieces()) {
-    const auto index = static_cast<std::size_t>(ordered.token);
-    if (index < allowed_.size() && vocab_.piece(ordered.token) == piece) allowed_[index] = false;
+  const auto piece_of = [&](const OrderedPiece& ordered) { return vocab_.piece(ordered.token); };
+  for (const OrderedPiece& ordered : std::ranges::equal_range(vocab_.ordered_pieces(), piece, {}, piece_of)) {
+    if (const auto index = static_cast<std::size_t>(ordered.token); index < allowed_.size()) allowed_[index] = false;
   }
 }
 

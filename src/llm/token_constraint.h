@@ -18,8 +18,8 @@ namespace uma::llm {
 
 class TokenConstraint {
  public:
-  // `marks` gives control tokens a text; `ends` are end-of-generation tokens beside the vocabulary's. They and `vocab` must
-  // outlive this object.
+  // `marks` are tokens with their text, which control tokens have from here; `ends` are end-of-generation tokens beside the
+  // vocabulary's. They and `vocab` must outlive this object.
   TokenConstraint(std::shared_ptr<const grammar::Grammar> grammar, const Vocab& vocab,
                   std::span<const std::pair<Token, std::string>> marks = {}, std::span<const Token> ends = {})
       : reader_(std::move(grammar)), vocab_(vocab), marks_(marks), ends_(ends) {}
@@ -31,6 +31,8 @@ class TokenConstraint {
   void mask(std::span<float> logits);
   // Advances behind the token. Requires: an allowed token, no end-of-generation token.
   void accept(Token token);
+  // The token is never chosen, whatever the grammar allows: the letters of an excluded mark stand for it.
+  void exclude(Token token) { excluded_.push_back(token); }
   // Advances behind a text. False: the grammar forbids the text, and nothing may follow.
   [[nodiscard]] bool accept_text(std::string_view text);
 
@@ -46,14 +48,15 @@ class TokenConstraint {
   [[nodiscard]] std::string_view text_of(Token token) const;
   // The number of bytes of the mark behind which nothing but its rest may follow; all, if it is forbidden or others may.
   [[nodiscard]] std::size_t given_from(std::string_view mark);
-  // Calls visit(token, text) for user-defined and control tokens with a text.
-  void for_each_mark(const auto& visit);
+  // Whether the mark may be chosen, so that its letters need not.
+  [[nodiscard]] bool may_be_chosen(Token mark) const;
   void forbid_piece(std::string_view piece);
 
   grammar::GrammarReader reader_;
   const Vocab& vocab_;
   const std::span<const std::pair<Token, std::string>> marks_;
   const std::span<const Token> ends_;
+  std::vector<Token> excluded_;
   grammar::GrammarReader::Place place_ = grammar::GrammarReader::kStart;
   // Reused by mask().
   std::vector<bool> allowed_;

@@ -232,11 +232,9 @@ class LongestVocab final : public Vocab {
   [[nodiscard]] std::span<const Token> end_of_generation() const override { return {}; }
   [[nodiscard]] std::optional<Token> bos() const override { return std::nullopt; }
   [[nodiscard]] bool adds_space_prefix() const override { return false; }
-  [[nodiscard]] std::span<const Token> marks() const override { return kMarks; }
 
  private:
   static constexpr std::array<std::string_view, 9> kPieces = {"<", "c", ">", "<c>", "{", "\"", "{\"", "\"c", "x"};
-  static constexpr std::array<Token, 1> kMarks = {3};
   std::vector<OrderedPiece> ordered_;
 };
 
@@ -252,9 +250,15 @@ std::vector<std::string> pieces_allowed(const Vocab& vocab, TokenConstraint& con
   return pieces;
 }
 
+const std::vector<std::pair<Token, std::string>> kMark{{3, "<c>"}};
+
+std::shared_ptr<const grammar::Grammar> grammar_of(std::string_view text) {
+  return grammar::Grammar::parse(text).value();
+}
+
 TEST(TokenConstraint, AMarkIsNotSpelled) {
   const LongestVocab vocab;
-  TokenConstraint constraint(grammar::Grammar::parse(R"(root ::= "x"? "<c>{\"" ("c" | "<c>"))").value(), vocab);
+  TokenConstraint constraint(grammar_of(R"(root ::= "x"? "<c>{\"" ("c" | "<c>"))"), vocab, kMark);
   using Pieces = std::vector<std::string>;
   EXPECT_EQ(pieces_allowed(vocab, constraint), (Pieces{"<c>", "x"})) << "not its first letter";
   constraint.accept(3);
@@ -265,24 +269,19 @@ TEST(TokenConstraint, AMarkIsNotSpelled) {
 
 TEST(TokenConstraint, WhatMayBecomeOtherTextIsNoMark) {
   const LongestVocab vocab;
-  TokenConstraint constraint(grammar::Grammar::parse(R"(root ::= "<c>" | "<x")").value(), vocab);
+  TokenConstraint constraint(grammar_of(R"(root ::= "<c>" | "<x")"), vocab, kMark);
   EXPECT_EQ(pieces_allowed(vocab, constraint), (std::vector<std::string>{"<", "<c>"}));
 }
 
-TEST(TokenConstraint, AnEndIsNoText) {
+TEST(TokenConstraint, AMarkThatCannotBeChosenIsSpelled) {
   const LongestVocab vocab;
   constexpr std::array<Token, 1> kEnds = {3};
-  TokenConstraint constraint(grammar::Grammar::parse(R"(root ::= "<c>x{" ("c" | "x"))").value(), vocab, {}, kEnds);
-  EXPECT_EQ(pieces_allowed(vocab, constraint), std::vector<std::string>{"<"}) << "the reply would end before its text";
-}
-
-TEST(TokenConstraint, AnExcludedTokenLeavesTheTextToOthers) {
-  const LongestVocab vocab;
-  TokenConstraint constraint(grammar::Grammar::parse(R"(root ::= "<c>x{" ("c" | "x"))").value(), vocab);
-  std::vector<float> logits(static_cast<std::size_t>(vocab.size()), 0.0f);
-  logits[3] = -std::numeric_limits<float>::infinity();
-  constraint.mask(logits);
-  EXPECT_TRUE(std::isfinite(logits[0])) << "a bias forbids the token, not the text";
+  const auto grammar = grammar_of(R"(root ::= "<c>x{" ("c" | "x"))");
+  TokenConstraint ending(grammar, vocab, kMark, kEnds);
+  EXPECT_EQ(pieces_allowed(vocab, ending), std::vector<std::string>{"<"}) << "the reply would end before its text";
+  TokenConstraint excluding(grammar, vocab, kMark);
+  excluding.exclude(3);
+  EXPECT_EQ(pieces_allowed(vocab, excluding), (std::vector<std::string>{"<", "<c>"}));
 }
 
 }  // namespace

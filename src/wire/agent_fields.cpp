@@ -28,11 +28,12 @@ std::string session_in(const boost::json::value* value) {
 }
 
 // Claude Code's `user_id` is an object as text.
-std::string session_in_user_id(const boost::json::value* metadata) {
+std::string session_in_user_id(const boost::json::value* metadata, bool& is_shared) {
   const boost::json::object* object = metadata == nullptr ? nullptr : metadata->if_object();
   const boost::json::value* value = object == nullptr ? nullptr : object->if_contains("user_id");
   const boost::json::string* text = value == nullptr ? nullptr : value->if_string();
-  if (text == nullptr || text->size() > kUserIdBytesMax || !text->starts_with('{')) return name_in(value);
+  is_shared = text != nullptr && !text->starts_with('{');
+  if (text == nullptr || text->size() > kUserIdBytesMax || is_shared) return name_in(value);
   boost::system::error_code problem;
   const boost::json::value parsed = boost::json::parse(*text, problem, {}, {.max_depth = 2});
   return problem ? std::string() : session_in(&parsed);
@@ -44,9 +45,13 @@ Agent agent_of_fields(const json::FieldReader& fields) {
   const boost::json::value* metadata = fields.find("metadata");
   std::string id = name_in(fields.find("prompt_cache_key"));
   if (id.empty()) id = session_in(metadata);
-  if (id.empty()) id = session_in_user_id(metadata);
-  if (id.empty()) id = name_in(fields.find("user"));
-  return {.id = id, .run = id};
+  bool is_shared = false;
+  if (id.empty()) id = session_in_user_id(metadata, is_shared);
+  if (id.empty()) {
+    id = name_in(fields.find("user"));
+    is_shared = true;
+  }
+  return {.id = id, .run = id, .is_shared = is_shared && !id.empty()};
 }
 
 }  // namespace uma::wire

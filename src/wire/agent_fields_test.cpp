@@ -22,6 +22,8 @@ TEST(AgentFields, NameTheConversationBeforeItsUser) {
   EXPECT_EQ(agent_in(R"({"metadata":{"user_id":"{\"device_id\":\"d\",\"session_id\":\"s\"}"}})"), "s");
   EXPECT_EQ(agent_in(R"({"metadata":{"user_id":"user_1_session_2"}})"), "user_1_session_2");
   EXPECT_EQ(agent_in(R"({"user":"u"})"), "u");
+  const boost::json::value of_user = boost::json::parse(R"({"user":"u"})");
+  EXPECT_TRUE(agent_of_fields(json::FieldReader(of_user.as_object())).is_shared) << "a user has several conversations";
 }
 
 TEST(AgentFields, WhatIsNoNameIsIgnored) {

@@ -190,7 +190,10 @@ class SnapshotWriter {
     if (may_see(tenant)) {
       object.field("request", std::to_string(request.value));
       object.field("tenant", tenant);
-      if (agent.is_known()) append_agent(object.begin("agent"), agent);
+      if (agent.is_known()) {
+        append_agent(object.begin("agent"),
+                     {.program = agent.program, .id = Agent::shown(agent.id), .parent = Agent::shown(agent.parent)});
+      }
     } else {
       object.null_field("request");
       object.field("tenant", kOtherTenants);

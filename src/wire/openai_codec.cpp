@@ -11,9 +11,9 @@
 
 #include "json/field_reader.h"
 #include "json/json_writer.h"
+#include "wire/agent_fields.h"
 #include "wire/cache_diagnostics.h"
 #include "wire/event_codec.h"
-#include "wire/agent_fields.h"
 #include "wire/generate_fields.h"
 #include "wire/history_fields.h"
 #include "wire/ollama_encoder.h"

@@ -225,7 +225,7 @@ constexpr RequestField kFields[] = {
     {chat | responses, "moderation", refused, "nothing is moderated here"},
     {responses, "context_management", refused, "`truncation` says what happens with a full context"},
     {messages, "context_management", warned, "nothing is removed from the conversation"},
-    {openai, "user", served, "names who asks"},
+    {openai, "user", served, "is shown as who asks"},
     {chat | text, "safety_identifier", ignored, "it names a user for OpenAI"},
     {responses, "safety_identifier", served, "repeated in the answer"},
     {openai, "prompt_cache_key", served, "names the agent that asks; what was computed is found again without it"},

@@ -15,10 +15,10 @@
 
 #include "core/limits.h"
 #include "json/json_writer.h"
+#include "wire/agent_fields.h"
 #include "wire/cache_diagnostics.h"
 #include "wire/compaction.h"
 #include "wire/event_codec.h"
-#include "wire/agent_fields.h"
 #include "wire/generate_fields.h"
 #include "wire/history_fields.h"
 #include "wire/image_fields.h"

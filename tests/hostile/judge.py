@@ -34,7 +34,10 @@ def is_json(headers):
 def check_error(error, sent, status=None):
     """Checks an error object of HTTP. Errors of Anthropic's API have the code in umad's own field."""
     if "code" not in error and "uma" in error:
-        error = {**error, "code": error["uma"]["code"], "param": error["uma"].get("param")}
+        details = error.get("details", {"error_code": ""})
+        if list(details) != ["error_code"]:
+            raise Fault(f"an error with other details: {details}")
+        error = {**{key: value for key, value in error.items() if key != "details"}, "code": error["uma"]["code"], "param": error["uma"].get("param")}
     if reason := openai_shapes.mismatch({"error": error}, openai_shapes.ERROR):
         raise Fault(f"an error with the wrong form: {reason}")
     check_code(error["code"], sent, error["message"], STATUSES.get(status, CODES))

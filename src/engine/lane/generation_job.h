@@ -36,7 +36,7 @@ struct GenerationJob {
   std::string begun{};
   std::vector<std::string> schema_left_out{};  // As in Usage. Taken out before the lane gets the job.
   chat::ReplyOptions reply;
-  sched::Flow flow;           // The tenant and client that the work is charged to.
+  sched::Flow flow;  // The tenant and client that the work is charged to.
   Agent agent{};
   double target_ttft_ms = 0;  // Requested time to the first token; 0: the lane's default.
   double target_tbt_ms = 0;   // Requested time between tokens; 0: the lane's default.

@@ -1,6 +1,8 @@
 #include "engine/lane/slot_eviction.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -114,8 +116,23 @@ kv::StateView SlotEviction::view_of(std::size_t index) const {
           .bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token,
           .tokens_count = slot.tokens.size(),
           .uses = slot.uses,
-          .idle_s = to_ms(parts_.clock.now() - slot.last_used) / 1000,
-          .pause_s = slot.pause_s};
+          .idle_s = to_ms(parts_.clock.now() - std::max(slot.last_used, slot.kept_at)) / 1000,
+          .pause_s = slot.pause_s,
+          .is_over_share = is_over_share(slot.owner.tenant)};
+}
+
+// Whether the tenant has more slots than an equal part of them, so that no tenant's names and uses cost another one its own.
+bool SlotEviction::is_over_share(const TenantId& tenant) const {
+  std::set<std::string_view> tenants;
+  std::size_t used = 0;
+  std::size_t own = 0;
+  for (const Slot& slot : parts_.slots) {
+    if (slot.is_empty()) continue;
+    tenants.insert(slot.owner.tenant.value);
+    ++used;
+    own += slot.owner.tenant == tenant ? 1 : 0;
+  }
+  return own * tenants.size() > used;
 }
 
 // The idle slot that is least valuable among those that `may_go` allows.

@@ -71,6 +71,7 @@ class SlotEviction {
 
   [[nodiscard]] std::optional<std::size_t> least_valuable(const std::function<bool(std::size_t)>& may_go) const;
   [[nodiscard]] kv::StateView view_of(std::size_t index) const;
+  [[nodiscard]] bool is_over_share(const TenantId& tenant) const;
   [[nodiscard]] bool is_worth_storing(const Slot& slot) const;
   [[nodiscard]] bool is_worth_the_wait(const Slot& slot) const;
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::size_t index, kv::GiveWay how);

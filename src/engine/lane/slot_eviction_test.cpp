@@ -49,8 +49,9 @@ TEST_F(SlotEvictionTest, ASubAgentThatHasAnsweredGoesBeforeItsParent) {
     EXPECT_EQ(eos(id).reason, FinishReason::stop);
   };
   ask_as(1, "the main agent", {.id = "main", .run = "main"});
-  clock_.advance(std::chrono::minutes(5));
+  clock_.advance(std::chrono::minutes(2));
   ask_as(2, "a sub-agent", {.id = "sub", .parent = "main", .run = "main"});
+  clock_.advance(std::chrono::seconds(10));
   ask_as(3, "somebody else", {.id = "else", .run = "else"});
   EXPECT_TRUE(lane_->holds({"main"})) << "although it was used before";
   EXPECT_FALSE(lane_->holds({"sub"}));

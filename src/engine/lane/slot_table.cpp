@@ -55,11 +55,15 @@ void SlotTable::claim(std::size_t index, kv::StateOwner owner, bool is_ephemeral
 void SlotTable::set_agent(std::size_t index, const Agent& agent, TimePoint now) {
   slots_[index].agent = agent.number();
   slots_[index].pause_s = kv::kPersonPauseS;
+  slots_[index].kept_at = {};
   if (agent.parent.empty()) return;
+  Slot* newest = nullptr;
   for (Slot& slot : slots_) {
     const bool is_parent = slot.agent == agent.parent_number() && slot.owner.tenant == slots_[index].owner.tenant;
-    if (is_parent && !slot.is_running) slot.last_used = std::max(slot.last_used, now);
+    const bool waits = is_parent && !slot.is_running && slot.pause_s == kv::kToolPauseS;
+    if (waits && (newest == nullptr || slot.last_used > newest->last_used)) newest = &slot;
   }
+  if (newest != nullptr) newest->kept_at = now;
 }
 
 void SlotTable::release(std::size_t index, TimePoint now) {

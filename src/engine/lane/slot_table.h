@@ -42,8 +42,9 @@ struct Slot {
   std::size_t moved_from = kNowhere;  // Tokens from here on were moved by a context shift.
   std::uint32_t uses = 0;
   TimePoint last_used{};
-  std::uint64_t agent = 0;               // Agent::number()
-  double pause_s = kv::kPersonPauseS;    // The typical time until its next use.
+  TimePoint kept_at{};                 // An agent that this one has begun was served then, so that it waits and has not left.
+  std::uint64_t agent = 0;             // Agent::number()
+  double pause_s = kv::kPersonPauseS;  // The typical time until its next use.
   TimePoint write_at = kNever;  // When the first `written_to` tokens are to be on their way to disk; kNever: they are there.
   std::size_t written_to = 0;
   std::uint32_t failed_writes = 0;  // One after another.
@@ -109,7 +110,7 @@ class SlotTable {
   }
   void note_write_failed(std::size_t index) { ++slots_[index].failed_writes; }
   void put_off_write(std::size_t index, TimePoint at) { slots_[index].write_at = at; }
-  // The slot's sequence is one of this agent. What idles of the agent that has begun it is as if it was used now: it waits.
+  // The slot's sequence is one of this agent. The idle slot of the agent that has begun it, if its tool runs, is kept.
   void set_agent(std::size_t index, const Agent& agent, TimePoint now);
   void set_pause(std::size_t index, double pause_s) { slots_[index].pause_s = pause_s; }
   // Counts a use of the slot's tokens.

@@ -53,15 +53,15 @@ TEST(SlotTable, AnAgentKeepsWhatThatHasBegunItWaitsWith) {
   for (std::size_t slot = 0; slot < 2; ++slot) {
     bench.compute(slot, "hello");
     bench.table.set_agent(slot, slot == 0 ? parent : Agent{.id = "other", .run = "other"}, bench.now);
-    bench.table.set_pause(slot, 5);
+    bench.table.set_pause(slot, kv::kToolPauseS);
   }
   const TimePoint then = bench.now;
   bench.now += std::chrono::minutes(1);
   bench.compute(2, "task");
   bench.table.set_agent(2, {.id = "child", .parent = "parent", .run = "parent"}, bench.now);
-  EXPECT_EQ(bench.table[0].last_used, bench.now);
-  EXPECT_EQ(bench.table[1].last_used, then);
-  EXPECT_EQ(bench.table[0].pause_s, 5) << "its next request is expected as before";
+  EXPECT_EQ(bench.table[0].kept_at, bench.now);
+  EXPECT_EQ(bench.table[0].last_used, then) << "a copy of it in progress goes on";
+  EXPECT_EQ(bench.table[1].kept_at, TimePoint{});
 }
 
 TEST(SlotTable, ASlotIsOfItsSessionUntilItIsDisowned) {

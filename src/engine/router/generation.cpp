@@ -162,7 +162,7 @@ void Generations::start(RequestId id, const TenantId& tenant, GenerateRequest ca
   const std::int64_t timeout_ms = call.options.timeout_ms;
   InFlight& request = parts_.in_flight.begin({
       .id = id,
-      .flow = {tenant.value, call.agent.is_known() ? call.agent.client() : call.client},
+      .flow = {tenant.value, call.agent.is_known() && !call.agent.is_shared ? call.agent.client() : call.client},
       .agent = std::move(call.agent),
       .received = now,
       .timeout = timeout_ms > 0 ? now + std::chrono::milliseconds(timeout_ms) : kNever,

@@ -26,7 +26,7 @@ std::string access_line(const AccessRecord& record) {
                   record.bytes, to_ms(record.took), or_dash(record.tenant), or_dash(record.key), or_dash(record.request_id));
   if (record.agent.is_known()) {
     const bool has_program = !record.agent.program.empty();
-    line += std::format(" agent={}{}{}", record.agent.program, has_program ? ":" : "", loggable(record.agent.id));
+    line += std::format(" agent={}{}{}", record.agent.program, has_program ? ":" : "", loggable(Agent::shown(record.agent.id)));
   }
   if (record.tokens) line += std::format(" tokens={}+{}", record.tokens->prompt, record.tokens->completion);
   if (record.is_cut) line += " cut";

@@ -19,14 +19,14 @@ TEST(AgentHeaders, NameTheAgentsOfClaudeCode) {
   EXPECT_EQ(named_by({{"x-claude-code-session-id", "s"}}), (Agent{.program = "claude-code", .id = "s", .run = "s"}));
   EXPECT_EQ(named_by({{"x-claude-code-session-id", "s"}, {"x-claude-code-agent-id", "a"}}),
             (Agent{.program = "claude-code", .id = "a", .parent = "s", .run = "s"}));
-  EXPECT_EQ(named_by({{"x-claude-code-session-id", "s"},
-                      {"x-claude-code-agent-id", "b"},
-                      {"x-claude-code-parent-agent-id", "a"}}),
-            (Agent{.program = "claude-code", .id = "b", .parent = "a", .run = "s"}));
+  EXPECT_EQ(
+      named_by({{"x-claude-code-session-id", "s"}, {"x-claude-code-agent-id", "b"}, {"x-claude-code-parent-agent-id", "a"}}),
+      (Agent{.program = "claude-code", .id = "b", .parent = "a", .run = "s"}));
 }
 
 TEST(AgentHeaders, NameThreadsAndTheirParents) {
-  EXPECT_EQ(named_by({{"thread-id", "t"}, {"session-id", "s"}}), (Agent{.program = "codex", .id = "t", .run = "t"}));
+  EXPECT_EQ(named_by({{"user-agent", "Codex_cli_rs/0.1"}, {"thread-id", "t"}, {"session-id", "s"}}),
+            (Agent{.program = "codex", .id = "t", .run = "t"}));
   EXPECT_EQ(named_by({{"session-id", "t"}, {"x-codex-parent-thread-id", "p"}}),
             (Agent{.program = "codex", .id = "t", .parent = "p", .run = "p"}));
   EXPECT_EQ(named_by({{"x-session-id", "t"}, {"x-parent-session-id", "p"}}),
@@ -37,10 +37,13 @@ TEST(AgentHeaders, NameThreadsAndTheirParents) {
 
 TEST(AgentHeaders, WhatIsNoNameNamesNobody) {
   EXPECT_FALSE(named_by({}).is_known());
-  EXPECT_FALSE(named_by({{"x-session-id", ""}}).is_known());
-  EXPECT_FALSE(named_by({{"x-session-id", "a b"}}).is_known());
-  EXPECT_FALSE(named_by({{"x-session-id", std::string(Agent::kNameBytesMax + 1, 'x')}}).is_known());
+  EXPECT_FALSE(named_by({{"x-interaction-id", ""}}).is_known());
+  EXPECT_FALSE(named_by({{"x-interaction-id", "a b"}}).is_known());
+  EXPECT_FALSE(named_by({{"x-interaction-id", std::string(Agent::kNameBytesMax + 1, 'x')}}).is_known());
   EXPECT_FALSE(named_by({{"x-parent-session-id", "p"}}).is_known());
+  EXPECT_FALSE(named_by({{"x-session-id", "t"}, {"user-agent", "Mozilla/5.0"}}).is_known()) << "it may be a proxy's secret";
+  EXPECT_EQ(named_by({{"x-session-id", "t"}, {"user-agent", "opencode/1.2 ai-sdk"}}).program, "opencode");
+  EXPECT_EQ(named_by({{"x-session-id", "t"}, {"x-parent-session-id", "t"}, {"user-agent", "opencode"}}).parent, "");
   EXPECT_FALSE(named_by({{"x-claude-code-agent-id", "a"}}).is_known());
 }
 

@@ -1,4 +1,3 @@
-#include "server/http/agent_headers.h"
 #include "server/http/http_connection.h"
 
 #include <algorithm>
@@ -28,6 +27,7 @@
 #include "base/thrown.h"
 #include "core/adapter_name.h"
 #include "core/limits.h"
+#include "server/http/agent_headers.h"
 #include "server/http/http_generation.h"
 #include "server/http/routes.h"
 #include "server/http/rules.h"
