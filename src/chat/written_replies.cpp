@@ -110,7 +110,7 @@ class ByteCounts {
 };
 
 // Both are texts of one reply: a template adds few tokens, and the blanks that a client has cut off stay so.
-constexpr std::size_t kAddedMax = 64;
+constexpr std::size_t kAddedMax = 256;
 
 bool are_alike(std::size_t count, std::size_t other) {
   return count <= 2 * other + kAddedMax && other <= 2 * count + kAddedMax;

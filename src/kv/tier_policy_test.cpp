@@ -44,7 +44,7 @@ TEST(TierPolicy, KeepsWhatComesBackSoon) {
   EXPECT_EQ(first_to_go({tool, chat}), 1u) << "it has not come back";
   StateView ended = state(3, 500, 0);
   ended.pause_s = kEndedPauseS;
-  EXPECT_EQ(first_to_go({state(4, 500, 600), ended}), 3u);
+  EXPECT_EQ(first_to_go({state(4, 500, 100), ended}), 3u);
 }
 
 TEST(TierPolicy, TakesWhatIsOfNoUseFirst) {

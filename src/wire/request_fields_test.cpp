@@ -195,6 +195,9 @@ TEST(RequestFields, WhatIsServedIsRead) {
                                            "thinking.budget_tokens",
                                            "thread.previous_message_id",
                                            "documents",
+                                           "metadata",
+                                           "user",
+                                           "prompt_cache_key",
                                            "uma.image.data",  // Its failures name image.data.
                                            "strength",
                                            "uma.strength",

@@ -329,7 +329,7 @@ FIELDS = {
     "tool_calls": [*repeated(HISTORY[1]["tool_calls"][0], 0, 128, 129)], "call_id": text(1, 256), "arguments": ["", "{", "[]", '{"a":' * 40],
     "function": [{}, {"name": "x" * 65}], "description": text(0, 1 << 14), "parameters": [{}, {"type": "string"}, {"$ref": "#"}],
     "chat_template_kwargs": [{"messages": []}, {f"k{i}": i for i in range(1000)}], "reasoning_effort": text(1, 64), "effort": text(1, 64),
-    "enable_thinking": FLAG, "enabled": FLAG, "budget_tokens": whole(0, INT32), "thinking_budget": whole(-1, INT32),
+    "prompt_cache_key": ["", 5, {}, "k" * 257, "\u0000"], "user": ["", 5, [], "u" * 257], "enable_thinking": FLAG, "enabled": FLAG, "budget_tokens": whole(0, INT32), "thinking_budget": whole(-1, INT32),
     "thinking_budget_tokens": whole(-1, INT32), "thinking_token_budget": whole(-1, INT32), "reasoning_budget": whole(-1, INT32),
     "reasoning_budget_tokens": whole(-1, INT32),
     "reasoning": [{}], "uma": [{}, {"session_id": "x"}, {"progress": True}], "stream_options": [{}],
