@@ -12,8 +12,13 @@ The differences, and their reasons:
 """
 
 import json
+import os
+import pathlib
+import random
+import tempfile
 import unittest
 
+import test_vocabularies
 import uma
 from test_http import HttpTest
 
@@ -154,6 +159,64 @@ class SameAnswers(HttpTest):
                 self.assertEqual("".join(choice["text"] for choice in theirs), "".join(choice["text"] for choice in ours))
                 self.assertEqual(theirs[-1], {name: ours[-1].get(name) for name in theirs[-1]})
                 self.assertEqual({None}, {choice["finish_reason"] for choice in ours[:-1]})
+
+
+WORDS = ("the file src/main.cpp has a bug in line 42: naïve café 世界 🙂 don't  \"quoted\" `code` <b>tag</b> 3.14159 -17 \n\n\n\tx = {'a': [1, 2]}\r\n "
+         "end").split(" ")
+
+
+def chat_with_tools(random):
+    """The messages and tools of an agent's conversation."""
+
+    def words(count):
+        return " ".join(random.choice(WORDS) for _ in range(count))
+
+    tools = [{"type": "function", "function": {
+        "name": f"tool_{i}", "description": words(6),
+        "parameters": {"type": "object", "properties": {"path": {"type": "string", "description": words(3)}, "count": {"type": "integer"}},
+                       "required": ["path"]}}} for i in range(random.randint(1, 3))]
+    messages = [{"role": "system", "content": words(8)}] if random.random() < 0.7 else []
+    for turn in range(random.randint(1, 3)):
+        messages.append({"role": "user", "content": words(random.randint(1, 25))})
+        if random.random() < 0.6:
+            calls = [{"id": f"call{turn}{i}abcd", "type": "function",
+                      "function": {"name": "tool_0", "arguments": json.dumps({"path": words(2), "count": random.randint(0, 99)})}}
+                     for i in range(random.choice((1, 1, 2)))]
+            messages.append({"role": "assistant", "content": random.choice(("", words(4))), "tool_calls": calls})
+            messages += [{"role": "tool", "tool_call_id": call["id"], "content": words(12)} for call in calls]
+        messages.append({"role": "assistant", "content": words(10)})
+    return {"messages": [*messages, {"role": "user", "content": words(5)}], "tools": tools}
+
+
+class SamePrompts(HttpTest):
+    """Of chats with tools, with the template of Qwen2.5 and the vocabulary of uma-tiny, or a model with its own (UMA_REAL_MODEL)."""
+
+    flags = ("--http", "127.0.0.1:0", "--n-ctx", "4096", "--slots", "2")
+
+    @classmethod
+    def setUpClass(cls):
+        cls.model = pathlib.Path(os.environ.get("UMA_REAL_MODEL") or f"{cls.enterClassContext(tempfile.TemporaryDirectory())}/uma-tiny-qwen2_5.gguf")
+        if "UMA_REAL_MODEL" not in os.environ:
+            test_vocabularies.write_model(SHIPPED, "qwen2_5", cls.model.parent)
+        super().setUpClass()
+        cls.peer = cls.enterClassContext(uma.LlamaServer(cls.model, "-c", "4096", "-np", "1", "-t", "2"))
+
+    def test_sixty_chats_with_tools(self):
+        draw = random.Random(7)
+        for i in range(60):
+            chat = chat_with_tools(draw)
+            text = json.loads(self.peer.post("/apply-template", chat))["prompt"]
+            theirs = json.loads(self.peer.post("/tokenize", {"content": text, "add_special": True, "parse_special": True}))["tokens"]
+            with self.subTest(chat=i):
+                self.assertEqual(text, self.ok("/apply-template", chat)["prompt"])
+                self.assertEqual(theirs, self.ok("/tokenize", {"content": text, "add_special": True, "parse_special": True})["tokens"])
+                answer = self.ok("/v1/chat/completions", {**chat, "max_tokens": 1})
+                self.assertEqual(len(theirs), answer["usage"]["prompt_tokens"])
+
+    def ok(self, path, body):
+        status, answer = self.request("POST", path, body)
+        self.assertEqual(200, status, answer)
+        return answer
 
 
 if __name__ == "__main__":
