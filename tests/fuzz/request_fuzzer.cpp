@@ -184,6 +184,10 @@ void check(const wire::UnloadModelRequest&) {}
 void check(const wire::PullModelRequest& request) {
   UMA_CHECK(!request.source.empty() && request.source.size() <= kPullSourceBytesMax);
 }
+void check(const wire::GetReceiptRequest& request) {
+  UMA_CHECK(request.reply.size() <= wire::kIdBytesMax);
+  check_text(request.reply);
+}
 void check(const wire::ModelsRequest&) {}
 void check(const wire::MetricsRequest&) {}
 void check(const wire::TraceRequest& request) {
