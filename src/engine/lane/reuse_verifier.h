@@ -17,8 +17,8 @@ namespace uma::engine {
 class ReuseVerifier {
  public:
   // The largest distance that counts as equal. Logits that differ only by rounding, from another batch shape, were at most 0.03
-  // apart; those of another text at least 0.6 (decision 0037).
-  static constexpr double kDistanceMax = 0.2;
+  // apart, with a trained model in Q4_1 (SmolLM2 135M) 0.24; those of another text at least 0.6 (decision 0037).
+  static constexpr double kDistanceMax = 0.4;
 
   // A reuse to verify.
   struct Reuse {
