@@ -124,6 +124,14 @@ ResponseBegunEvent response_begun(const kv::SessionRecord& record) {
           .number = static_cast<std::int32_t>(number)};
 }
 
+// The usage that is kept with the turn, as the catalog returns it.
+Usage stored_usage(Usage usage) {
+  usage.schema_left_out.clear();
+  usage.cache_miss = {};
+  usage.agent = {};
+  return usage;
+}
+
 // The terminal event of a reply that could not be stored.
 EosEvent not_stored(const GenerationResult& result, const Error& error, std::string_view what) {
   EosEvent eos;
@@ -629,7 +637,7 @@ Task<Expected<Unit>> Generations::commit_turn(Session& session, const kv::Sessio
                  .dropped_turns = result.dropped_turns,
                  .reply = result.reply,
                  .reply_extra = result.reply_extra,
-                 .receipt = std::make_shared<const Receipt>(Receipt{.reason = eos.reason, .usage = eos.usage})},
+                 .receipt = std::make_shared<const Receipt>(Receipt{.reason = eos.reason, .usage = stored_usage(eos.usage)})},
                 parts_.clock.unix_s());
   // These may have been changed while the reply was being made.
   next.name = session.record->name;
