@@ -4,14 +4,13 @@
 
 #include <boost/json/serialize.hpp>
 
+#include "core/cache_miss.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
 #include "uma-cli/print.h"
 
 namespace uma::cli {
 namespace {
-
-constexpr std::int64_t kClockRepeats = 3;
 
 // "message 3 (user)"; empty: the place is in no message.
 std::string message_of(const boost::json::object& miss) {

@@ -122,7 +122,7 @@ class ReturnedReplies {
       : vocab_(vocab), text_(text), given_(std::move(given)) {}
 
   // Looks for the next reply. A candidate that was refused once is not compared again, until another one is taken.
-  void look(std::vector<WrittenReplyPtr> candidates, bool has_calls) {
+  void look(std::vector<WrittenReplyPtr> candidates) {
     std::erase_if(candidates, [&](const WrittenReplyPtr& each) { return refused_.contains(each.get()); });
     std::ranges::stable_sort(candidates, std::greater(), [](const WrittenReplyPtr& each) { return each->prompt_tokens; });
     for (const WrittenReplyPtr& each : candidates) {
@@ -130,7 +130,7 @@ class ReturnedReplies {
       const std::size_t next = base_given_ + each->prompt_tokens - base_;
       const auto end = is_behind(*each) ? end_of(*each, next) : std::nullopt;
       const bool is_same = end && are_alike(each->tokens.size(), *end - next) &&
-                           bytes_of_given(next, *end, has_calls) == bytes_of_reply(*each, has_calls);
+                           bytes_of_given(next, *end, each->has_calls) == bytes_of_reply(*each);
       if (is_same) return take(*each, *end);
       refused_.insert(each.get());
     }
@@ -191,8 +191,8 @@ class ReturnedReplies {
     }
     return bytes;
   }
-  [[nodiscard]] ByteCounts bytes_of_reply(const WrittenReply& reply, bool has_calls) const {
-    ByteCounts bytes(has_calls);
+  [[nodiscard]] ByteCounts bytes_of_reply(const WrittenReply& reply) const {
+    ByteCounts bytes(reply.has_calls);
     for (const Token token : reply.tokens) bytes.add(vocab_.piece(token));
     return bytes;
   }
@@ -260,6 +260,7 @@ kv::Checksum meaning_of(const ChatMessage& reply) {
 void WrittenReplies::note(const TenantId& tenant, const ChatMessage& reply, WrittenReply written) {
   const std::size_t bytes = bytes_of(written);
   if (bytes > tenant_bytes_max_) return;
+  written.has_calls = !ReplyFields(reply).calls().empty();
   const kv::Checksum meaning = meaning_of(reply);
   const auto shared = std::make_shared<const WrittenReply>(std::move(written));
   const MutexLock lock(mutex_);
@@ -295,7 +296,7 @@ PlacedTokens with_written_replies(const llm::Vocab& vocab, const jinja::Text& te
   if (written.all == nullptr) return placed;
   ReturnedReplies returned(vocab, text, std::move(placed));
   for (const ChatMessage& message : messages) {
-    if (message.role == "assistant") returned.look(written.find(message), !ReplyFields(message).calls().empty());
+    if (message.role == "assistant") returned.look(written.all->find(written.tenant, message));
   }
   return std::move(returned).finish();
 }

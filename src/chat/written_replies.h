@@ -25,6 +25,7 @@ struct WrittenReply {
   std::size_t prompt_tokens = 0;  // The number of tokens before it.
   kv::Checksum prompt{};          // The hash of the last block of these tokens (kv/token_chain.h).
   std::vector<Token> tokens{};    // Without the end-of-generation token.
+  bool has_calls = false;         // Set by WrittenReplies::note().
   bool operator==(const WrittenReply&) const = default;
 };
 using WrittenReplyPtr = std::shared_ptr<const WrittenReply>;
@@ -64,10 +65,6 @@ class WrittenReplies {
 struct OwnReplies {
   std::shared_ptr<const WrittenReplies> all{};  // Null: none are known.
   TenantId tenant{};
-
-  [[nodiscard]] std::vector<WrittenReplyPtr> find(const ChatMessage& reply) const {
-    return all == nullptr ? std::vector<WrittenReplyPtr>() : all->find(tenant, reply);
-  }
 };
 
 // `placed` are the tokens of `text`, which begins a chain and was written from `messages`. Returns them with replies as the
