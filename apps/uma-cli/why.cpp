@@ -19,7 +19,7 @@ std::string message_of(const boost::json::object& miss) {
   return std::format("message {}{}", int_field(miss, "message"), role.empty() ? "" : std::format(" ({})", role));
 }
 
-// What differs, as the beginning of a sentence.
+// Names the part that differs, as the beginning of a sentence.
 std::string part_of(const boost::json::object& miss) {
   const std::string kind = text_field(miss, "kind");
   const std::string message = message_of(miss);

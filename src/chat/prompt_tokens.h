@@ -37,8 +37,8 @@ struct PlacedTokens {
   [[nodiscard]] std::size_t end_of(std::size_t at) const;
 };
 
-// What each of these tokens comes from. `begin` is the byte of `text` at which they begin, `first` the place of the first one
-// in its chain, and `messages` are those that the text was written from.
+// Says where each of these tokens comes from. `begin` is the byte of `text` at which they begin, `first` the place of the first
+// one in its chain, and `messages` are those that the text was written from.
 [[nodiscard]] PromptOutline outline_of(const jinja::Text& text, const PlacedTokens& placed, std::size_t begin,
                                        std::size_t first, std::span<const ChatMessage> messages);
 

@@ -31,8 +31,8 @@ struct WrittenReply {
 using WrittenReplyPtr = std::shared_ptr<const WrittenReply>;
 [[nodiscard]] WrittenReply written_behind(std::span<const Token> prompt, std::vector<Token> tokens);
 
-// What a reply says: equal for messages that differ in the blanks around their texts, in the order and spacing of a call's
-// arguments, or in the ids of calls.
+// The hash of what a reply says: equal for messages that differ in the blanks around their texts, in the order and spacing of a
+// call's arguments, or in the ids of calls.
 [[nodiscard]] kv::Checksum meaning_of(const ChatMessage& reply);
 
 class WrittenReplies {
@@ -61,7 +61,7 @@ class WrittenReplies {
   std::map<TenantId, OfTenant> tenants_ GUARDED_BY(mutex_);
 };
 
-// Those of one tenant.
+// The replies of one tenant.
 struct OwnReplies {
   std::shared_ptr<const WrittenReplies> all{};  // Null: none are known.
   TenantId tenant{};

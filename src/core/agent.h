@@ -1,4 +1,4 @@
-// Who asks: the agent of a program, as the program names it. Agents of one run share the machine as one client, and what they
+// The agent of a program that asks, as the program names it. Agents of one run share the machine as one client, and what they
 // have computed is kept by when they come back.
 #pragma once
 

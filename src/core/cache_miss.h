@@ -89,7 +89,7 @@ struct CacheMiss {
 
 // Differences that make a place a clock or a counter.
 inline constexpr std::int32_t kClockRepeats = 3;
-// What a client is told of such a place; empty: the miss is none.
+// The warning to a client about such a place; empty: the miss is none.
 [[nodiscard]] std::string clock_warning(const CacheMiss& miss);
 
 // Names the reply for later requests, and the earlier reply whose prompt the request's is compared with.
