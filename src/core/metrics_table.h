@@ -177,7 +177,7 @@ constexpr auto make_metrics() {
        "KV cells that were moved to the place of free ones, so that the streams have fewer cells to skip.",
        read<&S::moved_cells_total>},
       {"idle_stored_total", counter, requests, "states",
-       "Idle conversations that left the context because their cells made other streams slower.", read<&S::idle_stored_total>},
+       "Idle conversations that left the context piece by piece, beside streams.", read<&S::idle_stored_total>},
       {"context_shifts_total", counter, requests, "times",
        "Times that a session with `on_full: shift` lost its oldest turns because its context was full.",
        read<&S::context_shifts_total>},

@@ -22,7 +22,7 @@ struct LaneStats {
   Counter batch_calls_total;
   Counter preemptions_total;
   Counter moved_cells_total;  // Cells that were moved to the place of free ones.
-  Counter idle_stored_total;  // Idle slots that were stored because rows skipped their cells.
+  Counter idle_stored_total;  // Idle slots that were saved piece by piece and freed.
   Counter context_shifts_total;
   Counter adapter_requests_total;  // Requests with adapters.
   Counter adapter_changes_total;   // Calls with other adapters than the call before.

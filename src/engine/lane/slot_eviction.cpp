@@ -17,11 +17,7 @@ namespace {
 
 constexpr TraceKind kStoreSpan{.name = "store", .numbers = {"tokens"}};
 
-// Tokens without a session that are stored even while others stream: agents send their whole history with every turn, and
-// computing these tokens takes a hundred times as long as storing them.
-constexpr std::int32_t kWorthAPause = 2048;
-constexpr double kShortPauseMs = 5;
-constexpr double kWaitMaxMs = 2000;  // How long a request waits until a state is written to disk.
+constexpr double kWaitMaxMs = 2000;  // How long a request waits until a state is saved, or another one is written to disk.
 
 }  // namespace
 
@@ -29,18 +25,15 @@ bool SlotEviction::is_worth_storing(const Slot& slot) const {
   if (parts_.context.is_lost()) return false;
   if (slot.is_ephemeral || slot.was_moved() || parts_.families.of(slot.adapters) == 0) return false;
   if (size_of(slot.tokens) < parts_.options.stored_tokens_min) return false;
-  if (!slot.owner.session.empty()) return true;
-  if (size_of(slot.tokens) >= kWorthAPause) return true;
-  // A short state without a session is not worth a pause that streams notice, and writing to memory for the first time is slow.
-  const StateSize size = state_size(parts_.shape(), size_of(slot.tokens));
-  const bool is_cheap = !parts_.sequences.someone_streams() || parts_.pool.has(size.piece_bytes, size.pieces) ||
-                        parts_.transfer.save_ms(size.piece_bytes * size.pieces) <= kShortPauseMs;
-  return is_cheap && is_worth_the_wait(slot);
+  return !slot.owner.session.empty() || is_worth_the_wait(slot);
 }
 
-// In a burst of prompts every one waits for all states that are stored before it.
+// In a burst of prompts every one waits for all states that are stored before it; so do streams where a state has no pieces.
 bool SlotEviction::is_worth_the_wait(const Slot& slot) const {
-  const auto waiting = std::ranges::count_if(parts_.sequences, [](const SequencePtr& each) { return each->is_waiting(); });
+  const bool streams_wait = !parts_.shape().knows_pieces();
+  const auto waiting = std::ranges::count_if(parts_.sequences, [&](const SequencePtr& each) {
+    return each->is_waiting() || (streams_wait && each->is_running() && each->generated() > 0);
+  });
   const std::uint64_t bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token;
   const std::int32_t tokens = size_of(slot.tokens);
   return kv::is_worth_the_wait(static_cast<std::size_t>(waiting), parts_.transfer.save_ms(bytes),
@@ -190,11 +183,9 @@ bool SlotEviction::begin_saving(std::size_t index) {
 }
 
 void SlotEviction::continue_store(TimePoint until) {
+  if (!is_same(*storing_)) return give_up_store();
   const std::size_t index = storing_->slot;
   const Slot& slot = parts_.slots[index];
-  const bool is_same = !slot.is_running && slot.uses == storing_->uses && slot.last_used == storing_->last_used &&
-                       slot.owner.session == storing_->session && slot.tokens.size() == storing_->save.tokens_count();
-  if (!is_same) return give_up_store();
   if (const auto saved = parts_.save_pieces(storing_->save, index, until); !saved) {
     log_warning("lane {}: the idle slot {} stays in the context: {}", parts_.options.index, index, saved.error().message);
     return give_up_store();
@@ -231,9 +222,29 @@ std::optional<std::size_t> SlotEviction::least_valuable_slot(std::size_t reused,
   return least == nullptr ? std::nullopt : std::optional<std::size_t>(least->id);
 }
 
+bool SlotEviction::is_same(const Storing& storing) const {
+  const Slot& slot = parts_.slots[storing.slot];
+  return !slot.is_running && slot.uses == storing.uses && slot.last_used == storing.last_used &&
+         slot.owner.session == storing.session && slot.tokens.size() == storing.save.tokens_count();
+}
+
+// Streams do not wait for a whole state: it is saved piece by piece, and then its slot is freed.
+bool SlotEviction::frees_by_pieces(std::size_t index) {
+  const TimePoint now = parts_.clock.now();
+  if (wanted_since_ != kNever && now >= wanted_since_ + from_ms(kWaitMaxMs)) return false;
+  const bool is_under_way = storing_ && !storing_->then && is_same(*storing_);
+  const bool may_begin = parts_.shape().knows_pieces() && parts_.sequences.someone_streams();
+  if (!is_under_way && !(may_begin && is_worth_storing(parts_.slots[index]) && begin_saving(index))) return false;
+  if (wanted_since_ == kNever) wanted_since_ = now;
+  is_waiting_ = true;
+  return true;
+}
+
 bool SlotEviction::evict(std::size_t index, kv::GiveWay how) {
   if (how == kv::GiveWay::at_once) {
     store(index);
+  } else if (frees_by_pieces(index)) {
+    return false;
   } else if (!store_by_disk(index)) {
     return false;
   }

@@ -30,7 +30,7 @@ class SlotEviction {
   [[nodiscard]] bool evict_idle(kv::GiveWay how, std::span<const std::size_t> except = {});
   // The idle slot with which least is lost. The first `kept` tokens of slot `reused` are not lost, unless it is a session's.
   [[nodiscard]] std::optional<std::size_t> least_valuable_slot(std::size_t reused, std::size_t kept) const;
-  // Frees an idle slot. False: its state has to wait.
+  // Frees an idle slot. False: its state has to wait, for memory, or since it is saved piece by piece beside streams.
   [[nodiscard]] bool evict(std::size_t index, kv::GiveWay how);
   // The idle slot with which least is lost, among those with more than `tokens` tokens that are worth storing and are not
   // shared. Nullopt: there is none.
@@ -52,7 +52,7 @@ class SlotEviction {
   // The lane ends: stores all states that are worth it, and waits for memory as in LaneOptions::wait_for_disk.
   void store_all();
 
-  // The next request waits until a state is written to disk.
+  // The next request waits until a state is saved, or another one is written to disk.
   [[nodiscard]] bool is_waiting() const { return is_waiting_; }
   // Called when admission begins, and when it has placed a request or ended.
   void begin_admission() { is_waiting_ = false; }
@@ -78,6 +78,8 @@ class SlotEviction {
   void store(std::size_t index, ByteBudget::Share reserved);
   void report_not_stored(std::size_t index);
   [[nodiscard]] bool begin_saving(std::size_t index);
+  [[nodiscard]] bool is_same(const Storing& storing) const;
+  [[nodiscard]] bool frees_by_pieces(std::size_t index);
 
   const LaneParts& parts_;
   std::optional<Storing> storing_;

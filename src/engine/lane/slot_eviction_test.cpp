@@ -73,6 +73,28 @@ TEST_F(SlotEvictionTest, AFullContextKeepsWhatTheNextPromptBeginsWith) {
   EXPECT_EQ(again.reused_tokens, static_cast<std::int32_t>(first.size()) - 1);
 }
 
+TEST_F(SlotEvictionTest, BesideAStreamAStateIsSavedPieceByPieceBeforeItsSlotIsTaken) {
+  make_with_store({.cells = 4096, .sequences = 2, .unified = true, .state_cost = std::chrono::microseconds(50)});
+  const std::string history(1000, 'h');
+  ask(1, history, "");
+  post(job(2, "a stream", 300));
+  while (sinks_[2]->tokens.empty()) step();
+  post(job(3, "another prompt"));
+  Duration longest{};
+  std::size_t tokens = sinks_[2]->tokens.size();
+  for (TimePoint last = clock_.now(); !results_.contains(3) && !results_.contains(2);) {
+    step();
+    if (std::exchange(tokens, sinks_[2]->tokens.size()) == sinks_[2]->tokens.size()) continue;
+    longest = std::max(longest, clock_.now() - last);
+    last = clock_.now();
+  }
+  EXPECT_FALSE(results_.contains(2)) << "the other one got the slot of the history";
+  EXPECT_LT(longest, std::chrono::milliseconds(25)) << "saving the whole state takes 50 ms";
+  run();
+  EXPECT_EQ(ask(4, history, "").usage.reused_tokens, static_cast<std::int32_t>(history.size()) - 1);
+  EXPECT_EQ(eos(4).usage.tier, Tier::warm);
+}
+
 TEST_F(SlotEvictionTest, AtItsEndItWaitsForTheDiskWhereMemoryHasNoRoom) {
   int waits = 0;
   LaneOptions options;
