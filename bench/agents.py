@@ -454,7 +454,7 @@ def parse_arguments(arguments):
     parser.add_argument("--json", type=pathlib.Path, help="write every pair's figures, and the requests of the first pair, to this file")
     parser.add_argument("--chart", type=pathlib.Path, help="draw the first tokens of the first pair and the most agents to this file, as SVG")
     parser.add_argument("--logs", type=pathlib.Path, help="copy the servers' last logs to this folder")
-    parser.add_argument("--write-docs", action="store_true", help="also write docs/img/agents.svg and the table of docs/BENCHMARKS.md")
+    parser.add_argument("--write-docs", action="store_true", help="also write a table in docs/BENCHMARKS.md, and its picture")
     parser.add_argument("--umad", default=compare.BIN / "umad", help="program (default: that of build/release)")
     parser.add_argument("--llama-server", default="llama-server", help="program (default llama-server)")
     options = parser.parse_args(arguments)
@@ -515,15 +515,16 @@ def run(arguments):
     description += f"\n{strategies.describe_others(others)}"
     most = max(options.agents)
     event = "killed" if options.kill else "restarted" if options.restart else None
-    for path in [options.chart, strategies.DOCS / "img/agents.svg" if options.write_docs else None]:
+    name = f"agents_{event}" if event else "agents"
+    for path in [options.chart, strategies.DOCS / f"img/{name}.svg" if options.write_docs else None]:
         if path:
             compare.write_whole(path, draw(rows_by_agents[most], pairs_by_agents[most][0], most, event))
     if options.write_docs:
         page = strategies.DOCS / "BENCHMARKS.md"
         command = compare.shown_command("agents", arguments)
         block = (f"`{command}`: {description}\n\n{table}\n\n![Points over time on a logarithmic scale: the first token of each request, of "
-                 "umad and of llama-server](img/agents.svg)")
-        compare.write_whole(page, strategies.replace_block(page.read_text(), "agents", block))
+                 f"umad and of llama-server](img/{name}.svg)")
+        compare.write_whole(page, strategies.replace_block(page.read_text(), name, block))
     print(f"{description}\n\n{table}")
 
 

@@ -105,6 +105,17 @@ class Responses(SocketTest):
         more = client.respond("More", previous_response_id=first["id"], **STORED, **system)
         self.assertGreater(more["usage"]["input_tokens"], first["usage"]["input_tokens"])
 
+    def test_prompts_are_compared(self):
+        client = self.open()
+        rules = "Explain every step, and be patient with whoever asks. " * 5
+        first = client.respond("Tell me a story", instructions="You teach. " + rules, **HELD)
+        self.assertNotIn("prompt_cache_diagnostics", first)
+        options = {"prompt_cache_options": {"comparison_response_id": first["id"]}}
+        second = client.respond("Tell me a story", instructions="You draw. " + rules, **HELD, **options)
+        said = second["prompt_cache_diagnostics"]
+        self.assertEqual(("cache_miss", "input_changed"), (said["type"], said["reason"]))
+        self.assertEqual("system", second["uma"]["usage"]["cache_miss"]["kind"])
+
     def test_calls_and_their_results(self):
         tool = {"type": "function", "name": "clock", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
         client = self.open()

@@ -3,6 +3,10 @@
 
 import copy
 import json
+import pathlib
+import subprocess
+import tempfile
+import time
 import unittest
 
 import cli
@@ -266,6 +270,37 @@ class Told(WhyTest):
         for warning in warnings[3:]:
             self.assertIn("in message 0 (system)", warning)
         self.assertEqual(1, self.daemon.log().count("as with a clock or a counter"), "once is enough")
+
+
+class Dated(WhyTest):
+    TEMPLATE = ("<|im_start|>system\nYou are kind." + REST + " It is {{ strftime_now('%H:%M:%S') }}.<|im_end|>\n"
+                "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+                "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+
+    @classmethod
+    def setUpClass(cls):
+        folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        (folder / "dated.jinja").write_text(cls.TEMPLATE)
+        subprocess.run([uma.MAKE_MODEL, "--chat-template-file", folder / "dated.jinja", "--out", folder / "dated.gguf"], check=True, timeout=uma.WAIT_S)
+        cls.config = f"models_dirs: [{folder}]\n"
+        super().setUpClass()
+
+    def test_the_date_of_the_template(self):
+        for path, first_said, said in (
+                ("/v1/chat/completions", {"max_tokens": 1}, {"type": "cache_miss", "reason": "input_changed"}),
+                ("/v1/responses", {"max_output_tokens": 1, "store": False}, {"type": "cache_miss", "reason": "input_changed"}),
+                ("/v1/messages", {"max_tokens": 1, "diagnostics": {"previous_message_id": None}}, {"cache_miss_reason": {"type": "unavailable"}})):
+            with self.subTest(path=path):
+                body = {"model": "dated", "input" if "responses" in path else "messages": [{"role": "user", "content": path + REST}], **first_said}
+                first = self.ok(path, body)
+                time.sleep(1.1)
+                answer = self.ok(path, {**body, **({"diagnostics": {"previous_message_id": first["id"]}} if "messages" in path else
+                                                   {"prompt_cache_options": {"comparison_response_id": first["id"]}})})
+                miss = self.miss(answer)
+                self.assertEqual(("template", None, None), (miss["kind"], miss.get("message"), miss.get("role")), miss)
+                self.assertGreater(miss["token"], 16, "the words before the date are the same")
+                named = answer.get("diagnostics") or answer.get("prompt_cache_diagnostics") or answer["uma"]["prompt_cache_diagnostics"]
+                self.assertEqual(said, {name: named[name] for name in said})
 
 
 class Images(WhyTest):

@@ -112,7 +112,7 @@ void Admission::admit(TimePoint now) {
     ends_.contain(*next, [&] { outcome = try_to_place(*next, now); });
     if (outcome == Outcome::holds_back) break;
     if (outcome == Outcome::placed) eviction_.end_wait();
-    if (outcome == Outcome::no_cells) {
+    if (outcome == Outcome::overtaken) {
       if (overtaken.size() == kOvertakenMax) break;
       overtaken.push_back(next->job.id);
     }
@@ -142,19 +142,27 @@ Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
     next.tokens_to_compute = tokens_left(next, static_cast<std::int32_t>(shared));
     return Outcome::waits;
   }
+  if (leaves_last_slot(next, tokens)) return Outcome::overtaken;
   const bool was_urgent = is_urgent(next, now);
   if (const std::int64_t missing = placement_.cells_missing(next, hit); missing > 0) {
     next.times.lacks_cells_since = std::min(next.times.lacks_cells_since, now);
     const std::size_t reused = hit.kind == PrefixHit::Kind::slot ? hit.slot : Slot::kNowhere;
     if (!preemption_.swap_out_for_cells(next, was_urgent, missing, reused, now)) {
       const bool may_be_overtaken = !is_overdue(next, now) || preemption_.must_wait_for_others(next, was_urgent, missing, now);
-      return may_be_overtaken ? Outcome::no_cells : Outcome::holds_back;
+      return may_be_overtaken ? Outcome::overtaken : Outcome::holds_back;
     }
   }
   if (!placement_.place(next, hit, now)) return Outcome::no_slot;
   if (was_urgent) next.times.keeps_until = now + from_ms(kKeepsMs);
   next.times.lacks_cells_since = kNever;
   return Outcome::placed;
+}
+
+// A long prompt that would only wait for another one in the prefill lane leaves the last slot to short ones.
+bool Admission::leaves_last_slot(const Sequence& next, std::int32_t tokens) const {
+  const std::size_t free = parts_.slots.size() - static_cast<std::size_t>(parts_.slots.running());
+  if (next.was_placed() || tokens <= sched::kFastChunk || free > 1 || parts_.slots.size() == 1) return false;
+  return std::ranges::any_of(parts_.sequences, [](const SequencePtr& each) { return each->is_offloaded || each->leaving; });
 }
 
 Sequence* Admission::next_waiting(TimePoint now, std::span<const RequestId> overtaken) const {

@@ -44,7 +44,7 @@ class Admission {
   // sequential the first to come. The first that does not get a slot blocks all behind it. One that lacks cells is overtaken by
   // those that fit, for kTurnMs; then it is the first, and generating sequences are swapped out for it, which get their turn
   // again in the same way. It is overtaken for longer while it waits for another's turn to end. A background sequence is
-  // swapped out for an interactive one at once.
+  // swapped out for an interactive one at once. While the prefill lane computes, long prompts leave one slot to short ones.
   void admit(TimePoint now);
   // The first `count` waiting sequences in the order in which they are to be placed, as of now.
   [[nodiscard]] std::vector<const Sequence*> first_waiting(std::size_t count, TimePoint now) const;
@@ -52,9 +52,9 @@ class Admission {
   void accept_fetched(FetchReport report);
 
  private:
-  // `waits`: for a state that is being read or a prompt that is being computed; `no_cells`: it may be overtaken; `holds_back`:
-  // the sequences behind it wait, too; `ended`: without having been placed.
-  enum class Outcome : std::uint8_t { placed, waits, holds_back, no_slot, no_cells, ended };
+  // `waits`: for a state that is being read or a prompt that is being computed; `overtaken`: it lacks cells or leaves the last
+  // slot, and those behind it may go first; `holds_back`: they wait, too; `ended`: without having been placed.
+  enum class Outcome : std::uint8_t { placed, waits, holds_back, no_slot, overtaken, ended };
   // The smallest goes first.
   using Order = std::tuple<bool, TimePoint, bool, sched::FairShare::Rank, double>;
 
@@ -62,6 +62,7 @@ class Admission {
   [[nodiscard]] Sequence* next_waiting(TimePoint now, std::span<const RequestId> overtaken) const;
   [[nodiscard]] Order order_of(const Sequence& sequence, TimePoint now) const;
   [[nodiscard]] bool waits_for_another(Sequence& sequence) const;
+  [[nodiscard]] bool leaves_last_slot(const Sequence& next, std::int32_t tokens) const;
   // The waiting sequences in the order in which they are to be placed.
   [[nodiscard]] std::vector<std::pair<Order, Sequence*>> sorted_queue(TimePoint now) const;
   void begin_fetch(Sequence& sequence, const PrefixHit& hit);

@@ -128,6 +128,20 @@ TEST_F(PrefillOffloadTest, StreamsHaveATickBeforeAComputedPromptJoinsThem) {
   EXPECT_EQ(sinks_[2]->tokens, expected(kLong, 6));
 }
 
+TEST_F(PrefillOffloadTest, WhileALongPromptIsComputedAnotherOneLeavesTheLastSlotToShortOnes) {
+  make_both({.cells = 800, .sequences = 3});
+  start_both(200);
+  post(job(3, "another " + kLong, 6));
+  for (int i = 0; i < 5; ++i) lane_->step();
+  EXPECT_EQ(lane_->stats().sequences_active.value(), 2) << "the third one would only wait in the slot";
+  post(job(4, "short", 4));
+  for (int i = 0; i < 20 && !results_.contains(4); ++i) lane_->step();
+  EXPECT_TRUE(results_.contains(4)) << "before both long ones";
+  run_both();
+  EXPECT_EQ(sinks_[2]->tokens, expected(kLong, 6));
+  EXPECT_EQ(sinks_[3]->tokens, expected("another " + kLong, 6));
+}
+
 TEST_F(PrefillOffloadTest, ACancelledPromptLeavesBothLanesEmpty) {
   make_both({.cells = 800, .sequences = 4});
   start_both();
