@@ -56,10 +56,10 @@ def main(arguments):
     parser = argparse.ArgumentParser(prog="script/bench early_writes", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench passes the 134m model")
-    parser.add_argument("--conversations", type=compare.positive, default=3, help="whose turns end before the stream (default 3)")
+    parser.add_argument("--conversations", type=compare.positive, default=4, help="whose turns end before the stream (default 4)")
     parser.add_argument("--words", type=compare.positive, default=700, help="of their prompts (default 700)")
-    parser.add_argument("--tokens", type=compare.positive, default=500, help="of the stream (default 500)")
-    parser.add_argument("--pairs", type=compare.positive, default=5, help="rounds (default 5)")
+    parser.add_argument("--tokens", type=compare.positive, default=600, help="of the stream (default 600)")
+    parser.add_argument("--pairs", type=compare.positive, default=8, help="rounds (default 8)")
     options = parser.parse_args(arguments)
     compare.warn_if_busy()
     flags = ("--http", "127.0.0.1:0", "--n-ctx", "4096", "--slots", str(options.conversations + 1))

@@ -1,14 +1,20 @@
 #include "llm/token_constraint.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <string_view>
 
 namespace uma::llm {
 namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+
+// What may stand before a mark in one token with its first letters, as in " <".
+constexpr std::array<std::string_view, 12> kLeads = {"",  " ",  "  ",   "   ",   "    ", "\t",
+                                                     "\n", "\n\n", "\n\n\n", "\r\n", " \n",  "\n "};
 
 }  // namespace
 
@@ -17,8 +23,9 @@ std::string_view TokenConstraint::text_of(Token token) const {
   return mark == marks_.end() ? vocab_.piece(token) : std::string_view(mark->second);
 }
 
-std::size_t TokenConstraint::given_from(std::string_view mark) {
-  mark_places_.assign(1, place_);
+std::size_t TokenConstraint::given_from(std::string_view lead, std::string_view mark) {
+  mark_places_.assign(1, reader_.next(place_, lead));
+  if (mark_places_.back() == grammar::GrammarReader::kNowhere) return mark.size();
   for (const char c : mark) {
     mark_places_.push_back(reader_.next(mark_places_.back(), static_cast<std::uint8_t>(c)));
     if (mark_places_.back() == grammar::GrammarReader::kNowhere) return mark.size();
@@ -39,8 +46,12 @@ bool TokenConstraint::allows(Token token) {
   if (piece.empty() || reader_.next(place_, piece) == grammar::GrammarReader::kNowhere) return false;
   return std::ranges::none_of(marks_, [&](const auto& mark) {
     const std::string_view text = mark.second;
-    return text.size() > piece.size() && text.starts_with(piece) && may_be_chosen(mark.first) &&
-           piece.size() >= given_from(text);
+    return may_be_chosen(mark.first) && std::ranges::any_of(kLeads, [&](std::string_view lead) {
+             if (!piece.starts_with(lead)) return false;
+             const std::string_view letters = piece.substr(lead.size());
+             return !letters.empty() && text.size() > letters.size() && text.starts_with(letters) &&
+                    letters.size() >= given_from(lead, text);
+           });
   });
 }
 
@@ -65,8 +76,10 @@ void TokenConstraint::mask(std::span<float> logits) {
   }
   for (const auto& [mark, text] : marks_) {
     if (!may_be_chosen(mark)) continue;
-    for (std::size_t count = given_from(text); count < text.size(); ++count)
-      forbid_piece(std::string_view(text).substr(0, count));
+    for (const std::string_view lead : kLeads) {
+      for (std::size_t count = given_from(lead, text); count < text.size(); ++count)
+        forbid_piece(std::string(lead) + text.substr(0, count));
+    }
   }
   const bool may_end = can_end();
   for (const std::span<const Token> ends : {vocab_.end_of_generation(), ends_}) {

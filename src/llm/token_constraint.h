@@ -46,8 +46,9 @@ class TokenConstraint {
   static constexpr std::uint64_t kWorkMax = 1u << 19;
 
   [[nodiscard]] std::string_view text_of(Token token) const;
-  // The number of bytes of the mark behind which nothing but its rest may follow; all, if it is forbidden or others may.
-  [[nodiscard]] std::size_t given_from(std::string_view mark);
+  // The number of bytes of the mark, which comes after `lead`, behind which nothing but its rest may follow; all, if it is
+  // forbidden or others may.
+  [[nodiscard]] std::size_t given_from(std::string_view lead, std::string_view mark);
   // Whether the mark may be chosen, so that its letters need not.
   [[nodiscard]] bool may_be_chosen(Token mark) const;
   void forbid_piece(std::string_view piece);

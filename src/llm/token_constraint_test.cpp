@@ -234,7 +234,7 @@ class LongestVocab final : public Vocab {
   [[nodiscard]] bool adds_space_prefix() const override { return false; }
 
  private:
-  static constexpr std::array<std::string_view, 9> kPieces = {"<", "c", ">", "<c>", "{", "\"", "{\"", "\"c", "x"};
+  static constexpr std::array<std::string_view, 12> kPieces = {"<", "c", ">", "<c>", "{", "\"", "{\"", "\"c", "x", " ", " <", "\n<c"};
   std::vector<OrderedPiece> ordered_;
 };
 
@@ -265,6 +265,16 @@ TEST(TokenConstraint, AMarkIsNotSpelled) {
   EXPECT_EQ(pieces_allowed(vocab, constraint), (Pieces{"{", "{\""})) << "other text has the tokens of the model's choice";
   constraint.accept(6);
   EXPECT_EQ(pieces_allowed(vocab, constraint), (Pieces{"c", "<c>"}));
+}
+
+TEST(TokenConstraint, AMarkIsNotSpelledBehindBlanksOfItsFirstToken) {
+  const LongestVocab vocab;
+  TokenConstraint constraint(grammar_of(R"(root ::= [ \n]? "<c>{")"), vocab, kMark);
+  EXPECT_EQ(pieces_allowed(vocab, constraint), (std::vector<std::string>{"<c>", " "})) << R"(not " <", nor "\n<c")";
+  constraint.accept(9);
+  EXPECT_EQ(pieces_allowed(vocab, constraint), (std::vector<std::string>{"<c>"}));
+  TokenConstraint other(grammar_of(R"(root ::= " " ("<c>" | "<x"))"), vocab, kMark);
+  EXPECT_EQ(pieces_allowed(vocab, other), (std::vector<std::string>{" ", " <"}));
 }
 
 TEST(TokenConstraint, WhatMayBecomeOtherTextIsNoMark) {

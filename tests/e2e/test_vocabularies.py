@@ -79,7 +79,7 @@ class Vocabularies(test_http.HttpTest):
         super().setUpClass()
 
     def loop(self, model, entry):
-        """For each prompt behind a reply that is no cut call: the tokens of the prompt that were reused, and those that could be."""
+        """For each prompt behind a reply that says something and is no cut call: the tokens of the prompt that were reused, and those that could be."""
         messages = [{"role": "system", "content": "You write files.\n\nBe brief.\n"}, {"role": "user", "content": "Write a file.\n"}]
         steps, known = [], None
         for step in range(STEPS):
@@ -94,7 +94,8 @@ class Vocabularies(test_http.HttpTest):
             if known is not None:
                 steps.append((usage["prompt_tokens_details"]["cached_tokens"], min(known, usage["prompt_tokens"])))
             is_cut_call = choice["finish_reason"] == "length" and "tool_calls" in said
-            known = None if is_cut_call else usage["prompt_tokens"] + usage["completion_tokens"]
+            says_nothing = not any(said.get(key) for key in ("content", "reasoning_content", "tool_calls"))
+            known = None if is_cut_call or says_nothing else usage["prompt_tokens"] + usage["completion_tokens"]
             messages.append({key: value for key, value in said.items() if value is not None})
             for call in said.get("tool_calls", []):
                 call["function"]["arguments"] = reordered(call["function"]["arguments"])
