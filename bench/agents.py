@@ -462,6 +462,8 @@ def parse_arguments(arguments):
     options.contestants = options.contestants.split(",") if options.contestants else list(possible)
     if not set(options.contestants) <= set(possible):
         parser.error(f"--contestants is {','.join(options.contestants)}, must be some of {', '.join(possible)}")
+    if options.write_docs and options.restart:
+        parser.error("--write-docs has a place for jobs that go on and for those that are killed, not for --restart")
     if options.speed <= 0 or options.pause_max_s < 0 or options.common_blocks < 0:
         parser.error(f"--speed is {options.speed:g}, must be above 0; --pause-max-s is {options.pause_max_s:g} and --common-blocks "
                      f"{options.common_blocks}, must be 0 or more")

@@ -142,7 +142,7 @@ Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
     next.tokens_to_compute = tokens_left(next, static_cast<std::int32_t>(shared));
     return Outcome::waits;
   }
-  if (leaves_last_slot(next, tokens)) return Outcome::overtaken;
+  if (leaves_last_slot(next, hit, tokens, now)) return Outcome::overtaken;
   const bool was_urgent = is_urgent(next, now);
   if (const std::int64_t missing = placement_.cells_missing(next, hit); missing > 0) {
     next.times.lacks_cells_since = std::min(next.times.lacks_cells_since, now);
@@ -158,11 +158,21 @@ Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
   return Outcome::placed;
 }
 
-// A long prompt that would only wait for another one in the prefill lane leaves the last slot to short ones.
-bool Admission::leaves_last_slot(const Sequence& next, std::int32_t tokens) const {
+// A prompt that would only wait in the prefill lane, for a shorter one, leaves the last slot to those that need not. A limit of
+// time or a slot of its own is not kept waiting.
+bool Admission::leaves_last_slot(const Sequence& next, const PrefixHit& hit, std::int32_t tokens, TimePoint now) const {
   const std::size_t free = parts_.slots.size() - static_cast<std::size_t>(parts_.slots.running());
-  if (next.was_placed() || tokens <= sched::kFastChunk || free > 1 || parts_.slots.size() == 1) return false;
-  return std::ranges::any_of(parts_.sequences, [](const SequencePtr& each) { return each->is_offloaded || each->leaving; });
+  if (free != 1 || parts_.slots.size() == 1 || tokens <= sched::kFastChunk) return false;
+  const bool has_limit = next.job.deadline != kNever || next.job.target_ttft_ms > 0 || is_overdue(next, now);
+  const bool has_own = parts_.slots.find_of(next.job.session).has_value() || hit.kind == PrefixHit::Kind::slot;
+  if (next.was_placed() || has_limit || has_own) return false;
+  bool waits = false;
+  for (const SequencePtr& each : parts_.sequences) {
+    if (each->job.is_background) return false;  // It gives way.
+    if (!each->is_offloaded && !each->leaving) continue;
+    waits = waits || size_of(each->chain) - std::max(each->offloaded_tokens, parts_.cached(*each)) <= tokens;
+  }
+  return waits;
 }
 
 Sequence* Admission::next_waiting(TimePoint now, std::span<const RequestId> overtaken) const {

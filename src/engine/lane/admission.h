@@ -62,7 +62,7 @@ class Admission {
   [[nodiscard]] Sequence* next_waiting(TimePoint now, std::span<const RequestId> overtaken) const;
   [[nodiscard]] Order order_of(const Sequence& sequence, TimePoint now) const;
   [[nodiscard]] bool waits_for_another(Sequence& sequence) const;
-  [[nodiscard]] bool leaves_last_slot(const Sequence& next, std::int32_t tokens) const;
+  [[nodiscard]] bool leaves_last_slot(const Sequence& next, const PrefixHit& hit, std::int32_t tokens, TimePoint now) const;
   // The waiting sequences in the order in which they are to be placed.
   [[nodiscard]] std::vector<std::pair<Order, Sequence*>> sorted_queue(TimePoint now) const;
   void begin_fetch(Sequence& sequence, const PrefixHit& hit);

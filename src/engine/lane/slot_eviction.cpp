@@ -17,6 +17,8 @@ namespace {
 
 constexpr TraceKind kStoreSpan{.name = "store", .numbers = {"tokens"}};
 
+// Tokens without a session that are always stored: agents send their whole history with every turn.
+constexpr std::int32_t kWorthAPause = 2048;
 constexpr double kWaitMaxMs = 2000;  // How long a request waits until a state is saved, or another one is written to disk.
 
 }  // namespace
@@ -25,7 +27,7 @@ bool SlotEviction::is_worth_storing(const Slot& slot) const {
   if (parts_.context.is_lost()) return false;
   if (slot.is_ephemeral || slot.was_moved() || parts_.families.of(slot.adapters) == 0) return false;
   if (size_of(slot.tokens) < parts_.options.stored_tokens_min) return false;
-  return !slot.owner.session.empty() || is_worth_the_wait(slot);
+  return !slot.owner.session.empty() || size_of(slot.tokens) >= kWorthAPause || is_worth_the_wait(slot);
 }
 
 // In a burst of prompts every one waits for all states that are stored before it; so do streams where a state has no pieces.
@@ -199,6 +201,7 @@ void SlotEviction::continue_store(TimePoint until) {
   parts_.options.store->put(slot.owner, std::move(snapshot), keep);
   if (then) return then();
   parts_.slots.clear(index);
+  end_wait();
   parts_.stats.idle_stored_total.add();
 }
 
@@ -228,22 +231,31 @@ bool SlotEviction::is_same(const Storing& storing) const {
          slot.owner.session == storing.session && slot.tokens.size() == storing.save.tokens_count();
 }
 
-// Streams do not wait for a whole state: it is saved piece by piece, and then its slot is freed.
-bool SlotEviction::frees_by_pieces(std::size_t index) {
-  const TimePoint now = parts_.clock.now();
-  if (wanted_since_ != kNever && now >= wanted_since_ + from_ms(kWaitMaxMs)) return false;
-  const bool is_under_way = storing_ && !storing_->then && is_same(*storing_);
-  const bool may_begin = parts_.shape().knows_pieces() && parts_.sequences.someone_streams();
-  if (!is_under_way && !(may_begin && is_worth_storing(parts_.slots[index]) && begin_saving(index))) return false;
-  if (wanted_since_ == kNever) wanted_since_ = now;
+bool SlotEviction::is_saving(std::size_t index) const {
+  return storing_ && storing_->slot == index && !storing_->then && is_same(*storing_);
+}
+
+// Interactive streams do not wait for a whole state: it is saved piece by piece before its slot is freed.
+bool SlotEviction::waits_for_pieces(std::size_t index) {
+  const auto streams = [](const SequencePtr& each) {
+    return each->is_running() && each->generated() > 0 && !each->job.is_background;
+  };
+  const bool may_begin = parts_.shape().knows_pieces() && std::ranges::any_of(parts_.sequences, streams);
+  if (!is_saving(index) && !(may_begin && is_worth_storing(parts_.slots[index]) && begin_saving(index))) return false;
+  if (wanted_since_ == kNever) wanted_since_ = parts_.clock.now();
   is_waiting_ = true;
   return true;
 }
 
 bool SlotEviction::evict(std::size_t index, kv::GiveWay how) {
+  const bool is_over_time = wanted_since_ != kNever && parts_.clock.now() >= wanted_since_ + from_ms(kWaitMaxMs);
+  if (how == kv::GiveWay::by_disk && is_over_time && is_saving(index)) {
+    continue_store(kNever);
+    if (parts_.slots[index].is_empty()) return true;
+  }
   if (how == kv::GiveWay::at_once) {
     store(index);
-  } else if (frees_by_pieces(index)) {
+  } else if (!is_over_time && waits_for_pieces(index)) {
     return false;
   } else if (!store_by_disk(index)) {
     return false;

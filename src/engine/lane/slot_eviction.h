@@ -79,7 +79,8 @@ class SlotEviction {
   void report_not_stored(std::size_t index);
   [[nodiscard]] bool begin_saving(std::size_t index);
   [[nodiscard]] bool is_same(const Storing& storing) const;
-  [[nodiscard]] bool frees_by_pieces(std::size_t index);
+  [[nodiscard]] bool is_saving(std::size_t index) const;
+  [[nodiscard]] bool waits_for_pieces(std::size_t index);
 
   const LaneParts& parts_;
   std::optional<Storing> storing_;
