@@ -25,6 +25,7 @@ find_package(PNG 1.6 REQUIRED)
 find_package(JPEG REQUIRED)
 find_package(GIF 5.1 REQUIRED)
 pkg_check_modules(webp REQUIRED IMPORTED_TARGET libwebp libwebpdemux)
+pkg_check_modules(sound REQUIRED IMPORTED_TARGET sndfile>=1.1 samplerate)  # Since 1.1 with MP3.
 
 # The minor version of libllama that the test suite was run with. Another one, whose API may differ, is taken if src/llm compiles
 # with it; what differs then belongs in a header of that module, llama_compat (docs/LIBLLAMA.md, "Versions").

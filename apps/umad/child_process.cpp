@@ -1,11 +1,13 @@
 #include "umad/child_process.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
 #include <fcntl.h>
 #include <optional>
 #include <spawn.h>
+#include <string_view>
 #include <unistd.h>
 #include <utility>
 
@@ -27,9 +29,15 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 
 }  // namespace
 
-std::vector<std::string> own_environment() {
+std::vector<std::string> child_environment(std::initializer_list<std::string_view> also) {
+  // GGML_: the library's variant. The options of sanitizers must be those of the daemon.
+  constexpr std::array<std::string_view, 10> kUsual = {"PATH=", "HOME=", "TMPDIR=", "TZ=", "LANG=",
+                                                       "LC_", "LD_", "GGML_", "ASAN_OPTIONS=", "TSAN_OPTIONS="};
   std::vector<std::string> environment;
-  for (char** entry = ::environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  for (char** entry = ::environ; *entry != nullptr; ++entry) {
+    const auto is_begin = [text = std::string_view(*entry)](std::string_view name) { return text.starts_with(name); };
+    if (std::ranges::any_of(kUsual, is_begin) || std::ranges::any_of(also, is_begin)) environment.emplace_back(*entry);
+  }
   return environment;
 }
 

@@ -1,7 +1,9 @@
 // Starts programs whose output the daemon reads.
 #pragma once
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <sys/types.h>
 #include <vector>
 
@@ -9,8 +11,9 @@
 
 namespace uma::umad {
 
-// The environment of this process.
-[[nodiscard]] std::vector<std::string> own_environment();
+// What a child that reads strangers' files or answers gets of this process's environment: where libraries and temporary files
+// are, the language, and variables whose names begin as one of `also`. The others may be secrets, such as passwords.
+[[nodiscard]] std::vector<std::string> child_environment(std::initializer_list<std::string_view> also = {});
 
 // The descriptors that a child reads and writes; a negative one stands for nothing.
 struct ChildFiles {

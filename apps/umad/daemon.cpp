@@ -107,7 +107,8 @@ engine::EngineOptions Daemon::engine_options() {
       .allowed_dirs = config_.vision_allowed_dirs,
       .cache_bytes_max = config_.vision_cache_bytes_max,
       .pixels_max = config_.vision_image_pixels_max,
-      .decode = [this](std::span<const std::byte> file, image::Turns turns) { return pictures_.decode(file, turns); },
+      .decode = [this](auto file, image::Turns turns, const auto& end) { return media_.decode_picture(file, turns, end); },
+      .decode_sound = [this](auto file, std::int32_t rate, const auto& end) { return media_.decode_sound(file, rate, end); },
       .kept = images_};
   options.fetcher = fetcher_.get();
   options.queue_depth_warn = config_.pool.queue_depth_warn;

@@ -28,7 +28,7 @@
 #include "umad/model_choice.h"
 #include "umad/model_trials.h"
 #include "umad/open_catalog.h"
-#include "umad/picture_process.h"
+#include "umad/media_process.h"
 #include "umad/shared_store.h"
 #include "umad/supervised.h"
 
@@ -52,7 +52,7 @@ class Daemon {
         passed_(std::move(passed)),
         models_(std::move(models)),
         trials_(config.data_dir, same_program(), supervised.has_value(), supervised && supervised->ended_by_fault()),
-        pictures_(same_program()),
+        media_(same_program()),
         fetcher_(image_fetcher()),
         engine_(engine_options(), worker_source(), std::move(opened.catalog), cold_store(), clock_,
                 open_shared_states(config_, clock_)),
@@ -96,7 +96,7 @@ class Daemon {
   Mailbox<DaemonEvent> events_;
   std::vector<DaemonEvent> taken_;
   ModelTrials trials_;
-  PictureProcesses pictures_;
+  MediaProcesses media_;
   pool::ModelPool* pool_ = nullptr;              // Owned by the engine.
   const std::unique_ptr<ImageFetcher> fetcher_;  // Null: URLs of images are not allowed.
   engine::Engine engine_;

@@ -31,7 +31,7 @@
 #include "umad/devices_command.h"
 #include "umad/model_choice.h"
 #include "umad/open_catalog.h"
-#include "umad/picture_process.h"
+#include "umad/media_process.h"
 #include "umad/signals.h"
 #include "umad/supervised.h"
 #include "umad/supervisor.h"
@@ -135,7 +135,7 @@ int main(int argc, char** argv) {
     return uma::umad::run_devices_command(std::span(arguments).subspan(1));
   }
   if (!arguments.empty() && arguments.front() == uma::umad::kTrialCommand) return uma::umad::run_trial_command(arguments);
-  if (!arguments.empty() && arguments.front() == uma::umad::kPictureCommand) return uma::umad::run_picture_command(arguments);
+  if (!arguments.empty() && arguments.front() == uma::umad::kMediaCommand) return uma::umad::run_media_command(arguments);
   const auto supervised = uma::umad::take_supervised();
   auto passed = uma::server::take_passed_sockets();
   if (!passed) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <stop_token>
 
 #include "core/error.h"
 #include "llm/picture.h"
@@ -18,7 +19,13 @@ enum class Turns : bool { no, yes };
 // E_PROTO_003.
 [[nodiscard]] Expected<llm::Picture> decode_picture(std::span<const std::byte> file, Turns turns = Turns::yes);
 
-// A replacement for decode_picture() that may do it elsewhere, and may block. Called on any thread.
-using DecodePicture = std::function<Expected<llm::Picture>(std::span<const std::byte> file, Turns turns)>;
+// decode_picture(), which nothing ends early.
+[[nodiscard]] inline Expected<llm::Picture> decode_picture_here(std::span<const std::byte> file, Turns turns,
+                                                                const std::stop_token& /*end*/) {
+  return decode_picture(file, turns);
+}
+// A replacement for it that may do it elsewhere, and may block until `end` is requested. Called on any thread.
+using DecodePicture =
+    std::function<Expected<llm::Picture>(std::span<const std::byte> file, Turns turns, const std::stop_token& end)>;
 
 }  // namespace uma::image

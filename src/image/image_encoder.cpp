@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "base/trace.h"
-#include "image/audio_header.h"
+#include "image/decode_sound.h"
 #include "image/image_id.h"
 #include "image/image_source.h"
 #include "image/message_images.h"
@@ -74,28 +74,33 @@ void ImageEncoder::close() {
 
 // --- Images
 
-Expected<ImagePtr> ImageEncoder::add(Bytes file, const std::string& id) {
+Expected<ImagePtr> ImageEncoder::add(Bytes file, const std::string& id, const std::stop_token& end) {
   const bool is_clip = is_audio(file);
   if (!reads(is_clip ? Media::audio : Media::image)) {
     return fail(ErrorCode::model_capability, std::format("the model's projector reads no {}", is_clip ? "audio" : "images"));
   }
   auto image = std::make_shared<Image>();
   image->id = id.empty() ? file_hash(file) : id;
-  std::optional<llm::Picture> picture;
-  if (!is_clip) {
-    auto decoded = options_.decode(file, turns_of(id.empty() || shows_pixels(id)));
+  llm::Picture picture;
+  llm::Clip clip;
+  if (is_clip) {
+    auto decoded = options_.decode_sound(file, projector_->facts().sample_rate, end);
+    if (!decoded) return std::unexpected(decoded.error());
+    clip = std::move(*decoded);
+  } else {
+    auto decoded = options_.decode(file, turns_of(id.empty() || shows_pixels(id)), end);
     if (!decoded) return std::unexpected(decoded.error());
     picture = std::move(*decoded);
-    if (id.empty()) image->id += llm::pixels_hash(*picture);
+    if (id.empty()) image->id += llm::pixels_hash(picture);
   }
-  auto layout = projector_->layout(picture ? llm::ProjectorInput(&*picture) : llm::ClipFile{file});
+  auto layout = projector_->layout(is_clip ? llm::ProjectorInput(&clip) : &picture);
   if (!layout) return std::unexpected(layout.error());
   image->file = std::move(file);
   image->tokens = std::move(layout->tokens);
   image->grid = std::move(layout->grid);
   image->is_causal = layout->is_causal;
-  std::int32_t end = 0;
-  for (const std::int32_t piece : layout->pieces) image->pieces_end.push_back(end += piece);
+  std::int32_t rows = 0;
+  for (const std::int32_t piece : layout->pieces) image->pieces_end.push_back(rows += piece);
   std::int32_t row = 0;
   for (Token& token : image->tokens) {
     if (token == kNoToken) token = llm::image_token(content_of(image->id), identity(), row++);
@@ -109,13 +114,13 @@ Expected<ImagePtr> ImageEncoder::add(Bytes file, const std::string& id) {
   return ImagePtr(std::move(image));
 }
 
-Expected<ImagePtr> ImageEncoder::take(const ImageSource& source) {
+Expected<ImagePtr> ImageEncoder::take(const ImageSource& source, const std::stop_token& end) {
   auto file = read_image(source, options_.allowed_dirs, options_.pixels_max);
   if (!file) return std::unexpected(file.error());
-  return add(std::move(*file));
+  return add(std::move(*file), "", end);
 }
 
-Expected<ImagePtr> ImageEncoder::find(const std::string& id) {
+Expected<ImagePtr> ImageEncoder::find(const std::string& id, const std::stop_token& end) {
   {
     const MutexLock lock(mutex_);
     const auto found = known_.find(id);
@@ -124,7 +129,7 @@ Expected<ImagePtr> ImageEncoder::find(const std::string& id) {
   if (options_.kept == nullptr) return fail(ErrorCode::io_failed, "the daemon has no folder for images of sessions");
   auto file = options_.kept->read(file_of(id));
   if (!file) return std::unexpected(file.error());
-  return add(std::move(*file), id);
+  return add(std::move(*file), id, end);
 }
 
 Expected<KeptImages::Use> ImageEncoder::keep(const TenantId& tenant, const Image& image) const {
@@ -174,7 +179,7 @@ void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {
   }
   if (end.stop_requested()) return finish(fail(ErrorCode::limit_wait, "the request has ended"));
   InputImage& given = input.images[index];
-  auto image = contain([&] { return take(given.source); });
+  auto image = contain([&] { return take(given.source, end); });
   auto use = image && keeps ? contain([&] { return keep(tenant, **image); }) : KeptImages::Use();
   const bool is_of_tool = given.source.media == Media::image && input.messages[given.message].role == "tool";
   if (!image && is_of_tool && image.error().code == ErrorCode::proto_field) {
@@ -199,9 +204,14 @@ void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {
 
 // --- Encoding
 
-Expected<std::vector<float>> ImageEncoder::rows_of(const Image& image, llm::CallMonitor& monitor) {
-  if (is_audio(image.file)) return projector_->encode(llm::ClipFile{image.file}, &monitor);
-  const auto picture = options_.decode(image.file, turns_of(shows_pixels(image.id)));
+Expected<std::vector<float>> ImageEncoder::rows_of(const Image& image, const std::stop_token& end) {
+  EndOnRequest monitor(end, closed_, clock_, stats_.last_step_us);
+  if (is_audio(image.file)) {
+    const auto clip = options_.decode_sound(image.file, projector_->facts().sample_rate, end);
+    if (!clip) return std::unexpected(clip.error());
+    return projector_->encode(&*clip, &monitor);
+  }
+  const auto picture = options_.decode(image.file, turns_of(shows_pixels(image.id)), end);
   if (!picture) return std::unexpected(picture.error());
   return projector_->encode(&*picture, &monitor);
 }
@@ -215,11 +225,10 @@ Expected<EncodedPtr> ImageEncoder::encode(const std::string& id, const std::stop
   }
   if (closed_.load()) return fail(ErrorCode::limit_wait, "the daemon is stopping and encodes no more images");
   if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
-  const auto image = find(id);
+  const auto image = find(id, end);
   if (!image) return std::unexpected(image.error());
   const TimePoint began = clock_.now();
-  EndOnRequest monitor(end, closed_, clock_, stats_.last_step_us);
-  auto rows = rows_of(**image, monitor);
+  auto rows = rows_of(**image, end);
   if (!rows) return std::unexpected(rows.error());
   const llm::ProjectorFacts& facts = projector_->facts();
   auto encoded = std::make_shared<const EncodedImage>(EncodedImage{.rows = std::move(*rows),
@@ -281,7 +290,7 @@ void ImageEncoder::embed_next(std::shared_ptr<Embedding> embedding) {
   const ImageSource source{.kind = images[index].kind, .text = std::exchange(images[index].text, {})};
   stats_.waiting_bytes.add(-static_cast<std::int64_t>(source.text.size()));
   const auto encoded = contain([&]() -> Expected<EncodedPtr> {
-    const auto image = take(source);
+    const auto image = take(source, embedding->end);
     return image ? encode((*image)->id, embedding->end) : std::unexpected(image.error());
   });
   if (!encoded) {

@@ -24,6 +24,7 @@
 #include "core/request.h"
 #include "core/service.h"
 #include "image/decode_picture.h"
+#include "image/decode_sound.h"
 #include "image/image_header.h"
 #include "image/kept_images.h"
 #include "llm/projector.h"
@@ -65,7 +66,8 @@ struct ImageEncoderOptions {
   std::vector<std::string> allowed_dirs;  // Allowed folders for images given by a path.
   std::uint64_t cache_bytes_max = 128ul << 20;
   std::int64_t pixels_max = kImagePixelsMax;  // Larger images are refused.
-  DecodePicture decode = decode_picture;
+  DecodePicture decode = decode_picture_here;
+  DecodeSound decode_sound = decode_sound_here;
   // Images of sessions, shared by the encoders of all models; null: images cannot be kept.
   std::shared_ptr<KeptImages> kept = nullptr;
 };
@@ -96,10 +98,11 @@ class ImageEncoder {
   }
   // Identifies the projector in image tokens.
   [[nodiscard]] const std::string& identity() const { return projector_->facts().identity; }
-  // Reads, checks and decodes an image. Blocks on the disk. Errors: E_PROTO_003.
-  [[nodiscard]] Expected<ImagePtr> take(const ImageSource& source);
-  // Finds an image of a current request, or a kept image, which is decoded again. Blocks on the disk. Errors: E_IO_001.
-  [[nodiscard]] Expected<ImagePtr> find(const std::string& id);
+  // Reads, checks and decodes an image. Blocks on the disk. Errors: E_PROTO_003; E_LIMIT_003 after `end` was requested.
+  [[nodiscard]] Expected<ImagePtr> take(const ImageSource& source, const std::stop_token& end = {});
+  // Finds an image of a current request, or a kept image, which is decoded again. Blocks on the disk. Errors: E_IO_001, and
+  // E_LIMIT_003 as take().
+  [[nodiscard]] Expected<ImagePtr> find(const std::string& id, const std::stop_token& end = {});
   // Keeps the image's file beyond the request. Errors: as KeptImages::keep().
   [[nodiscard]] Expected<KeptImages::Use> keep(const TenantId& tenant, const Image& image) const;
   // Writes all kept images to the disk; blocks. Errors: E_IO_001.
@@ -135,8 +138,8 @@ class ImageEncoder {
   };
 
   // `id` is that of the image if it is known, else empty.
-  [[nodiscard]] Expected<ImagePtr> add(Bytes file, const std::string& id = "");
-  [[nodiscard]] Expected<std::vector<float>> rows_of(const Image& image, llm::CallMonitor& monitor);
+  [[nodiscard]] Expected<ImagePtr> add(Bytes file, const std::string& id, const std::stop_token& end);
+  [[nodiscard]] Expected<std::vector<float>> rows_of(const Image& image, const std::stop_token& end);
   void take_next(std::shared_ptr<Taking> taking);
   void embed_next(std::shared_ptr<Embedding> embedding);
 

@@ -124,7 +124,7 @@ TEST_F(ImageEncoderTest, AnOldImageHasTheTokensOfItsFileAndIsNotTurned) {
   auto kept = std::make_shared<KeptImages>(folder_.string(), 1 << 20);
   const ImageEncoderOptions options{.allowed_dirs = {},
                                     .decode =
-                                        [&](std::span<const std::byte> bytes, Turns turns) {
+                                        [&](std::span<const std::byte> bytes, Turns turns, const std::stop_token&) {
                                           asked.push_back(turns);
                                           return decode_picture(bytes, turns);
                                         },

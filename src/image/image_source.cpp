@@ -15,7 +15,7 @@
 #include "base/file_calls.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
-#include "image/audio_header.h"
+#include "image/decode_sound.h"
 #include "image/image_header.h"
 
 namespace uma::image {
@@ -150,8 +150,9 @@ Expected<Bytes> read_image(const ImageSource& source, std::span<const std::strin
   auto bytes = read_source(source, allowed_dirs);
   if (!bytes) return bytes;
   if (source.media == Media::audio || (source.media == Media::any && is_audio(*bytes))) {
-    if (const auto header = check_audio(*bytes); !header) return std::unexpected(header.error());
-    return bytes;
+    if (!is_audio(*bytes)) return image_refused("the clip cannot be read: it is not a WAV, MP3 or FLAC file");
+    if (bytes->size() <= kAudioBytesMax) return bytes;
+    return image_refused(std::format("the clip has {} bytes; the limit is {}", bytes->size(), kAudioBytesMax));
   }
   const auto header = check_image(*bytes);
   if (!header) return std::unexpected(header.error());

@@ -12,7 +12,7 @@
 
 namespace uma::image {
 
-// Reads the file of an image or a clip and checks it (image_header.h, audio_header.h). An image may have `pixels_max` pixels.
+// Reads the file of an image or a clip, and checks the header of an image (image_header.h), which may have `pixels_max` pixels.
 // Paths must be below `allowed_dirs`.
 // Every step is opened relative to the folder before it without following symbolic links, so neither a link nor a concurrent
 // rename leads out. Only regular files are read. Blocks on the disk. Errors: E_PROTO_003 with the reason; a missing file and a

@@ -51,7 +51,7 @@ std::vector<std::uint8_t> fitted(const llm::Picture& picture, std::int32_t width
 }
 
 Expected<std::vector<std::uint8_t>> read_fitted(const ImageSource& source, std::int32_t width, std::int32_t height,
-                                                const DecodePicture& decode) {
+                                                const DecodePicture& decode, const std::stop_token& end) {
   constexpr std::int64_t kPixelsMax = 16'000'000;
   const auto file = read_image(source, {});
   if (!file) return std::unexpected(file.error());
@@ -61,7 +61,7 @@ Expected<std::vector<std::uint8_t>> read_fitted(const ImageSource& source, std::
     return fail(ErrorCode::proto_field, std::format("the picture has {} × {} pixels, and a drawing begins with up to {}",
                                                     header->width, header->height, kPixelsMax));
   }
-  const auto picture = decode(*file, Turns::yes);
+  const auto picture = decode(*file, Turns::yes, end);
   if (!picture) return std::unexpected(picture.error());
   return fitted(*picture, width, height);
 }

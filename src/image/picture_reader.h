@@ -18,6 +18,7 @@ namespace uma::image {
 // E_PROTO_003.
 [[nodiscard]] Expected<std::vector<std::uint8_t>> read_fitted(const ImageSource& source, std::int32_t width,
                                                               std::int32_t height,
-                                                              const DecodePicture& decode = decode_picture);
+                                                              const DecodePicture& decode = decode_picture_here,
+                                                              const std::stop_token& end = {});
 
 }  // namespace uma::image

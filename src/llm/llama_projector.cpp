@@ -41,6 +41,16 @@ using ContextPtr = std::unique_ptr<mtmd_context, Freed<mtmd_free>>;
 using BitmapPtr = std::unique_ptr<mtmd_bitmap, Freed<mtmd_bitmap_free>>;
 using ChunksPtr = std::unique_ptr<mtmd_input_chunks, Freed<mtmd_input_chunks_free>>;
 
+// The samples; a clip that is too short goes on with silence.
+std::vector<float> with_silence(const Clip& clip) {
+  std::vector<float> samples = clip.samples;
+  const auto rate = static_cast<std::size_t>(clip.sample_rate);
+  const auto least = static_cast<std::size_t>(kClipSecondsMin * static_cast<double>(rate));
+  const std::size_t rest = samples.size() % (kPieceSeconds * rate);
+  if (rest != 0 && rest < least) samples.resize(samples.size() - rest + least);
+  return samples;
+}
+
 GridPlace place_of(const mtmd_image_tokens* image, llama_pos begin, std::size_t row) {
   const mtmd_decoder_pos place = mtmd_image_tokens_get_decoder_pos(image, begin, row);
   // In the order of a batch.
@@ -139,9 +149,6 @@ class LlamaProjector final : public Projector {
  private:
   // Converts the image to the encoder's input.
   [[nodiscard]] Expected<ChunksPtr> cut(const ProjectorInput& image) const;
-  // The library decodes clips.
-  [[nodiscard]] Expected<BitmapPtr> read_clip(const ClipFile& clip) const;
-  [[nodiscard]] Expected<Unit> check_clip(BitmapPtr& clip) const;
   [[nodiscard]] DeviceList devices() const { return {&device_, device_ == nullptr ? 0u : 1u}; }
 
   std::shared_ptr<llama_model> model_;    // Shared, because the projector may outlive the model's other users.
@@ -152,28 +159,15 @@ class LlamaProjector final : public Projector {
   const DeviceTimer timer_{devices()};
 };
 
-Expected<BitmapPtr> LlamaProjector::read_clip(const ClipFile& clip) const {
-  BitmapPtr bitmap(mtmd_helper_bitmap_init_from_buf(context_.get(), reinterpret_cast<const unsigned char*>(clip.bytes.data()),
-                                                    clip.bytes.size(), false, mtmd_helper_init_opt_default())
-                       .bitmap);
-  if (bitmap == nullptr || !mtmd_bitmap_is_audio(bitmap.get())) {
-    return fail(ErrorCode::proto_field, "the clip cannot be decoded: it is damaged or has an unsupported format");
-  }
-  if (const auto checked = check_clip(bitmap); !checked) return std::unexpected(checked.error());
-  return bitmap;
-}
-
 Expected<ChunksPtr> LlamaProjector::cut(const ProjectorInput& image) const {
-  const auto* const clip = std::get_if<ClipFile>(&image);
-  const bool is_clip = clip != nullptr;
+  const bool is_clip = std::holds_alternative<const Clip*>(image);
   if (is_clip ? !facts_.reads_audio : !facts_.reads_images) {
     return fail(ErrorCode::model_capability, std::format("the model's projector reads no {}", is_clip ? "audio" : "images"));
   }
   BitmapPtr bitmap;
   if (is_clip) {
-    auto read = read_clip(*clip);
-    if (!read) return std::unexpected(read.error());
-    bitmap = std::move(*read);
+    const std::vector<float> samples = with_silence(*std::get<const Clip*>(image));
+    bitmap.reset(mtmd_bitmap_init_from_audio(samples.size(), samples.data()));
   } else {
     const Picture& picture = *std::get<const Picture*>(image);
     bitmap.reset(mtmd_bitmap_init(static_cast<std::uint32_t>(picture.width), static_cast<std::uint32_t>(picture.height),
@@ -188,24 +182,6 @@ Expected<ChunksPtr> LlamaProjector::cut(const ProjectorInput& image) const {
                 std::format("the {} cannot be converted to the input of the model", is_clip ? "clip" : "image"));
   }
   return chunks;
-}
-
-// Continues a short clip with silence.
-Expected<Unit> LlamaProjector::check_clip(BitmapPtr& clip) const {
-  const std::size_t count = mtmd_bitmap_get_n_bytes(clip.get()) / sizeof(float);
-  if (count == 0) return fail(ErrorCode::proto_field, "the clip has no samples");
-  std::vector<float> samples(count);
-  std::memcpy(samples.data(), mtmd_bitmap_get_data(clip.get()), count * sizeof(float));
-  if (!std::ranges::all_of(samples, [](float value) { return std::isfinite(value); })) {
-    return fail(ErrorCode::proto_field, "the clip has samples that are not finite");
-  }
-  const auto rate = static_cast<std::size_t>(std::max(1, mtmd_get_audio_sample_rate(context_.get())));
-  const auto least = static_cast<std::size_t>(kClipSecondsMin * static_cast<double>(rate));
-  const std::size_t rest = count % (kPieceSeconds * rate);
-  if (rest == 0 || rest >= least) return Unit{};
-  samples.resize(count - rest + least);
-  clip.reset(mtmd_bitmap_init_from_audio(samples.size(), samples.data()));
-  return Unit{};
 }
 
 Expected<ImageLayout> LlamaProjector::layout(const ProjectorInput& image) const {
@@ -314,7 +290,8 @@ Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& pat
                          .row_width = llama_model_n_embd_inp(model.get()),
                          .has_grids = has_grids,
                          .reads_images = reads_images,
-                         .reads_audio = reads_audio};
+                         .reads_audio = reads_audio,
+                         .sample_rate = reads_audio ? std::max(1, mtmd_get_audio_sample_rate(context.get())) : 0};
     if (tokens_max > 0) facts.identity += std::format("|{} tokens", tokens_max);
     return std::make_unique<LlamaProjector>(std::move(model), std::move(watch), std::move(context), std::move(facts),
                                             devices->first());

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "llm/call_monitor.h"
+#include "llm/clip.h"
 #include "llm/picture.h"
 
 namespace uma::llm {
@@ -22,6 +23,7 @@ struct ProjectorFacts {
   bool has_grids = false;      // Images have an ImageGrid.
   bool reads_images = true;
   bool reads_audio = false;
+  std::int32_t sample_rate = 0;  // Of the clips that it reads, in Hz; 0: it reads none.
 };
 
 // A position of several dimensions (M-RoPE), in the library's order: time, line, column, and a spare one.
@@ -55,12 +57,8 @@ struct ProjectorOptions {
   std::int32_t image_tokens_max = 0;
 };
 
-// A clip of sound: a WAV, MP3 or FLAC file with a checked header (image/audio_header.h).
-struct ClipFile {
-  std::span<const std::byte> bytes;
-};
 // What a projector reads. Borrowed; the pointer is not null.
-using ProjectorInput = std::variant<const Picture*, ClipFile>;
+using ProjectorInput = std::variant<const Picture*, const Clip*>;
 
 class Projector {
  public:
@@ -68,8 +66,8 @@ class Projector {
   [[nodiscard]] virtual const ProjectorFacts& facts() const = 0;
   // Its device is lost: it encodes no more. Any thread.
   [[nodiscard]] virtual bool is_lost() const { return false; }
-  // Of a clip, it decodes the file and computes the spectrogram, on five threads. Any thread. Errors: E_PROTO_003 for a clip
-  // that cannot be decoded; E_MODEL_003 for an image or a clip that the projector does not read.
+  // Of a clip, it computes the spectrogram, on five threads. Any thread. Errors: E_PROTO_003 for what the library does not
+  // take; E_MODEL_003 for an image or a clip that the projector does not read. Requires: a clip has samples of `sample_rate`.
   [[nodiscard]] virtual Expected<ImageLayout> layout(const ProjectorInput& image) const = 0;
   // Computes rows_count() rows of row_width numbers. One thread at a time. `monitor` may end the computation early; null: no
   // monitor. Errors: as layout(); E_LIMIT_003 if it was ended early; E_RUNTIME_001.

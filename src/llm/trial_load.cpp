@@ -137,12 +137,6 @@ class EndAfter final : public CallMonitor {
   bool is_over_ = false;
 };
 
-void append_numbers(Bytes& file, std::span<const std::uint32_t> numbers, int bytes) {
-  for (const std::uint32_t number : numbers) {
-    for (int i = 0; i < bytes; ++i) file.push_back(static_cast<std::byte>(number >> (8 * i)));
-  }
-}
-
 // A gradient.
 Picture sample_picture() {
   constexpr int kSide = 32;
@@ -155,26 +149,11 @@ Picture sample_picture() {
   return picture;
 }
 
-// A WAV file of half a second with a tone.
-Bytes sample_clip() {
-  constexpr std::uint32_t kRate = 16'000;
-  constexpr std::uint32_t kClipSamples = kRate / 2;
-  constexpr std::uint32_t kSampleBytes = 2;
-  Bytes file;
-  const auto append_name = [&](std::string_view name) {
-    for (const char letter : name) file.push_back(static_cast<std::byte>(letter));
-  };
-  append_name("RIFF");
-  append_numbers(file, std::array{36 + kClipSamples * kSampleBytes}, 4);
-  append_name("WAVEfmt ");
-  append_numbers(file, std::array{16U}, 4);
-  append_numbers(file, std::array{1U, 1U}, 2);  // Integers in one channel.
-  append_numbers(file, std::array{kRate, kRate * kSampleBytes}, 4);
-  append_numbers(file, std::array{kSampleBytes, 16U}, 2);
-  append_name("data");
-  append_numbers(file, std::array{kClipSamples * kSampleBytes}, 4);
-  for (std::uint32_t i = 0; i < kClipSamples; ++i) append_numbers(file, std::array{i * 400 & 0x3FFF}, 2);
-  return file;
+// Half a second of a tone.
+Clip sample_clip(std::int32_t sample_rate) {
+  Clip clip{.sample_rate = sample_rate, .samples = {}};
+  for (std::int32_t i = 0; i < sample_rate / 2; ++i) clip.samples.push_back(static_cast<float>(i * 400 & 0x3FFF) / 32'768);
+  return clip;
 }
 
 Expected<Unit> try_encoding(Projector& projector, std::string_view what, const ProjectorInput& input, double s_max) {
@@ -267,8 +246,8 @@ Expected<Unit> try_projector(const std::string& path, const std::string& project
     if (!tried) return tried;
   }
   if (!facts.reads_audio) return Unit{};
-  const Bytes clip = sample_clip();
-  return try_encoding(**projector, "half a second of sound", ClipFile{clip}, limits.encoding_s_max);
+  const Clip clip = sample_clip(facts.sample_rate);
+  return try_encoding(**projector, "half a second of sound", &clip, limits.encoding_s_max);
 }
 
 }  // namespace uma::llm

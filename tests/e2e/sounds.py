@@ -76,7 +76,6 @@ def hostile_clips():
         "text": b"hello",
         "png": b"\x89PNG\r\n\x1a\n" + bytes(40),
         "ogg": b"OggS" + bytes(40),
-        "truncated wav": LOW[:1000],
         "wav without data": riff(wav_format()),
         "wav without samples": riff(wav_format(), chunk(b"data", b"")),
         "wav of no channels": riff(wav_format(channels=0), chunk(b"data", plain)),
@@ -86,9 +85,23 @@ def hostile_clips():
         "adpcm": riff(wav_format(tag=2, bits=4), chunk(b"fact", b"\xff" * 4), chunk(b"data", plain)),
         "wav of numbers that are not finite": riff(wav_format(tag=3, bits=32), chunk(b"data", struct.pack("<f", math.nan) * 9000)),
         "truncated flac": flac([0] * 100)[:20],
+        "mp3 in noise": silent_mp3(3) + b"\x55" * 100_000,
+        "mp3 with the tag of a gigabyte": b"ID3\x04\x00\x00\x7f\x7f\x7f\x7f" + silent_mp3(3),
+    }
+
+
+def boastful_clips():
+    """Name and bytes of files of at most 2 s that claim another length: as many samples count as there are."""
+    frames = silent_mp3(9)
+    count = silent_mp3(0, claimed=4_000_000_000)
+    tag = b"ID3\x04\x00\x00\x00\x00\x00\x14" + bytes(20)
+    extension = struct.pack("<HHIIHHH21x", 0xFFFE, 1, RATE, 2 * RATE, 2, 16, 21)  # A byte too short for a reader of WAV files.
+    return {
+        "truncated wav": LOW[:1000],
+        "wav of unknown length": LOW[:40] + b"\xff\xff\xff\xff" + LOW[44:],
+        "wav with an mp3 in it": riff(chunk(b"JUNK", count), chunk(b"fmt ", extension), chunk(b"data", bytes(1000)) + frames),
         "flac of days": flac([0] * 100, claimed=2**36 - 1),
         "flac without length": flac([0] * 100, claimed=0),
         "mp3 of years": silent_mp3(3, claimed=2**32 - 1),
-        "mp3 in noise": silent_mp3(3) + b"\x55" * 100_000,
-        "mp3 with the tag of a gigabyte": b"ID3\x04\x00\x00\x7f\x7f\x7f\x7f" + silent_mp3(3),
+        "mp3 with two tags": tag + tag + count + frames,
     }

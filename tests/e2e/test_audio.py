@@ -93,6 +93,16 @@ class Audio(test_http.HttpTest):
                 self.assertEqual(400, status, answer)
         self.assertEqual("eos", self.ask(sounds.LOW, max_tokens=1).last["event"])
 
+    def test_a_clip_is_as_long_as_its_samples_whatever_it_claims(self):
+        none = self.client.generate(messages=[message()], max_tokens=1).usage["prompt_tokens"]
+        for name, data in sounds.boastful_clips().items():
+            with self.subTest(name):
+                reply = self.client.generate(messages=[message(data)], max_tokens=1)
+                if reply.last["event"] == "error":
+                    self.assert_error(reply, "E_PROTO_003", "the clip")
+                else:
+                    self.assertEqual(none + ROWS, reply.usage["prompt_tokens"])
+
     def test_parts_that_are_wrong(self):
         data = base64.b64encode(sounds.LOW).decode()
         for part, field in (({"type": "input_audio"}, "input_audio"), ({"type": "input_audio", "input_audio": 7}, "input_audio"),

@@ -145,7 +145,7 @@ class Vision(DaemonTest):
     def test_a_decoder_that_dies_is_started_again(self):
         self.embed(data=data_of(GRAD))
         children = [child for child in pathlib.Path("/proc").glob("[0-9]*/cmdline")
-                    if f"decode-pictures\0{self.daemon.process.pid}\0".encode() in child.read_bytes()]
+                    if f"decode-media\0{self.daemon.process.pid}\0".encode() in child.read_bytes()]
         self.assertTrue(children, "a picture is decoded in a process of its own")
         for child in children:
             os.kill(int(child.parent.name), signal.SIGKILL)

@@ -30,7 +30,7 @@ src/chat/loose_reader.cpp src/chat/nested_elements.cpp src/chat/parameter_types.
 src/engine/session/context_shift.cpp src/engine/session/portable_session.cpp src/engine/session/record_input.cpp
 src/grammar/gbnf.cpp src/grammar/grammar.cpp src/grammar/json_pattern.cpp src/grammar/json_schema.cpp
 src/grammar/json_schema_flatten.cpp src/grammar/json_schema_formats.cpp src/grammar/json_schema_numbers.cpp
-src/grammar/json_schema_values.cpp src/image/audio_header.cpp src/image/image_header.cpp src/jinja/builtins.cpp src/jinja/chat_template.cpp
+src/grammar/json_schema_values.cpp src/image/decode_sound.cpp src/image/image_header.cpp src/jinja/builtins.cpp src/jinja/chat_template.cpp
 src/jinja/collection_builtins.cpp src/jinja/expression_parser.cpp src/jinja/interpreter.cpp src/jinja/json_reader.cpp
 src/jinja/lexer.cpp src/jinja/number_builtins.cpp src/jinja/parser.cpp src/jinja/text_builtins.cpp src/jinja/value.cpp
 src/jinja/value_tests.cpp src/json/field_reader.cpp src/kv/portable_state.cpp src/kv/record_check.cpp

@@ -65,7 +65,7 @@ struct RouterOptions {
   std::size_t record_bytes_max = 2u << 20;  // Memory for the records of idle sessions.
   ImageFetcher* fetcher = nullptr;          // Outlives the router; null: images are not fetched from URLs.
   OnImagesFree on_images_free = nullptr;
-  image::DecodePicture decode_picture = image::decode_picture;  // For pictures that drawings begin with.
+  image::DecodePicture decode_picture = image::decode_picture_here;  // For pictures that drawings begin with.
   bool shares_states = false;                                   // The store of states has a shared store.
   // That store is for system prompts, too. Not for lanes in reproducible mode, which take no KV of other conversations.
   bool shares_prefixes = false;
