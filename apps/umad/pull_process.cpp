@@ -111,8 +111,10 @@ Expected<std::string> run_pull_process(const std::string& program, const std::st
   constexpr int kUsage = 1;  // uma-cli's exit status for a mistake in what it was asked for.
   UniqueFd output;
   // The source cannot be taken for a flag, because it follows "--".
-  const pid_t pid =
-      spawn_child(program, {"uma-cli", "pull", "--json", "--folder", folder, "--", source}, own_environment(), output);
+  const pid_t pid = spawn_child(program, {"uma-cli", "pull", "--json", "--folder", folder, "--", source},
+                                child_environment({"HF_", "XDG_", "SSL_CERT_", "http_proxy=", "https_proxy=", "HTTPS_PROXY=",
+                                                   "all_proxy=", "ALL_PROXY=", "no_proxy=", "NO_PROXY="}),
+                                output);
   if (pid < 0) return fail(ErrorCode::io_failed, std::format("{} cannot be started: {}", program, std::strerror(-pid)));
   Child child(pid);
   PullOutput told;

@@ -56,7 +56,7 @@ std::string random_mark() {
 }
 
 std::vector<std::string> trial_environment(const std::string& mark) {
-  std::vector<std::string> environment = own_environment();
+  std::vector<std::string> environment = child_environment();
   environment.push_back(std::format("{}={}", kMarkVariable, mark));
   std::erase_if(environment, [](const std::string& text) {
     return std::ranges::any_of(kNoDevices,
