@@ -1,9 +1,12 @@
 #include "base/log.h"
 
 #include <memory>
+#include <string>
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+
+#include "base/printable.h"
 
 namespace uma {
 namespace {
@@ -44,7 +47,9 @@ bool log_shows(LogLevel level) {
 }
 
 void log_line(LogLevel level, std::string_view text) {
-  logger().log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
+  // Texts of files, clients and libraries may be in it.
+  const std::string line = printable_line(text);
+  logger().log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
 }
 
 }  // namespace uma
