@@ -25,8 +25,10 @@
 namespace uma::umad {
 namespace {
 
-std::string mismatch(std::string_view expected, std::string_view text) {
-  return std::format("expected {}, got \"{}\"", expected, text.substr(0, 100));
+// The text of a setting that may have a password is not shown.
+std::string mismatch(const Setting& setting, std::string_view expected, std::string_view text) {
+  const bool is_secret = setting.name() == "catalog" || setting.name() == "shared_states";
+  return is_secret ? std::format("expected {}", expected) : std::format("expected {}, got \"{}\"", expected, text.substr(0, 100));
 }
 
 // Whether the setting is another name of one in a section, as `http: off` is.
@@ -199,7 +201,7 @@ class YamlReader {
     const std::string& text = is_list ? list : value.Scalar();
     SettingOrigin origin{SettingOrigin::Source::file, std::format("{}:{}", file_, key.Mark().line + 1)};
     if (const auto expected = accept(config_, setting, text, std::move(origin))) {
-      report(value.Mark(), std::format("{}: {}", setting.name(), mismatch(*expected, text)));
+      report(value.Mark(), std::format("{}: {}", setting.name(), mismatch(setting, *expected, text)));
       return;
     }
     note_effect(config_, setting);
@@ -240,7 +242,7 @@ void apply_environment(Config& config, const Environment& environment, std::vect
     const std::optional<std::string> value = environment(setting.environment);
     if (!value || value->empty()) continue;  // An empty variable counts as unset.
     if (const auto expected = accept(config, setting, *value, {SettingOrigin::Source::environment, setting.environment})) {
-      problems.push_back(std::format("{}: {}", setting.environment, mismatch(*expected, *value)));
+      problems.push_back(std::format("{}: {}", setting.environment, mismatch(setting, *expected, *value)));
     }
   }
 }
@@ -508,7 +510,7 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   apply_environment(config, environment, problems);
   for (const auto& [setting, text] : flags->values) {
     if (const auto expected = accept(config, *setting, text, {SettingOrigin::Source::flag, setting->flag})) {
-      problems.push_back(std::format("{}: {}", setting->flag, mismatch(*expected, text)));
+      problems.push_back(std::format("{}: {}", setting->flag, mismatch(*setting, *expected, text)));
     }
   }
   apply_passed(config, passed);

@@ -372,6 +372,16 @@ TEST(Config, AnEmptyFileOrSectionChangesNothing) {
   EXPECT_EQ(config.limits.max_tokens, 0);
 }
 
+TEST(Config, AMistakeInASettingThatMayHaveAPasswordDoesNotShowIt) {
+  Config config;
+  for (const std::string name : {"catalog", "shared_states"}) {
+    const auto problems = apply_yaml(config, name + ": 'host=db password=geheim'\n", "u.yaml");
+    ASSERT_EQ(problems.size(), 1U) << name;
+    EXPECT_THAT(problems[0], HasSubstr(name + ": expected"));
+    EXPECT_THAT(problems[0], testing::Not(HasSubstr("geheim")));
+  }
+}
+
 TEST(Config, ReportsAllMistakesOfAFileWithTheirPlaces) {
   Config config;
   const auto problems = apply_yaml(config,

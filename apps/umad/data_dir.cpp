@@ -57,6 +57,11 @@ Expected<Unit> prepare_data_dir(const std::string& path) {
   // mkdir reports a failure with the parents more clearly.
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return io_failure(path, errno);
   if (!std::filesystem::is_directory(folder, problem)) return io_failure(path, ENOTDIR);
+  struct stat facts{};
+  if (::stat(path.c_str(), &facts) != 0) return io_failure(path, errno);
+  if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return fail(ErrorCode::io_failed, std::format("{}: other users can write to this folder: run chmod go-w on it", path));
+  }
   if (::access(path.c_str(), W_OK | X_OK) != 0) return io_failure(path, errno);
   return Unit{};
 }

@@ -1,6 +1,7 @@
 #include "server/socket_file.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <system_error>
+#include <thread>
 
 #include "base/descriptors.h"
 #include "base/log.h"
@@ -39,19 +41,27 @@ UniqueFd make_socket() {
   return made;
 }
 
-// Locks the folder of `path` until the descriptor is closed.
+// Locks the folder of `path` until the descriptor is closed, so that two daemons do not remove each other's socket. Whoever may
+// read the folder can hold this lock, such as anybody that of /tmp: after a while it goes on without.
 Expected<UniqueFd> lock_folder(const std::string& path) {
   std::string folder = std::filesystem::path(path).parent_path().string();
   if (folder.empty()) folder = ".";
   UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.is_open()) return fail_errno("cannot open the socket's folder", folder);
-  while (::flock(fd.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) return fail_errno("cannot lock the socket's folder", folder);
+  constexpr int kLooks = 200;
+  constexpr std::chrono::milliseconds kLookAgain{10};
+  for (int look = 0; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++look) {
+    if (errno != EINTR && errno != EWOULDBLOCK) return fail_errno("cannot lock the socket's folder", folder);
+    if (look == kLooks) {
+      log_warning("another program has locked {} for {} s: going on without the lock", folder, kLooks * kLookAgain / std::chrono::seconds(1));
+      break;
+    }
+    std::this_thread::sleep_for(kLookAgain);
   }
   return fd;
 }
 
-// Removes a socket file without a listener; any other file is an error. Requires the folder's lock.
+// Removes a socket file without a listener; any other file is an error. Called with the folder's lock.
 Expected<Unit> make_room(const std::string& path) {
   struct stat status{};
   if (::lstat(path.c_str(), &status) != 0) {

@@ -1,6 +1,8 @@
 #include "server/socket_file.h"
 
+#include <fcntl.h>
 #include <fstream>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <thread>
 #include <vector>
@@ -47,6 +49,18 @@ TEST(SocketFile, ReplacesASocketThatNobodyListensOn) {
   const auto listening = listen_at(path, 8);
   ASSERT_TRUE(listening.has_value()) << listening.error().message;
   EXPECT_TRUE(connect_to(path).is_open());
+}
+
+TEST(SocketFile, AStrangersLockOfTheFolderDelaysItOnly) {
+  const TempFolder folder;
+  const UniqueFd stranger(::open(folder.file(".").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(stranger.get(), LOCK_EX), 0);
+  {
+    const auto listening = listen_at(folder.file("s"), 8);
+    ASSERT_TRUE(listening.has_value()) << listening.error().message;
+    EXPECT_TRUE(connect_to(folder.file("s")).is_open());
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.file("s")));
 }
 
 TEST(SocketFile, LeavesALiveSocketAlone) {
