@@ -10,6 +10,7 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/sync_folder.h"
 
 namespace uma::umad {
@@ -59,7 +60,13 @@ Expected<Unit> prepare_data_dir(const std::string& path) {
   if (!std::filesystem::is_directory(folder, problem)) return io_failure(path, ENOTDIR);
   struct stat facts{};
   if (::stat(path.c_str(), &facts) != 0) return io_failure(path, errno);
-  if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+  constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+  // It was made with another umask, or mounted by a system that gives its group all rights.
+  if ((facts.st_mode & kOthersWrite) != 0 && ::chmod(path.c_str(), facts.st_mode & ~(S_IFMT | kOthersWrite)) == 0) {
+    log_warning("others could write to {}: it is this user's alone now", path);
+  }
+  if (::stat(path.c_str(), &facts) != 0) return io_failure(path, errno);
+  if ((facts.st_mode & kOthersWrite) != 0) {
     return fail(ErrorCode::io_failed, std::format("{}: other users can write to this folder: run chmod go-w on it", path));
   }
   if (::access(path.c_str(), W_OK | X_OK) != 0) return io_failure(path, errno);

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <fcntl.h>
 #include <format>
 #include <optional>
 #include <poll.h>
@@ -54,6 +55,7 @@ namespace {
 constexpr rlim_t kMediaCpuSecondsMax = 30;
 constexpr rlim_t kMediaDataBytesMax = rlim_t{1536} << 20;
 constexpr Duration kMediaPatience = std::chrono::minutes(2);  // On a machine that is busy.
+constexpr Duration kEndPatience = std::chrono::seconds(1);  // A process that has answered ends at once.
 constexpr std::uint64_t kTextBytesMax = 1000;
 
 template <class T>
@@ -112,12 +114,13 @@ void set_limit(int resource, rlim_t soft, rlim_t hard) {
 // --- In the daemon
 
 MediaProcesses::Waiting::Waiting(Waiting&& other) noexcept
-    : pid_(std::exchange(other.pid_, 0)), to_(std::move(other.to_)), from_(std::move(other.from_)) {}
+    : pid_(std::exchange(other.pid_, 0)), to_(std::move(other.to_)), from_(std::move(other.from_)), ends_(std::move(other.ends_)) {}
 
 MediaProcesses::Waiting& MediaProcesses::Waiting::operator=(Waiting&& other) noexcept {
   std::swap(pid_, other.pid_);
   std::swap(to_, other.to_);
   std::swap(from_, other.from_);
+  std::swap(ends_, other.ends_);
   return *this;
 }
 
@@ -147,6 +150,11 @@ std::optional<Expected<Unit>> MediaProcesses::Waiting::decode(const Asked& asked
   return Unit{};
 }
 
+bool MediaProcesses::Waiting::has_ended_last() const {
+  std::byte ended{};
+  return read_pipe(ends_.get(), std::span(&ended, 1), {.until = SteadyClock().now() + kEndPatience});
+}
+
 std::optional<MediaProcesses::Waiting> MediaProcesses::take() {
   const MutexLock lock(mutex_);
   return std::exchange(idle_, std::nullopt);
@@ -155,12 +163,13 @@ std::optional<MediaProcesses::Waiting> MediaProcesses::take() {
 Expected<MediaProcesses::Waiting> MediaProcesses::start() const {
   auto requests = open_pipe();
   auto answers = open_pipe();
+  auto ends = open_pipe();
   int problem = errno;
-  if (requests && answers) {
+  if (requests && answers && ends) {
     make_nonblocking(requests->in.get());
     const pid_t pid = spawn_child(program_, {"umad", kMediaCommand, std::to_string(::getpid())}, child_environment(),
-                                  {.input = requests->out.get(), .output = answers->in.get(), .errors = -1});
-    if (pid > 0) return Waiting(pid, std::move(requests->in), std::move(answers->out));
+                                  {.input = requests->out.get(), .output = answers->in.get(), .errors = ends->in.get()});
+    if (pid > 0) return Waiting(pid, std::move(requests->in), std::move(answers->out), std::move(ends->out));
     problem = -pid;
   }
   return fail(ErrorCode::runtime_decode, std::format("the file's decoder could not be started: {}", std::strerror(problem)));
@@ -184,6 +193,7 @@ Expected<Unit> MediaProcesses::decode(const Asked& asked, std::span<const std::b
     return fail(ErrorCode::proto_field,
                 std::format("the {} cannot be read: its decoder has crashed, or needed too much time or memory: save it anew", what));
   }
+  if (!waiting->has_ended_last()) return std::move(*decoded);
   const MutexLock lock(mutex_);
   if (!idle_) idle_ = std::move(*waiting);
   return std::move(*decoded);
@@ -242,9 +252,12 @@ struct MediaAnswering {
   }
 
   static bool answer(const Asked& asked) {
-    if (!confine()) return refuse("the process of the file's decoder cannot be confined");
     Bytes file(asked.file_bytes);
     if (!read_pipe(STDIN_FILENO, file)) return false;
+    // What comes next is not for this process. Libraries write what they like to the third file.
+    const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    const bool is_apart = ::dup2(nothing.get(), STDIN_FILENO) >= 0 && ::dup2(nothing.get(), STDERR_FILENO) >= 0;
+    if (!is_apart || !confine()) return refuse("the process of the file's decoder cannot be confined");
     const bool is_sound = asked.kind == Asked::Kind::sound;
     try {
       if (is_sound) {
@@ -276,6 +289,8 @@ struct MediaAnswering {
       }
       // After a crash it is not known what is left in the pipes.
       if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) return 1;
+      const std::byte ended{};
+      if (!write_pipe(STDERR_FILENO, std::span(&ended, 1))) return 1;
     }
     return 0;
   }

@@ -48,18 +48,22 @@ class MediaProcesses {
   // Ends the process with it.
   class Waiting {
    public:
-    Waiting(pid_t pid, UniqueFd to, UniqueFd from) : pid_(pid), to_(std::move(to)), from_(std::move(from)) {}
+    Waiting(pid_t pid, UniqueFd to, UniqueFd from, UniqueFd ends)
+        : pid_(pid), to_(std::move(to)), from_(std::move(from)), ends_(std::move(ends)) {}
     Waiting(Waiting&& other) noexcept;
     Waiting& operator=(Waiting&& other) noexcept;
     ~Waiting();
     // Nothing: the process has failed or was given up, and is not to be used again.
     [[nodiscard]] std::optional<Expected<Unit>> decode(const Asked& asked, std::span<const std::byte> file, const Place& place,
                                                        const std::stop_token& end) const;
+    // Whether the process of the last file has ended, so that it can neither see the next file nor answer for it.
+    [[nodiscard]] bool has_ended_last() const;
 
    private:
     pid_t pid_ = 0;  // 0: none.
     UniqueFd to_;
     UniqueFd from_;
+    UniqueFd ends_;  // A byte for each process that has ended; those cannot write to it.
   };
 
   [[nodiscard]] Expected<Unit> decode(const Asked& asked, std::span<const std::byte> file, const Place& place,

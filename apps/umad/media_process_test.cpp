@@ -47,7 +47,7 @@ class MediaProcess : public testing::Test {
 };
 
 // An answer of one pixel, or of a text; then the process waits for the next file.
-constexpr const char* kOnePixel = R"(printf '\1\0\0\0\1\0\0\0\1\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0abc'; exec cat >/dev/null)";
+constexpr const char* kOnePixel = R"(printf '\1\0\0\0\1\0\0\0\1\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0abc'; printf x >&2; exec cat >/dev/null)";
 
 TEST_F(MediaProcess, AnswersWithPixelsOrWords) {
   const auto picture = decode(kOnePixel);

@@ -68,16 +68,20 @@ class Resampler {
     if (from != clip.sample_rate) state_.reset(::src_new(SRC_SINC_FASTEST, 1, &problem));
   }
 
-  void append(std::span<const float> samples, bool is_last) {
+  // False: the library fails.
+  [[nodiscard]] bool append(std::span<const float> samples, bool is_last) {
     if (!state_) {
       clip_.samples.insert(clip_.samples.end(), samples.begin(), samples.end());
-      return;
+      return true;
     }
+    constexpr float kNone = 0;  // The library takes no null pointer.
     std::array<float, 4096> made{};
-    for (SRC_DATA data{.data_in = samples.data(), .data_out = made.data(), .input_frames = static_cast<long>(samples.size()),
+    for (SRC_DATA data{.data_in = samples.empty() ? &kNone : samples.data(), .data_out = made.data(), .input_frames = static_cast<long>(samples.size()),
                        .output_frames = static_cast<long>(made.size()), .input_frames_used = 0, .output_frames_gen = 0,
                        .end_of_input = is_last ? 1 : 0, .src_ratio = ratio_};
-         ::src_process(state_.get(), &data) == 0 && (data.output_frames_gen > 0 || data.input_frames_used > 0);) {
+         ;) {
+      if (::src_process(state_.get(), &data) != 0) return false;
+      if (data.output_frames_gen == 0 && data.input_frames_used == 0) return true;
       clip_.samples.insert(clip_.samples.end(), made.begin(), made.begin() + data.output_frames_gen);
       data.data_in += data.input_frames_used;
       data.input_frames -= data.input_frames_used;
@@ -148,10 +152,10 @@ Expected<llm::Clip> decode_sound(File file, std::int32_t sample_rate) {
     if (decoded > most) return refuse_clip(std::format("it takes more than {} s", kAudioSecondsMax));
     if (got <= 0) break;
     mix(std::span(frames).first(static_cast<std::size_t>(got) * channels), channels, mixed);
-    resampler.append(mixed, false);
+    if (!resampler.append(mixed, false)) return refuse_clip("its rate cannot be changed");
   }
   if (::sf_error(sound.get()) != SF_ERR_NO_ERROR) return refuse_clip(std::format("it is damaged ({})", ::sf_strerror(sound.get())));
-  resampler.append({}, true);
+  if (!resampler.append({}, true)) return refuse_clip("its rate cannot be changed");
   if (clip.samples.empty()) return refuse_clip("it has no samples");
   if (!std::ranges::all_of(clip.samples, [](float sample) { return std::isfinite(sample); })) {
     return refuse_clip("it has samples that are not finite");
