@@ -32,8 +32,9 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 std::vector<std::string> child_environment(std::initializer_list<std::string_view> also) {
   // GGML_: the library's variant; OMP_ and others: limits of threads. The options of sanitizers must be those of the daemon.
   constexpr std::array<std::string_view, 17> kUsual = {
-      "PATH=", "HOME=", "TMPDIR=", "TZ=",       "LANG=",         "LC_",           "LD_",            "DYLD_",         "GGML_",
-      "OMP_",  "GOMP_", "KMP_",    "OPENBLAS_", "ASAN_OPTIONS=", "TSAN_OPTIONS=", "UBSAN_OPTIONS=", "LSAN_OPTIONS="};
+      "PATH=",         "HOME=",          "TMPDIR=",      "TZ=",   "LANG=", "LC_",       "LD_",
+      "DYLD_",         "GGML_",          "OMP_",         "GOMP_", "KMP_",  "OPENBLAS_", "ASAN_OPTIONS=",
+      "TSAN_OPTIONS=", "UBSAN_OPTIONS=", "LSAN_OPTIONS="};
   std::vector<std::string> environment;
   for (char** entry = ::environ; *entry != nullptr; ++entry) {
     const auto is_begin = [text = std::string_view(*entry)](std::string_view name) { return text.starts_with(name); };

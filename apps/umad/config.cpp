@@ -28,7 +28,8 @@ namespace {
 // The text of a setting that may have a password is not shown.
 std::string mismatch(const Setting& setting, std::string_view expected, std::string_view text) {
   const bool is_secret = setting.name() == "catalog" || setting.name() == "shared_states";
-  return is_secret ? std::format("expected {}", expected) : std::format("expected {}, got \"{}\"", expected, text.substr(0, 100));
+  return is_secret ? std::format("expected {}", expected)
+                   : std::format("expected {}, got \"{}\"", expected, text.substr(0, 100));
 }
 
 // Whether the setting is another name of one in a section, as `http: off` is.

@@ -25,10 +25,10 @@
 #include "server/unix/unix_server.h"
 #include "umad/config.h"
 #include "umad/local_models.h"
+#include "umad/media_process.h"
 #include "umad/model_choice.h"
 #include "umad/model_trials.h"
 #include "umad/open_catalog.h"
-#include "umad/media_process.h"
 #include "umad/shared_store.h"
 #include "umad/supervised.h"
 

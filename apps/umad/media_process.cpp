@@ -55,7 +55,7 @@ namespace {
 constexpr rlim_t kMediaCpuSecondsMax = 30;
 constexpr rlim_t kMediaDataBytesMax = rlim_t{1536} << 20;
 constexpr Duration kMediaPatience = std::chrono::minutes(2);  // On a machine that is busy.
-constexpr Duration kEndPatience = std::chrono::seconds(1);  // A process that has answered ends at once.
+constexpr Duration kEndPatience = std::chrono::seconds(1);    // A process that has answered ends at once.
 constexpr std::uint64_t kTextBytesMax = 1000;
 
 template <class T>
@@ -114,7 +114,10 @@ void set_limit(int resource, rlim_t soft, rlim_t hard) {
 // --- In the daemon
 
 MediaProcesses::Waiting::Waiting(Waiting&& other) noexcept
-    : pid_(std::exchange(other.pid_, 0)), to_(std::move(other.to_)), from_(std::move(other.from_)), ends_(std::move(other.ends_)) {}
+    : pid_(std::exchange(other.pid_, 0)),
+      to_(std::move(other.to_)),
+      from_(std::move(other.from_)),
+      ends_(std::move(other.ends_)) {}
 
 MediaProcesses::Waiting& MediaProcesses::Waiting::operator=(Waiting&& other) noexcept {
   std::swap(pid_, other.pid_);
@@ -190,8 +193,9 @@ Expected<Unit> MediaProcesses::decode(const Asked& asked, std::span<const std::b
   if (!decoded) {
     log_warning("the decoder of {} of {} bytes has crashed, or needed more than {} s or {} MiB", what, file.size(),
                 kMediaCpuSecondsMax, kMediaDataBytesMax >> 20);
-    return fail(ErrorCode::proto_field,
-                std::format("the {} cannot be read: its decoder has crashed, or needed too much time or memory: save it anew", what));
+    return fail(
+        ErrorCode::proto_field,
+        std::format("the {} cannot be read: its decoder has crashed, or needed too much time or memory: save it anew", what));
   }
   if (!waiting->has_ended_last()) return std::move(*decoded);
   const MutexLock lock(mutex_);

@@ -47,7 +47,8 @@ class MediaProcess : public testing::Test {
 };
 
 // An answer of one pixel, or of a text; then the process waits for the next file.
-constexpr const char* kOnePixel = R"(printf '\1\0\0\0\1\0\0\0\1\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0abc'; printf x >&2; exec cat >/dev/null)";
+constexpr const char* kOnePixel =
+    R"(printf '\1\0\0\0\1\0\0\0\1\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0abc'; printf x >&2; exec cat >/dev/null)";
 
 TEST_F(MediaProcess, AnswersWithPixelsOrWords) {
   const auto picture = decode(kOnePixel);
@@ -64,10 +65,10 @@ TEST_F(MediaProcess, SaysWhyAFileIsRefused) {
 }
 
 TEST_F(MediaProcess, ACrashIsAnErrorOfTheFile) {
-  for (const std::string script :
-       {"exit 0", "kill -SEGV $$", "echo something else that is long enough", R"(printf '\1\0\0\0\1\0\0\0\1\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0a')",
-        R"(printf '\1\0\0\0\377\377\0\0\377\377\0\0\0\0\0\0\3\0\0\0\0\0\0\0abc')",
-        R"(printf '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1\0\0\0\0')"}) {
+  for (const std::string script : {"exit 0", "kill -SEGV $$", "echo something else that is long enough",
+                                   R"(printf '\1\0\0\0\1\0\0\0\1\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0a')",
+                                   R"(printf '\1\0\0\0\377\377\0\0\377\377\0\0\0\0\0\0\3\0\0\0\0\0\0\0abc')",
+                                   R"(printf '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1\0\0\0\0')"}) {
     const auto refused = decode(script);
     ASSERT_FALSE(refused) << script;
     EXPECT_EQ(refused.error().code, ErrorCode::proto_field) << script;

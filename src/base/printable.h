@@ -1,5 +1,6 @@
-// Makes text of a model, a client or a file safe for a terminal and for a log. An escape sequence in it could otherwise move the
-// cursor, rewrite earlier output, change the title or type input for the user; marks of direction could show it in another order.
+// Makes text of a model, a client or a file safe for a terminal and for a log. An escape sequence in it could otherwise move
+// the cursor, rewrite earlier output, change the title or type input for the user; marks of direction could show it in another
+// order.
 #pragma once
 
 #include <string>

@@ -29,7 +29,10 @@ class MemoryFile {
   explicit MemoryFile(File file) : file_(file) {}
 
   SNDFILE* open(SF_INFO& info) {
-    SF_VIRTUAL_IO io{.get_filelen = &MemoryFile::size, .seek = &MemoryFile::seek, .read = &MemoryFile::read, .write = nullptr,
+    SF_VIRTUAL_IO io{.get_filelen = &MemoryFile::size,
+                     .seek = &MemoryFile::seek,
+                     .read = &MemoryFile::read,
+                     .write = nullptr,
                      .tell = &MemoryFile::tell};
     return ::sf_open_virtual(&io, SFM_READ, &info, this);
   }
@@ -76,9 +79,14 @@ class Resampler {
     }
     constexpr float kNone = 0;  // The library takes no null pointer.
     std::array<float, 4096> made{};
-    for (SRC_DATA data{.data_in = samples.empty() ? &kNone : samples.data(), .data_out = made.data(), .input_frames = static_cast<long>(samples.size()),
-                       .output_frames = static_cast<long>(made.size()), .input_frames_used = 0, .output_frames_gen = 0,
-                       .end_of_input = is_last ? 1 : 0, .src_ratio = ratio_};
+    for (SRC_DATA data{.data_in = samples.empty() ? &kNone : samples.data(),
+                       .data_out = made.data(),
+                       .input_frames = static_cast<long>(samples.size()),
+                       .output_frames = static_cast<long>(made.size()),
+                       .input_frames_used = 0,
+                       .output_frames_gen = 0,
+                       .end_of_input = is_last ? 1 : 0,
+                       .src_ratio = ratio_};
          ;) {
       if (::src_process(state_.get(), &data) != 0) return false;
       if (data.output_frames_gen == 0 && data.input_frames_used == 0) return true;
@@ -154,7 +162,8 @@ Expected<llm::Clip> decode_sound(File file, std::int32_t sample_rate) {
     mix(std::span(frames).first(static_cast<std::size_t>(got) * channels), channels, mixed);
     if (!resampler.append(mixed, false)) return refuse_clip("its rate cannot be changed");
   }
-  if (::sf_error(sound.get()) != SF_ERR_NO_ERROR) return refuse_clip(std::format("it is damaged ({})", ::sf_strerror(sound.get())));
+  if (::sf_error(sound.get()) != SF_ERR_NO_ERROR)
+    return refuse_clip(std::format("it is damaged ({})", ::sf_strerror(sound.get())));
   if (!resampler.append({}, true)) return refuse_clip("its rate cannot be changed");
   if (clip.samples.empty()) return refuse_clip("it has no samples");
   if (!std::ranges::all_of(clip.samples, [](float sample) { return std::isfinite(sample); })) {

@@ -103,13 +103,16 @@ TEST(DecodeSound, TakesAsMuchAsThereIsWhateverTheFileClaims) {
   EXPECT_NEAR(static_cast<double>(samples_of(mp3_frames(30))), 30.0 * of_frame, 3.0 * of_frame);
   for (const std::uint32_t claimed : {2'000u, 1'000'000u, 0xFFFFFFFFu}) {
     const std::string counted = mp3_count(claimed) + mp3_frames(30);
-    EXPECT_LE(decode_clip(counted).transform([](const auto& clip) { return clip.samples.size(); }).value_or(0), 34 * of_frame) << claimed;
+    EXPECT_LE(decode_clip(counted).transform([](const auto& clip) { return clip.samples.size(); }).value_or(0), 34 * of_frame)
+        << claimed;
     // Two tags, and a count behind them; a WAV file that an MP3 reader would take.
     const std::string tagged = id3(30) + id3(30) + counted;
     EXPECT_LE(decode_clip(tagged).transform([](const auto& clip) { return clip.samples.size(); }).value_or(0), 34 * of_frame);
-    const std::string extension = little_bytes(0xFFFE, 2) + little_bytes(1, 2) + little_bytes(16'000, 4) + little_bytes(32'000, 4) +
-                                  little_bytes(2, 2) + little_bytes(16, 2) + little_bytes(21, 2) + std::string(21, '\0');
-    const std::string both = riff_of(wav_chunk("JUNK", counted) + wav_chunk("fmt ", extension) + wav_chunk("data", "1234") + mp3_frames(9));
+    const std::string extension = little_bytes(0xFFFE, 2) + little_bytes(1, 2) + little_bytes(16'000, 4) +
+                                  little_bytes(32'000, 4) + little_bytes(2, 2) + little_bytes(16, 2) + little_bytes(21, 2) +
+                                  std::string(21, '\0');
+    const std::string both =
+        riff_of(wav_chunk("JUNK", counted) + wav_chunk("fmt ", extension) + wav_chunk("data", "1234") + mp3_frames(9));
     EXPECT_LE(decode_clip(both).transform([](const auto& clip) { return clip.samples.size(); }).value_or(0), 34 * of_frame);
   }
   EXPECT_EQ(samples_of(riff_of(wav_format_chunk({}) + wav_chunk("data", "12345678")).replace(40, 4, "\xFF\xFF\xFF\xFF")), 4u)

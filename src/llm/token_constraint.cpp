@@ -13,7 +13,7 @@ namespace {
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
 // What may stand before a mark in one token with its first letters, as in " <".
-constexpr std::array<std::string_view, 12> kLeads = {"",  " ",  "  ",   "   ",   "    ", "\t",
+constexpr std::array<std::string_view, 12> kLeads = {"",   " ",    "  ",     "   ",  "    ", "\t",
                                                      "\n", "\n\n", "\n\n\n", "\r\n", " \n",  "\n "};
 
 }  // namespace

@@ -234,7 +234,8 @@ class LongestVocab final : public Vocab {
   [[nodiscard]] bool adds_space_prefix() const override { return false; }
 
  private:
-  static constexpr std::array<std::string_view, 12> kPieces = {"<", "c", ">", "<c>", "{", "\"", "{\"", "\"c", "x", " ", " <", "\n<c"};
+  static constexpr std::array<std::string_view, 12> kPieces = {"<",   "c",   ">", "<c>", "{",  "\"",
+                                                               "{\"", "\"c", "x", " ",   " <", "\n<c"};
   std::vector<OrderedPiece> ordered_;
 };
 

@@ -53,7 +53,8 @@ Expected<UniqueFd> lock_folder(const std::string& path) {
   for (int look = 0; ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++look) {
     if (errno != EINTR && errno != EWOULDBLOCK) return fail_errno("cannot lock the socket's folder", folder);
     if (look == kLooks) {
-      log_warning("another program has locked {} for {} s: going on without the lock", folder, kLooks * kLookAgain / std::chrono::seconds(1));
+      log_warning("another program has locked {} for {} s: going on without the lock", folder,
+                  kLooks * kLookAgain / std::chrono::seconds(1));
       break;
     }
     std::this_thread::sleep_for(kLookAgain);

@@ -66,7 +66,7 @@ struct RouterOptions {
   ImageFetcher* fetcher = nullptr;          // Outlives the router; null: images are not fetched from URLs.
   OnImagesFree on_images_free = nullptr;
   image::DecodePicture decode_picture = image::decode_picture_here;  // For pictures that drawings begin with.
-  bool shares_states = false;                                   // The store of states has a shared store.
+  bool shares_states = false;                                        // The store of states has a shared store.
   // That store is for system prompts, too. Not for lanes in reproducible mode, which take no KV of other conversations.
   bool shares_prefixes = false;
 };
