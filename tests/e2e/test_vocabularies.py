@@ -94,7 +94,7 @@ class Vocabularies(test_http.HttpTest):
             if known is not None:
                 steps.append((usage["prompt_tokens_details"]["cached_tokens"], min(known, usage["prompt_tokens"])))
             is_cut_call = choice["finish_reason"] == "length" and "tool_calls" in said
-            says_nothing = not any(said.get(key) for key in ("content", "reasoning_content", "tool_calls"))
+            says_nothing = not ((said["content"] or "").strip() or said.get("reasoning_content") or said.get("tool_calls"))
             known = None if is_cut_call or says_nothing else usage["prompt_tokens"] + usage["completion_tokens"]
             messages.append({key: value for key, value in said.items() if value is not None})
             for call in said.get("tool_calls", []):
