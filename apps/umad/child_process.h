@@ -11,8 +11,8 @@
 
 namespace uma::umad {
 
-// What a child that reads strangers' files or answers gets of this process's environment: where libraries and temporary files
-// are, the language, and variables whose names begin as one of `also`. The others may be secrets, such as passwords.
+// The part of this process's environment for a child that reads strangers' files or answers: where libraries and temporary
+// files are, the language, and variables whose names begin as one of `also`. The others may be secrets, such as passwords.
 [[nodiscard]] std::vector<std::string> child_environment(std::initializer_list<std::string_view> also = {});
 
 // The descriptors that a child reads and writes; a negative one stands for nothing.

@@ -258,7 +258,7 @@ struct MediaAnswering {
   static bool answer(const Asked& asked) {
     Bytes file(asked.file_bytes);
     if (!read_pipe(STDIN_FILENO, file)) return false;
-    // What comes next is not for this process. Libraries write what they like to the third file.
+    // The next file is not for this process, and neither is the third pipe, to which libraries would write their warnings.
     const UniqueFd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
     const bool is_apart = ::dup2(nothing.get(), STDIN_FILENO) >= 0 && ::dup2(nothing.get(), STDERR_FILENO) >= 0;
     if (!is_apart || !confine()) return refuse("the process of the file's decoder cannot be confined");

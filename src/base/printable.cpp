@@ -22,7 +22,7 @@ std::uint32_t code_of(std::string_view bytes) {
   return code;
 }
 
-// Of valid UTF-8.
+// Requires: `text` is valid UTF-8.
 void append_printable(std::string& out, std::string_view text, std::string_view kept) {
   for (std::size_t at = 0; at < text.size();) {
     const auto byte = static_cast<std::uint8_t>(text[at]);

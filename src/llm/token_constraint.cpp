@@ -12,7 +12,7 @@ namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
-// What may stand before a mark in one token with its first letters, as in " <".
+// Blanks that one token may have together with the first letters of a mark, as " <" has.
 constexpr std::array<std::string_view, 12> kLeads = {"",   " ",    "  ",     "   ",  "    ", "\t",
                                                      "\n", "\n\n", "\n\n\n", "\r\n", " \n",  "\n "};
 

@@ -87,7 +87,7 @@ class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
                             ssl::context::no_tlsv1_1 | SSL_OP_NO_RENEGOTIATION,
                         problem);
     if (problem) return fail(ErrorCode::io_failed, std::format("http: TLS: {}", problem.message()));
-    // Of TLS 1.2: forward secrecy and authenticated encryption; TLS 1.3 has nothing else.
+    // TLS 1.2 is served with forward secrecy and authenticated encryption only; TLS 1.3 has nothing else.
     ::SSL_CTX_set_options(context.native_handle(), SSL_OP_CIPHER_SERVER_PREFERENCE);
     if (::SSL_CTX_set_cipher_list(context.native_handle(), "ECDHE+AESGCM:ECDHE+CHACHA20") != 1) {
       return fail(ErrorCode::io_failed, "http: TLS: OpenSSL has no ECDHE with AES-GCM or ChaCha20");
