@@ -13,12 +13,13 @@ import uma
 
 
 def is_running(process):
-    """Whether a process exists and is not only waiting to be reaped."""
+    """Whether a process still holds what it opened: the first thread of a killed one waits to be reaped before the others end."""
     try:
+        threads = list(pathlib.Path(f"/proc/{process}/task").iterdir())
         state = pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state != "Z"
+    return state != "Z" or len(threads) > 1
 
 
 class LocalConnection(http.client.HTTPConnection):
