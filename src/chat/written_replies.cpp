@@ -128,7 +128,7 @@ class ReturnedReplies {
     for (const WrittenReplyPtr& each : candidates) {
       if (each->prompt_tokens < base_ || each->prompt_tokens - base_ > given_.tokens.size() - base_given_) continue;
       const std::size_t next = base_given_ + each->prompt_tokens - base_;
-      const auto end = is_behind(*each) ? end_of(*each, next) : std::nullopt;
+      const auto end = is_behind(*each) && has_border(*each, next) ? end_of(*each, next) : std::nullopt;
       const bool is_same = end && are_alike(each->tokens.size(), *end - next) &&
                            bytes_of_given(next, *end, each->has_calls) == bytes_of_reply(*each);
       if (is_same) return take(*each, *end);
@@ -159,6 +159,16 @@ class ReturnedReplies {
   }
   // The hash of the first `count` blocks.
   [[nodiscard]] kv::Checksum last_block(std::size_t count) const { return count == 0 ? kv::Checksum{} : blocks_[count - 1]; }
+
+  // Whether the end of the prompt stands in the text, as the same tokens or in others.
+  [[nodiscard]] bool has_border(const WrittenReply& reply, std::size_t next) const {
+    const auto border = std::span(reply.tokens).first(reply.border);
+    const auto given = std::span(given_.tokens).subspan(next);
+    if (given.size() >= border.size() && std::ranges::equal(given.first(border.size()), border)) return true;
+    std::string bytes;
+    for (const Token token : border) bytes += vocab_.piece(token);
+    return std::string_view(text_.bytes()).substr(given_end(next)).starts_with(bytes);
+  }
 
   // Whether a given token is a control token that stands in the text.
   [[nodiscard]] bool is_control(std::size_t index) const {
@@ -239,10 +249,18 @@ class ReturnedReplies {
 
 }  // namespace
 
-WrittenReply written_behind(std::span<const Token> prompt, std::vector<Token> tokens) {
-  const std::vector<kv::Checksum> hashes = kv::block_hashes(prompt);
-  return {
-      .prompt_tokens = prompt.size(), .prompt = hashes.empty() ? kv::Checksum{} : hashes.back(), .tokens = std::move(tokens)};
+WrittenReply written_behind(const llm::Vocab& vocab, std::span<const Token> prompt, std::span<const Token> reply) {
+  constexpr std::size_t kBorderMax = 16;
+  WrittenReply written;
+  const auto is_text = [&](Token token) { return !vocab.piece(token).empty(); };
+  while (written.border < std::min(kBorderMax, prompt.size()) && is_text(prompt[prompt.size() - written.border - 1]))
+    ++written.border;
+  written.prompt_tokens = prompt.size() - written.border;
+  const std::vector<kv::Checksum> hashes = kv::block_hashes(prompt.first(written.prompt_tokens));
+  if (!hashes.empty()) written.prompt = hashes.back();
+  written.tokens.assign(prompt.end() - static_cast<std::ptrdiff_t>(written.border), prompt.end());
+  written.tokens.insert(written.tokens.end(), reply.begin(), reply.end());
+  return written;
 }
 
 kv::Checksum meaning_of(const ChatMessage& reply) {

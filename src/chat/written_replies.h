@@ -22,14 +22,15 @@
 namespace uma::chat {
 
 struct WrittenReply {
-  std::size_t prompt_tokens = 0;  // The number of tokens before it.
+  std::size_t prompt_tokens = 0;  // The number of tokens before `tokens`.
   kv::Checksum prompt{};          // The hash of the last block of these tokens (kv/token_chain.h).
-  std::vector<Token> tokens{};    // Without the end-of-generation token.
+  std::vector<Token> tokens{};    // The prompt's last `border` ones and the reply, without the end-of-generation token.
+  std::size_t border = 0;         // Text tokens, which a template that goes on may merge with the reply's.
   bool has_calls = false;         // Set by WrittenReplies::note().
   bool operator==(const WrittenReply&) const = default;
 };
 using WrittenReplyPtr = std::shared_ptr<const WrittenReply>;
-[[nodiscard]] WrittenReply written_behind(std::span<const Token> prompt, std::vector<Token> tokens);
+[[nodiscard]] WrittenReply written_behind(const llm::Vocab& vocab, std::span<const Token> prompt, std::span<const Token> reply);
 
 // The hash of what a reply says: equal for messages that differ in the blanks around their texts, in the order and spacing of a
 // call's arguments, or in the ids of calls.

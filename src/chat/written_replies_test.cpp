@@ -50,7 +50,7 @@ class WrittenRepliesTest : public ::testing::Test {
   // The reply to `messages`, written as `text`. Returns the chain with it.
   std::vector<Token> reply(const std::vector<ChatMessage>& messages, const ChatMessage& message, std::string_view text) {
     std::vector<Token> chain = tokens_of(messages);
-    replies_->note(kWriter, message, written_behind(chain, letters_of(text)));
+    replies_->note(kWriter, message, written_behind(format_.model().vocab(), chain, letters_of(text)));
     const std::vector<Token> written = letters_of(text);
     chain.insert(chain.end(), written.begin(), written.end());
     return chain;
@@ -126,7 +126,7 @@ TEST_F(WrittenRepliesTest, AReplyThatEndsWithAControlTokenIsNotEndedTwice) {
   std::vector<Token> chain = tokens_of(question_);
   std::vector<Token> written = letters_of("hello ");
   written.push_back(testing::kFakeImEnd);
-  replies_->note(kWriter, {"assistant", "hello"}, written_behind(chain, written));
+  replies_->note(kWriter, {"assistant", "hello"}, written_behind(format_.model().vocab(), chain, written));
   const std::vector<Token> next = tokens_of({question_[0], {"assistant", "hello"}, {"user", "r"}});
   chain.insert(chain.end(), written.begin(), written.end());
   ASSERT_TRUE(begins_with(next, chain));
@@ -177,10 +177,39 @@ TEST_F(WrittenRepliesTest, SignsOfATextCount) {
   EXPECT_EQ(tokens_of(next), tokenize_chat(format_, {}, next).value().tokens);
 }
 
+// Vocabularies have tokens over the border of a prompt and its reply, such as two line ends in one.
+TEST_F(WrittenRepliesTest, ATokenOverTheBorderOfThePromptIsTwoAgain) {
+  const llm::Vocab& vocab = format_.model().vocab();
+  const std::vector<Token> prompt{testing::kFakeImStart, 'a', 'b', '\n'};
+  replies_->note(kWriter, {"assistant", "hello"}, written_behind(vocab, prompt, letters_of("\nhello")));
+  const auto returned = [&](std::string_view head) {
+    const std::string mark = "<|im_start|>";
+    const std::string text = mark + std::string(head) + "\n\nhello<|im_end|>";
+    PlacedTokens placed;
+    placed.push_back(testing::kFakeImStart, mark.size());
+    placed.push_back(head[0], mark.size() + 1);
+    placed.push_back(head[1], mark.size() + 2);
+    placed.push_back('N', mark.size() + 4);  // Stands for a token of two line ends.
+    for (std::size_t i = 0; i < 5; ++i) placed.push_back("hello"[i], mark.size() + 5 + i);
+    placed.push_back(testing::kFakeImEnd, text.size());
+    const std::vector<ChatMessage> messages{{"assistant", "hello"}};
+    return with_written_replies(vocab, jinja::Text(text), placed, messages, {replies_, kWriter});
+  };
+  const PlacedTokens found = returned("ab");
+  std::vector<Token> written = letters_of("ab\n\nhello");
+  written.insert(written.begin(), testing::kFakeImStart);
+  written.push_back(testing::kFakeImEnd);
+  EXPECT_EQ(found.tokens, written);
+  EXPECT_EQ(found.ends[3], 15u) << "the line end of the prompt";
+  EXPECT_EQ(found.ends[4], 16u);
+  EXPECT_EQ(returned("ba").tokens[3], 'N') << "another prompt";
+}
+
 TEST_F(WrittenRepliesTest, TheOldestOfATenantAreForgotten) {
   WrittenReplies few(3000);
   const auto note = [&](const TenantId& tenant, int i) {
-    few.note(tenant, {"assistant", std::to_string(i)}, written_behind(letters_of("p"), letters_of("t")));
+    few.note(tenant, {"assistant", std::to_string(i)},
+             written_behind(format_.model().vocab(), letters_of("p"), letters_of("t")));
   };
   const auto is_known = [&](const TenantId& tenant, int i) {
     return !few.find(tenant, {"assistant", std::to_string(i)}).empty();

@@ -82,8 +82,8 @@ std::int32_t SequenceList::index_of(const Sequence& sequence) const {
 }
 
 bool SequenceList::someone_streams() const {
-  return std::ranges::any_of(all_,
-                             [](const SequencePtr& sequence) { return sequence->is_running() && sequence->generated() > 0; });
+  return std::ranges::any_of(
+      all_, [](const SequencePtr& each) { return each->is_running() && each->generated() > 0 && !each->job.is_background; });
 }
 
 }  // namespace uma::engine

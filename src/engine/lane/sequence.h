@@ -176,7 +176,7 @@ class SequenceList {
   [[nodiscard]] std::int32_t index_of(const Sequence& sequence) const;
   // Finds a sequence by the index of a view or of a planned row.
   [[nodiscard]] Sequence& at(std::int32_t index) const { return *all_[static_cast<std::size_t>(index)]; }
-  // Whether a running sequence generates tokens or is about to.
+  // Whether a running interactive sequence generates tokens or is about to.
   [[nodiscard]] bool someone_streams() const;
   [[nodiscard]] auto begin() const { return all_.begin(); }
   [[nodiscard]] auto end() const { return all_.end(); }

@@ -190,6 +190,7 @@ void SlotEviction::continue_store(TimePoint until) {
   const Slot& slot = parts_.slots[index];
   if (const auto saved = parts_.save_pieces(storing_->save, index, until); !saved) {
     log_warning("lane {}: the idle slot {} stays in the context: {}", parts_.options.index, index, saved.error().message);
+    pieces_failed_ = true;
     return give_up_store();
   }
   if (!storing_->save.is_complete()) return;
@@ -237,10 +238,7 @@ bool SlotEviction::is_saving(std::size_t index) const {
 
 // Interactive streams do not wait for a whole state: it is saved piece by piece before its slot is freed.
 bool SlotEviction::waits_for_pieces(std::size_t index) {
-  const auto streams = [](const SequencePtr& each) {
-    return each->is_running() && each->generated() > 0 && !each->job.is_background;
-  };
-  const bool may_begin = parts_.shape().knows_pieces() && std::ranges::any_of(parts_.sequences, streams);
+  const bool may_begin = !pieces_failed_ && parts_.shape().knows_pieces() && parts_.sequences.someone_streams();
   if (!is_saving(index) && !(may_begin && is_worth_storing(parts_.slots[index]) && begin_saving(index))) return false;
   if (wanted_since_ == kNever) wanted_since_ = parts_.clock.now();
   is_waiting_ = true;

@@ -56,7 +56,10 @@ class SlotEviction {
   [[nodiscard]] bool is_waiting() const { return is_waiting_; }
   // Called when admission begins, and when it has placed a request or ended.
   void begin_admission() { is_waiting_ = false; }
-  void end_wait() { wanted_since_ = kNever; }
+  void end_wait() {
+    wanted_since_ = kNever;
+    pieces_failed_ = false;
+  }
 
  private:
   // An idle slot whose state is being stored, as it was when that began.
@@ -86,6 +89,7 @@ class SlotEviction {
   std::optional<Storing> storing_;
   bool is_waiting_ = false;
   TimePoint wanted_since_ = kNever;  // When the wait began.
+  bool pieces_failed_ = false;       // During the wait a state could not be saved; the next one is saved as a whole.
 };
 
 }  // namespace uma::engine

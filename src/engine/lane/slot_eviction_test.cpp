@@ -95,6 +95,20 @@ TEST_F(SlotEvictionTest, BesideAStreamAStateIsSavedPieceByPieceBeforeItsSlotIsTa
   EXPECT_EQ(eos(4).usage.tier, Tier::warm);
 }
 
+TEST_F(SlotEvictionTest, AStateThatCannotBeSavedMakesNobodyWait) {
+  make_with_store({.cells = 4096, .sequences = 2, .unified = true, .state_cost = std::chrono::microseconds(50)});
+  ask(1, std::string(1000, 'h'), "");
+  post(job(2, "a stream", 300));
+  while (sinks_[2]->tokens.empty()) step();
+  context_->fail_state = true;
+  post(job(3, "another prompt"));
+  const TimePoint began = clock_.now();
+  while (!results_.contains(3)) step();
+  EXPECT_LT(clock_.now() - began, std::chrono::milliseconds(200));
+  EXPECT_FALSE(results_.contains(2));
+  EXPECT_EQ(sinks_[3]->tokens, expected("another prompt"));
+}
+
 TEST_F(SlotEvictionTest, AtItsEndItWaitsForTheDiskWhereMemoryHasNoRoom) {
   int waits = 0;
   LaneOptions options;

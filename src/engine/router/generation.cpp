@@ -740,7 +740,8 @@ Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob
   const std::vector<std::string> left_out = std::move(job.schema_left_out);
   // A continued reply comes back as one message with its beginning.
   const bool may_come_back = request.is_kept_by_client && job.reply.format.family != nullptr && job.begun.empty();
-  chat::WrittenReply written = may_come_back ? chat::written_behind(job.tokens, {}) : chat::WrittenReply{};
+  chat::WrittenReply written =
+      may_come_back ? chat::written_behind(request.lease->model->vocab(), job.tokens, {}) : chat::WrittenReply{};
   PromptReadyEvent ready{.prompt_tokens = static_cast<std::int32_t>(job.tokens.size()), .schema_left_out = left_out};
   if (request.watched) ready.cache_miss = request.watched->found.miss;
   (void)job.sink->deliver(ready);
@@ -764,7 +765,7 @@ Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob
   const bool is_whole = ended != nullptr && (ended->reason == FinishReason::stop || ended->reason == FinishReason::tool_calls ||
                                              (ended->reason == FinishReason::length && !result->has_calls));
   if (may_come_back && is_whole && !result->generated.empty() && result->dropped_turns == 0 && ended->stop_string.empty()) {
-    written.tokens = result->generated;
+    written.tokens.insert(written.tokens.end(), result->generated.begin(), result->generated.end());
     written_->note({request.flow.tenant}, {"assistant", result->reply, result->reply_extra}, std::move(written));
   }
   if (head && !result->generated.empty()) parts_.prefixes.note_computed(std::move(*head), &lane);
