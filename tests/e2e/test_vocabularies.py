@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import tempfile
 
 import gguf_file
@@ -60,7 +61,9 @@ def write_model(source, family, folder):
     for mark in ends:
         for key in ("eos", "eot"):
             model.set_number(f"tokenizer.ggml.{key}_token_id", tokens.index(mark))
-    (folder / f"{source.stem}-{family}.gguf").write_bytes(bytes(model))
+    path = folder / f"{source.stem}-{family}.gguf"
+    path.write_bytes(bytes(model))
+    return path
 
 
 class Vocabularies(test_http.HttpTest):
@@ -71,10 +74,8 @@ class Vocabularies(test_http.HttpTest):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
         cls.families = test_turns.read_turns()
-        for source in MODELS:
-            for family in cls.families:
-                write_model(source, family, pathlib.Path(folder.name))
         cls.config = f"models_dirs: [{folder.name}]\n"
         super().setUpClass()
 
@@ -104,12 +105,21 @@ class Vocabularies(test_http.HttpTest):
                 messages.append({"role": "user", "content": "}\n And now?\n"})
         return steps
 
+    def use(self, path):
+        """Has the daemon read its folder of models until it knows this one."""
+        self.daemon.signal(signal.SIGHUP)
+        uma.until(lambda: path.stem in [each["id"] for each in self.request("GET", "/v1/models")[1]["data"]], f"{path.stem} is registered")
+
     def test_replies_that_come_back_are_found(self):
         for source in MODELS:
             for family, entry in self.families.items():
                 with self.subTest(family=family, model=source.stem):
-                    steps = self.loop(f"{source.stem}-{family}", entry)
-                    self.request("POST", "/models/unload", {"model": f"{source.stem}-{family}"})
+                    path = write_model(source, family, self.folder)
+                    self.addCleanup(path.unlink, missing_ok=True)
+                    self.use(path)
+                    steps = self.loop(path.stem, entry)
+                    self.request("POST", "/models/unload", {"model": path.stem})
+                    path.unlink()  # Copies of a large model would fill a disk.
                     if entry["verdict"] == "kept" and family not in COMPUTED_AGAIN:
                         for reused, known in steps:
                             self.assertGreaterEqual(reused + ENDS_MAX, REUSED_MIN * known, steps)
