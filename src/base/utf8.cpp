@@ -88,6 +88,24 @@ std::string replace_invalid_utf8(std::string_view text) {
   return out;
 }
 
+std::size_t character_length(char first) {
+  const auto byte = static_cast<unsigned char>(first);
+  return byte < 0xc0 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+}
+
+std::size_t decode_code_point(std::string_view text, char32_t& character) {
+  const auto byte = [&](std::size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[i])); };
+  const char32_t first = byte(0);
+  const std::size_t length = character_length(text[0]);
+  if (length > text.size()) {
+    character = first;
+    return text.size();
+  }
+  character = length == 1 ? first : first & (0xffu >> (length + 1));
+  for (std::size_t i = 1; i < length; ++i) character = (character << 6) | (byte(i) & 0x3f);
+  return length;
+}
+
 void append_utf8(std::string& out, char32_t c) {
   const auto add = [&](char32_t byte) { out += static_cast<char>(static_cast<unsigned char>(byte)); };
   if (c < 0x80) {

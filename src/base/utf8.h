@@ -19,6 +19,13 @@ namespace uma {
 // Copies `text` and replaces each byte outside of a valid character by U+FFFD.
 [[nodiscard]] std::string replace_invalid_utf8(std::string_view text);
 
+// The number of bytes of a character that begins with this one; 1 for a byte that begins none.
+[[nodiscard]] std::size_t character_length(char first);
+
+// Decodes the first character of a text that is not empty, and returns its length in bytes. What is not valid gives some
+// number.
+std::size_t decode_code_point(std::string_view text, char32_t& character);
+
 // Appends the character. Requires: a Unicode scalar value.
 void append_utf8(std::string& out, char32_t c);
 

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <format>
 
+#include "base/utf8.h"
 #include "jinja/builtin_table.h"
 
 namespace uma::jinja {

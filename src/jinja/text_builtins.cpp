@@ -3,6 +3,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/utf8.h"
 #include "jinja/builtin_table.h"
 
 namespace uma::jinja {

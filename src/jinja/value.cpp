@@ -9,6 +9,8 @@
 #include <optional>
 #include <unordered_map>
 
+#include "base/utf8.h"
+
 namespace uma::jinja {
 namespace {
 
@@ -471,19 +473,6 @@ Text to_json(const Value& value, const JsonStyle& style, Budget& budget) {
 std::size_t code_points_count(std::string_view text) {
   return static_cast<std::size_t>(
       std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
-}
-
-std::size_t decode_code_point(std::string_view text, char32_t& character) {
-  const auto byte = [&](std::size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[i])); };
-  const char32_t first = byte(0);
-  const std::size_t length = first < 0xc0 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-  if (length > text.size()) {
-    character = first;
-    return text.size();
-  }
-  character = length == 1 ? first : first & (0xffu >> (length + 1));
-  for (std::size_t i = 1; i < length; ++i) character = (character << 6) | (byte(i) & 0x3f);
-  return length;
 }
 
 bool is_blank(char32_t c) {

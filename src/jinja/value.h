@@ -224,8 +224,6 @@ struct JsonStyle {
 
 // Requires: valid UTF-8.
 [[nodiscard]] std::size_t code_points_count(std::string_view text);
-// Decodes the first character of a text that is not empty, and returns its length in bytes.
-std::size_t decode_code_point(std::string_view text, char32_t& character);
 // Like Python's str.isspace().
 [[nodiscard]] bool is_blank(char32_t character);
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/utf8.h"
 #include "llm/llama_guard.h"
 
 namespace uma::llm {
@@ -11,6 +12,38 @@ namespace {
 
 std::optional<Token> known(llama_token token) {
   return token == LLAMA_TOKEN_NULL ? std::nullopt : std::optional<Token>(token);
+}
+
+// The tokens that the library looks for in a text.
+TextCuts cuts_of(const llama_vocab* vocab, bool parse_special, const std::optional<TextCuts::Characters>& joined) {
+  constexpr int kParsed = LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN;
+  std::vector<TextCuts::Special> specials;
+  for (llama_token token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
+    const int own = llama_vocab_get_attr(vocab, token);
+    const bool is_parsed = (own & kParsed) != 0;
+    if (is_parsed ? !parse_special : (own & LLAMA_TOKEN_ATTR_USER_DEFINED) == 0) continue;
+    specials.push_back({.text = llama_vocab_get_text(vocab, token),
+                        .takes_blanks_before = (own & LLAMA_TOKEN_ATTR_LSTRIP) != 0,
+                        .takes_blanks_behind = (own & LLAMA_TOKEN_ATTR_RSTRIP) != 0});
+  }
+  return TextCuts(std::move(specials), joined);
+}
+
+// The characters of the texts of SentencePiece's tokens, which it joins by pairs.
+std::optional<TextCuts::Characters> joined_characters(const llama_vocab* vocab) {
+  if (llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_SPM) return std::nullopt;
+  TextCuts::Characters joined(0x110000);  // All of Unicode.
+  joined[' '] = true;                     // It stands in the texts as another character.
+  for (llama_token token = 0; token < llama_vocab_n_tokens(vocab); ++token) {
+    if ((llama_vocab_get_attr(vocab, token) & LLAMA_TOKEN_ATTR_BYTE) != 0) continue;
+    const std::string_view text = llama_vocab_get_text(vocab, token);
+    for (std::size_t at = 0; at < text.size();) {
+      char32_t character = 0;
+      at += decode_code_point(text.substr(at), character);
+      if (character < joined.size()) joined[character] = true;
+    }
+  }
+  return joined;
 }
 
 std::optional<GapMarks> gap_marks_of(const llama_vocab* vocab) {
@@ -26,6 +59,12 @@ std::optional<GapMarks> gap_marks_of(const llama_vocab* vocab) {
 }
 
 }  // namespace
+
+LlamaVocab::LlamaVocab(const llama_vocab* vocab, bool adds_space_prefix)
+    : vocab_(vocab),
+      adds_space_prefix_(adds_space_prefix),
+      cuts_with_specials_(cuts_of(vocab, true, joined_characters(vocab))),
+      cuts_(cuts_of(vocab, false, joined_characters(vocab))) {}
 
 Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* vocab, bool adds_space_prefix) {
   return guarded(ErrorCode::model_load, "reading the vocabulary", [&]() -> Expected<std::unique_ptr<LlamaVocab>> {
@@ -43,6 +82,10 @@ Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* voca
       }
       made->pieces_.append(buffer.data(), static_cast<std::size_t>(std::max(length, 0)));
       made->piece_ends_.push_back(made->pieces_.size());
+      // As a text, where a blank may be a longer character, or as a piece.
+      if (length > 0)
+        made->piece_bytes_max_ = std::max(
+            {made->piece_bytes_max_, static_cast<std::size_t>(length), std::strlen(llama_vocab_get_text(vocab, token))});
       if (length == 0)
         made->control_bytes_max_ = std::max(made->control_bytes_max_, std::strlen(llama_vocab_get_text(vocab, token)));
       if (llama_vocab_is_eog(vocab, token)) made->end_of_generation_.push_back(token);
@@ -58,22 +101,36 @@ Expected<std::vector<Token>> LlamaVocab::tokenize(std::string_view text, bool pa
   if (text.empty()) return std::vector<Token>();
   if (text.size() > std::numeric_limits<std::int32_t>::max() / 2)
     return fail(ErrorCode::limit_prompt, "the text is longer than 1 GiB");
-  return guarded(ErrorCode::runtime_decode, "tokenizing", [&]() -> Expected<std::vector<Token>> {
+  constexpr std::size_t kPartBytes = 4096;
+  const TextCuts& cuts = parse_special ? cuts_with_specials_ : cuts_;
+  std::vector<Token> tokens;
+  while (!text.empty()) {
+    const std::size_t end = cuts.next(text, std::min(kPartBytes, text.size()));
+    if (const auto done = tokenize_part(text.substr(0, end), parse_special, tokens); !done)
+      return std::unexpected(done.error());
+    text.remove_prefix(end);
+  }
+  tokens.shrink_to_fit();
+  return tokens;
+}
+
+Expected<Unit> LlamaVocab::tokenize_part(std::string_view text, bool parse_special, std::vector<Token>& tokens) const {
+  return guarded(ErrorCode::runtime_decode, "tokenizing", [&]() -> Expected<Unit> {
     // A token has at least one byte of text, so this is enough except for normalizing tokenizers.
-    std::vector<Token> tokens(text.size() + 8);
+    const std::size_t before = tokens.size();
+    tokens.resize(before + text.size() + 8);
     const auto run = [&] {
-      return llama_tokenize(vocab_, text.data(), static_cast<std::int32_t>(text.size()), tokens.data(),
-                            static_cast<std::int32_t>(tokens.size()), false, parse_special);
+      return llama_tokenize(vocab_, text.data(), static_cast<std::int32_t>(text.size()), tokens.data() + before,
+                            static_cast<std::int32_t>(tokens.size() - before), false, parse_special);
     };
     std::int32_t count = run();
     if (count < 0 && count != std::numeric_limits<std::int32_t>::min()) {
-      tokens.resize(static_cast<std::size_t>(-count));
+      tokens.resize(before + static_cast<std::size_t>(-count));
       count = run();
     }
     if (count < 0) return fail(ErrorCode::runtime_decode, "the tokenizer of this model refused the text");
-    tokens.resize(static_cast<std::size_t>(count));
-    tokens.shrink_to_fit();
-    return tokens;
+    tokens.resize(before + static_cast<std::size_t>(count));
+    return Unit{};
   });
 }
 

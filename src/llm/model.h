@@ -60,8 +60,8 @@ class Vocab {
   [[nodiscard]] virtual std::string text(Token token) const { return std::string(piece(token)); }
   // Whether tokenize() never divides the token's text, wherever it stands, although it is text: "<tool_call>" of some models.
   [[nodiscard]] virtual bool is_user_defined(Token) const { return false; }
-  // Bytes of the longest name of a control token.
-  [[nodiscard]] virtual std::size_t control_bytes_max() const { return 0; }
+  // The most bytes of text that become one token, or more. `parse_special`: as for tokenize().
+  [[nodiscard]] virtual std::size_t token_bytes_max(bool /*parse_special*/) const { return SIZE_MAX; }
   // Nullopt: the model fills no gaps.
   [[nodiscard]] virtual std::optional<GapMarks> gap_marks() const { return std::nullopt; }
 };

@@ -199,7 +199,9 @@ class FakeVocab final : public llm::Vocab {
   [[nodiscard]] std::span<const Token> end_of_generation() const override { return end_; }
   [[nodiscard]] std::optional<Token> bos() const override { return kFakeBos; }
   [[nodiscard]] bool adds_space_prefix() const override { return adds_space_prefix_; }
-  [[nodiscard]] std::size_t control_bytes_max() const override { return std::string_view("<|im_start|>").size(); }
+  [[nodiscard]] std::size_t token_bytes_max(bool parse_special) const override {
+    return parse_special ? std::string_view("<|im_start|>").size() : 1;
+  }
 
  private:
   bool adds_space_prefix_;

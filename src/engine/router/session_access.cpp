@@ -44,14 +44,13 @@ std::string remedy(const ServedModel& served) {
 
 Expected<Unit> check_may_fit(const ServedModel& served, const Input& input) {
   const auto context = static_cast<std::size_t>(served.shape().sequence_cells_max);
+  if (input.messages.size() >= context) {
+    return fail(ErrorCode::limit_prompt, too_long(input.messages.size(), context) + ", counted as one for each message");
+  }
   std::size_t bytes = input.text.size() + (input.infill ? input.infill->bytes() : 0);
   for (const ChatMessage& message : input.messages) bytes += message.content.size();
   if (bytes < context) return Unit{};  // No token is shorter than a byte.
-  const llm::Vocab& vocab = served.model->vocab();
-  std::size_t longest = 1;
-  if (input.parses_special) longest = std::max(longest, vocab.control_bytes_max());
-  for (const llm::OrderedPiece& piece : vocab.ordered_pieces()) longest = std::max(longest, vocab.piece(piece.token).size());
-  const std::size_t least = bytes / longest;
+  const std::size_t least = bytes / served.model->vocab().token_bytes_max(input.parses_special);
   if (least < context) return Unit{};
   return fail(ErrorCode::limit_prompt, too_long(least, context) + ", counted as the fewest that its bytes can be");
 }
