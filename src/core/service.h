@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/move_only_function.h"
 #include "core/activity.h"
 #include "core/embedding.h"
 #include "core/error.h"
@@ -32,6 +33,8 @@ class Service {
 
   // A counter for the memory that one request of the tenant holds in the server.
   virtual RequestShare open_share(TenantId tenant) = 0;
+  // Runs work that takes as long as its `bytes` where it delays no other tenant (WorkPool). After the end it is dropped.
+  virtual void run_apart(TenantId tenant, std::size_t bytes, MoveOnlyFunction<void()> work) = 0;
 
   // Starts generations of one prompt, one per sink. Their seeds differ and count up from the request's seed, if it has one.
   // Returns the id of the first generation for cancel(); the ids of the others follow it. Requires: at least one sink; in a

@@ -22,6 +22,7 @@ namespace {
 
 // Approximate bytes of a waiting generation besides its request: its sink, sampler and parser.
 constexpr std::size_t kGenerationBytes = 16'384;
+constexpr int kWorkThreads = 4;  // They share the cores by the system's turns, so that a long job delays no other thread's.
 
 // Finds the part of the router that has the method.
 template <class Part, class Method>
@@ -51,6 +52,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       shared_(std::move(shared)),
       store_(with_engine(options_.store), std::move(cold), clock, shared_.get()),
       memory_(std::make_shared<TenantBudget>(options_.limits.queue_bytes_max, "requests in flight", "limits.queue_bytes_max")),
+      work_(kWorkThreads, thread_cpu_time),
       router_(
           {.limits = options_.limits,
            .seed = secure_u64(),
@@ -65,7 +67,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
            .decode_picture = options_.image_encoder.decode,
            .shares_states = shared_ != nullptr,
            .shares_prefixes = shared_ != nullptr && !options_.is_reproducible},
-          *source_, *catalog_, store_, preparer_, clock),
+          *source_, *catalog_, store_, work_, clock),
       workers_(
           options_, store_, clock,
           [this](GenerationResult result) {
@@ -94,10 +96,10 @@ void Engine::start() {
     set_thread_name("uma-router");
     run_loop(router_);
   });
-  for (JobQueue& queue : preparer_.queues()) {
-    preparer_threads_.emplace_back([&queue] {
-      set_thread_name("uma-prep");
-      run_loop(queue);
+  for (int i = 0; i < kWorkThreads; ++i) {
+    work_threads_.emplace_back([this] {
+      set_thread_name("uma-work");
+      run_loop(work_);
     });
   }
   catalog_thread_ = std::thread([this] {
@@ -253,8 +255,8 @@ void Engine::stop() {
     const bool has_written = shared_write_thread_.join_for(options_.publish_limit + call_limit);
     is_left_hanging_ = !shared_read_thread_.join_for(call_limit) || !has_written;
   }
-  preparer_.close();
-  for (std::thread& thread : preparer_threads_) thread.join();
+  work_.close();
+  for (std::thread& thread : work_threads_) thread.join();
   // Commits the results of the lanes before the catalog closes.
   std::promise<void> has_ended_all;
   router_.post([&] { router_.end_all([&] { has_ended_all.set_value(); }); });

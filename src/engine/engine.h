@@ -1,6 +1,6 @@
-// The engine as the listeners see it: core::Service, made of router, preparer, catalog and lanes, which each run on a thread of
-// their own (docs/threads.md). Life: construct, start(), serve, drain(), stop(). The destructor stops it. It has
-// many functions because it implements two interfaces, Service and WorkerHost; most are one line.
+// The engine as the listeners see it: core::Service, made of router, work pool, catalog and lanes, which run on threads
+// of their own (docs/threads.md). Life: construct, start(), serve, drain(), stop(). The destructor stops it. It has many
+// functions because it implements two interfaces, Service and WorkerHost; most are one line.
 #pragma once
 
 #include <algorithm>
@@ -20,10 +20,10 @@
 #include "core/service.h"
 #include "core/task.h"
 #include "core/tenant_budget.h"
+#include "core/work_pool.h"
 #include "engine/engine_options.h"
 #include "engine/limited_join.h"
 #include "engine/model/worker_source.h"
-#include "engine/preparer.h"
 #include "engine/router/router.h"
 #include "engine/worker_set.h"
 #include "kv/catalog.h"
@@ -54,6 +54,9 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] bool is_left_hanging() const { return is_left_hanging_; }
 
   RequestShare open_share(TenantId tenant) override { return memory_->open(std::move(tenant)); }
+  void run_apart(TenantId tenant, std::size_t bytes, MoveOnlyFunction<void()> work) override {
+    work_.post(std::move(tenant), bytes, std::move(work));
+  }
   RequestId generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) override;
   RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) override;
   RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) override;
@@ -136,7 +139,7 @@ class Engine final : public Service, private WorkerHost {
   const std::unique_ptr<kv::SharedStates> shared_;  // Null: states stay here.
   kv::StateStore store_;
   const std::shared_ptr<TenantBudget> memory_;  // Shared with the listeners and their requests.
-  Preparer preparer_;
+  WorkPool work_;
   Router router_;
   std::atomic<std::uint64_t> last_request_{0};
   std::atomic<bool> has_warmed_up_{false};  // The preloaded model did.
@@ -146,7 +149,7 @@ class Engine final : public Service, private WorkerHost {
   bool started_ = false;
   bool is_left_hanging_ = false;
   std::thread router_thread_;
-  std::vector<std::thread> preparer_threads_;
+  std::vector<std::thread> work_threads_;
   std::thread store_thread_;
   LimitedJoin shared_read_thread_;
   LimitedJoin shared_write_thread_;

@@ -1,4 +1,4 @@
-// Router, preparer, lanes and image encoder on a FakeModel, without threads: the test runs their steps. Fixtures derive from
+// Router, work pool, lanes and image encoder on a FakeModel, without threads: the test runs their steps. Fixtures derive from
 // it.
 #pragma once
 
@@ -47,7 +47,7 @@ class EngineBench {
   void start_router(const RouterOptions& options = {}) {
     router_.reset();
     lanes_.clear();
-    router_ = std::make_unique<Router>(options, source_, catalog_, *store_, preparer_, clock_);
+    router_ = std::make_unique<Router>(options, source_, catalog_, *store_, work_, clock_);
   }
   // A lane on a context of `options_`, which `context_` points to.
   Lane& add_lane(LaneOptions options = {}, std::unique_ptr<llm::Context> prefill = nullptr) {
@@ -84,7 +84,7 @@ class EngineBench {
 
   bool step() {
     bool worked = router_->step();
-    worked |= preparer_.step();
+    worked |= work_.step();
     if (encoder_ && encoder_runs_) worked |= encoder_->step();
     for (const auto& lane : lanes_) {
       worked |= lane->step().did_work;
@@ -182,7 +182,7 @@ class EngineBench {
   testing::FakeCatalog catalog_;
   std::unique_ptr<kv::StateStore> store_ = std::make_unique<kv::StateStore>(kv::StoreOptions{}, nullptr, clock_);
   NamedModels source_;
-  Preparer preparer_;
+  WorkPool work_;
   std::shared_ptr<image::ImageEncoder> encoder_;
   bool encoder_runs_ = true;  // False: the image encoder pauses.
   std::unique_ptr<Router> router_;

@@ -48,6 +48,28 @@ class FakeService : public Service {
       : memory_(std::make_shared<TenantBudget>(request_bytes_max, "holders", "the limit")) {}
 
   RequestShare open_share(TenantId tenant) override { return memory_->open(std::move(tenant)); }
+  void run_apart(TenantId tenant, std::size_t bytes, MoveOnlyFunction<void()> work) override {
+    {
+      const MutexLock lock(mutex_);
+      apart_.emplace_back(std::move(tenant), bytes);
+      if (holds_apart_) return held_.push_back(std::move(work));
+    }
+    std::thread(std::move(work)).join();
+  }
+  // From now on work that is run apart waits for take_held().
+  void hold_apart() {
+    const MutexLock lock(mutex_);
+    holds_apart_ = true;
+  }
+  [[nodiscard]] std::vector<MoveOnlyFunction<void()>> take_held() {
+    const MutexLock lock(mutex_);
+    return std::exchange(held_, {});
+  }
+  // The work that was run apart.
+  [[nodiscard]] std::vector<std::pair<TenantId, std::size_t>> apart() {
+    const MutexLock lock(mutex_);
+    return apart_;
+  }
   [[nodiscard]] std::uint64_t request_bytes() const { return memory_->bytes_used(); }
   // Keeps one entry for each sink.
   RequestId generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) override {
@@ -376,6 +398,9 @@ class FakeService : public Service {
   CondVar changed_;
   std::string stored_response_ GUARDED_BY(mutex_) = "0123456789abcdef";
   std::string stored_request_ GUARDED_BY(mutex_);
+  std::vector<std::pair<TenantId, std::size_t>> apart_ GUARDED_BY(mutex_);
+  bool holds_apart_ GUARDED_BY(mutex_) = false;
+  std::vector<MoveOnlyFunction<void()>> held_ GUARDED_BY(mutex_);
   std::deque<Generation> generations_ GUARDED_BY(mutex_);
   std::deque<Embedding> embeddings_ GUARDED_BY(mutex_);
   std::deque<Drawing> drawings_ GUARDED_BY(mutex_);

@@ -185,7 +185,7 @@ class Life {
     options.on_images_free = [this](const std::vector<std::string>& ids, const auto& is_used) {
       kept_images_->remove(ids, is_used);
     };
-    router_ = std::make_unique<engine::Router>(options, source_, catalog_, store_, preparer_, clock_);
+    router_ = std::make_unique<engine::Router>(options, source_, catalog_, store_, work_, clock_);
     vision_ = std::make_shared<image::ImageEncoder>(
         std::make_unique<testing::FakeProjector>(),
         image::ImageEncoderOptions{.allowed_dirs = {}, .cache_bytes_max = 1000, .kept = kept_images_}, clock_);
@@ -210,7 +210,7 @@ class Life {
     int steps = 0;
     for (int quiet = 0; quiet < 3;) {
       bool worked = router_->step();
-      worked |= preparer_.step();
+      worked |= work_.step();
       worked |= vision_->step();
       worked |= catalog_.step();
       worked |= lane_->step().did_work;
@@ -252,7 +252,7 @@ class Life {
   WatchedCatalog catalog_;
   kv::StateStore store_{{.warm_bytes_max = 1 << 20}, nullptr, clock_};
   engine::NamedModels source_;
-  engine::Preparer preparer_;
+  uma::WorkPool work_;
   std::shared_ptr<image::KeptImages> kept_images_;
   std::shared_ptr<image::ImageEncoder> vision_;
   std::unique_ptr<engine::Router> router_;

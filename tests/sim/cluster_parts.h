@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "cluster_sim.h"
+#include "core/work_pool.h"
 #include "engine/lane/lane.h"
 #include "engine/model/worker_source_test_support.h"
-#include "engine/preparer.h"
 #include "engine/router/router.h"
 #include "kv/state_store.h"
 
@@ -127,7 +127,7 @@ struct ClusterSim::Machine {
   std::unique_ptr<ClusterCatalog> catalog;
   std::unique_ptr<kv::StateStore> store;
   std::unique_ptr<engine::NamedModels> source;
-  std::unique_ptr<engine::Preparer> preparer;
+  std::unique_ptr<WorkPool> work;
   std::unique_ptr<engine::Router> router;
   std::vector<std::unique_ptr<engine::Lane>> lanes;
 

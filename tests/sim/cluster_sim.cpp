@@ -171,7 +171,7 @@ ClusterSim::~ClusterSim() {
   for (const auto& machine : machines_) {
     for (const RequestPtr& request : open_) request->is_abandoned = true;
     machine->lanes.clear();
-    machine->preparer.reset();
+    machine->work.reset();
     machine->store.reset();
     machine->router.reset();
     machine->catalog.reset();
@@ -264,12 +264,12 @@ void ClusterSim::start(Machine& machine) {
 void ClusterSim::start_engine(Machine& machine) {
   machine.store = std::make_unique<kv::StateStore>(kv::StoreOptions{.warm_bytes_max = 200'000}, nullptr, *machine.clock);
   machine.source = std::make_unique<engine::NamedModels>();
-  machine.preparer = std::make_unique<engine::Preparer>();
+  machine.work = std::make_unique<WorkPool>();
   engine::RouterOptions options;
   options.seed = random_.next_u64();
   options.record_bytes_max = record_bytes_max_;
-  machine.router = std::make_unique<engine::Router>(options, *machine.source, *machine.catalog, *machine.store,
-                                                    *machine.preparer, *machine.clock);
+  machine.router = std::make_unique<engine::Router>(options, *machine.source, *machine.catalog, *machine.store, *machine.work,
+                                                    *machine.clock);
   machine.store->open(machine.router->session_ids());
   engine::LaneOptions lane;
   lane.threads = 2;
@@ -307,7 +307,7 @@ void ClusterSim::kill(Machine& machine, Duration down) {
     outcome_.commits_asked_for += machine.catalog->outcomes_count();
   }
   machine.lanes.clear();
-  machine.preparer.reset();
+  machine.work.reset();
   machine.store.reset();
   machine.router.reset();
   machine.catalog.reset();
@@ -376,7 +376,7 @@ void ClusterSim::step(Machine& machine) {
   bool worked = machine.catalog->step();
   if (machine.router != nullptr) {
     if (random_.next_below(4) != 0) worked |= machine.router->step();
-    if (random_.next_below(2) == 0) worked |= machine.preparer->step();
+    if (random_.next_below(2) == 0) worked |= machine.work->step();
     if (random_.next_below(4) == 0) worked |= machine.store->step();
     for (const auto& lane : machine.lanes) {
       if (random_.next_below(3) == 0) continue;

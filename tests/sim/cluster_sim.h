@@ -1,4 +1,4 @@
-// Several machines that share sessions: each has the real router, session table, lane and preparer, a ClusterCatalog, and a
+// Several machines that share sessions: each has the real router, session table, lane and work pool, a ClusterCatalog, and a
 // clock of its own, which is wrong, drifts, and may stop while the machine sleeps. They share a ClusterDatabase over a network
 // that delays and loses messages. Machines are killed, stopped, cut off and sent to sleep; the database restarts, is replaced
 // by another server, and is slow. Clients talk to any machine, try again what may be tried again, and check what they read.

@@ -91,7 +91,7 @@ void SchedulingSim::make_world() {
   model_ = std::make_shared<const testing::FakeModel>(model);
   engine::RouterOptions options;
   options.limits.deadline_ms = 0;
-  router_ = std::make_unique<engine::Router>(options, source_, catalog_, store_, preparer_, timeline_);
+  router_ = std::make_unique<engine::Router>(options, source_, catalog_, store_, work_, timeline_);
   machine_ = std::make_unique<Machine>(machine_options_, timeline_, model_->vocab(), [this](engine::GenerationResult result) {
     router_->post([this, result = std::move(result)]() mutable { router_->generations().on_result(std::move(result)); });
   });
@@ -228,7 +228,7 @@ void SchedulingSim::pump() {
   bool worked = true;
   while (worked) {
     worked = router_->step();
-    worked |= preparer_.step();
+    worked |= work_.step();
   }
 }
 

@@ -1,4 +1,4 @@
-// Simulates the scheduler on a machine whose calls take time: router, preparer, a lane and often a prefill lane, with clients
+// Simulates the scheduler on a machine whose calls take time: router, work pool, a lane and often a prefill lane, with clients
 // of several tenants, both classes and their targets. It checks properties of time and order, each with a bound derived from
 // the times of calls and the rules of the scheduler:
 // - start: a request's first token comes within the time of the work in front of it
@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "base/random.h"
+#include "core/work_pool.h"
 #include "engine/model/worker_source_test_support.h"
-#include "engine/preparer.h"
 #include "engine/router/router.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
@@ -140,7 +140,7 @@ class SchedulingSim {
   kv::MemoryCatalog catalog_;
   kv::StateStore store_{{}, nullptr, timeline_};
   engine::NamedModels source_;
-  engine::Preparer preparer_;
+  WorkPool work_;
   std::unique_ptr<engine::Router> router_;
   std::shared_ptr<const testing::FakeModel> model_;
   std::unique_ptr<Machine> machine_;

@@ -373,16 +373,16 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   start_machine();
 }
 
-// Makes router, preparer and lanes, with the catalog as the only input.
+// Makes router, work pool and lanes, with the catalog as the only input.
 void Simulation::start_machine() {
   auto cold = std::make_unique<testing::FakeColdStore>();
   cold_ = cold.get();
   cold_->files = std::move(files_);
   cold_->pieces = std::move(pieces_);
   store_ = std::make_unique<kv::StateStore>(store_options_, std::move(cold), clock_);
-  preparer_ = std::make_unique<engine::Preparer>();
+  work_ = std::make_unique<WorkPool>();
   router_options_.seed = random_.next_u64();
-  router_ = std::make_unique<engine::Router>(router_options_, source_, catalog_, *store_, *preparer_, clock_);
+  router_ = std::make_unique<engine::Router>(router_options_, source_, catalog_, *store_, *work_, clock_);
   store_->open(router_->session_ids());
   lane_options_.store = store_.get();
   make_lanes();
@@ -439,7 +439,7 @@ void Simulation::crash_and_start_again() {
   files_ = std::move(cold_->files);
   pieces_ = std::move(cold_->pieces);
   // Destroying them still answers requests and unlocks sessions.
-  preparer_.reset();
+  work_.reset();
   store_.reset();
   router_.reset();
   for (const auto& sink : sinks_) sink->ended = true;  // After a crash, no client receives an end.
@@ -531,7 +531,7 @@ void Simulation::step_something() {
       router_->step();
       break;
     case 1:
-      preparer_->step();
+      work_->step();
       break;
     case 2:
       catalog_.answer_one(has_faults_ && random_.next_below(30) == 0);
@@ -568,7 +568,7 @@ void Simulation::come_to_rest() {
   if (!is_loaded_) act();
   for (int quiet = 0; quiet < 3;) {
     bool worked = router_->step();
-    worked |= preparer_->step();
+    worked |= work_->step();
     worked |= store_->step();
     while (catalog_.answer_one(false)) worked = true;
     for (const auto& lane : lanes_) {

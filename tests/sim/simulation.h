@@ -1,4 +1,4 @@
-// The whole engine without threads, real time or weights: router, preparer and lanes on FakeModel and SimClock, stepped in an
+// The whole engine without threads, real time or weights: router, work pool and lanes on FakeModel and SimClock, stepped in an
 // order that depends on a seed. Clients come, leave, cancel, stall and disagree. Decodes, states and commits fail. After a
 // crash, a new router and new lanes continue from the content of the catalog. The invariants of ARCHITECTURE.md are checked
 // after every step; a violation aborts with the seed in the log.
@@ -14,9 +14,9 @@
 
 #include "base/move_only_function.h"
 #include "base/random.h"
+#include "core/work_pool.h"
 #include "engine/lane/lane.h"
 #include "engine/model/worker_source_test_support.h"
-#include "engine/preparer.h"
 #include "engine/router/router.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
@@ -160,7 +160,7 @@ class Simulation {
   testing::FakeColdStore* cold_ = nullptr;  // Owned by the store.
   std::unique_ptr<kv::StateStore> store_;
   engine::NamedModels source_;
-  std::unique_ptr<engine::Preparer> preparer_;
+  std::unique_ptr<WorkPool> work_;
   std::unique_ptr<engine::Router> router_;
   std::vector<testing::FakeContext*> contexts_;
   std::vector<std::unique_ptr<engine::Lane>> lanes_;

@@ -39,14 +39,14 @@ namespace uma::engine {
 // `picture_lane`.
 struct ServedModel {
   std::string name{};
-  std::shared_ptr<const llm::Model> model{};       // Shared with the lanes and the preparer's jobs.
-  std::shared_ptr<const chat::ChatFormat> chat{};  // Shared with the lanes and the preparer's jobs.
-  std::shared_ptr<GrammarCache> grammars{};        // Shared with the lanes and the preparer's jobs.
+  std::shared_ptr<const llm::Model> model{};       // Shared with the lanes and jobs of the work pool.
+  std::shared_ptr<const chat::ChatFormat> chat{};  // Shared with the lanes and jobs of the work pool.
+  std::shared_ptr<GrammarCache> grammars{};        // Shared with the lanes and jobs of the work pool.
   std::vector<Lane*> lanes{};
   std::shared_ptr<image::ImageEncoder> image_encoder{};  // Shared with its thread; null: the model reads no images.
-  std::shared_ptr<const llm::TextEmbedder> embedder{};   // Shared with the preparer's jobs.
+  std::shared_ptr<const llm::TextEmbedder> embedder{};   // Shared with jobs of the work pool.
   std::vector<EmbedLane*> embed_lanes{};
-  std::shared_ptr<const llm::PictureModel> picture_model{};  // Shared with its lane and the preparer's jobs.
+  std::shared_ptr<const llm::PictureModel> picture_model{};  // Shared with its lane and jobs of the work pool.
   PictureLane* picture_lane = nullptr;
   TimePoint loaded_at{};
   ModelDefaults defaults{};  // For requests to a chat model.

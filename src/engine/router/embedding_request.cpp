@@ -191,7 +191,7 @@ Task<Expected<ImageHold>> EmbeddingRequests::read_images(InFlight& request, Embe
 template <class Result, class Call>
 Task<Expected<Result>> EmbeddingRequests::compute_in_lane(InFlight& request, Call& call) {
   const ServedModel& served = *request.lease;
-  auto prepared = co_await parts_.preparer.run(
+  auto prepared = co_await parts_.work.run(
       parts_.tasks, TenantId{request.flow.tenant}, bytes_to_prepare(call),
       [embedder = served.embedder, encoder = served.image_encoder, call] { return prepare(*embedder, encoder.get(), call); });
   if (!prepared) co_return prepared.error();

@@ -332,7 +332,7 @@ Task<Expected<std::int32_t>> Generations::count_tokens(TenantId tenant, Generate
   kv::SessionRecord empty;
   empty.created_s = parts_.clock.unix_s();
   const std::size_t bytes = memory_of(call);
-  co_return co_await parts_.preparer.run(
+  co_return co_await parts_.work.run(
       parts_.tasks, std::move(tenant), bytes,
       [lease = lease->share(), end = std::move(end), empty = std::move(empty), input = std::move(call.input),
        chat = std::move(call.options.chat),
@@ -481,7 +481,7 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
   const bool is_unchanged = !reads_all && call.input.empty();
   if (is_unchanged && !needs_grammars(call.options)) co_return Prepared{.grammars = {}, .record = record};
   const std::size_t bytes = memory_of(call) + (reads_all ? text_bytes(*record) : 0);
-  co_return co_await parts_.preparer.run(
+  co_return co_await parts_.work.run(
       parts_.tasks, TenantId{request.flow.tenant}, bytes,
       [lease = request.lease.share(), end = request.end.get_token(), record, is_unchanged,
        input = std::exchange(call.input, {}), options = call.options, response = call.response, regenerate = call.regenerate,

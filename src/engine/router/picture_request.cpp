@@ -229,8 +229,8 @@ Task<Expected<PictureReceipt>> PictureRequests::draw_in_lane(InFlight& request, 
     co_return Error{.code = ErrorCode::proto_field, .message = text, .field = "image"};
   }
   // Decoding a small file may take long.
-  const std::size_t bytes = begins_with_picture ? std::max(memory_of(call), Preparer::kLongBytes) : memory_of(call);
-  auto input = co_await parts_.preparer.run(
+  const std::size_t bytes = begins_with_picture ? std::max(memory_of(call), WorkPool::kLongBytes) : memory_of(call);
+  auto input = co_await parts_.work.run(
       parts_.tasks, TenantId{request.flow.tenant}, bytes,
       [model = served.picture_model, asked = Asked{call.caption, call.negative_caption, std::exchange(call.begin, {})},
        fit = *fit, decode = decode_] { return read_input(*model, asked, fit, decode); });

@@ -8,8 +8,8 @@
 
 namespace uma::engine {
 
-Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store,
-               Preparer& preparer, const Clock& clock)
+Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store, WorkPool& work,
+               const Clock& clock)
     : options_(options),
       store_(store),
       clock_(clock),
@@ -25,7 +25,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
       parts_{.limits = options_.limits,
              .clock = clock,
              .store = store,
-             .preparer = preparer,
+             .work = work,
              .tasks = tasks_,
              .models = models_,
              .sessions = session_table_,

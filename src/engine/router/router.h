@@ -1,5 +1,5 @@
 // The single consumer of the global queue. Its thread owns the tables of models, sessions and requests, and runs every request
-// as a task, which waits for the preparer, the catalog, images and lanes. The result of a lane is committed before the client
+// as a task, which waits for the work pool, the catalog, images and lanes. The result of a lane is committed before the client
 // gets the terminal event. Tokens go from the lane directly to the listener.
 //
 // Invariants: (1) Every accepted request gets exactly one terminal event. (2) At most one reply of a session is being made. (3)
@@ -28,11 +28,11 @@
 #include "core/limits.h"
 #include "core/service.h"
 #include "core/task.h"
+#include "core/work_pool.h"
 #include "engine/lane/embed_lane.h"
 #include "engine/lane/lane.h"
 #include "engine/model/model_table.h"
 #include "engine/model/worker_source.h"
-#include "engine/preparer.h"
 #include "engine/router/embedding_request.h"
 #include "engine/router/generation.h"
 #include "engine/router/image_intake.h"
@@ -76,7 +76,7 @@ class Router {
   using Command = MoveOnlyFunction<void()>;
 
   // Begins with the sessions of the catalog. All references outlive the router.
-  Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer,
+  Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store, WorkPool& work,
          const Clock& clock);
   ~Router();
 

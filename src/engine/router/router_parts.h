@@ -4,8 +4,8 @@
 #include "base/clock.h"
 #include "core/limits.h"
 #include "core/task.h"
+#include "core/work_pool.h"
 #include "engine/model/model_table.h"
-#include "engine/preparer.h"
 #include "engine/router/image_intake.h"
 #include "engine/router/in_flight.h"
 #include "engine/router/prefix_exchange.h"
@@ -22,7 +22,7 @@ struct RouterParts {
   const Limits& limits;
   const Clock& clock;
   kv::StateStore& store;
-  Preparer& preparer;
+  WorkPool& work;
   TaskRunner& tasks;
   ModelTable& models;
   SessionTable& sessions;

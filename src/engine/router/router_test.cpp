@@ -125,8 +125,8 @@ TEST_F(RouterTest, GenerationsOfOnePromptShareItAndDifferInTheirSeeds) {
   const auto sinks = begin_all(request, 3);
   EXPECT_EQ(router_->requests_open(), 3);
   router_->step();
-  EXPECT_TRUE(preparer_.step());
-  EXPECT_FALSE(preparer_.step()) << "their prompt is prepared once";
+  EXPECT_TRUE(work_.step());
+  EXPECT_FALSE(work_.step()) << "their prompt is prepared once";
   settle();
   for (std::uint64_t i = 0; i < sinks.size(); ++i) {
     ASSERT_TRUE(sinks[i]->terminal);
@@ -161,7 +161,7 @@ TEST_F(RouterTest, ATextThatNoTokensMakeFitIsRefusedBeforeItIsTokenized) {
   load();
   const auto sinks = begin_all(one_shot(std::string(1 << 20, 'x')), 1);
   router_->step();
-  ASSERT_TRUE(sinks.front()->has_failed()) << "no preparer has run";
+  ASSERT_TRUE(sinks.front()->has_failed()) << "no job has run";
   EXPECT_EQ(sinks.front()->error().code, ErrorCode::limit_prompt);
   EXPECT_TRUE(sinks.front()->error().message.starts_with("prompt is too long: 1048576 tokens > "))
       << sinks.front()->error().message;
@@ -172,7 +172,7 @@ TEST_F(RouterTest, AGenerationOfSeveralCanBeCancelledAlone) {
   load();
   const auto sinks = begin_all(one_shot("once", 50), 2);
   router_->step();
-  preparer_.step();
+  work_.step();
   router_->step();
   EXPECT_TRUE(router_->cancel(RequestId{2}));
   settle();
@@ -185,7 +185,7 @@ TEST_F(RouterTest, GenerationsThatAClosedLaneDroppedEndWithTheDaemon) {
   load();
   const auto sinks = begin_all(one_shot("once"), 2);
   router_->step();
-  preparer_.step();
+  work_.step();
   close_lanes();
   router_->step();  // The request is split, and its lane takes neither generation.
   router_->end_all([] {});
@@ -204,7 +204,7 @@ TEST_F(RouterTest, ARequestHoldsMemoryUntilTheLastOfItsGenerationsEnds) {
   request.share = memory->open(kTenant);
   const auto sinks = begin_all(request, 2);
   router_->step();
-  preparer_.step();
+  work_.step();
   router_->step();
   const std::uint64_t prompts = 3 * 101 * sizeof(Token);  // Including the BOS: of two replies, and for later comparisons.
   EXPECT_EQ(memory->bytes_used(), prompts);

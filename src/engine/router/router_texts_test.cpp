@@ -131,7 +131,7 @@ TEST_F(RouterTextsTest, ACancelEndsThemWhereverTheyAre) {
   EXPECT_EQ(refusal().code, ErrorCode::limit_wait);
   embedded_.reset();
   load();
-  EXPECT_TRUE(router_->cancel(embed(request_of({"a"}))));  // The preparer has it.
+  EXPECT_TRUE(router_->cancel(embed(request_of({"a"}))));  // The pool has it.
   EXPECT_EQ(refusal().code, ErrorCode::limit_wait);
   settle();
   embedded_.reset();

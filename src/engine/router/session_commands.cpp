@@ -94,6 +94,10 @@ Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessi
     co_return Error{ErrorCode::limit_prompt,
                     std::format("field \"system\" has {} bytes, the limit is {}", request.system.size(), bytes_max)};
   }
+  // The system text of a conversation is tokenized with its first message.
+  const bool is_chat = request.mode == SessionMode::chat;
+  if (auto may = is_chat ? check_may_fit(served, {.text = request.system, .messages = {}}) : Unit{}; !may)
+    co_return may.error();
   if (request.n_keep >= served.shape().sequence_cells_max) {
     co_return Error{ErrorCode::proto_field, std::format("field \"n_keep\" is {}, the context is {} tokens", request.n_keep,
                                                         served.shape().sequence_cells_max)};
@@ -113,10 +117,11 @@ Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessi
       co_return Error{ErrorCode::limit_prompt,
                       std::format("the session begins with {} bytes, limits.max_prompt_bytes is {}", bytes, bytes_max)};
     }
-    auto begun = co_await parts_.preparer.run(parts_.tasks, tenant, bytes,
-                                              [lease = lease->share(), record = std::move(record), input = std::move(input)] {
-                                                return append_to_record(*lease->chat, record, input);
-                                              });
+    if (auto may = check_may_fit(served, input); !may) co_return may.error();
+    auto begun = co_await parts_.work.run(parts_.tasks, tenant, bytes,
+                                          [lease = lease->share(), record = std::move(record), input = std::move(input)] {
+                                            return append_to_record(*lease->chat, record, input);
+                                          });
     if (!begun) co_return begun.error();
     record = std::move(*begun);
     if (auto fits = check_fits(served, 0, record.pending.size()); !fits) co_return fits.error();
@@ -170,11 +175,12 @@ Task<Expected<SessionInfo>> SessionCommands::append(TenantId tenant, AppendReque
     co_return Error{ErrorCode::limit_prompt, std::format("prompt is too long: {} bytes > {} maximum (limits.max_prompt_bytes)",
                                                          bytes, parts_.limits.max_prompt_bytes)};
   }
+  if (auto may = check_may_fit(**lease, request.input); !may) co_return may.error();
   parts_.sessions.touch(session);
-  auto next = co_await parts_.preparer.run(parts_.tasks, tenant, bytes,
-                                           [lease = lease->share(), record = session.record, input = std::move(request.input)] {
-                                             return append_to_record(*lease->chat, *record, input);
-                                           });
+  auto next = co_await parts_.work.run(parts_.tasks, tenant, bytes,
+                                       [lease = lease->share(), record = session.record, input = std::move(request.input)] {
+                                         return append_to_record(*lease->chat, *record, input);
+                                       });
   if (!next) co_return next.error();
   if (auto may = parts_.access.check_next(**lease, *session.record, *next); !may) co_return may.error();
   next->last_used_s = parts_.clock.unix_s();
@@ -251,11 +257,11 @@ Task<Expected<SessionDetail>> SessionCommands::remove_last_message(TenantId tena
     co_return Error{ErrorCode::proto_field, "only the last message of a conversation can be removed"};
   }
   parts_.sessions.touch(session);
-  auto next = co_await parts_.preparer.run(parts_.tasks, tenant, text_bytes(record),
-                                           [lease = lease->share(), whole = session.record,
-                                            without_turn = rewound(record, record.turns.size() - 1, parts_.clock.unix_s())] {
-                                             return without_last_message(*lease->chat, *whole, without_turn);
-                                           });
+  auto next = co_await parts_.work.run(parts_.tasks, tenant, text_bytes(record),
+                                       [lease = lease->share(), whole = session.record,
+                                        without_turn = rewound(record, record.turns.size() - 1, parts_.clock.unix_s())] {
+                                         return without_last_message(*lease->chat, *whole, without_turn);
+                                       });
   if (!next) co_return next.error();
   next->last_used_s = parts_.clock.unix_s();
   if (auto done = co_await parts_.sessions.commit(session, std::move(*next)); !done) co_return done.error();

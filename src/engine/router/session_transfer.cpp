@@ -77,7 +77,7 @@ Task<Expected<PortableFile>> SessionTransfer::export_kv(const ModelLease& lease,
 
 // The conversation and the images of its messages.
 Task<Expected<PortableFile>> SessionTransfer::export_conversation(const ModelLease& lease, kv::RecordPtr record) {
-  auto conversation = co_await parts_.preparer.run(
+  auto conversation = co_await parts_.work.run(
       parts_.tasks, record->tenant, text_bytes(*record),
       [lease = lease.share(), record] -> Expected<Bytes> { return export_record(*lease->model, *record); });
   if (!conversation) co_return conversation.error();
@@ -108,11 +108,11 @@ Task<Expected<ImportedSession>> SessionTransfer::import_session(TenantId tenant,
   // Held until the session uses the images, or the import fails.
   const auto images = co_await keep_images(*lease, tenant, request.file, ids);
   if (!images) co_return images.error();
-  auto imported = co_await parts_.preparer.run(
-      parts_.tasks, tenant, request.file.size(),
-      [lease = lease->share(), file = request.file, ids, bytes_max = parts_.limits.max_prompt_bytes] {
-        return import_record(*lease->chat, file, bytes_max, lease->image_encoder.get(), ids);
-      });
+  auto imported =
+      co_await parts_.work.run(parts_.tasks, tenant, request.file.size(),
+                               [lease = lease->share(), file = request.file, ids, bytes_max = parts_.limits.max_prompt_bytes] {
+                                 return import_record(*lease->chat, file, bytes_max, lease->image_encoder.get(), ids);
+                               });
   if (!imported) co_return imported.error();
   kv::SessionRecord& record = imported->record;
   std::optional<Expected<kv::Snapshot>> state;
@@ -156,7 +156,7 @@ Task<Expected<ImageHold>> SessionTransfer::keep_images(const ModelLease& lease, 
   };
   auto kept = co_await parts_.tasks.ask<Kept>([&](Reply<Kept> reply) {
     const std::size_t bytes = file.size();
-    parts_.preparer.post(tenant, bytes, [encoder = lease->image_encoder, tenant, file, reply = std::move(reply)]() mutable {
+    parts_.work.post(tenant, bytes, [encoder = lease->image_encoder, tenant, file, reply = std::move(reply)]() mutable {
       import_images(encoder, tenant, file, [reply = std::move(reply)](ImportedImages images, Expected<Unit> outcome) mutable {
         reply(Kept{.images = std::move(images), .outcome = std::move(outcome)});
       });

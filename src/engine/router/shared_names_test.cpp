@@ -14,7 +14,7 @@ namespace {
 class SharedNamesTest : public ::testing::Test, protected EngineBench {
  protected:
   SharedNamesTest() : EngineBench({.cells = 1024, .sequences = 4}, {"fake", "other"}) {
-    router_ = std::make_unique<Router>(RouterOptions{}, source_, shared_catalog_, *store_, preparer_, clock_);
+    router_ = std::make_unique<Router>(RouterOptions{}, source_, shared_catalog_, *store_, work_, clock_);
     load();
     serve_lanes("other");
   }

@@ -81,7 +81,7 @@ Task<Expected<TokenizedText>> TextConversions::tokenize(TenantId tenant, Tokeniz
   auto lease = co_await parts_.models.lease_chat(request.model);
   if (!lease) co_return lease.error();
   const std::size_t bytes = request.text.size();
-  co_return co_await parts_.preparer.run(
+  co_return co_await parts_.work.run(
       parts_.tasks, std::move(tenant), bytes,
       [lease = lease->share(), request = std::move(request)] { return tokenized(lease->model->vocab(), request); });
 }
@@ -91,7 +91,7 @@ Task<Expected<ConvertedText>> TextConversions::detokenize(TenantId tenant, Detok
   if (auto admitted = admit(bytes); !admitted) co_return admitted.error();
   auto lease = co_await parts_.models.lease_chat(request.model);
   if (!lease) co_return lease.error();
-  co_return co_await parts_.preparer.run(
+  co_return co_await parts_.work.run(
       parts_.tasks, std::move(tenant), bytes,
       [lease = lease->share(), request = std::move(request)] { return detokenized(lease->model->vocab(), request); });
 }
@@ -104,7 +104,7 @@ Task<Expected<ConvertedText>> TextConversions::format_chat(TenantId tenant, Gene
   if (auto known = (*lease)->chat->check_name(request.options.chat.template_arguments); !known) co_return known.error();
   (*lease)->chat->chosen(request.options.chat).settle_thinking(request.options.chat);
   const std::size_t bytes = memory_of(request);
-  co_return co_await parts_.preparer.run(
+  co_return co_await parts_.work.run(
       parts_.tasks, std::move(tenant), bytes,
       [lease = lease->share(), request = std::move(request), now_s = parts_.clock.unix_s()]() -> Expected<ConvertedText> {
         const ChatOptions& chat = request.options.chat;

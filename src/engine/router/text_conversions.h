@@ -1,5 +1,5 @@
 // Conversions between texts and tokens for clients (core/text_conversion.h). Owned by the router's thread; the work is done by
-// the preparer.
+// the work pool.
 #pragma once
 
 #include "core/error.h"

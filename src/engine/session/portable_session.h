@@ -1,5 +1,5 @@
 // Converts sessions to files and back (docs/SESSION_FILE.md). Pure; any thread. A record takes as long as tokenizing all of it,
-// so the preparer converts records; the store's thread converts states, which are large.
+// so the work pool converts records; the store's thread converts states, which are large.
 #pragma once
 
 #include <cstddef>

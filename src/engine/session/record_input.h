@@ -1,5 +1,5 @@
 // Edits of a session's record that tokenize or render: appending input, reopening a turn, beginning a response. Pure. Each
-// takes as long as its text needs, so the preparer runs it. record_edits.h has the edits without text.
+// takes as long as its text needs, so the work pool runs it. record_edits.h has the edits without text.
 #pragma once
 
 #include "chat/chat.h"

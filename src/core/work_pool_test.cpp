@@ -1,0 +1,114 @@
+#include "core/work_pool.h"
+
+#include <atomic>
+#include <ctime>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace uma {
+namespace {
+
+// A step within a job is that of another thread of the pool.
+class WorkPoolTest : public ::testing::Test {
+ protected:
+  static constexpr std::size_t kLong = WorkPool::kLongBytes;
+
+  void post(const std::string& tenant, std::size_t bytes, const std::string& name) {
+    pool_.post(TenantId{tenant}, bytes, [this, name] { ran_ += name; });
+  }
+  // The names of the jobs that run beside it.
+  void post_and_step(const std::string& tenant, std::size_t bytes) {
+    pool_.post(TenantId{tenant}, bytes, [this] {
+      while (pool_.step()) {
+      }
+      ran_ += '|';
+    });
+  }
+  std::string run() {
+    while (pool_.step()) {
+    }
+    return ran_;
+  }
+
+  WorkPool pool_{2, thread_cpu_time};
+  std::string ran_;
+};
+
+TEST_F(WorkPoolTest, ATenantsJobsOfAKindRunOneAfterAnother) {
+  post_and_step("a", 1);
+  post("a", 1, "1");
+  post("a", 1, "2");
+  post("b", 1, "b");
+  post("a", kLong, "L");
+  EXPECT_EQ(run(), "bL|12");
+}
+
+TEST_F(WorkPoolTest, LongJobsLeaveAThreadToShortOnes) {
+  post_and_step("a", kLong);
+  post("b", kLong, "L");
+  post("c", 1, "s");
+  EXPECT_EQ(run(), "s|L");
+}
+
+TEST_F(WorkPoolTest, WhoUsedTheLeastTimeGoesFirst) {
+  pool_.post(TenantId{"a"}, 1, [] {
+    const std::clock_t until = std::clock() + (CLOCKS_PER_SEC / 100);
+    while (std::clock() < until) {
+    }
+  });
+  post("a", 1, "a");
+  post("b", 1, "b");
+  post("b", 1, "b");
+  EXPECT_EQ(run(), "bba");
+}
+
+TEST_F(WorkPoolTest, WhoComesBackHasNotLessTimeUsed) {
+  pool_.post(TenantId{"a"}, 1, [] {
+    const std::clock_t until = std::clock() + (CLOCKS_PER_SEC / 100);
+    while (std::clock() < until) {
+    }
+  });
+  run();
+  post("a", 1, "a");
+  post("b", 1, "b");
+  EXPECT_EQ(run(), "ba");
+}
+
+TEST_F(WorkPoolTest, ThreadsRunAllJobsAndEnd) {
+  std::atomic<int> done{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([this] {
+      do {
+        while (pool_.step()) {
+        }
+      } while (pool_.wait());
+    });
+  }
+  for (int i = 0; i < 1000; ++i) pool_.post(TenantId{std::to_string(i % 3)}, i % 2 == 0 ? 1 : kLong, [&] { ++done; });
+  pool_.close();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(done, 1000);
+}
+
+TEST_F(WorkPoolTest, AJobThatThrowsEndsAlone) {
+  pool_.post(TenantId{"a"}, 1, [] { throw std::runtime_error("a job's"); });
+  post("a", 1, "a");
+  EXPECT_EQ(run(), "a");
+}
+
+TEST_F(WorkPoolTest, QueuedJobsRunAfterItIsClosedAndLaterOnesDoNot) {
+  post("a", 1, "a");
+  pool_.close();
+  post("a", 1, "late");
+  EXPECT_TRUE(pool_.wait());
+  EXPECT_EQ(run(), "a");
+  EXPECT_FALSE(pool_.wait());
+}
+
+}  // namespace
+}  // namespace uma
