@@ -104,6 +104,17 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
+Result<std::string> find_url(Client& client) {
+  const auto answer = client.call({{"type", "ping"}}, "pong");
+  if (!answer) return std::unexpected(answer.error());
+  std::string url = text_field(*answer, "http");
+  if (url.empty()) {
+    return fail(ExitCode::usage,
+                "the daemon serves no HTTP, which agents need: its log says why, or give the URL of another one with --url");
+  }
+  return url;
+}
+
 }  // namespace
 
 std::vector<std::string> launch_agents() {
@@ -139,7 +150,9 @@ Result<void> run_launch(Client& client, const LaunchOptions& options, Output& ou
     return fail(ExitCode::usage,
                 std::format("the daemon has no model \"{}\": uma-cli models lists them", printable_line(options.model)));
   }
-  LaunchTarget target{.url = options.url,
+  const auto url = options.url.empty() ? find_url(client) : Result<std::string>(options.url);
+  if (!url) return std::unexpected(url.error());
+  LaunchTarget target{.url = *url,
                       .key = options.key,
                       .model = text_field(*model, "name"),
                       .window = static_cast<std::int64_t>(number_field(*model, "sequence_tokens_max"))};

@@ -18,8 +18,8 @@ namespace uma::cli {
 struct LaunchOptions {
   std::string agent;  // One of launch_agents().
   std::string model;  // Empty: the daemon's default.
-  std::string url = "http://127.0.0.1:8642";
-  std::string key;  // The API key; empty: none is needed.
+  std::string url;    // Of the daemon's HTTP; empty: the daemon is asked, since another user may hold the usual port.
+  std::string key;    // The API key; empty: none is needed.
   bool only_prints = false;
   std::vector<std::string> arguments;  // For the agent.
 };

@@ -419,7 +419,7 @@ void add_launch(CLI::App& app, Flags& flags, Action& action) {
       ->check(CLI::IsMember(launch_agents()));
   launch.add_option("arguments", flags.launch.arguments, "Arguments for the agent, after --");
   launch.add_option("--model", flags.launch.model, "Model to use; left out: the daemon's default");
-  launch.add_option("--url", flags.launch.url, "URL of the daemon's HTTP listener")->capture_default_str();
+  launch.add_option("--url", flags.launch.url, "URL of the daemon's HTTP listener; left out: the daemon says it");
   launch.add_option("--key", flags.launch.key, "API key; left out: none is needed")->envname("UMA_API_KEY");
   launch.add_flag("--print", flags.launch.only_prints, "Only print what the agent would get, as commands for a shell");
 }

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/descriptors.h"
 #include "base/log.h"
 #include "base/memory_info.h"
 #include "base/program_path.h"
@@ -36,6 +37,7 @@ namespace {
 
 // Time for the last answers of a daemon that could not load its model.
 constexpr Duration kFlushLimit = std::chrono::seconds(1);
+constexpr std::size_t kDescriptorParts = 3;  // For the Unix socket, for HTTP, and for everything else.
 constexpr Duration kDrainStep = std::chrono::milliseconds(50);
 
 constexpr std::uint64_t kColdAuto = std::uint64_t{32} << 30;
@@ -261,10 +263,12 @@ int Daemon::run() {
 Expected<std::unique_ptr<server::UnixServer>> Daemon::open_socket() {
   const server::UnixServerOptions options{.path = config_.socket_path,
                                           .backlog = config_.backlog,
+                                          .connections_max = descriptors_max() / kDescriptorParts,
                                           .idle_timeout = config_.idle_timeout,
                                           .limits = config_.limits,
                                           .library = &library_,
-                                          .live = &live_};
+                                          .live = &live_,
+                                          .http_url = &http_url_};
   if (!passed_.unix_socket) return server::UnixServer::start(options, engine_);
   // A socket made by a service manager has permissions that the administrator chose; they decide who may connect.
   const bool is_ours = supervised_ && supervised_->made_socket;
@@ -317,34 +321,34 @@ bool Daemon::open_http() {
   const bool is_passed = passed_.tcp.has_value();
   server::PageFiles page = read_page(config_);
   const bool has_page = !page.empty();
-  auto opened = server::HttpServer::start({.address = http.address,
-                                           .port = http.port,
-                                           .tls_certificate = config_.http_tls_certificate,
-                                           .tls_key = config_.http_tls_key,
-                                           .socket_path = config_.http_socket,
-                                           .ollama_address = config_.ollama.address,
-                                           .ollama_port = config_.ollama.port,
-                                           .backlog = config_.backlog,
-                                           .connections_max = config_.http_connections_max,
-                                           .limits = config_.limits,
-                                           .keys = std::move(keys),
-                                           .keys_file = config_.http_keys_file,
-                                           .shared_keys = shared_keys_.get(),
-                                           .serves_local_users = config_.http_serves_local_users,
-                                           .serves_metrics_without_key = config_.http_serves_metrics_without_key,
-                                           .imports_kv = config_.http_imports_kv,
-                                           .allowed_hosts = config_.http_allowed_hosts,
-                                           .cors_origins = config_.http_cors_origins,
-                                           .access_log = config_.http_access_log,
-                                           .version = UMA_VERSION,
-                                           .node = config_.catalog.empty() ? "" : node_of(config_),
-                                           .settings = setting_values(config_),
-                                           .page = std::move(page),
-                                           .library = &library_,
-                                           .live = &live_},
-                                          engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd(),
-                                          passed_.http_socket ? std::move(passed_.http_socket->fd) : UniqueFd(),
-                                          std::move(passed_.tcp_twin));
+  auto opened = server::HttpServer::start(
+      {.address = http.address,
+       .port = http.port,
+       .tls_certificate = config_.http_tls_certificate,
+       .tls_key = config_.http_tls_key,
+       .socket_path = config_.http_socket,
+       .ollama_address = config_.ollama.address,
+       .ollama_port = config_.ollama.port,
+       .backlog = config_.backlog,
+       .connections_max = std::min(config_.http_connections_max, descriptors_max() / kDescriptorParts),
+       .limits = config_.limits,
+       .keys = std::move(keys),
+       .keys_file = config_.http_keys_file,
+       .shared_keys = shared_keys_.get(),
+       .serves_local_users = config_.http_serves_local_users,
+       .serves_metrics_without_key = config_.http_serves_metrics_without_key,
+       .imports_kv = config_.http_imports_kv,
+       .allowed_hosts = config_.http_allowed_hosts,
+       .cors_origins = config_.http_cors_origins,
+       .access_log = config_.http_access_log,
+       .version = UMA_VERSION,
+       .node = config_.catalog.empty() ? "" : node_of(config_),
+       .settings = setting_values(config_),
+       .page = std::move(page),
+       .library = &library_,
+       .live = &live_},
+      engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd(),
+      passed_.http_socket ? std::move(passed_.http_socket->fd) : UniqueFd(), std::move(passed_.tcp_twin));
   if (opened) {
     http_ = std::move(*opened);
     const std::string whom = keys_count > 0                    ? std::format(" for {} keys", keys_count)
@@ -355,6 +359,10 @@ bool Daemon::open_http() {
       return std::format("{}://{}", config_.http_tls_certificate.empty() ? "http" : "https", show_value(address));
     };
     if (!http.address.empty()) {
+      HttpAddress near = http;
+      if (near.address == "0.0.0.0") near.address = "127.0.0.1";
+      if (near.address == "::") near.address = "::1";
+      http_url_.publish(std::make_shared<const std::string>(url(near, http_->port())));
       log_info("http    {}/v1{}{}", url(http, http_->port()), whom, is_passed ? holder() : "");
       if (has_page) log_info("page    {}/", url(http, http_->port()));
     }

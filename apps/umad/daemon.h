@@ -104,6 +104,7 @@ class Daemon {
   server::LiveFeed live_{engine_};
   std::unique_ptr<kv::PostgresKeys> shared_keys_;  // Null: no daemon shares the API keys.
   // The servers use engine_, library_, live_ and shared_keys_, and are destroyed before them.
+  Published<std::string> http_url_;  // Where this machine reaches HTTP; nothing: it is off.
   std::unique_ptr<server::UnixServer> server_;
   std::unique_ptr<server::HttpServer> http_;  // Null: HTTP is off, or the default port is in use.
 };

@@ -1,6 +1,7 @@
 // Descriptors that no child process inherits.
 #pragma once
 
+#include <cstddef>
 #include <fcntl.h>
 #include <optional>
 
@@ -19,6 +20,9 @@ struct Pipe {
 
 // Like pipe(). Nullopt, with errno set, if it fails. The remark above holds, too.
 [[nodiscard]] std::optional<Pipe> open_pipe();
+
+// The most descriptors that this process may have open.
+[[nodiscard]] std::size_t descriptors_max();
 
 // Makes calls return at once where they would wait.
 inline void make_nonblocking(int descriptor) {

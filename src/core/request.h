@@ -206,6 +206,7 @@ struct ImportRequest {
   PortableFile file;     // Not checked yet.
   std::string model{};   // The new session's model; empty: the default model.
   bool takes_kv = true;  // False: KV in the file is ignored.
+  RequestShare share{};  // Memory of the request.
 };
 
 struct AppendRequest {

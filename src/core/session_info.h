@@ -60,6 +60,15 @@ struct SessionDetail {
   bool has_instructions = false;
   std::string text;          // Text mode: the whole chain as text.
   std::string pending_text;  // Text mode: the input without a reply.
+
+  // Of its texts.
+  [[nodiscard]] std::size_t bytes() const {
+    std::size_t sum = text.size() + pending_text.size();
+    for (const auto* part : {&messages, &pending_messages}) {
+      for (const ChatMessage& each : *part) sum += each.content.size() + each.extra.size();
+    }
+    return sum;
+  }
 };
 
 enum class SessionOrder : std::uint8_t { oldest_first, last_used_first };

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include <boost/json/error.hpp>
 #include <boost/json/parse.hpp>
 
 #include "base/check.h"
@@ -65,9 +66,31 @@ bool is_within(double value, NumberRange range) {
   return above && below;  // False for NaN.
 }
 
+// Whether there may be more than kValuesMax values: each but the first stands behind a comma or the beginning of its container.
+bool has_too_many_values(std::string_view text) {
+  if (text.size() <= kValuesMax) return false;
+  std::size_t values = 1;
+  bool is_in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (is_in_string && c == '\\') {
+      ++i;
+    } else if (c == '"') {
+      is_in_string = !is_in_string;
+    } else if (!is_in_string && (c == ',' || c == '[' || c == '{')) {
+      ++values;
+    }
+  }
+  return values > kValuesMax;
+}
+
 }  // namespace
 
 boost::json::value parse(std::string_view text, boost::json::storage_ptr memory, boost::system::error_code& problem) {
+  if (has_too_many_values(text)) {
+    problem = boost::json::error::array_too_large;
+    return {};
+  }
   boost::json::parse_options options;
   options.max_depth = kDepthMax;
   options.allow_invalid_utf8 = true;

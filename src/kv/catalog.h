@@ -156,7 +156,7 @@ class Catalog {
   // Ends wait(). step() still handles the calls made before.
   virtual void close() {}
 
-  // The loop of a catalog with its own thread, as in Preparer.
+  // The loop of a catalog with its own thread, as in WorkPool.
   virtual bool step() { return false; }
   virtual bool wait() { return false; }
 };

@@ -5,6 +5,11 @@
 #include "base/check.h"
 
 namespace uma::server {
+namespace {
+
+constexpr std::size_t kFreeBytes = 65'536;  // Of a connection, which are not counted.
+
+}  // namespace
 
 void Outbox::append_drawn(const std::string& id, Draw draw) {
   {
@@ -14,6 +19,28 @@ void Outbox::append_drawn(const std::string& id, Draw draw) {
     if (std::exchange(wake_sent_, true)) return;
   }
   wake();
+}
+
+Expected<Unit> Outbox::append_answer(const std::string& id, std::string_view frame) {
+  {
+    const MutexLock lock(mutex_);
+    if (sealed_) return Unit{};
+    // A short answer is never refused, since what it tells has happened.
+    auto counted = count(unsent_ + frame.size());
+    if (!counted && frame.size() > kFreeBytes) return counted;
+    finished_ids_.push_back(id);
+    if (!append_locked([&](std::string& out) { out += frame; })) return Unit{};
+  }
+  wake();
+  return Unit{};
+}
+
+Expected<Unit> Outbox::count(std::size_t bytes) {
+  const bool is_counted = share_ != nullptr && bytes > kFreeBytes;
+  if (!is_counted && !is_counted_) return Unit{};
+  auto counted = share_->resize(is_counted ? bytes : 0);
+  if (counted) is_counted_ = is_counted;
+  return counted;
 }
 
 // If the wake-up fails, the next frame tries again.
@@ -59,6 +86,7 @@ void Outbox::mark_written(std::size_t bytes) {
   const MutexLock lock(mutex_);
   UMA_CHECK(bytes <= unsent_);
   unsent_ -= bytes;
+  if (is_counted_) (void)count(unsent_);
 }
 
 std::size_t Outbox::bytes_unsent() const {

@@ -10,11 +10,14 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/move_only_function.h"
 #include "base/mutex.h"
+#include "core/error.h"
+#include "core/tenant_budget.h"
 
 namespace uma::server {
 
@@ -23,7 +26,9 @@ class Outbox {
   // `bytes_max` is the limit of unsent bytes for droppable frames, beside the largest of them if that alone is more than half
   // of the limit: a frame that a fast client needs time for is no sign of a slow one. wake() is called from any thread, without
   // a lock, when there are bytes to take.
-  Outbox(std::size_t bytes_max, std::function<void()> wake) : bytes_max_(bytes_max), wake_(std::move(wake)) {}
+  // `share` counts answers until they are written; null: nothing does.
+  Outbox(std::size_t bytes_max, std::function<void()> wake, RequestShare share = nullptr)
+      : bytes_max_(bytes_max), wake_(std::move(wake)), share_(std::move(share)) {}
 
   // write(std::string& out) appends one frame to `out`. Returns false if the outbox is full; nothing was written then.
   template <class WriteT>
@@ -63,6 +68,9 @@ class Outbox {
     wake();
   }
 
+  // Appends a whole answer. Errors: E_LIMIT_003, there is no room for an answer of more than 64 KiB; nothing was written then.
+  [[nodiscard]] Expected<Unit> append_answer(const std::string& id, std::string_view frame);
+
   // Adds a long answer to the request with the client's `id`, generated as the client reads. Whenever nothing else waits, the
   // io thread calls draw(out), which appends the next frames and returns false after the last ones.
   using Draw = MoveOnlyFunction<bool(std::string& out)>;
@@ -90,9 +98,12 @@ class Outbox {
   }
 
   void wake();
+  // Counts the unsent bytes, beyond what every connection may have.
+  [[nodiscard]] Expected<Unit> count(std::size_t bytes) REQUIRES_LOCK(mutex_);
 
   const std::size_t bytes_max_;
   const std::function<void()> wake_;
+  const RequestShare share_;
 
   mutable Mutex mutex_;
   std::string bytes_ GUARDED_BY(mutex_);
@@ -104,6 +115,7 @@ class Outbox {
   std::deque<Drawn> drawn_ GUARDED_BY(mutex_);  // Served in turn.
   std::size_t unsent_ GUARDED_BY(mutex_) = 0;
   std::size_t large_frame_ GUARDED_BY(mutex_) = 0;  // Bytes of the largest droppable frame; 0: none was large.
+  bool is_counted_ GUARDED_BY(mutex_) = false;
   bool wake_sent_ GUARDED_BY(mutex_) = false;
   bool sealed_ GUARDED_BY(mutex_) = false;
 };

@@ -38,6 +38,21 @@ TEST(Outbox, ABurstCostsOneWakeUp) {
   EXPECT_EQ(wake_ups, 2);
 }
 
+TEST(Outbox, CountsAnswersUntilTheyAreWritten) {
+  const auto memory = std::make_shared<TenantBudget>(1'000'000, "answers", "the limit");
+  Outbox outbox(100, [] {}, memory->open(TenantId{"a"}));
+  ASSERT_TRUE(outbox.append_answer("small", std::string(1000, 'x')));
+  EXPECT_EQ(memory->bytes_used(), 0u);
+  ASSERT_TRUE(outbox.append_answer("large", std::string(400'000, 'x')));
+  EXPECT_EQ(memory->bytes_used(), 401'000u);
+  EXPECT_FALSE(outbox.append_answer("refused", std::string(400'000, 'x')));
+  EXPECT_EQ(take(outbox).finished_ids, (std::vector<std::string>{"small", "large"}));
+  outbox.mark_written(201'000);
+  EXPECT_EQ(memory->bytes_used(), 200'000u);
+  outbox.mark_written(200'000);
+  EXPECT_EQ(memory->bytes_used(), 0u);
+}
+
 TEST(Outbox, DropsWhatMayBeDroppedWhileFull) {
   Outbox outbox(4, [] {});
   EXPECT_TRUE(outbox.append_unless_full(text("12")));

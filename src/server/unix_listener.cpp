@@ -1,7 +1,6 @@
 #include "server/unix_listener.h"
 
 #include <chrono>
-#include <optional>
 #include <unistd.h>
 #include <utility>
 
@@ -19,16 +18,6 @@ using boost::system::error_code;
 
 // Pause between attempts to accept while the process is out of descriptors or memory; clients wait in the backlog meanwhile.
 constexpr std::chrono::milliseconds kAcceptPause{100};
-
-// The user of the connected process; nullopt if it may not be served.
-std::optional<uid_t> allowed_peer_of(int fd, bool serves_other_users) {
-  const std::optional<UnixPeer> peer = unix_peer_of(fd);
-  if (!peer) return std::nullopt;
-  if (serves_other_users || is_peer_allowed(peer->user, ::geteuid())) return peer->user;
-  log_warning("refused a client of uid {} (process {}): only uid {} and root may connect", peer->user, peer->process,
-              ::geteuid());
-  return std::nullopt;
-}
 
 }  // namespace
 
@@ -56,8 +45,22 @@ void UnixListener::accept_next() {
 }
 
 void UnixListener::on_accepted(Socket socket) {
-  const std::optional<uid_t> peer = allowed_peer_of(socket.native_handle(), serves_other_users_);
-  if (peer) on_accept_(std::move(socket), *peer);
+  const std::optional<UnixPeer> peer = unix_peer_of(socket.native_handle());
+  if (!peer) return;
+  if (!serves_other_users_ && !is_peer_allowed(peer->user, ::geteuid())) return note_refused(*peer);
+  on_accept_(std::move(socket), peer->user);
+}
+
+// Once a second, so that nobody can fill the log.
+void UnixListener::note_refused(const UnixPeer& peer) {
+  const TimePoint now = SteadyClock().now();
+  if (now < refused_at_ + std::chrono::seconds(1)) {
+    ++more_refused_;
+    return;
+  }
+  refused_at_ = now;
+  log_warning("refused a client of uid {} (process {}): only uid {} and root may connect; {} more before", peer.user,
+              peer.process, ::geteuid(), std::exchange(more_refused_, 0));
 }
 
 void UnixListener::pause(const std::string& problem) {

@@ -1,6 +1,7 @@
 // Accepts clients on a listening Unix socket. Io thread only.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <sys/types.h>
@@ -9,7 +10,9 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "base/clock.h"
 #include "server/socket_file.h"
+#include "server/unix_socket.h"
 
 namespace uma::server {
 
@@ -35,13 +38,16 @@ class UnixListener {
   void accept_next();
   void on_accepted(Socket socket);
   void pause(const std::string& problem);
+  void note_refused(const UnixPeer& peer);
 
   boost::asio::local::stream_protocol::acceptor acceptor_;
   std::optional<SocketFile> file_;  // Declared after acceptor_, so that it is destroyed first.
   boost::asio::steady_timer pause_timer_;
   const std::function<void(Socket, uid_t)> on_accept_;
   const bool serves_other_users_;
-  bool is_paused_ = false;  // The last attempt to accept failed, and was logged.
+  bool is_paused_ = false;          // The last attempt to accept failed, and was logged.
+  TimePoint refused_at_{};          // When a refused client was last logged,
+  std::uint64_t more_refused_ = 0;  // and how many came since.
 };
 
 }  // namespace uma::server

@@ -479,8 +479,10 @@ void append_watch_end(std::string& out, const FrameHead& head) {
   append_reply(out, head, "watch_end", [](json::ObjectWriter&) {});
 }
 
-void append_pong(std::string& out, const FrameHead& head) {
-  append_reply(out, head, "pong", [](json::ObjectWriter&) {});
+void append_pong(std::string& out, const FrameHead& head, std::string_view http_url) {
+  append_reply(out, head, "pong", [&](json::ObjectWriter& object) {
+    if (!http_url.empty()) object.field("http", http_url);
+  });
 }
 
 std::string session_json(const SessionInfo& session) {

@@ -78,7 +78,8 @@ void append_history(std::string& out, const FrameHead& head, std::string_view js
 void append_snapshot(std::string& out, const FrameHead& head, std::string_view json);
 void append_watch_end(std::string& out, const FrameHead& head);
 void append_receipt(std::string& out, const FrameHead& head, const Usage& usage);
-void append_pong(std::string& out, const FrameHead& head);
+// `http_url`: where this machine reaches the daemon over HTTP; empty: HTTP is off.
+void append_pong(std::string& out, const FrameHead& head, std::string_view http_url = "");
 
 // The JSON of a session without a frame; below: with its conversation, as a list, and after an import.
 [[nodiscard]] std::string session_json(const SessionInfo& session);

@@ -72,6 +72,15 @@ TEST(EventCodec, EscapesTheClientsId) {
   EXPECT_EQ(frame.at("event").as_string(), "pong");
 }
 
+TEST(EventCodec, APongSaysWhereHttpIs) {
+  std::string bytes;
+  append_pong(bytes, FrameHead("a"), "http://127.0.0.1:1");
+  EXPECT_EQ(parse_frame(bytes).at("http").as_string(), "http://127.0.0.1:1");
+  bytes.clear();
+  append_pong(bytes, FrameHead("a"));
+  EXPECT_FALSE(parse_frame(bytes).contains("http"));
+}
+
 TEST(EventCodec, TokenTextComesBackWhateverItHolds) {
   for (const std::string_view text : {"", "\n\t\x01", "\u00e9\U0001F600", "</s>\\\""}) {
     EXPECT_EQ(encoded(TokenEvent{text, 3}).at("text").as_string(), boost::json::string_view(text.data(), text.size()));

@@ -1,8 +1,10 @@
 #include "wire/json_body.h"
 
 #include <charconv>
+#include <format>
 #include <optional>
 
+#include <boost/json/error.hpp>
 #include <boost/json/value.hpp>
 
 namespace uma::wire {
@@ -57,6 +59,10 @@ std::expected<boost::json::object, RejectedBody> parse_body(std::string_view bod
   const auto mended = without_broken_escapes(body);
   boost::system::error_code problem;
   boost::json::value root = json::parse(mended ? *mended : body, std::move(memory), problem);
+  if (problem == boost::json::error::array_too_large) {
+    return std::unexpected(
+        RejectedBody{{ErrorCode::proto_json, std::format("the body has more than {} values", json::kValuesMax)}, ""});
+  }
   if (problem) {
     return std::unexpected(RejectedBody{{ErrorCode::proto_json, "the body is not JSON: " + problem.message()}, ""});
   }

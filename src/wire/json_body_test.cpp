@@ -32,6 +32,17 @@ TEST(JsonBody, ReadsEscapesThatAreNoCharactersAsAReplacement) {
   }
 }
 
+TEST(JsonBody, HasNoMoreValuesThanMemoryIsFor) {
+  std::string numbers = R"({"a":"[,\",{",)";
+  std::string text = numbers + R"("b":")" + std::string(2 * json::kValuesMax, ',') + "\"}";
+  EXPECT_TRUE(parse_body(text, {})) << "signs in a string are none";
+  numbers += "\"b\":[0";
+  for (std::size_t i = 0; i < json::kValuesMax; ++i) numbers += ",0";
+  const auto refused = parse_body(numbers + "]}", {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().error.code, ErrorCode::proto_json);
+}
+
 TEST(JsonBody, MayBeAsDeepAsSchemasOfToolsAre) {
   const auto nested = [](std::size_t depth) {
     return R"({"a":"b","x":)" + std::string(depth, '[') + std::string(depth, ']') + "}";

@@ -494,7 +494,8 @@ ResponseCall read_response(json::FieldReader& fields, std::string id, const Refe
 
 std::vector<std::string> referenced_items(std::string_view body) {
   std::vector<std::string> ids;
-  const auto object = parse_body(body.empty() ? "{}" : body, {});
+  if (!body.contains("\"id\"")) return ids;
+  const auto object = parse_body(body, {});
   if (!object) return ids;
   for (const std::string_view name : {"input", "items"}) {
     const boost::json::value* given = object->if_contains(name);

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -228,6 +229,24 @@ class KnownText(CliTest):
     def test_all_of_it_is_written_as_it_should(self):
         prompt = "once upon a time there was a little girl"
         self.assertEqual(shift_register.Register().says(prompt, 500) + "\n", self.output_of("--prompt", prompt, "--max-tokens", 500).decode())
+
+
+class Launch(CliTest):
+    model = uma.TINY_CHAT
+    flags = ("--http", "127.0.0.1:0")
+
+    def test_agents_get_the_address_that_the_daemon_says(self):
+        port = re.search(r"http +http://127\.0\.0\.1:(\d+)/v1", self.daemon.log()).group(1)
+        self.assertIn(f"ANTHROPIC_BASE_URL=http://127.0.0.1:{port}\n", self.run_cli("launch", "claude", "--print").stdout.decode())
+
+    def test_none_is_started_where_http_is_off(self):
+        daemon = uma.Daemon(uma.TINY_CHAT)
+        self.addCleanup(daemon.kill)
+        daemon.start().wait_ready()
+        self.extra["UMA_SOCKET"] = daemon.socket_path
+        result = self.run_cli("launch", "claude", "--print")
+        self.assertEqual((1, b""), (result.returncode, result.stdout))
+        self.assertIn(b"the daemon serves no HTTP", result.stderr)
 
 
 class Views(CliTest):

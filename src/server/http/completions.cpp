@@ -34,7 +34,8 @@ class ChoiceEncoder final : public AnswerEncoder {
 };
 
 handlers::Answer create(wire::CompletionKind kind, HttpConnection& connection, const HttpRequest& request) {
-  auto call = wire::decode_completion(kind, request.body);
+  auto call = co_await connection.read_body(request.body,
+                                            [kind](std::string_view body) { return wire::decode_completion(kind, body); });
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   connection.warn(call->warnings);
   call->generate.model = connection.choose_model(call->generate.model, Capability::chat);

@@ -27,13 +27,19 @@ Awaitable<std::optional<Expected<EmbedResult>>> embed_for(HttpConnection& connec
   co_return result;
 }
 
+constexpr std::size_t kNumberBytes = 12;  // Of a number of a vector in JSON.
+
+std::size_t json_bytes(const std::optional<Expected<EmbedResult>>& result) {
+  return result && *result ? (*result)->values.size() * kNumberBytes : 0;
+}
+
 using DecodeOllamaEmbed = std::expected<wire::OllamaEmbedCall, wire::RejectedBody> (*)(std::string_view body);
 using OllamaEmbedJson = std::string (*)(const EmbedResult& result, std::string_view model, Duration took);
 
 handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpRequest& request, DecodeOllamaEmbed decode,
                                      OllamaEmbedJson json) {
   const TimePoint began = SteadyClock().now();
-  auto call = decode(request.body);
+  auto call = co_await connection.read_body(request.body, decode);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   connection.warn(call->warnings);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
@@ -52,26 +58,32 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
     result = co_await embed_for(connection, std::move(call->embed));
   }
   const Duration took = SteadyClock().now() - began;
-  co_return co_await connection.respond_with(std::move(result), request, [&](const EmbedResult& embedded) {
-    return json(embedded, asked.empty() ? model : asked, took);
-  });
+  const std::size_t bytes = json_bytes(result);
+  co_return co_await connection.respond_with(
+      std::move(result), request,
+      [json, took, name = asked.empty() ? model : asked](const EmbedResult& embedded) { return json(embedded, name, took); },
+      bytes);
 }
 
 }  // namespace
 
 handlers::Answer handlers::create_embeddings(HttpConnection& connection, const HttpRequest& request) {
-  auto call = wire::decode_embeddings(request.body);
+  auto call = co_await connection.read_body(request.body, wire::decode_embeddings);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   connection.warn(call->warnings);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   call->embed.options.model = connection.choose_model(call->embed.options.model, Capability::text_embedding);
   auto result = co_await embed_for(connection, std::move(call->embed));
+  const std::size_t bytes = json_bytes(result);
   co_return co_await connection.respond_with(
-      std::move(result), request, [&](const EmbedResult& embedded) { return wire::embeddings_json(embedded, call->encoding); });
+      std::move(result), request,
+      [encoding = call->encoding](const EmbedResult& embedded) { return wire::embeddings_json(embedded, encoding); }, bytes);
 }
 
 handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRequest& request) {
-  auto asked = wire::decode_body<EmbedImagesRequest>(request.body, wire::embed_images_fields);
+  auto asked = co_await connection.read_body(request.body, [](std::string_view body) {
+    return wire::decode_body<EmbedImagesRequest>(body, wire::embed_images_fields);
+  });
   if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   const std::string model = connection.choose_model(asked->options.model, Capability::vision);
@@ -81,14 +93,18 @@ handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRe
     return connection.service().embed_images(connection.tenant(), std::move(*asked), std::move(reply));
   });
   if (made && *made) connection.charge((*made)->rows);
+  std::size_t numbers = 0;
+  if (made && *made) {
+    for (const std::vector<float>& each : (*made)->embeddings) numbers += each.size();
+  }
   co_return co_await connection.respond_with(
-      std::move(made), request, [&](const ImageEmbeddings& embeddings) -> std::expected<std::string, wire::RejectedBody> {
-        return wire::image_embeddings_json(embeddings, model);
-      });
+      std::move(made), request,
+      [model](const ImageEmbeddings& embeddings) { return wire::image_embeddings_json(embeddings, model); },
+      numbers * kNumberBytes);
 }
 
 handlers::Answer handlers::create_rerank(HttpConnection& connection, const HttpRequest& request) {
-  auto call = wire::decode_rerank(request.body);
+  auto call = co_await connection.read_body(request.body, wire::decode_rerank);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   connection.warn(call->warnings);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);

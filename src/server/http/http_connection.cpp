@@ -742,6 +742,16 @@ Awaitable<bool> HttpConnection::respond(int status, std::string_view content_typ
   constexpr int kNotModified = 304;  // Its Content-Length would be that of the whole answer.
   head += status == kNotModified ? "\r\n" : std::format("Content-Length: {}\r\n\r\n", body.size());
   if (current_.method == "HEAD") body.clear();  // The client would take a body for the next answer.
+  RequestShare share;                           // Until the last byte is written.
+  if (body.size() > kWrittenBytesMax) {
+    share = server_.service.open_share(current_.caller ? tenant() : TenantId());
+    // What a request has changed or computed is told in any case: a client would ask for it again.
+    if (const auto held = share->grow(body.size()); !held && current_.method == "GET") {
+      std::string().swap(body);
+      co_return co_await respond_error(http_status(held.error().code), held.error(), keep_alive, "",
+                                       retry_header(held.error().code));
+    }
+  }
   co_return co_await write(std::move(head), std::move(body)) && keep_alive;
 }
 

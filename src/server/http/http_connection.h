@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -27,11 +28,13 @@
 
 #include "base/move_only_function.h"
 #include "base/mutex.h"
+#include "base/thrown.h"
 #include "core/service.h"
 #include "server/awaitable.h"
+#include "server/awaited_reply.h"
+#include "server/connection_shares.h"
 #include "server/flush_queue.h"
 #include "server/http/account.h"
-#include "server/http/connection_shares.h"
 #include "server/http/http_generation.h"
 #include "server/http/http_peer.h"
 #include "server/http/http_state.h"
@@ -45,6 +48,7 @@
 namespace uma::server {
 
 inline constexpr std::string_view kJson = "application/json";
+inline constexpr std::size_t kApartBytes = 65'536;  // Bodies of this size and more are read and written apart.
 
 // A handler's view of the request. Borrowed: valid until the answer is written; the body only until the service is called.
 struct HttpRequest {
@@ -129,6 +133,13 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   RequestId draw(PictureRequest request, std::shared_ptr<PictureSink> sink, Reply<PictureReceipt> reply);
   // Starts a generation that does not end with the connection.
   void generate_detached(GenerateRequest request, std::shared_ptr<EventSink> sink);
+  // Returns read(body). A long body is read apart (Service::run_apart); `read` owns what it refers to, since the connection may
+  // end before. Throws if the connection was closed meanwhile, which ends its coroutine.
+  template <class Read, class Result = std::invoke_result_t<Read&, std::string_view>>
+  Awaitable<Result> read_body(std::string_view body, Read read);
+  // Returns work(), which takes as long as its `bytes`, in the same way.
+  template <class Work, class Result = std::invoke_result_t<Work&>>
+  Awaitable<Result> run_apart(std::size_t bytes, Work work);
   // Calls the service by start(reply) and returns its reply, or nullopt if the connection was closed meanwhile.
   template <class T, class StartT>
   Awaitable<std::optional<Expected<T>>> ask(StartT start);
@@ -140,9 +151,10 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   Awaitable<std::optional<Expected<T>>> ask_cancelling(StartT start);
   // Answers with the number of tokens of the request's input, which may continue nothing, as json(tokens) writes it.
   Awaitable<bool> count_tokens(GenerateRequest counted, const HttpRequest& request, std::string (*json)(std::int32_t tokens));
-  // Answers with the result of ask(): json(value) is the body, or the reason to reject the request.
+  // Answers with the result of ask(): json(value) is the body, or the reason to reject the request. `bytes` is about the size
+  // of a body that may be long: it is written apart, so `json` owns what it refers to (read_body()).
   template <class T, class JsonT>
-  Awaitable<bool> respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json);
+  Awaitable<bool> respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json, std::size_t bytes = 0);
   Awaitable<bool> respond(int status, std::string_view content_type, std::string body, bool keep_alive,
                           std::string_view header = "");
   Awaitable<bool> respond_error(int status, const Error& error, bool keep_alive, std::string_view field = "",
@@ -252,6 +264,9 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] std::string stream_head(std::string_view content_type, const HttpRequest& request);
   // The beginning of an answer's header. `header` holds the lines that are specific to this answer.
   std::string head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header);
+  // ask(), which keeps the request's body.
+  template <class T, class StartT>
+  Awaitable<std::optional<Expected<T>>> answer_of(StartT start);
   // Returns false if the client is gone, or does not read a part in time. Counts the bytes that were written.
   Awaitable<bool> write(std::string head, std::string body = "");
   Awaitable<bool> write_part(std::string_view first, std::string_view second);
@@ -274,30 +289,47 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   bool is_awaited_ = false;  // As counted in server_.busy.
 };
 
+template <class Read, class Result>
+Awaitable<Result> HttpConnection::read_body(std::string_view body, Read read) {
+  if (body.size() < kApartBytes) co_return read(body);
+  const bool is_own = body.data() == current_.body.data();
+  RequestShare share = current_.share;
+  if (!is_own) {
+    share = service().open_share(tenant());
+    if (!share->grow(body.size())) co_return read(body);  // There is no room for a copy.
+  }
+  const auto kept = std::make_shared<std::string>(is_own ? std::move(current_.body) : std::string(body));
+  Result result = co_await run_apart(kept->size(), [kept, share, read = std::move(read)]() mutable { return read(*kept); });
+  if (is_own) current_.body = std::move(*kept);  // The same bytes at the same place.
+  co_return result;
+}
+
+template <class Work, class Result>
+Awaitable<Result> HttpConnection::run_apart(std::size_t bytes, Work work) {
+  if (bytes < kApartBytes) co_return work();
+  auto done = co_await answer_of<Result>([&](Reply<Result> reply) {
+    service().run_apart(current_.caller ? tenant() : TenantId(), bytes,
+                        [work = std::move(work), reply = std::move(reply)]() mutable {
+                          reply(contain([&]() -> Expected<Result> { return work(); }));
+                        });
+  });
+  if (!done || !*done) throw boost::system::system_error(boost::asio::error::operation_aborted);
+  co_return std::move(**done);
+}
+
 template <class T, class StartT>
 Awaitable<std::optional<Expected<T>>> HttpConnection::ask(StartT start) {
-  // Shared with the reply, which may come after the connection has ended.
-  struct Answer {
-    Mutex mutex;
-    std::optional<Expected<T>> value GUARDED_BY(mutex);
-  };
-  const auto answer = std::make_shared<Answer>();
-  start(Reply<T>([answer, flushes = server_.flushes, self = weak_from_this()](Expected<T> value) {
-    {
-      const MutexLock lock(answer->mutex);
-      answer->value = std::move(value);
-    }
-    flushes->push(self);
-  }));
-  drop_body();
-  while (is_open_) {
-    {
-      const MutexLock lock(answer->mutex);
-      if (answer->value) co_return std::move(answer->value);
-    }
-    co_await has_events_.wait();
-  }
-  co_return std::nullopt;
+  return answer_of<T>([this, start = std::move(start)](Reply<T> reply) mutable {
+    start(std::move(reply));
+    drop_body();
+  });
+}
+
+template <class T, class StartT>
+Awaitable<std::optional<Expected<T>>> HttpConnection::answer_of(StartT start) {
+  AwaitedReply<T> answer;
+  start(answer.reply(server_.flushes, weak_from_this()));
+  co_return co_await answer.wait(has_events_, is_open_);
 }
 
 template <class T, class StartT>
@@ -323,10 +355,13 @@ Awaitable<std::optional<T>> HttpConnection::until_gone(Awaitable<T> operation) {
 }
 
 template <class T, class JsonT>
-Awaitable<bool> HttpConnection::respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json) {
+Awaitable<bool> HttpConnection::respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json,
+                                             std::size_t bytes) {
   if (!value) co_return false;
   if (*value) {
-    std::expected<std::string, wire::RejectedBody> body = json(**value);
+    using Json = std::expected<std::string, wire::RejectedBody>;
+    Json body =
+        co_await run_apart(bytes, [value = std::move(**value), json = std::move(json)]() -> Json { return json(value); });
     if (!body) co_return co_await respond_rejected(body.error(), request);
     co_return co_await respond(200, kJson, std::move(*body), request.keep_alive);
   }

@@ -33,6 +33,66 @@ TEST_F(HttpServerTest, ABodyIsCountedUntilTheServiceIsAsked) {
   EXPECT_EQ(one.answer().status, 200);
 }
 
+TEST_F(HttpServerTest, LongBodiesAreReadApart) {
+  start();
+  HttpClient one = client();
+  const auto ask = [&](std::size_t bytes) {
+    one.post(kChat, std::format(R"({{"messages":[{{"role":"user","content":"{}"}}]}})", std::string(bytes, 'x')));
+    const FakeService::Generation generation = service_.next_generation();
+    EXPECT_EQ(generation.request.input.messages.at(0).content.size(), bytes);
+    generation.sink->deliver(eos());
+    EXPECT_EQ(one.answer().status, 200);
+  };
+  ask(1000);
+  EXPECT_TRUE(service_.apart().empty());
+  ask(100'000);
+  ASSERT_EQ(service_.apart().size(), 1u);
+  EXPECT_EQ(service_.apart()[0].first, (TenantId{"uid:" + std::to_string(::geteuid())}));
+  EXPECT_GE(service_.apart()[0].second, 100'000u);
+  one.post("/v1/responses", std::format(R"({{"input":"{}","temperature":"hot"}})", std::string(100'000, 'x')));
+  EXPECT_EQ(one.answer().status, 400);
+  EXPECT_EQ(service_.apart().size(), 3u) << "the items that it refers to, and all of it";
+}
+
+TEST_F(HttpServerTest, WorkOfAConnectionThatHasEndedIsNobodys) {
+  start();
+  service_.hold_apart();
+  std::optional<HttpClient> one(client());
+  one->post(kChat, std::format(R"({{"messages":[{{"role":"user","content":"{}"}}]}})", std::string(100'000, 'x')));
+  ASSERT_TRUE(becomes([&] { return service_.apart().size() == 1; }));
+  one.reset();
+  server_.reset();
+  EXPECT_GE(service_.request_bytes(), 100'000u) << "the body waits";
+  for (auto& work : service_.take_held()) work();
+  EXPECT_EQ(service_.request_bytes(), 0u);
+}
+
+TEST_F(HttpServerTest, WorkThatIsDroppedEndsItsConnection) {
+  start();
+  service_.hold_apart();
+  HttpClient one = client();
+  one.post(kChat, std::format(R"({{"messages":[{{"role":"user","content":"{}"}}]}})", std::string(100'000, 'x')));
+  ASSERT_TRUE(becomes([&] { return service_.apart().size() == 1; }));
+  (void)service_.take_held();
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 0; }));
+}
+
+TEST_F(HttpServerTest, LongAnswersAreCountedUntilTheyAreRead) {
+  start();
+  HttpClient one = client();
+  one.send("GET /v1/sessions/s HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_EQ(one.answer().status, 200);
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 0; }));
+  const RequestShare others = service_.open_share(TenantId{"others"});
+  ASSERT_TRUE(others->grow((1ul << 29) - 1));
+  const RequestShare own = service_.open_share(TenantId{"uid:" + std::to_string(::geteuid())});
+  ASSERT_TRUE(own->grow((1ul << 28)));
+  one.send("GET /v1/sessions/s HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_THAT(answer.head, HasSubstr("Retry-After: "));
+}
+
 TEST_F(HttpServerTest, BodiesThatThereIsNoRoomForAreRefused) {
   start();
   const RequestShare others = service_.open_share(TenantId{"others"});

@@ -14,9 +14,9 @@
 
 #include "base/clock.h"
 #include "core/service.h"
+#include "server/connection_shares.h"
 #include "server/http/access_log.h"
 #include "server/http/account.h"
-#include "server/http/connection_shares.h"
 #include "server/http/http_server.h"
 #include "server/http/key_ring.h"
 #include "server/http/live_responses.h"

@@ -35,6 +35,12 @@ class TextWriter final : public AnswerEncoder {
   wire::TextAnswer answer_;
 };
 
+constexpr std::size_t kTokenBytes = 8;  // Of a token in JSON.
+
+std::size_t json_bytes(const std::optional<Expected<ConvertedText>>& made) {
+  return made && *made ? (*made)->text.size() : 0;
+}
+
 std::string text_of(const ConvertedText& converted) {
   return wire::text_json("content", converted.text);
 }
@@ -57,27 +63,30 @@ Answer write_text(std::expected<wire::TextCall, wire::RejectedBody> call, HttpCo
 }  // namespace
 
 Answer handlers::tokenize(HttpConnection& connection, const HttpRequest& request) {
-  auto asked = wire::decode_tokenize(request.body);
+  auto asked = co_await connection.read_body(request.body, wire::decode_tokenize);
   if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
   asked->model = connection.choose_model(asked->model, Capability::chat);
   auto made = co_await connection.ask_until_gone<TokenizedText>([&](Reply<TokenizedText> reply) {
     connection.service().tokenize(connection.tenant(), std::move(*asked), std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(made), request, wire::tokens_json);
+  const std::size_t bytes = made && *made ? (*made)->tokens.size() * kTokenBytes : 0;
+  co_return co_await connection.respond_with(std::move(made), request, wire::tokens_json, bytes);
 }
 
 Answer handlers::detokenize(HttpConnection& connection, const HttpRequest& request) {
-  auto asked = wire::decode_detokenize(request.body);
+  auto asked = co_await connection.read_body(request.body, wire::decode_detokenize);
   if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
   asked->model = connection.choose_model(asked->model, Capability::chat);
   auto made = co_await connection.ask_until_gone<ConvertedText>([&](Reply<ConvertedText> reply) {
     connection.service().detokenize(connection.tenant(), std::move(*asked), std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(made), request, text_of);
+  const std::size_t bytes = json_bytes(made);
+  co_return co_await connection.respond_with(std::move(made), request, text_of, bytes);
 }
 
 Answer handlers::apply_template(HttpConnection& connection, const HttpRequest& request) {
-  auto call = wire::decode_completion(wire::CompletionKind::chat, request.body);
+  auto call = co_await connection.read_body(
+      request.body, [](std::string_view body) { return wire::decode_completion(wire::CompletionKind::chat, body); });
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   connection.warn(call->warnings);
   GenerateRequest& generate = call->generate;
@@ -91,15 +100,18 @@ Answer handlers::apply_template(HttpConnection& connection, const HttpRequest& r
   auto made = co_await connection.ask_until_gone<ConvertedText>([&](Reply<ConvertedText> reply) {
     connection.service().format_chat(connection.tenant(), std::move(generate), std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(made), request, prompt_of);
+  const std::size_t bytes = json_bytes(made);
+  co_return co_await connection.respond_with(std::move(made), request, prompt_of, bytes);
 }
 
 Answer handlers::create_infill(HttpConnection& connection, const HttpRequest& request) {
-  return write_text(wire::decode_infill(request.body), connection, request);
+  auto call = co_await connection.read_body(request.body, wire::decode_infill);
+  co_return co_await write_text(std::move(call), connection, request);
 }
 
 Answer handlers::complete_text(HttpConnection& connection, const HttpRequest& request) {
-  return write_text(wire::decode_plain_completion(request.body), connection, request);
+  auto call = co_await connection.read_body(request.body, wire::decode_plain_completion);
+  co_return co_await write_text(std::move(call), connection, request);
 }
 
 // Loads no model: clients ask from time to time, also while they do nothing.

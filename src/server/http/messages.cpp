@@ -76,7 +76,10 @@ using DecodedMessage = std::expected<wire::MessagesCall, wire::RejectedBody>;
 // Reads a request with `thread`, and what the server holds of that thread. Nullopt: the client is gone.
 Awaitable<std::optional<DecodedMessage>> decode_in_thread(HttpConnection& connection, std::string body,
                                                           wire::ThreadField thread, std::string id) {
-  if (!thread.previous) co_return wire::decode_thread_message(body, std::move(id), nullptr);
+  if (!thread.previous) {
+    co_return co_await connection.read_body(
+        body, [id = std::move(id)](std::string_view text) { return wire::decode_thread_message(text, id, nullptr); });
+  }
   connection.note_session(thread.previous->session);
   const auto detail = co_await ask_for_response(connection, *thread.previous);
   if (!detail) co_return std::nullopt;
@@ -89,20 +92,22 @@ Awaitable<std::optional<DecodedMessage>> decode_in_thread(HttpConnection& connec
   if (!*detail && detail->error().code != ErrorCode::session_unknown)
     co_return std::unexpected(wire::RejectedBody{detail->error(), detail->error().field});
   if (!*detail) co_return unknown();
-  const auto held = wire::held_thread(**detail);
+  auto held = wire::held_thread(**detail);
   if (!held) co_return unknown();
-  co_return wire::decode_thread_message(body, std::move(id), &*held);
+  co_return co_await connection.read_body(body, [id = std::move(id), held = std::move(*held)](std::string_view text) {
+    return wire::decode_thread_message(text, id, &held);
+  });
 }
 
 }  // namespace
 
 handlers::Answer handlers::create_message(HttpConnection& connection, const HttpRequest& request) {
-  const auto thread = wire::decode_thread(request.body);
+  const auto thread = co_await connection.read_body(request.body, wire::decode_thread);
   if (!thread) co_return co_await connection.respond_rejected(thread.error(), request);
   std::string id = random_name();
   DecodedMessage call;
   if (!*thread) {
-    call = wire::decode_messages(request.body);
+    call = co_await connection.read_body(request.body, wire::decode_messages);
   } else if (!has_threads_beta(request)) {
     const Error error{ErrorCode::proto_field,
                       std::format("field \"thread\" needs the header anthropic-beta: {}", wire::kThreadsBeta)};
@@ -137,7 +142,7 @@ handlers::Answer handlers::create_message(HttpConnection& connection, const Http
 }
 
 handlers::Answer handlers::count_message_tokens(HttpConnection& connection, const HttpRequest& request) {
-  auto call = wire::decode_messages(request.body);
+  auto call = co_await connection.read_body(request.body, wire::decode_messages);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   prepare_message(connection, *call);
   co_return co_await connection.count_tokens(std::move(call->generate), request, wire::token_count_json);

@@ -82,7 +82,8 @@ void warn_of_window(HttpConnection& connection, const wire::OllamaCall& call) {
 }
 
 Answer answer_ollama(wire::OllamaKind kind, HttpConnection& connection, const HttpRequest& request) {
-  auto call = wire::decode_ollama(kind, request.body);
+  auto call =
+      co_await connection.read_body(request.body, [kind](std::string_view body) { return wire::decode_ollama(kind, body); });
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   connection.warn(call->warnings);
   GenerateRequest& generate = call->generate;

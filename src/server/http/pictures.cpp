@@ -131,7 +131,7 @@ Answer draw_for_page(HttpConnection& connection, const HttpRequest& request,
 }  // namespace
 
 Answer handlers::create_images(HttpConnection& connection, const HttpRequest& request) {
-  auto call = wire::decode_images_call(request.body);
+  auto call = co_await connection.read_body(request.body, wire::decode_images_call);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   connection.warn(call->warnings);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
@@ -147,11 +147,13 @@ Answer handlers::create_images(HttpConnection& connection, const HttpRequest& re
 }
 
 Answer handlers::sd_txt2img(HttpConnection& connection, const HttpRequest& request) {
-  return draw_for_page(connection, request, wire::decode_txt2img(request.body));
+  auto asked = co_await connection.read_body(request.body, wire::decode_txt2img);
+  co_return co_await draw_for_page(connection, request, std::move(asked));
 }
 
 Answer handlers::sd_img2img(HttpConnection& connection, const HttpRequest& request) {
-  return draw_for_page(connection, request, wire::decode_img2img(request.body));
+  auto asked = co_await connection.read_body(request.body, wire::decode_img2img);
+  co_return co_await draw_for_page(connection, request, std::move(asked));
 }
 
 Answer handlers::get_sd_options(HttpConnection& connection, const HttpRequest& request) {

@@ -37,15 +37,14 @@ Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> it
   }
 }
 
-Awaitable<std::unique_ptr<const BodyWithItems>> find_items(HttpConnection& connection, std::string_view body) {
+Awaitable<std::shared_ptr<const BodyWithItems>> find_items(HttpConnection& connection, std::string_view body) {
   constexpr std::size_t kSessionsMax = 16;  // Of one request.
-  auto found = std::make_unique<BodyWithItems>(BodyWithItems{.body = body});
+  auto found = std::make_shared<BodyWithItems>(BodyWithItems{.body = body});
   std::map<std::string, std::vector<std::string>> ids_by_session;
-  if (body.contains("\"id\"")) {
-    for (std::string& id : wire::referenced_items(body)) {
-      std::string session = wire::session_of_item(id);
-      if (!session.empty()) ids_by_session[std::move(session)].push_back(std::move(id));
-    }
+  std::vector<std::string> all_ids = co_await connection.read_body(body, wire::referenced_items);
+  for (std::string& id : all_ids) {
+    std::string session = wire::session_of_item(id);
+    if (!session.empty()) ids_by_session[std::move(session)].push_back(std::move(id));
   }
   if (ids_by_session.empty()) co_return found;
   if (ids_by_session.size() > kSessionsMax) {
@@ -80,7 +79,10 @@ Awaitable<std::expected<PreparedResponse, wire::RejectedBody>> prepare_response(
   std::string id = random_name();
   const auto given = co_await find_items(connection, body);
   if (given->problem) co_return std::unexpected(wire::RejectedBody{*given->problem, given->problem->field});
-  auto call = wire::decode_response(given->body, id, given->items, held_previous);
+  auto call =
+      co_await connection.read_body(given->body, [given, id, previous = std::string(held_previous)](std::string_view text) {
+        return wire::decode_response(text, id, given->items, previous);
+      });
   if (!call) co_return std::unexpected(call.error());
   if (call->generate.response) call->generate.response->ttl_s = kReplySessionTtlSeconds;
   if (!call->generate.session.empty()) keep_model_of_session(connection, call->generate.model);

@@ -28,7 +28,7 @@ struct BodyWithItems {
   wire::ReferencedItems items{};
   std::optional<Error> problem{};  // Why items could not be looked up.
 };
-Awaitable<std::unique_ptr<const BodyWithItems>> find_items(HttpConnection& connection, std::string_view body);
+Awaitable<std::shared_ptr<const BodyWithItems>> find_items(HttpConnection& connection, std::string_view body);
 
 // Reads the images of the items, up to the limit of one request.
 Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> items);

@@ -109,17 +109,31 @@ auto ask_for_session(HttpConnection& connection, std::string session) {
   });
 }
 
-// Answers with a part of a list, which page_of(value) selects.
+std::size_t text_bytes(const std::optional<Expected<SessionDetail>>& detail) {
+  return detail && *detail ? (*detail)->bytes() : 0;
+}
+std::size_t text_bytes(const std::optional<Expected<ResponseDetail>>& detail) {
+  return detail && *detail ? (*detail)->session.bytes() : 0;
+}
+
+// Answers with a part of a list, which page_of(value) selects; it owns what it refers to.
 template <class T, class PageT>
 Answer respond_with_page(HttpConnection& connection, std::optional<Expected<T>> value, const HttpRequest& request,
                          PageT page_of) {
   if (!value || !*value) {
     co_return co_await connection.respond_with(std::move(value), request, [](const T&) { return std::string(); });
   }
-  auto page = page_of(**value);
+  const std::size_t bytes = text_bytes(value);
+  auto page = co_await connection.run_apart(
+      bytes, [value = std::move(**value), page_of = std::move(page_of)] { return page_of(value); });
   if (!page) co_return co_await connection.respond_rejected(page.error(), request);
   co_await read_images(connection, page->items);
-  co_return co_await connection.respond(200, "application/json", wire::item_page_json(*page), request.keep_alive);
+  std::size_t written = bytes;
+  for (const wire::Item& item : page->items) {
+    for (const wire::ItemImage& image : item.images) written += image.url.size();
+  }
+  std::optional<Expected<wire::ItemPage>> found = std::move(*page);
+  co_return co_await connection.respond_with(std::move(found), request, wire::item_page_json, written);
 }
 
 // Writes the summary of a conversation.
@@ -165,7 +179,7 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
 }
 
 Answer handlers::count_response_tokens(HttpConnection& connection, const HttpRequest& request) {
-  auto call = wire::decode_token_count(request.body);
+  auto call = co_await connection.read_body(request.body, wire::decode_token_count);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   connection.warn(call->warnings);
   call->generate.model = connection.choose_model(call->generate.model, Capability::chat);
@@ -178,7 +192,7 @@ Answer handlers::compact_response(HttpConnection& connection, const HttpRequest&
     co_return co_await respond_refused(connection, request, held.error(), "");
   }
   const std::string body(request.body);  // The request's own is gone after the first wait.
-  auto previous = wire::decode_compacted_response(body);
+  auto previous = co_await connection.read_body(body, wire::decode_compacted_response);
   if (!previous) co_return co_await connection.respond_rejected(previous.error(), request);
   std::vector<wire::Item> earlier;
   if (*previous) {
@@ -188,9 +202,9 @@ Answer handlers::compact_response(HttpConnection& connection, const HttpRequest&
     earlier = wire::items_through(**detail);
     co_await read_images(connection, earlier);
   }
-  auto compaction = wire::decode_compaction(body, earlier);
+  auto compaction = co_await connection.read_body(
+      body, [earlier = std::move(earlier)](std::string_view text) { return wire::decode_compaction(text, earlier); });
   if (!compaction) co_return co_await connection.respond_rejected(compaction.error(), request);
-  earlier.clear();
   if (const auto held = share->grow(compaction->body.size() + compaction->items.size() + compaction->user_items.size());
       !held) {
     co_return co_await respond_refused(connection, request, held.error(), "");
@@ -225,7 +239,8 @@ Answer handlers::get_response(HttpConnection& connection, const HttpRequest& req
     co_return co_await connection.respond(200, "text/event-stream", wire::response_events(**detail, query->after),
                                           request.keep_alive, "Cache-Control: no-cache\r\n");
   }
-  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json);
+  const std::size_t bytes = text_bytes(detail);
+  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json, bytes);
 }
 
 Answer handlers::delete_response(HttpConnection& connection, const HttpRequest& request) {
@@ -263,7 +278,8 @@ Answer handlers::cancel_response(HttpConnection& connection, const HttpRequest& 
     std::string json = connection.server().live->find(request.ids.front(), connection.tenant());
     if (!json.empty()) co_return co_await connection.respond(200, kJson, std::move(json), request.keep_alive);
   }
-  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json);
+  const std::size_t bytes = text_bytes(detail);
+  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json, bytes);
 }
 
 Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest& request) {
@@ -274,13 +290,14 @@ Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest&
   if (!page) co_return co_await connection.respond_rejected(page.error(), request);
   auto detail = co_await ask_for_response(connection, std::move(*id));
   co_return co_await respond_with_page(connection, std::move(detail), request,
-                                       [&](const ResponseDetail& made) { return wire::input_items(made, *page); });
+                                       [page = *page](const ResponseDetail& made) { return wire::input_items(made, page); });
 }
 
 Answer handlers::create_conversation(HttpConnection& connection, const HttpRequest& request) {
   const auto given = co_await find_items(connection, request.body);
   if (given->problem) co_return co_await connection.respond_rejected({*given->problem, given->problem->field}, request);
-  auto call = wire::decode_conversation(given->body, given->items);
+  auto call = co_await connection.read_body(
+      given->body, [given](std::string_view body) { return wire::decode_conversation(body, given->items); });
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().create_session(connection.tenant(), std::move(*call), std::move(reply));
@@ -329,7 +346,8 @@ Answer handlers::create_conversation_items(HttpConnection& connection, const Htt
   connection.note_session(*session);
   const auto given = co_await find_items(connection, request.body);
   if (given->problem) co_return co_await connection.respond_rejected({*given->problem, given->problem->field}, request);
-  const auto input = wire::decode_items(given->body, given->items);
+  const auto input = co_await connection.read_body(
+      given->body, [given](std::string_view body) { return wire::decode_items(body, given->items); });
   if (!input) co_return co_await connection.respond_rejected(input.error(), request);
   auto appended = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().append_input(connection.tenant(), {.session = std::move(*session), .input = *input}, std::move(reply));
@@ -345,8 +363,9 @@ Answer handlers::list_conversation_items(HttpConnection& connection, const HttpR
   const auto page = wire::decode_page(request.query);
   if (!page) co_return co_await connection.respond_rejected(page.error(), request);
   auto detail = co_await ask_for_session(connection, std::move(*session));
-  co_return co_await respond_with_page(connection, std::move(detail), request,
-                                       [&](const SessionDetail& said) { return wire::conversation_items(said, *page); });
+  co_return co_await respond_with_page(connection, std::move(detail), request, [page = *page](const SessionDetail& said) {
+    return wire::conversation_items(said, page);
+  });
 }
 
 Answer handlers::get_conversation_item(HttpConnection& connection, const HttpRequest& request) {

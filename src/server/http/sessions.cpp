@@ -36,11 +36,13 @@ auto session_json_for(HttpConnection& connection) {
 
 // The request of this type for the session in the path, with the body's fields.
 template <class BodyT>
-std::expected<BodyT, wire::RejectedBody> decode(std::string_view type, const HttpRequest& request) {
+Awaitable<std::expected<BodyT, wire::RejectedBody>> decode(std::string_view type, HttpConnection& connection,
+                                                           const HttpRequest& request) {
   const std::string session = request.ids.empty() ? "" : request.ids.front();
-  auto body = wire::decode_session_request(type, session, request.body);
-  if (!body) return std::unexpected(std::move(body.error()));
-  return std::get<BodyT>(std::move(*body));
+  auto body = co_await connection.read_body(
+      request.body, [type, session](std::string_view text) { return wire::decode_session_request(type, session, text); });
+  if (!body) co_return std::unexpected(std::move(body.error()));
+  co_return std::get<BodyT>(std::move(*body));
 }
 
 // Parses ?after=…&limit=…&order=…&q=…
@@ -63,7 +65,7 @@ std::expected<SessionListRequest, wire::RejectedBody> decode_list(std::string_vi
 }  // namespace
 
 Answer handlers::create_session(HttpConnection& connection, const HttpRequest& request) {
-  auto call = decode<CreateSessionRequest>("create_session", request);
+  auto call = co_await decode<CreateSessionRequest>("create_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().create_session(connection.tenant(), std::move(*call), std::move(reply));
@@ -82,12 +84,15 @@ Answer handlers::list_sessions(HttpConnection& connection, const HttpRequest& re
 }
 
 Answer handlers::get_session(HttpConnection& connection, const HttpRequest& request) {
-  auto call = decode<wire::GetSessionRequest>("get_session", request);
+  auto call = co_await decode<wire::GetSessionRequest>("get_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto session = co_await connection.ask<SessionDetail>([&](Reply<SessionDetail> reply) {
     connection.service().get_session(connection.tenant(), std::move(call->session), std::move(reply));
   });
-  co_return co_await connection.respond_with(std::move(session), request, session_json_for(connection));
+  if (session && *session) connection.note_session(id_of(**session));
+  const std::size_t bytes = session && *session ? (*session)->bytes() : 0;
+  co_return co_await connection.respond_with(
+      std::move(session), request, [](const SessionDetail& detail) { return wire::session_json(detail); }, bytes);
 }
 
 Answer handlers::get_receipt(HttpConnection& connection, const HttpRequest& request) {
@@ -98,7 +103,7 @@ Answer handlers::get_receipt(HttpConnection& connection, const HttpRequest& requ
 }
 
 Answer handlers::list_receipts(HttpConnection& connection, const HttpRequest& request) {
-  auto call = decode<wire::GetSessionRequest>("get_session", request);
+  auto call = co_await decode<wire::GetSessionRequest>("get_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto receipts = co_await connection.ask<std::vector<TurnReceipt>>([&](Reply<std::vector<TurnReceipt>> reply) {
     connection.service().list_receipts(connection.tenant(), std::move(call->session), std::move(reply));
@@ -108,7 +113,7 @@ Answer handlers::list_receipts(HttpConnection& connection, const HttpRequest& re
 }
 
 Answer handlers::end_session(HttpConnection& connection, const HttpRequest& request) {
-  auto call = decode<wire::EndSessionRequest>("end_session", request);
+  auto call = co_await decode<wire::EndSessionRequest>("end_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto ended = co_await connection.ask<Unit>([&](Reply<Unit> reply) {
     connection.service().end_session(connection.tenant(), std::move(call->session), std::move(reply));
@@ -118,7 +123,7 @@ Answer handlers::end_session(HttpConnection& connection, const HttpRequest& requ
 }
 
 Answer handlers::fork_session(HttpConnection& connection, const HttpRequest& request) {
-  auto call = decode<ForkRequest>("fork_session", request);
+  auto call = co_await decode<ForkRequest>("fork_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().fork_session(connection.tenant(), std::move(*call), std::move(reply));
@@ -127,7 +132,7 @@ Answer handlers::fork_session(HttpConnection& connection, const HttpRequest& req
 }
 
 Answer handlers::update_session(HttpConnection& connection, const HttpRequest& request) {
-  auto call = decode<UpdateSessionRequest>("update_session", request);
+  auto call = co_await decode<UpdateSessionRequest>("update_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto session = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().update_session(connection.tenant(), std::move(*call), std::move(reply));
@@ -136,7 +141,7 @@ Answer handlers::update_session(HttpConnection& connection, const HttpRequest& r
 }
 
 Answer handlers::rewind_session(HttpConnection& connection, const HttpRequest& request) {
-  auto call = decode<wire::RewindSessionRequest>("rewind_session", request);
+  auto call = co_await decode<wire::RewindSessionRequest>("rewind_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto session = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().rewind_session(connection.tenant(), std::move(call->session), call->turn, std::move(reply));
@@ -145,7 +150,7 @@ Answer handlers::rewind_session(HttpConnection& connection, const HttpRequest& r
 }
 
 Answer handlers::touch_session(HttpConnection& connection, const HttpRequest& request) {
-  auto call = decode<wire::TouchRequest>("touch", request);
+  auto call = co_await decode<wire::TouchRequest>("touch", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto session = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
     connection.service().touch_session(connection.tenant(), std::move(call->session), std::move(reply));
@@ -155,7 +160,7 @@ Answer handlers::touch_session(HttpConnection& connection, const HttpRequest& re
 
 // Exports without KV, because the answer is one body and a body that large could not be imported again.
 Answer handlers::export_session(HttpConnection& connection, const HttpRequest& request) {
-  auto call = decode<wire::ExportSessionRequest>("export_session", request);
+  auto call = co_await decode<wire::ExportSessionRequest>("export_session", connection, request);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   auto exported = co_await connection.ask<ExportedSession>([&](Reply<ExportedSession> reply) {
     connection.service().export_session(connection.tenant(), std::move(call->session), /*with_kv=*/false, std::move(reply));
@@ -166,6 +171,7 @@ Answer handlers::export_session(HttpConnection& connection, const HttpRequest& r
   std::string body;
   body.reserve((*exported)->file.size());
   for (const auto part : (*exported)->file.parts) body.append(reinterpret_cast<const char*>(part.data()), part.size());
+  exported.reset();
   co_return co_await connection.respond(200, "application/octet-stream", std::move(body), request.keep_alive);
 }
 
@@ -177,12 +183,18 @@ Answer handlers::import_session(HttpConnection& connection, const HttpRequest& r
   object.close();
   auto call = wire::decode_session_request("import_session", "", fields);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  RequestShare share = connection.service().open_share(connection.tenant());
+  if (const auto held = share->grow(request.body.size()); !held) {
+    co_return co_await connection.respond_error(http_status(held.error().code), held.error(), request.keep_alive, "",
+                                                retry_header(held.error().code));
+  }
   const auto bytes = std::as_bytes(std::span(request.body));
   auto imported = co_await connection.ask<ImportedSession>([&](Reply<ImportedSession> reply) {
     connection.service().import_session(connection.tenant(),
                                         {.name = std::get<wire::ImportSessionRequest>(std::move(*call)).name,
                                          .file = file_of(Bytes(bytes.begin(), bytes.end())),
-                                         .takes_kv = connection.server().options.imports_kv},
+                                         .takes_kv = connection.server().options.imports_kv,
+                                         .share = std::move(share)},
                                         std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(imported), request, session_json_for(connection));

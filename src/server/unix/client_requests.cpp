@@ -120,8 +120,7 @@ ClientRequests::ClientRequests(Service& service, ModelLibrary* library, bool is_
       imports_(std::move(imports)),
       live_(std::move(live)) {}
 
-void ClientRequests::start(std::string_view frame_body, bool draining) {
-  std::expected<wire::Request, wire::RejectedRequest> request = wire::decode_request(frame_body);
+void ClientRequests::start(std::expected<wire::Request, wire::RejectedRequest> request, bool draining) {
   if (!request) {
     answer_error(request.error().id, request.error().error);
     return;
@@ -132,7 +131,10 @@ void ClientRequests::start(std::string_view frame_body, bool draining) {
                  {ErrorCode::proto_id_in_flight, "a request with this id is still running on this connection: use another id"});
     return;
   }
-  if (in_flight_.size() >= kRequestsInFlightMax) {
+  // At the limit a client can still end its requests.
+  const bool may_exceed =
+      std::holds_alternative<wire::CancelRequest>(request->body) || std::holds_alternative<wire::PingRequest>(request->body);
+  if (in_flight_.size() >= kRequestsInFlightMax * (may_exceed ? 2 : 1)) {
     answer_error(id, {ErrorCode::limit_wait, std::format("{} requests are in flight on this connection, and the limit is {}",
                                                          in_flight_.size(), kRequestsInFlightMax)});
     return;
@@ -188,7 +190,8 @@ Reply<T> ClientRequests::reply_to(const std::string& id, AppendT append) {
       frame.clear();
       wire::append_error(frame, head, encoded.error());
     }
-    outbox->append_last(id, [&](std::string& out) { out.append(frame); });
+    if (const auto held = outbox->append_answer(id, frame); !held)
+      outbox->append_last(id, [&](std::string& out) { wire::append_error(out, head, held.error()); });
   };
 }
 
@@ -280,14 +283,17 @@ void ClientRequests::run(const std::string& id, SessionListRequest request) {
 void ClientRequests::run(const std::string& id, wire::ExportSessionRequest request) {
   in_flight_.emplace(id, InFlight{});
   service_.export_session(
-      tenant_, std::move(request.session), request.with_kv, [outbox = outbox_, id](Expected<ExportedSession> exported) {
-        if (exported) {
-          outbox->append_drawn(id, [frames = std::make_unique<ExportFrames>(id, std::move(*exported))](std::string& out) {
-            return (*frames)(out);
-          });
+      tenant_, std::move(request.session), request.with_kv,
+      [outbox = outbox_, id, share = service_.open_share(tenant_)](Expected<ExportedSession> exported) {
+        // KV in a file is counted where the file is made.
+        const auto held = exported.and_then(
+            [&](const ExportedSession& made) { return share->grow(std::min(made.file.size(), kConversationBytesMax)); });
+        if (held) {
+          outbox->append_drawn(id, [share, frames = std::make_unique<ExportFrames>(id, std::move(*exported))](
+                                       std::string& out) { return (*frames)(out); });
           return;
         }
-        outbox->append_last(id, [&](std::string& out) { wire::append_error(out, wire::FrameHead(id), exported.error()); });
+        outbox->append_last(id, [&](std::string& out) { wire::append_error(out, wire::FrameHead(id), held.error()); });
       });
 }
 
@@ -402,7 +408,8 @@ void ClientRequests::append_live(std::string& out) {
 }
 
 void ClientRequests::run(const std::string& id, wire::PingRequest) {
-  outbox_->append([&](std::string& out) { wire::append_pong(out, wire::FrameHead(id)); });
+  const auto url = live_.http_url == nullptr ? nullptr : live_.http_url->latest();
+  outbox_->append([&](std::string& out) { wire::append_pong(out, wire::FrameHead(id), url ? *url : ""); });
 }
 
 }  // namespace uma::server

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <expected>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/byte_budget.h"
+#include "base/published.h"
 #include "core/ids.h"
 #include "core/model_library.h"
 #include "core/portable_file.h"
@@ -23,7 +25,7 @@
 namespace uma::server {
 
 // Limit per connection; further requests fail with limit_wait.
-inline constexpr std::size_t kRequestsInFlightMax = 1024;
+inline constexpr std::size_t kRequestsInFlightMax = 64;
 
 // Io thread only. Answers come from engine threads and go to the outbox. Invariant: every frame gets exactly one last answer,
 // at once or later, unless cancel_all() was called first.
@@ -31,16 +33,17 @@ class ClientRequests {
  public:
   // How a client watches the daemon.
   struct Live {
-    LiveFeed* feed = nullptr;    // Null: the daemon cannot be watched.
-    std::function<void()> wake;  // Wakes the connection, from any thread, so that it calls append_live().
+    LiveFeed* feed = nullptr;                          // Null: the daemon cannot be watched.
+    std::function<void()> wake;                        // Wakes the connection, from any thread, so that it calls append_live().
+    const Published<std::string>* http_url = nullptr;  // See UnixServerOptions.
   };
 
   // `library` is null if models cannot be pulled. `is_administrator`: whether the client may pull and unload models.
   ClientRequests(Service& service, ModelLibrary* library, bool is_administrator, TenantId tenant,
                  std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports, Live live);
 
-  // Starts the request of one frame, or answers with an error. While `draining`, new generations are refused.
-  void start(std::string_view frame_body, bool draining);
+  // Starts a request, or answers with an error. While `draining`, new generations are refused.
+  void start(std::expected<wire::Request, wire::RejectedRequest> request, bool draining);
   // Forgets the requests with these ids, whose last answers were taken from the outbox (Outbox::take).
   void finish(const std::vector<std::string>& ids);
   // Appends the frames of a watch that are due, if the client watches.

@@ -13,8 +13,10 @@
 #include <boost/asio/error.hpp>
 
 #include "base/thrown.h"
+#include "server/awaited_reply.h"
 #include "server/within.h"
 #include "wire/event_codec.h"
+#include "wire/request_codec.h"
 
 namespace uma::server {
 namespace {
@@ -36,7 +38,11 @@ TimePoint now() {
 }  // namespace
 
 void UnixConnection::start(Socket socket, TenantId tenant, ModelLibrary* library, bool is_administrator, UnixState& server) {
+  if (server.connections.size() >= server.connections_max) return;  // Returning closes the socket.
+  auto place = server.shares.take(tenant.value);
+  if (!place) return;
   const std::shared_ptr<UnixConnection> connection(new UnixConnection(std::move(socket), server));
+  connection->place_ = std::move(place);
   connection->open(std::move(tenant), library, is_administrator);
 }
 
@@ -46,17 +52,20 @@ UnixConnection::UnixConnection(Socket socket, UnixState& server)
       reader_(server.limits.max_frame_bytes),
       has_answers_(server.io),
       has_room_(server.io),
+      has_decoded_(server.io),
       last_byte_at_(now()) {}
 
 void UnixConnection::open(TenantId tenant, ModelLibrary* library, bool is_administrator) {
   // Engine threads copy the weak pointer and never own the connection, which is destroyed on the server's thread.
-  outbox_ = std::make_shared<Outbox>(server_.limits.tx_bytes_max,
-                                     [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
+  outbox_ = std::make_shared<Outbox>(
+      server_.limits.tx_bytes_max, [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); },
+      server_.service.open_share(tenant));
+  tenant_ = tenant;
   share_ = server_.service.open_share(tenant);
   requests_.emplace(server_.service, library, is_administrator, std::move(tenant), outbox_, server_.imports,
-                    ClientRequests::Live{.feed = server_.live, .wake = [flushes = server_.flushes, self = weak_from_this()] {
-                                           flushes->push(self);
-                                         }});
+                    ClientRequests::Live{.feed = server_.live,
+                                         .wake = [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); },
+                                         .http_url = server_.http_url});
   server_.connections.insert(shared_from_this());
   server_.connections_count.add(1);
   error_code problem;
@@ -84,10 +93,12 @@ void UnixConnection::close() {
   update_busy();
   server_.connections.erase(self);
   server_.connections_count.add(-1);
+  place_.reset();
   error_code ignored;
   socket_.close(ignored);
   has_answers_.notify();
   has_room_.notify();
+  has_decoded_.notify();
 }
 
 // --- reading
@@ -139,10 +150,32 @@ Awaitable<Expected<Unit>> UnixConnection::start_whole_frames() {
     const auto frame = next_frame();
     if (!frame) co_return std::unexpected(frame.error());
     if (!*frame) break;
-    requests_->start(**frame, server_.draining);
+    auto request = co_await decode(**frame);
+    if (!request) co_return std::unexpected(std::move(request.error()));
+    requests_->start(std::move(*request), server_.draining);
   }
   update_busy();
   co_return hold_input();  // Not more than before.
+}
+
+// A long frame is decoded apart, so that it does not delay other connections. The work owns a copy and its share, since the
+// connection may end before.
+Awaitable<Expected<UnixConnection::Decoded>> UnixConnection::decode(std::string_view frame) {
+  if (frame.size() < kKeptBufferBytesMax) co_return wire::decode_request(frame);
+  RequestShare share = server_.service.open_share(tenant_);
+  if (const auto held = share->grow(frame.size()); !held) co_return std::unexpected(held.error());
+  AwaitedReply<Decoded> answer;
+  is_decoding_ = true;
+  update_busy();
+  server_.service.run_apart(
+      tenant_, frame.size(),
+      [text = std::string(frame), share = std::move(share), reply = answer.reply(server_.flushes, weak_from_this())]() mutable {
+        reply(contain([&]() -> Expected<Decoded> { return wire::decode_request(text); }));
+      });
+  auto decoded = co_await answer.wait(has_decoded_, is_open_);
+  is_decoding_ = false;
+  if (!decoded) co_return fail(ErrorCode::limit_wait, "the connection was closed");
+  co_return std::move(*decoded);
 }
 
 Expected<std::optional<std::string_view>> UnixConnection::next_frame() {
@@ -241,7 +274,7 @@ void UnixConnection::end_if_done() {
 }
 
 void UnixConnection::update_busy() {
-  const bool busy = is_open_ && (requests_->has_work() || outbox_->bytes_unsent() > 0);
+  const bool busy = is_open_ && (is_decoding_ || requests_->has_work() || outbox_->bytes_unsent() > 0);
   if (busy == is_busy_) return;
   is_busy_ = busy;
   server_.busy->add(busy ? 1 : -1);

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <expected>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -32,19 +33,23 @@ class UnixConnection final : public Flushable, public std::enable_shared_from_th
  public:
   using Socket = boost::asio::local::stream_protocol::socket;
 
-  // `library` is null if models cannot be pulled. `is_administrator`: whether the client may pull and unload models.
+  // Closes the socket at once beyond the limit of connections or the user's share. `library` is null if models cannot be
+  // pulled. `is_administrator`: whether the client may pull and unload models.
   static void start(Socket socket, TenantId tenant, ModelLibrary* library, bool is_administrator, UnixState& server);
   UnixConnection(const UnixConnection&) = delete;
   UnixConnection& operator=(const UnixConnection&) = delete;
 
-  // Called when the outbox has bytes to write.
-  void flush() override { has_answers_.notify(); }
+  // Called when the outbox has bytes to write, or a long frame was decoded.
+  void flush() override {
+    has_answers_.notify();
+    has_decoded_.notify();
+  }
   // Cancels the requests in flight and closes the socket, which ends the coroutines. Later calls do nothing.
   void close();
   // True if no byte moved since `time` and the next step is the client's: nothing is in flight, or the client has to send the
   // rest of a file, or has to read.
   [[nodiscard]] bool is_idle_since(TimePoint time) const {
-    return last_byte_at_ <= time && (requests_->empty() || requests_->awaits_file() || is_held_up_);
+    return last_byte_at_ <= time && !is_decoding_ && (requests_->empty() || requests_->awaits_file() || is_held_up_);
   }
 
  private:
@@ -60,6 +65,9 @@ class UnixConnection final : public Flushable, public std::enable_shared_from_th
   Awaitable<boost::system::error_code> read_some();
   Awaitable<Expected<Unit>> start_whole_frames();
   [[nodiscard]] Expected<std::optional<std::string_view>> next_frame();
+  using Decoded = std::expected<wire::Request, wire::RejectedRequest>;
+  // Errors: there is no room for it, or the connection was closed meanwhile.
+  Awaitable<Expected<Decoded>> decode(std::string_view frame);
   [[nodiscard]] Expected<Unit> hold_input();
   void refuse_input(const Error& error);
   Awaitable<Unit> wait_for_end(boost::system::error_code input_end);
@@ -72,19 +80,23 @@ class UnixConnection final : public Flushable, public std::enable_shared_from_th
   UnixState& server_;
   Socket socket_;
   // Constant after open().
+  TenantId tenant_;
   std::shared_ptr<Outbox> outbox_;
   std::optional<ClientRequests> requests_;
   RequestShare share_;  // Reserved memory for incomplete frames.
+  std::optional<ConnectionShares::Place> place_;
 
   wire::FrameReader reader_;
   Wakeup has_answers_;
-  Wakeup has_room_;  // Notified when the outbox has space.
+  Wakeup has_room_;     // Notified when the outbox has space,
+  Wakeup has_decoded_;  // and when a long frame was decoded.
   TimePoint last_byte_at_;
 
   Input input_ = Input::open;
   bool is_open_ = true;
-  bool is_held_up_ = false;  // The client has to read first.
-  bool is_busy_ = false;     // As counted in server_.busy.
+  bool is_held_up_ = false;   // The client has to read first.
+  bool is_decoding_ = false;  // A frame is decoded apart.
+  bool is_busy_ = false;      // As counted in server_.busy.
 };
 
 }  // namespace uma::server

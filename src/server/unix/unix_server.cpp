@@ -30,7 +30,7 @@ TenantId tenant_of(uid_t peer, uid_t own) {
 class RunningUnixServer final : public ServerThread<UnixServer, UnixState> {
  public:
   RunningUnixServer(const UnixServerOptions& options, Service& service, ListeningSocket listening)
-      : ServerThread(service, options.limits, options.live),
+      : ServerThread(service, options.limits, options.live, options.connections_max, options.http_url),
         idle_timeout_(options.idle_timeout),
         library_(options.library),
         listener_(state_.io, std::move(listening), [this](UnixConnection::Socket socket, uid_t peer) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/published.h"
 #include "core/limits.h"
 #include "core/model_library.h"
 #include "core/service.h"
@@ -18,11 +19,13 @@ namespace uma::server {
 struct UnixServerOptions {
   std::string path = {};  // For messages only, if a listening socket is passed.
   int backlog = 1024;
+  std::size_t connections_max = 1024;  // A user has at most half of them.
   // Limit for a connection without requests in flight and without traffic; 0: none.
   Duration idle_timeout = std::chrono::seconds(300);
   Limits limits = {};
-  ModelLibrary* library = nullptr;  // Outlives the server; null: models cannot be pulled.
-  LiveFeed* live = nullptr;         // Outlives the server; null: the daemon cannot be watched.
+  ModelLibrary* library = nullptr;                   // Outlives the server; null: models cannot be pulled.
+  LiveFeed* live = nullptr;                          // Outlives the server; null: the daemon cannot be watched.
+  const Published<std::string>* http_url = nullptr;  // Outlives the server; null, or nothing published: HTTP is off.
 };
 
 // stop_accepting() removes the socket file if the daemon created it.

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "server/unix/client_requests.h"
 #include "server/unix/unix_server_test_support.h"
 
 namespace uma::server {
@@ -47,6 +48,34 @@ TEST_F(UnixServerTest, LargeFramesThatAreComingAreCounted) {
   refused.send_bytes(std::string("\x00\x00\x08\x00", 4) + std::string(100'000, ' '));
   EXPECT_EQ(refused.receive_field("code"), "E_LIMIT_003");
   EXPECT_TRUE(refused.has_ended());
+}
+
+TEST_F(UnixServerTest, LongFramesAreDecodedApartInTheirOrder) {
+  start();
+  TestClient client(path());
+  const auto generate = [](std::string_view id, std::size_t bytes) {
+    return std::format(R"({{"id":"{}","type":"generate","prompt":"{}"}})", id, std::string(bytes, 'x'));
+  };
+  client.send_json(generate("long", 100'000));
+  client.send_json(generate("short", 10));
+  EXPECT_EQ(service_.next_generation().request.input.text.size(), 100'000u);
+  EXPECT_EQ(service_.next_generation().request.input.text.size(), 10u);
+  EXPECT_EQ(service_.apart().size(), 1u);
+  client.send_json(std::format(R"({{"id":"a","type":"nonsense","text":"{}"}})", std::string(100'000, 'x')));
+  EXPECT_EQ(client.receive_field("code"), "E_PROTO_004");
+}
+
+TEST_F(UnixServerTest, WorkOfAConnectionThatHasEndedIsNobodys) {
+  start();
+  service_.hold_apart();
+  std::optional<TestClient> client(path());
+  client->send_json(std::format(R"({{"id":"a","type":"generate","prompt":"{}"}})", std::string(100'000, 'x')));
+  ASSERT_TRUE(becomes([&] { return service_.apart().size() == 1; }));
+  client.reset();
+  server_.reset();
+  EXPECT_GE(service_.request_bytes(), 100'000u) << "the frame waits";
+  for (auto& work : service_.take_held()) work();
+  EXPECT_EQ(service_.request_bytes(), 0u);
 }
 
 TEST_F(UnixServerTest, KeepsTheConnectionAfterABadRequest) {
@@ -193,12 +222,14 @@ TEST_F(UnixServerTest, TheSameIdMayRunOnTwoConnections) {
 TEST_F(UnixServerTest, BoundsTheRequestsInFlight) {
   start();
   TestClient client(path());
-  for (int i = 0; i < 1024; ++i) client.send_json(generate_frame(std::to_string(i)));
+  for (int i = 0; i < static_cast<int>(kRequestsInFlightMax); ++i) client.send_json(generate_frame(std::to_string(i)));
   client.send_json(generate_frame("one more"));
   const auto refused = client.receive();
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->at("id").as_string(), "one more");
   EXPECT_EQ(refused->at("code").as_string(), "E_LIMIT_003");
+  client.send_json(R"({"id":"c","type":"cancel","target":"0"})");
+  EXPECT_EQ(client.receive_field("cancelled"), "true");
 }
 
 TEST_F(UnixServerTest, CancelsByTheClientsIdOfTheRequest) {

@@ -3,10 +3,13 @@
 
 #include <array>
 #include <memory>
+#include <string>
 
 #include "base/byte_budget.h"
+#include "base/published.h"
 #include "core/limits.h"
 #include "core/service.h"
+#include "server/connection_shares.h"
 #include "server/server_state.h"
 
 namespace uma::server {
@@ -15,10 +18,14 @@ class LiveFeed;
 class UnixConnection;
 
 struct UnixState : ServerState<UnixConnection> {
-  UnixState(Service& served, const Limits& given, LiveFeed* feed) : ServerState(served), limits(given), live(feed) {}
+  UnixState(Service& served, const Limits& given, LiveFeed* feed, std::size_t most, const Published<std::string>* url)
+      : ServerState(served), limits(given), live(feed), connections_max(most), http_url(url) {}
 
   const Limits limits;
   LiveFeed* const live;  // Null: the daemon cannot be watched.
+  const std::size_t connections_max;
+  const Published<std::string>* const http_url;  // See UnixServerOptions.
+  ConnectionShares shares{connections_max};
   // Memory of all imports together; shared with the files that the engine still reads.
   const std::shared_ptr<ByteBudget> imports = std::make_shared<ByteBudget>(limits.transfer_bytes_max);
   // Every connection reads through this buffer, so that an idle connection holds none.

@@ -1,4 +1,4 @@
-#include "server/http/connection_shares.h"
+#include "server/connection_shares.h"
 
 #include <utility>
 #include <vector>
