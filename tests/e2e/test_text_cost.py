@@ -8,7 +8,7 @@ import test_http
 import uma
 
 BYTES = 1 << 18  # of the short text; the long one has four times as many
-NOISE = 1.5  # the long one may cost so much more for each byte; a cost that grows with the square is 4
+NOISE = 2  # the long one may cost so much more for each byte; a cost that grows with the square is 4
 MEASURED_MS = 20  # what costs less says nothing
 TIMES = 3  # of which the cheapest counts, as other programs disturb
 
