@@ -9,7 +9,7 @@ import uma
 
 BYTES = 1 << 18  # of the short text; the long one has four times as many
 NOISE = 2  # the long one may cost so much more for each byte; a cost that grows with the square is 4
-MEASURED_MS = 20  # what costs less says nothing
+MEASURED_MS = 400  # what costs less for the long text says nothing on a busy machine; by the square 1 MiB takes 10 s and more
 TIMES = 3  # of which the cheapest counts, as other programs disturb
 
 # Texts that were tokenized one by one, or in time that grew with the square of their parts.
