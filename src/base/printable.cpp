@@ -15,21 +15,14 @@ namespace {
 constexpr std::array<std::pair<std::uint32_t, std::uint32_t>, 6> kInvisible = {
     {{0x061C, 0x061C}, {0x200B, 0x200B}, {0x200E, 0x200F}, {0x202A, 0x202E}, {0x2060, 0x2069}, {0xFEFF, 0xFEFF}}};
 
-// Two or three bytes of a character in valid UTF-8.
-std::uint32_t code_of(std::string_view bytes) {
-  std::uint32_t code = static_cast<std::uint8_t>(bytes[0]) & (bytes.size() == 2 ? 0x1FU : 0x0FU);
-  for (const char byte : bytes.substr(1)) code = code << 6 | (static_cast<std::uint8_t>(byte) & 0x3FU);
-  return code;
-}
-
 // Requires: `text` is valid UTF-8.
 void append_printable(std::string& out, std::string_view text, std::string_view kept) {
   for (std::size_t at = 0; at < text.size();) {
-    const auto byte = static_cast<std::uint8_t>(text[at]);
-    const std::size_t length = byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+    char32_t decoded = 0;
+    const std::size_t length = decode_code_point(text.substr(at), decoded);
     const std::string_view character = text.substr(at, length);
     at += length;
-    const std::uint32_t code = length == 2 || length == 3 ? code_of(character) : byte;
+    const auto code = static_cast<std::uint32_t>(decoded);
     const auto has_code = [&](const auto& range) { return range.first <= code && code <= range.second; };
     if (code < 0x20 && !kept.contains(character)) {
       out += {'^', static_cast<char>(code + '@')};
@@ -37,7 +30,7 @@ void append_printable(std::string& out, std::string_view text, std::string_view 
       out += "^?";
     } else if (length == 2 && code < 0xA0) {
       out += std::format("<{:02X}>", code);
-    } else if (length > 1 && length < 4 && std::ranges::any_of(kInvisible, has_code)) {
+    } else if (std::ranges::any_of(kInvisible, has_code)) {
       out += std::format("<U+{:04X}>", code);
     } else {
       out += character;

@@ -61,7 +61,7 @@ struct SessionDetail {
   std::string text;          // Text mode: the whole chain as text.
   std::string pending_text;  // Text mode: the input without a reply.
 
-  // Of its texts.
+  // The size of its texts.
   [[nodiscard]] std::size_t bytes() const {
     std::size_t sum = text.size() + pending_text.size();
     for (const auto* part : {&messages, &pending_messages}) {

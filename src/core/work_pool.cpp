@@ -61,7 +61,7 @@ bool WorkPool::step() {
     tenant.jobs[chosen.kind].pop_front();
     tenant.runs[chosen.kind] = true;
     least_used_ = std::max(least_used_, tenant.used);
-    // Who used more stays known, so that jobs that come one by one have no more time than jobs that wait.
+    // A tenant that used more stays known, so that jobs that come one by one have no more time than jobs that wait.
     std::erase_if(tenants_,
                   [least = least_used_](const auto& each) { return each.second.is_idle() && each.second.used <= least; });
     if (chosen.kind == kLong) ++long_running_;

@@ -22,7 +22,7 @@
 namespace uma {
 
 // A pool of threads, which call step(): the engine owns them. The tenant whose jobs took the least CPU time lately goes first.
-// Of a tenant at most one job with a short text and one with a long text run at a time, each kind in the order of arrival, and
+// At most one job with a short text and one with a long text of a tenant run at a time, each kind in the order of arrival, and
 // long ones leave one thread to the short ones. So one tenant's jobs delay only its own.
 class WorkPool {
  public:

@@ -21,7 +21,7 @@ namespace uma::json {
 inline constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 inline constexpr std::size_t kDepthMax = 128;
 
-// Of one text: a million tokens, and as many values beside them. The objects of more would take gigabytes.
+// The most values of one text: a million tokens, and as many beside them. The objects of more would take gigabytes.
 inline constexpr std::size_t kValuesMax = 2'000'000;
 
 // Parses a client's JSON, at most kDepthMax deep and with at most kValuesMax values (else array_too_large). Invalid UTF-8 is

@@ -14,7 +14,7 @@ std::optional<Token> known(llama_token token) {
   return token == LLAMA_TOKEN_NULL ? std::nullopt : std::optional<Token>(token);
 }
 
-// The tokens that the library looks for in a text.
+// `joined`: see joined_characters().
 TextCuts cuts_of(const llama_vocab* vocab, bool parse_special, const std::optional<TextCuts::Characters>& joined) {
   constexpr int kParsed = LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN;
   std::vector<TextCuts::Special> specials;
@@ -60,15 +60,15 @@ std::optional<GapMarks> gap_marks_of(const llama_vocab* vocab) {
 
 }  // namespace
 
-LlamaVocab::LlamaVocab(const llama_vocab* vocab, bool adds_space_prefix)
+LlamaVocab::LlamaVocab(const llama_vocab* vocab, bool adds_space_prefix, const std::optional<TextCuts::Characters>& joined)
     : vocab_(vocab),
       adds_space_prefix_(adds_space_prefix),
-      cuts_with_specials_(cuts_of(vocab, true, joined_characters(vocab))),
-      cuts_(cuts_of(vocab, false, joined_characters(vocab))) {}
+      cuts_with_specials_(cuts_of(vocab, true, joined)),
+      cuts_(cuts_of(vocab, false, joined)) {}
 
 Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* vocab, bool adds_space_prefix) {
   return guarded(ErrorCode::model_load, "reading the vocabulary", [&]() -> Expected<std::unique_ptr<LlamaVocab>> {
-    std::unique_ptr<LlamaVocab> made(new LlamaVocab(vocab, adds_space_prefix));
+    std::unique_ptr<LlamaVocab> made(new LlamaVocab(vocab, adds_space_prefix, joined_characters(vocab)));
     const std::int32_t count = llama_vocab_n_tokens(vocab);
     if (count <= 0) return fail(ErrorCode::model_load, "the model has no vocabulary");
     std::string buffer(256, '\0');
@@ -82,7 +82,7 @@ Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* voca
       }
       made->pieces_.append(buffer.data(), static_cast<std::size_t>(std::max(length, 0)));
       made->piece_ends_.push_back(made->pieces_.size());
-      // As a text, where a blank may be a longer character, or as a piece.
+      // A blank may be a longer character in the text than in the piece.
       if (length > 0)
         made->piece_bytes_max_ = std::max(
             {made->piece_bytes_max_, static_cast<std::size_t>(length), std::strlen(llama_vocab_get_text(vocab, token))});

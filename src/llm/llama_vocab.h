@@ -37,7 +37,7 @@ class LlamaVocab final : public Vocab {
   [[nodiscard]] std::optional<GapMarks> gap_marks() const override { return gap_marks_; }
 
  private:
-  LlamaVocab(const llama_vocab* vocab, bool adds_space_prefix);
+  LlamaVocab(const llama_vocab* vocab, bool adds_space_prefix, const std::optional<TextCuts::Characters>& joined);
 
   // Appends the tokens of a part of a text.
   [[nodiscard]] Expected<Unit> tokenize_part(std::string_view text, bool parse_special, std::vector<Token>& tokens) const;

@@ -35,7 +35,7 @@ const TextCuts::Special* TextCuts::longest_at(std::string_view text, std::size_t
   const Special* longest = nullptr;
   auto begin = specials_.begin();
   auto end = specials_.end();
-  // Those that have the next `length` bytes in common stand together, the shortest first.
+  // The special tokens that have the next `length` bytes in common stand together, the shortest first.
   for (std::size_t length = 0; begin != end; ++length) {
     if (begin->text.size() == length) longest = &*begin++;
     if (at + length == text.size()) break;

@@ -29,8 +29,14 @@ Awaitable<std::optional<Expected<EmbedResult>>> embed_for(HttpConnection& connec
 
 constexpr std::size_t kNumberBytes = 12;  // Of a number of a vector in JSON.
 
-std::size_t json_bytes(const std::optional<Expected<EmbedResult>>& result) {
-  return result && *result ? (*result)->values.size() * kNumberBytes : 0;
+std::size_t json_bytes(const EmbedResult& result) {
+  return result.values.size() * kNumberBytes;
+}
+
+std::size_t json_bytes(const ImageEmbeddings& result) {
+  std::size_t numbers = 0;
+  for (const std::vector<float>& each : result.embeddings) numbers += each.size();
+  return numbers * kNumberBytes;
 }
 
 using DecodeOllamaEmbed = std::expected<wire::OllamaEmbedCall, wire::RejectedBody> (*)(std::string_view body);
@@ -58,11 +64,10 @@ handlers::Answer answer_ollama_embed(HttpConnection& connection, const HttpReque
     result = co_await embed_for(connection, std::move(call->embed));
   }
   const Duration took = SteadyClock().now() - began;
-  const std::size_t bytes = json_bytes(result);
   co_return co_await connection.respond_with(
       std::move(result), request,
       [json, took, name = asked.empty() ? model : asked](const EmbedResult& embedded) { return json(embedded, name, took); },
-      bytes);
+      json_bytes);
 }
 
 }  // namespace
@@ -74,10 +79,10 @@ handlers::Answer handlers::create_embeddings(HttpConnection& connection, const H
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping_error(), false);
   call->embed.options.model = connection.choose_model(call->embed.options.model, Capability::text_embedding);
   auto result = co_await embed_for(connection, std::move(call->embed));
-  const std::size_t bytes = json_bytes(result);
   co_return co_await connection.respond_with(
       std::move(result), request,
-      [encoding = call->encoding](const EmbedResult& embedded) { return wire::embeddings_json(embedded, encoding); }, bytes);
+      [encoding = call->encoding](const EmbedResult& embedded) { return wire::embeddings_json(embedded, encoding); },
+      json_bytes);
 }
 
 handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRequest& request) {
@@ -93,14 +98,9 @@ handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRe
     return connection.service().embed_images(connection.tenant(), std::move(*asked), std::move(reply));
   });
   if (made && *made) connection.charge((*made)->rows);
-  std::size_t numbers = 0;
-  if (made && *made) {
-    for (const std::vector<float>& each : (*made)->embeddings) numbers += each.size();
-  }
   co_return co_await connection.respond_with(
       std::move(made), request,
-      [model](const ImageEmbeddings& embeddings) { return wire::image_embeddings_json(embeddings, model); },
-      numbers * kNumberBytes);
+      [model](const ImageEmbeddings& embeddings) { return wire::image_embeddings_json(embeddings, model); }, json_bytes);
 }
 
 handlers::Answer handlers::create_rerank(HttpConnection& connection, const HttpRequest& request) {

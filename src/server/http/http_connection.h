@@ -151,10 +151,11 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   Awaitable<std::optional<Expected<T>>> ask_cancelling(StartT start);
   // Answers with the number of tokens of the request's input, which may continue nothing, as json(tokens) writes it.
   Awaitable<bool> count_tokens(GenerateRequest counted, const HttpRequest& request, std::string (*json)(std::int32_t tokens));
-  // Answers with the result of ask(): json(value) is the body, or the reason to reject the request. `bytes` is about the size
-  // of a body that may be long: it is written apart, so `json` owns what it refers to (read_body()).
+  // Answers with the result of ask(): json(value) is the body, or the reason to reject the request. bytes_of(value) is about
+  // the size of a body that may be long: it is written apart, so `json` owns what it refers to (read_body()).
   template <class T, class JsonT>
-  Awaitable<bool> respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json, std::size_t bytes = 0);
+  Awaitable<bool> respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json,
+                               std::type_identity_t<std::size_t (*)(const T&)> bytes_of = nullptr);
   Awaitable<bool> respond(int status, std::string_view content_type, std::string body, bool keep_alive,
                           std::string_view header = "");
   Awaitable<bool> respond_error(int status, const Error& error, bool keep_alive, std::string_view field = "",
@@ -356,10 +357,11 @@ Awaitable<std::optional<T>> HttpConnection::until_gone(Awaitable<T> operation) {
 
 template <class T, class JsonT>
 Awaitable<bool> HttpConnection::respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json,
-                                             std::size_t bytes) {
+                                             std::type_identity_t<std::size_t (*)(const T&)> bytes_of) {
   if (!value) co_return false;
   if (*value) {
     using Json = std::expected<std::string, wire::RejectedBody>;
+    const std::size_t bytes = bytes_of != nullptr ? bytes_of(**value) : 0;
     Json body =
         co_await run_apart(bytes, [value = std::move(**value), json = std::move(json)]() -> Json { return json(value); });
     if (!body) co_return co_await respond_rejected(body.error(), request);

@@ -37,8 +37,12 @@ class TextWriter final : public AnswerEncoder {
 
 constexpr std::size_t kTokenBytes = 8;  // Of a token in JSON.
 
-std::size_t json_bytes(const std::optional<Expected<ConvertedText>>& made) {
-  return made && *made ? (*made)->text.size() : 0;
+std::size_t json_bytes(const TokenizedText& made) {
+  return made.tokens.size() * kTokenBytes;
+}
+
+std::size_t json_bytes(const ConvertedText& made) {
+  return made.text.size();
 }
 
 std::string text_of(const ConvertedText& converted) {
@@ -69,8 +73,7 @@ Answer handlers::tokenize(HttpConnection& connection, const HttpRequest& request
   auto made = co_await connection.ask_until_gone<TokenizedText>([&](Reply<TokenizedText> reply) {
     connection.service().tokenize(connection.tenant(), std::move(*asked), std::move(reply));
   });
-  const std::size_t bytes = made && *made ? (*made)->tokens.size() * kTokenBytes : 0;
-  co_return co_await connection.respond_with(std::move(made), request, wire::tokens_json, bytes);
+  co_return co_await connection.respond_with(std::move(made), request, wire::tokens_json, json_bytes);
 }
 
 Answer handlers::detokenize(HttpConnection& connection, const HttpRequest& request) {
@@ -80,8 +83,7 @@ Answer handlers::detokenize(HttpConnection& connection, const HttpRequest& reque
   auto made = co_await connection.ask_until_gone<ConvertedText>([&](Reply<ConvertedText> reply) {
     connection.service().detokenize(connection.tenant(), std::move(*asked), std::move(reply));
   });
-  const std::size_t bytes = json_bytes(made);
-  co_return co_await connection.respond_with(std::move(made), request, text_of, bytes);
+  co_return co_await connection.respond_with(std::move(made), request, text_of, json_bytes);
 }
 
 Answer handlers::apply_template(HttpConnection& connection, const HttpRequest& request) {
@@ -100,8 +102,7 @@ Answer handlers::apply_template(HttpConnection& connection, const HttpRequest& r
   auto made = co_await connection.ask_until_gone<ConvertedText>([&](Reply<ConvertedText> reply) {
     connection.service().format_chat(connection.tenant(), std::move(generate), std::move(reply));
   });
-  const std::size_t bytes = json_bytes(made);
-  co_return co_await connection.respond_with(std::move(made), request, prompt_of, bytes);
+  co_return co_await connection.respond_with(std::move(made), request, prompt_of, json_bytes);
 }
 
 Answer handlers::create_infill(HttpConnection& connection, const HttpRequest& request) {

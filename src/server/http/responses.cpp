@@ -109,11 +109,12 @@ auto ask_for_session(HttpConnection& connection, std::string session) {
   });
 }
 
-std::size_t text_bytes(const std::optional<Expected<SessionDetail>>& detail) {
-  return detail && *detail ? (*detail)->bytes() : 0;
+std::size_t text_bytes(const SessionDetail& detail) {
+  return detail.bytes();
 }
-std::size_t text_bytes(const std::optional<Expected<ResponseDetail>>& detail) {
-  return detail && *detail ? (*detail)->session.bytes() : 0;
+
+std::size_t text_bytes(const ResponseDetail& detail) {
+  return detail.session.bytes();
 }
 
 // Answers with a part of a list, which page_of(value) selects; it owns what it refers to.
@@ -123,17 +124,16 @@ Answer respond_with_page(HttpConnection& connection, std::optional<Expected<T>> 
   if (!value || !*value) {
     co_return co_await connection.respond_with(std::move(value), request, [](const T&) { return std::string(); });
   }
-  const std::size_t bytes = text_bytes(value);
+  std::size_t bytes = text_bytes(**value);
   auto page = co_await connection.run_apart(
       bytes, [value = std::move(**value), page_of = std::move(page_of)] { return page_of(value); });
   if (!page) co_return co_await connection.respond_rejected(page.error(), request);
   co_await read_images(connection, page->items);
-  std::size_t written = bytes;
   for (const wire::Item& item : page->items) {
-    for (const wire::ItemImage& image : item.images) written += image.url.size();
+    for (const wire::ItemImage& image : item.images) bytes += image.url.size();
   }
-  std::optional<Expected<wire::ItemPage>> found = std::move(*page);
-  co_return co_await connection.respond_with(std::move(found), request, wire::item_page_json, written);
+  auto json = co_await connection.run_apart(bytes, [page = std::move(*page)] { return wire::item_page_json(page); });
+  co_return co_await connection.respond(200, kJson, std::move(json), request.keep_alive);
 }
 
 // Writes the summary of a conversation.
@@ -239,8 +239,7 @@ Answer handlers::get_response(HttpConnection& connection, const HttpRequest& req
     co_return co_await connection.respond(200, "text/event-stream", wire::response_events(**detail, query->after),
                                           request.keep_alive, "Cache-Control: no-cache\r\n");
   }
-  const std::size_t bytes = text_bytes(detail);
-  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json, bytes);
+  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json, text_bytes);
 }
 
 Answer handlers::delete_response(HttpConnection& connection, const HttpRequest& request) {
@@ -278,8 +277,7 @@ Answer handlers::cancel_response(HttpConnection& connection, const HttpRequest& 
     std::string json = connection.server().live->find(request.ids.front(), connection.tenant());
     if (!json.empty()) co_return co_await connection.respond(200, kJson, std::move(json), request.keep_alive);
   }
-  const std::size_t bytes = text_bytes(detail);
-  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json, bytes);
+  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json, text_bytes);
 }
 
 Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest& request) {

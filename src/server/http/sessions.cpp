@@ -90,9 +90,9 @@ Answer handlers::get_session(HttpConnection& connection, const HttpRequest& requ
     connection.service().get_session(connection.tenant(), std::move(call->session), std::move(reply));
   });
   if (session && *session) connection.note_session(id_of(**session));
-  const std::size_t bytes = session && *session ? (*session)->bytes() : 0;
   co_return co_await connection.respond_with(
-      std::move(session), request, [](const SessionDetail& detail) { return wire::session_json(detail); }, bytes);
+      std::move(session), request, [](const SessionDetail& detail) { return wire::session_json(detail); },
+      [](const SessionDetail& detail) { return detail.bytes(); });
 }
 
 Answer handlers::get_receipt(HttpConnection& connection, const HttpRequest& request) {
