@@ -156,7 +156,11 @@ export async function regenerated(scenario, { model }) {
   await tab.setting('Longest reply, tokens').fill('5');
   await tab.button('Regenerate').click();
   await tab.until(async () => tab.id() !== old, 'another session');
-  const again = await (await tab.finished(1)).getByText('written').innerText();
+  // The branch begins as a fork, with the reply that is to be replaced.
+  const again = await tab.until(async () => {
+    const shown = await (await tab.finished(1)).getByText('written').innerText();
+    return shown !== receipt && shown;
+  }, 'another reply');
   return { old, id: tab.id(), receipt, again, marks: await tab.page.getByRole('group', { name: 'Branches' }).allInnerTexts() };
 }
 
