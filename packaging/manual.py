@@ -36,8 +36,11 @@ Conversations, their states, and measured profiles.
 """,
     "uma-cli": r"""
 .TP
-.I /tmp/uma.sock
+.I $XDG_RUNTIME_DIR/uma.sock
 The socket of a daemon that was started by hand.
+.TP
+.I /tmp/uma.sock
+The same, where that variable is not set.
 .TP
 .I $XDG_RUNTIME_DIR/uma\-serve/umad.sock
 The socket of the user's own unit, which starts the daemon when somebody connects.

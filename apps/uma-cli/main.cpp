@@ -45,8 +45,9 @@ it as a text, as does --raw.
 The answer is printed as it arrives. On a terminal, control characters in it are made visible. It ends with a newline, which is added
 on a terminal only if it is missing, and otherwise always.
 Exit status: 0 success, 1 usage, 2 error of the daemon or no connection, 3 protocol error, 130 interrupted.
-Environment: UMA_SOCKET is the default of --socket. Without both, uma-cli uses the first socket that answers: /tmp/uma.sock if it
-belongs to you, $XDG_RUNTIME_DIR/uma-serve/umad.sock (your service), /run/uma-serve/umad.sock (the system's service).)";
+Environment: UMA_SOCKET is the default of --socket. Without both, uma-cli uses the first socket that answers:
+$XDG_RUNTIME_DIR/uma.sock or /tmp/uma.sock if it belongs to you, $XDG_RUNTIME_DIR/uma-serve/umad.sock (your service),
+/run/uma-serve/umad.sock (the system's service).)";
 
 constexpr const char* kPullFooter = R"(
 SOURCE is an http(s) URL, or OWNER/REPO[:FILE-OR-QUANT][@REVISION] on the hub (`someone/some-model-GGUF:q4_k_m`).

@@ -23,9 +23,11 @@ std::vector<std::string> sockets_to_try(const SocketPlaces& places) {
   if (!places.from_flag.empty()) return {places.from_flag};
   if (!places.from_environment.empty()) return {places.from_environment};
   std::vector<std::string> paths;
-  if (belongs_to(places.default_path, places.user)) paths.push_back(places.default_path);
   const std::string folder =
       places.runtime_folder.starts_with('/') ? places.runtime_folder : std::format("/run/user/{}", places.user);
+  for (const std::string& by_hand : {folder + "/uma.sock", places.default_path}) {
+    if (belongs_to(by_hand, places.user)) paths.push_back(by_hand);
+  }
   std::string own_service = std::format("{}/{}", folder, kServiceSocket);
   if (own_service.size() < sizeof(sockaddr_un::sun_path)) paths.push_back(std::move(own_service));
   paths.push_back(std::format("/run/{}", kServiceSocket));

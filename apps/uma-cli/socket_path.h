@@ -15,8 +15,9 @@ struct SocketPlaces {
   std::string default_path = "/tmp/uma.sock";
 };
 
-// The sockets to try, in order. A flag or else the environment gives the only one. Otherwise: the default path if the file
-// belongs to this user (anybody can create one in /tmp), the user's service, the system's service. Never empty.
+// The sockets to try, in order. A flag or else the environment gives the only one. Otherwise: a daemon that was started by
+// hand, in the runtime folder or else at the default path, if the file belongs to this user (anybody can create one in /tmp);
+// the user's service; the system's service. Never empty.
 [[nodiscard]] std::vector<std::string> sockets_to_try(const SocketPlaces& places);
 
 }  // namespace uma::cli

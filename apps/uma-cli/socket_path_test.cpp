@@ -42,6 +42,16 @@ TEST_F(SocketPath, IsOfADaemonStartedByHandThenOfTheServices) {
               ElementsAre(places_.default_path, "/run/user/7/uma-serve/umad.sock", "/run/uma-serve/umad.sock"));
 }
 
+TEST_F(SocketPath, OfADaemonStartedByHandIsInTheRuntimeFolderFirst) {
+  places_.runtime_folder = folder_ + "/run";
+  std::filesystem::create_directory(places_.runtime_folder);
+  std::ofstream(places_.default_path) << "of a daemon without a runtime folder";
+  std::ofstream(places_.runtime_folder + "/uma.sock") << "as if it were a socket";
+  EXPECT_THAT(sockets_to_try(places_),
+              ElementsAre(places_.runtime_folder + "/uma.sock", places_.default_path,
+                          places_.runtime_folder + "/uma-serve/umad.sock", "/run/uma-serve/umad.sock"));
+}
+
 TEST_F(SocketPath, IsInTheUsersRuntimeFolderWhereTheEnvironmentNamesNone) {
   places_.user = 1234;
   for (const char* absent : {"", "relative"}) {

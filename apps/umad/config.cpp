@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <format>
 #include <fstream>
 #include <sstream>
@@ -557,6 +558,11 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
     if (const std::string folder = folder_of(environment, "XDG_CONFIG_HOME", ".config"); !folder.empty()) {
       config.models_file = folder + "/uma/models.yaml";
     }
+  }
+  // Only the user may write to that folder, so nobody else can take the socket's name first.
+  if (const std::string runtime = environment("XDG_RUNTIME_DIR").value_or("");
+      !config.is_given("ipc.uds_path") && runtime.starts_with('/') && std::filesystem::is_directory(runtime)) {
+    config.socket_path = runtime + "/uma.sock";
   }
   if (config.data_dir.empty()) {
     problems.emplace_back("no data folder: neither HOME nor XDG_STATE_HOME is set; give --data-dir FOLDER");

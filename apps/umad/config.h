@@ -99,7 +99,7 @@ struct Config {
   std::int32_t prefill_threads = 0;  // Threads of a worker's calls with prompt tokens; 0: the same as for decoding.
   std::int32_t ubatch_rows = 512;    // Rows that the library computes at once.
 
-  std::string socket_path = "/tmp/uma.sock";
+  std::string socket_path = "/tmp/uma.sock";  // In XDG_RUNTIME_DIR, where there is one.
   HttpAddress http{.address = "127.0.0.1", .port = 8642};
   HttpAddress ollama;       // A second listener for HTTP, where Ollama's clients look for one.
   std::string http_socket;  // A Unix socket for HTTP, in addition to the TCP port; empty: none.

@@ -252,7 +252,7 @@ workers: 2
 policy: time_slice
 data_dir: /tmp/d
 ipc:       {uds_path: /tmp/u.sock, backlog: 32, idle_timeout_s: 10}
-limits:    {max_sessions: 10, tenant_sessions_max: 3, tenant_tokens_max: 5000, max_prompt_bytes: 2K, max_tokens: 5, max_frame_bytes: 4096, tx_bytes_max: 64KiB, transfer_bytes_max: 3M, queue_max: 7, queue_bytes_max: 256M, deadline_ms: 1}
+limits:    {max_sessions: 10, tenant_sessions_max: 3, tenant_tokens_max: 5000, tenant_bytes_max: 2G, max_prompt_bytes: 2K, max_tokens: 5, max_frame_bytes: 4096, tx_bytes_max: 64KiB, transfer_bytes_max: 3M, queue_max: 7, queue_bytes_max: 256M, deadline_ms: 1}
 scheduler: {tick_ms: 12.5, target_tbt_ms: 40, target_ttft_ms: 900, static_batch_wait_ms: 15, slice_ms: 250, speculation: auto, bmt_budget_gbps: 2.5, weights: replicated, prefill_threads: 3, ubatch: 128}
 kv:        {type: q8_0, flash_attention: on, warm_bytes_max: auto, cold_bytes_max: 1T, tenant_bytes_max: 2G, archive_after: 90m, write_within: 3s, day_bytes_max: 9G, eviction: lru, ttl: 7d, layout: unified}
 pool:      {usable_fraction: 0.5, memory_bytes_max: 12G, device_bytes_max: 6G, queue_depth_warn: 7, maintenance_s: 2.5, min_loaded_s: 30, idle_unload_s: 600}
@@ -297,6 +297,7 @@ metrics:   {tick_interval_ms: 1000}
   EXPECT_EQ(config.tenant_bytes_max, std::uint64_t{2} << 30);
   EXPECT_EQ(config.limits.tenant_sessions_max, 3u);
   EXPECT_EQ(config.limits.tenant_tokens_max, 5000u);
+  EXPECT_EQ(config.limits.tenant_bytes_max, 2ul << 30);
   EXPECT_EQ(config.archive_after, std::chrono::minutes(90));
   EXPECT_EQ(config.write_within, std::chrono::seconds(3));
   EXPECT_EQ(config.day_bytes_max, std::uint64_t{9} << 30);
@@ -616,6 +617,15 @@ TEST(Config, AFileThatCannotBeReadIsAMistake) {
   const auto folder = load({"--model", "m", "--config", "/"});
   ASSERT_FALSE(folder);
   EXPECT_THAT(folder.error().text, HasSubstr("/: not a regular file"));
+}
+
+TEST(Config, TheSocketIsInTheUsersRuntimeFolderIfThereIsOne) {
+  const std::string folder = std::filesystem::temp_directory_path();
+  EXPECT_EQ(load({"--model", "m"}, {{"XDG_RUNTIME_DIR", folder}})->socket_path, folder + "/uma.sock");
+  EXPECT_EQ(load({"--model", "m", "--socket", "/s"}, {{"XDG_RUNTIME_DIR", folder}})->socket_path, "/s");
+  for (const char* none : {"", "relative", "/nonexistent"}) {
+    EXPECT_EQ(load({"--model", "m"}, {{"XDG_RUNTIME_DIR", none}})->socket_path, "/tmp/uma.sock") << none;
+  }
 }
 
 TEST(Config, TheDataFolderFollowsTheXdgRules) {

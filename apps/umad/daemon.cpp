@@ -84,8 +84,7 @@ server::PageFiles read_page(const Config& config) {
 }
 
 void log_ready(const Config& config, Duration since_start) {
-  const std::string socket_flag =
-      config.socket_path == Config().socket_path ? "" : std::format(" --socket {}", config.socket_path);
+  const std::string socket_flag = config.is_given("ipc.uds_path") ? std::format(" --socket {}", config.socket_path) : "";
   log_info("ready after {:.2f} s: uma-cli{} --prompt \"Hello\"", to_ms(since_start) / 1000, socket_flag);
 }
 

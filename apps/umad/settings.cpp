@@ -250,6 +250,7 @@ const std::vector<Setting>& settings() {
       {"limits", "tenant_sessions_max",
        store(integer(0, 100'000'000), [](auto& c) -> auto& { return c.limits.tenant_sessions_max; })},
       {"limits", "tenant_tokens_max", store(integer(0, kPiB), [](auto& c) -> auto& { return c.limits.tenant_tokens_max; })},
+      {"limits", "tenant_bytes_max", bytes(0, kPiB, [](auto& c) -> auto& { return c.limits.tenant_bytes_max; })},
       {"limits", "max_prompt_bytes", bytes(1, kGiB, [](auto& c) -> auto& { return c.limits.max_prompt_bytes; })},
       {"limits", "max_frame_bytes", bytes(1024, kGiB, [](auto& c) -> auto& { return c.limits.max_frame_bytes; })},
       {"limits", "tx_bytes_max", bytes(1024, kGiB, [](auto& c) -> auto& { return c.limits.tx_bytes_max; })},

@@ -13,6 +13,7 @@ struct Limits {
   std::size_t max_sessions = 100'000;
   std::size_t tenant_sessions_max = 0;  // Sessions of one tenant; 0: no quota.
   std::size_t tenant_tokens_max = 0;    // Tokens of all sessions of one tenant; 0: no quota.
+  std::size_t tenant_bytes_max = 0;     // Bytes of their tokens and texts in the catalog; 0: no quota.
   std::size_t max_prompt_bytes = 16ul << 20;
   std::int32_t max_tokens = 0;  // Limit of one reply; larger requests are cut to it; 0: none.
   std::size_t max_frame_bytes = 16ul << 20;

@@ -63,6 +63,7 @@ struct MetricsSnapshot {
   double uptime_s = 0;
   std::int64_t catalog_reachable = 1;  // 0: no.
   std::int64_t sessions = 0;
+  std::int64_t session_bytes = 0;
   std::int64_t requests_open = 0;
   std::uint64_t request_bytes = 0;
   std::uint64_t kept_image_bytes = 0;

@@ -125,6 +125,8 @@ constexpr auto make_metrics() {
        "1 if the database of the sessions answers. Without it requests that change a session fail.",
        read<&S::catalog_reachable>},
       {"sessions", gauge, requests, "sessions", "Sessions that exist.", read<&S::sessions>},
+      {"session_bytes", gauge, requests, "bytes",
+       "Tokens and texts of all sessions, as stored. Limit of a tenant: `limits.tenant_bytes_max`.", read<&S::session_bytes>},
       {"requests_open", gauge, requests, "requests", "Requests that were received and have not ended.",
        read<&S::requests_open>},
       {"request_bytes", gauge, requests, "bytes",

@@ -523,6 +523,7 @@ MetricsSnapshot Engine::metrics() const {
   daemon.uptime_s = to_ms(clock_.now() - started_at_) / 1000;
   daemon.catalog_reachable = catalog_->is_reachable() ? 1 : 0;
   daemon.sessions = router_.sessions_count();
+  daemon.session_bytes = router_.session_bytes();
   daemon.requests_open = router_.requests_open();
   daemon.request_bytes = memory_->bytes_used();
   daemon.kept_image_bytes = options_.image_encoder.kept ? options_.image_encoder.kept->bytes() : 0;

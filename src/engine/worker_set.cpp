@@ -86,8 +86,8 @@ EncodeImage encode_by(const std::shared_ptr<image::ImageEncoder>& encoder) {
   if (!encoder) return nullptr;
   return [encoder](const TenantId& tenant, const std::string& image, std::stop_token end,
                    MoveOnlyFunction<void(Expected<image::EncodedPtr>)> then) {
-    encoder->post(tenant, [encoder, image, end = std::move(end), then = std::move(then)]() mutable {
-      then(contain([&] { return encoder->encode(image, end); }));
+    encoder->post(tenant, [encoder, tenant, image, end = std::move(end), then = std::move(then)]() mutable {
+      then(contain([&] { return encoder->encode(tenant, image, end); }));
     });
   };
 }

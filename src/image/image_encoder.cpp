@@ -142,6 +142,7 @@ Expected<Unit> ImageEncoder::sync_kept() const {
 }
 
 struct ImageEncoder::Taking {
+  WorkPool& work;
   TenantId tenant;
   Input input;
   bool keeps = false;
@@ -150,15 +151,22 @@ struct ImageEncoder::Taking {
   TakenImages taken{};
 };
 
-void ImageEncoder::take_all(TenantId tenant, Input input, bool keeps, std::stop_token end, Taken done) {
+void ImageEncoder::take_all(WorkPool& work, TenantId tenant, Input input, bool keeps, std::stop_token end, Taken done) {
   for (const InputImage& image : input.images) stats_.waiting_bytes.add(static_cast<std::int64_t>(image.source.text.size()));
-  auto taking = std::make_shared<Taking>(tenant, std::move(input), keeps, std::move(end), std::move(done));
-  post(std::move(tenant), [this, taking = std::move(taking)]() mutable { take_next(std::move(taking)); });
+  post_next(std::make_shared<Taking>(work, std::move(tenant), std::move(input), keeps, std::move(end), std::move(done)));
 }
 
-// Each image is a job, so that other tenants have their turn in between.
+// Each image is a job, so that other requests have their turn in between.
+void ImageEncoder::post_next(std::shared_ptr<Taking> taking) {
+  auto& [work, tenant, input, keeps, end, done, taken] = *taking;
+  const std::size_t index = taken.images.size();
+  const std::size_t bytes = index < input.images.size() ? input.images[index].source.text.size() : 0;
+  work.post(tenant, bytes,
+            [self = shared_from_this(), taking = std::move(taking)]() mutable { self->take_next(std::move(taking)); });
+}
+
 void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {
-  auto& [tenant, input, keeps, end, done, taken] = *taking;
+  auto& [work, tenant, input, keeps, end, done, taken] = *taking;
   const auto finish = [&](Expected<Unit> outcome) {
     for (const InputImage& image : input.images) stats_.waiting_bytes.add(-static_cast<std::int64_t>(image.source.text.size()));
     input.images.clear();
@@ -186,7 +194,7 @@ void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {
     stats_.waiting_bytes.add(-static_cast<std::int64_t>(given.source.text.size()));
     put_line(input, index, std::format("(There is an image here, which cannot be read: {}.)", image.error().message));
     ++taken.unreadable;
-    return jobs_.add(TenantId(tenant), [this, taking = std::move(taking)]() mutable { take_next(std::move(taking)); });
+    return post_next(std::move(taking));
   }
   if (!image || !use) {
     Error error = image ? use.error() : image.error();
@@ -198,8 +206,7 @@ void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {
   std::string().swap(given.source.text);
   taken.images.push_back(std::move(*image));
   taken.uses.push_back(std::move(*use));
-  const TenantId owner = tenant;
-  jobs_.add(owner, [this, taking = std::move(taking)]() mutable { take_next(std::move(taking)); });
+  post_next(std::move(taking));
 }
 
 // --- Encoding
@@ -216,9 +223,9 @@ Expected<std::vector<float>> ImageEncoder::rows_of(const Image& image, const std
   return projector_->encode(&*picture, &monitor);
 }
 
-Expected<EncodedPtr> ImageEncoder::encode(const std::string& id, const std::stop_token& end) {
-  const std::string content(content_of(id));
-  if (const auto found = cached_.find(content); found != cached_.end()) {
+Expected<EncodedPtr> ImageEncoder::encode(const TenantId& tenant, const std::string& id, const std::stop_token& end) {
+  const CacheKey key(tenant, content_of(id));
+  if (const auto found = cached_.find(key); found != cached_.end()) {
     cache_.splice(cache_.end(), cache_, found->second);
     stats_.cache_hits_total.add();
     return found->second->image;
@@ -243,11 +250,11 @@ Expected<EncodedPtr> ImageEncoder::encode(const std::string& id, const std::stop
   record_span(kEncodeSpan, began, ended);
   log_debug("image {}: {} rows encoded in {:.1f} ms", id, encoded->pieces_end.back(), to_ms(clock_.now() - began));
 
-  cached_[content] = cache_.insert(cache_.end(), {content, encoded});
+  cached_[key] = cache_.insert(cache_.end(), {key, encoded});
   stats_.cache_bytes.add(static_cast<std::int64_t>(encoded->bytes()));
   while (!cache_.empty() && stats_.cache_bytes.value() > static_cast<std::int64_t>(options_.cache_bytes_max)) {
     stats_.cache_bytes.add(-static_cast<std::int64_t>(cache_.front().image->bytes()));
-    cached_.erase(cache_.front().content);
+    cached_.erase(cache_.front().key);
     cache_.pop_front();
   }
   return encoded;
@@ -256,6 +263,7 @@ Expected<EncodedPtr> ImageEncoder::encode(const std::string& id, const std::stop
 // --- Vectors
 
 struct ImageEncoder::Embedding {
+  WorkPool& work;
   TenantId tenant;
   std::vector<ImageSource> images;
   std::stop_token end;
@@ -264,44 +272,57 @@ struct ImageEncoder::Embedding {
   ImageEmbeddings made{};
 };
 
-void ImageEncoder::embed(TenantId tenant, std::vector<ImageSource> images, std::stop_token end, TimePoint deadline,
-                         Reply<ImageEmbeddings> reply) {
+void ImageEncoder::embed(WorkPool& work, TenantId tenant, std::vector<ImageSource> images, std::stop_token end,
+                         TimePoint deadline, Reply<ImageEmbeddings> reply) {
   for (const ImageSource& source : images) stats_.waiting_bytes.add(static_cast<std::int64_t>(source.text.size()));
-  auto embedding = std::make_shared<Embedding>(tenant, std::move(images), std::move(end), deadline, std::move(reply));
-  post(std::move(tenant), [this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });
+  post_next(
+      std::make_shared<Embedding>(work, std::move(tenant), std::move(images), std::move(end), deadline, std::move(reply)));
 }
 
-// Each image is a job, so that other tenants have their turn in between.
-void ImageEncoder::embed_next(std::shared_ptr<Embedding> embedding) {
-  auto& vectors = embedding->made.embeddings;
-  auto& images = embedding->images;
-  const auto end = [&](Expected<ImageEmbeddings> made) {
-    for (const ImageSource& image : images) stats_.waiting_bytes.add(-static_cast<std::int64_t>(image.text.size()));
-    embedding->reply(std::move(made));
-  };
-  if (embedding->end.stop_requested()) return end(fail(ErrorCode::limit_wait, "the request has ended"));
+// Each image is a job of the pool and one of the encoder, so that other requests have their turn in between.
+void ImageEncoder::post_next(const std::shared_ptr<Embedding>& embedding) {
+  const std::size_t bytes = embedding->images[embedding->made.embeddings.size()].text.size();
+  embedding->work.post(embedding->tenant, bytes, [self = shared_from_this(), embedding] { self->embed_next(embedding); });
+}
+
+void ImageEncoder::embed_next(const std::shared_ptr<Embedding>& embedding) {
+  const std::size_t index = embedding->made.embeddings.size();
+  if (embedding->end.stop_requested()) return embed_failed(*embedding, {ErrorCode::limit_wait, "the request has ended"});
   if (clock_.now() >= embedding->deadline) {
-    return end(fail(ErrorCode::limit_wait,
-                    std::format("{} of {} images were encoded by the request's deadline: try again later or set a longer "
-                                "deadline_ms",
-                                vectors.size(), images.size())));
+    return embed_failed(*embedding,
+                        {ErrorCode::limit_wait,
+                         std::format("{} of {} images were encoded by the request's deadline: try again later or set a longer "
+                                     "deadline_ms",
+                                     index, embedding->images.size())});
   }
-  const std::size_t index = vectors.size();
-  const ImageSource source{.kind = images[index].kind, .text = std::exchange(images[index].text, {})};
+  ImageSource& given = embedding->images[index];
+  const ImageSource source{.kind = given.kind, .text = std::exchange(given.text, {})};
   stats_.waiting_bytes.add(-static_cast<std::int64_t>(source.text.size()));
-  const auto encoded = contain([&]() -> Expected<EncodedPtr> {
-    const auto image = take(source, embedding->end);
-    return image ? encode((*image)->id, embedding->end) : std::unexpected(image.error());
-  });
-  if (!encoded) {
-    const Error& error = encoded.error();
-    return end(fail(error.code, images.size() == 1 ? error.message : std::format("images[{}]: {}", index, error.message)));
-  }
+  const auto image = contain([&] { return take(source, embedding->end); });
+  if (!image) return embed_failed_at(*embedding, image.error());
+  post(embedding->tenant, [this, embedding, image = *image] { embed_taken(embedding, *image); });
+}
+
+void ImageEncoder::embed_taken(const std::shared_ptr<Embedding>& embedding, const Image& image) {
+  const auto encoded = contain([&] { return encode(embedding->tenant, image.id, embedding->end); });
+  if (!encoded) return embed_failed_at(*embedding, encoded.error());
+  auto& vectors = embedding->made.embeddings;
   vectors.push_back(pooled(**encoded));
   embedding->made.rows += (*encoded)->pieces_end.back();
-  if (vectors.size() == images.size()) return end(std::move(embedding->made));
-  const TenantId tenant = embedding->tenant;
-  jobs_.add(tenant, [this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });
+  if (vectors.size() < embedding->images.size()) return post_next(embedding);
+  embedding->reply(std::move(embedding->made));
+}
+
+void ImageEncoder::embed_failed_at(Embedding& embedding, const Error& error) {
+  const bool is_only = embedding.images.size() == 1;
+  embed_failed(
+      embedding,
+      {error.code, is_only ? error.message : std::format("images[{}]: {}", embedding.made.embeddings.size(), error.message)});
+}
+
+void ImageEncoder::embed_failed(Embedding& embedding, Error error) {
+  for (const ImageSource& image : embedding.images) stats_.waiting_bytes.add(-static_cast<std::int64_t>(image.text.size()));
+  embedding.reply(std::unexpected(std::move(error)));
 }
 
 }  // namespace uma::image

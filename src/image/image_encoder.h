@@ -1,15 +1,17 @@
-// The images and clips of one model: reads their sources, makes tokens for a chain, rows for a context, and vectors. Encoding
-// runs on its own thread ("uma-vision"), one image after the other, with tenants in turn. Recently encoded images are cached in
-// memory.
+// The images and clips of one model: reads their sources, makes tokens for a chain, rows for a context, and vectors. They are
+// read on the threads of the WorkPool. Encoding runs on its own thread ("uma-vision"), one image after the other, with tenants
+// in turn. Recently encoded images are cached in memory.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <stop_token>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -23,6 +25,7 @@
 #include "core/job_queue.h"
 #include "core/request.h"
 #include "core/service.h"
+#include "core/work_pool.h"
 #include "image/decode_picture.h"
 #include "image/decode_sound.h"
 #include "image/image_header.h"
@@ -81,7 +84,7 @@ struct ImageEncoderStats {
   LatencyHistogram encode;
 };
 
-class ImageEncoder {
+class ImageEncoder : public std::enable_shared_from_this<ImageEncoder> {
  public:
   ImageEncoder(std::unique_ptr<llm::Projector> projector, ImageEncoderOptions options, const Clock& clock,
                std::shared_ptr<ImageEncoderStats> stats = std::make_shared<ImageEncoderStats>());
@@ -108,40 +111,46 @@ class ImageEncoder {
   // Writes all kept images to the disk; blocks. Errors: E_IO_001.
   [[nodiscard]] Expected<Unit> sync_kept() const;
   // Takes the images of an input and writes them into its messages (image/message_images.h). `keeps`: the images belong to a
-  // session, and are on the disk when step() calls `done`. Each image is a job; none starts after the request has ended.
-  // Errors: as take() and keep(), with the field; `images` then has the images before the failed one.
+  // session, and are on the disk when `done` is called, on a thread of `work`, which outlives the encoder. Each image is a job;
+  // none starts after the request has ended. Errors: as take() and keep(), with the field; `images` then has the images before
+  // the failed one.
   // An image in the result of a tool that cannot be read does not end the request: a line of text stands in its place.
   using Taken = MoveOnlyFunction<void(Input input, TakenImages images, Expected<Unit> outcome)>;
-  void take_all(TenantId tenant, Input input, bool keeps, std::stop_token end, Taken done);
+  void take_all(WorkPool& work, TenantId tenant, Input input, bool keeps, std::stop_token end, Taken done);
   // Replies with one vector per image, the mean of its rows scaled to length 1, or with the first error. `end` is requested
   // when nobody waits any more. Errors: as take(); E_LIMIT_003 after the deadline.
-  void embed(TenantId tenant, std::vector<ImageSource> images, std::stop_token end, TimePoint deadline,
+  void embed(WorkPool& work, TenantId tenant, std::vector<ImageSource> images, std::stop_token end, TimePoint deadline,
              Reply<ImageEmbeddings> reply);
   [[nodiscard]] ImageEncoderStats& stats() { return *kept_stats_; }
   [[nodiscard]] const ImageEncoderStats& stats() const { return *kept_stats_; }
 
   // --- Owner thread. Runs one queued job. False: there was none.
   bool step() { return jobs_.step(); }
-  // Adds the next part of the running job (JobQueue).
-  void add(TenantId tenant, JobQueue::Job job) { jobs_.add(std::move(tenant), std::move(job)); }
   // Waits for work; false once closed and empty.
   bool wait() { return jobs_.wait(); }
-  // Encodes an image, or returns it from the cache. Errors: as find(); E_RUNTIME_001; E_LIMIT_003 after `end` was requested.
-  [[nodiscard]] Expected<EncodedPtr> encode(const std::string& id, const std::stop_token& end = {});
+  // Encodes an image, or returns it from the cache, which has an entry for each tenant: nobody learns what another one has.
+  // Errors: as find(); E_RUNTIME_001; E_LIMIT_003 after `end` was requested.
+  [[nodiscard]] Expected<EncodedPtr> encode(const TenantId& tenant, const std::string& id, const std::stop_token& end = {});
 
  private:
   struct Embedding;
   struct Taking;
+  using CacheKey = std::pair<TenantId, std::string>;  // With the content (image/image_id.h).
   struct Cached {
-    std::string content;  // See image/image_id.h.
+    CacheKey key;
     EncodedPtr image;
   };
 
   // `id` is that of the image if it is known, else empty.
   [[nodiscard]] Expected<ImagePtr> add(Bytes file, const std::string& id, const std::stop_token& end);
   [[nodiscard]] Expected<std::vector<float>> rows_of(const Image& image, const std::stop_token& end);
+  void post_next(std::shared_ptr<Taking> taking);
   void take_next(std::shared_ptr<Taking> taking);
-  void embed_next(std::shared_ptr<Embedding> embedding);
+  void post_next(const std::shared_ptr<Embedding>& embedding);
+  void embed_next(const std::shared_ptr<Embedding>& embedding);
+  void embed_taken(const std::shared_ptr<Embedding>& embedding, const Image& image);
+  void embed_failed_at(Embedding& embedding, const Error& error);
+  void embed_failed(Embedding& embedding, Error error);
 
   const ImageEncoderOptions options_;
   const Clock& clock_;
@@ -149,7 +158,7 @@ class ImageEncoder {
 
   // Owned by the thread that calls step().
   std::list<Cached> cache_;  // The most recently used one is the last.
-  std::unordered_map<std::string, std::list<Cached>::iterator> cached_;
+  std::map<CacheKey, std::list<Cached>::iterator> cached_;
 
   // Shared.
   JobQueue jobs_;

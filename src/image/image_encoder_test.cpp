@@ -24,6 +24,8 @@ namespace fs = std::filesystem;
 using testing::bmp_of_one_pixel;
 using testing::image_of_one_pixel;
 
+const TenantId kTenant{"t"};
+
 class ImageEncoderTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -33,7 +35,7 @@ class ImageEncoderTest : public ::testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
   void restart(std::uint64_t cache_bytes_max) {
     encoder_ =
-        std::make_unique<ImageEncoder>(std::make_unique<testing::FakeProjector>(),
+        std::make_shared<ImageEncoder>(std::make_unique<testing::FakeProjector>(),
                                        ImageEncoderOptions{.allowed_dirs = {},
                                                            .cache_bytes_max = cache_bytes_max,
                                                            .kept = std::make_shared<KeptImages>(folder_.string(), 1 << 20)},
@@ -41,19 +43,23 @@ class ImageEncoderTest : public ::testing::Test {
   }
   Expected<ImageEmbeddings> embed(std::vector<ImageSource> images, TimePoint deadline = kNever) {
     std::optional<Expected<ImageEmbeddings>> made;
-    encoder_->embed(TenantId{"t"}, std::move(images), {}, deadline,
+    encoder_->embed(work_, kTenant, std::move(images), {}, deadline,
                     [&](Expected<ImageEmbeddings> embeddings) { made = std::move(embeddings); });
-    while (encoder_->step()) {
-    }
+    work();
     EXPECT_TRUE(made) << "a reply is called once";
     EXPECT_EQ(encoder_->stats().waiting_bytes.value(), 0);
     return std::move(*made);
+  }
+  void work() {
+    while (work_.step() || encoder_->step()) {
+    }
   }
   [[nodiscard]] std::uint64_t encoded() const { return encoder_->stats().images_encoded_total.value(); }
 
   fs::path folder_;
   testing::SimClock clock_;
-  std::unique_ptr<ImageEncoder> encoder_;
+  WorkPool work_;
+  std::shared_ptr<ImageEncoder> encoder_;
 };
 
 TEST_F(ImageEncoderTest, AnImageIsMarksAndTokensOfItsOwn) {
@@ -75,10 +81,10 @@ TEST_F(ImageEncoderTest, AnImageOfTwoRequestsIsFoundUntilBothHaveEnded) {
   auto second = *encoder_->take(image_of_one_pixel('a'));
   const std::string id = first->id;
   second.reset();
-  EXPECT_TRUE(encoder_->encode(id));
+  EXPECT_TRUE(encoder_->encode(kTenant, id));
   second = *encoder_->take(image_of_one_pixel('a'));
   first.reset();
-  EXPECT_TRUE(encoder_->encode(id));
+  EXPECT_TRUE(encoder_->encode(kTenant, id));
   second.reset();
   EXPECT_FALSE(encoder_->find(id));
 }
@@ -86,21 +92,30 @@ TEST_F(ImageEncoderTest, AnImageOfTwoRequestsIsFoundUntilBothHaveEnded) {
 TEST_F(ImageEncoderTest, EncodesAnImageOnceWhileItFitsIntoTheCache) {
   const auto a = *encoder_->take(image_of_one_pixel('a'));
   const auto b = *encoder_->take(image_of_one_pixel('b'));
-  const auto first = encoder_->encode(a->id);
+  const auto first = encoder_->encode(kTenant, a->id);
   ASSERT_TRUE(first);
   EXPECT_EQ((*first)->rows.size(), 10u);
-  EXPECT_EQ(*encoder_->encode(a->id), *first);
+  EXPECT_EQ(*encoder_->encode(kTenant, a->id), *first);
   EXPECT_EQ(encoded(), 1u);
   EXPECT_EQ(encoder_->stats().cache_hits_total.value(), 1u);
   EXPECT_EQ(encoder_->stats().cache_bytes.value(), 40);
   restart(40);
   const auto c = *encoder_->take(image_of_one_pixel('a'));
   const auto d = *encoder_->take(image_of_one_pixel('b'));
-  ASSERT_TRUE(encoder_->encode(c->id));
-  ASSERT_TRUE(encoder_->encode(d->id));
-  ASSERT_TRUE(encoder_->encode(c->id));
+  ASSERT_TRUE(encoder_->encode(kTenant, c->id));
+  ASSERT_TRUE(encoder_->encode(kTenant, d->id));
+  ASSERT_TRUE(encoder_->encode(kTenant, c->id));
   EXPECT_EQ(encoded(), 3u) << "the cache has space for one";
   EXPECT_EQ(encoder_->stats().cache_bytes.value(), 40);
+}
+
+TEST_F(ImageEncoderTest, NobodyLearnsWhetherAnotherTenantHasAPicture) {
+  const auto image = *encoder_->take(image_of_one_pixel('a'));
+  const auto first = encoder_->encode(kTenant, image->id);
+  const auto other = encoder_->encode(TenantId{"other"}, image->id);
+  EXPECT_EQ((*first)->rows, (*other)->rows);
+  EXPECT_EQ(encoded(), 2u);
+  EXPECT_EQ(encoder_->stats().cache_hits_total.value(), 0u);
 }
 
 TEST_F(ImageEncoderTest, TheSamePictureInTwoFilesHasTheSameTokensAndRows) {
@@ -113,7 +128,7 @@ TEST_F(ImageEncoderTest, TheSamePictureInTwoFilesHasTheSameTokensAndRows) {
   EXPECT_EQ(png->tokens, webp->tokens);
   EXPECT_EQ(content_of(png->id), content_of(webp->id));
   EXPECT_NE(file_of(png->id), file_of(webp->id)) << "each is kept, and shown again, as it came";
-  EXPECT_EQ(*encoder_->encode(png->id), *encoder_->encode(webp->id));
+  EXPECT_EQ(*encoder_->encode(kTenant, png->id), *encoder_->encode(kTenant, webp->id));
   EXPECT_EQ(encoded(), 1u);
 }
 
@@ -131,14 +146,14 @@ TEST_F(ImageEncoderTest, AnOldImageHasTheTokensOfItsFileAndIsNotTurned) {
                                     .kept = kept};
   ImageEncoder encoder(std::make_unique<testing::FakeProjector>(), options, clock_);
   const auto image = *encoder.take({.kind = ImageSource::Kind::data, .text = base64_of(file)});
-  ASSERT_TRUE(encoder.keep(TenantId{"t"}, *image));
+  ASSERT_TRUE(encoder.keep(kTenant, *image));
   const std::string old_id = file_of(image->id);
   const auto old = encoder.find(old_id);
   ASSERT_TRUE(old) << old.error().message;
   EXPECT_EQ((*old)->id, old_id);
   EXPECT_EQ((*old)->tokens[1], llm::image_token(old_id, encoder.identity(), 0));
   EXPECT_NE((*old)->tokens, image->tokens);
-  EXPECT_TRUE(encoder.encode(old_id));
+  EXPECT_TRUE(encoder.encode(kTenant, old_id));
   EXPECT_EQ(asked, (std::vector<Turns>{Turns::yes, Turns::no, Turns::no}));
 }
 
@@ -146,12 +161,12 @@ TEST_F(ImageEncoderTest, AnEncodingThatNobodyWaitsForEnds) {
   const auto image = *encoder_->take(image_of_one_pixel('a'));
   std::stop_source end;
   end.request_stop();
-  const auto ended = encoder_->encode(image->id, end.get_token());
+  const auto ended = encoder_->encode(kTenant, image->id, end.get_token());
   ASSERT_FALSE(ended);
   EXPECT_EQ(ended.error().code, ErrorCode::limit_wait);
   EXPECT_EQ(encoded(), 0u);
-  EXPECT_TRUE(encoder_->encode(image->id));
-  EXPECT_TRUE(encoder_->encode(image->id, end.get_token())) << "it is there";
+  EXPECT_TRUE(encoder_->encode(kTenant, image->id));
+  EXPECT_TRUE(encoder_->encode(kTenant, image->id, end.get_token())) << "it is there";
 }
 
 TEST_F(ImageEncoderTest, AKeptImageIsFoundInALaterLife) {
@@ -159,8 +174,8 @@ TEST_F(ImageEncoderTest, AKeptImageIsFoundInALaterLife) {
   std::vector<Token> tokens;
   {
     const auto image = *encoder_->take(image_of_one_pixel('a'));
-    ASSERT_TRUE(encoder_->keep(TenantId{"t"}, *image));
-    ASSERT_TRUE(encoder_->keep(TenantId{"t"}, *image)) << "a second time";
+    ASSERT_TRUE(encoder_->keep(kTenant, *image));
+    ASSERT_TRUE(encoder_->keep(kTenant, *image)) << "a second time";
     id = image->id;
     tokens = image->tokens;
   }
@@ -177,7 +192,7 @@ TEST_F(ImageEncoderTest, AnImageThatIsGoneOrDamagedIsAnError) {
   std::string id;
   {
     const auto image = *encoder_->take(image_of_one_pixel('a'));
-    ASSERT_TRUE(encoder_->keep(TenantId{"t"}, *image));
+    ASSERT_TRUE(encoder_->keep(kTenant, *image));
     id = image->id;
   }
   std::ofstream(folder_ / file_of(id), std::ios::binary) << bmp_of_one_pixel('b');
@@ -188,7 +203,7 @@ TEST_F(ImageEncoderTest, AnImageThatIsGoneOrDamagedIsAnError) {
 
 TEST_F(ImageEncoderTest, AFolderThatCannotBeWrittenIsAnError) {
   std::ofstream(folder_) << "a file";
-  const auto kept = encoder_->keep(TenantId{"t"}, **encoder_->take(image_of_one_pixel('a')));
+  const auto kept = encoder_->keep(kTenant, **encoder_->take(image_of_one_pixel('a')));
   ASSERT_FALSE(kept);
   EXPECT_EQ(kept.error().code, ErrorCode::io_failed);
 }
@@ -223,20 +238,19 @@ TEST_F(ImageEncoderTest, EndsAtTheDeadline) {
 TEST_F(ImageEncoderTest, OneWithManyImagesDoesNotHoldUpOneWithFew) {
   std::vector<std::string> ended;
   const auto ask = [&](const char* name, std::vector<ImageSource> images) {
-    encoder_->embed(TenantId{"t"}, std::move(images), {}, kNever,
+    encoder_->embed(work_, kTenant, std::move(images), {}, kNever,
                     [&ended, name](const Expected<ImageEmbeddings>&) { ended.emplace_back(name); });
   };
   ask("many", {image_of_one_pixel('a'), image_of_one_pixel('b'), image_of_one_pixel('c')});
   ask("one", {image_of_one_pixel('d')});
-  while (encoder_->step()) {
-  }
+  work();
   EXPECT_EQ(ended, (std::vector<std::string>{"one", "many"}));
 }
 
 TEST_F(ImageEncoderTest, NothingIsEncodedAfterTheEnd) {
   const auto image = *encoder_->take(image_of_one_pixel('a'));
   encoder_->close();
-  ASSERT_FALSE(encoder_->encode(image->id));
+  ASSERT_FALSE(encoder_->encode(kTenant, image->id));
   EXPECT_FALSE(encoder_->wait());
 }
 

@@ -17,10 +17,21 @@ bool Turn::operator==(const Turn& other) const {
          has_same_receipt;
 }
 
+bool SessionSummary::operator==(const SessionSummary& other) const {
+  return static_cast<const SessionHead&>(*this) == static_cast<const SessionHead&>(other) &&
+         tokens_count == other.tokens_count && pending_tokens_count == other.pending_tokens_count &&
+         pending_messages_count == other.pending_messages_count && turns_count == other.turns_count &&
+         metadata == other.metadata;
+}
+
 SessionSummary summary_of(const SessionRecord& record) {
-  return {{static_cast<const SessionHead&>(record)},        static_cast<std::int32_t>(record.chain.size()),
-          static_cast<std::int32_t>(record.pending.size()), static_cast<std::int32_t>(record.pending_messages.size()),
-          static_cast<std::int32_t>(record.turns.size()),   listed_metadata(record.metadata)};
+  return {{static_cast<const SessionHead&>(record)},
+          static_cast<std::int32_t>(record.chain.size()),
+          static_cast<std::int32_t>(record.pending.size()),
+          static_cast<std::int32_t>(record.pending_messages.size()),
+          static_cast<std::int32_t>(record.turns.size()),
+          static_cast<std::int64_t>(stored_bytes(record)),
+          listed_metadata(record.metadata)};
 }
 
 std::vector<Token> all_tokens(const SessionRecord& record) {
@@ -49,6 +60,16 @@ std::size_t bytes_of(const SessionRecord& record) {
   for (const ResponsePtr& response : record.responses) {
     total += sizeof response + sizeof *response + response->id.capacity() + response->request.capacity();
   }
+  return total;
+}
+
+std::size_t stored_bytes(const SessionRecord& record) {
+  std::size_t total = record.metadata.size() + record.tools.size() + record.template_arguments.size() +
+                      (record.chain.size() + record.pending.size()) * sizeof(Token);
+  for (const std::vector<ChatMessage>* messages : {&record.messages, &record.pending_messages}) {
+    for (const ChatMessage& message : *messages) total += message.role.size() + message.content.size() + message.extra.size();
+  }
+  for (const ResponsePtr& response : record.responses) total += response->id.size() + response->request.size();
   return total;
 }
 

@@ -78,8 +78,10 @@ struct SessionSummary : SessionHead {
   std::int32_t pending_tokens_count = 0;
   std::int32_t pending_messages_count = 0;
   std::int32_t turns_count = 0;
-  std::string metadata{};  // listed_metadata() of the record's, so its size is bounded.
-  bool operator==(const SessionSummary&) const = default;
+  std::int64_t bytes_stored = 0;  // stored_bytes() of the record.
+  std::string metadata{};         // listed_metadata() of the record's, so its size is bounded.
+  // Without the bytes, which follow from the rest, unless a row was damaged.
+  bool operator==(const SessionSummary& other) const;
 };
 [[nodiscard]] SessionSummary summary_of(const SessionRecord& record);
 // Tokens of the finished turns and the pending input, in order.
@@ -88,6 +90,8 @@ struct SessionSummary : SessionHead {
 [[nodiscard]] bool operator==(const SessionRecord& a, const SessionRecord& b);
 // The approximate memory of the record.
 [[nodiscard]] std::size_t bytes_of(const SessionRecord& record);
+// The bytes of its tokens and texts in the catalog, for quotas. Images count elsewhere (image::KeptImages).
+[[nodiscard]] std::size_t stored_bytes(const SessionRecord& record);
 // The `extra` of each message that has images.
 [[nodiscard]] std::vector<std::string> image_extras(const SessionRecord& record);
 
@@ -152,6 +156,9 @@ class Catalog {
   // Gives a session up, whether or not the daemon knows that it owns it.
   virtual void give_up(const SessionId& /*id*/) {}
   virtual void changes(OnChanges on_changes) { on_changes(CatalogChanges{}); }
+
+  // Whether little room is left on the disk that it writes to. Any thread.
+  [[nodiscard]] virtual bool is_nearly_full() const { return false; }
 
   // Ends wait(). step() still handles the calls made before.
   virtual void close() {}

@@ -126,7 +126,10 @@ CREATE TABLE receipts (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
-constexpr std::array kSteps{kVersion1, kVersion2, kVersion3, kVersion4, kVersion5, kVersion6, kVersion7, kVersion8};
+// Adds stored_bytes() of a session, for lists that are read without the records.
+constexpr std::string_view kVersion9 = "ALTER TABLE sessions ADD COLUMN bytes_stored INTEGER NOT NULL DEFAULT 0";
+
+constexpr std::array kSteps{kVersion1, kVersion2, kVersion3, kVersion4, kVersion5, kVersion6, kVersion7, kVersion8, kVersion9};
 
 }  // namespace
 

@@ -12,10 +12,10 @@ namespace uma::kv {
 namespace {
 
 // Behind RecordRows::session_columns().
-constexpr int kOwnerColumn = 26;
-constexpr int kFenceColumn = 27;
-constexpr int kChangedColumn = 28;
-constexpr int kKeyColumn = 29;
+constexpr int kOwnerColumn = 27;
+constexpr int kFenceColumn = 28;
+constexpr int kChangedColumn = 29;
+constexpr int kKeyColumn = 30;
 // The database forgets which sessions have ended after an hour. A daemon that has not asked for so long reads everything again.
 constexpr Duration kChangesKept = std::chrono::minutes(50);
 constexpr Duration kForgetEvery = std::chrono::minutes(10);

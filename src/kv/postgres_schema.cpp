@@ -105,7 +105,15 @@ constexpr std::string_view kShared6 = R"sql(
 ALTER TABLE daemons ADD COLUMN shared_states TEXT NOT NULL DEFAULT '';
 )sql";
 
-constexpr std::array kSharedSteps{kShared1, kShared2, kShared3, kShared4, kShared5, kShared6};
+// Fills in stored_bytes() of sessions that an earlier version has stored.
+constexpr std::string_view kShared7 = R"sql(
+UPDATE sessions SET bytes_stored = 4 * (tokens_count + pending_tokens_count) + octet_length(metadata) + octet_length(tools) +
+  octet_length(template_arguments) +
+  COALESCE((SELECT SUM(octet_length(role) + octet_length(content) + octet_length(extra)) FROM messages WHERE session = key), 0) +
+  COALESCE((SELECT SUM(octet_length(id) + octet_length(request)) FROM responses WHERE session = key), 0);
+)sql";
+
+constexpr std::array kSharedSteps{kShared1, kShared2, kShared3, kShared4, kShared5, kShared6, kShared7};
 
 // Adds API keys: lines of a keys file, which have hashes and no keys. `version` counts the changes.
 constexpr std::string_view kKeys1 = R"sql(

@@ -106,9 +106,10 @@ struct RecordRows::Counts {
   std::int64_t pending_tokens = 0;
   std::int64_t messages = 0;  // Messages of finished turns.
   std::int64_t pending_messages = 0;
+  std::int64_t bytes = 0;  // stored_bytes() of the record.
 
   [[nodiscard]] bool are_possible() const {
-    return std::ranges::all_of(std::array{turns, tokens, pending_tokens, messages, pending_messages}, is_count);
+    return std::ranges::all_of(std::array{turns, tokens, pending_tokens, messages, pending_messages}, is_count) && bytes >= 0;
   }
 };
 
@@ -118,14 +119,14 @@ RecordRows::RecordRows(SqlConnection& db)
         INSERT INTO sessions (id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
                               pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep,
                               turns_dropped, has_instructions, is_of_responses, metadata, tools, template_arguments,
-                              has_foreign_kv, parent_id, fork_turn)
+                              has_foreign_kv, parent_id, fork_turn, bytes_stored)
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
-                ?25, ?26)
+                ?25, ?26, ?27)
         ON CONFLICT (id) DO UPDATE SET
           name = ?3, model = ?4, mode = ?5, turns_count = ?6, tokens_count = ?7, pending_tokens_count = ?8, messages_count = ?9,
           pending_messages_count = ?10, ttl_s = ?11, created_s = ?12, last_used_s = ?13, is_public = ?14, is_ephemeral = ?15,
           on_full = ?16, n_keep = ?17, turns_dropped = ?18, has_instructions = ?19, is_of_responses = ?20, metadata = ?21,
-          tools = ?22, template_arguments = ?23, has_foreign_kv = ?24, parent_id = ?25, fork_turn = ?26
+          tools = ?22, template_arguments = ?23, has_foreign_kv = ?24, parent_id = ?25, fork_turn = ?26, bytes_stored = ?27
         RETURNING key)sql"),
       put_turn_(db, upsert("turns", 2, {"session", "number", "tokens_begin", "reply_begin", "messages_begin"})),
       put_message_(db, upsert("messages", 2, {"session", "number", "role", "content", "hash", "extra"})),
@@ -187,7 +188,8 @@ SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record)
                     std::int64_t{record.is_public}, std::int64_t{record.is_ephemeral}, number_of(record.on_full),
                     std::int64_t{record.n_keep}, std::int64_t{record.turns_dropped}, std::int64_t{record.has_instructions},
                     std::int64_t{record.is_of_responses}, record.metadata, record.tools, record.template_arguments,
-                    std::int64_t{record.has_foreign_kv}, record.parent.value, std::int64_t{record.fork_turn});
+                    std::int64_t{record.has_foreign_kv}, record.parent.value, std::int64_t{record.fork_turn},
+                    static_cast<std::int64_t>(stored_bytes(record)));
   auto row = put_session_.next();
   if (!row) return std::unexpected(row.error());
   const std::int64_t key = put_session_.integer(0);
@@ -437,7 +439,7 @@ std::string_view RecordRows::session_columns() {
   return "id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count, "
          "pending_messages_count, "
          "ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep, turns_dropped, has_instructions, "
-         "is_of_responses, metadata, tools, template_arguments, has_foreign_kv, parent_id, fork_turn";
+         "is_of_responses, metadata, tools, template_arguments, has_foreign_kv, parent_id, fork_turn, bytes_stored";
 }
 
 // Returns false if the values are impossible.
@@ -451,7 +453,8 @@ bool RecordRows::take_session(const Statement& row, SessionRecord& record, Count
             .tokens = row.integer(6),
             .pending_tokens = row.integer(7),
             .messages = row.integer(8),
-            .pending_messages = row.integer(9)};
+            .pending_messages = row.integer(9),
+            .bytes = row.integer(26)};
   record.ttl_s = row.integer(10);
   record.created_s = row.integer(11);
   record.last_used_s = row.integer(12);
@@ -485,9 +488,13 @@ std::optional<SessionSummary> RecordRows::summary_of_row(const Statement& row) {
   Counts counts;
   if (!take_session(row, record, counts)) return std::nullopt;
   const std::string metadata = metadata_pairs(record.metadata) ? listed_metadata(record.metadata) : "";
-  return SessionSummary{std::move(static_cast<SessionHead&>(record)),     static_cast<std::int32_t>(counts.tokens),
-                        static_cast<std::int32_t>(counts.pending_tokens), static_cast<std::int32_t>(counts.pending_messages),
-                        static_cast<std::int32_t>(counts.turns),          metadata};
+  return SessionSummary{std::move(static_cast<SessionHead&>(record)),
+                        static_cast<std::int32_t>(counts.tokens),
+                        static_cast<std::int32_t>(counts.pending_tokens),
+                        static_cast<std::int32_t>(counts.pending_messages),
+                        static_cast<std::int32_t>(counts.turns),
+                        counts.bytes,
+                        metadata};
 }
 
 // Reads the session's own row. Returns false if there is no such row, or if its values are impossible.

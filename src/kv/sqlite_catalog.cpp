@@ -257,6 +257,13 @@ SqlExpected<std::unique_ptr<SqliteCatalog>> SqliteCatalog::open_file(const std::
   return catalog;
 }
 
+bool SqliteCatalog::is_nearly_full() const {
+  constexpr std::uintmax_t kReserve = 1ul << 30;
+  std::error_code problem;
+  const std::filesystem::space_info space = std::filesystem::space(path_, problem);
+  return !problem && space.available < std::min(kReserve, space.capacity / 20);
+}
+
 // Reads and checks every session.
 SqlExpected<Unit> SqliteCatalog::read_all() {
   const auto keys = rows_.keys();

@@ -35,6 +35,7 @@ class SqliteCatalog final : public Catalog {
   void commit(RecordPtr record, RecordPtr before, Done done) override;
   void remove(const SessionId& id, Done done) override;
   void read(const SessionId& id, OnRead on_read) override;
+  [[nodiscard]] bool is_nearly_full() const override;
   void close() override { inbox_.close(); }
 
   // Serves the waiting reads, then stores the waiting changes and reports them. Blocks on the disk.

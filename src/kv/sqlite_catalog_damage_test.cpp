@@ -314,7 +314,8 @@ TEST_F(SqliteCatalogTest, SoIsWhatADamagedFileOfAnEarlierVersionHas) {
   }
   catalog_->step();
   edit(
-      "ALTER TABLE messages DROP COLUMN extra; ALTER TABLE sessions DROP COLUMN tools; ALTER TABLE sessions DROP COLUMN "
+      "ALTER TABLE sessions DROP COLUMN bytes_stored; ALTER TABLE messages DROP COLUMN extra; ALTER TABLE sessions DROP COLUMN "
+      "tools; ALTER TABLE sessions DROP COLUMN "
       "has_foreign_kv; ALTER TABLE sessions DROP COLUMN parent_id; ALTER TABLE sessions DROP COLUMN fork_turn; "
       "ALTER TABLE sessions DROP COLUMN template_arguments; "
       "DROP TABLE receipts; DROP TABLE responses; ALTER TABLE sessions DROP COLUMN metadata; ALTER TABLE sessions DROP COLUMN "

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "llm/device_timer.h"
 #include "llm/llama_context.h"
 #include "llm/llama_devices.h"
@@ -154,6 +155,7 @@ class LlamaProjector final : public Projector {
   std::shared_ptr<llama_model> model_;    // Shared, because the projector may outlive the model's other users.
   std::unique_ptr<EncodingWatch> watch_;  // The library's context has its address.
   ContextPtr context_;
+  mutable Mutex cutting_;  // The library does not say that its conversion of images may run twice at a time.
   ProjectorFacts facts_;
   ggml_backend_dev_t device_;
   const DeviceTimer timer_{devices()};
@@ -177,6 +179,7 @@ Expected<ChunksPtr> LlamaProjector::cut(const ProjectorInput& image) const {
   const mtmd_input_part part{.text = nullptr, .bitmap = bitmap.get()};
   const mtmd_input_part* const parts[] = {&part};
   ChunksPtr chunks(mtmd_input_chunks_init());
+  const MutexLock lock(cutting_);
   if (mtmd_tokenize_from_parts(context_.get(), chunks.get(), parts, 1, false) != 0) {
     return fail(ErrorCode::proto_field,
                 std::format("the {} cannot be converted to the input of the model", is_clip ? "clip" : "image"));

@@ -40,7 +40,6 @@ bool TokenConstraint::may_be_chosen(Token mark) const {
 }
 
 bool TokenConstraint::allows(Token token) {
-  reader_.limit_work(kWorkMax);
   if (vocab_.is_end_of_generation(token) || std::ranges::contains(ends_, token)) return can_end();
   const std::string_view piece = text_of(token);
   if (piece.empty() || reader_.next(place_, piece) == grammar::GrammarReader::kNowhere) return false;
@@ -56,7 +55,6 @@ bool TokenConstraint::allows(Token token) {
 }
 
 void TokenConstraint::mask(std::span<float> logits) {
-  reader_.limit_work(kWorkMax);
   allowed_.assign(logits.size(), false);
   places_.assign(1, place_);
   // places_ ends at the last refused piece, or right before it.

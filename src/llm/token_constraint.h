@@ -22,7 +22,9 @@ class TokenConstraint {
   // vocabulary's. They and `vocab` must outlive this object.
   TokenConstraint(std::shared_ptr<const grammar::Grammar> grammar, const Vocab& vocab,
                   std::span<const std::pair<Token, std::string>> marks = {}, std::span<const Token> ends = {})
-      : reader_(std::move(grammar)), vocab_(vocab), marks_(marks), ends_(ends) {}
+      : reader_(std::move(grammar)), vocab_(vocab), marks_(marks), ends_(ends) {
+    reader_.limit_work(kWorkMax);
+  }
 
   // End-of-generation tokens are allowed where the text may end. Tokens without text, such as other control tokens, are never
   // allowed. O(bytes of the token).
@@ -39,10 +41,12 @@ class TokenConstraint {
   [[nodiscard]] bool can_end() { return reader_.can_end(place_); }
   // Whether only the end may follow.
   [[nodiscard]] bool is_complete() { return can_end() && !reader_.can_go_on(place_); }
+  // The work so far, in GrammarReader's units, of which a core does about kWorkPerMs in a millisecond.
+  static constexpr double kWorkPerMs = 24'000;
+  [[nodiscard]] std::uint64_t work() const { return reader_.work(); }
 
  private:
-  // Work limit for one token (GrammarReader::limit_work()), because other streams wait meanwhile. A token that needs more work
-  // is forbidden.
+  // The work for one token, with all looks at what may follow it: other streams wait meanwhile. What needs more is forbidden.
   static constexpr std::uint64_t kWorkMax = 1u << 19;
 
   [[nodiscard]] std::string_view text_of(Token token) const;

@@ -33,8 +33,11 @@ class FakeCatalog final : public kv::Catalog {
     kept.remove(id, std::move(done));
   }
 
+  [[nodiscard]] bool is_nearly_full() const override { return has_little_room; }
+
   kv::MemoryCatalog kept;
   bool is_full = false;
+  bool has_little_room = false;
   bool is_unknown = false;  // Whether a commit has happened.
   bool throws = false;
   bool can_read = true;

@@ -95,6 +95,15 @@ class References(Manifests):
                 selector = one["spec"]["selector"].get("matchLabels", one["spec"]["selector"])
                 self.assertIn(selector["app.kubernetes.io/name"], ("umad", "umad-picker"))
 
+    def test_containers_are_confined(self):
+        for kind in ("StatefulSet", "Deployment"):
+            for container in of_kind(self.objects, kind)["spec"]["template"]["spec"]["containers"]:
+                context = container["securityContext"]
+                self.assertEqual((False, ["ALL"]), (context["allowPrivilegeEscalation"], context["capabilities"]["drop"]))
+        self.assertFalse(self.pods["spec"]["automountServiceAccountToken"])
+        self.assertTrue(self.container["securityContext"]["readOnlyRootFilesystem"])
+        self.assertIn("memory", self.container["resources"]["limits"])
+
     def test_volumes_are_there(self):
         for kind in ("StatefulSet", "Deployment"):
             spec = of_kind(self.objects, kind)["spec"]

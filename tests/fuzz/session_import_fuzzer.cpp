@@ -194,8 +194,8 @@ class Life {
     lane.stored_tokens_min = 1;
     lane.encode = [vision = vision_](const TenantId& tenant, const std::string& image, std::stop_token end,
                                      MoveOnlyFunction<void(Expected<image::EncodedPtr>)> then) {
-      vision->post(tenant, [vision, image, end = std::move(end), then = std::move(then)]() mutable {
-        then(vision->encode(image, end));
+      vision->post(tenant, [vision, tenant, image, end = std::move(end), then = std::move(then)]() mutable {
+        then(vision->encode(tenant, image, end));
       });
     };
     lane_ = std::make_unique<engine::Lane>(

@@ -104,13 +104,25 @@ class Arena:
     @contextlib.contextmanager
     def victims(self, *kinds):
         """Runs the victims as a context manager. Yields a dictionary, which has the report of each kind after the block."""
-        given = {"port": self.port, "key": self.keys["victim"], "kinds": kinds}
+        with self.clients("victims.py", {"port": self.port, "key": self.keys["victim"], "kinds": kinds}) as heard:
+            yield heard
+
+    @contextlib.contextmanager
+    def costs(self, count):
+        """Runs so many attackers with expensive requests as a context manager. Yields what was sent, as victims()."""
+        given = {"port": self.port, "socket": str(self.daemon.socket_path), "key": self.keys["attacker"], "attackers": count}
+        with self.clients("costs.py", given) as sent:
+            yield sent
+
+    @contextlib.contextmanager
+    def clients(self, program, given):
+        """Runs a program of this folder. Yields a dictionary, which has what it writes after the block."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        process = subprocess.Popen([sys.executable, "-B", pathlib.Path(__file__).with_name("victims.py"), json.dumps(given)],
+        process = subprocess.Popen([sys.executable, "-B", pathlib.Path(__file__).with_name(program), json.dumps(given)],
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         heard = {}
         try:
-            assert process.stdout.readline() == "ready\n", "the victims did not become ready"
+            assert process.stdout.readline() == "ready\n", f"{program} did not become ready"
             yield heard
             heard |= json.loads(process.communicate(timeout=4 * uma.WAIT_S)[0])
         finally:

@@ -9,6 +9,7 @@ requests. Memory over time is written to FOLDER/memory.csv and FOLDER/memory.svg
 """
 
 import argparse
+import contextlib
 import pathlib
 import random
 import shutil
@@ -24,6 +25,7 @@ import uma
 
 VICTIMS = ("stream", "chat", "agent", "embeds")
 ATTACKERS = 5
+COSTS = 20  # attackers with expensive requests
 PATIENCE_S = 35  # longer than the daemon waits for the rest of a request
 KILLS_S = (40, 80)  # time between two kills; after a minute without a crash the supervisor restarts without delay
 # Under attack, requests, imports and exports also take memory.
@@ -115,6 +117,43 @@ def hostile(seed, minutes, folder, with_kills):
     return problems
 
 
+def beside(attackers_count, minutes, problems):
+    """Runs the victims beside so many attackers. Returns the victims' reports and the most memory, in bytes above that of the start."""
+    with arena.Arena() as ground:
+        start_rss, top_rss = ground.memory("VmRSS"), 0
+        with contextlib.ExitStack() as stack:
+            heard = stack.enter_context(ground.victims(*VICTIMS))
+            sent = stack.enter_context(ground.costs(attackers_count)) if attackers_count else {}
+            until = time.monotonic() + 60 * minutes
+            while time.monotonic() < until:
+                time.sleep(1)
+                top_rss = max(top_rss, ground.memory("VmRSS"))
+        problems += [wrong for victim in heard.values() for wrong in victim["wrong"]]
+        problems += [f"{kind}: {victim['breaks']} broken connections" for kind, victim in heard.items() if victim["breaks"]]
+        print(f"  {attackers_count} attackers: {sent}", flush=True)
+        ground.wait_empty()
+        status = ground.daemon.terminate()
+        if status != 0:
+            problems.append(f"umad ended with {status}")
+        return heard, top_rss - start_rss
+
+
+def costs(minutes):
+    """Compares victims beside expensive requests with undisturbed ones. Prints the figures and returns the problems."""
+    problems = []
+    quiet, quiet_growth = beside(0, minutes / 2, problems)
+    hurt, hurt_growth = beside(COSTS, minutes / 2, problems)
+    for kind in VICTIMS:
+        for what, share, bound in (("first_ms", 0.99, 1.5), ("gaps_ms", 1, 2)):
+            before, now = percentile(quiet[kind][what], share), percentile(hurt[kind][what], share)
+            if before > 0:
+                name = "99th percentile of the first piece" if what == "first_ms" else "worst pause"
+                print(f"  {kind}: {name} {before:.0f} ms quiet, {now:.0f} ms beside the attackers: {now / before:.2f} × (wanted {bound})")
+        print(f"  {kind}: {quiet[kind]['replies']} and {hurt[kind]['replies']} replies, {hurt[kind]['waited']} refused for now")
+    print(f"  memory above the start: {quiet_growth / arena.MIB:.0f} MiB quiet, {hurt_growth / arena.MIB:.0f} MiB beside them", flush=True)
+    return problems
+
+
 def check_lives(ground, memory, heard, start_rss, end_rss):
     """Yields the problems with the ends and the memory of the daemons."""
     crashes = ground.metrics()["crashes_total"]
@@ -172,6 +211,8 @@ def main():
     parser = argparse.ArgumentParser(prog="script/soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60, help="total minutes (default 60)")
     parser.add_argument("--seed", type=int, help="random seed, to repeat a run (default: from the clock)")
+    parser.add_argument("--hostile", action="store_true",
+                        help="instead: half of the time victims alone, half of it beside 20 clients whose requests are expensive to serve (costs.py)")
     parser.add_argument("--only", choices=("attackers", "oracle"), help="run one part for the whole time")
     parser.add_argument("--no-kills", action="store_true", help="do not kill the attacked daemon")
     parser.add_argument("--folder", type=pathlib.Path, default=uma.ROOT / "build" / "soak",
@@ -182,17 +223,20 @@ def main():
     seed = options.seed if options.seed is not None else int(time.time())
     options.folder.mkdir(parents=True, exist_ok=True)
     problems = []
-    if options.only != "oracle":
+    if options.hostile:
+        problems += costs(options.minutes)
+    elif options.only != "oracle":
         minutes = options.minutes * (1 if options.only else 2 / 3)
         print(f"attackers, seed {seed}, {minutes:g} minutes", flush=True)
         problems += hostile(seed, minutes, options.folder, not options.no_kills)
-    if options.only != "attackers":
+    if options.only != "attackers" and not options.hostile:
         minutes = options.minutes * (1 if options.only else 1 / 3)
         print(f"oracle, seed {seed}, {minutes:g} minutes", flush=True)
         problems += oracle(seed, minutes, options.seconds, not options.no_verify)
     for problem in problems[:50]:
         print("WRONG", problem[:2000])
-    print(f"soak: {f'{len(problems)} problems' if problems else 'nothing found'}, seed {seed}; memory over time: {options.folder / 'memory.svg'}")
+    picture = "" if options.hostile else f"; memory over time: {options.folder / 'memory.svg'}"
+    print(f"soak: {f'{len(problems)} problems' if problems else 'nothing found'}, seed {seed}{picture}")
     return 1 if problems else 0
 
 

@@ -135,12 +135,13 @@ StepOutcome Lane::tick() {
     return end_step(true, kNever);
   }
   admission_.expire(clock_.now());
+  const bool has_sampled = sampler_.begin_step();
   admission_.admit(clock_.now());
   shifter_.shorten_running();
   images_.prepare();
   const bool has_copied = prefix_copy_.advance();
   const bool has_written = writer_.advance();
-  const bool has_tidied = tidier_.advance() || has_copied || has_written;
+  const bool has_tidied = tidier_.advance() || has_copied || has_written || has_sampled;
   planner_.build_views(clock_.now());
   offload_.offload_long_prompts();
   const bool has_moved = moves_.advance();
@@ -322,7 +323,7 @@ void Lane::check_invariants() {
     UMA_CHECK(!sequence->is_running() || slots_[sequence->slot].adapters == sequence->job.adapters);
     if (!sequence->is_running() || sequence->restoring) continue;
     const std::vector<Token>& cached = slots_[sequence->slot].tokens;
-    UMA_CHECK(cached.size() < sequence->chain.size());
+    UMA_CHECK(cached.size() + (sequence->is_held() ? 0 : 1) <= sequence->chain.size());
     UMA_CHECK(std::ranges::equal(cached, std::span<const Token>(sequence->chain).first(cached.size())));
   }
 }

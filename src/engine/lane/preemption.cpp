@@ -165,6 +165,8 @@ bool Preemption::gives_way_to(const Sequence& waiting, bool urgent, const Sequen
 void Preemption::swap_out(Sequence& sequence) {
   reuse_check_.end(sequence);
   if (sequence.is_unsound) return restart_unsound(sequence);  // Its cells must not be reused.
+  if (sequence.is_held()) sampler_.sample_held(sequence);
+  if (!sequence.is_running()) return;
   kv::SnapshotPtr kept;
   sequence.resume.id = 0;
   if (sequence.restoring) {

@@ -67,7 +67,8 @@ void ReplySampler::sample_row(Sequence& sequence, std::int32_t row, TimePoint no
   ends_.contain(sequence, [&] {
     if (end_without_tokens(sequence)) return;
     if (ahead != nullptr && ahead->thrown) std::rethrow_exception(ahead->thrown);
-    push_token(sequence, ahead != nullptr ? ahead->token : choose_token(sequence, logits, drawn), now);
+    if (ahead != nullptr) return push_token(sequence, ahead->token, now);
+    if (!hold(sequence, logits)) choose_and_push(sequence, logits, drawn, now);
   });
 }
 
@@ -77,8 +78,30 @@ void ReplySampler::sample_first(Sequence& sequence, std::span<float> logits) {
   if (parts_.options.on_logits) parts_.options.on_logits(sequence.job.id, logits);
   ends_.contain(sequence, [&] {
     if (end_without_tokens(sequence)) return;
-    push_token(sequence, choose_token(sequence, logits, -1), parts_.clock.now());
+    if (!hold(sequence, logits)) choose_and_push(sequence, logits, -1, parts_.clock.now());
   });
+}
+
+bool ReplySampler::begin_step() {
+  grammar_work_ = 0;
+  bool any = false;
+  for (const SequencePtr& sequence : parts_.sequences) {
+    if (!sequence->is_running() || !sequence->is_held()) continue;
+    any = true;
+    if (grammar_work_ < kGrammarWorkPerStep) sample_held(*sequence);
+  }
+  return any;
+}
+
+void ReplySampler::sample_held(Sequence& sequence) {
+  std::vector<float> logits = std::exchange(sequence.held_logits, {});
+  ends_.contain(sequence, [&] { choose_and_push(sequence, logits, -1, parts_.clock.now()); });
+}
+
+bool ReplySampler::hold(Sequence& sequence, std::span<const float> logits) {
+  if (sequence.sampler.constraint() == nullptr || grammar_work_ < kGrammarWorkPerStep) return false;
+  sequence.held_logits.assign(logits.begin(), logits.end());
+  return true;
 }
 
 bool ReplySampler::end_without_tokens(Sequence& sequence) {
@@ -118,6 +141,18 @@ Token ReplySampler::choose_token(Sequence& sequence, std::span<float> logits, st
   if (drawn < 0) return sequence.sampler.sample(logits);
   const auto row = static_cast<std::size_t>(drawn);
   return sequence.sampler.verify(logits, sequence.draft.tokens[row], sequence.draft.distributions[row]);
+}
+
+void ReplySampler::choose_and_push(Sequence& sequence, std::span<float> logits, std::int32_t drawn, TimePoint now) {
+  const llm::TokenConstraint* const constraint = sequence.sampler.constraint();
+  if (constraint == nullptr) return push_token(sequence, choose_token(sequence, logits, drawn), now);
+  const std::uint64_t before = constraint->work();
+  const Token token = choose_token(sequence, logits, drawn);
+  const std::uint64_t work = constraint->work() - before;
+  grammar_work_ += work;
+  const double ms = static_cast<double>(work) / llm::TokenConstraint::kWorkPerMs;
+  parts_.charge(sequence, static_cast<std::int64_t>(ms * parts_.step_model.prefill_tokens_per_ms()));
+  push_token(sequence, token, now);
 }
 
 void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {

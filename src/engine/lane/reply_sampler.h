@@ -19,6 +19,8 @@ namespace uma::engine {
 
 class ReplySampler {
  public:
+  static constexpr std::uint64_t kGrammarWorkPerStep = 1u << 17;  // As TokenConstraint::work(): about 5 ms.
+
   ReplySampler(const LaneParts& parts, ContextCalls& calls, SequenceEnds& ends, ContextShifter& shifter,
                const LatencyTargets& targets)
       : parts_(parts),
@@ -42,6 +44,13 @@ class ReplySampler {
   // Samples the first token from the logits that came with a prompt.
   void sample_first(Sequence& sequence, std::span<float> logits);
 
+  // Grammars may be expensive, and all streams of the lane wait for them. A step has one budget for all of them: whoever finds
+  // it used up keeps its logits for the next step. Begins a step with what the last one has left. Returns whether there was
+  // any.
+  [[nodiscard]] bool begin_step();
+  // Samples at once what a step has left.
+  void sample_held(Sequence& sequence);
+
  private:
   // The choice from a row before its turn.
   struct Chosen {
@@ -57,6 +66,9 @@ class ReplySampler {
   // The choice ahead from this row; null: there is none.
   [[nodiscard]] const Chosen* chosen(const Sequence& sequence, std::int32_t row) const;
   [[nodiscard]] Token choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn);
+  void choose_and_push(Sequence& sequence, std::span<float> logits, std::int32_t drawn, TimePoint now);
+  // Whether the sequence keeps the logits for a later step.
+  [[nodiscard]] bool hold(Sequence& sequence, std::span<const float> logits);
   // Whether the sequence ends with its prompt, which is computed now.
   [[nodiscard]] bool end_without_tokens(Sequence& sequence);
   void push_token(Sequence& sequence, Token token, TimePoint now);
@@ -72,8 +84,9 @@ class ReplySampler {
   ContextShifter& shifter_;
   const LatencyTargets& targets_;
   SamplingTeam team_;
-  std::vector<Chosen> chosen_;     // By row.
-  std::vector<float> raw_logits_;  // A copy of the row before sampling, for log probabilities.
+  std::vector<Chosen> chosen_;      // By row.
+  std::vector<float> raw_logits_;   // A copy of the row before sampling, for log probabilities.
+  std::uint64_t grammar_work_ = 0;  // Of this step, as TokenConstraint::work().
 };
 
 }  // namespace uma::engine

@@ -1,13 +1,22 @@
 // Log probabilities of tokens, and the times between tokens.
+#include "engine/lane/reply_sampler.h"
+
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <format>
 #include <map>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "engine/lane/lane_test_support.h"
+#include "grammar/grammar.h"
 #include "llm/logprobs.h"
+#include "llm/token_constraint.h"
 
 namespace uma::engine {
 namespace {
@@ -103,6 +112,57 @@ TEST_F(ReplySamplerTest, SeveralThreadsFindLogitsThatAreNotFinite) {
   EXPECT_GE(calls, 3);
   EXPECT_EQ(sinks_[1]->tokens, expected("once upon"));
   EXPECT_EQ(sinks_[2]->tokens, expected("a time"));
+}
+
+// Each letter may begin hundreds of alternatives, so a place costs a good part of a step's budget.
+std::shared_ptr<const grammar::Grammar> expensive_grammar() {
+  std::string alternatives;
+  for (int low = 0x20; low < 0x38; ++low) {
+    for (int high = 0x58; high < 0x7e; ++high) {
+      alternatives += std::format("{}[\\x{:02x}-\\x{:02x}] [a-z]", alternatives.empty() ? "" : " | ", low, high);
+    }
+  }
+  return grammar::Grammar::parse("root ::= r*\nr ::= " + alternatives + "\n").value();
+}
+
+TEST_F(ReplySamplerTest, ExpensiveGrammarsShareOneBudgetOfAStep) {
+  make({.cells = 1024, .sequences = 8});
+  constexpr std::uint64_t kConstrained = 6;
+  constexpr std::uint64_t kStream = kConstrained + 1;
+  const auto grammar = expensive_grammar();
+  const auto prompt = [](std::uint64_t id) { return "once upon a time " + std::to_string(id); };
+  for (std::uint64_t id = 1; id <= kStream; ++id) {
+    GenerationJob made = job(id, prompt(id), id == kStream ? 40 : 4);
+    if (id != kStream) made.grammar = grammar;
+    post(std::move(made));
+  }
+  llm::TokenConstraint alone(grammar, model_->vocab());
+  const std::vector<Token> first = fake_continuation(options_, fake_tokens(prompt(1)), 1, &alone);
+  ASSERT_EQ(first.size(), 1U);
+  ASSERT_GT(alone.work() * (kConstrained - 1), ReplySampler::kGrammarWorkPerStep) << "together they exceed the budget";
+  const auto tokens_of_constrained = [&] {
+    std::size_t count = 0;
+    for (std::uint64_t id = 1; id <= kConstrained; ++id) count += sinks_[id]->tokens.size();
+    return count;
+  };
+  int steps_cut = 0;
+  while (results_.size() < kStream) {
+    const std::size_t before = tokens_of_constrained();
+    const std::size_t streamed = sinks_[kStream]->tokens.size();
+    step();
+    const std::size_t more = tokens_of_constrained() - before;
+    EXPECT_LT((more - std::min<std::size_t>(more, 1)) * alone.work() / 2, ReplySampler::kGrammarWorkPerStep);
+    if (more > 0 && more < kConstrained) ++steps_cut;
+    if (streamed > 0 && !results_.contains(kStream)) {
+      EXPECT_GT(sinks_[kStream]->tokens.size(), streamed) << "the stream goes on";
+    }
+  }
+  EXPECT_GT(steps_cut, 0);
+  for (std::uint64_t id = 1; id <= kConstrained; ++id) {
+    llm::TokenConstraint constraint(grammar, model_->vocab());
+    EXPECT_EQ(sinks_[id]->tokens, fake_continuation(options_, fake_tokens(prompt(id)), 4, &constraint)) << id;
+  }
+  EXPECT_EQ(sinks_[kStream]->tokens, expected(prompt(kStream), 40));
 }
 
 TEST_F(ReplySamplerTest, DoesNotTellHowLikelyTheTokensOfAStopStringWere) {

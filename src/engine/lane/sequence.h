@@ -116,8 +116,10 @@ struct Sequence {
   [[nodiscard]] Token token_at(std::int32_t position) const;
   [[nodiscard]] bool was_placed() const { return times.placed != TimePoint{}; }
   [[nodiscard]] bool is_fetching() const { return resume.reading_since != TimePoint{}; }
-  // Its prompt is offloaded, its state is being restored, or its reuse is being verified: it is in no plan.
-  [[nodiscard]] bool is_blocked() const { return leaving || is_offloaded || restoring || is_verified; }
+  // Its prompt is offloaded, its state is being restored, its reuse is being verified, or its next token is still to be chosen:
+  // it is in no plan.
+  [[nodiscard]] bool is_blocked() const { return leaving || is_offloaded || restoring || is_verified || is_held(); }
+  [[nodiscard]] bool is_held() const { return !held_logits.empty(); }
   // Its snapshot is the only copy of its state.
   [[nodiscard]] bool is_swapped_out() const { return resume.snapshot != nullptr && resume.id == 0; }
   // The reused tokens count as computed, because they could not be used.
@@ -137,6 +139,7 @@ struct Sequence {
   std::optional<TokenLogprobs> end_logprobs;   // Of the token that ended the reply, if those of the prompt are wanted.
   bool has_end_token = false;                  // The model has ended the reply with a token, which is not in the chain.
   Draft draft;
+  std::vector<float> held_logits;  // Of its next token, which a later step chooses: grammars had used up the time of this one.
   State state = State::waiting;
   std::size_t slot = 0;  // Valid while it runs.
   ResumePoint resume;

@@ -232,7 +232,7 @@ std::int32_t Speculation::sample_rows(Sequence& sequence, std::int32_t row, std:
   for (std::int32_t i = 0; i < rows; ++i) {
     const std::int32_t length = size_of(sequence.chain);
     sampler_.sample_row(sequence, row + i, now, i < std::ssize(draft.distributions) ? i : -1);
-    if (sequence.is_finished() || sequence.is_unsound || i == drafted) return i;
+    if (sequence.is_finished() || sequence.is_unsound || sequence.is_held() || i == drafted) return i;
     UMA_CHECK(size_of(sequence.chain) == length + 1);
     if (sequence.chain.back() != draft.tokens[static_cast<std::size_t>(i)]) return i;
   }

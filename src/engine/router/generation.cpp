@@ -582,7 +582,8 @@ Expected<Unit> Generations::check_start(const ServedModel& served, const ReplyPl
   }
   if (auto fits = check_record_fits(served, next, next.pending.size()); !fits) return fits;
   const bool is_new = place.lock.is_empty();
-  return parts_.sessions.check_quota(next.tenant, is_new ? 1 : 0, is_new ? tokens_count(next) : 1);
+  // The reply adds a token at least.
+  return parts_.sessions.check_quota(next.tenant, is_new ? stored_of(next) : Stored{.tokens = 1, .bytes = sizeof(Token)});
 }
 
 Expected<GenerationJob> Generations::session_job(InFlight& request, const Prepared& prepared, const GenerateRequest& call) {

@@ -129,7 +129,7 @@ Task<Expected<ImageHold>> ImageIntake::read(const ServedModel& served, Input& in
   if (auto may = check(served, input.images); !may) co_return may.error();
   auto taken = co_await tasks_.ask<TakenInput>([&](Reply<TakenInput> reply) {
     served.image_encoder->take_all(
-        how.tenant, std::exchange(input, {}), how.keeps, how.end,
+        work_, how.tenant, std::exchange(input, {}), how.keeps, how.end,
         [release = release_, reply = std::move(reply)](Input read, image::TakenImages images, Expected<Unit> outcome) mutable {
           reply(TakenInput{
               .input = std::move(read), .hold = ImageHold(release, std::move(images)), .outcome = std::move(outcome)});
@@ -150,7 +150,7 @@ Task<Expected<ImageEmbeddings>> ImageIntake::embed(const ServedModel& served, st
   }
   if (auto may = check(served, images); !may) co_return may.error();
   co_return co_await tasks_.ask<ImageEmbeddings>([&](Reply<ImageEmbeddings> reply) {
-    served.image_encoder->embed(how.tenant, std::move(images), how.end, how.deadline, std::move(reply));
+    served.image_encoder->embed(work_, how.tenant, std::move(images), how.end, how.deadline, std::move(reply));
   });
 }
 

@@ -78,8 +78,12 @@ class ImageHold {
 class ImageIntake {
  public:
   // `fetcher` may be null: then images are not fetched from URLs. The references outlive the intake.
-  ImageIntake(ImageFetcher* fetcher, OnImagesFree on_free, const Limits& limits, TaskRunner& tasks)
-      : fetcher_(fetcher), release_(std::make_shared<ImageRelease>(std::move(on_free))), limits_(limits), tasks_(tasks) {}
+  ImageIntake(ImageFetcher* fetcher, OnImagesFree on_free, const Limits& limits, TaskRunner& tasks, WorkPool& work)
+      : fetcher_(fetcher),
+        release_(std::make_shared<ImageRelease>(std::move(on_free))),
+        limits_(limits),
+        tasks_(tasks),
+        work_(work) {}
 
   struct Reading {
     TenantId tenant;
@@ -111,6 +115,7 @@ class ImageIntake {
   const std::shared_ptr<ImageRelease> release_;  // Shared with the holds.
   const Limits& limits_;
   TaskRunner& tasks_;
+  WorkPool& work_;
 };
 
 }  // namespace uma::engine

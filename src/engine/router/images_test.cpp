@@ -65,8 +65,8 @@ class Images : public ::testing::TestWithParam<ImagesCase>, protected EngineBenc
     lane.stored_tokens_min = 1;
     lane.encode = [encoder = encoder_](const TenantId& tenant, const std::string& image, std::stop_token end,
                                        MoveOnlyFunction<void(Expected<image::EncodedPtr>)> then) {
-      encoder->post(tenant, [encoder, image, end = std::move(end), then = std::move(then)]() mutable {
-        then(encoder->encode(image, end));
+      encoder->post(tenant, [encoder, tenant, image, end = std::move(end), then = std::move(then)]() mutable {
+        then(encoder->encode(tenant, image, end));
       });
     };
     FakeOptions alone = options_;
@@ -291,9 +291,9 @@ TEST_P(Images, BeingEncodedDoNotHoldUpStreams) {
 
 TEST_P(Images, ARequestCanBeCancelledWhileItsImageIsEncoded) {
   const auto sink = begin(ask("what?", {'a'}));
-  step();  // This step reads it.
   step_without_encoding(20);
   (void)router_->cancel(last_id_);
+  step_without_encoding(2);
   settle();
   EXPECT_EQ(sink->eos().reason, FinishReason::cancelled);
   EXPECT_EQ(encoded(), 0u) << "nobody waits for it";
@@ -396,7 +396,7 @@ TEST_P(Images, OfRequestsThatCameToNothingAreNotKept) {
   EXPECT_EQ(files(), 0) << "those before the one that is none";
   const auto cancelled = begin(ask("one", {'a', 'b'}, session));
   router_->step();
-  encoder_->step();
+  work_.step();
   EXPECT_EQ(files(), 1);
   EXPECT_TRUE(router_->cancel(last_id_));
   settle();

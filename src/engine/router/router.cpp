@@ -18,7 +18,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
       models_(source, tasks_, clock),
       session_table_(session_options(), catalog, tasks_, clock),
       in_flight_(options_.limits, tasks_, models_, clock, requests_refused_),
-      images_(options_.fetcher, options_.on_images_free, options_.limits, tasks_),
+      images_(options_.fetcher, options_.on_images_free, options_.limits, tasks_, work),
       access_(source, store, models_, session_table_, in_flight_),
       exchange_(store, tasks_, access_, clock),
       prefixes_(store, tasks_, models_, clock, options_.shares_prefixes),

@@ -93,6 +93,7 @@ class Router {
   // When the oldest request that is in no lane was received, by the clock, in µs; 0: there is no such request.
   [[nodiscard]] std::int64_t waiting_since_us() const { return in_flight_.waiting_since_us(); }
   [[nodiscard]] std::int64_t sessions_count() const { return session_table_.count(); }
+  [[nodiscard]] std::int64_t session_bytes() const { return session_table_.bytes_stored(); }
   [[nodiscard]] std::uint64_t requests_refused() const { return requests_refused_.value(); }
   [[nodiscard]] const PromptMemory& prompts() const { return prompts_; }  // Its counters.
   // What was published last; null: nothing yet. Asks for more, for a while: the value may be old if nobody asked lately.

@@ -227,8 +227,8 @@ class RouterImageVectorsTest : public RouterTextsTest {
     EmbedLaneOptions lane;
     lane.encode = [encoder = encoder_](const TenantId& tenant, const std::string& image, std::stop_token stop,
                                        MoveOnlyFunction<void(Expected<image::EncodedPtr>)> then) {
-      encoder->post(tenant, [encoder, image, stop = std::move(stop), then = std::move(then)]() mutable {
-        then(encoder->encode(image, stop));
+      encoder->post(tenant, [encoder, tenant, image, stop = std::move(stop), then = std::move(then)]() mutable {
+        then(encoder->encode(tenant, image, stop));
       });
     };
     embed_lane_ = std::make_unique<EmbedLane>(std::move(lane), std::make_unique<testing::FakeEmbedding>(embedding), clock_);

@@ -130,7 +130,7 @@ Expected<Unit> SessionAccess::check_next(const ServedModel& served, const kv::Se
   const std::size_t total = tokens_count(next);
   const std::size_t added = total > known ? total - known : 0;
   if (auto fits = check_record_fits(served, next, added); !fits) return fits;
-  return sessions_.check_quota(next.tenant, 0, added);
+  return sessions_.check_quota(next.tenant, growth(record, next));
 }
 
 Lane* SessionAccess::lane_of(const Session& session) const {

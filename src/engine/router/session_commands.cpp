@@ -140,7 +140,7 @@ Expected<Unit> SessionCommands::check_name(const TenantId& tenant, const std::st
 }
 
 Task<Expected<SessionInfo>> SessionCommands::add(kv::SessionRecord record, std::size_t lane) {
-  if (auto may = parts_.sessions.check_quota(record.tenant, 1, tokens_count(record)); !may) co_return may.error();
+  if (auto may = parts_.sessions.check_quota(record.tenant, stored_of(record)); !may) co_return may.error();
   if (auto may = check_name(record.tenant, record.name); !may) co_return may.error();
   const SessionLock lock = parts_.sessions.add(std::move(record), lane);
   if (auto done = co_await parts_.sessions.commit(*lock, lock->record); !done) co_return done.error();

@@ -83,11 +83,9 @@ Task<Expected<PortableFile>> SessionTransfer::export_conversation(const ModelLea
   if (!conversation) co_return conversation.error();
   PortableFile images;
   if (const std::shared_ptr<image::ImageEncoder> encoder = lease->image_encoder) {
-    auto kept = co_await parts_.tasks.ask<PortableFile>([&](Reply<PortableFile> reply) {
-      encoder->post(record->tenant, [encoder, record, exports = exports_, reply = std::move(reply)]() mutable {
-        reply(export_images(*encoder, *record, exports));
-      });
-    });
+    auto kept =
+        co_await parts_.work.run(parts_.tasks, record->tenant, text_bytes(*record),
+                                 [encoder, record, exports = exports_] { return export_images(*encoder, *record, exports); });
     if (!kept) co_return kept.error();
     images = std::move(*kept);
   }
@@ -108,11 +106,14 @@ Task<Expected<ImportedSession>> SessionTransfer::import_session(TenantId tenant,
   // Held until the session uses the images, or the import fails.
   const auto images = co_await keep_images(*lease, tenant, request.file, ids);
   if (!images) co_return images.error();
-  auto imported =
-      co_await parts_.work.run(parts_.tasks, tenant, request.file.size(),
-                               [lease = lease->share(), file = request.file, ids, bytes_max = parts_.limits.max_prompt_bytes] {
-                                 return import_record(*lease->chat, file, bytes_max, lease->image_encoder.get(), ids);
-                               });
+  auto imported = co_await parts_.work.run(
+      parts_.tasks, tenant, request.file.size(),
+      [lease = lease->share(), file = request.file, ids, bytes_max = parts_.limits.max_prompt_bytes] {
+        const auto cells = static_cast<std::size_t>(lease->shape().sequence_cells_max);
+        const std::size_t token_bytes_max = lease->model->vocab().token_bytes_max(true);
+        const std::size_t fitting = token_bytes_max > SIZE_MAX / cells ? SIZE_MAX : cells * token_bytes_max;
+        return import_record(*lease->chat, file, bytes_max, lease->image_encoder.get(), ids, fitting);
+      });
   if (!imported) co_return imported.error();
   kv::SessionRecord& record = imported->record;
   std::optional<Expected<kv::Snapshot>> state;
@@ -156,10 +157,12 @@ Task<Expected<ImageHold>> SessionTransfer::keep_images(const ModelLease& lease, 
   };
   auto kept = co_await parts_.tasks.ask<Kept>([&](Reply<Kept> reply) {
     const std::size_t bytes = file.size();
-    parts_.work.post(tenant, bytes, [encoder = lease->image_encoder, tenant, file, reply = std::move(reply)]() mutable {
-      import_images(encoder, tenant, file, [reply = std::move(reply)](ImportedImages images, Expected<Unit> outcome) mutable {
-        reply(Kept{.images = std::move(images), .outcome = std::move(outcome)});
-      });
+    WorkPool& work = parts_.work;
+    work.post(tenant, bytes, [&work, encoder = lease->image_encoder, tenant, file, reply = std::move(reply)]() mutable {
+      import_images(work, encoder, tenant, file,
+                    [reply = std::move(reply)](ImportedImages images, Expected<Unit> outcome) mutable {
+                      reply(Kept{.images = std::move(images), .outcome = std::move(outcome)});
+                    });
     });
   });
   if (!kept) co_return kept.error();

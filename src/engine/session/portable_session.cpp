@@ -46,6 +46,21 @@ std::size_t text_bytes(const kv::SessionFile& file) {
   return total;
 }
 
+std::size_t content_bytes(const std::vector<ChatMessage>& messages) {
+  std::size_t total = 0;
+  for (const ChatMessage& message : messages) total += message.content.size();
+  return total;
+}
+
+// Whether the tokens can have the texts of the messages: a template may leave something out, but no token is longer than the
+// vocabulary's longest. A system message that waits for an input has no tokens yet.
+bool may_have_texts(const llm::Vocab& vocab, const kv::SessionRecord& record) {
+  const std::size_t bytes =
+      content_bytes(record.messages) + (record.pending.empty() ? 0 : content_bytes(record.pending_messages));
+  const std::size_t tokens = record.chain.size() + record.pending.size();
+  return bytes == 0 || (tokens > 0 && (bytes - 1) / tokens < vocab.token_bytes_max(true));
+}
+
 // The record of a file whose tokens are from another vocabulary.
 Expected<kv::SessionRecord> retokenized(const chat::ChatFormat& format, kv::SessionFile file) {
   kv::SessionRecord& old = file.record;
@@ -282,6 +297,7 @@ namespace {
 
 // The import of a file's images into the folder.
 struct ImageImport {
+  WorkPool& work;
   std::shared_ptr<image::ImageEncoder> encoder;
   TenantId tenant;
   PortableFile file;
@@ -309,6 +325,14 @@ Expected<Unit> import_image(ImageImport& import) {
 }
 
 // Imports one image in each job, so that other jobs run in between.
+void import_next(std::unique_ptr<ImageImport> import);
+
+void post_next(std::unique_ptr<ImageImport> import) {
+  WorkPool& work = import->work;
+  const TenantId tenant = import->tenant;
+  work.post(tenant, WorkPool::kLongBytes, [import = std::move(import)]() mutable { import_next(std::move(import)); });
+}
+
 void import_next(std::unique_ptr<ImageImport> import) {
   const bool is_last = import->in->is_at_end();
   Expected<Unit> done;
@@ -320,17 +344,20 @@ void import_next(std::unique_ptr<ImageImport> import) {
     done = refuse_file("an image of its messages is missing, or has other pixels");
   }
   if (is_last || !done) return import->done(std::move(import->kept), std::move(done));
-  const std::shared_ptr<image::ImageEncoder> encoder = import->encoder;
-  const TenantId tenant = import->tenant;
-  encoder->add(tenant, [import = std::move(import)]() mutable { import_next(std::move(import)); });
+  post_next(std::move(import));
 }
 
 }  // namespace
 
-void import_images(const std::shared_ptr<image::ImageEncoder>& encoder, const TenantId& tenant, const PortableFile& file,
-                   ImportedImages::Done done) {
-  auto import = std::make_unique<ImageImport>(ImageImport{
-      .encoder = encoder, .tenant = tenant, .file = file, .wanted = {}, .in = std::nullopt, .done = std::move(done)});
+void import_images(WorkPool& work, const std::shared_ptr<image::ImageEncoder>& encoder, const TenantId& tenant,
+                   const PortableFile& file, ImportedImages::Done done) {
+  auto import = std::make_unique<ImageImport>(ImageImport{.work = work,
+                                                          .encoder = encoder,
+                                                          .tenant = tenant,
+                                                          .file = file,
+                                                          .wanted = {},
+                                                          .in = std::nullopt,
+                                                          .done = std::move(done)});
   PortableReader in(import->file);
   const Bytes conversation = read_conversation(in);
   auto images = ImagesReader::open(in);
@@ -344,11 +371,12 @@ void import_images(const std::shared_ptr<image::ImageEncoder>& encoder, const Te
   if (!read) return import->done({}, std::unexpected(read.error()));
   for (std::string& id : image_ids_of(read->record)) import->wanted.insert(std::move(id));
   import->in = std::move(*images);
-  encoder->post(tenant, [import = std::move(import)]() mutable { import_next(std::move(import)); });
+  post_next(std::move(import));
 }
 
 Expected<ImportedRecord> import_record(const chat::ChatFormat& format, const PortableFile& portable, std::size_t text_bytes_max,
-                                       const image::ImageEncoder* encoder, std::span<const std::string> images) {
+                                       const image::ImageEncoder* encoder, std::span<const std::string> images,
+                                       std::size_t content_bytes_max) {
   const llm::Model& model = format.model();
   PortableReader in(portable);
   const Bytes bytes = read_conversation(in);
@@ -363,6 +391,13 @@ Expected<ImportedRecord> import_record(const chat::ChatFormat& format, const Por
                 "the session file cannot be used: it has an invalid tool call, tool result, tool or image");
   }
   if (!wire::normalize_metadata(file->record.metadata)) return refuse_file("its metadata is more than a session may have");
+  const std::size_t content = content_bytes(file->record.messages) + content_bytes(file->record.pending_messages);
+  if (content > content_bytes_max) {
+    return fail(ErrorCode::limit_prompt,
+                std::format("the messages of the session file have {} bytes, more than the {} that fit the model's context: "
+                            "serve the model with a larger one",
+                            content, content_bytes_max));
+  }
   const auto rest = skip_images(in);
   if (!rest) return std::unexpected(rest.error());
   const bool has_state = rest->left() > 0;
@@ -380,8 +415,11 @@ Expected<ImportedRecord> import_record(const chat::ChatFormat& format, const Por
       return fail(ErrorCode::proto_field, "the session file cannot be used: a turn begins or ends within an image");
     }
     // Images of another projector have other tokens.
-    if (runs && runs_of(record.pending)) return ImportedRecord{.record = std::move(file->record), .has_state = has_state};
-    if (images.empty()) return refuse_file("it has tokens of an image that is not in the file");
+    const bool are_known = runs && runs_of(record.pending);
+    if (are_known && may_have_texts(model.vocab(), record)) {
+      return ImportedRecord{.record = std::move(file->record), .has_state = has_state};
+    }
+    if (!are_known && images.empty()) return refuse_file("it has tokens of an image that is not in the file");
   }
   if (const std::size_t needed = text_bytes(*file); needed > text_bytes_max) {
     return fail(

@@ -40,24 +40,26 @@ struct ImportedImages {
 
   using Done = MoveOnlyFunction<void(ImportedImages images, Expected<Unit> outcome)>;
 };
-// Keeps the images of a file, each in a job of `encoder`, which is null if the model reads no images. `done` is called once,
+// Keeps the images of a file, each in a job of `work`. `encoder` is null if the model reads no images. `done` is called once,
 // here or in a job, with the images that were kept. Reads the record. Errors: E_MODEL_003; E_PROTO_003 for bytes that are not
 // an image, or an image that no message uses; those of KeptImages::keep().
-void import_images(const std::shared_ptr<image::ImageEncoder>& encoder, const TenantId& tenant, const PortableFile& file,
-                   ImportedImages::Done done);
+void import_images(WorkPool& work, const std::shared_ptr<image::ImageEncoder>& encoder, const TenantId& tenant,
+                   const PortableFile& file, ImportedImages::Done done);
 
 struct ImportedRecord {
   kv::SessionRecord record;     // Without id and tenant, which the caller sets.
-  bool are_tokens_kept = true;  // False: the tokens were from another vocabulary, and the text was tokenized again.
+  bool are_tokens_kept = true;  // False: the tokens were not of this model or of this text, which was tokenized again.
   bool has_state = false;       // KV follows the record; import_state() reads it.
 };
 // `images` are the ids of the file's images, which `encoder` keeps. If the tokens are from another vocabulary, or an image from
 // another projector, the text is tokenized again: the finished turns of a chat become one turn, and a text becomes pending
-// input. That text has at most `text_bytes_max` bytes. Errors: E_PROTO_003 for bytes that are not a session file; E_LIMIT_001
-// for too much text; those of the tokenizer and the template.
+// input. That text has at most `text_bytes_max` bytes. So it is with tokens that are too few for the text. Messages with more
+// than `content_bytes_max` bytes fit no context. Errors: E_PROTO_003 for bytes that are not a session file; E_LIMIT_001 for too
+// much text; those of the tokenizer and the template.
 [[nodiscard]] Expected<ImportedRecord> import_record(const chat::ChatFormat& format, const PortableFile& file,
                                                      std::size_t text_bytes_max, const image::ImageEncoder* encoder = nullptr,
-                                                     std::span<const std::string> images = {});
+                                                     std::span<const std::string> images = {},
+                                                     std::size_t content_bytes_max = SIZE_MAX);
 
 // The part of a file that has the KV. It holds the snapshot, and `share` until its bytes are read.
 [[nodiscard]] PortableFile export_state(kv::SnapshotPtr snapshot, ByteBudget::Share share);

@@ -143,6 +143,19 @@ TEST(PortableSession, AChatInOtherTokensOfWhichOnlyTheSystemPromptIsLeftBeginsAn
   }
 }
 
+TEST(PortableSession, TextsThatTheirTokensCannotHaveAreTokenizedAgain) {
+  const FakeModel model({.has_chat_template = true});
+  kv::SessionRecord record = conversation(model, SessionMode::chat);
+  record.messages.front().content = std::string(9'000, 'a');
+  const PortableFile file = file_of(export_record(model, record));
+  const auto imported = import_record(format_of(model), file, 10'000);
+  ASSERT_TRUE(imported) << imported.error().message;
+  EXPECT_FALSE(imported->are_tokens_kept);
+  EXPECT_GT(imported->record.chain.size(), 9'000U);
+  const auto refused = import_record(format_of(model), file, 10'000, nullptr, {}, 5000);
+  EXPECT_EQ(refused.error().code, ErrorCode::limit_prompt);
+}
+
 TEST(PortableSession, ATextInOtherTokensWaitsAsInput) {
   const FakeModel model({});
   const kv::SessionRecord record = conversation(model, SessionMode::text);

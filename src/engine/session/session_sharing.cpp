@@ -140,8 +140,8 @@ void SessionTable::replace_summary(Session& session, kv::SessionSummary summary)
   if (summary.name != session.summary.name) forget_name(session.summary);
   // Also if it is the same: another session may have had it meanwhile.
   if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
-  count_tokens(session.summary, false);
-  count_tokens(summary, true);
+  count_stored(session.summary, false);
+  count_stored(summary, true);
   set_summary(session, std::move(summary));
   set_expiry(session);
 }

@@ -5,7 +5,9 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/thrown.h"
+#include "engine/session/record_edits.h"
 
 namespace uma::engine {
 namespace {
@@ -36,7 +38,7 @@ void SessionTable::adopt(kv::SessionSummary summary) {
   Account& account = accounts_[session.summary.tenant];
   account.made.insert(&session);
   account.used.insert(&session);
-  count_tokens(session.summary, true);
+  count_stored(session.summary, true);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
 }
 
@@ -89,38 +91,65 @@ SessionLock SessionTable::add(kv::SessionRecord made, std::size_t lane) {
   Account& account = accounts_[summary.tenant];
   account.made.insert(&session);
   account.used.insert(&session);
-  count_tokens(summary, true);
+  count_stored(summary, true);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
   touch(session);
   return lock_now(session);
 }
 
 // Requires: the session is in the account of its tenant.
-void SessionTable::count_tokens(const kv::SessionSummary& summary, bool has_come) {
+void SessionTable::count_stored(const kv::SessionSummary& summary, bool has_come) {
   Account& account = accounts_.at(summary.tenant);
   const auto tokens = static_cast<std::size_t>(summary.tokens_count) + static_cast<std::size_t>(summary.pending_tokens_count);
+  const auto bytes = static_cast<std::size_t>(summary.bytes_stored);
   account.tokens = has_come ? account.tokens + tokens : account.tokens - tokens;
+  account.bytes = has_come ? account.bytes + bytes : account.bytes - bytes;
+  bytes_.add(has_come ? summary.bytes_stored : -summary.bytes_stored);
 }
 
-Expected<Unit> SessionTable::check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const {
+Stored stored_of(const kv::SessionRecord& record) {
+  return {.sessions = 1, .tokens = tokens_count(record), .bytes = kv::stored_bytes(record)};
+}
+
+Stored growth(const kv::SessionRecord& before, const kv::SessionRecord& after) {
+  const Stored was = stored_of(before);
+  const Stored is = stored_of(after);
+  return {.tokens = is.tokens - std::min(is.tokens, was.tokens), .bytes = is.bytes - std::min(is.bytes, was.bytes)};
+}
+
+Expected<Unit> SessionTable::check_quota(const TenantId& tenant, const Stored& added) const {
   const Limits& limits = options_.limits;
-  if (sessions_added > 0 && sessions_.size() + sessions_added > limits.max_sessions) {
+  if (added.sessions > 0 && sessions_.size() + added.sessions > limits.max_sessions) {
     return fail(ErrorCode::limit_sessions,
                 std::format("there are {} sessions, as many as limits.max_sessions allows: end some", sessions_.size()));
   }
   const auto found = accounts_.find(tenant);
-  const std::size_t sessions = found == accounts_.end() ? 0 : found->second.made.size();
-  const std::size_t tokens = found == accounts_.end() ? 0 : found->second.tokens;
-  if (limits.tenant_sessions_max > 0 && sessions_added > 0 && sessions + sessions_added > limits.tenant_sessions_max) {
+  const Stored kept = found == accounts_.end() ? Stored() : found->second.stored();
+  const auto exceeds = [](std::size_t max, std::size_t has, std::size_t more) {
+    return max > 0 && more > 0 && has + more > max;
+  };
+  if (exceeds(limits.tenant_sessions_max, kept.sessions, added.sessions)) {
     return fail(ErrorCode::limit_quota,
-                std::format("you have {} sessions, as many as limits.tenant_sessions_max allows: end some", sessions));
+                std::format("you have {} sessions, as many as limits.tenant_sessions_max allows: end some", kept.sessions));
   }
-  if (limits.tenant_tokens_max > 0 && tokens_added > 0 && tokens + tokens_added > limits.tenant_tokens_max) {
+  if (exceeds(limits.tenant_tokens_max, kept.tokens, added.tokens)) {
     return fail(
         ErrorCode::limit_quota,
         std::format("your sessions keep {} tokens, and {} more exceed limits.tenant_tokens_max, which is {}: end or rewind "
                     "some",
-                    tokens, tokens_added, limits.tenant_tokens_max));
+                    kept.tokens, added.tokens, limits.tenant_tokens_max));
+  }
+  if (exceeds(limits.tenant_bytes_max, kept.bytes, added.bytes)) {
+    return fail(
+        ErrorCode::limit_quota,
+        std::format("your sessions keep {}, and {} more exceed limits.tenant_bytes_max, which is {}: end or rewind some",
+                    readable_bytes(kept.bytes), readable_bytes(added.bytes), readable_bytes(limits.tenant_bytes_max)));
+  }
+  const auto has_more_than_a_share = [&] { return kept.bytes > static_cast<std::size_t>(bytes_.value()) / accounts_.size(); };
+  if (added.bytes > 0 && accounts_.size() > 1 && has_more_than_a_share() && catalog_.is_nearly_full()) {
+    return fail(ErrorCode::limit_quota,
+                std::format("the disk is nearly full, and your sessions keep {} of it, more than an equal share: end some",
+                            readable_bytes(kept.bytes)));
   }
   return Unit{};
 }
@@ -216,8 +245,8 @@ Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record
   UMA_CHECK(session.is_locked);
   kv::SessionSummary summary = kv::summary_of(*record);
   const auto count_instead = [this](const kv::SessionSummary& counted, const kv::SessionSummary& now) {
-    count_tokens(counted, false);
-    count_tokens(now, true);
+    count_stored(counted, false);
+    count_stored(now, true);
   };
   if (session.is_running() && session.run->losses != session.losses) {
     co_return Error{ErrorCode::limit_wait, "another node has continued the session meanwhile: try again"};
@@ -378,7 +407,7 @@ Task<> SessionTable::remove(SessionLock lock) {
 void SessionTable::erase(Session& session) {
   set_used(session);
   const auto account = accounts_.find(session.summary.tenant);
-  count_tokens(session.summary, false);
+  count_stored(session.summary, false);
   UMA_CHECK(account->second.made.erase(&session) == 1 && account->second.used.erase(&session) == 1);
   if (account->second.made.empty()) accounts_.erase(account);
   auto node = sessions_.extract(session.summary.id);
@@ -427,13 +456,14 @@ void SessionTable::check_invariants() const {
   for (const auto& [tenant, account] : accounts_) {
     counted += account.made.size();
     UMA_CHECK(account.used.size() == account.made.size());
-    std::size_t tokens = 0;
+    Stored kept{.sessions = account.made.size()};
     bool is_changing = false;
     for (const Session* session : account.made) {
       is_changing |= session->is_locked;
-      tokens += static_cast<std::size_t>(session->summary.tokens_count + session->summary.pending_tokens_count);
+      kept.tokens += static_cast<std::size_t>(session->summary.tokens_count + session->summary.pending_tokens_count);
+      kept.bytes += static_cast<std::size_t>(session->summary.bytes_stored);
     }
-    UMA_CHECK(is_changing || tokens == account.tokens);
+    UMA_CHECK(is_changing || kept == account.stored());
   }
   UMA_CHECK(counted == sessions_.size());
   std::size_t unused_bytes = 0;

@@ -119,6 +119,18 @@ struct Session {
   [[nodiscard]] bool is_running() const { return run != nullptr; }
 };
 
+// What the sessions of a tenant keep in the catalog, or what is added to it.
+struct Stored {
+  std::size_t sessions = 0;
+  std::size_t tokens = 0;
+  std::size_t bytes = 0;  // kv::stored_bytes().
+  bool operator==(const Stored&) const = default;
+};
+// Of a session that is new.
+[[nodiscard]] Stored stored_of(const kv::SessionRecord& record);
+// What `after` has more than `before`.
+[[nodiscard]] Stored growth(const kv::SessionRecord& before, const kv::SessionRecord& after);
+
 struct SessionTableOptions {
   Limits limits;
   std::function<std::uint64_t()> random;  // Makes ids.
@@ -156,6 +168,8 @@ class SessionTable {
   [[nodiscard]] std::size_t size() const { return sessions_.size(); }
   // The number of sessions, for any thread.
   [[nodiscard]] std::int64_t count() const { return count_.value(); }
+  // The bytes that they keep in the catalog, for any thread.
+  [[nodiscard]] std::int64_t bytes_stored() const { return bytes_.value(); }
   void for_each(auto&& visit) {
     for (auto& [id, session] : sessions_) visit(session);
   }
@@ -178,8 +192,9 @@ class SessionTable {
   }
 
   [[nodiscard]] SessionId new_id();
-  // Checks that the tenant may add so many sessions and tokens. Errors: E_LIMIT_002, E_LIMIT_005.
-  [[nodiscard]] Expected<Unit> check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const;
+  // Checks that the tenant may add so much. On a disk that is nearly full, whoever keeps more than an equal share of it may add
+  // nothing, so that the others still can. Errors: E_LIMIT_002, E_LIMIT_005.
+  [[nodiscard]] Expected<Unit> check_quota(const TenantId& tenant, const Stored& added) const;
   // Adds a new session and locks it; commit() stores it in the catalog. It counts for its tenant from now on. It is removed
   // again when it is neither locked nor running and was not committed.
   [[nodiscard]] SessionLock add(kv::SessionRecord record, std::size_t lane);
@@ -236,11 +251,14 @@ class SessionTable {
       return kOrder == SessionOrder::oldest_first ? key(a) < key(b) : key(b) < key(a);
     }
   };
-  // The sessions and tokens of a tenant.
+  // The sessions of a tenant.
   struct Account {
     std::set<const Session*, InOrder<SessionOrder::oldest_first>> made;
     std::set<const Session*, InOrder<SessionOrder::last_used_first>> used;
     std::size_t tokens = 0;  // Including tokens that are being committed.
+    std::size_t bytes = 0;   // Likewise.
+
+    [[nodiscard]] Stored stored() const { return {.sessions = made.size(), .tokens = tokens, .bytes = bytes}; }
   };
 
   void adopt(kv::SessionSummary summary);
@@ -262,7 +280,7 @@ class SessionTable {
   void take(kv::CatalogChanges changes);
   void take(kv::SessionSummary changed);
   void set_summary(Session& session, kv::SessionSummary summary);
-  void count_tokens(const kv::SessionSummary& summary, bool has_come);
+  void count_stored(const kv::SessionSummary& summary, bool has_come);
   [[nodiscard]] SessionLock lock_now(Session& session);
   void unlock(Session& session);
   void settle(Session& session);
@@ -287,6 +305,7 @@ class SessionTable {
   std::deque<std::pair<SessionId, TimePoint>> unpublished_;  // Idle since then, the first one first.
   bool is_publishing_ = false;
   Gauge count_;
+  Gauge bytes_;
 };
 
 }  // namespace uma::engine

@@ -196,25 +196,25 @@ TEST_F(SessionTableTest, QuotasCountWhatIsBeingCommittedAndTakeItBackWhereThatFa
   limits.tenant_tokens_max = 100;
   make(limits);
   add(record("s", 60));
-  EXPECT_TRUE(table_->check_quota(kTenant, 1, 40));
-  EXPECT_EQ(table_->check_quota(kTenant, 1, 41).error().code, ErrorCode::limit_quota);
-  EXPECT_TRUE(table_->check_quota(TenantId{"b"}, 1, 100));
+  EXPECT_TRUE(table_->check_quota(kTenant, {.sessions = 1, .tokens = 40}));
+  EXPECT_EQ(table_->check_quota(kTenant, {.sessions = 1, .tokens = 41}).error().code, ErrorCode::limit_quota);
+  EXPECT_TRUE(table_->check_quota(TenantId{"b"}, {.sessions = 1, .tokens = 100}));
 
   {
     const SessionLock held = lock("s");
     catalog_.is_full = true;
     std::optional<Expected<Unit>> done;
     tasks_.answer([&](Expected<Unit> got) { done.emplace(std::move(got)); }, table_->commit(*held, record("s", 90)));
-    EXPECT_FALSE(table_->check_quota(kTenant, 0, 11));
+    EXPECT_FALSE(table_->check_quota(kTenant, {.tokens = 11}));
     work();
     EXPECT_FALSE(done.value());
     EXPECT_EQ(held->record->chain.size(), 60u);
-    EXPECT_TRUE(table_->check_quota(kTenant, 0, 40));
+    EXPECT_TRUE(table_->check_quota(kTenant, {.tokens = 40}));
   }
   catalog_.is_full = false;
 
   add(record("t"));
-  EXPECT_EQ(table_->check_quota(kTenant, 1, 0).error().code, ErrorCode::limit_quota);
+  EXPECT_EQ(table_->check_quota(kTenant, {.sessions = 1}).error().code, ErrorCode::limit_quota);
   // A session that a response has made counts before it is in the catalog, but not after it is discarded.
   kv::SessionRecord other = record("o");
   other.tenant = TenantId{"b"};
@@ -222,11 +222,45 @@ TEST_F(SessionTableTest, QuotasCountWhatIsBeingCommittedAndTakeItBackWhereThatFa
   table_->begin_run(*made, RequestId{1});
   Session& begun = *made;
   made.release();
-  EXPECT_EQ(table_->check_quota(TenantId{"c"}, 1, 0).error().code, ErrorCode::limit_sessions);
+  EXPECT_EQ(table_->check_quota(TenantId{"c"}, {.sessions = 1}).error().code, ErrorCode::limit_sessions);
   table_->end_run(begun);
-  EXPECT_TRUE(table_->check_quota(TenantId{"c"}, 1, 0));
+  EXPECT_TRUE(table_->check_quota(TenantId{"c"}, {.sessions = 1}));
   EXPECT_EQ(table_->count(), 2);
   table_->check_invariants();
+}
+
+TEST_F(SessionTableTest, TextsCountAlthoughTheyHaveNoTokens) {
+  make({.tenant_bytes_max = 1000});
+  kv::SessionRecord made = record("s");
+  made.mode = SessionMode::chat;
+  made.pending_messages = {{.role = "user", .content = std::string(900, 'a')}};
+  made.pending = {1, 2};
+  const Stored first = stored_of(made);
+  EXPECT_EQ(first.bytes, 900 + 4 + 2 * sizeof(Token));
+  add(made);
+  EXPECT_TRUE(table_->check_quota(kTenant, {.bytes = 1000 - first.bytes}));
+  const auto refused = table_->check_quota(kTenant, {.bytes = 1001 - first.bytes});
+  EXPECT_EQ(refused.error().code, ErrorCode::limit_quota);
+  EXPECT_NE(refused.error().message.find("limits.tenant_bytes_max"), std::string::npos) << refused.error().message;
+  EXPECT_TRUE(table_->check_quota(TenantId{"b"}, {.sessions = 1, .bytes = 1000}));
+  EXPECT_TRUE(result_of(end_of("s")));
+  EXPECT_TRUE(table_->check_quota(kTenant, {.bytes = 1000}));
+  EXPECT_EQ(table_->bytes_stored(), 0);
+}
+
+TEST_F(SessionTableTest, OnANearlyFullDiskWhoHasFilledItIsRefused) {
+  make();
+  const TenantId modest{"modest"};
+  add(record("large", 1000));
+  kv::SessionRecord small = record("small", 10);
+  small.tenant = modest;
+  add(small);
+  EXPECT_TRUE(table_->check_quota(kTenant, {.bytes = 1}));
+  catalog_.has_little_room = true;
+  EXPECT_EQ(table_->check_quota(kTenant, {.bytes = 1}).error().code, ErrorCode::limit_quota);
+  EXPECT_TRUE(table_->check_quota(kTenant, {})) << "what adds nothing goes on";
+  EXPECT_TRUE(table_->check_quota(modest, {.sessions = 1, .bytes = 5000}));
+  EXPECT_TRUE(table_->check_quota(TenantId{"new"}, {.sessions = 1, .bytes = 5000}));
 }
 
 TEST_F(SessionTableTest, ASessionEndsWhenNothingOfItIsUnderWayAndTheCatalogHasForgottenIt) {

@@ -165,7 +165,8 @@ TEST_F(HttpServerTest, RefusesRequestsThatTwoReadersCouldReadDifferently) {
   start();
   const std::string post = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n";
   for (const char* rest :
-       {"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+       {"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
+        "Content-Length: 2, 2\r\n\r\n{}", "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n", "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n", "Content-Length: -1\r\n\r\n",
         "Content-Length: 2x\r\n\r\n{}", "Content-Length : 2\r\n\r\n{}", "Transfer-Encoding: chunked\r\n\r\nzz\r\n",

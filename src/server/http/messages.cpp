@@ -92,7 +92,8 @@ Awaitable<std::optional<DecodedMessage>> decode_in_thread(HttpConnection& connec
   if (!*detail && detail->error().code != ErrorCode::session_unknown)
     co_return std::unexpected(wire::RejectedBody{detail->error(), detail->error().field});
   if (!*detail) co_return unknown();
-  auto held = wire::held_thread(**detail);
+  const std::size_t bytes = (*detail)->session.bytes();
+  auto held = co_await connection.run_apart(bytes, [detail = std::move(**detail)] { return wire::held_thread(detail); });
   if (!held) co_return unknown();
   co_return co_await connection.read_body(body, [id = std::move(id), held = std::move(*held)](std::string_view text) {
     return wire::decode_thread_message(text, id, &held);

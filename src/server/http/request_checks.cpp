@@ -47,6 +47,10 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_head(const Parser& 
          "without keys the Host header must be localhost, an address, a name below .internal or one of http.allowed_hosts: add "
          "the name there if it is yours"}};
   }
+  // The parser takes equal lengths for one.
+  if (head.count(http::field::content_length) > 1 || head[http::field::content_length].contains(',')) {
+    return bad("the request must have one Content-Length");
+  }
   // The parser handles chunked only; another coding before it would be taken for the body.
   const bool has_codings = head.count(http::field::transfer_encoding) > 0;
   if (has_codings && (head.count(http::field::transfer_encoding) > 1 ||

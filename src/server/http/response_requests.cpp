@@ -66,9 +66,18 @@ Awaitable<std::shared_ptr<const BodyWithItems>> find_items(HttpConnection& conne
       found->problem = detail->error();
       co_return found;
     }
-    std::vector<wire::Item> items = wire::items_with_ids(**detail, ids);
+    const std::size_t bytes = (*detail)->bytes();
+    std::vector<wire::Item> items = co_await connection.run_apart(
+        bytes, [detail = std::move(**detail), ids = ids] { return wire::items_with_ids(detail, ids); });
     co_await read_images(connection, items);
-    for (const wire::Item& item : items) found->items[item.id] = wire::item_json(item);
+    using ItemTexts = std::vector<std::pair<std::string, std::string>>;
+    for (auto& [item, text] : co_await connection.run_apart(bytes, [items = std::move(items)] {
+           ItemTexts texts;
+           for (const wire::Item& item : items) texts.emplace_back(item.id, wire::item_json(item));
+           return texts;
+         })) {
+      found->items[std::move(item)] = std::move(text);
+    }
   }
   co_return found;
 }

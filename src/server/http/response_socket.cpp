@@ -64,7 +64,39 @@ class WarmedWriter final : public AnswerEncoder {
   wire::ResponseEncoder encoder_;
 };
 
-class ResponseSocket final : public GenerationOutput, public wire::HeldResponses {
+// The responses that only this connection knows. An event is read apart, which may outlive the connection, and nothing is added
+// meanwhile: the next response comes when the event is answered.
+class HeldHere final : public wire::HeldResponses {
+ public:
+  [[nodiscard]] const wire::HeldResponse* find(std::string_view id) const override {
+    const auto found = std::ranges::find(held_, id, [](const Held& held) { return std::string_view(held.response.id); });
+    return found == held_.end() ? nullptr : &found->response;
+  }
+  // Makes room for a response of this size: the oldest ones go. False: it is too large.
+  [[nodiscard]] bool make_room(std::size_t bytes) {
+    if (bytes > kHeldBytesMax) return false;
+    const auto bytes_held = [&] {
+      std::size_t total = bytes;
+      for (const Held& held : held_) total += held.response.items.size();
+      return total;
+    };
+    while (!held_.empty() && (held_.size() >= kHeldMax || bytes_held() > kHeldBytesMax)) held_.pop_front();
+    return true;
+  }
+  // `share` is charged for it.
+  void add(wire::HeldResponse response, RequestShare share) {
+    held_.push_back({.response = std::move(response), .share = std::move(share)});
+  }
+
+ private:
+  struct Held {
+    wire::HeldResponse response;
+    RequestShare share;
+  };
+  std::deque<Held> held_;
+};
+
+class ResponseSocket final : public GenerationOutput {
  public:
   explicit ResponseSocket(HttpConnection& connection)
       : connection_(connection), stream_(connection.transport()), arrived_(connection.server().io) {}
@@ -76,15 +108,9 @@ class ResponseSocket final : public GenerationOutput, public wire::HeldResponses
   Awaitable<bool> refuse(const Error& error, std::string_view field) override;
   Awaitable<bool> write(std::string bytes, bool is_last) override;
 
-  [[nodiscard]] const wire::HeldResponse* find(std::string_view id) const override;
-
  private:
   struct Event {
     std::string text;
-    RequestShare share;  // Charged for it.
-  };
-  struct Held {
-    wire::HeldResponse response;
     RequestShare share;  // Charged for it.
   };
   // Marks that a response is being made, which the daemon's shutdown waits for.
@@ -126,7 +152,7 @@ class ResponseSocket final : public GenerationOutput, public wire::HeldResponses
   bool is_answering_ = false;
   std::string stream_id_;                     // Of the event that is being answered.
   std::optional<wire::CreateEvent> to_hold_;  // The event whose response only this connection will know.
-  std::deque<Held> held_;
+  const std::shared_ptr<HeldHere> held_ = std::make_shared<HeldHere>();  // Shared with the event that is being read.
 };
 
 // --- reading
@@ -205,7 +231,9 @@ Awaitable<bool> ResponseSocket::answer(Event event) {
     if (refusal->is_final) end_with(close_code::policy_error, "the key is not known to this server any more");
     co_return is_told && !refusal->is_final;
   }
-  auto create = wire::decode_create_event(event.text, *this);
+  const std::size_t bytes = event.text.size();
+  auto create = co_await connection_.run_apart(
+      bytes, [event = std::move(event), held = held_] { return wire::decode_create_event(event.text, *held); });
   if (!create) co_return co_await refuse(create.error().error, create.error().field);
   stream_id_ = create->stream;
   if (connection_.server().draining) {
@@ -213,7 +241,6 @@ Awaitable<bool> ResponseSocket::answer(Event event) {
     end_with(close_code::service_restart, "the daemon is stopping");
     co_return false;
   }
-  std::string().swap(event.text);  // `create` has what it said, and keeps its share.
   const Answering answering(connection_);
   co_return co_await begin(*std::move(create));
 }
@@ -287,11 +314,6 @@ Awaitable<bool> ResponseSocket::send(std::string_view text) {
 
 // --- responses that are not stored
 
-const wire::HeldResponse* ResponseSocket::find(std::string_view id) const {
-  const auto found = std::ranges::find(held_, id, [](const Held& held) { return std::string_view(held.response.id); });
-  return found == held_.end() ? nullptr : &found->response;
-}
-
 // Keeps the response that ends with `last`, if nothing else does. The oldest ones make room for it.
 void ResponseSocket::hold(const wire::ServerEvent& last) {
   if (!to_hold_) return;
@@ -301,16 +323,10 @@ void ResponseSocket::hold(const wire::ServerEvent& last) {
   response->previous = create.stored_previous;
   response->items = create.items + (create.items.empty() || response->items.empty() ? "" : ",") + response->items;
   const std::size_t bytes = response->items.size();
-  if (bytes > kHeldBytesMax) return;
-  const auto bytes_held = [&] {
-    std::size_t total = bytes;
-    for (const Held& held : held_) total += held.response.items.size();
-    return total;
-  };
-  while (!held_.empty() && (held_.size() >= kHeldMax || bytes_held() > kHeldBytesMax)) held_.pop_front();
+  if (!held_->make_room(bytes)) return;
   RequestShare share = connection_.service().open_share(connection_.tenant());
   if (!share->grow(bytes)) return;  // The client sends everything again then.
-  held_.push_back({.response = *std::move(response), .share = std::move(share)});
+  held_->add(*std::move(response), std::move(share));
 }
 
 Awaitable<void> ResponseSocket::run(const Upgrade& upgrade) {

@@ -199,7 +199,8 @@ Answer handlers::compact_response(HttpConnection& connection, const HttpRequest&
     const auto detail = co_await ask_for_response(connection, **std::move(previous));
     if (!detail) co_return false;
     if (!*detail) co_return co_await respond_refused(connection, request, detail->error(), "previous_response_id");
-    earlier = wire::items_through(**detail);
+    const std::size_t bytes = text_bytes(**detail);
+    earlier = co_await connection.run_apart(bytes, [detail = std::move(**detail)] { return wire::items_through(detail); });
     co_await read_images(connection, earlier);
   }
   auto compaction = co_await connection.read_body(
@@ -236,8 +237,11 @@ Answer handlers::get_response(HttpConnection& connection, const HttpRequest& req
   }
   auto detail = co_await ask_for_response(connection, std::move(*id));
   if (query->is_stream && detail && *detail) {
-    co_return co_await connection.respond(200, "text/event-stream", wire::response_events(**detail, query->after),
-                                          request.keep_alive, "Cache-Control: no-cache\r\n");
+    const std::size_t bytes = text_bytes(**detail);
+    auto events = co_await connection.run_apart(
+        bytes, [detail = std::move(**detail), after = query->after] { return wire::response_events(detail, after); });
+    co_return co_await connection.respond(200, "text/event-stream", std::move(events), request.keep_alive,
+                                          "Cache-Control: no-cache\r\n");
   }
   co_return co_await connection.respond_with(std::move(detail), request, wire::response_json, text_bytes);
 }
