@@ -5,11 +5,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <format>
 #include <fstream>
 #include <sstream>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <utility>
 
 #include <CLI/CLI.hpp>
@@ -456,6 +456,13 @@ void check_http(const Config& config, const HttpAddress& http, std::vector<std::
   }
 }
 
+// Whether only this user may write to the folder, so that nobody else can take a name in it first.
+bool is_own_folder(const std::string& path) {
+  struct stat facts{};
+  return path.starts_with('/') && ::stat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) && facts.st_uid == ::geteuid() &&
+         (facts.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
 void apply_passed(Config& config, const PassedAddresses& passed) {
   const auto apply = [&](const char* key, auto& value, const auto& address) {
     if (!address || *address == value) return;  // A supervisor passes what the settings say.
@@ -515,6 +522,10 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
       problems.push_back(std::format("{}: {}", setting->flag, mismatch(*setting, *expected, text)));
     }
   }
+  if (const std::string runtime = environment("XDG_RUNTIME_DIR").value_or("");
+      !config.is_given("ipc.uds_path") && is_own_folder(runtime)) {
+    config.socket_path = runtime + "/uma.sock";
+  }
   apply_passed(config, passed);
   if (config.kv_types.is_quantized() && config.flash_attention == llm::FlashAttention::off) {
     problems.push_back(std::format("kv.type {} needs flash attention: leave out kv.flash_attention, or set kv.type f16",
@@ -558,11 +569,6 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
     if (const std::string folder = folder_of(environment, "XDG_CONFIG_HOME", ".config"); !folder.empty()) {
       config.models_file = folder + "/uma/models.yaml";
     }
-  }
-  // Only the user may write to that folder, so nobody else can take the socket's name first.
-  if (const std::string runtime = environment("XDG_RUNTIME_DIR").value_or("");
-      !config.is_given("ipc.uds_path") && runtime.starts_with('/') && std::filesystem::is_directory(runtime)) {
-    config.socket_path = runtime + "/uma.sock";
   }
   if (config.data_dir.empty()) {
     problems.emplace_back("no data folder: neither HOME nor XDG_STATE_HOME is set; give --data-dir FOLDER");

@@ -620,12 +620,15 @@ TEST(Config, AFileThatCannotBeReadIsAMistake) {
 }
 
 TEST(Config, TheSocketIsInTheUsersRuntimeFolderIfThereIsOne) {
-  const std::string folder = std::filesystem::temp_directory_path();
+  std::string folder = std::filesystem::temp_directory_path() / "uma_config_test_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   EXPECT_EQ(load({"--model", "m"}, {{"XDG_RUNTIME_DIR", folder}})->socket_path, folder + "/uma.sock");
   EXPECT_EQ(load({"--model", "m", "--socket", "/s"}, {{"XDG_RUNTIME_DIR", folder}})->socket_path, "/s");
-  for (const char* none : {"", "relative", "/nonexistent"}) {
+  std::filesystem::permissions(folder, std::filesystem::perms::all);
+  for (const std::string& none : {std::string(), std::string("relative"), std::string("/nonexistent"), folder}) {
     EXPECT_EQ(load({"--model", "m"}, {{"XDG_RUNTIME_DIR", none}})->socket_path, "/tmp/uma.sock") << none;
   }
+  std::filesystem::remove(folder);
 }
 
 TEST(Config, TheDataFolderFollowsTheXdgRules) {

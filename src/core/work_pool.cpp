@@ -14,13 +14,13 @@ Duration thread_cpu_time() {
   return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
 
-void WorkPool::post(TenantId tenant, std::size_t bytes, Job job) {
+void WorkPool::add(TenantId tenant, Kind kind, Job job) {
   {
     const MutexLock lock(mutex_);
     if (closed_) return;
     Tenant& own = tenants_[std::move(tenant)];
     if (own.is_idle()) own.used = std::max(own.used, least_used_);
-    own.jobs[bytes < kLongBytes ? kShort : kLong].push_back({.order = posted_++, .job = std::move(job)});
+    own.jobs[kind].push_back({.order = posted_++, .job = std::move(job)});
   }
   ready_.notify_one();
 }
@@ -38,8 +38,10 @@ WorkPool::Next WorkPool::next() {
   std::tuple<Duration, std::uint64_t> least;
   for (auto at = tenants_.begin(); at != tenants_.end(); ++at) {
     const Tenant& tenant = at->second;
-    for (const Kind kind : {kShort, kLong}) {
-      if (tenant.jobs[kind].empty() || tenant.runs[kind] || (kind == kLong && long_running_ == long_max_)) continue;
+    for (const Kind kind : {kShort, kLong, kFile}) {
+      if (tenant.jobs[kind].empty() || tenant.runs[kind] || running_[kind] >= running_max_[kind]) continue;
+      // The threads for texts are for both kinds of them.
+      if (kind != kFile && running_[kShort] + running_[kLong] >= running_max_[kShort]) continue;
       const std::tuple own(tenant.used, tenant.jobs[kind].front().order);
       if (best.tenant != tenants_.end() && least <= own) continue;
       best = {.tenant = at, .kind = kind};
@@ -64,12 +66,16 @@ bool WorkPool::step() {
     // A tenant that used more stays known, so that jobs that come one by one have no more time than jobs that wait.
     std::erase_if(tenants_,
                   [least = least_used_](const auto& each) { return each.second.is_idle() && each.second.used <= least; });
-    if (chosen.kind == kLong) ++long_running_;
+    ++running_[chosen.kind];
   }
-  const Duration began = cpu_time_ != nullptr ? cpu_time_() : Duration();
+  const auto time = [this, is_file = chosen.kind == kFile] {
+    if (cpu_time_ == nullptr) return Duration();
+    return is_file ? SteadyClock().now().time_since_epoch() : cpu_time_();
+  };
+  const Duration began = time();
   run_noting(job);
   job = nullptr;  // Its data is freed in the tenant's time, too.
-  const Duration used = cpu_time_ != nullptr ? cpu_time_() - began : from_ms(1);
+  const Duration used = cpu_time_ != nullptr ? time() - began : from_ms(1);
   {
     const MutexLock lock(mutex_);
     end(chosen, used);
@@ -82,12 +88,12 @@ void WorkPool::end(const Next& ended, Duration used) {
   Tenant& tenant = ended.tenant->second;
   tenant.runs[ended.kind] = false;
   tenant.used += used;
-  if (ended.kind == kLong) --long_running_;
+  --running_[ended.kind];
 }
 
 bool WorkPool::wait() {
   const MutexLock lock(mutex_);
-  const auto waits = [](const auto& each) { return !each.second.jobs[kShort].empty() || !each.second.jobs[kLong].empty(); };
+  const auto waits = [](const auto& each) { return each.second.waits(); };
   while (next().tenant == tenants_.end()) {
     if (closed_ && std::ranges::none_of(tenants_, waits)) return false;
     ready_.wait(mutex_);

@@ -2,6 +2,7 @@
 // all requests share, so that a megabyte of text does not delay other requests.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -22,8 +23,9 @@
 namespace uma {
 
 // A pool of threads, which call step(): the engine owns them. The tenant whose jobs took the least CPU time lately goes first.
-// At most one job with a short text and one with a long text of a tenant run at a time, each kind in the order of arrival, and
-// long ones leave one thread to the short ones. So one tenant's jobs delay only its own.
+// At most one job with a short text, one with a long text and one that reads a file of a tenant run at a time, each kind in the
+// order of arrival. Long ones leave a thread to the short ones, and files, which other processes decode, have threads beside
+// them. So one tenant's jobs delay only its own.
 class WorkPool {
  public:
   using Job = MoveOnlyFunction<void()>;
@@ -32,11 +34,19 @@ class WorkPool {
   // The CPU time that the calling thread has used.
   using CpuTime = Duration (*)();
 
-  // `threads`: how many call step(), at least 2. `cpu_time` is null if all jobs count the same, as in the simulator.
-  explicit WorkPool(int threads = 2, CpuTime cpu_time = nullptr) : long_max_(threads - 1), cpu_time_(cpu_time) {}
+  // So many jobs with files run at a time: each may take gigabytes for seconds.
+  static constexpr int kFilesMax = 2;
+
+  // `threads`, at least 2, and kFilesMax more call step(). `cpu_time` is null if all jobs count the same, as in the simulator.
+  explicit WorkPool(int threads = 2, CpuTime cpu_time = nullptr)
+      : running_max_{threads, threads - 1, kFilesMax}, cpu_time_(cpu_time) {}
 
   // --- Any thread. `bytes` is the size of the text that the job reads. Dropped after close().
-  void post(TenantId tenant, std::size_t bytes, Job job);
+  void post(TenantId tenant, std::size_t bytes, Job job) {
+    add(std::move(tenant), bytes < kLongBytes ? kShort : kLong, std::move(job));
+  }
+  // A job that has a picture or a clip decoded. Its time counts, not its thread's alone.
+  void post_file(TenantId tenant, Job job) { add(std::move(tenant), kFile, std::move(job)); }
   // For tasks: waits until `work`, which returns an Expected, has run as a job. The work owns its data: it runs to its end even
   // if the task has ended before.
   template <class Work, class Result = std::invoke_result_t<Work&>>
@@ -58,33 +68,38 @@ class WorkPool {
   bool wait();
 
  private:
-  enum Kind : std::uint8_t { kShort, kLong };
+  enum Kind : std::uint8_t { kShort, kLong, kFile };
+  static constexpr std::size_t kKinds = 3;
   struct Waiting {
     std::uint64_t order = 0;  // Of arrival.
     Job job;
   };
   // Exists while it has jobs, or has used more than others.
   struct Tenant {
-    std::array<std::deque<Waiting>, 2> jobs{};  // Of each kind.
-    std::array<bool, 2> runs{};
+    std::array<std::deque<Waiting>, kKinds> jobs{};  // Of each kind.
+    std::array<bool, kKinds> runs{};
     Duration used{};  // CPU time; not less than `least_used_` when its jobs began to wait.
 
-    [[nodiscard]] bool is_idle() const { return jobs[kShort].empty() && jobs[kLong].empty() && !runs[kShort] && !runs[kLong]; }
+    [[nodiscard]] bool waits() const {
+      return std::ranges::any_of(jobs, [](const std::deque<Waiting>& each) { return !each.empty(); });
+    }
+    [[nodiscard]] bool is_idle() const { return !waits() && !std::ranges::contains(runs, true); }
   };
   struct Next {
     std::map<TenantId, Tenant>::iterator tenant;  // The map's end: no job may run.
     Kind kind = kShort;
   };
+  void add(TenantId tenant, Kind kind, Job job);
   [[nodiscard]] Next next() REQUIRES_LOCK(mutex_);
   void end(const Next& ended, Duration used) REQUIRES_LOCK(mutex_);
 
-  const int long_max_;
+  const std::array<int, kKinds> running_max_;
   const CpuTime cpu_time_;
   Mutex mutex_;
   CondVar ready_;
   std::map<TenantId, Tenant> tenants_ GUARDED_BY(mutex_);
   std::uint64_t posted_ GUARDED_BY(mutex_) = 0;
-  int long_running_ GUARDED_BY(mutex_) = 0;
+  std::array<int, kKinds> running_ GUARDED_BY(mutex_){};
   Duration least_used_ GUARDED_BY(mutex_){};  // Of the tenant that was chosen last: a new one begins with it.
   bool closed_ GUARDED_BY(mutex_) = false;
 };

@@ -54,6 +54,25 @@ TEST_F(WorkPoolTest, LongJobsLeaveAThreadToShortOnes) {
   EXPECT_EQ(run(), "s|L");
 }
 
+TEST_F(WorkPoolTest, FilesTakeNoThreadThatTextsNeed) {
+  const auto file = [this](const char* tenant, const char* name) {
+    pool_.post_file(TenantId{tenant}, [this, name] { ran_ += name; });
+  };
+  const auto file_and_step = [this](const char* tenant) {
+    pool_.post_file(TenantId{tenant}, [this] {
+      while (pool_.step()) {
+      }
+      ran_ += '|';
+    });
+  };
+  file_and_step("a");
+  file_and_step("b");
+  file("c", "f");
+  post("a", 1, "s");
+  post("a", kLong, "L");
+  EXPECT_EQ(run(), "sL|f|") << "a third file waits for the end of one";
+}
+
 TEST_F(WorkPoolTest, WhoUsedTheLeastTimeGoesFirst) {
   pool_.post(TenantId{"a"}, 1, [] {
     const std::clock_t until = std::clock() + (CLOCKS_PER_SEC / 100);

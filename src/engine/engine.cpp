@@ -96,7 +96,7 @@ void Engine::start() {
     set_thread_name("uma-router");
     run_loop(router_);
   });
-  for (int i = 0; i < kWorkThreads; ++i) {
+  for (int i = 0; i < kWorkThreads + WorkPool::kFilesMax; ++i) {
     work_threads_.emplace_back([this] {
       set_thread_name("uma-work");
       run_loop(work_);

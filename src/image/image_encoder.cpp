@@ -126,10 +126,14 @@ Expected<ImagePtr> ImageEncoder::find(const std::string& id, const std::stop_tok
     const auto found = known_.find(id);
     if (ImagePtr image = found == known_.end() ? nullptr : found->second.lock()) return image;
   }
-  if (options_.kept == nullptr) return fail(ErrorCode::io_failed, "the daemon has no folder for images of sessions");
-  auto file = options_.kept->read(file_of(id));
+  auto file = read_kept(id);
   if (!file) return std::unexpected(file.error());
   return add(std::move(*file), id, end);
+}
+
+Expected<Bytes> ImageEncoder::read_kept(const std::string& id) const {
+  if (options_.kept == nullptr) return fail(ErrorCode::io_failed, "the daemon has no folder for images of sessions");
+  return options_.kept->read(file_of(id));
 }
 
 Expected<KeptImages::Use> ImageEncoder::keep(const TenantId& tenant, const Image& image) const {
@@ -158,11 +162,10 @@ void ImageEncoder::take_all(WorkPool& work, TenantId tenant, Input input, bool k
 
 // Each image is a job, so that other requests have their turn in between.
 void ImageEncoder::post_next(std::shared_ptr<Taking> taking) {
-  auto& [work, tenant, input, keeps, end, done, taken] = *taking;
-  const std::size_t index = taken.images.size();
-  const std::size_t bytes = index < input.images.size() ? input.images[index].source.text.size() : 0;
-  work.post(tenant, bytes,
-            [self = shared_from_this(), taking = std::move(taking)]() mutable { self->take_next(std::move(taking)); });
+  WorkPool& work = taking->work;
+  const TenantId tenant = taking->tenant;
+  work.post_file(tenant,
+                 [self = shared_from_this(), taking = std::move(taking)]() mutable { self->take_next(std::move(taking)); });
 }
 
 void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {
@@ -281,8 +284,7 @@ void ImageEncoder::embed(WorkPool& work, TenantId tenant, std::vector<ImageSourc
 
 // Each image is a job of the pool and one of the encoder, so that other requests have their turn in between.
 void ImageEncoder::post_next(const std::shared_ptr<Embedding>& embedding) {
-  const std::size_t bytes = embedding->images[embedding->made.embeddings.size()].text.size();
-  embedding->work.post(embedding->tenant, bytes, [self = shared_from_this(), embedding] { self->embed_next(embedding); });
+  embedding->work.post_file(embedding->tenant, [self = shared_from_this(), embedding] { self->embed_next(embedding); });
 }
 
 void ImageEncoder::embed_next(const std::shared_ptr<Embedding>& embedding) {

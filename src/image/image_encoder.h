@@ -106,6 +106,8 @@ class ImageEncoder : public std::enable_shared_from_this<ImageEncoder> {
   // Finds an image of a current request, or a kept image, which is decoded again. Blocks on the disk. Errors: E_IO_001, and
   // E_LIMIT_003 as take().
   [[nodiscard]] Expected<ImagePtr> find(const std::string& id, const std::stop_token& end = {});
+  // The file of a kept image. Blocks on the disk. Errors: E_IO_001.
+  [[nodiscard]] Expected<Bytes> read_kept(const std::string& id) const;
   // Keeps the image's file beyond the request. Errors: as KeptImages::keep().
   [[nodiscard]] Expected<KeptImages::Use> keep(const TenantId& tenant, const Image& image) const;
   // Writes all kept images to the disk; blocks. Errors: E_IO_001.

@@ -42,6 +42,7 @@ Sampler::Sampler(const SamplingParams& params, std::uint64_t seed, std::span<con
 
 void Sampler::constrain(std::unique_ptr<TokenConstraint> constraint) {
   constexpr float kBan = -100;  // As OpenAI's clients ban a token.
+  earlier_work_ = grammar_work();
   constraint_ = std::move(constraint);
   if (!constraint_) return;
   for (const Token token : banned_) constraint_->exclude(token);

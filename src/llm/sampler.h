@@ -34,6 +34,8 @@ class Sampler {
   [[nodiscard]] bool is_complete() const { return constraint_ && constraint_->is_complete(); }
   // Null if there is no constraint.
   [[nodiscard]] TokenConstraint* constraint() const { return constraint_.get(); }
+  // The work of all constraints so far, as TokenConstraint::work().
+  [[nodiscard]] std::uint64_t grammar_work() const { return earlier_work_ + (constraint_ ? constraint_->work() : 0); }
 
   // Records a token of the prompt or the reply for the penalties and the constraint. Only the last tokens_counted() tokens of
   // a prompt have an effect.
@@ -119,6 +121,7 @@ class Sampler {
   std::vector<Token> banned_;
   Random random_;
   std::unique_ptr<TokenConstraint> constraint_;
+  std::uint64_t earlier_work_ = 0;  // Of the constraints before it.
   RepetitionPenalties penalties_;
   double mirostat_mu_;  // The most bits of surprise that mirostat allows.
   // Reused by sample().

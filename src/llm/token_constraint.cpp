@@ -105,6 +105,7 @@ void TokenConstraint::accept(Token token) {
 bool TokenConstraint::accept_text(std::string_view text) {
   reader_.limit_work(kWorkMax);
   place_ = reader_.next(place_, text);
+  reader_.limit_work(kWorkMax);  // For the next token.
   return place_ != grammar::GrammarReader::kNowhere;
 }
 

@@ -91,7 +91,7 @@ inline constexpr std::int32_t kPrefillChunkMin = kChunkStep;
 // context, so that no prompt starves: one that has been there kPatience times as long as its own computation takes, or
 // kPatienceMaxMs longer, precedes every new one. Earlier waiting for a fair turn does not count.
 // Background prompts come last, unless they have waited for kBackgroundWaitMaxMs.
-inline constexpr double kPatience = 8;
+inline constexpr double kPatience = 4;
 inline constexpr double kPatienceMaxMs = 30'000;
 [[nodiscard]] double prefill_rank(const SequenceView& view, const StepModel& model);
 

@@ -49,7 +49,7 @@ class Cost:
         """Returns the status. `read` takes the answer instead of reading it."""
         connection = http.client.HTTPConnection("127.0.0.1", self.given["port"], timeout=60)
         try:
-            text = body if isinstance(body, (bytes, str)) else json.dumps(body)
+            text = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
             connection.request(method, path, text, {"Authorization": "Bearer " + self.given["key"]})
             answer = connection.getresponse()
             self.answer = (read or http.client.HTTPResponse.read)(answer)
@@ -92,22 +92,21 @@ class Cost:
         return self.send("/v1/chat/completions",
                          '{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"x":[' + ",".join(["{}"] * 5 * MB) + "]}")
 
-    def store_large(self):
-        """A response of a token whose tools have 10 MB. Returns its id."""
+    def stored_bytes(self):
+        """A response of a token whose tools have 10 MB."""
         tool = {"type": "function", "name": "f", "description": "x" * 10 * MB, "parameters": {"type": "object"}}
-        status = self.send("/v1/responses", {"input": "hi", "tools": [tool], "max_output_tokens": 1})
-        return json.loads(self.answer)["id"] if status == 200 else None
+        return self.send("/v1/responses", {"input": "hi", "tools": [tool], "max_output_tokens": 1})
 
     def slow_reader(self):
-        kept = self.store_large()
-        return self.send(f"/v1/responses/{kept}", None, "GET", self.read_slowly) if kept else 503
-
-    def stored_bytes(self):
-        return 200 if self.store_large() else 503
+        items = [{"role": "user", "content": "x" * 1000}] * 60
+        status = self.send("/v1/conversations", {"items": items})
+        kept = json.loads(self.answer).get("id")
+        return self.send(f"/v1/conversations/{kept}/items?limit=100", None, "GET", self.read_slowly) if status == 200 else status
 
     def forks(self):
-        if self.send("/v1/sessions", {"mode": "chat", "system": "word " * 100}) != 200:
-            return 503
+        status = self.send("/v1/sessions", {"mode": "chat", "system": "word " * 100})
+        if status != 200:
+            return status
         session = json.loads(self.answer)["session_id"]
         statuses = [self.send(f"/v1/sessions/{session}/fork", {}) for _ in range(20)]
         self.send(f"/v1/sessions/{session}", None, "DELETE")
@@ -181,7 +180,7 @@ def main():
         while not end.is_set():
             try:
                 status = kind(cost)
-            except (OSError, http.client.HTTPException, ValueError) as problem:
+            except Exception as problem:
                 status = type(problem).__name__
                 time.sleep(0.1)
             with lock:
@@ -193,8 +192,9 @@ def main():
     print("ready", flush=True)
     sys.stdin.read()
     end.set()
+    until = time.monotonic() + 90
     for thread in threads:
-        thread.join(90)
+        thread.join(max(0, until - time.monotonic()))
     print(json.dumps(sent), flush=True)
 
 

@@ -148,7 +148,10 @@ def costs(minutes):
             before, now = percentile(quiet[kind][what], share), percentile(hurt[kind][what], share)
             if before > 0:
                 name = "99th percentile of the first piece" if what == "first_ms" else "worst pause"
-                print(f"  {kind}: {name} {before:.0f} ms quiet, {now:.0f} ms beside the attackers: {now / before:.2f} × (wanted {bound})")
+                told = f"{kind}: {name} {before:.0f} ms quiet, {now:.0f} ms beside the attackers: {now / before:.2f} ×"
+                print("  " + told)
+                if now > bound * before:
+                    problems.append(f"{told}, more than {bound}")
         print(f"  {kind}: {quiet[kind]['replies']} and {hurt[kind]['replies']} replies, {hurt[kind]['waited']} refused for now")
     print(f"  memory above the start: {quiet_growth / arena.MIB:.0f} MiB quiet, {hurt_growth / arena.MIB:.0f} MiB beside them", flush=True)
     return problems

@@ -173,8 +173,8 @@ void EmbedLane::prepare_images() {
   for (const auto& job : jobs_) {
     if (job->asked.done && job->is_prepared) request_encodings(*job);
   }
-  for (auto& [image, end] : encoding_) {
-    if (!is_needed(image)) end.request_stop();
+  for (auto& [asked, end] : encoding_) {
+    if (!is_needed(asked)) end.request_stop();
   }
 }
 
@@ -201,42 +201,43 @@ void EmbedLane::choose_prepared(bool is_background) {
 void EmbedLane::request_encodings(Job& job) {
   for (const image::ImageRun& run : images_of(job, job.texts_done)) {
     if (run.encoded) continue;
-    const auto [asked, is_new] = encoding_.try_emplace(run.image);
+    const AskedImage wanted{{job.asked.flow.tenant}, run.image};
+    const auto [asked, is_new] = encoding_.try_emplace(wanted);
     if (!is_new) continue;
     try {
       UMA_CHECK(options_.encode != nullptr);
-      options_.encode({job.asked.flow.tenant}, run.image, asked->second.get_token(),
-                      [inbox = inbox_, image = run.image](Expected<image::EncodedPtr> encoded) {
-                        inbox->push(EncodedReport{image, std::move(encoded)});
+      options_.encode(wanted.tenant, wanted.image, asked->second.get_token(),
+                      [inbox = inbox_, wanted](Expected<image::EncodedPtr> encoded) {
+                        inbox->push(EncodedReport{wanted, std::move(encoded)});
                       });
     } catch (...) {
       const Error error = thrown_error();
-      encoding_.erase(run.image);
+      encoding_.erase(asked);
       stats_->requests_failed_total.add();
       return end(job, std::unexpected(error));
     }
   }
 }
 
-bool EmbedLane::is_needed(const std::string& image) const {
+bool EmbedLane::is_needed(const AskedImage& asked) const {
   return std::ranges::any_of(jobs_, [&](const auto& job) {
-    return job->asked.done && job->is_prepared &&
+    return job->asked.done && job->is_prepared && job->asked.flow.tenant == asked.tenant.value &&
            std::ranges::any_of(images_of(*job, job->texts_done),
-                               [&](const image::ImageRun& run) { return run.image == image && !run.encoded; });
+                               [&](const image::ImageRun& run) { return run.image == asked.image && !run.encoded; });
   });
 }
 
 void EmbedLane::run(const EncodedReport& report) {
-  const auto asked = encoding_.find(report.image);
+  const auto asked = encoding_.find(report.asked);
   const bool was_ended = asked != encoding_.end() && asked->second.stop_requested();
   if (asked != encoding_.end()) encoding_.erase(asked);
   // A request that came meanwhile asks again.
   if (was_ended && !report.encoded) return;
   for (const auto& job : jobs_) {
-    if (!job->asked.done || !job->is_prepared) continue;
+    if (!job->asked.done || !job->is_prepared || job->asked.flow.tenant != report.asked.tenant.value) continue;
     Expected<Unit> fits;
     for (image::ImageRun& run : images_of(*job, job->texts_done)) {
-      if (run.image != report.image || !fits) continue;
+      if (run.image != report.asked.image || !fits) continue;
       fits = report.encoded
                  ? image::check_encoded(run, **report.encoded, image::call_rows_max(**report.encoded, shape()), false)
                  : Expected<Unit>(std::unexpected(report.encoded.error()));
@@ -404,7 +405,7 @@ void EmbedLane::drop_ended() {
 
 void EmbedLane::cancel_all() {
   take_commands();
-  for (auto& [image, end] : encoding_) end.request_stop();
+  for (auto& [asked, end] : encoding_) end.request_stop();
   for (const auto& job : jobs_) {
     if (!job->asked.done) continue;
     stats_->requests_cancelled_total.add();

@@ -11,11 +11,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <stop_token>
 #include <string>
-#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -147,7 +147,7 @@ class EmbedLane {
   void prepare_images();
   void choose_prepared(bool is_background);
   void request_encodings(Job& job);
-  [[nodiscard]] bool is_needed(const std::string& image) const;
+  [[nodiscard]] bool is_needed(const AskedImage& asked) const;
   [[nodiscard]] std::vector<llm::ImageRows> rows_of(const Picked& text) const;
   [[nodiscard]] TimePoint first_deadline() const;
   void pick_texts();
@@ -170,8 +170,8 @@ class EmbedLane {
   sched::FairShare share_;
   std::vector<Picked> picked_;
   std::vector<std::span<const Token>> texts_;
-  std::unordered_map<std::string, std::stop_source> encoding_;  // Images whose encodings were requested; ends them.
-  std::vector<float> outputs_;                                  // The outputs of the last call.
+  std::map<AskedImage, std::stop_source> encoding_;  // Images whose encodings were requested; ends them.
+  std::vector<float> outputs_;                       // The outputs of the last call.
   std::vector<Command> inbox_taken_;
   double row_ms_ = 0;  // Measured; 0: not known yet.
   CoreShare cores_;

@@ -17,9 +17,16 @@ namespace uma::engine {
 using EncodeImage = std::function<void(const TenantId& tenant, const std::string& image, std::stop_token end,
                                        MoveOnlyFunction<void(Expected<image::EncodedPtr>)> then)>;
 
+// The image of a tenant. Nobody has rows that were computed for another tenant, since the time that they save tells of them.
+struct AskedImage {
+  TenantId tenant;
+  std::string image;
+  auto operator<=>(const AskedImage&) const = default;
+};
+
 // An image that requests wait for has been encoded, or encoding has failed.
 struct EncodedReport {
-  std::string image;
+  AskedImage asked;
   Expected<image::EncodedPtr> encoded;
 };
 

@@ -17,16 +17,16 @@ void ImagePrompts::prepare() {
   for (const SequencePtr& sequence : parts_.sequences) {
     if (sequence->is_running() && !sequence->is_blocked() && !sequence->job.images.empty()) prepare(*sequence);
   }
-  for (auto& [image, end] : encoding_) {
-    if (!is_needed(image)) end.request_stop();
+  for (auto& [asked, end] : encoding_) {
+    if (!is_needed(asked)) end.request_stop();
   }
 }
 
-bool ImagePrompts::is_needed(const std::string& image) const {
+bool ImagePrompts::is_needed(const AskedImage& asked) const {
   return std::ranges::any_of(parts_.sequences, [&](const SequencePtr& sequence) {
-    return !sequence->is_finished() && std::ranges::any_of(sequence->job.images, [&](const image::ImageRun& run) {
-      return run.image == image && !run.encoded;
-    });
+    return !sequence->is_finished() && sequence->job.flow.tenant == asked.tenant.value &&
+           std::ranges::any_of(sequence->job.images,
+                               [&](const image::ImageRun& run) { return run.image == asked.image && !run.encoded; });
   });
 }
 
@@ -41,35 +41,37 @@ void ImagePrompts::prepare(Sequence& sequence) {
   for (const image::ImageRun& run : sequence.job.images) {
     if (run.end() <= cached || run.encoded) continue;
     sequence.has_rows = false;
-    const auto [asked, is_new] = encoding_.try_emplace(run.image);
+    const AskedImage wanted{{sequence.job.flow.tenant}, run.image};
+    const auto [asked, is_new] = encoding_.try_emplace(wanted);
     if (!is_new) continue;
     try {
-      parts_.options.encode({sequence.job.flow.tenant}, run.image, asked->second.get_token(),
-                            [inbox = parts_.inbox, image = run.image](Expected<image::EncodedPtr> encoded) {
-                              inbox->push(EncodedReport{image, std::move(encoded)});
+      parts_.options.encode(wanted.tenant, wanted.image, asked->second.get_token(),
+                            [inbox = parts_.inbox, wanted](Expected<image::EncodedPtr> encoded) {
+                              inbox->push(EncodedReport{wanted, std::move(encoded)});
                             });
     } catch (...) {
-      encoding_.erase(run.image);  // The next request for the image asks again.
+      encoding_.erase(asked);  // The next request for the image asks again.
       throw;
     }
   }
 }
 
 void ImagePrompts::accept_encoded(const EncodedReport& report) {
-  const auto asked = encoding_.find(report.image);
+  const auto asked = encoding_.find(report.asked);
   const bool was_ended = asked != encoding_.end() && asked->second.stop_requested();
   if (asked != encoding_.end()) encoding_.erase(asked);
   // A sequence that came meanwhile asks again.
   if (was_ended && !report.encoded) return;
   for (const SequencePtr& sequence : parts_.sequences) {
-    if (!sequence->is_finished()) ends_.contain(*sequence, [&] { accept_encoded(*sequence, report); });
+    if (sequence->is_finished() || sequence->job.flow.tenant != report.asked.tenant.value) continue;
+    ends_.contain(*sequence, [&] { accept_encoded(*sequence, report); });
   }
 }
 
 void ImagePrompts::accept_encoded(Sequence& sequence, const EncodedReport& report) {
   Expected<Unit> all_fit;
   for (image::ImageRun& run : sequence.job.images) {
-    if (run.image != report.image) continue;
+    if (run.image != report.asked.image) continue;
     const auto fits = report.encoded
                           ? image::check_encoded(run, **report.encoded, image::call_rows_max(**report.encoded, parts_.shape()))
                           : Expected<Unit>(std::unexpected(report.encoded.error()));

@@ -2,9 +2,9 @@
 // own. Owned by the lane's thread.
 #pragma once
 
+#include <map>
 #include <stop_token>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/lane/batch_runner.h"
@@ -37,7 +37,7 @@ class ImagePrompts {
 
  private:
   void prepare(Sequence& sequence);
-  [[nodiscard]] bool is_needed(const std::string& image) const;
+  [[nodiscard]] bool is_needed(const AskedImage& asked) const;
   void accept_encoded(Sequence& sequence, const EncodedReport& report);
 
   const LaneParts& parts_;
@@ -46,7 +46,7 @@ class ImagePrompts {
   Preemption& preemption_;
   ReplySampler& sampler_;
   BatchRunner& runner_;
-  std::unordered_map<std::string, std::stop_source> encoding_;  // Images whose encodings were requested; ends them.
+  std::map<AskedImage, std::stop_source> encoding_;  // Images whose encodings were requested; ends them.
 };
 
 }  // namespace uma::engine

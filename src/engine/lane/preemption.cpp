@@ -67,7 +67,7 @@ Sequence* Preemption::choose_victim() const {
   Sequence* victim = nullptr;
   std::size_t running = 0;
   for (const SequencePtr& sequence : parts_.sequences) {
-    if (!sequence->is_running() || sequence->is_blocked()) continue;
+    if (!sequence->is_running() || (sequence->is_blocked() && !sequence->is_held())) continue;
     ++running;
     if (victim == nullptr || sequence->job.is_background >= victim->job.is_background) victim = sequence.get();
   }
@@ -185,6 +185,7 @@ void Preemption::swap_out(Sequence& sequence) {
 void Preemption::set_aside_prompt(Sequence& sequence, PrefillReport report) {
   // The logits are not kept.
   if (report.snapshot->tokens.size() == sequence.chain.size()) sampler_.sample_first(sequence, report.logits);
+  if (sequence.is_held()) sampler_.sample_held(sequence);
   if (!sequence.is_running()) return kv::recycle(std::move(*report.snapshot), parts_.pool);
   sequence.resume.id = 0;
   set_aside(sequence, kv::share_snapshot(std::move(*report.snapshot), parts_.pool));
@@ -250,6 +251,7 @@ void Preemption::clear_context() {
 // reused any more.
 void Preemption::restart_unsound(Sequence& sequence) {
   sequence.is_unsound = false;
+  sequence.held_logits.clear();
   parts_.stats.not_finite_total.add();
   log_error("request {} session {} seq {}: its logits are not finite; {}", sequence.job.id.value,
             log_name(sequence.job.session), sequence.slot,

@@ -1,5 +1,6 @@
 #include "engine/lane/reply_sampler.h"
 
+#include <algorithm>
 #include <format>
 #include <utility>
 
@@ -84,13 +85,15 @@ void ReplySampler::sample_first(Sequence& sequence, std::span<float> logits) {
 
 bool ReplySampler::begin_step() {
   grammar_work_ = 0;
-  bool any = false;
+  held_.clear();
   for (const SequencePtr& sequence : parts_.sequences) {
-    if (!sequence->is_running() || !sequence->is_held()) continue;
-    any = true;
+    if (sequence->is_running() && sequence->is_held()) held_.push_back(sequence.get());
+  }
+  std::ranges::sort(held_, {}, &Sequence::held_since);
+  for (Sequence* sequence : held_) {
     if (grammar_work_ < kGrammarWorkPerStep) sample_held(*sequence);
   }
-  return any;
+  return !held_.empty();
 }
 
 void ReplySampler::sample_held(Sequence& sequence) {
@@ -101,6 +104,7 @@ void ReplySampler::sample_held(Sequence& sequence) {
 bool ReplySampler::hold(Sequence& sequence, std::span<const float> logits) {
   if (sequence.sampler.constraint() == nullptr || grammar_work_ < kGrammarWorkPerStep) return false;
   sequence.held_logits.assign(logits.begin(), logits.end());
+  sequence.held_since = held_total_++;
   return true;
 }
 
@@ -144,15 +148,13 @@ Token ReplySampler::choose_token(Sequence& sequence, std::span<float> logits, st
 }
 
 void ReplySampler::choose_and_push(Sequence& sequence, std::span<float> logits, std::int32_t drawn, TimePoint now) {
-  const llm::TokenConstraint* const constraint = sequence.sampler.constraint();
-  if (constraint == nullptr) return push_token(sequence, choose_token(sequence, logits, drawn), now);
-  const std::uint64_t before = constraint->work();
-  const Token token = choose_token(sequence, logits, drawn);
-  const std::uint64_t work = constraint->work() - before;
+  const std::uint64_t before = sequence.sampler.grammar_work();
+  push_token(sequence, choose_token(sequence, logits, drawn), now);
+  const std::uint64_t work = sequence.sampler.grammar_work() - before;
+  if (work == 0) return;
   grammar_work_ += work;
   const double ms = static_cast<double>(work) / llm::TokenConstraint::kWorkPerMs;
   parts_.charge(sequence, static_cast<std::int64_t>(ms * parts_.step_model.prefill_tokens_per_ms()));
-  push_token(sequence, token, now);
 }
 
 void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {

@@ -87,6 +87,8 @@ class ReplySampler {
   std::vector<Chosen> chosen_;      // By row.
   std::vector<float> raw_logits_;   // A copy of the row before sampling, for log probabilities.
   std::uint64_t grammar_work_ = 0;  // Of this step, as TokenConstraint::work().
+  std::uint64_t held_total_ = 0;
+  std::vector<Sequence*> held_;  // In the order in which they were held.
 };
 
 }  // namespace uma::engine

@@ -168,6 +168,7 @@ void ReuseCheck::forget_prefix(std::span<const Token> tokens, const kv::PrefixQu
     if (!may_use(*one, tokens)) continue;
     parts_.recall(*one);
     one->restoring.reset();
+    one->held_logits.clear();
     parts_.slots.drop(one->slot);
     if (one->usage.reused_tokens > 0) one->count_recomputed();
   }

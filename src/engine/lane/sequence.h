@@ -140,6 +140,7 @@ struct Sequence {
   bool has_end_token = false;                  // The model has ended the reply with a token, which is not in the chain.
   Draft draft;
   std::vector<float> held_logits;  // Of its next token, which a later step chooses: grammars had used up the time of this one.
+  std::uint64_t held_since = 0;    // Who was held first is the first to go on.
   State state = State::waiting;
   std::size_t slot = 0;  // Valid while it runs.
   ResumePoint resume;

@@ -254,7 +254,9 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
   if (!adapters) co_return adapters.error();
   request.adapters = std::move(*adapters);
 
-  if (auto may = check_may_fit(*request.lease, call.input); !may) co_return may.error();
+  const std::string_view instructions =
+      call.response && call.response->instructions ? std::string_view(*call.response->instructions) : std::string_view();
+  if (auto may = check_may_fit(*request.lease, call.input, instructions); !may) co_return may.error();
 
   const bool is_of_session = !call.session.empty() || call.response;
   auto images = std::make_shared<ImageHold>();
@@ -413,7 +415,8 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
     *place = places_.fork(*place->lock, *place->record, place->record->turns.size(), *call.response);
     next = with_id_of(*place->record, *next);
   }
-  if (auto may = check_start(*request.lease, *place, *next); !may) co_return may.error();
+  const std::size_t response_bytes = call.response ? call.response->request.size() : 0;
+  if (auto may = check_start(*request.lease, *place, *next, response_bytes); !may) co_return may.error();
   const bool is_new = place->lock.is_empty();
   if (is_new) {
     parts_.images.release().set(place->record->id, kv::image_extras(*place->record));
@@ -572,8 +575,8 @@ void Generations::note(InFlight& request, const WatchedJob& job, const Generatio
 }
 
 // Checks that the session has tokens to generate from, and that a reply fits its context.
-Expected<Unit> Generations::check_start(const ServedModel& served, const ReplyPlace& place,
-                                        const kv::SessionRecord& next) const {
+Expected<Unit> Generations::check_start(const ServedModel& served, const ReplyPlace& place, const kv::SessionRecord& next,
+                                        std::size_t response_bytes) const {
   if (next.chain.empty() && next.pending.empty()) {
     return fail(ErrorCode::proto_field, "the session is empty: append input before generating");
   }
@@ -583,7 +586,9 @@ Expected<Unit> Generations::check_start(const ServedModel& served, const ReplyPl
   if (auto fits = check_record_fits(served, next, next.pending.size()); !fits) return fits;
   const bool is_new = place.lock.is_empty();
   // The reply adds a token at least.
-  return parts_.sessions.check_quota(next.tenant, is_new ? stored_of(next) : Stored{.tokens = 1, .bytes = sizeof(Token)});
+  Stored added = is_new ? stored_of(next) : Stored{.tokens = 1, .bytes = sizeof(Token)};
+  added.bytes += response_bytes;
+  return parts_.sessions.check_quota(next.tenant, added);
 }
 
 Expected<GenerationJob> Generations::session_job(InFlight& request, const Prepared& prepared, const GenerateRequest& call) {

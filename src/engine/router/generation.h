@@ -76,8 +76,8 @@ class Generations {
              const GenerationJob& job) const;
   // Completes the receipt, and remembers the prompt.
   void note(InFlight& request, const WatchedJob& job, const GenerationResult& result, Usage& usage) const;
-  [[nodiscard]] Expected<Unit> check_start(const ServedModel& served, const ReplyPlace& place,
-                                           const kv::SessionRecord& next) const;
+  [[nodiscard]] Expected<Unit> check_start(const ServedModel& served, const ReplyPlace& place, const kv::SessionRecord& next,
+                                           std::size_t response_bytes) const;
   [[nodiscard]] Expected<GenerationJob> session_job(InFlight& request, const Prepared& prepared, const GenerateRequest& call);
   [[nodiscard]] Task<Expected<Unit>> save_input(SessionLock lock, kv::RecordPtr next, RequestId id,
                                                 std::shared_ptr<HeldSink> reply);

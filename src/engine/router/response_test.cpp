@@ -238,6 +238,8 @@ TEST_F(ResponsesTest, TheOneThatIsBeingMadeIsCancelledByItsId) {
   const auto of_another = begin(sessions().cancel_response(TenantId{"another"}, session, "two"));
   EXPECT_EQ(of_another->value().error().code, ErrorCode::session_unknown);
   const auto of_the_first = begin(sessions().cancel_response(kTenant, session, "one"));
+  step();  // The record is copied by the pool.
+  step();
   EXPECT_EQ(of_the_first->value()->response->reason, FinishReason::length) << "it has ended already";
   EXPECT_FALSE(begun->terminal);
   const auto cancelled = cancel(session, "two");
@@ -454,6 +456,14 @@ TEST_F(ResponsesTest, WaitingOnesEndWithTheirConversation) {
   EXPECT_TRUE(first->terminal && second->terminal);
   EXPECT_TRUE(second->tokens.empty());
   EXPECT_EQ(router_->sessions_count(), 0);
+}
+
+TEST_F(ResponsesTest, InstructionsThatCannotFitAreRefusedBeforeTheyAreTokenized) {
+  GenerateRequest lengthy = request("one");
+  lengthy.response->instructions = std::string(1'000'000, 'a');
+  const auto refused = respond(std::move(lengthy));
+  EXPECT_EQ(refused->error().code, ErrorCode::limit_prompt);
+  EXPECT_NE(refused->error().message.find("the fewest that its bytes can be"), std::string::npos) << refused->error().message;
 }
 
 TEST_F(ResponsesTest, InstructionsAreOfOneReply) {

@@ -42,12 +42,12 @@ std::string remedy(const ServedModel& served) {
 
 }  // namespace
 
-Expected<Unit> check_may_fit(const ServedModel& served, const Input& input) {
+Expected<Unit> check_may_fit(const ServedModel& served, const Input& input, std::string_view system) {
   const auto context = static_cast<std::size_t>(served.shape().sequence_cells_max);
   if (input.messages.size() >= context) {
     return fail(ErrorCode::limit_prompt, too_long(input.messages.size(), context) + ", counted as one for each message");
   }
-  std::size_t bytes = input.text.size() + (input.infill ? input.infill->bytes() : 0);
+  std::size_t bytes = system.size() + input.text.size() + (input.infill ? input.infill->bytes() : 0);
   for (const ChatMessage& message : input.messages) bytes += message.content.size();
   if (bytes < context) return Unit{};  // No token is shorter than a byte.
   const std::size_t least = bytes / served.model->vocab().token_bytes_max(input.parses_special);
@@ -183,9 +183,9 @@ SessionInfo SessionAccess::listed_info_of(const Session& session) const {
   return info;
 }
 
-SessionDetail SessionAccess::detail_of(const Session& session, const kv::SessionRecord& record) const {
+SessionDetail detail_of(SessionInfo info, const kv::SessionRecord& record) {
   SessionDetail detail;
-  detail.info = info_of(session);
+  detail.info = std::move(info);
   detail.messages = record.messages;
   detail.pending_messages = record.pending_messages;
   for (const kv::Turn& turn : record.turns) detail.turns_begin.push_back(turn.messages_begin);

@@ -20,9 +20,11 @@
 namespace uma::engine {
 
 [[nodiscard]] Error busy_session(const std::string& session);
-// Refuses an input whose texts have too many bytes for the context, whatever their tokens are: tokenizing megabytes would take
-// seconds, for which other long prompts would wait. Errors: E_LIMIT_001.
-[[nodiscard]] Expected<Unit> check_may_fit(const ServedModel& served, const Input& input);
+// Copies the texts of the record. Without those of text mode, which are in its tokens.
+[[nodiscard]] SessionDetail detail_of(SessionInfo info, const kv::SessionRecord& record);
+// Refuses an input, with the system text before it, whose texts have too many bytes for the context, whatever their tokens are:
+// tokenizing megabytes would take seconds, for which other long prompts would wait. Errors: E_LIMIT_001.
+[[nodiscard]] Expected<Unit> check_may_fit(const ServedModel& served, const Input& input, std::string_view system = {});
 // Checks that `known` tokens and `added` new ones leave a cell for one token of reply. Errors: E_LIMIT_001, E_LIMIT_004.
 [[nodiscard]] Expected<Unit> check_fits(const ServedModel& served, std::size_t known, std::size_t added);
 // The same check for a record that has just got `added` tokens, without the turns that a full context may drop.
@@ -57,7 +59,6 @@ class SessionAccess {
   // The same for a list, with the part of the metadata that is always in memory.
   [[nodiscard]] SessionInfo listed_info_of(const Session& session) const;
   // `record` is the session's record, or the beginning of it.
-  [[nodiscard]] SessionDetail detail_of(const Session& session, const kv::SessionRecord& record) const;
 
  private:
   const WorkerSource& source_;

@@ -96,8 +96,7 @@ Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessi
   }
   // The system text of a conversation is tokenized with its first message.
   const bool is_chat = request.mode == SessionMode::chat;
-  if (auto may = is_chat ? check_may_fit(served, {.text = request.system, .messages = {}}) : Unit{}; !may)
-    co_return may.error();
+  if (auto may = is_chat ? check_may_fit(served, {}, request.system) : Unit{}; !may) co_return may.error();
   if (request.n_keep >= served.shape().sequence_cells_max) {
     co_return Error{ErrorCode::proto_field, std::format("field \"n_keep\" is {}, the context is {} tokens", request.n_keep,
                                                         served.shape().sequence_cells_max)};
@@ -265,7 +264,7 @@ Task<Expected<SessionDetail>> SessionCommands::remove_last_message(TenantId tena
   if (!next) co_return next.error();
   next->last_used_s = parts_.clock.unix_s();
   if (auto done = co_await parts_.sessions.commit(session, std::move(*next)); !done) co_return done.error();
-  co_return parts_.access.detail_of(session, *session.record);
+  co_return co_await detail_apart(session, lease->share());
 }
 
 // --- Reading sessions
@@ -284,17 +283,29 @@ Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string 
   auto lock = co_await parts_.sessions.lock(tenant, name);
   if (!lock) co_return lock.error();
   const kv::SessionRecord& record = *(*lock)->record;
-  SessionDetail detail = parts_.access.detail_of(**lock, record);
-  if (record.mode == SessionMode::chat) co_return detail;
+  if (record.mode == SessionMode::chat) co_return co_await detail_apart(**lock, {});
   if (lease.is_empty()) {
     co_return Error{
         ErrorCode::session_busy,
         std::format("session \"{}\" got its name while the request waited for a chat of that name: try again", name)};
   }
   if (auto known = check_model(*lease, record); !known) co_return known.error();
-  detail.text = text_of(lease->model->vocab(), record.chain);
-  detail.pending_text = text_of(lease->model->vocab(), record.pending);
-  co_return detail;
+  co_return co_await detail_apart(**lock, lease.share());
+}
+
+// Copies a record's texts outside of the router's thread. `lease`: of the session's model, for the texts of text mode.
+Task<Expected<SessionDetail>> SessionCommands::detail_apart(const Session& session, ModelLease lease) {
+  const auto bytes = static_cast<std::size_t>(session.summary.bytes_stored);
+  co_return co_await parts_.work.run(parts_.tasks, session.summary.tenant, bytes,
+                                     [info = parts_.access.info_of(session), record = session.record,
+                                      lease = std::move(lease)]() mutable -> Expected<SessionDetail> {
+                                       SessionDetail detail = detail_of(std::move(info), *record);
+                                       if (record->mode == SessionMode::chat) return detail;
+                                       const llm::Vocab& vocab = lease->model->vocab();
+                                       detail.text = text_of(vocab, record->chain);
+                                       detail.pending_text = text_of(vocab, record->pending);
+                                       return detail;
+                                     });
 }
 
 Task<Expected<std::vector<TurnReceipt>>> SessionCommands::list_receipts(TenantId tenant, std::string name) {
@@ -410,18 +421,24 @@ Task<Expected<ResponseDetail>> SessionCommands::get_response(TenantId tenant, st
   if (parts_.sessions.find(tenant, session) == nullptr) co_return unknown_response(response);
   auto lock = co_await parts_.sessions.lock(tenant, session);
   if (!lock) co_return lock.error();
-  const kv::SessionRecord& record = *(*lock)->record;
-  ResponsePtr kept = find_response(record, response);
+  const kv::RecordPtr record = (*lock)->record;
+  ResponsePtr kept = find_response(*record, response);
   if (kept == nullptr) co_return unknown_response(response);
-  const kv::SessionRecord until = rewound(record, turns_through(record, *kept), parts_.clock.unix_s());
-  // A reply that was continued without input has the receipt of its continuation.
-  ReceiptPtr receipt = until.turns.back().receipt;
-  if (receipt != nullptr &&
-      (receipt->usage.prompt_tokens != kept->prompt_tokens || receipt->usage.completion_tokens != kept->completion_tokens)) {
-    receipt = nullptr;
-  }
-  co_return ResponseDetail{
-      .session = parts_.access.detail_of(**lock, until), .response = std::move(kept), .receipt = std::move(receipt)};
+  const auto bytes = static_cast<std::size_t>((*lock)->summary.bytes_stored);
+  co_return co_await parts_.work.run(
+      parts_.tasks, std::move(tenant), bytes,
+      [info = parts_.access.info_of(**lock), record, kept = std::move(kept),
+       now_s = parts_.clock.unix_s()]() mutable -> Expected<ResponseDetail> {
+        const kv::SessionRecord until = rewound(*record, turns_through(*record, *kept), now_s);
+        // A reply that was continued without input has the receipt of its continuation.
+        ReceiptPtr receipt = until.turns.back().receipt;
+        if (receipt != nullptr && (receipt->usage.prompt_tokens != kept->prompt_tokens ||
+                                   receipt->usage.completion_tokens != kept->completion_tokens)) {
+          receipt = nullptr;
+        }
+        return ResponseDetail{
+            .session = detail_of(std::move(info), until), .response = std::move(kept), .receipt = std::move(receipt)};
+      });
 }
 
 Task<Expected<ResponseDetail>> SessionCommands::cancel_response(TenantId tenant, std::string session, std::string response) {

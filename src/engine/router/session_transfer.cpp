@@ -84,7 +84,7 @@ Task<Expected<PortableFile>> SessionTransfer::export_conversation(const ModelLea
   PortableFile images;
   if (const std::shared_ptr<image::ImageEncoder> encoder = lease->image_encoder) {
     auto kept =
-        co_await parts_.work.run(parts_.tasks, record->tenant, text_bytes(*record),
+        co_await parts_.work.run(parts_.tasks, record->tenant, WorkPool::kLongBytes,
                                  [encoder, record, exports = exports_] { return export_images(*encoder, *record, exports); });
     if (!kept) co_return kept.error();
     images = std::move(*kept);

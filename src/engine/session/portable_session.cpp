@@ -254,10 +254,10 @@ Bytes export_record(const llm::Model& model, const kv::SessionRecord& record) {
   return kv::encode_session_file(file);
 }
 
-Expected<PortableFile> export_images(image::ImageEncoder& encoder, const kv::SessionRecord& record,
+Expected<PortableFile> export_images(const image::ImageEncoder& encoder, const kv::SessionRecord& record,
                                      const std::shared_ptr<ByteBudget>& budget) {
   struct Held {
-    std::vector<image::ImagePtr> images;
+    std::vector<Bytes> images;
     std::vector<Bytes> heads;
     ByteBudget::Share share;
   };
@@ -266,11 +266,11 @@ Expected<PortableFile> export_images(image::ImageEncoder& encoder, const kv::Ses
   std::unordered_set<std::string> files;
   std::erase_if(ids, [&](const std::string& id) { return !files.insert(image::file_of(id)).second; });
   if (ids.empty()) return PortableFile{};
-  auto held = std::make_shared<Held>(std::vector<image::ImagePtr>(), std::vector<Bytes>(), ByteBudget::Share(budget));
+  auto held = std::make_shared<Held>(std::vector<Bytes>(), std::vector<Bytes>(), ByteBudget::Share(budget));
   for (const std::string& id : ids) {
-    auto image = encoder.find(id);
+    auto image = encoder.read_kept(id);
     if (!image) return std::unexpected(image.error());
-    if (!held->share.grow((*image)->file.size())) {
+    if (!held->share.grow(image->size())) {
       return fail(ErrorCode::limit_wait,
                   std::format("exports in progress hold {} of {} bytes (limits.transfer_bytes_max): try again later",
                               budget->bytes_used(), budget->bytes_max()));
@@ -281,14 +281,14 @@ Expected<PortableFile> export_images(image::ImageEncoder& encoder, const kv::Ses
       head.insert(head.end(), magic.begin(), magic.end());
       add_value(head, std::uint64_t{ids.size()});
     }
-    add_value(head, std::uint64_t{(*image)->file.size()});
+    add_value(head, std::uint64_t{image->size()});
     held->heads.push_back(std::move(head));
     held->images.push_back(std::move(*image));
   }
   PortableFile file{.parts = {}, .owner = held};
   for (std::size_t i = 0; i < ids.size(); ++i) {
     file.parts.emplace_back(held->heads[i]);
-    file.parts.emplace_back(held->images[i]->file);
+    file.parts.emplace_back(held->images[i]);
   }
   return file;
 }
@@ -330,7 +330,7 @@ void import_next(std::unique_ptr<ImageImport> import);
 void post_next(std::unique_ptr<ImageImport> import) {
   WorkPool& work = import->work;
   const TenantId tenant = import->tenant;
-  work.post(tenant, WorkPool::kLongBytes, [import = std::move(import)]() mutable { import_next(std::move(import)); });
+  work.post_file(tenant, [import = std::move(import)]() mutable { import_next(std::move(import)); });
 }
 
 void import_next(std::unique_ptr<ImageImport> import) {
@@ -391,10 +391,11 @@ Expected<ImportedRecord> import_record(const chat::ChatFormat& format, const Por
                 "the session file cannot be used: it has an invalid tool call, tool result, tool or image");
   }
   if (!wire::normalize_metadata(file->record.metadata)) return refuse_file("its metadata is more than a session may have");
-  const std::size_t content = content_bytes(file->record.messages) + content_bytes(file->record.pending_messages);
+  const std::size_t content =
+      file->text.size() + content_bytes(file->record.messages) + content_bytes(file->record.pending_messages);
   if (content > content_bytes_max) {
     return fail(ErrorCode::limit_prompt,
-                std::format("the messages of the session file have {} bytes, more than the {} that fit the model's context: "
+                std::format("the texts of the session file have {} bytes, more than the {} that fit the model's context: "
                             "serve the model with a larger one",
                             content, content_bytes_max));
   }
@@ -424,9 +425,10 @@ Expected<ImportedRecord> import_record(const chat::ChatFormat& format, const Por
   if (const std::size_t needed = text_bytes(*file); needed > text_bytes_max) {
     return fail(
         ErrorCode::limit_prompt,
-        std::format("the session file is from a model with other tokens and has {} bytes of text, limits.max_prompt_bytes is "
-                    "{}: serve the session's own model, or start umad with a larger limit",
-                    needed, text_bytes_max));
+        std::format(
+            "the session file has tokens of another model, or too few for its {} bytes of text, limits.max_prompt_bytes "
+            "is {}: serve the session's own model, or start umad with a larger limit",
+            needed, text_bytes_max));
   }
   auto record = retokenized(format, std::move(*file));
   if (!record) return std::unexpected(record.error());

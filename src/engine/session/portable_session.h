@@ -32,7 +32,7 @@ namespace uma::engine {
 // The images of the record's messages, in the format in which they follow the record in a file; empty: there are none. The file
 // holds a share of `budget` until its bytes are read. Blocks on the disk. Errors: E_IO_001 for a missing image; E_LIMIT_001 and
 // E_LIMIT_003 if the images exceed `budget`.
-[[nodiscard]] Expected<PortableFile> export_images(image::ImageEncoder& encoder, const kv::SessionRecord& record,
+[[nodiscard]] Expected<PortableFile> export_images(const image::ImageEncoder& encoder, const kv::SessionRecord& record,
                                                    const std::shared_ptr<ByteBudget>& budget);
 struct ImportedImages {
   std::vector<std::string> ids;
@@ -53,8 +53,8 @@ struct ImportedRecord {
 };
 // `images` are the ids of the file's images, which `encoder` keeps. If the tokens are from another vocabulary, or an image from
 // another projector, the text is tokenized again: the finished turns of a chat become one turn, and a text becomes pending
-// input. That text has at most `text_bytes_max` bytes. So it is with tokens that are too few for the text. Messages with more
-// than `content_bytes_max` bytes fit no context. Errors: E_PROTO_003 for bytes that are not a session file; E_LIMIT_001 for too
+// input. That text has at most `text_bytes_max` bytes. So it is with tokens that are too few for the text. Texts of more than
+// `content_bytes_max` bytes fit no context. Errors: E_PROTO_003 for bytes that are not a session file; E_LIMIT_001 for too
 // much text; those of the tokenizer and the template.
 [[nodiscard]] Expected<ImportedRecord> import_record(const chat::ChatFormat& format, const PortableFile& file,
                                                      std::size_t text_bytes_max, const image::ImageEncoder* encoder = nullptr,

@@ -14,6 +14,7 @@ namespace {
 
 // The time before the next try to remove a session whose time to live is over.
 constexpr Duration kRemoveRetry = std::chrono::minutes(1);
+constexpr std::size_t kNeverMuch = 64ul << 20;   // Bytes of a tenant, however full the disk is.
 constexpr std::size_t kWaitingForReplyMax = 64;  // Requests that wait for one reply.
 
 }  // namespace
@@ -145,8 +146,10 @@ Expected<Unit> SessionTable::check_quota(const TenantId& tenant, const Stored& a
         std::format("your sessions keep {}, and {} more exceed limits.tenant_bytes_max, which is {}: end or rewind some",
                     readable_bytes(kept.bytes), readable_bytes(added.bytes), readable_bytes(limits.tenant_bytes_max)));
   }
-  const auto has_more_than_a_share = [&] { return kept.bytes > static_cast<std::size_t>(bytes_.value()) / accounts_.size(); };
-  if (added.bytes > 0 && accounts_.size() > 1 && has_more_than_a_share() && catalog_.is_nearly_full()) {
+  // Whoever keeps little has not filled the disk.
+  const std::size_t tenants = std::max<std::size_t>(2, accounts_.size());
+  const std::size_t share = std::max(kNeverMuch, static_cast<std::size_t>(bytes_.value()) / tenants);
+  if (added.bytes > 0 && kept.bytes > share && catalog_.is_nearly_full()) {
     return fail(ErrorCode::limit_quota,
                 std::format("the disk is nearly full, and your sessions keep {} of it, more than an equal share: end some",
                             readable_bytes(kept.bytes)));

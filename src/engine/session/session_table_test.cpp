@@ -251,7 +251,7 @@ TEST_F(SessionTableTest, TextsCountAlthoughTheyHaveNoTokens) {
 TEST_F(SessionTableTest, OnANearlyFullDiskWhoHasFilledItIsRefused) {
   make();
   const TenantId modest{"modest"};
-  add(record("large", 1000));
+  add(record("large", 20'000'000));
   kv::SessionRecord small = record("small", 10);
   small.tenant = modest;
   add(small);

@@ -81,7 +81,7 @@ Awaitable<std::optional<DecodedMessage>> decode_in_thread(HttpConnection& connec
         body, [id = std::move(id)](std::string_view text) { return wire::decode_thread_message(text, id, nullptr); });
   }
   connection.note_session(thread.previous->session);
-  const auto detail = co_await ask_for_response(connection, *thread.previous);
+  auto detail = co_await ask_for_response(connection, *thread.previous);
   if (!detail) co_return std::nullopt;
   const auto unknown = [] {
     return std::unexpected(wire::RejectedBody{{ErrorCode::session_unknown,

@@ -58,7 +58,7 @@ Awaitable<std::shared_ptr<const BodyWithItems>> find_items(HttpConnection& conne
   found->kept = body;
   found->body = found->kept;
   for (const auto& [session, ids] : ids_by_session) {
-    const auto detail = co_await connection.ask<SessionDetail>(
+    auto detail = co_await connection.ask<SessionDetail>(
         [&](Reply<SessionDetail> reply) { connection.service().get_session(connection.tenant(), session, std::move(reply)); });
     if (!detail) co_return found;  // The client is gone.
     if (!*detail && detail->error().code == ErrorCode::session_unknown) continue;

@@ -196,7 +196,7 @@ Answer handlers::compact_response(HttpConnection& connection, const HttpRequest&
   if (!previous) co_return co_await connection.respond_rejected(previous.error(), request);
   std::vector<wire::Item> earlier;
   if (*previous) {
-    const auto detail = co_await ask_for_response(connection, **std::move(previous));
+    auto detail = co_await ask_for_response(connection, **std::move(previous));
     if (!detail) co_return false;
     if (!*detail) co_return co_await respond_refused(connection, request, detail->error(), "previous_response_id");
     const std::size_t bytes = text_bytes(**detail);
