@@ -14,6 +14,11 @@ from test_http_operations import with_key
 MIB = 1 << 20
 
 
+def ballast(size):
+    """Tools of so many bytes: texts of messages that cannot fit would be refused before they wait."""
+    return [{"type": "function", "name": "f", "description": "x" * size, "parameters": {"type": "object"}}]
+
+
 class TwoTenants(test_http.HttpTest):
     takes_long = True
     flags = ("--http", "127.0.0.1:0", "--kv-cells", "32768", "--slots", "4", "--threads", "1")
@@ -92,7 +97,7 @@ class TwoTenants(test_http.HttpTest):
         def wait_and_leave():
             conversation, stream = self.stream_in_a_conversation()
             for _ in range(10):
-                waiting = self.post_and_stay("/v1/responses", conversation=conversation, input="and", instructions="x" * (MIB // 2))
+                waiting = self.post_and_stay("/v1/responses", conversation=conversation, input="and", tools=ballast(MIB // 2))
                 uma.until(lambda: self.client.metrics()["request_bytes"] > MIB // 2, "the request to be counted")
                 waiting.close()
                 uma.until(lambda: self.client.metrics()["request_bytes"] < MIB // 4, "the request to be gone with its client")
@@ -114,11 +119,11 @@ class TwoTenants(test_http.HttpTest):
             before = used()
             if before > 7 * MIB:
                 break
-            waiting = self.post_and_stay("/v1/responses", conversation=conversation, input="and", instructions="x" * (MIB // 8))
+            waiting = self.post_and_stay("/v1/responses", conversation=conversation, input="and", tools=ballast(MIB // 8))
             uma.until(lambda before=before, waiting=waiting: used() > before + MIB // 8 or select.select([waiting], [], [], 0)[0], "its place")
         self.assertGreater(used(), 7 * MIB)
         self.assertLessEqual(used(), 8 * MIB)
-        status, answer = self.attack("/v1/responses", conversation=conversation, input="and", instructions="x" * (MIB - 1000))
+        status, answer = self.attack("/v1/responses", conversation=conversation, input="and", tools=ballast(MIB - 1000))
         self.assertEqual((503, "E_LIMIT_003"), (status, answer["error"]["code"]), answer)
         self.assertEqual(self.wanted, self.client.generate("Once upon a time", max_tokens=40, ignore_eos=True).text)
         self.let_the_attacker_leave()
