@@ -140,7 +140,7 @@ def check_stream(text, sent):
             elif last.get("object") in ("chat.completion.chunk", "text_completion"):
                 if reason := openai_shapes.mismatch(last, openai_shapes.of(last)):
                     raise Fault(f"an event with the wrong form: {reason}")
-    is_end = last == "[DONE]" or isinstance(last, dict) and last.get("type") in ENDS_OF_STREAMS
+    is_end = last == "[DONE]" or isinstance(last, dict) and (last.get("type") in ENDS_OF_STREAMS or last.get("stop") is True)  # llama-server's
     if not is_end:
         raise Fault(f"a stream without a terminal event: {text[-300:]!r}")
 

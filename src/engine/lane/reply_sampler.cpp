@@ -148,13 +148,18 @@ Token ReplySampler::choose_token(Sequence& sequence, std::span<float> logits, st
 }
 
 void ReplySampler::choose_and_push(Sequence& sequence, std::span<float> logits, std::int32_t drawn, TimePoint now) {
-  const std::uint64_t before = sequence.sampler.grammar_work();
-  push_token(sequence, choose_token(sequence, logits, drawn), now);
-  const std::uint64_t work = sequence.sampler.grammar_work() - before;
-  if (work == 0) return;
-  grammar_work_ += work;
-  const double ms = static_cast<double>(work) / llm::TokenConstraint::kWorkPerMs;
-  parts_.charge(sequence, static_cast<std::int64_t>(ms * parts_.step_model.prefill_tokens_per_ms()));
+  std::uint64_t counted = sequence.sampler.grammar_work();
+  const auto count = [&] {
+    const std::uint64_t work = sequence.sampler.grammar_work() - std::exchange(counted, sequence.sampler.grammar_work());
+    grammar_work_ += work;
+    const double ms = static_cast<double>(work) / llm::TokenConstraint::kWorkPerMs;
+    const auto tokens = static_cast<std::int64_t>(ms * parts_.step_model.prefill_tokens_per_ms());
+    if (tokens > 0 && !sequence.is_finished()) parts_.charge(sequence, tokens);  // Else its flow may have left.
+  };
+  const Token token = choose_token(sequence, logits, drawn);
+  count();
+  push_token(sequence, token, now);
+  count();
 }
 
 void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {

@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/thrown.h"
 #include "engine/lane/lane_test_support.h"
 #include "grammar/grammar.h"
 #include "llm/logprobs.h"
@@ -163,6 +164,19 @@ TEST_F(ReplySamplerTest, ExpensiveGrammarsShareOneBudgetOfAStep) {
     EXPECT_EQ(sinks_[id]->tokens, fake_continuation(options_, fake_tokens(prompt(id)), 4, &constraint)) << id;
   }
   EXPECT_EQ(sinks_[kStream]->tokens, expected(prompt(kStream), 40));
+}
+
+TEST_F(ReplySamplerTest, TheLastTokenOfAnExpensiveGrammarEndsItsRequest) {
+  make({.cells = 1024, .row_cost = std::chrono::milliseconds(1)});
+  post(job(1, "so that the speed is known"));
+  run();
+  const std::uint64_t thrown = thrown_count();
+  GenerationJob made = job(2, "once upon a time", 2);
+  made.grammar = expensive_grammar();
+  post(std::move(made));
+  run();
+  EXPECT_EQ(eos(2).reason, FinishReason::length);
+  EXPECT_EQ(thrown_count(), thrown) << "nobody is left to be charged";
 }
 
 TEST_F(ReplySamplerTest, DoesNotTellHowLikelyTheTokensOfAStopStringWere) {
