@@ -42,22 +42,21 @@ class WorkPool {
       : running_max_{threads, threads - 1, kFilesMax}, cpu_time_(cpu_time) {}
 
   // --- Any thread. `bytes` is the size of the text that the job reads. Dropped after close().
-  void post(TenantId tenant, std::size_t bytes, Job job) {
-    add(std::move(tenant), bytes < kLongBytes ? kShort : kLong, std::move(job));
-  }
-  // A job that has a picture or a clip decoded. Its time counts, not its thread's alone.
+  void post(TenantId tenant, std::size_t bytes, Job job) { add(std::move(tenant), kind_of(bytes), std::move(job)); }
+  // A job that reads pictures or clips, or has one decoded. Its time counts, not its thread's alone.
   void post_file(TenantId tenant, Job job) { add(std::move(tenant), kFile, std::move(job)); }
   // For tasks: waits until `work`, which returns an Expected, has run as a job. The work owns its data: it runs to its end even
   // if the task has ended before.
   template <class Work, class Result = std::invoke_result_t<Work&>>
   [[nodiscard]] auto run(TaskRunner& tasks, TenantId tenant, std::size_t bytes, Work work,
                          const std::source_location& place = std::source_location::current()) {
-    using Value = Result::value_type;
-    auto begin = [this, tenant = std::move(tenant), bytes, work = std::move(work), place](Reply<Value> reply) mutable {
-      post(std::move(tenant), bytes,
-           [work = std::move(work), reply = std::move(reply), place]() mutable { reply(contain(work, place)); });
-    };
-    return tasks.ask<Value>(std::move(begin), place);
+    return run_as(tasks, std::move(tenant), kind_of(bytes), std::move(work), place);
+  }
+  // The same as post_file().
+  template <class Work, class Result = std::invoke_result_t<Work&>>
+  [[nodiscard]] auto run_file(TaskRunner& tasks, TenantId tenant, Work work,
+                              const std::source_location& place = std::source_location::current()) {
+    return run_as(tasks, std::move(tenant), kFile, std::move(work), place);
   }
   void close();
 
@@ -70,6 +69,7 @@ class WorkPool {
  private:
   enum Kind : std::uint8_t { kShort, kLong, kFile };
   static constexpr std::size_t kKinds = 3;
+  static Kind kind_of(std::size_t bytes) { return bytes < kLongBytes ? kShort : kLong; }
   struct Waiting {
     std::uint64_t order = 0;  // Of arrival.
     Job job;
@@ -89,6 +89,15 @@ class WorkPool {
     std::map<TenantId, Tenant>::iterator tenant;  // The map's end: no job may run.
     Kind kind = kShort;
   };
+  template <class Work, class Result = std::invoke_result_t<Work&>>
+  [[nodiscard]] auto run_as(TaskRunner& tasks, TenantId tenant, Kind kind, Work work, const std::source_location& place) {
+    using Value = Result::value_type;
+    auto begin = [this, tenant = std::move(tenant), kind, work = std::move(work), place](Reply<Value> reply) mutable {
+      add(std::move(tenant), kind,
+          [work = std::move(work), reply = std::move(reply), place]() mutable { reply(contain(work, place)); });
+    };
+    return tasks.ask<Value>(std::move(begin), place);
+  }
   void add(TenantId tenant, Kind kind, Job job);
   [[nodiscard]] Next next() REQUIRES_LOCK(mutex_);
   void end(const Next& ended, Duration used) REQUIRES_LOCK(mutex_);

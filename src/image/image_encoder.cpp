@@ -164,8 +164,10 @@ void ImageEncoder::take_all(WorkPool& work, TenantId tenant, Input input, bool k
 void ImageEncoder::post_next(std::shared_ptr<Taking> taking) {
   WorkPool& work = taking->work;
   const TenantId tenant = taking->tenant;
-  work.post_file(tenant,
-                 [self = shared_from_this(), taking = std::move(taking)]() mutable { self->take_next(std::move(taking)); });
+  const bool has_file = taking->taken.images.size() < taking->input.images.size();
+  auto job = [self = shared_from_this(), taking = std::move(taking)]() mutable { self->take_next(std::move(taking)); };
+  if (has_file) return work.post_file(tenant, std::move(job));
+  work.post(tenant, 0, std::move(job));
 }
 
 void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {

@@ -45,21 +45,17 @@ class Cost:
         self.end = end
         self.number = 0
 
-    def send(self, path, body, method="POST", read=None):
-        """Returns the status. `read` takes the answer instead of reading it."""
+    def send(self, path, body, method="POST"):
+        """Returns the status."""
         connection = http.client.HTTPConnection("127.0.0.1", self.given["port"], timeout=60)
         try:
             text = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
             connection.request(method, path, text, {"Authorization": "Bearer " + self.given["key"]})
             answer = connection.getresponse()
-            self.answer = (read or http.client.HTTPResponse.read)(answer)
+            self.answer = answer.read()
             return answer.status
         finally:
             connection.close()
-
-    def read_slowly(self, answer):
-        while not self.end.is_set() and answer.read(SLOW_READ_BYTES):
-            self.end.wait(1)
 
     def many_messages(self):
         return self.send("/v1/chat/completions", '{"messages":[' + ",".join(['{"role":"user","content":""}'] * 40_000) + "]}")
@@ -101,7 +97,14 @@ class Cost:
         items = [{"role": "user", "content": "x" * 1000}] * 60
         status = self.send("/v1/conversations", {"items": items})
         kept = json.loads(self.answer).get("id")
-        return self.send(f"/v1/conversations/{kept}/items?limit=100", None, "GET", self.read_slowly) if status == 200 else status
+        if status != 200:
+            return status
+        one = f"GET /v1/conversations/{kept}/items?limit=100 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.given['key']}\r\n\r\n"
+        with contextlib.closing(socket.create_connection(("127.0.0.1", self.given["port"]), timeout=60)) as connection:
+            connection.sendall(one.encode() * 100)
+            while not self.end.is_set() and connection.recv(SLOW_READ_BYTES):
+                self.end.wait(1)
+        return status
 
     def forks(self):
         status = self.send("/v1/sessions", {"mode": "chat", "system": "word " * 100})
@@ -195,7 +198,8 @@ def main():
     until = time.monotonic() + 90
     for thread in threads:
         thread.join(max(0, until - time.monotonic()))
-    print(json.dumps(sent), flush=True)
+    with lock:
+        print(json.dumps(sent), flush=True)
 
 
 if __name__ == "__main__":

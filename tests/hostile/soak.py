@@ -145,6 +145,9 @@ def costs(minutes):
     hurt, hurt_growth = beside(COSTS, minutes / 2, problems)
     for kind in VICTIMS:
         for what, share, bound in (("first_ms", 0.99, 1.5), ("gaps_ms", 1, 2)):
+            if not quiet[kind][what] or not hurt[kind][what]:
+                problems.append(f"{kind} got no reply")
+                continue
             before, now = percentile(quiet[kind][what], share), percentile(hurt[kind][what], share)
             if before > 0:
                 name = "99th percentile of the first piece" if what == "first_ms" else "worst pause"

@@ -68,7 +68,7 @@ void ReplySampler::sample_row(Sequence& sequence, std::int32_t row, TimePoint no
   ends_.contain(sequence, [&] {
     if (end_without_tokens(sequence)) return;
     if (ahead != nullptr && ahead->thrown) std::rethrow_exception(ahead->thrown);
-    if (ahead != nullptr) return push_token(sequence, ahead->token, now);
+    if (ahead != nullptr) return push_counted(sequence, ahead->token, now);
     if (!hold(sequence, logits)) choose_and_push(sequence, logits, drawn, now);
   });
 }
@@ -148,18 +148,24 @@ Token ReplySampler::choose_token(Sequence& sequence, std::span<float> logits, st
 }
 
 void ReplySampler::choose_and_push(Sequence& sequence, std::span<float> logits, std::int32_t drawn, TimePoint now) {
-  std::uint64_t counted = sequence.sampler.grammar_work();
-  const auto count = [&] {
-    const std::uint64_t work = sequence.sampler.grammar_work() - std::exchange(counted, sequence.sampler.grammar_work());
-    grammar_work_ += work;
-    const double ms = static_cast<double>(work) / llm::TokenConstraint::kWorkPerMs;
-    const auto tokens = static_cast<std::int64_t>(ms * parts_.step_model.prefill_tokens_per_ms());
-    if (tokens > 0 && !sequence.is_finished()) parts_.charge(sequence, tokens);  // Else its flow may have left.
-  };
+  const std::uint64_t before = sequence.sampler.grammar_work();
   const Token token = choose_token(sequence, logits, drawn);
-  count();
+  count_grammar(sequence, before);
+  push_counted(sequence, token, now);
+}
+
+void ReplySampler::push_counted(Sequence& sequence, Token token, TimePoint now) {
+  const std::uint64_t before = sequence.sampler.grammar_work();
   push_token(sequence, token, now);
-  count();
+  count_grammar(sequence, before);
+}
+
+void ReplySampler::count_grammar(Sequence& sequence, std::uint64_t before) {
+  const std::uint64_t work = sequence.sampler.grammar_work() - before;
+  grammar_work_ += work;
+  const double ms = static_cast<double>(work) / llm::TokenConstraint::kWorkPerMs;
+  const auto tokens = static_cast<std::int64_t>(ms * parts_.step_model.prefill_tokens_per_ms());
+  if (tokens > 0 && !sequence.is_finished()) parts_.charge(sequence, tokens);  // Else its flow may have left.
 }
 
 void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {

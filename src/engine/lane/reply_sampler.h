@@ -66,6 +66,9 @@ class ReplySampler {
   // The choice ahead from this row; null: there is none.
   [[nodiscard]] const Chosen* chosen(const Sequence& sequence, std::int32_t row) const;
   [[nodiscard]] Token choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn);
+  void push_counted(Sequence& sequence, Token token, TimePoint now);
+  // Counts and charges the work of the sequence's grammars since there were `before` units of it.
+  void count_grammar(Sequence& sequence, std::uint64_t before);
   void choose_and_push(Sequence& sequence, std::span<float> logits, std::int32_t drawn, TimePoint now);
   // Whether the sequence keeps the logits for a later step.
   [[nodiscard]] bool hold(Sequence& sequence, std::span<const float> logits);

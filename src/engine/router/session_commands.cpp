@@ -264,7 +264,7 @@ Task<Expected<SessionDetail>> SessionCommands::remove_last_message(TenantId tena
   if (!next) co_return next.error();
   next->last_used_s = parts_.clock.unix_s();
   if (auto done = co_await parts_.sessions.commit(session, std::move(*next)); !done) co_return done.error();
-  co_return co_await detail_apart(session, lease->share());
+  co_return co_await detail_apart(parts_.access.info_of(session), session.record, lease->share());
 }
 
 // --- Reading sessions
@@ -282,30 +282,33 @@ Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string 
   }
   auto lock = co_await parts_.sessions.lock(tenant, name);
   if (!lock) co_return lock.error();
-  const kv::SessionRecord& record = *(*lock)->record;
-  if (record.mode == SessionMode::chat) co_return co_await detail_apart(**lock, {});
+  kv::RecordPtr record = (*lock)->record;
+  SessionInfo info = parts_.access.info_of(**lock);
+  lock->release();  // The copy may wait, and nobody is to wait for it.
+  if (record->mode == SessionMode::chat) co_return co_await detail_apart(std::move(info), std::move(record), {});
   if (lease.is_empty()) {
     co_return Error{
         ErrorCode::session_busy,
         std::format("session \"{}\" got its name while the request waited for a chat of that name: try again", name)};
   }
-  if (auto known = check_model(*lease, record); !known) co_return known.error();
-  co_return co_await detail_apart(**lock, lease.share());
+  if (auto known = check_model(*lease, *record); !known) co_return known.error();
+  co_return co_await detail_apart(std::move(info), std::move(record), lease.share());
 }
 
 // Copies a record's texts outside of the router's thread. `lease`: of the session's model, for the texts of text mode.
-Task<Expected<SessionDetail>> SessionCommands::detail_apart(const Session& session, ModelLease lease) {
-  const auto bytes = static_cast<std::size_t>(session.summary.bytes_stored);
-  co_return co_await parts_.work.run(parts_.tasks, session.summary.tenant, bytes,
-                                     [info = parts_.access.info_of(session), record = session.record,
-                                      lease = std::move(lease)]() mutable -> Expected<SessionDetail> {
-                                       SessionDetail detail = detail_of(std::move(info), *record);
-                                       if (record->mode == SessionMode::chat) return detail;
-                                       const llm::Vocab& vocab = lease->model->vocab();
-                                       detail.text = text_of(vocab, record->chain);
-                                       detail.pending_text = text_of(vocab, record->pending);
-                                       return detail;
-                                     });
+Task<Expected<SessionDetail>> SessionCommands::detail_apart(SessionInfo info, kv::RecordPtr record, ModelLease lease) {
+  const std::size_t bytes = kv::stored_bytes(*record);
+  const TenantId tenant = record->tenant;
+  co_return co_await parts_.work.run(
+      parts_.tasks, tenant, bytes,
+      [info = std::move(info), record = std::move(record), lease = std::move(lease)]() mutable -> Expected<SessionDetail> {
+        SessionDetail detail = detail_of(std::move(info), *record);
+        if (record->mode == SessionMode::chat) return detail;
+        const llm::Vocab& vocab = lease->model->vocab();
+        detail.text = text_of(vocab, record->chain);
+        detail.pending_text = text_of(vocab, record->pending);
+        return detail;
+      });
 }
 
 Task<Expected<std::vector<TurnReceipt>>> SessionCommands::list_receipts(TenantId tenant, std::string name) {
@@ -425,9 +428,11 @@ Task<Expected<ResponseDetail>> SessionCommands::get_response(TenantId tenant, st
   ResponsePtr kept = find_response(*record, response);
   if (kept == nullptr) co_return unknown_response(response);
   const auto bytes = static_cast<std::size_t>((*lock)->summary.bytes_stored);
+  SessionInfo info = parts_.access.info_of(**lock);
+  lock->release();
   co_return co_await parts_.work.run(
       parts_.tasks, std::move(tenant), bytes,
-      [info = parts_.access.info_of(**lock), record, kept = std::move(kept),
+      [info = std::move(info), record, kept = std::move(kept),
        now_s = parts_.clock.unix_s()]() mutable -> Expected<ResponseDetail> {
         const kv::SessionRecord until = rewound(*record, turns_through(*record, *kept), now_s);
         // A reply that was continued without input has the receipt of its continuation.

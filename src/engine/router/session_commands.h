@@ -52,8 +52,7 @@ class SessionCommands {
                                                                      const SessionListRequest& request) const;
   [[nodiscard]] Task<Expected<SessionInfo>> commit(SessionLock lock, kv::SessionRecord next);
   [[nodiscard]] Task<Expected<Unit>> end_idle(Session& session);
-  // Requires: the caller has the session's lock, and waits for the result.
-  [[nodiscard]] Task<Expected<SessionDetail>> detail_apart(const Session& session, ModelLease lease);
+  [[nodiscard]] Task<Expected<SessionDetail>> detail_apart(SessionInfo info, kv::RecordPtr record, ModelLease lease);
 
   const RouterParts parts_;
   const WorkerSource& source_;

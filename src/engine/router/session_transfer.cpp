@@ -83,9 +83,9 @@ Task<Expected<PortableFile>> SessionTransfer::export_conversation(const ModelLea
   if (!conversation) co_return conversation.error();
   PortableFile images;
   if (const std::shared_ptr<image::ImageEncoder> encoder = lease->image_encoder) {
-    auto kept =
-        co_await parts_.work.run(parts_.tasks, record->tenant, WorkPool::kLongBytes,
-                                 [encoder, record, exports = exports_] { return export_images(*encoder, *record, exports); });
+    auto kept = co_await parts_.work.run_file(parts_.tasks, record->tenant, [encoder, record, exports = exports_] {
+      return export_images(*encoder, *record, exports);
+    });
     if (!kept) co_return kept.error();
     images = std::move(*kept);
   }

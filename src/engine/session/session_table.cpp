@@ -147,8 +147,8 @@ Expected<Unit> SessionTable::check_quota(const TenantId& tenant, const Stored& a
                     readable_bytes(kept.bytes), readable_bytes(added.bytes), readable_bytes(limits.tenant_bytes_max)));
   }
   // Whoever keeps little has not filled the disk.
-  const std::size_t tenants = std::max<std::size_t>(2, accounts_.size());
-  const std::size_t share = std::max(kNeverMuch, static_cast<std::size_t>(bytes_.value()) / tenants);
+  const std::size_t share =
+      std::max(kNeverMuch, static_cast<std::size_t>(bytes_.value()) / std::max<std::size_t>(1, accounts_.size()));
   if (added.bytes > 0 && kept.bytes > share && catalog_.is_nearly_full()) {
     return fail(ErrorCode::limit_quota,
                 std::format("the disk is nearly full, and your sessions keep {} of it, more than an equal share: end some",
