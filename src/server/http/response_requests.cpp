@@ -68,15 +68,15 @@ Awaitable<std::shared_ptr<const BodyWithItems>> find_items(HttpConnection& conne
     }
     const std::size_t bytes = (*detail)->bytes();
     std::vector<wire::Item> items = co_await connection.run_apart(
-        bytes, [detail = std::move(**detail), ids = ids] { return wire::items_with_ids(detail, ids); });
+        bytes, [detail = std::move(**detail), wanted = ids] { return wire::items_with_ids(detail, wanted); });
     co_await read_images(connection, items);
     using ItemTexts = std::vector<std::pair<std::string, std::string>>;
-    for (auto& [item, text] : co_await connection.run_apart(bytes, [items = std::move(items)] {
+    for (auto& [item_id, text] : co_await connection.run_apart(bytes, [items = std::move(items)] {
            ItemTexts texts;
            for (const wire::Item& item : items) texts.emplace_back(item.id, wire::item_json(item));
            return texts;
          })) {
-      found->items[std::move(item)] = std::move(text);
+      found->items[std::move(item_id)] = std::move(text);
     }
   }
   co_return found;
