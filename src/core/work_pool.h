@@ -52,7 +52,7 @@ class WorkPool {
                          const std::source_location& place = std::source_location::current()) {
     return run_as(tasks, std::move(tenant), kind_of(bytes), std::move(work), place);
   }
-  // The same as post_file().
+  // For tasks: the work reads pictures or clips, as a job of post_file().
   template <class Work, class Result = std::invoke_result_t<Work&>>
   [[nodiscard]] auto run_file(TaskRunner& tasks, TenantId tenant, Work work,
                               const std::source_location& place = std::source_location::current()) {

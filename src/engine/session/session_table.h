@@ -119,16 +119,16 @@ struct Session {
   [[nodiscard]] bool is_running() const { return run != nullptr; }
 };
 
-// What the sessions of a tenant keep in the catalog, or what is added to it.
+// An amount that sessions keep in the catalog, or that is added to it.
 struct Stored {
   std::size_t sessions = 0;
   std::size_t tokens = 0;
   std::size_t bytes = 0;  // kv::stored_bytes().
   bool operator==(const Stored&) const = default;
 };
-// Of a session that is new.
+// The amount that a new session with this record adds.
 [[nodiscard]] Stored stored_of(const kv::SessionRecord& record);
-// What `after` has more than `before`.
+// The amount by which `after` exceeds `before`, without sessions.
 [[nodiscard]] Stored growth(const kv::SessionRecord& before, const kv::SessionRecord& after);
 
 struct SessionTableOptions {
