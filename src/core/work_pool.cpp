@@ -1,12 +1,24 @@
 #include "core/work_pool.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <tuple>
 
 #include "base/thrown.h"
 
 namespace uma {
+namespace {
+
+constexpr double kRecentMs = 1000;  // How fast a tenant's recent CPU time decays.
+constexpr double kMuchMs = 100;     // More than that in about a second is much.
+constexpr double kForgottenMs = 1;
+
+}  // namespace
+
+double WorkPool::Tenant::recent(TimePoint now) const {
+  return recent_ms == 0 ? 0 : recent_ms * std::exp(-to_ms(now - recent_at) / kRecentMs);
+}
 
 Duration thread_cpu_time() {
   timespec now{};
@@ -14,15 +26,15 @@ Duration thread_cpu_time() {
   return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
 }
 
-void WorkPool::add(TenantId tenant, Kind kind, Job job) {
+void WorkPool::add(TenantId tenant, Kind kind, std::size_t bytes, Job job) {
   {
     const MutexLock lock(mutex_);
     if (closed_) return;
     Tenant& own = tenants_[std::move(tenant)];
     if (own.is_idle()) own.used = std::max(own.used, least_used_);
-    own.jobs[kind].push_back({.order = posted_++, .job = std::move(job)});
+    own.jobs[kind].push_back({.order = posted_++, .bytes = bytes, .job = std::move(job)});
   }
-  ready_.notify_one();
+  ready_.notify_all();  // Not each thread may run it.
 }
 
 void WorkPool::close() {
@@ -33,30 +45,43 @@ void WorkPool::close() {
   ready_.notify_all();
 }
 
-WorkPool::Next WorkPool::next() {
+WorkPool::Threads WorkPool::threads_for(const Tenant& tenant, Kind kind, TimePoint now) const {
+  if (kind == kFile) return Threads::files;
+  const bool is_patient = tenant.jobs[kind].front().bytes >= kHugeBytes || tenant.recent(now) > kMuchMs;
+  return is_patient ? Threads::patient : Threads::texts;
+}
+
+bool WorkPool::is_free(Threads threads, Kind kind) const {
+  if (threads == Threads::patient) return patient_ < kPatientMax;
+  if (threads == Threads::files) return running_[kFile] < kFilesMax;
+  return running_[kShort] + running_[kLong] < threads_ && (kind == kShort || running_[kLong] < threads_ - 1);
+}
+
+WorkPool::Next WorkPool::next(Threads threads) {
+  const TimePoint at_now = now();
   Next best{.tenant = tenants_.end()};
   std::tuple<Duration, std::uint64_t> least;
   for (auto at = tenants_.begin(); at != tenants_.end(); ++at) {
     const Tenant& tenant = at->second;
     for (const Kind kind : {kShort, kLong, kFile}) {
-      if (tenant.jobs[kind].empty() || tenant.runs[kind] || running_[kind] >= running_max_[kind]) continue;
-      // The threads for texts are for both kinds of them.
-      if (kind != kFile && running_[kShort] + running_[kLong] >= running_max_[kShort]) continue;
+      if (tenant.jobs[kind].empty() || tenant.runs[kind]) continue;
+      const Threads wanted = threads_for(tenant, kind, at_now);
+      if ((threads != Threads::all && threads != wanted) || !is_free(wanted, kind)) continue;
       const std::tuple own(tenant.used, tenant.jobs[kind].front().order);
       if (best.tenant != tenants_.end() && least <= own) continue;
-      best = {.tenant = at, .kind = kind};
+      best = {.tenant = at, .kind = kind, .threads = wanted};
       least = own;
     }
   }
   return best;
 }
 
-bool WorkPool::step() {
+bool WorkPool::step(Threads threads) {
   Next chosen;
   Job job;
   {
     const MutexLock lock(mutex_);
-    chosen = next();
+    chosen = next(threads);
     if (chosen.tenant == tenants_.end()) return false;
     Tenant& tenant = chosen.tenant->second;
     job = std::move(tenant.jobs[chosen.kind].front().job);
@@ -64,9 +89,10 @@ bool WorkPool::step() {
     tenant.runs[chosen.kind] = true;
     least_used_ = std::max(least_used_, tenant.used);
     // A tenant that used more stays known, so that jobs that come one by one have no more time than jobs that wait.
-    std::erase_if(tenants_,
-                  [least = least_used_](const auto& each) { return each.second.is_idle() && each.second.used <= least; });
-    ++running_[chosen.kind];
+    std::erase_if(tenants_, [least = least_used_, at_now = now()](const auto& each) {
+      return each.second.is_idle() && each.second.used <= least && each.second.recent(at_now) < kForgottenMs;
+    });
+    ++count(chosen);
   }
   const auto time = [this, is_file = chosen.kind == kFile] {
     if (cpu_time_ == nullptr) return Duration();
@@ -88,13 +114,18 @@ void WorkPool::end(const Next& ended, Duration used) {
   Tenant& tenant = ended.tenant->second;
   tenant.runs[ended.kind] = false;
   tenant.used += used;
-  --running_[ended.kind];
+  if (cpu_time_ != nullptr && ended.kind != kFile) {
+    const TimePoint at_now = now();
+    tenant.recent_ms = tenant.recent(at_now) + to_ms(used);
+    tenant.recent_at = at_now;
+  }
+  --count(ended);
 }
 
-bool WorkPool::wait() {
+bool WorkPool::wait(Threads threads) {
   const MutexLock lock(mutex_);
   const auto waits = [](const auto& each) { return each.second.waits(); };
-  while (next().tenant == tenants_.end()) {
+  while (next(threads).tenant == tenants_.end()) {
     if (closed_ && std::ranges::none_of(tenants_, waits)) return false;
     ready_.wait(mutex_);
   }

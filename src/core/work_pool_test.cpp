@@ -73,6 +73,31 @@ TEST_F(WorkPoolTest, FilesTakeNoThreadThatTextsNeed) {
   EXPECT_EQ(run(), "sL|f|") << "a third file waits for the end of one";
 }
 
+TEST_F(WorkPoolTest, PatientThreadsRunHugeTextsAndThoseOfWhoUsedMuchTime) {
+  using Threads = WorkPool::Threads;
+  post("a", 1, "s");
+  post("b", WorkPool::kHugeBytes, "H");
+  pool_.post_file(TenantId{"c"}, [this] { ran_ += "f"; });
+  for (const Threads which : {Threads::texts, Threads::files, Threads::patient}) {
+    while (pool_.step(which)) {
+    }
+  }
+  EXPECT_EQ(ran_, "sfH");
+
+  pool_.post(TenantId{"a"}, 1, [] {
+    const Duration until = thread_cpu_time() + std::chrono::milliseconds(500);
+    while (thread_cpu_time() < until) {
+    }
+  });
+  EXPECT_TRUE(pool_.step(Threads::texts));
+  post("a", 1, "a");
+  post("b", 1, "b");
+  EXPECT_TRUE(pool_.step(Threads::texts));
+  EXPECT_EQ(ran_, "sfHb") << "a has used much time";
+  EXPECT_TRUE(pool_.step(Threads::patient));
+  EXPECT_EQ(ran_, "sfHba");
+}
+
 TEST_F(WorkPoolTest, WhoUsedTheLeastTimeGoesFirst) {
   pool_.post(TenantId{"a"}, 1, [] {
     const std::clock_t until = std::clock() + (CLOCKS_PER_SEC / 100);
@@ -100,15 +125,18 @@ TEST_F(WorkPoolTest, WhoComesBackHasNotLessTimeUsed) {
 TEST_F(WorkPoolTest, ThreadsRunAllJobsAndEnd) {
   std::atomic<int> done{0};
   std::vector<std::thread> threads;
-  for (int i = 0; i < 2; ++i) {
-    threads.emplace_back([this] {
+  for (const auto which : {WorkPool::Threads::texts, WorkPool::Threads::texts, WorkPool::Threads::patient}) {
+    threads.emplace_back([this, which] {
       do {
-        while (pool_.step()) {
+        while (pool_.step(which)) {
         }
-      } while (pool_.wait());
+      } while (pool_.wait(which));
     });
   }
-  for (int i = 0; i < 1000; ++i) pool_.post(TenantId{std::to_string(i % 3)}, i % 2 == 0 ? 1 : kLong, [&] { ++done; });
+  for (int i = 0; i < 1000; ++i) {
+    const std::size_t bytes = i % 3 == 0 ? 1 : i % 3 == 1 ? kLong : WorkPool::kHugeBytes;
+    pool_.post(TenantId{std::to_string(i % 4)}, bytes, [&] { ++done; });
+  }
   pool_.close();
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(done, 1000);

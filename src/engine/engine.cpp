@@ -22,7 +22,17 @@ namespace {
 
 // Approximate bytes of a waiting generation besides its request: its sink, sampler and parser.
 constexpr std::size_t kGenerationBytes = 16'384;
-constexpr int kWorkThreads = 4;  // They share the cores by the system's turns, so that a long job delays no other thread's.
+constexpr int kPatientNiceness = 15;  // Of threads that take the time that nobody else wants.
+constexpr int kTextThreads = 4;  // They share the cores by the system's turns, so that a long job delays no other thread's.
+
+// The loop of a thread of the work pool.
+struct WorkThread {
+  WorkPool& pool;
+  WorkPool::Threads which;
+
+  bool step() { return pool.step(which); }
+  bool wait() { return pool.wait(which); }
+};
 
 // Finds the part of the router that has the method.
 template <class Part, class Method>
@@ -52,7 +62,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       shared_(std::move(shared)),
       store_(with_engine(options_.store), std::move(cold), clock, shared_.get()),
       memory_(std::make_shared<TenantBudget>(options_.limits.queue_bytes_max, "requests in flight", "limits.queue_bytes_max")),
-      work_(kWorkThreads, thread_cpu_time),
+      work_(kTextThreads, thread_cpu_time),
       router_(
           {.limits = options_.limits,
            .seed = secure_u64(),
@@ -88,6 +98,17 @@ Engine::~Engine() {
   stop();
 }
 
+void Engine::start_work_threads(WorkPool::Threads which, int count) {
+  for (int i = 0; i < count; ++i) {
+    work_threads_.emplace_back([this, which] {
+      set_thread_name("uma-work");
+      if (which == WorkPool::Threads::patient) yield_to_others(kPatientNiceness);
+      WorkThread thread{.pool = work_, .which = which};
+      run_loop(thread);
+    });
+  }
+}
+
 void Engine::start() {
   started_ = true;
   auto sessions = router_.session_ids();  // Before the router's thread starts, which may get requests at once.
@@ -96,12 +117,9 @@ void Engine::start() {
     set_thread_name("uma-router");
     run_loop(router_);
   });
-  for (int i = 0; i < kWorkThreads + WorkPool::kFilesMax; ++i) {
-    work_threads_.emplace_back([this] {
-      set_thread_name("uma-work");
-      run_loop(work_);
-    });
-  }
+  start_work_threads(WorkPool::Threads::texts, kTextThreads);
+  start_work_threads(WorkPool::Threads::files, WorkPool::kFilesMax);
+  start_work_threads(WorkPool::Threads::patient, WorkPool::kPatientMax);
   catalog_thread_ = std::thread([this] {
     set_thread_name("uma-catalog");
     run_loop(*catalog_);

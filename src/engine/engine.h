@@ -99,6 +99,7 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] ActivitySnapshot activity() override;
 
  private:
+  void start_work_threads(WorkPool::Threads which, int count);
   void on_load_progress(const std::string& model, double progress) override;
   void on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) override;
   void add_workers(const std::string& model, LoadedWorkers more) override;
