@@ -54,6 +54,20 @@ void RateLimit::take(std::int64_t units, TimePoint now) {
   as_of_ = now;
 }
 
+Duration BodyPace::take(std::size_t bytes, TimePoint now) {
+  constexpr double kBytesPerMs = (32 << 20) / 1000.0;  // 32 MiB in a second.
+  constexpr double kBurstBytes = 16 << 20;
+  const double earned = kBytesPerMs * to_ms(now - as_of_);
+  ahead_bytes_ = std::max(0.0, ahead_bytes_ - earned) + static_cast<double>(bytes);
+  as_of_ = now;
+  return from_ms(std::max(0.0, ahead_bytes_ - kBurstBytes) / kBytesPerMs);
+}
+
+Duration Account::take_body(std::size_t bytes, TimePoint now) {
+  const MutexLock lock(mutex_);
+  return bodies_.take(bytes, now);
+}
+
 std::optional<Duration> Account::take_request(TimePoint now, bool uses_tokens) {
   const MutexLock lock(mutex_);
   const Duration wait = std::max(requests_.until_one(now), uses_tokens ? tokens_.until_one(now) : Duration::zero());

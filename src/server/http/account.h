@@ -1,6 +1,7 @@
 // The tenant of an HTTP caller, and its rate limits.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -38,6 +39,17 @@ class RateLimit {
   TimePoint as_of_{};
 };
 
+// Slows down who sends bodies faster than anybody needs to, so that the thread that reads all bodies has time for others.
+class BodyPace {
+ public:
+  // So many bytes were read. Returns how long to wait before the next ones.
+  [[nodiscard]] Duration take(std::size_t bytes, TimePoint now);
+
+ private:
+  double ahead_bytes_ = 0;  // Read earlier than at the steady rate, as of `as_of_`.
+  TimePoint as_of_{};
+};
+
 // Thread-safe: the listener queries and takes, engine threads charge the tokens of ended generations. Shared by the listener
 // and by generations that outlive their connection.
 class Account {
@@ -65,6 +77,8 @@ class Account {
   // request also waits until tokens are left.
   [[nodiscard]] std::optional<Duration> take_request(TimePoint now, bool uses_tokens = true);
   void charge_tokens(std::int64_t tokens, TimePoint now);
+  // As BodyPace::take().
+  [[nodiscard]] Duration take_body(std::size_t bytes, TimePoint now);
   // OpenAI's x-ratelimit-* headers, one per line; empty without limits.
   [[nodiscard]] std::string header(TimePoint now) const;
 
@@ -78,6 +92,7 @@ class Account {
   mutable Mutex mutex_;
   RateLimit requests_ GUARDED_BY(mutex_);
   RateLimit tokens_ GUARDED_BY(mutex_);
+  BodyPace bodies_ GUARDED_BY(mutex_);
 };
 
 }  // namespace uma::server

@@ -37,6 +37,15 @@ TEST(RateLimit, OfZeroIsNone) {
   EXPECT_EQ(limit.until_one(kStart), Duration::zero());
 }
 
+TEST(BodyPace, SlowsDownAfterABurst) {
+  BodyPace pace;
+  EXPECT_EQ(pace.take(16 << 20, kStart), Duration::zero());
+  EXPECT_EQ(pace.take(8 << 20, kStart), std::chrono::milliseconds(250)) << "32 MiB in a second";
+  EXPECT_EQ(pace.take(8 << 20, kStart + std::chrono::milliseconds(500)), Duration::zero());
+  EXPECT_EQ(pace.take(16 << 20, kStart + std::chrono::hours(1)), Duration::zero());
+  EXPECT_GT(pace.take(16 << 20, kStart + std::chrono::hours(1)), Duration::zero()) << "the burst is not larger after a pause";
+}
+
 TEST(Account, CountsRequests) {
   Account account(ApiKey{.name = "ci", .tenant = {"key:ci"}, .requests_per_minute = 2});
   EXPECT_EQ(account.take_request(kStart), std::nullopt);

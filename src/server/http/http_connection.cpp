@@ -45,6 +45,7 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 
 constexpr std::size_t kReadBytes = 16'384;          // Bytes of one read.
+constexpr std::size_t kBodyReadBytes = 65'536;      // The same, of a body that has so many.
 constexpr std::size_t kPipelinedBytesMax = 65'536;  // Limit for bytes of later requests while one is answered.
 constexpr std::size_t kWrittenBytesMax = 65'536;    // Part of an answer that one time limit covers.
 constexpr std::chrono::seconds kHttpLinger{2};      // Time for a client to read its last answer.
@@ -198,7 +199,7 @@ HttpConnection::HttpConnection(Socket socket, HttpPeer peer, HttpState& server)
       socket_(std::move(socket)),
       peer_(std::move(peer)),
       client_(next_client_number()),
-      in_(kPipelinedBytesMax + kReadBytes),
+      in_(kPipelinedBytesMax + kBodyReadBytes),
       has_events_(server.io) {
   if (server.tls && !peer_.is_local) tls_.emplace(socket_, *server.tls);
 }
@@ -257,15 +258,15 @@ void HttpConnection::log_access() {
 // --- reading
 
 Awaitable<bool> HttpConnection::wait_for_request() {
-  if (tls_) co_return (co_await within(server_.options.idle_timeout, read_some())).value_or(false);
+  if (tls_) co_return (co_await within(server_.options.idle_timeout, read_some(kReadBytes))).value_or(false);
   in_.shrink_to_fit();  // An idle connection holds no buffer.
   const auto begun = co_await within(server_.options.idle_timeout, socket_.async_wait(Socket::wait_read, kAwait));
   if (!begun || std::get<0>(*begun)) co_return false;
-  co_return co_await read_some();
+  co_return co_await read_some(kReadBytes);
 }
 
-Awaitable<bool> HttpConnection::read_some() {
-  const auto room = in_.prepare(kReadBytes);
+Awaitable<bool> HttpConnection::read_some(std::size_t bytes_max) {
+  const auto room = in_.prepare(bytes_max);
   auto reading = tls_ ? tls_->async_read_some(room, kAwait) : socket_.async_read_some(room, kAwait);
   const auto [problem, size] = co_await std::move(reading);
   in_.commit(size);
@@ -297,20 +298,31 @@ Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_head(Parser& parser) {
   while (true) {
     if (parse_available(parser) == ReadEnd::malformed) co_return ReadEnd::malformed;
     if (parser.is_header_done()) co_return ReadEnd::done;
-    if (!co_await read_some()) co_return ReadEnd::closed;
+    if (!co_await read_some(kReadBytes)) co_return ReadEnd::closed;
   }
 }
 
 Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_body(Parser& parser) {
+  constexpr Duration kPauseMin = std::chrono::milliseconds(1);  // A shorter one is waited for with the next bytes.
   parser.eager(true);
+  Account& account = current_.caller ? *current_.caller : *server_.own_account;
   while (true) {
+    const std::size_t read = in_.size();
     if (parse_available(parser) == ReadEnd::malformed) co_return ReadEnd::malformed;
     if (auto held = current_.share->resize(parser.get().body().size()); !held) {
       no_room_ = std::move(held.error());
       co_return ReadEnd::no_room;
     }
-    if (parser.is_done()) co_return ReadEnd::done;
-    if (!co_await read_some()) co_return ReadEnd::closed;
+    if (const Duration pause = account.take_body(read, SteadyClock().now()); pause >= kPauseMin) {
+      asio::steady_timer timer(server_.io, pause);
+      if (const auto [problem] = co_await timer.async_wait(kAwait); problem) co_return ReadEnd::closed;
+    }
+    if (parser.is_done()) {
+      in_.shrink_to_fit();
+      co_return ReadEnd::done;
+    }
+    const bool is_large = parser.content_length_remaining().value_or(0) >= kBodyReadBytes;
+    if (!co_await read_some(is_large ? kBodyReadBytes : kReadBytes)) co_return ReadEnd::closed;
   }
 }
 
@@ -682,7 +694,7 @@ void HttpConnection::charge(std::int64_t tokens) {
 
 Awaitable<void> HttpConnection::watch_client() {
   while (in_.size() < kPipelinedBytesMax) {
-    if (!co_await read_some()) co_return;
+    if (!co_await read_some(kReadBytes)) co_return;
   }
   // The client has sent too many bytes ahead for its end to be seen; the next write notices it.
   asio::steady_timer never(server_.io, asio::steady_timer::time_point::max());

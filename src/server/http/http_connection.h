@@ -236,7 +236,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
 
   // Returns false if no further request can follow.
   Awaitable<bool> wait_for_request();
-  Awaitable<bool> read_some();
+  Awaitable<bool> read_some(std::size_t bytes_max);
   Awaitable<ReadEnd> parse_head(Parser& parser);
   Awaitable<ReadEnd> parse_body(Parser& parser);
   void drop_body();
