@@ -31,14 +31,19 @@ bool SlotEviction::is_worth_storing(const Slot& slot) const {
 }
 
 // In a burst of prompts every one waits for all states that are stored before it; so do streams where a state has no pieces.
+// Another tenant counts as one, so that its burst does not cost this one its states.
 bool SlotEviction::is_worth_the_wait(const Slot& slot) const {
   const bool streams_wait = !parts_.shape().knows_pieces();
-  const auto waiting = std::ranges::count_if(parts_.sequences, [&](const SequencePtr& each) {
-    return each->is_waiting() || (streams_wait && each->is_running() && each->generated() > 0);
-  });
+  std::size_t waiting = 0;
+  std::set<std::string_view> others;
+  for (const SequencePtr& each : parts_.sequences) {
+    if (!each->is_waiting() && !(streams_wait && each->is_running() && each->generated() > 0)) continue;
+    const std::string& tenant = each->job.flow.tenant;
+    if (tenant == slot.owner.tenant.value || others.insert(tenant).second) ++waiting;
+  }
   const std::uint64_t bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token;
   const std::int32_t tokens = size_of(slot.tokens);
-  return kv::is_worth_the_wait(static_cast<std::size_t>(waiting), parts_.transfer.save_ms(bytes),
+  return kv::is_worth_the_wait(waiting, parts_.transfer.save_ms(bytes),
                                tokens == 0 ? 0 : parts_.step_model.prefill_ms(tokens, 0));
 }
 
