@@ -36,9 +36,10 @@ CONFIG = {
 
 
 class Arena:
-    """A daemon as a context manager. With `is_supervised`, a supervisor restarts it after a kill."""
+    """A daemon as a context manager. With `is_supervised`, a supervisor restarts it after a kill. `kv`: where the states of a few
+    sessions fill memory and disk, if nothing else is given."""
 
-    def __init__(self, is_supervised=False):
+    def __init__(self, is_supervised=False, kv=CONFIG["kv"]):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-hostile-"))
         keys = {name: new_key(name) for name in ("attacker", "victim")}
         self.keys = {name: key for name, (key, _) in keys.items()}
@@ -46,10 +47,10 @@ class Arena:
         (self.folder / "models").mkdir()
         for name, file in MODELS.items():
             shutil.copy(uma.BUILD / "models" / file, self.folder / "models" / f"{name}.gguf")
-        config = {**CONFIG, "models_dirs": [str(self.folder / "models")],
+        config = {**CONFIG, "kv": kv, "models_dirs": [str(self.folder / "models")],
                   "http": {"address": "127.0.0.1:0", "keys_file": str(self.folder / "keys"), "connections_max": 256,
                            "access_log": str(self.folder / "access.log")}}
-        flags = ("--mmproj", uma.BUILD / "models" / "mmproj-tiny-register.gguf", "--kv-cells", 8192, "--slots", 4, "--threads", 1)
+        flags = ("--mmproj", uma.BUILD / "models" / "mmproj-tiny-register.gguf", "--kv-cells", 16384, "--threads", 1)
         # No pull leaves the machine, and none reaches the models of the person who runs the tests.
         environment = {"UMA_VERIFY": 0, "XDG_DATA_HOME": self.folder / "data", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": ""}
         kind = SupervisedDaemon if is_supervised else uma.Daemon
